@@ -1,0 +1,89 @@
+//! One device plugin towards kubelet: offers the devices of one resource on a socket
+//! of its own and hands kubelet's questions to an [`Allocator`]. A process runs as many
+//! of these as it has resources. Which devices exist and who gets which is decided by
+//! others; this module never reads the API server and never invents an answer.
+//!
+//! `socket` makes and recognises socket files, `service` answers kubelet, `keeper`
+//! holds the plugin registered through every restart of either side.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use sublet_kubelet::deviceplugin::{
+    ContainerAllocateResponse, ContainerPreferredAllocationRequest, DeviceList,
+};
+use tokio::sync::watch;
+use tonic::Status;
+
+mod keeper;
+mod service;
+mod socket;
+
+/// IDs of devices of one resource, as they stand in the [`DeviceList`].
+pub type DeviceIds = Vec<String>;
+
+/// Answers what kubelet asks about devices it is about to hand out.
+#[tonic::async_trait]
+pub trait Allocator: Send + Sync + 'static {
+    /// What each container needs to use its devices, in the order asked. Kubelet picked
+    /// the IDs and asks about one container of one pod at a time today, but neither the
+    /// order of pods nor their names are to be had from it.
+    ///
+    /// # Errors
+    /// The status fails the pod's admission; kubelet shows its message in the pod's
+    /// status, so it must say why and name who is concerned.
+    async fn allocate(
+        &self,
+        containers: Vec<DeviceIds>,
+    ) -> Result<Vec<ContainerAllocateResponse>, Status>;
+
+    /// The devices that each container would best get, in the order asked. Called only
+    /// where [`PluginSpec::prefers`] is set.
+    ///
+    /// # Errors
+    /// The status makes kubelet fail the pod's admission.
+    async fn preferred(
+        &self,
+        _containers: Vec<ContainerPreferredAllocationRequest>,
+    ) -> Result<Vec<DeviceIds>, Status> {
+        Err(Status::unimplemented("this resource has no preferred devices"))
+    }
+}
+
+/// How a plugin presents itself to kubelet.
+#[derive(Clone, Debug)]
+pub struct PluginSpec {
+    /// The extended resource, such as `aliyun.com/gpu-mem`.
+    pub resource: String,
+    /// The file name of the plugin's own socket in kubelet's folder.
+    pub socket_name: String,
+    /// Whether kubelet shall ask [`Allocator::preferred`] before it picks devices.
+    pub prefers: bool,
+}
+
+/// One resource of this node, ready to be offered.
+pub struct Plugin {
+    /// Name, socket and options.
+    pub spec: PluginSpec,
+    /// The devices; kubelet is told of every change. The plugin ends its answer to
+    /// kubelet, and so withdraws the devices, when the sender is dropped.
+    pub devices: watch::Receiver<DeviceList>,
+    /// Who answers for them.
+    pub allocator: Arc<dyn Allocator>,
+}
+
+impl Plugin {
+    /// Serves the resource in kubelet's device plugin `folder` until `stop` becomes true
+    /// or its sender is dropped, then removes the socket. Nothing that kubelet does ends
+    /// it: where kubelet is absent it waits, where kubelet refuses it tries again later,
+    /// and the log says so once per cause.
+    pub async fn run(self, folder: PathBuf, mut stop: watch::Receiver<bool>) {
+        let mut keeper = keeper::Keeper::new(self, folder);
+        tokio::select! {
+            never = keeper.keep() => match never {},
+            // An error means that the sender is gone, and with it who could stop us.
+            _ = stop.wait_for(|stop| *stop) => {}
+        }
+        keeper.close().await;
+    }
+}

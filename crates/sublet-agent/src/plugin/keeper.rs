@@ -1,0 +1,209 @@
+//! Keeps one plugin served and registered. Kubelet forgets its plugins when it starts
+//! anew and empties the folder, and it drops a plugin whose stream breaks without ever
+//! dialling it again; either way it is on the plugin to come back. This loop looks once
+//! a second at two files and one counter: three system calls, and no state that a
+//! missed notification could leave wrong.
+
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sublet_kubelet::deviceplugin::registration_client::RegistrationClient;
+use sublet_kubelet::deviceplugin::{KUBELET_SOCKET, RegisterRequest, VERSION};
+use tokio::time::{Instant, MissedTickBehavior};
+use tonic::transport::Endpoint;
+use tracing::{debug, info, warn};
+
+use super::Plugin;
+use super::service::{Place, Serving, options};
+use super::socket::{self, FileMark};
+
+/// How often the files are looked at. Kubelet reports a restarted node as ready only
+/// seconds after it made its socket, so nothing is gained by being quicker.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The longest pause between two tries; kubelet may refuse for minutes while it starts.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// How long after a registration kubelet may take to open ListAndWatch before it counts
+/// as lost. Kubelet opens it at once; the rest is for a busy machine.
+const STREAM_WAIT: Duration = Duration::from_secs(5);
+
+/// How long a registration may take. Kubelet dials the plugin before it answers, and
+/// gives that ten seconds (plugin/v1beta1/client.go, v1.36.3).
+const REGISTER_TIME: Duration = Duration::from_secs(15);
+
+/// A plugin, and how far it is with kubelet.
+pub(super) struct Keeper {
+    plugin: Plugin,
+    folder: PathBuf,
+    serving: Option<Serving>,
+    /// The kubelet socket that took our registration.
+    registered: Option<FileMark>,
+    /// The kubelet socket that the pauses below count for.
+    seen: Option<FileMark>,
+    tries: u32,
+    next_try: Instant,
+    /// What was last logged as wrong, so that a lasting cause is logged once.
+    complaint: String,
+}
+
+impl Keeper {
+    pub(super) fn new(plugin: Plugin, folder: PathBuf) -> Keeper {
+        Keeper {
+            plugin,
+            folder,
+            serving: None,
+            registered: None,
+            seen: None,
+            tries: 0,
+            next_try: Instant::now(),
+            complaint: String::new(),
+        }
+    }
+
+    /// Serves and registers, for ever.
+    pub(super) async fn keep(&mut self) -> Infallible {
+        let mut clock = tokio::time::interval(LOOK_EVERY);
+        clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            clock.tick().await;
+            if self.serve().await {
+                self.register().await;
+            }
+        }
+    }
+
+    /// Stops serving and removes the socket.
+    pub(super) async fn close(&mut self) {
+        if let Some(serving) = self.serving.take() {
+            serving.close().await;
+        }
+    }
+
+    /// Whether a server stands on a socket that kubelet can reach; makes one if not.
+    async fn serve(&mut self) -> bool {
+        match self.serving.as_ref().map_or(Place::Gone, Serving::place) {
+            Place::Ours => return true,
+            Place::Taken => {
+                self.complain("not serving", "another process took over the socket");
+                return false;
+            }
+            Place::Gone => {}
+        }
+        self.close().await;
+        self.registered = None;
+        let path = self.folder.join(&self.plugin.spec.socket_name);
+        match socket::bind(&path) {
+            Ok(bound) => {
+                debug!(resource = %self.plugin.spec.resource, path = %path.display(), "serving");
+                self.serving = Some(Serving::start(&self.plugin, path, bound));
+                self.next_try = Instant::now();
+                true
+            }
+            Err(error) => {
+                self.complain("socket not made", &format!("{}: {error}", path.display()));
+                false
+            }
+        }
+    }
+
+    /// Registers if kubelet is there and does not know the plugin.
+    async fn register(&mut self) {
+        let kubelet_path = self.folder.join(KUBELET_SOCKET);
+        let kubelet = FileMark::of(&kubelet_path);
+        let watched = self.serving.as_ref().is_some_and(Serving::is_watched);
+        if kubelet.is_none() || (watched && self.registered == kubelet) {
+            self.tries = 0;
+            self.next_try = Instant::now();
+            return;
+        }
+        if self.seen != kubelet {
+            self.seen = kubelet;
+            self.tries = 0;
+            self.next_try = Instant::now();
+        }
+        if Instant::now() < self.next_try {
+            return;
+        }
+        let outcome = ask_to_register(&kubelet_path, &self.plugin).await;
+        let pause = pause_after(self.tries);
+        self.tries += 1;
+        match outcome {
+            Ok(()) => {
+                info!(
+                    resource = %self.plugin.spec.resource,
+                    devices = self.plugin.devices.borrow().len(),
+                    "registered with kubelet",
+                );
+                self.registered = kubelet;
+                self.complaint.clear();
+                self.next_try = Instant::now() + pause.max(STREAM_WAIT);
+            }
+            Err(status) => {
+                self.complain("kubelet refused", &describe(&status));
+                self.next_try = Instant::now() + pause;
+            }
+        }
+    }
+
+    fn complain(&mut self, what: &'static str, why: &str) {
+        let resource = &self.plugin.spec.resource;
+        if self.complaint == why {
+            debug!(%resource, why, "{what} again");
+        } else {
+            warn!(%resource, why, "{what}, will try again");
+            why.clone_into(&mut self.complaint);
+        }
+    }
+}
+
+/// The pause before the next try, after `tries` earlier ones: 1, 2, 4 … 30 seconds.
+fn pause_after(tries: u32) -> Duration {
+    Duration::from_secs(1 << tries.min(5)).min(PAUSE_MAX)
+}
+
+async fn ask_to_register(kubelet: &Path, plugin: &Plugin) -> Result<(), tonic::Status> {
+    let endpoint = Endpoint::from_shared(format!("unix:{}", kubelet.display()))
+        .map_err(|error| tonic::Status::from_error(error.into()))?
+        .timeout(REGISTER_TIME)
+        .connect_timeout(REGISTER_TIME);
+    let channel = endpoint
+        .connect()
+        .await
+        .map_err(|error| tonic::Status::from_error(error.into()))?;
+    let request = RegisterRequest {
+        version: VERSION.to_owned(),
+        endpoint: plugin.spec.socket_name.clone(),
+        resource_name: plugin.spec.resource.clone(),
+        options: Some(options(plugin)),
+    };
+    RegistrationClient::new(channel).register(request).await?;
+    Ok(())
+}
+
+/// The status with its causes: tonic's own text for a refused connection is
+/// "transport error", and the reason hangs below it.
+fn describe(status: &tonic::Status) -> String {
+    let mut text = status.message().to_owned();
+    let mut cause = std::error::Error::source(status);
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_half_a_minute() {
+        let pauses: Vec<u64> = (0..8).map(|tries| pause_after(tries).as_secs()).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30, 30]);
+    }
+}

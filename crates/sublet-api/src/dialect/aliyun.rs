@@ -1,0 +1,179 @@
+//! Aliyun GPUShare: `aliyun.com/gpu-mem` on containers, five annotations per pod.
+//!
+//! Keys and values as the original scheduler extender (c0b6141) and device plugin (45fb8b8)
+//! write and read them. Amounts on the wire are in the cluster's unit, MiB or GiB.
+
+use std::collections::BTreeMap;
+
+use sublet_model::{
+    Allocation, Ask, CardRef, Claim, ContainerClaim, Count, Demand, Dialect, GpuIndex, Grant, MiB,
+    NodeFacts, Portion, Role, Unit,
+};
+
+use super::Codec;
+use crate::allocation::AllocationError;
+use crate::keys;
+use crate::object::Pod;
+
+pub(super) struct Aliyun;
+
+impl Codec for Aliyun {
+    fn dialect(&self) -> Dialect {
+        Dialect::Aliyun
+    }
+
+    fn resource(&self) -> &'static str {
+        keys::ALIYUN_GPU_MEM
+    }
+
+    fn demand(&self, count: u64, unit: Unit) -> Option<Demand> {
+        let memory = unit.times(count)?;
+        Some(Demand {
+            gpus: Count::new(1),
+            portion: Portion::Memory(memory),
+        })
+    }
+
+    fn older_allocation(
+        &self,
+        pod: &Pod,
+        claim: &Claim,
+        _unit: Unit,
+    ) -> Result<Option<Allocation>, AllocationError> {
+        if let Some(text) = pod.metadata.annotations.get(keys::ALIYUN_ALLOCATION) {
+            return Ok(Some(on_card(claim, card_of_map(text)?)));
+        }
+        let Some(text) = pod.metadata.annotations.get(keys::ALIYUN_IDX) else {
+            return Ok(None);
+        };
+        let index = text.parse().map_err(|_| AllocationError::Number {
+            key: keys::ALIYUN_IDX,
+            value: text.clone(),
+            wanted: "the index of a GPU",
+        })?;
+        Ok(Some(on_card(claim, GpuIndex(index))))
+    }
+
+    fn results(
+        &self,
+        claim: &Claim,
+        allocation: &Allocation,
+        facts: &NodeFacts,
+        now_ns: u64,
+    ) -> BTreeMap<String, String> {
+        let Some(grant) = allocation.grants.first() else {
+            return BTreeMap::new();
+        };
+        let index = grant.card.index;
+        let main = claim.containers().iter().filter(|c| c.role == Role::Main);
+        let map: BTreeMap<String, BTreeMap<String, u64>> = main
+            .map(|c| {
+                let part = BTreeMap::from([(index.to_string(), units(facts.unit, memory_of(c)))]);
+                (c.position.to_string(), part)
+            })
+            .collect();
+        let map = serde_json::to_string(&map).expect("strings and numbers are always JSON");
+        strings([
+            (keys::ALIYUN_IDX, index.to_string()),
+            (keys::ALIYUN_POD, units(facts.unit, peak(claim)).to_string()),
+            (keys::ALIYUN_DEV, card_units(facts, grant).to_string()),
+            (keys::ALIYUN_ASSUME_TIME, now_ns.to_string()),
+            (keys::ALIYUN_ASSIGNED, "false".to_owned()),
+            (keys::ALIYUN_ALLOCATION, map),
+        ])
+    }
+
+    fn handed_over(&self, now_ns: u64) -> BTreeMap<String, String> {
+        strings([
+            (keys::ALIYUN_ASSIGNED, "true".to_owned()),
+            (keys::ALIYUN_ASSUME_TIME, now_ns.to_string()),
+        ])
+    }
+
+    fn environment(
+        &self,
+        claim: &Claim,
+        allocation: &Allocation,
+        container: &ContainerClaim,
+        facts: &NodeFacts,
+    ) -> BTreeMap<String, String> {
+        let Some(grant) = allocation.of(&container.name).next() else {
+            return BTreeMap::new();
+        };
+        strings([
+            (keys::ALIYUN_IDX, grant.card.index.to_string()),
+            (keys::ALIYUN_POD, units(facts.unit, peak(claim)).to_string()),
+            (
+                keys::ALIYUN_CONTAINER,
+                units(facts.unit, memory_of(container)).to_string(),
+            ),
+            (keys::ALIYUN_DEV, card_units(facts, grant).to_string()),
+        ])
+    }
+}
+
+/// The one card that `{"0":{"1":3},"1":{"1":2}}` names: container, card, units.
+fn card_of_map(text: &str) -> Result<GpuIndex, AllocationError> {
+    let key = keys::ALIYUN_ALLOCATION;
+    let map: BTreeMap<String, BTreeMap<String, u64>> =
+        serde_json::from_str(text).map_err(|cause| AllocationError::Json { key, cause })?;
+    let mut cards = map.values().flat_map(BTreeMap::keys);
+    let Some(first) = cards.next() else {
+        return Err(AllocationError::Mismatch { key });
+    };
+    if cards.any(|card| card != first) {
+        // A pod stays on one card: that is what the ledger can account for.
+        return Err(AllocationError::Mismatch { key });
+    }
+    first
+        .parse()
+        .map(GpuIndex)
+        .map_err(|_| AllocationError::Number {
+            key,
+            value: first.clone(),
+            wanted: "the index of a GPU",
+        })
+}
+
+fn on_card(claim: &Claim, index: GpuIndex) -> Allocation {
+    let grant = |container: &ContainerClaim| Grant {
+        container: container.name.clone(),
+        card: CardRef { index, uuid: None },
+        memory: memory_of(container),
+    };
+    Allocation {
+        grants: claim.containers().iter().map(grant).collect(),
+    }
+}
+
+fn memory_of(container: &ContainerClaim) -> MiB {
+    match container.demand.portion {
+        Portion::Memory(memory) => memory,
+        Portion::Whole => MiB::ZERO,
+    }
+}
+
+fn peak(claim: &Claim) -> MiB {
+    match claim.ask() {
+        Ask::OneCard(memory) => memory,
+        Ask::WholeCards(_) => MiB::ZERO,
+    }
+}
+
+/// Amounts were whole units when they came in, so they are again when they go out.
+fn units(unit: Unit, memory: MiB) -> u64 {
+    unit.whole_in(memory)
+}
+
+fn card_units(facts: &NodeFacts, grant: &Grant) -> u64 {
+    let position = facts.inventory.position(&grant.card);
+    let memory = position.map_or(MiB::ZERO, |at| facts.inventory.gpus()[at].memory);
+    units(facts.unit, memory)
+}
+
+fn strings<const N: usize>(pairs: [(&str, String); N]) -> BTreeMap<String, String> {
+    pairs
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect()
+}

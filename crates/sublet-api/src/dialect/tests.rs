@@ -1,0 +1,257 @@
+//! Pods as users write them, and what is read from and written on them.
+
+use std::sync::Arc;
+
+use sublet_model::{Advertise, Ask, Count, Identity, Inventory, MiB, NodeName, Sharing};
+
+use super::*;
+
+/// `main aliyun.com/gpu-mem=3; init: warm aliyun.com/gpu-mem=8` as a pod.
+fn pod(picture: &str) -> Pod {
+    let mut pod = Pod::default();
+    pod.metadata.name = "p".to_owned();
+    for part in picture
+        .split(';')
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+    {
+        let (list, part) = match part.strip_prefix("init:") {
+            Some(rest) => (&mut pod.spec.init_containers, rest.trim()),
+            None => (&mut pod.spec.containers, part),
+        };
+        let mut words = part.split_whitespace();
+        let mut container = Container {
+            name: words.next().unwrap().to_owned(),
+            ..Container::default()
+        };
+        for word in words {
+            let (resource, amount) = word.split_once('=').unwrap();
+            let amount = crate::object::Quantity(amount.to_owned());
+            container
+                .resources
+                .limits
+                .insert(resource.to_owned(), amount);
+        }
+        list.push(container);
+    }
+    pod
+}
+
+fn claim(picture: &str, unit: Unit) -> Result<Option<Claim>, String> {
+    claim_of(&pod(picture), unit).map_err(|error| error.to_string())
+}
+
+fn facts(unit: Unit) -> NodeFacts {
+    NodeFacts {
+        name: NodeName::new("n1").unwrap(),
+        inventory: Arc::new(Inventory::equal_cards(4, MiB::from(16_276)).unwrap()),
+        sharing: Sharing::Memory,
+        identity: Identity::NoAgent,
+        advertise: Advertise::Units,
+        unit,
+    }
+}
+
+#[test]
+fn claims_are_read_in_both_units_and_counted_as_kubernetes_counts() {
+    let ask = |picture, unit| claim(picture, unit).unwrap().unwrap().ask();
+    assert_eq!(
+        ask("a aliyun.com/gpu-mem=3", Unit::MiB),
+        Ask::OneCard(MiB::from(3))
+    );
+    assert_eq!(
+        ask("a aliyun.com/gpu-mem=3", Unit::GiB),
+        Ask::OneCard(MiB::from(3072))
+    );
+    assert_eq!(
+        ask(
+            "a aliyun.com/gpu-mem=1; b aliyun.com/gpu-mem=2; init: i aliyun.com/gpu-mem=8",
+            Unit::MiB
+        ),
+        Ask::OneCard(MiB::from(8))
+    );
+    assert_eq!(
+        ask("a nvidia.com/gpu=2; b nvidia.com/gpu=1", Unit::MiB),
+        Ask::WholeCards(Count::new(3))
+    );
+    assert_eq!(claim("a cpu=1", Unit::MiB), Ok(None));
+    assert_eq!(claim("a aliyun.com/gpu-mem=0", Unit::MiB), Ok(None));
+}
+
+#[test]
+fn bad_claims_are_named() {
+    let refused = |picture| claim(picture, Unit::MiB).unwrap_err();
+    assert_eq!(
+        refused("a aliyun.com/gpu-mem=0.5"),
+        "container a: `aliyun.com/gpu-mem` is `0.5`: it is not a whole number"
+    );
+    assert_eq!(
+        refused("a aliyun.com/gpu-mem=-1"),
+        "container a: `aliyun.com/gpu-mem` is `-1`: it is negative"
+    );
+    assert!(refused("a aliyun.com/gpu-mem=17592186044416").ends_with("it is too large"));
+    assert!(refused("a nvidia.com/gpu=5G").ends_with("it is too large"));
+    assert_eq!(
+        refused("a aliyun.com/gpu-mem=1; b nvidia.com/gpu=1"),
+        "the pod asks for `aliyun.com/gpu-mem` and for `nvidia.com/gpu`; a pod can use one way of asking for GPUs"
+    );
+    assert!(
+        refused("a sublet.dev/gpu-slot=1")
+            .starts_with("the pod asks for `sublet.dev/gpu-slot` but")
+    );
+}
+
+#[test]
+fn a_binding_carries_the_five_annotations_of_the_original() {
+    // G4: a 3 GiB pod on a card of 15 GiB.
+    let claim = claim("a aliyun.com/gpu-mem=3", Unit::GiB).unwrap().unwrap();
+    let facts = facts(Unit::GiB);
+    let allocation = Allocation {
+        grants: vec![sublet_model::Grant {
+            container: ContainerName::new("a").unwrap(),
+            card: sublet_model::CardRef {
+                index: sublet_model::GpuIndex(1),
+                uuid: None,
+            },
+            memory: MiB::from(3072),
+        }],
+    };
+    let present = ["scheduler.framework.gpushare.allocation", "team"];
+    let annotations = binding_annotations(
+        &claim,
+        &allocation,
+        &facts,
+        1_610_364_333_371_132_383,
+        present,
+    );
+    let expected = [
+        ("ALIYUN_COM_GPU_MEM_ASSIGNED", "false"),
+        ("ALIYUN_COM_GPU_MEM_ASSUME_TIME", "1610364333371132383"),
+        ("ALIYUN_COM_GPU_MEM_DEV", "15"),
+        ("ALIYUN_COM_GPU_MEM_IDX", "1"),
+        ("ALIYUN_COM_GPU_MEM_POD", "3"),
+        (
+            "scheduler.framework.gpushare.allocation",
+            r#"{"0":{"1":3}}"#,
+        ),
+        (
+            "sublet.dev/allocation",
+            r#"[{"container":"a","index":1,"memoryMiB":3072}]"#,
+        ),
+        ("sublet.dev/assigned", "[]"),
+    ];
+    let got: Vec<_> = annotations
+        .iter()
+        .map(|(k, v)| (k.as_str(), v.as_str()))
+        .collect();
+    assert_eq!(got, expected);
+    let environment = environment(&claim, &allocation, &claim.containers()[0], &facts);
+    let got: Vec<_> = environment
+        .iter()
+        .map(|(k, v)| format!("{k}={v}"))
+        .collect();
+    assert_eq!(
+        got.join(" "),
+        "ALIYUN_COM_GPU_MEM_CONTAINER=3 ALIYUN_COM_GPU_MEM_DEV=15 ALIYUN_COM_GPU_MEM_IDX=1 \
+         ALIYUN_COM_GPU_MEM_POD=3 NVIDIA_VISIBLE_DEVICES=1"
+    );
+}
+
+#[test]
+fn a_forged_key_of_another_dialect_is_blanked() {
+    let claim = claim("a nvidia.com/gpu=1", Unit::MiB).unwrap().unwrap();
+    let present = ["ALIYUN_COM_GPU_MEM_IDX"];
+    let annotations = binding_annotations(
+        &claim,
+        &Allocation::default(),
+        &facts(Unit::MiB),
+        0,
+        present,
+    );
+    assert_eq!(annotations["ALIYUN_COM_GPU_MEM_IDX"], "");
+}
+
+#[test]
+fn every_form_of_an_allocation_is_read() {
+    let mut pod = pod("a aliyun.com/gpu-mem=1; b aliyun.com/gpu-mem=2");
+    let claim = claim_of(&pod, Unit::MiB).unwrap().unwrap();
+    let mut check = |key: &str, value: &str| {
+        pod.metadata.annotations = BTreeMap::from([(key.to_owned(), value.to_owned())]);
+        match allocation_of(&pod, &claim, Unit::MiB) {
+            Ok(None) => "nothing".to_owned(),
+            Ok(Some(a)) => a
+                .grants
+                .iter()
+                .map(|g| format!("{}@{} ", g.memory, g.card.index))
+                .collect(),
+            Err(error) => error.to_string(),
+        }
+    };
+    assert_eq!(check("team", "x"), "nothing");
+    assert_eq!(check(keys::ALIYUN_IDX, "3"), "1 MiB@3 2 MiB@3 ");
+    assert_eq!(
+        check(keys::ALIYUN_ALLOCATION, r#"{"0":{"2":1},"1":{"2":2}}"#),
+        "1 MiB@2 2 MiB@2 "
+    );
+    assert_eq!(
+        check(
+            keys::ALLOCATION,
+            r#"[{"container":"a","index":1,"memoryMiB":1},{"container":"b","index":1,"memoryMiB":2}]"#
+        ),
+        "1 MiB@1 2 MiB@1 "
+    );
+    for (key, value, expected) in [
+        (
+            keys::ALIYUN_IDX,
+            "-1",
+            "annotation `ALIYUN_COM_GPU_MEM_IDX` has `-1`, which is not the index of a GPU",
+        ),
+        (
+            keys::ALIYUN_IDX,
+            "99999",
+            "annotation `ALIYUN_COM_GPU_MEM_IDX` has `99999`, which is not the index of a GPU",
+        ),
+        (
+            keys::ALIYUN_ALLOCATION,
+            r#"{"0":{"1":1},"1":{"2":2}}"#,
+            "annotation `scheduler.framework.gpushare.allocation` does not answer what the pod's containers ask",
+        ),
+        (
+            keys::ALIYUN_ALLOCATION,
+            "[]",
+            "annotation `scheduler.framework.gpushare.allocation` cannot be read",
+        ),
+        (
+            keys::ALLOCATION,
+            "[]",
+            "annotation `sublet.dev/allocation` does not answer what the pod's containers ask",
+        ),
+    ] {
+        assert_eq!(check(key, value), expected);
+    }
+}
+
+#[test]
+fn a_pod_is_assigned_when_every_container_is() {
+    let mut pod = pod("a aliyun.com/gpu-mem=1; b aliyun.com/gpu-mem=2");
+    let claim = claim_of(&pod, Unit::MiB).unwrap().unwrap();
+    let mut check = |patch: BTreeMap<String, String>| {
+        pod.metadata.annotations.extend(patch);
+        is_assigned(&pod, &claim)
+    };
+    assert!(!check(BTreeMap::from([(
+        keys::ASSIGNED.to_owned(),
+        "[]".to_owned()
+    )])));
+    assert!(!check(assigned_annotations(&claim, &["b".to_owned()], 7)));
+    assert!(check(assigned_annotations(
+        &claim,
+        &["b".to_owned(), "a".to_owned()],
+        7
+    )));
+    assert_eq!(pod.metadata.annotations[keys::ALIYUN_ASSIGNED], "true");
+    pod.metadata
+        .annotations
+        .insert(keys::ASSIGNED.to_owned(), "nonsense".to_owned());
+    assert!(!is_assigned(&pod, &claim));
+}

@@ -1,0 +1,23 @@
+//! Kubernetes as Sublet reads and writes it.
+//!
+//! Everything that comes from outside (pods, nodes, annotations, extender calls) is parsed
+//! here once, into the types of `sublet-model`; bad input is an error that names the field.
+//! This crate opens no connection: it turns text into values and values into text.
+
+mod allocation;
+pub mod dialect;
+pub mod extender;
+mod inventory;
+pub mod keys;
+mod node;
+pub mod object;
+mod pod;
+mod quantity;
+
+pub use allocation::{AllocationError, allocation_from_json, allocation_to_json};
+pub use inventory::{
+    InventoryFile, InventoryTextError, NodeReport, report_from_json, report_to_json,
+};
+pub use node::{NodeDefaults, NodeError, facts_of, unhealthy_gpus};
+pub use pod::{bound_entry, is_over, pod_key, pod_uid};
+pub use quantity::{QuantityError, whole_number};

@@ -1,0 +1,237 @@
+//! What the engine needs to know of a node, out of a Node object.
+//!
+//! With an agent's inventory that is what counts; without one, what GPUShare's or NVIDIA's
+//! own device plugin put into the node's status.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use sublet_model::{
+    Advertise, GpuIndex, Identity, Inventory, InventoryError, MiB, NameError, NodeFacts, NodeName,
+    Sharing, Unit,
+};
+
+use crate::inventory::{InventoryTextError, report_from_json};
+use crate::keys;
+use crate::object::{ConfigMap, Node};
+use crate::quantity::{QuantityError, whole_number};
+
+/// What holds for nodes that say nothing themselves.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NodeDefaults {
+    /// The unit of `aliyun.com/gpu-mem`.
+    pub unit: Unit,
+}
+
+/// Why a node cannot be understood.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// A wrong name.
+    #[error("wrong node name: {0}")]
+    Name(#[from] NameError),
+    /// A wrong inventory.
+    #[error("annotation `{key}`: {0}", key = keys::INVENTORY)]
+    Inventory(#[from] InventoryTextError),
+    /// A wrong amount in the status.
+    #[error("status.capacity `{resource}` is `{value}`: {cause}")]
+    Capacity {
+        /// The resource.
+        resource: &'static str,
+        /// As written.
+        value: String,
+        /// What is wrong with it.
+        cause: QuantityError,
+    },
+    /// More cards than a node can have.
+    #[error("status.capacity: {0}")]
+    Devices(#[from] InventoryError),
+    /// A wrong label.
+    #[error("label `{key}` is `{0}`, not `memory`, `whole` or `both`", key = keys::SHARING_LABEL)]
+    Sharing(String),
+}
+
+/// What the engine needs to know of a node; `None` where it has no GPU.
+///
+/// # Errors
+/// A wrong name, annotation, label or amount.
+pub fn facts_of(node: &Node, defaults: NodeDefaults) -> Result<Option<NodeFacts>, NodeError> {
+    let name = NodeName::new(&node.metadata.name)?;
+    let wish = sharing_wish(node)?;
+    if let Some(text) = node.metadata.annotations.get(keys::INVENTORY) {
+        let report = report_from_json(text)?;
+        return Ok(Some(NodeFacts {
+            name,
+            inventory: Arc::new(report.inventory),
+            sharing: wish.unwrap_or(report.sharing),
+            identity: report.identity,
+            advertise: report.advertise,
+            unit: report.unit,
+        }));
+    }
+    let units = capacity(node, keys::ALIYUN_GPU_MEM)?;
+    let whole = capacity(node, keys::NVIDIA_GPU)?;
+    let (inventory, sharing) = if units > 0 {
+        let count = capacity(node, keys::ALIYUN_GPU_COUNT)?;
+        // Not a whole number of units per card: the rest is on no card.
+        let per_card = defaults.unit.times(units.checked_div(count).unwrap_or(0));
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        (
+            Inventory::equal_cards(count, per_card.unwrap_or(MiB::MAX))?,
+            Sharing::Memory,
+        )
+    } else if whole > 0 {
+        let label = node.metadata.labels.get(keys::NVIDIA_MEMORY_LABEL);
+        let memory = label
+            .and_then(|text| MiB::new(text.parse().ok()?))
+            .unwrap_or(MiB::ZERO);
+        let count = usize::try_from(whole).unwrap_or(usize::MAX);
+        (Inventory::equal_cards(count, memory)?, Sharing::Whole)
+    } else {
+        return Ok(None);
+    };
+    Ok(Some(NodeFacts {
+        name,
+        inventory: Arc::new(inventory),
+        sharing: wish.unwrap_or(sharing),
+        identity: Identity::NoAgent,
+        advertise: Advertise::Units,
+        unit: defaults.unit,
+    }))
+}
+
+/// The cards that an operator's ConfigMap `kube-system/unhealthy-gpu-<node>` lists, and the
+/// node (GPUShare); `None` for any other ConfigMap. Numbers that are none are passed over,
+/// as the original does.
+#[must_use]
+pub fn unhealthy_gpus(map: &ConfigMap) -> Option<(NodeName, BTreeSet<GpuIndex>)> {
+    let node = map.metadata.name.strip_prefix(keys::UNHEALTHY_PREFIX)?;
+    let node = NodeName::new(node).ok()?;
+    let list = map.data.get("gpus").map_or("", String::as_str);
+    let gpus = list
+        .split(',')
+        .filter_map(|text| text.trim().parse().ok())
+        .map(GpuIndex);
+    Some((node, gpus.collect()))
+}
+
+fn sharing_wish(node: &Node) -> Result<Option<Sharing>, NodeError> {
+    let Some(text) = node.metadata.labels.get(keys::SHARING_LABEL) else {
+        return Ok(None);
+    };
+    match text.as_str() {
+        "memory" => Ok(Some(Sharing::Memory)),
+        "whole" => Ok(Some(Sharing::Whole)),
+        "both" => Ok(Some(Sharing::Both)),
+        _ => Err(NodeError::Sharing(text.clone())),
+    }
+}
+
+fn capacity(node: &Node, resource: &'static str) -> Result<u64, NodeError> {
+    let Some(quantity) = node.status.capacity.get(resource) else {
+        return Ok(0);
+    };
+    whole_number(&quantity.0).map_err(|cause| NodeError::Capacity {
+        resource,
+        value: quantity.0.clone(),
+        cause,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `aliyun.com/gpu-mem=32552 aliyun.com/gpu-count=2 label:x=y` as a node; → its cards.
+    fn check(picture: &str) -> String {
+        let mut node = Node::default();
+        node.metadata.name = "n1".to_owned();
+        for word in picture.split_whitespace() {
+            let (key, value) = word.split_once('=').unwrap();
+            if let Some(label) = key.strip_prefix("label:") {
+                node.metadata
+                    .labels
+                    .insert(label.to_owned(), value.to_owned());
+            } else if let Some(key) = key.strip_prefix("note:") {
+                node.metadata
+                    .annotations
+                    .insert(key.to_owned(), value.to_owned());
+            } else {
+                let quantity = crate::object::Quantity(value.to_owned());
+                node.status.capacity.insert(key.to_owned(), quantity);
+            }
+        }
+        match facts_of(&node, NodeDefaults::default()) {
+            Ok(None) => "no GPU".to_owned(),
+            Ok(Some(facts)) => {
+                let cards = facts.inventory.gpus().iter().map(|gpu| gpu.memory.get());
+                format!("{:?} {:?}", facts.sharing, cards.collect::<Vec<_>>())
+            }
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn nodes_without_an_agent_have_equal_cards() {
+        assert_eq!(check("cpu=4"), "no GPU");
+        assert_eq!(
+            check("aliyun.com/gpu-mem=32552 aliyun.com/gpu-count=2"),
+            "Memory [16276, 16276]"
+        );
+        assert_eq!(
+            check("aliyun.com/gpu-mem=32k aliyun.com/gpu-count=2"),
+            "Memory [16000, 16000]"
+        );
+        assert_eq!(check("aliyun.com/gpu-mem=7"), "Memory []");
+        assert_eq!(
+            check("aliyun.com/gpu-mem=7 aliyun.com/gpu-count=0"),
+            "Memory []"
+        );
+        assert_eq!(check("nvidia.com/gpu=2"), "Whole [0, 0]");
+        assert_eq!(
+            check("nvidia.com/gpu=1 label:nvidia.com/gpu.memory=81559"),
+            "Whole [81559]"
+        );
+        assert_eq!(
+            check("aliyun.com/gpu-mem=8 aliyun.com/gpu-count=1 nvidia.com/gpu=1"),
+            "Memory [8]"
+        );
+        assert_eq!(
+            check("aliyun.com/gpu-mem=8 aliyun.com/gpu-count=1 label:sublet.dev/sharing=both"),
+            "Both [8]"
+        );
+    }
+
+    #[test]
+    fn bad_nodes_are_named() {
+        assert_eq!(
+            check("aliyun.com/gpu-mem=1.5"),
+            "status.capacity `aliyun.com/gpu-mem` is `1.5`: it is not a whole number"
+        );
+        assert_eq!(
+            check("aliyun.com/gpu-mem=1M aliyun.com/gpu-count=1M"),
+            "status.capacity: 1000000 GPUs on one node (at most 4096)"
+        );
+        assert_eq!(
+            check("label:sublet.dev/sharing=some"),
+            "label `sublet.dev/sharing` is `some`, not `memory`, `whole` or `both`"
+        );
+        assert!(
+            check("note:sublet.dev/inventory={}").starts_with("annotation `sublet.dev/inventory`")
+        );
+    }
+
+    #[test]
+    fn unhealthy_lists_are_read() {
+        let mut map = ConfigMap::default();
+        map.metadata.name = "unhealthy-gpu-n1".to_owned();
+        map.data.insert("gpus".to_owned(), "0, 2,x".to_owned());
+        let (node, gpus) = unhealthy_gpus(&map).unwrap();
+        assert_eq!(node.as_str(), "n1");
+        assert_eq!(
+            gpus.into_iter().collect::<Vec<_>>(),
+            [GpuIndex(0), GpuIndex(2)]
+        );
+        map.metadata.name = "other".to_owned();
+        assert_eq!(unhealthy_gpus(&map), None);
+    }
+}

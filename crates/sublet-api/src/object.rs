@@ -1,0 +1,451 @@
+//! Pods and nodes, as much of them as Sublet reads.
+//!
+//! The same structs read the API server's JSON, an extender call and a file that
+//! `kubectl get -o yaml` printed. Fields that Sublet does not read (managedFields,
+//! environments, volumes) are skipped by the parser and never kept.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer};
+
+/// What every object has.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Meta {
+    /// Name.
+    #[serde(deserialize_with = "or_default")]
+    pub name: String,
+    /// Namespace; empty for a node.
+    #[serde(deserialize_with = "or_default")]
+    pub namespace: String,
+    /// UID.
+    #[serde(deserialize_with = "or_default")]
+    pub uid: String,
+    /// Labels.
+    #[serde(deserialize_with = "or_default")]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    #[serde(deserialize_with = "or_default")]
+    pub annotations: BTreeMap<String, String>,
+    /// When it was made (RFC 3339).
+    pub creation_timestamp: Option<String>,
+    /// When its deletion was asked for (RFC 3339).
+    pub deletion_timestamp: Option<String>,
+}
+
+/// A pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Pod {
+    /// Its metadata.
+    pub metadata: Meta,
+    /// What is wanted.
+    #[serde(deserialize_with = "or_default")]
+    pub spec: PodSpec,
+    /// What is.
+    #[serde(deserialize_with = "or_default")]
+    pub status: PodStatus,
+}
+
+/// What is wanted of a pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodSpec {
+    /// The node it is bound to.
+    #[serde(deserialize_with = "or_default")]
+    pub node_name: String,
+    /// Who is to schedule it.
+    #[serde(deserialize_with = "or_default")]
+    pub scheduler_name: String,
+    /// Its priority.
+    pub priority: Option<i32>,
+    /// Containers that run before the main ones.
+    #[serde(deserialize_with = "or_default")]
+    pub init_containers: Vec<Container>,
+    /// Main containers.
+    #[serde(deserialize_with = "or_default")]
+    pub containers: Vec<Container>,
+    /// Taints it does not mind.
+    #[serde(deserialize_with = "or_default")]
+    pub tolerations: Vec<Toleration>,
+    /// Wishes about nodes and other pods.
+    #[serde(deserialize_with = "or_default")]
+    pub affinity: Affinity,
+    /// Wishes about even spreading.
+    #[serde(deserialize_with = "or_default")]
+    pub topology_spread_constraints: Vec<SpreadConstraint>,
+    /// What must be lifted before it may be scheduled.
+    #[serde(deserialize_with = "or_default")]
+    pub scheduling_gates: Vec<Gate>,
+}
+
+/// One container.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Container {
+    /// Its name.
+    #[serde(deserialize_with = "or_default")]
+    pub name: String,
+    /// `Always` makes an init container a sidecar.
+    pub restart_policy: Option<String>,
+    /// What it asks.
+    #[serde(deserialize_with = "or_default")]
+    pub resources: Resources,
+}
+
+/// What a container asks.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Resources {
+    /// Ceilings; for extended resources the same as requests.
+    #[serde(deserialize_with = "or_default")]
+    pub limits: BTreeMap<String, Quantity>,
+    /// Guarantees.
+    #[serde(deserialize_with = "or_default")]
+    pub requests: BTreeMap<String, Quantity>,
+}
+
+impl Resources {
+    /// What is asked of an extended resource: the limit, else the request.
+    #[must_use]
+    pub fn asked(&self, resource: &str) -> Option<&str> {
+        let quantity = self
+            .limits
+            .get(resource)
+            .or_else(|| self.requests.get(resource))?;
+        Some(&quantity.0)
+    }
+}
+
+/// A quantity as it was written: text, or a bare number in YAML.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Quantity(pub String);
+
+impl<'de> Deserialize<'de> for Quantity {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Quantity, D::Error> {
+        struct Visitor;
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = Quantity;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a quantity such as 8138, \"8k\" or \"16Gi\"")
+            }
+            fn visit_str<E>(self, text: &str) -> Result<Quantity, E> {
+                Ok(Quantity(text.to_owned()))
+            }
+            fn visit_u64<E>(self, number: u64) -> Result<Quantity, E> {
+                Ok(Quantity(number.to_string()))
+            }
+            fn visit_i64<E>(self, number: i64) -> Result<Quantity, E> {
+                Ok(Quantity(number.to_string()))
+            }
+            fn visit_f64<E>(self, number: f64) -> Result<Quantity, E> {
+                Ok(Quantity(number.to_string()))
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+/// A taint that a pod does not mind.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Toleration {
+    /// The taint's key; empty with `Exists` means any.
+    #[serde(deserialize_with = "or_default")]
+    pub key: String,
+    /// `Equal` (default) or `Exists`.
+    #[serde(deserialize_with = "or_default")]
+    pub operator: String,
+    /// The taint's value, for `Equal`.
+    #[serde(deserialize_with = "or_default")]
+    pub value: String,
+    /// The taint's effect; empty means any.
+    #[serde(deserialize_with = "or_default")]
+    pub effect: String,
+}
+
+/// A node's mark that keeps pods away.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Taint {
+    /// Key.
+    #[serde(deserialize_with = "or_default")]
+    pub key: String,
+    /// Value.
+    #[serde(deserialize_with = "or_default")]
+    pub value: String,
+    /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
+    #[serde(deserialize_with = "or_default")]
+    pub effect: String,
+}
+
+impl Toleration {
+    /// Does the pod not mind that taint? (`k8s.io/component-helpers`, ToleratesTaint.)
+    #[must_use]
+    pub fn tolerates(&self, taint: &Taint) -> bool {
+        (self.effect.is_empty() || self.effect == taint.effect)
+            && (self.key.is_empty() || self.key == taint.key)
+            && match self.operator.as_str() {
+                "" | "Equal" => self.value == taint.value,
+                "Exists" => true,
+                _ => false,
+            }
+    }
+}
+
+/// Wishes about nodes and other pods; only whether there are soft ones is kept.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Affinity {
+    /// About nodes.
+    #[serde(deserialize_with = "or_default")]
+    pub node_affinity: Preferences,
+    /// About pods to be near.
+    #[serde(deserialize_with = "or_default")]
+    pub pod_affinity: Preferences,
+    /// About pods to be far from.
+    #[serde(deserialize_with = "or_default")]
+    pub pod_anti_affinity: Preferences,
+}
+
+/// The soft half of an affinity.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Preferences {
+    /// The soft terms, of which only the number matters here.
+    #[serde(
+        rename = "preferredDuringSchedulingIgnoredDuringExecution",
+        deserialize_with = "or_default"
+    )]
+    pub preferred: Vec<Anything>,
+}
+
+/// Something whose content does not matter.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Anything;
+
+impl<'de> Deserialize<'de> for Anything {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Anything, D::Error> {
+        serde::de::IgnoredAny::deserialize(deserializer).map(|_| Anything)
+    }
+}
+
+/// A wish about even spreading.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SpreadConstraint {
+    /// `ScheduleAnyway` makes it soft.
+    #[serde(deserialize_with = "or_default")]
+    pub when_unsatisfiable: String,
+}
+
+/// Something that must be lifted before a pod may be scheduled.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Gate {
+    /// Its name.
+    #[serde(deserialize_with = "or_default")]
+    pub name: String,
+}
+
+/// What is of a pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodStatus {
+    /// `Pending`, `Running`, `Succeeded`, `Failed`, `Unknown`.
+    #[serde(deserialize_with = "or_default")]
+    pub phase: String,
+    /// Conditions.
+    #[serde(deserialize_with = "or_default")]
+    pub conditions: Vec<Condition>,
+    /// Main containers.
+    #[serde(deserialize_with = "or_default")]
+    pub container_statuses: Vec<ContainerStatus>,
+    /// Init containers.
+    #[serde(deserialize_with = "or_default")]
+    pub init_container_statuses: Vec<ContainerStatus>,
+}
+
+/// One condition of a pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Condition {
+    /// Such as `PodScheduled`.
+    #[serde(rename = "type", deserialize_with = "or_default")]
+    pub kind: String,
+    /// `True`, `False`, `Unknown`.
+    #[serde(deserialize_with = "or_default")]
+    pub status: String,
+    /// A word why.
+    #[serde(deserialize_with = "or_default")]
+    pub reason: String,
+    /// A sentence why.
+    #[serde(deserialize_with = "or_default")]
+    pub message: String,
+}
+
+/// One container's state.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct ContainerStatus {
+    /// Which state.
+    #[serde(deserialize_with = "or_default")]
+    pub state: ContainerState,
+}
+
+/// Which state a container is in.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct ContainerState {
+    /// Present while it runs.
+    pub running: Option<Anything>,
+}
+
+/// A node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Node {
+    /// Its metadata.
+    pub metadata: Meta,
+    /// What is wanted.
+    #[serde(deserialize_with = "or_default")]
+    pub spec: NodeSpec,
+    /// What is.
+    #[serde(deserialize_with = "or_default")]
+    pub status: NodeStatus,
+}
+
+/// What is wanted of a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct NodeSpec {
+    /// Marks that keep pods away.
+    #[serde(deserialize_with = "or_default")]
+    pub taints: Vec<Taint>,
+}
+
+/// What is of a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct NodeStatus {
+    /// What it has.
+    #[serde(deserialize_with = "or_default")]
+    pub capacity: BTreeMap<String, Quantity>,
+    /// Its addresses.
+    #[serde(deserialize_with = "or_default")]
+    pub addresses: Vec<Address>,
+}
+
+/// An address of a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Address {
+    /// Such as `InternalIP`.
+    #[serde(rename = "type", deserialize_with = "or_default")]
+    pub kind: String,
+    /// The address.
+    #[serde(deserialize_with = "or_default")]
+    pub address: String,
+}
+
+/// A ConfigMap's texts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct ConfigMap {
+    /// Its metadata.
+    pub metadata: Meta,
+    /// Its texts.
+    #[serde(deserialize_with = "or_default")]
+    pub data: BTreeMap<String, String>,
+}
+
+impl PodSpec {
+    /// Has the pod soft wishes, which the scheduler must weigh over all nodes?
+    #[must_use]
+    pub fn has_soft_wishes(&self) -> bool {
+        let Affinity {
+            node_affinity,
+            pod_affinity,
+            pod_anti_affinity,
+        } = &self.affinity;
+        let soft = |spread: &SpreadConstraint| spread.when_unsatisfiable == "ScheduleAnyway";
+        !node_affinity.preferred.is_empty()
+            || !pod_affinity.preferred.is_empty()
+            || !pod_anti_affinity.preferred.is_empty()
+            || self.topology_spread_constraints.iter().any(soft)
+    }
+}
+
+/// Go writes an absent list or map as `null`, and people leave keys without a value.
+fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn null_and_absent_are_the_same() {
+        let pod: Pod = serde_json::from_str(
+            r#"{"metadata":{"name":"a","labels":null,"creationTimestamp":null},
+                "spec":{"containers":[{"name":"c","resources":{"limits":{"aliyun.com/gpu-mem":3}}}],
+                        "affinity":null},"status":null}"#,
+        )
+        .unwrap();
+        assert_eq!(
+            pod.spec.containers[0].resources.asked("aliyun.com/gpu-mem"),
+            Some("3")
+        );
+        assert!(!pod.spec.has_soft_wishes());
+    }
+
+    #[test]
+    fn soft_wishes_are_seen() {
+        let check = |spec: &str| {
+            serde_json::from_str::<PodSpec>(spec)
+                .unwrap()
+                .has_soft_wishes()
+        };
+        let soft = r#"{"preferredDuringSchedulingIgnoredDuringExecution":[{"weight":1}]}"#;
+        assert!(check(&format!(
+            r#"{{"affinity":{{"nodeAffinity":{soft}}}}}"#
+        )));
+        assert!(check(&format!(
+            r#"{{"affinity":{{"podAntiAffinity":{soft}}}}}"#
+        )));
+        assert!(check(
+            r#"{"topologySpreadConstraints":[{"whenUnsatisfiable":"ScheduleAnyway"}]}"#
+        ));
+        assert!(!check(
+            r#"{"topologySpreadConstraints":[{"whenUnsatisfiable":"DoNotSchedule"}]}"#
+        ));
+    }
+
+    #[test]
+    fn tolerations_match_as_in_kubernetes() {
+        let taint = |key: &str, value: &str, effect: &str| Taint {
+            key: key.into(),
+            value: value.into(),
+            effect: effect.into(),
+        };
+        let check = |text: &str, taint: &Taint| {
+            serde_json::from_str::<Toleration>(text)
+                .unwrap()
+                .tolerates(taint)
+        };
+        let gpu = taint("gpu", "yes", "PreferNoSchedule");
+        assert!(check(r#"{"operator":"Exists"}"#, &gpu));
+        assert!(check(r#"{"key":"gpu","value":"yes"}"#, &gpu));
+        assert!(!check(r#"{"key":"gpu","value":"no"}"#, &gpu));
+        assert!(!check(
+            r#"{"key":"gpu","operator":"Exists","effect":"NoSchedule"}"#,
+            &gpu
+        ));
+    }
+}

@@ -1,0 +1,74 @@
+//! What the ledger enters for a bound pod, out of a Pod object.
+
+use std::sync::Arc;
+
+use sublet_model::{Claim, Entry, NameError, NodeName, PodKey, PodUid, Standing, Unit};
+
+use crate::allocation::AllocationError;
+use crate::dialect;
+use crate::object::Pod;
+
+/// Namespace and name.
+///
+/// # Errors
+/// Empty or malformed.
+pub fn pod_key(pod: &Pod) -> Result<PodKey, NameError> {
+    let namespace = if pod.metadata.namespace.is_empty() {
+        "default"
+    } else {
+        &pod.metadata.namespace
+    };
+    PodKey::new(namespace, &pod.metadata.name)
+}
+
+/// UID.
+///
+/// # Errors
+/// Empty or malformed.
+pub fn pod_uid(pod: &Pod) -> Result<PodUid, NameError> {
+    PodUid::new(&pod.metadata.uid)
+}
+
+/// Has the pod given its memory back? Only when it has ended *and* no container runs: a pod
+/// that is marked for deletion still holds everything.
+#[must_use]
+pub fn is_over(pod: &Pod) -> bool {
+    let ended = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
+    let all = pod
+        .status
+        .container_statuses
+        .iter()
+        .chain(&pod.status.init_container_statuses);
+    ended
+        && all
+            .into_iter()
+            .all(|container| container.state.running.is_none())
+}
+
+/// The entry for a pod that is bound, and, where its annotations are garbage, what is wrong
+/// with them.
+///
+/// # Errors
+/// A name that is none.
+pub fn bound_entry(
+    pod: &Pod,
+    claim: Arc<Claim>,
+    unit: Unit,
+) -> Result<(Entry, Option<AllocationError>), NameError> {
+    let (allocation, problem) = match dialect::allocation_of(pod, &claim, unit) {
+        Ok(allocation) => (allocation, None),
+        Err(problem) => (None, Some(problem)),
+    };
+    let entry = Entry {
+        pod: pod_key(pod)?,
+        uid: pod_uid(pod)?,
+        node: NodeName::new(&pod.spec.node_name)?,
+        // Without cards the node will never hand anything over: nobody need wait for it.
+        assigned: allocation.is_none() || dialect::is_assigned(pod, &claim),
+        claim,
+        allocation,
+        standing: Standing::Bound,
+        priority: pod.spec.priority.unwrap_or(0),
+    };
+    Ok((entry, problem))
+}

@@ -1,0 +1,21 @@
+//! What kubelet says on a node's sockets, as types: the messages and the two gRPC
+//! services of the device plugin API, and the few names and limits that go with
+//! them. This crate opens no socket and decides nothing; `sublet-agent` serves and
+//! calls what is declared here.
+//!
+//! The code in `src/gen` is made from `proto/` by the test `generated` (run it with
+//! `UPDATE=1` to rewrite it), so that a build needs neither `protoc` nor a build
+//! script.
+
+pub mod deviceplugin;
+
+#[rustfmt::skip]
+#[path = "gen/v1beta1.rs"]
+#[allow(
+    missing_docs,
+    unused_qualifications,
+    clippy::all,
+    clippy::semicolon_if_nothing_returned,
+    reason = "generated; the words are kubelet's, the form is prost's"
+)]
+mod v1beta1;

@@ -1,0 +1,111 @@
+//! What one claim got: which cards, and how much of each.
+//!
+//! An allocation is plain data that travels as an annotation. [`charges_of`] is the only
+//! place that says what it costs, so that the ledger and the node agent never disagree.
+
+use std::collections::BTreeSet;
+
+use crate::{Ask, Claim, ContainerName, GpuIndex, GpuUuid, MiB, Portion, Role};
+
+/// A card as an allocation names it. Where a UUID is given, it wins over the index.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CardRef {
+    /// Number on the node.
+    pub index: GpuIndex,
+    /// UUID; absent where no agent reports the node, and in older annotations.
+    pub uuid: Option<GpuUuid>,
+}
+
+/// One card, or a part of it, for one container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    /// The container.
+    pub container: ContainerName,
+    /// Its card.
+    pub card: CardRef,
+    /// So much of the card's memory.
+    pub memory: MiB,
+}
+
+/// What a pod got: a grant for every container and card.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Allocation {
+    /// In the order of the claim's containers.
+    pub grants: Vec<Grant>,
+}
+
+impl Allocation {
+    /// The grants of one container.
+    pub fn of<'a>(&'a self, container: &'a ContainerName) -> impl Iterator<Item = &'a Grant> {
+        self.grants
+            .iter()
+            .filter(move |grant| grant.container == *container)
+    }
+
+    /// Could this be the answer to that claim? Each container has as many different cards as
+    /// it asked, with the amount it asked; parts are on one card; whole cards that are in use
+    /// at the same time differ.
+    #[must_use]
+    pub fn answers(&self, claim: &Claim) -> bool {
+        let mut wanted = 0;
+        let mut held = BTreeSet::new();
+        for container in claim.containers() {
+            let cards: BTreeSet<_> = self.of(&container.name).map(|g| &g.card).collect();
+            let gpus = container.demand.gpus.get() as usize;
+            wanted += gpus;
+            if cards.len() != gpus || self.of(&container.name).count() != gpus {
+                return false;
+            }
+            match container.demand.portion {
+                Portion::Memory(memory) => {
+                    if self.of(&container.name).any(|grant| grant.memory != memory) {
+                        return false;
+                    }
+                }
+                Portion::Whole if container.role == Role::Init => {}
+                Portion::Whole => {
+                    if cards.into_iter().any(|card| !held.insert(card)) {
+                        return false;
+                    }
+                }
+            }
+        }
+        let one_card = || self.grants.windows(2).all(|two| two[0].card == two[1].card);
+        self.grants.len() == wanted && (matches!(claim.ask(), Ask::WholeCards(_)) || one_card())
+    }
+}
+
+/// What is taken from one card.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Charge {
+    /// The card.
+    pub card: CardRef,
+    /// So much memory; for a whole card all of it, whatever the card has.
+    pub memory: MiB,
+    /// The card is shared with nobody.
+    pub whole: bool,
+}
+
+/// What `allocation`, the answer to `claim`, takes from each card.
+///
+/// Amounts come from the claim, only the cards from the allocation: a pod cannot be charged
+/// less than it asked because an annotation says so.
+#[must_use]
+pub fn charges_of(claim: &Claim, allocation: &Allocation) -> Vec<Charge> {
+    let mut charges: Vec<Charge> = Vec::new();
+    for grant in &allocation.grants {
+        if charges.iter().any(|charge| charge.card == grant.card) {
+            continue;
+        }
+        let (memory, whole) = match claim.ask() {
+            Ask::OneCard(peak) => (peak, false),
+            Ask::WholeCards(_) => (grant.memory, true),
+        };
+        charges.push(Charge {
+            card: grant.card.clone(),
+            memory,
+            whole,
+        });
+    }
+    charges
+}

@@ -1,0 +1,27 @@
+//! The nouns of Sublet: each quantity, name and device, impossible to build wrong.
+//!
+//! This crate belongs to the *decide* ring: it knows no clock, thread, socket, file,
+//! wire format or Kubernetes object. Text becomes one of these types once, at the edge
+//! (`sublet-api`, `sublet-agent`), and afterwards nobody can hold a wrong one.
+//!
+//! Suggested reading order: quantities, names, devices, claims, allocations, the ledger.
+
+mod allocation;
+mod claim;
+mod device;
+mod ledger;
+mod name;
+mod node;
+mod quantity;
+mod time;
+mod topology;
+
+pub use allocation::{Allocation, CardRef, Charge, Grant, charges_of};
+pub use claim::{Ask, Claim, ClaimShapeError, ContainerClaim, Demand, Dialect, Portion, Role};
+pub use device::{Gpu, GpuIndex, Health, Inventory, InventoryError};
+pub use ledger::{Book, Card, Entry, Hold, Ledger, NodeIdx, Standing};
+pub use name::{ContainerName, GpuUuid, NameError, NodeName, PodKey, PodUid};
+pub use node::{Advertise, Identity, NodeFacts, Sharing, Unit};
+pub use quantity::{Bytes, Count, GiB, MiB, Milli};
+pub use time::Time;
+pub use topology::{Bdf, BdfError, Fabric, Level, Nic, Pair, Partition};

@@ -1,0 +1,111 @@
+//! What to do when the API server's answer to a Binding is missing or doubtful.
+//!
+//! One write binds a pod and records its allocation, so the only question is whether that
+//! write took effect. A refusal is certain. A lost answer is not: the request may still be
+//! on its way, so the reservation is kept, the pod is read, and only after the server's own
+//! deadline for the request has passed does an unbound pod prove that nothing happened.
+//!
+//! This is a state machine without a clock or a socket; `sublet-scheduler` performs its
+//! steps, and the test below performs them against a server that misbehaves in every way.
+
+use sublet_model::Time;
+
+/// What to do next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BindingStep {
+    /// Send the Binding.
+    Post,
+    /// Read the pod, not before that moment.
+    Read(Time),
+    /// The pod is bound as it should be.
+    Bound,
+    /// It is not and will not be: give the place back and say why.
+    Failed(String),
+}
+
+/// What came back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Seen {
+    /// The Binding was accepted.
+    Accepted,
+    /// It was refused (HTTP 4xx): certainly nothing was written by this request.
+    Refused {
+        /// HTTP status.
+        code: u16,
+        /// The API server's words.
+        message: String,
+    },
+    /// A time-out, a broken connection, or HTTP 5xx: it may have been written.
+    Unanswered(String),
+    /// The pod as it is now.
+    Pod(PodState),
+    /// It could not be read.
+    Unreadable(String),
+}
+
+/// How a pod that was read compares with the Binding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PodState {
+    /// On the node and with the allocation that the Binding said.
+    AsAsked,
+    /// Bound, but not so.
+    Elsewhere(String),
+    /// Not bound.
+    Unbound,
+    /// Deleted, or another pod of the same name.
+    Gone,
+}
+
+/// One try to bind one pod.
+#[derive(Debug, Clone)]
+pub struct Binding {
+    settled_at: Time,
+    pause_ms: u64,
+    trouble: String,
+}
+
+impl Binding {
+    /// Starts a try. `deadline_ms` is how long the API server itself may work on the request
+    /// (its `timeout` parameter).
+    #[must_use]
+    pub fn start(now: Time, deadline_ms: u64) -> (Binding, BindingStep) {
+        // The server's clock starts when the request arrives: allow the journey a second.
+        let settled_at = now.plus_ms(deadline_ms + 1_000);
+        (
+            Binding {
+                settled_at,
+                pause_ms: 50,
+                trouble: String::new(),
+            },
+            BindingStep::Post,
+        )
+    }
+
+    /// Takes in what came back and says what to do next. For a pod that was read, `now` is the
+    /// moment the read was started: what it shows may be as old as that.
+    pub fn apply(&mut self, now: Time, seen: Seen) -> BindingStep {
+        match seen {
+            Seen::Accepted | Seen::Pod(PodState::AsAsked) => BindingStep::Bound,
+            // "Already bound" may be the echo of our own earlier write.
+            Seen::Refused { code: 409, message } => {
+                self.trouble = message;
+                self.settled_at = now;
+                BindingStep::Read(now)
+            }
+            Seen::Refused { code, message } => BindingStep::Failed(format!("{message} ({code})")),
+            Seen::Unanswered(why) => {
+                self.trouble = why;
+                BindingStep::Read(now)
+            }
+            Seen::Pod(PodState::Elsewhere(how)) => BindingStep::Failed(how),
+            Seen::Pod(PodState::Gone) => BindingStep::Failed("the pod is gone".to_owned()),
+            Seen::Pod(PodState::Unbound) if now >= self.settled_at => {
+                BindingStep::Failed(std::mem::take(&mut self.trouble))
+            }
+            Seen::Pod(PodState::Unbound) | Seen::Unreadable(_) => {
+                self.pause_ms = (self.pause_ms * 2).min(1_000);
+                BindingStep::Read(now.plus_ms(self.pause_ms))
+            }
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! The scheduler's decisions as one object: the ledger, the policy, soft holds and tries.
+//!
+//! Filter and prioritize are pure reads but for two soft marks: that a pod was asked about
+//! before, and which place it will probably take. Neither ever refuses anything. Correctness
+//! rests on [`Engine::reserve`] alone, which fits again before it takes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sublet_model::{
+    Allocation, Ask, Claim, Count, Entry, Hold, Ledger, NodeFacts, NodeIdx, NodeName, PodUid,
+    Standing, Time, Unit,
+};
+
+use crate::{Candidate, POLICIES, Policy, Reason, allocate, fit};
+
+/// How the engine is set up.
+#[derive(Debug, Clone, Copy)]
+pub struct EngineOptions {
+    /// How to choose among places that fit.
+    pub policy: Policy,
+    /// How many nodes a filter call gives back; 0 for all. Sixteen: measured, the stock
+    /// scheduler's cost grows with the nodes it must score, and sixteen leave it a choice.
+    pub few: usize,
+    /// How long a soft hold lasts, in milliseconds. Two seconds: longer than a bind takes,
+    /// shorter than anybody waits.
+    pub hold_ms: u64,
+    /// What one `aliyun.com/gpu-mem` is.
+    pub unit: Unit,
+}
+
+impl Default for EngineOptions {
+    fn default() -> EngineOptions {
+        EngineOptions {
+            policy: POLICIES[0],
+            few: 16,
+            hold_ms: 2_000,
+            unit: Unit::MiB,
+        }
+    }
+}
+
+/// A node that was refused, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// The node.
+    pub node: NodeIdx,
+    /// Why not.
+    pub reason: Reason,
+}
+
+/// The answer to a filter call.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FilterAnswer {
+    /// Nodes that can take the pod, best first.
+    pub passed: Vec<NodeIdx>,
+    /// Why the others cannot; filled only where none can.
+    pub refused: Vec<Refused>,
+}
+
+/// The scheduler's state and decisions.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    options: EngineOptions,
+    ledger: Ledger,
+    holds: BTreeMap<PodUid, (Time, Hold)>,
+    tried: BTreeSet<PodUid>,
+}
+
+impl Engine {
+    /// An engine that knows no node and no pod.
+    #[must_use]
+    pub fn new(options: EngineOptions) -> Engine {
+        Engine {
+            options,
+            ledger: Ledger::new(),
+            holds: BTreeMap::new(),
+            tried: BTreeSet::new(),
+        }
+    }
+
+    /// What is taken and what is free.
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// The set-up.
+    #[must_use]
+    pub fn options(&self) -> &EngineOptions {
+        &self.options
+    }
+
+    /// A node was seen, new or changed.
+    pub fn set_node(&mut self, facts: NodeFacts) -> NodeIdx {
+        if let Some(idx) = self.ledger.find(facts.name.as_str())
+            && self.ledger.book(idx).facts() == Some(&facts)
+        {
+            return idx;
+        }
+        let idx = self.ledger.set_node(facts);
+        debug_assert!(self.ledger.is_conserved());
+        idx
+    }
+
+    /// A node is gone.
+    pub fn remove_node(&mut self, name: &NodeName) {
+        if let Some(node) = self.ledger.find(name.as_str()) {
+            self.holds.retain(|_, (_, hold)| hold.node != node);
+        }
+        self.ledger.remove_node(name);
+    }
+
+    /// A bound pod was seen: what the API server says replaces what was reserved.
+    pub fn observe(&mut self, entry: Entry) {
+        self.end_try(&entry.uid);
+        if self.ledger.entry(&entry.uid) != Some(&entry) {
+            self.ledger.enter(entry);
+        }
+    }
+
+    /// A pod is gone, or has ended with all its containers.
+    pub fn forget(&mut self, uid: &PodUid) {
+        self.end_try(uid);
+        self.ledger.remove(uid);
+    }
+
+    /// Which of these nodes can take the pod?
+    ///
+    /// `untolerated` counts a node's PreferNoSchedule taints that the pod does not tolerate:
+    /// fewer come first. With `everywhere` (the pod has soft wishes of its own), and for a pod
+    /// that was asked about before, all nodes come back; else the best few.
+    pub fn filter(
+        &mut self,
+        now: Time,
+        uid: &PodUid,
+        claim: &Claim,
+        nodes: &[NodeIdx],
+        everywhere: bool,
+        untolerated: impl Fn(NodeIdx) -> u32,
+    ) -> FilterAnswer {
+        self.expire(now);
+        self.drop_hold(uid);
+        let mut found = Vec::with_capacity(nodes.len());
+        for &node in nodes {
+            if let Ok(candidate) = self.fit(uid, claim, node) {
+                found.push((
+                    candidate.contended,
+                    untolerated(node),
+                    candidate.cost,
+                    node,
+                    candidate,
+                ));
+            }
+        }
+        let again = !self.tried.insert(uid.clone());
+        if found.is_empty() {
+            return FilterAnswer {
+                passed: Vec::new(),
+                refused: self.refusals(uid, claim, nodes),
+            };
+        }
+        let few = self.options.few;
+        let key = |this: &(bool, u32, u64, NodeIdx, Candidate)| (this.0, this.1, this.2, this.3);
+        if few > 0 && !everywhere && !again && found.len() > few {
+            found.select_nth_unstable_by_key(few, key);
+            found.truncate(few);
+        }
+        found.sort_unstable_by_key(key);
+        if let [(.., node, candidate)] = found[..] {
+            // The scheduler does not ask for priorities when one node is left.
+            self.hold(now, uid, claim, node, &candidate);
+        }
+        FilterAnswer {
+            passed: found.iter().map(|found| found.3).collect(),
+            refused: Vec::new(),
+        }
+    }
+
+    /// A score of 0 to 10 for each of these nodes, best 10, and a soft hold on the best.
+    pub fn prioritize(
+        &mut self,
+        now: Time,
+        uid: &PodUid,
+        claim: &Claim,
+        nodes: &[NodeIdx],
+        untolerated: impl Fn(NodeIdx) -> u32,
+    ) -> Vec<(NodeIdx, u8)> {
+        self.expire(now);
+        self.drop_hold(uid);
+        let mut found: Vec<_> = nodes
+            .iter()
+            .filter_map(|&node| {
+                let candidate = self.fit(uid, claim, node).ok()?;
+                let cost = (candidate.contended, untolerated(node), candidate.cost);
+                Some((cost, node, candidate))
+            })
+            .collect();
+        found.sort_unstable_by_key(|&(cost, node, _)| (cost, node));
+        if let Some((_, node, candidate)) = found.first() {
+            self.hold(now, uid, claim, *node, candidate);
+        }
+        // Ten steps by order, not by cost: costs of different policies have no common scale.
+        let last = found.len().saturating_sub(1).max(1);
+        let mut scores: BTreeMap<NodeIdx, u8> = BTreeMap::new();
+        let mut step = 0;
+        for (order, &(cost, node, _)) in found.iter().enumerate() {
+            if order > 0 && cost != found[order - 1].0 {
+                step = order;
+            }
+            scores.insert(node, 10 - u8::try_from(step * 10 / last).unwrap_or(10));
+        }
+        nodes
+            .iter()
+            .map(|&node| (node, scores.get(&node).copied().unwrap_or(0)))
+            .collect()
+    }
+
+    /// Takes the best place on that node for the pod: fits again, and enters the allocation
+    /// as reserved. The caller then asks the API server, and reports with [`Engine::observe`]
+    /// or [`Engine::release`].
+    ///
+    /// `entry` describes the pod; its node, allocation and standing are filled in here.
+    ///
+    /// # Errors
+    /// The reason why the node cannot take the pod now.
+    pub fn reserve(&mut self, now: Time, mut entry: Entry) -> Result<Allocation, Reason> {
+        self.expire(now);
+        // What the pod held is where it goes, if that is still free.
+        let held = self.holds.get(&entry.uid).map(|(_, hold)| hold.clone());
+        self.drop_hold(&entry.uid);
+        let node = self
+            .ledger
+            .find(entry.node.as_str())
+            .ok_or(Reason::Unknown)?;
+        let mut candidate = self.fit(&entry.uid, &entry.claim, node)?;
+        if let Some(hold) = held.filter(|hold| hold.node == node)
+            && let (Ask::OneCard(asked), &[(position, _)]) = (entry.claim.ask(), &hold.cards[..])
+            && let Some(card) = self.ledger.book(node).cards().get(position)
+            && card.free() >= asked
+            && (card.tenants > 0 || self.ledger.book(node).unplaced() == Count::ZERO)
+        {
+            candidate.position = position;
+        }
+        let allocation = allocate(self.ledger.book(node), &entry.claim, &candidate);
+        debug_assert!(allocation.answers(&entry.claim));
+        entry.allocation = Some(allocation.clone());
+        entry.standing = Standing::Reserved;
+        entry.assigned = false;
+        self.ledger.enter(entry);
+        debug_assert!(self.ledger.is_conserved());
+        Ok(allocation)
+    }
+
+    /// The API server certainly did not and will not bind a reserved pod: its place is free
+    /// again. A pod that was seen bound in the meantime keeps its place.
+    pub fn release(&mut self, uid: &PodUid) {
+        if self
+            .ledger
+            .entry(uid)
+            .is_some_and(|entry| entry.standing == Standing::Reserved)
+        {
+            self.ledger.remove(uid);
+        }
+    }
+
+    /// Would the claim fit on that node without these pods? Preemption keeps a node only then,
+    /// and never for nothing.
+    #[must_use]
+    pub fn fits_without(
+        &self,
+        uid: &PodUid,
+        claim: &Claim,
+        node: NodeIdx,
+        victims: &BTreeSet<PodUid>,
+    ) -> bool {
+        if victims.is_empty() {
+            return false;
+        }
+        let book = self.ledger.book_without(node, victims);
+        fit(
+            &self.ledger,
+            &book,
+            uid,
+            claim,
+            self.options.unit,
+            self.options.policy,
+        )
+        .is_ok()
+    }
+
+    /// May the pod go on that node?
+    ///
+    /// # Errors
+    /// The reason why not.
+    pub fn fit(&self, uid: &PodUid, claim: &Claim, node: NodeIdx) -> Result<Candidate, Reason> {
+        let EngineOptions { unit, policy, .. } = self.options;
+        fit(
+            &self.ledger,
+            self.ledger.book(node),
+            uid,
+            claim,
+            unit,
+            policy,
+        )
+    }
+
+    /// Why none of these nodes can take the pod; nodes that can are left out.
+    #[must_use]
+    pub fn refusals(&self, uid: &PodUid, claim: &Claim, nodes: &[NodeIdx]) -> Vec<Refused> {
+        let refuse = |&node| {
+            let reason = self.fit(uid, claim, node).err()?;
+            Some(Refused { node, reason })
+        };
+        nodes.iter().filter_map(refuse).collect()
+    }
+
+    fn hold(&mut self, now: Time, uid: &PodUid, claim: &Claim, node: NodeIdx, at: &Candidate) {
+        let cards = match claim.ask() {
+            Ask::OneCard(memory) => vec![(at.position, memory)],
+            Ask::WholeCards(count) => {
+                let cards = self.ledger.book(node).cards();
+                let idle = cards.iter().enumerate().filter(|(_, card)| card.is_idle());
+                idle.take(count.get() as usize)
+                    .map(|(at, card)| (at, card.capacity))
+                    .collect()
+            }
+        };
+        let hold = Hold {
+            uid: uid.clone(),
+            node,
+            cards,
+        };
+        self.ledger.hold(&hold);
+        self.holds
+            .insert(uid.clone(), (now.plus_ms(self.options.hold_ms), hold));
+    }
+
+    fn drop_hold(&mut self, uid: &PodUid) {
+        if let Some((_, hold)) = self.holds.remove(uid) {
+            self.ledger.release(&hold);
+        }
+    }
+
+    fn end_try(&mut self, uid: &PodUid) {
+        self.tried.remove(uid);
+        self.drop_hold(uid);
+    }
+
+    fn expire(&mut self, now: Time) {
+        let ledger = &mut self.ledger;
+        self.holds.retain(|_, (until, hold)| {
+            let live = now < *until;
+            if !live {
+                ledger.release(hold);
+            }
+            live
+        });
+    }
+}

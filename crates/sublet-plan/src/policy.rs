@@ -1,0 +1,64 @@
+//! Placement policies: which of the cards that fit, and which of the nodes.
+//!
+//! A policy is two costs, lower is better; ties are broken by the caller (lowest index,
+//! then name). Adding one: a constant here and a line in [`POLICIES`].
+
+use sublet_model::{MiB, Milli};
+
+/// What a node would look like after taking the claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct After {
+    /// Left on the chosen card; for whole cards, nothing.
+    pub(crate) card_left: MiB,
+    /// Left on all cards of the node together.
+    pub(crate) node_left: MiB,
+    /// What all cards of the node have together.
+    pub(crate) node_capacity: MiB,
+}
+
+/// How to choose among places that fit.
+#[derive(Debug, Clone, Copy)]
+pub struct Policy {
+    /// Its name in configuration.
+    pub name: &'static str,
+    /// Cost of a card that would have so much memory left.
+    pub(crate) card: fn(left: MiB) -> u64,
+    /// Cost of a node.
+    pub(crate) node: fn(&After) -> u64,
+}
+
+/// Least free memory that fits, on cards (R1.4) and then on nodes: large holes stay whole
+/// for large requests. Best fit, as the GPUShare extender does within a node.
+const BINPACK: Policy = Policy {
+    name: "binpack",
+    card: MiB::get,
+    node: |after| join(after.card_left.get(), after.node_left.get()),
+};
+
+/// Most free memory, on cards and then, by share, on nodes: neighbours disturb each other
+/// least.
+const SPREAD: Policy = Policy {
+    name: "spread",
+    card: |left| MiB::MAX.get() - left.get(),
+    node: |after| {
+        let used = after.node_capacity.saturating_sub(after.node_left);
+        let share = u64::from(Milli::share(used, after.node_capacity).get());
+        join(share, MiB::MAX.get() - after.card_left.get())
+    },
+};
+
+/// Every policy; the first is the default.
+pub const POLICIES: &[Policy] = &[BINPACK, SPREAD];
+
+/// The policy of that name.
+#[must_use]
+pub fn policy(name: &str) -> Option<Policy> {
+    POLICIES.iter().copied().find(|policy| policy.name == name)
+}
+
+/// Orders by `first`, then by `second`; both are cut off at 32 bits, where an amount of
+/// memory (4 PiB) no longer means anything.
+fn join(first: u64, second: u64) -> u64 {
+    let cut = |value: u64| value.min(u64::from(u32::MAX));
+    cut(first) << 32 | cut(second)
+}

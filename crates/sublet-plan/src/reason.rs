@@ -1,0 +1,211 @@
+//! Why a node cannot take a claim: data with the numbers, printed for people at the edge.
+//!
+//! A reason says which limit, on which device, by how much. It exists in two lengths: whole
+//! (`Display`), for events, `sublet explain` and `sublet plan`; and short ([`Wire`]), without
+//! anything that differs from node to node, because the scheduler joins all distinct texts
+//! into the pod's condition.
+
+use std::fmt;
+
+use sublet_model::{Ask, Count, GpuIndex, MiB, PodKey, Sharing, Unit};
+
+/// Why a node cannot take a claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason {
+    /// Nothing is known of the node.
+    Unknown,
+    /// It has no GPU.
+    NoGpu,
+    /// It hands cards out in another way.
+    Sharing {
+        /// How it hands them out.
+        node: Sharing,
+    },
+    /// It counts memory in another unit than the scheduler, so that the pod's number means
+    /// something else there.
+    Unit {
+        /// The node's unit.
+        node: Unit,
+        /// The scheduler's.
+        scheduler: Unit,
+    },
+    /// It has more memory than device plugins can count, and the pod lacks the slot resource.
+    NoSlot,
+    /// No card of the node is large enough, even when empty.
+    TooSmall {
+        /// What the pod asks of one card.
+        asked: MiB,
+        /// The largest card.
+        largest: MiB,
+        /// Which that is.
+        gpu: GpuIndex,
+    },
+    /// It has fewer cards than the pod asks.
+    TooFew {
+        /// What the pod asks.
+        asked: Count,
+        /// What the node has.
+        total: Count,
+    },
+    /// No card has room.
+    NoRoom {
+        /// What the pod asks of one card.
+        asked: MiB,
+        /// The largest hole.
+        hole: MiB,
+        /// The card with that hole.
+        gpu: GpuIndex,
+        /// Cards that are large enough but sick.
+        sick: Count,
+    },
+    /// Not enough cards are idle.
+    NoIdle {
+        /// What the pod asks.
+        asked: Count,
+        /// Idle cards.
+        idle: Count,
+        /// Cards of the node.
+        total: Count,
+        /// Cards that are sick.
+        sick: Count,
+    },
+    /// A pod that the node's agent could take for this one has not got its devices yet.
+    LookAlike {
+        /// That pod.
+        other: PodKey,
+    },
+}
+
+impl Reason {
+    /// True if no eviction and no waiting will help: only other hardware would.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        match self {
+            Reason::NoGpu
+            | Reason::Sharing { .. }
+            | Reason::Unit { .. }
+            | Reason::NoSlot
+            | Reason::TooSmall { .. }
+            | Reason::TooFew { .. } => true,
+            Reason::Unknown
+            | Reason::NoRoom { .. }
+            | Reason::NoIdle { .. }
+            | Reason::LookAlike { .. } => false,
+        }
+    }
+
+    /// A short fixed word for metrics.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Reason::Unknown => "unknown_node",
+            Reason::NoGpu => "no_gpu",
+            Reason::Sharing { .. } => "sharing",
+            Reason::Unit { .. } => "unit",
+            Reason::NoSlot => "no_slot",
+            Reason::TooSmall { .. } => "too_small",
+            Reason::TooFew { .. } => "too_few",
+            Reason::NoRoom { .. } => "no_room",
+            Reason::NoIdle { .. } => "no_idle",
+            Reason::LookAlike { .. } => "look_alike",
+        }
+    }
+}
+
+fn sick_note(f: &mut fmt::Formatter<'_>, sick: Count) -> fmt::Result {
+    match sick.get() {
+        0 => Ok(()),
+        1 => write!(f, "; 1 GPU is unhealthy"),
+        n => write!(f, "; {n} GPUs are unhealthy"),
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Unknown => write!(
+                f,
+                "the node is not known, or its GPU inventory cannot be read"
+            ),
+            Reason::NoGpu => write!(f, "the node has no GPU"),
+            Reason::Sharing {
+                node: Sharing::Whole,
+            } => {
+                write!(f, "the node hands out whole GPUs only")
+            }
+            Reason::Sharing { .. } => write!(f, "the node hands out parts of GPUs only"),
+            Reason::Unit { node, scheduler } => write!(
+                f,
+                "the node counts GPU memory in {node}, the scheduler in {scheduler}: give both the same --memory-unit"
+            ),
+            Reason::NoSlot => write!(
+                f,
+                "the node has more GPU memory than a device plugin can count, and the pod does not ask for sublet.dev/gpu-slot: 1"
+            ),
+            Reason::TooSmall {
+                asked,
+                largest,
+                gpu,
+            } => write!(
+                f,
+                "{asked} asked of one GPU, but the largest, GPU {gpu}, has {largest} in all ({} too few)",
+                asked.saturating_sub(*largest)
+            ),
+            Reason::TooFew { asked, total } => {
+                write!(f, "{asked} asked, but the node has {total}")
+            }
+            Reason::NoRoom {
+                asked,
+                hole,
+                gpu,
+                sick,
+            } => {
+                let lacks = asked.saturating_sub(*hole);
+                write!(
+                    f,
+                    "GPU {gpu} lacks {lacks}: {asked} asked, and the largest hole on this node is {hole}"
+                )?;
+                sick_note(f, *sick)
+            }
+            Reason::NoIdle {
+                asked,
+                idle,
+                total,
+                sick,
+            } => {
+                write!(f, "{asked} asked, but {} of {total} idle", idle.get())?;
+                sick_note(f, *sick)
+            }
+            Reason::LookAlike { other } => write!(
+                f,
+                "pod {other} asks for the same amount and has not started yet; the node tells pods apart by size"
+            ),
+        }
+    }
+}
+
+/// A reason as the extender sends it: at most eight texts for one claim.
+pub struct Wire<'a>(pub &'a Reason, pub Ask);
+
+impl fmt::Display for Wire<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0, self.1) {
+            (Reason::TooSmall { .. }, Ask::OneCard(asked)) => {
+                write!(f, "no GPU is as large as {asked}")
+            }
+            (Reason::NoRoom { .. }, Ask::OneCard(asked)) => write!(f, "no GPU has {asked} free"),
+            (Reason::TooFew { .. }, Ask::WholeCards(asked)) => {
+                write!(f, "node has fewer than {asked}")
+            }
+            (Reason::NoIdle { .. }, Ask::WholeCards(asked)) => {
+                write!(f, "node has fewer than {} idle GPUs", asked.get())
+            }
+            (Reason::LookAlike { .. }, _) => {
+                write!(f, "a pod that looks the same is still starting on the node")
+            }
+            (Reason::Unit { .. }, _) => write!(f, "node counts GPU memory in another unit"),
+            (Reason::NoSlot, _) => write!(f, "node needs sublet.dev/gpu-slot in the pod"),
+            (reason, _) => write!(f, "{reason}"),
+        }
+    }
+}

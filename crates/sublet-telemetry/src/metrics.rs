@@ -1,0 +1,165 @@
+//! Every metric of Sublet, in Prometheus' text form.
+//!
+//! Names are `sublet_<noun>_<unit>[_total]`. Histogram buckets are in seconds and reach
+//! from a tenth of a millisecond, because a scheduling cycle waits for each call.
+
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+/// One of the extender's verbs.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Verb {
+    /// `filter`, `prioritize`, `bind` or `preempt`.
+    pub verb: &'static str,
+}
+
+/// Why something was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Why {
+    /// A fixed word.
+    pub reason: &'static str,
+}
+
+/// A node.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct OnNode {
+    /// Its name.
+    pub node: String,
+}
+
+/// A kind of event on the wire.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Outcome {
+    /// `bound`, `refused`, `failed`.
+    pub outcome: &'static str,
+}
+
+/// A device plugin's resource.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct OfResource {
+    /// Its name.
+    pub resource: String,
+}
+
+/// The scheduler's metrics.
+#[derive(Debug, Clone)]
+pub struct SchedulerMetrics {
+    /// How long calls take, by verb.
+    pub calls: Family<Verb, Histogram, fn() -> Histogram>,
+    /// Nodes refused in calls that no node passed, by reason.
+    pub refusals: Family<Why, Counter>,
+    /// Binds, by outcome.
+    pub binds: Family<Outcome, Counter>,
+    /// GPU memory that can be granted, by node.
+    pub free: Family<OnNode, Gauge<f64, AtomicU64>>,
+    /// GPU memory in use, by node.
+    pub used: Family<OnNode, Gauge<f64, AtomicU64>>,
+}
+
+impl Default for SchedulerMetrics {
+    fn default() -> SchedulerMetrics {
+        SchedulerMetrics {
+            calls: Family::new_with_constructor(seconds),
+            refusals: Family::default(),
+            binds: Family::default(),
+            free: Family::default(),
+            used: Family::default(),
+        }
+    }
+}
+
+impl SchedulerMetrics {
+    /// These metrics, and a registry that prints them.
+    #[must_use]
+    pub fn registered() -> (SchedulerMetrics, Registry) {
+        let metrics = SchedulerMetrics::default();
+        let mut registry = Registry::with_prefix("sublet");
+        let SchedulerMetrics { calls, refusals, binds, free, used } = metrics.clone();
+        registry.register_with_unit(
+            "extender_call", "Time to answer the scheduler, by verb", Unit::Seconds, calls,
+        );
+        registry.register(
+            "refusals", "Nodes refused in calls that no node passed, by reason", refusals,
+        );
+        registry.register("binds", "Pods to bind, by outcome", binds);
+        registry.register_with_unit(
+            "gpu_memory_free", "GPU memory that can be granted, by node", Unit::Bytes, free,
+        );
+        registry.register_with_unit(
+            "gpu_memory_used", "GPU memory granted, by node", Unit::Bytes, used,
+        );
+        (metrics, registry)
+    }
+}
+
+/// The node agent's metrics.
+#[derive(Debug, Clone, Default)]
+pub struct AgentMetrics {
+    /// Containers whose devices were handed over, or not.
+    pub allocations: Family<Outcome, Counter>,
+    /// Registrations with kubelet, by resource.
+    pub registrations: Family<OfResource, Counter>,
+    /// GPUs that are unhealthy.
+    pub unhealthy: Gauge,
+}
+
+impl AgentMetrics {
+    /// These metrics, and a registry that prints them.
+    #[must_use]
+    pub fn registered() -> (AgentMetrics, Registry) {
+        let metrics = AgentMetrics::default();
+        let mut registry = Registry::with_prefix("sublet_agent");
+        let AgentMetrics { allocations, registrations, unhealthy } = metrics.clone();
+        registry.register(
+            "allocations", "Containers that asked kubelet for devices, by outcome", allocations,
+        );
+        registry.register(
+            "registrations", "Registrations with kubelet, by resource", registrations,
+        );
+        registry.register("unhealthy_gpus", "GPUs that get no new work", unhealthy);
+        (metrics, registry)
+    }
+}
+
+/// Prometheus' text form of a registry.
+///
+/// # Panics
+/// Never: writing to a `String` does not fail.
+#[must_use]
+pub fn print(registry: &Registry) -> String {
+    let mut page = String::new();
+    text::encode(&mut page, registry).expect("writing to a String does not fail");
+    page
+}
+
+/// From 0.1 ms to 1.6 s, each bucket twice the one before, and a long tail for binds.
+fn seconds() -> Histogram {
+    Histogram::new((0..15).map(|step| 0.0001 * f64::from(1 << step)).chain([5.0, 15.0]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_has_every_metric_with_its_unit() {
+        let (metrics, registry) = SchedulerMetrics::registered();
+        metrics.calls.get_or_create(&Verb { verb: "filter" }).observe(0.003);
+        metrics.refusals.get_or_create(&Why { reason: "no_room" }).inc();
+        metrics.free.get_or_create(&OnNode { node: "n1".to_owned() }).set(5.0);
+        let page = print(&registry);
+        for line in [
+            "sublet_extender_call_seconds_bucket{le=\"0.0032\",verb=\"filter\"} 1",
+            "sublet_refusals_total{reason=\"no_room\"} 1",
+            "sublet_gpu_memory_free_bytes{node=\"n1\"} 5.0",
+        ] {
+            assert!(page.contains(line), "{line} is not in\n{page}");
+        }
+    }
+}

@@ -1,0 +1,456 @@
+//! A Kubernetes control plane in a directory.
+//!
+//! etcd, the API server, the controller manager and, if asked, KWOK, with RBAC and the Node
+//! authorizer in force; schedulers and the product's own processes come by name afterwards.
+//! Every cluster stands alone, so tests may run two at once (about 0.7 GiB each). Dropping a
+//! [`Cluster`] ends every process and removes the directory; so does the end of the process
+//! that holds it. A scheduler never starts by itself, because which one decides is what tests
+//! are about.
+
+use std::fs;
+use std::io::{Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::Signal;
+
+use crate::build::Binaries;
+use crate::components::{self, APISERVER, CONTROLLERS, ETCD, KWOK, Ports};
+use crate::guard::Kind;
+use crate::loopback::{free_port, http_get, is_open};
+use crate::pki::Pki;
+use crate::supervisor::Supervisor;
+
+/// How long a component may take to become healthy. Cold start is 5 s on two idle cores.
+const START_LIMIT: Duration = Duration::from_secs(120);
+
+/// The user that may do everything.
+const ADMIN: &str = "admin";
+
+/// Somebody who may talk to the API server, with a token of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    /// The user name as RBAC sees it, such as `system:serviceaccount:NAMESPACE:NAME`.
+    pub name: String,
+    /// Groups besides `system:authenticated`.
+    pub groups: Vec<String>,
+}
+
+impl User {
+    /// A user in some groups.
+    #[must_use]
+    pub fn new(name: &str, groups: &[&str]) -> User {
+        User {
+            name: name.to_owned(),
+            groups: groups.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    /// What a pod that runs under a service account is to the API server.
+    #[must_use]
+    pub fn service_account(namespace: &str, name: &str) -> User {
+        User {
+            name: format!("system:serviceaccount:{namespace}:{name}"),
+            groups: vec![
+                "system:serviceaccounts".to_owned(),
+                format!("system:serviceaccounts:{namespace}"),
+            ],
+        }
+    }
+}
+
+/// What a cluster is made of.
+#[derive(Debug, Clone)]
+pub struct ClusterOptions {
+    /// The built components.
+    pub binaries: Binaries,
+    /// Users besides `admin`, the components' own, and the real node's.
+    pub users: Vec<User>,
+    /// Whether KWOK plays the nodes labelled `type=kwok`.
+    pub kwok: bool,
+    /// Whether the API server writes [`Cluster::audit_log`].
+    pub audit: bool,
+    /// More flags: the component's name ([`APISERVER`], ...) and one flag each.
+    pub flags: Vec<(&'static str, String)>,
+}
+
+impl ClusterOptions {
+    /// A cluster with KWOK, no further users and no audit log.
+    #[must_use]
+    pub fn new(binaries: Binaries) -> ClusterOptions {
+        ClusterOptions {
+            binaries,
+            users: Vec::new(),
+            kwok: true,
+            audit: false,
+            flags: Vec::new(),
+        }
+    }
+}
+
+/// A running control plane.
+#[derive(Debug)]
+pub struct Cluster {
+    dir: PathBuf,
+    binaries: Binaries,
+    pki: Pki,
+    ports: Ports,
+    processes: Supervisor,
+    kubectl: Kubectl,
+}
+
+impl Cluster {
+    /// Starts a control plane and waits until every part is healthy.
+    ///
+    /// # Errors
+    /// When a component does not come up: its name and the end of its log.
+    pub fn start(options: ClusterOptions) -> Result<Cluster> {
+        let dir = tempfile::Builder::new()
+            .prefix("sublet-cluster-")
+            .tempdir()?
+            .keep();
+        let processes = Supervisor::new(Kind::Cluster, &dir, None)?;
+        let mut users = vec![
+            User::new(ADMIN, &["system:masters"]),
+            User::new("system:kube-scheduler", &[]),
+            User::new("system:kube-controller-manager", &[]),
+            User::new("system:kwok", &["system:masters"]),
+            User::new(
+                &format!("system:node:{}", crate::node::name()),
+                &["system:nodes"],
+            ),
+        ];
+        users.extend(options.users);
+        let pki = Pki::create(&dir.join("pki"), &users)?;
+        let ports = Ports {
+            etcd: free_port()?,
+            etcd_peer: free_port()?,
+            apiserver: free_port()?,
+            controllers: free_port()?,
+        };
+        let kubectl = Kubectl {
+            binary: options.binaries.cluster("kubectl"),
+            cache: dir.join("kubectl-cache"),
+            kubeconfig: write_kubeconfig(&dir, &pki, ports, ADMIN)?,
+        };
+        let binaries = options.binaries;
+        let cluster = Cluster {
+            dir,
+            binaries,
+            pki,
+            ports,
+            processes,
+            kubectl,
+        };
+        let started = cluster.bring_up(options.kwok, options.audit, &options.flags);
+        if started.is_err() && crate::keeps_failed_runs() {
+            cluster.processes.keep();
+            eprintln!("kept: {}", cluster.dir.display());
+        }
+        started.map(|()| cluster)
+    }
+
+    fn bring_up(&self, kwok: bool, audit: bool, flags: &[(&str, String)]) -> Result<()> {
+        let spawn = |name: &str, mut command: Command| {
+            command.args(
+                flags
+                    .iter()
+                    .filter(|(to, _)| *to == name)
+                    .map(|(_, flag)| flag),
+            );
+            self.processes.spawn(name, &command)
+        };
+        spawn(
+            ETCD,
+            components::etcd(&self.binaries, &self.dir, self.ports),
+        )?;
+        self.wait_http(ETCD, self.ports.etcd, "/readyz", START_LIMIT)?;
+
+        let mut apiserver = components::apiserver(&self.binaries, &self.pki, self.ports);
+        if audit {
+            fs::write(self.dir.join("audit-policy.yaml"), components::AUDIT_POLICY)?;
+            apiserver.args(components::audit(&self.dir));
+        }
+        spawn(APISERVER, apiserver)?;
+        self.wait_apiserver()?;
+
+        let kubeconfig = self.kubeconfig("system:kube-controller-manager")?;
+        let controllers =
+            components::controllers(&self.binaries, &self.pki, &kubeconfig, self.ports);
+        spawn(CONTROLLERS, controllers)?;
+        if kwok {
+            let kubeconfig = self.kubeconfig("system:kwok")?;
+            spawn(KWOK, components::kwok(&self.binaries, &kubeconfig))?;
+        }
+        self.wait_https(CONTROLLERS, self.ports.controllers, "/healthz")?;
+        // Before this one exists no pod can be made in the namespace.
+        let account = || {
+            self.kubectl(&["get", "serviceaccount", "default"])
+                .map(drop)
+        };
+        self.processes.wait(CONTROLLERS, START_LIMIT, account)
+    }
+
+    /// The directory that holds everything of this cluster.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The built components this cluster runs.
+    #[must_use]
+    pub fn binaries(&self) -> &Binaries {
+        &self.binaries
+    }
+
+    /// The API server's address.
+    #[must_use]
+    pub fn server(&self) -> String {
+        server(self.ports)
+    }
+
+    /// A kubeconfig file for a user of this cluster.
+    ///
+    /// # Errors
+    /// When the user is not among those that the cluster was started with.
+    pub fn kubeconfig(&self, user: &str) -> Result<PathBuf> {
+        write_kubeconfig(&self.dir, &self.pki, self.ports, user)
+    }
+
+    /// The authority that signed the API server's certificate, as a PEM file.
+    #[must_use]
+    pub fn authority(&self) -> PathBuf {
+        self.pki.path("apiserver.crt")
+    }
+
+    /// One JSON object a line (`audit.k8s.io/v1` Event, level Metadata), if switched on.
+    #[must_use]
+    pub fn audit_log(&self) -> PathBuf {
+        self.dir.join("audit.log")
+    }
+
+    /// Runs kubectl as admin; returns what it printed.
+    ///
+    /// # Errors
+    /// When kubectl fails: what it said.
+    pub fn kubectl(&self, args: &[&str]) -> Result<String> {
+        self.kubectl.run(args, None)
+    }
+
+    /// Runs kubectl as another user of this cluster.
+    ///
+    /// # Errors
+    /// When there is no such user, or kubectl fails.
+    pub fn kubectl_as(&self, user: &str, args: &[&str]) -> Result<String> {
+        Kubectl {
+            kubeconfig: self.kubeconfig(user)?,
+            ..self.kubectl.clone()
+        }
+        .run(args, None)
+    }
+
+    /// `kubectl apply --filename -` as admin.
+    ///
+    /// # Errors
+    /// When the API server refuses the objects.
+    pub fn apply(&self, yaml: &str) -> Result<String> {
+        self.kubectl_with_input(&["apply", "--filename", "-"], yaml)
+    }
+
+    /// Runs kubectl as admin with something to read.
+    ///
+    /// # Errors
+    /// When kubectl fails: what it said.
+    pub fn kubectl_with_input(&self, args: &[&str], input: &str) -> Result<String> {
+        self.kubectl.run(args, Some(input))
+    }
+
+    pub(crate) fn kubectl_handle(&self) -> Kubectl {
+        self.kubectl.clone()
+    }
+
+    /// Starts a stock kube-scheduler under a name, with a `KubeSchedulerConfiguration` that
+    /// names its own kubeconfig, and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub fn start_scheduler(&self, name: &str, config: &str) -> Result<()> {
+        let path = self.dir.join(format!("{name}.yaml"));
+        fs::write(&path, config).with_context(|| format!("write {}", path.display()))?;
+        let port = free_port()?;
+        let command = components::scheduler(&self.binaries, &self.dir, &path, port);
+        self.processes.spawn(name, &command)?;
+        self.wait_https(name, port, "/readyz")
+    }
+
+    /// Starts a process of the product; its output goes to `log/NAME.log`.
+    ///
+    /// # Errors
+    /// When it cannot be started, or one of this name runs.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "nobody needs the command afterwards"
+    )]
+    pub fn spawn(&self, name: &str, command: Command) -> Result<()> {
+        self.processes.spawn(name, &command)
+    }
+
+    /// Starts a process again as it was started first. It must have ended.
+    ///
+    /// # Errors
+    /// When there was none of this name, or it runs.
+    pub fn start_again(&self, name: &str) -> Result<()> {
+        self.processes.start(name)
+    }
+
+    /// Ends a process: SIGTERM, and SIGKILL after ten seconds. It need not run.
+    pub fn stop(&self, name: &str) {
+        self.processes.stop(name);
+    }
+
+    /// Sends a signal to a process; SIGKILL also waits until it is gone.
+    ///
+    /// # Errors
+    /// When no process of this name runs.
+    pub fn kill(&self, name: &str, signal: Signal) -> Result<()> {
+        self.processes.kill(name, signal)
+    }
+
+    /// Kills the API server, starts it again on the same port, and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it does not come back.
+    pub fn restart_apiserver(&self) -> Result<()> {
+        self.kill(APISERVER, Signal::KILL)?;
+        self.start_again(APISERVER)?;
+        self.wait_apiserver()
+    }
+
+    /// Waits until `http://127.0.0.1:PORT/PATH` answers 200.
+    ///
+    /// # Errors
+    /// When the process ends or the time is over: the end of its log.
+    pub fn wait_http(&self, name: &str, port: u16, path: &str, limit: Duration) -> Result<()> {
+        self.processes
+            .wait(name, limit, || match http_get(port, path)? {
+                (200, _) => Ok(()),
+                (status, body) => bail!("{path} answers {status}: {body}"),
+            })
+    }
+
+    /// The process id of a running process.
+    ///
+    /// # Errors
+    /// When no process of this name runs.
+    pub fn pid(&self, name: &str) -> Result<u32> {
+        self.processes.pid(name)
+    }
+
+    /// CPU time that a running process has used, user and system, in seconds.
+    ///
+    /// # Errors
+    /// When no process of this name runs.
+    pub fn cpu_seconds(&self, name: &str) -> Result<f64> {
+        self.processes.cpu_seconds(name)
+    }
+
+    /// Resident memory of a running process, in MiB.
+    ///
+    /// # Errors
+    /// When no process of this name runs.
+    pub fn rss_mib(&self, name: &str) -> Result<u64> {
+        self.processes.rss_mib(name)
+    }
+
+    /// The file that a process writes its output to.
+    #[must_use]
+    pub fn log(&self, name: &str) -> PathBuf {
+        self.processes.log(name)
+    }
+
+    /// The last twenty lines that a process wrote.
+    #[must_use]
+    pub fn log_tail(&self, name: &str) -> String {
+        self.processes.log_tail(name, 20)
+    }
+
+    fn wait_apiserver(&self) -> Result<()> {
+        self.processes.wait(APISERVER, START_LIMIT, || {
+            is_open(self.ports.apiserver)?;
+            self.kubectl(&["get", "--raw", "/readyz"]).map(drop)
+        })
+    }
+
+    /// For components with a certificate of their own making: kubectl asks, since it speaks TLS.
+    fn wait_https(&self, name: &str, port: u16, path: &str) -> Result<()> {
+        let server = format!("--server=https://127.0.0.1:{port}");
+        let nobody = Kubectl {
+            kubeconfig: PathBuf::from("/dev/null"),
+            ..self.kubectl.clone()
+        };
+        let args = [&server, "--insecure-skip-tls-verify", "get", "--raw", path];
+        self.processes.wait(name, START_LIMIT, || {
+            is_open(port)?;
+            nobody.run(&args, None).map(drop)
+        })
+    }
+}
+
+/// kubectl as one user of one cluster.
+#[derive(Debug, Clone)]
+pub(crate) struct Kubectl {
+    binary: PathBuf,
+    kubeconfig: PathBuf,
+    cache: PathBuf,
+}
+
+impl Kubectl {
+    pub(crate) fn run(&self, args: &[&str], input: Option<&str>) -> Result<String> {
+        let stdin = match input {
+            None => Stdio::null(),
+            // A file: kubectl writes while it still reads, and two full pipes wait for ever.
+            Some(input) => {
+                let mut file = tempfile::tempfile()?;
+                file.write_all(input.as_bytes())?;
+                file.rewind()?;
+                file.into()
+            }
+        };
+        let output = Command::new(&self.binary)
+            .args(args)
+            .env("KUBECONFIG", &self.kubeconfig)
+            .env("KUBECACHEDIR", &self.cache)
+            .stdin(stdin)
+            .output()
+            .with_context(|| format!("run {}", self.binary.display()))?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(
+            output.status.success(),
+            "kubectl {}: {}",
+            args.join(" "),
+            errors.trim()
+        );
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+fn server(ports: Ports) -> String {
+    format!("https://127.0.0.1:{}", ports.apiserver)
+}
+
+fn write_kubeconfig(dir: &Path, pki: &Pki, ports: Ports, user: &str) -> Result<PathBuf> {
+    let path = dir.join(format!("{}.kubeconfig", user.replace(':', ".")));
+    let text = pki.kubeconfig(&server(ports), user)?;
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&path)
+        .with_context(|| format!("write {}", path.display()))?;
+    file.write_all(text.as_bytes())?;
+    Ok(path)
+}

@@ -1,0 +1,126 @@
+//! The few programs of the distribution that the real node is built from.
+//!
+//! Looked for by what they do, not by package, so any distribution will do; named and installed
+//! as Debian's packages. Nothing is installed without saying so, and nothing except by root.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::progress::Progress;
+
+/// The Debian packages that are missing for the real node; empty when it can be built.
+#[must_use]
+pub fn missing() -> Vec<&'static str> {
+    let mut missing = Vec::new();
+    if find("cc").is_none() {
+        missing.push("gcc");
+    }
+    if find("pkg-config").is_none() {
+        missing.push("pkg-config");
+    }
+    if !succeeds("pkg-config", &["--exists", "libseccomp"]) {
+        missing.push("libseccomp-dev");
+    }
+    if busybox().is_err() {
+        missing.push("busybox-static");
+    }
+    missing
+}
+
+/// Installs what is missing where that is possible; `Err` of the reason where it is not.
+///
+/// # Errors
+/// The text says what is missing and the command that installs it.
+pub fn prepare(progress: &mut Progress) -> Result<(), String> {
+    let packages = missing();
+    if packages.is_empty() {
+        return Ok(());
+    }
+    let list = packages.join(" ");
+    let command = format!("apt-get update && apt-get install --yes {list}");
+    if !rustix::process::geteuid().is_root() {
+        return Err(format!("missing: {list}; as root run: {command}"));
+    }
+    if find("apt-get").is_none() {
+        return Err(format!(
+            "missing: {list}, by Debian's names; install your distribution's"
+        ));
+    }
+    progress.say(&format!(
+        "installing Debian packages for the real node: {command}"
+    ));
+    install(&packages).map_err(|why| format!("missing: {list}; {why:#}"))?;
+    match missing() {
+        still if still.is_empty() => Ok(()),
+        still => Err(format!("installed, but still missing: {}", still.join(" "))),
+    }
+}
+
+fn install(packages: &[&str]) -> Result<()> {
+    let install = ["install", "--yes", "--no-install-recommends"];
+    for args in [vec!["update"], [&install, packages].concat()] {
+        let output = Command::new("apt-get")
+            .args(&args)
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .stdin(Stdio::null())
+            .output()
+            .context("run apt-get")?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(
+            output.status.success(),
+            "apt-get {} failed: {}",
+            args.join(" "),
+            errors.trim()
+        );
+    }
+    Ok(())
+}
+
+/// A busybox that needs no library, for an image that has none.
+///
+/// # Errors
+/// When there is no busybox, or only a dynamically linked one.
+pub fn busybox() -> Result<PathBuf> {
+    let path = find("busybox").context("no busybox: install busybox-static")?;
+    let program = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+    // The loader's name stands within the first page of a program that wants one.
+    let head = &program[..program.len().min(4096)];
+    let dynamic = head.windows(4).any(|bytes| bytes == b"/ld-");
+    ensure!(
+        !dynamic,
+        "{} is not static: install busybox-static",
+        path.display()
+    );
+    Ok(path)
+}
+
+fn succeeds(program: &str, args: &[&str]) -> bool {
+    let quiet = Command::new(program)
+        .args(args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    quiet.is_ok_and(|status| status.success())
+}
+
+fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|dir| dir.join(program))
+        .find(|path| path.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_by_path() {
+        assert!(find("sh").is_some_and(|path| path.ends_with("sh")));
+        assert_eq!(find("no-such-program-here"), None);
+        assert!(succeeds("sh", &["-c", "exit 0"]) && !succeeds("sh", &["-c", "exit 1"]));
+    }
+}

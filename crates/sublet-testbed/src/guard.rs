@@ -1,0 +1,109 @@
+//! The guard: a small shell process that ends what we started when we no longer can.
+//!
+//! `Drop` does not run when a test process is killed, and the kernel's parent-death signal is
+//! tied to the *thread* that forked, which in a test run ends long before the process. So each
+//! directory of processes has a guard that reads a pipe. Only this process and children on
+//! their way to `exec` hold the other end; when it closes, the guard kills and removes whatever
+//! it was told of. A child tells of itself before it becomes its program, so there is no moment
+//! in which a kill of the harness leaves a process nobody knows.
+//!
+//! It never ends a process in an orderly way; that is `supervisor`'s work.
+
+use std::fs::File;
+use std::io::{PipeWriter, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+const SCRIPT: &str = include_str!("guard.sh");
+
+/// What a guard removes besides processes and its directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Nothing more.
+    Cluster,
+    /// A node's containers, mounts, control groups and kubelet folder.
+    Node,
+}
+
+/// A running guard. Dropping it makes it act, and waits until it has.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    child: Child,
+    pipe: Option<PipeWriter>,
+}
+
+impl Guard {
+    /// Starts the guard of `dir`. A `lock` is held until the guard has cleaned up, however this
+    /// process ends.
+    pub(crate) fn start(kind: Kind, dir: &Path, lock: Option<File>) -> Result<Guard> {
+        let (reader, writer) = std::io::pipe().context("make the guard's pipe")?;
+        let kind = match kind {
+            Kind::Cluster => "cluster",
+            Kind::Node => "node",
+        };
+        let child = Command::new("sh")
+            .args(["-c", SCRIPT, "guard.sh", kind])
+            .arg(dir)
+            .process_group(0)
+            .stdin(reader)
+            // A lock belongs to the open file; the guard keeps it open by having it as output.
+            .stdout(lock.map_or_else(Stdio::null, Stdio::from))
+            .stderr(Stdio::null())
+            .spawn()
+            .context("start the guard (sh)")?;
+        Ok(Guard {
+            child,
+            pipe: Some(writer),
+        })
+    }
+
+    /// The end of the pipe that a child announces itself on.
+    pub(crate) fn announce(&self) -> Result<Stdio> {
+        let pipe = self.pipe.as_ref().context("the guard is gone")?;
+        Ok(pipe.try_clone().context("clone the guard's pipe")?.into())
+    }
+
+    /// Says that a process group is gone. Must come before its leader is reaped, or the
+    /// number could belong to somebody else by then.
+    pub(crate) fn forget(&mut self, pid: u32) {
+        self.tell(&format!("- {pid}\n"));
+    }
+
+    /// Lets the directory stay.
+    pub(crate) fn keep(&mut self) {
+        self.tell("keep\n");
+    }
+
+    fn tell(&mut self, line: &str) {
+        if let Some(pipe) = &mut self.pipe {
+            // A guard that somebody killed can no longer be told.
+            let _ = pipe.write_all(line.as_bytes());
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.pipe = None;
+        let _ = self.child.wait();
+    }
+}
+
+/// Removes what the node of an earlier run in `dir` left.
+pub(crate) fn clean_node(dir: &Path) -> Result<()> {
+    let status = Command::new("sh")
+        .args(["-c", SCRIPT, "guard.sh", "clean-node"])
+        .arg(dir)
+        .stdin(Stdio::null())
+        .status()
+        .context("clean up an earlier node (sh)")?;
+    ensure!(
+        status.success(),
+        "clean up the earlier node of {}: {status}",
+        dir.display()
+    );
+    Ok(())
+}

@@ -1,0 +1,55 @@
+# The guard of one directory of processes. It outlives the harness by a second.
+#
+#   guard.sh cluster DIR    guard.sh node DIR    guard.sh clean-node DIR
+#
+# The last only removes what a node of an earlier run left. For the others: on stdin come lines "+ PID" (a process group was started) and "- PID" (it is gone). The end of
+# the input means that the harness is gone, in order or by SIGKILL: then every group left is
+# killed, a node's containers, mounts and control groups are removed, and so is DIR. A line
+# "keep" leaves the files for a look.
+kind=$1 dir=$2
+trap '' HUP INT TERM # Ctrl-C ends the harness; the harness's end ends us
+kubelet=/var/lib/kubelet
+
+# What the kubelet and the runtime of the node in DIR left.
+clean_node() {
+  [ "$(cat $kubelet/.sublet-testbed 2>/dev/null)" = "$dir" ] || return
+  # The shims; each leaves a socket outside its bundle.
+  for file in $(grep -lsF "$dir/containerd.sock" /proc/[0-9]*/cmdline); do
+    pid=${file#/proc/}
+    kill -9 "${pid%/cmdline}" 2>/dev/null
+  done
+  grep -rhoE '/run/containerd/s/[0-9a-f]+' "$dir/state" 2>/dev/null | sort -u | xargs -r rm -f
+  # The containers: every process in the pods' control groups, then the groups.
+  for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+    groups=$(ls -d /sys/fs/cgroup/kubepods /sys/fs/cgroup/*/kubepods 2>/dev/null)
+    [ -n "$groups" ] || break
+    find $groups -name cgroup.procs -exec cat {} + 2>/dev/null | sort -u | xargs -r kill -9 2>/dev/null
+    find $groups -depth -type d -exec rmdir {} + 2>/dev/null || sleep 0.1
+  done
+  for mount in $(grep -oE " ($dir|$kubelet)/[^ ]*" /proc/self/mounts | sort -ru); do
+    umount -l "$mount" 2>/dev/null
+  done
+  rmdir /run/containerd/s /run/containerd 2>/dev/null
+  # Never through a mount that would not go.
+  rm -rf --one-file-system $kubelet
+}
+
+if [ "$kind" = clean-node ]; then
+  clean_node
+  rm -rf --one-file-system "$dir"
+  exit
+fi
+groups= keep=
+while read -r what pid; do
+  case $what in
+    +) groups="$groups $pid " ;;
+    -) groups=${groups%% $pid *}${groups#* $pid } ;;
+    keep) keep=1 ;;
+  esac
+done
+for pid in $groups; do kill -9 "-$pid" 2>/dev/null; done
+[ "$kind" != node ] || clean_node
+[ -n "$keep" ] || for try in 1 2 3 4 5; do # a dying process may still write
+  rm -rf --one-file-system "$dir" 2>/dev/null && break
+  sleep 0.1
+done

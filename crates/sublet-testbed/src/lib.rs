@@ -1,0 +1,37 @@
+//! A real Kubernetes control plane, and a real node, on loopback.
+//!
+//! End-to-end tests, benchmarks and the demo all need the same thing: stock components that
+//! start in seconds, live in a directory of their own, and are gone afterwards whatever happens
+//! to the process that started them. This crate builds those components from the Go modules
+//! pinned in `control-plane/` and runs them.
+//!
+//! It never speaks to the API server in its own name (`kubectl` does), never opens a port beyond
+//! loopback, and knows nothing of Sublet: the product's processes are only commands to it.
+
+mod build;
+mod cluster;
+mod components;
+pub mod debian;
+mod guard;
+mod kwok;
+mod loopback;
+mod node;
+mod node_config;
+mod pki;
+mod progress;
+mod supervisor;
+
+pub use build::{Binaries, control_plane, default_cache};
+pub use cluster::{Cluster, ClusterOptions, User};
+pub use components::{APISERVER, CONTROLLERS, ETCD, KWOK};
+pub use kwok::kwok_node;
+pub use loopback::{free_port, http_get};
+pub use node::{Node, NodeOptions};
+pub use progress::Progress;
+pub use rustix::process::Signal;
+
+/// Whether a failed run's directory stays for a look (`SUBLET_KEEP=1`).
+#[must_use]
+pub fn keeps_failed_runs() -> bool {
+    std::env::var_os("SUBLET_KEEP").is_some_and(|value| value == "1")
+}

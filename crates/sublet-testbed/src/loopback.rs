@@ -1,0 +1,107 @@
+//! Ports and plain HTTP on 127.0.0.1.
+//!
+//! Ports come from below the ephemeral range, so that no outgoing connection of this machine
+//! takes one between our check and the component's own bind. Nothing here leaves loopback, and
+//! nothing here speaks TLS: components that do are asked through `kubectl`.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+/// Linux hands out 32768 and above by itself (`ip_local_port_range`).
+const PORTS: std::ops::Range<u64> = 20_000..32_000;
+
+/// A port of 127.0.0.1 that nobody listens on now.
+///
+/// # Errors
+/// When a thousand tries found none.
+pub fn free_port() -> Result<u16> {
+    for _ in 0..1000 {
+        // The keys of a fresh `RandomState` are random: enough to keep two runs apart.
+        let random = RandomState::new().build_hasher().finish();
+        let port = u16::try_from(PORTS.start + random % (PORTS.end - PORTS.start))?;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!(
+        "no free port on 127.0.0.1 between {} and {}",
+        PORTS.start,
+        PORTS.end
+    )
+}
+
+/// Whether somebody listens: cheaper than a kubectl that finds out.
+pub(crate) fn is_open(port: u16) -> Result<()> {
+    TcpStream::connect((Ipv4Addr::LOCALHOST, port))
+        .map(drop)
+        .context("nobody listens yet")
+}
+
+/// `GET http://127.0.0.1:PORT/PATH`: the status code and the body.
+///
+/// # Errors
+/// When nobody listens, the answer takes more than ten seconds, or it is not HTTP.
+pub fn http_get(port: u16, path: &str) -> Result<(u16, String)> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))
+        .with_context(|| format!("connect to {address}"))?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    // HTTP/1.0: the server closes after the answer, and sends no chunks.
+    write!(
+        stream,
+        "GET {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n"
+    )?;
+    let mut answer = String::new();
+    stream
+        .read_to_string(&mut answer)
+        .with_context(|| format!("read http://{address}{path}"))?;
+    parse(&answer).with_context(|| format!("http://{address}{path}: the answer is not HTTP"))
+}
+
+fn parse(answer: &str) -> Option<(u16, String)> {
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let status = head
+        .strip_prefix("HTTP/1.")?
+        .split(' ')
+        .nth(1)?
+        .parse()
+        .ok()?;
+    Some((status, body.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_free_port_can_be_bound() {
+        let port = free_port().unwrap();
+        assert!(PORTS.contains(&u64::from(port)));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = [0; 512];
+            let read = stream.read(&mut request).unwrap();
+            stream
+                .write_all(b"HTTP/1.0 503 Not yet\r\nA: b\r\n\r\nsoon")
+                .unwrap();
+            String::from_utf8_lossy(&request[..read]).into_owned()
+        });
+        assert_eq!(http_get(port, "/readyz").unwrap(), (503, "soon".to_owned()));
+        assert!(
+            server
+                .join()
+                .unwrap()
+                .starts_with("GET /readyz HTTP/1.0\r\n")
+        );
+    }
+
+    #[test]
+    fn an_answer_that_is_not_http_is_refused() {
+        assert_eq!(parse("SSH-2.0-x\r\n\r\n"), None);
+    }
+}

@@ -1,0 +1,328 @@
+//! A real node on this machine: containerd, runc and a kubelet that joined a [`Cluster`].
+//!
+//! Containers are real: control groups, namespaces, overlay mounts. So it needs root, and there
+//! is one at a time on a machine, because the kubelet's device-plugin folder is a constant that
+//! no flag moves. It never touches a kubelet that is not its own: a folder without our mark is a
+//! reason to refuse. Images are two, made from one static program each: `sublet.test/busybox:1`
+//! and the pause container's.
+
+use std::env;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::Signal;
+
+use crate::build::Binaries;
+use crate::cluster::{Cluster, Kubectl};
+use crate::guard::{self, Kind};
+use crate::loopback::{free_port, http_get};
+use crate::node_config;
+use crate::supervisor::Supervisor;
+
+/// Where the kubelet keeps pods and device-plugin sockets; the latter by a constant in its
+/// source (`pluginapi.DevicePluginPath`).
+const KUBELET_DIR: &str = "/var/lib/kubelet";
+
+/// Holds the directory of the node that owns [`KUBELET_DIR`].
+const MARK: &str = "/var/lib/kubelet/.sublet-testbed";
+
+const CONTAINERD: &str = "containerd";
+const KUBELET: &str = "kubelet";
+
+/// A node is Ready about 2 s after its start; a loaded machine takes longer.
+const START_LIMIT: Duration = Duration::from_secs(120);
+
+/// How long to wait for another process's node to go away.
+const TURN_LIMIT: Duration = Duration::from_secs(600);
+
+/// What may differ between nodes.
+#[derive(Debug, Clone, Default)]
+pub struct NodeOptions {
+    /// More lines of the `KubeletConfiguration`.
+    pub kubelet_config: Vec<String>,
+    /// More flags of the kubelet.
+    pub kubelet_flags: Vec<String>,
+}
+
+/// A running node. Dropping it ends its pods, processes, mounts and control groups.
+#[derive(Debug)]
+pub struct Node {
+    dir: PathBuf,
+    kubectl: Kubectl,
+    healthz: u16,
+    processes: Supervisor,
+}
+
+impl Node {
+    /// Whether this machine can run a node with these components.
+    ///
+    /// # Errors
+    /// The reason why it cannot, for a test that says it was skipped.
+    pub fn available(binaries: &Binaries) -> Result<(), String> {
+        if let Some(reason) = env::var("SUBLET_NODE_SKIP")
+            .ok()
+            .filter(|text| !text.is_empty())
+        {
+            return Err(reason);
+        }
+        if !rustix::process::geteuid().is_root() {
+            return Err("a real node needs root".to_owned());
+        }
+        if !binaries.has_node() {
+            return Err("the container runtime was not built".to_owned());
+        }
+        let groups = Path::new("/sys/fs/cgroup");
+        if !["cgroup.controllers", "memory"]
+            .iter()
+            .any(|name| groups.join(name).exists())
+        {
+            return Err("no control groups in /sys/fs/cgroup".to_owned());
+        }
+        let filesystems = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+        if !filesystems
+            .lines()
+            .any(|line| line.trim_start_matches("nodev").trim() == "overlay")
+        {
+            return Err("this kernel has no overlay file system".to_owned());
+        }
+        let runc = Command::new(binaries.node("runc"))
+            .arg("--version")
+            .output();
+        if !runc.is_ok_and(|output| output.status.success()) {
+            return Err("the built runc does not run: is libseccomp installed?".to_owned());
+        }
+        if Path::new(KUBELET_DIR).exists() && !Path::new(MARK).exists() {
+            return Err(format!("{KUBELET_DIR} belongs to another kubelet"));
+        }
+        Ok(())
+    }
+
+    /// Joins this machine to a cluster and waits until the node is Ready. Waits before that
+    /// while another process has a node here.
+    ///
+    /// # Errors
+    /// When the machine cannot run a node, or a component does not come up: the end of its log.
+    pub fn start(cluster: &Cluster, options: &NodeOptions) -> Result<Node> {
+        let binaries = cluster.binaries();
+        let lock = take_turn()?;
+        clean_leftovers()?;
+        Node::available(binaries).map_err(anyhow::Error::msg)?;
+
+        let dir = tempfile::Builder::new()
+            .prefix("sublet-node-")
+            .tempdir()?
+            .keep();
+        fs::create_dir_all(KUBELET_DIR).with_context(|| format!("create {KUBELET_DIR}"))?;
+        fs::write(MARK, dir.to_string_lossy().as_bytes())?;
+        let processes = Supervisor::new(Kind::Node, &dir, Some(lock))?;
+        let node = Node {
+            dir,
+            kubectl: cluster.kubectl_handle(),
+            healthz: free_port()?,
+            processes,
+        };
+        let started = node.bring_up(cluster, options);
+        if started.is_err() && crate::keeps_failed_runs() {
+            node.processes.keep();
+            eprintln!("kept: {}", node.dir.display());
+        }
+        started.map(|()| node)
+    }
+
+    fn bring_up(&self, cluster: &Cluster, options: &NodeOptions) -> Result<()> {
+        let binaries = cluster.binaries();
+        for folder in ["cni", "cdi"] {
+            fs::create_dir(self.dir.join(folder))?;
+        }
+        fs::write(self.dir.join("cni/10-none.conflist"), node_config::NETWORK)?;
+        let config = self.dir.join("containerd.toml");
+        fs::write(&config, node_config::containerd(binaries, &self.dir))?;
+        let mut containerd = Command::new(binaries.node("containerd"));
+        // containerd looks for its shim, and the shim for runc.
+        containerd
+            .arg("--config")
+            .arg(&config)
+            .env("PATH", path_with(&binaries.node(""))?);
+        self.processes.spawn(CONTAINERD, &containerd)?;
+        self.processes
+            .wait(CONTAINERD, START_LIMIT, || self.ctr(binaries, &["version"]))?;
+        for image in ["pause.tar", "busybox.tar"] {
+            let archive = binaries.node("images").join(image).display().to_string();
+            self.ctr(binaries, &["images", "import", &archive])?;
+        }
+
+        let config = self.dir.join("kubelet.yaml");
+        let extra = &options.kubelet_config;
+        let text = node_config::kubelet(
+            &self.dir,
+            &cluster.authority(),
+            free_port()?,
+            self.healthz,
+            extra,
+        );
+        fs::write(&config, text)?;
+        let mut kubelet = Command::new(binaries.cluster("kubelet"));
+        let kubeconfig = cluster.kubeconfig(&format!("system:node:{}", name()))?;
+        kubelet
+            .arg(format!("--config={}", config.display()))
+            .arg(format!("--kubeconfig={}", kubeconfig.display()))
+            .arg(format!("--root-dir={KUBELET_DIR}"))
+            .arg(format!("--cert-dir={}", self.dir.join("pki").display()))
+            .arg(format!("--hostname-override={}", name()))
+            .args(&options.kubelet_flags);
+        self.processes.spawn(KUBELET, &kubelet)?;
+        self.wait_ready()
+    }
+
+    /// The node's name in the cluster.
+    #[must_use]
+    pub fn name(&self) -> String {
+        name()
+    }
+
+    /// The directory that holds everything of this node but the kubelet's.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Where device plugins have their sockets, `kubelet.sock` among them.
+    #[must_use]
+    pub fn device_plugins(&self) -> PathBuf {
+        Path::new(KUBELET_DIR).join("device-plugins")
+    }
+
+    /// Ends the kubelet and starts it again. Pods go on; device plugins must register again.
+    ///
+    /// # Errors
+    /// When it does not come back.
+    pub fn restart_kubelet(&self) -> Result<()> {
+        self.processes.stop(KUBELET);
+        self.processes.start(KUBELET)?;
+        self.wait_ready()
+    }
+
+    /// Sends a signal to the kubelet; SIGKILL also waits until it is gone.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn kill_kubelet(&self, signal: Signal) -> Result<()> {
+        self.processes.kill(KUBELET, signal)
+    }
+
+    /// The last lines of the kubelet's log.
+    #[must_use]
+    pub fn kubelet_log(&self) -> String {
+        self.processes.log_tail(KUBELET, 40)
+    }
+
+    fn wait_ready(&self) -> Result<()> {
+        let name = name();
+        let ready = r#"jsonpath={.status.conditions[?(@.type=="Ready")].status}"#;
+        self.processes.wait(KUBELET, START_LIMIT, || {
+            // After a restart the node is still Ready from before: the kubelet itself must answer.
+            let (status, body) = http_get(self.healthz, "/healthz")?;
+            ensure!(status == 200, "the kubelet's health: {body}");
+            match self
+                .kubectl
+                .run(&["get", "node", &name, "--output", ready], None)?
+                .as_str()
+            {
+                "True" => Ok(()),
+                other => bail!("the node's condition Ready is `{other}`"),
+            }
+        })
+    }
+
+    fn ctr(&self, binaries: &Binaries, args: &[&str]) -> Result<()> {
+        let output = Command::new(binaries.node("ctr"))
+            .arg("--address")
+            .arg(self.dir.join("containerd.sock"))
+            .args(["--namespace", "k8s.io"])
+            .args(args)
+            .stdin(Stdio::null())
+            .output()
+            .context("run ctr")?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(
+            output.status.success(),
+            "ctr {}: {}",
+            args.join(" "),
+            errors.trim()
+        );
+        Ok(())
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.processes.stop(KUBELET);
+        // Else the next node of this name is Ready before it is. The API server may be gone.
+        let _ = self.kubectl.run(
+            &[
+                "delete",
+                "node",
+                &name(),
+                "--ignore-not-found",
+                "--request-timeout=5s",
+            ],
+            None,
+        );
+    }
+}
+
+/// The name of this machine's node: one that resolves to 127.0.0.1, so that the API server's
+/// calls for logs stay on loopback.
+pub(crate) fn name() -> String {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = host.trim().to_lowercase();
+    let local = |address: SocketAddr| address.ip() == Ipv4Addr::LOCALHOST;
+    let resolves = (host.as_str(), 0)
+        .to_socket_addrs()
+        .is_ok_and(|mut all| all.all(local));
+    if resolves && !host.is_empty() {
+        host
+    } else {
+        "localhost".to_owned()
+    }
+}
+
+/// One node a machine: the lock is the guard's until it has cleaned up.
+fn take_turn() -> Result<fs::File> {
+    let path = env::temp_dir().join("sublet-node.lock");
+    let lock = fs::File::create(&path).with_context(|| format!("open {}", path.display()))?;
+    let deadline = Instant::now() + TURN_LIMIT;
+    let mut said = false;
+    while lock.try_lock().is_err() {
+        ensure!(
+            Instant::now() < deadline,
+            "another process's node still holds {}",
+            path.display()
+        );
+        if !said {
+            eprintln!("another process has a node on this machine: waiting for it");
+            said = true;
+        }
+        sleep(Duration::from_millis(100));
+    }
+    Ok(lock)
+}
+
+/// What a node left whose guard was killed too.
+fn clean_leftovers() -> Result<()> {
+    match fs::read_to_string(MARK) {
+        Ok(dir) => guard::clean_node(Path::new(&dir)),
+        Err(_) => Ok(()),
+    }
+}
+
+fn path_with(first: &Path) -> Result<std::ffi::OsString> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let all = std::iter::once(first.to_owned()).chain(env::split_paths(&path));
+    env::join_paths(all).context("a folder of PATH holds a colon")
+}

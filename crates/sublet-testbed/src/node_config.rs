@@ -1,0 +1,94 @@
+//! The configuration files of containerd and the kubelet.
+//!
+//! Everything that can be private to the node's directory is; what cannot is the kubelet's
+//! folder, a constant (`node::KUBELET_DIR`). Nothing is started here.
+
+use std::path::Path;
+
+use crate::build::Binaries;
+
+/// containerd: overlay snapshots, CDI and NRI on, no network, sockets in `dir`.
+pub(crate) fn containerd(binaries: &Binaries, dir: &Path) -> String {
+    let cni = binaries.node("cni").display().to_string();
+    let runc = binaries.node("runc").display().to_string();
+    let dir = dir.display();
+    // restrict_oom_score_adj: where CAP_SYS_RESOURCE is missing, runc may not lower the score,
+    // and no container would start. use_internal_loopback: then our plugin that makes no network
+    // is the only one needed.
+    format!(
+        r#"version = 3
+root = "{dir}/containerd"
+state = "{dir}/state"
+[grpc]
+address = "{dir}/containerd.sock"
+[ttrpc]
+address = "{dir}/containerd.sock.ttrpc"
+[plugins."io.containerd.cri.v1.images"]
+snapshotter = "overlayfs"
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = "sublet.test/pause:1"
+[plugins."io.containerd.cri.v1.runtime"]
+enable_cdi = true
+restrict_oom_score_adj = true
+netns_mounts_under_state_dir = true
+cdi_spec_dirs = ["{dir}/cdi"]
+[plugins."io.containerd.cri.v1.runtime".cni]
+bin_dirs = ["{cni}"]
+conf_dir = "{dir}/cni"
+use_internal_loopback = true
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+BinaryName = "{runc}"
+Root = "{dir}/runc"
+SystemdCgroup = false
+[plugins."io.containerd.nri.v1.nri"]
+disable = false
+socket_path = "{dir}/nri.sock"
+plugin_path = "{dir}/nri-plugins"
+plugin_config_path = "{dir}/nri-conf"
+[plugins."io.containerd.nri.v1.nri".default_validator]
+enable = true
+"#
+    )
+}
+
+/// The network of pods: each has its own loopback and an address on paper.
+pub(crate) const NETWORK: &str =
+    r#"{"cniVersion":"1.0.0","name":"none","plugins":[{"type":"none"}]}"#;
+
+/// The kubelet: evictions and garbage collection out of the way, control group v1 allowed.
+pub(crate) fn kubelet(
+    dir: &Path,
+    authority: &Path,
+    port: u16,
+    healthz: u16,
+    extra: &[String],
+) -> String {
+    let authority = authority.display();
+    let dir = dir.display();
+    format!(
+        r#"apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+address: 127.0.0.1
+port: {port}
+healthzPort: {healthz}
+containerRuntimeEndpoint: unix://{dir}/containerd.sock
+cgroupDriver: cgroupfs
+failCgroupV1: false
+failSwapOn: false
+enforceNodeAllocatable: []
+podLogsDir: {dir}/pod-logs
+authentication: {{anonymous: {{enabled: false}}, webhook: {{enabled: true}}, x509: {{clientCAFile: "{authority}"}}}}
+authorization: {{mode: Webhook}}
+imageGCHighThresholdPercent: 100
+evictionHard: {{memory.available: 50Mi, nodefs.available: 1%, imagefs.available: 1%}}
+makeIPTablesUtilChains: false
+resolvConf: ""
+nodeStatusUpdateFrequency: 1s
+nodeStatusReportFrequency: 10s
+{}
+"#,
+        extra.join("\n")
+    )
+}

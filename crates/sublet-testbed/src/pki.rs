@@ -1,0 +1,155 @@
+//! Keys, certificates and tokens of one cluster, made in the process.
+//!
+//! One self-signed certificate is both the API server's own and the authority that clients
+//! trust, which is all that loopback needs. Users are bearer tokens in the API server's token
+//! file, so each component and each test has its real user name, and RBAC and the Node
+//! authorizer are in force. Nothing here is fit for a cluster that others can reach.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+
+use crate::cluster::User;
+
+/// The folder `pki` of a cluster.
+#[derive(Debug)]
+pub(crate) struct Pki {
+    dir: PathBuf,
+    tokens: Vec<(String, String)>,
+}
+
+impl Pki {
+    /// Makes everything in `dir` for these users.
+    pub(crate) fn create(dir: &Path, users: &[User]) -> Result<Pki> {
+        fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o700))?;
+        certificates(dir).context("make the certificates")?;
+
+        let mut pki = Pki {
+            dir: dir.to_owned(),
+            tokens: Vec::new(),
+        };
+        let mut lines = String::new();
+        for User { name, groups } in users {
+            let token = random_hex()?;
+            lines += &format!("{token},{name},{name},\"{}\"\n", groups.join(","));
+            pki.tokens.push((name.clone(), token));
+        }
+        fs::write(pki.path("tokens.csv"), lines)?;
+        Ok(pki)
+    }
+
+    /// A file of this folder.
+    pub(crate) fn path(&self, file: &str) -> PathBuf {
+        self.dir.join(file)
+    }
+
+    /// A kubeconfig for a user, made of the API server's address and a token.
+    pub(crate) fn kubeconfig(&self, server: &str, user: &str) -> Result<String> {
+        let (_, token) = self
+            .tokens
+            .iter()
+            .find(|(name, _)| name == user)
+            .with_context(|| {
+                let known: Vec<&str> = self.tokens.iter().map(|(name, _)| name.as_str()).collect();
+                format!(
+                    "no user `{user}` in this cluster; there are {}",
+                    known.join(", ")
+                )
+            })?;
+        Ok(format!(
+            r#"apiVersion: v1
+kind: Config
+current-context: default
+clusters: [{{name: default, cluster: {{server: "{server}", certificate-authority: "{ca}"}}}}]
+users: [{{name: default, user: {{token: "{token}"}}}}]
+contexts: [{{name: default, context: {{cluster: default, user: default}}}}]
+"#,
+            ca = self.path("apiserver.crt").display()
+        ))
+    }
+}
+
+fn certificates(dir: &Path) -> Result<()> {
+    let names = ["127.0.0.1", "localhost", "kubernetes.default.svc"].map(str::to_owned);
+    let mut params = CertificateParams::new(names)?;
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "kube-apiserver");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![
+        KeyUsagePurpose::KeyCertSign,
+        KeyUsagePurpose::DigitalSignature,
+    ];
+    let key = KeyPair::generate()?;
+    fs::write(dir.join("apiserver.crt"), params.self_signed(&key)?.pem())?;
+    fs::write(dir.join("apiserver.key"), key.serialize_pem())?;
+
+    // With this one the API server calls a real kubelet, for logs and exec.
+    let mut client = CertificateParams::default();
+    client
+        .distinguished_name
+        .push(DnType::OrganizationName, "system:masters");
+    client
+        .distinguished_name
+        .push(DnType::CommonName, "kube-apiserver-kubelet-client");
+    client.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    let client_key = KeyPair::generate()?;
+    let issuer = Issuer::new(params, key);
+    fs::write(
+        dir.join("kubelet-client.crt"),
+        client.signed_by(&client_key, &issuer)?.pem(),
+    )?;
+    fs::write(dir.join("kubelet-client.key"), client_key.serialize_pem())?;
+
+    let accounts = KeyPair::generate()?;
+    fs::write(dir.join("service-account.key"), accounts.serialize_pem())?;
+    fs::write(dir.join("service-account.pub"), accounts.public_key_pem())?;
+    Ok(())
+}
+
+fn random_hex() -> Result<String> {
+    let mut bytes = [0; 16];
+    fs::File::open("/dev/urandom")?
+        .read_exact(&mut bytes)
+        .context("read /dev/urandom")?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_user_has_a_token_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let users = [
+            User::new("admin", &["system:masters"]),
+            User::new("eve", &["a", "b"]),
+        ];
+        let pki = Pki::create(dir.path(), &users).unwrap();
+        let tokens = fs::read_to_string(pki.path("tokens.csv")).unwrap();
+        let lines: Vec<Vec<&str>> = tokens
+            .lines()
+            .map(|line| line.splitn(4, ',').collect())
+            .collect();
+        assert_eq!(lines[0][1..], ["admin", "admin", "\"system:masters\""]);
+        assert_eq!(lines[1][1..], ["eve", "eve", "\"a,b\""]);
+        assert_ne!(lines[0][0], lines[1][0]);
+
+        let config = pki.kubeconfig("https://127.0.0.1:1", "eve").unwrap();
+        assert!(config.contains(lines[1][0]), "{config}");
+        let error = pki
+            .kubeconfig("https://127.0.0.1:1", "bob")
+            .unwrap_err()
+            .to_string();
+        assert_eq!(error, "no user `bob` in this cluster; there are admin, eve");
+    }
+}

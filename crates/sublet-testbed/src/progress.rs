@@ -1,0 +1,101 @@
+//! What a person sees while something slow runs.
+//!
+//! On a terminal: one live line, redrawn each second. Anywhere else (CI, a pipe): a plain line
+//! every half minute, so that a log neither stands still nor drowns. Writes to stderr only;
+//! stdout belongs to results.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+/// The live line of one slow piece of work.
+#[derive(Debug)]
+pub struct Progress {
+    terminal: bool,
+    started: Instant,
+    shown: Option<Instant>,
+}
+
+impl Progress {
+    /// Begins to count the time.
+    #[must_use]
+    pub fn new() -> Progress {
+        Progress {
+            terminal: std::io::stderr().is_terminal(),
+            started: Instant::now(),
+            shown: None,
+        }
+    }
+
+    /// Prints a line that stays.
+    pub fn say(&mut self, line: &str) {
+        self.clear();
+        eprintln!("{line}");
+    }
+
+    /// Starts the clock of a new step.
+    pub fn restart(&mut self) {
+        self.clear();
+        self.started = Instant::now();
+        self.shown = Some(self.started);
+    }
+
+    /// How long this step has run.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Shows what is going on, if it is time to. Cheap enough to call in a loop.
+    pub fn tick(&mut self, text: impl FnOnce() -> String) {
+        let pause = if self.terminal {
+            Duration::from_secs(1)
+        } else {
+            Duration::from_secs(30)
+        };
+        if self.shown.is_some_and(|shown| shown.elapsed() < pause) {
+            return;
+        }
+        self.shown = Some(Instant::now());
+        let elapsed = minutes(self.started.elapsed());
+        if self.terminal {
+            eprint!("\r\x1b[2K  {elapsed}  {}", text());
+            // A live line that could not be drawn is no reason to stop.
+            let _ = std::io::stderr().flush();
+        } else {
+            eprintln!("  {elapsed}  {}", text());
+        }
+    }
+
+    fn clear(&mut self) {
+        if self.terminal && self.shown.take().is_some() {
+            eprint!("\r\x1b[2K");
+        }
+    }
+}
+
+impl Default for Progress {
+    fn default() -> Progress {
+        Progress::new()
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+fn minutes(time: Duration) -> String {
+    format!("{}:{:02}", time.as_secs() / 60, time.as_secs() % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn minutes_are_read_like_a_clock() {
+        assert_eq!(minutes(Duration::from_secs(5)), "0:05");
+        assert_eq!(minutes(Duration::from_secs(754)), "12:34");
+    }
+}

@@ -1,0 +1,399 @@
+//! Processes by name: started with a log, ended in reverse order.
+//!
+//! Everything runs in a process group of its own, so Ctrl-C reaches only the harness, and the
+//! end of a process takes its children along. A zombie counts as gone: in a container nobody may
+//! reap it. It never restarts anything by itself; a component that died stays dead until a test
+//! says otherwise.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+use crate::guard::{Guard, Kind};
+
+/// Time between two looks at something we wait for.
+pub(crate) const POLL: Duration = Duration::from_millis(50);
+
+/// How long a process may take to end after SIGTERM.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Linux counts process times in hundredths of a second for user space, on every architecture
+/// (`USER_HZ`, proc_pid_stat(5)).
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// Announces itself to the guard, then becomes the program (see `guard`).
+const LAUNCH: &str = r#"echo "+ $$" && exec "$@" >>"$0" 2>&1"#;
+
+/// A directory of processes. Dropping it ends them all.
+#[derive(Debug)]
+pub(crate) struct Supervisor {
+    dir: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    guard: Guard,
+    running: Vec<Process>,
+    recipes: BTreeMap<String, Recipe>,
+}
+
+#[derive(Debug)]
+struct Process {
+    name: String,
+    child: Child,
+}
+
+/// What it takes to start a process once more.
+#[derive(Debug, Clone)]
+struct Recipe {
+    program: OsString,
+    args: Vec<OsString>,
+    envs: Vec<(OsString, Option<OsString>)>,
+    dir: Option<PathBuf>,
+}
+
+impl Supervisor {
+    /// Takes over `dir`: it is removed in the end.
+    pub(crate) fn new(kind: Kind, dir: &Path, lock: Option<File>) -> Result<Supervisor> {
+        std::fs::create_dir_all(dir.join("log"))
+            .with_context(|| format!("create {}/log", dir.display()))?;
+        let guard = Guard::start(kind, dir, lock)?;
+        let state = State {
+            guard,
+            running: Vec::new(),
+            recipes: BTreeMap::new(),
+        };
+        Ok(Supervisor {
+            dir: dir.to_owned(),
+            state: Mutex::new(state),
+        })
+    }
+
+    /// Starts a process under a name that no running process has.
+    pub(crate) fn spawn(&self, name: &str, command: &Command) -> Result<()> {
+        let recipe = Recipe {
+            program: command.get_program().to_owned(),
+            args: command.get_args().map(ToOwned::to_owned).collect(),
+            envs: command
+                .get_envs()
+                .map(|(key, value)| (key.to_owned(), value.map(ToOwned::to_owned)))
+                .collect(),
+            dir: command.get_current_dir().map(Path::to_owned),
+        };
+        self.lock().recipes.insert(name.to_owned(), recipe);
+        self.start(name)
+    }
+
+    /// Starts a process that was spawned before and has ended, exactly as it was.
+    pub(crate) fn start(&self, name: &str) -> Result<()> {
+        self.reap_if_dead(name);
+        let mut state = self.lock();
+        if state.running.iter().any(|process| process.name == name) {
+            bail!("`{name}` runs already");
+        }
+        let recipe = state
+            .recipes
+            .get(name)
+            .with_context(|| format!("no process `{name}`"))?;
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", LAUNCH])
+            .arg(self.log(name))
+            .arg(&recipe.program)
+            .args(&recipe.args);
+        for (key, value) in &recipe.envs {
+            match value {
+                Some(value) => command.env(key, value),
+                None => command.env_remove(key),
+            };
+        }
+        if let Some(dir) = &recipe.dir {
+            command.current_dir(dir);
+        }
+        let child = command
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(state.guard.announce()?)
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| format!("start `{name}` ({})", recipe.program.display()))?;
+        state.running.push(Process {
+            name: name.to_owned(),
+            child,
+        });
+        Ok(())
+    }
+
+    /// Ends a process: SIGTERM, and SIGKILL when that took too long. It need not run.
+    pub(crate) fn stop(&self, name: &str) {
+        // Not under the lock while waiting: others may want to read a log meanwhile.
+        let Some(process) = self.take(name) else {
+            return;
+        };
+        end(&process.child, Signal::TERM);
+        self.reap(process);
+    }
+
+    /// Sends a signal to a running process; SIGKILL also waits until it is gone.
+    pub(crate) fn kill(&self, name: &str, signal: Signal) -> Result<()> {
+        if signal == Signal::KILL {
+            let process = self
+                .take(name)
+                .with_context(|| format!("`{name}` does not run"))?;
+            end(&process.child, signal);
+            self.reap(process);
+            return Ok(());
+        }
+        let pid = self.pid(name)?;
+        kill_process(pid_of(pid)?, signal).with_context(|| format!("send {signal:?} to `{name}`"))
+    }
+
+    /// The process id of a running process.
+    pub(crate) fn pid(&self, name: &str) -> Result<u32> {
+        let state = self.lock();
+        let process = state.running.iter().find(|process| process.name == name);
+        let pid = process
+            .map(|process| process.child.id())
+            .filter(|pid| is_alive(*pid));
+        pid.with_context(|| format!("`{name}` does not run"))
+    }
+
+    /// CPU time that the running process has used, user and system, in seconds.
+    pub(crate) fn cpu_seconds(&self, name: &str) -> Result<f64> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid(name)?))?;
+        let fields: Vec<&str> = after_name(&stat).split_whitespace().collect();
+        // utime and stime are fields 14 and 15; the state is field 3.
+        let ticks = fields[11].parse::<f64>()? + fields[12].parse::<f64>()?;
+        Ok(ticks / TICKS_PER_SECOND)
+    }
+
+    /// Resident memory of the running process, in MiB.
+    pub(crate) fn rss_mib(&self, name: &str) -> Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid(name)?))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+        Ok(kib.with_context(|| format!("`{name}` has no resident memory"))? / 1024)
+    }
+
+    /// Where a process writes its output.
+    pub(crate) fn log(&self, name: &str) -> PathBuf {
+        self.dir.join("log").join(format!("{name}.log"))
+    }
+
+    /// The last lines of a log, for an error message.
+    pub(crate) fn log_tail(&self, name: &str, lines: usize) -> String {
+        let log = std::fs::read(self.log(name)).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let all: Vec<&str> = log.lines().collect();
+        all[all.len().saturating_sub(lines)..].join("\n")
+    }
+
+    /// Waits until `ready` says yes; fails early when the process dies.
+    pub(crate) fn wait(
+        &self,
+        name: &str,
+        limit: Duration,
+        mut ready: impl FnMut() -> Result<()>,
+    ) -> Result<()> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let why = match ready() {
+                Ok(()) => return Ok(()),
+                Err(why) => why,
+            };
+            let failure = if self.pid(name).is_err() {
+                "has ended".to_owned()
+            } else if Instant::now() > deadline {
+                format!("is not ready after {} s: {why:#}", limit.as_secs())
+            } else {
+                sleep(POLL);
+                continue;
+            };
+            bail!(
+                "`{name}` {failure}; the end of its log:\n{}",
+                self.log_tail(name, 20)
+            );
+        }
+    }
+
+    /// Lets the directory stay after the end.
+    pub(crate) fn keep(&self) {
+        self.lock().guard.keep();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic elsewhere must not keep us from ending processes.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, name: &str) -> Option<Process> {
+        let mut state = self.lock();
+        let at = state
+            .running
+            .iter()
+            .position(|process| process.name == name)?;
+        Some(state.running.remove(at))
+    }
+
+    fn reap_if_dead(&self, name: &str) {
+        if self.pid(name).is_err()
+            && let Some(process) = self.take(name)
+        {
+            self.reap(process);
+        }
+    }
+
+    fn reap(&self, mut process: Process) {
+        let pid = process.child.id();
+        if let Ok(group) = pid_of(pid) {
+            // Children that outlived their parent; there are mostly none.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        self.lock().guard.forget(pid);
+        let _ = process.child.wait();
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        loop {
+            let last = self.lock().running.pop();
+            let Some(process) = last else { break };
+            end(&process.child, Signal::TERM);
+            self.reap(process);
+        }
+        if std::thread::panicking() && crate::keeps_failed_runs() {
+            self.keep();
+            eprintln!("kept: {}", self.dir.display());
+        }
+    }
+}
+
+/// Asks a process to end, and makes it when it takes too long.
+fn end(child: &Child, signal: Signal) {
+    let Ok(pid) = pid_of(child.id()) else { return };
+    // It may be gone already; a stopped one hears SIGTERM only when it goes on.
+    let _ = kill_process(pid, signal);
+    let _ = kill_process(pid, Signal::CONT);
+    let deadline = Instant::now() + PATIENCE;
+    while is_alive(child.id()) {
+        if Instant::now() > deadline {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        sleep(Duration::from_millis(10));
+    }
+}
+
+fn pid_of(pid: u32) -> Result<Pid> {
+    Pid::from_raw(i32::try_from(pid)?).context("process id 0")
+}
+
+/// Whether a process runs. Its parent may not have reaped it: a zombie does not.
+fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    after_name(&stat)
+        .trim_start()
+        .starts_with(|state| state != 'Z' && state != 'X')
+}
+
+/// The part of /proc/PID/stat behind the name, which may hold blanks and brackets.
+fn after_name(stat: &str) -> &str {
+    stat.rsplit_once(')').map_or("", |(_, rest)| rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn supervisor() -> (PathBuf, Supervisor) {
+        let dir = tempfile::tempdir().unwrap().keep();
+        let supervisor = Supervisor::new(Kind::Cluster, &dir, None).unwrap();
+        (dir, supervisor)
+    }
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn a_process_is_started_watched_and_ended() {
+        let (dir, processes) = supervisor();
+        processes
+            .spawn(
+                "talker",
+                shell("echo hello $WHO; exec sleep 100").env("WHO", "you"),
+            )
+            .unwrap();
+        let pid = processes.pid("talker").unwrap();
+        let said = || match processes.log_tail("talker", 5).as_str() {
+            "hello you" => Ok(()),
+            other => bail!("said {other:?}"),
+        };
+        processes
+            .wait("talker", Duration::from_secs(10), said)
+            .unwrap();
+        assert!(processes.cpu_seconds("talker").unwrap() < 1.0);
+        assert!(
+            processes.spawn("talker", &shell("exit")).is_err(),
+            "one name, one process"
+        );
+        drop(processes);
+        assert!(!is_alive(pid));
+        assert!(!dir.exists());
+    }
+
+    #[test]
+    fn a_process_that_dies_is_reported_with_its_log_and_can_start_again() {
+        let (_, processes) = supervisor();
+        processes
+            .spawn("short", &shell("echo no such luck >&2; exit 3"))
+            .unwrap();
+        let never = || bail!("not ready");
+        let error = processes
+            .wait("short", Duration::from_secs(10), never)
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            error,
+            "`short` has ended; the end of its log:\nno such luck"
+        );
+        processes.start("short").unwrap();
+        processes.stop("short");
+        assert!(processes.pid("short").is_err());
+    }
+
+    #[test]
+    fn one_that_ignores_sigterm_and_its_child_go_all_the_same() {
+        let (_, processes) = supervisor();
+        processes
+            .spawn("deaf", &shell("trap '' TERM; sleep 100 & echo $!; wait"))
+            .unwrap();
+        let mut child = 0;
+        let started = || {
+            child = processes.log_tail("deaf", 1).parse()?;
+            Ok(())
+        };
+        processes
+            .wait("deaf", Duration::from_secs(10), started)
+            .unwrap();
+        assert!(is_alive(child));
+        processes.kill("deaf", Signal::KILL).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while is_alive(child) && Instant::now() < deadline {
+            sleep(POLL);
+        }
+        assert!(!is_alive(child));
+    }
+}

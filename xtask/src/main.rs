@@ -1,0 +1,62 @@
+//! The one door for people who work on Sublet: `cargo xtask --help`.
+//!
+//! Sets up what a machine with only Rust, Go and a C compiler lacks, says what it does and how
+//! long that takes, and runs the tests, the demo and the benchmarks. It holds no logic of the
+//! product, and depends on none of its crates: a broken product must not break this door.
+
+mod bench;
+mod control_plane;
+mod demo;
+mod screen;
+mod setup;
+mod test;
+#[cfg(test)]
+mod tidy;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Work on Sublet: demo, tests, benchmarks and a Kubernetes control plane to play with.
+#[derive(Parser)]
+#[command(name = "cargo xtask", max_term_width = 100, after_help = EXAMPLES)]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+const EXAMPLES: &str = "Examples:
+  cargo xtask demo                      see it work
+  cargo xtask test                      everything that must pass
+  cargo xtask test --fast -- ledger     the quick tests with `ledger` in their name
+  cargo xtask control-plane up --nodes 20";
+
+#[derive(Subcommand)]
+enum Task {
+    /// Start a cluster, place the published GPUShare examples, and show the result.
+    Demo(demo::Arguments),
+    /// Run every test: format, lints, unit tests, and end to end on real components.
+    Test(test::Arguments),
+    /// Measure, and store the figures in docs/benchmarks/.
+    Bench(bench::Arguments),
+    /// A stock Kubernetes control plane on loopback, in the background.
+    #[command(subcommand)]
+    ControlPlane(control_plane::Action),
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().task {
+        Task::Demo(arguments) => demo::run(&arguments),
+        Task::Test(arguments) => test::run(&arguments),
+        Task::Bench(arguments) => bench::run(&arguments),
+        Task::ControlPlane(action) => control_plane::run(&action),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        // Not by returning it: a person wants the reason, never a backtrace.
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

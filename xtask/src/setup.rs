@@ -1,0 +1,80 @@
+//! What every task needs first: where the repository and the built programs are, and the stock
+//! components.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use sublet_testbed::{Binaries, Progress, control_plane, debian};
+
+/// The repository this was compiled in.
+pub(crate) fn repository() -> Result<&'static Path> {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .context("xtask lies in no repository")
+}
+
+/// A program of the workspace, as `cargo build` leaves it: ours lies in the same tree.
+pub(crate) fn program(profile: &str, name: &str) -> Result<PathBuf> {
+    let this = env::current_exe().context("find the running program")?;
+    let target = this
+        .parent()
+        .and_then(Path::parent)
+        .context("this program lies in no folder")?;
+    Ok(target.join(profile).join(name))
+}
+
+/// `cargo` with arguments, at the root of the repository.
+pub(crate) fn cargo(args: &[&str]) -> Result<Command> {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    command.args(args).current_dir(repository()?);
+    Ok(command)
+}
+
+/// Runs a command to its end, its output going where ours goes.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let what = format!("{command:?}").replace('"', "");
+    let status = command.status().with_context(|| format!("run {what}"))?;
+    ensure!(status.success(), "failed ({status}): {what}");
+    Ok(())
+}
+
+/// The stock components, and why there is no real node, if so.
+#[derive(Debug)]
+pub(crate) struct Components {
+    pub(crate) binaries: Binaries,
+    pub(crate) no_node: Option<String>,
+}
+
+impl Components {
+    /// Builds or finds the control plane alone.
+    pub(crate) fn without_node() -> Result<Components> {
+        let binaries = control_plane(repository()?, false, &mut Progress::new())?;
+        Ok(Components {
+            binaries,
+            no_node: Some("not asked for".to_owned()),
+        })
+    }
+
+    /// Builds or finds everything, installing Debian packages where that is possible.
+    pub(crate) fn with_node() -> Result<Components> {
+        let mut progress = Progress::new();
+        let no_node = debian::prepare(&mut progress).err();
+        if let Some(reason) = &no_node {
+            progress.say(&format!("tests on a real node will be skipped: {reason}"));
+        }
+        progress.restart();
+        let binaries = control_plane(repository()?, no_node.is_none(), &mut progress)?;
+        Ok(Components { binaries, no_node })
+    }
+
+    /// Tells a program about them, by the variables that `sublet-testbed` reads.
+    pub(crate) fn tell(&self, command: &mut Command) {
+        command.env("SUBLET_CONTROL_PLANE", self.binaries.root());
+        if let Some(reason) = &self.no_node {
+            command.env("SUBLET_NODE_SKIP", reason);
+        }
+    }
+}

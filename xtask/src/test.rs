@@ -1,0 +1,107 @@
+//! `cargo xtask test`: everything that must pass before a change lands, cheapest first.
+
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use crate::screen::{heading, time};
+use crate::setup::{Components, cargo, program, run as run_command};
+
+/// Run every test, cheapest first; stops at the first failure.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  cargo xtask test                 everything (about 10 minutes; once 10 more for the Go build)
+  cargo xtask test --fast          no control plane: format, lints and unit tests
+  cargo xtask test -- real_node    only tests with `real_node` in their name
+
+SUBLET_KEEP=1 keeps the directories, with all logs, of clusters whose test failed.")]
+pub(crate) struct Arguments {
+    /// Leave out what needs a control plane.
+    #[arg(long)]
+    fast: bool,
+    /// Passed to the test programs: a part of a test's name, or their options.
+    #[arg(last = true)]
+    filter: Vec<String>,
+}
+
+/// One step: what it is for, how long it takes on two idle cores, and how it is done.
+struct Step {
+    what: &'static str,
+    usual: &'static str,
+    command: Command,
+}
+
+/// Runs the steps.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let started = Instant::now();
+    let filter: Vec<&str> = arguments.filter.iter().map(String::as_str).collect();
+    let tests = ["test", "--workspace", "--exclude", "sublet-e2e", "--"];
+    let mut steps = vec![
+        step("format", "1 s", &["fmt", "--all", "--check"])?,
+        step(
+            "lints",
+            "2 min cold",
+            &[
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--",
+                "-D",
+                "warnings",
+            ],
+        )?,
+        step(
+            "unit tests",
+            "2 min cold",
+            &[&tests, filter.as_slice()].concat(),
+        )?,
+    ];
+    if !arguments.fast {
+        heading("components: Debian packages and the control plane (10 min once, then 1 s)");
+        let components = Components::with_node()?;
+        steps.push(step(
+            "the product",
+            "1 min cold",
+            &["build", "--package", "sublet"],
+        )?);
+        let tests = [
+            "test",
+            "--package",
+            "sublet-e2e",
+            "--",
+            "--test-threads=1",
+            "--nocapture",
+        ];
+        let mut last = step("end to end", "5 min", &[&tests, filter.as_slice()].concat())?;
+        components.tell(&mut last.command);
+        last.command.env("SUBLET_BIN", program("debug", "sublet")?);
+        steps.push(last);
+    }
+    let count = steps.len();
+    for (
+        number,
+        Step {
+            what,
+            usual,
+            mut command,
+        },
+    ) in (1..).zip(steps)
+    {
+        heading(&format!("{number}/{count} {what} (usually {usual})"));
+        let begun = Instant::now();
+        run_command(&mut command).with_context(|| format!("{what} failed"))?;
+        eprintln!("{what}: {}", time(begun.elapsed()));
+    }
+    heading(&format!("all passed in {}", time(started.elapsed())));
+    Ok(())
+}
+
+fn step(what: &'static str, usual: &'static str, args: &[&str]) -> Result<Step> {
+    Ok(Step {
+        what,
+        usual,
+        command: cargo(args)?,
+    })
+}
