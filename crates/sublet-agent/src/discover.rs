@@ -20,9 +20,7 @@ mod sysfs;
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoverError {
     /// The driver's library is not on this machine, or cannot be loaded.
-    #[error(
-        "{library} not found; install the NVIDIA driver, or use --inventory FILE to simulate"
-    )]
+    #[error("{library} not found; install the NVIDIA driver, or use --inventory FILE to simulate")]
     NoLibrary {
         /// The name or path that was tried.
         library: PathBuf,
@@ -90,9 +88,7 @@ pub trait Source: Send + 'static {
 ///
 /// # Errors
 /// If the first reading fails.
-pub fn follow(
-    mut source: impl Source,
-) -> Result<watch::Receiver<Arc<Inventory>>, DiscoverError> {
+pub fn follow(mut source: impl Source) -> Result<watch::Receiver<Arc<Inventory>>, DiscoverError> {
     let (sender, receiver) = watch::channel(Arc::new(source.read()?));
     let follow = move || {
         while !sender.is_closed() {
@@ -125,7 +121,14 @@ fn publish(sender: &watch::Sender<Arc<Inventory>>, new: Inventory) {
     });
     if is_new {
         let inventory = sender.borrow();
-        let healthy = inventory.gpus().iter().filter(|gpu| gpu.health.is_healthy());
-        info!(gpus = inventory.gpus().len(), healthy = healthy.count(), "devices changed");
+        let healthy = inventory
+            .gpus()
+            .iter()
+            .filter(|gpu| gpu.health.is_healthy());
+        info!(
+            gpus = inventory.gpus().len(),
+            healthy = healthy.count(),
+            "devices changed"
+        );
     }
 }

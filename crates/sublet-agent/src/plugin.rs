@@ -46,7 +46,9 @@ pub trait Allocator: Send + Sync + 'static {
         &self,
         _containers: Vec<ContainerPreferredAllocationRequest>,
     ) -> Result<Vec<DeviceIds>, Status> {
-        Err(Status::unimplemented("this resource has no preferred devices"))
+        Err(Status::unimplemented(
+            "this resource has no preferred devices",
+        ))
     }
 }
 

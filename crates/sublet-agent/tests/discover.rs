@@ -1,70 +1,125 @@
 //! Following a node's devices: a simulated node whose file is edited while it runs, and
 //! a machine without NVIDIA's library. The format of the file is tested beside its
-//! parser.
+//! parser, and no real card is needed.
 
+use std::collections::VecDeque;
+use std::error::Error;
 use std::fs;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use sublet_agent::discover::nvml::NvmlSource;
 use sublet_agent::discover::simulated::SimulatedSource;
-use sublet_agent::discover::{DiscoverError, follow};
-use sublet_model::{Health, Inventory, NodeName};
-use tokio::sync::watch;
+use sublet_agent::discover::{DiscoverError, Source, follow};
+use sublet_model::{Health, Inventory, MiB, NodeName};
 
-fn simulate(path: &Path) -> Result<watch::Receiver<Arc<Inventory>>, DiscoverError> {
-    let node = NodeName::new("n1").expect("a node name");
-    follow(SimulatedSource::new(path.to_owned(), node))
+fn simulated(path: &Path) -> SimulatedSource {
+    SimulatedSource::new(path.to_owned(), NodeName::new("n1").expect("a node name"))
 }
 
-async fn wait(
-    devices: &mut watch::Receiver<Arc<Inventory>>,
-    wanted: impl FnMut(&Arc<Inventory>) -> bool,
-) -> Result<Arc<Inventory>> {
-    let seen = tokio::time::timeout(Duration::from_secs(20), devices.wait_for(wanted)).await??;
-    Ok(Arc::clone(&seen))
+/// The next reading after a change of the file.
+fn next(source: &mut SimulatedSource) -> Result<Result<Inventory, DiscoverError>> {
+    ensure!(
+        (0..20).any(|_| source.changed()),
+        "the change of the file was not seen"
+    );
+    Ok(source.read())
 }
 
-#[tokio::test]
-async fn an_edited_file_is_followed_and_a_broken_one_is_not() -> Result<()> {
+#[test]
+fn an_edited_file_is_read_again() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("gpus.yaml");
     fs::write(&path, "gpus: [{memory: 16276MiB, count: 2}]")?;
-    let mut devices = simulate(&path)?;
-    let uuid = devices.borrow().gpus()[0].uuid.clone();
-    assert!(uuid.is_some());
+    let mut source = simulated(&path);
+    let first = source.read()?;
+    assert!(first.gpus()[0].uuid.is_some());
+    assert!(!source.changed(), "an untouched file changed");
 
-    fs::write(&path, "gpus: [{memory: 16276MiB, health: xid 79}, {memory: 16276MiB}]")?;
-    let sick = wait(&mut devices, |now| !now.gpus()[0].health.is_healthy()).await?;
-    assert_eq!(sick.gpus()[0].health, Health::Sick("xid 79".into()));
-    assert_eq!(sick.gpus()[0].uuid, uuid, "a sick card keeps its name");
+    fs::write(
+        &path,
+        "gpus: [{memory: 16276MiB, health: xid 79}, {memory: 16276MiB}]",
+    )?;
+    let second = next(&mut source)??;
+    assert_eq!(second.gpus()[0].health, Health::Sick("xid 79".into()));
+    assert_eq!(
+        second.gpus()[0].uuid,
+        first.gpus()[0].uuid,
+        "a sick card keeps its name"
+    );
+    assert_eq!(second.gpus()[1], first.gpus()[1]);
 
-    // Broken, then gone, then good again: the last good one stands until then.
     fs::write(&path, "gpus: [{memory: much}]")?;
-    devices.mark_unchanged();
-    let quiet = tokio::time::timeout(Duration::from_millis(2500), devices.changed()).await;
-    assert!(quiet.is_err(), "a broken file changed the devices");
+    assert!(matches!(
+        next(&mut source)?,
+        Err(DiscoverError::File { .. })
+    ));
     fs::remove_file(&path)?;
-    let quiet = tokio::time::timeout(Duration::from_millis(1500), devices.changed()).await;
-    assert!(quiet.is_err(), "a missing file changed the devices");
+    assert!(matches!(
+        next(&mut source)?,
+        Err(DiscoverError::Unreadable { .. })
+    ));
     fs::write(&path, "gpus: [{memory: 1GiB}]")?;
-    let one = wait(&mut devices, |now| now.gpus().len() == 1).await?;
-    assert_eq!(one.memory().get(), 1024);
+    assert_eq!(next(&mut source)??.memory().get(), 1024);
+    Ok(())
+}
+
+/// Reads one thing after the other, as quickly as it is asked.
+struct Script(VecDeque<Result<Inventory, DiscoverError>>);
+
+impl Source for Script {
+    fn read(&mut self) -> Result<Inventory, DiscoverError> {
+        self.0.pop_front().expect("another reading")
+    }
+
+    fn changed(&mut self) -> bool {
+        !self.0.is_empty()
+    }
+}
+
+#[tokio::test]
+async fn a_failed_reading_leaves_the_last_good_one() -> Result<()> {
+    let cards = |count| Inventory::equal_cards(count, MiB::from(100)).expect("few cards");
+    let bad = || DiscoverError::File {
+        path: PathBuf::from("f"),
+        problem: "bad".to_owned(),
+    };
+    let readings = [
+        Ok(cards(1)),
+        Err(bad()),
+        Ok(cards(2)),
+        Ok(cards(2)),
+        Err(bad()),
+    ];
+    let mut devices = follow(Script(readings.into()))?;
+    let limit = Duration::from_secs(20);
+    let two = tokio::time::timeout(limit, devices.wait_for(|now| now.gpus().len() == 2)).await??;
+    assert_eq!(**two, cards(2));
+
+    let first_is_bad = follow(Script([Err(bad())].into()));
+    assert_eq!(
+        first_is_bad.map(|_| ()).unwrap_err().to_string(),
+        "inventory file f: bad"
+    );
     Ok(())
 }
 
 #[test]
-fn a_first_file_that_is_bad_is_an_error_that_says_where() -> Result<()> {
+fn a_bad_file_is_an_error_that_says_where() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("gpus.yaml");
-    let missing = simulate(&path).unwrap_err().to_string();
+    let missing = simulated(&path).read().unwrap_err().to_string();
     assert!(missing.ends_with("gpus.yaml cannot be read"), "{missing}");
 
     fs::write(&path, "gpus:\n- memory: much\n")?;
-    let bad = simulate(&path).unwrap_err().to_string();
-    for part in ["gpus.yaml", "line 2", "`much` is not an amount of memory"] {
+    let bad = simulated(&path).read().unwrap_err().to_string();
+    for part in [
+        "gpus.yaml",
+        "line 2",
+        "`memory`",
+        "`much` is not an amount of memory",
+    ] {
         assert!(bad.contains(part), "{bad:?} without {part:?}");
     }
     Ok(())
@@ -79,5 +134,5 @@ fn a_machine_without_the_driver_says_what_to_do() {
         "libnvidia-ml.so.absent not found; \
          install the NVIDIA driver, or use --inventory FILE to simulate"
     );
-    assert!(std::error::Error::source(&error).is_some());
+    assert!(error.source().is_some());
 }

@@ -77,11 +77,17 @@ fn run(folder: &Path, resource: &str, devices: DeviceList) -> Running {
         allocator: Arc::new(Echo),
     };
     let task = tokio::spawn(plugin.run(folder.to_owned(), stopped));
-    Running { devices, stop, task }
+    Running {
+        devices,
+        stop,
+        task,
+    }
 }
 
 fn devices(n: usize, sick: usize) -> DeviceList {
-    (0..n).map(|i| Device::new(format!("GPU-0-_-{i}"), i >= sick, None)).collect()
+    (0..n)
+        .map(|i| Device::new(format!("GPU-0-_-{i}"), i >= sick, None))
+        .collect()
 }
 
 fn sockets(folder: &Path) -> Vec<String> {
@@ -100,13 +106,23 @@ async fn two_resources_register_and_push_changes() -> Result<()> {
     let memory = run(folder.path(), MEMORY, devices(30, 0));
     let _cards = run(folder.path(), CARDS, devices(2, 0));
 
-    kubelet.wait(MEMORY, "30 healthy", |known| known.n_healthy() == 30).await;
-    kubelet.wait(CARDS, "2 healthy", |known| known.n_healthy() == 2).await;
+    kubelet
+        .wait(MEMORY, "30 healthy", |known| known.n_healthy() == 30)
+        .await;
+    kubelet
+        .wait(CARDS, "2 healthy", |known| known.n_healthy() == 2)
+        .await;
 
     memory.devices.send_replace(devices(30, 10));
-    kubelet.wait(MEMORY, "20 healthy", |known| known.n_healthy() == 20).await;
+    kubelet
+        .wait(MEMORY, "20 healthy", |known| known.n_healthy() == 20)
+        .await;
     let known = kubelet.knows(MEMORY);
-    assert_eq!(known.devices.map(|list| list.len()), Some(30), "a sick device stays capacity");
+    assert_eq!(
+        known.devices.map(|list| list.len()),
+        Some(30),
+        "a sick device stays capacity"
+    );
     assert_eq!(known.n_registered, 1, "a change is pushed, not registered");
     assert_eq!(kubelet.knows(CARDS).n_healthy(), 2);
     Ok(())
@@ -117,11 +133,17 @@ async fn kubelet_restarted_empties_the_folder_and_finds_the_plugin_again() -> Re
     let folder = tempfile::tempdir()?;
     let first = FakeKubelet::start(folder.path(), 0)?;
     let _memory = run(folder.path(), MEMORY, devices(3, 0));
-    first.wait(MEMORY, "3 healthy", |known| known.n_healthy() == 3).await;
+    first
+        .wait(MEMORY, "3 healthy", |known| known.n_healthy() == 3)
+        .await;
     drop(first);
 
     let second = FakeKubelet::start(folder.path(), 0)?;
-    second.wait(MEMORY, "3 healthy after the restart", |known| known.n_healthy() == 3).await;
+    second
+        .wait(MEMORY, "3 healthy after the restart", |known| {
+            known.n_healthy() == 3
+        })
+        .await;
     let answer = second.allocate(MEMORY, &[&["GPU-0-_-1"]]).await?;
     assert_eq!(answer.container_responses[0].envs["IDS"], "GPU-0-_-1");
     Ok(())
@@ -132,10 +154,14 @@ async fn a_broken_stream_is_answered_by_registering_again() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let kubelet = FakeKubelet::start(folder.path(), 0)?;
     let _memory = run(folder.path(), MEMORY, devices(3, 0));
-    kubelet.wait(MEMORY, "3 healthy", |known| known.n_healthy() == 3).await;
+    kubelet
+        .wait(MEMORY, "3 healthy", |known| known.n_healthy() == 3)
+        .await;
 
     kubelet.break_streams();
-    kubelet.wait(MEMORY, "3 healthy again", |known| known.n_healthy() == 3).await;
+    kubelet
+        .wait(MEMORY, "3 healthy again", |known| known.n_healthy() == 3)
+        .await;
     assert_eq!(kubelet.knows(MEMORY).n_registered, 2);
     Ok(())
 }
@@ -153,7 +179,9 @@ async fn an_absent_kubelet_is_waited_for_and_a_refusal_tried_again() -> Result<(
     assert!(!memory.task.is_finished());
 
     let kubelet = FakeKubelet::start(folder.path(), 2)?;
-    kubelet.wait(MEMORY, "3 healthy", |known| known.n_healthy() == 3).await;
+    kubelet
+        .wait(MEMORY, "3 healthy", |known| known.n_healthy() == 3)
+        .await;
     assert_eq!(kubelet.knows(MEMORY).n_registered, 1);
     Ok(())
 }
@@ -163,12 +191,20 @@ async fn stopping_withdraws_the_devices_and_the_socket() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let kubelet = FakeKubelet::start(folder.path(), 0)?;
     // A socket that a killed agent left behind is no obstacle.
-    drop(std::os::unix::net::UnixListener::bind(folder.path().join("aliyun.com-gpu-mem.sock"))?);
+    drop(std::os::unix::net::UnixListener::bind(
+        folder.path().join("aliyun.com-gpu-mem.sock"),
+    )?);
     let memory = run(folder.path(), MEMORY, devices(3, 0));
-    kubelet.wait(MEMORY, "3 healthy", |known| known.n_healthy() == 3).await;
+    kubelet
+        .wait(MEMORY, "3 healthy", |known| known.n_healthy() == 3)
+        .await;
 
     memory.stop.send_replace(true);
-    kubelet.wait(MEMORY, "the end of the stream", |known| known.devices.is_none()).await;
+    kubelet
+        .wait(MEMORY, "the end of the stream", |known| {
+            known.devices.is_none()
+        })
+        .await;
     tokio::time::timeout(Duration::from_secs(20), memory.task).await??;
     assert_eq!(sockets(folder.path()), ["kubelet.sock"]);
     Ok(())
@@ -179,26 +215,44 @@ async fn allocate_reaches_the_allocator_in_any_order() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let kubelet = FakeKubelet::start(folder.path(), 0)?;
     let _memory = run(folder.path(), MEMORY, devices(3, 0));
-    kubelet.wait(MEMORY, "3 healthy", |known| known.n_healthy() == 3).await;
+    kubelet
+        .wait(MEMORY, "3 healthy", |known| known.n_healthy() == 3)
+        .await;
 
-    let answer = kubelet.allocate(MEMORY, &[&["c", "a"], &[], &["b"]]).await?;
-    let ids: Vec<&str> =
-        answer.container_responses.iter().map(|one| one.envs["IDS"].as_str()).collect();
+    let answer = kubelet
+        .allocate(MEMORY, &[&["c", "a"], &[], &["b"]])
+        .await?;
+    let ids: Vec<&str> = answer
+        .container_responses
+        .iter()
+        .map(|one| one.envs["IDS"].as_str())
+        .collect();
     assert_eq!(ids, ["c,a", "", "b"]);
 
     let both = [&["late"][..]];
-    let (late, early) =
-        tokio::join!(kubelet.allocate(MEMORY, &both), kubelet.allocate(MEMORY, &[&["early"]]));
+    let (late, early) = tokio::join!(
+        kubelet.allocate(MEMORY, &both),
+        kubelet.allocate(MEMORY, &[&["early"]])
+    );
     assert_eq!(late?.container_responses[0].envs["IDS"], "late");
     assert_eq!(early?.container_responses[0].envs["IDS"], "early");
 
-    let refused = kubelet.allocate(MEMORY, &[&["two-pods"]]).await.unwrap_err();
+    let refused = kubelet
+        .allocate(MEMORY, &[&["two-pods"]])
+        .await
+        .unwrap_err();
     let status: &Status = refused.downcast_ref().unwrap();
     assert_eq!(status.code(), Code::FailedPrecondition);
     assert_eq!(status.message(), "pods a/x and a/y ask the same");
-    let miscounted = kubelet.allocate(MEMORY, &[&["miscount"]]).await.unwrap_err();
+    let miscounted = kubelet
+        .allocate(MEMORY, &[&["miscount"]])
+        .await
+        .unwrap_err();
     let status: &Status = miscounted.downcast_ref().unwrap();
-    assert_eq!(status.message(), "1 containers asked for devices, 0 got an answer");
+    assert_eq!(
+        status.message(),
+        "1 containers asked for devices, 0 got an answer"
+    );
     Ok(())
 }
 
@@ -212,7 +266,9 @@ async fn the_largest_list_passes_kubelets_limit_and_so_does_its_echo() -> Result
     assert!(list.encoded_size() > MESSAGE_LIMIT / 2 && list.encoded_size() < MESSAGE_LIMIT);
     let ids: Vec<String> = list.iter().map(|device| device.id).collect();
     let _memory = run(folder.path(), MEMORY, list);
-    kubelet.wait(MEMORY, "45000 healthy", |known| known.n_healthy() == 45_000).await;
+    kubelet
+        .wait(MEMORY, "45000 healthy", |known| known.n_healthy() == 45_000)
+        .await;
 
     let request = PreferredAllocationRequest {
         container_requests: vec![ContainerPreferredAllocationRequest {
@@ -221,8 +277,15 @@ async fn the_largest_list_passes_kubelets_limit_and_so_does_its_echo() -> Result
             allocation_size: 2,
         }],
     };
-    let answer = kubelet.client(MEMORY)?.get_preferred_allocation(request).await?.into_inner();
-    assert_eq!(answer.container_responses[0].device_i_ds, ids[ids.len() - 2..]);
+    let answer = kubelet
+        .client(MEMORY)?
+        .get_preferred_allocation(request)
+        .await?
+        .into_inner();
+    assert_eq!(
+        answer.container_responses[0].device_i_ds,
+        ids[ids.len() - 2..]
+    );
     Ok(())
 }
 
@@ -231,13 +294,20 @@ async fn the_socket_of_a_newer_agent_is_left_alone() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let kubelet = FakeKubelet::start(folder.path(), 0)?;
     let old = run(folder.path(), MEMORY, devices(3, 0));
-    kubelet.wait(MEMORY, "3 healthy", |known| known.n_healthy() == 3).await;
+    kubelet
+        .wait(MEMORY, "3 healthy", |known| known.n_healthy() == 3)
+        .await;
     let new = run(folder.path(), MEMORY, devices(5, 0));
-    kubelet.wait(MEMORY, "5 healthy", |known| known.n_healthy() == 5).await;
+    kubelet
+        .wait(MEMORY, "5 healthy", |known| known.n_healthy() == 5)
+        .await;
 
     old.stop.send_replace(true);
     tokio::time::timeout(Duration::from_secs(20), old.task).await??;
-    assert_eq!(sockets(folder.path()), ["aliyun.com-gpu-mem.sock", "kubelet.sock"]);
+    assert_eq!(
+        sockets(folder.path()),
+        ["aliyun.com-gpu-mem.sock", "kubelet.sock"]
+    );
     assert!(!new.task.is_finished());
     Ok(())
 }

@@ -1,1 +1,41 @@
-//! (being written)
+//! The API server as Sublet's processes call it: slim lists and watches, the one write that
+//! binds a pod, patches of annotations, events.
+//!
+//! It moves bytes and decides nothing: what an answer means is for `sublet-plan`. Objects
+//! are read into `sublet_api::object`, so fields nobody uses are never kept.
+
+mod slim;
+mod write;
+
+use std::path::Path;
+
+use anyhow::Context;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+
+pub use kube::Client;
+pub use slim::{Change, ConfigMaps, Kind, Nodes, Pods, list, read_pod, watch};
+pub use write::{
+    BindError, EventText, PodEvent, bind_pod, patch_node_annotations, patch_node_capacity,
+    patch_pod_annotations, post_pod_event,
+};
+
+/// Connects by that kubeconfig file, else by `KUBECONFIG`, `~/.kube/config` or the pod's own
+/// service account, as kubectl does.
+///
+/// # Errors
+/// No usable configuration, and what was tried.
+pub async fn connect(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
+    let config = match kubeconfig {
+        Some(file) => {
+            let text = Kubeconfig::read_from(file)
+                .with_context(|| format!("cannot read kubeconfig {}", file.display()))?;
+            kube::Config::from_custom_kubeconfig(text, &KubeConfigOptions::default())
+                .await
+                .with_context(|| format!("cannot use kubeconfig {}", file.display()))?
+        }
+        None => kube::Config::infer()
+            .await
+            .context("no cluster to talk to: give --kubeconfig FILE or set KUBECONFIG")?,
+    };
+    Client::try_from(config).context("cannot set up a connection to the API server")
+}

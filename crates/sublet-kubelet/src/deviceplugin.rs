@@ -35,9 +35,6 @@ pub const UNHEALTHY: &str = "Unhealthy";
 /// holds. A longer list ends kubelet's `ListAndWatch`, and every device is gone.
 pub const MESSAGE_LIMIT: usize = 4 * 1024 * 1024;
 
-/// The longest device ID, in bytes, by the comment at [`Device::id`] in kubelet's proto.
-pub const ID_LIMIT: usize = 63;
-
 impl Device {
     /// A device as kubelet wants it: its ID, whether it may be used, and the NUMA node
     /// it hangs on where that is known.

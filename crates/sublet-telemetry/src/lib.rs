@@ -21,7 +21,9 @@ pub fn start_logging() -> anyhow::Result<()> {
             .map_err(|cause| anyhow::anyhow!("SUBLET_LOG is `{text}`: {cause}"))?,
         Err(_) => EnvFilter::new("info"),
     };
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
     let started = if std::io::stderr().is_terminal() {
         logs.with_target(false).try_init()
     } else {

@@ -80,19 +80,36 @@ impl SchedulerMetrics {
     pub fn registered() -> (SchedulerMetrics, Registry) {
         let metrics = SchedulerMetrics::default();
         let mut registry = Registry::with_prefix("sublet");
-        let SchedulerMetrics { calls, refusals, binds, free, used } = metrics.clone();
+        let SchedulerMetrics {
+            calls,
+            refusals,
+            binds,
+            free,
+            used,
+        } = metrics.clone();
         registry.register_with_unit(
-            "extender_call", "Time to answer the scheduler, by verb", Unit::Seconds, calls,
+            "extender_call",
+            "Time to answer the scheduler, by verb",
+            Unit::Seconds,
+            calls,
         );
         registry.register(
-            "refusals", "Nodes refused in calls that no node passed, by reason", refusals,
+            "refusals",
+            "Nodes refused in calls that no node passed, by reason",
+            refusals,
         );
         registry.register("binds", "Pods to bind, by outcome", binds);
         registry.register_with_unit(
-            "gpu_memory_free", "GPU memory that can be granted, by node", Unit::Bytes, free,
+            "gpu_memory_free",
+            "GPU memory that can be granted, by node",
+            Unit::Bytes,
+            free,
         );
         registry.register_with_unit(
-            "gpu_memory_used", "GPU memory granted, by node", Unit::Bytes, used,
+            "gpu_memory_used",
+            "GPU memory granted, by node",
+            Unit::Bytes,
+            used,
         );
         (metrics, registry)
     }
@@ -115,12 +132,20 @@ impl AgentMetrics {
     pub fn registered() -> (AgentMetrics, Registry) {
         let metrics = AgentMetrics::default();
         let mut registry = Registry::with_prefix("sublet_agent");
-        let AgentMetrics { allocations, registrations, unhealthy } = metrics.clone();
+        let AgentMetrics {
+            allocations,
+            registrations,
+            unhealthy,
+        } = metrics.clone();
         registry.register(
-            "allocations", "Containers that asked kubelet for devices, by outcome", allocations,
+            "allocations",
+            "Containers that asked kubelet for devices, by outcome",
+            allocations,
         );
         registry.register(
-            "registrations", "Registrations with kubelet, by resource", registrations,
+            "registrations",
+            "Registrations with kubelet, by resource",
+            registrations,
         );
         registry.register("unhealthy_gpus", "GPUs that get no new work", unhealthy);
         (metrics, registry)
@@ -140,7 +165,11 @@ pub fn print(registry: &Registry) -> String {
 
 /// From 0.1 ms to 1.6 s, each bucket twice the one before, and a long tail for binds.
 fn seconds() -> Histogram {
-    Histogram::new((0..15).map(|step| 0.0001 * f64::from(1 << step)).chain([5.0, 15.0]))
+    Histogram::new(
+        (0..15)
+            .map(|step| 0.0001 * f64::from(1 << step))
+            .chain([5.0, 15.0]),
+    )
 }
 
 #[cfg(test)]
@@ -150,9 +179,20 @@ mod tests {
     #[test]
     fn the_page_has_every_metric_with_its_unit() {
         let (metrics, registry) = SchedulerMetrics::registered();
-        metrics.calls.get_or_create(&Verb { verb: "filter" }).observe(0.003);
-        metrics.refusals.get_or_create(&Why { reason: "no_room" }).inc();
-        metrics.free.get_or_create(&OnNode { node: "n1".to_owned() }).set(5.0);
+        metrics
+            .calls
+            .get_or_create(&Verb { verb: "filter" })
+            .observe(0.003);
+        metrics
+            .refusals
+            .get_or_create(&Why { reason: "no_room" })
+            .inc();
+        metrics
+            .free
+            .get_or_create(&OnNode {
+                node: "n1".to_owned(),
+            })
+            .set(5.0);
         let page = print(&registry);
         for line in [
             "sublet_extender_call_seconds_bucket{le=\"0.0032\",verb=\"filter\"} 1",

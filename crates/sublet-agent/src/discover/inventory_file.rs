@@ -24,20 +24,28 @@ pub(super) fn parse(text: &str, node: &NodeName) -> Result<Inventory, String> {
     for (entry, cards) in file.gpus.iter().enumerate() {
         if let Some(field) = cards.single_field().filter(|_| cards.count != 1) {
             let count = cards.count;
-            return Err(format!("gpus[{entry}]: `{field}` is of one card, but count is {count}"));
+            return Err(format!(
+                "gpus[{entry}]: `{field}` is of one card, but count is {count}"
+            ));
         }
         if cards.count > Inventory::MAX_GPUS - gpus.len() {
             let max = Inventory::MAX_GPUS;
             return Err(format!("gpus[{entry}]: more than {max} GPUs on one node"));
         }
         for _ in 0..cards.count {
-            let gpu = cards.gpu(gpus.len(), node).map_err(|why| format!("gpus[{entry}]: {why}"))?;
+            let gpu = cards
+                .gpu(gpus.len(), node)
+                .map_err(|why| format!("gpus[{entry}]: {why}"))?;
             gpus.push(gpu);
         }
     }
     let pairs = file.pairs.iter().map(FilePair::pair).collect();
     let nics = file.nics.into_iter().map(FileNic::nic).collect();
-    let partitions = file.partitions.into_iter().map(FilePartition::partition).collect();
+    let partitions = file
+        .partitions
+        .into_iter()
+        .map(FilePartition::partition)
+        .collect();
     Inventory::new(gpus, pairs, nics, partitions).map_err(|error| error.to_string())
 }
 
@@ -45,11 +53,15 @@ pub(super) fn parse(text: &str, node: &NodeName) -> Result<Inventory, String> {
 /// and column only, and `invalid u16` alone sends a reader counting columns.
 fn explain(text: &str, error: &serde_saphyr::Error) -> String {
     let field = error.location().and_then(|place| {
-        let line = text.lines().nth(usize::try_from(place.line()).ok()?.checked_sub(1)?)?;
+        let line = text
+            .lines()
+            .nth(usize::try_from(place.line()).ok()?.checked_sub(1)?)?;
         let n_before = usize::try_from(place.column()).ok()?.checked_sub(1)?;
         let before: String = line.chars().take(n_before).collect();
         let key = before.trim_end().strip_suffix(':')?.trim_end_matches('"');
-        key.rsplit(|c: char| !c.is_alphanumeric()).next().map(str::to_owned)
+        key.rsplit(|c: char| !c.is_alphanumeric())
+            .next()
+            .map(str::to_owned)
     });
     let problem = error.without_snippet();
     match field {
@@ -119,7 +131,10 @@ impl Cards {
             uuid: Some(uuid),
             model: Arc::from(self.model.as_str()),
             memory: self.memory.0,
-            health: self.health.as_ref().map_or(Health::Healthy, |Text(health)| health.clone()),
+            health: self
+                .health
+                .as_ref()
+                .map_or(Health::Healthy, |Text(health)| health.clone()),
             minor: self.minor.or(Some(index)),
             module_id: self.module_id,
             bdf: self.bdf.as_ref().map(|Text(bdf)| *bdf),
@@ -242,7 +257,8 @@ impl FromText for Health {
 
 impl FromText for Bdf {
     fn from_text(text: &str) -> Result<Bdf, String> {
-        text.parse().map_err(|error: sublet_model::BdfError| error.to_string())
+        text.parse()
+            .map_err(|error: sublet_model::BdfError| error.to_string())
     }
 }
 
@@ -280,11 +296,17 @@ fn made_up_uuid(node: &NodeName, index: u16) -> Result<GpuUuid, sublet_model::Na
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     // The words after the number stir the last digit into all of the hash.
     let name = format!("{node}/{index} made up by sublet");
-    let hash = name.bytes().fold(BASIS, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME));
+    let hash = name.bytes().fold(BASIS, |hash, byte| {
+        (hash ^ u128::from(byte)).wrapping_mul(PRIME)
+    });
     let hex = format!("{hash:032x}");
     let part = |from, to| &hex[from..to];
     let (a, b, c) = (part(0, 8), part(8, 12), part(12, 16));
-    GpuUuid::new(&format!("GPU-{a}-{b}-{c}-{}-{}", part(16, 20), part(20, 32)))
+    GpuUuid::new(&format!(
+        "GPU-{a}-{b}-{c}-{}-{}",
+        part(16, 20),
+        part(20, 32)
+    ))
 }
 
 #[cfg(test)]
@@ -301,8 +323,11 @@ mod tests {
     fn a_short_file_is_a_machine() {
         let inventory = read("gpus: [{memory: 16276MiB, count: 2}]").unwrap();
         assert_eq!(inventory.memory().get(), 32_552);
-        let uuids: Vec<&str> =
-            inventory.gpus().iter().filter_map(|gpu| Some(gpu.uuid.as_ref()?.as_str())).collect();
+        let uuids: Vec<&str> = inventory
+            .gpus()
+            .iter()
+            .filter_map(|gpu| Some(gpu.uuid.as_ref()?.as_str()))
+            .collect();
         // Written out: these names are in annotations of running pods.
         assert_eq!(
             uuids,
@@ -327,10 +352,18 @@ nics: [{bdf: "0000:1c:00.0", ibdev: mlx5_0, numa: 0, pciPath: ["0000:16:01.0"]}]
 partitions: [{id: 4, gpus: [1, 0], links: 18}]
 "#;
         let inventory = read(text).unwrap();
-        let [first, second] = inventory.gpus() else { panic!("two cards") };
-        assert_eq!((&*first.model, first.minor, first.module_id), ("NVIDIA H100", Some(3), Some(2)));
+        let [first, second] = inventory.gpus() else {
+            panic!("two cards")
+        };
+        assert_eq!(
+            (&*first.model, first.minor, first.module_id),
+            ("NVIDIA H100", Some(3), Some(2))
+        );
         assert_eq!(first.bdf.unwrap().to_string(), "0000:1b:00.0");
-        assert_eq!((first.pci_path.len(), first.fabric.as_ref().unwrap().clique), (1, 7));
+        assert_eq!(
+            (first.pci_path.len(), first.fabric.as_ref().unwrap().clique),
+            (1, 7)
+        );
         assert_eq!(second.health, Health::Sick(Arc::from("xid 79")));
         assert_eq!((second.minor, second.memory.get()), (Some(1), 80 * 1024));
         assert_eq!(inventory.pairs()[0].gpus, (GpuIndex(0), GpuIndex(1)));
@@ -351,7 +384,10 @@ partitions: [{id: 4, gpus: [1, 0], links: 18}]
         let check = |text: &str, parts: &[&str]| {
             let error = read(text).expect_err(text);
             for part in parts {
-                assert!(error.contains(part), "{text:?} gives {error:?} without {part:?}");
+                assert!(
+                    error.contains(part),
+                    "{text:?} gives {error:?} without {part:?}"
+                );
             }
         };
         check("", &["the file is empty"]);
@@ -361,21 +397,45 @@ partitions: [{id: 4, gpus: [1, 0], links: 18}]
         check("gpus:\n- {memory: 1MiB, modell: x}", &["line 2", "modell"]);
         check("gpus:\n- {memory: 1MiB}\n- {}", &["line 3", "memory"]);
         check("gpus:\n- {memory: 5}", &["line 2", "`5` is not an amount"]);
-        check("gpus:\n- {memory: -5MiB}", &["line 2", "`-5MiB` is not an amount"]);
-        check("gpus:\n- {memory: 99999999999999999999MiB}", &["not an amount"]);
+        check(
+            "gpus:\n- {memory: -5MiB}",
+            &["line 2", "`-5MiB` is not an amount"],
+        );
+        check(
+            "gpus:\n- {memory: 99999999999999999999MiB}",
+            &["not an amount"],
+        );
         check("gpus:\n- {memory: 1.5GiB}", &["not an amount"]);
         check("gpus:\n- {memory: [1]}", &["line 2"]);
         check("gpus:\n- {memory: 1MiB, numa: -1}", &["line 2", "`numa`"]);
-        check("{\"gpus\": [{\"memory\": \"1MiB\", \"numa\": -1}]}", &["line 1", "`numa`"]);
-        check("gpus:\n- {memory: 1MiB, count: many}", &["line 2", "`count`"]);
+        check(
+            "{\"gpus\": [{\"memory\": \"1MiB\", \"numa\": -1}]}",
+            &["line 1", "`numa`"],
+        );
+        check(
+            "gpus:\n- {memory: 1MiB, count: many}",
+            &["line 2", "`count`"],
+        );
         check("gpus:\n- {memory: 1MiB, count: -1}", &["line 2", "`count`"]);
         check("gpus:\n- {memory: 1MiB, count: 5000}", &["gpus[0]", "4096"]);
-        check("gpus:\n- {memory: 1MiB, count: 2, uuid: GPU-a}", &["gpus[0]", "uuid", "2"]);
+        check(
+            "gpus:\n- {memory: 1MiB, count: 2, uuid: GPU-a}",
+            &["gpus[0]", "uuid", "2"],
+        );
         check("gpus: [{memory: 1MiB, bdf: 3b}]", &["3b", "PCI address"]);
         check("gpus: [{memory: 1MiB, health: ''}]", &["xid 79"]);
-        check("gpus: [{memory: 1MiB, uuid: a}, {memory: 1MiB, uuid: a}]", &["UUID a", "twice"]);
-        check("gpus: []\npairs: [{gpus: [0, 1], level: PIX}]", &["GPU 0", "not on the node"]);
-        check("gpus: []\npairs: [{gpus: [0, 1], level: NVL}]", &["`NVL` is not one of"]);
+        check(
+            "gpus: [{memory: 1MiB, uuid: a}, {memory: 1MiB, uuid: a}]",
+            &["UUID a", "twice"],
+        );
+        check(
+            "gpus: []\npairs: [{gpus: [0, 1], level: PIX}]",
+            &["GPU 0", "not on the node"],
+        );
+        check(
+            "gpus: []\npairs: [{gpus: [0, 1], level: NVL}]",
+            &["`NVL` is not one of"],
+        );
         check("gpus: [", &["line 1"]);
         check("gpus: hello", &["line 1"]);
     }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enum_wrappers::device::TopologyLevel;
@@ -19,9 +19,7 @@ use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::event::EventSet;
 use nvml_wrapper::{Device, Nvml};
-use sublet_model::{
-    Bdf, Bytes, Gpu, GpuIndex, GpuUuid, Health, Inventory, Level, MiB, Pair,
-};
+use sublet_model::{Bdf, Bytes, Gpu, GpuIndex, GpuUuid, Health, Inventory, Level, MiB, Pair};
 use tracing::{debug, warn};
 
 use super::sysfs::Sysfs;
@@ -40,6 +38,10 @@ const APPLICATION_XIDS: [u64; 6] = [13, 31, 43, 45, 68, 109];
 /// last listener; the driver wakes it at once for an event, so short gains nothing.
 const EVENT_WAIT: Duration = Duration::from_secs(5);
 
+/// How often every card is asked for a sign of life though no event came: not all cards
+/// send events, and one that vanished without an XID would never be missed.
+const PROBE_EVERY: Duration = Duration::from_secs(60);
+
 /// The most NVLinks of one card (`NVML_NVLINK_MAX_LINKS`, nvml.h).
 const LINKS_MAX: u32 = 18;
 
@@ -56,6 +58,7 @@ pub struct NvmlSource {
     first: Option<Inventory>,
     sick: BTreeMap<GpuIndex, Arc<str>>,
     events: Option<EventSet<'static>>,
+    probed: Instant,
 }
 
 impl NvmlSource {
@@ -65,13 +68,20 @@ impl NvmlSource {
     /// # Errors
     /// Where the library is absent or does not start.
     pub fn open(library: &Path) -> Result<NvmlSource, DiscoverError> {
-        let nvml = Nvml::builder().lib_path(library.as_os_str()).init().map_err(|cause| {
-            let library = library.to_owned();
-            match cause {
-                NvmlError::LibloadingError(_) => DiscoverError::NoLibrary { library, cause },
-                cause => DiscoverError::Nvml { library, what: "nvmlInit", cause },
-            }
-        })?;
+        let nvml = Nvml::builder()
+            .lib_path(library.as_os_str())
+            .init()
+            .map_err(|cause| {
+                let library = library.to_owned();
+                match cause {
+                    NvmlError::LibloadingError(_) => DiscoverError::NoLibrary { library, cause },
+                    cause => DiscoverError::Nvml {
+                        library,
+                        what: "nvmlInit",
+                        cause,
+                    },
+                }
+            })?;
         // Events borrow the library; both are wanted until the process ends.
         let nvml: &'static Nvml = Box::leak(Box::new(nvml));
         Ok(NvmlSource {
@@ -81,23 +91,36 @@ impl NvmlSource {
             first: None,
             sick: BTreeMap::new(),
             events: None,
+            probed: Instant::now(),
         })
     }
 
     /// Everything about every card.
     fn tell_all(&self) -> Result<Inventory, DiscoverError> {
-        let count = self.nvml.device_count().map_err(|cause| DiscoverError::Nvml {
-            library: self.library.clone(),
-            what: "nvmlDeviceGetCount",
-            cause,
-        })?;
+        let count = self
+            .nvml
+            .device_count()
+            .map_err(|cause| DiscoverError::Nvml {
+                library: self.library.clone(),
+                what: "nvmlDeviceGetCount",
+                cause,
+            })?;
         let mut gpus = Vec::new();
         let mut wired = Vec::new();
-        for index in (0..count).filter_map(|number| u16::try_from(number).ok()).map(GpuIndex) {
-            let card = self.card(index).and_then(|card| Ok((self.gpu(index, &card)?, card)));
+        for index in (0..count)
+            .filter_map(|number| u16::try_from(number).ok())
+            .map(GpuIndex)
+        {
+            let card = self
+                .card(index)
+                .and_then(|card| Ok((self.gpu(index, &card)?, card)));
             match card {
                 Ok((gpu, card)) => {
-                    wired.push(Wired { index, bdf: gpu.bdf, links: far_ends(&card) });
+                    wired.push(Wired {
+                        index,
+                        bdf: gpu.bdf,
+                        links: far_ends(&card),
+                    });
                     gpus.push(gpu);
                 }
                 // Its place is kept, so that the cards after it keep their numbers.
@@ -105,8 +128,12 @@ impl NvmlSource {
             }
         }
         let pairs = self.pairs(&wired);
-        Inventory::new(gpus, pairs, Vec::new(), Vec::new())
-            .map_err(|cause| DiscoverError::Contradiction { origin: self.library.clone(), cause })
+        Inventory::new(gpus, pairs, Vec::new(), Vec::new()).map_err(|cause| {
+            DiscoverError::Contradiction {
+                origin: self.library.clone(),
+                cause,
+            }
+        })
     }
 
     fn card(&self, index: GpuIndex) -> Result<Device<'static>, NvmlError> {
@@ -116,12 +143,18 @@ impl NvmlSource {
     fn gpu(&self, index: GpuIndex, device: &Device<'_>) -> Result<Gpu, NvmlError> {
         let uuid = device.uuid()?;
         let memory = device.memory_info()?;
-        let bdf: Option<Bdf> = device.pci_info().ok().and_then(|pci| pci.bus_id.parse().ok());
+        let bdf: Option<Bdf> = device
+            .pci_info()
+            .ok()
+            .and_then(|pci| pci.bus_id.parse().ok());
         Ok(Gpu {
             uuid: GpuUuid::new(&uuid).ok(),
             model: Arc::from(device.name().unwrap_or_default()),
             memory: Bytes::new(memory.total.saturating_sub(memory.reserved)).whole_mib(),
-            minor: device.minor_number().ok().and_then(|minor| u16::try_from(minor).ok()),
+            minor: device
+                .minor_number()
+                .ok()
+                .and_then(|minor| u16::try_from(minor).ok()),
             bdf,
             numa: bdf.and_then(|bdf| self.sysfs.numa(bdf)),
             pci_path: bdf.map(|bdf| self.sysfs.pci_path(bdf)).unwrap_or_default(),
@@ -135,11 +168,17 @@ impl NvmlSource {
         let mut pairs = Vec::new();
         for (at, a) in cards.iter().enumerate() {
             for b in &cards[at + 1..] {
-                let both = self.card(a.index).and_then(|one| Ok((one, self.card(b.index)?)));
+                let both = self
+                    .card(a.index)
+                    .and_then(|one| Ok((one, self.card(b.index)?)));
                 let level = both.and_then(|(one, other)| one.topology_common_ancestor(other));
                 let Ok(level) = level else { continue };
                 let nvlinks = nvlinks(&ends, (a.bdf, &a.links), (b.bdf, &b.links));
-                pairs.push(Pair { gpus: (a.index, b.index), level: distance(&level), nvlinks });
+                pairs.push(Pair {
+                    gpus: (a.index, b.index),
+                    level: distance(&level),
+                    nvlinks,
+                });
             }
         }
         pairs
@@ -147,9 +186,12 @@ impl NvmlSource {
 
     /// Asks every card for a sign of life.
     fn probe(&mut self, first: &Inventory) {
+        self.probed = Instant::now();
         for gpu in first.gpus() {
             if let Err(error) = self.card(gpu.index).and_then(|card| card.uuid()) {
-                self.sick.entry(gpu.index).or_insert_with(|| Arc::from(error.to_string()));
+                self.sick
+                    .entry(gpu.index)
+                    .or_insert_with(|| Arc::from(error.to_string()));
             }
         }
     }
@@ -158,15 +200,14 @@ impl NvmlSource {
     fn wait_for_event(&mut self) -> bool {
         let Some(events) = &self.events else {
             thread::sleep(EVENT_WAIT);
-            // Nothing else would tell of a card that vanished.
-            return true;
+            return false;
         };
         let event = match events.wait(EVENT_WAIT.as_millis() as u32) {
             Ok(event) => event,
             Err(NvmlError::Timeout) => return false,
             Err(error) => {
                 // Answers at once from now on, and would turn this into a busy loop.
-                warn!(%error, "no events from NVML, asking every card instead");
+                warn!(%error, "no more events from NVML, only asking the cards from now on");
                 self.events = None;
                 return true;
             }
@@ -180,7 +221,9 @@ impl NvmlSource {
             && let Ok(index) = u16::try_from(index)
         {
             warn!(gpu = index, reason, "card is sick");
-            self.sick.entry(GpuIndex(index)).or_insert_with(|| Arc::from(reason));
+            self.sick
+                .entry(GpuIndex(index))
+                .or_insert_with(|| Arc::from(reason));
         }
         true
     }
@@ -196,22 +239,28 @@ impl Source for NvmlSource {
             }
         };
         self.probe(&first);
-        let now = self.sick.iter().fold(first.clone(), |inventory, (index, reason)| {
-            inventory.with_sick(&[*index].into(), reason)
-        });
+        let now = self
+            .sick
+            .iter()
+            .fold(first.clone(), |inventory, (index, reason)| {
+                inventory.with_sick(&[*index].into(), reason)
+            });
         self.first = Some(first);
         Ok(now)
     }
 
     fn changed(&mut self) -> bool {
-        self.wait_for_event()
+        self.wait_for_event() || self.probed.elapsed() >= PROBE_EVERY
     }
 }
 
 /// A card that was there when the driver started and does not answer.
 fn lost(index: GpuIndex, error: &NvmlError) -> Gpu {
     warn!(gpu = %index, %error, "card does not answer");
-    Gpu { health: Health::Sick(Arc::from(error.to_string())), ..Gpu::plain(index, MiB::ZERO) }
+    Gpu {
+        health: Health::Sick(Arc::from(error.to_string())),
+        ..Gpu::plain(index, MiB::ZERO)
+    }
 }
 
 /// Registers for critical XIDs of every card that reports them; `None` where none does.
@@ -289,9 +338,8 @@ fn distance(level: &TopologyLevel) -> Level {
 /// have. A far end that is no card of this machine is a switch. Of the two ends' counts
 /// the smaller holds, as a link that one end calls dead carries nothing.
 fn nvlinks(cards: &[Bdf], a: (Option<Bdf>, &[Bdf]), b: (Option<Bdf>, &[Bdf])) -> u8 {
-    let to = |links: &[Bdf], end: Option<Bdf>| {
-        links.iter().filter(|&&link| Some(link) == end).count()
-    };
+    let to =
+        |links: &[Bdf], end: Option<Bdf>| links.iter().filter(|&&link| Some(link) == end).count();
     let switched = |links: &[Bdf]| links.iter().filter(|link| !cards.contains(link)).count();
     let direct = to(a.1, b.0).min(to(b.1, a.0));
     let through = switched(a.1).min(switched(b.1));
@@ -309,12 +357,20 @@ mod tests {
         assert_eq!(check(critical, 79).as_deref(), Some("xid 79"));
         assert_eq!(check(critical, 31), None);
         assert_eq!(check(EventTypes::CLOCK_CHANGE, 79), None);
-        assert_eq!(sickness(critical, Some(&XidError::Unknown)).as_deref(), Some("unknown xid"));
+        assert_eq!(
+            sickness(critical, Some(&XidError::Unknown)).as_deref(),
+            Some("unknown xid")
+        );
     }
 
     #[test]
     fn links_are_counted_at_their_weaker_end() {
-        let bdf = |bus| Bdf { domain: 0, bus, device: 0, function: 0 };
+        let bdf = |bus| Bdf {
+            domain: 0,
+            bus,
+            device: 0,
+            function: 0,
+        };
         let cards = [bdf(1), bdf(2), bdf(3)];
         let check = |a: &[u8], b: &[u8]| {
             let ends = |buses: &[u8]| buses.iter().map(|&bus| bdf(bus)).collect::<Vec<_>>();

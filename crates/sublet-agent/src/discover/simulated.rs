@@ -49,7 +49,11 @@ impl SimulatedSource {
     /// none in the file.
     #[must_use]
     pub fn new(path: PathBuf, node: NodeName) -> SimulatedSource {
-        SimulatedSource { path, node, read: None }
+        SimulatedSource {
+            path,
+            node,
+            read: None,
+        }
     }
 }
 
@@ -57,10 +61,14 @@ impl Source for SimulatedSource {
     fn read(&mut self) -> Result<Inventory, DiscoverError> {
         // Taken first: a change during the reading is then seen the next time.
         self.read = Stamp::of(&self.path);
-        let text = fs::read_to_string(&self.path)
-            .map_err(|cause| DiscoverError::Unreadable { path: self.path.clone(), cause })?;
-        inventory_file::parse(&text, &self.node)
-            .map_err(|problem| DiscoverError::File { path: self.path.clone(), problem })
+        let text = fs::read_to_string(&self.path).map_err(|cause| DiscoverError::Unreadable {
+            path: self.path.clone(),
+            cause,
+        })?;
+        inventory_file::parse(&text, &self.node).map_err(|problem| DiscoverError::File {
+            path: self.path.clone(),
+            problem,
+        })
     }
 
     fn changed(&mut self) -> bool {

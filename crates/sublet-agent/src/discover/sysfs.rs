@@ -14,19 +14,30 @@ pub(super) struct Sysfs {
 
 impl Sysfs {
     pub(super) fn new(root: &Path) -> Sysfs {
-        Sysfs { root: root.to_owned() }
+        Sysfs {
+            root: root.to_owned(),
+        }
     }
 
     /// The NUMA node; unknown where Linux says -1.
     pub(super) fn numa(&self, bdf: Bdf) -> Option<u16> {
-        fs::read_to_string(self.device(bdf).join("numa_node")).ok()?.trim().parse().ok()
+        fs::read_to_string(self.device(bdf).join("numa_node"))
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
     }
 
     /// The bridges above the device, from the root down.
     pub(super) fn pci_path(&self, bdf: Bdf) -> Vec<Bdf> {
-        let Ok(path) = fs::canonicalize(self.device(bdf)) else { return Vec::new() };
+        let Ok(path) = fs::canonicalize(self.device(bdf)) else {
+            return Vec::new();
+        };
         let names = path.iter().filter_map(|name| name.to_str());
-        names.filter_map(|name| name.parse().ok()).filter(|&bridge| bridge != bdf).collect()
+        names
+            .filter_map(|name| name.parse().ok())
+            .filter(|&bridge| bridge != bdf)
+            .collect()
     }
 
     fn device(&self, bdf: Bdf) -> PathBuf {
@@ -42,14 +53,20 @@ mod tests {
     fn bridges_and_numa_node_are_read_from_the_tree() {
         let root = tempfile::tempdir().unwrap();
         let bus = root.path().join("bus/pci/devices");
-        let place = root.path().join("devices/pci0000:16/0000:16:01.0/0000:17:00.0/0000:1b:00.0");
+        let place = root
+            .path()
+            .join("devices/pci0000:16/0000:16:01.0/0000:17:00.0/0000:1b:00.0");
         fs::create_dir_all(&bus).unwrap();
         fs::create_dir_all(&place).unwrap();
         std::os::unix::fs::symlink(&place, bus.join("0000:1b:00.0")).unwrap();
         let bdf = "00000000:1B:00.0".parse().unwrap();
         let sysfs = Sysfs::new(root.path());
 
-        let path: Vec<String> = sysfs.pci_path(bdf).iter().map(ToString::to_string).collect();
+        let path: Vec<String> = sysfs
+            .pci_path(bdf)
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         assert_eq!(path, ["0000:16:01.0", "0000:17:00.0"]);
         assert_eq!(sysfs.numa(bdf), None);
         fs::write(place.join("numa_node"), "1\n").unwrap();

@@ -11,8 +11,8 @@ use futures::stream::{self, BoxStream, StreamExt};
 use sublet_kubelet::deviceplugin::device_plugin_server::{DevicePlugin, DevicePluginServer};
 use sublet_kubelet::deviceplugin::{
     AllocateRequest, AllocateResponse, ContainerPreferredAllocationResponse, DeviceList,
-    DevicePluginOptions, Empty, MESSAGE_LIMIT, PreStartContainerRequest,
-    PreStartContainerResponse, PreferredAllocationRequest, PreferredAllocationResponse,
+    DevicePluginOptions, Empty, MESSAGE_LIMIT, PreStartContainerRequest, PreStartContainerResponse,
+    PreferredAllocationRequest, PreferredAllocationResponse,
 };
 use tokio::net::UnixListener;
 use tokio::sync::watch;
@@ -80,7 +80,13 @@ impl Serving {
                 warn!(%resource, %error, "device plugin server ended");
             }
         });
-        Serving { path, mark, streams, close, task }
+        Serving {
+            path,
+            mark,
+            streams,
+            close,
+            task,
+        }
     }
 
     /// Where kubelet's calls would go.
@@ -106,7 +112,10 @@ impl Serving {
             warn!(path = %self.path.display(), %error, "socket not removed");
         }
         self.close.send_replace(true);
-        if tokio::time::timeout(CLOSING_TIME, &mut self.task).await.is_err() {
+        if tokio::time::timeout(CLOSING_TIME, &mut self.task)
+            .await
+            .is_err()
+        {
             debug!(path = %self.path.display(), "calls in progress cut off");
             self.task.abort();
         }
@@ -155,7 +164,11 @@ impl DevicePlugin for Service {
         let lists = stream::unfold((devices, listener), |(mut devices, listener)| async {
             devices.changed().await.ok()?;
             let list = devices.borrow_and_update().clone();
-            debug!(devices = list.len(), bytes = list.encoded_size(), "devices sent");
+            debug!(
+                devices = list.len(),
+                bytes = list.encoded_size(),
+                "devices sent"
+            );
             Some((Ok(list), (devices, listener)))
         });
         let lists = lists.take_until(wait_until(self.closed.clone()));
@@ -174,7 +187,9 @@ impl DevicePlugin for Service {
             .into_iter()
             .map(|device_i_ds| ContainerPreferredAllocationResponse { device_i_ds })
             .collect();
-        Ok(Response::new(PreferredAllocationResponse { container_responses }))
+        Ok(Response::new(PreferredAllocationResponse {
+            container_responses,
+        }))
     }
 
     async fn allocate(
@@ -186,7 +201,9 @@ impl DevicePlugin for Service {
         let ids = asked.into_iter().map(|container| container.devices_ids);
         let container_responses = self.allocator.allocate(ids.collect()).await?;
         check_count(n_asked, container_responses.len())?;
-        Ok(Response::new(AllocateResponse { container_responses }))
+        Ok(Response::new(AllocateResponse {
+            container_responses,
+        }))
     }
 
     /// Kubelet calls this only where the options ask for it, and ours never do; an

@@ -87,7 +87,10 @@ impl FakeKubelet {
     pub(crate) async fn wait(&self, resource: &str, what: &str, wanted: impl Fn(&Known) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         while !wanted(&self.knows(resource)) {
-            assert!(Instant::now() < deadline, "kubelet never saw of {resource}: {what}");
+            assert!(
+                Instant::now() < deadline,
+                "kubelet never saw of {resource}: {what}"
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -105,7 +108,10 @@ impl FakeKubelet {
                 devices_ids: ids.iter().map(|&id| id.to_owned()).collect(),
             })
             .collect();
-        Ok(client.allocate(AllocateRequest { container_requests }).await?.into_inner())
+        Ok(client
+            .allocate(AllocateRequest { container_requests })
+            .await?
+            .into_inner())
     }
 
     /// The connection to a plugin.
@@ -134,10 +140,7 @@ impl Drop for FakeKubelet {
 
 #[tonic::async_trait]
 impl Registration for Book {
-    async fn register(
-        &self,
-        request: Request<RegisterRequest>,
-    ) -> Result<Response<Empty>, Status> {
+    async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<Empty>, Status> {
         {
             let mut refuse = self.refuse.lock().unwrap();
             if *refuse > 0 {
@@ -153,8 +156,7 @@ impl Registration for Book {
             .connect()
             .await
             .map_err(|error| Status::internal(error.to_string()))?;
-        let mut client =
-            DevicePluginClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT);
+        let mut client = DevicePluginClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT);
         client.get_device_plugin_options(Empty {}).await?;
 
         let resource = request.resource_name;
@@ -167,7 +169,12 @@ impl Registration for Book {
         }
         let stream = tokio::spawn(async move {
             let keep = |devices: Option<DeviceList>| {
-                resources.lock().unwrap().entry(resource.clone()).or_default().devices = devices;
+                resources
+                    .lock()
+                    .unwrap()
+                    .entry(resource.clone())
+                    .or_default()
+                    .devices = devices;
             };
             if let Ok(lists) = client.list_and_watch(Empty {}).await {
                 let mut lists = lists.into_inner();

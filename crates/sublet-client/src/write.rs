@@ -1,0 +1,208 @@
+//! The few writes: a Binding, patches of annotations and node status, events.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use kube::Client;
+use serde_json::json;
+use sublet_model::{NodeName, PodKey, PodUid};
+
+/// Why a Binding was not confirmed.
+#[derive(Debug)]
+pub enum BindError {
+    /// HTTP 4xx: nothing was written by this request.
+    Refused {
+        /// HTTP status.
+        code: u16,
+        /// The API server's words.
+        message: String,
+    },
+    /// No answer, or HTTP 5xx: it may have been written.
+    Unanswered(String),
+}
+
+/// Binds a pod to a node and writes its annotations, in one transaction of the API server
+/// (`pods/binding` merges the Binding's annotations into the pod). Only that very pod is
+/// bound: its UID is a precondition. The server gives up after `deadline`, and so does the
+/// caller a second later.
+///
+/// # Errors
+/// Refused, or unanswered.
+pub async fn bind_pod(
+    client: &Client,
+    pod: &PodKey,
+    uid: &PodUid,
+    node: &NodeName,
+    annotations: &BTreeMap<String, String>,
+    deadline: Duration,
+) -> Result<(), BindError> {
+    let (namespace, name) = (pod.namespace(), pod.name());
+    let body = json!({
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": uid.as_str(),
+            "annotations": annotations,
+        },
+        "target": { "apiVersion": "v1", "kind": "Node", "name": node.as_str() },
+    });
+    let path = format!(
+        "/api/v1/namespaces/{namespace}/pods/{name}/binding?timeout={}s",
+        deadline.as_secs().max(1)
+    );
+    let request =
+        json_request(http::Method::POST, &path, "application/json", &body).map_err(|error| {
+            BindError::Refused {
+                code: 400,
+                message: error.to_string(),
+            }
+        })?;
+    let call = client.request::<serde_json::Value>(request);
+    match tokio::time::timeout(deadline + Duration::from_secs(1), call).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(kube::Error::Api(status))) if (400..500).contains(&status.code) => {
+            Err(BindError::Refused {
+                code: status.code,
+                message: status.message.clone(),
+            })
+        }
+        Ok(Err(error)) => Err(BindError::Unanswered(error.to_string())),
+        Err(_) => Err(BindError::Unanswered(format!(
+            "no answer within {deadline:?}"
+        ))),
+    }
+}
+
+/// Sets annotations of a pod, if it still is that pod.
+///
+/// # Errors
+/// The API server's answer (409 where the UID differs), or none.
+pub async fn patch_pod_annotations(
+    client: &Client,
+    pod: &PodKey,
+    uid: &PodUid,
+    annotations: &BTreeMap<String, String>,
+) -> Result<(), kube::Error> {
+    let path = format!("/api/v1/namespaces/{}/pods/{}", pod.namespace(), pod.name());
+    let patch = json!({ "metadata": { "uid": uid.as_str(), "annotations": annotations } });
+    merge_patch(client, &path, &patch).await
+}
+
+/// Sets annotations of a node.
+///
+/// # Errors
+/// The API server's answer, or none.
+pub async fn patch_node_annotations(
+    client: &Client,
+    node: &NodeName,
+    annotations: &BTreeMap<String, String>,
+) -> Result<(), kube::Error> {
+    let patch = json!({ "metadata": { "annotations": annotations } });
+    merge_patch(client, &format!("/api/v1/nodes/{node}"), &patch).await
+}
+
+/// Sets amounts in a node's status, as capacity and as allocatable.
+///
+/// # Errors
+/// The API server's answer, or none.
+pub async fn patch_node_capacity(
+    client: &Client,
+    node: &NodeName,
+    amounts: &BTreeMap<String, String>,
+) -> Result<(), kube::Error> {
+    let patch = json!({ "status": { "capacity": amounts, "allocatable": amounts } });
+    merge_patch(client, &format!("/api/v1/nodes/{node}/status"), &patch).await
+}
+
+/// What an event says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventText {
+    /// One word in CamelCase.
+    pub reason: &'static str,
+    /// A sentence.
+    pub message: String,
+}
+
+/// An event about a pod. Posting it again under the same name raises its count.
+#[derive(Debug, Clone)]
+pub struct PodEvent<'a> {
+    /// The pod.
+    pub pod: &'a PodKey,
+    /// Its UID.
+    pub uid: &'a PodUid,
+    /// Makes the event's name unique for the pod: the same number, the same event.
+    pub number: u64,
+    /// How often this was seen.
+    pub count: u32,
+    /// First and last time (RFC 3339).
+    pub seen: (&'a str, &'a str),
+    /// What it says.
+    pub text: &'a EventText,
+}
+
+/// Posts a warning about a pod, or raises the count of the one that was posted before.
+///
+/// # Errors
+/// The API server's answer, or none.
+pub async fn post_pod_event(client: &Client, event: &PodEvent<'_>) -> Result<(), kube::Error> {
+    let namespace = event.pod.namespace();
+    let events = format!("/api/v1/namespaces/{namespace}/events");
+    let name = format!("{}.{:016x}", event.pod.name(), event.number);
+    if event.count > 1 {
+        let patch = json!({ "count": event.count, "lastTimestamp": event.seen.1 });
+        match merge_patch(client, &format!("{events}/{name}"), &patch).await {
+            // Events expire after an hour: then it is new again.
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            done => return done,
+        }
+    }
+    let body = json!({
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": { "name": name, "namespace": namespace },
+        "involvedObject": {
+            "apiVersion": "v1", "kind": "Pod", "namespace": namespace,
+            "name": event.pod.name(), "uid": event.uid.as_str(),
+        },
+        "type": "Warning",
+        "reason": event.text.reason,
+        "message": event.text.message,
+        "source": { "component": "sublet-scheduler" },
+        "reportingComponent": "sublet-scheduler",
+        "firstTimestamp": event.seen.0,
+        "lastTimestamp": event.seen.1,
+        "count": event.count,
+    });
+    let request = json_request(http::Method::POST, &events, "application/json", &body)?;
+    client.request::<serde_json::Value>(request).await.map(drop)
+}
+
+async fn merge_patch(
+    client: &Client,
+    path: &str,
+    patch: &serde_json::Value,
+) -> Result<(), kube::Error> {
+    let request = json_request(
+        http::Method::PATCH,
+        path,
+        "application/merge-patch+json",
+        patch,
+    )?;
+    client.request::<serde_json::Value>(request).await.map(drop)
+}
+
+fn json_request(
+    method: http::Method,
+    path: &str,
+    content: &str,
+    body: &serde_json::Value,
+) -> Result<http::Request<Vec<u8>>, kube::Error> {
+    http::Request::builder()
+        .method(method)
+        .uri(path)
+        .header(http::header::CONTENT_TYPE, content)
+        .body(body.to_string().into_bytes())
+        .map_err(kube::Error::HttpError)
+}
