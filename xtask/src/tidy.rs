@@ -1,1 +1,220 @@
-//! tmp
+//! Rules of the house that no compiler checks; `cargo test -p xtask` does.
+//!
+//! Each failure names the file and what to do. Rules that clippy or rustc can hold are in the
+//! workspace's lint table instead.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::setup::repository;
+
+/// The rings of ARCHITECTURE.md, innermost first. A crate may use crates of its own ring and of
+/// those before it.
+const RINGS: [&[&str]; 4] = [
+    &["sublet-model", "sublet-plan"],
+    &["sublet-api", "sublet-kubelet"],
+    &[
+        "sublet-telemetry",
+        "sublet-client",
+        "sublet-scheduler",
+        "sublet-agent",
+        "sublet-cli",
+        "sublet",
+    ],
+    &["sublet-testbed", "sublet-e2e", "sublet-bench", "xtask"],
+];
+
+/// What the crates that only decide never link: wire formats, clocks, threads, sockets.
+const NOT_FOR_DECIDING: [&str; 7] = [
+    "serde",
+    "serde_json",
+    "tokio",
+    "kube",
+    "k8s-openapi",
+    "rustix",
+    "libc",
+];
+
+/// Names that say nothing about what is inside.
+const BANNED_MODULES: [&str; 5] = ["utils", "helpers", "common", "misc", "types"];
+
+const MAX_LINES: usize = 500;
+
+/// The names in a manifest's tables of dependencies, whatever kind they are.
+fn dependencies(manifest: &str) -> Vec<String> {
+    let mut inside = false;
+    let mut names = Vec::new();
+    for line in manifest.lines().map(str::trim) {
+        if let Some(table) = line.strip_prefix('[') {
+            inside = table.trim_end_matches(']').ends_with("dependencies");
+        } else if inside && !line.starts_with('#') {
+            let name = line.split(['.', '=', ' ']).next().unwrap_or_default();
+            names.extend((!name.is_empty()).then(|| name.to_owned()));
+        }
+    }
+    names
+}
+
+fn ring(name: &str) -> Option<usize> {
+    RINGS.iter().position(|ring| ring.contains(&name))
+}
+
+/// What is wrong with the dependencies of one crate.
+fn wrong_edges(name: &str, dependencies: &[String]) -> Vec<String> {
+    let Some(own) = ring(name) else {
+        return vec![format!(
+            "{name} stands in no ring: add it to RINGS in xtask/src/tidy.rs"
+        )];
+    };
+    let mut wrong = Vec::new();
+    for used in dependencies {
+        if ring(used).is_some_and(|ring| ring > own) {
+            wrong.push(format!("{name} uses {used}, which stands in an outer ring"));
+        }
+        if own == 0 && NOT_FOR_DECIDING.contains(&used.as_str()) {
+            wrong.push(format!("{name} only decides, and must not link {used}"));
+        }
+        if name == "xtask" && used.starts_with("sublet-") && used != "sublet-testbed" {
+            wrong.push(format!(
+                "xtask uses {used}: a broken product must not break this door"
+            ));
+        }
+    }
+    wrong
+}
+
+/// What is wrong with one source file.
+fn wrong_lines(path: &Path, text: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if !text.starts_with("//!") {
+        wrong.push("must open with `//!`: why it exists, what it never does".to_owned());
+    }
+    let lines = text.lines().count();
+    if lines > MAX_LINES {
+        wrong.push(format!(
+            "has {lines} lines, more than {MAX_LINES}: split it"
+        ));
+    }
+    let parts = path.with_extension("");
+    for part in parts.iter().filter_map(|part| part.to_str()) {
+        if BANNED_MODULES.contains(&part) {
+            wrong.push(format!("`{part}` says nothing about what is inside"));
+        }
+    }
+    // Put together here, so that this file is not its own finding.
+    for banned in ["ignore", "should_panic"].map(|name| format!("#[{name}")) {
+        for (number, line) in (1..).zip(text.lines()) {
+            if line.trim_start().starts_with(&banned) {
+                wrong.push(format!(
+                    "line {number}: `{banned}]` hides a test: mend or remove it"
+                ));
+            }
+        }
+    }
+    wrong
+        .into_iter()
+        .map(|what| format!("{}: {what}", path.display()))
+        .collect()
+}
+
+fn rust_files(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            // Generated code is checked by being generated again.
+            if !path.ends_with("gen") && !path.ends_with("target") {
+                rust_files(&path, found);
+            }
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// Manifests of all our crates by name.
+fn manifests() -> BTreeMap<String, String> {
+    let root = repository().unwrap();
+    let crates = fs::read_dir(root.join("crates"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let read = |dir: PathBuf| {
+        let name = dir.file_name().unwrap().to_string_lossy().into_owned();
+        (name, fs::read_to_string(dir.join("Cargo.toml")).unwrap())
+    };
+    crates.chain([root.join("xtask")]).map(read).collect()
+}
+
+#[test]
+fn crates_keep_to_their_rings() {
+    let manifests = manifests();
+    let wrong: Vec<String> = manifests
+        .iter()
+        .flat_map(|(name, manifest)| wrong_edges(name, &dependencies(manifest)))
+        .collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    let missing: Vec<_> = RINGS
+        .concat()
+        .into_iter()
+        .filter(|name| !manifests.contains_key(*name))
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "RINGS names crates that are gone: {missing:?}"
+    );
+}
+
+#[test]
+fn source_files_keep_to_the_house_style() {
+    let root = repository().unwrap();
+    let mut files = Vec::new();
+    for dir in ["crates", "xtask"] {
+        rust_files(&root.join(dir), &mut files);
+    }
+    assert!(files.len() > 20, "only {} source files found", files.len());
+    let wrong: Vec<String> = files
+        .iter()
+        .flat_map(|path| {
+            wrong_lines(
+                path.strip_prefix(root).unwrap(),
+                &fs::read_to_string(path).unwrap(),
+            )
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn a_wrong_edge_is_found() {
+    let manifest = "[package]\nname = \"sublet-model\"\n\n[dependencies]\nserde.workspace = true\n\
+        # tokio.workspace = true\n[dev-dependencies]\nsublet-api = { workspace = true }\n[lints]\nkube = 1\n";
+    assert_eq!(dependencies(manifest), ["serde", "sublet-api"]);
+    assert_eq!(
+        wrong_edges("sublet-model", &dependencies(manifest)).len(),
+        2
+    );
+    assert_eq!(wrong_edges("sublet-api", &dependencies(manifest)), [""; 0]);
+    assert_eq!(wrong_edges("xtask", &dependencies(manifest)).len(), 1);
+    assert_eq!(wrong_edges("sublet-new", &[]).len(), 1);
+}
+
+#[test]
+fn a_wrong_file_is_found() {
+    let bad = format!(
+        "use std::fs;\n{}]\nfn f() {{}}\n{}",
+        "    #[ignore",
+        "\n".repeat(500)
+    );
+    assert_eq!(
+        wrong_lines(Path::new("crates/a/src/utils.rs"), &bad).len(),
+        4
+    );
+    assert_eq!(
+        wrong_lines(Path::new("crates/a/src/types/b.rs"), "//! Why.\n").len(),
+        1
+    );
+    assert_eq!(
+        wrong_lines(Path::new("crates/a/src/b.rs"), "//! Why.\n"),
+        [""; 0]
+    );
+}

@@ -3,7 +3,6 @@
 //! Node names are borrowed from the body (they are DNS names, so no JSON escape is ever needed): measured, that and a pod without the fields
 //! nobody reads make parsing five times faster than owned Kubernetes types.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -28,12 +27,23 @@ pub struct FilterResult<'a> {
     /// The nodes that can take the pod.
     pub node_names: Vec<&'a str>,
     /// Nodes that cannot now, and why.
-    pub failed_nodes: BTreeMap<&'a str, Cow<'a, str>>,
+    pub failed_nodes: Reasons<'a>,
     /// Nodes that never can, and why.
-    pub failed_and_unresolvable_nodes: BTreeMap<&'a str, Cow<'a, str>>,
+    pub failed_and_unresolvable_nodes: Reasons<'a>,
     /// Why the question could not be answered.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub error: String,
+}
+
+/// Nodes and why each was refused: a JSON object, written without building a map of
+/// thousands of names first.
+#[derive(Debug, Default)]
+pub struct Reasons<'a>(pub Vec<(&'a str, &'a str)>);
+
+impl Serialize for Reasons<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().copied())
+    }
 }
 
 /// One node's score, 0 to 10.

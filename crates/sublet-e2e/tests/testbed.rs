@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use sublet_testbed::{APISERVER, Binaries, Cluster, ClusterOptions, Node, NodeOptions, User};
-use sublet_testbed::{Signal, kwok_node};
+use sublet_testbed::{Signal, deployed, kwok_node};
 
 /// Set in the copy of this test program that is to be killed.
 const VICTIM: &str = "SUBLET_TESTBED_VICTIM";
@@ -34,7 +34,7 @@ fn binaries() -> Result<Option<Binaries>> {
 fn start_stock_scheduler(cluster: &Cluster) -> Result<()> {
     let kubeconfig = cluster.kubeconfig("system:kube-scheduler")?;
     let config = SCHEDULER.replace("@KUBECONFIG@", &kubeconfig.display().to_string());
-    cluster.start_scheduler("stock-scheduler", &config)
+    cluster.start_scheduler("stock-scheduler", &kubeconfig, &config)
 }
 
 fn pod(name: &str, node: &str) -> String {
@@ -183,6 +183,38 @@ fn a_cluster_runs_pods_and_leaves_nothing() -> Result<()> {
     assert!(processes(&dirs)?.len() >= 5, "{:#?}", processes(&dirs)?);
     drop(cluster);
     nothing_left(&dirs, &before)
+}
+
+#[test]
+fn the_shipped_manifests_are_accepted_and_start_a_scheduler() -> Result<()> {
+    let Some(binaries) = binaries()? else {
+        return Ok(());
+    };
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut options = ClusterOptions::new(binaries);
+    options.users = deployed::accounts();
+    let cluster = Cluster::start(options)?;
+    deployed::apply(&cluster, &repository)?;
+    // Nobody listens there: a pod that asks for no GPU never meets the extender.
+    deployed::start_kube_scheduler(&cluster, &repository, sublet_testbed::free_port()?)?;
+    cluster.apply(&kwok_node("paper", &[], &[]))?;
+    let plain = pod("plain", "paper").replace("spec:", "spec:\n  schedulerName: sublet-scheduler");
+    cluster.apply(&plain)?;
+    expect(
+        &cluster,
+        &["get", "pod", "plain", "-o", "jsonpath={.status.phase}"],
+        "Running",
+    )?;
+    // The account has the manifests' rights, and no more.
+    let extender = deployed::account("sublet-scheduler").name;
+    let may = ["auth", "can-i", "create", "pods", "--subresource=binding"];
+    assert_eq!(cluster.kubectl_as(&extender, &may)?, "yes\n");
+    assert!(
+        cluster
+            .kubectl_as(&extender, &["auth", "can-i", "delete", "pods"])
+            .is_err()
+    );
+    Ok(())
 }
 
 #[test]

@@ -62,7 +62,12 @@ impl Allocation {
                         return false;
                     }
                 }
-                Portion::Whole if container.role == Role::Init => {}
+                // It ends before the next container starts, but sidecars run beside it.
+                Portion::Whole if container.role == Role::Init => {
+                    if cards.iter().any(|card| held.contains(card)) {
+                        return false;
+                    }
+                }
                 Portion::Whole => {
                     if cards.into_iter().any(|card| !held.insert(card)) {
                         return false;

@@ -11,6 +11,7 @@ use sublet_model::{
     Standing, Time, Unit,
 };
 
+use crate::fit::idle;
 use crate::{Candidate, POLICIES, Policy, Reason, allocate, fit};
 
 /// How the engine is set up.
@@ -64,6 +65,21 @@ pub struct Engine {
     ledger: Ledger,
     holds: BTreeMap<PodUid, (Time, Hold)>,
     tried: BTreeSet<PodUid>,
+    /// By slot, the place of the node's name among all names: ties break by name, and cost
+    /// one comparison of numbers. Counted anew by the first call after a node came.
+    ranks: Vec<u32>,
+    ranks_stale: bool,
+}
+
+/// A place that fits. Derived order: what is in the way, taints, cost, name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Found {
+    contended: bool,
+    untolerated: u32,
+    cost: u64,
+    rank: u32,
+    node: NodeIdx,
+    position: usize,
 }
 
 impl Engine {
@@ -75,6 +91,8 @@ impl Engine {
             ledger: Ledger::new(),
             holds: BTreeMap::new(),
             tried: BTreeSet::new(),
+            ranks: Vec::new(),
+            ranks_stale: false,
         }
     }
 
@@ -93,9 +111,13 @@ impl Engine {
     /// A node was seen, new or changed.
     pub fn set_node(&mut self, facts: NodeFacts) -> NodeIdx {
         if let Some(idx) = self.ledger.find(facts.name.as_str())
-            && self.ledger.book(idx).facts() == Some(&facts)
+            && let Some(known) = self.ledger.book(idx).facts()
         {
-            return idx;
+            if *known == facts {
+                return idx;
+            }
+        } else {
+            self.ranks_stale = true;
         }
         let idx = self.ledger.set_node(facts);
         debug_assert!(self.ledger.is_conserved());
@@ -140,18 +162,18 @@ impl Engine {
     ) -> FilterAnswer {
         self.expire(now);
         self.drop_hold(uid);
-        let mut found = Vec::with_capacity(nodes.len());
-        for &node in nodes {
-            if let Ok(candidate) = self.fit(uid, claim, node) {
-                found.push((
-                    candidate.contended,
-                    untolerated(node),
-                    candidate.cost,
-                    node,
-                    candidate,
-                ));
-            }
+        // While an earlier bind is unsettled its place is the pod's: nothing else is offered,
+        // and nobody is evicted for a pod that is about to run.
+        if let Some(entry) = self.ledger.entry(uid)
+            && let Some(node) = self.ledger.find(entry.node.as_str())
+            && nodes.contains(&node)
+        {
+            return FilterAnswer {
+                passed: vec![node],
+                refused: Vec::new(),
+            };
         }
+        let mut found = self.find(uid, claim, nodes, untolerated);
         let again = !self.tried.insert(uid.clone());
         if found.is_empty() {
             return FilterAnswer {
@@ -160,18 +182,17 @@ impl Engine {
             };
         }
         let few = self.options.few;
-        let key = |this: &(bool, u32, u64, NodeIdx, Candidate)| (this.0, this.1, this.2, this.3);
         if few > 0 && !everywhere && !again && found.len() > few {
-            found.select_nth_unstable_by_key(few, key);
+            found.select_nth_unstable(few);
             found.truncate(few);
         }
-        found.sort_unstable_by_key(key);
-        if let [(.., node, candidate)] = found[..] {
+        found.sort_unstable();
+        if let [only] = found[..] {
             // The scheduler does not ask for priorities when one node is left.
-            self.hold(now, uid, claim, node, &candidate);
+            self.hold(now, uid, claim, &only);
         }
         FilterAnswer {
-            passed: found.iter().map(|found| found.3).collect(),
+            passed: found.iter().map(|found| found.node).collect(),
             refused: Vec::new(),
         }
     }
@@ -187,27 +208,21 @@ impl Engine {
     ) -> Vec<(NodeIdx, u8)> {
         self.expire(now);
         self.drop_hold(uid);
-        let mut found: Vec<_> = nodes
-            .iter()
-            .filter_map(|&node| {
-                let candidate = self.fit(uid, claim, node).ok()?;
-                let cost = (candidate.contended, untolerated(node), candidate.cost);
-                Some((cost, node, candidate))
-            })
-            .collect();
-        found.sort_unstable_by_key(|&(cost, node, _)| (cost, node));
-        if let Some((_, node, candidate)) = found.first() {
-            self.hold(now, uid, claim, *node, candidate);
+        let mut found = self.find(uid, claim, nodes, untolerated);
+        found.sort_unstable();
+        if let Some(best) = found.first() {
+            self.hold(now, uid, claim, best);
         }
         // Ten steps by order, not by cost: costs of different policies have no common scale.
         let last = found.len().saturating_sub(1).max(1);
+        let cost = |found: &Found| (found.contended, found.untolerated, found.cost);
         let mut scores: BTreeMap<NodeIdx, u8> = BTreeMap::new();
         let mut step = 0;
-        for (order, &(cost, node, _)) in found.iter().enumerate() {
-            if order > 0 && cost != found[order - 1].0 {
+        for (order, this) in found.iter().enumerate() {
+            if order > 0 && cost(this) != cost(&found[order - 1]) {
                 step = order;
             }
-            scores.insert(node, 10 - u8::try_from(step * 10 / last).unwrap_or(10));
+            scores.insert(this.node, 10 - u8::try_from(step * 10 / last).unwrap_or(10));
         }
         nodes
             .iter()
@@ -222,9 +237,15 @@ impl Engine {
     /// `entry` describes the pod; its node, allocation and standing are filled in here.
     ///
     /// # Errors
-    /// The reason why the node cannot take the pod now.
+    /// The reason why the node cannot take the pod now; [`Reason::Placed`] for a pod with an
+    /// entry, whose earlier bind may yet take effect.
     pub fn reserve(&mut self, now: Time, mut entry: Entry) -> Result<Allocation, Reason> {
         self.expire(now);
+        if let Some(earlier) = self.ledger.entry(&entry.uid) {
+            return Err(Reason::Placed {
+                node: earlier.node.clone(),
+            });
+        }
         // What the pod held is where it goes, if that is still free.
         let held = self.holds.get(&entry.uid).map(|(_, hold)| hold.clone());
         self.drop_hold(&entry.uid);
@@ -314,20 +335,56 @@ impl Engine {
         nodes.iter().filter_map(refuse).collect()
     }
 
-    fn hold(&mut self, now: Time, uid: &PodUid, claim: &Claim, node: NodeIdx, at: &Candidate) {
+    /// The nodes that can take the pod, in no order.
+    fn find(
+        &mut self,
+        uid: &PodUid,
+        claim: &Claim,
+        nodes: &[NodeIdx],
+        untolerated: impl Fn(NodeIdx) -> u32,
+    ) -> Vec<Found> {
+        self.rank_names();
+        let mut found = Vec::with_capacity(nodes.len());
+        for &node in nodes {
+            if let Ok(candidate) = self.fit(uid, claim, node) {
+                found.push(Found {
+                    contended: candidate.contended,
+                    untolerated: untolerated(node),
+                    cost: candidate.cost,
+                    rank: self.ranks[node.0 as usize],
+                    node,
+                    position: candidate.position,
+                });
+            }
+        }
+        found
+    }
+
+    fn rank_names(&mut self) {
+        if !std::mem::take(&mut self.ranks_stale) {
+            return;
+        }
+        for (rank, (idx, _)) in (0..).zip(self.ledger.books()) {
+            let slot = idx.0 as usize;
+            if self.ranks.len() <= slot {
+                self.ranks.resize(slot + 1, 0);
+            }
+            self.ranks[slot] = rank;
+        }
+    }
+
+    fn hold(&mut self, now: Time, uid: &PodUid, claim: &Claim, at: &Found) {
+        let book = self.ledger.book(at.node);
         let cards = match claim.ask() {
             Ask::OneCard(memory) => vec![(at.position, memory)],
-            Ask::WholeCards(count) => {
-                let cards = self.ledger.book(node).cards();
-                let idle = cards.iter().enumerate().filter(|(_, card)| card.is_idle());
-                idle.take(count.get() as usize)
-                    .map(|(at, card)| (at, card.capacity))
-                    .collect()
-            }
+            Ask::WholeCards(count) => idle(book)
+                .take(count.get() as usize)
+                .map(|at| (at, book.cards()[at].capacity))
+                .collect(),
         };
         let hold = Hold {
             uid: uid.clone(),
-            node,
+            node: at.node,
             cards,
         };
         self.ledger.hold(&hold);
@@ -357,3 +414,6 @@ impl Engine {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

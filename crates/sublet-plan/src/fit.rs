@@ -45,7 +45,7 @@ pub fn fit(
 
 /// Writes the allocation for a claim that fits: `candidate` came from [`fit`] on this page.
 ///
-/// Whole cards are taken in order of their index. Init containers use the cards of the
+/// Whole cards are taken in order of their index, those that a soft hold wants last. Init containers use the cards of the
 /// containers after them, as kubelet does.
 #[must_use]
 pub fn allocate(book: &Book, claim: &Claim, candidate: &Candidate) -> Allocation {
@@ -137,7 +137,7 @@ fn fit_part(
         }
     }
     let Some((contended, _, position)) = best else {
-        return Err(no_room(facts, book.cards(), asked));
+        return Err(no_room(facts, book.cards(), asked, idle_allowed));
     };
     let held: MiB = book.cards().iter().map(|card| card.held).sum();
     let card = &book.cards()[position];
@@ -216,15 +216,17 @@ fn check_look_alikes(
     Ok(())
 }
 
-fn idle(book: &Book) -> impl Iterator<Item = usize> {
-    book.cards()
-        .iter()
-        .enumerate()
-        .filter(|(_, card)| card.is_idle())
-        .map(|(at, _)| at)
+/// The cards that can be handed out whole: first those that no soft hold wants, each group
+/// in order of the index.
+pub(crate) fn idle(book: &Book) -> impl Iterator<Item = usize> {
+    let cards = book.cards().iter().enumerate();
+    let idle = cards.filter(|(_, card)| card.is_idle());
+    let wanted = idle.clone().filter(|(_, card)| card.holds > 0);
+    let rest = idle.filter(|(_, card)| card.holds == 0);
+    rest.chain(wanted).map(|(at, _)| at)
 }
 
-fn no_room(facts: &NodeFacts, cards: &[Card], asked: MiB) -> Reason {
+fn no_room(facts: &NodeFacts, cards: &[Card], asked: MiB, idle_allowed: bool) -> Reason {
     let gpus = facts.inventory.gpus();
     // The first of the largest, so that the answer does not depend on chance.
     let largest = |size: &dyn Fn(&Card) -> MiB| {
@@ -244,7 +246,13 @@ fn no_room(facts: &NodeFacts, cards: &[Card], asked: MiB) -> Reason {
         .iter()
         .filter(|card| !card.healthy && card.capacity >= asked)
         .count();
-    let (hole, gpu) = largest(&Card::free);
+    let (hole, gpu) = largest(&|card| {
+        if card.is_idle() && !idle_allowed {
+            MiB::ZERO
+        } else {
+            card.free()
+        }
+    });
     Reason::NoRoom {
         asked,
         hole,
@@ -252,3 +260,6 @@ fn no_room(facts: &NodeFacts, cards: &[Card], asked: MiB) -> Reason {
         sick: Count::new(sick as u32),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,6 +12,8 @@ mod engine;
 mod fit;
 mod policy;
 mod reason;
+#[cfg(test)]
+mod script;
 
 pub use binding::{Binding, BindingStep, PodState, Seen};
 pub use engine::{Engine, EngineOptions, FilterAnswer, Refused};

@@ -43,7 +43,10 @@ const SPREAD: Policy = Policy {
     node: |after| {
         let used = after.node_capacity.saturating_sub(after.node_left);
         let share = u64::from(Milli::share(used, after.node_capacity).get());
-        join(share, MiB::MAX.get() - after.card_left.get())
+        join(
+            share,
+            u64::from(u32::MAX).saturating_sub(after.card_left.get()),
+        )
     },
 };
 

@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use sublet_model::{Ask, Count, GpuIndex, MiB, PodKey, Sharing, Unit};
+use sublet_model::{Ask, Count, GpuIndex, MiB, NodeName, PodKey, Sharing, Unit};
 
 /// Why a node cannot take a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +74,11 @@ pub enum Reason {
         /// That pod.
         other: PodKey,
     },
+    /// The pod has an allocation already, and gets no second one. Only a bind is refused so.
+    Placed {
+        /// Where that is.
+        node: NodeName,
+    },
 }
 
 impl Reason {
@@ -90,7 +95,8 @@ impl Reason {
             Reason::Unknown
             | Reason::NoRoom { .. }
             | Reason::NoIdle { .. }
-            | Reason::LookAlike { .. } => false,
+            | Reason::LookAlike { .. }
+            | Reason::Placed { .. } => false,
         }
     }
 
@@ -108,6 +114,7 @@ impl Reason {
             Reason::NoRoom { .. } => "no_room",
             Reason::NoIdle { .. } => "no_idle",
             Reason::LookAlike { .. } => "look_alike",
+            Reason::Placed { .. } => "placed",
         }
     }
 }
@@ -180,6 +187,10 @@ impl fmt::Display for Reason {
                 f,
                 "pod {other} asks for the same amount and has not started yet; the node tells pods apart by size"
             ),
+            Reason::Placed { node } => write!(
+                f,
+                "the pod already has a place on node {node}: an earlier bind holds, or is not settled yet"
+            ),
         }
     }
 }
@@ -209,3 +220,6 @@ impl fmt::Display for Wire<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,15 +11,19 @@ use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
 /// Starts logging to standard error: text for people on a terminal, JSON lines elsewhere.
-/// `SUBLET_LOG` sets what is shown (`info` unless set; `sublet=debug,warn` and the like).
+/// `SUBLET_LOG` sets what is shown (`sublet=debug,warn` and the like), else `LOG_LEVEL`
+/// (GPUShare's variable), else `info`.
 ///
 /// # Errors
 /// `SUBLET_LOG` cannot be read, or logging has been started before.
 pub fn start_logging() -> anyhow::Result<()> {
-    let filter = match std::env::var("SUBLET_LOG") {
-        Ok(text) => EnvFilter::try_new(&text)
-            .map_err(|cause| anyhow::anyhow!("SUBLET_LOG is `{text}`: {cause}"))?,
-        Err(_) => EnvFilter::new("info"),
+    let set = ["SUBLET_LOG", "LOG_LEVEL"]
+        .into_iter()
+        .find_map(|name| Some((name, std::env::var(name).ok()?)));
+    let filter = match set {
+        Some((name, text)) => EnvFilter::try_new(&text)
+            .map_err(|cause| anyhow::anyhow!("{name} is `{text}`: {cause}"))?,
+        None => EnvFilter::new("info"),
     };
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)

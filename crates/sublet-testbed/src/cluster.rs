@@ -273,15 +273,15 @@ impl Cluster {
     }
 
     /// Starts a stock kube-scheduler under a name, with a `KubeSchedulerConfiguration` that
-    /// names its own kubeconfig, and waits until it is ready.
+    /// names the same kubeconfig, and waits until it is ready.
     ///
     /// # Errors
     /// When it does not come up.
-    pub fn start_scheduler(&self, name: &str, config: &str) -> Result<()> {
+    pub fn start_scheduler(&self, name: &str, kubeconfig: &Path, config: &str) -> Result<()> {
         let path = self.dir.join(format!("{name}.yaml"));
         fs::write(&path, config).with_context(|| format!("write {}", path.display()))?;
         let port = free_port()?;
-        let command = components::scheduler(&self.binaries, &self.dir, &path, port);
+        let command = components::scheduler(&self.binaries, &path, kubeconfig, port);
         self.processes.spawn(name, &command)?;
         self.wait_https(name, port, "/readyz")
     }

@@ -154,15 +154,25 @@ pub(crate) fn kwok(binaries: &Binaries, kubeconfig: &Path) -> Command {
     command
 }
 
-pub(crate) fn scheduler(binaries: &Binaries, dir: &Path, config: &Path, port: u16) -> Command {
+pub(crate) fn scheduler(
+    binaries: &Binaries,
+    config: &Path,
+    kubeconfig: &Path,
+    port: u16,
+) -> Command {
     let mut command = Command::new(binaries.cluster("kube-scheduler"));
     command
         .arg(format!("--config={}", config.display()))
-        .arg(format!("--secure-port={port}"))
         .arg(format!(
-            "--cert-dir={}",
-            dir.join("pki/scheduler").display()
+            "--authentication-kubeconfig={}",
+            kubeconfig.display()
         ))
-        .arg("--bind-address=127.0.0.1");
+        .arg(format!(
+            "--authorization-kubeconfig={}",
+            kubeconfig.display()
+        ))
+        .arg(format!("--secure-port={port}"))
+        // Without a folder of its own for certificates it makes one in memory.
+        .args(["--bind-address=127.0.0.1", "--cert-dir="]);
     command
 }

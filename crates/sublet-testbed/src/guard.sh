@@ -26,7 +26,7 @@ clean_node() {
     find $groups -name cgroup.procs -exec cat {} + 2>/dev/null | sort -u | xargs -r kill -9 2>/dev/null
     find $groups -depth -type d -exec rmdir {} + 2>/dev/null || sleep 0.1
   done
-  for mount in $(grep -oE " ($dir|$kubelet)/[^ ]*" /proc/self/mounts | sort -ru); do
+  for mount in $(grep -oE " ($dir|$kubelet)(/[^ ]*)? " /proc/self/mounts | sort -ru); do
     umount -l "$mount" 2>/dev/null
   done
   rmdir /run/containerd/s /run/containerd 2>/dev/null

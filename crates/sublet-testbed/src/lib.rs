@@ -6,12 +6,13 @@
 //! pinned in `control-plane/` and runs them.
 //!
 //! It never speaks to the API server in its own name (`kubectl` does), never opens a port beyond
-//! loopback, and knows nothing of Sublet: the product's processes are only commands to it.
+//! loopback, and links nothing of the product: to it that is one program and some manifests.
 
 mod build;
 mod cluster;
 mod components;
 pub mod debian;
+pub mod deployed;
 mod guard;
 mod kwok;
 mod loopback;

@@ -96,7 +96,8 @@ impl Node {
         if !runc.is_ok_and(|output| output.status.success()) {
             return Err("the built runc does not run: is libseccomp installed?".to_owned());
         }
-        if Path::new(KUBELET_DIR).exists() && !Path::new(MARK).exists() {
+        let foreign = fs::read_dir(KUBELET_DIR).is_ok_and(|mut files| files.next().is_some());
+        if foreign && !Path::new(MARK).exists() {
             return Err(format!("{KUBELET_DIR} belongs to another kubelet"));
         }
         Ok(())

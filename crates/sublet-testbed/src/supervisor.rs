@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
+use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -15,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::guard::{Guard, Kind};
@@ -30,8 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// (`USER_HZ`, proc_pid_stat(5)).
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Announces itself to the guard, then becomes the program (see `guard`).
-const LAUNCH: &str = r#"echo "+ $$" && exec "$@" >>"$0" 2>&1"#;
+/// Announces itself to the guard, lets go of its pipe, then becomes the program (see `guard`).
+const LAUNCH: &str = r#"echo "+ $$" && exec >>"$0" 2>&1 && exec "$@""#;
 
 /// A directory of processes. Dropping it ends them all.
 #[derive(Debug)]
@@ -120,17 +121,24 @@ impl Supervisor {
         if let Some(dir) = &recipe.dir {
             command.current_dir(dir);
         }
+        let (mut complaint, stderr) = std::io::pipe()?;
         let child = command
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(state.guard.announce()?)
-            .stderr(Stdio::null())
+            .stderr(stderr)
             .spawn()
             .with_context(|| format!("start `{name}` ({})", recipe.program.display()))?;
+        drop(command); // it has ends of both pipes
+        let mut words = String::new();
+        // Ends when the shell has let go of both pipes. Without this wait, a child that a test
+        // stops at once would hold the guard's pipe open after our end.
+        complaint.read_to_string(&mut words)?;
         state.running.push(Process {
             name: name.to_owned(),
             child,
         });
+        ensure!(words.is_empty(), "start `{name}`: {}", words.trim());
         Ok(())
     }
 

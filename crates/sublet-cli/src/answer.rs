@@ -1,0 +1,152 @@
+//! What a command answers: text, notes and an exit code; and how its errors are printed.
+//!
+//! Commands return an [`Answer`] instead of printing, so that tests read exactly what people
+//! read. Only [`Answer::print`] and [`print_error`] touch the streams. Nothing here exits.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::io::{ErrorKind, Write as _};
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+/// Done, and everything is as wished.
+pub const DONE: u8 = 0;
+/// Something could not be done, or what was asked about is not so.
+pub const NOT_DONE: u8 = 1;
+/// The command line or an input file is wrong.
+pub const BAD_INPUT: u8 = 2;
+
+/// How a command writes its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Table,
+    /// For programs.
+    Json,
+    /// For programs, readable.
+    Yaml,
+}
+
+/// A command's answer.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Answer {
+    /// For standard output.
+    pub text: String,
+    /// For standard error, a line each: what was passed over, and what is wrong.
+    pub notes: Vec<String>,
+    /// Exit code.
+    pub code: u8,
+}
+
+impl Answer {
+    /// Prints it and returns the exit code. A reader that has gone away (`| head -1`) has
+    /// what it wanted: that is no error.
+    ///
+    /// # Errors
+    /// Standard output cannot be written.
+    pub fn print(self) -> anyhow::Result<u8> {
+        for note in &self.notes {
+            eprintln!("{note}");
+        }
+        let mut stdout = std::io::stdout().lock();
+        let written = stdout
+            .write_all(self.text.as_bytes())
+            .and_then(|()| stdout.flush());
+        match written {
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+                Err(anyhow::Error::new(error).context("cannot write to standard output"))
+            }
+            _ => Ok(self.code),
+        }
+    }
+}
+
+/// JSON with two blanks of indentation, or YAML.
+///
+/// # Errors
+/// A value that cannot be written; those of this crate always can.
+pub(crate) fn document(value: &impl Serialize, yaml: bool) -> anyhow::Result<String> {
+    if yaml {
+        Ok(serde_saphyr::to_string(value)?)
+    } else {
+        Ok(serde_json::to_string_pretty(value)? + "\n")
+    }
+}
+
+/// An error that comes with advice.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}")]
+pub(crate) struct Advised {
+    what: String,
+    hint: String,
+    #[source]
+    cause: Option<Box<dyn Error + Send + Sync>>,
+}
+
+impl Advised {
+    pub(crate) fn new(what: impl Into<String>, hint: impl Into<String>) -> Advised {
+        Advised {
+            what: what.into(),
+            hint: hint.into(),
+            cause: None,
+        }
+    }
+}
+
+/// What the API server or the way to it refused, with advice.
+pub(crate) fn api_error(what: &str, error: kube::Error) -> Advised {
+    let hint = match &error {
+        kube::Error::Api(status) if status.code == 401 => {
+            "log in again: the credentials of this kubeconfig are not accepted"
+        }
+        kube::Error::Api(status) if status.code == 403 => {
+            "this account needs the right to list pods and nodes of the whole cluster"
+        }
+        kube::Error::Api(_) => "ask the API server's log why it answered so",
+        _ => "is the API server of this kubeconfig's current context running and reachable?",
+    };
+    Advised {
+        what: what.to_owned(),
+        hint: hint.to_owned(),
+        cause: Some(Box::new(error)),
+    }
+}
+
+/// An error as people read it: what, why, and advice where there is any.
+#[must_use]
+pub fn error_text(error: &anyhow::Error) -> String {
+    let mut text = format!("error: {error}\n");
+    for cause in error.chain().skip(1) {
+        let _never_fails = writeln!(text, "  caused by: {cause}");
+    }
+    for advised in error.chain().filter_map(|e| e.downcast_ref::<Advised>()) {
+        let _never_fails = writeln!(text, "hint: {}", advised.hint);
+    }
+    text
+}
+
+/// Prints an error to standard error.
+pub fn print_error(error: &anyhow::Error) {
+    eprint!("{}", error_text(error));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_say_what_why_and_what_to_do() {
+        let error = anyhow::Error::new(Advised {
+            what: "cannot list nodes".to_owned(),
+            hint: "try again".to_owned(),
+            cause: Some("connection refused".into()),
+        });
+        assert_eq!(
+            error_text(&error),
+            "error: cannot list nodes\n  caused by: connection refused\nhint: try again\n"
+        );
+        assert_eq!(error_text(&anyhow::anyhow!("no")), "error: no\n");
+    }
+}

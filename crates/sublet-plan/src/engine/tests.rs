@@ -1,0 +1,384 @@
+//! What the engine remembers between calls: holds, tries, reservations. Scripts, each a
+//! short story; chance is in `properties`.
+
+mod properties;
+
+use crate::script::check;
+
+#[test]
+fn filter_gives_the_best_few_and_all_to_those_who_need_them() {
+    check(
+        "options few=2
+         a: 0/16
+         b: 4/16
+         c: 8/16
+         d: 12/16
+         filter p 4
+         -> d c
+         filter p 4
+         -> d c b a
+         filter q 4 everywhere
+         -> d c b a
+         filter r 4 d
+         -> c b
+         filter s 16
+         -> a",
+    );
+    check(
+        "options few=0
+         a: 0/16
+         b: 0/16
+         c: 0/16
+         filter p 4
+         -> a b c",
+    );
+}
+
+#[test]
+fn a_pod_that_left_or_arrived_starts_anew() {
+    check(
+        "options few=1
+         a: 0/16
+         b: 0/16
+         filter p 4
+         -> a
+         filter p 4
+         -> a b
+         forget p
+         filter p 4
+         -> a
+         observe p a 4 0
+         filter q 4
+         -> a",
+    );
+}
+
+#[test]
+fn ties_break_by_name_whatever_the_order_of_arrival() {
+    check(
+        "options few=2
+         c: 0/16
+         a: 0/16
+         d: 0/16
+         filter p 4
+         -> a c
+         b: 0/16
+         filter q 4
+         -> a b
+         remove a
+         filter r 4
+         -> b c
+         aa: 0/16
+         filter s 4
+         -> aa b",
+    );
+}
+
+#[test]
+fn prioritize_scores_ten_steps_and_marks_the_best() {
+    check(
+        "a: 0/16
+         b: 8/16
+         c: 8/16
+         d: 16/16
+         prioritize p 4
+         -> a=0 b=10 c=10 d=0
+         show
+         -> a: 0/16
+         -> b: 8/16~
+         -> c: 8/16
+         -> d: 16/16
+         prioritize p 4
+         -> a=0 b=10 c=10 d=0
+         prioritize q 4
+         -> a=0 b=10 c=5 d=0
+         prioritize r 17
+         -> a=0 b=0 c=0 d=0",
+    );
+}
+
+#[test]
+fn holds_order_and_never_refuse() {
+    check(
+        "a: 8/16
+         ask p 8
+         -> a/0
+         show
+         -> a: 8/16~
+         b: 0/16
+         filter q 8
+         -> b a
+         reserve q a 8
+         -> a/0
+         reserve p a 8
+         -> no: GPU 0 lacks 8 MiB: 8 MiB asked, and the largest hole on this node is 0 MiB",
+    );
+}
+
+#[test]
+fn holds_expire_are_replaced_and_end_with_the_pod() {
+    check(
+        "a: 0/16
+         filter p 8
+         -> a
+         at 1999
+         filter q 17
+         ->
+         show
+         -> a: 0/16~
+         at 2000
+         filter q 17
+         ->
+         show
+         -> a: 0/16",
+    );
+}
+
+#[test]
+fn a_second_filter_moves_the_hold() {
+    check(
+        "a: 0/16
+         filter p 8
+         -> a
+         b: 0/8
+         remove a
+         filter p 8
+         -> b
+         a: 0/16
+         show
+         -> a: 0/16
+         -> b: 0/8~
+         observe p a 8 0
+         show
+         -> a: 8/16
+         -> b: 0/8",
+    );
+}
+
+#[test]
+fn whole_card_holds_stand_side_by_side() {
+    check(
+        "a: 0/16 0/16 0/16 0/16
+         filter p 2x
+         -> a
+         filter q 2x
+         -> a
+         show
+         -> a: 0/16~ 0/16~ 0/16~ 0/16~
+         b: 0/16 0/16
+         filter r 2x
+         -> b a
+         reserve q a 2x
+         -> a/2,3
+         reserve p a 2x
+         -> a/0,1",
+    );
+}
+
+#[test]
+fn reserve_goes_where_its_own_hold_is() {
+    check(
+        "a: 8/16 6/16
+         filter p 8
+         -> a
+         show
+         -> a: 8/16~ 6/16
+         filter q 8
+         -> a
+         reserve q a 8
+         -> a/1
+         reserve p a 8
+         -> a/0",
+    );
+    // The held card is full meanwhile: another one will do.
+    check(
+        "a: 8/16 6/16
+         filter p 8
+         -> a
+         observe x a 8 0
+         reserve p a 8
+         -> a/1",
+    );
+}
+
+#[test]
+fn a_reservation_is_confirmed_or_released() {
+    check(
+        "a: 0/16
+         reserve p a 12
+         -> a/0
+         release p
+         show
+         -> a: 0/16
+         reserve p a 12
+         -> a/0
+         observe p a 12 0
+         release p
+         show
+         -> a: 12/16
+         forget p
+         forget p
+         release p
+         show
+         -> a: 0/16
+         reserve q b 4
+         -> no: the node is not known, or its GPU inventory cannot be read",
+    );
+}
+
+#[test]
+fn a_pod_with_a_place_gets_no_second_one() {
+    check(
+        "a: 0/16
+         b: 0/16
+         reserve p a 12
+         -> a/0
+         filter p 12
+         -> a
+         reserve p b 12
+         -> no: the pod already has a place on node a: an earlier bind holds, or is not settled yet
+         observe p a 12 0
+         reserve p b 12
+         -> no: the pod already has a place on node a: an earlier bind holds, or is not settled yet
+         release p
+         show
+         -> a: 12/16
+         -> b: 0/16",
+    );
+}
+
+#[test]
+fn what_the_api_server_says_replaces_what_was_reserved() {
+    check(
+        "a: 0/16 0/16
+         b: 0/16
+         reserve p a 12
+         -> a/0
+         observe p a 12 1
+         show
+         -> a: 0/16 12/16
+         -> b: 0/16
+         observe p b 4 0
+         show
+         -> a: 0/16 0/16
+         -> b: 4/16",
+    );
+}
+
+#[test]
+fn a_node_with_other_cards_is_charged_by_uuid() {
+    check(
+        "a: 0/16@A 0/16@B
+         observe p a 4 0@A
+         observe q a 5 1@B
+         observe r a 6 1
+         show
+         -> a: 4/16 11/16
+         a: 0/32@B 0/16@C
+         show
+         -> a: 5/32 6/16
+         a: 0/16@A 0/16@B
+         show
+         -> a: 4/16 11/16",
+    );
+}
+
+#[test]
+fn a_whole_card_is_charged_whole_whatever_its_size_is_now() {
+    check(
+        "a: 0/16 0/16
+         observe p a 2x 0,1
+         a: 0/24
+         show
+         -> a: 24/24w",
+    );
+}
+
+#[test]
+fn pods_outlive_their_node_and_come_before_it() {
+    check(
+        "observe p a 4 0
+         observe q a 1x ?
+         show
+         -> a:
+         a: 0/16 0/16
+         show
+         -> a: 4/16 0/16 and 1 somewhere
+         remove a
+         ask r 4
+         -> a: the node is not known, or its GPU inventory cannot be read
+         a: 0/16 0/16
+         forget q
+         show
+         -> a: 4/16 0/16
+         remove a
+         forget p
+         show
+         b: 0/16
+         show
+         -> b: 0/16",
+    );
+}
+
+#[test]
+fn others_may_overfill_a_card_which_then_has_nothing_free() {
+    check(
+        "a: 0/16
+         observe p a 12 0
+         observe q a 12 0
+         observe r a 1x 0
+         show
+         -> a: 40/16w
+         ask s 1
+         -> a: GPU 0 lacks 1 MiB: 1 MiB asked, and the largest hole on this node is 0 MiB
+         forget r
+         forget q
+         ask s 4
+         -> a/0",
+    );
+}
+
+#[test]
+fn preemption_needs_victims_that_free_one_card() {
+    check(
+        "a: 0/16 0/16
+         observe p a 8 0
+         observe q a 8 0
+         observe r a 8 1
+         observe s a 8 1
+         without x 16 a
+         -> no
+         without x 16 a p r
+         -> no
+         without x 16 a p
+         -> no
+         without x 16 a p q
+         -> fits
+         without x 8 a s
+         -> fits
+         without x 2x a p q r
+         -> no
+         without x 2x a p q r s
+         -> fits
+         without x 17 a p q r s
+         -> no
+         show
+         -> a: 16/16 16/16",
+    );
+    // Not even where there is room already: then nobody needs to go.
+    check(
+        "a: 0/16
+         without x 8 a
+         -> no",
+    );
+    // A look-alike that goes is no longer in the way.
+    check(
+        "a size: 0/16
+         reserve p a 8
+         -> a/0
+         without x 8 a q
+         -> no
+         without x 8 a p
+         -> fits",
+    );
+}

@@ -1,0 +1,387 @@
+//! What holds after any sequence of events: nothing leaks, nothing is granted twice, and
+//! the same events give the same answers. Says nothing of which choice is good.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use sublet_model::{Ask, CardRef, Entry, GpuIndex, Ledger, NodeIdx, NodeName, Standing, Time};
+
+use crate::script::{claim, entry, node, uid};
+use crate::{Engine, EngineOptions, POLICIES, Reason};
+
+const NODES: [&str; 4] = ["a", "b", "c", "d"];
+/// What a node may look like; UUIDs move between indices, and cards come, go and fall sick.
+const LOOKS: [(&str, &str); 7] = [
+    ("", "0/16@A 0/16@B"),
+    ("", "0/16@B 0/24@C 0/8@D"),
+    ("", "0/16@A! 0/16@B"),
+    ("size", "0/16 0/16 0/16"),
+    ("whole", "0/16 0/16"),
+    ("slots", "0/16"),
+    ("", ""),
+];
+const CLAIMS: [&str; 8] = ["4", "8", "16", "i8+3+2", "1x", "2x", "i2x+s1x", "8:slot"];
+const PODS: u8 = 12;
+
+#[derive(Debug, Clone)]
+enum Step {
+    Node {
+        node: usize,
+        look: usize,
+    },
+    Remove {
+        node: usize,
+    },
+    Reserve {
+        pod: u8,
+        node: usize,
+        claim: usize,
+    },
+    /// Bound by somebody else, on a card or without saying which; or our own, confirmed.
+    Observe {
+        pod: u8,
+        node: usize,
+        claim: usize,
+        card: Option<u16>,
+    },
+    Confirm {
+        pod: u8,
+        assigned: bool,
+    },
+    Release {
+        pod: u8,
+    },
+    Forget {
+        pod: u8,
+    },
+    Filter {
+        pod: u8,
+        claim: usize,
+        everywhere: bool,
+    },
+    Prioritize {
+        pod: u8,
+        claim: usize,
+    },
+    Wait {
+        ms: u64,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (pod, node, claim) = (0..PODS, 0..NODES.len(), 0..CLAIMS.len());
+    let at = || (pod.clone(), node.clone(), claim.clone());
+    let asks = || (pod.clone(), claim.clone());
+    prop_oneof![
+        2 => (node.clone(), 0..LOOKS.len()).prop_map(|(node, look)| Step::Node { node, look }),
+        1 => node.clone().prop_map(|node| Step::Remove { node }),
+        6 => at().prop_map(|(pod, node, claim)| Step::Reserve { pod, node, claim }),
+        1 => (at(), prop::option::of(0..4u16))
+            .prop_map(|((pod, node, claim), card)| Step::Observe { pod, node, claim, card }),
+        3 => (pod.clone(), any::<bool>()).prop_map(|(pod, assigned)| Step::Confirm { pod, assigned }),
+        2 => pod.clone().prop_map(|pod| Step::Release { pod }),
+        2 => pod.clone().prop_map(|pod| Step::Forget { pod }),
+        4 => (asks(), any::<bool>())
+            .prop_map(|((pod, claim), everywhere)| Step::Filter { pod, claim, everywhere }),
+        3 => asks().prop_map(|(pod, claim)| Step::Prioritize { pod, claim }),
+        1 => (0..3_000u64).prop_map(|ms| Step::Wait { ms }),
+    ]
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec(step(), 0..60)
+}
+
+/// An engine, its clock, and the order in which its caller names the nodes.
+struct World {
+    engine: Engine,
+    now: Time,
+    backwards: bool,
+}
+
+impl World {
+    fn new(policy: usize, order: &[usize], backwards: bool) -> World {
+        let options = EngineOptions {
+            policy: POLICIES[policy],
+            few: 2,
+            ..EngineOptions::default()
+        };
+        let mut engine = Engine::new(options);
+        for &at in order {
+            engine.set_node(node(NODES[at], LOOKS[0].1).0);
+        }
+        World {
+            engine,
+            now: Time::from_ms(0),
+            backwards,
+        }
+    }
+
+    fn nodes(&self) -> Vec<NodeIdx> {
+        let mut nodes: Vec<NodeIdx> = self.engine.ledger().books().map(|(idx, _)| idx).collect();
+        if self.backwards {
+            nodes.reverse();
+        }
+        nodes
+    }
+
+    fn name(&self, idx: NodeIdx) -> String {
+        self.engine.ledger().book(idx).name().to_string()
+    }
+
+    /// Performs one step, and tells the answer by names.
+    fn perform(&mut self, step: &Step) -> String {
+        let pod = |pod: u8| format!("p{pod}");
+        match *step {
+            Step::Node { node: at, look } => {
+                let (words, cards) = LOOKS[look];
+                let facts = node(&format!("{} {words}", NODES[at]), cards).0;
+                self.engine.set_node(facts);
+            }
+            Step::Remove { node } => {
+                self.engine
+                    .remove_node(&NodeName::new(NODES[node]).unwrap());
+            }
+            Step::Reserve {
+                pod: n,
+                node,
+                claim: c,
+            } => {
+                let entry = entry(&pod(n), NODES[node], &claim(CLAIMS[c]));
+                return format!("{:?}", self.engine.reserve(self.now, entry));
+            }
+            Step::Observe {
+                pod: n,
+                node,
+                claim: c,
+                card,
+            } => {
+                self.engine
+                    .observe(bound(&pod(n), NODES[node], CLAIMS[c], card));
+            }
+            Step::Confirm { pod: n, assigned } => {
+                if let Some(entry) = self.engine.ledger().entry(&uid(&pod(n))) {
+                    let standing = Standing::Bound;
+                    let entry = Entry {
+                        standing,
+                        assigned,
+                        ..entry.clone()
+                    };
+                    self.engine.observe(entry);
+                }
+            }
+            Step::Release { pod: n } => self.engine.release(&uid(&pod(n))),
+            Step::Forget { pod: n } => self.engine.forget(&uid(&pod(n))),
+            Step::Filter {
+                pod: n,
+                claim: c,
+                everywhere,
+            } => {
+                let (nodes, claim) = (self.nodes(), claim(CLAIMS[c]));
+                let uid = uid(&pod(n));
+                let answer = self
+                    .engine
+                    .filter(self.now, &uid, &claim, &nodes, everywhere, |_| 0);
+                let passed: Vec<String> = answer.passed.iter().map(|&n| self.name(n)).collect();
+                let no = |no: &crate::Refused| format!("{} {}", self.name(no.node), no.reason);
+                let refused: BTreeSet<String> = answer.refused.iter().map(no).collect();
+                assert!(passed.is_empty() || refused.is_empty());
+                return format!("{passed:?} {refused:?}");
+            }
+            Step::Prioritize { pod: n, claim: c } => {
+                let (nodes, claim) = (self.nodes(), claim(CLAIMS[c]));
+                let uid = uid(&pod(n));
+                let scores = self
+                    .engine
+                    .prioritize(self.now, &uid, &claim, &nodes, |_| 0);
+                assert!(scores.iter().all(|&(_, score)| score <= 10));
+                let scores = scores.iter().map(|&(n, score)| (self.name(n), score));
+                return format!("{:?}", scores.collect::<BTreeSet<_>>());
+            }
+            Step::Wait { ms } => self.now = self.now.plus_ms(ms),
+        }
+        String::new()
+    }
+}
+
+/// A pod that somebody else bound; what it says of cards may be nonsense.
+fn bound(pod: &str, on: &str, asked: &str, card: Option<u16>) -> Entry {
+    let mut entry = entry(pod, on, &claim(asked));
+    entry.allocation = card.map(|index| {
+        let grants = entry
+            .claim
+            .containers()
+            .iter()
+            .map(|container| sublet_model::Grant {
+                container: container.name.clone(),
+                card: CardRef {
+                    index: GpuIndex(index),
+                    uuid: None,
+                },
+                memory: sublet_model::MiB::from(1),
+            });
+        sublet_model::Allocation {
+            grants: grants.collect(),
+        }
+    });
+    entry
+}
+
+/// The same entries, entered the other way round into an empty ledger.
+fn rebuilt(ledger: &Ledger) -> Ledger {
+    let mut again = Ledger::new();
+    let entries: Vec<&Entry> = ledger.entries().collect();
+    let (late, early) = entries.split_at(entries.len() / 2);
+    early
+        .iter()
+        .rev()
+        .for_each(|&entry| again.enter(entry.clone()));
+    for (_, book) in ledger.books() {
+        if let Some(facts) = book.facts() {
+            again.set_node(facts.clone());
+        }
+    }
+    late.iter()
+        .rev()
+        .for_each(|&entry| again.enter(entry.clone()));
+    again
+}
+
+/// All accounts, without the soft holds, which are nobody's truth.
+fn accounts(ledger: &Ledger) -> Vec<String> {
+    let book = |(_, book): (NodeIdx, &sublet_model::Book)| {
+        let cards: Vec<_> = book
+            .cards()
+            .iter()
+            .map(|card| {
+                (
+                    card.capacity,
+                    card.used,
+                    card.tenants,
+                    card.whole,
+                    card.healthy,
+                )
+            })
+            .collect();
+        let pods: Vec<_> = book.pods().collect();
+        let (free, capacity, unplaced) = (book.free(), book.capacity(), book.unplaced());
+        let waiting = book.unassigned();
+        format!(
+            "{} {cards:?} {pods:?} {waiting:?} {free} {capacity} {unplaced}",
+            book.name()
+        )
+    };
+    ledger.books().map(book).collect()
+}
+
+/// Every card of a fresh grant holds what it has, and one whole tenant only if alone.
+fn check_grant(ledger: &Ledger, pod: u8, before: &Ledger) {
+    let entry = ledger.entry(&uid(&format!("p{pod}"))).unwrap();
+    let book = ledger.book(ledger.find(entry.node.as_str()).unwrap());
+    let allocation = entry.allocation.as_ref().unwrap();
+    assert!(allocation.answers(&entry.claim), "{entry:?}");
+    let was = before.book(before.find(entry.node.as_str()).unwrap());
+    let mut touched = BTreeSet::new();
+    for grant in &allocation.grants {
+        let at = book
+            .facts()
+            .unwrap()
+            .inventory
+            .position(&grant.card)
+            .unwrap();
+        let card = book.cards()[at];
+        assert!(card.healthy && card.used <= card.capacity, "{card:?}");
+        assert!(card.whole == 0 || card.tenants == 1, "{card:?}");
+        touched.insert(at);
+    }
+    let growth = |at: &usize| book.cards()[*at].used.saturating_sub(was.cards()[*at].used);
+    let taken: sublet_model::MiB = touched.iter().map(growth).sum();
+    match entry.claim.ask() {
+        Ask::OneCard(asked) => assert_eq!((taken, touched.len()), (asked, 1)),
+        Ask::WholeCards(count) => assert_eq!(touched.len(), count.get() as usize),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_leaks_and_nothing_is_granted_twice(policy in 0..POLICIES.len(), steps in steps()) {
+        let mut world = World::new(policy, &[0, 1, 2, 3], false);
+        for step in &steps {
+            let before = world.engine.ledger().clone();
+            let answer = world.perform(step);
+            let ledger = world.engine.ledger();
+            prop_assert!(ledger.is_conserved());
+            prop_assert_eq!(accounts(ledger), accounts(&rebuilt(ledger)));
+            if let Step::Reserve { pod, .. } = *step && answer.starts_with("Ok") {
+                check_grant(ledger, pod, &before);
+            }
+        }
+        // When every hold has run out, none is left behind on a card.
+        world.now = world.now.plus_ms(10_000);
+        world.perform(&Step::Prioritize { pod: PODS, claim: 7 });
+        world.engine.forget(&uid(&format!("p{PODS}")));
+        let held = |card: &sublet_model::Card| card.holds > 0 || !card.held.is_zero();
+        prop_assert!(!world.engine.ledger().books().any(|(_, book)| book.cards().iter().any(held)));
+        // And without pods, everything is free.
+        for pod in 0..PODS {
+            world.engine.forget(&uid(&format!("p{pod}")));
+        }
+        let used = |card: &sublet_model::Card| card.tenants > 0 || !card.used.is_zero();
+        prop_assert!(!world.engine.ledger().books().any(|(_, book)| book.cards().iter().any(used)));
+    }
+
+    #[test]
+    fn what_filter_passes_can_be_reserved_and_what_it_refuses_cannot(
+        steps in steps(),
+        asked in 0..CLAIMS.len(),
+    ) {
+        let mut world = World::new(0, &[0, 1, 2, 3], false);
+        for step in &steps {
+            world.perform(step);
+        }
+        let (nodes, claim) = (world.nodes(), claim(CLAIMS[asked]));
+        let pod = uid("new");
+        let answer = world.engine.filter(world.now, &pod, &claim, &nodes, true, |_| 0);
+        for node in nodes {
+            let entry = entry("new", &world.name(node), &claim);
+            let granted = world.engine.clone().reserve(world.now, entry);
+            prop_assert_eq!(granted.is_ok(), answer.passed.contains(&node), "{:?}", granted);
+            if let (Err(reason), false) = (&granted, answer.refused.is_empty()) {
+                let told = answer.refused.iter().find(|refused| refused.node == node);
+                prop_assert_eq!(Some(reason), told.map(|refused| &refused.reason));
+            }
+        }
+    }
+
+    #[test]
+    fn a_pod_never_has_two_places(steps in steps(), node in 0..NODES.len()) {
+        let mut world = World::new(0, &[0, 1, 2, 3], false);
+        for step in &steps {
+            world.perform(step);
+        }
+        let before = accounts(world.engine.ledger());
+        let entries: Vec<Entry> = world.engine.ledger().entries().cloned().collect();
+        for entry in entries {
+            let placed = Reason::Placed { node: entry.node.clone() };
+            let again = Entry { node: NodeName::new(NODES[node]).unwrap(), ..entry };
+            prop_assert_eq!(world.engine.reserve(world.now, again), Err(placed));
+        }
+        prop_assert_eq!(before, accounts(world.engine.ledger()));
+    }
+
+    #[test]
+    fn the_same_events_give_the_same_answers_whatever_the_order_of_nodes(
+        policy in 0..POLICIES.len(),
+        order in Just(vec![0, 1, 2, 3]).prop_shuffle(),
+        steps in steps(),
+    ) {
+        let mut one = World::new(policy, &[0, 1, 2, 3], false);
+        let mut two = World::new(policy, &order, true);
+        for step in &steps {
+            prop_assert_eq!(one.perform(step), two.perform(step));
+        }
+        prop_assert_eq!(accounts(one.engine.ledger()), accounts(two.engine.ledger()));
+    }
+}

@@ -1,0 +1,252 @@
+//! Which node and card a claim gets, and why not: pictures for [`super`]. Nothing here
+//! reserves twice or waits; that is for the engine's tests.
+
+use crate::script::check;
+
+#[test]
+fn r1_3_one_card_must_have_room() {
+    check(
+        "n1: 16276/16276 16276/16276
+         n2: 12207/16276 12207/16276
+         ask p 8138
+         -> n1: GPU 0 lacks 8138 MiB: 8138 MiB asked, and the largest hole on this node is 0 MiB
+         -> n2: GPU 0 lacks 4069 MiB: 8138 MiB asked, and the largest hole on this node is 4069 MiB
+         wire p 8138
+         -> no GPU has 8138 MiB free
+         n3: 8138/16276 16276/16276
+         ask p 8138
+         -> n3/0",
+    );
+}
+
+#[test]
+fn r1_4_least_free_card_that_fits() {
+    check(
+        "n1: 4069/16276 8138/16276 12207/16276 0/16276
+         reserve p n1 8138
+         -> n1/1
+         reserve q n1 8138
+         -> n1/0
+         reserve r n1 8138
+         -> n1/3
+         reserve s n1 8138
+         -> n1/3
+         reserve t n1 8138
+         -> no: GPU 0 lacks 4069 MiB: 8138 MiB asked, and the largest hole on this node is 4069 MiB
+         show
+         -> n1: 12207/16276 16276/16276 12207/16276 16276/16276",
+    );
+}
+
+#[test]
+fn r1_10_more_than_any_card_is_never() {
+    check(
+        "n1: 0/16276 0/81559
+         n2:
+         ask p 81560
+         -> n1: 81560 MiB asked of one GPU, but the largest, GPU 1, has 81559 MiB in all (1 MiB too few) (never)
+         -> n2: the node has no GPU (never)
+         ask p 3x
+         -> n1: 3 GPUs asked, but the node has 2 GPUs (never)
+         -> n2: the node has no GPU (never)",
+    );
+}
+
+#[test]
+fn cards_of_mixed_sizes_on_one_node() {
+    check(
+        "n1: 0/81559 0/16276 0/24564
+         reserve a n1 16276
+         -> n1/1
+         reserve b n1 16277
+         -> n1/2
+         reserve c n1 16276
+         -> n1/0
+         reserve d n1 1x
+         -> no: 1 GPU asked, but 0 of 3 GPUs idle
+         show
+         -> n1: 16276/81559 16276/16276 16277/24564",
+    );
+}
+
+#[test]
+fn binpack_over_nodes_takes_the_tightest_card_then_the_fullest_node() {
+    check(
+        "a: 0/16 0/16
+         b: 8/16 0/16
+         c: 8/16 4/16
+         filter p 8
+         -> c b a
+         filter q 2x
+         -> a",
+    );
+}
+
+#[test]
+fn spread_takes_the_least_used_node_then_the_emptiest_card() {
+    check(
+        "options policy=spread
+         a: 8/16 0/16
+         b: 4/16 0/16
+         c: 0/16 4/16 0/16 4/16
+         filter p 4
+         -> c b a
+         ask q 4
+         -> c/0",
+    );
+    // Equal shares: the larger hole wins, not the name.
+    check(
+        "options policy=spread
+         a: 4/16 4/16
+         b: 8/16 0/16
+         filter p 4
+         -> b a",
+    );
+}
+
+#[test]
+fn whole_cards() {
+    check(
+        "n1: 4/16 0/16 0/16! 0/16 0/16
+         reserve p n1 2x
+         -> n1/1,3
+         reserve q n1 2x
+         -> no: 2 GPUs asked, but 1 of 5 GPUs idle; 1 GPU is unhealthy
+         reserve r n1 13
+         -> n1/4
+         reserve s n1 13
+         -> no: GPU 0 lacks 1 MiB: 13 MiB asked, and the largest hole on this node is 12 MiB; 1 GPU is unhealthy
+         show
+         -> n1: 4/16 16/16w 0/16! 16/16w 13/16",
+    );
+}
+
+#[test]
+fn containers_of_a_pod_share_cards_as_kubernetes_counts_them() {
+    check(
+        "n1: 0/16 0/16 0/16 0/16
+         reserve p n1 i3x+1x+1x
+         -> n1/0,1,2+0+1
+         forget p
+         reserve q n1 s1x+i2x+1x
+         -> n1/0+1,2+1
+         forget q
+         reserve r n1 i16+s2+i8+4+4
+         -> n1/0+0+0+0+0
+         show
+         -> n1: 16/16 0/16 0/16 0/16
+         forget r
+         reserve t n1 s2+i8+4+1
+         -> n1/0+0+0+0
+         show
+         -> n1: 10/16 0/16 0/16 0/16",
+    );
+}
+
+#[test]
+fn look_alikes_wait_where_the_agent_knows_sizes_only() {
+    check(
+        "n1 size: 0/16 0/16
+         reserve a n1 4
+         -> n1/0
+         ask b 4
+         -> n1: pod default/a asks for the same amount and has not started yet; the node tells pods apart by size
+         wire b 4
+         -> a pod that looks the same is still starting on the node
+         reserve c n1 5
+         -> n1/0
+         reserve d n1 1+5
+         -> no: pod default/c asks for the same amount and has not started yet; the node tells pods apart by size
+         assign a
+         ask b 4
+         -> n1/0",
+    );
+    check(
+        "n1: 0/16
+         reserve a n1 4
+         -> n1/0
+         reserve b n1 4
+         -> n1/0",
+    );
+    check(
+        "n1 size slots: 0/16
+         reserve a n1 4:slot
+         -> n1/0
+         reserve b n1 5:slot
+         -> no: pod default/a asks for the same amount and has not started yet; the node tells pods apart by size
+         release a
+         reserve b n1 5:slot
+         -> n1/0",
+    );
+}
+
+#[test]
+fn whole_cards_in_use_somewhere_are_kept_out_of_reach() {
+    check(
+        "n1: 0/16 0/16 4/16
+         observe x n1 1x ?
+         show
+         -> n1: 0/16 0/16 4/16 and 1 somewhere
+         reserve p n1 2x
+         -> no: 2 GPUs asked, but 1 of 3 GPUs idle
+         reserve q n1 8
+         -> n1/2
+         reserve r n1 8
+         -> n1/0
+         reserve s n1 16
+         -> no: GPU 0 lacks 8 MiB: 16 MiB asked, and the largest hole on this node is 8 MiB
+         reserve t n1 1x
+         -> no: 1 GPU asked, but 0 of 3 GPUs idle
+         forget x
+         reserve t n1 1x
+         -> n1/1",
+    );
+}
+
+#[test]
+fn a_lone_card_needs_no_index() {
+    check(
+        "n1: 0/16
+         n2: 0/16 0/16
+         observe a n1 4 ?
+         observe b n2 4 ?
+         show
+         -> n1: 4/16
+         -> n2: 0/16 0/16",
+    );
+}
+
+#[test]
+fn nodes_that_serve_another_kind_of_claim() {
+    check(
+        "n1 memory: 0/16
+         n2 whole: 0/16
+         n3 gib: 0/16
+         n4 slots: 0/16
+         ask p 17
+         -> n1: 17 MiB asked of one GPU, but the largest, GPU 0, has 16 MiB in all (1 MiB too few) (never)
+         -> n2: the node hands out whole GPUs only (never)
+         -> n3: the node counts GPU memory in GiB, the scheduler in MiB: give both the same --memory-unit (never)
+         -> n4: the node has more GPU memory than a device plugin can count, and the pod does not ask for sublet.dev/gpu-slot: 1 (never)
+         filter q 8
+         -> n1
+         filter r 8:slot
+         -> n1 n4
+         filter s 1x
+         -> n2 n3 n4",
+    );
+}
+
+#[test]
+fn sick_cards_take_nothing_new_and_stay_charged() {
+    check(
+        "n1: 4/16! 0/16!
+         ask p 8
+         -> n1: GPU 0 lacks 8 MiB: 8 MiB asked, and the largest hole on this node is 0 MiB; 2 GPUs are unhealthy
+         ask p 0
+         -> n1: GPU 0 lacks 0 MiB: 0 MiB asked, and the largest hole on this node is 0 MiB; 2 GPUs are unhealthy
+         n1: 4/16 0/16!
+         ask p 8
+         -> n1/0",
+    );
+}

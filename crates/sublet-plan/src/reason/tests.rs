@@ -1,0 +1,143 @@
+//! Every reason in both lengths. What is here is read by people and joined by the
+//! scheduler, so a changed word is a changed interface.
+
+use std::collections::BTreeSet;
+
+use sublet_model::{Ask, Count, GpuIndex, MiB, NodeName, PodKey, Sharing, Unit};
+
+use crate::{Reason, Wire};
+
+const WHOLE: Ask = Ask::WholeCards(Count::new(2));
+
+fn part() -> Ask {
+    Ask::OneCard(MiB::from(8138))
+}
+
+/// Every reason, with numbers that depend on `n` as on a node's name.
+fn all(n: u32) -> Vec<(Ask, Reason)> {
+    let (asked, less, gpu) = (MiB::from(8138), MiB::from(n), GpuIndex(n as u16));
+    let (cards, few) = (Count::new(2), Count::new(n));
+    let sick = Count::new(n);
+    vec![
+        (part(), Reason::Unknown),
+        (part(), Reason::NoGpu),
+        (
+            part(),
+            Reason::Sharing {
+                node: Sharing::Whole,
+            },
+        ),
+        (
+            WHOLE,
+            Reason::Sharing {
+                node: Sharing::Memory,
+            },
+        ),
+        (
+            part(),
+            Reason::Unit {
+                node: Unit::GiB,
+                scheduler: Unit::MiB,
+            },
+        ),
+        (part(), Reason::NoSlot),
+        (
+            part(),
+            Reason::TooSmall {
+                asked,
+                largest: less,
+                gpu,
+            },
+        ),
+        (
+            WHOLE,
+            Reason::TooFew {
+                asked: cards,
+                total: few,
+            },
+        ),
+        (
+            part(),
+            Reason::NoRoom {
+                asked,
+                hole: less,
+                gpu,
+                sick,
+            },
+        ),
+        (
+            WHOLE,
+            Reason::NoIdle {
+                asked: cards,
+                idle: few,
+                total: few,
+                sick,
+            },
+        ),
+        (
+            part(),
+            Reason::LookAlike {
+                other: PodKey::new("ns", &format!("p{n}")).unwrap(),
+            },
+        ),
+        (
+            part(),
+            Reason::Placed {
+                node: NodeName::new("n1").unwrap(),
+            },
+        ),
+    ]
+}
+
+#[test]
+fn each_reason_is_told_in_full_and_in_short() {
+    let table: Vec<String> = all(1)
+        .iter()
+        .map(|(ask, reason)| {
+            let never = if reason.is_final() {
+                "never"
+            } else {
+                "not now"
+            };
+            format!(
+                "{} | {never} | {reason} | {}",
+                reason.label(),
+                Wire(reason, *ask)
+            )
+        })
+        .collect();
+    let expected = "\
+unknown_node | not now | the node is not known, or its GPU inventory cannot be read | the node is not known, or its GPU inventory cannot be read
+no_gpu | never | the node has no GPU | the node has no GPU
+sharing | never | the node hands out whole GPUs only | the node hands out whole GPUs only
+sharing | never | the node hands out parts of GPUs only | the node hands out parts of GPUs only
+unit | never | the node counts GPU memory in GiB, the scheduler in MiB: give both the same --memory-unit | node counts GPU memory in another unit
+no_slot | never | the node has more GPU memory than a device plugin can count, and the pod does not ask for sublet.dev/gpu-slot: 1 | node needs sublet.dev/gpu-slot in the pod
+too_small | never | 8138 MiB asked of one GPU, but the largest, GPU 1, has 1 MiB in all (8137 MiB too few) | no GPU is as large as 8138 MiB
+too_few | never | 2 GPUs asked, but the node has 1 GPU | node has fewer than 2 GPUs
+no_room | not now | GPU 1 lacks 8137 MiB: 8138 MiB asked, and the largest hole on this node is 1 MiB; 1 GPU is unhealthy | no GPU has 8138 MiB free
+no_idle | not now | 2 GPUs asked, but 1 of 1 GPU idle; 1 GPU is unhealthy | node has fewer than 2 idle GPUs
+look_alike | not now | pod ns/p1 asks for the same amount and has not started yet; the node tells pods apart by size | a pod that looks the same is still starting on the node
+placed | not now | the pod already has a place on node n1: an earlier bind holds, or is not settled yet | the pod already has a place on node n1: an earlier bind holds, or is not settled yet";
+    assert_eq!(table.join("\n"), expected);
+}
+
+#[test]
+fn a_claim_gets_at_most_eight_texts_however_many_nodes_there_are() {
+    for ask in [part(), WHOLE] {
+        let mut texts = BTreeSet::new();
+        for n in 0..100 {
+            // A filter call never answers `Placed`, and no node serves neither kind.
+            let of_filter = |(for_ask, reason): &(Ask, Reason)| {
+                let any = matches!(
+                    reason,
+                    Reason::Unknown | Reason::NoGpu | Reason::LookAlike { .. }
+                );
+                (any || *for_ask == ask) && !matches!(reason, Reason::Placed { .. })
+            };
+            let reasons = all(n).into_iter().filter(of_filter);
+            texts.extend(reasons.map(|(_, reason)| Wire(&reason, ask).to_string()));
+        }
+        assert!(texts.len() <= 8, "{ask:?}: {texts:#?}");
+    }
+}

@@ -1,0 +1,345 @@
+//! Tests as text: a small script of nodes, pods and questions, with the answers after `->`.
+//!
+//! ```text
+//! n1 size: 4069/16276 0/16276!w@GPU-b     used/capacity; ! sick; w held whole; @ UUID
+//! ask p 4069                              who would take it, and on which card
+//! -> n1/1
+//! ```
+//! A node's words: `memory` or `whole` (sharing), `size` (identity), `gib` (unit), `slots`.
+//! A claim is a number of MiB or of whole cards (`2x`) per container, joined by `+`; `i` and
+//! `s` mark init containers and sidecars: `i8138+s100+4069`; `:slot` at its end is the slot.
+//! [`check`] replays the commands and compares the whole transcript. Only tests use it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use sublet_model::{
+    Advertise, Allocation, CardRef, Claim, ContainerClaim, ContainerName, Count, Demand, Dialect,
+    Entry, Gpu, GpuIndex, GpuUuid, Grant, Health, Identity, Inventory, MiB, NodeFacts, NodeIdx,
+    NodeName, PodKey, PodUid, Portion, Role, Sharing, Standing, Time, Unit,
+};
+
+use crate::{Engine, EngineOptions, FilterAnswer, Wire, policy};
+
+/// Replays a script, and fails where an answer differs.
+#[track_caller]
+pub(crate) fn check(script: &str) {
+    let mut world = World {
+        engine: Engine::new(EngineOptions::default()),
+        now: Time::from_ms(0),
+    };
+    let mut transcript = String::new();
+    let lines: Vec<&str> = script.lines().map(str::trim).collect();
+    for line in lines.iter().filter(|line| !line.starts_with("->")) {
+        transcript += &format!("{line}\n");
+        for answer in world.perform(line) {
+            transcript += &format!("{}\n", format!("-> {answer}").trim_end());
+        }
+        assert!(world.engine.ledger().is_conserved(), "after `{line}`");
+    }
+    assert_eq!(transcript.trim(), lines.join("\n").trim());
+}
+
+pub(crate) fn uid(name: &str) -> PodUid {
+    PodUid::new(name).unwrap()
+}
+
+/// `i8138+s100+2x:slot`; containers are called `c0`, `c1` and so on.
+pub(crate) fn claim(text: &str) -> Arc<Claim> {
+    let (text, has_slot) = match text.strip_suffix(":slot") {
+        Some(rest) => (rest, true),
+        None => (text, false),
+    };
+    let mut dialect = Dialect::Aliyun;
+    let containers = text.split('+').enumerate().map(|(position, word)| {
+        let (role, amount) = match word.split_at(1) {
+            ("i", rest) => (Role::Init, rest),
+            ("s", rest) => (Role::Sidecar, rest),
+            _ => (Role::Main, word),
+        };
+        let (gpus, portion) = if let Some(cards) = amount.strip_suffix('x') {
+            dialect = Dialect::Nvidia;
+            (cards.parse().unwrap(), Portion::Whole)
+        } else {
+            let memory: u32 = amount.parse().unwrap();
+            (1, Portion::Memory(MiB::from(memory)))
+        };
+        ContainerClaim {
+            name: ContainerName::new(&format!("c{position}")).unwrap(),
+            position,
+            role,
+            demand: Demand {
+                gpus: Count::new(gpus),
+                portion,
+            },
+        }
+    });
+    let containers = containers.collect();
+    Arc::new(Claim::new(dialect, containers, has_slot).unwrap())
+}
+
+/// A node line: what the node says of itself, and the pods that use its cards already.
+pub(crate) fn node(head: &str, cards: &str) -> (NodeFacts, Vec<Entry>) {
+    let mut words = head.split_whitespace();
+    let name = words.next().unwrap();
+    let mut facts = NodeFacts {
+        name: NodeName::new(name).unwrap(),
+        inventory: Arc::default(),
+        sharing: Sharing::Both,
+        identity: Identity::NoAgent,
+        advertise: Advertise::Units,
+        unit: Unit::MiB,
+    };
+    for word in words {
+        match word {
+            "memory" => facts.sharing = Sharing::Memory,
+            "whole" => facts.sharing = Sharing::Whole,
+            "size" => facts.identity = Identity::SizeAndOrder,
+            "gib" => facts.unit = Unit::GiB,
+            "slots" => facts.advertise = Advertise::Slots,
+            other => panic!("`{other}` is not a word for a node"),
+        }
+    }
+    let mut gpus = Vec::new();
+    let mut entries = Vec::new();
+    for (index, card) in (0..).zip(cards.split_whitespace()) {
+        let (card, uuid) = card.split_once('@').map_or((card, None), |(card, uuid)| {
+            (card, Some(GpuUuid::new(uuid).unwrap()))
+        });
+        let (amounts, marks) = card.split_at(card.trim_end_matches(['!', 'w']).len());
+        let (used, capacity) = amounts.split_once('/').unwrap();
+        let mut gpu = Gpu::plain(GpuIndex(index), MiB::from(capacity.parse::<u32>().unwrap()));
+        gpu.uuid = uuid;
+        if marks.contains('!') {
+            gpu.health = Health::Sick(Arc::from("xid 79"));
+        }
+        gpus.push(gpu);
+        let tenant = if marks.contains('w') { "1x" } else { used };
+        if tenant != "0" {
+            let pod = format!("{name}-{index}");
+            let mut entry = entry(&pod, name, &claim(tenant));
+            let memory = MiB::from(used.parse::<u32>().unwrap());
+            entry.allocation = Some(placed(&entry.claim, &index.to_string(), memory));
+            entries.push(entry);
+        }
+    }
+    facts.inventory = Arc::new(Inventory::new(gpus, vec![], vec![], vec![]).unwrap());
+    (facts, entries)
+}
+
+/// A bound pod whose devices were handed over, without an allocation.
+pub(crate) fn entry(pod: &str, node: &str, claim: &Arc<Claim>) -> Entry {
+    Entry {
+        pod: PodKey::new("default", pod).unwrap(),
+        uid: uid(pod),
+        node: NodeName::new(node).unwrap(),
+        claim: Arc::clone(claim),
+        allocation: None,
+        standing: Standing::Bound,
+        assigned: true,
+        priority: 0,
+    }
+}
+
+/// The claim on those cards (`0,1` or `0@GPU-a`), container by container.
+fn placed(claim: &Claim, cards: &str, whole: MiB) -> Allocation {
+    let cards: Vec<CardRef> = cards
+        .split(',')
+        .map(|card| {
+            let (index, uuid) = card.split_once('@').unwrap_or((card, ""));
+            CardRef {
+                index: GpuIndex(index.parse().unwrap()),
+                uuid: GpuUuid::new(uuid).ok(),
+            }
+        })
+        .collect();
+    let mut next = 0;
+    let mut grants = Vec::new();
+    for container in claim.containers() {
+        for _ in 0..container.demand.gpus.get() {
+            let (card, memory) = match container.demand.portion {
+                Portion::Memory(memory) => (&cards[0], memory),
+                Portion::Whole => (&cards[next], whole),
+            };
+            next += 1;
+            grants.push(Grant {
+                container: container.name.clone(),
+                card: card.clone(),
+                memory,
+            });
+        }
+    }
+    Allocation { grants }
+}
+
+struct World {
+    engine: Engine,
+    now: Time,
+}
+
+impl World {
+    fn perform(&mut self, line: &str) -> Vec<String> {
+        let line = line.split("  #").next().unwrap();
+        if let Some((head, cards)) = line
+            .split_once(": ")
+            .or(line.strip_suffix(':').map(|h| (h, "")))
+        {
+            let (facts, entries) = node(head, cards);
+            self.engine.set_node(facts);
+            entries
+                .into_iter()
+                .for_each(|entry| self.engine.observe(entry));
+            return vec![];
+        }
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            ["options", ref options @ ..] => self.set_options(options),
+            ["at", ms] => self.now = Time::from_ms(ms.parse().unwrap()),
+            ["remove", name] => self.engine.remove_node(&NodeName::new(name).unwrap()),
+            ["release", pod] => self.engine.release(&uid(pod)),
+            ["forget", pod] => self.engine.forget(&uid(pod)),
+            ["assign", pod] => {
+                let mut entry = self.engine.ledger().entry(&uid(pod)).unwrap().clone();
+                entry.standing = Standing::Bound;
+                entry.assigned = true;
+                self.engine.observe(entry);
+            }
+            ["observe", pod, node, asked, cards] => self.observe(pod, node, asked, cards),
+            ["ask", pod, asked] => return self.ask(pod, asked),
+            ["filter", pod, asked, ref how @ ..] => {
+                let answer = self.filter(pod, asked, how);
+                return vec![self.names(&answer.passed)];
+            }
+            ["wire", pod, asked] => return self.wire(pod, asked),
+            ["prioritize", pod, asked] => {
+                let claim = claim(asked);
+                let nodes = self.nodes();
+                let now = self.now;
+                let scores = self
+                    .engine
+                    .prioritize(now, &uid(pod), &claim, &nodes, |_| 0);
+                let score = |&(node, score)| format!("{}={score}", self.name(node));
+                return vec![scores.iter().map(score).collect::<Vec<_>>().join(" ")];
+            }
+            ["reserve", pod, node, asked] => return vec![self.reserve(pod, node, asked)],
+            ["without", pod, asked, node, ref victims @ ..] => {
+                let node = self.engine.ledger().find(node).unwrap();
+                let victims: BTreeSet<PodUid> = victims.iter().map(|victim| uid(victim)).collect();
+                let fits = self
+                    .engine
+                    .fits_without(&uid(pod), &claim(asked), node, &victims);
+                return vec![if fits { "fits" } else { "no" }.to_owned()];
+            }
+            ["show"] => return self.show(),
+            [] => {}
+            _ => panic!("`{line}` is not a command"),
+        }
+        vec![]
+    }
+
+    fn set_options(&mut self, words: &[&str]) {
+        let mut options = EngineOptions::default();
+        for word in words {
+            match word.split_once('=').unwrap() {
+                ("policy", name) => options.policy = policy(name).unwrap(),
+                ("few", few) => options.few = few.parse().unwrap(),
+                ("unit", _) => options.unit = Unit::GiB,
+                _ => panic!("`{word}` is not an option"),
+            }
+        }
+        self.engine = Engine::new(options);
+    }
+
+    fn observe(&mut self, pod: &str, node: &str, asked: &str, cards: &str) {
+        let mut entry = entry(pod, node, &claim(asked));
+        if cards != "?" {
+            entry.allocation = Some(placed(&entry.claim, cards, MiB::from(1)));
+        }
+        self.engine.observe(entry);
+    }
+
+    fn nodes(&self) -> Vec<NodeIdx> {
+        self.engine.ledger().books().map(|(idx, _)| idx).collect()
+    }
+
+    fn name(&self, node: NodeIdx) -> &str {
+        self.engine.ledger().book(node).name().as_str()
+    }
+
+    fn names(&self, nodes: &[NodeIdx]) -> String {
+        let names: Vec<&str> = nodes.iter().map(|&node| self.name(node)).collect();
+        names.join(" ")
+    }
+
+    /// `how`: `everywhere`, and nodes with a taint that the pod does not tolerate.
+    fn filter(&mut self, pod: &str, asked: &str, how: &[&str]) -> FilterAnswer {
+        let nodes = self.nodes();
+        let tainted: BTreeSet<NodeIdx> = how
+            .iter()
+            .filter_map(|word| self.engine.ledger().find(word))
+            .collect();
+        let taints = |node| u32::from(tainted.contains(&node));
+        let everywhere = how.contains(&"everywhere");
+        let claim = claim(asked);
+        self.engine
+            .filter(self.now, &uid(pod), &claim, &nodes, everywhere, taints)
+    }
+
+    fn ask(&mut self, pod: &str, asked: &str) -> Vec<String> {
+        let before = self.engine.clone(); // the answer leaves a hold of its own
+        let answer = self.filter(pod, asked, &[]);
+        let Some(&best) = answer.passed.first() else {
+            let no = |no: &crate::Refused| {
+                let mark = if no.reason.is_final() { " (never)" } else { "" };
+                format!("{}: {}{mark}", self.name(no.node), no.reason)
+            };
+            return answer.refused.iter().map(no).collect();
+        };
+        assert_eq!(answer.refused, [], "refusals only if nothing passes");
+        let candidate = before.fit(&uid(pod), &claim(asked), best).unwrap();
+        vec![format!("{}/{}", self.name(best), candidate.position)]
+    }
+
+    fn wire(&mut self, pod: &str, asked: &str) -> Vec<String> {
+        let answer = self.filter(pod, asked, &[]);
+        let claim = claim(asked);
+        let text = |no: &crate::Refused| Wire(&no.reason, claim.ask()).to_string();
+        let texts: BTreeSet<String> = answer.refused.iter().map(text).collect();
+        texts.into_iter().collect()
+    }
+
+    fn reserve(&mut self, pod: &str, node: &str, asked: &str) -> String {
+        let claim = claim(asked);
+        match self.engine.reserve(self.now, entry(pod, node, &claim)) {
+            Err(reason) => format!("no: {reason}"),
+            Ok(allocation) => {
+                let of = |container: &ContainerClaim| {
+                    let grants = allocation.of(&container.name);
+                    let cards: Vec<_> = grants.map(|g| g.card.index.to_string()).collect();
+                    cards.join(",")
+                };
+                let cards: Vec<String> = claim.containers().iter().map(of).collect();
+                format!("{node}/{}", cards.join("+"))
+            }
+        }
+    }
+
+    fn show(&self) -> Vec<String> {
+        let book = |(_, book): (NodeIdx, &sublet_model::Book)| {
+            let card = |card: &sublet_model::Card| {
+                let held = if card.holds > 0 { "~" } else { "" };
+                let whole = if card.whole > 0 { "w" } else { "" };
+                let sick = if card.healthy { "" } else { "!" };
+                let (used, capacity) = (card.used.get(), card.capacity.get());
+                format!(" {used}/{capacity}{sick}{whole}{held}")
+            };
+            let cards: String = book.cards().iter().map(card).collect();
+            let unplaced = match book.unplaced().get() {
+                0 => String::new(),
+                n => format!(" and {n} somewhere"),
+            };
+            format!("{}:{cards}{unplaced}", book.name())
+        };
+        self.engine.ledger().books().map(book).collect()
+    }
+}

@@ -1,0 +1,166 @@
+//! Binding a pod: reserve, one write, and certainty about what became of it.
+//!
+//! The steps are decided by `sublet_plan::Binding`; here they are performed. The task goes
+//! on when the kube-scheduler hangs up, because the reservation must end in one way or the
+//! other.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sublet_api::{dialect, keys, pod_uid};
+use sublet_client::{BindError, EventText, bind_pod, read_pod};
+use sublet_model::{Entry, NodeName, PodKey, PodUid, Standing};
+use sublet_plan::{Binding, BindingStep, PodState, Seen};
+use sublet_telemetry::metrics::Outcome;
+
+use crate::state::{Scheduler, Waiting, now, now_ns};
+
+/// Binds a pod to a node.
+///
+/// # Errors
+/// Why it is not bound, for the kube-scheduler to put into the pod's events.
+pub(crate) async fn bind(
+    scheduler: &Arc<Scheduler>,
+    pod: PodKey,
+    uid: PodUid,
+    node: NodeName,
+) -> Result<(), String> {
+    if !scheduler.is_ready() {
+        return Err("the ledger of GPUs is not complete yet".to_owned());
+    }
+    let known = scheduler.state().waiting.get(&uid).cloned();
+    let waiting = match known {
+        Some(waiting) => waiting,
+        None => read_waiting(scheduler, &pod, &uid).await?,
+    };
+    let task = tokio::spawn(carry_out(scheduler.clone(), waiting.clone(), node.clone()));
+    let outcome = task.await.unwrap_or_else(|error| Err(error.to_string()));
+    let label = if outcome.is_ok() { "bound" } else { "failed" };
+    scheduler
+        .metrics
+        .binds
+        .get_or_create(&Outcome { outcome: label })
+        .inc();
+    match &outcome {
+        Ok(()) => tracing::info!(pod = %waiting.pod, %node, "bound"),
+        Err(why) => {
+            tracing::warn!(pod = %waiting.pod, %node, why, "not bound");
+            let message = format!("not bound to {node}: {why}");
+            let text = EventText {
+                reason: "GpuBindFailed",
+                message,
+            };
+            crate::events::post(scheduler, &waiting.pod, &waiting.uid, text);
+        }
+    }
+    outcome
+}
+
+/// A pod that the watch has not shown yet.
+async fn read_waiting(
+    scheduler: &Scheduler,
+    key: &PodKey,
+    uid: &PodUid,
+) -> Result<Waiting, String> {
+    let pod = read_pod(&scheduler.client, key)
+        .await
+        .map_err(|error| error.to_string())?;
+    let pod = pod
+        .filter(|pod| pod.metadata.uid == uid.as_str())
+        .ok_or("the pod is gone")?;
+    let unit = scheduler.state().engine.options().unit;
+    let waiting = Waiting::of(&pod, unit).map_err(|problem| problem.to_string())?;
+    waiting.ok_or_else(|| "the pod asks for no GPU".to_owned())
+}
+
+async fn carry_out(
+    scheduler: Arc<Scheduler>,
+    waiting: Waiting,
+    node: NodeName,
+) -> Result<(), String> {
+    let annotations = {
+        let mut state = scheduler.state();
+        let entry = Entry {
+            pod: waiting.pod.clone(),
+            uid: waiting.uid.clone(),
+            node: node.clone(),
+            claim: waiting.claim.clone(),
+            allocation: None,
+            standing: Standing::Reserved,
+            assigned: false,
+            priority: waiting.priority,
+        };
+        let allocation = state
+            .engine
+            .reserve(now(), entry)
+            .map_err(|reason| format!("{node}: {reason}"))?;
+        let ledger = state.engine.ledger();
+        let book = ledger.find(node.as_str()).map(|idx| ledger.book(idx));
+        let facts = book
+            .and_then(sublet_model::Book::facts)
+            .ok_or("the node is gone")?;
+        let forged = waiting.forged.iter().map(String::as_str);
+        dialect::binding_annotations(&waiting.claim, &allocation, facts, now_ns(), forged)
+    };
+    let deadline = scheduler.bind_deadline;
+    let (mut binding, mut step) = Binding::start(now(), deadline.as_millis() as u64);
+    loop {
+        let (asked_at, seen) = match step {
+            BindingStep::Post => {
+                let Waiting { pod, uid, .. } = &waiting;
+                let posted =
+                    bind_pod(&scheduler.client, pod, uid, &node, &annotations, deadline).await;
+                (
+                    now(),
+                    match posted {
+                        Ok(()) => Seen::Accepted,
+                        Err(BindError::Refused { code, message }) => {
+                            Seen::Refused { code, message }
+                        }
+                        Err(BindError::Unanswered(why)) => Seen::Unanswered(why),
+                    },
+                )
+            }
+            BindingStep::Read(at) => {
+                tokio::time::sleep(Duration::from_millis(at.ms().saturating_sub(now().ms()))).await;
+                (
+                    now(),
+                    read(&scheduler, &waiting, &node, &annotations[keys::ALLOCATION]).await,
+                )
+            }
+            BindingStep::Bound => return Ok(()),
+            BindingStep::Failed(why) => {
+                scheduler.state().engine.release(&waiting.uid);
+                return Err(why);
+            }
+        };
+        step = binding.apply(asked_at, seen);
+    }
+}
+
+async fn read(scheduler: &Scheduler, waiting: &Waiting, node: &NodeName, allocation: &str) -> Seen {
+    // A read that hangs says nothing, and the next one may not.
+    let reading = tokio::time::timeout(
+        scheduler.bind_deadline,
+        read_pod(&scheduler.client, &waiting.pod),
+    )
+    .await;
+    let pod = match reading {
+        Ok(Ok(pod)) => pod,
+        Ok(Err(error)) => return Seen::Unreadable(error.to_string()),
+        Err(_) => return Seen::Unreadable("no answer".to_owned()),
+    };
+    let Some(pod) = pod.filter(|pod| pod_uid(pod).as_ref() == Ok(&waiting.uid)) else {
+        return Seen::Pod(PodState::Gone);
+    };
+    let written = pod
+        .metadata
+        .annotations
+        .get(keys::ALLOCATION)
+        .map(String::as_str);
+    Seen::Pod(match pod.spec.node_name.as_str() {
+        "" => PodState::Unbound,
+        name if name == node.as_str() && written == Some(allocation) => PodState::AsAsked,
+        name => PodState::Elsewhere(format!("somebody else bound the pod, to {name}")),
+    })
+}

@@ -1,0 +1,176 @@
+//! Events on pods: why they wait, with the numbers of each node.
+//!
+//! They come from the pod watch, not from filter calls, because the kube-scheduler drops
+//! nodes whose sum is too small before it asks us. The same text is posted once, and again
+//! only after five minutes.
+
+use std::collections::BTreeMap;
+use std::hash::Hasher;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sublet_api::object::Pod;
+use sublet_api::{pod_key, pod_uid};
+use sublet_client::{EventText, PodEvent, post_pod_event};
+use sublet_model::{PodKey, PodUid};
+
+use crate::state::{Scheduler, State, Waiting, now};
+
+/// How long the same text is not posted again.
+const QUIET_MS: u64 = 5 * 60 * 1000;
+/// Nodes named in one event; a pod's events are read by a person.
+const NAMED: usize = 6;
+/// The API server refuses messages of more than 1,024 characters.
+const LONGEST: usize = 1_000;
+
+#[derive(Debug)]
+struct Posted {
+    hash: u64,
+    at_ms: u64,
+    count: u32,
+    first: String,
+}
+
+/// What was posted last, by pod.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    posted: Mutex<BTreeMap<PodUid, Posted>>,
+}
+
+impl Events {
+    pub(crate) fn forget(&self, uid: &PodUid) {
+        self.posted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(uid);
+    }
+
+    /// Is this to be posted? Then: its number, how often it was seen, and when first.
+    fn admit(&self, uid: &PodUid, text: &EventText, at_ms: u64) -> Option<(u64, u32, String)> {
+        let mut hasher = rustc_hash::FxHasher::default();
+        hasher.write(text.reason.as_bytes());
+        hasher.write(text.message.as_bytes());
+        let hash = hasher.finish();
+        let mut posted = self.posted.lock().unwrap_or_else(PoisonError::into_inner);
+        match posted.get_mut(uid) {
+            Some(last) if last.hash == hash && at_ms < last.at_ms + QUIET_MS => None,
+            Some(last) if last.hash == hash => {
+                last.at_ms = at_ms;
+                last.count += 1;
+                Some((hash, last.count, last.first.clone()))
+            }
+            _ => {
+                let first = rfc3339(at_ms);
+                let new = Posted {
+                    hash,
+                    at_ms,
+                    count: 1,
+                    first: first.clone(),
+                };
+                posted.insert(uid.clone(), new);
+                Some((hash ^ at_ms.rotate_left(32), 1, first))
+            }
+        }
+    }
+}
+
+/// A pod was seen in the watch: says why it waits, if it does because of us.
+pub(crate) fn pod_seen(scheduler: &Arc<Scheduler>, pod: &Pod) {
+    let ours = pod.spec.scheduler_name == scheduler.scheduler_name;
+    let refused = |c: &sublet_api::object::Condition| {
+        c.kind == "PodScheduled" && c.status == "False" && c.reason == "Unschedulable"
+    };
+    if !ours || !pod.spec.node_name.is_empty() || !pod.status.conditions.iter().any(refused) {
+        return;
+    }
+    if !scheduler.is_ready() {
+        return;
+    }
+    let (Ok(key), Ok(uid)) = (pod_key(pod), pod_uid(pod)) else {
+        return;
+    };
+    let message = {
+        let state = scheduler.state();
+        match Waiting::of(pod, state.engine.options().unit) {
+            Ok(Some(waiting)) => why_not(&state, &waiting),
+            Ok(None) => None,
+            Err(problem) => Some(problem.to_string()),
+        }
+    };
+    if let Some(message) = message {
+        post(
+            scheduler,
+            &key,
+            &uid,
+            EventText {
+                reason: "GpuUnavailable",
+                message,
+            },
+        );
+    }
+}
+
+/// Posts a warning, unless the same one was posted a moment ago.
+pub(crate) fn post(scheduler: &Arc<Scheduler>, pod: &PodKey, uid: &PodUid, mut text: EventText) {
+    if text.message.len() > LONGEST {
+        let end = text.message.floor_char_boundary(LONGEST);
+        text.message.truncate(end);
+        text.message.push('…');
+    }
+    let at_ms = now().ms();
+    let Some((number, count, first)) = scheduler.events.admit(uid, &text, at_ms) else {
+        return;
+    };
+    let (scheduler, pod, uid) = (scheduler.clone(), pod.clone(), uid.clone());
+    tokio::spawn(async move {
+        let last = rfc3339(at_ms);
+        let seen = (first.as_str(), last.as_str());
+        let event = PodEvent {
+            pod: &pod,
+            uid: &uid,
+            number,
+            count,
+            seen,
+            text: &text,
+        };
+        if let Err(error) = post_pod_event(&scheduler.client, &event).await {
+            tracing::debug!(%pod, %error, "event not posted");
+        }
+    });
+}
+
+/// Why no node can take the pod; `None` where some node can, and it waits for other reasons.
+fn why_not(state: &State, waiting: &Waiting) -> Option<String> {
+    let nodes = state.all_nodes();
+    let refused = state.engine.refusals(&waiting.uid, &waiting.claim, &nodes);
+    if refused.len() < nodes.len() {
+        return None;
+    }
+    let has_gpu = |reason: &sublet_plan::Reason| *reason != sublet_plan::Reason::NoGpu;
+    let with_gpu: Vec<_> = refused
+        .iter()
+        .filter(|refused| has_gpu(&refused.reason))
+        .collect();
+    if with_gpu.is_empty() {
+        return Some(format!("none of {} nodes has a GPU", nodes.len()));
+    }
+    let named = with_gpu.iter().take(NAMED).map(|refused| {
+        let name = state.engine.ledger().book(refused.node).name();
+        format!("{name}: {}", refused.reason)
+    });
+    let mut message = named.collect::<Vec<_>>().join("; ");
+    if with_gpu.len() > NAMED {
+        let more = with_gpu.len() - NAMED;
+        message.push_str(&format!(
+            "; and {more} more nodes (sublet explain pod {})",
+            waiting.pod.name()
+        ));
+    }
+    Some(message)
+}
+
+fn rfc3339(ms: u64) -> String {
+    let seconds = i64::try_from(ms / 1000).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_second(seconds)
+        .unwrap_or(jiff::Timestamp::UNIX_EPOCH)
+        .to_string()
+}

@@ -1,0 +1,313 @@
+//! The extender's HTTP interface.
+//!
+//! Filter and prioritize are answered from memory under one short lock. Bodies are read
+//! once, with node names borrowed from them, and answers are written with their length,
+//! because the kube-scheduler keeps only two connections open.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, State as Shared};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde::Serialize;
+use sublet_api::dialect;
+use sublet_api::extender::{
+    Args, BindArgs, BindResult, FilterResult, HostPriority, PreemptArgs, PreemptResult, Reasons,
+};
+use sublet_model::{Claim, NameError, NodeName, PodKey, PodUid};
+use sublet_plan::{Reason, Wire};
+use sublet_telemetry::metrics::{Verb, Why, print};
+
+use crate::state::{Scheduler, now};
+
+/// 5,000 names are 250 KB; a cluster has at most a few times as many, and pods at most
+/// 1.5 MiB (etcd's limit).
+const LARGEST_BODY: usize = 16 << 20;
+
+/// All routes.
+pub fn router(scheduler: Arc<Scheduler>) -> Router {
+    Router::new()
+        .route("/sublet/filter", post(filter))
+        .route("/sublet/prioritize", post(prioritize))
+        .route("/sublet/bind", post(bind))
+        .route("/sublet/preempt", post(preempt))
+        .route("/gpushare-scheduler/filter", post(filter))
+        .route("/gpushare-scheduler/bind", post(crate::gpushare::bind))
+        .route("/gpushare-scheduler/inspect", get(crate::gpushare::inspect))
+        .route(
+            "/gpushare-scheduler/inspect/{node}",
+            get(crate::gpushare::inspect_node),
+        )
+        .route("/version", get(crate::gpushare::version))
+        .merge(health_routes())
+        .layer(DefaultBodyLimit::max(LARGEST_BODY))
+        .with_state(scheduler)
+}
+
+/// Health and metrics alone, for an address that others may reach.
+pub(crate) fn health_router(scheduler: Arc<Scheduler>) -> Router {
+    health_routes().with_state(scheduler)
+}
+
+fn health_routes() -> Router<Arc<Scheduler>> {
+    Router::new()
+        .route("/healthz", get(async || "ok"))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(metrics))
+}
+
+async fn ready(Shared(scheduler): Shared<Arc<Scheduler>>) -> Response {
+    if scheduler.is_ready() {
+        "ok".into_response()
+    } else {
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the ledger is not complete yet",
+        )
+            .into_response()
+    }
+}
+
+async fn metrics(Shared(scheduler): Shared<Arc<Scheduler>>) -> Response {
+    let content = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    crate::gpushare::set_gauges(&scheduler);
+    (
+        [(header::CONTENT_TYPE, content)],
+        print(&scheduler.registry),
+    )
+        .into_response()
+}
+
+async fn filter(Shared(scheduler): Shared<Arc<Scheduler>>, body: Bytes) -> Response {
+    timed(&scheduler, "filter", || answer_filter(&scheduler, &body))
+}
+
+fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Response {
+    let error = |error: String| {
+        json(&FilterResult {
+            error,
+            ..FilterResult::default()
+        })
+    };
+    let args = match read::<Args<'_>>(body) {
+        Ok(args) => args,
+        Err(why) => return error(why),
+    };
+    let Some(names) = &args.node_names else {
+        return error("no NodeNames: set nodeCacheCapable: true for this extender".to_owned());
+    };
+    if !scheduler.is_ready() {
+        return error("the ledger of GPUs is not complete yet".to_owned());
+    }
+    let mut state = scheduler.state();
+    let claim = match dialect::claim_of(&args.pod, state.engine.options().unit) {
+        Ok(Some(claim)) => claim,
+        Ok(None) => {
+            return json(&FilterResult {
+                node_names: names.clone(),
+                ..FilterResult::default()
+            });
+        }
+        Err(problem) => {
+            let why = problem.to_string();
+            let refused = Reasons(names.iter().map(|name| (*name, why.as_str())).collect());
+            return json(&FilterResult {
+                failed_and_unresolvable_nodes: refused,
+                ..FilterResult::default()
+            });
+        }
+    };
+    let uid = match PodUid::new(&args.pod.metadata.uid) {
+        Ok(uid) => uid,
+        Err(why) => return error(why.to_string()),
+    };
+    let (nodes, unknown) = state.resolve(names);
+    let ranks: Vec<_> = state.soft_ranks(&nodes, &args.pod.spec.tolerations);
+    let everywhere = args.pod.spec.has_soft_wishes();
+    let answer = state
+        .engine
+        .filter(now(), &uid, &claim, &nodes, everywhere, |node| {
+            ranks
+                .binary_search_by_key(&node, |rank| rank.0)
+                .map_or(0, |at| ranks[at].1)
+        });
+    let book = |node| state.engine.ledger().book(node);
+    if !answer.passed.is_empty() {
+        let names = answer
+            .passed
+            .iter()
+            .map(|&node| book(node).name().as_str())
+            .collect();
+        return json(&FilterResult {
+            node_names: names,
+            ..FilterResult::default()
+        });
+    }
+    let texts = Texts::of(&claim, answer.refused.iter().map(|refused| &refused.reason));
+    let mut failed = Vec::new();
+    let mut never = Vec::new();
+    for refused in &answer.refused {
+        let list = if refused.reason.is_final() {
+            &mut never
+        } else {
+            &mut failed
+        };
+        list.push((
+            book(refused.node).name().as_str(),
+            texts.text(&refused.reason),
+        ));
+        let why = Why {
+            reason: refused.reason.label(),
+        };
+        scheduler.metrics.refusals.get_or_create(&why).inc();
+    }
+    failed.extend(
+        unknown
+            .into_iter()
+            .map(|name| (name, texts.text(&Reason::Unknown))),
+    );
+    json(&FilterResult {
+        failed_nodes: Reasons(failed),
+        failed_and_unresolvable_nodes: Reasons(never),
+        ..FilterResult::default()
+    })
+}
+
+/// The few texts that one claim's refusals have on the wire, by label.
+struct Texts(Vec<(&'static str, String)>);
+
+impl Texts {
+    fn of<'a>(claim: &Claim, reasons: impl Iterator<Item = &'a Reason>) -> Texts {
+        let mut texts: Vec<(&'static str, String)> = Vec::new();
+        for reason in reasons.chain([&Reason::Unknown]) {
+            let label = reason.label();
+            // A reason's text depends on the claim and, for sharing modes, on nothing else
+            // that differs within one claim: what it asks is refused by the other mode.
+            if !texts.iter().any(|(known, _)| *known == label) {
+                texts.push((label, Wire(reason, claim.ask()).to_string()));
+            }
+        }
+        Texts(texts)
+    }
+
+    fn text(&self, reason: &Reason) -> &str {
+        let found = self.0.iter().find(|(label, _)| *label == reason.label());
+        found.map_or("", |(_, text)| text)
+    }
+}
+
+async fn prioritize(Shared(scheduler): Shared<Arc<Scheduler>>, body: Bytes) -> Response {
+    timed(&scheduler, "prioritize", || {
+        let args = match read::<Args<'_>>(&body) {
+            Ok(args) => args,
+            Err(why) => return (StatusCode::BAD_REQUEST, why).into_response(),
+        };
+        let names = args.node_names.unwrap_or_default();
+        let mut state = scheduler.state();
+        let claim = dialect::claim_of(&args.pod, state.engine.options().unit);
+        let (Ok(Some(claim)), Ok(uid)) = (claim, PodUid::new(&args.pod.metadata.uid)) else {
+            let none = names.iter().map(|host| HostPriority { host, score: 0 });
+            return json(&none.collect::<Vec<_>>());
+        };
+        let (nodes, _) = state.resolve(&names);
+        let ranks = state.soft_ranks(&nodes, &args.pod.spec.tolerations);
+        let scores = state
+            .engine
+            .prioritize(now(), &uid, &claim, &nodes, |node| {
+                ranks
+                    .binary_search_by_key(&node, |rank| rank.0)
+                    .map_or(0, |at| ranks[at].1)
+            });
+        let ledger = state.engine.ledger();
+        let scores = scores.iter().map(|&(node, score)| HostPriority {
+            host: ledger.book(node).name().as_str(),
+            score,
+        });
+        json(&scores.collect::<Vec<_>>())
+    })
+}
+
+async fn bind(Shared(scheduler): Shared<Arc<Scheduler>>, body: Bytes) -> Response {
+    // An error travels in the answer; with another status its text would not be read.
+    json(&BindResult {
+        error: bind_outcome(&scheduler, &body)
+            .await
+            .err()
+            .unwrap_or_default(),
+    })
+}
+
+/// Binds as asked; also behind GPUShare's route.
+pub(crate) async fn bind_outcome(scheduler: &Arc<Scheduler>, body: &[u8]) -> Result<(), String> {
+    let started = Instant::now();
+    let args = read::<BindArgs>(body)?;
+    let name = |error: NameError| error.to_string();
+    let pod = PodKey::new(&args.pod_namespace, &args.pod_name).map_err(name)?;
+    let uid = PodUid::new(&args.pod_uid).map_err(name)?;
+    let node = NodeName::new(&args.node).map_err(name)?;
+    let outcome = crate::bind::bind(scheduler, pod, uid, node).await;
+    observe(scheduler, "bind", started);
+    outcome
+}
+
+async fn preempt(Shared(scheduler): Shared<Arc<Scheduler>>, body: Bytes) -> Response {
+    timed(&scheduler, "preempt", || {
+        let args = match read::<PreemptArgs>(&body) {
+            Ok(args) => args,
+            Err(why) => return (StatusCode::BAD_REQUEST, why).into_response(),
+        };
+        let mut kept = args.node_name_to_meta_victims.unwrap_or_default();
+        let state = scheduler.state();
+        let claim = dialect::claim_of(&args.pod, state.engine.options().unit);
+        let uid = PodUid::new(&args.pod.metadata.uid);
+        if let (Ok(Some(claim)), Ok(uid)) = (claim, uid) {
+            kept.retain(|name, victims| {
+                let victims = victims.pods.iter().flatten();
+                let victims = victims
+                    .filter_map(|pod| PodUid::new(&pod.uid).ok())
+                    .collect();
+                state
+                    .engine
+                    .ledger()
+                    .find(name)
+                    .is_some_and(|node| state.engine.fits_without(&uid, &claim, node, &victims))
+            });
+        }
+        json(&PreemptResult {
+            node_name_to_meta_victims: kept,
+        })
+    })
+}
+
+fn timed(scheduler: &Scheduler, verb: &'static str, answer: impl FnOnce() -> Response) -> Response {
+    let started = Instant::now();
+    let answer = answer();
+    observe(scheduler, verb, started);
+    answer
+}
+
+fn observe(scheduler: &Scheduler, verb: &'static str, started: Instant) {
+    let took = started.elapsed().as_secs_f64();
+    scheduler
+        .metrics
+        .calls
+        .get_or_create(&Verb { verb })
+        .observe(took);
+}
+
+/// Reads a body: UTF-8 is checked once, which makes borrowing names cheap.
+fn read<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, String> {
+    let text = std::str::from_utf8(body).map_err(|error| format!("body is not UTF-8: {error}"))?;
+    serde_json::from_str(text).map_err(|error| format!("body cannot be read: {error}"))
+}
+
+pub(crate) fn json<T: Serialize>(answer: &T) -> Response {
+    match serde_json::to_vec(answer) {
+        Ok(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}

@@ -1,0 +1,370 @@
+//! The scheduler's state behind one lock: the engine, names to node slots, pods that wait.
+//!
+//! The lock is held for one decision and never across a call to the API server. Filter is
+//! called by a single thread of the kube-scheduler, so a finer lock would win nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use prometheus_client::registry::Registry;
+use rustc_hash::FxHashMap;
+use sublet_api::dialect::{self, ClaimError};
+use sublet_api::object::{Node, Pod, Taint, Toleration};
+use sublet_api::{NodeDefaults, bound_entry, facts_of, is_over, keys, pod_key, pod_uid};
+use sublet_client::Client;
+use sublet_model::{
+    Claim, GpuIndex, Inventory, NameError, NodeFacts, NodeIdx, NodeName, PodKey, PodUid, Time, Unit,
+};
+use sublet_plan::{Engine, EngineOptions};
+use sublet_telemetry::metrics::SchedulerMetrics;
+
+/// A pod that is not bound yet, as much as a Binding needs.
+#[derive(Debug, Clone)]
+pub(crate) struct Waiting {
+    pub(crate) pod: PodKey,
+    pub(crate) uid: PodUid,
+    pub(crate) claim: Arc<Claim>,
+    pub(crate) priority: i32,
+    /// Result keys that somebody has already written on it; the Binding overwrites them.
+    pub(crate) forged: Vec<String>,
+}
+
+impl Waiting {
+    /// Reads a pod; `None` where it asks for no GPU.
+    pub(crate) fn of(pod: &Pod, unit: Unit) -> Result<Option<Waiting>, Problem> {
+        let Some(claim) = dialect::claim_of(pod, unit)? else {
+            return Ok(None);
+        };
+        let present = pod.metadata.annotations.keys().map(String::as_str);
+        let forged = present
+            .filter(|key| keys::RESULT_KEYS.contains(key))
+            .map(str::to_owned);
+        Ok(Some(Waiting {
+            pod: pod_key(pod)?,
+            uid: pod_uid(pod)?,
+            claim: Arc::new(claim),
+            priority: pod.spec.priority.unwrap_or(0),
+            forged: forged.collect(),
+        }))
+    }
+}
+
+/// Why a pod cannot be understood.
+#[derive(Debug)]
+pub(crate) enum Problem {
+    /// What it asks.
+    Claim(ClaimError),
+    /// How it is called.
+    Name(NameError),
+}
+
+impl From<ClaimError> for Problem {
+    fn from(error: ClaimError) -> Problem {
+        Problem::Claim(error)
+    }
+}
+
+impl From<NameError> for Problem {
+    fn from(error: NameError) -> Problem {
+        Problem::Name(error)
+    }
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Problem::Claim(error) => error.fmt(f),
+            Problem::Name(error) => error.fmt(f),
+        }
+    }
+}
+
+/// What the lock guards.
+pub(crate) struct State {
+    pub(crate) engine: Engine,
+    /// Names of known nodes. The engine's own order is by slot, so that its scan needs none.
+    index: FxHashMap<Box<str>, NodeIdx>,
+    /// PreferNoSchedule taints of the nodes that have any.
+    taints: BTreeMap<NodeIdx, Vec<Taint>>,
+    /// Nodes as they report themselves, before an operator's list of sick cards.
+    reported: BTreeMap<NodeName, NodeFacts>,
+    sick: BTreeMap<NodeName, BTreeSet<GpuIndex>>,
+    pub(crate) waiting: BTreeMap<PodUid, Waiting>,
+}
+
+impl State {
+    /// A node was seen.
+    pub(crate) fn set_node(&mut self, node: &Node) {
+        let unit = self.engine.options().unit;
+        match facts_of(node, NodeDefaults { unit }) {
+            Ok(Some(facts)) => self.enter_node(facts, node),
+            Ok(None) => {
+                if let Ok(name) = NodeName::new(&node.metadata.name) {
+                    self.enter_node(without_gpu(name, unit), node);
+                }
+            }
+            Err(error) => {
+                tracing::warn!(node = node.metadata.name, %error, "node cannot be read and gets no pods");
+                self.remove_node(&node.metadata.name);
+            }
+        }
+    }
+
+    /// A node is gone.
+    pub(crate) fn remove_node(&mut self, name: &str) {
+        if let Some(idx) = self.index.remove(name) {
+            self.taints.remove(&idx);
+        }
+        if let Ok(name) = NodeName::new(name) {
+            self.reported.remove(&name);
+            self.engine.remove_node(&name);
+        }
+    }
+
+    /// The nodes that are there now; all others are gone.
+    pub(crate) fn set_all_nodes(&mut self, nodes: &[Node]) {
+        let now: BTreeSet<&str> = nodes
+            .iter()
+            .map(|node| node.metadata.name.as_str())
+            .collect();
+        let gone: Vec<Box<str>> = self
+            .index
+            .keys()
+            .filter(|name| !now.contains(&***name))
+            .cloned()
+            .collect();
+        for name in gone {
+            self.remove_node(&name);
+        }
+        for node in nodes {
+            self.set_node(node);
+        }
+    }
+
+    /// An operator's list of a node's sick cards; an empty one lifts it.
+    pub(crate) fn set_sick(&mut self, node: &NodeName, gpus: BTreeSet<GpuIndex>) {
+        if gpus.is_empty() {
+            self.sick.remove(node);
+        } else {
+            self.sick.insert(node.clone(), gpus);
+        }
+        if let Some(facts) = self.reported.get(node).cloned() {
+            self.engine.set_node(self.with_sick(facts));
+        }
+    }
+
+    /// A pod was seen, bound or waiting.
+    pub(crate) fn set_pod(&mut self, pod: &Pod) {
+        let Ok(uid) = pod_uid(pod) else { return };
+        if is_over(pod) {
+            return self.forget(&uid);
+        }
+        let unit = self.engine.options().unit;
+        let waiting = match Waiting::of(pod, unit) {
+            Ok(Some(waiting)) => waiting,
+            Ok(None) => return,
+            Err(problem) => {
+                if !pod.spec.node_name.is_empty() {
+                    let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
+                    tracing::warn!(namespace, name, %problem, "bound pod cannot be counted");
+                }
+                return;
+            }
+        };
+        if pod.spec.node_name.is_empty() {
+            self.waiting.insert(uid, waiting);
+            return;
+        }
+        self.waiting.remove(&uid);
+        match bound_entry(pod, waiting.claim, unit) {
+            Ok((entry, problem)) => {
+                if let Some(problem) = problem {
+                    tracing::warn!(pod = %entry.pod, %problem, "bound pod is counted without its cards");
+                }
+                self.engine.observe(entry);
+            }
+            Err(error) => tracing::warn!(pod = %waiting.pod, %error, "bound pod cannot be counted"),
+        }
+    }
+
+    /// A pod is gone.
+    pub(crate) fn forget(&mut self, uid: &PodUid) {
+        self.waiting.remove(uid);
+        self.engine.forget(uid);
+    }
+
+    /// The slots of these nodes, and the names that are not known.
+    pub(crate) fn resolve<'a>(&self, names: &[&'a str]) -> (Vec<NodeIdx>, Vec<&'a str>) {
+        let mut unknown = Vec::new();
+        let mut nodes = Vec::with_capacity(names.len());
+        for &name in names {
+            match self.index.get(name) {
+                Some(&idx) => nodes.push(idx),
+                None => unknown.push(name),
+            }
+        }
+        (nodes, unknown)
+    }
+
+    /// How many of a node's PreferNoSchedule taints a pod does not tolerate.
+    fn untolerated(&self, node: NodeIdx, tolerations: &[Toleration]) -> u32 {
+        let Some(taints) = self.taints.get(&node) else {
+            return 0;
+        };
+        let minded = |taint: &&Taint| !tolerations.iter().any(|t| t.tolerates(taint));
+        taints.iter().filter(minded).count() as u32
+    }
+
+    /// Of these nodes those with untolerated PreferNoSchedule taints and how many, by slot.
+    pub(crate) fn soft_ranks(
+        &self,
+        nodes: &[NodeIdx],
+        tolerations: &[Toleration],
+    ) -> Vec<(NodeIdx, u32)> {
+        if self.taints.is_empty() {
+            return Vec::new();
+        }
+        let mut ranks: Vec<_> = nodes
+            .iter()
+            .map(|&node| (node, self.untolerated(node, tolerations)))
+            .filter(|&(_, rank)| rank > 0)
+            .collect();
+        ranks.sort_unstable();
+        ranks
+    }
+
+    /// Nodes for which an operator lists sick cards.
+    pub(crate) fn sick_nodes(&self) -> Vec<NodeName> {
+        self.sick.keys().cloned().collect()
+    }
+
+    /// Every known node's slot, by name.
+    pub(crate) fn all_nodes(&self) -> Vec<NodeIdx> {
+        let books = self.engine.ledger().books();
+        books
+            .filter(|(_, book)| book.facts().is_some())
+            .map(|(idx, _)| idx)
+            .collect()
+    }
+
+    fn enter_node(&mut self, facts: NodeFacts, node: &Node) {
+        let name: Box<str> = facts.name.as_str().into();
+        self.reported.insert(facts.name.clone(), facts.clone());
+        let idx = self.engine.set_node(self.with_sick(facts));
+        self.index.insert(name, idx);
+        let soft = node
+            .spec
+            .taints
+            .iter()
+            .filter(|taint| taint.effect == "PreferNoSchedule");
+        let soft: Vec<Taint> = soft.cloned().collect();
+        if soft.is_empty() {
+            self.taints.remove(&idx);
+        } else {
+            self.taints.insert(idx, soft);
+        }
+    }
+
+    fn with_sick(&self, mut facts: NodeFacts) -> NodeFacts {
+        if let Some(sick) = self.sick.get(&facts.name) {
+            let why = "listed as unhealthy by an operator";
+            facts.inventory = Arc::new(facts.inventory.with_sick(sick, why));
+        }
+        facts
+    }
+}
+
+fn without_gpu(name: NodeName, unit: Unit) -> NodeFacts {
+    use sublet_model::{Advertise, Identity, Sharing};
+    NodeFacts {
+        name,
+        inventory: Arc::new(Inventory::default()),
+        sharing: Sharing::Memory,
+        identity: Identity::NoAgent,
+        advertise: Advertise::Units,
+        unit,
+    }
+}
+
+/// The lists that must be complete before the ledger is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Listed {
+    Nodes = 1,
+    Pods = 2,
+}
+
+/// The extender: its state, its way to the API server, its metrics.
+pub struct Scheduler {
+    state: Mutex<State>,
+    listed: AtomicU8,
+    pub(crate) client: Client,
+    pub(crate) scheduler_name: String,
+    /// How long the API server may work on a Binding.
+    pub(crate) bind_deadline: Duration,
+    pub(crate) events: crate::events::Events,
+    pub(crate) metrics: SchedulerMetrics,
+    pub(crate) registry: Registry,
+}
+
+impl Scheduler {
+    /// An extender that knows nothing yet.
+    #[must_use]
+    pub fn new(client: Client, options: EngineOptions, scheduler_name: String) -> Scheduler {
+        let (metrics, registry) = SchedulerMetrics::registered();
+        let state = State {
+            engine: Engine::new(options),
+            index: FxHashMap::default(),
+            taints: BTreeMap::new(),
+            reported: BTreeMap::new(),
+            sick: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+        };
+        Scheduler {
+            state: Mutex::new(state),
+            listed: AtomicU8::new(0),
+            client,
+            scheduler_name,
+            // The kube-scheduler waits 15 s for us (deploy/kubernetes), so after this there
+            // is time to find out what became of it.
+            bind_deadline: Duration::from_secs(5),
+            events: crate::events::Events::default(),
+            metrics,
+            registry,
+        }
+    }
+
+    /// The state. A panic while it was held left it whole: each decision ends with its last
+    /// write to the ledger.
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn mark_listed(&self, list: Listed) {
+        let before = self.listed.fetch_or(list as u8, Ordering::AcqRel);
+        if before | list as u8 != before && self.is_ready() {
+            let state = self.state();
+            let pods = state.engine.ledger().entries().count();
+            tracing::info!(nodes = state.index.len(), pods, "ledger complete");
+        }
+    }
+
+    /// Is the ledger complete?
+    pub(crate) fn is_ready(&self) -> bool {
+        self.listed.load(Ordering::Acquire) == Listed::Nodes as u8 | Listed::Pods as u8
+    }
+}
+
+/// Nanoseconds since the Unix epoch.
+pub(crate) fn now_ns() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The moment for the engine.
+pub(crate) fn now() -> Time {
+    Time::from_ms(now_ns() / 1_000_000)
+}

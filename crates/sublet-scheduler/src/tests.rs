@@ -1,0 +1,563 @@
+//! The extender over its own router and against an API server that misbehaves: no socket,
+//! no cluster, the production routes and client.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{Request, Response, StatusCode};
+use serde_json::{Value, json};
+use sublet_client::Client;
+use sublet_model::{Standing, Unit};
+use sublet_plan::EngineOptions;
+use tower::ServiceExt;
+
+use crate::state::{Listed, Scheduler};
+
+/// What the API server does with a Binding.
+#[derive(Debug, Clone, Copy)]
+enum Answer {
+    Accept,
+    Status(u16),
+    /// The connection breaks, and nothing was written.
+    Break,
+    /// The connection breaks after the write.
+    AcceptAndBreak,
+    /// HTTP 504 after the write.
+    AcceptAndTimeOut,
+    /// The connection breaks, and the write comes through while the pod is read.
+    AcceptLater,
+}
+
+#[derive(Default)]
+struct ApiServer {
+    script: Mutex<VecDeque<Answer>>,
+    pod: Mutex<Option<Value>>,
+    late: Mutex<Option<Value>>,
+    bindings: Mutex<Vec<Value>>,
+}
+
+impl ApiServer {
+    fn client(self: Arc<Self>) -> Client {
+        let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+            let api = self.clone();
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect_bytes().await.unwrap_or_default();
+                api.answer(parts.method.as_str(), parts.uri.path(), &body)
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    fn answer(
+        &self,
+        method: &str,
+        path: &str,
+        body: &[u8],
+    ) -> Result<Response<Body>, std::io::Error> {
+        if method == "GET" {
+            let pod = self.pod.lock().unwrap().clone();
+            if let Some(binding) = self.late.lock().unwrap().take() {
+                self.write(&binding);
+            }
+            return Ok(match pod {
+                Some(pod) => reply(200, &pod),
+                None => status(404),
+            });
+        }
+        if !path.ends_with("/binding") {
+            return Ok(reply(201, &json!({})));
+        }
+        let binding: Value = serde_json::from_slice(body).unwrap();
+        self.bindings.lock().unwrap().push(binding.clone());
+        let next = self
+            .script
+            .lock()
+            .unwrap()
+            .pop_front()
+            .unwrap_or(Answer::Accept);
+        let broken = || Err(std::io::Error::other("connection broken"));
+        match next {
+            Answer::Accept => {
+                self.write(&binding);
+                Ok(reply(201, &json!({})))
+            }
+            Answer::Status(code) => Ok(status(code)),
+            Answer::Break => broken(),
+            Answer::AcceptAndBreak => {
+                self.write(&binding);
+                broken()
+            }
+            Answer::AcceptAndTimeOut => {
+                self.write(&binding);
+                Ok(status(504))
+            }
+            Answer::AcceptLater => {
+                *self.late.lock().unwrap() = Some(binding);
+                broken()
+            }
+        }
+    }
+
+    fn write(&self, binding: &Value) {
+        let mut pod = self.pod.lock().unwrap();
+        let Some(pod) = pod.as_mut() else { return };
+        pod["spec"]["nodeName"] = binding["target"]["name"].clone();
+        pod["metadata"]["annotations"] = binding["metadata"]["annotations"].clone();
+    }
+}
+
+fn reply(code: u16, body: &Value) -> Response<Body> {
+    Response::builder()
+        .status(code)
+        .body(Body::from(body.to_string()))
+        .unwrap()
+}
+
+fn status(code: u16) -> Response<Body> {
+    reply(
+        code,
+        &json!({ "kind": "Status", "status": "Failure", "code": code, "message": "no" }),
+    )
+}
+
+struct World {
+    api: Arc<ApiServer>,
+    scheduler: Arc<Scheduler>,
+}
+
+impl World {
+    /// The three nodes of R1.3, each with two cards of 16,276 MiB: n1 full, n2 with 4,069
+    /// free on each card, n3 with 8,138 free on one.
+    fn of_three() -> World {
+        let api = Arc::new(ApiServer::default());
+        let mut scheduler = Scheduler::new(
+            api.clone().client(),
+            EngineOptions::default(),
+            "sublet".to_owned(),
+        );
+        scheduler.bind_deadline = Duration::from_millis(50);
+        let world = World {
+            api,
+            scheduler: Arc::new(scheduler),
+        };
+        let used = [
+            ("n1", [16_276, 16_276]),
+            ("n2", [12_207, 12_207]),
+            ("n3", [8_138, 16_276]),
+        ];
+        for (node, cards) in used {
+            world.node(node, 32_552, 2);
+            for (index, memory) in cards.into_iter().enumerate() {
+                world.bound(&format!("{node}-{index}"), node, index, memory);
+            }
+        }
+        world.node("cpu", 0, 0);
+        world.ready();
+        world
+    }
+
+    fn ready(&self) {
+        self.scheduler.mark_listed(Listed::Nodes);
+        self.scheduler.mark_listed(Listed::Pods);
+    }
+
+    fn node(&self, name: &str, memory: u64, count: u64) {
+        let node = json!({ "metadata": { "name": name }, "status": { "capacity": {
+            "aliyun.com/gpu-mem": memory.to_string(), "aliyun.com/gpu-count": count.to_string() } } });
+        self.scheduler
+            .state()
+            .set_node(&serde_json::from_value(node).unwrap());
+    }
+
+    fn bound(&self, name: &str, node: &str, index: usize, memory: u64) {
+        let mut pod = pod(name, memory);
+        pod["spec"]["nodeName"] = json!(node);
+        pod["metadata"]["annotations"] = json!({ "ALIYUN_COM_GPU_MEM_IDX": index.to_string() });
+        self.scheduler
+            .state()
+            .set_pod(&serde_json::from_value(pod).unwrap());
+    }
+
+    fn waiting(&self, name: &str, memory: u64) {
+        let pod = pod(name, memory);
+        *self.api.pod.lock().unwrap() = Some(pod.clone());
+        self.scheduler
+            .state()
+            .set_pod(&serde_json::from_value(pod).unwrap());
+    }
+
+    async fn call(&self, path: &str, body: &str) -> (StatusCode, String) {
+        let method = if body.is_empty() { "GET" } else { "POST" };
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .body(Body::from(body.to_owned()))
+            .unwrap();
+        let answer = crate::router(self.scheduler.clone())
+            .oneshot(request)
+            .await
+            .unwrap();
+        let code = answer.status();
+        let body = axum::body::to_bytes(answer.into_body(), usize::MAX)
+            .await
+            .unwrap();
+        (code, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    async fn filter(&self, pod: &Value, names: &[&str]) -> Value {
+        let body = json!({ "Pod": pod, "Nodes": null, "NodeNames": names }).to_string();
+        let (code, text) = self.call("/sublet/filter", &body).await;
+        assert_eq!(code, StatusCode::OK);
+        serde_json::from_str(&text).unwrap()
+    }
+
+    async fn bind(&self, name: &str, node: &str) -> String {
+        let body =
+            json!({ "PodName": name, "PodNamespace": "default", "PodUID": name, "Node": node });
+        let (_, text) = self.call("/sublet/bind", &body.to_string()).await;
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        answer["Error"].as_str().unwrap().to_owned()
+    }
+
+    /// `reserved`, `bound` or nothing: what the ledger has of a pod.
+    fn standing(&self, name: &str) -> Option<Standing> {
+        let uid = sublet_model::PodUid::new(name).unwrap();
+        self.scheduler
+            .state()
+            .engine
+            .ledger()
+            .entry(&uid)
+            .map(|entry| entry.standing)
+    }
+}
+
+fn pod(name: &str, memory: u64) -> Value {
+    json!({
+        "metadata": { "name": name, "namespace": "default", "uid": name },
+        "spec": { "containers": [
+            { "name": "main", "resources": { "limits": { "aliyun.com/gpu-mem": memory.to_string() } } }
+        ] },
+    })
+}
+
+#[tokio::test]
+async fn the_published_filter_example() {
+    let world = World::of_three();
+    let answer = world.filter(&pod("a", 8_138), &["n1", "n2", "n3"]).await;
+    assert_eq!(
+        answer,
+        json!({
+        "NodeNames": ["n3"], "FailedNodes": {}, "FailedAndUnresolvableNodes": {} })
+    );
+}
+
+#[tokio::test]
+async fn refusals_have_few_texts_and_tell_never_from_not_now() {
+    let world = World::of_three();
+    let answer = world
+        .filter(&pod("a", 9_000), &["n1", "n2", "n3", "cpu", "new"])
+        .await;
+    let full = "no GPU has 9000 MiB free";
+    assert_eq!(
+        answer,
+        json!({
+        "NodeNames": [],
+        "FailedNodes": { "n1": full, "n2": full, "n3": full,
+            "new": "the node is not known, or its GPU inventory cannot be read" },
+        "FailedAndUnresolvableNodes": { "cpu": "the node has no GPU" } })
+    );
+    let answer = world.filter(&pod("b", 16_277), &["n1", "n2"]).await;
+    assert_eq!(answer["FailedNodes"], json!({}));
+    assert_eq!(
+        answer["FailedAndUnresolvableNodes"]["n1"],
+        "no GPU is as large as 16277 MiB"
+    );
+}
+
+#[tokio::test]
+async fn a_pod_that_cannot_be_understood_is_refused_everywhere_with_the_reason() {
+    let world = World::of_three();
+    let mut mixed = pod("a", 1);
+    mixed["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = json!("1");
+    let answer = world.filter(&mixed, &["n1", "n3"]).await;
+    let why = answer["FailedAndUnresolvableNodes"]["n3"].as_str().unwrap();
+    assert!(
+        why.contains("a pod can use one way of asking for GPUs"),
+        "{why}"
+    );
+    let none = json!({ "metadata": { "name": "x", "uid": "x" }, "spec": { "containers": [] } });
+    let answer = world.filter(&none, &["n1", "other"]).await;
+    assert_eq!(
+        answer["NodeNames"],
+        json!(["n1", "other"]),
+        "pods without a GPU are not ours"
+    );
+}
+
+#[tokio::test]
+async fn bad_calls_get_an_error_and_nothing_else_is_lost() {
+    let world = World::of_three();
+    for body in [
+        "{",
+        "[]",
+        r#"{"Pod":{}}"#,
+        r#"{"Pod":{},"NodeNames":["a\u0041"]}"#,
+        "\u{7f}",
+    ] {
+        let (code, text) = world.call("/sublet/filter", body).await;
+        assert_eq!(code, StatusCode::OK);
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        let error = answer["Error"].as_str().unwrap_or_default();
+        assert!(!error.is_empty(), "{body} → {text}");
+    }
+    assert_eq!(
+        world.call("/sublet/prioritize", "{").await.0,
+        StatusCode::BAD_REQUEST
+    );
+    assert_eq!(
+        world.call("/sublet/preempt", "{").await.0,
+        StatusCode::BAD_REQUEST
+    );
+    assert!(world.bind("", "n3").await.contains("must not be empty"));
+    assert_eq!(world.call("/nowhere", "").await.0, StatusCode::NOT_FOUND);
+    let answer = world.filter(&pod("a", 1), &["n3"]).await;
+    assert_eq!(answer["NodeNames"], json!(["n3"]));
+}
+
+#[tokio::test]
+async fn nothing_is_decided_before_the_ledger_is_complete() {
+    let world = World::of_three();
+    let early = World {
+        api: world.api.clone(),
+        scheduler: Arc::new(Scheduler::new(
+            world.api.clone().client(),
+            EngineOptions::default(),
+            "sublet".to_owned(),
+        )),
+    };
+    early.node("n1", 32_552, 2);
+    assert_eq!(
+        early.call("/readyz", "").await.0,
+        StatusCode::SERVICE_UNAVAILABLE
+    );
+    assert_eq!(early.call("/healthz", "").await.0, StatusCode::OK);
+    let answer = early.filter(&pod("a", 1), &["n1"]).await;
+    assert_eq!(answer["Error"], "the ledger of GPUs is not complete yet");
+    assert!(early.bind("a", "n1").await.contains("not complete yet"));
+    early.ready();
+    assert_eq!(early.call("/readyz", "").await.0, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_binding_is_one_write_with_everything_in_it() {
+    let world = World::of_three();
+    world.waiting("a", 4_069);
+    assert_eq!(world.bind("a", "n2").await, "");
+    let bindings = world.api.bindings.lock().unwrap().clone();
+    assert_eq!(bindings.len(), 1);
+    assert_eq!(bindings[0]["metadata"]["uid"], "a", "only that very pod");
+    assert_eq!(bindings[0]["target"]["name"], "n2");
+    let written = &bindings[0]["metadata"]["annotations"];
+    assert_eq!(written["ALIYUN_COM_GPU_MEM_IDX"], "0");
+    assert_eq!(written["ALIYUN_COM_GPU_MEM_DEV"], "16276");
+    assert_eq!(
+        written["sublet.dev/allocation"],
+        r#"[{"container":"main","index":0,"memoryMiB":4069}]"#
+    );
+    assert_eq!(
+        world.standing("a"),
+        Some(Standing::Reserved),
+        "until the watch confirms"
+    );
+    let seen = world.api.pod.lock().unwrap().clone().unwrap();
+    world
+        .scheduler
+        .state()
+        .set_pod(&serde_json::from_value(seen).unwrap());
+    assert_eq!(world.standing("a"), Some(Standing::Bound));
+}
+
+#[tokio::test]
+async fn every_way_a_binding_can_fail() {
+    // What the API server does, is the pod bound in the end, does the ledger keep it?
+    for (answer, error, kept) in [
+        (Answer::Status(404), "no (404)", false),
+        (Answer::Status(403), "no (403)", false),
+        (Answer::Status(409), "no", false),
+        (Answer::Break, "connection broken", false),
+        (Answer::Status(500), "no", false),
+        (Answer::AcceptAndBreak, "", true),
+        (Answer::AcceptAndTimeOut, "", true),
+        (Answer::AcceptLater, "", true),
+    ] {
+        let world = World::of_three();
+        world.waiting("a", 4_069);
+        world.api.script.lock().unwrap().push_back(answer);
+        let got = world.bind("a", "n2").await;
+        if error.is_empty() {
+            assert_eq!(got, "", "{answer:?}");
+        } else {
+            assert!(got.contains(error), "{answer:?} → {got}");
+        }
+        assert_eq!(world.standing("a").is_some(), kept, "{answer:?}");
+        assert_eq!(
+            world.api.bindings.lock().unwrap().len(),
+            1,
+            "{answer:?}: never posted twice"
+        );
+        assert!(world.scheduler.state().engine.ledger().is_conserved());
+    }
+}
+
+#[tokio::test]
+async fn a_conflict_that_is_our_own_echo_is_a_success() {
+    let world = World::of_three();
+    world.waiting("a", 4_069);
+    // An earlier process wrote it and was killed before the watch showed it to this one: the
+    // API server says "already bound", and it is so, as asked.
+    let allocation = r#"[{"container":"main","index":0,"memoryMiB":4069}]"#;
+    let earlier = json!({ "target": { "name": "n2" },
+        "metadata": { "annotations": { "sublet.dev/allocation": allocation } } });
+    world.api.write(&earlier);
+    world.api.script.lock().unwrap().push_back(Answer::Status(409));
+    assert_eq!(world.bind("a", "n2").await, "");
+    // The kube-scheduler hung up before our answer and tries again: the place stays.
+    let again = world.bind("a", "n2").await;
+    assert!(again.contains("already has a place on node n2"), "{again}");
+    assert!(world.standing("a").is_some());
+    // Bound by somebody else, who said nothing of cards.
+    world.waiting("b", 4_069);
+    let other = json!({ "target": { "name": "n1" }, "metadata": { "annotations": {} } });
+    world.api.write(&other);
+    world.api.script.lock().unwrap().push_back(Answer::Status(409));
+    assert_eq!(world.bind("b", "n2").await, "somebody else bound the pod, to n1");
+    assert!(world.standing("b").is_none());
+    world.waiting("c", 4_069);
+    *world.api.pod.lock().unwrap() = None;
+    world
+        .api
+        .script
+        .lock()
+        .unwrap()
+        .push_back(Answer::Status(409));
+    assert_eq!(world.bind("c", "n2").await, "the pod is gone");
+}
+
+#[tokio::test]
+async fn preemption_keeps_only_victims_that_free_a_card() {
+    let world = World::of_three();
+    let victims = |names: &[&str]| {
+        let pods: Vec<_> = names.iter().map(|uid| json!({ "UID": uid })).collect();
+        json!({ "Pods": pods, "NumPDBViolations": 0 })
+    };
+    let body = json!({ "Pod": pod("a", 16_276), "NodeNameToVictims": null, "NodeNameToMetaVictims": {
+        "n1": victims(&["n1-0"]),
+        "n2": victims(&[]),
+        "n3": victims(&["unknown"]),
+        "cpu": victims(&["n1-0"]),
+        "gone": victims(&["n1-0"]),
+    } });
+    let (_, text) = world.call("/sublet/preempt", &body.to_string()).await;
+    let answer: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        answer,
+        json!({ "NodeNameToMetaVictims": { "n1": victims(&["n1-0"]) } })
+    );
+}
+
+#[tokio::test]
+async fn soft_taints_come_last_and_sick_cards_get_nothing() {
+    let world = World::of_three();
+    let tainted = json!({ "metadata": { "name": "n0" },
+        "spec": { "taints": [{ "key": "old", "effect": "PreferNoSchedule" }] },
+        "status": { "capacity": { "aliyun.com/gpu-mem": "4069", "aliyun.com/gpu-count": "1" } } });
+    world
+        .scheduler
+        .state()
+        .set_node(&serde_json::from_value(tainted).unwrap());
+    let answer = world.filter(&pod("a", 4_069), &["n0", "n2", "n3"]).await;
+    assert_eq!(
+        answer["NodeNames"],
+        json!(["n2", "n3", "n0"]),
+        "best fit, but tainted"
+    );
+    let n3 = sublet_model::NodeName::new("n3").unwrap();
+    let sick = [sublet_model::GpuIndex(0)].into();
+    world.scheduler.state().set_sick(&n3, sick);
+    let answer = world.filter(&pod("b", 8_138), &["n3"]).await;
+    assert_eq!(answer["FailedNodes"]["n3"], "no GPU has 8138 MiB free");
+    world.scheduler.state().set_sick(&n3, [].into());
+    let answer = world.filter(&pod("c", 8_138), &["n3"]).await;
+    assert_eq!(answer["NodeNames"], json!(["n3"]));
+}
+
+#[tokio::test]
+async fn the_original_s_routes_answer_as_it_does() {
+    let world = World::of_three();
+    assert_eq!(world.call("/version", "").await.1, "0.1.0");
+    let (_, page) = world.call("/gpushare-scheduler/inspect/n3", "").await;
+    assert_eq!(
+        page,
+        concat!(
+            r#"{"nodes":[{"name":"n3","totalGPU":32552,"usedGPU":24414,"devs":["#,
+            r#"{"id":0,"totalGPU":16276,"usedGPU":8138,"pods":[{"name":"n3-0","namespace":"default","usedGPU":8138}]},"#,
+            r#"{"id":1,"totalGPU":16276,"usedGPU":16276,"pods":[{"name":"n3-1","namespace":"default","usedGPU":16276}]}]}]}"#
+        )
+    );
+    let (_, page) = world.call("/gpushare-scheduler/inspect/x", "").await;
+    assert_eq!(page, r#"{"nodes":[],"error":"node \"x\" not found"}"#);
+    let all: Value =
+        serde_json::from_str(&world.call("/gpushare-scheduler/inspect", "").await.1).unwrap();
+    assert_eq!(all["nodes"].as_array().unwrap().len(), 4);
+    let args = r#"{"PodName":"p","PodNamespace":"default","PodUID":"u","Node":"n1"}"#;
+    let (code, text) = world.call("/gpushare-scheduler/bind", args).await;
+    assert_eq!(code, StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(text, r#"{"Error":"the pod is gone"}"#);
+}
+
+#[tokio::test]
+async fn metrics_tell_latency_refusals_and_memory_per_node() {
+    let world = World::of_three();
+    world.filter(&pod("a", 9_000), &["n1"]).await;
+    let (_, page) = world.call("/metrics", "").await;
+    for line in [
+        "sublet_extender_call_seconds_count{verb=\"filter\"} 1",
+        "sublet_refusals_total{reason=\"no_room\"} 1",
+        "sublet_gpu_memory_free_bytes{node=\"n3\"} 8533311488.0",
+    ] {
+        assert!(page.contains(line), "{line} is not in\n{page}");
+    }
+}
+
+#[tokio::test]
+async fn a_pod_keeps_its_memory_until_its_containers_are_gone() {
+    let world = World::of_three();
+    let mut pod = pod("n3-0", 8_138);
+    pod["spec"]["nodeName"] = json!("n3");
+    pod["metadata"]["annotations"] = json!({ "ALIYUN_COM_GPU_MEM_IDX": "0" });
+    pod["metadata"]["deletionTimestamp"] = json!("2026-11-22T00:00:00Z");
+    let mut check = |patch: Value| {
+        pod["status"] = patch;
+        world
+            .scheduler
+            .state()
+            .set_pod(&serde_json::from_value(pod.clone()).unwrap());
+        world.standing("n3-0").is_some()
+    };
+    let running = json!([{ "name": "main", "state": { "running": {} } }]);
+    assert!(check(json!({ "phase": "Running" })), "marked for deletion");
+    assert!(
+        check(json!({ "phase": "Failed", "containerStatuses": running })),
+        "still running"
+    );
+    assert!(!check(
+        json!({ "phase": "Failed", "containerStatuses": [] })
+    ));
+    assert_eq!(
+        Unit::default(),
+        world.scheduler.state().engine.options().unit
+    );
+}

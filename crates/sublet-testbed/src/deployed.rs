@@ -1,0 +1,171 @@
+//! The product as `deploy/kubernetes/` ships it, on a test cluster.
+//!
+//! What the manifests say is what runs: the accounts, their rights, the policies, and the
+//! configuration of the second kube-scheduler come from those files, so a missing right fails
+//! here as it would on a real cluster. Only addresses are put in. The Deployment and the
+//! DaemonSet are not applied: their processes run beside the cluster, not in it.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::cluster::{Cluster, User};
+use crate::loopback::free_port;
+
+/// The name of the process that is our extender.
+pub const EXTENDER: &str = "sublet-scheduler";
+/// The name of the process that is the second stock kube-scheduler.
+pub const KUBE_SCHEDULER: &str = "sublet-kube-scheduler";
+
+const NAMESPACE: &str = "sublet-system";
+
+/// Manifests that describe processes or configure them in a pod.
+const NOT_APPLIED: [&str; 3] = [
+    "40-scheduler-config.yaml",
+    "50-scheduler.yaml",
+    "60-agent.yaml",
+];
+
+/// How long the extender may take until its ledger is complete.
+const READY_LIMIT: Duration = Duration::from_secs(60);
+
+/// One of the product's service accounts, to be among [`crate::ClusterOptions::users`].
+#[must_use]
+pub fn account(name: &str) -> User {
+    User::service_account(NAMESPACE, name)
+}
+
+/// All accounts that the manifests know.
+#[must_use]
+pub fn accounts() -> Vec<User> {
+    ["sublet-scheduler", "sublet-kube-scheduler", "sublet-agent"]
+        .map(account)
+        .into()
+}
+
+/// Applies accounts, rights and policies to a cluster.
+///
+/// # Errors
+/// When a manifest is refused.
+pub fn apply(cluster: &Cluster, repository: &Path) -> Result<()> {
+    let dir = repository.join("deploy/kubernetes");
+    let mut names = Vec::new();
+    for entry in fs::read_dir(&dir).with_context(|| format!("read {}", dir.display()))? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name.ends_with(".yaml") && !NOT_APPLIED.contains(&name.as_str()) {
+            names.push(name);
+        }
+    }
+    names.sort(); // the numbers are the order
+    for name in names {
+        let path = dir.join(name).display().to_string();
+        cluster.kubectl(&["apply", "--filename", &path])?;
+    }
+    Ok(())
+}
+
+/// Starts the extender from the binary `sublet`, as its own account, and waits until it is
+/// ready; returns its port.
+///
+/// # Errors
+/// When it does not come up: the end of its log.
+pub fn start_extender(cluster: &Cluster, sublet: &Path, more: &[&str]) -> Result<u16> {
+    let port = free_port()?;
+    let mut command = Command::new(sublet);
+    command
+        .args([
+            "scheduler",
+            "--listen",
+            &format!("127.0.0.1:{port}"),
+            "--kubeconfig",
+        ])
+        .arg(cluster.kubeconfig(&account("sublet-scheduler").name)?)
+        .args(more);
+    cluster.spawn(EXTENDER, command)?;
+    cluster.wait_http(EXTENDER, port, "/readyz", READY_LIMIT)?;
+    Ok(port)
+}
+
+/// Starts the second stock kube-scheduler, as its own account, asking the extender on `port`.
+///
+/// # Errors
+/// When it does not come up: the end of its log.
+pub fn start_kube_scheduler(cluster: &Cluster, repository: &Path, port: u16) -> Result<()> {
+    let kubeconfig = cluster.kubeconfig(&account("sublet-kube-scheduler").name)?;
+    let config = scheduler_config(repository, &kubeconfig, port)?;
+    cluster.start_scheduler(KUBE_SCHEDULER, &kubeconfig, &config)
+}
+
+/// The shipped `KubeSchedulerConfiguration`, with these addresses put in.
+///
+/// # Errors
+/// When the manifest no longer holds what is replaced.
+pub fn scheduler_config(repository: &Path, kubeconfig: &Path, port: u16) -> Result<String> {
+    let path = repository.join("deploy/kubernetes/40-scheduler-config.yaml");
+    let manifest = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    let mut config = block(&manifest, "scheduler.yaml")
+        .with_context(|| format!("{}: no `scheduler.yaml: |`", path.display()))?;
+    for (from, to) in [
+        (
+            "/etc/sublet/config/kubeconfig",
+            kubeconfig.display().to_string(),
+        ),
+        (
+            "http://127.0.0.1:39999/",
+            format!("http://127.0.0.1:{port}/"),
+        ),
+    ] {
+        let found = config
+            .find(from)
+            .with_context(|| format!("{}: no `{from}`", path.display()))?;
+        config.replace_range(found..found + from.len(), &to);
+    }
+    Ok(config)
+}
+
+/// The text under `key: |` of a ConfigMap.
+fn block(manifest: &str, key: &str) -> Option<String> {
+    let (_, rest) = manifest.split_once(&format!("\n  {key}: |\n"))?;
+    let lines = rest
+        .lines()
+        .take_while(|line| line.is_empty() || line.starts_with("    "));
+    Some(
+        lines
+            .map(|line| format!("{}\n", line.get(4..).unwrap_or_default()))
+            .collect(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_ends_where_its_indentation_ends() {
+        let manifest = "data:\n  a: |\n    one: 1\n\n    two:\n      three: 3\n  b: |\n    four\n";
+        assert_eq!(
+            block(manifest, "a").unwrap(),
+            "one: 1\n\ntwo:\n  three: 3\n"
+        );
+        assert_eq!(block(manifest, "b").unwrap(), "four\n");
+        assert_eq!(block(manifest, "c"), None);
+    }
+
+    #[test]
+    fn the_shipped_configuration_takes_our_addresses() {
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let config = scheduler_config(&repository, Path::new("/k/c"), 1234).unwrap();
+        assert!(
+            config.starts_with("apiVersion: kubescheduler.config.k8s.io/"),
+            "{config}"
+        );
+        assert!(config.contains("kubeconfig: /k/c\n"), "{config}");
+        assert!(
+            config.contains("urlPrefix: http://127.0.0.1:1234/"),
+            "{config}"
+        );
+    }
+}
