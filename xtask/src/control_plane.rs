@@ -63,7 +63,7 @@ fn up(nodes: u32) -> Result<()> {
         let dir = ask(&mut running, "where")?;
         bail!("a cluster is up already, in {dir}; stop it with: cargo xtask control-plane down");
     }
-    Components::without_node()?;
+    let components = Components::without_node()?;
     heading("starting etcd, kube-apiserver, kube-controller-manager and KWOK (usually 10 s)");
     let log = state()?.join("serve.log");
     let mut server = Command::new(std::env::current_exe()?)
@@ -88,19 +88,14 @@ fn up(nodes: u32) -> Result<()> {
         );
     }
     let dir = Path::new(dir.trim());
-    println!("directory: {}", dir.display());
-    println!(
-        "export KUBECONFIG={}",
-        dir.join("admin.kubeconfig").display()
+    let kubectl = components.binaries.cluster("kubectl");
+    // In one write: whoever reads only the first line must not make the rest fail.
+    print!(
+        "directory: {}\nexport KUBECONFIG={}\nkubectl:   {}\nstop with: cargo xtask control-plane down\n",
+        dir.display(),
+        dir.join("admin.kubeconfig").display(),
+        kubectl.display()
     );
-    println!(
-        "kubectl:   {}",
-        Components::without_node()?
-            .binaries
-            .cluster("kubectl")
-            .display()
-    );
-    println!("stop with: cargo xtask control-plane down");
     Ok(())
 }
 

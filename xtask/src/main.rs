@@ -19,7 +19,7 @@ use clap::{Parser, Subcommand};
 
 /// Work on Sublet: demo, tests, benchmarks and a Kubernetes control plane to play with.
 #[derive(Parser)]
-#[command(name = "cargo xtask", max_term_width = 100, after_help = EXAMPLES)]
+#[command(name = "xtask", bin_name = "cargo xtask", max_term_width = 100, after_help = EXAMPLES)]
 struct Arguments {
     #[command(subcommand)]
     task: Task,

@@ -16,7 +16,7 @@ use crate::setup::{Components, cargo, program, run as run_command};
   cargo xtask test --fast          no control plane: format, lints and unit tests
   cargo xtask test -- real_node    only tests with `real_node` in their name
 
-SUBLET_KEEP=1 keeps the directories, with all logs, of clusters whose test failed.")]
+SUBLET_KEEP=1 keeps the directories of all clusters, with every log.")]
 pub(crate) struct Arguments {
     /// Leave out what needs a control plane.
     #[arg(long)]

@@ -1,6 +1,205 @@
 //! What runs on every node: finds the node's devices, offers them to kubelet, and
 //! hands each container the cards that the scheduler chose for its pod. The decisions
 //! are made elsewhere; this crate only finds out, carries out and reports.
+//!
+//! Suggested reading order: discover, publish, plugin, allocate, hand_over, agent.
 
+mod agent;
+pub mod allocate;
 pub mod discover;
+mod hand_over;
+mod health;
 pub mod plugin;
+pub mod publish;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context;
+use clap::ValueEnum;
+use sublet_kubelet::deviceplugin::DEFAULT_FOLDER;
+use sublet_model::{Inventory, NodeName, Sharing, Unit};
+use sublet_telemetry::metrics::AgentMetrics;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use agent::Agent;
+use discover::nvml::{self, NvmlSource};
+use discover::simulated::SimulatedSource;
+use publish::offer::{AdvertiseWish, Offer, Settings};
+
+/// Offer this node's GPUs to kubelet, and hand each container the card chosen for it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  sublet agent                                       on a GPU node, in the DaemonSet
+  sublet agent --node-name n1 --inventory gpus.yaml  on a node that plays GPUs
+
+An inventory file can be as short as `gpus: [{memory: 16276MiB, count: 2}]`. The node
+label sublet.dev/sharing (memory, whole, both) wins over --sharing.")]
+pub struct Args {
+    /// This node's name in the cluster
+    #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = NodeName::new)]
+    node_name: NodeName,
+    /// How to reach the API server [default: as kubectl does, or the pod's account]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Kubelet's folder for device plugins
+    #[arg(long, default_value = DEFAULT_FOLDER, value_name = "DIR")]
+    device_plugin_dir: PathBuf,
+    /// Play the devices in this file instead of asking the driver
+    #[arg(long, value_name = "FILE")]
+    inventory: Option<PathBuf>,
+    /// NVIDIA's management library
+    #[arg(long, default_value = nvml::LIBRARY, value_name = "PATH", conflicts_with = "inventory")]
+    nvml_library: PathBuf,
+    /// How cards are handed out, where the node's label does not say
+    #[arg(long, value_enum, default_value_t = SharingWord::Memory)]
+    sharing: SharingWord,
+    /// What one aliyun.com/gpu-mem is; the same as the scheduler's
+    #[arg(long, env = "MEMORY_UNIT", value_enum, default_value_t = UnitWord::MiB)]
+    memory_unit: UnitWord,
+    /// How kubelet learns of the memory
+    #[arg(long, value_enum, default_value_t = AdvertiseWish::Auto)]
+    advertise: AdvertiseWish,
+    /// Address for /healthz and /metrics [default: none]
+    #[arg(long, value_name = "ADDRESS")]
+    health_listen: Option<SocketAddr>,
+}
+
+/// [`Sharing`] as it is written in the flag and the node's label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum SharingWord {
+    /// Parts of cards, by memory
+    Memory,
+    /// Whole cards
+    Whole,
+    /// Both
+    Both,
+}
+
+impl From<SharingWord> for Sharing {
+    fn from(word: SharingWord) -> Sharing {
+        match word {
+            SharingWord::Memory => Sharing::Memory,
+            SharingWord::Whole => Sharing::Whole,
+            SharingWord::Both => Sharing::Both,
+        }
+    }
+}
+
+/// [`Unit`] as it is written in the flag.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum UnitWord {
+    #[value(name = "MiB")]
+    MiB,
+    #[value(name = "GiB")]
+    GiB,
+}
+
+/// Runs until SIGTERM or Ctrl-C, then takes its sockets away. Meant for a runtime of one
+/// thread: the work is a few calls a minute.
+///
+/// # Errors
+/// A configuration that cannot be used, found before anything is started: no driver, a
+/// wrong inventory file, more devices than can be offered, no way to the API server, a
+/// folder that is not there. A node that is not registered yet is waited for.
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let settings = Settings {
+        sharing: args.sharing.into(),
+        unit: match args.memory_unit {
+            UnitWord::MiB => Unit::MiB,
+            UnitWord::GiB => Unit::GiB,
+        },
+        advertise: args.advertise,
+    };
+    let folder = args.device_plugin_dir.as_path();
+    anyhow::ensure!(
+        folder.is_dir(),
+        "{} is not a folder; give kubelet's with --device-plugin-dir",
+        folder.display()
+    );
+    let client = sublet_client::connect(args.kubeconfig.as_deref()).await?;
+    let inventory = devices(&args)?;
+    Offer::of(&inventory.borrow(), settings)?;
+    let (metrics, registry) = AgentMetrics::registered();
+    if let Some(address) = args.health_listen {
+        let listener = TcpListener::bind(address)
+            .await
+            .with_context(|| format!("cannot listen on {address}"))?;
+        tokio::spawn(health::serve(listener, registry));
+    }
+    let stop = stop_signals()?;
+    let place = (args.node_name, args.device_plugin_dir);
+    Agent::new(client, place, settings, inventory, metrics)
+        .run(stop)
+        .await
+}
+
+/// The node's devices, from the file or the driver.
+fn devices(args: &Args) -> anyhow::Result<watch::Receiver<Arc<Inventory>>> {
+    let devices = match &args.inventory {
+        Some(file) => {
+            let source = SimulatedSource::new(file.clone(), args.node_name.clone());
+            discover::follow(source)?
+        }
+        None => discover::follow(NvmlSource::open(&args.nvml_library)?)?,
+    };
+    Ok(devices)
+}
+
+/// Becomes true at SIGTERM or SIGINT.
+fn stop_signals() -> anyhow::Result<watch::Receiver<bool>> {
+    let mut term = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let (sender, stop) = watch::channel(false);
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        sender.send_replace(true);
+        // Held until everyone has heard it.
+        sender.closed().await;
+    });
+    Ok(stop)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args as _, Command, FromArgMatches};
+
+    use super::*;
+
+    fn parse(line: &str) -> Result<Args, String> {
+        let command = Args::augment_args(Command::new("agent").no_binary_name(true));
+        let matches = command.try_get_matches_from(line.split_whitespace());
+        matches
+            .and_then(|matches| Args::from_arg_matches(&matches))
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn flags_are_checked_before_anything_starts() {
+        let args = parse("--node-name n1 --sharing both --memory-unit GiB").unwrap();
+        assert_eq!(Sharing::from(args.sharing), Sharing::Both);
+        assert_eq!(args.device_plugin_dir.to_str(), Some(DEFAULT_FOLDER));
+        let refused = |line: &str| parse(line).unwrap_err();
+        assert!(refused("--node-name a/b").contains("a node name must not contain '/'"));
+        assert!(refused("--node-name a --memory-unit MB").contains("possible values: MiB, GiB"));
+        assert!(
+            refused("--node-name a --inventory f --nvml-library l").contains("cannot be used with")
+        );
+    }
+
+    #[tokio::test]
+    async fn a_missing_folder_is_told_first() {
+        let args = parse("--node-name n1 --device-plugin-dir absent --inventory absent").unwrap();
+        assert_eq!(
+            run(args).await.unwrap_err().to_string(),
+            "absent is not a folder; give kubelet's with --device-plugin-dir"
+        );
+    }
+}

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use sublet_kubelet::deviceplugin::{
     ContainerAllocateResponse, ContainerPreferredAllocationRequest, DeviceList,
 };
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tonic::Status;
 
 mod keeper;
@@ -72,6 +72,9 @@ pub struct Plugin {
     pub devices: watch::Receiver<DeviceList>,
     /// Who answers for them.
     pub allocator: Arc<dyn Allocator>,
+    /// Told the resource at every registration: a kubelet that is new to the plugin may
+    /// have written the node's status anew.
+    pub registered: mpsc::UnboundedSender<String>,
 }
 
 impl Plugin {

@@ -13,7 +13,7 @@ use sublet_kubelet::deviceplugin::{
     ContainerAllocateResponse, ContainerPreferredAllocationRequest, Device, DeviceList,
     MESSAGE_LIMIT, PreferredAllocationRequest,
 };
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tonic::{Code, Status};
 
@@ -62,11 +62,13 @@ struct Running {
     devices: watch::Sender<DeviceList>,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
+    registrations: mpsc::UnboundedReceiver<String>,
 }
 
 fn run(folder: &Path, resource: &str, devices: DeviceList) -> Running {
     let (devices, offered) = watch::channel(devices);
     let (stop, stopped) = watch::channel(false);
+    let (registered, registrations) = mpsc::unbounded_channel();
     let plugin = Plugin {
         spec: PluginSpec {
             resource: resource.to_owned(),
@@ -75,12 +77,14 @@ fn run(folder: &Path, resource: &str, devices: DeviceList) -> Running {
         },
         devices: offered,
         allocator: Arc::new(Echo),
+        registered,
     };
     let task = tokio::spawn(plugin.run(folder.to_owned(), stopped));
     Running {
         devices,
         stop,
         task,
+        registrations,
     }
 }
 
@@ -103,7 +107,7 @@ fn sockets(folder: &Path) -> Vec<String> {
 async fn two_resources_register_and_push_changes() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let kubelet = FakeKubelet::start(folder.path(), 0)?;
-    let memory = run(folder.path(), MEMORY, devices(30, 0));
+    let mut memory = run(folder.path(), MEMORY, devices(30, 0));
     let _cards = run(folder.path(), CARDS, devices(2, 0));
 
     kubelet
@@ -124,6 +128,8 @@ async fn two_resources_register_and_push_changes() -> Result<()> {
         "a sick device stays capacity"
     );
     assert_eq!(known.n_registered, 1, "a change is pushed, not registered");
+    assert_eq!(memory.registrations.recv().await.as_deref(), Some(MEMORY));
+    assert!(memory.registrations.is_empty());
     assert_eq!(kubelet.knows(CARDS).n_healthy(), 2);
     Ok(())
 }

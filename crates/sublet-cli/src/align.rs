@@ -13,7 +13,7 @@ const PADDING: usize = 2;
 /// consecutive lines that all have a cell there, and is as wide as its longest cell plus two.
 /// Text after a line's last tab is no cell.
 #[must_use]
-pub fn align(text: &str) -> String {
+pub(crate) fn align(text: &str) -> String {
     let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split('\t').collect()).collect();
     let n_cells: Vec<usize> = lines.iter().map(|line| line.len() - 1).collect();
     let mut widths: Vec<Vec<usize>> = n_cells.iter().map(|&n| vec![0; n]).collect();
@@ -45,7 +45,7 @@ pub fn align(text: &str) -> String {
 
 /// A table of our own: a heading, rows, two blanks between columns and none at line ends.
 #[must_use]
-pub fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
+pub(crate) fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
     let mut text = heading.join("\t");
     text.push('\n');
     for row in rows {

@@ -13,7 +13,7 @@ use sublet_api::object::{Node, Pod, Taint};
 use sublet_api::{AllocationError, NodeDefaults, NodeError, bound_entry, facts_of};
 use sublet_model::{
     Advertise, Claim, Identity, Inventory, NameError, NodeFacts, NodeIdx, NodeName, PodUid,
-    Sharing,
+    Sharing, Standing,
 };
 use sublet_plan::{Engine, EngineOptions, Reason};
 
@@ -106,6 +106,16 @@ impl<'a> Cluster<'a> {
         Ok(problem)
     }
 
+    /// Counts a pod as one that has its devices. On paper there is no race of starting
+    /// containers, so a pod that looks the same may follow at once.
+    pub(crate) fn start(&mut self, uid: &PodUid) {
+        if let Some(mut entry) = self.engine.ledger().entry(uid).cloned() {
+            entry.standing = Standing::Bound;
+            entry.assigned = true;
+            self.engine.observe(entry);
+        }
+    }
+
     /// Nodes that taints do not close to the pod, and why the others can never take it now.
     pub(crate) fn open_nodes(&self, pod: &Pod) -> (Vec<NodeIdx>, BTreeMap<String, Refusal>) {
         let mut open = Vec::new();
@@ -154,9 +164,9 @@ impl<'a> Cluster<'a> {
         self.engine.ledger().book(node).name()
     }
 
-    /// How many nodes were entered.
-    pub(crate) fn n_nodes(&self) -> usize {
-        self.nodes.len()
+    /// The names of all nodes that were entered, sorted.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.nodes.values().map(|node| node.metadata.name.as_str())
     }
 }
 

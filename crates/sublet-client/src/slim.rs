@@ -12,7 +12,7 @@ use kube::{Api, Client, Resource};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use sublet_api::object;
-use sublet_model::PodKey;
+use sublet_model::{NodeName, PodKey};
 
 /// A kind of object that can be listed and watched.
 pub trait Kind {
@@ -128,11 +128,26 @@ pub async fn list<K: Kind>(
 /// The API server's answer, or none.
 pub async fn read_pod(client: &Client, pod: &PodKey) -> Result<Option<object::Pod>, kube::Error> {
     let path = format!("/api/v1/namespaces/{}/pods/{}", pod.namespace(), pod.name());
+    read::<Pods>(client, &path).await
+}
+
+/// A node as it is now; `None` where there is none of that name.
+///
+/// # Errors
+/// The API server's answer, or none.
+pub async fn read_node(
+    client: &Client,
+    node: &NodeName,
+) -> Result<Option<object::Node>, kube::Error> {
+    read::<Nodes>(client, &format!("/api/v1/nodes/{node}")).await
+}
+
+async fn read<K: Kind>(client: &Client, path: &str) -> Result<Option<K::Object>, kube::Error> {
     let request = http::Request::get(path)
         .body(Vec::new())
         .map_err(kube::Error::HttpError)?;
-    match client.request::<PodWire>(request).await {
-        Ok(wire) => Ok(Some(Pods::slim(wire))),
+    match client.request::<K::Wire>(request).await {
+        Ok(wire) => Ok(Some(K::slim(wire))),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
         Err(error) => Err(error),
     }

@@ -125,43 +125,34 @@ pub struct EventText {
     pub message: String,
 }
 
-/// An event about a pod. Posting it again under the same name raises its count.
+/// A warning about a pod.
 #[derive(Debug, Clone)]
 pub struct PodEvent<'a> {
     /// The pod.
     pub pod: &'a PodKey,
     /// Its UID.
     pub uid: &'a PodUid,
-    /// Makes the event's name unique for the pod: the same number, the same event.
+    /// Makes the event's name unique.
     pub number: u64,
-    /// How often this was seen.
-    pub count: u32,
-    /// First and last time (RFC 3339).
-    pub seen: (&'a str, &'a str),
+    /// When (RFC 3339).
+    pub at: &'a str,
     /// What it says.
     pub text: &'a EventText,
 }
 
-/// Posts a warning about a pod, or raises the count of the one that was posted before.
+/// Posts a warning about a pod.
 ///
 /// # Errors
 /// The API server's answer, or none.
 pub async fn post_pod_event(client: &Client, event: &PodEvent<'_>) -> Result<(), kube::Error> {
     let namespace = event.pod.namespace();
-    let events = format!("/api/v1/namespaces/{namespace}/events");
-    let name = format!("{}.{:016x}", event.pod.name(), event.number);
-    if event.count > 1 {
-        let patch = json!({ "count": event.count, "lastTimestamp": event.seen.1 });
-        match merge_patch(client, &format!("{events}/{name}"), &patch).await {
-            // Events expire after an hour: then it is new again.
-            Err(kube::Error::Api(status)) if status.code == 404 => {}
-            done => return done,
-        }
-    }
     let body = json!({
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": { "name": name, "namespace": namespace },
+        "metadata": {
+            "name": format!("{}.{:016x}", event.pod.name(), event.number),
+            "namespace": namespace,
+        },
         "involvedObject": {
             "apiVersion": "v1", "kind": "Pod", "namespace": namespace,
             "name": event.pod.name(), "uid": event.uid.as_str(),
@@ -171,11 +162,12 @@ pub async fn post_pod_event(client: &Client, event: &PodEvent<'_>) -> Result<(),
         "message": event.text.message,
         "source": { "component": "sublet-scheduler" },
         "reportingComponent": "sublet-scheduler",
-        "firstTimestamp": event.seen.0,
-        "lastTimestamp": event.seen.1,
-        "count": event.count,
+        "firstTimestamp": event.at,
+        "lastTimestamp": event.at,
+        "count": 1,
     });
-    let request = json_request(http::Method::POST, &events, "application/json", &body)?;
+    let path = format!("/api/v1/namespaces/{namespace}/events");
+    let request = json_request(http::Method::POST, &path, "application/json", &body)?;
     client.request::<serde_json::Value>(request).await.map(drop)
 }
 

@@ -1,1 +1,12 @@
-//! (being written)
+//! End-to-end tests: the product's one binary beside a stock control plane, with exactly the
+//! rights and the scheduler configuration that `deploy/kubernetes/` ships.
+//!
+//! The tests are in `tests/`; here is what they share. Nothing in this crate reaches into
+//! the product: it reads what a user could read and runs what a user would run.
+
+mod recorder;
+mod world;
+pub mod yaml;
+
+pub use recorder::{Recorder, Seen};
+pub use world::{Placed, World, binaries, eventually};

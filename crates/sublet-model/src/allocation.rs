@@ -114,3 +114,6 @@ pub fn charges_of(claim: &Claim, allocation: &Allocation) -> Vec<Charge> {
     }
     charges
 }
+
+#[cfg(test)]
+mod tests;

@@ -236,7 +236,7 @@ impl Ledger {
         }
     }
 
-    /// Counts a soft hold out. A node recounted in between has lost its holds: harmless,
+    /// Counts a soft hold out. A card that went in between took its holds along: harmless,
     /// since they only order choices.
     pub fn release(&mut self, hold: &Hold) {
         for &(position, memory) in &hold.cards {
@@ -408,3 +408,6 @@ fn charge(book: &mut Book, entry: &Entry) {
     }
     book.free = book.cards.iter().map(Card::free).sum();
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@
 //! deadline for the request has passed does an unbound pod prove that nothing happened.
 //!
 //! This is a state machine without a clock or a socket; `sublet-scheduler` performs its
-//! steps, and the test below performs them against a server that misbehaves in every way.
+//! steps, and its `simulation` performs them against a server that misbehaves in every way.
 
 use sublet_model::Time;
 
@@ -28,14 +28,15 @@ pub enum BindingStep {
 pub enum Seen {
     /// The Binding was accepted.
     Accepted,
-    /// It was refused (HTTP 4xx): certainly nothing was written by this request.
+    /// The answer was an error. HTTP 4xx is a refusal: certainly nothing was written by this
+    /// request. 5xx, and 408 from a proxy, say no more than [`Seen::Unanswered`].
     Refused {
         /// HTTP status.
         code: u16,
         /// The API server's words.
         message: String,
     },
-    /// A time-out, a broken connection, or HTTP 5xx: it may have been written.
+    /// A time-out or a broken connection: it may have been written.
     Unanswered(String),
     /// The pod as it is now.
     Pod(PodState),
@@ -92,6 +93,10 @@ impl Binding {
                 self.settled_at = now;
                 BindingStep::Read(now)
             }
+            Seen::Refused { code, message } if code == 408 || code >= 500 => {
+                self.trouble = format!("{message} ({code})");
+                BindingStep::Read(now)
+            }
             Seen::Refused { code, message } => BindingStep::Failed(format!("{message} ({code})")),
             Seen::Unanswered(why) => {
                 self.trouble = why;
@@ -109,3 +114,8 @@ impl Binding {
         }
     }
 }
+
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;

@@ -13,7 +13,7 @@ use sublet_api::{pod_key, pod_uid};
 use sublet_client::{EventText, PodEvent, post_pod_event};
 use sublet_model::{PodKey, PodUid};
 
-use crate::state::{Scheduler, State, Waiting, now};
+use crate::state::{Scheduler, State, Waiting, now, now_ns};
 
 /// How long the same text is not posted again.
 const QUIET_MS: u64 = 5 * 60 * 1000;
@@ -26,8 +26,6 @@ const LONGEST: usize = 1_000;
 struct Posted {
     hash: u64,
     at_ms: u64,
-    count: u32,
-    first: String,
 }
 
 /// What was posted last, by pod.
@@ -44,32 +42,19 @@ impl Events {
             .remove(uid);
     }
 
-    /// Is this to be posted? Then: its number, how often it was seen, and when first.
-    fn admit(&self, uid: &PodUid, text: &EventText, at_ms: u64) -> Option<(u64, u32, String)> {
+    /// Is this to be posted?
+    fn admit(&self, uid: &PodUid, text: &EventText, at_ms: u64) -> bool {
         let mut hasher = rustc_hash::FxHasher::default();
         hasher.write(text.reason.as_bytes());
         hasher.write(text.message.as_bytes());
-        let hash = hasher.finish();
+        let new = Posted { hash: hasher.finish(), at_ms };
         let mut posted = self.posted.lock().unwrap_or_else(PoisonError::into_inner);
-        match posted.get_mut(uid) {
-            Some(last) if last.hash == hash && at_ms < last.at_ms + QUIET_MS => None,
-            Some(last) if last.hash == hash => {
-                last.at_ms = at_ms;
-                last.count += 1;
-                Some((hash, last.count, last.first.clone()))
-            }
-            _ => {
-                let first = rfc3339(at_ms);
-                let new = Posted {
-                    hash,
-                    at_ms,
-                    count: 1,
-                    first: first.clone(),
-                };
-                posted.insert(uid.clone(), new);
-                Some((hash ^ at_ms.rotate_left(32), 1, first))
-            }
+        let last = posted.get(uid);
+        if last.is_some_and(|last| last.hash == new.hash && at_ms < last.at_ms + QUIET_MS) {
+            return false;
         }
+        posted.insert(uid.clone(), new);
+        true
     }
 }
 
@@ -117,21 +102,13 @@ pub(crate) fn post(scheduler: &Arc<Scheduler>, pod: &PodKey, uid: &PodUid, mut t
         text.message.push('…');
     }
     let at_ms = now().ms();
-    let Some((number, count, first)) = scheduler.events.admit(uid, &text, at_ms) else {
+    if !scheduler.events.admit(uid, &text, at_ms) {
         return;
-    };
+    }
     let (scheduler, pod, uid) = (scheduler.clone(), pod.clone(), uid.clone());
     tokio::spawn(async move {
-        let last = rfc3339(at_ms);
-        let seen = (first.as_str(), last.as_str());
-        let event = PodEvent {
-            pod: &pod,
-            uid: &uid,
-            number,
-            count,
-            seen,
-            text: &text,
-        };
+        let at = rfc3339(at_ms);
+        let event = PodEvent { pod: &pod, uid: &uid, number: now_ns(), at: &at, text: &text };
         if let Err(error) = post_pod_event(&scheduler.client, &event).await {
             tracing::debug!(%pod, %error, "event not posted");
         }

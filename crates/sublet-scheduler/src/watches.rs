@@ -29,7 +29,7 @@ pub(crate) async fn follow(scheduler: Arc<Scheduler>) {
     futures::join!(nodes, pods, maps);
 }
 
-async fn each<T, E: std::fmt::Display>(
+async fn each<T, E: std::error::Error>(
     changes: impl Stream<Item = Result<Change<T>, E>>,
     mut take: impl FnMut(Change<T>),
 ) {
@@ -37,7 +37,7 @@ async fn each<T, E: std::fmt::Display>(
     while let Some(change) = changes.next().await {
         match change {
             Ok(change) => take(change),
-            Err(error) => tracing::warn!(%error, "watch broken; trying again"),
+            Err(error) => tracing::warn!(error = chain(&error), "watch broken; trying again"),
         }
     }
 }
@@ -147,4 +147,10 @@ fn config_maps(scheduler: &Scheduler, change: Change<ConfigMap>) {
             }
         }
     }
+}
+
+/// An error and what it came from: the cause of a failed connection is the last of them.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

@@ -325,8 +325,8 @@ impl Go<'_> {
                 .filter(|line| !line.starts_with("go: "))
                 .count();
             self.progress.tick(|| match total {
-                Some(total) => format!("{what}: {done} of at most {total} packages"),
-                None => format!("{what}: {} modules", words.len()),
+                Some(total) => format!("{what}: {done} of up to {total} packages compiled"),
+                None => format!("{what}: {} modules fetched", words.len()),
             });
         }
         let out = out

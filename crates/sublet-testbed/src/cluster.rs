@@ -145,12 +145,8 @@ impl Cluster {
             processes,
             kubectl,
         };
-        let started = cluster.bring_up(options.kwok, options.audit, &options.flags);
-        if started.is_err() && crate::keeps_failed_runs() {
-            cluster.processes.keep();
-            eprintln!("kept: {}", cluster.dir.display());
-        }
-        started.map(|()| cluster)
+        cluster.bring_up(options.kwok, options.audit, &options.flags)?;
+        Ok(cluster)
     }
 
     fn bring_up(&self, kwok: bool, audit: bool, flags: &[(&str, String)]) -> Result<()> {
@@ -223,7 +219,7 @@ impl Cluster {
     /// The authority that signed the API server's certificate, as a PEM file.
     #[must_use]
     pub fn authority(&self) -> PathBuf {
-        self.pki.path("apiserver.crt")
+        self.pki.path("authority.crt")
     }
 
     /// One JSON object a line (`audit.k8s.io/v1` Event, level Metadata), if switched on.

@@ -60,7 +60,7 @@ pub(crate) fn apiserver(binaries: &Binaries, pki: &Pki, ports: Ports) -> Command
         .arg(format!("--tls-private-key-file={}", file("apiserver.key")))
         .arg(format!("--token-auth-file={}", file("tokens.csv")))
         // Without it schedulers log forever that extension-apiserver-authentication is missing.
-        .arg(format!("--client-ca-file={}", file("apiserver.crt")))
+        .arg(format!("--client-ca-file={}", file("authority.crt")))
         .arg(format!(
             "--kubelet-client-certificate={}",
             file("kubelet-client.crt")
@@ -130,7 +130,7 @@ pub(crate) fn controllers(
         ))
         .arg(format!(
             "--root-ca-file={}",
-            pki.path("apiserver.crt").display()
+            pki.path("authority.crt").display()
         ))
         // KWOK's nodes send no heartbeat (thousands of leases would be the load), so the node
         // controller must not miss it for a day. It has to run all the same: every new node is

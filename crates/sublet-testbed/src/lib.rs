@@ -31,8 +31,10 @@ pub use node::{Node, NodeOptions};
 pub use progress::Progress;
 pub use rustix::process::Signal;
 
-/// Whether a failed run's directory stays for a look (`SUBLET_KEEP=1`).
+/// Whether directories of clusters and nodes stay for a look at their logs (`SUBLET_KEEP=1`).
+/// All processes end just the same. Not only those of failed runs: a test that returns an error
+/// looks from here like one that passes.
 #[must_use]
-pub fn keeps_failed_runs() -> bool {
+pub fn keeps_files() -> bool {
     std::env::var_os("SUBLET_KEEP").is_some_and(|value| value == "1")
 }

@@ -127,12 +127,8 @@ impl Node {
             healthz: free_port()?,
             processes,
         };
-        let started = node.bring_up(cluster, options);
-        if started.is_err() && crate::keeps_failed_runs() {
-            node.processes.keep();
-            eprintln!("kept: {}", node.dir.display());
-        }
-        started.map(|()| node)
+        node.bring_up(cluster, options)?;
+        Ok(node)
     }
 
     fn bring_up(&self, cluster: &Cluster, options: &NodeOptions) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Keys, certificates and tokens of one cluster, made in the process.
 //!
-//! One self-signed certificate is both the API server's own and the authority that clients
-//! trust, which is all that loopback needs. Users are bearer tokens in the API server's token
+//! One authority signs the API server's certificate and the one it calls kubelets with: a
+//! certificate that is its own authority would do for Go, and is refused by rustls. Users are bearer tokens in the API server's token
 //! file, so each component and each test has its real user name, and RBAC and the Node
 //! authorizer are in force. Nothing here is fit for a cluster that others can reach.
 
@@ -72,25 +72,38 @@ clusters: [{{name: default, cluster: {{server: "{server}", certificate-authority
 users: [{{name: default, user: {{token: "{token}"}}}}]
 contexts: [{{name: default, context: {{cluster: default, user: default}}}}]
 "#,
-            ca = self.path("apiserver.crt").display()
+            ca = self.path("authority.crt").display()
         ))
     }
 }
 
 fn certificates(dir: &Path) -> Result<()> {
-    let names = ["127.0.0.1", "localhost", "kubernetes.default.svc"].map(str::to_owned);
-    let mut params = CertificateParams::new(names)?;
-    params
+    let mut authority = CertificateParams::default();
+    authority
         .distinguished_name
-        .push(DnType::CommonName, "kube-apiserver");
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.key_usages = vec![
+        .push(DnType::CommonName, "sublet-testbed");
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    authority.key_usages = vec![
         KeyUsagePurpose::KeyCertSign,
         KeyUsagePurpose::DigitalSignature,
     ];
-    let key = KeyPair::generate()?;
-    fs::write(dir.join("apiserver.crt"), params.self_signed(&key)?.pem())?;
-    fs::write(dir.join("apiserver.key"), key.serialize_pem())?;
+    let authority_key = KeyPair::generate()?;
+    let certificate = authority.self_signed(&authority_key)?;
+    fs::write(dir.join("authority.crt"), certificate.pem())?;
+    let issuer = Issuer::new(authority, authority_key);
+
+    let names = ["127.0.0.1", "localhost", "kubernetes.default.svc"].map(str::to_owned);
+    let mut server = CertificateParams::new(names)?;
+    server
+        .distinguished_name
+        .push(DnType::CommonName, "kube-apiserver");
+    server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    let server_key = KeyPair::generate()?;
+    fs::write(
+        dir.join("apiserver.crt"),
+        server.signed_by(&server_key, &issuer)?.pem(),
+    )?;
+    fs::write(dir.join("apiserver.key"), server_key.serialize_pem())?;
 
     // With this one the API server calls a real kubelet, for logs and exec.
     let mut client = CertificateParams::default();
@@ -102,7 +115,6 @@ fn certificates(dir: &Path) -> Result<()> {
         .push(DnType::CommonName, "kube-apiserver-kubelet-client");
     client.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     let client_key = KeyPair::generate()?;
-    let issuer = Issuer::new(params, key);
     fs::write(
         dir.join("kubelet-client.crt"),
         client.signed_by(&client_key, &issuer)?.pem(),

@@ -68,7 +68,11 @@ impl Supervisor {
     pub(crate) fn new(kind: Kind, dir: &Path, lock: Option<File>) -> Result<Supervisor> {
         std::fs::create_dir_all(dir.join("log"))
             .with_context(|| format!("create {}/log", dir.display()))?;
-        let guard = Guard::start(kind, dir, lock)?;
+        let mut guard = Guard::start(kind, dir, lock)?;
+        if crate::keeps_files() {
+            guard.keep();
+            eprintln!("keeping {}", dir.display());
+        }
         let state = State {
             guard,
             running: Vec::new(),
@@ -234,11 +238,6 @@ impl Supervisor {
         }
     }
 
-    /// Lets the directory stay after the end.
-    pub(crate) fn keep(&self) {
-        self.lock().guard.keep();
-    }
-
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic elsewhere must not keep us from ending processes.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -279,10 +278,6 @@ impl Drop for Supervisor {
             let Some(process) = last else { break };
             end(&process.child, Signal::TERM);
             self.reap(process);
-        }
-        if std::thread::panicking() && crate::keeps_failed_runs() {
-            self.keep();
-            eprintln!("kept: {}", self.dir.display());
         }
     }
 }

@@ -136,6 +136,9 @@ impl Keeper {
                     devices = self.plugin.devices.borrow().len(),
                     "registered with kubelet",
                 );
+                // Whoever listened may have gone, and that is nothing to us.
+                let resource = self.plugin.spec.resource.clone();
+                let _ = self.plugin.registered.send(resource);
                 self.registered = kubelet;
                 self.complaint.clear();
                 self.next_try = Instant::now() + pause.max(STREAM_WAIT);

@@ -142,9 +142,10 @@ fn parse<'de, S: DeserializeSeed<'de>>(
     })
 }
 
-/// The documents of a YAML stream that hold anything, each with its first line's number.
+/// The documents of a YAML stream that hold anything, each from its first line that
+/// says something, with that line's number.
 /// A line that begins with `---` can be nothing but a separator (YAML 1.2, 9.1.2).
-fn documents(text: &str) -> Vec<(usize, &str)> {
+fn documents<'t>(text: &'t str) -> Vec<(usize, &'t str)> {
     let mut found = Vec::new();
     let (mut from, mut from_line, mut at) = (0, 1, 0);
     for (number, line) in text.split_inclusive('\n').enumerate() {
@@ -161,8 +162,17 @@ fn documents(text: &str) -> Vec<(usize, &str)> {
         let line = line.trim_start_matches('\u{feff}').trim();
         line.is_empty() || line == "..." || line.starts_with(['#', '%'])
     };
-    found.retain(|(_, document)| !document.lines().all(is_blank));
-    found
+    let begins_with_content = |(line, document): (usize, &'t str)| {
+        let mut skipped = 0;
+        for (n_lines, text) in document.split_inclusive('\n').enumerate() {
+            if !is_blank(text) {
+                return Some((line + n_lines, &document[skipped..]));
+            }
+            skipped += text.len();
+        }
+        None
+    };
+    found.into_iter().filter_map(begins_with_content).collect()
 }
 
 /// A parser's error with file, document, line and field.

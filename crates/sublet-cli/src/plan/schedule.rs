@@ -4,14 +4,14 @@
 //! order of the files. Time is an argument: the same input at the same time gives the same plan.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap};
 use std::sync::Arc;
 
 use sublet_api::dialect::{binding_annotations, claim_of};
 use sublet_api::object::Pod;
 use sublet_api::{is_over, pod_key, pod_uid};
 use sublet_model::{Allocation, Claim, Entry, NodeName, PodKey, PodUid, Standing, Time, Unit};
-use sublet_plan::{Engine, EngineOptions, Policy};
+use sublet_plan::{EngineOptions, Policy};
 
 use super::input::{Input, Located, Origin};
 use crate::verdict::{Cluster, Refusal};
@@ -61,8 +61,8 @@ pub struct Plan {
 pub fn plan(mut input: Input, options: PlanOptions) -> Result<Plan, Vec<String>> {
     let mut errors = std::mem::take(&mut input.errors);
     input.pods.retain(|pod| !is_over(&pod.object));
-    for pod in &mut input.pods {
-        give_uid(&mut pod.object);
+    for (number, pod) in input.pods.iter_mut().enumerate() {
+        complete(&mut pod.object, number);
     }
     find_doubles(&input, &mut errors);
     input
@@ -100,6 +100,9 @@ pub fn plan(mut input: Input, options: PlanOptions) -> Result<Plan, Vec<String>>
                 ));
             }
             Err(error) => errors.push(bad_pod(origin, object, &error.to_string())),
+        }
+        if let Ok(uid) = pod_uid(object) {
+            cluster.start(&uid);
         }
     }
     if !errors.is_empty() {
@@ -185,7 +188,7 @@ fn place(cluster: &mut Cluster<'_>, waiting: &Waiting<'_>, options: PlanOptions)
             )]));
         }
     };
-    settle(&mut cluster.engine, uid);
+    cluster.start(uid);
     let facts = cluster.engine.ledger().book(best).facts();
     let present = pod.metadata.annotations.keys().map(String::as_str);
     let annotations = facts.map_or_else(BTreeMap::new, |facts| {
@@ -198,56 +201,38 @@ fn place(cluster: &mut Cluster<'_>, waiting: &Waiting<'_>, options: PlanOptions)
     }
 }
 
-/// A plan is no race of starting containers: a pod that was placed has its devices at once,
-/// so that one that looks the same may follow it.
-fn settle(engine: &mut Engine, uid: &PodUid) {
-    if let Some(mut entry) = engine.ledger().entry(uid).cloned() {
-        entry.standing = Standing::Bound;
-        entry.assigned = true;
-        engine.observe(entry);
-    }
-}
-
-/// Files written by hand have no UIDs; name and namespace tell pods apart there.
-fn give_uid(pod: &mut Pod) {
+/// Files written by hand have no UIDs and often no namespaces.
+fn complete(pod: &mut Pod, number: usize) {
     let meta = &mut pod.metadata;
     if meta.namespace.is_empty() {
         meta.namespace = "default".to_owned();
     }
     if meta.uid.is_empty() {
-        meta.uid = format!("{}_{}", meta.namespace, meta.name);
+        meta.uid = format!("no-uid-{number}");
     }
 }
 
 /// Two objects of one name are two versions of one object: which is meant is not ours to say.
 fn find_doubles(input: &Input, errors: &mut Vec<String>) {
     let mut seen: BTreeMap<String, &Origin> = BTreeMap::new();
-    let mut uids = BTreeSet::new();
-    let nodes = input
-        .nodes
-        .iter()
-        .map(|node| (format!("node {}", node.object.metadata.name), &node.origin));
-    let pods = input.pods.iter().map(|pod| {
-        let meta = &pod.object.metadata;
-        (
-            format!("pod {}/{}", meta.namespace, meta.name),
-            &pod.origin,
-        )
-    });
-    for (what, origin) in nodes.chain(pods) {
-        if let Some(first) = seen.get(&what) {
+    let mut check = |what: String, origin| match seen.get(&what) {
+        Some(first) => {
             errors.push(format!("{origin}: {what} stands already in {first}"));
-        } else {
-            seen.insert(what, origin);
+            false
         }
+        None => seen.insert(what, origin).is_none(),
+    };
+    for node in &input.nodes {
+        check(format!("node {}", node.object.metadata.name), &node.origin);
     }
     for pod in &input.pods {
         let meta = &pod.object.metadata;
-        if !uids.insert((&meta.uid, &meta.namespace, &meta.name)) {
-            continue;
+        if check(
+            format!("pod {}/{}", meta.namespace, meta.name),
+            &pod.origin,
+        ) {
+            check(format!("a pod with the UID {}", meta.uid), &pod.origin);
         }
-        let shared = input.pods.iter().filter(|p| p.object.metadata.uid == meta.uid);
-        let _ = shared;
     }
 }
 

@@ -156,6 +156,28 @@ fn a_second_filter_moves_the_hold() {
 }
 
 #[test]
+fn holds_go_with_their_node_and_stay_when_it_changes() {
+    check(
+        "a: 0/16
+         filter p 8
+         -> a
+         remove a
+         b: 0/16
+         filter q 8
+         -> b
+         forget p
+         show
+         -> b: 0/16~
+         b: 0/16 0/24
+         show
+         -> b: 0/16~ 0/24
+         forget q
+         show
+         -> b: 0/16 0/24",
+    );
+}
+
+#[test]
 fn whole_card_holds_stand_side_by_side() {
     check(
         "a: 0/16 0/16 0/16 0/16
@@ -189,6 +211,17 @@ fn reserve_goes_where_its_own_hold_is() {
          -> a/1
          reserve p a 8
          -> a/0",
+    );
+    // Also where another card has become the better one.
+    check(
+        "a: 8/16 6/16
+         filter q 8
+         -> a
+         filter p 8
+         -> a
+         forget q
+         reserve p a 8
+         -> a/1",
     );
     // The held card is full meanwhile: another one will do.
     check(

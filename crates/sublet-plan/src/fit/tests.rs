@@ -149,6 +149,8 @@ fn look_alikes_wait_where_the_agent_knows_sizes_only() {
         "n1 size: 0/16 0/16
          reserve a n1 4
          -> n1/0
+         ask a 4
+         -> n1/0
          ask b 4
          -> n1: pod default/a asks for the same amount and has not started yet; the node tells pods apart by size
          wire b 4

@@ -1,0 +1,384 @@
+//! The loop that holds a node's offer up to date: it looks at devices, settings and the
+//! node object, tells the cluster what is missing there, and runs a plugin for each
+//! resource offered. It only compares and carries out; nothing it does is lost when it
+//! is cut off in between, since the next look does it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::ValueEnum;
+use sublet_api::keys;
+use sublet_api::object::Node;
+use sublet_client::{Client, read_node};
+use sublet_kubelet::deviceplugin::DeviceList;
+use sublet_model::{Inventory, NodeName};
+use sublet_telemetry::metrics::{AgentMetrics, OfResource};
+use tokio::sync::{Mutex, mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+use tracing::{debug, info, warn};
+
+use crate::SharingWord;
+use crate::allocate::{Given, Site};
+use crate::hand_over::{HandOut, in_time};
+use crate::plugin::{Plugin, PluginSpec};
+use crate::publish::offer::{Offer, OfferError, Settings};
+use crate::publish::{missing, publish};
+
+/// How often the node object is looked at when all is well. It changes behind our back
+/// only when the node is registered anew; a GET each half minute from each GPU node is
+/// a third of what kubelets send for their leases.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+
+/// How often just after something failed, or kubelet started: it writes the node's status
+/// within ten seconds then, and may set our amounts to zero.
+const HURRY_EVERY: Duration = Duration::from_secs(3);
+
+/// How long a new kubelet is looked after closely.
+const HURRY_TIME: Duration = Duration::from_secs(30);
+
+/// The agent of one node.
+pub(crate) struct Agent {
+    client: Client,
+    node: NodeName,
+    folder: PathBuf,
+    /// As configured.
+    settings: Settings,
+    /// What the node's labels say, once they were read.
+    labels: Labels,
+    inventory: watch::Receiver<Arc<Inventory>>,
+    metrics: AgentMetrics,
+    given: Arc<Mutex<Given>>,
+    offered: Option<Offered>,
+    /// The node as containers are to find it; there once kubelet may ask.
+    site: Option<watch::Sender<Arc<Site>>>,
+    plugins: BTreeMap<&'static str, Running>,
+    registered: mpsc::UnboundedSender<String>,
+    registrations: mpsc::UnboundedReceiver<String>,
+    /// What was last logged as wrong, so that a lasting cause is logged once.
+    complaint: String,
+}
+
+/// An offer, and what it was made of: making one again takes megabytes.
+struct Offered {
+    inventory: Arc<Inventory>,
+    settings: Settings,
+    offer: Offer,
+}
+
+/// The operator's wishes on the node object.
+#[derive(Default, PartialEq, Eq)]
+struct Labels {
+    sharing: Option<String>,
+    no_isolation: bool,
+}
+
+impl Labels {
+    fn of(node: &Node) -> Labels {
+        let labels = &node.metadata.labels;
+        let no_isolation = labels.get(keys::CGPU_DISABLE_LABEL);
+        Labels {
+            sharing: labels.get(keys::SHARING_LABEL).cloned(),
+            no_isolation: no_isolation.is_some_and(|text| text == "true"),
+        }
+    }
+
+    fn sharing(&self) -> Option<SharingWord> {
+        let text = self.sharing.as_deref()?;
+        SharingWord::from_str(text, false).ok()
+    }
+
+    fn warn_of_garbage(&self) {
+        if let (Some(value), None) = (&self.sharing, self.sharing()) {
+            let label = keys::SHARING_LABEL;
+            warn!(
+                label,
+                value, "label ignored: not `memory`, `whole` or `both`"
+            );
+        }
+    }
+}
+
+/// A plugin that runs.
+struct Running {
+    devices: watch::Sender<DeviceList>,
+    stop: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+impl Agent {
+    pub(crate) fn new(
+        client: Client,
+        (node, folder): (NodeName, PathBuf),
+        settings: Settings,
+        inventory: watch::Receiver<Arc<Inventory>>,
+        metrics: AgentMetrics,
+    ) -> Agent {
+        let (registered, registrations) = mpsc::unbounded_channel();
+        Agent {
+            client,
+            node,
+            folder,
+            settings,
+            labels: Labels::default(),
+            inventory,
+            metrics,
+            given: Arc::default(),
+            offered: None,
+            site: None,
+            plugins: BTreeMap::new(),
+            registered,
+            registrations,
+            complaint: String::new(),
+        }
+    }
+
+    /// Runs until `stop` becomes true, or the devices cannot be followed any more.
+    pub(crate) async fn run(mut self, mut stop: watch::Receiver<bool>) -> anyhow::Result<()> {
+        info!(node = %self.node, folder = %self.folder.display(), "agent started");
+        let outcome = tokio::select! {
+            ended = self.keep() => ended,
+            _ = stop.wait_for(|stop| *stop) => Ok(()),
+        };
+        for plugin in std::mem::take(&mut self.plugins).into_values() {
+            plugin.close().await;
+        }
+        info!(node = %self.node, "agent stopped");
+        outcome
+    }
+
+    /// Looks again and again; ends only with an error.
+    async fn keep(&mut self) -> anyhow::Result<()> {
+        let mut hurry_until = Instant::now();
+        let mut failures = 0;
+        loop {
+            let inventory = self.inventory.borrow_and_update().clone();
+            let outcome = self.look(&inventory).await;
+            failures = match &outcome {
+                Ok(()) => 0,
+                Err(_) => failures + 1,
+            };
+            if let Err(error) = &outcome {
+                self.complain(&format!("{error:#}"));
+            }
+            let pause = pause_after(failures, Instant::now() < hurry_until);
+            tokio::select! {
+                changed = self.inventory.changed() => {
+                    changed.context("the thread that watches the devices has ended")?;
+                }
+                Some(resource) = self.registrations.recv() => {
+                    let of_resource = OfResource { resource };
+                    self.metrics.registrations.get_or_create(&of_resource).inc();
+                    hurry_until = Instant::now() + HURRY_TIME;
+                }
+                () = sleep(pause) => {}
+            }
+        }
+    }
+
+    /// One look at everything. Kubelet is offered devices only once the cluster knows of
+    /// them: with devices alone the node would be taken for one without an agent.
+    async fn look(&mut self, inventory: &Arc<Inventory>) -> anyhow::Result<()> {
+        self.refresh(inventory)?;
+        if self.site.is_some() {
+            // Kubelet hears of a sick card even while the API server is away.
+            self.offer_to_kubelet().await;
+        }
+        let node = in_time(read_node(&self.client, &self.node)).await;
+        let node = node.context("node not read")?.with_context(|| {
+            let name = &self.node;
+            format!("no node is named {name} yet; --node-name must be as `kubectl get nodes` says")
+        })?;
+        let labels = Labels::of(&node);
+        if labels != self.labels {
+            labels.warn_of_garbage();
+            self.labels = labels;
+        }
+        let missing = missing(&node, self.refresh(inventory)?);
+        publish(&self.client, &self.node, &missing).await?;
+        self.offer_to_kubelet().await;
+        if !self.complaint.is_empty() {
+            info!(node = %self.node, "all well again");
+            self.complaint.clear();
+        }
+        Ok(())
+    }
+
+    /// The offer for these devices and the settings as they are now.
+    fn refresh(&mut self, inventory: &Arc<Inventory>) -> Result<&Offer, OfferError> {
+        let mut settings = self.settings;
+        if let Some(word) = self.labels.sharing() {
+            settings.sharing = word.into();
+        }
+        let is_same = |offered: &Offered| {
+            offered.settings == settings && Arc::ptr_eq(&offered.inventory, inventory)
+        };
+        let offered = match self.offered.take_if(|offered| is_same(offered)) {
+            Some(same) => same,
+            None => {
+                let gpus = inventory.gpus().iter();
+                let sick = gpus.filter(|gpu| !gpu.health.is_healthy()).count();
+                self.metrics
+                    .unhealthy
+                    .set(i64::try_from(sick).unwrap_or(i64::MAX));
+                Offered {
+                    offer: Offer::of(inventory, settings)?,
+                    inventory: Arc::clone(inventory),
+                    settings,
+                }
+            }
+        };
+        Ok(&self.offered.insert(offered).offer)
+    }
+
+    /// Has the plugins say what the offer says: starts, feeds and ends them.
+    async fn offer_to_kubelet(&mut self) {
+        let Some(Offered {
+            inventory,
+            settings,
+            offer,
+        }) = &self.offered
+        else {
+            return;
+        };
+        let site = Arc::new(Site {
+            facts: offer.facts(&self.node, inventory, *settings),
+            no_isolation: self.labels.no_isolation,
+        });
+        let sites = self
+            .site
+            .get_or_insert_with(|| watch::Sender::new(Arc::clone(&site)));
+        sites.send_if_modified(|now| replace(now, &site));
+        for (&resource, list) in &offer.lists {
+            match self.plugins.get(resource) {
+                Some(plugin) => {
+                    plugin.devices.send_if_modified(|now| replace(now, list));
+                }
+                None => {
+                    let hand_out = HandOut {
+                        resource,
+                        client: self.client.clone(),
+                        site: sites.subscribe(),
+                        given: Arc::clone(&self.given),
+                        metrics: self.metrics.clone(),
+                    };
+                    let registered = self.registered.clone();
+                    let folder = self.folder.clone();
+                    let plugin = Running::start(hand_out, list.clone(), registered, folder);
+                    self.plugins.insert(resource, plugin);
+                }
+            }
+        }
+        let gone = |resource: &&'static str| !offer.lists.contains_key(*resource);
+        let gone: Vec<&str> = self.plugins.keys().copied().filter(gone).collect();
+        for resource in gone {
+            if let Some(plugin) = self.plugins.remove(resource) {
+                info!(resource, "withdrawn");
+                plugin.close().await;
+            }
+        }
+    }
+
+    fn complain(&mut self, why: &str) {
+        if self.complaint == why {
+            debug!(node = %self.node, why, "not all well still");
+        } else {
+            warn!(node = %self.node, why, "not all well, will look again");
+            why.clone_into(&mut self.complaint);
+        }
+    }
+}
+
+impl Running {
+    fn start(
+        hand_out: HandOut,
+        devices: DeviceList,
+        registered: mpsc::UnboundedSender<String>,
+        folder: PathBuf,
+    ) -> Running {
+        let (socket_name, prefers) = match hand_out.resource {
+            // The original's name: whoever looks into kubelet's folder knows it.
+            keys::ALIYUN_GPU_MEM => ("aliyungpushare.sock", true),
+            keys::NVIDIA_GPU => ("sublet-gpu.sock", true),
+            // A slot is as good as any other.
+            _ => ("sublet-gpu-slot.sock", false),
+        };
+        let (devices, offered) = watch::channel(devices);
+        let (stop, stopped) = watch::channel(false);
+        let plugin = Plugin {
+            spec: PluginSpec {
+                resource: hand_out.resource.to_owned(),
+                socket_name: socket_name.to_owned(),
+                prefers,
+            },
+            devices: offered,
+            allocator: Arc::new(hand_out),
+            registered,
+        };
+        Running {
+            devices,
+            stop,
+            task: tokio::spawn(plugin.run(folder, stopped)),
+        }
+    }
+
+    /// Ends the plugin and waits until its socket is gone.
+    async fn close(self) {
+        self.stop.send_replace(true);
+        if let Err(error) = self.task.await {
+            warn!(%error, "a plugin did not end well");
+        }
+    }
+}
+
+/// The pause before the next look. It grows with failures in a row: 3, 6, 12 … 30 seconds,
+/// since the agents of all nodes ask a server that comes back.
+fn pause_after(failures: u32, in_a_hurry: bool) -> Duration {
+    match failures {
+        0 if in_a_hurry => HURRY_EVERY,
+        0 => LOOK_EVERY,
+        _ => (HURRY_EVERY * (1 << (failures - 1).min(5))).min(LOOK_EVERY),
+    }
+}
+
+/// Puts `new` in the place of `now`; false if they are the same.
+fn replace<T: Clone + PartialEq>(now: &mut T, new: &T) -> bool {
+    let is_new = now != new;
+    if is_new {
+        now.clone_from(new);
+    }
+    is_new
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_with_failures_to_half_a_minute() {
+        let pauses: Vec<u64> = (1..7).map(|n| pause_after(n, true).as_secs()).collect();
+        assert_eq!(pauses, [3, 6, 12, 24, 30, 30]);
+        assert_eq!(pause_after(0, true), HURRY_EVERY);
+        assert_eq!(pause_after(0, false), LOOK_EVERY);
+    }
+
+    #[test]
+    fn labels_are_read_and_garbage_is_none() {
+        let check = |key: &str, value: &str| {
+            let mut node = Node::default();
+            node.metadata.labels = [(key.to_owned(), value.to_owned())].into();
+            let labels = Labels::of(&node);
+            (labels.sharing(), labels.no_isolation)
+        };
+        assert_eq!(
+            check(keys::SHARING_LABEL, "whole"),
+            (Some(SharingWord::Whole), false)
+        );
+        assert_eq!(check(keys::SHARING_LABEL, "Whole"), (None, false));
+        assert_eq!(check(keys::CGPU_DISABLE_LABEL, "true"), (None, true));
+        assert_eq!(check(keys::CGPU_DISABLE_LABEL, "false"), (None, false));
+    }
+}

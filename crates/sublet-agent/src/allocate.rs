@@ -1,0 +1,499 @@
+//! Which pod does kubelet mean? Allocate tells a device plugin how many devices one
+//! container gets and not whose container it is. The answer is found by size and order:
+//! among the pods of this node that have cards and wait for them, the one with a
+//! container of that size. Where two pods qualify nothing is guessed; both are named.
+//!
+//! This is also the last referee: what would exceed a card, or lies on a card that is
+//! sick or gone, is refused here whoever bound the pod. Pure: pods and node in, decision
+//! out. It reads no clock and calls no server (see `hand_over`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use sublet_api::object::Pod;
+use sublet_api::{AllocationError, bound_entry, dialect, is_over, keys, whole_number};
+use sublet_model::{
+    Allocation, Claim, ContainerClaim, ContainerName, Entry, Gpu, GpuIndex, GpuUuid, Health,
+    Ledger, MiB, NodeFacts, NodeName, PodKey, PodUid, Portion,
+};
+
+/// How many pods a message names before it says "and N more". It ends up in the pod's
+/// status, and a node holds a hundred pods.
+const NAMED_MAX: usize = 8;
+
+/// The node as containers are to find it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// The node's devices and how they are handed out.
+    pub facts: NodeFacts,
+    /// The operator wants no isolation by cGPU here.
+    pub no_isolation: bool,
+}
+
+/// What kubelet asks for one container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// The resource.
+    pub resource: &'static str,
+    /// The number of device IDs.
+    pub count: u64,
+}
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.count, self.resource)
+    }
+}
+
+/// What this process has handed over. The pods' annotations say the same, but a list may
+/// come from a server that is behind.
+#[derive(Clone, Debug, Default)]
+pub struct Given(BTreeMap<PodUid, BTreeSet<ContainerName>>);
+
+impl Given {
+    /// Notes that a container has its devices.
+    pub fn note(&mut self, pod: &PodUid, container: &ContainerName) {
+        let containers = self.0.entry(pod.clone()).or_default();
+        containers.insert(container.clone());
+    }
+
+    /// Forgets pods that are not on the node any more.
+    pub fn keep(&mut self, pods: &[Pod]) {
+        self.0
+            .retain(|uid, _| pods.iter().any(|pod| pod.metadata.uid == uid.as_str()));
+    }
+
+    fn has(&self, pod: &PodUid, container: &ContainerName) -> bool {
+        self.0.get(pod).is_some_and(|set| set.contains(container))
+    }
+}
+
+/// The container that kubelet means, and what it gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandOver {
+    /// Its pod.
+    pub pod: PodKey,
+    /// The pod's UID.
+    pub uid: PodUid,
+    /// The container.
+    pub container: ContainerName,
+    /// Its cards.
+    pub cards: Vec<GpuIndex>,
+    /// What it finds in its environment.
+    pub environment: BTreeMap<String, String>,
+    /// What is to be written on the pod before kubelet gets its answer.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// Why no container gets devices.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No pod waits for that. The only refusal that a fresher list may lift.
+    #[error("no pod on node {node} waits for {asked} in one container; {others}")]
+    Nobody {
+        /// The node.
+        node: NodeName,
+        /// What was asked.
+        asked: Asked,
+        /// The pods that wait for something else, and those that cannot.
+        others: Others,
+    },
+    /// Several pods do.
+    #[error(
+        "{} all wait for {asked}, and kubelet does not say which of them it means; \
+         delete all but one",
+        Names(pods)
+    )]
+    Ambiguous {
+        /// What was asked.
+        asked: Asked,
+        /// The pods.
+        pods: Vec<PodKey>,
+    },
+    /// The allocation names a card that is not here.
+    #[error("pod {pod}: {card} is not on node {node}; delete the pod so that it is placed anew")]
+    NoCard {
+        /// The pod.
+        pod: PodKey,
+        /// The card as the allocation names it.
+        card: String,
+        /// The node.
+        node: NodeName,
+    },
+    /// The card got sick after the pod was bound.
+    #[error("pod {pod}: GPU {gpu} is unhealthy ({why}); delete the pod so that it is placed anew")]
+    Sick {
+        /// The pod.
+        pod: PodKey,
+        /// The card.
+        gpu: GpuIndex,
+        /// What is wrong with it.
+        why: Arc<str>,
+    },
+    /// More is promised of the card than it has.
+    #[error(
+        "pod {pod}: GPU {gpu} lacks {lacks}: {promised} of its {capacity} are promised to {tenants} pods"
+    )]
+    Over {
+        /// The pod.
+        pod: PodKey,
+        /// The card.
+        gpu: GpuIndex,
+        /// By how much.
+        lacks: MiB,
+        /// To all pods together.
+        promised: MiB,
+        /// What the card has.
+        capacity: MiB,
+        /// How many pods.
+        tenants: u32,
+    },
+}
+
+/// The pods of the node that kubelet cannot mean, by the reason why.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Others {
+    /// They wait for other amounts.
+    pub waiting: Vec<PodKey>,
+    /// Bound by somebody who did not say on which cards.
+    pub without_cards: Vec<PodKey>,
+    /// Their annotations are garbage.
+    pub garbled: Vec<(PodKey, String)>,
+}
+
+impl fmt::Display for Others {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        if !self.waiting.is_empty() {
+            parts.push(format!(
+                "waiting for other amounts: {}",
+                Names(&self.waiting)
+            ));
+        }
+        if !self.without_cards.is_empty() {
+            let names = Names(&self.without_cards);
+            parts.push(format!(
+                "bound without an allocation, not by Sublet: {names}"
+            ));
+        }
+        for (pod, problem) in self.garbled.iter().take(NAMED_MAX) {
+            parts.push(format!("pod {pod}: {problem}"));
+        }
+        if parts.is_empty() {
+            return f.write_str("none waits for any GPU");
+        }
+        f.write_str(&parts.join("; "))
+    }
+}
+
+/// `a/x, a/y and a/z`.
+struct Names<'a>(&'a [PodKey]);
+
+impl fmt::Display for Names<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Names(pods) = self;
+        let shown = pods.len().min(NAMED_MAX);
+        for (at, pod) in pods[..shown].iter().enumerate() {
+            let separator = match at {
+                0 => "",
+                _ if at + 1 == pods.len() => " and ",
+                _ => ", ",
+            };
+            write!(f, "{separator}{pod}")?;
+        }
+        match pods.len() - shown {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+/// Finds the container that kubelet means, and says what it gets. `pods`: all pods bound
+/// to the node, freshly listed.
+///
+/// # Errors
+/// Nobody or several wait for that, or the last referee objects.
+pub fn decide(
+    pods: &[Pod],
+    site: &Site,
+    asked: Asked,
+    given: &Given,
+    now_ns: u64,
+) -> Result<HandOver, Refusal> {
+    let facts = &site.facts;
+    let tenants = Tenants::read(pods, facts);
+    let tenant = tenants.meant_by(asked, facts, given)?;
+    let allocation = tenants.check(tenant.entry, tenant.allocation, facts)?;
+    let claim = &tenant.entry.claim;
+    let mut environment = dialect::environment(claim, &allocation, tenant.container, facts);
+    if site.no_isolation {
+        environment.insert(keys::CGPU_DISABLE.to_owned(), "true".to_owned());
+    }
+    let name = &tenant.container.name;
+    let is_done = |one: &&ContainerClaim| {
+        one.name == *name
+            || is_given(tenant.pod, &tenant.entry.uid, one, given)
+            || !is_asked_about(tenant.pod, one, asked)
+    };
+    let done: Vec<String> = claim
+        .containers()
+        .iter()
+        .filter(is_done)
+        .map(|one| one.name.to_string())
+        .collect();
+    Ok(HandOver {
+        pod: tenant.entry.pod.clone(),
+        uid: tenant.entry.uid.clone(),
+        container: name.clone(),
+        cards: allocation.of(name).map(|grant| grant.card.index).collect(),
+        environment,
+        annotations: dialect::assigned_annotations(claim, &done, now_ns),
+    })
+}
+
+/// Of the IDs that kubelet could take, those on the cards of the container it probably
+/// means, so that whoever asks kubelet who has which device is told the truth. Empty, and
+/// then kubelet picks by itself, where that is in doubt: the IDs decide nothing.
+#[must_use]
+pub fn prefer(
+    pods: &[Pod],
+    facts: &NodeFacts,
+    asked: Asked,
+    given: &Given,
+    available: &[String],
+    must: &[String],
+) -> Vec<String> {
+    let tenants = Tenants::read(pods, facts);
+    let Ok(tenant) = tenants.meant_by(asked, facts, given) else {
+        return Vec::new();
+    };
+    let gpus = facts.inventory.gpus();
+    let cards: Vec<&GpuUuid> = tenant
+        .allocation
+        .of(&tenant.container.name)
+        .filter_map(|grant| gpus[facts.inventory.position(&grant.card)?].uuid.as_ref())
+        .collect();
+    let is_on_card = |id: &&String| cards.iter().any(|uuid| card_of(id) == uuid.as_str());
+    let count = usize::try_from(asked.count).unwrap_or(usize::MAX);
+    let rest = available.iter().filter(|id| !must.contains(id));
+    must.iter()
+        .chain(rest.filter(is_on_card))
+        .take(count)
+        .cloned()
+        .collect()
+}
+
+/// What stands between a card's UUID and a number in a device ID, as in the original.
+pub(crate) const ID_SEPARATOR: &str = "-_-";
+
+fn card_of(id: &str) -> &str {
+    id.split_once(ID_SEPARATOR).map_or(id, |(card, _)| card)
+}
+
+/// The node's pods that have, or should have, a GPU.
+struct Tenants<'a> {
+    known: Vec<(&'a Pod, Entry)>,
+    garbled: Vec<(PodKey, String)>,
+}
+
+/// One container that waits for what kubelet asks.
+struct Tenant<'a> {
+    pod: &'a Pod,
+    entry: &'a Entry,
+    allocation: &'a Allocation,
+    container: &'a ContainerClaim,
+}
+
+impl<'a> Tenants<'a> {
+    fn read(pods: &'a [Pod], facts: &NodeFacts) -> Tenants<'a> {
+        let mut tenants = Tenants {
+            known: Vec::new(),
+            garbled: Vec::new(),
+        };
+        let here = |pod: &&Pod| pod.spec.node_name == facts.name.as_str() && !is_over(pod);
+        for pod in pods.iter().filter(here) {
+            match read_entry(pod, facts) {
+                Ok(Some((entry, problem))) => {
+                    if let Some(problem) = problem {
+                        let pair = (entry.pod.clone(), problem.to_string());
+                        tenants.garbled.push(pair);
+                    }
+                    tenants.known.push((pod, entry));
+                }
+                Ok(None) => {}
+                Err(problem) => {
+                    // The API server gave the name, so it is one.
+                    if let Ok(key) = sublet_api::pod_key(pod) {
+                        tenants.garbled.push((key, problem));
+                    }
+                }
+            }
+        }
+        tenants
+    }
+
+    /// The one container that waits for what is asked.
+    fn meant_by(
+        &self,
+        asked: Asked,
+        facts: &NodeFacts,
+        given: &Given,
+    ) -> Result<Tenant<'_>, Refusal> {
+        let mut fitting = Vec::new();
+        let mut others = Others {
+            garbled: self.garbled.clone(),
+            ..Others::default()
+        };
+        for (pod, entry) in &self.known {
+            let Some(allocation) = &entry.allocation else {
+                if !self.garbled.iter().any(|(key, _)| *key == entry.pod) {
+                    others.without_cards.push(entry.pod.clone());
+                }
+                continue;
+            };
+            if entry.assigned {
+                continue;
+            }
+            // Kubelet asks in the order in which containers start, which is the claim's.
+            let mut waiting = entry
+                .claim
+                .containers()
+                .iter()
+                .filter(|one| !is_given(pod, &entry.uid, one, given))
+                .peekable();
+            let any = waiting.peek().is_some();
+            match waiting.find(|one| is_size(pod, &entry.claim, one, asked, facts)) {
+                Some(container) => fitting.push(Tenant {
+                    pod,
+                    entry,
+                    allocation,
+                    container,
+                }),
+                None if any => others.waiting.push(entry.pod.clone()),
+                None => {}
+            }
+        }
+        if fitting.len() > 1 {
+            let pods = fitting.iter().map(|one| one.entry.pod.clone()).collect();
+            return Err(Refusal::Ambiguous { asked, pods });
+        }
+        fitting.pop().ok_or_else(|| Refusal::Nobody {
+            node: facts.name.clone(),
+            asked,
+            others,
+        })
+    }
+
+    /// The last referee. Returns the allocation with each card as the node knows it now:
+    /// older annotations have no UUID, and an index may have moved.
+    fn check(
+        &self,
+        entry: &Entry,
+        allocation: &Allocation,
+        facts: &NodeFacts,
+    ) -> Result<Allocation, Refusal> {
+        let mut ledger = Ledger::new();
+        let book = ledger.set_node(facts.clone());
+        for (_, entry) in &self.known {
+            ledger.enter(entry.clone());
+        }
+        let cards = ledger.book(book).cards();
+        let mut resolved = allocation.clone();
+        for grant in &mut resolved.grants {
+            let at = facts.inventory.position(&grant.card);
+            let at = at.ok_or_else(|| Refusal::NoCard {
+                pod: entry.pod.clone(),
+                card: match &grant.card.uuid {
+                    Some(uuid) => format!("GPU {uuid}"),
+                    None => format!("GPU {}", grant.card.index),
+                },
+                node: facts.name.clone(),
+            })?;
+            let gpu: &Gpu = &facts.inventory.gpus()[at];
+            if let Health::Sick(why) = &gpu.health {
+                return Err(Refusal::Sick {
+                    pod: entry.pod.clone(),
+                    gpu: gpu.index,
+                    why: why.clone(),
+                });
+            }
+            let card = &cards[at];
+            if card.used > card.capacity {
+                return Err(Refusal::Over {
+                    pod: entry.pod.clone(),
+                    gpu: gpu.index,
+                    lacks: card.used.saturating_sub(card.capacity),
+                    promised: card.used,
+                    capacity: card.capacity,
+                    tenants: card.tenants,
+                });
+            }
+            grant.card.index = gpu.index;
+            grant.card.uuid.clone_from(&gpu.uuid);
+        }
+        Ok(resolved)
+    }
+}
+
+/// The pod as the ledger enters it; `None` where it asks for no GPU. The error is for
+/// people.
+fn read_entry(
+    pod: &Pod,
+    facts: &NodeFacts,
+) -> Result<Option<(Entry, Option<AllocationError>)>, String> {
+    let claim = dialect::claim_of(pod, facts.unit).map_err(|error| error.to_string())?;
+    let Some(claim) = claim else { return Ok(None) };
+    bound_entry(pod, Arc::new(claim), facts.unit)
+        .map(Some)
+        .map_err(|error| error.to_string())
+}
+
+/// Has that container its devices already?
+fn is_given(pod: &Pod, uid: &PodUid, container: &ContainerClaim, given: &Given) -> bool {
+    let name = &container.name;
+    given.has(uid, name)
+        || dialect::assigned_containers(pod)
+            .iter()
+            .any(|one| one == name.as_str())
+}
+
+/// Would kubelet ask for that container exactly what it asks now?
+fn is_size(
+    pod: &Pod,
+    claim: &Claim,
+    container: &ContainerClaim,
+    asked: Asked,
+    facts: &NodeFacts,
+) -> bool {
+    if asked.resource == keys::GPU_SLOT {
+        // The slot carries Allocate and no amount: only the number of slots can be compared.
+        return slots_of(pod, container) == Some(asked.count);
+    }
+    if dialect::resource_of(claim.dialect()) != asked.resource {
+        return false;
+    }
+    match container.demand.portion {
+        Portion::Memory(memory) => facts.unit.times(asked.count) == Some(memory),
+        Portion::Whole => u64::from(container.demand.gpus.get()) == asked.count,
+    }
+}
+
+/// Does kubelet ever ask about that container? On a node with slots it does so only where
+/// there is a slot. Such a container gets nothing; but its pod must not wait for ever,
+/// for as long as one waits no other pod comes to the node.
+fn is_asked_about(pod: &Pod, container: &ContainerClaim, asked: Asked) -> bool {
+    asked.resource != keys::GPU_SLOT || slots_of(pod, container).is_some()
+}
+
+/// How many slots a container asks, if any.
+fn slots_of(pod: &Pod, container: &ContainerClaim) -> Option<u64> {
+    let spec = &pod.spec;
+    let mut all = spec.init_containers.iter().chain(&spec.containers);
+    let found = all.find(|one| one.name == container.name.as_str())?;
+    let slots = whole_number(found.resources.asked(keys::GPU_SLOT)?).ok()?;
+    (slots > 0).then_some(slots)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,211 @@
+//! Answers kubelet's Allocate: reads the node's pods afresh, has `allocate` decide, and
+//! writes on the pod what was handed over *before* kubelet gets its answer. A process
+//! that dies in between leaves a pod that fails its admission, never a card handed out
+//! twice. One Allocate at a time, for all resources of the node.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use sublet_api::object::Pod;
+use sublet_client::{Client, Pods, list, patch_pod_annotations};
+use sublet_kubelet::deviceplugin::{
+    ContainerAllocateResponse, ContainerPreferredAllocationRequest,
+};
+use sublet_telemetry::metrics::{AgentMetrics, Outcome};
+use tokio::sync::{Mutex, watch};
+use tokio::time::{Instant, sleep, timeout};
+use tonic::Status;
+use tracing::{debug, info, warn};
+
+use crate::allocate::{Asked, Given, HandOver, Refusal, Site, decide, prefer};
+use crate::plugin::{Allocator, DeviceIds};
+
+/// How long a pod that nobody finds is looked for. The API server had the pod before
+/// kubelet did, so this is for servers that are behind.
+const NOBODY_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long an API server that does not answer is tried. Kubelet sets no deadline on
+/// Allocate and starts no other pod meanwhile; giving up fails the pod for good, and an
+/// API server restarts in seconds.
+const SERVER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long one call may take.
+const CALL_TIME: Duration = Duration::from_secs(5);
+
+/// The pause between two tries.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// Hands out the devices of one resource.
+pub(crate) struct HandOut {
+    pub(crate) resource: &'static str,
+    pub(crate) client: Client,
+    pub(crate) site: watch::Receiver<Arc<Site>>,
+    /// One for all resources of the node: it is also what serialises them.
+    pub(crate) given: Arc<Mutex<Given>>,
+    pub(crate) metrics: AgentMetrics,
+}
+
+#[tonic::async_trait]
+impl Allocator for HandOut {
+    async fn allocate(
+        &self,
+        containers: Vec<DeviceIds>,
+    ) -> Result<Vec<ContainerAllocateResponse>, Status> {
+        let mut answers = Vec::with_capacity(containers.len());
+        for ids in containers {
+            let asked = self.asked(ids.len());
+            let outcome = self.hand_over(asked).await;
+            self.count(&outcome);
+            match outcome {
+                Ok(handed) => answers.push(ContainerAllocateResponse {
+                    envs: handed.environment.into_iter().collect(),
+                    ..ContainerAllocateResponse::default()
+                }),
+                Err(status) => {
+                    warn!(%asked, why = status.message(), "no devices handed over");
+                    return Err(status);
+                }
+            }
+        }
+        Ok(answers)
+    }
+
+    async fn preferred(
+        &self,
+        containers: Vec<ContainerPreferredAllocationRequest>,
+    ) -> Result<Vec<DeviceIds>, Status> {
+        let given = self.given.lock().await;
+        let site = self.site.borrow().clone();
+        // Advisory: where nothing is known kubelet picks, and Allocate says what is wrong.
+        let pods = self.pods(&site).await.unwrap_or_else(|error| {
+            debug!(%error, "no preference");
+            Vec::new()
+        });
+        let answer = |one: ContainerPreferredAllocationRequest| {
+            prefer(
+                &pods,
+                &site.facts,
+                self.asked(usize::try_from(one.allocation_size).unwrap_or(0)),
+                &given,
+                &one.available_device_i_ds,
+                &one.must_include_device_i_ds,
+            )
+        };
+        Ok(containers.into_iter().map(answer).collect())
+    }
+}
+
+impl HandOut {
+    fn asked(&self, count: usize) -> Asked {
+        Asked {
+            resource: self.resource,
+            count: count as u64,
+        }
+    }
+
+    async fn hand_over(&self, asked: Asked) -> Result<HandOver, Status> {
+        let mut given = self.given.lock().await;
+        let started = Instant::now();
+        let handed = loop {
+            let site = self.site.borrow().clone();
+            match self.pods(&site).await {
+                Ok(pods) => {
+                    given.keep(&pods);
+                    match decide(&pods, &site, asked, &given, now_ns()) {
+                        Ok(handed) => break handed,
+                        Err(Refusal::Nobody { .. }) if started.elapsed() < NOBODY_PATIENCE => {}
+                        Err(refusal) => {
+                            return Err(Status::failed_precondition(refusal.to_string()));
+                        }
+                    }
+                }
+                Err(error) if started.elapsed() >= SERVER_PATIENCE || !is_passing(&error) => {
+                    let why = format!("the pods of the node cannot be listed: {error}");
+                    return Err(Status::unavailable(why));
+                }
+                Err(error) => debug!(%error, "pods not listed, will try again"),
+            }
+            sleep(PAUSE).await;
+        };
+        self.write(&handed, started).await?;
+        given.note(&handed.uid, &handed.container);
+        let gpus: Vec<u16> = handed.cards.iter().map(|card| card.0).collect();
+        let HandOver { pod, container, .. } = &handed;
+        info!(%pod, %container, %asked, ?gpus, "devices handed over");
+        Ok(handed)
+    }
+
+    /// Writes the decision on the pod. Only the same write is tried again, never a new
+    /// decision: a write whose answer was lost makes its container look served, and the
+    /// next decision would be for another one.
+    async fn write(&self, handed: &HandOver, started: Instant) -> Result<(), Status> {
+        loop {
+            let HandOver {
+                pod,
+                uid,
+                annotations,
+                ..
+            } = handed;
+            let patch = patch_pod_annotations(&self.client, pod, uid, annotations);
+            match in_time(patch).await {
+                Ok(()) => return Ok(()),
+                Err(error) if started.elapsed() >= SERVER_PATIENCE || !is_passing(&error) => {
+                    let why = format!("pod {pod}: its hand-over cannot be noted on it: {error}");
+                    return Err(Status::unavailable(why));
+                }
+                Err(error) => debug!(%pod, %error, "hand-over not noted, will try again"),
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    async fn pods(&self, site: &Site) -> Result<Vec<Pod>, CallError> {
+        let fields = format!("spec.nodeName={}", site.facts.name);
+        in_time(list::<Pods>(&self.client, Some(&fields))).await
+    }
+
+    fn count(&self, outcome: &Result<HandOver, Status>) {
+        let outcome = match outcome {
+            Ok(_) => "handed_over",
+            Err(status) if status.code() == tonic::Code::FailedPrecondition => "refused",
+            Err(_) => "failed",
+        };
+        let counter = self.metrics.allocations.get_or_create(&Outcome { outcome });
+        counter.inc();
+    }
+}
+
+/// Why a call to the API server brought nothing.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CallError {
+    #[error(transparent)]
+    Server(#[from] kube::Error),
+    #[error("no answer within {CALL_TIME:?}")]
+    Late,
+}
+
+/// Waits for a call, but not for ever.
+pub(crate) async fn in_time<T>(
+    call: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, CallError> {
+    match timeout(CALL_TIME, call).await {
+        Ok(outcome) => Ok(outcome?),
+        Err(_) => Err(CallError::Late),
+    }
+}
+
+/// May the same call succeed a moment later? Not where the server has answered that it
+/// is wrong: no such pod, another pod of that name, no right to.
+fn is_passing(error: &CallError) -> bool {
+    match error {
+        CallError::Server(kube::Error::Api(status)) => status.code >= 500 || status.code == 429,
+        CallError::Server(_) | CallError::Late => true,
+    }
+}
+
+fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| {
+        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    })
+}

@@ -1,0 +1,122 @@
+//! Tells the cluster what the node has: the inventory annotation on the node object, and
+//! those amounts that kubelet does not write into the node's status. What to say is
+//! decided in `offer`; this module compares it with what the node says and writes the
+//! difference, so that looking often costs one GET and no write.
+
+use std::collections::BTreeMap;
+
+use sublet_api::object::Node;
+use sublet_api::{keys, whole_number};
+use sublet_client::{Client, patch_node_annotations, patch_node_capacity};
+use sublet_model::NodeName;
+use tracing::info;
+
+pub mod offer;
+
+use offer::Offer;
+
+/// What the node object does not say, or says wrongly.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Missing {
+    /// Annotations to set.
+    pub annotations: BTreeMap<String, String>,
+    /// Amounts to set in the status.
+    pub amounts: BTreeMap<String, String>,
+}
+
+/// Compares a node with its offer.
+#[must_use]
+pub fn missing(node: &Node, offer: &Offer) -> Missing {
+    let mut missing = Missing::default();
+    if node.metadata.annotations.get(keys::INVENTORY) != Some(&offer.annotation) {
+        let text = offer.annotation.clone();
+        missing.annotations.insert(keys::INVENTORY.to_owned(), text);
+    }
+    for (&resource, &amount) in &offer.status {
+        let said = node.status.capacity.get(resource);
+        // Absent is as good as zero; what cannot be read is overwritten.
+        let said = said.map_or(Ok(0), |quantity| whole_number(&quantity.0));
+        if said != Ok(amount) {
+            let amount = amount.to_string();
+            missing.amounts.insert(resource.to_owned(), amount);
+        }
+    }
+    missing
+}
+
+/// Writes what is missing. The annotation goes first: with amounts alone the node would
+/// be taken for one without an agent.
+///
+/// # Errors
+/// The API server's answer, or none.
+pub async fn publish(
+    client: &Client,
+    node: &NodeName,
+    missing: &Missing,
+) -> Result<(), kube::Error> {
+    if !missing.annotations.is_empty() {
+        patch_node_annotations(client, node, &missing.annotations).await?;
+        let bytes: usize = missing.annotations.values().map(String::len).sum();
+        info!(%node, bytes, "inventory published");
+    }
+    if !missing.amounts.is_empty() {
+        patch_node_capacity(client, node, &missing.amounts).await?;
+        info!(%node, amounts = ?missing.amounts, "amounts published");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use sublet_api::object::Quantity;
+    use sublet_model::Advertise;
+
+    use super::*;
+
+    /// The amounts written for a node whose status says `picture`.
+    fn check(picture: &str) -> String {
+        let mut node = Node::default();
+        for word in picture.split_whitespace() {
+            let (resource, amount) = word.split_once('=').unwrap();
+            let amount = Quantity(amount.to_owned());
+            node.status.capacity.insert(resource.to_owned(), amount);
+        }
+        let offer = Offer {
+            advertise: Advertise::Slots,
+            annotation: "report".to_owned(),
+            lists: BTreeMap::new(),
+            status: [(keys::ALIYUN_GPU_COUNT, 0), (keys::ALIYUN_GPU_MEM, 8000)].into(),
+        };
+        let missing = missing(&node, &offer);
+        assert_eq!(missing.annotations[keys::INVENTORY], "report");
+        let amounts = missing.amounts.iter();
+        let amounts: Vec<String> = amounts.map(|(k, v)| format!("{k}={v}")).collect();
+        amounts.join(" ")
+    }
+
+    #[test]
+    fn only_differences_are_written() {
+        assert_eq!(check(""), "aliyun.com/gpu-mem=8000");
+        assert_eq!(check("aliyun.com/gpu-mem=8k aliyun.com/gpu-count=0"), "");
+        assert_eq!(
+            check("aliyun.com/gpu-mem=0 aliyun.com/gpu-count=2"),
+            "aliyun.com/gpu-count=0 aliyun.com/gpu-mem=8000"
+        );
+        assert_eq!(check("aliyun.com/gpu-mem=?"), "aliyun.com/gpu-mem=8000");
+    }
+
+    #[test]
+    fn a_published_report_is_left_alone_and_a_new_node_gets_it() {
+        let offer = Offer {
+            advertise: Advertise::Units,
+            annotation: "report".to_owned(),
+            lists: BTreeMap::new(),
+            status: BTreeMap::new(),
+        };
+        let mut node = Node::default();
+        assert_eq!(missing(&node, &offer).annotations.len(), 1);
+        let said = (keys::INVENTORY.to_owned(), "report".to_owned());
+        node.metadata.annotations.extend([said]);
+        assert_eq!(missing(&node, &offer), Missing::default());
+    }
+}

@@ -1,0 +1,136 @@
+//! `sublet explain pod NAME`: why does it wait, or what did it get?
+//!
+//! Reads nodes and pods of a live cluster once and answers with the scheduler's own engine;
+//! it changes nothing.
+
+mod print;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+
+use sublet_client::{Nodes, Pods, connect, list};
+
+pub use state::{ExplainOptions, Snapshot};
+
+use crate::MemoryUnit;
+use crate::answer::{Answer, DONE, Format, NOT_DONE, api_error, document};
+use crate::plan::PolicyName;
+use state::State;
+
+/// Arguments of `sublet explain`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+EXAMPLES
+  sublet explain pod trainer-0
+  sublet explain pod trainer-0 -n team-a -o json
+  kubectl sublet explain pod trainer-0
+
+EXIT CODES
+  0  explained
+  1  no such pod, or the API server cannot be asked
+  2  wrong arguments")]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+/// What to explain.
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Why a pod waits, or what it got
+    Pod(PodArgs),
+}
+
+/// Arguments of `sublet explain pod`.
+#[derive(Debug, clap::Args)]
+struct PodArgs {
+    /// The pod's name
+    name: String,
+    /// Its namespace; otherwise the current context's
+    #[arg(short, long)]
+    namespace: Option<String>,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+    /// The kubeconfig file; otherwise KUBECONFIG or ~/.kube/config, as kubectl does
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// A scheduler that asks Sublet; can be given several times
+    #[arg(long, value_name = "NAME", default_value = "sublet-scheduler")]
+    scheduler_name: Vec<String>,
+    /// What one aliyun.com/gpu-mem is, as the scheduler is told
+    #[arg(long, value_enum, ignore_case = true, default_value_t)]
+    memory_unit: MemoryUnit,
+}
+
+/// Answers `sublet explain`.
+///
+/// # Errors
+/// The API server cannot be asked.
+pub async fn run(args: &Args) -> anyhow::Result<Answer> {
+    let What::Pod(args) = &args.what;
+    let client = connect(args.kubeconfig.as_deref()).await?;
+    let namespace = args.namespace.as_deref();
+    let namespace = namespace.unwrap_or(client.default_namespace()).to_owned();
+    let nodes = list::<Nodes>(&client, None)
+        .await
+        .map_err(|error| api_error("cannot list nodes", error))?;
+    let pods = list::<Pods>(&client, None)
+        .await
+        .map_err(|error| api_error("cannot list pods", error))?;
+    let options = ExplainOptions {
+        schedulers: args.scheduler_name.clone(),
+        unit: args.memory_unit.into(),
+        policy: PolicyName::default().policy()?,
+    };
+    explain_pod(
+        &Snapshot { nodes, pods },
+        &namespace,
+        &args.name,
+        &options,
+        args.output,
+    )
+}
+
+/// Why that pod waits, or what it got.
+///
+/// # Errors
+/// None that can happen: every explanation can be written.
+pub fn explain_pod(
+    snapshot: &Snapshot,
+    namespace: &str,
+    name: &str,
+    options: &ExplainOptions,
+    format: Format,
+) -> anyhow::Result<Answer> {
+    let (state, mut notes) = state::state(snapshot, namespace, name, options);
+    if let State::NotFound { similar } = &state {
+        notes.push(format!("error: there is no pod {namespace}/{name}"));
+        notes.push(if similar.is_empty() {
+            "hint: `kubectl get pods -A` lists all pods; -n gives the namespace".to_owned()
+        } else {
+            format!("hint: similar names: {}", similar.join(", "))
+        });
+    }
+    if let State::OtherScheduler { .. } = state {
+        let ours = options.schedulers.join(" or ");
+        notes.push(format!(
+            "hint: set schedulerName: {ours} in the pod, or give --scheduler-name if that \
+             scheduler does ask Sublet"
+        ));
+    }
+    let found = !matches!(state, State::NotFound { .. });
+    let text = match format {
+        Format::Table if !found => String::new(),
+        Format::Table => print::text(namespace, name, &state),
+        Format::Json => document(&print::json(namespace, name, &state), false)?,
+        Format::Yaml => document(&print::json(namespace, name, &state), true)?,
+    };
+    Ok(Answer {
+        text,
+        notes,
+        code: if found { DONE } else { NOT_DONE },
+    })
+}

@@ -1,0 +1,211 @@
+//! An explanation as text, JSON or YAML.
+//!
+//! The JSON form is a promise to programs: fields are added, never renamed or taken away.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use sublet_model::Grant;
+
+use super::state::{State, Waiting};
+use crate::align::table;
+use crate::grouped::{MANY, grouped};
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ExplainJson {
+    namespace: String,
+    name: String,
+    /// `notFound`, `over`, `badClaim`, `noGpu`, `bound`, `deleting`, `gated`,
+    /// `otherScheduler`, `waiting`.
+    state: &'static str,
+    /// One sentence.
+    summary: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    devices: Vec<DeviceJson>,
+    /// What the scheduler says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    condition: Option<String>,
+    /// Nodes whose GPUs can take the pod now; only of a pod that waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fits: Option<Vec<String>>,
+    /// Why the other nodes cannot; only of a pod that waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refusals: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Serialize)]
+struct DeviceJson {
+    container: String,
+    index: u16,
+    uuid: Option<String>,
+    #[serde(rename = "memoryMiB")]
+    memory_mib: u64,
+}
+
+pub(super) fn json(namespace: &str, name: &str, state: &State) -> ExplainJson {
+    let mut json = ExplainJson {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        state: word(state),
+        summary: summary(state),
+        node: None,
+        devices: Vec::new(),
+        condition: None,
+        fits: None,
+        refusals: None,
+    };
+    match state {
+        State::Bound { node, devices, .. } => {
+            json.node = Some(node.clone());
+            let device = |grant: &Grant| DeviceJson {
+                container: grant.container.to_string(),
+                index: grant.card.index.0,
+                uuid: grant.card.uuid.as_ref().map(ToString::to_string),
+                memory_mib: grant.memory.get(),
+            };
+            json.devices = devices.iter().map(device).collect();
+        }
+        State::Waiting(waiting) => {
+            json.condition.clone_from(&waiting.condition);
+            json.fits = Some(waiting.fits.clone());
+            let refusals = waiting.refusals.iter();
+            json.refusals = Some(refusals.map(|(n, r)| (n.clone(), r.to_string())).collect());
+        }
+        _ => {}
+    }
+    json
+}
+
+fn word(state: &State) -> &'static str {
+    match state {
+        State::NotFound { .. } => "notFound",
+        State::Over { .. } => "over",
+        State::BadClaim { .. } => "badClaim",
+        State::NoGpu => "noGpu",
+        State::Bound { .. } => "bound",
+        State::Deleting => "deleting",
+        State::Gated { .. } => "gated",
+        State::OtherScheduler { .. } => "otherScheduler",
+        State::Waiting(_) => "waiting",
+    }
+}
+
+/// The state in a sentence.
+fn summary(state: &State) -> String {
+    match state {
+        State::NotFound { .. } => "there is no such pod".to_owned(),
+        State::Over { phase } => format!("it has ended ({phase}) and holds no GPU memory"),
+        State::BadClaim { what } => format!("what it asks for cannot be served: {what}"),
+        State::NoGpu => "it asks for no GPU, so Sublet has no part in placing it".to_owned(),
+        State::Bound {
+            node,
+            problem: Some(problem),
+            ..
+        } => format!("it is on node {node}, but which GPU it has is not known: {problem}"),
+        State::Bound { node, devices, .. } if devices.is_empty() => {
+            format!("it is on node {node}, placed by somebody who did not say on which GPU")
+        }
+        State::Bound {
+            node,
+            handed_over: true,
+            ..
+        } => format!("it is on node {node} and has its devices"),
+        State::Bound { node, .. } => {
+            format!("it is on node {node}, which has not handed over its devices yet")
+        }
+        State::Deleting => "it is being deleted and was never placed".to_owned(),
+        State::Gated { gates } => {
+            let gates = gates.join(", ");
+            format!("it may not be scheduled before these gates are lifted: {gates}")
+        }
+        State::OtherScheduler { name } => {
+            let name = if name.is_empty() {
+                "default-scheduler"
+            } else {
+                name
+            };
+            format!("it is placed by the scheduler {name}, which does not ask Sublet")
+        }
+        State::Waiting(waiting) => waiting_summary(waiting),
+    }
+}
+
+fn waiting_summary(waiting: &Waiting) -> String {
+    let n_fits = waiting.fits.len();
+    let n_nodes = n_fits + waiting.refusals.len();
+    let plural = |n: usize| if n == 1 { "" } else { "s" };
+    if n_nodes == 0 {
+        "it waits, and there is no node".to_owned()
+    } else if n_fits > 0 {
+        format!("it waits, though the GPUs of {n_fits} of {n_nodes} nodes have room for it")
+    } else if waiting.is_hopeless() {
+        format!(
+            "it waits in vain: none of {n_nodes} node{} can ever take it as it is",
+            plural(n_nodes)
+        )
+    } else {
+        format!(
+            "it waits for room: none of {n_nodes} node{} can take it now",
+            plural(n_nodes)
+        )
+    }
+}
+
+/// For people.
+pub(super) fn text(namespace: &str, name: &str, state: &State) -> String {
+    let mut text = format!("pod {namespace}/{name}: {}\n", summary(state));
+    match state {
+        State::Bound { devices, .. } if !devices.is_empty() => {
+            let rows: Vec<_> = devices
+                .iter()
+                .map(|grant| {
+                    let uuid = grant.card.uuid.as_ref();
+                    vec![
+                        grant.container.to_string(),
+                        grant.card.index.to_string(),
+                        grant.memory.to_string(),
+                        uuid.map_or_else(|| "-".to_owned(), ToString::to_string),
+                    ]
+                })
+                .collect();
+            text.push('\n');
+            text += &table(&["CONTAINER", "GPU", "MEMORY", "UUID"], &rows);
+        }
+        State::Waiting(waiting) => waiting_text(waiting, &mut text),
+        _ => {}
+    }
+    text
+}
+
+fn waiting_text(waiting: &Waiting, text: &mut String) {
+    let Waiting {
+        condition,
+        fits,
+        refusals,
+    } = waiting;
+    let said = condition.as_deref().unwrap_or("nothing yet");
+    let mut add = |line: String| {
+        let _never_fails = writeln!(text, "{line}");
+    };
+    add(format!("\nthe scheduler says: {said}"));
+    if !fits.is_empty() {
+        let shown = fits.iter().take(MANY).map(String::as_str);
+        let shown = shown.collect::<Vec<_>>().join(", ");
+        let more = fits.len().saturating_sub(MANY);
+        let more = if more > 0 {
+            format!(" and {more} more")
+        } else {
+            String::new()
+        };
+        add(format!("\nGPUs have room on: {shown}{more}"));
+        add("what else the scheduler wants of a node (CPU, affinity, volumes) is its own to say"
+            .to_owned());
+    }
+    if !refusals.is_empty() {
+        add(format!("\nnot on:\n{}", grouped(refusals).trim_end()));
+    }
+}

@@ -1,0 +1,214 @@
+//! What is the matter with one pod: a value, decided from a cluster's objects.
+//!
+//! Pure: it asks the engine that the scheduler asks, and knows no connection.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use sublet_api::dialect::{claim_of, is_assigned};
+use sublet_api::object::{Node, Pod};
+use sublet_api::{bound_entry, is_over, pod_uid};
+use sublet_model::{Claim, Grant, Unit};
+use sublet_plan::{EngineOptions, Policy};
+
+use crate::verdict::{Cluster, Refusal};
+
+/// Everything that an explanation is made of.
+pub struct Snapshot {
+    /// Every node.
+    pub nodes: Vec<Node>,
+    /// Every pod.
+    pub pods: Vec<Pod>,
+}
+
+/// Whose pods are ours, and how the scheduler is set up.
+pub struct ExplainOptions {
+    /// The `schedulerName`s of schedulers that ask Sublet.
+    pub schedulers: Vec<String>,
+    /// What one `aliyun.com/gpu-mem` is.
+    pub unit: Unit,
+    /// The scheduler's policy.
+    pub policy: Policy,
+}
+
+/// The state of a pod.
+pub(super) enum State {
+    /// There is none of that name; these have similar ones.
+    NotFound { similar: Vec<String> },
+    /// It has ended.
+    Over { phase: String },
+    /// What it asks cannot be read or served.
+    BadClaim { what: String },
+    /// It asks for no GPU.
+    NoGpu,
+    /// It has a node.
+    Bound {
+        node: String,
+        devices: Vec<Grant>,
+        /// Has the node handed the devices over?
+        handed_over: bool,
+        /// What is wrong with its annotations.
+        problem: Option<String>,
+    },
+    /// It is being deleted and was never placed.
+    Deleting,
+    /// It may not be scheduled before these are lifted.
+    Gated { gates: Vec<String> },
+    /// Another scheduler places it.
+    OtherScheduler { name: String },
+    /// It waits.
+    Waiting(Waiting),
+}
+
+/// A pod that waits for a node.
+pub(super) struct Waiting {
+    /// What the scheduler says of it (its PodScheduled condition).
+    pub(super) condition: Option<String>,
+    /// Nodes whose GPUs can take it now.
+    pub(super) fits: Vec<String>,
+    /// The others, and why not.
+    pub(super) refusals: BTreeMap<String, Refusal>,
+}
+
+impl Waiting {
+    /// Would no eviction and no waiting help on any node?
+    pub(super) fn is_hopeless(&self) -> bool {
+        let never = |refusal: &Refusal| match refusal {
+            Refusal::Taint(_) => true,
+            Refusal::Reason(reason) => reason.is_final(),
+        };
+        self.fits.is_empty() && self.refusals.values().all(never)
+    }
+}
+
+/// A pod's state, and a line for each object that cannot be understood.
+pub(super) fn state(
+    snapshot: &Snapshot,
+    namespace: &str,
+    name: &str,
+    options: &ExplainOptions,
+) -> (State, Vec<String>) {
+    let is_it = |pod: &&Pod| pod.metadata.namespace == namespace && pod.metadata.name == name;
+    let Some(pod) = snapshot.pods.iter().find(is_it) else {
+        let similar = similar(&snapshot.pods, namespace, name);
+        return (State::NotFound { similar }, Vec::new());
+    };
+    if is_over(pod) {
+        let phase = pod.status.phase.clone();
+        return (State::Over { phase }, Vec::new());
+    }
+    match claim_of(pod, options.unit) {
+        Err(error) => {
+            let what = error.to_string();
+            (State::BadClaim { what }, Vec::new())
+        }
+        Ok(None) => (State::NoGpu, Vec::new()),
+        Ok(Some(claim)) if !pod.spec.node_name.is_empty() => {
+            (bound(pod, claim, options.unit), Vec::new())
+        }
+        Ok(Some(_)) if pod.metadata.deletion_timestamp.is_some() => (State::Deleting, Vec::new()),
+        Ok(Some(_)) if !pod.spec.scheduling_gates.is_empty() => {
+            let gates = pod.spec.scheduling_gates.iter();
+            let gates = gates.map(|gate| gate.name.clone()).collect();
+            (State::Gated { gates }, Vec::new())
+        }
+        Ok(Some(_)) if !options.schedulers.contains(&pod.spec.scheduler_name) => {
+            let name = pod.spec.scheduler_name.clone();
+            (State::OtherScheduler { name }, Vec::new())
+        }
+        Ok(Some(claim)) => waiting(snapshot, pod, &claim, options),
+    }
+}
+
+fn bound(pod: &Pod, claim: Claim, unit: Unit) -> State {
+    let handed_over = is_assigned(pod, &claim);
+    let node = pod.spec.node_name.clone();
+    match bound_entry(pod, Arc::new(claim), unit) {
+        Ok((entry, problem)) => State::Bound {
+            node,
+            devices: entry.allocation.map(|got| got.grants).unwrap_or_default(),
+            handed_over,
+            problem: problem.map(|problem| problem.to_string()),
+        },
+        Err(error) => State::Bound {
+            node,
+            devices: Vec::new(),
+            handed_over,
+            problem: Some(error.to_string()),
+        },
+    }
+}
+
+fn waiting(
+    snapshot: &Snapshot,
+    pod: &Pod,
+    claim: &Claim,
+    options: &ExplainOptions,
+) -> (State, Vec<String>) {
+    let mut notes = Vec::new();
+    let mut cluster = Cluster::new(EngineOptions {
+        policy: options.policy,
+        unit: options.unit,
+        ..EngineOptions::default()
+    });
+    let mut nodes: Vec<&Node> = snapshot.nodes.iter().collect();
+    nodes.sort_by_key(|node| &node.metadata.name);
+    for node in nodes {
+        if let Err(error) = cluster.enter_node(node) {
+            let name = &node.metadata.name;
+            notes.push(format!("warning: node {name} is left out: {error}"));
+        }
+    }
+    let bound = |pod: &&Pod| !pod.spec.node_name.is_empty() && !is_over(pod);
+    for other in snapshot.pods.iter().filter(bound) {
+        let meta = &other.metadata;
+        let note = match cluster.enter_pod(other) {
+            Ok(None) => continue,
+            Ok(Some(problem)) => problem.to_string(),
+            Err(error) => error.to_string(),
+        };
+        notes.push(format!(
+            "warning: pod {}/{}: {note}; which GPU it has is not known",
+            meta.namespace, meta.name
+        ));
+    }
+    let conditions = pod.status.conditions.iter();
+    let condition = conditions
+        .filter(|condition| condition.kind == "PodScheduled" && condition.status == "False")
+        .map(|condition| condition.message.clone())
+        .find(|message| !message.is_empty());
+    let Ok(uid) = pod_uid(pod) else {
+        let what = "it has no UID".to_owned();
+        return (State::BadClaim { what }, notes);
+    };
+    let refusals = cluster.refusals(pod, &uid, claim);
+    let fits = cluster.names().filter(|name| !refusals.contains_key(*name));
+    let waiting = Waiting {
+        condition,
+        fits: fits.map(str::to_owned).collect(),
+        refusals,
+    };
+    (State::Waiting(waiting), notes)
+}
+
+/// Pods whose names begin alike, or that have the name in another namespace: at most five.
+fn similar(pods: &[Pod], namespace: &str, name: &str) -> Vec<String> {
+    let mut found: BTreeSet<(usize, String)> = BTreeSet::new();
+    for pod in pods {
+        let meta = &pod.metadata;
+        let alike = meta
+            .name
+            .bytes()
+            .zip(name.bytes())
+            .take_while(|(a, b)| a == b)
+            .count();
+        // Half of the name, and never just a letter or two.
+        let enough = alike >= 3 && alike * 2 >= name.len();
+        let elsewhere = usize::from(meta.namespace != namespace);
+        if meta.name == name || (enough && elsewhere == 0) {
+            let rank = usize::MAX - alike;
+            found.insert((rank, format!("{}/{}", meta.namespace, meta.name)));
+        }
+    }
+    found.into_iter().take(5).map(|(_, name)| name).collect()
+}

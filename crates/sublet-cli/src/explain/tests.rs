@@ -1,0 +1,161 @@
+//! Each state that a pod can be in, as people and programs read it.
+
+use sublet_model::Unit;
+
+use super::*;
+use crate::plan::Input;
+
+const NODES: &str = "\
+kind: Node
+metadata: {name: n1}
+status: {capacity: {aliyun.com/gpu-mem: 20, aliyun.com/gpu-count: 2}}
+---
+kind: Node
+metadata: {name: n2}
+";
+
+fn pod(meta: &str, amount: &str, rest: &str) -> String {
+    format!(
+        "---\nkind: Pod\nmetadata: {{namespace: team, uid: u-1, {meta}}}\nspec:\n  \
+         schedulerName: sublet-scheduler\n  containers: [{{name: c, resources: {{limits: \
+         {{aliyun.com/gpu-mem: {amount}}}}}}}]\n{rest}"
+    )
+}
+
+fn explained(objects: &str, format: Format) -> Answer {
+    let mut input = Input::default();
+    input.read("test", objects);
+    assert_eq!(input.errors, Vec::<String>::new());
+    let snapshot = Snapshot {
+        nodes: input.nodes.into_iter().map(|node| node.object).collect(),
+        pods: input.pods.into_iter().map(|pod| pod.object).collect(),
+    };
+    let options = ExplainOptions {
+        schedulers: vec!["sublet-scheduler".to_owned()],
+        unit: Unit::MiB,
+        policy: PolicyName::Binpack.policy().unwrap(),
+    };
+    explain_pod(&snapshot, "team", "p-0", &options, format).unwrap()
+}
+
+/// The first line about pod `p-0`.
+fn check(meta: &str, amount: &str, rest: &str) -> String {
+    let objects = NODES.to_owned() + &pod(&format!("name: p-0, {meta}"), amount, rest);
+    let answer = explained(&objects, Format::Table);
+    assert_eq!(answer.code, DONE);
+    let line = answer.text.lines().next().unwrap_or_default();
+    line.strip_prefix("pod team/p-0: it ").unwrap_or(line).to_owned()
+}
+
+#[test]
+fn every_state_is_told_in_a_sentence() {
+    assert_eq!(
+        check("", "0", ""),
+        "asks for no GPU, so Sublet has no part in placing it"
+    );
+    assert!(check("", "1.5", "").contains("what it asks for cannot be served: container c"));
+    assert_eq!(
+        check("", "3", "  schedulingGates: [{name: queue}]\n"),
+        "may not be scheduled before these gates are lifted: queue"
+    );
+    assert_eq!(
+        check("", "3", "status: {phase: Succeeded}\n"),
+        "has ended (Succeeded) and holds no GPU memory"
+    );
+    assert_eq!(
+        check("deletionTimestamp: \"2026-01-01T00:00:00Z\"", "3", ""),
+        "is being deleted and was never placed"
+    );
+    assert_eq!(
+        check("", "3", "  nodeName: n1\n"),
+        "is on node n1, placed by somebody who did not say on which GPU"
+    );
+    let index = |value| format!("annotations: {{ALIYUN_COM_GPU_MEM_IDX: \"{value}\"}}");
+    assert_eq!(
+        check(&index("1"), "3", "  nodeName: n1\n"),
+        "is on node n1 and has its devices"
+    );
+    assert!(check(&index("x"), "3", "  nodeName: n1\n").contains("has is not known: annotation"));
+    assert_eq!(
+        check("", "3", ""),
+        "waits, though the GPUs of 1 of 2 nodes have room for it"
+    );
+    assert_eq!(
+        check("", "11", ""),
+        "waits in vain: none of 2 nodes can ever take it as it is"
+    );
+}
+
+#[test]
+fn a_pod_of_another_scheduler_is_not_ours() {
+    let objects = NODES.to_owned()
+        + &pod("name: p-0", "3", "").replace("sublet-scheduler", "default-scheduler");
+    let answer = explained(&objects, Format::Table);
+    assert!(answer.text.contains("the scheduler default-scheduler, which does not ask Sublet"));
+    assert!(answer.notes[0].starts_with("hint: set schedulerName: sublet-scheduler in the pod"));
+}
+
+#[test]
+fn a_pod_that_is_not_there_has_a_hint() {
+    let objects = pod("name: p-1x", "3", "")
+        + &pod("name: p-0", "3", "").replace("namespace: team", "namespace: other");
+    let answer = explained(&objects, Format::Table);
+    assert_eq!((answer.code, answer.text.as_str()), (NOT_DONE, ""));
+    assert_eq!(
+        answer.notes,
+        ["error: there is no pod team/p-0", "hint: similar names: other/p-0"]
+    );
+    let none = explained(NODES, Format::Json);
+    assert_eq!(none.code, NOT_DONE);
+    assert!(none.text.contains("\"state\": \"notFound\""));
+}
+
+#[test]
+fn a_waiting_pod_has_each_node_s_verdict_with_numbers() {
+    let full = "annotations: {ALIYUN_COM_GPU_MEM_IDX: \"0\"}, name: a";
+    let objects = NODES.to_owned()
+        + &pod(full, "8", "  nodeName: n1\n").replace("u-1", "u-2")
+        + &pod(&full.replace("\"0\"", "\"1\"").replace("name: a", "name: b"), "7", "  nodeName: n1\n")
+            .replace("u-1", "u-3")
+        + &pod(
+            "name: p-0",
+            "5",
+            "status: {conditions: [{type: PodScheduled, status: \"False\", message: no node}]}\n",
+        );
+    assert_eq!(
+        explained(&objects, Format::Table).text,
+        "\
+pod team/p-0: it waits for room: none of 2 nodes can take it now
+
+the scheduler says: no node
+
+not on:
+  n1  GPU 1 lacks 2 MiB: 5 MiB asked, and the largest hole on this node is 3 MiB
+  n2  the node has no GPU
+"
+    );
+    let json: serde_json::Value =
+        serde_json::from_str(&explained(&objects, Format::Json).text).unwrap();
+    assert_eq!(json["state"], "waiting");
+    assert_eq!(json["condition"], "no node");
+    assert_eq!(json["fits"], serde_json::json!([]));
+    assert_eq!(json["refusals"]["n2"], "the node has no GPU");
+}
+
+#[test]
+fn a_bound_pod_shows_its_devices() {
+    let meta = "name: p-0, annotations: {ALIYUN_COM_GPU_MEM_IDX: \"1\", \
+                ALIYUN_COM_GPU_MEM_ASSIGNED: \"false\"}";
+    let objects = NODES.to_owned() + &pod(meta, "3", "  nodeName: n1\n");
+    assert_eq!(
+        explained(&objects, Format::Table).text,
+        "\
+pod team/p-0: it is on node n1, which has not handed over its devices yet
+
+CONTAINER  GPU  MEMORY  UUID
+c          1    3 MiB   -
+"
+    );
+    let yaml = explained(&objects, Format::Yaml).text;
+    assert!(yaml.contains("state: bound\n") && yaml.contains("- container: c\n"), "{yaml}");
+}

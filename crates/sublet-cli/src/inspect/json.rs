@@ -1,0 +1,147 @@
+//! The form of `sublet inspect` for programs.
+//!
+//! A promise: fields are added, never renamed or taken away. Memory is always in MiB,
+//! whatever the node counts in. A node's `pending` pods do not say which card they use; they
+//! are in the node's `usedMiB` and in no card's.
+
+use serde::Serialize;
+use sublet_model::{Health, MiB};
+
+use super::table::{identity_name, sharing_name};
+use super::view::{NodeView, Place, PodView, View};
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Inspect {
+    nodes: Vec<NodeJson>,
+    #[serde(rename = "totalMiB")]
+    total: u64,
+    #[serde(rename = "usedMiB")]
+    used: u64,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeJson {
+    name: String,
+    address: String,
+    sharing: &'static str,
+    identity: &'static str,
+    unit: String,
+    #[serde(rename = "totalMiB")]
+    total: u64,
+    #[serde(rename = "usedMiB")]
+    used: u64,
+    gpus: Vec<GpuJson>,
+    pending: Vec<PodJson>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct GpuJson {
+    index: u16,
+    uuid: Option<String>,
+    health: &'static str,
+    /// What is wrong with an unhealthy card.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+    #[serde(rename = "memoryMiB")]
+    memory: u64,
+    #[serde(rename = "usedMiB")]
+    used: u64,
+    pods: Vec<PodJson>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PodJson {
+    namespace: String,
+    name: String,
+    /// On this card.
+    #[serde(rename = "memoryMiB")]
+    memory: u64,
+    /// Whole cards that the pod asks for, on all cards together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    whole_gpus: Option<u32>,
+    /// What each container asks, on all cards together.
+    containers: Vec<ContainerJson>,
+}
+
+#[derive(Serialize)]
+struct ContainerJson {
+    name: String,
+    #[serde(rename = "memoryMiB")]
+    memory: u64,
+}
+
+pub(super) fn inspect(view: &View) -> Inspect {
+    let nodes: Vec<NodeJson> = view.nodes.iter().map(node_json).collect();
+    Inspect {
+        total: nodes.iter().map(|node| node.total).sum(),
+        used: nodes.iter().map(|node| node.used).sum(),
+        nodes,
+    }
+}
+
+/// The cluster's sums in a sentence.
+pub(super) fn totals(view: &View) -> String {
+    let Inspect { nodes, total, used } = inspect(view);
+    let gpus: usize = nodes.iter().map(|node| node.gpus.len()).sum();
+    let n = nodes.len();
+    format!("{used} of {total} MiB allocated, {gpus} GPUs on {n} nodes")
+}
+
+fn node_json(node: &NodeView) -> NodeJson {
+    let facts = &node.facts;
+    let gpus = facts.inventory.gpus().iter();
+    let used = node.pods.iter().flat_map(|pod| pod.on.values()).copied();
+    NodeJson {
+        name: facts.name.to_string(),
+        address: node.address.clone(),
+        sharing: sharing_name(facts.sharing),
+        identity: identity_name(facts.identity),
+        unit: facts.unit.to_string(),
+        total: facts.inventory.memory().get(),
+        used: used.sum::<MiB>().get(),
+        gpus: gpus
+            .map(|gpu| {
+                let place = Place::Card(i64::from(gpu.index.0));
+                GpuJson {
+                    index: gpu.index.0,
+                    uuid: gpu.uuid.as_ref().map(ToString::to_string),
+                    health: if gpu.health.is_healthy() {
+                        "healthy"
+                    } else {
+                        "unhealthy"
+                    },
+                    problem: match &gpu.health {
+                        Health::Healthy => None,
+                        Health::Sick(why) => Some(why.to_string()),
+                    },
+                    memory: gpu.memory.get(),
+                    used: node.used(place).get(),
+                    pods: pods_at(node, place),
+                }
+            })
+            .collect(),
+        pending: pods_at(node, Place::Pending),
+    }
+}
+
+fn pods_at(node: &NodeView, place: Place) -> Vec<PodJson> {
+    let pod_json = |pod: &PodView| {
+        let memory = pod.on.get(&place)?.get();
+        let containers = pod.containers.iter().map(|(name, memory)| ContainerJson {
+            name: name.to_string(),
+            memory: memory.get(),
+        });
+        Some(PodJson {
+            namespace: pod.key.namespace().to_owned(),
+            name: pod.key.name().to_owned(),
+            memory,
+            whole_gpus: pod.n_whole,
+            containers: containers.collect(),
+        })
+    };
+    node.pods.iter().filter_map(pod_json).collect()
+}

@@ -1,0 +1,123 @@
+//! `sublet inspect` and `kubectl inspect gpushare`: who uses which card.
+//!
+//! Reads nodes and pods of a live cluster once and prints; it changes nothing.
+
+mod json;
+mod table;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use sublet_api::object::{Node, Pod};
+use sublet_client::{Nodes, Pods, connect, list};
+use sublet_model::Unit;
+
+use crate::MemoryUnit;
+use crate::answer::{Advised, Answer, DONE, api_error, document};
+
+/// How `sublet inspect` prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum InspectFormat {
+    /// As `kubectl inspect gpushare` always did: nodes that share by memory.
+    #[default]
+    Table,
+    /// A line per GPU: health, sharing, identity tier, UUID; whole-GPU nodes too.
+    Wide,
+    /// For programs; memory always in MiB.
+    Json,
+    /// For programs, readable.
+    Yaml,
+}
+
+/// Arguments of `sublet inspect`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+EXAMPLES
+  sublet inspect                     a line per node
+  sublet inspect -d gpu-node-1       the pods of one node
+  sublet inspect -o wide             a line per GPU, whole-GPU nodes too
+  sublet inspect -o json | jq '.nodes[] | {name, free: (.totalMiB - .usedMiB)}'
+  kubectl inspect gpushare -d        the same, as a kubectl plugin
+
+EXIT CODES
+  0  printed
+  1  no such node, or the API server cannot be asked
+  2  wrong arguments")]
+pub struct Args {
+    /// Only this node
+    #[arg(value_name = "NODE")]
+    node: Option<String>,
+    /// A line per pod (table only; the other forms have every pod anyway)
+    #[arg(short)]
+    details: bool,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t)]
+    output: InspectFormat,
+    /// The kubeconfig file; otherwise KUBECONFIG or ~/.kube/config, as kubectl does
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// What one aliyun.com/gpu-mem is, on nodes without an agent; otherwise guessed: more
+    /// than 100 a GPU are MiB
+    #[arg(long, value_enum, ignore_case = true)]
+    memory_unit: Option<MemoryUnit>,
+}
+
+/// Answers `sublet inspect`.
+///
+/// # Errors
+/// The API server cannot be asked, or there is no such node.
+pub async fn run(args: &Args) -> anyhow::Result<Answer> {
+    let client = connect(args.kubeconfig.as_deref()).await?;
+    let (node_field, pod_field) = match &args.node {
+        Some(name) => (
+            Some(format!("metadata.name={name}")),
+            Some(format!("spec.nodeName={name}")),
+        ),
+        None => (None, None),
+    };
+    let nodes = list::<Nodes>(&client, node_field.as_deref())
+        .await
+        .map_err(|error| api_error("cannot list nodes", error))?;
+    if let Some(name) = args.node.as_ref().filter(|_| nodes.is_empty()) {
+        return Err(Advised::new(
+            format!("there is no node {name}"),
+            "`kubectl get nodes` lists them; `sublet inspect` without a name shows all",
+        )
+        .into());
+    }
+    let pods = list::<Pods>(&client, pod_field.as_deref())
+        .await
+        .map_err(|error| api_error("cannot list pods", error))?;
+    let unit = args.memory_unit.map(Unit::from);
+    print(&nodes, &pods, unit, args.output, args.details)
+}
+
+/// What `sublet inspect` prints of these nodes and pods. `unit`: of nodes that do not say
+/// it themselves; `None` to guess.
+///
+/// # Errors
+/// None that can happen: every view can be written.
+pub fn print(
+    nodes: &[Node],
+    pods: &[Pod],
+    unit: Option<Unit>,
+    format: InspectFormat,
+    details: bool,
+) -> anyhow::Result<Answer> {
+    let view = view::view(nodes, pods, unit);
+    let text = match format {
+        InspectFormat::Table if details => table::details(&view),
+        InspectFormat::Table => table::summary(&view),
+        InspectFormat::Wide => table::wide(&view),
+        InspectFormat::Json => document(&json::inspect(&view), false)?,
+        InspectFormat::Yaml => document(&json::inspect(&view), true)?,
+    };
+    Ok(Answer {
+        text,
+        notes: view.notes,
+        code: DONE,
+    })
+}

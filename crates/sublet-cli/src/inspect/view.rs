@@ -1,0 +1,250 @@
+//! Who uses which card, out of nodes and pods: what every form of `sublet inspect` prints.
+//!
+//! Amounts come from the ledger's own accounting (`charges_of`), so inspect and scheduler
+//! cannot disagree. Only where a pod does not say its card in a way the ledger accepts is
+//! its place read as the original tool reads it. Nothing is printed here.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use sublet_api::dialect::claim_of;
+use sublet_api::object::{Node, Pod};
+use sublet_api::{NodeDefaults, bound_entry, facts_of, is_over, keys, whole_number};
+use sublet_model::{
+    Ask, ContainerName, Entry, Ledger, MiB, NodeFacts, PodKey, PodUid, Portion, Sharing, Unit,
+    charges_of,
+};
+
+/// Where on its node a pod's memory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Place {
+    /// On the card with that index, which need not exist.
+    Card(i64),
+    /// The pod does not say.
+    Pending,
+}
+
+pub(super) struct PodView {
+    pub(super) key: PodKey,
+    pub(super) on: BTreeMap<Place, MiB>,
+    pub(super) containers: Vec<(ContainerName, MiB)>,
+    /// Whole cards, where it asks for those.
+    pub(super) n_whole: Option<u32>,
+}
+
+pub(super) struct NodeView {
+    pub(super) facts: NodeFacts,
+    pub(super) address: String,
+    /// What the node has, in its unit: a part of it may be on no card.
+    pub(super) total: u64,
+    /// By card, then by namespace and name; pods that do not say their card last.
+    pub(super) pods: Vec<PodView>,
+}
+
+impl NodeView {
+    pub(super) fn units(&self, memory: MiB) -> u64 {
+        self.facts.unit.whole_in(memory)
+    }
+
+    /// What is used at one place.
+    pub(super) fn used(&self, place: Place) -> MiB {
+        self.pods.iter().filter_map(|pod| pod.on.get(&place)).copied().sum()
+    }
+
+    pub(super) fn has_pending(&self) -> bool {
+        self.pods.iter().any(|pod| pod.on.contains_key(&Place::Pending))
+    }
+
+    /// Is it in the original's tables? Those know nodes that share by memory only.
+    pub(super) fn is_shared(&self) -> bool {
+        self.facts.sharing != Sharing::Whole && self.total > 0
+    }
+}
+
+/// Everything that is printed.
+pub(super) struct View {
+    /// By name.
+    pub(super) nodes: Vec<NodeView>,
+    /// A line for each object that cannot be understood.
+    pub(super) notes: Vec<String>,
+}
+
+/// Builds the view. `unit`: what one `aliyun.com/gpu-mem` is on nodes that do not say it
+/// themselves; without it, it is guessed as the original guesses.
+pub(super) fn view(nodes: &[Node], pods: &[Pod], unit: Option<Unit>) -> View {
+    let mut notes = Vec::new();
+    let mut ledger = Ledger::new();
+    let mut by_name: BTreeMap<&str, &Node> = BTreeMap::new();
+    for node in nodes {
+        let name = &node.metadata.name;
+        let unit = unit.unwrap_or_else(|| guess_unit(node));
+        match facts_of(node, NodeDefaults { unit }) {
+            Ok(None) => {}
+            Ok(Some(facts)) => {
+                ledger.set_node(facts);
+                by_name.insert(name, node);
+            }
+            Err(error) => notes.push(format!("warning: node {name} is left out: {error}")),
+        }
+    }
+    let mut by_uid: BTreeMap<PodUid, &Pod> = BTreeMap::new();
+    for pod in pods.iter().filter(|pod| !is_over(pod)) {
+        let on_known = ledger.find(&pod.spec.node_name);
+        let Some(facts) = on_known.and_then(|idx| ledger.book(idx).facts()) else {
+            continue;
+        };
+        match enter(pod, facts.unit) {
+            Ok(None) => {}
+            Ok(Some(entry)) => {
+                by_uid.insert(entry.uid.clone(), pod);
+                ledger.enter(entry);
+            }
+            Err(error) => {
+                let meta = &pod.metadata;
+                notes.push(format!(
+                    "warning: pod {}/{} is left out: {error}",
+                    meta.namespace, meta.name
+                ));
+            }
+        }
+    }
+    let nodes = by_name
+        .into_iter()
+        .filter_map(|(name, node)| {
+            let book = ledger.book(ledger.find(name)?);
+            let facts = book.facts()?;
+            let entries = book.pods().filter_map(|uid| ledger.entry(uid));
+            let mut pods: Vec<PodView> = entries
+                .map(|entry| pod_view(entry, by_uid[&entry.uid], facts))
+                .collect();
+            let first = |pod: &PodView| pod.on.keys().next().copied();
+            pods.sort_by(|a, b| (first(a), &a.key).cmp(&(first(b), &b.key)));
+            Some(NodeView {
+                facts: facts.clone(),
+                address: address(node),
+                total: total(node, facts),
+                pods,
+            })
+        })
+        .collect();
+    View { nodes, notes }
+}
+
+fn enter(pod: &Pod, unit: Unit) -> Result<Option<Entry>, String> {
+    let claim = claim_of(pod, unit).map_err(|error| error.to_string())?;
+    let Some(claim) = claim else { return Ok(None) };
+    // A problem with the annotations leaves the allocation empty, which is handled below.
+    let (entry, _problem) =
+        bound_entry(pod, Arc::new(claim), unit).map_err(|error| error.to_string())?;
+    Ok(Some(entry))
+}
+
+fn pod_view(entry: &Entry, pod: &Pod, facts: &NodeFacts) -> PodView {
+    let claim = &entry.claim;
+    let mut on: BTreeMap<Place, MiB> = BTreeMap::new();
+    let mut put = |place, memory: MiB| {
+        let sum = on.entry(place).or_default();
+        *sum = sum.plus(memory);
+    };
+    match (&entry.allocation, claim.ask()) {
+        (Some(allocation), _) => {
+            for charge in charges_of(claim, allocation) {
+                let gpu = facts.inventory.position(&charge.card);
+                let gpu = gpu.map(|at| &facts.inventory.gpus()[at]);
+                let index = gpu.map_or(charge.card.index, |gpu| gpu.index);
+                let memory = match gpu {
+                    Some(gpu) if charge.whole => gpu.memory,
+                    _ => charge.memory,
+                };
+                put(Place::Card(i64::from(index.0)), memory);
+            }
+        }
+        (None, Ask::OneCard(memory)) => match amounts_by_card(pod) {
+            Some(amounts) => {
+                for (card, amount) in amounts {
+                    put(card, facts.unit.times(amount).unwrap_or(MiB::MAX));
+                }
+            }
+            None => put(place_by_index(pod), memory),
+        },
+        (None, Ask::WholeCards(_)) => put(Place::Pending, MiB::ZERO),
+    }
+    let containers = claim.containers().iter().map(|container| {
+        let memory = match (&entry.allocation, container.demand.portion) {
+            (_, Portion::Memory(memory)) => memory,
+            (Some(got), Portion::Whole) => got.of(&container.name).map(|g| g.memory).sum(),
+            (None, Portion::Whole) => MiB::ZERO,
+        };
+        (container.name.clone(), memory)
+    });
+    PodView {
+        key: entry.pod.clone(),
+        containers: containers.collect(),
+        on,
+        n_whole: match claim.ask() {
+            Ask::WholeCards(count) => Some(count.get()),
+            Ask::OneCard(_) => None,
+        },
+    }
+}
+
+/// The newer annotation as the original tool reads it: it accepts several cards, which the
+/// ledger does not. What cannot be read is as if absent.
+fn amounts_by_card(pod: &Pod) -> Option<BTreeMap<Place, u64>> {
+    let text = pod.metadata.annotations.get(keys::ALIYUN_ALLOCATION)?;
+    let map: BTreeMap<String, BTreeMap<String, u64>> = serde_json::from_str(text).ok()?;
+    let mut amounts = BTreeMap::new();
+    for (card, amount) in map.values().flatten() {
+        let sum: &mut u64 = amounts.entry(place(card.parse().ok()?)).or_default();
+        *sum = sum.saturating_add(*amount);
+    }
+    Some(amounts).filter(|amounts| !amounts.is_empty())
+}
+
+fn place_by_index(pod: &Pod) -> Place {
+    let index = pod.metadata.annotations.get(keys::ALIYUN_IDX);
+    index
+        .and_then(|text| text.parse().ok())
+        .map_or(Place::Pending, place)
+}
+
+fn place(index: i64) -> Place {
+    if index == -1 {
+        Place::Pending
+    } else {
+        Place::Card(index)
+    }
+}
+
+fn address(node: &Node) -> String {
+    let mut addresses = node.status.addresses.iter();
+    let internal = addresses.find(|address| address.kind == "InternalIP");
+    internal.map_or_else(|| "unknown".to_owned(), |a| a.address.clone())
+}
+
+fn capacity(node: &Node, resource: &str) -> Option<u64> {
+    whole_number(&node.status.capacity.get(resource)?.0).ok()
+}
+
+/// Without an agent, the node's own sum: what its cards do not divide evenly is on none.
+fn total(node: &Node, facts: &NodeFacts) -> u64 {
+    let cards = facts.inventory.gpus().iter();
+    let sum = cards.map(|gpu| facts.unit.whole_in(gpu.memory)).sum();
+    if node.metadata.annotations.contains_key(keys::INVENTORY) {
+        return sum;
+    }
+    capacity(node, keys::ALIYUN_GPU_MEM)
+        .filter(|&amount| amount > 0)
+        .unwrap_or(sum)
+}
+
+/// More than a hundred units on a card are MiB: the original's own rule, right for every
+/// card between 101 MiB and 100 GiB.
+fn guess_unit(node: &Node) -> Unit {
+    let amount = capacity(node, keys::ALIYUN_GPU_MEM).unwrap_or(0);
+    let count = capacity(node, keys::ALIYUN_GPU_COUNT).unwrap_or(0);
+    match amount.checked_div(count) {
+        Some(per_card) if per_card <= 100 => Unit::GiB,
+        _ => Unit::MiB,
+    }
+}

@@ -1,0 +1,305 @@
+//! Plans of example files, every kind of bad input, and text that is no input at all.
+
+use proptest::prelude::*;
+use sublet_model::Unit;
+
+use super::*;
+use crate::answer::{DONE, NOT_DONE};
+
+const THREE_NODES: &str = include_str!("../../../../examples/plan/three-nodes.yaml");
+const FOUR_GPUS: &str = include_str!("../../../../examples/plan/four-gpus.yaml");
+
+fn planned(files: &[&str], format: Format, policy: PolicyName) -> Answer {
+    let mut input = Input::default();
+    for (at, text) in files.iter().enumerate() {
+        input.read(&format!("file{}", at + 1), text);
+    }
+    let options = PlanOptions {
+        policy: policy.policy().unwrap(),
+        unit: Unit::MiB,
+        now_ns: 1_700_000_000_000_000_000,
+    };
+    answer(input, options, format, true).unwrap()
+}
+
+fn table(text: &str) -> Answer {
+    planned(&[text], Format::Table, PolicyName::Binpack)
+}
+
+fn json(text: &str) -> serde_json::Value {
+    let answer = planned(&[text], Format::Json, PolicyName::Binpack);
+    assert_eq!(answer.notes, Vec::<String>::new());
+    serde_json::from_str(&answer.text).unwrap()
+}
+
+#[test]
+fn r1_3_one_gpu_must_have_the_room() {
+    let answer = table(THREE_NODES);
+    assert_eq!((answer.code, &answer.notes), (DONE, &Vec::new()));
+    assert_eq!(
+        answer.text,
+        "\
+NAMESPACE  POD     NODE  CONTAINER  GPU  MEMORY    UUID
+default    wanted  n3    main       0    8138 MiB  -
+
+default/wanted gets the annotations
+  ALIYUN_COM_GPU_MEM_ASSIGNED: false
+  ALIYUN_COM_GPU_MEM_ASSUME_TIME: 1700000000000000000
+  ALIYUN_COM_GPU_MEM_DEV: 16276
+  ALIYUN_COM_GPU_MEM_IDX: 0
+  ALIYUN_COM_GPU_MEM_POD: 8138
+  scheduler.framework.gpushare.allocation: {\"0\":{\"0\":8138}}
+  sublet.dev/allocation: [{\"container\":\"main\",\"index\":0,\"memoryMiB\":8138}]
+  sublet.dev/assigned: []
+
+1 placed, 0 not placed, 0 gated
+"
+    );
+}
+
+#[test]
+fn r1_4_the_fullest_gpu_that_fits_and_r1_10_a_refusal_with_its_reason() {
+    let plan = json(FOUR_GPUS);
+    assert_eq!(plan["pods"][0]["node"], "n1");
+    assert_eq!(
+        plan["pods"][0]["devices"],
+        serde_json::json!([{"container": "main", "index": 1, "uuid": null, "memoryMiB": 8138}])
+    );
+    assert_eq!(plan["pods"][0]["refusals"], serde_json::json!({}));
+    assert_eq!(
+        plan["pods"][1],
+        serde_json::json!({
+            "namespace": "default", "name": "too-large", "node": null,
+            "devices": [], "annotations": {},
+            "refusals": {"n1": "16277 MiB asked of one GPU, but the largest, GPU 0, has 16276 MiB \
+                in all (1 MiB too few)"},
+        })
+    );
+    let spread = planned(&[FOUR_GPUS], Format::Table, PolicyName::Spread);
+    assert_eq!(spread.code, NOT_DONE);
+    assert!(spread.text.contains("wanted     n1      main       3    8138 MiB"), "{}", spread.text);
+    assert!(spread.text.contains("\ndefault/too-large is not placed\n  n1  16277 MiB asked"));
+    let yaml = planned(&[FOUR_GPUS], Format::Yaml, PolicyName::Binpack).text;
+    assert!(yaml.starts_with("pods:\n- namespace: default\n  name: wanted\n  node: n1\n"), "{yaml}");
+}
+
+/// One node with a card of 10 MiB.
+const NODE: &str = "\
+kind: Node
+metadata: {name: n1}
+status: {capacity: {aliyun.com/gpu-mem: 10, aliyun.com/gpu-count: 1}}
+";
+
+/// A pod that waits; `meta` and `spec` are further fields.
+fn waiting(name: &str, amount: &str, meta: &str, spec: &str) -> String {
+    format!(
+        "---\nkind: Pod\nmetadata: {{name: {name}{meta}}}\n\
+         spec:\n  containers: [{{name: c, resources: {{limits: {{aliyun.com/gpu-mem: {amount}}}}}}}]\n\
+         {spec}"
+    )
+}
+
+#[test]
+fn priority_then_age_then_the_order_of_the_files() {
+    let old = ", creationTimestamp: \"2026-01-01T00:00:00Z\"";
+    let new = ", creationTimestamp: \"2026-01-02T00:00:00Z\"";
+    let text = NODE.to_owned()
+        + &waiting("third", "3", new, "")
+        + &waiting("fourth", "3", new, "")
+        + &waiting("second", "3", old, "")
+        + &waiting("first", "3", new, "  priority: 5\n");
+    let plan = json(&text);
+    let names: Vec<_> = plan["pods"].as_array().unwrap().iter().map(|p| &p["name"]).collect();
+    assert_eq!(names, ["first", "second", "third", "fourth"]);
+    assert_eq!((&plan["placed"], &plan["refused"]), (&3.into(), &1.into()));
+}
+
+#[test]
+fn gated_pods_are_listed_and_pods_without_gpus_are_not() {
+    let text = NODE.to_owned()
+        + &waiting("gated", "3", "", "  schedulingGates: [{name: queue}]\n")
+        + &waiting("none", "0", "", "")
+        + &waiting("going", "3", ", deletionTimestamp: \"2026-01-01T00:00:00Z\"", "");
+    let answer = table(&text);
+    assert_eq!(answer.code, DONE);
+    assert_eq!(
+        answer.text,
+        "\
+NAMESPACE  POD    NODE     CONTAINER  GPU  MEMORY  UUID
+default    gated  (gated)  -          -    -       -
+
+default/gated is gated by queue
+
+0 placed, 0 not placed, 1 gated
+"
+    );
+    assert_eq!(table(NODE).text, "no pod waits for a GPU\n");
+}
+
+#[test]
+fn taints_close_a_node_unless_tolerated() {
+    let node = NODE.to_owned() + "spec: {taints: [{key: gpu, effect: NoSchedule}]}\n";
+    let plan = json(&(node.clone() + &waiting("p", "3", "", "")));
+    assert_eq!(
+        plan["pods"][0]["refusals"]["n1"],
+        "the pod does not tolerate the taint gpu:NoSchedule"
+    );
+    let tolerant = waiting("p", "3", "", "  tolerations: [{operator: Exists}]\n");
+    assert_eq!(json(&(node + &tolerant))["placed"], 1);
+}
+
+#[test]
+fn equal_pods_follow_each_other_on_paper() {
+    let inventory = r#"{"version":1,"unit":"MiB","sharing":"memory","identity":"size-and-order","advertise":"units","gpus":[{"index":0,"uuid":"GPU-a","memoryMiB":10}]}"#;
+    let text = format!("kind: Node\nmetadata: {{name: n1, annotations: {{sublet.dev/inventory: '{inventory}'}}}}\n")
+        + &waiting("a", "3", "", "  nodeName: n1\n").replace(
+            "name: a",
+            "name: a, annotations: {ALIYUN_COM_GPU_MEM_IDX: \"0\", ALIYUN_COM_GPU_MEM_ASSIGNED: \"false\"}",
+        )
+        + &waiting("b", "3", "", "")
+        + &waiting("c", "3", "", "");
+    let plan = json(&text);
+    assert_eq!(plan["placed"], 2);
+    assert_eq!(plan["pods"][1]["devices"][0]["uuid"], "GPU-a");
+}
+
+#[test]
+fn a_node_may_have_no_card_or_a_thousand() {
+    let text = "kind: Node\nmetadata: {name: n1}\nstatus: {capacity: {aliyun.com/gpu-mem: 1k, aliyun.com/gpu-count: COUNT}}\n"
+        .to_owned()
+        + &waiting("a", "1", "", "")
+        + &waiting("b", "1", "", "");
+    let plan = json(&text.replace("COUNT", "0"));
+    assert_eq!(plan["pods"][0]["refusals"]["n1"], "the node has no GPU");
+    let plan = json(&text.replace("COUNT", "1000"));
+    assert_eq!(plan["pods"][1]["devices"][0]["index"], 1);
+}
+
+#[test]
+fn lists_and_json_are_read_and_other_kinds_are_passed_over() {
+    let list = "apiVersion: v1\nitems:\n- kind: Node\n  metadata: {name: n1}\n- kind: Service\n\
+                - {kind: Pod, metadata: {name: p}}\nkind: List\n";
+    let json = r#"{"kind":"PodList","items":[{"metadata":{"name":"q","managedFields":[{"a":{"b":1}}]}}]}"#;
+    let answer = planned(&[list, json, "kind: Deployment\n"], Format::Table, PolicyName::Binpack);
+    assert_eq!(
+        answer.notes,
+        [
+            "note: file1: document 1, item 2: passed over, its kind is Service",
+            "note: file3: document 1 (line 1): passed over, its kind is Deployment",
+        ]
+    );
+    assert_eq!((answer.code, answer.text.as_str()), (DONE, "no pod waits for a GPU\n"));
+}
+
+#[test]
+fn garbage_annotations_are_noted_and_nothing_else_is_lost() {
+    let bound = waiting("a", "3", ", annotations: {ALIYUN_COM_GPU_MEM_IDX: x}", "  nodeName: n1\n");
+    let answer = table(&(NODE.to_owned() + &bound + &waiting("b", "3", "", "")));
+    assert_eq!(answer.code, DONE);
+    assert_eq!(
+        answer.notes,
+        ["note: file1: document 2 (line 5): pod a: annotation `ALIYUN_COM_GPU_MEM_IDX` has `x`, \
+          which is not the index of a GPU; which GPU it has is not known"]
+    );
+}
+
+/// What is said of bad input, which plans nothing.
+fn errors(text: &str) -> Vec<String> {
+    let answer = table(text);
+    assert_eq!((answer.code, answer.text.as_str()), (BAD_INPUT, ""), "{text}");
+    let errors = answer.notes.iter();
+    errors.map(|note| note.strip_prefix("error: ").unwrap_or(note).to_owned()).collect()
+}
+
+#[test]
+fn bad_documents_are_named_with_line_and_field() {
+    let empty = ["file1: there is no Kubernetes object in it"];
+    assert_eq!(errors(""), empty);
+    assert_eq!(errors("\n# nothing\n---\n...\n"), empty);
+    assert_eq!(errors("a: 1\n"), ["file1: document 1 (line 1): field `kind` is missing"]);
+    let not_yaml = errors("kind: [\n").remove(0);
+    assert!(not_yaml.starts_with("file1: document 1, line "), "{not_yaml}");
+    assert!(errors("hello\n")[0].starts_with("file1: document 1, line 1: "));
+    let wrong = NODE.to_owned()
+        + "---\nkind: Pod\nmetadata: {name: a}\nspec:\n  containers:\n  - name: c\n    resources: 7\n"
+        + "---\nkind: Pod\nmetadata: {name: b}\nspec:\n  priority: high\n";
+    let errors = errors(&wrong);
+    assert!(
+        errors[0].starts_with(
+            "file1: document 2, line 10, field `spec.containers[0].resources`: "
+        ),
+        "{errors:?}"
+    );
+    assert!(
+        errors[1].starts_with("file1: document 3, line 15, field `spec.priority`: "),
+        "{errors:?}"
+    );
+}
+
+#[test]
+fn the_field_of_a_list_s_item_is_named() {
+    let list = "kind: List\nitems:\n- kind: Node\n  metadata: {name: n1}\n\
+                - kind: Pod\n  metadata: {name: p}\n  spec:\n    containers: 5\n";
+    let error = errors(list).remove(0);
+    let start = "file1: document 1, line 8, field `items[1].spec.containers`: ";
+    assert!(error.starts_with(start), "{error}");
+    let json = r#"{"kind":"Pod","metadata":{"name":["x"]}}"#;
+    let error = errors(json).remove(0);
+    assert!(error.contains("field `metadata.name"), "{error}");
+}
+
+#[test]
+fn bad_amounts_are_named() {
+    let check = |amount: &str| errors(&waiting("p", amount, "", "")).remove(0);
+    let what = "file1: document 1 (line 2): pod default/p: container c: `aliyun.com/gpu-mem` is";
+    assert_eq!(check("-1"), format!("{what} `-1`: it is negative"));
+    assert_eq!(check("1.5"), format!("{what} `1.5`: it is not a whole number"));
+    assert_eq!(check("99E"), format!("{what} `99E`: it is too large"));
+    assert_eq!(check("much"), format!("{what} `much`: it is not a number such as `8138` or `8k`"));
+    assert!(check("[1]").contains("line 4, field `spec.containers[0].resources.limits.aliyun.com/gpu-mem`"));
+    let node = NODE.replace("gpu-mem: 10", "gpu-mem: 1.5");
+    assert_eq!(
+        errors(&node),
+        ["file1: document 1 (line 1): node n1: status.capacity `aliyun.com/gpu-mem` is `1.5`: it \
+          is not a whole number"]
+    );
+    let both = waiting("p", "1, nvidia.com/gpu: 1", "", "");
+    assert!(errors(&both)[0].contains("`aliyun.com/gpu-mem` and for `nvidia.com/gpu`"));
+}
+
+#[test]
+fn bad_names_and_doubles_name_both_places() {
+    let pod = waiting("p", "1", "", "");
+    let text = NODE.to_owned() + "---\n" + NODE + &pod + &pod;
+    assert_eq!(
+        errors(&text),
+        [
+            "file1: document 2 (line 5): node n1 stands already in file1: document 1 (line 1)",
+            "file1: document 4 (line 13): pod default/p stands already in file1: document 3 (line 9)",
+        ]
+    );
+    let twins = waiting("a", "1", ", uid: u1", "") + &waiting("b", "1", ", uid: u1", "");
+    assert_eq!(
+        errors(&twins),
+        ["file1: document 2 (line 6): a pod with the UID u1 stands already in file1: document 1 \
+          (line 2)"]
+    );
+    assert!(errors("kind: Pod\nspec: {containers: []}\n")[0].contains("must not be empty"));
+    assert!(errors("kind: Node\n")[0].contains("node name must not be empty"));
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_answered(text in r#"([ -~\n]|kind: |Pod|Node|List|items:|- |metadata: |spec: |[{}\[\],"'&*#!|>%]|---\n|\PC){0,60}"#) {
+        let answer = table(&text);
+        prop_assert_eq!(answer.code == BAD_INPUT, answer.text.is_empty());
+    }
+
+    #[test]
+    fn any_damage_to_an_example_is_answered(at in 0..FOUR_GPUS.len(), with in "[ -~\n]{0,3}") {
+        let mut text = FOUR_GPUS.to_owned();
+        text.replace_range(at..=at, &with);
+        let answer = table(&text);
+        prop_assert_eq!(answer.code == BAD_INPUT, answer.text.is_empty());
+    }
+}

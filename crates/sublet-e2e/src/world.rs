@@ -1,0 +1,231 @@
+//! A cluster with the product on it: control plane, extender, second stock scheduler.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use sublet_testbed::{Binaries, Cluster, ClusterOptions, deployed, http_get};
+
+/// Where a pod is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placed {
+    /// The node.
+    pub node: String,
+    /// `ALIYUN_COM_GPU_MEM_IDX`; empty where there is none.
+    pub card: String,
+}
+
+/// A cluster with the product on it.
+pub struct World {
+    /// The control plane, and every process beside it.
+    pub cluster: Cluster,
+    /// The extender's port.
+    pub port: u16,
+    sublet: PathBuf,
+}
+
+/// The control plane's programs, or a line that says why the test is skipped.
+///
+/// # Errors
+/// The programs are not where the environment says.
+pub fn binaries() -> Result<Option<Binaries>> {
+    let binaries = Binaries::from_env()?;
+    if binaries.is_none() {
+        println!("skipped: SUBLET_CONTROL_PLANE is not set; run `cargo xtask test`");
+    }
+    Ok(binaries)
+}
+
+/// Polls until the check passes; its last answer is the error.
+///
+/// # Errors
+/// The check's last error after two minutes.
+pub fn eventually<T>(mut check: impl FnMut() -> Result<T>) -> Result<T> {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    loop {
+        match check() {
+            Err(_) if Instant::now() < deadline => sleep(Duration::from_millis(100)),
+            last => return last,
+        }
+    }
+}
+
+impl World {
+    /// Starts everything; `None`, and a line that says why, where this machine cannot.
+    ///
+    /// # Errors
+    /// A component does not come up.
+    pub fn start() -> Result<Option<World>> {
+        World::start_with(&[])
+    }
+
+    /// The same with more flags for the extender.
+    ///
+    /// # Errors
+    /// A component does not come up.
+    pub fn start_with(flags: &[&str]) -> Result<Option<World>> {
+        let Some(binaries) = binaries()? else {
+            return Ok(None);
+        };
+        let sublet = std::env::var_os("SUBLET_BIN").context("SUBLET_BIN is not set")?;
+        let sublet = PathBuf::from(sublet);
+        let mut options = ClusterOptions::new(binaries);
+        options.users = deployed::accounts();
+        options.audit = true;
+        let cluster = Cluster::start(options)?;
+        deployed::apply(&cluster, repository())?;
+        let port = deployed::start_extender(&cluster, &sublet, flags)?;
+        deployed::start_kube_scheduler(&cluster, repository(), port)?;
+        Ok(Some(World {
+            cluster,
+            port,
+            sublet,
+        }))
+    }
+
+    /// Runs `sublet` with these arguments as the cluster's administrator: exit code, standard
+    /// output, standard error.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn sublet(&self, args: &[&str]) -> Result<(i32, String, String)> {
+        let output = Command::new(&self.sublet)
+            .args(args)
+            .env("KUBECONFIG", self.cluster.kubeconfig("admin")?)
+            .output()
+            .with_context(|| format!("cannot run {}", self.sublet.display()))?;
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Ok((
+            output.status.code().unwrap_or(-1),
+            text(output.stdout),
+            text(output.stderr),
+        ))
+    }
+
+    /// The product's binary.
+    #[must_use]
+    pub fn sublet_path(&self) -> &Path {
+        &self.sublet
+    }
+
+    /// An object as JSON.
+    ///
+    /// # Errors
+    /// kubectl's.
+    pub fn get(&self, args: &[&str]) -> Result<Value> {
+        let text = self
+            .cluster
+            .kubectl(&[&["get"], args, &["-o", "json"]].concat())?;
+        Ok(serde_json::from_str(&text)?)
+    }
+
+    /// Where a pod is, once it is bound.
+    ///
+    /// # Errors
+    /// It is not bound, with what its condition says.
+    pub fn placed(&self, pod: &str) -> Result<Placed> {
+        let pod = self.get(&["pod", pod])?;
+        let Some(node) = pod["spec"]["nodeName"].as_str() else {
+            bail!("not bound: {}", waiting_because(&pod));
+        };
+        let card = pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"].as_str();
+        Ok(Placed {
+            node: node.to_owned(),
+            card: card.unwrap_or_default().to_owned(),
+        })
+    }
+
+    /// Waits until a pod is bound and says where.
+    ///
+    /// # Errors
+    /// It was not bound in time.
+    pub fn until_placed(&self, pod: &str) -> Result<Placed> {
+        eventually(|| self.placed(pod))
+    }
+
+    /// Waits until the scheduler says that a pod cannot be placed, and returns its words.
+    ///
+    /// # Errors
+    /// It was bound, or nothing was said in time.
+    pub fn until_refused(&self, pod: &str) -> Result<String> {
+        eventually(|| {
+            let pod = self.get(&["pod", pod])?;
+            ensure!(
+                pod["spec"]["nodeName"].is_null(),
+                "bound to {}",
+                pod["spec"]["nodeName"]
+            );
+            let words = waiting_because(&pod);
+            ensure!(!words.is_empty(), "nothing is said of it yet");
+            Ok(words)
+        })
+    }
+
+    /// Waits until an event of ours about a pod has that text in it, and returns its message.
+    ///
+    /// # Errors
+    /// There is none in time.
+    pub fn until_event(&self, pod: &str, text: &str) -> Result<String> {
+        eventually(|| {
+            let field = format!("involvedObject.name={pod},source=sublet-scheduler");
+            let events = self.get(&["events", "--field-selector", &field])?;
+            let events = events["items"].as_array().cloned().unwrap_or_default();
+            let messages: Vec<_> = events
+                .iter()
+                .filter_map(|event| event["message"].as_str())
+                .collect();
+            let found = messages.iter().find(|message| message.contains(text));
+            found
+                .map(|&m| m.to_owned())
+                .with_context(|| format!("no `{text}` in {messages:?}"))
+        })
+    }
+
+    /// Binds a pod by hand, as the extender's account, with these annotations.
+    ///
+    /// # Errors
+    /// The API server's.
+    pub fn bind_by_hand(&self, pod: &str, node: &str, annotations: &Value) -> Result<()> {
+        let binding = serde_json::json!({
+            "apiVersion": "v1", "kind": "Binding",
+            "metadata": { "name": pod, "annotations": annotations },
+            "target": { "apiVersion": "v1", "kind": "Node", "name": node },
+        });
+        let file = self.cluster.dir().join(format!("binding-{pod}.json"));
+        std::fs::write(&file, binding.to_string())?;
+        let path = format!("/api/v1/namespaces/default/pods/{pod}/binding");
+        let user = deployed::account("sublet-scheduler").name;
+        let file = file.display().to_string();
+        self.cluster
+            .kubectl_as(&user, &["create", "--raw", &path, "-f", &file])?;
+        Ok(())
+    }
+
+    /// The extender's page at that path.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn page(&self, path: &str) -> Result<String> {
+        Ok(http_get(self.port, path)?.1)
+    }
+}
+
+/// The checkout.
+fn repository() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+fn waiting_because(pod: &Value) -> String {
+    let conditions = pod["status"]["conditions"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    let scheduled = conditions.iter().find(|c| c["type"] == "PodScheduled");
+    scheduled
+        .and_then(|c| c["message"].as_str())
+        .unwrap_or_default()
+        .to_owned()
+}

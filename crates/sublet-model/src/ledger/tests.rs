@@ -1,0 +1,134 @@
+//! The ledger alone: what it says after entries came and went, and that the sum proves it.
+//! Stories with nodes that change, and chance, are told through the engine (`sublet-plan`).
+
+use super::*;
+use crate::{
+    Advertise, CardRef, ContainerClaim, ContainerName, Demand, Dialect, GpuIndex, Grant, Identity,
+    Portion, Role, Sharing, Unit,
+};
+
+fn node(name: &str, cards: usize) -> NodeFacts {
+    NodeFacts {
+        name: NodeName::new(name).unwrap(),
+        inventory: Arc::new(Inventory::equal_cards(cards, MiB::from(16)).unwrap()),
+        sharing: Sharing::Both,
+        identity: Identity::NoAgent,
+        advertise: Advertise::Units,
+        unit: Unit::MiB,
+    }
+}
+
+/// A pod of one container that takes `memory` of card `index`.
+fn entry(pod: &str, on: &str, index: u16, memory: u32, assigned: bool) -> Entry {
+    let container = ContainerName::new("main").unwrap();
+    let memory = MiB::from(memory);
+    let claim = ContainerClaim {
+        name: container.clone(),
+        position: 0,
+        role: Role::Main,
+        demand: Demand {
+            gpus: Count::new(1),
+            portion: Portion::Memory(memory),
+        },
+    };
+    let grant = Grant {
+        container,
+        card: CardRef {
+            index: GpuIndex(index),
+            uuid: None,
+        },
+        memory,
+    };
+    Entry {
+        pod: PodKey::new("default", pod).unwrap(),
+        uid: PodUid::new(pod).unwrap(),
+        node: NodeName::new(on).unwrap(),
+        claim: Arc::new(Claim::new(Dialect::Aliyun, vec![claim], false).unwrap()),
+        allocation: Some(Allocation {
+            grants: vec![grant],
+        }),
+        standing: Standing::Bound,
+        assigned,
+        priority: 0,
+    }
+}
+
+/// `node: used/capacity… free, who waits for devices`, a line per node.
+fn check(ledger: &Ledger, expected: &[&str]) {
+    let line = |(_, book): (NodeIdx, &Book)| {
+        let card = |card: &Card| format!("{}/{} ", card.used.get(), card.capacity.get());
+        let cards: String = book.cards().iter().map(card).collect();
+        let waiting: Vec<&str> = book.unassigned().iter().map(PodUid::as_str).collect();
+        format!(
+            "{}: {cards}free {} {waiting:?}",
+            book.name(),
+            book.free().get()
+        )
+    };
+    assert!(ledger.is_conserved());
+    assert_eq!(ledger.books().map(line).collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn entries_come_move_and_go() {
+    let mut ledger = Ledger::new();
+    ledger.set_node(node("b", 1));
+    ledger.set_node(node("a", 2));
+    ledger.enter(entry("q", "a", 1, 5, false));
+    ledger.enter(entry("p", "a", 1, 4, false));
+    check(
+        &ledger,
+        &[r#"a: 0/16 9/16 free 23 ["p", "q"]"#, "b: 0/16 free 16 []"],
+    );
+    ledger.enter(entry("p", "b", 0, 4, true));
+    check(
+        &ledger,
+        &[r#"a: 0/16 5/16 free 27 ["q"]"#, "b: 4/16 free 12 []"],
+    );
+    assert_eq!(
+        ledger.remove(&PodUid::new("p").unwrap()),
+        Some(entry("p", "b", 0, 4, true))
+    );
+    assert_eq!(ledger.remove(&PodUid::new("p").unwrap()), None);
+    check(
+        &ledger,
+        &[r#"a: 0/16 5/16 free 27 ["q"]"#, "b: 0/16 free 16 []"],
+    );
+}
+
+#[test]
+fn a_slot_is_used_again_only_when_nobody_is_left_in_it() {
+    let mut ledger = Ledger::new();
+    let a = ledger.set_node(node("a", 1));
+    ledger.enter(entry("p", "a", 0, 4, true));
+    ledger.remove_node(&NodeName::new("a").unwrap());
+    let b = ledger.set_node(node("b", 1));
+    assert_ne!(a, b, "a pod still says it is on node a");
+    assert_eq!(ledger.find("a"), Some(a));
+    ledger.remove(&PodUid::new("p").unwrap());
+    assert_eq!(ledger.find("a"), None);
+    assert_eq!(ledger.set_node(node("c", 1)), a);
+    check(&ledger, &["b: 0/16 free 16 []", "c: 0/16 free 16 []"]);
+}
+
+#[test]
+fn a_wrong_account_is_noticed() {
+    let mut ledger = Ledger::new();
+    let a = ledger.set_node(node("a", 1));
+    ledger.enter(entry("p", "a", 0, 4, true));
+    let page = a.0 as usize;
+    type Spoil = fn(&mut Book);
+    let spoils: [Spoil; 5] = [
+        |book| book.cards[0].used = MiB::from(3),
+        |book| book.cards[0].tenants = 2,
+        |book| book.free = MiB::from(16),
+        |book| book.unplaced = Count::new(1),
+        |book| book.pods.clear(),
+    ];
+    for spoil in spoils {
+        let mut wrong = ledger.clone();
+        spoil(&mut wrong.books[page]);
+        assert!(!wrong.is_conserved());
+    }
+    assert!(ledger.is_conserved());
+}

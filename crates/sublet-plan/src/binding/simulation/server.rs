@@ -1,0 +1,97 @@
+//! The simulated API server's objects, and what must be true of them after each write. It
+//! adds up by itself: nothing here asks the ledger.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use sublet_model::{Allocation, Ask, Claim, GpuIndex, MiB, NodeFacts, NodeName, PodUid};
+
+use crate::binding::{PodState, Seen};
+
+/// A pod as the API server keeps it.
+#[derive(Debug, Clone)]
+pub(super) struct Object {
+    pub(super) bound: Option<(NodeName, Allocation)>,
+    pub(super) assigned: bool,
+}
+
+/// All objects, and when the server cannot be reached.
+#[derive(Default)]
+pub(super) struct Server {
+    pub(super) nodes: Vec<NodeFacts>,
+    pub(super) claims: BTreeMap<PodUid, Arc<Claim>>,
+    pub(super) pods: BTreeMap<PodUid, Object>,
+    pub(super) down: Vec<(u64, u64)>,
+}
+
+impl Server {
+    pub(super) fn is_down(&self, now: u64) -> bool {
+        let within = |&(from, until): &(u64, u64)| from <= now && now < until;
+        self.down.iter().any(within)
+    }
+
+    /// Writes a Binding, as the server does: once, and only on a pod that is there.
+    pub(super) fn bind(&mut self, pod: &PodUid, node: NodeName, allocation: Allocation) -> Seen {
+        let refused = |code, message: &str| Seen::Refused {
+            code,
+            message: message.to_owned(),
+        };
+        match self.pods.get_mut(pod) {
+            None => refused(404, "not found"),
+            Some(object) if object.bound.is_some() => refused(409, "already assigned"),
+            Some(object) => {
+                object.bound = Some((node, allocation));
+                Seen::Accepted
+            }
+        }
+    }
+
+    /// The pod, compared with what a Binding asked.
+    pub(super) fn look(&self, pod: &PodUid, asked: &(NodeName, Allocation)) -> PodState {
+        match self.pods.get(pod).map(|object| &object.bound) {
+            None => PodState::Gone,
+            Some(None) => PodState::Unbound,
+            Some(Some(got)) if got == asked => PodState::AsAsked,
+            Some(Some((node, _))) => PodState::Elsewhere(format!("bound to {node}")),
+        }
+    }
+
+    /// Σ ≤ capacity on every card, whole cards alone, and look-alikes apart.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let mut taken: BTreeMap<(&NodeName, GpuIndex), (MiB, u32)> = BTreeMap::new();
+        let mut starting: Vec<&Claim> = Vec::new();
+        for (pod, object) in &self.pods {
+            let Some((node, allocation)) = &object.bound else {
+                continue;
+            };
+            let claim = &self.claims[pod];
+            let cards: BTreeSet<GpuIndex> =
+                allocation.grants.iter().map(|g| g.card.index).collect();
+            for card in cards {
+                let amount = match claim.ask() {
+                    Ask::OneCard(peak) => peak,
+                    Ask::WholeCards(_) => self.capacity(node, card),
+                };
+                let account = taken.entry((node, card)).or_default();
+                *account = (account.0.plus(amount), account.1 + 1);
+            }
+            if node.as_str() == "c" && !object.assigned {
+                if starting.iter().any(|other| other.looks_like(claim)) {
+                    return Err(format!("{pod} looks like another that starts on node c"));
+                }
+                starting.push(claim);
+            }
+        }
+        for ((node, card), (amount, tenants)) in taken {
+            if amount > self.capacity(node, card) {
+                return Err(format!("{node}/{card}: {amount} taken by {tenants} pods"));
+            }
+        }
+        Ok(())
+    }
+
+    fn capacity(&self, node: &NodeName, card: GpuIndex) -> MiB {
+        let facts = self.nodes.iter().find(|facts| facts.name == *node).unwrap();
+        facts.inventory.gpus()[usize::from(card.0)].memory
+    }
+}
