@@ -183,10 +183,8 @@ impl Agent {
     /// them: with devices alone the node would be taken for one without an agent.
     async fn look(&mut self, inventory: &Arc<Inventory>) -> anyhow::Result<()> {
         self.refresh(inventory)?;
-        if self.site.is_some() {
-            // Kubelet hears of a sick card even while the API server is away.
-            self.offer_to_kubelet().await;
-        }
+        // Kubelet hears of a sick card even while the API server is away.
+        self.feed_plugins();
         let node = in_time(read_node(&self.client, &self.node)).await;
         let node = node.context("node not read")?.with_context(|| {
             let name = &self.node;
@@ -199,7 +197,7 @@ impl Agent {
         }
         let missing = missing(&node, self.refresh(inventory)?);
         publish(&self.client, &self.node, &missing).await?;
-        self.offer_to_kubelet().await;
+        self.settle_plugins().await;
         if !self.complaint.is_empty() {
             info!(node = %self.node, "all well again");
             self.complaint.clear();
@@ -234,51 +232,61 @@ impl Agent {
         Ok(&self.offered.insert(offered).offer)
     }
 
-    /// Has the plugins say what the offer says: starts, feeds and ends them.
-    async fn offer_to_kubelet(&mut self) {
-        let Some(Offered {
-            inventory,
-            settings,
-            offer,
-        }) = &self.offered
-        else {
+    /// Tells the plugins that run what the offer says now.
+    fn feed_plugins(&mut self) {
+        let (Some(offered), Some(site)) = (&self.offered, &self.site) else {
             return;
         };
-        let site = Arc::new(Site {
-            facts: offer.facts(&self.node, inventory, *settings),
-            no_isolation: self.labels.no_isolation,
-        });
-        let sites = self
-            .site
-            .get_or_insert_with(|| watch::Sender::new(Arc::clone(&site)));
-        sites.send_if_modified(|now| replace(now, &site));
-        for (&resource, list) in &offer.lists {
-            match self.plugins.get(resource) {
-                Some(plugin) => {
-                    plugin.devices.send_if_modified(|now| replace(now, list));
-                }
-                None => {
-                    let hand_out = HandOut {
-                        resource,
-                        client: self.client.clone(),
-                        site: sites.subscribe(),
-                        given: Arc::clone(&self.given),
-                        metrics: self.metrics.clone(),
-                    };
-                    let registered = self.registered.clone();
-                    let folder = self.folder.clone();
-                    let plugin = Running::start(hand_out, list.clone(), registered, folder);
-                    self.plugins.insert(resource, plugin);
-                }
+        let new = Arc::new(self.site_of(offered));
+        site.send_if_modified(|now| replace(now, &new));
+        for (resource, plugin) in &self.plugins {
+            if let Some(list) = offered.offer.lists.get(resource) {
+                plugin.devices.send_if_modified(|now| replace(now, list));
             }
         }
-        let gone = |resource: &&'static str| !offer.lists.contains_key(*resource);
+    }
+
+    /// Has a plugin run for each resource of the offer, and no other.
+    async fn settle_plugins(&mut self) {
+        self.feed_plugins();
+        let Some(offered) = &self.offered else { return };
+        let lists = &offered.offer.lists;
+        let first = self.site_of(offered);
+        let site = self
+            .site
+            .get_or_insert_with(|| watch::Sender::new(Arc::new(first)));
+        for (&resource, list) in lists {
+            self.plugins.entry(resource).or_insert_with(|| {
+                let hand_out = HandOut {
+                    resource,
+                    client: self.client.clone(),
+                    site: site.subscribe(),
+                    given: Arc::clone(&self.given),
+                    metrics: self.metrics.clone(),
+                };
+                let registered = self.registered.clone();
+                Running::start(hand_out, list.clone(), registered, self.folder.clone())
+            });
+        }
+        let gone = |resource: &&'static str| !lists.contains_key(*resource);
         let gone: Vec<&str> = self.plugins.keys().copied().filter(gone).collect();
         for resource in gone {
             if let Some(plugin) = self.plugins.remove(resource) {
                 info!(resource, "withdrawn");
                 plugin.close().await;
             }
+        }
+    }
+
+    fn site_of(&self, offered: &Offered) -> Site {
+        let Offered {
+            inventory,
+            settings,
+            offer,
+        } = offered;
+        Site {
+            facts: offer.facts(&self.node, inventory, *settings),
+            no_isolation: self.labels.no_isolation,
         }
     }
 

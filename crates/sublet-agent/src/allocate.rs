@@ -101,9 +101,10 @@ pub enum Refusal {
     },
     /// Several pods do.
     #[error(
-        "{} all wait for {asked}, and kubelet does not say which of them it means; \
+        "{} {} wait for {asked}, and kubelet does not say which of them it means; \
          delete all but one",
-        Names(pods)
+        Names(pods),
+        if pods.len() == 2 { "both" } else { "all" }
     )]
     Ambiguous {
         /// What was asked.
@@ -324,9 +325,8 @@ impl<'a> Tenants<'a> {
                 Ok(None) => {}
                 Err(problem) => {
                     // The API server gave the name, so it is one.
-                    if let Ok(key) = sublet_api::pod_key(pod) {
-                        tenants.garbled.push((key, problem));
-                    }
+                    let key = sublet_api::pod_key(pod).ok();
+                    tenants.garbled.extend(key.map(|key| (key, problem)));
                 }
             }
         }

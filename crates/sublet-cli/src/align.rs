@@ -14,7 +14,10 @@ const PADDING: usize = 2;
 /// Text after a line's last tab is no cell.
 #[must_use]
 pub(crate) fn align(text: &str) -> String {
-    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split('\t').collect()).collect();
+    let lines: Vec<Vec<&str>> = text
+        .lines()
+        .map(|line| line.split('\t').collect())
+        .collect();
     let n_cells: Vec<usize> = lines.iter().map(|line| line.len() - 1).collect();
     let mut widths: Vec<Vec<usize>> = n_cells.iter().map(|&n| vec![0; n]).collect();
     for column in 0..n_cells.iter().copied().max().unwrap_or(0) {
@@ -67,7 +70,10 @@ mod tests {
         assert_eq!(check("a\tb\nlong\tb\n"), "a·····b\nlong··b\n");
         assert_eq!(check("a\tb\n--\nlong\tb\n"), "a··b\n--\nlong··b\n");
         assert_eq!(check("a\tbbb\t\nx\n"), "a··bbb··\nx\n");
-        assert_eq!(check("a\tb\tc\nd\te\nf\tgg\th\n"), "a··b··c\nd··e\nf··gg··h\n");
+        assert_eq!(
+            check("a\tb\tc\nd\te\nf\tgg\th\n"),
+            "a··b··c\nd··e\nf··gg··h\n"
+        );
         assert_eq!(check("ä\t\tb\n"), "ä····b\n");
         assert_eq!(check(""), "");
         assert_eq!(check("\n\n"), "\n\n");

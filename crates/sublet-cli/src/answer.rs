@@ -6,9 +6,11 @@
 use std::error::Error;
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Write as _};
+use std::path::Path;
 
 use clap::ValueEnum;
 use serde::Serialize;
+use sublet_client::Client;
 
 /// Done, and everything is as wished.
 pub const DONE: u8 = 0;
@@ -47,8 +49,9 @@ impl Answer {
     /// # Errors
     /// Standard output cannot be written.
     pub fn print(self) -> anyhow::Result<u8> {
+        let mut stderr = std::io::stderr().lock();
         for note in &self.notes {
-            eprintln!("{note}");
+            let _nobody_listens = writeln!(stderr, "{note}");
         }
         let mut stdout = std::io::stdout().lock();
         let written = stdout
@@ -95,6 +98,19 @@ impl Advised {
     }
 }
 
+/// Connects, and on failure advises how to find out what is wrong.
+pub(crate) async fn connected(kubeconfig: Option<&Path>) -> Result<Client, Advised> {
+    sublet_client::connect(kubeconfig)
+        .await
+        .map_err(|error| Advised {
+            what: "cannot connect to the cluster".to_owned(),
+            hint: "`kubectl config view` shows what kubectl would use; `sublet plan` needs no \
+                   cluster"
+                .to_owned(),
+            cause: Some(error.into()),
+        })
+}
+
 /// What the API server or the way to it refused, with advice.
 pub(crate) fn api_error(what: &str, error: kube::Error) -> Advised {
     let hint = match &error {
@@ -118,8 +134,13 @@ pub(crate) fn api_error(what: &str, error: kube::Error) -> Advised {
 #[must_use]
 pub fn error_text(error: &anyhow::Error) -> String {
     let mut text = format!("error: {error}\n");
-    for cause in error.chain().skip(1) {
-        let _never_fails = writeln!(text, "  caused by: {cause}");
+    let mut last = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        // Some libraries put the cause's words into their own.
+        if !last.contains(&cause) {
+            let _never_fails = writeln!(text, "  caused by: {cause}");
+            last = cause;
+        }
     }
     for advised in error.chain().filter_map(|e| e.downcast_ref::<Advised>()) {
         let _never_fails = writeln!(text, "hint: {}", advised.hint);
@@ -129,7 +150,8 @@ pub fn error_text(error: &anyhow::Error) -> String {
 
 /// Prints an error to standard error.
 pub fn print_error(error: &anyhow::Error) {
-    eprint!("{}", error_text(error));
+    let mut stderr = std::io::stderr().lock();
+    let _nobody_listens = stderr.write_all(error_text(error).as_bytes());
 }
 
 #[cfg(test)]

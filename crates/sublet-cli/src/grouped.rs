@@ -31,7 +31,10 @@ pub(crate) fn grouped(refusals: &BTreeMap<String, Refusal>) -> String {
     }
     for nodes in kinds.values().filter(|nodes| nodes.len() > MANY) {
         // The first of the nearest, so that the answer does not depend on chance.
-        let nearest = nodes.iter().rev().max_by_key(|(_, refusal)| nearness(refusal));
+        let nearest = nodes
+            .iter()
+            .rev()
+            .max_by_key(|(_, refusal)| nearness(refusal));
         if let Some((node, refusal)) = nearest {
             let n = nodes.len();
             let _never_fails = writeln!(lines, "  {n} nodes\tthe nearest, {node}: {refusal}");
@@ -68,9 +71,8 @@ mod tests {
 
     #[test]
     fn few_nodes_have_a_line_each_and_many_share_one() {
-        let mut refusals: BTreeMap<String, Refusal> = (0..20)
-            .map(|n| (format!("n{n:02}"), no_room(n)))
-            .collect();
+        let mut refusals: BTreeMap<String, Refusal> =
+            (0..20).map(|n| (format!("n{n:02}"), no_room(n))).collect();
         refusals.insert("z".to_owned(), Refusal::Reason(Reason::NoGpu));
         let text = grouped(&refusals);
         assert_eq!(text.lines().count(), 21);

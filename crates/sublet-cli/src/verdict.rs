@@ -4,7 +4,7 @@
 //! the scheduler does. Of the stock scheduler's own rules only taints are looked at, since
 //! they so often decide about GPU nodes; the others (CPU, affinity, volumes) are not.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use sublet_api::dialect::{ClaimError, claim_of};
 use sublet_api::object::{Node, Pod, Taint};
 use sublet_api::{AllocationError, NodeDefaults, NodeError, bound_entry, facts_of};
 use sublet_model::{
-    Advertise, Claim, Identity, Inventory, NameError, NodeFacts, NodeIdx, NodeName, PodUid,
-    Sharing, Standing,
+    Advertise, Claim, GpuIndex, Identity, Inventory, NameError, NodeFacts, NodeIdx, NodeName,
+    PodUid, Sharing, Standing,
 };
 use sublet_plan::{Engine, EngineOptions, Reason};
 
@@ -75,10 +75,15 @@ impl<'a> Cluster<'a> {
     }
 
     /// Enters a node. Enter nodes in order of their names: that is how ties are broken. One
-    /// without GPUs is entered too, so that it is refused with its reason.
-    pub(crate) fn enter_node(&mut self, node: &'a Node) -> Result<(), NodeError> {
+    /// without GPUs is entered too, so that it is refused with its reason. `sick`: cards that
+    /// an operator listed as unhealthy.
+    pub(crate) fn enter_node(
+        &mut self,
+        node: &'a Node,
+        sick: Option<&BTreeSet<GpuIndex>>,
+    ) -> Result<(), NodeError> {
         let unit = self.engine.options().unit;
-        let facts = match facts_of(node, NodeDefaults { unit })? {
+        let mut facts = match facts_of(node, NodeDefaults { unit })? {
             Some(facts) => facts,
             None => NodeFacts {
                 name: NodeName::new(&node.metadata.name)?,
@@ -89,6 +94,10 @@ impl<'a> Cluster<'a> {
                 unit,
             },
         };
+        if let Some(sick) = sick {
+            let why = "listed as unhealthy by an operator";
+            facts.inventory = Arc::new(facts.inventory.with_sick(sick, why));
+        }
         let idx = self.engine.set_node(facts);
         self.nodes.insert(idx, node);
         Ok(())

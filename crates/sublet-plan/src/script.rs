@@ -3,7 +3,7 @@
 //! ```text
 //! n1 size: 4069/16276 0/16276!w@GPU-b     used/capacity; ! sick; w held whole; @ UUID
 //! ask p 4069                              who would take it, and on which card
-//! -> n1/1
+//! -> n1/0
 //! ```
 //! A node's words: `memory` or `whole` (sharing), `size` (identity), `gib` (unit), `slots`.
 //! A claim is a number of MiB or of whole cards (`2x`) per container, joined by `+`; `i` and
@@ -179,7 +179,6 @@ struct World {
 
 impl World {
     fn perform(&mut self, line: &str) -> Vec<String> {
-        let line = line.split("  #").next().unwrap();
         if let Some((head, cards)) = line
             .split_once(": ")
             .or(line.strip_suffix(':').map(|h| (h, "")))
@@ -243,7 +242,6 @@ impl World {
             match word.split_once('=').unwrap() {
                 ("policy", name) => options.policy = policy(name).unwrap(),
                 ("few", few) => options.few = few.parse().unwrap(),
-                ("unit", _) => options.unit = Unit::GiB,
                 _ => panic!("`{word}` is not an option"),
             }
         }

@@ -1,15 +1,158 @@
-//! The one executable (provisional entry: the scheduler).
+//! The one executable: every role of Sublet, and its kubectl plugins by other names.
+//!
+//! Called `kubectl-sublet` it is `sublet`; called `kubectl-inspect-gpushare` it is
+//! `sublet inspect`. It parses arguments, starts a runtime that suits the role, and prints
+//! errors; it decides nothing.
 
-use clap::Parser;
+use std::ffi::OsString;
+use std::future::Future;
+use std::path::Path;
+use std::process::ExitCode;
 
-#[derive(Parser)]
-enum Command {
-    Scheduler(sublet_scheduler::Args),
+use anyhow::Context;
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+use sublet_cli::{Answer, DONE, NOT_DONE, explain, inspect, plan, print_error};
+
+/// The name of the kubectl plugin whose arguments are all those of `inspect`.
+const INSPECT_PLUGIN: &str = "kubectl-inspect-gpushare";
+
+/// Shares GPUs between pods, beside the stock kube-scheduler
+#[derive(Debug, Parser)]
+#[command(
+    name = "sublet",
+    version,
+    after_help = "\
+EXAMPLES
+  sublet inspect -d                    who uses which GPU
+  sublet explain pod trainer-0         why does it wait?
+  sublet plan -f cluster.yaml          where would these pods go?
+  source <(sublet completion bash)     completion in this shell
+
+kubectl finds it as a plugin under the names kubectl-sublet (kubectl sublet …) and
+kubectl-inspect-gpushare (kubectl inspect gpushare …): make links to this file.
+
+EXIT CODES
+  0  done        1  not done        2  wrong arguments or input"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
 }
 
-fn main() -> anyhow::Result<()> {
-    let _installed = rustls::crypto::ring::default_provider().install_default();
-    let Command::Scheduler(args) = Command::parse();
-    sublet_telemetry::start_logging()?;
-    sublet_scheduler::run(args)
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show who uses which GPU
+    Inspect(inspect::Args),
+    /// Place pods on paper: the scheduler's engine on files, without a cluster
+    Plan(plan::Args),
+    /// Explain why a pod waits, or what it got
+    Explain(explain::Args),
+    /// Run the scheduler extender
+    Scheduler(sublet_scheduler::Args),
+    /// Run the agent of this node
+    Agent(sublet_agent::Args),
+    /// Print a shell's completion script
+    #[command(after_help = "\
+EXAMPLES
+  source <(sublet completion bash)
+  sublet completion zsh > ~/.zfunc/_sublet
+  sublet completion fish > ~/.config/fish/completions/sublet.fish")]
+    Completion {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse_from(arguments(std::env::args_os()));
+    match run(cli.command) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            print_error(&error);
+            ExitCode::from(NOT_DONE)
+        }
+    }
+}
+
+/// The arguments as if the program had been called `sublet`.
+fn arguments(mut given: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let called = given.next().unwrap_or_default();
+    let mut arguments = vec![OsString::from("sublet")];
+    if Path::new(&called).file_stem() == Some(INSPECT_PLUGIN.as_ref()) {
+        arguments.push("inspect".into());
+    }
+    arguments.extend(given);
+    arguments
+}
+
+fn run(command: Command) -> anyhow::Result<u8> {
+    // Only the first call counts, and it is this one: it cannot fail.
+    let _first = rustls::crypto::ring::default_provider().install_default();
+    match command {
+        Command::Inspect(args) => on_one_thread(inspect::run(&args))?.print(),
+        Command::Plan(args) => plan::run(&args)?.print(),
+        Command::Explain(args) => on_one_thread(explain::run(&args))?.print(),
+        Command::Scheduler(args) => {
+            sublet_telemetry::start_logging()?;
+            // It makes its own runtime: how many threads is one of its arguments.
+            sublet_scheduler::run(args)?;
+            Ok(DONE)
+        }
+        Command::Agent(args) => {
+            sublet_telemetry::start_logging()?;
+            on_one_thread(sublet_agent::run(args))?;
+            Ok(DONE)
+        }
+        Command::Completion { shell } => completion(shell).print(),
+    }
+}
+
+fn on_one_thread<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?
+        .block_on(work)
+}
+
+fn completion(shell: Shell) -> Answer {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "sublet", &mut script);
+    Answer {
+        text: String::from_utf8_lossy(&script).into_owned(),
+        ..Answer::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_it_is_called_by_decides() {
+        let check = |words: &[&str]| {
+            let arguments = arguments(words.iter().map(OsString::from));
+            let words = arguments
+                .iter()
+                .map(|word| word.to_string_lossy().into_owned());
+            words.collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(check(&["/bin/sublet", "plan"]), "sublet plan");
+        assert_eq!(
+            check(&["/bin/kubectl-sublet", "inspect", "-d"]),
+            "sublet inspect -d"
+        );
+        assert_eq!(
+            check(&["kubectl-inspect-gpushare", "-d", "n1"]),
+            "sublet inspect -d n1"
+        );
+        assert_eq!(check(&[]), "sublet");
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+        assert!(Cli::command().get_subcommands().count() >= 6);
+    }
 }

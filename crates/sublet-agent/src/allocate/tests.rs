@@ -219,7 +219,7 @@ fn the_pod_of_that_size_is_meant() {
 fn two_pods_of_one_size_are_both_named_and_nothing_is_guessed() {
     assert_eq!(
         check("a @0 main=3\n b @1 x=5 y=3\n c @1 main=4", MEM, 3),
-        "ns/a and ns/b all wait for 3 aliyun.com/gpu-mem, and kubelet does not say which of \
+        "ns/a and ns/b both wait for 3 aliyun.com/gpu-mem, and kubelet does not say which of \
          them it means; delete all but one"
     );
     let many: String = (0..12).map(|i| format!("p{i} @0 main=3\n")).collect();
@@ -289,7 +289,7 @@ fn a_list_that_is_behind_hands_nothing_out_twice() {
 fn slots_carry_no_size() {
     let slot = |picture: &str| check(picture, keys::GPU_SLOT, 1);
     assert_eq!(slot("a @1 main=3; slot:main"), "ns/a.main -> GPU-1");
-    assert!(slot("a @1 main=3; slot:main\n b @0 main=9; slot:main").contains("all wait for 1"));
+    assert!(slot("a @1 main=3; slot:main\n b @0 main=9; slot:main").contains("both wait for 1"));
     assert!(slot("a @1 main=3").contains("waiting for other amounts: ns/a"));
     let mut part = pods("a @1 init:warm=8 main=3 side=2; slot:warm,side", MEM);
     assert_eq!(

@@ -10,12 +10,13 @@ mod tests;
 
 use std::path::PathBuf;
 
-use sublet_client::{Nodes, Pods, connect, list};
+use sublet_api::unhealthy_gpus;
+use sublet_client::{ConfigMaps, Nodes, Pods, list};
 
 pub use state::{ExplainOptions, Snapshot};
 
 use crate::MemoryUnit;
-use crate::answer::{Answer, DONE, Format, NOT_DONE, api_error, document};
+use crate::answer::{Answer, DONE, Format, NOT_DONE, api_error, connected, document};
 use crate::plan::PolicyName;
 use state::State;
 
@@ -71,7 +72,7 @@ struct PodArgs {
 /// The API server cannot be asked.
 pub async fn run(args: &Args) -> anyhow::Result<Answer> {
     let What::Pod(args) = &args.what;
-    let client = connect(args.kubeconfig.as_deref()).await?;
+    let client = connected(args.kubeconfig.as_deref()).await?;
     let namespace = args.namespace.as_deref();
     let namespace = namespace.unwrap_or(client.default_namespace()).to_owned();
     let nodes = list::<Nodes>(&client, None)
@@ -80,18 +81,26 @@ pub async fn run(args: &Args) -> anyhow::Result<Answer> {
     let pods = list::<Pods>(&client, None)
         .await
         .map_err(|error| api_error("cannot list pods", error))?;
+    // The scheduler avoids the cards that an operator listed. Without the right to read the
+    // lists there is still an answer.
+    let maps = list::<ConfigMaps>(&client, Some("metadata.namespace=kube-system")).await;
+    let (maps, note) = match maps {
+        Ok(maps) => (maps, None),
+        Err(error) => {
+            let note = format!("warning: lists of unhealthy GPUs cannot be read: {error}");
+            (Vec::new(), Some(note))
+        }
+    };
+    let sick = maps.iter().filter_map(unhealthy_gpus).collect();
     let options = ExplainOptions {
         schedulers: args.scheduler_name.clone(),
         unit: args.memory_unit.into(),
         policy: PolicyName::default().policy()?,
     };
-    explain_pod(
-        &Snapshot { nodes, pods },
-        &namespace,
-        &args.name,
-        &options,
-        args.output,
-    )
+    let snapshot = Snapshot { nodes, pods, sick };
+    let mut answer = explain_pod(&snapshot, &namespace, &args.name, &options, args.output)?;
+    answer.notes.extend(note);
+    Ok(answer)
 }
 
 /// Why that pod waits, or what it got.

@@ -202,8 +202,10 @@ fn waiting_text(waiting: &Waiting, text: &mut String) {
             String::new()
         };
         add(format!("\nGPUs have room on: {shown}{more}"));
-        add("what else the scheduler wants of a node (CPU, affinity, volumes) is its own to say"
-            .to_owned());
+        add(
+            "what else the scheduler wants of a node (CPU, affinity, volumes) is its own to say"
+                .to_owned(),
+        );
     }
     if !refusals.is_empty() {
         add(format!("\nnot on:\n{}", grouped(refusals).trim_end()));

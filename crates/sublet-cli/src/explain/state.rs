@@ -8,7 +8,7 @@ use std::sync::Arc;
 use sublet_api::dialect::{claim_of, is_assigned};
 use sublet_api::object::{Node, Pod};
 use sublet_api::{bound_entry, is_over, pod_uid};
-use sublet_model::{Claim, Grant, Unit};
+use sublet_model::{Claim, GpuIndex, Grant, NodeName, Unit};
 use sublet_plan::{EngineOptions, Policy};
 
 use crate::verdict::{Cluster, Refusal};
@@ -19,6 +19,8 @@ pub struct Snapshot {
     pub nodes: Vec<Node>,
     /// Every pod.
     pub pods: Vec<Pod>,
+    /// The cards that an operator listed as unhealthy, by node.
+    pub sick: BTreeMap<NodeName, BTreeSet<GpuIndex>>,
 }
 
 /// Whose pods are ours, and how the scheduler is set up.
@@ -154,8 +156,9 @@ fn waiting(
     let mut nodes: Vec<&Node> = snapshot.nodes.iter().collect();
     nodes.sort_by_key(|node| &node.metadata.name);
     for node in nodes {
-        if let Err(error) = cluster.enter_node(node) {
-            let name = &node.metadata.name;
+        let name = &node.metadata.name;
+        let sick = snapshot.sick.get(name.as_str());
+        if let Err(error) = cluster.enter_node(node, sick) {
             notes.push(format!("warning: node {name} is left out: {error}"));
         }
     }

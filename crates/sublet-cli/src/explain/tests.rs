@@ -1,6 +1,8 @@
 //! Each state that a pod can be in, as people and programs read it.
 
-use sublet_model::Unit;
+use std::collections::{BTreeMap, BTreeSet};
+
+use sublet_model::{GpuIndex, NodeName, Unit};
 
 use super::*;
 use crate::plan::Input;
@@ -23,12 +25,21 @@ fn pod(meta: &str, amount: &str, rest: &str) -> String {
 }
 
 fn explained(objects: &str, format: Format) -> Answer {
+    explained_with(objects, format, BTreeMap::new())
+}
+
+fn explained_with(
+    objects: &str,
+    format: Format,
+    sick: BTreeMap<NodeName, BTreeSet<GpuIndex>>,
+) -> Answer {
     let mut input = Input::default();
     input.read("test", objects);
     assert_eq!(input.errors, Vec::<String>::new());
     let snapshot = Snapshot {
         nodes: input.nodes.into_iter().map(|node| node.object).collect(),
         pods: input.pods.into_iter().map(|pod| pod.object).collect(),
+        sick,
     };
     let options = ExplainOptions {
         schedulers: vec!["sublet-scheduler".to_owned()],
@@ -44,7 +55,9 @@ fn check(meta: &str, amount: &str, rest: &str) -> String {
     let answer = explained(&objects, Format::Table);
     assert_eq!(answer.code, DONE);
     let line = answer.text.lines().next().unwrap_or_default();
-    line.strip_prefix("pod team/p-0: it ").unwrap_or(line).to_owned()
+    line.strip_prefix("pod team/p-0: it ")
+        .unwrap_or(line)
+        .to_owned()
 }
 
 #[test]
@@ -91,7 +104,11 @@ fn a_pod_of_another_scheduler_is_not_ours() {
     let objects = NODES.to_owned()
         + &pod("name: p-0", "3", "").replace("sublet-scheduler", "default-scheduler");
     let answer = explained(&objects, Format::Table);
-    assert!(answer.text.contains("the scheduler default-scheduler, which does not ask Sublet"));
+    assert!(
+        answer
+            .text
+            .contains("the scheduler default-scheduler, which does not ask Sublet")
+    );
     assert!(answer.notes[0].starts_with("hint: set schedulerName: sublet-scheduler in the pod"));
 }
 
@@ -103,7 +120,10 @@ fn a_pod_that_is_not_there_has_a_hint() {
     assert_eq!((answer.code, answer.text.as_str()), (NOT_DONE, ""));
     assert_eq!(
         answer.notes,
-        ["error: there is no pod team/p-0", "hint: similar names: other/p-0"]
+        [
+            "error: there is no pod team/p-0",
+            "hint: similar names: other/p-0"
+        ]
     );
     let none = explained(NODES, Format::Json);
     assert_eq!(none.code, NOT_DONE);
@@ -115,8 +135,12 @@ fn a_waiting_pod_has_each_node_s_verdict_with_numbers() {
     let full = "annotations: {ALIYUN_COM_GPU_MEM_IDX: \"0\"}, name: a";
     let objects = NODES.to_owned()
         + &pod(full, "8", "  nodeName: n1\n").replace("u-1", "u-2")
-        + &pod(&full.replace("\"0\"", "\"1\"").replace("name: a", "name: b"), "7", "  nodeName: n1\n")
-            .replace("u-1", "u-3")
+        + &pod(
+            &full.replace("\"0\"", "\"1\"").replace("name: a", "name: b"),
+            "7",
+            "  nodeName: n1\n",
+        )
+        .replace("u-1", "u-3")
         + &pod(
             "name: p-0",
             "5",
@@ -157,5 +181,17 @@ c          1    3 MiB   -
 "
     );
     let yaml = explained(&objects, Format::Yaml).text;
-    assert!(yaml.contains("state: bound\n") && yaml.contains("- container: c\n"), "{yaml}");
+    assert!(
+        yaml.contains("state: bound\n") && yaml.contains("- container: c\n"),
+        "{yaml}"
+    );
+}
+
+#[test]
+fn cards_that_an_operator_listed_are_avoided() {
+    let gpus = BTreeSet::from([GpuIndex(0), GpuIndex(1)]);
+    let sick = BTreeMap::from([(NodeName::new("n1").unwrap(), gpus)]);
+    let objects = NODES.to_owned() + &pod("name: p-0", "3", "");
+    let text = explained_with(&objects, Format::Table, sick).text;
+    assert!(text.contains("; 2 GPUs are unhealthy"), "{text}");
 }

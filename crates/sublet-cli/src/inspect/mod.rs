@@ -12,11 +12,11 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use sublet_api::object::{Node, Pod};
-use sublet_client::{Nodes, Pods, connect, list};
+use sublet_client::{Nodes, Pods, list};
 use sublet_model::Unit;
 
 use crate::MemoryUnit;
-use crate::answer::{Advised, Answer, DONE, api_error, document};
+use crate::answer::{Advised, Answer, DONE, api_error, connected, document};
 
 /// How `sublet inspect` prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -70,7 +70,7 @@ pub struct Args {
 /// # Errors
 /// The API server cannot be asked, or there is no such node.
 pub async fn run(args: &Args) -> anyhow::Result<Answer> {
-    let client = connect(args.kubeconfig.as_deref()).await?;
+    let client = connected(args.kubeconfig.as_deref()).await?;
     let (node_field, pod_field) = match &args.node {
         Some(name) => (
             Some(format!("metadata.name={name}")),

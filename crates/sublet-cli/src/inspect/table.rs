@@ -67,9 +67,7 @@ pub(super) fn summary(view: &View) -> String {
     }
     let share = percent(used, total);
     text += &"-".repeat(dashes);
-    text += &format!(
-        "\nAllocated/Total GPU Memory In Cluster:\n{used}/{total} ({share}%)\t\n"
-    );
+    text += &format!("\nAllocated/Total GPU Memory In Cluster:\n{used}/{total} ({share}%)\t\n");
     align(&text)
 }
 
@@ -134,9 +132,7 @@ pub(super) fn details(view: &View) -> String {
         total += node.total;
     }
     let share = percent(used, total);
-    text += &format!(
-        "\n\nAllocated/Total GPU Memory In Cluster:\t{used}/{total} ({share}%)\t\n"
-    );
+    text += &format!("\n\nAllocated/Total GPU Memory In Cluster:\t{used}/{total} ({share}%)\t\n");
     align(&text)
 }
 
@@ -151,7 +147,11 @@ fn pod_rows(node: &NodeView, places: &[Place]) -> (String, u64) {
             rows += &format!("{}\t", node.units(here));
         }
         rows += "\n";
-        used += pod.on.values().map(|&memory| node.units(memory)).sum::<u64>();
+        used += pod
+            .on
+            .values()
+            .map(|&memory| node.units(memory))
+            .sum::<u64>();
     }
     (rows, used)
 }
@@ -178,7 +178,15 @@ pub(super) fn identity_name(identity: Identity) -> &'static str {
 /// A line per card, whole-card nodes too.
 pub(super) fn wide(view: &View) -> String {
     let heading = [
-        "NAME", "IPADDRESS", "SHARING", "IDENTITY", "GPU", "HEALTH", "ALLOCATED", "TOTAL", "PODS",
+        "NAME",
+        "IPADDRESS",
+        "SHARING",
+        "IDENTITY",
+        "GPU",
+        "HEALTH",
+        "ALLOCATED",
+        "TOTAL",
+        "PODS",
         "UUID",
     ];
     let mut rows = Vec::new();
@@ -206,15 +214,27 @@ pub(super) fn wide(view: &View) -> String {
                 node.used(place).to_string(),
                 gpu.memory.to_string(),
                 pods.count().to_string(),
-                gpu.uuid.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
+                gpu.uuid
+                    .as_ref()
+                    .map_or_else(|| "-".to_owned(), ToString::to_string),
             ]));
         }
         if node.has_pending() {
-            let pods = node.pods.iter().filter(|pod| pod.on.contains_key(&Place::Pending));
+            let pods = node
+                .pods
+                .iter()
+                .filter(|pod| pod.on.contains_key(&Place::Pending));
             let dash = || "-".to_owned();
             let used = node.used(Place::Pending).to_string();
             let pods = pods.count().to_string();
-            rows.push(row(["pending".to_owned(), dash(), used, dash(), pods, dash()]));
+            rows.push(row([
+                "pending".to_owned(),
+                dash(),
+                used,
+                dash(),
+                pods,
+                dash(),
+            ]));
         }
     }
     let mut text = table(&heading, &rows);

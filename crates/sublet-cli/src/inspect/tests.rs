@@ -3,8 +3,8 @@
 //! The expected tables were printed by the original's own display code, compiled against
 //! k8s.io/api 0.36.3 (`·` is a blank, so that those at line ends are seen).
 
-use sublet_api::object::{Address, Container, Node, Pod, Quantity};
 use sublet_api::keys;
+use sublet_api::object::{Address, Container, Node, Pod, Quantity};
 
 use super::*;
 
@@ -29,7 +29,10 @@ fn node(name: &str, amounts: &str, rest: &[&str]) -> Node {
     let (memory, count) = amounts.split_once('/').unwrap();
     let resources = match memory {
         "whole" => vec![(keys::NVIDIA_GPU, count)],
-        _ => vec![(keys::ALIYUN_GPU_MEM, memory), (keys::ALIYUN_GPU_COUNT, count)],
+        _ => vec![
+            (keys::ALIYUN_GPU_MEM, memory),
+            (keys::ALIYUN_GPU_COUNT, count),
+        ],
     };
     for (resource, amount) in resources {
         let amount = Quantity(amount.to_owned());
@@ -316,8 +319,14 @@ const AGENT: &str = concat!(
 #[test]
 fn the_uuid_decides_and_sick_cards_are_named() {
     let wide = shown(AGENT, InspectFormat::Wide, false);
-    assert!(wide.contains("size-and-order  0        healthy             4000 MiB"), "{wide}");
-    assert!(wide.contains("unhealthy (xid-79)  0 MiB      8138 MiB"), "{wide}");
+    assert!(
+        wide.contains("size-and-order  0        healthy             4000 MiB"),
+        "{wide}"
+    );
+    assert!(
+        wide.contains("unhealthy (xid-79)  0 MiB      8138 MiB"),
+        "{wide}"
+    );
 }
 
 #[test]
@@ -389,7 +398,13 @@ fn what_cannot_be_understood_is_named_and_nothing_else_is_lost() {
         InspectFormat::Table,
         false,
     );
-    assert!(text.starts_with("warning: node n1 is left out: status.capacity"), "{text}");
-    assert!(text.contains("warning: pod default/bad is left out: container c0"), "{text}");
+    assert!(
+        text.starts_with("warning: node n1 is left out: status.capacity"),
+        "{text}"
+    );
+    assert!(
+        text.contains("warning: pod default/bad is left out: container c0"),
+        "{text}"
+    );
     assert!(text.contains("3/30"), "{text}");
 }

@@ -48,11 +48,17 @@ impl NodeView {
 
     /// What is used at one place.
     pub(super) fn used(&self, place: Place) -> MiB {
-        self.pods.iter().filter_map(|pod| pod.on.get(&place)).copied().sum()
+        self.pods
+            .iter()
+            .filter_map(|pod| pod.on.get(&place))
+            .copied()
+            .sum()
     }
 
     pub(super) fn has_pending(&self) -> bool {
-        self.pods.iter().any(|pod| pod.on.contains_key(&Place::Pending))
+        self.pods
+            .iter()
+            .any(|pod| pod.on.contains_key(&Place::Pending))
     }
 
     /// Is it in the original's tables? Those know nodes that share by memory only.

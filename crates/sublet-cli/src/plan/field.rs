@@ -11,7 +11,7 @@ use serde_saphyr::{Location, Spanned};
 
 /// A document as keys and places, without values.
 enum Tree {
-    Map(Vec<(String, Spanned<Tree>)>),
+    Map(Vec<(Spanned<String>, Spanned<Tree>)>),
     List(Vec<Spanned<Tree>>),
     Leaf,
 }
@@ -42,21 +42,21 @@ impl Path {
             Tree::Map(fields) => {
                 for (key, value) in fields {
                     let dot = if self.words.is_empty() { "" } else { "." };
-                    self.step(format!("{dot}{key}"), value);
+                    // A field begins with its key: some errors stand there.
+                    self.step(format!("{dot}{}", key.value), key.referenced, value);
                 }
             }
             Tree::List(items) => {
                 for (at, item) in items.iter().enumerate() {
-                    self.step(format!("[{at}]"), item);
+                    self.step(format!("[{at}]"), item.referenced, item);
                 }
             }
         }
     }
 
-    fn step(&mut self, word: String, node: &Spanned<Tree>) {
+    fn step(&mut self, word: String, begins: Location, node: &Spanned<Tree>) {
         self.words.push(word);
-        let place = (node.referenced.line(), node.referenced.column());
-        if place <= self.wanted {
+        if (begins.line(), begins.column()) <= self.wanted {
             self.best = Some(self.words.concat());
         }
         self.visit(&node.value);

@@ -109,8 +109,14 @@ impl Input {
 
     fn add(&mut self, origin: Origin, object: Object, kind: &str) {
         match object {
-            Object::Node(object) => self.nodes.push(Located { origin, object }),
-            Object::Pod(object) => self.pods.push(Located { origin, object }),
+            Object::Node(node) => {
+                let object = *node;
+                self.nodes.push(Located { origin, object });
+            }
+            Object::Pod(pod) => {
+                let object = *pod;
+                self.pods.push(Located { origin, object });
+            }
             Object::Other => {
                 let kind = if kind.is_empty() { "(none)" } else { kind };
                 self.notes
@@ -187,7 +193,7 @@ fn explained(origin: &Origin, document: &str, error: &serde_saphyr::Error) -> St
     if let Some(field) = field {
         text.push_str(&format!(", field `{field}`"));
     }
-    let words = error.without_snippet().to_string();
+    let words = error.render_with_formatter(&serde_saphyr::UserMessageFormatter);
     format!("{text}: {}", without_place(&words))
 }
 
@@ -234,8 +240,8 @@ impl Kind {
 }
 
 enum Object {
-    Node(Node),
-    Pod(Pod),
+    Node(Box<Node>),
+    Pod(Box<Pod>),
     Other,
 }
 
@@ -247,8 +253,8 @@ impl<'de> DeserializeSeed<'de> for Single {
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Object, D::Error> {
         match self.0 {
-            Kind::Node => Node::deserialize(deserializer).map(Object::Node),
-            Kind::Pod => Pod::deserialize(deserializer).map(Object::Pod),
+            Kind::Node => Box::<Node>::deserialize(deserializer).map(Object::Node),
+            Kind::Pod => Box::<Pod>::deserialize(deserializer).map(Object::Pod),
             Kind::Other => IgnoredAny::deserialize(deserializer).map(|_| Object::Other),
         }
     }

@@ -97,7 +97,9 @@ pub fn run(args: &Args) -> anyhow::Result<Answer> {
         };
         match read(file) {
             Ok(text) => input.read(&name, &text),
-            Err(error) => input.errors.push(format!("{name}: cannot be read: {error}")),
+            Err(error) => input
+                .errors
+                .push(format!("{name}: cannot be read: {error}")),
         }
     }
     let options = PlanOptions {

@@ -120,13 +120,23 @@ fn as_table(plan: &Plan, with_annotations: bool) -> String {
         return "no pod waits for a GPU\n".to_owned();
     }
     let rows: Vec<_> = plan.pods.iter().flat_map(rows).collect();
-    let heading = ["NAMESPACE", "POD", "NODE", "CONTAINER", "GPU", "MEMORY", "UUID"];
+    let heading = [
+        "NAMESPACE",
+        "POD",
+        "NODE",
+        "CONTAINER",
+        "GPU",
+        "MEMORY",
+        "UUID",
+    ];
     let mut text = table(&heading, &rows);
     for planned in &plan.pods {
         let pod = &planned.pod;
         let never_fails = match &planned.outcome {
             Outcome::Placed { annotations, .. } if with_annotations => {
-                let lines = annotations.iter().map(|(key, value)| format!("  {key}: {value}\n"));
+                let lines = annotations
+                    .iter()
+                    .map(|(key, value)| format!("  {key}: {value}\n"));
                 writeln!(text, "\n{pod} gets the annotations").map(|()| text.extend(lines))
             }
             Outcome::Placed { .. } => Ok(()),

@@ -4,7 +4,7 @@
 //! order of the files. Time is an argument: the same input at the same time gives the same plan.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sublet_api::dialect::{binding_annotations, claim_of};
@@ -77,7 +77,7 @@ pub fn plan(mut input: Input, options: PlanOptions) -> Result<Plan, Vec<String>>
     });
     for node in &input.nodes {
         let name = &node.object.metadata.name;
-        if let Err(error) = cluster.enter_node(&node.object) {
+        if let Err(error) = cluster.enter_node(&node.object, None) {
             errors.push(format!("{}: node {name}: {error}", node.origin));
         }
     }
@@ -108,8 +108,12 @@ pub fn plan(mut input: Input, options: PlanOptions) -> Result<Plan, Vec<String>>
     if !errors.is_empty() {
         return Err(errors);
     }
-    // The sort is stable: what is equal stays in the order of the files.
-    waiting.sort_by_key(|pod| (Reverse(pod.priority), pod.created.clone()));
+    // The sort is stable: what is equal stays in the order of the files. A pod without a time
+    // was written by hand and is not in the cluster yet: younger than all that are.
+    waiting.sort_by_key(|pod| {
+        let created = pod.created.clone();
+        (Reverse(pod.priority), created.is_none(), created)
+    });
     let pods = waiting
         .into_iter()
         .map(|pod| PlannedPod {
@@ -227,10 +231,7 @@ fn find_doubles(input: &Input, errors: &mut Vec<String>) {
     }
     for pod in &input.pods {
         let meta = &pod.object.metadata;
-        if check(
-            format!("pod {}/{}", meta.namespace, meta.name),
-            &pod.origin,
-        ) {
+        if check(format!("pod {}/{}", meta.namespace, meta.name), &pod.origin) {
             check(format!("a pod with the UID {}", meta.uid), &pod.origin);
         }
     }

@@ -77,10 +77,23 @@ fn r1_4_the_fullest_gpu_that_fits_and_r1_10_a_refusal_with_its_reason() {
     );
     let spread = planned(&[FOUR_GPUS], Format::Table, PolicyName::Spread);
     assert_eq!(spread.code, NOT_DONE);
-    assert!(spread.text.contains("wanted     n1      main       3    8138 MiB"), "{}", spread.text);
-    assert!(spread.text.contains("\ndefault/too-large is not placed\n  n1  16277 MiB asked"));
+    assert!(
+        spread
+            .text
+            .contains("wanted     n1      main       3    8138 MiB"),
+        "{}",
+        spread.text
+    );
+    assert!(
+        spread
+            .text
+            .contains("\ndefault/too-large is not placed\n  n1  16277 MiB asked")
+    );
     let yaml = planned(&[FOUR_GPUS], Format::Yaml, PolicyName::Binpack).text;
-    assert!(yaml.starts_with("pods:\n- namespace: default\n  name: wanted\n  node: n1\n"), "{yaml}");
+    assert!(
+        yaml.starts_with("pods:\n- namespace: default\n  name: wanted\n  node: n1\n"),
+        "{yaml}"
+    );
 }
 
 /// One node with a card of 10 MiB.
@@ -104,14 +117,20 @@ fn priority_then_age_then_the_order_of_the_files() {
     let old = ", creationTimestamp: \"2026-01-01T00:00:00Z\"";
     let new = ", creationTimestamp: \"2026-01-02T00:00:00Z\"";
     let text = NODE.to_owned()
+        + &waiting("fifth", "3", "", "")
         + &waiting("third", "3", new, "")
         + &waiting("fourth", "3", new, "")
         + &waiting("second", "3", old, "")
         + &waiting("first", "3", new, "  priority: 5\n");
     let plan = json(&text);
-    let names: Vec<_> = plan["pods"].as_array().unwrap().iter().map(|p| &p["name"]).collect();
-    assert_eq!(names, ["first", "second", "third", "fourth"]);
-    assert_eq!((&plan["placed"], &plan["refused"]), (&3.into(), &1.into()));
+    let names: Vec<_> = plan["pods"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|p| &p["name"])
+        .collect();
+    assert_eq!(names, ["first", "second", "third", "fourth", "fifth"]);
+    assert_eq!((&plan["placed"], &plan["refused"]), (&3.into(), &2.into()));
 }
 
 #[test]
@@ -119,7 +138,12 @@ fn gated_pods_are_listed_and_pods_without_gpus_are_not() {
     let text = NODE.to_owned()
         + &waiting("gated", "3", "", "  schedulingGates: [{name: queue}]\n")
         + &waiting("none", "0", "", "")
-        + &waiting("going", "3", ", deletionTimestamp: \"2026-01-01T00:00:00Z\"", "");
+        + &waiting(
+            "going",
+            "3",
+            ", deletionTimestamp: \"2026-01-01T00:00:00Z\"",
+            "",
+        );
     let answer = table(&text);
     assert_eq!(answer.code, DONE);
     assert_eq!(
@@ -179,8 +203,13 @@ fn a_node_may_have_no_card_or_a_thousand() {
 fn lists_and_json_are_read_and_other_kinds_are_passed_over() {
     let list = "apiVersion: v1\nitems:\n- kind: Node\n  metadata: {name: n1}\n- kind: Service\n\
                 - {kind: Pod, metadata: {name: p}}\nkind: List\n";
-    let json = r#"{"kind":"PodList","items":[{"metadata":{"name":"q","managedFields":[{"a":{"b":1}}]}}]}"#;
-    let answer = planned(&[list, json, "kind: Deployment\n"], Format::Table, PolicyName::Binpack);
+    let json =
+        r#"{"kind":"PodList","items":[{"metadata":{"name":"q","managedFields":[{"a":{"b":1}}]}}]}"#;
+    let answer = planned(
+        &[list, json, "kind: Deployment\n"],
+        Format::Table,
+        PolicyName::Binpack,
+    );
     assert_eq!(
         answer.notes,
         [
@@ -188,27 +217,43 @@ fn lists_and_json_are_read_and_other_kinds_are_passed_over() {
             "note: file3: document 1 (line 1): passed over, its kind is Deployment",
         ]
     );
-    assert_eq!((answer.code, answer.text.as_str()), (DONE, "no pod waits for a GPU\n"));
+    assert_eq!(
+        (answer.code, answer.text.as_str()),
+        (DONE, "no pod waits for a GPU\n")
+    );
 }
 
 #[test]
 fn garbage_annotations_are_noted_and_nothing_else_is_lost() {
-    let bound = waiting("a", "3", ", annotations: {ALIYUN_COM_GPU_MEM_IDX: x}", "  nodeName: n1\n");
+    let bound = waiting(
+        "a",
+        "3",
+        ", annotations: {ALIYUN_COM_GPU_MEM_IDX: x}",
+        "  nodeName: n1\n",
+    );
     let answer = table(&(NODE.to_owned() + &bound + &waiting("b", "3", "", "")));
     assert_eq!(answer.code, DONE);
     assert_eq!(
         answer.notes,
-        ["note: file1: document 2 (line 5): pod a: annotation `ALIYUN_COM_GPU_MEM_IDX` has `x`, \
-          which is not the index of a GPU; which GPU it has is not known"]
+        [
+            "note: file1: document 2 (line 5): pod a: annotation `ALIYUN_COM_GPU_MEM_IDX` has `x`, \
+          which is not the index of a GPU; which GPU it has is not known"
+        ]
     );
 }
 
 /// What is said of bad input, which plans nothing.
 fn errors(text: &str) -> Vec<String> {
     let answer = table(text);
-    assert_eq!((answer.code, answer.text.as_str()), (BAD_INPUT, ""), "{text}");
+    assert_eq!(
+        (answer.code, answer.text.as_str()),
+        (BAD_INPUT, ""),
+        "{text}"
+    );
     let errors = answer.notes.iter();
-    errors.map(|note| note.strip_prefix("error: ").unwrap_or(note).to_owned()).collect()
+    errors
+        .map(|note| note.strip_prefix("error: ").unwrap_or(note).to_owned())
+        .collect()
 }
 
 #[test]
@@ -216,18 +261,22 @@ fn bad_documents_are_named_with_line_and_field() {
     let empty = ["file1: there is no Kubernetes object in it"];
     assert_eq!(errors(""), empty);
     assert_eq!(errors("\n# nothing\n---\n...\n"), empty);
-    assert_eq!(errors("a: 1\n"), ["file1: document 1 (line 1): field `kind` is missing"]);
+    assert_eq!(
+        errors("a: 1\n"),
+        ["file1: document 1 (line 1): field `kind` is missing"]
+    );
     let not_yaml = errors("kind: [\n").remove(0);
-    assert!(not_yaml.starts_with("file1: document 1, line "), "{not_yaml}");
+    assert!(
+        not_yaml.starts_with("file1: document 1, line "),
+        "{not_yaml}"
+    );
     assert!(errors("hello\n")[0].starts_with("file1: document 1, line 1: "));
     let wrong = NODE.to_owned()
         + "---\nkind: Pod\nmetadata: {name: a}\nspec:\n  containers:\n  - name: c\n    resources: 7\n"
         + "---\nkind: Pod\nmetadata: {name: b}\nspec:\n  priority: high\n";
     let errors = errors(&wrong);
     assert!(
-        errors[0].starts_with(
-            "file1: document 2, line 10, field `spec.containers[0].resources`: "
-        ),
+        errors[0].starts_with("file1: document 2, line 10, field `spec.containers[0].resources`: "),
         "{errors:?}"
     );
     assert!(
@@ -253,15 +302,26 @@ fn bad_amounts_are_named() {
     let check = |amount: &str| errors(&waiting("p", amount, "", "")).remove(0);
     let what = "file1: document 1 (line 2): pod default/p: container c: `aliyun.com/gpu-mem` is";
     assert_eq!(check("-1"), format!("{what} `-1`: it is negative"));
-    assert_eq!(check("1.5"), format!("{what} `1.5`: it is not a whole number"));
+    assert_eq!(
+        check("1.5"),
+        format!("{what} `1.5`: it is not a whole number")
+    );
     assert_eq!(check("99E"), format!("{what} `99E`: it is too large"));
-    assert_eq!(check("much"), format!("{what} `much`: it is not a number such as `8138` or `8k`"));
-    assert!(check("[1]").contains("line 4, field `spec.containers[0].resources.limits.aliyun.com/gpu-mem`"));
+    assert_eq!(
+        check("much"),
+        format!("{what} `much`: it is not a number such as `8138` or `8k`")
+    );
+    assert!(
+        check("[1]")
+            .contains("line 5, field `spec.containers[0].resources.limits.aliyun.com/gpu-mem`")
+    );
     let node = NODE.replace("gpu-mem: 10", "gpu-mem: 1.5");
     assert_eq!(
         errors(&node),
-        ["file1: document 1 (line 1): node n1: status.capacity `aliyun.com/gpu-mem` is `1.5`: it \
-          is not a whole number"]
+        [
+            "file1: document 1 (line 1): node n1: status.capacity `aliyun.com/gpu-mem` is `1.5`: it \
+          is not a whole number"
+        ]
     );
     let both = waiting("p", "1, nvidia.com/gpu: 1", "", "");
     assert!(errors(&both)[0].contains("`aliyun.com/gpu-mem` and for `nvidia.com/gpu`"));
@@ -275,14 +335,16 @@ fn bad_names_and_doubles_name_both_places() {
         errors(&text),
         [
             "file1: document 2 (line 5): node n1 stands already in file1: document 1 (line 1)",
-            "file1: document 4 (line 13): pod default/p stands already in file1: document 3 (line 9)",
+            "file1: document 4 (line 14): pod default/p stands already in file1: document 3 (line 9)",
         ]
     );
     let twins = waiting("a", "1", ", uid: u1", "") + &waiting("b", "1", ", uid: u1", "");
     assert_eq!(
         errors(&twins),
-        ["file1: document 2 (line 6): a pod with the UID u1 stands already in file1: document 1 \
-          (line 2)"]
+        [
+            "file1: document 2 (line 7): a pod with the UID u1 stands already in file1: document 1 \
+          (line 2)"
+        ]
     );
     assert!(errors("kind: Pod\nspec: {containers: []}\n")[0].contains("must not be empty"));
     assert!(errors("kind: Node\n")[0].contains("node name must not be empty"));

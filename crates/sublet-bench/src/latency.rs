@@ -1,0 +1,292 @@
+//! Figure a: how long filter and prioritize take over loopback HTTP, with all names sent.
+//!
+//! Beside ours stand extenders on the same HTTP stack that decide nothing: what is left of
+//! our figure after theirs is our decision. The calls are a kube-scheduler's: one at a time,
+//! a new pod each, names and a whole pod in the body; prioritize gets what filter gave back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use sublet_client::Client;
+use sublet_testbed::deployed::EXTENDER;
+
+use crate::caller::Caller;
+use crate::noop::Parse;
+use crate::objects::{SIZES_MIB, call_body, call_pod, node_name};
+use crate::report::{Report, Verdict, short};
+use crate::scheduler::Load;
+use crate::stats::{ms, percentile};
+use crate::world::{NOOP, PODS, World};
+
+/// Calls of one extender before it is the next one's turn, so that a busy second of the
+/// machine meets all of them.
+const TURN: usize = 100;
+
+/// Changes of pods per second that run alongside: pods that come, start, end.
+const EVENTS_PER_SECOND: u64 = 200;
+
+/// More than any card has.
+const TOO_MUCH_MIB: u64 = 90_000;
+
+/// The targets of filter and prioritize together, in milliseconds (issue 4).
+const TARGETS: [(&str, f64, f64); 3] = [
+    ("p50", 0.5, 1.0),
+    ("p99", 0.99, 5.0),
+    ("p99.9", 0.999, 15.0),
+];
+
+struct Peer {
+    label: &'static str,
+    process: String,
+    port: u16,
+}
+
+/// What one extender's calls took, in milliseconds.
+#[derive(Default)]
+struct Times {
+    filter: Vec<f64>,
+    prioritize: Vec<f64>,
+    both: Vec<f64>,
+}
+
+/// Measures and prints the figure.
+pub(crate) fn measure(
+    world: &mut World,
+    load: Load,
+    calls: usize,
+    report: &mut Report,
+) -> Result<()> {
+    let peers = start(world)?;
+    let names: Vec<String> = (0..load.nodes).map(node_name).collect();
+    let names = serde_json::to_string(&names)?;
+    let pod_bytes = call_pod("u", 1).len();
+    report.say("## (a) Filter and prioritize");
+    report.say(&format!(
+        "{} nodes × 8 cards, {} bound pods. {calls} pairs of calls for each extender, in turns of \
+         {TURN}, one at a time over a kept connection; each call has a pod of {} KB that asks for \
+         one of {} sizes, and filter has all names ({} KB). Milliseconds; `both` is filter plus \
+         prioritize of the same pod. The no-op extenders use the same HTTP stack: what they \
+         take is HTTP, JSON and the client that measures.",
+        load.nodes,
+        load.pods,
+        pod_bytes / 1000,
+        SIZES_MIB.len(),
+        names.len() / 1000
+    ));
+    for (title, events) in [
+        ("Nothing else runs", false),
+        ("Pods change meanwhile", true),
+    ] {
+        world.progress.say(&format!(
+            "(a) {title}: {calls} calls of {} extenders (full size: about 90 s)",
+            peers.len()
+        ));
+        let beat = events.then(|| Beat::start(world, load.pods));
+        let times = in_turns(world, &peers, &names, calls, &SIZES_MIB)?;
+        let rate = beat.map(Beat::stop);
+        let title = match rate {
+            None => title.to_owned(),
+            Some(rate) => format!("{title}: {rate:.0} watch events a second"),
+        };
+        report.say(&format!("### {title}"));
+        report.table(&table(&peers, &times));
+        verdicts(&times[0], report);
+    }
+    refused(world, &peers[..1], &names, calls / 5, report)?;
+    for peer in &peers {
+        world.cluster.stop(&peer.process);
+    }
+    Ok(())
+}
+
+fn start(world: &World) -> Result<Vec<Peer>> {
+    let mut peers = vec![Peer {
+        label: "**ours**",
+        process: EXTENDER.to_owned(),
+        port: world.start_ours("admin")?,
+    }];
+    let noops = [
+        ("no-op, 16 back", 16, Parse::Borrowed),
+        ("no-op, all back", 0, Parse::Borrowed),
+        ("no-op, 16 back, parsed the obvious way", 16, Parse::Tree),
+    ];
+    for (number, (label, few, parse)) in noops.into_iter().enumerate() {
+        let process = format!("{NOOP}-{number}");
+        let port = world.start_noop(&process, "admin", few, parse)?;
+        peers.push(Peer {
+            label,
+            process,
+            port,
+        });
+    }
+    Ok(peers)
+}
+
+fn in_turns(
+    world: &mut World,
+    peers: &[Peer],
+    names: &str,
+    calls: usize,
+    sizes: &[u64],
+) -> Result<Vec<Times>> {
+    let mut times: Vec<Times> = peers.iter().map(|_| Times::default()).collect();
+    let mut callers = Vec::new();
+    for peer in peers {
+        let mut caller = Caller::connect(peer.port)?;
+        // Warm: the first calls meet cold caches and threads that were never used.
+        turn(&mut caller, names, sizes, 0..TURN, &mut Times::default()).with_context(|| {
+            format!("{}\n{}", peer.label, world.cluster.log_tail(&peer.process))
+        })?;
+        callers.push(caller);
+    }
+    world.progress.restart();
+    let mut done = 0;
+    while done < calls {
+        let end = (done + TURN).min(calls);
+        for (caller, times) in callers.iter_mut().zip(&mut times) {
+            turn(caller, names, sizes, done..end, times)?;
+        }
+        done = end;
+        world
+            .progress
+            .tick(|| format!("calling: {done} of {calls} for each"));
+    }
+    Ok(times)
+}
+
+fn turn(
+    caller: &mut Caller,
+    names: &str,
+    sizes: &[u64],
+    calls: std::ops::Range<usize>,
+    times: &mut Times,
+) -> Result<()> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Passed<'a> {
+        #[serde(borrow)]
+        node_names: Vec<&'a str>,
+    }
+    for call in calls {
+        // A new pod each time: one that is asked about again gets all nodes back.
+        let uid = format!("{:08x}-0000-4000-8000-{:012x}", times.both.len(), fresh());
+        let pod = call_pod(&uid, sizes[call % sizes.len()]);
+        let (filter, answer) = caller.post("/sublet/filter", &call_body(&pod, names))?;
+        let passed: Passed<'_> = serde_json::from_slice(answer)?;
+        let mut prioritize = Duration::ZERO;
+        // A kube-scheduler asks no further where one node or none is left.
+        if passed.node_names.len() > 1 {
+            let body = call_body(&pod, &serde_json::to_string(&passed.node_names)?);
+            prioritize = caller.post("/sublet/prioritize", &body)?.0;
+        }
+        times.filter.push(ms(filter));
+        times.prioritize.push(ms(prioritize));
+        times.both.push(ms(filter + prioritize));
+    }
+    Ok(())
+}
+
+/// A number that no call had before.
+fn fresh() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+fn table(peers: &[Peer], times: &[Times]) -> Vec<Vec<String>> {
+    let mut head = vec!["extender".to_owned()];
+    for verb in ["filter", "prioritize", "both"] {
+        head.extend(TARGETS.map(|(name, _, _)| format!("{verb} {name}")));
+    }
+    head.push("ours / this, both p50".to_owned());
+    let ours = percentile(&times[0].both, 0.5);
+    let mut rows = vec![head];
+    for (peer, times) in peers.iter().zip(times) {
+        let mut row = vec![peer.label.to_owned()];
+        for values in [&times.filter, &times.prioritize, &times.both] {
+            row.extend(TARGETS.map(|(_, share, _)| short(percentile(values, share))));
+        }
+        row.push(format!("{:.2}", ours / percentile(&times.both, 0.5)));
+        rows.push(row);
+    }
+    rows
+}
+
+fn verdicts(ours: &Times, report: &mut Report) {
+    let verdicts = TARGETS.map(|(name, share, target)| {
+        let value = percentile(&ours.both, share);
+        Verdict::at_most(&format!("both, {name}"), value, target, "ms")
+    });
+    report.verdicts(&verdicts);
+}
+
+/// A pod that fits nowhere costs more: a reason for every node goes back.
+fn refused(
+    world: &mut World,
+    ours: &[Peer],
+    names: &str,
+    calls: usize,
+    report: &mut Report,
+) -> Result<()> {
+    let times = in_turns(world, ours, names, calls, &[TOO_MUCH_MIB])?;
+    let [p50, p99, worst] = TARGETS.map(|(_, share, _)| short(percentile(&times[0].filter, share)));
+    report.say(&format!(
+        "A pod that fits on no node, so that a reason for each goes back (no target): \
+         p50 {p50}, p99 {p99}, p99.9 {worst} ms, {calls} calls, nothing else running."
+    ));
+    Ok(())
+}
+
+/// A task that changes pods at a steady rate.
+struct Beat {
+    stop: Arc<AtomicBool>,
+    started: Instant,
+    done: Arc<AtomicUsize>,
+}
+
+impl Beat {
+    fn start(world: &World, pods: usize) -> Beat {
+        let beat = Beat {
+            stop: Arc::default(),
+            started: Instant::now(),
+            done: Arc::default(),
+        };
+        let (stop, done, client) = (beat.stop.clone(), beat.done.clone(), world.client.clone());
+        world.runtime.spawn(async move {
+            let pause = Duration::from_micros(1_000_000 / EVENTS_PER_SECOND);
+            let mut ticks = tokio::time::interval(pause);
+            let mut number = 0;
+            while !stop.load(Ordering::Relaxed) {
+                ticks.tick().await;
+                number += 1;
+                let (client, done) = (client.clone(), done.clone());
+                // A prime step: neighbours in time are not neighbours in the ledger.
+                let pod = number * 7919 % pods;
+                tokio::spawn(async move {
+                    if change(&client, pod, number).await.is_ok() {
+                        done.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        beat
+    }
+
+    /// Ends it; returns how many changes a second were made.
+    fn stop(self) -> f64 {
+        self.stop.store(true, Ordering::Relaxed);
+        self.done.load(Ordering::Relaxed) as f64 / self.started.elapsed().as_secs_f64()
+    }
+}
+
+async fn change(client: &Client, pod: usize, number: usize) -> Result<()> {
+    let patch =
+        format!(r#"{{"metadata":{{"annotations":{{"example.internal/beat":"{number}"}}}}}}"#);
+    let request = http::Request::patch(format!("{PODS}/pod-{pod:06}"))
+        .header("content-type", "application/merge-patch+json")
+        .body(patch.into_bytes())?;
+    client.request_text(request).await?;
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! What the figures were measured on: without it they mean nothing.
+
+use std::fs;
+use std::process::Command;
+
+use sublet_testbed::Binaries;
+
+/// The machine, the date, the versions and the command, as a Markdown list.
+pub(crate) fn description(binaries: &Binaries, repository: &std::path::Path) -> String {
+    let second = jiff::Timestamp::now().as_second();
+    let date = jiff::Timestamp::from_second(second).unwrap_or_default();
+    let profile = if cfg!(debug_assertions) {
+        "**debug build: figures of this run mean nothing**"
+    } else {
+        "release build"
+    };
+    let command: Vec<String> = std::env::args().skip(1).collect();
+    let version = |name: &str| first_line(Command::new(binaries.cluster(name)).arg("--version"));
+    let commit = first_line(
+        Command::new("git")
+            .args(["describe", "--always", "--dirty"])
+            .current_dir(repository),
+    );
+    [
+        format!("- Command: `cargo xtask bench {}`", command.join(" ")),
+        format!("- Date: {date}"),
+        format!(
+            "- Machine: {}, {} cores, {} GiB, Linux {}",
+            field("/proc/cpuinfo", "model name"),
+            std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
+            memory_gib(),
+            read("/proc/sys/kernel/osrelease")
+        ),
+        format!("- Load average at the start: {}", load()),
+        format!(
+            "- Versions: Sublet {} ({commit}, {profile}), {}, {}, {}",
+            env!("CARGO_PKG_VERSION"),
+            version("kube-apiserver"),
+            version("etcd"),
+            version("kwok"),
+        ),
+        "- Everything runs on this one machine: the components share its cores with the \
+         client that measures. etcd does not wait for the disk (`--unsafe-no-fsync`)."
+            .to_owned(),
+    ]
+    .join("\n")
+}
+
+/// The load average of the last one, five and fifteen minutes.
+pub(crate) fn load() -> String {
+    let text = read("/proc/loadavg");
+    text.split(' ').take(3).collect::<Vec<_>>().join(" ")
+}
+
+fn memory_gib() -> u64 {
+    let text = field("/proc/meminfo", "MemTotal");
+    let kib = text.split(' ').next().and_then(|kib| kib.parse().ok());
+    kib.unwrap_or(0) >> 20
+}
+
+fn read(path: &str) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.trim().to_owned()
+}
+
+/// `name : value` of a file of such lines.
+fn field(path: &str, name: &str) -> String {
+    let text = read(path);
+    let mut lines = text.lines().filter_map(|line| line.split_once(':'));
+    let found = lines.find(|(key, _)| key.trim() == name);
+    found.map_or("unknown".to_owned(), |(_, value)| value.trim().to_owned())
+}
+
+fn first_line(command: &mut Command) -> String {
+    let output = command.output().map(|output| output.stdout);
+    let text = String::from_utf8_lossy(&output.unwrap_or_default()).into_owned();
+    text.lines().next().unwrap_or("unknown").to_owned()
+}

@@ -1,0 +1,240 @@
+//! Nodes and pods as a GPU cluster has them, as JSON.
+//!
+//! Everything follows from a number, so that two runs load the same cluster.
+
+use serde_json::{Value, json};
+use sublet_api::{NodeReport, allocation_to_json, keys, report_to_json};
+use sublet_model::{
+    Advertise, Allocation, Bdf, CardRef, ContainerName, Gpu, GpuIndex, GpuUuid, Grant, Identity,
+    Inventory, MiB, Sharing, Unit,
+};
+
+use anyhow::Result;
+
+/// Cards of each node.
+pub(crate) const CARDS: usize = 8;
+
+/// Memory of each card: what an 80 GB card has left for programs.
+const CARD_MIB: u64 = 81_559;
+
+/// What pods ask, in turn: small notebooks up to half a card.
+pub(crate) const SIZES_MIB: [u64; 5] = [2_048, 8_138, 4_096, 16_384, 40_000];
+
+/// A node's name, as long as names of clouds are.
+pub(crate) fn node_name(number: usize) -> String {
+    format!("gpu-pool-a-{number:05}.internal")
+}
+
+fn uuid(node: usize, card: usize) -> Result<GpuUuid> {
+    Ok(GpuUuid::new(&format!(
+        "GPU-{node:08x}-5b1e-4c0a-9d3f-{card:012x}"
+    ))?)
+}
+
+/// A Ready node of eight cards with an agent's inventory. `played` nodes are KWOK's, and
+/// have no tier of identity, because no agent will ever hand anything over there.
+pub(crate) fn node(number: usize, played: bool) -> Result<Value> {
+    let mut gpus = Vec::new();
+    for card in 0..CARDS {
+        let mut gpu = Gpu::plain(GpuIndex(card as u16), MiB::from(CARD_MIB as u32));
+        gpu.uuid = Some(uuid(number, card)?);
+        gpu.model = "NVIDIA A100-SXM4-80GB".into();
+        gpu.minor = Some(card as u16);
+        gpu.numa = Some((card / 4) as u16);
+        gpu.bdf = Some(format!("0000:{:02x}:00.0", 0x10 + card).parse::<Bdf>()?);
+        gpus.push(gpu);
+    }
+    let report = NodeReport {
+        inventory: Inventory::new(gpus, Vec::new(), Vec::new(), Vec::new())?,
+        sharing: Sharing::Memory,
+        identity: if played {
+            Identity::NoAgent
+        } else {
+            Identity::SizeAndOrder
+        },
+        advertise: Advertise::Units,
+        unit: Unit::MiB,
+    };
+    let name = node_name(number);
+    let amounts = json!({
+        "cpu": "128", "memory": "1024Gi", "pods": "500",
+        keys::ALIYUN_GPU_MEM: (CARD_MIB * CARDS as u64).to_string(),
+        keys::ALIYUN_GPU_COUNT: CARDS.to_string(),
+    });
+    let now = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second())?.to_string();
+    let mut node = json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": { "kubernetes.io/hostname": name, "kubernetes.io/os": "linux" },
+            "annotations": { keys::INVENTORY: report_to_json(&report) },
+        },
+        "status": {
+            "capacity": amounts, "allocatable": amounts,
+            // Ready from the start, or the node controller would evict its pods.
+            "conditions": [{
+                "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "",
+                "lastHeartbeatTime": now, "lastTransitionTime": now,
+            }],
+        },
+    });
+    if played {
+        node["metadata"]["labels"]["type"] = json!("kwok");
+        node["metadata"]["annotations"]["kwok.x-k8s.io/node"] = json!("fake");
+    }
+    Ok(node)
+}
+
+/// A pod that waits for its node.
+pub(crate) fn waiting_pod(number: usize) -> Value {
+    pod(
+        &format!("pod-{number:06}"),
+        SIZES_MIB[number % SIZES_MIB.len()],
+    )
+}
+
+/// A pod that has run for long: bound, with its allocation, its devices handed over. Pod
+/// `number` of a cluster of `nodes` nodes; each gets a card of its own until there are more
+/// pods than cards.
+pub(crate) fn bound_pod(number: usize, nodes: usize) -> Result<Value> {
+    let (node, card) = (number % nodes, number / nodes % CARDS);
+    let size = SIZES_MIB[number % SIZES_MIB.len()];
+    let allocation = Allocation {
+        grants: vec![Grant {
+            container: ContainerName::new("main")?,
+            card: CardRef {
+                index: GpuIndex(card as u16),
+                uuid: Some(uuid(node, card)?),
+            },
+            memory: MiB::from(size as u32),
+        }],
+    };
+    let mut pod = pod(&format!("pod-{number:06}"), size);
+    pod["spec"]["nodeName"] = json!(node_name(node));
+    pod["metadata"]["annotations"] = json!({
+        keys::ALLOCATION: allocation_to_json(&allocation),
+        keys::ASSIGNED: "[\"main\"]",
+        keys::ALIYUN_IDX: card.to_string(),
+        keys::ALIYUN_POD: size.to_string(),
+        keys::ALIYUN_DEV: CARD_MIB.to_string(),
+        keys::ALIYUN_ASSUME_TIME: "1760000000000000000",
+        keys::ALIYUN_ASSIGNED: "true",
+    });
+    Ok(pod)
+}
+
+fn pod(name: &str, size_mib: u64) -> Value {
+    let env: Vec<Value> = (0..12)
+        .map(|n| json!({ "name": format!("SETTING_{n:02}"), "value": "a value of a usual length" }))
+        .collect();
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "labels": { "app": "trainer", "team": "vision", "pod-template-hash": "7c5ddbdf54" },
+        },
+        "spec": {
+            "schedulerName": "sublet-scheduler",
+            "terminationGracePeriodSeconds": 0,
+            "automountServiceAccountToken": false,
+            "containers": [{
+                "name": "main", "image": "example.internal/trainer:1.0",
+                "command": ["python", "-m", "train"], "env": env,
+                "resources": {
+                    "requests": { "cpu": "100m", "memory": "128Mi" },
+                    "limits": { keys::ALIYUN_GPU_MEM: size_mib.to_string() },
+                },
+            }],
+        },
+    })
+}
+
+/// What filter and prioritize are called with, but for the names: a pod as the API server
+/// has it, with the environment, volumes and annotations that real ones carry (14 KB).
+pub(crate) fn call_pod(uid: &str, size_mib: u64) -> String {
+    let mut pod = pod("asking", size_mib);
+    pod["metadata"]["uid"] = json!(uid);
+    pod["metadata"]["namespace"] = json!("default");
+    pod["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+    let applied = "{\\\"kind\\\":\\\"Pod\\\",\\\"spec\\\":{\\\"containers\\\":[]}}".repeat(60);
+    pod["metadata"]["annotations"] =
+        json!({ "kubectl.kubernetes.io/last-applied-configuration": applied });
+    let env: Vec<Value> = (0..60)
+        .map(|n| {
+            json!({
+                "name": format!("SETTING_{n:02}"),
+                "value": "a value of a usual length, as charts write them",
+            })
+        })
+        .collect();
+    let volumes: Vec<Value> = (0..12)
+        .map(|n| {
+            json!({
+                "name": format!("volume-{n}"),
+                "configMap": { "name": format!("settings-{n}"), "defaultMode": 420 },
+            })
+        })
+        .collect();
+    let mounts: Vec<Value> = (0..12)
+        .map(|n| {
+            json!({
+                "name": format!("volume-{n}"), "readOnly": true,
+                "mountPath": format!("/etc/settings/{n}"),
+            })
+        })
+        .collect();
+    pod["spec"]["volumes"] = json!(volumes);
+    pod["spec"]["containers"][0]["env"] = json!(env);
+    pod["spec"]["containers"][0]["volumeMounts"] = json!(mounts);
+    pod["spec"]["tolerations"] = json!([
+        { "key": "node.kubernetes.io/not-ready", "operator": "Exists",
+          "effect": "NoExecute", "tolerationSeconds": 300 },
+        { "key": "node.kubernetes.io/unreachable", "operator": "Exists",
+          "effect": "NoExecute", "tolerationSeconds": 300 },
+    ]);
+    pod["status"] = json!({ "phase": "Pending", "qosClass": "Burstable" });
+    pod.to_string()
+}
+
+/// The body of a call.
+pub(crate) fn call_body(pod: &str, names_json: &str) -> Vec<u8> {
+    format!("{{\"Pod\":{pod},\"Nodes\":null,\"NodeNames\":{names_json}}}").into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use sublet_api::{NodeDefaults, bound_entry, dialect, extender, facts_of, object};
+    use sublet_model::Unit;
+
+    use super::*;
+
+    #[test]
+    fn a_call_is_read_and_has_the_size_of_a_real_one() {
+        let pod = call_pod("u1", 8_138);
+        assert!((13_000..15_000).contains(&pod.len()), "{}", pod.len());
+        let body = call_body(&pod, r#"["n1","n2"]"#);
+        let args: extender::Args<'_> = serde_json::from_slice(&body).unwrap();
+        assert_eq!(args.node_names.unwrap(), ["n1", "n2"]);
+        let claim = dialect::claim_of(&args.pod, Unit::MiB).unwrap();
+        assert!(claim.is_some());
+    }
+
+    #[test]
+    fn bound_pods_lie_on_cards_of_their_nodes() {
+        let defaults = NodeDefaults { unit: Unit::MiB };
+        for number in [0, 7, 23] {
+            let mut value = bound_pod(number, 3).unwrap();
+            value["metadata"]["uid"] = json!(format!("u{number}"));
+            let pod: object::Pod = serde_json::from_value(value).unwrap();
+            let claim = dialect::claim_of(&pod, Unit::MiB).unwrap().unwrap();
+            let (entry, problem) = bound_entry(&pod, claim.into(), Unit::MiB).unwrap();
+            assert!(problem.is_none() && entry.assigned);
+            let node: object::Node =
+                serde_json::from_value(node(number % 3, false).unwrap()).unwrap();
+            let facts = facts_of(&node, defaults).unwrap().unwrap();
+            assert_eq!(facts.name, entry.node);
+            let card = &entry.allocation.unwrap().grants[0].card;
+            assert!(facts.inventory.position(card).is_some());
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The report: Markdown, printed as it grows and kept word for word for the file.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+/// What has been printed so far.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    text: String,
+}
+
+impl Report {
+    /// Prints a paragraph, a heading or a list, and an empty line.
+    pub(crate) fn say(&mut self, text: &str) {
+        self.put(&format!("{text}\n\n"));
+    }
+
+    /// Prints a table; the first row is its head.
+    pub(crate) fn table(&mut self, rows: &[Vec<String>]) {
+        let mut text = String::new();
+        for (number, row) in rows.iter().enumerate() {
+            text += &format!("| {} |\n", row.join(" | "));
+            if number == 0 {
+                text += &format!("|---|{}\n", "---:|".repeat(row.len().saturating_sub(1)));
+            }
+        }
+        self.say(text.trim_end());
+    }
+
+    /// Prints whether targets were met, a line each.
+    pub(crate) fn verdicts(&mut self, verdicts: &[Verdict]) {
+        let lines: Vec<String> = verdicts.iter().map(Verdict::line).collect();
+        self.say(&lines.join("\n"));
+    }
+
+    /// Stores exactly what was printed.
+    pub(crate) fn write(&self, path: &Path) -> Result<()> {
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        fs::write(path, format!("{}\n", self.text.trim_end()))
+            .with_context(|| format!("write {}", path.display()))
+    }
+
+    fn put(&mut self, text: &str) {
+        print!("{text}");
+        // Results must be seen before the next slow step; a closed pipe is told at the end.
+        let _ = std::io::stdout().flush();
+        self.text += text;
+    }
+}
+
+/// A figure and its target.
+#[derive(Debug)]
+pub(crate) struct Verdict {
+    what: String,
+    value: String,
+    target: String,
+    met: bool,
+}
+
+impl Verdict {
+    /// Met when the value is not above the limit.
+    pub(crate) fn at_most(what: &str, value: f64, limit: f64, unit: &str) -> Verdict {
+        Verdict {
+            what: what.to_owned(),
+            value: format!("{} {unit}", short(value)),
+            target: format!("≤ {limit} {unit}"),
+            met: value <= limit,
+        }
+    }
+
+    /// Met when the value is not below the bound; both are multiples of a peer's figure.
+    pub(crate) fn at_least_times(what: &str, value: f64, bound: f64) -> Verdict {
+        Verdict {
+            what: what.to_owned(),
+            value: format!("{value:.2} ×"),
+            target: format!("≥ {bound} ×"),
+            met: value >= bound,
+        }
+    }
+
+    fn line(&self) -> String {
+        let met = if self.met { "met" } else { "**not met**" };
+        let Verdict {
+            what,
+            value,
+            target,
+            ..
+        } = self;
+        format!("- {what}: {value} (target {target}): {met}")
+    }
+}
+
+/// Three digits that count.
+pub(crate) fn short(value: f64) -> String {
+    match value.abs() {
+        large if large >= 100.0 => format!("{value:.0}"),
+        middle if middle >= 10.0 => format!("{value:.1}"),
+        small if small >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missed_target_is_said() {
+        let check = |verdict: Verdict| verdict.line();
+        assert_eq!(
+            check(Verdict::at_most("p50", 1.5, 1.0, "ms")),
+            "- p50: 1.50 ms (target ≤ 1 ms): **not met**"
+        );
+        assert_eq!(
+            check(Verdict::at_least_times("ours / none", 0.95, 0.95)),
+            "- ours / none: 0.95 × (target ≥ 0.95 ×): met"
+        );
+    }
+
+    #[test]
+    fn what_is_written_is_what_was_printed() {
+        let mut report = Report::default();
+        report.table(&[
+            vec!["a".to_owned(), "b".to_owned()],
+            vec!["c".to_owned(), short(12.34)],
+        ]);
+        assert_eq!(report.text, "| a | b |\n|---|---:|\n| c | 12.3 |\n\n");
+    }
+}

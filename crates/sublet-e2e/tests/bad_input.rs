@@ -1,0 +1,233 @@
+//! Bad input: wrong amounts, garbage annotations, forged results, nodes with nothing and
+//! with very much. Each is answered, and nothing else is lost.
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::json;
+use sublet_e2e::{Placed, World, eventually, yaml};
+use sublet_testbed::{deployed, kwok_node};
+
+fn pod<'a>(name: &'a str, limits: &'a [&'a str]) -> yaml::Pod<'a> {
+    yaml::Pod {
+        name,
+        limits,
+        ..yaml::Pod::default()
+    }
+}
+
+/// The error of something that must fail.
+fn refused(outcome: Result<String>) -> Result<String> {
+    match outcome {
+        Ok(text) => bail!("was accepted: {text}"),
+        Err(error) => Ok(format!("{error:#}")),
+    }
+}
+
+#[test]
+fn wrong_amounts_are_refused_and_strange_ones_are_read() -> Result<()> {
+    let Some(world) = World::start()? else {
+        return Ok(());
+    };
+    world.cluster.apply(&yaml::share_node("n1", 2, 32_552))?;
+    world.cluster.apply(&yaml::share_node("none", 0, 0))?;
+    for (amount, words) in [
+        ("-1", "must be greater than or equal to 0"),
+        ("0.5", "must be an integer"),
+        ("500m", "must be an integer"),
+    ] {
+        let limits = format!("aliyun.com/gpu-mem: {amount}");
+        let error = refused(world.cluster.apply(&pod("wrong", &[&limits]).yaml()))?;
+        assert!(error.contains(words), "{amount}: {error}");
+    }
+    world
+        .cluster
+        .apply(&pod("zero", &["aliyun.com/gpu-mem: 0"]).yaml())?;
+    world
+        .cluster
+        .apply(&pod("kilo", &["aliyun.com/gpu-mem: 8k"]).yaml())?;
+    world
+        .cluster
+        .apply(&pod("huge", &["aliyun.com/gpu-mem: 8E"]).yaml())?;
+    world.cluster.apply(&pod("plain", &["cpu: 1"]).yaml())?;
+    assert_eq!(
+        world.until_placed("kilo")?,
+        Placed {
+            node: "n1".into(),
+            card: "0".into()
+        }
+    );
+    for name in ["zero", "plain"] {
+        world.until_placed(name)?;
+        let annotations = world.get(&["pod", name])?["metadata"]["annotations"].clone();
+        assert!(
+            annotations["sublet.dev/allocation"].is_null(),
+            "{name} is not ours: {annotations}"
+        );
+    }
+    let event = world.until_event("huge", "aliyun.com/gpu-mem")?;
+    assert!(event.contains("it is too large"), "{event}");
+    Ok(())
+}
+
+#[test]
+fn a_node_with_a_thousand_cards_and_one_whose_inventory_is_garbage() -> Result<()> {
+    let Some(world) = World::start()? else {
+        return Ok(());
+    };
+    let amounts = [
+        ("aliyun.com/gpu-mem", "16276000"),
+        ("aliyun.com/gpu-count", "1000"),
+    ];
+    world
+        .cluster
+        .apply(&(kwok_node("big", &[], &amounts) + &kwok_node("odd", &[], &amounts)))?;
+    let agent = deployed::account("sublet-agent").name;
+    let inventory = json!({ "version": 1, "gpus": "many" }).to_string();
+    let patch = json!({ "metadata": { "annotations": { "sublet.dev/inventory": inventory } } });
+    let patch = patch.to_string();
+    world.cluster.kubectl_as(
+        &agent,
+        &["patch", "node", "odd", "--type=merge", "-p", &patch],
+    )?;
+    let there = yaml::Pod {
+        node: "odd",
+        ..pod("odd", &["aliyun.com/gpu-mem: 1"])
+    };
+    world.cluster.apply(&there.yaml())?;
+    let event = world.until_event("odd", "odd: the node is not known, or its GPU inventory")?;
+    // It would fit on the big one, so the pod's own selector is what keeps it.
+    assert!(!event.is_empty());
+    for number in 0..3 {
+        let name = format!("p{number}");
+        world
+            .cluster
+            .apply(&pod(&name, &["aliyun.com/gpu-mem: 16276"]).yaml())?;
+        let card = number.to_string();
+        assert_eq!(
+            world.until_placed(&name)?,
+            Placed {
+                node: "big".into(),
+                card
+            }
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn garbage_on_bound_pods_harms_nobody_else() -> Result<()> {
+    let Some(world) = World::start()? else {
+        return Ok(());
+    };
+    world.cluster.apply(&yaml::share_node("n1", 2, 32_552))?;
+    for (name, annotations) in [
+        ("letters", json!({ "ALIYUN_COM_GPU_MEM_IDX": "zero" })),
+        ("range", json!({ "ALIYUN_COM_GPU_MEM_IDX": "7" })),
+        ("negative", json!({ "ALIYUN_COM_GPU_MEM_IDX": "-1" })),
+        ("json", json!({ "sublet.dev/allocation": "{" })),
+        ("wrong", json!({ "sublet.dev/allocation": "[]" })),
+    ] {
+        let nobody = pod(name, &["aliyun.com/gpu-mem: 100"]).yaml();
+        world
+            .cluster
+            .apply(&nobody.replace("sublet-scheduler", "nobody"))?;
+        world.bind_by_hand(name, "n1", &annotations)?;
+    }
+    world
+        .cluster
+        .apply(&pod("good", &["aliyun.com/gpu-mem: 16276"]).yaml())?;
+    world.until_placed("good")?;
+    let (code, table, error) = world.sublet(&["inspect", "-d"])?;
+    assert_eq!(code, 0, "{error}");
+    for name in ["letters", "range", "negative", "json", "wrong", "good"] {
+        assert!(table.contains(name), "{name} is not in\n{table}");
+    }
+    let log = world.cluster.log_tail(deployed::EXTENDER);
+    assert!(log.contains("counted without its cards"), "{log}");
+    Ok(())
+}
+
+#[test]
+fn nobody_forges_a_result() -> Result<()> {
+    let Some(world) = World::start()? else {
+        return Ok(());
+    };
+    let cluster = &world.cluster;
+    cluster.apply(&yaml::share_node("n1", 2, 32_552))?;
+    let forged = "annotations: {ALIYUN_COM_GPU_MEM_IDX: '1', sublet.dev/allocation: '[]'}";
+    let limits = ["aliyun.com/gpu-mem: 100"];
+
+    // The policies take effect within a second or so of being applied.
+    let create = yaml::Pod {
+        metadata: forged,
+        ..pod("forged", &limits)
+    }
+    .yaml();
+    eventually(|| {
+        let args = ["create", "--dry-run=server", "-f", "-"];
+        let error = refused(cluster.kubectl_with_input(&args, &create))?;
+        ensure!(error.contains("ALIYUN_COM_GPU_MEM_IDX"), "{error}");
+        Ok(())
+    })?;
+
+    // Somebody else's pod: no key may be added, changed or removed; other edits pass.
+    cluster.apply(&pod("own", &limits).yaml())?;
+    world.until_placed("own")?;
+    for patch in [
+        json!({ "ALIYUN_COM_GPU_MEM_IDX": "1" }),
+        json!({ "ALIYUN_COM_GPU_MEM_IDX": null }),
+        json!({ "sublet.dev/assigned": "[\"c0\"]" }),
+        json!(null),
+    ] {
+        let patch = json!({ "metadata": { "annotations": patch } }).to_string();
+        let error =
+            refused(cluster.kubectl(&["patch", "pod", "own", "--type=merge", "-p", &patch]))?;
+        assert!(error.contains("only Sublet"), "{error}");
+    }
+    cluster.kubectl(&["label", "pod", "own", "team=a"])?;
+    cluster.kubectl(&["annotate", "pod", "own", "note=mine"])?;
+    let error = refused(cluster.kubectl(&["annotate", "node", "n1", "sublet.dev/inventory=x"]))?;
+    assert!(error.contains("sublet.dev/inventory"), "{error}");
+
+    // A value forged before the policy existed is overwritten at bind.
+    let binding = world.get(&["validatingadmissionpolicybindings"])?;
+    let names: Vec<&str> = binding["items"]
+        .as_array()
+        .context("no list")?
+        .iter()
+        .filter_map(|item| item["metadata"]["name"].as_str())
+        .collect();
+    for name in &names {
+        cluster.kubectl(&["delete", "validatingadmissionpolicybinding", name])?;
+    }
+    let spec = "schedulingGates: [{name: example.org/later}]";
+    let early = yaml::Pod {
+        metadata: forged,
+        spec,
+        ..pod("early", &limits)
+    }
+    .yaml();
+    eventually(|| cluster.apply(&early))?;
+    deployed::apply(
+        cluster,
+        std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")),
+    )?;
+    eventually(|| {
+        let args = ["create", "--dry-run=server", "-f", "-"];
+        refused(cluster.kubectl_with_input(&args, &create))
+    })?;
+    let ungate = r#"{"spec":{"schedulingGates":null}}"#;
+    cluster.kubectl(&["patch", "pod", "early", "--type=merge", "-p", ungate])?;
+    assert_eq!(
+        world.until_placed("early")?,
+        Placed {
+            node: "n1".into(),
+            card: "0".into()
+        }
+    );
+    let annotations = world.get(&["pod", "early"])?["metadata"]["annotations"].clone();
+    assert_eq!(
+        annotations["sublet.dev/allocation"],
+        r#"[{"container":"c0","index":0,"memoryMiB":100}]"#
+    );
+    Ok(())
+}

@@ -1,0 +1,290 @@
+//! Constant churn on twenty nodes, watched at every revision, with the extender killed and
+//! started again in the middle of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use sublet_e2e::{Recorder, World, eventually, yaml};
+use sublet_testbed::{Signal, deployed};
+
+/// Nodes of one to four cards.
+const NODES: u32 = 20;
+/// Pods made in all.
+const PODS: u32 = 200;
+/// What a pod asks, in MiB: everything still fits when it is spread badly, since each node
+/// has a card for the largest.
+const SIZES: [u64; 6] = [512, 1024, 2048, 4069, 8138, 16_276];
+
+struct Churn {
+    world: Arc<World>,
+    chance: fastrand::Rng,
+    made: u32,
+    /// Pods that should exist, and what they ask.
+    alive: BTreeMap<String, u64>,
+    cards: BTreeMap<u32, u32>,
+}
+
+impl Churn {
+    fn start(seed: u64) -> Result<Option<Churn>> {
+        let Some(world) = World::start()? else {
+            return Ok(None);
+        };
+        println!("seed {seed}");
+        let mut churn = Churn {
+            world: Arc::new(world),
+            chance: fastrand::Rng::with_seed(seed),
+            made: 0,
+            alive: BTreeMap::new(),
+            cards: BTreeMap::new(),
+        };
+        for node in 0..NODES {
+            churn.new_node(node)?;
+        }
+        Ok(Some(churn))
+    }
+
+    fn new_node(&mut self, node: u32) -> Result<()> {
+        let cards = self.chance.u32(2..=4);
+        self.cards.insert(node, cards);
+        let yaml = yaml::share_node(&format!("n{node}"), cards, u64::from(cards) * 16_276);
+        self.world.cluster.apply(&yaml)?;
+        Ok(())
+    }
+
+    /// Memory that pods ask, in thousandths of what the nodes have.
+    fn load(&self) -> u64 {
+        let asked: u64 = self.alive.values().sum();
+        let cards: u32 = self.cards.values().sum();
+        asked * 1000 / (u64::from(cards) * 16_276)
+    }
+
+    fn create(&mut self, count: u32) -> Result<()> {
+        let mut all = String::new();
+        for _ in 0..count.min(PODS - self.made) {
+            let memory = SIZES[self.chance.usize(..SIZES.len())];
+            let name = format!("p{}", self.made);
+            self.made += 1;
+            let limits = [format!("aliyun.com/gpu-mem: {memory}")];
+            let limits = [limits[0].as_str()];
+            all += &yaml::Pod {
+                name: &name,
+                limits: &limits,
+                ..yaml::Pod::default()
+            }
+            .yaml();
+            self.alive.insert(name, memory);
+        }
+        if !all.is_empty() {
+            self.world.cluster.apply(&all)?;
+        }
+        Ok(())
+    }
+
+    fn delete(&mut self, count: usize) -> Result<()> {
+        let names: Vec<String> = self.alive.keys().cloned().collect();
+        let picked: Vec<String> = self.chance.choose_multiple(names, count);
+        for name in &picked {
+            self.alive.remove(name);
+        }
+        self.kubectl_pods("delete", &picked)
+    }
+
+    fn kubectl_pods(&self, verb: &str, names: &[String]) -> Result<()> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        let mut args = vec![verb, "pod", "--ignore-not-found", "--wait=false"];
+        args.extend(names.iter().map(String::as_str));
+        self.world.cluster.kubectl(&args).map(drop)
+    }
+
+    /// Empties a node as `kubectl drain` does; then, half the time, replaces it by one with
+    /// other cards.
+    fn drain(&mut self) -> Result<()> {
+        let number = self.chance.u32(..NODES);
+        let node = format!("n{number}");
+        let cluster = &self.world.cluster;
+        cluster.kubectl(&["cordon", &node])?;
+        let field = format!("spec.nodeName={node}");
+        let there = || -> Result<Vec<String>> {
+            let pods = self.world.get(&["pods", "--field-selector", &field])?;
+            let pods = pods["items"].as_array().context("no list")?.clone();
+            Ok(pods
+                .iter()
+                .filter_map(|p| p["metadata"]["name"].as_str().map(Into::into))
+                .collect())
+        };
+        // A pod may still be bound to it while it is cordoned: the decision was made before.
+        eventually(|| {
+            let names = there()?;
+            self.kubectl_pods("delete", &names)?;
+            ensure!(names.is_empty(), "{node} still has {names:?}");
+            Ok(())
+        })?;
+        let gone: Vec<String> = {
+            let pods = self.world.get(&["pods"])?;
+            let pods = pods["items"].as_array().context("no list")?.clone();
+            let left: Vec<&str> = pods
+                .iter()
+                .filter_map(|p| p["metadata"]["name"].as_str())
+                .collect();
+            self.alive
+                .keys()
+                .filter(|name| !left.contains(&name.as_str()))
+                .cloned()
+                .collect()
+        };
+        for name in gone {
+            self.alive.remove(&name);
+        }
+        if self.chance.bool() {
+            self.world.cluster.kubectl(&["delete", "node", &node])?;
+            self.new_node(number)?;
+        } else {
+            self.world.cluster.kubectl(&["uncordon", &node])?;
+        }
+        Ok(())
+    }
+
+    fn until_all_placed(&self) -> Result<()> {
+        eventually(|| {
+            let pods = self.world.get(&["pods"])?;
+            let pods = pods["items"].as_array().context("no list")?.clone();
+            let waiting: Vec<String> = pods
+                .iter()
+                .filter(|pod| pod["spec"]["nodeName"].is_null())
+                .map(|pod| {
+                    format!(
+                        "{}: {}",
+                        pod["metadata"]["name"], pod["status"]["conditions"]
+                    )
+                })
+                .collect();
+            ensure!(
+                waiting.is_empty(),
+                "{} pods wait: {waiting:#?}",
+                waiting.len()
+            );
+            ensure!(
+                pods.len() == self.alive.len(),
+                "{} pods, not {}",
+                pods.len(),
+                self.alive.len()
+            );
+            Ok(())
+        })
+    }
+
+    /// What the extender counts is what the pods ask, to the MiB.
+    fn until_nothing_leaks(&self) -> Result<()> {
+        eventually(|| {
+            let page: serde_json::Value =
+                serde_json::from_str(&self.world.page("/gpushare-scheduler/inspect")?)?;
+            let nodes = page["nodes"].as_array().context("no nodes")?.clone();
+            let used: u64 = nodes
+                .iter()
+                .filter_map(|node| node["usedGPU"].as_u64())
+                .sum();
+            let asked: u64 = self.alive.values().sum();
+            ensure!(
+                used == asked,
+                "the ledger has {used} MiB in use, pods ask {asked}"
+            );
+            Ok(())
+        })
+    }
+
+    /// One step of churn: more pods, fewer pods, now and then a drain.
+    fn step(&mut self) -> Result<()> {
+        match self.chance.u32(..10) {
+            0 => self.drain(),
+            1..=3 => {
+                let count = self.chance.usize(1..=8);
+                self.delete(count)
+            }
+            _ if self.load() < 700 => {
+                let count = self.chance.u32(4..=32);
+                self.create(count)
+            }
+            _ => self.delete(10),
+        }
+    }
+}
+
+/// Kills the extender and starts it again at random moments until it is told to stop; says
+/// how often.
+fn kill_at_random(world: &World, seed: u64, stop: &AtomicBool) -> Result<u32> {
+    let mut chance = fastrand::Rng::with_seed(seed);
+    let mut kills = 0;
+    while !stop.load(Ordering::Acquire) {
+        sleep(Duration::from_millis(chance.u64(100..1_500)));
+        world.cluster.kill(deployed::EXTENDER, Signal::KILL)?;
+        sleep(Duration::from_millis(chance.u64(..300)));
+        world.cluster.start_again(deployed::EXTENDER)?;
+        kills += 1;
+    }
+    Ok(kills)
+}
+
+fn churn(seed: u64, kill_extender: bool) -> Result<()> {
+    let Some(mut churn) = Churn::start(seed)? else {
+        return Ok(());
+    };
+    let recorder = Recorder::start(&churn.world.cluster.kubeconfig("admin")?)?;
+    let (world, stop) = (
+        churn.world.clone(),
+        Arc::new(AtomicBool::new(!kill_extender)),
+    );
+    let flag = stop.clone();
+    let killer = std::thread::spawn(move || kill_at_random(&world, seed, &flag));
+    while churn.made < PODS {
+        churn.step()?;
+    }
+    stop.store(true, Ordering::Release);
+    let kills = killer
+        .join()
+        .map_err(|_| anyhow::anyhow!("the killer panicked"))??;
+    let settled = Instant::now();
+    churn.until_all_placed()?;
+    churn.until_nothing_leaks()?;
+    let waited = settled.elapsed();
+    let left: Vec<String> = churn.alive.keys().cloned().collect();
+    churn.kubectl_pods("delete", &left)?;
+    churn.alive.clear();
+    churn.until_nothing_leaks()?;
+
+    let seen = recorder.stop()?;
+    println!(
+        "{} revisions of pods, {} bound, {} lists, {kills} kills, all placed after {waited:.1?}",
+        seen.revisions,
+        seen.bound.len(),
+        seen.lists
+    );
+    assert_eq!(seen.broken, Vec::<String>::new());
+    assert!(
+        seen.revisions > 2 * PODS as usize,
+        "only {} revisions were seen",
+        seen.revisions
+    );
+    assert!(
+        seen.bound.len() > PODS as usize / 2,
+        "only {} pods were bound",
+        seen.bound.len()
+    );
+    assert!(!kill_extender || kills >= 3, "only {kills} kills");
+    Ok(())
+}
+
+#[test]
+fn churn_keeps_every_card_within_its_memory() -> Result<()> {
+    churn(1, false)
+}
+
+#[test]
+fn churn_with_the_extender_killed_at_random_points() -> Result<()> {
+    churn(2, true)
+}

@@ -1,0 +1,271 @@
+//! What the scheduler decides beyond the published examples: eviction, node modes, pods that
+//! look alike, and an API server that goes away.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+use sublet_e2e::{Placed, Recorder, World, eventually, yaml};
+use sublet_testbed::{deployed, kwok_node};
+
+fn pod<'a>(name: &'a str, limits: &'a [&'a str]) -> yaml::Pod<'a> {
+    yaml::Pod {
+        name,
+        limits,
+        ..yaml::Pod::default()
+    }
+}
+
+/// Reports a node's devices as its agent would: nobody else may.
+fn report(world: &World, node: &str, inventory: &str) -> Result<()> {
+    let patch = json!({ "metadata": { "annotations": { "sublet.dev/inventory": inventory } } });
+    let agent = deployed::account("sublet-agent").name;
+    let args = [
+        "patch",
+        "node",
+        node,
+        "--type=merge",
+        "-p",
+        &patch.to_string(),
+    ];
+    world.cluster.kubectl_as(&agent, &args).map(drop)
+}
+
+fn inventory(sharing: &str, identity: &str, cards: &[u64]) -> String {
+    let gpu = |(index, memory): (usize, &u64)| json!({ "index": index, "uuid": format!("GPU-{index}"), "memoryMiB": memory });
+    let gpus: Vec<_> = cards.iter().enumerate().map(gpu).collect();
+    json!({ "version": 1, "unit": "MiB", "sharing": sharing, "identity": identity,
+            "advertise": "units", "gpus": gpus })
+    .to_string()
+}
+
+#[test]
+fn eviction_takes_exactly_the_pod_that_frees_a_card() -> Result<()> {
+    let Some(world) = World::start()? else {
+        return Ok(());
+    };
+    let mut all = yaml::share_node("n1", 2, 32_552) + &yaml::share_node("n2", 1, 16_276);
+    for (class, value) in [("p1", 1), ("p2", 2), ("p5", 5), ("p9", 9)] {
+        all += &format!(
+            "---\napiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\n\
+             metadata: {{name: {class}}}\nvalue: {value}\n"
+        );
+    }
+    world.cluster.apply(&all)?;
+    // n1: half of each card is of the lowest priority, so by the sum alone those two halves
+    // would be the victims, and no card would be free. n2: one pod that fills the card.
+    let half = ["aliyun.com/gpu-mem: 8138"];
+    let whole = ["aliyun.com/gpu-mem: 16276"];
+    for (name, class, node, limits) in [
+        ("a", "p1", "n1", &half),
+        ("b", "p2", "n1", &half),
+        ("c", "p1", "n1", &half),
+        ("d", "p2", "n1", &half),
+        ("e", "p5", "n2", &whole),
+    ] {
+        let spec = format!("priorityClassName: {class}");
+        let yaml = yaml::Pod {
+            node,
+            spec: &spec,
+            ..pod(name, limits)
+        }
+        .yaml();
+        world.cluster.apply(&yaml)?;
+        world.until_placed(name)?;
+    }
+    assert_eq!(world.placed("a")?.card, world.placed("b")?.card);
+    assert_eq!(world.placed("c")?.card, world.placed("d")?.card);
+
+    let spec = "priorityClassName: p9";
+    world.cluster.apply(
+        &yaml::Pod {
+            spec,
+            ..pod("high", &whole)
+        }
+        .yaml(),
+    )?;
+    assert_eq!(
+        world.until_placed("high")?,
+        Placed {
+            node: "n2".into(),
+            card: "0".into()
+        }
+    );
+    let left = world.cluster.kubectl(&["get", "pods", "-o", "name"])?;
+    assert_eq!(left, "pod/a\npod/b\npod/c\npod/d\npod/high\n");
+    let audit = std::fs::read_to_string(world.cluster.audit_log())?;
+    let evicted = audit.lines().filter(|line| {
+        line.contains("\"verb\":\"delete\"")
+            && line.contains("\"resource\":\"pods\"")
+            && line.contains("sublet-kube-scheduler")
+    });
+    assert_eq!(evicted.count(), 1, "evicted once");
+    Ok(())
+}
+
+#[test]
+fn a_request_above_every_node_s_total_is_refused_with_a_reason() -> Result<()> {
+    let Some(world) = World::start()? else {
+        return Ok(());
+    };
+    world.cluster.apply(&yaml::share_node("n1", 2, 32_552))?;
+    // The kube-scheduler drops the node before it asks us; above one card, it asks us.
+    world
+        .cluster
+        .apply(&pod("above-node", &["aliyun.com/gpu-mem: 40000"]).yaml())?;
+    world
+        .cluster
+        .apply(&pod("above-card", &["aliyun.com/gpu-mem: 20000"]).yaml())?;
+    let event = world.until_event("above-node", "n1: 40000 MiB asked of one GPU")?;
+    assert!(
+        event.contains("GPU 0, has 16276 MiB in all (23724 MiB too few)"),
+        "{event}"
+    );
+    world.until_event("above-card", "n1: 20000 MiB asked of one GPU")?;
+    let words = world.until_refused("above-card")?;
+    assert!(words.contains("no GPU is as large as 20000 MiB"), "{words}");
+    assert!(
+        world
+            .until_refused("above-node")?
+            .contains("Insufficient aliyun.com/gpu-mem")
+    );
+    Ok(())
+}
+
+#[test]
+fn whole_cards_and_parts_of_cards_in_one_cluster() -> Result<()> {
+    let Some(world) = World::start()? else {
+        return Ok(());
+    };
+    let parts = [
+        ("aliyun.com/gpu-mem", "32552"),
+        ("aliyun.com/gpu-count", "2"),
+    ];
+    let whole = [("nvidia.com/gpu", "4")];
+    world
+        .cluster
+        .apply(&(kwok_node("parts", &[], &parts) + &kwok_node("whole", &[], &whole)))?;
+    report(&world, "whole", &inventory("whole", "none", &[81_559; 4]))?;
+
+    world
+        .cluster
+        .apply(&pod("two", &["nvidia.com/gpu: 1", "nvidia.com/gpu: 1"]).yaml())?;
+    world
+        .cluster
+        .apply(&pod("part", &["aliyun.com/gpu-mem: 100"]).yaml())?;
+    assert_eq!(world.until_placed("two")?.node, "whole");
+    assert_eq!(
+        world.until_placed("part")?,
+        Placed {
+            node: "parts".into(),
+            card: "0".into()
+        }
+    );
+    let two = world.get(&["pod", "two"])?;
+    let allocation = two["metadata"]["annotations"]["sublet.dev/allocation"].as_str();
+    assert_eq!(
+        allocation,
+        Some(concat!(
+            r#"[{"container":"c0","index":0,"uuid":"GPU-0","memoryMiB":81559},"#,
+            r#"{"container":"c1","index":1,"uuid":"GPU-1","memoryMiB":81559}]"#
+        ))
+    );
+    world
+        .cluster
+        .apply(&pod("three", &["nvidia.com/gpu: 3"]).yaml())?;
+    world.until_event("three", "whole: 3 GPUs asked, but 2 of 4 GPUs idle")?;
+    world
+        .cluster
+        .apply(&pod("both", &["aliyun.com/gpu-mem: 1, nvidia.com/gpu: 1"]).yaml())?;
+    world.until_event("both", "a pod can use one way of asking for GPUs")?;
+    Ok(())
+}
+
+#[test]
+fn pods_that_look_alike_wait_for_each_other_where_the_node_cannot_tell_them_apart() -> Result<()> {
+    let Some(world) = World::start()? else {
+        return Ok(());
+    };
+    let amounts = [
+        ("aliyun.com/gpu-mem", "32552"),
+        ("aliyun.com/gpu-count", "2"),
+    ];
+    world.cluster.apply(&kwok_node("n1", &[], &amounts))?;
+    report(
+        &world,
+        "n1",
+        &inventory("memory", "size-and-order", &[16_276; 2]),
+    )?;
+    world
+        .cluster
+        .apply(&pod("first", &["aliyun.com/gpu-mem: 100"]).yaml())?;
+    world.until_placed("first")?;
+    world
+        .cluster
+        .apply(&pod("other", &["aliyun.com/gpu-mem: 101"]).yaml())?;
+    world.until_placed("other")?;
+    world
+        .cluster
+        .apply(&pod("second", &["aliyun.com/gpu-mem: 100"]).yaml())?;
+    let words = world.until_refused("second")?;
+    assert!(
+        words.contains("a pod that looks the same is still starting"),
+        "{words}"
+    );
+
+    let patch = r#"{"metadata":{"annotations":{"sublet.dev/assigned":"[\"c0\"]"}}}"#;
+    let agent = deployed::account("sublet-agent").name;
+    world.cluster.kubectl_as(
+        &agent,
+        &["patch", "pod", "first", "--type=merge", "-p", patch],
+    )?;
+    world.until_placed("second")?;
+    Ok(())
+}
+
+#[test]
+fn an_api_server_that_goes_away_costs_no_pod_and_no_memory() -> Result<()> {
+    let Some(world) = World::start()? else {
+        return Ok(());
+    };
+    let nodes: String = (0..4)
+        .map(|n| yaml::share_node(&format!("n{n}"), 4, 65_104))
+        .collect();
+    world.cluster.apply(&nodes)?;
+    let recorder = Recorder::start(&world.cluster.kubeconfig("admin")?)?;
+    for round in 0..3 {
+        let name = format!("round{round}");
+        let deployment = pod(&name, &["aliyun.com/gpu-mem: 4069"]).deployment(12);
+        world.cluster.apply(&deployment)?;
+        // In the middle of their Bindings.
+        eventually(|| {
+            let bound = recorder.so_far().bound.len();
+            ensure!(bound > round * 12, "{bound} pods bound");
+            Ok(())
+        })?;
+        world.cluster.restart_apiserver()?;
+    }
+    eventually(|| {
+        let pods = world.get(&["pods"])?;
+        let pods = pods["items"].as_array().context("no list")?.clone();
+        let bound = pods
+            .iter()
+            .filter(|pod| !pod["spec"]["nodeName"].is_null())
+            .count();
+        ensure!(
+            bound == 36 && pods.len() == 36,
+            "{bound} of {} pods bound",
+            pods.len()
+        );
+        let page: serde_json::Value =
+            serde_json::from_str(&world.page("/gpushare-scheduler/inspect")?)?;
+        let nodes = page["nodes"].as_array().context("no nodes")?;
+        let used: u64 = nodes
+            .iter()
+            .filter_map(|node| node["usedGPU"].as_u64())
+            .sum();
+        ensure!(used == 36 * 4069, "the ledger has {used} MiB in use");
+        Ok(())
+    })?;
+    let seen = recorder.stop()?;
+    assert_eq!(seen.broken, Vec::<String>::new());
+    Ok(())
+}
