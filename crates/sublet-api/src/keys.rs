@@ -32,6 +32,9 @@ pub const CGPU_DISABLE_LABEL: &str = "cgpu.disable.isolation";
 /// Prefix of a ConfigMap's name in `kube-system` that lists a node's unhealthy cards.
 pub const UNHEALTHY_PREFIX: &str = "unhealthy-gpu-";
 
+/// Why a card on that list is sick, in the words of every answer.
+pub const UNHEALTHY_REASON: &str = "listed as unhealthy by an operator";
+
 /// Variable: the cards a container may see, as UUIDs or indices.
 pub const NVIDIA_VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 /// Node label: memory of each card in MiB (GPU feature discovery).

@@ -85,10 +85,11 @@ pub(crate) fn node(number: usize, played: bool) -> Result<Value> {
     Ok(node)
 }
 
-/// A pod that waits for its node.
-pub(crate) fn waiting_pod(number: usize) -> Value {
+/// A pod that waits for its node. No two batches may share names: KWOK deletes by name, and
+/// somewhat late.
+pub(crate) fn waiting_pod(batch: &str, number: usize) -> Value {
     pod(
-        &format!("pod-{number:06}"),
+        &format!("pod-{batch}-{number:06}"),
         SIZES_MIB[number % SIZES_MIB.len()],
     )
 }
@@ -156,7 +157,7 @@ pub(crate) fn call_pod(uid: &str, size_mib: u64) -> String {
     pod["metadata"]["uid"] = json!(uid);
     pod["metadata"]["namespace"] = json!("default");
     pod["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
-    let applied = "{\\\"kind\\\":\\\"Pod\\\",\\\"spec\\\":{\\\"containers\\\":[]}}".repeat(60);
+    let applied = "{\\\"kind\\\":\\\"Pod\\\",\\\"spec\\\":{\\\"containers\\\":[]}}".repeat(90);
     pod["metadata"]["annotations"] =
         json!({ "kubectl.kubernetes.io/last-applied-configuration": applied });
     let env: Vec<Value> = (0..60)

@@ -112,7 +112,8 @@ pub(crate) fn measure(
         for turn in 0..WAYS.len() {
             // Each round starts with another way: none is always the first after a pause.
             let at = (turn + number) % WAYS.len();
-            let result = round(world, repository, WAYS[at], pods)
+            let batch = format!("{nodes}-{number}-{turn}");
+            let result = round(world, repository, WAYS[at], pods, &batch)
                 .with_context(|| format!("{}, {nodes} nodes", WAYS[at].label()))?;
             world.progress.say(&format!(
                 "round {} of {rounds}, {}: {:.0} pods/s",
@@ -175,11 +176,17 @@ fn print(nodes: usize, pods: usize, found: &[Vec<Found>], report: &mut Report) {
     report.verdicts(&verdicts);
 }
 
-fn round(world: &mut World, repository: &Path, way: Way, pods: usize) -> Result<Found> {
+fn round(
+    world: &mut World,
+    repository: &Path,
+    way: Way,
+    pods: usize,
+    batch: &str,
+) -> Result<Found> {
     world.create(
         "pods",
         PODS,
-        (0..pods).map(|number| Ok(objects::waiting_pod(number))),
+        (0..pods).map(|number| Ok(objects::waiting_pod(batch, number))),
     )?;
     let user = deployed::account("sublet-scheduler").name;
     let port = match way {

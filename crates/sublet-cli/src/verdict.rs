@@ -95,8 +95,11 @@ impl<'a> Cluster<'a> {
             },
         };
         if let Some(sick) = sick {
-            let why = "listed as unhealthy by an operator";
-            facts.inventory = Arc::new(facts.inventory.with_sick(sick, why));
+            facts.inventory = Arc::new(
+                facts
+                    .inventory
+                    .with_sick(sick, sublet_api::keys::UNHEALTHY_REASON),
+            );
         }
         let idx = self.engine.set_node(facts);
         self.nodes.insert(idx, node);

@@ -142,6 +142,7 @@ impl Cluster {
         match change {
             Change::All(pods) => {
                 self.seen.lists += 1;
+                pods.iter().for_each(|pod| self.check_same(pod));
                 self.pods = pods
                     .into_iter()
                     .map(|pod| (pod.metadata.uid.clone(), pod))

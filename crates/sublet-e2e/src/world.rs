@@ -1,5 +1,6 @@
 //! A cluster with the product on it: control plane, extender, second stock scheduler.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;
@@ -7,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
+use sublet_client::{connect, patch_pod_annotations};
+use sublet_model::{PodKey, PodUid};
 use sublet_testbed::{Binaries, Cluster, ClusterOptions, deployed, http_get};
 
 /// Where a pod is.
@@ -202,6 +205,30 @@ impl World {
         self.cluster
             .kubectl_as(&user, &["create", "--raw", &path, "-f", &file])?;
         Ok(())
+    }
+
+    /// Sets annotations of a pod as the agent's account, with no request but the patch.
+    ///
+    /// # Errors
+    /// The API server's.
+    pub fn annotate_as_agent(&self, pod: &str, annotations: &[(&str, &str)]) -> Result<()> {
+        let _installed = rustls::crypto::ring::default_provider().install_default();
+        let uid = self.get(&["pod", pod])?["metadata"]["uid"].clone();
+        let uid = PodUid::new(uid.as_str().unwrap_or_default())?;
+        let key = PodKey::new("default", pod)?;
+        let own = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        let annotations: BTreeMap<String, String> = annotations.iter().map(own).collect();
+        let kubeconfig = self
+            .cluster
+            .kubeconfig(&deployed::account("sublet-agent").name)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(async {
+            let client = connect(Some(&kubeconfig)).await?;
+            patch_pod_annotations(&client, &key, &uid, &annotations).await?;
+            Ok(())
+        })
     }
 
     /// The extender's page at that path.

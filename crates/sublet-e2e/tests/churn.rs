@@ -216,12 +216,13 @@ impl Churn {
 }
 
 /// Kills the extender and starts it again at random moments until it is told to stop; says
-/// how often.
+/// how often. It binds nothing in its first three seconds (a Binding of its predecessor may be
+/// on its way), so some lives are long enough for that and some are not.
 fn kill_at_random(world: &World, seed: u64, stop: &AtomicBool) -> Result<u32> {
     let mut chance = fastrand::Rng::with_seed(seed);
     let mut kills = 0;
     while !stop.load(Ordering::Acquire) {
-        sleep(Duration::from_millis(chance.u64(100..1_500)));
+        sleep(Duration::from_millis(chance.u64(100..6_000)));
         world.cluster.kill(deployed::EXTENDER, Signal::KILL)?;
         sleep(Duration::from_millis(chance.u64(..300)));
         world.cluster.start_again(deployed::EXTENDER)?;

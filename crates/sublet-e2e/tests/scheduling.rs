@@ -211,12 +211,7 @@ fn pods_that_look_alike_wait_for_each_other_where_the_node_cannot_tell_them_apar
         "{words}"
     );
 
-    let patch = r#"{"metadata":{"annotations":{"sublet.dev/assigned":"[\"c0\"]"}}}"#;
-    let agent = deployed::account("sublet-agent").name;
-    world.cluster.kubectl_as(
-        &agent,
-        &["patch", "pod", "first", "--type=merge", "-p", patch],
-    )?;
+    world.annotate_as_agent("first", &[("sublet.dev/assigned", r#"["c0"]"#)])?;
     world.until_placed("second")?;
     Ok(())
 }

@@ -66,15 +66,13 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// Starts a try. `deadline_ms` is how long the API server itself may work on the request
-    /// (its `timeout` parameter).
+    /// Starts a try. After `settle_ms` a request without an answer can take effect no more:
+    /// the API server's own deadline for it, its journey there, and what etcd may have in hand.
     #[must_use]
-    pub fn start(now: Time, deadline_ms: u64) -> (Binding, BindingStep) {
-        // The server's clock starts when the request arrives: allow the journey a second.
-        let settled_at = now.plus_ms(deadline_ms + 1_000);
+    pub fn start(now: Time, settle_ms: u64) -> (Binding, BindingStep) {
         (
             Binding {
-                settled_at,
+                settled_at: now.plus_ms(settle_ms),
                 pause_ms: 50,
                 trouble: String::new(),
             },

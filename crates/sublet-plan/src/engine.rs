@@ -120,7 +120,7 @@ impl Engine {
             self.ranks_stale = true;
         }
         let idx = self.ledger.set_node(facts);
-        debug_assert!(self.ledger.is_conserved());
+        debug_assert!(self.ledger.is_conserved_at(idx));
         idx
     }
 
@@ -268,7 +268,7 @@ impl Engine {
         entry.standing = Standing::Reserved;
         entry.assigned = false;
         self.ledger.enter(entry);
-        debug_assert!(self.ledger.is_conserved());
+        debug_assert!(self.ledger.is_conserved_at(node));
         Ok(allocation)
     }
 

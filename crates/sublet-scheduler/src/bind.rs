@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use sublet_api::{dialect, keys, pod_uid};
 use sublet_client::{BindError, EventText, bind_pod, read_pod};
-use sublet_model::{Entry, NodeName, PodKey, PodUid, Standing};
+use sublet_model::{Entry, NodeName, PodKey, PodUid, Standing, Time};
 use sublet_plan::{Binding, BindingStep, PodState, Seen};
 use sublet_telemetry::metrics::Outcome;
 
-use crate::state::{Scheduler, Waiting, now, now_ns};
+use crate::state::{Patience, Scheduler, Waiting, now, now_ns};
 
 /// Binds a pod to a node.
 ///
@@ -28,6 +28,12 @@ pub(crate) async fn bind(
     if !scheduler.is_ready() {
         return Err("the ledger of GPUs is not complete yet".to_owned());
     }
+    // A Binding that an earlier process sent just before it was killed may still come through,
+    // and would not be in the list that this one began with.
+    let fence = scheduler
+        .started
+        .plus_ms(scheduler.patience.deadline.as_millis() as u64);
+    sleep_until(fence).await;
     let known = scheduler.state().waiting.get(&uid).cloned();
     let waiting = match known {
         Some(waiting) => waiting,
@@ -102,8 +108,8 @@ async fn carry_out(
         let forged = waiting.forged.iter().map(String::as_str);
         dialect::binding_annotations(&waiting.claim, &allocation, facts, now_ns(), forged)
     };
-    let deadline = scheduler.bind_deadline;
-    let (mut binding, mut step) = Binding::start(now(), deadline.as_millis() as u64);
+    let Patience { deadline, settle } = scheduler.patience;
+    let (mut binding, mut step) = Binding::start(now(), settle.as_millis() as u64);
     loop {
         let (asked_at, seen) = match step {
             BindingStep::Post => {
@@ -122,7 +128,7 @@ async fn carry_out(
                 )
             }
             BindingStep::Read(at) => {
-                tokio::time::sleep(Duration::from_millis(at.ms().saturating_sub(now().ms()))).await;
+                sleep_until(at).await;
                 (
                     now(),
                     read(&scheduler, &waiting, &node, &annotations[keys::ALLOCATION]).await,
@@ -141,7 +147,7 @@ async fn carry_out(
 async fn read(scheduler: &Scheduler, waiting: &Waiting, node: &NodeName, allocation: &str) -> Seen {
     // A read that hangs says nothing, and the next one may not.
     let reading = tokio::time::timeout(
-        scheduler.bind_deadline,
+        scheduler.patience.deadline,
         read_pod(&scheduler.client, &waiting.pod),
     )
     .await;
@@ -163,4 +169,8 @@ async fn read(scheduler: &Scheduler, waiting: &Waiting, node: &NodeName, allocat
         name if name == node.as_str() && written == Some(allocation) => PodState::AsAsked,
         name => PodState::Elsewhere(format!("somebody else bound the pod, to {name}")),
     })
+}
+
+async fn sleep_until(at: Time) {
+    tokio::time::sleep(Duration::from_millis(at.ms().saturating_sub(now().ms()))).await;
 }

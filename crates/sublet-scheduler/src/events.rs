@@ -47,7 +47,10 @@ impl Events {
         let mut hasher = rustc_hash::FxHasher::default();
         hasher.write(text.reason.as_bytes());
         hasher.write(text.message.as_bytes());
-        let new = Posted { hash: hasher.finish(), at_ms };
+        let new = Posted {
+            hash: hasher.finish(),
+            at_ms,
+        };
         let mut posted = self.posted.lock().unwrap_or_else(PoisonError::into_inner);
         let last = posted.get(uid);
         if last.is_some_and(|last| last.hash == new.hash && at_ms < last.at_ms + QUIET_MS) {
@@ -108,7 +111,13 @@ pub(crate) fn post(scheduler: &Arc<Scheduler>, pod: &PodKey, uid: &PodUid, mut t
     let (scheduler, pod, uid) = (scheduler.clone(), pod.clone(), uid.clone());
     tokio::spawn(async move {
         let at = rfc3339(at_ms);
-        let event = PodEvent { pod: &pod, uid: &uid, number: now_ns(), at: &at, text: &text };
+        let event = PodEvent {
+            pod: &pod,
+            uid: &uid,
+            number: now_ns(),
+            at: &at,
+            text: &text,
+        };
         if let Err(error) = post_pod_event(&scheduler.client, &event).await {
             tracing::debug!(%pod, %error, "event not posted");
         }

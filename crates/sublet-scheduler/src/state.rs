@@ -269,8 +269,7 @@ impl State {
 
     fn with_sick(&self, mut facts: NodeFacts) -> NodeFacts {
         if let Some(sick) = self.sick.get(&facts.name) {
-            let why = "listed as unhealthy by an operator";
-            facts.inventory = Arc::new(facts.inventory.with_sick(sick, why));
+            facts.inventory = Arc::new(facts.inventory.with_sick(sick, keys::UNHEALTHY_REASON));
         }
         facts
     }
@@ -295,14 +294,35 @@ pub(crate) enum Listed {
     Pods = 2,
 }
 
+/// How long things may take that concern one Binding. The kube-scheduler waits 15 s in all
+/// (deploy/kubernetes/40-scheduler-config.yaml).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// How long the API server itself may work on it (its `timeout` parameter).
+    pub(crate) deadline: Duration,
+    /// After so long, one without an answer takes effect no more: the deadline, a second for
+    /// the journey, and the 7 s after which etcd gives up a write (5 s and two elections).
+    pub(crate) settle: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        Patience {
+            deadline: Duration::from_secs(3),
+            settle: Duration::from_secs(11),
+        }
+    }
+}
+
 /// The extender: its state, its way to the API server, its metrics.
 pub struct Scheduler {
     state: Mutex<State>,
     listed: AtomicU8,
     pub(crate) client: Client,
     pub(crate) scheduler_name: String,
-    /// How long the API server may work on a Binding.
-    pub(crate) bind_deadline: Duration,
+    /// How Bindings are timed.
+    pub(crate) patience: Patience,
+    pub(crate) started: Time,
     pub(crate) events: crate::events::Events,
     pub(crate) metrics: SchedulerMetrics,
     pub(crate) registry: Registry,
@@ -326,9 +346,8 @@ impl Scheduler {
             listed: AtomicU8::new(0),
             client,
             scheduler_name,
-            // The kube-scheduler waits 15 s for us (deploy/kubernetes), so after this there
-            // is time to find out what became of it.
-            bind_deadline: Duration::from_secs(5),
+            patience: Patience::default(),
+            started: now(),
             events: crate::events::Events::default(),
             metrics,
             registry,

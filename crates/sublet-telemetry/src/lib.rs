@@ -23,9 +23,9 @@ pub fn start_logging() -> anyhow::Result<()> {
     let filter = match set {
         Some((name, text)) => EnvFilter::try_new(&text)
             .map_err(|cause| anyhow::anyhow!("{name} is `{text}`: {cause}"))?,
-        // The client reports each failed call as an error of its own, without its cause;
-        // whoever called reports it with one.
-        None => EnvFilter::new("info,kube_client::client::builder=off"),
+        // The client warns of each failed call without its cause; whoever called reports it
+        // with one.
+        None => EnvFilter::new("info,kube_client=off"),
     };
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -248,7 +248,7 @@ impl Simulation {
             self.meet("refused at bind");
             return;
         };
-        let (binding, first) = Binding::start(now, DEADLINE_MS);
+        let (binding, first) = Binding::start(now, DEADLINE_MS + JOURNEY_MS);
         assert_eq!(first, BindingStep::Post);
         self.tries.push(Try {
             pod: pod.clone(),

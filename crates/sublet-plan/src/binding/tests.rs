@@ -4,10 +4,10 @@ use sublet_model::Time;
 
 use super::{Binding, BindingStep, PodState, Seen};
 
-/// `ms what` per line, for a Binding started at 0 with a deadline of 5,000 ms.
+/// `ms what` per line, for a Binding started at 0 that is settled after 6,000 ms.
 #[track_caller]
 fn check(table: &str) {
-    let (mut binding, first) = Binding::start(Time::from_ms(0), 5_000);
+    let (mut binding, first) = Binding::start(Time::from_ms(0), 6_000);
     assert_eq!(first, BindingStep::Post);
     for line in table.lines() {
         let (seen, expected) = line.split_once("->").unwrap();
