@@ -50,6 +50,8 @@ struct Times {
     filter: Vec<f64>,
     prioritize: Vec<f64>,
     both: Vec<f64>,
+    /// CPU seconds of the extender's process.
+    cpu: f64,
 }
 
 /// Measures and prints the figure.
@@ -68,7 +70,8 @@ pub(crate) fn measure(
         "{} nodes × 8 cards, {} bound pods. {calls} pairs of calls for each extender, in turns of \
          {TURN}, one at a time over a kept connection; each call has a pod of {} KB that asks for \
          one of {} sizes, and filter has all names ({} KB). Milliseconds; `both` is filter plus \
-         prioritize of the same pod. The no-op extenders use the same HTTP stack: what they \
+         prioritize of the same pod, and its CPU time is the mean of the extender's process, which \
+         a busy machine changes least. The no-op extenders use the same HTTP stack: what they \
          take is HTTP, JSON and the client that measures.",
         load.nodes,
         load.pods,
@@ -146,8 +149,11 @@ fn in_turns(
     let mut done = 0;
     while done < calls {
         let end = (done + TURN).min(calls);
-        for (caller, times) in callers.iter_mut().zip(&mut times) {
+        for ((peer, caller), times) in peers.iter().zip(&mut callers).zip(&mut times) {
+            // Read in steps of 10 ms, which is too rough for one turn and fair over many.
+            let before = world.cluster.cpu_seconds(&peer.process)?;
             turn(caller, names, sizes, done..end, times)?;
+            times.cpu += world.cluster.cpu_seconds(&peer.process)? - before;
         }
         done = end;
         world
@@ -200,6 +206,7 @@ fn table(peers: &[Peer], times: &[Times]) -> Vec<Vec<String>> {
     for verb in ["filter", "prioritize", "both"] {
         head.extend(TARGETS.map(|(name, _, _)| format!("{verb} {name}")));
     }
+    head.push("CPU of both".to_owned());
     head.push("ours / this, both p50".to_owned());
     let ours = percentile(&times[0].both, 0.5);
     let mut rows = vec![head];
@@ -208,6 +215,7 @@ fn table(peers: &[Peer], times: &[Times]) -> Vec<Vec<String>> {
         for values in [&times.filter, &times.prioritize, &times.both] {
             row.extend(TARGETS.map(|(_, share, _)| short(percentile(values, share))));
         }
+        row.push(short(times.cpu * 1e3 / times.both.len() as f64));
         row.push(format!("{:.2}", ours / percentile(&times.both, 0.5)));
         rows.push(row);
     }

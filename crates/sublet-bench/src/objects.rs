@@ -31,30 +31,30 @@ fn uuid(node: usize, card: usize) -> Result<GpuUuid> {
     ))?)
 }
 
-/// A Ready node of eight cards with an agent's inventory. `played` nodes are KWOK's, and
-/// have no tier of identity, because no agent will ever hand anything over there.
-pub(crate) fn node(number: usize, played: bool) -> Result<Value> {
+/// What an agent reports of a node.
+fn inventory(node: usize) -> Result<String> {
     let mut gpus = Vec::new();
     for card in 0..CARDS {
         let mut gpu = Gpu::plain(GpuIndex(card as u16), MiB::from(CARD_MIB as u32));
-        gpu.uuid = Some(uuid(number, card)?);
+        gpu.uuid = Some(uuid(node, card)?);
         gpu.model = "NVIDIA A100-SXM4-80GB".into();
         gpu.minor = Some(card as u16);
         gpu.numa = Some((card / 4) as u16);
         gpu.bdf = Some(format!("0000:{:02x}:00.0", 0x10 + card).parse::<Bdf>()?);
         gpus.push(gpu);
     }
-    let report = NodeReport {
+    Ok(report_to_json(&NodeReport {
         inventory: Inventory::new(gpus, Vec::new(), Vec::new(), Vec::new())?,
         sharing: Sharing::Memory,
-        identity: if played {
-            Identity::NoAgent
-        } else {
-            Identity::SizeAndOrder
-        },
+        identity: Identity::SizeAndOrder,
         advertise: Advertise::Units,
         unit: Unit::MiB,
-    };
+    }))
+}
+
+/// A Ready node of eight cards, with an agent's inventory. `played` nodes are KWOK's and have
+/// none: no agent will ever hand anything over there.
+pub(crate) fn node(number: usize, played: bool) -> Result<Value> {
     let name = node_name(number);
     let amounts = json!({
         "cpu": "128", "memory": "1024Gi", "pods": "500",
@@ -67,7 +67,6 @@ pub(crate) fn node(number: usize, played: bool) -> Result<Value> {
         "metadata": {
             "name": name,
             "labels": { "kubernetes.io/hostname": name, "kubernetes.io/os": "linux" },
-            "annotations": { keys::INVENTORY: report_to_json(&report) },
         },
         "status": {
             "capacity": amounts, "allocatable": amounts,
@@ -80,7 +79,9 @@ pub(crate) fn node(number: usize, played: bool) -> Result<Value> {
     });
     if played {
         node["metadata"]["labels"]["type"] = json!("kwok");
-        node["metadata"]["annotations"]["kwok.x-k8s.io/node"] = json!("fake");
+        node["metadata"]["annotations"] = json!({ "kwok.x-k8s.io/node": "fake" });
+    } else {
+        node["metadata"]["annotations"] = json!({ keys::INVENTORY: inventory(number)? });
     }
     Ok(node)
 }

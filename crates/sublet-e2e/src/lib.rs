@@ -4,9 +4,12 @@
 //! The tests are in `tests/`; here is what they share. Nothing in this crate reaches into
 //! the product: it reads what a user could read and runs what a user would run.
 
+pub mod audit;
+mod gpu_node;
 mod recorder;
 mod world;
 pub mod yaml;
 
+pub use gpu_node::{AGENT, Environment, GpuNode, TWO_CARDS, parse_environment};
 pub use recorder::{Recorder, Seen};
 pub use world::{Placed, World, binaries, eventually};

@@ -173,7 +173,7 @@ impl World {
     /// There is none in time.
     pub fn until_event(&self, pod: &str, text: &str) -> Result<String> {
         eventually(|| {
-            let field = format!("involvedObject.name={pod},source=sublet-scheduler");
+            let field = format!("involvedObject.name={pod},source=sublet-extender");
             let events = self.get(&["events", "--field-selector", &field])?;
             let events = events["items"].as_array().cloned().unwrap_or_default();
             let messages: Vec<_> = events

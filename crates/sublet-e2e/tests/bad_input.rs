@@ -93,9 +93,16 @@ fn a_node_with_a_thousand_cards_and_one_whose_inventory_is_garbage() -> Result<(
         ..pod("odd", &["aliyun.com/gpu-mem: 1"])
     };
     world.cluster.apply(&there.yaml())?;
-    let event = world.until_event("odd", "odd: the node is not known, or its GPU inventory")?;
-    // It would fit on the big one, so the pod's own selector is what keeps it.
-    assert!(!event.is_empty());
+    let words = world.until_refused("odd")?;
+    assert!(
+        words.contains("its GPU inventory cannot be read"),
+        "{words}"
+    );
+    let log = world.cluster.log_tail(deployed::EXTENDER);
+    assert!(
+        log.contains("annotation `sublet.dev/inventory`: not an inventory"),
+        "{log}"
+    );
     for number in 0..3 {
         let name = format!("p{number}");
         world

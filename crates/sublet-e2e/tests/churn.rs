@@ -222,7 +222,7 @@ fn kill_at_random(world: &World, seed: u64, stop: &AtomicBool) -> Result<u32> {
     let mut chance = fastrand::Rng::with_seed(seed);
     let mut kills = 0;
     while !stop.load(Ordering::Acquire) {
-        sleep(Duration::from_millis(chance.u64(100..6_000)));
+        sleep(Duration::from_millis(chance.u64(100..4_500)));
         world.cluster.kill(deployed::EXTENDER, Signal::KILL)?;
         sleep(Duration::from_millis(chance.u64(..300)));
         world.cluster.start_again(deployed::EXTENDER)?;

@@ -4,6 +4,7 @@
 //! on when the kube-scheduler hangs up, because the reservation must end in one way or the
 //! other.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,7 +38,10 @@ pub(crate) async fn bind(
     let known = scheduler.state().waiting.get(&uid).cloned();
     let waiting = match known {
         Some(waiting) => waiting,
-        None => read_waiting(scheduler, &pod, &uid).await?,
+        None => match read_waiting(scheduler, &pod, &uid).await? {
+            Some(waiting) => waiting,
+            None => return bind_without_gpu(scheduler, &pod, &uid, &node).await,
+        },
     };
     let task = tokio::spawn(carry_out(scheduler.clone(), waiting.clone(), node.clone()));
     let outcome = task.await.unwrap_or_else(|error| Err(error.to_string()));
@@ -62,12 +66,37 @@ pub(crate) async fn bind(
     outcome
 }
 
-/// A pod that the watch has not shown yet.
+/// A pod that names one of our resources and asks none of it: the kube-scheduler leaves its
+/// Binding to us all the same.
+async fn bind_without_gpu(
+    scheduler: &Scheduler,
+    pod: &PodKey,
+    uid: &PodUid,
+    node: &NodeName,
+) -> Result<(), String> {
+    let deadline = scheduler.patience.deadline;
+    bind_pod(
+        &scheduler.client,
+        pod,
+        uid,
+        node,
+        &BTreeMap::new(),
+        deadline,
+    )
+    .await
+    .map_err(|error| match error {
+        BindError::Refused { code, message } => format!("{message} ({code})"),
+        // Nothing was reserved: whether it came through is seen at the next try.
+        BindError::Unanswered(why) => why,
+    })
+}
+
+/// A pod that the watch has not shown yet, or shows as one that asks for no GPU.
 async fn read_waiting(
     scheduler: &Scheduler,
     key: &PodKey,
     uid: &PodUid,
-) -> Result<Waiting, String> {
+) -> Result<Option<Waiting>, String> {
     let pod = read_pod(&scheduler.client, key)
         .await
         .map_err(|error| error.to_string())?;
@@ -75,8 +104,7 @@ async fn read_waiting(
         .filter(|pod| pod.metadata.uid == uid.as_str())
         .ok_or("the pod is gone")?;
     let unit = scheduler.state().engine.options().unit;
-    let waiting = Waiting::of(&pod, unit).map_err(|problem| problem.to_string())?;
-    waiting.ok_or_else(|| "the pod asks for no GPU".to_owned())
+    Waiting::of(&pod, unit).map_err(|problem| problem.to_string())
 }
 
 async fn carry_out(

@@ -151,6 +151,20 @@ async fn a_binding_is_one_write_with_everything_in_it() {
 }
 
 #[tokio::test]
+async fn a_pod_that_asks_for_none_of_it_is_bound_without_an_allocation() {
+    let world = World::of_three();
+    world.waiting("zero", 0);
+    assert_eq!(world.bind("zero", "n2").await, "");
+    let bindings = world.api.bindings.lock().unwrap().clone();
+    assert_eq!(bindings[0]["metadata"]["annotations"], json!({}));
+    assert_eq!(world.standing("zero"), None);
+    world.waiting("zero", 0);
+    world.api.script.lock().unwrap().push_back(Answer::Break);
+    let error = world.bind("zero", "n2").await;
+    assert!(error.contains("connection broken"), "{error}");
+}
+
+#[tokio::test]
 async fn every_way_a_binding_can_fail() {
     // What the API server does, is the pod bound in the end, does the ledger keep it?
     for (answer, error, kept) in [

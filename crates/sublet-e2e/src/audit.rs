@@ -1,0 +1,80 @@
+//! The API server's audit log, read as a list of requests: who asked what, and the answer.
+//!
+//! It says what the product really did to the cluster, whatever the product's own logs say.
+//! Incomplete last lines are left out, since the server may be writing one.
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+use sublet_testbed::Cluster;
+
+/// One answered request about an object of the API.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Request {
+    /// The user name.
+    pub user: String,
+    /// As RBAC knows it: `get`, `list`, `watch`, `create`, ...
+    pub verb: String,
+    /// The API group; empty for the first.
+    pub group: String,
+    /// The resource, with its subresource: `pods`, `pods/binding`.
+    pub resource: String,
+    /// The namespace; empty for all, or for an object outside of namespaces.
+    pub namespace: String,
+    /// The object's name; empty for lists.
+    pub name: String,
+    /// What the authorizer said.
+    pub is_allowed: bool,
+    /// The HTTP status.
+    pub code: u64,
+}
+
+/// All requests answered until now.
+///
+/// # Errors
+/// There is no log.
+pub fn requests(cluster: &Cluster) -> Result<Vec<Request>> {
+    let path = cluster.audit_log();
+    let log = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    let events = log
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok());
+    Ok(events
+        .filter_map(|event: Value| request_of(&event))
+        .collect())
+}
+
+/// What was asked about an object; other requests are none of RBAC's resources.
+fn request_of(event: &Value) -> Option<Request> {
+    let object = event["objectRef"].as_object()?;
+    let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
+    let mut resource = text(object.get("resource"));
+    if let Some(part) = object.get("subresource").and_then(Value::as_str) {
+        resource = format!("{resource}/{part}");
+    }
+    let decision = event["annotations"].get("authorization.k8s.io/decision");
+    Some(Request {
+        user: text(event["user"].get("username")),
+        verb: text(event.get("verb")),
+        group: text(object.get("apiGroup")),
+        resource,
+        namespace: text(object.get("namespace")),
+        name: text(object.get("name")),
+        is_allowed: text(decision) == "allow",
+        code: event["responseStatus"]["code"].as_u64().unwrap_or(0),
+    })
+}
+
+/// What was refused to the product's accounts, by their rights or by a policy.
+///
+/// # Errors
+/// There is no log.
+pub fn forbidden(cluster: &Cluster) -> Result<Vec<Request>> {
+    let ours = |request: &Request| {
+        request
+            .user
+            .starts_with("system:serviceaccount:sublet-system:")
+    };
+    let mut all = requests(cluster)?;
+    all.retain(|request| ours(request) && request.code == 403);
+    Ok(all)
+}
