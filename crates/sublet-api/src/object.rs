@@ -21,6 +21,9 @@ pub struct Meta {
     /// UID.
     #[serde(deserialize_with = "or_default")]
     pub uid: String,
+    /// The version of this state of the object, for the next watch.
+    #[serde(deserialize_with = "or_default")]
+    pub resource_version: String,
     /// Labels.
     #[serde(deserialize_with = "or_default")]
     pub labels: BTreeMap<String, String>,

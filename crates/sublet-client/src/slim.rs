@@ -9,8 +9,9 @@ use kube::core::DynamicResourceScope;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher::watcher};
 use kube::{Api, Client, Resource};
-use serde::Deserialize;
+
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
 use sublet_api::object;
 use sublet_model::{NodeName, PodKey};
 
@@ -32,26 +33,39 @@ pub trait Kind {
 /// What happened to objects of a kind.
 #[derive(Debug)]
 pub enum Change<T> {
-    /// All objects as they are now: whatever is not among them is gone.
-    All(Vec<T>),
-    /// One is new or changed.
+    /// A complete list begins: each of its objects comes as [`Change::Set`].
+    ListBegins,
+    /// It has ended: whatever was not in it is gone.
+    ListEnds,
+    /// An object is listed, new or changed.
     Set(T),
-    /// One is gone; this is how it was last seen.
+    /// An object is gone; this is how it was last seen.
     Gone(T),
 }
 
 macro_rules! kind {
-    ($(#[$doc:meta])* $kind:ident, $wire:ident, $name:literal, $plural:literal, $object:ty,
-     { $($field:ident: $type:ty),* }) => {
+    ($(#[$doc:meta])* $kind:ident, $wire:ident, $name:literal, $plural:literal, $object:ty) => {
         $(#[$doc])*
         pub struct $kind;
 
         /// The object as the API server sends it.
-        #[derive(Debug, Clone, Deserialize)]
+        #[derive(Debug, Clone)]
         pub struct $wire {
-            #[serde(default)]
+            /// What the client itself needs of the metadata, and no more.
             metadata: ObjectMeta,
-            $(#[serde(default)] $field: $type),*
+            object: $object,
+        }
+
+        impl<'de> Deserialize<'de> for $wire {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let object = <$object>::deserialize(deserializer)?;
+                let metadata = ObjectMeta {
+                    name: Some(object.metadata.name.clone()),
+                    resource_version: Some(object.metadata.resource_version.clone()),
+                    ..ObjectMeta::default()
+                };
+                Ok($wire { metadata, object })
+            }
         }
 
         impl Resource for $wire {
@@ -71,11 +85,7 @@ macro_rules! kind {
             type Object = $object;
 
             fn slim(wire: $wire) -> $object {
-                let $wire { metadata, $($field),* } = wire;
-                let mut object = <$object>::default();
-                object.metadata = meta(metadata);
-                $(object.$field = $field;)*
-                object
+                wire.object
             }
         }
     };
@@ -83,18 +93,15 @@ macro_rules! kind {
 
 kind!(
     /// Pods.
-    Pods, PodWire, "Pod", "pods", object::Pod,
-    { spec: object::PodSpec, status: object::PodStatus }
+    Pods, PodWire, "Pod", "pods", object::Pod
 );
 kind!(
     /// Nodes.
-    Nodes, NodeWire, "Node", "nodes", object::Node,
-    { spec: object::NodeSpec, status: object::NodeStatus }
+    Nodes, NodeWire, "Node", "nodes", object::Node
 );
 kind!(
     /// ConfigMaps.
-    ConfigMaps, ConfigMapWire, "ConfigMap", "configmaps", object::ConfigMap,
-    { data: std::collections::BTreeMap<String, String> }
+    ConfigMaps, ConfigMapWire, "ConfigMap", "configmaps", object::ConfigMap
 );
 
 /// Every object of a kind, as fresh as the API server has it. `fields`: a field selector.
@@ -164,34 +171,14 @@ pub fn watch<K: Kind>(
         None => Api::all_with(client.clone(), &()),
     };
     let events = watcher(api, watcher::Config::default().page_size(1_000)).default_backoff();
-    let mut listed = Vec::new();
-    events.filter_map(move |event| {
-        let change = match event {
-            Err(error) => Some(Err(error)),
-            Ok(Event::Init) => {
-                listed.clear();
-                None
-            }
-            Ok(Event::InitApply(wire)) => {
-                listed.push(K::slim(wire));
-                None
-            }
-            Ok(Event::InitDone) => Some(Ok(Change::All(std::mem::take(&mut listed)))),
-            Ok(Event::Apply(wire)) => Some(Ok(Change::Set(K::slim(wire)))),
-            Ok(Event::Delete(wire)) => Some(Ok(Change::Gone(K::slim(wire)))),
-        };
-        std::future::ready(change)
+    // Objects of a list are handed on one by one: a list of 40,000 pods would take more
+    // memory than everything that is kept of them.
+    events.map(|event| {
+        Ok(match event? {
+            Event::Init => Change::ListBegins,
+            Event::InitDone => Change::ListEnds,
+            Event::InitApply(wire) | Event::Apply(wire) => Change::Set(K::slim(wire)),
+            Event::Delete(wire) => Change::Gone(K::slim(wire)),
+        })
     })
-}
-
-fn meta(meta: ObjectMeta) -> object::Meta {
-    object::Meta {
-        name: meta.name.unwrap_or_default(),
-        namespace: meta.namespace.unwrap_or_default(),
-        uid: meta.uid.unwrap_or_default(),
-        labels: meta.labels.unwrap_or_default(),
-        annotations: meta.annotations.unwrap_or_default(),
-        creation_timestamp: meta.creation_timestamp.map(|time| time.0.to_string()),
-        deletion_timestamp: meta.deletion_timestamp.map(|time| time.0.to_string()),
-    }
 }

@@ -32,6 +32,7 @@ pub struct GpuNode {
     /// The cluster and the rest of the product.
     pub world: World,
     health: u16,
+    uuids: Vec<String>,
 }
 
 impl GpuNode {
@@ -52,13 +53,15 @@ impl GpuNode {
             return Ok(None);
         };
         let node = Node::start(&world.cluster, &NodeOptions::default())?;
-        let gpu_node = GpuNode {
+        let mut gpu_node = GpuNode {
             node,
             world,
             health: free_port()?,
+            uuids: Vec::new(),
         };
         gpu_node.set_devices(TWO_CARDS)?;
         gpu_node.start_agent(flags)?;
+        gpu_node.uuids = gpu_node.reported_uuids()?;
         Ok(Some(gpu_node))
     }
 
@@ -171,22 +174,20 @@ impl GpuNode {
         .with_context(|| self.world.cluster.log_tail(AGENT))
     }
 
-    /// The UUIDs of the cards, in order, as the node object reports them.
-    ///
-    /// # Errors
-    /// There is no report.
-    pub fn uuids(&self) -> Result<Vec<String>> {
+    /// The UUIDs of the cards, in order, as the node object reported them at the start.
+    #[must_use]
+    pub fn uuids(&self) -> &[String] {
+        &self.uuids
+    }
+
+    fn reported_uuids(&self) -> Result<Vec<String>> {
         let node = self.world.get(&["node", &self.name()])?;
         let report = node["metadata"]["annotations"]["sublet.dev/inventory"].as_str();
         let report: Value = serde_json::from_str(report.context("the node has no inventory")?)?;
-        let gpus = report["gpus"]
-            .as_array()
-            .context("an inventory without GPUs")?;
+        let gpus = report["gpus"].as_array().context("no list of GPUs")?;
         let uuid = |gpu: &Value| gpu["uuid"].as_str().map(str::to_owned);
-        gpus.iter()
-            .map(uuid)
-            .collect::<Option<_>>()
-            .context("a GPU without UUID")
+        let uuids = gpus.iter().map(uuid).collect::<Option<_>>();
+        uuids.with_context(|| format!("a GPU without UUID: {report}"))
     }
 
     /// Waits until all containers of a pod run, and returns the pod.

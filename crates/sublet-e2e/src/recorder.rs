@@ -39,6 +39,7 @@ struct Cluster {
     /// Node and allocation of each pod as first seen: they never change.
     first: BTreeMap<String, (String, String)>,
     seen: Seen,
+    listing: bool,
 }
 
 /// Records until it is stopped.
@@ -119,12 +120,8 @@ async fn record(kubeconfig: &Path, stop: &AtomicBool, cluster: &Mutex<Cluster>) 
 impl Cluster {
     fn nodes(&mut self, change: Change<Node>) {
         match change {
-            Change::All(nodes) => {
-                self.nodes.clear();
-                for node in &nodes {
-                    self.set_node(node);
-                }
-            }
+            Change::ListBegins => self.nodes.clear(),
+            Change::ListEnds => {}
             Change::Set(node) => self.set_node(&node),
             Change::Gone(node) => {
                 self.nodes.remove(&node.metadata.name);
@@ -140,13 +137,14 @@ impl Cluster {
 
     fn pods(&mut self, change: Change<Pod>) {
         match change {
-            Change::All(pods) => {
+            // What a list has not is gone; a card is only checked with all its pods.
+            Change::ListBegins => {
                 self.seen.lists += 1;
-                pods.iter().for_each(|pod| self.check_same(pod));
-                self.pods = pods
-                    .into_iter()
-                    .map(|pod| (pod.metadata.uid.clone(), pod))
-                    .collect();
+                self.listing = true;
+                self.pods.clear();
+            }
+            Change::ListEnds => {
+                self.listing = false;
                 let nodes: Vec<String> = self.nodes.keys().cloned().collect();
                 nodes.iter().for_each(|node| self.check_node(node));
             }
@@ -155,7 +153,9 @@ impl Cluster {
                 self.seen.revisions += 1;
                 self.check_same(&pod);
                 self.pods.insert(uid, pod);
-                self.check_node(&node);
+                if !self.listing {
+                    self.check_node(&node);
+                }
             }
             Change::Gone(pod) => {
                 self.pods.remove(&pod.metadata.uid);

@@ -55,11 +55,11 @@ fn check_inside(
     container: &str,
     inside: &Environment,
 ) -> Result<Share> {
-    let (annotations, uuids) = (&pod["metadata"]["annotations"], node.uuids()?);
+    let annotations = &pod["metadata"]["annotations"];
     let share = share_of(pod, container)?;
     let found = |key: &str| inside.get(key).map(String::as_str).unwrap_or("absent");
     let annotated = |key: &str| annotations[key].as_str().unwrap_or("missing");
-    let uuid = uuids[share.card].as_str();
+    let uuid = node.uuids()[share.card].as_str();
     let index = share.card.to_string();
     assert_eq!(annotated("ALIYUN_COM_GPU_MEM_IDX"), index, "{annotations}");
     assert_eq!(
@@ -90,33 +90,25 @@ fn check_inside(
 
 /// The same for a container that runs.
 fn check_running(node: &GpuNode, pod: &str, container: &str) -> Result<Share> {
-    let object = node.until_running(pod)?;
-    check_inside(node, &object, container, &node.environment(pod, container)?)
+    check_object(node, &node.until_running(pod)?, container)
 }
 
-/// Waits until a Deployment has so many pods that run, and names them.
-fn until_all_run(node: &GpuNode, deployment: &str, count: usize) -> Result<Vec<String>> {
+fn check_object(node: &GpuNode, pod: &Value, container: &str) -> Result<Share> {
+    let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+    check_inside(node, pod, container, &node.environment(name, container)?)
+}
+
+/// Waits until a Deployment has so many pods that run, and returns them.
+fn until_all_run(node: &GpuNode, deployment: &str, count: usize) -> Result<Vec<Value>> {
     let label = format!("app={deployment}");
-    let name = |pod: &Value| {
-        pod["metadata"]["name"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned()
-    };
     eventually(|| {
         let pods = node.world.get(&["pods", "-l", &label])?;
-        let pods = pods["items"].as_array().cloned().unwrap_or_default();
-        let failed: Vec<_> = pods
-            .iter()
-            .filter(|pod| pod["status"]["phase"] == "Failed")
-            .collect();
-        ensure!(failed.is_empty(), "failed: {:?}", failed[0]["status"]);
-        let running = pods
-            .iter()
-            .filter(|pod| pod["status"]["phase"] == "Running");
-        let running: Vec<_> = running.map(name).collect();
-        ensure!(running.len() == count, "{} of {count} run", running.len());
-        Ok(running)
+        let mut pods = pods["items"].as_array().cloned().unwrap_or_default();
+        let failed = pods.iter().find(|pod| pod["status"]["phase"] == "Failed");
+        ensure!(failed.is_none(), "failed: {failed:?}");
+        pods.retain(|pod| pod["status"]["phase"] == "Running");
+        ensure!(pods.len() == count, "{} of {count} run", pods.len());
+        Ok(pods)
     })
 }
 
@@ -153,16 +145,16 @@ fn each_container_finds_the_card_of_its_own_pod() -> Result<()> {
         .cluster
         .apply(&pod("binpack", &["aliyun.com/gpu-mem: 8138"]).deployment(3))?;
     let mut cards = [0, 0];
-    for name in until_all_run(&node, "binpack", 3)? {
-        cards[check_running(&node, &name, "c0")?.card] += 1;
+    for pod in until_all_run(&node, "binpack", 3)? {
+        cards[check_object(&node, &pod, "c0")?.card] += 1;
     }
     // Which card is the full one depends on which of the three was bound first.
     let half = usize::from(cards[0] == 2);
     assert_eq!((cards[half], cards[1 - half]), (1, 2));
 
-    let two = ["aliyun.com/gpu-mem: 1000", "aliyun.com/gpu-mem: 2000"];
+    let two = ["aliyun.com/gpu-mem: 100", "aliyun.com/gpu-mem: 200"];
     node.world.cluster.apply(&pod("two", &two).yaml())?;
-    for (container, memory) in [("c0", 1000), ("c1", 2000)] {
+    for (container, memory) in [("c0", 100), ("c1", 200)] {
         let share = check_running(&node, "two", container)?;
         assert_eq!(share, Share { card: half, memory });
     }
@@ -171,19 +163,19 @@ fn each_container_finds_the_card_of_its_own_pod() -> Result<()> {
     // the devices of the one that has ended.
     let spec = "initContainers: [\
         {name: prepare, image: 'sublet.test/busybox:1', imagePullPolicy: Never, args: [env], \
-         resources: {limits: {aliyun.com/gpu-mem: 3000}}}, \
+         resources: {limits: {aliyun.com/gpu-mem: 300}}}, \
         {name: side, image: 'sublet.test/busybox:1', imagePullPolicy: Never, \
          restartPolicy: Always, args: [sh, -c, exec sleep 100000], \
-         resources: {limits: {aliyun.com/gpu-mem: 500}}}]";
+         resources: {limits: {aliyun.com/gpu-mem: 50}}}]";
     let staged = yaml::Pod {
         spec,
-        ..pod("staged", &["aliyun.com/gpu-mem: 1500"])
+        ..pod("staged", &["aliyun.com/gpu-mem: 150"])
     };
     node.world.cluster.apply(&staged.yaml())?;
     let object = node.until_running("staged")?;
     assert_eq!(
         object["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_POD"],
-        "3000"
+        "300"
     );
     let logs = node
         .world
@@ -199,9 +191,17 @@ fn each_container_finds_the_card_of_its_own_pod() -> Result<()> {
     let row = table.lines().find(|line| line.starts_with(&node.name()));
     let row = row.unwrap_or_default();
     assert!(
-        row.contains("16276/16276") && row.contains("14138/16276"),
+        row.contains("16276/16276") && row.contains("8738/16276"),
         "{table}"
     );
+    // When a kubelet starts, the time until it offers devices grows with those it is told of
+    // times those in use: with full cards of so many units it is minutes (v1.36, measured).
+    node.world
+        .cluster
+        .kubectl(&["delete", "deployment", "binpack"])?;
+    node.world
+        .cluster
+        .kubectl(&["wait", "--for=delete", "pod", "-l", "app=binpack"])?;
     restarts(&node)?;
     wind_up(&node)
 }
@@ -225,15 +225,20 @@ fn restarts(node: &GpuNode) -> Result<()> {
         Ok(pods.iter().map(entry).collect())
     };
     let before = picture()?;
-    assert_eq!(before.len(), 5);
+    assert_eq!(before.len(), 2);
     assert!(
         before.values().all(|(_, restarts)| *restarts == 0),
         "{before:?}"
     );
 
+    let started = Instant::now();
     node.restart_kubelet()?;
     node.until_allocatable(MEMORY, 2 * CARD)?;
     node.until_allocatable("aliyun.com/gpu-count", 2)?;
+    println!(
+        "kubelet restarted: {:.1} s",
+        started.elapsed().as_secs_f64()
+    );
     node.world
         .cluster
         .apply(&pod("after-kubelet", &["aliyun.com/gpu-mem: 700"]).yaml())?;
@@ -263,14 +268,14 @@ fn pods_that_look_alike_are_never_mixed_up() -> Result<()> {
     node.world
         .cluster
         .apply(&pod("equal", &["aliyun.com/gpu-mem: 1627"]).deployment(20))?;
-    let names = until_all_run(&node, "equal", 20)?;
+    let pods = until_all_run(&node, "equal", 20)?;
     println!(
         "twenty equal pods on one node: {:.1} s",
         started.elapsed().as_secs_f64()
     );
     let mut used = BTreeMap::new();
-    for name in names {
-        let share = check_running(&node, &name, "c0")?;
+    for pod in pods {
+        let share = check_object(&node, &pod, "c0")?;
         *used.entry(share.card).or_insert(0) += share.memory;
     }
     assert_eq!(used, BTreeMap::from([(0, 16_270), (1, 16_270)]));
@@ -330,7 +335,7 @@ fn check_forced(node: &GpuNode, pod: &str) -> Result<()> {
     let card = object["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"].as_str();
     let index = inside.get("ALIYUN_COM_GPU_MEM_IDX").map(String::as_str);
     assert_eq!(index, card);
-    let uuid = &node.uuids()?[card.unwrap_or_default().parse::<usize>()?];
+    let uuid = &node.uuids()[card.unwrap_or_default().parse::<usize>()?];
     assert_eq!(inside.get("NVIDIA_VISIBLE_DEVICES"), Some(uuid));
     Ok(())
 }
@@ -353,16 +358,15 @@ fn bound_without_cards(node: &GpuNode) -> Result<()> {
 /// A card gets sick: the node has less, new pods keep away from it, and it comes back.
 fn sick_card(node: &GpuNode) -> Result<()> {
     let cluster = &node.world.cluster;
-    cluster.apply(&pod("early", &["aliyun.com/gpu-mem: 4000"]).yaml())?;
+    cluster.apply(&pod("early", &["aliyun.com/gpu-mem: 400"]).yaml())?;
     assert_eq!(check_running(node, "early", "c0")?.card, 0);
     node.set_devices("gpus: [{memory: 16276MiB, health: xid 79}, {memory: 16276MiB}]")?;
     node.until_allocatable(MEMORY, CARD)?;
-    let uuids = node.uuids()?;
 
     // By the amounts alone card 0 is the fuller one, and would be taken.
-    cluster.apply(&pod("later", &["aliyun.com/gpu-mem: 8000"]).yaml())?;
+    cluster.apply(&pod("later", &["aliyun.com/gpu-mem: 1000"]).yaml())?;
     assert_eq!(check_running(node, "later", "c0")?.card, 1);
-    cluster.apply(&pod("latest", &["aliyun.com/gpu-mem: 9000"]).yaml())?;
+    cluster.apply(&pod("latest", &["aliyun.com/gpu-mem: 15500"]).yaml())?;
     let event = node.world.until_event("latest", "1 GPU is unhealthy")?;
     println!("with a sick card: {event}");
     assert!(node.world.placed("latest").is_err());
@@ -385,7 +389,6 @@ fn sick_card(node: &GpuNode) -> Result<()> {
 
     node.set_devices(TWO_CARDS)?;
     node.until_allocatable(MEMORY, 2 * CARD)?;
-    assert_eq!(node.uuids()?, uuids);
     assert_eq!(check_running(node, "latest", "c0")?.card, 0);
     check_running(node, "early", "c0")?;
     Ok(())
@@ -410,7 +413,7 @@ fn a_node_of_slots_and_a_node_of_whole_cards() -> Result<()> {
             memory: 8138
         }
     );
-    assert_eq!(inside["NVIDIA_VISIBLE_DEVICES"], node.uuids()?[0]);
+    assert_eq!(inside["NVIDIA_VISIBLE_DEVICES"], node.uuids()[0]);
     assert_eq!(inside["ALIYUN_COM_GPU_MEM_CONTAINER"], "8138");
 
     cluster.apply(&pod("without", &["aliyun.com/gpu-mem: 100"]).yaml())?;
@@ -434,11 +437,10 @@ fn a_node_of_slots_and_a_node_of_whole_cards() -> Result<()> {
     node.until_allocatable("nvidia.com/gpu", 2)?;
     node.until_allocatable(MEMORY, 0)?;
     node.until_allocatable("aliyun.com/gpu-count", 0)?;
-    let uuids = node.uuids()?;
     cluster.apply(&pod("both", &["nvidia.com/gpu: 2"]).yaml())?;
     node.until_running("both")?;
     let inside = node.environment("both", "c0")?;
-    assert_eq!(inside["NVIDIA_VISIBLE_DEVICES"], uuids.join(","));
+    assert_eq!(inside["NVIDIA_VISIBLE_DEVICES"], node.uuids().join(","));
     cluster.kubectl(&["delete", "pod", "both"])?;
 
     // Kubelet picks a device by itself; that it is the one the pod was given is our advice.

@@ -123,23 +123,16 @@ impl State {
         }
     }
 
-    /// The nodes that are there now; all others are gone.
-    pub(crate) fn set_all_nodes(&mut self, nodes: &[Node]) {
-        let now: BTreeSet<&str> = nodes
-            .iter()
-            .map(|node| node.metadata.name.as_str())
-            .collect();
+    /// A complete list has named these nodes; all others are gone.
+    pub(crate) fn keep_nodes(&mut self, listed: &BTreeSet<String>) {
         let gone: Vec<Box<str>> = self
             .index
             .keys()
-            .filter(|name| !now.contains(&***name))
+            .filter(|name| !listed.contains(&***name))
             .cloned()
             .collect();
         for name in gone {
             self.remove_node(&name);
-        }
-        for node in nodes {
-            self.set_node(node);
         }
     }
 
@@ -360,13 +353,16 @@ impl Scheduler {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn mark_listed(&self, list: Listed) {
+    /// Notes that a list is complete; true if the ledger is so by it.
+    pub(crate) fn mark_listed(&self, list: Listed) -> bool {
         let before = self.listed.fetch_or(list as u8, Ordering::AcqRel);
-        if before | list as u8 != before && self.is_ready() {
+        let completes = before | list as u8 != before && self.is_ready();
+        if completes {
             let state = self.state();
             let pods = state.engine.ledger().entries().count();
             tracing::info!(nodes = state.index.len(), pods, "ledger complete");
         }
+        completes
     }
 
     /// Is the ledger complete?

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use futures::{Stream, StreamExt};
 use sublet_api::object::{ConfigMap, Node, Pod};
 use sublet_api::{pod_uid, unhealthy_gpus};
-use sublet_client::{Change, ConfigMaps, Nodes, Pods, read_pod, watch};
+use sublet_client::{Change, ConfigMaps, Nodes, Pods, list as list_objects, read_pod, watch};
 use sublet_model::{NodeName, PodKey, PodUid, Standing};
 
 use crate::state::{Listed, Scheduler};
@@ -18,14 +18,19 @@ use crate::state::{Listed, Scheduler};
 /// Follows everything until it is dropped.
 pub(crate) async fn follow(scheduler: Arc<Scheduler>) {
     let client = &scheduler.client;
+    let mut listed = None;
     let nodes = each(watch::<Nodes>(client, None), |change| {
-        nodes(&scheduler, change);
+        nodes(&scheduler, &mut listed, change);
     });
+    let mut listed = None;
     let pods = each(watch::<Pods>(client, None), |change| {
-        pods(&scheduler, change);
+        pods(&scheduler, &mut listed, change);
     });
+    let mut listed = None;
     let maps = watch::<ConfigMaps>(client, Some("kube-system"));
-    let maps = each(maps, |change| config_maps(&scheduler, change));
+    let maps = each(maps, |change| {
+        config_maps(&scheduler, &mut listed, change);
+    });
     futures::join!(nodes, pods, maps);
 }
 
@@ -42,32 +47,41 @@ async fn each<T, E: std::error::Error>(
     }
 }
 
-fn nodes(scheduler: &Scheduler, change: Change<Node>) {
-    let mut state = scheduler.state();
+/// What the list that is being read has had so far; nothing between lists.
+type Listing<T> = Option<BTreeSet<T>>;
+
+fn nodes(scheduler: &Arc<Scheduler>, listed: &mut Listing<String>, change: Change<Node>) {
     match change {
-        Change::All(nodes) => {
-            state.set_all_nodes(&nodes);
-            drop(state);
-            scheduler.mark_listed(Listed::Nodes);
+        Change::ListBegins => *listed = Some(BTreeSet::new()),
+        Change::ListEnds => {
+            scheduler
+                .state()
+                .keep_nodes(&listed.take().unwrap_or_default());
+            list_ended(scheduler, Listed::Nodes);
         }
-        Change::Set(node) => state.set_node(&node),
-        Change::Gone(node) => state.remove_node(&node.metadata.name),
+        Change::Set(node) => {
+            scheduler.state().set_node(&node);
+            if let Some(listed) = listed {
+                listed.insert(node.metadata.name);
+            }
+        }
+        Change::Gone(node) => scheduler.state().remove_node(&node.metadata.name),
     }
 }
 
-fn pods(scheduler: &Arc<Scheduler>, change: Change<Pod>) {
+fn pods(scheduler: &Arc<Scheduler>, listed: &mut Listing<PodUid>, change: Change<Pod>) {
     match change {
-        Change::All(pods) => {
-            replace_pods(scheduler, &pods);
-            scheduler.mark_listed(Listed::Pods);
-            // What waits may have waited since before this process was started.
-            for pod in &pods {
-                crate::events::pod_seen(scheduler, pod);
-            }
+        Change::ListBegins => *listed = Some(BTreeSet::new()),
+        Change::ListEnds => {
+            forget_unlisted(scheduler, &listed.take().unwrap_or_default());
+            list_ended(scheduler, Listed::Pods);
         }
         Change::Set(pod) => {
             scheduler.state().set_pod(&pod);
             crate::events::pod_seen(scheduler, &pod);
+            if let Some(listed) = listed {
+                listed.extend(pod_uid(&pod));
+            }
         }
         Change::Gone(pod) => {
             if let Ok(uid) = pod_uid(&pod) {
@@ -78,40 +92,47 @@ fn pods(scheduler: &Arc<Scheduler>, change: Change<Pod>) {
     }
 }
 
-/// Takes a complete list of pods. A pod that the ledger has and the list has not is gone,
-/// except one that was reserved here: it may be newer than the list. Those are looked up
-/// one by one.
-fn replace_pods(scheduler: &Arc<Scheduler>, pods: &[Pod]) {
-    let listed: BTreeSet<PodUid> = pods.iter().filter_map(|pod| pod_uid(pod).ok()).collect();
-    let mut doubtful = Vec::new();
-    {
-        let mut state = scheduler.state();
-        let missing = state
-            .engine
-            .ledger()
-            .entries()
-            .filter(|entry| !listed.contains(&entry.uid));
-        let missing: Vec<_> = missing
-            .map(|entry| (entry.uid.clone(), entry.pod.clone(), entry.standing))
-            .collect();
-        for (uid, pod, standing) in missing {
-            match standing {
-                Standing::Bound => state.forget(&uid),
-                Standing::Reserved => doubtful.push((uid, pod)),
-            }
-        }
-        state.waiting.retain(|uid, _| listed.contains(uid));
-        for pod in pods {
-            state.set_pod(pod);
-        }
+/// One of the lists that the ledger rests on is complete. With the last of them, pods are
+/// looked at that waited before this process was started: nothing was said of them while they
+/// were listed, because the ledger was not complete.
+fn list_ended(scheduler: &Arc<Scheduler>, list: Listed) {
+    if !scheduler.mark_listed(list) {
+        return;
     }
+    let scheduler = scheduler.clone();
+    tokio::spawn(async move {
+        match list_objects::<Pods>(&scheduler.client, Some("spec.nodeName=")).await {
+            Ok(pods) => pods
+                .iter()
+                .for_each(|pod| crate::events::pod_seen(&scheduler, pod)),
+            Err(error) => tracing::warn!(error = chain(&error), "waiting pods cannot be listed"),
+        }
+    });
+}
+
+/// A complete list of pods has been read. A pod that the ledger has and the list has not is
+/// gone, except one that was reserved here: it may be newer than the list. Those are looked
+/// up one by one.
+fn forget_unlisted(scheduler: &Arc<Scheduler>, listed: &BTreeSet<PodUid>) {
+    let mut state = scheduler.state();
+    let ledger = state.engine.ledger();
+    let missing = ledger
+        .entries()
+        .filter(|entry| !listed.contains(&entry.uid));
+    let (doubtful, gone): (Vec<_>, Vec<_>) = missing
+        .map(|entry| (entry.uid.clone(), entry.pod.clone(), entry.standing))
+        .partition(|(_, _, standing)| *standing == Standing::Reserved);
+    for (uid, ..) in gone {
+        state.forget(&uid);
+    }
+    state.waiting.retain(|uid, _| listed.contains(uid));
     if !doubtful.is_empty() {
         tokio::spawn(look_up(scheduler.clone(), doubtful));
     }
 }
 
-async fn look_up(scheduler: Arc<Scheduler>, doubtful: Vec<(PodUid, PodKey)>) {
-    for (uid, key) in doubtful {
+async fn look_up(scheduler: Arc<Scheduler>, doubtful: Vec<(PodUid, PodKey, Standing)>) {
+    for (uid, key, _) in doubtful {
         match read_pod(&scheduler.client, &key).await {
             Ok(Some(pod)) if pod.metadata.uid == uid.as_str() => scheduler.state().set_pod(&pod),
             Ok(_) => scheduler.state().forget(&uid),
@@ -121,24 +142,24 @@ async fn look_up(scheduler: Arc<Scheduler>, doubtful: Vec<(PodUid, PodKey)>) {
     }
 }
 
-fn config_maps(scheduler: &Scheduler, change: Change<ConfigMap>) {
+fn config_maps(scheduler: &Scheduler, listed: &mut Listing<NodeName>, change: Change<ConfigMap>) {
     let mut state = scheduler.state();
     match change {
-        Change::All(maps) => {
-            let lists: Vec<_> = maps.iter().filter_map(unhealthy_gpus).collect();
-            let named: BTreeSet<&NodeName> = lists.iter().map(|(node, _)| node).collect();
+        Change::ListBegins => *listed = Some(BTreeSet::new()),
+        Change::ListEnds => {
+            let listed = listed.take().unwrap_or_default();
             for node in state.sick_nodes() {
-                if !named.contains(&node) {
+                if !listed.contains(&node) {
                     state.set_sick(&node, BTreeSet::new());
                 }
-            }
-            for (node, gpus) in lists {
-                state.set_sick(&node, gpus);
             }
         }
         Change::Set(map) => {
             if let Some((node, gpus)) = unhealthy_gpus(&map) {
                 state.set_sick(&node, gpus);
+                if let Some(listed) = listed {
+                    listed.insert(node);
+                }
             }
         }
         Change::Gone(map) => {

@@ -1,0 +1,167 @@
+//! The rights that `deploy/kubernetes/` gives are those that are used: no request of ours is
+//! refused, and a rule that no request used has no business in the manifests.
+//!
+//! What was asked is read from the API server's audit log, what is allowed from the API
+//! server's own objects. Built-in roles that ours are bound to are Kubernetes' business.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use sublet_e2e::audit::{Request, forbidden, requests};
+use sublet_e2e::{GpuNode, World, eventually, yaml};
+
+/// One thing that one account may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Right {
+    user: String,
+    verb: String,
+    group: String,
+    resource: String,
+    /// Everywhere if empty.
+    namespace: String,
+    /// Any object if empty.
+    name: String,
+}
+
+impl Right {
+    fn is_used_by(&self, request: &Request) -> bool {
+        request.is_allowed
+            && request.user == self.user
+            && request.verb == self.verb
+            && request.group == self.group
+            && request.resource == self.resource
+            && (self.namespace.is_empty() || request.namespace == self.namespace)
+            && (self.name.is_empty() || request.name == self.name)
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// A list of words, or one empty word where there is no list.
+fn words(value: &Value) -> Vec<String> {
+    let all: Vec<String> = value.as_array().into_iter().flatten().map(text).collect();
+    if all.is_empty() {
+        vec![String::new()]
+    } else {
+        all
+    }
+}
+
+fn items(world: &World, kind: &str) -> Result<Vec<Value>> {
+    let list = world.get(&[kind, "-A"])?;
+    Ok(list["items"].as_array().cloned().unwrap_or_default())
+}
+
+/// Every right of our roles, one by one, as the API server has them.
+fn rights(world: &World) -> Result<Vec<Right>> {
+    let bindings = items(world, "clusterrolebindings,rolebindings")?;
+    let mut rights = Vec::new();
+    for role in items(world, "clusterroles,roles")? {
+        let name = text(&role["metadata"]["name"]);
+        if !name.starts_with("sublet-") {
+            continue;
+        }
+        let same = |binding: &&Value| {
+            binding["roleRef"]["kind"] == role["kind"] && binding["roleRef"]["name"] == name
+        };
+        let binding = bindings.iter().find(same);
+        let subject =
+            &binding.with_context(|| format!("{name} is bound to nobody"))?["subjects"][0];
+        let account = (text(&subject["namespace"]), text(&subject["name"]));
+        for rule in role["rules"].as_array().into_iter().flatten() {
+            for group in words(&rule["apiGroups"]) {
+                for resource in words(&rule["resources"]) {
+                    for verb in words(&rule["verbs"]) {
+                        for name in words(&rule["resourceNames"]) {
+                            rights.push(Right {
+                                user: format!("system:serviceaccount:{}:{}", account.0, account.1),
+                                verb: verb.clone(),
+                                group: group.clone(),
+                                resource: resource.clone(),
+                                namespace: text(&role["metadata"]["namespace"]),
+                                name,
+                            });
+                        }
+                    }
+                }
+            }
+        }
+    }
+    Ok(rights)
+}
+
+/// Asks the extender to bind a pod that there is not: it looks whether the pod is only too
+/// new for it.
+fn bind_unknown_pod(world: &World, node: &str) -> Result<()> {
+    let body = json!({
+        "PodName": "nobody", "PodNamespace": "default", "Node": node,
+        "PodUID": "2b6f9c1e-0000-4000-8000-000000000000",
+    });
+    let body = body.to_string();
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, world.port))?;
+    let length = body.len();
+    write!(
+        stream,
+        "POST /sublet/bind HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{body}"
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    ensure!(answer.contains("the pod is gone"), "{answer}");
+    Ok(())
+}
+
+/// Uses every right once: a pod that is placed, one that is refused, one that is not there.
+fn use_everything(world: &World, node: &str) -> Result<()> {
+    let fits = yaml::Pod {
+        name: "fits",
+        limits: &["aliyun.com/gpu-mem: 100"],
+        ..yaml::Pod::default()
+    };
+    let too_large = yaml::Pod {
+        name: "too-large",
+        limits: &["aliyun.com/gpu-mem: 20000"],
+        ..yaml::Pod::default()
+    };
+    world.cluster.apply(&(fits.yaml() + &too_large.yaml()))?;
+    world.until_placed("fits")?;
+    world.until_event("too-large", "20000 MiB asked of one GPU")?;
+    bind_unknown_pod(world, node)
+}
+
+/// Every right of these accounts is used, and nothing of ours was refused.
+fn check(world: &World, is_checked: impl Fn(&Right) -> bool) -> Result<()> {
+    let mut rights = rights(world)?;
+    rights.retain(is_checked);
+    ensure!(rights.len() >= 9, "these are not all rights: {rights:#?}");
+    eventually(|| {
+        let asked = requests(&world.cluster)?;
+        let used = |right: &&Right| asked.iter().any(|request| right.is_used_by(request));
+        let unused: Vec<_> = rights.iter().filter(|right| !used(right)).collect();
+        ensure!(unused.is_empty(), "rights that nobody used: {unused:#?}");
+        Ok(())
+    })?;
+    assert_eq!(forbidden(&world.cluster)?, []);
+    println!("{} rights, all used", rights.len());
+    Ok(())
+}
+
+#[test]
+fn every_right_is_used_and_none_is_missing() -> Result<()> {
+    if let Some(node) = GpuNode::start(&[])? {
+        node.until_allocatable("aliyun.com/gpu-mem", 32_552)?;
+        use_everything(&node.world, &node.name())?;
+        node.until_running("fits")?;
+        return check(&node.world, |_| true);
+    }
+    // Without a real node nobody is there to use the agent's rights.
+    let Some(world) = World::start()? else {
+        return Ok(());
+    };
+    world.cluster.apply(&yaml::share_node("n1", 2, 32_552))?;
+    use_everything(&world, "n1")?;
+    check(&world, |right| !right.user.ends_with(":sublet-agent"))
+}
