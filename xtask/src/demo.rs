@@ -2,8 +2,9 @@
 //!
 //! Four nodes that KWOK plays, pods that "already run" on them as the original gpushare
 //! scheduler would have left them, then our extender beside a second stock kube-scheduler,
-//! started from `deploy/kubernetes/`. It decides nothing itself: every placement shown was made
-//! by the product through the stock scheduler.
+//! started from `deploy/kubernetes/`. Where this machine can run one, a real node joins them:
+//! kubelet, containerd and our agent, with two cards that stand in a file. It decides nothing
+//! itself: every placement shown was made by the product through the stock scheduler.
 
 use std::fmt::Write;
 use std::io::{IsTerminal, stdin, stdout};
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
-use sublet_testbed::{Cluster, ClusterOptions, deployed, kwok_node};
+use sublet_testbed::{Cluster, ClusterOptions, Node, NodeOptions, deployed, free_port, kwok_node};
 
 use crate::screen::heading;
 use crate::setup::{Components, cargo, program, repository, run as run_command};
@@ -68,10 +69,10 @@ const ASKED: [Asked; 3] = [
     },
 ];
 
-struct Asked {
+struct Asked<'a> {
     name: &'static str,
     mib: u32,
-    nodes: &'static [&'static str],
+    nodes: &'a [&'a str],
     /// Node and card; `None` when it must be refused.
     expected: Option<(&'static str, &'static str)>,
     why: &'static str,
@@ -79,8 +80,8 @@ struct Asked {
 
 /// Runs the demo.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    heading("components: the control plane (10 min once, then 1 s)");
-    let components = Components::without_node()?;
+    heading("components: Debian packages and the control plane (6 min once, then 1 s)");
+    let components = Components::with_node()?;
     heading("the product (1 min cold)");
     run_command(&mut cargo(&["build", "--package", "sublet"])?)?;
     let sublet = program("debug", "sublet")?;
@@ -116,6 +117,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         println!("{}: {outcome}\n    {}", asked.name, asked.why);
     }
 
+    let real = real_node(&cluster, &sublet, components.no_node)?;
+
     heading("kubectl inspect gpushare");
     let plugins = plugins(&cluster, &sublet)?;
     let mut inspect = Command::new(cluster.binaries().cluster("kubectl"));
@@ -128,7 +131,56 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if arguments.keep || stdout().is_terminal() {
         wait_for_enter();
     }
+    drop(real); // before the cluster, which it leaves
     Ok(())
+}
+
+/// A real node with our agent, and a pod on it that tells which card it sees; `None`, and why,
+/// where this machine cannot run one.
+fn real_node(cluster: &Cluster, sublet: &Path, no_node: Option<String>) -> Result<Option<Node>> {
+    let able = no_node.map_or_else(|| Node::available(cluster.binaries()), Err);
+    if let Err(reason) = able {
+        println!("no real node on this machine: {reason}");
+        return Ok(None);
+    }
+    heading("a real node: kubelet, containerd, and Sublet's agent with two cards in a file (10 s)");
+    let node = Node::start(cluster, &NodeOptions::default())?;
+    let inventory = cluster.dir().join("gpus.yaml");
+    std::fs::write(
+        &inventory,
+        format!("gpus: [{{memory: {CARD}MiB, count: 2}}]\n"),
+    )?;
+    deployed::start_agent(cluster, sublet, &node, &inventory, free_port()?, &[])?;
+    let asked = Asked {
+        name: "real",
+        mib: 8_138,
+        nodes: &[&node.name()],
+        expected: None,
+        why: "",
+    };
+    // One of the testbed's own images: no registry is asked.
+    let real = deployment(&asked).replace(
+        "image: none",
+        "image: sublet.test/busybox:1\n        imagePullPolicy: Never\n        args: [sh, -c, exec sleep 100000]",
+    );
+    cluster.apply(&real)?;
+    let seen = eventually(|| {
+        let environment = cluster.kubectl(&["exec", "deployment/real", "--", "env"])?;
+        let ours =
+            |line: &&str| line.starts_with("NVIDIA_VISIBLE_DEVICES") || line.starts_with("ALIYUN");
+        let mut lines: Vec<&str> = environment.lines().filter(ours).collect();
+        lines.sort_unstable();
+        ensure!(
+            !lines.is_empty(),
+            "the container has no GPU in its environment"
+        );
+        Ok(lines.join("\n    "))
+    })?;
+    println!(
+        "real: a container on {} finds in its environment\n    {seen}",
+        node.name()
+    );
+    Ok(Some(node))
 }
 
 fn nodes() -> String {

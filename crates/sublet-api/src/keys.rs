@@ -60,3 +60,24 @@ pub const RESULT_KEYS: &[&str] = &[
     ALIYUN_ASSIGNED,
     ALIYUN_ALLOCATION,
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shipped_policy_guards_every_result_key() {
+        let policy = include_str!("../../../deploy/kubernetes/30-result-policy.yaml");
+        for key in RESULT_KEYS {
+            assert!(policy.contains(key), "{key} can be forged");
+        }
+    }
+
+    #[test]
+    fn the_shipped_scheduler_asks_us_about_every_resource() {
+        let config = include_str!("../../../deploy/kubernetes/40-scheduler-config.yaml");
+        for resource in crate::dialect::resources().chain([GPU_SLOT]) {
+            assert!(config.contains(&format!("- name: {resource}\n")), "{resource}");
+        }
+    }
+}

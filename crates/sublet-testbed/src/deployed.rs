@@ -14,9 +14,12 @@ use anyhow::{Context, Result};
 
 use crate::cluster::{Cluster, User};
 use crate::loopback::free_port;
+use crate::node::Node;
 
 /// The name of the process that is our extender.
 pub const EXTENDER: &str = "sublet-scheduler";
+/// The name of the process that is a node's agent.
+pub const AGENT: &str = "sublet-agent";
 /// The name of the process that is the second stock kube-scheduler.
 pub const KUBE_SCHEDULER: &str = "sublet-kube-scheduler";
 
@@ -87,6 +90,34 @@ pub fn start_extender(cluster: &Cluster, sublet: &Path, more: &[&str]) -> Result
     cluster.spawn(EXTENDER, command)?;
     cluster.wait_http(EXTENDER, port, "/readyz", READY_LIMIT)?;
     Ok(port)
+}
+
+/// Starts a node's agent from the binary `sublet`, as its own account, with cards that stand in
+/// a file, and waits until it answers on `health`, a port. It goes on until kubelet knows it.
+///
+/// # Errors
+/// When it does not come up: the end of its log.
+pub fn start_agent(
+    cluster: &Cluster,
+    sublet: &Path,
+    node: &Node,
+    inventory: &Path,
+    health: u16,
+    more: &[&str],
+) -> Result<()> {
+    let mut command = Command::new(sublet);
+    command
+        .args(["agent", "--node-name", &node.name()])
+        .args(["--health-listen", &format!("127.0.0.1:{health}")])
+        .arg("--kubeconfig")
+        .arg(cluster.kubeconfig(&account("sublet-agent").name)?)
+        .arg("--inventory")
+        .arg(inventory)
+        .arg("--device-plugin-dir")
+        .arg(node.device_plugins())
+        .args(more);
+    cluster.spawn(AGENT, command)?;
+    cluster.wait_http(AGENT, health, "/healthz", READY_LIMIT)
 }
 
 /// Starts the second stock kube-scheduler, as its own account, asking the extender on `port`.
