@@ -77,7 +77,10 @@ mod tests {
     fn the_shipped_scheduler_asks_us_about_every_resource() {
         let config = include_str!("../../../deploy/kubernetes/40-scheduler-config.yaml");
         for resource in crate::dialect::resources().chain([GPU_SLOT]) {
-            assert!(config.contains(&format!("- name: {resource}\n")), "{resource}");
+            assert!(
+                config.contains(&format!("- name: {resource}\n")),
+                "{resource}"
+            );
         }
     }
 }

@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -16,8 +15,7 @@ use sublet_testbed::{Node, NodeOptions, Signal, deployed, free_port, http_get};
 
 use crate::world::{World, binaries, eventually};
 
-/// The name of the process that is our agent.
-pub const AGENT: &str = "sublet-agent";
+pub use sublet_testbed::deployed::AGENT;
 
 /// Two cards of GPUShare's published example.
 pub const TWO_CARDS: &str = "gpus: [{memory: 16276MiB, count: 2}]";
@@ -88,18 +86,15 @@ impl GpuNode {
     /// It does not come up.
     pub fn start_agent(&self, flags: &[&str]) -> Result<()> {
         let cluster = &self.world.cluster;
-        let mut command = Command::new(self.world.sublet_path());
-        command
-            .args(["agent", "--node-name", &self.name()])
-            .args(["--health-listen", &format!("127.0.0.1:{}", self.health)])
-            .arg("--kubeconfig")
-            .arg(cluster.kubeconfig(&deployed::account("sublet-agent").name)?)
-            .arg("--inventory")
-            .arg(cluster.dir().join("gpus.yaml"))
-            .arg("--device-plugin-dir")
-            .arg(self.node.device_plugins())
-            .args(flags);
-        cluster.spawn(AGENT, command)?;
+        let inventory = cluster.dir().join("gpus.yaml");
+        deployed::start_agent(
+            cluster,
+            self.world.sublet_path(),
+            &self.node,
+            &inventory,
+            self.health,
+            flags,
+        )?;
         self.until_registered(1)
     }
 

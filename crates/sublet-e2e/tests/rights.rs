@@ -132,20 +132,43 @@ fn use_everything(world: &World, node: &str) -> Result<()> {
     bind_unknown_pod(world, node)
 }
 
-/// Every right of these accounts is used, and nothing of ours was refused.
+/// The rights that no request has used until now.
+fn unused(world: &World, rights: &[Right]) -> Result<Vec<Right>> {
+    let asked = requests(&world.cluster)?;
+    let used = |right: &&Right| asked.iter().any(|request| right.is_used_by(request));
+    Ok(rights
+        .iter()
+        .filter(|right| !used(right))
+        .cloned()
+        .collect())
+}
+
+/// Every right of these accounts is used, nothing of ours was refused, and a right too many
+/// would be found.
 fn check(world: &World, is_checked: impl Fn(&Right) -> bool) -> Result<()> {
-    let mut rights = rights(world)?;
-    rights.retain(is_checked);
-    ensure!(rights.len() >= 9, "these are not all rights: {rights:#?}");
+    let mut all = rights(world)?;
+    all.retain(is_checked);
+    ensure!(all.len() >= 9, "these are not all rights: {all:#?}");
     eventually(|| {
-        let asked = requests(&world.cluster)?;
-        let used = |right: &&Right| asked.iter().any(|request| right.is_used_by(request));
-        let unused: Vec<_> = rights.iter().filter(|right| !used(right)).collect();
+        let unused = unused(world, &all)?;
         ensure!(unused.is_empty(), "rights that nobody used: {unused:#?}");
         Ok(())
     })?;
     assert_eq!(forbidden(&world.cluster)?, []);
-    println!("{} rights, all used", rights.len());
+    println!("{} rights, all used", all.len());
+
+    let rule = ["create", "clusterrole", "sublet-too-much", "--verb=delete"];
+    let cluster = &world.cluster;
+    cluster.kubectl(&[&rule[..], &["--resource=pods"]].concat())?;
+    let binding = ["create", "clusterrolebinding", "sublet-too-much"];
+    let whose = ["--clusterrole=sublet-too-much"];
+    let who = ["--serviceaccount=sublet-system:sublet-scheduler"];
+    cluster.kubectl(&[&binding[..], &whose, &who].concat())?;
+    let found = unused(world, &rights(world)?)?;
+    let found = found
+        .iter()
+        .any(|right| right.verb == "delete" && right.resource == "pods");
+    assert!(found, "a right too many is not found");
     Ok(())
 }
 
