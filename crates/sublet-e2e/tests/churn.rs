@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use sublet_testbed::{Signal, deployed};
 
 /// Nodes of one to four cards.
 const NODES: u32 = 20;
-/// Pods made in all.
+/// Pods made at least.
 const PODS: u32 = 200;
 /// What a pod asks, in MiB: everything still fits when it is spread badly, since each node
 /// has a card for the largest.
@@ -64,7 +64,7 @@ impl Churn {
 
     fn create(&mut self, count: u32) -> Result<()> {
         let mut all = String::new();
-        for _ in 0..count.min(PODS - self.made) {
+        for _ in 0..count {
             let memory = SIZES[self.chance.usize(..SIZES.len())];
             let name = format!("p{}", self.made);
             self.made += 1;
@@ -215,38 +215,33 @@ impl Churn {
     }
 }
 
-/// Kills the extender and starts it again at random moments until it is told to stop; says
-/// how often. It binds nothing in its first three seconds (a Binding of its predecessor may be
-/// on its way), so some lives are long enough for that and some are not.
-fn kill_at_random(world: &World, seed: u64, stop: &AtomicBool) -> Result<u32> {
+/// Kills the extender and starts it again at random moments, so many times. It binds nothing
+/// in its first three seconds (a Binding of its predecessor may be on its way), so some lives
+/// are long enough for that and some are not.
+fn kill_at_random(world: &World, seed: u64, left: &AtomicU32) -> Result<()> {
     let mut chance = fastrand::Rng::with_seed(seed);
-    let mut kills = 0;
-    while !stop.load(Ordering::Acquire) {
+    while left.load(Ordering::Acquire) > 0 {
         sleep(Duration::from_millis(chance.u64(100..4_500)));
         world.cluster.kill(deployed::EXTENDER, Signal::KILL)?;
         sleep(Duration::from_millis(chance.u64(..300)));
         world.cluster.start_again(deployed::EXTENDER)?;
-        kills += 1;
+        left.fetch_sub(1, Ordering::AcqRel);
     }
-    Ok(kills)
+    Ok(())
 }
 
-fn churn(seed: u64, kill_extender: bool) -> Result<()> {
+fn churn(seed: u64, kills: u32) -> Result<()> {
     let Some(mut churn) = Churn::start(seed)? else {
         return Ok(());
     };
     let recorder = Recorder::start(&churn.world.cluster.kubeconfig("admin")?)?;
-    let (world, stop) = (
-        churn.world.clone(),
-        Arc::new(AtomicBool::new(!kill_extender)),
-    );
-    let flag = stop.clone();
-    let killer = std::thread::spawn(move || kill_at_random(&world, seed, &flag));
-    while churn.made < PODS {
+    let (world, left) = (churn.world.clone(), Arc::new(AtomicU32::new(kills)));
+    let shared = left.clone();
+    let killer = std::thread::spawn(move || kill_at_random(&world, seed, &shared));
+    while churn.made < PODS || (left.load(Ordering::Acquire) > 0 && !killer.is_finished()) {
         churn.step()?;
     }
-    stop.store(true, Ordering::Release);
-    let kills = killer
+    killer
         .join()
         .map_err(|_| anyhow::anyhow!("the killer panicked"))??;
     let settled = Instant::now();
@@ -272,20 +267,19 @@ fn churn(seed: u64, kill_extender: bool) -> Result<()> {
         seen.revisions
     );
     assert!(
-        seen.bound.len() > PODS as usize / 2,
+        seen.bound.len() > PODS as usize / 4,
         "only {} pods were bound",
         seen.bound.len()
     );
-    assert!(!kill_extender || kills >= 3, "only {kills} kills");
     Ok(())
 }
 
 #[test]
 fn churn_keeps_every_card_within_its_memory() -> Result<()> {
-    churn(1, false)
+    churn(1, 0)
 }
 
 #[test]
 fn churn_with_the_extender_killed_at_random_points() -> Result<()> {
-    churn(2, true)
+    churn(2, 8)
 }

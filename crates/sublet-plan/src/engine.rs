@@ -146,6 +146,12 @@ impl Engine {
         self.ledger.remove(uid);
     }
 
+    /// Was filter asked about the pod before, since it was last bound?
+    #[must_use]
+    pub fn was_asked(&self, uid: &PodUid) -> bool {
+        self.tried.contains(uid)
+    }
+
     /// Which of these nodes can take the pod?
     ///
     /// `untolerated` counts a node's PreferNoSchedule taints that the pod does not tolerate:

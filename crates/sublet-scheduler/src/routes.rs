@@ -5,7 +5,7 @@
 //! because the kube-scheduler keeps only two connections open.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Bytes;
@@ -19,14 +19,18 @@ use sublet_api::extender::{
     Args, BindArgs, BindResult, FilterResult, HostPriority, PreemptArgs, PreemptResult, Reasons,
 };
 use sublet_model::{Claim, NameError, NodeName, PodKey, PodUid};
-use sublet_plan::{Reason, Wire};
+use sublet_plan::{Reason, Refused, Wire};
 use sublet_telemetry::metrics::{Verb, Why, print};
 
-use crate::state::{Scheduler, now};
+use crate::state::{Scheduler, State, now};
 
 /// 5,000 names are 250 KB; a cluster has at most a few times as many, and pods at most
 /// 1.5 MiB (etcd's limit).
 const LARGEST_BODY: usize = 16 << 20;
+
+/// How far the kube-scheduler's watch may be ahead of ours. Measured on loopback: below one
+/// millisecond when idle, a few when busy.
+const CATCH_UP: Duration = Duration::from_millis(20);
 
 /// All routes.
 pub fn router(scheduler: Arc<Scheduler>) -> Router {
@@ -83,15 +87,49 @@ async fn metrics(Shared(scheduler): Shared<Arc<Scheduler>>) -> Response {
 }
 
 async fn filter(Shared(scheduler): Shared<Arc<Scheduler>>, body: Bytes) -> Response {
-    timed(&scheduler, "filter", || answer_filter(&scheduler, &body))
+    let started = Instant::now();
+    let mut freed = scheduler.freed.subscribe();
+    let mut answer = answer_filter(&scheduler, &body);
+    // The kube-scheduler asks again about a pod the moment it sees room appear, and a refusal
+    // then stands until something else happens in the cluster. Its watch may be ahead of ours
+    // by a few milliseconds: so a pod that is refused again is looked at once more if ours
+    // brings news within that time.
+    if answer.refused_again && scheduler.may_catch_up() {
+        let begun = Instant::now();
+        if tokio::time::timeout(CATCH_UP, freed.changed())
+            .await
+            .is_ok()
+        {
+            answer = answer_filter(&scheduler, &body);
+        }
+        scheduler.caught_up(begun.elapsed());
+    }
+    observe(&scheduler, "filter", started);
+    answer.response
 }
 
-fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Response {
+/// An answer to a filter call, and whether it refuses, not for ever, a pod that was refused
+/// before.
+struct Filtered {
+    response: Response,
+    refused_again: bool,
+}
+
+impl From<Response> for Filtered {
+    fn from(response: Response) -> Filtered {
+        Filtered {
+            response,
+            refused_again: false,
+        }
+    }
+}
+
+fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Filtered {
     let error = |error: String| {
-        json(&FilterResult {
+        Filtered::from(json(&FilterResult {
             error,
             ..FilterResult::default()
-        })
+        }))
     };
     let args = match read::<Args<'_>>(body) {
         Ok(args) => args,
@@ -107,18 +145,18 @@ fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Response {
     let claim = match dialect::claim_of(&args.pod, state.engine.options().unit) {
         Ok(Some(claim)) => claim,
         Ok(None) => {
-            return json(&FilterResult {
+            return Filtered::from(json(&FilterResult {
                 node_names: names.clone(),
                 ..FilterResult::default()
-            });
+            }));
         }
         Err(problem) => {
             let why = problem.to_string();
             let refused = Reasons(names.iter().map(|name| (*name, why.as_str())).collect());
-            return json(&FilterResult {
+            return Filtered::from(json(&FilterResult {
                 failed_and_unresolvable_nodes: refused,
                 ..FilterResult::default()
-            });
+            }));
         }
     };
     let uid = match PodUid::new(&args.pod.metadata.uid) {
@@ -128,6 +166,7 @@ fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Response {
     let (nodes, unknown) = state.resolve(names);
     let ranks: Vec<_> = state.soft_ranks(&nodes, &args.pod.spec.tolerations);
     let everywhere = args.pod.spec.has_soft_wishes();
+    let again = state.engine.was_asked(&uid);
     let answer = state
         .engine
         .filter(now(), &uid, &claim, &nodes, everywhere, |node| {
@@ -135,41 +174,48 @@ fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Response {
                 .binary_search_by_key(&node, |rank| rank.0)
                 .map_or(0, |at| ranks[at].1)
         });
-    let book = |node| state.engine.ledger().book(node);
     if !answer.passed.is_empty() {
-        let names = answer
-            .passed
-            .iter()
-            .map(|&node| book(node).name().as_str())
-            .collect();
-        return json(&FilterResult {
-            node_names: names,
+        let name = |&node| state.engine.ledger().book(node).name().as_str();
+        return Filtered::from(json(&FilterResult {
+            node_names: answer.passed.iter().map(name).collect(),
             ..FilterResult::default()
-        });
+        }));
     }
-    let texts = Texts::of(&claim, answer.refused.iter().map(|refused| &refused.reason));
+    let lasting = |refused: &Refused| refused.reason.is_final();
+    Filtered {
+        refused_again: again && !answer.refused.iter().all(lasting),
+        response: refuse(scheduler, &state, &claim, &answer.refused, &unknown),
+    }
+}
+
+/// The answer that lets no node pass: each with its reason, *not now* apart from *never*.
+fn refuse(
+    scheduler: &Scheduler,
+    state: &State,
+    claim: &Claim,
+    refused: &[Refused],
+    unknown: &[&str],
+) -> Response {
+    let texts = Texts::of(claim, refused.iter().map(|refused| &refused.reason));
     let mut failed = Vec::new();
     let mut never = Vec::new();
-    for refused in &answer.refused {
-        let list = if refused.reason.is_final() {
+    for Refused { node, reason } in refused {
+        let list = if reason.is_final() {
             &mut never
         } else {
             &mut failed
         };
-        list.push((
-            book(refused.node).name().as_str(),
-            texts.text(&refused.reason),
-        ));
+        let name = state.engine.ledger().book(*node).name().as_str();
+        list.push((name, texts.text(reason)));
         let why = Why {
-            reason: refused.reason.label(),
+            reason: reason.label(),
         };
         scheduler.metrics.refusals.get_or_create(&why).inc();
     }
-    failed.extend(
-        unknown
-            .into_iter()
-            .map(|name| (name, texts.text(&Reason::Unknown))),
-    );
+    let unknown = unknown
+        .iter()
+        .map(|name| (*name, texts.text(&Reason::Unknown)));
+    failed.extend(unknown);
     json(&FilterResult {
         failed_nodes: Reasons(failed),
         failed_and_unresolvable_nodes: Reasons(never),

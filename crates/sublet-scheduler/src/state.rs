@@ -4,7 +4,7 @@
 //! called by a single thread of the kube-scheduler, so a finer lock would win nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,6 +19,7 @@ use sublet_model::{
 };
 use sublet_plan::{Engine, EngineOptions};
 use sublet_telemetry::metrics::SchedulerMetrics;
+use tokio::sync::watch;
 
 /// A pod that is not bound yet, as much as a Binding needs.
 #[derive(Debug, Clone)]
@@ -311,6 +312,10 @@ impl Default for Patience {
 pub struct Scheduler {
     state: Mutex<State>,
     listed: AtomicU8,
+    /// Told of whatever may have made room.
+    pub(crate) freed: watch::Sender<()>,
+    /// Before this moment (ms) nobody waits for news.
+    patient_after_ms: AtomicU64,
     pub(crate) client: Client,
     pub(crate) scheduler_name: String,
     /// How Bindings are timed.
@@ -337,6 +342,8 @@ impl Scheduler {
         Scheduler {
             state: Mutex::new(state),
             listed: AtomicU8::new(0),
+            freed: watch::Sender::new(()),
+            patient_after_ms: AtomicU64::new(0),
             client,
             scheduler_name,
             patience: Patience::default(),
@@ -363,6 +370,19 @@ impl Scheduler {
             tracing::info!(nodes = state.index.len(), pods, "ledger complete");
         }
         completes
+    }
+
+    /// May a filter call wait for news now? The scheduler's cycle stands still meanwhile, so
+    /// waiting takes at most a fifth of the time.
+    pub(crate) fn may_catch_up(&self) -> bool {
+        now().ms() >= self.patient_after_ms.load(Ordering::Relaxed)
+    }
+
+    /// A filter call has waited so long.
+    pub(crate) fn caught_up(&self, waited: Duration) {
+        let pause_ms = 4 * waited.as_millis() as u64;
+        let after = now().plus_ms(pause_ms).ms();
+        self.patient_after_ms.store(after, Ordering::Relaxed);
     }
 
     /// Is the ledger complete?

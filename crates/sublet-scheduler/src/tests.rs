@@ -122,6 +122,31 @@ async fn nothing_is_decided_before_the_ledger_is_complete() {
 }
 
 #[tokio::test]
+async fn a_pod_refused_again_is_looked_at_once_more_when_room_appears_meanwhile() {
+    let world = World::of_three();
+    let late = pod("late", 8_138);
+    let refused = world.filter(&late, &["n1", "n2"]).await;
+    assert_eq!(refused["NodeNames"], json!([]));
+    // The kube-scheduler already knows that n2-1 is gone; our watch hears of it during the call.
+    let scheduler = world.scheduler.clone();
+    let news = tokio::spawn(async move {
+        tokio::task::yield_now().await;
+        scheduler
+            .state()
+            .forget(&sublet_model::PodUid::new("n2-1").unwrap());
+        scheduler.freed.send_replace(());
+    });
+    let answer = world.filter(&late, &["n1", "n2"]).await;
+    news.await.unwrap();
+    assert_eq!(answer["NodeNames"], json!(["n2"]));
+    // Without news it is refused, and the next call does not wait at all.
+    let other = pod("other", 16_276);
+    world.filter(&other, &["n1"]).await;
+    world.filter(&other, &["n1"]).await;
+    assert!(!world.scheduler.may_catch_up());
+}
+
+#[tokio::test]
 async fn a_binding_is_one_write_with_everything_in_it() {
     let world = World::of_three();
     world.waiting("a", 4_069);

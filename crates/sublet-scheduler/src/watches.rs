@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use futures::{Stream, StreamExt};
 use sublet_api::object::{ConfigMap, Node, Pod};
-use sublet_api::{pod_uid, unhealthy_gpus};
+use sublet_api::{is_over, pod_uid, unhealthy_gpus};
 use sublet_client::{Change, ConfigMaps, Nodes, Pods, list as list_objects, read_pod, watch};
 use sublet_model::{NodeName, PodKey, PodUid, Standing};
 
@@ -61,6 +61,7 @@ fn nodes(scheduler: &Arc<Scheduler>, listed: &mut Listing<String>, change: Chang
         }
         Change::Set(node) => {
             scheduler.state().set_node(&node);
+            scheduler.freed.send_replace(());
             if let Some(listed) = listed {
                 listed.insert(node.metadata.name);
             }
@@ -78,6 +79,9 @@ fn pods(scheduler: &Arc<Scheduler>, listed: &mut Listing<PodUid>, change: Change
         }
         Change::Set(pod) => {
             scheduler.state().set_pod(&pod);
+            if is_over(&pod) {
+                scheduler.freed.send_replace(());
+            }
             crate::events::pod_seen(scheduler, &pod);
             if let Some(listed) = listed {
                 listed.extend(pod_uid(&pod));
@@ -86,6 +90,7 @@ fn pods(scheduler: &Arc<Scheduler>, listed: &mut Listing<PodUid>, change: Change
         Change::Gone(pod) => {
             if let Ok(uid) = pod_uid(&pod) {
                 scheduler.state().forget(&uid);
+                scheduler.freed.send_replace(());
                 scheduler.events.forget(&uid);
             }
         }
