@@ -120,6 +120,8 @@ pub struct MetaPod {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -150,5 +152,24 @@ mod tests {
             serde_json::to_string(&BindResult::default()).unwrap(),
             r#"{"Error":""}"#
         );
+    }
+
+    const CALL: &str =
+        r#"{"Pod":{"metadata":{"uid":"u"},"spec":{"containers":[]}},"NodeNames":["a"]}"#;
+
+    proptest! {
+        #[test]
+        fn any_change_of_a_call_is_answered(at in 0..CALL.len(), byte in 32u8..127) {
+            let mut text = CALL.as_bytes().to_vec();
+            text[at] = byte;
+            let text = String::from_utf8(text).unwrap();
+            // Either a call with names that stand in the text, or an error: never a panic.
+            if let Ok(args) = serde_json::from_str::<Args<'_>>(&text) {
+                let names = args.node_names.unwrap_or_default();
+                prop_assert!(names.iter().all(|name| text.contains(name)));
+            }
+            let _bind: Result<BindArgs, _> = serde_json::from_str(&text);
+            let _preempt: Result<PreemptArgs, _> = serde_json::from_str(&text);
+        }
     }
 }

@@ -137,4 +137,13 @@ mod tests {
         assert_eq!(check("0000:3b:20.0"), "");
         assert_eq!(check(""), "");
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_answered(text in "[0-9a-fA-F:. ]{0,20}") {
+            if let Ok(bdf) = text.parse::<Bdf>() {
+                proptest::prop_assert_eq!(bdf.to_string().parse::<Bdf>(), Ok(bdf));
+            }
+        }
+    }
 }

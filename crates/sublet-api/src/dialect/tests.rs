@@ -255,3 +255,20 @@ fn a_pod_is_assigned_when_every_container_is() {
         .insert(keys::ASSIGNED.to_owned(), "nonsense".to_owned());
     assert!(!is_assigned(&pod, &claim));
 }
+
+proptest::proptest! {
+    #[test]
+    fn any_text_in_any_annotation_is_answered(
+        key in proptest::sample::select(keys::RESULT_KEYS.to_vec()),
+        text in r#"[\[\]{}":,a-z0-9 .-]{0,40}"#,
+    ) {
+        let mut pod = pod("a aliyun.com/gpu-mem=1; b aliyun.com/gpu-mem=2");
+        let claim = claim_of(&pod, Unit::MiB).unwrap().unwrap();
+        pod.metadata.annotations.insert(key.to_owned(), text);
+        // What is read answers the claim; everything else is an error or nothing.
+        if let Ok(Some(allocation)) = allocation_of(&pod, &claim, Unit::MiB) {
+            proptest::prop_assert!(allocation.answers(&claim));
+        }
+        let _assigned: bool = is_assigned(&pod, &claim);
+    }
+}
