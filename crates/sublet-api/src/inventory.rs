@@ -54,7 +54,7 @@ pub enum InventoryTextError {
 /// The whole text.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct InventoryFile {
+struct InventoryFile {
     version: u32,
     unit: UnitName,
     sharing: SharingName,

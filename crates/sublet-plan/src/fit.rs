@@ -45,8 +45,8 @@ pub fn fit(
 
 /// Writes the allocation for a claim that fits: `candidate` came from [`fit`] on this page.
 ///
-/// Whole cards are taken in order of their index, those that a soft hold wants last. Init containers use the cards of the
-/// containers after them, as kubelet does.
+/// Whole cards are taken in order of their index, those that a soft hold wants last. Init
+/// containers use the cards of the containers after them, as kubelet does.
 #[must_use]
 pub fn allocate(book: &Book, claim: &Claim, candidate: &Candidate) -> Allocation {
     let gpus = book.facts().map_or(&[][..], |facts| facts.inventory.gpus());
