@@ -444,7 +444,7 @@ fn read_entry(
 ) -> Result<Option<(Entry, Option<AllocationError>)>, String> {
     let claim = dialect::claim_of(pod, facts.unit).map_err(|error| error.to_string())?;
     let Some(claim) = claim else { return Ok(None) };
-    bound_entry(pod, Arc::new(claim), facts.unit)
+    bound_entry(pod, Arc::new(claim))
         .map(Some)
         .map_err(|error| error.to_string())
 }

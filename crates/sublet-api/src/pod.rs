@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sublet_model::{Claim, Entry, NameError, NodeName, PodKey, PodUid, Standing, Unit};
+use sublet_model::{Claim, Entry, NameError, NodeName, PodKey, PodUid, Standing};
 
 use crate::allocation::AllocationError;
 use crate::dialect;
@@ -53,9 +53,8 @@ pub fn is_over(pod: &Pod) -> bool {
 pub fn bound_entry(
     pod: &Pod,
     claim: Arc<Claim>,
-    unit: Unit,
 ) -> Result<(Entry, Option<AllocationError>), NameError> {
-    let (allocation, problem) = match dialect::allocation_of(pod, &claim, unit) {
+    let (allocation, problem) = match dialect::allocation_of(pod, &claim) {
         Ok(allocation) => (allocation, None),
         Err(problem) => (None, Some(problem)),
     };

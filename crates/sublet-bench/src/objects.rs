@@ -229,7 +229,7 @@ mod tests {
             value["metadata"]["uid"] = json!(format!("u{number}"));
             let pod: object::Pod = serde_json::from_value(value).unwrap();
             let claim = dialect::claim_of(&pod, Unit::MiB).unwrap().unwrap();
-            let (entry, problem) = bound_entry(&pod, claim.into(), Unit::MiB).unwrap();
+            let (entry, problem) = bound_entry(&pod, claim.into()).unwrap();
             assert!(problem.is_none() && entry.assigned);
             let node: object::Node =
                 serde_json::from_value(node(number % 3, false).unwrap()).unwrap();

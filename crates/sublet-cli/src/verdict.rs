@@ -113,7 +113,7 @@ impl<'a> Cluster<'a> {
         let Some(claim) = claim_of(pod, unit)? else {
             return Ok(None);
         };
-        let (entry, problem) = bound_entry(pod, Arc::new(claim), unit)?;
+        let (entry, problem) = bound_entry(pod, Arc::new(claim))?;
         self.engine.observe(entry);
         Ok(problem)
     }

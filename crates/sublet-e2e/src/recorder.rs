@@ -200,7 +200,7 @@ impl Cluster {
             let Ok(Some(claim)) = claim_of(pod, Unit::MiB) else {
                 continue;
             };
-            let Ok((entry, None)) = bound_entry(pod, Arc::new(claim), Unit::MiB) else {
+            let Ok((entry, None)) = bound_entry(pod, Arc::new(claim)) else {
                 continue;
             };
             for charge in entry

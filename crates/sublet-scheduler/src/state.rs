@@ -172,7 +172,7 @@ impl State {
             return;
         }
         self.waiting.remove(&uid);
-        match bound_entry(pod, waiting.claim, unit) {
+        match bound_entry(pod, waiting.claim) {
             Ok((entry, problem)) => {
                 if let Some(problem) = problem {
                     tracing::warn!(pod = %entry.pod, %problem, "bound pod is counted without its cards");

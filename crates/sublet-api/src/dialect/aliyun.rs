@@ -38,7 +38,6 @@ impl Codec for Aliyun {
         &self,
         pod: &Pod,
         claim: &Claim,
-        _unit: Unit,
     ) -> Result<Option<Allocation>, AllocationError> {
         if let Some(text) = pod.metadata.annotations.get(keys::ALIYUN_ALLOCATION) {
             return Ok(Some(on_card(claim, card_of_map(text)?)));

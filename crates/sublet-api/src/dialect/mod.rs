@@ -32,7 +32,6 @@ trait Codec: Sync {
         &self,
         pod: &Pod,
         claim: &Claim,
-        unit: Unit,
     ) -> Result<Option<Allocation>, AllocationError>;
     /// Result keys of this dialect, for a Binding.
     fn results(
@@ -148,13 +147,9 @@ pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
 ///
 /// # Errors
 /// Annotations that cannot be read, or do not answer the claim.
-pub fn allocation_of(
-    pod: &Pod,
-    claim: &Claim,
-    unit: Unit,
-) -> Result<Option<Allocation>, AllocationError> {
+pub fn allocation_of(pod: &Pod, claim: &Claim) -> Result<Option<Allocation>, AllocationError> {
     let Some(text) = pod.metadata.annotations.get(keys::ALLOCATION) else {
-        return codec(claim.dialect()).older_allocation(pod, claim, unit);
+        return codec(claim.dialect()).older_allocation(pod, claim);
     };
     let allocation = allocation_from_json(text)?;
     if allocation.answers(claim) {

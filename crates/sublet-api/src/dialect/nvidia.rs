@@ -35,7 +35,6 @@ impl Codec for Nvidia {
         &self,
         _pod: &Pod,
         _claim: &Claim,
-        _unit: Unit,
     ) -> Result<Option<Allocation>, AllocationError> {
         Ok(None)
     }

@@ -177,7 +177,7 @@ fn every_form_of_an_allocation_is_read() {
     let claim = claim_of(&pod, Unit::MiB).unwrap().unwrap();
     let mut check = |key: &str, value: &str| {
         pod.metadata.annotations = BTreeMap::from([(key.to_owned(), value.to_owned())]);
-        match allocation_of(&pod, &claim, Unit::MiB) {
+        match allocation_of(&pod, &claim) {
             Ok(None) => "nothing".to_owned(),
             Ok(Some(a)) => a
                 .grants
@@ -266,7 +266,7 @@ proptest::proptest! {
         let claim = claim_of(&pod, Unit::MiB).unwrap().unwrap();
         pod.metadata.annotations.insert(key.to_owned(), text);
         // What is read answers the claim; everything else is an error or nothing.
-        if let Ok(Some(allocation)) = allocation_of(&pod, &claim, Unit::MiB) {
+        if let Ok(Some(allocation)) = allocation_of(&pod, &claim) {
             proptest::prop_assert!(allocation.answers(&claim));
         }
         let _assigned: bool = is_assigned(&pod, &claim);

@@ -105,9 +105,7 @@ pub(super) fn state(
             (State::BadClaim { what }, Vec::new())
         }
         Ok(None) => (State::NoGpu, Vec::new()),
-        Ok(Some(claim)) if !pod.spec.node_name.is_empty() => {
-            (bound(pod, claim, options.unit), Vec::new())
-        }
+        Ok(Some(claim)) if !pod.spec.node_name.is_empty() => (bound(pod, claim), Vec::new()),
         Ok(Some(_)) if pod.metadata.deletion_timestamp.is_some() => (State::Deleting, Vec::new()),
         Ok(Some(_)) if !pod.spec.scheduling_gates.is_empty() => {
             let gates = pod.spec.scheduling_gates.iter();
@@ -122,10 +120,10 @@ pub(super) fn state(
     }
 }
 
-fn bound(pod: &Pod, claim: Claim, unit: Unit) -> State {
+fn bound(pod: &Pod, claim: Claim) -> State {
     let handed_over = is_assigned(pod, &claim);
     let node = pod.spec.node_name.clone();
-    match bound_entry(pod, Arc::new(claim), unit) {
+    match bound_entry(pod, Arc::new(claim)) {
         Ok((entry, problem)) => State::Bound {
             node,
             devices: entry.allocation.map(|got| got.grants).unwrap_or_default(),

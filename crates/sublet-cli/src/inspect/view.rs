@@ -140,8 +140,7 @@ fn enter(pod: &Pod, unit: Unit) -> Result<Option<Entry>, String> {
     let claim = claim_of(pod, unit).map_err(|error| error.to_string())?;
     let Some(claim) = claim else { return Ok(None) };
     // A problem with the annotations leaves the allocation empty, which is handled below.
-    let (entry, _problem) =
-        bound_entry(pod, Arc::new(claim), unit).map_err(|error| error.to_string())?;
+    let (entry, _problem) = bound_entry(pod, Arc::new(claim)).map_err(|error| error.to_string())?;
     Ok(Some(entry))
 }
 
