@@ -205,6 +205,7 @@ fn round(
         .cluster
         .kubeconfig(&deployed::account("sublet-kube-scheduler").name)?;
     let config = configuration(repository, &kubeconfig, port)?;
+    let flags = deployed::scheduler_flags(repository)?;
     let result = std::thread::scope(|scope| {
         let (watching, ready) = mpsc::channel();
         let world = &*world;
@@ -217,7 +218,7 @@ fn round(
         if ready.recv().is_ok() {
             world
                 .cluster
-                .start_scheduler(KUBE_SCHEDULER, &kubeconfig, &config)?;
+                .start_scheduler(KUBE_SCHEDULER, &kubeconfig, &config, &flags)?;
         }
         watch
             .join()

@@ -34,7 +34,7 @@ fn binaries() -> Result<Option<Binaries>> {
 fn start_stock_scheduler(cluster: &Cluster) -> Result<()> {
     let kubeconfig = cluster.kubeconfig("system:kube-scheduler")?;
     let config = SCHEDULER.replace("@KUBECONFIG@", &kubeconfig.display().to_string());
-    cluster.start_scheduler("stock-scheduler", &kubeconfig, &config)
+    cluster.start_scheduler("stock-scheduler", &kubeconfig, &config, &[])
 }
 
 fn pod(name: &str, node: &str) -> String {

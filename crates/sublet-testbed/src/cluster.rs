@@ -269,15 +269,22 @@ impl Cluster {
     }
 
     /// Starts a stock kube-scheduler under a name, with a `KubeSchedulerConfiguration` that
-    /// names the same kubeconfig, and waits until it is ready.
+    /// names the same kubeconfig and with more flags, and waits until it is ready.
     ///
     /// # Errors
     /// When it does not come up.
-    pub fn start_scheduler(&self, name: &str, kubeconfig: &Path, config: &str) -> Result<()> {
+    pub fn start_scheduler(
+        &self,
+        name: &str,
+        kubeconfig: &Path,
+        config: &str,
+        flags: &[String],
+    ) -> Result<()> {
         let path = self.dir.join(format!("{name}.yaml"));
         fs::write(&path, config).with_context(|| format!("write {}", path.display()))?;
         let port = free_port()?;
-        let command = components::scheduler(&self.binaries, &path, kubeconfig, port);
+        let mut command = components::scheduler(&self.binaries, &path, kubeconfig, port);
+        command.args(flags);
         self.processes.spawn(name, &command)?;
         self.wait_https(name, port, "/readyz")
     }

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::cluster::{Cluster, User};
 use crate::loopback::free_port;
@@ -127,7 +127,40 @@ pub fn start_agent(
 pub fn start_kube_scheduler(cluster: &Cluster, repository: &Path, port: u16) -> Result<()> {
     let kubeconfig = cluster.kubeconfig(&account("sublet-kube-scheduler").name)?;
     let config = scheduler_config(repository, &kubeconfig, port)?;
-    cluster.start_scheduler(KUBE_SCHEDULER, &kubeconfig, &config)
+    let flags = scheduler_flags(repository)?;
+    cluster.start_scheduler(KUBE_SCHEDULER, &kubeconfig, &config, &flags)
+}
+
+/// The flags of the shipped kube-scheduler that say how it works; those that say where it finds
+/// things are the harness's own.
+///
+/// # Errors
+/// When the manifest has no such container, or it no longer has any flag.
+pub fn scheduler_flags(repository: &Path) -> Result<Vec<String>> {
+    const PLACES: [&str; 4] = [
+        "--config=",
+        "--authentication-kubeconfig=",
+        "--authorization-kubeconfig=",
+        "--secure-port=",
+    ];
+    let path = repository.join("deploy/kubernetes/50-scheduler.yaml");
+    let manifest = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    let (_, rest) = manifest
+        .split_once("command: [kube-scheduler]\n        args:\n")
+        .with_context(|| format!("{}: no kube-scheduler with args", path.display()))?;
+    let lines = rest.lines().map(str::trim);
+    let flags: Vec<String> = lines
+        .take_while(|line| line.starts_with('#') || line.starts_with("- --"))
+        .filter_map(|line| line.strip_prefix("- "))
+        .filter(|flag| !PLACES.iter().any(|place| flag.starts_with(place)))
+        .map(str::to_owned)
+        .collect();
+    ensure!(
+        !flags.is_empty(),
+        "{}: the kube-scheduler has no flag of its own",
+        path.display()
+    );
+    Ok(flags)
 }
 
 /// The shipped `KubeSchedulerConfiguration`, with these addresses put in.
@@ -197,6 +230,10 @@ mod tests {
         assert!(
             config.contains("urlPrefix: http://127.0.0.1:1234/"),
             "{config}"
+        );
+        assert_eq!(
+            scheduler_flags(&repository).unwrap(),
+            ["--pod-max-in-unschedulable-pods-duration=30s"]
         );
     }
 }
