@@ -6,7 +6,10 @@
 //! free. What Sublet itself grants is checked before it gets here (`sublet-plan`).
 //!
 //! Nodes live in slots addressed by [`NodeIdx`], so that a scan over thousands of them is a
-//! walk over a vector; names are resolved once, at the edge.
+//! walk over a vector; names are resolved once, at the edge. Beside each slot lies its
+//! [`Outline`], which spares such a scan most of the pages.
+
+mod outline;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,6 +18,8 @@ use crate::{
     Allocation, Ask, Charge, Claim, Count, Inventory, MiB, NodeFacts, NodeName, PodKey, PodUid,
     charges_of,
 };
+
+pub use self::outline::Outline;
 
 /// A node's slot in the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -175,6 +180,8 @@ impl Book {
 #[derive(Debug, Clone, Default)]
 pub struct Ledger {
     books: Vec<Book>,
+    /// By slot, as the books. Written by [`Ledger::change`] alone.
+    outlines: Vec<Outline>,
     by_name: BTreeMap<NodeName, NodeIdx>,
     vacant: Vec<NodeIdx>,
     entries: BTreeMap<PodUid, Entry>,
@@ -191,8 +198,7 @@ impl Ledger {
     /// cards it has now.
     pub fn set_node(&mut self, facts: NodeFacts) -> NodeIdx {
         let idx = self.slot(&facts.name);
-        self.books[idx.0 as usize].facts = Some(facts);
-        self.recount(idx);
+        self.recount(idx, |book| book.facts = Some(facts));
         idx
     }
 
@@ -201,8 +207,7 @@ impl Ledger {
         let Some(&idx) = self.by_name.get(name) else {
             return;
         };
-        self.books[idx.0 as usize].facts = None;
-        self.recount(idx);
+        self.recount(idx, |book| book.facts = None);
         self.vacate(idx);
     }
 
@@ -210,9 +215,10 @@ impl Ledger {
     pub fn enter(&mut self, entry: Entry) {
         self.remove(&entry.uid);
         let idx = self.slot(&entry.node);
-        let book = &mut self.books[idx.0 as usize];
-        book.pods.insert(entry.uid.clone());
-        charge(book, &entry);
+        self.change(idx, |book, _| {
+            book.pods.insert(entry.uid.clone());
+            charge(book, &entry);
+        });
         self.entries.insert(entry.uid.clone(), entry);
     }
 
@@ -220,31 +226,36 @@ impl Ledger {
     pub fn remove(&mut self, uid: &PodUid) -> Option<Entry> {
         let entry = self.entries.remove(uid)?;
         let idx = self.by_name[&entry.node];
-        self.books[idx.0 as usize].pods.remove(uid);
-        self.recount(idx);
+        self.recount(idx, |book| {
+            book.pods.remove(uid);
+        });
         self.vacate(idx);
         Some(entry)
     }
 
     /// Counts a soft hold in.
     pub fn hold(&mut self, hold: &Hold) {
-        for &(position, memory) in &hold.cards {
-            if let Some(card) = self.books[hold.node.0 as usize].cards.get_mut(position) {
-                card.held = card.held.plus(memory);
-                card.holds += 1;
+        self.change(hold.node, |book, _| {
+            for &(position, memory) in &hold.cards {
+                if let Some(card) = book.cards.get_mut(position) {
+                    card.held = card.held.plus(memory);
+                    card.holds += 1;
+                }
             }
-        }
+        });
     }
 
     /// Counts a soft hold out. A card that went in between took its holds along: harmless,
     /// since they only order choices.
     pub fn release(&mut self, hold: &Hold) {
-        for &(position, memory) in &hold.cards {
-            if let Some(card) = self.books[hold.node.0 as usize].cards.get_mut(position) {
-                card.held = card.held.saturating_sub(memory);
-                card.holds = card.holds.saturating_sub(1);
+        self.change(hold.node, |book, _| {
+            for &(position, memory) in &hold.cards {
+                if let Some(card) = book.cards.get_mut(position) {
+                    card.held = card.held.saturating_sub(memory);
+                    card.holds = card.holds.saturating_sub(1);
+                }
             }
-        }
+        });
     }
 
     /// A node's slot. Scanning by name is for people's speed; the scheduler keeps an index.
@@ -257,6 +268,12 @@ impl Ledger {
     #[must_use]
     pub fn book(&self, idx: NodeIdx) -> &Book {
         &self.books[idx.0 as usize]
+    }
+
+    /// What a scan looks at before a node's page; `idx` came from this ledger.
+    #[must_use]
+    pub fn outline(&self, idx: NodeIdx) -> &Outline {
+        &self.outlines[idx.0 as usize]
     }
 
     /// All nodes that are known or have pods, by name.
@@ -308,6 +325,7 @@ impl Ledger {
             && book.unassigned == again.unassigned
             && book.unplaced == again.unplaced
             && book.free == again.free
+            && *self.outline(idx) == Outline::of(book)
     }
 
     fn slot(&mut self, name: &NodeName) -> NodeIdx {
@@ -325,10 +343,12 @@ impl Ledger {
             capacity: MiB::ZERO,
         };
         let idx = if let Some(idx) = self.vacant.pop() {
-            self.books[idx.0 as usize] = book;
+            self.change(idx, |page, _| *page = book);
             idx
         } else {
             self.books.push(book);
+            // Of a page without facts and cards.
+            self.outlines.push(Outline::default());
             NodeIdx(u32::try_from(self.books.len() - 1).expect("fewer than 2^32 nodes"))
         };
         self.by_name.insert(name.clone(), idx);
@@ -343,20 +363,27 @@ impl Ledger {
         }
     }
 
-    fn recount(&mut self, idx: NodeIdx) {
+    /// Changes a page and charges its pods anew; soft holds stay on their cards.
+    fn recount(&mut self, idx: NodeIdx, change: impl FnOnce(&mut Book)) {
+        self.change(idx, |book, entries| {
+            change(book);
+            let holds = book.cards.iter().map(|card| (card.held, card.holds));
+            let holds: Vec<_> = holds.collect();
+            reset(book);
+            for (card, (held, holds)) in book.cards.iter_mut().zip(holds) {
+                (card.held, card.holds) = (held, holds);
+            }
+            for uid in &book.pods.clone() {
+                charge(book, &entries[uid]);
+            }
+        });
+    }
+
+    /// Changes a page: every change goes this way, so that the outline is never an old one.
+    fn change(&mut self, idx: NodeIdx, change: impl FnOnce(&mut Book, &BTreeMap<PodUid, Entry>)) {
         let book = &mut self.books[idx.0 as usize];
-        let holds: Vec<_> = book
-            .cards
-            .iter()
-            .map(|card| (card.held, card.holds))
-            .collect();
-        reset(book);
-        for (card, (held, holds)) in book.cards.iter_mut().zip(holds) {
-            (card.held, card.holds) = (held, holds);
-        }
-        for uid in &book.pods.clone() {
-            charge(book, &self.entries[uid]);
-        }
+        change(book, &self.entries);
+        self.outlines[idx.0 as usize] = Outline::of(book);
     }
 }
 

@@ -19,7 +19,7 @@ mod topology;
 pub use allocation::{Allocation, CardRef, Charge, Grant, charges_of};
 pub use claim::{Ask, Claim, ClaimShapeError, ContainerClaim, Demand, Dialect, Portion, Role};
 pub use device::{Gpu, GpuIndex, Health, Inventory, InventoryError};
-pub use ledger::{Book, Card, Entry, Hold, Ledger, NodeIdx, Standing};
+pub use ledger::{Book, Card, Entry, Hold, Ledger, NodeIdx, Outline, Standing};
 pub use name::{ContainerName, GpuUuid, NameError, NodeName, PodKey, PodUid};
 pub use node::{Advertise, Identity, NodeFacts, Sharing, Unit};
 pub use quantity::{Bytes, Count, GiB, MiB, Milli};

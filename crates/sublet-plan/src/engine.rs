@@ -4,7 +4,7 @@
 //! before, and which place it will probably take. Neither ever refuses anything. Correctness
 //! rests on [`Engine::reserve`] alone, which fits again before it takes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use sublet_model::{
     Allocation, Ask, Claim, Count, Entry, Hold, Ledger, NodeFacts, NodeIdx, NodeName, PodUid,
@@ -12,6 +12,7 @@ use sublet_model::{
 };
 
 use crate::fit::idle;
+use crate::screen::{Hope, hope};
 use crate::{Candidate, POLICIES, Policy, Reason, allocate, fit};
 
 /// How the engine is set up.
@@ -71,15 +72,21 @@ pub struct Engine {
     ranks_stale: bool,
 }
 
-/// A place that fits. Derived order: what is in the way, taints, cost, name.
+/// A place that fits. Derived order: best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Found {
+    order: Order,
+    node: NodeIdx,
+    position: usize,
+}
+
+/// What puts one place before another: what is in the way, taints, cost, name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Order {
     contended: bool,
     untolerated: u32,
     cost: u64,
     rank: u32,
-    node: NodeIdx,
-    position: usize,
 }
 
 impl Engine {
@@ -179,20 +186,16 @@ impl Engine {
                 refused: Vec::new(),
             };
         }
-        let mut found = self.find(uid, claim, nodes, untolerated);
         let again = !self.tried.insert(uid.clone());
+        let all = self.options.few == 0 || everywhere || again;
+        let few = if all { usize::MAX } else { self.options.few };
+        let found = self.find(uid, claim, nodes, few, untolerated);
         if found.is_empty() {
             return FilterAnswer {
                 passed: Vec::new(),
                 refused: self.refusals(uid, claim, nodes),
             };
         }
-        let few = self.options.few;
-        if few > 0 && !everywhere && !again && found.len() > few {
-            found.select_nth_unstable(few);
-            found.truncate(few);
-        }
-        found.sort_unstable();
         if let [only] = found[..] {
             // The scheduler does not ask for priorities when one node is left.
             self.hold(now, uid, claim, &only);
@@ -214,14 +217,16 @@ impl Engine {
     ) -> Vec<(NodeIdx, u8)> {
         self.expire(now);
         self.drop_hold(uid);
-        let mut found = self.find(uid, claim, nodes, untolerated);
-        found.sort_unstable();
+        let found = self.find(uid, claim, nodes, usize::MAX, untolerated);
         if let Some(best) = found.first() {
             self.hold(now, uid, claim, best);
         }
         // Ten steps by order, not by cost: costs of different policies have no common scale.
         let last = found.len().saturating_sub(1).max(1);
-        let cost = |found: &Found| (found.contended, found.untolerated, found.cost);
+        let cost = |found: &Found| Order {
+            rank: 0,
+            ..found.order
+        };
         let mut scores: BTreeMap<NodeIdx, u8> = BTreeMap::new();
         let mut step = 0;
         for (order, this) in found.iter().enumerate() {
@@ -341,28 +346,58 @@ impl Engine {
         nodes.iter().filter_map(refuse).collect()
     }
 
-    /// The nodes that can take the pod, in no order.
+    /// The best few places for the pod, or all with `usize::MAX`; best first.
+    ///
+    /// A node's page is opened only where its outline leaves hope for a place among them.
     fn find(
         &mut self,
         uid: &PodUid,
         claim: &Claim,
         nodes: &[NodeIdx],
+        few: usize,
         untolerated: impl Fn(NodeIdx) -> u32,
     ) -> Vec<Found> {
         self.rank_names();
-        let mut found = Vec::with_capacity(nodes.len());
+        let policy = self.options.policy;
+        let mut found = BinaryHeap::with_capacity(few.saturating_add(1).min(nodes.len()));
         for &node in nodes {
-            if let Ok(candidate) = self.fit(uid, claim, node) {
-                found.push(Found {
-                    contended: candidate.contended,
-                    untolerated: untolerated(node),
-                    cost: candidate.cost,
-                    rank: self.ranks[node.0 as usize],
-                    node,
-                    position: candidate.position,
-                });
+            let outline = self.ledger.outline(node);
+            let Some(Hope { contended, cost }) = hope(outline, claim.ask(), policy) else {
+                continue;
+            };
+            let order = Order {
+                contended,
+                untolerated: untolerated(node),
+                cost,
+                // A node that only has pods has no rank, and takes nothing.
+                rank: self
+                    .ranks
+                    .get(node.0 as usize)
+                    .map_or(u32::MAX, |rank| *rank),
+            };
+            let worst = found.peek().filter(|_| found.len() >= few);
+            if worst.is_some_and(|worst: &Found| worst.order < order) {
+                continue;
+            }
+            let Ok(candidate) = self.fit(uid, claim, node) else {
+                continue;
+            };
+            let order = Order {
+                contended: candidate.contended,
+                cost: candidate.cost,
+                ..order
+            };
+            found.push(Found {
+                order,
+                node,
+                position: candidate.position,
+            });
+            if found.len() > few {
+                found.pop();
             }
         }
+        let mut found = found.into_vec();
+        found.sort_unstable();
         found
     }
 

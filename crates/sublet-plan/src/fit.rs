@@ -1,7 +1,8 @@
 //! May it go here, and on which cards? The one implementation of fit and choice.
 //!
-//! Called for every node of every scheduling cycle, so nothing is allocated on the way to
-//! a "yes", and a "no" costs one more pass over the node's cards to find its numbers.
+//! Called for every node that a scan does not pass over (`screen`), so nothing is allocated
+//! on the way to a "yes". A "no" costs one more pass over the node's cards to find its
+//! numbers: a scan meets few, for it knows full nodes by their outlines.
 
 use sublet_model::{
     Advertise, Allocation, Ask, Book, Card, CardRef, Claim, Count, Grant, Identity, Ledger, MiB,

@@ -5,13 +5,14 @@
 //! answer. One implementation serves the extender, `sublet plan`, `sublet explain`, the
 //! simulator and the tests.
 //!
-//! Suggested reading order: reasons, policies, fit, the engine, the binding protocol.
+//! Suggested reading order: reasons, policies, fit, screen, the engine, the binding protocol.
 
 mod binding;
 mod engine;
 mod fit;
 mod policy;
 mod reason;
+mod screen;
 #[cfg(test)]
 mod script;
 

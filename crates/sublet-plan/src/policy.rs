@@ -1,7 +1,9 @@
 //! Placement policies: which of the cards that fit, and which of the nodes.
 //!
 //! A policy is two costs, lower is better; ties are broken by the caller (lowest index,
-//! then name). Adding one: a constant here and a line in [`POLICIES`].
+//! then name). Adding one: a constant here and a line in [`POLICIES`]. The node's cost must
+//! rise, or fall, all the way with what is left, so that a scan can tell from the limits of
+//! what is left which nodes cannot be among the best.
 
 use sublet_model::{MiB, Milli};
 
@@ -25,6 +27,9 @@ pub struct Policy {
     pub(crate) card: fn(left: MiB) -> u64,
     /// Cost of a node.
     pub(crate) node: fn(&After) -> u64,
+    /// Which of two amounts left, on a card or on all, makes the node cost less: the lesser
+    /// one throughout, or the greater one throughout.
+    pub(crate) cheaper: fn(MiB, MiB) -> MiB,
 }
 
 /// Least free memory that fits, on cards (R1.4) and then on nodes: large holes stay whole
@@ -33,6 +38,7 @@ const BINPACK: Policy = Policy {
     name: "binpack",
     card: MiB::get,
     node: |after| join(after.card_left.get(), after.node_left.get()),
+    cheaper: Ord::min,
 };
 
 /// Most free memory, on cards and then, by share, on nodes: neighbours disturb each other
@@ -48,6 +54,7 @@ const SPREAD: Policy = Policy {
             u64::from(u32::MAX).saturating_sub(after.card_left.get()),
         )
     },
+    cheaper: Ord::max,
 };
 
 /// Every policy; the first is the default.
@@ -64,4 +71,32 @@ pub fn policy(name: &str) -> Option<Policy> {
 fn join(first: u64, second: u64) -> u64 {
     let cut = |value: u64| value.min(u64::from(u32::MAX));
     cut(first) << 32 | cut(second)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn amount() -> impl Strategy<Value = MiB> {
+        let amount = prop_oneof![0..40u64, 0..800_000u64, 0..=MiB::MAX.get()];
+        amount.prop_map(|amount| MiB::new(amount).unwrap())
+    }
+
+    proptest! {
+        #[test]
+        fn a_node_costs_no_less_than_with_the_cheaper_amounts_left(
+            policy in 0..POLICIES.len(),
+            (card, other_card) in (amount(), amount()),
+            (node, other_node) in (amount(), amount()),
+            node_capacity in amount(),
+        ) {
+            let Policy { node: cost, cheaper, .. } = POLICIES[policy];
+            let after = |card_left, node_left| After { card_left, node_left, node_capacity };
+            let best = after(cheaper(card, other_card), cheaper(node, other_node));
+            prop_assert!(cost(&best) <= cost(&after(card, node)));
+            prop_assert!(cost(&best) <= cost(&after(other_card, node)));
+        }
+    }
 }

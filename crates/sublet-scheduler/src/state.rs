@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus_client::registry::Registry;
-use rustc_hash::FxHashMap;
 use sublet_api::dialect::{self, ClaimError};
 use sublet_api::object::{Node, Pod, Taint, Toleration};
 use sublet_api::{NodeDefaults, bound_entry, facts_of, is_over, keys, pod_key, pod_uid};
@@ -20,6 +19,8 @@ use sublet_model::{
 use sublet_plan::{Engine, EngineOptions};
 use sublet_telemetry::metrics::SchedulerMetrics;
 use tokio::sync::watch;
+
+use crate::roster::Roster;
 
 /// A pod that is not bound yet, as much as a Binding needs.
 #[derive(Debug, Clone)]
@@ -86,7 +87,7 @@ impl std::fmt::Display for Problem {
 pub(crate) struct State {
     pub(crate) engine: Engine,
     /// Names of known nodes. The engine's own order is by slot, so that its scan needs none.
-    index: FxHashMap<Box<str>, NodeIdx>,
+    roster: Roster,
     /// PreferNoSchedule taints of the nodes that have any.
     taints: BTreeMap<NodeIdx, Vec<Taint>>,
     /// Nodes as they report themselves, before an operator's list of sick cards.
@@ -115,7 +116,7 @@ impl State {
 
     /// A node is gone.
     pub(crate) fn remove_node(&mut self, name: &str) {
-        if let Some(idx) = self.index.remove(name) {
+        if let Some(idx) = self.roster.remove(name) {
             self.taints.remove(&idx);
         }
         if let Ok(name) = NodeName::new(name) {
@@ -126,12 +127,8 @@ impl State {
 
     /// A complete list has named these nodes; all others are gone.
     pub(crate) fn keep_nodes(&mut self, listed: &BTreeSet<String>) {
-        let gone: Vec<Box<str>> = self
-            .index
-            .keys()
-            .filter(|name| !listed.contains(&***name))
-            .cloned()
-            .collect();
+        let gone = self.roster.names().filter(|name| !listed.contains(*name));
+        let gone: Vec<String> = gone.map(str::to_owned).collect();
         for name in gone {
             self.remove_node(&name);
         }
@@ -190,16 +187,8 @@ impl State {
     }
 
     /// The slots of these nodes, and the names that are not known.
-    pub(crate) fn resolve<'a>(&self, names: &[&'a str]) -> (Vec<NodeIdx>, Vec<&'a str>) {
-        let mut unknown = Vec::new();
-        let mut nodes = Vec::with_capacity(names.len());
-        for &name in names {
-            match self.index.get(name) {
-                Some(&idx) => nodes.push(idx),
-                None => unknown.push(name),
-            }
-        }
-        (nodes, unknown)
+    pub(crate) fn resolve<'a>(&mut self, names: &[&'a str]) -> (Vec<NodeIdx>, Vec<&'a str>) {
+        self.roster.resolve(names)
     }
 
     /// How many of a node's PreferNoSchedule taints a pod does not tolerate.
@@ -244,10 +233,10 @@ impl State {
     }
 
     fn enter_node(&mut self, facts: NodeFacts, node: &Node) {
-        let name: Box<str> = facts.name.as_str().into();
-        self.reported.insert(facts.name.clone(), facts.clone());
+        let name = facts.name.clone();
+        self.reported.insert(name.clone(), facts.clone());
         let idx = self.engine.set_node(self.with_sick(facts));
-        self.index.insert(name, idx);
+        self.roster.insert(name.as_str(), idx);
         let soft = node
             .spec
             .taints
@@ -333,7 +322,7 @@ impl Scheduler {
         let (metrics, registry) = SchedulerMetrics::registered();
         let state = State {
             engine: Engine::new(options),
-            index: FxHashMap::default(),
+            roster: Roster::default(),
             taints: BTreeMap::new(),
             reported: BTreeMap::new(),
             sick: BTreeMap::new(),
@@ -367,7 +356,7 @@ impl Scheduler {
         if completes {
             let state = self.state();
             let pods = state.engine.ledger().entries().count();
-            tracing::info!(nodes = state.index.len(), pods, "ledger complete");
+            tracing::info!(nodes = state.roster.len(), pods, "ledger complete");
         }
         completes
     }

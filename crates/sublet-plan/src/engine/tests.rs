@@ -1,7 +1,9 @@
 //! What the engine remembers between calls: holds, tries, reservations. Scripts, each a
-//! short story; chance is in `properties`.
+//! short story; chance is in `properties` and
+//! `screening`.
 
 mod properties;
+mod screening;
 
 use crate::script::check;
 

@@ -1,0 +1,160 @@
+//! What a scan passes over could not have changed its answer: outlines against pages, on
+//! nodes of many sizes, with holds, and with whole cards taken nobody knows where.
+
+use proptest::prelude::*;
+use sublet_model::{NodeIdx, Time};
+
+use crate::screen::hope;
+use crate::script::{claim, entry, node, uid};
+use crate::{Engine, EngineOptions, POLICIES, Reason};
+
+const WORDS: [&str; 8] = ["", "", "", "memory", "whole", "size", "slots", "gib"];
+const SIZES: [u32; 4] = [16, 16_276, 24_564, 81_559];
+const CLAIMS: [&str; 10] = [
+    "0",
+    "4",
+    "2048",
+    "8138",
+    "16384",
+    "40000",
+    "i8+3+2:slot",
+    "1x",
+    "2x",
+    "3x",
+];
+
+/// A card as the script writes it: `used/capacity`, `!` for sick, `w` for taken whole.
+fn card() -> impl Strategy<Value = String> {
+    let used = prop_oneof![Just(0), 0..=8u32];
+    (0..SIZES.len(), used, 0..8u8).prop_map(|(size, used, mark)| {
+        let (used, capacity) = (SIZES[size] / 8 * used, SIZES[size]);
+        let mark = match mark {
+            0 => "!",
+            1 => "w",
+            _ => "",
+        };
+        format!("{used}/{capacity}{mark}")
+    })
+}
+
+fn looks() -> impl Strategy<Value = Vec<(usize, Vec<String>)>> {
+    let look = (0..WORDS.len(), prop::collection::vec(card(), 0..5));
+    prop::collection::vec(look, 1..24)
+}
+
+/// Which claims were asked for or bound before, and on which node.
+fn history() -> impl Strategy<Value = Vec<(usize, usize, u8)>> {
+    prop::collection::vec((0..CLAIMS.len(), 0..24usize, 0..4u8), 0..16)
+}
+
+/// Nodes that look so, after pods came: some hold a place, some are still starting, and
+/// some use whole cards without saying which.
+fn engine(
+    options: EngineOptions,
+    looks: &[(usize, Vec<String>)],
+    history: &[(usize, usize, u8)],
+) -> (Engine, Vec<NodeIdx>) {
+    let mut engine = Engine::new(options);
+    let mut nodes = Vec::new();
+    for (number, (words, cards)) in looks.iter().enumerate() {
+        let head = format!("n{number} {}", WORDS[*words]);
+        let (facts, entries) = node(&head, &cards.join(" "));
+        nodes.push(engine.set_node(facts));
+        entries.into_iter().for_each(|entry| engine.observe(entry));
+    }
+    for (number, &(asked, at, how)) in history.iter().enumerate() {
+        let (pod, claim) = (format!("p{number}"), claim(CLAIMS[asked]));
+        let at = at % nodes.len();
+        let entry = entry(&pod, &format!("n{at}"), &claim);
+        match how {
+            0 => engine.observe(entry),
+            1 => drop(engine.reserve(Time::from_ms(0), entry)),
+            _ => {
+                // Also of one node alone, so that holds lie on more than the best nodes.
+                let among = if how == 2 {
+                    &nodes[at..=at]
+                } else {
+                    &nodes[..]
+                };
+                engine.prioritize(Time::from_ms(0), &uid(&pod), &claim, among, |_| 0);
+            }
+        }
+    }
+    assert!(engine.ledger().is_conserved());
+    (engine, nodes)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_place_is_better_than_was_hoped_for(
+        policy in 0..POLICIES.len(),
+        looks in looks(),
+        history in history(),
+        asked in 0..CLAIMS.len(),
+    ) {
+        let options = EngineOptions { policy: POLICIES[policy], ..EngineOptions::default() };
+        let (engine, nodes) = engine(options, &looks, &history);
+        let (pod, claim) = (uid("new"), claim(CLAIMS[asked]));
+        for node in nodes {
+            let hope = hope(engine.ledger().outline(node), claim.ask(), options.policy);
+            match engine.fit(&pod, &claim, node) {
+                Ok(place) => {
+                    prop_assert!(hope.is_some(), "rejected, but it fits: {place:?}");
+                    let hope = hope.map(|hope| (hope.contended, hope.cost));
+                    prop_assert!(hope <= Some((place.contended, place.cost)), "{hope:?} {place:?}");
+                }
+                // What an outline does not know; any other "no" it says for itself.
+                Err(Reason::LookAlike { .. } | Reason::Unit { .. } | Reason::NoSlot) => {}
+                Err(reason) => prop_assert_eq!(hope, None, "{}", reason),
+            }
+        }
+    }
+
+    #[test]
+    fn the_best_few_are_the_first_of_all(
+        policy in 0..POLICIES.len(),
+        few in 1..20usize,
+        looks in looks(),
+        history in history(),
+        asked in 0..CLAIMS.len(),
+        order in any::<prop::sample::Index>(),
+        tainted in prop::collection::vec(0..3u32, 24),
+    ) {
+        let options = EngineOptions { policy: POLICIES[policy], few, ..EngineOptions::default() };
+        let (engine, mut nodes) = engine(options, &looks, &history);
+        let start = order.index(nodes.len());
+        nodes.rotate_left(start);
+        let (pod, claim) = (uid("new"), claim(CLAIMS[asked]));
+        let ask = |everywhere| {
+            let taints = |node: NodeIdx| tainted[node.0 as usize];
+            let now = Time::from_ms(0);
+            engine.clone().filter(now, &pod, &claim, &nodes, everywhere, taints)
+        };
+        let (best, mut all) = (ask(false), ask(true));
+        all.passed.truncate(few);
+        prop_assert_eq!(best, all);
+    }
+
+    #[test]
+    fn a_scan_finds_what_looking_at_every_node_finds(
+        policy in 0..POLICIES.len(),
+        looks in looks(),
+        history in history(),
+        asked in 0..CLAIMS.len(),
+    ) {
+        let options = EngineOptions { policy: POLICIES[policy], ..EngineOptions::default() };
+        let (mut engine, nodes) = engine(options, &looks, &history);
+        let (pod, claim) = (uid("new"), claim(CLAIMS[asked]));
+        let place = |&node: &NodeIdx| {
+            let place = engine.fit(&pod, &claim, node).ok()?;
+            Some((place.contended, place.cost, engine.ledger().book(node).name(), node))
+        };
+        let mut places: Vec<_> = nodes.iter().filter_map(place).collect();
+        places.sort_unstable();
+        let expected: Vec<NodeIdx> = places.iter().map(|place| place.3).collect();
+        let answer = engine.filter(Time::from_ms(0), &pod, &claim, &nodes, true, |_| 0);
+        prop_assert_eq!(answer.passed, expected);
+    }
+}
