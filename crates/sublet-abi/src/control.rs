@@ -1,0 +1,303 @@
+//! The page that the arbiter writes and a tenant's processes only read.
+//!
+//! It says what the tenant may have: devices, limits, mode, gates. The arbiter maps it
+//! writable, then seals the memfd (`F_SEAL_FUTURE_WRITE`, `SHRINK`, `GROW`, `SEAL`), and
+//! hands it over; from then on nobody can map it writable again, the arbiter's successor
+//! neither, which therefore makes a new page with a new epoch. A [`ControlPage`] can only
+//! be read, because a store to it would kill a tenant's process; all that writes is on
+//! [`ControlWriter`], which the arbiter alone makes.
+
+use core::ops::Deref;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::message::Mode;
+use crate::stamp::{self, Layout, PageError, PageKind, Stamp};
+use crate::units::{DeviceIndex, Units, Uuid};
+use crate::{MAX_DEVICES, VERSION};
+
+/// What a tenant may have, as its processes see it.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct ControlPage {
+    stamp: Stamp,
+    tenant: AtomicU64,
+    epoch: AtomicU64,
+    mode: AtomicU32,
+    n_devices: AtomicU32,
+    reserved: [AtomicU64; 3],
+    /// On a line of its own: it is written several times a second, and what is above and
+    /// below it is read by every launch.
+    heartbeat_ms: AtomicU64,
+    reserved_beside_heartbeat: [AtomicU64; 7],
+    devices: [ControlDevice; MAX_DEVICES],
+}
+
+/// One device of a tenant, on a cache line of its own.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct ControlDevice {
+    uuid: [AtomicU64; 2],
+    capacity_bytes: AtomicU64,
+    limit_bytes: AtomicU64,
+    context_bytes: AtomicU64,
+    gate: AtomicU32,
+    reserved_beside_gate: AtomicU32,
+    reserved: [AtomicU64; 2],
+}
+
+const _: () = {
+    use core::mem::offset_of;
+    assert!(size_of::<ControlDevice>() == 64);
+    assert!(offset_of!(ControlPage, heartbeat_ms) == 64);
+    assert!(offset_of!(ControlPage, devices) == 128);
+    assert!(size_of::<ControlPage>() == 128 + 64 * MAX_DEVICES);
+};
+
+// SAFETY: `repr(C)`, the stamp first, and nothing but atomics after it.
+unsafe impl Layout for ControlPage {
+    const KIND: PageKind = PageKind::Control;
+    const VERSION: u16 = VERSION;
+}
+
+impl ControlPage {
+    /// Bytes of the page, and so of its memfd.
+    pub const BYTES: usize = size_of::<ControlPage>();
+
+    /// The page that is mapped at `address`.
+    ///
+    /// # Errors
+    /// If it is not a control page of this version.
+    ///
+    /// # Safety
+    /// `len` bytes at `address` are mapped shared and readable for all of `'a`, from a memfd
+    /// that can no longer be made shorter (`F_SEAL_SHRINK`).
+    pub unsafe fn from_ptr<'a>(
+        address: *const u8,
+        len: usize,
+    ) -> Result<&'a ControlPage, PageError> {
+        // SAFETY: as the caller promises; nothing is written through a `ControlPage`.
+        unsafe { stamp::open(address, len) }
+    }
+
+    /// The tenant's number. It is the same for all its processes and in [`Welcome`].
+    ///
+    /// [`Welcome`]: crate::Welcome
+    #[must_use]
+    pub fn tenant(&self) -> u64 {
+        self.tenant.load(Ordering::Relaxed)
+    }
+
+    /// Which incarnation of the arbiter made this page. Never 0.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Relaxed)
+    }
+
+    /// When the arbiter was last alive: milliseconds of `CLOCK_MONOTONIC`, which is the same
+    /// clock in every container of a machine unless it has a time namespace of its own.
+    #[must_use]
+    pub fn heartbeat_ms(&self) -> u64 {
+        self.heartbeat_ms.load(Ordering::Relaxed)
+    }
+
+    /// What processes do without an arbiter. A number from a later version is read as
+    /// strict, which gives nothing away.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        Mode::of_number(self.mode.load(Ordering::Relaxed)).unwrap_or(Mode::Strict)
+    }
+
+    /// The tenant's devices, in the order of the ledger's accounts.
+    pub fn devices(&self) -> impl Iterator<Item = (DeviceIndex, &ControlDevice)> {
+        let n_devices = self.n_devices.load(Ordering::Acquire) as usize;
+        let listed = self.devices.iter().take(n_devices);
+        DeviceIndex::all().zip(listed)
+    }
+
+    /// The device at that place, also where the tenant has none: it then has no limit above 0.
+    #[must_use]
+    pub fn device(&self, device: DeviceIndex) -> &ControlDevice {
+        &self.devices[device.place()]
+    }
+
+    /// Where the device with that UUID is; `None` for one the tenant does not have.
+    #[must_use]
+    pub fn find(&self, uuid: &Uuid) -> Option<DeviceIndex> {
+        self.devices()
+            .find(|(_, device)| device.uuid() == *uuid)
+            .map(|(index, _)| index)
+    }
+}
+
+impl ControlDevice {
+    /// The device as the driver names it.
+    #[must_use]
+    pub fn uuid(&self) -> Uuid {
+        let mut uuid = Uuid::default();
+        for (half, word) in uuid.chunks_exact_mut(8).zip(&self.uuid) {
+            half.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+        uuid
+    }
+
+    /// The card's whole memory in bytes, whoever may use it.
+    #[must_use]
+    pub fn capacity_bytes(&self) -> u64 {
+        self.capacity_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The tenant's limit in bytes, as it was set. Reports show this number.
+    #[must_use]
+    pub fn limit_bytes(&self) -> u64 {
+        self.limit_bytes.load(Ordering::Acquire)
+    }
+
+    /// The tenant's limit as reservations count it. It can change at any moment: give
+    /// `|| device.limit()` to [`LedgerPage::reserve`], which reads it when it counts.
+    ///
+    /// [`LedgerPage::reserve`]: crate::LedgerPage::reserve
+    #[must_use]
+    pub fn limit(&self) -> Units {
+        Units::allowed_by(self.limit_bytes())
+    }
+
+    /// What a process's context cost on this card when the arbiter last measured one, in
+    /// bytes. It is reserved before a context is made and corrected afterwards.
+    #[must_use]
+    pub fn context_bytes(&self) -> u64 {
+        self.context_bytes.load(Ordering::Relaxed)
+    }
+
+    /// True if launches may go on. Nobody closes a gate yet.
+    #[must_use]
+    pub fn gate_is_open(&self) -> bool {
+        self.gate.load(Ordering::Acquire) == 0
+    }
+
+    /// Where the gate's word is, for a futex wait, which works on a read-only mapping. An
+    /// address, not a reference: a store to the word would kill a tenant's process.
+    #[must_use]
+    pub fn gate_address(&self) -> *const u32 {
+        self.gate.as_ptr()
+    }
+}
+
+/// One device of a page that is being made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceTerms {
+    /// The device as the driver names it.
+    pub uuid: Uuid,
+    /// The card's whole memory in bytes.
+    pub capacity_bytes: u64,
+    /// The tenant's limit in bytes.
+    pub limit_bytes: u64,
+    /// What a context is expected to cost, in bytes.
+    pub context_bytes: u64,
+}
+
+/// A page that is being made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms<'a> {
+    /// The tenant's number.
+    pub tenant: u64,
+    /// This incarnation of the arbiter, not 0.
+    pub epoch: u64,
+    /// What processes do without an arbiter.
+    pub mode: Mode,
+    /// The devices; those after the sixteenth are left out. On a ledger that was adopted,
+    /// in the order in which the claims name them.
+    pub devices: &'a [DeviceTerms],
+    /// The time now, in milliseconds of `CLOCK_MONOTONIC`.
+    pub now_ms: u64,
+}
+
+/// The arbiter's hold of a control page.
+#[derive(Debug)]
+pub struct ControlWriter<'a> {
+    page: &'a ControlPage,
+}
+
+impl Deref for ControlWriter<'_> {
+    type Target = ControlPage;
+
+    fn deref(&self) -> &ControlPage {
+        self.page
+    }
+}
+
+impl<'a> ControlWriter<'a> {
+    /// Makes a page in zeroed memory.
+    ///
+    /// # Errors
+    /// If the memory is too short or not aligned.
+    ///
+    /// # Safety
+    /// `len` bytes at `address` are zero, mapped shared and writable for all of `'a`, and
+    /// cannot be made shorter.
+    pub unsafe fn create(
+        address: *mut u8,
+        len: usize,
+        terms: &Terms<'_>,
+    ) -> Result<ControlWriter<'a>, PageError> {
+        // SAFETY: as the caller promises.
+        let page: &'a ControlPage = unsafe { stamp::blank(address, len) }?;
+        page.tenant.store(terms.tenant, Ordering::Relaxed);
+        page.epoch.store(terms.epoch, Ordering::Relaxed);
+        page.mode.store(terms.mode.number(), Ordering::Relaxed);
+        page.heartbeat_ms.store(terms.now_ms, Ordering::Relaxed);
+        for (place, device) in page.devices.iter().zip(terms.devices) {
+            for (word, half) in place.uuid.iter().zip(device.uuid.chunks_exact(8)) {
+                let half = half.try_into().unwrap_or_default();
+                word.store(u64::from_ne_bytes(half), Ordering::Relaxed);
+            }
+            place
+                .capacity_bytes
+                .store(device.capacity_bytes, Ordering::Relaxed);
+            place
+                .limit_bytes
+                .store(device.limit_bytes, Ordering::Relaxed);
+            place
+                .context_bytes
+                .store(device.context_bytes, Ordering::Relaxed);
+        }
+        let n_devices = terms.devices.len().min(MAX_DEVICES);
+        page.n_devices.store(n_devices as u32, Ordering::Release);
+        page.stamp
+            .write(PageKind::Control, VERSION, ControlPage::BYTES);
+        Ok(ControlWriter { page })
+    }
+
+    /// The page, for readers in the arbiter's own process.
+    #[must_use]
+    pub fn page(&self) -> &'a ControlPage {
+        self.page
+    }
+
+    /// Says that the arbiter is alive, at `now_ms` milliseconds of `CLOCK_MONOTONIC`.
+    pub fn beat(&self, now_ms: u64) {
+        self.page.heartbeat_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    /// Sets a limit in bytes. Reservations that have already read the old one may still
+    /// succeed until [`LedgerPage::settle`] has been called for the device; after it, none.
+    ///
+    /// [`LedgerPage::settle`]: crate::LedgerPage::settle
+    pub fn set_limit_bytes(&self, device: DeviceIndex, bytes: u64) {
+        let limit = &self.page.device(device).limit_bytes;
+        limit.store(bytes, Ordering::Release);
+    }
+
+    /// Sets what the next context is expected to cost, in bytes.
+    pub fn set_context_bytes(&self, device: DeviceIndex, bytes: u64) {
+        let context = &self.page.device(device).context_bytes;
+        context.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Sets what processes do without an arbiter.
+    pub fn set_mode(&self, mode: Mode) {
+        self.page.mode.store(mode.number(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests;

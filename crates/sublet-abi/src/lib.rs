@@ -1,0 +1,91 @@
+//! The bytes that the arbiter and the processes it looks after share.
+//!
+//! An arbiter and a tenant's processes are built at different times: the interposer sits in
+//! a container for weeks while the arbiter on the node is replaced. So what both touch is
+//! here, alone, and has a version: two pages of shared memory, the protocol by which memory
+//! is taken from a limit, and the four messages on the tenant's socket. This crate opens no
+//! file, maps no memory and knows no clock; it is given addresses, bytes and times.
+//!
+//! Read in this order:
+//! - [`units`]: the unit of accounting, and the checked numbers of slots and devices.
+//! - [`control`]: the page that the arbiter writes and tenants only read.
+//! - [`ledger`]: the page that both write, and all that may be done to it.
+//! - `reserve`: how it is done, without locks, so that a process may die at any instruction.
+//! - [`message`]: hello, welcome, refused, bye.
+//! - [`stamp`]: the first bytes of either page, the same in every version.
+//!
+//! # How a next version is added
+//! 1. What a page's [`stamp`] and a message's first eight bytes say never changes.
+//! 2. A field that old readers may ignore takes the place of reserved bytes, which are zero
+//!    in every page made before; the version stays.
+//! 3. Anything else is a new version: move `control.rs` and `ledger.rs` to a module `v1`,
+//!    untouched, write the new ones beside it, raise [`VERSION`], and leave [`OLDEST`] at
+//!    the version before. The arbiter gives each tenant pages of the version that [`agree`]
+//!    names, and tells pages of a ledger it adopts apart by [`stamp::peek`].
+#![no_std]
+#![expect(
+    unsafe_code,
+    reason = "shared memory is an address and a length until its first bytes are checked"
+)]
+
+#[cfg(test)]
+extern crate std;
+
+pub mod control;
+pub mod ledger;
+#[cfg(test)]
+mod memory;
+pub mod message;
+mod reserve;
+pub mod stamp;
+pub mod units;
+
+pub use control::{ControlDevice, ControlPage, ControlWriter};
+pub use ledger::{LedgerPage, ProcessSlot};
+pub use message::{Claim, Hello, MessageError, Mode, Refused, Reply, Request, Welcome};
+pub use reserve::{Contended, NotCharged, NotReleased, NotReserved};
+pub use stamp::PageError;
+pub use units::{DeviceIndex, SlotIndex, Units, Uuid};
+
+/// The version of everything in this crate.
+pub const VERSION: u16 = 1;
+
+/// The oldest version that an arbiter of this version still serves.
+pub const OLDEST: u16 = 1;
+
+/// Devices in one tenant's pages. Sixteen is the most that one NVLink domain within a single
+/// machine has today.
+pub const MAX_DEVICES: usize = 16;
+
+/// Processes of one tenant at one time, slots 1 to `SLOTS`. Slot 0 is the arbiter's.
+pub const SLOTS: usize = 1024;
+
+/// The newest version that both sides speak, if the other speaks all from `min` to `max`.
+#[must_use]
+pub const fn agree(min: u16, max: u16) -> Option<u16> {
+    let newest = if max < VERSION { max } else { VERSION };
+    if newest >= min && newest >= OLDEST {
+        Some(newest)
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_common_version_is_chosen() {
+        for (min, max, want) in [
+            (1, 1, Some(1)),
+            (1, 9, Some(VERSION)),
+            (VERSION, VERSION, Some(VERSION)),
+            (VERSION + 1, VERSION + 3, None),
+            (0, OLDEST - 1, None),
+            (3, 1, None),
+        ] {
+            assert_eq!(agree(min, max), want, "{min}..={max}");
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! How messages lie in bytes.
+//!
+//! Apart from the messages themselves so that nobody can hold a message that was not
+//! checked: what is declared here leaves this file only as a [`Request`], a [`Reply`] or a
+//! [`Datagram`].
+
+use core::ops::Deref;
+
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use super::{
+    Claim, Held, Hello, MESSAGE_BYTES_MAX, MessageError, Mode, Refused, RefusedCode, Reply,
+    Request, TEXT_BYTES_MAX, Text, Welcome,
+};
+use crate::units::SlotIndex;
+use crate::{MAX_DEVICES, OLDEST, VERSION};
+
+const MAGIC: u32 = u32::from_ne_bytes(*b"Subl");
+const HELLO: u16 = 1;
+const WELCOME: u16 = 2;
+const REFUSED: u16 = 3;
+const BYE: u16 = 4;
+
+/// The bit of [`HelloBytes::flags`] that says that slot, generation and claims mean something.
+const COMES_BACK: u32 = 1;
+
+#[repr(C)]
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+struct Head {
+    magic: u32,
+    kind: u16,
+    /// Of the whole message in bytes.
+    size: u16,
+}
+
+#[repr(C)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+struct HelloBytes {
+    head: Head,
+    min_version: u16,
+    max_version: u16,
+    flags: u32,
+    slot: u32,
+    generation: u32,
+    claims: [Claim; MAX_DEVICES],
+}
+
+#[repr(C)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+struct WelcomeBytes {
+    head: Head,
+    version: u16,
+    reserved: u16,
+    mode: u32,
+    slot: u32,
+    generation: u32,
+    tenant: u64,
+}
+
+#[repr(C)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+struct RefusedBytes {
+    head: Head,
+    code: u16,
+    text_len: u16,
+    text: [u8; TEXT_BYTES_MAX],
+}
+
+const _: () = {
+    assert!(size_of::<HelloBytes>() == 408);
+    assert!(size_of::<WelcomeBytes>() == 32);
+    assert!(size_of::<RefusedBytes>() == 268);
+    assert!(size_of::<HelloBytes>() <= MESSAGE_BYTES_MAX);
+};
+
+/// A message as it is sent.
+#[derive(Clone)]
+pub struct Datagram {
+    len: usize,
+    bytes: [u8; size_of::<HelloBytes>()], // the longest
+}
+
+impl Deref for Datagram {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl Datagram {
+    fn of(message: &(impl IntoBytes + Immutable)) -> Datagram {
+        let mut bytes = [0; size_of::<HelloBytes>()];
+        let written = message.as_bytes();
+        bytes[..written.len()].copy_from_slice(written);
+        Datagram {
+            len: written.len(),
+            bytes,
+        }
+    }
+}
+
+fn head(kind: u16, size: usize) -> Head {
+    Head {
+        magic: MAGIC,
+        kind,
+        size: size as u16, // at most 408
+    }
+}
+
+impl Request {
+    /// As it is sent.
+    #[must_use]
+    pub fn encode(&self) -> Datagram {
+        match self {
+            Request::Hello(hello) => Datagram::of(&HelloBytes::of(hello)),
+            Request::Bye => Datagram::of(&head(BYE, size_of::<Head>())),
+        }
+    }
+
+    /// The message that a process sent.
+    ///
+    /// # Errors
+    /// If the bytes are none.
+    pub fn parse(bytes: &[u8]) -> Result<Request, MessageError> {
+        let head = read_head(bytes)?;
+        match head.kind {
+            HELLO => HelloBytes::read(bytes, head).map(Request::Hello),
+            BYE => exactly::<Head>(bytes, head).map(|_| Request::Bye),
+            other => Err(MessageError::Kind(other)),
+        }
+    }
+}
+
+impl Reply {
+    /// As it is sent.
+    #[must_use]
+    pub fn encode(&self) -> Datagram {
+        match self {
+            Reply::Welcome(welcome) => Datagram::of(&WelcomeBytes::of(welcome)),
+            Reply::Refused(refused) => Datagram::of(&RefusedBytes::of(refused)),
+        }
+    }
+
+    /// The message that the arbiter sent.
+    ///
+    /// # Errors
+    /// If the bytes are none.
+    pub fn parse(bytes: &[u8]) -> Result<Reply, MessageError> {
+        let head = read_head(bytes)?;
+        match head.kind {
+            WELCOME => exactly::<WelcomeBytes>(bytes, head)?
+                .parse()
+                .map(Reply::Welcome),
+            REFUSED => exactly::<RefusedBytes>(bytes, head)?
+                .parse()
+                .map(Reply::Refused),
+            other => Err(MessageError::Kind(other)),
+        }
+    }
+}
+
+impl HelloBytes {
+    fn of(hello: &Hello) -> HelloBytes {
+        let mut bytes = HelloBytes::new_zeroed();
+        bytes.head = head(HELLO, size_of::<HelloBytes>());
+        bytes.min_version = hello.min_version;
+        bytes.max_version = hello.max_version;
+        if let Some(held) = &hello.held {
+            bytes.flags = COMES_BACK;
+            bytes.slot = held.slot.get();
+            bytes.generation = held.generation;
+            bytes.claims = held.claims;
+        }
+        bytes
+    }
+
+    /// A process that speaks a later version too may have set flags and appended fields that
+    /// are not known here; they are left alone, and it is served in our version or refused.
+    fn read(bytes: &[u8], head: Head) -> Result<Hello, MessageError> {
+        let Ok((hello, tail)) = HelloBytes::read_from_prefix(bytes) else {
+            return Err(wrong_size::<HelloBytes>(bytes, head));
+        };
+        let is_later = hello.max_version > VERSION;
+        if !tail.is_empty() && !is_later {
+            return Err(wrong_size::<HelloBytes>(bytes, head));
+        }
+        hello.parse(is_later)
+    }
+
+    fn parse(&self, is_later: bool) -> Result<Hello, MessageError> {
+        if self.min_version > self.max_version {
+            return Err(field("oldest version", self.min_version));
+        }
+        if self.flags & !COMES_BACK != 0 && !is_later {
+            return Err(field("flags", self.flags));
+        }
+        let comes_back = self.flags & COMES_BACK != 0;
+        let held = if comes_back {
+            let slot = SlotIndex::of_process(self.slot);
+            Some(Held {
+                slot: slot.ok_or_else(|| field("slot", self.slot))?,
+                generation: self.generation,
+                claims: self.claims,
+            })
+        } else {
+            self.check_nothing_held()?;
+            None
+        };
+        Ok(Hello {
+            min_version: self.min_version,
+            max_version: self.max_version,
+            held,
+        })
+    }
+
+    fn check_nothing_held(&self) -> Result<(), MessageError> {
+        if self.slot != 0 {
+            return Err(field("slot", self.slot));
+        }
+        if self.generation != 0 {
+            return Err(field("generation", self.generation));
+        }
+        match self.claims.iter().find(|claim| **claim != Claim::default()) {
+            Some(claim) => Err(field("claim", claim.bytes)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl WelcomeBytes {
+    fn of(welcome: &Welcome) -> WelcomeBytes {
+        WelcomeBytes {
+            head: head(WELCOME, size_of::<WelcomeBytes>()),
+            version: welcome.version,
+            reserved: 0,
+            mode: welcome.mode.number(),
+            slot: welcome.slot.get(),
+            generation: welcome.generation,
+            tenant: welcome.tenant,
+        }
+    }
+
+    fn parse(&self) -> Result<Welcome, MessageError> {
+        if !(OLDEST..=VERSION).contains(&self.version) {
+            return Err(field("version", self.version));
+        }
+        if self.reserved != 0 {
+            return Err(field("reserved field", self.reserved));
+        }
+        let mode = Mode::of_number(self.mode).ok_or_else(|| field("mode", self.mode))?;
+        let slot = SlotIndex::of_process(self.slot);
+        Ok(Welcome {
+            version: self.version,
+            mode,
+            slot: slot.ok_or_else(|| field("slot", self.slot))?,
+            generation: self.generation,
+            tenant: self.tenant,
+        })
+    }
+}
+
+impl RefusedBytes {
+    fn of(refused: &Refused) -> RefusedBytes {
+        RefusedBytes {
+            head: head(REFUSED, size_of::<RefusedBytes>()),
+            code: refused.code.number(),
+            text_len: refused.text.len,
+            text: refused.text.bytes,
+        }
+    }
+
+    fn parse(&self) -> Result<Refused, MessageError> {
+        let Some((text, rest)) = self.text.split_at_checked(usize::from(self.text_len)) else {
+            return Err(field("length of the text", self.text_len));
+        };
+        if str::from_utf8(text).is_err() || rest.iter().any(|byte| *byte != 0) {
+            return Err(MessageError::Text);
+        }
+        Ok(Refused {
+            code: RefusedCode::of_number(self.code),
+            text: Text {
+                len: self.text_len,
+                bytes: self.text,
+            },
+        })
+    }
+}
+
+fn read_head(bytes: &[u8]) -> Result<Head, MessageError> {
+    let Ok((head, _)) = Head::read_from_prefix(bytes) else {
+        return Err(MessageError::Short { len: bytes.len() });
+    };
+    if head.magic != MAGIC {
+        return Err(MessageError::Magic);
+    }
+    if usize::from(head.size) != bytes.len() {
+        return Err(wrong_size::<Head>(bytes, head));
+    }
+    Ok(head)
+}
+
+fn exactly<T: FromBytes>(bytes: &[u8], head: Head) -> Result<T, MessageError> {
+    T::read_from_bytes(bytes).map_err(|_| wrong_size::<T>(bytes, head))
+}
+
+fn wrong_size<T>(bytes: &[u8], head: Head) -> MessageError {
+    MessageError::Size {
+        len: bytes.len(),
+        stated: head.size,
+        needed: size_of::<T>(),
+    }
+}
+
+fn field(name: &'static str, value: impl Into<u64>) -> MessageError {
+    MessageError::Field {
+        name,
+        value: value.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

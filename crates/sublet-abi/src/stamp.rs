@@ -1,0 +1,203 @@
+//! The first bytes of either page, the same in every version.
+//!
+//! Whoever maps a page does not know yet which version it has: an arbiter adopts ledgers
+//! that its predecessor made. So a page begins with a stamp that no version may change, and
+//! nothing else is looked at before the stamp has been read. On a ledger the tenant can
+//! write the stamp too; it decides which of our layouts is used, never how much is mapped.
+
+use core::fmt;
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+/// Which page it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PageKind {
+    /// The page that only the arbiter writes.
+    Control,
+    /// The page that both write.
+    Ledger,
+}
+
+impl PageKind {
+    /// The eight bytes that such a page begins with, readable in a dump.
+    pub(crate) const fn magic(self) -> u64 {
+        match self {
+            PageKind::Control => u64::from_ne_bytes(*b"SubletC\n"),
+            PageKind::Ledger => u64::from_ne_bytes(*b"SubletL\n"),
+        }
+    }
+}
+
+impl fmt::Display for PageKind {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            PageKind::Control => "control page",
+            PageKind::Ledger => "ledger page",
+        })
+    }
+}
+
+/// Why a mapping is not a page that this version can use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PageError {
+    /// The address is null or not at the start of a cache line.
+    Misaligned,
+    /// The mapping is shorter than the page.
+    Short {
+        /// Bytes that were mapped.
+        mapped: usize,
+        /// Bytes that the page needs.
+        needed: usize,
+    },
+    /// It does not begin as the page that was asked for.
+    NotA(PageKind),
+    /// It has a version that is not known here.
+    Version(u16),
+    /// Its size is not that of its version.
+    Size {
+        /// Bytes that the page says it has.
+        stated: u32,
+        /// Bytes that a page of this version has.
+        needed: usize,
+    },
+}
+
+impl fmt::Display for PageError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PageError::Misaligned => {
+                out.write_str("the page's address is null or not a multiple of 64")
+            }
+            PageError::Short { mapped, needed } => {
+                write!(out, "{mapped} bytes are mapped and the page needs {needed}")
+            }
+            PageError::NotA(kind) => write!(out, "the memory does not begin as a {kind}"),
+            PageError::Version(version) => write!(
+                out,
+                "the page has version {version}; known are {} to {}",
+                crate::OLDEST,
+                crate::VERSION
+            ),
+            PageError::Size { stated, needed } => {
+                write!(out, "the page says it has {stated} bytes, not {needed}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for PageError {}
+
+/// The first 16 bytes of a page.
+///
+/// Words shared with another process are atomics throughout both pages, also those that are
+/// written once: another process's plain write under a plain read would be undefined
+/// behaviour, and on x86-64 an atomic load costs the same.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Stamp {
+    magic: AtomicU64,
+    size: AtomicU32,
+    version: AtomicU16,
+    reserved: AtomicU16,
+}
+
+impl Stamp {
+    /// Written last when a page is made, so that a half-made page is not taken for a page.
+    pub(crate) fn write(&self, kind: PageKind, version: u16, size: usize) {
+        self.size.store(size as u32, Ordering::Relaxed); // pages are below 1 MiB
+        self.version.store(version, Ordering::Relaxed);
+        self.magic.store(kind.magic(), Ordering::Release);
+    }
+
+    /// The page's version, if it begins as such a page.
+    fn version_of(&self, kind: PageKind) -> Result<u16, PageError> {
+        if self.magic.load(Ordering::Acquire) != kind.magic() {
+            return Err(PageError::NotA(kind));
+        }
+        Ok(self.version.load(Ordering::Relaxed))
+    }
+
+    /// Ok if this is a page of exactly that kind, version and size.
+    fn check(&self, kind: PageKind, version: u16, needed: usize) -> Result<(), PageError> {
+        let found = self.version_of(kind)?;
+        if found != version {
+            return Err(PageError::Version(found));
+        }
+        let stated = self.size.load(Ordering::Relaxed);
+        if stated as usize != needed {
+            return Err(PageError::Size { stated, needed });
+        }
+        Ok(())
+    }
+}
+
+/// A page of shared memory that begins with a [`Stamp`] and consists of atomics only.
+///
+/// # Safety
+/// The type is `repr(C)`, begins with a [`Stamp`], and all its fields are atomic integers
+/// or arrays and structs of them, so that any bytes are a value of it.
+pub(crate) unsafe trait Layout: Sized {
+    const KIND: PageKind;
+    const VERSION: u16;
+    const BYTES: usize = size_of::<Self>();
+}
+
+/// The version of a page of that kind, for an arbiter that serves more than one.
+///
+/// # Errors
+/// If the mapping is too short for a stamp or does not begin as such a page.
+///
+/// # Safety
+/// `len` bytes at `address` are mapped readable and stay so during the call.
+pub unsafe fn peek(kind: PageKind, address: *const u8, len: usize) -> Result<u16, PageError> {
+    check_place::<Stamp>(address, len)?;
+    // SAFETY: aligned and long enough, as just checked; readable, as the caller promises;
+    // and a `Stamp` is atomics only, so another process may write meanwhile.
+    let stamp = unsafe { &*address.cast::<Stamp>() };
+    stamp.version_of(kind)
+}
+
+/// The page at `address`, after its stamp was checked.
+///
+/// # Safety
+/// `len` bytes at `address` are mapped shared and readable (and writable where the page is
+/// written through this reference) and stay so for all of `'a`, and no process can make the
+/// file shorter.
+pub(crate) unsafe fn open<'a, P: Layout>(
+    address: *const u8,
+    len: usize,
+) -> Result<&'a P, PageError> {
+    check_place::<P>(address, len)?;
+    // SAFETY: aligned and long enough, as just checked; readable for `'a`, as the caller
+    // promises; atomics only, as `Layout` promises, so any bytes and any writer are fine.
+    let (page, stamp) = unsafe { (&*address.cast::<P>(), &*address.cast::<Stamp>()) };
+    stamp.check(P::KIND, P::VERSION, P::BYTES)?;
+    Ok(page)
+}
+
+/// Zeroed memory at `address` as a page whose stamp is still to be written.
+///
+/// # Safety
+/// As for [`open`], and the memory is writable.
+pub(crate) unsafe fn blank<'a, P: Layout>(
+    address: *mut u8,
+    len: usize,
+) -> Result<&'a P, PageError> {
+    check_place::<P>(address, len)?;
+    // SAFETY: as in `open`.
+    Ok(unsafe { &*address.cast::<P>() })
+}
+
+/// Ok if a `P` can lie there. Cache-line alignment is asked for whatever `P` is: mappings
+/// begin at multiples of 4096, so anything else is a mistake.
+fn check_place<P>(address: *const u8, len: usize) -> Result<(), PageError> {
+    if address.is_null() || !address.addr().is_multiple_of(64) {
+        return Err(PageError::Misaligned);
+    }
+    if len < size_of::<P>() {
+        return Err(PageError::Short {
+            mapped: len,
+            needed: size_of::<P>(),
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,291 @@
+//! A process is killed at each instruction of taking and giving back memory, in turn. Whatever it
+//! had comes back, once, and what others have is not touched.
+//!
+//! The victim is a child that works on a real ledger page; the test plays the arbiter and a
+//! neighbour, which is the same tenant's other process. What an unlucky order of two living
+//! processes does is tried in `reserve`, with loom; here the machine's own instructions run.
+
+mod page;
+mod stepped;
+
+use std::process::abort;
+
+use anyhow::{Context, Result, bail, ensure};
+use sublet_abi::{DeviceIndex, LedgerPage, SlotIndex, Units};
+
+use page::Page;
+use stepped::{Stepped, stay_on_one_processor};
+
+const LIMIT: Units = units(100);
+/// What they have before the victim's last operation.
+const VICTIM_HAS: Units = units(5);
+const NEIGHBOUR_HAS: Units = units(7);
+const OVERHEAD: Units = units(2);
+/// What the third process is about to take when it dies.
+const THIRD_TAKES: Units = units(4);
+
+/// No operation has so many instructions, without optimisation too: one that does is lost.
+const MOST_STEPS: usize = 5_000;
+
+const fn units(count: u64) -> Units {
+    Units::new(count).expect("so few are units")
+}
+
+const fn slot(index: u32) -> SlotIndex {
+    SlotIndex::of_process(index).expect("there is such a slot")
+}
+
+const VICTIM: SlotIndex = slot(1);
+const NEIGHBOUR: SlotIndex = slot(2);
+const THIRD: SlotIndex = slot(3);
+const DEVICE: DeviceIndex = DeviceIndex::new(3).expect("there is such a device");
+
+/// What the victim is about when it dies. Only what needs no memory may happen here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Operation {
+    Reserve,
+    Refused,
+    Charge,
+    Release,
+}
+
+const ALL: [Operation; 4] = [
+    Operation::Reserve,
+    Operation::Refused,
+    Operation::Charge,
+    Operation::Release,
+];
+
+impl Operation {
+    fn run(self, ledger: &LedgerPage) {
+        let asked = units(11);
+        let limit = || LIMIT;
+        let is_done = match self {
+            Operation::Reserve => ledger.reserve(VICTIM, DEVICE, asked, limit).is_ok(),
+            Operation::Refused => ledger.reserve(VICTIM, DEVICE, LIMIT, limit).is_err(),
+            Operation::Charge => ledger.charge(VICTIM, DEVICE, asked).is_ok(),
+            Operation::Release => ledger.release(VICTIM, DEVICE, units(3)).is_ok(),
+        };
+        if !is_done {
+            abort();
+        }
+    }
+
+    /// What the victim has afterwards.
+    fn after(self) -> Units {
+        match self {
+            Operation::Reserve | Operation::Charge => units(16),
+            Operation::Refused => VICTIM_HAS,
+            Operation::Release => units(2),
+        }
+    }
+}
+
+/// How a victim ended.
+enum Fate {
+    /// Killed; the arbiter found so much on its account.
+    Killed(Units),
+    /// It had done all its work before.
+    Ended,
+    /// The system lets nobody lead another process.
+    NotAllowed,
+}
+
+/// The pages of the test.
+struct Pages {
+    /// All three have something; never changed after it was made.
+    prepared: Page,
+    /// The victim's.
+    page: Page,
+    /// A copy of that, to see what else could have happened after the death.
+    scratch: Page,
+}
+
+impl Pages {
+    fn create() -> Result<Pages> {
+        let prepared = Page::create()?;
+        let ledger = prepared.ledger();
+        ledger.charge(SlotIndex::ARBITER, DEVICE, OVERHEAD)?;
+        ledger.reserve(VICTIM, DEVICE, VICTIM_HAS, || LIMIT)?;
+        ledger.reserve(NEIGHBOUR, DEVICE, NEIGHBOUR_HAS, || LIMIT)?;
+        Ok(Pages {
+            prepared,
+            page: Page::create()?,
+            scratch: Page::create()?,
+        })
+    }
+
+    /// Kills a victim after `n_steps` instructions, before one of which others came between.
+    fn kill_after(
+        &self,
+        operation: Operation,
+        n_steps: usize,
+        others_at: Option<usize>,
+    ) -> Result<Fate> {
+        self.page.copy(&self.prepared);
+        let ledger = self.page.ledger();
+        let Some(mut victim) = Stepped::start(|| operation.run(ledger))? else {
+            return Ok(Fate::NotAllowed);
+        };
+        for step in 0..n_steps {
+            if others_at == Some(step) {
+                take_and_give_back(ledger)?;
+                die_half_way(ledger)?;
+            }
+            if !victim.step()? {
+                return Ok(Fate::Ended);
+            }
+        }
+        victim.kill()?;
+        // On a copy the neighbour works before the arbiter comes, which then takes the other dead
+        // first. All is as if it had not.
+        self.scratch.copy(&self.page);
+        take_and_give_back(self.scratch.ledger())?;
+        let [had, third] = bury(ledger, [VICTIM, THIRD])?;
+        let [third_too, had_too] = bury(self.scratch.ledger(), [THIRD, VICTIM])?;
+        let differs = had != had_too || third != third_too;
+        ensure!(
+            !differs,
+            "{had:?} and {third:?}, or {had_too:?} and {third_too:?}"
+        );
+        let third_has = if others_at.is_some() {
+            THIRD_TAKES
+        } else {
+            Units::ZERO
+        };
+        ensure!(third == third_has, "the third process had {third:?}");
+        Ok(Fate::Killed(had))
+    }
+}
+
+/// What the neighbour does now and then: the page is afterwards as full as before.
+fn take_and_give_back(ledger: &LedgerPage) -> Result<()> {
+    ledger.reserve(NEIGHBOUR, DEVICE, units(1), || LIMIT)?;
+    ledger.release(NEIGHBOUR, DEVICE, units(1))?;
+    Ok(())
+}
+
+/// A third process is killed between the moment at which its operation happens and that at which
+/// its account says so: whoever comes next has to finish for it.
+fn die_half_way(ledger: &LedgerPage) -> Result<()> {
+    let before = ledger.total(DEVICE);
+    let take = || {
+        if ledger.charge(THIRD, DEVICE, THIRD_TAKES).is_err() {
+            abort();
+        }
+    };
+    let mut third = Stepped::start(take)?.context("it was allowed before")?;
+    while ledger.total(DEVICE) == before {
+        ensure!(third.step()?, "the third process took nothing");
+    }
+    third.kill()?;
+    let held = ledger.held(THIRD, DEVICE);
+    ensure!(held == Units::ZERO, "the third process was not half way");
+    Ok(())
+}
+
+/// The arbiter finds processes dead, in this order; says what each had. All that the limit allows
+/// is there again for those who live, and not one unit more.
+fn bury(ledger: &LedgerPage, dead: [SlotIndex; 2]) -> Result<[Units; 2]> {
+    let had = [
+        ledger.reclaim(dead[0], DEVICE)?,
+        ledger.reclaim(dead[1], DEVICE)?,
+    ];
+    let holders = [
+        (VICTIM, Units::ZERO),
+        (THIRD, Units::ZERO),
+        (NEIGHBOUR, NEIGHBOUR_HAS),
+        (SlotIndex::ARBITER, OVERHEAD),
+    ];
+    for (slot, should) in holders {
+        let held = ledger.held(slot, DEVICE);
+        ensure!(held == should, "{slot:?} has {held:?}, not {should:?}");
+    }
+    let total = ledger.total(DEVICE);
+    ensure!(
+        total == NEIGHBOUR_HAS.saturating_add(OVERHEAD),
+        "the total is {total:?}"
+    );
+    // The slot's next process takes all that is left.
+    let rest = LIMIT.saturating_sub(total);
+    ledger.reserve(VICTIM, DEVICE, rest, || LIMIT)?;
+    let more = ledger.reserve(NEIGHBOUR, DEVICE, units(1), || LIMIT);
+    ensure!(more.is_err(), "more than the limit is there");
+    ledger.release(VICTIM, DEVICE, rest)?;
+    for device in DeviceIndex::all().filter(|device| *device != DEVICE) {
+        ensure!(
+            ledger.total(device) == Units::ZERO,
+            "{device:?} was touched"
+        );
+    }
+    Ok(had)
+}
+
+/// What the victim of an operation has is what it had before or what it has after it.
+fn is_whole(operation: Operation, had: Units) -> Result<()> {
+    let is_known = had == VICTIM_HAS || had == operation.after();
+    ensure!(is_known, "half of {operation:?} was done: {had:?}");
+    Ok(())
+}
+
+/// All deaths of one operation, from before its first instruction to after its last: it happens
+/// at one of them, and is not undone. Says how many there are; `None` where this cannot be done.
+fn die_everywhere(pages: &Pages, operation: Operation) -> Result<Option<usize>> {
+    let mut last = VICTIM_HAS;
+    for n_steps in 0..MOST_STEPS {
+        let had = match pages.kill_after(operation, n_steps, None)? {
+            Fate::Killed(had) => had,
+            Fate::Ended => {
+                ensure!(last == operation.after(), "it ended with {last:?}");
+                return Ok(Some(n_steps));
+            }
+            Fate::NotAllowed => return Ok(None),
+        };
+        is_whole(operation, had)?;
+        ensure!(
+            last == VICTIM_HAS || had == last,
+            "undone after {n_steps} steps"
+        );
+        last = had;
+    }
+    bail!("it does not end")
+}
+
+/// The same, and before some instruction others change the page. The victim then may need more
+/// instructions than the `usual` ones. Says how many of its deaths are later than those.
+fn die_among_others(pages: &Pages, operation: Operation, usual: usize) -> Result<usize> {
+    let mut n_late = 0;
+    for n_steps in 1..usual * 3 / 2 {
+        // Any of the steps before the death, but the same in every run.
+        let mixed = (n_steps as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
+        let others_at = mixed as usize % n_steps;
+        if let Fate::Killed(had) = pages.kill_after(operation, n_steps, Some(others_at))? {
+            is_whole(operation, had)?;
+            n_late += usize::from(n_steps > usual);
+        }
+    }
+    Ok(n_late)
+}
+
+#[test]
+fn a_process_killed_at_any_instruction_leaks_nothing() -> Result<()> {
+    stay_on_one_processor();
+    let pages = Pages::create()?;
+    for operation in ALL {
+        let deaths = die_everywhere(&pages, operation);
+        let Some(n_deaths) = deaths.with_context(|| format!("{operation:?}"))? else {
+            println!("skipped: the system allows no ptrace");
+            return Ok(());
+        };
+        let late = die_among_others(&pages, operation, n_deaths);
+        let n_late = late.with_context(|| format!("{operation:?} among others"))?;
+        println!("{operation:?}: killed at {n_deaths} instructions");
+        // Else nobody was made to try again.
+        let is_tried_again = n_late > 0 || operation == Operation::Refused;
+        ensure!(
+            is_tried_again,
+            "nobody ever was in the way of {operation:?}"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! The types and constants of `cuda.h` that Sublet reads or fills.
+//!
+//! All constants are here, by C's names. Of the structs, those that say how much memory is
+//! asked for, where, or what runs; the rest pass through us as pointers.
+//!
+//! Where C has versions of a struct, the name says which: what a bare name means there changes
+//! with the header.
+
+#![expect(
+    non_camel_case_types,
+    non_snake_case,
+    non_upper_case_globals,
+    missing_docs,
+    reason = "the names are C's, and what they mean is in NVIDIA's documentation"
+)]
+
+pub mod copy;
+pub mod graph;
+pub mod launch;
+pub mod memory;
+
+use std::ffi::c_void;
+
+use crate::as_in_c::{enums, handles, structs};
+
+include!(concat!(env!("OUT_DIR"), "/cuda_constants.rs"));
+
+handles! {
+    CUarray CUasyncCallbackHandle CUcontext CUdevResourceDesc CUevent CUexternalMemory
+    CUexternalSemaphore CUfunction CUgraph CUgraphDeviceNode CUgraphExec CUgraphNode
+    CUgraphicsResource CUgreenCtx CUkernel CUlibrary CUlinkState CUlogsCallbackHandle
+    CUmemoryPool CUmipmappedArray CUmodule CUstream CUsurfref CUtexref CUuserObject
+}
+
+/// An address in device memory, until CUDA 3.1.
+pub type CUdeviceptr_v1 = u32;
+/// An address in device memory.
+pub type CUdeviceptr_v2 = u64;
+/// An address in device memory.
+pub type CUdeviceptr = CUdeviceptr_v2;
+/// A device's number in this process.
+pub type CUdevice = i32;
+/// A physical allocation of `cuMemCreate`.
+pub type CUmemGenericAllocationHandle = u64;
+pub type CUgraphConditionalHandle = u64;
+pub type CUtexObject = u64;
+pub type CUsurfObject = u64;
+/// A function that a stream or a graph calls on the host.
+pub type CUhostFn = Option<unsafe extern "C" fn(data: *mut c_void)>;
+/// A function that `cuStreamAddCallback` has called.
+pub type CUstreamCallback =
+    Option<unsafe extern "C" fn(stream: CUstream, status: CUresult, data: *mut c_void)>;
+
+/// The legacy default stream, which all threads share.
+pub const CU_STREAM_LEGACY: CUstream = CUstream(1);
+/// This thread's default stream.
+pub const CU_STREAM_PER_THREAD: CUstream = CUstream(2);
+/// The host, where a device is asked for.
+pub const CU_DEVICE_CPU: CUdevice = -1;
+/// No device.
+pub const CU_DEVICE_INVALID: CUdevice = -2;
+
+structs! {
+    CUuuid { bytes: [u8; 16], }
+    CUipcMemHandle_v1 { reserved: [u8; 64], }
+    CUipcEventHandle_v1 { reserved: [u8; 64], }
+    CUdevprop_v1 {
+        maxThreadsPerBlock: i32,
+        maxThreadsDim: [i32; 3],
+        maxGridSize: [i32; 3],
+        sharedMemPerBlock: i32,
+        totalConstantMemory: i32,
+        SIMDWidth: i32,
+        memPitch: i32,
+        regsPerBlock: i32,
+        clockRate: i32,
+        textureAlign: i32,
+    }
+    CUexecAffinityParam_v1 {
+        r#type: CUexecAffinityType,
+        /// A union of one member: how many SMs.
+        param: u32,
+    }
+    CUctxCigParam {
+        sharedDataType: CUcigDataType,
+        sharedData: *mut c_void,
+    }
+    CUctxCreateParams {
+        execAffinityParams: *mut CUexecAffinityParam_v1,
+        numExecAffinityParams: i32,
+        cigParams: *mut CUctxCigParam,
+    }
+}

@@ -1,0 +1,154 @@
+//! The types and constants of `nvml.h` that Sublet reads or fills.
+//!
+//! All constants are here, by C's names. Of the structs, those that report memory, processes and
+//! utilisation, or say which device is meant.
+
+#![expect(
+    non_camel_case_types,
+    non_snake_case,
+    non_upper_case_globals,
+    missing_docs,
+    reason = "the names are C's, and what they mean is in NVIDIA's documentation"
+)]
+
+use std::ffi::c_char;
+
+use crate::as_in_c::{enums, handles, structs};
+
+include!(concat!(env!("OUT_DIR"), "/nvml_constants.rs"));
+
+handles! {
+    nvmlComputeInstance_t nvmlDevice_t nvmlEventSet_t nvmlGpmSample_t nvmlGpuInstance_t nvmlUnit_t
+}
+
+structs! {
+    nvmlMemory_t { total: u64, free: u64, used: u64, }
+    nvmlMemory_v2_t { version: u32, total: u64, reserved: u64, free: u64, used: u64, }
+    nvmlBAR1Memory_t { bar1Total: u64, bar1Free: u64, bar1Used: u64, }
+    nvmlSetMemoryLimits_v1_t { nameSpace: *const c_char, softLimit: u64, hardLimit: u64, }
+    nvmlGetMemoryLimits_v1_t {
+        nameSpace: *const c_char,
+        softLimit: u64,
+        hardLimit: u64,
+        currentUsed: u64,
+    }
+    nvmlUtilization_t { gpu: u32, memory: u32, }
+    nvmlProcessInfo_v1_t { pid: u32, usedGpuMemory: u64, }
+    /// Used by the functions with `_v2` and by those with `_v3`.
+    nvmlProcessInfo_v2_t {
+        pid: u32,
+        usedGpuMemory: u64,
+        gpuInstanceId: u32,
+        computeInstanceId: u32,
+    }
+    nvmlProcessDetail_v1_t {
+        pid: u32,
+        usedGpuMemory: u64,
+        gpuInstanceId: u32,
+        computeInstanceId: u32,
+        usedGpuCcProtectedMemory: u64,
+    }
+    nvmlProcessDetailList_v1_t {
+        version: u32,
+        mode: u32,
+        numProcArrayEntries: u32,
+        procArray: *mut nvmlProcessDetail_v1_t,
+    }
+    nvmlProcessUtilizationSample_t {
+        pid: u32,
+        timeStamp: u64,
+        smUtil: u32,
+        memUtil: u32,
+        encUtil: u32,
+        decUtil: u32,
+    }
+    nvmlProcessUtilizationInfo_v1_t {
+        timeStamp: u64,
+        pid: u32,
+        smUtil: u32,
+        memUtil: u32,
+        encUtil: u32,
+        decUtil: u32,
+        jpgUtil: u32,
+        ofaUtil: u32,
+    }
+    nvmlProcessesUtilizationInfo_v1_t {
+        version: u32,
+        processSamplesCount: u32,
+        lastSeenTimeStamp: u64,
+        procUtilArray: *mut nvmlProcessUtilizationInfo_v1_t,
+    }
+    nvmlAccountingStats_t {
+        gpuUtilization: u32,
+        memoryUtilization: u32,
+        maxMemoryUsage: u64,
+        time: u64,
+        startTime: u64,
+        isRunning: u32,
+        reserved: [u32; 5],
+    }
+    /// Used by `nvmlDeviceGetPciInfo_v3`; the older functions leave its end untouched.
+    nvmlPciInfo_t {
+        busIdLegacy: [u8; 16],
+        domain: u32,
+        bus: u32,
+        device: u32,
+        pciDeviceId: u32,
+        pciSubSystemId: u32,
+        busId: [u8; 32],
+    }
+    nvmlPciInfoExt_v1_t {
+        version: u32,
+        domain: u32,
+        bus: u32,
+        device: u32,
+        pciDeviceId: u32,
+        pciSubSystemId: u32,
+        baseClass: u32,
+        subClass: u32,
+        busId: [u8; 32],
+    }
+    /// A union: 41 characters, or 16 bytes.
+    nvmlUUIDValue_t { str: [u8; 41], }
+    nvmlUUID_v1_t { version: u32, r#type: u32, value: nvmlUUIDValue_t, }
+    /// A union: `f64`, `i32`, `u32`, `u64`, `i64` or `u16`.
+    nvmlValue_t { ullVal: u64, }
+    nvmlFieldValue_t {
+        fieldId: u32,
+        scopeId: u32,
+        timestamp: i64,
+        latencyUsec: i64,
+        valueType: nvmlValueType_t,
+        nvmlReturn: nvmlReturn_t,
+        value: nvmlValue_t,
+    }
+    nvmlSample_t { timeStamp: u64, sampleValue: nvmlValue_t, }
+    nvmlViolationTime_t { referenceTime: u64, violationTime: u64, }
+    nvmlEccErrorCounts_t { l1Cache: u64, l2Cache: u64, deviceMemory: u64, registerFile: u64, }
+    nvmlEventData_t {
+        device: nvmlDevice_t,
+        eventType: u64,
+        eventData: u64,
+        gpuInstanceId: u32,
+        computeInstanceId: u32,
+    }
+    nvmlDeviceAttributes_t {
+        multiprocessorCount: u32,
+        sharedCopyEngineCount: u32,
+        sharedDecoderCount: u32,
+        sharedEncoderCount: u32,
+        sharedJpegCount: u32,
+        sharedOfaCount: u32,
+        gpuInstanceSliceCount: u32,
+        computeInstanceSliceCount: u32,
+        memorySizeMB: u64,
+    }
+    nvmlTemperature_v1_t {
+        version: u32,
+        sensorType: nvmlTemperatureSensors_t,
+        temperature: i32,
+    }
+}
+
+/// What the functions with `_v3` call the struct.
+pub type nvmlProcessInfo_t = nvmlProcessInfo_v2_t;
