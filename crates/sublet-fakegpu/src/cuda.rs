@@ -1,0 +1,226 @@
+//! The functions of libcuda. Each one reads what C gives it, asks the driver, and writes
+//! what C wants; nothing is decided here.
+//!
+//! A function that a header declares and that is not in one of these modules exists all
+//! the same and gives `CUDA_ERROR_NOT_SUPPORTED`.
+#![expect(
+    non_snake_case,
+    reason = "the functions have C's names, by which they are found"
+)]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use sublet_driver_api::CUDA;
+
+use crate::driver::code::{Answer, Code};
+use crate::driver::{Session, faults};
+use crate::trace;
+
+mod arguments;
+mod array;
+mod boxes;
+mod capture;
+mod context;
+mod copy;
+mod device;
+mod event;
+mod export_table;
+mod function;
+mod graph;
+mod graph_node;
+mod init;
+mod launch;
+mod lookup;
+mod memory;
+mod module;
+mod node_params;
+mod physical;
+mod pointer;
+mod pool;
+mod set;
+mod share;
+mod stream;
+mod wait;
+
+/// Handles are numbers here, as wide as C's pointers.
+type Handle = u64;
+
+/// The version of the driver that the fake says it is: CUDA 13.0.
+pub const VERSION: i32 = 13_000;
+
+/// The address of a function.
+#[derive(Clone, Copy)]
+pub struct Address(pub *const ());
+
+// SAFETY: the address of code is the same for all threads.
+unsafe impl Send for Address {}
+// SAFETY: as above.
+unsafe impl Sync for Address {}
+
+/// A function and its per-thread twin.
+struct Entry {
+    symbol: &'static str,
+    plain: Address,
+    twin: Option<Address>,
+    #[cfg(test)]
+    n_params: usize,
+}
+
+/// Functions of libcuda with bodies that give an [`Answer`]. A `stream fn` has a twin for
+/// per-thread default streams, and its body sees which of them was called as `PER_THREAD`.
+macro_rules! functions {
+    ($($tokens:tt)*) => {
+        $crate::cuda::functions_of! { [] $($tokens)* }
+    };
+}
+
+macro_rules! functions_of {
+    ([$($done:tt)*]) => {
+        pub(super) const ENTRIES: &[$crate::cuda::Entry] = &[$($done)*];
+    };
+    ([$($done:tt)*] fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block $($rest:tt)*) => {
+        pub(super) extern "C" fn $name($($argument: $type),*) -> u32 {
+            $crate::cuda::guard(stringify!($name), move || $body)
+        }
+        $crate::cuda::functions_of! {
+            [$($done)* $crate::cuda::Entry {
+                symbol: stringify!($name),
+                plain: $crate::cuda::Address($name as *const ()),
+                twin: None,
+                #[cfg(test)]
+                n_params: <[&str]>::len(&[$(stringify!($argument)),*]),
+            },]
+            $($rest)*
+        }
+    };
+    ([$($done:tt)*] stream fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block $($rest:tt)*) => {
+        pub(super) extern "C" fn $name<const PER_THREAD: bool>($($argument: $type),*) -> u32 {
+            $crate::cuda::guard(stringify!($name), move || $body)
+        }
+        $crate::cuda::functions_of! {
+            [$($done)* $crate::cuda::Entry {
+                symbol: stringify!($name),
+                plain: $crate::cuda::Address($name::<false> as *const ()),
+                twin: Some($crate::cuda::Address($name::<true> as *const ())),
+                #[cfg(test)]
+                n_params: <[&str]>::len(&[$(stringify!($argument)),*]),
+            },]
+            $($rest)*
+        }
+    };
+}
+
+pub(crate) use {functions, functions_of};
+
+const MODULES: &[&[Entry]] = &[
+    array::ENTRIES,
+    capture::ENTRIES,
+    context::ENTRIES,
+    copy::ENTRIES,
+    device::ENTRIES,
+    event::ENTRIES,
+    export_table::ENTRIES,
+    function::ENTRIES,
+    graph::ENTRIES,
+    graph_node::ENTRIES,
+    init::ENTRIES,
+    launch::ENTRIES,
+    lookup::ENTRIES,
+    memory::ENTRIES,
+    module::ENTRIES,
+    physical::ENTRIES,
+    pointer::ENTRIES,
+    pool::ENTRIES,
+    set::ENTRIES,
+    share::ENTRIES,
+    stream::ENTRIES,
+    wait::ENTRIES,
+];
+
+/// What the exported function number `index` of the table leads to.
+#[must_use]
+pub fn target(index: usize) -> Address {
+    let found = CUDA.get(index).and_then(|row| address(row.symbol));
+    found.unwrap_or(Address(not_supported as *const ()))
+}
+
+/// The function that a symbol leads to, if the fake has it.
+fn address(symbol: &str) -> Option<Address> {
+    let (name, per_thread) = match symbol
+        .strip_suffix("_ptsz")
+        .or(symbol.strip_suffix("_ptds"))
+    {
+        Some(name) => (name, true),
+        None => (symbol, false),
+    };
+    let entries = MODULES.iter().flat_map(|entries| entries.iter());
+    let entry = entries.into_iter().find(|entry| entry.symbol == name)?;
+    if per_thread {
+        entry.twin
+    } else {
+        Some(entry.plain)
+    }
+}
+
+extern "C" fn not_supported() -> u32 {
+    guard("a function that the fake has not", || {
+        Err(Code::NOT_SUPPORTED)
+    })
+}
+
+/// Runs the body of a function: makes the fault that was asked for, and lets no panic
+/// into the program.
+fn guard(name: &'static str, body: impl FnOnce() -> Answer) -> u32 {
+    let code = match faults().strike(name) {
+        Some(code) => code,
+        None => match catch_unwind(AssertUnwindSafe(body)) {
+            Ok(Ok(())) => 0,
+            Ok(Err(code)) => code.0,
+            Err(_) => Code::UNKNOWN.0,
+        },
+    };
+    trace::call(name, code);
+    code
+}
+
+/// The driver's state, for a call that nobody may make during a capture.
+fn careful() -> Answer<Session> {
+    let mut session = Session::open()?;
+    session.forbid_in_capture()?;
+    Ok(session)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_function_is_declared_with_as_many_parameters_and_its_twin() {
+        let mut n_found = 0;
+        for entry in MODULES.iter().flat_map(|entries| entries.iter()) {
+            let row = CUDA.by_symbol(entry.symbol);
+            let row = row.unwrap_or_else(|| panic!("no header has {}", entry.symbol));
+            assert_eq!(row.params.len(), entry.n_params, "{}", entry.symbol);
+            let twins = ["_ptds", "_ptsz"].map(|end| format!("{}{end}", entry.symbol));
+            let has_twin = twins.iter().any(|twin| CUDA.by_symbol(twin).is_some());
+            assert_eq!(has_twin, entry.twin.is_some(), "{}", entry.symbol);
+            n_found += 1;
+        }
+        let declared: std::collections::BTreeSet<_> = MODULES
+            .iter()
+            .flat_map(|entries| entries.iter().map(|entry| entry.symbol))
+            .collect();
+        assert_eq!(declared.len(), n_found, "a function is there twice");
+    }
+
+    #[test]
+    fn a_panic_becomes_a_code() {
+        assert_eq!(guard("cuTest", || Err(Code::NOT_READY)), 600);
+        assert_eq!(guard("cuTest", || Ok(())), 0);
+        let loud = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        let code = guard("cuTest", || panic!("on purpose"));
+        std::panic::set_hook(loud);
+        assert_eq!(code, 999);
+    }
+}

@@ -1,0 +1,281 @@
+//! Contexts.
+
+use sublet_driver_api::cuda::{CUctxCreateParams, CUexecAffinityParam_v1};
+
+use super::arguments::{In, Out};
+use super::{Handle, careful, functions};
+use crate::driver::Session;
+use crate::driver::code::{Answer, Code};
+use crate::driver::context::{self, PRIORITY_FIRST};
+
+functions! {
+    fn cuDevicePrimaryCtxRetain(handle: Out<Handle>, device: i32) {
+        handle.check()?;
+        handle.put(Session::open()?.retain_primary(device)?)
+    }
+
+    fn cuDevicePrimaryCtxRelease_v2(device: i32) {
+        Session::open()?.release_primary(device)
+    }
+
+    fn cuDevicePrimaryCtxRelease(device: i32) {
+        Session::open()?.release_primary(device)
+    }
+
+    fn cuDevicePrimaryCtxReset_v2(device: i32) {
+        Session::open()?.reset_primary(device)
+    }
+
+    fn cuDevicePrimaryCtxReset(device: i32) {
+        Session::open()?.reset_primary(device)
+    }
+
+    fn cuDevicePrimaryCtxSetFlags_v2(device: i32, flags: u32) {
+        set_primary_flags(device, flags)
+    }
+
+    fn cuDevicePrimaryCtxSetFlags(device: i32, flags: u32) {
+        set_primary_flags(device, flags)
+    }
+
+    fn cuDevicePrimaryCtxGetState(device: i32, flags: Out<u32>, active: Out<i32>) {
+        let session = Session::open()?;
+        session.card_of(device)?;
+        let primary = &session.primaries[device as usize];
+        flags.put(primary.flags)?;
+        active.put(i32::from(session.contexts.contains_key(&primary.id)))
+    }
+
+    fn cuCtxCreate_v2(handle: Out<Handle>, flags: u32, device: i32) {
+        create(handle, flags, device)
+    }
+
+    fn cuCtxCreate_v3(handle: Out<Handle>, _params: In<CUexecAffinityParam_v1>, count: i32, flags: u32, device: i32) {
+        if count != 0 {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        create(handle, flags, device)
+    }
+
+    fn cuCtxCreate_v4(handle: Out<Handle>, params: In<CUctxCreateParams>, flags: u32, device: i32) {
+        if !params.is_null() {
+            let params = params.get()?;
+            if params.numExecAffinityParams != 0 || !params.cigParams.is_null() {
+                return Err(Code::NOT_SUPPORTED);
+            }
+        }
+        create(handle, flags, device)
+    }
+
+    fn cuCtxDestroy_v2(handle: Handle) {
+        Session::open()?.destroy_context(handle)
+    }
+
+    fn cuCtxDestroy(handle: Handle) {
+        Session::open()?.destroy_context(handle)
+    }
+
+    fn cuCtxPushCurrent_v2(handle: Handle) {
+        let session = Session::open()?;
+        if handle == 0 {
+            return Err(Code::INVALID_CONTEXT);
+        }
+        session.context(handle)?;
+        context::push(handle);
+        Ok(())
+    }
+
+    fn cuCtxPopCurrent_v2(handle: Out<Handle>) {
+        let _session = Session::open()?;
+        let popped = context::pop().ok_or(Code::INVALID_CONTEXT)?;
+        handle.put_if(popped);
+        Ok(())
+    }
+
+    fn cuCtxSetCurrent(handle: Handle) {
+        let session = Session::open()?;
+        if handle != 0 {
+            session.context(handle)?;
+        }
+        context::pop();
+        if handle != 0 {
+            context::push(handle);
+        }
+        Ok(())
+    }
+
+    fn cuCtxGetCurrent(handle: Out<Handle>) {
+        let _session = Session::open()?;
+        handle.put(context::top().unwrap_or(0))
+    }
+
+    fn cuCtxGetDevice(device: Out<i32>) {
+        let session = Session::open()?;
+        let card = session.current_card()?;
+        device.put(session.device_of(card))
+    }
+
+    fn cuCtxGetDevice_v2(device: Out<i32>, handle: Handle) {
+        let session = Session::open()?;
+        let card = session.context(handle)?.card;
+        device.put(session.device_of(card))
+    }
+
+    fn cuCtxGetFlags(flags: Out<u32>) {
+        flags.put(Session::open()?.context(0)?.flags)
+    }
+
+    fn cuCtxSetFlags(flags: u32) {
+        Session::open()?.context_mut(0)?.flags = flags;
+        Ok(())
+    }
+
+    fn cuCtxGetId(handle: Handle, number: Out<u64>) {
+        let session = Session::open()?;
+        let handle = if handle == 0 { session.current()? } else { handle };
+        session.context(handle)?;
+        number.put((handle / 64) & 0xffff_ffff)
+    }
+
+    fn cuCtxGetApiVersion(handle: Handle, version: Out<u32>) {
+        Session::open()?.context(handle)?;
+        version.put(3020)
+    }
+
+    fn cuCtxSynchronize() {
+        synchronize(0)
+    }
+
+    fn cuCtxSynchronize_v2(handle: Handle) {
+        synchronize(handle)
+    }
+
+    fn cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) {
+        Session::open()?.current()?;
+        least.put_if(0);
+        greatest.put_if(PRIORITY_FIRST);
+        Ok(())
+    }
+
+    fn cuCtxSetLimit(limit: u32, value: usize) {
+        let mut session = Session::open()?;
+        default_limit(limit)?;
+        session.context_mut(0)?.limits.insert(limit, value);
+        Ok(())
+    }
+
+    fn cuCtxGetLimit(value: Out<usize>, limit: u32) {
+        let session = Session::open()?;
+        let default = default_limit(limit)?;
+        let set = session.context(0)?.limits.get(&limit);
+        value.put(set.copied().unwrap_or(default))
+    }
+
+    fn cuCtxGetCacheConfig(config: Out<u32>) {
+        config.put(Session::open()?.context(0)?.cache)
+    }
+
+    fn cuCtxSetCacheConfig(config: u32) {
+        if config > 3 {
+            return Err(Code::INVALID_VALUE);
+        }
+        Session::open()?.context_mut(0)?.cache = config;
+        Ok(())
+    }
+
+    fn cuCtxGetSharedMemConfig(config: Out<u32>) {
+        Session::open()?.current()?;
+        config.put(1)
+    }
+
+    fn cuCtxSetSharedMemConfig(config: u32) {
+        Session::open()?.current()?;
+        if config > 2 { Err(Code::INVALID_VALUE) } else { Ok(()) }
+    }
+
+    fn cuCtxResetPersistingL2Cache() {
+        Session::open()?.current().map(drop)
+    }
+
+    fn cuCtxEnablePeerAccess(peer: Handle, flags: u32) {
+        let mut session = Session::open()?;
+        if flags != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let peer_card = session.context(peer)?.card;
+        if peer == 0 || peer_card == session.current_card()? {
+            return Err(Code::PEER_ACCESS_UNSUPPORTED);
+        }
+        if session.context_mut(0)?.peers.insert(peer) {
+            Ok(())
+        } else {
+            Err(Code::PEER_ACCESS_ALREADY_ENABLED)
+        }
+    }
+
+    fn cuCtxDisablePeerAccess(peer: Handle) {
+        let mut session = Session::open()?;
+        session.context(peer)?;
+        if session.context_mut(0)?.peers.remove(&peer) {
+            Ok(())
+        } else {
+            Err(Code::PEER_ACCESS_NOT_ENABLED)
+        }
+    }
+}
+
+fn create(handle: Out<Handle>, flags: u32, device: i32) -> Answer {
+    handle.check()?;
+    let mut session = careful()?;
+    let card = session.card_of(device)?;
+    let id = session.make_context(card, flags)?;
+    context::push(id);
+    handle.put(id)
+}
+
+fn set_primary_flags(device: i32, flags: u32) -> Answer {
+    let mut session = Session::open()?;
+    session.card_of(device)?;
+    if flags & !0xff != 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    let primary = &mut session.primaries[device as usize];
+    primary.flags = flags;
+    let id = primary.id;
+    if let Some(context) = session.contexts.get_mut(&id) {
+        context.flags = flags;
+    }
+    Ok(())
+}
+
+fn synchronize(handle: Handle) -> Answer {
+    let mut session = careful()?;
+    let id = if handle == 0 {
+        session.current()?
+    } else {
+        handle
+    };
+    session.context(id)?;
+    session.forbid_if_any_captured(id)?;
+    session.finish_context(id);
+    session.trim_pools();
+    match session.context(id)?.broken {
+        Some(code) => Err(code),
+        None => Ok(()),
+    }
+}
+
+/// What a limit is before it is set.
+fn default_limit(limit: u32) -> Answer<usize> {
+    Ok(match limit {
+        0 => 1024,
+        1 => 8 << 20,
+        2 => 8 << 20,
+        3 => 2,
+        4 => 2048,
+        5 => 64,
+        6 | 8 | 9 | 10 => 0,
+        7 => 49152,
+        _ => return Err(Code::UNSUPPORTED_LIMIT),
+    })
+}

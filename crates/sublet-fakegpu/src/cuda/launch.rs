@@ -1,0 +1,93 @@
+//! Launches of kernels.
+
+use std::ffi::c_void;
+
+use sublet_driver_api::cuda::launch::CUlaunchConfig;
+
+use super::arguments::{Arguments, In};
+use super::{Handle, functions};
+use crate::driver::Session;
+use crate::driver::code::{Answer, Code};
+use crate::driver::work::{Action, Kernel};
+
+functions! {
+    stream fn cuLaunchKernel(function: Handle, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Handle, each: In<In<c_void>>, extra: In<u64>) {
+        let grid = [grid_x, grid_y, grid_z, block_x, block_y, block_z];
+        launch(function, grid, shared, stream, PER_THREAD, Arguments { each, extra })
+    }
+
+    stream fn cuLaunchCooperativeKernel(function: Handle, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Handle, each: In<In<c_void>>) {
+        let grid = [grid_x, grid_y, grid_z, block_x, block_y, block_z];
+        check(grid, shared)?;
+        let blocks = [grid_x, grid_y, grid_z].map(u64::from);
+        let threads = u64::from(block_x) * u64::from(block_y) * u64::from(block_z);
+        let resident = 132 * (2048 / threads).min(32);
+        if blocks.iter().product::<u64>() > resident {
+            return Err(Code::COOPERATIVE_LAUNCH_TOO_LARGE);
+        }
+        launch(function, grid, shared, stream, PER_THREAD, Arguments { each, extra: In::null() })
+    }
+
+    stream fn cuLaunchKernelEx(config: In<CUlaunchConfig>, function: Handle, each: In<In<c_void>>, extra: In<u64>) {
+        let config = config.get()?;
+        let grid = [
+            config.gridDimX, config.gridDimY, config.gridDimZ,
+            config.blockDimX, config.blockDimY, config.blockDimZ,
+        ];
+        if config.numAttrs > 0 && config.attrs.is_null() {
+            return Err(Code::INVALID_VALUE);
+        }
+        let stream = config.hStream.0 as u64;
+        launch(function, grid, config.sharedMemBytes, stream, PER_THREAD, Arguments { each, extra })
+    }
+}
+
+fn launch(
+    function: Handle,
+    grid: [u32; 6],
+    shared: u32,
+    stream: Handle,
+    per_thread: bool,
+    arguments: Arguments,
+) -> Answer {
+    let mut session = Session::open()?;
+    let stream = session.stream(stream, per_thread)?;
+    session.forbid_implicit(stream)?;
+    let kernel = plan(&mut session, function, grid, shared, stream, arguments)?;
+    session.issue(stream, Action::Kernel(kernel)).map(drop)
+}
+
+/// What a launch means, if it is possible.
+pub(super) fn plan(
+    session: &mut Session,
+    function: Handle,
+    grid: [u32; 6],
+    shared: u32,
+    stream: Handle,
+    arguments: Arguments,
+) -> Answer<Kernel> {
+    let known = session.known_function(function)?;
+    check(grid, shared)?;
+    let params = known.declared.params.clone();
+    session.kernel(function, stream, |number| {
+        let (offset, size) = *params.get(number)?;
+        arguments.value(number, offset, size)
+    })
+}
+
+fn check(grid: [u32; 6], shared: u32) -> Answer {
+    let [grid_x, grid_y, grid_z, x, y, z] = grid;
+    let threads = u64::from(x) * u64::from(y) * u64::from(z);
+    let sound = threads > 0
+        && threads <= 1024
+        && z <= 64
+        && (1..=i32::MAX.cast_unsigned()).contains(&grid_x)
+        && (1..=65535).contains(&grid_y)
+        && (1..=65535).contains(&grid_z)
+        && shared <= 232_448;
+    if sound {
+        Ok(())
+    } else {
+        Err(Code::INVALID_VALUE)
+    }
+}

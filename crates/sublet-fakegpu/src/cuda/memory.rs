@@ -1,0 +1,115 @@
+//! Memory of cards and of the host.
+
+use super::arguments::Out;
+use super::{careful, functions};
+use crate::driver::Session;
+use crate::driver::code::{Answer, Code};
+use crate::driver::memory::PITCH;
+use crate::driver::ranges::Kind;
+
+functions! {
+    fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
+        let session = Session::open()?;
+        let card = session.current_card()?;
+        let usage = session.seat.machine().usage(card);
+        let usage = usage.map_err(|_| Code::OPERATING_SYSTEM)?;
+        // The real driver takes null for what is not wanted.
+        free.put_if(usage.free as usize);
+        total.put_if(usage.total as usize);
+        Ok(())
+    }
+
+    fn cuMemAlloc_v2(address: Out<u64>, size: usize) {
+        address.check()?;
+        let mut session = careful()?;
+        address.put(session.allocate(size as u64)?)
+    }
+
+    fn cuMemAllocPitch_v2(address: Out<u64>, pitch: Out<usize>, width: usize, height: usize, element: u32) {
+        address.check()?;
+        pitch.check()?;
+        if width == 0 || height == 0 || !matches!(element, 4 | 8 | 16) {
+            return Err(Code::INVALID_VALUE);
+        }
+        let mut session = careful()?;
+        let row = (width as u64).checked_next_multiple_of(PITCH).ok_or(Code::OUT_OF_MEMORY)?;
+        let size = row.checked_mul(height as u64).ok_or(Code::OUT_OF_MEMORY)?;
+        address.put(session.allocate(size)?)?;
+        pitch.put(row as usize)
+    }
+
+    fn cuMemAllocManaged(address: Out<u64>, size: usize, flags: u32) {
+        address.check()?;
+        let mut session = careful()?;
+        address.put(session.allocate_managed(size as u64, flags)?)
+    }
+
+    fn cuMemFree_v2(address: u64) {
+        let mut session = careful()?;
+        session.free(address)
+    }
+
+    fn cuMemAllocHost_v2(address: Out<u64>, size: usize) {
+        address.check()?;
+        let mut session = careful()?;
+        address.put(session.allocate_host(size as u64, 0)?)
+    }
+
+    fn cuMemHostAlloc(address: Out<u64>, size: usize, flags: u32) {
+        address.check()?;
+        let mut session = careful()?;
+        address.put(session.allocate_host(size as u64, flags)?)
+    }
+
+    fn cuMemFreeHost(address: u64) {
+        let mut session = careful()?;
+        session.free_host(address)
+    }
+
+    fn cuMemHostRegister(address: u64, size: usize, flags: u32) {
+        careful()?.register_host(address, size as u64, flags)
+    }
+
+    fn cuMemHostRegister_v2(address: u64, size: usize, flags: u32) {
+        careful()?.register_host(address, size as u64, flags)
+    }
+
+    fn cuMemHostUnregister(address: u64) {
+        careful()?.unregister_host(address)
+    }
+
+    fn cuMemHostGetDevicePointer_v2(device: Out<u64>, address: u64, flags: u32) {
+        if flags != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        host_flags(address)?;
+        device.put(address)
+    }
+
+    fn cuMemHostGetFlags(flags: Out<u32>, address: u64) {
+        flags.put(host_flags(address)?)
+    }
+
+    fn cuMemGetAddressRange_v2(base: Out<u64>, size: Out<usize>, address: u64) {
+        let session = Session::open()?;
+        session.current()?;
+        let range = session.memory.ranges.at(address).ok_or(Code::NOT_FOUND)?;
+        base.put_if(range.start);
+        size.put_if(range.size as usize);
+        Ok(())
+    }
+}
+
+fn host_flags(address: u64) -> Answer<u32> {
+    let session = Session::open()?;
+    session.current()?;
+    let range = session
+        .memory
+        .ranges
+        .at(address)
+        .ok_or(Code::INVALID_VALUE)?;
+    match range.kind {
+        Kind::Host { flags } | Kind::Registered { flags } => Ok(flags),
+        _ => Err(Code::INVALID_VALUE),
+    }
+}

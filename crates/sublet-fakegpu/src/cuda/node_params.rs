@@ -1,0 +1,116 @@
+//! What a node was given, kept as words, so that it can be told again.
+
+use std::ffi::c_void;
+
+use sublet_driver_api::cuda::copy::CUDA_MEMCPY3D_v2;
+use sublet_driver_api::cuda::graph::{
+    CUDA_HOST_NODE_PARAMS_v1, CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEM_ALLOC_NODE_PARAMS_v1,
+    CUDA_MEMSET_NODE_PARAMS_v1,
+};
+
+use super::Handle;
+use super::arguments::{Arguments, In};
+use crate::driver::Session;
+use crate::driver::code::{Answer, Code};
+
+/// Keeps what a node was given. Of a kernel also the values of its arguments, because the
+/// program's own may be gone when it asks.
+pub(super) fn remember<T: Copy + Words>(session: &mut Session, node: Handle, params: &T) -> Answer {
+    let mut words = In::of(params).cast::<u64>().list(size_of::<T>() / 8)?;
+    if let Some(kernel) = params.kernel() {
+        let declared = session
+            .known_function(function_of(kernel))?
+            .declared
+            .params
+            .clone();
+        let arguments = arguments_of(kernel);
+        let mut values = Vec::new();
+        for (number, (offset, size)) in declared.iter().enumerate() {
+            let mut word = 0;
+            while word < size.div_ceil(8) {
+                let part = arguments.part(number, *offset, word * 8, size - word * 8);
+                values.push(part.unwrap_or(0));
+                word += 1;
+            }
+        }
+        // The addresses are filled in when somebody asks.
+        words.extend(std::iter::repeat_n(0, declared.len()));
+        words.extend(values);
+    }
+    session.node_mut(node)?.given = words;
+    Ok(())
+}
+
+/// Structs that are kept as words.
+pub(super) trait Words {
+    fn kernel(&self) -> Option<&CUDA_KERNEL_NODE_PARAMS_v2> {
+        None
+    }
+}
+
+impl Words for CUDA_KERNEL_NODE_PARAMS_v2 {
+    fn kernel(&self) -> Option<&CUDA_KERNEL_NODE_PARAMS_v2> {
+        Some(self)
+    }
+}
+
+impl Words for CUDA_MEMCPY3D_v2 {}
+impl Words for CUDA_MEMSET_NODE_PARAMS_v1 {}
+impl Words for CUDA_HOST_NODE_PARAMS_v1 {}
+impl Words for CUDA_MEM_ALLOC_NODE_PARAMS_v1 {}
+
+/// What a node of a kind was given.
+pub(super) fn recall<T: Copy + Words>(session: &Session, node: Handle, kind: u32) -> Answer<T> {
+    let node = session.node(node)?;
+    if node.content.kind() != kind || node.given.len() * 8 < size_of::<T>() {
+        return Err(Code::INVALID_VALUE);
+    }
+    In::at(node.given.as_ptr() as u64).get()
+}
+
+/// What a kernel was given, with addresses of arguments that we keep.
+pub(super) fn kernel_params(
+    session: &mut Session,
+    node: Handle,
+) -> Answer<CUDA_KERNEL_NODE_PARAMS_v2> {
+    const WORDS: usize = size_of::<CUDA_KERNEL_NODE_PARAMS_v2>() / 8;
+    let mut params: CUDA_KERNEL_NODE_PARAMS_v2 = recall(session, node, 0)?;
+    let declared = session
+        .known_function(function_of(&params))?
+        .declared
+        .params
+        .clone();
+    let given = &mut session.node_mut(node)?.given;
+    let start = given.as_ptr() as u64;
+    let mut value = WORDS + declared.len();
+    for (number, (_, size)) in declared.iter().enumerate() {
+        given[WORDS + number] = start + value as u64 * 8;
+        value += size.div_ceil(8) as usize;
+    }
+    let list = (start + WORDS as u64 * 8) as *mut *mut c_void;
+    params.kernelParams = if declared.is_empty() {
+        std::ptr::null_mut()
+    } else {
+        list
+    };
+    params.extra = std::ptr::null_mut();
+    Ok(params)
+}
+
+/// The function, by either kind of handle.
+pub(super) fn function_of(params: &CUDA_KERNEL_NODE_PARAMS_v2) -> Handle {
+    let function = if params.func.is_null() {
+        params.kern.0
+    } else {
+        params.func.0
+    };
+    function as Handle
+}
+
+/// Its arguments.
+pub(super) fn arguments_of(params: &CUDA_KERNEL_NODE_PARAMS_v2) -> Arguments {
+    Arguments {
+        each: In::at(params.kernelParams as u64),
+        extra: In::at(params.extra as u64),
+    }
+}

@@ -1,0 +1,203 @@
+//! Streams.
+
+use std::ffi::c_void;
+
+use super::arguments::{In, Out};
+use super::{Handle, functions};
+use crate::driver::Session;
+use crate::driver::code::{Answer, Code};
+use crate::driver::queue::{Id, Lane};
+use crate::driver::work::{Action, Callback, Work};
+
+/// C's type of a callback that is told its stream and how things went.
+type StreamCallback = extern "C" fn(Handle, u32, *mut c_void);
+
+functions! {
+    fn cuStreamCreate(handle: Out<Handle>, flags: u32) {
+        handle.check()?;
+        handle.put(Session::open()?.make_stream(flags, 0)?)
+    }
+
+    fn cuStreamCreateWithPriority(handle: Out<Handle>, flags: u32, priority: i32) {
+        handle.check()?;
+        handle.put(Session::open()?.make_stream(flags, priority)?)
+    }
+
+    fn cuStreamDestroy_v2(handle: Handle) {
+        Session::open()?.destroy_stream(handle)
+    }
+
+    fn cuStreamDestroy(handle: Handle) {
+        Session::open()?.destroy_stream(handle)
+    }
+
+    stream fn cuStreamSynchronize(handle: Handle) {
+        let mut session = Session::open()?;
+        let stream = session.stream(handle, PER_THREAD)?;
+        session.forbid_if_captured(stream)?;
+        session.forbid_implicit(stream)?;
+        session.forbid_in_capture()?;
+        let seq = session.queues.last();
+        session.finish(stream, seq);
+        session.trim_pools();
+        broken(&session, stream)
+    }
+
+    stream fn cuStreamQuery(handle: Handle) {
+        let mut session = Session::open()?;
+        let stream = session.stream(handle, PER_THREAD)?;
+        session.forbid_if_captured(stream)?;
+        session.forbid_implicit(stream)?;
+        session.settle();
+        broken(&session, stream)?;
+        let seq = session.queues.last();
+        if session.queues.is_done(stream, seq) { Ok(()) } else { Err(Code::NOT_READY) }
+    }
+
+    stream fn cuStreamWaitEvent(handle: Handle, event: Handle, flags: u32) {
+        if flags > 1 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let mut session = Session::open()?;
+        let stream = session.stream(handle, PER_THREAD)?;
+        session.event(event)?;
+        if session.captures.of(stream).is_none() && session.join_capture(stream, event)? {
+            return Ok(());
+        }
+        session.forbid_implicit(stream)?;
+        session.issue(stream, Action::Wait(event)).map(drop)
+    }
+
+    stream fn cuStreamGetFlags(handle: Handle, flags: Out<u32>) {
+        let mut session = Session::open()?;
+        let stream = session.stream(handle, PER_THREAD)?;
+        flags.put(session.streams.get(&stream).map_or(0, |facts| facts.flags))
+    }
+
+    stream fn cuStreamGetPriority(handle: Handle, priority: Out<i32>) {
+        let mut session = Session::open()?;
+        let stream = session.stream(handle, PER_THREAD)?;
+        priority.put(session.queues.get(stream).map_or(0, |stream| stream.priority))
+    }
+
+    stream fn cuStreamGetId(handle: Handle, number: Out<u64>) {
+        let mut session = Session::open()?;
+        let stream = session.stream(handle, PER_THREAD)?;
+        number.put(session.streams.get(&stream).map_or(0, |facts| facts.number))
+    }
+
+    stream fn cuStreamGetCtx(handle: Handle, context: Out<Handle>) {
+        let mut session = Session::open()?;
+        let stream = session.stream(handle, PER_THREAD)?;
+        context.put(session.queues.get(stream).map_or(0, |stream| stream.context))
+    }
+
+    stream fn cuStreamGetCtx_v2(handle: Handle, context: Out<Handle>, green: Out<Handle>) {
+        let mut session = Session::open()?;
+        let stream = session.stream(handle, PER_THREAD)?;
+        green.put_if(0);
+        context.put(session.queues.get(stream).map_or(0, |stream| stream.context))
+    }
+
+    stream fn cuStreamGetDevice(handle: Handle, device: Out<i32>) {
+        let mut session = Session::open()?;
+        let stream = session.stream(handle, PER_THREAD)?;
+        let card = session.queues.get(stream).map_or(0, |stream| stream.card);
+        device.put(session.device_of(card))
+    }
+
+    fn cuStreamGetGreenCtx(handle: Handle, green: Out<Handle>) {
+        Session::open()?.stream(handle, false)?;
+        green.put(0)
+    }
+
+    stream fn cuStreamSetAttribute(handle: Handle, attribute: u32, value: In<[u64; 8]>) {
+        let mut session = Session::open()?;
+        let stream = session.stream(handle, PER_THREAD)?;
+        check_attribute(attribute)?;
+        let value = value.get()?;
+        if let Some(facts) = session.streams.get_mut(&stream) {
+            facts.attributes.insert(attribute, value);
+        }
+        Ok(())
+    }
+
+    stream fn cuStreamGetAttribute(handle: Handle, attribute: u32, value: Out<[u64; 8]>) {
+        let mut session = Session::open()?;
+        let stream = session.stream(handle, PER_THREAD)?;
+        check_attribute(attribute)?;
+        let facts = session.streams.get(&stream);
+        let set = facts.and_then(|facts| facts.attributes.get(&attribute));
+        value.put(set.copied().unwrap_or([0; 8]))
+    }
+
+    stream fn cuStreamCopyAttributes(to: Handle, from: Handle) {
+        let mut session = Session::open()?;
+        let to = session.stream(to, PER_THREAD)?;
+        let from = session.stream(from, PER_THREAD)?;
+        let attributes = session.streams.get(&from).map(|facts| facts.attributes.clone());
+        if let (Some(facts), Some(attributes)) = (session.streams.get_mut(&to), attributes) {
+            facts.attributes = attributes;
+        }
+        Ok(())
+    }
+
+    stream fn cuStreamAddCallback(handle: Handle, callback: Option<StreamCallback>, data: usize, flags: u32) {
+        let callback = callback.ok_or(Code::INVALID_VALUE)?;
+        if flags != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let mut session = Session::open()?;
+        let stream = session.stream(handle, PER_THREAD)?;
+        session.forbid_if_captured(stream)?;
+        session.forbid_implicit(stream)?;
+        let call = move || callback(handle, 0, data as *mut c_void);
+        session.submit(stream, Lane::Host, 0, Work::Call(Box::new(call))).map(drop)
+    }
+
+    stream fn cuLaunchHostFunc(handle: Handle, function: Option<unsafe extern "C" fn(*mut c_void)>, data: u64) {
+        call(handle, PER_THREAD, function, data)
+    }
+
+    stream fn cuLaunchHostFunc_v2(handle: Handle, function: Option<unsafe extern "C" fn(*mut c_void)>, data: u64, _mode: u32) {
+        call(handle, PER_THREAD, function, data)
+    }
+}
+
+fn call(
+    handle: Handle,
+    per_thread: bool,
+    function: Option<unsafe extern "C" fn(*mut c_void)>,
+    data: u64,
+) -> Answer {
+    let function = function.ok_or(Code::INVALID_VALUE)?;
+    let mut session = Session::open()?;
+    let stream = session.stream(handle, per_thread)?;
+    session.forbid_implicit(stream)?;
+    let callback = Callback { function, data };
+    session.issue(stream, Action::Call(callback)).map(drop)
+}
+
+/// The error that ended a stream's context.
+pub(super) fn broken(session: &Session, stream: Id) -> Answer {
+    let context = session
+        .queues
+        .get(stream)
+        .map_or(0, |stream| stream.context);
+    match session
+        .contexts
+        .get(&context)
+        .and_then(|context| context.broken)
+    {
+        Some(code) => Err(code),
+        None => Ok(()),
+    }
+}
+
+/// Access window, synchronisation policy, priority and memory domains.
+fn check_attribute(attribute: u32) -> Answer {
+    match attribute {
+        1 | 3 | 8 | 9 | 10 => Ok(()),
+        _ => Err(Code::INVALID_VALUE),
+    }
+}

@@ -1,0 +1,248 @@
+//! What a driver keeps inside one process: contexts, memory, streams, events, modules,
+//! graphs. One lock holds all of it; threads for kernels, copies and callbacks take their
+//! work from it and do it without the lock.
+//!
+//! Read [`code`] (results), [`queue`] (streams), `worker` (who does the work), then the
+//! nouns: [`context`], [`ranges`] and [`space`] (memory), [`physical`], [`pool`],
+//! [`module`], [`event`], [`graph`].
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use crate::fault::Faults;
+use crate::machine::{Machine, Seat, VARIABLE};
+
+pub mod array;
+pub mod capture;
+pub mod code;
+pub mod context;
+pub mod event;
+pub mod graph;
+pub mod heap;
+pub mod image;
+pub mod memory;
+pub mod module;
+pub mod physical;
+pub mod pool;
+pub mod queue;
+pub mod ranges;
+pub mod share;
+pub mod space;
+mod visible;
+pub mod work;
+mod worker;
+
+use code::{Answer, Code};
+use queue::{Id, Queues};
+
+/// Everything this process has of the machine.
+pub struct Driver {
+    /// Its place.
+    pub seat: Arc<Seat>,
+    /// The cards it may see, as numbers of the machine; a `CUdevice` is a place in here.
+    pub visible: Vec<usize>,
+    /// Contexts by handle.
+    pub contexts: BTreeMap<Id, context::Context>,
+    /// The primary context of each visible device, and the flags it will have.
+    pub primaries: Vec<context::Primary>,
+    /// Streams and their work.
+    pub queues: Queues<work::Work>,
+    /// What else is known of a stream.
+    pub streams: HashMap<Id, context::StreamFacts>,
+    /// Events by handle.
+    pub events: HashMap<Id, event::Event>,
+    /// Memory.
+    pub memory: memory::Memory,
+    /// Pools by handle, and each device's default and current one.
+    pub pools: pool::Pools,
+    /// Arrays by handle.
+    pub arrays: HashMap<Id, array::Array>,
+    /// Modules, libraries, functions and kernels by handle.
+    pub modules: module::Modules,
+    /// Graphs and what was made of them.
+    pub graphs: graph::Graphs,
+    /// Streams that are being captured.
+    pub captures: capture::Captures,
+    workers: worker::Started,
+    n_ids: u64,
+}
+
+struct Shared {
+    state: Mutex<Option<Box<Driver>>>,
+    /// Rung when work ends.
+    done: Condvar,
+    /// Rung when there is work.
+    work: Condvar,
+}
+
+static SHARED: Shared = Shared {
+    state: Mutex::new(None),
+    done: Condvar::new(),
+    work: Condvar::new(),
+};
+
+/// True in a child of a process that had called `cuInit`: nothing works there, as with a
+/// real driver, and nothing is touched, because another thread may have held the lock.
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+static FAULTS: OnceLock<Faults> = OnceLock::new();
+
+thread_local! {
+    /// The contexts that this thread has pushed; the last one is current.
+    static CURRENT: RefCell<Vec<Id>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The lock, held.
+pub struct Session {
+    state: Option<MutexGuard<'static, Option<Box<Driver>>>>,
+}
+
+impl std::ops::Deref for Session {
+    type Target = Driver;
+
+    fn deref(&self) -> &Driver {
+        match self.state.as_ref().and_then(|state| state.as_ref()) {
+            Some(driver) => driver,
+            // A session is only made when there is a driver, and gets its lock back
+            // before anybody else sees it.
+            None => unreachable!("a session without a driver"),
+        }
+    }
+}
+
+impl std::ops::DerefMut for Session {
+    fn deref_mut(&mut self) -> &mut Driver {
+        match self.state.as_mut().and_then(|state| state.as_mut()) {
+            Some(driver) => driver,
+            None => unreachable!("a session without a driver"),
+        }
+    }
+}
+
+impl Session {
+    /// The driver's state, if `cuInit` was called.
+    ///
+    /// # Errors
+    /// It was not, or not in this process.
+    pub fn open() -> Answer<Session> {
+        if FORKED.load(Ordering::Acquire) {
+            return Err(Code::NOT_INITIALIZED);
+        }
+        let state = lock();
+        if state.is_none() {
+            return Err(Code::NOT_INITIALIZED);
+        }
+        Ok(Session { state: Some(state) })
+    }
+
+    /// Waits until `is_so`; others work meanwhile.
+    pub fn wait_until(&mut self, is_so: impl Fn(&Driver) -> bool) {
+        while !is_so(self) {
+            let Some(state) = self.state.take() else {
+                return;
+            };
+            // The limit is for work that nobody announces, such as a word in memory.
+            let waited = SHARED.done.wait_timeout(state, Duration::from_millis(20));
+            let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            self.state = Some(state);
+        }
+    }
+
+    /// Does something without the lock.
+    pub fn outside<T>(&mut self, something: impl FnOnce() -> T) -> T {
+        self.state = None;
+        let result = something();
+        self.state = Some(lock());
+        result
+    }
+}
+
+fn lock() -> MutexGuard<'static, Option<Box<Driver>>> {
+    SHARED.state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Connects this process with its machine, once.
+///
+/// # Errors
+/// `NO_DEVICE` if there is no machine or nothing of it is visible.
+pub fn init() -> Answer {
+    if FORKED.load(Ordering::Acquire) {
+        return Err(Code::NOT_INITIALIZED);
+    }
+    let mut state = lock();
+    if state.is_some() {
+        return Ok(());
+    }
+    let text = std::env::var(VARIABLE).map_err(|_| Code::NO_DEVICE)?;
+    let machine = Machine::from_text(&text).map_err(|_| Code::NO_DEVICE)?;
+    let wanted = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+    let visible = visible::cards(wanted.as_deref(), machine.cards());
+    if visible.is_empty() {
+        return Err(Code::NO_DEVICE);
+    }
+    let seat = machine.sit().map_err(|_| Code::OPERATING_SYSTEM)?;
+    *state = Some(Box::new(Driver::new(seat, visible)));
+    worker::notice_forks();
+    Ok(())
+}
+
+/// The faults that this process was told to make.
+pub fn faults() -> &'static Faults {
+    FAULTS.get_or_init(Faults::of_environment)
+}
+
+impl Driver {
+    fn new(seat: Seat, visible: Vec<usize>) -> Driver {
+        let mut driver = Driver {
+            primaries: visible
+                .iter()
+                .map(|_| context::Primary::default())
+                .collect(),
+            seat: Arc::new(seat),
+            visible,
+            contexts: BTreeMap::new(),
+            queues: Queues::default(),
+            streams: HashMap::new(),
+            events: HashMap::new(),
+            memory: memory::Memory::default(),
+            pools: pool::Pools::default(),
+            arrays: HashMap::new(),
+            modules: module::Modules::default(),
+            graphs: graph::Graphs::default(),
+            captures: capture::Captures::default(),
+            workers: worker::Started::default(),
+            n_ids: 0,
+        };
+        driver.make_default_pools();
+        driver
+    }
+
+    /// A handle that nothing else has: never 0 to 2, which mean default streams, and
+    /// aligned as a pointer, because programs keep flags in the low bits.
+    pub fn new_id(&mut self) -> Id {
+        self.n_ids += 1;
+        0x5ab1_0000_0000 + self.n_ids * 64
+    }
+
+    /// The card behind a `CUdevice`.
+    ///
+    /// # Errors
+    /// There is no such device.
+    pub fn card_of(&self, device: i32) -> Answer<usize> {
+        let place = usize::try_from(device).map_err(|_| Code::INVALID_DEVICE)?;
+        let card = self.visible.get(place).copied();
+        card.ok_or(Code::INVALID_DEVICE)
+    }
+
+    /// The `CUdevice` of a card.
+    #[must_use]
+    pub fn device_of(&self, card: usize) -> i32 {
+        let place = self.visible.iter().position(|visible| *visible == card);
+        place
+            .and_then(|place| i32::try_from(place).ok())
+            .unwrap_or(0)
+    }
+}

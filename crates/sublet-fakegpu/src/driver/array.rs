@@ -1,0 +1,206 @@
+//! Arrays: memory with a shape. There are no textures here, so only their bytes matter:
+//! rows lie one after the other, without padding between them.
+
+use super::Driver;
+use super::code::{Answer, Code};
+use super::queue::Id;
+use super::space::BLOCK;
+use super::work::Place;
+
+/// `CUDA_ARRAY3D_LAYERED`.
+pub const LAYERED: u32 = 1;
+/// `CUDA_ARRAY3D_CUBEMAP`.
+pub const CUBEMAP: u32 = 4;
+
+/// What an array looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Elements of a row.
+    pub width: u64,
+    /// Rows, 0 for one-dimensional arrays.
+    pub height: u64,
+    /// Planes or layers, 0 for flat arrays.
+    pub depth: u64,
+    /// `CUarray_format`.
+    pub format: u32,
+    /// Numbers of one element: 1, 2 or 4.
+    pub n_channels: u32,
+    /// `CUDA_ARRAY3D_*`.
+    pub flags: u32,
+}
+
+/// An array, or all levels of a mipmapped one.
+#[derive(Debug, Clone)]
+pub struct Array {
+    /// What it looks like.
+    pub shape: Shape,
+    /// Its context.
+    pub context: Id,
+    /// Its card.
+    pub card: usize,
+    /// Handles of the levels of a mipmapped array; an ordinary array has none.
+    pub levels: Vec<Id>,
+    start: u64,
+    /// Bytes, of all levels.
+    pub size: u64,
+    /// Is it a level of another array, whose memory it is?
+    is_part: bool,
+}
+
+impl Shape {
+    /// Bytes of one element.
+    pub fn element(&self) -> Answer<u64> {
+        let number = match self.format {
+            0x01 | 0x08 => 1,
+            0x02 | 0x09 | 0x10 => 2,
+            0x03 | 0x0a | 0x20 => 4,
+            _ => return Err(Code::INVALID_VALUE),
+        };
+        match self.n_channels {
+            1 | 2 | 4 => Ok(number * u64::from(self.n_channels)),
+            _ => Err(Code::INVALID_VALUE),
+        }
+    }
+
+    /// Bytes of one row.
+    pub fn row(&self) -> Answer<u64> {
+        let row = self.element()?.checked_mul(self.width);
+        row.filter(|row| *row > 0).ok_or(Code::INVALID_VALUE)
+    }
+
+    /// Bytes of the whole array.
+    pub fn size(&self) -> Answer<u64> {
+        let plane = self.row()?.checked_mul(self.height.max(1));
+        let size = plane.and_then(|plane| plane.checked_mul(self.depth.max(1)));
+        size.ok_or(Code::INVALID_VALUE)
+    }
+
+    /// The next smaller level.
+    #[must_use]
+    pub fn halved(&self) -> Shape {
+        let half = |size: u64| if size == 0 { 0 } else { (size / 2).max(1) };
+        let depth = if self.flags & (LAYERED | CUBEMAP) == 0 {
+            half(self.depth)
+        } else {
+            self.depth
+        };
+        Shape {
+            width: half(self.width),
+            height: half(self.height),
+            depth,
+            ..*self
+        }
+    }
+}
+
+impl Array {
+    /// Where a box in it begins that starts at a byte of a row, a row and a plane.
+    pub fn place(&self, byte: u64, row: u64, plane: u64) -> Answer<Place> {
+        let pitch = self.shape.row()?;
+        let plane_size = pitch * self.shape.height.max(1);
+        let offset = [
+            Some(byte),
+            row.checked_mul(pitch),
+            plane.checked_mul(plane_size),
+        ];
+        let offset = offset
+            .into_iter()
+            .try_fold(0_u64, |sum, part| sum.checked_add(part?));
+        let offset = offset.filter(|offset| *offset <= self.size);
+        Ok(Place {
+            address: self.start + offset.ok_or(Code::INVALID_VALUE)?,
+            pitch,
+            plane: plane_size,
+        })
+    }
+
+    /// Is this box inside of the array?
+    #[must_use]
+    pub fn holds(&self, place: &Place, width: u64, height: u64, depth: u64) -> bool {
+        let extent = place.extent(width, height, depth);
+        let room = self.start + self.size - place.address;
+        extent.is_some_and(|extent| extent <= room) && width <= place.pitch
+    }
+}
+
+impl Driver {
+    /// Makes an array, with as many smaller levels as asked for.
+    pub fn make_array(&mut self, shape: Shape, n_levels: u32) -> Answer<Id> {
+        let context = self.current()?;
+        let card = self.context(context)?.card;
+        let mut shapes = vec![shape];
+        for _ in 1..n_levels.clamp(1, 32) {
+            match shapes.last() {
+                Some(last) if last.halved() != *last => shapes.push(last.halved()),
+                _ => break,
+            }
+        }
+        let mut size = 0_u64;
+        for shape in &shapes {
+            let more = shape.size()?;
+            size = size.checked_add(more).ok_or(Code::OUT_OF_MEMORY)?;
+        }
+        let (start, _) = self.take_blocks(card, size)?;
+        let mut levels = Vec::new();
+        let mut next = start;
+        let is_mipmapped = n_levels > 0;
+        for shape in shapes.iter().filter(|_| is_mipmapped) {
+            let size = shape.size()?;
+            let level = Array {
+                shape: *shape,
+                context,
+                card,
+                levels: Vec::new(),
+                start: next,
+                size,
+                is_part: true,
+            };
+            next += size;
+            let id = self.new_id();
+            self.arrays.insert(id, level);
+            levels.push(id);
+        }
+        let id = self.new_id();
+        let array = Array {
+            shape,
+            context,
+            card,
+            levels,
+            start,
+            size,
+            is_part: false,
+        };
+        self.arrays.insert(id, array);
+        Ok(id)
+    }
+
+    /// An array by its handle.
+    pub fn array(&self, id: Id) -> Answer<&Array> {
+        self.arrays.get(&id).ok_or(Code::INVALID_HANDLE)
+    }
+
+    /// Takes an array away. The caller waited for its context.
+    pub fn drop_array(&mut self, id: Id) -> Answer {
+        if self.array(id)?.is_part {
+            return Err(Code::INVALID_HANDLE);
+        }
+        if let Some(array) = self.arrays.remove(&id) {
+            for level in &array.levels {
+                self.arrays.remove(level);
+            }
+            let size = array.size.next_multiple_of(BLOCK);
+            self.give_blocks(array.card, array.start, size);
+        }
+        Ok(())
+    }
+
+    pub(super) fn drop_arrays_of(&mut self, context: Id) {
+        let of = |array: &Array| array.context == context && !array.is_part;
+        let arrays = self.arrays.iter().filter(|(_, array)| of(array));
+        let ids: Vec<Id> = arrays.map(|(id, _)| *id).collect();
+        for id in ids {
+            // Cannot fail: it is there and whole.
+            let _ = self.drop_array(id);
+        }
+    }
+}

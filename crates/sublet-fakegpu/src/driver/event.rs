@@ -1,0 +1,109 @@
+//! Events: a mark in a stream that has a handle, can be asked and waited for.
+
+use std::sync::Arc;
+
+use super::code::{Answer, Code};
+use super::queue::Id;
+use super::work::Mark;
+use super::{Driver, Session};
+
+/// `CU_EVENT_DISABLE_TIMING`.
+pub const DISABLE_TIMING: u32 = 2;
+/// `CU_EVENT_INTERPROCESS`.
+pub const INTERPROCESS: u32 = 4;
+
+/// An event.
+#[derive(Debug)]
+pub struct Event {
+    /// Where it was made.
+    pub context: Id,
+    /// As it was made.
+    pub flags: u32,
+    /// Where it was recorded last.
+    pub mark: Option<Arc<Mark>>,
+    /// The capture in which it was recorded last, and the nodes it stands for there.
+    pub captured: Option<(Id, Vec<Id>)>,
+}
+
+impl Event {
+    /// The next place where it is recorded.
+    pub(super) fn renew(&mut self) -> Arc<Mark> {
+        let mark = Arc::new(Mark::default());
+        self.mark = Some(mark.clone());
+        self.captured = None;
+        mark
+    }
+
+    /// Was the work before it finished, or was it never recorded?
+    fn is_done(&self) -> bool {
+        self.mark.as_ref().is_none_or(|mark| mark.time().is_some())
+    }
+}
+
+impl Driver {
+    /// Makes an event in the current context.
+    pub fn make_event(&mut self, flags: u32) -> Answer<Id> {
+        let context = self.current()?;
+        let interprocess = flags & INTERPROCESS != 0;
+        if flags & !7 != 0 || (interprocess && flags & DISABLE_TIMING == 0) {
+            return Err(Code::INVALID_VALUE);
+        }
+        let id = self.new_id();
+        let event = Event {
+            context,
+            flags,
+            mark: None,
+            captured: None,
+        };
+        self.events.insert(id, event);
+        Ok(id)
+    }
+
+    /// An event by its handle.
+    pub fn event(&self, id: Id) -> Answer<&Event> {
+        self.events.get(&id).ok_or(Code::INVALID_HANDLE)
+    }
+
+    /// Is everything before the event finished?
+    pub fn query_event(&self, id: Id) -> Answer {
+        let event = self.event(id)?;
+        if event.captured.is_some() {
+            return Err(Code::CAPTURED_EVENT);
+        }
+        if event.is_done() {
+            Ok(())
+        } else {
+            Err(Code::NOT_READY)
+        }
+    }
+
+    /// Milliseconds from one event to another.
+    pub fn elapsed(&self, from: Id, to: Id) -> Answer<f32> {
+        let (from, to) = (self.event(from)?, self.event(to)?);
+        let timed = |event: &Event| event.flags & DISABLE_TIMING == 0;
+        let (Some(first), Some(second)) = (&from.mark, &to.mark) else {
+            return Err(Code::INVALID_HANDLE);
+        };
+        if !timed(from) || !timed(to) {
+            return Err(Code::INVALID_HANDLE);
+        }
+        let (Some(first), Some(second)) = (first.time(), second.time()) else {
+            return Err(Code::NOT_READY);
+        };
+        Ok((second as i64 - first as i64) as f32 / 1e6)
+    }
+}
+
+impl Session {
+    /// Waits until everything before the event is finished.
+    pub fn finish_event(&mut self, id: Id) -> Answer {
+        let event = self.event(id)?;
+        if event.captured.is_some() {
+            return Err(Code::CAPTURED_EVENT);
+        }
+        // The mark, not the event: it may be recorded again meanwhile.
+        let mark = event.mark.clone();
+        self.wait_until(|_| mark.as_ref().is_none_or(|mark| mark.time().is_some()));
+        Ok(())
+    }
+}

@@ -1,0 +1,279 @@
+//! Memory of cards and of the host, as `cuMemAlloc` and its kin give it.
+//!
+//! A card gives blocks of 2 MiB, and programs count bytes. A small allocation takes a part
+//! of a block that others share; one of more than half a block has its blocks for itself.
+//! What NVML and `cuMemGetInfo` show is blocks.
+
+use std::collections::HashMap;
+
+use super::code::{Answer, Code};
+use super::heap::Heap;
+use super::physical::Physicals;
+use super::queue::Id;
+use super::ranges::{Kind, Range, Ranges};
+use super::share::Imports;
+use super::space::{self, BLOCK};
+use super::{Driver, Session};
+
+/// Rows of `cuMemAllocPitch` begin at multiples of this.
+pub const PITCH: u64 = 512;
+
+/// All memory of the process that the driver knows.
+#[derive(Debug, Default)]
+pub struct Memory {
+    /// What is at which address.
+    pub ranges: Ranges,
+    /// Small allocations, by context.
+    heaps: HashMap<Id, Heap>,
+    /// Physical memory, and addresses that were reserved for it.
+    pub physicals: Physicals,
+    /// Memory of other processes.
+    pub imports: Imports,
+}
+
+impl Memory {
+    /// May the card use every byte?
+    #[must_use]
+    pub fn is_accessible(&self, start: u64, size: u64) -> bool {
+        self.ranges.is_usable(start, size, false)
+    }
+
+    /// May it, now or when a graph runs that is being made?
+    #[must_use]
+    pub fn is_accessible_in_graph(&self, start: u64, size: u64) -> bool {
+        self.ranges.is_usable(start, size, true)
+    }
+
+    /// The blocks that hold an allocation: where they start, and how long they are.
+    #[must_use]
+    pub fn blocks_of(&self, range: &Range) -> Option<(u64, u64)> {
+        match self
+            .heaps
+            .get(&range.context)
+            .and_then(|heap| heap.chunk_of(range.start))
+        {
+            Some(chunk) => Some(chunk),
+            None => Some((range.start, space::round_up(range.size, BLOCK)?)),
+        }
+    }
+}
+
+impl Driver {
+    /// Memory of the current context's card.
+    pub fn allocate(&mut self, size: u64) -> Answer<u64> {
+        let context = self.current()?;
+        let card = self.context(context)?.card;
+        self.allocate_in(context, card, size, Kind::Device)
+    }
+
+    /// Memory of a card, for a context.
+    pub fn allocate_in(&mut self, context: Id, card: usize, size: u64, kind: Kind) -> Answer<u64> {
+        if size == 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let start = if size > BLOCK / 2 {
+            self.take_blocks(card, size)?.0
+        } else {
+            self.take_part(context, card, size)?
+        };
+        self.memory.ranges.insert(start, size, card, context, kind);
+        Ok(start)
+    }
+
+    fn take_part(&mut self, context: Id, card: usize, size: u64) -> Answer<u64> {
+        let heap = self.memory.heaps.entry(context).or_default();
+        if let Some(start) = heap.take(size) {
+            return Ok(start);
+        }
+        let (block, length) = self.take_blocks(card, BLOCK)?;
+        let heap = self.memory.heaps.entry(context).or_default();
+        heap.add(block, length);
+        heap.take(size).ok_or(Code::UNKNOWN)
+    }
+
+    /// Blocks of a card, and addresses for them: where, and how many bytes they are.
+    pub fn take_blocks(&mut self, card: usize, size: u64) -> Answer<(u64, u64)> {
+        let size = space::round_up(size, BLOCK).ok_or(Code::OUT_OF_MEMORY)?;
+        let charged = self.seat.charge(card, size);
+        charged.map_err(|_| Code::OUT_OF_MEMORY)?;
+        match space::allocate(size, BLOCK) {
+            Ok(start) => Ok((start, size)),
+            Err(_) => {
+                self.seat.refund(card, size);
+                Err(Code::OUT_OF_MEMORY)
+            }
+        }
+    }
+
+    /// Gives blocks back.
+    pub fn give_blocks(&mut self, card: usize, start: u64, size: u64) {
+        space::release(start, size);
+        self.seat.refund(card, size);
+        self.forget_export(start);
+    }
+
+    /// Memory that host and card share. The card is charged as long as it has room; a
+    /// real card moves pages in and out, and never refuses.
+    pub fn allocate_managed(&mut self, size: u64, attach: u32) -> Answer<u64> {
+        let context = self.current()?;
+        if size == 0 || !matches!(attach, 1 | 2 | 4) {
+            return Err(Code::INVALID_VALUE);
+        }
+        let card = self.context(context)?.card;
+        let blocks = space::round_up(size, BLOCK).ok_or(Code::OUT_OF_MEMORY)?;
+        let charged = match self.seat.charge(card, blocks) {
+            Ok(()) => blocks,
+            Err(_) => 0,
+        };
+        let start = space::allocate(blocks, BLOCK).map_err(|_| {
+            self.seat.refund(card, charged);
+            Code::OUT_OF_MEMORY
+        })?;
+        let kind = Kind::Managed { attach, charged };
+        self.memory.ranges.insert(start, size, card, context, kind);
+        Ok(start)
+    }
+
+    /// Memory of the host that the card can reach.
+    pub fn allocate_host(&mut self, size: u64, flags: u32) -> Answer<u64> {
+        let context = self.current()?;
+        if size == 0 || flags & !7 != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let card = self.context(context)?.card;
+        let whole = space::round_up(size, space::PAGE).ok_or(Code::OUT_OF_MEMORY)?;
+        let start = space::allocate(whole, space::PAGE).map_err(|_| Code::OUT_OF_MEMORY)?;
+        let kind = Kind::Host { flags };
+        self.memory.ranges.insert(start, size, card, context, kind);
+        Ok(start)
+    }
+
+    /// Makes memory of the program known to the card.
+    pub fn register_host(&mut self, start: u64, size: u64, flags: u32) -> Answer {
+        let context = self.current()?;
+        if start == 0 || size == 0 || flags & !0xf != 0 || start.checked_add(size).is_none() {
+            return Err(Code::INVALID_VALUE);
+        }
+        if self.memory.ranges.within(start, size).next().is_some() {
+            return Err(Code::HOST_MEMORY_ALREADY_REGISTERED);
+        }
+        let card = self.context(context)?.card;
+        let kind = Kind::Registered { flags };
+        self.memory.ranges.insert(start, size, card, context, kind);
+        Ok(())
+    }
+
+    /// Undoes [`Driver::register_host`].
+    pub fn unregister_host(&mut self, start: u64) -> Answer {
+        self.current()?;
+        match self.memory.ranges.starting(start).map(|range| &range.kind) {
+            Some(Kind::Registered { .. }) => {
+                self.memory.ranges.remove(start);
+                Ok(())
+            }
+            _ => Err(Code::HOST_MEMORY_NOT_REGISTERED),
+        }
+    }
+
+    /// Takes a range away that nothing uses any more.
+    pub fn drop_range(&mut self, start: u64) {
+        let Some(range) = self.memory.ranges.remove(start) else {
+            return;
+        };
+        let Range {
+            start,
+            size,
+            card,
+            context,
+            ..
+        } = range;
+        match range.kind {
+            Kind::Device | Kind::Global => self.give(context, card, start, size),
+            Kind::Managed { charged, .. } => {
+                space::release(start, size.next_multiple_of(BLOCK));
+                self.seat.refund(card, charged);
+            }
+            Kind::Host { .. } => space::release(start, size.next_multiple_of(space::PAGE)),
+            Kind::Pool { pool, .. } => self.give_to_pool(pool, start, size),
+            Kind::Registered { .. } | Kind::Mapped { .. } | Kind::Imported => {}
+        }
+    }
+
+    fn give(&mut self, context: Id, card: usize, start: u64, size: u64) {
+        if let Some(heap) = self.memory.heaps.get_mut(&context)
+            && heap.chunk_of(start).is_some()
+        {
+            heap.give(start, size);
+            if let Some((block, length)) = heap.remove_empty() {
+                self.give_blocks(card, block, length);
+            }
+            return;
+        }
+        self.give_blocks(card, start, size.next_multiple_of(BLOCK));
+    }
+
+    /// Takes away what belongs to a context.
+    pub(super) fn free_memory_of(&mut self, context: Id) {
+        let owned = self.memory.ranges.iter().filter(|range| {
+            let outlives = matches!(range.kind, Kind::Pool { .. } | Kind::Mapped { .. });
+            range.context == context && !outlives
+        });
+        let starts: Vec<u64> = owned.map(|range| range.start).collect();
+        for start in starts {
+            if self
+                .memory
+                .ranges
+                .starting(start)
+                .is_some_and(|range| range.kind == Kind::Imported)
+            {
+                self.drop_import(start);
+            } else {
+                self.drop_range(start);
+            }
+        }
+        self.memory.heaps.remove(&context);
+        self.drop_arrays_of(context);
+    }
+}
+
+impl Session {
+    /// `cuMemFree`: waits for what the context does, then takes the memory away.
+    pub fn free(&mut self, start: u64) -> Answer {
+        if start == 0 {
+            return Ok(());
+        }
+        self.current()?;
+        let range = self
+            .memory
+            .ranges
+            .starting(start)
+            .ok_or(Code::INVALID_VALUE)?;
+        match range.kind {
+            Kind::Device | Kind::Managed { .. } | Kind::Pool { is_live: true, .. } => {
+                self.finish_context(range.context);
+                self.ordered_free(start);
+                Ok(())
+            }
+            _ => Err(Code::INVALID_VALUE),
+        }
+    }
+
+    /// `cuMemFreeHost`.
+    pub fn free_host(&mut self, start: u64) -> Answer {
+        self.current()?;
+        if start == 0 {
+            return Ok(());
+        }
+        let range = self
+            .memory
+            .ranges
+            .starting(start)
+            .ok_or(Code::INVALID_VALUE)?;
+        if !matches!(range.kind, Kind::Host { .. }) {
+            return Err(Code::INVALID_VALUE);
+        }
+        self.finish_context(range.context);
+        self.drop_range(start);
+        Ok(())
+    }
+}

@@ -1,0 +1,410 @@
+//! Memory that two processes use. Ordinary memory is private to its process until a
+//! handle of it is asked for; then its blocks move into a file in the machine's folder
+//! (`cuIpcGetMemHandle`) or into a file without a name whose descriptor the program passes
+//! on (`cuMemExportToShareableHandle`), at the same addresses.
+//!
+//! The process that allocated the memory pays for it. When it ends, what others still
+//! have mapped is no longer counted: a limit of the fake.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::code::{Answer, Code};
+use super::physical::{Physical, Properties};
+use super::queue::Id;
+use super::ranges::Kind;
+use super::space::{self, PAGE};
+use super::{Driver, Session};
+
+/// The first bytes of what we hand out, so that a stranger's is recognised.
+const MAGIC: u64 = u64::from_le_bytes(*b"sublipc1");
+
+/// What is known of shared memory on both sides.
+#[derive(Debug, Default)]
+pub struct Imports {
+    /// Blocks of ours that are in a file, and its number.
+    exported: BTreeMap<u64, u64>,
+    /// Blocks of others by where they are mapped: whose, how long, how often opened.
+    open: BTreeMap<u64, Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    name: Handle,
+    /// Where the allocations in it are, and how often each is open.
+    users: BTreeMap<u64, u32>,
+}
+
+/// What `CUipcMemHandle` holds: where the file is, and where in it the memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Handle {
+    slot: u64,
+    generation: u64,
+    number: u64,
+    length: u64,
+    offset: u64,
+    size: u64,
+    card: u64,
+}
+
+impl Handle {
+    /// As the program carries it.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; 64] {
+        let Handle {
+            slot,
+            generation,
+            number,
+            length,
+            offset,
+            size,
+            card,
+        } = self;
+        let words = [
+            MAGIC,
+            slot | generation << 32,
+            number,
+            length,
+            offset,
+            size,
+            card,
+            0,
+        ];
+        let mut bytes = [0; 64];
+        for (part, word) in bytes.chunks_exact_mut(8).zip(words) {
+            part.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+
+    /// Reads what a program carried; `None` if it is not ours.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; 64]) -> Option<Handle> {
+        let word = |place: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[place * 8..place * 8 + 8]);
+            u64::from_ne_bytes(word)
+        };
+        let inside = word(4)
+            .checked_add(word(5))
+            .is_some_and(|end| end <= word(3));
+        let sound = word(0) == MAGIC && inside && word(5) > 0 && word(3).is_multiple_of(PAGE);
+        sound.then(|| Handle {
+            slot: word(1) & 0xffff_ffff,
+            generation: word(1) >> 32,
+            number: word(2),
+            length: word(3),
+            offset: word(4),
+            size: word(5),
+            card: word(6),
+        })
+    }
+
+    fn path(&self, driver: &Driver) -> PathBuf {
+        let Handle {
+            slot,
+            generation,
+            number,
+            ..
+        } = self;
+        let folder = driver.seat.machine().folder();
+        folder.join(format!("ipc-{slot}-{generation}-{number}"))
+    }
+}
+
+impl Session {
+    /// A handle by which another process can open an allocation.
+    pub fn export_memory(&mut self, address: u64) -> Answer<Handle> {
+        self.current()?;
+        let range = self.memory.ranges.at(address).ok_or(Code::INVALID_VALUE)?;
+        if range.kind != Kind::Device {
+            return Err(Code::INVALID_VALUE);
+        }
+        let (start, size, card, context) = (range.start, range.size, range.card, range.context);
+        let (block, length) = self.memory.blocks_of(range).ok_or(Code::INVALID_VALUE)?;
+        let mut handle = Handle {
+            slot: self.seat.index() as u64,
+            generation: u64::from(self.seat.generation()),
+            number: range.number,
+            length,
+            offset: start - block,
+            size,
+            card: card as u64,
+        };
+        if let Some(number) = self.memory.imports.exported.get(&block) {
+            handle.number = *number;
+            return Ok(handle);
+        }
+        // Nobody may write while the bytes move.
+        self.finish_context(context);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(handle.path(self))
+            .map_err(|_| Code::OPERATING_SYSTEM)?;
+        // SAFETY: the block is mapped, and the context has nothing to do.
+        let copied = unsafe { space::copy_into(&file, block, length) };
+        let placed = copied.and_then(|()| space::place(block, length, &file, 0));
+        placed.map_err(|_| Code::OPERATING_SYSTEM)?;
+        self.memory.imports.exported.insert(block, handle.number);
+        Ok(handle)
+    }
+
+    /// A descriptor by which another process can import physical memory.
+    pub fn export_physical(&mut self, id: Id) -> Answer<i32> {
+        let physical = self.memory.physicals.get(id)?;
+        if physical.properties.handle_types & 1 == 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        if physical.offset != 0 || physical.size == 0 || !is_complete(physical) {
+            self.move_to_own_file(id)?;
+        }
+        let file = self.memory.physicals.get(id)?.file.try_clone();
+        let file = file.map_err(|_| Code::OPERATING_SYSTEM)?;
+        Ok(file.into_raw_fd())
+    }
+
+    fn move_to_own_file(&mut self, id: Id) -> Answer {
+        let seq = self.queues.last();
+        self.wait_until(|driver| {
+            let mut streams = driver.queues.iter();
+            streams.all(|(id, _)| driver.queues.is_done(id, seq))
+        });
+        let physical = self.memory.physicals.get(id)?;
+        let system = |_| Code::OPERATING_SYSTEM;
+        let own = Arc::new(space::unnamed_file().map_err(system)?);
+        own.set_len(physical.size + PAGE).map_err(system)?;
+        let mut offset = 0;
+        let mut page = [0; PAGE as usize];
+        while offset < physical.size {
+            let from = physical.offset + offset;
+            physical
+                .file
+                .read_exact_at(&mut page, from)
+                .map_err(system)?;
+            if page.iter().any(|byte| *byte != 0) {
+                own.write_all_at(&page, offset).map_err(system)?;
+            }
+            offset += PAGE;
+        }
+        own.write_all_at(&trailer(physical), physical.size)
+            .map_err(system)?;
+        for place in &physical.mapped {
+            space::place(*place, physical.size, &own, 0).map_err(system)?;
+        }
+        space::punch(&physical.file, physical.offset, physical.size);
+        let physical = self.memory.physicals.get_mut(id)?;
+        (physical.file, physical.offset) = (own, 0);
+        Ok(())
+    }
+}
+
+impl Driver {
+    /// Opens an allocation of another process.
+    pub fn import_memory(&mut self, handle: Handle) -> Answer<u64> {
+        let context = self.current()?;
+        if handle.slot == self.seat.index() as u64
+            && handle.generation == u64::from(self.seat.generation())
+        {
+            return Err(Code::INVALID_CONTEXT);
+        }
+        let card = usize::try_from(handle.card).unwrap_or(usize::MAX);
+        if !self.visible.contains(&card) {
+            return Err(Code::INVALID_DEVICE);
+        }
+        let same = |open: &Open| {
+            let Handle {
+                slot,
+                generation,
+                number,
+                ..
+            } = open.name;
+            (slot, generation, number) == (handle.slot, handle.generation, handle.number)
+        };
+        let found = self.memory.imports.open.iter().find(|(_, open)| same(open));
+        let block = match found.map(|(block, _)| *block) {
+            Some(block) => block,
+            None => {
+                let opened = OpenOptions::new()
+                    .read(true)
+                    .write(true)
+                    .open(handle.path(self));
+                let file = opened.map_err(|_| Code::INVALID_VALUE)?;
+                let long = file
+                    .metadata()
+                    .is_ok_and(|about| about.len() >= handle.length);
+                if !long {
+                    return Err(Code::INVALID_VALUE);
+                }
+                let block = space::attach(handle.length, &file).map_err(|_| Code::OUT_OF_MEMORY)?;
+                let open = Open {
+                    name: handle,
+                    users: BTreeMap::new(),
+                };
+                self.memory.imports.open.insert(block, open);
+                block
+            }
+        };
+        let start = block + handle.offset;
+        if let Some(open) = self.memory.imports.open.get_mut(&block) {
+            *open.users.entry(start).or_default() += 1;
+        }
+        if self.memory.ranges.starting(start).is_none() {
+            let ranges = &mut self.memory.ranges;
+            ranges.insert(start, handle.size, card, context, Kind::Imported);
+        }
+        Ok(start)
+    }
+
+    /// Closes what [`Driver::import_memory`] opened.
+    pub fn close_import(&mut self, start: u64) -> Answer {
+        let before = self.memory.imports.open.range_mut(..=start).next_back();
+        let (_, open) = before.ok_or(Code::INVALID_VALUE)?;
+        let n_users = open.users.get_mut(&start).ok_or(Code::INVALID_VALUE)?;
+        *n_users -= 1;
+        if *n_users == 0 {
+            self.drop_import(start);
+        }
+        Ok(())
+    }
+
+    pub(super) fn drop_import(&mut self, start: u64) {
+        self.memory.ranges.remove(start);
+        let Some((&block, open)) = self.memory.imports.open.range_mut(..=start).next_back() else {
+            return;
+        };
+        open.users.remove(&start);
+        if open.users.is_empty() {
+            space::release(block, open.name.length);
+            self.memory.imports.open.remove(&block);
+        }
+    }
+
+    /// The file of blocks of ours that are taken away.
+    pub(super) fn forget_export(&mut self, block: u64) {
+        if let Some(number) = self.memory.imports.exported.remove(&block) {
+            let handle = Handle {
+                slot: self.seat.index() as u64,
+                generation: u64::from(self.seat.generation()),
+                number,
+                length: 0,
+                offset: 0,
+                size: 0,
+                card: 0,
+            };
+            // Another process may have swept the folder already.
+            let _ = std::fs::remove_file(handle.path(self));
+        }
+    }
+
+    /// Physical memory from a descriptor that [`Session::export_physical`] made. The
+    /// descriptor stays the caller's.
+    pub fn import_physical(&mut self, descriptor: i32) -> Answer<Id> {
+        if descriptor < 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        // SAFETY: the descriptor is the program's, which keeps it open for this call.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
+        let file = borrowed
+            .try_clone_to_owned()
+            .map_err(|_| Code::INVALID_VALUE)?;
+        let file = File::from(file);
+        let length = file.metadata().map_err(|_| Code::INVALID_VALUE)?.len();
+        let size = length.checked_sub(PAGE).ok_or(Code::INVALID_VALUE)?;
+        let mut trailer = [0; 40];
+        let read = file.read_exact_at(&mut trailer, size);
+        read.map_err(|_| Code::INVALID_VALUE)?;
+        let word = |place: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&trailer[place * 8..place * 8 + 8]);
+            u64::from_ne_bytes(word)
+        };
+        if word(0) != MAGIC {
+            return Err(Code::INVALID_VALUE);
+        }
+        let card = usize::try_from(word(1))
+            .ok()
+            .filter(|card| self.visible.contains(card));
+        if card.is_none() && word(1) != u64::MAX {
+            return Err(Code::INVALID_DEVICE);
+        }
+        let device = card.map_or(word(4) as i32, |card| self.device_of(card));
+        let id = self.new_id();
+        let physical = Physical {
+            size,
+            card,
+            properties: Properties {
+                handle_types: word(2) as u32,
+                location: word(3) as u32,
+                location_id: device,
+                rdma: false,
+            },
+            n_handles: 1,
+            mapped: Vec::new(),
+            is_imported: true,
+            file: Arc::new(file),
+            offset: 0,
+        };
+        self.memory.physicals.insert(id, physical);
+        Ok(id)
+    }
+}
+
+/// Does the memory have a file of its own, with what an importer must know at its end?
+fn is_complete(physical: &Physical) -> bool {
+    let about = physical.file.metadata();
+    about.is_ok_and(|about| about.len() == physical.size + PAGE) && physical.file.as_raw_fd() >= 0
+}
+
+fn trailer(physical: &Physical) -> [u8; 40] {
+    let Properties {
+        handle_types,
+        location,
+        location_id,
+        ..
+    } = physical.properties;
+    let card = physical.card.map_or(u64::MAX, |card| card as u64);
+    let words = [
+        MAGIC,
+        card,
+        u64::from(handle_types),
+        u64::from(location),
+        i64::from(location_id).cast_unsigned(),
+    ];
+    let mut bytes = [0; 40];
+    for (part, word) in bytes.chunks_exact_mut(8).zip(words) {
+        part.copy_from_slice(&word.to_ne_bytes());
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_sound_handle_or_none(words in proptest::array::uniform8(any::<u64>()), ours in any::<bool>()) {
+            let mut bytes = [0; 64];
+            for (part, word) in bytes.chunks_exact_mut(8).zip(words) {
+                part.copy_from_slice(&word.to_ne_bytes());
+            }
+            if ours {
+                bytes[..8].copy_from_slice(&MAGIC.to_ne_bytes());
+            }
+            if let Some(handle) = Handle::from_bytes(&bytes) {
+                prop_assert!(ours && handle.offset + handle.size <= handle.length);
+                bytes[56..].fill(0);
+                prop_assert_eq!(handle.to_bytes(), bytes);
+            }
+        }
+    }
+}

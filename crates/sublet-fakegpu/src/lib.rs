@@ -1,0 +1,25 @@
+//! A machine with GPUs that is not there.
+//!
+//! Read [`spec`] (what a machine is), [`machine`] (the file that its processes share:
+//! memory, time, who lives), then `driver` (what a driver keeps inside one process) and
+//! `cuda` (the functions of libcuda, which only translate). The cdylib `sublet_fakecuda`
+//! exports those functions as `libcuda.so.1`.
+#![expect(
+    unsafe_code,
+    reason = "stands in for a C library: raw pointers are its interface, mappings its memory"
+)]
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+compile_error!("the fake driver is for Linux on x86-64 only");
+
+pub mod board;
+pub mod cuda;
+pub mod driver;
+pub mod fault;
+pub mod machine;
+pub mod nvml;
+pub mod spec;
+pub mod trace;
+
+pub use machine::{CardInfo, CardUse, Machine, MachineError, ProcessUse, Seat};
+pub use spec::{Spec, SpecError};

@@ -1,0 +1,454 @@
+//! The fake machine: a folder with one file, which every process that uses it maps. There
+//! is no daemon; state is shared, and what a dead process leaves is freed by whoever looks
+//! next, as in a driver.
+//!
+//! A [`Machine`] is what one sees from outside (cards, who uses them, how busy they are);
+//! a [`Seat`] is one process's place in it, through which it takes memory and time.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+use crate::spec::{CARDS_MAX, NAME_MAX, Spec, SpecError, Uuid};
+
+mod clock;
+mod file;
+mod layout;
+mod meeting;
+mod seat;
+mod slots;
+
+#[cfg(test)]
+mod tests;
+
+pub use clock::{QUANTUM, Slice};
+pub use file::now;
+pub(crate) use file::sleep_until;
+pub use layout::SLOTS;
+pub use meeting::Meeting;
+pub use seat::{Full, Seat};
+
+use file::Mapped;
+use layout::{MAGIC, Shared, VERSION};
+use slots::{Identity, Owner};
+
+/// The variable that names the machine of a process: a SPEC or the machine's folder.
+pub const VARIABLE: &str = "SUBLET_FAKE_GPU";
+/// The variable that says where the folders of machines are.
+pub const ROOT_VARIABLE: &str = "SUBLET_FAKE_ROOT";
+
+const FILE: &str = "machine";
+
+/// Why there is no machine.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// The text is no machine.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// The folder is somebody else's, who could change the machine under us.
+    #[error("{folder} belongs to user {owner}, not to us; set {ROOT_VARIABLE} to another folder")]
+    Owner {
+        /// Which folder.
+        folder: PathBuf,
+        /// Whose it is.
+        owner: u32,
+    },
+    /// The system refused.
+    #[error("fake machine {folder}: cannot {doing}")]
+    Io {
+        /// Which folder.
+        folder: PathBuf,
+        /// What was tried.
+        doing: &'static str,
+        /// Why not.
+        #[source]
+        cause: io::Error,
+    },
+    /// All places are taken.
+    #[error("fake machine {folder}: all {SLOTS} places for processes are taken")]
+    Seats {
+        /// Which folder.
+        folder: PathBuf,
+    },
+}
+
+/// What does not change about a card.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CardInfo {
+    /// Its number, as CUDA and NVML count without `CUDA_VISIBLE_DEVICES`.
+    pub index: usize,
+    /// Its UUID.
+    pub uuid: Uuid,
+    /// Product name.
+    pub name: String,
+    /// Memory in bytes.
+    pub memory: u64,
+    /// What the first context of a process takes, in bytes.
+    pub context: u64,
+}
+
+/// How much of a card is in use now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CardUse {
+    /// All of it, in bytes.
+    pub total: u64,
+    /// What living processes have.
+    pub used: u64,
+    /// What is left.
+    pub free: u64,
+}
+
+/// What one living process has of one card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProcessUse {
+    /// Its PID in the reader's namespace, 0 if it has none there.
+    pub pid: u32,
+    /// Its place in the machine.
+    pub slot: usize,
+    /// How many processes had that place before it.
+    pub generation: u32,
+    /// The card.
+    pub card: usize,
+    /// Bytes, contexts included.
+    pub bytes: u64,
+    /// How many of them are contexts.
+    pub context_bytes: u64,
+    /// Contexts on this card.
+    pub n_contexts: u32,
+    /// Nanoseconds of the last second in which its kernels had the card.
+    pub busy: u64,
+}
+
+/// A machine, seen from outside.
+#[derive(Clone)]
+pub struct Machine {
+    mapped: &'static Mapped,
+    folder: PathBuf,
+    cards: Vec<CardInfo>,
+}
+
+impl Machine {
+    /// The machine that the value of [`VARIABLE`] means: a folder is opened, a SPEC is
+    /// opened or made.
+    ///
+    /// # Errors
+    /// What is wrong with the text or the folder.
+    pub fn from_text(text: &str) -> Result<Machine, MachineError> {
+        let path = Path::new(text);
+        if path.is_dir() {
+            Machine::open(path)
+        } else {
+            Machine::open_or_create(&Spec::read(text)?)
+        }
+    }
+
+    /// The machine of this kind that all processes of this user share.
+    ///
+    /// # Errors
+    /// The folder cannot be made or is not ours.
+    pub fn open_or_create(spec: &Spec) -> Result<Machine, MachineError> {
+        Machine::open_or_create_in(&base(), spec)
+    }
+
+    /// As [`Machine::open_or_create`], below a folder of the caller's choice.
+    ///
+    /// # Errors
+    /// The folder cannot be made or is not ours.
+    pub fn open_or_create_in(base: &Path, spec: &Spec) -> Result<Machine, MachineError> {
+        use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+        let name = format!("sublet-fake-{}-{}", file::user(), spec.digest());
+        let folder = base.join(name);
+        let failed = |doing| {
+            let folder = folder.clone();
+            move |cause| MachineError::Io {
+                folder,
+                doing,
+                cause,
+            }
+        };
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&folder)
+            .map_err(failed("make the folder"))?;
+        let about = folder.symlink_metadata().map_err(failed("look at it"))?;
+        if !about.is_dir() || about.uid() != file::user() {
+            let owner = about.uid();
+            return Err(MachineError::Owner { folder, owner });
+        }
+        if !folder.join(FILE).exists() {
+            create(&folder, spec).map_err(failed("make the file"))?;
+        }
+        Machine::open(&folder)
+    }
+
+    /// The machine in `folder`.
+    ///
+    /// # Errors
+    /// There is none, or it is of another version.
+    pub fn open(folder: &Path) -> Result<Machine, MachineError> {
+        let mapped = Mapped::open(&folder.join(FILE)).map_err(|cause| MachineError::Io {
+            folder: folder.to_owned(),
+            doing: "open the file",
+            cause,
+        })?;
+        Ok(Machine {
+            mapped,
+            folder: folder.to_owned(),
+            cards: read_cards(mapped.shared()),
+        })
+    }
+
+    /// Where it is: what another process is given in [`VARIABLE`].
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Its cards.
+    #[must_use]
+    pub fn cards(&self) -> &[CardInfo] {
+        &self.cards
+    }
+
+    /// How much of a card is in use. What a process had counts as free as soon as the
+    /// process has ended.
+    ///
+    /// # Errors
+    /// The machine's file cannot be locked.
+    pub fn usage(&self, card: usize) -> Result<CardUse, MachineError> {
+        let used: u64 = self
+            .processes()?
+            .iter()
+            .filter(|process| process.card == card)
+            .map(|process| process.bytes)
+            .sum();
+        let total = self.cards.get(card).map_or(0, |card| card.memory);
+        Ok(CardUse {
+            total,
+            used,
+            free: total.saturating_sub(used),
+        })
+    }
+
+    /// Every living process that has something of a card, one entry per card.
+    ///
+    /// # Errors
+    /// The machine's file cannot be locked.
+    pub fn processes(&self) -> Result<Vec<ProcessUse>, MachineError> {
+        let own = Identity::own();
+        let now = now();
+        let mut found = Vec::new();
+        for index in 0..slots::n_slots(self.mapped) {
+            let owner = slots::owner(self.mapped, index, own).map_err(self.failed("look"))?;
+            let Owner::Alive(pid) = owner else { continue };
+            let slot = &self.mapped.shared().slots[index];
+            for (card, held) in slot.cards.iter().enumerate().take(self.cards.len()) {
+                let process = ProcessUse {
+                    pid,
+                    slot: index,
+                    generation: slot.generation.load(Relaxed),
+                    card,
+                    bytes: held.bytes.load(Relaxed),
+                    context_bytes: held.context_bytes.load(Relaxed),
+                    n_contexts: held.n_contexts.load(Relaxed),
+                    busy: clock::busy(&held.buckets, now),
+                };
+                if process.bytes > 0 || process.n_contexts > 0 {
+                    found.push(process);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Nanoseconds of the last second in which any kernel had the card.
+    #[must_use]
+    pub fn busy(&self, card: usize) -> u64 {
+        let clocks = &self.mapped.shared().clocks;
+        clocks
+            .get(card)
+            .map_or(0, |time| clock::busy(&time.buckets, now()))
+    }
+
+    /// The last slices of a card and the places of the processes that had them.
+    #[must_use]
+    pub fn slices(&self, card: usize) -> Vec<(u64, Slice)> {
+        let clocks = &self.mapped.shared().clocks;
+        clocks.get(card).map_or_else(Vec::new, clock::slices)
+    }
+
+    /// Cleans up after processes that have ended; how many there were.
+    ///
+    /// # Errors
+    /// The machine's file cannot be locked.
+    pub fn sweep(&self) -> Result<usize, MachineError> {
+        let own = Identity::own();
+        let accounts = self.mapped.accounts().map_err(self.failed("lock it"))?;
+        let mut n_dead = 0;
+        for index in 0..slots::n_slots(self.mapped) {
+            let owner = slots::owner(self.mapped, index, own).map_err(self.failed("look"))?;
+            if owner == Owner::Dead {
+                slots::clean(self.mapped, index);
+                self.remove_files_of(index);
+                n_dead += 1;
+            }
+        }
+        drop(accounts);
+        Ok(n_dead)
+    }
+
+    /// Removes the folder. Processes that use the machine go on, but no other one finds
+    /// it; the next one makes a new machine.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn remove(self) -> Result<(), MachineError> {
+        std::fs::remove_dir_all(&self.folder).map_err(self.failed("remove it"))
+    }
+
+    /// A place for this process.
+    ///
+    /// # Errors
+    /// There is none left, or the file cannot be locked.
+    pub fn sit(&self) -> Result<Seat, MachineError> {
+        let own = Identity::own();
+        let accounts = self.mapped.accounts().map_err(self.failed("lock it"))?;
+        let index = slots::claim(self.mapped, own).map_err(self.failed("take a place"))?;
+        drop(accounts);
+        let index = index.ok_or_else(|| MachineError::Seats {
+            folder: self.folder.clone(),
+        })?;
+        self.remove_files_of(index);
+        Ok(Seat::new(self.clone(), index, own))
+    }
+
+    /// Files with shared memory that the last process in a place left.
+    fn remove_files_of(&self, index: usize) {
+        let start = format!("ipc-{index}-");
+        let entries = std::fs::read_dir(&self.folder).into_iter().flatten();
+        for entry in entries.flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&start) {
+                // Gone already if another process swept too.
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+    }
+
+    fn failed(&self, doing: &'static str) -> impl Fn(io::Error) -> MachineError + use<> {
+        let folder = self.folder.clone();
+        move |cause| MachineError::Io {
+            folder: folder.clone(),
+            doing,
+            cause,
+        }
+    }
+}
+
+/// Where the folders of machines are: memory if there is such a place, because the file
+/// is written often and must not outlive the machine it is on.
+fn base() -> PathBuf {
+    if let Some(root) = std::env::var_os(ROOT_VARIABLE) {
+        return PathBuf::from(root);
+    }
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() {
+        memory.to_owned()
+    } else {
+        std::env::temp_dir()
+    }
+}
+
+/// Makes the file under a name of our own and gives it its name when it is complete, so
+/// nobody ever opens half a machine. Somebody else's that was quicker is kept.
+fn create(folder: &Path, spec: &Spec) -> io::Result<()> {
+    let draft = folder.join(format!("{FILE}.{}.{}", std::process::id(), now()));
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(&draft)?;
+    let result = file
+        .set_len(size_of::<Shared>() as u64)
+        .and_then(|()| write_header(&draft, &file, spec))
+        .and_then(|()| std::fs::hard_link(&draft, folder.join(FILE)));
+    std::fs::remove_file(&draft)?;
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        result => result,
+    }
+}
+
+/// The header as bytes: the file is not mapped for this, because a mapping is for ever.
+fn write_header(_draft: &Path, file: &std::fs::File, spec: &Spec) -> io::Result<()> {
+    use std::mem::offset_of;
+    use std::os::unix::fs::FileExt;
+    let at = |offset: usize, bytes: &[u8]| file.write_all_at(bytes, offset as u64);
+    for (index, card) in spec.cards().iter().enumerate() {
+        let base = offset_of!(Shared, header)
+            + offset_of!(layout::Header, cards)
+            + index * size_of::<layout::Card>();
+        at(base + offset_of!(layout::Card, uuid), &card.uuid.0)?;
+        at(
+            base + offset_of!(layout::Card, memory),
+            &card.memory.to_ne_bytes(),
+        )?;
+        at(
+            base + offset_of!(layout::Card, context),
+            &card.context.to_ne_bytes(),
+        )?;
+        at(base + offset_of!(layout::Card, name), card.name.as_bytes())?;
+    }
+    let header = offset_of!(Shared, header);
+    let n_cards = u32::try_from(spec.cards().len()).unwrap_or(0);
+    at(
+        header + offset_of!(layout::Header, n_cards),
+        &n_cards.to_ne_bytes(),
+    )?;
+    at(
+        header + offset_of!(layout::Header, version),
+        &VERSION.to_ne_bytes(),
+    )?;
+    let size = size_of::<Shared>() as u64;
+    at(
+        header + offset_of!(layout::Header, size),
+        &size.to_ne_bytes(),
+    )?;
+    at(
+        header + offset_of!(layout::Header, magic),
+        &MAGIC.to_ne_bytes(),
+    )
+}
+
+fn read_cards(shared: &Shared) -> Vec<CardInfo> {
+    let n_cards = shared.header.n_cards.load(Relaxed) as usize;
+    shared
+        .header
+        .cards
+        .iter()
+        .enumerate()
+        .take(n_cards.min(CARDS_MAX))
+        .map(|(index, card)| {
+            let mut uuid = [0; 16];
+            for (part, word) in uuid.chunks_exact_mut(8).zip(&card.uuid) {
+                part.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
+            }
+            let name = card.name.iter().take(NAME_MAX);
+            let name: Vec<u8> = name
+                .map(|byte| byte.load(Relaxed))
+                .take_while(|byte| *byte != 0)
+                .collect();
+            CardInfo {
+                index,
+                uuid: Uuid(uuid),
+                name: String::from_utf8_lossy(&name).into_owned(),
+                memory: card.memory.load(Relaxed),
+                context: card.context.load(Relaxed),
+            }
+        })
+        .collect()
+}
+
+/// Stores that others may read at any time.
+fn set(word: &std::sync::atomic::AtomicU64, value: u64) {
+    word.store(value, Release);
+}

@@ -1,0 +1,107 @@
+//! The bytes of the machine's file, which every process that uses the machine maps.
+//!
+//! Everything in it is an atomic and zero is a valid value of each, so a fresh file needs
+//! no initialising beyond its header, and no process can bring another into a state that
+//! is undefined. What a number means to whom is said in the modules that own it: `slots`,
+//! `memory`, `clock`.
+
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+
+use crate::spec::{CARDS_MAX, NAME_MAX};
+
+/// `subletfk` as bytes.
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"subletfk");
+/// Raised whenever a field moves.
+pub(super) const VERSION: u32 = 1;
+/// Processes that can use one machine at the same time.
+pub const SLOTS: usize = 1024;
+/// Slices remembered per card. A power of two; 8,192 slices of 20 µs are 160 ms.
+pub(super) const RECORDS: usize = 8192;
+/// Use is counted in buckets of an eighth of a second; two seconds are remembered.
+pub(super) const BUCKETS: usize = 16;
+
+/// The whole file.
+#[repr(C)]
+pub(super) struct Shared {
+    pub(super) header: Header,
+    pub(super) clocks: [Clock; CARDS_MAX],
+    pub(super) slots: [Slot; SLOTS],
+}
+
+/// Written once, before the file gets its name.
+#[repr(C, align(64))]
+pub(super) struct Header {
+    pub(super) magic: AtomicU64,
+    pub(super) version: AtomicU32,
+    pub(super) n_cards: AtomicU32,
+    pub(super) size: AtomicU64,
+    /// Slots from this one on were never used, so nobody needs to look at them.
+    pub(super) n_slots: AtomicU32,
+    pub(super) cards: [Card; CARDS_MAX],
+}
+
+/// What is known of a card.
+#[repr(C, align(64))]
+pub(super) struct Card {
+    pub(super) uuid: [AtomicU64; 2],
+    pub(super) memory: AtomicU64,
+    pub(super) context: AtomicU64,
+    pub(super) name: [AtomicU8; NAME_MAX + 1],
+}
+
+/// The time of one card.
+#[repr(C, align(64))]
+pub(super) struct Clock {
+    /// The card has work until this time, nanoseconds of CLOCK_MONOTONIC.
+    pub(super) busy_until: AtomicU64,
+    /// Slices taken since the machine was made.
+    pub(super) n_slices: AtomicU64,
+    pub(super) buckets: [Bucket; BUCKETS],
+    pub(super) records: [Record; RECORDS],
+}
+
+/// One slice somebody took. `end` is written last.
+#[repr(C)]
+pub(super) struct Record {
+    pub(super) start: AtomicU64,
+    pub(super) end: AtomicU64,
+    pub(super) slot: AtomicU64,
+}
+
+/// Busy nanoseconds in one eighth of a second.
+#[repr(C)]
+pub(super) struct Bucket {
+    /// Which eighth since the epoch of CLOCK_MONOTONIC.
+    pub(super) eighth: AtomicU64,
+    pub(super) busy: AtomicU64,
+}
+
+/// One process.
+#[repr(C, align(64))]
+pub(super) struct Slot {
+    /// 0 free, 1 taken.
+    pub(super) state: AtomicU32,
+    /// How many processes had this slot before.
+    pub(super) generation: AtomicU32,
+    /// Who has it: its PID in its own namespace, that namespace, and when it started.
+    pub(super) pid: AtomicU64,
+    pub(super) namespace: AtomicU64,
+    pub(super) started: AtomicU64,
+    pub(super) cards: [Use; CARDS_MAX],
+}
+
+/// What one process has of one card.
+#[repr(C, align(64))]
+pub(super) struct Use {
+    /// Bytes of the card, contexts included.
+    pub(super) bytes: AtomicU64,
+    /// How many of them are contexts.
+    pub(super) context_bytes: AtomicU64,
+    pub(super) n_contexts: AtomicU32,
+    /// A hash of the name of the last kernel that waits for its peer, and how many started.
+    pub(super) meeting: AtomicU64,
+    pub(super) n_meetings: AtomicU64,
+    /// How many of those have met their peer.
+    pub(super) n_met: AtomicU64,
+    pub(super) buckets: [Bucket; BUCKETS],
+}

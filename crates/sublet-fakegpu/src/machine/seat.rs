@@ -1,0 +1,193 @@
+//! One process's place in the machine: the memory it holds and the time it takes. Only
+//! the process itself writes its numbers, so they are right whenever it is killed.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use super::layout::{Slot, Use};
+use super::slots::{Identity, Owner};
+use super::{Machine, MachineError, Slice, clock, set, slots};
+
+/// The card does not have that much left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{wanted} bytes were asked of a card that has {free} left")]
+pub struct Full {
+    /// What was asked.
+    pub wanted: u64,
+    /// What is left.
+    pub free: u64,
+}
+
+/// A place in the machine, until it is dropped or the process ends.
+pub struct Seat {
+    machine: Machine,
+    index: usize,
+    own: Identity,
+}
+
+impl Seat {
+    pub(super) fn new(machine: Machine, index: usize, own: Identity) -> Seat {
+        Seat {
+            machine,
+            index,
+            own,
+        }
+    }
+
+    /// The machine.
+    #[must_use]
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// How many processes had this place before.
+    #[must_use]
+    pub fn generation(&self) -> u32 {
+        self.slot().generation.load(Relaxed)
+    }
+
+    /// Takes `bytes` of a card.
+    ///
+    /// # Errors
+    /// The card does not have them; nothing was taken.
+    pub fn charge(&self, card: usize, bytes: u64) -> Result<(), Full> {
+        let held = self.held(card);
+        let full = |free| Full {
+            wanted: bytes,
+            free,
+        };
+        // A lock that the system refuses means that nobody can be let in.
+        let accounts = self.machine.mapped.accounts().map_err(|_| full(0))?;
+        let total = self.machine.cards[card].memory;
+        let sum = |machine: &Machine| {
+            let slots = &machine.mapped.shared().slots[..slots::n_slots(machine.mapped)];
+            let taken = slots.iter().filter(|slot| slot.state.load(Acquire) != 0);
+            taken.fold(0_u64, |sum, slot| {
+                sum.saturating_add(slot.cards[card].bytes.load(Acquire))
+            })
+        };
+        let mut used = sum(&self.machine);
+        if used.saturating_add(bytes) > total {
+            // What looks full may be held by the dead.
+            self.clean_dead();
+            used = sum(&self.machine);
+        }
+        if used.saturating_add(bytes) > total {
+            return Err(full(total.saturating_sub(used)));
+        }
+        set(&held.bytes, held.bytes.load(Relaxed) + bytes);
+        drop(accounts);
+        Ok(())
+    }
+
+    /// Gives `bytes` of a card back.
+    pub fn refund(&self, card: usize, bytes: u64) {
+        let held = self.held(card);
+        let before = held.bytes.load(Relaxed);
+        debug_assert!(before >= bytes, "{bytes} bytes given back of {before}");
+        // The lock keeps two threads of this process apart.
+        let accounts = self.machine.mapped.accounts();
+        let before = held.bytes.load(Relaxed);
+        set(&held.bytes, before.saturating_sub(bytes));
+        drop(accounts);
+    }
+
+    /// Takes what a context costs: only the first of a process on a card costs anything.
+    ///
+    /// # Errors
+    /// The card does not have it.
+    pub fn open_context(&self, card: usize) -> Result<(), Full> {
+        let held = self.held(card);
+        if held.n_contexts.load(Relaxed) == 0 {
+            let bytes = self.machine.cards[card].context;
+            self.charge(card, bytes)?;
+            set(&held.context_bytes, bytes);
+        }
+        held.n_contexts.fetch_add(1, Release);
+        Ok(())
+    }
+
+    /// Gives back what [`Seat::open_context`] took, with the last context.
+    pub fn close_context(&self, card: usize) {
+        let held = self.held(card);
+        if held.n_contexts.load(Relaxed) == 0 {
+            return;
+        }
+        if held.n_contexts.fetch_sub(1, Release) == 1 {
+            let bytes = held.context_bytes.swap(0, Relaxed);
+            self.refund(card, bytes);
+        }
+    }
+
+    /// What this process has of a card, in bytes.
+    #[must_use]
+    pub fn held_bytes(&self, card: usize) -> u64 {
+        self.held(card).bytes.load(Relaxed)
+    }
+
+    /// The next slice of a card's time, at most `wanted` nanoseconds of work that was
+    /// ready at `ready`. The caller sleeps until its end before it asks again.
+    #[must_use]
+    pub fn slice(&self, card: usize, ready: u64, wanted: u64) -> Slice {
+        let time = &self.machine.mapped.shared().clocks[card];
+        clock::take(time, self.index as u64, ready, wanted)
+    }
+
+    /// Counts a part of a slice as used.
+    pub fn worked(&self, card: usize, from: u64, to: u64) {
+        let time = &self.machine.mapped.shared().clocks[card];
+        clock::count(&time.buckets, from, to);
+        clock::count(&self.held(card).buckets, from, to);
+    }
+
+    /// Gives back what is left of a slice after `used`.
+    pub fn give_back(&self, card: usize, slice: Slice, used: u64) {
+        let time = &self.machine.mapped.shared().clocks[card];
+        clock::give_back(time, slice, used);
+    }
+
+    pub(super) fn held(&self, card: usize) -> &Use {
+        &self.slot().cards[card]
+    }
+
+    fn slot(&self) -> &Slot {
+        &self.machine.mapped.shared().slots[self.index]
+    }
+
+    /// Cleans the slots of the dead. The caller holds the accounts.
+    fn clean_dead(&self) {
+        for index in 0..slots::n_slots(self.machine.mapped) {
+            // A slot that cannot be looked at is taken for alive.
+            if matches!(
+                slots::owner(self.machine.mapped, index, self.own),
+                Ok(Owner::Dead)
+            ) {
+                slots::clean(self.machine.mapped, index);
+            }
+        }
+    }
+
+    fn leave(&self) -> Result<(), MachineError> {
+        let accounts = self.machine.mapped.accounts();
+        let accounts = accounts.map_err(self.machine.failed("lock it"))?;
+        slots::clean(self.machine.mapped, self.index);
+        let result = self.machine.mapped.disclaim(self.index);
+        drop(accounts);
+        result.map_err(self.machine.failed("leave"))
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        // A child inherits the value but not the place.
+        if Identity::own() == self.own {
+            // If it fails the kernel does it when the process ends.
+            let _ = self.leave();
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Which processes use the machine. There is nobody who watches over them: a process
+//! that holds the lock of its slot's byte lives, one whose lock is free is dead, and
+//! whoever notices that cleans up after it, as a driver does.
+
+use std::io;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use super::file::Mapped;
+use super::layout::{SLOTS, Slot};
+
+/// A process, such that no other one at any time is taken for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Identity {
+    pid: u64,
+    namespace: u64,
+    started: u64,
+}
+
+impl Identity {
+    /// This process. A number that `/proc` does not tell is 0: then a slot of our own
+    /// can be taken for a stranger's, which the lock decides.
+    pub(super) fn own() -> Identity {
+        use std::os::unix::fs::MetadataExt;
+        let namespace = std::fs::metadata("/proc/self/ns/pid").map_or(0, |about| about.ino());
+        // The 22nd field; the second one, a name in brackets, may hold spaces.
+        let started = std::fs::read_to_string("/proc/self/stat")
+            .ok()
+            .and_then(|stat| {
+                let (_, rest) = stat.rsplit_once(')')?;
+                rest.split_whitespace().nth(19)?.parse().ok()
+            });
+        Identity {
+            pid: u64::from(std::process::id()),
+            namespace,
+            started: started.unwrap_or(0),
+        }
+    }
+
+    fn of(slot: &Slot) -> Identity {
+        Identity {
+            pid: slot.pid.load(Relaxed),
+            namespace: slot.namespace.load(Relaxed),
+            started: slot.started.load(Relaxed),
+        }
+    }
+
+    fn write(self, slot: &Slot) {
+        slot.pid.store(self.pid, Relaxed);
+        slot.namespace.store(self.namespace, Relaxed);
+        slot.started.store(self.started, Relaxed);
+    }
+}
+
+/// Whose a slot is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// Nobody's.
+    Nobody,
+    /// Of a process that has ended and whose slot was not cleaned yet.
+    Dead,
+    /// Of a process that lives: its PID for us, 0 if it has none in our namespace.
+    Alive(u32),
+}
+
+/// Whose slot number `index` is.
+pub(super) fn owner(mapped: &Mapped, index: usize, own: Identity) -> io::Result<Owner> {
+    let slot = &mapped.shared().slots[index];
+    if slot.state.load(Acquire) == 0 {
+        return Ok(Owner::Nobody);
+    }
+    if Identity::of(slot) == own {
+        // A process does not see its own locks.
+        return Ok(Owner::Alive(u32::try_from(own.pid).unwrap_or(0)));
+    }
+    Ok(match mapped.holder(index)? {
+        Some(pid) => Owner::Alive(pid),
+        None => Owner::Dead,
+    })
+}
+
+/// Takes the lowest free slot. The caller holds the accounts. `None` if there is none.
+pub(super) fn claim(mapped: &Mapped, own: Identity) -> io::Result<Option<usize>> {
+    let header = &mapped.shared().header;
+    for index in 0..SLOTS {
+        match owner(mapped, index, own)? {
+            Owner::Alive(_) => continue,
+            Owner::Dead => clean(mapped, index),
+            Owner::Nobody => {}
+        }
+        if !mapped.claim(index)? {
+            continue;
+        }
+        let slot = &mapped.shared().slots[index];
+        slot.generation.fetch_add(1, Relaxed);
+        own.write(slot);
+        let n_slots = u32::try_from(index + 1).unwrap_or(u32::MAX);
+        header.n_slots.fetch_max(n_slots, Relaxed);
+        slot.state.store(1, Release);
+        return Ok(Some(index));
+    }
+    Ok(None)
+}
+
+/// Everything that slot number `index` had is free again. The caller holds the accounts.
+pub(super) fn clean(mapped: &Mapped, index: usize) {
+    let slot = &mapped.shared().slots[index];
+    for card in &slot.cards {
+        card.bytes.store(0, Relaxed);
+        card.context_bytes.store(0, Relaxed);
+        card.n_contexts.store(0, Relaxed);
+        card.meeting.store(0, Relaxed);
+        card.n_meetings.store(0, Relaxed);
+        card.n_met.store(0, Relaxed);
+        for bucket in &card.buckets {
+            bucket.eighth.store(0, Relaxed);
+            bucket.busy.store(0, Relaxed);
+        }
+    }
+    slot.pid.store(0, Relaxed);
+    slot.started.store(0, Relaxed);
+    slot.state.store(0, Release);
+}
+
+/// How many slots need to be looked at.
+pub(super) fn n_slots(mapped: &Mapped) -> usize {
+    let n_slots = mapped.shared().header.n_slots.load(Acquire);
+    usize::try_from(n_slots).unwrap_or(SLOTS).min(SLOTS)
+}

@@ -1,0 +1,168 @@
+//! The functions of libnvidia-ml on the fake machine: what is on it, who uses it, how busy
+//! it is. They read the same file as the driver's; nothing here changes the machine.
+//!
+//! Read `pointer` first: how C's arguments become values. Then `library` (started
+//! or not, which card a handle means), then the files by subject. A function that is not
+//! here is exported too: it answers that it needs more rights if it changes something, and
+//! that the card does not support it otherwise.
+
+mod device;
+mod event;
+mod library;
+mod memory;
+mod mode;
+mod pointer;
+mod process;
+mod sensor;
+mod system;
+mod topology;
+
+#[cfg(test)]
+mod tests;
+
+use sublet_driver_api::nvml::{
+    NVML_ERROR_NO_PERMISSION, NVML_ERROR_NOT_SUPPORTED, NVML_SUCCESS, nvmlReturn_t,
+};
+
+/// What a function answers. Codes other than success are errors.
+type Answer<T = ()> = Result<T, nvmlReturn_t>;
+
+/// The address of a function with C's calling convention.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub struct Entry(*const ());
+
+// SAFETY: the address of code, which every thread may call.
+unsafe impl Sync for Entry {}
+
+/// A function that is here.
+struct Exported {
+    symbol: &'static str,
+    entry: Entry,
+    /// Its parameters' types, for the test that compares them with the header's.
+    #[cfg_attr(not(test), expect(dead_code, reason = "compared by a test"))]
+    params: &'static [&'static str],
+}
+
+/// Declares functions of the library. Each body is a closure that answers; what it is
+/// given comes from a C program, which promises what `nvml.h` asks of it.
+macro_rules! functions {
+    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {
+        $(
+            $(#[$doc])*
+            #[expect(non_snake_case, reason = "the name is C's")]
+            extern "C" fn $name($($arg: $type),*) -> sublet_driver_api::nvml::nvmlReturn_t {
+                $crate::nvml::code(stringify!($name), || $body)
+            }
+        )*
+
+        pub(super) const FUNCTIONS: &[$crate::nvml::Exported] = &[$(
+            $crate::nvml::Exported {
+                symbol: stringify!($name),
+                entry: $crate::nvml::Entry($name as *const ()),
+                params: &[$(stringify!($type)),*],
+            },
+        )*];
+    };
+}
+use functions;
+
+const ALL: [&[Exported]; 9] = [
+    device::FUNCTIONS,
+    event::FUNCTIONS,
+    memory::FUNCTIONS,
+    mode::FUNCTIONS,
+    process::FUNCTIONS,
+    sensor::FUNCTIONS,
+    system::FUNCTIONS,
+    system::ALWAYS,
+    topology::FUNCTIONS,
+];
+
+/// What to jump to for an exported name. For compile time: a library that exports the
+/// whole table asks for each row.
+#[must_use]
+pub const fn entry(symbol: &str) -> Entry {
+    let mut file = 0;
+    while file < ALL.len() {
+        let mut at = 0;
+        while at < ALL[file].len() {
+            if is_same(ALL[file][at].symbol, symbol) {
+                return ALL[file][at].entry;
+            }
+            at += 1;
+        }
+        file += 1;
+    }
+    if changes(symbol) {
+        Entry(denied as *const ())
+    } else {
+        Entry(unsupported as *const ())
+    }
+}
+
+/// Does a function change a card? Only root may, and we play that nobody here is root.
+const fn changes(symbol: &str) -> bool {
+    const VERBS: [&str; 12] = [
+        "DeviceSet",
+        "DeviceReset",
+        "DeviceClear",
+        "DeviceFreeze",
+        "DeviceModify",
+        "DeviceRemove",
+        "DeviceCreate",
+        "DeviceLock",
+        "SystemSet",
+        "UnitSet",
+        "InstanceSet",
+        "DevicePowerSmoothing",
+    ];
+    let mut at = 0;
+    while at < VERBS.len() {
+        if contains(symbol, VERBS[at]) {
+            return true;
+        }
+        at += 1;
+    }
+    false
+}
+
+const fn is_same(a: &str, b: &str) -> bool {
+    a.len() == b.len() && contains(a, b)
+}
+
+/// `str::contains`, which cannot be called at compile time.
+const fn contains(text: &str, part: &str) -> bool {
+    let (text, part) = (text.as_bytes(), part.as_bytes());
+    let mut start = 0;
+    while start + part.len() <= text.len() {
+        let mut n_same = 0;
+        while n_same < part.len() && text[start + n_same] == part[n_same] {
+            n_same += 1;
+        }
+        if n_same == part.len() {
+            return true;
+        }
+        start += 1;
+    }
+    false
+}
+
+/// For functions that change something.
+extern "C" fn denied() -> nvmlReturn_t {
+    library::machine().err().unwrap_or(NVML_ERROR_NO_PERMISSION)
+}
+
+/// For functions that have no meaning on the fake machine.
+extern "C" fn unsupported() -> nvmlReturn_t {
+    library::machine().err().unwrap_or(NVML_ERROR_NOT_SUPPORTED)
+}
+
+/// The code that C gets, or the one that a test asked for by
+/// [`fault::VARIABLE`](crate::fault::VARIABLE).
+fn code(symbol: &str, body: impl FnOnce() -> Answer) -> nvmlReturn_t {
+    if let Some(code) = library::faults().strike(symbol) {
+        return nvmlReturn_t(code);
+    }
+    body().err().unwrap_or(NVML_SUCCESS)
+}

@@ -1,0 +1,181 @@
+//! Starting and ending, versions, names of errors and of processes, and units: what has
+//! nothing to do with any one card.
+
+use std::ffi::{CStr, c_char, c_void};
+
+use sublet_driver_api::nvml::{
+    NVML_ERROR_INVALID_ARGUMENT, NVML_ERROR_NOT_FOUND, NVML_ERROR_NOT_SUPPORTED, nvmlReturn_t,
+    nvmlUnit_t,
+};
+
+use super::pointer::{In, Out, Text};
+use super::{Entry, Exported, functions, library};
+
+/// A driver of the branch that our CUDA twin plays.
+const DRIVER: &str = "580.95.05";
+/// NVML's own version is its interface's number and the driver's version.
+const NVML: &str = "13.580.95.05";
+/// The newest CUDA that the driver knows: 13.0.
+const CUDA: i32 = 13_000;
+
+/// The only function that does not return a code.
+pub(super) const ALWAYS: &[Exported] = &[Exported {
+    symbol: "nvmlErrorString",
+    entry: Entry(error_string as *const ()),
+    params: &["nvmlReturn_t"],
+}];
+
+functions! {
+    fn nvmlInit() {
+        library::start()
+    }
+
+    fn nvmlInit_v2() {
+        library::start()
+    }
+
+    /// The flags say that no card, or none at once, is needed; here none costs anything.
+    fn nvmlInitWithFlags(_flags: u32) {
+        library::start()
+    }
+
+    fn nvmlShutdown() {
+        library::stop()
+    }
+
+    /// Private tables of the driver, whose contents nobody documents.
+    fn nvmlInternalGetExportTable(_table: Out<In<c_void>>, _id: In<c_void>) {
+        Err(NVML_ERROR_NOT_SUPPORTED)
+    }
+
+    fn nvmlSystemGetDriverVersion(version: Text, length: u32) {
+        library::machine()?;
+        version.write(length, DRIVER)
+    }
+
+    /// Needs no start in the real library either.
+    fn nvmlSystemGetNVMLVersion(version: Text, length: u32) {
+        version.write(length, NVML)
+    }
+
+    fn nvmlSystemGetCudaDriverVersion(version: Out<i32>) {
+        version.write(CUDA)
+    }
+
+    fn nvmlSystemGetCudaDriverVersion_v2(version: Out<i32>) {
+        version.write(CUDA)
+    }
+
+    /// What the process calls itself: the first word of its command line. Cut to fit.
+    fn nvmlSystemGetProcessName(pid: u32, name: Text, length: u32) {
+        library::machine()?;
+        let file = |part| std::fs::read(format!("/proc/{pid}/{part}"));
+        let line = file("cmdline").map_err(|_| NVML_ERROR_NOT_FOUND)?;
+        let mut first = line.split(|byte| *byte == 0).next().unwrap_or_default().to_vec();
+        if first.is_empty() {
+            // Threads of the kernel and the dead have no command line.
+            first = file("comm").map_err(|_| NVML_ERROR_NOT_FOUND)?;
+        }
+        name.write_start(length, String::from_utf8_lossy(&first).trim_end())
+    }
+
+    fn nvmlSystemGetHicVersion(count: Out<u32>, _entries: Out<c_void>) {
+        library::machine()?;
+        count.write(0)
+    }
+
+    fn nvmlUnitGetCount(count: Out<u32>) {
+        library::machine()?;
+        count.write(0)
+    }
+
+    fn nvmlUnitGetHandleByIndex(_index: u32, _unit: Out<nvmlUnit_t>) {
+        library::machine()?;
+        Err(NVML_ERROR_INVALID_ARGUMENT)
+    }
+
+    fn nvmlGetExcludedDeviceCount(count: Out<u32>) {
+        library::machine()?;
+        count.write(0)
+    }
+
+    fn nvmlGetBlacklistDeviceCount(count: Out<u32>) {
+        library::machine()?;
+        count.write(0)
+    }
+}
+
+/// `nvmlErrorString`: the text stays for ever and is not the caller's.
+extern "C" fn error_string(code: nvmlReturn_t) -> *const c_char {
+    text_of(code).as_ptr()
+}
+
+/// The real library's words, by code.
+fn text_of(code: nvmlReturn_t) -> &'static CStr {
+    const TEXTS: [&CStr; 31] = [
+        c"Success",
+        c"Uninitialized",
+        c"Invalid Argument",
+        c"Not Supported",
+        c"Insufficient Permissions",
+        c"Already Initialized",
+        c"Not Found",
+        c"Insufficient Size",
+        c"Insufficient External Power",
+        c"Driver Not Loaded",
+        c"Timeout",
+        c"Interrupt Request Issue",
+        c"NVML Shared Library Not Found",
+        c"Function Not Found",
+        c"Corrupted infoROM",
+        c"GPU is lost",
+        c"GPU requires reset",
+        c"GPU access blocked by the operating system",
+        c"Driver/library version mismatch",
+        c"In use by another client",
+        c"Insufficient Memory",
+        c"No data",
+        c"The requested vgpu operation is not available on target device, because ECC is enabled",
+        c"Insufficient Resources",
+        c"Requested frequency not supported",
+        c"Argument version mismatch",
+        c"Deprecated",
+        c"Not ready",
+        c"GPU not found",
+        c"Invalid state",
+        c"Reset type not supported",
+    ];
+    TEXTS
+        .get(code.0 as usize)
+        .copied()
+        .unwrap_or(c"Unknown Error")
+}
+
+#[cfg(test)]
+mod tests {
+    use sublet_driver_api::nvml::{
+        NVML_ERROR_ARGUMENT_VERSION_MISMATCH, NVML_ERROR_OPERATING_SYSTEM,
+        NVML_ERROR_RESET_TYPE_NOT_SUPPORTED, NVML_ERROR_UNKNOWN, nvmlReturn_t,
+    };
+
+    #[test]
+    fn codes_have_the_real_words() {
+        let check = |code: nvmlReturn_t, text: &str| {
+            assert_eq!(super::text_of(code).to_str(), Ok(text));
+        };
+        check(nvmlReturn_t(0), "Success");
+        check(
+            NVML_ERROR_OPERATING_SYSTEM,
+            "GPU access blocked by the operating system",
+        );
+        check(
+            NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+            "Argument version mismatch",
+        );
+        check(
+            NVML_ERROR_RESET_TYPE_NOT_SUPPORTED,
+            "Reset type not supported",
+        );
+        check(NVML_ERROR_UNKNOWN, "Unknown Error");
+    }
+}

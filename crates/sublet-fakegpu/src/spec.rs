@@ -1,0 +1,225 @@
+//! What a fake machine consists of, and the text that says so. `2x16GiB` is a whole
+//! machine; a path means an inventory file, the one the node agent reads, so a simulated
+//! node and the card a program runs on are the same. Reading is total: every text is a
+//! machine or an error that names the part which was not understood.
+
+use std::fmt;
+use std::path::Path;
+
+use sublet_model::{Inventory, NodeName};
+
+mod text;
+
+#[path = "../../sublet-agent/src/discover/inventory_file.rs"]
+mod inventory_file;
+
+/// The most cards of one machine: the number of devices in the shared pages of a tenant.
+pub const CARDS_MAX: usize = 16;
+/// The longest name of a card in bytes; NVML's buffers have 96, ours are shared memory.
+pub const NAME_MAX: usize = 63;
+/// A card's memory in MiB is at most this, the most that a tenant's ledger can count.
+pub const MEMORY_MAX_MIB: u64 = 4 << 20;
+/// What the first context of a process costs on a card. Measured on data-centre cards it
+/// is between 300 and 550 MiB, depending on driver and kernels.
+pub const CONTEXT_MIB: u64 = 480;
+
+/// One card of the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CardSpec {
+    /// Product name, such as `NVIDIA H200`.
+    pub name: String,
+    /// Its memory in bytes.
+    pub memory: u64,
+    /// What the first context of a process takes of it, in bytes.
+    pub context: u64,
+    /// Its UUID as CUDA returns it.
+    pub uuid: Uuid,
+}
+
+/// Sixteen bytes, written as NVML writes them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Uuid(pub [u8; 16]);
+
+impl fmt::Display for Uuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GPU")?;
+        for (place, byte) in self.0.iter().enumerate() {
+            if matches!(place, 0 | 4 | 6 | 8 | 10) {
+                f.write_str("-")?;
+            }
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Uuid {
+    /// Reads NVML's form, `GPU-` and five groups of hexadecimal digits.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Uuid> {
+        let groups = text.strip_prefix("GPU-")?;
+        let lengths: Vec<usize> = groups.split('-').map(str::len).collect();
+        if lengths != [8, 4, 4, 4, 12] {
+            return None;
+        }
+        let hex: String = groups.split('-').collect();
+        if !hex.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return None;
+        }
+        let number = u128::from_str_radix(&hex, 16).ok()?;
+        Some(Uuid(number.to_be_bytes()))
+    }
+}
+
+/// A whole machine: at least one card, at most [`CARDS_MAX`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spec {
+    cards: Vec<CardSpec>,
+}
+
+/// Why a text is no machine.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SpecError {
+    /// Nothing was written.
+    #[error("the description of the fake machine is empty; write `2x16GiB`")]
+    Empty,
+    /// The part before the first comma is not cards and memory.
+    #[error("`{0}` is neither an inventory file nor cards and their memory, such as `2x16GiB`")]
+    Shape(String),
+    /// Too many cards, or none.
+    #[error("`{0}` is not a number of cards between 1 and {CARDS_MAX}")]
+    Count(String),
+    /// An amount that is not one.
+    #[error("`{0}` is not an amount of memory between 1MiB and {max}GiB; write `16GiB`", max = MEMORY_MAX_MIB >> 10)]
+    Memory(String),
+    /// An option nobody knows.
+    #[error("`{0}` is not an option; there are `name=TEXT` and `context=480MiB`")]
+    Option(String),
+    /// A name that cannot be shown.
+    #[error("`{0}` is not a name of 1 to {NAME_MAX} printable ASCII characters without a comma")]
+    Name(String),
+    /// The context would fill the card.
+    #[error("a context of {context} MiB does not fit into a card of {memory} MiB")]
+    Context {
+        /// What a context takes.
+        context: u64,
+        /// What the card has.
+        memory: u64,
+    },
+    /// The file could not be read.
+    #[error("inventory file {path}: {problem}")]
+    File {
+        /// Which file.
+        path: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+impl Spec {
+    /// The machine that `text` describes; a text with a `/` in it, or one that names an
+    /// existing file, is read as an inventory file.
+    ///
+    /// # Errors
+    /// What was not understood.
+    pub fn read(text: &str) -> Result<Spec, SpecError> {
+        let path = Path::new(text);
+        if !text.contains('/') && !path.is_file() {
+            return Spec::parse(text);
+        }
+        let problem = |problem: String| SpecError::File {
+            path: text.to_owned(),
+            problem,
+        };
+        let file = std::fs::read_to_string(path).map_err(|error| problem(error.to_string()))?;
+        let node = NodeName::new("fake").map_err(|error| problem(error.to_string()))?;
+        let inventory = inventory_file::parse(&file, &node).map_err(problem)?;
+        Spec::from_inventory(&inventory)
+    }
+
+    /// The machine that a short text describes, without looking at any file.
+    ///
+    /// # Errors
+    /// What was not understood.
+    pub fn parse(text: &str) -> Result<Spec, SpecError> {
+        text::parse(text)
+    }
+
+    /// The machine with the cards of an inventory. Cards without a UUID get one made of
+    /// their number and the machine's other cards.
+    ///
+    /// # Errors
+    /// An amount or a name that a fake card cannot have.
+    pub fn from_inventory(inventory: &Inventory) -> Result<Spec, SpecError> {
+        let cards = inventory
+            .gpus()
+            .iter()
+            .map(|gpu| {
+                let memory = gpu.memory.get();
+                let name = match &*gpu.model {
+                    "" => text::NAME,
+                    model => model,
+                };
+                let uuid = gpu.uuid.as_ref().map(|uuid| {
+                    let uuid = uuid.as_str();
+                    Uuid::parse(uuid).unwrap_or_else(|| Uuid(hash(uuid).to_be_bytes()))
+                });
+                text::card(name, memory, None).map(|card| (card, uuid))
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        Spec::of_cards(cards)
+    }
+
+    /// At least one card, at most [`CARDS_MAX`].
+    #[must_use]
+    pub fn cards(&self) -> &[CardSpec] {
+        &self.cards
+    }
+
+    /// The name under which machines of this kind share one folder.
+    #[must_use]
+    pub fn digest(&self) -> String {
+        let digest = hash(&self.to_string());
+        format!("{:016x}", (digest >> 64) as u64 ^ digest as u64)
+    }
+
+    /// Cards, each with its UUID if it has one already.
+    fn of_cards(cards: Vec<(CardSpec, Option<Uuid>)>) -> Result<Spec, SpecError> {
+        if cards.is_empty() || cards.len() > CARDS_MAX {
+            return Err(SpecError::Count(cards.len().to_string()));
+        }
+        let all: String = cards.iter().map(|(card, _)| text::plain(card)).collect();
+        let cards = cards
+            .into_iter()
+            .enumerate()
+            .map(|(index, (mut card, uuid))| {
+                // The words after the number stir its last digit into all of the hash.
+                let made_up = || Uuid(hash(&format!("{all}{index} card of sublet")).to_be_bytes());
+                card.uuid = uuid.unwrap_or_else(made_up);
+                card
+            })
+            .collect();
+        Ok(Spec { cards })
+    }
+}
+
+/// One line per card: what the folder's name is made of, so two texts for one machine
+/// lead to one machine.
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for card in &self.cards {
+            writeln!(f, "{}{}", text::plain(card), card.uuid)?;
+        }
+        Ok(())
+    }
+}
+
+/// FNV-1a, 128 bits: the same on every machine and with every compiler, which the hasher
+/// of `std` does not promise.
+fn hash(text: &str) -> u128 {
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    text.bytes().fold(BASIS, |hash, byte| {
+        (hash ^ u128::from(byte)).wrapping_mul(PRIME)
+    })
+}
