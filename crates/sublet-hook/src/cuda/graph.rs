@@ -1,0 +1,407 @@
+//! Memory of graphs: what a graph allocates when it runs.
+//!
+//! A graph's allocations get their memory when the graph is made executable or first launched,
+//! from one pool per card, and keep it until that is trimmed. So an executable graph is charged
+//! while it exists, before it is made, with what its allocations can need at once; the pool is
+//! charged that or what the driver says it has reserved, whichever is more. What a graph
+//! allocates and does not free outlives the graph, until the program frees it: it stays charged
+//! for as long as the driver says that so much is in use.
+//! [`Kept`] says how both go together.
+
+mod needs;
+
+use std::collections::HashMap;
+use std::ffi::{c_char, c_void};
+
+use sublet_abi::{DeviceIndex, Units};
+
+use self::needs::{Needs, card_of, needs_of};
+use super::c::*;
+use super::kept::Kept;
+use super::tenant::{Place, Tenant, giving};
+use super::{locked, pool, real};
+use crate::guard::{Inside, calm};
+
+/// Executable graphs, and the memory of graphs by card.
+#[derive(Debug, Default)]
+pub struct Graphs {
+    needs: HashMap<CUgraphExec, Needs>,
+    cards: HashMap<CUdevice, Card>,
+}
+
+/// The memory of graphs on one card.
+#[derive(Debug)]
+struct Card {
+    device: CUdevice,
+    /// In use is what executable graphs need, and what outlives graphs that are gone.
+    kept: Kept,
+    /// The latter: never less than it is.
+    outliving: Units,
+}
+
+impl Card {
+    /// What the driver says of the graphs of the card; `None` where it does not know.
+    fn asked(&self, attribute: CUgraphMem_attribute) -> Option<Units> {
+        let mut bytes = 0_u64;
+        let bytes_at: *mut c_void = (&raw mut bytes).cast();
+        // SAFETY: both attributes that are asked for are numbers of eight bytes.
+        let result =
+            unsafe { real::cuDeviceGetGraphMemAttribute(self.device, attribute, bytes_at) };
+        (result == CUDA_SUCCESS).then(|| Units::taken_by(bytes).unwrap_or(Units::MAX))
+    }
+
+    /// Charges what there is now. What the driver does not tell stays charged. True if it is
+    /// less than before.
+    fn settle(&mut self, tenant: &Tenant) -> bool {
+        if let Some(used) = self.asked(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) {
+            let left = self.outliving.min(used);
+            self.kept.freed(self.outliving.saturating_sub(left));
+            self.outliving = left;
+        }
+        match self.asked(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) {
+            Some(reserved) => self.kept.settle(tenant, reserved),
+            None => false,
+        }
+    }
+
+    /// Takes from the card's graphs what they only keep. True if that was anything.
+    fn trim(&mut self, tenant: &Tenant) -> bool {
+        // SAFETY: releases what no graph uses.
+        let _ = unsafe { real::cuDeviceGraphMemTrim(self.device) };
+        self.settle(tenant)
+    }
+}
+
+impl Graphs {
+    /// Takes what a graph needs. False if the limit does not allow it; then nothing is taken.
+    fn take(&mut self, tenant: &Tenant, needs: &Needs) -> bool {
+        let mut taken = Vec::new();
+        for (&device, &amount) in needs {
+            let Place::Listed(index) = tenant.place(device) else {
+                self.give(tenant, &taken);
+                return false;
+            };
+            let card = self.cards.entry(device).or_insert_with(|| Card {
+                device,
+                kept: Kept::new(index),
+                outliving: Units::ZERO,
+            });
+            card.settle(tenant);
+            let fits = card.kept.make_room(tenant, amount) || {
+                card.trim(tenant);
+                card.kept.make_room(tenant, amount)
+            };
+            if !fits {
+                tenant.link.note_refusal(index, amount.bytes());
+                self.give(tenant, &taken);
+                return false;
+            }
+            taken.push((device, amount));
+        }
+        true
+    }
+
+    /// Gives back what was taken for a graph that never ran.
+    fn give(&mut self, tenant: &Tenant, taken: &[(CUdevice, Units)]) {
+        for &(device, amount) in taken {
+            if let Some(card) = self.cards.get_mut(&device) {
+                card.kept.freed(amount);
+                card.settle(tenant);
+            }
+        }
+    }
+
+    /// An executable graph is gone. What it allocated and did not free is still there, and how
+    /// much of it that is, the driver only says of all graphs together.
+    fn outlive(&mut self, tenant: &Tenant, needs: Needs) {
+        for (device, amount) in needs {
+            if let Some(card) = self.cards.get_mut(&device) {
+                card.outliving = card.outliving.saturating_add(amount);
+                card.settle(tenant);
+            }
+        }
+    }
+}
+
+/// Takes from a card's graph memory what no graph uses. True if that was anything.
+pub fn release_unused(tenant: &Tenant, wanted: DeviceIndex) -> bool {
+    // A thread that makes a graph holds the book, and trims for itself.
+    let Ok(mut graphs) = tenant.books.graphs.try_lock() else {
+        return false;
+    };
+    let mut released = false;
+    for card in graphs.cards.values_mut() {
+        if card.kept.device() == wanted && card.kept.has_unused() {
+            released |= card.trim(tenant);
+        }
+    }
+    released
+}
+
+/// A call that makes a graph executable.
+fn instantiating(
+    exec: *mut CUgraphExec,
+    graph: CUgraph,
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let Some(_inside) = Inside::enter() else {
+        return call();
+    };
+    let Some(tenant) = calm(Tenant::current).flatten() else {
+        return call();
+    };
+    let needs = calm(|| needs_of(graph, 0)).unwrap_or_default();
+    if needs.is_empty() {
+        return call();
+    }
+    let fits = || calm(|| locked(&tenant.books.graphs).take(&tenant, &needs)) == Some(true);
+    let released = || calm(|| release_pools(&tenant, &needs)) == Some(true);
+    if !(fits() || released() && fits()) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    let result = call();
+    let _ = calm(|| {
+        let mut graphs = locked(&tenant.books.graphs);
+        if result == CUDA_SUCCESS {
+            // SAFETY: the driver wrote it.
+            graphs.needs.insert(unsafe { *exec }, needs);
+        } else {
+            let taken: Vec<_> = needs.into_iter().collect();
+            graphs.give(&tenant, &taken);
+        }
+    });
+    result
+}
+
+fn release_pools(tenant: &Tenant, needs: &Needs) -> bool {
+    let mut released = false;
+    for &device in needs.keys() {
+        if let Place::Listed(index) = tenant.place(device) {
+            released |= pool::release_unused(tenant, index);
+        }
+    }
+    released
+}
+
+/// `cuGraphInstantiate` of CUDA 10 and its `_v2`.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn instantiate<const ROW: usize>(
+    exec: *mut CUgraphExec,
+    graph: CUgraph,
+    error_node: *mut CUgraphNode,
+    log: *mut c_char,
+    log_bytes: usize,
+) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(
+        *mut CUgraphExec,
+        CUgraph,
+        *mut CUgraphNode,
+        *mut c_char,
+        usize,
+    ) -> CUresult = unsafe { real::function(ROW) };
+    // SAFETY: the program's own arguments.
+    instantiating(exec, graph, || unsafe {
+        real(exec, graph, error_node, log, log_bytes)
+    })
+}
+
+/// `cuGraphInstantiateWithFlags`.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn instantiate_with_flags<const ROW: usize>(
+    exec: *mut CUgraphExec,
+    graph: CUgraph,
+    flags: u64,
+) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(*mut CUgraphExec, CUgraph, u64) -> CUresult =
+        unsafe { real::function(ROW) };
+    // SAFETY: the program's own arguments.
+    instantiating(exec, graph, || unsafe { real(exec, graph, flags) })
+}
+
+/// `cuGraphInstantiateWithParams`.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn instantiate_with_params<const ROW: usize>(
+    exec: *mut CUgraphExec,
+    graph: CUgraph,
+    parameters: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
+) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(
+        *mut CUgraphExec,
+        CUgraph,
+        *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
+    ) -> CUresult = unsafe { real::function(ROW) };
+    // SAFETY: the program's own arguments.
+    instantiating(exec, graph, || unsafe { real(exec, graph, parameters) })
+}
+
+/// `cuGraphExecDestroy`.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn exec_destroy<const ROW: usize>(exec: CUgraphExec) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(CUgraphExec) -> CUresult = unsafe { real::function(ROW) };
+    giving(
+        |tenant| locked(&tenant.books.graphs).needs.remove(&exec),
+        // SAFETY: the program's own argument.
+        || unsafe { real(exec) },
+        |tenant, needs, destroyed| {
+            let mut graphs = locked(&tenant.books.graphs);
+            if destroyed {
+                graphs.outlive(tenant, needs);
+            } else {
+                graphs.needs.insert(exec, needs);
+            }
+        },
+    )
+}
+
+/// `cuDeviceGraphMemTrim`.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn trim<const ROW: usize>(device: CUdevice) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(CUdevice) -> CUresult = unsafe { real::function(ROW) };
+    giving(
+        |_| Some(()),
+        // SAFETY: the program's own argument.
+        || unsafe { real(device) },
+        |tenant, (), _| {
+            if let Some(card) = locked(&tenant.books.graphs).cards.get_mut(&device) {
+                card.settle(tenant);
+            }
+        },
+    )
+}
+
+/// An allocation that no graph of this tenant could ever run is refused where it is added, as
+/// the driver refuses one that no card could hold.
+fn is_too_large(given: &CUDA_MEM_ALLOC_NODE_PARAMS_v1) -> bool {
+    let Some(_inside) = Inside::enter() else {
+        return false;
+    };
+    let too_large = calm(|| {
+        let tenant = Tenant::current()?;
+        let bytes = given.bytesize as u64;
+        let Place::Listed(index) = tenant.place(card_of(given)?) else {
+            return Some(true);
+        };
+        let is_over = bytes > tenant.link.control().device(index).limit_bytes();
+        if is_over {
+            tenant.link.note_refusal(index, bytes);
+        }
+        Some(is_over)
+    });
+    too_large.flatten().unwrap_or(false)
+}
+
+/// `cuGraphAddMemAllocNode`.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn add_alloc_node<const ROW: usize>(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    before: *const CUgraphNode,
+    count: usize,
+    given: *mut CUDA_MEM_ALLOC_NODE_PARAMS_v1,
+) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(
+        *mut CUgraphNode,
+        CUgraph,
+        *const CUgraphNode,
+        usize,
+        *mut CUDA_MEM_ALLOC_NODE_PARAMS_v1,
+    ) -> CUresult = unsafe { real::function(ROW) };
+    // SAFETY: null or the program's struct.
+    if unsafe { given.as_ref() }.is_some_and(is_too_large) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    // SAFETY: the program's own arguments.
+    unsafe { real(node, graph, before, count, given) }
+}
+
+/// True if a node that is about to be added is an allocation that is too large.
+///
+/// # Safety
+/// `given` is null or the program's struct.
+unsafe fn is_too_large_node(given: *const CUgraphNodeParams) -> bool {
+    // SAFETY: as the caller says.
+    let Some(params) = (unsafe { given.as_ref() }) else {
+        return false;
+    };
+    if params.r#type != CU_GRAPH_NODE_TYPE_MEM_ALLOC {
+        return false;
+    }
+    let alloc: *const CUDA_MEM_ALLOC_NODE_PARAMS_v1 = (&raw const params.reserved1).cast();
+    // SAFETY: the union holds this struct for this type. Its second version is laid out the
+    // same.
+    is_too_large(unsafe { &*alloc })
+}
+
+/// `cuGraphAddNode` of CUDA 12.2.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn add_node<const ROW: usize>(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    before: *const CUgraphNode,
+    count: usize,
+    given: *mut CUgraphNodeParams,
+) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(
+        *mut CUgraphNode,
+        CUgraph,
+        *const CUgraphNode,
+        usize,
+        *mut CUgraphNodeParams,
+    ) -> CUresult = unsafe { real::function(ROW) };
+    // SAFETY: null or the program's struct.
+    if unsafe { is_too_large_node(given) } {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    // SAFETY: the program's own arguments.
+    unsafe { real(node, graph, before, count, given) }
+}
+
+/// `cuGraphAddNode_v2` and later: edges have data.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn add_node_v2<const ROW: usize>(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    before: *const CUgraphNode,
+    edges: *const CUgraphEdgeData,
+    count: usize,
+    given: *mut CUgraphNodeParams,
+) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(
+        *mut CUgraphNode,
+        CUgraph,
+        *const CUgraphNode,
+        *const CUgraphEdgeData,
+        usize,
+        *mut CUgraphNodeParams,
+    ) -> CUresult = unsafe { real::function(ROW) };
+    // SAFETY: null or the program's struct.
+    if unsafe { is_too_large_node(given) } {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    // SAFETY: the program's own arguments.
+    unsafe { real(node, graph, before, edges, count, given) }
+}

@@ -1,0 +1,96 @@
+//! Memory that the driver keeps for later, and what is charged for it.
+//!
+//! Pools and graphs have in common that the driver takes memory in blocks, and keeps what was
+//! freed. Both are charged what is in use by what the program asked, or what the driver says it
+//! has reserved, whichever is more: asked bytes are reserved before the driver is called, and
+//! the rest when it is seen.
+
+use sublet_abi::{DeviceIndex, Units};
+
+use super::tenant::Tenant;
+
+/// The account of one pool, or of one card's graphs.
+#[derive(Debug)]
+pub struct Kept {
+    device: DeviceIndex,
+    /// In use, by what was asked.
+    live: Units,
+    /// What is charged: never less than `live`.
+    charged: Units,
+}
+
+impl Kept {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new(device: DeviceIndex) -> Self {
+        Self {
+            device,
+            live: Units::ZERO,
+            charged: Units::ZERO,
+        }
+    }
+
+    /// Whose memory it is.
+    #[must_use]
+    pub fn device(&self) -> DeviceIndex {
+        self.device
+    }
+
+    /// True if more is charged than is in use.
+    #[must_use]
+    pub fn has_unused(&self) -> bool {
+        self.charged > self.live
+    }
+
+    /// Reserves room for `amount` more, beyond what is kept unused. False if the limit does
+    /// not allow it; then nothing is taken.
+    #[must_use]
+    pub fn make_room(&mut self, tenant: &Tenant, amount: Units) -> bool {
+        let Some(live) = self.live.checked_add(amount) else {
+            return false;
+        };
+        if !self.raise_to(tenant, live) {
+            return false;
+        }
+        self.live = live;
+        true
+    }
+
+    /// After an allocation: what the driver took in addition must fit too. False if not.
+    #[must_use]
+    pub fn take_growth(&mut self, tenant: &Tenant, reserved: Units) -> bool {
+        self.raise_to(tenant, reserved)
+    }
+
+    /// `amount` is no longer in use.
+    pub fn freed(&mut self, amount: Units) {
+        self.live = self.live.saturating_sub(amount);
+    }
+
+    /// Charges what there is now, with what the driver says. More than before is charged
+    /// whatever the limit: the memory exists. True if it is less than before.
+    pub fn settle(&mut self, tenant: &Tenant, reserved: Units) -> bool {
+        let now = reserved.max(self.live);
+        let before = std::mem::replace(&mut self.charged, now);
+        match before.checked_sub(now) {
+            Some(Units::ZERO) => false,
+            Some(less) => {
+                tenant.link.release(self.device, less);
+                true
+            }
+            None => {
+                tenant.link.charge(self.device, now.saturating_sub(before));
+                false
+            }
+        }
+    }
+
+    fn raise_to(&mut self, tenant: &Tenant, wanted: Units) -> bool {
+        let missing = wanted.saturating_sub(self.charged);
+        if missing > Units::ZERO && tenant.link.reserve(self.device, missing).is_err() {
+            return false;
+        }
+        self.charged = self.charged.max(wanted);
+        true
+    }
+}

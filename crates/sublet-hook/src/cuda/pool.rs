@@ -1,0 +1,412 @@
+//! Memory pools: `cuMemAllocAsync` and its family.
+//!
+//! A pool keeps what was freed for the next allocation; [`Kept`] says how that is charged.
+//! Before an allocation the asked bytes are reserved beyond what the pool keeps unused; after
+//! it, what the driver took in addition (it grows pools by whole blocks) must fit as well, or
+//! the allocation is undone.
+//!
+//! Freed memory goes back to the account when the driver lets go of it. That happens at a
+//! synchronisation that nobody reports, so pools are looked at again when an amount is asked
+//! for, and trimmed before anything is refused ([`release_unused`]).
+
+mod owner;
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sublet_abi::{DeviceIndex, Units};
+
+use self::owner::{Owner, device_of, device_of_stream, is_capturing, meant};
+use super::c::*;
+use super::kept::Kept;
+use super::plain::{self, Owned};
+use super::tenant::{Place, Tenant, current_device, giving};
+use super::{locked, real};
+use crate::guard::{Inside, calm};
+
+/// Pools by handle. A pool that the program made on the host has no account.
+#[derive(Debug, Default)]
+pub struct Pools(HashMap<CUmemoryPool, Option<Account>>);
+
+/// One pool's account. It outlives the pool while allocations do.
+#[derive(Debug, Clone)]
+pub struct Account(Arc<Mutex<Sums>>);
+
+#[derive(Debug)]
+struct Sums {
+    /// `None` for a device that is not the tenant's: nothing can be taken there.
+    kept: Option<Kept>,
+    /// The pool, to be asked what it has reserved; `None` once it was destroyed.
+    pool: Option<CUmemoryPool>,
+}
+
+impl Account {
+    fn new(place: Place, pool: CUmemoryPool) -> Self {
+        let kept = match place {
+            Place::Listed(device) => Some(Kept::new(device)),
+            Place::Unlisted => None,
+        };
+        let pool = Some(pool);
+        Self(Arc::new(Mutex::new(Sums { kept, pool })))
+    }
+
+    /// An allocation was freed.
+    pub fn freed(&self, tenant: &Tenant, bytes: u64) {
+        let mut sums = self.sums();
+        sums.forget(Units::taken_by(bytes).unwrap_or(Units::ZERO));
+        sums.settle(tenant);
+    }
+
+    fn sums(&self) -> MutexGuard<'_, Sums> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sums {
+    /// What the driver says the pool has.
+    fn reserved(&self) -> Units {
+        let Some(pool) = self.pool else {
+            return Units::ZERO;
+        };
+        let bytes = owner::attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+        Units::taken_by(bytes.unwrap_or(0)).unwrap_or(Units::MAX)
+    }
+
+    fn device(&self) -> Option<DeviceIndex> {
+        self.kept.as_ref().map(Kept::device)
+    }
+
+    fn forget(&mut self, amount: Units) {
+        if let Some(kept) = &mut self.kept {
+            kept.freed(amount);
+        }
+    }
+
+    fn settle(&mut self, tenant: &Tenant) -> bool {
+        let reserved = self.reserved();
+        let kept = self.kept.as_mut();
+        kept.is_some_and(|kept| kept.settle(tenant, reserved))
+    }
+
+    fn make_room(&mut self, tenant: &Tenant, amount: Units) -> bool {
+        let kept = self.kept.as_mut();
+        kept.is_some_and(|kept| kept.make_room(tenant, amount))
+    }
+
+    fn take_growth(&mut self, tenant: &Tenant) -> bool {
+        let reserved = self.reserved();
+        let kept = self.kept.as_mut();
+        kept.is_none_or(|kept| kept.take_growth(tenant, reserved))
+    }
+
+    /// Takes from the pool what it only keeps. True if that was anything.
+    fn trim(&mut self, tenant: &Tenant) -> bool {
+        if let Some(pool) = self.pool {
+            // SAFETY: a live pool; nothing that is in use is released.
+            let _ = unsafe { real::cuMemPoolTrimTo(pool, 0) };
+        }
+        self.settle(tenant)
+    }
+}
+
+/// Takes from the pools of a device what they only keep. True if that was anything.
+pub fn release_unused(tenant: &Tenant, device: DeviceIndex) -> bool {
+    let accounts: Vec<Account> = {
+        let pools = locked(&tenant.books.pools);
+        pools.0.values().flatten().cloned().collect()
+    };
+    let mut released = super::graph::release_unused(tenant, device);
+    for account in accounts {
+        // A pool whose allocation is under way in another thread is left alone: that thread
+        // may be waiting for this one's pool.
+        let Ok(mut sums) = account.0.try_lock() else {
+            continue;
+        };
+        if sums.device() == Some(device) && sums.kept.as_ref().is_some_and(Kept::has_unused) {
+            released |= sums.trim(tenant);
+        }
+    }
+    released
+}
+
+/// Looks at what the pools of a device have now, before it is reported.
+pub fn look_again(tenant: &Tenant, device: DeviceIndex) {
+    let accounts: Vec<Account> = {
+        let pools = locked(&tenant.books.pools);
+        pools.0.values().flatten().cloned().collect()
+    };
+    for account in accounts {
+        if let Ok(mut sums) = account.0.try_lock()
+            && sums.device() == Some(device)
+        {
+            sums.settle(tenant);
+        }
+    }
+}
+
+/// The account of a pool; `None` for one that is not on a card.
+fn account_of(tenant: &Tenant, pool: CUmemoryPool, stream: CUstream) -> Option<Account> {
+    if let Some(known) = locked(&tenant.books.pools).0.get(&pool) {
+        return known.clone();
+    }
+    // The driver is asked without the lock: it may call back.
+    let account = device_of(pool)
+        .map_or_else(|| device_of_stream(stream), Owner::device)
+        .map(|device| Account::new(tenant.place(device), pool));
+    let mut pools = locked(&tenant.books.pools);
+    pools.0.entry(pool).or_insert(account).clone()
+}
+
+/// An allocation from a pool. `pool` says from which.
+fn alloc(
+    address: *mut CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+    pool: impl FnOnce() -> Option<CUmemoryPool>,
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let Some(_inside) = Inside::enter() else {
+        return call();
+    };
+    let found = calm(|| {
+        let tenant = Tenant::current()?;
+        if is_capturing(stream) {
+            return None;
+        }
+        let account = account_of(&tenant, pool()?, stream)?;
+        Some((tenant, account))
+    });
+    let Some((tenant, account)) = found.flatten() else {
+        return call();
+    };
+    let Some(amount) = Units::taken_by(bytes as u64) else {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    };
+    let mut sums = account.sums();
+    let fits = calm(|| {
+        sums.make_room(&tenant, amount) || {
+            sums.trim(&tenant);
+            if let Some(device) = sums.device() {
+                release_unused(&tenant, device);
+            }
+            sums.make_room(&tenant, amount)
+        }
+    });
+    if fits != Some(true) {
+        if let Some(device) = sums.device() {
+            tenant.link.note_refusal(device, bytes as u64);
+        }
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    let result = call();
+    let kept = calm(|| {
+        if result == CUDA_SUCCESS {
+            if sums.take_growth(&tenant) {
+                return true;
+            }
+            // SAFETY: the driver wrote it, and the program does not know it yet.
+            unsafe {
+                let _ = real::cuMemFreeAsync(*address, stream);
+            }
+        }
+        sums.forget(amount);
+        sums.trim(&tenant);
+        false
+    });
+    drop(sums);
+    if result == CUDA_SUCCESS && kept == Some(false) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if result == CUDA_SUCCESS {
+        let bytes = bytes as u64;
+        // SAFETY: the driver wrote it.
+        let address = unsafe { *address };
+        let _ = calm(|| plain::keep(&tenant, address, Owned::Pool { account, bytes }));
+    }
+    result
+}
+
+/// `cuMemAllocAsync`: from the current pool of the stream's device.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn alloc_async<const ROW: usize>(
+    address: *mut CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(*mut CUdeviceptr, usize, CUstream) -> CUresult =
+        unsafe { real::function(ROW) };
+    let pool = || {
+        let device = device_of_stream(stream)?;
+        let mut pool = CUmemoryPool::default();
+        // SAFETY: writes the handle it is given.
+        let result = unsafe { real::cuDeviceGetMemPool(&raw mut pool, device) };
+        (result == CUDA_SUCCESS).then_some(pool)
+    };
+    // SAFETY: the program's own arguments.
+    alloc(address, bytes, meant::<ROW>(stream), pool, || unsafe {
+        real(address, bytes, stream)
+    })
+}
+
+/// `cuMemAllocFromPoolAsync`.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn alloc_from_pool<const ROW: usize>(
+    address: *mut CUdeviceptr,
+    bytes: usize,
+    pool: CUmemoryPool,
+    stream: CUstream,
+) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(*mut CUdeviceptr, usize, CUmemoryPool, CUstream) -> CUresult =
+        unsafe { real::function(ROW) };
+    // SAFETY: the program's own arguments.
+    alloc(
+        address,
+        bytes,
+        meant::<ROW>(stream),
+        || Some(pool),
+        || unsafe { real(address, bytes, pool, stream) },
+    )
+}
+
+/// `cuMemFreeAsync`. Memory of a context may be freed by it too.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn free_async<const ROW: usize>(
+    address: CUdeviceptr,
+    stream: CUstream,
+) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(CUdeviceptr, CUstream) -> CUresult =
+        unsafe { real::function(ROW) };
+    giving(
+        |tenant| {
+            // Recorded for a graph: the memory stays until that runs.
+            let now = !is_capturing(meant::<ROW>(stream));
+            now.then(|| tenant.books.pointers.remove(address)).flatten()
+        },
+        // SAFETY: the program's own arguments.
+        || unsafe { real(address, stream) },
+        |tenant, owned, freed| plain::freed_or_kept(tenant, address, owned, freed),
+    )
+}
+
+/// `cuMemPoolCreate`.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn create<const ROW: usize>(
+    pool: *mut CUmemoryPool,
+    properties: *const CUmemPoolProps_v1,
+) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(*mut CUmemoryPool, *const CUmemPoolProps_v1) -> CUresult =
+        unsafe { real::function(ROW) };
+    giving(
+        // SAFETY: null or the program's struct.
+        |_| Some(unsafe { properties.as_ref() }.and_then(|given| Owner::of(given.location))),
+        // SAFETY: the program's own arguments.
+        || unsafe { real(pool, properties) },
+        |tenant, owner, made| {
+            if !made {
+                return;
+            }
+            // SAFETY: the driver wrote it.
+            let pool = unsafe { *pool };
+            let account = owner
+                .map_or_else(current_device, Owner::device)
+                .map(|device| Account::new(tenant.place(device), pool));
+            locked(&tenant.books.pools).0.insert(pool, account);
+        },
+    )
+}
+
+/// `cuMemPoolDestroy`: the pool goes when its last allocation goes.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn destroy<const ROW: usize>(pool: CUmemoryPool) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(CUmemoryPool) -> CUresult = unsafe { real::function(ROW) };
+    giving(
+        |tenant| locked(&tenant.books.pools).0.remove(&pool),
+        // SAFETY: the program's own argument.
+        || unsafe { real(pool) },
+        |tenant, account, gone| {
+            if !gone {
+                locked(&tenant.books.pools).0.insert(pool, account);
+                return;
+            }
+            if let Some(account) = account {
+                let mut sums = account.sums();
+                sums.pool = None;
+                sums.settle(tenant);
+            }
+        },
+    )
+}
+
+/// `cuMemPoolTrimTo`.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn trim_to<const ROW: usize>(pool: CUmemoryPool, keep: usize) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(CUmemoryPool, usize) -> CUresult =
+        unsafe { real::function(ROW) };
+    giving(
+        |tenant| locked(&tenant.books.pools).0.get(&pool).cloned().flatten(),
+        // SAFETY: the program's own arguments.
+        || unsafe { real(pool, keep) },
+        |tenant, account, _| {
+            account.sums().settle(tenant);
+        },
+    )
+}
+
+/// `cuMemPoolSetAttribute`: a pool may keep what its tenant may have, and no more. Programs set
+/// the threshold to all there is (PyTorch and RMM do), and mean the card.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn set_attribute<const ROW: usize>(
+    pool: CUmemoryPool,
+    attribute: CUmemPool_attribute,
+    value: *mut c_void,
+) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(CUmemoryPool, CUmemPool_attribute, *mut c_void) -> CUresult =
+        unsafe { real::function(ROW) };
+    let mut capped = None;
+    if attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD && !value.is_null() {
+        // SAFETY: not null, and this attribute is a number of eight bytes.
+        let asked = unsafe { value.cast::<u64>().read_unaligned() };
+        capped = limit_of(pool).map(|limit| asked.min(limit));
+    }
+    match &mut capped {
+        // SAFETY: the program's own arguments, with a number of ours.
+        Some(threshold) => unsafe { real(pool, attribute, std::ptr::from_mut(threshold).cast()) },
+        // SAFETY: the program's own arguments.
+        None => unsafe { real(pool, attribute, value) },
+    }
+}
+
+/// What the tenant may have on a pool's device.
+fn limit_of(pool: CUmemoryPool) -> Option<u64> {
+    let _inside = Inside::enter()?;
+    calm(|| {
+        let tenant = Tenant::current()?;
+        let device = account_of(&tenant, pool, CU_STREAM_LEGACY)?
+            .sums()
+            .device()?;
+        Some(tenant.link.control().device(device).limit_bytes())
+    })
+    .flatten()
+}

@@ -1,0 +1,92 @@
+//! `cuInit`: the process meets its arbiter, and the driver learns which devices there are.
+//!
+//! The driver reads `CUDA_VISIBLE_DEVICES` here and never again, so the variable says what the
+//! tenant may see while the driver looks, and afterwards again what the program wrote: many
+//! read it back, and expect their own words.
+
+use std::ffi::c_uint;
+
+use super::c::*;
+use super::{locked, real};
+use crate::guard::{Inside, calm};
+use crate::link::{Link, State};
+use crate::process;
+use crate::visible;
+
+/// What was done at the first `cuInit`.
+#[derive(Debug, Default)]
+pub struct Start {
+    is_done: bool,
+}
+
+/// `cuInit`.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn init<const ROW: usize>(flags: c_uint) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(c_uint) -> CUresult = unsafe { real::function(ROW) };
+    let Some(_inside) = Inside::enter() else {
+        // SAFETY: the program's own argument.
+        return unsafe { real(flags) };
+    };
+    let Some(process) = calm(|| {
+        let process = process::current();
+        process.state();
+        process
+    }) else {
+        // SAFETY: the program's own argument.
+        return unsafe { real(flags) };
+    };
+    let link = match process.state() {
+        State::Forbidden(_) => return CUDA_ERROR_NOT_PERMITTED,
+        State::Off | State::Unmanaged(_) => {
+            // SAFETY: the program's own argument.
+            return unsafe { real(flags) };
+        }
+        State::Managed(link) => link,
+    };
+    let mut start = locked(&process.books.start);
+    let told = (!start.is_done).then(|| calm(|| Told::new(link))).flatten();
+    // SAFETY: the program's own argument.
+    let result = unsafe { real(flags) };
+    drop(told);
+    start.is_done |= result == CUDA_SUCCESS;
+    result
+}
+
+/// While it lives, the variable names the tenant's devices.
+struct Told {
+    own: Option<std::ffi::OsString>,
+}
+
+impl Told {
+    fn new(link: &Link) -> Self {
+        let own = std::env::var_os(visible::VARIABLE);
+        let tenant: Vec<_> = link
+            .control()
+            .devices()
+            .map(|(_, device)| device.uuid())
+            .collect();
+        // What is not text names no device.
+        let choice = own.as_deref().map(|own| own.to_str().unwrap_or_default());
+        let told = visible::choose(&tenant, choice);
+        // SAFETY: a program that reads its environment in another thread while it calls cuInit
+        // for the first time races with this, as with any library that sets a variable.
+        // Neither the driver nor CUDA's runtime does.
+        unsafe { std::env::set_var(visible::VARIABLE, told) };
+        Self { own }
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe {
+            match &self.own {
+                Some(own) => std::env::set_var(visible::VARIABLE, own),
+                None => std::env::remove_var(visible::VARIABLE),
+            }
+        }
+    }
+}

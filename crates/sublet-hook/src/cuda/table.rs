@@ -1,0 +1,208 @@
+//! Which exported names are hooked, and by what.
+//!
+//! To hook a function, add its line. Each version and each per-thread twin of it is a line of
+//! its own, because each is another function of the driver; a test says which were forgotten.
+//! What has no line leads straight to the driver.
+
+use std::ffi::c_void;
+
+use sublet_driver_api::CUDA;
+
+use super::c::*;
+use super::{array, context, external, graph, info, lookup, physical, plain, pool, row, start};
+
+/// What stands behind a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The driver's function, nothing else.
+    Forward,
+    /// The driver's function, if the gate is open.
+    Gate,
+    /// Ours, which calls the driver's.
+    Hook(*const c_void),
+}
+
+/// All versions and twins of these make the GPU work.
+const GATED: [&str; 12] = [
+    "cuFabricCpyBatchAsync",
+    "cuGraphLaunch",
+    "cuLaunch",
+    "cuLaunchCooperativeKernel",
+    "cuLaunchCooperativeKernelMultiDevice",
+    "cuLaunchGrid",
+    "cuLaunchGridAsync",
+    "cuLaunchKernel",
+    "cuLaunchKernelEx",
+    "cuMemBatchDecompressAsync",
+    "cuMemPrefetchAsync",
+    "cuMemPrefetchBatchAsync",
+];
+
+/// And so do all whose names begin so: copies and fills, of which each header has more.
+const GATED_FAMILIES: [&str; 2] = ["cuMemcpy", "cuMemset"];
+
+macro_rules! hooks {
+    ($($symbol:ident => $($part:ident)::+ $(::<$description:ty>)?;)*) => {
+        /// What stands behind a row.
+        #[must_use]
+        pub fn kind(index: usize) -> Kind {
+            match index {
+                $(row::$symbol => Kind::Hook(
+                    hooks!(@address $($part)::+, [$($description)?], row::$symbol),
+                ),)*
+                _ => gate_or_forward(index),
+            }
+        }
+
+        /// Every hooked name.
+        #[cfg(test)]
+        const HOOKED: &[&str] = &[$(stringify!($symbol)),*];
+    };
+    (@address $($part:ident)::+, [], $row:expr) => { $($part)::+::<{ $row }> as *const c_void };
+    (@address $($part:ident)::+, [$description:ty], $row:expr) => {
+        $($part)::+::<$description, { $row }> as *const c_void
+    };
+}
+
+hooks! {
+    cuInit => start::init;
+    cuGetProcAddress => lookup::look_up;
+    cuGetProcAddress_v2 => lookup::look_up_v2;
+
+    cuMemAlloc => plain::alloc_v1;
+    cuMemAlloc_v2 => plain::alloc;
+    cuMemAllocPitch => plain::pitch_v1;
+    cuMemAllocPitch_v2 => plain::pitch;
+    cuMemAllocManaged => plain::managed;
+    cuMemFree => plain::free_v1;
+    cuMemFree_v2 => plain::free;
+
+    cuMemAllocAsync => pool::alloc_async;
+    cuMemAllocAsync_ptsz => pool::alloc_async;
+    cuMemAllocFromPoolAsync => pool::alloc_from_pool;
+    cuMemAllocFromPoolAsync_ptsz => pool::alloc_from_pool;
+    cuMemFreeAsync => pool::free_async;
+    cuMemFreeAsync_ptsz => pool::free_async;
+    cuMemPoolCreate => pool::create;
+    cuMemPoolDestroy => pool::destroy;
+    cuMemPoolSetAttribute => pool::set_attribute;
+    cuMemPoolTrimTo => pool::trim_to;
+
+    cuMemCreate => physical::create;
+    cuMemRelease => physical::release;
+    cuMemMap => physical::map;
+    cuMemUnmap => physical::unmap;
+    cuMemRetainAllocationHandle => physical::retain;
+    cuMemImportFromShareableHandle => physical::import;
+    cuMemMapArrayAsync => physical::map_array;
+    cuMemMapArrayAsync_ptsz => physical::map_array;
+
+    cuArrayCreate => array::create::<CUDA_ARRAY_DESCRIPTOR_v1>;
+    cuArrayCreate_v2 => array::create::<CUDA_ARRAY_DESCRIPTOR_v2>;
+    cuArray3DCreate => array::create::<CUDA_ARRAY3D_DESCRIPTOR_v1>;
+    cuArray3DCreate_v2 => array::create::<CUDA_ARRAY3D_DESCRIPTOR_v2>;
+    cuArrayDestroy => array::destroy;
+    cuMipmappedArrayCreate => array::create_mipmapped;
+    cuMipmappedArrayDestroy => array::destroy;
+
+    cuGraphAddMemAllocNode => graph::add_alloc_node;
+    cuGraphAddNode => graph::add_node;
+    cuGraphAddNode_v2 => graph::add_node_v2;
+    cuGraphAddNode_v3 => graph::add_node_v2;
+    cuGraphInstantiate => graph::instantiate;
+    cuGraphInstantiate_v2 => graph::instantiate;
+    cuGraphInstantiateWithFlags => graph::instantiate_with_flags;
+    cuGraphInstantiateWithParams => graph::instantiate_with_params;
+    cuGraphInstantiateWithParams_ptsz => graph::instantiate_with_params;
+    cuGraphExecDestroy => graph::exec_destroy;
+    cuDeviceGraphMemTrim => graph::trim;
+
+    cuImportExternalMemory => external::import;
+    cuDestroyExternalMemory => external::destroy;
+
+    cuCtxCreate => context::create;
+    cuCtxCreate_v2 => context::create;
+    cuCtxCreate_v3 => context::create_v3;
+    cuCtxCreate_v4 => context::create_v4;
+    cuCtxDestroy => context::destroy;
+    cuCtxDestroy_v2 => context::destroy;
+    cuDevicePrimaryCtxRetain => context::retain;
+    cuDevicePrimaryCtxRelease => context::release;
+    cuDevicePrimaryCtxRelease_v2 => context::release;
+    cuDevicePrimaryCtxReset => context::reset;
+    cuDevicePrimaryCtxReset_v2 => context::reset;
+    cuGreenCtxCreate => context::create_green;
+    cuGreenCtxDestroy => context::destroy_green;
+
+    cuMemGetInfo => info::get_v1;
+    cuMemGetInfo_v2 => info::get;
+    cuDeviceTotalMem => info::total_v1;
+    cuDeviceTotalMem_v2 => info::total;
+}
+
+fn gate_or_forward(index: usize) -> Kind {
+    let is_gated = |base: &str| {
+        GATED.contains(&base) || GATED_FAMILIES.iter().any(|family| base.starts_with(family))
+    };
+    match CUDA.get(index) {
+        Some(row) if is_gated(row.base) => Kind::Gate,
+        _ => Kind::Forward,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_version_and_twin_of_a_hooked_function_is_hooked() {
+        let bases: BTreeSet<&str> = HOOKED
+            .iter()
+            .map(|symbol| CUDA.by_symbol(symbol).expect("a row").base)
+            .collect();
+        let forgotten: Vec<&str> = CUDA
+            .iter()
+            .enumerate()
+            .filter(|(index, row)| {
+                bases.contains(row.base) && !matches!(kind(*index), Kind::Hook(_))
+            })
+            .map(|(_, row)| row.symbol)
+            .collect();
+        assert!(forgotten.is_empty(), "these escape: {forgotten:?}");
+    }
+
+    #[test]
+    fn every_launch_copy_and_fill_passes_the_gate() {
+        let gated: BTreeSet<&str> = CUDA
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| kind(*index) == Kind::Gate)
+            .map(|(_, row)| row.symbol)
+            .collect();
+        for symbol in [
+            "cuLaunchKernel",
+            "cuLaunchKernel_ptsz",
+            "cuLaunchKernelEx",
+            "cuLaunchKernelEx_ptsz",
+            "cuLaunchCooperativeKernel_ptsz",
+            "cuGraphLaunch",
+            "cuGraphLaunch_ptsz",
+            "cuMemcpyHtoD_v2_ptds",
+            "cuMemcpyAsync_ptsz",
+            "cuMemsetD2D32Async_ptsz",
+        ] {
+            assert!(gated.contains(symbol), "{symbol}");
+        }
+        for symbol in [
+            "cuLaunchHostFunc",
+            "cuMemGetAddressRange_v2",
+            "cuStreamSynchronize",
+        ] {
+            assert!(!gated.contains(symbol), "{symbol}");
+        }
+        for base in GATED {
+            assert!(!CUDA.versions(base).is_empty(), "{base} is no function");
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! How memory is taken from the tenant's account, and given back.
+//!
+//! Every hook that makes memory has the same three steps, in [`taking`]: reserve, ask the
+//! driver, and either remember the charge or give it back. A program that is over its limit
+//! gets `CUDA_ERROR_OUT_OF_MEMORY`, as on a card that is full. Before that, what the program's
+//! pools only keep for later is taken from them, as the driver does itself on a full card.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use sublet_abi::{DeviceIndex, Units};
+
+use super::c::*;
+use super::{Books, pool, real};
+use crate::guard::{Inside, calm};
+use crate::link::Link;
+use crate::process;
+
+/// A process with a slot.
+#[derive(Debug, Clone, Copy)]
+pub struct Tenant {
+    /// Its account.
+    pub link: &'static Link,
+    /// What it has.
+    pub books: &'static Books,
+}
+
+/// Memory that was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "memory that was taken must be given back"]
+pub struct Charge {
+    /// From which device.
+    pub device: DeviceIndex,
+    /// How much.
+    pub amount: Units,
+}
+
+/// A charge that goes with a context: the driver frees a context's memory with the context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// What it cost.
+    pub charge: Charge,
+    /// The context.
+    pub context: CUcontext,
+}
+
+impl Held {
+    /// In the thread's context.
+    pub fn here(charge: Charge) -> Self {
+        let context = current_context();
+        Self { charge, context }
+    }
+}
+
+/// Where memory would come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// One of the tenant's devices.
+    Listed(DeviceIndex),
+    /// A device that is not the tenant's: its limit there is nothing.
+    Unlisted,
+}
+
+/// What a call is about to take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ask {
+    /// Where.
+    pub place: Place,
+    /// Bytes, before rounding up.
+    pub bytes: u64,
+}
+
+/// The limit does not allow it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OverLimit;
+
+impl Tenant {
+    /// This process, if it has a slot. Connects at the first call.
+    #[must_use]
+    pub fn current() -> Option<Self> {
+        let process = process::current();
+        let link = process.state().link()?;
+        Some(Self {
+            link,
+            books: &process.books,
+        })
+    }
+
+    /// Which of the tenant's devices the driver's device is.
+    #[must_use]
+    pub fn place(&self, device: CUdevice) -> Place {
+        self.books.devices.place(self.link, device)
+    }
+
+    /// Takes memory, from pools that only keep it if need be.
+    ///
+    /// # Errors
+    /// If the limit does not allow it. It is noted for `sublet top`.
+    pub fn take(&self, ask: Ask) -> Result<Charge, OverLimit> {
+        let Place::Listed(device) = ask.place else {
+            return Err(OverLimit);
+        };
+        if ask.bytes == 0 {
+            // Also where the use is above the limit: nothing is nothing.
+            let amount = Units::ZERO;
+            return Ok(Charge { device, amount });
+        }
+        let taken = Units::taken_by(ask.bytes).and_then(|amount| {
+            let reserve = || self.link.reserve(device, amount);
+            reserve()
+                .or_else(|full| {
+                    if pool::release_unused(self, device) {
+                        reserve()
+                    } else {
+                        Err(full)
+                    }
+                })
+                .ok()?;
+            Some(Charge { device, amount })
+        });
+        if taken.is_none() {
+            self.link.note_refusal(device, ask.bytes);
+        }
+        taken.ok_or(OverLimit)
+    }
+
+    /// Gives memory back.
+    pub fn give(&self, charge: Charge) {
+        if charge.amount > Units::ZERO {
+            self.link.release(charge.device, charge.amount);
+        }
+    }
+}
+
+/// The device of the thread's context; `None` without one.
+#[must_use]
+pub fn current_device() -> Option<CUdevice> {
+    let mut device = 0;
+    // SAFETY: writes the number it is given.
+    (unsafe { real::cuCtxGetDevice(&raw mut device) } == CUDA_SUCCESS).then_some(device)
+}
+
+/// The thread's context; null without one.
+#[must_use]
+pub fn current_context() -> CUcontext {
+    let mut context = CUcontext::default();
+    // SAFETY: writes the handle it is given.
+    let result = unsafe { real::cuCtxGetCurrent(&raw mut context) };
+    if result == CUDA_SUCCESS {
+        context
+    } else {
+        CUcontext::default()
+    }
+}
+
+/// What memory of the current device would take. `None` without a context: the driver then
+/// refuses the call, in its own words.
+#[must_use]
+pub fn on_current_device(tenant: &Tenant, bytes: u64) -> Option<Ask> {
+    let place = tenant.place(current_device()?);
+    Some(Ask { place, bytes })
+}
+
+/// A call that takes memory. `ask` says how much and where, or that it is not to be counted;
+/// `call` asks the driver; `keep` remembers the charge of memory that was made.
+pub fn taking(
+    ask: impl FnOnce(&Tenant) -> Option<Ask>,
+    call: impl FnOnce() -> CUresult,
+    keep: impl FnOnce(&Tenant, Charge),
+) -> CUresult {
+    let Some(_inside) = Inside::enter() else {
+        return call();
+    };
+    let Some(tenant) = calm(Tenant::current).flatten() else {
+        return call();
+    };
+    match calm(|| ask(&tenant).map(|ask| tenant.take(ask))).flatten() {
+        None => call(),
+        Some(Err(OverLimit)) => CUDA_ERROR_OUT_OF_MEMORY,
+        Some(Ok(charge)) => {
+            let result = call();
+            let _ = calm(|| {
+                if result == CUDA_SUCCESS {
+                    keep(&tenant, charge);
+                } else {
+                    tenant.give(charge);
+                }
+            });
+            result
+        }
+    }
+}
+
+/// A call that gives memory back. `forget` takes what is known out of the books *before* the
+/// driver frees it, since the next moment another thread can be given the same address;
+/// `done` gets it back with the driver's answer.
+pub fn giving<T>(
+    forget: impl FnOnce(&Tenant) -> Option<T>,
+    call: impl FnOnce() -> CUresult,
+    done: impl FnOnce(&Tenant, T, bool),
+) -> CUresult {
+    let Some(_inside) = Inside::enter() else {
+        return call();
+    };
+    let Some(tenant) = calm(Tenant::current).flatten() else {
+        return call();
+    };
+    let known = calm(|| forget(&tenant)).flatten();
+    let result = call();
+    if let Some(known) = known {
+        let _ = calm(|| done(&tenant, known, result == CUDA_SUCCESS));
+    }
+    result
+}
+
+/// The driver's numbers of devices are small; more than these are looked up each time.
+const REMEMBERED: usize = 64;
+
+/// Which device of the driver is which of the tenant. The order in the control page never
+/// changes, so an answer is good for ever.
+#[derive(Debug)]
+pub struct Devices([AtomicU8; REMEMBERED]);
+
+const UNKNOWN: u8 = 255;
+const UNLISTED: u8 = 254;
+
+impl Default for Devices {
+    fn default() -> Self {
+        Self([const { AtomicU8::new(UNKNOWN) }; REMEMBERED])
+    }
+}
+
+impl Devices {
+    fn place(&self, link: &Link, device: CUdevice) -> Place {
+        let cell = usize::try_from(device)
+            .ok()
+            .and_then(|number| self.0.get(number));
+        let known = cell.map_or(UNKNOWN, |cell| cell.load(Ordering::Relaxed));
+        match known {
+            UNKNOWN => {}
+            UNLISTED => return Place::Unlisted,
+            place => {
+                let place = DeviceIndex::new(u32::from(place));
+                return place.map_or(Place::Unlisted, Place::Listed);
+            }
+        }
+        // A driver that cannot say is asked again the next time.
+        let Some(uuid) = uuid_of(device) else {
+            return Place::Unlisted;
+        };
+        let found = link.control().find(&uuid);
+        if let Some(cell) = cell {
+            let known = found.map_or(UNLISTED, |place| place.get() as u8);
+            cell.store(known, Ordering::Relaxed);
+        }
+        found.map_or(Place::Unlisted, Place::Listed)
+    }
+}
+
+/// A device's UUID. The newer function names the instance of a card that is split by MIG.
+fn uuid_of(device: CUdevice) -> Option<[u8; 16]> {
+    let mut uuid = [0; 16];
+    // SAFETY: writes the bytes it is given.
+    let new = unsafe { real::cuDeviceGetUuid_v2(&raw mut uuid, device) };
+    if new == CUDA_SUCCESS {
+        return Some(uuid);
+    }
+    // SAFETY: as above.
+    let old = unsafe { real::cuDeviceGetUuid(&raw mut uuid, device) };
+    (old == CUDA_SUCCESS).then_some(uuid)
+}

@@ -1,0 +1,33 @@
+//! What runs inside a tenant's process: accounting, reports, the way to the real driver.
+//!
+//! Two libraries carry this code under the driver's names, `libcuda.so.1` and
+//! `libnvidia-ml.so.1`; all logic and its tests are here. A program that nobody changed calls
+//! them, and so this code has the manners of a guest: it never ends the program, prints nothing,
+//! installs no signal handler, and where it fails the call goes to the driver as if it was not
+//! there. It takes memory from the tenant's account before the driver is asked, and never
+//! decides what the account may have: that is the arbiter's.
+//!
+//! Read in this order:
+//! - [`driver`]: finds the real library behind ours.
+//! - [`trampoline`]: how an exported name leads to code.
+//! - [`process`], [`guard`]: what is known in one process; forks, nested calls, panics.
+//! - [`link`]: the arbiter, and the two shared pages.
+//! - [`report`], [`visible`], [`gate`]: what both libraries answer alike.
+//! - [`cuda`]: the hooks of the CUDA driver; [`pointers`] is its map of addresses.
+//! - [`nvml`]: the hooks of the management library, which takes no part and only looks.
+#![expect(
+    unsafe_code,
+    reason = "stands between a C program and a C library, and reads shared memory"
+)]
+
+pub mod cuda;
+pub mod driver;
+pub mod gate;
+pub mod guard;
+pub mod link;
+pub mod nvml;
+pub mod pointers;
+pub mod process;
+pub mod report;
+pub mod trampoline;
+pub mod visible;

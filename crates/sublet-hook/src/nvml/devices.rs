@@ -1,0 +1,362 @@
+//! Which cards there are: the tenant's, in the order of its list.
+//!
+//! A handle is the library's own and stays what it is; what changes is which ones are given out
+//! and by which index. `CUDA_VISIBLE_DEVICES` plays no part, as NVML knows nothing of it. A card
+//! that is not the tenant's is not found, as on a machine that does not have it.
+
+use std::ffi::{CStr, CString, c_char};
+
+use sublet_abi::{ControlPage, DeviceIndex, Uuid};
+use sublet_driver_api::nvml::*;
+
+use super::view::View;
+use super::{lists, real, seeing};
+use crate::visible;
+
+/// The library's longest UUID, with its end (`NVML_DEVICE_UUID_V2_BUFFER_SIZE`).
+const UUID_BYTES: usize = 96;
+
+/// Which of the tenant's devices a handle is.
+///
+/// # Errors
+/// What the library answers to a handle that is none, or that a handle of another device is
+/// none for this tenant.
+pub fn place(view: &View, handle: nvmlDevice_t) -> Result<DeviceIndex, nvmlReturn_t> {
+    let control = view.control();
+    if let Some(device) = uuid_of(handle)?.and_then(|uuid| control.find(&uuid)) {
+        return Ok(device);
+    }
+    // An instance of a card that is split by MIG belongs to whom the card belongs to.
+    let mut card = nvmlDevice_t::default();
+    // SAFETY: writes the handle it is given.
+    let result =
+        unsafe { real::nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle, &raw mut card) };
+    if result == NVML_SUCCESS
+        && card != handle
+        && let Some(device) = uuid_of(card)?.and_then(|uuid| control.find(&uuid))
+    {
+        return Ok(device);
+    }
+    Err(NVML_ERROR_INVALID_ARGUMENT)
+}
+
+fn uuid_of(handle: nvmlDevice_t) -> Result<Option<Uuid>, nvmlReturn_t> {
+    let mut text: [c_char; UUID_BYTES] = [0; UUID_BYTES];
+    // SAFETY: writes at most so many bytes.
+    let result = unsafe { real::nvmlDeviceGetUUID(handle, text.as_mut_ptr(), UUID_BYTES as u32) };
+    if result != NVML_SUCCESS {
+        return Err(result);
+    }
+    text[UUID_BYTES - 1] = 0;
+    // SAFETY: terminated at the latest by the zero above.
+    let text = unsafe { CStr::from_ptr(text.as_ptr()) };
+    Ok(text.to_str().ok().and_then(parse_uuid))
+}
+
+/// `GPU-` or `MIG-` and 32 hex digits in groups.
+fn parse_uuid(text: &str) -> Option<Uuid> {
+    let digits = text
+        .strip_prefix("GPU-")
+        .or_else(|| text.strip_prefix("MIG-"))?;
+    let mut digits = digits.chars().filter(|&digit| digit != '-');
+    let mut uuid = Uuid::default();
+    for byte in &mut uuid {
+        let high = digits.next()?.to_digit(16)?;
+        let low = digits.next()?.to_digit(16)?;
+        *byte = (high << 4 | low) as u8; // two digits
+    }
+    digits.next().is_none().then_some(uuid)
+}
+
+fn count_of(control: &ControlPage) -> u32 {
+    control.devices().count() as u32 // at most sixteen
+}
+
+fn handle_of(uuid: &Uuid) -> Result<nvmlDevice_t, nvmlReturn_t> {
+    let text = visible::text_of(uuid);
+    let mut result = NVML_ERROR_NOT_FOUND;
+    for text in [text.clone(), text.replacen("GPU-", "MIG-", 1)] {
+        let Ok(text) = CString::new(text) else {
+            continue;
+        };
+        let mut device = nvmlDevice_t::default();
+        // SAFETY: a terminated text; writes the handle it is given.
+        result = unsafe { real::nvmlDeviceGetHandleByUUID(text.as_ptr(), &raw mut device) };
+        match result {
+            NVML_SUCCESS => return Ok(device),
+            NVML_ERROR_NOT_FOUND | NVML_ERROR_INVALID_ARGUMENT => {}
+            error => return Err(error),
+        }
+    }
+    Err(result)
+}
+
+/// `nvmlDeviceGetCount`.
+///
+/// # Safety
+/// As NVIDIA documents.
+pub unsafe extern "C" fn count<const ROW: usize>(count: *mut u32) -> nvmlReturn_t {
+    // SAFETY: the row has this type, and the caller's arguments are passed on.
+    let real = || unsafe {
+        let real: unsafe extern "C" fn(*mut u32) -> nvmlReturn_t = real::function(ROW);
+        real(count)
+    };
+    seeing(real, |view| {
+        let result = real();
+        if result == NVML_SUCCESS && !count.is_null() {
+            // SAFETY: not null, and the library just wrote there.
+            unsafe { count.write(count_of(view.control())) };
+        }
+        result
+    })
+}
+
+/// `nvmlDeviceGetHandleByIndex`.
+///
+/// # Safety
+/// As NVIDIA documents.
+pub unsafe extern "C" fn by_index<const ROW: usize>(
+    index: u32,
+    device: *mut nvmlDevice_t,
+) -> nvmlReturn_t {
+    // SAFETY: the row has this type, and the caller's arguments are passed on.
+    let real = || unsafe {
+        let real: unsafe extern "C" fn(u32, *mut nvmlDevice_t) -> nvmlReturn_t =
+            real::function(ROW);
+        real(index, device)
+    };
+    seeing(real, |view| {
+        let control = view.control();
+        let mut listed = control.devices();
+        match listed.nth(index as usize) {
+            _ if device.is_null() => NVML_ERROR_INVALID_ARGUMENT,
+            Some((_, entry)) => match handle_of(&entry.uuid()) {
+                Ok(handle) => {
+                    // SAFETY: not null, and the caller says it can be written.
+                    unsafe { device.write(handle) };
+                    NVML_SUCCESS
+                }
+                Err(error) => error,
+            },
+            // Before `nvmlInit` each call has to say so.
+            None => match is_initialised() {
+                NVML_SUCCESS => NVML_ERROR_INVALID_ARGUMENT,
+                error => error,
+            },
+        }
+    })
+}
+
+fn is_initialised() -> nvmlReturn_t {
+    let mut count = 0_u32;
+    // SAFETY: the row has this type; writes the number it is given.
+    unsafe {
+        let real: unsafe extern "C" fn(*mut u32) -> nvmlReturn_t =
+            real::function(super::row::nvmlDeviceGetCount_v2);
+        real(&raw mut count)
+    }
+}
+
+/// `nvmlDeviceGetHandleByUUID`, `…UUIDV`, `…PciBusId`, `…Serial`: whatever the key is, the
+/// library finds the device, and it is kept back if it is not the tenant's.
+///
+/// # Safety
+/// As NVIDIA documents.
+pub unsafe extern "C" fn by_key<const ROW: usize>(
+    key: *const c_char,
+    device: *mut nvmlDevice_t,
+) -> nvmlReturn_t {
+    let real = |found: *mut nvmlDevice_t| {
+        // SAFETY: the rows have this type but for what the key points to, and the caller's
+        // arguments are passed on.
+        unsafe {
+            let real: unsafe extern "C" fn(*const c_char, *mut nvmlDevice_t) -> nvmlReturn_t =
+                real::function(ROW);
+            real(key, found)
+        }
+    };
+    seeing(
+        || real(device),
+        |view| {
+            let mut found = nvmlDevice_t::default();
+            if device.is_null() {
+                return real(device);
+            }
+            match real(&raw mut found) {
+                NVML_SUCCESS => {}
+                error => return error,
+            }
+            if place(view, found).is_err() {
+                return NVML_ERROR_NOT_FOUND;
+            }
+            // SAFETY: not null, and the caller says it can be written.
+            unsafe { device.write(found) };
+            NVML_SUCCESS
+        },
+    )
+}
+
+/// `nvmlDeviceGetIndex`. The minor number stays the machine's: it names a file.
+///
+/// # Safety
+/// As NVIDIA documents.
+pub unsafe extern "C" fn index<const ROW: usize>(
+    device: nvmlDevice_t,
+    index: *mut u32,
+) -> nvmlReturn_t {
+    // SAFETY: the row has this type, and the caller's arguments are passed on.
+    let real = || unsafe {
+        let real: unsafe extern "C" fn(nvmlDevice_t, *mut u32) -> nvmlReturn_t =
+            real::function(ROW);
+        real(device, index)
+    };
+    seeing(real, |view| match place(view, device) {
+        Err(error) => error,
+        Ok(place) => {
+            let result = real();
+            if result == NVML_SUCCESS && !index.is_null() {
+                // SAFETY: not null, and the library just wrote there.
+                unsafe { index.write(place.get()) };
+            }
+            result
+        }
+    })
+}
+
+/// `nvmlDeviceGetTopologyNearestGpus`.
+///
+/// # Safety
+/// As NVIDIA documents.
+pub unsafe extern "C" fn nearest<const ROW: usize>(
+    device: nvmlDevice_t,
+    level: u32,
+    count: *mut u32,
+    devices: *mut nvmlDevice_t,
+) -> nvmlReturn_t {
+    let real = |count: *mut u32, devices: *mut nvmlDevice_t| {
+        // SAFETY: the row has this type, and the caller's arguments are passed on.
+        unsafe {
+            let real: unsafe extern "C" fn(
+                nvmlDevice_t,
+                u32,
+                *mut u32,
+                *mut nvmlDevice_t,
+            ) -> nvmlReturn_t = real::function(ROW);
+            real(device, level, count, devices)
+        }
+    };
+    // SAFETY: as the caller says.
+    seeing(
+        || real(count, devices),
+        |view| unsafe { those_of(view, &real, count, devices) },
+    )
+}
+
+/// `nvmlSystemGetTopologyGpuSet`.
+///
+/// # Safety
+/// As NVIDIA documents.
+pub unsafe extern "C" fn near_cpu<const ROW: usize>(
+    cpu: u32,
+    count: *mut u32,
+    devices: *mut nvmlDevice_t,
+) -> nvmlReturn_t {
+    let real = |count: *mut u32, devices: *mut nvmlDevice_t| {
+        // SAFETY: the row has this type, and the caller's arguments are passed on.
+        unsafe {
+            let real: unsafe extern "C" fn(u32, *mut u32, *mut nvmlDevice_t) -> nvmlReturn_t =
+                real::function(ROW);
+            real(cpu, count, devices)
+        }
+    };
+    // SAFETY: as the caller says.
+    seeing(
+        || real(count, devices),
+        |view| unsafe { those_of(view, &real, count, devices) },
+    )
+}
+
+/// The tenant's among some devices: these functions first want a 0 to tell the number.
+///
+/// # Safety
+/// `count` and `devices` as NVIDIA documents.
+unsafe fn those_of(
+    view: &View,
+    real: &dyn Fn(*mut u32, *mut nvmlDevice_t) -> nvmlReturn_t,
+    count: *mut u32,
+    devices: *mut nvmlDevice_t,
+) -> nvmlReturn_t {
+    let mut number = 0;
+    let result = real(&raw mut number, std::ptr::null_mut());
+    if result != NVML_SUCCESS {
+        return result;
+    }
+    let mut list = vec![nvmlDevice_t::default(); number as usize];
+    if number > 0 {
+        let result = real(&raw mut number, list.as_mut_ptr());
+        if result != NVML_SUCCESS {
+            return result;
+        }
+    }
+    list.truncate(number as usize);
+    list.retain(|&device| place(view, device).is_ok());
+    // SAFETY: as the caller says.
+    unsafe { lists::answer_first(&list, count, devices) }
+}
+
+/// `nvmlUnitGetDevices`.
+///
+/// # Safety
+/// As NVIDIA documents.
+pub unsafe extern "C" fn of_unit<const ROW: usize>(
+    unit: nvmlUnit_t,
+    count: *mut u32,
+    devices: *mut nvmlDevice_t,
+) -> nvmlReturn_t {
+    let real = |count: *mut u32, devices: *mut nvmlDevice_t| {
+        // SAFETY: the row has this type, and the caller's arguments are passed on.
+        unsafe {
+            let real: unsafe extern "C" fn(
+                nvmlUnit_t,
+                *mut u32,
+                *mut nvmlDevice_t,
+            ) -> nvmlReturn_t = real::function(ROW);
+            real(unit, count, devices)
+        }
+    };
+    seeing(
+        || real(count, devices),
+        |view| match lists::read_all(real) {
+            Err(error) => error,
+            Ok(mut list) => {
+                list.retain(|&device| place(view, device).is_ok());
+                // SAFETY: as the caller says.
+                unsafe { lists::answer(&list, count, devices) }
+            }
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uuids_are_read_as_the_library_writes_them() {
+        let uuid: Uuid = std::array::from_fn(|index| index as u8 * 17);
+        let text = visible::text_of(&uuid);
+        assert_eq!(parse_uuid(&text), Some(uuid));
+        assert_eq!(parse_uuid(&text.replace("GPU", "MIG")), Some(uuid));
+        for wrong in [
+            "",
+            "GPU-",
+            &text[4..],
+            &text[..39],
+            &format!("{text}0"),
+            "GPU-zz112233-4455-6677-8899-aabbccddeeff",
+            "MIG-GPU-00112233-4455-6677-8899-aabbccddeeff/1/0",
+        ] {
+            assert_eq!(parse_uuid(wrong), None, "{wrong}");
+        }
+    }
+}

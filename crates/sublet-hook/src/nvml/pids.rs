@@ -1,0 +1,197 @@
+//! How a process is called in this PID namespace.
+//!
+//! The arbiter numbers processes as the machine does, a program in a container as its container
+//! does, and NVML answers in either way, depending on driver and function (HAMi-core#112). The
+//! kernel translates between a namespace and those above it, and in `/proc` only shows the
+//! numbers below the namespace for which that `/proc` was mounted. So a container can usually
+//! not translate the machine's numbers, and what cannot be translated is not shown: a wrong
+//! number would be a process of somebody else.
+
+use std::fs;
+
+/// What is known about the way from the arbiter's numbers to ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Numbering {
+    /// The arbiter is in our PID namespace.
+    Same,
+    /// Our `/proc` shows the arbiter's numbers, and ours as the number at `depth` of `NSpid`.
+    Listed {
+        /// The place of our namespace's number in the list.
+        depth: usize,
+    },
+    /// Nothing but one process: this one.
+    OneKnown {
+        /// As the arbiter calls it.
+        told: u32,
+        /// As it calls itself.
+        own: u32,
+    },
+}
+
+impl Numbering {
+    /// Finds out, from what the arbiter calls this process.
+    #[must_use]
+    pub fn of_this_process(told: u32) -> Self {
+        Self::of(told, std::process::id(), &levels("self"))
+    }
+
+    /// Decides. Two equal numbers mean the same namespace; should they be equal by chance, then
+    /// what is shown has wrong names, and is the tenant's all the same.
+    fn of(told: u32, own: u32, levels: &[u32]) -> Self {
+        if told == own {
+            return Self::Same;
+        }
+        match levels {
+            [first, .., last] if *first == told && *last == own => Self::Listed {
+                depth: levels.len() - 1,
+            },
+            _ => Self::OneKnown { told, own },
+        }
+    }
+
+    /// What the arbiter calls `told`, as this namespace calls it.
+    #[must_use]
+    pub fn here(&self, told: u32) -> Option<u32> {
+        match self {
+            Self::Same => Some(told),
+            Self::Listed { depth } => levels(&told.to_string()).get(*depth).copied(),
+            Self::OneKnown { told: one, own } => (*one == told).then_some(*own),
+        }
+    }
+}
+
+/// The numbers of a process, from the namespace of `/proc` down to its own.
+fn levels(process: &str) -> Vec<u32> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    parse_levels(&status)
+}
+
+fn parse_levels(status: &str) -> Vec<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let numbers = line.unwrap_or_default().split_whitespace();
+    numbers.map_while(|number| number.parse().ok()).collect()
+}
+
+/// A process that has a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Process {
+    /// As the arbiter calls it.
+    pub told: u32,
+    /// As this namespace calls it, if that is known.
+    pub here: Option<u32>,
+    /// What it has of the device that was asked about.
+    pub bytes: u64,
+}
+
+/// Whose numbers an answer of the driver has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// This namespace's.
+    Ours,
+    /// The arbiter's, which are the machine's.
+    Arbiters,
+}
+
+impl Whose {
+    /// Decides it for one answer as a whole: by itself a number can mean one process here and
+    /// another one there. If nothing speaks for either it is the one that new drivers use.
+    #[must_use]
+    pub fn of(answer: &[u32], processes: &[Process]) -> Self {
+        let count = |is: fn(&Process, u32) -> bool| {
+            let known = |number: &&u32| processes.iter().any(|process| is(process, **number));
+            answer.iter().filter(known).count()
+        };
+        let ours = count(|process, number| process.here == Some(number));
+        let arbiters = count(|process, number| process.told == number);
+        if arbiters > ours {
+            Self::Arbiters
+        } else {
+            Self::Ours
+        }
+    }
+
+    /// The process that the driver calls so.
+    #[must_use]
+    pub fn find(self, number: u32, processes: &[Process]) -> Option<&Process> {
+        processes
+            .iter()
+            .find(|process| self.number(process) == Some(number))
+    }
+
+    /// What the driver calls the process.
+    #[must_use]
+    pub fn number(self, process: &Process) -> Option<u32> {
+        match self {
+            Self::Ours => process.here,
+            Self::Arbiters => Some(process.told),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_from_the_arbiters_numbers_is_found() {
+        let one_known = Numbering::OneKnown { told: 900, own: 7 };
+        for (told, own, levels, expected) in [
+            (900, 900, &[900][..], Numbering::Same),
+            (900, 900, &[33, 900], Numbering::Same),
+            (900, 7, &[900, 7], Numbering::Listed { depth: 1 }),
+            (900, 7, &[900, 55, 7], Numbering::Listed { depth: 2 }),
+            (900, 7, &[7], one_known.clone()),
+            (900, 7, &[55, 7], one_known.clone()),
+            (900, 7, &[], one_known.clone()),
+        ] {
+            let found = Numbering::of(told, own, levels);
+            assert_eq!(found, expected, "{told} {own} {levels:?}");
+        }
+        assert_eq!(Numbering::Same.here(12), Some(12));
+        assert_eq!(one_known.here(900), Some(7));
+        assert_eq!(one_known.here(901), None, "what cannot be translated");
+    }
+
+    #[test]
+    fn this_process_is_found_by_its_own_number() {
+        let own = std::process::id();
+        assert_eq!(Numbering::of_this_process(own).here(own), Some(own));
+        assert!(levels("self").contains(&own), "NSpid of a kernel since 4.1");
+        let listed = Numbering::Listed { depth: 0 };
+        assert_eq!(listed.here(own), levels("self").first().copied());
+        assert_eq!(listed.here(u32::MAX), None, "no such process");
+    }
+
+    #[test]
+    fn the_list_of_numbers_is_read() {
+        let status = "Name:\tx y\nNSpid:\t4711\t33\t1\nVmPeak:\t1 kB\n";
+        assert_eq!(parse_levels(status), [4711, 33, 1]);
+        assert_eq!(parse_levels("Name:\tNSpid: 5\n"), []);
+        assert_eq!(parse_levels("NSpid:\t7\tx\t8\n"), [7]);
+    }
+
+    #[test]
+    fn an_answer_is_read_in_one_numbering_as_a_whole() {
+        let process = |told, here| Process {
+            told,
+            here,
+            bytes: 0,
+        };
+        // 300 is our first process, and somebody else's on the machine.
+        let processes = [
+            process(900, Some(300)),
+            process(901, Some(301)),
+            process(300, None),
+        ];
+        let ours = [300, 301];
+        assert_eq!(Whose::of(&ours, &processes), Whose::Ours);
+        let machines = [900, 901, 17];
+        let whose = Whose::of(&machines, &processes);
+        assert_eq!(whose, Whose::Arbiters);
+        assert_eq!(whose.find(901, &processes), Some(&processes[1]));
+        assert_eq!(whose.find(301, &processes), None);
+        assert_eq!(whose.find(17, &processes), None);
+        assert_eq!(Whose::of(&[], &processes), Whose::Ours);
+        assert_eq!(Whose::Ours.find(300, &processes), Some(&processes[0]));
+    }
+}

@@ -1,0 +1,264 @@
+//! Which processes run on a card: those that hold slots of this tenant, with what they use.
+//!
+//! Computing processes are listed from the ledger, without asking the library, whose list is
+//! the whole card's. Who draws, or computes through MPS, only the library knows: there its list
+//! is taken, and of it those that have a slot.
+
+use std::collections::BTreeMap;
+
+use sublet_abi::{DeviceIndex, SlotIndex};
+use sublet_driver_api::nvml::*;
+
+use super::devices::place;
+use super::lists::{self, OfProcess, keep_own};
+use super::pids::Process;
+use super::view::View;
+use super::{real, seeing};
+
+/// So many slots in a row that nobody ever had, and there are no more. The arbiter hands out
+/// the lowest free one, and reading a slot that was never written fills it with memory.
+const GAP: usize = 64;
+
+/// No instance of a card that is split by MIG.
+const NO_INSTANCE: u32 = u32::MAX;
+
+/// `NVML_VALUE_NOT_AVAILABLE`, in 64 bits.
+const NOT_AVAILABLE: u64 = u64::MAX;
+
+/// The tenant's processes, each once, whatever they use.
+#[must_use]
+pub fn all_of(view: &View, device: DeviceIndex) -> Vec<Process> {
+    let ledger = view.ledger();
+    let mut unused = 0;
+    let mut found: BTreeMap<u32, (u64, Option<u32>)> = BTreeMap::new();
+    for index in SlotIndex::processes() {
+        let slot = ledger.slot(index);
+        unused = if slot.generation() == 0 {
+            unused + 1
+        } else {
+            0
+        };
+        if unused >= GAP {
+            break;
+        }
+        if slot.is_live() {
+            // An arbiter may give a process two slots, one for each library of ours.
+            let (bytes, own) = found.entry(slot.pid()).or_default();
+            *bytes = bytes.saturating_add(ledger.held(index, device).bytes());
+            *own = own.or(slot.own_pid());
+        }
+    }
+    let numbering = view.numbering();
+    // What a process says of itself is what its container calls it. One that has not said it
+    // may be of an older interposer.
+    let named = |(told, (bytes, own)): (u32, (u64, Option<u32>))| Process {
+        told,
+        here: own.or_else(|| numbering.here(told)),
+        bytes,
+    };
+    found.into_iter().map(named).collect()
+}
+
+/// Those that use the device and have a number here, as a struct of the library.
+fn computing<T: Entry>(view: &View, device: DeviceIndex) -> Vec<T> {
+    all_of(view, device)
+        .into_iter()
+        .filter(|process| process.bytes > 0)
+        .filter_map(|process| Some(T::new(process.here?, process.bytes)))
+        .collect()
+}
+
+/// Those of the library's list that are the tenant's.
+fn among<T: Entry>(list: &[T], view: &View, device: DeviceIndex) -> Vec<T> {
+    keep_own(list, &all_of(view, device))
+        .into_iter()
+        .map(|(entry, process)| entry.using(process.bytes))
+        .collect()
+}
+
+/// A struct that says what a process uses.
+trait Entry: OfProcess {
+    /// A process on a whole card.
+    fn new(pid: u32, bytes: u64) -> Self;
+
+    /// The same with another amount.
+    fn using(self, bytes: u64) -> Self;
+}
+
+macro_rules! entries {
+    ($($type:ident { $($member:ident: $value:expr),* })*) => {$(
+        impl Entry for $type {
+            fn new(pid: u32, bytes: u64) -> Self {
+                Self { pid, usedGpuMemory: bytes, $($member: $value),* }
+            }
+
+            fn using(self, bytes: u64) -> Self {
+                Self { usedGpuMemory: bytes, ..self }
+            }
+        }
+    )*};
+}
+entries! {
+    nvmlProcessInfo_v1_t {}
+    nvmlProcessInfo_v2_t { gpuInstanceId: NO_INSTANCE, computeInstanceId: NO_INSTANCE }
+    nvmlProcessDetail_v1_t {
+        gpuInstanceId: NO_INSTANCE,
+        computeInstanceId: NO_INSTANCE,
+        usedGpuCcProtectedMemory: NOT_AVAILABLE
+    }
+}
+
+/// The functions that list processes into an array of `T`.
+type List<T> = unsafe extern "C" fn(nvmlDevice_t, *mut u32, *mut T) -> nvmlReturn_t;
+
+/// `nvmlDeviceGetComputeRunningProcesses` before it told instances.
+///
+/// # Safety
+/// As NVIDIA documents.
+pub unsafe extern "C" fn compute_v1<const ROW: usize>(
+    device: nvmlDevice_t,
+    count: *mut u32,
+    infos: *mut nvmlProcessInfo_v1_t,
+) -> nvmlReturn_t {
+    // SAFETY: as the caller says.
+    unsafe { list_computing::<ROW, _>(device, count, infos) }
+}
+
+/// `nvmlDeviceGetComputeRunningProcesses_v2`, `_v3`.
+///
+/// # Safety
+/// As NVIDIA documents.
+pub unsafe extern "C" fn compute<const ROW: usize>(
+    device: nvmlDevice_t,
+    count: *mut u32,
+    infos: *mut nvmlProcessInfo_t,
+) -> nvmlReturn_t {
+    // SAFETY: as the caller says.
+    unsafe { list_computing::<ROW, _>(device, count, infos) }
+}
+
+/// `nvmlDeviceGetGraphicsRunningProcesses`, `nvmlDeviceGetMPSComputeRunningProcesses`, before
+/// they told instances.
+///
+/// # Safety
+/// As NVIDIA documents.
+pub unsafe extern "C" fn other_v1<const ROW: usize>(
+    device: nvmlDevice_t,
+    count: *mut u32,
+    infos: *mut nvmlProcessInfo_v1_t,
+) -> nvmlReturn_t {
+    // SAFETY: as the caller says.
+    unsafe { list_others::<ROW, _>(device, count, infos) }
+}
+
+/// The same with instances: `_v2`, `_v3`.
+///
+/// # Safety
+/// As NVIDIA documents.
+pub unsafe extern "C" fn other<const ROW: usize>(
+    device: nvmlDevice_t,
+    count: *mut u32,
+    infos: *mut nvmlProcessInfo_t,
+) -> nvmlReturn_t {
+    // SAFETY: as the caller says.
+    unsafe { list_others::<ROW, _>(device, count, infos) }
+}
+
+unsafe fn list_computing<const ROW: usize, T: Entry>(
+    device: nvmlDevice_t,
+    count: *mut u32,
+    infos: *mut T,
+) -> nvmlReturn_t {
+    // SAFETY: the row has this type, and the caller's arguments are passed on.
+    let real = || unsafe { real::function::<List<T>>(ROW)(device, count, infos) };
+    seeing(real, |view| match place(view, device) {
+        Err(error) => error,
+        // SAFETY: as the caller says.
+        Ok(place) => unsafe { lists::answer(&computing::<T>(view, place), count, infos) },
+    })
+}
+
+unsafe fn list_others<const ROW: usize, T: Entry + sublet_driver_api::Zeroed>(
+    device: nvmlDevice_t,
+    count: *mut u32,
+    infos: *mut T,
+) -> nvmlReturn_t {
+    let real = |count: *mut u32, infos: *mut T| {
+        // SAFETY: the row has this type, and the caller's arguments are passed on.
+        unsafe { real::function::<List<T>>(ROW)(device, count, infos) }
+    };
+    seeing(
+        || real(count, infos),
+        |view| {
+            let place = match place(view, device) {
+                Ok(place) => place,
+                Err(error) => return error,
+            };
+            match lists::read_all(real) {
+                Err(error) => error,
+                // SAFETY: as the caller says.
+                Ok(list) => unsafe { lists::answer(&among(&list, view, place), count, infos) },
+            }
+        },
+    )
+}
+
+/// `nvmlDeviceGetRunningProcessDetailList`.
+///
+/// # Safety
+/// As NVIDIA documents.
+pub unsafe extern "C" fn detail_list<const ROW: usize>(
+    device: nvmlDevice_t,
+    asked: *mut nvmlProcessDetailList_v1_t,
+) -> nvmlReturn_t {
+    let real = |list: *mut nvmlProcessDetailList_v1_t| {
+        // SAFETY: the row has this type, and the caller's arguments are passed on.
+        unsafe {
+            let real: unsafe extern "C" fn(
+                nvmlDevice_t,
+                *mut nvmlProcessDetailList_v1_t,
+            ) -> nvmlReturn_t = real::function(ROW);
+            real(device, list)
+        }
+    };
+    seeing(
+        || real(asked),
+        |view| {
+            let place = match place(view, device) {
+                Ok(place) => place,
+                Err(error) => return error,
+            };
+            // SAFETY: null, or the struct that the caller gives.
+            let Some(asked) = (unsafe { asked.as_mut() }) else {
+                return NVML_ERROR_INVALID_ARGUMENT;
+            };
+            // A later version may hold what is not known here.
+            if asked.version != nvmlProcessDetailList_v1 {
+                return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+            }
+            let list = match nvmlProcessMode_t(asked.mode) {
+                NVML_PROCESS_MODE_COMPUTE | NVML_PROCESS_MODE_ALL => computing(view, place),
+                NVML_PROCESS_MODE_GRAPHICS | NVML_PROCESS_MODE_MPS => {
+                    let list = lists::read_all(|count, room| {
+                        let mut own = *asked;
+                        own.procArray = room;
+                        // SAFETY: `read_all` gives live pointers.
+                        own.numProcArrayEntries = unsafe { *count };
+                        let result = real(&raw mut own);
+                        // SAFETY: as above.
+                        unsafe { *count = own.numProcArrayEntries };
+                        result
+                    });
+                    match list {
+                        Ok(list) => among(&list, view, place),
+                        Err(error) => return error,
+                    }
+                }
+                _ => return NVML_ERROR_INVALID_ARGUMENT,
+            };
+            let count = &raw mut asked.numProcArrayEntries;
+            // SAFETY: the struct's own member, and its array, as the caller says.
+            unsafe { lists::answer(&list, count, asked.procArray) }
+        },
+    )
+}

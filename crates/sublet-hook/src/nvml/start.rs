@@ -1,0 +1,106 @@
+//! The beginning, and what is not answered at all.
+//!
+//! `nvmlInit` meets the arbiter, so that no later call waits for it, and refuses a program that
+//! may not run without one. Functions that change a card, or the machine, would change it for
+//! other tenants too: they are denied, whatever their arguments.
+
+use std::ffi::{c_char, c_void};
+
+use sublet_abi::Mode;
+use sublet_driver_api::nvml::*;
+
+use super::view::{self, Seen};
+use super::{real, seeing};
+use crate::guard::{Inside, calm};
+
+/// `nvmlInit`, `nvmlInit_v2`.
+///
+/// # Safety
+/// As NVIDIA documents.
+pub unsafe extern "C" fn init<const ROW: usize>() -> nvmlReturn_t {
+    // SAFETY: the row has this type.
+    let real = || unsafe {
+        let real: unsafe extern "C" fn() -> nvmlReturn_t = real::function(ROW);
+        real()
+    };
+    seeing(real, |_| real())
+}
+
+/// `nvmlInitWithFlags`.
+///
+/// # Safety
+/// As NVIDIA documents.
+pub unsafe extern "C" fn init_with_flags<const ROW: usize>(flags: u32) -> nvmlReturn_t {
+    // SAFETY: the row has this type.
+    let real = || unsafe {
+        let real: unsafe extern "C" fn(u32) -> nvmlReturn_t = real::function(ROW);
+        real(flags)
+    };
+    seeing(real, |_| real())
+}
+
+/// `nvmlErrorString`: a program that was refused for want of an arbiter can read which one.
+///
+/// # Safety
+/// As NVIDIA documents.
+pub unsafe extern "C" fn error_string<const ROW: usize>(error: nvmlReturn_t) -> *const c_char {
+    let refused =
+        error == NVML_ERROR_NO_PERMISSION && matches!(calm(view::current), Some(Seen::Forbidden));
+    if refused && let Some(reason) = view::reason() {
+        return reason.as_ptr();
+    }
+    // SAFETY: the row has this type.
+    unsafe {
+        let real: unsafe extern "C" fn(nvmlReturn_t) -> *const c_char = real::function(ROW);
+        real(error)
+    }
+}
+
+/// `nvmlInternalGetExportTable`: tables of functions that no header declares. `nvidia-smi` takes
+/// some of what it shows from there, on newer drivers its list of processes too. What they
+/// answer is the whole card's, and their types are not known, so they cannot be hooked. A tenant
+/// in strict mode gets none; in compat mode `nvidia-smi` is let have them, and shows more than
+/// the tenant's. To be checked on a real card: which of the two lists `nvidia-smi` shows, and
+/// whether it still works without.
+///
+/// # Safety
+/// As NVIDIA's own programs use it.
+pub unsafe extern "C" fn export_table<const ROW: usize>(
+    table: *mut *const c_void,
+    id: *const c_void,
+) -> nvmlReturn_t {
+    // SAFETY: the row has this type, and the caller's arguments are passed on.
+    let real = || unsafe {
+        let real: unsafe extern "C" fn(*mut *const c_void, *const c_void) -> nvmlReturn_t =
+            real::function(ROW);
+        real(table, id)
+    };
+    seeing(real, |view| match view.control().mode() {
+        Mode::Compat => real(),
+        Mode::Strict => NVML_ERROR_NOT_SUPPORTED,
+    })
+}
+
+crate::lazy_resolver! {
+    /// Stands for every function that is denied, and goes on to the real one where nothing is:
+    /// without an arbiter, and for calls of the library itself. Which one it is, `r11` says.
+    pub(super) fn denied => judge
+}
+
+extern "C" fn judge(index: usize) -> *const c_void {
+    let Some(_inside) = Inside::enter() else {
+        return real::address(index);
+    };
+    match calm(view::current) {
+        Some(Seen::Everything) | None => real::address(index),
+        Some(Seen::Tenant(_) | Seen::Forbidden) if real::exists(index) => {
+            no_permission as *const c_void
+        }
+        // Without a library, or with one that lacks the function, that is the answer.
+        Some(Seen::Tenant(_) | Seen::Forbidden) => real::address(index),
+    }
+}
+
+extern "C" fn no_permission() -> nvmlReturn_t {
+    NVML_ERROR_NO_PERMISSION
+}

@@ -1,0 +1,202 @@
+//! Which function is what: one line for each that is not simply forwarded.
+//!
+//! Denied is what changes a card, the machine or its driver, by whichever verb NVIDIA calls it.
+//! What is not named goes to the real library unchanged, so a function that a later header
+//! brings is forwarded until somebody has read what it does: the test below finds those whose
+//! names sound like a change.
+
+use std::ffi::c_void;
+
+use super::{devices, memory, processes, row, samples, start};
+
+/// What a name leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The real function.
+    Forward,
+    /// One of ours, with the same arguments.
+    Hook(*const c_void),
+    /// `NVML_ERROR_NO_PERMISSION`.
+    Deny,
+}
+
+macro_rules! table {
+    (
+        hook { $($hooked:ident: $module:ident::$hook:ident $(, $more:literal)?;)* }
+        deny { $($denied:ident)* }
+    ) => {
+        /// What the name of a row leads to.
+        #[must_use]
+        pub fn kind(index: usize) -> Kind {
+            match index {
+                $(row::$hooked => Kind::Hook(
+                    $module::$hook::<{ row::$hooked } $(, $more)?> as *const c_void
+                ),)*
+                $(row::$denied => Kind::Deny,)*
+                _ => Kind::Forward,
+            }
+        }
+    };
+}
+
+table! {
+hook {
+    nvmlInit: start::init;
+    nvmlInit_v2: start::init;
+    nvmlInitWithFlags: start::init_with_flags;
+    nvmlErrorString: start::error_string;
+    nvmlInternalGetExportTable: start::export_table;
+
+    nvmlDeviceGetCount: devices::count;
+    nvmlDeviceGetCount_v2: devices::count;
+    nvmlDeviceGetHandleByIndex: devices::by_index;
+    nvmlDeviceGetHandleByIndex_v2: devices::by_index;
+    nvmlDeviceGetHandleByPciBusId: devices::by_key;
+    nvmlDeviceGetHandleByPciBusId_v2: devices::by_key;
+    nvmlDeviceGetHandleBySerial: devices::by_key;
+    nvmlDeviceGetHandleByUUID: devices::by_key;
+    nvmlDeviceGetHandleByUUIDV: devices::by_key;
+    nvmlDeviceGetIndex: devices::index;
+    nvmlDeviceGetTopologyNearestGpus: devices::nearest;
+    nvmlSystemGetTopologyGpuSet: devices::near_cpu;
+    nvmlUnitGetDevices: devices::of_unit;
+
+    nvmlDeviceGetMemoryInfo: memory::info;
+    nvmlDeviceGetMemoryInfo_v2: memory::info_v2;
+
+    nvmlDeviceGetComputeRunningProcesses: processes::compute_v1;
+    nvmlDeviceGetComputeRunningProcesses_v2: processes::compute;
+    nvmlDeviceGetComputeRunningProcesses_v3: processes::compute;
+    nvmlDeviceGetGraphicsRunningProcesses: processes::other_v1;
+    nvmlDeviceGetGraphicsRunningProcesses_v2: processes::other;
+    nvmlDeviceGetGraphicsRunningProcesses_v3: processes::other;
+    nvmlDeviceGetMPSComputeRunningProcesses: processes::other_v1;
+    nvmlDeviceGetMPSComputeRunningProcesses_v2: processes::other;
+    nvmlDeviceGetMPSComputeRunningProcesses_v3: processes::other;
+    nvmlDeviceGetRunningProcessDetailList: processes::detail_list;
+
+    nvmlDeviceGetProcessUtilization: samples::utilization;
+    nvmlDeviceGetProcessesUtilizationInfo: samples::utilization_info;
+    nvmlDeviceGetEncoderSessions: samples::sessions, 8;
+    nvmlDeviceGetFBCSessions: samples::sessions, 12;
+    nvmlDeviceGetAccountingPids: samples::accounting_pids;
+    nvmlDeviceGetAccountingStats: samples::accounting_stats;
+    nvmlDeviceGetAccountingStats_v2: samples::accounting_stats_v2;
+    nvmlSystemGetProcessName: samples::process_name;
+}
+deny {
+    nvmlComputeInstanceDestroy nvmlDeviceClearAccountingPids nvmlDeviceClearEccErrorCounts
+    nvmlDeviceClearFieldValues nvmlDeviceCreateGpuInstance
+    nvmlDeviceCreateGpuInstanceWithPlacement nvmlDeviceDiscoverGpus
+    nvmlDeviceFreezeNvLinkUtilizationCounter nvmlDeviceGetMemoryLimits_v1
+    nvmlDeviceLockNvlinkRemapTable_v1 nvmlDeviceModifyDrainState
+    nvmlDevicePowerSmoothingActivatePresetProfile nvmlDevicePowerSmoothingSetState
+    nvmlDevicePowerSmoothingUpdatePresetProfileParam nvmlDeviceReadWritePRM_v1
+    nvmlDeviceRemoveGpu nvmlDeviceRemoveGpu_v2 nvmlDeviceResetApplicationsClocks
+    nvmlDeviceResetGpuLockedClocks nvmlDeviceResetMemoryLockedClocks
+    nvmlDeviceResetNvLinkErrorCounters nvmlDeviceResetNvLinkUtilizationCounter
+    nvmlDeviceSetAPIRestriction nvmlDeviceSetAccountingMode nvmlDeviceSetAdaptiveTgpMode_v1
+    nvmlDeviceSetApplicationsClocks nvmlDeviceSetAutoBoostedClocksEnabled
+    nvmlDeviceSetClockOffsets nvmlDeviceSetComputeMode
+    nvmlDeviceSetConfComputeUnprotectedMemSize nvmlDeviceSetDefaultAutoBoostedClocksEnabled
+    nvmlDeviceSetDefaultFanSpeed_v2 nvmlDeviceSetDramEncryptionMode nvmlDeviceSetDriverModel
+    nvmlDeviceSetEccMode nvmlDeviceSetFanControlPolicy nvmlDeviceSetFanSpeed_v2
+    nvmlDeviceSetGpcClkVfOffset nvmlDeviceSetGpuLockedClocks nvmlDeviceSetGpuOperationMode
+    nvmlDeviceSetHostname_v1 nvmlDeviceSetMemClkVfOffset nvmlDeviceSetMemoryLimits_v1
+    nvmlDeviceSetMemoryLockedClocks nvmlDeviceSetMigMode
+    nvmlDeviceSetNvLinkDeviceLowPowerThreshold nvmlDeviceSetNvLinkUtilizationControl
+    nvmlDeviceSetNvlinkBwMode nvmlDeviceSetNvlinkBwModeAsync_v1 nvmlDeviceSetNvlinkNvleReady_v1
+    nvmlDeviceSetPersistenceMode nvmlDeviceSetPowerManagementLimit
+    nvmlDeviceSetPowerManagementLimit_v2 nvmlDeviceSetPowerMizerMode_v1 nvmlDeviceSetPowerMode
+    nvmlDeviceSetRusdSettings_v1 nvmlDeviceSetTemperatureThreshold nvmlDeviceSetVgpuCapabilities
+    nvmlDeviceSetVgpuHeterogeneousMode nvmlDeviceSetVgpuSchedulerState
+    nvmlDeviceSetVgpuSchedulerState_v2 nvmlDeviceSetVirtualizationMode
+    nvmlDeviceSetupNvlinkNvleEncryptionKey_v1 nvmlDeviceValidateInforom
+    nvmlDeviceVgpuForceGspUnload nvmlDeviceWorkloadPowerProfileClearRequestedProfiles
+    nvmlDeviceWorkloadPowerProfileSetRequestedProfiles
+    nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1 nvmlGpmSetStreamingEnabled
+    nvmlGpuInstanceCreateComputeInstance nvmlGpuInstanceCreateComputeInstanceWithPlacement
+    nvmlGpuInstanceDestroy nvmlGpuInstanceSetVgpuHeterogeneousMode
+    nvmlGpuInstanceSetVgpuSchedulerState nvmlGpuInstanceSetVgpuSchedulerState_v2
+    nvmlSetVgpuVersion nvmlSystemSetConfComputeGpusReadyState
+    nvmlSystemSetConfComputeKeyRotationThresholdInfo nvmlSystemSetNvlinkBwMode
+    nvmlUnitSetLedState nvmlVgpuInstanceClearAccountingPids nvmlVgpuInstanceSetEncoderCapacity
+}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sublet_driver_api::NVML;
+
+    /// Sound like a change, and change nothing but the caller's own.
+    const HARMLESS: [&str; 2] = [
+        // The CPUs on which the calling thread runs.
+        "nvmlDeviceSetCpuAffinity",
+        "nvmlDeviceClearCpuAffinity",
+    ];
+
+    const VERBS: [&str; 19] = [
+        "Set",
+        "Reset",
+        "Clear",
+        "Create",
+        "Destroy",
+        "Freeze",
+        "Modify",
+        "Remove",
+        "Discover",
+        "Validate",
+        "ReadWrite",
+        "Activate",
+        "Update",
+        "Lock",
+        "Force",
+        "Setup",
+        "Write",
+        "Delete",
+        "Enable",
+    ];
+
+    /// The words of a name, with `EventSet` as one: it is a set, and sets nothing.
+    fn sounds_like_a_change(symbol: &str) -> bool {
+        let name = symbol.replace("EventSet", "Event_set");
+        let is_verb = |verb: &&str| {
+            name.match_indices(*verb).any(|(at, _)| {
+                let rest = &name[at + verb.len()..];
+                !rest.starts_with(|next: char| next.is_ascii_lowercase())
+            })
+        };
+        let asks = ["Get", "Is", "Query"].iter().any(|verb| {
+            name.find(verb).is_some_and(|at| {
+                let earlier = &name[..at];
+                !VERBS.iter().any(|change| earlier.contains(change))
+            })
+        });
+        !asks && VERBS.iter().any(is_verb)
+    }
+
+    #[test]
+    fn whatever_changes_something_is_denied() {
+        for (index, function) in NVML.iter().enumerate() {
+            let symbol = function.symbol;
+            let is_a_set = symbol.contains("EventSetCreate");
+            let expected = sounds_like_a_change(symbol) && !HARMLESS.contains(&symbol) && !is_a_set;
+            let denied = kind(index) == Kind::Deny;
+            let is_limits = symbol == "nvmlDeviceGetMemoryLimits_v1";
+            assert_eq!(denied, expected || is_limits, "{symbol}");
+        }
+    }
+
+    #[test]
+    fn every_version_of_a_hooked_function_is_hooked() {
+        for (index, function) in NVML.iter().enumerate() {
+            if matches!(kind(index), Kind::Hook(_)) {
+                for &version in NVML.versions(function.base) {
+                    let hooked = matches!(kind(usize::from(version)), Kind::Hook(_));
+                    assert!(hooked, "{}", NVML[usize::from(version)].symbol);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! What a tenant may see, read from the shared pages without taking part.
+//!
+//! Programs that only look (`nvidia-smi`, monitors) have no account, and a program that also
+//! computes has one already, in the other library. So this half says hello, maps the two pages,
+//! and hangs up: what stays is a read of shared memory, without a thread or an open connection.
+//! That the arbiter went is told by its heartbeat, and then its successor is asked for new
+//! pages, at most once a second. Nothing here waits for a lock, so a child made by fork finds
+//! nothing held; it makes a view of its own.
+//!
+//! The arbiter gives a process one slot, however often it says hello. So a program that only
+//! looks keeps one, empty, until it ends; no message asks for the pages alone. `Bye` is not
+//! said: it would take the slot away from the other library too, with all that it has charged.
+
+use std::ffi::{CStr, CString, c_void};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use sublet_abi::message::WELCOME_DESCRIPTORS;
+use sublet_abi::{ControlPage, DeviceIndex, Hello, LedgerPage, OLDEST, Reply, Request, VERSION};
+
+use super::pids::Numbering;
+use crate::link::socket::Socket;
+use crate::link::{self, PATIENCE, Why, now_ms, pages};
+use crate::report::{self, Memory};
+
+/// So long without a heartbeat, and the arbiter counts as gone.
+const SILENCE_MS: u64 = 2000;
+
+/// Between two attempts, also to reach an arbiter that answers and has no heartbeat.
+const PAUSE_MS: u64 = 1000;
+
+/// How long one step of a later attempt may take: a monitor that asks every second must not
+/// stand still because the arbiter does.
+const LATER_PATIENCE: Duration = Duration::from_millis(100);
+
+/// The pages of this process's tenant, and how its processes are numbered here.
+#[derive(Debug)]
+pub struct View {
+    control: &'static ControlPage,
+    ledger: &'static LedgerPage,
+    numbering: Numbering,
+    /// The process that made it: a child may be in another PID namespace.
+    maker: u32,
+}
+
+/// What a call may be answered from.
+#[derive(Debug, Clone, Copy)]
+pub enum Seen {
+    /// The tenant's pages.
+    Tenant(&'static View),
+    /// There is no arbiter, and the program may run without: the driver's own answers.
+    Everything,
+    /// There is no arbiter, and the program may not run without.
+    Forbidden,
+}
+
+impl View {
+    /// What the tenant may have.
+    #[must_use]
+    pub fn control(&self) -> &'static ControlPage {
+        self.control
+    }
+
+    /// What the tenant has.
+    #[must_use]
+    pub fn ledger(&self) -> &'static LedgerPage {
+        self.ledger
+    }
+
+    /// How the tenant's processes are called here.
+    #[must_use]
+    pub fn numbering(&self) -> &Numbering {
+        &self.numbering
+    }
+
+    /// A device's memory: the same numbers as `cuMemGetInfo`.
+    #[must_use]
+    pub fn memory(&self, device: DeviceIndex) -> Memory {
+        report::on_pages(self.control, self.ledger, device)
+    }
+
+    /// The arbiter keeps these pages. In a time namespace its clock is another one: there the
+    /// pages never look fresh, and each second the same are asked for again.
+    fn is_fresh(&self) -> bool {
+        now_ms().saturating_sub(self.control.heartbeat_ms()) <= SILENCE_MS
+    }
+
+    /// Both are of one tenant, and made by one incarnation of the arbiter.
+    fn is_same(&self, other: &View) -> bool {
+        let key = |view: &View| (view.control.epoch(), view.control.tenant());
+        key(self) == key(other)
+    }
+
+    /// Unmaps the pages.
+    fn undo(self) {
+        for (page, bytes) in [
+            (
+                ptr::from_ref(self.control).cast::<c_void>(),
+                ControlPage::BYTES,
+            ),
+            (ptr::from_ref(self.ledger).cast(), LedgerPage::BYTES),
+        ] {
+            // SAFETY: mapped by `meet` with this length, and never shown to anybody.
+            unsafe { libc::munmap(page.cast_mut(), bytes) };
+        }
+    }
+}
+
+static VIEW: AtomicPtr<View> = AtomicPtr::new(ptr::null_mut());
+
+/// When the last attempt ended, in milliseconds of `CLOCK_MONOTONIC`. While the first one is
+/// under way other threads try too: none may see everything because it came second.
+static TRIED_MS: AtomicU64 = AtomicU64::new(0);
+
+/// Which process made that attempt; a child has made none.
+static TRIED_BY: AtomicU32 = AtomicU32::new(0);
+
+/// Why the first one failed, as `nvmlErrorString` tells it.
+static REASON: AtomicPtr<CString> = AtomicPtr::new(ptr::null_mut());
+
+/// What this process may see now. Connects if there are no pages, or nobody keeps them.
+pub fn current() -> Seen {
+    let known = known();
+    if let Some(view) = known
+        && view.is_fresh()
+    {
+        return Seen::Tenant(view);
+    }
+    let is_first = TRIED_BY.load(Ordering::Acquire) != std::process::id();
+    let pause_ms = now_ms().saturating_sub(TRIED_MS.load(Ordering::Relaxed));
+    if (is_first || pause_ms >= PAUSE_MS)
+        && let Some(view) = look_again(is_first, known)
+    {
+        return Seen::Tenant(view);
+    }
+    match known {
+        // The last limits hold until a successor sets others.
+        Some(view) => Seen::Tenant(view),
+        None if is_strict() => Seen::Forbidden,
+        None => Seen::Everything,
+    }
+}
+
+/// Why there is no view, if the last attempt to get one failed.
+#[must_use]
+pub fn reason() -> Option<&'static CStr> {
+    let reason = REASON.load(Ordering::Acquire);
+    // SAFETY: null, or a box that is never freed.
+    unsafe { reason.as_ref() }.map(CString::as_c_str)
+}
+
+fn known() -> Option<&'static View> {
+    let view = VIEW.load(Ordering::Acquire);
+    // SAFETY: null, or a box that is never freed.
+    unsafe { view.as_ref() }.filter(|view| view.maker == std::process::id())
+}
+
+/// One attempt. Threads that try at the same time get a view each, and the last one stays.
+fn look_again(is_first: bool, known: Option<&'static View>) -> Option<&'static View> {
+    let folder = std::env::var_os(link::DIRECTORY)?;
+    let socket = Path::new(&folder).join(link::SOCKET);
+    let patience = if is_first { PATIENCE } else { LATER_PATIENCE };
+    let met = meet(&socket, patience);
+    let view = match met {
+        Ok(view) if known.is_some_and(|known| known.is_same(&view)) => {
+            view.undo();
+            known
+        }
+        Ok(view) => {
+            let view: &'static View = Box::leak(Box::new(view));
+            VIEW.store(ptr::from_ref(view).cast_mut(), Ordering::Release);
+            Some(view)
+        }
+        Err(why) => {
+            remember(&NoView { socket, why });
+            None
+        }
+    };
+    TRIED_MS.store(now_ms(), Ordering::Relaxed);
+    TRIED_BY.store(std::process::id(), Ordering::Release);
+    view
+}
+
+/// Keeps the first reason: each one stays in memory for ever, and the first is what a person
+/// looks for who starts a program.
+fn remember(why: &NoView) {
+    if REASON.load(Ordering::Acquire).is_null() {
+        let text = CString::new(why.to_string()).unwrap_or_default();
+        REASON.store(Box::into_raw(Box::new(text)), Ordering::Release);
+    }
+}
+
+fn is_strict() -> bool {
+    std::env::var_os(link::MODE).is_some_and(|mode| mode == "strict")
+}
+
+/// Why there is no view.
+#[derive(Debug)]
+struct NoView {
+    socket: PathBuf,
+    why: Why,
+}
+
+impl fmt::Display for NoView {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            out,
+            "no view from the arbiter at {}: ",
+            self.socket.display()
+        )?;
+        match &self.why {
+            Why::System { doing, cause } => write!(out, "cannot {doing}: {cause}"),
+            Why::Refused { text, .. } => write!(out, "it refused: {text}"),
+            Why::Nonsense(what) => write!(out, "its answer is malformed: {what}"),
+        }
+    }
+}
+
+/// Says hello, maps the pages, and hangs up.
+fn meet(path: &Path, patience: Duration) -> Result<View, Why> {
+    let socket = system("connect", Socket::connect(path, patience))?;
+    let hello = Hello {
+        min_version: OLDEST,
+        max_version: VERSION,
+        held: None,
+    };
+    let hello = Request::Hello(hello).encode();
+    system("say hello", socket.send(&hello, None))?;
+    let received = system("wait for the answer", socket.receive())?;
+    if received.bytes.is_empty() {
+        return Err(Why::Nonsense("it closed the connection".into()));
+    }
+    let reply = Reply::parse(&received.bytes).map_err(|why| Why::Nonsense(why.to_string()))?;
+    let welcome = match reply {
+        Reply::Welcome(welcome) => welcome,
+        Reply::Refused(refused) => {
+            return Err(Why::Refused {
+                code: refused.code,
+                text: refused.text.as_str().into(),
+            });
+        }
+    };
+    let descriptors: Result<[OwnedFd; WELCOME_DESCRIPTORS], _> = received.descriptors.try_into();
+    let Ok([control, ledger]) = descriptors else {
+        return Err(Why::Nonsense("a welcome without its two pages".into()));
+    };
+    let control = system("map the control page", pages::control(control.as_fd()))?;
+    let ledger = system("map the ledger", pages::ledger(ledger.as_fd()))?;
+    // What the arbiter calls this process stands in its slot.
+    let numbering = Numbering::of_this_process(ledger.slot(welcome.slot).pid());
+    Ok(View {
+        control,
+        ledger,
+        numbering,
+        maker: std::process::id(),
+    })
+}
+
+fn system<T>(doing: &'static str, result: io::Result<T>) -> Result<T, Why> {
+    result.map_err(|cause| Why::System { doing, cause })
+}

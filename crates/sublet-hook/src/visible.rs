@@ -1,0 +1,108 @@
+//! Which devices a program sees: its tenant's, and of those what it chose itself.
+//!
+//! The driver reads `CUDA_VISIBLE_DEVICES` once, in `cuInit`. A program that sets it means
+//! places in *its* list: `0` is its own first device, whatever number the card has on the
+//! machine. So the program's choice is applied to the tenant's list, and what comes out goes to
+//! the driver as UUIDs, which mean the same in every order. NVML shows the tenant's whole list,
+//! as it does on a machine of one's own.
+
+use std::fmt::Write as _;
+
+use sublet_abi::Uuid;
+
+/// The variable that the driver reads.
+pub const VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
+
+/// A UUID as the driver's tools write it: `GPU-` and five groups of hex digits.
+#[must_use]
+pub fn text_of(uuid: &Uuid) -> String {
+    let mut text = String::with_capacity(40);
+    text.push_str("GPU-");
+    for (index, byte) in uuid.iter().enumerate() {
+        if matches!(index, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        // Writing to a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+/// What the driver is to be told, given the tenant's devices and the program's own setting.
+///
+/// As the driver does it: choices are read from the left, by place or by the beginning of a
+/// UUID, and the first that means nothing ends the list.
+#[must_use]
+pub fn choose(tenant: &[Uuid], own: Option<&str>) -> String {
+    let texts: Vec<String> = tenant.iter().map(text_of).collect();
+    let Some(own) = own else {
+        return texts.join(",");
+    };
+    let mut chosen: Vec<&str> = Vec::new();
+    for choice in own.split(',') {
+        match find(&texts, choice.trim()) {
+            Some(device) if !chosen.contains(&device) => chosen.push(device),
+            _ => break,
+        }
+    }
+    chosen.join(",")
+}
+
+fn find<'a>(texts: &'a [String], choice: &str) -> Option<&'a str> {
+    if let Ok(place) = choice.parse::<usize>() {
+        return texts.get(place).map(String::as_str);
+    }
+    let choice = choice.to_ascii_lowercase();
+    let digits = choice
+        .strip_prefix("gpu-")
+        .filter(|rest| !rest.is_empty())?;
+    let mut matching = texts
+        .iter()
+        .filter(|text| text["GPU-".len()..].starts_with(digits));
+    // A beginning that fits two devices names neither.
+    match (matching.next(), matching.next()) {
+        (Some(only), None) => Some(only),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Uuid = [0xaa; 16];
+    const B: Uuid = [0xbb; 16];
+    const C: Uuid = [0xaa, 0xaa, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0xa, 0xb, 0xc, 0xd];
+
+    #[test]
+    fn a_programs_choice_selects_within_the_tenants_list() {
+        let list = [A, B, C];
+        let names = [text_of(&A), text_of(&B), text_of(&C)];
+        assert_eq!(names[2], "GPU-aaaa0001-0203-0405-0607-08090a0b0c0d");
+        for (own, expected) in [
+            (None, "0 1 2"),
+            (Some("0,1,2"), "0 1 2"),
+            (Some("2, 0"), "2 0"),
+            (Some("1"), "1"),
+            (Some(""), ""),
+            (Some("-1"), ""),
+            (Some("NoDevFiles"), ""),
+            (Some("0,3,1"), "0"),
+            (Some("0,0,1"), "0"),
+            (Some("GPU-bb"), "1"),
+            (Some("gpu-BBBB,0"), "1 0"),
+            (Some("GPU-aaaa0"), "2"),
+            (Some("GPU-aa"), ""),
+            (Some("GPU-"), ""),
+            (Some("GPU-ff,0"), ""),
+            (Some("99999999999999999999"), ""),
+        ] {
+            let expected: Vec<&str> = expected
+                .split_whitespace()
+                .map(|place| names[place.parse::<usize>().expect("a place")].as_str())
+                .collect();
+            assert_eq!(choose(&list, own), expected.join(","), "{own:?}");
+        }
+        assert_eq!(choose(&[], None), "");
+    }
+}

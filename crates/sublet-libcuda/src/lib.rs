@@ -1,0 +1,23 @@
+//! Exports every function of libcuda.so.1.
+//!
+//! Whoever claims the driver's name must have all of its functions: a program that is linked
+//! against it is not started otherwise. Each is a jump through a table; where it leads is
+//! decided in `sublet_hook::cuda`, and nothing is decided here.
+#![expect(unsafe_code, reason = "exports functions under the driver's names")]
+
+use sublet_hook::cuda::{Export, TARGETS, register};
+
+include!(concat!(env!("OUT_DIR"), "/exports.rs"));
+
+/// By this name our libraries know each other, whatever file they are in.
+#[unsafe(no_mangle)]
+pub static sublet_interposer: u8 = 1;
+
+/// The loader calls this before anybody can call the rest.
+extern "C" fn tell_addresses() {
+    register(&EXPORTS);
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOADING: extern "C" fn() = tell_addresses;

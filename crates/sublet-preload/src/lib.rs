@@ -1,0 +1,107 @@
+//! A `dlopen` that leads programs to the interposer.
+//!
+//! A program that opens `libcuda.so.1` by that name finds ours by itself: it is preloaded under
+//! that SONAME. But numba tries `libcuda.so`, and some take the driver's whole path. Where our
+//! file cannot be mounted over the real one, this is preloaded too, and changes those names and
+//! no others. It ends in a jump, not in a call: the loader looks at the return address to see
+//! who asks, for `$ORIGIN` and for search paths, and must go on to see the program.
+//!
+//! It is in every process of a job, so it does nothing else: no memory, no output, no thread.
+#![expect(unsafe_code, reason = "takes the place of a function of libc")]
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+compile_error!("the interposer is written for x86-64 Linux");
+
+use std::arch::naked_asm;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// A driver's library: its names, and the variable that says where ours is.
+struct Driver {
+    names: [&'static CStr; 2],
+    variable: &'static CStr,
+}
+
+static DRIVERS: [Driver; 2] = [
+    Driver {
+        names: [c"libcuda.so", c"libcuda.so.1"],
+        variable: c"SUBLET_LIB_CUDA",
+    },
+    Driver {
+        names: [c"libnvidia-ml.so", c"libnvidia-ml.so.1"],
+        variable: c"SUBLET_LIB_NVML",
+    },
+];
+
+/// The `dlopen` that would have been called without us; set before it is jumped to.
+static NEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+/// `dlopen`, with the driver's names changed.
+///
+/// # Safety
+/// As libc documents.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void {
+    // The name is in rdi, the flags in rsi. Two words and a third for the alignment.
+    naked_asm!(
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {choose}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "mov rdi, rax",
+        "jmp qword ptr [rip + {next}]",
+        choose = sym choose,
+        next = sym NEXT,
+    )
+}
+
+/// The name to open instead. Does not allocate and cannot panic.
+///
+/// # Safety
+/// `name` is null or a terminated string.
+unsafe extern "C" fn choose(name: *const c_char) -> *const c_char {
+    if NEXT.load(Ordering::Acquire).is_null() {
+        // SAFETY: a terminated name; finds the function after ours.
+        let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) };
+        let next = if next.is_null() {
+            nothing as *mut c_void
+        } else {
+            next
+        };
+        NEXT.store(next, Ordering::Release);
+    }
+    if name.is_null() {
+        return name; // the program itself
+    }
+    // SAFETY: not null, and the caller says it is terminated.
+    let asked = unsafe { CStr::from_ptr(name) };
+    for driver in &DRIVERS {
+        if driver.names.iter().any(|known| is_meant(asked, known)) {
+            // SAFETY: a terminated name. The answer is used before the program can change it.
+            let ours = unsafe { libc::getenv(driver.variable.as_ptr()) };
+            // SAFETY: not null, so a terminated string.
+            let is_told = !ours.is_null() && unsafe { *ours } != 0;
+            return if is_told { ours } else { name };
+        }
+    }
+    name
+}
+
+/// True for the name itself and for an absolute path that ends in it.
+fn is_meant(asked: &CStr, known: &CStr) -> bool {
+    let (asked, known) = (asked.to_bytes(), known.to_bytes());
+    matches!(
+        asked.strip_suffix(known),
+        Some([] | [b'/'] | [b'/', .., b'/'])
+    )
+}
+
+/// Stands for a `dlopen` that does not exist: a program without libdl opens nothing.
+extern "C" fn nothing() -> *mut c_void {
+    ptr::null_mut()
+}
