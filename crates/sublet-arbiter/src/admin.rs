@@ -1,0 +1,322 @@
+//! What people's commands and the arbiter say to each other on `admin.sock`: JSON, one
+//! message a line. It exists so that the commands, the node agent and the arbiter share one
+//! set of types; it decides nothing and never touches a shared page.
+//!
+//! A connection says one [`Request`] and gets [`Reply`]s. After `submit` and `resume` the
+//! connection is the job's life line: the job ends when it closes. The job's root is the
+//! process that made the connection, as the kernel names it, and no number in a message.
+//!
+//! A line the other side does not understand is answered by [`Reply::Error`]; fields that it
+//! does not know are ignored, so that a newer command can talk to an older arbiter.
+
+mod amount;
+mod client;
+
+pub use amount::{AmountError, parse_amount};
+pub use client::{Client, ClientError};
+
+use serde::{Deserialize, Serialize};
+
+/// The version of these messages. It rises when an old command could misunderstand a reply.
+pub const PROTOCOL: u32 = 1;
+
+/// The longest line that either side accepts.
+pub const LINE_MAX: usize = 1 << 20;
+
+/// What a command asks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "camelCase")]
+pub enum Request {
+    /// Place a new job. Replies: `placed`; or `waiting` (again at each change), then `placed`;
+    /// or `refused`. Later, while the job runs: `limited` when somebody changes its limits.
+    Submit(Submit),
+    /// The same job again, after the arbiter was restarted. Replies: `placed` or `refused`.
+    Resume(Resume),
+    /// Everything there is to see, once. Reply: `snapshot`.
+    List,
+    /// The same every so often, until the connection is closed.
+    Watch {
+        /// Milliseconds between two snapshots; less than 100 counts as 100.
+        #[serde(rename = "intervalMs")]
+        interval_ms: u64,
+    },
+    /// Change a job's limit on each of its cards. Replies: `limited` or `refused`. After
+    /// `limited`, no reservation against the old limit succeeds.
+    Limit {
+        /// The job.
+        id: u64,
+        /// `4GiB`, `512MiB` or `50%`, of each card.
+        memory: String,
+    },
+    /// Who is there? Reply: `hello`.
+    Hello,
+    /// End the arbiter, if it has no job. Replies: `ending` or `refused`.
+    Shutdown,
+}
+
+/// A new job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Submit {
+    /// A name for people.
+    pub name: String,
+    /// `4GiB`, `512MiB` or `50%`, of each card; nothing for whole cards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<String>,
+    /// On how many cards.
+    #[serde(default = "one")]
+    pub gpus: u32,
+    /// Wait until there is room, or be refused?
+    pub wait: bool,
+    /// What the job does when its libraries find no arbiter, or meet a function they do not
+    /// know.
+    #[serde(default)]
+    pub mode: Mode,
+}
+
+/// A job that was placed before the arbiter was restarted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Resume {
+    /// What `placed` or the last `limited` said.
+    pub placed: Placed,
+    /// What was asked then.
+    pub submit: Submit,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// How strict a job's libraries are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Mode {
+    /// What is not understood is passed on and counted.
+    Compat,
+    /// What is not understood is refused; no arbiter, no GPU.
+    #[default]
+    Strict,
+}
+
+/// What the arbiter answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "camelCase")]
+pub enum Reply {
+    /// The job has its cards.
+    Placed(Placed),
+    /// The job waits.
+    Waiting {
+        /// Its number already.
+        id: u64,
+        /// Its place in the queue, 1 for the next.
+        position: u32,
+        /// Why, for people.
+        reason: String,
+    },
+    /// No, and why: with the card and by how much. The connection is closed after it where
+    /// it answers `submit` or `resume`.
+    Refused {
+        /// For people.
+        reason: String,
+        /// True if waiting would not help either.
+        #[serde(rename = "final")]
+        is_final: bool,
+    },
+    /// A job's limits are these now. Answers `limit`, and tells the job's own connection.
+    Limited(Placed),
+    /// Everything there is to see.
+    Snapshot(Box<Snapshot>),
+    /// The arbiter.
+    Hello {
+        /// [`PROTOCOL`].
+        protocol: u32,
+        /// The program's version.
+        version: String,
+        /// The arbiter's process.
+        pid: u32,
+        /// Its incarnation: it rises by one at each start in one runtime folder.
+        epoch: u64,
+    },
+    /// The arbiter ends now.
+    Ending,
+    /// The request was not understood; the connection is closed after it.
+    Error {
+        /// What was wrong with it, for people.
+        reason: String,
+    },
+}
+
+/// Where a job is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Placed {
+    /// Its number.
+    pub id: u64,
+    /// Its cards.
+    pub gpus: Vec<PlacedGpu>,
+    /// The folder with its `tenant.sock`, for `SUBLET_DIR`.
+    pub dir: String,
+}
+
+/// One card of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlacedGpu {
+    /// The card's number on the machine.
+    pub index: u16,
+    /// Its UUID.
+    pub uuid: String,
+    /// The job's limit there.
+    #[serde(rename = "limitMiB")]
+    pub limit_mib: u64,
+}
+
+/// Everything there is to see; `sublet top --once -o json` prints it as it is.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Snapshot {
+    /// Cards, by index.
+    pub gpus: Vec<GpuRow>,
+    /// Jobs by number, then processes that use a card without being one.
+    pub tenants: Vec<TenantRow>,
+    /// What the arbiter has counted since it began.
+    pub counters: Counters,
+}
+
+/// One card.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GpuRow {
+    /// Its number.
+    pub index: u16,
+    /// Its UUID.
+    pub uuid: String,
+    /// Its product name.
+    pub model: String,
+    /// Memory that can be granted.
+    #[serde(rename = "memoryMiB")]
+    pub memory_mib: u64,
+    /// Memory in use, as the driver says.
+    #[serde(rename = "usedMiB")]
+    pub used_mib: u64,
+    /// The sum of its jobs' limits.
+    #[serde(rename = "grantedMiB")]
+    pub granted_mib: u64,
+    /// Kept back: what the operator said, and what processes that are no job use.
+    #[serde(rename = "keptMiB")]
+    pub kept_mib: u64,
+    /// What a new job could have.
+    #[serde(rename = "freeMiB")]
+    pub free_mib: u64,
+    /// What a new context is taken to cost.
+    #[serde(rename = "contextMiB")]
+    pub context_mib: u64,
+    /// Why no new work is put on it; nothing if it is healthy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sick: Option<String>,
+}
+
+/// One job, or one process that is none (`unmanaged`).
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TenantRow {
+    /// The job's number; nothing for an unmanaged process.
+    pub id: Option<u64>,
+    /// The job's name, or the process's.
+    pub name: String,
+    /// Its processes on the GPUs.
+    pub pids: Vec<u32>,
+    /// The process that submitted it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub root: Option<u32>,
+    /// Its cards' numbers.
+    pub gpus: Vec<u16>,
+    /// What was asked of each card, for people: `4096 MiB`, `50 %`, `a whole GPU`.
+    pub asked: String,
+    /// On how many cards.
+    pub asked_gpus: u32,
+    /// Its limit per card (the largest, where percentages make them differ); nothing while it
+    /// waits, and for an unmanaged process.
+    #[serde(rename = "memoryLimitMiB")]
+    pub memory_limit_mib: Option<u64>,
+    /// What it uses on the card where it uses most, contexts and modules included.
+    #[serde(rename = "memoryUsedMiB")]
+    pub memory_used_mib: u64,
+    /// `waiting`, `running`, `over`, `ending` or `unmanaged`.
+    pub state: String,
+    /// Why it waits; why it is over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Its place in the queue, 1 for the next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub position: Option<u32>,
+    /// Card by card.
+    pub per_gpu: Vec<TenantGpuRow>,
+    /// How many driver functions its programs asked for by name that the interposer does not
+    /// know.
+    pub unknown_names: u64,
+}
+
+/// One job on one card.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TenantGpuRow {
+    /// The card's number.
+    pub index: u16,
+    /// The job's limit there.
+    #[serde(rename = "limitMiB")]
+    pub limit_mib: u64,
+    /// What it uses there.
+    #[serde(rename = "usedMiB")]
+    pub used_mib: u64,
+    /// How much of that no allocation explains: contexts and modules beyond their estimate,
+    /// or memory that was had past the interposer.
+    #[serde(rename = "overheadMiB")]
+    pub overhead_mib: u64,
+    /// The last request that was refused there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_refusal: Option<RefusalRow>,
+}
+
+/// A request for memory that was refused.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RefusalRow {
+    /// Its size.
+    pub bytes: u64,
+    /// How long ago.
+    pub ago_ms: u64,
+}
+
+/// What the arbiter has counted since it began; the node agent's metrics are made of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Counters {
+    /// Jobs placed.
+    pub placed: u64,
+    /// Jobs refused.
+    pub refused: u64,
+    /// Jobs that ended.
+    pub ended: u64,
+    /// Processes that got a slot.
+    pub joined: u64,
+    /// Processes that were sent away.
+    pub sent_away: u64,
+    /// Slots taken back from processes that died.
+    pub reclaimed: u64,
+    /// The longest time from noticing a death to the memory being back, in microseconds.
+    pub reclaim_us_max: u64,
+    /// Connections dropped because what they said made no sense.
+    pub garbage: u64,
+    /// Processes that were found on a card without a slot.
+    pub unmanaged: u64,
+    /// Processes that were ended for it.
+    pub evicted: u64,
+    /// Readings of the cards that failed.
+    pub unreadable: u64,
+    /// Processes that have a slot now.
+    pub processes: u64,
+    /// Connections of processes now.
+    pub connections: u64,
+}

@@ -1,0 +1,453 @@
+//! People's commands on `admin.sock`: lines in, lines out, one connection as a job's life
+//! line. The folder keeps other users out; what a program inside a job may not ask is kept
+//! from it here.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::net::{RecvFlags, SendFlags};
+use sublet_abi::{MAX_DEVICES, Mode as PageMode};
+use sublet_model::{Count, MiB};
+use sublet_share::{Amount, Ask, Event, JobId, Pid};
+use tracing::debug;
+
+use super::{Arbiter, Root, Source, now_ms};
+use crate::admin::{Mode, PROTOCOL, Reply, Request, Resume, Submit, parse_amount};
+use crate::peer::{self, Peer};
+use crate::poller::Key;
+use crate::socket;
+use crate::tenant::Tenant;
+
+/// How many commands may be connected: every `sublet run` is, for as long as it runs.
+const CONNECTIONS_MAX: usize = 2048;
+
+/// The longest request. The largest real one is a `resume` with sixteen cards.
+const REQUEST_MAX: usize = 64 * 1024;
+
+/// How much may wait to be read by a command before it is given up. A snapshot of a thousand
+/// jobs is about half of it.
+const UNREAD_MAX: usize = 1024 * 1024;
+
+/// How many requests of one connection are looked at in one turn.
+const REQUESTS_A_TURN: usize = 4;
+
+/// How many connections are accepted in one turn.
+const ACCEPTS_A_TURN: usize = 64;
+
+/// The shortest interval of `watch`.
+const WATCH_MS_MIN: u64 = 100;
+
+/// The longest name of a job.
+const NAME_MAX: usize = 128;
+
+/// A command's connection.
+#[derive(Debug)]
+pub(super) struct AdminConnection {
+    socket: OwnedFd,
+    pid: Pid,
+    pidfd: Option<OwnedFd>,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    /// Closed when everything is written.
+    closing: bool,
+    /// The other side writes no more.
+    ended: bool,
+    /// The job whose life line this is.
+    job: Option<JobId>,
+    /// Waits to be read, and to be written.
+    interest: (bool, bool),
+    /// How often to send a snapshot, and when next.
+    watch: Option<(u64, u64)>,
+}
+
+impl Arbiter {
+    pub(super) fn accept_admins(&mut self) {
+        for _ in 0..ACCEPTS_A_TURN {
+            let socket = match socket::accept(&self.admin_listener) {
+                Ok(Some(socket)) => socket,
+                Ok(None) => return,
+                Err(error) => {
+                    debug!(%error, "a command cannot be let in");
+                    return self.spare.shed(&self.admin_listener);
+                }
+            };
+            if self.admins.len() >= CONNECTIONS_MAX {
+                continue;
+            }
+            let Ok(peer) = Peer::of(&socket) else {
+                continue;
+            };
+            let Ok(key) = self.poller.add(&socket, "a command's connection") else {
+                continue;
+            };
+            self.sources.insert(key, Source::Admin);
+            let connection = AdminConnection {
+                socket,
+                pid: peer.pid,
+                pidfd: Some(peer.pidfd),
+                input: Vec::new(),
+                output: Vec::new(),
+                closing: false,
+                ended: false,
+                job: None,
+                interest: (true, false),
+                watch: None,
+            };
+            self.admins.insert(key, connection);
+        }
+    }
+
+    pub(super) fn serve_admin(&mut self, key: Key) {
+        let Some(connection) = self.admins.get_mut(&key) else {
+            return;
+        };
+        connection.read();
+        for _ in 0..REQUESTS_A_TURN {
+            let Some(connection) = self.admins.get_mut(&key) else {
+                return;
+            };
+            match connection.take_line() {
+                Line::None => break,
+                Line::TooLong => {
+                    self.answer_garbage(key, "a request has at most 64 KiB");
+                    break;
+                }
+                Line::Whole(line) => match serde_json::from_slice(&line) {
+                    Ok(request) => self.take_request(key, request),
+                    Err(error) => self.answer_garbage(key, &error.to_string()),
+                },
+            }
+        }
+        let Some(connection) = self.admins.get_mut(&key) else {
+            return;
+        };
+        if connection.input.contains(&b'\n') && !connection.closing {
+            self.busy.insert(key);
+        }
+        self.flush(key);
+        let gone = |connection: &AdminConnection| {
+            let done = connection.ended && !connection.input.contains(&b'\n');
+            done || (connection.closing && connection.output.is_empty())
+        };
+        if self.admins.get(&key).is_some_and(gone) {
+            self.drop_admin(key);
+        }
+    }
+
+    fn answer_garbage(&mut self, key: Key, why: &str) {
+        self.counters.garbage += 1;
+        let reason = format!("this is no request: {why}");
+        self.tell(key, &Reply::Error { reason });
+        self.close_admin(key);
+    }
+
+    fn take_request(&mut self, key: Key, request: Request) {
+        let Some(connection) = self.admins.get_mut(&key) else {
+            return;
+        };
+        let pid = connection.pid;
+        match request {
+            Request::Hello => {
+                let hello = Reply::Hello {
+                    protocol: PROTOCOL,
+                    version: env!("CARGO_PKG_VERSION").to_owned(),
+                    pid: std::process::id(),
+                    epoch: self.epoch,
+                };
+                self.tell(key, &hello);
+            }
+            Request::List => {
+                self.take_use();
+                let snapshot = Box::new(self.snapshot());
+                self.tell(key, &Reply::Snapshot(snapshot));
+            }
+            Request::Watch { interval_ms } => {
+                connection.watch = Some((interval_ms.max(WATCH_MS_MIN), now_ms()));
+                self.send_watches(now_ms());
+            }
+            // What follows changes something, and is not for those inside a job.
+            _ => match self.inside(pid) {
+                Ok(None) => self.take_change(key, request),
+                Ok(Some(job)) => {
+                    self.refuse(key, &format!("a program inside job {job} cannot ask this"));
+                }
+                Err(()) => {
+                    let why = "the arbiter cannot see whose child asks this; try again";
+                    self.refuse(key, why);
+                }
+            },
+        }
+    }
+
+    fn take_change(&mut self, key: Key, request: Request) {
+        match request {
+            Request::Hello | Request::List | Request::Watch { .. } => {}
+            Request::Submit(submit) => self.submit(key, &submit),
+            Request::Resume(resume) => self.resume(key, &resume),
+            Request::Limit { id, memory } => match parse_amount(&memory) {
+                Err(error) => self.refuse(key, &error.to_string()),
+                Ok(memory) => {
+                    self.asker = Some(key);
+                    let job = JobId(id);
+                    self.apply(Event::LimitAsked { job, memory });
+                    self.asker = None;
+                    // Read after the limit holds: now it is known whether the job is over.
+                    self.take_use();
+                }
+            },
+            Request::Shutdown if self.machine.is_idle() => {
+                self.tell(key, &Reply::Ending);
+                self.stopping = true;
+            }
+            Request::Shutdown => {
+                let n = self.machine.jobs().count();
+                self.refuse(key, &format!("{n} jobs are running or waiting"));
+            }
+        }
+    }
+
+    /// The job that a process is inside of; its root is not. An error where that cannot be
+    /// seen.
+    fn inside(&self, pid: Pid) -> Result<Option<JobId>, ()> {
+        if let Some((job, _)) = self.machine.process(pid) {
+            return Ok(Some(job));
+        }
+        let parents = peer::ancestors(pid).ok_or(())?;
+        Ok(self.job_above(&parents))
+    }
+
+    fn refuse(&mut self, key: Key, reason: &str) {
+        let refused = Reply::Refused {
+            reason: reason.to_owned(),
+            is_final: true,
+        };
+        self.tell(key, &refused);
+    }
+
+    fn submit(&mut self, key: Key, submit: &Submit) {
+        match ask_of(submit) {
+            Err(reason) => self.refuse_line(key, &reason),
+            Ok(ask) => {
+                let job = self.next_job();
+                if self.root(key, job, submit.mode, false) {
+                    self.apply(Event::Submitted { job, ask });
+                }
+            }
+        }
+    }
+
+    fn resume(&mut self, key: Key, resume: &Resume) {
+        let job = JobId(resume.placed.id);
+        let limit = |mib: u64| MiB::new(mib).unwrap_or(MiB::MAX);
+        let gpus = resume.placed.gpus.iter();
+        let parts = self.parts_of(gpus.map(|gpu| (gpu.uuid.as_str(), limit(gpu.limit_mib))));
+        let asked = ask_of(&resume.submit);
+        match (parts, asked) {
+            (Err(reason), _) | (_, Err(reason)) => self.refuse_line(key, &reason),
+            _ if self.machine.job(job).is_some() => {
+                self.refuse_line(key, &format!("there is a job {job} already"));
+            }
+            (Ok(parts), Ok(ask)) => {
+                self.last_job = self.last_job.max(job.0);
+                self.write_record();
+                if self.root(key, job, resume.submit.mode, true) {
+                    self.apply(Event::Declared { job, ask, parts });
+                    self.greet_again();
+                }
+            }
+        }
+    }
+
+    /// Makes the connection a job's life line, and its process the job's root.
+    fn root(&mut self, key: Key, job: JobId, mode: Mode, comes_back: bool) -> bool {
+        let Some(connection) = self.admins.get_mut(&key) else {
+            return false;
+        };
+        let Some(pidfd) = connection.pidfd.take() else {
+            self.refuse_line(key, "a connection is one job's life line");
+            return false;
+        };
+        let pid = connection.pid;
+        let Ok(root_key) = self.poller.add(&pidfd, "a job's root") else {
+            self.refuse_line(key, "the arbiter cannot look after one more job");
+            return false;
+        };
+        connection.job = Some(job);
+        self.sources.insert(root_key, Source::Root(job));
+        let root = Root::Run {
+            pid,
+            pidfd,
+            key: root_key,
+            line: Some(key),
+        };
+        self.roots.insert(job, root);
+        let mode = match mode {
+            Mode::Compat => PageMode::Compat,
+            Mode::Strict => PageMode::Strict,
+        };
+        let tenant = Tenant::new(job.0, mode, comes_back);
+        self.tenants.insert(job, tenant);
+        true
+    }
+
+    fn refuse_line(&mut self, key: Key, reason: &str) {
+        self.counters.refused += 1;
+        self.refuse(key, reason);
+        self.close_admin(key);
+    }
+
+    pub(super) fn send_watches(&mut self, now: u64) {
+        let due = |connection: &AdminConnection| {
+            // Who still has the last one to read does not get another.
+            connection.watch.is_some_and(|(_, next)| next <= now) && connection.output.is_empty()
+        };
+        let due = self.admins.iter().filter(|(_, connection)| due(connection));
+        let due: Vec<Key> = due.map(|(key, _)| *key).collect();
+        if due.is_empty() {
+            return;
+        }
+        let snapshot = Reply::Snapshot(Box::new(self.snapshot()));
+        for key in due {
+            if let Some(connection) = self.admins.get_mut(&key)
+                && let Some((every, next)) = &mut connection.watch
+            {
+                *next = now + *every;
+                self.tell(key, &snapshot);
+            }
+        }
+    }
+
+    /// Says something on a connection, or gives it up if it does not read.
+    pub(super) fn tell(&mut self, key: Key, news: &Reply) {
+        let Some(connection) = self.admins.get_mut(&key) else {
+            return;
+        };
+        let Ok(line) = serde_json::to_vec(news) else {
+            return;
+        };
+        if connection.output.len() + line.len() > UNREAD_MAX {
+            debug!(pid = %connection.pid, "a command does not read what it asked for");
+            connection.output.clear();
+            connection.closing = true;
+            connection.ended = true;
+            // Dropped at its next turn, which comes at once.
+            self.busy.insert(key);
+            return;
+        }
+        connection.output.extend_from_slice(&line);
+        connection.output.push(b'\n');
+        self.flush(key);
+    }
+
+    fn flush(&mut self, key: Key) {
+        if let Some(connection) = self.admins.get_mut(&key) {
+            connection.write();
+            let writing = !connection.output.is_empty();
+            // Who is not read any more must not wake the arbiter by writing.
+            let reading = !connection.closing && connection.input.len() <= REQUEST_MAX;
+            if (reading, writing) != connection.interest {
+                connection.interest = (reading, writing);
+                self.poller
+                    .set_interest(&connection.socket, key, reading, writing);
+            }
+        }
+    }
+
+    /// Closes a connection when everything is written.
+    pub(super) fn close_admin(&mut self, key: Key) {
+        if let Some(connection) = self.admins.get_mut(&key) {
+            connection.closing = true;
+            connection.job = None;
+            self.busy.insert(key);
+        }
+    }
+
+    fn drop_admin(&mut self, key: Key) {
+        self.sources.remove(&key);
+        self.busy.remove(&key);
+        let Some(connection) = self.admins.remove(&key) else {
+            return;
+        };
+        if let Some(job) = connection.job {
+            if let Some(Root::Run { line, .. }) = self.roots.get_mut(&job) {
+                *line = None;
+            }
+            self.root_is_gone(job);
+        }
+    }
+}
+
+enum Line {
+    None,
+    TooLong,
+    Whole(Vec<u8>),
+}
+
+impl AdminConnection {
+    fn read(&mut self) {
+        while self.input.len() <= REQUEST_MAX {
+            let mut part = [0; 4096];
+            match rustix::net::recv(&self.socket, &mut part, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => self.ended = true,
+                Ok((_, n)) => {
+                    self.input.extend_from_slice(&part[..n.min(part.len())]);
+                    continue;
+                }
+                Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
+                Err(_) => self.ended = true,
+            }
+            return;
+        }
+    }
+
+    fn take_line(&mut self) -> Line {
+        if self.closing {
+            return Line::None;
+        }
+        match self.input.iter().position(|&byte| byte == b'\n') {
+            Some(end) => Line::Whole(self.input.drain(..=end).collect()),
+            None if self.input.len() > REQUEST_MAX => Line::TooLong,
+            None => Line::None,
+        }
+    }
+
+    fn write(&mut self) {
+        while !self.output.is_empty() {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match rustix::net::send(&self.socket, &self.output, flags) {
+                Ok(n) => {
+                    self.output.drain(..n.min(self.output.len()));
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::WOULDBLOCK) => return,
+                Err(_) => {
+                    self.ended = true;
+                    self.output.clear();
+                }
+            }
+        }
+    }
+}
+
+/// A request as a question to the machine, or why it is none.
+fn ask_of(submit: &Submit) -> Result<Ask, String> {
+    let memory = match &submit.memory {
+        None => Amount::Whole,
+        Some(text) => parse_amount(text).map_err(|error| error.to_string())?,
+    };
+    if submit.gpus as usize > MAX_DEVICES {
+        return Err(format!("a job has at most {MAX_DEVICES} GPUs"));
+    }
+    let bad = |c: char| c.is_control();
+    if submit.name.len() > NAME_MAX || submit.name.contains(bad) {
+        return Err(format!(
+            "a job's name has at most {NAME_MAX} characters and none that a terminal acts on"
+        ));
+    }
+    Ok(Ask {
+        name: Arc::from(submit.name.as_str()),
+        memory,
+        gpus: Count::new(submit.gpus),
+        may_wait: submit.wait,
+    })
+}

@@ -1,0 +1,276 @@
+//! The node agent's side: it runs the arbiter in a thread of its process and tells it, by a
+//! [`Handle`], of containers whose cards the cluster has chosen. Each container has a folder
+//! that is mounted into it; the socket in that folder is the container's identity.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use rustix::event::EventfdFlags;
+use rustix::net::SocketType;
+use sublet_abi::{MAX_DEVICES, Mode};
+use sublet_model::{Count, MiB};
+use sublet_share::{Amount, Ask, Event, JobId, Part};
+
+use super::{Arbiter, Root, Source};
+use crate::admin::Snapshot;
+use crate::poller::Key;
+use crate::socket;
+use crate::tenant::Tenant;
+
+/// Why a command to the arbiter came to nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HandleError {
+    /// The arbiter has ended.
+    #[error("the arbiter has ended")]
+    Ended,
+    /// It said no.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// A card of a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerCard {
+    /// The card's UUID, as the driver prints it.
+    pub uuid: String,
+    /// The container's limit there.
+    pub limit: MiB,
+}
+
+type Answer<T> = Sender<Result<T, HandleError>>;
+
+/// What other threads want.
+#[derive(Debug)]
+pub(super) enum Command {
+    Add {
+        id: Option<u64>,
+        name: String,
+        dir: PathBuf,
+        cards: Vec<ContainerCard>,
+        mode: Mode,
+        answer: Answer<u64>,
+    },
+    Remove {
+        id: u64,
+        answer: Answer<()>,
+    },
+    Snapshot {
+        answer: Answer<Snapshot>,
+    },
+    Stop,
+}
+
+/// A way to talk to an arbiter from other threads.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    commands: Sender<Command>,
+    wake: Arc<OwnedFd>,
+}
+
+impl Handle {
+    /// Looks after a container from now on: whoever connects to `tenant.sock` in `dir`, a
+    /// folder that exists and is mounted into this container alone, is its process. Returns
+    /// its number; after a restart of the agent, `id` is the number it had.
+    ///
+    /// # Errors
+    /// A card is unknown, or has less room than the limits say.
+    pub fn add_container(
+        &self,
+        id: Option<u64>,
+        name: &str,
+        dir: &Path,
+        cards: Vec<ContainerCard>,
+        mode: Mode,
+    ) -> Result<u64, HandleError> {
+        self.ask(|answer| Command::Add {
+            id,
+            name: name.to_owned(),
+            dir: dir.to_owned(),
+            cards,
+            mode,
+            answer,
+        })
+    }
+
+    /// The container is gone. Its memory is free when its last process is.
+    ///
+    /// # Errors
+    /// The arbiter has ended, or does not know it.
+    pub fn remove_container(&self, id: u64) -> Result<(), HandleError> {
+        self.ask(|answer| Command::Remove { id, answer })
+    }
+
+    /// Everything there is to see.
+    ///
+    /// # Errors
+    /// The arbiter has ended.
+    pub fn snapshot(&self) -> Result<Snapshot, HandleError> {
+        self.ask(|answer| Command::Snapshot { answer })
+    }
+
+    /// Ends the arbiter in order; [`Arbiter::run`] then returns.
+    pub fn stop(&self) {
+        let _ = self.commands.send(Command::Stop);
+        self.wake();
+    }
+
+    fn ask<T>(&self, command: impl FnOnce(Answer<T>) -> Command) -> Result<T, HandleError> {
+        let (answer, answered) = channel();
+        let sent = self.commands.send(command(answer));
+        sent.map_err(|_| HandleError::Ended)?;
+        self.wake();
+        answered.recv().map_err(|_| HandleError::Ended)?
+    }
+
+    fn wake(&self) {
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+/// The arbiter's end.
+#[derive(Debug)]
+pub(super) struct Commands {
+    sender: Sender<Command>,
+    receiver: Receiver<Command>,
+    wake: Arc<OwnedFd>,
+}
+
+impl Commands {
+    pub(super) fn new() -> io::Result<Commands> {
+        let (sender, receiver) = channel();
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Commands {
+            sender,
+            receiver,
+            wake: Arc::new(rustix::event::eventfd(0, flags)?),
+        })
+    }
+
+    pub(super) fn handle(&self) -> Handle {
+        Handle {
+            commands: self.sender.clone(),
+            wake: Arc::clone(&self.wake),
+        }
+    }
+}
+
+impl AsFd for Commands {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}
+
+impl Arbiter {
+    pub(super) fn take_commands(&mut self) {
+        let _ = rustix::io::read(&*self.commands.wake, &mut [0; 8]);
+        while let Ok(command) = self.commands.receiver.try_recv() {
+            match command {
+                Command::Add {
+                    id,
+                    name,
+                    dir,
+                    cards,
+                    mode,
+                    answer,
+                } => {
+                    let added = self.add_container(id, &name, &dir, &cards, mode);
+                    let _ = answer.send(added.map_err(HandleError::Refused));
+                }
+                Command::Remove { id, answer } => {
+                    let known = self.machine.job(JobId(id)).is_some();
+                    self.apply(Event::Left(JobId(id)));
+                    let unknown = HandleError::Refused(format!("there is no job {id}"));
+                    let _ = answer.send(known.then_some(()).ok_or(unknown));
+                }
+                Command::Snapshot { answer } => {
+                    self.take_use();
+                    let _ = answer.send(Ok(self.snapshot()));
+                }
+                Command::Stop => self.stopping = true,
+            }
+        }
+    }
+
+    fn add_container(
+        &mut self,
+        id: Option<u64>,
+        name: &str,
+        dir: &Path,
+        cards: &[ContainerCard],
+        mode: Mode,
+    ) -> Result<u64, String> {
+        let parts = self.parts_of(cards.iter().map(|card| (card.uuid.as_str(), card.limit)))?;
+        let job = match id {
+            Some(id) => {
+                self.last_job = self.last_job.max(id);
+                JobId(id)
+            }
+            None => self.next_job(),
+        };
+        if self.machine.job(job).is_some() {
+            return Err(format!("there is a job {job} already"));
+        }
+        let path = dir.join("tenant.sock");
+        // The container's processes have any user; the folder is in their container alone.
+        let listener = socket::listen(&path, SocketType::SEQPACKET, 0o666);
+        let listener = listener.map_err(|error| error.to_string())?;
+        let key = self.watch_listener(&listener, job)?;
+        let largest = parts.iter().map(|part| part.limit).max();
+        let ask = Ask {
+            name: name.into(),
+            memory: Amount::Memory(largest.unwrap_or(MiB::ZERO)),
+            gpus: Count::new(parts.len() as u32), // at most 16
+            may_wait: true,
+        };
+        let comes_back = id.is_some() && !self.settled;
+        self.tenants
+            .insert(job, Tenant::new(job.0, mode, comes_back));
+        self.roots.insert(
+            job,
+            Root::Container {
+                listener,
+                key,
+                socket: path,
+            },
+        );
+        // A refusal takes tenant and root away again.
+        self.apply(Event::Declared { job, ask, parts });
+        self.write_record();
+        match self.machine.job(job) {
+            Some(_) => Ok(job.0),
+            None => Err("the container's cards have less room than its limits say".to_owned()),
+        }
+    }
+
+    fn watch_listener(&mut self, listener: &OwnedFd, job: JobId) -> Result<Key, String> {
+        let key = self.poller.add(listener, "a container's socket");
+        let key = key.map_err(|error| error.to_string())?;
+        self.sources.insert(key, Source::TenantListener(Some(job)));
+        Ok(key)
+    }
+
+    /// Cards by UUID as parts of this machine.
+    pub(super) fn parts_of<'a>(
+        &self,
+        cards: impl Iterator<Item = (&'a str, MiB)>,
+    ) -> Result<Vec<Part>, String> {
+        let gpus = self.machine.inventory().gpus();
+        let find = |uuid: &str| {
+            gpus.iter()
+                .position(|gpu| gpu.uuid.as_ref().is_some_and(|own| own.as_str() == uuid))
+        };
+        let parts = cards.map(|(uuid, limit)| {
+            let card = find(uuid).ok_or_else(|| format!("this machine has no GPU {uuid}"))?;
+            Ok(Part { card, limit })
+        });
+        let parts: Vec<Part> = parts.collect::<Result<_, String>>()?;
+        if parts.is_empty() || parts.len() > MAX_DEVICES {
+            let n = parts.len();
+            return Err(format!("a job has 1 to {MAX_DEVICES} GPUs, not {n}"));
+        }
+        Ok(parts)
+    }
+}

@@ -1,0 +1,130 @@
+//! What jobs use: by their ledgers, whenever it matters, and by the driver, several times a
+//! second. The slots are read before the driver is asked and again when it has answered; the
+//! larger counts, so that memory which came or went meanwhile is no discrepancy.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use sublet_abi::SlotIndex;
+use sublet_model::{Bytes, GpuIndex};
+use sublet_share::{Event, Pid, Reading, SlotUse};
+use tracing::warn;
+
+use super::Arbiter;
+
+/// How long the driver may take before somebody should know.
+const DRIVER_LATE_MS: u64 = 5_000;
+
+/// A card, as it was last read.
+#[derive(Debug, Clone, Default)]
+pub(super) struct CardNow {
+    pub(super) used: Bytes,
+    /// How many readings in a row have failed.
+    failures: u32,
+}
+
+/// After so many failed readings, a second's worth, no new work is put on a card.
+const FAILURES_MAX: u32 = 5;
+
+impl Arbiter {
+    /// Tells the machine what jobs use by their ledgers.
+    pub(super) fn take_use(&mut self) {
+        let used = self.tenants.iter().filter(|(_, tenant)| tenant.has_pages());
+        let used = used.flat_map(|(job, tenant)| {
+            tenant
+                .totals()
+                .map(move |(card, bytes)| (*job, card, bytes))
+        });
+        let used = used.collect();
+        self.apply(Event::Used(used));
+    }
+
+    fn slots_now(&self) -> Vec<SlotUse> {
+        let pids = self.processes.keys();
+        let owned = pids.filter_map(|pid| Some((*pid, self.machine.process(*pid)?)));
+        let uses = owned.flat_map(|(pid, (job, slot))| {
+            let tenant = self.tenants.get(&job);
+            let slot = SlotIndex::of_process(slot);
+            let uses = tenant.zip(slot).map(|(tenant, slot)| tenant.slot_use(slot));
+            uses.into_iter()
+                .flatten()
+                .map(move |(card, used, context)| SlotUse {
+                    job,
+                    pid,
+                    card,
+                    used: Bytes::new(used),
+                    context: Bytes::new(context),
+                })
+        });
+        uses.collect()
+    }
+
+    pub(super) fn ask_driver(&mut self, now: u64) {
+        if self.sampler.waits() {
+            let late_ms = now.saturating_sub(self.asked_driver_ms);
+            if late_ms >= DRIVER_LATE_MS {
+                self.asked_driver_ms = now;
+                self.counters.unreadable += 1;
+                warn!(late_ms, "the GPU driver does not answer");
+            }
+            return;
+        }
+        self.before = self.slots_now();
+        self.asked_driver_ms = now;
+        self.sampler.ask();
+    }
+
+    pub(super) fn take_reading(&mut self) {
+        let Some(cards) = self.sampler.take() else {
+            return;
+        };
+        let mut slots = self.slots_now();
+        let before = std::mem::take(&mut self.before);
+        let before: BTreeMap<(Pid, usize), Bytes> = before
+            .into_iter()
+            .map(|slot| ((slot.pid, slot.card), slot.used))
+            .collect();
+        for slot in &mut slots {
+            let was = before.get(&(slot.pid, slot.card)).copied();
+            slot.used = slot.used.max(was.unwrap_or_default());
+        }
+        let broken_before = self.broken();
+        for (now, card) in self.cards_now.iter_mut().zip(&cards) {
+            match card {
+                Some(card) => {
+                    now.used = card.used;
+                    now.failures = 0;
+                }
+                None => {
+                    self.counters.unreadable += 1;
+                    now.failures = now.failures.saturating_add(1);
+                }
+            }
+        }
+        let broken = self.broken();
+        if broken != broken_before {
+            warn!(gpus = ?broken, "GPUs that the driver cannot read");
+            let inventory = self
+                .inventory
+                .with_sick(&broken, "the driver cannot read it");
+            self.apply(Event::Inventory(Arc::new(inventory)));
+        }
+        let cards = cards.into_iter().map(|card| {
+            card.map(|card| Reading {
+                processes: card.processes,
+            })
+        });
+        let cards = cards.collect();
+        self.apply(Event::Read { cards, slots });
+        // Overheads may have changed what jobs use.
+        self.take_use();
+    }
+
+    /// Cards that could not be read for some time.
+    fn broken(&self) -> BTreeSet<GpuIndex> {
+        let gpus = self.inventory.gpus().iter().zip(&self.cards_now);
+        gpus.filter(|(_, now)| now.failures >= FAILURES_MAX)
+            .map(|(gpu, _)| gpu.index)
+            .collect()
+    }
+}

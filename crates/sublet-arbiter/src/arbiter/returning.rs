@@ -1,0 +1,178 @@
+//! After a restart: processes that were there before come back with the ledger that they
+//! kept. The first of a job brings the ledger, and with it the slots of all the others,
+//! whether they come back, have died meanwhile, or never notice.
+
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+
+use sublet_abi::SlotIndex;
+use sublet_abi::message::{Held, RefusedCode};
+use sublet_model::Bytes;
+use sublet_share::{Event, JobId, Pid};
+use tracing::{info, warn};
+
+use super::{Arbiter, Process, Root, Source, now_ms};
+use crate::pages::Ledger;
+use crate::peer;
+use crate::poller::Key;
+
+impl Arbiter {
+    pub(super) fn come_back(
+        &mut self,
+        key: Key,
+        job: JobId,
+        pid: Pid,
+        held: Held,
+        descriptors: Vec<OwnedFd>,
+    ) {
+        let Some(memory) = descriptors.into_iter().next() else {
+            return self.send_away(key, RefusedCode::Claims, "no ledger came with the message");
+        };
+        let Some(tenant) = self.tenants.get_mut(&job) else {
+            return self.send_away(key, RefusedCode::Stranger, "its job is gone");
+        };
+        if !tenant.matches(&held) {
+            let why = "its claims are about other GPUs than its job has";
+            return self.send_away(key, RefusedCode::Claims, why);
+        }
+        let is_ours = match tenant.ledger() {
+            Some(ledger) => ledger.is(&memory),
+            None => {
+                let opened = Ledger::adopt(memory)
+                    .and_then(|ledger| tenant.open(self.epoch, now_ms(), Some(ledger)));
+                if let Err(error) = opened {
+                    return self.send_away(key, RefusedCode::Claims, &error.to_string());
+                }
+                self.adopt_slots(job, pid);
+                true
+            }
+        };
+        let slot = held.slot.get();
+        self.asker = Some(key);
+        if is_ours && self.is_in_slot(job, pid, &held) {
+            // Its slot was taken over with the ledger, or it never lost it.
+            match self.machine.process(pid) {
+                Some(_) => self.apply(Event::Joined { job, pid }),
+                None => self.apply(Event::Returned { job, pid, slot }),
+            }
+        } else {
+            // Its ledger is nobody's any more: it gets a slot in the new one, and is charged
+            // there with what it says it has. Less than the truth shows in the driver's
+            // numbers.
+            self.forget_process(pid);
+            if let Some(guest) = self.guests.get_mut(&key) {
+                guest.claims = Some(held);
+            }
+            self.apply(Event::Joined { job, pid });
+        }
+        self.asker = None;
+    }
+
+    /// Is that process in the slot that it names, by what the page and our own list say?
+    fn is_in_slot(&self, job: JobId, pid: Pid, held: &Held) -> bool {
+        if let Some(known) = self.machine.process(pid) {
+            return known == (job, held.slot.get());
+        }
+        let ledger = self.tenants.get(&job).and_then(|tenant| tenant.ledger());
+        ledger.is_some_and(|ledger| {
+            let slot = ledger.page().slot(held.slot);
+            slot.is_live() && slot.pid() == pid.0 && slot.generation() == held.generation
+        })
+    }
+
+    /// Looks through a ledger that was taken over: dead processes give back what they had,
+    /// living ones are looked after from now on though they have not come back.
+    fn adopt_slots(&mut self, job: JobId, first: Pid) {
+        let Some(tenant) = self.tenants.get(&job) else {
+            return;
+        };
+        let Some(page) = tenant.ledger().map(Ledger::page) else {
+            return;
+        };
+        let mut living = Vec::new();
+        let mut dead = Vec::new();
+        for slot in SlotIndex::processes() {
+            let place = page.slot(slot);
+            if place.is_live() {
+                let (pid, generation) = (Pid(place.pid()), place.generation());
+                match self.watch_adopted(job, pid, first) {
+                    Some(pidfd) => living.push((slot, pid, generation, pidfd)),
+                    None => dead.push(slot),
+                }
+            }
+        }
+        let overheads: Vec<(usize, u64)> = tenant
+            .devices()
+            .map(|(device, card)| {
+                let bytes = page.held(SlotIndex::ARBITER, device).bytes();
+                (card.card, bytes)
+            })
+            .collect();
+        for slot in &dead {
+            tenant.reclaim(*slot);
+        }
+        info!(%job, living = living.len(), dead = dead.len(), "took over a job's ledger");
+        self.counters.reclaimed += dead.len() as u64;
+        for (card, bytes) in overheads {
+            self.machine.remember_overhead(job, card, Bytes::new(bytes));
+        }
+        for (slot, pid, generation, pidfd) in living {
+            self.adopt_process(job, slot, pid, generation, pidfd);
+        }
+    }
+
+    /// A descriptor of a process that a ledger names, if it lives and is that job's. The
+    /// ledger may say anything: nobody is believed to be a process of another job.
+    fn watch_adopted(&self, job: JobId, pid: Pid, first: Pid) -> Option<OwnedFd> {
+        let pidfd = peer::open(pid).ok()?;
+        let is_own = match self.roots.get(&job)? {
+            // One that lives, and whose parents cannot be seen, keeps what it has.
+            Root::Run { .. } => {
+                peer::ancestors(pid).is_none_or(|parents| self.job_above(&parents) == Some(job))
+            }
+            Root::Container { .. } => peer::share_namespace(pid, first),
+        };
+        (is_own && self.machine.process(pid).is_none()).then_some(pidfd)
+    }
+
+    fn adopt_process(
+        &mut self,
+        job: JobId,
+        slot: SlotIndex,
+        pid: Pid,
+        generation: u32,
+        pidfd: OwnedFd,
+    ) {
+        let Ok(key) = self.poller.add(&pidfd, "a process") else {
+            warn!(%pid, "cannot look after a process that was there before");
+            return;
+        };
+        self.sources.insert(key, Source::Process(pid));
+        let process = Process {
+            pidfd,
+            image: peer::stat(pid).and_then(|stat| stat.image),
+            key,
+            guests: BTreeSet::new(),
+        };
+        self.processes.insert(pid, process);
+        if let Some(tenant) = self.tenants.get_mut(&job) {
+            tenant.remember(slot, generation);
+        }
+        let slot = slot.get();
+        self.apply(Event::Returned { job, pid, slot });
+    }
+
+    /// The time for coming back is over.
+    pub(super) fn settle_down(&mut self) {
+        let epoch = self.epoch;
+        for tenant in self.tenants.values_mut() {
+            if tenant.expects_ledger
+                && !tenant.cards.is_empty()
+                && let Err(error) = tenant.open(epoch, now_ms(), None)
+            {
+                warn!(job = tenant.id(), %error, "a job has no pages");
+            }
+        }
+        self.greet_again();
+    }
+}

@@ -1,0 +1,158 @@
+//! Everything there is to see, put together for people.
+
+use sublet_abi::SlotIndex;
+use sublet_model::{Bytes, MiB};
+use sublet_share::{JobId, JobView, Pid, State};
+
+use super::{Arbiter, Root, now_ms};
+use crate::admin::{Counters, GpuRow, RefusalRow, Snapshot, TenantGpuRow, TenantRow};
+use crate::peer;
+
+fn mib(bytes: Bytes) -> u64 {
+    bytes.get().div_ceil(1 << 20)
+}
+
+impl Arbiter {
+    pub(super) fn snapshot(&self) -> Snapshot {
+        let gpus = 0..self.machine.inventory().gpus().len();
+        let jobs = self.machine.jobs().map(|job| self.job_row(&job));
+        let strangers = self.machine.strangers();
+        let strangers = strangers.map(|(pid, on)| {
+            let on: Vec<(usize, Bytes)> = on.iter().map(|(card, used)| (*card, *used)).collect();
+            self.stranger_row(pid, &on)
+        });
+        Snapshot {
+            gpus: gpus.map(|card| self.gpu_row(card)).collect(),
+            tenants: jobs.chain(strangers).collect(),
+            counters: Counters {
+                processes: self.processes.len() as u64,
+                connections: self.guests.len() as u64,
+                ..self.counters
+            },
+        }
+    }
+
+    fn gpu_row(&self, card: usize) -> GpuRow {
+        let gpu = &self.machine.inventory().gpus()[card];
+        let account = self.machine.card(card);
+        let now = &self.cards_now[card];
+        let sick = match &gpu.health {
+            sublet_model::Health::Healthy => None,
+            sublet_model::Health::Sick(why) => Some(why.to_string()),
+        };
+        GpuRow {
+            index: gpu.index.0,
+            uuid: gpu
+                .uuid
+                .as_ref()
+                .map(ToString::to_string)
+                .unwrap_or_default(),
+            model: gpu.model.to_string(),
+            memory_mib: account.capacity.get(),
+            used_mib: mib(now.used),
+            granted_mib: account.granted.get(),
+            kept_mib: account.kept.get(),
+            free_mib: account.open.get(),
+            context_mib: mib(account.context),
+            sick,
+        }
+    }
+
+    fn job_row(&self, job: &JobView<'_>) -> TenantRow {
+        let gpus = self.machine.inventory().gpus();
+        let per_gpu: Vec<TenantGpuRow> = job
+            .parts
+            .iter()
+            .map(|part| self.job_gpu_row(job.id, part.card, part.limit))
+            .collect();
+        let over = per_gpu.iter().find(|row| row.used_mib > row.limit_mib);
+        let reason = match (job.state, over) {
+            (State::Over, Some(row)) => Some(format!(
+                "GPU {}: {} MiB more than its limit in use",
+                row.index,
+                row.used_mib - row.limit_mib
+            )),
+            _ => job.waits.map(|(_, reason)| reason.to_string()),
+        };
+        TenantRow {
+            id: Some(job.id.0),
+            name: job.ask.name.to_string(),
+            pids: job.pids.iter().map(|pid| pid.0).collect(),
+            root: match self.roots.get(&job.id) {
+                Some(Root::Run { pid, .. }) => Some(pid.0),
+                _ => None,
+            },
+            gpus: job
+                .parts
+                .iter()
+                .map(|part| gpus[part.card].index.0)
+                .collect(),
+            asked: job.ask.memory.to_string(),
+            asked_gpus: job.ask.gpus.get(),
+            memory_limit_mib: job.parts.iter().map(|part| part.limit.get()).max(),
+            memory_used_mib: per_gpu.iter().map(|row| row.used_mib).max().unwrap_or(0),
+            state: job.state.word().to_owned(),
+            reason,
+            position: job.waits.map(|(position, _)| *position),
+            per_gpu,
+            unknown_names: self.unknown_names(job),
+        }
+    }
+
+    fn job_gpu_row(&self, job: JobId, card: usize, limit: MiB) -> TenantGpuRow {
+        let tenant = self.tenants.get(&job);
+        let device = tenant.and_then(|tenant| {
+            let found = tenant.devices().find(|(_, own)| own.card == card)?.0;
+            Some((found, tenant.ledger()?.page()))
+        });
+        let used = device.map_or(0, |(device, page)| page.total(device).bytes());
+        let refusal = device.and_then(|(device, page)| page.last_refusal(device));
+        TenantGpuRow {
+            index: self.machine.inventory().gpus()[card].index.0,
+            limit_mib: limit.get(),
+            used_mib: mib(Bytes::new(used)),
+            overhead_mib: mib(self.machine.overhead(job, card)),
+            last_refusal: refusal.map(|(bytes, at_ms)| RefusalRow {
+                bytes,
+                ago_ms: now_ms().saturating_sub(at_ms),
+            }),
+        }
+    }
+
+    fn unknown_names(&self, job: &JobView<'_>) -> u64 {
+        let ledger = self.tenants.get(&job.id).and_then(|tenant| tenant.ledger());
+        let counts = job.pids.iter().filter_map(|pid| {
+            let (_, slot) = self.machine.process(*pid)?;
+            Some(
+                ledger?
+                    .page()
+                    .slot(SlotIndex::of_process(slot)?)
+                    .n_unknown(),
+            )
+        });
+        counts.fold(0, u64::saturating_add)
+    }
+
+    fn stranger_row(&self, pid: Pid, on: &[(usize, Bytes)]) -> TenantRow {
+        let gpus = self.machine.inventory().gpus();
+        let parents = peer::ancestors(pid).unwrap_or_default();
+        let job = self.job_above(&parents);
+        let rows = on.iter().map(|(card, used)| TenantGpuRow {
+            index: gpus[*card].index.0,
+            used_mib: mib(*used),
+            ..TenantGpuRow::default()
+        });
+        let rows: Vec<TenantGpuRow> = rows.collect();
+        TenantRow {
+            id: None,
+            name: peer::name(pid),
+            pids: vec![pid.0],
+            gpus: rows.iter().map(|row| row.index).collect(),
+            memory_used_mib: rows.iter().map(|row| row.used_mib).max().unwrap_or(0),
+            state: "unmanaged".to_owned(),
+            reason: job.map(|job| format!("it belongs to job {job} and went past its library")),
+            per_gpu: rows,
+            ..TenantRow::default()
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! The cards as the driver sees them: what there is, and which process uses how much. The
+//! driver is reached through NVML, loaded by name or by path, so that a fake one is loaded
+//! like the real one and nothing here knows the difference.
+//!
+//! The driver may take its time, and with a broken card it may never answer. So it is asked
+//! by a thread of its own, and the arbiter goes on without an answer.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
+use rustix::event::EventfdFlags;
+use sublet_model::{Bytes, Gpu, GpuIndex, GpuUuid, Health, Inventory, InventoryError};
+use sublet_share::Pid;
+
+/// The name under which the dynamic loader finds NVML where the driver is installed.
+pub const NVML_LIBRARY: &str = "libnvidia-ml.so.1";
+
+/// Why the cards cannot be seen.
+#[derive(Debug, thiserror::Error)]
+pub enum GpuViewError {
+    /// No driver.
+    #[error(
+        "no GPU driver: `{}` cannot be loaded ({cause}); it was looked for {}",
+        library.display(), where_looked(library)
+    )]
+    NoDriver {
+        /// What was looked for.
+        library: PathBuf,
+        /// What the loader said.
+        cause: NvmlError,
+    },
+    /// The driver refused something.
+    #[error("{what} of {} failed: {cause}", library.display())]
+    Driver {
+        /// The library.
+        library: PathBuf,
+        /// The function.
+        what: &'static str,
+        /// What it said.
+        cause: NvmlError,
+    },
+    /// What the driver said makes no sense.
+    #[error("the driver's list of GPUs makes no sense: {0}")]
+    Contradiction(#[from] InventoryError),
+    /// Another source of cards failed.
+    #[error("{0}")]
+    Other(String),
+}
+
+fn where_looked(library: &Path) -> &'static str {
+    if library.components().count() > 1 {
+        "at that path"
+    } else {
+        "where the dynamic loader looks (LD_LIBRARY_PATH, then the paths of /etc/ld.so.cache)"
+    }
+}
+
+/// One card at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CardReading {
+    /// Memory in use on the card, whoever uses it.
+    pub used: Bytes,
+    /// Its processes, by the arbiter's own PID namespace, and the memory of each.
+    pub processes: Vec<(Pid, Bytes)>,
+}
+
+/// Somebody who can see the cards.
+pub trait GpuView: Send {
+    /// The cards. Called once, before anything else.
+    ///
+    /// # Errors
+    /// The driver does not answer.
+    fn inventory(&mut self) -> Result<Inventory, GpuViewError>;
+
+    /// The cards now, in the order of the inventory; `None` for one that cannot be read.
+    fn read(&mut self) -> Vec<Option<CardReading>>;
+}
+
+/// The driver's own view.
+pub struct NvmlView {
+    nvml: Nvml,
+    library: PathBuf,
+    /// The cards of the inventory, by their number for the driver; `None` for one that did
+    /// not answer.
+    cards: Vec<Option<u32>>,
+}
+
+impl NvmlView {
+    /// Loads NVML from `library`: a name for the dynamic loader ([`NVML_LIBRARY`]) or a path.
+    ///
+    /// # Errors
+    /// The library is absent or does not start.
+    pub fn open(library: &Path) -> Result<NvmlView, GpuViewError> {
+        let nvml = Nvml::builder().lib_path(library.as_os_str()).init();
+        let nvml = nvml.map_err(|cause| match cause {
+            NvmlError::LibloadingError(_) => GpuViewError::NoDriver {
+                library: library.to_owned(),
+                cause,
+            },
+            cause => GpuViewError::Driver {
+                library: library.to_owned(),
+                what: "nvmlInit",
+                cause,
+            },
+        })?;
+        Ok(NvmlView {
+            nvml,
+            library: library.to_owned(),
+            cards: Vec::new(),
+        })
+    }
+
+    fn gpu(&self, number: u32, index: GpuIndex) -> Result<Gpu, NvmlError> {
+        let device = self.nvml.device_by_index(number)?;
+        let uuid = device.uuid()?;
+        let memory = device.memory_info()?;
+        let grantable = memory.total.saturating_sub(memory.reserved);
+        Ok(Gpu {
+            uuid: GpuUuid::new(&uuid).ok(),
+            model: Arc::from(device.name().unwrap_or_default()),
+            minor: device
+                .minor_number()
+                .ok()
+                .and_then(|minor| u16::try_from(minor).ok()),
+            ..Gpu::plain(index, Bytes::new(grantable).whole_mib())
+        })
+    }
+}
+
+impl GpuView for NvmlView {
+    fn inventory(&mut self) -> Result<Inventory, GpuViewError> {
+        let count = self
+            .nvml
+            .device_count()
+            .map_err(|cause| GpuViewError::Driver {
+                library: self.library.clone(),
+                what: "nvmlDeviceGetCount",
+                cause,
+            })?;
+        let mut gpus = Vec::new();
+        for (number, index) in (0..count).zip(0u16..).map(|(n, i)| (n, GpuIndex(i))) {
+            match self.gpu(number, index) {
+                Ok(gpu) => {
+                    gpus.push(gpu);
+                    self.cards.push(Some(number));
+                }
+                // Its place is kept, so that the cards after it keep their numbers.
+                Err(error) => {
+                    let mut gpu = Gpu::plain(index, sublet_model::MiB::ZERO);
+                    gpu.health = Health::Sick(Arc::from(error.to_string()));
+                    gpus.push(gpu);
+                    self.cards.push(None);
+                }
+            }
+        }
+        Ok(Inventory::new(gpus, vec![], vec![], vec![])?)
+    }
+
+    fn read(&mut self) -> Vec<Option<CardReading>> {
+        let card = |number: &Option<u32>| {
+            let device = self.nvml.device_by_index((*number)?).ok()?;
+            read_card(&device).ok()
+        };
+        self.cards.iter().map(card).collect()
+    }
+}
+
+fn read_card(device: &Device<'_>) -> Result<CardReading, NvmlError> {
+    let mut processes = Vec::new();
+    for process in device.running_compute_processes()? {
+        processes.push((process.pid, process.used_gpu_memory));
+    }
+    // Not every card knows graphics.
+    for process in device.running_graphics_processes().unwrap_or_default() {
+        processes.push((process.pid, process.used_gpu_memory));
+    }
+    let memory = device.memory_info()?;
+    let bytes = |used| match used {
+        UsedGpuMemory::Used(bytes) => Bytes::new(bytes),
+        UsedGpuMemory::Unavailable => Bytes::new(0),
+    };
+    Ok(CardReading {
+        used: Bytes::new(memory.used.saturating_sub(memory.reserved)),
+        processes: processes
+            .into_iter()
+            .map(|(pid, used)| (Pid(pid), bytes(used)))
+            .collect(),
+    })
+}
+
+/// The sixteen bytes of a UUID that the driver prints as `GPU-01234567-89ab-…`.
+pub(crate) fn uuid_bytes(text: &str) -> Option<[u8; 16]> {
+    let (_kind, hex) = text.split_once('-')?;
+    let digits: Vec<u8> = hex.bytes().filter(|byte| *byte != b'-').collect();
+    if digits.len() != 32 {
+        return None;
+    }
+    let mut bytes = [0; 16];
+    for (byte, two) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        let digit = |at: usize| char::from(two[at]).to_digit(16);
+        *byte = (digit(0)? * 16 + digit(1)?) as u8; // at most 255
+    }
+    Some(bytes)
+}
+
+/// The thread that asks the driver.
+#[derive(Debug)]
+pub(crate) struct Sampler {
+    ask: Sender<()>,
+    answers: Receiver<Vec<Option<CardReading>>>,
+    wake: Arc<OwnedFd>,
+    waits: bool,
+}
+
+impl Sampler {
+    /// Starts it. It ends by itself when the arbiter is gone, or never if the driver hangs.
+    pub(crate) fn start(mut view: Box<dyn GpuView>) -> io::Result<Sampler> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let wake = Arc::new(rustix::event::eventfd(0, flags)?);
+        let (ask, asked) = channel::<()>();
+        let (answer, answers) = channel();
+        let waker = Arc::clone(&wake);
+        thread::Builder::new()
+            .name("sublet-gpu-view".to_owned())
+            .spawn(move || {
+                while asked.recv().is_ok() && answer.send(view.read()).is_ok() {
+                    let _ = rustix::io::write(&waker, &1u64.to_ne_bytes());
+                }
+            })?;
+        Ok(Sampler {
+            ask,
+            answers,
+            wake,
+            waits: false,
+        })
+    }
+
+    /// True while the driver owes an answer.
+    pub(crate) fn waits(&self) -> bool {
+        self.waits
+    }
+
+    /// Asks the driver; the answer makes the descriptor readable.
+    pub(crate) fn ask(&mut self) {
+        self.waits = self.ask.send(()).is_ok();
+    }
+
+    /// The answer, if it has come.
+    pub(crate) fn take(&mut self) -> Option<Vec<Option<CardReading>>> {
+        let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
+        let answer = self.answers.try_recv().ok()?;
+        self.waits = false;
+        Some(answer)
+    }
+}
+
+impl AsFd for Sampler {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_is_sixteen_bytes() {
+        let bytes = uuid_bytes("GPU-00112233-4455-6677-8899-aabbccddeeff").unwrap();
+        assert_eq!((bytes[0], bytes[1], bytes[15]), (0, 0x11, 0xff));
+        assert!(uuid_bytes("MIG-00112233-4455-6677-8899-aabbccddeeff").is_some());
+        for bad in [
+            "",
+            "GPU-",
+            "GPU-zz",
+            "GPU-00112233-4455-6677-8899-aabbccddeefg",
+        ] {
+            assert_eq!(uuid_bytes(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn where_there_is_no_driver_it_is_said_what_was_looked_for() {
+        let error = NvmlView::open(Path::new("/nowhere/libnvidia-ml.so.1"));
+        let error = error
+            .err()
+            .map(|error| error.to_string())
+            .unwrap_or_default();
+        assert!(error.contains("/nowhere/libnvidia-ml.so.1"), "{error}");
+        assert!(error.contains("at that path"), "{error}");
+    }
+}

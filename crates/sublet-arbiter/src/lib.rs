@@ -1,0 +1,37 @@
+//! The node's referee: sockets, shared pages and processes around `sublet-share`.
+//!
+//! One arbiter looks after one machine's cards. It hands each process of a job two shared
+//! pages (`sublet-abi`), takes back what dead processes held, sets what the driver says
+//! against what the pages say, and answers people's commands. What it decides is in
+//! `sublet-share`; here is one thread that waits for sockets, processes and a clock, and a
+//! second that asks the driver, because the driver may take its time.
+//!
+//! Nothing that a tenant sends may end or stall it: sockets never block, queues are bounded,
+//! and who misbehaves loses his own connection.
+//!
+//! Suggested reading order: [`admin`], `runtime`, `lock`, `peer`, `pages`, `tenant`, `gpu`,
+//! `arbiter`, `standalone`; `libraries` by itself.
+#![expect(
+    unsafe_code,
+    reason = "maps shared pages, and asks the kernel for a peer's pidfd, which no safe crate does"
+)]
+
+pub mod admin;
+mod arbiter;
+mod error;
+mod gpu;
+pub mod libraries;
+mod lock;
+mod pages;
+mod peer;
+mod poller;
+mod runtime;
+mod socket;
+mod standalone;
+mod tenant;
+
+pub use arbiter::{Arbiter, ContainerCard, Handle, HandleError, Options};
+pub use error::ArbiterError;
+pub use gpu::{CardReading, GpuView, GpuViewError, NVML_LIBRARY, NvmlView};
+pub use runtime::{Folder, REAL_MACHINE};
+pub use standalone::{HOST_NAME, Standalone, run};

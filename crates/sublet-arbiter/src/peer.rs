@@ -1,0 +1,271 @@
+//! Who is at the other end of a socket: the process, as the kernel names it, a descriptor
+//! that stays its even when its number is used again, and whose child it is. A message can
+//! say anything; what is here, no message says.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::PidfdFlags;
+use sublet_share::Pid;
+
+/// `SO_PEERPIDFD` (Linux 6.5, include/uapi/asm-generic/socket.h); the `libc` crate has it
+/// only for some targets.
+const SO_PEERPIDFD: i32 = 77;
+
+/// How many parents are looked at. Real trees are some twenty deep; a loop cannot be, but a
+/// tree of thousands would cost the arbiter time.
+const ANCESTORS_MAX: usize = 256;
+
+/// How often a tree is read again that changed while it was read.
+const READ_AGAIN_MAX: usize = 4;
+
+/// A process that connected.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) pid: Pid,
+    /// Readable when the process is gone.
+    pub(crate) pidfd: OwnedFd,
+}
+
+impl Peer {
+    /// Who made that connection.
+    pub(crate) fn of(socket: impl AsFd) -> io::Result<Peer> {
+        let credentials = raw_credentials(&socket)?;
+        let Ok(raw) = u32::try_from(credentials.pid) else {
+            return Err(out_of_sight());
+        };
+        let Some(pid) = rustix::process::Pid::from_raw(credentials.pid) else {
+            return Err(out_of_sight());
+        };
+        let pidfd = match peer_pidfd(&socket) {
+            Ok(pidfd) => pidfd,
+            // An older kernel. Its number may have been used again since, but only by a
+            // process whose parents then decide.
+            Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
+                rustix::process::pidfd_open(pid, PidfdFlags::empty())?
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Peer {
+            pid: Pid(raw),
+            pidfd,
+        })
+    }
+}
+
+fn out_of_sight() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        "the process is in a PID namespace that the arbiter cannot see into; run the arbiter with the host's PID namespace",
+    )
+}
+
+/// A descriptor for a process that is known by its number alone.
+pub(crate) fn open(pid: Pid) -> io::Result<OwnedFd> {
+    let raw = i32::try_from(pid.0).ok();
+    let raw = raw.and_then(rustix::process::Pid::from_raw);
+    let raw = raw.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+    Ok(rustix::process::pidfd_open(raw, PidfdFlags::empty())?)
+}
+
+/// True once the process of a pidfd has ended.
+pub(crate) fn is_gone(pidfd: &OwnedFd) -> bool {
+    let mut one = [PollFd::new(pidfd, PollFlags::IN)];
+    let now = rustix::event::Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    matches!(rustix::event::poll(&mut one, Some(&now)), Ok(n) if n > 0)
+}
+
+/// The credentials as numbers: the PID is 0 for a process in a PID namespace that is not
+/// below ours, which the crates' type for them cannot hold.
+fn raw_credentials(socket: &impl AsFd) -> io::Result<libc::ucred> {
+    let mut credentials = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the descriptor is open, and the kernel writes at most `len` bytes into a plain
+    // struct of that size.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut len,
+        )
+    };
+    if done == 0 {
+        Ok(credentials)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+fn peer_pidfd(socket: &impl AsFd) -> io::Result<OwnedFd> {
+    let mut fd: i32 = -1;
+    let mut len = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: the descriptor is open, and the kernel writes one `int`.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PEERPIDFD,
+            (&raw mut fd).cast(),
+            &raw mut len,
+        )
+    };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call succeeded, so this is a new descriptor that nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// What `/proc/PID/stat` says. Other files there say more, and some of them (`maps`) make the
+/// reader wait for a lock that the process can hold for as long as it likes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stat {
+    pub(crate) parent: Pid,
+    /// When the process began, in clock ticks.
+    pub(crate) began: u64,
+    pub(crate) image: Option<Image>,
+}
+
+/// Where a program's code and stack begin: chance puts both elsewhere at each exec. (With
+/// address randomisation off, a program that calls exec with itself looks like one that did
+/// not, and keeps the charges of before until it ends.)
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Image {
+    code: u64,
+    stack: u64,
+}
+
+/// Looks at one process.
+pub(crate) fn stat(pid: Pid) -> Option<Stat> {
+    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    parse_stat(&text)
+}
+
+/// The name in brackets can hold anything, brackets and line ends too: only what is after the
+/// last one counts.
+fn parse_stat(text: &[u8]) -> Option<Stat> {
+    let end = text.iter().rposition(|&byte| byte == b')')?;
+    let rest = std::str::from_utf8(&text[end + 1..]).ok()?;
+    let mut fields = rest.split_ascii_whitespace();
+    // Fields 4, 22, 26 and 28 of proc_pid_stat(5); the first here is number 3.
+    let parent = fields.nth(1)?.parse().ok()?;
+    let began = fields.nth(17)?.parse().ok()?;
+    let code = fields.nth(3).and_then(|text| text.parse().ok());
+    let stack = fields.nth(1).and_then(|text| text.parse().ok());
+    // No stack: the kernel does not tell us.
+    let image = code.zip(stack).filter(|(_, stack)| *stack != 0);
+    Some(Stat {
+        parent: Pid(parent),
+        began,
+        image: image.map(|(code, stack)| Image { code, stack }),
+    })
+}
+
+/// A process's parents, nearest first, itself not among them. `None` where they cannot be
+/// seen to the end, which must not be taken for having no parents.
+///
+/// Processes end while this is read. A number that was used again shows: a child that is
+/// older than its parent is no child.
+pub(crate) fn ancestors(pid: Pid) -> Option<Vec<Pid>> {
+    (0..READ_AGAIN_MAX).find_map(|_| ancestors_now(pid))
+}
+
+fn ancestors_now(pid: Pid) -> Option<Vec<Pid>> {
+    let mut found = Vec::new();
+    let mut here = stat(pid)?;
+    while here.parent.0 > 1 {
+        let above = stat(here.parent)?;
+        if above.began > here.began || found.len() == ANCESTORS_MAX {
+            return None;
+        }
+        found.push(here.parent);
+        here = above;
+    }
+    Some(found)
+}
+
+/// A process's name, for people.
+pub(crate) fn name(pid: Pid) -> String {
+    let comm = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(&comm).trim_end().to_owned()
+}
+
+/// True if two processes are in one PID namespace, as far as we may see.
+pub(crate) fn share_namespace(one: Pid, other: Pid) -> bool {
+    let namespace = |pid: Pid| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    namespace(one).is_some_and(|one| Some(one) == namespace(other))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_peer_is_who_the_kernel_says() {
+        let (here, _there) = UnixStream::pair().unwrap();
+        let peer = Peer::of(&here).unwrap();
+        assert_eq!(peer.pid, Pid(std::process::id()));
+        assert!(!is_gone(&peer.pidfd));
+        let ancestors = ancestors(peer.pid).unwrap();
+        assert_eq!(
+            ancestors.first().map(|pid| pid.0),
+            Some(std::os::unix::process::parent_id())
+        );
+        assert!(share_namespace(peer.pid, peer.pid));
+        assert_eq!(name(Pid(u32::MAX)), "");
+        assert_eq!(super::ancestors(Pid(u32::MAX)), None);
+    }
+
+    #[test]
+    fn a_name_cannot_forge_a_parent() {
+        let fields = "S 42 1 1 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 777 0 0 0 4096 0 8192 0";
+        let want = Some(Stat {
+            parent: Pid(42),
+            began: 777,
+            image: Some(Image {
+                code: 4096,
+                stack: 8192,
+            }),
+        });
+        assert_eq!(parse_stat(format!("7 (a) {fields}").as_bytes()), want);
+        assert_eq!(
+            parse_stat(format!("7 (a) S 1 1\n) {fields}").as_bytes()),
+            want
+        );
+        assert_eq!(parse_stat(b"7 (a) S"), None);
+        let hidden = fields.replace("8192", "0");
+        let hidden = parse_stat(format!("7 (a) {hidden}").as_bytes()).unwrap();
+        assert_eq!(hidden.image, None);
+    }
+
+    #[test]
+    fn a_dead_process_is_gone_for_its_descriptor() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pidfd = open(Pid(child.id())).unwrap();
+        child.wait().unwrap();
+        assert!(is_gone(&pidfd));
+        assert!(open(Pid(0)).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_stat_panics(text in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse_stat(&text);
+        }
+    }
+}

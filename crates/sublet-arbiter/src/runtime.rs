@@ -1,0 +1,168 @@
+//! Where an arbiter's sockets are: one folder per user, in it one per machine (the real one,
+//! or a fake one). It exists so that a command and the arbiter find each other without being
+//! told, and so that nobody else can put a socket there first.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::{ArbiterError, at};
+
+/// The name of the real cards' folder; a fake machine's is `fake-<hash>`.
+pub const REAL_MACHINE: &str = "gpu";
+
+/// One machine's folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    /// The folder of the machine with that name: under `$SUBLET_RUNTIME_DIR`, else
+    /// `/run/sublet` for root, else `$XDG_RUNTIME_DIR/sublet`, else `/tmp/sublet-<uid>`.
+    #[must_use]
+    pub fn of(machine: &str) -> Folder {
+        let var = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let base = match (var("SUBLET_RUNTIME_DIR"), var("XDG_RUNTIME_DIR")) {
+            (Some(base), _) => PathBuf::from(base),
+            _ if rustix::process::geteuid().is_root() => PathBuf::from("/run/sublet"),
+            (None, Some(base)) => Path::new(&base).join("sublet"),
+            (None, None) => {
+                let uid = rustix::process::geteuid().as_raw();
+                PathBuf::from(format!("/tmp/sublet-{uid}"))
+            }
+        };
+        Folder::within(&base, machine)
+    }
+
+    /// The folder of the machine with that name under a given one.
+    #[must_use]
+    pub fn within(base: &Path, machine: &str) -> Folder {
+        Folder {
+            path: base.join(machine),
+        }
+    }
+
+    /// The folder itself.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where people's commands connect.
+    #[must_use]
+    pub fn admin_socket(&self) -> PathBuf {
+        self.path.join("admin.sock")
+    }
+
+    /// Where processes of `sublet run` connect.
+    #[must_use]
+    pub fn tenant_socket(&self) -> PathBuf {
+        self.path.join("tenant.sock")
+    }
+
+    /// The one file that one arbiter has locked.
+    #[must_use]
+    pub fn lock_file(&self) -> PathBuf {
+        self.path.join("arbiter.lock")
+    }
+
+    /// Where an arbiter that was started on demand writes its log.
+    #[must_use]
+    pub fn log_file(&self) -> PathBuf {
+        self.path.join("arbiter.log")
+    }
+
+    /// Makes the folder, for this user alone.
+    ///
+    /// # Errors
+    /// It is there and belongs to, or can be written by, somebody else.
+    pub fn create(&self) -> Result<(), ArbiterError> {
+        if let Some(base) = self.path.parent() {
+            make(base)?;
+            check_owner(base)?;
+        }
+        make(&self.path)?;
+        check_owner(&self.path)?;
+        let mode = fs::symlink_metadata(&self.path)
+            .map_err(at("looking at", self.path.display()))?
+            .permissions()
+            .mode();
+        if mode & 0o077 != 0 {
+            return Err(ArbiterError::Folder {
+                folder: self.path.clone(),
+                why: format!("others may use it (mode {:o}); it needs 700", mode & 0o777),
+            });
+        }
+        Ok(())
+    }
+
+    /// Removes the sockets; a file that is not there is no error.
+    pub(crate) fn remove_sockets(&self) {
+        for socket in [self.admin_socket(), self.tenant_socket()] {
+            let _ = fs::remove_file(socket);
+        }
+    }
+}
+
+fn make(folder: &Path) -> Result<(), ArbiterError> {
+    let made = fs::DirBuilder::new()
+        .mode(0o700)
+        .recursive(true)
+        .create(folder);
+    match made {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            Err(at("making", folder.display())(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The folder is one, no link, and root's or this user's. With neither, its owner could put
+/// another one in its place.
+fn check_owner(folder: &Path) -> Result<(), ArbiterError> {
+    let about = fs::symlink_metadata(folder).map_err(at("looking at", folder.display()))?;
+    let me = rustix::process::geteuid().as_raw();
+    let why = if !about.is_dir() {
+        "it is no folder".to_owned()
+    } else if about.uid() != me && about.uid() != 0 {
+        format!("it belongs to user {}, not {me}", about.uid())
+    } else {
+        return Ok(());
+    };
+    Err(ArbiterError::Folder {
+        folder: folder.to_owned(),
+        why,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_made_for_its_owner_alone() {
+        let base = tempfile::tempdir().unwrap();
+        let folder = Folder::within(&base.path().join("a/b"), "gpu");
+        folder.create().unwrap();
+        folder.create().unwrap();
+        let mode = fs::metadata(folder.path()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        assert!(folder.admin_socket().ends_with("a/b/gpu/admin.sock"));
+    }
+
+    #[test]
+    fn a_folder_that_others_may_use_is_refused() {
+        let base = tempfile::tempdir().unwrap();
+        let folder = Folder::within(base.path(), "gpu");
+        folder.create().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let error = folder.create().unwrap_err().to_string();
+        assert!(error.contains("mode 755"), "{error}");
+        fs::remove_dir(folder.path()).unwrap();
+        std::os::unix::fs::symlink("/tmp", folder.path()).unwrap();
+        let error = folder.create().unwrap_err().to_string();
+        assert!(error.contains("is no folder"), "{error}");
+    }
+}

@@ -1,0 +1,144 @@
+//! The arbiter as a program of its own: `sublet agent --standalone`, started by hand or by
+//! the first `sublet run`. It ends on SIGTERM or SIGINT, and by itself when it was started on
+//! demand and nobody needs it any more.
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use sublet_model::MiB;
+use sublet_plan::{POLICIES, policy};
+
+use crate::arbiter::{Arbiter, Options};
+use crate::error::{ArbiterError, at};
+use crate::gpu::{NVML_LIBRARY, NvmlView};
+use crate::runtime::{Folder, REAL_MACHINE};
+
+/// The name on the host that one arbiter of the real cards has.
+pub const HOST_NAME: &str = "sublet-arbiter-gpu";
+
+/// How an arbiter of its own is set up.
+#[derive(Debug, Clone)]
+pub struct Standalone {
+    /// Where its sockets are; [`Folder::of`] has the usual place.
+    pub folder: Folder,
+    /// The driver's library, by name or path.
+    pub nvml: PathBuf,
+    /// True for the cards of this host, of which there can be one arbiter only.
+    pub is_real: bool,
+    /// `binpack` or `spread`.
+    pub policy: String,
+    /// Memory of each card that no job gets.
+    pub reserved: MiB,
+    /// End processes that use a card without being a job?
+    pub evict: bool,
+    /// End when there has been no job for so long: for an arbiter that was started on demand.
+    pub idle_exit: Option<Duration>,
+}
+
+impl Standalone {
+    /// The arbiter of this host's cards, with the usual settings.
+    #[must_use]
+    pub fn real() -> Standalone {
+        Standalone {
+            folder: Folder::of(REAL_MACHINE),
+            nvml: PathBuf::from(NVML_LIBRARY),
+            is_real: true,
+            policy: POLICIES[0].name.to_owned(),
+            reserved: MiB::ZERO,
+            evict: false,
+            idle_exit: None,
+        }
+    }
+
+    /// The arbiter of a fake machine: `machine` names its folder, `nvml` is the fake driver's
+    /// library. The library finds its machine by the environment of this process.
+    #[must_use]
+    pub fn fake(machine: &str, nvml: PathBuf) -> Standalone {
+        Standalone {
+            folder: Folder::of(machine),
+            nvml,
+            is_real: false,
+            ..Standalone::real()
+        }
+    }
+}
+
+/// Runs an arbiter until it is told to end. Call it before other threads are started: it
+/// takes the signals that end it for itself.
+///
+/// # Errors
+/// [`ArbiterError::Held`] where one is at work; no driver; or what the kernel refused.
+pub fn run(settings: &Standalone) -> Result<(), ArbiterError> {
+    let policy = policy(&settings.policy).ok_or_else(|| {
+        let known = POLICIES.iter().map(|policy| policy.name);
+        let known = known.collect::<Vec<_>>().join(", ");
+        ArbiterError::Setting(format!("`{}` is not one of {known}", settings.policy))
+    })?;
+    let stop = end_signals().map_err(at("taking", "SIGTERM and SIGINT"))?;
+    let view = NvmlView::open(&settings.nvml)?;
+    let options = Options {
+        policy,
+        host_name: settings.is_real.then(|| HOST_NAME.to_owned()),
+        reserved: settings.reserved,
+        evict: settings.evict,
+        idle_exit: settings.idle_exit,
+        stop: Some(stop),
+        ..Options::new(settings.folder.clone())
+    };
+    Arbiter::start(options, Box::new(view))?.run()
+}
+
+/// A descriptor that is readable when the process shall end.
+fn end_signals() -> io::Result<OwnedFd> {
+    // SAFETY: an all-zero set is a value of this plain struct, and is emptied before use.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the set lives through the calls, which only write to it and read it; the
+    // signals are known ones.
+    let fd = unsafe {
+        libc::sigemptyset(&raw mut set);
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            libc::sigaddset(&raw mut set, signal);
+        }
+        if libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call succeeded, so this is a new descriptor that nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_start_says_why_and_leaves_nothing() {
+        let base = tempfile::tempdir().unwrap();
+        let settings = Standalone {
+            folder: Folder::within(base.path(), "fake-1"),
+            ..Standalone::fake("fake-1", PathBuf::from("/nowhere/libnvidia-ml.so.1"))
+        };
+        // In a thread of its own, which the signals that it blocks end with.
+        let fail = |settings: Standalone| {
+            let ended = std::thread::spawn(move || run(&settings)).join();
+            ended.unwrap().unwrap_err().to_string()
+        };
+        let error = fail(settings.clone());
+        assert!(
+            error.contains("no GPU driver: `/nowhere/libnvidia-ml.so.1`"),
+            "{error}"
+        );
+        let error = fail(Standalone {
+            policy: "pile".to_owned(),
+            ..settings
+        });
+        assert_eq!(error, "`pile` is not one of binpack, spread");
+        assert_eq!(std::fs::read_dir(base.path()).unwrap().count(), 0);
+    }
+}

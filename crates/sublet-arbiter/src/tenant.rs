@@ -1,0 +1,255 @@
+//! One job's side in the shell: its pages, and how limits, slots and overheads are written
+//! to them. It does what `sublet-share` decided and decides nothing.
+
+use std::collections::BTreeMap;
+
+use sublet_abi::control::{DeviceTerms, Terms};
+use sublet_abi::message::Held;
+use sublet_abi::{DeviceIndex, Hello, Mode, SlotIndex, Units};
+use sublet_model::{Bytes, MiB};
+use sublet_share::{Part, Pid};
+use tracing::warn;
+
+use crate::pages::{Control, Ledger, PagesError};
+
+/// A job's card, as the shell needs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TenantCard {
+    /// Position in the machine's inventory.
+    pub(crate) card: usize,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) capacity: MiB,
+    pub(crate) limit: MiB,
+    pub(crate) context: Bytes,
+}
+
+/// A job with its pages.
+#[derive(Debug)]
+pub(crate) struct Tenant {
+    id: u64,
+    mode: Mode,
+    /// In the order of the pages.
+    pub(crate) cards: Vec<TenantCard>,
+    pages: Option<(Control, Ledger)>,
+    /// Processes may come back with a ledger: until then no new one is made.
+    pub(crate) expects_ledger: bool,
+    /// The how-manieth process each slot has.
+    generations: BTreeMap<u32, u32>,
+}
+
+impl Tenant {
+    pub(crate) fn new(id: u64, mode: Mode, expects_ledger: bool) -> Tenant {
+        Tenant {
+            id,
+            mode,
+            cards: Vec::new(),
+            pages: None,
+            expects_ledger,
+            generations: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    pub(crate) fn has_pages(&self) -> bool {
+        self.pages.is_some()
+    }
+
+    pub(crate) fn ledger(&self) -> Option<&Ledger> {
+        self.pages.as_ref().map(|(_, ledger)| ledger)
+    }
+
+    pub(crate) fn control(&self) -> Option<&Control> {
+        self.pages.as_ref().map(|(control, _)| control)
+    }
+
+    /// Makes the pages, or takes over a ledger.
+    pub(crate) fn open(
+        &mut self,
+        epoch: u64,
+        now_ms: u64,
+        adopted: Option<Ledger>,
+    ) -> Result<(), PagesError> {
+        let devices: Vec<DeviceTerms> = self.cards.iter().map(TenantCard::terms).collect();
+        let control = Control::new(&Terms {
+            tenant: self.id,
+            epoch,
+            mode: self.mode,
+            devices: &devices,
+            now_ms,
+        })?;
+        let ledger = match adopted {
+            Some(ledger) => ledger,
+            None => Ledger::new(self.id)?,
+        };
+        self.pages = Some((control, ledger));
+        self.expects_ledger = false;
+        Ok(())
+    }
+
+    /// The cards with their numbers on the pages.
+    pub(crate) fn devices(&self) -> impl Iterator<Item = (DeviceIndex, &TenantCard)> {
+        DeviceIndex::all().zip(&self.cards)
+    }
+
+    /// Could these claims be about our cards, in our order?
+    pub(crate) fn matches(&self, held: &Held) -> bool {
+        held.claims.iter().enumerate().all(|(at, claim)| {
+            let ours = self.cards.get(at).map(|card| card.uuid);
+            claim.uuid == [0; 16] || Some(claim.uuid) == ours
+        })
+    }
+
+    /// Writes limits; when it returns, no reservation against an old one can succeed.
+    pub(crate) fn set_limits(&mut self, parts: &[Part]) {
+        for (device, card) in DeviceIndex::all().zip(&mut self.cards) {
+            let Some(part) = parts.iter().find(|part| part.card == card.card) else {
+                continue;
+            };
+            card.limit = part.limit;
+            let Some((control, ledger)) = &self.pages else {
+                continue;
+            };
+            let bytes = Bytes::from(part.limit).get();
+            control.writer().set_limit_bytes(device, bytes);
+            if ledger.page().settle(device).is_err() {
+                warn!(job = self.id, "somebody scribbles on the job's ledger");
+            }
+        }
+    }
+
+    /// Writes what a context costs.
+    pub(crate) fn set_context(&mut self, position: usize, bytes: Bytes) {
+        for (device, card) in DeviceIndex::all().zip(&mut self.cards) {
+            if card.card == position {
+                card.context = bytes;
+                if let Some((control, _)) = &self.pages {
+                    control.writer().set_context_bytes(device, bytes.get());
+                }
+            }
+        }
+    }
+
+    /// Makes the arbiter's own account of a card so much.
+    pub(crate) fn set_overhead(&self, position: usize, bytes: Bytes) {
+        let Some((_, ledger)) = &self.pages else {
+            return;
+        };
+        let want = Units::taken_by(bytes.get()).unwrap_or(Units::MAX);
+        for (device, _) in self.devices().filter(|(_, card)| card.card == position) {
+            let page = ledger.page();
+            let have = page.held(SlotIndex::ARBITER, device);
+            let done = if want > have {
+                let more = want.saturating_sub(have);
+                page.charge(SlotIndex::ARBITER, device, more).is_ok()
+            } else {
+                let less = have.saturating_sub(want);
+                page.release(SlotIndex::ARBITER, device, less).is_ok()
+            };
+            if !done {
+                warn!(job = self.id, "the job's ledger cannot take its overhead");
+            }
+        }
+    }
+
+    /// Writes a process into its slot. Returns the slot's generation.
+    pub(crate) fn hand_out(&mut self, slot: SlotIndex, pid: Pid) -> u32 {
+        let generation = self.generations.entry(slot.get()).or_default();
+        *generation = generation.wrapping_add(1);
+        let generation = *generation;
+        if let Some((_, ledger)) = &self.pages {
+            ledger.page().slot(slot).hand_out(pid.0, generation);
+        }
+        generation
+    }
+
+    /// The generation of a slot's present process.
+    pub(crate) fn generation(&self, slot: SlotIndex) -> u32 {
+        self.generations.get(&slot.get()).copied().unwrap_or(0)
+    }
+
+    /// Notes the generation of a slot that was taken over with its ledger.
+    pub(crate) fn remember(&mut self, slot: SlotIndex, generation: u32) {
+        self.generations.insert(slot.get(), generation);
+    }
+
+    /// Charges a process that comes back with another ledger for what it says it has.
+    pub(crate) fn charge_claims(&self, slot: SlotIndex, held: &Held) {
+        let Some((_, ledger)) = &self.pages else {
+            return;
+        };
+        for (device, card) in self.devices() {
+            let claim = held.claims.iter().find(|claim| claim.uuid == card.uuid);
+            let most = Bytes::from(card.capacity).get();
+            let bytes = claim.map_or(0, |claim| claim.bytes.min(most));
+            let units = Units::taken_by(bytes).unwrap_or(Units::MAX);
+            if units > Units::ZERO && ledger.page().charge(slot, device, units).is_err() {
+                warn!(
+                    job = self.id,
+                    "the job's ledger cannot take what is claimed"
+                );
+            }
+        }
+    }
+
+    /// Gives back what a slot holds. Its process must be gone.
+    pub(crate) fn reclaim(&self, slot: SlotIndex) {
+        let Some((_, ledger)) = &self.pages else {
+            return;
+        };
+        for device in DeviceIndex::all() {
+            if ledger.page().reclaim(slot, device).is_err() {
+                warn!(job = self.id, "somebody scribbles on the job's ledger");
+            }
+        }
+        ledger.page().slot(slot).take_back();
+    }
+
+    /// Says that the arbiter is alive.
+    pub(crate) fn beat(&self, now_ms: u64) {
+        if let Some((control, _)) = &self.pages {
+            control.writer().beat(now_ms);
+        }
+    }
+
+    /// What the job uses of each card, by its ledger.
+    pub(crate) fn totals(&self) -> impl Iterator<Item = (usize, Bytes)> {
+        self.devices().map(|(device, card)| {
+            let total = self
+                .ledger()
+                .map_or(0, |ledger| ledger.page().total(device).bytes());
+            (card.card, Bytes::new(total))
+        })
+    }
+
+    /// What one slot says of each card: position, used, estimate for contexts.
+    pub(crate) fn slot_use(&self, slot: SlotIndex) -> impl Iterator<Item = (usize, u64, u64)> {
+        self.devices().filter_map(move |(device, card)| {
+            let page = self.ledger()?.page();
+            let used = page.held(slot, device).bytes();
+            Some((card.card, used, page.slot(slot).context_bytes(device)))
+        })
+    }
+}
+
+impl TenantCard {
+    fn terms(&self) -> DeviceTerms {
+        DeviceTerms {
+            uuid: self.uuid,
+            capacity_bytes: Bytes::from(self.capacity).get(),
+            limit_bytes: Bytes::from(self.limit).get(),
+            context_bytes: self.context.get(),
+        }
+    }
+}
+
+/// True if the process speaks a version that we do.
+pub(crate) fn version_for(hello: &Hello) -> Option<u16> {
+    sublet_abi::agree(hello.min_version, hello.max_version)
+}

@@ -1,0 +1,91 @@
+//! Processes that use a card without being a job, and what the driver's numbers lead to.
+
+use std::time::{Duration, Instant};
+
+use crate::child::Process;
+use crate::world::{World, reason, until};
+
+#[test]
+fn a_process_without_a_slot_is_reported_within_a_second() {
+    let world = World::new(&[1024]);
+    let stranger = Process::start(&world.socket());
+    let began = Instant::now();
+    world.cards.set(0, &[(stranger.pid(), 300)]);
+    let seen = until(|| world.snapshot(), |seen| !seen.tenants.is_empty());
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    let row = &seen.tenants[0];
+    assert_eq!((row.id, row.state.as_str()), (None, "unmanaged"));
+    assert_eq!(
+        (&row.pids[..], row.memory_used_mib),
+        (&[stranger.pid()][..], 300)
+    );
+    assert!(!row.name.is_empty());
+    assert_eq!((seen.gpus[0].kept_mib, seen.gpus[0].free_mib), (300, 724));
+    assert_eq!(seen.gpus[0].used_mib, 300);
+    world.cards.set(0, &[]);
+    until(|| world.snapshot().gpus[0].free_mib, |free| *free == 1024);
+    assert_eq!(world.snapshot().tenants, []);
+}
+
+#[test]
+fn by_policy_it_is_ended() {
+    let world = World::with(&[1024], |options| options.evict = true);
+    let mut stranger = Process::start(&world.socket());
+    world.cards.set(0, &[(stranger.pid(), 300), (1, 5), (0, 5)]);
+    // Its output ends with it.
+    stranger.say("lost");
+    until(|| world.snapshot().counters.evicted, |n| *n == 1);
+    stranger.kill();
+    world.cards.set(0, &[]);
+    until(|| world.snapshot().tenants.len(), |n| *n == 0);
+}
+
+#[test]
+fn what_no_slot_accounts_for_is_charged_and_contexts_are_learnt() {
+    let world = World::new(&[4096]);
+    let (_line, placed) = world.placed("1GiB", 1);
+    let mut one = Process::start(&world.socket());
+    one.tell("hello");
+    one.tell("reserve 0 100");
+    world.cards.set(0, &[(one.pid(), 400)]);
+    let row = until(
+        || world.job(placed.id).unwrap().per_gpu[0].clone(),
+        |row| row.overhead_mib == 300,
+    );
+    assert_eq!(row.used_mib, 400);
+    assert!(one.tell("reserve 0 625").starts_with("not reserved"));
+    assert_eq!(one.tell("reserve 0 624"), "reserved");
+    until(|| world.snapshot().gpus[0].context_mib, |mib| *mib == 300);
+    // More than the limit by contexts alone: over, and nothing new.
+    world.cards.set(0, &[(one.pid(), 1200)]);
+    until(
+        || world.job(placed.id).unwrap().state,
+        |state| state == "over",
+    );
+    one.kill();
+    world.cards.set(0, &[]);
+    until(
+        || world.job(placed.id).unwrap().memory_used_mib,
+        |used| *used == 0,
+    );
+}
+
+#[test]
+fn a_card_that_cannot_be_read_gets_no_new_work() {
+    let world = World::new(&[1024]);
+    let (_line, placed) = world.placed("100MiB", 1);
+    world.cards.fail(0);
+    let sick = until(|| world.snapshot().gpus[0].sick.clone(), Option::is_some);
+    assert_eq!(sick.unwrap(), "the driver cannot read it");
+    let (_, reply) = world.submit("100MiB", 1, false);
+    assert!(reason(&reply).contains("1 GPU is unhealthy"), "{reply:?}");
+    // What runs there goes on, and so does what it may have.
+    let mut one = Process::start(&world.socket());
+    assert!(one.tell("hello").starts_with("slot 1 "));
+    assert_eq!(one.tell("reserve 0 100"), "reserved");
+    assert_eq!(world.job(placed.id).unwrap().state, "running");
+    world.cards.set(0, &[]);
+    until(|| world.snapshot().gpus[0].sick.clone(), Option::is_none);
+    world.placed("100MiB", 1);
+}

@@ -1,0 +1,165 @@
+//! What happens to a machine, and what is to be done about it: the words in which the state
+//! machine and the shell around it talk. No logic.
+
+use std::sync::Arc;
+
+use sublet_model::{Bytes, Inventory};
+
+use crate::job::{Amount, Ask, JobId, Part, Pid};
+use crate::reading::{Reading, SlotUse};
+use crate::refusal::Refusal;
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A new job came. Its number was never used before.
+    Submitted {
+        /// Its number.
+        job: JobId,
+        /// What it asks.
+        ask: Ask,
+    },
+    /// A job that has its cards already: from before a restart, or because somebody who knows
+    /// the whole cluster chose them.
+    Declared {
+        /// Its number.
+        job: JobId,
+        /// What it asked.
+        ask: Ask,
+        /// What it has.
+        parts: Vec<Part>,
+    },
+    /// A job's root is gone.
+    Left(JobId),
+    /// Somebody wants another limit for a job.
+    LimitAsked {
+        /// The job.
+        job: JobId,
+        /// How much of each of its cards.
+        memory: Amount,
+    },
+    /// A process of a job wants a slot.
+    Joined {
+        /// The job.
+        job: JobId,
+        /// The process.
+        pid: Pid,
+    },
+    /// A process came back with the slot that it had before a restart.
+    Returned {
+        /// The job.
+        job: JobId,
+        /// The process.
+        pid: Pid,
+        /// Its slot.
+        slot: u32,
+    },
+    /// A process is gone, or is another program now.
+    Exited(Pid),
+    /// What jobs use now, by their ledgers: job, card, bytes.
+    Used(Vec<(JobId, usize, Bytes)>),
+    /// What the driver says of each card's processes, beside what the slots said meanwhile.
+    Read {
+        /// By card; `None` for a card that could not be read.
+        cards: Vec<Option<Reading>>,
+        /// Every slot that is in use.
+        slots: Vec<SlotUse>,
+    },
+    /// The cards' health changed.
+    Inventory(Arc<Inventory>),
+    /// Only time has passed.
+    Tick,
+}
+
+/// Something to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Tell a job that it has these cards, and write its limits.
+    Place {
+        /// The job.
+        job: JobId,
+        /// Its cards.
+        parts: Vec<Part>,
+    },
+    /// Tell a job that it waits.
+    Wait {
+        /// The job.
+        job: JobId,
+        /// Its place, 1 for the next.
+        position: u32,
+        /// Why.
+        reason: Refusal,
+    },
+    /// Tell a job that it gets nothing. It is forgotten.
+    Refuse {
+        /// The job.
+        job: JobId,
+        /// Why.
+        reason: Refusal,
+    },
+    /// Write a job's limits, and make them hold before anybody is told.
+    Limit {
+        /// The job.
+        job: JobId,
+        /// All its cards.
+        parts: Vec<Part>,
+    },
+    /// The limits stay as they are.
+    KeepLimit {
+        /// The job.
+        job: JobId,
+        /// Why.
+        reason: Refusal,
+    },
+    /// Give a process its slot.
+    Welcome {
+        /// The job.
+        job: JobId,
+        /// The process.
+        pid: Pid,
+        /// The slot.
+        slot: u32,
+        /// It had that slot before.
+        again: bool,
+    },
+    /// Send a process away.
+    SendAway {
+        /// The process.
+        pid: Pid,
+        /// Why.
+        reason: Refusal,
+    },
+    /// Take back what a slot holds; nobody writes to it any more.
+    Reclaim {
+        /// The job.
+        job: JobId,
+        /// The process that had it.
+        pid: Pid,
+        /// The slot.
+        slot: u32,
+    },
+    /// Charge a job with so much memory that no slot accounts for.
+    Overhead {
+        /// The job.
+        job: JobId,
+        /// The card.
+        card: usize,
+        /// How much in all.
+        bytes: Bytes,
+    },
+    /// A new context costs so much on that card.
+    Context {
+        /// The card.
+        card: usize,
+        /// How much.
+        bytes: Bytes,
+    },
+    /// A process uses cards without a slot. Report it.
+    Stranger(Pid),
+    /// End that process.
+    Evict(Pid),
+    /// A reported process is gone from the cards, or has become a job's.
+    StrangerGone(Pid),
+    /// A job is gone with all its processes: its pages can go too.
+    End(JobId),
+}

@@ -1,0 +1,106 @@
+//! What a job is and asks: the nouns of node decisions.
+//!
+//! A job is one tenant of this machine: a `sublet run`, or a container that the node agent
+//! looks after. It asks for an amount of memory on a number of cards, and has a limit on
+//! each card that it got.
+
+use std::fmt;
+use std::sync::Arc;
+
+use sublet_model::{Count, MiB, Milli};
+
+/// A job's number on this machine. It is also the tenant's number on the shared pages, and
+/// is never used twice in the life of a runtime folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobId(pub u64);
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// A process, by the number that the arbiter's own PID namespace has for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Pid(pub u32);
+
+impl fmt::Display for Pid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// How much of each of its cards a job asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Amount {
+    /// So much memory.
+    Memory(MiB),
+    /// So much of the memory that the card has.
+    Share(Milli),
+    /// A card that no other job is on, with all that can be granted there.
+    Whole,
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Amount::Memory(memory) => memory.fmt(f),
+            Amount::Share(share) => {
+                let (percent, tenth) = (share.get() / 10, share.get() % 10);
+                match tenth {
+                    0 => write!(f, "{percent} %"),
+                    tenth => write!(f, "{percent}.{tenth} %"),
+                }
+            }
+            Amount::Whole => f.write_str("a whole GPU"),
+        }
+    }
+}
+
+/// What a job asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ask {
+    /// Its name, for people; several jobs may have one name.
+    pub name: Arc<str>,
+    /// How much of each card.
+    pub memory: Amount,
+    /// How many cards.
+    pub gpus: Count,
+    /// May it wait until there is room?
+    pub may_wait: bool,
+}
+
+/// A card that a job has, and how much of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// The card's position in the machine's inventory.
+    pub card: usize,
+    /// What the job may use there, contexts and modules included.
+    pub limit: MiB,
+}
+
+/// How a job is, in one word for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum State {
+    /// It has no card yet.
+    Waiting,
+    /// It has its cards, and uses no more than its limits.
+    Running,
+    /// It uses more than its limit on some card: new memory is refused there.
+    Over,
+    /// Its root is gone, and processes of it are left.
+    Ending,
+}
+
+impl State {
+    /// The word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            State::Waiting => "waiting",
+            State::Running => "running",
+            State::Over => "over",
+            State::Ending => "ending",
+        }
+    }
+}

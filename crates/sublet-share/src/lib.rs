@@ -1,0 +1,19 @@
+//! Node decisions: who may have how much of which card now.
+//!
+//! *Decide* ring: no clock, thread, socket or file. The arbiter is a thin loop around
+//! [`Machine::apply`], and a simulator can be another.
+//!
+//! Suggested reading order: jobs, refusals, events, placing, readings, the machine.
+
+mod event;
+mod job;
+mod machine;
+mod place;
+mod reading;
+mod refusal;
+
+pub use event::{Action, Event};
+pub use job::{Amount, Ask, JobId, Part, Pid, State};
+pub use machine::{CardView, JobView, Machine, Options, SLOTS};
+pub use reading::{Reading, SlotUse};
+pub use refusal::Refusal;

@@ -1,0 +1,396 @@
+//! One machine's arbiter as a state machine: who has which part of which card, who waits,
+//! and which process belongs to whom. It knows no clock, socket or page: what happened comes
+//! in as an [`Event`], what is to be done goes out as [`Action`]s.
+//!
+//! Jobs are served strictly in the order in which they came. One that would fit does not
+//! overtake one that does not: a small job could otherwise keep a large one out for ever, and
+//! nobody could say when a job's turn comes. The price is that cards may have room that
+//! nobody uses while the first of the queue waits for more.
+//!
+//! A job is charged on each card with its limit, or with what it uses where that is more
+//! (after its limit was lowered): memory that is still in use is not given twice.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use sublet_model::{Bytes, Count, Inventory, MiB, Time};
+use sublet_plan::Policy;
+
+use crate::event::{Action, Event};
+use crate::job::{Amount, Ask, JobId, Part, Pid, State};
+use crate::place::Cards;
+use crate::reading::Watch;
+use crate::refusal::Refusal;
+
+mod tenants;
+
+/// How many processes a job can have on GPUs: the slots of a ledger page.
+pub const SLOTS: u32 = 1024;
+
+/// How a machine is set up.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Its cards.
+    pub inventory: Arc<Inventory>,
+    /// How to choose among cards that have room.
+    pub policy: Policy,
+    /// Memory of each card that no job gets.
+    pub reserved: MiB,
+    /// After a restart: until then the jobs of before may come back, and nothing else is
+    /// placed.
+    pub settled_at: Time,
+    /// End processes that use a card without being a job?
+    pub evict: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Held {
+    part: Part,
+    used: Bytes,
+    charge: MiB,
+}
+
+#[derive(Debug, Clone)]
+struct Job {
+    ask: Ask,
+    held: Vec<Held>,
+    pids: BTreeSet<Pid>,
+    slots: BTreeSet<u32>,
+    root_gone: bool,
+    told: Option<(u32, Refusal)>,
+}
+
+/// A job, as others see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobView<'a> {
+    /// Its number.
+    pub id: JobId,
+    /// What it asked; after a change of its limit, what was asked then.
+    pub ask: &'a Ask,
+    /// Its cards and limits.
+    pub parts: Vec<Part>,
+    /// Its processes with slots.
+    pub pids: Vec<Pid>,
+    /// How it is.
+    pub state: State,
+    /// Its place in the queue and why it waits.
+    pub waits: Option<&'a (u32, Refusal)>,
+}
+
+/// A card's account, as others see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CardView {
+    /// What it has.
+    pub capacity: MiB,
+    /// What jobs are charged with.
+    pub granted: MiB,
+    /// What is kept from jobs.
+    pub kept: MiB,
+    /// What a new job could have.
+    pub open: MiB,
+    /// What a new context costs.
+    pub context: Bytes,
+}
+
+/// The machine.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    cards: Cards,
+    jobs: BTreeMap<JobId, Job>,
+    queue: VecDeque<JobId>,
+    processes: BTreeMap<Pid, (JobId, u32)>,
+    watch: Watch,
+    settled_at: Time,
+    settled: bool,
+}
+
+impl Machine {
+    /// A machine that nobody uses yet.
+    #[must_use]
+    pub fn new(options: Options) -> Machine {
+        let n_cards = options.inventory.gpus().len();
+        Machine {
+            cards: Cards::new(options.inventory, options.policy, options.reserved),
+            jobs: BTreeMap::new(),
+            queue: VecDeque::new(),
+            processes: BTreeMap::new(),
+            watch: Watch::new(n_cards, options.evict),
+            settled_at: options.settled_at,
+            settled: false,
+        }
+    }
+
+    /// Something happened at `now`; what is to be done is added to `out`, in order.
+    pub fn apply(&mut self, now: Time, event: Event, out: &mut Vec<Action>) {
+        if !self.settled && self.settled_at <= now {
+            self.settled = true;
+        }
+        match event {
+            Event::Submitted { job, ask } => self.submit(job, ask, out),
+            Event::Declared { job, ask, parts } => self.declare(job, ask, parts, out),
+            Event::Left(job) => self.leave(job, out),
+            Event::LimitAsked { job, memory } => self.limit(job, memory, out),
+            Event::Joined { job, pid } => self.join(job, pid, None, out),
+            Event::Returned { job, pid, slot } => self.join(job, pid, Some(slot), out),
+            Event::Exited(pid) => self.exit(pid, out),
+            Event::Used(used) => self.use_now(&used),
+            Event::Read { cards, slots } => self.read(now, &cards, &slots, out),
+            Event::Inventory(inventory) => self.cards.set_inventory(inventory),
+            Event::Tick => {}
+        }
+        self.advance(out);
+        debug_assert!(self.is_conserved());
+    }
+
+    /// When [`Event::Tick`] is due though nothing happens.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<Time> {
+        (!self.settled).then_some(self.settled_at)
+    }
+
+    /// True if there is no job.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    /// The cards.
+    #[must_use]
+    pub fn inventory(&self) -> &Arc<Inventory> {
+        self.cards.inventory()
+    }
+
+    /// A card's account; `card` is a position in [`Machine::inventory`].
+    #[must_use]
+    pub fn card(&self, card: usize) -> CardView {
+        CardView {
+            capacity: self.cards.capacity(card),
+            granted: self.cards.granted(card),
+            kept: self.cards.kept(card),
+            open: self.cards.open(card),
+            context: self.watch.context(card),
+        }
+    }
+
+    /// The cards were seen before a restart: what a context cost then.
+    pub fn remember_context(&mut self, card: usize, bytes: Bytes) {
+        self.watch.remember_context(card, bytes);
+    }
+
+    /// A job that came back is charged already with so much that no slot accounts for.
+    pub fn remember_overhead(&mut self, job: JobId, card: usize, bytes: Bytes) {
+        self.watch.remember_overhead(job, card, bytes);
+    }
+
+    /// One job.
+    #[must_use]
+    pub fn job(&self, id: JobId) -> Option<JobView<'_>> {
+        let job = self.jobs.get(&id)?;
+        Some(JobView {
+            id,
+            ask: &job.ask,
+            parts: job.held.iter().map(|held| held.part).collect(),
+            pids: job.pids.iter().copied().collect(),
+            state: job.state(),
+            waits: job.told.as_ref(),
+        })
+    }
+
+    /// Every job, by number.
+    pub fn jobs(&self) -> impl Iterator<Item = JobView<'_>> {
+        self.jobs.keys().filter_map(|id| self.job(*id))
+    }
+
+    /// Whose is that process, and which slot has it?
+    #[must_use]
+    pub fn process(&self, pid: Pid) -> Option<(JobId, u32)> {
+        self.processes.get(&pid).copied()
+    }
+
+    /// Processes that use cards without a slot, and how much of which card.
+    pub fn strangers(&self) -> impl Iterator<Item = (Pid, &BTreeMap<usize, Bytes>)> {
+        self.watch.strangers()
+    }
+
+    /// What a job is charged with on a card beside what its slots say.
+    #[must_use]
+    pub fn overhead(&self, job: JobId, card: usize) -> Bytes {
+        self.watch.overhead(job, card)
+    }
+
+    /// True if every account is the sum of its entries; debug builds check it at each step.
+    #[must_use]
+    pub fn is_conserved(&self) -> bool {
+        let charged = self.jobs.values().flat_map(|job| &job.held);
+        let charged: MiB = charged.map(|held| held.charge).sum();
+        let n_cards = self.cards.inventory().gpus().len();
+        let granted: MiB = (0..n_cards).map(|card| self.cards.granted(card)).sum();
+        let pids: usize = self.jobs.values().map(|job| job.pids.len()).sum();
+        let slots: usize = self.jobs.values().map(|job| job.slots.len()).sum();
+        self.cards.is_conserved()
+            && charged == granted
+            && pids == self.processes.len()
+            && slots == pids
+            && self.queue.iter().all(|id| self.jobs.contains_key(id))
+            && self
+                .jobs
+                .iter()
+                .all(|(id, job)| self.queue.contains(id) == job.held.is_empty())
+    }
+
+    fn submit(&mut self, id: JobId, ask: Ask, out: &mut Vec<Action>) {
+        let refusal = if self.jobs.contains_key(&id) {
+            Some(Refusal::Known(id))
+        } else if let Err(reason) = self.cards.check(&ask) {
+            Some(reason)
+        } else if ask.may_wait {
+            None
+        } else if !self.settled {
+            Some(Refusal::Settling)
+        } else if !self.queue.is_empty() {
+            let waiting = u32::try_from(self.queue.len()).unwrap_or(u32::MAX);
+            Some(Refusal::Behind { waiting })
+        } else {
+            self.cards.find(&ask).err()
+        };
+        if let Some(reason) = refusal {
+            out.push(Action::Refuse { job: id, reason });
+            return;
+        }
+        self.jobs.insert(id, Job::new(ask));
+        // `advance` places it at once if nobody is before it and there is room.
+        self.queue.push_back(id);
+    }
+
+    fn declare(&mut self, id: JobId, ask: Ask, mut parts: Vec<Part>, out: &mut Vec<Action>) {
+        parts.sort_unstable_by_key(|part| part.card);
+        parts.dedup_by_key(|part| part.card);
+        if let Err(reason) = self.check_declared(id, &ask, &parts) {
+            out.push(Action::Refuse { job: id, reason });
+            return;
+        }
+        self.jobs.insert(id, Job::new(ask));
+        self.give(id, parts, out);
+    }
+
+    fn check_declared(&self, id: JobId, ask: &Ask, parts: &[Part]) -> Result<(), Refusal> {
+        if self.jobs.contains_key(&id) {
+            return Err(Refusal::Known(id));
+        }
+        if parts.is_empty() || parts.iter().any(|part| part.limit.is_zero()) {
+            return Err(Refusal::Nothing);
+        }
+        let total = self.cards.total();
+        for part in parts {
+            if part.card >= total.get() as usize {
+                return Err(Refusal::NoSuchCard { total });
+            }
+            // A sick card is no reason: the job is on it already. Nor is what strangers use:
+            // its own processes may be among them until they are back.
+            let hole = if ask.memory == Amount::Whole && !self.cards.granted(part.card).is_zero() {
+                MiB::ZERO
+            } else {
+                self.cards.free_of_jobs(part.card)
+            };
+            if part.limit > hole {
+                return Err(Refusal::NoRoom {
+                    asked: part.limit,
+                    gpus: ask.gpus,
+                    fitting: Count::ZERO,
+                    gpu: self.cards.inventory().gpus()[part.card].index,
+                    hole,
+                    kept: MiB::ZERO,
+                    sick: Count::ZERO,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn give(&mut self, id: JobId, parts: Vec<Part>, out: &mut Vec<Action>) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        let whole = job.ask.memory == Amount::Whole;
+        for &part in &parts {
+            self.cards.charge(part.card, id, part.limit);
+            self.cards.set_whole(part.card, id, whole);
+            job.held.push(Held {
+                part,
+                used: Bytes::new(0),
+                charge: part.limit,
+            });
+        }
+        job.told = None;
+        out.push(Action::Place { job: id, parts });
+    }
+
+    /// Places from the head of the queue for as long as it fits, and tells the others where
+    /// they stand.
+    fn advance(&mut self, out: &mut Vec<Action>) {
+        let mut why = Refusal::Settling;
+        while self.settled
+            && let Some(&head) = self.queue.front()
+        {
+            match self.cards.find(&self.jobs[&head].ask) {
+                Ok(parts) => {
+                    self.queue.pop_front();
+                    self.give(head, parts, out);
+                }
+                Err(reason) => {
+                    why = reason;
+                    break;
+                }
+            }
+        }
+        for (waiting, id) in (0u32..).zip(&self.queue) {
+            let reason = match waiting {
+                0 => why.clone(),
+                waiting => Refusal::Behind { waiting },
+            };
+            let news = (waiting + 1, reason);
+            if let Some(job) = self.jobs.get_mut(id)
+                && job.told.as_ref() != Some(&news)
+            {
+                job.told = Some(news.clone());
+                let (position, reason) = news;
+                out.push(Action::Wait {
+                    job: *id,
+                    position,
+                    reason,
+                });
+            }
+        }
+    }
+
+    fn leave(&mut self, id: JobId, out: &mut Vec<Action>) {
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.root_gone = true;
+            self.queue.retain(|waiting| *waiting != id);
+            self.end_if_empty(id, out);
+        }
+    }
+
+    fn end_if_empty(&mut self, id: JobId, out: &mut Vec<Action>) {
+        if !self
+            .jobs
+            .get(&id)
+            .is_some_and(|job| job.root_gone && job.pids.is_empty())
+        {
+            return;
+        }
+        if let Some(job) = self.jobs.remove(&id) {
+            for held in job.held {
+                self.cards.charge(held.part.card, id, MiB::ZERO);
+                self.cards.set_whole(held.part.card, id, false);
+            }
+            self.watch.forget_job(id);
+            out.push(Action::End(id));
+        }
+    }
+}
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;

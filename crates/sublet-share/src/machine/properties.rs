@@ -1,0 +1,248 @@
+//! Any order of events: limits stay within the card, the queue keeps its order, and nothing
+//! is left when everybody is gone.
+
+use proptest::prelude::*;
+
+use super::tests::{ask, machine};
+use super::*;
+use crate::reading::{Reading, SlotUse};
+
+#[derive(Debug, Clone)]
+enum Step {
+    Submit { mib: u32, gpus: u32, wait: bool },
+    Share { milli: u16, gpus: u32 },
+    Whole { gpus: u32 },
+    Declare { card: usize, mib: u32 },
+    Leave(usize),
+    Limit { job: usize, mib: u32 },
+    Join { job: usize, pid: u32 },
+    Exit(u32),
+    Use { job: usize, card: usize, mib: u32 },
+    Read(Vec<(usize, u32, u32)>),
+    Sick(u16),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let job = 0..12usize;
+    let card = 0..3usize;
+    let pid = 1..20u32;
+    prop_oneof![
+        4 => (0..130u32, 0..5u32, any::<bool>())
+            .prop_map(|(mib, gpus, wait)| Step::Submit { mib, gpus, wait }),
+        1 => (0..=1000u16, 1..4u32).prop_map(|(milli, gpus)| Step::Share { milli, gpus }),
+        1 => (1..3u32).prop_map(|gpus| Step::Whole { gpus }),
+        1 => (0..5usize, 0..130u32).prop_map(|(card, mib)| Step::Declare { card, mib }),
+        3 => job.clone().prop_map(Step::Leave),
+        2 => (job.clone(), 0..130u32).prop_map(|(job, mib)| Step::Limit { job, mib }),
+        3 => (job.clone(), pid.clone()).prop_map(|(job, pid)| Step::Join { job, pid }),
+        2 => pid.clone().prop_map(Step::Exit),
+        2 => (job, card.clone(), 0..150u32)
+            .prop_map(|(job, card, mib)| Step::Use { job, card, mib }),
+        2 => prop::collection::vec((card, pid, 0..60u32), 0..6).prop_map(Step::Read),
+        1 => (0..4u16).prop_map(Step::Sick),
+    ]
+}
+
+struct World {
+    machine: Machine,
+    next: u64,
+    now: u64,
+    /// Jobs that wait, in the order in which they came.
+    waiting: Vec<JobId>,
+    alive: BTreeSet<JobId>,
+}
+
+impl World {
+    fn new() -> World {
+        World {
+            machine: machine(&[100, 100, 60]),
+            next: 1,
+            now: 0,
+            waiting: Vec::new(),
+            alive: BTreeSet::new(),
+        }
+    }
+
+    fn job(&self, at: usize) -> JobId {
+        JobId(self.next.saturating_sub(1 + at as u64))
+    }
+
+    fn event(&mut self, step: &Step) -> Event {
+        let mut memory = |memory, gpus, may_wait| {
+            let job = JobId(self.next);
+            self.next += 1;
+            let ask = Ask {
+                memory,
+                ..ask(1, gpus, may_wait)
+            };
+            (job, ask)
+        };
+        match step {
+            Step::Submit { mib, gpus, wait } => {
+                let (job, ask) = memory(Amount::Memory(MiB::from(*mib)), *gpus, *wait);
+                Event::Submitted { job, ask }
+            }
+            Step::Share { milli, gpus } => {
+                let share = sublet_model::Milli::new(*milli).unwrap();
+                let (job, ask) = memory(Amount::Share(share), *gpus, true);
+                Event::Submitted { job, ask }
+            }
+            Step::Whole { gpus } => {
+                let (job, ask) = memory(Amount::Whole, *gpus, true);
+                Event::Submitted { job, ask }
+            }
+            Step::Declare { card, mib } => {
+                let (job, ask) = memory(Amount::Memory(MiB::from(*mib)), 1, true);
+                let limit = MiB::from(*mib);
+                let parts = vec![Part { card: *card, limit }];
+                Event::Declared { job, ask, parts }
+            }
+            Step::Leave(job) => Event::Left(self.job(*job)),
+            Step::Limit { job, mib } => Event::LimitAsked {
+                job: self.job(*job),
+                memory: Amount::Memory(MiB::from(*mib)),
+            },
+            Step::Join { job, pid } => Event::Joined {
+                job: self.job(*job),
+                pid: Pid(*pid),
+            },
+            Step::Exit(pid) => Event::Exited(Pid(*pid)),
+            Step::Use { job, card, mib } => {
+                let bytes = Bytes::from(MiB::from(*mib));
+                Event::Used(vec![(self.job(*job), *card, bytes)])
+            }
+            Step::Read(processes) => self.reading(processes),
+            Step::Sick(index) => {
+                let out = BTreeSet::from([sublet_model::GpuIndex(*index)]);
+                let all = machine(&[100, 100, 60]).inventory().with_sick(&out, "test");
+                Event::Inventory(Arc::new(all))
+            }
+        }
+    }
+
+    fn reading(&self, processes: &[(usize, u32, u32)]) -> Event {
+        let on = |card| Reading {
+            processes: processes
+                .iter()
+                .filter(|(at, ..)| *at == card)
+                .map(|&(_, pid, mib)| (Pid(pid), Bytes::from(MiB::from(mib))))
+                .collect(),
+        };
+        let slots = self.machine.jobs().flat_map(|job| {
+            let (id, parts) = (job.id, job.parts.clone());
+            job.pids.into_iter().flat_map(move |pid| {
+                parts.clone().into_iter().map(move |part| SlotUse {
+                    job: id,
+                    pid,
+                    card: part.card,
+                    used: Bytes::new(10 << 20),
+                    context: Bytes::new(0),
+                })
+            })
+        });
+        Event::Read {
+            cards: (0..3).map(|card| Some(on(card))).collect(),
+            slots: slots.collect(),
+        }
+    }
+
+    fn take(&mut self, step: &Step) -> Result<(), TestCaseError> {
+        self.now += 250;
+        let event = self.event(step);
+        let submitted = match &event {
+            Event::Submitted { job, .. } => Some(*job),
+            _ => None,
+        };
+        let before: Vec<_> = (0..3).map(|card| self.machine.card(card)).collect();
+        let limited = matches!(event, Event::LimitAsked { .. });
+        let declared = matches!(event, Event::Declared { .. });
+        let placed_before: BTreeSet<JobId> = self.placed();
+        let mut out = Vec::new();
+        self.machine.apply(Time::from_ms(self.now), event, &mut out);
+        prop_assert!(self.machine.is_conserved());
+        if let Some(job) = submitted {
+            self.waiting.push(job);
+        }
+        for action in &out {
+            self.check(action)?;
+        }
+        // Whoever got more than before, got it from what was free.
+        let newcomers = self.placed().difference(&placed_before).count();
+        if limited || declared || newcomers > 0 {
+            for (card, was) in before.iter().enumerate() {
+                let is = self.machine.card(card);
+                let grew = is.granted > was.granted;
+                prop_assert!(!grew || is.granted.plus(is.kept) <= is.capacity || declared);
+                prop_assert!(!grew || is.granted <= is.capacity);
+            }
+        }
+        for card in 0..3 {
+            let limits = self.machine.jobs().flat_map(|job| job.parts);
+            let limits = limits.filter(|part| part.card == card);
+            let sum: MiB = limits.map(|part| part.limit).sum();
+            prop_assert!(sum <= self.machine.card(card).capacity, "card {card}");
+        }
+        Ok(())
+    }
+
+    fn placed(&self) -> BTreeSet<JobId> {
+        let jobs = self.machine.jobs().filter(|job| !job.parts.is_empty());
+        jobs.map(|job| job.id).collect()
+    }
+
+    fn check(&mut self, action: &Action) -> Result<(), TestCaseError> {
+        match action {
+            Action::Place { job, parts } => {
+                prop_assert!(!parts.is_empty());
+                // First come, first served. A declared job never waited.
+                if self.waiting.contains(job) {
+                    prop_assert_eq!(self.waiting.first(), Some(job));
+                    self.waiting.remove(0);
+                }
+                prop_assert!(self.alive.insert(*job), "placed twice");
+            }
+            Action::Refuse { job, reason } => {
+                prop_assert!(!reason.to_string().is_empty());
+                self.waiting.retain(|waiting| waiting != job);
+            }
+            Action::End(job) => {
+                let waited = self.waiting.contains(job);
+                self.waiting.retain(|waiting| waiting != job);
+                prop_assert!(self.alive.remove(job) || waited);
+            }
+            Action::Wait { job, position, .. } => {
+                prop_assert_eq!(self.waiting.get(*position as usize - 1), Some(job));
+            }
+            Action::Reclaim { pid, .. } => {
+                prop_assert_eq!(self.machine.process(*pid), None);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    #[test]
+    fn limits_stay_within_the_card_and_nothing_leaks(
+        steps in prop::collection::vec(step(), 0..60),
+    ) {
+        let mut world = World::new();
+        for step in &steps {
+            world.take(step)?;
+        }
+        for pid in 0..20 {
+            world.take(&Step::Exit(pid))?;
+        }
+        for at in 0..world.next as usize {
+            world.take(&Step::Leave(at))?;
+        }
+        world.take(&Step::Read(vec![]))?;
+        prop_assert!(world.machine.is_idle());
+        prop_assert!(world.alive.is_empty() && world.waiting.is_empty());
+        for card in 0..3 {
+            let card = world.machine.card(card);
+            prop_assert_eq!((card.granted, card.kept), (MiB::ZERO, MiB::ZERO));
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! What happens to jobs that have their cards: limits, processes, and what both use.
+
+use std::collections::BTreeSet;
+
+use sublet_model::{Bytes, MiB, Time};
+
+use super::{Held, Job, Machine, SLOTS};
+use crate::event::Action;
+use crate::job::{Amount, Ask, JobId, Part, Pid, State};
+use crate::reading::{Reading, SlotUse};
+use crate::refusal::Refusal;
+
+impl Job {
+    pub(super) fn new(ask: Ask) -> Job {
+        Job {
+            ask,
+            held: Vec::new(),
+            pids: BTreeSet::new(),
+            slots: BTreeSet::new(),
+            root_gone: false,
+            told: None,
+        }
+    }
+
+    pub(super) fn state(&self) -> State {
+        let over = |held: &Held| held.used > Bytes::from(held.part.limit);
+        if self.root_gone {
+            State::Ending
+        } else if self.held.is_empty() {
+            State::Waiting
+        } else if self.held.iter().any(over) {
+            State::Over
+        } else {
+            State::Running
+        }
+    }
+}
+
+/// So many MiB as hold `bytes`.
+fn mib_for(bytes: Bytes) -> MiB {
+    Bytes::new(bytes.get().saturating_add((1 << 20) - 1)).whole_mib()
+}
+
+impl Machine {
+    pub(super) fn limit(&mut self, id: JobId, memory: Amount, out: &mut Vec<Action>) {
+        out.push(match self.new_limits(id, memory) {
+            Err(reason) => Action::KeepLimit { job: id, reason },
+            Ok(parts) => {
+                self.set_limits(id, memory, &parts);
+                Action::Limit { job: id, parts }
+            }
+        });
+    }
+
+    /// The limits that a job would have; none while it waits.
+    fn new_limits(&self, id: JobId, memory: Amount) -> Result<Vec<Part>, Refusal> {
+        let job = self.jobs.get(&id).ok_or(Refusal::NoSuchJob(id))?;
+        self.cards.check(&Ask {
+            memory,
+            ..job.ask.clone()
+        })?;
+        let mut parts = Vec::new();
+        for Held { part, charge, .. } in &job.held {
+            let limit = self.cards.now(memory, part.card);
+            // All that nobody else is charged with: what the job uses beyond its limit may
+            // have been somebody else's room, and is not made its own by asking for it.
+            let others = self.cards.granted(part.card).saturating_sub(*charge);
+            let room = self.cards.room_beside(part.card, others);
+            if limit > part.limit && limit > room {
+                return Err(Refusal::NoGrowth {
+                    asked: limit,
+                    gpu: self.cards.inventory().gpus()[part.card].index,
+                    limit: part.limit,
+                    free: room.saturating_sub(part.limit),
+                });
+            }
+            parts.push(Part {
+                card: part.card,
+                limit,
+            });
+        }
+        Ok(parts)
+    }
+
+    fn set_limits(&mut self, id: JobId, memory: Amount, parts: &[Part]) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        job.ask.memory = memory;
+        for (held, part) in job.held.iter_mut().zip(parts) {
+            held.part = *part;
+            // It falls when the ledger, read after the new limit holds, says so.
+            held.charge = held.charge.max(part.limit);
+            self.cards.charge(part.card, id, held.charge);
+            self.cards.set_whole(part.card, id, memory == Amount::Whole);
+        }
+    }
+
+    pub(super) fn use_now(&mut self, used: &[(JobId, usize, Bytes)]) {
+        for &(id, card, bytes) in used {
+            let held = self
+                .jobs
+                .get_mut(&id)
+                .and_then(|job| job.held.iter_mut().find(|held| held.part.card == card));
+            if let Some(held) = held {
+                held.used = bytes;
+                held.charge = held.part.limit.max(mib_for(bytes));
+                self.cards.charge(card, id, held.charge);
+            }
+        }
+    }
+
+    pub(super) fn join(&mut self, id: JobId, pid: Pid, wanted: Option<u32>, out: &mut Vec<Action>) {
+        match self.slot_for(id, pid, wanted) {
+            Err(reason) => out.push(Action::SendAway { pid, reason }),
+            Ok((slot, again)) => {
+                if let Some(job) = self.jobs.get_mut(&id) {
+                    job.pids.insert(pid);
+                    job.slots.insert(slot);
+                    self.processes.insert(pid, (id, slot));
+                }
+                self.watch.adopt(pid, out);
+                self.keep_for_strangers();
+                out.push(Action::Welcome {
+                    job: id,
+                    pid,
+                    slot,
+                    again,
+                });
+            }
+        }
+    }
+
+    fn slot_for(&self, id: JobId, pid: Pid, wanted: Option<u32>) -> Result<(u32, bool), Refusal> {
+        let job = self.jobs.get(&id).ok_or(Refusal::NoSuchJob(id))?;
+        if let Some(&(owner, slot)) = self.processes.get(&pid) {
+            return match owner == id {
+                true => Ok((slot, true)),
+                false => Err(Refusal::OtherJob(owner)),
+            };
+        }
+        if job.held.is_empty() {
+            return Err(Refusal::NotPlaced(id));
+        }
+        if job.root_gone {
+            return Err(Refusal::Gone(id));
+        }
+        if let Some(slot) = wanted {
+            let free = (1..=SLOTS).contains(&slot) && !job.slots.contains(&slot);
+            return match free {
+                true => Ok((slot, true)),
+                false => Err(Refusal::SlotTaken(slot)),
+            };
+        }
+        // Slots are taken from below, so the first gap is the first that does not match.
+        let mut taken = job.slots.iter().copied();
+        let slot = (1..=SLOTS).find(|slot| taken.next() != Some(*slot));
+        let full = Refusal::NoSlot {
+            job: id,
+            slots: SLOTS,
+        };
+        slot.map(|slot| (slot, false)).ok_or(full)
+    }
+
+    pub(super) fn exit(&mut self, pid: Pid, out: &mut Vec<Action>) {
+        let Some((id, slot)) = self.processes.remove(&pid) else {
+            return;
+        };
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.pids.remove(&pid);
+            job.slots.remove(&slot);
+        }
+        self.watch.forget_process(pid);
+        out.push(Action::Reclaim { job: id, pid, slot });
+        self.end_if_empty(id, out);
+    }
+
+    pub(super) fn read(
+        &mut self,
+        now: Time,
+        cards: &[Option<Reading>],
+        slots: &[SlotUse],
+        out: &mut Vec<Action>,
+    ) {
+        // A slot that was taken back while the driver was asked says nothing any more.
+        let live = slots
+            .iter()
+            .filter(|slot| {
+                self.processes
+                    .get(&slot.pid)
+                    .is_some_and(|(job, _)| *job == slot.job)
+            })
+            .copied();
+        let live: Vec<SlotUse> = live.collect();
+        let capacity = |card| self.cards.capacity(card);
+        self.watch.measure(cards, &live, capacity, out);
+        let is_ours = |pid| self.processes.contains_key(&pid);
+        // Until the jobs of before are back, everybody looks like a stranger.
+        let settled = self.settled;
+        self.watch
+            .look_for_strangers(now, cards, is_ours, settled, out);
+        self.keep_for_strangers();
+    }
+
+    fn keep_for_strangers(&mut self) {
+        for (card, bytes) in self.watch.use_of_strangers().into_iter().enumerate() {
+            self.cards.keep(card, mib_for(bytes));
+        }
+    }
+}

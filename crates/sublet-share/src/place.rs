@@ -1,0 +1,377 @@
+//! Which cards: the machine as a cluster of one node, so that `sublet run` and the cluster
+//! choose by the same engine and the same policy. It exists to translate; it keeps no
+//! account of its own beside the engine's ledger.
+//!
+//! The engine places a part of *one* card. A job that asks for parts of several is placed
+//! card by card, each time with the cards that are out of the question marked sick in a copy.
+//! Cards are interchangeable but for what the policy prefers, so taking the best one again
+//! and again finds a place whenever there is one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use sublet_model::{
+    Advertise, Allocation, CardRef, Claim, ContainerClaim, ContainerName, Count, Demand, Dialect,
+    Entry, Grant, Identity, Inventory, MiB, NodeFacts, NodeIdx, NodeName, PodKey, PodUid, Portion,
+    Role, Sharing, Standing, Unit,
+};
+use sublet_plan::{Engine, EngineOptions, Policy};
+
+use crate::job::{Amount, Ask, JobId, Part};
+use crate::refusal::Refusal;
+
+/// The machine's cards, and what is taken from them.
+#[derive(Debug, Clone)]
+pub(crate) struct Cards {
+    engine: Engine,
+    node: NodeIdx,
+    facts: NodeFacts,
+    /// What the operator keeps from jobs on each card.
+    reserved: MiB,
+    /// The same, with what processes that are no job use.
+    kept: Vec<MiB>,
+    /// What each job takes, by card.
+    charges: BTreeMap<(usize, JobId), MiB>,
+    /// Cards that a job has for itself.
+    whole: BTreeMap<usize, JobId>,
+}
+
+impl Cards {
+    pub(crate) fn new(inventory: Arc<Inventory>, policy: Policy, reserved: MiB) -> Cards {
+        let mut engine = Engine::new(EngineOptions {
+            policy,
+            ..EngineOptions::default()
+        });
+        let facts = NodeFacts {
+            name: NodeName::new("machine").expect("a fixed name that is right"),
+            inventory,
+            sharing: Sharing::Both,
+            // The arbiter knows whose process it talks to: look-alikes do not matter.
+            identity: Identity::Nri,
+            advertise: Advertise::Units,
+            unit: Unit::MiB,
+        };
+        let node = engine.set_node(facts.clone());
+        let mut cards = Cards {
+            engine,
+            node,
+            kept: vec![MiB::ZERO; facts.inventory.gpus().len()],
+            facts,
+            reserved,
+            charges: BTreeMap::new(),
+            whole: BTreeMap::new(),
+        };
+        for card in 0..cards.kept.len() {
+            cards.keep(card, MiB::ZERO);
+        }
+        cards
+    }
+
+    pub(crate) fn inventory(&self) -> &Arc<Inventory> {
+        &self.facts.inventory
+    }
+
+    pub(crate) fn total(&self) -> Count {
+        Count::new(u32::try_from(self.kept.len()).unwrap_or(u32::MAX))
+    }
+
+    /// The cards' health changed, or the cards themselves: then their number must be the same.
+    pub(crate) fn set_inventory(&mut self, inventory: Arc<Inventory>) {
+        if inventory.gpus().len() == self.kept.len() {
+            self.facts.inventory = inventory;
+            self.engine.set_node(self.facts.clone());
+        }
+    }
+
+    /// What processes that are no job use on a card.
+    pub(crate) fn keep(&mut self, card: usize, strangers: MiB) {
+        let kept = self.reserved.plus(strangers).min(self.capacity(card));
+        if self.kept[card] == kept {
+            return;
+        }
+        self.kept[card] = kept;
+        self.enter(card, "kept", kept);
+    }
+
+    /// What a job takes from a card, from now on; nothing to take it out.
+    pub(crate) fn charge(&mut self, card: usize, job: JobId, memory: MiB) {
+        let before = if memory.is_zero() {
+            self.charges.remove(&(card, job))
+        } else {
+            self.charges.insert((card, job), memory)
+        };
+        if before.unwrap_or(MiB::ZERO) != memory {
+            self.enter(card, &format!("job-{job}"), memory);
+        }
+    }
+
+    /// The job has that card for itself, or no longer.
+    pub(crate) fn set_whole(&mut self, card: usize, job: JobId, whole: bool) {
+        if whole {
+            self.whole.insert(card, job);
+        } else if self.whole.get(&card) == Some(&job) {
+            self.whole.remove(&card);
+        }
+    }
+
+    pub(crate) fn capacity(&self, card: usize) -> MiB {
+        self.facts.inventory.gpus()[card].memory
+    }
+
+    pub(crate) fn kept(&self, card: usize) -> MiB {
+        self.kept[card]
+    }
+
+    /// What jobs take from a card.
+    pub(crate) fn granted(&self, card: usize) -> MiB {
+        let from = (card, JobId(0));
+        let to = (card, JobId(u64::MAX));
+        self.charges
+            .range(from..=to)
+            .map(|(_, charge)| *charge)
+            .sum()
+    }
+
+    /// What a job can have on a card where others have so much.
+    pub(crate) fn room_beside(&self, card: usize, others: MiB) -> MiB {
+        let taken = others.plus(self.kept[card]);
+        self.capacity(card).saturating_sub(taken)
+    }
+
+    /// What a job could have, as if no stranger were there.
+    pub(crate) fn free_of_jobs(&self, card: usize) -> MiB {
+        let taken = self.granted(card).plus(self.reserved);
+        self.capacity(card).saturating_sub(taken)
+    }
+
+    /// What a new job could have.
+    pub(crate) fn open(&self, card: usize) -> MiB {
+        if self.whole.contains_key(&card) {
+            return MiB::ZERO;
+        }
+        self.engine.ledger().book(self.node).cards()[card].free()
+    }
+
+    /// True if the engine's accounts are the sums of ours.
+    pub(crate) fn is_conserved(&self) -> bool {
+        let cards = self.engine.ledger().book(self.node).cards();
+        self.engine.ledger().is_conserved()
+            && cards
+                .iter()
+                .enumerate()
+                .all(|(at, card)| card.used == self.granted(at).plus(self.kept[at]))
+    }
+
+    /// Could the question ever be answered, on this machine with nobody on it?
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn check(&self, ask: &Ask) -> Result<(), Refusal> {
+        let asked = ask.gpus;
+        let nothing = match ask.memory {
+            Amount::Memory(memory) => memory.is_zero(),
+            Amount::Share(share) => share.get() == 0,
+            Amount::Whole => false,
+        };
+        if nothing || asked == Count::ZERO {
+            return Err(Refusal::Nothing);
+        }
+        let total = self.total();
+        if asked > total {
+            return Err(Refusal::TooFew { asked, total });
+        }
+        let grantable = |card| self.capacity(card).saturating_sub(self.reserved);
+        let all = 0..self.kept.len();
+        let fitting = all
+            .clone()
+            .filter(|&card| self.amount(ask.memory, card) <= grantable(card))
+            .count();
+        if fitting >= asked.get() as usize {
+            return Ok(());
+        }
+        let others = all.filter(|&card| self.amount(ask.memory, card) > grantable(card));
+        let gpu = others
+            .max_by_key(|&card| (grantable(card), usize::MAX - card))
+            .unwrap_or(0);
+        Err(Refusal::TooLarge {
+            asked: self.amount(ask.memory, gpu),
+            gpus: asked,
+            fitting: Count::new(fitting as u32),
+            gpu: self.facts.inventory.gpus()[gpu].index,
+            largest: grantable(gpu),
+        })
+    }
+
+    /// The best cards for a job, in order of their position.
+    ///
+    /// # Errors
+    /// Why there are none.
+    pub(crate) fn find(&self, ask: &Ask) -> Result<Vec<Part>, Refusal> {
+        self.check(ask)?;
+        let mut scratch = self.engine.clone();
+        let mut parts: Vec<Part> = Vec::new();
+        while parts.len() < ask.gpus.get() as usize {
+            let taken: BTreeSet<usize> = parts.iter().map(|part| part.card).collect();
+            let Some(part) = self.best(&mut scratch, ask, &taken) else {
+                return Err(self.no_room(ask, &taken));
+            };
+            parts.push(part);
+        }
+        parts.sort_unstable_by_key(|part| part.card);
+        Ok(parts)
+    }
+
+    /// The best single card but for those that are `taken`.
+    fn best(&self, scratch: &mut Engine, ask: &Ask, taken: &BTreeSet<usize>) -> Option<Part> {
+        let gpus = self.facts.inventory.gpus();
+        // Cards from which the same amount is asked compete in one question to the engine.
+        let mut groups: BTreeMap<MiB, BTreeSet<usize>> = BTreeMap::new();
+        for card in (0..gpus.len()).filter(|card| !taken.contains(card)) {
+            if self.may_take(ask, card) {
+                let amount = self.now(ask.memory, card);
+                groups.entry(amount).or_default().insert(card);
+            }
+        }
+        let mut best: Option<(u64, Part)> = None;
+        for (amount, members) in groups.into_iter().filter(|(amount, _)| !amount.is_zero()) {
+            let out = (0..gpus.len()).filter(|card| !members.contains(card));
+            let out = out.map(|card| gpus[card].index).collect();
+            let inventory = self.facts.inventory.with_sick(&out, "out of the question");
+            scratch.set_node(NodeFacts {
+                inventory: Arc::new(inventory),
+                ..self.facts.clone()
+            });
+            let uid = uid("asking", 0);
+            let Ok(found) = scratch.fit(&uid, &claim(amount), self.node) else {
+                continue;
+            };
+            let part = Part {
+                card: found.position,
+                limit: amount,
+            };
+            if best.is_none_or(|(cost, best)| (found.cost, part.card) < (cost, best.card)) {
+                best = Some((found.cost, part));
+            }
+        }
+        best.map(|(_, part)| part)
+    }
+
+    /// Is the card open to this job at all, whatever is free there?
+    fn may_take(&self, ask: &Ask, card: usize) -> bool {
+        !self.whole.contains_key(&card)
+            && (ask.memory != Amount::Whole || self.granted(card).is_zero())
+    }
+
+    /// What is asked of a card that is empty.
+    fn amount(&self, memory: Amount, card: usize) -> MiB {
+        let capacity = self.capacity(card);
+        match memory {
+            Amount::Memory(memory) => memory,
+            Amount::Share(share) => {
+                // At most 2^44 times 1000.
+                let part = capacity.get() * u64::from(share.get()) / 1000;
+                MiB::new(part.max(1)).unwrap_or(capacity)
+            }
+            Amount::Whole => capacity.saturating_sub(self.reserved).max(MiB::from(1)),
+        }
+    }
+
+    /// What is asked of a card as it is: a job that wants all of it gets what is not kept.
+    pub(crate) fn now(&self, memory: Amount, card: usize) -> MiB {
+        match memory {
+            Amount::Whole => self.capacity(card).saturating_sub(self.kept[card]),
+            memory => self.amount(memory, card),
+        }
+    }
+
+    fn no_room(&self, ask: &Ask, taken: &BTreeSet<usize>) -> Refusal {
+        let gpus = self.facts.inventory.gpus();
+        if ask.memory == Amount::Whole {
+            let idle = (0..gpus.len())
+                .filter(|&card| self.may_take(ask, card) && gpus[card].health.is_healthy());
+            return Refusal::NotIdle {
+                asked: ask.gpus,
+                idle: Count::new(idle.count() as u32),
+                total: self.total(),
+            };
+        }
+        let fits = |card: usize| self.amount(ask.memory, card) <= self.capacity(card);
+        let sick = (0..gpus.len())
+            .filter(|&card| !gpus[card].health.is_healthy() && fits(card))
+            .count();
+        // The card that lacks least, among those that could ever do.
+        let lacks = |card: usize| {
+            self.amount(ask.memory, card)
+                .saturating_sub(self.open(card))
+        };
+        let nearest = (0..gpus.len())
+            .filter(|card| !taken.contains(card) && fits(*card))
+            .min_by_key(|&card| (lacks(card), card))
+            .unwrap_or(0);
+        Refusal::NoRoom {
+            asked: self.amount(ask.memory, nearest),
+            gpus: ask.gpus,
+            fitting: Count::new(taken.len() as u32),
+            gpu: gpus[nearest].index,
+            hole: self.open(nearest),
+            kept: self.kept[nearest],
+            sick: Count::new(sick as u32),
+        }
+    }
+
+    fn enter(&mut self, card: usize, who: &str, memory: MiB) {
+        let uid = uid(who, card);
+        if memory.is_zero() {
+            self.engine.forget(&uid);
+            return;
+        }
+        let gpu = &self.facts.inventory.gpus()[card];
+        let grant = Grant {
+            container: container(),
+            card: CardRef {
+                index: gpu.index,
+                uuid: gpu.uuid.clone(),
+            },
+            memory,
+        };
+        let pod = PodKey::new("machine", uid.as_str()).expect("made of letters and numbers");
+        self.engine.observe(Entry {
+            pod,
+            uid,
+            node: self.facts.name.clone(),
+            claim: claim(memory),
+            allocation: Some(Allocation {
+                grants: vec![grant],
+            }),
+            standing: Standing::Bound,
+            assigned: true,
+            priority: 0,
+        });
+    }
+}
+
+/// The engine knows pods; a job is one pod on each of its cards.
+fn uid(who: &str, card: usize) -> PodUid {
+    PodUid::new(&format!("{who}-gpu-{card}")).expect("made of letters and numbers")
+}
+
+fn container() -> ContainerName {
+    ContainerName::new("job").expect("a fixed name that is right")
+}
+
+fn claim(memory: MiB) -> Arc<Claim> {
+    let container = ContainerClaim {
+        name: container(),
+        position: 0,
+        role: Role::Main,
+        demand: Demand {
+            gpus: Count::new(1),
+            portion: Portion::Memory(memory),
+        },
+    };
+    let claim = Claim::new(Dialect::Aliyun, vec![container], false);
+    Arc::new(claim.expect("one container with a part of one card"))
+}
+
+#[cfg(test)]
+mod tests;

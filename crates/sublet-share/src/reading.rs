@@ -1,0 +1,281 @@
+//! What the driver says of the processes on each card, set against what their slots say. It
+//! finds three things: memory that no slot accounts for (contexts, modules, memory had past
+//! the interposer), what a context costs, and processes that have no slot at all. It judges
+//! numbers that were read for it, and reads nothing itself.
+//!
+//! The driver and the slots are never read at the same instant. The shell reads the slots
+//! before and after the driver and passes on the larger, so that memory freed or allocated in
+//! between only makes the difference smaller; and a difference counts when it was there twice.
+
+use std::collections::BTreeMap;
+
+use sublet_model::{Bytes, MiB, Time};
+
+use crate::event::Action;
+use crate::job::{JobId, Pid};
+
+/// How long a process may be on a card without a slot before it is reported. A program that
+/// is looked after has its slot before its first context; with a reading every 200 ms,
+/// somebody else is known within a second.
+const STRANGER_AFTER_MS: u64 = 600;
+
+/// What the driver hands memory out in, in bytes: the granularity of `cuMemCreate` on every card
+/// since Volta.
+const BLOCK: u64 = 2 << 20;
+
+/// A change of a context's cost that is worth telling.
+const CONTEXT_STEP: u64 = 1 << 20;
+
+/// One card, as the driver sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Reading {
+    /// Its processes, and the memory of each.
+    pub processes: Vec<(Pid, Bytes)>,
+}
+
+/// What one slot says of one card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotUse {
+    /// The job.
+    pub job: JobId,
+    /// The process.
+    pub pid: Pid,
+    /// The card.
+    pub card: usize,
+    /// What it reserved; the larger of what it said before and after the driver was read.
+    pub used: Bytes,
+    /// How much of that is an estimate for contexts.
+    pub context: Bytes,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Residual {
+    charged: u64,
+    last: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Stranger {
+    since: Time,
+    reported: bool,
+    on: BTreeMap<usize, Bytes>,
+}
+
+/// A process's context: what it seemed to cost last time, until it costs that twice.
+#[derive(Debug, Clone, Copy)]
+enum Cost {
+    Seen(u64),
+    Measured,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Watch {
+    contexts: Vec<Bytes>,
+    residuals: BTreeMap<(JobId, usize), Residual>,
+    costs: BTreeMap<(Pid, usize), Cost>,
+    strangers: BTreeMap<Pid, Stranger>,
+    evict: bool,
+}
+
+impl Watch {
+    pub(crate) fn new(n_cards: usize, evict: bool) -> Watch {
+        Watch {
+            contexts: vec![Bytes::new(0); n_cards],
+            residuals: BTreeMap::new(),
+            costs: BTreeMap::new(),
+            strangers: BTreeMap::new(),
+            evict,
+        }
+    }
+
+    pub(crate) fn context(&self, card: usize) -> Bytes {
+        self.contexts[card]
+    }
+
+    pub(crate) fn remember_context(&mut self, card: usize, bytes: Bytes) {
+        if let Some(context) = self.contexts.get_mut(card) {
+            *context = bytes;
+        }
+    }
+
+    pub(crate) fn overhead(&self, job: JobId, card: usize) -> Bytes {
+        let residual = self.residuals.get(&(job, card));
+        Bytes::new(residual.map_or(0, |residual| residual.charged))
+    }
+
+    pub(crate) fn remember_overhead(&mut self, job: JobId, card: usize, bytes: Bytes) {
+        let charged = bytes.get();
+        let residual = Residual {
+            charged,
+            last: charged,
+        };
+        self.residuals.insert((job, card), residual);
+    }
+
+    /// Those that were reported.
+    pub(crate) fn strangers(&self) -> impl Iterator<Item = (Pid, &BTreeMap<usize, Bytes>)> {
+        let reported = self.strangers.iter().filter(|(_, who)| who.reported);
+        reported.map(|(pid, who)| (*pid, &who.on))
+    }
+
+    /// What reported strangers use, by card.
+    pub(crate) fn use_of_strangers(&self) -> Vec<Bytes> {
+        let mut sums = vec![0u64; self.contexts.len()];
+        for (_, on) in self.strangers() {
+            for (card, bytes) in on {
+                sums[*card] = sums[*card].saturating_add(bytes.get());
+            }
+        }
+        sums.into_iter().map(Bytes::new).collect()
+    }
+
+    pub(crate) fn forget_job(&mut self, job: JobId) {
+        self.residuals.retain(|(owner, _), _| *owner != job);
+    }
+
+    pub(crate) fn forget_process(&mut self, pid: Pid) {
+        self.costs.retain(|(owner, _), _| *owner != pid);
+    }
+
+    /// A stranger got a slot.
+    pub(crate) fn adopt(&mut self, pid: Pid, out: &mut Vec<Action>) {
+        if let Some(who) = self.strangers.remove(&pid)
+            && who.reported
+        {
+            out.push(Action::StrangerGone(pid));
+        }
+    }
+
+    /// Sets the driver's numbers against the slots': overheads and the cost of contexts.
+    pub(crate) fn measure(
+        &mut self,
+        cards: &[Option<Reading>],
+        slots: &[SlotUse],
+        capacity: impl Fn(usize) -> MiB,
+        out: &mut Vec<Action>,
+    ) {
+        let mut sums: BTreeMap<(JobId, usize), u64> = BTreeMap::new();
+        for slot in slots {
+            let Some(Some(reading)) = cards.get(slot.card) else {
+                continue;
+            };
+            let real = real_use(reading, slot.pid);
+            // A process whose reservation has not become memory yet does not make up for
+            // another one's overhead.
+            let sum = sums.entry((slot.job, slot.card)).or_default();
+            *sum = sum.saturating_add(real.saturating_sub(slot.used.get()));
+            let most = Bytes::from(capacity(slot.card)).get() / 2;
+            self.measure_context(slot, real, most, out);
+        }
+        // A job whose last process is gone has no slots, and so no overhead.
+        let gone = self.residuals.keys().copied();
+        let gone: Vec<_> = gone.filter(|at| !sums.contains_key(at)).collect();
+        for at in gone {
+            if cards.get(at.1).is_some_and(Option::is_some) {
+                sums.insert(at, 0);
+            }
+        }
+        for ((job, card), sum) in sums {
+            let residual = self.residuals.entry((job, card)).or_default();
+            let steady = sum.min(residual.last.max(residual.charged));
+            residual.last = sum;
+            if steady != residual.charged {
+                residual.charged = steady;
+                let bytes = Bytes::new(steady);
+                out.push(Action::Overhead { job, card, bytes });
+            }
+        }
+        self.residuals
+            .retain(|_, residual| residual.charged > 0 || residual.last > 0);
+    }
+
+    /// A context's cost is what the process has beyond its allocations, once that is the same
+    /// twice; and nonsense (half a card) is not believed. The driver rounds allocations up to
+    /// whole blocks, which would be taken for a context's cost. So a process is measured where
+    /// its allocations come to whole blocks, as those of frameworks do, or are so few that
+    /// rounding, which at most doubles them, leaves less than twice the truth.
+    fn measure_context(&mut self, slot: &SlotUse, real: u64, most: u64, out: &mut Vec<Action>) {
+        let allocated = slot.used.get().saturating_sub(slot.context.get());
+        let cost = real.saturating_sub(allocated);
+        if real == 0
+            || cost == 0
+            || cost > most
+            || (allocated > cost / 2 && !allocated.is_multiple_of(BLOCK))
+        {
+            return;
+        }
+        match self.costs.insert((slot.pid, slot.card), Cost::Seen(cost)) {
+            Some(Cost::Measured) => {}
+            Some(Cost::Seen(before)) if before == cost => {
+                let known = &mut self.contexts[slot.card];
+                if known.get().abs_diff(cost) >= CONTEXT_STEP {
+                    *known = Bytes::new(cost);
+                    out.push(Action::Context {
+                        card: slot.card,
+                        bytes: *known,
+                    });
+                }
+            }
+            _ => return,
+        }
+        self.costs.insert((slot.pid, slot.card), Cost::Measured);
+    }
+
+    /// Finds processes that are on a card without a slot.
+    pub(crate) fn look_for_strangers(
+        &mut self,
+        now: Time,
+        cards: &[Option<Reading>],
+        is_ours: impl Fn(Pid) -> bool,
+        settled: bool,
+        out: &mut Vec<Action>,
+    ) {
+        for (card, reading) in cards.iter().enumerate().take(self.contexts.len()) {
+            // A card that cannot be read has whom it had.
+            let Some(reading) = reading else { continue };
+            for who in self.strangers.values_mut() {
+                who.on.remove(&card);
+            }
+            for &(pid, bytes) in reading.processes.iter().filter(|(pid, _)| !is_ours(*pid)) {
+                let who = self.strangers.entry(pid).or_insert_with(|| Stranger {
+                    since: now,
+                    reported: false,
+                    on: BTreeMap::new(),
+                });
+                // One process can be listed for compute and for graphics.
+                let on = who.on.entry(card).or_default();
+                *on = Bytes::new(on.get().max(bytes.get()));
+            }
+        }
+        let evict = self.evict;
+        self.strangers.retain(|pid, who| {
+            if who.on.is_empty() {
+                if who.reported {
+                    out.push(Action::StrangerGone(*pid));
+                }
+                return false;
+            }
+            if !settled {
+                who.since = now;
+            }
+            if !who.reported && who.since.plus_ms(STRANGER_AFTER_MS) <= now {
+                who.reported = true;
+                out.push(Action::Stranger(*pid));
+                if evict {
+                    out.push(Action::Evict(*pid));
+                }
+            }
+            true
+        });
+    }
+}
+
+/// What the driver says of one process on one card; a process that is listed twice (compute
+/// and graphics) has that memory once.
+fn real_use(reading: &Reading, pid: Pid) -> u64 {
+    let own = reading.processes.iter().filter(|(who, _)| *who == pid);
+    own.map(|(_, bytes)| bytes.get()).max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! Readings one after another, and what is found in them.
+
+use super::*;
+
+const M: u64 = 1 << 20;
+
+fn slot(pid: u32, used: u64, context: u64) -> SlotUse {
+    SlotUse {
+        job: JobId(1),
+        pid: Pid(pid),
+        card: 0,
+        used: Bytes::new(used * M),
+        context: Bytes::new(context * M),
+    }
+}
+
+fn reading(processes: &[(u32, u64)]) -> Vec<Option<Reading>> {
+    let processes = processes
+        .iter()
+        .map(|&(pid, mib)| (Pid(pid), Bytes::new(mib * M)));
+    vec![Some(Reading {
+        processes: processes.collect(),
+    })]
+}
+
+/// One reading; what was found, as text.
+fn measure(watch: &mut Watch, processes: &[(u32, u64)], slots: &[SlotUse]) -> String {
+    let mut out = Vec::new();
+    let capacity = |_| MiB::from(16_384);
+    watch.measure(&reading(processes), slots, capacity, &mut out);
+    let words = out.iter().map(|action| match action {
+        Action::Overhead { bytes, .. } => format!("overhead {}", bytes.get() / M),
+        Action::Context { bytes, .. } => format!("context {}", bytes.get() / M),
+        other => format!("{other:?}"),
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_difference_counts_when_it_was_there_twice() {
+    let mut watch = Watch::new(1, false);
+    assert_eq!(measure(&mut watch, &[(7, 500)], &[slot(7, 100, 0)]), "");
+    assert_eq!(
+        measure(&mut watch, &[(7, 450)], &[slot(7, 100, 0)]),
+        "overhead 350"
+    );
+    assert_eq!(measure(&mut watch, &[(7, 900)], &[slot(7, 100, 0)]), "");
+    assert_eq!(
+        measure(&mut watch, &[(7, 450)], &[slot(7, 400, 0)]),
+        "overhead 50",
+        "less counts at once, and one high reading does not count"
+    );
+    assert_eq!(watch.overhead(JobId(1), 0).get(), 50 * M);
+}
+
+#[test]
+fn a_card_that_cannot_be_read_changes_nothing() {
+    let mut watch = Watch::new(1, false);
+    for _ in 0..2 {
+        measure(&mut watch, &[(7, 300)], &[slot(7, 0, 0)]);
+    }
+    let mut out = Vec::new();
+    watch.measure(&[None], &[slot(7, 0, 0)], |_| MiB::from(16_384), &mut out);
+    assert_eq!(out, []);
+    assert_eq!(watch.overhead(JobId(1), 0).get(), 300 * M);
+    assert_eq!(measure(&mut watch, &[], &[]), "overhead 0");
+}
+
+#[test]
+fn what_one_reserved_too_much_does_not_hide_anothers_overhead() {
+    let mut watch = Watch::new(1, false);
+    let slots = [slot(7, 100, 0), slot(8, 480, 480)];
+    assert_eq!(measure(&mut watch, &[(7, 150)], &slots), "");
+    assert_eq!(
+        measure(&mut watch, &[(7, 150)], &slots),
+        "context 50 overhead 50"
+    );
+}
+
+#[test]
+fn a_drivers_rounding_is_not_taken_for_a_contexts_cost() {
+    let mut watch = Watch::new(1, false);
+    for _ in 0..2 {
+        // 127 blocks of 2 MiB and a little, each of which takes two of the driver's.
+        measure(&mut watch, &[(7, 508)], &[slot(7, 267, 0)]);
+    }
+    assert_eq!(watch.context(0).get(), 0);
+    for _ in 0..2 {
+        measure(&mut watch, &[(8, 604)], &[slot(8, 100, 0)]);
+    }
+    assert_eq!(watch.context(0).get(), 504 * M);
+}
+
+#[test]
+fn a_contexts_cost_is_measured_once_it_is_steady() {
+    let mut watch = Watch::new(1, false);
+    assert_eq!(measure(&mut watch, &[(7, 200)], &[slot(7, 0, 0)]), "");
+    assert_eq!(
+        measure(&mut watch, &[(7, 310)], &[slot(7, 0, 0)]),
+        "overhead 200"
+    );
+    assert_eq!(
+        measure(&mut watch, &[(7, 410)], &[slot(7, 100, 0)]),
+        "context 310 overhead 310"
+    );
+    // The next process has its estimate; one of half a card is nonsense.
+    measure(&mut watch, &[(8, 310)], &[slot(8, 310, 310)]);
+    measure(&mut watch, &[(9, 9000)], &[slot(9, 0, 0)]);
+    measure(&mut watch, &[(9, 9000)], &[slot(9, 0, 0)]);
+    assert_eq!(watch.context(0).get(), 310 * M);
+}
+
+/// One reading at a time; what was found, as text.
+fn look(watch: &mut Watch, at_ms: u64, processes: &[(u32, u64)], settled: bool) -> String {
+    let mut out = Vec::new();
+    let ours = |pid| pid == Pid(1);
+    let now = Time::from_ms(at_ms);
+    watch.look_for_strangers(now, &reading(processes), ours, settled, &mut out);
+    format!("{out:?}")
+}
+
+#[test]
+fn a_stranger_is_reported_within_a_second_and_once() {
+    let mut watch = Watch::new(1, true);
+    assert_eq!(look(&mut watch, 0, &[(1, 10), (5, 10)], true), "[]");
+    assert_eq!(look(&mut watch, 400, &[(1, 10), (5, 10)], true), "[]");
+    assert_eq!(
+        look(&mut watch, 600, &[(1, 10), (5, 30), (5, 20)], true),
+        "[Stranger(Pid(5)), Evict(Pid(5))]"
+    );
+    assert_eq!(watch.use_of_strangers(), [Bytes::new(30 * M)]);
+    assert_eq!(look(&mut watch, 800, &[(5, 30)], true), "[]");
+    let mut out = Vec::new();
+    watch.look_for_strangers(Time::from_ms(900), &[None], |_| false, true, &mut out);
+    assert_eq!((out.len(), watch.strangers().count()), (0, 1));
+    assert_eq!(look(&mut watch, 1000, &[], true), "[StrangerGone(Pid(5))]");
+}
+
+#[test]
+fn nobody_is_a_stranger_before_the_jobs_of_before_had_time_to_come_back() {
+    let mut watch = Watch::new(1, false);
+    assert_eq!(look(&mut watch, 0, &[(5, 10)], false), "[]");
+    assert_eq!(look(&mut watch, 2000, &[(5, 10)], false), "[]");
+    assert_eq!(look(&mut watch, 2200, &[(5, 10)], true), "[]");
+    let mut out = Vec::new();
+    watch.adopt(Pid(5), &mut out);
+    assert_eq!(out, [], "it was never reported");
+    assert_eq!(look(&mut watch, 9000, &[(5, 10)], true), "[]");
+}

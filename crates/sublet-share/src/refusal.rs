@@ -1,0 +1,231 @@
+//! Why not, as data with the numbers: which card, and by how much. Printed for people at the
+//! edge; the same text is why a job waits, and why one that does not wait is refused.
+
+use std::fmt;
+
+use sublet_model::{Count, GpuIndex, MiB};
+
+use crate::job::JobId;
+
+/// Why something that a job asked is not given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// No cards, or no memory.
+    Nothing,
+    /// More cards than the machine has.
+    TooFew {
+        /// What was asked.
+        asked: Count,
+        /// What there is.
+        total: Count,
+    },
+    /// More memory than there are cards of that size, even when they are empty.
+    TooLarge {
+        /// What was asked of each card.
+        asked: MiB,
+        /// Of so many cards.
+        gpus: Count,
+        /// Cards that are large enough.
+        fitting: Count,
+        /// The largest of the others.
+        gpu: GpuIndex,
+        /// What can be granted there.
+        largest: MiB,
+    },
+    /// Not now.
+    NoRoom {
+        /// What was asked of each card.
+        asked: MiB,
+        /// Of so many cards.
+        gpus: Count,
+        /// Cards that have room.
+        fitting: Count,
+        /// The nearest of the others.
+        gpu: GpuIndex,
+        /// What is free there.
+        hole: MiB,
+        /// What processes that are no job, and the operator, keep from it.
+        kept: MiB,
+        /// Cards that are large enough, but sick.
+        sick: Count,
+    },
+    /// Whole cards were asked, and others are on them.
+    NotIdle {
+        /// What was asked.
+        asked: Count,
+        /// Cards that no job is on.
+        idle: Count,
+        /// Cards of the machine.
+        total: Count,
+    },
+    /// Others were here before.
+    Behind {
+        /// How many jobs wait before this one.
+        waiting: u32,
+    },
+    /// The arbiter was just restarted, and lets the jobs of before come back first.
+    Settling,
+    /// A limit cannot rise so far.
+    NoGrowth {
+        /// What was asked there.
+        asked: MiB,
+        /// The card.
+        gpu: GpuIndex,
+        /// The job's limit there.
+        limit: MiB,
+        /// What is free there.
+        free: MiB,
+    },
+    /// A card that the machine does not have.
+    NoSuchCard {
+        /// How many it has.
+        total: Count,
+    },
+    /// Nobody has that number.
+    NoSuchJob(JobId),
+    /// Somebody has that number already.
+    Known(JobId),
+    /// The job has no card yet.
+    NotPlaced(JobId),
+    /// The job's root is gone.
+    Gone(JobId),
+    /// A process is another job's.
+    OtherJob(JobId),
+    /// Another process has that slot, or there is no such slot.
+    SlotTaken(u32),
+    /// Every slot for a process is taken.
+    NoSlot {
+        /// The job.
+        job: JobId,
+        /// How many there are.
+        slots: u32,
+    },
+}
+
+impl Refusal {
+    /// True if waiting will not help: only other hardware, or another question, would.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        match self {
+            Refusal::Nothing
+            | Refusal::TooFew { .. }
+            | Refusal::TooLarge { .. }
+            | Refusal::NoSuchCard { .. }
+            | Refusal::NoSuchJob(_)
+            | Refusal::Known(_)
+            | Refusal::OtherJob(_)
+            | Refusal::SlotTaken(_)
+            | Refusal::Gone(_) => true,
+            Refusal::NoRoom { .. }
+            | Refusal::NotIdle { .. }
+            | Refusal::Behind { .. }
+            | Refusal::Settling
+            | Refusal::NoGrowth { .. }
+            | Refusal::NotPlaced(_)
+            | Refusal::NoSlot { .. } => false,
+        }
+    }
+}
+
+fn each(f: &mut fmt::Formatter<'_>, gpus: Count, fitting: Count) -> fmt::Result {
+    if gpus.get() == 1 {
+        return Ok(());
+    }
+    write!(f, " of each of {gpus}, and {fitting} would do")
+}
+
+fn note(f: &mut fmt::Formatter<'_>, kept: MiB, sick: Count) -> fmt::Result {
+    if !kept.is_zero() {
+        write!(f, "; {kept} of it are kept from jobs")?;
+    }
+    match sick.get() {
+        0 => Ok(()),
+        1 => f.write_str("; 1 GPU is unhealthy"),
+        n => write!(f, "; {n} GPUs are unhealthy"),
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Nothing => f.write_str("no memory or no GPU was asked; ask for some"),
+            Refusal::TooFew { asked, total } => {
+                write!(f, "{asked} asked, but this machine has {total}")
+            }
+            Refusal::TooLarge { .. } | Refusal::NoRoom { .. } => self.fmt_room(f),
+            Refusal::NotIdle { asked, idle, total } => write!(
+                f,
+                "{asked} asked without company, but only {} of {total} idle",
+                idle.get()
+            ),
+            Refusal::Behind { waiting: 1 } => f.write_str("1 job waits before it"),
+            Refusal::Behind { waiting } => write!(f, "{waiting} jobs wait before it"),
+            Refusal::Settling => f.write_str(
+                "the arbiter was just restarted, and its jobs of before come back first",
+            ),
+            Refusal::NoGrowth {
+                asked,
+                gpu,
+                limit,
+                free,
+            } => {
+                let lacks = asked.saturating_sub(*limit).saturating_sub(*free);
+                write!(
+                    f,
+                    "GPU {gpu} lacks {lacks}: {asked} asked, where the limit is {limit} and {free} are free"
+                )
+            }
+            Refusal::NoSuchCard { total } => {
+                write!(
+                    f,
+                    "a card is named that this machine has not; it has {total}"
+                )
+            }
+            Refusal::NoSuchJob(job) => write!(f, "there is no job {job}"),
+            Refusal::Known(job) => write!(f, "there is a job {job} already"),
+            Refusal::NotPlaced(job) => write!(f, "job {job} waits and has no GPU yet"),
+            Refusal::Gone(job) => write!(f, "job {job} is ending"),
+            Refusal::OtherJob(job) => write!(f, "the process belongs to job {job}"),
+            Refusal::SlotTaken(slot) => write!(f, "slot {slot} is not free"),
+            Refusal::NoSlot { job, slots } => write!(
+                f,
+                "job {job} has {slots} processes on GPUs, and there is no room for one more"
+            ),
+        }
+    }
+}
+
+impl Refusal {
+    fn fmt_room(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::TooLarge {
+                asked,
+                gpus,
+                fitting,
+                gpu,
+                largest,
+            } => {
+                let lacks = asked.saturating_sub(*largest);
+                write!(f, "{asked} asked")?;
+                each(f, *gpus, *fitting)?;
+                write!(f, ", but GPU {gpu} has {largest} in all ({lacks} too few)")
+            }
+            Refusal::NoRoom {
+                asked,
+                gpus,
+                fitting,
+                gpu,
+                hole,
+                kept,
+                sick,
+            } => {
+                let lacks = asked.saturating_sub(*hole);
+                write!(f, "GPU {gpu} lacks {lacks}: {asked} asked")?;
+                each(f, *gpus, *fitting)?;
+                write!(f, ", and {hole} are free there")?;
+                note(f, *kept, *sick)
+            }
+            _ => Ok(()),
+        }
+    }
+}
