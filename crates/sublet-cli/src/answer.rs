@@ -96,6 +96,12 @@ impl Advised {
             cause: None,
         }
     }
+
+    /// The same, with what the system or the other side said.
+    pub(crate) fn caused_by(mut self, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Advised {
+        self.cause = Some(cause.into());
+        self
+    }
 }
 
 /// Connects, and on failure advises how to find out what is wrong.

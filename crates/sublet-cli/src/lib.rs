@@ -1,14 +1,23 @@
-//! Commands for people: `sublet inspect`, `sublet plan`, `sublet explain`.
+//! Commands for people. Of a cluster: `sublet inspect`, `sublet plan`, `sublet explain`. Of
+//! one machine: `sublet run`, `sublet ps`, `sublet top`, `sublet limit`.
 //!
 //! Each command is a pure function from objects to text, and a shell of a few lines that
-//! fetches the objects. They decide with the scheduler's own engine and change nothing.
+//! fetches the objects. Those of a cluster decide with the scheduler's own engine and change
+//! nothing; those of a machine leave all decisions to its arbiter.
 
 mod align;
 mod answer;
 pub mod explain;
 mod grouped;
 pub mod inspect;
+mod jobs;
+pub mod limit;
+pub mod machine;
 pub mod plan;
+pub mod ps;
+pub mod run;
+pub mod standalone;
+pub mod top;
 mod verdict;
 
 use clap::ValueEnum;

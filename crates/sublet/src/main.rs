@@ -12,19 +12,25 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use sublet_cli::{Answer, DONE, NOT_DONE, explain, inspect, plan, print_error};
+use sublet_cli::{
+    Answer, DONE, NOT_DONE, explain, inspect, limit, plan, print_error, ps, run, standalone, top,
+};
 
 /// The name of the kubectl plugin whose arguments are all those of `inspect`.
 const INSPECT_PLUGIN: &str = "kubectl-inspect-gpushare";
 
-/// Shares GPUs between pods, beside the stock kube-scheduler
+/// Shares GPUs: between the programs of a machine, and between pods beside the stock
+/// kube-scheduler
 #[derive(Debug, Parser)]
 #[command(
     name = "sublet",
     version,
     after_help = "\
 EXAMPLES
-  sublet inspect -d                    who uses which GPU
+  sublet run --memory 8GiB -- ./train  a part of this machine's GPU
+  sublet run --fake-gpu 2x16GiB -- ./x the same, without a GPU
+  sublet top                           who uses this machine's GPUs
+  sublet inspect -d                    who uses which GPU of a cluster
   sublet explain pod trainer-0         why does it wait?
   sublet plan -f cluster.yaml          where would these pods go?
   source <(sublet completion bash)     completion in this shell
@@ -33,7 +39,8 @@ kubectl finds it as a plugin under the names kubectl-sublet (kubectl sublet …)
 kubectl-inspect-gpushare (kubectl inspect gpushare …): make links to this file.
 
 EXIT CODES
-  0  done        1  not done        2  wrong arguments or input"
+  0  done        1  not done        2  wrong arguments or input
+  `sublet run` returns its command's"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -42,6 +49,14 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run a command with its part of this machine's GPUs
+    Run(run::Args),
+    /// List the jobs of this machine
+    Ps(ps::Args),
+    /// Show this machine's GPUs and jobs, live
+    Top(top::Args),
+    /// Change how much GPU memory a job of this machine may have
+    Limit(limit::Args),
     /// Show who uses which GPU
     Inspect(inspect::Args),
     /// Place pods on paper: the scheduler's engine on files, without a cluster
@@ -50,8 +65,14 @@ enum Command {
     Explain(explain::Args),
     /// Run the scheduler extender
     Scheduler(sublet_scheduler::Args),
-    /// Run the agent of this node
-    Agent(sublet_agent::Args),
+    /// Run the agent of this node, or of this machine without a cluster
+    #[command(
+        mut_arg("node_name", |name| name.required(false).required_unless_present("standalone")),
+        mut_arg("nvml_library", |library| library.conflicts_with("standalone")),
+        mut_arg("inventory", |inventory| inventory.conflicts_with("standalone")),
+        after_help = AGENT_HELP,
+    )]
+    Agent(AgentArgs),
     /// Print a shell's completion script
     #[command(after_help = "\
 EXAMPLES
@@ -64,9 +85,28 @@ EXAMPLES
     },
 }
 
+const AGENT_HELP: &str = "\
+EXAMPLES
+  sublet agent                                       on a GPU node, in the DaemonSet
+  sublet agent --node-name n1 --inventory gpus.yaml  on a node that plays GPUs
+  sublet agent --standalone                          for `sublet run`, without a cluster
+  sublet agent --standalone --fake-gpu 2x16GiB       the same, on a machine that is not there
+
+An inventory file can be as short as `gpus: [{memory: 16276MiB, count: 2}]`. The node
+label sublet.dev/sharing (memory, whole, both) wins over --sharing.";
+
+/// The two lives of `sublet agent`: a cluster's, and one machine's.
+#[derive(Debug, clap::Args)]
+struct AgentArgs {
+    #[command(flatten)]
+    standalone: standalone::Args,
+    #[command(flatten)]
+    node: Option<sublet_agent::Args>,
+}
+
 fn main() -> ExitCode {
     let cli = Cli::parse_from(arguments(std::env::args_os()));
-    match run(cli.command) {
+    match perform(cli.command) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             print_error(&error);
@@ -86,10 +126,14 @@ fn arguments(mut given: impl Iterator<Item = OsString>) -> Vec<OsString> {
     arguments
 }
 
-fn run(command: Command) -> anyhow::Result<u8> {
+fn perform(command: Command) -> anyhow::Result<u8> {
     // Only the first call counts, and it is this one: it cannot fail.
     let _first = rustls::crypto::ring::default_provider().install_default();
     match command {
+        Command::Run(args) => run::run(&args),
+        Command::Ps(args) => ps::run(&args)?.print(),
+        Command::Top(args) => top::run(&args)?.print(),
+        Command::Limit(args) => limit::run(&args)?.print(),
         Command::Inspect(args) => on_one_thread(inspect::run(&args))?.print(),
         Command::Plan(args) => plan::run(&args)?.print(),
         Command::Explain(args) => on_one_thread(explain::run(&args))?.print(),
@@ -101,7 +145,10 @@ fn run(command: Command) -> anyhow::Result<u8> {
         }
         Command::Agent(args) => {
             sublet_telemetry::start_logging()?;
-            on_one_thread(sublet_agent::run(args))?;
+            match args.node.filter(|_| !args.standalone.standalone) {
+                Some(node) => on_one_thread(sublet_agent::run(node))?,
+                None => standalone::run(&args.standalone)?,
+            }
             Ok(DONE)
         }
         Command::Completion { shell } => completion(shell).print(),

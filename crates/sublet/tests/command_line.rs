@@ -121,6 +121,62 @@ fn an_api_server_that_is_not_there_is_an_error_with_a_hint() {
 }
 
 #[test]
+fn a_machine_without_an_arbiter_says_how_to_start_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |arguments: &[&str]| {
+        let mut command = command(Path::new(SUBLET), arguments);
+        command
+            .env("SUBLET_RUNTIME_DIR", folder.path())
+            .env_remove("SUBLET_FAKE_GPU");
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert_eq!(text(&output.stdout), "");
+        text(&output.stderr)
+    };
+    for command in [
+        &["ps"][..],
+        &["ps", "-o", "json"],
+        &["top"],
+        &["top", "--once", "-o", "json"],
+        &["limit", "3", "--memory", "1GiB"],
+    ] {
+        let errors = check(command);
+        assert!(
+            errors.starts_with("error: no arbiter runs for this machine's GPUs\n"),
+            "{errors}"
+        );
+        assert!(
+            errors.contains("`sublet run -- CMD` starts one"),
+            "{errors}"
+        );
+        assert!(errors.contains("/gpu/admin.sock"), "{errors}");
+        let fake = check(&[command, &["--fake-gpu", "2x16GiB"]].concat());
+        assert!(
+            fake.contains("`sublet agent --standalone --fake-gpu 2x16GiB`"),
+            "{fake}"
+        );
+    }
+}
+
+#[test]
+fn an_agent_is_a_node_s_or_a_machine_s() {
+    let check = |arguments: &[&str]| {
+        let mut command = command(Path::new(SUBLET), arguments);
+        let output = command.env_remove("NODE_NAME").output().unwrap();
+        (output.status.code(), text(&output.stderr))
+    };
+    let (code, errors) = check(&["agent"]);
+    assert_eq!(code, Some(2));
+    assert!(errors.contains("--node-name <NAME>"), "{errors}");
+    let (code, errors) = check(&["agent", "--standalone", "--inventory", "x"]);
+    assert_eq!(code, Some(2));
+    assert!(errors.contains("cannot be used with"), "{errors}");
+    let (code, errors) = check(&["agent", "--idle-exit"]);
+    assert_eq!(code, Some(2));
+    assert!(errors.contains("--standalone"), "{errors}");
+}
+
+#[test]
 fn both_plugin_names_work() {
     let folder = tempfile::tempdir().unwrap();
     let link = |name: &str| -> PathBuf {
@@ -148,7 +204,17 @@ fn help_version_and_completion_are_there() {
         text(&version.stdout),
         format!("sublet {}\n", env!("CARGO_PKG_VERSION"))
     );
-    for command in ["inspect", "plan", "explain", "completion"] {
+    for command in [
+        "run",
+        "ps",
+        "top",
+        "limit",
+        "agent",
+        "inspect",
+        "plan",
+        "explain",
+        "completion",
+    ] {
         let help = text(&sublet(&[command, "--help"]).stdout);
         assert!(help.contains("EXAMPLES"), "{command}: {help}");
     }

@@ -1,0 +1,251 @@
+//! Jobs and cards as cells of a table, the same for `sublet ps`, `sublet top` and its live
+//! view. Pure.
+
+use sublet_arbiter::admin::{GpuRow, RefusalRow, Snapshot, TenantRow};
+
+/// What stands where there is nothing to say.
+const NOTHING: &str = "-";
+
+pub(crate) const GPU_HEADING: [&str; 8] = [
+    "GPU", "MODEL", "MEMORY", "USED", "GRANTED", "FREE", "UUID", "STATE",
+];
+
+/// A card's cells.
+pub(crate) fn gpu_cells(gpu: &GpuRow) -> [String; 8] {
+    [
+        gpu.index.to_string(),
+        or_nothing(&gpu.model),
+        mib(gpu.memory_mib),
+        mib(gpu.used_mib),
+        mib(gpu.granted_mib),
+        mib(gpu.free_mib),
+        or_nothing(&gpu.uuid),
+        gpu.sick.clone().unwrap_or_else(|| "healthy".to_owned()),
+    ]
+}
+
+pub(crate) const JOB_HEADING: [&str; 10] = [
+    "ID",
+    "NAME",
+    "STATE",
+    "GPU",
+    "ASKED",
+    "LIMIT",
+    "USED",
+    "LAST REFUSAL",
+    "PIDS",
+    "WHY",
+];
+
+/// A job's cells.
+pub(crate) fn job_cells(job: &TenantRow) -> [String; 10] {
+    [
+        job.id
+            .map_or_else(|| NOTHING.to_owned(), |id| id.to_string()),
+        or_nothing(&job.name),
+        state(job),
+        list(&job.gpus),
+        asked(job),
+        job.memory_limit_mib.map_or_else(|| NOTHING.to_owned(), mib),
+        mib(job.memory_used_mib),
+        last_refusal(job).map_or_else(|| NOTHING.to_owned(), refusal),
+        list(&job.pids),
+        job.reason.clone().unwrap_or_default(),
+    ]
+}
+
+/// Both tables as text; jobs only if `with_gpus` is false.
+pub(crate) fn text(snapshot: &Snapshot, with_gpus: bool) -> String {
+    let mut text = String::new();
+    if with_gpus {
+        let rows: Vec<_> = snapshot
+            .gpus
+            .iter()
+            .map(|g| gpu_cells(g).to_vec())
+            .collect();
+        text += &crate::align::table(&GPU_HEADING, &rows);
+        text.push('\n');
+    }
+    if snapshot.tenants.is_empty() {
+        text += "no job\n";
+    } else {
+        let rows: Vec<_> = snapshot
+            .tenants
+            .iter()
+            .map(|job| {
+                job_cells(job)
+                    .map(|cell| cell.replace(['\t', '\n'], " "))
+                    .to_vec()
+            })
+            .collect();
+        text += &crate::align::table(&JOB_HEADING, &rows);
+    }
+    text
+}
+
+/// A job's state, with its place if it waits.
+fn state(job: &TenantRow) -> String {
+    match job.position {
+        Some(position) => format!("{} ({position})", job.state),
+        None => job.state.clone(),
+    }
+}
+
+fn asked(job: &TenantRow) -> String {
+    match (job.asked.as_str(), job.asked_gpus) {
+        ("", _) => NOTHING.to_owned(),
+        (asked, 0 | 1) => asked.to_owned(),
+        (asked, n) => format!("{n} × {asked}"),
+    }
+}
+
+/// The newest refusal on any card.
+fn last_refusal(job: &TenantRow) -> Option<&RefusalRow> {
+    let refusals = job
+        .per_gpu
+        .iter()
+        .filter_map(|gpu| gpu.last_refusal.as_ref());
+    refusals.min_by_key(|refusal| refusal.ago_ms)
+}
+
+/// How much was refused, and how long ago.
+fn refusal(refusal: &RefusalRow) -> String {
+    const KIB: u64 = 1 << 10;
+    const MIB: u64 = 1 << 20;
+    let size = match refusal.bytes {
+        bytes if bytes >= MIB => mib(bytes.div_ceil(MIB)),
+        bytes if bytes >= KIB => format!("{} KiB", bytes.div_ceil(KIB)),
+        bytes => format!("{bytes} B"),
+    };
+    format!("{size}, {} ago", duration(refusal.ago_ms))
+}
+
+fn duration(ms: u64) -> String {
+    match ms / 1000 {
+        s if s < 60 => format!("{s} s"),
+        s if s < 3600 => format!("{} min", s / 60),
+        s => format!("{} h", s / 3600),
+    }
+}
+
+pub(crate) fn mib(amount: u64) -> String {
+    format!("{amount} MiB")
+}
+
+fn or_nothing(text: &str) -> String {
+    if text.is_empty() { NOTHING } else { text }.to_owned()
+}
+
+/// Numbers with commas; more than a handful are counted.
+fn list<T: ToString>(numbers: &[T]) -> String {
+    const SHOWN: usize = 8;
+    if numbers.is_empty() {
+        return NOTHING.to_owned();
+    }
+    let shown: Vec<_> = numbers.iter().take(SHOWN).map(T::to_string).collect();
+    let more = match numbers.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    shown.join(",") + &more
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use sublet_arbiter::admin::TenantGpuRow;
+
+    use super::*;
+
+    /// A machine with two cards, three jobs and a process that is none.
+    pub(crate) fn example() -> Snapshot {
+        let gpu = |index, used_mib, granted_mib| GpuRow {
+            index,
+            uuid: format!("GPU-{index}"),
+            model: "Fake".to_owned(),
+            memory_mib: 16384,
+            used_mib,
+            granted_mib,
+            free_mib: 16384 - granted_mib,
+            ..GpuRow::default()
+        };
+        let job = |id, name: &str, state: &str| TenantRow {
+            id: Some(id),
+            name: name.to_owned(),
+            state: state.to_owned(),
+            asked: "4096 MiB".to_owned(),
+            asked_gpus: 1,
+            ..TenantRow::default()
+        };
+        let refused = |bytes, ago_ms| TenantGpuRow {
+            last_refusal: Some(RefusalRow { bytes, ago_ms }),
+            ..TenantGpuRow::default()
+        };
+        Snapshot {
+            gpus: vec![gpu(0, 4200, 8192), gpu(1, 0, 0)],
+            tenants: vec![
+                TenantRow {
+                    pids: vec![11, 12],
+                    gpus: vec![0],
+                    memory_limit_mib: Some(4096),
+                    memory_used_mib: 3000,
+                    per_gpu: vec![refused(1, 90_000), refused(512 << 20, 3000)],
+                    ..job(1, "train", "running")
+                },
+                TenantRow {
+                    gpus: vec![0, 1],
+                    asked_gpus: 2,
+                    memory_limit_mib: Some(1024),
+                    memory_used_mib: 1200,
+                    reason: Some("uses 176 MiB more than its limit".to_owned()),
+                    ..job(2, "serve", "over")
+                },
+                TenantRow {
+                    position: Some(1),
+                    reason: Some("GPU 0 lacks 1 MiB".to_owned()),
+                    ..job(3, "later", "waiting")
+                },
+                TenantRow {
+                    name: "stray".to_owned(),
+                    state: "unmanaged".to_owned(),
+                    pids: vec![99],
+                    gpus: vec![0],
+                    memory_used_mib: 480,
+                    ..TenantRow::default()
+                },
+            ],
+            ..Snapshot::default()
+        }
+    }
+
+    #[test]
+    fn cards_and_jobs_have_a_line_each() {
+        assert_eq!(
+            text(&example(), true),
+            "\
+GPU  MODEL  MEMORY     USED      GRANTED   FREE       UUID   STATE
+0    Fake   16384 MiB  4200 MiB  8192 MiB  8192 MiB   GPU-0  healthy
+1    Fake   16384 MiB  0 MiB     0 MiB     16384 MiB  GPU-1  healthy
+
+ID  NAME   STATE        GPU  ASKED         LIMIT     USED      LAST REFUSAL      PIDS   WHY
+1   train  running      0    4096 MiB      4096 MiB  3000 MiB  512 MiB, 3 s ago  11,12
+2   serve  over         0,1  2 × 4096 MiB  1024 MiB  1200 MiB  -                 -      \
+uses 176 MiB more than its limit
+3   later  waiting (1)  -    4096 MiB      -         0 MiB     -                 -      \
+GPU 0 lacks 1 MiB
+-   stray  unmanaged    0    -             -         480 MiB   -                 99
+"
+        );
+        assert_eq!(text(&Snapshot::default(), false), "no job\n");
+    }
+
+    #[test]
+    fn amounts_and_times_are_short() {
+        let check = |bytes, ago_ms| refusal(&RefusalRow { bytes, ago_ms });
+        assert_eq!(check(512, 0), "512 B, 0 s ago");
+        assert_eq!(check(2048, 59_999), "2 KiB, 59 s ago");
+        assert_eq!(check((1 << 30) + 1, 60_000), "1025 MiB, 1 min ago");
+        assert_eq!(check(1 << 20, 7_200_000), "1 MiB, 2 h ago");
+        let many: Vec<u32> = (0..10).collect();
+        assert_eq!(list(&many), "0,1,2,3,4,5,6,7 and 2 more");
+    }
+}

@@ -1,0 +1,318 @@
+//! Which machine a command is about, and where that machine's arbiter is met: this one's
+//! GPUs, or a fake machine that a text describes. Finds folders and connects; it never
+//! starts anything (`run::start` does).
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sublet_arbiter::admin::{Client, ClientError, PROTOCOL, Reply, Request, Snapshot};
+use sublet_arbiter::{Folder, REAL_MACHINE};
+use sublet_fakegpu::Spec;
+
+use crate::answer::Advised;
+
+/// How long the arbiter may take to answer a question. It answers within a millisecond; one
+/// that takes longer than this is stopped or has lost its driver.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// The argument that chooses the machine.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct MachineArgs {
+    /// A machine that is not there instead of this one's GPUs: `2x16GiB`, or an inventory file
+    #[arg(long, value_name = "SPEC", env = "SUBLET_FAKE_GPU", hide_env_values = true, value_parser = FakeGpu::read)]
+    pub fake_gpu: Option<FakeGpu>,
+}
+
+/// A fake machine, as its description names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FakeGpu {
+    /// The description; paths are absolute, so that it means the same everywhere.
+    text: String,
+    /// What machines of this description have in common.
+    digest: String,
+}
+
+impl FakeGpu {
+    /// Reads a description, an inventory file's path, or the folder of a fake machine (what a
+    /// job finds in its own environment).
+    ///
+    /// # Errors
+    /// What was not understood.
+    pub fn read(text: &str) -> Result<FakeGpu, String> {
+        let path = Path::new(text);
+        let digest = if path.is_dir() {
+            let name = path
+                .canonicalize()
+                .map_err(|cause| format!("{text}: {cause}"))?;
+            let name = name.file_name().unwrap_or_default().to_string_lossy();
+            let digest = name.strip_prefix("sublet-fake-").and_then(|rest| {
+                let (_user, digest) = rest.split_once('-')?;
+                Some(digest.to_owned())
+            });
+            digest.ok_or_else(|| format!("{text} is not the folder of a fake machine"))?
+        } else {
+            let spec = Spec::read(text).map_err(|error| error.to_string())?;
+            spec.digest()
+        };
+        let text = if path.exists() {
+            let absolute = std::path::absolute(path).map_err(|cause| format!("{text}: {cause}"))?;
+            absolute.display().to_string()
+        } else {
+            text.trim().to_owned()
+        };
+        Ok(FakeGpu { text, digest })
+    }
+
+    /// The description, as another process can be given it.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+/// A machine whose arbiter can be asked.
+#[derive(Debug, Clone)]
+pub(crate) struct Machine {
+    /// Where this one's sockets and log are.
+    pub(crate) folder: Folder,
+    /// Its description, if it is a fake one.
+    pub(crate) fake: Option<FakeGpu>,
+}
+
+impl Machine {
+    /// The machine of these arguments, for this user and environment.
+    pub(crate) fn of(args: &MachineArgs) -> Machine {
+        let fake = args.fake_gpu.clone();
+        let usual = Folder::of(&machine_name(fake.as_ref()));
+        // A relative folder would be another one for a program that changes its own.
+        match usual.path().parent().map(std::path::absolute) {
+            Some(Ok(base)) => Machine::below(&base, fake),
+            _ => Machine {
+                folder: usual,
+                fake,
+            },
+        }
+    }
+
+    /// The machine below a runtime folder.
+    pub(crate) fn below(runtime: &Path, fake: Option<FakeGpu>) -> Machine {
+        let folder = Folder::within(runtime, &machine_name(fake.as_ref()));
+        Machine { folder, fake }
+    }
+
+    /// Where all of this user's machines are.
+    pub(crate) fn runtime(&self) -> &Path {
+        let folder = self.folder.path();
+        folder.parent().unwrap_or(folder)
+    }
+
+    /// A file of ours in the machine's folder.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Makes its folder.
+    pub(crate) fn prepare(&self) -> Result<(), Advised> {
+        self.folder.create().map_err(|cause| {
+            let what = format!("there is no place for the arbiter of {}", self.called());
+            Advised::new(
+                what,
+                "SUBLET_RUNTIME_DIR can name another folder, one that is yours",
+            )
+            .caused_by(cause)
+        })
+    }
+
+    /// The argument that makes another command speak of the same machine, with a leading
+    /// blank; nothing for this machine's GPUs.
+    pub(crate) fn argument(&self) -> String {
+        match &self.fake {
+            Some(fake) => format!(" --fake-gpu {}", fake.text),
+            None => String::new(),
+        }
+    }
+
+    /// What it is called in sentences.
+    pub(crate) fn called(&self) -> String {
+        match &self.fake {
+            Some(fake) => format!("the fake machine {}", fake.text),
+            None => "this machine's GPUs".to_owned(),
+        }
+    }
+
+    /// A connection to an arbiter that speaks as we do.
+    ///
+    /// # Errors
+    /// Nobody listens, or somebody whose messages mean something else.
+    pub(crate) fn connect(&self) -> Result<Client, ConnectError> {
+        let socket = self.folder.admin_socket();
+        let mut asked = Client::connect(&socket)?;
+        match asked.call(&Request::Hello, ANSWER_MAX)? {
+            Reply::Hello { protocol, .. } if protocol == PROTOCOL => {}
+            Reply::Hello { version, pid, .. } => {
+                return Err(ConnectError::Version { version, pid });
+            }
+            _ => return Err(ConnectError::Nonsense),
+        }
+        // A connection carries one request.
+        Ok(Client::connect(&socket)?)
+    }
+
+    /// A connection to an arbiter that runs already, or advice how to get one.
+    pub(crate) fn connect_to_running(&self) -> Result<Client, Advised> {
+        self.connect().map_err(|error| match error {
+            ConnectError::Client(error) if error.is_absent() => self.nobody(error),
+            error => self.unusable(error),
+        })
+    }
+
+    fn nobody(&self, error: ClientError) -> Advised {
+        let argument = self.argument();
+        Advised::new(
+            format!("no arbiter runs for {}", self.called()),
+            format!(
+                "`sublet run{argument} -- CMD` starts one with its first job; `sublet agent \
+                 --standalone{argument}` starts one by hand"
+            ),
+        )
+        .caused_by(error)
+    }
+
+    /// The arbiter cannot be talked to, though somebody listens.
+    pub(crate) fn unusable(&self, error: ConnectError) -> Advised {
+        let hint = match &error {
+            ConnectError::Version { pid, .. } => format!(
+                "it was started by another version of sublet: use that one, or end its jobs and \
+                 then process {pid}"
+            ),
+            ConnectError::Client(ClientError::Io { .. }) => {
+                "it may be another user's: only that user and root can talk to it".to_owned()
+            }
+            _ => format!("its log is {}", self.folder.log_file().display()),
+        };
+        let what = format!("cannot talk to the arbiter of {}", self.called());
+        Advised::new(what, hint).caused_by(error)
+    }
+
+    /// Everything the arbiter shows.
+    pub(crate) fn snapshot(&self) -> Result<Snapshot, Advised> {
+        let mut client = self.connect_to_running()?;
+        match self.ask(&mut client, &Request::List)? {
+            Reply::Snapshot(snapshot) => Ok(*snapshot),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// One question, one answer.
+    pub(crate) fn ask(&self, client: &mut Client, request: &Request) -> Result<Reply, Advised> {
+        client
+            .call(request, ANSWER_MAX)
+            .map_err(|error| self.unusable(error.into()))
+    }
+
+    /// The arbiter said something that answers nothing we asked.
+    pub(crate) fn unexpected(&self, reply: &Reply) -> Advised {
+        let reason = match reply {
+            Reply::Error { reason } => reason.clone(),
+            other => format!("it answered {other:?}"),
+        };
+        let what = format!(
+            "the arbiter of {} did not understand the request",
+            self.called()
+        );
+        let hint = "is it of another version of sublet?";
+        Advised::new(what, hint).caused_by(reason)
+    }
+}
+
+/// Why there is no connection to an arbiter.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectError {
+    /// The connection itself.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// Its messages may mean something else.
+    #[error("the arbiter is version {version} and speaks another protocol than we do")]
+    Version {
+        /// Its version.
+        version: String,
+        /// Its process.
+        pid: u32,
+    },
+    /// Whoever listens is no arbiter.
+    #[error("whoever listens does not say who it is")]
+    Nonsense,
+}
+
+impl ConnectError {
+    /// True if nobody listens, or who did has ended before he answered: if there is still
+    /// nobody once we hold the starters' lock, an arbiter is to be started.
+    pub(crate) fn may_start(&self) -> bool {
+        let ended = |error: &ClientError| error.is_absent() || error.is_closed();
+        matches!(self, ConnectError::Client(error) if ended(error))
+    }
+}
+
+/// The name of a machine's folder.
+fn machine_name(fake: Option<&FakeGpu>) -> String {
+    match fake {
+        Some(fake) => format!("fake-{}", fake.digest),
+        None => REAL_MACHINE.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_description_is_one_machine_however_it_is_written() {
+        let machine = |text: &str| {
+            let fake = FakeGpu::read(text).unwrap();
+            Machine::below(Path::new("/r"), Some(fake))
+        };
+        let short = machine("2x16GiB");
+        assert_eq!(short.folder, machine(" 2x16384MiB").folder);
+        assert_ne!(short.folder, machine("1x16GiB").folder);
+        assert!(short.folder.path().starts_with("/r"));
+        assert_eq!(short.argument(), " --fake-gpu 2x16GiB");
+        assert_eq!(
+            Machine::below(Path::new("/r"), None).folder.admin_socket(),
+            Path::new("/r/gpu/admin.sock")
+        );
+
+        // A job's own environment names the folder.
+        let base = tempfile::tempdir().unwrap();
+        let spec = Spec::read("2x16GiB").unwrap();
+        let folder = base.path().join(format!("sublet-fake-0-{}", spec.digest()));
+        std::fs::create_dir(&folder).unwrap();
+        assert_eq!(machine(folder.to_str().unwrap()).folder, short.folder);
+    }
+
+    #[test]
+    fn bad_descriptions_say_what_is_wrong() {
+        let error = |text: &str| FakeGpu::read(text).unwrap_err();
+        assert!(error("").contains("write `2x16GiB`"));
+        assert!(error("two cards").contains("neither an inventory file nor cards"));
+        assert!(error("0x16GiB").contains("between 1 and 16"));
+        assert!(error("/nonexistent/gpus.yaml").contains("/nonexistent/gpus.yaml"));
+        assert!(error("/").contains("is not the folder of a fake machine"));
+    }
+
+    #[test]
+    fn nobody_listening_is_told_with_the_way_to_start_one() {
+        let base = tempfile::tempdir().unwrap();
+        let fake = FakeGpu::read("1x1GiB").unwrap();
+        let machine = Machine::below(base.path(), Some(fake));
+        let text = crate::error_text(&machine.snapshot().unwrap_err().into());
+        assert!(
+            text.starts_with("error: no arbiter runs for the fake machine 1x1GiB\n"),
+            "{text}"
+        );
+        assert!(text.contains("admin.sock"), "{text}");
+        assert!(
+            text.contains("`sublet run --fake-gpu 1x1GiB -- CMD`"),
+            "{text}"
+        );
+    }
+}

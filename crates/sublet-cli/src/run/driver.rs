@@ -1,0 +1,275 @@
+//! Where the real driver's two libraries are. The folders are where NVIDIA's packages, the
+//! distributions and the container toolkit put them; asking the dynamic linker instead would
+//! find our own libraries where they are preloaded. Only looks, never loads.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::answer::Advised;
+
+/// Folders that a driver may be in, the likeliest first.
+pub(super) const FOLDERS: [&str; 12] = [
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/lib/x86_64-linux-gnu",
+    "/lib64",
+    "/usr/lib/x86_64-linux-gnu/nvidia/current",
+    "/usr/lib/wsl/lib",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/nvidia/lib",
+    "/usr/local/cuda/compat",
+    "/run/opengl-driver/lib",
+    "/run/nvidia/driver/usr/lib/x86_64-linux-gnu",
+];
+
+/// Which of the two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Library {
+    Cuda,
+    Nvml,
+}
+
+impl Library {
+    /// The name by which programs load it.
+    pub(super) fn soname(self) -> &'static str {
+        match self {
+            Library::Cuda => "libcuda.so.1",
+            Library::Nvml => "libnvidia-ml.so.1",
+        }
+    }
+
+    /// What the names of its files begin with: `libcuda.so`, `libcuda.so.580.95.05`.
+    fn stem(self) -> &'static str {
+        match self {
+            Library::Cuda => "libcuda.so",
+            Library::Nvml => "libnvidia-ml.so",
+        }
+    }
+
+    /// The variable that says where the real one is.
+    pub(super) fn variable(self) -> &'static str {
+        match self {
+            Library::Cuda => "SUBLET_DRIVER_CUDA",
+            Library::Nvml => "SUBLET_DRIVER_NVML",
+        }
+    }
+}
+
+/// The real driver's files on this machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Driver {
+    /// Every file that is a `libcuda`, without links; the first is the one to use.
+    pub(super) cuda: Vec<PathBuf>,
+    /// Every file that is a `libnvidia-ml`.
+    pub(super) nvml: Vec<PathBuf>,
+}
+
+/// Which folders to look into, and what not to take for the real thing.
+pub(super) struct Search<'a> {
+    /// In this order.
+    pub(super) folders: Vec<PathBuf>,
+    /// Our own libraries, which may be mounted over the real ones.
+    pub(super) own: &'a [PathBuf],
+    /// Where [`Library::variable`] points.
+    pub(super) set: [Option<PathBuf>; 2],
+}
+
+impl Driver {
+    /// All files of the real driver that `search` leads to.
+    pub(super) fn find(search: &Search) -> Driver {
+        let [cuda, nvml] = &search.set;
+        Driver {
+            cuda: files(Library::Cuda, cuda.as_deref(), search),
+            nvml: files(Library::Nvml, nvml.as_deref(), search),
+        }
+    }
+
+    /// The file of each to use, or what was looked for, and where.
+    pub(super) fn chosen(&self, search: &Search) -> Result<(&Path, &Path), Advised> {
+        let missing = |library: Library| {
+            let folders: Vec<_> = search
+                .folders
+                .iter()
+                .map(|folder| folder.display().to_string())
+                .collect();
+            let (name, variable) = (library.soname(), library.variable());
+            Advised::new(
+                format!(
+                    "there is no NVIDIA driver: {name} is in none of {}",
+                    folders.join(", ")
+                ),
+                format!(
+                    "{variable}=/path/{name} says where it is; `--fake-gpu 2x16GiB` needs none"
+                ),
+            )
+        };
+        let cuda = self.cuda.first().ok_or_else(|| missing(Library::Cuda))?;
+        let nvml = self.nvml.first().ok_or_else(|| missing(Library::Nvml))?;
+        Ok((cuda, nvml))
+    }
+}
+
+/// The folders of `LD_LIBRARY_PATH`, then the well-known ones.
+pub(super) fn folders(library_path: Option<&OsStr>) -> Vec<PathBuf> {
+    let given = library_path.map(|path| std::env::split_paths(path).collect::<Vec<_>>());
+    given
+        .into_iter()
+        .flatten()
+        .filter(|folder| folder.is_absolute())
+        .chain(FOLDERS.map(PathBuf::from))
+        .collect()
+}
+
+/// The files of one library, each once, whatever links lead to it.
+fn files(library: Library, set: Option<&Path>, search: &Search) -> Vec<PathBuf> {
+    let own: Vec<_> = search
+        .own
+        .iter()
+        .filter_map(|file| identity(file))
+        .collect();
+    let mut seen = Vec::new();
+    let mut found = Vec::new();
+    let mut take = |file: &Path| {
+        let Ok(file) = file.canonicalize() else {
+            return;
+        };
+        let Some(identity) = identity(&file) else {
+            return;
+        };
+        if !own.contains(&identity) && !seen.contains(&identity) && is_for_this_machine(&file) {
+            seen.push(identity);
+            found.push(file);
+        }
+    };
+    if let Some(set) = set {
+        take(set);
+    }
+    for folder in &search.folders {
+        take(&folder.join(library.soname()));
+        // Programs open `libcuda.so` and the versioned name too; usually links to one file.
+        for file in matching(folder, library.stem()) {
+            take(&file);
+        }
+    }
+    found
+}
+
+/// The files of a folder whose names are `stem` and, perhaps, a version; sorted.
+fn matching(folder: &Path, stem: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut files: Vec<_> = entries
+        .filter(|entry| {
+            let name = entry.file_name();
+            let rest = name.to_str().and_then(|name| name.strip_prefix(stem));
+            rest.is_some_and(|rest| {
+                rest.is_empty()
+                    || rest.starts_with('.')
+                        && rest
+                            .bytes()
+                            .all(|byte| byte == b'.' || byte.is_ascii_digit())
+            })
+        })
+        .map(|entry| entry.path())
+        .collect();
+    files.sort();
+    files
+}
+
+fn identity(file: &Path) -> Option<(u64, u64)> {
+    let about = file.metadata().ok()?;
+    Some((about.dev(), about.ino()))
+}
+
+/// An ELF file of 64 bits for x86-64: `/usr/lib` may hold the 32-bit driver.
+fn is_for_this_machine(file: &Path) -> bool {
+    let mut header = [0; 20];
+    let read = File::open(file).and_then(|mut file| file.read_exact(&mut header));
+    let (class_64_bit, machine_x86_64) = (header[4] == 2, header[18..20] == [62, 0]);
+    read.is_ok() && header.starts_with(b"\x7fELF") && class_64_bit && machine_x86_64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// The first bytes of a shared library for this machine.
+    const ELF: [u8; 20] = [
+        0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 62, 0,
+    ];
+
+    fn search(folders: &[&Path], own: &[PathBuf]) -> Driver {
+        Driver::find(&Search {
+            folders: folders.iter().map(|folder| folder.to_path_buf()).collect(),
+            own,
+            set: [None, None],
+        })
+    }
+
+    #[test]
+    fn each_file_is_found_once_and_never_our_own() {
+        let base = tempfile::tempdir().unwrap();
+        let base = base.path().canonicalize().unwrap();
+        let (a, b, c) = (base.join("a"), base.join("b"), base.join("c"));
+        for folder in [&a, &b, &c] {
+            std::fs::create_dir(folder).unwrap();
+        }
+        let real = a.join("libcuda.so.580.95.05");
+        std::fs::write(&real, ELF).unwrap();
+        symlink(&real, a.join("libcuda.so.1")).unwrap();
+        symlink("libcuda.so.1", a.join("libcuda.so")).unwrap();
+        std::fs::write(a.join("libcudart.so.13"), ELF).unwrap();
+        std::fs::write(a.join("libcuda.so.bak"), ELF).unwrap();
+        // The 32-bit driver, and our own library in a real one's place.
+        let mut small = ELF;
+        small[4] = 1;
+        std::fs::write(b.join("libcuda.so.1"), small).unwrap();
+        let own = c.join("libcuda.so.1");
+        std::fs::write(&own, ELF).unwrap();
+        std::fs::write(c.join("libnvidia-ml.so.1"), ELF).unwrap();
+
+        let driver = search(&[&b, &c, &a], std::slice::from_ref(&own));
+        assert_eq!(driver.cuda, [real]);
+        assert_eq!(driver.nvml, [c.join("libnvidia-ml.so.1")]);
+    }
+
+    #[test]
+    fn a_variable_goes_before_every_folder() {
+        let base = tempfile::tempdir().unwrap();
+        let base = base.path().canonicalize().unwrap();
+        let (set, other) = (base.join("my-driver"), base.join("libcuda.so.1"));
+        std::fs::write(&set, ELF).unwrap();
+        std::fs::write(&other, ELF).unwrap();
+        let driver = Driver::find(&Search {
+            folders: vec![base],
+            own: &[],
+            set: [Some(set.clone()), None],
+        });
+        assert_eq!(driver.cuda, [set, other]);
+    }
+
+    #[test]
+    fn a_missing_driver_is_told_with_all_places() {
+        let search = Search {
+            folders: folders(Some(OsStr::new("/opt/drv:relative:"))),
+            own: &[],
+            set: [None, None],
+        };
+        assert_eq!(search.folders.len(), FOLDERS.len() + 1);
+        let error = Driver::default().chosen(&search).unwrap_err();
+        let text = crate::error_text(&error.into());
+        for part in [
+            "libcuda.so.1 is in none of /opt/drv, /usr/lib/x86_64-linux-gnu, ",
+            "/usr/lib/wsl/lib",
+            "SUBLET_DRIVER_CUDA=",
+            "--fake-gpu 2x16GiB",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+}

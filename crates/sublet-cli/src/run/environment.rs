@@ -1,0 +1,172 @@
+//! What CMD finds in its environment: where its arbiter is, which libraries stand before the
+//! driver, which cards it sees. A function of its inputs; it reads no variable itself.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+use sublet_arbiter::admin::{Mode, Placed};
+use sublet_arbiter::libraries::PRELOAD;
+
+use super::libraries::Interposer;
+
+/// What a job's environment is made of.
+pub(super) struct Given<'a> {
+    /// Where the job is.
+    pub(super) placed: &'a Placed,
+    /// How strict its libraries are.
+    pub(super) mode: Mode,
+    /// Our libraries.
+    pub(super) interposer: &'a Interposer,
+    /// The real or fake driver's two libraries.
+    pub(super) driver: (&'a Path, &'a Path),
+    /// The fake machine's folder.
+    pub(super) fake: Option<&'a Path>,
+    /// What was in `LD_PRELOAD` before.
+    pub(super) preload: Option<&'a OsStr>,
+}
+
+/// The variables to set, on top of everything the user has set.
+pub(super) fn environment(given: &Given) -> Vec<(&'static str, OsString)> {
+    let mode = match given.mode {
+        Mode::Strict => "strict",
+        Mode::Compat => "compat",
+    };
+    let uuids: Vec<&str> = given.placed.gpus.iter().map(|gpu| &*gpu.uuid).collect();
+    let ours = given.interposer;
+    let mut set = vec![
+        ("SUBLET_DIR", OsString::from(&given.placed.dir)),
+        ("SUBLET_MODE", OsString::from(mode)),
+        ("SUBLET_DRIVER_CUDA", given.driver.0.into()),
+        ("SUBLET_DRIVER_NVML", given.driver.1.into()),
+        ("SUBLET_LIB_CUDA", ours.cuda.clone().into()),
+        ("SUBLET_LIB_NVML", ours.nvml.clone().into()),
+        ("LD_PRELOAD", preload(ours, given.preload)),
+        ("CUDA_VISIBLE_DEVICES", OsString::from(uuids.join(","))),
+    ];
+    if let Some(machine) = given.fake {
+        set.push((sublet_fakegpu::machine::VARIABLE, machine.into()));
+    }
+    set
+}
+
+/// Our libraries first, so that the driver's names are taken before anybody else can take
+/// them; then what the user had, without the libraries of a job around this one.
+fn preload(ours: &Interposer, user: Option<&OsStr>) -> OsString {
+    let mut all: Vec<Vec<u8>> = [&ours.cuda, &ours.nvml, &ours.preload]
+        .map(|file| file.as_os_str().as_bytes().to_vec())
+        .into();
+    all.extend(foreign(user).into_iter().map(<[u8]>::to_vec));
+    OsString::from_vec(all.join(&b':'))
+}
+
+/// `LD_PRELOAD` without our own libraries, for a process that is no part of a job; `None` if
+/// nothing is left.
+pub(super) fn without_ours(user: Option<&OsStr>) -> Option<OsString> {
+    let rest = foreign(user);
+    (!rest.is_empty()).then(|| OsString::from_vec(rest.join(&b':')))
+}
+
+/// The entries that are not ours. Ours are the files beside a `libsublet_preload.so`.
+fn foreign(user: Option<&OsStr>) -> Vec<&[u8]> {
+    let entries: Vec<&[u8]> = user
+        .map(OsStr::as_bytes)
+        .unwrap_or_default()
+        .split(|byte| matches!(byte, b' ' | b':'))
+        .filter(|entry| !entry.is_empty())
+        .collect();
+    let folder = |entry: &[u8]| {
+        let path = Path::new(OsStr::from_bytes(entry));
+        path.parent().map(Path::to_owned)
+    };
+    let is_marker = |entry: &&&[u8]| {
+        Path::new(OsStr::from_bytes(entry)).file_name() == Some(OsStr::new(PRELOAD))
+    };
+    let own: Vec<_> = entries
+        .iter()
+        .filter(is_marker)
+        .map(|e| folder(e))
+        .collect();
+    entries
+        .iter()
+        .filter(|entry| !own.contains(&folder(entry)))
+        .copied()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use sublet_arbiter::admin::PlacedGpu;
+
+    use super::*;
+
+    fn check(fake: Option<&Path>, preload: Option<&str>) -> String {
+        let gpu = |index, uuid: &str| PlacedGpu {
+            index,
+            uuid: uuid.to_owned(),
+            limit_mib: 4096,
+        };
+        let placed = Placed {
+            id: 3,
+            gpus: vec![gpu(0, "GPU-a"), gpu(2, "GPU-c")],
+            dir: "/run/sublet/gpu".to_owned(),
+        };
+        let interposer = Interposer {
+            cuda: "/l/libcuda.so.1".into(),
+            nvml: "/l/libnvidia-ml.so.1".into(),
+            preload: "/l/libsublet_preload.so".into(),
+        };
+        let set = environment(&Given {
+            placed: &placed,
+            mode: Mode::Strict,
+            interposer: &interposer,
+            driver: (Path::new("/d/libcuda.so.1"), Path::new("/d/nvml")),
+            fake,
+            preload: preload.map(OsStr::new),
+        });
+        let lines = set
+            .iter()
+            .map(|(name, value)| format!("{name}={}\n", value.to_string_lossy()));
+        lines.collect()
+    }
+
+    #[test]
+    fn a_job_finds_everything_in_its_environment() {
+        assert_eq!(
+            check(None, None),
+            "SUBLET_DIR=/run/sublet/gpu\n\
+             SUBLET_MODE=strict\n\
+             SUBLET_DRIVER_CUDA=/d/libcuda.so.1\n\
+             SUBLET_DRIVER_NVML=/d/nvml\n\
+             SUBLET_LIB_CUDA=/l/libcuda.so.1\n\
+             SUBLET_LIB_NVML=/l/libnvidia-ml.so.1\n\
+             LD_PRELOAD=/l/libcuda.so.1:/l/libnvidia-ml.so.1:/l/libsublet_preload.so\n\
+             CUDA_VISIBLE_DEVICES=GPU-a,GPU-c\n"
+        );
+        let fake = check(Some(Path::new("/dev/shm/sublet-fake-0-1")), None);
+        assert!(fake.ends_with("\nSUBLET_FAKE_GPU=/dev/shm/sublet-fake-0-1\n"));
+    }
+
+    #[test]
+    fn the_user_s_preloads_are_kept_and_an_outer_job_s_are_not() {
+        let kept = |preload: &str| {
+            let all = check(None, Some(preload));
+            let line = all.lines().find_map(|l| l.strip_prefix("LD_PRELOAD="));
+            let ours = "/l/libcuda.so.1:/l/libnvidia-ml.so.1:/l/libsublet_preload.so";
+            line.unwrap().strip_prefix(ours).unwrap().to_owned()
+        };
+        assert_eq!(kept(""), "");
+        assert_eq!(kept("a.so  /b/c.so:"), ":a.so:/b/c.so");
+        assert_eq!(
+            kept("/o/libcuda.so.1:/o/libsublet_preload.so:/x/libcuda.so.1"),
+            ":/x/libcuda.so.1"
+        );
+        let own = OsStr::new("/o/libcuda.so.1 /o/libsublet_preload.so");
+        assert_eq!(without_ours(Some(own)), None);
+        assert_eq!(without_ours(None), None);
+        assert_eq!(
+            without_ours(Some(OsStr::new("a.so"))),
+            Some(OsString::from("a.so"))
+        );
+    }
+}

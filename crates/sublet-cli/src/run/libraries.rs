@@ -1,0 +1,106 @@
+//! Our libraries as commands find them: beside the executable, copied to this user's runtime
+//! folder or cache. How they are copied is in `sublet_arbiter::libraries`; here are the places,
+//! and what a person can do where that fails.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+pub(super) use sublet_arbiter::libraries::Interposer;
+use sublet_arbiter::libraries::{LibraryError, Store};
+
+use crate::answer::Advised;
+use crate::machine::Machine;
+
+/// The interposer's files.
+pub(super) fn interposer(store: &Store) -> Result<Interposer, Advised> {
+    store.interposer().map_err(advised)
+}
+
+/// The fake driver's files: CUDA and NVML.
+pub(crate) fn fake_driver(store: &Store) -> Result<(PathBuf, PathBuf), Advised> {
+    store.fake_driver().map_err(advised)
+}
+
+fn advised(error: LibraryError) -> Advised {
+    let hint = match &error {
+        LibraryError::Missing { .. } => {
+            "it belongs beside the executable; in a checkout, `cargo build --release` puts it \
+             there"
+        }
+        LibraryError::Unreadable { .. } => "may this user read it?",
+        LibraryError::Unwritable { .. } => "is there room, and may this user write there?",
+        LibraryError::NoFolder { .. } => {
+            "SUBLET_RUNTIME_DIR can name a folder that programs can be run from"
+        }
+    };
+    let advised = Advised::new(error.to_string(), hint);
+    match error {
+        LibraryError::Unreadable { cause, .. } | LibraryError::Unwritable { cause, .. } => {
+            advised.caused_by(cause)
+        }
+        LibraryError::Missing { .. } | LibraryError::NoFolder { .. } => advised,
+    }
+}
+
+/// The store of this executable, for this user and environment.
+pub(crate) fn usual_store(machine: &Machine) -> anyhow::Result<Store> {
+    let executable = std::env::current_exe().context("cannot tell where sublet itself is")?;
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    let home = || set("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    let cache = set("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
+    let cache = cache.filter(|cache| cache.is_absolute());
+    Ok(store(&executable, machine.runtime(), cache.as_deref()))
+}
+
+/// The store of an installed or freshly built executable. `cache` is where
+/// the user's caches are, if there is such a place.
+fn store(executable: &Path, runtime: &Path, cache: Option<&Path>) -> Store {
+    let mut targets = vec![runtime.join("libraries")];
+    targets.extend(cache.map(|cache| cache.join("sublet/libraries")));
+    Store {
+        sources: Store::sources_of(executable),
+        targets,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_library_is_told_with_all_places_and_a_hint() {
+        let base = tempfile::tempdir().unwrap();
+        let deps = base.path().join("debug/deps");
+        let store = store(&deps.join("sublet-1"), &base.path().join("run"), None);
+        let text = crate::error_text(&interposer(&store).unwrap_err().into());
+        let places = format!(
+            "error: libsublet_cuda.so is in none of {}, {}, {}\nhint: it belongs beside",
+            deps.display(),
+            base.path().join("debug").display(),
+            base.path().join("debug/lib/sublet").display()
+        );
+        assert!(text.starts_with(&places), "{text}");
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_is_told_with_its_reason() {
+        let base = tempfile::tempdir().unwrap();
+        let bin = base.path().join("bin");
+        std::fs::create_dir(&bin).unwrap();
+        for name in ["cuda", "nvml", "preload"] {
+            std::fs::write(bin.join(format!("libsublet_{name}.so")), "x").unwrap();
+        }
+        let blocked = base.path().join("file");
+        std::fs::write(&blocked, "").unwrap();
+        let cache = base.path().join("cache");
+        let found = interposer(&store(&bin.join("sublet"), &blocked, Some(&cache)));
+        assert!(found.unwrap().cuda.starts_with(&cache));
+        let error = interposer(&store(&bin.join("sublet"), &blocked, None));
+        let text = crate::error_text(&error.unwrap_err().into());
+        assert!(
+            text.starts_with("error: there is no folder for our libraries: "),
+            "{text}"
+        );
+        assert!(text.contains("\nhint: SUBLET_RUNTIME_DIR"), "{text}");
+    }
+}

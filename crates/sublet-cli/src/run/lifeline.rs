@@ -1,0 +1,358 @@
+//! A running job's connection to its arbiter. It survives the arbiter: a job goes on while
+//! none runs, a new one is told what the job has, and if nobody else starts one, this does.
+//! It never waits: signals are passed on in the meantime.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use sublet_arbiter::admin::{Client, ClientError, Placed, Reply, Request, Resume, Submit};
+
+use super::start::{self, Starting, Wish};
+use crate::machine::Machine;
+
+/// How often a lost arbiter is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long whoever manages the arbiter has to start the next one, before a job does.
+const OTHERS_FIRST: Duration = Duration::from_secs(1);
+/// How long an arbiter may take to answer `resume`.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// After a start that failed, the pause before the next one.
+const AFTER_FAILURE: Duration = Duration::from_secs(10);
+
+/// The connection, or the search for another one.
+pub(super) struct LifeLine<'a> {
+    machine: &'a Machine,
+    wish: &'a Wish,
+    resume: Resume,
+    state: State,
+    /// A failed start was reported; the ones after it are not.
+    complained: bool,
+}
+
+enum State {
+    Connected(Client),
+    /// Connected again, and no answer yet.
+    Asked(Client, Instant),
+    Lost(Search),
+    /// The arbiter does not know this job any more.
+    Cut,
+}
+
+struct Search {
+    /// When the connection was lost, or the last start failed.
+    since: Instant,
+    /// When to look again.
+    next: Instant,
+    starting: Option<Starting>,
+}
+
+impl<'a> LifeLine<'a> {
+    pub(super) fn new(
+        machine: &'a Machine,
+        wish: &'a Wish,
+        client: Client,
+        placed: Placed,
+        submit: Submit,
+    ) -> LifeLine<'a> {
+        LifeLine {
+            machine,
+            wish,
+            resume: Resume { placed, submit },
+            state: State::Connected(client),
+            complained: false,
+        }
+    }
+
+    /// What to poll for reading, if there is anything.
+    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.state {
+            State::Connected(client) | State::Asked(client, _) => Some(client.as_fd()),
+            State::Lost(_) | State::Cut => None,
+        }
+    }
+
+    /// When [`LifeLine::serve`] must be called though nothing arrived.
+    pub(super) fn wake_at(&self) -> Option<Instant> {
+        match &self.state {
+            State::Connected(_) | State::Cut => None,
+            State::Asked(_, until) => Some(*until),
+            State::Lost(search) => Some(search.next),
+        }
+    }
+
+    /// Does what is to be done now; a line for people, if there is one.
+    pub(super) fn serve(&mut self, now: Instant) -> Option<String> {
+        match std::mem::replace(&mut self.state, State::Cut) {
+            State::Connected(client) => self.listen(client, now, None),
+            State::Asked(client, until) if now < until => self.listen(client, now, Some(until)),
+            State::Asked(..) => {
+                self.lose(now);
+                None
+            }
+            State::Lost(search) if now < search.next => {
+                self.state = State::Lost(search);
+                None
+            }
+            State::Lost(search) => self.look(search, now),
+            State::Cut => None,
+        }
+    }
+
+    /// Takes what the arbiter said. `until`: how long to wait for its answer to `resume`.
+    fn listen(
+        &mut self,
+        mut client: Client,
+        now: Instant,
+        until: Option<Instant>,
+    ) -> Option<String> {
+        let mut until = until;
+        loop {
+            match client.try_receive() {
+                Ok(Some(Reply::Placed(placed))) => {
+                    self.resume.placed = placed;
+                    self.complained = false;
+                    until = None;
+                }
+                Ok(Some(Reply::Limited(placed))) => self.resume.placed = placed,
+                Ok(Some(Reply::Refused { reason, .. } | Reply::Error { reason })) => {
+                    return Some(format!(
+                        "the arbiter no longer counts job {}: {reason}; it runs on with the \
+                         limits it has",
+                        self.resume.placed.id
+                    ));
+                }
+                // From a newer arbiter; nothing that an older command must know.
+                Ok(Some(_)) => {}
+                Ok(None) => {
+                    self.state = match until {
+                        Some(until) => State::Asked(client, until),
+                        None => State::Connected(client),
+                    };
+                    return None;
+                }
+                Err(_) => {
+                    self.lose(now);
+                    return None;
+                }
+            }
+        }
+    }
+
+    fn lose(&mut self, now: Instant) {
+        self.state = State::Lost(Search {
+            since: now,
+            next: now + LOOK_EVERY,
+            starting: None,
+        });
+    }
+
+    /// Looks for an arbiter, and sees to it that one is started.
+    fn look(&mut self, mut search: Search, now: Instant) -> Option<String> {
+        match self.ask_again() {
+            Ok(client) => {
+                self.state = State::Asked(client, now + ANSWER_MAX);
+                return None;
+            }
+            Err(error) if !error.is_absent() => {
+                // Somebody listens, so that nothing is to be started.
+                search.since = now;
+            }
+            Err(_) => {}
+        }
+        let failure = match &mut search.starting {
+            Some(starting) => starting.failure(self.machine, now),
+            None if now >= search.since + OTHERS_FIRST => {
+                match start::begin(self.machine, self.wish) {
+                    Ok(starting) => {
+                        search.starting = starting;
+                        None
+                    }
+                    Err(error) => Some(error),
+                }
+            }
+            None => None,
+        };
+        search.next = now + LOOK_EVERY;
+        if failure.is_some() {
+            search.starting = None;
+            search.since = now + AFTER_FAILURE;
+        }
+        self.state = State::Lost(search);
+        let error = failure.filter(|_| !std::mem::replace(&mut self.complained, true))?;
+        Some(format!(
+            "{error}; job {} runs on, and this is tried again",
+            self.resume.placed.id
+        ))
+    }
+
+    fn ask_again(&self) -> Result<Client, ClientError> {
+        let mut client = Client::connect(&self.machine.folder.admin_socket())?;
+        client.send(&Request::Resume(self.resume.clone()))?;
+        Ok(client)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use sublet_arbiter::admin::Mode;
+
+    use super::*;
+
+    /// A listener, and a life line that was connected to it.
+    struct World {
+        machine: Machine,
+        wish: Wish,
+        _base: tempfile::TempDir,
+    }
+
+    impl World {
+        fn new() -> World {
+            let base = tempfile::tempdir().unwrap();
+            let machine = Machine::below(&base.path().join("run"), None);
+            machine.prepare().unwrap();
+            let wish = Wish::default();
+            World {
+                machine,
+                wish,
+                _base: base,
+            }
+        }
+
+        fn listen(&self) -> UnixListener {
+            let socket = self.machine.folder.admin_socket();
+            let _absent = std::fs::remove_file(&socket);
+            UnixListener::bind(socket).unwrap()
+        }
+
+        fn line(&self, listener: &UnixListener) -> (LifeLine<'_>, UnixStream) {
+            let client = Client::connect(&self.machine.folder.admin_socket()).unwrap();
+            let (stream, _) = listener.accept().unwrap();
+            let placed = Placed {
+                id: 7,
+                gpus: Vec::new(),
+                dir: "/r".to_owned(),
+            };
+            let submit = Submit {
+                name: "a".to_owned(),
+                memory: None,
+                gpus: 1,
+                wait: true,
+                mode: Mode::Strict,
+            };
+            let line = LifeLine::new(&self.machine, &self.wish, client, placed, submit);
+            (line, stream)
+        }
+    }
+
+    fn say(mut stream: &UnixStream, reply: &Reply) {
+        let line = serde_json::to_string(reply).unwrap() + "\n";
+        stream.write_all(line.as_bytes()).unwrap();
+    }
+
+    fn asked(stream: &UnixStream) -> Request {
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap()
+    }
+
+    fn limited(dir: &str) -> Placed {
+        Placed {
+            id: 7,
+            gpus: Vec::new(),
+            dir: dir.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_new_arbiter_hears_what_the_job_has_now() {
+        let world = World::new();
+        let listener = world.listen();
+        let (mut line, stream) = world.line(&listener);
+        let t0 = Instant::now();
+        say(&stream, &Reply::Limited(limited("/new")));
+        assert_eq!(line.serve(t0), None);
+        assert!(line.fd().is_some() && line.wake_at().is_none());
+
+        drop((stream, listener));
+        assert_eq!(line.serve(t0), None);
+        let look = line.wake_at().unwrap();
+        assert!(line.fd().is_none() && look > t0);
+        assert_eq!(line.serve(look), None);
+        assert!(line.fd().is_none());
+
+        let listener = world.listen();
+        let look = line.wake_at().unwrap();
+        assert_eq!(line.serve(look), None);
+        let (stream, _) = listener.accept().unwrap();
+        let Request::Resume(resume) = asked(&stream) else {
+            panic!("it should resume")
+        };
+        assert_eq!(
+            (resume.placed.dir.as_str(), resume.submit.gpus),
+            ("/new", 1)
+        );
+        assert_eq!(line.wake_at(), Some(look + ANSWER_MAX));
+        say(&stream, &Reply::Placed(limited("/newer")));
+        assert_eq!(line.serve(look), None);
+        assert!(line.fd().is_some() && line.wake_at().is_none());
+    }
+
+    #[test]
+    fn an_arbiter_that_does_not_answer_is_asked_again() {
+        let world = World::new();
+        let listener = world.listen();
+        let (mut line, stream) = world.line(&listener);
+        let t0 = Instant::now();
+        drop(stream);
+        line.serve(t0);
+        let look = line.wake_at().unwrap();
+        line.serve(look);
+        let until = line.wake_at().unwrap();
+        assert_eq!(until, look + ANSWER_MAX);
+        line.serve(until);
+        assert_eq!(line.wake_at(), Some(until + LOOK_EVERY));
+    }
+
+    #[test]
+    fn a_job_that_is_no_longer_known_runs_on() {
+        let world = World::new();
+        let listener = world.listen();
+        let (mut line, stream) = world.line(&listener);
+        let reason = "its cards are gone".to_owned();
+        let is_final = true;
+        say(&stream, &Reply::Refused { reason, is_final });
+        let said = line.serve(Instant::now()).unwrap();
+        assert_eq!(
+            said,
+            "the arbiter no longer counts job 7: its cards are gone; it runs on with the limits \
+             it has"
+        );
+        assert!(line.fd().is_none() && line.wake_at().is_none());
+        assert_eq!(line.serve(Instant::now()), None);
+    }
+
+    #[test]
+    fn a_start_that_is_not_possible_is_told_once() {
+        let world = World::new();
+        let listener = world.listen();
+        let (mut line, stream) = world.line(&listener);
+        drop((stream, listener));
+        // A folder that others may use is refused.
+        let open = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(world.machine.folder.path(), open).unwrap();
+        let t0 = Instant::now();
+        line.serve(t0);
+        let said: Vec<String> = (0..300)
+            .filter_map(|n| line.serve(t0 + LOOK_EVERY * n))
+            .collect();
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(
+            said[0].ends_with("; job 7 runs on, and this is tried again"),
+            "{said:?}"
+        );
+    }
+}

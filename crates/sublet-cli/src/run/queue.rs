@@ -1,0 +1,304 @@
+//! From the request to the cards: submits a job and waits for its place, telling why. The
+//! connection that comes out of it is the job's life line.
+
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use sublet_arbiter::admin::{Client, ClientError, Placed, Reply, Request, Submit};
+
+use super::signals::{Arrived, Signals};
+use super::start::{self, Wish};
+use crate::answer::Advised;
+use crate::machine::Machine;
+
+/// How often a queue that was lost is joined again without any of them placing the job.
+const JOINS_MAX: u32 = 5;
+
+/// How a wait ended.
+pub(super) enum Outcome {
+    /// The job has its cards.
+    Placed(Client, Placed),
+    /// The user does not want it any more.
+    Left(Arrived),
+}
+
+/// Waits for a place. `say` is given a line for people each time there is something new.
+pub(super) fn wait(
+    machine: &Machine,
+    wish: &Wish,
+    submit: &Submit,
+    signals: &mut Signals,
+    mut say: impl FnMut(&str),
+) -> anyhow::Result<Outcome> {
+    let began = Instant::now();
+    let mut told = Told::default();
+    let mut n_joins = 0;
+    loop {
+        n_joins += 1;
+        let mut client = start::open(machine, wish)?;
+        let sent = client.send(&Request::Submit(submit.clone()));
+        let outcome = sent.and_then(|()| replies(&mut client, signals, &mut told, &mut say));
+        match outcome {
+            Ok(Reached::Placed(placed)) => {
+                if let Some(line) = told.placed(&placed, began.elapsed()) {
+                    say(&line);
+                }
+                return Ok(Outcome::Placed(client, placed));
+            }
+            Ok(Reached::Left(signal)) => return Ok(Outcome::Left(signal)),
+            Ok(Reached::Refused { reason, is_final }) => {
+                return Err(refused(machine, submit, &reason, is_final).into());
+            }
+            Ok(Reached::Unexpected(reply)) => return Err(machine.unexpected(&reply).into()),
+            // An arbiter that is replaced while somebody waits: a place at the end of the
+            // new one's queue.
+            Err(error) if error.is_closed() && n_joins < JOINS_MAX => {
+                say("the arbiter is gone: joining the queue again");
+            }
+            Err(error) => return Err(machine.unusable(error.into()).into()),
+        }
+    }
+}
+
+/// What the arbiter's replies led to.
+enum Reached {
+    Placed(Placed),
+    Refused { reason: String, is_final: bool },
+    Left(Arrived),
+    Unexpected(Reply),
+}
+
+fn replies(
+    client: &mut Client,
+    signals: &mut Signals,
+    told: &mut Told,
+    say: &mut impl FnMut(&str),
+) -> Result<Reached, ClientError> {
+    loop {
+        while let Some(reply) = client.try_receive()? {
+            match reply {
+                Reply::Placed(placed) => return Ok(Reached::Placed(placed)),
+                Reply::Refused { reason, is_final } => {
+                    return Ok(Reached::Refused { reason, is_final });
+                }
+                Reply::Waiting {
+                    position, reason, ..
+                } => {
+                    if let Some(line) = told.waiting(position, &reason) {
+                        say(&line);
+                    }
+                }
+                other => return Ok(Reached::Unexpected(other)),
+            }
+        }
+        if let Some(left) = signals.take().into_iter().find(|it| it.ends_waiting()) {
+            return Ok(Reached::Left(left));
+        }
+        let mut fds = [
+            PollFd::new(client, PollFlags::IN),
+            PollFd::new(signals, PollFlags::IN),
+        ];
+        // A signal's handler interrupts it, and its byte is read in the next round.
+        let _interrupted = poll(&mut fds, None);
+    }
+}
+
+/// What was said already, so that nothing is said twice.
+#[derive(Debug, Default)]
+struct Told {
+    last: Option<(u32, String)>,
+}
+
+impl Told {
+    /// The line to say about a place in the queue, if it is news.
+    fn waiting(&mut self, position: u32, reason: &str) -> Option<String> {
+        let now = (position, reason.to_owned());
+        if self.last.as_ref() == Some(&now) {
+            return None;
+        }
+        self.last = Some(now);
+        let place = match position {
+            0 | 1 => "next in the queue".to_owned(),
+            n => format!("place {n} in the queue"),
+        };
+        Some(format!("waiting, {place}: {reason}"))
+    }
+
+    /// The line that ends a wait; whoever got a place at once hears nothing.
+    fn placed(&self, placed: &Placed, waited: Duration) -> Option<String> {
+        self.last.as_ref()?;
+        let gpus: Vec<_> = placed
+            .gpus
+            .iter()
+            .map(|gpu| gpu.index.to_string())
+            .collect();
+        let word = if gpus.len() == 1 { "GPU" } else { "GPUs" };
+        let seconds = waited.as_secs();
+        Some(format!(
+            "job {} has {word} {} after {seconds} s",
+            placed.id,
+            gpus.join(", ")
+        ))
+    }
+}
+
+fn refused(machine: &Machine, submit: &Submit, reason: &str, is_final: bool) -> Advised {
+    let argument = machine.argument();
+    let hint = if is_final {
+        format!(
+            "`sublet top --once{argument}` shows the cards; ask for less with --memory or --gpus"
+        )
+    } else if submit.wait {
+        format!("`sublet ps{argument}` shows who has the room")
+    } else {
+        "without --no-wait it would wait for its place".to_owned()
+    };
+    Advised::new(format!("job `{}` is refused: {reason}", submit.name), hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixListener;
+    use std::path::Path;
+
+    use sublet_arbiter::admin::{Mode, PROTOCOL, PlacedGpu};
+
+    use super::*;
+
+    fn submit() -> Submit {
+        Submit {
+            name: "a".to_owned(),
+            memory: None,
+            gpus: 1,
+            wait: true,
+            mode: Mode::Strict,
+        }
+    }
+
+    fn placed() -> Placed {
+        let gpu = PlacedGpu {
+            index: 1,
+            uuid: "GPU-b".to_owned(),
+            limit_mib: 16,
+        };
+        Placed {
+            id: 7,
+            gpus: vec![gpu],
+            dir: "/r".to_owned(),
+        }
+    }
+
+    /// An arbiter that answers each `submit` with the next of `scripts` and then closes.
+    fn arbiter(folder: &Path, scripts: Vec<Vec<Reply>>) -> std::thread::JoinHandle<Vec<Request>> {
+        let listener = UnixListener::bind(folder.join("admin.sock")).unwrap();
+        std::thread::spawn(move || {
+            let mut scripts = scripts.into_iter();
+            let mut asked = Vec::new();
+            loop {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut line = String::new();
+                BufReader::new(&stream).read_line(&mut line).unwrap();
+                let Ok(request) = serde_json::from_str(&line) else {
+                    continue;
+                };
+                let mut say = |reply: &Reply| {
+                    let line = serde_json::to_string(reply).unwrap() + "\n";
+                    stream.write_all(line.as_bytes()).unwrap();
+                };
+                if request == Request::Hello {
+                    say(&Reply::Hello {
+                        protocol: PROTOCOL,
+                        version: "1".to_owned(),
+                        pid: 1,
+                        epoch: 1,
+                    });
+                    continue;
+                }
+                asked.push(request);
+                scripts.next().unwrap().iter().for_each(say);
+                if scripts.len() == 0 {
+                    return asked;
+                }
+            }
+        })
+    }
+
+    fn run(scripts: Vec<Vec<Reply>>) -> (Result<Outcome, String>, Vec<String>, Vec<Request>) {
+        let base = tempfile::tempdir().unwrap();
+        let machine = Machine::below(base.path(), None);
+        machine.prepare().unwrap();
+        let arbiter = arbiter(machine.folder.path(), scripts);
+        let mut signals = Signals::listen().unwrap();
+        let mut said = Vec::new();
+        let say = |line: &str| said.push(line.to_owned());
+        let outcome = wait(&machine, &Wish::default(), &submit(), &mut signals, say);
+        let outcome = outcome.map_err(|error| crate::error_text(&error));
+        (outcome, said, arbiter.join().unwrap())
+    }
+
+    fn waiting(position: u32, reason: &str) -> Reply {
+        Reply::Waiting {
+            id: 7,
+            position,
+            reason: reason.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_wait_is_told_once_for_each_change() {
+        let script = vec![
+            waiting(2, "GPU 0 lacks 1 MiB"),
+            waiting(2, "GPU 0 lacks 1 MiB"),
+            waiting(1, "GPU 0 lacks 1 MiB"),
+            Reply::Placed(placed()),
+        ];
+        let (outcome, said, asked) = run(vec![script]);
+        assert!(matches!(outcome, Ok(Outcome::Placed(_, place)) if place == placed()));
+        assert_eq!(
+            said,
+            [
+                "waiting, place 2 in the queue: GPU 0 lacks 1 MiB",
+                "waiting, next in the queue: GPU 0 lacks 1 MiB",
+                "job 7 has GPU 1 after 0 s",
+            ]
+        );
+        assert_eq!(asked, [Request::Submit(submit())]);
+    }
+
+    #[test]
+    fn a_place_at_once_is_not_talked_about() {
+        let (outcome, said, _) = run(vec![vec![Reply::Placed(placed())]]);
+        assert!(matches!(outcome, Ok(Outcome::Placed(..))));
+        assert_eq!(said, [""; 0]);
+    }
+
+    #[test]
+    fn a_refusal_says_why_and_what_to_do() {
+        let (outcome, ..) = run(vec![vec![Reply::Refused {
+            reason: "no card has 99999 MiB".to_owned(),
+            is_final: true,
+        }]]);
+        let text = outcome.err().unwrap();
+        assert!(text.starts_with("error: job `a` is refused: no card has 99999 MiB\nhint: "));
+        let (outcome, ..) = run(vec![vec![Reply::Error {
+            reason: "what?".to_owned(),
+        }]]);
+        let text = outcome.err().unwrap();
+        assert!(
+            text.contains("did not understand the request\n  caused by: what?"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_new_arbiter_s_queue_is_joined() {
+        let (outcome, said, asked) = run(vec![
+            vec![waiting(1, "full")],
+            vec![Reply::Placed(placed())],
+        ]);
+        assert!(matches!(outcome, Ok(Outcome::Placed(..))));
+        assert_eq!(said[1], "the arbiter is gone: joining the queue again");
+        assert_eq!(asked.len(), 2);
+    }
+}

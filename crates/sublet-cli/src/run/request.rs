@@ -1,0 +1,135 @@
+//! What `sublet run` asks of the arbiter, made of its arguments. Pure.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use sublet_arbiter::admin::{Mode, Submit, parse_amount};
+
+use super::Args;
+
+/// The longest name of a job that is made from a program's name.
+const NAME_MAX: usize = 40;
+
+/// An amount of memory, kept as it was written: the arbiter knows the cards that a percentage
+/// is of.
+///
+/// # Errors
+/// Text that is no amount.
+pub(crate) fn memory(text: &str) -> Result<String, String> {
+    parse_amount(text)
+        .map(|_| text.trim().to_owned())
+        .map_err(|error| error.to_string())
+}
+
+/// A job's name on the command line: printable, and not a number, because `sublet limit`
+/// takes either.
+pub(super) fn name(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    if text.is_empty() || text.chars().count() > NAME_MAX {
+        return Err(format!("a name has 1 to {NAME_MAX} characters"));
+    }
+    if text.chars().any(char::is_control) {
+        return Err("a name has no control characters".to_owned());
+    }
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err("a name is not a number: jobs have one already".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// The request.
+pub(super) fn submit(args: &Args) -> Submit {
+    let program = args.command.first().map(OsString::as_os_str);
+    Submit {
+        name: match &args.name {
+            Some(name) => name.clone(),
+            None => name_of(program.unwrap_or_default()),
+        },
+        memory: args.memory.clone(),
+        gpus: args.gpus,
+        wait: !args.no_wait,
+        mode: if args.compat {
+            Mode::Compat
+        } else {
+            Mode::Strict
+        },
+    }
+}
+
+/// A job's name where none was given: the program's.
+fn name_of(program: &OsStr) -> String {
+    let file = Path::new(program).file_name().unwrap_or(program);
+    let printable = |c: char| if c.is_control() { '?' } else { c };
+    file.to_string_lossy()
+        .chars()
+        .map(printable)
+        .take(NAME_MAX)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args as _, Command, FromArgMatches};
+
+    use super::*;
+
+    fn parse(words: &[&str]) -> Result<Submit, String> {
+        let command = Args::augment_args(Command::new("run").no_binary_name(true));
+        let matches = command.try_get_matches_from(words);
+        matches
+            .and_then(|matches| Args::from_arg_matches(&matches))
+            .map(|args| submit(&args))
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn arguments_become_a_request() {
+        let plain = parse(&["--", "python", "train.py", "--memory", "1"]).unwrap();
+        assert_eq!(plain.name, "python");
+        assert_eq!((plain.memory, plain.gpus, plain.wait), (None, 1, true));
+        assert_eq!(plain.mode, Mode::Strict);
+        let words = "--memory 4GiB --gpus 2 --no-wait --name a-b --compat -- /usr/bin/x";
+        let full = parse(&words.split(' ').collect::<Vec<_>>()).unwrap();
+        let expected = Submit {
+            name: "a-b".to_owned(),
+            memory: Some("4GiB".to_owned()),
+            gpus: 2,
+            wait: false,
+            mode: Mode::Compat,
+        };
+        assert_eq!(full, expected);
+        // Without `--` too, where the command's name is not like a flag.
+        let short = parse(&["--memory", "25%", "/opt/x/train", "--gpus", "8"]).unwrap();
+        assert_eq!((short.name.as_str(), short.gpus), ("train", 1));
+        let last = parse(&["--no-wait", "--wait", "a"]).unwrap();
+        assert!(last.wait);
+    }
+
+    #[test]
+    fn nonsense_is_refused_before_anything_starts() {
+        let refused = |words: &[&str], part: &str| {
+            let error = parse(words).unwrap_err();
+            assert!(error.contains(part), "{words:?}: {error}");
+        };
+        refused(&[], "CMD");
+        refused(&["--memory", "4", "--", "a"], "`4` has no unit");
+        refused(&["--memory", "0MiB", "--", "a"], "more than zero");
+        refused(&["--memory", "-1GiB", "--", "a"], "less than nothing");
+        refused(&["--memory", "4 parsecs", "--", "a"], "is not an amount");
+        refused(&["--memory", "101%", "--", "a"], "more than 100 %");
+        refused(&["--gpus", "0", "--", "a"], "0 is not in");
+        refused(&["--gpus", "-1", "--", "a"], "-1");
+        refused(&["--fake-gpu", "nothing", "--", "a"], "2x16GiB");
+        refused(&["--strict", "--compat", "--", "a"], "cannot be used with");
+        refused(&["--name", "12", "--", "a"], "not a number");
+        refused(&["--name", "a\nb", "--", "a"], "control");
+        refused(&["--memori", "4GiB", "--", "a"], "--memory");
+    }
+
+    #[test]
+    fn a_program_s_name_is_made_printable() {
+        assert_eq!(name_of(OsStr::new("/a/b\u{7}c")), "b?c");
+        assert_eq!(name_of(OsStr::new("/")), "/");
+        assert_eq!(name_of(OsStr::new(&"x".repeat(99))).len(), NAME_MAX);
+    }
+}

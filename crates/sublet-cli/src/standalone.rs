@@ -1,0 +1,102 @@
+//! `sublet agent --standalone`: the arbiter of one machine as a program of its own, without a
+//! cluster. `sublet run` starts it where none runs; an operator can, too.
+
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::Context;
+use sublet_arbiter::{NVML_LIBRARY, Standalone};
+use sublet_fakegpu::machine::VARIABLE;
+
+use crate::machine::{Machine, MachineArgs};
+use crate::run::libraries;
+
+/// Arguments of `sublet agent --standalone`.
+#[derive(Debug, clap::Args)]
+#[group(id = "standalone_args")]
+pub struct Args {
+    /// Share this machine's GPUs between jobs of `sublet run`, without a cluster
+    #[arg(long)]
+    pub standalone: bool,
+    #[command(flatten)]
+    machine: MachineArgs,
+    /// Standalone: end when there has been no job for so many seconds
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true,
+          default_missing_value = "30", requires = "standalone")]
+    idle_exit: Option<u64>,
+    /// Standalone: start it in a session of its own, print its process number, and end
+    #[arg(long, hide = true, requires = "standalone")]
+    detached: bool,
+}
+
+/// Runs until SIGTERM or Ctrl-C, or until nobody needs it; starts the program that does, and
+/// returns, where it is to be detached.
+///
+/// # Errors
+/// Another arbiter looks after this machine, or there is no driver.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let machine = Machine::of(&args.machine);
+    if args.detached {
+        return detach();
+    }
+    let mut settings = match &machine.fake {
+        None => Standalone {
+            nvml: real_nvml(),
+            ..Standalone::real()
+        },
+        Some(fake) => {
+            let folder = sublet_fakegpu::Machine::from_text(fake.text())?;
+            let folder = folder.folder();
+            // The fake driver's library finds its machine by the environment, and a running
+            // program's own cannot be changed safely.
+            if std::env::var_os(VARIABLE).as_deref() != Some(folder.as_os_str()) {
+                let mut again = Command::new(executable()?);
+                again
+                    .args(std::env::args_os().skip(1))
+                    .env(VARIABLE, folder);
+                return Err(again.exec()).context("cannot start this program again");
+            }
+            let (_cuda, nvml) = libraries::fake_driver(&libraries::usual_store(&machine)?)?;
+            Standalone::fake("", nvml)
+        }
+    };
+    settings.folder = machine.folder;
+    settings.idle_exit = args.idle_exit.map(Duration::from_secs);
+    sublet_arbiter::run(&settings)?;
+    Ok(())
+}
+
+/// The real driver's management library: what `sublet run` has found, or the one that the
+/// dynamic linker finds.
+fn real_nvml() -> PathBuf {
+    let set = std::env::var_os("SUBLET_DRIVER_NVML").map(PathBuf::from);
+    set.filter(|file| file.is_absolute())
+        .unwrap_or_else(|| PathBuf::from(NVML_LIBRARY))
+}
+
+/// Starts this program again without `--detached`, in a session of its own, so that no
+/// terminal's Ctrl-C or hang-up reaches it. It has our standard error and nothing else.
+fn detach() -> anyhow::Result<()> {
+    rustix::process::setsid().context("cannot begin a session")?;
+    let arguments = std::env::args_os().skip(1);
+    let child = Command::new(executable()?)
+        .args(arguments.filter(|argument| argument != "--detached"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .context("cannot start the arbiter")?;
+    writeln!(std::io::stdout(), "{}", child.id()).context("cannot say which process it is")
+}
+
+/// This program's file; the kernel's link to it where the file was replaced meanwhile.
+pub(crate) fn executable() -> std::io::Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    Ok(if own.is_file() {
+        own
+    } else {
+        PathBuf::from("/proc/self/exe")
+    })
+}

@@ -1,0 +1,110 @@
+//! `sublet top`: a machine's cards and jobs, once or live.
+
+mod live;
+mod screen;
+
+use std::io::IsTerminal;
+
+use sublet_arbiter::admin::Snapshot;
+
+use crate::answer::{Answer, DONE, Format, document};
+use crate::jobs;
+use crate::machine::{Machine, MachineArgs};
+
+/// Arguments of `sublet top`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+EXAMPLES
+  sublet top                         live, until q or Ctrl-C
+  sublet top --once                  print and end
+  sublet top --fake-gpu 2x16GiB      a fake machine
+  sublet top --once -o json | jq '.gpus[] | {index, free: (.memoryMiB - .usedMiB)}'
+
+Without a terminal, and for programs (-o json, -o yaml), it prints once. NO_COLOR is heeded.
+
+EXIT CODES
+  0  printed, or ended by the user
+  1  no arbiter runs, so there is nothing to see
+  2  wrong arguments")]
+pub struct Args {
+    /// Print and end
+    #[arg(long)]
+    once: bool,
+    #[command(flatten)]
+    machine: MachineArgs,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+/// Answers `sublet top`; live, the answer is empty when the user has seen enough.
+///
+/// # Errors
+/// No arbiter runs, or it cannot be talked to.
+pub fn run(args: &Args) -> anyhow::Result<Answer> {
+    let machine = Machine::of(&args.machine);
+    let is_live = args.output == Format::Table
+        && !args.once
+        && std::io::stdout().is_terminal()
+        && std::io::stdin().is_terminal();
+    let text = if is_live {
+        live::show(&machine)?;
+        String::new()
+    } else {
+        print(&machine.snapshot()?, args.output)?
+    };
+    Ok(Answer {
+        text,
+        notes: Vec::new(),
+        code: DONE,
+    })
+}
+
+/// A machine in text. For programs it is what the arbiter says: fields are added, never
+/// renamed or taken away.
+fn print(snapshot: &Snapshot, format: Format) -> anyhow::Result<String> {
+    match format {
+        Format::Table => Ok(jobs::text(snapshot, true)),
+        Format::Json => document(snapshot, false),
+        Format::Yaml => document(snapshot, true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jobs::tests::example;
+
+    /// These names are a promise: scripts read them.
+    #[test]
+    fn programs_find_the_promised_fields() {
+        let json = print(&example(), Format::Json).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let gpu = json["gpus"][0].as_object().unwrap();
+        for field in ["index", "uuid", "memoryMiB", "usedMiB"] {
+            assert!(gpu.contains_key(field), "{field}: {gpu:?}");
+        }
+        let tenant = json["tenants"][0].as_object().unwrap();
+        for field in [
+            "id",
+            "name",
+            "pids",
+            "gpus",
+            "memoryLimitMiB",
+            "memoryUsedMiB",
+            "state",
+        ] {
+            assert!(tenant.contains_key(field), "{field}: {tenant:?}");
+        }
+        let expected = serde_json::json!([11, 12]);
+        assert_eq!(json["tenants"][0]["pids"], expected);
+        assert_eq!(json["tenants"][3]["id"], serde_json::Value::Null);
+    }
+
+    #[test]
+    fn people_see_cards_and_jobs() {
+        let text = print(&example(), Format::Table).unwrap();
+        assert!(text.starts_with("GPU  MODEL"), "{text}");
+        assert!(text.contains("\n\nID  NAME"), "{text}");
+    }
+}

@@ -1,0 +1,253 @@
+//! What `sublet top` draws: cards with bars, jobs below, one line of help. A function from
+//! what is to be seen to a frame; it asks nobody.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Cell, Paragraph, Row, Table};
+use sublet_arbiter::admin::{GpuRow, Snapshot, TenantRow};
+
+use crate::jobs::{JOB_HEADING, job_cells, mib};
+
+/// Characters of a card's bar.
+const BAR: usize = 24;
+
+/// What is to be seen.
+pub(super) struct Seen {
+    /// What machine this is.
+    pub(super) title: String,
+    /// The last word of the arbiter.
+    pub(super) snapshot: Snapshot,
+    /// Why it is not the newest.
+    pub(super) trouble: Option<String>,
+    /// May colours be used?
+    pub(super) colours: bool,
+    /// Jobs above the first one that is shown.
+    pub(super) scrolled: usize,
+}
+
+impl Seen {
+    fn colour(&self, colour: Color) -> Style {
+        if self.colours {
+            Style::new().fg(colour)
+        } else {
+            Style::new()
+        }
+    }
+}
+
+/// Draws everything.
+pub(super) fn draw(frame: &mut Frame, seen: &Seen) {
+    let n_gpus = u16::try_from(seen.snapshot.gpus.len()).unwrap_or(u16::MAX);
+    let [head, gpus, _, jobs, foot] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(n_gpus.saturating_add(1)),
+        Constraint::Length(1),
+        Constraint::Min(2),
+        Constraint::Length(1),
+    ])
+    .areas(frame.area());
+    frame.render_widget(headline(seen), head);
+    frame.render_widget(gpu_table(seen), gpus);
+    frame.render_widget(job_table(seen, jobs), jobs);
+    frame.render_widget(Paragraph::new(foot_line(seen)), foot);
+}
+
+fn headline(seen: &Seen) -> Paragraph<'static> {
+    let count = |state: &str| {
+        let tenants = seen.snapshot.tenants.iter();
+        tenants.filter(|job| job.state == state).count()
+    };
+    let (running, waiting) = (count("running") + count("over"), count("waiting"));
+    let mut text = format!(
+        "sublet top  {}  {running} running, {waiting} waiting",
+        seen.title
+    );
+    match count("unmanaged") {
+        0 => {}
+        n => text += &format!(", {n} unmanaged"),
+    }
+    Paragraph::new(text).style(Style::new().add_modifier(Modifier::BOLD))
+}
+
+fn foot_line(seen: &Seen) -> Line<'static> {
+    match &seen.trouble {
+        Some(trouble) => Line::styled(trouble.clone(), seen.colour(Color::Red)),
+        None => Line::raw("q ends, ↑ ↓ scroll"),
+    }
+}
+
+fn heading(cells: &[&'static str]) -> Row<'static> {
+    Row::new(cells.to_vec()).style(Style::new().add_modifier(Modifier::BOLD))
+}
+
+fn gpu_table(seen: &Seen) -> Table<'static> {
+    let rows = seen.snapshot.gpus.iter().map(|gpu| gpu_row(seen, gpu));
+    let widths = [
+        Constraint::Length(4),
+        Constraint::Length(u16::try_from(BAR).unwrap_or(0) + 2),
+        Constraint::Length(20),
+        Constraint::Length(11),
+        Constraint::Length(11),
+        Constraint::Fill(1),
+    ];
+    Table::new(rows, widths).header(heading(&["GPU", "", "USED", "GRANTED", "FREE", "MODEL"]))
+}
+
+fn gpu_row(seen: &Seen, gpu: &GpuRow) -> Row<'static> {
+    let model = match &gpu.sick {
+        Some(problem) => Cell::from(problem.clone()).style(seen.colour(Color::Red)),
+        None => Cell::from(gpu.model.clone()),
+    };
+    Row::new([
+        Cell::from(gpu.index.to_string()),
+        Cell::from(bar(seen, gpu)),
+        Cell::from(format!("{}/{}", gpu.used_mib, mib(gpu.memory_mib))),
+        Cell::from(mib(gpu.granted_mib)),
+        Cell::from(mib(gpu.free_mib)),
+        model,
+    ])
+}
+
+/// Memory in use as a full bar, memory that is granted and not in use as a light one.
+fn bar(seen: &Seen, gpu: &GpuRow) -> Line<'static> {
+    let used = width(gpu.used_mib, gpu.memory_mib);
+    let granted = width(gpu.granted_mib, gpu.memory_mib).max(used) - used;
+    let colour = if used > BAR * 9 / 10 {
+        Color::Red
+    } else {
+        Color::Green
+    };
+    Line::from(vec![
+        Span::styled("█".repeat(used), seen.colour(colour)),
+        Span::styled("▒".repeat(granted), seen.colour(Color::Blue)),
+        Span::raw("·".repeat(BAR - used - granted)),
+    ])
+}
+
+/// A part of the bar, rounded up: a little is to be seen.
+fn width(part: u64, whole: u64) -> usize {
+    let part = u128::from(part) * BAR as u128;
+    match u128::from(whole) {
+        0 => 0,
+        whole => usize::try_from(part.div_ceil(whole))
+            .unwrap_or(BAR)
+            .min(BAR),
+    }
+}
+
+fn job_table(seen: &Seen, area: Rect) -> Table<'static> {
+    let jobs = &seen.snapshot.tenants;
+    // The heading takes a line; the last job never leaves the bottom.
+    let room = usize::from(area.height.saturating_sub(1));
+    let first = seen.scrolled.min(jobs.len().saturating_sub(room));
+    let rows = jobs.iter().skip(first).map(|job| job_row(seen, job));
+    let widths = [4, 16, 12, 6, 13, 10, 10, 20, 14].map(Constraint::Length);
+    let widths = widths.into_iter().chain([Constraint::Fill(1)]);
+    Table::new(rows, widths).header(heading(&JOB_HEADING))
+}
+
+fn job_row(seen: &Seen, job: &TenantRow) -> Row<'static> {
+    let style = match job.state.as_str() {
+        "over" | "unmanaged" => seen.colour(Color::Red),
+        "waiting" | "ending" => seen.colour(Color::Yellow),
+        _ => Style::new(),
+    };
+    Row::new(job_cells(job).map(Cell::from)).style(style)
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::*;
+    use crate::jobs::tests::example;
+
+    fn seen() -> Seen {
+        Seen {
+            title: "2x16GiB".to_owned(),
+            snapshot: example(),
+            trouble: None,
+            colours: true,
+            scrolled: 0,
+        }
+    }
+
+    fn terminal(seen: &Seen, width: u16, height: u16) -> Terminal<TestBackend> {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, seen)).unwrap();
+        terminal
+    }
+
+    fn lines(seen: &Seen, width: u16, height: u16) -> Vec<String> {
+        let terminal = terminal(seen, width, height);
+        let buffer = terminal.backend().buffer();
+        let cells: Vec<_> = buffer
+            .content()
+            .iter()
+            .map(ratatui::buffer::Cell::symbol)
+            .collect();
+        cells
+            .chunks(usize::from(width))
+            .map(|line| line.concat().trim_end().to_owned())
+            .collect()
+    }
+
+    #[test]
+    fn a_screen_shows_cards_jobs_and_help() {
+        assert_eq!(
+            lines(&seen(), 140, 11),
+            [
+                "sublet top  2x16GiB  2 running, 1 waiting, 1 unmanaged",
+                "GPU                             USED                 GRANTED     FREE        MODEL",
+                "0    ███████▒▒▒▒▒············   4200/16384 MiB       8192 MiB    8192 MiB    Fake",
+                "1    ························   0/16384 MiB          0 MiB       16384 MiB   Fake",
+                "",
+                "ID   NAME             STATE        GPU    ASKED         LIMIT      USED       \
+                 LAST REFUSAL         PIDS           WHY",
+                "1    train            running      0      4096 MiB      4096 MiB   3000 MiB   \
+                 512 MiB, 3 s ago     11,12",
+                "2    serve            over         0,1    2 × 4096 MiB  1024 MiB   1200 MiB   \
+                 -                    -              uses 176 MiB more than its",
+                "3    later            waiting (1)  -      4096 MiB      -          0 MiB      \
+                 -                    -              GPU 0 lacks 1 MiB",
+                "-    stray            unmanaged    0      -             -          480 MiB    \
+                 -                    99",
+                "q ends, ↑ ↓ scroll",
+            ]
+        );
+    }
+
+    #[test]
+    fn scrolling_ends_at_the_last_job() {
+        let mut far = seen();
+        far.scrolled = 100;
+        let lines = lines(&far, 120, 9);
+        assert!(lines[6].starts_with("3    later"), "{lines:?}");
+        assert!(lines[7].starts_with("-    stray"), "{lines:?}");
+    }
+
+    #[test]
+    fn trouble_is_said_and_colours_can_be_left_out() {
+        let mut plain = seen();
+        plain.trouble = Some("the arbiter is gone".to_owned());
+        plain.colours = false;
+        assert_eq!(lines(&plain, 80, 12)[11], "the arbiter is gone");
+        let terminal = terminal(&plain, 80, 12);
+        let cells = terminal.backend().buffer().content();
+        assert!(cells.iter().all(|cell| cell.fg == Color::Reset));
+    }
+
+    #[test]
+    fn no_size_breaks_it() {
+        for (width, height) in [(1, 1), (5, 3), (300, 2), (0, 0), (40, 100)] {
+            let _drawn = terminal(&seen(), width, height);
+        }
+        let mut empty = seen();
+        empty.snapshot = Snapshot::default();
+        assert!(lines(&empty, 80, 8)[0].contains("0 running"));
+        assert_eq!((width(1, 0), width(1, 16384), width(9, 3)), (0, 1, BAR));
+    }
+}

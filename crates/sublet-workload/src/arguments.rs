@@ -1,0 +1,206 @@
+//! Arguments that all programs take, and the forms that amounts have on the command line.
+//!
+//! Only parsing: nothing here touches a driver.
+
+use std::fmt;
+use std::fmt::Display;
+use std::io::{self, Read};
+use std::str::FromStr;
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::reach::Reach;
+use crate::report::Failure;
+
+/// What every program is told.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Common {
+    /// How the driver is reached: linked[=LIBRARY], lookup[=LIBRARY], global[=LIBRARY],
+    /// libcuda.so, libcuda.so.1, preloaded, or an absolute path
+    #[arg(long, default_value = "linked")]
+    pub(crate) reach: Reach,
+    /// Which device, as the driver counts them
+    #[arg(long, default_value_t = 0)]
+    pub(crate) device: i32,
+    /// Call the twins that give each thread a default stream of its own
+    #[arg(long)]
+    pub(crate) per_thread: bool,
+    /// Say on stderr how it is going
+    #[arg(long)]
+    pub(crate) verbose: bool,
+}
+
+impl Common {
+    /// A line of progress, for whoever asked for it.
+    pub(crate) fn progress(&self, text: impl Display) {
+        if self.verbose {
+            eprintln!("sublet-workload[{}]: {text}", std::process::id());
+        }
+    }
+
+    /// The same arguments for another process of this program.
+    pub(crate) fn to_arguments(&self) -> Vec<String> {
+        let mut list = vec![
+            "--reach".to_owned(),
+            self.reach.to_string(),
+            format!("--device={}", self.device),
+        ];
+        if self.per_thread {
+            list.push("--per-thread".to_owned());
+        }
+        if self.verbose {
+            list.push("--verbose".to_owned());
+        }
+        list
+    }
+}
+
+/// A number of bytes: `4096`, `64KiB`, `2MiB`, `1GiB`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Bytes(pub(crate) usize);
+
+impl FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
+        let (digits, unit) = units
+            .iter()
+            .find_map(|(name, unit)| Some((text.strip_suffix(name)?, *unit)))
+            .unwrap_or((text, 1_usize));
+        if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(format!(
+                "`{text}` is not a size such as 4096, 64KiB, 2MiB or 1GiB"
+            ));
+        }
+        let count: Option<usize> = digits.parse().ok();
+        count
+            .and_then(|count| count.checked_mul(unit))
+            .map(Self)
+            .ok_or_else(|| format!("`{text}` is more than 64 bits hold"))
+    }
+}
+
+impl Display for Bytes {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}", self.0)
+    }
+}
+
+/// How long to keep what was got: so many seconds, or until standard input ends.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Hold {
+    For(Duration),
+    UntilStdinCloses,
+}
+
+impl FromStr for Hold {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "stdin" {
+            return Ok(Self::UntilStdinCloses);
+        }
+        let seconds: Option<f64> = text.parse().ok();
+        seconds
+            .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+            .map(Self::For)
+            .ok_or_else(|| format!("`{text}` is neither a number of seconds nor `stdin`"))
+    }
+}
+
+impl Hold {
+    /// Waits.
+    pub(crate) fn wait(self) -> Result<(), Failure> {
+        match self {
+            Self::For(time) => thread::sleep(time),
+            Self::UntilStdinCloses => {
+                let mut sink = [0; 256];
+                while io::stdin()
+                    .read(&mut sink)
+                    .map_err(Failure::system("reading stdin"))?
+                    > 0
+                {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A number of seconds that may have a fraction.
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(Hold::For(time)) => Ok(time),
+        _ => Err(format!("`{text}` is not a number of seconds")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Bytes, Common, Hold, seconds};
+    use clap::Parser;
+    use std::time::Duration;
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("64KiB", 65536),
+            ("2MiB", 2 << 20),
+            ("3GiB", 3 << 30),
+        ] {
+            assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
+        }
+        for text in [
+            "",
+            "-1",
+            "+1",
+            "MiB",
+            "1.5GiB",
+            "1 MiB",
+            "1MB",
+            "99999999999GiB",
+        ] {
+            assert!(text.parse::<Bytes>().is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn holds() {
+        assert_eq!("stdin".parse(), Ok(Hold::UntilStdinCloses));
+        assert_eq!("1.5".parse(), Ok(Hold::For(Duration::from_millis(1500))));
+        for text in ["", "-1", "NaN", "inf", "1e40", "forever"] {
+            assert!(text.parse::<Hold>().is_err(), "{text:?}");
+        }
+        assert_eq!(seconds("0.25"), Ok(Duration::from_millis(250)));
+        assert!(seconds("stdin").is_err());
+    }
+
+    #[derive(Parser)]
+    struct Alone {
+        #[command(flatten)]
+        common: Common,
+    }
+
+    #[test]
+    fn the_arguments_survive_being_passed_on() {
+        let given = [
+            "x",
+            "--reach",
+            "lookup=/y.so",
+            "--device=3",
+            "--per-thread",
+            "--verbose",
+        ];
+        let first = Alone::parse_from(given).common;
+        let mut again = vec!["x".to_owned()];
+        again.extend(first.to_arguments());
+        let second = Alone::parse_from(again).common;
+        assert_eq!(first.to_arguments(), second.to_arguments());
+        assert_eq!(first.to_arguments()[1], "lookup=/y.so");
+        assert!(second.per_thread && second.verbose && second.device == 3);
+    }
+}

@@ -1,0 +1,285 @@
+//! The driver, behind calls that cannot be made wrongly.
+//!
+//! [`Driver`] opens and initialises it, [`Context`] is a device made ready for work. What a
+//! program holds frees itself when dropped; a free that fails in a destructor is not reported,
+//! because the process ends then anyway: programs that test frees call `free` themselves.
+
+use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use sublet_driver_api::CUDA;
+use sublet_driver_api::cuda::{CUcontext, CUdevice_attribute, CUgraphMem_attribute, CUuuid};
+
+use crate::arguments::Common;
+use crate::figures::rounded;
+use crate::raw::Cuda;
+use crate::reach::Library;
+use crate::report::{Failure, Report};
+
+/// Room for a name that the driver writes.
+pub(crate) type Name = [c_char; 256];
+
+/// A driver that is loaded, initialised or not.
+pub(crate) struct Driver {
+    raw: Cuda,
+}
+
+/// Memory as `cuMemGetInfo` tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Memory {
+    pub(crate) free: usize,
+    pub(crate) total: usize,
+}
+
+impl Memory {
+    pub(crate) fn to_json(self) -> Value {
+        json!({"free": self.free, "total": self.total})
+    }
+}
+
+impl Driver {
+    /// Loads the driver in the way asked for; no function of it is called yet.
+    pub(crate) fn load(common: &Common) -> Result<Self, Failure> {
+        let library = Library::open(&common.reach, &CUDA, common.per_thread)?;
+        let raw = Cuda::new(library)?;
+        Ok(Self { raw })
+    }
+
+    /// Loads and initialises it, and notes in the report what was loaded.
+    pub(crate) fn start(common: &Common, report: &mut Report) -> Result<Self, Failure> {
+        report.set("reach", common.reach.to_string());
+        let driver = Self::load(common)?;
+        report.set("library", driver.raw.file());
+        let begin = Instant::now();
+        driver.init()?;
+        report.set("initUs", rounded(begin.elapsed().as_secs_f64() * 1e6));
+        report.set("driverVersion", driver.version()?);
+        Ok(driver)
+    }
+
+    pub(crate) fn init(&self) -> Result<(), Failure> {
+        // SAFETY: cuInit takes a zero.
+        unsafe { self.raw.cuInit(0) }
+    }
+
+    /// The newest CUDA version that the driver supports, 13000 for 13.0.
+    pub(crate) fn version(&self) -> Result<c_int, Failure> {
+        let mut version = 0;
+        // SAFETY: the pointer is to a live value.
+        unsafe { self.raw.cuDriverGetVersion(&raw mut version)? };
+        Ok(version)
+    }
+
+    pub(crate) fn device_count(&self) -> Result<c_int, Failure> {
+        let mut count = 0;
+        // SAFETY: the pointer is to a live value.
+        unsafe { self.raw.cuDeviceGetCount(&raw mut count)? };
+        Ok(count)
+    }
+
+    /// The device with an ordinal, as the driver numbers what is visible.
+    pub(crate) fn device(&self, ordinal: c_int) -> Result<Device<'_>, Failure> {
+        let mut device = 0;
+        // SAFETY: the pointer is to a live value; the driver checks the ordinal.
+        unsafe { self.raw.cuDeviceGet(&raw mut device, ordinal)? };
+        Ok(Device {
+            driver: self,
+            number: device,
+        })
+    }
+
+    /// A device made ready for work, current for the calling thread.
+    pub(crate) fn context(&self, ordinal: c_int) -> Result<Context<'_>, Failure> {
+        let device = self.device(ordinal)?;
+        let mut handle = CUcontext::default();
+        // SAFETY: the pointer is to a live value and the driver gave the device.
+        unsafe {
+            self.raw
+                .cuDevicePrimaryCtxRetain(&raw mut handle, device.number)?;
+        }
+        let context = Context { device, handle };
+        context.make_current()?;
+        Ok(context)
+    }
+}
+
+/// A device of the driver.
+#[derive(Clone, Copy)]
+pub(crate) struct Device<'driver> {
+    driver: &'driver Driver,
+    number: c_int,
+}
+
+impl Device<'_> {
+    /// The driver's number for it.
+    pub(crate) fn number(&self) -> c_int {
+        self.number
+    }
+
+    pub(crate) fn name(&self) -> Result<String, Failure> {
+        let mut name: Name = [0; 256];
+        // SAFETY: the length is that of the array.
+        unsafe {
+            self.driver
+                .raw
+                .cuDeviceGetName(name.as_mut_ptr(), name.len() as c_int, self.number)?;
+        }
+        Ok(name_to_string(&name))
+    }
+
+    /// In the form that `nvidia-smi` prints: `GPU-8-4-4-4-12`.
+    pub(crate) fn uuid(&self) -> Result<String, Failure> {
+        let mut uuid = CUuuid::default();
+        // SAFETY: the pointer is to a live value of 16 bytes.
+        unsafe {
+            self.driver
+                .raw
+                .cuDeviceGetUuid_v2(&raw mut uuid, self.number)?;
+        }
+        Ok(uuid_text(uuid))
+    }
+
+    pub(crate) fn total_memory(&self) -> Result<usize, Failure> {
+        let mut bytes = 0;
+        // SAFETY: the pointer is to a live value.
+        unsafe {
+            self.driver
+                .raw
+                .cuDeviceTotalMem_v2(&raw mut bytes, self.number)?;
+        }
+        Ok(bytes)
+    }
+
+    pub(crate) fn attribute(&self, attribute: CUdevice_attribute) -> Result<c_int, Failure> {
+        let mut value = 0;
+        // SAFETY: the pointer is to a live value; the driver checks the attribute.
+        unsafe {
+            self.driver
+                .raw
+                .cuDeviceGetAttribute(&raw mut value, attribute, self.number)?;
+        }
+        Ok(value)
+    }
+
+    /// A counter of the memory that graphs on this device hold.
+    pub(crate) fn graph_memory(&self, attribute: CUgraphMem_attribute) -> Result<u64, Failure> {
+        let mut value = 0_u64;
+        // SAFETY: all graph memory attributes are 64-bit numbers.
+        unsafe {
+            let value = (&raw mut value).cast();
+            self.driver
+                .raw
+                .cuDeviceGetGraphMemAttribute(self.number, attribute, value)?;
+        }
+        Ok(value)
+    }
+}
+
+/// The primary context of a device, retained.
+pub(crate) struct Context<'driver> {
+    device: Device<'driver>,
+    handle: CUcontext,
+}
+
+impl<'driver> Context<'driver> {
+    pub(crate) fn device(&self) -> Device<'driver> {
+        self.device
+    }
+
+    pub(crate) fn raw(&self) -> &'driver Cuda {
+        &self.device.driver.raw
+    }
+
+    /// Makes it the calling thread's context.
+    pub(crate) fn make_current(&self) -> Result<(), Failure> {
+        // SAFETY: the context is retained for as long as `self` lives.
+        unsafe { self.raw().cuCtxSetCurrent(self.handle) }
+    }
+
+    pub(crate) fn synchronize(&self) -> Result<(), Failure> {
+        // SAFETY: takes nothing.
+        unsafe { self.raw().cuCtxSynchronize() }
+    }
+
+    /// What `cuMemGetInfo` says.
+    pub(crate) fn memory(&self) -> Result<Memory, Failure> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the pointers are to live values.
+        unsafe {
+            self.raw().cuMemGetInfo_v2(&raw mut free, &raw mut total)?;
+        }
+        Ok(Memory { free, total })
+    }
+}
+
+impl Drop for Context<'_> {
+    fn drop(&mut self) {
+        // SAFETY: this releases what `Driver::context` retained.
+        let _at_the_end = unsafe { self.raw().cuDevicePrimaryCtxRelease_v2(self.device.number) };
+    }
+}
+
+/// A name that the driver wrote into a fixed array.
+pub(crate) fn name_to_string(name: &Name) -> String {
+    let bytes = name.map(|byte| byte as u8);
+    match CStr::from_bytes_until_nul(&bytes) {
+        Ok(name) => name.to_string_lossy().into_owned(),
+        Err(_) => String::from_utf8_lossy(&bytes).into_owned(),
+    }
+}
+
+fn uuid_text(CUuuid { bytes }: CUuuid) -> String {
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!(
+        "GPU-{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    )
+}
+
+/// How many blocks of so many threads a kernel over `count` elements needs.
+pub(crate) fn blocks_for(count: usize, threads: c_uint) -> c_uint {
+    let blocks = count.div_ceil(threads as usize).clamp(1, 4096);
+    // The clamp keeps it small; larger arrays are walked in steps of the grid.
+    c_uint::try_from(blocks).unwrap_or(4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{blocks_for, name_to_string, uuid_text};
+    use sublet_driver_api::cuda::CUuuid;
+
+    #[test]
+    fn uuids_are_written_as_nvidia_smi_does() {
+        let mut bytes = [0; 16];
+        for (index, byte) in bytes.iter_mut().enumerate() {
+            *byte = u8::try_from(index * 17).expect("fits");
+        }
+        assert_eq!(
+            uuid_text(CUuuid { bytes }),
+            "GPU-00112233-4455-6677-8899-aabbccddeeff"
+        );
+    }
+
+    #[test]
+    fn names_end_at_the_zero() {
+        let mut name = [0; 256];
+        for (to, from) in name.iter_mut().zip(b"H100\0old") {
+            *to = from.cast_signed();
+        }
+        assert_eq!(name_to_string(&name), "H100");
+        assert_eq!(name_to_string(&[b'x'.cast_signed(); 256]).len(), 256);
+    }
+
+    #[test]
+    fn grids_cover_small_work_and_stay_bounded() {
+        assert_eq!(blocks_for(0, 256), 1);
+        assert_eq!(blocks_for(256, 256), 1);
+        assert_eq!(blocks_for(257, 256), 2);
+        assert_eq!(blocks_for(usize::MAX, 256), 4096);
+    }
+}

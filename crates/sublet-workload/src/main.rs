@@ -1,0 +1,148 @@
+//! `sublet-workload`: small programs for the CUDA driver API, for tests and benchmarks.
+//!
+//! They stand for what people run: a training loop, an inference server, things that take memory
+//! in every way there is. They know nothing of Sublet and run alike on a real card and on the
+//! fake driver. Each prints one JSON line of what it saw.
+//!
+//! Exit codes: 0 done, 1 the driver (or the system) said no, 2 wrong arguments. Being out of
+//! memory is what some programs look for, and then counts as done.
+//!
+//! Suggested reading order: reach (how a driver is found), raw (its functions), driver, queue,
+//! blocks (safe calls), then any file of `program`.
+#![expect(
+    unsafe_code,
+    reason = "the programs call a C library; raw.rs and the safe wrappers hold all of it"
+)]
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+compile_error!("sublet-workload is for Linux on x86-64 only");
+
+mod arguments;
+mod blocks;
+mod driver;
+mod figures;
+mod lender;
+mod nvml;
+mod path;
+mod program;
+mod queue;
+mod raw;
+mod reach;
+mod report;
+mod shapes;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use program::Program;
+use report::{Failure, Report};
+
+/// Small programs for the CUDA driver API. Each prints one JSON line of what it saw.
+#[derive(Debug, Parser)]
+#[command(name = "sublet-workload", version)]
+struct Line {
+    #[command(subcommand)]
+    program: Program,
+}
+
+fn main() -> ExitCode {
+    let line = match Line::try_parse() {
+        Ok(line) => line,
+        Err(error) => {
+            let _nobody_reads = error.print();
+            // clap: 2 for a wrong argument, 0 for help that was asked for.
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    if let Err(why) = line.program.check() {
+        eprintln!("error: {why}");
+        return ExitCode::from(2);
+    }
+    match run(&line.program) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("sublet-workload: {failure}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn run(program: &Program) -> Result<(), Failure> {
+    let mut report = Report::new(program.name());
+    let outcome = program.run(&mut report);
+    if program.reports() {
+        report.print(&outcome)?;
+    }
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Line;
+    use clap::{CommandFactory, Parser};
+
+    fn check(arguments: &str, accepted: bool) {
+        let words = std::iter::once("sublet-workload").chain(arguments.split_whitespace());
+        let good = Line::try_parse_from(words)
+            .map_err(|error| error.to_string())
+            .and_then(|line| line.program.check());
+        assert_eq!(good.is_ok(), accepted, "{arguments}: {good:?}");
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Line::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_accepted() {
+        for arguments in [
+            "info --nvml",
+            "info --nvml=/x/libnvidia-ml.so.1 --reach lookup",
+            "train --steps 3 --keep 64MiB",
+            "serve --seconds 0.5 --reach=/x/libcuda.so.1",
+            "alloc --path vmm --size 2MiB --until-oom --down-to 512 --hold stdin",
+            "alloc --path host --until-oom --count 4",
+            "graph --memory 4MiB --by capture",
+            "fork --when all --when fresh --size 1MiB",
+            "exec --times 2",
+            "threads --threads 4 --rounds 10",
+            "spin --microseconds 100 --count 10 --launch extended",
+            "pair --direct /x/libcuda.so.1 --call launch-kernel --seconds 0.1",
+            "pair --side through --call mem-alloc --block 10",
+            "regain --size 1GiB --seconds 5",
+            "race --processes 8 --path plain --path pool",
+            "race --processes 8 --init-only",
+        ] {
+            check(arguments, true);
+        }
+    }
+
+    #[test]
+    fn what_is_refused() {
+        for arguments in [
+            "",
+            "info --reach nowhere",
+            "alloc --path heap",
+            "alloc --size -1",
+            "alloc --size 1MB",
+            "alloc --size 0",
+            "alloc --count x",
+            "alloc --hold forever",
+            "alloc --path managed --until-oom",
+            "alloc --path host --until-oom",
+            "alloc --down-to 512",
+            "alloc --size 1MiB --until-oom --down-to 2MiB",
+            "pair",
+            "pair --side through --block 0",
+            "regain --size 0",
+            "race --processes 0",
+            "race --path host",
+            "threads --threads 0",
+            "train --seconds -1",
+            "spin --batch 0",
+        ] {
+            check(arguments, false);
+        }
+    }
+}

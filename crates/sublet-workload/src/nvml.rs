@@ -1,0 +1,113 @@
+//! The machine as NVML tells it: what `nvidia-smi` would show.
+//!
+//! One function, because every program here that asks NVML asks the same.
+
+use std::ffi::c_uint;
+
+use serde_json::{Value, json};
+use sublet_driver_api::NVML;
+use sublet_driver_api::nvml::{
+    NVML_ERROR_INSUFFICIENT_SIZE, nvmlDevice_t, nvmlMemory_v2_t, nvmlProcessInfo_v2_t,
+};
+
+use crate::driver::{Name, name_to_string};
+use crate::raw::Nvml;
+use crate::reach::Library;
+use crate::report::Failure;
+
+/// Asks for this many processes at first; a driver that has more says how many.
+const PROCESSES: usize = 64;
+/// C's NVML_STRUCT_VERSION: the size of the struct and, above it, its number.
+const MEMORY_VERSION: u32 = size_of::<nvmlMemory_v2_t>() as u32 | 2 << 24;
+
+/// Driver version, devices, their memory and the processes on them.
+pub(crate) fn look(library: &str) -> Result<Value, Failure> {
+    let nvml = Nvml::new(Library::open_plain(library, &NVML)?)?;
+    // SAFETY: takes nothing.
+    unsafe { nvml.nvmlInit_v2()? };
+    let seen = devices(&nvml);
+    // SAFETY: undoes the call above.
+    unsafe { nvml.nvmlShutdown()? };
+    let (version, devices) = seen?;
+    Ok(json!({
+        "library": nvml.file(),
+        "driverVersion": version,
+        "devices": devices,
+    }))
+}
+
+fn devices(nvml: &Nvml) -> Result<(String, Vec<Value>), Failure> {
+    let mut version: Name = [0; 256];
+    let mut count = 0;
+    // SAFETY: the length is that of the array, the count a live value.
+    unsafe {
+        nvml.nvmlSystemGetDriverVersion(version.as_mut_ptr(), version.len() as c_uint)?;
+        nvml.nvmlDeviceGetCount_v2(&raw mut count)?;
+    }
+    let devices = (0..count).map(|index| device(nvml, index));
+    Ok((name_to_string(&version), devices.collect::<Result<_, _>>()?))
+}
+
+fn device(nvml: &Nvml, index: c_uint) -> Result<Value, Failure> {
+    let mut device = nvmlDevice_t::default();
+    let (mut name, mut uuid): (Name, Name) = ([0; 256], [0; 256]);
+    let mut memory = nvmlMemory_v2_t {
+        version: MEMORY_VERSION,
+        ..nvmlMemory_v2_t::default()
+    };
+    // SAFETY: the lengths are those of the arrays, the struct says its own version.
+    unsafe {
+        nvml.nvmlDeviceGetHandleByIndex_v2(index, &raw mut device)?;
+        nvml.nvmlDeviceGetName(device, name.as_mut_ptr(), name.len() as c_uint)?;
+        nvml.nvmlDeviceGetUUID(device, uuid.as_mut_ptr(), uuid.len() as c_uint)?;
+        nvml.nvmlDeviceGetMemoryInfo_v2(device, &raw mut memory)?;
+    }
+    let processes: Vec<Value> = processes(nvml, device)?
+        .iter()
+        .map(|process| json!({"pid": process.pid, "used": process.usedGpuMemory}))
+        .collect();
+    Ok(json!({
+        "index": index,
+        "name": name_to_string(&name),
+        "uuid": name_to_string(&uuid),
+        "memory": {
+            "total": memory.total,
+            "reserved": memory.reserved,
+            "free": memory.free,
+            "used": memory.used,
+        },
+        "processes": processes,
+    }))
+}
+
+/// The processes of a device; asks again with more room while the driver says there are more.
+fn processes(nvml: &Nvml, device: nvmlDevice_t) -> Result<Vec<nvmlProcessInfo_v2_t>, Failure> {
+    let mut list = vec![nvmlProcessInfo_v2_t::default(); PROCESSES];
+    loop {
+        let mut count = c_uint::try_from(list.len()).unwrap_or(c_uint::MAX);
+        // SAFETY: the count is that of the list.
+        let answer = unsafe {
+            nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, &raw mut count, list.as_mut_ptr())
+        };
+        match answer {
+            Err(Failure::Driver { code, .. })
+                if code == NVML_ERROR_INSUFFICIENT_SIZE.0 && count as usize > list.len() =>
+            {
+                list.resize(count as usize + PROCESSES, nvmlProcessInfo_v2_t::default());
+            }
+            Err(failure) => return Err(failure),
+            Ok(()) => {
+                list.truncate(count as usize);
+                return Ok(list);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_version_is_what_the_header_computes() {
+        assert_eq!(super::MEMORY_VERSION, 0x0200_0028);
+    }
+}

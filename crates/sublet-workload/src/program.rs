@@ -1,0 +1,113 @@
+//! The programs, one file each.
+
+mod alloc;
+mod exec;
+mod fork;
+mod graph;
+mod info;
+mod pair;
+mod race;
+mod regain;
+mod serve;
+mod spin;
+mod threads;
+mod train;
+
+use clap::Subcommand;
+
+use crate::arguments::Common;
+use crate::lender;
+use crate::report::{Failure, Report};
+
+/// Which program, and what it was told.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Program {
+    /// Everything that the API says of the devices
+    Info(info::Arguments),
+    /// A training loop: copy in, kernels, copy out, memory that is kept
+    Train(train::Arguments),
+    /// An inference server: bursts of small launches with pauses between them
+    Serve(serve::Arguments),
+    /// Takes memory in one way, as often as told or until there is no more
+    Alloc(alloc::Arguments),
+    /// Captures and launches graphs, with memory of their own if told
+    Graph(graph::Arguments),
+    /// Forks before and after initialisation; the children allocate
+    Fork(fork::Arguments),
+    /// Allocates, then replaces itself by itself
+    Exec(exec::Arguments),
+    /// Threads that allocate and free in a race
+    Threads(threads::Arguments),
+    /// Kernels of a known length in a row, and when they really ran
+    Spin(spin::Arguments),
+    /// The same calls by two ways to a driver, in turns, and what each way costs
+    Pair(pair::Arguments),
+    /// Asks for memory that another process has, until it gets it
+    Regain(regain::Arguments),
+    /// Processes that begin at the same moment and allocate until there is no more
+    Race(race::Arguments),
+    /// One of the processes of `race`
+    #[command(hide = true)]
+    Racer(race::RacerArguments),
+    /// The process that `alloc --path ipc` borrows from
+    #[command(hide = true)]
+    Lend(Common),
+}
+
+impl Program {
+    /// The word that starts it.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Info(_) => "info",
+            Self::Train(_) => "train",
+            Self::Serve(_) => "serve",
+            Self::Alloc(_) => "alloc",
+            Self::Graph(_) => "graph",
+            Self::Fork(_) => "fork",
+            Self::Exec(_) => "exec",
+            Self::Threads(_) => "threads",
+            Self::Spin(_) => "spin",
+            Self::Pair(_) => "pair",
+            Self::Regain(_) => "regain",
+            Self::Race(_) => "race",
+            Self::Racer(_) => "racer",
+            Self::Lend(_) => "lend",
+        }
+    }
+
+    /// What is wrong with arguments that are each right for themselves.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match self {
+            Self::Alloc(arguments) => arguments.check(),
+            Self::Pair(arguments) => arguments.check(),
+            Self::Regain(arguments) => arguments.check(),
+            Self::Race(arguments) => arguments.check(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether it prints a report; the lender talks to its borrower instead.
+    pub(crate) fn reports(&self) -> bool {
+        !matches!(self, Self::Lend(_))
+    }
+
+    /// Runs it to its end.
+    pub(crate) fn run(&self, report: &mut Report) -> Result<(), Failure> {
+        match self {
+            Self::Info(arguments) => info::run(arguments, report),
+            Self::Train(arguments) => train::run(arguments, report),
+            Self::Serve(arguments) => serve::run(arguments, report),
+            Self::Alloc(arguments) => alloc::run(arguments, report),
+            Self::Graph(arguments) => graph::run(arguments, report),
+            Self::Fork(arguments) => fork::run(arguments, report),
+            Self::Exec(arguments) => exec::run(arguments, report),
+            Self::Threads(arguments) => threads::run(arguments, report),
+            Self::Spin(arguments) => spin::run(arguments, report),
+            Self::Pair(arguments) => pair::run(arguments, report),
+            Self::Regain(arguments) => regain::run(arguments, report),
+            Self::Race(arguments) => race::run(arguments, report),
+            Self::Racer(arguments) => race::run_racer(arguments, report),
+            Self::Lend(common) => lender::serve(common),
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! Work for a device: streams, events, buffers and the three kernels.
+//!
+//! Every copy is checked against the length of its buffer, so that no program can make the
+//! driver touch memory that is not its own.
+
+use std::ffi::{c_uint, c_void};
+use std::ptr;
+
+use clap::ValueEnum;
+use sublet_driver_api::cuda::graph::CUDA_KERNEL_NODE_PARAMS_v2;
+use sublet_driver_api::cuda::launch::CUlaunchConfig;
+use sublet_driver_api::cuda::{
+    CU_STREAM_NON_BLOCKING, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphNode, CUmodule,
+    CUstream,
+};
+
+use crate::driver::{Context, blocks_for};
+use crate::report::Failure;
+
+/// The kernels, as PTX with a zero byte at the end: that is how a driver takes text.
+const IMAGE: &str = concat!(include_str!("kernels.ptx"), "\0");
+/// Threads in a block; any multiple of 32 would do.
+const THREADS: c_uint = 256;
+
+/// A stream.
+pub(crate) struct Stream<'context> {
+    context: &'context Context<'context>,
+    handle: CUstream,
+}
+
+impl<'context> Stream<'context> {
+    pub(crate) fn new(context: &'context Context<'context>) -> Result<Self, Failure> {
+        let mut handle = CUstream::default();
+        // SAFETY: the pointer is to a live value.
+        unsafe {
+            context
+                .raw()
+                .cuStreamCreate(&raw mut handle, CU_STREAM_NON_BLOCKING.0)?;
+        }
+        Ok(Self { context, handle })
+    }
+
+    pub(crate) fn handle(&self) -> CUstream {
+        self.handle
+    }
+
+    pub(crate) fn context(&self) -> &'context Context<'context> {
+        self.context
+    }
+
+    pub(crate) fn synchronize(&self) -> Result<(), Failure> {
+        // SAFETY: the stream is ours.
+        unsafe { self.context.raw().cuStreamSynchronize(self.handle) }
+    }
+
+    /// Copies in and waits, so that the bytes may be changed afterwards.
+    pub(crate) fn copy_in(&self, to: &Buffer<'_>, words: &[u32]) -> Result<(), Failure> {
+        let size = to.checked(words.len())?;
+        // SAFETY: both sides have `size` bytes, and the wait below ends the use of `words`.
+        unsafe {
+            let from = words.as_ptr().cast();
+            self.context
+                .raw()
+                .cuMemcpyHtoDAsync_v2(to.address, from, size, self.handle)?;
+        }
+        self.synchronize()
+    }
+
+    /// Copies out and waits.
+    pub(crate) fn copy_out(&self, words: &mut [u32], from: &Buffer<'_>) -> Result<(), Failure> {
+        let size = from.checked(words.len())?;
+        // SAFETY: both sides have `size` bytes, and the wait below ends the use of `words`.
+        unsafe {
+            let to = words.as_mut_ptr().cast();
+            self.context
+                .raw()
+                .cuMemcpyDtoHAsync_v2(to, from.address, size, self.handle)?;
+        }
+        self.synchronize()
+    }
+}
+
+impl Drop for Stream<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the stream is ours and nobody uses it any more.
+        let _at_the_end = unsafe { self.context.raw().cuStreamDestroy_v2(self.handle) };
+    }
+}
+
+/// A point in a stream's time.
+pub(crate) struct Event<'context> {
+    context: &'context Context<'context>,
+    handle: CUevent,
+}
+
+impl<'context> Event<'context> {
+    pub(crate) fn new(context: &'context Context<'context>) -> Result<Self, Failure> {
+        let mut handle = CUevent::default();
+        // SAFETY: the pointer is to a live value; zero asks for an event with a time.
+        unsafe { context.raw().cuEventCreate(&raw mut handle, 0)? };
+        Ok(Self { context, handle })
+    }
+
+    pub(crate) fn handle(&self) -> CUevent {
+        self.handle
+    }
+
+    pub(crate) fn record(&self, stream: &Stream<'_>) -> Result<(), Failure> {
+        // SAFETY: event and stream are live.
+        unsafe { self.context.raw().cuEventRecord(self.handle, stream.handle) }
+    }
+
+    pub(crate) fn synchronize(&self) -> Result<(), Failure> {
+        // SAFETY: the event is live.
+        unsafe { self.context.raw().cuEventSynchronize(self.handle) }
+    }
+
+    /// Microseconds of the card's time since `earlier`. Both must have happened.
+    pub(crate) fn since(&self, earlier: &Event<'_>) -> Result<f64, Failure> {
+        let mut milliseconds = 0.0;
+        // SAFETY: the events are live and so is the value.
+        unsafe {
+            self.context.raw().cuEventElapsedTime(
+                &raw mut milliseconds,
+                earlier.handle,
+                self.handle,
+            )?;
+        }
+        Ok(f64::from(milliseconds) * 1000.0)
+    }
+}
+
+impl Drop for Event<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the event is ours and nobody uses it any more.
+        let _at_the_end = unsafe { self.context.raw().cuEventDestroy_v2(self.handle) };
+    }
+}
+
+/// Device memory of `cuMemAlloc`, counted in words of 32 bits.
+pub(crate) struct Buffer<'context> {
+    context: &'context Context<'context>,
+    address: CUdeviceptr,
+    words: usize,
+}
+
+impl<'context> Buffer<'context> {
+    pub(crate) fn new(context: &'context Context<'context>, words: usize) -> Result<Self, Failure> {
+        let mut address = 0;
+        // SAFETY: the pointer is to a live value.
+        unsafe {
+            let size = words.saturating_mul(4);
+            context.raw().cuMemAlloc_v2(&raw mut address, size)?;
+        }
+        Ok(Self {
+            context,
+            address,
+            words,
+        })
+    }
+
+    pub(crate) fn words(&self) -> usize {
+        self.words
+    }
+
+    pub(crate) fn address(&self) -> CUdeviceptr {
+        self.address
+    }
+
+    /// So many words in bytes, if the buffer has them.
+    fn checked(&self, words: usize) -> Result<usize, Failure> {
+        if words > self.words {
+            let has = self.words;
+            return Err(Failure::Wrong(format!(
+                "{words} words do not fit a buffer of {has}"
+            )));
+        }
+        Ok(words * 4)
+    }
+}
+
+impl Drop for Buffer<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the memory is ours and nobody uses it any more.
+        let _at_the_end = unsafe { self.context.raw().cuMemFree_v2(self.address) };
+    }
+}
+
+/// The calls that launch one kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Call {
+    /// cuLaunchKernel
+    Kernel,
+    /// cuLaunchKernelEx
+    Extended,
+    /// cuLaunchCooperativeKernel
+    Cooperative,
+}
+
+/// One launch: a kernel, its size, its parameters.
+pub(crate) struct Launch {
+    function: CUfunction,
+    blocks: c_uint,
+    threads: c_uint,
+    parameters: Vec<u64>,
+}
+
+impl Launch {
+    /// What is launched.
+    pub(crate) fn function(&self) -> CUfunction {
+        self.function
+    }
+
+    /// Puts it into a stream, by the call that most programs use.
+    pub(crate) fn go(&mut self, stream: &Stream<'_>) -> Result<(), Failure> {
+        self.go_by(Call::Kernel, stream)
+    }
+
+    /// Puts it into a stream by one of the calls that launch.
+    pub(crate) fn go_by(&mut self, call: Call, stream: &Stream<'_>) -> Result<(), Failure> {
+        let mut list = pointers(&mut self.parameters);
+        let (raw, parameters) = (stream.context.raw(), list.as_mut_ptr());
+        let (function, stream) = (self.function, stream.handle);
+        let (blocks, threads) = (self.blocks, self.threads);
+        let none = ptr::null_mut();
+        // SAFETY: the kernels take only 64-bit parameters, as many as were given; the driver
+        // copies them, and the configuration, before it returns.
+        unsafe {
+            match call {
+                Call::Kernel => raw.cuLaunchKernel(
+                    function, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, none,
+                ),
+                Call::Cooperative => raw.cuLaunchCooperativeKernel(
+                    function, blocks, 1, 1, threads, 1, 1, 0, stream, parameters,
+                ),
+                Call::Extended => {
+                    let configuration = CUlaunchConfig {
+                        gridDimX: blocks,
+                        gridDimY: 1,
+                        gridDimZ: 1,
+                        blockDimX: threads,
+                        blockDimY: 1,
+                        blockDimZ: 1,
+                        hStream: stream,
+                        ..CUlaunchConfig::default()
+                    };
+                    raw.cuLaunchKernelEx(&raw const configuration, function, parameters, none)
+                }
+            }
+        }
+    }
+
+    /// Adds it to a graph, after these nodes.
+    pub(crate) fn add_to(
+        &mut self,
+        context: &Context<'_>,
+        graph: CUgraph,
+        after: &[CUgraphNode],
+    ) -> Result<CUgraphNode, Failure> {
+        let mut list = pointers(&mut self.parameters);
+        let node = CUDA_KERNEL_NODE_PARAMS_v2 {
+            func: self.function,
+            gridDimX: self.blocks,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: self.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            kernelParams: list.as_mut_ptr(),
+            ..CUDA_KERNEL_NODE_PARAMS_v2::default()
+        };
+        let mut handle = CUgraphNode::default();
+        // SAFETY: graph and nodes are live; the driver copies node and parameters.
+        unsafe {
+            context.raw().cuGraphAddKernelNode_v2(
+                &raw mut handle,
+                graph,
+                after.as_ptr(),
+                after.len(),
+                &raw const node,
+            )?;
+        }
+        Ok(handle)
+    }
+}
+
+fn pointers(parameters: &mut [u64]) -> Vec<*mut c_void> {
+    parameters
+        .iter_mut()
+        .map(|parameter| ptr::from_mut(parameter).cast())
+        .collect()
+}
+
+/// The loaded module and its functions.
+pub(crate) struct Kernels<'context> {
+    context: &'context Context<'context>,
+    module: CUmodule,
+    spin: CUfunction,
+    fill: CUfunction,
+    add: CUfunction,
+}
+
+impl<'context> Kernels<'context> {
+    pub(crate) fn load(context: &'context Context<'context>) -> Result<Self, Failure> {
+        let raw = context.raw();
+        let mut module = CUmodule::default();
+        // SAFETY: the image is text that ends with a zero byte.
+        unsafe { raw.cuModuleLoadData(&raw mut module, IMAGE.as_ptr().cast())? };
+        let function = |name: &'static std::ffi::CStr| {
+            let mut handle = CUfunction::default();
+            // SAFETY: the module is live and the name a C string.
+            unsafe { raw.cuModuleGetFunction(&raw mut handle, module, name.as_ptr())? };
+            Ok(handle)
+        };
+        Ok(Self {
+            spin: function(c"spin")?,
+            fill: function(c"fill")?,
+            add: function(c"add")?,
+            context,
+            module,
+        })
+    }
+
+    /// Keeps the card busy for so many microseconds.
+    pub(crate) fn spin(&self, microseconds: u64) -> Launch {
+        Launch {
+            function: self.spin,
+            blocks: 1,
+            threads: 1,
+            parameters: vec![microseconds],
+        }
+    }
+
+    /// Sets the first words of a buffer, all of them if it has fewer.
+    pub(crate) fn fill_first(&self, buffer: &Buffer<'_>, words: usize, value: u32) -> Launch {
+        self.fill_words(buffer.address, words.min(buffer.words), value)
+    }
+
+    /// Sets every word of a buffer.
+    pub(crate) fn fill(&self, buffer: &Buffer<'_>, value: u32) -> Launch {
+        self.fill_words(buffer.address, buffer.words, value)
+    }
+
+    /// Sets words at an address that the driver gave, such as that of a graph's memory.
+    pub(crate) fn fill_words(&self, address: CUdeviceptr, words: usize, value: u32) -> Launch {
+        Launch {
+            function: self.fill,
+            blocks: blocks_for(words, THREADS),
+            threads: THREADS,
+            parameters: vec![address, words as u64, u64::from(value)],
+        }
+    }
+
+    /// Adds a value to every word of a buffer; sums wrap.
+    pub(crate) fn add(&self, buffer: &Buffer<'_>, value: u32) -> Launch {
+        Launch {
+            function: self.add,
+            ..self.fill(buffer, value)
+        }
+    }
+}
+
+impl Drop for Kernels<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the module is ours; its functions are used only through `self`.
+        let _at_the_end = unsafe { self.context.raw().cuModuleUnload(self.module) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::IMAGE;
+
+    #[test]
+    fn the_image_tells_the_fake_driver_of_every_kernel() {
+        for line in IMAGE.lines().filter(|line| line.contains(".entry ")) {
+            let name = line
+                .split(".entry ")
+                .nth(1)
+                .and_then(|rest| rest.split('(').next());
+            let name = name.expect("an entry has a name");
+            assert!(IMAGE.contains(&format!("// fake {name}: ")), "{name}");
+        }
+        assert_eq!(IMAGE.matches(".entry ").count(), 3);
+        assert_eq!(IMAGE.matches('\0').count(), 1);
+    }
+}
