@@ -3,6 +3,8 @@
 //! resource offered. It only compares and carries out; nothing it does is lost when it
 //! is cut off in between, since the next look does it.
 
+mod isolation;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,13 +19,15 @@ use sublet_kubelet::deviceplugin::DeviceList;
 use sublet_model::{Inventory, NodeName};
 use sublet_telemetry::metrics::{AgentMetrics, OfResource};
 use tokio::sync::{Mutex, mpsc, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 
+use self::isolation::Caretaker;
 use crate::SharingWord;
 use crate::allocate::{Given, Site};
 use crate::hand_over::{HandOut, in_time};
+use crate::isolate::node::Isolation;
 use crate::plugin::{Plugin, PluginSpec};
 use crate::publish::offer::{Offer, OfferError, Settings};
 use crate::publish::{missing, publish};
@@ -51,6 +55,7 @@ pub(crate) struct Agent {
     labels: Labels,
     inventory: watch::Receiver<Arc<Inventory>>,
     metrics: AgentMetrics,
+    isolation: Option<Arc<Isolation>>,
     given: Arc<Mutex<Given>>,
     offered: Option<Offered>,
     /// The node as containers are to find it; there once kubelet may ask.
@@ -116,6 +121,7 @@ impl Agent {
         settings: Settings,
         inventory: watch::Receiver<Arc<Inventory>>,
         metrics: AgentMetrics,
+        isolation: Option<Arc<Isolation>>,
     ) -> Agent {
         let (registered, registrations) = mpsc::unbounded_channel();
         Agent {
@@ -126,6 +132,7 @@ impl Agent {
             labels: Labels::default(),
             inventory,
             metrics,
+            isolation,
             given: Arc::default(),
             offered: None,
             site: None,
@@ -139,12 +146,24 @@ impl Agent {
     /// Runs until `stop` becomes true, or the devices cannot be followed any more.
     pub(crate) async fn run(mut self, mut stop: watch::Receiver<bool>) -> anyhow::Result<()> {
         info!(node = %self.node, folder = %self.folder.display(), "agent started");
+        let caretaker = Caretaker {
+            client: self.client.clone(),
+            node: self.node.clone(),
+            metrics: self.metrics.clone(),
+            given: Arc::clone(&self.given),
+            isolation: self.isolation.clone(),
+        };
         let outcome = tokio::select! {
+            ended = caretaker.keep() => ended,
             ended = self.keep() => ended,
             _ = stop.wait_for(|stop| *stop) => Ok(()),
         };
         for plugin in std::mem::take(&mut self.plugins).into_values() {
             plugin.close().await;
+        }
+        if let Some(isolation) = self.isolation.take() {
+            // A task can only fail by a panic, which the thread has printed.
+            let _ended = spawn_blocking(move || isolation.stop()).await;
         }
         info!(node = %self.node, "agent stopped");
         outcome
@@ -263,6 +282,7 @@ impl Agent {
                     site: site.subscribe(),
                     given: Arc::clone(&self.given),
                     metrics: self.metrics.clone(),
+                    isolation: self.isolation.clone(),
                 };
                 let registered = self.registered.clone();
                 Running::start(hand_out, list.clone(), registered, self.folder.clone())

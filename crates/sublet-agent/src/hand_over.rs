@@ -11,13 +11,17 @@ use sublet_client::{Client, Pods, list, patch_pod_annotations};
 use sublet_kubelet::deviceplugin::{
     ContainerAllocateResponse, ContainerPreferredAllocationRequest,
 };
+use sublet_model::NodeName;
 use sublet_telemetry::metrics::{AgentMetrics, Outcome};
 use tokio::sync::{Mutex, watch};
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Status;
 use tracing::{debug, info, warn};
 
 use crate::allocate::{Asked, Given, HandOver, Refusal, Site, decide, prefer};
+use crate::isolate::inject::Injection;
+use crate::isolate::node::Isolation;
 use crate::plugin::{Allocator, DeviceIds};
 
 /// How long a pod that nobody finds is looked for. The API server had the pod before
@@ -43,6 +47,8 @@ pub(crate) struct HandOut {
     /// One for all resources of the node: it is also what serialises them.
     pub(crate) given: Arc<Mutex<Given>>,
     pub(crate) metrics: AgentMetrics,
+    /// Absent where containers are not held to their parts.
+    pub(crate) isolation: Option<Arc<Isolation>>,
 }
 
 #[tonic::async_trait]
@@ -57,10 +63,14 @@ impl Allocator for HandOut {
             let outcome = self.hand_over(asked).await;
             self.count(&outcome);
             match outcome {
-                Ok(handed) => answers.push(ContainerAllocateResponse {
-                    envs: handed.environment.into_iter().collect(),
-                    ..ContainerAllocateResponse::default()
-                }),
+                Ok((handed, injected)) => {
+                    let own = handed.environment.into_iter();
+                    answers.push(ContainerAllocateResponse {
+                        envs: own.chain(injected.environment).collect(),
+                        mounts: injected.mounts,
+                        ..ContainerAllocateResponse::default()
+                    });
+                }
                 Err(status) => {
                     warn!(%asked, why = status.message(), "no devices handed over");
                     return Err(status);
@@ -103,16 +113,16 @@ impl HandOut {
         }
     }
 
-    async fn hand_over(&self, asked: Asked) -> Result<HandOver, Status> {
+    async fn hand_over(&self, asked: Asked) -> Result<(HandOver, Injection), Status> {
         let mut given = self.given.lock().await;
         let started = Instant::now();
-        let handed = loop {
+        let (handed, pods) = loop {
             let site = self.site.borrow().clone();
             match self.pods(&site).await {
                 Ok(pods) => {
                     given.keep(&pods);
                     match decide(&pods, &site, asked, &given, now_ns()) {
-                        Ok(handed) => break handed,
+                        Ok(handed) => break (handed, pods),
                         Err(Refusal::Nobody { .. }) if started.elapsed() < NOBODY_PATIENCE => {}
                         Err(refusal) => {
                             return Err(Status::failed_precondition(refusal.to_string()));
@@ -127,12 +137,38 @@ impl HandOut {
             }
             sleep(PAUSE).await;
         };
+        let injected = self.isolate(&handed, pods).await?;
         self.write(&handed, started).await?;
         given.note(&handed.uid, &handed.container);
-        let gpus: Vec<u16> = handed.cards.iter().map(|card| card.0).collect();
+        let gpus: Vec<u16> = handed.cards.iter().map(|card| card.index.0).collect();
         let HandOver { pod, container, .. } = &handed;
-        info!(%pod, %container, %asked, ?gpus, "devices handed over");
-        Ok(handed)
+        let isolated = !injected.mounts.is_empty();
+        info!(%pod, %container, %asked, ?gpus, isolated, "devices handed over");
+        Ok((handed, injected))
+    }
+
+    /// Has the arbiter look after the container before anybody is told of it. Those that are
+    /// gone by the same list of pods make room first: their memory may be this one's now.
+    async fn isolate(&self, handed: &HandOver, pods: Vec<Pod>) -> Result<Injection, Status> {
+        let Some(isolation) = self.isolation.clone() else {
+            return Ok(Injection::default());
+        };
+        let container = handed.clone();
+        let admitted = spawn_blocking(move || {
+            isolation.settle(&pods);
+            isolation.admit(&container)
+        });
+        let admitted = admitted
+            .await
+            .map_err(|error| Status::from_error(error.into()))?;
+        admitted.map_err(|error| {
+            let cause = std::error::Error::source(&error).map(ToString::to_string);
+            let cause = cause.map(|cause| format!(": {cause}")).unwrap_or_default();
+            let pod = &handed.pod;
+            Status::unavailable(format!(
+                "pod {pod} cannot be held to its part: {error}{cause}"
+            ))
+        })
     }
 
     /// Writes the decision on the pod. Only the same write is tried again, never a new
@@ -160,11 +196,10 @@ impl HandOut {
     }
 
     async fn pods(&self, site: &Site) -> Result<Vec<Pod>, CallError> {
-        let fields = format!("spec.nodeName={}", site.facts.name);
-        in_time(list::<Pods>(&self.client, Some(&fields))).await
+        pods_on(&self.client, &site.facts.name).await
     }
 
-    fn count(&self, outcome: &Result<HandOver, Status>) {
+    fn count<T>(&self, outcome: &Result<T, Status>) {
         let outcome = match outcome {
             Ok(_) => "handed_over",
             Err(status) if status.code() == tonic::Code::FailedPrecondition => "refused",
@@ -182,6 +217,12 @@ pub(crate) enum CallError {
     Server(#[from] kube::Error),
     #[error("no answer within {CALL_TIME:?}")]
     Late,
+}
+
+/// All pods bound to the node.
+pub(crate) async fn pods_on(client: &Client, node: &NodeName) -> Result<Vec<Pod>, CallError> {
+    let fields = format!("spec.nodeName={node}");
+    in_time(list::<Pods>(client, Some(&fields))).await
 }
 
 /// Waits for a call, but not for ever.

@@ -2,13 +2,14 @@
 //! hands each container the cards that the scheduler chose for its pod. The decisions
 //! are made elsewhere; this crate only finds out, carries out and reports.
 //!
-//! Suggested reading order: discover, publish, plugin, allocate, hand_over, agent.
+//! Suggested reading order: discover, publish, plugin, allocate, isolate, hand_over, agent.
 
 mod agent;
 pub mod allocate;
 pub mod discover;
 mod hand_over;
 mod health;
+pub mod isolate;
 pub mod plugin;
 pub mod publish;
 
@@ -24,10 +25,13 @@ use sublet_telemetry::metrics::AgentMetrics;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tracing::{info, warn};
 
 use agent::Agent;
 use discover::nvml::{self, NvmlSource};
 use discover::simulated::SimulatedSource;
+use isolate::node::{Cards, Isolation};
+use isolate::{IsolationError, IsolationWord, StrictnessWord, Wanted};
 use publish::offer::{AdvertiseWish, Offer, Settings};
 
 /// Offer this node's GPUs to kubelet, and hand each container the card chosen for it.
@@ -67,6 +71,24 @@ pub struct Args {
     /// Address for /healthz and /metrics [default: none]
     #[arg(long, value_name = "ADDRESS")]
     health_listen: Option<SocketAddr>,
+    // Not in a struct of their own: `sublet agent` takes these flags or those of a machine
+    // without a cluster, and clap cannot tell which it was given if some are nested.
+    /// Hold containers to the memory that they were given
+    #[arg(long, value_enum, default_value_t = IsolationWord::Auto)]
+    isolation: IsolationWord,
+    /// What becomes of GPU programs while the agent is away, and of functions nobody knows
+    #[arg(long, value_enum, default_value_t = StrictnessWord::Strict)]
+    isolation_mode: StrictnessWord,
+    /// Where the libraries for containers are [default: beside this program]
+    #[arg(long, value_name = "DIR")]
+    library_dir: Option<PathBuf>,
+    /// The host's folder for what containers mount; the same path in here and on the host
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/sublet")]
+    state_dir: PathBuf,
+    /// The host's folder for the arbiter's own sockets, where `sublet top` looks
+    // No variable: one that is set would look like a flag of a node's agent to a standalone one.
+    #[arg(long, value_name = "DIR", default_value = "/run/sublet")]
+    runtime_dir: PathBuf,
 }
 
 /// [`Sharing`] as it is written in the flag and the node's label.
@@ -124,6 +146,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let client = sublet_client::connect(args.kubeconfig.as_deref()).await?;
     let inventory = devices(&args)?;
     Offer::of(&inventory.borrow(), settings)?;
+    let isolation = isolation(&args, &inventory.borrow())?;
     let (metrics, registry) = AgentMetrics::registered();
     if let Some(address) = args.health_listen {
         let listener = TcpListener::bind(address)
@@ -133,9 +156,48 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     }
     let stop = stop_signals()?;
     let place = (args.node_name, args.device_plugin_dir);
-    Agent::new(client, place, settings, inventory, metrics)
+    Agent::new(client, place, settings, inventory, metrics, isolation)
         .run(stop)
         .await
+}
+
+/// The node's arbiter, where containers are to be held to their parts.
+fn isolation(args: &Args, inventory: &Inventory) -> anyhow::Result<Option<Arc<Isolation>>> {
+    let word = args.isolation;
+    if word == IsolationWord::Off {
+        info!("isolation is off, as --isolation says: containers can use more than their part");
+        return Ok(None);
+    }
+    let cards = match &args.inventory {
+        Some(_) => Cards::Simulated(inventory),
+        None => Cards::Real(&args.nvml_library),
+    };
+    let wanted = Wanted {
+        mode: args.isolation_mode,
+        library_dir: args.library_dir.clone(),
+        state_dir: args.state_dir.clone(),
+        runtime_dir: args.runtime_dir.clone(),
+    };
+    let start = || {
+        // A node may have a driver and no card.
+        if inventory.gpus().is_empty() {
+            return Err(IsolationError::NoCards);
+        }
+        Isolation::start(&wanted, &cards)
+    };
+    match start() {
+        Ok(isolation) => Ok(Some(Arc::new(isolation))),
+        Err(error) if word == IsolationWord::Auto && !error.is_passing() => {
+            let cause = std::error::Error::source(&error).map(ToString::to_string);
+            warn!(
+                %error, cause,
+                "isolation is off: containers can use more than their part; \
+                 --isolation=on makes this an error"
+            );
+            Ok(None)
+        }
+        Err(error) => Err(error).context("containers cannot be held to their parts"),
+    }
 }
 
 /// The node's devices, from the file or the driver.

@@ -292,6 +292,9 @@ pub struct Condition {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ContainerStatus {
+    /// Whose.
+    #[serde(deserialize_with = "or_default")]
+    pub name: String,
     /// Which state.
     #[serde(deserialize_with = "or_default")]
     pub state: ContainerState,
@@ -303,6 +306,8 @@ pub struct ContainerStatus {
 pub struct ContainerState {
     /// Present while it runs.
     pub running: Option<Anything>,
+    /// Present when it has ended and is not about to be started again.
+    pub terminated: Option<Anything>,
 }
 
 /// A node.

@@ -47,6 +47,19 @@ pub struct OfResource {
     pub resource: String,
 }
 
+/// A container on one of its cards.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
+pub struct Tenant {
+    /// Its pod's namespace.
+    pub namespace: String,
+    /// Its pod.
+    pub pod: String,
+    /// Its name.
+    pub container: String,
+    /// The card's number on the node.
+    pub gpu: u16,
+}
+
 /// The scheduler's metrics.
 #[derive(Debug, Clone)]
 pub struct SchedulerMetrics {
@@ -124,6 +137,12 @@ pub struct AgentMetrics {
     pub registrations: Family<OfResource, Counter>,
     /// GPUs that are unhealthy.
     pub unhealthy: Gauge,
+    /// What each container may use of a card.
+    pub tenant_limit: Family<Tenant, Gauge>,
+    /// What it uses.
+    pub tenant_used: Family<Tenant, Gauge>,
+    /// How often it was refused more.
+    pub tenant_refusals: Family<Tenant, Counter>,
 }
 
 impl AgentMetrics {
@@ -136,6 +155,9 @@ impl AgentMetrics {
             allocations,
             registrations,
             unhealthy,
+            tenant_limit,
+            tenant_used,
+            tenant_refusals,
         } = metrics.clone();
         registry.register(
             "allocations",
@@ -148,6 +170,23 @@ impl AgentMetrics {
             registrations,
         );
         registry.register("unhealthy_gpus", "GPUs that get no new work", unhealthy);
+        registry.register_with_unit(
+            "tenant_memory_limit",
+            "GPU memory that a container may use, by card",
+            Unit::Bytes,
+            tenant_limit,
+        );
+        registry.register_with_unit(
+            "tenant_memory_used",
+            "GPU memory that a container uses, contexts included, by card",
+            Unit::Bytes,
+            tenant_used,
+        );
+        registry.register(
+            "tenant_refusals",
+            "Seconds in which a container was refused GPU memory, by card",
+            tenant_refusals,
+        );
         (metrics, registry)
     }
 }

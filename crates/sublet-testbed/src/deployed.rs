@@ -32,6 +32,9 @@ const NOT_APPLIED: [&str; 3] = [
     "60-agent.yaml",
 ];
 
+/// What the agent may do beside what any process of root may.
+const AGENT_CAPABILITIES: &str = "--bounding-set=-all,+sys_ptrace";
+
 /// How long the extender may take until its ledger is complete.
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
@@ -105,8 +108,11 @@ pub fn start_agent(
     health: u16,
     more: &[&str],
 ) -> Result<()> {
-    let mut command = Command::new(sublet);
+    // The capabilities of the DaemonSet, which a test below compares with the manifest.
+    let mut command = Command::new("setpriv");
     command
+        .args(["--no-new-privs", AGENT_CAPABILITIES])
+        .arg(sublet)
         .args(["agent", "--node-name", &node.name()])
         .args(["--health-listen", &format!("127.0.0.1:{health}")])
         .arg("--kubeconfig")
@@ -115,6 +121,11 @@ pub fn start_agent(
         .arg(inventory)
         .arg("--device-plugin-dir")
         .arg(node.device_plugins())
+        // On a real host these are below /var/lib and /run, which are not ours.
+        .arg("--state-dir")
+        .arg(node.dir().join("sublet"))
+        .arg("--runtime-dir")
+        .arg(node.dir().join("run"))
         .args(more);
     cluster.spawn(AGENT, command)?;
     cluster.wait_http(AGENT, health, "/healthz", READY_LIMIT)
@@ -216,6 +227,15 @@ mod tests {
         );
         assert_eq!(block(manifest, "b").unwrap(), "four\n");
         assert_eq!(block(manifest, "c"), None);
+    }
+
+    #[test]
+    fn the_agent_runs_with_the_capabilities_of_its_manifest() {
+        let manifest = include_str!("../../../deploy/kubernetes/60-agent.yaml");
+        let wanted = "capabilities: {drop: [ALL], add: [SYS_PTRACE]}\n";
+        assert!(manifest.contains(wanted));
+        assert!(AGENT_CAPABILITIES.ends_with("=-all,+sys_ptrace"));
+        assert!(manifest.contains("allowPrivilegeEscalation: false\n"));
     }
 
     #[test]

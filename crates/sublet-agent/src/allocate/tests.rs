@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use sublet_api::allocation_to_json;
 use sublet_api::object::{Container, ContainerState, ContainerStatus, Quantity};
-use sublet_model::{Advertise, CardRef, Grant, Identity, Inventory, Sharing, Unit};
+use sublet_model::{Advertise, CardRef, Grant, Identity, Inventory, NodeName, Sharing, Unit};
 
 use super::*;
 
@@ -112,7 +112,11 @@ fn apply(pod: &mut Pod, word: &str) {
             pod.status.phase = "Succeeded".to_owned();
             let running = Some(sublet_api::object::Anything);
             pod.status.container_statuses = vec![ContainerStatus {
-                state: ContainerState { running },
+                state: ContainerState {
+                    running,
+                    ..ContainerState::default()
+                },
+                ..ContainerStatus::default()
             }];
         }
         ("deleting", _) => pod.metadata.deletion_timestamp = Some("now".to_owned()),
@@ -302,6 +306,40 @@ fn slots_carry_no_size() {
         "true",
         "nobody will ask for main"
     );
+}
+
+#[test]
+fn a_container_is_held_to_what_its_pod_claims() {
+    let limits = |picture: &str, resource, count, site: &Site| {
+        let written = if resource == keys::GPU_SLOT {
+            MEM
+        } else {
+            resource
+        };
+        let asked = Asked { resource, count };
+        let pods = pods(picture, written);
+        let handed = decide(&pods, site, asked, &Given::default(), 7).unwrap();
+        let cards = handed.cards.iter();
+        let cards = cards.map(|card| format!("{}={}", card.index, card.memory.get()));
+        let cards = cards.collect::<Vec<_>>().join(" ");
+        (cards, handed.isolated, handed.role, handed.position)
+    };
+    let main = |cards: &str, position| (cards.to_owned(), true, Role::Main, position);
+    assert_eq!(limits("a @1 x=5 y=3", MEM, 3, &site()), main("1=3", 1));
+    assert_eq!(
+        limits("a @1 init:i=3 x=5", MEM, 3, &site()),
+        ("1=3".to_owned(), true, Role::Init, 0)
+    );
+    let slot = "a @0 main=30; slot:main";
+    assert_eq!(limits(slot, keys::GPU_SLOT, 1, &site()), main("0=30", 0));
+    // Whole cards: what the card has, whatever the annotation says.
+    let whole = limits("a @0,1 main=2", keys::NVIDIA_GPU, 2, &site());
+    assert_eq!(whole, main("0=100 1=100", 0));
+    let free = Site {
+        no_isolation: true,
+        ..site()
+    };
+    assert!(!limits("a @1 main=3", MEM, 3, &free).1);
 }
 
 #[test]

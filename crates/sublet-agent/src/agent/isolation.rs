@@ -1,0 +1,95 @@
+//! The part of the loop that is about isolation: containers whose pods are gone are forgotten,
+//! those that had to wait get their limits, and what each uses is shown.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tracing::{debug, warn};
+
+use sublet_client::Client;
+use sublet_model::NodeName;
+use sublet_telemetry::metrics::AgentMetrics;
+use tokio::sync::Mutex;
+
+use super::LOOK_EVERY;
+use crate::allocate::Given;
+use crate::hand_over::pods_on;
+use crate::isolate::figures::Figures;
+use crate::isolate::node::Isolation;
+
+/// How often the arbiter's numbers become metrics.
+const SHOW_EVERY: Duration = Duration::from_secs(1);
+
+/// How often the pods are listed while a container waits for its limits: its programs may be
+/// starting. Kubelet tells of a container's end within a second.
+const WAIT_EVERY: Duration = Duration::from_millis(500);
+
+/// What looking after containers needs.
+pub(super) struct Caretaker {
+    pub(super) client: Client,
+    pub(super) node: NodeName,
+    pub(super) metrics: AgentMetrics,
+    pub(super) given: Arc<Mutex<Given>>,
+    pub(super) isolation: Option<Arc<Isolation>>,
+}
+
+impl Caretaker {
+    /// Looks after the containers that are held to their parts; ends with an error when the
+    /// arbiter does, and never where there is none.
+    pub(super) async fn keep(&self) -> anyhow::Result<()> {
+        let Some(isolation) = &self.isolation else {
+            return std::future::pending().await;
+        };
+        let mut ended = isolation.ended();
+        tokio::select! {
+            shown = self.show(isolation) => shown,
+            settled = self.settle(isolation) => settled,
+            why = ended.wait_for(Option::is_some) => {
+                let why = why.ok().and_then(|why| why.clone());
+                bail!("the arbiter has ended: {}", why.unwrap_or_default())
+            }
+        }
+    }
+
+    async fn show(&self, isolation: &Arc<Isolation>) -> anyhow::Result<()> {
+        let mut clock = interval(SHOW_EVERY);
+        clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let begun = Instant::now();
+        let mut figures = Figures::default();
+        loop {
+            clock.tick().await;
+            let isolation = Arc::clone(isolation);
+            let look = spawn_blocking(move || isolation.look()).await;
+            let look = look.context("looking at the containers failed")?;
+            let now_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+            figures.update(&self.metrics, &look, now_ms);
+        }
+    }
+
+    /// Compares the containers with the pods. Allocate does it too, with a list of its own;
+    /// the two take turns, or a list from before an Allocate could end its container.
+    async fn settle(&self, isolation: &Arc<Isolation>) -> anyhow::Result<()> {
+        loop {
+            let turn = self.given.lock().await;
+            let waits = match pods_on(&self.client, &self.node).await {
+                Ok(pods) => {
+                    let isolation = Arc::clone(isolation);
+                    let settled = spawn_blocking(move || isolation.settle(&pods)).await;
+                    settled.context("comparing containers with pods failed")?
+                }
+                Err(error) => {
+                    debug!(%error, "pods not listed, containers stay as they are");
+                    false
+                }
+            };
+            drop(turn);
+            if waits {
+                warn!(node = %self.node, "a container waits for its limits");
+            }
+            tokio::time::sleep(if waits { WAIT_EVERY } else { LOOK_EVERY }).await;
+        }
+    }
+}

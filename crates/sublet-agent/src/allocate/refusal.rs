@@ -1,0 +1,136 @@
+//! Why no container gets its devices, in words that kubelet puts into the pod's status.
+
+use std::fmt;
+use std::sync::Arc;
+
+use sublet_model::{GpuIndex, MiB, NodeName, PodKey};
+
+use super::Asked;
+
+/// How many pods a message names before it says "and N more". It ends up in the pod's
+/// status, and a node holds a hundred pods.
+const NAMED_MAX: usize = 8;
+
+/// Why no container gets devices.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No pod waits for that. The only refusal that a fresher list may lift.
+    #[error("no pod on node {node} waits for {asked} in one container; {others}")]
+    Nobody {
+        /// The node.
+        node: NodeName,
+        /// What was asked.
+        asked: Asked,
+        /// The pods that wait for something else, and those that cannot.
+        others: Others,
+    },
+    /// Several pods do.
+    #[error(
+        "{} {} wait for {asked}, and kubelet does not say which of them it means; \
+         delete all but one",
+        Names(pods),
+        if pods.len() == 2 { "both" } else { "all" }
+    )]
+    Ambiguous {
+        /// What was asked.
+        asked: Asked,
+        /// The pods.
+        pods: Vec<PodKey>,
+    },
+    /// The allocation names a card that is not here.
+    #[error("pod {pod}: {card} is not on node {node}; delete the pod so that it is placed anew")]
+    NoCard {
+        /// The pod.
+        pod: PodKey,
+        /// The card as the allocation names it.
+        card: String,
+        /// The node.
+        node: NodeName,
+    },
+    /// The card got sick after the pod was bound.
+    #[error("pod {pod}: GPU {gpu} is unhealthy ({why}); delete the pod so that it is placed anew")]
+    Sick {
+        /// The pod.
+        pod: PodKey,
+        /// The card.
+        gpu: GpuIndex,
+        /// What is wrong with it.
+        why: Arc<str>,
+    },
+    /// More is promised of the card than it has.
+    #[error(
+        "pod {pod}: GPU {gpu} lacks {lacks}: {promised} of its {capacity} are promised to {tenants} pods"
+    )]
+    Over {
+        /// The pod.
+        pod: PodKey,
+        /// The card.
+        gpu: GpuIndex,
+        /// By how much.
+        lacks: MiB,
+        /// To all pods together.
+        promised: MiB,
+        /// What the card has.
+        capacity: MiB,
+        /// How many pods.
+        tenants: u32,
+    },
+}
+
+/// The pods of the node that kubelet cannot mean, by the reason why.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Others {
+    /// They wait for other amounts.
+    pub waiting: Vec<PodKey>,
+    /// Bound by somebody who did not say on which cards.
+    pub without_cards: Vec<PodKey>,
+    /// Their annotations are garbage.
+    pub garbled: Vec<(PodKey, String)>,
+}
+
+impl fmt::Display for Others {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        if !self.waiting.is_empty() {
+            parts.push(format!(
+                "waiting for other amounts: {}",
+                Names(&self.waiting)
+            ));
+        }
+        if !self.without_cards.is_empty() {
+            let names = Names(&self.without_cards);
+            parts.push(format!(
+                "bound without an allocation, not by Sublet: {names}"
+            ));
+        }
+        for (pod, problem) in self.garbled.iter().take(NAMED_MAX) {
+            parts.push(format!("pod {pod}: {problem}"));
+        }
+        if parts.is_empty() {
+            return f.write_str("none waits for any GPU");
+        }
+        f.write_str(&parts.join("; "))
+    }
+}
+
+/// `a/x, a/y and a/z`.
+struct Names<'a>(&'a [PodKey]);
+
+impl fmt::Display for Names<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Names(pods) = self;
+        let shown = pods.len().min(NAMED_MAX);
+        for (at, pod) in pods[..shown].iter().enumerate() {
+            let separator = match at {
+                0 => "",
+                _ if at + 1 == pods.len() => " and ",
+                _ => ", ",
+            };
+            write!(f, "{separator}{pod}")?;
+        }
+        match pods.len() - shown {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Holding containers to what they were given: the node's arbiter in a thread of this process,
+//! and what each container needs to find it. Whether a container may have its cards is decided
+//! elsewhere (`allocate`); this only carries it out, and takes it back when the pod is gone.
+//!
+//! `inject` and `reconcile` decide and touch nothing; `record` is what stays on disk, so that
+//! an agent that was killed finds its containers again before it has asked anybody; `node`
+//! does it all; `fake` is the arbiter's view of cards that a file plays.
+
+mod fake;
+pub(crate) mod figures;
+pub mod inject;
+pub(crate) mod node;
+pub mod reconcile;
+pub mod record;
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use sublet_arbiter::ArbiterError;
+use sublet_arbiter::libraries::LibraryError;
+
+/// Shall containers be held to their parts?
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum IsolationWord {
+    /// Where this node can do it
+    Auto,
+    /// Yes, and the agent does not start where it cannot
+    On,
+    /// No
+    Off,
+}
+
+/// What a container's processes do that cannot reach the arbiter, or ask the driver for a
+/// function that the interposer does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StrictnessWord {
+    /// They are refused
+    Strict,
+    /// They go on without a limit, and are reported
+    Compat,
+}
+
+/// How containers are held to their parts.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    /// What their programs do without an arbiter.
+    pub(crate) mode: StrictnessWord,
+    /// Where the libraries for containers are; beside this program if it is not said.
+    pub(crate) library_dir: Option<PathBuf>,
+    /// The host's folder for what containers mount.
+    pub(crate) state_dir: PathBuf,
+    /// The host's folder for the arbiter's own sockets.
+    pub(crate) runtime_dir: PathBuf,
+}
+
+/// Why containers cannot be held to their parts on this node.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum IsolationError {
+    /// There is nothing to share.
+    #[error("this node has no GPU")]
+    NoCards,
+    /// What containers are to load is not here.
+    #[error(transparent)]
+    Library(#[from] LibraryError),
+    /// The simulated cards are none that a program could use.
+    #[error("the cards of the inventory file cannot be played: {0}")]
+    Fake(#[from] sublet_fakegpu::MachineError),
+    /// The same, before there was a machine.
+    #[error("the cards of the inventory file cannot be played: {0}")]
+    Spec(#[from] sublet_fakegpu::SpecError),
+    /// The arbiter.
+    #[error(transparent)]
+    Arbiter(#[from] ArbiterError),
+    /// A folder of ours.
+    #[error("{doing} {} failed", place.display())]
+    Io {
+        /// What was tried.
+        doing: &'static str,
+        /// With what.
+        place: PathBuf,
+        /// What the system said.
+        #[source]
+        cause: std::io::Error,
+    },
+}
+
+impl IsolationError {
+    /// For `map_err`: what was being done, and with what.
+    pub(crate) fn io(
+        doing: &'static str,
+        place: &std::path::Path,
+    ) -> impl FnOnce(std::io::Error) -> IsolationError + use<> {
+        let place = place.to_owned();
+        move |cause| IsolationError::Io {
+            doing,
+            place,
+            cause,
+        }
+    }
+
+    /// True where waiting or another start can help, so that doing without would be wrong:
+    /// somebody else looks after these cards now.
+    pub(crate) fn is_passing(&self) -> bool {
+        matches!(self, IsolationError::Arbiter(ArbiterError::Held { .. }))
+    }
+}

@@ -1,0 +1,73 @@
+//! The arbiter's view of cards that a file plays: the fake machine itself, asked directly. The
+//! fake driver's NVML says the same, but finds its machine by a variable of the process, and
+//! this one is running already.
+
+use std::sync::Arc;
+
+use sublet_arbiter::{CardReading, GpuView, GpuViewError};
+use sublet_fakegpu::Machine;
+use sublet_model::{Bytes, Gpu, GpuIndex, GpuUuid, Inventory};
+use sublet_share::Pid;
+
+/// The fake machine, seen from the node.
+pub(super) struct FakeView(pub(super) Machine);
+
+impl GpuView for FakeView {
+    fn inventory(&mut self) -> Result<Inventory, GpuViewError> {
+        let gpus = self.0.cards().iter().zip(0u16..).map(|(card, index)| Gpu {
+            uuid: GpuUuid::new(&card.uuid.to_string()).ok(),
+            model: Arc::from(card.name.as_str()),
+            minor: Some(index),
+            ..Gpu::plain(GpuIndex(index), Bytes::new(card.memory).whole_mib())
+        });
+        Ok(Inventory::new(gpus.collect(), vec![], vec![], vec![])?)
+    }
+
+    fn read(&mut self) -> Vec<Option<CardReading>> {
+        let n_cards = self.0.cards().len();
+        let Ok(uses) = self.0.processes() else {
+            return vec![None; n_cards];
+        };
+        let reading = |card| {
+            let on_card = uses.iter().filter(|one| one.card == card);
+            let used: u64 = on_card.clone().map(|one| one.bytes).sum();
+            // Without a number here it is no process of this node.
+            let known = on_card.filter(|one| one.pid != 0);
+            Some(CardReading {
+                used: Bytes::new(used),
+                processes: known
+                    .map(|one| (Pid(one.pid), Bytes::new(one.bytes)))
+                    .collect(),
+            })
+        };
+        (0..n_cards).map(reading).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sublet_fakegpu::Spec;
+
+    use super::*;
+
+    #[test]
+    fn the_cards_are_those_of_the_machine_and_nobody_uses_them() {
+        let base = tempfile::tempdir().unwrap();
+        let spec = Spec::parse("2x16GiB,name=T4").unwrap();
+        let machine = Machine::open_or_create_in(base.path(), &spec).unwrap();
+        let uuids: Vec<String> = machine.cards().iter().map(|c| c.uuid.to_string()).collect();
+        let mut view = FakeView(machine);
+        let inventory = view.inventory().unwrap();
+        let found = inventory.gpus().iter();
+        let found: Vec<String> = found
+            .filter_map(|gpu| Some(gpu.uuid.as_ref()?.to_string()))
+            .collect();
+        assert_eq!(found, uuids);
+        assert_eq!(inventory.memory().get(), 32 << 10);
+        let idle = CardReading {
+            used: Bytes::new(0),
+            processes: Vec::new(),
+        };
+        assert_eq!(view.read(), [Some(idle.clone()), Some(idle)]);
+    }
+}

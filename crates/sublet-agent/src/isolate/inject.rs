@@ -1,0 +1,163 @@
+//! What a container gets so that its programs meet our libraries: mounts and variables, a
+//! function of its inputs. Nothing here looks at a file.
+//!
+//! The libraries come in by `/etc/ld.so.preload`, which the loader reads for every dynamically
+//! linked program whatever its environment is, so a program that clears `LD_PRELOAD` meets
+//! them too. The container's own folder is mounted, never the socket in it: a restarted agent
+//! makes a new socket in the same folder, and a mounted file would still be the old one.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use sublet_kubelet::deviceplugin::Mount;
+
+/// Everything of ours in a container is below this. Not in `/run` or `/tmp`, which pods mount
+/// volumes over.
+pub const INSIDE: &str = "/usr/local/sublet";
+
+/// The file whose libraries the loader puts before all others.
+pub const PRELOAD_FILE: &str = "/etc/ld.so.preload";
+
+/// The file of the library folder that is mounted there.
+pub const PRELOAD_NAME: &str = "ld.so.preload";
+
+/// Its text: the names are those in the container. `libcuda.so` and absolute paths, which no
+/// preload answers to, are what the third library is for.
+pub const PRELOAD_TEXT: &str = "\
+/usr/local/sublet/lib/libcuda.so.1
+/usr/local/sublet/lib/libnvidia-ml.so.1
+/usr/local/sublet/lib/libsublet_preload.so
+";
+
+/// What all containers of this node have in common. Paths are the host's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kit {
+    /// The folder with our libraries under the names that programs load.
+    pub libraries: PathBuf,
+    /// `strict` or `compat`.
+    pub mode: &'static str,
+    /// For cards that a file plays.
+    pub fake: Option<FakeKit>,
+}
+
+/// The driver of cards that are not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FakeKit {
+    /// The folder with its two libraries.
+    pub driver: PathBuf,
+    /// The machine's folder.
+    pub machine: PathBuf,
+}
+
+/// What is added to a container.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Injection {
+    /// Variables.
+    pub environment: BTreeMap<String, String>,
+    /// Mounts.
+    pub mounts: Vec<Mount>,
+}
+
+/// What the container with this folder on the host gets.
+#[must_use]
+pub fn inject(kit: &Kit, tenant: &Path) -> Injection {
+    let inside = |name: &str| format!("{INSIDE}/{name}");
+    let mount = |host: &Path, container_path: String, read_only| Mount {
+        container_path,
+        host_path: host.display().to_string(),
+        read_only,
+    };
+    let mut environment: BTreeMap<&str, String> = BTreeMap::from([
+        ("SUBLET_DIR", inside("tenant")),
+        ("SUBLET_MODE", kit.mode.to_owned()),
+        ("SUBLET_LIB_CUDA", inside("lib/libcuda.so.1")),
+        ("SUBLET_LIB_NVML", inside("lib/libnvidia-ml.so.1")),
+    ]);
+    let preload = kit.libraries.join(PRELOAD_NAME);
+    let mut mounts = vec![
+        // Read-only: a socket can be connected to, and not be removed or replaced.
+        mount(tenant, inside("tenant"), true),
+        mount(&kit.libraries, inside("lib"), true),
+        mount(&preload, PRELOAD_FILE.to_owned(), true),
+    ];
+    // The real driver needs no word: NVIDIA's container toolkit puts it where the interposer
+    // looks, at a place that is known only inside the container.
+    if let Some(fake) = &kit.fake {
+        environment.insert("SUBLET_DRIVER_CUDA", inside("driver/libcuda.so.1"));
+        environment.insert("SUBLET_DRIVER_NVML", inside("driver/libnvidia-ml.so.1"));
+        environment.insert("SUBLET_FAKE_GPU", inside("machine"));
+        mounts.push(mount(&fake.driver, inside("driver"), true));
+        mounts.push(mount(&fake.machine, inside("machine"), false));
+    }
+    let environment = environment.into_iter();
+    Injection {
+        environment: environment
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect(),
+        mounts,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn picture(fake: Option<FakeKit>) -> String {
+        let kit = Kit {
+            libraries: "/s/libraries/sublet-1".into(),
+            mode: "strict",
+            fake,
+        };
+        let injection = inject(&kit, Path::new("/s/containers/u/main-0/tenant"));
+        let variables = injection.environment.iter();
+        let variables = variables.map(|(name, value)| format!("{name}={value}\n"));
+        let mounts = injection.mounts.iter().map(|mount| {
+            let how = if mount.read_only { "ro" } else { "rw" };
+            format!("{how} {} at {}\n", mount.host_path, mount.container_path)
+        });
+        variables.chain(mounts).collect()
+    }
+
+    #[test]
+    fn a_container_gets_its_folder_and_the_libraries() {
+        assert_eq!(
+            picture(None),
+            "SUBLET_DIR=/usr/local/sublet/tenant\n\
+             SUBLET_LIB_CUDA=/usr/local/sublet/lib/libcuda.so.1\n\
+             SUBLET_LIB_NVML=/usr/local/sublet/lib/libnvidia-ml.so.1\n\
+             SUBLET_MODE=strict\n\
+             ro /s/containers/u/main-0/tenant at /usr/local/sublet/tenant\n\
+             ro /s/libraries/sublet-1 at /usr/local/sublet/lib\n\
+             ro /s/libraries/sublet-1/ld.so.preload at /etc/ld.so.preload\n"
+        );
+    }
+
+    #[test]
+    fn with_cards_of_a_file_it_gets_their_driver_too() {
+        let fake = picture(Some(FakeKit {
+            driver: "/s/libraries/fake-1".into(),
+            machine: "/r/machines/sublet-fake-0-1".into(),
+        }));
+        for line in [
+            "SUBLET_DRIVER_CUDA=/usr/local/sublet/driver/libcuda.so.1\n",
+            "SUBLET_DRIVER_NVML=/usr/local/sublet/driver/libnvidia-ml.so.1\n",
+            "SUBLET_FAKE_GPU=/usr/local/sublet/machine\n",
+            "ro /s/libraries/fake-1 at /usr/local/sublet/driver\n",
+            // Its processes write their use of memory there, as into a card.
+            "rw /r/machines/sublet-fake-0-1 at /usr/local/sublet/machine\n",
+        ] {
+            assert!(fake.contains(line), "{line} is not in\n{fake}");
+        }
+    }
+
+    #[test]
+    fn nothing_depends_on_ld_preload_and_every_library_is_named_once() {
+        assert!(!picture(None).contains("LD_PRELOAD"));
+        let names: Vec<&str> = PRELOAD_TEXT.lines().collect();
+        assert_eq!(names.len(), 3);
+        let below = format!("{INSIDE}/lib/");
+        assert!(names.iter().all(|name| name.starts_with(&below)));
+        // The driver's names first, so that nobody else takes them.
+        assert!(names[2].ends_with(sublet_arbiter::libraries::PRELOAD));
+    }
+}

@@ -1,0 +1,385 @@
+//! The node's arbiter, run in a thread of this process, and the containers that it looks after.
+//! Calls here block for as long as the arbiter takes for one turn, a millisecond or so, and
+//! touch the disk: async code calls them from a blocking thread.
+//!
+//! A container that the arbiter has no room for yet is tried again at the next look: its cards
+//! are its own by the cluster's books, and who held them has ended, or is about to. Until then
+//! its socket is not there, and its programs are refused or run without a limit as the mode
+//! says.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use sublet_abi::{MAX_DEVICES, Mode};
+use sublet_api::object::Pod;
+use sublet_arbiter::admin::{GpuRow, Snapshot};
+use sublet_arbiter::libraries::Store;
+use sublet_arbiter::{
+    Arbiter, ContainerCard, Folder, GpuView, HOST_NAME, Handle, HandleError, NvmlView, Options,
+    REAL_MACHINE,
+};
+use sublet_fakegpu::{Machine, Spec};
+use sublet_model::{Inventory, MiB};
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::fake::FakeView;
+use super::inject::{FakeKit, Injection, Kit, PRELOAD_NAME, PRELOAD_TEXT, inject};
+use super::reconcile::{Wish, wish};
+use super::record::{Record, RecordCard, read_all};
+use super::{IsolationError, StrictnessWord, Wanted};
+use crate::allocate::HandOver;
+
+/// Where the cards are.
+pub(crate) enum Cards<'a> {
+    /// On this machine; NVIDIA's management library.
+    Real(&'a Path),
+    /// In an inventory file.
+    Simulated(&'a Inventory),
+}
+
+/// The node's arbiter and its containers.
+pub(crate) struct Isolation {
+    handle: Handle,
+    kit: Kit,
+    mode: Mode,
+    /// The folder of all containers.
+    containers: PathBuf,
+    /// The cards as the arbiter names them.
+    gpus: Vec<GpuRow>,
+    tracked: Mutex<BTreeMap<PathBuf, Tracked>>,
+    /// Becomes the reason when the arbiter ends.
+    ended: watch::Receiver<Option<String>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// A container, and whether the arbiter looks after it now.
+#[derive(Debug)]
+struct Tracked {
+    record: Record,
+    has_job: bool,
+    /// What was last logged as wrong.
+    complaint: Option<String>,
+}
+
+impl Isolation {
+    /// Puts the libraries where containers can mount them, starts the arbiter, and takes the
+    /// containers of before back.
+    pub(crate) fn start(wanted: &Wanted, cards: &Cards<'_>) -> Result<Isolation, IsolationError> {
+        let store = store(wanted)?;
+        let libraries = store.interposer_with(&[(PRELOAD_NAME, PRELOAD_TEXT)])?;
+        let containers = wanted.state_dir.join("containers");
+        make_private(&containers)?;
+        let (folder, view, fake) = match cards {
+            Cards::Real(nvml) => {
+                let view: Box<dyn GpuView> =
+                    Box::new(NvmlView::open(nvml).map_err(sublet_arbiter::ArbiterError::from)?);
+                let folder = Folder::within(&wanted.runtime_dir, REAL_MACHINE);
+                (folder, view, None)
+            }
+            Cards::Simulated(inventory) => simulated(wanted, &store, inventory)?,
+        };
+        let options = Options {
+            host_name: fake.is_none().then(|| HOST_NAME.to_owned()),
+            ..Options::new(folder)
+        };
+        let arbiter = Arbiter::start(options, view)?;
+        let handle = arbiter.handle();
+        let (ended, thread) = run(arbiter)?;
+        let (mode, word) = match wanted.mode {
+            StrictnessWord::Strict => (Mode::Strict, "strict"),
+            StrictnessWord::Compat => (Mode::Compat, "compat"),
+        };
+        let mut isolation = Isolation {
+            gpus: Vec::new(),
+            kit: Kit {
+                libraries: libraries.cuda.parent().unwrap_or(Path::new("/")).to_owned(),
+                mode: word,
+                fake,
+            },
+            mode,
+            handle,
+            tracked: Mutex::default(),
+            ended,
+            thread: Mutex::new(Some(thread)),
+            containers,
+        };
+        isolation.gpus = isolation.snapshot().gpus;
+        isolation.restore()?;
+        let gpus = isolation.gpus.len();
+        let containers = isolation.lock().len();
+        info!(gpus, containers, mode = word, "isolation is on");
+        Ok(isolation)
+    }
+
+    /// Becomes true with a reason when the arbiter has ended.
+    pub(crate) fn ended(&self) -> watch::Receiver<Option<String>> {
+        self.ended.clone()
+    }
+
+    /// Ends the arbiter in order. Containers go on with their limits, and wait for the next.
+    pub(crate) fn stop(&self) {
+        self.handle.stop();
+        let thread = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            warn!("the arbiter's thread did not end well");
+        }
+    }
+
+    /// Has the arbiter look after a container that is about to start, and says what it gets;
+    /// nothing where it is not to be held to its part.
+    pub(crate) fn admit(&self, handed: &HandOver) -> Result<Injection, IsolationError> {
+        if !handed.isolated {
+            return Ok(Injection::default());
+        }
+        if handed.cards.len() > MAX_DEVICES {
+            let (pod, cards) = (&handed.pod, handed.cards.len());
+            warn!(%pod, cards, "not isolated: a container on more than {MAX_DEVICES} GPUs");
+            return Ok(Injection::default());
+        }
+        let record = Record::of(handed);
+        let folder = record.folder(&self.containers);
+        record
+            .make_folders(&self.containers)
+            .map_err(IsolationError::io("making", &folder))?;
+        let tenant = record.tenant(&self.containers);
+        let mut all = self.lock();
+        // The same container again: an earlier answer did not reach kubelet.
+        if let Some(old) = all.remove(&folder) {
+            self.end_job(&old);
+        }
+        let mut tracked = Tracked {
+            record,
+            has_job: false,
+            complaint: None,
+        };
+        self.begin_job(&mut tracked);
+        let written = tracked.record.write(&self.containers);
+        all.insert(folder.clone(), tracked);
+        written.map_err(IsolationError::io("writing to", &folder))?;
+        Ok(inject(&self.kit, &tenant))
+    }
+
+    /// Compares the containers with the node's pods, freshly listed. True if one still waits
+    /// for the arbiter.
+    pub(crate) fn settle(&self, pods: &[Pod]) -> bool {
+        let mut all = self.lock();
+        // First what gives room, then what needs it.
+        all.retain(|_, tracked| match wish(&tracked.record, pods) {
+            Wish::Keep => true,
+            Wish::Rest => {
+                self.end_job(tracked);
+                tracked.has_job = false;
+                true
+            }
+            Wish::Forget => {
+                self.end_job(tracked);
+                let name = tracked.record.name();
+                match tracked.record.remove(&self.containers) {
+                    Ok(()) => info!(container = name, "its pod is gone; forgotten"),
+                    Err(error) => warn!(container = name, %error, "its folder stays"),
+                }
+                false
+            }
+        });
+        let mut waits = false;
+        for tracked in all.values_mut() {
+            if !tracked.has_job && wish(&tracked.record, pods) == Wish::Keep {
+                self.begin_job(tracked);
+                if tracked.has_job
+                    && let Err(error) = tracked.record.write(&self.containers)
+                {
+                    warn!(%error, "after a restart this container will be a new one");
+                }
+                waits |= !tracked.has_job;
+            }
+        }
+        waits
+    }
+
+    /// What the arbiter says, with the record of each container by its number.
+    pub(crate) fn look(&self) -> (Snapshot, BTreeMap<u64, Record>) {
+        let all = self.lock();
+        let with_jobs = all.values().filter(|tracked| tracked.has_job);
+        let numbered = with_jobs.filter_map(|one| Some((one.record.id?, one.record.clone())));
+        let numbered = numbered.collect();
+        drop(all);
+        (self.snapshot(), numbered)
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        // It has ended: then so does this process, and nobody reads this.
+        self.handle.snapshot().unwrap_or_default()
+    }
+
+    /// Takes the containers of before back, before their processes stop waiting.
+    fn restore(&self) -> Result<(), IsolationError> {
+        let records =
+            read_all(&self.containers).map_err(IsolationError::io("reading", &self.containers))?;
+        let mut all = self.lock();
+        for record in records {
+            let folder = record.folder(&self.containers);
+            let mut tracked = Tracked {
+                record,
+                has_job: false,
+                complaint: None,
+            };
+            // A container that never had a number had no processes that wait.
+            if tracked.record.id.is_some() {
+                self.begin_job(&mut tracked);
+            }
+            all.insert(folder, tracked);
+        }
+        Ok(())
+    }
+
+    fn begin_job(&self, tracked: &mut Tracked) {
+        let Tracked { record, .. } = &*tracked;
+        let name = record.name();
+        let tenant = record.tenant(&self.containers);
+        let cards = record.cards.iter().map(|card| self.card(card)).collect();
+        let begun = self
+            .handle
+            .add_container(record.id, &name, &tenant, cards, self.mode);
+        match begun {
+            Ok(id) => {
+                tracked.record.id = Some(id);
+                tracked.has_job = true;
+                tracked.complaint = None;
+                info!(container = name, job = id, "the container has its limits");
+            }
+            Err(error) => {
+                let why = error.to_string();
+                if tracked.complaint.as_ref() != Some(&why) {
+                    warn!(container = name, why, "no limits yet, will try again");
+                    tracked.complaint = Some(why);
+                }
+            }
+        }
+    }
+
+    fn end_job(&self, tracked: &Tracked) {
+        let Some(id) = tracked.record.id.filter(|_| tracked.has_job) else {
+            return;
+        };
+        match self.handle.remove_container(id) {
+            // Its last process was gone before.
+            Ok(()) | Err(HandleError::Refused(_)) => {}
+            Err(error) => warn!(job = id, %error, "not taken away"),
+        }
+        let socket = tracked.record.tenant(&self.containers).join("tenant.sock");
+        let _absent = fs::remove_file(socket);
+    }
+
+    /// A card of a record as the arbiter names it. Cards of a file may have UUIDs there that
+    /// no driver prints; those are known by their number. The card may have less for programs
+    /// than the node reports.
+    fn card(&self, card: &RecordCard) -> ContainerCard {
+        let by_uuid = |gpu: &&GpuRow| Some(&gpu.uuid) == card.uuid.as_ref();
+        let by_index = |gpu: &&GpuRow| gpu.index == card.index;
+        let all = || self.gpus.iter();
+        let gpu = all().find(by_uuid).or_else(|| all().find(by_index));
+        let most = gpu.map_or(u64::MAX, |gpu| gpu.memory_mib);
+        ContainerCard {
+            uuid: gpu.map_or_else(|| format!("number {}", card.index), |gpu| gpu.uuid.clone()),
+            limit: MiB::new(card.limit_mib.min(most)).unwrap_or(MiB::MAX),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Tracked>> {
+        self.tracked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where the libraries for containers come from and go to.
+fn store(wanted: &Wanted) -> Result<Store, IsolationError> {
+    let sources = match &wanted.library_dir {
+        Some(folder) => vec![folder.clone()],
+        None => {
+            let own = std::env::current_exe()
+                .map_err(IsolationError::io("finding", Path::new("this program")))?;
+            Store::sources_of(&own)
+        }
+    };
+    Ok(Store {
+        sources,
+        targets: vec![wanted.state_dir.join("libraries")],
+    })
+}
+
+type Simulated = (Folder, Box<dyn GpuView>, Option<FakeKit>);
+
+/// A machine with the cards of an inventory file. It is in the runtime folder, which is memory,
+/// and which containers can mount; `/dev/shm` of a pod is the pod's own.
+fn simulated(
+    wanted: &Wanted,
+    store: &Store,
+    inventory: &Inventory,
+) -> Result<Simulated, IsolationError> {
+    if inventory.gpus().is_empty() {
+        return Err(IsolationError::NoCards);
+    }
+    let (driver, _nvml) = store.fake_driver()?;
+    let spec = Spec::from_inventory(inventory)?;
+    let machines = wanted.runtime_dir.join("machines");
+    make_private(&machines)?;
+    let machine = Machine::open_or_create_in(&machines, &spec)?;
+    // Containers' processes have any user, and are to it what they are to a card's device
+    // file. Nobody else comes here: the folder above is ours alone.
+    let folder = machine.folder().to_owned();
+    open_to_all(&folder, 0o777)?;
+    open_to_all(&folder.join("machine"), 0o666)?;
+    let kit = FakeKit {
+        driver: driver.parent().unwrap_or(Path::new("/")).to_owned(),
+        machine: folder,
+    };
+    let place = Folder::within(&wanted.runtime_dir, &format!("fake-{}", spec.digest()));
+    Ok((place, Box::new(FakeView(machine)), Some(kit)))
+}
+
+fn make_private(folder: &Path) -> Result<(), IsolationError> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .and_then(|()| fs::set_permissions(folder, fs::Permissions::from_mode(0o700)))
+        .map_err(IsolationError::io("making", folder))
+}
+
+fn open_to_all(path: &Path, mode: u32) -> Result<(), IsolationError> {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+        .map_err(IsolationError::io("opening to containers", path))
+}
+
+type Running = (watch::Receiver<Option<String>>, JoinHandle<()>);
+
+/// Runs the arbiter in a thread of its own.
+fn run(arbiter: Arbiter) -> Result<Running, IsolationError> {
+    let (tell, ended) = watch::channel(None);
+    let body = move || {
+        let why = match arbiter.run() {
+            Ok(()) => "it was told to".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        tell.send_replace(Some(why));
+    };
+    let thread = std::thread::Builder::new()
+        .name("arbiter".to_owned())
+        .spawn(body)
+        .map_err(IsolationError::io(
+            "starting",
+            Path::new("the arbiter's thread"),
+        ))?;
+    Ok((ended, thread))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,234 @@
+//! What is kept on disk of each container: whose it is, its number with the arbiter and its
+//! limits. Written when its devices are handed over, read by an agent that starts anew, whose
+//! containers look for their arbiter at once. The pod's own allocation is what counts; this is
+//! a copy that can be read before the API server answers.
+//!
+//! Folders: `containers/<pod uid>/<place>/`, in it `record.json` and `tenant/`, the folder that
+//! is mounted. A place is `main-0` or `init-2`, the container's position in the pod: names may
+//! be 63 letters long, and the path of a socket has at most 107.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sublet_model::Role;
+
+use crate::allocate::HandOver;
+
+const FILE: &str = "record.json";
+const TENANT: &str = "tenant";
+
+/// One container that is held to its part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Record {
+    /// Its number with the arbiter, once it had one.
+    pub id: Option<u64>,
+    /// Its pod's namespace.
+    pub namespace: String,
+    /// Its pod.
+    pub pod: String,
+    /// Its pod's UID.
+    pub uid: String,
+    /// Its name.
+    pub container: String,
+    /// Its position in the pod: `main-0`, `init-2`.
+    pub place: String,
+    /// Does it end before the main containers start?
+    pub ends_first: bool,
+    /// Its cards.
+    pub cards: Vec<RecordCard>,
+}
+
+/// A card of a container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RecordCard {
+    /// Its number on the node.
+    pub index: u16,
+    /// Its UUID, where that is known.
+    pub uuid: Option<String>,
+    /// What the container may use of it.
+    #[serde(rename = "limitMiB")]
+    pub limit_mib: u64,
+}
+
+impl Record {
+    /// What is to be kept of a container whose devices are handed over now.
+    #[must_use]
+    pub fn of(handed: &HandOver) -> Record {
+        let list = match handed.role {
+            Role::Main => "main",
+            Role::Init | Role::Sidecar => "init",
+        };
+        let cards = handed.cards.iter().map(|card| RecordCard {
+            index: card.index.0,
+            uuid: card.uuid.as_ref().map(ToString::to_string),
+            limit_mib: card.memory.get(),
+        });
+        Record {
+            id: None,
+            namespace: handed.pod.namespace().to_owned(),
+            pod: handed.pod.name().to_owned(),
+            uid: handed.uid.to_string(),
+            container: handed.container.to_string(),
+            place: format!("{list}-{}", handed.position),
+            ends_first: handed.role == Role::Init,
+            cards: cards.collect(),
+        }
+    }
+
+    /// What people call it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("{}/{}/{}", self.namespace, self.pod, self.container)
+    }
+
+    /// Its folder below that of all containers.
+    #[must_use]
+    pub fn folder(&self, containers: &Path) -> PathBuf {
+        containers.join(&self.uid).join(&self.place)
+    }
+
+    /// The part of it that is mounted.
+    #[must_use]
+    pub fn tenant(&self, containers: &Path) -> PathBuf {
+        self.folder(containers).join(TENANT)
+    }
+
+    /// Makes the folders: the mounted one for everybody in the container, those above it for
+    /// nobody but us.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn make_folders(&self, containers: &Path) -> io::Result<()> {
+        let mut make = fs::DirBuilder::new();
+        make.recursive(true).mode(0o700);
+        make.create(self.folder(containers))?;
+        let tenant = self.tenant(containers);
+        make.create(&tenant)?;
+        fs::set_permissions(&tenant, fs::Permissions::from_mode(0o755))
+    }
+
+    /// Writes it, complete or not at all.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn write(&self, containers: &Path) -> io::Result<()> {
+        let folder = self.folder(containers);
+        let draft = folder.join("record.new");
+        fs::write(&draft, serde_json::to_vec(self)?)?;
+        fs::rename(&draft, folder.join(FILE))
+    }
+
+    /// Removes the folder, and its pod's if it was the last.
+    pub fn remove(&self, containers: &Path) -> io::Result<()> {
+        let folder = self.folder(containers);
+        match fs::remove_dir_all(&folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        // It stays while other containers of the pod have theirs in it.
+        let _not_empty = fs::remove_dir(containers.join(&self.uid));
+        Ok(())
+    }
+}
+
+/// All records; folders without one that can be read are removed, because their containers
+/// never got their devices: the record is written before kubelet has its answer.
+///
+/// # Errors
+/// The folder of all containers cannot be read.
+pub fn read_all(containers: &Path) -> io::Result<Vec<Record>> {
+    let mut records = Vec::new();
+    for pod in fs::read_dir(containers)? {
+        let pod = pod?.path();
+        for container in fs::read_dir(&pod).into_iter().flatten() {
+            let folder = container?.path();
+            let record = fs::read(folder.join(FILE)).ok();
+            let record = record.and_then(|text| serde_json::from_slice::<Record>(&text).ok());
+            match record.filter(|record| record.folder(containers) == folder) {
+                Some(record) => records.push(record),
+                None => fs::remove_dir_all(&folder)?,
+            }
+        }
+        let _not_empty = fs::remove_dir(&pod);
+    }
+    records.sort_by_key(|record| record.id);
+    Ok(records)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(pod: &str, id: Option<u64>) -> Record {
+        Record {
+            id,
+            namespace: "ns".to_owned(),
+            pod: pod.to_owned(),
+            uid: format!("uid-{pod}"),
+            container: "main".to_owned(),
+            place: "main-0".to_owned(),
+            ends_first: false,
+            cards: vec![RecordCard {
+                index: 1,
+                uuid: Some("GPU-1".to_owned()),
+                limit_mib: 300,
+            }],
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_found_again_in_the_order_of_numbers() {
+        let base = tempfile::tempdir().unwrap();
+        let base = base.path();
+        let (late, early) = (record("a", Some(7)), record("b", Some(2)));
+        for record in [&late, &early] {
+            record.make_folders(base).unwrap();
+            record.write(base).unwrap();
+        }
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&late.tenant(base)), 0o755);
+        assert_eq!(mode(&base.join("uid-a")), 0o700);
+        assert_eq!(read_all(base).unwrap(), [early.clone(), late.clone()]);
+        early.remove(base).unwrap();
+        early.remove(base).unwrap();
+        assert_eq!(read_all(base).unwrap(), [late]);
+        assert!(!base.join("uid-b").exists());
+        assert_eq!(early.name(), "ns/b/main");
+    }
+
+    #[test]
+    fn half_a_folder_is_cleared_away_and_a_record_cannot_point_elsewhere() {
+        let base = tempfile::tempdir().unwrap();
+        let base = base.path();
+        record("half", None).make_folders(base).unwrap();
+        let moved = record("moved", Some(1));
+        moved.make_folders(base).unwrap();
+        let other = Record {
+            uid: "../elsewhere".to_owned(),
+            ..moved.clone()
+        };
+        let text = serde_json::to_vec(&other).unwrap();
+        fs::write(moved.folder(base).join(FILE), text).unwrap();
+        let broken = record("broken", Some(3));
+        broken.make_folders(base).unwrap();
+        fs::write(broken.folder(base).join(FILE), "{\"id\": 3").unwrap();
+        assert_eq!(read_all(base).unwrap(), []);
+        assert_eq!(fs::read_dir(base).unwrap().count(), 0);
+        assert!(read_all(&base.join("absent")).is_err());
+    }
+
+    #[test]
+    fn a_socket_s_path_is_short_enough() {
+        let mut long = record("x", None);
+        long.uid = "0".repeat(36);
+        long.place = "init-99".to_owned();
+        let socket = long.tenant(Path::new("/var/lib/sublet/containers"));
+        let socket = socket.join("tenant.sock").display().to_string();
+        assert!(socket.len() < 108, "{socket} has {} bytes", socket.len());
+    }
+}
