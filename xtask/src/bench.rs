@@ -1,19 +1,22 @@
 //! `cargo xtask bench`: builds what is measured with optimisation, and runs `sublet-bench`.
 //!
-//! What is measured, and how, is that program's; this only gives it the components.
+//! What is measured, and how, is that program's; this only gives it the components it needs.
 
+use std::path::Path;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Args;
 
 use crate::screen::heading;
-use crate::setup::{Components, cargo, program, repository, run as run_command};
+use crate::setup::{Components, cargo, product, program, repository, run as run_command};
 
 /// Measure, and store the figures in docs/benchmarks/.
 #[derive(Args)]
 #[command(after_help = "Examples:
   cargo xtask bench scheduler           all figures of the scheduler extender
+  cargo xtask bench isolation           what isolation costs, on a fake GPU
+  cargo xtask bench gpu                 the same on this machine's GPU
   cargo xtask bench scheduler --help    what can be chosen")]
 pub(crate) struct Arguments {
     /// What to measure, and options of that benchmark.
@@ -21,23 +24,68 @@ pub(crate) struct Arguments {
     what: Vec<String>,
 }
 
+/// What shows that a GPU's driver is loaded: NVIDIA's own device, or that of WSL.
+const DEVICES: [&str; 2] = ["/dev/nvidiactl", "/dev/dxg"];
+
 /// Runs a benchmark.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    heading("components: the control plane (10 min once, then 1 s)");
-    let components = Components::without_node()?;
-    heading("the product and the benchmark, optimised (4 min cold)");
-    run_command(&mut cargo(&[
-        "build",
-        "--release",
-        "-p",
-        "sublet",
-        "-p",
-        "sublet-bench",
-    ])?)?;
-    heading(&arguments.what.join(" "));
+    let what = arguments.what.join(" ");
+    // Said before minutes of building.
+    ensure!(
+        !needs_gpu(&arguments.what) || DEVICES.iter().any(|device| Path::new(device).exists()),
+        "there is no GPU here; `cargo xtask bench gpu --fake-gpu 1x80GiB` runs what needs none"
+    );
+    let components = match arguments.what.first().map(String::as_str) {
+        Some("isolation" | "gpu") => None,
+        _ => {
+            heading("components: the control plane (10 min once, then 1 s)");
+            Some(Components::without_node()?)
+        }
+    };
+    heading("the product and the benchmark, optimised (5 min cold)");
+    let packages = [
+        &["build", "--release"],
+        &product()[..],
+        &["-p", "sublet-bench"],
+    ]
+    .concat();
+    run_command(&mut cargo(&packages)?)?;
+    heading(&what);
     let mut command = Command::new(program("release", "sublet-bench")?);
     command.args(&arguments.what).current_dir(repository()?);
     command.env("SUBLET_BIN", program("release", "sublet")?);
-    components.tell(&mut command);
+    if let Some(components) = components {
+        components.tell(&mut command);
+    }
     run_command(&mut command)
+}
+
+/// True for the benchmark of a real card, unless it is told of a fake one or only asked.
+fn needs_gpu(what: &[String]) -> bool {
+    let without = ["--fake-gpu", "--help", "-h"];
+    let is_told = |word: &String| without.iter().any(|flag| word.starts_with(flag));
+    what.first().is_some_and(|first| first == "gpu") && !what.iter().any(is_told)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::needs_gpu;
+
+    #[test]
+    fn only_the_benchmark_of_a_card_needs_one() {
+        let check = |line: &str| {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            needs_gpu(&words)
+        };
+        assert!(check("gpu"));
+        assert!(check("gpu --write"));
+        for line in [
+            "gpu --fake-gpu 1x80GiB",
+            "gpu --fake-gpu=1x80GiB",
+            "gpu --help",
+            "isolation",
+        ] {
+            assert!(!check(line), "{line}");
+        }
+    }
 }

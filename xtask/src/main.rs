@@ -7,6 +7,8 @@
 mod bench;
 mod control_plane;
 mod demo;
+mod driver_tables;
+mod libraries;
 mod screen;
 mod setup;
 mod test;
@@ -39,6 +41,10 @@ enum Task {
     Test(test::Arguments),
     /// Measure, and store the figures in docs/benchmarks/.
     Bench(bench::Arguments),
+    /// Build the libraries that go into containers, for glibc 2.28 and newer.
+    Libraries,
+    /// Write the tables of the GPU driver's functions anew, from NVIDIA's headers.
+    DriverTables,
     /// A stock Kubernetes control plane on loopback, in the background.
     #[command(subcommand)]
     ControlPlane(control_plane::Action),
@@ -49,6 +55,8 @@ fn main() -> ExitCode {
         Task::Demo(arguments) => demo::run(&arguments),
         Task::Test(arguments) => test::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
+        Task::Libraries => libraries::run(),
+        Task::DriverTables => driver_tables::run(),
         Task::ControlPlane(action) => control_plane::run(&action),
     };
     match done {

@@ -26,6 +26,24 @@ pub(crate) fn program(profile: &str, name: &str) -> Result<PathBuf> {
     Ok(target.join(profile).join(name))
 }
 
+/// What `cargo build` is told to make the product, with the libraries that `sublet run` looks for
+/// beside it and the programs that tests and demonstrations run on a GPU.
+pub(crate) fn product() -> Vec<&'static str> {
+    const PACKAGES: [&str; 7] = [
+        "sublet",
+        "sublet-libcuda",
+        "sublet-libnvml",
+        "sublet-preload",
+        "sublet-fakecuda",
+        "sublet-fakenvml",
+        "sublet-workload",
+    ];
+    PACKAGES
+        .iter()
+        .flat_map(|name| ["--package", name])
+        .collect()
+}
+
 /// `cargo` with arguments, at the root of the repository.
 pub(crate) fn cargo(args: &[&str]) -> Result<Command> {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));

@@ -6,8 +6,10 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::Args;
 
+use crate::driver_tables;
+use crate::libraries;
 use crate::screen::{heading, time};
-use crate::setup::{Components, cargo, program, repository, run as run_command};
+use crate::setup::{Components, cargo, product, program, repository, run as run_command};
 
 /// Run every test, cheapest first; stops at the first failure.
 #[derive(Args)]
@@ -36,10 +38,10 @@ const LINTS: [&str; 6] = [
 ];
 
 /// One step: what it is for, how long it takes on two idle cores, and how it is done.
-struct Step {
-    what: &'static str,
-    usual: &'static str,
-    command: Command,
+pub(crate) struct Step {
+    pub(crate) what: &'static str,
+    pub(crate) usual: &'static str,
+    pub(crate) command: Command,
 }
 
 /// Runs the steps.
@@ -61,6 +63,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if !arguments.fast {
         heading("components: Debian packages and the control plane (6 min once, then 1 s)");
         let components = Components::with_node()?;
+        let build = [&["build"], product().as_slice()].concat();
+        steps.push(step("the product and its libraries", "20 s cold", &build)?);
+        match libraries::missing() {
+            None => steps.push(libraries::step()?),
+            Some(reason) => eprintln!("libraries for old containers will be skipped: {reason}"),
+        }
         let mut end_to_end = vec!["test", "--workspace"];
         let names = end_to_end_tests()?;
         for name in &names {
@@ -71,6 +79,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let mut last = step("end to end", "6 min", &end_to_end)?;
         components.tell(&mut last.command);
         last.command.env("SUBLET_BIN", program("debug", "sublet")?);
+        tell_headers(&mut last.command);
         steps.push(last);
     }
     let count = steps.len();
@@ -90,6 +99,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     heading(&format!("all passed in {}", time(started.elapsed())));
     Ok(())
+}
+
+/// Tells a program where NVIDIA's headers are, or why they are nowhere.
+fn tell_headers(command: &mut Command) {
+    heading("NVIDIA's headers: three Python packages (5 MB once, then nothing)");
+    match driver_tables::header_folders() {
+        Ok(folders) => command.env("SUBLET_HEADERS", folders),
+        Err(reason) => {
+            let reason = format!("{reason:#}");
+            eprintln!("tests against the headers will be skipped: {reason}");
+            command.env("SUBLET_HEADERS_SKIP", reason)
+        }
+    };
 }
 
 /// The test programs of `sublet-e2e`, by name.

@@ -12,17 +12,36 @@ use crate::setup::repository;
 /// The rings of ARCHITECTURE.md, innermost first. A crate may use crates of its own ring and of
 /// those before it.
 const RINGS: [&[&str]; 4] = [
-    &["sublet-model", "sublet-plan"],
-    &["sublet-api", "sublet-kubelet"],
+    &["sublet-model", "sublet-plan", "sublet-share"],
+    &[
+        "sublet-api",
+        "sublet-kubelet",
+        "sublet-abi",
+        "sublet-driver-api",
+    ],
     &[
         "sublet-telemetry",
         "sublet-client",
         "sublet-scheduler",
+        "sublet-hook",
+        "sublet-libcuda",
+        "sublet-libnvml",
+        "sublet-preload",
+        "sublet-fakegpu",
+        "sublet-fakecuda",
+        "sublet-fakenvml",
+        "sublet-arbiter",
         "sublet-agent",
         "sublet-cli",
         "sublet",
     ],
-    &["sublet-testbed", "sublet-e2e", "sublet-bench", "xtask"],
+    &[
+        "sublet-testbed",
+        "sublet-workload",
+        "sublet-e2e",
+        "sublet-bench",
+        "xtask",
+    ],
 ];
 
 /// What the crates that only decide never link: wire formats, clocks, threads, sockets.

@@ -1,12 +1,22 @@
 //! What the figures were measured on: without it they mean nothing.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use sublet_testbed::Binaries;
 
+/// What the scheduler was measured on and with, as a Markdown list.
+pub(crate) fn description(binaries: &Binaries, repository: &Path) -> String {
+    let version = |name: &str| first_line(Command::new(binaries.cluster(name)).arg("--version"));
+    let others = ["kube-apiserver", "etcd", "kwok"].map(version);
+    let remark = "Everything runs on this one machine: the components share its cores with the \
+                  client that measures. etcd does not wait for the disk (`--unsafe-no-fsync`).";
+    described(repository, &others, remark)
+}
+
 /// The machine, the date, the versions and the command, as a Markdown list.
-pub(crate) fn description(binaries: &Binaries, repository: &std::path::Path) -> String {
+pub(crate) fn described(repository: &Path, others: &[String], remark: &str) -> String {
     let second = jiff::Timestamp::now().as_second();
     let date = jiff::Timestamp::from_second(second).unwrap_or_default();
     let profile = if cfg!(debug_assertions) {
@@ -15,7 +25,6 @@ pub(crate) fn description(binaries: &Binaries, repository: &std::path::Path) -> 
         "release build"
     };
     let command: Vec<String> = std::env::args().skip(1).collect();
-    let version = |name: &str| first_line(Command::new(binaries.cluster(name)).arg("--version"));
     let commit = first_line(
         Command::new("git")
             .args(["describe", "--always", "--dirty"])
@@ -33,15 +42,14 @@ pub(crate) fn description(binaries: &Binaries, repository: &std::path::Path) -> 
         ),
         format!("- Load average at the start: {}", load()),
         format!(
-            "- Versions: Sublet {} ({commit}, {profile}), {}, {}, {}",
+            "- Versions: Sublet {} ({commit}, {profile}){}",
             env!("CARGO_PKG_VERSION"),
-            version("kube-apiserver"),
-            version("etcd"),
-            version("kwok"),
+            others
+                .iter()
+                .map(|other| format!(", {other}"))
+                .collect::<String>(),
         ),
-        "- Everything runs on this one machine: the components share its cores with the \
-         client that measures. etcd does not wait for the disk (`--unsafe-no-fsync`)."
-            .to_owned(),
+        format!("- {remark}"),
     ]
     .join("\n")
 }
@@ -71,7 +79,7 @@ fn field(path: &str, name: &str) -> String {
     found.map_or("unknown".to_owned(), |(_, value)| value.trim().to_owned())
 }
 
-fn first_line(command: &mut Command) -> String {
+pub(crate) fn first_line(command: &mut Command) -> String {
     let output = command.output().map(|output| output.stdout);
     let text = String::from_utf8_lossy(&output.unwrap_or_default()).into_owned();
     text.lines().next().unwrap_or("unknown").to_owned()

@@ -1,13 +1,17 @@
 //! `sublet-bench`: our figures beside a peer's or a bound's, measured in the same run.
 //!
-//! It runs the product's binary as it ships, on a real API server, and prints Markdown.
+//! It runs the product's binary as it ships, on a real API server, a fake GPU or a real one,
+//! and prints Markdown.
 //! Nothing here is a test: a figure that misses its target is printed as missed, and the
 //! exit status is still 0.
 //!
 //! Suggested reading order: scheduler (what is run), latency, rate, startup (the figures),
-//! then world, objects, noop, caller (what they need).
+//! then world, objects, noop, caller (what they need). One machine's isolation: isolation and
+//! gpu (what is run), the files of their folders (the figures), stage (what they need).
 
 mod caller;
+mod gpu;
+mod isolation;
 mod latency;
 mod machine;
 mod noop;
@@ -15,6 +19,7 @@ mod objects;
 mod rate;
 mod report;
 mod scheduler;
+mod stage;
 mod startup;
 mod stats;
 mod world;
@@ -26,6 +31,8 @@ use clap::Parser;
 #[command(name = "sublet-bench", version)]
 enum Command {
     Scheduler(scheduler::Arguments),
+    Isolation(isolation::Arguments),
+    Gpu(gpu::Arguments),
     Noop(noop::Arguments),
 }
 
@@ -34,6 +41,8 @@ fn main() -> anyhow::Result<()> {
     let _chosen_before = rustls::crypto::ring::default_provider().install_default();
     match Command::parse() {
         Command::Scheduler(arguments) => scheduler::run(&arguments),
+        Command::Isolation(arguments) => isolation::run(&arguments),
+        Command::Gpu(arguments) => gpu::run(&arguments),
         Command::Noop(arguments) => noop::run(&arguments),
     }
 }

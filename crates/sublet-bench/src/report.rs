@@ -73,6 +73,16 @@ impl Verdict {
         }
     }
 
+    /// Met when the value, a multiple of a peer's figure, is not above the limit.
+    pub(crate) fn at_most_times(what: &str, value: f64, limit: f64) -> Verdict {
+        Verdict {
+            what: what.to_owned(),
+            value: format!("{value:.4} ×"),
+            target: format!("≤ {limit} ×"),
+            met: value <= limit,
+        }
+    }
+
     /// Met when the value is not below the bound; both are multiples of a peer's figure.
     pub(crate) fn at_least_times(what: &str, value: f64, bound: f64) -> Verdict {
         Verdict {

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -67,6 +68,27 @@ impl GpuNode {
     #[must_use]
     pub fn name(&self) -> String {
         self.node.name()
+    }
+
+    /// Where the agent keeps what containers mount.
+    #[must_use]
+    pub fn state_dir(&self) -> PathBuf {
+        self.node.dir().join("sublet")
+    }
+
+    /// Where the arbiter's own sockets are.
+    #[must_use]
+    pub fn runtime_dir(&self) -> PathBuf {
+        self.node.dir().join("run")
+    }
+
+    /// The agent's metrics.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn metrics(&self) -> Result<String> {
+        let (_, page) = http_get(self.health, "/metrics")?;
+        Ok(page)
     }
 
     /// Writes the inventory file anew, as an editor does: another file in its place.
@@ -133,7 +155,7 @@ impl GpuNode {
 
     /// How often this agent has registered a plugin with kubelet.
     fn registrations(&self) -> Result<u64> {
-        let (_, page) = http_get(self.health, "/metrics")?;
+        let page = self.metrics()?;
         let lines = page
             .lines()
             .filter(|line| line.starts_with("sublet_agent_registrations_total"));

@@ -1,11 +1,15 @@
 //! End-to-end tests: the product's one binary beside a stock control plane, with exactly the
 //! rights and the scheduler configuration that `deploy/kubernetes/` ships.
 //!
+//! What needs no cluster is tested on one machine (`one_machine`), which needs no control plane.
+//!
 //! The tests are in `tests/`; here is what they share. Nothing in this crate reaches into
 //! the product: it reads what a user could read and runs what a user would run.
 
 pub mod audit;
 mod gpu_node;
+pub mod interposer;
+pub mod one_machine;
 mod recorder;
 mod world;
 pub mod yaml;

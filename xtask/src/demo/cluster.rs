@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: the published GPUShare examples, on stock components, in two minutes.
+//! `cargo xtask demo --cluster`: the published GPUShare examples, on stock components, in two minutes.
 //!
 //! Four nodes that KWOK plays, pods that "already run" on them as the original gpushare
 //! scheduler would have left them, then our extender beside a second stock kube-scheduler,
@@ -14,22 +14,10 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use clap::Args;
 use sublet_testbed::{Cluster, ClusterOptions, Node, NodeOptions, deployed, free_port, kwok_node};
 
 use crate::screen::heading;
 use crate::setup::{Components, cargo, program, repository, run as run_command};
-
-/// Start a cluster, place the published GPUShare examples, and show the result.
-#[derive(Args)]
-#[command(after_help = "Examples:
-  cargo xtask demo          on a terminal it waits, so that you can look around
-  cargo xtask demo --keep   waits elsewhere too, until it is killed")]
-pub(crate) struct Arguments {
-    /// Stay up, even where nobody sits at a terminal.
-    #[arg(long)]
-    keep: bool,
-}
 
 /// A card of the published examples, in MiB.
 const CARD: u32 = 16_276;
@@ -78,8 +66,8 @@ struct Asked<'a> {
     why: &'static str,
 }
 
-/// Runs the demo.
-pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+/// Runs the demo; `keep` waits for Enter where nobody sits at a terminal, too.
+pub(crate) fn run(keep: bool) -> Result<()> {
     heading("components: Debian packages and the control plane (6 min once, then 1 s)");
     let components = Components::with_node()?;
     heading("the product (1 min cold)");
@@ -128,7 +116,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         .env("PATH", path_with(&plugins)?);
     run_command(&mut inspect)?;
     look_around(&cluster, &plugins, port);
-    if arguments.keep || stdout().is_terminal() {
+    if keep || stdout().is_terminal() {
         wait_for_enter();
     }
     drop(real); // before the cluster, which it leaves

@@ -1,0 +1,113 @@
+//! Figure: what a context and a module take beyond what programs ask for, and how well that is
+//! known beforehand.
+//!
+//! No call says what these cost, so they are reserved at the last measured size and corrected
+//! afterwards. Until then a job can be over its limit by the difference, which is this figure.
+//! Measured as the change of the whole card's use, with nothing else on it.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use super::findings::Findings;
+use super::{progress, settled_bytes, used_bytes};
+use crate::report::short;
+use crate::stage::{Shell, Stage, until};
+
+const MIB: f64 = (1 << 20) as f64;
+
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// PTX is compiled at the first load, which takes some tenths of a second.
+const LOADED: Duration = Duration::from_secs(1);
+
+/// Makes a context and one small block, and waits.
+const CONTEXT: &str = "\"$BENCH_WORKLOAD\" alloc --reach \"$BENCH_REACH\" --size 2MiB --hold 60 &";
+
+/// The same with a module of three kernels, which run now and then.
+const MODULE: &str = "\"$BENCH_WORKLOAD\" serve --reach \"$BENCH_REACH\" --keep 2MiB --seconds 60 >/dev/null & echo \"{\\\"pid\\\": $!}\"";
+
+pub(super) fn measure(stage: &Stage, findings: &mut Findings) -> Result<()> {
+    progress("what contexts and modules take");
+    let mut bare = Shell::start(stage, None)?;
+    let mut rows = Vec::new();
+    for (label, line) in [
+        ("a context and 2 MiB", CONTEXT),
+        ("the same, with a module", MODULE),
+    ] {
+        let without = cost(&mut bare, None, line)?;
+        let mut job = Shell::start(stage, Some(&["--name", "overshoot", "--memory", "50%"]))?;
+        let with = cost(&mut bare, Some(&mut job), line)?;
+        let tenant = stage.tenant("overshoot")?;
+        let context = stage
+            .snapshot()?
+            .gpus
+            .first()
+            .map_or(0, |gpu| gpu.context_mib);
+        job.end()?;
+        rows.push((label, without, with, tenant.memory_used_mib, context));
+    }
+    bare.end()?;
+    print(&rows, findings);
+    Ok(())
+}
+
+type Row<'a> = (&'a str, f64, f64, u64, u64);
+
+fn print(rows: &[Row<'_>], findings: &mut Findings) {
+    findings.report.say("## Contexts and modules");
+    findings.report.say(
+        "MiB that the card's use grows by, as its own driver counts it, with one process on it; \
+         and what the arbiter has reserved for a context after it has measured that.",
+    );
+    let head = ["", "without us", "with us", "reserved for a context"];
+    let mut table = vec![head.map(str::to_owned).to_vec()];
+    table.extend(rows.iter().map(|(label, without, with, _, context)| {
+        vec![
+            (*label).to_owned(),
+            short(*without),
+            short(*with),
+            context.to_string(),
+        ]
+    }));
+    findings.report.table(&table);
+    let list = rows.iter().map(|(label, without, with, used, context)| {
+        json!({"what": label, "withoutMiB": without, "withMiB": with,
+               "chargedMiB": used, "contextMiB": context})
+    });
+    findings.keep("overshoot", list.collect());
+}
+
+/// What the card's use grows by while a program runs, in MiB.
+fn cost(bare: &mut Shell, job: Option<&mut Shell>, line: &str) -> Result<f64> {
+    let before = settled_bytes(bare)?;
+    let pid = match job {
+        Some(job) => start(job, line)?,
+        None => start(bare, line)?,
+    };
+    until("the program to be on the card", LOOK_EVERY, || {
+        ensure!(used_bytes(bare)? > before, "nothing is on it");
+        Ok(())
+    })?;
+    // A module comes after its context, and a driver may take a while to load it.
+    std::thread::sleep(LOADED);
+    let during = settled_bytes(bare)?;
+    kill_process(pid, Signal::KILL)?;
+    Ok((during - before) / MIB)
+}
+
+fn start(shell: &mut Shell, line: &str) -> Result<Pid> {
+    shell.tell(line)?;
+    let report = shell.hear_json()?;
+    let pid = report["pid"]
+        .as_i64()
+        .and_then(|pid| i32::try_from(pid).ok());
+    let pid = pid.and_then(Pid::from_raw);
+    ensure!(
+        pid.is_some() && report["ok"] != false,
+        "it did not start: {report}"
+    );
+    pid.ok_or_else(|| anyhow::anyhow!("no process"))
+}

@@ -1,0 +1,173 @@
+//! `sublet-bench isolation`: what isolation on one machine costs, on the fake driver.
+//!
+//! Each figure has a part without us beside it, measured in the same run by the same program:
+//! a machine that is slow or busy is so for both. Nothing here needs a card.
+
+mod arbiter;
+mod init;
+mod null_driver;
+mod racing;
+mod reclaim;
+mod ways;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::ValueEnum;
+
+use crate::machine;
+use crate::report::Report;
+use crate::stage::Stage;
+
+const REMARK: &str = "The card is a fake one, `--fake-gpu 1x80GiB`. Programs, the arbiter and what \
+                      measures share this machine's cores.";
+
+/// One figure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Figure {
+    /// Time added to launches
+    Launch,
+    /// Time added to allocating and freeing
+    Memory,
+    /// Time added to cuInit
+    Init,
+    /// From a process's death to its memory being free
+    Reclaim,
+    /// The arbiter's memory and CPU time with many jobs
+    Arbiter,
+}
+
+/// Measure what isolation on one machine costs, on the fake driver.
+///
+/// Prints Markdown. About 4 minutes at full size.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask bench isolation --write            everything, kept in docs/benchmarks/isolation.md
+  cargo xtask bench isolation --quick            a small run to see that it works (1 min)
+  cargo xtask bench isolation --only launch,init these figures alone")]
+pub(crate) struct Arguments {
+    /// Short and few: shows that it works, the figures mean little
+    #[arg(long)]
+    quick: bool,
+    /// Only these figures
+    #[arg(long, value_delimiter = ',', value_name = "FIGURES")]
+    only: Vec<Figure>,
+    /// Where the product's files are [default: where cargo xtask bench put them]
+    #[arg(long, value_name = "DIR")]
+    bin_dir: Option<PathBuf>,
+    /// Store what is printed in docs/benchmarks/isolation.md
+    #[arg(long)]
+    write: bool,
+}
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy)]
+struct Size {
+    /// Seconds for each call by both ways.
+    call_seconds: f64,
+    /// How often the launches are measured, each time in a new process.
+    launch_runs: usize,
+    /// Seconds for each call while processes race.
+    race_seconds: f64,
+    /// Single starts, with and without.
+    starts: usize,
+    /// Rounds of many starts at once, with and without.
+    start_rounds: usize,
+    /// How many start at once.
+    at_once: usize,
+    /// Processes that are killed.
+    kills: usize,
+    /// Jobs that hold memory at a time.
+    jobs: usize,
+    /// Seconds that they are watched.
+    idle_seconds: u64,
+}
+
+const FULL: Size = Size {
+    call_seconds: 2.0,
+    launch_runs: 5,
+    race_seconds: 1.0,
+    starts: 100,
+    start_rounds: 5,
+    at_once: 300,
+    kills: 50,
+    jobs: 100,
+    idle_seconds: 20,
+};
+
+const QUICK: Size = Size {
+    call_seconds: 0.2,
+    launch_runs: 1,
+    race_seconds: 0.2,
+    starts: 10,
+    start_rounds: 1,
+    at_once: 50,
+    kills: 5,
+    jobs: 20,
+    idle_seconds: 2,
+};
+
+impl Arguments {
+    fn wants(&self, figure: Figure) -> bool {
+        self.only.is_empty() || self.only.contains(&figure)
+    }
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// When something could not be measured; a target that is missed is none.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let bin = Stage::bin_dir(arguments.bin_dir.as_deref())?;
+    let size = if arguments.quick { QUICK } else { FULL };
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut report = Report::default();
+    report.say("# Isolation on one machine, on the fake driver");
+    report.say(
+        "Written by `cargo xtask bench isolation --write`. What is ours is the difference to \
+         the same program without us, measured in the same run.",
+    );
+    report.say(&machine::described(&repository, &[], REMARK));
+    if arguments.quick {
+        report.say("**A quick run: short and few. The figures mean little.**");
+    }
+    let (launch, memory) = (Figure::Launch, Figure::Memory);
+    if arguments.wants(launch) || arguments.wants(memory) {
+        calls(arguments, &bin, size, &mut report)?;
+    }
+    if arguments.wants(Figure::Init) {
+        init::measure(&bin, size, &mut report)?;
+    }
+    if arguments.wants(Figure::Reclaim) {
+        reclaim::measure(&bin, size, &mut report)?;
+    }
+    if arguments.wants(Figure::Arbiter) {
+        arbiter::measure(&bin, size, &mut report)?;
+    }
+    report.say(&format!("Load average at the end: {}", machine::load()));
+    if arguments.write {
+        report.write(&repository.join("docs/benchmarks/isolation.md"))?;
+        eprintln!("stored in docs/benchmarks/isolation.md");
+    }
+    Ok(())
+}
+
+/// The figures that are measured on a driver that does nothing.
+fn calls(arguments: &Arguments, bin: &Path, size: Size, report: &mut Report) -> Result<()> {
+    let stage = Stage::new(bin, Some("1x80GiB"))?;
+    let null = null_driver::build(stage.path())?;
+    if arguments.wants(Figure::Launch) {
+        ways::launches(&stage, &null, size, report)?;
+    }
+    if arguments.wants(Figure::Memory) {
+        ways::memory(&stage, &null, size, report)?;
+        racing::measure(&stage, &null, size, report)?;
+    }
+    Ok(())
+}
+
+/// A sign of life for whoever waits.
+fn progress(text: &str) {
+    eprintln!("bench: {text}");
+}

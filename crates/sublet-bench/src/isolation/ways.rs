@@ -1,0 +1,152 @@
+//! Figures: what a launch, and what an allocation, takes by way of the interposer, beside the
+//! same call straight into the driver.
+//!
+//! The driver does nothing, so that the difference is all ours; the arbiter is alive, and the
+//! process has a slot with it like any other. Both ways are in one process, in turns.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::{Size, progress};
+use crate::report::{Report, Verdict, short};
+use crate::stage::{PATIENCE, Shell, Stage, number};
+use crate::stats::median;
+
+/// Nanoseconds (issue 5).
+const LAUNCH_TARGET: f64 = 10.0;
+
+/// What passes the gate.
+const GATED: [&str; 4] = [
+    "launch-kernel",
+    "launch-kernel-ex",
+    "graph-launch",
+    "memcpy-async",
+];
+
+/// What passes only the table of targets.
+const FORWARDED: [&str; 1] = ["event-record"];
+
+/// What makes memory and gives it back.
+pub(super) const MAKERS: [&str; 3] = ["mem-alloc", "mem-alloc-async", "mem-create"];
+
+/// The flags of the jobs in which calls are measured.
+pub(super) const FLAGS: &[&str] = &["--name", "calls", "--memory", "8GiB"];
+
+/// The beginning of a line that measures calls on the driver that does nothing.
+pub(super) fn pair(null: &Path, seconds: f64, calls: &[&str]) -> String {
+    let null = null.display();
+    let calls: String = calls.iter().map(|call| format!(" --call {call}")).collect();
+    format!(
+        "SUBLET_DRIVER_CUDA={null} \"$BENCH_WORKLOAD\" pair --reach \"$BENCH_REACH\" \
+         --direct {null} --seconds {seconds}{calls}"
+    )
+}
+
+/// Time added to launches.
+pub(super) fn launches(stage: &Stage, null: &Path, size: Size, report: &mut Report) -> Result<()> {
+    let calls = [&GATED[..], &FORWARDED].concat();
+    let seconds = size.call_seconds * (calls.len() * size.launch_runs) as f64;
+    progress(&format!("time added to launches (about {seconds:.0} s)"));
+    let rows = measured(stage, null, size.launch_runs, size.call_seconds, &calls)?;
+    report.say("## Launches");
+    report.say(&format!(
+        "Nanoseconds a call, on a driver whose functions only return. Each figure is the median \
+         over {} process(es) of the median over blocks of 500 calls, {} s each; `added` is the \
+         median of the differences between a block by way of us and the block beside it straight \
+         into the driver. All but the last pass the gate.",
+        size.launch_runs, size.call_seconds
+    ));
+    report.table(&table(&rows, 1.0));
+    let verdicts = rows.iter().take(GATED.len()).map(|row| {
+        let what = format!("added to {}, uncontended", row.call);
+        Verdict::at_most(&what, row.added, LAUNCH_TARGET, "ns")
+    });
+    report.verdicts(&verdicts.collect::<Vec<_>>());
+    Ok(())
+}
+
+/// Time added to allocating and freeing, alone.
+pub(super) fn memory(stage: &Stage, null: &Path, size: Size, report: &mut Report) -> Result<()> {
+    progress("time added to memory, one process");
+    let rows = measured(stage, null, 1, size.call_seconds, &MAKERS)?;
+    report.say("## Memory");
+    report.say(
+        "Microseconds for 2 MiB made and given back, on the same driver: reserving in the shared \
+         ledger, remembering the address, and paying back. There is no target; a real driver \
+         takes some microseconds to some hundred for these.",
+    );
+    report.table(&table(&rows, 1e3));
+    Ok(())
+}
+
+/// A process without a slot is passed through, and would cost nothing.
+pub(super) fn ensure_managed(stage: &Stage, processes: usize) -> Result<()> {
+    let joined = stage.snapshot()?.counters.joined;
+    ensure!(
+        joined >= processes as u64,
+        "only {joined} of {processes} processes had a slot"
+    );
+    Ok(())
+}
+
+/// A call by both ways, in nanoseconds.
+struct Row {
+    call: String,
+    direct: f64,
+    through: f64,
+    added: f64,
+    /// Nine of ten differences are not above.
+    added_p90: f64,
+}
+
+/// The calls in so many processes, one after another.
+fn measured(
+    stage: &Stage,
+    null: &Path,
+    runs: usize,
+    seconds: f64,
+    calls: &[&str],
+) -> Result<Vec<Row>> {
+    let mut shell = Shell::start(stage, Some(FLAGS))?;
+    let line = pair(null, seconds, calls);
+    let patience = PATIENCE + Duration::from_secs_f64(seconds * calls.len() as f64);
+    let mut reports = Vec::new();
+    for _ in 0..runs {
+        let said = shell.run(&line, patience)?;
+        reports.push(said.into_iter().next_back().context("no report")?);
+    }
+    ensure_managed(stage, runs)?;
+    shell.end()?;
+    (0..calls.len()).map(|place| row(&reports, place)).collect()
+}
+
+fn row(reports: &[Value], place: usize) -> Result<Row> {
+    let middle = |figure: &str| -> Result<f64> {
+        let path = format!("/calls/{place}/{figure}");
+        let values: Result<Vec<f64>> = reports.iter().map(|one| number(one, &path)).collect();
+        Ok(median(&values?))
+    };
+    let name = reports.first().map(|one| &one["calls"][place]["call"]);
+    Ok(Row {
+        call: name.and_then(Value::as_str).unwrap_or_default().to_owned(),
+        direct: middle("directNs/p50")?,
+        through: middle("throughNs/p50")?,
+        added: middle("addedNs/p50")?,
+        added_p90: middle("addedNs/p90")?,
+    })
+}
+
+fn table(rows: &[Row], unit: f64) -> Vec<Vec<String>> {
+    let head = ["call", "straight", "by way of us", "added", "added, p90"];
+    let mut table = vec![head.map(str::to_owned).to_vec()];
+    table.extend(rows.iter().map(|row| {
+        let figures = [row.direct, row.through, row.added, row.added_p90];
+        let mut cells = vec![format!("`{}`", row.call)];
+        cells.extend(figures.map(|figure| short(figure / unit)));
+        cells
+    }));
+    table
+}

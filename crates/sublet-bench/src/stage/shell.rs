@@ -1,0 +1,131 @@
+//! A job that does what it is told, line by line: `/bin/sh` behind two pipes.
+//!
+//! One job then runs many programs one after another, so that what is measured is a program's
+//! start and not a job's.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::{PATIENCE, Stage};
+
+/// Runs each line and says with which code it ended.
+const SCRIPT: &str =
+    r#"while IFS= read -r line; do eval "$line" </dev/null; echo "bench-end $?"; done"#;
+
+/// What it says after each line.
+const END: &str = "bench-end ";
+
+/// A shell that waits for lines.
+pub(crate) struct Shell {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+}
+
+impl Shell {
+    /// As a job with these flags of `sublet run`, or, without flags, straight on the driver.
+    pub(crate) fn start(stage: &Stage, with: Option<&[&str]>) -> Result<Shell> {
+        let mut command = stage.way(with, "/bin/sh");
+        command.args(["-c", SCRIPT]);
+        Shell::spawn(&mut command)
+    }
+
+    fn spawn(command: &mut Command) -> Result<Shell> {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {command:?}"))?;
+        let stdout = child.stdout.take().context("no pipe")?;
+        let (tell, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let _nobody_listens = tell.send(line);
+            }
+        });
+        let stdin = child.stdin.take();
+        Ok(Shell {
+            child,
+            stdin,
+            lines,
+        })
+    }
+
+    /// Runs a line that leaves its work to a process in the background.
+    pub(crate) fn tell(&mut self, line: &str) -> Result<()> {
+        let stdin = self.stdin.as_mut().context("the shell has ended")?;
+        writeln!(stdin, "{line}").context("the shell has ended")?;
+        Ok(stdin.flush()?)
+    }
+
+    /// The next line that anything in it prints.
+    pub(crate) fn hear(&mut self, patience: Duration) -> Result<String> {
+        loop {
+            match self.lines.recv_timeout(patience) {
+                Ok(line) if line.starts_with(END) => {}
+                Ok(line) => return Ok(line),
+                Err(RecvTimeoutError::Timeout) => bail!("a program said nothing for {patience:?}"),
+                Err(RecvTimeoutError::Disconnected) => bail!("the job ended"),
+            }
+        }
+    }
+
+    /// The next line, as JSON.
+    pub(crate) fn hear_json(&mut self) -> Result<Value> {
+        let line = self.hear(PATIENCE)?;
+        serde_json::from_str(&line).with_context(|| format!("not JSON: {line}"))
+    }
+
+    /// Runs a line to its end; every line of JSON that it printed. A code other than 0 is an
+    /// error.
+    pub(crate) fn run(&mut self, line: &str, patience: Duration) -> Result<Vec<Value>> {
+        self.tell(line)?;
+        let mut said = Vec::new();
+        loop {
+            let heard = match self.lines.recv_timeout(patience) {
+                Ok(heard) => heard,
+                Err(why) => bail!("`{line}`: {why}"),
+            };
+            match heard.strip_prefix(END) {
+                Some("0") => return Ok(said),
+                Some(code) => bail!("`{line}` ended with {code}; it said {said:?}"),
+                None => said.extend(serde_json::from_str(&heard).ok()),
+            }
+        }
+    }
+
+    /// The last line of JSON of that.
+    pub(crate) fn ask(&mut self, line: &str) -> Result<Value> {
+        let said = self.run(line, PATIENCE)?;
+        said.into_iter()
+            .next_back()
+            .with_context(|| format!("`{line}` printed no report"))
+    }
+
+    /// Lets it end.
+    pub(crate) fn end(mut self) -> Result<()> {
+        self.stdin = None;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        // At the end of its input it goes; a program that hangs in it is not waited for.
+        self.stdin = None;
+        for _ in 0..200 {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _gone = self.child.kill();
+        let _gone = self.child.wait();
+    }
+}

@@ -1,0 +1,183 @@
+//! Does a call through the interposer reach the driver as it was made?
+//!
+//! NVIDIA's headers decide what a call is, and a C compiler reads them: not the table that the
+//! interposer is built from. From the prototypes that the headers declare this writes two
+//! programs in C, a *recorder* that stands in for the driver and remembers each call, and a
+//! *caller* that makes each call and compares. What they do is in `c/recorder.h` and
+//! `c/caller.h`; here is only how they are written and built.
+
+mod programs;
+mod prototypes;
+
+use std::collections::BTreeSet;
+use std::env;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+pub use programs::{Programs, Setting};
+pub use prototypes::{Prototype, prototypes};
+
+/// One of the driver's two libraries.
+#[derive(Debug)]
+pub struct Library {
+    /// The name under which programs load it.
+    pub soname: &'static str,
+    /// Where the interposer looks for the real one first.
+    pub variable: &'static str,
+    /// What names of its functions begin with.
+    pub prefix: &'static str,
+    /// The file of `c/` that includes its headers.
+    pub declarations: &'static str,
+    /// The header by which a folder of headers is known to be its.
+    header: &'static str,
+    /// Our library of that name.
+    pub interposer: &'static str,
+    /// The fake machine's library of that name.
+    pub fake: &'static str,
+}
+
+/// libcuda.
+pub const CUDA: Library = Library {
+    soname: "libcuda.so.1",
+    variable: "SUBLET_DRIVER_CUDA",
+    prefix: "cu",
+    declarations: "cuda_declarations.h",
+    header: "cuda.h",
+    interposer: "libsublet_cuda.so",
+    fake: "libsublet_fakecuda.so",
+};
+
+/// libnvidia-ml.
+pub const NVML: Library = Library {
+    soname: "libnvidia-ml.so.1",
+    variable: "SUBLET_DRIVER_NVML",
+    prefix: "nvml",
+    declarations: "nvml_declarations.h",
+    header: "nvml.h",
+    interposer: "libsublet_nvml.so",
+    fake: "libsublet_fakenvml.so",
+};
+
+/// Folders with NVIDIA's headers.
+#[derive(Debug)]
+pub struct Headers {
+    /// One of them first, and then what it includes and does not hold.
+    folders: Vec<PathBuf>,
+}
+
+impl fmt::Display for Headers {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let first = self.folders.first().map(|folder| folder.display());
+        first.map_or(Ok(()), |first| write!(out, "the headers in {first}"))
+    }
+}
+
+impl Headers {
+    /// Each package that has a library's headers, from the list of folders in `SUBLET_HEADERS`.
+    /// Empty, after a line that says why, where that is not set.
+    #[must_use]
+    pub fn of(library: &Library) -> Vec<Headers> {
+        let Some(list) = env::var_os("SUBLET_HEADERS").filter(|list| !list.is_empty()) else {
+            let reason = env::var("SUBLET_HEADERS_SKIP");
+            let reason = reason.as_deref();
+            let reason = reason.unwrap_or("SUBLET_HEADERS is not set; run `cargo xtask test`");
+            println!("skipped: {reason}");
+            return Vec::new();
+        };
+        let folders: Vec<PathBuf> = env::split_paths(&list).collect();
+        let is_package = |folder: &Path| {
+            [&CUDA, &NVML]
+                .iter()
+                .any(|one| folder.join(one.header).is_file())
+        };
+        let others = folders.iter().filter(|folder| !is_package(folder));
+        let own = folders
+            .iter()
+            .filter(|folder| folder.join(library.header).is_file());
+        own.map(|folder| Headers {
+            folders: [folder]
+                .into_iter()
+                .chain(others.clone())
+                .cloned()
+                .collect(),
+        })
+        .collect()
+    }
+
+    /// The C compiler, told where they are.
+    #[must_use]
+    pub fn compiler(&self) -> Command {
+        let mut compiler = Command::new("cc");
+        compiler.arg("-I").arg(sources());
+        for folder in &self.folders {
+            compiler.arg("-I").arg(folder);
+        }
+        compiler
+    }
+
+    /// All functions that they declare of a library.
+    ///
+    /// # Errors
+    /// The compiler refused them, or they hold a declaration that cannot be taken apart.
+    pub fn prototypes(&self, library: &Library) -> Result<Vec<Prototype>> {
+        let source = sources().join(library.declarations);
+        let text = output(self.compiler().args(["-E", "-P"]).arg(source))?;
+        prototypes(&text, library.prefix)
+    }
+}
+
+/// The C files of these tests.
+fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("c")
+}
+
+/// A library that was built beside the product's binary, which `SUBLET_BIN` names.
+///
+/// # Errors
+/// It is not there.
+pub fn built(name: &str) -> Result<PathBuf> {
+    let program = env::var_os("SUBLET_BIN").context("SUBLET_BIN is not set")?;
+    let path = Path::new(&program).with_file_name(name);
+    let path = path.canonicalize();
+    path.with_context(|| {
+        format!("find {name} beside SUBLET_BIN; `cargo build --workspace` builds it")
+    })
+}
+
+/// The functions that a shared library exports under a library's prefix.
+///
+/// # Errors
+/// `nm` cannot read it.
+pub fn exports(path: &Path, library: &Library) -> Result<BTreeSet<String>> {
+    let listed = output(
+        Command::new("nm")
+            .args(["-D", "--defined-only", "-P"])
+            .arg(path),
+    )?;
+    // Name, kind, address; `T` is code.
+    let code = listed.lines().filter_map(|line| line.split_once(" T "));
+    let names = code.map(|(name, _)| name.to_owned());
+    Ok(names
+        .filter(|name| name.starts_with(library.prefix))
+        .collect())
+}
+
+/// Runs a program; what it printed, or an error with that.
+fn output(command: &mut Command) -> Result<String> {
+    let name = command.get_program().to_owned();
+    let done = command
+        .output()
+        .with_context(|| format!("run {}", name.display()))?;
+    let text = String::from_utf8_lossy(&done.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&done.stderr);
+    ensure!(
+        done.status.success(),
+        "{} failed ({}):\n{text}{errors}",
+        name.display(),
+        done.status
+    );
+    Ok(text)
+}

@@ -1,0 +1,415 @@
+//! One machine without a cluster: `sublet run` and its arbiter on a fake machine of a test's own.
+//!
+//! Everything is in one temporary folder, and no test meets another's arbiter or cards. What is
+//! looked at is what a user can see: the commands' output, and the fake driver's own count of
+//! memory. At the end every process that carries the folder's name in its environment is killed,
+//! by its number.
+
+mod card;
+mod running;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+pub use card::Card;
+pub use running::{Ended, Running};
+
+/// How long anything may take before a test gives up.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The folder of everything that a machine makes at run time.
+const RUNTIME: &str = "SUBLET_RUNTIME_DIR";
+
+/// The user called nobody, for tests of what one without rights can do.
+pub const NOBODY: u32 = 65_534;
+
+const MIB: u64 = 1 << 20;
+
+/// The executable and what must lie beside it.
+const FILES: [&str; 7] = [
+    "sublet",
+    "sublet-workload",
+    "libsublet_cuda.so",
+    "libsublet_nvml.so",
+    "libsublet_preload.so",
+    "libsublet_fakecuda.so",
+    "libsublet_fakenvml.so",
+];
+
+/// A fake machine with an arbiter that comes with its first job.
+pub struct Machine {
+    base: TempDir,
+    /// Where the executable and the libraries are.
+    bin: PathBuf,
+    spec: String,
+    user: Option<u32>,
+}
+
+impl Machine {
+    /// A machine as described; `None`, and a line that says why, where nothing is built.
+    ///
+    /// # Errors
+    /// A file that belongs beside the executable is missing.
+    pub fn new(spec: &str) -> Result<Option<Machine>> {
+        let Some(sublet) = std::env::var_os("SUBLET_BIN").map(PathBuf::from) else {
+            println!("skipped: SUBLET_BIN is not set; run `cargo xtask test`");
+            return Ok(None);
+        };
+        let bin = sublet.parent().context("SUBLET_BIN has no folder")?;
+        for name in FILES {
+            let file = bin.join(name);
+            ensure!(
+                file.is_file(),
+                "{} is missing; `cargo build --workspace` makes it",
+                file.display()
+            );
+        }
+        let base = tempfile::tempdir()?;
+        let (bin, spec) = (bin.to_owned(), spec.to_owned());
+        let user = None;
+        Ok(Some(Machine {
+            base,
+            bin,
+            spec,
+            user,
+        }))
+    }
+
+    /// The same, all of whose processes are of a user without rights. Needs root.
+    ///
+    /// # Errors
+    /// As [`Machine::new`].
+    pub fn of_nobody(spec: &str) -> Result<Option<Machine>> {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: only root can become another user");
+            return Ok(None);
+        }
+        let Some(mut machine) = Machine::new(spec)? else {
+            return Ok(None);
+        };
+        machine.user = Some(NOBODY);
+        // The build folder may be in somebody's home.
+        let own = machine.base.path().join("bin");
+        fs::create_dir(&own)?;
+        for name in FILES {
+            let (from, to) = (machine.bin.join(name), own.join(name));
+            if fs::hard_link(&from, &to).is_err() {
+                fs::copy(&from, &to)?;
+            }
+        }
+        machine.bin = own;
+        std::os::unix::fs::chown(machine.base.path(), machine.user, machine.user)?;
+        Ok(Some(machine))
+    }
+
+    /// The folder that everything is in.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.base.path()
+    }
+
+    /// A file beside the executable.
+    #[must_use]
+    pub fn built(&self, name: &str) -> PathBuf {
+        self.bin.join(name)
+    }
+
+    /// The folder with the arbiter's sockets and log; it is there after the first job.
+    ///
+    /// # Errors
+    /// There was no job.
+    pub fn folder(&self) -> Result<PathBuf> {
+        child(&self.path().join("run"), "fake-")
+    }
+
+    /// The folder with the fake machine's state.
+    ///
+    /// # Errors
+    /// There was no job.
+    pub fn state(&self) -> Result<PathBuf> {
+        child(self.path(), "sublet-fake-")
+    }
+
+    /// A program with this machine's environment, and nothing of an outer job.
+    #[must_use]
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        for name in [
+            "SUBLET_DIR",
+            "SUBLET_MODE",
+            "SUBLET_DRIVER_CUDA",
+            "SUBLET_DRIVER_NVML",
+            "SUBLET_LIB_CUDA",
+            "SUBLET_LIB_NVML",
+            "SUBLET_FAKE_GPU",
+            "SUBLET_FAKE_FAULT",
+            "LD_PRELOAD",
+            "LD_LIBRARY_PATH",
+            "CUDA_VISIBLE_DEVICES",
+            "XDG_CACHE_HOME",
+            "HOME",
+        ] {
+            command.env_remove(name);
+        }
+        command
+            .env(RUNTIME, self.path().join("run"))
+            .env("SUBLET_FAKE_ROOT", self.path())
+            .current_dir(self.path());
+        if let Some(user) = self.user {
+            command.uid(user).gid(user);
+        }
+        command
+    }
+
+    /// The product with these words, told of this machine.
+    #[must_use]
+    pub fn sublet(&self, words: &str) -> Command {
+        let mut command = self.command(self.built("sublet"));
+        command.env("SUBLET_FAKE_GPU", &self.spec);
+        command.args(words.split_whitespace());
+        command
+    }
+
+    /// `sublet run` with these flags; the program's words follow.
+    #[must_use]
+    pub fn run(&self, flags: &str) -> Command {
+        let mut command = self.command(self.built("sublet"));
+        command.args(["run", "--fake-gpu", &self.spec]);
+        command.args(flags.split_whitespace()).arg("--");
+        command
+    }
+
+    /// `sublet run` of a workload.
+    #[must_use]
+    pub fn job(&self, flags: &str, workload: &str) -> Command {
+        let mut command = self.run(flags);
+        command.arg(self.built("sublet-workload"));
+        command.args(workload.split_whitespace());
+        command
+    }
+
+    /// A workload straight on the fake driver, past the product, unless it says how else.
+    #[must_use]
+    pub fn direct(&self, workload: &str) -> Command {
+        let mut command = self.command(self.built("sublet-workload"));
+        command.env("SUBLET_FAKE_GPU", &self.spec);
+        command.args(workload.split_whitespace());
+        if !workload.contains("--reach") {
+            let driver = self.built("libsublet_fakecuda.so");
+            command.arg("--reach").arg(driver);
+        }
+        command
+    }
+
+    /// Runs a job to its end, and insists on success.
+    ///
+    /// # Errors
+    /// It failed, or printed no report.
+    pub fn report(&self, flags: &str, workload: &str) -> Result<Value> {
+        let ended = Running::start(&mut self.job(flags, workload))?.end()?;
+        ended
+            .report()
+            .with_context(|| format!("{flags}: {workload}"))
+    }
+
+    /// What `sublet top --once -o json` says.
+    ///
+    /// # Errors
+    /// No arbiter answers.
+    pub fn top(&self) -> Result<Value> {
+        Running::start(&mut self.sublet("top --once -o json"))?
+            .end()?
+            .document()
+    }
+
+    /// A job's row in it, by name.
+    ///
+    /// # Errors
+    /// There is no such row now.
+    pub fn tenant(&self, name: &str) -> Result<Value> {
+        let top = self.top()?;
+        let rows = top["tenants"].as_array().context("no tenants")?;
+        let row = rows.iter().find(|row| row["name"] == name);
+        row.cloned().with_context(|| format!("no {name} in {top}"))
+    }
+
+    /// The fake driver's own count of a card, from its NVML twin.
+    ///
+    /// # Errors
+    /// The twin does not answer.
+    pub fn card(&self, index: usize) -> Result<Card> {
+        let mut command = self.direct("info");
+        let twin = self.built("libsublet_fakenvml.so");
+        command.arg(format!("--nvml={}", twin.display()));
+        let report = Running::start(&mut command)?.end()?.report()?;
+        Card::of(&report["nvml"]["devices"][index])
+    }
+
+    /// The arbiter's process.
+    ///
+    /// # Errors
+    /// None has written its number.
+    pub fn arbiter(&self) -> Result<Pid> {
+        let text = fs::read_to_string(self.folder()?.join("arbiter.lock"))?;
+        let lock: Value = serde_json::from_str(&text)?;
+        let pid = lock["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
+        pid.and_then(Pid::from_raw).context("no number")
+    }
+
+    /// Kills the arbiter and waits until it is gone.
+    ///
+    /// # Errors
+    /// There is none, or it does not go.
+    pub fn kill_arbiter(&self) -> Result<()> {
+        let pid = self.arbiter()?;
+        kill_process(pid, Signal::KILL)?;
+        until("the arbiter to be gone", || {
+            ensure!(!is_alive(pid), "{pid:?} is there");
+            Ok(())
+        })
+    }
+
+    /// What the arbiter wrote.
+    #[must_use]
+    pub fn log(&self) -> String {
+        let file = self.folder().map(|folder| folder.join("arbiter.log"));
+        file.ok()
+            .and_then(|file| fs::read_to_string(file).ok())
+            .unwrap_or_default()
+    }
+
+    /// Compiles a program of this crate's folder `c`.
+    ///
+    /// # Errors
+    /// There is no C compiler, or it refused.
+    pub fn compile(&self, source: &str, arguments: &[&str]) -> Result<PathBuf> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("c");
+        let program = self.path().join(source.replace('.', "-"));
+        let mut compiler = Command::new("cc");
+        compiler.arg("-o").arg(&program).arg(folder.join(source));
+        let output = compiler.args(arguments).output().context("cc")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{source}: {said}");
+        Ok(program)
+    }
+
+    /// Makes a file that everybody may run.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn script(&self, name: &str, text: &str) -> Result<PathBuf> {
+        let file = self.path().join(name);
+        fs::write(&file, text)?;
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755))?;
+        Ok(file)
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let mark = format!("{RUNTIME}={}", self.path().join("run").display());
+        let mut pids: Vec<Pid> = self.arbiter().into_iter().collect();
+        pids.retain(|pid| name_of(*pid) == "sublet");
+        // Whoever is killed may have been about to start another.
+        for _ in 0..3 {
+            pids.extend(marked(mark.as_bytes()));
+            for pid in pids.drain(..) {
+                let _gone = kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
+/// Processes with this entry in their environment.
+fn marked(mark: &[u8]) -> Vec<Pid> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let own = rustix::process::getpid();
+    pids.filter_map(Pid::from_raw)
+        .filter(|pid| *pid != own)
+        .filter(|pid| {
+            let file = format!("/proc/{}/environ", pid.as_raw_nonzero());
+            let all = fs::read(file).unwrap_or_default();
+            all.split(|byte| *byte == 0).any(|entry| entry == mark)
+        })
+        .collect()
+}
+
+fn name_of(pid: Pid) -> String {
+    let file = format!("/proc/{}/comm", pid.as_raw_nonzero());
+    fs::read_to_string(file)
+        .unwrap_or_default()
+        .trim()
+        .to_owned()
+}
+
+/// True while the process is neither gone nor a zombie.
+#[must_use]
+pub fn is_alive(pid: Pid) -> bool {
+    let file = format!("/proc/{}/stat", pid.as_raw_nonzero());
+    let stat = fs::read_to_string(file).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
+    state.is_some_and(|state| !state.starts_with(['Z', 'X']))
+}
+
+/// A process's number as the kernel's calls take it.
+///
+/// # Errors
+/// It is no number of a process.
+pub fn pid_of(value: &Value) -> Result<Pid> {
+    let raw = value.as_i64().and_then(|pid| i32::try_from(pid).ok());
+    raw.and_then(Pid::from_raw)
+        .with_context(|| format!("{value} is no process"))
+}
+
+/// Polls until the check passes, and says how long it took; the check's last error, if it never
+/// does.
+///
+/// # Errors
+/// The check's last error after [`PATIENCE`].
+pub fn until<T>(what: &str, mut check: impl FnMut() -> Result<T>) -> Result<T> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match check() {
+            Err(_) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            last => return last.with_context(|| format!("waited for {what}")),
+        }
+    }
+}
+
+/// A number of bytes, or of MiB, in a report.
+///
+/// # Errors
+/// It is not there.
+pub fn number(value: &Value) -> Result<u64> {
+    value
+        .as_u64()
+        .with_context(|| format!("{value} is no number"))
+}
+
+/// MiB as bytes.
+#[must_use]
+pub const fn mib(n: u64) -> u64 {
+    n * MIB
+}
+
+fn child(folder: &Path, start: &str) -> Result<PathBuf> {
+    for entry in fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(start) {
+            return Ok(entry.path());
+        }
+    }
+    bail!("no {start}* in {}", folder.display())
+}

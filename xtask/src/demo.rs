@@ -1,0 +1,33 @@
+//! `cargo xtask demo`: see it work. Two doors, so two demonstrations: one machine, which needs
+//! nothing but a C compiler and shows itself on a fake GPU, and a cluster.
+
+mod cluster;
+mod one_machine;
+
+use anyhow::Result;
+use clap::Args;
+
+/// See it work: programs on parts of a GPU that is not there; or a whole Kubernetes.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  cargo xtask demo                    one machine, a fake GPU: 2 min cold, then 15 s
+  cargo xtask demo --cluster          a stock Kubernetes with the GPUShare examples;
+                                      on a terminal it waits, so that you can look around
+  cargo xtask demo --cluster --keep   waits elsewhere too, until it is killed")]
+pub(crate) struct Arguments {
+    /// Start a cluster and place the published GPUShare examples on it.
+    #[arg(long)]
+    cluster: bool,
+    /// Stay up, even where nobody sits at a terminal.
+    #[arg(long, requires = "cluster")]
+    keep: bool,
+}
+
+/// Runs the demonstration that is asked for.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    if arguments.cluster {
+        cluster::run(arguments.keep)
+    } else {
+        one_machine::run()
+    }
+}
