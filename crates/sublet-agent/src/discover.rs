@@ -11,7 +11,6 @@ use sublet_model::{Inventory, InventoryError};
 use tokio::sync::watch;
 use tracing::{error, info};
 
-mod inventory_file;
 pub mod nvml;
 pub mod simulated;
 mod sysfs;

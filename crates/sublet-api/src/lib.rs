@@ -8,6 +8,7 @@ mod allocation;
 pub mod dialect;
 pub mod extender;
 mod inventory;
+pub mod inventory_file;
 pub mod keys;
 mod node;
 pub mod object;

@@ -6,12 +6,10 @@
 use std::fmt;
 use std::path::Path;
 
+use sublet_api::inventory_file;
 use sublet_model::{Inventory, NodeName};
 
 mod text;
-
-#[path = "../../sublet-agent/src/discover/inventory_file.rs"]
-mod inventory_file;
 
 /// The most cards of one machine: the number of devices in the shared pages of a tenant.
 pub const CARDS_MAX: usize = 16;

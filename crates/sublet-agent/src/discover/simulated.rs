@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use sublet_api::inventory_file;
 use sublet_model::{Inventory, NodeName};
 
-use super::{DiscoverError, Source, inventory_file};
+use super::{DiscoverError, Source};
 
 /// How often the file is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

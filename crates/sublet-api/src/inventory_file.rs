@@ -14,8 +14,11 @@ use sublet_model::{
 
 /// The devices that `text` describes. Cards without a UUID get one made from the name of
 /// the node and their number, so it stays the same through restarts and differs between
-/// nodes that share a file. The error is one paragraph for people.
-pub(super) fn parse(text: &str, node: &NodeName) -> Result<Inventory, String> {
+/// nodes that share a file.
+///
+/// # Errors
+/// What is not understood, and where: one paragraph for people.
+pub fn parse(text: &str, node: &NodeName) -> Result<Inventory, String> {
     if text.trim().is_empty() {
         return Err("the file is empty; write at least `gpus: []`".to_owned());
     }
