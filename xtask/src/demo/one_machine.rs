@@ -1,7 +1,7 @@
 //! The one-machine door: four programs that nobody changed share two cards that are not there.
 //!
 //! Two fit beside each other on one card, the third gets the other card, the fourth waits until
-//! there is room; a fifth takes memory until it is refused, and is at its limit to the byte.
+//! there is room; a fifth takes memory until it is refused, and with its context is at its limit.
 //! All of it is done by `sublet run` and shown by `sublet top`; this only starts them, and
 //! checks at the end that what it says is what happened.
 
@@ -113,7 +113,8 @@ pub(crate) fn run() -> Result<()> {
     let bytes = number(&said, "\"bytes\":").context("greedy printed no bytes")?;
     let limit = 2 << 30;
     println!(
-        "it got {bytes} bytes, its limit is {limit}, and the driver said {}",
+        "it got {bytes} bytes; with what its CUDA context takes, that is its limit of {limit}; \
+         the driver said {}",
         if said.contains("CUDA_ERROR_OUT_OF_MEMORY") {
             "CUDA_ERROR_OUT_OF_MEMORY"
         } else {
