@@ -10,11 +10,14 @@
 #![expect(unsafe_code, reason = "calls C libraries")]
 
 use std::ffi::{CString, c_void};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const RUNTIME: &str = "SUBLET_TEST_LIBCUDART";
 const INSIDE: &str = "SUBLET_TEST_INSIDE";
+/// The longest that the process with the runtime may take.
+const LIMIT_S: u32 = 120;
 /// `cudaErrorNotSupported`.
 const NOT_SUPPORTED: i32 = 801;
 
@@ -123,7 +126,16 @@ fn the_runtime_finds_the_driver_and_its_devices() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::copy(library(), folder.path().join("libcuda.so.1")).unwrap();
     let trace = folder.path().join("calls");
-    let output = Command::new(std::env::current_exe().unwrap())
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let limit = || {
+        // SAFETY: takes a number, and sets an alarm that outlives exec: the kernel ends a
+        // process that hangs.
+        unsafe { libc::alarm(LIMIT_S) };
+        Ok(())
+    };
+    // SAFETY: between fork and exec there is that one system call.
+    unsafe { command.pre_exec(limit) };
+    let output = command
         .args(["--exact", NAME, "--nocapture"])
         .env(INSIDE, "1")
         .env("LD_LIBRARY_PATH", folder.path())

@@ -1,13 +1,20 @@
 //! What a product of a given name is like, for programs that ask: architecture, clocks,
-//! power, place on the bus. None of it limits what the fake machine does. Both libraries
-//! answer from here, so they cannot disagree.
+//! power, place on the bus, and which driver we play. Both libraries answer from here and
+//! keep no such figure of their own, so they cannot disagree. None of it changes how long
+//! the fake takes for anything.
 //!
-//! The figures are those of NVIDIA's data sheets and of `nvidia-smi -q` on such cards.
+//! The figures are those of NVIDIA's data sheets, of `nvidia-smi -q` on such cards, and of
+//! the programming guide's table of compute capabilities.
 
-/// The PCI domain of all fake cards.
-pub const PCI_DOMAIN: u32 = 0;
+use sublet_model::Bdf;
+
 /// NVIDIA's number as a PCI vendor.
-pub const PCI_VENDOR: u32 = 0x10de;
+const PCI_VENDOR: u32 = 0x10de;
+
+/// The driver that we play: R580, the branch of CUDA 13.0.
+pub const DRIVER: &str = "580.95.05";
+/// The newest CUDA that this driver knows.
+pub const CUDA_VERSION: i32 = 13_000;
 
 /// A product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +31,8 @@ pub struct Board {
     pub memory_mhz: u32,
     /// Width of the memory bus in bits.
     pub bus_bits: u32,
+    /// The second-level cache in KiB.
+    pub l2_kib: u32,
     /// Most power in watts.
     pub watts: u32,
     /// PCI Express generation.
@@ -34,6 +43,27 @@ pub struct Board {
     pub has_mig: bool,
 }
 
+/// What every multiprocessor of one compute capability is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Core {
+    /// The most threads that are on it at one time.
+    pub n_threads: u32,
+    /// The most blocks.
+    pub n_blocks: u32,
+    /// Its shared memory in bytes.
+    pub shared: u32,
+    /// The most of that for one block which asks for it.
+    pub shared_of_block: u32,
+    /// What the system takes of it for each block.
+    pub shared_reserved: u32,
+    /// How many times faster it is with single precision than with double.
+    pub double_ratio: u32,
+    /// The fewest multiprocessors of a green context.
+    pub fewest: u32,
+    /// The number of them is a multiple of this.
+    pub step: u32,
+}
+
 /// What a card is whose name says nothing.
 const PLAIN: Board = Board {
     capability: (9, 0),
@@ -42,6 +72,7 @@ const PLAIN: Board = Board {
     graphics_mhz: 1980,
     memory_mhz: 2619,
     bus_bits: 5120,
+    l2_kib: 51_200,
     watts: 700,
     pcie: 5,
     pci_device: 0x2330,
@@ -58,6 +89,7 @@ const BOARDS: [(&str, Board); 9] = [
             graphics_mhz: 1965,
             memory_mhz: 3996,
             bus_bits: 8192,
+            l2_kib: 129536,
             watts: 1000,
             pci_device: 0x2901,
             ..PLAIN
@@ -68,6 +100,7 @@ const BOARDS: [(&str, Board); 9] = [
         Board {
             memory_mhz: 3201,
             bus_bits: 6144,
+            l2_kib: 61440,
             pci_device: 0x2335,
             ..PLAIN
         },
@@ -81,6 +114,7 @@ const BOARDS: [(&str, Board); 9] = [
             n_cores: 64,
             graphics_mhz: 1410,
             memory_mhz: 1593,
+            l2_kib: 40960,
             watts: 400,
             pcie: 4,
             pci_device: 0x20b2,
@@ -95,6 +129,7 @@ const BOARDS: [(&str, Board); 9] = [
             graphics_mhz: 1695,
             memory_mhz: 6251,
             bus_bits: 384,
+            l2_kib: 6144,
             watts: 150,
             pcie: 4,
             pci_device: 0x2236,
@@ -110,6 +145,7 @@ const BOARDS: [(&str, Board); 9] = [
             graphics_mhz: 2520,
             memory_mhz: 9001,
             bus_bits: 384,
+            l2_kib: 98304,
             watts: 350,
             pcie: 4,
             pci_device: 0x26b9,
@@ -125,6 +161,7 @@ const BOARDS: [(&str, Board); 9] = [
             graphics_mhz: 2040,
             memory_mhz: 6251,
             bus_bits: 192,
+            l2_kib: 49152,
             watts: 72,
             pcie: 4,
             pci_device: 0x27b8,
@@ -141,6 +178,7 @@ const BOARDS: [(&str, Board); 9] = [
             graphics_mhz: 1530,
             memory_mhz: 877,
             bus_bits: 4096,
+            l2_kib: 6144,
             watts: 300,
             pcie: 3,
             pci_device: 0x1db5,
@@ -156,6 +194,7 @@ const BOARDS: [(&str, Board); 9] = [
             graphics_mhz: 1590,
             memory_mhz: 5001,
             bus_bits: 256,
+            l2_kib: 4096,
             watts: 70,
             pcie: 3,
             pci_device: 0x1eb8,
@@ -171,18 +210,104 @@ impl Board {
         let known = BOARDS.iter().find(|(part, _)| name.contains(part));
         known.map_or(PLAIN, |(_, board)| *board)
     }
+
+    /// What its multiprocessors are like.
+    #[must_use]
+    pub fn core(&self) -> Core {
+        const WIDE: Core = Core {
+            n_threads: 2048,
+            n_blocks: 32,
+            shared: 228 << 10,
+            shared_of_block: 227 << 10,
+            shared_reserved: 1 << 10,
+            double_ratio: 2,
+            fewest: 8,
+            step: 8,
+        };
+        match self.capability {
+            (7, 0) => Core {
+                shared: 96 << 10,
+                shared_of_block: 96 << 10,
+                shared_reserved: 0,
+                fewest: 2,
+                step: 2,
+                ..WIDE
+            },
+            (7, _) => Core {
+                n_threads: 1024,
+                n_blocks: 16,
+                shared: 64 << 10,
+                shared_of_block: 64 << 10,
+                shared_reserved: 0,
+                double_ratio: 32,
+                fewest: 2,
+                step: 2,
+            },
+            (8, 0) => Core {
+                shared: 164 << 10,
+                shared_of_block: 163 << 10,
+                fewest: 4,
+                step: 2,
+                ..WIDE
+            },
+            (8, minor) => Core {
+                n_threads: 1536,
+                n_blocks: if minor == 9 { 24 } else { 16 },
+                shared: 100 << 10,
+                shared_of_block: 99 << 10,
+                double_ratio: 64,
+                fewest: 4,
+                step: 2,
+                ..WIDE
+            },
+            _ => WIDE,
+        }
+    }
+
+    /// Product and vendor in one word, as both libraries tell them.
+    #[must_use]
+    pub fn pci_id(&self) -> u32 {
+        self.pci_device << 16 | PCI_VENDOR
+    }
 }
 
-/// The bus of card number `index`; each fake card has one to itself, as far apart as below
-/// real switches.
+/// Where card number `index` is if nobody says it: each fake card has a bus to itself, as
+/// far apart as below real switches.
 #[must_use]
-pub fn pci_bus(index: usize) -> u32 {
-    u32::try_from(0x10 + 8 * index).unwrap_or(u32::MAX)
+pub fn place_of(index: usize) -> Bdf {
+    Bdf {
+        domain: 0,
+        bus: u8::try_from(0x10 + 8 * index).unwrap_or(u8::MAX),
+        device: 0,
+        function: 0,
+    }
+}
+
+/// The place that a program means by `domain:bus:device.function`; domain and function may
+/// be missing. A card has no other function than 0.
+#[must_use]
+pub fn read_place(text: &str) -> Option<Bdf> {
+    let hex = |text: &str| {
+        let is_hex = !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+        is_hex.then(|| u32::from_str_radix(text, 16).ok()).flatten()
+    };
+    let (device, function) = text.rsplit_once('.').unwrap_or((text, "0"));
+    let mut parts = device.rsplitn(3, ':');
+    let (device, bus) = (hex(parts.next()?)?, hex(parts.next()?)?);
+    let domain = parts.next().map_or(Some(0), hex)?;
+    let sound = hex(function)? == 0 && device < 0x20;
+    let (bus, device) = (u8::try_from(bus).ok()?, u8::try_from(device).ok()?);
+    sound.then_some(Bdf {
+        domain,
+        bus,
+        device,
+        function: 0,
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Board;
+    use super::{BOARDS, Board, place_of, read_place};
 
     #[test]
     fn the_most_exact_name_counts() {
@@ -194,5 +319,44 @@ mod tests {
         assert_eq!(Board::of("NVIDIA L4").watts, 72);
         assert_eq!(Board::of("NVIDIA H200").pci_device, 0x2335);
         assert_eq!(capability("Sublet Fake GPU"), (9, 0));
+    }
+    #[test]
+    fn a_block_fits_on_a_multiprocessor_of_every_product() {
+        for (name, board) in BOARDS {
+            let core = board.core();
+            assert!(
+                core.shared_of_block + core.shared_reserved <= core.shared,
+                "{name}"
+            );
+            assert!((1024..=2048).contains(&core.n_threads), "{name}");
+            assert!(core.fewest % core.step == 0 && core.fewest <= board.n_multiprocessors);
+        }
+        let core = |name| Board::of(name).core();
+        assert_eq!(core("NVIDIA A100").shared_of_block, 166_912);
+        assert_eq!(
+            (core("NVIDIA L4").n_blocks, core("Tesla T4").n_threads),
+            (24, 1024)
+        );
+    }
+
+    #[test]
+    fn places_are_read_as_people_write_them() {
+        let at = |text| read_place(text).map(|place| (place.domain, place.bus, place.device));
+        assert_eq!(at("0000FA4E:01:00.0"), Some((0xfa4e, 1, 0)));
+        assert_eq!(at("fa4e:01:00.0"), Some((0xfa4e, 1, 0)));
+        assert_eq!(at("3b:1f.0"), Some((0, 0x3b, 0x1f)));
+        assert_eq!(at("0000:3b:1f"), Some((0, 0x3b, 0x1f)));
+        assert_eq!(read_place(&place_of(3).to_string()), Some(place_of(3)));
+        for wrong in [
+            "",
+            "01",
+            "fa4e:1:0.1",
+            "g:01:00.0",
+            "0:+1:0.0",
+            "0:100:0.0",
+            "0:1:20.0",
+        ] {
+            assert_eq!(at(wrong), None, "{wrong}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 //! what C wants; nothing is decided here.
 //!
 //! A function that a header declares and that is not in one of these modules exists all
-//! the same and gives `CUDA_ERROR_NOT_SUPPORTED`.
+//! the same and gives `CUDA_ERROR_NOT_SUPPORTED`; [`missing`] lists them.
 #![expect(
     non_snake_case,
     reason = "the functions have C's names, by which they are found"
@@ -23,16 +23,20 @@ mod capture;
 mod context;
 mod copy;
 mod device;
+mod device_attribute;
 mod event;
 mod export_table;
 mod function;
 mod graph;
 mod graph_node;
+mod green;
 mod init;
 mod launch;
 mod lookup;
 mod memory;
+pub mod missing;
 mod module;
+mod multicast;
 mod node_params;
 mod physical;
 mod pointer;
@@ -44,9 +48,6 @@ mod wait;
 
 /// Handles are numbers here, as wide as C's pointers.
 type Handle = u64;
-
-/// The version of the driver that the fake says it is: CUDA 13.0.
-pub const VERSION: i32 = 13_000;
 
 /// The address of a function.
 #[derive(Clone, Copy)]
@@ -123,11 +124,13 @@ const MODULES: &[&[Entry]] = &[
     function::ENTRIES,
     graph::ENTRIES,
     graph_node::ENTRIES,
+    green::ENTRIES,
     init::ENTRIES,
     launch::ENTRIES,
     lookup::ENTRIES,
     memory::ENTRIES,
     module::ENTRIES,
+    multicast::ENTRIES,
     physical::ENTRIES,
     pointer::ENTRIES,
     pool::ENTRIES,

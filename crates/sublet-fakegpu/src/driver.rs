@@ -12,24 +12,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use crate::board::Board;
 use crate::fault::Faults;
 use crate::machine::{Machine, Seat, VARIABLE};
 
 pub mod array;
 pub mod capture;
 pub mod code;
+pub mod condition;
 pub mod context;
 pub mod event;
+pub mod exec;
 pub mod graph;
+pub mod green;
 pub mod heap;
 pub mod image;
 pub mod memory;
 pub mod module;
+pub mod outlive;
 pub mod physical;
 pub mod pool;
+pub mod pool_share;
 pub mod queue;
 pub mod ranges;
+mod reuse;
 pub mod share;
+pub mod shared_event;
 pub mod space;
 mod visible;
 pub mod work;
@@ -64,6 +72,8 @@ pub struct Driver {
     pub modules: module::Modules,
     /// Graphs and what was made of them.
     pub graphs: graph::Graphs,
+    /// Green contexts.
+    pub greens: green::Greens,
     /// Streams that are being captured.
     pub captures: capture::Captures,
     workers: worker::Started,
@@ -135,17 +145,24 @@ impl Session {
         if state.is_none() {
             return Err(Code::NOT_INITIALIZED);
         }
-        Ok(Session { state: Some(state) })
+        let mut session = Session { state: Some(state) };
+        session.begin();
+        Ok(session)
     }
 
     /// Waits until `is_so`; others work meanwhile.
     pub fn wait_until(&mut self, is_so: impl Fn(&Driver) -> bool) {
+        // The limit is for work that nobody announces, such as a word in memory.
+        self.wait_and_look(Duration::from_millis(20), is_so);
+    }
+
+    /// As [`Session::wait_until`], looking at least as often as `pause` says.
+    pub(super) fn wait_and_look(&mut self, pause: Duration, is_so: impl Fn(&Driver) -> bool) {
         while !is_so(self) {
             let Some(state) = self.state.take() else {
                 return;
             };
-            // The limit is for work that nobody announces, such as a word in memory.
-            let waited = SHARED.done.wait_timeout(state, Duration::from_millis(20));
+            let waited = SHARED.done.wait_timeout(state, pause);
             let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
             self.state = Some(state);
         }
@@ -178,8 +195,8 @@ pub fn init() -> Answer {
     }
     let text = std::env::var(VARIABLE).map_err(|_| Code::NO_DEVICE)?;
     let machine = Machine::from_text(&text).map_err(|_| Code::NO_DEVICE)?;
-    let wanted = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-    let visible = visible::cards(wanted.as_deref(), machine.cards());
+    let [wanted, order] = [visible::WANTED, visible::ORDER].map(|name| std::env::var(name).ok());
+    let visible = visible::cards(wanted.as_deref(), order.as_deref(), machine.cards());
     if visible.is_empty() {
         return Err(Code::NO_DEVICE);
     }
@@ -212,6 +229,7 @@ impl Driver {
             arrays: HashMap::new(),
             modules: module::Modules::default(),
             graphs: graph::Graphs::default(),
+            greens: green::Greens::default(),
             captures: capture::Captures::default(),
             workers: worker::Started::default(),
             n_ids: 0,
@@ -235,6 +253,12 @@ impl Driver {
         let place = usize::try_from(device).map_err(|_| Code::INVALID_DEVICE)?;
         let card = self.visible.get(place).copied();
         card.ok_or(Code::INVALID_DEVICE)
+    }
+
+    /// What a card's product is like.
+    #[must_use]
+    pub fn board(&self, card: usize) -> Board {
+        Board::of(&self.seat.machine().cards()[card].name)
     }
 
     /// The `CUdevice` of a card.

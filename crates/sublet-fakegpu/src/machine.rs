@@ -9,6 +9,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
+use sublet_model::Bdf;
+
 use crate::spec::{CARDS_MAX, NAME_MAX, Spec, SpecError, Uuid};
 
 mod clock;
@@ -75,7 +77,7 @@ pub enum MachineError {
 /// What does not change about a card.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CardInfo {
-    /// Its number, as CUDA and NVML count without `CUDA_VISIBLE_DEVICES`.
+    /// Its number, as NVML counts, and CUDA in the order of the bus.
     pub index: usize,
     /// Its UUID.
     pub uuid: Uuid,
@@ -85,6 +87,10 @@ pub struct CardInfo {
     pub memory: u64,
     /// What the first context of a process takes, in bytes.
     pub context: u64,
+    /// Its PCI address.
+    pub place: Bdf,
+    /// The number of its device file.
+    pub minor: u32,
 }
 
 /// How much of a card is in use now.
@@ -120,7 +126,7 @@ pub struct ProcessUse {
 }
 
 /// A machine, seen from outside.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Machine {
     mapped: &'static Mapped,
     folder: PathBuf,
@@ -262,6 +268,18 @@ impl Machine {
         Ok(found)
     }
 
+    /// Does the process that came to a place as number `generation` still have it? One that
+    /// cannot be looked at is taken for alive.
+    #[must_use]
+    pub fn has(&self, place: usize, generation: u32) -> bool {
+        let Some(slot) = self.mapped.shared().slots.get(place) else {
+            return false;
+        };
+        let owner = slots::owner(self.mapped, place, Identity::own());
+        slot.generation.load(Relaxed) == generation
+            && !matches!(owner, Ok(Owner::Nobody | Owner::Dead))
+    }
+
     /// Nanoseconds of the last second in which any kernel had the card.
     #[must_use]
     pub fn busy(&self, card: usize) -> u64 {
@@ -396,6 +414,13 @@ fn write_header(_draft: &Path, file: &std::fs::File, spec: &Spec) -> io::Result<
             base + offset_of!(layout::Card, context),
             &card.context.to_ne_bytes(),
         )?;
+        let words = [
+            (offset_of!(layout::Card, place), layout::word_of(card.place)),
+            (offset_of!(layout::Card, minor), card.minor.into()),
+        ];
+        for (offset, word) in words {
+            at(base + offset, &word.to_ne_bytes())?;
+        }
         at(base + offset_of!(layout::Card, name), card.name.as_bytes())?;
     }
     let header = offset_of!(Shared, header);
@@ -443,6 +468,8 @@ fn read_cards(shared: &Shared) -> Vec<CardInfo> {
                 name: String::from_utf8_lossy(&name).into_owned(),
                 memory: card.memory.load(Relaxed),
                 context: card.context.load(Relaxed),
+                place: layout::place_of(card.place.load(Relaxed)),
+                minor: u32::try_from(card.minor.load(Relaxed)).unwrap_or(u32::MAX),
             }
         })
         .collect()

@@ -30,7 +30,7 @@ type Answer<T = ()> = Result<T, nvmlReturn_t>;
 /// The address of a function with C's calling convention.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-pub struct Entry(*const ());
+pub struct Entry(pub *const ());
 
 // SAFETY: the address of code, which every thread may call.
 unsafe impl Sync for Entry {}

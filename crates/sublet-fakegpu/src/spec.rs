@@ -7,7 +7,9 @@ use std::fmt;
 use std::path::Path;
 
 use sublet_api::inventory_file;
-use sublet_model::{Inventory, NodeName};
+use sublet_model::{Bdf, Gpu, Inventory, NodeName};
+
+use crate::board::place_of;
 
 mod text;
 
@@ -24,7 +26,8 @@ pub const CONTEXT_MIB: u64 = 480;
 /// One card of the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CardSpec {
-    /// Product name, such as `NVIDIA H200`.
+    /// Product name, such as `NVIDIA H200`: [`Board`](crate::board::Board) says what such a
+    /// product is like.
     pub name: String,
     /// Its memory in bytes.
     pub memory: u64,
@@ -32,6 +35,10 @@ pub struct CardSpec {
     pub context: u64,
     /// Its UUID as CUDA returns it.
     pub uuid: Uuid,
+    /// Its PCI address. Cards have no other function than 0.
+    pub place: Bdf,
+    /// The number of its device file.
+    pub minor: u32,
 }
 
 /// Sixteen bytes, written as NVML writes them.
@@ -85,7 +92,7 @@ pub enum SpecError {
     #[error("`{0}` is neither an inventory file nor cards and their memory, such as `2x16GiB`")]
     Shape(String),
     /// Too many cards, or none.
-    #[error("`{0}` is not a number of cards between 1 and {CARDS_MAX}")]
+    #[error("`{0}` is not a number of cards between 1 and {CARDS_MAX}; write `2x16GiB`")]
     Count(String),
     /// An amount that is not one.
     #[error("`{0}` is not an amount of memory between 1MiB and {max}GiB; write `16GiB`", max = MEMORY_MAX_MIB >> 10)]
@@ -126,7 +133,7 @@ impl Spec {
             return Spec::parse(text);
         }
         let problem = |problem: String| SpecError::File {
-            path: text.to_owned(),
+            path: text.escape_debug().to_string(),
             problem,
         };
         let file = std::fs::read_to_string(path).map_err(|error| problem(error.to_string()))?;
@@ -152,20 +159,9 @@ impl Spec {
         let cards = inventory
             .gpus()
             .iter()
-            .map(|gpu| {
-                let memory = gpu.memory.get();
-                let name = match &*gpu.model {
-                    "" => text::NAME,
-                    model => model,
-                };
-                let uuid = gpu.uuid.as_ref().map(|uuid| {
-                    let uuid = uuid.as_str();
-                    Uuid::parse(uuid).unwrap_or_else(|| Uuid(hash(uuid).to_be_bytes()))
-                });
-                text::card(name, memory, None).map(|card| (card, uuid))
-            })
+            .map(Draft::of_gpu)
             .collect::<Result<Vec<_>, _>>()?;
-        Spec::of_cards(cards)
+        Spec::of_drafts(cards)
     }
 
     /// At least one card, at most [`CARDS_MAX`].
@@ -181,23 +177,93 @@ impl Spec {
         format!("{:016x}", (digest >> 64) as u64 ^ digest as u64)
     }
 
-    /// Cards, each with its UUID if it has one already.
-    fn of_cards(cards: Vec<(CardSpec, Option<Uuid>)>) -> Result<Spec, SpecError> {
-        if cards.is_empty() || cards.len() > CARDS_MAX {
-            return Err(SpecError::Count(cards.len().to_string()));
+    fn of_drafts(drafts: Vec<Draft>) -> Result<Spec, SpecError> {
+        if drafts.is_empty() || drafts.len() > CARDS_MAX {
+            return Err(SpecError::Count(drafts.len().to_string()));
         }
-        let all: String = cards.iter().map(|(card, _)| text::plain(card)).collect();
-        let cards = cards
-            .into_iter()
-            .enumerate()
-            .map(|(index, (mut card, uuid))| {
-                // The words after the number stir its last digit into all of the hash.
-                let made_up = || Uuid(hash(&format!("{all}{index} card of sublet")).to_be_bytes());
-                card.uuid = uuid.unwrap_or_else(made_up);
-                card
-            })
-            .collect();
-        Ok(Spec { cards })
+        let all: String = drafts.iter().map(Draft::plain).collect();
+        let cards = drafts.into_iter().enumerate();
+        let cards = cards.map(|(index, draft)| {
+            // The words after the number stir its last digit into all of the hash.
+            let made_up = || Uuid(hash(&format!("{all}{index} card of sublet")).to_be_bytes());
+            CardSpec {
+                uuid: draft.uuid.unwrap_or_else(made_up),
+                place: draft.place.unwrap_or_else(|| place_of(index)),
+                minor: draft
+                    .minor
+                    .unwrap_or_else(|| u32::try_from(index).unwrap_or(u32::MAX)),
+                name: draft.name,
+                memory: draft.memory_mib << 20,
+                context: draft.context_mib << 20,
+            }
+        });
+        Ok(Spec {
+            cards: cards.collect(),
+        })
+    }
+}
+
+/// A card as far as a text says what it is. What is left open follows from its number.
+#[derive(Debug, Clone)]
+struct Draft {
+    name: String,
+    memory_mib: u64,
+    context_mib: u64,
+    uuid: Option<Uuid>,
+    place: Option<Bdf>,
+    minor: Option<u32>,
+}
+
+impl Draft {
+    /// A context that nobody set is smaller on a card that could not hold it: an eighth of
+    /// the memory.
+    fn new(name: &str, memory: u64, context: Option<u64>) -> Result<Draft, SpecError> {
+        let printable = name
+            .bytes()
+            .all(|byte| (b' '..=b'~').contains(&byte) && byte != b',');
+        if name.trim().is_empty() || name.len() > NAME_MAX || !printable {
+            return Err(SpecError::Name(text::shown(name)));
+        }
+        if memory == 0 || memory > MEMORY_MAX_MIB {
+            return Err(SpecError::Memory(format!("{memory}MiB")));
+        }
+        let context = context.unwrap_or_else(|| CONTEXT_MIB.min(memory / 8));
+        if context >= memory {
+            return Err(SpecError::Context { context, memory });
+        }
+        Ok(Draft {
+            name: name.to_owned(),
+            memory_mib: memory,
+            context_mib: context,
+            uuid: None,
+            place: None,
+            minor: None,
+        })
+    }
+
+    fn of_gpu(gpu: &Gpu) -> Result<Draft, SpecError> {
+        let name = match &*gpu.model {
+            "" => text::NAME,
+            model => model,
+        };
+        let uuid = gpu.uuid.as_ref().map(|uuid| {
+            let uuid = uuid.as_str();
+            Uuid::parse(uuid).unwrap_or_else(|| Uuid(hash(uuid).to_be_bytes()))
+        });
+        Ok(Draft {
+            uuid,
+            place: gpu.bdf.map(|place| Bdf {
+                function: 0,
+                ..place
+            }),
+            minor: gpu.minor.map(u32::from),
+            ..Draft::new(name, gpu.memory.get(), None)?
+        })
+    }
+
+    /// What all cards of the machine are told apart from another machine's by, in one line.
+    fn plain(&self) -> String {
+        text::plain(&self.name, self.memory_mib, self.context_mib)
     }
 }
 
@@ -206,7 +272,11 @@ impl Spec {
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for card in &self.cards {
-            writeln!(f, "{}{}", text::plain(card), card.uuid)?;
+            let plain = text::plain(&card.name, card.memory >> 20, card.context >> 20);
+            let CardSpec {
+                uuid, place, minor, ..
+            } = card;
+            writeln!(f, "{plain}{uuid} at {place}, minor {minor}")?;
         }
         Ok(())
     }

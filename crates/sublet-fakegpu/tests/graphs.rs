@@ -5,25 +5,11 @@ mod inside;
 
 use std::ffi::c_void;
 
-use inside::{context, elapsed, event, kernel, memory, spin, stream, with_machine};
+use inside::{
+    begin, context, elapsed, end, event, instantiate, kernel, memory, spin, stream, with_machine,
+};
 
 const MIB: usize = 1 << 20;
-
-fn begin(stream: u64, mode: u32) {
-    ok!(cuStreamBeginCapture_v2, stream => u64, mode => u32);
-}
-
-fn end(stream: u64) -> (u32, u64) {
-    let mut graph = 9_u64;
-    let code = cu!(cuStreamEndCapture, stream => u64, &raw mut graph => *mut u64);
-    (code, graph)
-}
-
-fn instantiate(graph: u64) -> u64 {
-    let mut exec = 0_u64;
-    ok!(cuGraphInstantiateWithFlags, &raw mut exec => *mut u64, graph => u64, 0 => u64);
-    exec
-}
 
 /// The shortest of many: a busy machine can delay a launch, but nothing makes a kernel
 /// shorter than it is.

@@ -4,10 +4,9 @@
 
 mod inside;
 
-use std::io::{BufReader, Write as _};
 use std::time::{Duration, Instant};
 
-use inside::{context, elapsed, event, hear, kernel, memory, role, spin, start, stream};
+use inside::{Other, context, elapsed, event, kernel, memory, role, say, spin, stream};
 use sublet_fakegpu::Machine;
 use sublet_fakegpu::machine::QUANTUM;
 
@@ -23,14 +22,6 @@ fn open(spec: &str, root: &std::path::Path) -> Machine {
     Machine::open_or_create_in(root, &spec).unwrap()
 }
 
-/// Tells the parent something, and waits for its answer.
-fn say(word: &str) {
-    println!("said {word}");
-    std::io::stdout().flush().unwrap();
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).unwrap();
-}
-
 #[test]
 fn a_killed_process_leaves_nothing() {
     const NAME: &str = "a_killed_process_leaves_nothing";
@@ -44,14 +35,13 @@ fn a_killed_process_leaves_nothing() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let mut first = start(NAME, SPEC, folder.path(), "x");
-    let mut voice = BufReader::new(first.stdout.take().unwrap());
-    assert_eq!(hear(&mut voice, "said "), (98 * MIB).to_string());
+    let mut first = Other::start(NAME, SPEC, folder.path(), "x");
+    assert_eq!(first.hear(), (98 * MIB).to_string());
     let machine = open(SPEC, folder.path());
     let [process] = machine.processes().unwrap()[..] else {
         panic!("one process");
     };
-    assert_eq!((process.pid, process.n_contexts), (first.id(), 1));
+    assert_eq!((process.pid, process.n_contexts), (first.pid(), 1));
     assert_eq!(
         (process.bytes, process.context_bytes),
         (926 << 20, 24 << 20)
@@ -62,21 +52,18 @@ fn a_killed_process_leaves_nothing() {
         assert!(Instant::now() < deadline, "it does not get the card");
         std::thread::yield_now();
     }
-    first.kill().unwrap();
-    first.wait().unwrap();
+    first.kill();
     assert_eq!(machine.usage(0).unwrap().free, 1 << 30, "free at once");
     assert!(machine.processes().unwrap().is_empty());
     // The next one takes its memory and its place without anybody sweeping.
-    let mut second = start(NAME, SPEC, folder.path(), "x");
-    let mut voice = BufReader::new(second.stdout.take().unwrap());
-    assert_eq!(hear(&mut voice, "said "), (98 * MIB).to_string());
+    let mut second = Other::start(NAME, SPEC, folder.path(), "x");
+    assert_eq!(second.hear(), (98 * MIB).to_string());
     assert_eq!(machine.processes().unwrap()[0].slot, process.slot);
     assert_eq!(
         machine.processes().unwrap()[0].generation,
         process.generation + 1
     );
-    second.kill().unwrap();
-    second.wait().unwrap();
+    second.kill();
     assert_eq!((machine.sweep().unwrap(), machine.sweep().unwrap()), (1, 0));
 }
 
@@ -100,20 +87,12 @@ fn kernels_of_two_processes_alternate_and_never_overlap() {
     }
     let folder = tempfile::tempdir().unwrap();
     // One with few long kernels, one with many short ones.
-    let mut processes = ["30000", "100"].map(|micros| start(NAME, SPEC, folder.path(), micros));
-    let mut voices: Vec<_> = processes
+    let start = |micros| Other::start(NAME, SPEC, folder.path(), micros);
+    let mut processes = ["30000", "100"].map(start);
+    release(&mut processes);
+    let times: Vec<f32> = processes
         .iter_mut()
-        .map(|process| BufReader::new(process.stdout.take().unwrap()))
-        .collect();
-    for voice in &mut voices {
-        assert_eq!(hear(voice, "said "), "ready");
-    }
-    for process in &mut processes {
-        process.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
-    }
-    let times: Vec<f32> = voices
-        .iter_mut()
-        .map(|voice| hear(voice, "said ").parse().unwrap())
+        .map(|process| process.hear().parse().unwrap())
         .collect();
     let machine = open(SPEC, folder.path());
     let mut slices = machine.slices(0);
@@ -129,73 +108,95 @@ fn kernels_of_two_processes_alternate_and_never_overlap() {
     }
     let total = Duration::from_nanos(total);
     assert!(total >= Duration::from_millis(600), "{total:?}");
-    // They took turns: whoever has long kernels does not keep the other one out.
-    let turns = slices
-        .windows(2)
-        .filter(|pair| pair[0].0 != pair[1].0)
-        .count();
-    assert!(turns > 50, "{turns} turns in {} slices", slices.len());
-    // Each had 300 ms of work, and events count the other's slices.
-    assert!(times[0].max(times[1]) > 450.0, "{times:?}");
-    for mut process in processes {
-        process.stdin.take().unwrap().write_all(b"end\n").unwrap();
-        assert!(process.wait().unwrap().success());
+    let seen = machine.processes().unwrap();
+    let places = [0, 1].map(|which: usize| {
+        let found = seen.iter().find(|seen| seen.pid == processes[which].pid());
+        found.unwrap().slot as u64
+    });
+    // They took turns: whoever has long kernels lets the other one in before they end.
+    let (mut worked, mut n_within) = (0, 0);
+    for pair in slices.windows(2) {
+        if pair[0].0 == places[0] {
+            worked += pair[0].1.end - pair[0].1.start;
+            let is_within = worked % 30_000_000 != 0;
+            n_within += u32::from(is_within && pair[1].0 == places[1]);
+        }
+    }
+    assert!(n_within >= 3, "{n_within} turns within a kernel");
+    // Events count the other's slices: from the first to the last of one's own.
+    for (place, time) in places.into_iter().zip(times) {
+        let own = || slices.iter().filter(|(slot, _)| *slot == place);
+        let (first, last) = (own().next().unwrap().1, own().next_back().unwrap().1);
+        let span = (last.end - first.start) as f32 / 1e6;
+        assert!(
+            time >= span - 0.1,
+            "{time} ms by events, {span} ms by slices"
+        );
+        assert!(span > 300.1, "{span} ms, as if it were alone");
+    }
+    processes.into_iter().for_each(Other::end);
+}
+
+/// Lets processes go on together that each said that it is ready.
+fn release(processes: &mut [Other]) {
+    for process in &mut *processes {
+        assert_eq!(process.hear(), "ready");
+    }
+    for process in processes {
+        process.tell("go");
     }
 }
 
 #[test]
-fn memory_is_shared_by_handle_and_by_descriptor() {
-    const NAME: &str = "memory_is_shared_by_handle_and_by_descriptor";
+fn a_program_that_becomes_another_one_leaves_nothing() {
+    use std::os::unix::process::CommandExt as _;
+    const NAME: &str = "a_program_that_becomes_another_one_leaves_nothing";
     const SPEC: &str = "1x1GiB,context=24MiB";
-    let Some(role) = role() else {
-        let folder = tempfile::tempdir().unwrap();
-        let mut owner = start(NAME, SPEC, folder.path(), "owner");
-        let mut voice = BufReader::new(owner.stdout.take().unwrap());
-        let handle = hear(&mut voice, "said ");
-        let mut guest = start(NAME, SPEC, folder.path(), &handle);
-        let mut guest_voice = BufReader::new(guest.stdout.take().unwrap());
-        assert_eq!(hear(&mut guest_voice, "said "), "77 950");
-        owner.stdin.as_mut().unwrap().write_all(b"look\n").unwrap();
-        assert_eq!(hear(&mut voice, "said "), "78");
-        for mut process in [owner, guest] {
-            process.stdin.take().unwrap().write_all(b"end\n").unwrap();
-            assert!(process.wait().unwrap().success());
+    const LIVES: u32 = 4;
+    if let Some(life) = role() {
+        // What the life before this one had is free, and this one does not see it.
+        context();
+        assert_eq!(memory().0, 1000 * MIB, "life {life}");
+        let mut address = 0_u64;
+        ok!(cuMemAlloc_v2, &raw mut address => *mut u64, 900 * MIB => usize);
+        // A thread of the driver is there when the program is replaced.
+        let stream = stream();
+        spin(kernel("spin"), stream, 1000);
+        ok!(cuStreamSynchronize, stream => u64);
+        spin(kernel("spin"), stream, 60_000_000);
+        let [process] = machine().processes().unwrap()[..] else {
+            panic!("one process");
+        };
+        say(&format!("{} {}", process.pid, process.generation));
+        let life: u32 = life.parse().unwrap();
+        if life < LIVES {
+            let root = std::env::var_os("SUBLET_FAKE_ROOT").unwrap();
+            let next = (life + 1).to_string();
+            let mut command = inside::again(NAME, SPEC, root.as_ref(), &next);
+            let inherit = std::process::Stdio::inherit;
+            panic!("{}", command.stdin(inherit()).stdout(inherit()).exec());
         }
         return;
-    };
-    context();
-    let mut address = 0_u64;
-    let mut handle = [0_u8; 64];
-    if role == "owner" {
-        ok!(cuMemAlloc_v2, &raw mut address => *mut u64, 1000 => usize);
-        ok!(cuMemsetD8_v2, address => u64, 77 => u8, 1000 => usize);
-        ok!(cuIpcGetMemHandle, handle.as_mut_ptr() => *mut u8, address + 10 => u64);
-        let text: String = handle.iter().map(|byte| format!("{byte:02x}")).collect();
-        say(&text);
-        let mut byte = 0_u8;
-        ok!(cuMemcpyDtoH_v2, &raw mut byte => *mut u8, address => u64, 1 => usize);
-        say(&byte.to_string());
-    } else {
-        for (place, byte) in handle.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(&role[place * 2..place * 2 + 2], 16).unwrap();
-        }
-        #[repr(C)]
-        #[derive(Clone, Copy)]
-        struct Handle([u8; 64]);
-        let handle = Handle(handle);
-        assert_eq!(
-            cu!(cuIpcOpenMemHandle_v2, &raw mut address => *mut u64, Handle([7; 64]) => Handle, 1 => u32),
-            1
-        );
-        ok!(cuIpcOpenMemHandle_v2, &raw mut address => *mut u64, handle => Handle, 1 => u32);
-        let mut byte = 0_u8;
-        ok!(cuMemcpyDtoH_v2, &raw mut byte => *mut u8, address + 999 => u64, 1 => usize);
-        ok!(cuMemsetD8_v2, address => u64, 78 => u8, 1 => usize);
-        let (free, _) = memory();
-        say(&format!("{byte} {}", free / MIB - 24));
-        ok!(cuIpcCloseMemHandle, address => u64);
-        assert_eq!(cu!(cuIpcCloseMemHandle, address => u64), 1);
     }
+    let folder = tempfile::tempdir().unwrap();
+    let mut process = Other::start(NAME, SPEC, folder.path(), "1");
+    let machine = open(SPEC, folder.path());
+    for generation in 1..=LIVES {
+        let pid = process.pid();
+        assert_eq!(
+            process.hear(),
+            format!("{pid} {generation}"),
+            "one process and one place"
+        );
+        let used = machine.usage(0).unwrap().used;
+        assert_eq!(used, 926 << 20, "from outside");
+        assert_eq!(machine.processes().unwrap().len(), 1);
+        if generation < LIVES {
+            process.tell("go on");
+        }
+    }
+    process.end();
+    assert_eq!(machine.usage(0).unwrap().used, 0);
 }
 
 #[test]
@@ -245,29 +246,98 @@ fn a_hundred_processes_find_a_place_and_the_last_byte_is_given_once() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let mut processes: Vec<_> = (0..100)
-        .map(|_| start(NAME, SPEC, folder.path(), "x"))
-        .collect();
-    let mut voices: Vec<_> = processes
-        .iter_mut()
-        .map(|process| BufReader::new(process.stdout.take().unwrap()))
-        .collect();
-    for voice in &mut voices {
-        assert_eq!(hear(voice, "said "), "ready");
-    }
-    for process in &mut processes {
-        process.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
-    }
-    let counts = voices.iter_mut().map(|voice| hear(voice, "said "));
+    let start = |_| Other::start(NAME, SPEC, folder.path(), "x");
+    let mut processes: Vec<_> = (0..100).map(start).collect();
+    release(&mut processes);
+    let counts = processes.iter_mut().map(Other::hear);
     let sum: u64 = counts.map(|count| count.parse::<u64>().unwrap()).sum();
     let machine = open(SPEC, folder.path());
     let usage = machine.usage(0).unwrap();
     assert_eq!(machine.processes().unwrap().len(), 100);
     assert_eq!(usage.used, (100 << 20) + sum * (2 << 20));
     assert_eq!(sum, 150);
-    for mut process in processes {
-        process.kill().unwrap();
-        process.wait().unwrap();
-    }
+    processes.iter_mut().for_each(Other::kill);
     assert_eq!(machine.usage(0).unwrap().used, 0);
+}
+
+/// What a container is to the machine: another user namespace and another PID namespace.
+const CONTAINER: [&str; 5] = [
+    "--user",
+    "--map-current-user",
+    "--pid",
+    "--fork",
+    "--kill-child",
+];
+
+#[test]
+fn one_spec_is_one_machine_across_pid_namespaces() {
+    use std::process::{Command, Stdio};
+    const NAME: &str = "one_spec_is_one_machine_across_pid_namespaces";
+    const SPEC: &str = "1x1GiB,context=24MiB";
+    if role().is_some() {
+        context();
+        let mut address = 0_u64;
+        ok!(cuMemAlloc_v2, &raw mut address => *mut u64, 100 * MIB => usize);
+        let pids: Vec<u32> = machine()
+            .processes()
+            .unwrap()
+            .iter()
+            .map(|seen| seen.pid)
+            .collect();
+        say(&format!(
+            "{} {} {pids:?}",
+            std::process::id(),
+            memory().0 / MIB
+        ));
+        return;
+    }
+    let can = Command::new("unshare").args(CONTAINER).arg("true").output();
+    if !can.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: this machine allows no PID namespace");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut outside = Other::start(NAME, SPEC, folder.path(), "outside");
+    let pid = outside.pid();
+    assert_eq!(outside.hear(), format!("{pid} 900 [{pid}]"));
+    let inner = inside::again(NAME, SPEC, folder.path(), "inside");
+    let mut command = Command::new("unshare");
+    command
+        .args(CONTAINER)
+        .arg(inner.get_program())
+        .args(inner.get_args());
+    for (name, value) in inner.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut within = Other::spawn(command);
+    // It is number 1 to itself, sees the other's memory, and has no number for it.
+    let heard = within.hear();
+    assert!(
+        ["1 776 [0, 1]", "1 776 [1, 0]"].contains(&heard.as_str()),
+        "{heard}"
+    );
+    // From here each has the number that it has here.
+    let machine = open(SPEC, folder.path());
+    let pids: Vec<u32> = machine
+        .processes()
+        .unwrap()
+        .iter()
+        .map(|seen| seen.pid)
+        .collect();
+    assert_eq!(
+        (pids.len(), pids.contains(&pid), pids.contains(&0)),
+        (2, true, false)
+    );
+    within.kill();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while machine.processes().unwrap().len() > 1 {
+        assert!(Instant::now() < deadline, "it dies with its parent");
+        std::thread::yield_now();
+    }
+    assert_eq!(machine.usage(0).unwrap().used, 124 << 20);
+    outside.end();
 }

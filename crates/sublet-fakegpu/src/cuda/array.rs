@@ -1,16 +1,23 @@
 //! Arrays.
 
 use sublet_driver_api::Zeroed;
-use sublet_driver_api::cuda::CUarray_format;
 use sublet_driver_api::cuda::memory::{
-    CUDA_ARRAY_DESCRIPTOR_v2, CUDA_ARRAY_MEMORY_REQUIREMENTS_v1, CUDA_ARRAY3D_DESCRIPTOR_v2,
+    CUDA_ARRAY_DESCRIPTOR_v2, CUDA_ARRAY_MEMORY_REQUIREMENTS_v1, CUDA_ARRAY_SPARSE_PROPERTIES_v1,
+    CUDA_ARRAY3D_DESCRIPTOR_v2, CUarrayMapInfo_miptail, CUarrayMapInfo_sparseLevel,
+    CUarrayMapInfo_v1,
+};
+use sublet_driver_api::cuda::{
+    CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL, CU_MEM_OPERATION_TYPE_MAP,
+    CU_MEM_OPERATION_TYPE_UNMAP, CUarray_format,
 };
 
 use super::arguments::{In, Out};
 use super::{Handle, careful, functions};
 use crate::driver::Session;
-use crate::driver::array::Shape;
+use crate::driver::array::{DEFERRED, SPARSE, Shape, TILE};
 use crate::driver::code::{Answer, Code};
+use crate::driver::outlive::Tile;
+use crate::driver::queue::Id;
 use crate::driver::space::BLOCK;
 
 functions! {
@@ -73,6 +80,33 @@ functions! {
         })
     }
 
+    fn cuArrayGetSparseProperties(wanted: Out<CUDA_ARRAY_SPARSE_PROPERTIES_v1>, handle: Handle) {
+        sparse(wanted, handle)
+    }
+
+    fn cuMipmappedArrayGetSparseProperties(wanted: Out<CUDA_ARRAY_SPARSE_PROPERTIES_v1>, handle: Handle) {
+        sparse(wanted, handle)
+    }
+
+    stream fn cuMemMapArrayAsync(list: In<CUarrayMapInfo_v1>, count: u32, stream: Handle) {
+        let mut session = careful()?;
+        let stream = session.stream(stream, PER_THREAD)?;
+        let list = list.list(count as usize)?;
+        let mut changes = Vec::new();
+        for one in &list {
+            changes.push(tiles(&session, one)?);
+        }
+        // A real one is mapped in the stream's turn. Here it is at once, when that has come.
+        let now = session.queues.last();
+        session.finish(stream, now);
+        for (array, tiles, physical) in changes {
+            for tile in tiles {
+                session.set_tile(array, tile, physical)?;
+            }
+        }
+        Ok(())
+    }
+
     fn cuArrayGetMemoryRequirements(wanted: Out<CUDA_ARRAY_MEMORY_REQUIREMENTS_v1>, handle: Handle, device: i32) {
         requirements(wanted, handle, device)
     }
@@ -124,4 +158,82 @@ fn requirements(
         alignment: BLOCK as usize,
         ..Zeroed::ZERO
     })
+}
+
+fn sparse(wanted: Out<CUDA_ARRAY_SPARSE_PROPERTIES_v1>, handle: Handle) -> Answer {
+    let session = Session::open()?;
+    let array = session.array(handle)?;
+    if array.shape.flags & SPARSE == 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    wanted.put(CUDA_ARRAY_SPARSE_PROPERTIES_v1 {
+        tileExtent: array.shape.tile()?,
+        // No level is too small here: each has at least one tile.
+        miptailFirstLevel: array.levels.len() as u32,
+        miptailSize: 0,
+        ..Zeroed::ZERO
+    })
+}
+
+/// What an array, its tiles and the memory for them are in a description.
+type Change = (Id, Vec<Tile>, Option<Id>);
+
+fn tiles(session: &Session, one: &CUarrayMapInfo_v1) -> Answer<Change> {
+    let id = one.resource as u64;
+    let array = session.array(id)?;
+    let physical = match one.memOperationType {
+        CU_MEM_OPERATION_TYPE_MAP => Some(one.memHandle),
+        CU_MEM_OPERATION_TYPE_UNMAP if one.memHandle == 0 => None,
+        _ => return Err(Code::INVALID_VALUE),
+    };
+    let room = match physical {
+        Some(physical) => session.memory.physicals.get(physical)?.size,
+        None => u64::MAX,
+    };
+    if !array.shape.has_no_memory() || one.deviceBitMask.count_ones() != 1 {
+        return Err(Code::INVALID_VALUE);
+    }
+    let union = In::of(&one.subresource);
+    let (found, needed) = if array.shape.flags & DEFERRED != 0 {
+        (vec![[0; 5]], array.size)
+    } else if one.subresourceType == CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL {
+        let tail = union.cast::<CUarrayMapInfo_miptail>().get()?;
+        let first = tail.offset / TILE;
+        let count = tail.size / TILE;
+        let tile = |number| [u64::MAX, tail.layer.into(), first + number, 0, 0];
+        ((0..count).map(tile).collect(), tail.size)
+    } else {
+        let level = union.cast::<CUarrayMapInfo_sparseLevel>().get()?;
+        let found = tiles_of(array.shape.tile()?, &level)?;
+        let needed = found.len() as u64 * TILE;
+        (found, needed)
+    };
+    let end = one.offset.checked_add(needed).ok_or(Code::INVALID_VALUE)?;
+    if found.is_empty() || physical.is_some() && end > room {
+        return Err(Code::INVALID_VALUE);
+    }
+    Ok((id, found, physical))
+}
+
+/// The tiles of a box, which begins and ends where tiles do.
+fn tiles_of(tile: [u32; 3], level: &CUarrayMapInfo_sparseLevel) -> Answer<Vec<Tile>> {
+    let offset = [level.offsetX, level.offsetY, level.offsetZ];
+    let extent = [level.extentWidth, level.extentHeight, level.extentDepth];
+    let mut ranges = Vec::new();
+    for ((offset, extent), tile) in offset.into_iter().zip(extent).zip(tile) {
+        if !offset.is_multiple_of(tile) {
+            return Err(Code::INVALID_VALUE);
+        }
+        let first = u64::from(offset / tile);
+        ranges.push(first..first + u64::from(extent.div_ceil(tile)));
+    }
+    let mut found = Vec::new();
+    for x in ranges[0].clone() {
+        for y in ranges[1].clone() {
+            for z in ranges[2].clone() {
+                found.push([level.level.into(), level.layer.into(), x, y, z]);
+            }
+        }
+    }
+    Ok(found)
 }

@@ -7,6 +7,7 @@ use super::{Handle, careful, functions};
 use crate::driver::Session;
 use crate::driver::code::{Answer, Code};
 use crate::driver::context::{self, PRIORITY_FIRST};
+use crate::driver::space::{self, BLOCK};
 
 functions! {
     fn cuDevicePrimaryCtxRetain(handle: Out<Handle>, device: i32) {
@@ -73,6 +74,18 @@ functions! {
 
     fn cuCtxDestroy(handle: Handle) {
         Session::open()?.destroy_context(handle)
+    }
+
+    fn cuCtxAttach(handle: Out<Handle>, flags: u32) {
+        handle.check()?;
+        if flags != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        handle.put(Session::open()?.attach()?)
+    }
+
+    fn cuCtxDetach(handle: Handle) {
+        careful()?.detach(handle)
     }
 
     fn cuCtxPushCurrent_v2(handle: Handle) {
@@ -159,9 +172,20 @@ functions! {
 
     fn cuCtxSetLimit(limit: u32, value: usize) {
         let mut session = Session::open()?;
-        default_limit(limit)?;
-        session.context_mut(0)?.limits.insert(limit, value);
-        Ok(())
+        let more = (value as u64).saturating_sub(default_limit(limit)? as u64);
+        let board = session.board(session.current_card()?);
+        let bytes = match limit {
+            // A stack for each thread that can run at the same time.
+            0 => {
+                let threads = board.core().n_threads * board.n_multiprocessors;
+                more.saturating_mul(threads.into())
+            }
+            // What is printed, and the heap.
+            1 | 2 => more,
+            _ => 0,
+        };
+        let bytes = space::round_up(bytes, BLOCK).ok_or(Code::OUT_OF_MEMORY)?;
+        session.set_limit(limit, value, bytes)
     }
 
     fn cuCtxGetLimit(value: Out<usize>, limit: u32) {

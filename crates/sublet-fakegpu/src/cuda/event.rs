@@ -74,7 +74,7 @@ fn record(event: Handle, stream: Handle, per_thread: bool, flags: u32) -> Answer
     if session
         .queues
         .get(stream)
-        .is_some_and(|stream| stream.context != context)
+        .is_some_and(|stream| session.home(stream.context) != context)
     {
         return Err(Code::INVALID_HANDLE);
     }

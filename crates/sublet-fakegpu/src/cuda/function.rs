@@ -6,6 +6,7 @@ use sublet_driver_api::cuda::launch::CUlaunchConfig;
 
 use super::arguments::{In, Out};
 use super::{Handle, functions};
+use crate::board::{Board, Core};
 use crate::driver::Session;
 use crate::driver::code::{Answer, Code};
 
@@ -123,9 +124,10 @@ functions! {
     }
 
     fn cuOccupancyAvailableDynamicSMemPerBlock(size: Out<usize>, function: Handle, blocks: i32, _block: i32) {
-        Session::open()?.known_function(function)?;
-        let blocks = usize::try_from(blocks).unwrap_or(0);
-        size.put(233_472_usize.checked_div(blocks).ok_or(Code::INVALID_VALUE)?.min(232_448))
+        let core = board_of(function)?.core();
+        let blocks = u32::try_from(blocks).unwrap_or(0);
+        let each = core.shared.checked_div(blocks).ok_or(Code::INVALID_VALUE)?;
+        size.put(each.min(core.shared_of_block) as usize)
     }
 
     fn cuOccupancyMaxPotentialClusterSize(size: Out<i32>, function: Handle, _config: In<CUlaunchConfig>) {
@@ -141,6 +143,7 @@ functions! {
 
 fn read(attribute: u32, function: Handle) -> Answer<i32> {
     let session = Session::open()?;
+    let (major, minor) = session.board_of_function(function)?.capability;
     let function = session.known_function(function)?;
     if let Some(value) = function.attributes.get(&attribute) {
         return Ok(*value);
@@ -148,7 +151,7 @@ fn read(attribute: u32, function: Handle) -> Answer<i32> {
     Ok(match attribute {
         0 => 1024,
         4 => 32,
-        5 | 6 => 90,
+        5 | 6 => major * 10 + minor,
         8 => 49152,
         9 => -1,
         1 | 2 | 3 | 7 | 10..=17 => 0,
@@ -158,10 +161,11 @@ fn read(attribute: u32, function: Handle) -> Answer<i32> {
 
 fn write(attribute: u32, value: i32, function: Handle) -> Answer {
     let mut session = Session::open()?;
+    let most = session.board_of_function(function)?.core().shared_of_block;
     let function = session.modules.functions.get_mut(&function);
     let function = function.ok_or(Code::INVALID_HANDLE)?;
     let sound = match attribute {
-        8 => (0..=232_448).contains(&value),
+        8 => u32::try_from(value).is_ok_and(|value| value <= most),
         9 => (-1..=100).contains(&value),
         10..=17 => value >= 0,
         _ => false,
@@ -184,33 +188,41 @@ fn parameter(function: Handle, number: usize, offset: Out<usize>, size: Out<usiz
 }
 
 fn occupancy(function: Handle, size: i32, shared: usize) -> Answer<i32> {
-    Session::open()?.known_function(function)?;
+    let core = board_of(function)?.core();
     if size <= 0 {
         return Err(Code::INVALID_VALUE);
     }
-    let by_threads = blocks_of(size);
-    let by_memory = 233_472_usize.checked_div(shared).unwrap_or(usize::MAX);
-    let by_memory = i32::try_from(by_memory).unwrap_or(i32::MAX);
+    let reserved = core.shared_reserved as usize;
+    let by_memory = (core.shared as usize).checked_div(shared.saturating_add(reserved));
+    let by_memory = by_memory.and_then(|blocks| i32::try_from(blocks).ok());
     Ok(if size > 1024 {
         0
     } else {
-        by_threads.min(by_memory).min(32)
+        blocks_of(&core, size).min(by_memory.unwrap_or(i32::MAX))
     })
 }
 
 fn potential(grid: Out<i32>, block: Out<i32>, function: Handle, limit: i32) -> Answer {
-    Session::open()?.known_function(function)?;
+    let board = board_of(function)?;
     let size = if (1..1024).contains(&limit) {
         limit
     } else {
         1024
     };
-    grid.put(132 * blocks_of(size).min(32))?;
+    let multiprocessors = board.n_multiprocessors.cast_signed();
+    grid.put(multiprocessors * blocks_of(&board.core(), size))?;
     block.put(size)
 }
 
-/// How many blocks of a size have room for their threads, which come in warps of 32.
-fn blocks_of(size: i32) -> i32 {
+/// How many blocks of a size fit on a multiprocessor by their threads, which come in warps
+/// of 32, and by their number.
+fn blocks_of(core: &Core, size: i32) -> i32 {
     let warps = size.cast_unsigned().div_ceil(32).max(1);
-    i32::try_from(64 / warps).unwrap_or(0)
+    (core.n_threads / 32 / warps)
+        .min(core.n_blocks)
+        .cast_signed()
+}
+
+fn board_of(function: Handle) -> Answer<Board> {
+    Session::open()?.board_of_function(function)
 }

@@ -7,8 +7,10 @@ use sublet_driver_api::cuda::graph::{
     CUDA_GRAPH_INSTANTIATE_PARAMS, CUgraphEdgeData, CUgraphExecUpdateResultInfo_v1,
 };
 use sublet_driver_api::cuda::{
-    CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, CU_GRAPH_EXEC_UPDATE_SUCCESS,
-    CUDA_GRAPH_INSTANTIATE_SUCCESS, CUgraphExecUpdateResult, CUgraphNode,
+    CU_GRAPH_COND_ASSIGN_DEFAULT, CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED,
+    CU_GRAPH_EXEC_UPDATE_SUCCESS, CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED,
+    CUDA_GRAPH_INSTANTIATE_ERROR, CUDA_GRAPH_INSTANTIATE_SUCCESS, CUgraphExecUpdateResult,
+    CUgraphNode,
 };
 
 use super::arguments::{In, Out, Text};
@@ -167,10 +169,28 @@ functions! {
             let stream = given.hUploadStream.0 as u64;
             Session::open()?.stream(stream, PER_THREAD)?;
         }
-        instantiate(exec, graph, given.flags)?;
+        let made = instantiate(exec, graph, given.flags);
         given.hErrNode_out = CUgraphNode(0);
-        given.result_out = CUDA_GRAPH_INSTANTIATE_SUCCESS;
-        params.put(given)
+        given.result_out = match made {
+            Ok(()) => CUDA_GRAPH_INSTANTIATE_SUCCESS,
+            Err(_) if Session::open()?.has_idle_condition(graph) => {
+                CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED
+            }
+            Err(_) => CUDA_GRAPH_INSTANTIATE_ERROR,
+        };
+        params.put(given)?;
+        made
+    }
+
+    fn cuGraphConditionalHandleCreate(handle: Out<u64>, graph: Handle, context: Handle, default: u32, flags: u32) {
+        handle.check()?;
+        let mut session = Session::open()?;
+        session.context(context)?;
+        if flags & !CU_GRAPH_COND_ASSIGN_DEFAULT != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let is_set = flags & CU_GRAPH_COND_ASSIGN_DEFAULT != 0;
+        handle.put(session.make_condition(graph, is_set.then_some(default))?)
     }
 
     fn cuGraphExecGetFlags(exec: Handle, flags: Out<u64>) {
@@ -300,7 +320,11 @@ fn instantiate(exec: Out<Handle>, graph: Handle, flags: u64) -> Answer {
     if flags & 4 != 0 {
         return Err(Code::NOT_SUPPORTED);
     }
-    exec.put(Session::open()?.instantiate(graph, flags)?)
+    let mut session = Session::open()?;
+    if session.has_idle_condition(graph) {
+        return Err(Code::INVALID_VALUE);
+    }
+    exec.put(session.instantiate(graph, flags)?)
 }
 
 fn update(exec: Handle, graph: Handle) -> Answer<CUgraphExecUpdateResult> {

@@ -6,7 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use sublet_driver_api::cuda::CUresult;
 
 use super::arguments::{Out, Text};
-use super::{VERSION, functions};
+use super::functions;
+use crate::board::CUDA_VERSION;
 use crate::driver::code::Code;
 use crate::driver::{self, Session};
 
@@ -22,7 +23,7 @@ functions! {
     }
 
     fn cuDriverGetVersion(version: Out<i32>) {
-        version.put(VERSION)
+        version.put(CUDA_VERSION)
     }
 
     fn cuGetErrorName(code: u32, name: Out<*const c_char>) {

@@ -6,6 +6,7 @@ use sublet_driver_api::cuda::launch::CUlaunchConfig;
 
 use super::arguments::{Arguments, In};
 use super::{Handle, functions};
+use crate::board::Core;
 use crate::driver::Session;
 use crate::driver::code::{Answer, Code};
 use crate::driver::work::{Action, Kernel};
@@ -18,13 +19,7 @@ functions! {
 
     stream fn cuLaunchCooperativeKernel(function: Handle, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Handle, each: In<In<c_void>>) {
         let grid = [grid_x, grid_y, grid_z, block_x, block_y, block_z];
-        check(grid, shared)?;
-        let blocks = [grid_x, grid_y, grid_z].map(u64::from);
-        let threads = u64::from(block_x) * u64::from(block_y) * u64::from(block_z);
-        let resident = 132 * (2048 / threads).min(32);
-        if blocks.iter().product::<u64>() > resident {
-            return Err(Code::COOPERATIVE_LAUNCH_TOO_LARGE);
-        }
+        check_resident(grid, shared, stream, PER_THREAD)?;
         launch(function, grid, shared, stream, PER_THREAD, Arguments { each, extra: In::null() })
     }
 
@@ -67,7 +62,8 @@ pub(super) fn plan(
     arguments: Arguments,
 ) -> Answer<Kernel> {
     let known = session.known_function(function)?;
-    check(grid, shared)?;
+    let card = session.queues.get(stream).map_or(0, |stream| stream.card);
+    check(&session.board(card).core(), grid, shared)?;
     let params = known.declared.params.clone();
     session.kernel(function, stream, |number| {
         let (offset, size) = *params.get(number)?;
@@ -75,7 +71,23 @@ pub(super) fn plan(
     })
 }
 
-fn check(grid: [u32; 6], shared: u32) -> Answer {
+/// All blocks of a cooperative launch must be on the card at one time.
+fn check_resident(grid: [u32; 6], shared: u32, stream: Handle, per_thread: bool) -> Answer {
+    let mut session = Session::open()?;
+    let stream = session.stream(stream, per_thread)?;
+    let card = session.queues.get(stream).map_or(0, |stream| stream.card);
+    let board = session.board(card);
+    let core = board.core();
+    check(&core, grid, shared)?;
+    let [blocks @ .., x, y, z] = grid.map(u64::from);
+    let on_one = (u64::from(core.n_threads) / (x * y * z)).min(core.n_blocks.into());
+    if blocks.iter().product::<u64>() > u64::from(board.n_multiprocessors) * on_one {
+        return Err(Code::COOPERATIVE_LAUNCH_TOO_LARGE);
+    }
+    Ok(())
+}
+
+fn check(core: &Core, grid: [u32; 6], shared: u32) -> Answer {
     let [grid_x, grid_y, grid_z, x, y, z] = grid;
     let threads = u64::from(x) * u64::from(y) * u64::from(z);
     let sound = threads > 0
@@ -84,7 +96,7 @@ fn check(grid: [u32; 6], shared: u32) -> Answer {
         && (1..=i32::MAX.cast_unsigned()).contains(&grid_x)
         && (1..=65535).contains(&grid_y)
         && (1..=65535).contains(&grid_z)
-        && shared <= 232_448;
+        && shared <= core.shared_of_block;
     if sound {
         Ok(())
     } else {

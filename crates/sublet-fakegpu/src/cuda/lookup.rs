@@ -4,7 +4,8 @@
 use sublet_driver_api::CUDA;
 
 use super::arguments::{Out, Text};
-use super::{Address, VERSION, functions, target};
+use super::{Address, functions, target};
+use crate::board::CUDA_VERSION;
 use crate::driver::code::{Answer, Code};
 
 /// `CU_GET_PROC_ADDRESS_*`: how a look-up went.
@@ -48,7 +49,7 @@ fn look_up(
         return function.put(target(index));
     }
     // What is newer than the driver is not in it.
-    let version = u32::try_from(version.min(VERSION)).unwrap_or(0);
+    let version = u32::try_from(version.min(CUDA_VERSION)).unwrap_or(0);
     let found = CUDA.resolve(&name, version, per_thread);
     let outcome = match found {
         Some(_) => FOUND,
@@ -72,5 +73,5 @@ fn look_up(
 
 /// Does the driver have the function in some version?
 fn is_known(name: &str) -> bool {
-    CUDA.resolve(name, VERSION as u32, true).is_some()
+    CUDA.resolve(name, CUDA_VERSION as u32, true).is_some()
 }

@@ -43,26 +43,42 @@ pub(super) fn remember<T: Copy + Words>(session: &mut Session, node: Handle, par
 
 /// Structs that are kept as words.
 pub(super) trait Words {
+    /// The kind of node that is given such a struct.
+    const KIND: u32;
+
     fn kernel(&self) -> Option<&CUDA_KERNEL_NODE_PARAMS_v2> {
         None
     }
 }
 
 impl Words for CUDA_KERNEL_NODE_PARAMS_v2 {
+    const KIND: u32 = 0;
+
     fn kernel(&self) -> Option<&CUDA_KERNEL_NODE_PARAMS_v2> {
         Some(self)
     }
 }
 
-impl Words for CUDA_MEMCPY3D_v2 {}
-impl Words for CUDA_MEMSET_NODE_PARAMS_v1 {}
-impl Words for CUDA_HOST_NODE_PARAMS_v1 {}
-impl Words for CUDA_MEM_ALLOC_NODE_PARAMS_v1 {}
+impl Words for CUDA_MEMCPY3D_v2 {
+    const KIND: u32 = 1;
+}
 
-/// What a node of a kind was given.
-pub(super) fn recall<T: Copy + Words>(session: &Session, node: Handle, kind: u32) -> Answer<T> {
+impl Words for CUDA_MEMSET_NODE_PARAMS_v1 {
+    const KIND: u32 = 2;
+}
+
+impl Words for CUDA_HOST_NODE_PARAMS_v1 {
+    const KIND: u32 = 3;
+}
+
+impl Words for CUDA_MEM_ALLOC_NODE_PARAMS_v1 {
+    const KIND: u32 = 10;
+}
+
+/// What a node was given, if it is of the kind that is given that.
+pub(super) fn recall<T: Copy + Words>(session: &Session, node: Handle) -> Answer<T> {
     let node = session.node(node)?;
-    if node.content.kind() != kind || node.given.len() * 8 < size_of::<T>() {
+    if node.content.kind() != T::KIND || node.given.len() * 8 < size_of::<T>() {
         return Err(Code::INVALID_VALUE);
     }
     In::at(node.given.as_ptr() as u64).get()
@@ -74,7 +90,7 @@ pub(super) fn kernel_params(
     node: Handle,
 ) -> Answer<CUDA_KERNEL_NODE_PARAMS_v2> {
     const WORDS: usize = size_of::<CUDA_KERNEL_NODE_PARAMS_v2>() / 8;
-    let mut params: CUDA_KERNEL_NODE_PARAMS_v2 = recall(session, node, 0)?;
+    let mut params: CUDA_KERNEL_NODE_PARAMS_v2 = recall(session, node)?;
     let declared = session
         .known_function(function_of(&params))?
         .declared

@@ -16,7 +16,7 @@ use crate::driver::space::BLOCK;
 use crate::driver::{Driver, Session};
 
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
-const DESCRIPTOR: u32 = 1;
+pub(super) const DESCRIPTOR: u32 = 1;
 
 functions! {
     fn cuMemGetAllocationGranularity(granularity: Out<usize>, properties: In<CUmemAllocationProp_v1>, option: u32) {
@@ -114,6 +114,16 @@ functions! {
         let range = session.memory.ranges.at(address).ok_or(Code::INVALID_VALUE)?;
         let usable = session.memory.is_accessible(address, 1) && range.kind.is_on_card();
         flags.put(if usable { 3 } else { 0 })
+    }
+
+    fn cuMemGetHandleForAddressRange(descriptor: Out<i32>, address: u64, size: usize, kind: u32, flags: u64) {
+        descriptor.check()?;
+        let mut session = careful()?;
+        // The one kind there is: a dma-buf.
+        if kind != 1 || flags != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        descriptor.put(session.give_out_range(address, size as u64)?)
     }
 
     fn cuMemExportToShareableHandle(shareable: Out<i32>, handle: Handle, kind: u32, flags: u64) {

@@ -2,6 +2,7 @@
 
 use super::arguments::{In, Out};
 use super::functions;
+use super::set::check_managed;
 use crate::driver::code::{Answer, Code};
 use crate::driver::ranges::{Kind, Range};
 use crate::driver::{Driver, Session};
@@ -97,7 +98,7 @@ fn tell(driver: &Driver, range: &Range, attribute: u32, address: u64, value: Out
         15 | 21 => flag.put(0),
         16 => word.put(3),
         17 => value.put(match range.kind {
-            Kind::Pool { pool, .. } => pool,
+            Kind::Pool { pool, .. } | Kind::Borrowed { pool, .. } => pool,
             _ => 0,
         }),
         18 => value.put(range.size),
@@ -120,15 +121,8 @@ fn nothing(attribute: u32, value: Out<u64>) -> Answer {
 
 /// Nothing was ever advised that would make a difference here.
 fn advice(value: Out<i32>, size: usize, attribute: u32, address: u64, count: usize) -> Answer {
-    let session = Session::open()?;
-    let range = session
-        .memory
-        .ranges
-        .at(address)
-        .ok_or(Code::INVALID_VALUE)?;
-    let managed = matches!(range.kind, Kind::Managed { .. });
-    let inside = address - range.start + count as u64 <= range.size;
-    if !managed || !inside || size < 4 || !size.is_multiple_of(4) {
+    check_managed(address, count)?;
+    if size < 4 || !size.is_multiple_of(4) {
         return Err(Code::INVALID_VALUE);
     }
     match attribute {

@@ -145,7 +145,7 @@ functions! {
         let stream = session.stream(stream, PER_THREAD)?;
         session.forbid_implicit(stream)?;
         let range = session.memory.ranges.starting(address).ok_or(Code::INVALID_VALUE)?;
-        if !matches!(range.kind, Kind::Pool { .. } | Kind::Device) {
+        if !matches!(range.kind, Kind::Pool { .. } | Kind::Borrowed { .. } | Kind::Device) {
             return Err(Code::INVALID_VALUE);
         }
         session.issue(stream, Action::Free(address)).map(drop)
@@ -188,7 +188,8 @@ functions! {
 fn set_pool(device: i32, pool: Handle) -> Answer {
     let mut session = Session::open()?;
     let card = session.card_of(device)?;
-    if session.pool(pool)?.card != Some(card) {
+    let known = session.pool(pool)?;
+    if known.card != Some(card) || known.is_imported() {
         return Err(Code::INVALID_VALUE);
     }
     session.pools.current[device as usize] = pool;
@@ -205,7 +206,11 @@ fn allocate(session: &mut Session, pool: Id, size: u64, stream: Id) -> Answer<u6
         return Err(Code::INVALID_VALUE);
     }
     let card = session.pool(pool)?.card.ok_or(Code::NOT_SUPPORTED)?;
-    let address = session.reserve_graph_memory(card, size)?;
+    let (graph, after) = match session.captures.of(stream) {
+        Some((_, capture, tips)) => (capture.graph, tips.to_vec()),
+        None => return Err(Code::ILLEGAL_STATE),
+    };
+    let address = session.place_in_graph(graph, &after, card, size)?;
     session.capture(stream, Action::Alloc(address))?;
     Ok(address)
 }

@@ -135,7 +135,8 @@ pub(super) fn pattern(
     }))
 }
 
-fn check_managed(address: u64, count: usize) -> Answer {
+/// Is this memory that host and card share?
+pub(super) fn check_managed(address: u64, count: usize) -> Answer {
     let session = Session::open()?;
     let range = session
         .memory

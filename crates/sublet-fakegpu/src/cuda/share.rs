@@ -1,12 +1,15 @@
-//! Memory between processes.
+//! Memory, events and pools between processes.
 
-use sublet_driver_api::cuda::CUipcMemHandle_v1;
+use sublet_driver_api::cuda::{CUipcEventHandle_v1, CUipcMemHandle_v1};
 
-use super::arguments::Out;
+use super::arguments::{In, Out};
+use super::physical::DESCRIPTOR;
 use super::{careful, functions};
 use crate::driver::Session;
 use crate::driver::code::{Answer, Code};
+use crate::driver::pool_share::PointerData;
 use crate::driver::share::Handle;
+use crate::driver::shared_event::EventHandle;
 
 functions! {
     fn cuIpcGetMemHandle(handle: Out<CUipcMemHandle_v1>, address: u64) {
@@ -26,9 +29,49 @@ functions! {
 
     fn cuIpcCloseMemHandle(address: u64) {
         let mut session = careful()?;
-        let context = session.current()?;
+        let context = session.owner()?;
         session.finish_context(context);
         session.close_import(address)
+    }
+
+    fn cuIpcGetEventHandle(handle: Out<CUipcEventHandle_v1>, event: super::Handle) {
+        handle.check()?;
+        let reserved = Session::open()?.export_event(event)?.to_bytes();
+        handle.put(CUipcEventHandle_v1 { reserved })
+    }
+
+    fn cuIpcOpenEventHandle(event: Out<super::Handle>, handle: CUipcEventHandle_v1) {
+        event.check()?;
+        let handle = EventHandle::from_bytes(&handle.reserved).ok_or(Code::INVALID_VALUE)?;
+        event.put(Session::open()?.import_event(handle)?)
+    }
+
+    fn cuMemPoolExportToShareableHandle(shareable: Out<i32>, pool: super::Handle, kind: u32, flags: u64) {
+        shareable.check()?;
+        if flags != 0 || kind != DESCRIPTOR {
+            return Err(Code::INVALID_VALUE);
+        }
+        shareable.put(Session::open()?.export_pool(pool)?)
+    }
+
+    fn cuMemPoolImportFromShareableHandle(pool: Out<super::Handle>, shareable: usize, kind: u32, flags: u64) {
+        pool.check()?;
+        if flags != 0 || kind != DESCRIPTOR {
+            return Err(Code::INVALID_VALUE);
+        }
+        let descriptor = i32::try_from(shareable).map_err(|_| Code::INVALID_VALUE)?;
+        pool.put(Session::open()?.import_pool(descriptor)?)
+    }
+
+    fn cuMemPoolExportPointer(data: Out<[u8; 64]>, address: u64) {
+        data.check()?;
+        data.put(Session::open()?.export_pool_pointer(address)?.to_bytes())
+    }
+
+    fn cuMemPoolImportPointer(address: Out<u64>, pool: super::Handle, data: In<[u8; 64]>) {
+        address.check()?;
+        let data = PointerData::from_bytes(&data.get()?).ok_or(Code::INVALID_VALUE)?;
+        address.put(Session::open()?.import_pool_pointer(pool, data)?)
     }
 }
 

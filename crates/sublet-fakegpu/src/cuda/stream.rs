@@ -92,23 +92,11 @@ functions! {
         context.put(session.queues.get(stream).map_or(0, |stream| stream.context))
     }
 
-    stream fn cuStreamGetCtx_v2(handle: Handle, context: Out<Handle>, green: Out<Handle>) {
-        let mut session = Session::open()?;
-        let stream = session.stream(handle, PER_THREAD)?;
-        green.put_if(0);
-        context.put(session.queues.get(stream).map_or(0, |stream| stream.context))
-    }
-
     stream fn cuStreamGetDevice(handle: Handle, device: Out<i32>) {
         let mut session = Session::open()?;
         let stream = session.stream(handle, PER_THREAD)?;
         let card = session.queues.get(stream).map_or(0, |stream| stream.card);
         device.put(session.device_of(card))
-    }
-
-    fn cuStreamGetGreenCtx(handle: Handle, green: Out<Handle>) {
-        Session::open()?.stream(handle, false)?;
-        green.put(0)
     }
 
     stream fn cuStreamSetAttribute(handle: Handle, attribute: u32, value: In<[u64; 8]>) {

@@ -4,13 +4,19 @@
 use super::Driver;
 use super::code::{Answer, Code};
 use super::queue::Id;
-use super::space::BLOCK;
+use super::space::{self, BLOCK};
 use super::work::Place;
 
 /// `CUDA_ARRAY3D_LAYERED`.
 pub const LAYERED: u32 = 1;
 /// `CUDA_ARRAY3D_CUBEMAP`.
 pub const CUBEMAP: u32 = 4;
+/// `CUDA_ARRAY3D_SPARSE`: its memory is mapped tile by tile.
+pub const SPARSE: u32 = 0x40;
+/// `CUDA_ARRAY3D_DEFERRED_MAPPING`: its memory is mapped in one piece.
+pub const DEFERRED: u32 = 0x80;
+/// What a tile of a sparse array takes: 64 KiB, on all cards so far.
+pub const TILE: u64 = 64 << 10;
 
 /// What an array looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +81,29 @@ impl Shape {
         size.ok_or(Code::INVALID_VALUE)
     }
 
+    /// Is the memory of such an array mapped by the program?
+    #[must_use]
+    pub fn has_no_memory(&self) -> bool {
+        self.flags & (SPARSE | DEFERRED) != 0
+    }
+
+    /// Elements of a tile in each dimension.
+    pub fn tile(&self) -> Answer<[u32; 3]> {
+        let flat = self.depth == 0 || self.flags & LAYERED != 0;
+        Ok(match (self.element()?, flat) {
+            (1, true) => [256, 256, 1],
+            (2, true) => [256, 128, 1],
+            (4, true) => [128, 128, 1],
+            (8, true) => [128, 64, 1],
+            (_, true) => [64, 64, 1],
+            (1, false) => [64, 32, 32],
+            (2, false) => [32, 32, 32],
+            (4, false) => [32, 32, 16],
+            (8, false) => [32, 16, 16],
+            (_, false) => [16, 16, 16],
+        })
+    }
+
     /// The next smaller level.
     #[must_use]
     pub fn halved(&self) -> Shape {
@@ -126,7 +155,7 @@ impl Array {
 impl Driver {
     /// Makes an array, with as many smaller levels as asked for.
     pub fn make_array(&mut self, shape: Shape, n_levels: u32) -> Answer<Id> {
-        let context = self.current()?;
+        let context = self.owner()?;
         let card = self.context(context)?.card;
         let mut shapes = vec![shape];
         for _ in 1..n_levels.clamp(1, 32) {
@@ -140,7 +169,13 @@ impl Driver {
             let more = shape.size()?;
             size = size.checked_add(more).ok_or(Code::OUT_OF_MEMORY)?;
         }
-        let (start, _) = self.take_blocks(card, size)?;
+        let start = if shape.has_no_memory() {
+            // Bytes are there all the same, at no card's cost: a limit of the fake.
+            let room = space::round_up(size, BLOCK).ok_or(Code::OUT_OF_MEMORY)?;
+            space::allocate(room, BLOCK).map_err(|_| Code::OUT_OF_MEMORY)?
+        } else {
+            self.take_blocks(card, size)?.0
+        };
         let mut levels = Vec::new();
         let mut next = start;
         let is_mipmapped = n_levels > 0;
@@ -189,7 +224,12 @@ impl Driver {
                 self.arrays.remove(level);
             }
             let size = array.size.next_multiple_of(BLOCK);
-            self.give_blocks(array.card, array.start, size);
+            if array.shape.has_no_memory() {
+                space::release(array.start, size);
+                self.clear_tiles(id);
+            } else {
+                self.give_blocks(array.card, array.start, size);
+            }
         }
         Ok(())
     }

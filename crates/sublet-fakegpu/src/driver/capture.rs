@@ -85,7 +85,8 @@ impl Captures {
         }
     }
 
-    fn spoil(&mut self, id: Id) {
+    /// A capture can no longer give a graph.
+    pub(super) fn spoil(&mut self, id: Id) {
         if let Some(capture) = self.by_id.get_mut(&id) {
             capture.is_broken = true;
         }
@@ -286,7 +287,7 @@ impl Driver {
         let of = |stream: &&Id| {
             self.queues
                 .get(**stream)
-                .is_some_and(|it| it.context == context)
+                .is_some_and(|it| self.is_part(it.context, context))
         };
         match streams.copied().find(|stream| of(&stream)) {
             Some(stream) => self.forbid_if_captured(stream),

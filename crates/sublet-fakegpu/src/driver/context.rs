@@ -2,10 +2,12 @@
 //! many others as it makes; each thread has a stack of them, the last one is current.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::thread::ThreadId;
 
 use super::code::{Answer, Code};
 use super::queue::{Id, Stream};
+use super::work::Mark;
 use super::{CURRENT, Driver, Session};
 
 /// `CU_STREAM_NON_BLOCKING`.
@@ -16,6 +18,10 @@ pub const PRIORITY_FIRST: i32 = -5;
 /// A context.
 #[derive(Debug)]
 pub struct Context {
+    /// Its handle.
+    pub id: Id,
+    /// The context that owns what is made in it: itself, or a green context's primary one.
+    pub home: Id,
     /// Its card.
     pub card: usize,
     /// As it was made.
@@ -32,6 +38,15 @@ pub struct Context {
     pub cache: u32,
     /// Contexts whose memory it may use.
     pub peers: BTreeSet<Id>,
+    /// What new streams have to wait for.
+    pub(super) awaited: Vec<Arc<Mark>>,
+    /// The stream in which all others meet for an event; 0 before the first.
+    pub(super) meeting: Id,
+    /// How often the program must detach from it before it goes.
+    pub usage: u32,
+    /// Bytes of its card that the program has it set aside beyond what is there at first, by
+    /// the number of the limit.
+    pub set_aside: HashMap<u32, u64>,
     /// The error that ended it: every later call gives it.
     pub broken: Option<Code>,
 }
@@ -64,6 +79,12 @@ impl Driver {
         let id = top().ok_or(Code::INVALID_CONTEXT)?;
         let context = self.contexts.get(&id).ok_or(Code::CONTEXT_IS_DESTROYED)?;
         context.broken.map_or(Ok(id), Err)
+    }
+
+    /// The context that owns what this thread makes.
+    pub fn owner(&self) -> Answer<Id> {
+        let current = self.current()?;
+        Ok(self.home(current))
     }
 
     /// A context by its handle; 0 is the current one.
@@ -99,8 +120,22 @@ impl Driver {
     fn open_context(&mut self, id: Id, card: usize, flags: u32, is_primary: bool) -> Answer {
         let charged = self.seat.open_context(card);
         charged.map_err(|_| Code::OUT_OF_MEMORY)?;
+        self.insert_context(id, id, card, flags, is_primary);
+        Ok(())
+    }
+
+    /// A context on a part of a card, whose home is there and pays.
+    pub(super) fn open_part(&mut self, id: Id, card: usize, home: Id) -> Answer {
+        let flags = self.context(home)?.flags;
+        self.insert_context(id, home, card, flags, false);
+        Ok(())
+    }
+
+    fn insert_context(&mut self, id: Id, home: Id, card: usize, flags: u32, is_primary: bool) {
         let legacy = self.new_stream(id, card, true, 0, 0);
         let context = Context {
+            id,
+            home,
             card,
             flags,
             is_primary,
@@ -109,10 +144,13 @@ impl Driver {
             limits: HashMap::new(),
             cache: 0,
             peers: BTreeSet::new(),
+            awaited: Vec::new(),
+            meeting: 0,
+            usage: 1,
+            set_aside: HashMap::new(),
             broken: None,
         };
         self.contexts.insert(id, context);
-        Ok(())
     }
 
     /// Adds a user to the primary context of a device, which is made for the first one.
@@ -134,6 +172,7 @@ impl Driver {
     /// that the function stands for, 1 the legacy one, 2 this thread's.
     pub fn stream(&mut self, handle: u64, per_thread: bool) -> Answer<Id> {
         match handle {
+            _ if self.greens.has_lost(handle) => Err(Code::CONTEXT_IS_DESTROYED),
             0 if per_thread => self.thread_stream(),
             0 | 1 => {
                 let context = self.current()?;
@@ -161,22 +200,30 @@ impl Driver {
         }
         let stream = self.new_stream(id, context.card, false, 0, 0);
         self.context_mut(id)?.threads.insert(thread, stream);
+        self.hold_back(stream, id)?;
         Ok(stream)
     }
 
     /// Makes a stream in the current context.
     pub fn make_stream(&mut self, flags: u32, priority: i32) -> Answer<Id> {
         let context = self.current()?;
+        self.make_stream_in(context, flags, priority)
+    }
+
+    /// Makes a stream in a context.
+    pub fn make_stream_in(&mut self, context: Id, flags: u32, priority: i32) -> Answer<Id> {
         if flags & !NON_BLOCKING != 0 {
             return Err(Code::INVALID_VALUE);
         }
         let card = self.context(context)?.card;
         // Priorities outside of the range are moved into it, says the manual.
         let priority = priority.clamp(PRIORITY_FIRST, 0);
-        Ok(self.new_stream(context, card, false, flags, priority))
+        let stream = self.new_stream(context, card, false, flags, priority);
+        self.hold_back(stream, context)?;
+        Ok(stream)
     }
 
-    fn new_stream(
+    pub(super) fn new_stream(
         &mut self,
         context: Id,
         card: usize,
@@ -199,6 +246,9 @@ impl Driver {
 
     /// Destroys a stream's handle; its work goes on.
     pub fn destroy_stream(&mut self, id: Id) -> Answer {
+        if self.greens.has_lost(id) {
+            return Err(Code::CONTEXT_IS_DESTROYED);
+        }
         let legacy = self.queues.get(id).is_some_and(|stream| stream.legacy);
         if legacy || self.streams.remove(&id).is_none() {
             return Err(Code::INVALID_HANDLE);
@@ -225,7 +275,7 @@ impl Driver {
     }
 
     /// Takes everything away that belongs to a context, whose work is done.
-    fn close_context(&mut self, id: Id) {
+    pub(super) fn close_context(&mut self, id: Id) {
         let Some(context) = self.contexts.remove(&id) else {
             return;
         };
@@ -245,14 +295,56 @@ impl Driver {
         for other in self.contexts.values_mut() {
             other.peers.remove(&id);
         }
-        self.seat.close_context(context.card);
+        let set_aside = context.set_aside.values().sum();
+        self.seat.refund(context.card, set_aside);
+        if context.home == id {
+            self.seat.close_context(context.card);
+        }
     }
 }
 
 impl Session {
+    /// One user more of the current context; its handle.
+    pub fn attach(&mut self) -> Answer<Id> {
+        let id = self.current()?;
+        self.context_mut(id)?.usage += 1;
+        Ok(id)
+    }
+
+    /// One user less of the current context; the last one ends it.
+    pub fn detach(&mut self, id: Id) -> Answer {
+        if self.current()? != id {
+            return Err(Code::INVALID_CONTEXT);
+        }
+        let context = self.context_mut(id)?;
+        context.usage = context.usage.saturating_sub(1);
+        if context.usage == 0 {
+            self.destroy_context(id)?;
+        }
+        Ok(())
+    }
+
+    /// Has a context set more or less of its card aside.
+    pub fn set_limit(&mut self, limit: u32, value: usize, bytes: u64) -> Answer {
+        let context = self.context_mut(0)?;
+        let card = context.card;
+        let before = context.set_aside.insert(limit, bytes).unwrap_or(0);
+        if self
+            .seat
+            .charge(card, bytes.saturating_sub(before))
+            .is_err()
+        {
+            self.context_mut(0)?.set_aside.insert(limit, before);
+            return Err(Code::OUT_OF_MEMORY);
+        }
+        self.seat.refund(card, before.saturating_sub(bytes));
+        self.context_mut(0)?.limits.insert(limit, value);
+        Ok(())
+    }
+
     /// Destroys a context that is not a primary one.
     pub fn destroy_context(&mut self, id: Id) -> Answer {
-        if id == 0 || self.context(id)?.is_primary {
+        if id == 0 || self.context(id)?.is_primary || self.home(id) != id {
             return Err(Code::INVALID_CONTEXT);
         }
         self.finish_context(id);
@@ -272,20 +364,20 @@ impl Session {
         }
         primary.n_users -= 1;
         let Primary { id, n_users, .. } = *primary;
-        if n_users == 0 {
+        if n_users == 0 && self.contexts.contains_key(&id) {
             self.finish_context(id);
             self.close_context(id);
         }
         Ok(())
     }
 
-    /// Ends the primary context of a device, whoever uses it.
+    /// Ends the primary context of a device, whoever uses it. They have to release it still.
     pub fn reset_primary(&mut self, device: i32) -> Answer {
         self.card_of(device)?;
         let id = self.primaries[device as usize].id;
-        self.primaries[device as usize].n_users = 0;
         if self.contexts.contains_key(&id) {
             self.finish_context(id);
+            self.close_greens_of(id);
             self.close_context(id);
         }
         Ok(())

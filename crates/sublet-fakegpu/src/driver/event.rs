@@ -1,9 +1,11 @@
 //! Events: a mark in a stream that has a handle, can be asked and waited for.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::code::{Answer, Code};
 use super::queue::Id;
+use super::shared_event::SharedEvent;
 use super::work::Mark;
 use super::{Driver, Session};
 
@@ -15,7 +17,7 @@ pub const INTERPROCESS: u32 = 4;
 /// An event.
 #[derive(Debug)]
 pub struct Event {
-    /// Where it was made.
+    /// Where it was made; not a green context, but the one that it is a part of.
     pub context: Id,
     /// As it was made.
     pub flags: u32,
@@ -23,37 +25,59 @@ pub struct Event {
     pub mark: Option<Arc<Mark>>,
     /// The capture in which it was recorded last, and the nodes it stands for there.
     pub captured: Option<(Id, Vec<Id>)>,
+    /// What other processes know it by; 0 if they do not.
+    pub(super) number: u64,
+    /// What it has in common with other processes.
+    pub(super) shared: Option<Arc<SharedEvent>>,
 }
 
 impl Event {
     /// The next place where it is recorded.
     pub(super) fn renew(&mut self) -> Arc<Mark> {
-        let mark = Arc::new(Mark::default());
+        let ticket = self.shared.as_ref().map(SharedEvent::record);
+        let mark = Arc::new(Mark::new(ticket));
         self.mark = Some(mark.clone());
         self.captured = None;
         mark
     }
 
+    /// Where it was recorded last, here or in another process.
+    #[must_use]
+    pub(super) fn latest(&self) -> Option<Arc<Mark>> {
+        match &self.shared {
+            Some(shared) => Some(Arc::new(Mark::new(Some(shared.latest()?)))),
+            None => self.mark.clone(),
+        }
+    }
+
     /// Was the work before it finished, or was it never recorded?
     fn is_done(&self) -> bool {
-        self.mark.as_ref().is_none_or(|mark| mark.time().is_some())
+        self.latest().is_none_or(|mark| mark.time().is_some())
     }
 }
 
 impl Driver {
     /// Makes an event in the current context.
     pub fn make_event(&mut self, flags: u32) -> Answer<Id> {
-        let context = self.current()?;
+        let context = self.owner()?;
         let interprocess = flags & INTERPROCESS != 0;
         if flags & !7 != 0 || (interprocess && flags & DISABLE_TIMING == 0) {
             return Err(Code::INVALID_VALUE);
         }
+        let (number, shared) = if interprocess {
+            let (number, shared) = self.share_event()?;
+            (number, Some(shared))
+        } else {
+            (0, None)
+        };
         let id = self.new_id();
         let event = Event {
             context,
             flags,
             mark: None,
             captured: None,
+            number,
+            shared,
         };
         self.events.insert(id, event);
         Ok(id)
@@ -102,8 +126,11 @@ impl Session {
             return Err(Code::CAPTURED_EVENT);
         }
         // The mark, not the event: it may be recorded again meanwhile.
-        let mark = event.mark.clone();
-        self.wait_until(|_| mark.as_ref().is_none_or(|mark| mark.time().is_some()));
+        let Some(mark) = event.latest() else {
+            return Ok(());
+        };
+        let pause = if mark.is_announced() { 20_000 } else { 200 };
+        self.wait_and_look(Duration::from_micros(pause), |_| mark.time().is_some());
         Ok(())
     }
 }

@@ -1,16 +1,13 @@
-//! Graphs: nodes with an order, what is made of them to be launched, and the launch. The
-//! nodes of a launched graph go into the stream one after the other, in an order that
-//! theirs allows; a card runs one kernel at a time anyway.
+//! Graphs: nodes with an order. What is made of them to be launched is in `exec`.
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::Driver;
 use super::code::{Answer, Code};
+use super::condition::{Condition, Conditional};
+use super::exec::Exec;
 use super::queue::Id;
 use super::work::Action;
-use super::{Driver, Session};
-
-/// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`.
-pub const AUTO_FREE: u64 = 1;
 
 /// What a node does.
 #[derive(Debug, Clone)]
@@ -19,6 +16,8 @@ pub enum Content {
     Action(Action),
     /// All that another graph does.
     Child(Id),
+    /// What other graphs do, if a condition says so.
+    Conditional(Conditional),
 }
 
 /// A node.
@@ -38,31 +37,18 @@ pub struct Node {
     pub copy_of: Id,
 }
 
-/// Something that can be launched.
-#[derive(Debug, Clone)]
-pub struct Exec {
-    /// As it was made.
-    pub flags: u64,
-    steps: Vec<Step>,
-    /// Memory that its nodes allocate.
-    memory: Vec<u64>,
-}
-
-#[derive(Debug, Clone)]
-struct Step {
-    node: Id,
-    action: Action,
-    is_enabled: bool,
-}
-
 /// All graphs of a process.
 #[derive(Debug, Default)]
 pub struct Graphs {
     graphs: BTreeMap<Id, Vec<Id>>,
     nodes: HashMap<Id, Node>,
-    execs: HashMap<Id, Exec>,
+    /// What conditional nodes look at.
+    pub(super) conditions: BTreeMap<Id, Condition>,
+    /// Graphs that belong to a conditional node, and which one that is.
+    pub(super) bodies: HashMap<Id, Id>,
+    pub(super) execs: HashMap<Id, Exec>,
     /// How many graphs and execs have this memory of a node.
-    memory: HashMap<u64, usize>,
+    pub(super) memory: HashMap<u64, usize>,
 }
 
 impl Content {
@@ -72,6 +58,7 @@ impl Content {
         use super::work::Source;
         match self {
             Content::Child(_) => 4,
+            Content::Conditional(_) => 13,
             Content::Action(action) => match action {
                 Action::Kernel(_) => 0,
                 Action::Move(bytes) if matches!(bytes.from, Source::Pattern { .. }) => 2,
@@ -83,6 +70,7 @@ impl Content {
                 Action::Alloc(_) => 10,
                 Action::Free(_) => 11,
                 Action::Poll(_) => 12,
+                Action::Branch(_) => 13,
             },
         }
     }
@@ -151,31 +139,44 @@ impl Driver {
         if let Some(nodes) = self.graphs.graphs.get_mut(&graph) {
             nodes.retain(|node| *node != id);
         }
-        for node in self.graphs.nodes.values_mut() {
-            node.after.retain(|other| *other != id);
+        for other in self.nodes_of(graph)?.to_vec() {
+            self.node_mut(other)?.after.retain(|first| *first != id);
         }
-        let node = self.graphs.nodes.remove(&id);
-        if let Some(Content::Action(Action::Alloc(start))) = node.map(|node| node.content) {
-            self.release_node_memory(&[start]);
+        self.end_node(id)
+    }
+
+    /// A node is in no order any more: what it had goes.
+    fn end_node(&mut self, id: Id) -> Answer {
+        let node = self.graphs.nodes.remove(&id).ok_or(Code::INVALID_VALUE)?;
+        match node.content {
+            Content::Action(Action::Alloc(start)) => self.release_node_memory(&[start]),
+            Content::Action(_) => {}
+            Content::Child(child) => self.drop_graph(child)?,
+            Content::Conditional(conditional) => self.drop_conditional(&conditional)?,
         }
         Ok(())
     }
 
-    /// Takes a graph away with its nodes.
+    /// Takes a graph away with its nodes. The bodies of a conditional node are its own.
     pub fn drop_graph(&mut self, graph: Id) -> Answer {
-        for node in self.nodes_of(graph)?.to_vec() {
-            if let Content::Child(child) = self.node(node)?.content {
-                self.drop_graph(child)?;
-            }
-            self.drop_node(node)?;
+        if self.graphs.bodies.contains_key(&graph) {
+            return Err(Code::INVALID_VALUE);
         }
-        self.graphs.graphs.remove(&graph);
+        let nodes = self.graphs.graphs.remove(&graph);
+        for node in nodes.ok_or(Code::INVALID_VALUE)? {
+            self.end_node(node)?;
+        }
+        let conditions = &mut self.graphs.conditions;
+        conditions.retain(|_, condition| condition.graph != graph);
         Ok(())
     }
 
     /// The same nodes in a graph of its own, with the handles of the copies.
     pub fn clone_graph(&mut self, graph: Id) -> Answer<(Id, BTreeMap<Id, Id>)> {
         let nodes = self.nodes_of(graph)?.to_vec();
+        if self.is_conditional(&nodes) {
+            return Err(Code::NOT_SUPPORTED);
+        }
         let copy = self.make_graph();
         let mut copies = BTreeMap::new();
         for id in self.sorted(&nodes)? {
@@ -191,6 +192,12 @@ impl Driver {
             copies.insert(id, new);
         }
         Ok((copy, copies))
+    }
+
+    /// Is one of these nodes conditional? A graph with such a node cannot be copied.
+    fn is_conditional(&self, nodes: &[Id]) -> bool {
+        let mut nodes = nodes.iter().filter_map(|node| self.node(*node).ok());
+        nodes.any(|node| matches!(node.content, Content::Conditional(_)))
     }
 
     /// Adds or removes the order of two nodes.
@@ -212,7 +219,7 @@ impl Driver {
     }
 
     /// The nodes such that each comes after those it shall come after.
-    fn sorted(&self, nodes: &[Id]) -> Answer<Vec<Id>> {
+    pub(super) fn sorted(&self, nodes: &[Id]) -> Answer<Vec<Id>> {
         let mut order: Vec<Id> = Vec::with_capacity(nodes.len());
         let mut placed = std::collections::HashSet::new();
         let mut left: Vec<Id> = nodes.to_vec();
@@ -237,118 +244,13 @@ impl Driver {
         Ok(order)
     }
 
-    fn flatten(&self, graph: Id, steps: &mut Vec<Step>) -> Answer {
-        for id in self.sorted(self.nodes_of(graph)?)? {
-            let node = self.node(id)?;
-            match &node.content {
-                Content::Child(child) => self.flatten(*child, steps)?,
-                Content::Action(action) => steps.push(Step {
-                    node: id,
-                    action: action.clone(),
-                    is_enabled: node.is_enabled,
-                }),
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes something of a graph that can be launched.
-    pub fn instantiate(&mut self, graph: Id, flags: u64) -> Answer<Id> {
-        let mut steps = Vec::new();
-        self.flatten(graph, &mut steps)?;
-        let memory: Vec<u64> = steps
-            .iter()
-            .filter_map(|step| match step.action {
-                Action::Alloc(start) => Some(start),
-                _ => None,
-            })
-            .collect();
-        // Memory of a node is at one address, so only one exec at a time can have it.
-        if memory
-            .iter()
-            .any(|start| self.graphs.memory.get(start).is_some_and(|n| *n > 1))
-        {
-            return Err(Code::NOT_SUPPORTED);
-        }
-        for start in &memory {
-            *self.graphs.memory.entry(*start).or_default() += 1;
-        }
-        let id = self.new_id();
-        let exec = Exec {
-            flags,
-            steps,
-            memory,
-        };
-        self.graphs.execs.insert(id, exec);
-        Ok(id)
-    }
-
-    /// Takes over what changed in a graph of the same shape. False if the shape differs.
-    pub fn update_exec(&mut self, exec: Id, graph: Id) -> Answer<bool> {
-        let mut steps = Vec::new();
-        self.flatten(graph, &mut steps)?;
-        let exec = self.exec_mut(exec)?;
-        let kind = |step: &Step| Content::Action(step.action.clone()).kind();
-        let same = exec.steps.len() == steps.len()
-            && exec
-                .steps
-                .iter()
-                .zip(&steps)
-                .all(|(old, new)| kind(old) == kind(new));
-        if same {
-            exec.steps = steps;
-        }
-        Ok(same)
-    }
-
-    /// Changes what one node does in an exec.
-    pub fn set_step(
-        &mut self,
-        exec: Id,
-        node: Id,
-        action: Option<Action>,
-        enabled: Option<bool>,
-    ) -> Answer {
-        let exec = self.exec_mut(exec)?;
-        let step = exec.steps.iter_mut().find(|step| step.node == node);
-        let step = step.ok_or(Code::INVALID_VALUE)?;
-        if let Some(action) = action {
-            step.action = action;
-        }
-        step.is_enabled = enabled.unwrap_or(step.is_enabled);
-        Ok(())
-    }
-
-    /// Does a node do anything in an exec?
-    pub fn is_step_enabled(&self, exec: Id, node: Id) -> Answer<bool> {
-        let exec = self.exec(exec)?;
-        let step = exec.steps.iter().find(|step| step.node == node);
-        step.map(|step| step.is_enabled).ok_or(Code::INVALID_VALUE)
-    }
-
-    /// What can be launched, by its handle.
-    pub fn exec(&self, id: Id) -> Answer<&Exec> {
-        self.graphs.execs.get(&id).ok_or(Code::INVALID_VALUE)
-    }
-
-    fn exec_mut(&mut self, id: Id) -> Answer<&mut Exec> {
-        self.graphs.execs.get_mut(&id).ok_or(Code::INVALID_VALUE)
-    }
-
-    /// Takes an exec away; launches that are on their way still run.
-    pub fn drop_exec(&mut self, id: Id) -> Answer {
-        let exec = self.graphs.execs.remove(&id).ok_or(Code::INVALID_VALUE)?;
-        self.release_node_memory(&exec.memory);
-        Ok(())
-    }
-
     /// Does a graph or an exec have a node with this memory?
     #[must_use]
     pub(super) fn has_graph_with(&self, start: u64) -> bool {
         self.graphs.memory.contains_key(&start)
     }
 
-    fn release_node_memory(&mut self, starts: &[u64]) {
+    pub(super) fn release_node_memory(&mut self, starts: &[u64]) {
         for start in starts {
             if let Some(n_users) = self.graphs.memory.get_mut(start) {
                 *n_users -= 1;
@@ -358,45 +260,5 @@ impl Driver {
                 }
             }
         }
-    }
-}
-
-impl Session {
-    /// Launches an exec in a stream, or makes its nodes part of the graph that the stream
-    /// is captured into.
-    pub fn launch(&mut self, exec: Id, stream: Id) -> Answer {
-        let Exec {
-            flags,
-            steps,
-            memory,
-        } = self.exec(exec)?.clone();
-        if self.captures.of(stream).is_some() {
-            for step in steps.into_iter().filter(|step| step.is_enabled) {
-                self.capture(stream, step.action)?;
-            }
-            return Ok(());
-        }
-        let frees = |start: &u64| {
-            let mut steps = steps.iter();
-            steps.any(|step| matches!(step.action, Action::Free(freed) if freed == *start))
-        };
-        let left: Vec<u64> = memory
-            .iter()
-            .copied()
-            .filter(|start| !frees(start) && self.is_live_graph_memory(*start))
-            .collect();
-        if !left.is_empty() && flags & AUTO_FREE == 0 {
-            return Err(Code::INVALID_VALUE);
-        }
-        for start in left {
-            self.enqueue(stream, Action::Free(start))?;
-        }
-        self.charge_graph_memory(&memory)?;
-        for step in steps {
-            if step.is_enabled {
-                self.enqueue(stream, step.action)?;
-            }
-        }
-        Ok(())
     }
 }

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use super::code::{Answer, Code};
 use super::heap::Heap;
+use super::outlive::Outliving;
 use super::physical::Physicals;
 use super::queue::Id;
 use super::ranges::{Kind, Range, Ranges};
@@ -29,6 +30,8 @@ pub struct Memory {
     pub physicals: Physicals,
     /// Memory of other processes.
     pub imports: Imports,
+    /// What is held when it is given back.
+    pub outliving: Outliving,
 }
 
 impl Memory {
@@ -61,7 +64,7 @@ impl Memory {
 impl Driver {
     /// Memory of the current context's card.
     pub fn allocate(&mut self, size: u64) -> Answer<u64> {
-        let context = self.current()?;
+        let context = self.owner()?;
         let card = self.context(context)?.card;
         self.allocate_in(context, card, size, Kind::Device)
     }
@@ -108,14 +111,16 @@ impl Driver {
     /// Gives blocks back.
     pub fn give_blocks(&mut self, card: usize, start: u64, size: u64) {
         space::release(start, size);
-        self.seat.refund(card, size);
+        if !self.is_outlived(card, start, size) {
+            self.seat.refund(card, size);
+        }
         self.forget_export(start);
     }
 
     /// Memory that host and card share. The card is charged as long as it has room; a
     /// real card moves pages in and out, and never refuses.
     pub fn allocate_managed(&mut self, size: u64, attach: u32) -> Answer<u64> {
-        let context = self.current()?;
+        let context = self.owner()?;
         if size == 0 || !matches!(attach, 1 | 2 | 4) {
             return Err(Code::INVALID_VALUE);
         }
@@ -136,7 +141,7 @@ impl Driver {
 
     /// Memory of the host that the card can reach.
     pub fn allocate_host(&mut self, size: u64, flags: u32) -> Answer<u64> {
-        let context = self.current()?;
+        let context = self.owner()?;
         if size == 0 || flags & !7 != 0 {
             return Err(Code::INVALID_VALUE);
         }
@@ -150,7 +155,7 @@ impl Driver {
 
     /// Makes memory of the program known to the card.
     pub fn register_host(&mut self, start: u64, size: u64, flags: u32) -> Answer {
-        let context = self.current()?;
+        let context = self.owner()?;
         if start == 0 || size == 0 || flags & !0xf != 0 || start.checked_add(size).is_none() {
             return Err(Code::INVALID_VALUE);
         }
@@ -195,6 +200,7 @@ impl Driver {
             }
             Kind::Host { .. } => space::release(start, size.next_multiple_of(space::PAGE)),
             Kind::Pool { pool, .. } => self.give_to_pool(pool, start, size),
+            Kind::Borrowed { mapping, .. } => space::release(mapping.0, mapping.1),
             Kind::Registered { .. } | Kind::Mapped { .. } | Kind::Imported => {}
         }
     }
@@ -249,7 +255,10 @@ impl Session {
             .starting(start)
             .ok_or(Code::INVALID_VALUE)?;
         match range.kind {
-            Kind::Device | Kind::Managed { .. } | Kind::Pool { is_live: true, .. } => {
+            Kind::Device
+            | Kind::Managed { .. }
+            | Kind::Pool { is_live: true, .. }
+            | Kind::Borrowed { .. } => {
                 self.finish_context(range.context);
                 self.ordered_free(start);
                 Ok(())

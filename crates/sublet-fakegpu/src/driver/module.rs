@@ -13,6 +13,7 @@ use super::image::{self, Amount, Image};
 use super::queue::Id;
 use super::ranges::Kind;
 use super::work::{Effect, Kernel};
+use crate::board::Board;
 
 /// Code in a context.
 #[derive(Debug)]
@@ -67,7 +68,7 @@ pub struct Modules {
 impl Driver {
     /// Loads code into the current context.
     pub fn load_module(&mut self, image: Arc<Image>) -> Answer<Id> {
-        let context = self.current()?;
+        let context = self.owner()?;
         self.load_into(context, image)
     }
 
@@ -158,7 +159,7 @@ impl Driver {
 
     /// The module of a library in the current context, loaded if it is not yet.
     pub fn module_of_library(&mut self, id: Id) -> Answer<Id> {
-        let context = self.current()?;
+        let context = self.owner()?;
         let library = self
             .modules
             .libraries
@@ -237,6 +238,17 @@ impl Driver {
         self.modules.functions.get(&id).ok_or(Code::INVALID_HANDLE)
     }
 
+    /// What the card is like that a function is loaded for; for a library's kernel that
+    /// is the current context's, or without one the first.
+    pub fn board_of_function(&self, id: Id) -> Answer<Board> {
+        let owner = self.known_function(id)?.owner;
+        let card = match self.modules.modules.get(&owner) {
+            Some(module) => self.context(module.context)?.card,
+            None => self.current_card().unwrap_or(self.visible[0]),
+        };
+        Ok(self.board(card))
+    }
+
     /// A variable of a module: its address and size.
     pub fn variable(&self, module: Id, name: &str) -> Answer<(u64, u64)> {
         let module = self
@@ -271,12 +283,31 @@ impl Driver {
         let micros = value(declared.micros.unwrap_or(Amount::Number(image::MICROS)))?;
         let mut effects = Vec::new();
         for effect in &declared.effects {
-            let (to, count) = (value(effect.to)?, value(effect.count)?);
-            let value = value(effect.value)? as u32;
-            effects.push(if effect.adds {
-                Effect::Add { to, count, value }
-            } else {
-                Effect::Fill { to, count, value }
+            effects.push(match *effect {
+                image::Effect::Words {
+                    adds,
+                    to,
+                    count,
+                    value: what,
+                } => {
+                    let (to, count, value) = (value(to)?, value(count)?, value(what)? as u32);
+                    if adds {
+                        Effect::Add { to, count, value }
+                    } else {
+                        Effect::Fill { to, count, value }
+                    }
+                }
+                image::Effect::Condition {
+                    condition,
+                    value: what,
+                } => Effect::Condition {
+                    condition: value(condition)?,
+                    value: value(what)? as u32,
+                },
+                image::Effect::ConditionFrom { condition, from } => Effect::ConditionFrom {
+                    condition: value(condition)?,
+                    from: value(from)?,
+                },
             });
         }
         Ok(Kernel {

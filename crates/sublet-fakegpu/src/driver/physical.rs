@@ -25,6 +25,8 @@ pub struct Physical {
     pub n_handles: u32,
     /// Places where it is mapped.
     pub mapped: Vec<u64>,
+    /// Other things that hold it.
+    pub n_held: u32,
     /// Does another process pay for it?
     pub is_imported: bool,
     pub(super) file: Arc<File>,
@@ -123,6 +125,7 @@ impl Driver {
             properties,
             n_handles: 1,
             mapped: Vec::new(),
+            n_held: 0,
             is_imported: false,
             file,
             offset,
@@ -152,15 +155,38 @@ impl Driver {
         Ok(physical)
     }
 
-    fn drop_physical_if_unused(&mut self, id: Id) {
+    /// The physical memory that is mapped at a range of addresses, which is a whole mapping's
+    /// beginning.
+    pub fn physical_at(&self, start: u64, size: u64) -> Answer<Id> {
+        let range = self.memory.ranges.starting(start);
+        match range.ok_or(Code::INVALID_VALUE)?.kind {
+            Kind::Mapped { physical, .. } if size <= self.memory.physicals.get(physical)?.size => {
+                Ok(physical)
+            }
+            _ => Err(Code::INVALID_VALUE),
+        }
+    }
+
+    /// All physical memory that is mapped in a range of addresses.
+    pub(super) fn physicals_within(&self, start: u64, size: u64) -> Vec<Id> {
+        let ranges = self.memory.ranges.within(start, size);
+        let physical = |range: &super::ranges::Range| match range.kind {
+            Kind::Mapped { physical, .. } => Some(physical),
+            _ => None,
+        };
+        ranges.filter_map(physical).collect()
+    }
+
+    pub(super) fn drop_physical_if_unused(&mut self, id: Id) {
         let physicals = &mut self.memory.physicals.by_id;
-        let unused = physicals
-            .get(&id)
-            .is_some_and(|physical| physical.n_handles == 0 && physical.mapped.is_empty());
-        if !unused {
+        let is_unused = |physical: &Physical| {
+            physical.n_handles == 0 && physical.n_held == 0 && physical.mapped.is_empty()
+        };
+        if !physicals.get(&id).is_some_and(is_unused) {
             return;
         }
         if let Some(physical) = physicals.remove(&id) {
+            self.unbind_all(id);
             if physical.is_imported {
                 return;
             }

@@ -4,11 +4,12 @@
 //! until somebody waits for the card. An address is given at once and its memory is
 //! there at once, too: a program that keeps to the rules cannot see the difference.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::Driver;
 use super::code::{Answer, Code};
 use super::heap::{ALIGNMENT, Heap};
+use super::pool_share::SharedPool;
 use super::queue::Id;
 use super::ranges::Kind;
 use super::space::{self, BLOCK};
@@ -33,7 +34,9 @@ pub struct Pool {
     pub reserved: (u64, u64),
     /// `CUmemAllocationHandleType`.
     pub handle_types: u32,
-    heap: Heap,
+    /// What it has in common with other processes.
+    pub(super) shared: Option<SharedPool>,
+    pub(super) heap: Heap,
 }
 
 /// All pools of a process.
@@ -105,8 +108,11 @@ impl Driver {
 
     /// Memory of a pool.
     pub fn allocate_from(&mut self, id: Id, size: u64) -> Answer<u64> {
-        let context = self.current()?;
+        let context = self.owner()?;
         if size == 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        if self.pool(id)?.is_imported() {
             return Err(Code::INVALID_VALUE);
         }
         let start = self.take_from(id, size)?;
@@ -148,6 +154,7 @@ impl Driver {
         let wanted = [size.max(PIECE), size];
         for size in wanted.into_iter().filter(|size| *size <= room) {
             let taken = match card {
+                _ if self.pool(id)?.handle_types != 0 => self.take_shared_blocks(id, size),
                 Some(card) => self.take_blocks(card, size).map(|(start, _)| start),
                 None => space::allocate(size, BLOCK).map_err(|_| Code::OUT_OF_MEMORY),
             };
@@ -182,6 +189,7 @@ impl Driver {
                 return Ok(());
             };
             pool.reserved.0 -= size;
+            pool.forget_shared(start, size);
             match pool.card {
                 Some(card) => self.give_blocks(card, start, size),
                 None => space::release(start, size),
@@ -214,7 +222,7 @@ impl Driver {
     }
 
     /// Addresses for the memory of a graph's node; there is no memory yet.
-    pub fn reserve_graph_memory(&mut self, card: usize, size: u64) -> Answer<u64> {
+    pub(super) fn reserve_graph_memory(&mut self, card: usize, size: u64) -> Answer<u64> {
         let whole = space::round_up(size.max(1), BLOCK).ok_or(Code::OUT_OF_MEMORY)?;
         let start = space::reserve(whole, BLOCK, 0).map_err(|_| Code::OUT_OF_MEMORY)?;
         let device = self.device_of(card) as usize;
@@ -228,10 +236,16 @@ impl Driver {
         Ok(start)
     }
 
-    /// Takes what a graph's memory needs before the graph is launched.
+    /// The card of a graph's memory, and how many bytes have room there.
+    pub(super) fn graph_memory_at(&self, start: u64) -> Option<(usize, u64)> {
+        let (device, size) = self.pools.graph_sizes.get(&start)?;
+        Some((self.visible[*device], size.next_multiple_of(BLOCK)))
+    }
+
+    /// Takes what a graph's memory needs before the graph is launched: each address once.
     pub fn charge_graph_memory(&mut self, starts: &[u64]) -> Answer {
         let mut wanted: BTreeMap<usize, u64> = BTreeMap::new();
-        for start in starts {
+        for start in starts.iter().collect::<BTreeSet<_>>() {
             if let Some((device, size)) = self.pools.graph_sizes.get(start) {
                 *wanted.entry(*device).or_default() += size.next_multiple_of(BLOCK);
             }

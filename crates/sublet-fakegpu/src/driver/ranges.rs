@@ -43,6 +43,13 @@ pub enum Kind {
     },
     /// Memory of another process.
     Imported,
+    /// Memory of another process's pool.
+    Borrowed {
+        /// The pool as it was imported.
+        pool: Id,
+        /// The pages around it: where, and how many bytes.
+        mapping: (u64, u64),
+    },
     /// The variables of a module.
     Global,
 }

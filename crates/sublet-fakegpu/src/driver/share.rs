@@ -3,12 +3,13 @@
 //! (`cuIpcGetMemHandle`) or into a file without a name whose descriptor the program passes
 //! on (`cuMemExportToShareableHandle`), at the same addresses.
 //!
-//! The process that allocated the memory pays for it. When it ends, what others still
-//! have mapped is no longer counted: a limit of the fake.
+//! The process that allocated the memory pays for it, and of what went out as a descriptor
+//! for as long as any is open (`outlive`). When it ends, what others still have mapped is no
+//! longer counted: a limit of the fake.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -64,43 +65,24 @@ impl Handle {
             size,
             card,
         } = self;
-        let words = [
-            MAGIC,
-            slot | generation << 32,
-            number,
-            length,
-            offset,
-            size,
-            card,
-            0,
-        ];
-        let mut bytes = [0; 64];
-        for (part, word) in bytes.chunks_exact_mut(8).zip(words) {
-            part.copy_from_slice(&word.to_ne_bytes());
-        }
-        bytes
+        let owner = slot | generation << 32;
+        to_bytes([MAGIC, owner, number, length, offset, size, card])
     }
 
     /// Reads what a program carried; `None` if it is not ours.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; 64]) -> Option<Handle> {
-        let word = |place: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&bytes[place * 8..place * 8 + 8]);
-            u64::from_ne_bytes(word)
-        };
-        let inside = word(4)
-            .checked_add(word(5))
-            .is_some_and(|end| end <= word(3));
-        let sound = word(0) == MAGIC && inside && word(5) > 0 && word(3).is_multiple_of(PAGE);
-        sound.then(|| Handle {
-            slot: word(1) & 0xffff_ffff,
-            generation: word(1) >> 32,
-            number: word(2),
-            length: word(3),
-            offset: word(4),
-            size: word(5),
-            card: word(6),
+        let [magic, owner, number, length, offset, size, card] = from_bytes(bytes);
+        let inside = offset.checked_add(size).is_some_and(|end| end <= length);
+        let sound = magic == MAGIC && inside && size > 0 && length.is_multiple_of(PAGE);
+        sound.then_some(Handle {
+            slot: owner & 0xffff_ffff,
+            generation: owner >> 32,
+            number,
+            length,
+            offset,
+            size,
+            card,
         })
     }
 
@@ -165,9 +147,7 @@ impl Session {
         if physical.offset != 0 || physical.size == 0 || !is_complete(physical) {
             self.move_to_own_file(id)?;
         }
-        let file = self.memory.physicals.get(id)?.file.try_clone();
-        let file = file.map_err(|_| Code::OPERATING_SYSTEM)?;
-        Ok(file.into_raw_fd())
+        self.give_out(id)
     }
 
     fn move_to_own_file(&mut self, id: Id) -> Answer {
@@ -180,19 +160,8 @@ impl Session {
         let system = |_| Code::OPERATING_SYSTEM;
         let own = Arc::new(space::unnamed_file().map_err(system)?);
         own.set_len(physical.size + PAGE).map_err(system)?;
-        let mut offset = 0;
-        let mut page = [0; PAGE as usize];
-        while offset < physical.size {
-            let from = physical.offset + offset;
-            physical
-                .file
-                .read_exact_at(&mut page, from)
-                .map_err(system)?;
-            if page.iter().any(|byte| *byte != 0) {
-                own.write_all_at(&page, offset).map_err(system)?;
-            }
-            offset += PAGE;
-        }
+        let from = (&*physical.file, physical.offset);
+        space::copy_data(from, &own, physical.size).map_err(system)?;
         own.write_all_at(&trailer(physical), physical.size)
             .map_err(system)?;
         for place in &physical.mapped {
@@ -208,7 +177,7 @@ impl Session {
 impl Driver {
     /// Opens an allocation of another process.
     pub fn import_memory(&mut self, handle: Handle) -> Answer<u64> {
-        let context = self.current()?;
+        let context = self.owner()?;
         if handle.slot == self.seat.index() as u64
             && handle.generation == u64::from(self.seat.generation())
         {
@@ -242,7 +211,8 @@ impl Driver {
                 if !long {
                     return Err(Code::INVALID_VALUE);
                 }
-                let block = space::attach(handle.length, &file).map_err(|_| Code::OUT_OF_MEMORY)?;
+                let block =
+                    space::attach(handle.length, &file, 0).map_err(|_| Code::OUT_OF_MEMORY)?;
                 let open = Open {
                     name: handle,
                     users: BTreeMap::new(),
@@ -306,47 +276,31 @@ impl Driver {
     /// Physical memory from a descriptor that [`Session::export_physical`] made. The
     /// descriptor stays the caller's.
     pub fn import_physical(&mut self, descriptor: i32) -> Answer<Id> {
-        if descriptor < 0 {
-            return Err(Code::INVALID_VALUE);
-        }
-        // SAFETY: the descriptor is the program's, which keeps it open for this call.
-        let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
-        let file = borrowed
-            .try_clone_to_owned()
-            .map_err(|_| Code::INVALID_VALUE)?;
-        let file = File::from(file);
+        let file = file_of(descriptor)?;
         let length = file.metadata().map_err(|_| Code::INVALID_VALUE)?.len();
         let size = length.checked_sub(PAGE).ok_or(Code::INVALID_VALUE)?;
         let mut trailer = [0; 40];
         let read = file.read_exact_at(&mut trailer, size);
         read.map_err(|_| Code::INVALID_VALUE)?;
-        let word = |place: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&trailer[place * 8..place * 8 + 8]);
-            u64::from_ne_bytes(word)
-        };
-        if word(0) != MAGIC {
+        let [magic, card, handle_types, location, location_id] = from_bytes(&trailer);
+        if magic != MAGIC {
             return Err(Code::INVALID_VALUE);
         }
-        let card = usize::try_from(word(1))
-            .ok()
-            .filter(|card| self.visible.contains(card));
-        if card.is_none() && word(1) != u64::MAX {
-            return Err(Code::INVALID_DEVICE);
-        }
-        let device = card.map_or(word(4) as i32, |card| self.device_of(card));
+        let card = self.card_of_word(card)?;
+        let device = card.map_or(location_id as i32, |card| self.device_of(card));
         let id = self.new_id();
         let physical = Physical {
             size,
             card,
             properties: Properties {
-                handle_types: word(2) as u32,
-                location: word(3) as u32,
+                handle_types: handle_types as u32,
+                location: location as u32,
                 location_id: device,
                 rdma: false,
             },
             n_handles: 1,
             mapped: Vec::new(),
+            n_held: 0,
             is_imported: true,
             file: Arc::new(file),
             offset: 0,
@@ -354,6 +308,56 @@ impl Driver {
         self.memory.physicals.insert(id, physical);
         Ok(id)
     }
+
+    /// The card that [`word_of_card`] made a word of; `None` for the host.
+    pub(super) fn card_of_word(&self, word: u64) -> Answer<Option<usize>> {
+        if word == u64::MAX {
+            return Ok(None);
+        }
+        let card = usize::try_from(word).map_err(|_| Code::INVALID_DEVICE)?;
+        if self.visible.contains(&card) {
+            Ok(Some(card))
+        } else {
+            Err(Code::INVALID_DEVICE)
+        }
+    }
+}
+
+/// The file behind a descriptor of the program, which stays the program's.
+pub(super) fn file_of(descriptor: i32) -> Answer<File> {
+    if descriptor < 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    // SAFETY: the program keeps the descriptor open for this call.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    let own = borrowed.try_clone_to_owned();
+    Ok(File::from(own.map_err(|_| Code::INVALID_VALUE)?))
+}
+
+/// A card for another process, whose devices may have other numbers.
+pub(super) fn word_of_card(card: Option<usize>) -> u64 {
+    card.map_or(u64::MAX, |card| card as u64)
+}
+
+/// Words as bytes that a program carries; what is left over is zero.
+pub(super) fn to_bytes<const N: usize, const B: usize>(words: [u64; N]) -> [u8; B] {
+    const { assert!(N * 8 <= B, "more words than bytes") };
+    let mut bytes = [0; B];
+    for (part, word) in bytes.chunks_exact_mut(8).zip(words) {
+        part.copy_from_slice(&word.to_ne_bytes());
+    }
+    bytes
+}
+
+/// What [`to_bytes`] was given.
+pub(super) fn from_bytes<const N: usize, const B: usize>(bytes: &[u8; B]) -> [u64; N] {
+    const { assert!(N * 8 <= B, "more words than bytes") };
+    let mut words = [0; N];
+    for (word, part) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        let part = part.first_chunk().copied();
+        *word = part.map_or(0, u64::from_ne_bytes);
+    }
+    words
 }
 
 /// Does the memory have a file of its own, with what an importer must know at its end?
@@ -369,19 +373,13 @@ fn trailer(physical: &Physical) -> [u8; 40] {
         location_id,
         ..
     } = physical.properties;
-    let card = physical.card.map_or(u64::MAX, |card| card as u64);
-    let words = [
+    to_bytes([
         MAGIC,
-        card,
+        word_of_card(physical.card),
         u64::from(handle_types),
         u64::from(location),
         i64::from(location_id).cast_unsigned(),
-    ];
-    let mut bytes = [0; 40];
-    for (part, word) in bytes.chunks_exact_mut(8).zip(words) {
-        part.copy_from_slice(&word.to_ne_bytes());
-    }
-    bytes
+    ])
 }
 
 #[cfg(test)]
@@ -393,10 +391,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_a_sound_handle_or_none(words in proptest::array::uniform8(any::<u64>()), ours in any::<bool>()) {
-            let mut bytes = [0; 64];
-            for (part, word) in bytes.chunks_exact_mut(8).zip(words) {
-                part.copy_from_slice(&word.to_ne_bytes());
-            }
+            let mut bytes: [u8; 64] = to_bytes(words);
             if ours {
                 bytes[..8].copy_from_slice(&MAGIC.to_ne_bytes());
             }

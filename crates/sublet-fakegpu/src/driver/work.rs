@@ -6,23 +6,47 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::code::{Answer, Code};
+use super::condition::Branch;
 use super::queue::{Id, Lane};
+use super::shared_event::Ticket;
 use super::{Driver, Session, space};
 use crate::machine::now;
 
-/// A point in a stream: 0 until everything before it is finished, then the time of that.
-#[derive(Debug, Default)]
-pub struct Mark(AtomicU64);
+/// A point in a stream, of this process or of another one.
+#[derive(Debug)]
+pub struct Mark {
+    /// 0 until everything before it is finished, then the time of that.
+    time: AtomicU64,
+    /// Where other processes see it.
+    ticket: Option<Ticket>,
+}
 
 impl Mark {
+    pub(super) fn new(ticket: Option<Ticket>) -> Mark {
+        let time = AtomicU64::new(0);
+        Mark { time, ticket }
+    }
+
     /// When it was reached.
     #[must_use]
     pub fn time(&self) -> Option<u64> {
-        Some(self.0.load(Ordering::Acquire)).filter(|time| *time != 0)
+        match &self.ticket {
+            Some(ticket) => ticket.time(),
+            None => Some(self.time.load(Ordering::Acquire)).filter(|time| *time != 0),
+        }
+    }
+
+    /// Is whoever waits for it told when it is reached?
+    #[must_use]
+    pub(super) fn is_announced(&self) -> bool {
+        self.ticket.is_none()
     }
 
     pub(super) fn reach(&self, time: u64) {
-        self.0.store(time.max(1), Ordering::Release);
+        match &self.ticket {
+            Some(ticket) => ticket.reach(time),
+            None => self.time.store(time.max(1), Ordering::Release),
+        }
     }
 }
 
@@ -42,6 +66,8 @@ pub enum Work {
     Change(Box<dyn FnOnce(&mut Driver) + Send>),
     /// Waits for a word in memory.
     Poll(Word),
+    /// Looks at a condition, and puts what it decides on in front.
+    Branch(Box<Branch>),
 }
 
 /// A kernel as the fake knows it.
@@ -77,6 +103,20 @@ pub enum Effect {
         count: u64,
         /// What.
         value: u32,
+    },
+    /// Sets a condition to a value.
+    Condition {
+        /// Which.
+        condition: Id,
+        /// What to.
+        value: u32,
+    },
+    /// Sets a condition to a word of memory.
+    ConditionFrom {
+        /// Which.
+        condition: Id,
+        /// Where the word is.
+        from: u64,
     },
 }
 
@@ -166,12 +206,23 @@ pub enum Action {
     Free(u64),
     /// Nothing, but in order.
     Empty,
+    /// Do what a condition decides on.
+    Branch(Box<Branch>),
 }
 
 impl Driver {
     /// Puts an action into a stream that is not being captured; the number it got.
     pub fn enqueue(&mut self, stream: Id, action: Action) -> Answer<u64> {
-        let (lane, nanos, work) = match action {
+        match self.work_of(action)? {
+            Some((lane, nanos, work)) => self.submit(stream, lane, nanos, work),
+            None => Ok(0),
+        }
+    }
+
+    /// The work that an action is now, who does it and how long it has the card; `None` if
+    /// there is nothing to do.
+    pub(super) fn work_of(&mut self, action: Action) -> Answer<Option<(Lane, u64, Work)>> {
+        Ok(Some(match action {
             Action::Kernel(kernel) => {
                 let free = kernel.nanos == 0 && kernel.meeting == 0 && kernel.effects.is_empty();
                 let lane = if free { Lane::Instant } else { Lane::Compute };
@@ -192,8 +243,8 @@ impl Driver {
             Action::Wait(event) => {
                 let event = self.events.get(&event).ok_or(Code::INVALID_HANDLE)?;
                 // An event that was never recorded is no reason to wait.
-                let Some(mark) = event.mark.clone() else {
-                    return Ok(0);
+                let Some(mark) = event.latest() else {
+                    return Ok(None);
                 };
                 (Lane::Instant, 0, Work::After(mark))
             }
@@ -207,13 +258,13 @@ impl Driver {
                 (Lane::Instant, 0, Work::Change(Box::new(change)))
             }
             Action::Empty => (Lane::Instant, 0, Work::Change(Box::new(|_| {}))),
-        };
-        self.submit(stream, lane, nanos, work)
+            Action::Branch(branch) => Driver::work_of_branch(branch),
+        }))
     }
 
     /// Puts work into a stream and lets it begin if it can.
     pub fn submit(&mut self, stream: Id, lane: Lane, nanos: u64, work: Work) -> Answer<u64> {
-        let polls = matches!(work, Work::Poll(_));
+        let polls = work.is_unannounced();
         let seq = self.queues.push(stream, now(), lane, nanos, work);
         let seq = seq.ok_or(Code::INVALID_HANDLE)?;
         self.settle();
@@ -288,17 +339,29 @@ impl Session {
         self.wait_until(|driver| driver.queues.is_done(stream, seq));
     }
 
-    /// Waits until everything that was asked of a context so far is finished.
+    /// Waits until everything that was asked of a context and its green parts so far is
+    /// finished.
     pub fn finish_context(&mut self, context: Id) {
         let seq = self.queues.last();
         self.wait_until(|driver| {
             let mut streams = driver.queues.iter();
-            streams.all(|(id, stream)| stream.context != context || driver.queues.is_done(id, seq))
+            streams.all(|(id, stream)| {
+                !driver.is_part(stream.context, context) || driver.queues.is_done(id, seq)
+            })
         });
     }
 }
 
 impl Work {
+    /// Does it wait for something that nobody tells us of?
+    pub(super) fn is_unannounced(&self) -> bool {
+        match self {
+            Work::Poll(_) => true,
+            Work::After(mark) => !mark.is_announced(),
+            _ => false,
+        }
+    }
+
     /// Does what can be done without the driver's state.
     pub(super) fn run(self) {
         match self {

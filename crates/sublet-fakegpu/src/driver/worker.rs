@@ -55,27 +55,46 @@ impl Driver {
     /// Ends a kernel: its effects happen. Memory that is not there is the program's fault,
     /// and its context's end.
     fn end_kernel(&mut self, kernel: &Kernel) {
-        for effect in &kernel.effects {
-            let (Effect::Fill { to, count, .. } | Effect::Add { to, count, .. }) = *effect;
-            let size = count.checked_mul(4);
-            let sound = size.is_some_and(|size| self.memory.is_accessible(to, size));
-            if !sound || !to.is_multiple_of(4) {
-                if let Some(context) = self.contexts.get_mut(&kernel.context) {
-                    context.broken = Some(Code::ILLEGAL_ADDRESS);
-                }
-                return;
-            }
-            // SAFETY: just checked; the lock keeps the memory where it is.
-            let words = unsafe { std::slice::from_raw_parts_mut(to as *mut u32, count as usize) };
-            match *effect {
-                Effect::Fill { value, .. } => words.fill(value),
-                Effect::Add { value, .. } => {
-                    words
-                        .iter_mut()
-                        .for_each(|word| *word = word.wrapping_add(value));
-                }
+        let sound = kernel.effects.iter().all(|effect| self.effect(effect));
+        if sound {
+            return;
+        }
+        let home = self.home(kernel.context);
+        for context in self.contexts.values_mut() {
+            if context.home == home {
+                context.broken = Some(Code::ILLEGAL_ADDRESS);
             }
         }
+    }
+
+    /// Lets an effect happen. False if it is on something that is not there.
+    fn effect(&mut self, effect: &Effect) -> bool {
+        match *effect {
+            Effect::Fill { to, count, value } => {
+                let words = self.words(to, count);
+                words.map(|words| words.fill(value)).is_some()
+            }
+            Effect::Add { to, count, value } => {
+                let words = self.words(to, count).map(|words| words.iter_mut());
+                let add = |word: &mut u32| *word = word.wrapping_add(value);
+                words.map(|words| words.for_each(add)).is_some()
+            }
+            Effect::Condition { condition, value } => self.set_condition(condition, value),
+            Effect::ConditionFrom { condition, from } => match self.words(from, 1) {
+                Some(&mut [value]) => self.set_condition(condition, value),
+                _ => false,
+            },
+        }
+    }
+
+    /// Words of memory that a kernel may use.
+    fn words(&mut self, start: u64, count: u64) -> Option<&mut [u32]> {
+        let sound = self.memory.is_accessible(start, count.checked_mul(4)?);
+        if !sound || !start.is_multiple_of(4) {
+            return None;
+        }
+        // SAFETY: just checked; whoever holds the driver keeps the memory where it is.
+        Some(unsafe { std::slice::from_raw_parts_mut(start as *mut u32, count as usize) })
     }
 }
 
@@ -98,29 +117,36 @@ fn work(card: usize, lane: Lane) {
             continue;
         };
         let seat = driver.seat.clone();
-        let end = match op.work {
-            Work::Kernel(kernel) => {
-                let wanted = driver.queues.pending(card).saturating_add(op.nanos);
-                drop(state);
-                let time = time.get_or_insert_with(|| CardTime::new(&seat, card));
-                let end = time.run(&seat, &kernel, ready, wanted);
-                state = lock();
-                if let Some(driver) = state.as_mut() {
-                    driver.end_kernel(&kernel);
-                }
-                end
+        let wanted = driver.queues.pending(card).saturating_add(op.nanos);
+        drop(state);
+        let mut on_card = |kernel: &Kernel| {
+            let time = time.get_or_insert_with(|| CardTime::new(&seat, card));
+            time.run(&seat, kernel, ready, wanted)
+        };
+        // What changes the driver's state at its end is kept until we have that again.
+        let (end, work) = match op.work {
+            Work::Kernel(kernel) => (on_card(&kernel), Some(Work::Kernel(kernel))),
+            Work::Branch(branch) => {
+                let look = Kernel {
+                    nanos: op.nanos,
+                    ..Kernel::default()
+                };
+                (on_card(&look), Some(Work::Branch(branch)))
             }
             work => {
-                drop(state);
                 let before = now();
                 work.run();
-                state = lock();
-                ready + (now() - before)
+                (ready + (now() - before), None)
             }
         };
-        if let Some(driver) = state.as_mut() {
-            finish(driver, id, end);
+        state = lock();
+        let Some(driver) = state.as_mut() else { return };
+        match work {
+            Some(Work::Kernel(kernel)) => driver.end_kernel(&kernel),
+            Some(Work::Branch(branch)) => driver.decide(id, op.seq, branch, end),
+            _ => {}
         }
+        finish(driver, id, end);
     }
 }
 
@@ -139,9 +165,7 @@ fn idle(mut state: State) -> State {
         return state;
     };
     driver.workers.n_idle += 1;
-    let polls = driver
-        .queues
-        .has_front(|work| matches!(work, Work::Poll(_)));
+    let polls = driver.queues.has_front(Work::is_unannounced);
     let pause = if polls {
         Duration::from_micros(50)
     } else {

@@ -21,6 +21,7 @@ use super::layout::{MAGIC, Shared, VERSION};
 const ACCOUNTS: u64 = 0;
 
 /// The machine's file, mapped for the rest of the process's life.
+#[derive(Debug)]
 pub(super) struct Mapped {
     file: File,
     shared: NonNull<Shared>,

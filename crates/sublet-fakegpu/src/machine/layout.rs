@@ -7,12 +7,14 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
+use sublet_model::Bdf;
+
 use crate::spec::{CARDS_MAX, NAME_MAX};
 
 /// `subletfk` as bytes.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"subletfk");
 /// Raised whenever a field moves.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// Processes that can use one machine at the same time.
 pub const SLOTS: usize = 1024;
 /// Slices remembered per card. A power of two; 8,192 slices of 20 µs are 160 ms.
@@ -46,6 +48,10 @@ pub(super) struct Card {
     pub(super) uuid: [AtomicU64; 2],
     pub(super) memory: AtomicU64,
     pub(super) context: AtomicU64,
+    /// Its PCI address: domain in the upper half, then bus, device and function in a byte
+    /// each of the lower one.
+    pub(super) place: AtomicU64,
+    pub(super) minor: AtomicU64,
     pub(super) name: [AtomicU8; NAME_MAX + 1],
 }
 
@@ -83,10 +89,12 @@ pub(super) struct Slot {
     pub(super) state: AtomicU32,
     /// How many processes had this slot before.
     pub(super) generation: AtomicU32,
-    /// Who has it: its PID in its own namespace, that namespace, and when it started.
+    /// Who has it: its PID in its own namespace, that namespace, when it started, and
+    /// which of the programs that it became one after the other.
     pub(super) pid: AtomicU64,
     pub(super) namespace: AtomicU64,
     pub(super) started: AtomicU64,
+    pub(super) program: AtomicU64,
     pub(super) cards: [Use; CARDS_MAX],
 }
 
@@ -104,4 +112,21 @@ pub(super) struct Use {
     /// How many of those have met their peer.
     pub(super) n_met: AtomicU64,
     pub(super) buckets: [Bucket; BUCKETS],
+}
+
+/// A PCI address as [`Card::place`] has it.
+pub(super) fn word_of(place: Bdf) -> u64 {
+    let [bus, device, function] = [place.bus, place.device, place.function].map(u64::from);
+    u64::from(place.domain) << 32 | bus << 16 | device << 8 | function
+}
+
+/// What [`word_of`] made. Every word is an address, whoever wrote it.
+pub(super) fn place_of(word: u64) -> Bdf {
+    let [function, device, bus, _, domain @ ..] = word.to_le_bytes();
+    Bdf {
+        domain: u32::from_le_bytes(domain),
+        bus,
+        device,
+        function,
+    }
 }

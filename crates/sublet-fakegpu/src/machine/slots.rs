@@ -8,12 +8,15 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use super::file::Mapped;
 use super::layout::{SLOTS, Slot};
 
-/// A process, such that no other one at any time is taken for it.
+/// A program in a process, such that no other one at any time is taken for it. A process
+/// that becomes another program by `exec` keeps its PID and the time when it started, but
+/// loses its locks and everything that it had of the cards, as with a real driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Identity {
     pid: u64,
     namespace: u64,
     started: u64,
+    program: u64,
 }
 
 impl Identity {
@@ -33,6 +36,7 @@ impl Identity {
             pid: u64::from(std::process::id()),
             namespace,
             started: started.unwrap_or(0),
+            program: program(),
         }
     }
 
@@ -41,6 +45,7 @@ impl Identity {
             pid: slot.pid.load(Relaxed),
             namespace: slot.namespace.load(Relaxed),
             started: slot.started.load(Relaxed),
+            program: slot.program.load(Relaxed),
         }
     }
 
@@ -48,7 +53,21 @@ impl Identity {
         slot.pid.store(self.pid, Relaxed);
         slot.namespace.store(self.namespace, Relaxed);
         slot.started.store(self.started, Relaxed);
+        slot.program.store(self.program, Relaxed);
     }
+}
+
+/// A number that the kernel draws for each program that it starts: the first bytes of
+/// `AT_RANDOM`. All libraries of a program see the same; 0 where the kernel gives none.
+fn program() -> u64 {
+    // SAFETY: takes a number, gives a number.
+    let address = unsafe { libc::getauxval(libc::AT_RANDOM) };
+    if address == 0 {
+        return 0;
+    }
+    // SAFETY: the kernel put 16 bytes there when it started the program, and nobody
+    // takes that part of the stack away.
+    unsafe { (address as *const u64).read_unaligned() }
 }
 
 /// Whose a slot is.

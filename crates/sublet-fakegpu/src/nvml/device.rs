@@ -9,11 +9,12 @@ use sublet_driver_api::nvml::{
     NVML_UUID_TYPE_ASCII, NVML_UUID_TYPE_BINARY, nvmlBrandType_t, nvmlDevice_t, nvmlPciInfo_t,
     nvmlPciInfoExt_v1, nvmlPciInfoExt_v1_t, nvmlUUID_v1, nvmlUUID_v1_t,
 };
+use sublet_model::Bdf;
 
 use super::library::{Card, card, handle, machine};
 use super::pointer::{In, Name, Out, Text, characters};
 use super::{Answer, functions};
-use crate::board::{PCI_DOMAIN, PCI_VENDOR, pci_bus};
+use crate::board::read_place;
 use crate::machine::CardInfo;
 use crate::spec::Uuid;
 
@@ -94,11 +95,12 @@ functions! {
 
     /// The number in `/dev/nvidiaN`, if there were such a file.
     fn nvmlDeviceGetMinorNumber(device: nvmlDevice_t, minor: Out<u32>) {
-        minor.write(number(&card(device)?))
+        minor.write(card(device)?.info().minor)
     }
 
     fn nvmlDeviceGetBoardId(device: nvmlDevice_t, board: Out<u32>) {
-        board.write(pci_bus(card(device)?.info().index) << 8)
+        let place = card(device)?.info().place;
+        board.write(u32::from(place.bus) << 8 | u32::from(place.device))
     }
 
     fn nvmlDeviceGetMultiGpuBoard(device: nvmlDevice_t, is_multi: Out<u32>) {
@@ -214,9 +216,7 @@ fn by_index(index: u32, device: Out<nvmlDevice_t>) -> Answer {
 fn by_place(place: Name, device: Out<nvmlDevice_t>) -> Answer {
     machine()?;
     let wanted = read_place(&place.read()?).ok_or(NVML_ERROR_INVALID_ARGUMENT)?;
-    find(device, |card| {
-        wanted == (PCI_DOMAIN, pci_bus(card.index), 0)
-    })
+    find(device, |card| wanted == card.place)
 }
 
 /// Gives the handle of the first card that is meant.
@@ -252,8 +252,9 @@ fn brand_of(name: &str) -> nvmlBrandType_t {
     known.map_or(NVML_BRAND_NVIDIA, |(_, brand)| *brand)
 }
 
+/// The maker of the board is NVIDIA itself, so board and chip have one number.
 fn subsystem(card: &Card) -> u32 {
-    card.board().pci_device << 16 | PCI_VENDOR
+    card.board().pci_id()
 }
 
 /// Where a card is on the bus: what `nvmlPciInfo_t` began with and begins with.
@@ -269,53 +270,22 @@ struct Place {
 
 impl Place {
     fn of(card: &Card) -> Place {
-        let bus = pci_bus(card.info().index);
-        Place {
-            legacy: characters(&format!("{PCI_DOMAIN:04X}:{bus:02X}:00.0")),
-            domain: PCI_DOMAIN,
+        let Bdf {
+            domain,
             bus,
-            device: 0,
-            product: card.board().pci_device << 16 | PCI_VENDOR,
+            device,
+            ..
+        } = card.info().place;
+        Place {
+            legacy: characters(&format!("{domain:04X}:{bus:02X}:{device:02X}.0")),
+            domain,
+            bus: bus.into(),
+            device: device.into(),
+            product: card.board().pci_id(),
         }
     }
 
     fn long(&self) -> String {
         format!("{:08X}:{:02X}:{:02X}.0", self.domain, self.bus, self.device)
-    }
-}
-
-/// Domain, bus and device of `domain:bus:device.function`; the domain may be missing.
-fn read_place(text: &str) -> Option<(u32, u32, u32)> {
-    let hex = |text: &str| {
-        let is_hex = !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_hexdigit());
-        is_hex.then(|| u32::from_str_radix(text, 16).ok()).flatten()
-    };
-    let (device, function) = text.rsplit_once('.').unwrap_or((text, "0"));
-    let mut parts = device.rsplitn(3, ':');
-    let (device, bus) = (hex(parts.next()?)?, hex(parts.next()?)?);
-    let domain = parts.next().map_or(Some(0), hex)?;
-    (hex(function)? == 0 && bus < 0x100 && device < 0x20).then_some((domain, bus, device))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::read_place;
-
-    #[test]
-    fn places_are_read_as_people_write_them() {
-        assert_eq!(read_place("0000FA4E:01:00.0"), Some((0xfa4e, 1, 0)));
-        assert_eq!(read_place("fa4e:01:00.0"), Some((0xfa4e, 1, 0)));
-        assert_eq!(read_place("3b:1f.0"), Some((0, 0x3b, 0x1f)));
-        for wrong in [
-            "",
-            "01",
-            "fa4e:1:0.1",
-            "g:01:00.0",
-            "0:+1:0.0",
-            "0:100:0.0",
-            "0:1:20.0",
-        ] {
-            assert_eq!(read_place(wrong), None, "{wrong}");
-        }
     }
 }

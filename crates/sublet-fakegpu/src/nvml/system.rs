@@ -10,13 +10,7 @@ use sublet_driver_api::nvml::{
 
 use super::pointer::{In, Out, Text};
 use super::{Entry, Exported, functions, library};
-
-/// A driver of the branch that our CUDA twin plays.
-const DRIVER: &str = "580.95.05";
-/// NVML's own version is its interface's number and the driver's version.
-const NVML: &str = "13.580.95.05";
-/// The newest CUDA that the driver knows: 13.0.
-const CUDA: i32 = 13_000;
+use crate::board::{CUDA_VERSION, DRIVER};
 
 /// The only function that does not return a code.
 pub(super) const ALWAYS: &[Exported] = &[Exported {
@@ -55,15 +49,16 @@ functions! {
 
     /// Needs no start in the real library either.
     fn nvmlSystemGetNVMLVersion(version: Text, length: u32) {
-        version.write(length, NVML)
+        // Its interface's number and the driver's version.
+        version.write(length, &format!("{}.{DRIVER}", CUDA_VERSION / 1000))
     }
 
     fn nvmlSystemGetCudaDriverVersion(version: Out<i32>) {
-        version.write(CUDA)
+        version.write(CUDA_VERSION)
     }
 
     fn nvmlSystemGetCudaDriverVersion_v2(version: Out<i32>) {
-        version.write(CUDA)
+        version.write(CUDA_VERSION)
     }
 
     /// What the process calls itself: the first word of its command line. Cut to fit.

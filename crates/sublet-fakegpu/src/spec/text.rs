@@ -1,6 +1,6 @@
 //! The short text of a machine, `COUNTxMEMORY[,name=TEXT][,context=MEMORY]`.
 
-use super::{CARDS_MAX, CONTEXT_MIB, CardSpec, MEMORY_MAX_MIB, NAME_MAX, Spec, SpecError, Uuid};
+use super::{CARDS_MAX, Draft, MEMORY_MAX_MIB, Spec, SpecError};
 
 /// The name of a card that was given none.
 pub(super) const NAME: &str = "Sublet Fake GPU";
@@ -15,80 +15,66 @@ pub(super) fn parse(text: &str) -> Result<Spec, SpecError> {
     let cards = parts.next().unwrap_or_default();
     let (count, memory) = cards
         .split_once('x')
-        .ok_or_else(|| SpecError::Shape(cards.to_owned()))?;
-    let count = count
-        .parse::<usize>()
-        .ok()
+        .ok_or_else(|| SpecError::Shape(shown(cards)))?;
+    let count = number(count)
+        .and_then(|count| usize::try_from(count).ok())
         .filter(|count| (1..=CARDS_MAX).contains(count))
-        .ok_or_else(|| SpecError::Count(count.to_owned()))?;
+        .ok_or_else(|| SpecError::Count(shown(count)))?;
     let memory = mib(memory)?;
     let (mut name, mut context) = (NAME, None);
     for option in parts {
         match option.split_once('=') {
             Some(("name", value)) => name = value,
             Some(("context", value)) => context = Some(mib(value)?),
-            _ => return Err(SpecError::Option(option.to_owned())),
+            _ => return Err(SpecError::Option(shown(option))),
         }
     }
-    let card = card(name, memory, context)?;
-    Spec::of_cards(vec![(card, None); count])
+    Spec::of_drafts(vec![Draft::new(name, memory, context)?; count])
 }
 
-/// One card, still without a UUID. A context that nobody set is smaller on a card that
-/// could not hold it: an eighth of the memory.
-pub(super) fn card(name: &str, memory: u64, context: Option<u64>) -> Result<CardSpec, SpecError> {
-    let printable = name
-        .bytes()
-        .all(|byte| (b' '..=b'~').contains(&byte) && byte != b',');
-    if name.trim().is_empty() || name.len() > NAME_MAX || !printable {
-        return Err(SpecError::Name(name.to_owned()));
-    }
-    if memory == 0 || memory > MEMORY_MAX_MIB {
-        return Err(SpecError::Memory(format!("{memory}MiB")));
-    }
-    let context = context.unwrap_or_else(|| CONTEXT_MIB.min(memory / 8));
-    if context >= memory {
-        return Err(SpecError::Context { context, memory });
-    }
-    Ok(CardSpec {
-        name: name.to_owned(),
-        memory: memory << 20,
-        context: context << 20,
-        uuid: Uuid([0; 16]),
-    })
+/// A card without what tells it from its equals, one line.
+pub(super) fn plain(name: &str, memory_mib: u64, context_mib: u64) -> String {
+    format!("1x{memory_mib}MiB,context={context_mib}MiB,name={name}\n")
 }
 
-/// A card without its UUID, one line.
-pub(super) fn plain(card: &CardSpec) -> String {
-    let CardSpec {
-        name,
-        memory,
-        context,
-        ..
-    } = card;
-    format!(
-        "1x{}MiB,context={}MiB,name={name}\n",
-        memory >> 20,
-        context >> 20
-    )
+/// A part of a text as an error shows it: what a terminal would act on is written out, and
+/// a part that fills screens is cut.
+pub(super) fn shown(part: &str) -> String {
+    const MOST: usize = 64;
+    let mut characters = part.chars();
+    let start: String = characters.by_ref().take(MOST).collect();
+    let more = if characters.next().is_some() {
+        "…"
+    } else {
+        ""
+    };
+    format!("{}{more}", start.escape_debug())
+}
+
+/// A number as people write one: digits, and nothing else.
+fn number(text: &str) -> Option<u64> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| text.parse().ok()).flatten()
 }
 
 fn mib(text: &str) -> Result<u64, SpecError> {
-    let number = |unit: &str| text.strip_suffix(unit)?.parse::<u64>().ok();
-    let amount = match (number("MiB"), number("GiB")) {
+    let amount = |unit: &str| number(text.strip_suffix(unit)?);
+    let amount = match (amount("MiB"), amount("GiB")) {
         (Some(mib), _) => Some(mib),
         (_, Some(gib)) => gib.checked_mul(1024),
         _ => None,
     };
     amount
         .filter(|mib| *mib <= MEMORY_MAX_MIB)
-        .ok_or_else(|| SpecError::Memory(text.to_owned()))
+        .ok_or_else(|| SpecError::Memory(shown(text)))
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use sublet_model::Bdf;
 
+    use super::super::{NAME_MAX, Uuid};
     use super::*;
 
     #[test]
@@ -139,6 +125,33 @@ mod tests {
         check("2x16GiB,name=", "name of 1 to");
         check("2x16GiB,name=ü", "name of 1 to");
         check("2x1GiB,context=1GiB", "does not fit");
+        check("1000000000x16GiB", "`1000000000` is not a number of cards");
+        check("x", "`` is not a number of cards");
+        check("+2x16GiB", "`+2`");
+        check("2 x 16GiB", "`2 `");
+        check("２x１６GiB", "`２` is not a number of cards");
+        check("2x１６GiB", "`１６GiB` is not an amount");
+        check("2×16GiB", "`2×16GiB` is neither");
+        check("2x0x10GiB", "`0x10GiB` is not an amount");
+        check("\u{1b}[2Jx1GiB", "`\\u{1b}[2J`");
+        check(&"9".repeat(100_000), "999…` is neither");
+    }
+
+    #[test]
+    fn a_file_says_where_its_cards_are() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = "gpus:\n- {memory: 1GiB, bdf: '0001:3b:02.0', minor: 7}\n- {memory: 1GiB}\n";
+        std::fs::write(file.path(), text).unwrap();
+        let spec = Spec::read(file.path().to_str().unwrap()).unwrap();
+        let [first, second] = spec.cards() else {
+            panic!("two cards")
+        };
+        let place: Bdf = "0001:3b:02.0".parse().unwrap();
+        assert_eq!((first.place, first.minor), (place, 7));
+        assert_eq!((second.place.bus, second.minor), (0x18, 1));
+        std::fs::write(file.path(), text.replace("3b", "3c")).unwrap();
+        let other = Spec::read(file.path().to_str().unwrap()).unwrap();
+        assert_ne!(other.digest(), spec.digest(), "another machine");
     }
 
     #[test]
@@ -165,12 +178,36 @@ mod tests {
         );
     }
 
+    /// A machine is one that the rest can trust; an error is one short line without
+    /// anything that a terminal would act on, and says how to write it or what there is.
+    fn sound(text: &str) -> Result<(), TestCaseError> {
+        match parse(text) {
+            Ok(spec) => {
+                prop_assert!((1..=CARDS_MAX).contains(&spec.cards().len()));
+                for card in spec.cards() {
+                    prop_assert!(card.context < card.memory && card.memory <= MEMORY_MAX_MIB << 20);
+                    prop_assert!(!card.name.is_empty() && card.name.len() <= NAME_MAX);
+                }
+                prop_assert_eq!(spec.digest().len(), 16);
+            }
+            Err(error) => {
+                let said = error.to_string();
+                prop_assert!(!said.chars().any(char::is_control), "{:?}", said);
+                prop_assert!(said.chars().count() < 900, "{}", said);
+                let tells = ["2x16GiB", "16GiB", "name=TEXT", "ASCII", "does not fit"];
+                prop_assert!(tells.iter().any(|hint| said.contains(hint)), "{}", said);
+            }
+        }
+        Ok(())
+    }
+
     proptest! {
         #[test]
-        fn every_text_is_a_machine_or_an_error(text in any::<String>()) {
-            if let Ok(spec) = parse(&text) {
-                prop_assert!((1..=CARDS_MAX).contains(&spec.cards().len()));
-            }
+        fn every_text_is_a_machine_or_an_error(text in any::<String>(), more in "\\PC{0,200}") {
+            sound(&text)?;
+            sound(&format!("2x1GiB,{text}"))?;
+            sound(&format!("{more}x{text}"))?;
+            sound(&more)?;
         }
 
         #[test]
@@ -178,13 +215,7 @@ mod tests {
             count in "-?[0-9]{0,3}", memory in "-?[0-9]{0,21}(MiB|GiB|GB|)",
             options in "(,(name|context|x)=[ -~]{0,70}){0,3}",
         ) {
-            if let Ok(spec) = parse(&format!("{count}x{memory}{options}")) {
-                for card in spec.cards() {
-                    prop_assert!(card.context < card.memory && card.memory <= MEMORY_MAX_MIB << 20);
-                    prop_assert!(!card.name.is_empty() && card.name.len() <= NAME_MAX);
-                }
-                prop_assert_eq!(spec.digest().len(), 16);
-            }
+            sound(&format!("{count}x{memory}{options}"))?;
         }
     }
 }

@@ -3,7 +3,8 @@
 //! its body there.
 
 use std::ffi::c_void;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -14,7 +15,12 @@ const INSIDE: &str = "SUBLET_TEST_INSIDE";
 /// What a body that ran to its end prints, so that a name that no test has is noticed.
 const DONE: &str = "the body of the test was run";
 
+/// The longest that a process of a test may take. Then the kernel ends it, whatever it does,
+/// so that whoever waits for it goes on and fails.
+const LIMIT_S: u32 = 120;
+
 /// Runs `body` in a process with the machine `spec`.
+#[allow(dead_code, reason = "not every test has one process")]
 pub(crate) fn with_machine(test: &str, spec: &str, body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         body();
@@ -22,9 +28,9 @@ pub(crate) fn with_machine(test: &str, spec: &str, body: impl FnOnce()) {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let output = start(test, spec, folder.path(), "")
-        .wait_with_output()
-        .unwrap();
+    let mut command = again(test, spec, folder.path(), "");
+    let child = limited(&mut command).spawn().unwrap();
+    let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(
         output.status.success() && said.contains(DONE),
@@ -33,18 +39,106 @@ pub(crate) fn with_machine(test: &str, spec: &str, body: impl FnOnce()) {
     );
 }
 
-/// Starts this executable again to run one test inside, as `role`.
-pub(crate) fn start(test: &str, spec: &str, root: &Path, role: &str) -> Child {
-    Command::new(std::env::current_exe().unwrap())
+/// This executable again, to run one test inside as `role`.
+pub(crate) fn again(test: &str, spec: &str, root: &Path, role: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .env(INSIDE, role)
         .env("SUBLET_FAKE_GPU", spec)
         .env("SUBLET_FAKE_ROOT", root)
         .env_remove("CUDA_VISIBLE_DEVICES")
+        .env_remove("CUDA_DEVICE_ORDER")
         .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap()
+        .stdout(Stdio::piped());
+    command
+}
+
+/// The same command, with an end.
+fn limited(command: &mut Command) -> &mut Command {
+    let limit = || {
+        // SAFETY: takes a number, and sets an alarm that outlives exec.
+        unsafe { libc::alarm(LIMIT_S) };
+        Ok(())
+    };
+    // SAFETY: between fork and exec there is that one system call.
+    unsafe { command.pre_exec(limit) }
+}
+
+/// Another process of a test, which talks to us; it is gone when this is.
+#[allow(dead_code, reason = "not every test has several processes")]
+pub(crate) struct Other {
+    child: Child,
+    voice: BufReader<ChildStdout>,
+}
+
+#[allow(dead_code, reason = "not every test has several processes")]
+impl Other {
+    /// Starts this executable again to run one test inside, as `role`.
+    pub(crate) fn start(test: &str, spec: &str, root: &Path, role: &str) -> Other {
+        Other::spawn(again(test, spec, root, role))
+    }
+
+    /// Starts what ends up as this executable.
+    pub(crate) fn spawn(mut command: Command) -> Other {
+        let mut child = limited(&mut command).spawn().unwrap();
+        let voice = BufReader::new(child.stdout.take().unwrap());
+        Other { child, voice }
+    }
+
+    /// What the process says next.
+    pub(crate) fn hear(&mut self) -> String {
+        let mut line = String::new();
+        while self.voice.read_line(&mut line).unwrap() > 0 {
+            if let Some((_, rest)) = line.split_once(SAID) {
+                return rest.trim().to_owned();
+            }
+            line.clear();
+        }
+        panic!("the other process ended without saying anything");
+    }
+
+    /// Answers it.
+    pub(crate) fn tell(&mut self, answer: &str) {
+        let ears = self.child.stdin.as_mut().unwrap();
+        ears.write_all(format!("{answer}\n").as_bytes()).unwrap();
+    }
+
+    /// Lets it go on to its end, which must be a good one.
+    pub(crate) fn end(mut self) {
+        self.tell("end");
+        assert!(self.child.wait().unwrap().success());
+    }
+
+    /// SIGKILL, and gone.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        // Both fail if it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const SAID: &str = "said ";
+
+/// Tells the process that started us something, and waits for its answer.
+#[allow(dead_code, reason = "not every test has several processes")]
+pub(crate) fn say(word: &str) -> String {
+    println!("{SAID}{word}");
+    std::io::stdout().flush().unwrap();
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    line.trim().to_owned()
 }
 
 /// Which process of a test this is: `None` in the one that the test runner started.
@@ -111,6 +205,8 @@ pub(crate) fn kernel(name: &str) -> u64 {
 // fake paint: us=100 fill ptr=arg0 count=arg1 value=arg2
 // fake add: us=0 add ptr=arg0 count=arg1 value=arg2
 // fake all_reduce: us=0 meet
+// fake count_down: us=10 add ptr=arg1 count=1 value=4294967295 condition handle=arg0 ptr=arg1
+// fake decide: us=10 condition handle=arg0 value=arg1
 .version 8.0
 .target sm_80
 .address_size 64
@@ -119,6 +215,8 @@ pub(crate) fn kernel(name: &str) -> u64 {
 .visible .entry paint(.param .u64 p, .param .u64 n, .param .u32 v) { ret; }
 .visible .entry add(.param .u64 p, .param .u64 n, .param .u32 v) { ret; }
 .visible .entry all_reduce() { ret; }
+.visible .entry count_down(.param .u64 c, .param .u64 p) { ret; }
+.visible .entry decide(.param .u64 c, .param .u32 v) { ret; }
 ";
     let (mut module, mut function) = (0_u64, 0_u64);
     ok!(cuModuleLoadData, &raw mut module => *mut u64, TEXT.as_ptr() => *const i8);
@@ -140,6 +238,40 @@ pub(crate) fn launch(function: u64, stream: u64, arguments: &mut [*mut c_void]) 
 pub(crate) fn spin(function: u64, stream: u64, mut micros: u64) {
     let argument = (&raw mut micros).cast::<c_void>();
     assert_eq!(launch(function, stream, &mut [argument]), 0);
+}
+
+/// A word in memory for which streams wait, so that a test decides when work goes on.
+#[allow(dead_code, reason = "not every test holds anything up")]
+pub(crate) struct Gate(u64);
+
+#[allow(dead_code, reason = "not every test holds anything up")]
+impl Gate {
+    pub(crate) fn new() -> Gate {
+        let mut word = 0_u64;
+        ok!(cuMemAlloc_v2, &raw mut word => *mut u64, 4 => usize);
+        let gate = Gate(word);
+        gate.set(0);
+        gate
+    }
+
+    /// What is asked of the stream from now on waits.
+    pub(crate) fn hold(&self, stream: u64) {
+        ok!(cuStreamWaitValue32_v2, stream => u64, self.0 => u64, 1 => u32, 1 => u32);
+    }
+
+    /// Lets everything go on that waits.
+    pub(crate) fn open(&self) {
+        self.set(1);
+    }
+
+    /// What is held from now on waits again.
+    pub(crate) fn close(&self) {
+        self.set(0);
+    }
+
+    fn set(&self, value: u32) {
+        ok!(cuMemsetD32_v2, self.0 => u64, value => u32, 1 => usize);
+    }
 }
 
 /// An event and a stream.
@@ -165,15 +297,24 @@ pub(crate) fn elapsed(from: u64, to: u64) -> f32 {
     milliseconds
 }
 
-/// Reads lines until one begins with `word`; the rest of that line.
-#[allow(dead_code, reason = "not every test has several processes")]
-pub(crate) fn hear(from: &mut BufReader<ChildStdout>, word: &str) -> String {
-    let mut line = String::new();
-    while from.read_line(&mut line).unwrap() > 0 {
-        if let Some((_, rest)) = line.split_once(word) {
-            return rest.trim().to_owned();
-        }
-        line.clear();
-    }
-    panic!("the other process ended without saying {word}");
+/// Begins to capture a stream.
+#[allow(dead_code, reason = "not every test has graphs")]
+pub(crate) fn begin(stream: u64, mode: u32) {
+    ok!(cuStreamBeginCapture_v2, stream => u64, mode => u32);
+}
+
+/// Ends a capture: the code, and the graph.
+#[allow(dead_code, reason = "not every test has graphs")]
+pub(crate) fn end(stream: u64) -> (u32, u64) {
+    let mut graph = 9_u64;
+    let code = cu!(cuStreamEndCapture, stream => u64, &raw mut graph => *mut u64);
+    (code, graph)
+}
+
+/// Makes something of a graph that can be launched.
+#[allow(dead_code, reason = "not every test has graphs")]
+pub(crate) fn instantiate(graph: u64) -> u64 {
+    let mut exec = 0_u64;
+    ok!(cuGraphInstantiateWithFlags, &raw mut exec => *mut u64, graph => u64, 0 => u64);
+    exec
 }

@@ -1,5 +1,6 @@
 //! A process and a fake machine of their own for one test.
 
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,6 +12,9 @@ const ROLE: &str = "SUBLET_TEST_ROLE";
 /// Where and what the machine of a test is.
 pub(crate) const MACHINE: &str = "SUBLET_FAKE_GPU";
 const ROOT: &str = "SUBLET_FAKE_ROOT";
+/// The longest that a process of a test may take. Then the kernel ends it, whatever it does,
+/// so that whoever waits for it goes on and fails.
+const LIMIT_S: u32 = 120;
 
 /// The library, which cargo built beside this test.
 pub(crate) fn library() -> PathBuf {
@@ -34,7 +38,19 @@ pub(crate) fn copy(test: &str, role: &str) -> Command {
     command
         .args(["--exact", "--nocapture", test])
         .env(ROLE, role);
+    limit(&mut command);
     command
+}
+
+/// Gives a process an end.
+pub(crate) fn limit(command: &mut Command) {
+    let limit = || {
+        // SAFETY: takes a number, and sets an alarm that outlives exec.
+        unsafe { libc::alarm(LIMIT_S) };
+        Ok(())
+    };
+    // SAFETY: between fork and exec there is that one system call.
+    unsafe { command.pre_exec(limit) };
 }
 
 /// True in the process that shall do the test. The one that calls this first makes the

@@ -201,6 +201,7 @@ fn a_process_of_another_pid_namespace_has_its_pid_of_ours() {
     command
         .env("SUBLET_TEST_ROLE", "holder")
         .env(arena::MACHINE, arena::machine().folder());
+    arena::limit(&mut command);
     let mut running = Running::spawn(command);
     let nvml = Nvml::builder()
         .lib_path(arena::library().as_os_str())

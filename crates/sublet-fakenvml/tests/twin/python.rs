@@ -68,7 +68,9 @@ fn nvidia_ml_py_works() {
     let place = tempfile::tempdir().unwrap();
     let link = place.path().join("libnvidia-ml.so.1");
     std::os::unix::fs::symlink(arena::library(), link).unwrap();
-    let output = Command::new("python3")
+    let mut command = Command::new("python3");
+    arena::limit(&mut command);
+    let output = command
         .args(["-c", SCRIPT])
         .env("PYTHONPATH", folder)
         .env("LD_LIBRARY_PATH", place.path())
