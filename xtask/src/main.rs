@@ -1,14 +1,17 @@
 //! The one door for people who work on Sublet: `cargo xtask --help`.
 //!
 //! Sets up what a machine with only Rust, Go and a C compiler lacks, says what it does and how
-//! long that takes, and runs the tests, the demo and the benchmarks. It holds no logic of the
-//! product, and depends on none of its crates: a broken product must not break this door.
+//! long that takes, runs the tests, the demo and the benchmarks, and makes what is handed out.
+//! It holds no logic of the product, and depends on none of its crates but the one that reads
+//! libraries: a broken product must not break this door.
 
 mod bench;
 mod control_plane;
 mod demo;
 mod driver_tables;
 mod libraries;
+mod linker;
+mod release;
 mod screen;
 mod setup;
 mod test;
@@ -19,7 +22,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Work on Sublet: demo, tests, benchmarks and a Kubernetes control plane to play with.
+/// Work on Sublet: demo, tests, benchmarks, releases and a Kubernetes control plane to play with.
 #[derive(Parser)]
 #[command(name = "xtask", bin_name = "cargo xtask", max_term_width = 100, after_help = EXAMPLES)]
 struct Arguments {
@@ -43,6 +46,8 @@ enum Task {
     Bench(bench::Arguments),
     /// Build the libraries that go into containers, for glibc 2.28 and newer.
     Libraries,
+    /// Build the one file that is handed out: `sublet` with its libraries inside.
+    Release(release::Arguments),
     /// Write the tables of the GPU driver's functions anew, from NVIDIA's headers.
     DriverTables,
     /// A stock Kubernetes control plane on loopback, in the background.
@@ -56,6 +61,7 @@ fn main() -> ExitCode {
         Task::Test(arguments) => test::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Libraries => libraries::run(),
+        Task::Release(arguments) => release::run(&arguments),
         Task::DriverTables => driver_tables::run(),
         Task::ControlPlane(action) => control_plane::run(&action),
     };

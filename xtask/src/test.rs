@@ -8,6 +8,8 @@ use clap::Args;
 
 use crate::driver_tables;
 use crate::libraries;
+use crate::linker;
+use crate::release;
 use crate::screen::{heading, time};
 use crate::setup::{Components, cargo, product, program, repository, run as run_command};
 
@@ -63,9 +65,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if !arguments.fast {
         heading("components: Debian packages and the control plane (6 min once, then 1 s)");
         let components = Components::with_node()?;
+        // Before the plain product: cargo keeps one `sublet` in a folder, the last that was built.
+        steps.push(release::step()?);
         let build = [&["build"], product().as_slice()].concat();
         steps.push(step("the product and its libraries", "20 s cold", &build)?);
-        match libraries::missing() {
+        match linker::missing() {
             None => steps.push(libraries::step()?),
             Some(reason) => eprintln!("libraries for old containers will be skipped: {reason}"),
         }
@@ -79,6 +83,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let mut last = step("end to end", "6 min", &end_to_end)?;
         components.tell(&mut last.command);
         last.command.env("SUBLET_BIN", program("debug", "sublet")?);
+        last.command.env("SUBLET_ONE_FILE", release::quick_place()?);
         tell_headers(&mut last.command);
         steps.push(last);
     }

@@ -10,12 +10,14 @@
 use core::ops::Deref;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::MAX_DEVICES;
+use crate::any::AnyControl;
 use crate::message::Mode;
-use crate::stamp::{self, Layout, PageError, PageKind, Stamp};
+use crate::stamp::{Layout, PageError, PageKind, Stamp};
 use crate::units::{DeviceIndex, Units, Uuid};
-use crate::{MAX_DEVICES, VERSION};
 
-/// What a tenant may have, as its processes see it.
+/// What a tenant may have, as its processes see it. This is version 1, which later versions
+/// begin with; [`AnyControl`] opens them all.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct ControlPage {
@@ -56,29 +58,10 @@ const _: () = {
 // SAFETY: `repr(C)`, the stamp first, and nothing but atomics after it.
 unsafe impl Layout for ControlPage {
     const KIND: PageKind = PageKind::Control;
-    const VERSION: u16 = VERSION;
+    const VERSION: u16 = 1;
 }
 
 impl ControlPage {
-    /// Bytes of the page, and so of its memfd.
-    pub const BYTES: usize = size_of::<ControlPage>();
-
-    /// The page that is mapped at `address`.
-    ///
-    /// # Errors
-    /// If it is not a control page of this version.
-    ///
-    /// # Safety
-    /// `len` bytes at `address` are mapped shared and readable for all of `'a`, from a memfd
-    /// that can no longer be made shorter (`F_SEAL_SHRINK`).
-    pub unsafe fn from_ptr<'a>(
-        address: *const u8,
-        len: usize,
-    ) -> Result<&'a ControlPage, PageError> {
-        // SAFETY: as the caller promises; nothing is written through a `ControlPage`.
-        unsafe { stamp::open(address, len) }
-    }
-
     /// The tenant's number. It is the same for all its processes and in [`Welcome`].
     ///
     /// [`Welcome`]: crate::Welcome
@@ -126,6 +109,10 @@ impl ControlPage {
         self.devices()
             .find(|(_, device)| device.uuid() == *uuid)
             .map(|(index, _)| index)
+    }
+
+    pub(crate) fn stamp(&self) -> &Stamp {
+        &self.stamp
     }
 }
 
@@ -198,6 +185,8 @@ pub struct DeviceTerms {
 /// A page that is being made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms<'a> {
+    /// The version of the page, one that is known here.
+    pub version: u16,
     /// The tenant's number.
     pub tenant: u64,
     /// This incarnation of the arbiter, not 0.
@@ -207,6 +196,9 @@ pub struct Terms<'a> {
     /// The devices; those after the sixteenth are left out. On a ledger that was adopted,
     /// in the order in which the claims name them.
     pub devices: &'a [DeviceTerms],
+    /// What the tenant may pin of the host's memory, in bytes; `None` for no limit. A page of
+    /// version 1 has no place for it.
+    pub host_limit_bytes: Option<u64>,
     /// The time now, in milliseconds of `CLOCK_MONOTONIC`.
     pub now_ms: u64,
 }
@@ -214,14 +206,14 @@ pub struct Terms<'a> {
 /// The arbiter's hold of a control page.
 #[derive(Debug)]
 pub struct ControlWriter<'a> {
-    page: &'a ControlPage,
+    page: AnyControl<'a>,
 }
 
 impl Deref for ControlWriter<'_> {
     type Target = ControlPage;
 
     fn deref(&self) -> &ControlPage {
-        self.page
+        self.page.page()
     }
 }
 
@@ -229,7 +221,7 @@ impl<'a> ControlWriter<'a> {
     /// Makes a page in zeroed memory.
     ///
     /// # Errors
-    /// If the memory is too short or not aligned.
+    /// If the memory is too short or not aligned, or the version is unknown.
     ///
     /// # Safety
     /// `len` bytes at `address` are zero, mapped shared and writable for all of `'a`, and
@@ -240,7 +232,8 @@ impl<'a> ControlWriter<'a> {
         terms: &Terms<'_>,
     ) -> Result<ControlWriter<'a>, PageError> {
         // SAFETY: as the caller promises.
-        let page: &'a ControlPage = unsafe { stamp::blank(address, len) }?;
+        let any = unsafe { AnyControl::blank(address, len, terms.version) }?;
+        let page = any.page();
         page.tenant.store(terms.tenant, Ordering::Relaxed);
         page.epoch.store(terms.epoch, Ordering::Relaxed);
         page.mode.store(terms.mode.number(), Ordering::Relaxed);
@@ -262,14 +255,17 @@ impl<'a> ControlWriter<'a> {
         }
         let n_devices = terms.devices.len().min(MAX_DEVICES);
         page.n_devices.store(n_devices as u32, Ordering::Release);
-        page.stamp
-            .write(PageKind::Control, VERSION, ControlPage::BYTES);
-        Ok(ControlWriter { page })
+        if let Some(host) = any.host() {
+            host.set(terms.host_limit_bytes);
+        }
+        let bytes = AnyControl::bytes(terms.version).unwrap_or_default();
+        any.stamp().write(PageKind::Control, terms.version, bytes);
+        Ok(ControlWriter { page: any })
     }
 
     /// The page, for readers in the arbiter's own process.
     #[must_use]
-    pub fn page(&self) -> &'a ControlPage {
+    pub fn page(&self) -> AnyControl<'a> {
         self.page
     }
 
@@ -285,6 +281,17 @@ impl<'a> ControlWriter<'a> {
     pub fn set_limit_bytes(&self, device: DeviceIndex, bytes: u64) {
         let limit = &self.page.device(device).limit_bytes;
         limit.store(bytes, Ordering::Release);
+    }
+
+    /// Sets what the tenant may pin of the host's memory, in bytes; `None` for no limit. As for
+    /// a device, the old limit counts until [`HostLedger::settle`] has been called. A page of
+    /// version 1 has no such limit, and nothing is set.
+    ///
+    /// [`HostLedger::settle`]: crate::HostLedger::settle
+    pub fn set_host_limit_bytes(&self, bytes: Option<u64>) {
+        if let Some(host) = self.page.host() {
+            host.set(bytes);
+        }
     }
 
     /// Sets what the next context is expected to cost, in bytes.

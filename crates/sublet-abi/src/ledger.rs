@@ -13,11 +13,12 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::reserve::{self, Accounts, Contended, NotCharged, NotReleased, NotReserved};
-use crate::stamp::{self, Layout, PageError, PageKind, Stamp};
+use crate::stamp::{Layout, PageKind, Stamp};
 use crate::units::{DeviceIndex, SlotIndex, Units};
-use crate::{MAX_DEVICES, SLOTS, VERSION};
+use crate::{MAX_DEVICES, SLOTS};
 
-/// What a tenant has taken.
+/// What a tenant has taken. This is version 1, which later versions begin with;
+/// [`AnyLedger`](crate::AnyLedger) makes and opens them all.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct LedgerPage {
@@ -41,9 +42,21 @@ struct Head {
 /// so a reader may see a new amount with an old time; it is shown, never counted with.
 #[repr(C)]
 #[derive(Debug)]
-struct LastRefusal {
+pub(crate) struct LastRefusal {
     bytes: AtomicU64,
     time_ms: AtomicU64,
+}
+
+impl LastRefusal {
+    pub(crate) fn note(&self, bytes: u64, now_ms: u64) {
+        self.bytes.store(bytes, Ordering::Relaxed);
+        self.time_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> Option<(u64, u64)> {
+        let time_ms = self.time_ms.load(Ordering::Relaxed);
+        (time_ms != 0).then(|| (self.bytes.load(Ordering::Relaxed), time_ms))
+    }
 }
 
 /// One process, on cache lines of its own.
@@ -83,7 +96,7 @@ const _: () = {
 // SAFETY: `repr(C)`, the stamp first, and nothing but atomics after it.
 unsafe impl Layout for LedgerPage {
     const KIND: PageKind = PageKind::Ledger;
-    const VERSION: u16 = VERSION;
+    const VERSION: u16 = 1;
 }
 
 /// The words of one device, as the protocol wants them.
@@ -110,42 +123,10 @@ impl Accounts for DeviceAccounts<'_> {
 }
 
 impl LedgerPage {
-    /// Bytes of the page, and so of its memfd.
-    pub const BYTES: usize = size_of::<LedgerPage>();
-
-    /// The page that is mapped at `address`.
-    ///
-    /// # Errors
-    /// If it is not a ledger page of this version.
-    ///
-    /// # Safety
-    /// `len` bytes at `address` are mapped shared and writable for all of `'a`, from a memfd
-    /// that can no longer be made shorter (`F_SEAL_SHRINK`; look with `F_GET_SEALS` before
-    /// mapping a file that came from somebody else).
-    pub unsafe fn from_ptr<'a>(address: *mut u8, len: usize) -> Result<&'a LedgerPage, PageError> {
-        // SAFETY: as the caller promises.
-        unsafe { stamp::open(address, len) }
-    }
-
-    /// Makes a page in zeroed memory: nothing is taken, all slots are free.
-    ///
-    /// # Errors
-    /// If the memory is too short or not aligned.
-    ///
-    /// # Safety
-    /// `len` bytes at `address` are zero, mapped shared and writable for all of `'a`, and
-    /// cannot be made shorter.
-    pub unsafe fn create<'a>(
-        address: *mut u8,
-        len: usize,
-        tenant: u64,
-    ) -> Result<&'a LedgerPage, PageError> {
-        // SAFETY: as the caller promises.
-        let page: &'a LedgerPage = unsafe { stamp::blank(address, len) }?;
-        page.tenant.store(tenant, Ordering::Relaxed);
-        page.stamp
-            .write(PageKind::Ledger, VERSION, LedgerPage::BYTES);
-        Ok(page)
+    /// What is written when a page is made of zeroed memory.
+    pub(crate) fn begin(&self, tenant: u64, version: u16, bytes: usize) {
+        self.tenant.store(tenant, Ordering::Relaxed);
+        self.stamp.write(PageKind::Ledger, version, bytes);
     }
 
     /// Whose ledger it says it is. The tenant can write this: it proves nothing.
@@ -237,21 +218,24 @@ impl LedgerPage {
         reserve::held(&self.accounts(device), slot)
     }
 
+    /// A number that is another one after each operation of a slot on a device, until 2³⁰ of
+    /// them: the same twice says that nothing was taken or given between.
+    #[must_use]
+    pub fn operation(&self, slot: SlotIndex, device: DeviceIndex) -> u32 {
+        reserve::number(&self.accounts(device), slot)
+    }
+
     /// Notes for `sublet top` that a process was refused `bytes` at `now_ms` milliseconds
     /// of `CLOCK_MONOTONIC`.
     pub fn note_refusal(&self, device: DeviceIndex, bytes: u64, now_ms: u64) {
-        let refusal = &self.refusals[device.place()];
-        refusal.bytes.store(bytes, Ordering::Relaxed);
-        refusal.time_ms.store(now_ms, Ordering::Relaxed);
+        self.refusals[device.place()].note(bytes, now_ms);
     }
 
     /// The last refusal: bytes, and the time in milliseconds of `CLOCK_MONOTONIC`. `None` if
     /// there was none.
     #[must_use]
     pub fn last_refusal(&self, device: DeviceIndex) -> Option<(u64, u64)> {
-        let refusal = &self.refusals[device.place()];
-        let time_ms = refusal.time_ms.load(Ordering::Relaxed);
-        (time_ms != 0).then(|| (refusal.bytes.load(Ordering::Relaxed), time_ms))
+        self.refusals[device.place()].read()
     }
 
     /// One process's slot.

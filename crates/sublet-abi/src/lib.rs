@@ -10,6 +10,7 @@
 //! - [`units`]: the unit of accounting, and the checked numbers of slots and devices.
 //! - [`control`]: the page that the arbiter writes and tenants only read.
 //! - [`ledger`]: the page that both write, and all that may be done to it.
+//! - [`host`]: what version 2 added to both. [`any`]: a page of either version.
 //! - `reserve`: how it is done, without locks, so that a process may die at any instruction.
 //! - [`message`]: hello, welcome, refused, bye.
 //! - [`stamp`]: the first bytes of either page, the same in every version.
@@ -18,10 +19,15 @@
 //! 1. What a page's [`stamp`] and a message's first eight bytes say never changes.
 //! 2. A field that old readers may ignore takes the place of reserved bytes, which are zero
 //!    in every page made before; the version stays.
-//! 3. Anything else is a new version: move `control.rs` and `ledger.rs` to a module `v1`,
-//!    untouched, write the new ones beside it, raise [`VERSION`], and leave [`OLDEST`] at
-//!    the version before. The arbiter gives each tenant pages of the version that [`agree`]
-//!    names, and tells pages of a ledger it adopts apart by [`stamp::peek`].
+//! 3. What must be counted or obeyed by everybody is a new version: a module of its own, as
+//!    [`host`] is, whose words lie behind those of the version before; a line for it in
+//!    [`any`]; [`VERSION`] raised, and [`OLDEST`] left at the version before. What is there
+//!    already keeps its place, so that one piece of code serves both.
+//!
+//! A tenant's pages are made when its first process says what it speaks, in the newest version
+//! that [`agree`] allows, and stay so for the tenant's life: all its processes count on one
+//! page. The tests of the arbiter have a process of version 1 whose every byte is written down
+//! by hand; it does not change when this crate does.
 #![no_std]
 #![expect(
     unsafe_code,
@@ -31,7 +37,9 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod any;
 pub mod control;
+pub mod host;
 pub mod ledger;
 #[cfg(test)]
 mod memory;
@@ -40,7 +48,9 @@ mod reserve;
 pub mod stamp;
 pub mod units;
 
+pub use any::{AnyControl, AnyLedger};
 pub use control::{ControlDevice, ControlPage, ControlWriter};
+pub use host::{HostLedger, HostLimit};
 pub use ledger::{LedgerPage, ProcessSlot};
 pub use message::{Claim, Hello, MessageError, Mode, Refused, Reply, Request, Welcome};
 pub use reserve::{Contended, NotCharged, NotReleased, NotReserved};
@@ -48,7 +58,7 @@ pub use stamp::PageError;
 pub use units::{DeviceIndex, SlotIndex, Units, Uuid};
 
 /// The version of everything in this crate.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// The oldest version that an arbiter of this version still serves.
 pub const OLDEST: u16 = 1;
@@ -79,6 +89,7 @@ mod tests {
     fn the_newest_common_version_is_chosen() {
         for (min, max, want) in [
             (1, 1, Some(1)),
+            (1, 2, Some(2)),
             (1, 9, Some(VERSION)),
             (VERSION, VERSION, Some(VERSION)),
             (VERSION + 1, VERSION + 3, None),

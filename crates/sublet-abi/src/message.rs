@@ -117,6 +117,9 @@ pub struct Held {
     /// What it holds of each device, in the order of the ledger's accounts. This is also
     /// how a new arbiter learns that order: it went away with the old control page.
     pub claims: [Claim; MAX_DEVICES],
+    /// What it has pinned of the host's memory, in bytes. A process that speaks version 1
+    /// alone does not say it.
+    pub host_bytes: u64,
 }
 
 /// What a process says it holds of one device.

@@ -1,7 +1,7 @@
 //! How memory is taken from a limit, without locks, by processes that may die at any moment.
 //!
 //! # The words
-//! All that matters of a device is in a few 64-bit words. One *head* says how much all
+//! All that matters of a device, or of the host, is in a few 64-bit words. One *head* says how much all
 //! processes have taken together; each process has an account of one word, *used*, and one
 //! word, *op*, in which it announces what it is about to do:
 //!
@@ -87,7 +87,7 @@ impl Word for AtomicU64 {
     }
 }
 
-/// The words of one device.
+/// The words of one device, or of the host.
 pub(crate) trait Accounts {
     /// What they are made of.
     type Word: Word;
@@ -249,6 +249,11 @@ pub(crate) fn total<A: Accounts>(accounts: &A) -> Units {
 /// As [`LedgerPage::held`](crate::LedgerPage::held).
 pub(crate) fn held<A: Accounts>(accounts: &A, slot: SlotIndex) -> Units {
     Units::of_word(accounts.used(slot).load())
+}
+
+/// The number after a slot's last operation.
+pub(crate) fn number<A: Accounts>(accounts: &A, slot: SlotIndex) -> u32 {
+    Number::of_word(accounts.used(slot).load()).0
 }
 
 #[cfg(test)]

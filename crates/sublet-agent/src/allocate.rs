@@ -15,7 +15,7 @@ pub use refusal::{Others, Refusal};
 use sublet_api::object::Pod;
 use sublet_api::{AllocationError, bound_entry, dialect, is_over, keys, whole_number};
 use sublet_model::{
-    Allocation, Claim, ContainerClaim, ContainerName, Entry, Gpu, GpuIndex, GpuUuid, Health,
+    Allocation, Bytes, Claim, ContainerClaim, ContainerName, Entry, Gpu, GpuIndex, GpuUuid, Health,
     Ledger, MiB, NodeFacts, PodKey, PodUid, Portion, Role,
 };
 
@@ -94,6 +94,9 @@ pub struct HandOver {
     pub position: usize,
     /// Its cards, and how much of each it may use.
     pub cards: Vec<CardLimit>,
+    /// How much memory of the node it may pin for its cards: no more than it may have of it at
+    /// all. Nothing where the pod sets no limit.
+    pub pinned: Option<MiB>,
     /// Is it to be held to that?
     pub isolated: bool,
     /// What it finds in its environment.
@@ -142,6 +145,7 @@ pub fn decide(
         role: tenant.container.role,
         position: tenant.container.position,
         cards: limits(&allocation, tenant.container, facts),
+        pinned: memory_limit(tenant.pod, tenant.container),
         isolated: !site.no_isolation,
         environment,
         annotations: dialect::assigned_annotations(claim, &done, now_ns),
@@ -168,6 +172,20 @@ fn limits(
         }
     };
     allocation.of(&container.name).map(limit).collect()
+}
+
+/// The container's own limit of ordinary memory, `resources.limits.memory`, in whole MiB. What
+/// the driver pins is memory of the node as well, and memory that a driver takes for itself
+/// need not be charged to the control group of the container that asked for it.
+fn memory_limit(pod: &Pod, container: &ContainerClaim) -> Option<MiB> {
+    let list = match container.role {
+        Role::Main => &pod.spec.containers,
+        Role::Init | Role::Sidecar => &pod.spec.init_containers,
+    };
+    let limits = &list.get(container.position)?.resources.limits;
+    // The API server has read it before; what is no number of bytes to us is no limit.
+    let bytes = whole_number(&limits.get("memory")?.0).ok()?;
+    Some(Bytes::new(bytes).whole_mib())
 }
 
 /// Of the IDs that kubelet could take, those on the cards of the container it probably

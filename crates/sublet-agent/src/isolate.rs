@@ -4,11 +4,13 @@
 //!
 //! `inject` and `reconcile` decide and touch nothing; `record` is what stays on disk, so that
 //! an agent that was killed finds its containers again before it has asked anybody; `node`
-//! does it all; `fake` is the arbiter's view of cards that a file plays.
+//! does it all; `loadable` says which images cannot load the libraries; `fake` is the
+//! arbiter's view of cards that a file plays.
 
 mod fake;
 pub(crate) mod figures;
 pub mod inject;
+mod loadable;
 pub(crate) mod node;
 pub mod reconcile;
 pub mod record;
@@ -17,7 +19,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use sublet_arbiter::ArbiterError;
-use sublet_arbiter::libraries::LibraryError;
+use sublet_arbiter::libraries::{Carried, LibraryError};
 
 /// Shall containers be held to their parts?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -45,12 +47,16 @@ pub(crate) enum StrictnessWord {
 pub(crate) struct Wanted {
     /// What their programs do without an arbiter.
     pub(crate) mode: StrictnessWord,
-    /// Where the libraries for containers are; beside this program if it is not said.
+    /// Where the libraries for containers are; in or beside this program if it is not said.
     pub(crate) library_dir: Option<PathBuf>,
+    /// Those inside this program.
+    pub(crate) carried: Option<&'static Carried>,
     /// The host's folder for what containers mount.
     pub(crate) state_dir: PathBuf,
     /// The host's folder for the arbiter's own sockets.
     pub(crate) runtime_dir: PathBuf,
+    /// May people submit jobs of this machine, of which the cluster does not know?
+    pub(crate) local_jobs: bool,
 }
 
 /// Why containers cannot be held to their parts on this node.

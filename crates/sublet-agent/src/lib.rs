@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::ValueEnum;
+use sublet_arbiter::libraries::Carried;
 use sublet_kubelet::deviceplugin::DEFAULT_FOLDER;
 use sublet_model::{Inventory, NodeName, Sharing, Unit};
 use sublet_telemetry::metrics::AgentMetrics;
@@ -79,7 +80,12 @@ pub struct Args {
     /// What becomes of GPU programs while the agent is away, and of functions nobody knows
     #[arg(long, value_enum, default_value_t = StrictnessWord::Strict)]
     isolation_mode: StrictnessWord,
-    /// Where the libraries for containers are [default: beside this program]
+    /// Where the libraries for containers are [default: in this program, else beside it]
+    ///
+    /// A container loads them whatever its image is. Those of a release, which are inside it,
+    /// can be loaded with glibc 2.28 and newer. Those of a plain `cargo build` want as much as
+    /// the machine has that built them: the agent warns of that at its start, and `cargo xtask
+    /// libraries` builds others. An image that lacks something runs its programs without limit.
     #[arg(long, value_name = "DIR")]
     library_dir: Option<PathBuf>,
     /// The host's folder for what containers mount; the same path in here and on the host
@@ -89,6 +95,9 @@ pub struct Args {
     // No variable: one that is set would look like a flag of a node's agent to a standalone one.
     #[arg(long, value_name = "DIR", default_value = "/run/sublet")]
     runtime_dir: PathBuf,
+    /// Let `sublet run` start jobs here too; the cluster does not know what memory they take
+    #[arg(long)]
+    allow_local_jobs: bool,
 }
 
 /// [`Sharing`] as it is written in the flag and the node's label.
@@ -122,13 +131,14 @@ enum UnitWord {
 }
 
 /// Runs until SIGTERM or Ctrl-C, then takes its sockets away. Meant for a runtime of one
-/// thread: the work is a few calls a minute.
+/// thread: the work is a few calls a minute. `carried` are the libraries inside this program,
+/// if it has any.
 ///
 /// # Errors
 /// A configuration that cannot be used, found before anything is started: no driver, a
 /// wrong inventory file, more devices than can be offered, no way to the API server, a
 /// folder that is not there. A node that is not registered yet is waited for.
-pub async fn run(args: Args) -> anyhow::Result<()> {
+pub async fn run(args: Args, carried: Option<&'static Carried>) -> anyhow::Result<()> {
     let settings = Settings {
         sharing: args.sharing.into(),
         unit: match args.memory_unit {
@@ -146,7 +156,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let client = sublet_client::connect(args.kubeconfig.as_deref()).await?;
     let inventory = devices(&args)?;
     Offer::of(&inventory.borrow(), settings)?;
-    let isolation = isolation(&args, &inventory.borrow())?;
+    let isolation = isolation(&args, carried, &inventory.borrow())?;
     let (metrics, registry) = AgentMetrics::registered();
     if let Some(address) = args.health_listen {
         let listener = TcpListener::bind(address)
@@ -162,7 +172,11 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// The node's arbiter, where containers are to be held to their parts.
-fn isolation(args: &Args, inventory: &Inventory) -> anyhow::Result<Option<Arc<Isolation>>> {
+fn isolation(
+    args: &Args,
+    carried: Option<&'static Carried>,
+    inventory: &Inventory,
+) -> anyhow::Result<Option<Arc<Isolation>>> {
     let word = args.isolation;
     if word == IsolationWord::Off {
         info!("isolation is off, as --isolation says: containers can use more than their part");
@@ -175,8 +189,10 @@ fn isolation(args: &Args, inventory: &Inventory) -> anyhow::Result<Option<Arc<Is
     let wanted = Wanted {
         mode: args.isolation_mode,
         library_dir: args.library_dir.clone(),
+        carried,
         state_dir: args.state_dir.clone(),
         runtime_dir: args.runtime_dir.clone(),
+        local_jobs: args.allow_local_jobs,
     };
     let start = || {
         // A node may have a driver and no card.
@@ -260,7 +276,7 @@ mod tests {
     async fn a_missing_folder_is_told_first() {
         let args = parse("--node-name n1 --device-plugin-dir absent --inventory absent").unwrap();
         assert_eq!(
-            run(args).await.unwrap_err().to_string(),
+            run(args, None).await.unwrap_err().to_string(),
             "absent is not a folder; give kubelet's with --device-plugin-dir"
         );
     }

@@ -12,7 +12,7 @@
 mod amount;
 mod client;
 
-pub use amount::{AmountError, parse_amount};
+pub use amount::{AmountError, parse_amount, parse_size};
 pub use client::{Client, ClientError};
 
 use serde::{Deserialize, Serialize};
@@ -48,6 +48,14 @@ pub enum Request {
         /// `4GiB`, `512MiB` or `50%`, of each card.
         memory: String,
     },
+    /// Change how much of the host's memory a job may pin. Replies as to `limit`; an arbiter
+    /// that counts no such memory does not know this request.
+    LimitPinned {
+        /// The job.
+        id: u64,
+        /// `4GiB` or `512MiB`.
+        memory: String,
+    },
     /// Who is there? Reply: `hello`.
     Hello,
     /// End the arbiter, if it has no job. Replies: `ending` or `refused`.
@@ -63,6 +71,10 @@ pub struct Submit {
     /// `4GiB`, `512MiB` or `50%`, of each card; nothing for whole cards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<String>,
+    /// How much of the host's memory it may pin: `4GiB`, `512MiB`; nothing for no limit. An
+    /// arbiter that knows of no such limit answers without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pinned_memory: Option<String>,
     /// On how many cards.
     #[serde(default = "one")]
     pub gpus: u32,
@@ -122,6 +134,9 @@ pub enum Reply {
         /// True if waiting would not help either.
         #[serde(rename = "final")]
         is_final: bool,
+        /// What can be done about it, where that is not to wait or to ask for less.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        hint: Option<String>,
     },
     /// A job's limits are these now. Answers `limit`, and tells the job's own connection.
     Limited(Placed),
@@ -155,6 +170,13 @@ pub struct Placed {
     pub id: u64,
     /// Its cards.
     pub gpus: Vec<PlacedGpu>,
+    /// What it may pin of the host's memory; nothing for no limit.
+    #[serde(
+        default,
+        rename = "pinnedLimitMiB",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub pinned_limit_mib: Option<u64>,
     /// The folder with its `tenant.sock`, for `SUBLET_DIR`.
     pub dir: String,
 }
@@ -170,6 +192,9 @@ pub struct PlacedGpu {
     /// The job's limit there.
     #[serde(rename = "limitMiB")]
     pub limit_mib: u64,
+    /// What the first context of a process takes there, as far as that is known.
+    #[serde(rename = "contextMiB", default)]
+    pub context_mib: u64,
 }
 
 /// Everything there is to see; `sublet top --once -o json` prints it as it is.
@@ -243,6 +268,17 @@ pub struct TenantRow {
     /// What it uses on the card where it uses most, contexts and modules included.
     #[serde(rename = "memoryUsedMiB")]
     pub memory_used_mib: u64,
+    /// What it may pin of the host's memory; nothing where there is no limit.
+    #[serde(rename = "pinnedLimitMiB")]
+    pub pinned_limit_mib: Option<u64>,
+    /// What it has pinned of the host's memory; nothing where that is not counted: for an
+    /// unmanaged process, and for a job whose first program came with a library that speaks
+    /// version 1 of the pages only.
+    #[serde(rename = "pinnedUsedMiB")]
+    pub pinned_used_mib: Option<u64>,
+    /// The last request for memory of the host that was refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pinned_last_refusal: Option<RefusalRow>,
     /// `waiting`, `running`, `over`, `ending` or `unmanaged`.
     pub state: String,
     /// Why it waits; why it is over.

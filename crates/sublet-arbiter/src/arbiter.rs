@@ -21,7 +21,7 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use rustix::time::ClockId;
 use sublet_model::{Bytes, Inventory, MiB, Time};
 use sublet_plan::Policy;
-use sublet_share::{Action, Event, JobId, Machine, Pid, SlotUse};
+use sublet_share::{Action, Event, JobId, Machine, Pid};
 use tracing::{info, warn};
 
 use self::admin_side::AdminConnection;
@@ -36,9 +36,9 @@ use crate::peer;
 use crate::poller::{Key, Poller};
 use crate::runtime::Folder;
 use crate::socket::{Spare, accept, listen};
-use crate::tenant::Tenant;
+use crate::tenant::{SlotCard, Tenant};
 
-pub use self::containers::{ContainerCard, Handle, HandleError};
+pub use self::containers::{Container, ContainerCard, Handle, HandleError};
 
 /// How often the driver is read, heartbeats are written and clocks are looked at. A process
 /// without a slot must be known within a second, and a reading costs a millisecond or two.
@@ -58,6 +58,8 @@ pub struct Options {
     pub reserved: MiB,
     /// End processes that use a card without being a job?
     pub evict: bool,
+    /// May people submit jobs? Not where a cluster promises these cards' memory.
+    pub local_jobs: bool,
     /// End when there has been no job for so long.
     pub idle_exit: Option<Duration>,
     /// After a crash: how long the jobs of before may take to come back.
@@ -76,8 +78,9 @@ impl Options {
             policy: sublet_plan::POLICIES[0],
             reserved: MiB::ZERO,
             evict: false,
+            local_jobs: true,
             idle_exit: None,
-            // Interposers look for the arbiter again twice a second.
+            // Interposers look for the arbiter again four times a second, and commands more often.
             settle: Duration::from_secs(2),
             stop: None,
         }
@@ -156,7 +159,8 @@ pub struct Arbiter {
     asker: Option<Key>,
     counters: Counters,
     cards_now: Vec<CardNow>,
-    before: Vec<SlotUse>,
+    /// The slots when the driver was asked.
+    before: BTreeMap<(Pid, usize), (JobId, SlotCard)>,
     epoch: u64,
     last_job: u64,
     settled: bool,
@@ -193,6 +197,7 @@ impl Arbiter {
             policy: options.policy,
             reserved: options.reserved,
             settled_at: Time::from_ms(now.saturating_add(settle)),
+            local_jobs: options.local_jobs,
             evict: options.evict,
         });
         remember_contexts(&mut machine, &before);
@@ -221,7 +226,7 @@ impl Arbiter {
             asker: None,
             counters: Counters::default(),
             cards_now: vec![CardNow::default(); n_cards],
-            before: Vec::new(),
+            before: BTreeMap::new(),
             epoch: before.epoch + 1,
             last_job: before.last_job,
             settled: false,
@@ -274,7 +279,7 @@ impl Arbiter {
         while !self.stopping {
             let now = now_ms();
             let wait_ms = if self.busy.is_empty() {
-                self.next_tick_ms.saturating_sub(now).min(TICK_MS)
+                self.wake_at_ms().saturating_sub(now).min(TICK_MS)
             } else {
                 0
             };
@@ -288,10 +293,24 @@ impl Arbiter {
             if self.next_tick_ms <= now {
                 self.next_tick_ms = now + TICK_MS;
                 self.tick(now);
+            } else if self.early_reading_ms().is_some_and(|at| at <= now) {
+                self.ask_driver(now);
             }
         }
         self.shut_down();
         Ok(())
+    }
+
+    fn wake_at_ms(&self) -> u64 {
+        let early = self.early_reading_ms().unwrap_or(u64::MAX);
+        self.next_tick_ms.min(early)
+    }
+
+    /// When the driver is to be read though no tick is due; not before it has answered the
+    /// question before.
+    fn early_reading_ms(&self) -> Option<u64> {
+        let at = self.machine.read_at().filter(|_| !self.sampler.waits());
+        at.map(Time::ms)
     }
 
     fn serve(&mut self, key: Key) {

@@ -30,7 +30,7 @@ mod socket;
 mod standalone;
 mod tenant;
 
-pub use arbiter::{Arbiter, ContainerCard, Handle, HandleError, Options};
+pub use arbiter::{Arbiter, Container, ContainerCard, Handle, HandleError, Options};
 pub use error::ArbiterError;
 pub use gpu::{CardReading, GpuView, GpuViewError, NVML_LIBRARY, NvmlView};
 pub use runtime::{Folder, REAL_MACHINE};

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use sublet_abi::control::Terms;
-use sublet_abi::{ControlPage, ControlWriter, LedgerPage, PageError};
+use sublet_abi::{AnyControl, AnyLedger, ControlWriter, OLDEST, PageError, VERSION};
 
 /// What no page can do without: nobody can cut it off under a reader, or take that back.
 const FIXED: SealFlags = SealFlags::SHRINK
@@ -25,7 +25,7 @@ pub(crate) enum PagesError {
         cause: io::Error,
     },
     #[error("the memory that came with the message is no ledger of ours: {0}")]
-    NotSealed(&'static str),
+    NotOurs(&'static str),
     #[error("{0}")]
     Page(PageError),
 }
@@ -74,6 +74,10 @@ fn memory(name: &str, len: usize) -> Result<OwnedFd, PagesError> {
     Ok(memory)
 }
 
+fn known(bytes: Option<usize>, version: u16) -> Result<usize, PagesError> {
+    bytes.ok_or(PagesError::Page(PageError::Version(version)))
+}
+
 /// The page that only this arbiter can write.
 #[derive(Debug)]
 pub(crate) struct Control {
@@ -85,11 +89,12 @@ pub(crate) struct Control {
 
 impl Control {
     pub(crate) fn new(terms: &Terms<'_>) -> Result<Control, PagesError> {
-        let memory = memory("sublet-control", ControlPage::BYTES)?;
+        let bytes = known(AnyControl::bytes(terms.version), terms.version)?;
+        let memory = memory("sublet-control", bytes)?;
         // Sealed against being cut off before it is mapped; against writing after.
         rustix::fs::fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW)
             .map_err(failed("sealing"))?;
-        let mapping = Mapping::of(&memory, ControlPage::BYTES)?;
+        let mapping = Mapping::of(&memory, bytes)?;
         // SAFETY: zeroed, as new memory is; mapped shared and writable for as long as the
         // mapping, which is dropped after the writer; sealed.
         let writer = unsafe { ControlWriter::create(mapping.address.cast(), mapping.len, terms) }
@@ -112,23 +117,27 @@ impl Control {
     }
 }
 
+/// What the kernel calls the memory of a ledger among a process's descriptors.
+pub(crate) const LEDGER_NAME: &str = "sublet-ledger";
+
 /// The page that the tenant writes too.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     memory: OwnedFd,
-    page: &'static LedgerPage,
+    page: AnyLedger<'static>,
     /// Last, so that it goes after what lies in it.
     _mapping: Mapping,
 }
 
 impl Ledger {
-    pub(crate) fn new(tenant: u64) -> Result<Ledger, PagesError> {
-        let memory = memory("sublet-ledger", LedgerPage::BYTES)?;
+    pub(crate) fn new(version: u16, tenant: u64) -> Result<Ledger, PagesError> {
+        let bytes = known(AnyLedger::bytes(version), version)?;
+        let memory = memory(LEDGER_NAME, bytes)?;
         rustix::fs::fcntl_add_seals(&memory, FIXED).map_err(failed("sealing"))?;
-        let mapping = Mapping::of(&memory, LedgerPage::BYTES)?;
+        let mapping = Mapping::of(&memory, bytes)?;
         // SAFETY: zeroed, as new memory is; mapped shared and writable for as long as the
         // mapping, which is dropped after the reference; sealed.
-        let page = unsafe { LedgerPage::create(mapping.address.cast(), mapping.len, tenant) }
+        let page = unsafe { AnyLedger::create(mapping.address.cast(), bytes, version, tenant) }
             .map_err(PagesError::Page)?;
         Ok(Ledger {
             memory,
@@ -137,22 +146,26 @@ impl Ledger {
         })
     }
 
-    /// Takes over a ledger that a predecessor made and a process kept.
+    /// Takes over a ledger that a predecessor made and a process kept. Its version is told by
+    /// its size: the tenant can write all that is on the page, and no seal lets it change that.
     pub(crate) fn adopt(memory: OwnedFd) -> Result<Ledger, PagesError> {
         let seals = rustix::fs::fcntl_get_seals(&memory)
-            .map_err(|_| PagesError::NotSealed("it cannot be sealed"))?;
+            .map_err(|_| PagesError::NotOurs("it cannot be sealed"))?;
         if !seals.contains(FIXED) {
-            return Err(PagesError::NotSealed("it is not sealed"));
+            return Err(PagesError::NotOurs("it is not sealed"));
         }
         let about = rustix::fs::fstat(&memory).map_err(failed("looking at"))?;
-        if about.st_size != LedgerPage::BYTES as i64 {
-            return Err(PagesError::NotSealed("it has another size"));
-        }
-        let mapping = Mapping::of(&memory, LedgerPage::BYTES)?;
+        let size = usize::try_from(about.st_size).unwrap_or_default();
+        let version = (OLDEST..=VERSION).find(|version| AnyLedger::bytes(*version) == Some(size));
+        let version = version.ok_or(PagesError::NotOurs("it has another size"))?;
+        let mapping = Mapping::of(&memory, size)?;
         // SAFETY: mapped shared and writable for as long as the mapping, which is dropped
         // after the reference; of this size, and sealed against being made shorter.
-        let page = unsafe { LedgerPage::from_ptr(mapping.address.cast(), mapping.len) }
+        let page = unsafe { AnyLedger::from_ptr(mapping.address.cast(), size) }
             .map_err(PagesError::Page)?;
+        if page.version() != version {
+            return Err(PagesError::NotOurs("its version has another size"));
+        }
         Ok(Ledger {
             memory,
             page,
@@ -160,7 +173,7 @@ impl Ledger {
         })
     }
 
-    pub(crate) fn page(&self) -> &LedgerPage {
+    pub(crate) fn page(&self) -> AnyLedger<'_> {
         self.page
     }
 
@@ -187,17 +200,19 @@ mod tests {
 
     fn control() -> Control {
         Control::new(&Terms {
+            version: VERSION,
             tenant: 7,
             epoch: 1,
             mode: Mode::Strict,
             devices: &[],
+            host_limit_bytes: None,
             now_ms: 5,
         })
         .unwrap()
     }
 
     fn map(fd: BorrowedFd<'_>, prot: ProtFlags) -> rustix::io::Result<()> {
-        let (len, flags) = (ControlPage::BYTES, MapFlags::SHARED);
+        let (len, flags) = (AnyControl::bytes(VERSION).unwrap(), MapFlags::SHARED);
         // SAFETY: a new mapping where the kernel likes; it is not used and unmapped again.
         unsafe {
             let address = rustix::mm::mmap(std::ptr::null_mut(), len, prot, flags, fd, 0)?;
@@ -220,22 +235,34 @@ mod tests {
 
     #[test]
     fn a_ledger_is_taken_over_and_anything_else_is_not() {
-        let ledger = Ledger::new(7).unwrap();
-        assert!(rustix::fs::ftruncate(ledger.memory(), 0).is_err());
-        let kept = ledger.memory().try_clone_to_owned().unwrap();
-        assert!(ledger.is(&kept));
-        drop(ledger);
-        assert_eq!(Ledger::adopt(kept).unwrap().page().tenant(), 7);
+        for version in OLDEST..=VERSION {
+            let ledger = Ledger::new(version, 7).unwrap();
+            assert!(rustix::fs::ftruncate(ledger.memory(), 0).is_err());
+            let kept = ledger.memory().try_clone_to_owned().unwrap();
+            assert!(ledger.is(&kept));
+            drop(ledger);
+            let adopted = Ledger::adopt(kept).unwrap();
+            assert_eq!(adopted.page().tenant(), 7);
+            assert_eq!(adopted.page().version(), version);
+        }
+        let bytes = AnyLedger::bytes(VERSION).unwrap();
         let refuse = |memory: OwnedFd| Ledger::adopt(memory).unwrap_err().to_string();
-        let unsealed = memory("test", LedgerPage::BYTES).unwrap();
+        let unsealed = memory("test", bytes).unwrap();
         assert!(refuse(unsealed).contains("not sealed"));
         let small = memory("test", 4096).unwrap();
         rustix::fs::fcntl_add_seals(&small, FIXED).unwrap();
         assert!(refuse(small).contains("another size"));
-        let empty = memory("test", LedgerPage::BYTES).unwrap();
+        let empty = memory("test", bytes).unwrap();
         rustix::fs::fcntl_add_seals(&empty, FIXED).unwrap();
         assert!(refuse(empty).contains("does not begin"));
-        let shut = memory("test", LedgerPage::BYTES).unwrap();
+        // A page of today's version that says it is an older one.
+        let forged = Ledger::new(VERSION, 7).unwrap();
+        let memory_of_it = forged.memory().try_clone_to_owned().unwrap();
+        rustix::io::pwrite(&memory_of_it, &OLDEST.to_ne_bytes(), 12).unwrap();
+        let oldest = AnyLedger::bytes(OLDEST).unwrap() as u32;
+        rustix::io::pwrite(&memory_of_it, &oldest.to_ne_bytes(), 8).unwrap();
+        assert!(refuse(memory_of_it).contains("its version has another size"));
+        let shut = memory("test", bytes).unwrap();
         rustix::fs::fcntl_add_seals(&shut, FIXED | SealFlags::WRITE).unwrap();
         assert!(refuse(shut).contains("mapping"));
         assert!(refuse(std::fs::File::open("/dev/null").unwrap().into()).contains("be sealed"));

@@ -5,10 +5,14 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::PidfdFlags;
 use sublet_share::Pid;
+
+use crate::pages::LEDGER_NAME;
 
 /// `SO_PEERPIDFD` (Linux 6.5, include/uapi/asm-generic/socket.h); the `libc` crate has it
 /// only for some targets.
@@ -201,10 +205,99 @@ pub(crate) fn name(pid: Pid) -> String {
     String::from_utf8_lossy(&comm).trim_end().to_owned()
 }
 
-/// True if two processes are in one PID namespace, as far as we may see.
-pub(crate) fn share_namespace(one: Pid, other: Pid) -> bool {
-    let namespace = |pid: Pid| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
-    namespace(one).is_some_and(|one| Some(one) == namespace(other))
+/// True if two processes are in one container, as far as we may see: in the same control groups.
+/// Everybody may read those, and a process cannot leave its container's. Containers of a pod can
+/// share their PID namespace; these they never share.
+pub(crate) fn share_container(one: Pid, other: Pid) -> bool {
+    let groups = |pid: Pid| {
+        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        Some(text.lines().map(|line| group_of(line).to_owned()).collect())
+    };
+    let own: Option<Vec<String>> = groups(one);
+    own.is_some_and(|own| Some(own) == groups(other))
+}
+
+/// The control group in a line of `/proc/PID/cgroup`, down to the one that the runtime has made
+/// for the container: those below it the container makes itself, and moves its processes among
+/// them.
+fn group_of(line: &str) -> &str {
+    let mut end = 0;
+    for part in line.split_inclusive('/') {
+        end += part.len();
+        if has_container_id(part) {
+            return line[..end].trim_end_matches('/');
+        }
+    }
+    line
+}
+
+/// Runtimes call a container by 64 hexadecimal digits: `cri-containerd-….scope`, or nothing else.
+fn has_container_id(name: &str) -> bool {
+    let mut digits = name.split(|c: char| !c.is_ascii_hexdigit());
+    digits.any(|run| run.len() == 64)
+}
+
+/// What the interposer calls its thread.
+const THREAD_NAME: &[u8] = b"sublet\n";
+
+/// How many threads of a process are looked at. One that has more may have ours too.
+const THREADS_MAX: usize = 256;
+
+/// True if the interposer's thread lives in a process, which it does until the process calls
+/// exec, or if it may. A process can hide it or make another of that name, and changes nothing
+/// but what its own job is charged with until the driver is read again.
+pub(crate) fn may_have_our_thread(pid: Pid) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return false;
+    };
+    let mut n_seen = 0;
+    for thread in threads.flatten() {
+        n_seen += 1;
+        let name = fs::read(thread.path().join("comm"));
+        if n_seen > THREADS_MAX || name.is_ok_and(|name| name == THREAD_NAME) {
+            return true;
+        }
+    }
+    false
+}
+
+/// How many descriptors of a process are looked at. One that has more may have ours too.
+const DESCRIPTORS_MAX: usize = 1024;
+
+/// True if a process has a ledger page of an arbiter open, as every one that had a slot has.
+/// Where that cannot be seen, its thread tells, without which nobody comes back. Another one can
+/// pretend to either, and gains that it is reported later.
+pub(crate) fn may_hold_ledger(pid: Pid) -> bool {
+    match has_ledger_open(pid) {
+        Ok(has) => has,
+        Err(_) => !is_another_users(pid) && may_have_our_thread(pid),
+    }
+}
+
+fn has_ledger_open(pid: Pid) -> io::Result<bool> {
+    let name = format!("/memfd:{LEDGER_NAME} (deleted)");
+    let mut n_seen = 0;
+    for entry in fs::read_dir(format!("/proc/{pid}/fd"))?.flatten() {
+        n_seen += 1;
+        let is_ledger = match fs::read_link(entry.path()) {
+            Ok(target) => target == Path::new(&name),
+            // Closed meanwhile; or the numbers may be seen, and what is behind them may not.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            Err(error) => return Err(error),
+        };
+        if is_ledger || n_seen == DESCRIPTORS_MAX {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The folder of the sockets is one user's, so that another user's processes are no jobs'. A
+/// process that hides its memory looks like root's, whosoever it is.
+fn is_another_users(pid: Pid) -> bool {
+    let own = rustix::process::geteuid();
+    let owner = fs::metadata(format!("/proc/{pid}")).map(|about| about.uid());
+    !own.is_root() && owner.is_ok_and(|uid| uid != 0 && uid != own.as_raw())
 }
 
 #[cfg(test)]
@@ -226,7 +319,8 @@ mod tests {
             ancestors.first().map(|pid| pid.0),
             Some(std::os::unix::process::parent_id())
         );
-        assert!(share_namespace(peer.pid, peer.pid));
+        assert!(share_container(peer.pid, peer.pid));
+        assert!(!share_container(Pid(u32::MAX), Pid(u32::MAX)));
         assert_eq!(name(Pid(u32::MAX)), "");
         assert_eq!(super::ancestors(Pid(u32::MAX)), None);
     }
@@ -251,6 +345,70 @@ mod tests {
         let hidden = fields.replace("8192", "0");
         let hidden = parse_stat(format!("7 (a) {hidden}").as_bytes()).unwrap();
         assert_eq!(hidden.image, None);
+    }
+
+    #[test]
+    fn who_has_a_ledger_open_may_come_back_with_it() {
+        let me = Pid(std::process::id());
+        // Other tests of this process make ledgers, and a fresh program has none of them.
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        assert!(!may_hold_ledger(Pid(child.id())));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!may_hold_ledger(Pid(child.id())), "it is gone");
+        let _ledger = crate::pages::Ledger::new(sublet_abi::VERSION, 1).unwrap();
+        assert!(may_hold_ledger(me));
+    }
+
+    #[test]
+    fn a_container_is_told_by_the_group_that_its_runtime_made() {
+        let id = "0123456789abcdef".repeat(4);
+        let other = "f".repeat(64);
+        for (line, expected) in [
+            ("0::/".to_owned(), None),
+            ("0::/user.slice/session-1.scope".to_owned(), None),
+            (format!("3:pids:/kubepods/burstable/pod7/{id}"), None),
+            (
+                format!("0::/../../kubepods.slice/cri-containerd-{id}.scope/init"),
+                Some(format!(
+                    "0::/../../kubepods.slice/cri-containerd-{id}.scope"
+                )),
+            ),
+            // Whoever names a group after another container is in its own all the same.
+            (
+                format!("0::/docker/{id}/docker/{other}"),
+                Some(format!("0::/docker/{id}")),
+            ),
+            (format!("0::/{id}0/x"), None),
+        ] {
+            assert_eq!(group_of(&line), expected.as_deref().unwrap_or(&line));
+        }
+    }
+
+    #[test]
+    fn the_interposers_thread_is_found() {
+        let me = Pid(std::process::id());
+        let (end, wait) = std::sync::mpsc::channel::<()>();
+        let name = String::from_utf8(THREAD_NAME.to_vec()).unwrap();
+        let thread = std::thread::Builder::new().name(name.trim_end().to_owned());
+        let thread = thread.spawn(move || wait.recv()).unwrap();
+        // The name is set by the new thread itself.
+        while !may_have_our_thread(me) {
+            std::thread::yield_now();
+        }
+        drop(end);
+        let _ = thread.join().unwrap();
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        assert!(!may_have_our_thread(Pid(child.id())));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!may_have_our_thread(Pid(u32::MAX)), "no such process");
     }
 
     #[test]

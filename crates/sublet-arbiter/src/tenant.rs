@@ -30,19 +30,28 @@ pub(crate) struct Tenant {
     mode: Mode,
     /// In the order of the pages.
     pub(crate) cards: Vec<TenantCard>,
+    /// What it may pin of the host's memory; `None` for no limit.
+    pinned_limit: Option<MiB>,
+    /// Made when its first process says what it speaks.
     pages: Option<(Control, Ledger)>,
-    /// Processes may come back with a ledger: until then no new one is made.
+    /// Processes may come back with a ledger, as long as none was made.
     pub(crate) expects_ledger: bool,
     /// The how-manieth process each slot has.
     generations: BTreeMap<u32, u32>,
 }
 
 impl Tenant {
-    pub(crate) fn new(id: u64, mode: Mode, expects_ledger: bool) -> Tenant {
+    pub(crate) fn new(
+        id: u64,
+        mode: Mode,
+        pinned_limit: Option<MiB>,
+        expects_ledger: bool,
+    ) -> Tenant {
         Tenant {
             id,
             mode,
             cards: Vec::new(),
+            pinned_limit,
             pages: None,
             expects_ledger,
             generations: BTreeMap::new(),
@@ -61,6 +70,27 @@ impl Tenant {
         self.pages.is_some()
     }
 
+    /// The version of its pages, once it has them.
+    pub(crate) fn version(&self) -> Option<u16> {
+        self.ledger().map(|ledger| ledger.page().version())
+    }
+
+    /// The version in which a process can be served that says this: that of the pages, or the
+    /// newest that both speak where there are none yet. Else why not, in words.
+    pub(crate) fn version_for(&self, hello: &Hello) -> Result<u16, String> {
+        let spoken = hello.min_version..=hello.max_version;
+        match (self.version(), agree(hello)) {
+            (Some(version), _) if spoken.contains(&version) => Ok(version),
+            (None, Some(version)) => Ok(version),
+            (Some(version), Some(_)) => Err(format!(
+                "the library speaks versions {} to {}, and the job's pages are of version {version}, \
+                 as its first process had them: give all its programs libraries of one release",
+                hello.min_version, hello.max_version
+            )),
+            (_, None) => Err(not_agreed(hello)),
+        }
+    }
+
     pub(crate) fn ledger(&self) -> Option<&Ledger> {
         self.pages.as_ref().map(|(_, ledger)| ledger)
     }
@@ -69,25 +99,29 @@ impl Tenant {
         self.pages.as_ref().map(|(control, _)| control)
     }
 
-    /// Makes the pages, or takes over a ledger.
-    pub(crate) fn open(
+    /// Makes the pages in that version.
+    pub(crate) fn open(&mut self, epoch: u64, now_ms: u64, version: u16) -> Result<(), PagesError> {
+        let ledger = Ledger::new(version, self.id)?;
+        self.adopt(epoch, now_ms, ledger)
+    }
+
+    /// Takes over a ledger, and makes a control page of its version.
+    pub(crate) fn adopt(
         &mut self,
         epoch: u64,
         now_ms: u64,
-        adopted: Option<Ledger>,
+        ledger: Ledger,
     ) -> Result<(), PagesError> {
         let devices: Vec<DeviceTerms> = self.cards.iter().map(TenantCard::terms).collect();
         let control = Control::new(&Terms {
+            version: ledger.page().version(),
             tenant: self.id,
             epoch,
             mode: self.mode,
             devices: &devices,
+            host_limit_bytes: self.pinned_limit.map(|limit| Bytes::from(limit).get()),
             now_ms,
         })?;
-        let ledger = match adopted {
-            Some(ledger) => ledger,
-            None => Ledger::new(self.id)?,
-        };
         self.pages = Some((control, ledger));
         self.expects_ledger = false;
         Ok(())
@@ -122,6 +156,38 @@ impl Tenant {
                 warn!(job = self.id, "somebody scribbles on the job's ledger");
             }
         }
+    }
+
+    /// What it may pin of the host's memory; `None` for no limit.
+    pub(crate) fn pinned_limit(&self) -> Option<MiB> {
+        self.pinned_limit
+    }
+
+    /// Sets that; when it returns, no reservation against an old limit can succeed.
+    pub(crate) fn set_pinned_limit(&mut self, limit: Option<MiB>) {
+        self.pinned_limit = limit;
+        let Some((control, ledger)) = &self.pages else {
+            return;
+        };
+        let bytes = limit.map(|limit| Bytes::from(limit).get());
+        control.writer().set_host_limit_bytes(bytes);
+        if ledger
+            .page()
+            .host()
+            .is_some_and(|host| host.settle().is_err())
+        {
+            warn!(job = self.id, "somebody scribbles on the job's ledger");
+        }
+    }
+
+    /// What it has pinned of the host's memory, and the last refusal there: bytes, and when.
+    /// `None` where its pages are of a version that does not count it.
+    pub(crate) fn pinned(&self) -> Option<(Bytes, Option<(u64, u64)>)> {
+        let Some(ledger) = self.ledger() else {
+            return Some((Bytes::new(0), None));
+        };
+        let host = ledger.page().host()?;
+        Some((Bytes::new(host.total().bytes()), host.last_refusal()))
     }
 
     /// Writes what a context costs.
@@ -196,6 +262,16 @@ impl Tenant {
                 );
             }
         }
+        let units = Units::taken_by(held.host_bytes).unwrap_or(Units::MAX);
+        if let Some(host) = ledger.page().host()
+            && units > Units::ZERO
+            && host.charge(slot, units).is_err()
+        {
+            warn!(
+                job = self.id,
+                "the job's ledger cannot take what is claimed of the host"
+            );
+        }
     }
 
     /// Gives back what a slot holds. Its process must be gone.
@@ -207,6 +283,10 @@ impl Tenant {
             if ledger.page().reclaim(slot, device).is_err() {
                 warn!(job = self.id, "somebody scribbles on the job's ledger");
             }
+        }
+        let host = ledger.page().host();
+        if host.is_some_and(|host| host.reclaim(slot).is_err()) {
+            warn!(job = self.id, "somebody scribbles on the job's ledger");
         }
         ledger.page().slot(slot).take_back();
     }
@@ -228,14 +308,29 @@ impl Tenant {
         })
     }
 
-    /// What one slot says of each card: position, used, estimate for contexts.
-    pub(crate) fn slot_use(&self, slot: SlotIndex) -> impl Iterator<Item = (usize, u64, u64)> {
+    /// What one slot says of each card.
+    pub(crate) fn slot_use(&self, slot: SlotIndex) -> impl Iterator<Item = SlotCard> {
         self.devices().filter_map(move |(device, card)| {
             let page = self.ledger()?.page();
-            let used = page.held(slot, device).bytes();
-            Some((card.card, used, page.slot(slot).context_bytes(device)))
+            Some(SlotCard {
+                card: card.card,
+                operation: page.operation(slot, device),
+                used: Bytes::new(page.held(slot, device).bytes()),
+                context: Bytes::new(page.slot(slot).context_bytes(device)),
+            })
         })
     }
+}
+
+/// What a slot says of a card.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SlotCard {
+    pub(crate) card: usize,
+    /// Another one after each operation.
+    pub(crate) operation: u32,
+    pub(crate) used: Bytes,
+    /// The estimate for contexts.
+    pub(crate) context: Bytes,
 }
 
 impl TenantCard {
@@ -249,7 +344,18 @@ impl TenantCard {
     }
 }
 
-/// True if the process speaks a version that we do.
-pub(crate) fn version_for(hello: &Hello) -> Option<u16> {
+/// The newest version that the process and we speak.
+pub(crate) fn agree(hello: &Hello) -> Option<u16> {
     sublet_abi::agree(hello.min_version, hello.max_version)
+}
+
+/// Why a process cannot be served at all.
+pub(crate) fn not_agreed(hello: &Hello) -> String {
+    format!(
+        "the library speaks versions {} to {}, the arbiter {} to {}: install both from one release",
+        hello.min_version,
+        hello.max_version,
+        sublet_abi::OLDEST,
+        sublet_abi::VERSION
+    )
 }

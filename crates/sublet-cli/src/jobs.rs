@@ -24,7 +24,7 @@ pub(crate) fn gpu_cells(gpu: &GpuRow) -> [String; 8] {
     ]
 }
 
-pub(crate) const JOB_HEADING: [&str; 10] = [
+pub(crate) const JOB_HEADING: [&str; 11] = [
     "ID",
     "NAME",
     "STATE",
@@ -32,13 +32,14 @@ pub(crate) const JOB_HEADING: [&str; 10] = [
     "ASKED",
     "LIMIT",
     "USED",
+    "PINNED",
     "LAST REFUSAL",
     "PIDS",
     "WHY",
 ];
 
 /// A job's cells.
-pub(crate) fn job_cells(job: &TenantRow) -> [String; 10] {
+pub(crate) fn job_cells(job: &TenantRow) -> [String; 11] {
     [
         job.id
             .map_or_else(|| NOTHING.to_owned(), |id| id.to_string()),
@@ -48,6 +49,7 @@ pub(crate) fn job_cells(job: &TenantRow) -> [String; 10] {
         asked(job),
         job.memory_limit_mib.map_or_else(|| NOTHING.to_owned(), mib),
         mib(job.memory_used_mib),
+        pinned(job),
         last_refusal(job).map_or_else(|| NOTHING.to_owned(), refusal),
         list(&job.pids),
         job.reason.clone().unwrap_or_default(),
@@ -99,12 +101,19 @@ fn asked(job: &TenantRow) -> String {
     }
 }
 
-/// The newest refusal on any card.
+/// What it has pinned, and of how much; nothing where nobody counts it.
+fn pinned(job: &TenantRow) -> String {
+    match (job.pinned_used_mib, job.pinned_limit_mib) {
+        (None, _) => NOTHING.to_owned(),
+        (Some(used), None) => mib(used),
+        (Some(used), Some(limit)) => format!("{used}/{}", mib(limit)),
+    }
+}
+
+/// The newest refusal, on any card or of pinned memory.
 fn last_refusal(job: &TenantRow) -> Option<&RefusalRow> {
-    let refusals = job
-        .per_gpu
-        .iter()
-        .filter_map(|gpu| gpu.last_refusal.as_ref());
+    let on_cards = job.per_gpu.iter().map(|gpu| &gpu.last_refusal);
+    let refusals = on_cards.chain([&job.pinned_last_refusal]).flatten();
     refusals.min_by_key(|refusal| refusal.ago_ms)
 }
 
@@ -174,6 +183,7 @@ pub(crate) mod tests {
             state: state.to_owned(),
             asked: "4096 MiB".to_owned(),
             asked_gpus: 1,
+            pinned_used_mib: Some(0),
             ..TenantRow::default()
         };
         let refused = |bytes, ago_ms| TenantGpuRow {
@@ -188,6 +198,7 @@ pub(crate) mod tests {
                     gpus: vec![0],
                     memory_limit_mib: Some(4096),
                     memory_used_mib: 3000,
+                    pinned_used_mib: Some(40),
                     per_gpu: vec![refused(1, 90_000), refused(512 << 20, 3000)],
                     ..job(1, "train", "running")
                 },
@@ -196,6 +207,7 @@ pub(crate) mod tests {
                     asked_gpus: 2,
                     memory_limit_mib: Some(1024),
                     memory_used_mib: 1200,
+                    pinned_limit_mib: Some(512),
                     reason: Some("uses 176 MiB more than its limit".to_owned()),
                     ..job(2, "serve", "over")
                 },
@@ -226,16 +238,27 @@ GPU  MODEL  MEMORY     USED      GRANTED   FREE       UUID   STATE
 0    Fake   16384 MiB  4200 MiB  8192 MiB  8192 MiB   GPU-0  healthy
 1    Fake   16384 MiB  0 MiB     0 MiB     16384 MiB  GPU-1  healthy
 
-ID  NAME   STATE        GPU  ASKED         LIMIT     USED      LAST REFUSAL      PIDS   WHY
-1   train  running      0    4096 MiB      4096 MiB  3000 MiB  512 MiB, 3 s ago  11,12
-2   serve  over         0,1  2 × 4096 MiB  1024 MiB  1200 MiB  -                 -      \
+ID  NAME   STATE        GPU  ASKED         LIMIT     USED      PINNED     LAST REFUSAL      \
+PIDS   WHY
+1   train  running      0    4096 MiB      4096 MiB  3000 MiB  40 MiB     512 MiB, 3 s ago  11,12
+2   serve  over         0,1  2 × 4096 MiB  1024 MiB  1200 MiB  0/512 MiB  -                 -      \
 uses 176 MiB more than its limit
-3   later  waiting (1)  -    4096 MiB      -         0 MiB     -                 -      \
+3   later  waiting (1)  -    4096 MiB      -         0 MiB     0 MiB      -                 -      \
 GPU 0 lacks 1 MiB
--   stray  unmanaged    0    -             -         480 MiB   -                 99
+-   stray  unmanaged    0    -             -         480 MiB   -          -                 99
 "
         );
         assert_eq!(text(&Snapshot::default(), false), "no job\n");
+    }
+
+    #[test]
+    fn the_newest_refusal_may_be_of_pinned_memory() {
+        let mut job = example().tenants.remove(0);
+        let refused = |bytes, ago_ms| Some(RefusalRow { bytes, ago_ms });
+        job.pinned_last_refusal = refused(7 << 20, 1000);
+        assert_eq!(job_cells(&job)[8], "7 MiB, 1 s ago");
+        job.pinned_last_refusal = refused(7 << 20, 5000);
+        assert_eq!(job_cells(&job)[8], "512 MiB, 3 s ago");
     }
 
     #[test]

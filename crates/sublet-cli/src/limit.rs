@@ -1,8 +1,11 @@
-//! `sublet limit`: changes how much memory a running job may have. It returns when no
-//! reservation against the old limit can succeed any more; what a job has already stays its.
+//! `sublet limit`: changes how much memory a running job may have, of its cards or pinned in the
+//! machine. It returns when no reservation against the old limit can succeed any more; what a
+//! job has already stays its.
 
+use anyhow::Context;
+use clap::ValueHint;
 use serde::Serialize;
-use sublet_arbiter::admin::{Placed, Reply, Request, Snapshot, TenantRow};
+use sublet_arbiter::admin::{Placed, PlacedGpu, Reply, Request, Snapshot, TenantGpuRow, TenantRow};
 
 use crate::answer::{Advised, Answer, DONE, Format, document};
 use crate::jobs::mib;
@@ -11,10 +14,11 @@ use crate::run::request;
 
 /// Arguments of `sublet limit`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(group = clap::ArgGroup::new("limits").required(true).multiple(true), after_help = "\
 EXAMPLES
   sublet limit 3 --memory 6GiB        job 3 may have 6 GiB of each of its cards
   sublet limit train --memory 25%     by name, where only one job has it
+  sublet limit 3 --pinned-memory 2GiB job 3 may pin 2 GiB of the machine's memory
 
 A limit below what the job uses takes nothing away: the job gets no new memory until it has
 freed enough, and its state is `over`.
@@ -25,11 +29,16 @@ EXIT CODES
   2  wrong arguments")]
 pub struct Args {
     /// The job's number or name, as `sublet ps` shows them
-    #[arg(value_name = "JOB")]
+    #[arg(value_name = "JOB", value_hint = ValueHint::Other)]
     job: String,
     /// Memory of each of its cards: 4GiB, 512MiB, 25%
-    #[arg(short, long, value_name = "AMOUNT", allow_hyphen_values = true, value_parser = request::memory)]
-    memory: String,
+    #[arg(short, long, value_name = "AMOUNT", allow_hyphen_values = true,
+          value_parser = request::memory, value_hint = ValueHint::Other, group = "limits")]
+    memory: Option<String>,
+    /// Memory of the machine that it may pin for its cards: 2GiB, 512MiB
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true,
+          value_parser = request::size, value_hint = ValueHint::Other, group = "limits")]
+    pinned_memory: Option<String>,
     #[command(flatten)]
     machine: MachineArgs,
     /// How to print
@@ -45,26 +54,43 @@ pub fn run(args: &Args) -> anyhow::Result<Answer> {
     let machine = Machine::of(&args.machine);
     let hint = format!("`sublet ps{}` lists them", machine.argument());
     let id = number(&args.job, &machine.snapshot()?).map_err(|what| Advised::new(what, hint))?;
-    let request = Request::Limit {
-        id,
-        memory: args.memory.clone(),
-    };
-    let mut client = machine.connect_to_running()?;
-    let placed = match machine.ask(&mut client, &request)? {
-        Reply::Limited(placed) => placed,
-        Reply::Refused { reason, .. } => {
-            let what = format!("job {id} keeps its limit: {reason}");
-            let hint = format!(
-                "`sublet top --once{}` shows what is free",
-                machine.argument()
-            );
-            return Err(Advised::new(what, hint).into());
-        }
-        other => return Err(machine.unexpected(&other).into()),
-    };
+    // At least one of them is there, as the arguments say; the last answer tells both limits.
+    let on_cards = args.memory.clone();
+    let on_cards = on_cards.map(|memory| Request::Limit { id, memory });
+    let pinned = args.pinned_memory.clone();
+    let pinned = pinned.map(|memory| Request::LimitPinned { id, memory });
+    let mut placed = None;
+    for request in on_cards.iter().chain(&pinned) {
+        placed = Some(change(&machine, id, request)?);
+    }
+    let placed = placed.context("no limit was given")?;
     let now = machine.snapshot()?;
     let job = now.tenants.iter().find(|job| job.id == Some(id));
     print(&placed, job, args.output)
+}
+
+/// Asks for one change.
+fn change(machine: &Machine, id: u64, request: &Request) -> anyhow::Result<Placed> {
+    let mut client = machine.connect_to_running()?;
+    match machine.ask(&mut client, request)? {
+        Reply::Limited(placed) => Ok(placed),
+        Reply::Refused { reason, hint, .. } => {
+            let argument = machine.argument();
+            let (which, usual) = match request {
+                Request::LimitPinned { .. } => (
+                    "limit of pinned memory",
+                    format!("`sublet ps{argument}` shows what the jobs have pinned"),
+                ),
+                _ => (
+                    "limit",
+                    format!("`sublet top --once{argument}` shows what is free"),
+                ),
+            };
+            let what = format!("job {id} keeps its {which}: {reason}");
+            Err(Advised::new(what, hint.unwrap_or(usual)).into())
+        }
+        other => Err(machine.unexpected(&other).into()),
+    }
 }
 
 /// The number of the job that a text means: its number, or a name that one job has.
@@ -101,6 +127,8 @@ struct Limited<'a> {
     state: Option<&'a str>,
     #[serde(rename = "memoryUsedMiB")]
     used: Option<u64>,
+    #[serde(rename = "pinnedUsedMiB")]
+    pinned: Option<u64>,
 }
 
 fn print(placed: &Placed, job: Option<&TenantRow>, format: Format) -> anyhow::Result<Answer> {
@@ -108,35 +136,52 @@ fn print(placed: &Placed, job: Option<&TenantRow>, format: Format) -> anyhow::Re
         placed,
         state: job.map(|job| &*job.state),
         used: job.map(|job| job.memory_used_mib),
+        pinned: job.and_then(|job| job.pinned_used_mib),
     };
     let text = match format {
         Format::Json => document(&limited, false)?,
         Format::Yaml => document(&limited, true)?,
-        Format::Table => placed
-            .gpus
-            .iter()
-            .map(|gpu| {
-                let (id, index, limit) = (placed.id, gpu.index, mib(gpu.limit_mib));
+        Format::Table => {
+            let id = placed.id;
+            let on_card = |gpu: &PlacedGpu| {
+                let (index, limit) = (gpu.index, mib(gpu.limit_mib));
                 format!("job {id}: {limit} of GPU {index}\n")
-            })
-            .collect(),
+            };
+            let pinned = placed.pinned_limit_mib.map(mib);
+            let pinned = pinned.map(|limit| format!("job {id}: {limit} pinned\n"));
+            placed.gpus.iter().map(on_card).chain(pinned).collect()
+        }
     };
-    let over = job.filter(|job| job.state == "over");
-    let notes = over.map(|job| {
-        let used = mib(job.memory_used_mib);
-        format!("the job uses {used}: it gets no new memory until it has freed enough")
-    });
     Ok(Answer {
         text,
-        notes: notes.into_iter().collect(),
+        notes: job.map(notes).unwrap_or_default(),
         code: DONE,
     })
 }
 
+/// What a job has more of than its limits say.
+fn notes(job: &TenantRow) -> Vec<String> {
+    let mut notes = Vec::new();
+    let pinned = job.pinned_used_mib.zip(job.pinned_limit_mib);
+    let pinned = pinned.filter(|(used, limit)| used > limit);
+    let is_over = |gpu: &TenantGpuRow| gpu.used_mib > gpu.limit_mib;
+    if job.state == "over" && (pinned.is_none() || job.per_gpu.iter().any(is_over)) {
+        let used = mib(job.memory_used_mib);
+        notes.push(format!(
+            "the job uses {used}: it gets no new memory until it has freed enough"
+        ));
+    }
+    if let Some((used, _)) = pinned {
+        let used = mib(used);
+        notes.push(format!(
+            "the job has {used} pinned: it can pin no more until it has let go of enough"
+        ));
+    }
+    notes
+}
+
 #[cfg(test)]
 mod tests {
-    use sublet_arbiter::admin::PlacedGpu;
-
     use super::*;
     use crate::jobs::tests::example;
 
@@ -167,7 +212,9 @@ mod tests {
                 index: 0,
                 uuid: "GPU-0".to_owned(),
                 limit_mib: 1024,
+                context_mib: 0,
             }],
+            pinned_limit_mib: None,
             dir: "/r".to_owned(),
         };
         let snapshot = example();
@@ -185,5 +232,59 @@ mod tests {
             (Some(2), Some(1024))
         );
         assert_eq!(json["state"], "running");
+        assert_eq!(
+            (
+                json["pinnedUsedMiB"].as_u64(),
+                json["pinnedLimitMiB"].as_u64()
+            ),
+            (Some(40), None)
+        );
+    }
+
+    #[test]
+    fn a_limit_of_pinned_memory_is_told_with_the_others() {
+        let placed = Placed {
+            id: 1,
+            gpus: Vec::new(),
+            pinned_limit_mib: Some(30),
+            dir: "/r".to_owned(),
+        };
+        let mut job = example().tenants.remove(0);
+        job.pinned_limit_mib = Some(30);
+        job.state = "over".to_owned();
+        let answer = print(&placed, Some(&job), Format::Table).unwrap();
+        assert_eq!(answer.text, "job 1: 30 MiB pinned\n");
+        let more = "the job has 40 MiB pinned: it can pin no more until it has let go of enough";
+        assert_eq!(answer.notes, [more]);
+        job.pinned_limit_mib = Some(40);
+        job.state = "running".to_owned();
+        assert_eq!(
+            print(&placed, Some(&job), Format::Table).unwrap().notes,
+            [""; 0]
+        );
+    }
+
+    #[test]
+    fn one_limit_or_the_other_is_to_be_given() {
+        use clap::{Args as _, Command, FromArgMatches};
+        let parse = |words: &str| {
+            let command = Args::augment_args(Command::new("limit").no_binary_name(true));
+            let matches = command.try_get_matches_from(words.split(' '));
+            let args = matches.and_then(|matches| Args::from_arg_matches(&matches));
+            args.map(|args| (args.memory, args.pinned_memory))
+                .map_err(|error| error.to_string())
+        };
+        let text = |text: &str| Some(text.to_owned());
+        assert_eq!(parse("3 --memory 25%"), Ok((text("25%"), None)));
+        assert_eq!(parse("3 --pinned-memory 2GiB"), Ok((None, text("2GiB"))));
+        let both = parse("a --memory 1GiB --pinned-memory 2GiB");
+        assert_eq!(both, Ok((text("1GiB"), text("2GiB"))));
+        let error = parse("3").unwrap_err();
+        assert!(
+            error.contains("--memory") && error.contains("--pinned-memory"),
+            "{error}"
+        );
+        let error = parse("3 --pinned-memory 25%").unwrap_err();
+        assert!(error.contains("`25%` is not a size"), "{error}");
     }
 }

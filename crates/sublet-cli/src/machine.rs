@@ -2,6 +2,7 @@
 //! GPUs, or a fake machine that a text describes. Finds folders and connects; it never
 //! starts anything (`run::start` does).
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -185,6 +186,13 @@ impl Machine {
                 "it was started by another version of sublet: use that one, or end its jobs and \
                  then process {pid}"
             ),
+            ConnectError::Client(ClientError::Io { cause, .. })
+                if cause.kind() == ErrorKind::InvalidInput =>
+            {
+                "a socket's path has at most 107 characters: SUBLET_RUNTIME_DIR can name a folder \
+                 with a shorter one"
+                    .to_owned()
+            }
             ConnectError::Client(ClientError::Io { .. }) => {
                 "it may be another user's: only that user and root can talk to it".to_owned()
             }
@@ -287,6 +295,15 @@ mod tests {
         let folder = base.path().join(format!("sublet-fake-0-{}", spec.digest()));
         std::fs::create_dir(&folder).unwrap();
         assert_eq!(machine(folder.to_str().unwrap()).folder, short.folder);
+    }
+
+    #[test]
+    fn a_folder_with_too_long_a_path_is_told_as_such() {
+        let base = tempfile::tempdir().unwrap();
+        let machine = Machine::below(&base.path().join("x".repeat(100)), None);
+        let text = crate::error_text(&machine.unusable(machine.connect().unwrap_err()).into());
+        assert!(text.contains("at most 107 characters"), "{text}");
+        assert!(text.contains("SUBLET_RUNTIME_DIR"), "{text}");
     }
 
     #[test]

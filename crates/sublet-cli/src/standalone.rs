@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::Context;
+use sublet_arbiter::libraries::Carried;
 use sublet_arbiter::{NVML_LIBRARY, Standalone};
 use sublet_fakegpu::machine::VARIABLE;
 
@@ -27,21 +28,27 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true,
           default_missing_value = "30", requires = "standalone")]
     idle_exit: Option<u64>,
+    /// Standalone: end processes that use a GPU without being a job's; without it they are shown
+    #[arg(long, requires = "standalone")]
+    evict_unmanaged: bool,
     /// Standalone: start it in a session of its own, print its process number, and end
     #[arg(long, hide = true, requires = "standalone")]
     detached: bool,
 }
 
 /// Runs until SIGTERM or Ctrl-C, or until nobody needs it; starts the program that does, and
-/// returns, where it is to be detached.
+/// returns, where it is to be detached. `carried` are the libraries inside this program, if it
+/// has any.
 ///
 /// # Errors
 /// Another arbiter looks after this machine, or there is no driver.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub fn run(args: &Args, carried: Option<&'static Carried>) -> anyhow::Result<()> {
     let machine = Machine::of(&args.machine);
     if args.detached {
         return detach();
     }
+    // It keeps the fake driver's files in their place while the arbiter runs.
+    let store = libraries::usual_store(&machine, carried)?;
     let mut settings = match &machine.fake {
         None => Standalone {
             nvml: real_nvml(),
@@ -59,11 +66,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                     .env(VARIABLE, folder);
                 return Err(again.exec()).context("cannot start this program again");
             }
-            let (_cuda, nvml) = libraries::fake_driver(&libraries::usual_store(&machine)?)?;
+            let (_cuda, nvml) = libraries::fake_driver(&store)?;
             Standalone::fake("", nvml)
         }
     };
     settings.folder = machine.folder;
+    settings.evict = args.evict_unmanaged;
     settings.idle_exit = args.idle_exit.map(Duration::from_secs);
     sublet_arbiter::run(&settings)?;
     Ok(())

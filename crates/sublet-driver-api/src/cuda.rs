@@ -42,6 +42,8 @@ pub type CUdeviceptr = CUdeviceptr_v2;
 pub type CUdevice = i32;
 /// A physical allocation of `cuMemCreate`.
 pub type CUmemGenericAllocationHandle = u64;
+/// A logical endpoint.
+pub type CUlogicalEndpointId = u32;
 pub type CUgraphConditionalHandle = u64;
 pub type CUtexObject = u64;
 pub type CUsurfObject = u64;

@@ -1,11 +1,18 @@
-/* Calls every function of a library, twice because the first call of a name finds its way and the
- * next one knows it, and compares what the recorder behind the library saw. Usage:
+/* Calls every function of a library, more than once because the first call of a name finds its
+ * way and the next one knows it, and compares what the recorder behind the library saw. Usage:
  *
  *     caller LIBRARY RECORDER blind [NAME…]      all functions but those named
  *     caller LIBRARY RECORDER readable [NAME…]   the same; the library may follow pointers
+ *     caller LIBRARY RECORDER tenant [?NAME | !NAME…]
  *
  * Pointers lead into a region of their own: zeros where they may be followed, else nothing, so
  * that a library which looks behind one dies.
+ *
+ * As a tenant the library may ask the driver for itself too, each function is called with a
+ * driver that refuses and with one that grants, and numbers are small, so that all that is asked
+ * together is within the tenant's limit. `?` marks a function whose answer is the library's own
+ * business: it must not look like one that arrives unchanged. `!` marks one that the library
+ * refuses: it never arrives. In the end the program waits until its input closes.
  *
  * The calls are generated; each is made of these words:
  *
@@ -13,15 +20,12 @@
  *         GIVE(dptr)
  *         GIVE(bytesize)
  *         MAKE(cuMemAlloc_v2, (given.dptr, given.bytesize))
- *         CAME(dptr)
- *         CAME(bytesize)
  *     DONE
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <setjmp.h>
 #include <signal.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -29,12 +33,25 @@
 
 #include "record.h"
 
-enum { CALLS = 2, REGION = 1 << 30, POINTER_TYPE_CLASS = 5, MOST_LINES = 20 };
+enum { REFUSED_CALLS = 2, GRANTED_CALLS = 2, REGION = 1 << 30, MOST_LINES = 20 };
+enum { INTEGER_TYPE_CLASS = 1, ENUMERAL_TYPE_CLASS = 3, POINTER_TYPE_CLASS = 5 };
+enum { NO_PERMISSION = 4 /* NVML_ERROR_NO_PERMISSION; no function of libcuda is refused */ };
+static const uint64_t SMALL = 0xfff;
+
+enum what { ARRIVES, ANSWERED, DENIED };
+
+struct given {
+    const char *name;
+    const void *bytes;
+    size_t size;
+};
 
 static void *library;
 static char *region;
-static const struct record *seen;
+static struct record *record;
+static bool is_tenant;
 static const char *volatile current;
+static enum what expected_of_current;
 static int n_wrong;
 
 static void wrong(const char *what, const char *which) {
@@ -49,58 +66,106 @@ static void *find(const char *function) {
 }
 
 /* An address in the region that follows from the random bytes there, with room behind it. */
-static void *inside(const void *bytes) {
+static void lead_inside(void *bytes) {
     uint32_t place;
     memcpy(&place, bytes, sizeof place);
-    return region + place % (REGION / 2) / 64 * 64;
+    char *address = region + place % (REGION / 2) / 64 * 64;
+    memcpy(bytes, &address, sizeof address);
 }
 
-/* One call was made, of this function, with so many arguments. */
-static bool arrived(unsigned n_before, unsigned n_arguments) {
-    if (seen->n_calls != n_before + 1) {
-        wrong(seen->n_calls == n_before ? "never arrived" : "arrived more than once", "");
-        return false;
+static void make_small(void *bytes, size_t size) {
+    uint64_t number = 0;
+    memcpy(&number, bytes, size);
+    number &= SMALL;
+    memcpy(bytes, &number, size);
+}
+
+static void give(struct given *to, const char *name, void *bytes, size_t size, int type_class) {
+    *to = (struct given){name, bytes, size};
+    if (type_class == POINTER_TYPE_CLASS) lead_inside(bytes);
+    else if (is_tenant && (type_class == INTEGER_TYPE_CLASS || type_class == ENUMERAL_TYPE_CLASS))
+        make_small(bytes, size);
+}
+
+/* The name of an argument that is not what was given; null if there is none. */
+static const char *changed(const struct came *came, const struct given *given, unsigned n) {
+    for (unsigned i = 0; i < n; i++)
+        if (came->arguments[i].size != given[i].size
+            || memcmp(came->arguments[i].bytes, given[i].bytes, given[i].size) != 0)
+            return given[i].name;
+    return NULL;
+}
+
+/* Says what is wrong with the calls that came, of which one should be the one that was made. */
+static const char *fault_of(const struct given *given, unsigned n, const char **which) {
+    if (record->n_kept == 0) return "never arrived";
+    if (record->n_kept > MOST_KEPT) return "arrived more than once";
+    const char *fault = NULL;
+    unsigned n_right = 0;
+    for (unsigned i = 0; i < record->n_kept; i++) {
+        const struct came *came = &record->kept[i];
+        *which = "";
+        if (strcmp(came->function, current) != 0) fault = "arrived as ", *which = came->function;
+        else if (came->misalignment) fault = "has its stack misaligned";
+        else if (came->n_arguments != n) fault = "has another number of arguments";
+        else if ((*which = changed(came, given, n))) fault = "changed on its way: ";
+        else n_right++;
     }
-    if (strcmp(seen->function, current) != 0) {
-        wrong("arrived as ", seen->function);
-        return false;
+    /* A tenant's library may call the same function for itself. */
+    if (n_right == 1 && (is_tenant || record->n_kept == 1)) return NULL;
+    return n_right > 1 || !fault ? "arrived more than once" : fault;
+}
+
+/* Looks at a call that has returned. True if it was as if there was no library. */
+static bool judge(const struct given *given, unsigned n, const void *result, size_t size) {
+    unsigned char expected[MOST_BYTES];
+    const char *which = "", *fault = fault_of(given, n, &which);
+    answer_of(record, current, expected, size);
+    bool is_result = memcmp(result, expected, size) == 0;
+    if (expected_of_current == DENIED) {
+        uint32_t code = 0;
+        memcpy(&code, result, sizeof code);
+        if (record->n_kept > 0) wrong("is to be denied, and arrived", "");
+        else if (code != NO_PERMISSION) wrong("is to be denied, and is not", "");
+    } else if (expected_of_current == ARRIVES) {
+        if (fault) wrong(fault, which ? which : "");
+        else if (!is_result) wrong("changed: the result", "");
     }
-    if (seen->misalignment) wrong("has its stack misaligned", "");
-    if (seen->n_arguments != n_arguments) wrong("has another number of arguments", "");
-    return true;
+    return !fault && is_result;
 }
 
-static void compare(unsigned place, const void *given, size_t size, const char *name) {
-    const struct argument *came = &seen->arguments[place];
-    if (came->size != size || memcmp(came->bytes, given, size) != 0) wrong("changed on its way: ", name);
+static void await_call(int call) {
+    record->awaited = is_tenant ? current : NULL;
+    record->grants = call >= REFUSED_CALLS;
+    record->number++;
+    record->n_kept = 0;
 }
 
-#define CALL(name, members)                              \
-    static void call_##name(void) {                      \
-        __typeof__(name) *function = find(#name);        \
-        for (int call = 0; function && call < CALLS; call++) { \
-            struct { members } given;                    \
-            unsigned n_before = seen->n_calls, n_given = 0, n_came = 0; \
-            (void)given;
+#define CALL(name, members)                                                      \
+    static void call_##name(void) {                                              \
+        __typeof__(name) *function = find(#name);                                \
+        int n_calls = !function ? 0 : REFUSED_CALLS + (is_tenant ? GRANTED_CALLS : 0); \
+        bool is_plain = true;                                                    \
+        for (int call = 0; call < n_calls; call++) {                             \
+            struct { members } given;                                            \
+            struct given all[MOST_ARGUMENTS];                                    \
+            unsigned n_given = 0;                                                \
+            (void)given;                                                         \
+            await_call(call);
 
-#define GIVE(argument) \
-            fill((void *)&given.argument, sizeof given.argument, current, n_before + 1, n_given++); \
-            if (__builtin_classify_type(given.argument) == POINTER_TYPE_CLASS) { \
-                void *address = inside((void *)&given.argument);             \
-                memcpy((void *)&given.argument, &address, sizeof address);   \
-            }
+#define GIVE(argument)                                                           \
+            fill((void *)&given.argument, sizeof given.argument, current, record->number, n_given); \
+            give(&all[n_given++], #argument, (void *)&given.argument, sizeof given.argument, \
+                 __builtin_classify_type(given.argument));
 
-#define MAKE(name, arguments)                            \
-            __typeof__(name arguments) result = function arguments, expected; \
-            if (!arrived(n_before, n_given)) return;     \
-            fill(&expected, sizeof expected, current, n_before + 1, RESULT); \
-            if (memcmp(&result, &expected, sizeof result) != 0) wrong("changed: the result", "");
+#define MAKE(name, arguments)                                                    \
+            __typeof__(name arguments) result = function arguments;              \
+            is_plain &= judge(all, n_given, &result, sizeof result);
 
-#define CAME(argument) \
-            compare(n_came++, (void *)&given.argument, sizeof given.argument, #argument);
-
-#define DONE                                             \
-        }                                                \
+#define DONE                                                                     \
+        }                                                                        \
+        if (n_calls > 0 && is_plain && expected_of_current == ANSWERED)          \
+            wrong("arrives unchanged, and is said not to", "");                  \
     }
 
 static sigjmp_buf next_call;
@@ -116,9 +181,10 @@ static void *opened(const char *path) {
     return handle;
 }
 
-static bool is_among(const char *name, char **names) {
+static bool is_among(const char *mark, const char *name, char **names) {
+    size_t length = strlen(mark);
     for (; *names; names++)
-        if (strcmp(name, *names) == 0) return true;
+        if (strncmp(*names, mark, length) == 0 && strcmp(*names + length, name) == 0) return true;
     return false;
 }
 
@@ -131,21 +197,28 @@ static int run(char **arguments, const struct call *calls, size_t n_calls) {
     signal(SIGSEGV, died);
     signal(SIGBUS, died);
     signal(SIGILL, died);
+    is_tenant = strcmp(arguments[3], "tenant") == 0;
     library = opened(arguments[1]);
-    const struct record *(*record)(void) = dlsym(opened(arguments[2]), "sublet_record");
-    seen = record();
-    int access = strcmp(arguments[3], "readable") == 0 ? PROT_READ | PROT_WRITE : PROT_NONE;
+    struct record *(*of_recorder)(void) = (struct record *(*)(void))dlsym(opened(arguments[2]), "sublet_record");
+    record = of_recorder();
+    int access = strcmp(arguments[3], "blind") == 0 ? PROT_NONE : PROT_READ | PROT_WRITE;
     region = mmap(NULL, REGION, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (region == MAP_FAILED) return 2;
     alarm(60); /* a call that died may have left a lock behind */
     int n_made = 0;
     for (size_t i = 0; i < n_calls; i++) {
-        if (is_among(calls[i].function, arguments + 4)) continue;
+        const char *name = calls[i].function;
+        if (is_among("", name, arguments + 4)) continue;
+        expected_of_current = is_among("?", name, arguments + 4) ? ANSWERED
+            : is_among("!", name, arguments + 4) ? DENIED : ARRIVES;
         if (sigsetjmp(next_call, 1) == 0) calls[i].make();
         else wrong("the program died in this call", "");
         n_made++;
     }
     if (n_wrong > 0) printf("%d in all\n", n_wrong);
     else printf("%d functions\n", n_made);
+    fflush(stdout);
+    alarm(0);
+    while (is_tenant && getchar() != EOF) {}
     return n_wrong > 0;
 }

@@ -326,6 +326,31 @@ fn a_process_that_is_no_job_is_found() -> Result<()> {
     })
 }
 
+#[test]
+fn a_process_that_is_no_job_is_ended_where_the_operator_says_so() -> Result<()> {
+    let Some(machine) = Machine::new(EXACT)? else {
+        return Ok(());
+    };
+    let words = "agent --standalone --evict-unmanaged";
+    let agent = Running::start(&mut machine.sublet(words))?;
+    until("the arbiter", || machine.top().map(drop))?;
+    let hold = "alloc --size 64MiB --hold 600";
+    let mut job = Running::start(&mut machine.job("--memory 1GiB --name job", hold))?;
+    job.report()?;
+    let mut stranger = Running::start(&mut machine.direct(hold))?;
+    stranger.report()?;
+    let ended = stranger.end()?;
+    assert_eq!(ended.signal, Some(9), "{ended:?}");
+    let top = machine.top()?;
+    assert_eq!(top["counters"]["evicted"], 1, "{top}");
+    assert!(!job.has_ended()?);
+    job.signal(Signal::TERM)?;
+    job.end()?;
+    agent.signal(Signal::TERM)?;
+    assert_eq!(agent.end()?.code, Some(0));
+    Ok(())
+}
+
 fn told(command: &mut std::process::Command) -> Result<Ended> {
     let ended = Running::start(command.stdin(Stdio::null()))?.end()?;
     ensure!(
@@ -341,7 +366,8 @@ fn bad_sizes_and_cards_are_answered() -> Result<()> {
         return Ok(());
     };
     for (flags, code, words) in [
-        ("--memory 0", 2, "0"),
+        ("--memory 0", 2, "more than zero"),
+        ("--memory -1", 2, "less than nothing"),
         ("--memory 0MiB", 2, "more than zero"),
         ("--memory 0%", 2, "more than zero"),
         ("--memory -1GiB", 2, "less than nothing"),
@@ -353,12 +379,12 @@ fn bad_sizes_and_cards_are_answered() -> Result<()> {
         (
             "--memory 99999999999999999999GiB",
             2,
-            "more memory than any GPU has",
+            "more memory than any machine has",
         ),
         ("--memory 17GiB", 1, "16384 MiB"),
-        ("--gpus 0", 2, "0 is not in"),
+        ("--gpus 0", 2, "1 to 16 GPUs"),
         ("--gpus 3", 1, "2"),
-        ("--gpus 17", 2, "17 is not in"),
+        ("--gpus 17", 2, "1 to 16 GPUs"),
         ("--name 7", 2, "not a number"),
     ] {
         let ended = told(machine.run(flags).arg("true"))?;

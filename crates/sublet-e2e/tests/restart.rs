@@ -50,7 +50,7 @@ fn limits_hold_and_jobs_go_on_when_the_arbiter_is_killed_under_load() -> Result<
     let Some(machine) = Machine::new(EXACT)? else {
         return Ok(());
     };
-    let hammer = "threads --threads 4 --rounds 2000000 --size 16MiB --hold 8";
+    let hammer = "threads --threads 4 --rounds 100000000 --size 16MiB --hold 8";
     let mut hammer = Running::start(&mut machine.job("--memory 128MiB --name hammer", hammer))?;
     let hold = "alloc --size 256MiB --hold stdin";
     let mut holder = Running::start(&mut machine.job("--memory 512MiB --name holder", hold))?;
@@ -58,6 +58,14 @@ fn limits_hold_and_jobs_go_on_when_the_arbiter_is_killed_under_load() -> Result<
     let train = "train --steps 100000000 --kernels 1 --microseconds 50 --keep 64MiB";
     let train = Running::start(&mut machine.job("--memory 128MiB --name train", train))?;
     let names = ["hammer", "holder", "train"];
+    // One that meets no arbiter at its start is refused, and that is another test.
+    until("all jobs to have begun", || {
+        let top = machine.top()?;
+        let rows = top["tenants"].as_array().context("no list")?;
+        let begun = |row: &&Value| row["pids"].as_array().is_some_and(|pids| pids.len() == 1);
+        ensure!(rows.iter().filter(begun).count() == names.len(), "{top}");
+        Ok(())
+    })?;
     let mut times = Vec::new();
     let mut is_hammering = true;
     for round in 0..4 {
@@ -101,7 +109,12 @@ fn limits_hold_and_jobs_go_on_when_the_arbiter_is_killed_under_load() -> Result<
         );
     }
     println!("killed to all jobs shown again, ms: {times:?}; still hammering: {is_hammering}");
-    assert!(is_hammering, "the load ended before the last restart");
+    if !is_hammering {
+        anyhow::bail!(
+            "the load ended before the last restart: {:?}",
+            hammer.end()?
+        );
+    }
     for job in [&hammer, &train] {
         job.signal(Signal::TERM)?;
     }

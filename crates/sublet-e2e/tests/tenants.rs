@@ -129,6 +129,92 @@ fn the_management_library_shows_the_job_s_part() -> Result<()> {
     Ok(())
 }
 
+/// The slowest card first, the fastest second.
+const MIXED: &str = "gpus:\n- {memory: 4GiB, model: NVIDIA T4}\n\
+    - {memory: 4GiB, model: NVIDIA B200}\n- {memory: 4GiB, model: NVIDIA A10}\n";
+
+/// The UUIDs of a report's devices, in its order.
+fn uuids(devices: &Value) -> Result<Vec<String>> {
+    let devices = devices.as_array().context("no devices")?;
+    let uuids = devices.iter().map(|device| device["uuid"].as_str());
+    let uuids: Option<Vec<&str>> = uuids.collect();
+    let uuids = uuids.with_context(|| format!("no UUIDs in {devices:?}"))?;
+    Ok(uuids.into_iter().map(str::to_owned).collect())
+}
+
+/// What a program of a job sees through both libraries, told these words about order and choice;
+/// `LAST` chooses the last card of the job by its name.
+fn seen(
+    machine: &Machine,
+    n_gpus: usize,
+    order: Option<&str>,
+    choice: Option<&str>,
+) -> Result<Ended> {
+    let mut run = machine.run(&format!("--memory 1GiB --gpus {n_gpus}"));
+    run.arg("env");
+    run.args(order.map(|order| format!("CUDA_DEVICE_ORDER={order}")));
+    let last = "CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES##*,} exec \"$0\" \"$@\"";
+    match choice {
+        Some("LAST") => drop(run.args(["sh", "-c", last])),
+        Some(places) => drop(run.arg(format!("CUDA_VISIBLE_DEVICES={places}"))),
+        None => {}
+    }
+    run.arg(machine.built("sublet-workload"));
+    end(run.args(["info", "--nvml"]))
+}
+
+/// A job has its cards in one order: the driver counts them as the management library does,
+/// whatever the program says of order, and its own choice is made from that list.
+#[test]
+fn both_libraries_count_a_job_s_cards_alike() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("mixed.yaml");
+    std::fs::write(&file, MIXED)?;
+    let Some(machine) = Machine::new(&file.display().to_string())? else {
+        return Ok(());
+    };
+    let twin = machine.built("libsublet_fakenvml.so");
+    let outside = |order: &str| -> Result<(Vec<String>, Vec<String>)> {
+        let mut command = machine.direct("info");
+        command.arg(format!("--nvml={}", twin.display()));
+        let report = end(command.env("CUDA_DEVICE_ORDER", order))?.report()?;
+        Ok((
+            uuids(&report["devices"])?,
+            uuids(&report["nvml"]["devices"])?,
+        ))
+    };
+    // Outside of a job they count alike only if the program asks for it.
+    let (fastest, _) = outside("FASTEST_FIRST")?;
+    let (by_place, listed) = outside("PCI_BUS_ID")?;
+    assert_eq!(by_place, listed);
+    assert_eq!(fastest, [1, 2, 0].map(|place| listed[place].clone()));
+
+    for (n_gpus, choice, chosen) in [
+        (2, None, &[0, 1][..]),
+        (3, None, &[0, 1, 2]),
+        (2, Some("1"), &[1]),
+        (3, Some("1,0"), &[1, 0]),
+        (3, Some("0,9,1"), &[0]),
+        (2, Some("LAST"), &[1]),
+        (3, Some("LAST"), &[2]),
+    ] {
+        for order in [None, Some("FASTEST_FIRST"), Some("PCI_BUS_ID")] {
+            let report = seen(&machine, n_gpus, order, choice)?.report()?;
+            let nvml = uuids(&report["nvml"]["devices"])?;
+            assert_eq!(nvml.len(), n_gpus, "{order:?} {choice:?}: {report}");
+            // The machine's order, without the cards that are not the job's.
+            let mut in_order = listed.iter().filter(|uuid| nvml.contains(uuid));
+            assert!(nvml.iter().all(|own| in_order.next() == Some(own)));
+            let chosen: Vec<String> = chosen.iter().map(|&place| nvml[place].clone()).collect();
+            assert_eq!(uuids(&report["devices"])?, chosen, "{order:?} {choice:?}");
+        }
+    }
+    // No card at all: the driver says so, as it does on a machine without.
+    let ended = seen(&machine, 2, None, Some(""))?;
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    Ok(())
+}
+
 /// Where NVIDIA's runtime is: named, or beside the headers that `cargo xtask test` fetches.
 fn runtime() -> Option<PathBuf> {
     if let Some(file) = std::env::var_os("SUBLET_TEST_LIBCUDART") {

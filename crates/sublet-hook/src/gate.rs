@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use sublet_abi::{ControlPage, DeviceIndex};
 
-use crate::link::now_ms;
+use crate::link;
 
 /// A gate for processes that have no arbiter.
 static OPEN: AtomicU32 = AtomicU32::new(0);
@@ -23,9 +23,6 @@ static OPEN: AtomicU32 = AtomicU32::new(0);
 pub static WORD: AtomicPtr<u32> = AtomicPtr::new(OPEN.as_ptr());
 
 static CONTROL: AtomicPtr<ControlPage> = AtomicPtr::new(ptr::null_mut());
-
-/// So long without a heartbeat, and the arbiter counts as gone.
-const SILENCE_MS: u64 = 2000;
 
 /// A waiting thread looks again so often, in case a wake-up was lost or the page replaced.
 const LOOK_AGAIN_NS: libc::c_long = 100_000_000;
@@ -74,8 +71,6 @@ pub extern "C" fn wait() {
 fn is_forsaken() -> bool {
     let control = CONTROL.load(Ordering::Acquire);
     // SAFETY: null, or a page that stays mapped.
-    let Some(control) = (unsafe { control.as_ref() }) else {
-        return true;
-    };
-    now_ms().saturating_sub(control.heartbeat_ms()) > SILENCE_MS
+    let control = unsafe { control.as_ref() };
+    !control.is_some_and(link::is_kept)
 }

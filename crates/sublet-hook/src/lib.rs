@@ -8,11 +8,12 @@
 //! decides what the account may have: that is the arbiter's.
 //!
 //! Read in this order:
-//! - [`driver`]: finds the real library behind ours.
+//! - [`driver`]: finds the real library behind ours; [`real`] its functions.
 //! - [`trampoline`]: how an exported name leads to code.
 //! - [`process`], [`guard`]: what is known in one process; forks, nested calls, panics.
 //! - [`link`]: the arbiter, and the two shared pages.
 //! - [`report`], [`visible`], [`gate`]: what both libraries answer alike.
+//! - [`bytelock`]: how a process sees that another is there.
 //! - [`cuda`]: the hooks of the CUDA driver; [`pointers`] is its map of addresses.
 //! - [`nvml`]: the hooks of the management library, which takes no part and only looks.
 #![expect(
@@ -20,6 +21,7 @@
     reason = "stands between a C program and a C library, and reads shared memory"
 )]
 
+pub mod bytelock;
 pub mod cuda;
 pub mod driver;
 pub mod gate;
@@ -28,6 +30,7 @@ pub mod link;
 pub mod nvml;
 pub mod pointers;
 pub mod process;
+pub mod real;
 pub mod report;
 pub mod trampoline;
 pub mod visible;

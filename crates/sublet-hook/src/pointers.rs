@@ -68,15 +68,20 @@ impl<T> Pointers<T> {
         self.shard(address).remove(&address)
     }
 
-    /// Forgets every address of which `gone` is true, and returns what was known.
-    pub fn remove_where(&self, gone: impl Fn(&T) -> bool) -> Vec<T> {
+    /// What is known of an address.
+    pub fn get(&self, address: u64) -> Option<T>
+    where
+        T: Clone,
+    {
+        self.shard(address).get(&address).cloned()
+    }
+
+    /// Forgets every address of which `gone` is true, and returns them with what was known.
+    pub fn remove_where(&self, gone: impl Fn(&T) -> bool) -> Vec<(u64, T)> {
         let mut removed = Vec::new();
         for shard in &self.shards {
             let mut map = locked(shard);
-            removed.extend(
-                map.extract_if(|_, value| gone(value))
-                    .map(|(_, value)| value),
-            );
+            removed.extend(map.extract_if(|_, value| gone(value)));
         }
         removed
     }
@@ -130,8 +135,9 @@ mod tests {
                     _ => {
                         let mut gone = pointers.remove_where(|value| value % 3 == 0);
                         gone.sort_unstable();
-                        let mut expected: Vec<usize> =
-                            model.values().copied().filter(|value| value % 3 == 0).collect();
+                        let pairs = model.iter().map(|(&address, &value)| (address, value));
+                        let mut expected: Vec<(u64, usize)> =
+                            pairs.filter(|(_, value)| value % 3 == 0).collect();
                         expected.sort_unstable();
                         prop_assert_eq!(gone, expected);
                         model.retain(|_, value| *value % 3 != 0);

@@ -29,7 +29,15 @@ impl Process {
     /// How this process stands with the arbiter. The first call connects: some milliseconds
     /// at most while the arbiter is well, and at most [`link::PATIENCE`] twice while it is not.
     pub fn state(&self) -> &State {
-        self.state.get_or_init(link::connect)
+        if let Some(known) = self.state.get() {
+            return known;
+        }
+        let state = self.state.get_or_init(link::connect);
+        // When nobody waits for that any more.
+        if let Some(link) = state.link() {
+            link.keep();
+        }
+        state
     }
 
     /// The same, without connecting.

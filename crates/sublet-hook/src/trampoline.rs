@@ -14,6 +14,29 @@
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 compile_error!("the interposer is written for x86-64 Linux");
 
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::guard::calm;
+
+/// Where each exported name leads now: to the resolver first.
+pub type Targets<const ROWS: usize> = [AtomicPtr<c_void>; ROWS];
+
+/// Finds out where a name leads, and remembers it. `otherwise` takes the place of what cannot be
+/// found out, because finding it panicked.
+pub fn settle<const ROWS: usize>(
+    targets: &Targets<ROWS>,
+    index: usize,
+    otherwise: *const c_void,
+    find: impl FnOnce() -> *const c_void,
+) -> *const c_void {
+    let target = calm(find).unwrap_or(otherwise);
+    if let Some(place) = targets.get(index) {
+        place.store(target.cast_mut(), Ordering::Release);
+    }
+    target
+}
+
 /// Defines a naked function `$name` that calls `$decide(index) -> address` and jumps there.
 ///
 /// `$decide` is `extern "C" fn(usize) -> *const c_void`. The caller's arguments are untouched,
@@ -103,7 +126,9 @@ mod tests {
     use std::ffi::c_void;
     use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-    static TARGETS: [AtomicPtr<c_void>; 3] = [const { AtomicPtr::new(resolver as *mut c_void) }; 3];
+    use super::{Targets, settle};
+
+    static TARGETS: Targets<3> = [const { AtomicPtr::new(resolver as *mut c_void) }; 3];
     static RESOLVED: AtomicUsize = AtomicUsize::new(0);
 
     lazy_resolver!(fn resolver => decide);
@@ -160,12 +185,26 @@ mod tests {
         // fails here.
         let text = format!("{index} {:.9}", index as f64 * std::f64::consts::PI);
         assert!(text.len() > 10);
-        let target = match index {
-            1 => integers as Integers as *mut c_void,
-            _ => floats as Floats as *mut c_void,
-        };
-        TARGETS[index].store(target, Ordering::Release);
-        target
+        settle(&TARGETS, index, std::ptr::null(), || match index {
+            1 => integers as Integers as *const c_void,
+            _ => floats as Floats as *const c_void,
+        })
+    }
+
+    #[test]
+    fn where_a_name_leads_is_remembered_even_if_finding_it_panicked() {
+        let targets: Targets<2> = [const { AtomicPtr::new(std::ptr::null_mut()) }; 2];
+        let found = integers as Integers as *const c_void;
+        let otherwise = floats as Floats as *const c_void;
+        let at = |index: usize| targets[index].load(Ordering::Acquire).cast_const();
+        assert_eq!(settle(&targets, 0, otherwise, || found), found);
+        assert_eq!(at(0), found);
+        let lost = settle(&targets, 1, otherwise, || {
+            panic!("a bug of ours, on purpose")
+        });
+        assert_eq!((lost, at(1)), (otherwise, otherwise));
+        // No such row: nowhere to remember it.
+        assert_eq!(settle(&targets, 2, otherwise, || found), found);
     }
 
     #[test]

@@ -5,6 +5,10 @@
 //! machine. So the program's choice is applied to the tenant's list, and what comes out goes to
 //! the driver as UUIDs, which mean the same in every order. NVML shows the tenant's whole list,
 //! as it does on a machine of one's own.
+//!
+//! A card that is split by MIG is seen as its instances, and a program names these by UUIDs that
+//! the tenant's list does not have. Such a name goes to the driver as it is. What an instance
+//! takes is charged to its card, and one of a card that is not the tenant's has no memory.
 
 use std::fmt::Write as _;
 
@@ -48,9 +52,12 @@ pub fn choose(tenant: &[Uuid], own: Option<&str>) -> String {
     chosen.join(",")
 }
 
-fn find<'a>(texts: &'a [String], choice: &str) -> Option<&'a str> {
+fn find<'a>(texts: &'a [String], choice: &'a str) -> Option<&'a str> {
     if let Ok(place) = choice.parse::<usize>() {
         return texts.get(place).map(String::as_str);
+    }
+    if let Some(instance) = choice.strip_prefix("MIG-") {
+        return is_instance(texts, instance).then_some(choice);
     }
     let choice = choice.to_ascii_lowercase();
     let digits = choice
@@ -64,6 +71,28 @@ fn find<'a>(texts: &'a [String], choice: &str) -> Option<&'a str> {
         (Some(only), None) => Some(only),
         _ => None,
     }
+}
+
+/// True for what stands behind `MIG-` in the name of an instance that may be the tenant's: a
+/// UUID of its own, or, until R470, that of one of the tenant's cards and two numbers.
+fn is_instance(texts: &[String], instance: &str) -> bool {
+    let Some(rest) = instance.strip_prefix("GPU-") else {
+        return is_uuid(instance);
+    };
+    let mut parts = rest.split('/');
+    let card = parts.next().unwrap_or_default().to_ascii_lowercase();
+    let is_own = texts.iter().any(|text| text["GPU-".len()..] == *card);
+    let numbers: Vec<&str> = parts.collect();
+    is_own && numbers.len() == 2 && numbers.iter().all(|number| number.parse::<u32>().is_ok())
+}
+
+/// True for five groups of hex digits, of the usual lengths.
+fn is_uuid(text: &str) -> bool {
+    let is_hex = |group: &str| group.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let lengths = text
+        .split('-')
+        .map(|group| is_hex(group).then_some(group.len()));
+    lengths.eq([8, 4, 4, 4, 12].map(Some))
 }
 
 #[cfg(test)]
@@ -104,5 +133,28 @@ mod tests {
             assert_eq!(choose(&list, own), expected.join(","), "{own:?}");
         }
         assert_eq!(choose(&[], None), "");
+    }
+
+    #[test]
+    fn instances_of_split_cards_go_to_the_driver_by_their_own_names() {
+        let own = "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa";
+        let new = "MIG-5c89852c-d268-c3f3-1b07-005d5ae1dc3f";
+        let old = format!("MIG-GPU-{own}/7/0");
+        for (choice, told) in [
+            (new.to_owned(), new.to_owned()),
+            (old.clone(), old.clone()),
+            (format!("{old}, {new},0"), format!("{old},{new},GPU-{own}")),
+            (format!("{new},{new}"), new.to_owned()),
+            // Another's card, half a name, and none.
+            (old.replace("aaaa-", "bbbb-"), String::new()),
+            (format!("MIG-GPU-{own}"), String::new()),
+            (format!("MIG-GPU-{own}/7"), String::new()),
+            (format!("MIG-GPU-{own}/7/x"), String::new()),
+            (new[..20].to_owned(), String::new()),
+            (format!("{new}0"), String::new()),
+            ("MIG-".to_owned(), String::new()),
+        ] {
+            assert_eq!(choose(&[A], Some(&choice)), told, "{choice}");
+        }
     }
 }

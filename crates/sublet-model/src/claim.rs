@@ -114,14 +114,16 @@ impl Claim {
             return Err(ClaimShapeError::SeveralParts(c.name.clone(), c.demand.gpus));
         }
         let ask = if whole(first) {
-            let peak = peak(&containers, |d| u64::from(d.gpus.get()));
+            let gpus = containers.iter();
+            let gpus = gpus.map(|c| (c.role, u64::from(c.demand.gpus.get())));
+            let peak = peak(gpus);
             Ask::WholeCards(Count::new(u32::try_from(peak).unwrap_or(u32::MAX)))
         } else {
-            let peak = peak(&containers, |d| match d.portion {
-                Portion::Memory(memory) => memory.get(),
-                Portion::Whole => 0,
+            let memory = containers.iter().map(|c| match c.demand.portion {
+                Portion::Memory(memory) => (c.role, memory.get()),
+                Portion::Whole => (c.role, 0),
             });
-            Ask::OneCard(MiB::new(peak).unwrap_or(MiB::MAX))
+            Ask::OneCard(MiB::new(peak(memory)).unwrap_or(MiB::MAX))
         };
         Ok(Claim {
             dialect,
@@ -165,14 +167,15 @@ impl Claim {
 
 /// The most that is in use at once, as Kubernetes counts it: the main containers together,
 /// or any init container while it runs, and with either the sidecars started before
-/// (KEP-753, "Resources calculation for scheduling and pod admission").
-fn peak(containers: &[ContainerClaim], amount: impl Fn(&Demand) -> u64) -> u64 {
+/// (KEP-753, "Resources calculation for scheduling and pod admission"). The amounts of one
+/// pod's containers, in the order in which they start, in any one unit.
+#[must_use]
+pub fn peak(amounts: impl IntoIterator<Item = (Role, u64)>) -> u64 {
     let mut sidecars = 0u64;
     let mut main = 0u64;
     let mut peak = 0u64;
-    for container in containers {
-        let amount = amount(&container.demand);
-        match container.role {
+    for (role, amount) in amounts {
+        match role {
             Role::Init => peak = peak.max(sidecars.saturating_add(amount)),
             Role::Sidecar => sidecars = sidecars.saturating_add(amount),
             Role::Main => main = main.saturating_add(amount),

@@ -17,7 +17,9 @@ mod time;
 mod topology;
 
 pub use allocation::{Allocation, CardRef, Charge, Grant, charges_of};
-pub use claim::{Ask, Claim, ClaimShapeError, ContainerClaim, Demand, Dialect, Portion, Role};
+pub use claim::{
+    Ask, Claim, ClaimShapeError, ContainerClaim, Demand, Dialect, Portion, Role, peak,
+};
 pub use device::{Gpu, GpuIndex, Health, Inventory, InventoryError};
 pub use ledger::{Book, Card, Entry, Hold, Ledger, NodeIdx, Outline, Standing};
 pub use name::{ContainerName, GpuUuid, NameError, NodeName, PodKey, PodUid};

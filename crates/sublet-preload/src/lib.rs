@@ -66,14 +66,7 @@ pub unsafe extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mut c_voi
 /// `name` is null or a terminated string.
 unsafe extern "C" fn choose(name: *const c_char) -> *const c_char {
     if NEXT.load(Ordering::Acquire).is_null() {
-        // SAFETY: a terminated name; finds the function after ours.
-        let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) };
-        let next = if next.is_null() {
-            nothing as *mut c_void
-        } else {
-            next
-        };
-        NEXT.store(next, Ordering::Release);
+        NEXT.store(next(), Ordering::Release);
     }
     if name.is_null() {
         return name; // the program itself
@@ -90,6 +83,43 @@ unsafe extern "C" fn choose(name: *const c_char) -> *const c_char {
         }
     }
     name
+}
+
+unsafe extern "C" {
+    fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
+}
+
+/// The versions of glibc's `dlopen`, since it is in libc and before.
+const VERSIONS: [&CStr; 2] = [c"GLIBC_2.34", c"GLIBC_2.2.5"];
+
+/// The function after ours. Another preload may have a `dlsym` of its own, which looks after
+/// *itself*, and if it stands before us finds us again. Then glibc's is asked for by its version,
+/// which few stand before.
+fn next() -> *mut c_void {
+    // SAFETY: a terminated name.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) };
+    if !found.is_null() && object_of(found) != object_of(choose as *const c_void) {
+        return found;
+    }
+    let by_version = VERSIONS.iter().map(|version| {
+        // SAFETY: terminated names.
+        unsafe { dlvsym(libc::RTLD_NEXT, c"dlopen".as_ptr(), version.as_ptr()) }
+    });
+    let mut by_version = by_version.filter(|next| !next.is_null());
+    by_version.next().unwrap_or(nothing as *mut c_void)
+}
+
+/// Where the library begins that an address is in; null for none.
+fn object_of(address: *const c_void) -> *const c_void {
+    let mut about = libc::Dl_info {
+        dli_fname: ptr::null(),
+        dli_fbase: ptr::null_mut(),
+        dli_sname: ptr::null(),
+        dli_saddr: ptr::null_mut(),
+    };
+    // SAFETY: any address may be asked about, and the struct is live.
+    unsafe { libc::dladdr(address, &raw mut about) };
+    about.dli_fbase
 }
 
 /// True for the name itself and for an absolute path that ends in it.

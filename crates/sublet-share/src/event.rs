@@ -1,11 +1,12 @@
 //! What happens to a machine, and what is to be done about it: the words in which the state
 //! machine and the shell around it talk. No logic.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sublet_model::{Bytes, Inventory};
 
-use crate::job::{Amount, Ask, JobId, Part, Pid};
+use crate::job::{Amount, Ask, JobId, Part, Pid, Promise};
 use crate::reading::{Reading, SlotUse};
 use crate::refusal::Refusal;
 
@@ -28,6 +29,8 @@ pub enum Event {
         ask: Ask,
         /// What it has.
         parts: Vec<Part>,
+        /// Who promised it; nothing for a job of this machine.
+        promise: Option<Promise>,
     },
     /// A job's root is gone.
     Left(JobId),
@@ -64,6 +67,9 @@ pub enum Event {
         cards: Vec<Option<Reading>>,
         /// Every slot that is in use.
         slots: Vec<SlotUse>,
+        /// After a restart: processes on the cards that hold a ledger of before, and may still
+        /// come back with it.
+        may_return: BTreeSet<Pid>,
     },
     /// The cards' health changed.
     Inventory(Arc<Inventory>),

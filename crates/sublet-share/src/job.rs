@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use sublet_model::{Count, MiB, Milli};
+use sublet_model::{Count, MiB, Milli, Role};
 
 /// A job's number on this machine. It is also the tenant's number on the shared pages, and
 /// is never used twice in the life of a runtime folder.
@@ -68,6 +68,18 @@ pub struct Ask {
     pub gpus: Count,
     /// May it wait until there is room?
     pub may_wait: bool,
+}
+
+/// Room that a cluster has promised. Its scheduler has counted it pod by pod, and the node's
+/// agent has looked at the sum: such a job is placed at once, whoever else waits here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Promise {
+    /// The container's pod, by a name that no other has.
+    pub pod: Arc<str>,
+    /// When the container runs, compared with the others of its pod.
+    pub role: Role,
+    /// Its place in the pod's list of (init) containers, from 0.
+    pub position: usize,
 }
 
 /// A card that a job has, and how much of it.

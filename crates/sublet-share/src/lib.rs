@@ -3,17 +3,18 @@
 //! *Decide* ring: no clock, thread, socket or file. The arbiter is a thin loop around
 //! [`Machine::apply`], and a simulator can be another.
 //!
-//! Suggested reading order: jobs, refusals, events, placing, readings, the machine.
+//! Suggested reading order: jobs, refusals, events, placing, readings, looks, the machine.
 
 mod event;
 mod job;
+mod looks;
 mod machine;
 mod place;
 mod reading;
 mod refusal;
 
 pub use event::{Action, Event};
-pub use job::{Amount, Ask, JobId, Part, Pid, State};
+pub use job::{Amount, Ask, JobId, Part, Pid, Promise, State};
 pub use machine::{CardView, JobView, Machine, Options, SLOTS};
 pub use reading::{Reading, SlotUse};
 pub use refusal::Refusal;

@@ -8,7 +8,8 @@
 //! nobody uses while the first of the queue waits for more.
 //!
 //! A job is charged on each card with its limit, or with what it uses where that is more
-//! (after its limit was lowered): memory that is still in use is not given twice.
+//! (after its limit was lowered): memory that is still in use is not given twice. Containers
+//! that a cluster placed are charged by the pod (`pods`), and never wait.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -16,12 +17,15 @@ use std::sync::Arc;
 use sublet_model::{Bytes, Count, Inventory, MiB, Time};
 use sublet_plan::Policy;
 
+use self::pods::Pods;
 use crate::event::{Action, Event};
-use crate::job::{Amount, Ask, JobId, Part, Pid, State};
+use crate::job::{Amount, Ask, JobId, Part, Pid, Promise, State};
+use crate::looks::Looks;
 use crate::place::Cards;
 use crate::reading::Watch;
 use crate::refusal::Refusal;
 
+mod pods;
 mod tenants;
 
 /// How many processes a job can have on GPUs: the slots of a ledger page.
@@ -39,6 +43,8 @@ pub struct Options {
     /// After a restart: until then the jobs of before may come back, and nothing else is
     /// placed.
     pub settled_at: Time,
+    /// May there be jobs that no cluster has promised their room?
+    pub local_jobs: bool,
     /// End processes that use a card without being a job?
     pub evict: bool,
 }
@@ -46,6 +52,8 @@ pub struct Options {
 #[derive(Debug, Clone)]
 struct Held {
     part: Part,
+    /// What a cluster has promised; nothing for a job of this machine.
+    promised: MiB,
     used: Bytes,
     charge: MiB,
 }
@@ -57,6 +65,7 @@ struct Job {
     pids: BTreeSet<Pid>,
     slots: BTreeSet<u32>,
     root_gone: bool,
+    promise: Option<Promise>,
     told: Option<(u32, Refusal)>,
 }
 
@@ -98,8 +107,11 @@ pub struct Machine {
     cards: Cards,
     jobs: BTreeMap<JobId, Job>,
     queue: VecDeque<JobId>,
+    pods: Pods,
     processes: BTreeMap<Pid, (JobId, u32)>,
     watch: Watch,
+    looks: Looks,
+    local_jobs: bool,
     settled_at: Time,
     settled: bool,
 }
@@ -113,8 +125,11 @@ impl Machine {
             cards: Cards::new(options.inventory, options.policy, options.reserved),
             jobs: BTreeMap::new(),
             queue: VecDeque::new(),
+            pods: Pods::new(),
             processes: BTreeMap::new(),
             watch: Watch::new(n_cards, options.evict),
+            looks: Looks::default(),
+            local_jobs: options.local_jobs,
             settled_at: options.settled_at,
             settled: false,
         }
@@ -127,14 +142,23 @@ impl Machine {
         }
         match event {
             Event::Submitted { job, ask } => self.submit(job, ask, out),
-            Event::Declared { job, ask, parts } => self.declare(job, ask, parts, out),
+            Event::Declared {
+                job,
+                ask,
+                parts,
+                promise,
+            } => self.declare(job, Job::declared(ask, promise), parts, out),
             Event::Left(job) => self.leave(job, out),
             Event::LimitAsked { job, memory } => self.limit(job, memory, out),
-            Event::Joined { job, pid } => self.join(job, pid, None, out),
-            Event::Returned { job, pid, slot } => self.join(job, pid, Some(slot), out),
+            Event::Joined { job, pid } => self.join(now, job, pid, None, out),
+            Event::Returned { job, pid, slot } => self.join(now, job, pid, Some(slot), out),
             Event::Exited(pid) => self.exit(pid, out),
             Event::Used(used) => self.use_now(&used),
-            Event::Read { cards, slots } => self.read(now, &cards, &slots, out),
+            Event::Read {
+                cards,
+                slots,
+                may_return,
+            } => self.read(now, &cards, &slots, &may_return, out),
             Event::Inventory(inventory) => self.cards.set_inventory(inventory),
             Event::Tick => {}
         }
@@ -146,6 +170,18 @@ impl Machine {
     #[must_use]
     pub fn wake_at(&self) -> Option<Time> {
         (!self.settled).then_some(self.settled_at)
+    }
+
+    /// When the driver should be read at the latest, besides the regular times: where a
+    /// process has just begun, what it takes beside its allocations shows first.
+    #[must_use]
+    pub fn read_at(&self) -> Option<Time> {
+        self.looks.next()
+    }
+
+    /// The driver is being asked, for whatever reason.
+    pub fn reads_now(&mut self, now: Time) {
+        self.looks.begun(now);
     }
 
     /// True if there is no job.
@@ -221,9 +257,11 @@ impl Machine {
     /// True if every account is the sum of its entries; debug builds check it at each step.
     #[must_use]
     pub fn is_conserved(&self) -> bool {
-        let charged = self.jobs.values().flat_map(|job| &job.held);
+        let charged = self.jobs.values().filter(|job| job.promise.is_none());
+        let charged = charged.flat_map(|job| &job.held);
         let charged: MiB = charged.map(|held| held.charge).sum();
         let n_cards = self.cards.inventory().gpus().len();
+        let charged = charged.plus(self.taken_by_pods());
         let granted: MiB = (0..n_cards).map(|card| self.cards.granted(card)).sum();
         let pids: usize = self.jobs.values().map(|job| job.pids.len()).sum();
         let slots: usize = self.jobs.values().map(|job| job.slots.len()).sum();
@@ -241,6 +279,8 @@ impl Machine {
     fn submit(&mut self, id: JobId, ask: Ask, out: &mut Vec<Action>) {
         let refusal = if self.jobs.contains_key(&id) {
             Some(Refusal::Known(id))
+        } else if !self.local_jobs {
+            Some(Refusal::Clustered)
         } else if let Err(reason) = self.cards.check(&ask) {
             Some(reason)
         } else if ask.may_wait {
@@ -262,20 +302,24 @@ impl Machine {
         self.queue.push_back(id);
     }
 
-    fn declare(&mut self, id: JobId, ask: Ask, mut parts: Vec<Part>, out: &mut Vec<Action>) {
+    fn declare(&mut self, id: JobId, job: Job, mut parts: Vec<Part>, out: &mut Vec<Action>) {
         parts.sort_unstable_by_key(|part| part.card);
         parts.dedup_by_key(|part| part.card);
-        if let Err(reason) = self.check_declared(id, &ask, &parts) {
+        if let Err(reason) = self.check_declared(id, &job, &parts) {
             out.push(Action::Refuse { job: id, reason });
             return;
         }
-        self.jobs.insert(id, Job::new(ask));
+        self.jobs.insert(id, job);
         self.give(id, parts, out);
     }
 
-    fn check_declared(&self, id: JobId, ask: &Ask, parts: &[Part]) -> Result<(), Refusal> {
+    fn check_declared(&self, id: JobId, job: &Job, parts: &[Part]) -> Result<(), Refusal> {
+        let ask = &job.ask;
         if self.jobs.contains_key(&id) {
             return Err(Refusal::Known(id));
+        }
+        if job.promise.is_none() && !self.local_jobs {
+            return Err(Refusal::Clustered);
         }
         if parts.is_empty() || parts.iter().any(|part| part.limit.is_zero()) {
             return Err(Refusal::Nothing);
@@ -284,6 +328,9 @@ impl Machine {
         for part in parts {
             if part.card >= total.get() as usize {
                 return Err(Refusal::NoSuchCard { total });
+            }
+            if job.promise.is_some() {
+                continue;
             }
             // A sick card is no reason: the job is on it already. Nor is what strangers use:
             // its own processes may be among them until they are back.
@@ -313,15 +360,22 @@ impl Machine {
         };
         let whole = job.ask.memory == Amount::Whole;
         for &part in &parts {
-            self.cards.charge(part.card, id, part.limit);
             self.cards.set_whole(part.card, id, whole);
             job.held.push(Held {
                 part,
+                promised: match job.promise {
+                    Some(_) => part.limit,
+                    None => MiB::ZERO,
+                },
                 used: Bytes::new(0),
                 charge: part.limit,
             });
         }
         job.told = None;
+        self.enter_pod(id);
+        for part in &parts {
+            self.charge(id, part.card);
+        }
         out.push(Action::Place { job: id, parts });
     }
 
@@ -380,8 +434,8 @@ impl Machine {
             return;
         }
         if let Some(job) = self.jobs.remove(&id) {
+            self.leave_account(id, job.promise.as_ref(), &job.held);
             for held in job.held {
-                self.cards.charge(held.part.card, id, MiB::ZERO);
                 self.cards.set_whole(held.part.card, id, false);
             }
             self.watch.forget_job(id);

@@ -6,6 +6,8 @@
 //! The driver and the slots are never read at the same instant. The shell reads the slots
 //! before and after the driver and passes on the larger, so that memory freed or allocated in
 //! between only makes the difference smaller; and a difference counts when it was there twice.
+//! A process that takes memory *and* gives it back in between is told by its operations: where
+//! it did any, the difference may be memory that is gone already, and says nothing new.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +18,8 @@ use crate::job::{JobId, Pid};
 
 /// How long a process may be on a card without a slot before it is reported. A program that
 /// is looked after has its slot before its first context; with a reading every 200 ms,
-/// somebody else is known within a second.
+/// somebody else is known within a second. After a restart the same holds for whoever has no
+/// ledger of before to come back with.
 const STRANGER_AFTER_MS: u64 = 600;
 
 /// What the driver hands memory out in, in bytes: the granularity of `cuMemCreate` on every card
@@ -46,6 +49,53 @@ pub struct SlotUse {
     pub used: Bytes,
     /// How much of that is an estimate for contexts.
     pub context: Bytes,
+    /// True if it took and gave nothing while the driver was read.
+    pub is_quiet: bool,
+}
+
+/// What a process has on a card beyond its reservations.
+#[derive(Debug, Clone, Copy)]
+struct Excess {
+    /// As it was last known.
+    known: u64,
+    /// The least of the looks since then, and how many they were: at none was it quiet.
+    least: u64,
+    n_busy: u32,
+}
+
+/// After so many looks at which a process was never quiet, the least of them is believed. With a
+/// regular look every 200 ms these are some seconds, in which no program takes nearly all its
+/// memory and gives it back at every look.
+const BUSY_LOOKS: u32 = 25;
+
+impl Excess {
+    /// Nothing is known of the process.
+    const NONE: Excess = Excess::known(0);
+
+    const fn known(bytes: u64) -> Excess {
+        Excess {
+            known: bytes,
+            least: u64::MAX,
+            n_busy: 0,
+        }
+    }
+
+    /// After a look at which it seemed to be so much.
+    fn next(self, seen: u64, is_quiet: bool) -> Excess {
+        let (least, n_busy) = (self.least.min(seen), self.n_busy + 1);
+        if is_quiet {
+            Excess::known(seen)
+        } else if n_busy == BUSY_LOOKS {
+            Excess::known(least)
+        } else {
+            let known = self.known.min(seen);
+            Excess {
+                known,
+                least,
+                n_busy,
+            }
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -71,6 +121,7 @@ enum Cost {
 #[derive(Debug, Clone)]
 pub(crate) struct Watch {
     contexts: Vec<Bytes>,
+    excesses: BTreeMap<(Pid, usize), Excess>,
     residuals: BTreeMap<(JobId, usize), Residual>,
     costs: BTreeMap<(Pid, usize), Cost>,
     strangers: BTreeMap<Pid, Stranger>,
@@ -81,6 +132,7 @@ impl Watch {
     pub(crate) fn new(n_cards: usize, evict: bool) -> Watch {
         Watch {
             contexts: vec![Bytes::new(0); n_cards],
+            excesses: BTreeMap::new(),
             residuals: BTreeMap::new(),
             costs: BTreeMap::new(),
             strangers: BTreeMap::new(),
@@ -134,6 +186,7 @@ impl Watch {
     }
 
     pub(crate) fn forget_process(&mut self, pid: Pid) {
+        self.excesses.retain(|(owner, _), _| *owner != pid);
         self.costs.retain(|(owner, _), _| *owner != pid);
     }
 
@@ -146,26 +199,36 @@ impl Watch {
         }
     }
 
-    /// Sets the driver's numbers against the slots': overheads and the cost of contexts.
+    /// Sets the driver's numbers against the slots': overheads and the cost of contexts. True
+    /// if a process is on a card for the first time, so that its numbers should be read again
+    /// soon.
     pub(crate) fn measure(
         &mut self,
         cards: &[Option<Reading>],
         slots: &[SlotUse],
         capacity: impl Fn(usize) -> MiB,
         out: &mut Vec<Action>,
-    ) {
+    ) -> bool {
+        let uses: Vec<Option<BTreeMap<Pid, u64>>> = cards
+            .iter()
+            .map(|card| card.as_ref().map(real_uses))
+            .collect();
+        let mut is_new = false;
         let mut sums: BTreeMap<(JobId, usize), u64> = BTreeMap::new();
         for slot in slots {
-            let Some(Some(reading)) = cards.get(slot.card) else {
+            let Some(Some(uses)) = uses.get(slot.card) else {
                 continue;
             };
-            let real = real_use(reading, slot.pid);
+            let real = uses.get(&slot.pid).copied().unwrap_or(0);
+            let excess = self.excesses.entry((slot.pid, slot.card));
+            let excess = excess.or_insert(Excess::NONE);
+            *excess = excess.next(real.saturating_sub(slot.used.get()), slot.is_quiet);
             // A process whose reservation has not become memory yet does not make up for
             // another one's overhead.
             let sum = sums.entry((slot.job, slot.card)).or_default();
-            *sum = sum.saturating_add(real.saturating_sub(slot.used.get()));
+            *sum = sum.saturating_add(excess.known);
             let most = Bytes::from(capacity(slot.card)).get() / 2;
-            self.measure_context(slot, real, most, out);
+            is_new |= self.measure_context(slot, real, most, out);
         }
         // A job whose last process is gone has no slots, and so no overhead.
         let gone = self.residuals.keys().copied();
@@ -187,22 +250,31 @@ impl Watch {
         }
         self.residuals
             .retain(|_, residual| residual.charged > 0 || residual.last > 0);
+        is_new
     }
 
     /// A context's cost is what the process has beyond its allocations, once that is the same
     /// twice; and nonsense (half a card) is not believed. The driver rounds allocations up to
     /// whole blocks, which would be taken for a context's cost. So a process is measured where
     /// its allocations come to whole blocks, as those of frameworks do, or are so few that
-    /// rounding, which at most doubles them, leaves less than twice the truth.
-    fn measure_context(&mut self, slot: &SlotUse, real: u64, most: u64, out: &mut Vec<Action>) {
+    /// rounding, which at most doubles them, leaves less than twice the truth. True if this is
+    /// the first look at it.
+    fn measure_context(
+        &mut self,
+        slot: &SlotUse,
+        real: u64,
+        most: u64,
+        out: &mut Vec<Action>,
+    ) -> bool {
         let allocated = slot.used.get().saturating_sub(slot.context.get());
         let cost = real.saturating_sub(allocated);
         if real == 0
+            || !slot.is_quiet
             || cost == 0
             || cost > most
             || (allocated > cost / 2 && !allocated.is_multiple_of(BLOCK))
         {
-            return;
+            return false;
         }
         match self.costs.insert((slot.pid, slot.card), Cost::Seen(cost)) {
             Some(Cost::Measured) => {}
@@ -216,9 +288,10 @@ impl Watch {
                     });
                 }
             }
-            _ => return,
+            before => return before.is_none(),
         }
         self.costs.insert((slot.pid, slot.card), Cost::Measured);
+        false
     }
 
     /// Finds processes that are on a card without a slot.
@@ -227,7 +300,7 @@ impl Watch {
         now: Time,
         cards: &[Option<Reading>],
         is_ours: impl Fn(Pid) -> bool,
-        settled: bool,
+        may_return: impl Fn(Pid) -> bool,
         out: &mut Vec<Action>,
     ) {
         for (card, reading) in cards.iter().enumerate().take(self.contexts.len()) {
@@ -255,7 +328,8 @@ impl Watch {
                 }
                 return false;
             }
-            if !settled {
+            // One that had a slot before a restart, and is not back yet.
+            if may_return(*pid) {
                 who.since = now;
             }
             if !who.reported && who.since.plus_ms(STRANGER_AFTER_MS) <= now {
@@ -270,11 +344,15 @@ impl Watch {
     }
 }
 
-/// What the driver says of one process on one card; a process that is listed twice (compute
+/// What the driver says of each process on one card; a process that is listed twice (compute
 /// and graphics) has that memory once.
-fn real_use(reading: &Reading, pid: Pid) -> u64 {
-    let own = reading.processes.iter().filter(|(who, _)| *who == pid);
-    own.map(|(_, bytes)| bytes.get()).max().unwrap_or(0)
+fn real_uses(reading: &Reading) -> BTreeMap<Pid, u64> {
+    let mut uses: BTreeMap<Pid, u64> = BTreeMap::new();
+    for (pid, bytes) in &reading.processes {
+        let use_now = uses.entry(*pid).or_default();
+        *use_now = (*use_now).max(bytes.get());
+    }
+    uses
 }
 
 #[cfg(test)]

@@ -65,6 +65,19 @@ pub enum Refusal {
     },
     /// The arbiter was just restarted, and lets the jobs of before come back first.
     Settling,
+    /// The cards are a cluster's, which would not know of the job.
+    Clustered,
+    /// A program inside a job may change nothing.
+    Inside(JobId),
+    /// A cluster's job cannot have more than it was promised.
+    Promised {
+        /// What was asked there.
+        asked: MiB,
+        /// The card.
+        gpu: GpuIndex,
+        /// What was promised there.
+        promised: MiB,
+    },
     /// A limit cannot rise so far.
     NoGrowth {
         /// What was asked there.
@@ -115,6 +128,9 @@ impl Refusal {
             | Refusal::Known(_)
             | Refusal::OtherJob(_)
             | Refusal::SlotTaken(_)
+            | Refusal::Clustered
+            | Refusal::Inside(_)
+            | Refusal::Promised { .. }
             | Refusal::Gone(_) => true,
             Refusal::NoRoom { .. }
             | Refusal::NotIdle { .. }
@@ -123,6 +139,26 @@ impl Refusal {
             | Refusal::NoGrowth { .. }
             | Refusal::NotPlaced(_)
             | Refusal::NoSlot { .. } => false,
+        }
+    }
+}
+
+impl Refusal {
+    /// What the person who asked can do about it, where that is not to ask for less or to
+    /// wait.
+    #[must_use]
+    pub fn way_out(&self) -> Option<&'static str> {
+        match self {
+            Refusal::Clustered => Some(
+                "run it as a pod; or start this node's agent with --allow-local-jobs, and keep \
+                 the cluster's pods away from the memory that such jobs take",
+            ),
+            Refusal::Inside(_) => Some(
+                "ask outside of the job, in another terminal; what a job starts shares its part \
+                 without `sublet run`",
+            ),
+            Refusal::Promised { .. } => Some("change what the pod asks for"),
+            _ => None,
         }
     }
 }
@@ -162,6 +198,19 @@ impl fmt::Display for Refusal {
             Refusal::Behind { waiting } => write!(f, "{waiting} jobs wait before it"),
             Refusal::Settling => f.write_str(
                 "the arbiter was just restarted, and its jobs of before come back first",
+            ),
+            Refusal::Clustered => f.write_str(
+                "this machine's GPUs are a cluster's, which would not know of the job and promise \
+                 its memory to pods",
+            ),
+            Refusal::Inside(job) => write!(f, "a program inside job {job} cannot ask this"),
+            Refusal::Promised {
+                asked,
+                gpu,
+                promised,
+            } => write!(
+                f,
+                "{asked} of GPU {gpu} asked, and the cluster has promised it {promised}"
             ),
             Refusal::NoGrowth {
                 asked,

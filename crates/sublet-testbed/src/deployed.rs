@@ -32,8 +32,8 @@ const NOT_APPLIED: [&str; 3] = [
     "60-agent.yaml",
 ];
 
-/// What the agent may do beside what any process of root may.
-const AGENT_CAPABILITIES: &str = "--bounding-set=-all,+sys_ptrace";
+/// What the agent may do beside what any process of its user may: nothing.
+const AGENT_CAPABILITIES: &str = "--bounding-set=-all";
 
 /// How long the extender may take until its ledger is complete.
 const READY_LIMIT: Duration = Duration::from_secs(60);
@@ -232,9 +232,9 @@ mod tests {
     #[test]
     fn the_agent_runs_with_the_capabilities_of_its_manifest() {
         let manifest = include_str!("../../../deploy/kubernetes/60-agent.yaml");
-        let wanted = "capabilities: {drop: [ALL], add: [SYS_PTRACE]}\n";
-        assert!(manifest.contains(wanted));
-        assert!(AGENT_CAPABILITIES.ends_with("=-all,+sys_ptrace"));
+        assert!(manifest.contains("capabilities: {drop: [ALL]}\n"));
+        assert!(!manifest.contains("add: ["));
+        assert!(AGENT_CAPABILITIES.ends_with("=-all"));
         assert!(manifest.contains("allowPrivilegeEscalation: false\n"));
     }
 

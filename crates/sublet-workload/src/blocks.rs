@@ -13,15 +13,17 @@ use sublet_driver_api::cuda::memory::{
 };
 use sublet_driver_api::cuda::{
     CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-    CU_MEM_ALLOC_GRANULARITY_MINIMUM, CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_ATTACH_GLOBAL,
-    CU_MEM_LOCATION_TYPE_DEVICE, CUarray, CUdeviceptr, CUgraph, CUgraphExec, CUgraphNode,
+    CU_MEM_ALLOC_GRANULARITY_MINIMUM, CU_MEM_ATTACH_GLOBAL, CU_MEM_LOCATION_TYPE_HOST,
+    CU_MEM_LOCATION_TYPE_HOST_NUMA, CUarray, CUdeviceptr, CUgraph, CUgraphExec, CUgraphNode,
     CUmemoryPool, CUmipmappedArray,
 };
 
 use crate::arguments::Common;
 use crate::driver::Context;
+use crate::holders::{Holder, after_branches};
 use crate::lender::Lender;
 use crate::path::Path;
+use crate::place::{device_pool, location, properties};
 use crate::queue::Stream;
 use crate::report::Failure;
 use crate::shapes::{ELEMENT, descriptor, levels, rows};
@@ -50,6 +52,9 @@ enum Kind {
         number: usize,
     },
     Host(*mut c_void),
+    /// Memory of ours, which the driver has pinned.
+    Registered(Box<[u8]>),
+    Held(Holder),
 }
 
 impl Block {
@@ -65,7 +70,11 @@ impl Block {
             | Kind::Ordered(address)
             | Kind::Mapped { address, .. }
             | Kind::Lent { address, .. } => Some(address),
-            Kind::Array(_) | Kind::Mipmap(_) | Kind::Host(_) => None,
+            Kind::Array(_)
+            | Kind::Mipmap(_)
+            | Kind::Host(_)
+            | Kind::Registered(_)
+            | Kind::Held(_) => None,
         }
     }
 }
@@ -95,16 +104,19 @@ impl<'context> Allocator<'context> {
             granularity: 1,
         };
         match path {
-            Path::Pool => {
-                let properties = device_pool(context);
+            Path::Pool | Path::HostPool => {
+                let properties = CUmemPoolProps_v1 {
+                    location: allocator.place(),
+                    ..device_pool(context)
+                };
                 // SAFETY: the pointers are to live values.
                 unsafe {
                     let pool = &raw mut allocator.pool;
                     context.raw().cuMemPoolCreate(pool, &raw const properties)?;
                 }
             }
-            Path::Vmm => {
-                let properties = properties(context);
+            Path::Vmm | Path::HostVmm | Path::HostNuma => {
+                let properties = allocator.properties();
                 // SAFETY: the pointers are to live values.
                 unsafe {
                     context.raw().cuMemGetAllocationGranularity(
@@ -143,16 +155,26 @@ impl<'context> Allocator<'context> {
                     raw.cuMemAllocAsync(at, size, self.stream.handle())?;
                     return self.ordered(address, size);
                 }
-                Path::Pool => {
+                Path::Pool | Path::HostPool => {
                     raw.cuMemAllocFromPoolAsync(at, size, self.pool, self.stream.handle())?;
                     return self.ordered(address, size);
                 }
-                Path::Vmm => return self.mapped(size),
+                Path::Vmm | Path::HostVmm | Path::HostNuma => return self.mapped(size),
                 Path::Array => return self.array(size),
                 Path::Mipmap => return self.mipmap(size),
                 Path::Graph => return self.graph(size),
+                Path::Branches => {
+                    let address = after_branches(self.context, &self.stream, size)?;
+                    return self.ordered(address, size);
+                }
+                path @ (Path::Multicast | Path::Descriptor | Path::DmaBuf | Path::Sparse) => {
+                    let (holder, bytes) = Holder::make(self.context, path, size)?;
+                    let kind = Kind::Held(holder);
+                    return Ok(Block { kind, bytes });
+                }
                 Path::Ipc => return self.lent(size),
-                Path::Host => return self.host(size),
+                Path::Host | Path::HostAlloc => return self.host(size),
+                Path::HostRegister => return self.registered(size),
             }
         };
         Ok(Block {
@@ -166,18 +188,20 @@ impl<'context> Allocator<'context> {
         let raw = self.context.raw();
         // SAFETY: an allocator makes each block once, and whoever frees it drops it.
         unsafe {
-            match block.kind {
-                Kind::Plain(address) => raw.cuMemFree_v2(address),
-                Kind::Ordered(address) => raw.cuMemFreeAsync(address, self.stream.handle()),
-                Kind::Mapped { address, handle } => {
+            match &block.kind {
+                &Kind::Plain(address) => raw.cuMemFree_v2(address),
+                &Kind::Ordered(address) => raw.cuMemFreeAsync(address, self.stream.handle()),
+                &Kind::Mapped { address, handle } => {
                     raw.cuMemUnmap(address, block.bytes)?;
                     raw.cuMemRelease(handle)?;
                     raw.cuMemAddressFree(address, block.bytes)
                 }
-                Kind::Array(array) => raw.cuArrayDestroy(array),
-                Kind::Mipmap(array) => raw.cuMipmappedArrayDestroy(array),
-                Kind::Host(address) => raw.cuMemFreeHost(address),
-                Kind::Lent { address, number } => {
+                &Kind::Array(array) => raw.cuArrayDestroy(array),
+                &Kind::Mipmap(array) => raw.cuMipmappedArrayDestroy(array),
+                &Kind::Host(address) => raw.cuMemFreeHost(address),
+                Kind::Registered(memory) => raw.cuMemHostUnregister(start_of(memory)),
+                Kind::Held(holder) => holder.free(self.context),
+                &Kind::Lent { address, number } => {
                     raw.cuIpcCloseMemHandle(address)?;
                     match &mut self.lender {
                         Some(lender) => lender.take_back(number),
@@ -196,13 +220,13 @@ impl<'context> Allocator<'context> {
         // SAFETY: the pool is live, or given by the driver just before.
         unsafe {
             match self.path {
-                Path::Pool => raw.cuMemPoolTrimTo(self.pool, 0),
+                Path::Pool | Path::HostPool => raw.cuMemPoolTrimTo(self.pool, 0),
                 Path::Async => {
                     let mut pool = CUmemoryPool::default();
                     raw.cuDeviceGetDefaultMemPool(&raw mut pool, device)?;
                     raw.cuMemPoolTrimTo(pool, 0)
                 }
-                Path::Graph => raw.cuDeviceGraphMemTrim(device),
+                Path::Graph | Path::Branches => raw.cuDeviceGraphMemTrim(device),
                 _ => Ok(()),
             }
         }
@@ -250,7 +274,7 @@ impl<'context> Allocator<'context> {
     fn mapped(&self, size: usize) -> Result<Block, Failure> {
         let raw = self.context.raw();
         let bytes = size.next_multiple_of(self.granularity);
-        let properties = properties(self.context);
+        let properties = self.properties();
         let (mut address, mut handle) = (0, 0);
         // SAFETY: the pointers are to live values, and each step uses what the one before gave.
         unsafe {
@@ -373,18 +397,55 @@ impl<'context> Allocator<'context> {
     }
 
     fn host(&self, size: usize) -> Result<Block, Failure> {
+        let raw = self.context.raw();
         let mut address = ptr::null_mut();
         // SAFETY: the pointer is to a live value.
         unsafe {
-            self.context
-                .raw()
-                .cuMemAllocHost_v2(&raw mut address, size)?;
+            match self.path {
+                Path::HostAlloc => raw.cuMemHostAlloc(&raw mut address, size, 0)?,
+                _ => raw.cuMemAllocHost_v2(&raw mut address, size)?,
+            }
         }
         Ok(Block {
             kind: Kind::Host(address),
             bytes: size,
         })
     }
+
+    fn registered(&self, size: usize) -> Result<Block, Failure> {
+        let memory = vec![0; size].into_boxed_slice();
+        // SAFETY: the memory is ours, and stays until the block is freed.
+        unsafe {
+            let raw = self.context.raw();
+            raw.cuMemHostRegister_v2(start_of(&memory), size, 0)?;
+        }
+        Ok(Block {
+            kind: Kind::Registered(memory),
+            bytes: size,
+        })
+    }
+
+    /// Where memory behind handles and of a pool comes from.
+    fn place(&self) -> CUmemLocation_v1 {
+        let r#type = match self.path {
+            Path::HostVmm | Path::HostPool => CU_MEM_LOCATION_TYPE_HOST,
+            Path::HostNuma => CU_MEM_LOCATION_TYPE_HOST_NUMA,
+            _ => return location(self.context),
+        };
+        CUmemLocation_v1 { r#type, id: 0 }
+    }
+
+    fn properties(&self) -> CUmemAllocationProp_v1 {
+        CUmemAllocationProp_v1 {
+            location: self.place(),
+            ..properties(self.context)
+        }
+    }
+}
+
+/// Where memory of ours begins, as the driver is told it.
+fn start_of(memory: &[u8]) -> *mut c_void {
+    memory.as_ptr().cast_mut().cast()
 }
 
 impl Drop for Allocator<'_> {
@@ -393,30 +454,6 @@ impl Drop for Allocator<'_> {
             // SAFETY: the pool is ours; blocks that still live keep their memory.
             let _at_the_end = unsafe { self.context.raw().cuMemPoolDestroy(self.pool) };
         }
-    }
-}
-
-/// A pool, or a graph's memory, that lives on the context's device.
-pub(crate) fn device_pool(context: &Context<'_>) -> CUmemPoolProps_v1 {
-    CUmemPoolProps_v1 {
-        allocType: CU_MEM_ALLOCATION_TYPE_PINNED,
-        location: location(context),
-        ..CUmemPoolProps_v1::default()
-    }
-}
-
-pub(crate) fn properties(context: &Context<'_>) -> CUmemAllocationProp_v1 {
-    CUmemAllocationProp_v1 {
-        r#type: CU_MEM_ALLOCATION_TYPE_PINNED,
-        location: location(context),
-        ..CUmemAllocationProp_v1::default()
-    }
-}
-
-fn location(context: &Context<'_>) -> CUmemLocation_v1 {
-    CUmemLocation_v1 {
-        r#type: CU_MEM_LOCATION_TYPE_DEVICE,
-        id: context.device().number(),
     }
 }
 

@@ -25,16 +25,63 @@ pub(crate) enum Path {
     Mipmap,
     /// a graph with an allocation node, launched
     Graph,
+    /// a graph whose branches use memory one after the other
+    Branches,
+    /// cuMulticastBindMem of a handle that is then released
+    Multicast,
+    /// cuMemExportToShareableHandle of a handle that is then released
+    Descriptor,
+    /// cuMemGetHandleForAddressRange of memory that is then freed
+    DmaBuf,
+    /// cuMemMapArrayAsync of a handle that is then released
+    Sparse,
     /// cuIpcOpenMemHandle of another process's cuMemAlloc
     Ipc,
     /// cuMemAllocHost
     Host,
+    /// cuMemHostAlloc
+    HostAlloc,
+    /// cuMemHostRegister of memory of ours
+    HostRegister,
+    /// as vmm, with memory of the host
+    HostVmm,
+    /// as vmm, with memory of the host's first NUMA node
+    HostNuma,
+    /// as pool, with a pool on the host
+    HostPool,
 }
 
 impl Path {
     /// Whether a card's memory bounds it. The others would take the machine's memory instead.
     pub(crate) fn ends_with_the_card(self) -> bool {
-        !matches!(self, Self::Managed | Self::Host)
+        !matches!(self, Self::Managed) && !self.is_on_the_host()
+    }
+
+    /// Whether the driver pins memory of the machine for it, and takes none of the card.
+    pub(crate) fn is_on_the_host(self) -> bool {
+        match self {
+            Self::Host
+            | Self::HostAlloc
+            | Self::HostRegister
+            | Self::HostVmm
+            | Self::HostNuma
+            | Self::HostPool => true,
+            Self::Plain
+            | Self::Pitch
+            | Self::Managed
+            | Self::Async
+            | Self::Pool
+            | Self::Vmm
+            | Self::Array
+            | Self::Mipmap
+            | Self::Graph
+            | Self::Branches
+            | Self::Multicast
+            | Self::Descriptor
+            | Self::DmaBuf
+            | Self::Sparse
+            | Self::Ipc => false,
+        }
     }
 
     /// The name on the command line.
@@ -50,12 +97,21 @@ mod tests {
     use super::{Path, ValueEnum};
 
     #[test]
-    fn only_two_ways_are_not_bounded_by_the_card() {
+    fn managed_memory_and_the_hosts_are_not_bounded_by_the_card() {
         let unbounded: Vec<String> = Path::value_variants()
             .iter()
             .filter(|path| !path.ends_with_the_card())
             .map(|path| path.name())
             .collect();
-        assert_eq!(unbounded, ["managed", "host"]);
+        let expected = [
+            "managed",
+            "host",
+            "host-alloc",
+            "host-register",
+            "host-vmm",
+            "host-numa",
+            "host-pool",
+        ];
+        assert_eq!(unbounded, expected);
     }
 }

@@ -17,12 +17,14 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use sublet_driver_api::cuda::graph::{CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEM_ALLOC_NODE_PARAMS_v1};
 use sublet_driver_api::cuda::launch::CUlaunchConfig;
 use sublet_driver_api::cuda::memory::{
-    CUDA_ARRAY3D_DESCRIPTOR_v2, CUmemAccessDesc_v1, CUmemAllocationProp_v1, CUmemPoolProps_v1,
+    CUDA_ARRAY3D_DESCRIPTOR_v2, CUarrayMapInfo_v1, CUmemAccessDesc_v1, CUmemAllocationProp_v1,
+    CUmemPoolProps_v1, CUmulticastObjectProp_v1,
 };
 use sublet_driver_api::cuda::{
     CUarray, CUcontext, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec,
     CUgraphMem_attribute, CUgraphNode, CUipcMemHandle_v1, CUmemAllocationGranularity_flags,
-    CUmemoryPool, CUmipmappedArray, CUmodule, CUstream, CUstreamCaptureMode, CUuuid,
+    CUmemAllocationHandleType, CUmemRangeHandleType, CUmemoryPool, CUmipmappedArray, CUmodule,
+    CUstream, CUstreamCaptureMode, CUuuid,
 };
 use sublet_driver_api::nvml::{nvmlDevice_t, nvmlMemory_v2_t, nvmlProcessInfo_v2_t};
 
@@ -120,6 +122,9 @@ functions! {
     fn cuMemAllocManaged(address: *mut CUdeviceptr, size: usize, flags: c_uint);
     fn cuMemAllocHost_v2(address: *mut *mut c_void, size: usize);
     fn cuMemFreeHost(address: *mut c_void);
+    fn cuMemHostAlloc(address: *mut *mut c_void, size: usize, flags: c_uint);
+    fn cuMemHostRegister_v2(address: *mut c_void, size: usize, flags: c_uint);
+    fn cuMemHostUnregister(address: *mut c_void);
     fn cuMemcpyHtoD_v2(to: CUdeviceptr, from: *const c_void, size: usize);
     fn cuMemcpyDtoH_v2(to: *mut c_void, from: CUdeviceptr, size: usize);
     fn cuMemcpyAsync(to: CUdeviceptr, from: CUdeviceptr, size: usize, stream: CUstream);
@@ -148,6 +153,18 @@ functions! {
     fn cuMemMap(address: CUdeviceptr, size: usize, offset: usize, handle: u64, flags: u64);
     fn cuMemUnmap(address: CUdeviceptr, size: usize);
     fn cuMemSetAccess(address: CUdeviceptr, size: usize, access: *const CUmemAccessDesc_v1, count: usize);
+    fn cuMemExportToShareableHandle(
+        to: *mut c_void, handle: u64, kind: CUmemAllocationHandleType, flags: u64,
+    );
+    fn cuMemGetHandleForAddressRange(
+        to: *mut c_void, address: CUdeviceptr, size: usize, kind: CUmemRangeHandleType, flags: u64,
+    );
+    fn cuMulticastCreate(object: *mut u64, properties: *const CUmulticastObjectProp_v1);
+    fn cuMulticastAddDevice(object: u64, device: c_int);
+    fn cuMulticastBindMem(
+        object: u64, offset: usize, handle: u64, from: usize, size: usize, flags: u64,
+    );
+    fn cuMulticastUnbind(object: u64, device: c_int, offset: usize, size: usize);
 
     fn cuArray3DCreate_v2(array: *mut CUarray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR_v2);
     fn cuArrayDestroy(array: CUarray);
@@ -155,6 +172,7 @@ functions! {
         array: *mut CUmipmappedArray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR_v2, levels: c_uint,
     );
     fn cuMipmappedArrayDestroy(array: CUmipmappedArray);
+    fn cuMemMapArrayAsync(list: *mut CUarrayMapInfo_v1, count: c_uint, stream: CUstream);
 
     fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle_v1, address: CUdeviceptr);
     fn cuIpcOpenMemHandle_v2(address: *mut CUdeviceptr, handle: CUipcMemHandle_v1, flags: c_uint);
@@ -202,6 +220,9 @@ functions! {
     fn cuGraphAddMemAllocNode(
         node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, n_after: usize,
         parameters: *mut CUDA_MEM_ALLOC_NODE_PARAMS_v1,
+    );
+    fn cuGraphAddEmptyNode(
+        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, n_after: usize,
     );
     fn cuGraphAddMemFreeNode(
         node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, n_after: usize, address: CUdeviceptr,

@@ -4,6 +4,8 @@
 //! `sublet inspect`. It parses arguments, starts a runtime that suits the role, and prints
 //! errors; it decides nothing.
 
+mod carried;
+
 use std::ffi::OsString;
 use std::future::Future;
 use std::path::Path;
@@ -15,6 +17,8 @@ use clap_complete::Shell;
 use sublet_cli::{
     Answer, DONE, NOT_DONE, explain, inspect, limit, plan, print_error, ps, run, standalone, top,
 };
+
+use carried::CARRIED;
 
 /// The name of the kubectl plugin whose arguments are all those of `inspect`.
 const INSPECT_PLUGIN: &str = "kubectl-inspect-gpushare";
@@ -70,6 +74,7 @@ enum Command {
         mut_arg("node_name", |name| name.required(false).required_unless_present("standalone")),
         mut_arg("nvml_library", |library| library.conflicts_with("standalone")),
         mut_arg("inventory", |inventory| inventory.conflicts_with("standalone")),
+        mut_arg("allow_local_jobs", |allow| allow.conflicts_with("standalone")),
         after_help = AGENT_HELP,
     )]
     Agent(AgentArgs),
@@ -130,7 +135,7 @@ fn perform(command: Command) -> anyhow::Result<u8> {
     // Only the first call counts, and it is this one: it cannot fail.
     let _first = rustls::crypto::ring::default_provider().install_default();
     match command {
-        Command::Run(args) => run::run(&args),
+        Command::Run(args) => run::run(&args, CARRIED.as_ref()),
         Command::Ps(args) => ps::run(&args)?.print(),
         Command::Top(args) => top::run(&args)?.print(),
         Command::Limit(args) => limit::run(&args)?.print(),
@@ -146,8 +151,8 @@ fn perform(command: Command) -> anyhow::Result<u8> {
         Command::Agent(args) => {
             sublet_telemetry::start_logging()?;
             match args.node.filter(|_| !args.standalone.standalone) {
-                Some(node) => on_one_thread(sublet_agent::run(node))?,
-                None => standalone::run(&args.standalone)?,
+                Some(node) => on_one_thread(sublet_agent::run(node, CARRIED.as_ref()))?,
+                None => standalone::run(&args.standalone, CARRIED.as_ref())?,
             }
             Ok(DONE)
         }

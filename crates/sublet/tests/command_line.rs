@@ -171,9 +171,52 @@ fn an_agent_is_a_node_s_or_a_machine_s() {
     let (code, errors) = check(&["agent", "--standalone", "--inventory", "x"]);
     assert_eq!(code, Some(2));
     assert!(errors.contains("cannot be used with"), "{errors}");
-    let (code, errors) = check(&["agent", "--idle-exit"]);
+    for flag in ["--idle-exit", "--evict-unmanaged"] {
+        let (code, errors) = check(&["agent", flag]);
+        assert_eq!(code, Some(2), "{flag}");
+        assert!(errors.contains("--standalone"), "{errors}");
+    }
+    // A cluster's word, which means nothing where there is none.
+    let (code, errors) = check(&["agent", "--standalone", "--allow-local-jobs"]);
     assert_eq!(code, Some(2));
-    assert!(errors.contains("--standalone"), "{errors}");
+    assert!(errors.contains("cannot be used with"), "{errors}");
+}
+
+/// What bash offers for the last of these words, by the script that it is given.
+fn offered(words: &[&str]) -> Vec<String> {
+    let script = "source <(\"$0\" completion bash); COMP_WORDS=(sublet \"$@\"); COMP_CWORD=$#; \
+                  compopt() { :; }; _sublet sublet \"${COMP_WORDS[$#]}\" \"${COMP_WORDS[$#-1]}\"; \
+                  printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let mut bash = command(Path::new("bash"), &["--norc", "-c", script, SUBLET]);
+    let output = bash.args(words).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout).lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn bash_completes_what_there_is() {
+    let has = |words: &[&str], wanted: &str| {
+        let offered = offered(words);
+        assert!(
+            offered.iter().any(|word| word == wanted),
+            "{words:?}: {offered:?}"
+        );
+    };
+    has(&["r"], "run");
+    has(&["run", "--no"], "--no-wait");
+    has(&["agent", "--evict"], "--evict-unmanaged");
+    has(&["agent", "--allow"], "--allow-local-jobs");
+    has(&["ps", "-o", "j"], "json");
+    has(&["completion", "z"], "zsh");
+    // Where nothing can be known, no file of this folder is offered in its place.
+    for words in [
+        &["run", "--memory", ""][..],
+        &["run", "--gpus", ""],
+        &["run", "--name", ""],
+        &["limit", "--memory", ""],
+    ] {
+        assert_eq!(offered(words), [""], "{words:?}");
+    }
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn wrong_arguments_exit_with_2() {
     check(&["--memory", "-4GiB"], "less than nothing");
     check(&["--memory", "4"], "no unit");
     check(&["--memory", "four"], "is not an amount");
-    check(&["--gpus", "0"], "0 is not in 1..=16");
+    check(&["--gpus", "0"], "a job has 1 to 16 GPUs");
     check(&["--fake-gpu", "0x1GiB"], "between 1 and 16");
     check(&["--fake-gpu", "/nonexistent/file"], "/nonexistent/file");
 }

@@ -2,13 +2,15 @@
 
 use core::ptr;
 
-use crate::control::{ControlPage, ControlWriter, DeviceTerms, Terms};
-use crate::ledger::LedgerPage;
+use crate::any::{AnyControl, AnyLedger};
+use crate::control::{ControlWriter, DeviceTerms, Terms};
 use crate::memory::Memory;
 use crate::message::Mode;
 use crate::stamp::{self, PageError, PageKind};
 use crate::units::{DeviceIndex, Units};
 use crate::{MAX_DEVICES, VERSION};
+
+const BYTES: usize = AnyControl::bytes(VERSION).expect("it is known");
 
 fn device(number: u8) -> DeviceTerms {
     DeviceTerms {
@@ -21,14 +23,16 @@ fn device(number: u8) -> DeviceTerms {
 
 fn create<'a>(memory: &'a mut Memory, devices: &[DeviceTerms]) -> ControlWriter<'a> {
     let terms = Terms {
+        version: VERSION,
         tenant: 7,
         epoch: 3,
         mode: Mode::Strict,
         devices,
+        host_limit_bytes: Some(3 << 30),
         now_ms: 1000,
     };
     // SAFETY: the memory is zero and lives as long as the writer.
-    let writer = unsafe { ControlWriter::create(memory.address(), ControlPage::BYTES, &terms) };
+    let writer = unsafe { ControlWriter::create(memory.address(), BYTES, &terms) };
     writer.expect("there is room")
 }
 
@@ -38,11 +42,11 @@ fn place(index: u32) -> DeviceIndex {
 
 #[test]
 fn a_page_says_what_was_written() {
-    let mut memory = Memory::zeroed(ControlPage::BYTES);
+    let mut memory = Memory::zeroed(BYTES);
     let address = memory.address();
     let writer = create(&mut memory, &[device(1), device(2)]);
     // SAFETY: as for the writer.
-    let page = unsafe { ControlPage::from_ptr(address, 4096) }.expect("a page");
+    let page = unsafe { AnyControl::from_ptr(address, 4096) }.expect("a page");
     assert_eq!(
         (page.tenant(), page.epoch(), page.heartbeat_ms()),
         (7, 3, 1000)
@@ -85,7 +89,7 @@ fn a_page_says_what_was_written() {
 #[test]
 fn there_are_no_more_than_sixteen_devices() {
     let devices: [DeviceTerms; 20] = core::array::from_fn(|number| device(number as u8 + 1));
-    let mut memory = Memory::zeroed(ControlPage::BYTES);
+    let mut memory = Memory::zeroed(BYTES);
     let writer = create(&mut memory, &devices);
     assert_eq!(writer.devices().count(), MAX_DEVICES);
     assert_eq!(writer.find(&[16; 16]), Some(place(15)));
@@ -94,12 +98,13 @@ fn there_are_no_more_than_sixteen_devices() {
 
 #[test]
 fn what_is_no_page_is_refused() {
-    let bytes = ControlPage::BYTES;
-    let mut memory = Memory::zeroed(LedgerPage::BYTES);
+    let bytes = BYTES;
+    let ledger_bytes = AnyLedger::bytes(VERSION).expect("it is known");
+    let mut memory = Memory::zeroed(ledger_bytes);
     let address = memory.address();
     let open = |address: *mut u8, len| {
         // SAFETY: the memory is longer than any length that is tried, and outlives the page.
-        unsafe { ControlPage::from_ptr(address, len) }.map(ControlPage::tenant)
+        unsafe { AnyControl::from_ptr(address, len) }.map(|page| page.tenant())
     };
     assert_eq!(open(ptr::null_mut(), bytes), Err(PageError::Misaligned));
     assert_eq!(
@@ -110,7 +115,6 @@ fn what_is_no_page_is_refused() {
         mapped: bytes - 1,
         needed: bytes,
     };
-    assert_eq!(open(address, bytes - 1), Err(short));
     assert_eq!(
         open(address, bytes),
         Err(PageError::NotA(PageKind::Control))
@@ -118,6 +122,7 @@ fn what_is_no_page_is_refused() {
 
     create(&mut memory, &[]);
     assert_eq!(open(address, bytes), Ok(7));
+    assert_eq!(open(address, bytes - 1), Err(short));
     // SAFETY: as above, and only bytes of the stamp are written.
     let poke = |at: usize, value: u8| unsafe { address.add(at).write(value) };
     poke(12, VERSION as u8 + 1);
@@ -138,7 +143,7 @@ fn what_is_no_page_is_refused() {
     assert_eq!(open(address, bytes), Err(size));
 
     // SAFETY: as above.
-    let ledger = unsafe { LedgerPage::from_ptr(address, LedgerPage::BYTES) };
+    let ledger = unsafe { AnyLedger::from_ptr(address, ledger_bytes) };
     assert_eq!(ledger.err(), Some(PageError::NotA(PageKind::Ledger)));
     // SAFETY: as above.
     let kind = unsafe { stamp::peek(PageKind::Ledger, address, 64) };

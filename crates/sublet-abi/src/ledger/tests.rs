@@ -9,16 +9,19 @@ use std::vec::Vec;
 
 use proptest::prelude::*;
 
-use crate::SLOTS;
+use crate::any::AnyLedger;
 use crate::ledger::LedgerPage;
 use crate::memory::Memory;
 use crate::reserve::{NotReleased, NotReserved};
 use crate::units::{DeviceIndex, SlotIndex, Units};
+use crate::{SLOTS, VERSION};
+
+const BYTES: usize = AnyLedger::bytes(VERSION).expect("it is known");
 
 fn create(memory: &mut Memory) -> &LedgerPage {
     // SAFETY: the memory is zero and lives as long as the page.
-    let page = unsafe { LedgerPage::create(memory.address(), LedgerPage::BYTES, 7) };
-    page.expect("there is room")
+    let page = unsafe { AnyLedger::create(memory.address(), BYTES, VERSION, 7) };
+    page.expect("there is room").page()
 }
 
 fn slot(index: u32) -> SlotIndex {
@@ -62,7 +65,7 @@ proptest! {
     fn a_page_is_as_good_as_a_list(
         history in prop::collection::vec(deeds(), 1..80),
     ) {
-        let mut memory = Memory::zeroed(LedgerPage::BYTES);
+        let mut memory = Memory::zeroed(BYTES);
         let page = create(&mut memory);
         let mut list: BTreeMap<(u32, u32), u64> = BTreeMap::new();
         for (who, what, deed) in history {
@@ -117,7 +120,7 @@ proptest! {
         what in 0..16u32,
         units in 0..=Units::MAX.count(),
     ) {
-        let mut memory = Memory::zeroed(LedgerPage::BYTES);
+        let mut memory = Memory::zeroed(BYTES);
         create(&mut memory);
         let mut random = seed;
         for (line, kind) in memory.lines().skip(1).zip(kinds.iter().cycle()) {
@@ -134,8 +137,9 @@ proptest! {
             }
         }
         // SAFETY: the memory was made as a page above, and lives as long as this one.
-        let page = unsafe { LedgerPage::from_ptr(memory.address(), LedgerPage::BYTES) };
+        let page = unsafe { AnyLedger::from_ptr(memory.address(), BYTES) };
         let page = page.expect("its stamp is whole");
+        let host = page.host().expect("of version 2");
         let (slot, device) = (slot(who), device(what));
         let most = Units::MAX;
         prop_assert!(page.total(device) <= most && page.held(slot, device) <= most);
@@ -147,6 +151,14 @@ proptest! {
         prop_assert!(page.reclaim(slot, device).is_ok(), "nobody is faster");
         prop_assert_eq!(page.held(slot, device), Units::ZERO);
         let _ = page.last_refusal(device);
+        prop_assert!(host.total() <= most && host.held(slot) <= most);
+        prop_assert_eq!(host.settle(), Ok(()), "nobody is faster");
+        let charged = host.charge(slot, amount(units));
+        prop_assert!(charged.is_err() || host.total() >= amount(units));
+        let _ = host.release(slot, amount(units));
+        prop_assert!(host.reclaim(slot).is_ok(), "nobody is faster");
+        prop_assert_eq!(host.held(slot), Units::ZERO);
+        let _ = host.last_refusal();
         let seen = page.slot(slot);
         let _ = (seen.is_live(), seen.pid(), seen.generation(), seen.context_bytes(device));
         seen.count_unknown();
@@ -158,7 +170,7 @@ proptest! {
 
 #[test]
 fn slots_and_refusals_are_kept() {
-    let mut memory = Memory::zeroed(LedgerPage::BYTES);
+    let mut memory = Memory::zeroed(BYTES);
     let page = create(&mut memory);
     assert_eq!(page.tenant(), 7);
     let last = page.slot(slot(SLOTS as u32));
@@ -187,7 +199,7 @@ fn slots_and_refusals_are_kept() {
 #[test]
 fn racing_threads_stay_within_the_limit() {
     const LIMIT: u64 = 10;
-    let mut memory = Memory::zeroed(LedgerPage::BYTES);
+    let mut memory = Memory::zeroed(BYTES);
     let page = create(&mut memory);
     let device = device(3);
     let is_over = AtomicBool::new(false);
@@ -226,7 +238,7 @@ fn racing_threads_stay_within_the_limit() {
 /// come back; what it says does not matter.
 #[test]
 fn the_arbiter_gets_its_calls_done_while_somebody_scribbles() {
-    let mut memory = Memory::zeroed(LedgerPage::BYTES);
+    let mut memory = Memory::zeroed(BYTES);
     let page = create(&mut memory);
     let (slot, device) = (slot(1), device(0));
     let enough = AtomicBool::new(false);

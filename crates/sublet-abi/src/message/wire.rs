@@ -45,6 +45,14 @@ struct HelloBytes {
     claims: [Claim; MAX_DEVICES],
 }
 
+/// From a process that speaks version 2, with what that version appended.
+#[repr(C)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+struct HelloBytes2 {
+    first: HelloBytes,
+    host_bytes: u64,
+}
+
 #[repr(C)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 struct WelcomeBytes {
@@ -68,16 +76,17 @@ struct RefusedBytes {
 
 const _: () = {
     assert!(size_of::<HelloBytes>() == 408);
+    assert!(size_of::<HelloBytes2>() == 416);
     assert!(size_of::<WelcomeBytes>() == 32);
     assert!(size_of::<RefusedBytes>() == 268);
-    assert!(size_of::<HelloBytes>() <= MESSAGE_BYTES_MAX);
+    assert!(size_of::<HelloBytes2>() <= MESSAGE_BYTES_MAX);
 };
 
 /// A message as it is sent.
 #[derive(Clone)]
 pub struct Datagram {
     len: usize,
-    bytes: [u8; size_of::<HelloBytes>()], // the longest
+    bytes: [u8; size_of::<HelloBytes2>()], // the longest
 }
 
 impl Deref for Datagram {
@@ -90,7 +99,7 @@ impl Deref for Datagram {
 
 impl Datagram {
     fn of(message: &(impl IntoBytes + Immutable)) -> Datagram {
-        let mut bytes = [0; size_of::<HelloBytes>()];
+        let mut bytes = [0; size_of::<HelloBytes2>()];
         let written = message.as_bytes();
         bytes[..written.len()].copy_from_slice(written);
         Datagram {
@@ -104,7 +113,7 @@ fn head(kind: u16, size: usize) -> Head {
     Head {
         magic: MAGIC,
         kind,
-        size: size as u16, // at most 408
+        size: size as u16, // at most 416
     }
 }
 
@@ -113,7 +122,13 @@ impl Request {
     #[must_use]
     pub fn encode(&self) -> Datagram {
         match self {
-            Request::Hello(hello) => Datagram::of(&HelloBytes::of(hello)),
+            Request::Hello(hello) if hello.max_version < 2 => {
+                Datagram::of(&HelloBytes::of(hello, size_of::<HelloBytes>()))
+            }
+            Request::Hello(hello) => Datagram::of(&HelloBytes2 {
+                first: HelloBytes::of(hello, size_of::<HelloBytes2>()),
+                host_bytes: hello.held.as_ref().map_or(0, |held| held.host_bytes),
+            }),
             Request::Bye => Datagram::of(&head(BYE, size_of::<Head>())),
         }
     }
@@ -161,9 +176,9 @@ impl Reply {
 }
 
 impl HelloBytes {
-    fn of(hello: &Hello) -> HelloBytes {
+    fn of(hello: &Hello, size: usize) -> HelloBytes {
         let mut bytes = HelloBytes::new_zeroed();
-        bytes.head = head(HELLO, size_of::<HelloBytes>());
+        bytes.head = head(HELLO, size);
         bytes.min_version = hello.min_version;
         bytes.max_version = hello.max_version;
         if let Some(held) = &hello.held {
@@ -181,14 +196,23 @@ impl HelloBytes {
         let Ok((hello, tail)) = HelloBytes::read_from_prefix(bytes) else {
             return Err(wrong_size::<HelloBytes>(bytes, head));
         };
+        if hello.max_version < 2 {
+            return match tail {
+                [] => hello.parse(false, 0),
+                _ => Err(wrong_size::<HelloBytes>(bytes, head)),
+            };
+        }
+        let Ok((host_bytes, tail)) = u64::read_from_prefix(tail) else {
+            return Err(wrong_size::<HelloBytes2>(bytes, head));
+        };
         let is_later = hello.max_version > VERSION;
         if !tail.is_empty() && !is_later {
-            return Err(wrong_size::<HelloBytes>(bytes, head));
+            return Err(wrong_size::<HelloBytes2>(bytes, head));
         }
-        hello.parse(is_later)
+        hello.parse(is_later, host_bytes)
     }
 
-    fn parse(&self, is_later: bool) -> Result<Hello, MessageError> {
+    fn parse(&self, is_later: bool, host_bytes: u64) -> Result<Hello, MessageError> {
         if self.min_version > self.max_version {
             return Err(field("oldest version", self.min_version));
         }
@@ -202,9 +226,13 @@ impl HelloBytes {
                 slot: slot.ok_or_else(|| field("slot", self.slot))?,
                 generation: self.generation,
                 claims: self.claims,
+                host_bytes,
             })
         } else {
             self.check_nothing_held()?;
+            if host_bytes != 0 {
+                return Err(field("claim", host_bytes));
+            }
             None
         };
         Ok(Hello {

@@ -5,14 +5,16 @@
 //! neighbour, which is the same tenant's other process. What an unlucky order of two living
 //! processes does is tried in `reserve`, with loom; here the machine's own instructions run.
 
+mod account;
 mod page;
 mod stepped;
 
 use std::process::abort;
 
 use anyhow::{Context, Result, bail, ensure};
-use sublet_abi::{DeviceIndex, LedgerPage, SlotIndex, Units};
+use sublet_abi::{DeviceIndex, SlotIndex, Units};
 
+use account::{Account, Kind};
 use page::Page;
 use stepped::{Stepped, stay_on_one_processor};
 
@@ -38,7 +40,11 @@ const fn slot(index: u32) -> SlotIndex {
 const VICTIM: SlotIndex = slot(1);
 const NEIGHBOUR: SlotIndex = slot(2);
 const THIRD: SlotIndex = slot(3);
-const DEVICE: DeviceIndex = DeviceIndex::new(3).expect("there is such a device");
+/// What memory is worked on: of a device, and of the host.
+const KINDS: [Kind; 2] = [
+    Kind::Device(DeviceIndex::new(3).expect("there is such a device")),
+    Kind::Host,
+];
 
 /// What the victim is about when it dies. Only what needs no memory may happen here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,14 +63,13 @@ const ALL: [Operation; 4] = [
 ];
 
 impl Operation {
-    fn run(self, ledger: &LedgerPage) {
+    fn run(self, account: Account) {
         let asked = units(11);
-        let limit = || LIMIT;
         let is_done = match self {
-            Operation::Reserve => ledger.reserve(VICTIM, DEVICE, asked, limit).is_ok(),
-            Operation::Refused => ledger.reserve(VICTIM, DEVICE, LIMIT, limit).is_err(),
-            Operation::Charge => ledger.charge(VICTIM, DEVICE, asked).is_ok(),
-            Operation::Release => ledger.release(VICTIM, DEVICE, units(3)).is_ok(),
+            Operation::Reserve => account.reserve(VICTIM, asked, LIMIT).is_ok(),
+            Operation::Refused => account.reserve(VICTIM, LIMIT, LIMIT).is_err(),
+            Operation::Charge => account.charge(VICTIM, asked).is_ok(),
+            Operation::Release => account.release(VICTIM, units(3)).is_ok(),
         };
         if !is_done {
             abort();
@@ -93,6 +98,7 @@ enum Fate {
 
 /// The pages of the test.
 struct Pages {
+    kind: Kind,
     /// All three have something; never changed after it was made.
     prepared: Page,
     /// The victim's.
@@ -102,13 +108,14 @@ struct Pages {
 }
 
 impl Pages {
-    fn create() -> Result<Pages> {
+    fn create(kind: Kind) -> Result<Pages> {
         let prepared = Page::create()?;
-        let ledger = prepared.ledger();
-        ledger.charge(SlotIndex::ARBITER, DEVICE, OVERHEAD)?;
-        ledger.reserve(VICTIM, DEVICE, VICTIM_HAS, || LIMIT)?;
-        ledger.reserve(NEIGHBOUR, DEVICE, NEIGHBOUR_HAS, || LIMIT)?;
+        let account = Account::of(&prepared, kind);
+        account.charge(SlotIndex::ARBITER, OVERHEAD)?;
+        account.reserve(VICTIM, VICTIM_HAS, LIMIT)?;
+        account.reserve(NEIGHBOUR, NEIGHBOUR_HAS, LIMIT)?;
         Ok(Pages {
+            kind,
             prepared,
             page: Page::create()?,
             scratch: Page::create()?,
@@ -123,14 +130,14 @@ impl Pages {
         others_at: Option<usize>,
     ) -> Result<Fate> {
         self.page.copy(&self.prepared);
-        let ledger = self.page.ledger();
-        let Some(mut victim) = Stepped::start(|| operation.run(ledger))? else {
+        let account = Account::of(&self.page, self.kind);
+        let Some(mut victim) = Stepped::start(|| operation.run(account))? else {
             return Ok(Fate::NotAllowed);
         };
         for step in 0..n_steps {
             if others_at == Some(step) {
-                take_and_give_back(ledger)?;
-                die_half_way(ledger)?;
+                take_and_give_back(account)?;
+                die_half_way(account)?;
             }
             if !victim.step()? {
                 return Ok(Fate::Ended);
@@ -140,9 +147,10 @@ impl Pages {
         // On a copy the neighbour works before the arbiter comes, which then takes the other dead
         // first. All is as if it had not.
         self.scratch.copy(&self.page);
-        take_and_give_back(self.scratch.ledger())?;
-        let [had, third] = bury(ledger, [VICTIM, THIRD])?;
-        let [third_too, had_too] = bury(self.scratch.ledger(), [THIRD, VICTIM])?;
+        let other = Account::of(&self.scratch, self.kind);
+        take_and_give_back(other)?;
+        let [had, third] = bury(account, [VICTIM, THIRD])?;
+        let [third_too, had_too] = bury(other, [THIRD, VICTIM])?;
         let differs = had != had_too || third != third_too;
         ensure!(
             !differs,
@@ -159,38 +167,35 @@ impl Pages {
 }
 
 /// What the neighbour does now and then: the page is afterwards as full as before.
-fn take_and_give_back(ledger: &LedgerPage) -> Result<()> {
-    ledger.reserve(NEIGHBOUR, DEVICE, units(1), || LIMIT)?;
-    ledger.release(NEIGHBOUR, DEVICE, units(1))?;
+fn take_and_give_back(account: Account) -> Result<()> {
+    account.reserve(NEIGHBOUR, units(1), LIMIT)?;
+    account.release(NEIGHBOUR, units(1))?;
     Ok(())
 }
 
 /// A third process is killed between the moment at which its operation happens and that at which
 /// its account says so: whoever comes next has to finish for it.
-fn die_half_way(ledger: &LedgerPage) -> Result<()> {
-    let before = ledger.total(DEVICE);
+fn die_half_way(account: Account) -> Result<()> {
+    let before = account.total();
     let take = || {
-        if ledger.charge(THIRD, DEVICE, THIRD_TAKES).is_err() {
+        if account.charge(THIRD, THIRD_TAKES).is_err() {
             abort();
         }
     };
     let mut third = Stepped::start(take)?.context("it was allowed before")?;
-    while ledger.total(DEVICE) == before {
+    while account.total() == before {
         ensure!(third.step()?, "the third process took nothing");
     }
     third.kill()?;
-    let held = ledger.held(THIRD, DEVICE);
+    let held = account.held(THIRD);
     ensure!(held == Units::ZERO, "the third process was not half way");
     Ok(())
 }
 
 /// The arbiter finds processes dead, in this order; says what each had. All that the limit allows
 /// is there again for those who live, and not one unit more.
-fn bury(ledger: &LedgerPage, dead: [SlotIndex; 2]) -> Result<[Units; 2]> {
-    let had = [
-        ledger.reclaim(dead[0], DEVICE)?,
-        ledger.reclaim(dead[1], DEVICE)?,
-    ];
+fn bury(account: Account, dead: [SlotIndex; 2]) -> Result<[Units; 2]> {
+    let had = [account.reclaim(dead[0])?, account.reclaim(dead[1])?];
     let holders = [
         (VICTIM, Units::ZERO),
         (THIRD, Units::ZERO),
@@ -198,26 +203,22 @@ fn bury(ledger: &LedgerPage, dead: [SlotIndex; 2]) -> Result<[Units; 2]> {
         (SlotIndex::ARBITER, OVERHEAD),
     ];
     for (slot, should) in holders {
-        let held = ledger.held(slot, DEVICE);
+        let held = account.held(slot);
         ensure!(held == should, "{slot:?} has {held:?}, not {should:?}");
     }
-    let total = ledger.total(DEVICE);
+    let total = account.total();
     ensure!(
         total == NEIGHBOUR_HAS.saturating_add(OVERHEAD),
         "the total is {total:?}"
     );
     // The slot's next process takes all that is left.
     let rest = LIMIT.saturating_sub(total);
-    ledger.reserve(VICTIM, DEVICE, rest, || LIMIT)?;
-    let more = ledger.reserve(NEIGHBOUR, DEVICE, units(1), || LIMIT);
+    account.reserve(VICTIM, rest, LIMIT)?;
+    let more = account.reserve(NEIGHBOUR, units(1), LIMIT);
     ensure!(more.is_err(), "more than the limit is there");
-    ledger.release(VICTIM, DEVICE, rest)?;
-    for device in DeviceIndex::all().filter(|device| *device != DEVICE) {
-        ensure!(
-            ledger.total(device) == Units::ZERO,
-            "{device:?} was touched"
-        );
-    }
+    account.release(VICTIM, rest)?;
+    let others = account.others_total();
+    ensure!(others == Units::ZERO, "another account was touched");
     Ok(had)
 }
 
@@ -270,22 +271,25 @@ fn die_among_others(pages: &Pages, operation: Operation, usual: usize) -> Result
 #[test]
 fn a_process_killed_at_any_instruction_leaks_nothing() -> Result<()> {
     stay_on_one_processor();
-    let pages = Pages::create()?;
-    for operation in ALL {
-        let deaths = die_everywhere(&pages, operation);
-        let Some(n_deaths) = deaths.with_context(|| format!("{operation:?}"))? else {
-            println!("skipped: the system allows no ptrace");
-            return Ok(());
-        };
-        let late = die_among_others(&pages, operation, n_deaths);
-        let n_late = late.with_context(|| format!("{operation:?} among others"))?;
-        println!("{operation:?}: killed at {n_deaths} instructions");
-        // Else nobody was made to try again.
-        let is_tried_again = n_late > 0 || operation == Operation::Refused;
-        ensure!(
-            is_tried_again,
-            "nobody ever was in the way of {operation:?}"
-        );
+    for kind in KINDS {
+        let pages = Pages::create(kind)?;
+        for operation in ALL {
+            let what = || format!("{operation:?} of {kind:?}");
+            let deaths = die_everywhere(&pages, operation);
+            let Some(n_deaths) = deaths.with_context(what)? else {
+                println!("skipped: the system allows no ptrace");
+                return Ok(());
+            };
+            let late = die_among_others(&pages, operation, n_deaths);
+            let n_late = late.with_context(|| format!("{} among others", what()))?;
+            println!("{}: killed at {n_deaths} instructions", what());
+            // Else nobody was made to try again.
+            let is_tried_again = n_late > 0 || operation == Operation::Refused;
+            ensure!(
+                is_tried_again,
+                "nobody ever was in the way of {operation:?}"
+            );
+        }
     }
     Ok(())
 }

@@ -5,13 +5,16 @@ use std::io;
 use std::ptr;
 
 use anyhow::{Context, Result, ensure};
-use sublet_abi::LedgerPage;
+use sublet_abi::{AnyLedger, VERSION};
+
+/// Bytes of a page of today's version.
+const BYTES: usize = AnyLedger::bytes(VERSION).expect("it is known");
 
 /// A page, mapped shared: a child made by fork sees the same.
 #[derive(Debug)]
 pub(crate) struct Page {
     address: *mut u8,
-    ledger: &'static LedgerPage,
+    ledger: AnyLedger<'static>,
 }
 
 impl Page {
@@ -22,24 +25,24 @@ impl Page {
     pub(crate) fn create() -> Result<Page> {
         let address = map().context("map a ledger page")?;
         // SAFETY: a new mapping of that length, sealed, and never undone.
-        let ledger = unsafe { LedgerPage::create(address, LedgerPage::BYTES, 1) }?;
+        let ledger = unsafe { AnyLedger::create(address, BYTES, VERSION, 1) }?;
         Ok(Page { address, ledger })
     }
 
     /// What is on it.
-    pub(crate) fn ledger(&self) -> &'static LedgerPage {
+    pub(crate) fn ledger(&self) -> AnyLedger<'static> {
         self.ledger
     }
 
     /// Makes it as another one is now. Nobody may be at work on either.
     pub(crate) fn copy(&self, other: &Page) {
         // SAFETY: two mappings of that length, made of atomic integers, that nobody writes now.
-        unsafe { ptr::copy_nonoverlapping(other.address, self.address, LedgerPage::BYTES) };
+        unsafe { ptr::copy_nonoverlapping(other.address, self.address, BYTES) };
     }
 }
 
 fn map() -> Result<*mut u8> {
-    let length = libc::off_t::try_from(LedgerPage::BYTES)?;
+    let length = libc::off_t::try_from(BYTES)?;
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
     // SAFETY: a new file and a new mapping; the descriptor is closed once.
     unsafe {
@@ -52,7 +55,7 @@ fn map() -> Result<*mut u8> {
             libc::ftruncate(file, length) == 0 && libc::fcntl(file, libc::F_ADD_SEALS, seals) == 0;
         let address = libc::mmap(
             ptr::null_mut(),
-            LedgerPage::BYTES,
+            BYTES,
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_SHARED,
             file,

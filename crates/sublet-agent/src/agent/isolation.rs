@@ -24,7 +24,7 @@ use crate::isolate::node::Isolation;
 const SHOW_EVERY: Duration = Duration::from_secs(1);
 
 /// How often the pods are listed while a container waits for its limits: its programs may be
-/// starting. Kubelet tells of a container's end within a second.
+/// starting.
 const WAIT_EVERY: Duration = Duration::from_millis(500);
 
 /// What looking after containers needs.

@@ -7,6 +7,8 @@ use sublet_model::{Advertise, CardRef, Grant, Identity, Inventory, NodeName, Sha
 
 use super::*;
 
+mod pinned;
+
 /// Pods, one a line: `name @card init:warm=8 main=3 ; words`. `@-` is bound by somebody
 /// else; a whole-card pod has one card per container, `@0,1`. Amounts are of `resource`.
 /// Words: `done:main`, `over`, `ended` (but a container runs), `deleting`, `elsewhere`,

@@ -101,6 +101,8 @@ mod tests {
             place: "main-0".to_owned(),
             ends_first: false,
             cards: Vec::new(),
+            pinned_limit_mib: None,
+            libraries: Vec::new(),
         };
         let snapshot = Snapshot {
             // One that no container is, and one that is no job.

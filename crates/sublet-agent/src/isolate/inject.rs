@@ -40,6 +40,19 @@ pub struct Kit {
     pub fake: Option<FakeKit>,
 }
 
+impl Kit {
+    /// The folders of libraries that a container mounts.
+    #[must_use]
+    pub fn folders(&self) -> Vec<PathBuf> {
+        let driver = self.fake.as_ref().map(|fake| &fake.driver);
+        [Some(&self.libraries), driver]
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect()
+    }
+}
+
 /// The driver of cards that are not there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FakeKit {
@@ -47,6 +60,14 @@ pub struct FakeKit {
     pub driver: PathBuf,
     /// The machine's folder.
     pub machine: PathBuf,
+}
+
+impl FakeKit {
+    /// The two libraries.
+    #[must_use]
+    pub fn files(&self) -> [PathBuf; 2] {
+        ["libcuda.so.1", "libnvidia-ml.so.1"].map(|name| self.driver.join(name))
+    }
 }
 
 /// What is added to a container.

@@ -2,10 +2,10 @@
 //! Calls here block for as long as the arbiter takes for one turn, a millisecond or so, and
 //! touch the disk: async code calls them from a blocking thread.
 //!
-//! A container that the arbiter has no room for yet is tried again at the next look: its cards
-//! are its own by the cluster's books, and who held them has ended, or is about to. Until then
-//! its socket is not there, and its programs are refused or run without a limit as the mode
-//! says.
+//! The arbiter asks for no room: what a container was given is its own by the cluster's books.
+//! Where something else is wrong (a card that is gone), it is tried again at the next look.
+//! Until then its socket is not there, and its programs are refused or run without a limit as
+//! the mode says.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,10 +17,10 @@ use std::thread::JoinHandle;
 use sublet_abi::{MAX_DEVICES, Mode};
 use sublet_api::object::Pod;
 use sublet_arbiter::admin::{GpuRow, Snapshot};
-use sublet_arbiter::libraries::Store;
+use sublet_arbiter::libraries::{Source, Store};
 use sublet_arbiter::{
-    Arbiter, ContainerCard, Folder, GpuView, HOST_NAME, Handle, HandleError, NvmlView, Options,
-    REAL_MACHINE,
+    Arbiter, Container, ContainerCard, Folder, GpuView, HOST_NAME, Handle, HandleError, NvmlView,
+    Options, REAL_MACHINE,
 };
 use sublet_fakegpu::{Machine, Spec};
 use sublet_model::{Inventory, MiB};
@@ -29,7 +29,8 @@ use tracing::{info, warn};
 
 use super::fake::FakeView;
 use super::inject::{FakeKit, Injection, Kit, PRELOAD_NAME, PRELOAD_TEXT, inject};
-use super::reconcile::{Wish, wish};
+use super::loadable::warn_of_needs;
+use super::reconcile::is_wanted;
 use super::record::{Record, RecordCard, read_all};
 use super::{IsolationError, StrictnessWord, Wanted};
 use crate::allocate::HandOver;
@@ -45,6 +46,7 @@ pub(crate) enum Cards<'a> {
 /// The node's arbiter and its containers.
 pub(crate) struct Isolation {
     handle: Handle,
+    store: Store,
     kit: Kit,
     mode: Mode,
     /// The folder of all containers.
@@ -85,6 +87,7 @@ impl Isolation {
         };
         let options = Options {
             host_name: fake.is_none().then(|| HOST_NAME.to_owned()),
+            local_jobs: wanted.local_jobs,
             ..Options::new(folder)
         };
         let arbiter = Arbiter::start(options, view)?;
@@ -94,8 +97,12 @@ impl Isolation {
             StrictnessWord::Strict => (Mode::Strict, "strict"),
             StrictnessWord::Compat => (Mode::Compat, "compat"),
         };
+        let mut files = vec![libraries.cuda.clone(), libraries.nvml, libraries.preload];
+        files.extend(fake.iter().flat_map(FakeKit::files));
+        warn_of_needs(&files);
         let mut isolation = Isolation {
             gpus: Vec::new(),
+            store,
             kit: Kit {
                 libraries: libraries.cuda.parent().unwrap_or(Path::new("/")).to_owned(),
                 mode: word,
@@ -110,6 +117,7 @@ impl Isolation {
         };
         isolation.gpus = isolation.snapshot().gpus;
         isolation.restore()?;
+        isolation.clear_libraries(&isolation.lock());
         let gpus = isolation.gpus.len();
         let containers = isolation.lock().len();
         info!(gpus, containers, mode = word, "isolation is on");
@@ -145,7 +153,10 @@ impl Isolation {
             warn!(%pod, cards, "not isolated: a container on more than {MAX_DEVICES} GPUs");
             return Ok(Injection::default());
         }
-        let record = Record::of(handed);
+        let record = Record {
+            libraries: self.kit.folders(),
+            ..Record::of(handed)
+        };
         let folder = record.folder(&self.containers);
         record
             .make_folders(&self.containers)
@@ -168,31 +179,26 @@ impl Isolation {
         Ok(inject(&self.kit, &tenant))
     }
 
-    /// Compares the containers with the node's pods, freshly listed. True if one still waits
-    /// for the arbiter.
+    /// Compares the containers with the node's pods, freshly listed, and removes what none of
+    /// them needs any more. True if one still waits for the arbiter.
     pub(crate) fn settle(&self, pods: &[Pod]) -> bool {
         let mut all = self.lock();
-        // First what gives room, then what needs it.
-        all.retain(|_, tracked| match wish(&tracked.record, pods) {
-            Wish::Keep => true,
-            Wish::Rest => {
-                self.end_job(tracked);
-                tracked.has_job = false;
-                true
-            }
-            Wish::Forget => {
+        all.retain(|_, tracked| {
+            let is_wanted = is_wanted(&tracked.record, pods);
+            if !is_wanted {
                 self.end_job(tracked);
                 let name = tracked.record.name();
                 match tracked.record.remove(&self.containers) {
                     Ok(()) => info!(container = name, "its pod is gone; forgotten"),
                     Err(error) => warn!(container = name, %error, "its folder stays"),
                 }
-                false
             }
+            is_wanted
         });
+        self.clear_libraries(&all);
         let mut waits = false;
         for tracked in all.values_mut() {
-            if !tracked.has_job && wish(&tracked.record, pods) == Wish::Keep {
+            if !tracked.has_job {
                 self.begin_job(tracked);
                 if tracked.has_job
                     && let Err(error) = tracked.record.write(&self.containers)
@@ -241,14 +247,33 @@ impl Isolation {
         Ok(())
     }
 
+    /// Removes libraries of earlier versions that no container can come back to.
+    fn clear_libraries(&self, all: &BTreeMap<PathBuf, Tracked>) {
+        let records = || all.values().map(|tracked| &tracked.record);
+        // An earlier agent has not said what this one mounts: it may be anything.
+        if records().any(|record| record.libraries.is_empty()) {
+            return;
+        }
+        let needed: Vec<_> = records().flat_map(|r| r.libraries.clone()).collect();
+        for folder in self.store.remove_unused(&needed) {
+            info!(folder = %folder.display(), "libraries that nobody uses are removed");
+        }
+    }
+
     fn begin_job(&self, tracked: &mut Tracked) {
         let Tracked { record, .. } = &*tracked;
         let name = record.name();
         let tenant = record.tenant(&self.containers);
         let cards = record.cards.iter().map(|card| self.card(card)).collect();
-        let begun = self
-            .handle
-            .add_container(record.id, &name, &tenant, cards, self.mode);
+        let begun = self.handle.add_container(Container {
+            id: record.id,
+            name: name.clone(),
+            dir: tenant,
+            cards,
+            pinned_limit: record.pinned_limit_mib.and_then(MiB::new),
+            mode: self.mode,
+            promise: record.promise(),
+        });
         match begun {
             Ok(id) => {
                 tracked.record.id = Some(id);
@@ -301,18 +326,15 @@ impl Isolation {
 
 /// Where the libraries for containers come from and go to.
 fn store(wanted: &Wanted) -> Result<Store, IsolationError> {
-    let sources = match &wanted.library_dir {
-        Some(folder) => vec![folder.clone()],
+    let source = match &wanted.library_dir {
+        Some(folder) => Source::Folders(vec![folder.clone()]),
         None => {
             let own = std::env::current_exe()
                 .map_err(IsolationError::io("finding", Path::new("this program")))?;
-            Store::sources_of(&own)
+            Source::of(&own, wanted.carried)
         }
     };
-    Ok(Store {
-        sources,
-        targets: vec![wanted.state_dir.join("libraries")],
-    })
+    Ok(Store::new(source, vec![wanted.state_dir.join("libraries")]))
 }
 
 type Simulated = (Folder, Box<dyn GpuView>, Option<FakeKit>);

@@ -1,41 +1,19 @@
-//! Which containers are still to be looked after? A function of the node's pods. A folder
-//! stays for as long as its pod does, because kubelet asks for a container's devices once and
-//! mounts the same folder again whenever it restarts the container; the job with the arbiter
-//! may end earlier.
+//! Which containers are still to be looked after? A function of the node's pods. All of a pod
+//! for as long as it is not over, those that have ended too: kubelet asks for a container's
+//! devices once, starts it again whenever it must (init containers as well, with a new sandbox),
+//! and mounts the same folder each time. One that has ended costs nothing: a pod is counted at
+//! its worst moment, as the cluster does it.
 
 use sublet_api::is_over;
 use sublet_api::object::Pod;
 
 use super::record::Record;
 
-/// What becomes of a container's job and folder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
-    /// It may have processes: the arbiter looks after it.
-    Keep,
-    /// It has ended and its pod has not: others may have its memory, but its folder stays.
-    Rest,
-    /// Its pod is gone.
-    Forget,
-}
-
-/// What is to become of a container, given all pods of the node, freshly listed.
+/// Is a container still to be looked after, given all pods of the node, freshly listed?
 #[must_use]
-pub fn wish(record: &Record, pods: &[Pod]) -> Wish {
+pub fn is_wanted(record: &Record, pods: &[Pod]) -> bool {
     let pod = pods.iter().find(|pod| pod.metadata.uid == record.uid);
-    let Some(pod) = pod.filter(|pod| !is_over(pod)) else {
-        return Wish::Forget;
-    };
-    let statuses = &pod.status.init_container_statuses;
-    let own = statuses
-        .iter()
-        .find(|status| status.name == record.container);
-    let has_ended = own.is_some_and(|status| status.state.terminated.is_some());
-    if record.ends_first && has_ended {
-        Wish::Rest
-    } else {
-        Wish::Keep
-    }
+    pod.is_some_and(|pod| !is_over(pod))
 }
 
 #[cfg(test)]
@@ -44,8 +22,8 @@ mod tests {
 
     use super::*;
 
-    /// A pod `a` with an init container in that state, and in that phase.
-    fn check(place: &str, init: &str, phase: &str) -> Wish {
+    /// A container of pod `a`, whose init container is in that state, in that phase.
+    fn check(init: &str, phase: &str) -> bool {
         let mut pod = Pod::default();
         pod.metadata.uid = "uid-a".to_owned();
         pod.status.phase = phase.to_owned();
@@ -57,47 +35,42 @@ mod tests {
                 terminated: there("terminated"),
             },
         }];
-        let record = Record {
+        is_wanted(&record(), &[Pod::default(), pod])
+    }
+
+    fn record() -> Record {
+        Record {
             id: Some(1),
             namespace: "ns".to_owned(),
             pod: "a".to_owned(),
             uid: "uid-a".to_owned(),
-            container: if place == "init-0" { "i" } else { "m" }.to_owned(),
-            place: place.to_owned(),
-            ends_first: place == "init-0",
+            container: "i".to_owned(),
+            place: "init-0".to_owned(),
+            ends_first: true,
             cards: Vec::new(),
-        };
-        wish(&record, &[Pod::default(), pod])
+            pinned_limit_mib: None,
+            libraries: Vec::new(),
+        }
     }
 
     #[test]
-    fn an_init_container_that_has_ended_rests() {
-        assert_eq!(check("init-0", "waiting", "Pending"), Wish::Keep);
-        assert_eq!(check("init-0", "running", "Pending"), Wish::Keep);
-        assert_eq!(check("init-0", "terminated", "Pending"), Wish::Rest);
-        assert_eq!(check("init-0", "terminated", "Running"), Wish::Rest);
-        assert_eq!(check("main-0", "terminated", "Running"), Wish::Keep);
-    }
-
-    #[test]
-    fn a_pod_that_is_over_or_gone_is_forgotten() {
-        assert_eq!(check("main-0", "terminated", "Succeeded"), Wish::Forget);
-        assert_eq!(check("main-0", "waiting", "Failed"), Wish::Forget);
+    fn a_container_is_looked_after_as_long_as_its_pod_lives() {
+        assert!(check("waiting", "Pending"));
+        assert!(check("running", "Pending"));
+        // With a new sandbox it runs again.
+        assert!(check("terminated", "Pending"));
+        assert!(check("terminated", "Running"));
         // It has failed, but a container still runs.
-        assert_eq!(check("init-0", "running", "Failed"), Wish::Keep);
+        assert!(check("running", "Failed"));
+        assert!(!check("terminated", "Succeeded"));
+        assert!(!check("waiting", "Failed"));
+    }
+
+    #[test]
+    fn a_pod_that_is_gone_takes_its_containers_along() {
         let mut stranger = Pod::default();
         stranger.metadata.uid = "uid-b".to_owned();
-        let record = Record {
-            id: None,
-            namespace: String::new(),
-            pod: String::new(),
-            uid: "uid-a".to_owned(),
-            container: String::new(),
-            place: "main-0".to_owned(),
-            ends_first: false,
-            cards: Vec::new(),
-        };
-        assert_eq!(wish(&record, &[stranger]), Wish::Forget);
-        assert_eq!(wish(&record, &[]), Wish::Forget);
+        assert!(!is_wanted(&record(), &[stranger]));
+        assert!(!is_wanted(&record(), &[]));
     }
 }

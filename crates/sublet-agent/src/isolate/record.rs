@@ -13,7 +13,8 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use sublet_model::Role;
+use sublet_model::{MiB, Role};
+use sublet_share::Promise;
 
 use crate::allocate::HandOver;
 
@@ -40,6 +41,13 @@ pub struct Record {
     pub ends_first: bool,
     /// Its cards.
     pub cards: Vec<RecordCard>,
+    /// What it may pin of the node's memory; nothing for no limit.
+    #[serde(default, rename = "pinnedLimitMiB")]
+    pub pinned_limit_mib: Option<u64>,
+    /// The host's folders of libraries that it mounts, whenever kubelet starts it again; none
+    /// where an earlier agent has written this.
+    #[serde(default)]
+    pub libraries: Vec<PathBuf>,
 }
 
 /// A card of a container.
@@ -77,6 +85,23 @@ impl Record {
             place: format!("{list}-{}", handed.position),
             ends_first: handed.role == Role::Init,
             cards: cards.collect(),
+            pinned_limit_mib: handed.pinned.map(MiB::get),
+            libraries: Vec::new(),
+        }
+    }
+
+    /// Its pod and its turn in it, for the arbiter's books.
+    #[must_use]
+    pub fn promise(&self) -> Promise {
+        let (list, position) = self.place.split_once('-').unwrap_or((&self.place, ""));
+        Promise {
+            pod: self.uid.as_str().into(),
+            role: match list {
+                "init" if self.ends_first => Role::Init,
+                "init" => Role::Sidecar,
+                _ => Role::Main,
+            },
+            position: position.parse().unwrap_or(0),
         }
     }
 
@@ -178,6 +203,8 @@ mod tests {
                 uuid: Some("GPU-1".to_owned()),
                 limit_mib: 300,
             }],
+            pinned_limit_mib: Some(64),
+            libraries: vec!["/l/sublet-1".into()],
         }
     }
 
@@ -220,6 +247,21 @@ mod tests {
         assert_eq!(read_all(base).unwrap(), []);
         assert_eq!(fs::read_dir(base).unwrap().count(), 0);
         assert!(read_all(&base.join("absent")).is_err());
+    }
+
+    #[test]
+    fn a_record_knows_its_turn_in_its_pod() {
+        let turn = |place: &str, ends_first| {
+            let mut record = record("a", None);
+            record.place = place.to_owned();
+            record.ends_first = ends_first;
+            let promise = record.promise();
+            assert_eq!(&*promise.pod, "uid-a");
+            (promise.role, promise.position)
+        };
+        assert_eq!(turn("main-1", false), (Role::Main, 1));
+        assert_eq!(turn("init-12", true), (Role::Init, 12));
+        assert_eq!(turn("init-0", false), (Role::Sidecar, 0));
     }
 
     #[test]

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use rustix::net::{RecvFlags, SendFlags};
 use sublet_abi::{MAX_DEVICES, Mode as PageMode};
 use sublet_model::{Count, MiB};
-use sublet_share::{Amount, Ask, Event, JobId, Pid};
+use sublet_share::{Amount, Ask, Event, JobId, Pid, Refusal};
 use tracing::debug;
 
+use super::perform::refused;
 use super::{Arbiter, Root, Source, now_ms};
-use crate::admin::{Mode, PROTOCOL, Reply, Request, Resume, Submit, parse_amount};
+use crate::admin::{Mode, PROTOCOL, Reply, Request, Resume, Submit, parse_amount, parse_size};
 use crate::peer::{self, Peer};
 use crate::poller::Key;
 use crate::socket;
@@ -168,9 +169,7 @@ impl Arbiter {
             // What follows changes something, and is not for those inside a job.
             _ => match self.inside(pid) {
                 Ok(None) => self.take_change(key, request),
-                Ok(Some(job)) => {
-                    self.refuse(key, &format!("a program inside job {job} cannot ask this"));
-                }
+                Ok(Some(job)) => self.tell(key, &refused(&Refusal::Inside(job))),
                 Err(()) => {
                     let why = "the arbiter cannot see whose child asks this; try again";
                     self.refuse(key, why);
@@ -195,6 +194,10 @@ impl Arbiter {
                     self.take_use();
                 }
             },
+            Request::LimitPinned { id, memory } => match parse_size(&memory) {
+                Err(error) => self.refuse(key, &error.to_string()),
+                Ok(memory) => self.limit_pinned(key, JobId(id), memory),
+            },
             Request::Shutdown if self.machine.is_idle() => {
                 self.tell(key, &Reply::Ending);
                 self.stopping = true;
@@ -204,6 +207,25 @@ impl Arbiter {
                 self.refuse(key, &format!("{n} jobs are running or waiting"));
             }
         }
+    }
+
+    /// Every job may pin so much, whatever others do: nothing is to be decided here.
+    fn limit_pinned(&mut self, key: Key, job: JobId, memory: MiB) {
+        let parts = self.machine.job(job).map(|view| view.parts);
+        let (Some(parts), Some(tenant)) = (parts, self.tenants.get_mut(&job)) else {
+            return self.refuse(key, &Refusal::NoSuchJob(job).to_string());
+        };
+        if tenant.pinned().is_none() {
+            let why = format!(
+                "job {job} has pages of version 1, as its first process had them: nobody counts \
+                 what it pins"
+            );
+            return self.refuse(key, &why);
+        }
+        tenant.set_pinned_limit(Some(memory));
+        self.asker = Some(key);
+        self.tell_limits(job, &parts);
+        self.asker = None;
     }
 
     /// The job that a process is inside of; its root is not. An error where that cannot be
@@ -220,16 +242,20 @@ impl Arbiter {
         let refused = Reply::Refused {
             reason: reason.to_owned(),
             is_final: true,
+            hint: None,
         };
         self.tell(key, &refused);
     }
 
     fn submit(&mut self, key: Key, submit: &Submit) {
-        match ask_of(submit) {
-            Err(reason) => self.refuse_line(key, &reason),
-            Ok(ask) => {
+        let pinned = submit.pinned_memory.as_deref().map(parse_size).transpose();
+        let pinned = pinned.map_err(|error| error.to_string());
+        match (ask_of(submit), pinned) {
+            (Err(reason), _) | (_, Err(reason)) => self.refuse_line(key, &reason),
+            (Ok(ask), Ok(pinned)) => {
                 let job = self.next_job();
-                if self.root(key, job, submit.mode, false) {
+                let tenant = Tenant::new(job.0, page_mode(submit.mode), pinned, false);
+                if self.root(key, job, tenant) {
                     self.apply(Event::Submitted { job, ask });
                 }
             }
@@ -250,8 +276,16 @@ impl Arbiter {
             (Ok(parts), Ok(ask)) => {
                 self.last_job = self.last_job.max(job.0);
                 self.write_record();
-                if self.root(key, job, resume.submit.mode, true) {
-                    self.apply(Event::Declared { job, ask, parts });
+                // What it was changed to since then; what was asked is in `submit`.
+                let pinned = resume.placed.pinned_limit_mib.map(limit);
+                let tenant = Tenant::new(job.0, page_mode(resume.submit.mode), pinned, true);
+                if self.root(key, job, tenant) {
+                    self.apply(Event::Declared {
+                        job,
+                        ask,
+                        parts,
+                        promise: None,
+                    });
                     self.greet_again();
                 }
             }
@@ -259,7 +293,7 @@ impl Arbiter {
     }
 
     /// Makes the connection a job's life line, and its process the job's root.
-    fn root(&mut self, key: Key, job: JobId, mode: Mode, comes_back: bool) -> bool {
+    fn root(&mut self, key: Key, job: JobId, tenant: Tenant) -> bool {
         let Some(connection) = self.admins.get_mut(&key) else {
             return false;
         };
@@ -281,11 +315,6 @@ impl Arbiter {
             line: Some(key),
         };
         self.roots.insert(job, root);
-        let mode = match mode {
-            Mode::Compat => PageMode::Compat,
-            Mode::Strict => PageMode::Strict,
-        };
-        let tenant = Tenant::new(job.0, mode, comes_back);
         self.tenants.insert(job, tenant);
         true
     }
@@ -306,6 +335,8 @@ impl Arbiter {
         if due.is_empty() {
             return;
         }
+        // The states are of the last look at the ledgers, the numbers of this one.
+        self.take_use();
         let snapshot = Reply::Snapshot(Box::new(self.snapshot()));
         for key in due {
             if let Some(connection) = self.admins.get_mut(&key)
@@ -426,6 +457,14 @@ impl AdminConnection {
                 }
             }
         }
+    }
+}
+
+/// The mode as pages have it.
+fn page_mode(mode: Mode) -> PageMode {
+    match mode {
+        Mode::Compat => PageMode::Compat,
+        Mode::Strict => PageMode::Strict,
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -12,7 +12,7 @@ use rustix::event::EventfdFlags;
 use rustix::net::SocketType;
 use sublet_abi::{MAX_DEVICES, Mode};
 use sublet_model::{Count, MiB};
-use sublet_share::{Amount, Ask, Event, JobId, Part};
+use sublet_share::{Amount, Ask, Event, JobId, Part, Promise};
 
 use super::{Arbiter, Root, Source};
 use crate::admin::Snapshot;
@@ -40,17 +40,33 @@ pub struct ContainerCard {
     pub limit: MiB,
 }
 
+/// A container of the cluster's, to be held to what it was promised.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Container {
+    /// Its number, if it had one before the agent was restarted.
+    pub id: Option<u64>,
+    /// What people call it.
+    pub name: String,
+    /// A folder that exists and is mounted into this container alone: whoever connects to
+    /// `tenant.sock` in it is the container's process.
+    pub dir: PathBuf,
+    /// Its cards.
+    pub cards: Vec<ContainerCard>,
+    /// What it may pin of the host's memory; `None` for no limit.
+    pub pinned_limit: Option<MiB>,
+    /// What its programs do without an arbiter.
+    pub mode: Mode,
+    /// Its pod, and its turn in it.
+    pub promise: Promise,
+}
+
 type Answer<T> = Sender<Result<T, HandleError>>;
 
 /// What other threads want.
 #[derive(Debug)]
 pub(super) enum Command {
     Add {
-        id: Option<u64>,
-        name: String,
-        dir: PathBuf,
-        cards: Vec<ContainerCard>,
-        mode: Mode,
+        container: Box<Container>,
         answer: Answer<u64>,
     },
     Remove {
@@ -71,28 +87,14 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Looks after a container from now on: whoever connects to `tenant.sock` in `dir`, a
-    /// folder that exists and is mounted into this container alone, is its process. Returns
-    /// its number; after a restart of the agent, `id` is the number it had.
+    /// Looks after a container from now on, and returns its number. There is room for it: the
+    /// cluster has counted that, and is believed.
     ///
     /// # Errors
-    /// A card is unknown, or has less room than the limits say.
-    pub fn add_container(
-        &self,
-        id: Option<u64>,
-        name: &str,
-        dir: &Path,
-        cards: Vec<ContainerCard>,
-        mode: Mode,
-    ) -> Result<u64, HandleError> {
-        self.ask(|answer| Command::Add {
-            id,
-            name: name.to_owned(),
-            dir: dir.to_owned(),
-            cards,
-            mode,
-            answer,
-        })
+    /// A card is unknown, the number is taken, or the socket cannot be made.
+    pub fn add_container(&self, container: Container) -> Result<u64, HandleError> {
+        let container = Box::new(container);
+        self.ask(|answer| Command::Add { container, answer })
     }
 
     /// The container is gone. Its memory is free when its last process is.
@@ -168,15 +170,8 @@ impl Arbiter {
         let _ = rustix::io::read(&*self.commands.wake, &mut [0; 8]);
         while let Ok(command) = self.commands.receiver.try_recv() {
             match command {
-                Command::Add {
-                    id,
-                    name,
-                    dir,
-                    cards,
-                    mode,
-                    answer,
-                } => {
-                    let added = self.add_container(id, &name, &dir, &cards, mode);
+                Command::Add { container, answer } => {
+                    let added = self.add_container(*container);
                     let _ = answer.send(added.map_err(HandleError::Refused));
                 }
                 Command::Remove { id, answer } => {
@@ -194,16 +189,10 @@ impl Arbiter {
         }
     }
 
-    fn add_container(
-        &mut self,
-        id: Option<u64>,
-        name: &str,
-        dir: &Path,
-        cards: &[ContainerCard],
-        mode: Mode,
-    ) -> Result<u64, String> {
-        let parts = self.parts_of(cards.iter().map(|card| (card.uuid.as_str(), card.limit)))?;
-        let job = match id {
+    fn add_container(&mut self, container: Container) -> Result<u64, String> {
+        let cards = container.cards.iter();
+        let parts = self.parts_of(cards.map(|card| (card.uuid.as_str(), card.limit)))?;
+        let job = match container.id {
             Some(id) => {
                 self.last_job = self.last_job.max(id);
                 JobId(id)
@@ -213,21 +202,22 @@ impl Arbiter {
         if self.machine.job(job).is_some() {
             return Err(format!("there is a job {job} already"));
         }
-        let path = dir.join("tenant.sock");
+        let path = container.dir.join("tenant.sock");
         // The container's processes have any user; the folder is in their container alone.
         let listener = socket::listen(&path, SocketType::SEQPACKET, 0o666);
         let listener = listener.map_err(|error| error.to_string())?;
         let key = self.watch_listener(&listener, job)?;
         let largest = parts.iter().map(|part| part.limit).max();
         let ask = Ask {
-            name: name.into(),
+            name: container.name.into(),
             memory: Amount::Memory(largest.unwrap_or(MiB::ZERO)),
             gpus: Count::new(parts.len() as u32), // at most 16
             may_wait: true,
         };
-        let comes_back = id.is_some() && !self.settled;
-        self.tenants
-            .insert(job, Tenant::new(job.0, mode, comes_back));
+        let comes_back = container.id.is_some() && !self.settled;
+        let pinned = container.pinned_limit;
+        let tenant = Tenant::new(job.0, container.mode, pinned, comes_back);
+        self.tenants.insert(job, tenant);
         self.roots.insert(
             job,
             Root::Container {
@@ -237,11 +227,18 @@ impl Arbiter {
             },
         );
         // A refusal takes tenant and root away again.
-        self.apply(Event::Declared { job, ask, parts });
+        self.apply(Event::Declared {
+            job,
+            ask,
+            parts,
+            promise: Some(container.promise),
+        });
         self.write_record();
         match self.machine.job(job) {
             Some(_) => Ok(job.0),
-            None => Err("the container's cards have less room than its limits say".to_owned()),
+            None => {
+                Err("the container cannot have its limits; the arbiter's log says why".to_owned())
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use sublet_abi::message::{Refused, RefusedCode, Text};
-use sublet_abi::{Hello, Reply, Request};
+use sublet_abi::{Hello, OLDEST, Reply, Request};
 use sublet_share::{Event, JobId, Pid};
 use tracing::debug;
 
@@ -13,7 +13,7 @@ use super::{Arbiter, Root, Source, now_ms};
 use crate::peer::{self, Peer};
 use crate::poller::Key;
 use crate::socket::{self, Received};
-use crate::tenant::version_for;
+use crate::tenant::{agree, not_agreed};
 
 /// How many connections of processes without a slot there may be at one time. Three hundred
 /// programs that start together are all among them for a moment.
@@ -52,6 +52,8 @@ pub(super) struct Guest {
     /// The container whose socket it came by.
     container: Option<JobId>,
     pub(super) stage: Stage,
+    /// The version it is served in, once it said hello and its job is known.
+    pub(super) version: u16,
     since_ms: u64,
     /// What it says it had, where that must be charged to another ledger.
     pub(super) claims: Option<sublet_abi::message::Held>,
@@ -118,6 +120,7 @@ impl Arbiter {
                 pidfd: Some(peer.pidfd),
                 container,
                 stage: Stage::Silent,
+                version: OLDEST,
                 since_ms: now_ms(),
                 claims: None,
             };
@@ -210,15 +213,8 @@ impl Arbiter {
 
     /// Whose is the process that says hello?
     pub(super) fn greet(&mut self, key: Key, hello: Hello, descriptors: Vec<OwnedFd>) {
-        if version_for(&hello).is_none() {
-            let why = format!(
-                "the library speaks versions {} to {}, the arbiter {} to {}: install both from one release",
-                hello.min_version,
-                hello.max_version,
-                sublet_abi::OLDEST,
-                sublet_abi::VERSION
-            );
-            return self.send_away(key, RefusedCode::Version, &why);
+        if agree(&hello).is_none() {
+            return self.send_away(key, RefusedCode::Version, &not_agreed(&hello));
         }
         let Some(guest) = self.guests.get(&key) else {
             return;
@@ -257,10 +253,29 @@ impl Arbiter {
                 );
                 self.send_away(key, RefusedCode::Stranger, &why);
             }
-            Some(job) => match hello.held {
-                None => self.join(key, job, pid),
-                Some(held) => self.come_back(key, job, pid, held, descriptors),
+            Some(job) => match self.tenants.get(&job).map(|own| own.version_for(&hello)) {
+                Some(Err(why)) => self.send_away(key, RefusedCode::Version, &why),
+                spoken => {
+                    if let (Some(Ok(version)), Some(guest)) = (spoken, self.guests.get_mut(&key)) {
+                        guest.version = version;
+                    }
+                    self.let_in(key, job, hello, descriptors);
+                }
             },
+        }
+    }
+
+    /// A process of that job that can be served.
+    fn let_in(&mut self, key: Key, job: JobId, hello: Hello, descriptors: Vec<OwnedFd>) {
+        let Some(pid) = self.guests.get(&key).map(|guest| guest.pid) else {
+            return;
+        };
+        match hello.held {
+            None => self.join(key, job, pid),
+            Some(held) => {
+                let spoken = hello.min_version..=hello.max_version;
+                self.come_back(key, (job, pid), &spoken, held, descriptors);
+            }
         }
     }
 
@@ -275,8 +290,8 @@ impl Arbiter {
         self.asker = None;
     }
 
-    /// Has a process that has a slot called exec since? Where its image cannot be seen, its
-    /// connections tell: exec closes them.
+    /// Has a process that has a slot called exec since? Where its image cannot be seen, exec is
+    /// told by what it ends: all connections, and all threads but one.
     fn is_another_program(&self, pid: Pid) -> bool {
         let Some(process) = self.processes.get(&pid) else {
             return false;
@@ -286,7 +301,7 @@ impl Arbiter {
             return now != process.image;
         }
         let mut own = process.guests.iter().filter_map(|key| self.guests.get(key));
-        own.all(|guest| socket::is_closed(&guest.socket))
+        own.all(|guest| socket::is_closed(&guest.socket)) && !peer::may_have_our_thread(pid)
     }
 
     /// The job that the nearest of these parents is the root of.

@@ -2,18 +2,19 @@
 
 use rustix::process::Signal;
 use sublet_abi::message::{RefusedCode, Welcome};
-use sublet_abi::{Reply as Answer, SlotIndex, VERSION};
-use sublet_model::Bytes;
+use sublet_abi::{Reply as Answer, SlotIndex};
+use sublet_model::{Bytes, MiB};
 use sublet_share::{Action, Event, JobId, Part, Pid, Refusal};
 use tracing::{debug, info, warn};
 
 use super::guests::Stage;
+use super::snapshot::mib;
 use super::{Arbiter, Process, Root, Source, now_ms};
 use crate::admin::{Placed, PlacedGpu, Reply};
 use crate::peer;
 use crate::poller::Key;
 use crate::socket;
-use crate::tenant::TenantCard;
+use crate::tenant::{Tenant, TenantCard};
 
 impl Arbiter {
     pub(super) fn perform(&mut self, action: Action) {
@@ -100,26 +101,21 @@ impl Arbiter {
                 })
             })
             .collect();
-        let epoch = self.epoch;
-        let opened = match (self.tenants.get_mut(&job), cards) {
-            (None, _) => return,
-            (_, None) => Err("one of its GPUs has no UUID that the driver would know".to_owned()),
-            (Some(tenant), Some(cards)) => {
-                tenant.cards = cards;
-                // Nobody else can bring a ledger once everybody had his time.
-                if tenant.expects_ledger && !self.settled {
-                    Ok(())
-                } else {
-                    tenant
-                        .open(epoch, now_ms(), None)
-                        .map_err(|error| error.to_string())
-                }
-            }
+        let Some(tenant) = self.tenants.get_mut(&job) else {
+            return;
         };
-        if let Err(reason) = opened {
-            warn!(%job, reason, "a job cannot have its pages");
-            let is_final = false;
-            self.tell_job(job, &Reply::Refused { reason, is_final });
+        // Its pages are made when its first process says what it speaks.
+        if let Some(cards) = cards {
+            tenant.cards = cards;
+        } else {
+            let reason = "one of its GPUs has no UUID that the driver would know";
+            warn!(%job, reason, "a job cannot have its cards");
+            let refused = Reply::Refused {
+                reason: reason.to_owned(),
+                is_final: false,
+                hint: None,
+            };
+            self.tell_job(job, &refused);
             self.events.push_back(Event::Left(job));
             return;
         }
@@ -139,10 +135,13 @@ impl Arbiter {
                 .map(ToString::to_string)
                 .unwrap_or_default(),
             limit_mib: part.limit.get(),
+            context_mib: mib(self.machine.card(part.card).context),
         });
+        let pinned_limit = self.tenants.get(&job).and_then(Tenant::pinned_limit);
         Placed {
             id: job.0,
             gpus: gpus.collect(),
+            pinned_limit_mib: pinned_limit.map(MiB::get),
             dir: self.options.folder.path().display().to_string(),
         }
     }
@@ -151,6 +150,11 @@ impl Arbiter {
         if let Some(tenant) = self.tenants.get_mut(&job) {
             tenant.set_limits(parts);
         }
+        self.tell_limits(job, parts);
+    }
+
+    /// Tells the job, and whoever asked for it, what its limits are now.
+    pub(super) fn tell_limits(&mut self, job: JobId, parts: &[Part]) {
         info!(%job, "limits changed");
         let news = Reply::Limited(self.placed(job, parts));
         let line = self.line_of(job);
@@ -165,9 +169,12 @@ impl Arbiter {
         let (Some(key), Some(slot)) = (self.asker, SlotIndex::of_process(slot)) else {
             return; // It was taken over with its ledger, and has not come back yet.
         };
-        if !self.look_after(key, pid) {
+        let ready = self.see_to_pages(job, key).and_then(|()| {
             let why = "the arbiter cannot look after one more process";
-            self.send_away(key, RefusedCode::Full, why);
+            self.look_after(key, pid).then_some(()).ok_or(why.into())
+        });
+        if let Err(why) = ready {
+            self.send_away(key, RefusedCode::Full, &why);
             self.events.push_back(Event::Exited(pid));
             return;
         }
@@ -184,7 +191,7 @@ impl Arbiter {
             tenant.charge_claims(slot, &held);
         }
         let message = Answer::Welcome(Welcome {
-            version: VERSION,
+            version: tenant.version().unwrap_or(guest.version),
             mode: tenant.mode(),
             slot,
             generation,
@@ -202,6 +209,17 @@ impl Arbiter {
         } else {
             // It is gone, which its pidfd will say, or it does not read.
             self.drop_guest(key);
+        }
+    }
+
+    /// The job's first process says in which version its pages are.
+    fn see_to_pages(&mut self, job: JobId, key: Key) -> Result<(), String> {
+        let version = self.guests.get(&key).map(|guest| guest.version);
+        match (self.tenants.get_mut(&job), version) {
+            (Some(tenant), Some(version)) if !tenant.has_pages() => tenant
+                .open(self.epoch, now_ms(), version)
+                .map_err(|error| error.to_string()),
+            _ => Ok(()),
         }
     }
 
@@ -306,10 +324,12 @@ impl Arbiter {
     }
 }
 
-fn refused(reason: &Refusal) -> Reply {
+/// A refusal as it is told.
+pub(super) fn refused(reason: &Refusal) -> Reply {
     Reply::Refused {
         reason: reason.to_string(),
         is_final: reason.is_final(),
+        hint: reason.way_out().map(str::to_owned),
     }
 }
 

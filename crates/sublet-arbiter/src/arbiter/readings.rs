@@ -1,16 +1,19 @@
 //! What jobs use: by their ledgers, whenever it matters, and by the driver, several times a
-//! second. The slots are read before the driver is asked and again when it has answered; the
-//! larger counts, so that memory which came or went meanwhile is no discrepancy.
+//! second and soon after a process began. The slots are read before the driver is asked and
+//! again when it has answered; the larger counts, so that memory which came or went meanwhile is
+//! no discrepancy, and whoever took or gave any is named.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sublet_abi::SlotIndex;
-use sublet_model::{Bytes, GpuIndex};
-use sublet_share::{Event, Pid, Reading, SlotUse};
+use sublet_model::{Bytes, GpuIndex, Time};
+use sublet_share::{Event, JobId, Pid, Reading, SlotUse};
 use tracing::warn;
 
 use super::Arbiter;
+use crate::peer;
+use crate::tenant::SlotCard;
 
 /// How long the driver may take before somebody should know.
 const DRIVER_LATE_MS: u64 = 5_000;
@@ -39,24 +42,35 @@ impl Arbiter {
         self.apply(Event::Used(used));
     }
 
-    fn slots_now(&self) -> Vec<SlotUse> {
+    fn slots_now(&self) -> BTreeMap<(Pid, usize), (JobId, SlotCard)> {
         let pids = self.processes.keys();
         let owned = pids.filter_map(|pid| Some((*pid, self.machine.process(*pid)?)));
         let uses = owned.flat_map(|(pid, (job, slot))| {
             let tenant = self.tenants.get(&job);
             let slot = SlotIndex::of_process(slot);
             let uses = tenant.zip(slot).map(|(tenant, slot)| tenant.slot_use(slot));
-            uses.into_iter()
-                .flatten()
-                .map(move |(card, used, context)| SlotUse {
-                    job,
-                    pid,
-                    card,
-                    used: Bytes::new(used),
-                    context: Bytes::new(context),
-                })
+            let uses = uses.into_iter().flatten();
+            uses.map(move |card| ((pid, card.card), (job, card)))
         });
         uses.collect()
+    }
+
+    /// What the slots say, with what they said when the driver was asked.
+    fn slots_meanwhile(&mut self) -> Vec<SlotUse> {
+        let before = std::mem::take(&mut self.before);
+        let now = self.slots_now().into_iter();
+        let both = now.map(|((pid, card), (job, now))| {
+            let before = before.get(&(pid, card)).map(|(_, before)| before);
+            SlotUse {
+                job,
+                pid,
+                card,
+                used: before.map_or(now.used, |before| before.used.max(now.used)),
+                context: now.context,
+                is_quiet: before.is_some_and(|before| before.operation == now.operation),
+            }
+        });
+        both.collect()
     }
 
     pub(super) fn ask_driver(&mut self, now: u64) {
@@ -71,6 +85,7 @@ impl Arbiter {
         }
         self.before = self.slots_now();
         self.asked_driver_ms = now;
+        self.machine.reads_now(Time::from_ms(now));
         self.sampler.ask();
     }
 
@@ -78,16 +93,7 @@ impl Arbiter {
         let Some(cards) = self.sampler.take() else {
             return;
         };
-        let mut slots = self.slots_now();
-        let before = std::mem::take(&mut self.before);
-        let before: BTreeMap<(Pid, usize), Bytes> = before
-            .into_iter()
-            .map(|slot| ((slot.pid, slot.card), slot.used))
-            .collect();
-        for slot in &mut slots {
-            let was = before.get(&(slot.pid, slot.card)).copied();
-            slot.used = slot.used.max(was.unwrap_or_default());
-        }
+        let slots = self.slots_meanwhile();
         let broken_before = self.broken();
         for (now, card) in self.cards_now.iter_mut().zip(&cards) {
             match card {
@@ -114,10 +120,28 @@ impl Arbiter {
                 processes: card.processes,
             })
         });
-        let cards = cards.collect();
-        self.apply(Event::Read { cards, slots });
+        let cards: Vec<Option<Reading>> = cards.collect();
+        let may_return = self.may_return(&cards);
+        self.apply(Event::Read {
+            cards,
+            slots,
+            may_return,
+        });
         // Overheads may have changed what jobs use.
         self.take_use();
+    }
+
+    /// After a restart: who is on a card without a slot, and has a ledger of before open, with
+    /// which it may come back. The others are strangers at once.
+    fn may_return(&self, cards: &[Option<Reading>]) -> BTreeSet<Pid> {
+        if self.settled {
+            return BTreeSet::new();
+        }
+        let on_cards = cards.iter().flatten().flat_map(|card| &card.processes);
+        let pids: BTreeSet<Pid> = on_cards.map(|(pid, _)| *pid).collect();
+        pids.into_iter()
+            .filter(|pid| !self.processes.contains_key(pid) && peer::may_hold_ledger(*pid))
+            .collect()
     }
 
     /// Cards that could not be read for some time.

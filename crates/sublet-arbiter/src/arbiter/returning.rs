@@ -3,6 +3,7 @@
 //! whether they come back, have died meanwhile, or never notice.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 
 use sublet_abi::SlotIndex;
@@ -12,7 +13,7 @@ use sublet_share::{Event, JobId, Pid};
 use tracing::{info, warn};
 
 use super::{Arbiter, Process, Root, Source, now_ms};
-use crate::pages::Ledger;
+use crate::pages::{Ledger, PagesError};
 use crate::peer;
 use crate::poller::Key;
 
@@ -20,8 +21,8 @@ impl Arbiter {
     pub(super) fn come_back(
         &mut self,
         key: Key,
-        job: JobId,
-        pid: Pid,
+        (job, pid): (JobId, Pid),
+        spoken: &RangeInclusive<u16>,
         held: Held,
         descriptors: Vec<OwnedFd>,
     ) {
@@ -37,15 +38,23 @@ impl Arbiter {
         }
         let is_ours = match tenant.ledger() {
             Some(ledger) => ledger.is(&memory),
-            None => {
-                let opened = Ledger::adopt(memory)
-                    .and_then(|ledger| tenant.open(self.epoch, now_ms(), Some(ledger)));
-                if let Err(error) = opened {
+            None if tenant.expects_ledger => {
+                let adopted = Ledger::adopt(memory).and_then(|ledger| {
+                    if !spoken.contains(&ledger.page().version()) {
+                        return Err(PagesError::NotOurs(
+                            "its bringer does not speak its version",
+                        ));
+                    }
+                    tenant.adopt(self.epoch, now_ms(), ledger)
+                });
+                if let Err(error) = adopted {
                     return self.send_away(key, RefusedCode::Claims, &error.to_string());
                 }
                 self.adopt_slots(job, pid);
                 true
             }
+            // Nobody was here before it: what it brings is no ledger of ours.
+            None => false,
         };
         let slot = held.slot.get();
         self.asker = Some(key);
@@ -75,7 +84,8 @@ impl Arbiter {
         }
         let ledger = self.tenants.get(&job).and_then(|tenant| tenant.ledger());
         ledger.is_some_and(|ledger| {
-            let slot = ledger.page().slot(held.slot);
+            let page = ledger.page();
+            let slot = page.slot(held.slot);
             slot.is_live() && slot.pid() == pid.0 && slot.generation() == held.generation
         })
     }
@@ -130,7 +140,7 @@ impl Arbiter {
             Root::Run { .. } => {
                 peer::ancestors(pid).is_none_or(|parents| self.job_above(&parents) == Some(job))
             }
-            Root::Container { .. } => peer::share_namespace(pid, first),
+            Root::Container { .. } => peer::share_container(pid, first),
         };
         (is_own && self.machine.process(pid).is_none()).then_some(pidfd)
     }
@@ -162,17 +172,8 @@ impl Arbiter {
         self.apply(Event::Returned { job, pid, slot });
     }
 
-    /// The time for coming back is over.
+    /// The time for coming back is over: who waited for a ledger of before gets a new one.
     pub(super) fn settle_down(&mut self) {
-        let epoch = self.epoch;
-        for tenant in self.tenants.values_mut() {
-            if tenant.expects_ledger
-                && !tenant.cards.is_empty()
-                && let Err(error) = tenant.open(epoch, now_ms(), None)
-            {
-                warn!(job = tenant.id(), %error, "a job has no pages");
-            }
-        }
         self.greet_again();
     }
 }

@@ -7,9 +7,35 @@ use sublet_share::{JobId, JobView, Pid, State};
 use super::{Arbiter, Root, now_ms};
 use crate::admin::{Counters, GpuRow, RefusalRow, Snapshot, TenantGpuRow, TenantRow};
 use crate::peer;
+use crate::tenant::Tenant;
 
-fn mib(bytes: Bytes) -> u64 {
+/// So many MiB as hold that.
+pub(super) fn mib(bytes: Bytes) -> u64 {
     bytes.get().div_ceil(1 << 20)
+}
+
+/// What there is to see of a job's pinned memory.
+struct Pinned {
+    limit_mib: Option<u64>,
+    /// Nothing where nobody counts it.
+    used_mib: Option<u64>,
+    last_refusal: Option<RefusalRow>,
+}
+
+impl Pinned {
+    /// How much more than its limit is in use, if that is so.
+    fn over_mib(&self) -> Option<u64> {
+        let over = self.used_mib?.checked_sub(self.limit_mib?)?;
+        (over > 0).then_some(over)
+    }
+}
+
+/// A refusal of which a page says the bytes and the time.
+fn refusal_row((bytes, at_ms): (u64, u64)) -> RefusalRow {
+    RefusalRow {
+        bytes,
+        ago_ms: now_ms().saturating_sub(at_ms),
+    }
 }
 
 impl Arbiter {
@@ -65,14 +91,25 @@ impl Arbiter {
             .iter()
             .map(|part| self.job_gpu_row(job.id, part.card, part.limit))
             .collect();
+        let pinned = self.pinned_row(job.id);
         let over = per_gpu.iter().find(|row| row.used_mib > row.limit_mib);
-        let reason = match (job.state, over) {
-            (State::Over, Some(row)) => Some(format!(
-                "GPU {}: {} MiB more than its limit in use",
-                row.index,
-                row.used_mib - row.limit_mib
-            )),
-            _ => job.waits.map(|(_, reason)| reason.to_string()),
+        let (state, reason) = match (job.state, over, pinned.over_mib()) {
+            (State::Over, Some(row), _) => (
+                State::Over,
+                Some(format!(
+                    "GPU {}: {} MiB more than its limit in use",
+                    row.index,
+                    row.used_mib - row.limit_mib
+                )),
+            ),
+            (State::Running, _, Some(over)) => (
+                State::Over,
+                Some(format!("{over} MiB more pinned than its limit")),
+            ),
+            (state, ..) => {
+                let reason = job.waits.map(|(_, reason)| reason.to_string());
+                (state, reason.or_else(|| self.note_on(job)))
+            }
         };
         TenantRow {
             id: Some(job.id.0),
@@ -91,12 +128,34 @@ impl Arbiter {
             asked_gpus: job.ask.gpus.get(),
             memory_limit_mib: job.parts.iter().map(|part| part.limit.get()).max(),
             memory_used_mib: per_gpu.iter().map(|row| row.used_mib).max().unwrap_or(0),
-            state: job.state.word().to_owned(),
+            pinned_limit_mib: pinned.limit_mib,
+            pinned_used_mib: pinned.used_mib,
+            pinned_last_refusal: pinned.last_refusal,
+            state: state.word().to_owned(),
             reason,
             position: job.waits.map(|(position, _)| *position),
             per_gpu,
             unknown_names: self.unknown_names(job),
         }
+    }
+
+    /// What people should know of a job that has its cards and is within its limits.
+    fn note_on(&self, job: &JobView<'_>) -> Option<String> {
+        let tenant = self.tenants.get(&job.id)?;
+        if !self.settled && tenant.expects_ledger && !tenant.has_pages() {
+            let why = "the arbiter was just restarted, and the job's programs are not back yet";
+            return Some(why.to_owned());
+        }
+        job.parts.iter().find_map(|part| {
+            let context = self.machine.card(part.card).context;
+            let index = self.machine.inventory().gpus()[part.card].index;
+            (context > Bytes::from(part.limit)).then(|| {
+                format!(
+                    "GPU {index}: a context takes {} MiB there, more than the job's limit",
+                    mib(context)
+                )
+            })
+        })
     }
 
     fn job_gpu_row(&self, job: JobId, card: usize, limit: MiB) -> TenantGpuRow {
@@ -112,10 +171,17 @@ impl Arbiter {
             limit_mib: limit.get(),
             used_mib: mib(Bytes::new(used)),
             overhead_mib: mib(self.machine.overhead(job, card)),
-            last_refusal: refusal.map(|(bytes, at_ms)| RefusalRow {
-                bytes,
-                ago_ms: now_ms().saturating_sub(at_ms),
-            }),
+            last_refusal: refusal.map(refusal_row),
+        }
+    }
+
+    fn pinned_row(&self, job: JobId) -> Pinned {
+        let tenant = self.tenants.get(&job);
+        let counted = tenant.and_then(Tenant::pinned);
+        Pinned {
+            limit_mib: tenant.and_then(Tenant::pinned_limit).map(MiB::get),
+            used_mib: counted.map(|(used, _)| mib(used)),
+            last_refusal: counted.and_then(|(_, refusal)| refusal).map(refusal_row),
         }
     }
 

@@ -17,13 +17,20 @@ use rustix::net::{
 };
 use sublet_abi::message::{Claim, Held};
 use sublet_abi::{
-    ControlPage, DeviceIndex, Hello, LedgerPage, MAX_DEVICES, Reply, Request, Units, Welcome,
+    AnyControl, AnyLedger, DeviceIndex, Hello, HostLimit, MAX_DEVICES, OLDEST, Reply, Request,
+    Units, VERSION, Welcome,
 };
 
 use crate::world::PATIENCE;
 
 const SOCKET: &str = "SUBLET_TEST_CHILD";
-const MARK: &str = "child: ";
+pub(crate) const MARK: &str = "child: ";
+
+/// Where a child of the test of that name finds the socket that it is to connect to.
+pub(crate) fn socket_of(test: &str) -> Option<std::ffi::OsString> {
+    let socket = std::env::var_os(SOCKET);
+    socket.filter(|_| std::env::args().any(|argument| argument == test))
+}
 
 /// A started child.
 pub(crate) struct Process {
@@ -32,14 +39,13 @@ pub(crate) struct Process {
     lines: Receiver<String>,
 }
 
-fn command(socket: &Path) -> Command {
+/// The test that a child of today's version runs.
+const TEST: &str = "child::a_child_does_what_it_is_told";
+
+fn command(socket: &Path, test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args([
-            "--exact",
-            "child::a_child_does_what_it_is_told",
-            "--nocapture",
-        ])
+        .args(["--exact", test, "--nocapture"])
         .env(SOCKET, socket)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -49,12 +55,17 @@ fn command(socket: &Path) -> Command {
 
 impl Process {
     pub(crate) fn start(socket: &Path) -> Process {
-        Process::of(command(socket))
+        Process::of(command(socket, TEST))
+    }
+
+    /// A child that runs another test of this executable.
+    pub(crate) fn start_as(socket: &Path, test: &str) -> Process {
+        Process::of(command(socket, test))
     }
 
     /// A child that is nobody's: its parent has ended.
     pub(crate) fn start_orphan(socket: &Path) -> Process {
-        let own = command(socket);
+        let own = command(socket, TEST);
         let mut shell = Command::new("sh");
         // The shell's background process would read from /dev/null; file 3 keeps ours.
         shell
@@ -129,7 +140,7 @@ impl Drop for Process {
 
 #[test]
 fn a_child_does_what_it_is_told() {
-    match std::env::var_os(SOCKET) {
+    match socket_of(TEST) {
         Some(socket) => Guest::default().serve(Path::new(&socket)),
         None => {
             let mut child = Process::start(Path::new("/nowhere/tenant.sock"));
@@ -147,7 +158,7 @@ struct Guest {
     welcome: Option<Welcome>,
 }
 
-fn say(text: &str) {
+pub(crate) fn say(text: &str) {
     println!("{MARK}{text}");
 }
 
@@ -178,15 +189,18 @@ impl Guest {
                 }
                 "reserve" => self.reserve(number(1), number(2).into()),
                 "release" => self.release(number(1), number(2).into()),
+                "pin" => self.pin(number(1).into()),
+                "unpin" => self.unpin(number(1).into()),
                 "close" => {
                     self.socket = None;
                     say("closed");
                 }
                 "bye" => self.send(&Request::Bye.encode(), &[]),
                 "lost" => self.wait_for_end(),
+                "thread" => start_thread(),
                 "control" => self.write_control(),
                 "exec" => {
-                    let error = command(socket)
+                    let error = command(socket, TEST)
                         .stdin(Stdio::inherit())
                         .stdout(Stdio::inherit())
                         .exec();
@@ -206,8 +220,8 @@ impl Guest {
             return say(&format!("no connection: {error}"));
         }
         let hello = Hello {
-            min_version: 1,
-            max_version: 1,
+            min_version: OLDEST,
+            max_version: VERSION,
             held,
         };
         let ledger = self
@@ -282,21 +296,23 @@ impl Guest {
     }
 
     /// Both pages, mapped for good: as the interposer has them.
-    fn map(&self) -> (&'static ControlPage, &'static LedgerPage) {
+    fn map(&self) -> (AnyControl<'static>, AnyLedger<'static>) {
         let (control, ledger) = self.pages.as_ref().unwrap();
-        let map = |fd: &OwnedFd, len, prot| {
+        let map = |fd: &OwnedFd, prot| {
+            let len = rustix::fs::fstat(fd).unwrap().st_size as usize;
+            let (place, flags) = (std::ptr::null_mut(), MapFlags::SHARED);
             // SAFETY: a new mapping where the kernel likes, which is never unmapped.
-            unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, 0) }
-                .unwrap()
+            let page = unsafe { rustix::mm::mmap(place, len, prot, flags, fd, 0) };
+            (page.unwrap(), len)
         };
         let both = ProtFlags::READ | ProtFlags::WRITE;
-        let control = map(control, ControlPage::BYTES, ProtFlags::READ);
-        let ledger = map(ledger, LedgerPage::BYTES, both);
+        let (control, control_len) = map(control, ProtFlags::READ);
+        let (ledger, ledger_len) = map(ledger, both);
         // SAFETY: mapped for good, of that size, and sealed by the arbiter.
         unsafe {
             (
-                ControlPage::from_ptr(control.cast(), ControlPage::BYTES).unwrap(),
-                LedgerPage::from_ptr(ledger.cast(), LedgerPage::BYTES).unwrap(),
+                AnyControl::from_ptr(control.cast(), control_len).unwrap(),
+                AnyLedger::from_ptr(ledger.cast(), ledger_len).unwrap(),
             )
         }
     }
@@ -328,6 +344,39 @@ impl Guest {
         });
     }
 
+    fn pin(&self, mib: u64) {
+        let (control, ledger) = self.map();
+        let (amount, slot) = (
+            Units::taken_by(mib << 20).unwrap(),
+            self.welcome.unwrap().slot,
+        );
+        let Some(host) = ledger.host() else {
+            return say("nobody counts");
+        };
+        let limit = || control.host().map_or(Units::MAX, HostLimit::limit);
+        match host.reserve(slot, amount, limit) {
+            Ok(()) => say("pinned"),
+            Err(error) => {
+                host.note_refusal(mib << 20, control.heartbeat_ms());
+                say(&format!("not pinned: {error}"));
+            }
+        }
+    }
+
+    fn unpin(&self, mib: u64) {
+        let (_, ledger) = self.map();
+        let amount = Units::taken_by(mib << 20).unwrap();
+        let done = ledger
+            .host()
+            .unwrap()
+            .release(self.welcome.unwrap().slot, amount);
+        say(if done.is_ok() {
+            "unpinned"
+        } else {
+            "not unpinned"
+        });
+    }
+
     fn held(&self) -> Held {
         let (control, ledger) = self.map();
         let welcome = self.welcome.unwrap();
@@ -340,6 +389,9 @@ impl Guest {
             slot: welcome.slot,
             generation: welcome.generation,
             claims,
+            host_bytes: ledger
+                .host()
+                .map_or(0, |host| host.held(welcome.slot).bytes()),
         }
     }
 
@@ -354,7 +406,7 @@ impl Guest {
     fn write_control(&self) {
         let (control, _) = self.pages.as_ref().unwrap();
         let both = ProtFlags::READ | ProtFlags::WRITE;
-        let len = ControlPage::BYTES;
+        let len = AnyControl::bytes(VERSION).unwrap();
         // SAFETY: a new mapping where the kernel likes, if it were allowed.
         let mapped = unsafe {
             rustix::mm::mmap(
@@ -367,7 +419,7 @@ impl Guest {
             )
         };
         let (page, _) = self.map();
-        let address = std::ptr::from_ref(page).cast_mut().cast();
+        let address = std::ptr::from_ref(page.page()).cast_mut().cast();
         // SAFETY: a mapping of ours, of that length; nothing is stored to it.
         let raised =
             unsafe { rustix::mm::mprotect(address, len, rustix::mm::MprotectFlags::WRITE) };
@@ -387,6 +439,21 @@ impl Guest {
     }
 }
 
+/// A thread such as the interposer has, until the program ends or calls exec.
+fn start_thread() {
+    let (tell, told) = channel();
+    let thread = thread::Builder::new().name("sublet".to_owned());
+    let started = thread.spawn(move || {
+        tell.send(()).unwrap();
+        loop {
+            thread::park();
+        }
+    });
+    started.unwrap();
+    told.recv().unwrap();
+    say("started");
+}
+
 /// A descriptor of its own to the same memory, and a mapping of that.
 fn reopen(control: &OwnedFd) -> bool {
     use std::os::fd::AsRawFd;
@@ -399,7 +466,7 @@ fn reopen(control: &OwnedFd) -> bool {
         return false;
     };
     let both = ProtFlags::READ | ProtFlags::WRITE;
-    let len = ControlPage::BYTES;
+    let len = AnyControl::bytes(VERSION).unwrap();
     // SAFETY: a new mapping where the kernel likes, if it were allowed.
     unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, both, MapFlags::SHARED, &again, 0) }
         .is_ok()

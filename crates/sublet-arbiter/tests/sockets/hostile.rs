@@ -7,12 +7,13 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
-use sublet_abi::{Hello, Mode, Request as Message};
+use sublet_abi::{Hello, OLDEST, Request as Message, VERSION};
 use sublet_arbiter::ContainerCard;
 use sublet_arbiter::admin::{Reply, Request};
 use sublet_model::MiB;
 
 use crate::child::Process;
+use crate::containers::container;
 use crate::world::{PATIENCE, World, reason, until, uuid};
 
 fn connect(path: &Path) -> OwnedFd {
@@ -74,6 +75,10 @@ fn a_program_inside_a_job_cannot_change_limits_or_start_jobs() {
             reason(&reply),
             format!("a program inside job {id} cannot ask this")
         );
+        let Reply::Refused { hint, .. } = reply else {
+            panic!("{reply:?}")
+        };
+        assert!(hint.unwrap_or_default().contains("outside of the job"));
     }
     assert!(matches!(ask(r#"{"kind":"list"}"#), Reply::Snapshot(_)));
 }
@@ -148,27 +153,35 @@ fn connections_that_say_nothing_make_room() {
 #[test]
 fn a_hello_of_another_version_is_told_so() {
     let world = World::new(&[1024]);
-    let socket = connect(&world.socket());
-    let hello = Hello {
-        min_version: 99,
-        max_version: 100,
-        held: None,
-    };
-    let bytes = Message::Hello(hello).encode();
-    rustix::net::send(&socket, &bytes, SendFlags::NOSIGNAL).unwrap();
-    let mut bytes = [0; 1024];
-    let (_, n) = rustix::net::recv(&socket, &mut bytes, RecvFlags::empty()).unwrap();
-    let Ok(sublet_abi::Reply::Refused(refused)) = sublet_abi::Reply::parse(&bytes[..n]) else {
-        panic!("not refused")
-    };
-    assert_eq!(refused.code, sublet_abi::message::RefusedCode::Version);
-    assert!(refused.text.as_str().contains("speaks versions 99 to 100"));
+    let (before, after) = (OLDEST - 1, VERSION + 1);
+    for (min_version, max_version) in [(before, before), (after, after), (after, 100)] {
+        let socket = connect(&world.socket());
+        let hello = Hello {
+            min_version,
+            max_version,
+            held: None,
+        };
+        let bytes = Message::Hello(hello).encode();
+        rustix::net::send(&socket, &bytes, SendFlags::NOSIGNAL).unwrap();
+        let mut bytes = [0; 1024];
+        let (_, n) = rustix::net::recv(&socket, &mut bytes, RecvFlags::empty()).unwrap();
+        let Ok(sublet_abi::Reply::Refused(refused)) = sublet_abi::Reply::parse(&bytes[..n]) else {
+            panic!("not refused")
+        };
+        assert_eq!(refused.code, sublet_abi::message::RefusedCode::Version);
+        let said = format!(
+            "the library speaks versions {min_version} to {max_version}, the arbiter {OLDEST} to \
+             {VERSION}: install both from one release"
+        );
+        assert_eq!(refused.text.as_str(), said);
+    }
+    assert_eq!(world.snapshot().counters.sent_away, 3);
 }
 
 fn message() -> impl Strategy<Value = Vec<u8>> {
     let hello = Message::Hello(Hello {
-        min_version: 1,
-        max_version: 1,
+        min_version: OLDEST,
+        max_version: VERSION,
         held: None,
     })
     .encode()
@@ -200,7 +213,7 @@ fn no_bytes_on_the_tenants_socket_end_the_arbiter() {
     };
     let added = world
         .handle
-        .add_container(None, "pod", dir.path(), vec![card], Mode::Strict);
+        .add_container(container("pod", dir.path(), vec![card]));
     let sockets = [world.socket(), dir.path().join("tenant.sock")];
     let config = ProptestConfig::with_cases(400);
     let messages = prop::collection::vec(message(), 1..6);

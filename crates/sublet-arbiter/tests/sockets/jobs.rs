@@ -81,7 +81,10 @@ fn jobs_wait_in_order_and_get_their_turn() {
     let (_, reply) = world.submit("1MiB", 1, false);
     assert_eq!(reason(&reply), "2 jobs wait before it");
     let (_, reply) = world.submit("2GiB", 1, true);
-    let Reply::Refused { is_final, reason } = reply else {
+    let Reply::Refused {
+        is_final, reason, ..
+    } = reply
+    else {
         panic!("{reply:?}")
     };
     assert!(
@@ -218,6 +221,62 @@ fn a_watcher_sees_it_happen() {
     assert_eq!(look(), 0);
     let _job = world.placed("1MiB", 1);
     until(look, |n| *n == 1);
+}
+
+#[test]
+fn what_one_look_shows_belongs_together() {
+    let world = World::new(&[1024]);
+    let (_line, placed) = world.placed("100MiB", 1);
+    let mut one = Process::start(&world.socket());
+    one.tell("hello");
+    one.tell("reserve 0 80");
+    one.tell("reserve 0 30");
+    // A look by `List`, and the first by `Watch`, which comes at once.
+    let looks = || {
+        let mut watcher = world.admin();
+        watcher.send(&Request::Watch { interval_ms: 0 }).unwrap();
+        let watched = match watcher.receive(Some(PATIENCE)).unwrap() {
+            Reply::Snapshot(snapshot) => snapshot.tenants[0].clone(),
+            other => panic!("{other:?}"),
+        };
+        [watched, world.job(placed.id).unwrap()]
+    };
+    let check = |state: &str, limit: u64, used: u64| {
+        for row in looks() {
+            assert_eq!(row.state, state, "{row:?}");
+            let card = &row.per_gpu[0];
+            assert_eq!((row.memory_limit_mib, card.limit_mib), (Some(limit), limit));
+            assert_eq!((row.memory_used_mib, card.used_mib), (used, used));
+            assert_eq!(row.reason.is_some(), state == "over", "{row:?}");
+            let refusal = card.last_refusal.as_ref().unwrap();
+            assert_eq!(refusal.bytes, 30 << 20);
+            assert!(refusal.ago_ms < 60_000, "{refusal:?}");
+        }
+    };
+    check("running", 100, 80);
+    world.limit(placed.id, "50MiB");
+    check("over", 50, 80);
+    // Nobody tells the arbiter of this.
+    one.tell("release 0 40");
+    check("running", 50, 40);
+    world.limit(placed.id, "40MiB");
+    check("running", 40, 40);
+    world.limit(placed.id, "39MiB");
+    check("over", 39, 40);
+    world.limit(placed.id, "200MiB");
+    check("running", 200, 40);
+    one.kill();
+    until(looks, |rows| {
+        rows.iter().all(|row| row.memory_used_mib == 0)
+    });
+    check("running", 200, 0);
+    // Waiting: no card yet, and so nothing of any.
+    let (_waits, _) = world.submit("900MiB", 1, true);
+    let rows = world.snapshot().tenants;
+    let row = rows.iter().find(|row| row.state == "waiting").unwrap();
+    assert_eq!((row.memory_limit_mib, row.memory_used_mib), (None, 0));
+    assert_eq!((row.position, &row.gpus[..]), (Some(1), &[][..]));
+    assert!(row.per_gpu.is_empty() && row.reason.as_ref().unwrap().contains("GPU 0 lacks 76 MiB"));
 }
 
 #[test]

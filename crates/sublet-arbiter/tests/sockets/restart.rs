@@ -13,13 +13,13 @@ use crate::world::{PATIENCE, View, ask, reason, submit, until, uuid};
 const BASE: &str = "SUBLET_TEST_ARBITER";
 
 /// An arbiter that can be killed.
-struct Killable {
+pub(crate) struct Killable {
     child: Child,
-    folder: Folder,
+    pub(crate) folder: Folder,
 }
 
 impl Killable {
-    fn start(base: &Path) -> Killable {
+    pub(crate) fn start(base: &Path) -> Killable {
         Killable::start_with(base, 4096)
     }
 
@@ -46,29 +46,29 @@ impl Killable {
         }
     }
 
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    fn admin(&self) -> Client {
+    pub(crate) fn admin(&self) -> Client {
         Client::connect(&self.folder.admin_socket()).unwrap()
     }
 
-    fn snapshot(&self) -> Snapshot {
+    pub(crate) fn snapshot(&self) -> Snapshot {
         match self.admin().call(&Request::List, PATIENCE).unwrap() {
             Reply::Snapshot(snapshot) => *snapshot,
             other => panic!("{other:?}"),
         }
     }
 
-    fn used(&self, id: u64) -> Option<u64> {
+    pub(crate) fn used(&self, id: u64) -> Option<u64> {
         let rows = self.snapshot().tenants;
         let row = rows.into_iter().find(|row| row.id == Some(id));
         row.map(|row| row.memory_used_mib)
     }
 
-    fn place(&self, memory: &str) -> (Client, Placed) {
+    pub(crate) fn place(&self, memory: &str) -> (Client, Placed) {
         let (mut line, mut reply) = submit(self.admin(), memory, 1, true);
         loop {
             match reply {
@@ -79,7 +79,7 @@ impl Killable {
         }
     }
 
-    fn resume(&self, placed: &Placed, memory: &str) -> (Client, Reply) {
+    pub(crate) fn resume(&self, placed: &Placed, memory: &str) -> (Client, Reply) {
         let mut line = self.admin();
         let (placed, submit) = (placed.clone(), ask(memory, 1, true));
         let request = Request::Resume(Resume { placed, submit });
@@ -150,6 +150,42 @@ fn limits_hold_and_jobs_go_on() {
 }
 
 #[test]
+fn what_is_pinned_and_its_limit_are_known_to_the_next() {
+    let base = tempfile::tempdir().unwrap();
+    let mut before = Killable::start(base.path());
+    let (line, placed) = before.place("100MiB");
+    let limit = Request::LimitPinned {
+        id: placed.id,
+        memory: "64MiB".to_owned(),
+    };
+    let Reply::Limited(placed) = before.admin().call(&limit, PATIENCE).unwrap() else {
+        panic!("not limited")
+    };
+    let mut one = Process::start(&before.folder.tenant_socket());
+    let mut dead = Process::start(&before.folder.tenant_socket());
+    let slot = one.tell("hello");
+    dead.tell("hello");
+    assert_eq!(one.tell("pin 30"), "pinned");
+    assert_eq!(dead.tell("pin 30"), "pinned");
+    before.kill();
+    assert_eq!(one.tell("lost"), "lost 0");
+    assert!(one.tell("pin 5").starts_with("not pinned"));
+    dead.kill();
+    drop(line);
+    let after = Killable::start(base.path());
+    let (_line, reply) = after.resume(&placed, "100MiB");
+    assert_eq!(reply, Reply::Placed(placed.clone()));
+    assert_eq!(one.tell("again"), slot);
+    let row = after.snapshot().tenants.remove(0);
+    assert_eq!(
+        (row.pinned_limit_mib, row.pinned_used_mib),
+        (Some(64), Some(30))
+    );
+    assert!(one.tell("pin 35").starts_with("not pinned"));
+    assert_eq!(one.tell("pin 34"), "pinned");
+}
+
+#[test]
 fn nobody_takes_the_place_of_a_job_that_may_come_back() {
     let base = tempfile::tempdir().unwrap();
     let mut before = Killable::start(base.path());
@@ -187,17 +223,23 @@ fn one_that_comes_back_too_late_is_charged_with_what_it_has() {
     let mut one = Process::start(&before.folder.tenant_socket());
     one.tell("hello");
     one.tell("reserve 0 70");
+    one.tell("pin 7");
     before.kill();
     drop(line);
     let after = Killable::start(base.path());
     let (_line, reply) = after.resume(&placed, "100MiB");
     assert!(matches!(reply, Reply::Placed(_)));
+    let row = after.snapshot().tenants[0].clone();
+    let why = row.reason.unwrap_or_default();
+    assert!(why.contains("programs are not back yet"), "{why}");
     // A new process waits for the ledger, and gets a new one when nobody brings it.
     let mut new = Process::start(&after.folder.tenant_socket());
     assert!(new.tell("hello").starts_with("slot 1 "));
     assert_eq!(new.tell("reserve 0 20"), "reserved");
     assert!(one.tell("again").starts_with("slot 2 "));
     assert_eq!(after.used(placed.id), Some(90));
+    assert_eq!(after.snapshot().tenants[0].reason, None);
+    assert_eq!(after.snapshot().tenants[0].pinned_used_mib, Some(7));
     assert!(new.tell("reserve 0 11").starts_with("not reserved"));
     assert_eq!(one.tell("release 0 70"), "released");
     assert_eq!(new.tell("reserve 0 80"), "reserved");

@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use sublet_arbiter::admin::{Reply, Request, Resume, Snapshot};
+
 use crate::child::Process;
-use crate::world::{World, reason, until};
+use crate::world::{PATIENCE, World, ask, reason, until};
 
 #[test]
 fn a_process_without_a_slot_is_reported_within_a_second() {
@@ -26,6 +28,66 @@ fn a_process_without_a_slot_is_reported_within_a_second() {
     world.cards.set(0, &[]);
     until(|| world.snapshot().gpus[0].free_mib, |free| *free == 1024);
     assert_eq!(world.snapshot().tenants, []);
+}
+
+#[test]
+fn after_a_restart_only_those_who_had_a_slot_are_waited_for() {
+    let mut world = World::new(&[1024]);
+    let (_line, placed) = world.placed("100MiB", 1);
+    let mut back = Process::start(&world.socket());
+    let slot = back.tell("hello");
+    let [first, second] = [(); 2].map(|()| Process::start(&world.socket()));
+    let (back_use, first_use) = ((back.pid(), 50), (first.pid(), 300));
+    world.cards.set(0, &[back_use, first_use]);
+    // Jobs of before may come back for as long as this test lasts.
+    world.restart(|options| options.settle = Duration::from_secs(3600));
+    let pids = |seen: &Snapshot| -> Vec<u32> {
+        let rows = seen.tenants.iter().filter(|row| row.state == "unmanaged");
+        rows.flat_map(|row| row.pids.clone()).collect()
+    };
+    until(|| pids(&world.snapshot()), |pids| *pids == [first.pid()]);
+    // When another one has been there for long enough, it has been there for longer.
+    world
+        .cards
+        .set(0, &[back_use, first_use, (second.pid(), 1)]);
+    let seen = until(|| pids(&world.snapshot()), |pids| pids.len() > 1);
+    assert!(
+        seen.contains(&first.pid()) && seen.contains(&second.pid()),
+        "{seen:?}"
+    );
+    assert_eq!(seen.len(), 2);
+    let (placed, submit) = (placed, ask("100MiB", 1, true));
+    let id = placed.id;
+    let resume = Request::Resume(Resume { placed, submit });
+    let mut line = world.admin();
+    let reply = line.call(&resume, PATIENCE).unwrap();
+    assert!(matches!(reply, Reply::Placed(_)), "{reply:?}");
+    assert_eq!(back.tell("again"), slot);
+    assert_eq!(world.job(id).unwrap().pids, [back.pid()]);
+}
+
+#[test]
+fn what_a_first_context_takes_is_known_before_the_next_regular_reading() {
+    let world = World::new(&[1024]);
+    let (_line, placed) = world.placed("1GiB", 1);
+    let overhead = || world.job(placed.id).unwrap().per_gpu[0].overhead_mib;
+    let mut best = Duration::MAX;
+    for _ in 0..20 {
+        let mut one = Process::start(&world.socket());
+        let began = Instant::now();
+        one.tell("hello");
+        world.cards.set(0, &[(one.pid(), 300)]);
+        until(overhead, |mib| *mib == 300);
+        best = best.min(began.elapsed());
+        one.kill();
+        world.cards.set(0, &[]);
+        until(overhead, |mib| *mib == 0);
+        if best < Duration::from_millis(200) {
+            break;
+        }
+    }
+    // It takes two readings, and the regular ones are so far apart.
+    assert!(best < Duration::from_millis(200), "{best:?}");
 }
 
 #[test]

@@ -88,11 +88,14 @@ impl GpuView for View {
 
 pub(crate) struct World {
     _base: tempfile::TempDir,
+    sizes: Vec<u32>,
     pub(crate) folder: Folder,
     pub(crate) handle: Handle,
     pub(crate) cards: Cards,
-    thread: Option<JoinHandle<Result<(), ArbiterError>>>,
+    thread: Option<Running>,
 }
+
+type Running = JoinHandle<Result<(), ArbiterError>>;
 
 impl World {
     pub(crate) fn new(sizes: &[u32]) -> World {
@@ -103,18 +106,26 @@ impl World {
         let base = tempfile::tempdir().unwrap();
         let folder = Folder::within(base.path(), "gpu");
         let (view, cards) = View::new(sizes);
-        let mut options = Options::new(folder.clone());
-        change(&mut options);
-        let arbiter = Arbiter::start(options, Box::new(view)).unwrap();
-        let handle = arbiter.handle();
-        let thread = Some(thread::spawn(move || arbiter.run()));
+        let (handle, thread) = begin(&folder, view, change);
         World {
             _base: base,
+            sizes: sizes.to_vec(),
             folder,
             handle,
             cards,
-            thread,
+            thread: Some(thread),
         }
+    }
+
+    /// Ends the arbiter and starts another one in its place.
+    pub(crate) fn restart(&mut self, change: impl FnOnce(&mut Options)) {
+        self.end();
+        let view = View {
+            sizes: self.sizes.clone(),
+            cards: self.cards.clone(),
+        };
+        let (handle, thread) = begin(&self.folder, view, change);
+        (self.handle, self.thread) = (handle, Some(thread));
     }
 
     pub(crate) fn admin(&self) -> Client {
@@ -136,6 +147,11 @@ impl World {
     pub(crate) fn limit(&self, id: u64, memory: &str) -> Reply {
         let memory = memory.to_owned();
         self.call(&Request::Limit { id, memory })
+    }
+
+    pub(crate) fn limit_pinned(&self, id: u64, memory: &str) -> Reply {
+        let memory = memory.to_owned();
+        self.call(&Request::LimitPinned { id, memory })
     }
 
     pub(crate) fn call(&self, request: &Request) -> Reply {
@@ -171,6 +187,14 @@ impl World {
     }
 }
 
+fn begin(folder: &Folder, view: View, change: impl FnOnce(&mut Options)) -> (Handle, Running) {
+    let mut options = Options::new(folder.clone());
+    change(&mut options);
+    let arbiter = Arbiter::start(options, Box::new(view)).unwrap();
+    let handle = arbiter.handle();
+    (handle, thread::spawn(move || arbiter.run()))
+}
+
 impl Drop for World {
     fn drop(&mut self) {
         self.handle.stop();
@@ -190,6 +214,7 @@ pub(crate) fn ask(memory: &str, gpus: u32, wait: bool) -> Submit {
     Submit {
         name: "test".to_owned(),
         memory: Some(memory.to_owned()),
+        pinned_memory: None,
         gpus,
         wait,
         mode: Mode::Strict,

@@ -105,10 +105,12 @@ mod tests {
             index,
             uuid: uuid.to_owned(),
             limit_mib: 4096,
+            context_mib: 0,
         };
         let placed = Placed {
             id: 3,
             gpus: vec![gpu(0, "GPU-a"), gpu(2, "GPU-c")],
+            pinned_limit_mib: None,
             dir: "/run/sublet/gpu".to_owned(),
         };
         let interposer = Interposer {

@@ -1,12 +1,12 @@
-//! Our libraries as commands find them: beside the executable, copied to this user's runtime
-//! folder or cache. How they are copied is in `sublet_arbiter::libraries`; here are the places,
-//! and what a person can do where that fails.
+//! Our libraries as commands find them: inside the executable or beside it, copied to this
+//! user's runtime folder or cache. How they are copied is in `sublet_arbiter::libraries`; here
+//! are the places, and what a person can do where that fails.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 pub(super) use sublet_arbiter::libraries::Interposer;
-use sublet_arbiter::libraries::{LibraryError, Store};
+use sublet_arbiter::libraries::{Carried, LibraryError, Source, Store};
 
 use crate::answer::Advised;
 use crate::machine::Machine;
@@ -28,39 +28,38 @@ fn advised(error: LibraryError) -> Advised {
              there"
         }
         LibraryError::Unreadable { .. } => "may this user read it?",
-        LibraryError::Unwritable { .. } => "is there room, and may this user write there?",
         LibraryError::NoFolder { .. } => {
-            "SUBLET_RUNTIME_DIR can name a folder that programs can be run from"
+            "SUBLET_RUNTIME_DIR can name a folder that this user can write, with room, and that \
+             programs can be run from"
         }
     };
     let advised = Advised::new(error.to_string(), hint);
     match error {
-        LibraryError::Unreadable { cause, .. } | LibraryError::Unwritable { cause, .. } => {
-            advised.caused_by(cause)
-        }
+        LibraryError::Unreadable { cause, .. } => advised.caused_by(cause),
         LibraryError::Missing { .. } | LibraryError::NoFolder { .. } => advised,
     }
 }
 
 /// The store of this executable, for this user and environment.
-pub(crate) fn usual_store(machine: &Machine) -> anyhow::Result<Store> {
+pub(crate) fn usual_store(
+    machine: &Machine,
+    carried: Option<&'static Carried>,
+) -> anyhow::Result<Store> {
     let executable = std::env::current_exe().context("cannot tell where sublet itself is")?;
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     let home = || set("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let cache = set("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
     let cache = cache.filter(|cache| cache.is_absolute());
-    Ok(store(&executable, machine.runtime(), cache.as_deref()))
+    let source = Source::of(&executable, carried);
+    Ok(store(source, machine.runtime(), cache.as_deref()))
 }
 
-/// The store of an installed or freshly built executable. `cache` is where
-/// the user's caches are, if there is such a place.
-fn store(executable: &Path, runtime: &Path, cache: Option<&Path>) -> Store {
+/// A store with the usual places. `cache` is where the user's caches are, if there is such a
+/// place.
+fn store(source: Source, runtime: &Path, cache: Option<&Path>) -> Store {
     let mut targets = vec![runtime.join("libraries")];
     targets.extend(cache.map(|cache| cache.join("sublet/libraries")));
-    Store {
-        sources: Store::sources_of(executable),
-        targets,
-    }
+    Store::new(source, targets)
 }
 
 #[cfg(test)]
@@ -71,7 +70,8 @@ mod tests {
     fn a_missing_library_is_told_with_all_places_and_a_hint() {
         let base = tempfile::tempdir().unwrap();
         let deps = base.path().join("debug/deps");
-        let store = store(&deps.join("sublet-1"), &base.path().join("run"), None);
+        let source = Source::of(&deps.join("sublet-1"), None);
+        let store = store(source, &base.path().join("run"), None);
         let text = crate::error_text(&interposer(&store).unwrap_err().into());
         let places = format!(
             "error: libsublet_cuda.so is in none of {}, {}, {}\nhint: it belongs beside",
@@ -93,9 +93,10 @@ mod tests {
         let blocked = base.path().join("file");
         std::fs::write(&blocked, "").unwrap();
         let cache = base.path().join("cache");
-        let found = interposer(&store(&bin.join("sublet"), &blocked, Some(&cache)));
+        let source = Source::of(&bin.join("sublet"), None);
+        let found = interposer(&store(source.clone(), &blocked, Some(&cache)));
         assert!(found.unwrap().cuda.starts_with(&cache));
-        let error = interposer(&store(&bin.join("sublet"), &blocked, None));
+        let error = interposer(&store(source, &blocked, None));
         let text = crate::error_text(&error.unwrap_err().into());
         assert!(
             text.starts_with("error: there is no folder for our libraries: "),

@@ -234,11 +234,13 @@ mod tests {
             let placed = Placed {
                 id: 7,
                 gpus: Vec::new(),
+                pinned_limit_mib: None,
                 dir: "/r".to_owned(),
             };
             let submit = Submit {
                 name: "a".to_owned(),
                 memory: None,
+                pinned_memory: None,
                 gpus: 1,
                 wait: true,
                 mode: Mode::Strict,
@@ -263,6 +265,7 @@ mod tests {
         Placed {
             id: 7,
             gpus: Vec::new(),
+            pinned_limit_mib: None,
             dir: dir.to_owned(),
         }
     }
@@ -323,8 +326,12 @@ mod tests {
         let listener = world.listen();
         let (mut line, stream) = world.line(&listener);
         let reason = "its cards are gone".to_owned();
-        let is_final = true;
-        say(&stream, &Reply::Refused { reason, is_final });
+        let refused = Reply::Refused {
+            reason,
+            is_final: true,
+            hint: None,
+        };
+        say(&stream, &refused);
         let said = line.serve(Instant::now()).unwrap();
         assert_eq!(
             said,

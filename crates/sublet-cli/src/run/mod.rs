@@ -21,7 +21,9 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Context;
+use clap::ValueHint;
 use sublet_arbiter::admin::{Client, Placed, Submit};
+use sublet_arbiter::libraries::{Carried, Store};
 
 use crate::answer::{Advised, print_error};
 use crate::machine::{Machine, MachineArgs};
@@ -43,6 +45,8 @@ EXAMPLES
   sublet run --memory 25% --gpus 2 -- torchrun …   a quarter of each of two cards
   sublet run -- ./simulate                         a whole card
   sublet run --memory 4GiB --no-wait -- ./server   now, or not at all
+  sublet run --pinned-memory 2GiB -- ./loader      no more than 2 GiB of the machine's memory
+                                                   pinned for its cards
   sublet run --fake-gpu 2x16GiB --memory 4GiB -- ./prog
                                                    without a GPU: a fake driver plays two
 
@@ -57,11 +61,16 @@ EXIT CODES
   127  CMD is not found")]
 pub struct Args {
     /// Memory of each card: 4GiB, 512MiB, 25% [default: whole cards]
-    #[arg(short, long, value_name = "AMOUNT", allow_hyphen_values = true, value_parser = request::memory)]
+    #[arg(short, long, value_name = "AMOUNT", allow_hyphen_values = true,
+          value_parser = request::memory, value_hint = ValueHint::Other)]
     memory: Option<String>,
+    /// Memory of the machine that it may pin for its cards: 2GiB, 512MiB [default: no limit]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = request::size,
+          value_hint = ValueHint::Other)]
+    pinned_memory: Option<String>,
     /// On how many cards
     #[arg(short, long, value_name = "N", default_value_t = 1, allow_hyphen_values = true,
-          value_parser = clap::value_parser!(u32).range(1..=16))]
+          value_parser = request::gpus, value_hint = ValueHint::Other)]
     gpus: u32,
     /// Wait until there is room; the default
     #[arg(long, overrides_with = "no_wait")]
@@ -70,7 +79,8 @@ pub struct Args {
     #[arg(long, overrides_with = "wait")]
     no_wait: bool,
     /// A name for `sublet ps` and `sublet limit` [default: CMD's]
-    #[arg(short, long, value_name = "NAME", value_parser = request::name)]
+    #[arg(short, long, value_name = "NAME", value_parser = request::name,
+          value_hint = ValueHint::Other)]
     name: Option<String>,
     /// Without the arbiter, and for driver functions we do not know, no GPU; the default
     #[arg(long, conflicts_with = "compat")]
@@ -81,20 +91,22 @@ pub struct Args {
     #[command(flatten)]
     machine: MachineArgs,
     /// The command and its arguments
-    #[arg(value_name = "CMD", required = true, num_args = 1.., trailing_var_arg = true)]
+    #[arg(value_name = "CMD", required = true, num_args = 1.., trailing_var_arg = true,
+          value_hint = ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
 }
 
-/// Runs the command and returns its exit code.
+/// Runs the command and returns its exit code. `carried` are the libraries inside this program,
+/// if it has any.
 ///
 /// # Errors
 /// It was not started: no driver, no arbiter, no place.
-pub fn run(args: &Args) -> anyhow::Result<u8> {
+pub fn run(args: &Args, carried: Option<&'static Carried>) -> anyhow::Result<u8> {
     // CMD runs under the same user, and what this process may ask of the arbiter it may not:
     // so CMD shall not be able to look into this one. It is dumpable again itself, by its exec.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
         .context("cannot keep other processes out of this one")?;
-    let ending = match job(args)? {
+    let ending = match job(args, carried)? {
         Ok(ending) => ending,
         Err(error) => {
             let code = error.code();
@@ -110,7 +122,10 @@ pub fn run(args: &Args) -> anyhow::Result<u8> {
     Ok(ending.code())
 }
 
-fn job(args: &Args) -> anyhow::Result<Result<Ending, program::ProgramError>> {
+fn job(
+    args: &Args,
+    carried: Option<&'static Carried>,
+) -> anyhow::Result<Result<Ending, program::ProgramError>> {
     let name = args.command.first().map(OsString::as_os_str);
     let path = std::env::var_os("PATH");
     let file = match program::find(name.unwrap_or_default(), path.as_deref()) {
@@ -118,7 +133,7 @@ fn job(args: &Args) -> anyhow::Result<Result<Ending, program::ProgramError>> {
         Err(error) => return Ok(Err(error)),
     };
     let machine = Machine::of(&args.machine);
-    let stage = Stage::set(&machine)?;
+    let stage = Stage::set(&machine, carried)?;
     let submit = request::submit(args);
     // Started before signals are caught: until there is a place to leave, Ctrl-C may simply
     // end us.
@@ -127,6 +142,7 @@ fn job(args: &Args) -> anyhow::Result<Result<Ending, program::ProgramError>> {
     match queue::wait(&machine, &stage.wish, &submit, &mut signals, say)? {
         Outcome::Left(arrived) => Ok(Ok(ending_of(arrived))),
         Outcome::Placed(client, placed) => {
+            request::check(&submit, &placed)?;
             let place = Place {
                 client,
                 placed,
@@ -203,6 +219,8 @@ fn say(line: &str) {
 
 /// Everything a job needs on this machine, found before it is queued.
 struct Stage {
+    /// Keeps the files of both in their places.
+    _store: Store,
     interposer: Interposer,
     /// The two libraries behind ours: the real driver's, or the fake one's.
     driver: (PathBuf, PathBuf),
@@ -213,9 +231,9 @@ struct Stage {
 }
 
 impl Stage {
-    fn set(machine: &Machine) -> anyhow::Result<Stage> {
+    fn set(machine: &Machine, carried: Option<&'static Carried>) -> anyhow::Result<Stage> {
         machine.prepare()?;
-        let store = libraries::usual_store(machine)?;
+        let store = libraries::usual_store(machine, carried)?;
         let interposer = libraries::interposer(&store)?;
         refuse_unloadable(&interposer)?;
         let set = |library: Library| {
@@ -247,7 +265,10 @@ impl Stage {
         let wish = Wish {
             nvml: real.map(|(_, nvml)| nvml.to_owned()),
         };
+        // Those of earlier versions; what stays is looked at another time.
+        let _removed = store.remove_unused(&[]);
         Ok(Stage {
+            _store: store,
             interposer,
             driver,
             fake,

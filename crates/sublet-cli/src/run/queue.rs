@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use sublet_arbiter::admin::{Client, ClientError, Placed, Reply, Request, Submit};
+use sublet_arbiter::admin::{Client, ClientError, Placed, PlacedGpu, Reply, Request, Submit};
 
 use super::signals::{Arrived, Signals};
 use super::start::{self, Wish};
@@ -43,11 +43,12 @@ pub(super) fn wait(
                 if let Some(line) = told.placed(&placed, began.elapsed()) {
                     say(&line);
                 }
+                too_small(&placed).iter().for_each(|line| say(line));
                 return Ok(Outcome::Placed(client, placed));
             }
             Ok(Reached::Left(signal)) => return Ok(Outcome::Left(signal)),
-            Ok(Reached::Refused { reason, is_final }) => {
-                return Err(refused(machine, submit, &reason, is_final).into());
+            Ok(Reached::Refused(refusal)) => {
+                return Err(refusal.told(machine, submit).into());
             }
             Ok(Reached::Unexpected(reply)) => return Err(machine.unexpected(&reply).into()),
             // An arbiter that is replaced while somebody waits: a place at the end of the
@@ -63,7 +64,7 @@ pub(super) fn wait(
 /// What the arbiter's replies led to.
 enum Reached {
     Placed(Placed),
-    Refused { reason: String, is_final: bool },
+    Refused(Refusal),
     Left(Arrived),
     Unexpected(Reply),
 }
@@ -78,8 +79,16 @@ fn replies(
         while let Some(reply) = client.try_receive()? {
             match reply {
                 Reply::Placed(placed) => return Ok(Reached::Placed(placed)),
-                Reply::Refused { reason, is_final } => {
-                    return Ok(Reached::Refused { reason, is_final });
+                Reply::Refused {
+                    reason,
+                    is_final,
+                    hint,
+                } => {
+                    return Ok(Reached::Refused(Refusal {
+                        reason,
+                        is_final,
+                        hint,
+                    }));
                 }
                 Reply::Waiting {
                     position, reason, ..
@@ -142,18 +151,43 @@ impl Told {
     }
 }
 
-fn refused(machine: &Machine, submit: &Submit, reason: &str, is_final: bool) -> Advised {
-    let argument = machine.argument();
-    let hint = if is_final {
+/// A line for each card of which the job has less than one context takes: its programs would
+/// be refused there before they have asked for anything, and say only that memory is short.
+fn too_small(placed: &Placed) -> Vec<String> {
+    let small = placed
+        .gpus
+        .iter()
+        .filter(|gpu| gpu.context_mib > gpu.limit_mib);
+    let line = |gpu: &PlacedGpu| {
         format!(
-            "`sublet top --once{argument}` shows the cards; ask for less with --memory or --gpus"
+            "the job has {} MiB of GPU {}, and a context alone takes {} MiB there: ask for more",
+            gpu.limit_mib, gpu.index, gpu.context_mib
         )
-    } else if submit.wait {
-        format!("`sublet ps{argument}` shows who has the room")
-    } else {
-        "without --no-wait it would wait for its place".to_owned()
     };
-    Advised::new(format!("job `{}` is refused: {reason}", submit.name), hint)
+    small.map(line).collect()
+}
+
+/// Why the arbiter gives no place.
+struct Refusal {
+    reason: String,
+    is_final: bool,
+    hint: Option<String>,
+}
+
+impl Refusal {
+    fn told(self, machine: &Machine, submit: &Submit) -> Advised {
+        let argument = machine.argument();
+        let hint = match self.hint {
+            Some(hint) => hint,
+            None if self.is_final => format!(
+                "`sublet top --once{argument}` shows the cards; ask for less with --memory or --gpus"
+            ),
+            None if submit.wait => format!("`sublet ps{argument}` shows who has the room"),
+            None => "without --no-wait it would wait for its place".to_owned(),
+        };
+        let (name, reason) = (&submit.name, self.reason);
+        Advised::new(format!("job `{name}` is refused: {reason}"), hint)
+    }
 }
 
 #[cfg(test)]
@@ -162,7 +196,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::path::Path;
 
-    use sublet_arbiter::admin::{Mode, PROTOCOL, PlacedGpu};
+    use sublet_arbiter::admin::{Mode, PROTOCOL};
 
     use super::*;
 
@@ -170,6 +204,7 @@ mod tests {
         Submit {
             name: "a".to_owned(),
             memory: None,
+            pinned_memory: None,
             gpus: 1,
             wait: true,
             mode: Mode::Strict,
@@ -181,10 +216,12 @@ mod tests {
             index: 1,
             uuid: "GPU-b".to_owned(),
             limit_mib: 16,
+            context_mib: 0,
         };
         Placed {
             id: 7,
             gpus: vec![gpu],
+            pinned_limit_mib: None,
             dir: "/r".to_owned(),
         }
     }
@@ -274,13 +311,35 @@ mod tests {
     }
 
     #[test]
+    fn a_part_that_no_context_fits_in_is_talked_about() {
+        let mut small = placed();
+        small.gpus[0].context_mib = 17;
+        let (outcome, said, _) = run(vec![vec![Reply::Placed(small)]]);
+        assert!(matches!(outcome, Ok(Outcome::Placed(..))));
+        let line = "the job has 16 MiB of GPU 1, and a context alone takes 17 MiB there: \
+                    ask for more";
+        assert_eq!(said, [line]);
+    }
+
+    #[test]
     fn a_refusal_says_why_and_what_to_do() {
         let (outcome, ..) = run(vec![vec![Reply::Refused {
             reason: "no card has 99999 MiB".to_owned(),
             is_final: true,
+            hint: None,
         }]]);
         let text = outcome.err().unwrap();
         assert!(text.starts_with("error: job `a` is refused: no card has 99999 MiB\nhint: "));
+        let (outcome, ..) = run(vec![vec![Reply::Refused {
+            reason: "they are a cluster's".to_owned(),
+            is_final: true,
+            hint: Some("run it as a pod".to_owned()),
+        }]]);
+        let text = outcome.err().unwrap();
+        assert!(
+            text.ends_with("a cluster's\nhint: run it as a pod\n"),
+            "{text}"
+        );
         let (outcome, ..) = run(vec![vec![Reply::Error {
             reason: "what?".to_owned(),
         }]]);

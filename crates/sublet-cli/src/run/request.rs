@@ -3,9 +3,13 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use sublet_arbiter::admin::{Mode, Submit, parse_amount};
+use sublet_arbiter::admin::{Mode, Placed, Submit, parse_amount, parse_size};
 
 use super::Args;
+use crate::answer::Advised;
+
+/// The most cards of a job: its pages have room for no more (`sublet_abi::MAX_DEVICES`).
+const GPUS_MAX: u32 = 16;
 
 /// The longest name of a job that is made from a program's name.
 const NAME_MAX: usize = 40;
@@ -19,6 +23,37 @@ pub(crate) fn memory(text: &str) -> Result<String, String> {
     parse_amount(text)
         .map(|_| text.trim().to_owned())
         .map_err(|error| error.to_string())
+}
+
+/// A number of cards: as many as a job's pages have room for.
+pub(super) fn gpus(text: &str) -> Result<u32, String> {
+    let number = text.trim().parse();
+    let number = number.ok().filter(|n| (1..=GPUS_MAX).contains(n));
+    number.ok_or_else(|| format!("a job has 1 to {GPUS_MAX} GPUs"))
+}
+
+/// An amount of memory that is not of a card.
+///
+/// # Errors
+/// Text that is no such amount.
+pub(crate) fn size(text: &str) -> Result<String, String> {
+    parse_size(text)
+        .map(|_| text.trim().to_owned())
+        .map_err(|error| error.to_string())
+}
+
+/// Was all of the request understood? An older arbiter passes over what it does not know.
+///
+/// # Errors
+/// A limit was asked that nobody keeps.
+pub(super) fn check(submit: &Submit, placed: &Placed) -> Result<(), Advised> {
+    if submit.pinned_memory.is_some() && placed.pinned_limit_mib.is_none() {
+        return Err(Advised::new(
+            "the arbiter is of an older version of sublet, which limits no pinned memory",
+            "end its jobs, and the next one starts a new arbiter; or leave out --pinned-memory",
+        ));
+    }
+    Ok(())
 }
 
 /// A job's name on the command line: printable, and not a number, because `sublet limit`
@@ -46,6 +81,7 @@ pub(super) fn submit(args: &Args) -> Submit {
             None => name_of(program.unwrap_or_default()),
         },
         memory: args.memory.clone(),
+        pinned_memory: args.pinned_memory.clone(),
         gpus: args.gpus,
         wait: !args.no_wait,
         mode: if args.compat {
@@ -87,12 +123,14 @@ mod tests {
         let plain = parse(&["--", "python", "train.py", "--memory", "1"]).unwrap();
         assert_eq!(plain.name, "python");
         assert_eq!((plain.memory, plain.gpus, plain.wait), (None, 1, true));
+        assert_eq!(plain.pinned_memory, None);
         assert_eq!(plain.mode, Mode::Strict);
-        let words = "--memory 4GiB --gpus 2 --no-wait --name a-b --compat -- /usr/bin/x";
+        let words = "--memory 4GiB --pinned-memory 1GiB --gpus 2 --no-wait --name a-b --compat -- /usr/bin/x";
         let full = parse(&words.split(' ').collect::<Vec<_>>()).unwrap();
         let expected = Submit {
             name: "a-b".to_owned(),
             memory: Some("4GiB".to_owned()),
+            pinned_memory: Some("1GiB".to_owned()),
             gpus: 2,
             wait: false,
             mode: Mode::Compat,
@@ -113,17 +151,43 @@ mod tests {
         };
         refused(&[], "CMD");
         refused(&["--memory", "4", "--", "a"], "`4` has no unit");
-        refused(&["--memory", "0MiB", "--", "a"], "more than zero");
+        for nothing in ["0", "00", "0MiB", "0%"] {
+            refused(&["--memory", nothing, "--", "a"], "more than zero");
+        }
+        refused(&["--memory", "-1", "--", "a"], "less than nothing");
         refused(&["--memory", "-1GiB", "--", "a"], "less than nothing");
         refused(&["--memory", "4 parsecs", "--", "a"], "is not an amount");
         refused(&["--memory", "101%", "--", "a"], "more than 100 %");
-        refused(&["--gpus", "0", "--", "a"], "0 is not in");
-        refused(&["--gpus", "-1", "--", "a"], "-1");
+        refused(&["--pinned-memory", "50%", "--", "a"], "is not a size");
+        refused(&["--pinned-memory", "0MiB", "--", "a"], "more than zero");
+        refused(
+            &["--pinned-memory", "-1GiB", "--", "a"],
+            "less than nothing",
+        );
+        for gpus in ["0", "-1", "17", "two", "1.5", ""] {
+            refused(&["--gpus", gpus, "--", "a"], "a job has 1 to 16 GPUs");
+        }
         refused(&["--fake-gpu", "nothing", "--", "a"], "2x16GiB");
         refused(&["--strict", "--compat", "--", "a"], "cannot be used with");
         refused(&["--name", "12", "--", "a"], "not a number");
         refused(&["--name", "a\nb", "--", "a"], "control");
         refused(&["--memori", "4GiB", "--", "a"], "--memory");
+    }
+
+    #[test]
+    fn a_limit_that_an_older_arbiter_passed_over_is_not_taken_for_kept() {
+        let words = ["--pinned-memory", "1GiB", "--", "a"];
+        let (limited, free) = (parse(&words).unwrap(), parse(&words[2..]).unwrap());
+        let placed = |pinned_limit_mib| Placed {
+            id: 1,
+            gpus: Vec::new(),
+            pinned_limit_mib,
+            dir: "/r".to_owned(),
+        };
+        assert!(check(&limited, &placed(Some(1024))).is_ok());
+        assert!(check(&free, &placed(None)).is_ok());
+        let error = check(&limited, &placed(None)).unwrap_err().to_string();
+        assert!(error.contains("limits no pinned memory"), "{error}");
     }
 
     #[test]

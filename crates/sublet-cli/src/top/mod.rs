@@ -92,6 +92,8 @@ mod tests {
             "gpus",
             "memoryLimitMiB",
             "memoryUsedMiB",
+            "pinnedLimitMiB",
+            "pinnedUsedMiB",
             "state",
         ] {
             assert!(tenant.contains_key(field), "{field}: {tenant:?}");

@@ -142,19 +142,62 @@ fn job_table(seen: &Seen, area: Rect) -> Table<'static> {
     // The heading takes a line; the last job never leaves the bottom.
     let room = usize::from(area.height.saturating_sub(1));
     let first = seen.scrolled.min(jobs.len().saturating_sub(room));
-    let rows = jobs.iter().skip(first).map(|job| job_row(seen, job));
-    let widths = [4, 16, 12, 6, 13, 10, 10, 20, 14].map(Constraint::Length);
-    let widths = widths.into_iter().chain([Constraint::Fill(1)]);
-    Table::new(rows, widths).header(heading(&JOB_HEADING))
+    let shown = &jobs[first..jobs.len().min(first + room)];
+    let cells: Vec<_> = shown.iter().map(job_cells).collect();
+    let columns = columns(&cells, usize::from(area.width));
+    let rows = shown.iter().zip(cells).map(|(job, cells)| {
+        let cells = columns.iter().map(|(at, _)| Cell::from(cells[*at].clone()));
+        Row::new(cells).style(job_style(seen, job))
+    });
+    let widths = columns.iter().map(|(at, width)| match at {
+        &WHY => Constraint::Fill(1),
+        _ => Constraint::Length(u16::try_from(*width).unwrap_or(u16::MAX)),
+    });
+    let names: Vec<_> = columns.iter().map(|(at, _)| JOB_HEADING[*at]).collect();
+    Table::new(rows.collect::<Vec<_>>(), widths.collect::<Vec<_>>())
+        .column_spacing(GAP)
+        .header(heading(&names))
 }
 
-fn job_row(seen: &Seen, job: &TenantRow) -> Row<'static> {
-    let style = match job.state.as_str() {
+/// The last column, which has what room is left.
+const WHY: usize = JOB_HEADING.len() - 1;
+
+/// What can be done without where a job has something to say and there is no room for it, the
+/// least important first.
+const DISPENSABLE: [&str; 4] = ["PIDS", "PINNED", "ASKED", "LAST REFUSAL"];
+
+/// A name or a list of processes that is longer is cut off.
+const WIDEST: usize = 32;
+
+/// Blanks between two columns.
+const GAP: u16 = 2;
+
+/// Which columns of `rows` are shown in so much room, and how wide each must be.
+fn columns<const N: usize>(rows: &[[String; N]], room: usize) -> Vec<(usize, usize)> {
+    let width = |at: usize| {
+        let cells = rows.iter().map(|cells| cells[at].chars().count());
+        let most = if at == WHY { usize::MAX } else { WIDEST };
+        let widest = cells.max().unwrap_or_default().min(most);
+        widest.max(JOB_HEADING[at].len())
+    };
+    let mut shown: Vec<(usize, usize)> = (0..N).map(|at| (at, width(at))).collect();
+    for name in DISPENSABLE {
+        let gaps = usize::from(GAP) * (shown.len() - 1);
+        let wanted: usize = shown.iter().map(|(_, width)| width).sum();
+        if wanted + gaps <= room {
+            break;
+        }
+        shown.retain(|(at, _)| JOB_HEADING[*at] != name);
+    }
+    shown
+}
+
+fn job_style(seen: &Seen, job: &TenantRow) -> Style {
+    match job.state.as_str() {
         "over" | "unmanaged" => seen.colour(Color::Red),
         "waiting" | "ending" => seen.colour(Color::Yellow),
         _ => Style::new(),
-    };
-    Row::new(job_cells(job).map(Cell::from)).style(style)
+    }
 }
 
 #[cfg(test)]
@@ -205,16 +248,16 @@ mod tests {
                 "0    ███████▒▒▒▒▒············   4200/16384 MiB       8192 MiB    8192 MiB    Fake",
                 "1    ························   0/16384 MiB          0 MiB       16384 MiB   Fake",
                 "",
-                "ID   NAME             STATE        GPU    ASKED         LIMIT      USED       \
-                 LAST REFUSAL         PIDS           WHY",
-                "1    train            running      0      4096 MiB      4096 MiB   3000 MiB   \
-                 512 MiB, 3 s ago     11,12",
-                "2    serve            over         0,1    2 × 4096 MiB  1024 MiB   1200 MiB   \
-                 -                    -              uses 176 MiB more than its",
-                "3    later            waiting (1)  -      4096 MiB      -          0 MiB      \
-                 -                    -              GPU 0 lacks 1 MiB",
-                "-    stray            unmanaged    0      -             -          480 MiB    \
-                 -                    99",
+                "ID  NAME   STATE        GPU  ASKED         LIMIT     USED      PINNED     \
+                 LAST REFUSAL      PIDS   WHY",
+                "1   train  running      0    4096 MiB      4096 MiB  3000 MiB  40 MiB     \
+                 512 MiB, 3 s ago  11,12",
+                "2   serve  over         0,1  2 × 4096 MiB  1024 MiB  1200 MiB  0/512 MiB  \
+                 -                 -      uses 176 MiB more than its limit",
+                "3   later  waiting (1)  -    4096 MiB      -         0 MiB     0 MiB      \
+                 -                 -      GPU 0 lacks 1 MiB",
+                "-   stray  unmanaged    0    -             -         480 MiB   -          \
+                 -                 99",
                 "q ends, ↑ ↓ scroll",
             ]
         );
@@ -225,8 +268,28 @@ mod tests {
         let mut far = seen();
         far.scrolled = 100;
         let lines = lines(&far, 120, 9);
-        assert!(lines[6].starts_with("3    later"), "{lines:?}");
-        assert!(lines[7].starts_with("-    stray"), "{lines:?}");
+        assert!(lines[6].starts_with("3   later"), "{lines:?}");
+        assert!(lines[7].starts_with("-   stray"), "{lines:?}");
+    }
+
+    #[test]
+    fn a_narrow_terminal_shows_why_before_it_shows_processes() {
+        let heading = |width| lines(&seen(), width, 11)[5].clone();
+        assert!(heading(140).contains("PIDS"));
+        assert!(!heading(105).contains("PIDS"));
+        let narrow = lines(&seen(), 80, 11);
+        assert_eq!(
+            narrow[5],
+            "ID  NAME   STATE        GPU  LIMIT     USED      WHY"
+        );
+        assert_eq!(
+            narrow[7],
+            "2   serve  over         0,1  1024 MiB  1200 MiB  uses 176 MiB more than its limi"
+        );
+        let mut long = seen();
+        long.snapshot.tenants[0].name = "n".repeat(100);
+        let cut = lines(&long, 140, 11);
+        assert!(cut[8].ends_with("GPU 0 lacks 1 MiB"), "{cut:?}");
     }
 
     #[test]

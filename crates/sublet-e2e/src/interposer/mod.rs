@@ -17,7 +17,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-pub use programs::{Programs, Setting};
+pub use programs::{Expect, Programs};
 pub use prototypes::{Prototype, prototypes};
 
 /// One of the driver's two libraries.

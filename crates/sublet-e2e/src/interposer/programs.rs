@@ -1,6 +1,7 @@
 //! Writes and builds the recorder and the caller for one package of headers.
 
-use std::ffi::OsStr;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,18 +16,26 @@ use super::{Headers, Library, Prototype, output};
 pub struct Programs {
     folder: tempfile::TempDir,
     library: &'static Library,
-    n_functions: usize,
+    names: BTreeSet<String>,
 }
 
-/// How a program runs, and what it may expect.
-#[derive(Debug, Default)]
-pub struct Setting<'a> {
-    /// Its environment, beside the place of the driver.
-    pub environment: &'a [(&'a str, &'a OsStr)],
-    /// Whether the library may look behind pointers before the driver does.
-    pub is_readable: bool,
-    /// Functions that are not called.
-    pub except: &'a [&'a str],
+/// What the caller expects of a library.
+#[derive(Debug, Clone, Copy)]
+pub enum Expect<'a> {
+    /// Every call arrives, and nothing behind a pointer is looked at.
+    Blind,
+    /// The library may follow pointers, and every call arrives but these, which are not made.
+    Readable {
+        /// By name.
+        except: &'a [&'a str],
+    },
+    /// The library has a tenant: the driver refuses and grants, and is asked other things too.
+    Tenant {
+        /// Functions whose answers are the library's own.
+        answered: &'a [&'a str],
+        /// Functions that never arrive, because nobody may call them.
+        denied: &'a [&'a str],
+    },
 }
 
 impl Programs {
@@ -39,7 +48,7 @@ impl Programs {
         let programs = Programs {
             folder: tempfile::tempdir()?,
             library,
-            n_functions: prototypes.len(),
+            names: prototypes.iter().map(|one| one.name.clone()).collect(),
         };
         let shared = format!("-Wl,-soname,{}", library.soname);
         // A driver calls its own functions directly, whoever exports the same names.
@@ -51,10 +60,10 @@ impl Programs {
         Ok(programs)
     }
 
-    /// How many functions the headers declare.
+    /// The functions that the headers declare.
     #[must_use]
-    pub fn n_functions(&self) -> usize {
-        self.n_functions
+    pub fn names(&self) -> &BTreeSet<String> {
+        &self.names
     }
 
     /// The library that stands in for the driver.
@@ -63,27 +72,53 @@ impl Programs {
         self.folder.path().join(self.library.soname)
     }
 
-    /// Calls every function of a library that has this recorder behind it, but those that are
-    /// excepted. The environment is what is given and nothing else.
+    /// The command that calls every function of a library which finds this recorder by its
+    /// variable, and the line that the caller prints if it is content.
+    #[must_use]
+    pub fn calls(&self, through: &Path, expect: Expect<'_>) -> (Vec<OsString>, String) {
+        let mut command: Vec<OsString> = vec![
+            self.folder.path().join("caller").into(),
+            through.into(),
+            self.recorder().into(),
+        ];
+        let mut n_functions = self.names.len();
+        match expect {
+            Expect::Blind => command.push("blind".into()),
+            Expect::Readable { except } => {
+                command.push("readable".into());
+                command.extend(except.iter().map(OsString::from));
+                n_functions -= except.len();
+            }
+            Expect::Tenant { answered, denied } => {
+                command.push("tenant".into());
+                let marked = |mark, names: &[&str]| {
+                    let names = names.iter().map(|name| format!("{mark}{name}").into());
+                    names.collect::<Vec<OsString>>()
+                };
+                command.extend(marked('?', answered));
+                command.extend(marked('!', denied));
+            }
+        }
+        (command, format!("{n_functions} functions"))
+    }
+
+    /// Runs that command. The environment is what is given and nothing else.
     ///
     /// # Errors
     /// What was changed on its way, by function.
-    pub fn call_all(&self, through: &Path, setting: &Setting<'_>) -> Result<()> {
-        let mut caller = Command::new(self.folder.path().join("caller"));
-        caller.arg(through).arg(self.recorder());
-        caller.arg(if setting.is_readable {
-            "readable"
-        } else {
-            "blind"
-        });
-        caller.args(setting.except);
-        caller
-            .env_clear()
-            .env(self.library.variable, self.recorder());
-        caller.envs(setting.environment.iter().copied());
+    pub fn call_all(
+        &self,
+        through: &Path,
+        environment: &[(&str, &OsStr)],
+        expect: Expect<'_>,
+    ) -> Result<()> {
+        let (words, wanted) = self.calls(through, expect);
+        let mut caller = Command::new(&words[0]);
+        caller.args(&words[1..]).env_clear();
+        caller.env(self.library.variable, self.recorder());
+        caller.envs(environment.iter().copied());
         let printed = output(&mut caller)?;
-        let wanted = format!("{} functions\n", self.n_functions - setting.except.len());
-        ensure!(printed == wanted, "{printed}, not {wanted}");
+        ensure!(printed.trim_end() == wanted, "{printed}, not {wanted}");
         Ok(())
     }
 
@@ -140,9 +175,6 @@ fn caller(library: &Library, prototypes: &[Prototype]) -> Result<String> {
             .map(|argument| format!("given.{argument}"))
             .collect();
         writeln!(text, "    MAKE({name}, ({}))", given.join(", "))?;
-        for argument in one.names() {
-            writeln!(text, "    CAME({argument})")?;
-        }
         writeln!(text, "DONE")?;
         writeln!(all, "    {{\"{name}\", call_{name}}},")?;
     }

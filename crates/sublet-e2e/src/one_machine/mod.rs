@@ -5,6 +5,7 @@
 //! memory. At the end every process that carries the folder's name in its environment is killed,
 //! by its number.
 
+mod calls;
 mod card;
 mod running;
 
@@ -20,6 +21,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
+pub use calls::Calls;
 pub use card::Card;
 pub use running::{Ended, Running};
 
@@ -50,6 +52,8 @@ pub struct Machine {
     base: TempDir,
     /// Where the executable and the libraries are.
     bin: PathBuf,
+    /// The product's executable.
+    sublet: PathBuf,
     spec: String,
     user: Option<u32>,
 }
@@ -73,15 +77,33 @@ impl Machine {
                 file.display()
             );
         }
-        let base = tempfile::tempdir()?;
-        let (bin, spec) = (bin.to_owned(), spec.to_owned());
-        let user = None;
         Ok(Some(Machine {
-            base,
-            bin,
-            spec,
-            user,
+            base: tempfile::tempdir()?,
+            bin: bin.to_owned(),
+            sublet,
+            spec: spec.to_owned(),
+            user: None,
         }))
+    }
+
+    /// The same with the one file that `cargo xtask release` makes, alone in a folder: the
+    /// folder `alone` of this machine's.
+    ///
+    /// # Errors
+    /// As [`Machine::new`].
+    pub fn of_one_file(spec: &str) -> Result<Option<Machine>> {
+        let Some(file) = std::env::var_os("SUBLET_ONE_FILE") else {
+            println!("skipped: SUBLET_ONE_FILE is not set; run `cargo xtask test`");
+            return Ok(None);
+        };
+        let Some(mut machine) = Machine::new(spec)? else {
+            return Ok(None);
+        };
+        let folder = machine.path().join("alone");
+        fs::create_dir(&folder)?;
+        machine.sublet = folder.join("sublet");
+        fs::copy(&file, &machine.sublet).with_context(|| format!("copy {}", file.display()))?;
+        Ok(Some(machine))
     }
 
     /// The same, all of whose processes are of a user without rights. Needs root.
@@ -106,9 +128,16 @@ impl Machine {
                 fs::copy(&from, &to)?;
             }
         }
+        machine.sublet = own.join("sublet");
         machine.bin = own;
         std::os::unix::fs::chown(machine.base.path(), machine.user, machine.user)?;
         Ok(Some(machine))
+    }
+
+    /// What describes it.
+    #[must_use]
+    pub fn spec(&self) -> &str {
+        &self.spec
     }
 
     /// The folder that everything is in.
@@ -173,7 +202,7 @@ impl Machine {
     /// The product with these words, told of this machine.
     #[must_use]
     pub fn sublet(&self, words: &str) -> Command {
-        let mut command = self.command(self.built("sublet"));
+        let mut command = self.command(&self.sublet);
         command.env("SUBLET_FAKE_GPU", &self.spec);
         command.args(words.split_whitespace());
         command
@@ -182,7 +211,7 @@ impl Machine {
     /// `sublet run` with these flags; the program's words follow.
     #[must_use]
     pub fn run(&self, flags: &str) -> Command {
-        let mut command = self.command(self.built("sublet"));
+        let mut command = self.command(&self.sublet);
         command.args(["run", "--fake-gpu", &self.spec]);
         command.args(flags.split_whitespace()).arg("--");
         command
@@ -292,8 +321,16 @@ impl Machine {
     /// # Errors
     /// There is no C compiler, or it refused.
     pub fn compile(&self, source: &str, arguments: &[&str]) -> Result<PathBuf> {
+        self.compile_as(&source.replace('.', "-"), source, arguments)
+    }
+
+    /// The same, into a file of that name: one source can be several programs.
+    ///
+    /// # Errors
+    /// As [`Machine::compile`].
+    pub fn compile_as(&self, name: &str, source: &str, arguments: &[&str]) -> Result<PathBuf> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("c");
-        let program = self.path().join(source.replace('.', "-"));
+        let program = self.path().join(name);
         let mut compiler = Command::new("cc");
         compiler.arg("-o").arg(&program).arg(folder.join(source));
         let output = compiler.args(arguments).output().context("cc")?;

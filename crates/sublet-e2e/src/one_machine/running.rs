@@ -4,9 +4,10 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
@@ -87,6 +88,21 @@ impl Running {
                 self.heard.push(line.clone());
                 Ok(line)
             }
+            Err(why) => bail!("no line: {why}; it said: {}", self.errors()),
+        }
+    }
+
+    /// Its next line, if one comes within this time.
+    ///
+    /// # Errors
+    /// It has closed its output.
+    pub fn line_within(&mut self, time: Duration) -> Result<Option<String>> {
+        match self.lines.recv_timeout(time) {
+            Ok(line) => {
+                self.heard.push(line.clone());
+                Ok(Some(line))
+            }
+            Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(why) => bail!("no line: {why}; it said: {}", self.errors()),
         }
     }

@@ -5,13 +5,65 @@
 //! made, one like it but without memory is made, asked, and destroyed. Where the driver cannot
 //! (old ones, some formats), the size is estimated from the description, on the high side.
 //! Arrays that the program itself makes without memory cost nothing: what is mapped into them
-//! is charged where it was created.
+//! is charged where it was created, and for as long as it is mapped ([`super::physical`]).
 
 use std::ffi::c_uint;
 
 use super::c::*;
-use super::real;
+use super::external::{self, Share};
 use super::tenant::{Ask, Charge, Held, Tenant, current_device, giving, taking};
+use super::{physical, real};
+
+/// Who pays for an array.
+#[derive(Debug, Clone)]
+pub enum Array {
+    /// Whoever made it; nothing, if it has no memory of its own.
+    Own {
+        /// What it cost.
+        held: Held,
+        /// True if it gets its memory in one piece, whatever the mapping says.
+        is_mapped_whole: bool,
+    },
+    /// Whoever imported what it shows.
+    External(Share),
+}
+
+impl Array {
+    /// Remembers it.
+    pub(super) fn keep(self, tenant: &Tenant, handle: u64) {
+        if let Some(before) = tenant.books.arrays.insert(handle, self) {
+            before.ended(tenant);
+        }
+    }
+
+    /// It is gone.
+    pub(super) fn ended(self, tenant: &Tenant) {
+        match self {
+            Array::Own { held, .. } => tenant.give(held.charge),
+            Array::External(share) => external::give(tenant, share),
+        }
+    }
+
+    /// Where it belongs to.
+    pub(super) fn held(&self) -> &Held {
+        match self {
+            Array::Own { held, .. } => held,
+            Array::External(share) => share,
+        }
+    }
+}
+
+/// True if an array gets its memory in one piece.
+pub(super) fn is_mapped_whole(tenant: &Tenant, handle: u64) -> bool {
+    let array = tenant.books.arrays.get(handle);
+    matches!(
+        array,
+        Some(Array::Own {
+            is_mapped_whole: true,
+            ..
+        })
+    )
+}
 
 /// Bytes that an array as described would take on a device.
 fn size_of(
@@ -101,11 +153,20 @@ fn ask(
     Some(Ask { place, bytes })
 }
 
-fn keep(tenant: &Tenant, handle: usize, charge: Charge) {
+fn keep(
+    tenant: &Tenant,
+    handle: usize,
+    charge: Charge,
+    description: Option<CUDA_ARRAY3D_DESCRIPTOR_v2>,
+) {
     let held = Held::here(charge);
-    if let Some(before) = tenant.books.arrays.insert(handle as u64, held) {
-        tenant.give(before.charge);
-    }
+    let flags = description.map_or(0, |description| description.Flags);
+    let is_mapped_whole = flags & CUDA_ARRAY3D_DEFERRED_MAPPING != 0;
+    let array = Array::Own {
+        held,
+        is_mapped_whole,
+    };
+    array.keep(tenant, handle as u64);
 }
 
 /// A description of two dimensions, as one of three.
@@ -174,16 +235,14 @@ pub unsafe extern "C" fn create<D: Description, const ROW: usize>(
     // SAFETY: the row's type.
     let real: unsafe extern "C" fn(*mut CUarray, *const D) -> CUresult =
         unsafe { real::function(ROW) };
+    // SAFETY: null or the program's struct.
+    let whole = unsafe { description.as_ref() }.map(|given| given.whole());
     taking(
-        |tenant| {
-            // SAFETY: null or the program's struct.
-            let whole = unsafe { description.as_ref() }.map(|given| given.whole());
-            ask(tenant, whole, None)
-        },
+        |tenant| ask(tenant, whole, None),
         // SAFETY: the program's own arguments.
         || unsafe { real(array, description) },
         // SAFETY: the driver wrote it.
-        |tenant, charge| keep(tenant, unsafe { *array }.0, charge),
+        |tenant, charge| keep(tenant, unsafe { *array }.0, charge, whole),
     )
 }
 
@@ -202,16 +261,14 @@ pub unsafe extern "C" fn create_mipmapped<const ROW: usize>(
         *const CUDA_ARRAY3D_DESCRIPTOR_v2,
         c_uint,
     ) -> CUresult = unsafe { real::function(ROW) };
+    // SAFETY: null or the program's struct.
+    let whole = unsafe { description.as_ref() }.copied();
     taking(
-        |tenant| {
-            // SAFETY: null or the program's struct.
-            let whole = unsafe { description.as_ref() }.copied();
-            ask(tenant, whole, Some(levels))
-        },
+        |tenant| ask(tenant, whole, Some(levels)),
         // SAFETY: the program's own arguments.
         || unsafe { real(array, description, levels) },
         // SAFETY: the driver wrote it.
-        |tenant, charge| keep(tenant, unsafe { *array }.0, charge),
+        |tenant, charge| keep(tenant, unsafe { *array }.0, charge, whole),
     )
 }
 
@@ -223,14 +280,19 @@ pub unsafe extern "C" fn destroy<const ROW: usize>(array: usize) -> CUresult {
     // SAFETY: the row's type.
     let real: unsafe extern "C" fn(usize) -> CUresult = unsafe { real::function(ROW) };
     giving(
-        |tenant| tenant.books.arrays.remove(array as u64),
+        |tenant| {
+            let known = tenant.books.arrays.remove(array as u64)?;
+            Some((known, physical::take_array(tenant, array as u64)))
+        },
         // SAFETY: the program's own argument.
         || unsafe { real(array) },
-        |tenant, held, destroyed| {
+        |tenant, (known, mapped), destroyed| {
             if destroyed {
-                tenant.give(held.charge);
+                known.ended(tenant);
+                physical::drop_array(tenant, mapped);
             } else {
-                tenant.books.arrays.insert(array as u64, held);
+                known.keep(tenant, array as u64);
+                physical::put_array(tenant, mapped);
             }
         },
     )

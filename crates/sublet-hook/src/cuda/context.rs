@@ -3,101 +3,68 @@
 //! The first context of a process on a card takes some hundred MiB, of which no call says how
 //! many. The arbiter measures it from outside and writes the last figure into the control page;
 //! so much is reserved before the context is made, once for each card, and given back with the
-//! last one. When a context goes, the driver frees what was allocated in it, and so do we.
+//! last one. When a context goes, the driver frees what was allocated in it, and so do we; with
+//! the last one of a card all that was allocated in any of them, since a green context lends its
+//! name to memory of the primary one. What a program asks of a context beyond that is in
+//! [`limits`]; modules, streams and links are found by the arbiter.
 
-use std::collections::HashMap;
+mod book;
+mod limits;
+
 use std::ffi::{c_int, c_uint, c_void};
 
+pub use self::book::Contexts;
+pub use self::limits::set as set_limit;
 use super::c::*;
-use super::tenant::{Ask, Charge, OverLimit, Place, Tenant, giving};
-use super::{locked, real};
+use super::tenant::{Held, OverLimit, Place, Tenant, giving, is_absent};
+use super::{external, locked, physical, real};
 use crate::guard::{Inside, calm};
+use crate::link::Budget;
 
-/// The contexts of the process.
-#[derive(Debug, Default)]
-pub struct Contexts {
-    /// Those the program made, and green ones.
-    made: HashMap<Handle, CUdevice>,
-    /// The primary ones that it retained.
-    primary: HashMap<CUdevice, Primary>,
-    /// For each card how many there are, those under way included, and what they cost.
-    cards: HashMap<CUdevice, Card>,
-}
-
-/// Green contexts have numbers of their own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Handle {
-    Plain(CUcontext),
-    Green(CUgreenCtx),
-}
-
-#[derive(Debug, Default)]
-struct Primary {
-    retained: usize,
-    context: CUcontext,
-}
-
-#[derive(Debug)]
-struct Card {
-    contexts: usize,
-    charge: Charge,
-}
-
-impl Contexts {
-    /// One more context on a card; the first is paid for.
-    fn begin(&mut self, tenant: &Tenant, device: CUdevice) -> Result<(), OverLimit> {
-        if let Some(card) = self.cards.get_mut(&device) {
-            card.contexts += 1;
-            return Ok(());
-        }
-        let place = tenant.place(device);
-        let bytes = match place {
-            Place::Listed(index) => tenant.link.control().device(index).context_bytes(),
-            Place::Unlisted => 0,
-        };
-        let charge = tenant.take(Ask { place, bytes })?;
-        say(tenant, charge, charge.amount.bytes());
-        let contexts = 1;
-        self.cards.insert(device, Card { contexts, charge });
-        Ok(())
-    }
-
-    /// So many contexts fewer; the last is paid back.
-    fn end(&mut self, tenant: &Tenant, device: CUdevice, count: usize) {
-        let Some(card) = self.cards.get_mut(&device) else {
-            return;
-        };
-        card.contexts = card.contexts.saturating_sub(count);
-        if card.contexts == 0
-            && let Some(card) = self.cards.remove(&device)
-        {
-            say(tenant, card.charge, 0);
-            tenant.give(card.charge);
-        }
+/// A context is gone: what was allocated in it, and all on its card if it was the last there.
+fn gone(tenant: &Tenant, device: CUdevice, context: CUcontext) {
+    let mut contexts = locked(&tenant.books.contexts);
+    let was_last = contexts.end(tenant, device);
+    let extras = contexts.limits.forget(context);
+    drop(contexts);
+    extras.into_iter().for_each(|charge| tenant.give(charge));
+    let card = match tenant.place(device) {
+        Place::Listed(index) if was_last => Some(Budget::Device(index)),
+        Place::Listed(_) | Place::Host | Place::Unlisted => None,
+    };
+    let is_of = |of: CUcontext| !of.is_null() && of == context;
+    forget_memory(tenant, |held| {
+        is_of(held.context) || Some(held.charge.budget) == card
+    });
+    let borrowed = &tenant.books.borrowed;
+    for (_, all) in borrowed.remove_where(|all| all.iter().any(|one| is_of(one.context))) {
+        all.into_iter().for_each(|one| one.ended(tenant));
     }
 }
 
-/// Says in the slot how much of its use is an estimate, so that the arbiter can correct it.
-fn say(tenant: &Tenant, charge: Charge, bytes: u64) {
-    let slot = tenant.link.ledger().slot(tenant.link.slot());
-    slot.set_context_bytes(charge.device, bytes);
-}
-
-/// The driver freed what was allocated in a context.
-fn forget_memory_of(tenant: &Tenant, context: CUcontext) {
+/// The driver freed what was allocated somewhere.
+fn forget_memory(tenant: &Tenant, is_gone: impl Fn(&Held) -> bool) {
     use super::plain::Owned;
-    if context.is_null() {
-        return;
-    }
     let books = tenant.books;
-    let is_gone = |owned: &Owned| matches!(owned, Owned::Context(held) if held.context == context);
-    for owned in books.pointers.remove_where(is_gone) {
-        owned.give_back(tenant);
+    let is_owned = |owned: &Owned| match owned {
+        Owned::Context(held) => is_gone(held),
+        Owned::External(share) => is_gone(share),
+        Owned::Pool { .. } => false,
+    };
+    for (address, owned) in books.pointers.remove_where(is_owned) {
+        let traces = books.exports.remove(address).unwrap_or_default();
+        books.lent.let_go_of(tenant, owned, traces);
     }
-    for map in [&books.arrays, &books.externals] {
-        for held in map.remove_where(|held| held.context == context) {
-            tenant.give(held.charge);
-        }
+    for (_, held) in books.pinned.remove_where(&is_gone) {
+        tenant.give(held.charge);
+    }
+    for (handle, array) in books.arrays.remove_where(|array| is_gone(array.held())) {
+        let mapped = physical::take_array(tenant, handle);
+        array.ended(tenant);
+        physical::drop_array(tenant, mapped);
+    }
+    for (_, share) in books.externals.remove_where(|share| is_gone(share)) {
+        external::give(tenant, share);
     }
 }
 
@@ -105,7 +72,7 @@ fn forget_memory_of(tenant: &Tenant, context: CUcontext) {
 fn entering(
     device: CUdevice,
     call: impl FnOnce() -> CUresult,
-    made: impl FnOnce(&mut Contexts),
+    made: impl FnOnce(&Tenant, &mut Contexts),
 ) -> CUresult {
     let Some(_inside) = Inside::enter() else {
         return call();
@@ -115,6 +82,7 @@ fn entering(
     };
     match calm(|| locked(&tenant.books.contexts).begin(&tenant, device)) {
         None => return call(),
+        Some(Err(OverLimit)) if is_absent(device) => return call(),
         Some(Err(OverLimit)) => return CUDA_ERROR_OUT_OF_MEMORY,
         Some(Ok(())) => {}
     }
@@ -122,15 +90,15 @@ fn entering(
     let _ = calm(|| {
         let mut contexts = locked(&tenant.books.contexts);
         if result == CUDA_SUCCESS {
-            made(&mut contexts);
+            made(&tenant, &mut contexts);
         } else {
-            contexts.end(&tenant, device, 1);
+            contexts.end(&tenant, device);
         }
     });
     result
 }
 
-/// `cuCtxCreate` until `_v2`: flags and a device.
+/// `cuCtxCreate` until `_v2`, and `cuGLCtxCreate`: flags and a device.
 ///
 /// # Safety
 /// As the driver documents.
@@ -146,11 +114,8 @@ pub unsafe extern "C" fn create<const ROW: usize>(
         device,
         // SAFETY: the program's own arguments.
         || unsafe { real(context, flags, device) },
-        |contexts| {
-            // SAFETY: the driver wrote it.
-            let context = unsafe { *context };
-            contexts.made.insert(Handle::Plain(context), device);
-        },
+        // SAFETY: the driver wrote it.
+        |_, contexts| contexts.made(unsafe { *context }, device),
     )
 }
 
@@ -177,11 +142,8 @@ pub unsafe extern "C" fn create_v3<const ROW: usize>(
         device,
         // SAFETY: the program's own arguments.
         || unsafe { real(context, shares, count, flags, device) },
-        |contexts| {
-            // SAFETY: the driver wrote it.
-            let context = unsafe { *context };
-            contexts.made.insert(Handle::Plain(context), device);
-        },
+        // SAFETY: the driver wrote it.
+        |_, contexts| contexts.made(unsafe { *context }, device),
     )
 }
 
@@ -202,11 +164,8 @@ pub unsafe extern "C" fn create_v4<const ROW: usize>(
         device,
         // SAFETY: the program's own arguments.
         || unsafe { real(context, parameters, flags, device) },
-        |contexts| {
-            // SAFETY: the driver wrote it.
-            let context = unsafe { *context };
-            contexts.made.insert(Handle::Plain(context), device);
-        },
+        // SAFETY: the driver wrote it.
+        |_, contexts| contexts.made(unsafe { *context }, device),
     )
 }
 
@@ -231,10 +190,88 @@ pub unsafe extern "C" fn create_green<const ROW: usize>(
         device,
         // SAFETY: the program's own arguments.
         || unsafe { real(context, description, device, flags) },
-        |contexts| {
+        |tenant, contexts| {
+            // SAFETY: the driver wrote it.
+            contexts.green.insert(unsafe { *context }, device);
+            contexts.retained(tenant, device, None);
+        },
+    )
+}
+
+/// `cuVDPAUCtxCreate`: with a device of the video interface.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn create_vdpau<const ROW: usize>(
+    context: *mut CUcontext,
+    flags: c_uint,
+    device: CUdevice,
+    video_device: c_uint,
+    video_functions: *mut c_void,
+) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(
+        *mut CUcontext,
+        c_uint,
+        CUdevice,
+        c_uint,
+        *mut c_void,
+    ) -> CUresult = unsafe { real::function(ROW) };
+    entering(
+        device,
+        // SAFETY: the program's own arguments.
+        || unsafe { real(context, flags, device, video_device, video_functions) },
+        // SAFETY: the driver wrote it.
+        |_, contexts| contexts.made(unsafe { *context }, device),
+    )
+}
+
+/// `cuCtxAttach`: one who uses it more.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn attach<const ROW: usize>(
+    context: *mut CUcontext,
+    flags: c_uint,
+) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(*mut CUcontext, c_uint) -> CUresult =
+        unsafe { real::function(ROW) };
+    giving(
+        |_| Some(()),
+        // SAFETY: the program's own arguments.
+        || unsafe { real(context, flags) },
+        |tenant, (), attached| {
+            if !attached {
+                return;
+            }
             // SAFETY: the driver wrote it.
             let context = unsafe { *context };
-            contexts.made.insert(Handle::Green(context), device);
+            if let Some(made) = locked(&tenant.books.contexts).made.get_mut(&context) {
+                made.usage += 1;
+            }
+        },
+    )
+}
+
+/// `cuCtxDetach`: the last one destroys it.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn detach<const ROW: usize>(context: CUcontext) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(CUcontext) -> CUresult = unsafe { real::function(ROW) };
+    giving(
+        |tenant| locked(&tenant.books.contexts).made.remove(&context),
+        // SAFETY: the program's own argument.
+        || unsafe { real(context) },
+        |tenant, mut made, detached| {
+            made.usage -= usize::from(detached);
+            if made.usage == 0 {
+                gone(tenant, made.device, context);
+            } else {
+                locked(&tenant.books.contexts).made.insert(context, made);
+            }
         },
     )
 }
@@ -246,8 +283,18 @@ pub unsafe extern "C" fn create_green<const ROW: usize>(
 pub unsafe extern "C" fn destroy<const ROW: usize>(context: CUcontext) -> CUresult {
     // SAFETY: the row's type.
     let real: unsafe extern "C" fn(CUcontext) -> CUresult = unsafe { real::function(ROW) };
-    // SAFETY: the program's own argument.
-    leaving(Handle::Plain(context), || unsafe { real(context) })
+    giving(
+        |tenant| locked(&tenant.books.contexts).made.remove(&context),
+        // SAFETY: the program's own argument.
+        || unsafe { real(context) },
+        |tenant, made, is_gone| {
+            if is_gone {
+                gone(tenant, made.device, context);
+            } else {
+                locked(&tenant.books.contexts).made.insert(context, made);
+            }
+        },
+    )
 }
 
 /// `cuGreenCtxDestroy`.
@@ -257,23 +304,19 @@ pub unsafe extern "C" fn destroy<const ROW: usize>(context: CUcontext) -> CUresu
 pub unsafe extern "C" fn destroy_green<const ROW: usize>(context: CUgreenCtx) -> CUresult {
     // SAFETY: the row's type.
     let real: unsafe extern "C" fn(CUgreenCtx) -> CUresult = unsafe { real::function(ROW) };
-    // SAFETY: the program's own argument.
-    leaving(Handle::Green(context), || unsafe { real(context) })
-}
-
-fn leaving(handle: Handle, call: impl FnOnce() -> CUresult) -> CUresult {
     giving(
-        |tenant| locked(&tenant.books.contexts).made.remove(&handle),
-        call,
-        |tenant, device, gone| {
-            if !gone {
-                locked(&tenant.books.contexts).made.insert(handle, device);
+        |tenant| locked(&tenant.books.contexts).green.remove(&context),
+        // SAFETY: the program's own argument.
+        || unsafe { real(context) },
+        |tenant, device, is_gone| {
+            let mut contexts = locked(&tenant.books.contexts);
+            if !is_gone {
+                contexts.green.insert(context, device);
                 return;
             }
-            if let Handle::Plain(context) = handle {
-                forget_memory_of(tenant, context);
-            }
-            locked(&tenant.books.contexts).end(tenant, device, 1);
+            let ended = contexts.released(device);
+            drop(contexts);
+            primary_ended(tenant, device, ended);
         },
     )
 }
@@ -293,12 +336,8 @@ pub unsafe extern "C" fn retain<const ROW: usize>(
         device,
         // SAFETY: the program's own arguments.
         || unsafe { real(context, device) },
-        |contexts| {
-            let primary = contexts.primary.entry(device).or_default();
-            primary.retained += 1;
-            // SAFETY: the driver wrote it.
-            primary.context = unsafe { *context };
-        },
+        // SAFETY: the driver wrote it.
+        |tenant, contexts| contexts.retained(tenant, device, Some(unsafe { *context })),
     )
 }
 
@@ -315,13 +354,14 @@ pub unsafe extern "C" fn release<const ROW: usize>(device: CUdevice) -> CUresult
         || unsafe { real(device) },
         |tenant, (), released| {
             if released {
-                drop_primary(tenant, device, 1);
+                let ended = locked(&tenant.books.contexts).released(device);
+                primary_ended(tenant, device, ended);
             }
         },
     )
 }
 
-/// `cuDevicePrimaryCtxReset`: destroys it, however often it was retained.
+/// `cuDevicePrimaryCtxReset`: destroys it, however often it was retained, and releases nothing.
 ///
 /// # Safety
 /// As the driver documents.
@@ -334,29 +374,19 @@ pub unsafe extern "C" fn reset<const ROW: usize>(device: CUdevice) -> CUresult {
         || unsafe { real(device) },
         |tenant, (), was_reset| {
             if was_reset {
-                drop_primary(tenant, device, usize::MAX);
+                let ended = locked(&tenant.books.contexts).was_reset(device);
+                primary_ended(tenant, device, ended);
             }
         },
     )
 }
 
-fn drop_primary(tenant: &Tenant, device: CUdevice, times: usize) {
-    let mut contexts = locked(&tenant.books.contexts);
-    let Some(primary) = contexts.primary.get_mut(&device) else {
+fn primary_ended(tenant: &Tenant, device: CUdevice, ended: Option<CUcontext>) {
+    let Some(context) = ended else {
         return;
     };
-    let times = times.min(primary.retained);
-    primary.retained -= times;
-    let gone = (primary.retained == 0).then_some(primary.context);
-    if gone.is_some() {
-        contexts.primary.remove(&device);
-    }
-    contexts.end(tenant, device, times);
-    drop(contexts);
-    if let Some(context) = gone {
-        forget_memory_of(tenant, context);
-        if let Place::Listed(index) = tenant.place(device) {
-            super::pool::look_again(tenant, index);
-        }
+    gone(tenant, device, context);
+    if let Place::Listed(index) = tenant.place(device) {
+        super::pool::look_again(tenant, index);
     }
 }

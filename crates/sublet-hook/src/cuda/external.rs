@@ -1,12 +1,28 @@
 //! Memory of other interfaces (Vulkan, OpenGL, a camera), imported into CUDA.
 //!
 //! It was allocated past us, on the same card, so it is charged when it comes in, by the size
-//! that the program states for it. Memory that another process exported through CUDA itself is
-//! not charged again: the process that made it has paid.
+//! that the program states for it, and for as long as anything in CUDA refers to it: the import,
+//! and the buffers and arrays that were got from it, which outlive it. Whose memory it was is not
+//! to be seen. What another process of the job made through CUDA and passed on this way is
+//! charged to both: to be sure of it costs more than a program that does so would miss.
 
+use std::sync::Arc;
+
+use super::array::Array;
 use super::c::*;
+use super::plain::{self, Owned};
 use super::real;
-use super::tenant::{Held, giving, on_current_device, taking};
+use super::tenant::{Held, Tenant, giving, on_current_device, taking};
+
+/// A part in imported memory. The last one pays back.
+pub type Share = Arc<Held>;
+
+/// A part is given back.
+pub fn give(tenant: &Tenant, share: Share) {
+    if let Some(held) = Arc::into_inner(share) {
+        tenant.give(held.charge);
+    }
+}
 
 /// `cuImportExternalMemory`.
 ///
@@ -32,9 +48,9 @@ pub unsafe extern "C" fn import<const ROW: usize>(
         |tenant, charge| {
             // SAFETY: the driver wrote it.
             let memory = unsafe { *memory };
-            let held = Held::here(charge);
-            if let Some(before) = tenant.books.externals.insert(memory.0 as u64, held) {
-                tenant.give(before.charge);
+            let share = Share::new(Held::here(charge));
+            if let Some(before) = tenant.books.externals.insert(memory.0 as u64, share) {
+                give(tenant, before);
             }
         },
     )
@@ -51,12 +67,79 @@ pub unsafe extern "C" fn destroy<const ROW: usize>(memory: CUexternalMemory) -> 
         |tenant| tenant.books.externals.remove(memory.0 as u64),
         // SAFETY: the program's own argument.
         || unsafe { real(memory) },
-        |tenant, held, destroyed| {
+        |tenant, share, destroyed| {
             if destroyed {
-                tenant.give(held.charge);
+                give(tenant, share);
             } else {
-                tenant.books.externals.insert(memory.0 as u64, held);
+                tenant.books.externals.insert(memory.0 as u64, share);
             }
         },
+    )
+}
+
+/// A call that gets something out of imported memory; `keep` remembers its part.
+fn mapping(
+    memory: CUexternalMemory,
+    call: impl FnOnce() -> CUresult,
+    keep: impl FnOnce(&Tenant, Share),
+) -> CUresult {
+    giving(
+        |tenant| tenant.books.externals.get(memory.0 as u64),
+        call,
+        |tenant, share, mapped| {
+            if mapped {
+                keep(tenant, share);
+            } else {
+                give(tenant, share);
+            }
+        },
+    )
+}
+
+/// `cuExternalMemoryGetMappedBuffer`: freed by `cuMemFree`.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn map_buffer<const ROW: usize>(
+    address: *mut CUdeviceptr,
+    memory: CUexternalMemory,
+    description: *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC_v1,
+) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(
+        *mut CUdeviceptr,
+        CUexternalMemory,
+        *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC_v1,
+    ) -> CUresult = unsafe { real::function(ROW) };
+    mapping(
+        memory,
+        // SAFETY: the program's own arguments.
+        || unsafe { real(address, memory, description) },
+        // SAFETY: the driver wrote it.
+        |tenant, share| plain::keep(tenant, unsafe { *address }, Owned::External(share)),
+    )
+}
+
+/// `cuExternalMemoryGetMappedMipmappedArray`: destroyed by `cuMipmappedArrayDestroy`.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn map_array<const ROW: usize>(
+    array: *mut CUmipmappedArray,
+    memory: CUexternalMemory,
+    description: *const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_v1,
+) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(
+        *mut CUmipmappedArray,
+        CUexternalMemory,
+        *const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_v1,
+    ) -> CUresult = unsafe { real::function(ROW) };
+    mapping(
+        memory,
+        // SAFETY: the program's own arguments.
+        || unsafe { real(array, memory, description) },
+        // SAFETY: the driver wrote it.
+        |tenant, share| Array::External(share).keep(tenant, unsafe { (*array).0 as u64 }),
     )
 }

@@ -2,11 +2,12 @@
 //!
 //! A graph's allocations get their memory when the graph is made executable or first launched,
 //! from one pool per card, and keep it until that is trimmed. So an executable graph is charged
-//! while it exists, before it is made, with what its allocations can need at once; the pool is
-//! charged that or what the driver says it has reserved, whichever is more. What a graph
-//! allocates and does not free outlives the graph, until the program frees it: it stays charged
-//! for as long as the driver says that so much is in use.
-//! [`Kept`] says how both go together.
+//! while it exists, before it is made, with what its allocations can need at once ([`needs`]);
+//! the pool is charged that or what the driver says it has reserved, whichever is more. What a
+//! driver takes beyond it when it makes the graph executable must fit as well, or that is undone;
+//! what it takes at the first launch is charged at the next look. What a graph allocates and
+//! does not free outlives the graph, until the program frees it: it stays charged for as long as
+//! the driver says that so much is in use. [`Kept`] says how both go together.
 
 mod needs;
 
@@ -21,12 +22,27 @@ use super::kept::Kept;
 use super::tenant::{Place, Tenant, giving};
 use super::{locked, pool, real};
 use crate::guard::{Inside, calm};
+use crate::link::Budget;
 
 /// Executable graphs, and the memory of graphs by card.
 #[derive(Debug, Default)]
 pub struct Graphs {
     needs: HashMap<CUgraphExec, Needs>,
     cards: HashMap<CUdevice, Card>,
+}
+
+/// The limit does not allow it: on which of the tenant's devices, if it is one, and how much.
+#[derive(Debug)]
+struct Refused(Option<(DeviceIndex, Units)>);
+
+impl Refused {
+    /// Notes it for `sublet top`.
+    fn note(self, tenant: &Tenant) -> CUresult {
+        if let Some((index, amount)) = self.0 {
+            tenant.link.note_refusal(index, amount.bytes());
+        }
+        CUDA_ERROR_OUT_OF_MEMORY
+    }
 }
 
 /// The memory of graphs on one card.
@@ -73,13 +89,14 @@ impl Card {
 }
 
 impl Graphs {
-    /// Takes what a graph needs. False if the limit does not allow it; then nothing is taken.
-    fn take(&mut self, tenant: &Tenant, needs: &Needs) -> bool {
+    /// Takes what a graph needs. The card on which the limit does not allow it; then nothing is
+    /// taken.
+    fn take(&mut self, tenant: &Tenant, needs: &Needs) -> Result<(), Refused> {
         let mut taken = Vec::new();
         for (&device, &amount) in needs {
             let Place::Listed(index) = tenant.place(device) else {
                 self.give(tenant, &taken);
-                return false;
+                return Err(Refused(None));
             };
             let card = self.cards.entry(device).or_insert_with(|| Card {
                 device,
@@ -92,13 +109,31 @@ impl Graphs {
                 card.kept.make_room(tenant, amount)
             };
             if !fits {
-                tenant.link.note_refusal(index, amount.bytes());
                 self.give(tenant, &taken);
-                return false;
+                return Err(Refused(Some((index, amount))));
             }
             taken.push((device, amount));
         }
-        true
+        Ok(())
+    }
+
+    /// After a graph was made executable: what the driver took in addition must fit too.
+    fn take_growth(&mut self, tenant: &Tenant, needs: &Needs) -> Result<(), Refused> {
+        for (device, &amount) in needs {
+            let Some(card) = self.cards.get_mut(device) else {
+                continue;
+            };
+            let reserved = card.asked(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+            if !card
+                .kept
+                .take_growth(tenant, reserved.unwrap_or(Units::ZERO))
+            {
+                let place = tenant.place(*device);
+                let refused = |index| Refused(Some((index, amount)));
+                return Err(place.listed().map_or(Refused(None), refused));
+            }
+        }
+        Ok(())
     }
 
     /// Gives back what was taken for a graph that never ran.
@@ -123,6 +158,18 @@ impl Graphs {
     }
 }
 
+/// Looks at what the graphs of a device have now, before it is reported.
+pub fn look_again(tenant: &Tenant, device: DeviceIndex) {
+    let Ok(mut graphs) = tenant.books.graphs.try_lock() else {
+        return;
+    };
+    for card in graphs.cards.values_mut() {
+        if card.kept.budget() == Budget::Device(device) {
+            card.settle(tenant);
+        }
+    }
+}
+
 /// Takes from a card's graph memory what no graph uses. True if that was anything.
 pub fn release_unused(tenant: &Tenant, wanted: DeviceIndex) -> bool {
     // A thread that makes a graph holds the book, and trims for itself.
@@ -131,7 +178,7 @@ pub fn release_unused(tenant: &Tenant, wanted: DeviceIndex) -> bool {
     };
     let mut released = false;
     for card in graphs.cards.values_mut() {
-        if card.kept.device() == wanted && card.kept.has_unused() {
+        if card.kept.budget() == Budget::Device(wanted) && card.kept.has_unused() {
             released |= card.trim(tenant);
         }
     }
@@ -150,27 +197,58 @@ fn instantiating(
     let Some(tenant) = calm(Tenant::current).flatten() else {
         return call();
     };
-    let needs = calm(|| needs_of(graph, 0)).unwrap_or_default();
+    let needs = calm(|| needs_of(graph)).unwrap_or_default();
     if needs.is_empty() {
         return call();
     }
-    let fits = || calm(|| locked(&tenant.books.graphs).take(&tenant, &needs)) == Some(true);
-    let released = || calm(|| release_pools(&tenant, &needs)) == Some(true);
-    if !(fits() || released() && fits()) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    let take = || locked(&tenant.books.graphs).take(&tenant, &needs);
+    let taken = calm(|| take().or_else(|refused| retry(&tenant, &needs, refused, take)));
+    match taken {
+        None => return call(),
+        Some(Err(refused)) => return refused.note(&tenant),
+        Some(Ok(())) => {}
     }
     let result = call();
-    let _ = calm(|| {
+    calm(|| {
         let mut graphs = locked(&tenant.books.graphs);
-        if result == CUDA_SUCCESS {
-            // SAFETY: the driver wrote it.
-            graphs.needs.insert(unsafe { *exec }, needs);
-        } else {
-            let taken: Vec<_> = needs.into_iter().collect();
+        let taken: Vec<_> = needs
+            .iter()
+            .map(|(&device, &amount)| (device, amount))
+            .collect();
+        if result != CUDA_SUCCESS {
             graphs.give(&tenant, &taken);
+            return result;
         }
-    });
-    result
+        // SAFETY: the driver wrote it.
+        let made = unsafe { *exec };
+        let Err(refused) = graphs.take_growth(&tenant, &needs) else {
+            graphs.needs.insert(made, needs);
+            return result;
+        };
+        // SAFETY: the program does not know it yet.
+        let _ = unsafe { real::cuGraphExecDestroy(made) };
+        for (device, _) in &taken {
+            // SAFETY: releases what no graph uses.
+            let _ = unsafe { real::cuDeviceGraphMemTrim(*device) };
+        }
+        graphs.give(&tenant, &taken);
+        refused.note(&tenant)
+    })
+    .unwrap_or(result)
+}
+
+/// Another attempt, if the pools of the cards kept anything.
+fn retry(
+    tenant: &Tenant,
+    needs: &Needs,
+    refused: Refused,
+    take: impl FnOnce() -> Result<(), Refused>,
+) -> Result<(), Refused> {
+    if release_pools(tenant, needs) {
+        take()
+    } else {
+        Err(refused)
+    }
 }
 
 fn release_pools(tenant: &Tenant, needs: &Needs) -> bool {

@@ -18,7 +18,7 @@ fn memory(tenant: &Tenant, device: CUdevice) -> Memory {
             pool::look_again(tenant, index);
             report::memory(tenant.link, index)
         }
-        Place::Unlisted => report::NONE,
+        Place::Host | Place::Unlisted => report::NONE,
     }
 }
 
@@ -33,9 +33,23 @@ unsafe fn tell<T>(place: *mut T, value: T) {
     }
 }
 
-/// A size in the 32 bits of old versions.
-fn narrow(bytes: u64) -> c_uint {
-    c_uint::try_from(bytes).unwrap_or(c_uint::MAX)
+/// A size as the driver's functions have it.
+pub trait Size: Copy + Default + Ord {
+    /// Bytes, as many as fit.
+    fn of(bytes: u64) -> Self;
+}
+
+impl Size for usize {
+    fn of(bytes: u64) -> Self {
+        Self::try_from(bytes).unwrap_or(Self::MAX)
+    }
+}
+
+/// The 32 bits of old versions.
+impl Size for c_uint {
+    fn of(bytes: u64) -> Self {
+        Self::try_from(bytes).unwrap_or(Self::MAX)
+    }
 }
 
 /// A tenant, and that this call is not the driver's own.
@@ -45,19 +59,18 @@ fn watched() -> Option<(Inside, Tenant)> {
     Some((inside, tenant))
 }
 
-/// `cuMemGetInfo_v2`.
+/// `cuMemGetInfo`, of each version.
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn get<const ROW: usize>(free: *mut usize, total: *mut usize) -> CUresult {
+pub unsafe extern "C" fn get<S: Size, const ROW: usize>(free: *mut S, total: *mut S) -> CUresult {
     // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut usize, *mut usize) -> CUresult =
-        unsafe { real::function(ROW) };
+    let real: unsafe extern "C" fn(*mut S, *mut S) -> CUresult = unsafe { real::function(ROW) };
     let Some((_inside, tenant)) = watched() else {
         // SAFETY: the program's own arguments.
         return unsafe { real(free, total) };
     };
-    let (mut free_now, mut total_now) = (0, 0);
+    let (mut free_now, mut total_now) = Default::default();
     // SAFETY: both are live.
     let result = unsafe { real(&raw mut free_now, &raw mut total_now) };
     if result == CUDA_SUCCESS {
@@ -65,74 +78,23 @@ pub unsafe extern "C" fn get<const ROW: usize>(free: *mut usize, total: *mut usi
         let ours = ours.unwrap_or(report::NONE);
         // SAFETY: null or the program's.
         unsafe {
-            tell(free, free_now.min(ours.free as usize));
-            tell(total, total_now.min(ours.total as usize));
+            tell(free, free_now.min(S::of(ours.free)));
+            tell(total, total_now.min(S::of(ours.total)));
         }
     }
     result
 }
 
-/// `cuMemGetInfo` of 32-bit times.
+/// `cuDeviceTotalMem`, of each version.
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn get_v1<const ROW: usize>(
-    free: *mut c_uint,
-    total: *mut c_uint,
-) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut c_uint, *mut c_uint) -> CUresult =
-        unsafe { real::function(ROW) };
-    let Some((_inside, tenant)) = watched() else {
-        // SAFETY: the program's own arguments.
-        return unsafe { real(free, total) };
-    };
-    let (mut free_now, mut total_now) = (0, 0);
-    // SAFETY: both are live.
-    let result = unsafe { real(&raw mut free_now, &raw mut total_now) };
-    if result == CUDA_SUCCESS {
-        let ours = calm(|| Some(memory(&tenant, current_device()?))).flatten();
-        let ours = ours.unwrap_or(report::NONE);
-        // SAFETY: null or the program's.
-        unsafe {
-            tell(free, free_now.min(narrow(ours.free)));
-            tell(total, total_now.min(narrow(ours.total)));
-        }
-    }
-    result
-}
-
-/// `cuDeviceTotalMem_v2`.
-///
-/// # Safety
-/// As the driver documents.
-pub unsafe extern "C" fn total<const ROW: usize>(bytes: *mut usize, device: CUdevice) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut usize, CUdevice) -> CUresult =
-        unsafe { real::function(ROW) };
-    // SAFETY: the program's own arguments.
-    let result = unsafe { real(bytes, device) };
-    if result == CUDA_SUCCESS
-        && let Some((_inside, tenant)) = watched()
-    {
-        let ours = calm(|| memory(&tenant, device)).unwrap_or(report::NONE);
-        // SAFETY: the driver wrote it.
-        unsafe { bytes.write((*bytes).min(ours.total as usize)) };
-    }
-    result
-}
-
-/// `cuDeviceTotalMem` of 32-bit times.
-///
-/// # Safety
-/// As the driver documents.
-pub unsafe extern "C" fn total_v1<const ROW: usize>(
-    bytes: *mut c_uint,
+pub unsafe extern "C" fn total<S: Size, const ROW: usize>(
+    bytes: *mut S,
     device: CUdevice,
 ) -> CUresult {
     // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut c_uint, CUdevice) -> CUresult =
-        unsafe { real::function(ROW) };
+    let real: unsafe extern "C" fn(*mut S, CUdevice) -> CUresult = unsafe { real::function(ROW) };
     // SAFETY: the program's own arguments.
     let result = unsafe { real(bytes, device) };
     if result == CUDA_SUCCESS
@@ -140,7 +102,7 @@ pub unsafe extern "C" fn total_v1<const ROW: usize>(
     {
         let ours = calm(|| memory(&tenant, device)).unwrap_or(report::NONE);
         // SAFETY: the driver wrote it.
-        unsafe { bytes.write((*bytes).min(narrow(ours.total))) };
+        unsafe { bytes.write((*bytes).min(S::of(ours.total))) };
     }
     result
 }

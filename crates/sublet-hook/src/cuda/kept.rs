@@ -5,14 +5,15 @@
 //! has reserved, whichever is more: asked bytes are reserved before the driver is called, and
 //! the rest when it is seen.
 
-use sublet_abi::{DeviceIndex, Units};
+use sublet_abi::Units;
 
 use super::tenant::Tenant;
+use crate::link::Budget;
 
 /// The account of one pool, or of one card's graphs.
 #[derive(Debug)]
 pub struct Kept {
-    device: DeviceIndex,
+    budget: Budget,
     /// In use, by what was asked.
     live: Units,
     /// What is charged: never less than `live`.
@@ -22,18 +23,18 @@ pub struct Kept {
 impl Kept {
     /// Nothing yet.
     #[must_use]
-    pub fn new(device: DeviceIndex) -> Self {
+    pub fn new(budget: impl Into<Budget>) -> Self {
         Self {
-            device,
+            budget: budget.into(),
             live: Units::ZERO,
             charged: Units::ZERO,
         }
     }
 
-    /// Whose memory it is.
+    /// What pays for it.
     #[must_use]
-    pub fn device(&self) -> DeviceIndex {
-        self.device
+    pub fn budget(&self) -> Budget {
+        self.budget
     }
 
     /// True if more is charged than is in use.
@@ -75,11 +76,11 @@ impl Kept {
         match before.checked_sub(now) {
             Some(Units::ZERO) => false,
             Some(less) => {
-                tenant.link.release(self.device, less);
+                tenant.link.release(self.budget, less);
                 true
             }
             None => {
-                tenant.link.charge(self.device, now.saturating_sub(before));
+                tenant.link.charge(self.budget, now.saturating_sub(before));
                 false
             }
         }
@@ -87,7 +88,7 @@ impl Kept {
 
     fn raise_to(&mut self, tenant: &Tenant, wanted: Units) -> bool {
         let missing = wanted.saturating_sub(self.charged);
-        if missing > Units::ZERO && tenant.link.reserve(self.device, missing).is_err() {
+        if missing > Units::ZERO && tenant.link.reserve(self.budget, missing).is_err() {
             return false;
         }
         self.charged = self.charged.max(wanted);

@@ -32,5 +32,5 @@ crate::lazy_resolver! {
 
 extern "C" fn wait(index: usize) -> *const std::ffi::c_void {
     gate::wait();
-    super::real::address(index)
+    REAL.address(index)
 }

@@ -7,10 +7,11 @@
 //! driver.
 //!
 //! Read [`table`], then [`tenant`] (how a charge is taken and given back), then the hooks:
-//! [`plain`], [`pool`], [`physical`], [`array`], [`graph`], [`external`] take memory (the
-//! driver keeps some of it for later: [`kept`]),
+//! [`plain`], [`pinned`], [`pool`], [`physical`], [`array`], [`graph`], [`external`] take memory (the
+//! driver keeps some of it for later: [`kept`]; others may hold what was freed: [`lent`],
+//! [`shared`]),
 //! [`context`] what a context costs, [`info`] answers, [`start`] is `cuInit`, [`lookup`]
-//! `cuGetProcAddress`.
+//! `cuGetProcAddress`, [`sync`] when pools may have become smaller.
 
 pub mod array;
 pub mod c;
@@ -20,22 +21,27 @@ pub mod graph;
 pub mod info;
 pub mod kept;
 pub mod launch;
+pub mod lent;
 pub mod lookup;
 pub mod physical;
+pub mod pinned;
 pub mod plain;
 pub mod pool;
 pub mod real;
+pub mod shared;
 pub mod start;
+pub mod sync;
 pub mod table;
 pub mod tenant;
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::guard::calm;
 use crate::link;
 use crate::pointers::Pointers;
+use crate::trampoline::{Targets, settle};
+use real::REAL;
 
 /// Places of functions in the driver's table.
 pub mod row {
@@ -48,7 +54,7 @@ pub mod row {
 }
 
 /// Where each exported name leads now. The resolver first; see [`crate::trampoline`].
-pub static TARGETS: [AtomicPtr<c_void>; row::COUNT] =
+pub static TARGETS: Targets<{ row::COUNT }> =
     [const { AtomicPtr::new(resolve as *mut c_void) }; row::COUNT];
 
 crate::lazy_resolver! {
@@ -76,33 +82,16 @@ fn export(index: usize) -> Option<Export> {
 }
 
 extern "C" fn decide(index: usize) -> *const c_void {
-    let target = calm(|| {
-        let real = real::address(index);
+    let otherwise = real::not_supported as *const c_void;
+    settle(&TARGETS, index, otherwise, || {
+        let real = REAL.address(index);
         match table::kind(index) {
-            _ if !is_hooking() => real,
+            _ if !link::is_hooking() => real,
             table::Kind::Forward => real,
             table::Kind::Gate => launch::gated as *const c_void,
             table::Kind::Hook(hook) => hook,
         }
-    });
-    let target = target.unwrap_or(real::not_supported as *const c_void);
-    if let Some(place) = TARGETS.get(index) {
-        place.store(target.cast_mut(), Ordering::Release);
-    }
-    target
-}
-
-/// True if the environment named an arbiter when the first name was used.
-fn is_hooking() -> bool {
-    const UNKNOWN: u8 = 0;
-    const NO: u8 = 1;
-    const YES: u8 = 2;
-    static HOOKING: AtomicU8 = AtomicU8::new(UNKNOWN);
-    if HOOKING.load(Ordering::Relaxed) == UNKNOWN {
-        let found = if link::is_wanted() { YES } else { NO };
-        HOOKING.store(found, Ordering::Relaxed);
-    }
-    HOOKING.load(Ordering::Relaxed) == YES
+    })
 }
 
 /// What this process has of which card.
@@ -118,10 +107,18 @@ pub struct Books {
     pub graphs: Mutex<graph::Graphs>,
     /// Memory behind handles, and where it is mapped.
     pub physical: Mutex<physical::Physical>,
+    /// Memory of the host, by its first address.
+    pub pinned: Pointers<tenant::Held>,
     /// Arrays and mipmapped arrays, by handle.
-    pub arrays: Pointers<tenant::Held>,
+    pub arrays: Pointers<array::Array>,
     /// Memory imported from other interfaces, by handle.
-    pub externals: Pointers<tenant::Held>,
+    pub externals: Pointers<external::Share>,
+    /// How memory at an address was given to others.
+    pub exports: Pointers<Vec<lent::Trace>>,
+    /// Where memory of other processes is.
+    pub borrowed: Pointers<Vec<shared::Borrowed>>,
+    /// What is freed, and may be held by others.
+    pub lent: lent::Lent,
     /// Which device of the driver is which of the tenant.
     pub devices: tenant::Devices,
     /// `cuInit`.

@@ -1,143 +1,46 @@
 //! Memory behind handles (`cuMemCreate`), and where it is mapped.
 //!
-//! Such memory lives while anything refers to it: the handle it was created with, handles that
-//! were got from an address, and mappings. Releasing the handle of mapped memory frees nothing;
-//! the charge goes back with the last reference. The device is the one the program named, since
-//! there need be no current context; memory on the host is not the card's. A handle imported
-//! from another process costs nothing here: whoever created it has paid.
+//! Such memory lives while anything refers to it ([`book`] says what does). Releasing the handle
+//! of mapped memory frees nothing; the charge goes back with the last reference, or later if
+//! others have the memory too ([`super::lent`]). The device is the one the program named, since
+//! there need be no current context; memory on the host has a budget of its own. A handle imported
+//! from another process costs nothing here: whoever created it pays.
 
-use std::collections::{BTreeMap, HashMap};
+mod book;
+mod bound;
+mod tiles;
+
 use std::ffi::{c_uint, c_ulonglong, c_void};
+use std::sync::Arc;
 
+use self::book::Holding;
+pub use self::book::Physical;
+pub use self::bound::{
+    bind_address, bind_address_v2, bind_endpoint_address, bind_endpoint_memory, bind_memory,
+    bind_memory_v2, create_multicast, destroy_endpoint, unbind, unbind_endpoint,
+};
+pub use self::tiles::Mapped;
+use self::tiles::{Part, Place as TilePlace, Region};
 use super::c::*;
-use super::tenant::{Ask, Charge, giving, taking};
-use super::{locked, real};
+use super::lent::{Trace, Work};
+use super::pool;
+use super::tenant::{Ask, Place, Tenant, giving, is_absent, taking};
+use super::{array, locked, real};
+use crate::link::marks::Key;
 
-/// Which memory. Handles come and go, and their numbers are used again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct Id(u64);
-
-#[derive(Debug)]
-struct Memory {
-    charge: Charge,
-    /// References: handles, as often as each was given out, and mappings.
-    references: usize,
-}
-
-#[derive(Debug)]
-struct Mapping {
-    end: u64,
-    memory: Id,
-}
-
-/// All such memory of the process.
-#[derive(Debug, Default)]
-pub struct Physical {
-    next: u64,
-    memories: HashMap<Id, Memory>,
-    /// The memory behind a handle, and how often the driver gave that handle out.
-    handles: HashMap<CUmemGenericAllocationHandle, (Id, usize)>,
-    /// By first address.
-    mappings: BTreeMap<u64, Mapping>,
-}
-
-impl Physical {
-    fn created(&mut self, handle: CUmemGenericAllocationHandle, charge: Charge) {
-        let id = Id(self.next);
-        self.next += 1;
-        let references = 1;
-        self.memories.insert(id, Memory { charge, references });
-        self.handles.insert(handle, (id, 1));
-    }
-
-    /// The driver gave a handle for what is mapped at an address.
-    fn retained(&mut self, handle: CUmemGenericAllocationHandle, address: u64) {
-        let Some(id) = self.mapped_at(address) else {
-            return;
-        };
-        let (_, times) = self.handles.entry(handle).or_insert((id, 0));
-        *times += 1;
-        self.refer(id);
-    }
-
-    /// The driver gave a handle for memory that was exported. If it is one of ours, it counts
-    /// once more; another process's memory is another's to pay.
-    fn imported(&mut self, handle: CUmemGenericAllocationHandle) {
-        if let Some((id, times)) = self.handles.get_mut(&handle) {
-            *times += 1;
-            let id = *id;
-            self.refer(id);
-        }
-    }
-
-    /// A handle is about to be released: it is no longer known, but still refers.
-    fn take_handle(&mut self, handle: CUmemGenericAllocationHandle) -> Option<Id> {
-        let (id, times) = self.handles.get_mut(&handle)?;
-        let id = *id;
-        *times -= 1;
-        if *times == 0 {
-            self.handles.remove(&handle);
-        }
-        Some(id)
-    }
-
-    /// It was not released after all.
-    fn put_handle(&mut self, handle: CUmemGenericAllocationHandle, id: Id) {
-        let (_, times) = self.handles.entry(handle).or_insert((id, 0));
-        *times += 1;
-    }
-
-    fn mapped(&mut self, address: u64, bytes: u64, handle: CUmemGenericAllocationHandle) {
-        let Some(&(memory, _)) = self.handles.get(&handle) else {
-            return;
-        };
-        let end = address.saturating_add(bytes);
-        self.mappings.insert(address, Mapping { end, memory });
-        self.refer(memory);
-    }
-
-    /// Mappings within a range are about to go; the driver only unmaps whole ones.
-    fn take_mappings(&mut self, address: u64, bytes: u64) -> Vec<(u64, Mapping)> {
-        let end = address.saturating_add(bytes);
-        let gone: Vec<u64> = self
-            .mappings
-            .range(address..end)
-            .filter(|(_, mapping)| mapping.end <= end)
-            .map(|(&start, _)| start)
-            .collect();
-        gone.into_iter()
-            .filter_map(|start| Some((start, self.mappings.remove(&start)?)))
-            .collect()
-    }
-
-    fn mapped_at(&self, address: u64) -> Option<Id> {
-        let (_, mapping) = self.mappings.range(..=address).next_back()?;
-        (address < mapping.end).then_some(mapping.memory)
-    }
-
-    fn refer(&mut self, id: Id) {
-        if let Some(memory) = self.memories.get_mut(&id) {
-            memory.references += 1;
-        }
-    }
-
-    /// The charge, if that was the last reference.
-    fn drop_reference(&mut self, id: Id) -> Option<Charge> {
-        let memory = self.memories.get_mut(&id)?;
-        memory.references -= 1;
-        if memory.references > 0 {
-            return None;
-        }
-        self.memories.remove(&id).map(|memory| memory.charge)
-    }
-}
-
-/// The card that memory would be on; `None` for the host.
-fn card_of(location: CUmemLocation_v1) -> Option<CUdevice> {
+/// Where memory would be taken from; `None` for a place that is not known.
+fn place_of(tenant: &Tenant, location: CUmemLocation_v1) -> Option<Place> {
+    let on = |device| match tenant.place(device) {
+        Place::Unlisted if is_absent(device) => None,
+        place => Some(place),
+    };
     match location.r#type {
-        CU_MEM_LOCATION_TYPE_DEVICE => Some(location.id),
+        CU_MEM_LOCATION_TYPE_DEVICE => on(location.id),
         // The device is the first byte of the identifier.
-        CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => Some(location.id & 0xff),
+        CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => on(location.id & 0xff),
+        CU_MEM_LOCATION_TYPE_HOST
+        | CU_MEM_LOCATION_TYPE_HOST_NUMA
+        | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => Some(Place::Host),
         _ => None,
     }
 }
@@ -163,7 +66,7 @@ pub unsafe extern "C" fn create<const ROW: usize>(
         |tenant| {
             // SAFETY: null or the program's struct.
             let location = unsafe { properties.as_ref() }?.location;
-            let place = tenant.place(card_of(location)?);
+            let place = place_of(tenant, location)?;
             let bytes = bytes as u64;
             Some(Ask { place, bytes })
         },
@@ -172,7 +75,9 @@ pub unsafe extern "C" fn create<const ROW: usize>(
         |tenant, charge| {
             // SAFETY: the driver wrote it.
             let handle = unsafe { *handle };
-            locked(&tenant.books.physical).created(handle, charge);
+            let traces = Vec::new();
+            let holding = Holding::Own { charge, traces };
+            locked(&tenant.books.physical).made(handle, holding);
         },
     )
 }
@@ -197,9 +102,10 @@ pub unsafe extern "C" fn release<const ROW: usize>(
                 physical.put_handle(handle, id);
                 return;
             }
-            let last = physical.drop_reference(id);
+            let mut gone = Vec::new();
+            physical.drop_reference(id, &mut gone);
             drop(physical);
-            last.into_iter().for_each(|charge| tenant.give(charge));
+            let_go(tenant, gone, None);
         },
     )
 }
@@ -247,15 +153,15 @@ pub unsafe extern "C" fn unmap<const ROW: usize>(address: CUdeviceptr, bytes: us
         |tenant, mappings, unmapped| {
             let mut physical = locked(&tenant.books.physical);
             if !unmapped {
-                physical.mappings.extend(mappings);
+                physical.put_mappings(mappings);
                 return;
             }
-            let charges: Vec<Charge> = mappings
-                .into_iter()
-                .filter_map(|(_, mapping)| physical.drop_reference(mapping.memory))
-                .collect();
+            let mut gone = Vec::new();
+            for (_, mapping) in mappings {
+                physical.drop_reference(mapping.memory, &mut gone);
+            }
             drop(physical);
-            charges.into_iter().for_each(|charge| tenant.give(charge));
+            let_go(tenant, gone, None);
         },
     )
 }
@@ -279,32 +185,7 @@ pub unsafe extern "C" fn retain<const ROW: usize>(
     )
 }
 
-/// `cuMemImportFromShareableHandle`.
-///
-/// # Safety
-/// As the driver documents.
-pub unsafe extern "C" fn import<const ROW: usize>(
-    handle: *mut CUmemGenericAllocationHandle,
-    from: *mut c_void,
-    kind: CUmemAllocationHandleType,
-) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        *mut CUmemGenericAllocationHandle,
-        *mut c_void,
-        CUmemAllocationHandleType,
-    ) -> CUresult = unsafe { real::function(ROW) };
-    noting(
-        // SAFETY: the program's own arguments.
-        || unsafe { real(handle, from, kind) },
-        // SAFETY: the driver wrote it.
-        |physical| physical.imported(unsafe { *handle }),
-    )
-}
-
-/// `cuMemMapArrayAsync`: memory behind the tiles of a sparse array. Which tiles are unmapped
-/// again is not followed: what was once mapped so stays charged until the process ends, which
-/// is never too little. Nobody is known to map and release such memory in a loop.
+/// `cuMemMapArrayAsync`: memory behind the tiles of a sparse array.
 ///
 /// # Safety
 /// As the driver documents.
@@ -316,21 +197,118 @@ pub unsafe extern "C" fn map_array<const ROW: usize>(
     // SAFETY: the row's type.
     let real: unsafe extern "C" fn(*mut CUarrayMapInfo_v1, c_uint, CUstream) -> CUresult =
         unsafe { real::function(ROW) };
-    noting(
+    giving(
+        |_| Some(()),
         // SAFETY: the program's own arguments.
         || unsafe { real(list, count, stream) },
-        |physical| {
+        |tenant, (), done| {
+            if !done || count == 0 {
+                return;
+            }
             // SAFETY: the driver has just read so many.
             let list = unsafe { std::slice::from_raw_parts(list, count as usize) };
+            let mut gone = Vec::new();
+            let mut physical = locked(&tenant.books.physical);
             for one in list {
-                if one.memOperationType == CU_MEM_OPERATION_TYPE_MAP
-                    && let Some(&(id, _)) = physical.handles.get(&one.memHandle)
-                {
-                    physical.refer(id);
-                }
+                let (place, region) = part_of(tenant, one);
+                let is_mapped = one.memOperationType == CU_MEM_OPERATION_TYPE_MAP;
+                let memory = is_mapped.then(|| physical.behind(one.memHandle)).flatten();
+                physical.set_tiles(place, region, memory, &mut gone);
             }
+            drop(physical);
+            // It is unmapped when the stream comes to it.
+            let_go(tenant, gone, Some(pool::meant::<ROW>(stream)));
         },
     )
+}
+
+/// Which part of which array a description means.
+fn part_of(tenant: &Tenant, one: &CUarrayMapInfo_v1) -> (TilePlace, Region) {
+    let array = one.resource as u64;
+    if array::is_mapped_whole(tenant, array) {
+        let part = Part::Whole;
+        return (TilePlace { array, part }, Region::ALL);
+    }
+    let union = (&raw const one.subresource).cast::<u8>();
+    if one.subresourceType == CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL {
+        // SAFETY: the union holds this struct for this type, and is aligned for it.
+        let tail = unsafe { union.cast::<CUarrayMapInfo_miptail>().read() };
+        let part = Part::Tail { layer: tail.layer };
+        let region = Region::new([tail.offset, 0, 0], [tail.size, 1, 1]);
+        return (TilePlace { array, part }, region);
+    }
+    // SAFETY: as above.
+    let level = unsafe { union.cast::<CUarrayMapInfo_sparseLevel>().read() };
+    let part = Part::Level {
+        level: level.level,
+        layer: level.layer,
+    };
+    let offset = [level.offsetX, level.offsetY, level.offsetZ];
+    let extent = [level.extentWidth, level.extentHeight, level.extentDepth];
+    let region = Region::new(offset.map(u64::from), extent.map(u64::from));
+    (TilePlace { array, part }, region)
+}
+
+/// An array is about to go: what is mapped into it.
+pub fn take_array(tenant: &Tenant, array: u64) -> Mapped {
+    locked(&tenant.books.physical).take_array(array)
+}
+
+/// It did not go after all.
+pub fn put_array(tenant: &Tenant, mapped: Mapped) {
+    locked(&tenant.books.physical).put_array(mapped);
+}
+
+/// It is gone, with its mappings.
+pub fn drop_array(tenant: &Tenant, mapped: Mapped) {
+    let mut gone = Vec::new();
+    locked(&tenant.books.physical).drop_array(mapped, &mut gone);
+    let_go(tenant, gone, None);
+}
+
+/// Memory behind a handle goes to other processes.
+pub fn lend(tenant: &Tenant, handle: CUmemGenericAllocationHandle, trace: Trace) {
+    let mut physical = locked(&tenant.books.physical);
+    if let Some(id) = physical.behind(handle) {
+        physical.lent(id, trace, |known| known.is_warm(tenant));
+    }
+}
+
+/// Memory that is mapped in a range of addresses goes to others. False if none of it is known.
+pub fn lend_range(tenant: &Tenant, address: u64, bytes: u64, trace: &Trace) -> bool {
+    let mut physical = locked(&tenant.books.physical);
+    let all = physical.mapped_within(address, bytes);
+    for &id in &all {
+        physical.lent(id, trace.clone(), |known| known.is_warm(tenant));
+    }
+    !all.is_empty()
+}
+
+/// A handle came from another process, or from this one by way of another.
+pub fn imported(tenant: &Tenant, handle: CUmemGenericAllocationHandle, key: Option<Key>) {
+    let is_borrowed = locked(&tenant.books.physical).imported(handle, key);
+    if let (true, Some(key), Some(marks)) = (is_borrowed, key, tenant.link.marks()) {
+        marks.set(key);
+    }
+}
+
+/// Nothing here refers to these any more; `after` is a stream that must come to it first.
+fn let_go(tenant: &Tenant, gone: Vec<Holding>, after: Option<CUstream>) {
+    for holding in gone {
+        match holding {
+            Holding::Own { charge, mut traces } => {
+                let work = |stream| Work::in_stream(stream).map(|work| Trace::Work(Arc::new(work)));
+                traces.extend(after.map(|stream| work(stream).unwrap_or(Trace::Unseen)));
+                tenant.books.lent.let_go(tenant, charge, traces);
+            }
+            Holding::Borrowed(Some(key)) => {
+                if let Some(marks) = tenant.link.marks() {
+                    marks.clear(key);
+                }
+            }
+            Holding::Borrowed(None) | Holding::Object => {}
+        }
+    }
 }
 
 /// Calls the driver, and after success writes down what it did.
@@ -344,126 +322,4 @@ fn noting(call: impl FnOnce() -> CUresult, note: impl FnOnce(&mut Physical)) -> 
             }
         },
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use sublet_abi::{DeviceIndex, Units};
-
-    fn charge(units: u64) -> Charge {
-        Charge {
-            device: DeviceIndex::new(0).expect("a device"),
-            amount: Units::new(units).expect("few units"),
-        }
-    }
-
-    impl Physical {
-        fn release(&mut self, handle: u64) -> Option<Charge> {
-            let id = self.take_handle(handle)?;
-            self.drop_reference(id)
-        }
-
-        fn unmap(&mut self, address: u64, bytes: u64) -> Vec<Charge> {
-            let taken = self.take_mappings(address, bytes);
-            taken
-                .into_iter()
-                .filter_map(|(_, mapping)| self.drop_reference(mapping.memory))
-                .collect()
-        }
-    }
-
-    #[test]
-    fn memory_lives_until_its_last_reference() {
-        let mut physical = Physical::default();
-        physical.created(7, charge(1));
-        physical.mapped(0x1000, 0x1000, 7);
-        assert_eq!(physical.release(7), None, "still mapped");
-        assert_eq!(physical.release(7), None, "unknown now");
-        physical.retained(9, 0x1fff);
-        assert_eq!(physical.unmap(0x1000, 0x1000), [], "a handle is left");
-        physical.mapped(0x8000, 0x1000, 9);
-        assert_eq!(physical.release(9), None);
-        assert_eq!(physical.unmap(0x7000, 0x3000), [charge(1)]);
-        assert!(physical.memories.is_empty() && physical.handles.is_empty());
-    }
-
-    #[test]
-    fn a_handles_number_may_come_again_while_its_old_memory_is_mapped() {
-        let mut physical = Physical::default();
-        physical.created(7, charge(1));
-        physical.mapped(0x1000, 0x1000, 7);
-        physical.release(7);
-        physical.created(7, charge(2));
-        assert_eq!(physical.unmap(0x1000, 0x1000), [charge(1)]);
-        assert_eq!(physical.release(7), Some(charge(2)));
-    }
-
-    #[test]
-    fn memory_that_comes_back_to_its_maker_counts_once_more() {
-        let mut physical = Physical::default();
-        physical.created(7, charge(1));
-        physical.imported(7);
-        assert_eq!(physical.release(7), None);
-        assert_eq!(physical.release(7), Some(charge(1)));
-    }
-
-    #[test]
-    fn what_is_not_known_is_left_alone() {
-        let mut physical = Physical::default();
-        physical.imported(5); // from another process
-        physical.mapped(0x1000, 0x1000, 5);
-        physical.retained(6, 0x1000);
-        assert_eq!(physical.release(5), None);
-        assert_eq!(physical.release(6), None);
-        assert_eq!(physical.unmap(0, u64::MAX), []);
-    }
-
-    proptest! {
-        /// Whatever is done in whatever order: what was charged is paid back exactly once.
-        #[test]
-        fn every_charge_is_paid_back_once(
-            steps in proptest::collection::vec((0_u8..5, 0_u64..6, 0_u64..6), 0..80)
-        ) {
-            let mut physical = Physical::default();
-            let (mut charged, mut paid) = (0_u64, 0_u64);
-            let pay = |charges: Vec<Charge>| -> u64 {
-                charges.iter().map(|charge| charge.amount.count()).sum()
-            };
-            for (verb, a, b) in steps {
-                match verb {
-                    0 if !physical.handles.contains_key(&a) => {
-                        physical.created(a, charge(b + 1));
-                        charged += b + 1;
-                    }
-                    1 if !physical.mappings.contains_key(&(b << 12)) => {
-                        physical.mapped(b << 12, 1 << 12, a);
-                    }
-                    2 => {
-                        // The driver may give a known handle of the same memory, or a new one.
-                        let same = physical.mapped_at(b << 12);
-                        let known = physical.handles.get(&(a + 10)).map(|known| known.0);
-                        if known.is_none() || known == same {
-                            physical.retained(a + 10, b << 12);
-                        }
-                    }
-                    3 => paid += pay(physical.release(a).into_iter().collect()),
-                    _ => paid += pay(physical.unmap(a << 12, b << 12)),
-                }
-                let held: u64 =
-                    physical.memories.values().map(|one| one.charge.amount.count()).sum();
-                prop_assert_eq!(charged, paid + held);
-            }
-            paid += pay(physical.unmap(0, u64::MAX));
-            let left: Vec<u64> = physical.handles.keys().copied().collect();
-            for handle in left {
-                while physical.handles.contains_key(&handle) {
-                    paid += pay(physical.release(handle).into_iter().collect());
-                }
-            }
-            prop_assert_eq!(charged, paid);
-            prop_assert!(physical.memories.is_empty());
-        }
-    }
 }

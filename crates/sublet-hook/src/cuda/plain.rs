@@ -7,9 +7,12 @@
 use std::ffi::c_uint;
 
 use super::c::*;
+use super::external::{self, Share};
+use super::lent::Trace;
 use super::pool::Account;
 use super::real;
-use super::tenant::{Ask, Charge, Held, Place, Tenant, giving, on_current_device, taking};
+use super::shared::Borrowed;
+use super::tenant::{Ask, Charge, Held, Tenant, giving, on_current_device, taking};
 
 /// Who pays for an address.
 #[derive(Debug)]
@@ -23,6 +26,8 @@ pub enum Owned {
         /// Bytes asked.
         bytes: u64,
     },
+    /// Memory of another interface.
+    External(Share),
 }
 
 impl Owned {
@@ -31,8 +36,35 @@ impl Owned {
         match self {
             Owned::Context(held) => tenant.give(held.charge),
             Owned::Pool { account, bytes } => account.freed(tenant, bytes),
+            Owned::External(share) => external::give(tenant, share),
         }
     }
+}
+
+/// All that is known of an address, while the driver is asked to free it.
+#[derive(Debug)]
+pub(super) struct Known {
+    owned: Option<Owned>,
+    /// How it was given to others.
+    traces: Vec<Trace>,
+    /// It is another process's.
+    borrowed: Option<Borrowed>,
+}
+
+/// Takes an address out of the books.
+pub(super) fn take(tenant: &Tenant, address: CUdeviceptr) -> Option<Known> {
+    let owned = tenant.books.pointers.remove(address);
+    let traces = tenant.books.exports.remove(address).unwrap_or_default();
+    let borrowed = match owned {
+        Some(_) => None,
+        None => Borrowed::take(tenant, address),
+    };
+    let is_known = owned.is_some() || borrowed.is_some() || !traces.is_empty();
+    is_known.then_some(Known {
+        owned,
+        traces,
+        borrowed,
+    })
 }
 
 /// Remembers what an address cost.
@@ -119,21 +151,21 @@ fn pitched(width: u64, height: u64) -> u64 {
 /// was expected and more than the limit allows.
 fn corrected(tenant: &Tenant, charge: Charge, bytes: u64) -> Option<Charge> {
     let amount = sublet_abi::Units::taken_by(bytes)?;
-    let device = charge.device;
+    let budget = charge.budget;
     if let Some(surplus) = charge.amount.checked_sub(amount) {
         tenant.give(Charge {
-            device,
+            budget,
             amount: surplus,
         });
-        return Some(Charge { device, amount });
+        return Some(Charge { budget, amount });
     }
     let ask = Ask {
-        place: Place::Listed(device),
+        place: budget.into(),
         bytes: amount.saturating_sub(charge.amount).bytes(),
     };
     let more = tenant.take(ask).ok()?;
     let amount = charge.amount.saturating_add(more.amount);
-    Some(Charge { device, amount })
+    Some(Charge { budget, amount })
 }
 
 /// `cuMemAllocPitch_v2`.
@@ -210,6 +242,7 @@ fn keep_pitched(tenant: &Tenant, address: CUdeviceptr, charge: Charge, bytes: u6
             true
         }
         None => {
+            tenant.link.note_refusal(charge.budget, bytes);
             // SAFETY: the program does not know the address yet.
             let freed = unsafe { real::cuMemFree_v2(address) } == CUDA_SUCCESS;
             if freed {
@@ -230,10 +263,10 @@ pub unsafe extern "C" fn free<const ROW: usize>(address: CUdeviceptr) -> CUresul
     // SAFETY: the row's type.
     let real: unsafe extern "C" fn(CUdeviceptr) -> CUresult = unsafe { real::function(ROW) };
     giving(
-        |tenant| tenant.books.pointers.remove(address),
+        |tenant| take(tenant, address),
         // SAFETY: the program's own argument.
         || unsafe { real(address) },
-        |tenant, owned, freed| freed_or_kept(tenant, address, owned, freed),
+        |tenant, known, freed| freed_or_kept(tenant, address, known, freed),
     )
 }
 
@@ -245,19 +278,35 @@ pub unsafe extern "C" fn free_v1<const ROW: usize>(address: u32) -> CUresult {
     // SAFETY: the row's type.
     let real: unsafe extern "C" fn(u32) -> CUresult = unsafe { real::function(ROW) };
     giving(
-        |tenant| tenant.books.pointers.remove(u64::from(address)),
+        |tenant| take(tenant, u64::from(address)),
         // SAFETY: the program's own argument.
         || unsafe { real(address) },
-        |tenant, owned, freed| freed_or_kept(tenant, u64::from(address), owned, freed),
+        |tenant, known, freed| freed_or_kept(tenant, u64::from(address), known, freed),
     )
 }
 
 /// After a free: pays back, or remembers again what the driver did not free.
-pub(super) fn freed_or_kept(tenant: &Tenant, address: CUdeviceptr, owned: Owned, freed: bool) {
-    if freed {
-        owned.give_back(tenant);
-    } else {
-        keep(tenant, address, owned);
+pub(super) fn freed_or_kept(tenant: &Tenant, address: CUdeviceptr, known: Known, freed: bool) {
+    let Known {
+        owned,
+        traces,
+        borrowed,
+    } = known;
+    match borrowed {
+        Some(borrowed) if freed => borrowed.ended(tenant),
+        Some(borrowed) => borrowed.keep(tenant, address),
+        None => {}
+    }
+    match owned {
+        Some(owned) if freed => tenant.books.lent.let_go_of(tenant, owned, traces),
+        owned => {
+            if let Some(owned) = owned {
+                keep(tenant, address, owned);
+            }
+            if !freed && !traces.is_empty() {
+                tenant.books.exports.insert(address, traces);
+            }
+        }
     }
 }
 

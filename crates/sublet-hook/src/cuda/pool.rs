@@ -5,27 +5,35 @@
 //! it, what the driver took in addition (it grows pools by whole blocks) must fit as well, or
 //! the allocation is undone.
 //!
-//! Freed memory goes back to the account when the driver lets go of it. That happens at a
-//! synchronisation that nobody reports, so pools are looked at again when an amount is asked
-//! for, and trimmed before anything is refused ([`release_unused`]).
+//! Freed memory goes back to the account when the driver lets go of it. It does so at a
+//! synchronisation and does not say it, so pools are looked at again after one
+//! ([`synchronised`]) and when an amount is asked for, and trimmed before anything is refused
+//! ([`release_unused`]).
 
 mod owner;
 
 use std::collections::HashMap;
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sublet_abi::{DeviceIndex, Units};
 
-use self::owner::{Owner, device_of, device_of_stream, is_capturing, meant};
+pub(super) use self::owner::meant;
+use self::owner::{Owner, device_of_stream, is_capturing, owner_of};
 use super::c::*;
 use super::kept::Kept;
 use super::plain::{self, Owned};
 use super::tenant::{Place, Tenant, current_device, giving};
 use super::{locked, real};
 use crate::guard::{Inside, calm};
+use crate::link::Budget;
 
-/// Pools by handle. A pool that the program made on the host has no account.
+/// True while a pool may keep memory that nobody uses. A child of fork has its parent's word for
+/// it, and finds out at its first synchronisation.
+static KEEPS: AtomicBool = AtomicBool::new(false);
+
+/// Pools by handle. One of which nobody says where it is has no account.
 #[derive(Debug, Default)]
 pub struct Pools(HashMap<CUmemoryPool, Option<Account>>);
 
@@ -45,6 +53,7 @@ impl Account {
     fn new(place: Place, pool: CUmemoryPool) -> Self {
         let kept = match place {
             Place::Listed(device) => Some(Kept::new(device)),
+            Place::Host => Some(Kept::new(Budget::Host)),
             Place::Unlisted => None,
         };
         let pool = Some(pool);
@@ -56,6 +65,9 @@ impl Account {
         let mut sums = self.sums();
         sums.forget(Units::taken_by(bytes).unwrap_or(Units::ZERO));
         sums.settle(tenant);
+        if sums.has_unused() {
+            KEEPS.store(true, Ordering::Release);
+        }
     }
 
     fn sums(&self) -> MutexGuard<'_, Sums> {
@@ -73,8 +85,12 @@ impl Sums {
         Units::taken_by(bytes.unwrap_or(0)).unwrap_or(Units::MAX)
     }
 
-    fn device(&self) -> Option<DeviceIndex> {
-        self.kept.as_ref().map(Kept::device)
+    fn budget(&self) -> Option<Budget> {
+        self.kept.as_ref().map(Kept::budget)
+    }
+
+    fn has_unused(&self) -> bool {
+        self.kept.as_ref().is_some_and(Kept::has_unused)
     }
 
     fn forget(&mut self, amount: Units) {
@@ -100,6 +116,13 @@ impl Sums {
         kept.is_none_or(|kept| kept.take_growth(tenant, reserved))
     }
 
+    /// Notes for `sublet top` that so much was asked and not given.
+    fn refused(&self, tenant: &Tenant, bytes: usize) {
+        if let Some(budget) = self.budget() {
+            tenant.link.note_refusal(budget, bytes as u64);
+        }
+    }
+
     /// Takes from the pool what it only keeps. True if that was anything.
     fn trim(&mut self, tenant: &Tenant) -> bool {
         if let Some(pool) = self.pool {
@@ -110,52 +133,99 @@ impl Sums {
     }
 }
 
-/// Takes from the pools of a device what they only keep. True if that was anything.
-pub fn release_unused(tenant: &Tenant, device: DeviceIndex) -> bool {
-    let accounts: Vec<Account> = {
-        let pools = locked(&tenant.books.pools);
-        pools.0.values().flatten().cloned().collect()
+/// All accounts. They are worked with one by one, without the lock of the list.
+fn accounts(tenant: &Tenant) -> Vec<Account> {
+    let pools = locked(&tenant.books.pools);
+    pools.0.values().flatten().cloned().collect()
+}
+
+/// After a synchronisation: gives back what the driver has let go of.
+pub fn synchronised() {
+    if !KEEPS.load(Ordering::Acquire) {
+        return;
+    }
+    let Some(_inside) = Inside::enter() else {
+        return;
     };
-    let mut released = super::graph::release_unused(tenant, device);
+    let _ = calm(|| {
+        let tenant = Tenant::current()?;
+        // Before they are looked at: what is freed meanwhile says so again.
+        KEEPS.store(false, Ordering::Release);
+        for account in accounts(&tenant) {
+            // One with which another thread works is looked at next time.
+            let keeps = account.0.try_lock().map_or(true, |mut sums| {
+                sums.settle(&tenant);
+                sums.has_unused()
+            });
+            KEEPS.fetch_or(keeps, Ordering::Release);
+        }
+        Some(())
+    });
+}
+
+/// Takes from the pools of a budget what they only keep. True if that was anything.
+pub fn release_unused(tenant: &Tenant, budget: impl Into<Budget>) -> bool {
+    let budget = budget.into();
+    let accounts = accounts(tenant);
+    let mut released = tenant.books.lent.sweep(tenant);
+    if let Budget::Device(device) = budget {
+        released |= super::graph::release_unused(tenant, device);
+    }
     for account in accounts {
         // A pool whose allocation is under way in another thread is left alone: that thread
         // may be waiting for this one's pool.
         let Ok(mut sums) = account.0.try_lock() else {
             continue;
         };
-        if sums.device() == Some(device) && sums.kept.as_ref().is_some_and(Kept::has_unused) {
+        if sums.budget() == Some(budget) && sums.has_unused() {
             released |= sums.trim(tenant);
         }
     }
     released
 }
 
-/// Looks at what the pools of a device have now, before it is reported.
+/// Looks at what the pools and graphs of a device have now, and what is lent, before it is
+/// reported.
 pub fn look_again(tenant: &Tenant, device: DeviceIndex) {
-    let accounts: Vec<Account> = {
-        let pools = locked(&tenant.books.pools);
-        pools.0.values().flatten().cloned().collect()
-    };
-    for account in accounts {
+    tenant.books.lent.sweep(tenant);
+    super::graph::look_again(tenant, device);
+    for account in accounts(tenant) {
         if let Ok(mut sums) = account.0.try_lock()
-            && sums.device() == Some(device)
+            && sums.budget() == Some(Budget::Device(device))
         {
             sums.settle(tenant);
         }
     }
 }
 
-/// The account of a pool; `None` for one that is not on a card.
+/// The account of a pool; `None` if nobody says where it is.
 fn account_of(tenant: &Tenant, pool: CUmemoryPool, stream: CUstream) -> Option<Account> {
     if let Some(known) = locked(&tenant.books.pools).0.get(&pool) {
         return known.clone();
     }
     // The driver is asked without the lock: it may call back.
-    let account = device_of(pool)
-        .map_or_else(|| device_of_stream(stream), Owner::device)
-        .map(|device| Account::new(tenant.place(device), pool));
+    let place = place_of(tenant, owner_of(pool), || device_of_stream(stream));
+    let account = place.map(|place| Account::new(place, pool));
     let mut pools = locked(&tenant.books.pools);
     pools.0.entry(pool).or_insert(account).clone()
+}
+
+/// Where an owner's memory is taken from; that of a device where the owner is not known.
+fn place_of(
+    tenant: &Tenant,
+    owner: Option<Owner>,
+    otherwise: impl FnOnce() -> Option<CUdevice>,
+) -> Option<Place> {
+    match owner {
+        Some(Owner::Device(device)) => Some(tenant.place(device)),
+        Some(Owner::Host) => Some(Place::Host),
+        None => otherwise().map(|device| tenant.place(device)),
+    }
+}
+
+/// A pool came from another process: what it costs is charged there.
+pub fn imported(tenant: &Tenant, pool: CUmemoryPool) {
+    locked(&tenant.books.pools).0.insert(pool, None);
 }
 
 /// An allocation from a pool. `pool` says from which.
@@ -180,23 +250,20 @@ fn alloc(
     let Some((tenant, account)) = found.flatten() else {
         return call();
     };
-    let Some(amount) = Units::taken_by(bytes as u64) else {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    };
     let mut sums = account.sums();
+    // More than can be counted is more than there is.
+    let amount = Units::taken_by(bytes as u64).unwrap_or(Units::MAX);
     let fits = calm(|| {
         sums.make_room(&tenant, amount) || {
             sums.trim(&tenant);
-            if let Some(device) = sums.device() {
-                release_unused(&tenant, device);
+            if let Some(budget) = sums.budget() {
+                release_unused(&tenant, budget);
             }
             sums.make_room(&tenant, amount)
         }
     });
     if fits != Some(true) {
-        if let Some(device) = sums.device() {
-            tenant.link.note_refusal(device, bytes as u64);
-        }
+        sums.refused(&tenant, bytes);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     let result = call();
@@ -214,10 +281,11 @@ fn alloc(
         sums.trim(&tenant);
         false
     });
-    drop(sums);
     if result == CUDA_SUCCESS && kept == Some(false) {
+        sums.refused(&tenant, bytes);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    drop(sums);
     if result == CUDA_SUCCESS {
         let bytes = bytes as u64;
         // SAFETY: the driver wrote it.
@@ -290,11 +358,11 @@ pub unsafe extern "C" fn free_async<const ROW: usize>(
         |tenant| {
             // Recorded for a graph: the memory stays until that runs.
             let now = !is_capturing(meant::<ROW>(stream));
-            now.then(|| tenant.books.pointers.remove(address)).flatten()
+            now.then(|| plain::take(tenant, address)).flatten()
         },
         // SAFETY: the program's own arguments.
         || unsafe { real(address, stream) },
-        |tenant, owned, freed| plain::freed_or_kept(tenant, address, owned, freed),
+        |tenant, known, freed| plain::freed_or_kept(tenant, address, known, freed),
     )
 }
 
@@ -311,7 +379,7 @@ pub unsafe extern "C" fn create<const ROW: usize>(
         unsafe { real::function(ROW) };
     giving(
         // SAFETY: null or the program's struct.
-        |_| Some(unsafe { properties.as_ref() }.and_then(|given| Owner::of(given.location))),
+        |_| Some(unsafe { properties.as_ref() }.and_then(Owner::asked)),
         // SAFETY: the program's own arguments.
         || unsafe { real(pool, properties) },
         |tenant, owner, made| {
@@ -320,9 +388,8 @@ pub unsafe extern "C" fn create<const ROW: usize>(
             }
             // SAFETY: the driver wrote it.
             let pool = unsafe { *pool };
-            let account = owner
-                .map_or_else(current_device, Owner::device)
-                .map(|device| Account::new(tenant.place(device), pool));
+            let place = place_of(tenant, owner, current_device);
+            let account = place.map(|place| Account::new(place, pool));
             locked(&tenant.books.pools).0.insert(pool, account);
         },
     )
@@ -398,15 +465,14 @@ pub unsafe extern "C" fn set_attribute<const ROW: usize>(
     }
 }
 
-/// What the tenant may have on a pool's device.
+/// What the tenant may have where a pool is.
 fn limit_of(pool: CUmemoryPool) -> Option<u64> {
     let _inside = Inside::enter()?;
     calm(|| {
         let tenant = Tenant::current()?;
-        let device = account_of(&tenant, pool, CU_STREAM_LEGACY)?
-            .sums()
-            .device()?;
-        Some(tenant.link.control().device(device).limit_bytes())
+        let account = account_of(&tenant, pool, CU_STREAM_LEGACY)?;
+        let budget = account.sums().budget()?;
+        Some(tenant.link.limit_bytes(budget))
     })
     .flatten()
 }

@@ -4,12 +4,15 @@
 //! its own, because each is another function of the driver; a test says which were forgotten.
 //! What has no line leads straight to the driver.
 
-use std::ffi::c_void;
+use std::ffi::{c_uint, c_void};
 
 use sublet_driver_api::CUDA;
 
 use super::c::*;
-use super::{array, context, external, graph, info, lookup, physical, plain, pool, row, start};
+use super::{
+    array, context, external, graph, info, lookup, physical, pinned, plain, pool, row, shared,
+    start, sync,
+};
 
 /// What stands behind a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +80,14 @@ hooks! {
     cuMemFree => plain::free_v1;
     cuMemFree_v2 => plain::free;
 
+    cuMemAllocHost => pinned::alloc_v1;
+    cuMemAllocHost_v2 => pinned::alloc;
+    cuMemHostAlloc => pinned::alloc_with_flags;
+    cuMemFreeHost => pinned::free;
+    cuMemHostRegister => pinned::register;
+    cuMemHostRegister_v2 => pinned::register;
+    cuMemHostUnregister => pinned::unregister;
+
     cuMemAllocAsync => pool::alloc_async;
     cuMemAllocAsync_ptsz => pool::alloc_async;
     cuMemAllocFromPoolAsync => pool::alloc_from_pool;
@@ -87,13 +98,39 @@ hooks! {
     cuMemPoolDestroy => pool::destroy;
     cuMemPoolSetAttribute => pool::set_attribute;
     cuMemPoolTrimTo => pool::trim_to;
+    cuStreamSynchronize => sync::stream;
+    cuStreamSynchronize_ptsz => sync::stream;
+    cuEventSynchronize => sync::event;
+    cuCtxSynchronize => sync::current;
+    cuCtxSynchronize_v2 => sync::context;
 
     cuMemCreate => physical::create;
     cuMemRelease => physical::release;
     cuMemMap => physical::map;
     cuMemUnmap => physical::unmap;
     cuMemRetainAllocationHandle => physical::retain;
-    cuMemImportFromShareableHandle => physical::import;
+    cuMemExportToShareableHandle => shared::export;
+    cuMemImportFromShareableHandle => shared::import;
+    cuMemGetHandleForAddressRange => shared::export_range;
+    cuMulticastCreate => physical::create_multicast;
+    cuMulticastBindMem => physical::bind_memory;
+    cuMulticastBindMem_v2 => physical::bind_memory_v2;
+    cuMulticastBindAddr => physical::bind_address;
+    cuMulticastBindAddr_v2 => physical::bind_address_v2;
+    cuMulticastUnbind => physical::unbind;
+    cuLogicalEndpointBindMem => physical::bind_endpoint_memory;
+    cuLogicalEndpointBindAddr => physical::bind_endpoint_address;
+    cuLogicalEndpointUnbind => physical::unbind_endpoint;
+    cuLogicalEndpointDestroy => physical::destroy_endpoint;
+
+    cuIpcGetMemHandle => shared::get_ipc;
+    cuIpcOpenMemHandle => shared::open_ipc;
+    cuIpcOpenMemHandle_v2 => shared::open_ipc;
+    cuIpcCloseMemHandle => shared::close_ipc;
+    cuMemPoolImportFromShareableHandle => shared::import_pool;
+    cuMemPoolExportPointer => shared::export_pointer;
+    cuMemPoolImportPointer => shared::import_pointer;
+
     cuMemMapArrayAsync => physical::map_array;
     cuMemMapArrayAsync_ptsz => physical::map_array;
 
@@ -119,11 +156,20 @@ hooks! {
 
     cuImportExternalMemory => external::import;
     cuDestroyExternalMemory => external::destroy;
+    cuExternalMemoryGetMappedBuffer => external::map_buffer;
+    cuExternalMemoryGetMappedMipmappedArray => external::map_array;
 
     cuCtxCreate => context::create;
     cuCtxCreate_v2 => context::create;
     cuCtxCreate_v3 => context::create_v3;
     cuCtxCreate_v4 => context::create_v4;
+    cuGLCtxCreate => context::create;
+    cuGLCtxCreate_v2 => context::create;
+    cuVDPAUCtxCreate => context::create_vdpau;
+    cuVDPAUCtxCreate_v2 => context::create_vdpau;
+    cuCtxAttach => context::attach;
+    cuCtxDetach => context::detach;
+    cuCtxSetLimit => context::set_limit;
     cuCtxDestroy => context::destroy;
     cuCtxDestroy_v2 => context::destroy;
     cuDevicePrimaryCtxRetain => context::retain;
@@ -134,10 +180,10 @@ hooks! {
     cuGreenCtxCreate => context::create_green;
     cuGreenCtxDestroy => context::destroy_green;
 
-    cuMemGetInfo => info::get_v1;
-    cuMemGetInfo_v2 => info::get;
-    cuDeviceTotalMem => info::total_v1;
-    cuDeviceTotalMem_v2 => info::total;
+    cuMemGetInfo => info::get::<c_uint>;
+    cuMemGetInfo_v2 => info::get::<usize>;
+    cuDeviceTotalMem => info::total::<c_uint>;
+    cuDeviceTotalMem_v2 => info::total::<usize>;
 }
 
 fn gate_or_forward(index: usize) -> Kind {

@@ -12,7 +12,7 @@ use sublet_abi::{DeviceIndex, Units};
 use super::c::*;
 use super::{Books, pool, real};
 use crate::guard::{Inside, calm};
-use crate::link::Link;
+use crate::link::{Budget, Link};
 use crate::process;
 
 /// A process with a slot.
@@ -28,8 +28,8 @@ pub struct Tenant {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "memory that was taken must be given back"]
 pub struct Charge {
-    /// From which device.
-    pub device: DeviceIndex,
+    /// From what.
+    pub budget: Budget,
     /// How much.
     pub amount: Units,
 }
@@ -56,8 +56,30 @@ impl Held {
 pub enum Place {
     /// One of the tenant's devices.
     Listed(DeviceIndex),
+    /// The host: memory that the driver pins there.
+    Host,
     /// A device that is not the tenant's: its limit there is nothing.
     Unlisted,
+}
+
+impl From<Budget> for Place {
+    fn from(budget: Budget) -> Self {
+        match budget {
+            Budget::Device(device) => Place::Listed(device),
+            Budget::Host => Place::Host,
+        }
+    }
+}
+
+impl Place {
+    /// The device, if it is one of the tenant's.
+    #[must_use]
+    pub fn listed(self) -> Option<DeviceIndex> {
+        match self {
+            Place::Listed(device) => Some(device),
+            Place::Host | Place::Unlisted => None,
+        }
+    }
 }
 
 /// What a call is about to take.
@@ -96,29 +118,31 @@ impl Tenant {
     /// # Errors
     /// If the limit does not allow it. It is noted for `sublet top`.
     pub fn take(&self, ask: Ask) -> Result<Charge, OverLimit> {
-        let Place::Listed(device) = ask.place else {
-            return Err(OverLimit);
+        let budget = match ask.place {
+            Place::Listed(device) => Budget::Device(device),
+            Place::Host => Budget::Host,
+            Place::Unlisted => return Err(OverLimit),
         };
         if ask.bytes == 0 {
             // Also where the use is above the limit: nothing is nothing.
             let amount = Units::ZERO;
-            return Ok(Charge { device, amount });
+            return Ok(Charge { budget, amount });
         }
         let taken = Units::taken_by(ask.bytes).and_then(|amount| {
-            let reserve = || self.link.reserve(device, amount);
+            let reserve = || self.link.reserve(budget, amount);
             reserve()
                 .or_else(|full| {
-                    if pool::release_unused(self, device) {
+                    if pool::release_unused(self, budget) {
                         reserve()
                     } else {
                         Err(full)
                     }
                 })
                 .ok()?;
-            Some(Charge { device, amount })
+            Some(Charge { budget, amount })
         });
         if taken.is_none() {
-            self.link.note_refusal(device, ask.bytes);
+            self.link.note_refusal(budget, ask.bytes);
         }
         taken.ok_or(OverLimit)
     }
@@ -126,7 +150,7 @@ impl Tenant {
     /// Gives memory back.
     pub fn give(&self, charge: Charge) {
         if charge.amount > Units::ZERO {
-            self.link.release(charge.device, charge.amount);
+            self.link.release(charge.budget, charge.amount);
         }
     }
 }
@@ -137,6 +161,16 @@ pub fn current_device() -> Option<CUdevice> {
     let mut device = 0;
     // SAFETY: writes the number it is given.
     (unsafe { real::cuCtxGetDevice(&raw mut device) } == CUDA_SUCCESS).then_some(device)
+}
+
+/// True if the driver is sure that it has no such device. It then refuses whatever is asked of
+/// it there, in its own words: not for want of memory.
+#[must_use]
+pub fn is_absent(device: CUdevice) -> bool {
+    let mut count = 0;
+    // SAFETY: writes the number it is given.
+    let is_known = unsafe { real::cuDeviceGetCount(&raw mut count) } == CUDA_SUCCESS;
+    is_known && !(0..count).contains(&device)
 }
 
 /// The thread's context; null without one.
@@ -244,10 +278,12 @@ impl Devices {
             }
         }
         // A driver that cannot say is asked again the next time.
-        let Some(uuid) = uuid_of(device) else {
+        let names = names_of(device);
+        if names.is_empty() {
             return Place::Unlisted;
-        };
-        let found = link.control().find(&uuid);
+        }
+        let mut names = names.iter();
+        let found = names.find_map(|uuid| link.control().find(uuid));
         if let Some(cell) = cell {
             let known = found.map_or(UNLISTED, |place| place.get() as u8);
             cell.store(known, Ordering::Relaxed);
@@ -256,15 +292,20 @@ impl Devices {
     }
 }
 
-/// A device's UUID. The newer function names the instance of a card that is split by MIG.
-fn uuid_of(device: CUdevice) -> Option<[u8; 16]> {
-    let mut uuid = [0; 16];
-    // SAFETY: writes the bytes it is given.
-    let new = unsafe { real::cuDeviceGetUuid_v2(&raw mut uuid, device) };
-    if new == CUDA_SUCCESS {
-        return Some(uuid);
-    }
-    // SAFETY: as above.
-    let old = unsafe { real::cuDeviceGetUuid(&raw mut uuid, device) };
-    (old == CUDA_SUCCESS).then_some(uuid)
+/// A device's UUIDs. Of a card that is split by MIG the newer function names the instance, and the
+/// older one the card, to which the instance belongs.
+fn names_of(device: CUdevice) -> Vec<[u8; 16]> {
+    let (mut instance, mut card) = ([0; 16], [0; 16]);
+    // SAFETY: both write the bytes they are given.
+    let results = unsafe {
+        [
+            real::cuDeviceGetUuid_v2(&raw mut instance, device),
+            real::cuDeviceGetUuid(&raw mut card, device),
+        ]
+    };
+    let names = [instance, card].into_iter().zip(results);
+    names
+        .filter(|(_, result)| *result == CUDA_SUCCESS)
+        .map(|(name, _)| name)
+        .collect()
 }

@@ -7,8 +7,12 @@
 //!
 //! - [`socket`]: the connection, and the descriptors that come through it.
 //! - [`pages`]: descriptors become memory, after their seals were looked at.
+//! - [`meeting`]: hello, and what comes back; the other library meets the arbiter so too.
 //! - [`watch`]: the thread.
+//! - [`marks`]: which process holds memory that another made.
 
+pub mod marks;
+pub mod meeting;
 pub mod pages;
 pub mod socket;
 mod watch;
@@ -17,16 +21,18 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sublet_abi::message::RefusedCode;
 use sublet_abi::{
-    ControlPage, DeviceIndex, LedgerPage, MAX_DEVICES, Mode, NotReserved, SlotIndex, Units,
+    AnyControl, AnyLedger, ControlPage, DeviceIndex, HostLimit, MAX_DEVICES, Mode, NotReserved,
+    SlotIndex, Units,
 };
 
 use crate::gate;
+use meeting::Why;
+pub(crate) use watch::without_signals;
 
 /// The folder with the tenant's socket. Without it, nothing is hooked.
 pub const DIRECTORY: &str = "SUBLET_DIR";
@@ -40,6 +46,16 @@ pub const SOCKET: &str = "tenant.sock";
 /// How long one step of meeting the arbiter may take. With 300 processes at once the last
 /// waits its turn for some hundred milliseconds; an arbiter that is stopped never answers.
 pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// So long without a heartbeat, and the arbiter counts as gone.
+const SILENCE_MS: u64 = 2000;
+
+/// True while the arbiter of a page gives signs of life. In a time namespace its clock is
+/// another one than ours, and the page never looks kept.
+#[must_use]
+pub fn is_kept(page: &ControlPage) -> bool {
+    now_ms().saturating_sub(page.heartbeat_ms()) <= SILENCE_MS
+}
 
 /// How this process stands with an arbiter.
 #[derive(Debug)]
@@ -72,67 +88,59 @@ pub struct NoSlot {
     why: Why,
 }
 
-/// The part of [`NoSlot`] that differs.
-#[derive(Debug)]
-pub enum Why {
-    /// The system would not: no such socket, nobody listens, no answer in time.
-    System {
-        /// What was tried.
-        doing: &'static str,
-        /// The system's answer.
-        cause: std::io::Error,
-    },
-    /// The arbiter would not.
-    Refused {
-        /// Its reason.
-        code: RefusedCode,
-        /// In words.
-        text: String,
-    },
-    /// What came was not what the arbiter sends.
-    Nonsense(String),
-}
-
 impl fmt::Display for NoSlot {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            out,
-            "no slot from the arbiter at {}: ",
-            self.socket.display()
-        )?;
-        match &self.why {
-            Why::System { doing, cause } => write!(out, "cannot {doing}: {cause}"),
-            Why::Refused { text, .. } => write!(out, "it refused: {text}"),
-            Why::Nonsense(what) => write!(out, "its answer is malformed: {what}"),
-        }
+        let (socket, why) = (self.socket.display(), &self.why);
+        write!(out, "no slot from the arbiter at {socket}: {why}")
     }
 }
 
 impl std::error::Error for NoSlot {}
 
+/// What memory is taken from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Budget {
+    /// The tenant's part of a device.
+    Device(DeviceIndex),
+    /// What the tenant may pin of the host's memory.
+    Host,
+}
+
+impl From<DeviceIndex> for Budget {
+    fn from(device: DeviceIndex) -> Self {
+        Budget::Device(device)
+    }
+}
+
 /// A slot with an arbiter. It lives as long as the process.
 #[derive(Debug)]
 pub struct Link {
-    ledger: &'static LedgerPage,
+    ledger: AnyLedger<'static>,
     slot: SlotIndex,
     generation: AtomicU32,
-    /// The newest control page. Older ones stay mapped: a thread may be reading one.
-    control: AtomicPtr<ControlPage>,
-    /// The page's protocol wants one operation at a time of a process on a device.
-    turns: [Mutex<()>; MAX_DEVICES],
+    /// The newest control page, in a box that is never freed. Older ones stay mapped: a thread
+    /// may be reading one.
+    control: AtomicPtr<AnyControl<'static>>,
+    /// The page's protocol wants one operation at a time of a process on a budget. The host's
+    /// is the last.
+    turns: [Mutex<()>; MAX_DEVICES + 1],
+    /// `None` where the system does not let a process open the ledger's file for itself.
+    marks: Option<marks::Marks>,
+    /// What the thread takes over.
+    watch: Mutex<Option<watch::Watch>>,
 }
 
 impl Link {
     /// What the tenant may have now.
     #[must_use]
-    pub fn control(&self) -> &'static ControlPage {
-        // SAFETY: only ever set from a reference that lives for ever.
-        unsafe { &*self.control.load(Ordering::Acquire) }
+    pub fn control(&self) -> AnyControl<'static> {
+        // SAFETY: only ever set from a box that lives for ever.
+        unsafe { *self.control.load(Ordering::Acquire) }
     }
 
     /// What the tenant has.
     #[must_use]
-    pub fn ledger(&self) -> &'static LedgerPage {
+    pub fn ledger(&self) -> AnyLedger<'static> {
         self.ledger
     }
 
@@ -142,52 +150,113 @@ impl Link {
         self.slot
     }
 
-    /// Takes memory before it is allocated.
+    /// Who holds whose memory; `None` if that cannot be known here.
+    #[must_use]
+    pub fn marks(&self) -> Option<&marks::Marks> {
+        self.marks.as_ref()
+    }
+
+    /// Takes memory before it is allocated. On pages that know of no host, what is pinned
+    /// there is not counted.
     ///
     /// # Errors
     /// If that would pass the limit.
-    pub fn reserve(&self, device: DeviceIndex, amount: Units) -> Result<(), NotReserved> {
-        let limit = || self.control().device(device).limit();
-        let _turn = self.turn(device);
-        self.ledger.reserve(self.slot, device, amount, limit)
+    pub fn reserve(&self, budget: impl Into<Budget>, amount: Units) -> Result<(), NotReserved> {
+        let budget = budget.into();
+        let _turn = self.turn(budget);
+        match (budget, self.ledger.host()) {
+            (Budget::Device(device), _) => {
+                let limit = || self.control().device(device).limit();
+                self.ledger.reserve(self.slot, device, amount, limit)
+            }
+            (Budget::Host, Some(host)) => {
+                let limit = || self.control().host().map_or(Units::MAX, HostLimit::limit);
+                host.reserve(self.slot, amount, limit)
+            }
+            (Budget::Host, None) => Ok(()),
+        }
     }
 
     /// Notes a refusal for `sublet top`.
-    pub fn note_refusal(&self, device: DeviceIndex, bytes: u64) {
-        self.ledger.note_refusal(device, bytes, now_ms());
+    pub fn note_refusal(&self, budget: impl Into<Budget>, bytes: u64) {
+        match (budget.into(), self.ledger.host()) {
+            (Budget::Device(device), _) => self.ledger.note_refusal(device, bytes, now_ms()),
+            (Budget::Host, Some(host)) => host.note_refusal(bytes, now_ms()),
+            (Budget::Host, None) => {}
+        }
     }
 
     /// Counts memory that exists already, whatever the limit.
-    pub fn charge(&self, device: DeviceIndex, amount: Units) {
-        let _turn = self.turn(device);
+    pub fn charge(&self, budget: impl Into<Budget>, amount: Units) {
+        let budget = budget.into();
+        let _turn = self.turn(budget);
         // The total has room for 8 TiB. A tenant that wrote nonsense there has spoilt its own
         // account, and NVML shows what it really uses.
-        let _ = self.ledger.charge(self.slot, device, amount);
+        let _ = match (budget, self.ledger.host()) {
+            (Budget::Device(device), _) => self.ledger.charge(self.slot, device, amount),
+            (Budget::Host, Some(host)) => host.charge(self.slot, amount),
+            (Budget::Host, None) => Ok(()),
+        };
     }
 
     /// Gives memory back after it was freed.
-    pub fn release(&self, device: DeviceIndex, amount: Units) {
-        let _turn = self.turn(device);
+    pub fn release(&self, budget: impl Into<Budget>, amount: Units) {
+        let budget = budget.into();
+        let _turn = self.turn(budget);
         // As above: it fails only if somebody wrote into the page.
-        let _ = self.ledger.release(self.slot, device, amount);
+        let _ = match (budget, self.ledger.host()) {
+            (Budget::Device(device), _) => self.ledger.release(self.slot, device, amount),
+            (Budget::Host, Some(host)) => host.release(self.slot, amount),
+            (Budget::Host, None) => Ok(()),
+        };
     }
 
-    fn turn(&self, device: DeviceIndex) -> MutexGuard<'_, ()> {
-        let turn = &self.turns[device.place()];
+    /// The limit of a budget in bytes; the largest number where there is none.
+    #[must_use]
+    pub fn limit_bytes(&self, budget: Budget) -> u64 {
+        let control = self.control();
+        match budget {
+            Budget::Device(device) => control.device(device).limit_bytes(),
+            Budget::Host => control
+                .host()
+                .and_then(HostLimit::bytes)
+                .unwrap_or(u64::MAX),
+        }
+    }
+
+    fn turn(&self, budget: Budget) -> MutexGuard<'_, ()> {
+        let place = match budget {
+            Budget::Device(device) => device.place(),
+            Budget::Host => MAX_DEVICES,
+        };
+        let turn = &self.turns[place];
         turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn switch_to(&self, control: &'static ControlPage) {
-        self.control
-            .store(ptr::from_ref(control).cast_mut(), Ordering::Release);
-        gate::follow(control);
+    fn switch_to(&self, control: AnyControl<'static>) {
+        self.control.store(kept(control), Ordering::Release);
+        gate::follow(control.page());
     }
 }
 
-/// True if the environment names an arbiter: only then is anything hooked.
+/// A page in a box for ever: a few bytes for each arbiter that the process lives to see.
+fn kept(control: AnyControl<'static>) -> *mut AnyControl<'static> {
+    ptr::from_mut(Box::leak(Box::new(control)))
+}
+
+/// True if the environment named an arbiter when this was first asked: only then is anything
+/// hooked. Without a lock, which a fork could leave taken for ever.
 #[must_use]
-pub fn is_wanted() -> bool {
-    directory().is_some()
+pub fn is_hooking() -> bool {
+    const UNKNOWN: u8 = 0;
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+    static HOOKING: AtomicU8 = AtomicU8::new(UNKNOWN);
+    if HOOKING.load(Ordering::Relaxed) == UNKNOWN {
+        let found = if directory().is_some() { YES } else { NO };
+        HOOKING.store(found, Ordering::Relaxed);
+    }
+    HOOKING.load(Ordering::Relaxed) == YES
 }
 
 fn directory() -> Option<OsString> {

@@ -44,6 +44,12 @@ impl Watched {
         (file_of(self.fd).ok() == Some(self.file)).then_some(self.fd)
     }
 
+    /// True if a descriptor of the program's is of the same file.
+    #[must_use]
+    pub fn is_of(&self, fd: RawFd) -> bool {
+        file_of(fd).ok() == Some(self.file)
+    }
+
     /// True if both are the same file.
     #[must_use]
     pub fn is_same(&self, other: &Watched) -> bool {

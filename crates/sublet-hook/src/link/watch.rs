@@ -5,73 +5,100 @@
 //! same slot; what it sends is a new control page, to which one pointer is turned. A ledger
 //! other than the one in use is never taken: what this process has is written in that one.
 
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use sublet_abi::message::{Held, WELCOME_DESCRIPTORS};
-use sublet_abi::{
-    Claim, ControlPage, Hello, MAX_DEVICES, OLDEST, Reply, Request, VERSION, Welcome,
-};
+use sublet_abi::message::Held;
+use sublet_abi::{AnyControl, Claim, MAX_DEVICES};
 
+use super::marks::Marks;
+use super::meeting::{Why, meet, system};
 use super::socket::{Socket, Watched};
-use super::{Link, PATIENCE, Why, pages};
+use super::{Link, PATIENCE, kept, pages};
 use crate::gate;
 
 /// Between two attempts to find a successor. It starts within milliseconds if it is restarted
-/// at once; later attempts are rarer, since a missing file costs a system call each.
+/// at once; later attempts are rarer, since a missing file costs a system call each. Until a
+/// process is back, `sublet top` shows its job without what it uses.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(1000);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// What the arbiter gave.
-struct Met {
+/// What the thread works with.
+#[derive(Debug)]
+pub(super) struct Watch {
     socket: Socket,
-    welcome: Welcome,
-    control: &'static ControlPage,
-    ledger: OwnedFd,
+    ledger: Watched,
+    path: PathBuf,
 }
 
-/// Gets a slot, and starts the thread.
+/// Gets a slot. [`Link::keep`] then starts the thread.
 pub(super) fn first_contact(path: &Path) -> Result<&'static Link, Why> {
-    let met = meet(path, None)?;
-    let ledger = system("map the ledger", pages::ledger(met.ledger.as_fd()))?;
+    let met = meet(path, PATIENCE, None)?;
+    let ledger = pages::ledger(met.ledger.as_fd(), met.welcome.version);
+    let ledger = system("map the ledger", ledger)?;
     ledger
         .slot(met.welcome.slot)
         .tell_own_pid(std::process::id());
-    let link: &'static Link = Box::leak(Box::new(Link {
+    let marks = Marks::on(met.ledger.as_fd()).ok();
+    let watch = Watch {
+        socket: met.socket,
+        ledger: system("keep the ledger", Watched::new(met.ledger))?,
+        path: path.to_path_buf(),
+    };
+    gate::follow(met.control.page());
+    Ok(Box::leak(Box::new(Link {
         ledger,
         slot: met.welcome.slot,
         generation: AtomicU32::new(met.welcome.generation),
-        control: AtomicPtr::new(ptr::from_ref(met.control).cast_mut()),
+        control: AtomicPtr::new(kept(met.control)),
         turns: Default::default(),
-    }));
-    gate::follow(met.control);
-    let ledger_fd = system("keep the ledger", Watched::new(met.ledger))?;
-    let (socket, path) = (met.socket, path.to_path_buf());
-    system(
-        "start a thread",
-        without_signals(|| {
+        marks,
+        watch: Mutex::new(Some(watch)),
+    })))
+}
+
+impl Link {
+    /// Starts the thread, if nobody has.
+    ///
+    /// Not during the first contact, for which other threads may wait: to start a thread libc
+    /// takes the loader's lock, and one of those who wait may have it, as it is just loading a
+    /// library that uses the driver (HAMi#2903). Without a thread the last limits hold, and no
+    /// successor is found.
+    pub fn keep(&'static self) {
+        let watch = self.watch.lock();
+        let Some(watch) = watch.unwrap_or_else(PoisonError::into_inner).take() else {
+            return;
+        };
+        // A connection that closes would say that this process has left.
+        let watch = ManuallyDrop::new(watch);
+        let _no_thread = without_signals(|| {
+            // By this name the arbiter knows that the program is still the one it welcomed.
             thread::Builder::new()
                 .name("sublet".into())
                 .stack_size(256 << 10)
-                .spawn(move || stay(link, socket, &ledger_fd, &path))
-        }),
-    )?;
-    Ok(link)
+                .spawn(move || stay(self, ManuallyDrop::into_inner(watch)))
+        });
+    }
 }
 
 /// The thread's whole life. It ends with the process.
-fn stay(link: &'static Link, first: Socket, ledger: &Watched, path: &Path) {
-    let mut socket = first;
+fn stay(link: &'static Link, watch: Watch) {
+    let Watch {
+        mut socket,
+        ledger,
+        path,
+    } = watch;
     loop {
         socket.wait_for_end();
         let mut pause = FIRST_PAUSE;
         socket = loop {
-            match crate::guard::calm(|| come_back(link, ledger, path)) {
+            match crate::guard::calm(|| come_back(link, &ledger, &path)) {
                 Some(Ok(socket)) => break socket,
                 Some(Err(_)) | None => thread::sleep(pause),
             }
@@ -88,6 +115,7 @@ fn come_back(link: &'static Link, ledger: &Watched, path: &Path) -> Result<Socke
         claim.uuid = device.uuid();
         claim.bytes = link.ledger.held(link.slot, index).bytes();
     }
+    let host = link.ledger.host();
     let fd = ledger
         .get()
         .ok_or_else(|| Why::Nonsense("the program closed our ledger's descriptor".into()))?;
@@ -95,10 +123,11 @@ fn come_back(link: &'static Link, ledger: &Watched, path: &Path) -> Result<Socke
         slot: link.slot,
         generation: link.generation.load(Ordering::Relaxed),
         claims,
+        host_bytes: host.map_or(0, |host| host.held(link.slot).bytes()),
     };
     // SAFETY: looked at just now; this thread is the only one that closes it.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    let met = meet(path, Some((held, fd)))?;
+    let met = meet(path, PATIENCE, Some((held, fd)))?;
     if met.welcome.slot != link.slot {
         return Err(Why::Nonsense("another slot than before".into()));
     }
@@ -106,7 +135,13 @@ fn come_back(link: &'static Link, ledger: &Watched, path: &Path) -> Result<Socke
     if !sent.is_same(ledger) {
         return Err(Why::Nonsense("another ledger than before".into()));
     }
-    let order = |page: &'static ControlPage| page.devices().map(|(_, device)| device.uuid());
+    if met.control.version() != control.version() {
+        return Err(Why::Nonsense("pages of another version than before".into()));
+    }
+    let order = |page: AnyControl<'static>| {
+        let devices = page.page().devices();
+        devices.map(|(_, device)| device.uuid())
+    };
     if !order(control).eq(order(met.control).take(control.devices().count())) {
         return Err(Why::Nonsense("other devices than before".into()));
     }
@@ -116,54 +151,9 @@ fn come_back(link: &'static Link, ledger: &Watched, path: &Path) -> Result<Socke
     Ok(met.socket)
 }
 
-/// Says hello and reads the answer.
-fn meet(path: &Path, held: Option<(Held, BorrowedFd<'_>)>) -> Result<Met, Why> {
-    let socket = system("connect", Socket::connect(path, PATIENCE))?;
-    let (held, fd) = held.unzip();
-    let hello = Hello {
-        min_version: OLDEST,
-        max_version: VERSION,
-        held,
-    };
-    let fd = fd.map(|fd| std::os::fd::AsRawFd::as_raw_fd(&fd));
-    system(
-        "say hello",
-        socket.send(&Request::Hello(hello).encode(), fd),
-    )?;
-    let received = system("wait for the answer", socket.receive())?;
-    if received.bytes.is_empty() {
-        return Err(Why::Nonsense("it closed the connection".into()));
-    }
-    let reply = Reply::parse(&received.bytes).map_err(|why| Why::Nonsense(why.to_string()))?;
-    let welcome = match reply {
-        Reply::Welcome(welcome) => welcome,
-        Reply::Refused(refused) => {
-            return Err(Why::Refused {
-                code: refused.code,
-                text: refused.text.as_str().into(),
-            });
-        }
-    };
-    let descriptors: Result<[OwnedFd; WELCOME_DESCRIPTORS], _> = received.descriptors.try_into();
-    let Ok([control, ledger]) = descriptors else {
-        return Err(Why::Nonsense("a welcome without its two pages".into()));
-    };
-    let control = system("map the control page", pages::control(control.as_fd()))?;
-    Ok(Met {
-        socket,
-        welcome,
-        control,
-        ledger,
-    })
-}
-
-fn system<T>(doing: &'static str, result: io::Result<T>) -> Result<T, Why> {
-    result.map_err(|cause| Why::System { doing, cause })
-}
-
 /// A thread inherits the mask of signals of the one that starts it. The program's signals are
 /// for the program's threads.
-fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     // SAFETY: an all-zero set is valid, and both are written before they are read.
     let (mut all, mut before): (libc::sigset_t, libc::sigset_t) =
         unsafe { (std::mem::zeroed(), std::mem::zeroed()) };

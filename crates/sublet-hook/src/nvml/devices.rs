@@ -10,7 +10,7 @@ use sublet_abi::{ControlPage, DeviceIndex, Uuid};
 use sublet_driver_api::nvml::*;
 
 use super::view::View;
-use super::{lists, real, seeing};
+use super::{lists, real, row, seeing, seeing_own};
 use crate::visible;
 
 /// The library's longest UUID, with its end (`NVML_DEVICE_UUID_V2_BUFFER_SIZE`).
@@ -97,10 +97,7 @@ fn handle_of(uuid: &Uuid) -> Result<nvmlDevice_t, nvmlReturn_t> {
 /// As NVIDIA documents.
 pub unsafe extern "C" fn count<const ROW: usize>(count: *mut u32) -> nvmlReturn_t {
     // SAFETY: the row has this type, and the caller's arguments are passed on.
-    let real = || unsafe {
-        let real: unsafe extern "C" fn(*mut u32) -> nvmlReturn_t = real::function(ROW);
-        real(count)
-    };
+    let real = || unsafe { real::call::<ROW, _>((count,)) };
     seeing(real, |view| {
         let result = real();
         if result == NVML_SUCCESS && !count.is_null() {
@@ -120,11 +117,7 @@ pub unsafe extern "C" fn by_index<const ROW: usize>(
     device: *mut nvmlDevice_t,
 ) -> nvmlReturn_t {
     // SAFETY: the row has this type, and the caller's arguments are passed on.
-    let real = || unsafe {
-        let real: unsafe extern "C" fn(u32, *mut nvmlDevice_t) -> nvmlReturn_t =
-            real::function(ROW);
-        real(index, device)
-    };
+    let real = || unsafe { real::call::<ROW, _>((index, device)) };
     seeing(real, |view| {
         let control = view.control();
         let mut listed = control.devices();
@@ -150,11 +143,7 @@ pub unsafe extern "C" fn by_index<const ROW: usize>(
 fn is_initialised() -> nvmlReturn_t {
     let mut count = 0_u32;
     // SAFETY: the row has this type; writes the number it is given.
-    unsafe {
-        let real: unsafe extern "C" fn(*mut u32) -> nvmlReturn_t =
-            real::function(super::row::nvmlDeviceGetCount_v2);
-        real(&raw mut count)
-    }
+    unsafe { real::call::<{ row::nvmlDeviceGetCount_v2 }, _>((&raw mut count,)) }
 }
 
 /// `nvmlDeviceGetHandleByUUID`, `…UUIDV`, `…PciBusId`, `…Serial`: whatever the key is, the
@@ -169,11 +158,7 @@ pub unsafe extern "C" fn by_key<const ROW: usize>(
     let real = |found: *mut nvmlDevice_t| {
         // SAFETY: the rows have this type but for what the key points to, and the caller's
         // arguments are passed on.
-        unsafe {
-            let real: unsafe extern "C" fn(*const c_char, *mut nvmlDevice_t) -> nvmlReturn_t =
-                real::function(ROW);
-            real(key, found)
-        }
+        unsafe { real::call::<ROW, _>((key, found)) }
     };
     seeing(
         || real(device),
@@ -205,21 +190,14 @@ pub unsafe extern "C" fn index<const ROW: usize>(
     index: *mut u32,
 ) -> nvmlReturn_t {
     // SAFETY: the row has this type, and the caller's arguments are passed on.
-    let real = || unsafe {
-        let real: unsafe extern "C" fn(nvmlDevice_t, *mut u32) -> nvmlReturn_t =
-            real::function(ROW);
-        real(device, index)
-    };
-    seeing(real, |view| match place(view, device) {
-        Err(error) => error,
-        Ok(place) => {
-            let result = real();
-            if result == NVML_SUCCESS && !index.is_null() {
-                // SAFETY: not null, and the library just wrote there.
-                unsafe { index.write(place.get()) };
-            }
-            result
+    let real = || unsafe { real::call::<ROW, _>((device, index)) };
+    seeing_own(device, real, |_, place| {
+        let result = real();
+        if result == NVML_SUCCESS && !index.is_null() {
+            // SAFETY: not null, and the library just wrote there.
+            unsafe { index.write(place.get()) };
         }
+        result
     })
 }
 
@@ -235,15 +213,7 @@ pub unsafe extern "C" fn nearest<const ROW: usize>(
 ) -> nvmlReturn_t {
     let real = |count: *mut u32, devices: *mut nvmlDevice_t| {
         // SAFETY: the row has this type, and the caller's arguments are passed on.
-        unsafe {
-            let real: unsafe extern "C" fn(
-                nvmlDevice_t,
-                u32,
-                *mut u32,
-                *mut nvmlDevice_t,
-            ) -> nvmlReturn_t = real::function(ROW);
-            real(device, level, count, devices)
-        }
+        unsafe { real::call::<ROW, _>((device, level, count, devices)) }
     };
     // SAFETY: as the caller says.
     seeing(
@@ -263,11 +233,7 @@ pub unsafe extern "C" fn near_cpu<const ROW: usize>(
 ) -> nvmlReturn_t {
     let real = |count: *mut u32, devices: *mut nvmlDevice_t| {
         // SAFETY: the row has this type, and the caller's arguments are passed on.
-        unsafe {
-            let real: unsafe extern "C" fn(u32, *mut u32, *mut nvmlDevice_t) -> nvmlReturn_t =
-                real::function(ROW);
-            real(cpu, count, devices)
-        }
+        unsafe { real::call::<ROW, _>((cpu, count, devices)) }
     };
     // SAFETY: as the caller says.
     seeing(
@@ -299,9 +265,13 @@ unsafe fn those_of(
         }
     }
     list.truncate(number as usize);
-    list.retain(|&device| place(view, device).is_ok());
     // SAFETY: as the caller says.
-    unsafe { lists::answer_first(&list, count, devices) }
+    unsafe { lists::answer_first(&own_of(list, view), count, devices) }
+}
+
+fn own_of(mut list: Vec<nvmlDevice_t>, view: &View) -> Vec<nvmlDevice_t> {
+    list.retain(|&device| place(view, device).is_ok());
+    list
 }
 
 /// `nvmlUnitGetDevices`.
@@ -315,24 +285,14 @@ pub unsafe extern "C" fn of_unit<const ROW: usize>(
 ) -> nvmlReturn_t {
     let real = |count: *mut u32, devices: *mut nvmlDevice_t| {
         // SAFETY: the row has this type, and the caller's arguments are passed on.
-        unsafe {
-            let real: unsafe extern "C" fn(
-                nvmlUnit_t,
-                *mut u32,
-                *mut nvmlDevice_t,
-            ) -> nvmlReturn_t = real::function(ROW);
-            real(unit, count, devices)
-        }
+        unsafe { real::call::<ROW, _>((unit, count, devices)) }
     };
     seeing(
         || real(count, devices),
-        |view| match lists::read_all(real) {
-            Err(error) => error,
-            Ok(mut list) => {
-                list.retain(|&device| place(view, device).is_ok());
-                // SAFETY: as the caller says.
-                unsafe { lists::answer(&list, count, devices) }
-            }
+        |view| {
+            let keep = |list| own_of(list, view);
+            // SAFETY: as the caller says.
+            unsafe { lists::answer_kept(real, keep, count, devices) }
         },
     )
 }

@@ -81,6 +81,117 @@ pub unsafe fn answer_first<T: Copy>(list: &[T], count: *mut u32, room: *mut T) -
     unsafe { answer(first, count, room) }
 }
 
+/// Answers what `keep` leaves of the library's own list.
+///
+/// # Safety
+/// As for [`answer`].
+pub unsafe fn answer_kept<T: Zeroed + Copy>(
+    real: impl Fn(*mut u32, *mut T) -> nvmlReturn_t,
+    keep: impl FnOnce(Vec<T>) -> Vec<T>,
+    count: *mut u32,
+    room: *mut T,
+) -> nvmlReturn_t {
+    match read_all(real) {
+        // SAFETY: as the caller says.
+        Ok(list) => unsafe { answer(&keep(list), count, room) },
+        Err(error) => error,
+    }
+}
+
+/// A struct by which a function is asked for a list: number and array are among its members.
+pub trait Asking: Copy {
+    /// What the list is of.
+    type Element: Zeroed + Copy;
+
+    /// The version of the struct that is known here. A later one may hold what is not.
+    const VERSION: u32;
+
+    /// The version that the caller gives.
+    fn version(&self) -> u32;
+
+    /// The number.
+    fn count(&mut self) -> &mut u32;
+
+    /// The array.
+    fn room(&mut self) -> &mut *mut Self::Element;
+}
+
+macro_rules! asking {
+    ($($type:ident { $version:ident, $count:ident, $room:ident: $element:ident })*) => {$(
+        impl Asking for $type {
+            type Element = $element;
+            const VERSION: u32 = $version;
+
+            fn version(&self) -> u32 {
+                self.version
+            }
+
+            fn count(&mut self) -> &mut u32 {
+                &mut self.$count
+            }
+
+            fn room(&mut self) -> &mut *mut $element {
+                &mut self.$room
+            }
+        }
+    )*};
+}
+asking! {
+    nvmlProcessDetailList_v1_t {
+        nvmlProcessDetailList_v1, numProcArrayEntries, procArray: nvmlProcessDetail_v1_t
+    }
+    nvmlProcessesUtilizationInfo_v1_t {
+        nvmlProcessesUtilizationInfo_v1, processSamplesCount,
+        procUtilArray: nvmlProcessUtilizationInfo_v1_t
+    }
+}
+
+/// The struct that a caller gives.
+///
+/// # Errors
+/// It is missing, or of another version.
+///
+/// # Safety
+/// `asked` is null or points to such a struct, which nobody else uses meanwhile.
+pub unsafe fn asked<'a, T: Asking>(asked: *mut T) -> Result<&'a mut T, nvmlReturn_t> {
+    // SAFETY: null, or the struct, as the caller says.
+    match unsafe { asked.as_mut() } {
+        None => Err(NVML_ERROR_INVALID_ARGUMENT),
+        Some(asked) if asked.version() != T::VERSION => Err(NVML_ERROR_ARGUMENT_VERSION_MISMATCH),
+        Some(asked) => Ok(asked),
+    }
+}
+
+/// Reads the whole list that a struct asks for.
+///
+/// # Errors
+/// What the library answers.
+pub fn read_asked<T: Asking>(
+    asked: &T,
+    real: impl Fn(*mut T) -> nvmlReturn_t,
+) -> Result<Vec<T::Element>, nvmlReturn_t> {
+    read_all(|count, room| {
+        let mut own = *asked;
+        *own.room() = room;
+        // SAFETY: `read_all` gives a live pointer.
+        *own.count() = unsafe { *count };
+        let result = real(&raw mut own);
+        // SAFETY: as above.
+        unsafe { *count = *own.count() };
+        result
+    })
+}
+
+/// Answers a list in the struct that asked for it.
+///
+/// # Safety
+/// The struct's array has room for as many elements as the struct says.
+pub unsafe fn answer_asked<T: Asking>(list: &[T::Element], asked: &mut T) -> nvmlReturn_t {
+    let room = *asked.room();
+    // SAFETY: the struct's own number, and its array, as the caller says.
+    unsafe { answer(list, asked.count(), room) }
+}
+
 /// An element that names a process.
 pub trait OfProcess: Copy {
     /// The number.

@@ -5,8 +5,40 @@
 
 use sublet_driver_api::nvml::*;
 
-use super::devices::place;
-use super::{real, seeing};
+use super::{real, seeing_own};
+use crate::report::Memory;
+
+/// A struct that tells a card's memory.
+trait Tells {
+    /// The tenant's numbers in the place of the card's.
+    fn tell(&mut self, seen: Memory);
+}
+
+impl Tells for nvmlMemory_t {
+    fn tell(&mut self, seen: Memory) {
+        (self.total, self.used, self.free) = (seen.total, seen.used, seen.free);
+    }
+}
+
+impl Tells for nvmlMemory_v2_t {
+    /// What the driver reserves for itself is the whole card's and no tenant's: 0, so that used
+    /// and free make up the total.
+    fn tell(&mut self, seen: Memory) {
+        (self.total, self.used, self.free) = (seen.total, seen.used, seen.free);
+        self.reserved = 0;
+    }
+}
+
+impl Tells for nvmlBAR1Memory_t {
+    /// The window through which the processor reaches a card's memory. A tenant can have no more
+    /// of it than it may have memory, and uses no more than it uses memory; how much exactly, the
+    /// library tells of the card alone.
+    fn tell(&mut self, seen: Memory) {
+        let total = self.bar1Total.min(seen.total);
+        let used = self.bar1Used.min(seen.used).min(total);
+        (self.bar1Total, self.bar1Used, self.bar1Free) = (total, used, total - used);
+    }
+}
 
 /// `nvmlDeviceGetMemoryInfo`.
 ///
@@ -16,29 +48,11 @@ pub unsafe extern "C" fn info<const ROW: usize>(
     device: nvmlDevice_t,
     memory: *mut nvmlMemory_t,
 ) -> nvmlReturn_t {
-    // SAFETY: the row has this type, and the caller's arguments are passed on.
-    let real = || unsafe {
-        let real: unsafe extern "C" fn(nvmlDevice_t, *mut nvmlMemory_t) -> nvmlReturn_t =
-            real::function(ROW);
-        real(device, memory)
-    };
-    seeing(real, |view| match place(view, device) {
-        Err(error) => error,
-        Ok(place) => {
-            let result = real();
-            // SAFETY: null, or what the library just wrote to.
-            let memory = unsafe { memory.as_mut() };
-            if let Some(memory) = memory.filter(|_| result == NVML_SUCCESS) {
-                let seen = view.memory(place);
-                (memory.total, memory.used, memory.free) = (seen.total, seen.used, seen.free);
-            }
-            result
-        }
-    })
+    // SAFETY: as the caller says; the row has this type.
+    unsafe { answer::<ROW, _>(device, memory) }
 }
 
-/// `nvmlDeviceGetMemoryInfo_v2`. What the driver reserves for itself is the whole card's and no
-/// tenant's: 0, so that used and free make up the total.
+/// `nvmlDeviceGetMemoryInfo_v2`.
 ///
 /// # Safety
 /// As NVIDIA documents.
@@ -46,24 +60,66 @@ pub unsafe extern "C" fn info_v2<const ROW: usize>(
     device: nvmlDevice_t,
     memory: *mut nvmlMemory_v2_t,
 ) -> nvmlReturn_t {
+    // SAFETY: as the caller says; the row has this type.
+    unsafe { answer::<ROW, _>(device, memory) }
+}
+
+/// `nvmlDeviceGetBAR1MemoryInfo`.
+///
+/// # Safety
+/// As NVIDIA documents.
+pub unsafe extern "C" fn bar1<const ROW: usize>(
+    device: nvmlDevice_t,
+    memory: *mut nvmlBAR1Memory_t,
+) -> nvmlReturn_t {
+    // SAFETY: as the caller says; the row has this type.
+    unsafe { answer::<ROW, _>(device, memory) }
+}
+
+/// # Safety
+/// As NVIDIA documents, of a row that takes a device and such a struct.
+unsafe fn answer<const ROW: usize, T: Tells>(device: nvmlDevice_t, memory: *mut T) -> nvmlReturn_t {
     // SAFETY: the row has this type, and the caller's arguments are passed on.
-    let real = || unsafe {
-        let real: unsafe extern "C" fn(nvmlDevice_t, *mut nvmlMemory_v2_t) -> nvmlReturn_t =
-            real::function(ROW);
-        real(device, memory)
-    };
-    seeing(real, |view| match place(view, device) {
-        Err(error) => error,
-        Ok(place) => {
-            let result = real();
-            // SAFETY: null, or what the library just wrote to.
-            let memory = unsafe { memory.as_mut() };
-            if let Some(memory) = memory.filter(|_| result == NVML_SUCCESS) {
-                let seen = view.memory(place);
-                (memory.total, memory.used, memory.free) = (seen.total, seen.used, seen.free);
-                memory.reserved = 0;
-            }
-            result
+    let real = || unsafe { real::call::<ROW, _>((device, memory)) };
+    seeing_own(device, real, |view, place| {
+        let result = real();
+        // SAFETY: null, or what the library just wrote to.
+        let memory = unsafe { memory.as_mut() };
+        if let Some(memory) = memory.filter(|_| result == NVML_SUCCESS) {
+            memory.tell(view.memory(place));
         }
+        result
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_window_is_never_larger_than_the_part() {
+        for (card, part, expected) in [
+            ((300, 100), (200, 50), (200, 50)),
+            ((300, 100), (1000, 500), (300, 100)),
+            ((300, 100), (90, 95), (90, 90)),
+            ((0, 0), (90, 95), (0, 0)),
+        ] {
+            let mut bar1 = nvmlBAR1Memory_t {
+                bar1Total: card.0,
+                bar1Used: card.1,
+                bar1Free: card.0 - card.1,
+            };
+            bar1.tell(Memory {
+                total: part.0,
+                used: part.1,
+                free: 0,
+            });
+            assert_eq!(
+                (bar1.bar1Total, bar1.bar1Used),
+                expected,
+                "{card:?} {part:?}"
+            );
+            assert_eq!(bar1.bar1Free, expected.0 - expected.1);
+        }
+    }
 }

@@ -21,12 +21,16 @@ pub mod table;
 pub mod view;
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use std::sync::atomic::AtomicPtr;
 
+use sublet_abi::DeviceIndex;
 use sublet_driver_api::nvml::*;
 
 use crate::guard::{Inside, calm};
 use crate::link;
+use crate::trampoline::{Targets, settle};
+use lists::Asking;
+use real::REAL;
 use view::{Seen, View};
 
 /// Places of functions in the library's table.
@@ -40,7 +44,7 @@ pub mod row {
 }
 
 /// Where each exported name leads now. The resolver first; see [`crate::trampoline`].
-pub static TARGETS: [AtomicPtr<c_void>; row::COUNT] =
+pub static TARGETS: Targets<{ row::COUNT }> =
     [const { AtomicPtr::new(resolve as *mut c_void) }; row::COUNT];
 
 crate::lazy_resolver! {
@@ -49,30 +53,13 @@ crate::lazy_resolver! {
 }
 
 extern "C" fn decide(index: usize) -> *const c_void {
-    let target = calm(|| match table::kind(index) {
-        _ if !is_hooking() => real::address(index),
-        table::Kind::Forward => real::address(index),
+    let otherwise = real::function_not_found as *const c_void;
+    settle(&TARGETS, index, otherwise, || match table::kind(index) {
+        _ if !link::is_hooking() => REAL.address(index),
+        table::Kind::Forward => REAL.address(index),
         table::Kind::Deny => start::denied as *const c_void,
         table::Kind::Hook(hook) => hook,
-    });
-    let target = target.unwrap_or(real::function_not_found as *const c_void);
-    if let Some(place) = TARGETS.get(index) {
-        place.store(target.cast_mut(), Ordering::Release);
-    }
-    target
-}
-
-/// True if the environment named an arbiter when the first name was used.
-fn is_hooking() -> bool {
-    const UNKNOWN: u8 = 0;
-    const NO: u8 = 1;
-    const YES: u8 = 2;
-    static HOOKING: AtomicU8 = AtomicU8::new(UNKNOWN);
-    if HOOKING.load(Ordering::Relaxed) == UNKNOWN {
-        let found = if link::is_wanted() { YES } else { NO };
-        HOOKING.store(found, Ordering::Relaxed);
-    }
-    HOOKING.load(Ordering::Relaxed) == YES
+    })
 }
 
 /// A hook: `real` asks the library as the program asked us, `hook` answers for a tenant.
@@ -86,8 +73,53 @@ fn seeing(
     match calm(view::current) {
         Some(Seen::Tenant(view)) => calm(|| hook(view)).unwrap_or(NVML_ERROR_UNKNOWN),
         // Without a library that is the answer, as it is without an arbiter too.
-        Some(Seen::Forbidden) if real::exists(row::nvmlInit_v2) => NVML_ERROR_NO_PERMISSION,
+        Some(Seen::Forbidden) if REAL.exists(row::nvmlInit_v2) => NVML_ERROR_NO_PERMISSION,
         Some(Seen::Forbidden) => NVML_ERROR_LIBRARY_NOT_FOUND,
         Some(Seen::Everything) | None => real(),
     }
+}
+
+/// The same for a question about one device. Another device than the tenant's is none.
+fn seeing_own(
+    device: nvmlDevice_t,
+    real: impl FnOnce() -> nvmlReturn_t,
+    hook: impl FnOnce(&View, DeviceIndex) -> nvmlReturn_t,
+) -> nvmlReturn_t {
+    seeing(real, |view| match devices::place(view, device) {
+        Ok(place) => hook(view, place),
+        Err(error) => error,
+    })
+}
+
+/// The library's own function, asked by a struct that its answer goes into.
+type Library<'a, T> = dyn Fn(*mut T) -> nvmlReturn_t + 'a;
+
+/// The same, asked by such a struct for a list: `list` makes it, or says what to answer instead.
+///
+/// # Safety
+/// The row takes a device and such a struct; it is null or can be used for as long as the call.
+unsafe fn seeing_asked<const ROW: usize, T: Asking>(
+    device: nvmlDevice_t,
+    asked: *mut T,
+    list: impl FnOnce(
+        &View,
+        DeviceIndex,
+        &mut T,
+        &Library<'_, T>,
+    ) -> Result<Vec<T::Element>, nvmlReturn_t>,
+) -> nvmlReturn_t {
+    // SAFETY: as the caller says, whoever's struct it is.
+    let real = |asked: *mut T| unsafe { real::call::<ROW, _>((device, asked)) };
+    let answer = |view: &View, place| {
+        // SAFETY: as the caller says.
+        let asked = unsafe { lists::asked(asked) }?;
+        let list = list(view, place, asked, &real)?;
+        // SAFETY: as the caller says.
+        Ok(unsafe { lists::answer_asked(&list, asked) })
+    };
+    seeing_own(
+        device,
+        || real(asked),
+        |view, place| answer(view, place).unwrap_or_else(|instead| instead),
+    )
 }

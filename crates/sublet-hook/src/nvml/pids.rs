@@ -7,6 +7,7 @@
 //! not translate the machine's numbers, and what cannot be translated is not shown: a wrong
 //! number would be a process of somebody else.
 
+use std::collections::BTreeMap;
 use std::fs;
 
 /// What is known about the way from the arbiter's numbers to ours.
@@ -49,6 +50,12 @@ impl Numbering {
         }
     }
 
+    /// True if the kernel translates every number: who has none is in no namespace of ours.
+    #[must_use]
+    pub fn knows_all(&self) -> bool {
+        !matches!(self, Self::OneKnown { .. })
+    }
+
     /// What the arbiter calls `told`, as this namespace calls it.
     #[must_use]
     pub fn here(&self, told: u32) -> Option<u32> {
@@ -83,6 +90,22 @@ pub struct Process {
     pub bytes: u64,
 }
 
+/// Takes a number from those who only claim it. Two containers of one tenant have the same
+/// numbers; of those who call themselves alike, only the one that the kernel calls so too is in
+/// this namespace.
+pub fn tell_apart(processes: &mut [Process], numbering: &Numbering) {
+    let mut claims: BTreeMap<u32, usize> = BTreeMap::new();
+    for here in processes.iter().filter_map(|process| process.here) {
+        *claims.entry(here).or_default() += 1;
+    }
+    for process in processes {
+        let is_claimed_twice = process.here.is_some_and(|here| claims[&here] > 1);
+        if is_claimed_twice && numbering.here(process.told) != process.here {
+            process.here = None;
+        }
+    }
+}
+
 /// Whose numbers an answer of the driver has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whose {
@@ -94,7 +117,9 @@ pub enum Whose {
 
 impl Whose {
     /// Decides it for one answer as a whole: by itself a number can mean one process here and
-    /// another one there. If nothing speaks for either it is the one that new drivers use.
+    /// another one there. If nothing speaks for either it is the one that new drivers use; if
+    /// as much speaks for each, strangers in the answer speak for the machine's, since in this
+    /// namespace there are few.
     #[must_use]
     pub fn of(answer: &[u32], processes: &[Process]) -> Self {
         let count = |is: fn(&Process, u32) -> bool| {
@@ -103,7 +128,8 @@ impl Whose {
         };
         let ours = count(|process, number| process.here == Some(number));
         let arbiters = count(|process, number| process.told == number);
-        if arbiters > ours {
+        let has_strangers = ours < answer.len();
+        if arbiters > ours || arbiters == ours && ours > 0 && has_strangers {
             Self::Arbiters
         } else {
             Self::Ours
@@ -192,6 +218,29 @@ mod tests {
         assert_eq!(whose.find(301, &processes), None);
         assert_eq!(whose.find(17, &processes), None);
         assert_eq!(Whose::of(&[], &processes), Whose::Ours);
+        // Number 1 of the machine is not the program that is number 1 here.
+        let first = [process(900, Some(1))];
+        assert_eq!(Whose::of(&[1, 900], &first), Whose::Arbiters);
+        assert_eq!(Whose::of(&[1], &first), Whose::Ours);
+        assert_eq!(Whose::of(&[1, 55], &first), Whose::Ours);
         assert_eq!(Whose::Ours.find(300, &processes), Some(&processes[0]));
+    }
+
+    #[test]
+    fn of_those_who_call_themselves_alike_the_kernel_knows_which_is_here() {
+        let check = |told: &[(u32, Option<u32>)], expected: &[Option<u32>]| {
+            let process = |&(told, here): &(u32, Option<u32>)| Process {
+                told,
+                here,
+                bytes: 0,
+            };
+            let mut processes: Vec<Process> = told.iter().map(process).collect();
+            tell_apart(&mut processes, &Numbering::OneKnown { told: 900, own: 1 });
+            let here: Vec<_> = processes.iter().map(|process| process.here).collect();
+            assert_eq!(here, expected, "{told:?}");
+        };
+        check(&[(900, Some(1)), (901, Some(2))], &[Some(1), Some(2)]);
+        check(&[(800, Some(1)), (900, Some(1))], &[None, Some(1)]);
+        check(&[(800, Some(3)), (801, Some(3)), (802, None)], &[None; 3]);
     }
 }

@@ -7,13 +7,13 @@
 use std::collections::BTreeMap;
 
 use sublet_abi::{DeviceIndex, SlotIndex};
+use sublet_driver_api::Zeroed;
 use sublet_driver_api::nvml::*;
 
-use super::devices::place;
 use super::lists::{self, OfProcess, keep_own};
-use super::pids::Process;
+use super::pids::{self, Process};
 use super::view::View;
-use super::{real, seeing};
+use super::{Library, real, seeing_asked, seeing_own};
 
 /// So many slots in a row that nobody ever had, and there are no more. The arbiter hands out
 /// the lowest free one, and reading a slot that was never written fills it with memory.
@@ -49,14 +49,18 @@ pub fn all_of(view: &View, device: DeviceIndex) -> Vec<Process> {
         }
     }
     let numbering = view.numbering();
-    // What a process says of itself is what its container calls it. One that has not said it
-    // may be of an older interposer.
+    // What a process says of itself is what its container calls it; where the kernel can be
+    // asked, it need not be this one. Who has not said it may be of an older interposer.
     let named = |(told, (bytes, own)): (u32, (u64, Option<u32>))| Process {
         told,
-        here: own.or_else(|| numbering.here(told)),
+        here: numbering
+            .here(told)
+            .or(own.filter(|_| !numbering.knows_all())),
         bytes,
     };
-    found.into_iter().map(named).collect()
+    let mut all: Vec<Process> = found.into_iter().map(named).collect();
+    pids::tell_apart(&mut all, numbering);
+    all
 }
 
 /// Those that use the device and have a number here, as a struct of the library.
@@ -107,9 +111,6 @@ entries! {
         usedGpuCcProtectedMemory: NOT_AVAILABLE
     }
 }
-
-/// The functions that list processes into an array of `T`.
-type List<T> = unsafe extern "C" fn(nvmlDevice_t, *mut u32, *mut T) -> nvmlReturn_t;
 
 /// `nvmlDeviceGetComputeRunningProcesses` before it told instances.
 ///
@@ -170,35 +171,29 @@ unsafe fn list_computing<const ROW: usize, T: Entry>(
     infos: *mut T,
 ) -> nvmlReturn_t {
     // SAFETY: the row has this type, and the caller's arguments are passed on.
-    let real = || unsafe { real::function::<List<T>>(ROW)(device, count, infos) };
-    seeing(real, |view| match place(view, device) {
-        Err(error) => error,
+    let real = || unsafe { real::call::<ROW, _>((device, count, infos)) };
+    seeing_own(device, real, |view, place| {
         // SAFETY: as the caller says.
-        Ok(place) => unsafe { lists::answer(&computing::<T>(view, place), count, infos) },
+        unsafe { lists::answer(&computing::<T>(view, place), count, infos) }
     })
 }
 
-unsafe fn list_others<const ROW: usize, T: Entry + sublet_driver_api::Zeroed>(
+unsafe fn list_others<const ROW: usize, T: Entry + Zeroed>(
     device: nvmlDevice_t,
     count: *mut u32,
     infos: *mut T,
 ) -> nvmlReturn_t {
     let real = |count: *mut u32, infos: *mut T| {
         // SAFETY: the row has this type, and the caller's arguments are passed on.
-        unsafe { real::function::<List<T>>(ROW)(device, count, infos) }
+        unsafe { real::call::<ROW, _>((device, count, infos)) }
     };
-    seeing(
+    seeing_own(
+        device,
         || real(count, infos),
-        |view| {
-            let place = match place(view, device) {
-                Ok(place) => place,
-                Err(error) => return error,
-            };
-            match lists::read_all(real) {
-                Err(error) => error,
-                // SAFETY: as the caller says.
-                Ok(list) => unsafe { lists::answer(&among(&list, view, place), count, infos) },
-            }
+        |view, place| {
+            let keep = |list: Vec<T>| among(&list, view, place);
+            // SAFETY: as the caller says.
+            unsafe { lists::answer_kept(real, keep, count, infos) }
         },
     )
 }
@@ -211,54 +206,16 @@ pub unsafe extern "C" fn detail_list<const ROW: usize>(
     device: nvmlDevice_t,
     asked: *mut nvmlProcessDetailList_v1_t,
 ) -> nvmlReturn_t {
-    let real = |list: *mut nvmlProcessDetailList_v1_t| {
-        // SAFETY: the row has this type, and the caller's arguments are passed on.
-        unsafe {
-            let real: unsafe extern "C" fn(
-                nvmlDevice_t,
-                *mut nvmlProcessDetailList_v1_t,
-            ) -> nvmlReturn_t = real::function(ROW);
-            real(device, list)
+    let list = |view: &View, place, asked: &mut _, real: &Library<'_, _>| {
+        let asked: &mut nvmlProcessDetailList_v1_t = asked;
+        match nvmlProcessMode_t(asked.mode) {
+            NVML_PROCESS_MODE_COMPUTE | NVML_PROCESS_MODE_ALL => Ok(computing(view, place)),
+            NVML_PROCESS_MODE_GRAPHICS | NVML_PROCESS_MODE_MPS => {
+                Ok(among(&lists::read_asked(asked, real)?, view, place))
+            }
+            _ => Err(NVML_ERROR_INVALID_ARGUMENT),
         }
     };
-    seeing(
-        || real(asked),
-        |view| {
-            let place = match place(view, device) {
-                Ok(place) => place,
-                Err(error) => return error,
-            };
-            // SAFETY: null, or the struct that the caller gives.
-            let Some(asked) = (unsafe { asked.as_mut() }) else {
-                return NVML_ERROR_INVALID_ARGUMENT;
-            };
-            // A later version may hold what is not known here.
-            if asked.version != nvmlProcessDetailList_v1 {
-                return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-            }
-            let list = match nvmlProcessMode_t(asked.mode) {
-                NVML_PROCESS_MODE_COMPUTE | NVML_PROCESS_MODE_ALL => computing(view, place),
-                NVML_PROCESS_MODE_GRAPHICS | NVML_PROCESS_MODE_MPS => {
-                    let list = lists::read_all(|count, room| {
-                        let mut own = *asked;
-                        own.procArray = room;
-                        // SAFETY: `read_all` gives live pointers.
-                        own.numProcArrayEntries = unsafe { *count };
-                        let result = real(&raw mut own);
-                        // SAFETY: as above.
-                        unsafe { *count = own.numProcArrayEntries };
-                        result
-                    });
-                    match list {
-                        Ok(list) => among(&list, view, place),
-                        Err(error) => return error,
-                    }
-                }
-                _ => return NVML_ERROR_INVALID_ARGUMENT,
-            };
-            let count = &raw mut asked.numProcArrayEntries;
-            // SAFETY: the struct's own member, and its array, as the caller says.
-            unsafe { lists::answer(&list, count, asked.procArray) }
-        },
-    )
+    // SAFETY: as the caller says, of a row that has these parameters.
+    unsafe { seeing_asked::<ROW, _>(device, asked, list) }
 }

@@ -2,16 +2,16 @@
 //! tenant gets its own, with the numbers that its processes have here.
 
 use std::ffi::c_char;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sublet_abi::DeviceIndex;
 use sublet_driver_api::nvml::*;
 
-use super::devices::place;
 use super::lists::{self, OfProcess, keep_own};
 use super::pids::{Process, Whose};
 use super::processes::all_of;
 use super::view::View;
-use super::{real, seeing};
+use super::{Library, real, seeing, seeing_asked, seeing_own};
 
 fn own_of<T: OfProcess>(list: &[T], view: &View, device: DeviceIndex) -> Vec<T> {
     keep_own(list, &all_of(view, device))
@@ -33,40 +33,27 @@ pub unsafe extern "C" fn utilization<const ROW: usize>(
 ) -> nvmlReturn_t {
     let real = |count: *mut u32, samples: *mut nvmlProcessUtilizationSample_t| {
         // SAFETY: the row has this type, and the caller's arguments are passed on.
-        unsafe {
-            let real: unsafe extern "C" fn(
-                nvmlDevice_t,
-                *mut nvmlProcessUtilizationSample_t,
-                *mut u32,
-                u64,
-            ) -> nvmlReturn_t = real::function(ROW);
-            real(device, samples, count, since)
-        }
+        unsafe { real::call::<ROW, _>((device, samples, count, since)) }
     };
-    seeing(
+    seeing_own(
+        device,
         || real(count, samples),
-        |view| match place(view, device) {
-            Err(error) => error,
-            Ok(_) if samples.is_null() || count.is_null() => real(count, samples),
-            Ok(place) => match lists::read_all(real) {
-                Err(error) => error,
-                // SAFETY: as the caller says.
-                Ok(list) => unsafe { some(&own_of(&list, view, place), count, samples) },
-            },
+        |view, place| {
+            if samples.is_null() || count.is_null() {
+                return real(count, samples);
+            }
+            let keep = |list: Vec<_>| own_of(&list, view, place);
+            // SAFETY: as the caller says.
+            let result = unsafe { lists::answer_kept(real, keep, count, samples) };
+            // SAFETY: not null, and written just now.
+            let is_nothing = result == NVML_SUCCESS && unsafe { *count } == 0;
+            if is_nothing {
+                NVML_ERROR_NOT_FOUND
+            } else {
+                result
+            }
         },
     )
-}
-
-/// Nothing is an error here.
-///
-/// # Safety
-/// As for [`lists::answer`].
-unsafe fn some<T: Copy>(list: &[T], count: *mut u32, room: *mut T) -> nvmlReturn_t {
-    // SAFETY: as the caller says.
-    match unsafe { lists::answer(list, count, room) } {
-        NVML_SUCCESS if list.is_empty() => NVML_ERROR_NOT_FOUND,
-        result => result,
-    }
 }
 
 /// `nvmlDeviceGetProcessesUtilizationInfo`.
@@ -77,52 +64,87 @@ pub unsafe extern "C" fn utilization_info<const ROW: usize>(
     device: nvmlDevice_t,
     asked: *mut nvmlProcessesUtilizationInfo_v1_t,
 ) -> nvmlReturn_t {
-    let real = |info: *mut nvmlProcessesUtilizationInfo_v1_t| {
-        // SAFETY: the row has this type, and the caller's arguments are passed on.
-        unsafe {
-            let real: unsafe extern "C" fn(
-                nvmlDevice_t,
-                *mut nvmlProcessesUtilizationInfo_v1_t,
-            ) -> nvmlReturn_t = real::function(ROW);
-            real(device, info)
+    let list = |view: &View, place, asked: &mut _, real: &Library<'_, _>| {
+        let asked: &mut nvmlProcessesUtilizationInfo_v1_t = asked;
+        if asked.procUtilArray.is_null() {
+            return Err(real(asked));
         }
+        let list = own_of(&lists::read_asked(asked, real)?, view, place);
+        if list.is_empty() {
+            asked.processSamplesCount = 0;
+            return Err(NVML_ERROR_NOT_FOUND);
+        }
+        Ok(list)
     };
-    seeing(
-        || real(asked),
-        |view| {
-            let place = match place(view, device) {
-                Ok(place) => place,
-                Err(error) => return error,
-            };
-            // SAFETY: null, or the struct that the caller gives.
-            let Some(info) = (unsafe { asked.as_mut() }) else {
-                return NVML_ERROR_INVALID_ARGUMENT;
-            };
-            // A later version may hold what is not known here.
-            if info.version != nvmlProcessesUtilizationInfo_v1 {
-                return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-            }
-            if info.procUtilArray.is_null() {
-                return real(info);
-            }
-            let list = lists::read_all(|count, room| {
-                let mut own = *info;
-                own.procUtilArray = room;
-                // SAFETY: `read_all` gives live pointers.
-                own.processSamplesCount = unsafe { *count };
-                let result = real(&raw mut own);
-                // SAFETY: as above.
-                unsafe { *count = own.processSamplesCount };
-                result
-            });
-            let count = &raw mut info.processSamplesCount;
-            match list {
-                Err(error) => error,
-                // SAFETY: the struct's own member, and its array, as the caller says.
-                Ok(list) => unsafe { some(&own_of(&list, view, place), count, info.procUtilArray) },
-            }
-        },
-    )
+    // SAFETY: as the caller says, of a row that has these parameters.
+    unsafe { seeing_asked::<ROW, _>(device, asked, list) }
+}
+
+/// `nvmlDeviceGetUtilizationRates`: what the tenant's processes have of it, by the library's
+/// samples of each. A library that has no such samples tells the card's.
+///
+/// # Safety
+/// As NVIDIA documents.
+pub unsafe extern "C" fn rates<const ROW: usize>(
+    device: nvmlDevice_t,
+    rates: *mut nvmlUtilization_t,
+) -> nvmlReturn_t {
+    // SAFETY: the row has this type, and the caller's arguments are passed on.
+    let real = || unsafe { real::call::<ROW, _>((device, rates)) };
+    seeing_own(device, real, |view, place| {
+        let result = real();
+        // SAFETY: null, or what the library just wrote to.
+        let rates = unsafe { rates.as_mut() };
+        if let Some(rates) = rates.filter(|_| result == NVML_SUCCESS)
+            && let Ok(list) = latest_samples(device)
+        {
+            *rates = own_rates(&list, &all_of(view, place), *rates);
+        }
+        result
+    })
+}
+
+/// How far back the library looks for its rates, at the longest.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// One sample for each process that did anything lately.
+fn latest_samples(
+    device: nvmlDevice_t,
+) -> Result<Vec<nvmlProcessUtilizationSample_t>, nvmlReturn_t> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let since = now.unwrap_or_default().saturating_sub(PERIOD).as_micros();
+    let since = u64::try_from(since).unwrap_or(0);
+    // SAFETY: `read_all` gives live pointers.
+    let list = lists::read_all(|count, samples| unsafe {
+        real::nvmlDeviceGetProcessUtilization(device, samples, count, since)
+    });
+    match list {
+        Err(NVML_ERROR_NOT_FOUND) => Ok(Vec::new()),
+        list => list,
+    }
+}
+
+/// The part of some processes, which is never more than the whole.
+fn own_rates(
+    list: &[nvmlProcessUtilizationSample_t],
+    processes: &[Process],
+    whole: nvmlUtilization_t,
+) -> nvmlUtilization_t {
+    let numbers: Vec<u32> = list.iter().map(|sample| sample.pid).collect();
+    let whose = Whose::of(&numbers, processes);
+    let own = list
+        .iter()
+        .filter(|sample| whose.find(sample.pid, processes).is_some());
+    let (gpu, memory) = own.fold((0_u32, 0_u32), |(gpu, memory), sample| {
+        (
+            gpu.saturating_add(sample.smUtil),
+            memory.saturating_add(sample.memUtil),
+        )
+    });
+    nvmlUtilization_t {
+        gpu: gpu.min(whole.gpu),
+        memory: memory.min(whole.memory),
+    }
 }
 
 /// `nvmlDeviceGetEncoderSessions` (eight words each), `nvmlDeviceGetFBCSessions` (twelve).
@@ -137,22 +159,12 @@ pub unsafe extern "C" fn sessions<const ROW: usize, const WORDS: usize>(
     let real = |count: *mut u32, sessions: *mut [u32; WORDS]| {
         // SAFETY: the rows have this type but for what the array is called, and the caller's
         // arguments are passed on.
-        unsafe {
-            let real: unsafe extern "C" fn(
-                nvmlDevice_t,
-                *mut u32,
-                *mut [u32; WORDS],
-            ) -> nvmlReturn_t = real::function(ROW);
-            real(device, count, sessions)
-        }
+        unsafe { real::call::<ROW, _>((device, count, sessions)) }
     };
-    seeing(
+    seeing_own(
+        device,
         || real(count, sessions),
-        |view| {
-            let place = match place(view, device) {
-                Ok(place) => place,
-                Err(error) => return error,
-            };
+        |view, place| {
             let list = match lists::read_all(real) {
                 Ok(list) => own_of(&list, view, place),
                 Err(error) => return error,
@@ -181,15 +193,13 @@ pub unsafe extern "C" fn accounting_pids<const ROW: usize>(
         // SAFETY: the row has this type, and the caller's arguments are passed on.
         unsafe { real::nvmlDeviceGetAccountingPids(device, count, pids) }
     };
-    seeing(
+    seeing_own(
+        device,
         || real(count, pids),
-        |view| match place(view, device) {
-            Err(error) => error,
-            Ok(place) => match lists::read_all(real) {
-                Err(error) => error,
-                // SAFETY: as the caller says.
-                Ok(list) => unsafe { lists::answer(&own_of(&list, view, place), count, pids) },
-            },
+        |view, place| {
+            let keep = |list: Vec<u32>| own_of(&list, view, place);
+            // SAFETY: as the caller says.
+            unsafe { lists::answer_kept(real, keep, count, pids) }
         },
     )
 }
@@ -225,20 +235,13 @@ pub unsafe extern "C" fn accounting_stats<const ROW: usize>(
 ) -> nvmlReturn_t {
     let real = |pid| {
         // SAFETY: the row has this type, and the caller's arguments are passed on.
-        unsafe {
-            let real: unsafe extern "C" fn(
-                nvmlDevice_t,
-                u32,
-                *mut nvmlAccountingStats_t,
-            ) -> nvmlReturn_t = real::function(ROW);
-            real(device, pid, stats)
-        }
+        unsafe { real::call::<ROW, _>((device, pid, stats)) }
     };
-    seeing(
+    seeing_own(
+        device,
         || real(pid),
-        |view| {
-            let number =
-                place(view, device).and_then(|place| accounting_number(view, device, place, pid));
+        |view, place| {
+            let number = accounting_number(view, device, place, pid);
             number.map_or_else(|error| error, real)
         },
     )
@@ -254,16 +257,8 @@ pub unsafe extern "C" fn accounting_stats_v2<const ROW: usize>(
 ) -> nvmlReturn_t {
     // SAFETY: the row has this type but for what the struct is called, and the caller's
     // arguments are passed on.
-    let real = || unsafe {
-        let real: unsafe extern "C" fn(nvmlDevice_t, *mut u32) -> nvmlReturn_t =
-            real::function(ROW);
-        real(device, stats)
-    };
-    seeing(real, |view| {
-        let place = match place(view, device) {
-            Ok(place) => place,
-            Err(error) => return error,
-        };
+    let real = || unsafe { real::call::<ROW, _>((device, stats)) };
+    seeing_own(device, real, |view, place| {
         if stats.is_null() {
             return NVML_ERROR_INVALID_ARGUMENT;
         }
@@ -295,10 +290,7 @@ pub unsafe extern "C" fn process_name<const ROW: usize>(
     length: u32,
 ) -> nvmlReturn_t {
     // SAFETY: the row has this type, and the caller's arguments are passed on.
-    let real = || unsafe {
-        let real: unsafe extern "C" fn(u32, *mut c_char, u32) -> nvmlReturn_t = real::function(ROW);
-        real(pid, name, length)
-    };
+    let real = || unsafe { real::call::<ROW, _>((pid, name, length)) };
     seeing(real, |view| {
         let mut devices = view.control().devices();
         let is_own = pid == std::process::id()
@@ -308,4 +300,43 @@ pub unsafe extern "C" fn process_name<const ROW: usize>(
             });
         if is_own { real() } else { NVML_ERROR_NOT_FOUND }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rates_are_those_of_the_tenants_processes() {
+        let process = |told, here| Process {
+            told,
+            here,
+            bytes: 0,
+        };
+        let sample = |pid, sm, memory| nvmlProcessUtilizationSample_t {
+            pid,
+            smUtil: sm,
+            memUtil: memory,
+            ..Default::default()
+        };
+        let processes = [process(900, Some(7)), process(901, None)];
+        let whole = nvmlUtilization_t {
+            gpu: 70,
+            memory: 30,
+        };
+        for (list, expected) in [
+            (&[][..], (0, 0)),
+            (&[sample(17, 50, 20)], (0, 0)),
+            // One that has no name here counts too.
+            (
+                &[sample(900, 20, 5), sample(901, 10, 5), sample(17, 40, 20)],
+                (30, 10),
+            ),
+            (&[sample(7, 20, 5)], (20, 5)),
+            (&[sample(900, 60, 5), sample(901, 60, 5)], (70, 10)),
+        ] {
+            let own = own_rates(list, &processes, whole);
+            assert_eq!((own.gpu, own.memory), expected, "{list:?}");
+        }
+    }
 }

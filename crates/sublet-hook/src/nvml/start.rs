@@ -9,6 +9,7 @@ use std::ffi::{c_char, c_void};
 use sublet_abi::Mode;
 use sublet_driver_api::nvml::*;
 
+use super::real::REAL;
 use super::view::{self, Seen};
 use super::{real, seeing};
 use crate::guard::{Inside, calm};
@@ -32,10 +33,7 @@ pub unsafe extern "C" fn init<const ROW: usize>() -> nvmlReturn_t {
 /// As NVIDIA documents.
 pub unsafe extern "C" fn init_with_flags<const ROW: usize>(flags: u32) -> nvmlReturn_t {
     // SAFETY: the row has this type.
-    let real = || unsafe {
-        let real: unsafe extern "C" fn(u32) -> nvmlReturn_t = real::function(ROW);
-        real(flags)
-    };
+    let real = || unsafe { real::call::<ROW, _>((flags,)) };
     seeing(real, |_| real())
 }
 
@@ -70,11 +68,7 @@ pub unsafe extern "C" fn export_table<const ROW: usize>(
     id: *const c_void,
 ) -> nvmlReturn_t {
     // SAFETY: the row has this type, and the caller's arguments are passed on.
-    let real = || unsafe {
-        let real: unsafe extern "C" fn(*mut *const c_void, *const c_void) -> nvmlReturn_t =
-            real::function(ROW);
-        real(table, id)
-    };
+    let real = || unsafe { real::call::<ROW, _>((table, id)) };
     seeing(real, |view| match view.control().mode() {
         Mode::Compat => real(),
         Mode::Strict => NVML_ERROR_NOT_SUPPORTED,
@@ -89,15 +83,15 @@ crate::lazy_resolver! {
 
 extern "C" fn judge(index: usize) -> *const c_void {
     let Some(_inside) = Inside::enter() else {
-        return real::address(index);
+        return REAL.address(index);
     };
     match calm(view::current) {
-        Some(Seen::Everything) | None => real::address(index),
-        Some(Seen::Tenant(_) | Seen::Forbidden) if real::exists(index) => {
+        Some(Seen::Everything) | None => REAL.address(index),
+        Some(Seen::Tenant(_) | Seen::Forbidden) if REAL.exists(index) => {
             no_permission as *const c_void
         }
         // Without a library, or with one that lacks the function, that is the answer.
-        Some(Seen::Tenant(_) | Seen::Forbidden) => real::address(index),
+        Some(Seen::Tenant(_) | Seen::Forbidden) => REAL.address(index),
     }
 }
 

@@ -63,6 +63,8 @@ hook {
 
     nvmlDeviceGetMemoryInfo: memory::info;
     nvmlDeviceGetMemoryInfo_v2: memory::info_v2;
+    nvmlDeviceGetBAR1MemoryInfo: memory::bar1;
+    nvmlDeviceGetConfComputeProtectedMemoryUsage: memory::info;
 
     nvmlDeviceGetComputeRunningProcesses: processes::compute_v1;
     nvmlDeviceGetComputeRunningProcesses_v2: processes::compute;
@@ -77,6 +79,7 @@ hook {
 
     nvmlDeviceGetProcessUtilization: samples::utilization;
     nvmlDeviceGetProcessesUtilizationInfo: samples::utilization_info;
+    nvmlDeviceGetUtilizationRates: samples::rates;
     nvmlDeviceGetEncoderSessions: samples::sessions, 8;
     nvmlDeviceGetFBCSessions: samples::sessions, 12;
     nvmlDeviceGetAccountingPids: samples::accounting_pids;
@@ -197,6 +200,60 @@ mod tests {
                     assert!(hooked, "{}", NVML[usize::from(version)].symbol);
                 }
             }
+        }
+    }
+
+    /// What tells a program how much there is of a card, and who uses it.
+    const OF_THE_PART: [&str; 22] = [
+        "nvmlDeviceGetAccountingPids",
+        "nvmlDeviceGetAccountingStats",
+        "nvmlDeviceGetBAR1MemoryInfo",
+        "nvmlDeviceGetComputeRunningProcesses",
+        "nvmlDeviceGetConfComputeProtectedMemoryUsage",
+        "nvmlDeviceGetCount",
+        "nvmlDeviceGetEncoderSessions",
+        "nvmlDeviceGetFBCSessions",
+        "nvmlDeviceGetGraphicsRunningProcesses",
+        "nvmlDeviceGetHandleByIndex",
+        "nvmlDeviceGetHandleByPciBusId",
+        "nvmlDeviceGetHandleBySerial",
+        "nvmlDeviceGetHandleByUUID",
+        "nvmlDeviceGetHandleByUUIDV",
+        "nvmlDeviceGetMPSComputeRunningProcesses",
+        "nvmlDeviceGetMemoryInfo",
+        "nvmlDeviceGetProcessUtilization",
+        "nvmlDeviceGetProcessesUtilizationInfo",
+        "nvmlDeviceGetRunningProcessDetailList",
+        "nvmlDeviceGetUtilizationRates",
+        "nvmlSystemGetProcessName",
+        "nvmlDeviceGetIndex",
+    ];
+
+    #[test]
+    fn what_tells_of_the_part_is_answered_for_it() {
+        for base in OF_THE_PART {
+            let versions = NVML.versions(base);
+            assert!(!versions.is_empty(), "{base} is no function");
+            for &version in versions {
+                let kind = kind(usize::from(version));
+                assert!(matches!(kind, Kind::Hook(_)), "{base}: {kind:?}");
+            }
+        }
+    }
+
+    /// `nvmlDeviceGetFieldValues` is forwarded, because no field tells of processes, nor of memory
+    /// in use; a later header may bring one.
+    #[test]
+    fn fields_tell_of_the_card_alone() {
+        let constants = include_str!("../../../sublet-driver-api/table/nvml_constants.tsv");
+        let fields: Vec<&str> = constants
+            .lines()
+            .filter_map(|line| line.split('\t').find(|name| name.starts_with("NVML_FI_")))
+            .collect();
+        assert!(fields.len() > 300, "only {} fields", fields.len());
+        for words in ["PROC", "_PID", "USED", "FREE_", "BAR1", "_FB_", "GPU_UTIL"] {
+            let told = fields.iter().find(|name| name.contains(words));
+            assert_eq!(told, None, "it tells of the card's tenants");
         }
     }
 }

@@ -12,24 +12,18 @@
 //! said: it would take the slot away from the other library too, with all that it has charged.
 
 use std::ffi::{CStr, CString, c_void};
-use std::fmt;
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::AsFd;
+use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use sublet_abi::message::WELCOME_DESCRIPTORS;
-use sublet_abi::{ControlPage, DeviceIndex, Hello, LedgerPage, OLDEST, Reply, Request, VERSION};
+use sublet_abi::{AnyControl, AnyLedger, ControlPage, DeviceIndex, LedgerPage};
 
 use super::pids::Numbering;
-use crate::link::socket::Socket;
-use crate::link::{self, PATIENCE, Why, now_ms, pages};
+use crate::link::meeting::{Why, meet, system};
+use crate::link::{self, PATIENCE, now_ms, pages};
 use crate::report::{self, Memory};
-
-/// So long without a heartbeat, and the arbiter counts as gone.
-const SILENCE_MS: u64 = 2000;
 
 /// Between two attempts, also to reach an arbiter that answers and has no heartbeat.
 const PAUSE_MS: u64 = 1000;
@@ -41,8 +35,8 @@ const LATER_PATIENCE: Duration = Duration::from_millis(100);
 /// The pages of this process's tenant, and how its processes are numbered here.
 #[derive(Debug)]
 pub struct View {
-    control: &'static ControlPage,
-    ledger: &'static LedgerPage,
+    control: AnyControl<'static>,
+    ledger: AnyLedger<'static>,
     numbering: Numbering,
     /// The process that made it: a child may be in another PID namespace.
     maker: u32,
@@ -63,13 +57,13 @@ impl View {
     /// What the tenant may have.
     #[must_use]
     pub fn control(&self) -> &'static ControlPage {
-        self.control
+        self.control.page()
     }
 
     /// What the tenant has.
     #[must_use]
     pub fn ledger(&self) -> &'static LedgerPage {
-        self.ledger
+        self.ledger.page()
     }
 
     /// How the tenant's processes are called here.
@@ -81,13 +75,13 @@ impl View {
     /// A device's memory: the same numbers as `cuMemGetInfo`.
     #[must_use]
     pub fn memory(&self, device: DeviceIndex) -> Memory {
-        report::on_pages(self.control, self.ledger, device)
+        report::on_pages(&self.control, &self.ledger, device)
     }
 
-    /// The arbiter keeps these pages. In a time namespace its clock is another one: there the
-    /// pages never look fresh, and each second the same are asked for again.
+    /// The arbiter keeps these pages. Where they never look so, the same are asked for again
+    /// each second.
     fn is_fresh(&self) -> bool {
-        now_ms().saturating_sub(self.control.heartbeat_ms()) <= SILENCE_MS
+        link::is_kept(&self.control)
     }
 
     /// Both are of one tenant, and made by one incarnation of the arbiter.
@@ -100,12 +94,16 @@ impl View {
     fn undo(self) {
         for (page, bytes) in [
             (
-                ptr::from_ref(self.control).cast::<c_void>(),
-                ControlPage::BYTES,
+                ptr::from_ref(self.control()).cast::<c_void>(),
+                AnyControl::bytes(self.control.version()),
             ),
-            (ptr::from_ref(self.ledger).cast(), LedgerPage::BYTES),
+            (
+                ptr::from_ref(self.ledger()).cast(),
+                AnyLedger::bytes(self.ledger.version()),
+            ),
         ] {
-            // SAFETY: mapped by `meet` with this length, and never shown to anybody.
+            let bytes = bytes.unwrap_or_default();
+            // SAFETY: mapped by `look` with this length, and never shown to anybody.
             unsafe { libc::munmap(page.cast_mut(), bytes) };
         }
     }
@@ -165,8 +163,7 @@ fn look_again(is_first: bool, known: Option<&'static View>) -> Option<&'static V
     let folder = std::env::var_os(link::DIRECTORY)?;
     let socket = Path::new(&folder).join(link::SOCKET);
     let patience = if is_first { PATIENCE } else { LATER_PATIENCE };
-    let met = meet(&socket, patience);
-    let view = match met {
+    let view = match look(&socket, patience) {
         Ok(view) if known.is_some_and(|known| known.is_same(&view)) => {
             view.undo();
             known
@@ -177,7 +174,7 @@ fn look_again(is_first: bool, known: Option<&'static View>) -> Option<&'static V
             Some(view)
         }
         Err(why) => {
-            remember(&NoView { socket, why });
+            remember(&socket, &why);
             None
         }
     };
@@ -188,9 +185,10 @@ fn look_again(is_first: bool, known: Option<&'static View>) -> Option<&'static V
 
 /// Keeps the first reason: each one stays in memory for ever, and the first is what a person
 /// looks for who starts a program.
-fn remember(why: &NoView) {
+fn remember(socket: &Path, why: &Why) {
     if REASON.load(Ordering::Acquire).is_null() {
-        let text = CString::new(why.to_string()).unwrap_or_default();
+        let text = format!("no view from the arbiter at {}: {why}", socket.display());
+        let text = CString::new(text).unwrap_or_default();
         REASON.store(Box::into_raw(Box::new(text)), Ordering::Release);
     }
 }
@@ -199,68 +197,17 @@ fn is_strict() -> bool {
     std::env::var_os(link::MODE).is_some_and(|mode| mode == "strict")
 }
 
-/// Why there is no view.
-#[derive(Debug)]
-struct NoView {
-    socket: PathBuf,
-    why: Why,
-}
-
-impl fmt::Display for NoView {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            out,
-            "no view from the arbiter at {}: ",
-            self.socket.display()
-        )?;
-        match &self.why {
-            Why::System { doing, cause } => write!(out, "cannot {doing}: {cause}"),
-            Why::Refused { text, .. } => write!(out, "it refused: {text}"),
-            Why::Nonsense(what) => write!(out, "its answer is malformed: {what}"),
-        }
-    }
-}
-
 /// Says hello, maps the pages, and hangs up.
-fn meet(path: &Path, patience: Duration) -> Result<View, Why> {
-    let socket = system("connect", Socket::connect(path, patience))?;
-    let hello = Hello {
-        min_version: OLDEST,
-        max_version: VERSION,
-        held: None,
-    };
-    let hello = Request::Hello(hello).encode();
-    system("say hello", socket.send(&hello, None))?;
-    let received = system("wait for the answer", socket.receive())?;
-    if received.bytes.is_empty() {
-        return Err(Why::Nonsense("it closed the connection".into()));
-    }
-    let reply = Reply::parse(&received.bytes).map_err(|why| Why::Nonsense(why.to_string()))?;
-    let welcome = match reply {
-        Reply::Welcome(welcome) => welcome,
-        Reply::Refused(refused) => {
-            return Err(Why::Refused {
-                code: refused.code,
-                text: refused.text.as_str().into(),
-            });
-        }
-    };
-    let descriptors: Result<[OwnedFd; WELCOME_DESCRIPTORS], _> = received.descriptors.try_into();
-    let Ok([control, ledger]) = descriptors else {
-        return Err(Why::Nonsense("a welcome without its two pages".into()));
-    };
-    let control = system("map the control page", pages::control(control.as_fd()))?;
-    let ledger = system("map the ledger", pages::ledger(ledger.as_fd()))?;
+fn look(path: &Path, patience: Duration) -> Result<View, Why> {
+    let met = meet(path, patience, None)?;
+    let ledger = pages::ledger(met.ledger.as_fd(), met.welcome.version);
+    let ledger = system("map the ledger", ledger)?;
     // What the arbiter calls this process stands in its slot.
-    let numbering = Numbering::of_this_process(ledger.slot(welcome.slot).pid());
+    let numbering = Numbering::of_this_process(ledger.slot(met.welcome.slot).pid());
     Ok(View {
-        control,
+        control: met.control,
         ledger,
         numbering,
         maker: std::process::id(),
     })
-}
-
-fn system<T>(doing: &'static str, result: io::Result<T>) -> Result<T, Why> {
-    result.map_err(|cause| Why::System { doing, cause })
 }

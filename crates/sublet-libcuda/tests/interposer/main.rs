@@ -1,13 +1,18 @@
 //! The library as programs meet it: a real process, a small driver behind, an arbiter beside.
 //!
-//! - [`memory`]: not a byte more. [`races`]: by many at once.
+//! - [`memory`]: not a byte more. [`pinned`]: nor of the host's. [`races`]: by many at once.
+//! - [`graphs`], [`contexts`]: what these cost. [`held`]: for as long as memory is held.
 //! - [`reports`]: what the program is told, and what it reaches.
 //! - [`lives`]: forks, and an arbiter that comes and goes.
 //! - [`reach`]: every way to the driver's functions.
-#![expect(unsafe_code, reason = "makes the pages that the arbiter makes")]
+#![expect(unsafe_code, reason = "closes a gate, as an arbiter will")]
 
+mod contexts;
+mod graphs;
+mod held;
 mod lives;
 mod memory;
+mod pinned;
 mod races;
 mod reach;
 mod reports;

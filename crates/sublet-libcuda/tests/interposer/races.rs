@@ -13,7 +13,6 @@ fn threads_and_processes_that_race_never_pass_the_limit() {
         .collect();
     for program in &mut programs {
         program.play(None, START);
-        program.send("races cuMemAlloc_v2 5M 2000");
     }
     // Three of the blocks fit, whoever has them. A process that runs while others hold them
     // gets nothing; all of them cannot.
@@ -24,7 +23,14 @@ fn threads_and_processes_that_race_never_pass_the_limit() {
                 high.fetch_max(arbiter.used(0), Ordering::Relaxed);
             }
         });
-        let answers = programs.iter_mut().map(Program::read).collect();
+        let mut answers = Vec::new();
+        // On a busy machine nobody may have looked meanwhile: then once more.
+        while answers.is_empty() || high.load(Ordering::Relaxed) == 0 && answers.len() < 400 {
+            for program in &mut programs {
+                program.send("races cuMemAlloc_v2 5M 2000");
+            }
+            answers.extend(programs.iter_mut().map(Program::read));
+        }
         ended.store(true, Ordering::Relaxed);
         answers
     });

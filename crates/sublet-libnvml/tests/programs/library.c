@@ -4,22 +4,13 @@
  * LIBRARY_PIDS (whatever their numbering: the test decides), each with 1 GiB. Functions that
  * change something end the program: the interposer must not let them through.
  */
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef uint64_t u64;
-typedef uint32_t u32;
+#include "structs.h"
+
 typedef struct card { u32 index; } card;
-typedef struct { u32 pid; u64 bytes; } info1;
-typedef struct { u32 pid; u64 bytes; u32 gpu, compute; } info2;
-typedef struct { u32 pid; u64 bytes; u32 gpu, compute; u64 secret; } detail;
-typedef struct { u32 version, mode, count; detail *list; } details;
-typedef struct { u32 pid; u64 time; u32 sm, memory, encoder, decoder; } sample;
-typedef struct { u64 time; u32 pid, sm, memory, encoder, decoder, jpg, ofa; } sample1;
-typedef struct { u32 version, count; u64 since; sample1 *list; } samples;
-typedef struct { u32 words[8]; } session;
 
 enum { OK, UNINITIALIZED, INVALID, UNSUPPORTED, FORBIDDEN, ALREADY, NOT_FOUND, TOO_SMALL };
 enum { CARDS = 3 };
@@ -103,9 +94,16 @@ int nvmlDeviceGetMemoryInfo_v2(card *card, u64 *memory) {
     memory[1] = 16ull << 30; memory[2] = 512ull << 20; memory[3] = 14ull << 30; memory[4] = 1ull << 30;
     return OK;
 }
+int nvmlDeviceGetConfComputeProtectedMemoryUsage(card *card, u64 *memory) { return nvmlDeviceGetMemoryInfo(card, memory); }
 int nvmlDeviceGetBAR1MemoryInfo(card *card, u64 *memory) {
     CHECK(card);
-    memory[0] = 300; memory[1] = 200; memory[2] = 100;
+    memory[0] = 2ull << 30; memory[1] = 512ull << 20; memory[2] = 1536ull << 20;
+    return OK;
+}
+int nvmlDeviceGetUtilizationRates(card *card, u32 *rates) { CHECK(card); rates[0] = 90; rates[1] = 45; return OK; }
+int nvmlDeviceGetFieldValues(card *card, int count, field *fields) {
+    CHECK(card);
+    for (int i = 0; i < count; i++) fields[i].value = 1000 * card->index + fields[i].id;
     return OK;
 }
 #define PROCESSES_1(name) int name(card *card, u32 *count, info1 *list) { \
@@ -137,11 +135,12 @@ int nvmlDeviceGetProcessesUtilizationInfo(card *card, samples *asked) {
     if (!asked->list) { asked->count = 200; return TOO_SMALL; }
     LIST(&asked->count, asked->list, asked->list[i] = ((sample1){asked->since, pid, 10 + i, 20, 30, 40, 50, 60}));
 }
-int nvmlDeviceGetEncoderSessions(card *card, u32 *count, session *list) {
-    CHECK(card);
-    if (!*count) { u32 all[200]; *count = (u32)pids(all); return OK; }
-    LIST(count, list, list[i] = ((session){{100 + i, pid, 0, 0, 1920, 1080, 60, 5}}));
-}
+#define SESSIONS(name, session) int name(card *card, u32 *count, session *list) { \
+    CHECK(card); \
+    if (!*count) { u32 all[200]; *count = (u32)pids(all); return OK; } \
+    LIST(count, list, list[i] = ((session){{100 + i, pid, 0, 0, 1920, 1080, 60, 5}})); }
+SESSIONS(nvmlDeviceGetEncoderSessions, session8)
+SESSIONS(nvmlDeviceGetFBCSessions, session12)
 int nvmlDeviceGetAccountingPids(card *card, u32 *count, u32 *list) { CHECK(card); LIST(count, list, list[i] = pid); }
 int nvmlDeviceGetAccountingStats(card *card, u32 pid, u32 *stats) {
     CHECK(card);
@@ -151,6 +150,8 @@ int nvmlDeviceGetAccountingStats(card *card, u32 pid, u32 *stats) {
     return NOT_FOUND;
 }
 int nvmlDeviceGetAccountingStats_v2(card *card, u32 *stats) { return nvmlDeviceGetAccountingStats(card, stats[0], stats + 2); }
+int nvmlDeviceGetAccountingMode(card *card, u32 *mode) { CHECK(card); *mode = 1; return OK; }
+int nvmlDeviceGetAccountingBufferSize(card *card, u32 *size) { CHECK(card); *size = 4000; return OK; }
 int nvmlSystemGetProcessName(u32 pid, char *name, u32 length) { snprintf(name, length, "name of %u", pid); return OK; }
 static int near(u32 *count, card **list) {
     if (!*count) { *count = CARDS; return OK; }
@@ -177,6 +178,7 @@ CHANGES(nvmlDeviceSetPersistenceMode)
 CHANGES(nvmlDeviceSetPowerManagementLimit)
 CHANGES(nvmlDeviceResetGpuLockedClocks)
 CHANGES(nvmlDeviceClearAccountingPids)
+CHANGES(nvmlDeviceSetAccountingMode)
 CHANGES(nvmlDeviceCreateGpuInstance)
 CHANGES(nvmlDeviceSetMemoryLimits_v1)
 CHANGES(nvmlDeviceGetMemoryLimits_v1)

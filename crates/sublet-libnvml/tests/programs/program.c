@@ -4,23 +4,14 @@
  * once for each line of input) or `child` (memory, then again after a fork).
  */
 #include <dlfcn.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-typedef uint64_t u64;
-typedef uint32_t u32;
-typedef struct { u32 pid; u64 bytes; } info1;
-typedef struct { u32 pid; u64 bytes; u32 gpu, compute; } info2;
-typedef struct { u32 pid; u64 bytes; u32 gpu, compute; u64 secret; } detail;
-typedef struct { u32 version, mode, count; detail *list; } details;
-typedef struct { u32 pid; u64 time; u32 sm, memory, encoder, decoder; } sample;
-typedef struct { u64 time; u32 pid, sm, memory, encoder, decoder, jpg, ofa; } sample1;
-typedef struct { u32 version, count; u64 since; sample1 *list; } samples;
-typedef struct { u32 words[8]; } session;
+#include "structs.h"
+
 typedef u64 (*function)();
 
 static void *library;
@@ -34,14 +25,16 @@ static function find(const char *name) {
 static void cards(void) {
     u32 count = 9, index, minor, room;
     char text[96], name[96];
-    void *card, *found, *list[8];
+    void *card, *found, *old, *list[8];
     u32 result = CALL("DeviceGetCount_v2", &count);
     printf("count %u %u", result, count);
     result = CALL("DeviceGetCount", &count);
     printf(" %u %u\n", result, count);
     for (u32 i = 0; i <= count; i++) {
         card = 0;
+        old = 0;
         result = CALL("DeviceGetHandleByIndex_v2", i, &card);
+        if (CALL("DeviceGetHandleByIndex", i, &old) != result || old != card) printf("another by the old index\n");
         if (result) { printf("card %u: %u\n", i, result); continue; }
         CALL("DeviceGetUUID", card, text, 96);
         CALL("DeviceGetName", card, name, 96);
@@ -57,8 +50,15 @@ static void cards(void) {
         printf("  total %lu reserved %lu free %lu used %lu (%u)\n", memory[1] >> 20, memory[2] >> 20, memory[3] >> 20, memory[4] >> 20, first);
         *(u32 *)memory = 5;
         first = CALL("DeviceGetMemoryInfo_v2", card, memory);
-        CALL("DeviceGetBAR1MemoryInfo", card, memory);
-        printf("  wrong version %u, BAR1 %lu %lu %lu\n", first, memory[0], memory[1], memory[2]);
+        printf("  wrong version %u\n", first);
+        static const char *const ALIKE[] = {"nvmlDeviceGetBAR1MemoryInfo", "nvmlDeviceGetConfComputeProtectedMemoryUsage"};
+        for (u32 k = 0; k < 2; k++) {
+            first = (u32)find(ALIKE[k])(card, memory);
+            printf("  %s: total %lu free %lu used %lu (%u)\n", k ? "protected" : "BAR1", memory[0] >> 20, memory[1] >> 20, memory[2] >> 20, first);
+        }
+        field fields[2] = {{82}, {83}};
+        first = CALL("DeviceGetFieldValues", card, 2, fields);
+        printf("  fields %lu %lu (%u)\n", fields[0].value, fields[1].value, first);
         room = 0;
         u32 second = CALL("DeviceGetTopologyNearestGpus", card, 20, &room, 0);
         u32 n = room;
@@ -93,34 +93,40 @@ static void *first_card(void) {
     return card;
 }
 
-static void show1(const char *name, void *card) {
-    info1 list[200];
-    u32 count = 0, result = CALL("DeviceGetComputeRunningProcesses", card, &count, 0);
-    printf("%s before _v2: (%u %u)", name, result, count);
-    count = 200;
-    result = CALL("DeviceGetComputeRunningProcesses", card, &count, list);
-    for (u32 i = 0; !result && i < count; i++) printf(" %u:%lu", list[i].pid, list[i].bytes >> 20);
+/* One function that lists processes: first asked for their number, then for them. */
+static void show(const char *what, const char *end, void *card) {
+    char symbol[96];
+    snprintf(symbol, sizeof symbol, "nvmlDeviceGet%sRunningProcesses%s", what, end);
+    char room[200 * sizeof(info2)];
+    info1 *old = (info1 *)room;
+    info2 *list = (info2 *)room;
+    u32 n = 0, first = (u32)find(symbol)(card, &n, 0);
+    u32 count = 200, result = (u32)find(symbol)(card, &count, room);
+    printf("%s%s (%u %u):", what, end, first, n);
+    for (u32 i = 0; !result && i < count; i++) {
+        if (*end) printf(" %u:%lu:%d:%d", list[i].pid, list[i].bytes >> 20, (int)list[i].gpu, (int)list[i].compute);
+        else printf(" %u:%lu", old[i].pid, old[i].bytes >> 20);
+    }
     printf(" (%u)\n", result);
 }
-static void show2(const char *name, const char *symbol, void *card) {
-    info2 list[200];
-    u32 count = 200, result = (u32)find(symbol)(card, &count, list);
-    printf("%s:", name);
-    for (u32 i = 0; !result && i < count; i++)
-        printf(" %u:%lu:%d:%d", list[i].pid, list[i].bytes >> 20, (int)list[i].gpu, (int)list[i].compute);
+
+/* One function that lists sessions, of so many words each. */
+static void show_sessions(const char *what, const char *symbol, u32 words, void *card) {
+    u32 room[200 * 12], n = 0, first = (u32)find(symbol)(card, &n, 0);
+    u32 count = 200, result = (u32)find(symbol)(card, &count, room);
+    printf("%s: (%u %u)", what, first, n);
+    for (u32 i = 0; !result && i < count; i++) printf(" %u:%u", room[i * words + 1], room[i * words]);
     printf(" (%u)\n", result);
 }
 
 static void processes(int n, char **names) {
     void *card = first_card();
-    show1("compute", card);
-    show2("compute", "nvmlDeviceGetComputeRunningProcesses_v2", card);
-    show2("compute", "nvmlDeviceGetComputeRunningProcesses_v3", card);
-    show2("graphics", "nvmlDeviceGetGraphicsRunningProcesses_v3", card);
-    show2("mps", "nvmlDeviceGetMPSComputeRunningProcesses_v3", card);
-    for (u32 mode = 0; mode < 5; mode++) {
+    static const char *const KINDS[] = {"Compute", "Graphics", "MPSCompute"}, *const ENDS[] = {"", "_v2", "_v3"};
+    for (u32 kind = 0; kind < 3; kind++)
+        for (u32 end = 0; end < 3; end++) show(KINDS[kind], ENDS[end], card);
+    for (u32 mode = 0; mode < 6; mode++) {
         detail list[200];
-        details asked = {0x01000018, mode, 200, list};
+        details asked = {mode == 5 ? 0x02000018 : 0x01000018, mode % 5, 200, list};
         u32 result = CALL("DeviceGetRunningProcessDetailList", card, &asked);
         printf("details %u:", mode);
         for (u32 i = 0; !result && i < asked.count; i++) printf(" %u:%lu", list[i].pid, list[i].bytes >> 20);
@@ -138,14 +144,18 @@ static void processes(int n, char **names) {
     printf("utilization:");
     for (u32 i = 0; !result && i < asked.count; i++) printf(" %u:%u", more[i].pid, more[i].sm);
     printf(" (%u)\n", result);
-    session sessions[200];
-    count = 0;
-    result = CALL("DeviceGetEncoderSessions", card, &count, 0);
-    printf("encoders: (%u %u)", result, count);
-    count = 200;
-    result = CALL("DeviceGetEncoderSessions", card, &count, sessions);
-    for (u32 i = 0; !result && i < count; i++) printf(" %u:%u", sessions[i].words[1], sessions[i].words[0]);
-    printf(" (%u)\n", result);
+    asked.version = 7;
+    printf("another version: %u\n", CALL("DeviceGetProcessesUtilizationInfo", card, &asked));
+    u32 rates[2] = {0};
+    result = CALL("DeviceGetUtilizationRates", card, rates);
+    printf("rates: %u %u (%u)\n", rates[0], rates[1], result);
+    show_sessions("encoders", "nvmlDeviceGetEncoderSessions", 8, card);
+    show_sessions("captures", "nvmlDeviceGetFBCSessions", 12, card);
+    u32 mode = 0, size = 0;
+    result = CALL("DeviceGetAccountingMode", card, &mode);
+    printf("accounting: mode %u (%u)", mode, result);
+    result = CALL("DeviceGetAccountingBufferSize", card, &size);
+    printf(" size %u (%u)\n", size, result);
     u32 accounts[200];
     count = 200;
     result = CALL("DeviceGetAccountingPids", card, &count, accounts);
@@ -167,7 +177,8 @@ static void changes(void) {
     const void *table = (void *)1;
     static const char *names[] = {
         "nvmlDeviceSetPersistenceMode", "nvmlDeviceSetPowerManagementLimit", "nvmlDeviceResetGpuLockedClocks",
-        "nvmlDeviceClearAccountingPids", "nvmlDeviceCreateGpuInstance", "nvmlDeviceSetMemoryLimits_v1",
+        "nvmlDeviceClearAccountingPids", "nvmlDeviceSetAccountingMode", "nvmlDeviceCreateGpuInstance",
+        "nvmlDeviceSetMemoryLimits_v1",
         "nvmlDeviceGetMemoryLimits_v1",
     };
     for (u32 i = 0; i < sizeof names / sizeof *names; i++) printf("%s %u\n", names[i], (u32)find(names[i])(card, 1, 2, 3));

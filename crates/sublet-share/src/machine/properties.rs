@@ -13,6 +13,7 @@ enum Step {
     Share { milli: u16, gpus: u32 },
     Whole { gpus: u32 },
     Declare { card: usize, mib: u32 },
+    Promise { place: u8, card: usize, mib: u32 },
     Leave(usize),
     Limit { job: usize, mib: u32 },
     Join { job: usize, pid: u32 },
@@ -32,6 +33,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..=1000u16, 1..4u32).prop_map(|(milli, gpus)| Step::Share { milli, gpus }),
         1 => (1..3u32).prop_map(|gpus| Step::Whole { gpus }),
         1 => (0..5usize, 0..130u32).prop_map(|(card, mib)| Step::Declare { card, mib }),
+        2 => (any::<u8>(), 0..5usize, 0..130u32)
+            .prop_map(|(place, card, mib)| Step::Promise { place, card, mib }),
         3 => job.clone().prop_map(Step::Leave),
         2 => (job.clone(), 0..130u32).prop_map(|(job, mib)| Step::Limit { job, mib }),
         3 => (job.clone(), pid.clone()).prop_map(|(job, pid)| Step::Join { job, pid }),
@@ -43,6 +46,24 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// One of three pods, and one of six places in it.
+fn promise(place: u8) -> Promise {
+    use sublet_model::Role;
+    let pod = ["a", "b", "c"][usize::from(place % 3)];
+    let (role, position) = match place / 3 % 6 {
+        0 => (Role::Init, 0),
+        1 => (Role::Sidecar, 1),
+        2 => (Role::Init, 2),
+        3 => (Role::Sidecar, 3),
+        n => (Role::Main, usize::from(n)),
+    };
+    Promise {
+        pod: Arc::from(pod),
+        role,
+        position,
+    }
+}
+
 struct World {
     machine: Machine,
     next: u64,
@@ -50,6 +71,8 @@ struct World {
     /// Jobs that wait, in the order in which they came.
     waiting: Vec<JobId>,
     alive: BTreeSet<JobId>,
+    /// Jobs that a cluster declared.
+    promised: BTreeSet<JobId>,
 }
 
 impl World {
@@ -60,6 +83,7 @@ impl World {
             now: 0,
             waiting: Vec::new(),
             alive: BTreeSet::new(),
+            promised: BTreeSet::new(),
         }
     }
 
@@ -94,8 +118,22 @@ impl World {
             Step::Declare { card, mib } => {
                 let (job, ask) = memory(Amount::Memory(MiB::from(*mib)), 1, true);
                 let limit = MiB::from(*mib);
-                let parts = vec![Part { card: *card, limit }];
-                Event::Declared { job, ask, parts }
+                Event::Declared {
+                    job,
+                    ask,
+                    parts: vec![Part { card: *card, limit }],
+                    promise: None,
+                }
+            }
+            Step::Promise { place, card, mib } => {
+                let (job, ask) = memory(Amount::Memory(MiB::from(*mib)), 1, true);
+                let limit = MiB::from(*mib);
+                Event::Declared {
+                    job,
+                    ask,
+                    parts: vec![Part { card: *card, limit }],
+                    promise: Some(promise(*place)),
+                }
             }
             Step::Leave(job) => Event::Left(self.job(*job)),
             Step::Limit { job, mib } => Event::LimitAsked {
@@ -137,12 +175,14 @@ impl World {
                     card: part.card,
                     used: Bytes::new(10 << 20),
                     context: Bytes::new(0),
+                    is_quiet: true,
                 })
             })
         });
         Event::Read {
             cards: (0..3).map(|card| Some(on(card))).collect(),
             slots: slots.collect(),
+            may_return: BTreeSet::new(),
         }
     }
 
@@ -156,6 +196,15 @@ impl World {
         let before: Vec<_> = (0..3).map(|card| self.machine.card(card)).collect();
         let limited = matches!(event, Event::LimitAsked { .. });
         let declared = matches!(event, Event::Declared { .. });
+        let n_promised = self.promised.len();
+        if let Event::Declared {
+            job,
+            promise: Some(_),
+            ..
+        } = &event
+        {
+            self.promised.insert(*job);
+        }
         let placed_before: BTreeSet<JobId> = self.placed();
         let mut out = Vec::new();
         self.machine.apply(Time::from_ms(self.now), event, &mut out);
@@ -173,11 +222,17 @@ impl World {
                 let is = self.machine.card(card);
                 let grew = is.granted > was.granted;
                 prop_assert!(!grew || is.granted.plus(is.kept) <= is.capacity || declared);
-                prop_assert!(!grew || is.granted <= is.capacity);
+                // Only a cluster's promise may go beyond the card.
+                let by_promise = self.promised.len() > n_promised;
+                prop_assert!(!grew || is.granted <= is.capacity || by_promise);
             }
         }
         for card in 0..3 {
-            let limits = self.machine.jobs().flat_map(|job| job.parts);
+            let local = self
+                .machine
+                .jobs()
+                .filter(|job| !self.promised.contains(&job.id));
+            let limits = local.flat_map(|job| job.parts);
             let limits = limits.filter(|part| part.card == card);
             let sum: MiB = limits.map(|part| part.limit).sum();
             prop_assert!(sum <= self.machine.card(card).capacity, "card {card}");

@@ -6,7 +6,7 @@ use sublet_model::{Bytes, MiB, Time};
 
 use super::{Held, Job, Machine, SLOTS};
 use crate::event::Action;
-use crate::job::{Amount, Ask, JobId, Part, Pid, State};
+use crate::job::{Amount, Ask, JobId, Part, Pid, Promise, State};
 use crate::reading::{Reading, SlotUse};
 use crate::refusal::Refusal;
 
@@ -18,8 +18,22 @@ impl Job {
             pids: BTreeSet::new(),
             slots: BTreeSet::new(),
             root_gone: false,
+            promise: None,
             told: None,
         }
+    }
+
+    /// A job that has its cards already.
+    pub(super) fn declared(ask: Ask, promise: Option<Promise>) -> Job {
+        Job {
+            promise,
+            ..Job::new(ask)
+        }
+    }
+
+    /// What it has on a card.
+    pub(super) fn on(&self, card: usize) -> Option<&Held> {
+        self.held.iter().find(|held| held.part.card == card)
     }
 
     pub(super) fn state(&self) -> State {
@@ -37,7 +51,7 @@ impl Job {
 }
 
 /// So many MiB as hold `bytes`.
-fn mib_for(bytes: Bytes) -> MiB {
+pub(super) fn mib_for(bytes: Bytes) -> MiB {
     Bytes::new(bytes.get().saturating_add((1 << 20) - 1)).whole_mib()
 }
 
@@ -60,8 +74,14 @@ impl Machine {
             ..job.ask.clone()
         })?;
         let mut parts = Vec::new();
-        for Held { part, charge, .. } in &job.held {
+        for held in &job.held {
+            let Held { part, charge, .. } = held;
             let limit = self.cards.now(memory, part.card);
+            if job.promise.is_some() {
+                // Its room is kept for it, and whatever else is free may be promised to others.
+                parts.push(self.within_promise(held, limit)?);
+                continue;
+            }
             // All that nobody else is charged with: what the job uses beyond its limit may
             // have been somebody else's room, and is not made its own by asking for it.
             let others = self.cards.granted(part.card).saturating_sub(*charge);
@@ -82,17 +102,32 @@ impl Machine {
         Ok(parts)
     }
 
+    fn within_promise(&self, held: &Held, limit: MiB) -> Result<Part, Refusal> {
+        let card = held.part.card;
+        if limit > held.promised {
+            return Err(Refusal::Promised {
+                asked: limit,
+                gpu: self.cards.inventory().gpus()[card].index,
+                promised: held.promised,
+            });
+        }
+        Ok(Part { card, limit })
+    }
+
     fn set_limits(&mut self, id: JobId, memory: Amount, parts: &[Part]) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
         job.ask.memory = memory;
+        let is_whole = memory == Amount::Whole && job.promise.is_none();
         for (held, part) in job.held.iter_mut().zip(parts) {
             held.part = *part;
             // It falls when the ledger, read after the new limit holds, says so.
             held.charge = held.charge.max(part.limit);
-            self.cards.charge(part.card, id, held.charge);
-            self.cards.set_whole(part.card, id, memory == Amount::Whole);
+        }
+        for part in parts {
+            self.charge(id, part.card);
+            self.cards.set_whole(part.card, id, is_whole);
         }
     }
 
@@ -104,13 +139,20 @@ impl Machine {
                 .and_then(|job| job.held.iter_mut().find(|held| held.part.card == card));
             if let Some(held) = held {
                 held.used = bytes;
-                held.charge = held.part.limit.max(mib_for(bytes));
-                self.cards.charge(card, id, held.charge);
+                held.charge = held.part.limit.max(held.promised).max(mib_for(bytes));
+                self.charge(id, card);
             }
         }
     }
 
-    pub(super) fn join(&mut self, id: JobId, pid: Pid, wanted: Option<u32>, out: &mut Vec<Action>) {
+    pub(super) fn join(
+        &mut self,
+        now: Time,
+        id: JobId,
+        pid: Pid,
+        wanted: Option<u32>,
+        out: &mut Vec<Action>,
+    ) {
         match self.slot_for(id, pid, wanted) {
             Err(reason) => out.push(Action::SendAway { pid, reason }),
             Ok((slot, again)) => {
@@ -118,6 +160,9 @@ impl Machine {
                     job.pids.insert(pid);
                     job.slots.insert(slot);
                     self.processes.insert(pid, (id, slot));
+                }
+                if !again {
+                    self.looks.after_join(now);
                 }
                 self.watch.adopt(pid, out);
                 self.keep_for_strangers();
@@ -180,8 +225,10 @@ impl Machine {
         now: Time,
         cards: &[Option<Reading>],
         slots: &[SlotUse],
+        may_return: &BTreeSet<Pid>,
         out: &mut Vec<Action>,
     ) {
+        self.looks.ended(now);
         // A slot that was taken back while the driver was asked says nothing any more.
         let live = slots
             .iter()
@@ -193,12 +240,14 @@ impl Machine {
             .copied();
         let live: Vec<SlotUse> = live.collect();
         let capacity = |card| self.cards.capacity(card);
-        self.watch.measure(cards, &live, capacity, out);
+        if self.watch.measure(cards, &live, capacity, out) {
+            self.looks.after_first_sight(now);
+        }
         let is_ours = |pid| self.processes.contains_key(&pid);
-        // Until the jobs of before are back, everybody looks like a stranger.
-        let settled = self.settled;
+        // Nobody is kept from being reported for longer than others may take to come back.
+        let may_return = |pid| !self.settled && may_return.contains(&pid);
         self.watch
-            .look_for_strangers(now, cards, is_ours, settled, out);
+            .look_for_strangers(now, cards, is_ours, may_return, out);
         self.keep_for_strangers();
     }
 

@@ -15,6 +15,7 @@ pub(super) fn machine(sizes_mib: &[u32]) -> Machine {
         policy: POLICIES[0],
         reserved: MiB::ZERO,
         settled_at: Time::from_ms(0),
+        local_jobs: true,
         evict: false,
     })
 }
@@ -29,7 +30,7 @@ pub(super) fn ask(mib: u32, gpus: u32, may_wait: bool) -> Ask {
 }
 
 /// What one event leads to, as text.
-fn tell(machine: &mut Machine, at_ms: u64, event: Event) -> String {
+pub(super) fn tell(machine: &mut Machine, at_ms: u64, event: Event) -> String {
     let mut out = Vec::new();
     machine.apply(Time::from_ms(at_ms), event, &mut out);
     let limits = |parts: &[Part]| {
@@ -62,22 +63,22 @@ fn tell(machine: &mut Machine, at_ms: u64, event: Event) -> String {
     words.collect::<Vec<_>>().join("; ")
 }
 
-fn submit(machine: &mut Machine, job: u64, ask: Ask) -> String {
+pub(super) fn submit(machine: &mut Machine, job: u64, ask: Ask) -> String {
     let job = JobId(job);
     tell(machine, 0, Event::Submitted { job, ask })
 }
 
-fn join(machine: &mut Machine, job: u64, pid: u32) -> String {
+pub(super) fn join(machine: &mut Machine, job: u64, pid: u32) -> String {
     let (job, pid) = (JobId(job), Pid(pid));
     tell(machine, 0, Event::Joined { job, pid })
 }
 
-fn limit(machine: &mut Machine, job: u64, mib: u32) -> String {
+pub(super) fn limit(machine: &mut Machine, job: u64, mib: u32) -> String {
     let (job, memory) = (JobId(job), Amount::Memory(MiB::from(mib)));
     tell(machine, 0, Event::LimitAsked { job, memory })
 }
 
-fn uses(machine: &mut Machine, job: u64, mib: u64) -> String {
+pub(super) fn uses(machine: &mut Machine, job: u64, mib: u64) -> String {
     let used = vec![(JobId(job), 0, Bytes::new(mib << 20))];
     tell(machine, 0, Event::Used(used))
 }
@@ -251,6 +252,7 @@ fn after_a_restart_the_jobs_of_before_come_first() {
             card: 0,
             limit: MiB::from(limit),
         }],
+        promise: None,
     };
     assert_eq!(tell(&mut m, 30, declare(3, 70)), "place 3 0:70");
     assert_eq!(
@@ -290,6 +292,7 @@ fn a_strangers_memory_is_not_granted() {
             processes: vec![(Pid(77), Bytes::new(mib << 20))],
         })],
         slots: vec![],
+        may_return: BTreeSet::new(),
     };
     tell(&mut m, 0, read(30));
     assert_eq!(tell(&mut m, 600, read(30)), "Stranger(Pid(77))");
@@ -304,7 +307,8 @@ fn a_strangers_memory_is_not_granted() {
             800,
             Event::Read {
                 cards: vec![Some(Reading::default())],
-                slots: vec![]
+                slots: vec![],
+                may_return: BTreeSet::new(),
             }
         ),
         "StrangerGone(Pid(77)); place 1 0:80"
@@ -317,12 +321,14 @@ fn a_strangers_memory_is_not_granted() {
         card: 0,
         used: Bytes::new(0),
         context: Bytes::new(0),
+        is_quiet: true,
     }];
     let read = |mib: u64| Event::Read {
         cards: vec![Some(Reading {
             processes: vec![(Pid(77), Bytes::new(mib << 20))],
         })],
         slots: slots.clone(),
+        may_return: BTreeSet::new(),
     };
     tell(&mut m, 1000, read(5));
     assert!(tell(&mut m, 1200, read(5)).starts_with("Context"));

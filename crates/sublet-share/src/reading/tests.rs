@@ -11,6 +11,7 @@ fn slot(pid: u32, used: u64, context: u64) -> SlotUse {
         card: 0,
         used: Bytes::new(used * M),
         context: Bytes::new(context * M),
+        is_quiet: true,
     }
 }
 
@@ -21,6 +22,23 @@ fn reading(processes: &[(u32, u64)]) -> Vec<Option<Reading>> {
     vec![Some(Reading {
         processes: processes.collect(),
     })]
+}
+
+#[test]
+fn the_first_look_at_a_process_on_a_card_is_told() {
+    let mut watch = Watch::new(1, false);
+    let mut look = |processes: &[(u32, u64)], slots: &[SlotUse]| {
+        let capacity = |_| MiB::from(16_384);
+        watch.measure(&reading(processes), slots, capacity, &mut Vec::new())
+    };
+    assert!(!look(&[], &[slot(7, 0, 0)]), "it has no context yet");
+    assert!(look(&[(7, 300)], &[slot(7, 0, 0)]));
+    assert!(!look(&[(7, 400)], &[slot(7, 0, 0)]));
+    assert!(!look(&[(7, 400)], &[slot(7, 0, 0)]));
+    assert!(look(
+        &[(7, 400), (8, 400)],
+        &[slot(7, 0, 0), slot(8, 400, 400)]
+    ));
 }
 
 /// One reading; what was found, as text.
@@ -111,39 +129,88 @@ fn a_contexts_cost_is_measured_once_it_is_steady() {
 }
 
 /// One reading at a time; what was found, as text.
-fn look(watch: &mut Watch, at_ms: u64, processes: &[(u32, u64)], settled: bool) -> String {
+fn look(watch: &mut Watch, at_ms: u64, processes: &[(u32, u64)], returns: bool) -> String {
     let mut out = Vec::new();
     let ours = |pid| pid == Pid(1);
     let now = Time::from_ms(at_ms);
-    watch.look_for_strangers(now, &reading(processes), ours, settled, &mut out);
+    let returns = |_| returns;
+    watch.look_for_strangers(now, &reading(processes), ours, returns, &mut out);
     format!("{out:?}")
 }
 
 #[test]
 fn a_stranger_is_reported_within_a_second_and_once() {
     let mut watch = Watch::new(1, true);
-    assert_eq!(look(&mut watch, 0, &[(1, 10), (5, 10)], true), "[]");
-    assert_eq!(look(&mut watch, 400, &[(1, 10), (5, 10)], true), "[]");
+    assert_eq!(look(&mut watch, 0, &[(1, 10), (5, 10)], false), "[]");
+    assert_eq!(look(&mut watch, 400, &[(1, 10), (5, 10)], false), "[]");
     assert_eq!(
-        look(&mut watch, 600, &[(1, 10), (5, 30), (5, 20)], true),
+        look(&mut watch, 600, &[(1, 10), (5, 30), (5, 20)], false),
         "[Stranger(Pid(5)), Evict(Pid(5))]"
     );
     assert_eq!(watch.use_of_strangers(), [Bytes::new(30 * M)]);
-    assert_eq!(look(&mut watch, 800, &[(5, 30)], true), "[]");
+    assert_eq!(look(&mut watch, 800, &[(5, 30)], false), "[]");
     let mut out = Vec::new();
-    watch.look_for_strangers(Time::from_ms(900), &[None], |_| false, true, &mut out);
+    let no = |_| false;
+    watch.look_for_strangers(Time::from_ms(900), &[None], no, no, &mut out);
     assert_eq!((out.len(), watch.strangers().count()), (0, 1));
-    assert_eq!(look(&mut watch, 1000, &[], true), "[StrangerGone(Pid(5))]");
+    assert_eq!(look(&mut watch, 1000, &[], false), "[StrangerGone(Pid(5))]");
 }
 
 #[test]
-fn nobody_is_a_stranger_before_the_jobs_of_before_had_time_to_come_back() {
+fn who_had_a_slot_before_a_restart_has_time_to_come_back() {
     let mut watch = Watch::new(1, false);
-    assert_eq!(look(&mut watch, 0, &[(5, 10)], false), "[]");
-    assert_eq!(look(&mut watch, 2000, &[(5, 10)], false), "[]");
-    assert_eq!(look(&mut watch, 2200, &[(5, 10)], true), "[]");
+    assert_eq!(look(&mut watch, 0, &[(5, 10)], true), "[]");
+    assert_eq!(look(&mut watch, 2000, &[(5, 10)], true), "[]");
+    assert_eq!(look(&mut watch, 2200, &[(5, 10)], false), "[]");
     let mut out = Vec::new();
     watch.adopt(Pid(5), &mut out);
     assert_eq!(out, [], "it was never reported");
-    assert_eq!(look(&mut watch, 9000, &[(5, 10)], true), "[]");
+    assert_eq!(look(&mut watch, 9000, &[(5, 10)], false), "[]");
+}
+
+/// The overhead that is charged after each of these looks at one process: what the driver says of
+/// it, what it reserved, and whether it was quiet. In MiB.
+fn overheads(looks: &[(u64, u64, bool)]) -> Vec<u64> {
+    let mut watch = Watch::new(1, false);
+    let look = |&(real, used, is_quiet): &(u64, u64, bool)| {
+        let slot = SlotUse {
+            is_quiet,
+            ..slot(7, used, 0)
+        };
+        let capacity = |_| MiB::from(16_384);
+        watch.measure(&reading(&[(7, real)]), &[slot], capacity, &mut Vec::new());
+        watch.overhead(JobId(1), 0).get() / M
+    };
+    looks.iter().map(look).collect()
+}
+
+#[test]
+fn what_a_busy_process_seems_to_have_is_not_believed_at_once() {
+    let (quiet, busy) = (true, false);
+    // It takes 60 MiB and gives them back between the two looks at its slot, each time.
+    assert_eq!(overheads(&[(60, 0, busy); 10]), [0; 10]);
+    assert_eq!(overheads(&[(60, 0, quiet); 3]), [0, 60, 60]);
+    // What is known of it stays, and can become less.
+    let looks = [
+        (5, 0, quiet),
+        (5, 0, quiet),
+        (65, 0, busy),
+        (65, 0, busy),
+        (3, 0, busy),
+        (65, 0, busy),
+        (5, 0, quiet),
+        (5, 0, quiet),
+    ];
+    assert_eq!(overheads(&looks), [0, 5, 5, 5, 3, 3, 3, 5]);
+}
+
+#[test]
+fn a_process_that_is_never_quiet_is_measured_by_its_least() {
+    let mut looks = vec![(70, 0, false); BUSY_LOOKS as usize];
+    looks[3] = (8, 0, false);
+    looks.extend([(70, 0, false), (70, 0, false)]);
+    let found = overheads(&looks);
+    let (before, after) = found.split_at(BUSY_LOOKS as usize);
+    assert!(before.iter().all(|bytes| *bytes == 0), "{before:?}");
+    assert_eq!(after, [8, 8]);
 }

@@ -15,9 +15,9 @@ use sublet_driver_api::cuda::{
 };
 
 use crate::arguments::{Bytes, Common, seconds};
-use crate::blocks::device_pool;
 use crate::driver::{Context, Driver};
 use crate::figures::spread;
+use crate::place::device_pool;
 use crate::queue::{Kernels, Stream};
 use crate::report::{Failure, Report};
 

@@ -19,9 +19,9 @@ use sublet_driver_api::cuda::memory::CUmemAllocationProp_v1;
 use sublet_driver_api::cuda::{CUfunction, CUgraph, CUgraphExec};
 
 use crate::arguments::{Common, seconds};
-use crate::blocks::properties;
 use crate::driver::{Context, Driver};
 use crate::figures::{percentile, spread};
+use crate::place::properties;
 use crate::queue::{Buffer, Event, Kernels, Stream};
 use crate::raw::Cuda;
 use crate::reach::Library;

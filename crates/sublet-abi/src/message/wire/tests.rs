@@ -24,16 +24,25 @@ fn claims() -> impl Strategy<Value = [Claim; MAX_DEVICES]> {
 }
 
 fn requests() -> impl Strategy<Value = Request> {
-    let held = (slots(), any::<u32>(), claims()).prop_map(|(slot, generation, claims)| Held {
+    let held = (slots(), any::<u32>(), claims(), any::<u64>());
+    let held = held.prop_map(|(slot, generation, claims, host_bytes)| Held {
         slot,
         generation,
         claims,
+        host_bytes,
     });
-    let versions = (any::<u16>(), any::<u16>());
-    let hello = (versions, prop::option::of(held)).prop_map(|((one, other), held)| {
+    let version = || prop_oneof![0..4u16, any::<u16>()];
+    let versions = (version(), version());
+    let hello = (versions, prop::option::of(held)).prop_map(|((one, other), mut held)| {
+        let max_version = one.max(other);
+        if let Some(held) = &mut held
+            && max_version < 2
+        {
+            held.host_bytes = 0; // version 1 has no place for it
+        }
         Request::Hello(Hello {
             min_version: one.min(other),
-            max_version: one.max(other),
+            max_version,
             held,
         })
     });
@@ -124,6 +133,33 @@ proptest! {
     }
 }
 
+/// What version 1 says stays at its place when a later version is spoken too: an arbiter of
+/// version 1 reads it there.
+#[test]
+fn a_hello_of_version_2_begins_as_one_of_version_1() {
+    let held = Held {
+        slot: SlotIndex::of_process(9).expect("in range"),
+        generation: 3,
+        claims: [Claim::default(); MAX_DEVICES],
+        host_bytes: 0x0102_0304,
+    };
+    let hello = |max_version| {
+        let held = Some(held.clone());
+        let min_version = 1;
+        Request::Hello(Hello {
+            min_version,
+            max_version,
+            held,
+        })
+        .encode()
+    };
+    let (first, second) = (hello(1), hello(2));
+    assert_eq!((first.len(), second.len()), (408, 416));
+    let differ: Vec<usize> = (0..408).filter(|at| first[*at] != second[*at]).collect();
+    assert_eq!(differ, [6, 10], "its size and the newest version");
+    assert_eq!(second[408..], 0x0102_0304_u64.to_ne_bytes());
+}
+
 fn hello(max_version: u16) -> Vec<u8> {
     let hello = Hello {
         min_version: 1,
@@ -163,13 +199,30 @@ fn what_is_wrong_with_a_request_is_said() {
             },
         ),
         (
-            lengthened(hello(VERSION), 8),
+            lengthened(hello(1), 8),
             MessageError::Size {
                 len: 416,
                 stated: 416,
                 needed: 408,
             },
         ),
+        (
+            changed(hello(1), 10, &[2]),
+            MessageError::Size {
+                len: 408,
+                stated: 408,
+                needed: 416,
+            },
+        ),
+        (
+            lengthened(hello(VERSION), 8),
+            MessageError::Size {
+                len: 424,
+                stated: 424,
+                needed: 416,
+            },
+        ),
+        (changed(hello(2), 408, &[5]), field("claim", 5)),
         (changed(hello(1), 8, &[2, 0]), field("oldest version", 2)),
         (changed(hello(1), 12, &[2]), field("flags", 2)),
         (changed(hello(1), 12, &[1]), field("slot", 0)),

@@ -30,8 +30,10 @@ impl Node {
         Wanted {
             mode: StrictnessWord::Strict,
             library_dir: Some(self.path("built")),
+            carried: None,
             state_dir: self.path("state"),
             runtime_dir: self.path("run"),
+            local_jobs: false,
         }
     }
 
@@ -66,6 +68,7 @@ fn handed(pod: &str, container: &str, role: Role, card: u16, memory: u32) -> Han
             uuid,
             memory: MiB::from(memory),
         }],
+        pinned: None,
         isolated: true,
         environment: BTreeMap::new(),
         annotations: BTreeMap::new(),
@@ -171,34 +174,194 @@ fn a_new_agent_finds_its_containers_with_their_numbers_and_limits() {
 }
 
 #[test]
-fn a_container_waits_until_the_one_before_it_has_ended() {
+fn a_containers_limit_of_pinned_memory_outlives_the_agent() {
     let node = Node::new();
     let isolation = node.start();
-    let mut first = pod("a");
+    let limited = HandOver {
+        pinned: Some(MiB::from(64)),
+        ..handed("a", "main", Role::Main, 0, 300)
+    };
+    isolation.admit(&limited).unwrap();
+    let free = handed("b", "main", Role::Main, 0, 300);
+    isolation.admit(&free).unwrap();
+    let limits = |isolation: &Isolation| -> Vec<Option<u64>> {
+        let rows = isolation.snapshot().tenants;
+        rows.iter().map(|row| row.pinned_limit_mib).collect()
+    };
+    assert_eq!(limits(&isolation), [Some(64), None]);
+    isolation.stop();
+    let isolation = node.start();
+    assert_eq!(limits(&isolation), [Some(64), None]);
+    isolation.stop();
+}
+
+#[test]
+fn containers_that_run_one_after_the_other_have_their_limits_at_once() {
+    let node = Node::new();
+    let isolation = node.start();
     // More than the card has, but never at one time.
-    isolation
-        .admit(&handed("a", "prepare", Role::Init, 0, 900))
-        .unwrap();
-    isolation
-        .admit(&handed("a", "main", Role::Main, 0, 400))
-        .unwrap();
-    assert_eq!(jobs(&isolation), "1:ns/a/prepare=900");
-    assert!(isolation.settle(std::slice::from_ref(&first)));
-    first.status.init_container_statuses = vec![sublet_api::object::ContainerStatus {
+    for (name, role, memory) in [
+        ("prepare", Role::Init, 900),
+        ("log", Role::Sidecar, 100),
+        ("main", Role::Main, 850),
+    ] {
+        let handed = HandOver {
+            position: usize::from(role == Role::Sidecar),
+            ..handed("a", name, role, 0, memory)
+        };
+        isolation.admit(&handed).unwrap();
+    }
+    let all = "1:ns/a/prepare=900 2:ns/a/log=100 3:ns/a/main=850";
+    assert_eq!(jobs(&isolation), all);
+    let granted = |isolation: &Isolation| isolation.snapshot().gpus[0].granted_mib;
+    assert_eq!(granted(&isolation), 950);
+    // One that has ended is started again with a new sandbox, and kubelet mounts the same
+    // folder.
+    let mut pod = pod("a");
+    pod.status.init_container_statuses = vec![sublet_api::object::ContainerStatus {
         name: "prepare".to_owned(),
         state: sublet_api::object::ContainerState {
             terminated: Some(sublet_api::object::Anything),
             ..Default::default()
         },
     }];
-    assert!(!isolation.settle(std::slice::from_ref(&first)));
-    let running = jobs(&isolation);
-    assert!(
-        running.ends_with(":ns/a/main=400") && !running.contains(' '),
-        "{running}"
+    assert!(!isolation.settle(std::slice::from_ref(&pod)));
+    assert_eq!(jobs(&isolation), all);
+    let socket = node.path("state/containers/uid-a/init-0/tenant/tenant.sock");
+    assert!(socket.exists());
+    // Another agent counts them as this one did.
+    isolation.stop();
+    let isolation = node.start();
+    assert_eq!(
+        (jobs(&isolation), granted(&isolation)),
+        (all.to_owned(), 950)
     );
-    // Its folder stays: kubelet mounts the same one if it starts the container again.
-    assert!(node.path("state/containers/uid-a/init-0/tenant").exists());
+    assert!(!isolation.settle(&[]));
+    assert_eq!((jobs(&isolation).as_str(), granted(&isolation)), ("", 0));
+    isolation.stop();
+}
+
+#[test]
+fn jobs_of_this_machine_are_refused_unless_the_operator_lets_them_in() {
+    use sublet_arbiter::admin::{Client, Mode, Reply, Request, Submit};
+    let node = Node::new();
+    let submit = || {
+        let mut folders = fs::read_dir(node.path("run")).unwrap();
+        let folder = folders.find_map(|entry| {
+            let path = entry.unwrap().path();
+            path.join("admin.sock").exists().then_some(path)
+        });
+        let mut client = Client::connect(&folder.unwrap().join("admin.sock")).unwrap();
+        let submit = Submit {
+            name: "train".to_owned(),
+            memory: Some("100MiB".to_owned()),
+            pinned_memory: None,
+            gpus: 1,
+            wait: false,
+            mode: Mode::Strict,
+        };
+        let patience = std::time::Duration::from_secs(20);
+        client.call(&Request::Submit(submit), patience).unwrap()
+    };
+    let isolation = node.start();
+    let Reply::Refused {
+        reason,
+        is_final,
+        hint,
+    } = submit()
+    else {
+        panic!("it was not refused");
+    };
+    assert!(is_final && reason.contains("are a cluster's"), "{reason}");
+    let hint = hint.unwrap_or_default();
+    assert!(hint.contains("--allow-local-jobs"), "{hint}");
+    isolation.stop();
+    let wanted = Wanted {
+        local_jobs: true,
+        ..node.wanted()
+    };
+    let isolation = Isolation::start(&wanted, &Cards::Simulated(&inventory())).unwrap();
+    let reply = submit();
+    assert!(matches!(reply, Reply::Placed(_)), "{reply:?}");
+    isolation.stop();
+}
+
+/// Kubelet starts a container again with the mounts of its first start, whatever has become of
+/// the agent.
+#[test]
+fn libraries_stay_while_a_container_can_come_back_to_them() {
+    let node = Node::new();
+    let folders = || {
+        let entries = fs::read_dir(node.path("state/libraries")).unwrap();
+        entries.map(|one| one.unwrap().path()).collect::<Vec<_>>()
+    };
+    let isolation = node.start();
+    let injection = isolation.admit(&handed("a", "main", Role::Main, 0, 300));
+    let mounts = injection.unwrap().mounts;
+    isolation.stop();
+    drop(isolation);
+    let first = folders();
+    assert_eq!(first.len(), 2);
+    let is_mounted = |folder: &PathBuf| {
+        let folder = folder.display().to_string();
+        mounts.iter().any(|mount| mount.host_path == folder)
+    };
+    assert!(first.iter().all(is_mounted));
+
+    // An agent of a later version, after some time.
+    for name in ["cuda", "fakecuda"] {
+        fs::write(node.path(&format!("built/libsublet_{name}.so")), "new").unwrap();
+    }
+    let then = std::time::SystemTime::now() - std::time::Duration::from_secs(200_000);
+    let age = |folder: &PathBuf| fs::File::open(folder).unwrap().set_modified(then).unwrap();
+    first.iter().for_each(age);
+    let isolation = node.start();
+    assert!(!isolation.settle(&[pod("a")]));
+    assert_eq!(folders().len(), 4);
+    if fs::read_link("/proc/self/ns/pid").unwrap() != Path::new("pid:[4026531836]") {
+        println!("skipped: in a PID name space of its own the agent removes nothing");
+        return;
+    }
+    // Its pod is gone. A test beside this one may be starting a program, which has the first
+    // agent's locks until it runs.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while folders().len() > 2 && std::time::Instant::now() < deadline {
+        assert!(!isolation.settle(&[]));
+    }
+    let left = folders();
+    isolation.stop();
+    assert_eq!(left.len(), 2, "{left:?}");
+    assert!(left.iter().all(|folder| !first.contains(folder)));
+}
+
+/// A record of an agent that wrote no folders may mean any of them.
+#[test]
+fn libraries_stay_while_a_record_says_nothing_of_them() {
+    let node = Node::new();
+    let isolation = node.start();
+    isolation
+        .admit(&handed("a", "main", Role::Main, 0, 300))
+        .unwrap();
+    isolation.stop();
+    drop(isolation);
+    let mut old = read_all(&node.path("state/containers")).unwrap();
+    assert_eq!(old[0].libraries.len(), 2);
+    let text = serde_json::to_string(&old[0]).unwrap();
+    let start = text.find(",\"libraries\"").unwrap();
+    let earlier: Record = serde_json::from_str(&format!("{}}}", &text[..start])).unwrap();
+    assert_eq!(earlier.libraries, [""; 0].map(PathBuf::from));
+    old[0] = earlier;
+    old[0].write(&node.path("state/containers")).unwrap();
+    let unknown = node.path("state/libraries/sublet-0");
+    fs::create_dir(&unknown).unwrap();
+    let then = std::time::SystemTime::now() - std::time::Duration::from_secs(200_000);
+    fs::File::open(&unknown)
+        .unwrap()
+        .set_modified(then)
+        .unwrap();
+    let isolation = node.start();
+    assert!(!isolation.settle(&[pod("a")]));
+    assert!(unknown.exists());
     isolation.stop();
 }
 
@@ -220,6 +383,18 @@ fn what_is_missing_is_told() {
     };
     let (why, passes) = start(&elsewhere, &inventory()).unwrap();
     assert!(why.starts_with("libsublet_cuda.so is in none of "), "{why}");
+    assert!(!passes);
+    // The kernel's own folder, where not even root may write.
+    let closed = Wanted {
+        state_dir: PathBuf::from("/sys/sublet"),
+        ..node.wanted()
+    };
+    let (why, passes) = start(&closed, &inventory()).unwrap();
+    let words = "there is no folder for our libraries: /sys/sublet/libraries: ";
+    assert!(
+        why.starts_with(words) && why.contains("(os error "),
+        "{why}"
+    );
     assert!(!passes);
     let isolation = node.start();
     let (why, passes) = start(&node.wanted(), &inventory()).unwrap();

@@ -1,8 +1,12 @@
 //! What a graph needs at once.
 //!
-//! In a chain of nodes, as every capture of a single stream is: the largest sum that is alive
-//! at one moment. Where branches run side by side the driver reuses memory between them only
-//! along edges, and the sum of all is taken, which is never too little.
+//! Every allocation of a graph gets its address when its node is added, for good. The driver
+//! gives the addresses of an allocation to another one of the graph only if that comes after the
+//! free of the first in the graph's order, and two allocations with the same addresses use the
+//! same memory: so, NVIDIA documents, it reuses memory within a graph. The memory of a graph is
+//! therefore that behind its addresses, each counted once, in a line of nodes as where branches
+//! run side by side, and whatever the order in which they run. Memory is put behind addresses in
+//! whole blocks.
 
 use std::collections::HashMap;
 
@@ -17,124 +21,74 @@ pub(super) type Needs = HashMap<CUdevice, Units>;
 /// Children of children; a graph that is nested deeper than this is no program's.
 const DEPTH_MAX: usize = 16;
 
-/// What a graph needs, as far as the driver tells. `depth` counts graphs around it.
-pub(super) fn needs_of(graph: CUgraph, depth: usize) -> Needs {
-    let mut needs = Needs::new();
+/// What the driver puts behind addresses at least: the granularity of `cuMemCreate` on every
+/// card since Volta.
+const BLOCK: u64 = 2 << 20;
+
+/// What a graph needs, as far as the driver tells.
+pub(super) fn needs_of(graph: CUgraph) -> Needs {
+    let mut extents = HashMap::new();
+    collect(graph, 0, &mut extents);
+    extents
+        .into_iter()
+        .map(|(device, extents)| (device, union(extents)))
+        .collect()
+}
+
+/// From which address to which an allocation is. One without an address shares nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Extent {
+    from: u64,
+    to: u64,
+}
+
+/// Finds the allocations of a graph, and of those in it: `depth` counts graphs around it.
+fn collect(graph: CUgraph, depth: usize, extents: &mut HashMap<CUdevice, Vec<Extent>>) {
     if depth == DEPTH_MAX {
-        return needs;
+        return;
     }
-    let nodes = nodes_of(graph);
-    let kinds: Vec<_> = nodes.iter().map(|&node| kind_of(node)).collect();
-    let has_memory = kinds.contains(&CU_GRAPH_NODE_TYPE_MEM_ALLOC);
-    if has_memory {
-        let order = chain(&nodes, &edges_of(graph));
-        needs = match order {
-            Some(chain) => peak(&steps_of(&chain)),
-            None => sum(&steps_of(&nodes)),
-        };
-    }
-    for (&node, &kind) in nodes.iter().zip(&kinds) {
-        let mut child = CUgraph::default();
-        if kind != CU_GRAPH_NODE_TYPE_GRAPH {
-            continue;
-        }
-        // SAFETY: writes the handle it is given, for a node of this kind.
-        let result = unsafe { real::cuGraphChildGraphNodeGetGraph(node, &raw mut child) };
-        if result == CUDA_SUCCESS {
-            for (device, amount) in needs_of(child, depth + 1) {
-                let entry = needs.entry(device).or_default();
-                *entry = entry.saturating_add(amount);
-            }
-        }
-    }
-    needs
-}
-
-/// What a node does to memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
-    Alloc(CUdeviceptr, CUdevice, Units),
-    Free(CUdeviceptr),
-}
-
-/// The most that is alive at one moment, if the steps come one after the other.
-fn peak(steps: &[Step]) -> Needs {
-    let mut live: HashMap<CUdeviceptr, (CUdevice, Units)> = HashMap::new();
-    let (mut now, mut most) = (Needs::new(), Needs::new());
-    for step in steps {
-        match *step {
-            Step::Alloc(address, device, amount) => {
-                let entry = now.entry(device).or_default();
-                *entry = entry.saturating_add(amount);
-                live.insert(address, (device, amount));
-                let high = most.entry(device).or_default();
-                *high = (*high).max(*entry);
-            }
-            Step::Free(address) => {
-                if let Some((device, amount)) = live.remove(&address) {
-                    let entry = now.entry(device).or_default();
-                    *entry = entry.saturating_sub(amount);
+    for node in nodes_of(graph) {
+        match kind_of(node) {
+            CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
+                let mut given = CUDA_MEM_ALLOC_NODE_PARAMS_v1::default();
+                // SAFETY: writes the struct it is given, for a node of this kind.
+                let result = unsafe { real::cuGraphMemAllocNodeGetParams(node, &raw mut given) };
+                if let Some(device) = card_of(&given).filter(|_| result == CUDA_SUCCESS) {
+                    let (from, bytes) = (given.dptr, given.bytesize as u64);
+                    let to = from.saturating_add(bytes);
+                    extents.entry(device).or_default().push(Extent { from, to });
                 }
             }
+            CU_GRAPH_NODE_TYPE_GRAPH => {
+                let mut child = CUgraph::default();
+                // SAFETY: writes the handle it is given, for a node of this kind.
+                let result = unsafe { real::cuGraphChildGraphNodeGetGraph(node, &raw mut child) };
+                if result == CUDA_SUCCESS {
+                    collect(child, depth + 1, extents);
+                }
+            }
+            _ => {}
         }
     }
-    most
 }
 
-/// Everything that is ever allocated.
-fn sum(steps: &[Step]) -> Needs {
-    let mut needs = Needs::new();
-    for step in steps {
-        if let Step::Alloc(_, device, amount) = *step {
-            let entry = needs.entry(device).or_default();
-            *entry = entry.saturating_add(amount);
-        }
-    }
-    needs
-}
-
-/// The nodes in the order of their edges, if they form one chain.
-fn chain(nodes: &[CUgraphNode], edges: &[(CUgraphNode, CUgraphNode)]) -> Option<Vec<CUgraphNode>> {
-    if edges.len() + 1 != nodes.len() {
-        return None;
-    }
-    let mut next = HashMap::new();
-    let mut is_start: HashMap<_, _> = nodes.iter().map(|&node| (node, true)).collect();
-    for &(from, to) in edges {
-        if next.insert(from, to).is_some() {
-            return None;
-        }
-        is_start.insert(to, false);
-    }
-    let mut starts = nodes.iter().filter(|node| is_start[node]);
-    let (first, None) = (*starts.next()?, starts.next()) else {
-        return None;
-    };
-    let chain: Vec<_> = std::iter::successors(Some(first), |node| next.get(node).copied())
-        .take(nodes.len())
+/// All blocks with an address of any extent, each once.
+fn union(extents: Vec<Extent>) -> Units {
+    let (known, unknown): (Vec<_>, Vec<_>) =
+        extents.into_iter().partition(|extent| extent.from != 0);
+    let mut blocks: Vec<(u64, u64)> = known
+        .iter()
+        .map(|extent| (extent.from / BLOCK, extent.to.div_ceil(BLOCK)))
         .collect();
-    (chain.len() == nodes.len()).then_some(chain)
-}
-
-fn steps_of(nodes: &[CUgraphNode]) -> Vec<Step> {
-    let step = |&node: &CUgraphNode| match kind_of(node) {
-        CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
-            let mut given = CUDA_MEM_ALLOC_NODE_PARAMS_v1::default();
-            // SAFETY: writes the struct it is given, for a node of this kind.
-            let result = unsafe { real::cuGraphMemAllocNodeGetParams(node, &raw mut given) };
-            let device = card_of(&given).filter(|_| result == CUDA_SUCCESS)?;
-            let amount = Units::taken_by(given.bytesize as u64).unwrap_or(Units::MAX);
-            Some(Step::Alloc(given.dptr, device, amount))
-        }
-        CU_GRAPH_NODE_TYPE_MEM_FREE => {
-            let mut address = 0;
-            // SAFETY: writes the address it is given, for a node of this kind.
-            let result = unsafe { real::cuGraphMemFreeNodeGetParams(node, &raw mut address) };
-            (result == CUDA_SUCCESS).then_some(Step::Free(address))
-        }
-        _ => None,
-    };
-    nodes.iter().filter_map(step).collect()
+    blocks.sort_unstable();
+    let alone = unknown.iter().map(|extent| extent.to.div_ceil(BLOCK));
+    let mut count = alone.fold(0_u64, u64::saturating_add);
+    let mut counted_to = 0;
+    for (from, to) in blocks {
+        count = count.saturating_add(to.saturating_sub(from.max(counted_to)));
+        counted_to = counted_to.max(to);
+    }
+    Units::taken_by(count.saturating_mul(BLOCK)).unwrap_or(Units::MAX)
 }
 
 /// The card of an allocation; `None` for the host.
@@ -164,60 +118,53 @@ fn nodes_of(graph: CUgraph) -> Vec<CUgraphNode> {
     nodes
 }
 
-fn edges_of(graph: CUgraph) -> Vec<(CUgraphNode, CUgraphNode)> {
-    let mut count = 0;
-    let none = std::ptr::null_mut();
-    // SAFETY: as above.
-    if unsafe { real::cuGraphGetEdges(graph, none, none, &raw mut count) } != CUDA_SUCCESS {
-        return Vec::new();
-    }
-    let mut from = vec![CUgraphNode::default(); count];
-    let mut to = from.clone();
-    // SAFETY: there is room for as many as the count says, twice.
-    let result =
-        unsafe { real::cuGraphGetEdges(graph, from.as_mut_ptr(), to.as_mut_ptr(), &raw mut count) };
-    let count = if result == CUDA_SUCCESS { count } else { 0 };
-    from.into_iter().zip(to).take(count).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn units(count: u64) -> Units {
-        Units::new(count).expect("few units")
-    }
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     #[test]
-    fn a_chain_needs_its_peak_and_branches_their_sum() {
-        let steps = [
-            Step::Alloc(1, 0, units(5)),
-            Step::Free(1),
-            Step::Alloc(2, 0, units(3)),
-            Step::Alloc(3, 0, units(4)),
-            Step::Alloc(4, 1, units(9)),
-            Step::Free(2),
-            Step::Free(77),
-        ];
-        assert_eq!(peak(&steps), Needs::from([(0, units(7)), (1, units(9))]));
-        assert_eq!(sum(&steps), Needs::from([(0, units(12)), (1, units(9))]));
+    fn memory_behind_the_same_addresses_counts_once() {
+        const MIB: u64 = 1 << 20;
+        for (extents, mib) in [
+            (&[][..], 0),
+            (&[(2, 1)], 2),
+            (&[(2, 2), (4, 6)], 8),
+            // One after the other at the same place, and one beside them.
+            (&[(100, 40), (100, 38), (200, 50)], 90),
+            (&[(100, 40), (120, 40)], 60),
+            (&[(100, 40), (110, 2), (160, 2)], 42),
+            // Two small ones in one block, and one across two.
+            (&[(2, 1), (3, 1)], 2),
+            (&[(3, 2)], 4),
+            // A driver that does not say where.
+            (&[(0, 40), (0, 50)], 90),
+        ] {
+            let extent = |&(from, bytes): &(u64, u64)| Extent {
+                from: from * MIB,
+                to: (from + bytes) * MIB,
+            };
+            let needed = union(extents.iter().map(extent).collect());
+            assert_eq!(needed.bytes(), mib * MIB, "{extents:?}");
+        }
+        let (from, to) = (0, u64::MAX);
+        assert_eq!(union(vec![Extent { from, to }; 2]), Units::MAX);
     }
 
-    #[test]
-    fn only_one_line_of_nodes_is_a_chain() {
-        let node = CUgraphNode;
-        let check = |nodes: &[usize], edges: &[(usize, usize)], expected: Option<&[usize]>| {
-            let nodes: Vec<_> = nodes.iter().copied().map(node).collect();
-            let edges: Vec<_> = edges.iter().map(|&(a, b)| (node(a), node(b))).collect();
-            let expected = expected.map(|list| list.iter().copied().map(node).collect::<Vec<_>>());
-            assert_eq!(chain(&nodes, &edges), expected, "{nodes:?} {edges:?}");
-        };
-        check(&[1], &[], Some(&[1]));
-        check(&[3, 1, 2], &[(2, 3), (1, 2)], Some(&[1, 2, 3]));
-        check(&[1, 2], &[], None);
-        check(&[1, 2, 3], &[(1, 2), (1, 3)], None);
-        check(&[1, 2, 3], &[(1, 3), (2, 3)], None);
-        check(&[1, 2, 3], &[(2, 3), (3, 2)], None);
-        check(&[], &[], None);
+    proptest! {
+        #[test]
+        fn it_is_the_number_of_blocks_that_are_touched(
+            extents in proptest::collection::vec((1_u64..50, 1_u64..20), 0..12)
+        ) {
+            let blocks: BTreeSet<u64> =
+                extents.iter().flat_map(|&(from, count)| from..from + count).collect();
+            let extent = |&(from, count): &(u64, u64)| Extent {
+                from: from * BLOCK + 512,
+                to: (from + count) * BLOCK - 512,
+            };
+            let needed = union(extents.iter().map(extent).collect());
+            prop_assert_eq!(needed.bytes(), blocks.len() as u64 * BLOCK);
+        }
     }
 }

@@ -21,55 +21,59 @@ pub(super) enum Owner {
 }
 
 impl Owner {
-    /// The card.
-    pub(super) fn device(self) -> Option<CUdevice> {
-        match self {
-            Owner::Device(device) => Some(device),
-            Owner::Host => None,
-        }
+    /// By what the program asks; `None` if that leaves it open.
+    pub(super) fn asked(properties: &CUmemPoolProps_v1) -> Option<Self> {
+        Self::of(properties.location, properties.allocType)
     }
 
-    /// By what the program or the driver says; `None` if that leaves it open.
-    pub(super) fn of(location: CUmemLocation_v1) -> Option<Self> {
+    /// Managed memory that is on the host at first can all end up on a card: it is not the
+    /// host's.
+    fn of(location: CUmemLocation_v1, kind: CUmemAllocationType) -> Option<Self> {
         match location.r#type {
             CU_MEM_LOCATION_TYPE_DEVICE => Some(Owner::Device(location.id)),
             // The device is the first byte of the identifier.
             CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => Some(Owner::Device(location.id & 0xff)),
             CU_MEM_LOCATION_TYPE_HOST
             | CU_MEM_LOCATION_TYPE_HOST_NUMA
-            | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => Some(Owner::Host),
+            | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => {
+                (kind != CU_MEM_ALLOCATION_TYPE_MANAGED).then_some(Owner::Host)
+            }
             _ => None,
         }
     }
 }
 
 /// Where the memory of a pool is that the program did not make itself.
-pub(super) fn device_of(pool: CUmemoryPool) -> Option<Owner> {
+pub(super) fn owner_of(pool: CUmemoryPool) -> Option<Owner> {
     let number = |name| attribute(pool, name).map(|value| value as u32);
-    if let (Some(kind), Some(id)) = (
+    if let (Some(place), Some(id)) = (
         number(CU_MEMPOOL_ATTR_LOCATION_TYPE),
         number(CU_MEMPOOL_ATTR_LOCATION_ID),
-    ) && let Some(owner) = Owner::of(CUmemLocation_v1 {
-        r#type: CUmemLocationType(kind),
-        id: id.cast_signed(),
-    }) {
-        return Some(owner);
+    ) {
+        let location = CUmemLocation_v1 {
+            r#type: CUmemLocationType(place),
+            id: id.cast_signed(),
+        };
+        let kind = number(CU_MEMPOOL_ATTR_ALLOCATION_TYPE);
+        let kind = kind.map_or(CU_MEM_ALLOCATION_TYPE_PINNED, CUmemAllocationType);
+        if let Some(owner) = Owner::of(location, kind) {
+            return Some(owner);
+        }
     }
     // A driver before CUDA 13 does not say. Each device has a default pool and a current one.
     let mut count = 0;
     // SAFETY: writes the number it is given.
     let _ = unsafe { real::cuDeviceGetCount(&raw mut count) };
-    (0..count).map(Owner::Device).find(|owner| {
-        owner.device().is_some_and(|device| {
-            let (mut first, mut now) = Default::default();
-            // SAFETY: both write the handle they are given.
-            unsafe {
-                let _ = real::cuDeviceGetDefaultMemPool(&raw mut first, device);
-                let _ = real::cuDeviceGetMemPool(&raw mut now, device);
-            }
-            first == pool || now == pool
-        })
-    })
+    let is_its_own = |device: &CUdevice| {
+        let (mut first, mut now) = Default::default();
+        // SAFETY: both write the handle they are given.
+        unsafe {
+            let _ = real::cuDeviceGetDefaultMemPool(&raw mut first, *device);
+            let _ = real::cuDeviceGetMemPool(&raw mut now, *device);
+        }
+        first == pool || now == pool
+    };
+    (0..count).find(is_its_own).map(Owner::Device)
 }
 
 /// The device that a stream belongs to.
@@ -98,7 +102,7 @@ pub(super) fn device_of_stream(stream: CUstream) -> Option<CUdevice> {
 }
 
 /// The stream that a call means. Zero is the calling thread's own for the per-thread twins.
-pub(super) fn meant<const ROW: usize>(stream: CUstream) -> CUstream {
+pub(in crate::cuda) fn meant<const ROW: usize>(stream: CUstream) -> CUstream {
     if stream.is_null() && CUDA[ROW].thread == Thread::Ptsz {
         CU_STREAM_PER_THREAD
     } else {

@@ -37,7 +37,7 @@ static void unlock(int *held) { (void)held; pthread_mutex_unlock(&mutex); }
 #define ALONE int held __attribute__((cleanup(unlock), unused)) = lock()
 
 static int failing(void) { calls++; return fail_next && !--fail_next; }
-void fake_fail(u64 nth) { fail_next = (int)nth; }
+u64 fake_fail(u64 nth) { fail_next = (int)nth; return 0; }
 u64 fake_used(u64 card) { return used[card]; }
 u64 fake_calls(void) { return calls; }
 const char *fake_told(void) { return told; }
@@ -52,13 +52,21 @@ int cuInit(u32 flags) {
     for (int card = 0; card < CARDS; card++) {
         char name[8];
         snprintf(name, sizeof name, "GPU-%02x", 0xa0 + card);
-        if (!list || strstr(list, name)) visible[n_visible++] = card;
+        /* An instance of a card that is split: its own name begins with b. */
+        char instance[8];
+        snprintf(instance, sizeof instance, "MIG-%02x", 0xb0 + card);
+        if (!list || strstr(list, name) || strstr(list, instance)) visible[n_visible++] = card;
     }
     return flags ? INVALID : n_visible ? OK : 100;
 }
 int cuDriverGetVersion(int *version) { *version = getenv("FAKE_VERSION") ? atoi(getenv("FAKE_VERSION")) : 13000; return OK; }
 int cuDeviceGetCount(int *count) { *count = n_visible; return OK; }
 int cuDeviceGetUuid_v2(unsigned char *uuid, int device) {
+    if (card_of(device) < 0) return 101;
+    memset(uuid, (getenv("FAKE_MIG") ? 0xb0 : 0xa0) + card_of(device), 16);
+    return OK;
+}
+int cuDeviceGetUuid(unsigned char *uuid, int device) {
     if (card_of(device) < 0) return 101;
     memset(uuid, 0xa0 + card_of(device), 16);
     return OK;
@@ -83,9 +91,11 @@ static int make_context(u64 *out, int device, int primary) {
     return NO_MEMORY;
 }
 static void free_memory_of(u64 context);
+static void unpin_all_of(u64 context);
 static void end_context(int at) {
     used[card_of(contexts[at].device)] -= CONTEXT_BYTES;
     free_memory_of(contexts[at].handle);
+    unpin_all_of(contexts[at].handle);
     contexts[at].handle = 0;
 }
 int cuCtxCreate_v2(u64 *out, u32 flags, int device) { (void)flags; int r = make_context(out, device, 0); if (!r) current = *out; return r; }
@@ -95,19 +105,22 @@ static int primary_of(int device) {
     for (int i = 0; i < MANY; i++) if (contexts[i].handle && contexts[i].primary && contexts[i].device == device) return i;
     return -1;
 }
+static int owed[CARDS];
 int cuDevicePrimaryCtxRetain(u64 *out, int device) {
     int at = primary_of(device);
-    if (at < 0) return make_context(out, device, 1);
-    contexts[at].count++; *out = contexts[at].handle;
-    return OK;
+    if (at >= 0) { contexts[at].count++; *out = contexts[at].handle; return OK; }
+    int r = make_context(out, device, 1);
+    /* A reset releases nothing. */
+    if (!r) { contexts[context_at(*out)].count += owed[device]; owed[device] = 0; }
+    return r;
 }
 int cuDevicePrimaryCtxRelease_v2(int device) {
     int at = primary_of(device);
-    if (at < 0) return NO_CONTEXT;
+    if (at < 0) { if (!owed[device]) return NO_CONTEXT; owed[device]--; return OK; }
     if (!--contexts[at].count) end_context(at);
     return OK;
 }
-int cuDevicePrimaryCtxReset_v2(int device) { int at = primary_of(device); if (at >= 0) end_context(at); return OK; }
+int cuDevicePrimaryCtxReset_v2(int device) { int at = primary_of(device); if (at >= 0) { owed[device] = contexts[at].count; end_context(at); } return OK; }
 int cuCtxSetCurrent(u64 context) { current = context; return OK; }
 int cuCtxGetCurrent(u64 *context) { *context = current; return OK; }
 int cuCtxGetDevice(int *device) {
@@ -171,15 +184,15 @@ int cuMemAllocPitch_v2(u64 *out, u64 *pitch, u64 width, u64 height, u32 element)
     *pitch = (width + step - 1) / step * step;
     return allocate(out, *pitch * height);
 }
+static int is_imported(u64 address);
 int cuMemFree_v2(u64 address) {
     ALONE;
     int at = block_at(address);
-    if (!address) return OK;
+    if (!address || is_imported(address)) return OK;
     if (at < 0 || (fail_next && !--fail_next)) return INVALID;
     free_block(at);
     return OK;
 }
-int cuMemHostAlloc(void **out, u64 bytes, u32 flags) { (void)flags; *out = malloc(bytes); return OK; }
 
 static struct pool *pool_at(u64 handle) {
     for (int i = 0; i < MANY; i++) if (handle && pools[i].handle == handle) return &pools[i];
@@ -233,7 +246,7 @@ int cuMemPoolGetAttribute(u64 handle, int attribute, u64 *value) {
     return OK;
 }
 static int capturing;
-void fake_capture(u64 on) { capturing = (int)on; }
+u64 fake_capture(u64 on) { capturing = (int)on; return 0; }
 int cuStreamIsCapturing(u64 stream, int *status) { (void)stream; *status = capturing; return OK; }
 int cuMemAllocFromPoolAsync(u64 *out, u64 bytes, u64 handle, u64 stream) {
     ALONE;
@@ -260,19 +273,24 @@ int cuMemAllocAsync_ptsz(u64 *out, u64 bytes, u64 stream) { return cuMemAllocAsy
 int cuMemFreeAsync(u64 address, u64 stream) { (void)stream; return cuMemFree_v2(address); }
 
 /* ---- memory behind handles ---- */
-static struct { u64 handle, bytes; int card, references; } physical[MANY];
+static struct { u64 handle, bytes; int card, references, is_object; } physical[MANY];
 static struct { u64 address, bytes; int at; } maps[MANY];
 static int physical_at(u64 handle) {
     for (int i = 0; i < MANY; i++) if (handle && physical[i].handle == handle && physical[i].references) return i;
     return -1;
 }
+static void end_object(u64 handle);
+static int release_import(u64 handle);
 static void drop_physical(int at) {
-    if (!--physical[at].references && physical[at].card >= 0) used[physical[at].card] -= physical[at].bytes;
+    if (--physical[at].references) return;
+    if (physical[at].card >= 0) used[physical[at].card] -= physical[at].bytes;
+    if (physical[at].is_object) { physical[at].is_object = 0; end_object(physical[at].handle); }
 }
 int cuMemCreate(u64 *out, u64 bytes, const int *properties, u64 flags) {
     ALONE;
     (void)flags;
     if (!properties) return INVALID;
+    if (properties[2] == 1 && card_of(properties[3]) < 0) return 101;
     if (failing()) return FAILED;
     for (int i = 0; i < MANY; i++) if (!physical[i].references) {
         physical[i].handle = *out = next_handle++; physical[i].bytes = bytes; physical[i].references = 1;
@@ -282,7 +300,7 @@ int cuMemCreate(u64 *out, u64 bytes, const int *properties, u64 flags) {
     }
     return NO_MEMORY;
 }
-int cuMemRelease(u64 handle) { ALONE; int at = physical_at(handle); if (at < 0) return INVALID; drop_physical(at); return OK; }
+int cuMemRelease(u64 handle) { ALONE; if (release_import(handle)) return OK; int at = physical_at(handle); if (at < 0) return INVALID; drop_physical(at); return OK; }
 int cuMemMap(u64 address, u64 bytes, u64 offset, u64 handle, u64 flags) {
     int at = physical_at(handle);
     (void)offset; (void)flags;
@@ -307,5 +325,8 @@ int cuMemRetainAllocationHandle(u64 *out, u64 address) {
     return INVALID;
 }
 
-/* ---- arrays, external memory, graphs: in driver_more.h ---- */
+/* ---- arrays, external memory, graphs: in driver_more.h; what others hold: in driver_shared.h;
+ * memory of the host: in driver_host.h ---- */
 #include "driver_more.h"
+#include "driver_shared.h"
+#include "driver_host.h"

@@ -14,10 +14,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use self::arbiter::Arbiter;
+pub(crate) use sublet_fakearbiter::DEADLINE;
 use tempfile::TempDir;
-
-/// How long anything may take before the test fails.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Compiled once for all tests of one run.
 struct Built {
@@ -139,11 +137,17 @@ impl Program {
         self.child.id()
     }
 
-    /// Plays a script: `call -> answer`, and `used card bytes` for what the ledger says.
+    /// Plays a script: `call -> answer`, and `used card bytes` and `pinned bytes` for what the
+    /// ledger says.
     /// Lines that begin with `#` are for the reader.
     pub(crate) fn play(&mut self, arbiter: Option<&Arbiter>, script: &str) {
         for line in script.lines().map(str::trim) {
             if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            if let Some(bytes) = line.strip_prefix("pinned ") {
+                let pinned = arbiter.expect("a script with a ledger").pinned();
+                assert_eq!(pinned, bytes_of(bytes), "{line}\nin{script}");
                 continue;
             }
             if let Some(expected) = line.strip_prefix("used ") {

@@ -1,0 +1,226 @@
+//! Pages of both versions: what version 1 has is where it always was, and what version 2 added
+//! is behind it.
+//!
+//! The places are written down as numbers. They are the interface with libraries that were
+//! built long ago, so a test that computed them from our structs would prove nothing.
+
+use std::vec::Vec;
+
+use crate::any::{AnyControl, AnyLedger};
+use crate::control::{ControlWriter, DeviceTerms, Terms};
+use crate::host::HostLimit;
+use crate::memory::Memory;
+use crate::message::Mode;
+use crate::reserve::NotReserved;
+use crate::stamp::PageError;
+use crate::units::{DeviceIndex, SlotIndex, Units};
+
+fn terms(version: u16, host_limit_bytes: Option<u64>) -> Terms<'static> {
+    const DEVICES: &[DeviceTerms] = &[DeviceTerms {
+        uuid: [7; 16],
+        capacity_bytes: 80 << 30,
+        limit_bytes: 5 << 30,
+        context_bytes: 480 << 20,
+    }];
+    Terms {
+        version,
+        tenant: 11,
+        epoch: 3,
+        mode: Mode::Strict,
+        devices: DEVICES,
+        host_limit_bytes,
+        now_ms: 1000,
+    }
+}
+
+fn control<'a>(memory: &'a mut Memory, terms: &Terms<'_>) -> ControlWriter<'a> {
+    let bytes = AnyControl::bytes(terms.version).expect("a known version");
+    // SAFETY: the memory is zero, long enough, and lives as long as the writer.
+    let writer = unsafe { ControlWriter::create(memory.address(), bytes, terms) };
+    writer.expect("there is room")
+}
+
+fn ledger(memory: &mut Memory, version: u16) -> AnyLedger<'_> {
+    let bytes = AnyLedger::bytes(version).expect("a known version");
+    // SAFETY: the memory is zero, long enough, and lives as long as the page.
+    let ledger = unsafe { AnyLedger::create(memory.address(), bytes, version, 11) };
+    ledger.expect("there is room")
+}
+
+fn words(memory: &mut Memory) -> Vec<u64> {
+    let words = memory.lines().flat_map(|line| {
+        let word = |eight: &[u8]| u64::from_ne_bytes(eight.try_into().expect("eight bytes"));
+        line.chunks_exact(8).map(word).collect::<Vec<_>>()
+    });
+    words.collect()
+}
+
+/// The places of words that are not zero, in bytes, and what they hold.
+fn written(memory: &mut Memory) -> Vec<(usize, u64)> {
+    let all = words(memory).into_iter().enumerate();
+    let written = all.filter(|(_, word)| *word != 0);
+    written.map(|(at, word)| (at * 8, word)).collect()
+}
+
+fn slot(index: u32) -> SlotIndex {
+    SlotIndex::new(index).expect("in range")
+}
+
+fn amount(count: u64) -> Units {
+    Units::new(count).expect("in range")
+}
+
+const fn stamp(magic: [u8; 8], size: u64, version: u64) -> [(usize, u64); 2] {
+    [
+        (0, u64::from_ne_bytes(magic)),
+        (8, size | version << 32), // as a little-endian machine reads both
+    ]
+}
+
+#[test]
+fn control_pages_have_their_words_at_these_places() {
+    let common = [
+        (16, 11),
+        (24, 3),
+        (32, 1 | 1 << 32),
+        (64, 1000),
+        (128, 0x0707_0707_0707_0707),
+        (136, 0x0707_0707_0707_0707),
+        (144, 80 << 30),
+        (152, 5 << 30),
+        (160, 480 << 20),
+    ];
+    for (version, size, host) in [(1, 1152, None), (2, 1216, Some((1152, 6 << 30)))] {
+        let mut memory = Memory::zeroed(4096);
+        let writer = control(&mut memory, &terms(version, Some(6 << 30)));
+        assert_eq!(writer.page().version(), version);
+        let limit = writer.page().host().map(HostLimit::bytes);
+        assert_eq!(limit, host.map(|(_, bytes)| Some(bytes)));
+        let mut expected = stamp(*b"SubletC\n", size, version.into()).to_vec();
+        expected.extend(common);
+        expected.extend(host);
+        assert_eq!(written(&mut memory), expected, "version {version}");
+    }
+}
+
+#[test]
+fn ledger_pages_have_their_words_at_these_places() {
+    let device = DeviceIndex::new(3).expect("in range");
+    for (version, size) in [(1, 591_744), (2, 657_472)] {
+        let mut memory = Memory::zeroed(size as usize + 64);
+        let page = ledger(&mut memory, version);
+        assert_eq!(page.version(), version);
+        page.slot(slot(2)).hand_out(4711, 9);
+        page.charge(slot(2), device, amount(5)).expect("room");
+        page.note_refusal(device, 77, 88);
+        let mut expected = stamp(*b"SubletL\n", size, version.into()).to_vec();
+        expected.extend([
+            (16, 11),
+            // The head of device 3: 5 units, slot 2, operation 1.
+            (64 + 3 * 64, 5 | 2 << 34 | 1 << 45),
+            (1088 + 3 * 16, 77),
+            (1088 + 3 * 16 + 8, 88),
+            // Slot 2: its process and generation, its state, its account of device 3.
+            (1344 + 2 * 576, 4711 | 9 << 32),
+            (1344 + 2 * 576 + 8, 1),
+            (1344 + 2 * 576 + 64 + 3 * 32, 5),
+            (1344 + 2 * 576 + 64 + 3 * 32 + 8, 5 | 1 << 34),
+        ]);
+        if let Some(host) = page.host() {
+            host.charge(slot(2), amount(6)).expect("room");
+            host.note_refusal(99, 111);
+            expected.extend([
+                (591_744, 6 | 2 << 34 | 1 << 45),
+                (591_808, 99),
+                (591_816, 111),
+                (591_872 + 2 * 64, 6),
+                (591_872 + 2 * 64 + 8, 6 | 1 << 34),
+            ]);
+        }
+        assert_eq!(written(&mut memory), expected, "version {version}");
+    }
+}
+
+#[test]
+fn a_page_of_either_version_is_opened_as_what_it_is() {
+    for version in [1, 2] {
+        let bytes = AnyLedger::bytes(version).expect("known");
+        let mut memory = Memory::zeroed(bytes);
+        ledger(&mut memory, version);
+        // SAFETY: the memory is long enough and outlives the page.
+        let open = |address, len| unsafe { AnyLedger::from_ptr(address, len) };
+        let found = open(memory.address(), bytes).expect("a page");
+        assert_eq!((found.version(), found.tenant()), (version, 11));
+        let short = PageError::Short {
+            mapped: bytes - 64,
+            needed: bytes,
+        };
+        assert_eq!(open(memory.address(), bytes - 64).err(), Some(short));
+    }
+    assert_eq!(AnyLedger::bytes(0), None);
+    assert_eq!(AnyControl::bytes(3), None);
+    let mut memory = Memory::zeroed(1 << 20);
+    for version in [0, 3] {
+        // SAFETY: the memory is zero and outlives the page.
+        let made = unsafe { AnyLedger::create(memory.address(), 1 << 20, version, 1) };
+        assert_eq!(made.err(), Some(PageError::Version(version)));
+        let (address, terms) = (memory.address(), terms(version, None));
+        // SAFETY: as above.
+        let made = unsafe { ControlWriter::create(address, 1 << 20, &terms) };
+        assert_eq!(made.err(), Some(PageError::Version(version)));
+    }
+}
+
+/// The tenant can write the stamp of its ledger. It then has a page that its mapping is too
+/// short for, or whose size is not its version's.
+#[test]
+fn a_ledger_whose_version_was_forged_is_no_page() {
+    for (version, forged) in [(1, 2_u8), (2, 1), (1, 9), (2, 0)] {
+        let bytes = AnyLedger::bytes(version).expect("known");
+        let mut memory = Memory::zeroed(bytes);
+        ledger(&mut memory, version);
+        // SAFETY: a byte of the stamp.
+        unsafe { memory.address().add(12).write(forged) };
+        // SAFETY: the memory is long enough and outlives the page.
+        let found = unsafe { AnyLedger::from_ptr(memory.address(), bytes) };
+        let error = found.expect_err("it is not taken for a page");
+        let is_right = match forged {
+            2 => matches!(error, PageError::Short { .. }),
+            1 => matches!(error, PageError::Size { .. }),
+            unknown => error == PageError::Version(unknown.into()),
+        };
+        assert!(is_right, "{version} as {forged}: {error}");
+    }
+}
+
+#[test]
+fn the_host_s_budget_is_a_limit_like_a_device_s() {
+    let (mut above, mut below) = (Memory::zeroed(4096), Memory::zeroed(700_000));
+    let writer = control(&mut above, &terms(2, None));
+    let limit = writer.page().host().expect("of version 2");
+    let host = ledger(&mut below, 2).host().expect("of version 2");
+    assert_eq!((limit.bytes(), limit.limit()), (None, Units::MAX));
+    let take = |index, units| host.reserve(slot(index), amount(units), || limit.limit());
+    take(1, 1 << 20).expect("there is no limit");
+    writer.set_host_limit_bytes(Some(512 << 20));
+    host.settle().expect("nobody scribbles");
+    assert_eq!(limit.bytes(), Some(512 << 20));
+    let over = NotReserved::OverLimit {
+        total: amount(1 << 20),
+        limit: amount(1 << 20),
+    };
+    assert_eq!(take(2, 1), Err(over));
+    host.release(slot(1), amount(3)).expect("it has them");
+    take(2, 3).expect("there is room");
+    assert_eq!(host.held(slot(2)), amount(3));
+    assert_eq!(host.reclaim(slot(1)), Ok(amount((1 << 20) - 3)));
+    assert_eq!(host.total(), amount(3));
+    writer.set_host_limit_bytes(None);
+    take(2, 1 << 30).expect("there is no limit again");
+
+    // On pages of version 1 there is nothing to set.
+    let mut first = Memory::zeroed(4096);
+    let writer = control(&mut first, &terms(1, Some(5)));
+    writer.set_host_limit_bytes(Some(5));
+    assert!(writer.page().host().is_none());
+}

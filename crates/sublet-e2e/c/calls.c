@@ -1,0 +1,249 @@
+/* A CUDA program that does what it is told: one call a line on standard input, one answer a line
+ * on standard output, which is the code that the call gave.
+ *
+ *   calls [LIBCUDA [LIBNVIDIA-ML]]     opened when they are first needed; by their usual names
+ *
+ * Arguments are numbers (16M, 0x10, -1), `&name` for where a variable is, `name` for what is in
+ * it, `null`, and
+ *
+ *   "text                     the text, without spaces
+ *   struct:SIZE:WORD,WORD     fresh memory of so many bytes that begins with these 32-bit words
+ *   file:PATH                 what is in that file, with a zero at its end
+ *   open:PATH                 a descriptor of that file
+ *   list:name,name            pointers to these variables, as a launch takes its parameters
+ *   value:name                the 64 bytes that the variable points to, passed by value
+ *   bytes:HEX                 fresh memory with these bytes
+ *
+ * A function is named, or `@name` is one whose address is in a variable. What is no call:
+ *
+ *   print name, text name, word name OFFSET, hex name SIZE     what is in it, or where it points
+ *   set name ARGUMENT, close name
+ *   where FUNCTION            the file it is in
+ *   pid
+ *   repeat COUNT CALL ; ...   answers with COUNT if all of it gave 0
+ *   to N LINE, from N         a child of its own, number N, which was forked when it was first
+ *                             told something, gets the line; its answer
+ *
+ * Nothing that is made here is freed.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef uint64_t u64;
+typedef int (*function)(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64);
+
+enum { REGISTERS = 6, MOST = 14, WORDS = 64, VARIABLES = 256 };
+
+static struct {
+  char name[32];
+  u64 value;
+} variables[VARIABLES];
+static const char *library_names[2] = {"libcuda.so.1", "libnvidia-ml.so.1"};
+
+static void give_up(const char *why, const char *what) {
+  fprintf(stderr, "calls: %s: %s\n", why, what);
+  exit(2);
+}
+
+static u64 *variable(const char *name) {
+  for (int i = 0; i < VARIABLES; i++) {
+    if (!*variables[i].name) snprintf(variables[i].name, sizeof variables[i].name, "%s", name);
+    if (!strcmp(variables[i].name, name)) return &variables[i].value;
+  }
+  give_up("too many variables", name);
+  return 0;
+}
+
+static u64 number(const char *text) {
+  char *end;
+  u64 value = strtoull(text, &end, 0);
+  int shift = *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
+  return value << shift;
+}
+
+static u64 made_struct(const char *text) {
+  char *rest;
+  size_t size = strtoull(text, &rest, 0);
+  uint32_t *made = calloc(1, size);
+  for (size_t i = 0; *rest; i++) made[i] = (uint32_t)strtoll(rest + 1, &rest, 0);
+  return (u64)made;
+}
+
+static u64 made_bytes(const char *hex) {
+  unsigned char *made = calloc(1, strlen(hex) / 2 + 1);
+  for (size_t i = 0; hex[2 * i] && sscanf(hex + 2 * i, "%2hhx", made + i) == 1; i++) continue;
+  return (u64)made;
+}
+
+static u64 contents(const char *path) {
+  FILE *file = fopen(path, "rb");
+  if (!file) give_up("cannot open", path);
+  char *made = calloc(1, 1 << 20);
+  if (fread(made, 1, (1 << 20) - 1, file) == 0) give_up("nothing in", path);
+  fclose(file);
+  return (u64)made;
+}
+
+static u64 list(char *names) {
+  u64 *made = calloc(WORDS, sizeof *made);
+  char *left;
+  int n = 0;
+  for (char *name = strtok_r(names, ",", &left); name; name = strtok_r(0, ",", &left))
+    made[n++] = (u64)variable(name);
+  return (u64)made;
+}
+
+/* What follows `prefix` in the text, if it begins so. */
+static char *after(char *text, const char *prefix) {
+  size_t length = strlen(prefix);
+  return strncmp(text, prefix, length) ? 0 : text + length;
+}
+
+static u64 argument(char *text) {
+  char *rest;
+  if (*text == '&') return (u64)variable(text + 1);
+  if (*text == '"') return (u64)strdup(text + 1);
+  if (!strcmp(text, "null")) return 0;
+  if ((rest = after(text, "struct:"))) return made_struct(rest);
+  if ((rest = after(text, "bytes:"))) return made_bytes(rest);
+  if ((rest = after(text, "file:"))) return contents(rest);
+  if ((rest = after(text, "open:"))) return (u64)open(rest, O_RDWR | O_CLOEXEC);
+  if ((rest = after(text, "list:"))) return list(strdupa(rest));
+  if ((*text >= '0' && *text <= '9') || *text == '-') return number(text);
+  return *variable(text);
+}
+
+static function find(const char *name) {
+  static void *libraries[2];
+  if (*name == '@') return (function)*variable(name + 1);
+  int which = !strncmp(name, "nvml", 4);
+  if (!libraries[which]) libraries[which] = dlopen(library_names[which], RTLD_NOW);
+  if (!libraries[which]) give_up("cannot load", dlerror());
+  return (function)dlsym(libraries[which], name);
+}
+
+/* A struct that is passed by value lies on the stack, after what registers have no room for. */
+static int call(char **words, int n) {
+  u64 a[MOST] = {0};
+  int next = 0;
+  for (int i = 1; i < n; i++) {
+    char *by_value = after(words[i], "value:");
+    if (by_value) memcpy(a + REGISTERS, (void *)*variable(by_value), 64);
+    else if (next < MOST) a[next++] = argument(words[i]);
+  }
+  function f = find(words[0]);
+  if (!f) give_up("no such function", words[0]);
+  return f(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12], a[13]);
+}
+
+static void repeat(char **words, int n) {
+  u64 times = number(words[1]);
+  for (u64 round = 0; round < times; round++) {
+    for (int from = 2, to; from < n; from = to + 1) {
+      for (to = from; to < n && strcmp(words[to], ";"); to++) continue;
+      int code = call(words + from, to - from);
+      if (code) {
+        printf("%d of %s in round %llu\n", code, words[from], (unsigned long long)round);
+        return;
+      }
+    }
+  }
+  printf("%llu\n", (unsigned long long)times);
+}
+
+static void where(const char *name) {
+  Dl_info about;
+  void *found = find(name);
+  if (!found) printf("nowhere\n");
+  else printf("%s\n", dladdr(found, &about) && about.dli_fname ? about.dli_fname : "unknown");
+}
+
+static void tell(u64 value) { printf("%llu\n", (unsigned long long)value); }
+
+static void tell_text(const char *text) { printf("%s\n", text ? text : "null"); }
+
+/* `verb name OFFSET`: so far behind where the variable points. */
+static u64 at(char **words) { return *variable(words[1]) + number(words[2]); }
+
+static void hex(const unsigned char *bytes, u64 size) {
+  for (u64 i = 0; i < size; i++) printf("%02x", bytes[i]);
+  printf("\n");
+}
+
+static void serve(void);
+
+static struct {
+  FILE *to, *from;
+} children[4];
+
+static void make_child(int n) {
+  int to[2], from[2];
+  if (pipe2(to, O_CLOEXEC) || pipe2(from, O_CLOEXEC)) give_up("no pipe", "for a child");
+  if (fork() == 0) {
+    dup2(to[0], STDIN_FILENO);
+    dup2(from[1], STDOUT_FILENO);
+    close(to[1]); /* else its input never ends */
+    serve();
+    _exit(0);
+  }
+  close(to[0]);
+  close(from[1]);
+  children[n].to = fdopen(to[1], "w");
+  children[n].from = fdopen(from[0], "r");
+}
+
+static void with_child(char *verb, char *rest) {
+  int n = atoi(rest) & 3;
+  char answer[4096] = "it ended\n";
+  if (!children[n].to) make_child(n);
+  if (!strcmp(verb, "to")) {
+    fputs(rest + strcspn(rest, " ") + 1, children[n].to);
+    fflush(children[n].to);
+    printf("0\n");
+  } else {
+    if (!fgets(answer, sizeof answer, children[n].from)) clearerr(children[n].from);
+    fputs(answer, stdout);
+  }
+}
+
+static void run(char *line) {
+  char *words[WORDS], *left;
+  if (after(line, "to ")) return with_child("to", line + 3);
+  if (after(line, "from ")) return with_child("from", line + 5);
+  int n = 0;
+  for (char *w = strtok_r(line, " \n", &left); w && n < WORDS; w = strtok_r(0, " \n", &left))
+    words[n++] = w;
+  if (!n) return;
+  const char *verb = words[0];
+  if (n == 1 && !strcmp(verb, "pid")) printf("%d\n", getpid());
+  else if (n == 2 && !strcmp(verb, "print")) tell(*variable(words[1]));
+  else if (n == 2 && !strcmp(verb, "text")) tell_text((char *)*variable(words[1]));
+  else if (n == 2 && !strcmp(verb, "close")) printf("%d\n", close((int)*variable(words[1])));
+  else if (n == 2 && !strcmp(verb, "where")) where(words[1]);
+  else if (n == 3 && !strcmp(verb, "set")) *variable(words[1]) = argument(words[2]), printf("0\n");
+  else if (n == 3 && !strcmp(verb, "word")) tell(*(uint32_t *)at(words));
+  else if (n == 3 && !strcmp(verb, "hex")) hex((void *)*variable(words[1]), number(words[2]));
+  else if (n > 2 && !strcmp(verb, "repeat")) repeat(words, n);
+  else printf("%d\n", call(words, n));
+}
+
+static void serve(void) {
+  char line[4096];
+  while (fgets(line, sizeof line, stdin)) {
+    run(line);
+    fflush(stdout);
+  }
+}
+
+int main(int argc, char **argv) {
+  for (int i = 1; i < argc && i < 3; i++) library_names[i - 1] = argv[i];
+  setvbuf(stdin, NULL, _IONBF, 0); /* what comes later is for whoever reads it */
+  serve();
+  return 0;
+}

@@ -1,0 +1,207 @@
+//! Row 2: somebody stands between programs and `dlsym`. We do not, and whoever does may do so
+//! beside us.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Signal, kill_process};
+use sublet_e2e::one_machine::{Ended, Machine, Running, mib};
+
+use crate::EXACT;
+
+/// A neighbour's library, from the macro that says what it is.
+fn neighbour(machine: &Machine, name: &str, what: &str) -> Result<PathBuf> {
+    let arguments = ["-shared", "-fPIC", what, "-ldl"];
+    machine.compile_as(name, "neighbour.c", &arguments)
+}
+
+fn lookups(machine: &Machine) -> Result<PathBuf> {
+    machine.compile("lookups.c", &["-ldl", "-pthread"])
+}
+
+fn end(command: &mut Command) -> Result<Ended> {
+    let ended = Running::start(command)?.end()?;
+    ensure!(ended.code == Some(0), "{ended:?}");
+    Ok(ended)
+}
+
+/// A wrong `dlsym` once broke what had nothing to do with GPUs: cuDNN called itself until its
+/// stack was full (HAMi-core#215), look-ups of the next function gave nothing (HAMi-core#279).
+/// We define none, and nothing else that is libc's or a stranger's.
+#[test]
+fn row_02_none_of_our_libraries_defines_a_look_up() -> Result<()> {
+    let Some(machine) = Machine::new(EXACT)? else {
+        return Ok(());
+    };
+    for (library, prefix, others) in [
+        ("libsublet_cuda.so", "cu", &["sublet_interposer"][..]),
+        ("libsublet_nvml.so", "nvml", &["sublet_interposer"]),
+        ("libsublet_preload.so", "dlopen", &[]),
+    ] {
+        let mut nm = Command::new("nm");
+        let nm = nm.args(["-D", "--defined-only", "-P"]);
+        let ended = end(nm.arg(machine.built(library)))?;
+        let names: Vec<&str> = ended
+            .lines
+            .iter()
+            .filter_map(|line| line.split(' ').next())
+            .collect();
+        assert!(
+            names.iter().any(|name| name.starts_with(prefix)),
+            "{names:?}"
+        );
+        let more: Vec<_> = names
+            .iter()
+            .filter(|name| !name.starts_with(prefix) && !others.contains(name))
+            .collect();
+        assert!(more.is_empty(), "{library} defines {more:?}");
+    }
+    Ok(())
+}
+
+/// Profilers and other interposers have a `dlsym` of their own. What it finds, it finds in its
+/// own name: after itself, and so perhaps us once more (HAMi-core#315, HAMi#2903).
+#[test]
+fn row_02_a_neighbour_with_a_dlsym_of_its_own_is_welcome() -> Result<()> {
+    let Some(machine) = Machine::new(EXACT)? else {
+        return Ok(());
+    };
+    let other = neighbour(&machine, "dlsym.so", "-DWITH_DLSYM")?;
+    let workload = machine.built("sublet-workload").display().to_string();
+    let other = other.display();
+    for preload in [
+        format!("{other}:$LD_PRELOAD"),
+        format!("$LD_PRELOAD:{other}"),
+    ] {
+        for reach in [
+            "linked",
+            "lookup",
+            "libcuda.so",
+            "preloaded",
+            "/usr/lib64/libcuda.so.1",
+        ] {
+            let words = format!("alloc --until-oom --reach {reach}");
+            let script = format!("LD_PRELOAD={preload} exec {workload} {words}");
+            let mut run = machine.run("--memory 256MiB");
+            let report = end(run.args(["sh", "-c", &script]))?.report()?;
+            assert_eq!(report["bytes"], mib(256), "{preload} {reach}: {report}");
+        }
+        let script = format!("LD_PRELOAD={preload} exec {workload} info --nvml --memory");
+        let mut run = machine.run("--memory 256MiB");
+        let report = end(run.args(["sh", "-c", &script]))?.report()?;
+        let total = &report["nvml"]["devices"][0]["memory"]["total"];
+        assert_eq!(*total, mib(256), "{preload}: {report}");
+    }
+    Ok(())
+}
+
+/// Two preloads that each ask for the next of the same name: each is passed once a call, also
+/// the second time (HAMi-core#279), and nobody is its own next (HAMi-core#315, HAMi#2903).
+#[test]
+fn row_02_the_next_of_a_name_is_found_each_time() -> Result<()> {
+    let Some(machine) = Machine::new(EXACT)? else {
+        return Ok(());
+    };
+    let [a, b] = ["a", "b"].map(|name| {
+        let what = format!("-DWITH_NEXT={name}");
+        neighbour(&machine, &format!("next-{name}.so"), &what)
+    });
+    let (a, b) = (a?, b?);
+    let (a, b) = (a.display(), b.display());
+    let lookups = lookups(&machine)?;
+    for preload in [
+        format!("{a}:{b}:$LD_PRELOAD"),
+        format!("{a}:$LD_PRELOAD:{b}"),
+        format!("$LD_PRELOAD:{a}:{b}"),
+    ] {
+        let script = format!("LD_PRELOAD={preload} exec {} next 1000", lookups.display());
+        let mut run = machine.run("--memory 256MiB");
+        let ended = end(run.args(["sh", "-c", &script]))?;
+        let expected = ["wrong 0", "passed_by_a 1000", "passed_by_b 1000", "tools 2"];
+        assert_eq!(ended.lines, expected, "{preload}");
+    }
+    Ok(())
+}
+
+/// A look-up in one library finds that library's function. The driver on WSL looks up its own
+/// `cuInit` and was given the hook's (HAMi-core#326); cuDNN is many libraries that have the same
+/// names, of which one was given for all (HAMi-core#215).
+#[test]
+fn row_02_a_look_up_in_a_library_stays_in_it() -> Result<()> {
+    let Some(machine) = Machine::new(EXACT)? else {
+        return Ok(());
+    };
+    let lookups = lookups(&machine)?;
+    let fake = machine.built("libsublet_fakecuda.so");
+    let mut run = machine.run("--memory 256MiB");
+    let ended = end(run.arg(&lookups).arg("handle").arg(fake))?;
+    let [own, stable, named, absent] = &ended.lines[..] else {
+        anyhow::bail!("{ended:?}");
+    };
+    assert_eq!(
+        [&own[..], stable, absent],
+        ["own 100", "stable 100", "absent 1"]
+    );
+    assert!(
+        named.starts_with("named ") && named.ends_with("/libcuda.so.1"),
+        "{named}"
+    );
+    let first = neighbour(&machine, "cudnn-1.so", "-DWITH_NAME=1")?;
+    let second = neighbour(&machine, "cudnn-2.so", "-DWITH_NAME=2")?;
+    let mut run = machine.run("--memory 256MiB");
+    let ended = end(run.arg(&lookups).arg("names").args([first, second]))?;
+    assert_eq!(ended.lines, ["created 21"]);
+    Ok(())
+}
+
+/// Libraries that are loaded while others look up, and that start the driver as they are loaded.
+/// `import torch` stood still for ever, without a GPU too (HAMi#2903).
+#[test]
+fn row_02_threads_that_load_and_look_up_all_end() -> Result<()> {
+    let Some(machine) = Machine::new(EXACT)? else {
+        return Ok(());
+    };
+    let lookups = lookups(&machine)?;
+    let library = neighbour(&machine, "constructor.so", "-DWITH_CONSTRUCTOR")?;
+    for _ in 0..5 {
+        let mut run = machine.run("--memory 256MiB");
+        let ended = end(run.arg(&lookups).args(["threads", "12"]).arg(&library))?;
+        assert_eq!(ended.lines, ["failures 0"]);
+    }
+    Ok(())
+}
+
+/// The worst order: a thread begins to use the driver and waits for the arbiter, another loads a
+/// library that uses the driver as well. It has the loader's lock, and waits for the first; so
+/// the first must not need the loader any more (HAMi#2903).
+#[test]
+fn row_02_a_constructor_may_start_the_driver_while_another_thread_does() -> Result<()> {
+    let Some(machine) = Machine::new(EXACT)? else {
+        return Ok(());
+    };
+    let lookups = lookups(&machine)?;
+    let library = neighbour(&machine, "constructor.so", "-DWITH_CONSTRUCTOR")?;
+    let mut run = machine.run("--memory 256MiB");
+    let mut job = Running::start(run.arg(&lookups).arg("constructor").arg(&library))?;
+    assert_eq!(job.line()?, "ready 0");
+    let arbiter = machine.arbiter()?;
+    kill_process(arbiter, Signal::STOP)?;
+    let told = ["init", "load"].map(|word| {
+        let told = job.say(word);
+        std::thread::sleep(Duration::from_millis(300));
+        told
+    });
+    kill_process(arbiter, Signal::CONT)?;
+    for told in told {
+        told?;
+    }
+    let mut lines = vec![job.line()?, job.line()?];
+    lines.sort();
+    assert_eq!(lines, ["initialised 0", "loaded 0"]);
+    let ended = job.end()?;
+    ensure!(ended.code == Some(0), "{ended:?}");
+    machine.top().context("the arbiter serves on")?;
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! The thread that answers: one hello a connection, and afterwards it only listens.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use sublet_abi::message::{MESSAGE_BYTES_MAX, Refused, RefusedCode, Text};
+use sublet_abi::{AnyLedger, Hello, Mode, Reply, Request, SlotIndex, Welcome};
+
+use crate::page::Page;
+use crate::{Grant, TENANT};
+
+/// Three hundred programs that start at once must not be turned away.
+const BACKLOG: i32 = 512;
+
+#[derive(Debug)]
+pub(crate) struct Desk {
+    control: Page,
+    ledger_page: Arc<Page>,
+    ledger: AnyLedger<'static>,
+    mode: Mode,
+    refuse: Option<(RefusedCode, &'static str)>,
+    shift: u32,
+    hellos: Mutex<Vec<Hello>>,
+    /// Connections that were closed after their hello.
+    pub(crate) n_gone: AtomicUsize,
+    /// Whatever is said after hello, and should not be.
+    pub(crate) n_more: AtomicUsize,
+    /// Readable when it is time to go.
+    end: OwnedFd,
+}
+
+impl Desk {
+    pub(crate) fn new(
+        grant: &Grant,
+        control: Page,
+        ledger_page: Arc<Page>,
+        ledger: AnyLedger<'static>,
+    ) -> Self {
+        Self {
+            control,
+            ledger_page,
+            ledger,
+            mode: grant.mode,
+            refuse: grant.refuse,
+            shift: grant.shift,
+            hellos: Mutex::default(),
+            n_gone: AtomicUsize::new(0),
+            n_more: AtomicUsize::new(0),
+            end: rustix::event::eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor"),
+        }
+    }
+
+    pub(crate) fn hellos(&self) -> Vec<Hello> {
+        self.hellos.lock().expect("the list").clone()
+    }
+
+    pub(crate) fn end(&self) {
+        rustix::io::write(&self.end, &1_u64.to_ne_bytes()).expect("it is there");
+    }
+
+    /// Answers until the end; then all connections close.
+    pub(crate) fn stay(&self, listener: &OwnedFd) {
+        let mut clients: Vec<OwnedFd> = Vec::new();
+        loop {
+            let mut all = vec![
+                PollFd::new(&self.end, PollFlags::IN),
+                PollFd::new(listener, PollFlags::IN),
+            ];
+            all.extend(
+                clients
+                    .iter()
+                    .map(|client| PollFd::new(client, PollFlags::IN)),
+            );
+            match rustix::event::poll(&mut all, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => panic!("cannot wait: {error}"),
+            }
+            let ready: Vec<bool> = all.iter().map(|one| !one.revents().is_empty()).collect();
+            if ready[0] {
+                return;
+            }
+            let mut of_clients = ready[2..].iter();
+            clients.retain(|client| {
+                let is_ready = of_clients.next() == Some(&true);
+                !is_ready || self.listen_on(client)
+            });
+            if ready[1] {
+                let client = rustix::net::accept_with(listener, SocketFlags::CLOEXEC);
+                let client = client.expect("a connection");
+                // Who connects says hello at once, or goes.
+                if let Some(Request::Hello(hello)) = receive(&client) {
+                    self.greet(&client, hello);
+                    clients.push(client);
+                }
+            }
+        }
+    }
+
+    /// False if the client is gone.
+    fn listen_on(&self, client: &OwnedFd) -> bool {
+        let more = receive(client).is_some();
+        let count = if more { &self.n_more } else { &self.n_gone };
+        count.fetch_add(1, Ordering::AcqRel);
+        more
+    }
+
+    fn greet(&self, client: &OwnedFd, hello: Hello) {
+        let held = hello.held.as_ref().map(|held| held.slot);
+        self.hellos.lock().expect("the list").push(hello);
+        if let Some((code, text)) = self.refuse {
+            let text = Text::new(text);
+            return send(client, &Reply::Refused(Refused { code, text }), &[]);
+        }
+        let credentials = rustix::net::sockopt::socket_peercred(client).expect("a peer");
+        let pid = credentials.pid.as_raw_nonzero().get().unsigned_abs() + self.shift;
+        let welcome = Reply::Welcome(Welcome {
+            version: self.ledger.version(),
+            mode: self.mode,
+            slot: held.unwrap_or_else(|| self.slot_of(pid)),
+            generation: 1,
+            tenant: TENANT,
+        });
+        let pages = [self.control.as_fd(), self.ledger_page.as_fd()];
+        send(client, &welcome, &pages);
+    }
+
+    /// The one it has, or a free one.
+    fn slot_of(&self, pid: u32) -> SlotIndex {
+        let slot = |index| self.ledger.slot(index);
+        let mut own = SlotIndex::processes()
+            .filter(|&index| slot(index).is_live() && slot(index).pid() == pid);
+        own.next().unwrap_or_else(|| {
+            let mut free = SlotIndex::processes().filter(|&index| !slot(index).is_live());
+            let index = free.next().expect("a free slot");
+            slot(index).hand_out(pid, 1);
+            index
+        })
+    }
+}
+
+/// A new socket at that path, in place of a predecessor's.
+pub(crate) fn listen(path: &Path) -> OwnedFd {
+    let _ = std::fs::remove_file(path);
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None);
+    let socket = socket.expect("a socket");
+    let address = SocketAddrUnix::new(path).expect("a short folder");
+    rustix::net::bind(&socket, &address).expect("a free name");
+    rustix::net::listen(&socket, BACKLOG).expect("a queue");
+    socket
+}
+
+/// The next message, if there is one and it is one. Descriptors beside it are closed: what is in
+/// a ledger, this arbiter knows.
+fn receive(client: &OwnedFd) -> Option<Request> {
+    let mut bytes = [0; MESSAGE_BYTES_MAX];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let received = rustix::net::recvmsg(
+        client,
+        &mut [IoSliceMut::new(&mut bytes)],
+        &mut RecvAncillaryBuffer::new(&mut space),
+        RecvFlags::CMSG_CLOEXEC,
+    );
+    let n = received.map_or(0, |message| message.bytes);
+    Request::parse(&bytes[..n]).ok()
+}
+
+fn send(client: &OwnedFd, reply: &Reply, descriptors: &[BorrowedFd<'_>]) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    assert!(descriptors.is_empty() || beside.push(SendAncillaryMessage::ScmRights(descriptors)));
+    let bytes = reply.encode();
+    // A program that was killed meanwhile is no matter of the arbiter's.
+    let _ = rustix::net::sendmsg(
+        client,
+        &[IoSlice::new(&bytes)],
+        &mut beside,
+        SendFlags::NOSIGNAL,
+    );
+}

@@ -1,0 +1,302 @@
+//! An arbiter that does what a test says, as far as a tenant's process can tell.
+//!
+//! The interposer's libraries are tested without the real one: a test says what the tenant is
+//! granted, looks at what was said and charged, and lets the arbiter go, come back, lower a limit
+//! or stop its heart whenever it likes. It looks after one tenant, decides nothing, and takes
+//! nothing back when a process dies.
+//!
+//! Only tests use it. What goes wrong in here is a panic, which fails them.
+#![expect(
+    unsafe_code,
+    reason = "makes the pages that are shared with the programs of a test"
+)]
+
+mod desk;
+mod page;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use sublet_abi::control::{DeviceTerms, Terms};
+use sublet_abi::message::RefusedCode;
+use sublet_abi::{
+    AnyControl, AnyLedger, ControlWriter, DeviceIndex, Hello, Mode, SlotIndex, Units, Uuid, VERSION,
+};
+use tempfile::TempDir;
+
+use desk::Desk;
+use page::Page;
+
+/// The tenant's number.
+pub const TENANT: u64 = 7;
+
+/// How long anything may take before a test fails. Far more than it ever takes.
+pub const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A card of the tenant.
+#[derive(Debug, Clone, Copy)]
+pub struct Card {
+    /// The card's own name.
+    pub uuid: Uuid,
+    /// The whole card's memory, in bytes.
+    pub capacity_bytes: u64,
+    /// The tenant's part of it, in bytes.
+    pub limit_bytes: u64,
+}
+
+/// What the tenant is given.
+#[derive(Debug, Clone)]
+pub struct Grant {
+    /// The version of its pages, and of the welcome.
+    pub version: u16,
+    /// What its processes do without an arbiter.
+    pub mode: Mode,
+    /// Its cards, in its order.
+    pub cards: Vec<Card>,
+    /// What a context is expected to cost, in bytes.
+    pub context_bytes: u64,
+    /// What it may pin of the host's memory, in bytes; `None` for no limit.
+    pub host_limit_bytes: Option<u64>,
+    /// Refuses everybody, with this.
+    pub refuse: Option<(RefusedCode, &'static str)>,
+    /// What is added to the numbers of processes, as if they were in another namespace.
+    pub shift: u32,
+}
+
+impl Grant {
+    /// Cards with limits, contexts that cost nothing, compat.
+    #[must_use]
+    pub fn of(cards: Vec<Card>) -> Self {
+        Self {
+            version: VERSION,
+            mode: Mode::Compat,
+            cards,
+            context_bytes: 0,
+            host_limit_bytes: None,
+            refuse: None,
+            shift: 0,
+        }
+    }
+}
+
+/// It runs until it is stopped or dropped. Its pages stay for as long as the test does.
+#[derive(Debug)]
+pub struct Arbiter {
+    folder: Arc<TempDir>,
+    writer: ControlWriter<'static>,
+    ledger: AnyLedger<'static>,
+    ledger_page: Arc<Page>,
+    epoch: u64,
+    desk: Arc<Desk>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Arbiter {
+    /// The first one of its tenant.
+    #[must_use]
+    pub fn start(grant: &Grant) -> Self {
+        let folder = Arc::new(tempfile::tempdir().expect("a folder"));
+        let bytes = AnyLedger::bytes(grant.version).expect("a known version");
+        let page = Page::new(bytes);
+        // SAFETY: fresh memory of that length, sealed, and mapped for good.
+        let ledger = unsafe { AnyLedger::create(page.address(), bytes, grant.version, TENANT) };
+        Self::serve(grant, folder, 1, ledger.expect("a ledger"), Arc::new(page))
+    }
+
+    /// Ends it, and starts its successor on the same ledger, with what `grant` says now.
+    #[must_use]
+    pub fn restart(mut self, grant: &Grant) -> Self {
+        self.stop();
+        let (folder, page) = (Arc::clone(&self.folder), Arc::clone(&self.ledger_page));
+        Self::serve(grant, folder, self.epoch + 1, self.ledger, page)
+    }
+
+    fn serve(
+        grant: &Grant,
+        folder: Arc<TempDir>,
+        epoch: u64,
+        ledger: AnyLedger<'static>,
+        ledger_page: Arc<Page>,
+    ) -> Self {
+        let devices: Vec<DeviceTerms> = grant
+            .cards
+            .iter()
+            .map(|card| DeviceTerms {
+                uuid: card.uuid,
+                capacity_bytes: card.capacity_bytes,
+                limit_bytes: card.limit_bytes,
+                context_bytes: grant.context_bytes,
+            })
+            .collect();
+        let terms = Terms {
+            version: ledger.version(),
+            tenant: TENANT,
+            epoch,
+            mode: grant.mode,
+            devices: &devices,
+            host_limit_bytes: grant.host_limit_bytes,
+            now_ms: now_ms(),
+        };
+        let bytes = AnyControl::bytes(ledger.version()).expect("a known version");
+        let control = Page::new(bytes);
+        // SAFETY: fresh memory of that length, sealed, and mapped for good.
+        let writer = unsafe { ControlWriter::create(control.address(), bytes, &terms) };
+        control.forbid_writing();
+        let desk = Desk::new(grant, control, Arc::clone(&ledger_page), ledger);
+        let desk = Arc::new(desk);
+        let listener = desk::listen(&folder.path().join("tenant.sock"));
+        let thread = {
+            let desk = Arc::clone(&desk);
+            std::thread::spawn(move || desk.stay(&listener))
+        };
+        Self {
+            folder,
+            writer: writer.expect("a control page"),
+            ledger,
+            ledger_page,
+            epoch,
+            desk,
+            thread: Some(thread),
+        }
+    }
+
+    /// Lets everybody go. Its pages stay as they are, and so do the limits.
+    pub fn stop(&mut self) {
+        self.desk.end();
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("the arbiter ends");
+        }
+    }
+
+    /// The folder with its socket.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// What the tenant may have.
+    #[must_use]
+    pub fn control(&self) -> AnyControl<'static> {
+        self.writer.page()
+    }
+
+    /// What the tenant has.
+    #[must_use]
+    pub fn ledger(&self) -> AnyLedger<'static> {
+        self.ledger
+    }
+
+    /// Bytes that the tenant has taken of its n-th card.
+    #[must_use]
+    pub fn used(&self, place: u32) -> u64 {
+        self.ledger.total(device(place)).bytes()
+    }
+
+    /// Bytes of the host's memory that the tenant has pinned; nothing on pages that do not
+    /// count it.
+    #[must_use]
+    pub fn pinned(&self) -> u64 {
+        let host = self.ledger.host();
+        host.map_or(0, |host| host.total().bytes())
+    }
+
+    /// Changes what the tenant may pin, in bytes; as [`set_limit`](Self::set_limit).
+    pub fn set_host_limit(&self, bytes: Option<u64>) {
+        self.writer.set_host_limit_bytes(bytes);
+        let host = self.ledger.host().expect("pages that count it");
+        host.settle().expect("nobody scribbles");
+    }
+
+    /// Changes the limit on the tenant's n-th card, in bytes. When this returns, nothing that was
+    /// begun under the old one will be taken.
+    pub fn set_limit(&self, place: u32, bytes: u64) {
+        self.writer.set_limit_bytes(device(place), bytes);
+        self.ledger.settle(device(place)).expect("nobody scribbles");
+    }
+
+    /// Gives a sign of life.
+    pub fn beat(&self) {
+        self.writer.beat(now_ms());
+    }
+
+    /// Is gone, as a process sees it: no heartbeat for long.
+    pub fn stop_beating(&self) {
+        self.writer.beat(0);
+    }
+
+    /// Says that a process has a slot, and so many bytes of the tenant's n-th card.
+    pub fn holds(&self, slot: u32, pid: u32, place: u32, bytes: u64) {
+        let slot = process(slot);
+        self.ledger.slot(slot).hand_out(pid, 1);
+        let amount = Units::taken_by(bytes).expect("not too much");
+        let charged = self.ledger.charge(slot, device(place), amount);
+        charged.expect("room for it");
+    }
+
+    /// Says what the process in that slot calls itself.
+    pub fn says(&self, slot: u32, own: u32) {
+        self.ledger.slot(process(slot)).tell_own_pid(own);
+    }
+
+    /// What processes have said when they came.
+    #[must_use]
+    pub fn hellos(&self) -> Vec<Hello> {
+        self.desk.hellos()
+    }
+
+    /// Waits until so many have come and hung up, without another word.
+    ///
+    /// # Panics
+    /// They do not, or somebody said more than hello.
+    pub fn expect_visits(&self, n: usize) {
+        let start = Instant::now();
+        loop {
+            let found = (
+                self.hellos().len(),
+                self.desk.n_gone.load(Ordering::Acquire),
+            );
+            if found == (n, n) {
+                break;
+            }
+            assert!(
+                start.elapsed() < DEADLINE,
+                "{found:?} came and went, not {n}"
+            );
+            std::thread::yield_now();
+        }
+        assert_eq!(self.desk.n_more.load(Ordering::Acquire), 0);
+    }
+}
+
+impl Drop for Arbiter {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The tenant's n-th card.
+///
+/// # Panics
+/// There cannot be so many.
+#[must_use]
+pub fn device(place: u32) -> DeviceIndex {
+    DeviceIndex::new(place).expect("a place")
+}
+
+/// The n-th slot of a process; they begin with 1.
+///
+/// # Panics
+/// There is no such slot.
+#[must_use]
+pub fn process(number: u32) -> SlotIndex {
+    SlotIndex::of_process(number).expect("a slot")
+}
+
+/// Milliseconds of `CLOCK_MONOTONIC`, as the heartbeat counts.
+fn now_ms() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec.unsigned_abs() * 1000 + now.tv_nsec.unsigned_abs() / 1_000_000
+}

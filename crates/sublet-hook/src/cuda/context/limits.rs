@@ -1,0 +1,156 @@
+//! What a program asks a context to set aside: stacks, a heap, a buffer for `printf`.
+//!
+//! One call can take gigabytes: each thread that can run on the card at the same time gets a
+//! stack. What the limits are when a context is made is in what a context costs; what they are
+//! raised by is charged here, before the driver is asked. The driver may take it later, or a
+//! little more; the arbiter finds the rest.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+
+use sublet_abi::Units;
+
+use crate::cuda::c::*;
+use crate::cuda::tenant::{Ask, Charge, OverLimit, Place, Tenant, current_context, current_device};
+use crate::cuda::{locked, real};
+use crate::guard::{Inside, calm};
+
+/// What limits cost that were raised, by context.
+#[derive(Debug, Default)]
+pub(super) struct Limits(HashMap<(CUcontext, CUlimit), Raised>);
+
+#[derive(Debug)]
+struct Raised {
+    /// What the limit was when the context was made.
+    initial: u64,
+    /// For what it is beyond that.
+    charge: Charge,
+}
+
+impl Limits {
+    /// A context is gone: what was charged for it.
+    pub(super) fn forget(&mut self, context: CUcontext) -> Vec<Charge> {
+        let gone = self.0.extract_if(|(of, _), _| *of == context);
+        gone.map(|(_, raised)| raised.charge).collect()
+    }
+}
+
+/// Bytes that a limit sets aside for each unit of its value; `None` if that is not known.
+fn factor(limit: CUlimit, device: CUdevice) -> Option<u64> {
+    match limit {
+        CU_LIMIT_STACK_SIZE => {
+            let processors = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device)?;
+            let threads = attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device)?;
+            processors.checked_mul(threads)
+        }
+        CU_LIMIT_MALLOC_HEAP_SIZE | CU_LIMIT_PRINTF_FIFO_SIZE => Some(1),
+        _ => None,
+    }
+}
+
+fn attribute(attribute: CUdevice_attribute, device: CUdevice) -> Option<u64> {
+    let mut value: c_int = 0;
+    // SAFETY: writes the number it is given.
+    let result = unsafe { real::cuDeviceGetAttribute(&raw mut value, attribute, device) };
+    u64::try_from(value).ok().filter(|_| result == CUDA_SUCCESS)
+}
+
+fn limit_now(limit: CUlimit) -> Option<u64> {
+    let mut value = 0;
+    // SAFETY: writes the number it is given.
+    let result = unsafe { real::cuCtxGetLimit(&raw mut value, limit) };
+    (result == CUDA_SUCCESS).then_some(value as u64)
+}
+
+/// A change that is about to be made.
+struct Change {
+    at: (CUcontext, CUlimit),
+    initial: u64,
+    /// What the limit will cost.
+    wanted: Units,
+    /// What is charged for it, with what is taken now: the larger of before and after.
+    charge: Charge,
+}
+
+/// Takes what a change needs; `None` if it is of a kind that costs nothing that is known.
+fn prepare(tenant: &Tenant, limit: CUlimit, value: usize) -> Result<Option<Change>, OverLimit> {
+    let at = (current_context(), limit);
+    let known = current_device().and_then(|device| {
+        let factor = factor(limit, device)?;
+        Some((device, factor, limit_now(limit)?))
+    });
+    let Some((device, factor, before)) = known else {
+        return Ok(None);
+    };
+    let Place::Listed(index) = tenant.place(device) else {
+        return Err(OverLimit);
+    };
+    let nothing = Charge {
+        budget: index.into(),
+        amount: Units::ZERO,
+    };
+    let (initial, charge) = match locked(&tenant.books.contexts).limits.0.get(&at) {
+        Some(raised) => (raised.initial, raised.charge),
+        None => (before, nothing),
+    };
+    let bytes = (value as u64)
+        .saturating_sub(initial)
+        .saturating_mul(factor);
+    let place = Place::Listed(index);
+    let wanted = Units::taken_by(bytes).unwrap_or(Units::MAX);
+    let bytes = wanted.saturating_sub(charge.amount).bytes();
+    let more = tenant.take(Ask { place, bytes })?;
+    let amount = charge.amount.saturating_add(more.amount);
+    Ok(Some(Change {
+        at,
+        initial,
+        wanted,
+        charge: Charge { amount, ..charge },
+    }))
+}
+
+/// Writes down what is charged now, and gives back what is not needed.
+fn finish(tenant: &Tenant, change: &Change, is_done: bool) {
+    let mut contexts = locked(&tenant.books.contexts);
+    let limits = &mut contexts.limits.0;
+    let before = limits.get(&change.at).map(|raised| raised.charge.amount);
+    let amount = if is_done {
+        change.wanted
+    } else {
+        before.unwrap_or(Units::ZERO)
+    };
+    let budget = change.charge.budget;
+    let raised = Raised {
+        initial: change.initial,
+        charge: Charge { budget, amount },
+    };
+    limits.insert(change.at, raised);
+    drop(contexts);
+    let amount = change.charge.amount.saturating_sub(amount);
+    tenant.give(Charge { budget, amount });
+}
+
+/// `cuCtxSetLimit`.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn set<const ROW: usize>(limit: CUlimit, value: usize) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(CUlimit, usize) -> CUresult = unsafe { real::function(ROW) };
+    // SAFETY: the program's own arguments.
+    let call = || unsafe { real(limit, value) };
+    let Some(_inside) = Inside::enter() else {
+        return call();
+    };
+    let Some(tenant) = calm(Tenant::current).flatten() else {
+        return call();
+    };
+    let change = match calm(|| prepare(&tenant, limit, value)) {
+        None | Some(Ok(None)) => return call(),
+        Some(Err(OverLimit)) => return CUDA_ERROR_OUT_OF_MEMORY,
+        Some(Ok(Some(change))) => change,
+    };
+    let result = call();
+    let _ = calm(|| finish(&tenant, &change, result == CUDA_SUCCESS));
+    result
+}

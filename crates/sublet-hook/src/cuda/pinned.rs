@@ -1,0 +1,150 @@
+//! Memory of the host that the driver pins: `cuMemAllocHost`, `cuMemHostRegister`, and what frees
+//! it.
+//!
+//! It is taken from nobody's card, and from everybody on the machine: it cannot be swapped out,
+//! and the kernel need not count it as the program's. So a tenant has a budget of it, whatever
+//! its cards are. What an address cost is remembered with its context, as for memory of a card:
+//! a driver frees and unpins a context's memory with the context. Memory behind handles and in
+//! pools that are on the host is charged where these are, in [`super::physical`] and
+//! [`super::pool`].
+
+use std::ffi::{c_uint, c_void};
+
+use super::c::*;
+use super::real;
+use super::tenant::{Ask, Charge, Held, Place, Tenant, giving, taking};
+
+fn of_the_host(bytes: u64) -> Ask {
+    let place = Place::Host;
+    Ask { place, bytes }
+}
+
+fn keep(tenant: &Tenant, address: *mut c_void, charge: Charge) {
+    let held = Held::here(charge);
+    if let Some(before) = tenant.books.pinned.insert(address.addr() as u64, held) {
+        // The driver gave the address out again, so what was there is gone.
+        tenant.give(before.charge);
+    }
+}
+
+/// A call that makes memory and writes where it is.
+///
+/// # Safety
+/// `call` writes `address` if it succeeds.
+unsafe fn making(
+    address: *mut *mut c_void,
+    bytes: u64,
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
+    taking(
+        |_| Some(of_the_host(bytes)),
+        call,
+        // SAFETY: the driver wrote it, as the caller says.
+        |tenant, charge| keep(tenant, unsafe { *address }, charge),
+    )
+}
+
+/// A call that lets go of what is known of an address.
+fn ending(address: *mut c_void, call: impl FnOnce() -> CUresult) -> CUresult {
+    let key = address.addr() as u64;
+    giving(
+        |tenant| tenant.books.pinned.remove(key),
+        call,
+        |tenant, held, is_gone| {
+            if is_gone {
+                tenant.give(held.charge);
+            } else {
+                tenant.books.pinned.insert(key, held);
+            }
+        },
+    )
+}
+
+/// `cuMemAllocHost_v2`.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn alloc<const ROW: usize>(
+    address: *mut *mut c_void,
+    bytes: usize,
+) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(*mut *mut c_void, usize) -> CUresult =
+        unsafe { real::function(ROW) };
+    // SAFETY: the program's own arguments; the driver writes the address.
+    unsafe { making(address, bytes as u64, || real(address, bytes)) }
+}
+
+/// `cuMemAllocHost` of 32-bit times: a size of four bytes.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn alloc_v1<const ROW: usize>(
+    address: *mut *mut c_void,
+    bytes: c_uint,
+) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(*mut *mut c_void, c_uint) -> CUresult =
+        unsafe { real::function(ROW) };
+    // SAFETY: the program's own arguments; the driver writes the address.
+    unsafe { making(address, u64::from(bytes), || real(address, bytes)) }
+}
+
+/// `cuMemHostAlloc`.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn alloc_with_flags<const ROW: usize>(
+    address: *mut *mut c_void,
+    bytes: usize,
+    flags: c_uint,
+) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(*mut *mut c_void, usize, c_uint) -> CUresult =
+        unsafe { real::function(ROW) };
+    // SAFETY: the program's own arguments; the driver writes the address.
+    unsafe { making(address, bytes as u64, || real(address, bytes, flags)) }
+}
+
+/// `cuMemFreeHost`.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn free<const ROW: usize>(address: *mut c_void) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(*mut c_void) -> CUresult = unsafe { real::function(ROW) };
+    // SAFETY: the program's own argument.
+    ending(address, || unsafe { real(address) })
+}
+
+/// `cuMemHostRegister` and its `_v2`: memory of the program is pinned where it is. Whatever the
+/// flags say of it: that a range is a device's registers and no memory, the program alone says.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn register<const ROW: usize>(
+    address: *mut c_void,
+    bytes: usize,
+    flags: c_uint,
+) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(*mut c_void, usize, c_uint) -> CUresult =
+        unsafe { real::function(ROW) };
+    taking(
+        |_| Some(of_the_host(bytes as u64)),
+        // SAFETY: the program's own arguments.
+        || unsafe { real(address, bytes, flags) },
+        |tenant, charge| keep(tenant, address, charge),
+    )
+}
+
+/// `cuMemHostUnregister`.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn unregister<const ROW: usize>(address: *mut c_void) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(*mut c_void) -> CUresult = unsafe { real::function(ROW) };
+    // SAFETY: the program's own argument.
+    ending(address, || unsafe { real(address) })
+}

@@ -1,0 +1,367 @@
+//! Memory between processes: handles that go out, and handles that come in.
+//!
+//! The process that made memory pays for it, also while others of its job use it, so that a
+//! model which eight processes share is charged once. What goes out leaves a trace with the
+//! memory ([`super::lent`]), what comes in a mark for its owner to see
+//! ([`marks`](crate::link::marks)): so the owner goes on paying until the last of them has let
+//! go. Processes of another job, or without us, set no mark; what they still hold after the
+//! owner has freed it, or has died, is found by the arbiter in the driver's own figures.
+
+use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
+use std::sync::Arc;
+
+use super::c::*;
+use super::lent::{Descriptor, Trace};
+use super::tenant::{Tenant, current_context, giving};
+use super::{physical, pool, real};
+use crate::link::marks::Key;
+
+/// What a shareable handle of a kind is, once it was exported.
+///
+/// # Safety
+/// `handle` is one that the driver has just written.
+unsafe fn trace_of(
+    tenant: &Tenant,
+    handle: *const c_void,
+    kind: CUmemAllocationHandleType,
+) -> Option<Trace> {
+    match kind {
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => {
+            // SAFETY: of this kind the driver writes a descriptor.
+            Some(descriptor(tenant, unsafe { handle.cast::<c_int>().read() }))
+        }
+        CU_MEM_HANDLE_TYPE_FABRIC => {
+            // SAFETY: of this kind the driver writes 64 bytes.
+            let bytes = unsafe { handle.cast::<[u8; 64]>().read() };
+            Some(Trace::Mark(Key::of_handle(&bytes)))
+        }
+        _ => None,
+    }
+}
+
+fn descriptor(tenant: &Tenant, fd: c_int) -> Trace {
+    let probes = &tenant.books.lent.probes;
+    Trace::Descriptor(Arc::new(Descriptor::of(fd, probes)))
+}
+
+/// The name that the exporter gave to memory behind a shareable handle.
+///
+/// # Safety
+/// `handle` is one that the driver accepted.
+unsafe fn name_of(
+    tenant: &Tenant,
+    handle: *mut c_void,
+    kind: CUmemAllocationHandleType,
+) -> Option<Key> {
+    match kind {
+        // Of this kind the program passes the number itself.
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => {
+            let fd = c_int::try_from(handle.addr()).ok()?;
+            tenant.books.lent.probes.name_of(fd)
+        }
+        CU_MEM_HANDLE_TYPE_FABRIC => {
+            // SAFETY: of this kind the program passes 64 bytes.
+            let bytes = unsafe { handle.cast::<[u8; 64]>().read_unaligned() };
+            Some(Key::of_handle(&bytes))
+        }
+        _ => None,
+    }
+}
+
+/// Calls the driver, and after success does something.
+fn after(call: impl FnOnce() -> CUresult, then: impl FnOnce(&Tenant)) -> CUresult {
+    giving(
+        |_| Some(()),
+        call,
+        |tenant, (), done| {
+            if done {
+                then(tenant);
+            }
+        },
+    )
+}
+
+/// Memory at an address goes to others.
+fn lend(tenant: &Tenant, address: CUdeviceptr, trace: Trace) {
+    let (mut first, mut bytes) = (0, 0);
+    // SAFETY: writes the numbers it is given.
+    let found = unsafe { real::cuMemGetAddressRange_v2(&raw mut first, &raw mut bytes, address) };
+    let first = if found == CUDA_SUCCESS {
+        first
+    } else {
+        address
+    };
+    let mut traces = tenant.books.exports.remove(first).unwrap_or_default();
+    traces.retain(|known| *known != trace && known.is_warm(tenant));
+    traces.push(trace);
+    tenant.books.exports.insert(first, traces);
+}
+
+/// Memory of another process, as this one has it.
+#[derive(Debug)]
+pub struct Borrowed {
+    key: Key,
+    /// Where it is mapped.
+    pub context: CUcontext,
+}
+
+impl Borrowed {
+    /// Another process's memory is at an address, under a name.
+    fn begin(tenant: &Tenant, address: CUdeviceptr, key: Key) {
+        if let Some(marks) = tenant.link.marks() {
+            marks.set(key);
+            let context = current_context();
+            Self { key, context }.keep(tenant, address);
+        }
+    }
+
+    /// Remembers it. An address can be borrowed several times.
+    pub fn keep(self, tenant: &Tenant, address: CUdeviceptr) {
+        let mut all = tenant.books.borrowed.remove(address).unwrap_or_default();
+        all.push(self);
+        tenant.books.borrowed.insert(address, all);
+    }
+
+    /// An address is about to be given back, once.
+    pub fn take(tenant: &Tenant, address: CUdeviceptr) -> Option<Self> {
+        let mut all = tenant.books.borrowed.remove(address)?;
+        let last = all.pop();
+        if !all.is_empty() {
+            tenant.books.borrowed.insert(address, all);
+        }
+        last
+    }
+
+    /// It was given back.
+    pub fn ended(self, tenant: &Tenant) {
+        if let Some(marks) = tenant.link.marks() {
+            marks.clear(self.key);
+        }
+    }
+}
+
+/// `cuIpcGetMemHandle`.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn get_ipc<const ROW: usize>(
+    handle: *mut CUipcMemHandle_v1,
+    address: CUdeviceptr,
+) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(*mut CUipcMemHandle_v1, CUdeviceptr) -> CUresult =
+        unsafe { real::function(ROW) };
+    after(
+        // SAFETY: the program's own arguments.
+        || unsafe { real(handle, address) },
+        |tenant| {
+            // SAFETY: the driver wrote it.
+            let key = Key::of_handle(unsafe { &(*handle).reserved });
+            lend(tenant, address, Trace::Mark(key));
+        },
+    )
+}
+
+/// `cuIpcOpenMemHandle`, of both versions.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn open_ipc<const ROW: usize>(
+    address: *mut CUdeviceptr,
+    handle: CUipcMemHandle_v1,
+    flags: c_uint,
+) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(*mut CUdeviceptr, CUipcMemHandle_v1, c_uint) -> CUresult =
+        unsafe { real::function(ROW) };
+    after(
+        // SAFETY: the program's own arguments.
+        || unsafe { real(address, handle, flags) },
+        |tenant| {
+            let key = Key::of_handle(&handle.reserved);
+            // SAFETY: the driver wrote it.
+            Borrowed::begin(tenant, unsafe { *address }, key);
+        },
+    )
+}
+
+/// `cuIpcCloseMemHandle`.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn close_ipc<const ROW: usize>(address: CUdeviceptr) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(CUdeviceptr) -> CUresult = unsafe { real::function(ROW) };
+    giving(
+        |tenant| Borrowed::take(tenant, address),
+        // SAFETY: the program's own argument.
+        || unsafe { real(address) },
+        |tenant, borrowed, closed| {
+            if closed {
+                borrowed.ended(tenant);
+            } else {
+                borrowed.keep(tenant, address);
+            }
+        },
+    )
+}
+
+/// `cuMemExportToShareableHandle`.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn export<const ROW: usize>(
+    to: *mut c_void,
+    handle: CUmemGenericAllocationHandle,
+    kind: CUmemAllocationHandleType,
+    flags: c_ulonglong,
+) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(
+        *mut c_void,
+        CUmemGenericAllocationHandle,
+        CUmemAllocationHandleType,
+        c_ulonglong,
+    ) -> CUresult = unsafe { real::function(ROW) };
+    after(
+        // SAFETY: the program's own arguments.
+        || unsafe { real(to, handle, kind, flags) },
+        |tenant| {
+            // SAFETY: the driver wrote it.
+            if let Some(trace) = unsafe { trace_of(tenant, to, kind) } {
+                physical::lend(tenant, handle, trace);
+            }
+        },
+    )
+}
+
+/// `cuMemImportFromShareableHandle`.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn import<const ROW: usize>(
+    handle: *mut CUmemGenericAllocationHandle,
+    from: *mut c_void,
+    kind: CUmemAllocationHandleType,
+) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(
+        *mut CUmemGenericAllocationHandle,
+        *mut c_void,
+        CUmemAllocationHandleType,
+    ) -> CUresult = unsafe { real::function(ROW) };
+    after(
+        // SAFETY: the program's own arguments.
+        || unsafe { real(handle, from, kind) },
+        // SAFETY: the driver has read the one and written the other.
+        |tenant| unsafe { physical::imported(tenant, *handle, name_of(tenant, from, kind)) },
+    )
+}
+
+/// `cuMemGetHandleForAddressRange`: a dma-buf, which holds the memory on its own.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn export_range<const ROW: usize>(
+    to: *mut c_void,
+    address: CUdeviceptr,
+    bytes: usize,
+    kind: CUmemRangeHandleType,
+    flags: c_ulonglong,
+) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(
+        *mut c_void,
+        CUdeviceptr,
+        usize,
+        CUmemRangeHandleType,
+        c_ulonglong,
+    ) -> CUresult = unsafe { real::function(ROW) };
+    after(
+        // SAFETY: the program's own arguments.
+        || unsafe { real(to, address, bytes, kind, flags) },
+        |tenant| {
+            if kind != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD {
+                return;
+            }
+            // SAFETY: of this kind the driver has written a descriptor.
+            let trace = descriptor(tenant, unsafe { to.cast::<c_int>().read() });
+            if !physical::lend_range(tenant, address, bytes as u64, &trace) {
+                lend(tenant, address, trace);
+            }
+        },
+    )
+}
+
+/// `cuMemPoolImportFromShareableHandle`: the pool is its maker's, and so is what it costs.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn import_pool<const ROW: usize>(
+    made: *mut CUmemoryPool,
+    from: *mut c_void,
+    kind: CUmemAllocationHandleType,
+    flags: c_ulonglong,
+) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(
+        *mut CUmemoryPool,
+        *mut c_void,
+        CUmemAllocationHandleType,
+        c_ulonglong,
+    ) -> CUresult = unsafe { real::function(ROW) };
+    after(
+        // SAFETY: the program's own arguments.
+        || unsafe { real(made, from, kind, flags) },
+        // SAFETY: the driver wrote it.
+        |tenant| pool::imported(tenant, unsafe { *made }),
+    )
+}
+
+/// `cuMemPoolExportPointer`.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn export_pointer<const ROW: usize>(
+    to: *mut CUmemPoolPtrExportData_v1,
+    address: CUdeviceptr,
+) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(*mut CUmemPoolPtrExportData_v1, CUdeviceptr) -> CUresult =
+        unsafe { real::function(ROW) };
+    after(
+        // SAFETY: the program's own arguments.
+        || unsafe { real(to, address) },
+        |tenant| {
+            // SAFETY: the driver wrote it.
+            let key = Key::of_handle(unsafe { &(*to).reserved });
+            lend(tenant, address, Trace::Mark(key));
+        },
+    )
+}
+
+/// `cuMemPoolImportPointer`.
+///
+/// # Safety
+/// As the driver documents.
+pub unsafe extern "C" fn import_pointer<const ROW: usize>(
+    address: *mut CUdeviceptr,
+    pool: CUmemoryPool,
+    from: *mut CUmemPoolPtrExportData_v1,
+) -> CUresult {
+    // SAFETY: the row's type.
+    let real: unsafe extern "C" fn(
+        *mut CUdeviceptr,
+        CUmemoryPool,
+        *mut CUmemPoolPtrExportData_v1,
+    ) -> CUresult = unsafe { real::function(ROW) };
+    after(
+        // SAFETY: the program's own arguments.
+        || unsafe { real(address, pool, from) },
+        |tenant| {
+            // SAFETY: the driver has read the one and written the other.
+            let (address, key) = unsafe { (*address, Key::of_handle(&(*from).reserved)) };
+            Borrowed::begin(tenant, address, key);
+        },
+    )
+}

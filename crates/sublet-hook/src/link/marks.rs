@@ -1,0 +1,169 @@
+//! Who in the job holds memory that another of its processes has made.
+//!
+//! The process that makes memory pays for it, however many use it. When it lets go, it must know
+//! whether the others have: the driver does not say, and keeps the memory for as long as anybody
+//! refers to it. So whoever opens another's memory locks a byte of the job's ledger file, whose
+//! number both know because it comes from the handle that went from the one to the other. The
+//! kernel takes the lock away with the process.
+//!
+//! A child of a fork has its parent's open files until it calls exec or ends, and its locks for
+//! as long: memory may stay charged too long there, never too short.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::{Mutex, PoisonError};
+
+use super::socket::Watched;
+use crate::bytelock;
+
+/// The name of memory that went to another process: a byte of the ledger file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key(i64);
+
+impl Key {
+    /// Of the handle that the other process gets. Two that come out the same keep each other's
+    /// memory charged, which with 62 bits nobody will see.
+    #[must_use]
+    pub fn of_handle(handle: &[u8]) -> Self {
+        // FNV-1a, and once more mixed, since its upper bits hardly see the last bytes.
+        let start = 0xcbf2_9ce4_8422_2325_u64;
+        let sum = handle.iter().fold(start, |sum, &byte| {
+            (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        Self::within(sum ^ (sum >> 32))
+    }
+
+    /// One that nobody else has.
+    ///
+    /// # Errors
+    /// If the system has no random numbers.
+    pub fn fresh() -> io::Result<Self> {
+        let mut bytes = [0_u8; 8];
+        // SAFETY: writes the bytes it is given.
+        let n_bytes = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+        if n_bytes != 8 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self::within(u64::from_ne_bytes(bytes)))
+    }
+
+    /// By its byte.
+    #[must_use]
+    pub fn of_byte(byte: i64) -> Self {
+        Self(byte)
+    }
+
+    /// Which byte it is.
+    #[must_use]
+    pub fn byte(self) -> i64 {
+        self.0
+    }
+
+    fn within(number: u64) -> Self {
+        Self((number >> 2).cast_signed())
+    }
+}
+
+/// This process's marks, and its view of the others'.
+#[derive(Debug)]
+pub struct Marks {
+    /// The ledger's file, opened for this process alone.
+    file: Watched,
+    /// How often this process holds what it has marked.
+    own: Mutex<HashMap<Key, usize>>,
+}
+
+impl Marks {
+    /// On the job's ledger.
+    ///
+    /// # Errors
+    /// If the file cannot be opened once more.
+    pub fn on(ledger: BorrowedFd<'_>) -> io::Result<Self> {
+        let path = format!("/proc/self/fd/{}", ledger.as_raw_fd());
+        let file = File::options().read(true).write(true).open(path)?;
+        let file = Watched::new(file.into())?;
+        let own = Mutex::default();
+        Ok(Self { file, own })
+    }
+
+    /// This process holds it, once more.
+    pub fn set(&self, key: Key) {
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let times = own.entry(key).or_default();
+        *times += 1;
+        if *times == 1
+            && let Some(fd) = self.file.get()
+        {
+            // Where it fails, the owner thinks that nobody holds its memory, as without us.
+            let _ = bytelock::take(fd, key.0);
+        }
+    }
+
+    /// This process holds it once less.
+    pub fn clear(&self, key: Key) {
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(times) = own.get_mut(&key) else {
+            return;
+        };
+        *times -= 1;
+        if *times == 0 {
+            own.remove(&key);
+            if let Some(fd) = self.file.get() {
+                bytelock::give(fd, key.0);
+            }
+        }
+    }
+
+    /// True if another process of the job holds it.
+    #[must_use]
+    pub fn is_held_by_another(&self, key: Key) -> bool {
+        let fd = self.file.get();
+        fd.is_some_and(|fd| bytelock::found(fd, key.0, key.0).is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_mark_stands_as_long_as_its_process_holds_the_memory() {
+        let ledger = tempfile::tempfile().expect("a file");
+        let owner = Marks::on(ledger.as_fd()).expect("marks");
+        let other = Marks::on(ledger.as_fd()).expect("marks");
+        let (one, two) = (Key::of_handle(&[1; 64]), Key::of_handle(&[2; 64]));
+        other.set(one);
+        other.set(one);
+        assert!(owner.is_held_by_another(one) && !owner.is_held_by_another(two));
+        assert!(!other.is_held_by_another(one), "it is its own");
+        other.clear(one);
+        other.clear(two);
+        assert!(owner.is_held_by_another(one), "held twice");
+        other.clear(one);
+        assert!(!owner.is_held_by_another(one));
+        other.set(two);
+        drop(other);
+        assert!(!owner.is_held_by_another(two), "the process is gone");
+    }
+
+    #[test]
+    fn every_byte_of_a_handle_counts() {
+        let mut keys = std::collections::HashSet::new();
+        for place in 0..64 {
+            for bit in 0..8 {
+                let mut handle = [0_u8; 64];
+                handle[place] = 1 << bit;
+                let key = Key::of_handle(&handle);
+                assert!((0..=bytelock::LAST).contains(&key.byte()));
+                assert!(keys.insert(key), "byte {place}, bit {bit}");
+            }
+        }
+        assert_ne!(
+            Key::fresh().expect("a number"),
+            Key::fresh().expect("a number")
+        );
+    }
+}

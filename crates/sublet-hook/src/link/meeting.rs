@@ -1,0 +1,119 @@
+//! Meeting the arbiter: hello, and what comes back.
+//!
+//! Both of our libraries meet it so, each in its own way afterwards: one keeps the connection and
+//! has an account, the other only looks. Whatever goes wrong on the way has a reason that a
+//! person can read; what is done about it, the caller decides.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use sublet_abi::message::{Held, RefusedCode, WELCOME_DESCRIPTORS};
+use sublet_abi::{AnyControl, Hello, OLDEST, Reply, Request, VERSION, Welcome};
+
+use super::pages;
+use super::socket::Socket;
+
+/// What the arbiter gave.
+#[derive(Debug)]
+pub struct Met {
+    /// The connection.
+    pub socket: Socket,
+    /// Its answer.
+    pub welcome: Welcome,
+    /// What the tenant may have; mapped for ever.
+    pub control: AnyControl<'static>,
+    /// What it has; not mapped yet.
+    pub ledger: OwnedFd,
+}
+
+/// Why it gave nothing.
+#[derive(Debug)]
+pub enum Why {
+    /// The system would not: no such socket, nobody listens, no answer in time.
+    System {
+        /// What was tried.
+        doing: &'static str,
+        /// The system's answer.
+        cause: io::Error,
+    },
+    /// The arbiter would not.
+    Refused {
+        /// Its reason.
+        code: RefusedCode,
+        /// In words.
+        text: String,
+    },
+    /// What came was not what the arbiter sends.
+    Nonsense(String),
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Why::System { doing, cause } => write!(out, "cannot {doing}: {cause}"),
+            Why::Refused { text, .. } => write!(out, "it refused: {text}"),
+            Why::Nonsense(what) => write!(out, "its answer is malformed: {what}"),
+        }
+    }
+}
+
+impl std::error::Error for Why {}
+
+/// Says hello and takes the answer; no step takes longer than `patience`. A process that comes
+/// back says what it held, and shows its ledger.
+///
+/// # Errors
+/// [`Why`].
+pub fn meet(
+    path: &Path,
+    patience: Duration,
+    held: Option<(Held, BorrowedFd<'_>)>,
+) -> Result<Met, Why> {
+    let socket = system("connect", Socket::connect(path, patience))?;
+    let (held, fd) = held.unzip();
+    let hello = Hello {
+        min_version: OLDEST,
+        max_version: VERSION,
+        held,
+    };
+    let hello = Request::Hello(hello).encode();
+    let fd = fd.map(|fd| fd.as_raw_fd());
+    system("say hello", socket.send(&hello, fd))?;
+    let received = system("wait for the answer", socket.receive())?;
+    if received.bytes.is_empty() {
+        return Err(Why::Nonsense("it closed the connection".into()));
+    }
+    let reply = Reply::parse(&received.bytes).map_err(|why| Why::Nonsense(why.to_string()))?;
+    let welcome = match reply {
+        Reply::Welcome(welcome) => welcome,
+        Reply::Refused(refused) => {
+            return Err(Why::Refused {
+                code: refused.code,
+                text: refused.text.as_str().into(),
+            });
+        }
+    };
+    let descriptors: Result<[OwnedFd; WELCOME_DESCRIPTORS], _> = received.descriptors.try_into();
+    let Ok([control, ledger]) = descriptors else {
+        return Err(Why::Nonsense("a welcome without its two pages".into()));
+    };
+    let control = pages::control(control.as_fd(), welcome.version);
+    let control = system("map the control page", control)?;
+    Ok(Met {
+        socket,
+        welcome,
+        control,
+        ledger,
+    })
+}
+
+/// Says what was being done when the system would not.
+///
+/// # Errors
+/// [`Why::System`].
+pub fn system<T>(doing: &'static str, result: io::Result<T>) -> Result<T, Why> {
+    result.map_err(|cause| Why::System { doing, cause })
+}

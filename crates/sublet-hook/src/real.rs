@@ -1,0 +1,278 @@
+//! The real library's functions, by row.
+//!
+//! Found when they are first used, and kept. A program that is linked against us expects every
+//! name, so a function that the library lacks is one that says so when it is called; and where
+//! there is no library at all, each call says that, and a few say what was looked for and where.
+//! Which words these are, each half decides: they are the only thing that differs.
+
+use std::ffi::{CStr, CString, c_void};
+use std::mem::{transmute, transmute_copy};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use sublet_driver_api::Table;
+
+use crate::driver::{self, Library, Places, Wanted};
+
+/// One of the driver's libraries, with as many functions as its table has rows.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Real<const ROWS: usize> {
+    /// Where each function is; null until it is asked for. First, because the launch gate jumps
+    /// through it and knows the address of the whole.
+    places: [AtomicPtr<c_void>; ROWS],
+    /// What was found, once it was looked for.
+    found: AtomicPtr<Found>,
+    wanted: Wanted,
+    table: &'static Table,
+    stand_ins: StandIns,
+}
+
+/// What is called where there is no function.
+#[derive(Debug)]
+pub struct StandIns {
+    /// For one that the library lacks.
+    pub no_function: Code,
+    /// For all, where there is no library.
+    pub no_library: Code,
+    /// By row, those that have a result of another type or more to say.
+    pub special: &'static [(usize, Code)],
+}
+
+/// An address of code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Code(pub *const c_void);
+
+// SAFETY: code is the same for all threads.
+unsafe impl Send for Code {}
+// SAFETY: as above.
+unsafe impl Sync for Code {}
+
+#[derive(Debug)]
+struct Found {
+    library: Option<Library>,
+    /// Why there is none.
+    why_not: CString,
+}
+
+impl<const ROWS: usize> Real<ROWS> {
+    /// Nothing is looked for yet.
+    #[must_use]
+    pub const fn new(wanted: Wanted, table: &'static Table, stand_ins: StandIns) -> Self {
+        Self {
+            places: [const { AtomicPtr::new(ptr::null_mut()) }; ROWS],
+            found: AtomicPtr::new(ptr::null_mut()),
+            wanted,
+            table,
+            stand_ins,
+        }
+    }
+
+    /// The real function of a row, or one that says what is missing.
+    #[must_use]
+    pub fn address(&'static self, index: usize) -> *const c_void {
+        let Some(place) = self.places.get(index) else {
+            return self.stand_ins.no_function.0;
+        };
+        let known = place.load(Ordering::Acquire);
+        if !known.is_null() {
+            return known;
+        }
+        let address = self.look_up(index);
+        place.store(address.cast_mut(), Ordering::Release);
+        address
+    }
+
+    fn look_up(&'static self, index: usize) -> *const c_void {
+        let library = self.found().library.as_ref();
+        let symbol = library.and_then(|library| {
+            let name = CString::new(self.table[index].symbol).ok()?;
+            library.symbol(&name)
+        });
+        if let Some(symbol) = symbol {
+            return symbol.as_ptr();
+        }
+        let mut special = self.stand_ins.special.iter();
+        match special.find(|(row, _)| *row == index) {
+            Some((_, code)) => code.0,
+            None if library.is_some() => self.stand_ins.no_function.0,
+            None => self.stand_ins.no_library.0,
+        }
+    }
+
+    /// True if there is a real library, and it has the function.
+    #[must_use]
+    pub fn exists(&'static self, index: usize) -> bool {
+        let address = Code(self.address(index));
+        let StandIns {
+            no_function,
+            no_library,
+            special,
+        } = &self.stand_ins;
+        let is_special = special.iter().any(|(_, code)| *code == address);
+        address != *no_function && address != *no_library && !is_special
+    }
+
+    /// Remembers where a function is that the library does not export, but gave out.
+    pub fn learn(&'static self, index: usize, address: *mut c_void) {
+        if !self.exists(index)
+            && let Some(place) = self.places.get(index)
+        {
+            place.store(address, Ordering::Release);
+        }
+    }
+
+    /// The real function of a row, with its type.
+    ///
+    /// # Safety
+    /// `F` is the type of a C function as the row declares it.
+    #[must_use]
+    pub unsafe fn function<F: Copy>(&'static self, index: usize) -> F {
+        const { assert!(size_of::<F>() == size_of::<*const c_void>()) };
+        let address = self.address(index);
+        // SAFETY: same size, and the caller vouches for the type.
+        unsafe { transmute_copy(&address) }
+    }
+
+    /// Calls the real function of a row.
+    ///
+    /// # Safety
+    /// It has these parameters and this result, and may be called with these arguments.
+    pub unsafe fn call<A: Arguments<R>, R>(&'static self, index: usize, arguments: A) -> R {
+        // SAFETY: as the caller says.
+        unsafe { arguments.pass_to(self.address(index)) }
+    }
+
+    /// What was looked for and where, if nothing was found; else empty.
+    #[must_use]
+    pub fn why_not(&'static self) -> &'static CStr {
+        &self.found().why_not
+    }
+
+    /// Looks for the library once. Not under a lock: its constructors may call our functions,
+    /// and two threads that both look find the same.
+    fn found(&'static self) -> &'static Found {
+        let known = self.found.load(Ordering::Acquire);
+        if !known.is_null() {
+            // SAFETY: stored below from a box that is never freed.
+            return unsafe { &*known };
+        }
+        let found = match driver::open(self.wanted, &Places::of_process(self.wanted)) {
+            Ok(library) => Found {
+                library: Some(library),
+                why_not: CString::default(),
+            },
+            Err(why) => Found {
+                library: None,
+                why_not: CString::new(why.to_string()).unwrap_or_default(),
+            },
+        };
+        let mine = Box::into_raw(Box::new(found));
+        let winner =
+            self.found
+                .compare_exchange(ptr::null_mut(), mine, Ordering::AcqRel, Ordering::Acquire);
+        // SAFETY: either is a box that is never freed.
+        unsafe { &*winner.map_or_else(|other| other, |_| mine) }
+    }
+}
+
+/// What a C function with the result `R` is called with: a tuple of its arguments.
+pub trait Arguments<R> {
+    /// Calls it.
+    ///
+    /// # Safety
+    /// At the address is a C function with these parameters and this result, and it may be
+    /// called with these arguments.
+    unsafe fn pass_to(self, function: *const c_void) -> R;
+}
+
+macro_rules! arguments {
+    ($(($($type:ident)*))*) => {$(
+        impl<R, $($type),*> Arguments<R> for ($($type,)*) {
+            #[expect(non_snake_case, reason = "each argument is called as its type")]
+            unsafe fn pass_to(self, function: *const c_void) -> R {
+                type Function<R, $($type),*> = unsafe extern "C" fn($($type),*) -> R;
+                // SAFETY: the caller vouches for the type.
+                let function: Function<R, $($type),*> = unsafe { transmute(function) };
+                let ($($type,)*) = self;
+                // SAFETY: as the caller says.
+                unsafe { function($($type),*) }
+            }
+        }
+    )*};
+}
+arguments! { (A) (A B) (A B C) (A B C D) }
+
+/// Declares functions of a library that hooks call for themselves, in the module that has its
+/// `REAL`, with their types as NVIDIA's headers have them.
+macro_rules! real_functions {
+    ($result:ty; $($name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {$(
+        /// The library's own.
+        ///
+        /// # Safety
+        /// As NVIDIA documents.
+        #[allow(non_snake_case, reason = "the library's own name")]
+        pub unsafe fn $name($($argument: $type),*) -> $result {
+            type Function = unsafe extern "C" fn($($type),*) -> $result;
+            // SAFETY: the type is the row's, as NVIDIA's header declares it.
+            let function: Function = unsafe { REAL.function(row::$name) };
+            // SAFETY: as the caller says.
+            unsafe { function($($argument),*) }
+        }
+    )*};
+}
+
+pub(crate) use real_functions;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sublet_driver_api::CUDA;
+
+    extern "C" fn lacks() -> u32 {
+        1
+    }
+
+    extern "C" fn nothing() -> u32 {
+        2
+    }
+
+    extern "C" fn explains() -> u32 {
+        3
+    }
+
+    const STAND_INS: StandIns = StandIns {
+        no_function: Code(lacks as *const c_void),
+        no_library: Code(nothing as *const c_void),
+        special: &[(3, Code(explains as *const c_void))],
+    };
+
+    const NOWHERE: Wanted = Wanted {
+        variable: "SUBLET_DRIVER_NOTHING",
+        soname: "libnothing.so.1",
+    };
+
+    #[test]
+    fn without_a_library_every_row_has_a_stand_in_that_does_not_count_as_there() {
+        static REAL: Real<8> = Real::new(NOWHERE, &CUDA, STAND_INS);
+        for (index, expected) in [
+            (0, STAND_INS.no_library),
+            (3, STAND_INS.special[0].1),
+            (8, STAND_INS.no_function),
+        ] {
+            assert_eq!(Code(REAL.address(index)), expected, "{index}");
+            assert!(!REAL.exists(index), "{index}");
+        }
+        let why = REAL.why_not().to_str().expect("text");
+        assert!(why.starts_with("no libnothing.so.1 of NVIDIA's driver found"));
+        let given_out = driver::open as *mut c_void;
+        REAL.learn(0, given_out);
+        assert!(REAL.exists(0));
+        REAL.learn(0, ptr::null_mut());
+        assert_eq!(
+            REAL.address(0),
+            given_out.cast_const(),
+            "what is known stays"
+        );
+    }
+}

@@ -1,0 +1,114 @@
+//! Memory of graphs: what an executable graph is charged, and until when.
+
+use crate::memory::{START, check, last_refusal, one_card};
+use crate::support::{Program, tenant};
+
+#[test]
+fn graphs_are_charged_while_they_can_run() {
+    check(
+        "
+        cuGraphCreate &g 0
+        cuGraphAddMemAllocNode &n1 g NULL 0 node:0:100M -> 2
+        set p node:0:30M
+        cuGraphAddMemAllocNode &n1 g NULL 0 p
+        used 0 0
+        cuGraphInstantiateWithFlags &x g 0
+        used 0 30M
+        cuGraphInstantiateWithFlags &y g 0
+        used 0 60M
+        cuGraphInstantiateWithFlags &z g 0 -> 2
+        cuMemAlloc_v2 &a 8M -> 2
+        used 0 60M
+        # The driver keeps a graph's memory until it is trimmed.
+        cuGraphExecDestroy y
+        used 0 60M
+        cuDeviceGraphMemTrim 0
+        used 0 30M
+        cuGraphExecDestroy x
+        # And it is trimmed when somebody needs it.
+        cuMemAlloc_v2 &a 60M
+        used 0 60M
+        fake_fail 1
+        cuMemFree_v2 a -> 1
+        cuMemFree_v2 a
+        fake_fail 1
+        cuGraphInstantiateWithFlags &x g 0 -> 999
+        used 0 0
+        ",
+    );
+}
+
+#[test]
+fn a_graph_is_charged_for_its_addresses_each_once() {
+    check(
+        "
+        # One after the other, in one line.
+        cuGraphCreate &line 0
+        set p node:0:40M
+        cuGraphAddMemAllocNode &n1 line NULL 0 p
+        cuGraphAddMemFreeNode &n2 line &n1 1 0x7000000000
+        set q node:0:38M
+        cuGraphAddMemAllocNode &n3 line &n2 1 q
+        cuGraphInstantiateWithFlags &x line 0
+        used 0 40M
+        cuGraphExecDestroy x
+        cuDeviceGraphMemTrim 0
+        used 0 0
+        # Branches that run side by side need both, and what comes after them neither in addition.
+        cuGraphCreate &fork 0
+        set p node:0:20M
+        cuGraphAddMemAllocNode &n1 fork NULL 0 p
+        set q node:0:30M
+        cuGraphAddMemAllocNode &n2 fork NULL 0 q
+        cuGraphAddMemFreeNode &f1 fork &n1 1 0x7002800000
+        cuGraphAddMemFreeNode &f2 fork &n2 1 0x7003c00000
+        cuGraphAddMemAllocNode &n3 fork &f1 1 p
+        cuGraphAddMemAllocNode &n4 fork &f2 1 q
+        cuGraphInstantiateWithFlags &x fork 0
+        used 0 50M
+        fake_used 0 -> 157286400
+        cuGraphExecDestroy x
+        cuDeviceGraphMemTrim 0
+        # One more beside them does not fit.
+        cuGraphAddMemAllocNode &n5 fork &f1 1 p
+        cuGraphInstantiateWithFlags &x fork 0 -> 2
+        used 0 0
+        ",
+    );
+}
+
+#[test]
+fn what_a_driver_takes_for_a_graph_beyond_that_must_fit_too() {
+    let arbiter = one_card(64 << 20);
+    let mut program = Program::start(tenant(&arbiter).env("FAKE_GROWTH", "8388608"));
+    program.play(Some(&arbiter), START);
+    program.play(
+        Some(&arbiter),
+        "
+        cuGraphCreate &g 0
+        cuGraphAddMemAllocNode &n g NULL 0 node:0:40M
+        cuGraphInstantiateWithFlags &x g 0
+        used 0 48M
+        cuGraphExecDestroy x
+        cuDeviceGraphMemTrim 0
+        cuGraphCreate &h 0
+        cuGraphAddMemAllocNode &n h NULL 0 node:0:60M
+        cuGraphInstantiateWithFlags &x h 0 -> 2
+        used 0 0
+        fake_used 0 -> 104857600
+        ",
+    );
+    assert_eq!(last_refusal(&arbiter), Some(60 << 20));
+}
+
+#[test]
+fn an_allocation_that_is_recorded_for_a_graph_is_the_graphs() {
+    check(
+        "
+        fake_capture 1
+        cuMemAllocAsync &a 60M 0
+        used 0 0
+        fake_capture 0
+        ",
+    );
+}

@@ -1,0 +1,34 @@
+//! The libraries inside this executable, where it was built with the feature `carry`. Then one
+//! file is the whole product. `cargo xtask release` builds it so, and names the folder of the
+//! libraries in `SUBLET_CARRY`; without the feature they are looked for beside the executable,
+//! where `cargo build` leaves them. How they get to programs is `sublet_arbiter::libraries`'.
+
+use sublet_arbiter::libraries::Carried;
+
+#[cfg(not(feature = "carry"))]
+pub(crate) static CARRIED: Option<Carried> = None;
+
+#[cfg(feature = "carry")]
+pub(crate) static CARRIED: Option<Carried> = {
+    macro_rules! library {
+        ($name:literal) => {
+            include_bytes!(concat!(
+                env!(
+                    "SUBLET_CARRY",
+                    "the feature `carry` wants the absolute path of the folder with the \
+                     libraries in SUBLET_CARRY; `cargo xtask release` does all of it"
+                ),
+                "/libsublet_",
+                $name,
+                ".so"
+            ))
+        };
+    }
+    Some(Carried {
+        cuda: library!("cuda"),
+        nvml: library!("nvml"),
+        preload: library!("preload"),
+        fake_cuda: library!("fakecuda"),
+        fake_nvml: library!("fakenvml"),
+    })
+};

@@ -1,0 +1,152 @@
+//! `cargo xtask release`: the one file that is handed out. It is `sublet` with its libraries
+//! inside, linked for the same old glibc as they are, so that it runs where they are loaded:
+//! on any machine of the last years, in any image. Nothing is published here.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use sublet_library::FLOOR;
+
+use crate::screen::{heading, time};
+use crate::setup::{cargo, product, program, repository, run as run_command};
+use crate::test::Step;
+use crate::{libraries, linker};
+
+/// The name of the file, built and handed out.
+const SUBLET: &str = "sublet";
+
+/// What tells the product's build where the libraries are: crates/sublet/src/carried.rs.
+const CARRY: &str = "SUBLET_CARRY";
+
+/// Build the one file that is handed out: `sublet` with its libraries inside.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  cargo xtask release                 into target/release-bundle; 5 to 10 minutes cold on two cores
+  cargo xtask release --out ~/sublet  elsewhere
+  cargo xtask release --quick         the same file for this machine alone, in seconds
+
+It writes
+  sublet                          runs on x86-64 Linux with glibc 2.28 or newer; needs no other file
+  sublet-VERSION-x86_64.tar.gz    the same with its licence, for sending
+  SHA256SUMS                      of both, for `sha256sum --check SHA256SUMS`
+and deploy/Dockerfile makes an image of the first.")]
+pub(crate) struct Arguments {
+    /// The folder to write to [default: target/release-bundle]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Without optimisation and for this machine's glibc: for trying out, and for the tests
+    #[arg(long)]
+    quick: bool,
+}
+
+/// Builds, checks and packs it.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let started = Instant::now();
+    let out = match &arguments.out {
+        // Cargo runs us where the user is; what we start runs at the root of the repository.
+        Some(folder) => std::path::absolute(folder)?,
+        None => repository()?.join("target/release-bundle"),
+    };
+    fs::create_dir_all(&out).with_context(|| format!("make {}", out.display()))?;
+    let place = out.join(SUBLET);
+    if arguments.quick {
+        quick(&place)?;
+    } else {
+        portable(&place)?;
+        heading("3/3 packing (2 s)");
+        pack(&out)?;
+    }
+    heading(&format!("done in {}", time(started.elapsed())));
+    println!("{}", place.display());
+    Ok(())
+}
+
+/// Building one for this machine, as a step of the tests.
+pub(crate) fn step() -> Result<Step> {
+    let mut command = Command::new(env::current_exe().context("find the running program")?);
+    command.args(["release", "--quick", "--out"]);
+    command.arg(quick_place()?.parent().context("it lies in no folder")?);
+    Ok(Step {
+        what: "one file with the libraries inside",
+        usual: "30 s cold",
+        command,
+    })
+}
+
+/// Where that step leaves it.
+pub(crate) fn quick_place() -> Result<PathBuf> {
+    program("debug/one-file", SUBLET)
+}
+
+/// For every machine of the floor.
+fn portable(place: &Path) -> Result<()> {
+    if let Some(reason) = linker::missing() {
+        bail!("{reason}; `cargo xtask release --quick` needs none, and serves this machine alone");
+    }
+    heading(&format!(
+        "1/3 the libraries, for glibc {FLOOR} (1 min cold; 100 MB once)"
+    ));
+    let folder = libraries::build()?;
+    heading(&format!(
+        "2/3 sublet around them, for glibc {FLOOR}, optimised (4 to 8 min cold)"
+    ));
+    let mut build = linker::build()?;
+    build.args(["--package", SUBLET, "--features", "sublet/carry"]);
+    run_command(build.env(CARRY, &folder))?;
+    let built = folder.join(SUBLET);
+    libraries::check(&built)?;
+    put(&built, place)
+}
+
+/// For this machine.
+fn quick(place: &Path) -> Result<()> {
+    heading("1/2 the libraries, for this machine (1 min cold)");
+    run_command(&mut cargo(&[&["build"], product().as_slice()].concat())?)?;
+    let built = program("debug", SUBLET)?;
+    let folder = built.parent().context("it lies in no folder")?;
+    heading("2/2 sublet around them (15 s)");
+    // The same packages as before, so that none of them is compiled with other features.
+    let carry = [
+        &["build", "--features", "sublet/carry"],
+        product().as_slice(),
+    ]
+    .concat();
+    run_command(cargo(&carry)?.env(CARRY, folder))?;
+    put(&built, place)?;
+    // The next `cargo build` puts the plain one there again, whose libraries are those beside
+    // it, as people who change them expect.
+    fs::remove_file(&built).with_context(|| format!("remove {}", built.display()))
+}
+
+/// Copies a program over another one, which may be running.
+fn put(built: &Path, place: &Path) -> Result<()> {
+    let new = place.with_extension("new");
+    fs::copy(built, &new).with_context(|| format!("write {}", new.display()))?;
+    fs::rename(&new, place).with_context(|| format!("write {}", place.display()))
+}
+
+/// The archive and the sums.
+fn pack(out: &Path) -> Result<()> {
+    let archive = format!("sublet-{}-x86_64.tar.gz", env!("CARGO_PKG_VERSION"));
+    // The same files make the same archive, whoever packs them, and when.
+    let mut tar = Command::new("tar");
+    tar.args(["--create", "--gzip", "--file", &archive])
+        .args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner"])
+        .args(["--mode=u=rwX,go=rX", "--mtime=@0", SUBLET, "--directory"])
+        .arg(repository()?)
+        .arg("LICENSE");
+    run_command(tar.current_dir(out))?;
+    let mut sums = Command::new("sha256sum");
+    let output = sums.args([SUBLET, &archive]).current_dir(out).output();
+    let output = output.context("run sha256sum")?;
+    if !output.status.success() {
+        bail!("sha256sum: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let file = out.join("SHA256SUMS");
+    fs::write(&file, output.stdout).with_context(|| format!("write {}", file.display()))
+}
