@@ -405,7 +405,7 @@ fn is_size(
         // The slot carries Allocate and no amount: only the number of slots can be compared.
         return slots_of(pod, container) == Some(asked.count);
     }
-    if dialect::resource_of(claim.dialect()) != asked.resource {
+    if dialect::resource_of(claim) != Some(asked.resource) {
         return false;
     }
     match container.demand.portion {

@@ -40,6 +40,10 @@ pub const NVIDIA_VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 /// Node label: memory of each card in MiB (GPU feature discovery).
 pub const NVIDIA_MEMORY_LABEL: &str = "nvidia.com/gpu.memory";
 
+/// Node labels that say which GPU model a node has, and by which pods choose one: the first
+/// that a node has counts (GPU feature discovery; Alibaba Cloud).
+pub const MODEL_LABELS: &[&str] = &["nvidia.com/gpu.product", "aliyun.accelerator/nvidia_name"];
+
 /// Node annotation: the node's devices, written by the agent.
 pub const INVENTORY: &str = "sublet.dev/inventory";
 /// Node label by which an operator says how cards are handed out: `memory`, `whole`, `both`.

@@ -7,14 +7,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sublet_model::{
-    Advertise, GpuIndex, Identity, Inventory, InventoryError, MiB, NameError, NodeFacts, NodeName,
-    Sharing, Unit,
+    Bytes, GpuIndex, Host, Inventory, InventoryError, MiB, MilliCpu, NameError, NodeFacts,
+    NodeName, Sharing, Unit,
 };
 
 use crate::inventory::{InventoryTextError, report_from_json};
 use crate::keys;
 use crate::object::{ConfigMap, Node};
-use crate::quantity::{QuantityError, whole_number};
+use crate::quantity::{QuantityError, bytes, milli_cpu, whole_number};
 
 /// What holds for nodes that say nothing themselves.
 #[derive(Debug, Clone, Copy, Default)]
@@ -42,6 +42,16 @@ pub enum NodeError {
         /// What is wrong with it.
         cause: QuantityError,
     },
+    /// A wrong amount of CPU or memory.
+    #[error("status.allocatable `{resource}` is `{value}`: {cause}")]
+    Allocatable {
+        /// The resource.
+        resource: &'static str,
+        /// As written.
+        value: String,
+        /// What is wrong with it.
+        cause: QuantityError,
+    },
     /// More cards than a node can have.
     #[error("status.capacity: {0}")]
     Devices(#[from] InventoryError),
@@ -57,15 +67,22 @@ pub enum NodeError {
 pub fn facts_of(node: &Node, defaults: NodeDefaults) -> Result<Option<NodeFacts>, NodeError> {
     let name = NodeName::new(&node.metadata.name)?;
     let wish = sharing_wish(node)?;
+    let labels = &node.metadata.labels;
+    let model = keys::MODEL_LABELS
+        .iter()
+        .find_map(|label| labels.get(*label));
+    let model = Arc::from(model.map_or("", String::as_str));
+    let host = host_of(node)?;
     if let Some(text) = node.metadata.annotations.get(keys::INVENTORY) {
         let report = report_from_json(text)?;
         return Ok(Some(NodeFacts {
-            name,
-            inventory: Arc::new(report.inventory),
             sharing: wish.unwrap_or(report.sharing),
             identity: report.identity,
             advertise: report.advertise,
             unit: report.unit,
+            host,
+            model,
+            ..NodeFacts::plain(name, Arc::new(report.inventory))
         }));
     }
     let units = capacity(node, keys::ALIYUN_GPU_MEM)?;
@@ -90,13 +107,33 @@ pub fn facts_of(node: &Node, defaults: NodeDefaults) -> Result<Option<NodeFacts>
         return Ok(None);
     };
     Ok(Some(NodeFacts {
-        name,
-        inventory: Arc::new(inventory),
         sharing: wish.unwrap_or(sharing),
-        identity: Identity::NoAgent,
-        advertise: Advertise::Units,
         unit: defaults.unit,
+        host,
+        model,
+        ..NodeFacts::plain(name, Arc::new(inventory))
     }))
+}
+
+/// CPU and memory that pods can have of a node; nothing where it does not say.
+///
+/// # Errors
+/// An amount that is none.
+fn host_of(node: &Node) -> Result<Host, NodeError> {
+    let read = |resource, read: fn(&str) -> Result<u64, QuantityError>| {
+        let Some(quantity) = node.status.allocatable.get(resource) else {
+            return Ok(0);
+        };
+        read(&quantity.0).map_err(|cause| NodeError::Allocatable {
+            resource,
+            value: quantity.0.clone(),
+            cause,
+        })
+    };
+    Ok(Host {
+        cpu: MilliCpu::new(read("cpu", milli_cpu)?),
+        memory: Bytes::new(read("memory", bytes)?),
+    })
 }
 
 /// The cards that an operator's ConfigMap `kube-system/unhealthy-gpu-<node>` lists, and the
@@ -233,5 +270,38 @@ mod tests {
         );
         map.metadata.name = "other".to_owned();
         assert_eq!(unhealthy_gpus(&map), None);
+    }
+
+    #[test]
+    fn what_pods_can_have_and_the_model_are_read() {
+        let mut node = Node::default();
+        node.metadata.name = "n1".to_owned();
+        let quantity = |text: &str| crate::object::Quantity(text.to_owned());
+        let status = &mut node.status;
+        status
+            .capacity
+            .insert("nvidia.com/gpu".to_owned(), quantity("8"));
+        status
+            .allocatable
+            .insert("cpu".to_owned(), quantity("127500m"));
+        status
+            .allocatable
+            .insert("memory".to_owned(), quantity("1Gi"));
+        let labels = &mut node.metadata.labels;
+        labels.insert("nvidia.com/gpu.product".to_owned(), "Tesla-T4".to_owned());
+        let facts = facts_of(&node, NodeDefaults::default()).unwrap().unwrap();
+        assert_eq!(facts.host.cpu, MilliCpu::new(127_500));
+        assert_eq!(facts.host.memory, Bytes::new(1 << 30));
+        assert_eq!(&*facts.model, "Tesla-T4");
+        node.status
+            .allocatable
+            .insert("cpu".to_owned(), quantity("many"));
+        let error = facts_of(&node, NodeDefaults::default())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.starts_with("status.allocatable `cpu` is `many`:"),
+            "{error}"
+        );
     }
 }

@@ -62,6 +62,12 @@ pub struct PodSpec {
     pub scheduler_name: String,
     /// Its priority.
     pub priority: Option<i32>,
+    /// Labels that its node must have.
+    #[serde(deserialize_with = "or_default")]
+    pub node_selector: BTreeMap<String, String>,
+    /// What running it costs beside its containers (its runtime class).
+    #[serde(deserialize_with = "or_default")]
+    pub overhead: BTreeMap<String, Quantity>,
     /// Containers that run before the main ones.
     #[serde(deserialize_with = "or_default")]
     pub init_containers: Vec<Container>,
@@ -116,6 +122,17 @@ impl Resources {
             .limits
             .get(resource)
             .or_else(|| self.requests.get(resource))?;
+        Some(&quantity.0)
+    }
+
+    /// What is guaranteed of a resource: the request, else the limit, as the API server fills
+    /// it in.
+    #[must_use]
+    pub fn guaranteed(&self, resource: &str) -> Option<&str> {
+        let quantity = self
+            .requests
+            .get(resource)
+            .or_else(|| self.limits.get(resource))?;
         Some(&quantity.0)
     }
 }
@@ -340,6 +357,9 @@ pub struct NodeStatus {
     /// What it has.
     #[serde(deserialize_with = "or_default")]
     pub capacity: BTreeMap<String, Quantity>,
+    /// What pods can have of it.
+    #[serde(deserialize_with = "or_default")]
+    pub allocatable: BTreeMap<String, Quantity>,
     /// Its addresses.
     #[serde(deserialize_with = "or_default")]
     pub addresses: Vec<Address>,

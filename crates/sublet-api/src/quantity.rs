@@ -1,7 +1,8 @@
 //! Whole numbers out of Kubernetes quantities.
 //!
 //! The API server writes 8000 as `8k`, so even a plain count has to be read with all its
-//! suffixes. Cards and memory are counted in whole units: a fraction is an error.
+//! suffixes. Cards and their memory are counted in whole units: a fraction is an error. CPU
+//! and memory of machines are rounded up, as the stock scheduler does.
 
 /// Why a quantity is not a whole number.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -25,6 +26,36 @@ pub enum QuantityError {
 /// # Errors
 /// Not a quantity, negative, a fraction, or beyond 64 bits.
 pub fn whole_number(text: &str) -> Result<u64, QuantityError> {
+    number(text, 0, Fraction::Refused)
+}
+
+/// Reads an amount of memory in bytes, a part of a byte as a whole one
+/// (`resource.Quantity.Value`).
+///
+/// # Errors
+/// Not a quantity, negative, or beyond 64 bits.
+pub(crate) fn bytes(text: &str) -> Result<u64, QuantityError> {
+    number(text, 0, Fraction::RoundedUp)
+}
+
+/// Reads an amount of CPU (`1500m`, `2`, `0.1`) in thousandths of a core, rounded up
+/// (`resource.Quantity.MilliValue`).
+///
+/// # Errors
+/// Not a quantity, negative, or beyond 64 bits.
+pub(crate) fn milli_cpu(text: &str) -> Result<u64, QuantityError> {
+    number(text, 3, Fraction::RoundedUp)
+}
+
+/// What becomes of a number between two whole ones.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fraction {
+    Refused,
+    RoundedUp,
+}
+
+/// A quantity times ten to the `shift`, as a whole number.
+fn number(text: &str, shift: i32, between: Fraction) -> Result<u64, QuantityError> {
     let text = text.trim();
     let (negative, text) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -56,13 +87,16 @@ pub fn whole_number(text: &str) -> Result<u64, QuantityError> {
     value = value
         .checked_mul(1 << twos)
         .ok_or(QuantityError::TooLarge)?;
-    let tens = tens - fraction.len() as i32;
+    let tens = tens + shift - fraction.len() as i32;
     let power = 10u128.checked_pow(tens.unsigned_abs());
     let value = match power {
         Some(power) if tens >= 0 => value.checked_mul(power).ok_or(QuantityError::TooLarge)?,
         Some(power) if value.is_multiple_of(power) => value / power,
         None if tens >= 0 => return Err(QuantityError::TooLarge),
-        _ => return Err(QuantityError::Fraction),
+        _ if between == Fraction::Refused => return Err(QuantityError::Fraction),
+        Some(power) => value.div_ceil(power),
+        // Less than one of what is counted, and not nothing.
+        None => 1,
     };
     u64::try_from(value).map_err(|_| QuantityError::TooLarge)
 }
@@ -121,10 +155,28 @@ mod tests {
         }
     }
 
+    #[test]
+    fn cpu_and_memory_are_rounded_up() {
+        assert_eq!(milli_cpu("2"), Ok(2000));
+        assert_eq!(milli_cpu("1500m"), Ok(1500));
+        assert_eq!(milli_cpu("0.1"), Ok(100));
+        assert_eq!(milli_cpu("100u"), Ok(1));
+        assert_eq!(milli_cpu("1n"), Ok(1));
+        assert_eq!(milli_cpu("1e-60"), Ok(1));
+        assert_eq!(milli_cpu("0"), Ok(0));
+        assert_eq!(milli_cpu("-1"), Err(QuantityError::Negative));
+        assert_eq!(milli_cpu("1e30"), Err(QuantityError::TooLarge));
+        assert_eq!(bytes("1Gi"), Ok(1 << 30));
+        assert_eq!(bytes("1500m"), Ok(2));
+        assert_eq!(bytes("x"), Err(QuantityError::Syntax));
+    }
+
     proptest! {
         #[test]
         fn any_text_is_answered(text in ".{0,40}") {
-            let _answered: Result<u64, QuantityError> = whole_number(&text);
+            for read in [whole_number, milli_cpu, bytes] {
+                let _answered: Result<u64, QuantityError> = read(&text);
+            }
         }
 
         #[test]

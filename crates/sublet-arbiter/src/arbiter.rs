@@ -75,7 +75,7 @@ impl Options {
         Options {
             folder,
             host_name: None,
-            policy: sublet_plan::POLICIES[0],
+            policy: Policy::default(),
             reserved: MiB::ZERO,
             evict: false,
             local_jobs: true,
@@ -194,7 +194,7 @@ impl Arbiter {
         let before = lock.before.clone().unwrap_or_default();
         let mut machine = Machine::new(sublet_share::Options {
             inventory: Arc::clone(&inventory),
-            policy: options.policy,
+            policy: options.policy.clone(),
             reserved: options.reserved,
             settled_at: Time::from_ms(now.saturating_add(settle)),
             local_jobs: options.local_jobs,

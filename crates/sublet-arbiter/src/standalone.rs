@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sublet_model::MiB;
-use sublet_plan::{POLICIES, policy};
+use sublet_plan::Policy;
 
 use crate::arbiter::{Arbiter, Options};
 use crate::error::{ArbiterError, at};
@@ -28,7 +28,7 @@ pub struct Standalone {
     /// True for the cards of this host, of which there can be one arbiter only.
     pub is_real: bool,
     /// `binpack` or `spread`.
-    pub policy: String,
+    pub policy: Policy,
     /// Memory of each card that no job gets.
     pub reserved: MiB,
     /// End processes that use a card without being a job?
@@ -45,7 +45,7 @@ impl Standalone {
             folder: Folder::of(REAL_MACHINE),
             nvml: PathBuf::from(NVML_LIBRARY),
             is_real: true,
-            policy: POLICIES[0].name.to_owned(),
+            policy: Policy::default(),
             reserved: MiB::ZERO,
             evict: false,
             idle_exit: None,
@@ -71,15 +71,10 @@ impl Standalone {
 /// # Errors
 /// [`ArbiterError::Held`] where one is at work; no driver; or what the kernel refused.
 pub fn run(settings: &Standalone) -> Result<(), ArbiterError> {
-    let policy = policy(&settings.policy).ok_or_else(|| {
-        let known = POLICIES.iter().map(|policy| policy.name);
-        let known = known.collect::<Vec<_>>().join(", ");
-        ArbiterError::Setting(format!("`{}` is not one of {known}", settings.policy))
-    })?;
     let stop = end_signals().map_err(at("taking", "SIGTERM and SIGINT"))?;
     let view = NvmlView::open(&settings.nvml)?;
     let options = Options {
-        policy,
+        policy: settings.policy.clone(),
         host_name: settings.is_real.then(|| HOST_NAME.to_owned()),
         reserved: settings.reserved,
         evict: settings.evict,
@@ -129,16 +124,11 @@ mod tests {
             let ended = std::thread::spawn(move || run(&settings)).join();
             ended.unwrap().unwrap_err().to_string()
         };
-        let error = fail(settings.clone());
+        let error = fail(settings);
         assert!(
             error.contains("no GPU driver: `/nowhere/libnvidia-ml.so.1`"),
             "{error}"
         );
-        let error = fail(Standalone {
-            policy: "pile".to_owned(),
-            ..settings
-        });
-        assert_eq!(error, "`pile` is not one of binpack, spread");
         assert_eq!(std::fs::read_dir(base.path()).unwrap().count(), 0);
     }
 }

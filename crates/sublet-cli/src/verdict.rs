@@ -8,13 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use sublet_api::dialect::{ClaimError, claim_of};
+use sublet_api::dialect::{ClaimError, claim_of, host_of};
 use sublet_api::object::{Node, Pod, Taint};
 use sublet_api::{AllocationError, NodeDefaults, NodeError, bound_entry, facts_of};
-use sublet_model::{
-    Advertise, Claim, GpuIndex, Identity, Inventory, NameError, NodeFacts, NodeIdx, NodeName,
-    PodUid, Sharing, Standing,
-};
+use sublet_model::{Claim, GpuIndex, NameError, NodeFacts, NodeIdx, NodeName, PodUid, Standing};
 use sublet_plan::{Engine, EngineOptions, Reason};
 
 /// Nodes and the pods bound to them.
@@ -86,12 +83,8 @@ impl<'a> Cluster<'a> {
         let mut facts = match facts_of(node, NodeDefaults { unit })? {
             Some(facts) => facts,
             None => NodeFacts {
-                name: NodeName::new(&node.metadata.name)?,
-                inventory: Arc::new(Inventory::default()),
-                sharing: Sharing::Memory,
-                identity: Identity::NoAgent,
-                advertise: Advertise::Units,
                 unit,
+                ..NodeFacts::plain(NodeName::new(&node.metadata.name)?, Arc::default())
             },
         };
         if let Some(sick) = sick {
@@ -106,14 +99,16 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// Enters a bound pod, unless it asks for no GPU. Annotations that cannot be read are no
-    /// error: they come back, and the pod counts as one that does not say where it is.
+    /// Enters a bound pod; one of no GPU takes CPU and memory. Annotations that cannot be read
+    /// are no error: they come back, and the pod counts as one that does not say where it is.
     pub(crate) fn enter_pod(&mut self, pod: &Pod) -> Result<Option<AllocationError>, PodError> {
         let unit = self.engine.options().unit;
-        let Some(claim) = claim_of(pod, unit)? else {
-            return Ok(None);
+        let claim = match claim_of(pod, unit)? {
+            Some(claim) => claim,
+            None => Claim::host_only(host_of(pod)?),
         };
         let (entry, problem) = bound_entry(pod, Arc::new(claim))?;
+        self.engine.learn(&entry.claim);
         self.engine.observe(entry);
         Ok(problem)
     }

@@ -103,6 +103,8 @@ pub fn charges_of(claim: &Claim, allocation: &Allocation) -> Vec<Charge> {
             continue;
         }
         let (memory, whole) = match claim.ask() {
+            // It has no container that a grant could answer.
+            Ask::Nothing => continue,
             Ask::OneCard(peak) => (peak, false),
             Ask::WholeCards(_) => (grant.memory, true),
         };

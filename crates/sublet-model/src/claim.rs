@@ -3,7 +3,9 @@
 //! A claim is already free of dialects and units: memory is in MiB, and what the pod needs
 //! at its worst moment (its *ask*) is computed once, by the rule Kubernetes itself uses.
 
-use crate::{ContainerName, Count, MiB};
+use std::sync::Arc;
+
+use crate::{ContainerName, Count, Host, MiB};
 
 /// The way of writing claims and allocations that a pod uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,9 +58,11 @@ pub struct ContainerClaim {
     pub demand: Demand,
 }
 
-/// What a pod needs at its worst moment, and so what is taken from the ledger for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a pod needs of GPUs at its worst moment, and so what is taken from the ledger for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Ask {
+    /// No card: the pod asks CPU and memory of the machine only.
+    Nothing,
     /// One card with so much memory: all containers share it.
     OneCard(MiB),
     /// So many cards, each for this pod alone.
@@ -81,16 +85,73 @@ pub enum ClaimShapeError {
     SeveralParts(ContainerName, Count),
 }
 
+/// The GPU models that a pod accepts; none named means any. Kept as they were given: two
+/// lists in another order are two wishes of one meaning.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Models(Vec<Arc<str>>);
+
+impl Models {
+    /// These models; any, if there are none.
+    #[must_use]
+    pub fn new(models: impl IntoIterator<Item = Arc<str>>) -> Models {
+        Models(models.into_iter().collect())
+    }
+
+    /// Does the pod name any model?
+    #[must_use]
+    pub fn is_any(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// May the pod go on that model?
+    #[must_use]
+    pub fn accept(&self, model: &str) -> bool {
+        self.0.is_empty() || self.iter().any(|known| **known == *model)
+    }
+
+    /// The models by name.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.0.iter()
+    }
+}
+
 /// What one pod asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    dialect: Dialect,
+    dialect: Option<Dialect>,
     containers: Vec<ContainerClaim>,
     ask: Ask,
     has_slot: bool,
+    host: Host,
+    models: Models,
 }
 
 impl Claim {
+    /// A claim of CPU and memory of the machine, and no GPU.
+    #[must_use]
+    pub fn host_only(host: Host) -> Claim {
+        Claim {
+            dialect: None,
+            containers: Vec::new(),
+            ask: Ask::Nothing,
+            has_slot: false,
+            host,
+            models: Models::default(),
+        }
+    }
+
+    /// The same claim, which also asks so much of the machine.
+    #[must_use]
+    pub fn with_host(self, host: Host) -> Claim {
+        Claim { host, ..self }
+    }
+
+    /// The same claim, on these models only.
+    #[must_use]
+    pub fn with_models(self, models: Models) -> Claim {
+        Claim { models, ..self }
+    }
+
     /// Checks and keeps the containers, in the order in which they start. `has_slot`: the pod
     /// also asks for the slot resource that carries Allocate on nodes with much memory.
     ///
@@ -126,16 +187,19 @@ impl Claim {
             Ask::OneCard(MiB::new(peak(memory)).unwrap_or(MiB::MAX))
         };
         Ok(Claim {
-            dialect,
+            dialect: Some(dialect),
             containers,
             ask,
             has_slot,
+            host: Host::ZERO,
+            models: Models::default(),
         })
     }
 
-    /// The dialect it was written in, which its allocation is written back in.
+    /// The dialect it was written in, which its allocation is written back in; a claim of no
+    /// GPU has none.
     #[must_use]
-    pub fn dialect(&self) -> Dialect {
+    pub fn dialect(&self) -> Option<Dialect> {
         self.dialect
     }
 
@@ -149,6 +213,18 @@ impl Claim {
     #[must_use]
     pub fn ask(&self) -> Ask {
         self.ask
+    }
+
+    /// CPU and memory that it asks of the machine.
+    #[must_use]
+    pub fn host(&self) -> Host {
+        self.host
+    }
+
+    /// The GPU models that it accepts.
+    #[must_use]
+    pub fn models(&self) -> &Models {
+        &self.models
     }
 
     /// Does it carry the slot resource?

@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::{
-    Allocation, Ask, Charge, Claim, Count, Inventory, MiB, NodeFacts, NodeName, PodKey, PodUid,
-    charges_of,
+    Allocation, Ask, Charge, Claim, Count, Host, Inventory, MiB, Milli, NodeFacts, NodeName,
+    PodKey, PodUid, charges_of,
 };
 
 pub use self::outline::Outline;
@@ -60,6 +60,14 @@ impl Card {
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.healthy && self.tenants == 0
+    }
+
+    fn share_left(&self) -> Milli {
+        let room = self.free().saturating_sub(self.held);
+        if room.is_zero() {
+            return Milli::ZERO;
+        }
+        Milli::share(room, self.capacity)
     }
 
     fn take(&mut self, charge: &Charge) {
@@ -125,6 +133,9 @@ pub struct Book {
     unplaced: Count,
     free: MiB,
     capacity: MiB,
+    host_used: Host,
+    /// By card, as the cards: what scores look at.
+    shares: Vec<Milli>,
 }
 
 impl Book {
@@ -174,6 +185,20 @@ impl Book {
     pub fn capacity(&self) -> MiB {
         self.capacity
     }
+
+    /// CPU and memory of the machine that no pod has asked; nothing where nobody knows them.
+    #[must_use]
+    pub fn host_left(&self) -> Host {
+        let whole = self.facts.as_ref().map_or(Host::ZERO, |facts| facts.host);
+        whole.saturating_sub(self.host_used)
+    }
+
+    /// The free share of each card, soft holds counted in; rounded down, so that no score
+    /// counts on room that is not there. In the order of [`Book::cards`].
+    #[must_use]
+    pub fn shares(&self) -> &[Milli] {
+        &self.shares
+    }
 }
 
 /// Every live allocation of the cluster.
@@ -182,6 +207,8 @@ pub struct Ledger {
     books: Vec<Book>,
     /// By slot, as the books. Written by [`Ledger::change`] alone.
     outlines: Vec<Outline>,
+    /// The same.
+    versions: Vec<u64>,
     by_name: BTreeMap<NodeName, NodeIdx>,
     vacant: Vec<NodeIdx>,
     entries: BTreeMap<PodUid, Entry>,
@@ -276,6 +303,13 @@ impl Ledger {
         &self.outlines[idx.0 as usize]
     }
 
+    /// A number that every change of a node's page raises, so that what was worked out from
+    /// the page can be kept until then; `idx` came from this ledger.
+    #[must_use]
+    pub fn version(&self, idx: NodeIdx) -> u64 {
+        self.versions[idx.0 as usize]
+    }
+
     /// All nodes that are known or have pods, by name.
     pub fn books(&self) -> impl Iterator<Item = (NodeIdx, &Book)> {
         self.by_name.values().map(|&idx| (idx, self.book(idx)))
@@ -301,6 +335,7 @@ impl Ledger {
         for uid in book.pods.clone() {
             charge(&mut book, &self.entries[&uid]);
         }
+        note_shares(&mut book);
         book
     }
 
@@ -325,7 +360,13 @@ impl Ledger {
             && book.unassigned == again.unassigned
             && book.unplaced == again.unplaced
             && book.free == again.free
+            && book.host_used == again.host_used
             && *self.outline(idx) == Outline::of(book)
+            && book
+                .shares
+                .iter()
+                .copied()
+                .eq(book.cards.iter().map(Card::share_left))
     }
 
     fn slot(&mut self, name: &NodeName) -> NodeIdx {
@@ -341,6 +382,8 @@ impl Ledger {
             unplaced: Count::ZERO,
             free: MiB::ZERO,
             capacity: MiB::ZERO,
+            host_used: Host::ZERO,
+            shares: Vec::new(),
         };
         let idx = if let Some(idx) = self.vacant.pop() {
             self.change(idx, |page, _| *page = book);
@@ -349,6 +392,7 @@ impl Ledger {
             self.books.push(book);
             // Of a page without facts and cards.
             self.outlines.push(Outline::default());
+            self.versions.push(0);
             NodeIdx(u32::try_from(self.books.len() - 1).expect("fewer than 2^32 nodes"))
         };
         self.by_name.insert(name.clone(), idx);
@@ -383,7 +427,9 @@ impl Ledger {
     fn change(&mut self, idx: NodeIdx, change: impl FnOnce(&mut Book, &BTreeMap<PodUid, Entry>)) {
         let book = &mut self.books[idx.0 as usize];
         change(book, &self.entries);
+        note_shares(book);
         self.outlines[idx.0 as usize] = Outline::of(book);
+        self.versions[idx.0 as usize] += 1;
     }
 }
 
@@ -402,12 +448,19 @@ fn reset(book: &mut Book) {
         .collect();
     book.unassigned.clear();
     book.unplaced = Count::ZERO;
+    book.host_used = Host::ZERO;
     book.free = book.cards.iter().map(Card::free).sum();
     book.capacity = inventory.memory();
 }
 
+fn note_shares(book: &mut Book) {
+    book.shares.clear();
+    book.shares.extend(book.cards.iter().map(Card::share_left));
+}
+
 /// Charges one pod to a page.
 fn charge(book: &mut Book, entry: &Entry) {
+    book.host_used = book.host_used.plus(entry.claim.host());
     if !entry.assigned {
         // Kept in UID order, so that a recount gives the same list.
         let at = book.unassigned.partition_point(|uid| *uid < entry.uid);
@@ -423,6 +476,7 @@ fn charge(book: &mut Book, entry: &Entry) {
                 }
             }
         }
+        (None, Ask::Nothing) => {}
         (None, Ask::WholeCards(count)) => book.unplaced = book.unplaced.plus(count),
         // With one card there is no doubt which it is.
         (None, Ask::OneCard(memory)) => {

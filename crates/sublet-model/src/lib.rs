@@ -9,6 +9,7 @@
 mod allocation;
 mod claim;
 mod device;
+mod host;
 mod ledger;
 mod name;
 mod node;
@@ -18,12 +19,13 @@ mod topology;
 
 pub use allocation::{Allocation, CardRef, Charge, Grant, charges_of};
 pub use claim::{
-    Ask, Claim, ClaimShapeError, ContainerClaim, Demand, Dialect, Portion, Role, peak,
+    Ask, Claim, ClaimShapeError, ContainerClaim, Demand, Dialect, Models, Portion, Role, peak,
 };
 pub use device::{Gpu, GpuIndex, Health, Inventory, InventoryError};
+pub use host::Host;
 pub use ledger::{Book, Card, Entry, Hold, Ledger, NodeIdx, Outline, Standing};
 pub use name::{ContainerName, GpuUuid, NameError, NodeName, PodKey, PodUid};
 pub use node::{Advertise, Identity, NodeFacts, Sharing, Unit};
-pub use quantity::{Bytes, Count, GiB, MiB, Milli};
+pub use quantity::{Bytes, Count, GiB, MiB, Milli, MilliCpu};
 pub use time::Time;
 pub use topology::{Bdf, BdfError, Fabric, Level, Nic, Pair, Partition};

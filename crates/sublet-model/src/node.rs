@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{Inventory, MiB, NodeName};
+use crate::{Host, Inventory, MiB, NodeName};
 
 /// How a node's cards may be handed out (R1.8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -93,4 +93,25 @@ pub struct NodeFacts {
     pub advertise: Advertise,
     /// The unit it counts memory in.
     pub unit: Unit,
+    /// CPU and memory that pods can have of it.
+    pub host: Host,
+    /// The GPU model by which pods choose it; empty where it does not say.
+    pub model: Arc<str>,
+}
+
+impl NodeFacts {
+    /// A node of which only its name and its cards are known.
+    #[must_use]
+    pub fn plain(name: NodeName, inventory: Arc<Inventory>) -> NodeFacts {
+        NodeFacts {
+            name,
+            inventory,
+            sharing: Sharing::Memory,
+            identity: Identity::NoAgent,
+            advertise: Advertise::Units,
+            unit: Unit::MiB,
+            host: Host::ZERO,
+            model: Arc::from(""),
+        }
+    }
 }

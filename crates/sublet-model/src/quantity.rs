@@ -119,11 +119,14 @@ impl From<GiB> for MiB {
     }
 }
 
-/// Bytes of device memory, as NVML and CUDA report them.
+/// Bytes of memory, as NVML and CUDA report a device's and Kubernetes a machine's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Bytes(u64);
 
 impl Bytes {
+    /// None.
+    pub const ZERO: Bytes = Bytes(0);
+
     /// `value` bytes.
     #[must_use]
     pub const fn new(value: u64) -> Bytes {
@@ -134,6 +137,18 @@ impl Bytes {
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
+    }
+
+    /// The sum; one that would overflow stays at the most that 64 bits hold.
+    #[must_use]
+    pub const fn plus(self, other: Bytes) -> Bytes {
+        Bytes(self.0.saturating_add(other.0))
+    }
+
+    /// What is left after taking `other`; nothing if there is less than that.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Bytes) -> Bytes {
+        Bytes(self.0.saturating_sub(other.0))
     }
 
     /// The whole MiB that fit: a card's last part of a MiB is never granted.
@@ -149,11 +164,52 @@ impl From<MiB> for Bytes {
     }
 }
 
-/// Thousandths of one GPU's compute, 0 to 1000.
+/// Thousandths of a CPU core, as Kubernetes counts them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct MilliCpu(u64);
+
+impl MilliCpu {
+    /// No CPU.
+    pub const ZERO: MilliCpu = MilliCpu(0);
+
+    /// `value` thousandths of a core.
+    #[must_use]
+    pub const fn new(value: u64) -> MilliCpu {
+        MilliCpu(value)
+    }
+
+    /// The number of thousandths.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The sum; one that would overflow stays at the most that 64 bits hold.
+    #[must_use]
+    pub const fn plus(self, other: MilliCpu) -> MilliCpu {
+        MilliCpu(self.0.saturating_add(other.0))
+    }
+
+    /// What is left after taking `other`; nothing if there is less than that.
+    #[must_use]
+    pub const fn saturating_sub(self, other: MilliCpu) -> MilliCpu {
+        MilliCpu(self.0.saturating_sub(other.0))
+    }
+}
+
+impl fmt::Display for MilliCpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}m CPU", self.0)
+    }
+}
+
+/// Thousandths of one GPU, 0 to 1000: of its compute, or the larger of its shares of both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Milli(u16);
 
 impl Milli {
+    /// Nothing of a GPU.
+    pub const ZERO: Milli = Milli(0);
     /// A whole GPU.
     pub const WHOLE: Milli = Milli(1000);
 
@@ -175,6 +231,15 @@ impl Milli {
         }
         // `part < whole < 2^44`, so the product stays below 2^54 and the quotient below 1000.
         Milli((part.0 * 1000 / whole.0) as u16)
+    }
+
+    /// The same rounded up: what a request of `part` takes away from others.
+    #[must_use]
+    pub const fn share_up(part: MiB, whole: MiB) -> Milli {
+        if part.0 >= whole.0 {
+            return Milli::WHOLE;
+        }
+        Milli((part.0 * 1000).div_ceil(whole.0) as u16)
     }
 
     /// The number of thousandths.
@@ -248,6 +313,8 @@ mod tests {
     #[test]
     fn a_share_is_at_most_whole() {
         assert_eq!(Milli::share(MiB::from(1), MiB::from(3)).get(), 333);
+        assert_eq!(Milli::share_up(MiB::from(1), MiB::from(3)).get(), 334);
+        assert_eq!(Milli::share_up(MiB::from(2), MiB::from(4)).get(), 500);
         assert_eq!(Milli::share(MiB::from(0), MiB::from(0)), Milli::WHOLE);
         assert_eq!(Milli::share(MiB::MAX, MiB::from(3)), Milli::WHOLE);
     }

@@ -4,19 +4,43 @@
 //! before, and which place it will probably take. Neither ever refuses anything. Correctness
 //! rests on [`Engine::reserve`] alone, which fits again before it takes.
 
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+mod search;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use sublet_model::{
     Allocation, Ask, Claim, Count, Entry, Hold, Ledger, NodeFacts, NodeIdx, NodeName, PodUid,
     Standing, Time, Unit,
 };
 
-use crate::fit::idle;
-use crate::screen::{Hope, hope};
-use crate::{Candidate, POLICIES, Policy, Reason, allocate, fit};
+use self::search::{Found, Order};
+use crate::fit::{Rules, check_look_alikes, fit, idle, prepare};
+use crate::keep::Keep;
+use crate::learn::{Demand, Learnt, Shape};
+use crate::{Candidate, Policy, Reason, allocate};
+
+/// Who applies the stock scheduler's own rules that matter for GPUs: CPU and memory of the
+/// machine, and the GPU models that a pod accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StockRules {
+    /// The engine: nobody else looks.
+    Here,
+    /// The stock scheduler, which knows of pods that the engine has not seen yet.
+    Elsewhere,
+}
+
+/// Which of two nodes that cost the same comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ties {
+    /// The one whose name does.
+    ByName,
+    /// One of a fixed order drawn from the names. Names go by racks and kinds of machines; a
+    /// policy with coarse steps would fill one kind after the other.
+    Scattered,
+}
 
 /// How the engine is set up.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct EngineOptions {
     /// How to choose among places that fit.
     pub policy: Policy,
@@ -28,15 +52,21 @@ pub struct EngineOptions {
     pub hold_ms: u64,
     /// What one `aliyun.com/gpu-mem` is.
     pub unit: Unit,
+    /// Who applies the stock scheduler's rules.
+    pub stock: StockRules,
+    /// Which of two nodes that cost the same comes first.
+    pub ties: Ties,
 }
 
 impl Default for EngineOptions {
     fn default() -> EngineOptions {
         EngineOptions {
-            policy: POLICIES[0],
+            policy: Policy::default(),
             few: 16,
             hold_ms: 2_000,
             unit: Unit::MiB,
+            stock: StockRules::Elsewhere,
+            ties: Ties::ByName,
         }
     }
 }
@@ -70,23 +100,8 @@ pub struct Engine {
     /// one comparison of numbers. Counted anew by the first call after a node came.
     ranks: Vec<u32>,
     ranks_stale: bool,
-}
-
-/// A place that fits. Derived order: best first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Found {
-    order: Order,
-    node: NodeIdx,
-    position: usize,
-}
-
-/// What puts one place before another: what is in the way, taints, cost, name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Order {
-    contended: bool,
-    untolerated: u32,
-    cost: u64,
-    rank: u32,
+    learnt: Learnt,
+    keep: Keep,
 }
 
 impl Engine {
@@ -100,7 +115,31 @@ impl Engine {
             tried: BTreeSet::new(),
             ranks: Vec::new(),
             ranks_stale: false,
+            learnt: Learnt::default(),
+            keep: Keep::default(),
         }
+    }
+
+    /// A pod of that claim has come: policies that learn take it into account.
+    pub fn learn(&mut self, claim: &Claim) {
+        if self.options.policy.learns() {
+            self.learnt.came(Shape::of(claim));
+            self.learnt.catch_up(&self.ledger);
+        }
+    }
+
+    /// A pod that was learnt is gone for good.
+    pub fn unlearn(&mut self, claim: &Claim) {
+        if self.options.policy.learns() {
+            self.learnt.went(&Shape::of(claim));
+            self.learnt.catch_up(&self.ledger);
+        }
+    }
+
+    /// The demand that the policy `fgd` knows beforehand. Its paper takes the typical pods
+    /// from the whole list of pods, before the first has come.
+    pub fn foretell(&mut self, demand: &Demand) {
+        self.learnt.give(demand);
     }
 
     /// What is taken and what is free.
@@ -127,6 +166,7 @@ impl Engine {
             self.ranks_stale = true;
         }
         let idx = self.ledger.set_node(facts);
+        self.learnt.node_changed();
         debug_assert!(self.ledger.is_conserved_at(idx));
         idx
     }
@@ -137,6 +177,7 @@ impl Engine {
             self.holds.retain(|_, (_, hold)| hold.node != node);
         }
         self.ledger.remove_node(name);
+        self.learnt.node_changed();
     }
 
     /// A bound pod was seen: what the API server says replaces what was reserved.
@@ -159,11 +200,9 @@ impl Engine {
         self.tried.contains(uid)
     }
 
-    /// Which of these nodes can take the pod?
+    /// Which of these nodes can take the pod, and if none can, why not?
     ///
-    /// `untolerated` counts a node's PreferNoSchedule taints that the pod does not tolerate:
-    /// fewer come first. With `everywhere` (the pod has soft wishes of its own), and for a pod
-    /// that was asked about before, all nodes come back; else the best few.
+    /// As [`Engine::choose`], with every node's refusal where nothing passes.
     pub fn filter(
         &mut self,
         now: Time,
@@ -173,6 +212,29 @@ impl Engine {
         everywhere: bool,
         untolerated: impl Fn(NodeIdx) -> u32,
     ) -> FilterAnswer {
+        let passed = self.choose(now, uid, claim, nodes, everywhere, untolerated);
+        let refused = if passed.is_empty() {
+            self.refusals(uid, claim, nodes)
+        } else {
+            Vec::new()
+        };
+        FilterAnswer { passed, refused }
+    }
+
+    /// The nodes among these that can take the pod, best first.
+    ///
+    /// `untolerated` counts a node's PreferNoSchedule taints that the pod does not tolerate:
+    /// fewer come first. With `everywhere` (the pod has soft wishes of its own), and for a pod
+    /// that was asked about before, all nodes come back; else the best few.
+    pub fn choose(
+        &mut self,
+        now: Time,
+        uid: &PodUid,
+        claim: &Claim,
+        nodes: &[NodeIdx],
+        everywhere: bool,
+        untolerated: impl Fn(NodeIdx) -> u32,
+    ) -> Vec<NodeIdx> {
         self.expire(now);
         self.drop_hold(uid);
         // While an earlier bind is unsettled its place is the pod's: nothing else is offered,
@@ -181,29 +243,17 @@ impl Engine {
             && let Some(node) = self.ledger.find(entry.node.as_str())
             && nodes.contains(&node)
         {
-            return FilterAnswer {
-                passed: vec![node],
-                refused: Vec::new(),
-            };
+            return vec![node];
         }
         let again = !self.tried.insert(uid.clone());
         let all = self.options.few == 0 || everywhere || again;
         let few = if all { usize::MAX } else { self.options.few };
         let found = self.find(uid, claim, nodes, few, untolerated);
-        if found.is_empty() {
-            return FilterAnswer {
-                passed: Vec::new(),
-                refused: self.refusals(uid, claim, nodes),
-            };
-        }
         if let [only] = found[..] {
             // The scheduler does not ask for priorities when one node is left.
             self.hold(now, uid, claim, &only);
         }
-        FilterAnswer {
-            passed: found.iter().map(|found| found.node).collect(),
-            refused: Vec::new(),
-        }
+        found.iter().map(|found| found.node).collect()
     }
 
     /// A score of 0 to 10 for each of these nodes, best 10, and a soft hold on the best.
@@ -309,15 +359,9 @@ impl Engine {
             return false;
         }
         let book = self.ledger.book_without(node, victims);
-        fit(
-            &self.ledger,
-            &book,
-            uid,
-            claim,
-            self.options.unit,
-            self.options.policy,
-        )
-        .is_ok()
+        let rules = self.rules();
+        fit(&rules, &book, uid, claim, &prepare(&rules, &book)).is_ok()
+            && check_look_alikes(&self.ledger, &book, uid, claim).is_ok()
     }
 
     /// May the pod go on that node?
@@ -325,15 +369,18 @@ impl Engine {
     /// # Errors
     /// The reason why not.
     pub fn fit(&self, uid: &PodUid, claim: &Claim, node: NodeIdx) -> Result<Candidate, Reason> {
-        let EngineOptions { unit, policy, .. } = self.options;
-        fit(
-            &self.ledger,
-            self.ledger.book(node),
-            uid,
-            claim,
-            unit,
-            policy,
-        )
+        let (rules, book) = (self.rules(), self.ledger.book(node));
+        let candidate = fit(&rules, book, uid, claim, &prepare(&rules, book))?;
+        check_look_alikes(&self.ledger, book, uid, claim)?;
+        Ok(candidate)
+    }
+
+    fn rules(&self) -> Rules<'_> {
+        Rules {
+            ledger: &self.ledger,
+            options: &self.options,
+            learnt: &self.learnt,
+        }
     }
 
     /// Why none of these nodes can take the pod; nodes that can are left out.
@@ -346,77 +393,10 @@ impl Engine {
         nodes.iter().filter_map(refuse).collect()
     }
 
-    /// The best few places for the pod, or all with `usize::MAX`; best first.
-    ///
-    /// A node's page is opened only where its outline leaves hope for a place among them.
-    fn find(
-        &mut self,
-        uid: &PodUid,
-        claim: &Claim,
-        nodes: &[NodeIdx],
-        few: usize,
-        untolerated: impl Fn(NodeIdx) -> u32,
-    ) -> Vec<Found> {
-        self.rank_names();
-        let policy = self.options.policy;
-        let mut found = BinaryHeap::with_capacity(few.saturating_add(1).min(nodes.len()));
-        for &node in nodes {
-            let outline = self.ledger.outline(node);
-            let Some(Hope { contended, cost }) = hope(outline, claim.ask(), policy) else {
-                continue;
-            };
-            let order = Order {
-                contended,
-                untolerated: untolerated(node),
-                cost,
-                // A node that only has pods has no rank, and takes nothing.
-                rank: self
-                    .ranks
-                    .get(node.0 as usize)
-                    .map_or(u32::MAX, |rank| *rank),
-            };
-            let worst = found.peek().filter(|_| found.len() >= few);
-            if worst.is_some_and(|worst: &Found| worst.order < order) {
-                continue;
-            }
-            let Ok(candidate) = self.fit(uid, claim, node) else {
-                continue;
-            };
-            let order = Order {
-                contended: candidate.contended,
-                cost: candidate.cost,
-                ..order
-            };
-            found.push(Found {
-                order,
-                node,
-                position: candidate.position,
-            });
-            if found.len() > few {
-                found.pop();
-            }
-        }
-        let mut found = found.into_vec();
-        found.sort_unstable();
-        found
-    }
-
-    fn rank_names(&mut self) {
-        if !std::mem::take(&mut self.ranks_stale) {
-            return;
-        }
-        for (rank, (idx, _)) in (0..).zip(self.ledger.books()) {
-            let slot = idx.0 as usize;
-            if self.ranks.len() <= slot {
-                self.ranks.resize(slot + 1, 0);
-            }
-            self.ranks[slot] = rank;
-        }
-    }
-
     fn hold(&mut self, now: Time, uid: &PodUid, claim: &Claim, at: &Found) {
         let book = self.ledger.book(at.node);
         let cards = match claim.ask() {
+            Ask::Nothing => Vec::new(),
             Ask::OneCard(memory) => vec![(at.position, memory)],
             Ask::WholeCards(count) => idle(book)
                 .take(count.get() as usize)

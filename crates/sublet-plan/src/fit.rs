@@ -6,42 +6,87 @@
 
 use sublet_model::{
     Advertise, Allocation, Ask, Book, Card, CardRef, Claim, Count, Grant, Identity, Ledger, MiB,
-    NodeFacts, PodUid, Portion, Role, Sharing, Unit,
+    NodeFacts, PodUid, Portion, Role, Sharing,
 };
 
-use crate::policy::After;
-use crate::{Policy, Reason};
+use crate::learn::Learnt;
+use crate::policy::Costs;
+use crate::score::{After, Asked, Kind, Prepared, Site};
+use crate::{EngineOptions, Reason, StockRules};
 
-/// A node that can take the claim.
+/// A place for the claim on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
     /// Position of the chosen card, or of the first of several whole ones.
     pub position: usize,
     /// The place is only free if no soft hold comes true: such nodes come last.
     pub contended: bool,
-    /// The policy's cost of the node, lower is better.
-    pub cost: u64,
+    /// What the node costs to each part of the policy.
+    pub(crate) costs: Costs,
 }
 
-/// May the pod `uid` with this claim go on that node?
+impl Candidate {
+    /// What the place costs to the policy, or to the first of a mix; lower is better.
+    #[must_use]
+    pub fn cost(&self) -> i64 {
+        self.costs[0]
+    }
+}
+
+/// By what places are judged.
+#[derive(Clone, Copy)]
+pub(crate) struct Rules<'a> {
+    pub(crate) ledger: &'a Ledger,
+    pub(crate) options: &'a EngineOptions,
+    pub(crate) learnt: &'a Learnt,
+}
+
+/// One question about one node.
+struct Case<'a> {
+    rules: &'a Rules<'a>,
+    book: &'a Book,
+    facts: &'a NodeFacts,
+    asked: Asked<'a>,
+    prepared: &'a [Prepared],
+}
+
+/// May the pod `uid` with this claim go on that node, look-alikes aside? `prepared` is of the
+/// page, by [`prepare`].
 ///
 /// # Errors
 /// The reason why not.
-pub fn fit(
-    ledger: &Ledger,
+pub(crate) fn fit(
+    rules: &Rules<'_>,
     book: &Book,
     uid: &PodUid,
     claim: &Claim,
-    unit: Unit,
-    policy: Policy,
+    prepared: &[Prepared],
 ) -> Result<Candidate, Reason> {
-    let facts = check_node(book, claim, unit)?;
-    let candidate = match claim.ask() {
-        Ask::OneCard(asked) => fit_part(book, facts, asked, policy)?,
-        Ask::WholeCards(asked) => fit_whole(book, facts, asked, policy)?,
+    let facts = check_node(rules, book, claim)?;
+    let case = Case {
+        rules,
+        book,
+        facts,
+        asked: Asked {
+            ask: claim.ask(),
+            host: claim.host(),
+            uid,
+        },
+        prepared,
     };
-    check_look_alikes(ledger, book, facts, uid, claim)?;
-    Ok(candidate)
+    match claim.ask() {
+        Ask::Nothing => Ok(case.on_host()),
+        Ask::OneCard(asked) => case.on_part(asked),
+        Ask::WholeCards(asked) => case.on_whole(asked),
+    }
+}
+
+/// What each part of the policy needs to know of a page, whatever is asked.
+pub(crate) fn prepare(rules: &Rules<'_>, book: &Book) -> Vec<Prepared> {
+    let kinds = rules.options.policy.kinds();
+    kinds
+        .map(|kind| kind.prepare(rules.ledger, book, rules.learnt))
+        .collect()
 }
 
 /// Writes the allocation for a claim that fits: `candidate` came from [`fit`] on this page.
@@ -52,6 +97,7 @@ pub fn fit(
 pub fn allocate(book: &Book, claim: &Claim, candidate: &Candidate) -> Allocation {
     let gpus = book.facts().map_or(&[][..], |facts| facts.inventory.gpus());
     let chosen: Vec<usize> = match claim.ask() {
+        Ask::Nothing => Vec::new(),
         Ask::OneCard(_) => vec![candidate.position],
         Ask::WholeCards(count) => idle(book).take(count.get() as usize).collect(),
     };
@@ -81,12 +127,29 @@ pub fn allocate(book: &Book, claim: &Claim, candidate: &Candidate) -> Allocation
     Allocation { grants }
 }
 
-fn check_node<'a>(book: &'a Book, claim: &Claim, unit: Unit) -> Result<&'a NodeFacts, Reason> {
+fn check_node<'a>(
+    rules: &Rules<'_>,
+    book: &'a Book,
+    claim: &Claim,
+) -> Result<&'a NodeFacts, Reason> {
     let facts = book.facts().ok_or(Reason::Unknown)?;
+    let here = rules.options.stock == StockRules::Here;
+    if here {
+        check_host(book, claim)?;
+    }
+    let part = match claim.ask() {
+        Ask::Nothing => return Ok(facts),
+        Ask::OneCard(_) => true,
+        Ask::WholeCards(_) => false,
+    };
     if book.cards().is_empty() {
         return Err(Reason::NoGpu);
     }
-    let part = matches!(claim.ask(), Ask::OneCard(_));
+    if here && !claim.models().accept(&facts.model) {
+        return Err(Reason::Model {
+            node: facts.model.clone(),
+        });
+    }
     let served = match facts.sharing {
         Sharing::Both => true,
         Sharing::Memory => part,
@@ -97,6 +160,7 @@ fn check_node<'a>(book: &'a Book, claim: &Claim, unit: Unit) -> Result<&'a NodeF
             node: facts.sharing,
         });
     }
+    let unit = rules.options.unit;
     if part && facts.unit != unit {
         return Err(Reason::Unit {
             node: facts.unit,
@@ -109,98 +173,156 @@ fn check_node<'a>(book: &'a Book, claim: &Claim, unit: Unit) -> Result<&'a NodeF
     Ok(facts)
 }
 
-fn fit_part(
-    book: &Book,
-    facts: &NodeFacts,
-    asked: MiB,
-    policy: Policy,
-) -> Result<Candidate, Reason> {
-    // Pods that hold whole cards without saying which may be on any idle one.
-    let idle_allowed =
-        book.unplaced() == Count::ZERO || idle(book).count() > book.unplaced().get() as usize;
-    let mut best: Option<(bool, u64, usize)> = None;
-    for (position, card) in book.cards().iter().enumerate() {
-        let Some(left) = card.free().checked_sub(asked) else {
-            continue;
-        };
-        if !card.healthy || card.whole > 0 || (card.tenants == 0 && !idle_allowed) {
-            continue;
-        }
-        // With holds counted in, or, if only a hold is in the way, without.
-        let uncontended = left.checked_sub(card.held);
-        let this = (
-            uncontended.is_none(),
-            (policy.card)(uncontended.unwrap_or(left)),
-            position,
-        );
-        if best.is_none_or(|best| this < best) {
-            best = Some(this);
-        }
-    }
-    let Some((contended, _, position)) = best else {
-        return Err(no_room(facts, book.cards(), asked, idle_allowed));
-    };
-    let held: MiB = book.cards().iter().map(|card| card.held).sum();
-    let card = &book.cards()[position];
-    let after = After {
-        card_left: card.free().saturating_sub(card.held).saturating_sub(asked),
-        node_left: book.free().saturating_sub(held).saturating_sub(asked),
-        node_capacity: book.capacity(),
-    };
-    Ok(Candidate {
-        position,
-        contended,
-        cost: (policy.node)(&after),
-    })
-}
-
-fn fit_whole(
-    book: &Book,
-    facts: &NodeFacts,
-    asked: Count,
-    policy: Policy,
-) -> Result<Candidate, Reason> {
-    let total = Count::new(book.cards().len() as u32);
-    if asked > total {
-        return Err(Reason::TooFew { asked, total });
-    }
-    let free = Count::new(idle(book).count() as u32).saturating_sub(book.unplaced());
-    if asked > free {
-        let sick = book.cards().iter().filter(|card| !card.healthy).count();
-        return Err(Reason::NoIdle {
-            asked,
-            idle: free,
-            total,
-            sick: Count::new(sick as u32),
+fn check_host(book: &Book, claim: &Claim) -> Result<(), Reason> {
+    let (asked, left) = (claim.host(), book.host_left());
+    if asked.cpu > left.cpu {
+        return Err(Reason::Cpu {
+            asked: asked.cpu,
+            left: left.cpu,
         });
     }
-    let holds = idle(book).filter(|&at| book.cards()[at].holds > 0).count() as u32;
-    let taken: MiB = idle(book)
-        .take(asked.get() as usize)
-        .map(|at| facts.inventory.gpus()[at].memory)
-        .sum();
-    let held: MiB = book.cards().iter().map(|card| card.held).sum();
-    let after = After {
-        card_left: MiB::ZERO,
-        node_left: book.free().saturating_sub(held).saturating_sub(taken),
-        node_capacity: book.capacity(),
-    };
-    Ok(Candidate {
-        position: idle(book).next().unwrap_or(0),
-        contended: asked > free.saturating_sub(Count::new(holds)),
-        cost: (policy.node)(&after),
-    })
+    if asked.memory > left.memory {
+        return Err(Reason::HostMemory {
+            asked: asked.memory,
+            left: left.memory,
+        });
+    }
+    Ok(())
+}
+
+impl Case<'_> {
+    fn on_host(&self) -> Candidate {
+        let after = After {
+            card_left: MiB::ZERO,
+            node_left: self.book.free(),
+            node_capacity: self.book.capacity(),
+        };
+        Candidate {
+            position: 0,
+            contended: false,
+            costs: self.costs(0, &after),
+        }
+    }
+
+    fn on_part(&self, asked: MiB) -> Result<Candidate, Reason> {
+        let book = self.book;
+        // Pods that hold whole cards without saying which may be on any idle one.
+        let idle_allowed =
+            book.unplaced() == Count::ZERO || idle(book).count() > book.unplaced().get() as usize;
+        let leader = self.rules.options.policy.leader();
+        let mut best: Option<(bool, i64, usize)> = None;
+        for (position, card) in book.cards().iter().enumerate() {
+            let Some(left) = card.free().checked_sub(asked) else {
+                continue;
+            };
+            if !card.healthy || card.whole > 0 || (card.tenants == 0 && !idle_allowed) {
+                continue;
+            }
+            // With holds counted in, or, if only a hold is in the way, without.
+            let uncontended = left.checked_sub(card.held);
+            let contended = uncontended.is_none();
+            let cost = self.card(leader, position, uncontended.unwrap_or(left));
+            let this = (contended, cost, position);
+            if best.is_none_or(|best| this < best) {
+                best = Some(this);
+            }
+        }
+        let Some((contended, _, position)) = best else {
+            return Err(no_room(self.facts, book.cards(), asked, idle_allowed));
+        };
+        let held: MiB = book.cards().iter().map(|card| card.held).sum();
+        let card = &book.cards()[position];
+        let after = After {
+            card_left: card.free().saturating_sub(card.held).saturating_sub(asked),
+            node_left: book.free().saturating_sub(held).saturating_sub(asked),
+            node_capacity: book.capacity(),
+        };
+        Ok(Candidate {
+            position,
+            contended,
+            costs: self.costs(position, &after),
+        })
+    }
+
+    fn on_whole(&self, asked: Count) -> Result<Candidate, Reason> {
+        let book = self.book;
+        let total = Count::new(book.cards().len() as u32);
+        if asked > total {
+            return Err(Reason::TooFew { asked, total });
+        }
+        let free = Count::new(idle(book).count() as u32).saturating_sub(book.unplaced());
+        if asked > free {
+            let sick = book.cards().iter().filter(|card| !card.healthy).count();
+            return Err(Reason::NoIdle {
+                asked,
+                idle: free,
+                total,
+                sick: Count::new(sick as u32),
+            });
+        }
+        let holds = idle(book).filter(|&at| book.cards()[at].holds > 0).count() as u32;
+        let taken: MiB = idle(book)
+            .take(asked.get() as usize)
+            .map(|at| self.facts.inventory.gpus()[at].memory)
+            .sum();
+        let held: MiB = book.cards().iter().map(|card| card.held).sum();
+        let after = After {
+            card_left: MiB::ZERO,
+            node_left: book.free().saturating_sub(held).saturating_sub(taken),
+            node_capacity: book.capacity(),
+        };
+        let position = idle(book).next().unwrap_or(0);
+        Ok(Candidate {
+            position,
+            contended: asked > free.saturating_sub(Count::new(holds)),
+            costs: self.costs(position, &after),
+        })
+    }
+
+    fn card(&self, kind: Kind, position: usize, left: MiB) -> i64 {
+        let of = self.rules.options.policy.kinds().position(|k| k == kind);
+        kind.card(
+            &self.site(of.unwrap_or(0)),
+            &self.asked,
+            self.rules.learnt,
+            position,
+            left,
+        )
+    }
+
+    fn costs(&self, position: usize, after: &After) -> Costs {
+        let mut costs = Costs::default();
+        for (of, kind) in self.rules.options.policy.kinds().enumerate() {
+            let learnt = self.rules.learnt;
+            costs[of] = kind.node(&self.site(of), &self.asked, learnt, position, after);
+        }
+        costs
+    }
+
+    /// The node as the `of`-th part of the policy sees it.
+    fn site(&self, of: usize) -> Site<'_> {
+        const NOTHING: &Prepared = &Prepared::Nothing;
+        Site {
+            book: self.book,
+            prepared: self.prepared.get(of).unwrap_or(NOTHING),
+        }
+    }
 }
 
 /// On a node whose agent knows pods only by their sizes, two that look alike must not wait
 /// for their devices at the same time; with slots it sees no size at all.
-fn check_look_alikes(
+///
+/// # Errors
+/// The other pod.
+pub(crate) fn check_look_alikes(
     ledger: &Ledger,
     book: &Book,
-    facts: &NodeFacts,
     uid: &PodUid,
     claim: &Claim,
 ) -> Result<(), Reason> {
+    let Some(facts) = book.facts() else {
+        return Ok(());
+    };
     if facts.identity != Identity::SizeAndOrder {
         return Ok(());
     }

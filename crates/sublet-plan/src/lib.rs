@@ -5,19 +5,26 @@
 //! answer. One implementation serves the extender, `sublet plan`, `sublet explain`, the
 //! simulator and the tests.
 //!
-//! Suggested reading order: reasons, policies, fit, screen, the engine, the binding protocol.
+//! Suggested reading order: reasons, policies, scores, fit, screen, the engine, the binding
+//! protocol.
 
 mod binding;
 mod engine;
 mod fit;
+mod keep;
+mod learn;
 mod policy;
 mod reason;
+mod scatter;
+mod score;
 mod screen;
 #[cfg(test)]
 mod script;
 
 pub use binding::{Binding, BindingStep, PodState, Seen};
-pub use engine::{Engine, EngineOptions, FilterAnswer, Refused};
-pub use fit::{Candidate, allocate, fit};
-pub use policy::{POLICIES, Policy, policy};
+pub use engine::{Engine, EngineOptions, FilterAnswer, Refused, StockRules, Ties};
+pub use fit::{Candidate, allocate};
+pub use learn::{Demand, Shape};
+pub use policy::{Policy, PolicyError};
 pub use reason::{Reason, Wire};
+pub use score::Fragmentation;

@@ -1,76 +1,194 @@
-//! Placement policies: which of the cards that fit, and which of the nodes.
+//! Placement policies by name, alone or mixed.
 //!
-//! A policy is two costs, lower is better; ties are broken by the caller (lowest index,
-//! then name). Adding one: a constant here and a line in [`POLICIES`]. The node's cost must
-//! rise, or fall, all the way with what is left, so that a scan can tell from the limits of
-//! what is left which nodes cannot be among the best.
+//! `binpack` is one policy; `fgd=0.7,best-fit=0.3` is a mix: each score is scaled to 0 to 100
+//! over the nodes that fit, as the stock scheduler does with its plugins, and weighed. Adding
+//! a policy: a file in `score`, and a line in its list of kinds.
 
-use sublet_model::{MiB, Milli};
+use std::fmt;
+use std::str::FromStr;
 
-/// What a node would look like after taking the claim.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct After {
-    /// Left on the chosen card; for whole cards, nothing.
-    pub(crate) card_left: MiB,
-    /// Left on all cards of the node together.
-    pub(crate) node_left: MiB,
-    /// What all cards of the node have together.
-    pub(crate) node_capacity: MiB,
-}
+use crate::Ties;
+use crate::score::{Cost, Kind};
+
+/// The most policies in one mix.
+pub(crate) const MAX_PARTS: usize = 4;
+
+/// The costs of one place, by the policies of a mix.
+pub(crate) type Costs = [Cost; MAX_PARTS];
 
 /// How to choose among places that fit.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
-    /// Its name in configuration.
-    pub name: &'static str,
-    /// Cost of a card that would have so much memory left.
-    pub(crate) card: fn(left: MiB) -> u64,
-    /// Cost of a node.
-    pub(crate) node: fn(&After) -> u64,
-    /// Which of two amounts left, on a card or on all, makes the node cost less: the lesser
-    /// one throughout, or the greater one throughout.
-    pub(crate) cheaper: fn(MiB, MiB) -> MiB,
+    parts: Vec<Part>,
 }
 
-/// Least free memory that fits, on cards (R1.4) and then on nodes: large holes stay whole
-/// for large requests. Best fit, as the GPUShare extender does within a node.
-const BINPACK: Policy = Policy {
-    name: "binpack",
-    card: MiB::get,
-    node: |after| join(after.card_left.get(), after.node_left.get()),
-    cheaper: Ord::min,
-};
-
-/// Most free memory, on cards and then, by share, on nodes: neighbours disturb each other
-/// least.
-const SPREAD: Policy = Policy {
-    name: "spread",
-    card: |left| MiB::MAX.get() - left.get(),
-    node: |after| {
-        let used = after.node_capacity.saturating_sub(after.node_left);
-        let share = u64::from(Milli::share(used, after.node_capacity).get());
-        join(
-            share,
-            u64::from(u32::MAX).saturating_sub(after.card_left.get()),
-        )
-    },
-    cheaper: Ord::max,
-};
-
-/// Every policy; the first is the default.
-pub const POLICIES: &[Policy] = &[BINPACK, SPREAD];
-
-/// The policy of that name.
-#[must_use]
-pub fn policy(name: &str) -> Option<Policy> {
-    POLICIES.iter().copied().find(|policy| policy.name == name)
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Part {
+    kind: Kind,
+    /// In thousandths.
+    weight: u32,
 }
 
-/// Orders by `first`, then by `second`; both are cut off at 32 bits, where an amount of
-/// memory (4 PiB) no longer means anything.
-fn join(first: u64, second: u64) -> u64 {
-    let cut = |value: u64| value.min(u64::from(u32::MAX));
-    cut(first) << 32 | cut(second)
+/// Why a text names no policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PolicyError {
+    /// There is none of that name.
+    Unknown(String),
+    /// A weight that is none.
+    Weight(String),
+    /// One name twice in a mix.
+    Twice(String),
+    /// More than can be mixed.
+    TooMany(usize),
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PolicyError::Unknown(name) => {
+                let known: Vec<_> = Policy::names().collect();
+                write!(f, "`{name}` is no policy; there are {}", known.join(", "))
+            }
+            PolicyError::Weight(text) => write!(
+                f,
+                "`{text}` is no weight: it is a number above 0 and at most 1000, with up to three decimals"
+            ),
+            PolicyError::Twice(name) => write!(f, "`{name}` is named twice"),
+            PolicyError::TooMany(count) => {
+                write!(f, "{count} policies in one mix; {MAX_PARTS} are the most")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PolicyError {}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy::of(Kind::Binpack)
+    }
+}
+
+impl Policy {
+    /// The names of all policies; the first is the default.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        Kind::ALL.iter().map(|(name, _)| *name)
+    }
+
+    fn of(kind: Kind) -> Policy {
+        let weight = 1000;
+        Policy {
+            parts: vec![Part { kind, weight }],
+        }
+    }
+
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = Kind> {
+        self.parts.iter().map(|part| part.kind)
+    }
+
+    /// The policy that chooses the card on a node: the one of most weight, the first of those.
+    pub(crate) fn leader(&self) -> Kind {
+        let best = self
+            .parts
+            .iter()
+            .rev()
+            .max_by_key(|part| part.weight)
+            .map(|part| part.kind);
+        best.unwrap_or(Kind::Binpack)
+    }
+
+    /// Are the costs of a place comparable only among the nodes of one question?
+    pub(crate) fn is_relative(&self) -> bool {
+        self.parts.len() > 1 || self.leader().is_relative()
+    }
+
+    /// How nodes that cost the same are told apart: by name where costs are fine, in a
+    /// scattered order where many nodes cost the same.
+    #[must_use]
+    pub fn ties(&self) -> Ties {
+        match self.leader().pack() {
+            Some(_) => Ties::ByName,
+            None => Ties::Scattered,
+        }
+    }
+
+    /// Does it need to see the pods that arrive?
+    #[must_use]
+    pub fn learns(&self) -> bool {
+        self.kinds().any(Kind::learns)
+    }
+
+    /// One cost out of those of the parts. Where they are relative, `range` has the least and
+    /// the largest of each.
+    pub(crate) fn total(&self, costs: &Costs, range: &[(Cost, Cost); MAX_PARTS]) -> Cost {
+        if !self.is_relative() {
+            return costs[0];
+        }
+        let mut total = 0;
+        for (at, part) in self.parts.iter().enumerate() {
+            let (least, most) = range[at];
+            let spread = most - least;
+            let score = (most - costs[at]) * 100 / spread.max(1);
+            total -= score * Cost::from(part.weight);
+        }
+        total
+    }
+}
+
+impl FromStr for Policy {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Policy, PolicyError> {
+        let mut parts: Vec<Part> = Vec::new();
+        for word in text.split(',').map(str::trim) {
+            let (name, weight) = match word.split_once('=') {
+                Some((name, weight)) => (name.trim(), weigh(weight.trim())?),
+                None => (word, 1000),
+            };
+            let found = Kind::ALL.iter().find(|(known, _)| *known == name);
+            let &(_, kind) = found.ok_or_else(|| PolicyError::Unknown(name.to_owned()))?;
+            if parts.iter().any(|part| part.kind == kind) {
+                return Err(PolicyError::Twice(name.to_owned()));
+            }
+            parts.push(Part { kind, weight });
+        }
+        if parts.len() > MAX_PARTS {
+            return Err(PolicyError::TooMany(parts.len()));
+        }
+        Ok(Policy { parts })
+    }
+}
+
+/// `0.7` is 700 thousandths.
+fn weigh(text: &str) -> Result<u32, PolicyError> {
+    let wrong = || PolicyError::Weight(text.to_owned());
+    let (whole, decimals) = text.split_once('.').unwrap_or((text, ""));
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(whole) || !digits(decimals) || decimals.len() > 3 || whole.len() > 4 {
+        return Err(wrong());
+    }
+    let thousandths: u32 = format!("{whole}{decimals:0<3}")
+        .parse()
+        .map_err(|_| wrong())?;
+    if (1..=1_000_000).contains(&thousandths) {
+        Ok(thousandths)
+    } else {
+        Err(wrong())
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let [Part { kind, weight: 1000 }] = self.parts[..] {
+            return f.write_str(kind.name());
+        }
+        for (at, part) in self.parts.iter().enumerate() {
+            let comma = if at > 0 { "," } else { "" };
+            let weight = f64::from(part.weight) / 1000.0;
+            write!(f, "{comma}{}={weight}", part.kind.name())?;
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -79,24 +197,47 @@ mod tests {
 
     use super::*;
 
-    fn amount() -> impl Strategy<Value = MiB> {
-        let amount = prop_oneof![0..40u64, 0..800_000u64, 0..=MiB::MAX.get()];
-        amount.prop_map(|amount| MiB::new(amount).unwrap())
+    #[test]
+    fn a_mix_is_written_as_it_is_read() {
+        for text in ["binpack", "fgd=0.7,best-fit=0.3", "fgd=1,random=0.125"] {
+            let policy: Policy = text.parse().unwrap();
+            assert_eq!(policy.to_string(), text);
+        }
+        let policy: Policy = " fgd , best-fit = 2 ".parse().unwrap();
+        assert_eq!(policy.to_string(), "fgd=1,best-fit=2");
+        assert_eq!(policy.leader(), Kind::BestFit);
+        assert_eq!(Policy::default().to_string(), "binpack");
+    }
+
+    #[test]
+    fn what_is_no_policy_is_named() {
+        let error = |text: &str| text.parse::<Policy>().unwrap_err().to_string();
+        assert!(error("").starts_with("`` is no policy; there are binpack, spread"));
+        assert!(error("fgd,fgd").starts_with("`fgd` is named twice"));
+        for weight in ["0", "-1", "x", "", "1.2345", "1001", "99999", "1e3", "+1"] {
+            let text = format!("fgd={weight}");
+            assert!(error(&text).contains("is no weight"), "{text}");
+        }
+        assert!(error("fgd,binpack,spread,random,best-fit").starts_with("5 policies"));
+    }
+
+    #[test]
+    fn costs_of_a_mix_are_scaled_before_they_are_weighed() {
+        let policy: Policy = "best-fit=0.25,spread=0.75".parse().unwrap();
+        let range = [(-9, 1), (0, 1000), (0, 0), (0, 0)];
+        // 9 of 10 steps up, and the worst; then the worst, and the best.
+        assert_eq!(policy.total(&[-8, 1000, 0, 0], &range), -90 * 250);
+        assert_eq!(policy.total(&[1, 0, 0, 0], &range), -100 * 750);
+        let alike = [(5, 5), (7, 7), (0, 0), (0, 0)];
+        assert_eq!(policy.total(&[5, 7, 0, 0], &alike), 0);
     }
 
     proptest! {
         #[test]
-        fn a_node_costs_no_less_than_with_the_cheaper_amounts_left(
-            policy in 0..POLICIES.len(),
-            (card, other_card) in (amount(), amount()),
-            (node, other_node) in (amount(), amount()),
-            node_capacity in amount(),
-        ) {
-            let Policy { node: cost, cheaper, .. } = POLICIES[policy];
-            let after = |card_left, node_left| After { card_left, node_left, node_capacity };
-            let best = after(cheaper(card, other_card), cheaper(node, other_node));
-            prop_assert!(cost(&best) <= cost(&after(card, node)));
-            prop_assert!(cost(&best) <= cost(&after(other_card, node)));
+        fn any_text_is_answered(text in "[a-z=,.0-9 -]{0,40}") {
+            if let Ok(policy) = text.parse::<Policy>() {
+                prop_assert_eq!(policy.to_string().parse::<Policy>(), Ok(policy));
+            }
         }
     }
 }

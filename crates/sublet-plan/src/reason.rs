@@ -7,7 +7,9 @@
 
 use std::fmt;
 
-use sublet_model::{Ask, Count, GpuIndex, MiB, NodeName, PodKey, Sharing, Unit};
+use std::sync::Arc;
+
+use sublet_model::{Ask, Bytes, Count, GpuIndex, MiB, MilliCpu, NodeName, PodKey, Sharing, Unit};
 
 /// Why a node cannot take a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,6 +18,25 @@ pub enum Reason {
     Unknown,
     /// It has no GPU.
     NoGpu,
+    /// Its GPUs are of a model that the pod does not accept.
+    Model {
+        /// The node's model.
+        node: Arc<str>,
+    },
+    /// Too little CPU is left.
+    Cpu {
+        /// What the pod asks.
+        asked: MilliCpu,
+        /// What is left.
+        left: MilliCpu,
+    },
+    /// Too little memory of the machine is left.
+    HostMemory {
+        /// What the pod asks.
+        asked: Bytes,
+        /// What is left.
+        left: Bytes,
+    },
     /// It hands cards out in another way.
     Sharing {
         /// How it hands them out.
@@ -87,12 +108,15 @@ impl Reason {
     pub fn is_final(&self) -> bool {
         match self {
             Reason::NoGpu
+            | Reason::Model { .. }
             | Reason::Sharing { .. }
             | Reason::Unit { .. }
             | Reason::NoSlot
             | Reason::TooSmall { .. }
             | Reason::TooFew { .. } => true,
             Reason::Unknown
+            | Reason::Cpu { .. }
+            | Reason::HostMemory { .. }
             | Reason::NoRoom { .. }
             | Reason::NoIdle { .. }
             | Reason::LookAlike { .. }
@@ -106,6 +130,9 @@ impl Reason {
         match self {
             Reason::Unknown => "unknown_node",
             Reason::NoGpu => "no_gpu",
+            Reason::Model { .. } => "model",
+            Reason::Cpu { .. } => "cpu",
+            Reason::HostMemory { .. } => "host_memory",
             Reason::Sharing { .. } => "sharing",
             Reason::Unit { .. } => "unit",
             Reason::NoSlot => "no_slot",
@@ -135,6 +162,24 @@ impl fmt::Display for Reason {
                 "the node is not known, or its GPU inventory cannot be read"
             ),
             Reason::NoGpu => write!(f, "the node has no GPU"),
+            Reason::Model { node } if node.is_empty() => {
+                write!(
+                    f,
+                    "the node does not say which GPU model it has, and the pod names some"
+                )
+            }
+            Reason::Model { node } => {
+                write!(f, "the pod does not accept the node's GPU model, {node}")
+            }
+            Reason::Cpu { asked, left } => {
+                write!(f, "{asked} asked, and {left} is left on the node")
+            }
+            Reason::HostMemory { asked, left } => write!(
+                f,
+                "{} MiB of the machine's memory asked, and {} MiB are left",
+                asked.get().div_ceil(1 << 20),
+                left.whole_mib().get()
+            ),
             Reason::Sharing {
                 node: Sharing::Whole,
             } => {
@@ -195,7 +240,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A reason as the extender sends it: at most eight texts for one claim.
+/// A reason as the extender sends it: at most eleven texts for one claim.
 pub struct Wire<'a>(pub &'a Reason, pub Ask);
 
 impl fmt::Display for Wire<'_> {
@@ -211,6 +256,9 @@ impl fmt::Display for Wire<'_> {
             (Reason::NoIdle { .. }, Ask::WholeCards(asked)) => {
                 write!(f, "node has fewer than {} idle GPUs", asked.get())
             }
+            (Reason::Cpu { .. }, _) => write!(f, "too little CPU is left on the node"),
+            (Reason::HostMemory { .. }, _) => write!(f, "too little memory is left on the node"),
+            (Reason::Model { .. }, _) => write!(f, "the pod does not accept the GPU model"),
             (Reason::LookAlike { .. }, _) => {
                 write!(f, "a pod that looks the same is still starting on the node")
             }

@@ -8,8 +8,7 @@
 
 use sublet_model::{Ask, Count, MiB, Outline};
 
-use crate::Policy;
-use crate::policy::After;
+use crate::score::{After, Cost, Pack};
 
 /// No place on the node comes before this. Derived order, as for places: contended ones come
 /// last.
@@ -18,13 +17,14 @@ pub(crate) struct Hope {
     /// The place is only free if no soft hold comes true.
     pub(crate) contended: bool,
     /// The policy's cost of the node.
-    pub(crate) cost: u64,
+    pub(crate) cost: Cost,
 }
 
 /// The most that can be hoped for on a node; `None` where the claim certainly does not fit.
-pub(crate) fn hope(outline: &Outline, ask: Ask, policy: Policy) -> Option<Hope> {
+pub(crate) fn hope(outline: &Outline, ask: Ask, policy: &Pack) -> Option<Hope> {
     let left = outline.left();
     let (card_left, node_left) = match ask {
+        Ask::Nothing => (MiB::ZERO, left),
         Ask::OneCard(asked) => {
             if !outline.has_room(asked) {
                 return None;
@@ -65,7 +65,7 @@ impl Hope {
     };
 }
 
-fn whole_left(outline: &Outline, asked: Count, policy: Policy) -> MiB {
+fn whole_left(outline: &Outline, asked: Count, policy: &Pack) -> MiB {
     let (least, most) = outline.idle_memory(asked);
     let left = outline.left();
     (policy.cheaper)(left.saturating_sub(least), left.saturating_sub(most))

@@ -19,7 +19,7 @@ use sublet_model::{
     NodeName, PodKey, PodUid, Portion, Role, Sharing, Standing, Time, Unit,
 };
 
-use crate::{Engine, EngineOptions, FilterAnswer, Wire, policy};
+use crate::{Engine, EngineOptions, FilterAnswer, Policy, Ties, Wire};
 
 /// Replays a script, and fails where an answer differs.
 #[track_caller]
@@ -38,6 +38,16 @@ pub(crate) fn check(script: &str) {
         assert!(world.engine.ledger().is_conserved(), "after `{line}`");
     }
     assert_eq!(transcript.trim(), lines.join("\n").trim());
+}
+
+/// How many policies there are, for [`numbered`].
+pub(crate) fn policies() -> usize {
+    Policy::names().count()
+}
+
+/// The policies by number, for tests that draw one.
+pub(crate) fn numbered(policy: usize) -> Policy {
+    Policy::names().nth(policy).unwrap().parse().unwrap()
 }
 
 pub(crate) fn uid(name: &str) -> PodUid {
@@ -83,12 +93,8 @@ pub(crate) fn node(head: &str, cards: &str) -> (NodeFacts, Vec<Entry>) {
     let mut words = head.split_whitespace();
     let name = words.next().unwrap();
     let mut facts = NodeFacts {
-        name: NodeName::new(name).unwrap(),
-        inventory: Arc::default(),
         sharing: Sharing::Both,
-        identity: Identity::NoAgent,
-        advertise: Advertise::Units,
-        unit: Unit::MiB,
+        ..NodeFacts::plain(NodeName::new(name).unwrap(), Arc::default())
     };
     for word in words {
         match word {
@@ -142,7 +148,7 @@ pub(crate) fn entry(pod: &str, node: &str, claim: &Arc<Claim>) -> Entry {
 }
 
 /// The claim on those cards (`0,1` or `0@GPU-a`), container by container.
-fn placed(claim: &Claim, cards: &str, whole: MiB) -> Allocation {
+pub(crate) fn placed(claim: &Claim, cards: &str, whole: MiB) -> Allocation {
     let cards: Vec<CardRef> = cards
         .split(',')
         .map(|card| {
@@ -240,7 +246,8 @@ impl World {
         let mut options = EngineOptions::default();
         for word in words {
             match word.split_once('=').unwrap() {
-                ("policy", name) => options.policy = policy(name).unwrap(),
+                ("policy", name) => options.policy = name.parse().unwrap(),
+                ("ties", "scattered") => options.ties = Ties::Scattered,
                 ("few", few) => options.few = few.parse().unwrap(),
                 _ => panic!("`{word}` is not an option"),
             }

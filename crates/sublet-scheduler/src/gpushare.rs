@@ -148,6 +148,7 @@ fn node_page(ledger: &Ledger, book: &Book) -> NodePage {
                 continue;
             };
             let memory = match entry.claim.ask() {
+                Ask::Nothing => continue,
                 Ask::OneCard(memory) => memory,
                 Ask::WholeCards(_) => facts.inventory.gpus()[position].memory,
             };

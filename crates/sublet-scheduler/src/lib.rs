@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use sublet_model::Unit;
-use sublet_plan::{EngineOptions, POLICIES, policy};
+use sublet_plan::{EngineOptions, Policy};
 
 pub use routes::router;
 pub use state::Scheduler;
@@ -53,8 +53,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// How to choose among places that fit
-    #[arg(long, default_value = POLICIES[0].name, value_parser = POLICIES.iter().map(|p| p.name).collect::<Vec<_>>())]
-    policy: String,
+    #[arg(long, default_value_t, value_name = "POLICY")]
+    policy: Policy,
     /// How many of the best nodes to give back; 0 for all
     #[arg(long, default_value_t = EngineOptions::default().few, value_name = "N")]
     few: usize,
@@ -92,7 +92,8 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         Unit::MiB
     };
     let options = EngineOptions {
-        policy: policy(&args.policy).context("no such policy")?,
+        ties: args.policy.ties(),
+        policy: args.policy,
         few: args.few,
         unit,
         ..EngineOptions::default()
@@ -107,8 +108,8 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         None => None,
     };
 
-    let scheduler = Arc::new(Scheduler::new(client, options, args.scheduler_name));
-    tracing::info!(%address, policy = options.policy.name, few = options.few, %unit, "listening");
+    let scheduler = Arc::new(Scheduler::new(client, options.clone(), args.scheduler_name));
+    tracing::info!(%address, policy = %options.policy, few = options.few, %unit, "listening");
     let watching = tokio::spawn(watches::follow(scheduler.clone()));
     if let Some(health) = health {
         let page = routes::health_router(scheduler.clone());

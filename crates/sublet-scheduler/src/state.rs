@@ -14,7 +14,7 @@ use sublet_api::object::{Node, Pod, Taint, Toleration};
 use sublet_api::{NodeDefaults, bound_entry, facts_of, is_over, keys, pod_key, pod_uid};
 use sublet_client::Client;
 use sublet_model::{
-    Claim, GpuIndex, Inventory, NameError, NodeFacts, NodeIdx, NodeName, PodKey, PodUid, Time, Unit,
+    Claim, GpuIndex, NameError, NodeFacts, NodeIdx, NodeName, PodKey, PodUid, Time, Unit,
 };
 use sublet_plan::{Engine, EngineOptions};
 use sublet_telemetry::metrics::SchedulerMetrics;
@@ -155,7 +155,8 @@ impl State {
         let unit = self.engine.options().unit;
         let waiting = match Waiting::of(pod, unit) {
             Ok(Some(waiting)) => waiting,
-            Ok(None) => return,
+            // A pod of no GPU takes CPU that GPUs need.
+            Ok(None) => return self.set_host_pod(pod),
             Err(problem) => {
                 if !pod.spec.node_name.is_empty() {
                     let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
@@ -164,6 +165,7 @@ impl State {
                 return;
             }
         };
+        self.learn(&uid, &waiting.claim);
         if pod.spec.node_name.is_empty() {
             self.waiting.insert(uid, waiting);
             return;
@@ -180,9 +182,35 @@ impl State {
         }
     }
 
+    /// A pod that asks for no GPU was seen. What it asks is only looked at by scores: one that
+    /// cannot be read is not worth a word.
+    fn set_host_pod(&mut self, pod: &Pod) {
+        if pod.spec.node_name.is_empty() {
+            return;
+        }
+        let Ok(host) = dialect::host_of(pod) else {
+            return;
+        };
+        if let Ok((entry, _)) = bound_entry(pod, Arc::new(Claim::host_only(host))) {
+            self.learn(&entry.uid, &entry.claim);
+            self.engine.observe(entry);
+        }
+    }
+
+    /// Lets policies that learn see a pod, the first time that it is seen.
+    fn learn(&mut self, uid: &PodUid, claim: &Claim) {
+        if !self.waiting.contains_key(uid) && self.engine.ledger().entry(uid).is_none() {
+            self.engine.learn(claim);
+        }
+    }
+
     /// A pod is gone.
     pub(crate) fn forget(&mut self, uid: &PodUid) {
-        self.waiting.remove(uid);
+        let waiting = self.waiting.remove(uid).map(|waiting| waiting.claim);
+        let entry = self.engine.ledger().entry(uid);
+        if let Some(claim) = waiting.or_else(|| entry.map(|entry| entry.claim.clone())) {
+            self.engine.unlearn(&claim);
+        }
         self.engine.forget(uid);
     }
 
@@ -259,14 +287,9 @@ impl State {
 }
 
 fn without_gpu(name: NodeName, unit: Unit) -> NodeFacts {
-    use sublet_model::{Advertise, Identity, Sharing};
     NodeFacts {
-        name,
-        inventory: Arc::new(Inventory::default()),
-        sharing: Sharing::Memory,
-        identity: Identity::NoAgent,
-        advertise: Advertise::Units,
         unit,
+        ..NodeFacts::plain(name, Arc::default())
     }
 }
 

@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sublet_model::{
-    Advertise, Allocation, CardRef, Claim, ContainerClaim, ContainerName, Count, Demand, Dialect,
-    Entry, Grant, Identity, Inventory, MiB, NodeFacts, NodeIdx, NodeName, PodKey, PodUid, Portion,
-    Role, Sharing, Standing, Unit,
+    Allocation, CardRef, Claim, ContainerClaim, ContainerName, Count, Demand, Dialect, Entry,
+    Grant, Identity, Inventory, MiB, NodeFacts, NodeIdx, NodeName, PodKey, PodUid, Portion, Role,
+    Sharing, Standing,
 };
 use sublet_plan::{Engine, EngineOptions, Policy};
 
@@ -42,14 +42,12 @@ impl Cards {
             policy,
             ..EngineOptions::default()
         });
+        let name = NodeName::new("machine").expect("a fixed name that is right");
         let facts = NodeFacts {
-            name: NodeName::new("machine").expect("a fixed name that is right"),
-            inventory,
             sharing: Sharing::Both,
             // The arbiter knows whose process it talks to: look-alikes do not matter.
             identity: Identity::Nri,
-            advertise: Advertise::Units,
-            unit: Unit::MiB,
+            ..NodeFacts::plain(name, inventory)
         };
         let node = engine.set_node(facts.clone());
         let mut cards = Cards {
@@ -232,7 +230,7 @@ impl Cards {
                 groups.entry(amount).or_default().insert(card);
             }
         }
-        let mut best: Option<(u64, Part)> = None;
+        let mut best: Option<(i64, Part)> = None;
         for (amount, members) in groups.into_iter().filter(|(amount, _)| !amount.is_zero()) {
             let out = (0..gpus.len()).filter(|card| !members.contains(card));
             let out = out.map(|card| gpus[card].index).collect();
@@ -249,8 +247,8 @@ impl Cards {
                 card: found.position,
                 limit: amount,
             };
-            if best.is_none_or(|(cost, best)| (found.cost, part.card) < (cost, best.card)) {
-                best = Some((found.cost, part));
+            if best.is_none_or(|(cost, best)| (found.cost(), part.card) < (cost, best.card)) {
+                best = Some((found.cost(), part));
             }
         }
         best.map(|(_, part)| part)

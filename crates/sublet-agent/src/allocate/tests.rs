@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use sublet_api::allocation_to_json;
 use sublet_api::object::{Container, ContainerState, ContainerStatus, Quantity};
-use sublet_model::{Advertise, CardRef, Grant, Identity, Inventory, NodeName, Sharing, Unit};
+use sublet_model::{CardRef, Grant, Identity, Inventory, NodeName, Sharing, Unit};
 
 use super::*;
 
@@ -141,12 +141,12 @@ fn site() -> Site {
     let gpus = (0..3).map(gpu).collect();
     Site {
         facts: NodeFacts {
-            name: NodeName::new("n1").unwrap(),
-            inventory: Arc::new(Inventory::new(gpus, vec![], vec![], vec![]).unwrap()),
             sharing: Sharing::Both,
             identity: Identity::SizeAndOrder,
-            advertise: Advertise::Units,
-            unit: Unit::MiB,
+            ..NodeFacts::plain(
+                NodeName::new("n1").unwrap(),
+                Arc::new(Inventory::new(gpus, vec![], vec![], vec![]).unwrap()),
+            )
         },
         no_isolation: false,
     }

@@ -144,12 +144,11 @@ impl Offer {
     #[must_use]
     pub fn facts(&self, node: &NodeName, inventory: &Arc<Inventory>, asked: Settings) -> NodeFacts {
         NodeFacts {
-            name: node.clone(),
-            inventory: Arc::clone(inventory),
             sharing: asked.sharing,
             identity: Identity::SizeAndOrder,
             advertise: self.advertise,
             unit: asked.unit,
+            ..NodeFacts::plain(node.clone(), Arc::clone(inventory))
         }
     }
 }

@@ -155,7 +155,7 @@ fn memory_of(container: &ContainerClaim) -> MiB {
 fn peak(claim: &Claim) -> MiB {
     match claim.ask() {
         Ask::OneCard(memory) => memory,
-        Ask::WholeCards(_) => MiB::ZERO,
+        Ask::WholeCards(_) | Ask::Nothing => MiB::ZERO,
     }
 }
 

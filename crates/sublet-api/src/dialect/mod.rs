@@ -8,16 +8,17 @@ mod aliyun;
 mod nvidia;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use sublet_model::{
-    Allocation, Claim, ClaimShapeError, ContainerClaim, ContainerName, Demand, Dialect, NameError,
-    NodeFacts, Role, Unit,
+    Allocation, Bytes, Claim, ClaimShapeError, ContainerClaim, ContainerName, Demand, Dialect,
+    Host, MilliCpu, Models, NameError, NodeFacts, Role, Unit,
 };
 
 use crate::allocation::{AllocationError, allocation_from_json, allocation_to_json};
 use crate::keys;
 use crate::object::{Container, Pod};
-use crate::quantity::{QuantityError, whole_number};
+use crate::quantity::{QuantityError, bytes, milli_cpu, whole_number};
 
 /// What one dialect knows.
 trait Codec: Sync {
@@ -55,9 +56,11 @@ trait Codec: Sync {
 
 const DIALECTS: &[&dyn Codec] = &[&aliyun::Aliyun, &nvidia::Nvidia];
 
-fn codec(dialect: Dialect) -> &'static dyn Codec {
+/// A claim's dialect; a claim of no GPU has none.
+fn codec(claim: &Claim) -> Option<&'static dyn Codec> {
+    let dialect = claim.dialect()?;
     let found = DIALECTS.iter().find(|codec| codec.dialect() == dialect);
-    *found.expect("every dialect has a codec")
+    found.copied()
 }
 
 /// Every resource by which a pod asks for a GPU; the scheduler's `managedResources` are
@@ -136,10 +139,59 @@ pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
         }
     }
     match used {
-        Some(codec) => Ok(Some(Claim::new(codec.dialect(), claims, has_slot)?)),
+        Some(codec) => {
+            let claim = Claim::new(codec.dialect(), claims, has_slot)?;
+            // The stock scheduler decides about these: a pod does not lose its GPU because a
+            // score cannot read its CPU.
+            let host = host_of(pod).unwrap_or(Host::ZERO);
+            Ok(Some(claim.with_host(host).with_models(models_of(pod))))
+        }
         None if has_slot => Err(ClaimError::SlotAlone),
         None => Ok(None),
     }
+}
+
+/// CPU and memory that a pod asks of its node, whether or not it asks for a GPU.
+///
+/// # Errors
+/// A wrong amount.
+pub fn host_of(pod: &Pod) -> Result<Host, ClaimError> {
+    let mut asked = Vec::new();
+    for (_, role, container) in containers(pod) {
+        let amounts = |resource: &'static str| container.resources.guaranteed(resource);
+        asked.push((role, host(&container.name, amounts)?));
+    }
+    let overhead = |resource: &'static str| pod.spec.overhead.get(resource).map(|q| q.0.as_str());
+    Ok(Host::peak(&asked).plus(host("(overhead)", overhead)?))
+}
+
+fn host<'a>(
+    container: &str,
+    amount: impl Fn(&'static str) -> Option<&'a str>,
+) -> Result<Host, ClaimError> {
+    let read = |resource: &'static str, read: fn(&str) -> Result<u64, QuantityError>| {
+        let Some(text) = amount(resource) else {
+            return Ok(0);
+        };
+        read(text).map_err(|cause| ClaimError::Amount {
+            container: container.to_owned(),
+            resource,
+            value: text.to_owned(),
+            cause,
+        })
+    };
+    Ok(Host {
+        cpu: MilliCpu::new(read("cpu", milli_cpu)?),
+        memory: Bytes::new(read("memory", bytes)?),
+    })
+}
+
+/// The GPU models that the pod's node selector names.
+fn models_of(pod: &Pod) -> Models {
+    let wanted = keys::MODEL_LABELS
+        .iter()
+        .filter_map(|label| pod.spec.node_selector.get(*label));
+    Models::new(wanted.map(|model| Arc::from(model.as_str())))
 }
 
 /// What a bound pod got: from [`keys::ALLOCATION`], else from its dialect's own annotations;
@@ -149,7 +201,10 @@ pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
 /// Annotations that cannot be read, or do not answer the claim.
 pub fn allocation_of(pod: &Pod, claim: &Claim) -> Result<Option<Allocation>, AllocationError> {
     let Some(text) = pod.metadata.annotations.get(keys::ALLOCATION) else {
-        return codec(claim.dialect()).older_allocation(pod, claim);
+        return match codec(claim) {
+            Some(codec) => codec.older_allocation(pod, claim),
+            None => Ok(None),
+        };
     };
     let allocation = allocation_from_json(text)?;
     if allocation.answers(claim) {
@@ -171,9 +226,12 @@ pub fn binding_annotations<'a>(
     now_ns: u64,
     present: impl IntoIterator<Item = &'a str>,
 ) -> BTreeMap<String, String> {
-    let mut annotations = codec(claim.dialect()).results(claim, allocation, facts, now_ns);
-    annotations.insert(keys::ALLOCATION.to_owned(), allocation_to_json(allocation));
-    annotations.insert(keys::ASSIGNED.to_owned(), "[]".to_owned());
+    let mut annotations = BTreeMap::new();
+    if let Some(codec) = codec(claim) {
+        annotations = codec.results(claim, allocation, facts, now_ns);
+        annotations.insert(keys::ALLOCATION.to_owned(), allocation_to_json(allocation));
+        annotations.insert(keys::ASSIGNED.to_owned(), "[]".to_owned());
+    }
     for key in present {
         if keys::RESULT_KEYS.contains(&key) {
             // A Binding can overwrite an annotation but not remove it.
@@ -217,10 +275,9 @@ pub fn assigned_annotations(
         .containers()
         .iter()
         .all(|c| containers.iter().any(|n| n == c.name.as_str()));
-    let mut patch = if all {
-        codec(claim.dialect()).handed_over(now_ns)
-    } else {
-        BTreeMap::new()
+    let mut patch = match codec(claim) {
+        Some(codec) if all => codec.handed_over(now_ns),
+        _ => BTreeMap::new(),
     };
     let list = serde_json::to_string(containers).expect("strings are always JSON");
     patch.insert(keys::ASSIGNED.to_owned(), list);
@@ -235,7 +292,9 @@ pub fn environment(
     container: &ContainerClaim,
     facts: &NodeFacts,
 ) -> BTreeMap<String, String> {
-    let mut environment = codec(claim.dialect()).environment(claim, allocation, container, facts);
+    let mut environment = codec(claim).map_or_else(BTreeMap::new, |codec| {
+        codec.environment(claim, allocation, container, facts)
+    });
     let visible: Vec<String> = allocation
         .of(&container.name)
         .map(|grant| match &grant.card.uuid {
@@ -247,10 +306,10 @@ pub fn environment(
     environment
 }
 
-/// The name of the resource a claim was written with.
+/// The name of the resource a claim was written with; a claim of no GPU has none.
 #[must_use]
-pub fn resource_of(dialect: Dialect) -> &'static str {
-    codec(dialect).resource()
+pub fn resource_of(claim: &Claim) -> Option<&'static str> {
+    codec(claim).map(Codec::resource)
 }
 
 /// All containers in the order in which they start.

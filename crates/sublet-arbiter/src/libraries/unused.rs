@@ -202,10 +202,23 @@ mod tests {
         }
     }
 
-    /// A process that waits until it is dropped.
+    /// A process that waits until it is dropped. A program that was just written may be open
+    /// for writing in a process that a test beside this one is starting: until that runs, the
+    /// system calls the program busy.
     fn sleeper(command: &mut Command) -> Ended {
         let command = command.arg("600").stdin(Stdio::null());
-        Ended(command.spawn().unwrap())
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            match command.spawn() {
+                Err(error)
+                    if error.kind() == io::ErrorKind::ExecutableFileBusy
+                        && Instant::now() < deadline =>
+                {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                child => return Ended(child.unwrap()),
+            }
+        }
     }
 
     /// What is removed. A test beside this one may be starting a program, which has our locks

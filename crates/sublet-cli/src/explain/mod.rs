@@ -17,8 +17,8 @@ pub use state::{ExplainOptions, Snapshot};
 
 use crate::MemoryUnit;
 use crate::answer::{Answer, DONE, Format, NOT_DONE, api_error, connected, document};
-use crate::plan::PolicyName;
 use state::State;
+use sublet_plan::Policy;
 
 /// Arguments of `sublet explain`.
 #[derive(Debug, clap::Args)]
@@ -95,7 +95,7 @@ pub async fn run(args: &Args) -> anyhow::Result<Answer> {
     let options = ExplainOptions {
         schedulers: args.scheduler_name.clone(),
         unit: args.memory_unit.into(),
-        policy: PolicyName::default().policy()?,
+        policy: Policy::default(),
     };
     let snapshot = Snapshot { nodes, pods, sick };
     let mut answer = explain_pod(&snapshot, &namespace, &args.name, &options, args.output)?;

@@ -147,7 +147,7 @@ fn waiting(
 ) -> (State, Vec<String>) {
     let mut notes = Vec::new();
     let mut cluster = Cluster::new(EngineOptions {
-        policy: options.policy,
+        policy: options.policy.clone(),
         unit: options.unit,
         ..EngineOptions::default()
     });

@@ -44,7 +44,7 @@ fn explained_with(
     let options = ExplainOptions {
         schedulers: vec!["sublet-scheduler".to_owned()],
         unit: Unit::MiB,
-        policy: PolicyName::Binpack.policy().unwrap(),
+        policy: Policy::default(),
     };
     explain_pod(&snapshot, "team", "p-0", &options, format).unwrap()
 }

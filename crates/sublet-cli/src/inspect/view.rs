@@ -173,6 +173,7 @@ fn pod_view(entry: &Entry, pod: &Pod, facts: &NodeFacts) -> PodView {
             None => put(place_by_index(pod), memory),
         },
         (None, Ask::WholeCards(_)) => put(Place::Pending, MiB::ZERO),
+        (None, Ask::Nothing) => {}
     }
     let containers = claim.containers().iter().map(|container| {
         let memory = match (&entry.allocation, container.demand.portion) {
@@ -188,7 +189,7 @@ fn pod_view(entry: &Entry, pod: &Pod, facts: &NodeFacts) -> PodView {
         on,
         n_whole: match claim.ask() {
             Ask::WholeCards(count) => Some(count.get()),
-            Ask::OneCard(_) => None,
+            Ask::OneCard(_) | Ask::Nothing => None,
         },
     }
 }

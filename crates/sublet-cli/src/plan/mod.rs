@@ -14,7 +14,6 @@ use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
-use clap::ValueEnum;
 
 pub use input::{Input, Located, Origin};
 pub use print::print;
@@ -23,27 +22,6 @@ use sublet_plan::Policy;
 
 use crate::MemoryUnit;
 use crate::answer::{Answer, BAD_INPUT, Format};
-
-/// The policies by their names on the command line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub enum PolicyName {
-    /// Least free memory that fits: large holes stay whole.
-    #[default]
-    Binpack,
-    /// Most free memory: neighbours disturb each other least.
-    Spread,
-}
-
-impl PolicyName {
-    /// The policy of that name.
-    pub(crate) fn policy(self) -> anyhow::Result<Policy> {
-        let name = match self {
-            PolicyName::Binpack => "binpack",
-            PolicyName::Spread => "spread",
-        };
-        sublet_plan::policy(name).with_context(|| format!("policy {name} is not built in"))
-    }
-}
 
 /// Arguments of `sublet plan`.
 #[derive(Debug, clap::Args)]
@@ -70,8 +48,8 @@ pub struct Args {
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
     /// How to choose among places that fit
-    #[arg(long, value_enum, default_value_t)]
-    policy: PolicyName,
+    #[arg(long, default_value_t, value_name = "POLICY")]
+    policy: Policy,
     /// What one aliyun.com/gpu-mem is
     #[arg(long, value_enum, ignore_case = true, default_value_t)]
     memory_unit: MemoryUnit,
@@ -103,11 +81,11 @@ pub fn run(args: &Args) -> anyhow::Result<Answer> {
         }
     }
     let options = PlanOptions {
-        policy: args.policy.policy()?,
+        policy: args.policy.clone(),
         unit: args.memory_unit.into(),
         now_ns: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
     };
-    answer(input, options, args.output, args.show_annotations)
+    answer(input, &options, args.output, args.show_annotations)
 }
 
 /// The plan for what was read, or what is wrong with it.
@@ -116,7 +94,7 @@ pub fn run(args: &Args) -> anyhow::Result<Answer> {
 /// None that can happen: every plan can be written.
 pub fn answer(
     mut input: Input,
-    options: PlanOptions,
+    options: &PlanOptions,
     format: Format,
     with_annotations: bool,
 ) -> anyhow::Result<Answer> {

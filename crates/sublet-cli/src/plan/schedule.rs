@@ -17,7 +17,7 @@ use super::input::{Input, Located, Origin};
 use crate::verdict::{Cluster, Refusal};
 
 /// How to plan.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct PlanOptions {
     /// How to choose among places that fit.
     pub policy: Policy,
@@ -58,7 +58,7 @@ pub struct Plan {
 ///
 /// # Errors
 /// A line for each object that cannot be used; then nothing is planned.
-pub fn plan(mut input: Input, options: PlanOptions) -> Result<Plan, Vec<String>> {
+pub fn plan(mut input: Input, options: &PlanOptions) -> Result<Plan, Vec<String>> {
     let mut errors = std::mem::take(&mut input.errors);
     input.pods.retain(|pod| !is_over(&pod.object));
     for (number, pod) in input.pods.iter_mut().enumerate() {
@@ -69,7 +69,8 @@ pub fn plan(mut input: Input, options: PlanOptions) -> Result<Plan, Vec<String>>
         .nodes
         .sort_by(|a, b| a.object.metadata.name.cmp(&b.object.metadata.name));
     let mut cluster = Cluster::new(EngineOptions {
-        policy: options.policy,
+        ties: options.policy.ties(),
+        policy: options.policy.clone(),
         unit: options.unit,
         // All nodes come back: a plan needs no favour to the stock scheduler's speed.
         few: 0,
@@ -152,7 +153,7 @@ fn read_waiting(pod: &Pod, unit: Unit) -> Result<Option<Waiting<'_>>, String> {
     }))
 }
 
-fn place(cluster: &mut Cluster<'_>, waiting: &Waiting<'_>, options: PlanOptions) -> Outcome {
+fn place(cluster: &mut Cluster<'_>, waiting: &Waiting<'_>, options: &PlanOptions) -> Outcome {
     let Waiting {
         uid, claim, pod, ..
     } = waiting;
@@ -161,6 +162,7 @@ fn place(cluster: &mut Cluster<'_>, waiting: &Waiting<'_>, options: PlanOptions)
         return Outcome::Gated(gates.map(|gate| gate.name.clone()).collect());
     }
     let now = Time::from_ms(options.now_ns / 1_000_000);
+    cluster.engine.learn(claim);
     let (open, _) = cluster.open_nodes(pod);
     let soft: BTreeMap<_, _> = open
         .iter()

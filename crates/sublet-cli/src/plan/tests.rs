@@ -9,25 +9,25 @@ use crate::answer::{DONE, NOT_DONE};
 const THREE_NODES: &str = include_str!("../../../../examples/plan/three-nodes.yaml");
 const FOUR_GPUS: &str = include_str!("../../../../examples/plan/four-gpus.yaml");
 
-fn planned(files: &[&str], format: Format, policy: PolicyName) -> Answer {
+fn planned(files: &[&str], format: Format, policy: &str) -> Answer {
     let mut input = Input::default();
     for (at, text) in files.iter().enumerate() {
         input.read(&format!("file{}", at + 1), text);
     }
     let options = PlanOptions {
-        policy: policy.policy().unwrap(),
+        policy: policy.parse().unwrap(),
         unit: Unit::MiB,
         now_ns: 1_700_000_000_000_000_000,
     };
-    answer(input, options, format, true).unwrap()
+    answer(input, &options, format, true).unwrap()
 }
 
 fn table(text: &str) -> Answer {
-    planned(&[text], Format::Table, PolicyName::Binpack)
+    planned(&[text], Format::Table, "binpack")
 }
 
 fn json(text: &str) -> serde_json::Value {
-    let answer = planned(&[text], Format::Json, PolicyName::Binpack);
+    let answer = planned(&[text], Format::Json, "binpack");
     assert_eq!(answer.notes, Vec::<String>::new());
     serde_json::from_str(&answer.text).unwrap()
 }
@@ -75,7 +75,7 @@ fn r1_4_the_fullest_gpu_that_fits_and_r1_10_a_refusal_with_its_reason() {
                 in all (1 MiB too few)"},
         })
     );
-    let spread = planned(&[FOUR_GPUS], Format::Table, PolicyName::Spread);
+    let spread = planned(&[FOUR_GPUS], Format::Table, "spread");
     assert_eq!(spread.code, NOT_DONE);
     assert!(
         spread
@@ -89,7 +89,7 @@ fn r1_4_the_fullest_gpu_that_fits_and_r1_10_a_refusal_with_its_reason() {
             .text
             .contains("\ndefault/too-large is not placed\n  n1  16277 MiB asked")
     );
-    let yaml = planned(&[FOUR_GPUS], Format::Yaml, PolicyName::Binpack).text;
+    let yaml = planned(&[FOUR_GPUS], Format::Yaml, "binpack").text;
     assert!(
         yaml.starts_with("pods:\n- namespace: default\n  name: wanted\n  node: n1\n"),
         "{yaml}"
@@ -208,7 +208,7 @@ fn lists_and_json_are_read_and_other_kinds_are_passed_over() {
     let answer = planned(
         &[list, json, "kind: Deployment\n"],
         Format::Table,
-        PolicyName::Binpack,
+        "binpack",
     );
     assert_eq!(
         answer.notes,

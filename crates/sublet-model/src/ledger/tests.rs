@@ -3,18 +3,17 @@
 
 use super::*;
 use crate::{
-    Advertise, CardRef, ContainerClaim, ContainerName, Demand, Dialect, GpuIndex, Grant, Identity,
-    Portion, Role, Sharing, Unit,
+    CardRef, ContainerClaim, ContainerName, Demand, Dialect, GpuIndex, Grant, Portion, Role,
+    Sharing,
 };
 
 fn node(name: &str, cards: usize) -> NodeFacts {
     NodeFacts {
-        name: NodeName::new(name).unwrap(),
-        inventory: Arc::new(Inventory::equal_cards(cards, MiB::from(16)).unwrap()),
         sharing: Sharing::Both,
-        identity: Identity::NoAgent,
-        advertise: Advertise::Units,
-        unit: Unit::MiB,
+        ..NodeFacts::plain(
+            NodeName::new(name).unwrap(),
+            Arc::new(Inventory::equal_cards(cards, MiB::from(16)).unwrap()),
+        )
     }
 }
 

@@ -77,6 +77,26 @@ fn ties_break_by_name_whatever_the_order_of_arrival() {
 }
 
 #[test]
+fn scattered_ties_do_not_go_by_name_and_are_always_the_same() {
+    // Drawn from the names alone: a node that comes does not move the others.
+    check(
+        "options few=0 ties=scattered
+         a1: 0/16
+         a2: 0/16
+         b1: 0/16
+         b2: 0/16
+         filter p 4
+         -> b1 b2 a1 a2
+         c1: 0/16
+         filter q 4
+         -> b1 c1 b2 a1 a2
+         d: 8/16
+         filter r 4
+         -> d b1 c1 b2 a1 a2",
+    );
+}
+
+#[test]
 fn prioritize_scores_ten_steps_and_marks_the_best() {
     check(
         "a: 0/16

@@ -1,7 +1,7 @@
 //! What happens to jobs, one story a test.
 
 use sublet_model::{Gpu, GpuIndex};
-use sublet_plan::POLICIES;
+use sublet_plan::Policy;
 
 use super::*;
 use crate::reading::{Reading, SlotUse};
@@ -12,7 +12,7 @@ pub(super) fn machine(sizes_mib: &[u32]) -> Machine {
     let inventory = Inventory::new(gpus.collect(), vec![], vec![], vec![]).unwrap();
     Machine::new(Options {
         inventory: Arc::new(inventory),
-        policy: POLICIES[0],
+        policy: Policy::default(),
         reserved: MiB::ZERO,
         settled_at: Time::from_ms(0),
         local_jobs: true,

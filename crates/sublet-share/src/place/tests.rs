@@ -1,7 +1,6 @@
 //! Placing, as small pictures: cards, what is taken, a question, the answer.
 
 use sublet_model::Milli;
-use sublet_plan::policy;
 
 use super::*;
 
@@ -16,7 +15,7 @@ fn cards(picture: &str, named: &str) -> Cards {
         .zip(&sizes)
         .map(|(index, (size, _))| sublet_model::Gpu::plain(sublet_model::GpuIndex(index), *size));
     let inventory = Inventory::new(gpus.collect(), vec![], vec![], vec![]).unwrap();
-    let mut cards = Cards::new(Arc::new(inventory), policy(named).unwrap(), MiB::ZERO);
+    let mut cards = Cards::new(Arc::new(inventory), named.parse().unwrap(), MiB::ZERO);
     for (card, (_, taken)) in sizes.iter().enumerate() {
         cards.charge(card, JobId(1), *taken);
     }

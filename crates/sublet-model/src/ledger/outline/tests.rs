@@ -7,7 +7,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Advertise, Identity, Inventory, NodeFacts, NodeName, Unit};
+use crate::{Host, Inventory, NodeFacts, NodeName};
 
 fn card() -> impl Strategy<Value = Card> {
     // Small cards, cards of today, and amounts that nobody has.
@@ -38,13 +38,10 @@ fn book() -> impl Strategy<Value = Book> {
     (cards, sharing, 0..4u32, prop::bool::weighted(0.9)).prop_map(
         |(cards, sharing, unplaced, known)| {
             let name = NodeName::new("a").unwrap();
+            let inventory = Inventory::equal_cards(cards.len(), MiB::ZERO).unwrap();
             let facts = NodeFacts {
-                name: name.clone(),
-                inventory: Arc::new(Inventory::equal_cards(cards.len(), MiB::ZERO).unwrap()),
                 sharing,
-                identity: Identity::NoAgent,
-                advertise: Advertise::Units,
-                unit: Unit::MiB,
+                ..NodeFacts::plain(name.clone(), Arc::new(inventory))
             };
             Book {
                 name,
@@ -55,6 +52,8 @@ fn book() -> impl Strategy<Value = Book> {
                 free: cards.iter().map(Card::free).sum(),
                 capacity: cards.iter().map(|card| card.capacity).sum(),
                 cards,
+                host_used: Host::ZERO,
+                shares: Vec::new(),
             }
         },
     )

@@ -69,6 +69,7 @@ impl Server {
                 allocation.grants.iter().map(|g| g.card.index).collect();
             for card in cards {
                 let amount = match claim.ask() {
+                    Ask::Nothing => MiB::ZERO,
                     Ask::OneCard(peak) => peak,
                     Ask::WholeCards(_) => self.capacity(node, card),
                 };

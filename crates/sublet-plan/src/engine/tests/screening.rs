@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use sublet_model::{NodeIdx, Time};
 
 use crate::screen::hope;
-use crate::script::{claim, entry, node, uid};
-use crate::{Engine, EngineOptions, POLICIES, Reason};
+use crate::script::{claim, entry, node, numbered, policies, uid};
+use crate::{Engine, EngineOptions, Reason};
 
 const WORDS: [&str; 8] = ["", "", "", "memory", "whole", "size", "slots", "gib"];
 const SIZES: [u32; 4] = [16, 16_276, 24_564, 81_559];
@@ -89,21 +89,22 @@ proptest! {
 
     #[test]
     fn no_place_is_better_than_was_hoped_for(
-        policy in 0..POLICIES.len(),
+        policy in 0..2usize,
         looks in looks(),
         history in history(),
         asked in 0..CLAIMS.len(),
     ) {
-        let options = EngineOptions { policy: POLICIES[policy], ..EngineOptions::default() };
+        let options = EngineOptions { policy: numbered(policy), ..EngineOptions::default() };
+        let pack = options.policy.leader().pack().unwrap();
         let (engine, nodes) = engine(options, &looks, &history);
         let (pod, claim) = (uid("new"), claim(CLAIMS[asked]));
         for node in nodes {
-            let hope = hope(engine.ledger().outline(node), claim.ask(), options.policy);
+            let hope = hope(engine.ledger().outline(node), claim.ask(), pack);
             match engine.fit(&pod, &claim, node) {
                 Ok(place) => {
                     prop_assert!(hope.is_some(), "rejected, but it fits: {place:?}");
                     let hope = hope.map(|hope| (hope.contended, hope.cost));
-                    prop_assert!(hope <= Some((place.contended, place.cost)), "{hope:?} {place:?}");
+                    prop_assert!(hope <= Some((place.contended, place.cost())), "{hope:?} {place:?}");
                 }
                 // What an outline does not know; any other "no" it says for itself.
                 Err(Reason::LookAlike { .. } | Reason::Unit { .. } | Reason::NoSlot) => {}
@@ -114,7 +115,7 @@ proptest! {
 
     #[test]
     fn the_best_few_are_the_first_of_all(
-        policy in 0..POLICIES.len(),
+        policy in 0..policies(),
         few in 1..20usize,
         looks in looks(),
         history in history(),
@@ -122,7 +123,7 @@ proptest! {
         order in any::<prop::sample::Index>(),
         tainted in prop::collection::vec(0..3u32, 24),
     ) {
-        let options = EngineOptions { policy: POLICIES[policy], few, ..EngineOptions::default() };
+        let options = EngineOptions { policy: numbered(policy), few, ..EngineOptions::default() };
         let (engine, mut nodes) = engine(options, &looks, &history);
         let start = order.index(nodes.len());
         nodes.rotate_left(start);
@@ -139,22 +140,47 @@ proptest! {
 
     #[test]
     fn a_scan_finds_what_looking_at_every_node_finds(
-        policy in 0..POLICIES.len(),
+        policy in 0..policies(),
         looks in looks(),
         history in history(),
         asked in 0..CLAIMS.len(),
     ) {
-        let options = EngineOptions { policy: POLICIES[policy], ..EngineOptions::default() };
+        let options = EngineOptions { policy: numbered(policy), ..EngineOptions::default() };
+        // Costs of these mean something only beside those of the other nodes.
+        prop_assume!(!options.policy.is_relative());
         let (mut engine, nodes) = engine(options, &looks, &history);
         let (pod, claim) = (uid("new"), claim(CLAIMS[asked]));
         let place = |&node: &NodeIdx| {
             let place = engine.fit(&pod, &claim, node).ok()?;
-            Some((place.contended, place.cost, engine.ledger().book(node).name(), node))
+            Some((place.contended, place.cost(), engine.ledger().book(node).name(), node))
         };
         let mut places: Vec<_> = nodes.iter().filter_map(place).collect();
         places.sort_unstable();
         let expected: Vec<NodeIdx> = places.iter().map(|place| place.3).collect();
         let answer = engine.filter(Time::from_ms(0), &pod, &claim, &nodes, true, |_| 0);
         prop_assert_eq!(answer.passed, expected);
+    }
+
+    #[test]
+    fn kept_costs_are_what_would_be_found_anew(
+        policy in 0..policies(),
+        looks in looks(),
+        history in history(),
+        later in history(),
+        asked in prop::collection::vec(0..CLAIMS.len(), 1..6),
+    ) {
+        let options = EngineOptions { policy: numbered(policy), few: 0, ..EngineOptions::default() };
+        let (mut engine, nodes) = engine(options, &looks, &history);
+        let now = Time::from_ms(0);
+        for (round, (asked, (pod, node, _))) in asked.iter().zip(later).enumerate() {
+            let (name, claim) = (uid(&format!("later{round}")), claim(CLAIMS[*asked]));
+            let mut fresh = engine.clone();
+            fresh.keep = crate::keep::Keep::default();
+            let kept = engine.filter(now, &name, &claim, &nodes, true, |_| 0);
+            prop_assert_eq!(kept, fresh.filter(now, &name, &claim, &nodes, true, |_| 0));
+            engine.learn(&claim);
+            let node = format!("n{}", node % nodes.len());
+            engine.observe(entry(&format!("bound{round}"), &node, &crate::script::claim(CLAIMS[pod])));
+        }
     }
 }

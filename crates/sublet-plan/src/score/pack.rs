@@ -1,0 +1,89 @@
+//! Packing and spreading by memory alone: what a node without further knowledge is best
+//! served by. The node's cost must rise, or fall, all the way with what is left, so that a
+//! scan can tell from the limits of what is left which nodes cannot be among the best.
+
+use sublet_model::{MiB, Milli};
+
+use super::Cost;
+
+/// What a node would look like after taking the claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct After {
+    /// Left on the chosen card; for whole cards, nothing.
+    pub(crate) card_left: MiB,
+    /// Left on all cards of the node together.
+    pub(crate) node_left: MiB,
+    /// What all cards of the node have together.
+    pub(crate) node_capacity: MiB,
+}
+
+/// A policy of memory.
+#[derive(Debug)]
+pub(crate) struct Pack {
+    /// Cost of a card that would have so much memory left.
+    pub(crate) card: fn(left: MiB) -> Cost,
+    /// Cost of a node.
+    pub(crate) node: fn(&After) -> Cost,
+    /// Which of two amounts left, on a card or on all, makes the node cost less: the lesser
+    /// one throughout, or the greater one throughout.
+    pub(crate) cheaper: fn(MiB, MiB) -> MiB,
+}
+
+/// Least free memory that fits, on cards (R1.4) and then on nodes: large holes stay whole
+/// for large requests. Best fit, as the GPUShare extender does within a node.
+pub(crate) const BINPACK: Pack = Pack {
+    card: |left| super::signed(left.get()),
+    node: |after| join(after.card_left.get(), after.node_left.get()),
+    cheaper: Ord::min,
+};
+
+/// Most free memory, on cards and then, by share, on nodes: neighbours disturb each other
+/// least.
+pub(crate) const SPREAD: Pack = Pack {
+    card: |left| super::signed(MiB::MAX.get() - left.get()),
+    node: |after| {
+        let used = after.node_capacity.saturating_sub(after.node_left);
+        let share = u64::from(Milli::share(used, after.node_capacity).get());
+        join(
+            share,
+            u64::from(u32::MAX).saturating_sub(after.card_left.get()),
+        )
+    },
+    cheaper: Ord::max,
+};
+
+/// Orders by `first`, then by `second`; they are cut off at 31 and 32 bits, where an amount
+/// of memory (2 PiB) no longer means anything.
+fn join(first: u64, second: u64) -> Cost {
+    let first = first.min(u64::from(u32::MAX >> 1));
+    let second = second.min(u64::from(u32::MAX));
+    super::signed(first << 32 | second)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn amount() -> impl Strategy<Value = MiB> {
+        let amount = prop_oneof![0..40u64, 0..800_000u64, 0..=MiB::MAX.get()];
+        amount.prop_map(|amount| MiB::new(amount).unwrap())
+    }
+
+    proptest! {
+        #[test]
+        fn a_node_costs_no_less_than_with_the_cheaper_amounts_left(
+            spread: bool,
+            (card, other_card) in (amount(), amount()),
+            (node, other_node) in (amount(), amount()),
+            node_capacity in amount(),
+        ) {
+            let Pack { node: cost, cheaper, .. } = if spread { SPREAD } else { BINPACK };
+            let after = |card_left, node_left| After { card_left, node_left, node_capacity };
+            let best = after(cheaper(card, other_card), cheaper(node, other_node));
+            prop_assert!(cost(&best) <= cost(&after(card, node)));
+            prop_assert!(cost(&best) <= cost(&after(other_card, node)));
+        }
+    }
+}

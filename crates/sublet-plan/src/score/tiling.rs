@@ -1,0 +1,284 @@
+//! Sublet's own policy: keep on every node what its cards can still be tiled with and its CPU
+//! can feed. `docs/placement.md` explains it and has its figures.
+//!
+//! A node is worth the least of two amounts: what its free shares can be tiled with, at the
+//! prices of the shares that are asked ([`Prices`]), and what its free CPU can feed, at the
+//! CPU that a card's pods ask; less a little where pods would not find their CPU. The cost of
+//! a place is the worth that it takes away beyond the price of what is asked, in coarse steps:
+//! within one, nodes are equal, and the order of names spreads pods evenly over the others.
+//!
+//! [`Prices`]: crate::learn::Prices
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use sublet_model::{Ask, Book, Ledger};
+
+use super::{Asked, Cost, Prepared, Site};
+use crate::learn::{Demand, PARTS, Prices, Sizes};
+
+/// Worths are in thousandths of a card.
+const CARD: i64 = 1000;
+/// Losses within such a step are equal. Half and double: 3.71 and 3.75 % on default.
+const STEP: i64 = 20;
+/// What it costs to break a free card for a part of one.
+const OPEN: i64 = 10;
+/// What it costs to be the first on a node that few others could stand in for.
+const RARE: i64 = 100;
+/// Few: less than one in so many. From 5 to 20 nothing changes; at 2½ large pods starve.
+const FEW: usize = 10;
+/// Chances are counted in 1024ths.
+const SURE: i64 = 1024;
+/// How much of a node's worth may be doubted because pods would not find their CPU.
+const DOUBT: i64 = 256;
+/// Nodes with more free cores than that can serve any pod of one card.
+const CORES: usize = 128;
+/// Pressure is counted in 64ths before its fourth power is taken.
+const FULL: i64 = 64;
+
+/// What is learnt: by these tables places are scored.
+#[derive(Debug, Clone)]
+pub(crate) struct Tables {
+    prices: Prices,
+    /// CPU that the pods of one card ask, in thousandths of a core.
+    level: i64,
+    /// By free cores: how many in 1024 pods of one card ask no more, doubts toned down.
+    chance: [i64; CORES + 1],
+    /// By model: what a thousandth of a card costs, in 1024ths, because pods name the model.
+    pressure: BTreeMap<Arc<str>, i64>,
+    /// Kinds of nodes (cards, CPU) that few nodes could stand in for.
+    rare: Vec<(usize, u64)>,
+}
+
+impl Default for Tables {
+    fn default() -> Tables {
+        Tables {
+            prices: Prices::by_size(),
+            level: i64::MAX,
+            chance: [SURE; CORES + 1],
+            pressure: BTreeMap::new(),
+            rare: Vec::new(),
+        }
+    }
+}
+
+impl Tables {
+    /// What is known of the nodes alone, with nothing learnt of pods.
+    pub(crate) fn of_nodes(ledger: &Ledger) -> Tables {
+        let mut kinds: BTreeMap<(usize, u64), usize> = BTreeMap::new();
+        let (mut cpu, mut cards) = (0, 0);
+        for facts in ledger.books().filter_map(|(_, book)| book.facts()) {
+            let gpus = facts.inventory.gpus().len();
+            if gpus > 0 {
+                *kinds.entry((gpus, facts.host.cpu.get())).or_insert(0) += 1;
+                cpu += facts.host.cpu.get();
+                cards += gpus as u64;
+            }
+        }
+        let all: usize = kinds.values().sum();
+        let stand_ins = |kind: &(usize, u64)| -> usize {
+            let alike = kinds
+                .iter()
+                .filter(|(other, _)| other.0 >= kind.0 && other.1 >= kind.1);
+            alike.map(|(_, count)| count).sum()
+        };
+        let rare = kinds.keys().filter(|kind| stand_ins(kind) * FEW < all);
+        Tables {
+            level: cpu.checked_div(cards).map_or(i64::MAX, rounded),
+            rare: rare.copied().collect(),
+            ..Tables::default()
+        }
+    }
+
+    /// The same with new prices.
+    pub(crate) fn price(&mut self, demand: &Demand, sizes: Sizes) {
+        let mut asked = [0; PARTS + 1];
+        for (shape, count) in demand.shapes() {
+            if let Ask::OneCard(_) = shape.ask {
+                asked[part(sizes.milli_of(shape.ask))] += count;
+            }
+        }
+        self.prices = Prices::of(&asked);
+    }
+
+    /// The same with everything but the prices learnt anew.
+    pub(crate) fn refresh(&mut self, demand: &Demand, sizes: Sizes, ledger: &Ledger) {
+        let asked: Vec<_> = demand
+            .shapes()
+            .filter(|(shape, _)| shape.ask != Ask::Nothing)
+            .map(|(shape, count)| (shape, count, count * sizes.milli_of(shape.ask)))
+            .collect();
+        let milli: u64 = asked.iter().map(|(_, _, milli)| milli).sum();
+        if milli == 0 {
+            return;
+        }
+        let cpu: u128 = asked
+            .iter()
+            .map(|(shape, count, _)| u128::from(*count) * u128::from(shape.cpu.get()))
+            .sum();
+        self.level = rounded(u64::try_from(cpu * 1000 / u128::from(milli)).unwrap_or(u64::MAX));
+        // Only pods of one card: the others are few and need whole nodes anyway.
+        let single = |ask| matches!(ask, Ask::OneCard(_)) || ask == Ask::WholeCards(ONE);
+        let singles = || asked.iter().filter(|(shape, ..)| single(shape.ask));
+        let all: u64 = singles().map(|(_, _, milli)| milli).sum();
+        self.chance = std::array::from_fn(|cores| {
+            let content = singles().filter(|(shape, ..)| shape.cpu.get() <= 1000 * cores as u64);
+            let content: u64 = content.map(|(_, _, milli)| milli).sum();
+            let doubt = super::signed(
+                (DOUBT as u64 * content)
+                    .checked_div(all)
+                    .unwrap_or(DOUBT as u64),
+            );
+            SURE - DOUBT + doubt
+        });
+        self.pressure = pressure(&asked, milli, ledger);
+    }
+}
+
+const ONE: sublet_model::Count = sublet_model::Count::new(1);
+
+/// What each model will lack: the share of demand that names it, against the share of what is
+/// free that accepts that demand. It counts by the fourth power, so that only a model that is
+/// about to run out is spared.
+fn pressure(
+    asked: &[(&crate::Shape, u64, u64)],
+    milli: u64,
+    ledger: &Ledger,
+) -> BTreeMap<Arc<str>, i64> {
+    let mut free: BTreeMap<Arc<str>, u64> = BTreeMap::new();
+    for (_, book) in ledger.books() {
+        if let Some(facts) = book.facts() {
+            let left: u64 = book
+                .shares()
+                .iter()
+                .map(|share| u64::from(share.get()))
+                .sum();
+            *free.entry(facts.model.clone()).or_insert(0) += left;
+        }
+    }
+    let in_all: u64 = free.values().sum();
+    let of = |model: &Arc<str>| {
+        let mut expected: u128 = 0;
+        let naming = asked.iter().filter(|(shape, ..)| !shape.models.is_any());
+        for (shape, _, asked) in naming.filter(|(shape, ..)| shape.models.accept(model)) {
+            let accepted = free.iter().filter(|(model, _)| shape.models.accept(model));
+            let accepted: u64 = accepted.map(|(_, left)| left).sum();
+            let whole = u128::from(milli) * u128::from(accepted.max(CARD as u64));
+            expected += ((u128::from(*asked) * u128::from(in_all)) << 20) / whole;
+        }
+        let lack = super::signed((expected.min(1 << 20) >> 14) as u64);
+        2 * lack.pow(4) * SURE / FULL.pow(4)
+    };
+    free.keys()
+        .map(|model| (model.clone(), of(model)))
+        .collect()
+}
+
+/// To whole tenths of a core: a little more or less must not make costs anew.
+fn rounded(cpu: u64) -> i64 {
+    super::signed((cpu + 50) / 100 * 100)
+}
+
+/// Hundredths of a card that so many thousandths take.
+fn part(milli: u64) -> usize {
+    (milli.div_ceil(10) as usize).clamp(1, PARTS)
+}
+
+/// What a node is, whatever is asked.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Tiles {
+    /// Worth of its free shares.
+    tiles: i64,
+    /// Worth of the node.
+    worth: i64,
+    /// CPU that feeds one of its cards; nothing where the node does not say what it has.
+    level: i64,
+    /// What it costs to be the first pod.
+    first: i64,
+    /// What a thousandth of a card costs, in 1024ths.
+    pressure: i64,
+}
+
+impl Tiles {
+    pub(crate) fn of(book: &Book, tables: &Tables) -> Tiles {
+        let Some(facts) = book.facts() else {
+            return Tiles::default();
+        };
+        let cards = facts.inventory.gpus().len();
+        let cpu = facts.host.cpu.get();
+        let per_card = super::signed(cpu.checked_div(cards as u64).unwrap_or(0));
+        let shares = book.shares().iter();
+        let free = &tables.prices.free;
+        let mut tiles = Tiles {
+            tiles: shares
+                .map(|share| free[usize::from(share.get() / 10)])
+                .sum(),
+            level: if cpu == 0 {
+                0
+            } else {
+                per_card.min(tables.level).max(1)
+            },
+            pressure: tables.pressure.get(&facts.model).copied().unwrap_or(0),
+            ..Tiles::default()
+        };
+        if book.pods().next().is_none() && tables.rare.contains(&(cards, cpu)) {
+            tiles.first = RARE;
+        }
+        let cpu_left = super::signed(book.host_left().cpu.get());
+        tiles.worth = tiles.with(tiles.tiles, cpu_left, tables);
+        tiles
+    }
+
+    /// The node's worth with other free shares and other free CPU.
+    fn with(&self, tiles: i64, cpu_left: i64, tables: &Tables) -> i64 {
+        if self.level == 0 {
+            return tiles;
+        }
+        let worth = tiles.min(cpu_left * CARD / self.level);
+        let cores = usize::try_from(cpu_left / 1000).unwrap_or(0).min(CORES);
+        (worth.max(0) * tables.chance[cores]) >> 10
+    }
+}
+
+/// The worth that a place takes away.
+fn loss(site: &Site<'_>, asked: &Asked<'_>, tables: &Tables, position: usize) -> i64 {
+    let Prepared::Tiles(node) = site.prepared else {
+        return 0;
+    };
+    let cpu_left = site.cpu_left() - super::signed(asked.host.cpu.get());
+    let taken = site.gpu_taken(asked, position);
+    let mut tiles = node.tiles;
+    let mut opened = 0;
+    match asked.ask {
+        Ask::Nothing => {}
+        Ask::WholeCards(_) => tiles -= taken,
+        Ask::OneCard(_) => {
+            let share = site.book.shares().get(position);
+            let share = share.map_or(0, |share| i64::from(share.get()));
+            let free = |share: i64| tables.prices.free[(share.max(0) / 10) as usize];
+            tiles += free(share - taken) - free(share);
+            opened = if share == CARD { OPEN } else { 0 };
+        }
+    }
+    let pressure = (node.pressure * taken) >> 10;
+    node.worth - node.with(tiles, cpu_left, tables) + opened + node.first + pressure
+}
+
+/// The cost of a card: the loss, and of equal ones the card with least left.
+pub(super) fn card(site: &Site<'_>, asked: &Asked<'_>, tables: &Tables, position: usize) -> Cost {
+    let left = i64::from(site.book.shares()[position].get());
+    loss(site, asked, tables, position) * 2 * CARD + left
+}
+
+/// The cost of a node: the loss beyond the price of what is asked, in steps.
+pub(super) fn node(site: &Site<'_>, asked: &Asked<'_>, tables: &Tables, position: usize) -> Cost {
+    let taken = site.gpu_taken(asked, position);
+    let price = match asked.ask {
+        Ask::OneCard(_) => tables.prices.asked[part(taken.unsigned_abs())],
+        Ask::Nothing | Ask::WholeCards(_) => taken,
+    };
+    (loss(site, asked, tables, position) - price + STEP / 2).div_euclid(STEP)
+}
+
+#[cfg(test)]
+mod tests;
