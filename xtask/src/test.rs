@@ -39,6 +39,17 @@ const LINTS: [&str; 6] = [
     "warnings",
 ];
 
+/// 130 runs of the simulator: too slow for a build that is not optimised.
+const FIDELITY: [&str; 7] = [
+    "test",
+    "--release",
+    "-p",
+    "sublet-sim",
+    "--test",
+    "fidelity",
+    "--",
+];
+
 /// One step: what it is for, how long it takes on two idle cores, and how it is done.
 pub(crate) struct Step {
     pub(crate) what: &'static str,
@@ -61,10 +72,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             &[&tests, filter.as_slice()].concat(),
         )?,
         step("lints", "1 min cold", &LINTS)?,
+        step(
+            "placement against published results",
+            "1 min, cold 2",
+            &[&FIDELITY, filter.as_slice()].concat(),
+        )?,
     ];
     if !arguments.fast {
         heading("components: Debian packages and the control plane (6 min once, then 1 s)");
         let components = Components::with_node()?;
+        if filter.is_empty() {
+            steps.push(order_of_published_runs()?);
+        }
         // Before the plain product: cargo keeps one `sublet` in a folder, the last that was built.
         steps.push(release::step()?);
         let build = [&["build"], product().as_slice()].concat();
@@ -104,6 +123,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     heading(&format!("all passed in {}", time(started.elapsed())));
     Ok(())
+}
+
+/// The Go program that writes the order of arrival of published runs.
+fn order_of_published_runs() -> Result<Step> {
+    let mut command = Command::new("go");
+    command.args(["test", "./..."]);
+    command.current_dir(repository()?.join("tools/sequence"));
+    Ok(Step {
+        what: "the order of published runs (Go)",
+        usual: "5 s",
+        command,
+    })
 }
 
 /// Tells a program where NVIDIA's headers are, or why they are nowhere.

@@ -33,6 +33,7 @@ const RINGS: [&[&str]; 4] = [
         "sublet-fakenvml",
         "sublet-arbiter",
         "sublet-agent",
+        "sublet-sim",
         "sublet-cli",
         "sublet",
     ],

@@ -16,6 +16,7 @@ pub mod machine;
 pub mod plan;
 pub mod ps;
 pub mod run;
+pub mod simulate;
 pub mod standalone;
 pub mod top;
 mod verdict;

@@ -15,7 +15,8 @@ use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use sublet_cli::{
-    Answer, DONE, NOT_DONE, explain, inspect, limit, plan, print_error, ps, run, standalone, top,
+    Answer, DONE, NOT_DONE, explain, inspect, limit, plan, print_error, ps, run, simulate,
+    standalone, top,
 };
 
 use carried::CARRIED;
@@ -65,6 +66,8 @@ enum Command {
     Inspect(inspect::Args),
     /// Place pods on paper: the scheduler's engine on files, without a cluster
     Plan(plan::Args),
+    /// Replay a trace of a cluster through the scheduler's engine, without a cluster
+    Simulate(simulate::Args),
     /// Explain why a pod waits, or what it got
     Explain(explain::Args),
     /// Run the scheduler extender
@@ -141,6 +144,7 @@ fn perform(command: Command) -> anyhow::Result<u8> {
         Command::Limit(args) => limit::run(&args)?.print(),
         Command::Inspect(args) => on_one_thread(inspect::run(&args))?.print(),
         Command::Plan(args) => plan::run(&args)?.print(),
+        Command::Simulate(args) => simulate::run(&args)?.print(),
         Command::Explain(args) => on_one_thread(explain::run(&args))?.print(),
         Command::Scheduler(args) => {
             sublet_telemetry::start_logging()?;

@@ -1,0 +1,183 @@
+//! Runs of several policies and seeds, as many at once as there are cores.
+
+use std::io::{IsTerminal, Write};
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+use sublet_plan::Policy;
+use sublet_sim::{Inflation, Outcome, Sequence, inflate};
+
+use super::Args;
+use super::input::Input;
+
+/// A request that makes no sense.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BadRequest {
+    #[error("--placements needs exactly one run, and these arguments ask for {0}")]
+    Placements(usize),
+    #[error("policy {0} is given twice")]
+    Twice(String),
+}
+
+/// One run to do.
+#[derive(Debug, Clone)]
+pub(super) struct Planned {
+    policy: Policy,
+    /// `None` where the order is given.
+    seed: Option<u64>,
+}
+
+/// One run that was done.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) policy: Policy,
+    pub(super) seed: Option<u64>,
+    pub(super) outcome: Outcome,
+    /// CPU time of the run's thread.
+    pub(super) cpu: Duration,
+}
+
+/// Policies in the order given, each with all seeds.
+pub(super) fn plan(args: &Args) -> Result<Vec<Planned>, BadRequest> {
+    let mut plan: Vec<Planned> = Vec::new();
+    for policy in &args.policy {
+        if plan.iter().any(|earlier| earlier.policy == *policy) {
+            return Err(BadRequest::Twice(policy.to_string()));
+        }
+        let seeds = match &args.sequence {
+            Some(_) => vec![None],
+            None => args.seed.0.iter().copied().map(Some).collect(),
+        };
+        plan.extend(seeds.into_iter().map(|seed| Planned {
+            policy: policy.clone(),
+            seed,
+        }));
+    }
+    Ok(plan)
+}
+
+/// Does all runs; the answer is in the order of the plan, whoever was faster.
+pub(super) fn perform(args: &Args, input: &Input, plan: &[Planned]) -> Vec<Run> {
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let threads = args.jobs.map_or(cores, NonZeroUsize::get).min(plan.len());
+    let next = AtomicUsize::new(0);
+    let done: Mutex<Vec<Option<Run>>> = Mutex::new(plan.iter().map(|_| None).collect());
+    let progress = Progress::new(plan.len());
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some((at, planned)) = take(&next, plan) {
+                    let run = one(args, input, planned, &progress);
+                    let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+                    done[at] = Some(run);
+                    progress.ended();
+                }
+            });
+        }
+    });
+    progress.clear();
+    let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.into_iter().flatten().collect()
+}
+
+fn take<'a>(next: &AtomicUsize, plan: &'a [Planned]) -> Option<(usize, &'a Planned)> {
+    let at = next.fetch_add(1, Ordering::Relaxed);
+    plan.get(at).map(|planned| (at, planned))
+}
+
+fn one(args: &Args, input: &Input, planned: &Planned, progress: &Progress) -> Run {
+    let begin = cpu_time();
+    let drawn;
+    let sequence = match (&input.sequence, planned.seed) {
+        (Some(given), _) => given,
+        (None, seed) => {
+            let seed = seed.unwrap_or_default();
+            drawn = Sequence::draw(seed, &input.nodes, &input.pods, args.arrive * 10);
+            &drawn
+        }
+    };
+    let inflation = Inflation {
+        nodes: &input.nodes,
+        pods: &input.pods,
+        sequence,
+        policy: &planned.policy,
+    };
+    let all = sequence.arrivals.len();
+    let outcome = inflate(inflation, |number| progress.arrived(number, all));
+    Run {
+        policy: planned.policy.clone(),
+        seed: planned.seed,
+        outcome,
+        cpu: cpu_time().saturating_sub(begin),
+    }
+}
+
+/// CPU time of this thread, user and system.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// The most memory this process ever had, in MiB; nothing where the kernel does not say.
+pub(super) fn peak_memory_mib() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib.div_ceil(1024))
+}
+
+/// How far it is, on a terminal, a few times a second.
+struct Progress {
+    runs: usize,
+    ended: AtomicUsize,
+    shown: Option<Mutex<Instant>>,
+}
+
+impl Progress {
+    fn new(runs: usize) -> Progress {
+        let visible = std::io::stderr().is_terminal();
+        Progress {
+            runs,
+            ended: AtomicUsize::new(0),
+            shown: visible.then(|| Mutex::new(Instant::now())),
+        }
+    }
+
+    fn arrived(&self, number: usize, all: usize) {
+        if !number.is_multiple_of(512) {
+            return;
+        }
+        let Some(shown) = &self.shown else { return };
+        let Ok(mut shown) = shown.try_lock() else {
+            return;
+        };
+        if shown.elapsed() < Duration::from_millis(200) {
+            return;
+        }
+        *shown = Instant::now();
+        let ended = self.ended.load(Ordering::Relaxed);
+        let percent = 100 * number / all.max(1);
+        let mut stderr = std::io::stderr().lock();
+        let _nobody_looks = write!(
+            stderr,
+            "\r\x1b[K{ended} of {} runs done; this one {percent} %",
+            self.runs
+        );
+    }
+
+    fn ended(&self) {
+        self.ended.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn clear(&self) {
+        if self.shown.is_some() {
+            let _nobody_looks = write!(std::io::stderr().lock(), "\r\x1b[K");
+        }
+    }
+}

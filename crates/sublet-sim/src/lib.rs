@@ -1,0 +1,22 @@
+//! Traces of production clusters, replayed through the engine that schedules in Kubernetes.
+//!
+//! It is how an operator chooses a policy before touching a cluster, how placement is
+//! compared with what was published, and how a regression shows within seconds. Nothing is
+//! decided here: a protocol says which pods come in which order, the engine places them as
+//! it would for the extender, and curves say what came of it.
+//!
+//! Suggested reading order: the trace, the sequence, inflation, the curve.
+
+mod curve;
+mod inflation;
+mod sequence;
+mod timed;
+mod trace;
+mod world;
+
+pub use curve::{Curve, CurvePoint};
+pub use inflation::{Drops, Inflation, Outcome, Placement, inflate};
+pub use sequence::{Sequence, SequenceError};
+pub use timed::{Timed, TimedError, TimedOutcome, timed};
+pub use trace::{Bad, BadLines, NodeRow, Nodes, PodRow, Pods, TraceError, read_nodes, read_pods};
+pub use world::World;

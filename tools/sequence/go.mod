@@ -1,0 +1,3 @@
+module sublet.dev/sequence
+
+go 1.22
