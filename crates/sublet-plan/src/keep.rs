@@ -12,9 +12,11 @@ use sublet_model::{Ask, Claim, Host, Models, NodeIdx};
 use crate::Candidate;
 use crate::score::Prepared;
 
-/// Shapes that are kept at once. The openb lists have about a hundred; a shape costs 56 bytes
-/// a node.
+/// Shapes that are kept at once. The openb lists have a few hundred, memory of the machine
+/// counted in. A shape costs [`Kept`] for each node: with 5,000 nodes and all of them in use
+/// 100 MB, which is why no more are kept.
 const MAX_SHAPES: usize = 256;
+const _: () = assert!(size_of::<Kept>() <= 80);
 
 /// All of a claim that `fit` looks at, look-alikes aside.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -172,10 +172,8 @@ impl Kind {
         left: MiB,
     ) -> Cost {
         match self {
-            Kind::Binpack | Kind::Spread => {
-                let pack = self.pack().map_or(&pack::BINPACK, |pack| pack);
-                (pack.card)(left)
-            }
+            Kind::Binpack => (pack::BINPACK.card)(left),
+            Kind::Spread => (pack::SPREAD.card)(left),
             Kind::Random => baseline::draw(asked.uid, site.book.name(), position),
             Kind::BestFit | Kind::DotProduct | Kind::GpuPacking | Kind::GpuClustering => {
                 i64::from(site.book.shares()[position].get())
@@ -200,10 +198,8 @@ impl Kind {
         after: &After,
     ) -> Cost {
         match self {
-            Kind::Binpack | Kind::Spread => {
-                let pack = self.pack().map_or(&pack::BINPACK, |pack| pack);
-                (pack.node)(after)
-            }
+            Kind::Binpack => (pack::BINPACK.node)(after),
+            Kind::Spread => (pack::SPREAD.node)(after),
             Kind::Random => baseline::draw(asked.uid, site.book.name(), usize::MAX),
             Kind::BestFit => baseline::best_fit(site, asked, position),
             Kind::DotProduct => baseline::dot_product(site, asked, position),
