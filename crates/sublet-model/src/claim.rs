@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::{ContainerName, Count, Host, MiB};
+use crate::{ContainerName, Count, Host, MiB, Milli};
 
 /// The way of writing claims and allocations that a pod uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,6 +67,18 @@ pub enum Ask {
     OneCard(MiB),
     /// So many cards, each for this pod alone.
     WholeCards(Count),
+}
+
+impl Ask {
+    /// Thousandths of cards that are asked, of cards of that size.
+    #[must_use]
+    pub fn milli(self, card: MiB) -> u64 {
+        match self {
+            Ask::Nothing => 0,
+            Ask::OneCard(memory) => u64::from(Milli::share_up(memory, card).get()),
+            Ask::WholeCards(count) => 1000 * u64::from(count.get()),
+        }
+    }
 }
 
 /// Why a list of containers is not a claim that Sublet can serve.

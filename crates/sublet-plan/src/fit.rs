@@ -81,10 +81,14 @@ pub(crate) fn fit(
     }
 }
 
-/// What each part of the policy needs to know of a page, whatever is asked.
+/// What each part of the policy needs to know of a page, whatever is asked; nothing, and no
+/// memory is taken for it, where no part needs any.
 pub(crate) fn prepare(rules: &Rules<'_>, book: &Book) -> Vec<Prepared> {
-    let kinds = rules.options.policy.kinds();
-    kinds
+    let kinds = || rules.options.policy.kinds();
+    if !kinds().any(Kind::prepares) {
+        return Vec::new();
+    }
+    kinds()
         .map(|kind| kind.prepare(rules.ledger, book, rules.learnt))
         .collect()
 }

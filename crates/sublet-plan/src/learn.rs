@@ -9,7 +9,7 @@ mod prices;
 
 use std::collections::BTreeMap;
 
-use sublet_model::{Ask, Claim, Ledger, MiB, Milli, MilliCpu, Models};
+use sublet_model::{Ask, Claim, Ledger, MiB, MilliCpu, Models};
 
 pub(crate) use self::prices::{PARTS, Prices};
 use crate::score::{Kind, Tables, Typical};
@@ -110,11 +110,7 @@ impl Sizes {
 
     /// Thousandths of cards that are asked.
     pub(crate) fn milli_of(self, ask: Ask) -> u64 {
-        match ask {
-            Ask::Nothing => 0,
-            Ask::OneCard(memory) => u64::from(Milli::share_up(memory, self.card).get()),
-            Ask::WholeCards(count) => 1000 * u64::from(count.get()),
-        }
+        ask.milli(self.card)
     }
 }
 

@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use sublet_model::{
     Advertise, Allocation, CardRef, Claim, ContainerClaim, ContainerName, Count, Demand, Dialect,
-    Entry, Gpu, GpuIndex, GpuUuid, Grant, Health, Identity, Inventory, MiB, NodeFacts, NodeIdx,
-    NodeName, PodKey, PodUid, Portion, Role, Sharing, Standing, Time, Unit,
+    Entry, Gpu, GpuIndex, GpuUuid, Grant, Health, Host, Identity, Inventory, MiB, MilliCpu, Models,
+    NodeFacts, NodeIdx, NodeName, PodKey, PodUid, Portion, Role, Sharing, Standing, Time, Unit,
 };
 
 use crate::{Engine, EngineOptions, FilterAnswer, Policy, Ties, Wire};
@@ -86,6 +86,22 @@ pub(crate) fn claim(text: &str) -> Arc<Claim> {
     });
     let containers = containers.collect();
     Arc::new(Claim::new(dialect, containers, has_slot).unwrap())
+}
+
+/// So many thousandths of a core, and so many cards of 1000 MiB, of each so many thousandths
+/// (1000: all of it), on these models.
+pub(crate) fn on_host(cpu: u64, cards: u32, milli: u32, models: &[&str]) -> Arc<Claim> {
+    let host = Host {
+        cpu: MilliCpu::new(cpu),
+        ..Host::ZERO
+    };
+    let gpu = match (cards, milli) {
+        (0, _) => return Arc::new(Claim::host_only(host)),
+        (_, 1000) => claim(&format!("{cards}x")),
+        _ => claim(&milli.to_string()),
+    };
+    let models = Models::new(models.iter().map(|model| Arc::from(*model)));
+    Arc::new(Claim::clone(&gpu).with_host(host).with_models(models))
 }
 
 /// A node line: what the node says of itself, and the pods that use its cards already.

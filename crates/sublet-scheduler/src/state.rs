@@ -14,7 +14,7 @@ use sublet_api::object::{Node, Pod, Taint, Toleration};
 use sublet_api::{NodeDefaults, bound_entry, facts_of, is_over, keys, pod_key, pod_uid};
 use sublet_client::Client;
 use sublet_model::{
-    Claim, GpuIndex, NameError, NodeFacts, NodeIdx, NodeName, PodKey, PodUid, Time, Unit,
+    Claim, GpuIndex, NameError, NodeFacts, NodeIdx, NodeName, PodKey, PodUid, Standing, Time, Unit,
 };
 use sublet_plan::{Engine, EngineOptions};
 use sublet_telemetry::metrics::SchedulerMetrics;
@@ -199,16 +199,21 @@ impl State {
 
     /// Lets policies that learn see a pod, the first time that it is seen.
     fn learn(&mut self, uid: &PodUid, claim: &Claim) {
-        if !self.waiting.contains_key(uid) && self.engine.ledger().entry(uid).is_none() {
+        if !self.waiting.contains_key(uid) && self.bound_claim(uid).is_none() {
             self.engine.learn(claim);
         }
+    }
+
+    /// What a pod asked that was seen bound; one that is only reserved was not seen yet.
+    fn bound_claim(&self, uid: &PodUid) -> Option<Arc<Claim>> {
+        let entry = self.engine.ledger().entry(uid)?;
+        (entry.standing == Standing::Bound).then(|| entry.claim.clone())
     }
 
     /// A pod is gone.
     pub(crate) fn forget(&mut self, uid: &PodUid) {
         let waiting = self.waiting.remove(uid).map(|waiting| waiting.claim);
-        let entry = self.engine.ledger().entry(uid);
-        if let Some(claim) = waiting.or_else(|| entry.map(|entry| entry.claim.clone())) {
+        if let Some(claim) = waiting.or_else(|| self.bound_claim(uid)) {
             self.engine.unlearn(&claim);
         }
         self.engine.forget(uid);

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sublet_model::{
-    Ask, Claim, Entry, Identity, Inventory, MiB, Milli, NodeFacts, NodeIdx, NodeName, PodKey,
-    PodUid, Sharing, Standing, Time,
+    Claim, Entry, Identity, Inventory, MiB, NodeFacts, NodeIdx, NodeName, PodKey, PodUid, Sharing,
+    Standing, Time,
 };
 use sublet_plan::{Demand, Engine, EngineOptions, Fragmentation, Policy, Shape, StockRules};
 
@@ -65,11 +65,7 @@ impl Gauge {
     }
 
     pub(crate) fn milli(self, claim: &Claim) -> u64 {
-        match claim.ask() {
-            Ask::Nothing => 0,
-            Ask::OneCard(memory) => u64::from(Milli::share_up(memory, self.card).get()),
-            Ask::WholeCards(count) => 1000 * u64::from(count.get()),
-        }
+        claim.ask().milli(self.card)
     }
 }
 

@@ -147,6 +147,11 @@ impl Kind {
         matches!(self, Kind::FgdOnline | Kind::Tiling | Kind::TilingStill)
     }
 
+    /// Does it need to know something of a node, whatever is asked?
+    pub(crate) fn prepares(self) -> bool {
+        self.learns() || matches!(self, Kind::Fgd | Kind::GpuClustering)
+    }
+
     /// What the policy needs to know of a node, whatever is asked.
     pub(crate) fn prepare(self, ledger: &Ledger, book: &Book, learnt: &Learnt) -> Prepared {
         match self {

@@ -2,44 +2,19 @@
 
 use std::sync::Arc;
 
-use sublet_model::{
-    Claim, ContainerClaim, ContainerName, Count, Demand as Asks, Dialect, Host, Inventory,
-    MilliCpu, Models, NodeFacts, NodeName, Portion, Role, Sharing,
-};
+use sublet_model::{Claim, Host, Inventory, MilliCpu, NodeFacts, NodeName, Sharing};
 
 use super::*;
 use crate::learn::Demand;
-use crate::script::{entry, placed, uid};
+use crate::script::{entry, on_host, placed, uid};
 use crate::{Engine, EngineOptions, StockRules};
 
 /// `4000 1x460`: CPU, cards, and the portion of each in thousandths (of cards of 1000 MiB).
 fn claim(text: &str, models: &[&str]) -> Arc<Claim> {
     let (cpu, gpu) = text.split_once(' ').unwrap();
-    let host = Host {
-        cpu: MilliCpu::new(cpu.parse().unwrap()),
-        ..Host::ZERO
-    };
     let (cards, milli) = gpu.split_once('x').unwrap();
-    let (cards, milli): (u32, u32) = (cards.parse().unwrap(), milli.parse().unwrap());
-    if cards == 0 {
-        return Arc::new(Claim::host_only(host));
-    }
-    let portion = match milli {
-        1000 => Portion::Whole,
-        milli => Portion::Memory(MiB::from(milli)),
-    };
-    let container = ContainerClaim {
-        name: ContainerName::new("c0").unwrap(),
-        position: 0,
-        role: Role::Main,
-        demand: Asks {
-            gpus: Count::new(cards),
-            portion,
-        },
-    };
-    let claim = Claim::new(Dialect::Aliyun, vec![container], false).unwrap();
-    let models = Models::new(models.iter().map(|model| Arc::from(*model)));
-    Arc::new(claim.with_host(host).with_models(models))
+    let number = |text: &str| text.parse().unwrap();
+    on_host(cpu.parse().unwrap(), number(cards), number(milli), models)
 }
 
 fn demand(shapes: &[(&str, &[&str], u64)]) -> Demand {

@@ -3,38 +3,16 @@
 use std::sync::Arc;
 
 use sublet_model::{
-    Claim, ContainerClaim, ContainerName, Count, Demand as Asks, Dialect, Entry, Host, Inventory,
-    MiB, MilliCpu, Models, NodeFacts, NodeName, PodKey, Portion, Role, Sharing, Standing, Time,
+    Claim, Entry, Host, Inventory, MiB, MilliCpu, NodeFacts, NodeName, PodKey, Sharing, Standing,
+    Time,
 };
 
-use crate::script::uid;
+use crate::script::{on_host, uid};
 use crate::{Engine, EngineOptions, StockRules};
 
 /// So many cores, and of one card so many thousandths (1000: whole cards), on these models.
 fn claim(cores: u64, cards: u32, milli: u32, models: &[&str]) -> Arc<Claim> {
-    let host = Host {
-        cpu: MilliCpu::new(1000 * cores),
-        ..Host::ZERO
-    };
-    if cards == 0 {
-        return Arc::new(Claim::host_only(host));
-    }
-    let portion = match milli {
-        1000 => Portion::Whole,
-        milli => Portion::Memory(MiB::from(milli)),
-    };
-    let container = ContainerClaim {
-        name: ContainerName::new("main").unwrap(),
-        position: 0,
-        role: Role::Main,
-        demand: Asks {
-            gpus: Count::new(cards),
-            portion,
-        },
-    };
-    let claim = Claim::new(Dialect::Aliyun, vec![container], false).unwrap();
-    let models = Models::new(models.iter().map(|model| Arc::from(*model)));
-    Arc::new(claim.with_host(host).with_models(models))
+    on_host(1000 * cores, cards, milli, models)
 }
 
 struct Cluster {
