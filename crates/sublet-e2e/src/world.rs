@@ -151,6 +151,9 @@ impl World {
 
     /// Waits until the scheduler says that a pod cannot be placed, and returns its words.
     ///
+    /// What it says while a new node still has its not-ready taint is passed over: it tries
+    /// the pod again when the node controller has taken that away.
+    ///
     /// # Errors
     /// It was bound, or nothing was said in time.
     pub fn until_refused(&self, pod: &str) -> Result<String> {
@@ -163,6 +166,10 @@ impl World {
             );
             let words = waiting_because(&pod);
             ensure!(!words.is_empty(), "nothing is said of it yet");
+            ensure!(
+                !words.contains("untolerated taint"),
+                "a node is not ready: {words}"
+            );
             Ok(words)
         })
     }
