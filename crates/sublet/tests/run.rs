@@ -296,9 +296,9 @@ fn the_interrupt_key_ends_the_command_and_then_us() {
             .write(true)
             .open(name.to_str().unwrap())
             .unwrap();
-        let mut run = Command::new("setsid");
+        let mut run = Stage::unburdened();
         stage.dress(&mut run);
-        run.arg("--ctty")
+        run.args(["setsid", "--ctty"])
             .arg(stage.executable())
             .args(["run", "--fake-gpu", SPEC, "--", "sh", "-c", script])
             .stdin(terminal);

@@ -63,9 +63,17 @@ impl Stage {
 
     /// `sublet` with this test's folders and nobody else's settings.
     pub(crate) fn sublet(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(&self.sublet);
+        let mut command = Stage::unburdened();
         self.dress(&mut command);
-        command.args(arguments);
+        command.arg(&self.sublet).args(arguments);
+        command
+    }
+
+    /// Becomes what its arguments name, with no signal ignored: tests may run under `nohup` or
+    /// in the background of a shell, where some are, and programs pass that on.
+    pub(crate) fn unburdened() -> Command {
+        let mut command = Command::new("env");
+        command.arg("--default-signal=HUP,INT,QUIT");
         command
     }
 
