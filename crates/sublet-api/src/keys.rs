@@ -53,6 +53,13 @@ pub const ALLOCATION: &str = "sublet.dev/allocation";
 /// Pod annotation: the containers whose devices the node has handed over, a JSON list.
 pub const ASSIGNED: &str = "sublet.dev/assigned";
 
+/// Pod annotation: kubelet runs it from a file of its own (a static pod).
+pub const MIRROR: &str = "kubernetes.io/config.mirror";
+/// Pod annotation: `false` asks that nobody ends the pod to tidy up (cluster autoscaler).
+pub const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+/// Node label: the node's own name.
+pub const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
+
 /// Every annotation that only Sublet may write on a pod.
 pub const RESULT_KEYS: &[&str] = &[
     ALLOCATION,
@@ -78,13 +85,12 @@ mod tests {
     }
 
     #[test]
-    fn the_shipped_scheduler_asks_us_about_every_resource() {
+    fn the_shipped_scheduler_asks_us_about_every_pod() {
+        // An extender that manages resources is asked only about pods that name one, and is
+        // asked about all if it manages none.
         let config = include_str!("../../../deploy/kubernetes/40-scheduler-config.yaml");
-        for resource in crate::dialect::resources().chain([GPU_SLOT]) {
-            assert!(
-                config.contains(&format!("- name: {resource}\n")),
-                "{resource}"
-            );
-        }
+        assert!(config.contains("bindVerb: bind\n"));
+        assert!(!config.contains("managedResources:\n"));
+        assert!(!config.contains("ignoredByScheduler:"));
     }
 }

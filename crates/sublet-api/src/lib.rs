@@ -17,6 +17,6 @@ mod quantity;
 
 pub use allocation::{AllocationError, allocation_from_json, allocation_to_json};
 pub use inventory::{InventoryTextError, NodeReport, report_from_json, report_to_json};
-pub use node::{NodeDefaults, NodeError, facts_of, unhealthy_gpus};
+pub use node::{NodeDefaults, NodeError, facts_of, facts_without_gpu, unhealthy_gpus};
 pub use pod::{bound_entry, is_over, pod_key, pod_uid};
 pub use quantity::{QuantityError, whole_number};

@@ -115,6 +115,19 @@ pub fn facts_of(node: &Node, defaults: NodeDefaults) -> Result<Option<NodeFacts>
     }))
 }
 
+/// What the engine needs to know of a node without a GPU: pods of no GPU can go there and
+/// leave CPU to those that need it.
+///
+/// # Errors
+/// A wrong name or amount.
+pub fn facts_without_gpu(node: &Node, defaults: NodeDefaults) -> Result<NodeFacts, NodeError> {
+    Ok(NodeFacts {
+        unit: defaults.unit,
+        host: host_of(node)?,
+        ..NodeFacts::plain(NodeName::new(&node.metadata.name)?, Arc::default())
+    })
+}
+
 /// CPU and memory that pods can have of a node; nothing where it does not say.
 ///
 /// # Errors

@@ -34,6 +34,18 @@ pub struct Meta {
     pub creation_timestamp: Option<String>,
     /// When its deletion was asked for (RFC 3339).
     pub deletion_timestamp: Option<String>,
+    /// Who made it, and makes it again when it is gone.
+    #[serde(deserialize_with = "or_default")]
+    pub owner_references: Vec<Owner>,
+}
+
+/// Who made an object.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Owner {
+    /// Such as `ReplicaSet`.
+    #[serde(deserialize_with = "or_default")]
+    pub kind: String,
 }
 
 /// A pod.

@@ -75,7 +75,7 @@ impl Options {
         Options {
             folder,
             host_name: None,
-            policy: Policy::default(),
+            policy: Policy::binpack(),
             reserved: MiB::ZERO,
             evict: false,
             local_jobs: true,

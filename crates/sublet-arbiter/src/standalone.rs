@@ -45,7 +45,7 @@ impl Standalone {
             folder: Folder::of(REAL_MACHINE),
             nvml: PathBuf::from(NVML_LIBRARY),
             is_real: true,
-            policy: Policy::default(),
+            policy: Policy::binpack(),
             reserved: MiB::ZERO,
             evict: false,
             idle_exit: None,

@@ -39,6 +39,13 @@ pub enum Ties {
     Scattered,
 }
 
+/// The best score that an extender can give.
+const BEST: u8 = 10;
+/// The best score of any other node where the order among equals is part of the policy. With
+/// the shipped weight two steps are 200 points: as much as the stock scores of resources
+/// (least allocated, balanced) can differ by together, and less than one strong wish.
+const SECOND: u8 = 8;
+
 /// How the engine is set up.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
@@ -56,18 +63,29 @@ pub struct EngineOptions {
     pub stock: StockRules,
     /// Which of two nodes that cost the same comes first.
     pub ties: Ties,
+    /// Are costs kept until a node or a learnt table changes? Only a comparison wants none.
+    pub keep: bool,
 }
 
-impl Default for EngineOptions {
-    fn default() -> EngineOptions {
+impl EngineOptions {
+    /// The usual set-up for a policy.
+    #[must_use]
+    pub fn of(policy: Policy) -> EngineOptions {
         EngineOptions {
-            policy: Policy::default(),
+            ties: policy.ties(),
+            policy,
             few: 16,
             hold_ms: 2_000,
             unit: Unit::MiB,
             stock: StockRules::Elsewhere,
-            ties: Ties::ByName,
+            keep: true,
         }
+    }
+}
+
+impl Default for EngineOptions {
+    fn default() -> EngineOptions {
+        EngineOptions::of(Policy::default())
     }
 }
 
@@ -257,6 +275,10 @@ impl Engine {
     }
 
     /// A score of 0 to 10 for each of these nodes, best 10, and a soft hold on the best.
+    ///
+    /// Where ties break by name, nodes of one cost have one score, and the stock scheduler's
+    /// own scores choose among them. Where they are scattered, that order is part of the
+    /// policy: the best node is alone at 10, and no other has more than 8.
     pub fn prioritize(
         &mut self,
         now: Time,
@@ -271,11 +293,15 @@ impl Engine {
         if let Some(best) = found.first() {
             self.hold(now, uid, claim, best);
         }
-        // Ten steps by order, not by cost: costs of different policies have no common scale.
+        // Steps by order, not by cost: costs of different policies have no common scale.
         let last = found.len().saturating_sub(1).max(1);
         let cost = |found: &Found| Order {
             rank: 0,
             ..found.order
+        };
+        let top = match self.options.ties {
+            Ties::ByName => BEST,
+            Ties::Scattered => SECOND,
         };
         let mut scores: BTreeMap<NodeIdx, u8> = BTreeMap::new();
         let mut step = 0;
@@ -283,7 +309,11 @@ impl Engine {
             if order > 0 && cost(this) != cost(&found[order - 1]) {
                 step = order;
             }
-            scores.insert(this.node, 10 - u8::try_from(step * 10 / last).unwrap_or(10));
+            let down = u8::try_from(step * usize::from(top) / last).unwrap_or(top);
+            scores.insert(this.node, top - down);
+        }
+        if let Some(best) = found.first() {
+            scores.insert(best.node, BEST);
         }
         nodes
             .iter()
@@ -327,7 +357,8 @@ impl Engine {
         debug_assert!(allocation.answers(&entry.claim));
         entry.allocation = Some(allocation.clone());
         entry.standing = Standing::Reserved;
-        entry.assigned = false;
+        // The node hands nothing over to a pod of no GPU: nobody need wait for that.
+        entry.assigned = entry.claim.ask() == Ask::Nothing;
         self.ledger.enter(entry);
         debug_assert!(self.ledger.is_conserved_at(node));
         Ok(allocation)

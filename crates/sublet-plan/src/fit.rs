@@ -327,7 +327,7 @@ pub(crate) fn check_look_alikes(
     let Some(facts) = book.facts() else {
         return Ok(());
     };
-    if facts.identity != Identity::SizeAndOrder {
+    if facts.identity != Identity::SizeAndOrder || claim.ask() == Ask::Nothing {
         return Ok(());
     }
     let slots = facts.advertise == Advertise::Slots;

@@ -7,16 +7,20 @@
 
 use std::collections::BTreeMap;
 
-use sublet_model::{Ask, Claim, Host, Models, NodeIdx};
+use sublet_model::{Ask, Bytes, Claim, Host, Models, NodeIdx, PodUid};
 
-use crate::Candidate;
 use crate::score::Prepared;
+use crate::{Candidate, StockRules};
 
-/// Shapes that are kept at once. The openb lists have a few hundred, memory of the machine
-/// counted in. A shape costs [`Kept`] for each node: with 5,000 nodes and all of them in use
+/// Shapes that are kept at once. The openb lists have up to 151, memory of the machine counted
+/// in, and 91 without. A shape costs [`Kept`] for each node: with 5,000 nodes and all of them in use
 /// 100 MB, which is why no more are kept.
 const MAX_SHAPES: usize = 256;
 const _: () = assert!(size_of::<Kept>() <= 80);
+
+/// A shape that was not asked in so many questions is not worked out beforehand. By then the
+/// rarest of openb's 151 shapes has mostly been there again.
+const RECENT: u64 = 4096;
 
 /// All of a claim that `fit` looks at, look-alikes aside.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,10 +44,20 @@ struct Kept {
     candidate: Option<Candidate>,
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 struct Row {
+    /// Whoever asked first: all that ask the same get the same.
+    asker: (PodUid, Claim),
     nodes: Vec<Kept>,
     used: u64,
+    /// How far costs were worked out beforehand, for which epoch.
+    warmed: (u64, usize),
+}
+
+impl Row {
+    fn is_warm(&self, epoch: u64) -> bool {
+        self.warmed.0 == epoch && self.warmed.1 >= self.nodes.len()
+    }
 }
 
 /// Kept costs, by shape and node.
@@ -61,14 +75,50 @@ pub(crate) struct Shelf<'a> {
     prepared: &'a mut Vec<Option<(Stamp, Vec<Prepared>)>>,
 }
 
-impl Keep {
-    pub(crate) fn shelf(&mut self, claim: &Claim) -> Shelf<'_> {
-        let question = Question {
-            ask: claim.ask(),
-            host: claim.host(),
-            models: claim.models().clone(),
-            has_slot: claim.has_slot(),
+/// What works out costs.
+pub(crate) trait Look {
+    /// The version of a node's page.
+    fn version(&self, node: NodeIdx) -> u64;
+    /// What the policy's parts need to know of a node, whatever is asked.
+    fn prepare(&self, node: NodeIdx) -> Vec<Prepared>;
+    /// What a question finds on a node.
+    fn look(
+        &self,
+        uid: &PodUid,
+        claim: &Claim,
+        node: NodeIdx,
+        prepared: &[Prepared],
+    ) -> Option<Candidate>;
+}
+
+impl Question {
+    /// What the stock scheduler has looked at, and no score looks at, makes no difference.
+    fn of(claim: &Claim, stock: StockRules) -> Question {
+        let here = stock == StockRules::Here;
+        let memory = if here {
+            claim.host().memory
+        } else {
+            Bytes::ZERO
         };
+        Question {
+            ask: claim.ask(),
+            host: Host {
+                memory,
+                ..claim.host()
+            },
+            models: if here {
+                claim.models().clone()
+            } else {
+                Models::default()
+            },
+            has_slot: claim.has_slot(),
+        }
+    }
+}
+
+impl Keep {
+    pub(crate) fn shelf(&mut self, uid: &PodUid, claim: &Claim, stock: StockRules) -> Shelf<'_> {
+        let question = Question::of(claim, stock);
         if self.rows.len() >= MAX_SHAPES && !self.rows.contains_key(&question) {
             let oldest = self.rows.iter().min_by_key(|(_, row)| row.used);
             if let Some(oldest) = oldest.map(|(question, _)| question.clone()) {
@@ -76,11 +126,53 @@ impl Keep {
             }
         }
         self.questions += 1;
-        let row = self.rows.entry(question).or_default();
+        let row = self.rows.entry(question).or_insert_with(|| Row {
+            asker: (uid.clone(), claim.clone()),
+            nodes: Vec::new(),
+            used: 0,
+            warmed: (0, 0),
+        });
         row.used = self.questions;
         Shelf {
             row,
             prepared: &mut self.prepared,
+        }
+    }
+
+    /// Looks at so many nodes again where a table has changed since the last look, for the
+    /// shapes that were asked last before others; true if there are more.
+    pub(crate) fn warm(&mut self, epoch: u64, mut looks: usize, by: &impl Look) -> bool {
+        loop {
+            let (questions, rows) = (self.questions, self.rows.values_mut());
+            let cold = rows.filter(|row| !row.is_warm(epoch) && row.used + RECENT > questions);
+            let Some(row) = cold.max_by_key(|row| row.used) else {
+                return false;
+            };
+            if looks == 0 {
+                return true;
+            }
+            let from = if row.warmed.0 == epoch {
+                row.warmed.1
+            } else {
+                0
+            };
+            let to = row.nodes.len().min(from + looks);
+            looks -= to - from;
+            row.warmed = (epoch, to);
+            let (uid, claim) = row.asker.clone();
+            let mut shelf = Shelf {
+                row,
+                prepared: &mut self.prepared,
+            };
+            for at in from..to {
+                let stale = |stamp: Stamp| stamp.epoch != epoch;
+                if shelf.row.nodes[at].stamp.is_some_and(stale) {
+                    let node = NodeIdx(at as u32);
+                    let version = by.version(node);
+                    let look = |prepared: &[Prepared]| by.look(&uid, &claim, node, prepared);
+                    shelf.get(node, Stamp { version, epoch }, || by.prepare(node), look);
+                }
+            }
         }
     }
 }
@@ -114,5 +206,73 @@ impl Shelf<'_> {
             };
         }
         kept.candidate
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::script::{on_host, uid};
+
+    /// Counts looks, and finds nothing.
+    #[derive(Default)]
+    struct Counted(Cell<usize>);
+
+    impl Look for Counted {
+        fn version(&self, _: NodeIdx) -> u64 {
+            7
+        }
+
+        fn prepare(&self, _: NodeIdx) -> Vec<Prepared> {
+            Vec::new()
+        }
+
+        fn look(&self, _: &PodUid, _: &Claim, _: NodeIdx, _: &[Prepared]) -> Option<Candidate> {
+            self.0.set(self.0.get() + 1);
+            None
+        }
+    }
+
+    /// Asks about ten nodes; how many had to be looked at?
+    fn ask(keep: &mut Keep, claim: &Claim, epoch: u64) -> usize {
+        let (pod, by) = (uid("p"), Counted::default());
+        let mut shelf = keep.shelf(&pod, claim, StockRules::Elsewhere);
+        for node in (0..10).map(NodeIdx) {
+            let stamp = Stamp { version: 7, epoch };
+            let look = |prepared: &[Prepared]| by.look(&pod, claim, node, prepared);
+            shelf.get(node, stamp, || by.prepare(node), look);
+        }
+        by.0.get()
+    }
+
+    #[test]
+    fn what_was_warmed_need_not_be_looked_at_again() {
+        let (mut keep, by) = (Keep::default(), Counted::default());
+        let (small, large) = (on_host(1, 1, 500, &[]), on_host(2, 1, 500, &[]));
+        assert_eq!(
+            (ask(&mut keep, &small, 1), ask(&mut keep, &small, 1)),
+            (10, 0)
+        );
+        assert_eq!(ask(&mut keep, &large, 1), 10);
+        // The one asked last comes first: all of it, and four nodes of the other.
+        assert!(keep.warm(2, 14, &by));
+        assert_eq!((by.0.get(), ask(&mut keep, &large, 2)), (14, 0));
+        assert_eq!(ask(&mut keep, &small, 2), 6);
+        assert!(!keep.warm(2, 100, &by), "nothing is stale");
+        assert_eq!(by.0.get(), 14);
+        // In a new epoch all of it, but no shape that nobody asks about any more.
+        assert!((0..RECENT).all(|_| ask(&mut keep, &small, 2) == 0));
+        assert!(!keep.warm(3, 100, &by));
+        assert_eq!(by.0.get(), 24);
+    }
+
+    #[test]
+    fn what_the_stock_scheduler_has_looked_at_makes_no_other_shape() {
+        let any = on_host(1, 1, 500, &[]);
+        let of = |models: &[&str], stock| Question::of(&on_host(1, 1, 500, models), stock);
+        assert!(of(&["T4"], StockRules::Elsewhere) == Question::of(&any, StockRules::Elsewhere));
+        assert!(of(&["T4"], StockRules::Here) != Question::of(&any, StockRules::Here));
     }
 }

@@ -123,20 +123,38 @@ pub(crate) struct Learnt {
     changes_of_prices: u64,
     /// The nodes are others than when the tables were made.
     nodes_changed: bool,
-    epoch: u64,
+    epochs: Epochs,
     sizes: Sizes,
     /// The typical pods of `fgd`, given beforehand, and those of `fgd-online`.
     given: Typical,
     online: Typical,
-    /// What is known of the nodes alone, and with what was learnt of pods.
+    /// What is known of the nodes alone and of what is free on them, and with what was learnt
+    /// of pods.
     still: Tables,
     tables: Tables,
 }
 
+/// How often each table became another.
+#[derive(Debug, Clone, Copy, Default)]
+struct Epochs {
+    given: u64,
+    online: u64,
+    still: u64,
+    tables: u64,
+}
+
 impl Learnt {
-    /// Raised whenever a table changes.
-    pub(crate) fn epoch(&self) -> u64 {
-        self.epoch
+    /// Raised whenever a table changes that one of these looks at. Tables that come out as
+    /// they were leave costs as they are.
+    pub(crate) fn epoch(&self, kinds: impl Iterator<Item = Kind>) -> u64 {
+        let epoch = |kind| match kind {
+            Kind::Fgd => self.epochs.given,
+            Kind::FgdOnline => self.epochs.online,
+            Kind::Tiling => self.epochs.tables,
+            Kind::TilingStill => self.epochs.still,
+            _ => 0,
+        };
+        kinds.map(epoch).sum()
     }
 
     /// The typical pods of a policy that has such.
@@ -158,7 +176,7 @@ impl Learnt {
     /// The demand that `fgd` knows beforehand, as its paper has it.
     pub(crate) fn give(&mut self, demand: &Demand) {
         self.given = Typical::of(demand);
-        self.epoch += 1;
+        self.epochs.given += 1;
     }
 
     /// A node came, went or changed.
@@ -187,21 +205,25 @@ impl Learnt {
         if !due && !self.nodes_changed {
             return;
         }
+        let (still, tables) = (self.still.clone(), self.tables.clone());
         if std::mem::take(&mut self.nodes_changed) {
             self.sizes = Sizes::of(ledger);
             self.still = Tables::of_nodes(ledger);
             self.tables = self.still.clone();
             self.changes_of_prices = self.seen.total();
         }
-        self.epoch += 1;
+        self.still.follow(ledger);
         self.changes = 0;
-        self.online = Typical::of(&self.seen);
+        let online = std::mem::replace(&mut self.online, Typical::of(&self.seen));
         let before = self.seen.total().saturating_sub(self.changes_of_prices);
         if self.changes_of_prices >= (before / 4).max(FIRST) {
             self.changes_of_prices = 0;
             self.tables.price(&self.seen, self.sizes);
         }
         self.tables.refresh(&self.seen, self.sizes, ledger);
+        self.epochs.online += u64::from(online != self.online);
+        self.epochs.still += u64::from(still != self.still);
+        self.epochs.tables += u64::from(tables != self.tables);
     }
 }
 

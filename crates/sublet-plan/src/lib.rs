@@ -5,10 +5,11 @@
 //! answer. One implementation serves the extender, `sublet plan`, `sublet explain`, the
 //! simulator and the tests.
 //!
-//! Suggested reading order: reasons, policies, scores, fit, screen, the engine, the binding
-//! protocol.
+//! Suggested reading order: reasons, policies, scores, fit, screen, the engine, defrag, the
+//! binding protocol.
 
 mod binding;
+mod defrag;
 mod engine;
 mod fit;
 mod keep;
@@ -22,6 +23,7 @@ mod screen;
 mod script;
 
 pub use binding::{Binding, BindingStep, PodState, Seen};
+pub use defrag::{Defrag, Defragmented, Largest, Move, Spot, State, defragment};
 pub use engine::{Engine, EngineOptions, FilterAnswer, Refused, StockRules, Ties};
 pub use fit::{Candidate, allocate};
 pub use learn::{Demand, Shape};

@@ -65,11 +65,18 @@ impl std::error::Error for PolicyError {}
 
 impl Default for Policy {
     fn default() -> Policy {
-        Policy::of(Kind::Binpack)
+        Policy::of(Kind::Tiling)
     }
 }
 
 impl Policy {
+    /// Packs by memory: what serves one machine, and wherever only the fit is asked, since it
+    /// needs to know nothing of nodes or pods.
+    #[must_use]
+    pub fn binpack() -> Policy {
+        Policy::of(Kind::Binpack)
+    }
+
     /// The names of all policies; the first is the default.
     pub fn names() -> impl Iterator<Item = &'static str> {
         Kind::ALL.iter().map(|(name, _)| *name)
@@ -110,6 +117,13 @@ impl Policy {
             Some(_) => Ties::ByName,
             None => Ties::Scattered,
         }
+    }
+
+    /// Has it an opinion where pods of no GPU go? The two policies of memory have none: to
+    /// them all nodes are alike for such a pod.
+    #[must_use]
+    pub fn sees_host(&self) -> bool {
+        self.kinds().any(|kind| kind.pack().is_none())
     }
 
     /// Does it need to see the pods that arrive?
@@ -206,13 +220,14 @@ mod tests {
         let policy: Policy = " fgd , best-fit = 2 ".parse().unwrap();
         assert_eq!(policy.to_string(), "fgd=1,best-fit=2");
         assert_eq!(policy.leader(), Kind::BestFit);
-        assert_eq!(Policy::default().to_string(), "binpack");
+        assert_eq!(Policy::default().to_string(), "tiling");
+        assert_eq!(Policy::names().next(), Some("tiling"));
     }
 
     #[test]
     fn what_is_no_policy_is_named() {
         let error = |text: &str| text.parse::<Policy>().unwrap_err().to_string();
-        assert!(error("").starts_with("`` is no policy; there are binpack, spread"));
+        assert!(error("").starts_with("`` is no policy; there are tiling, binpack, spread"));
         assert!(error("fgd,fgd").starts_with("`fgd` is named twice"));
         for weight in ["0", "-1", "x", "", "1.2345", "1001", "99999", "1e3", "+1"] {
             let text = format!("fgd={weight}");

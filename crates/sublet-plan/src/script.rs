@@ -25,7 +25,7 @@ use crate::{Engine, EngineOptions, FilterAnswer, Policy, Ties, Wire};
 #[track_caller]
 pub(crate) fn check(script: &str) {
     let mut world = World {
-        engine: Engine::new(EngineOptions::default()),
+        engine: Engine::new(EngineOptions::of(Policy::binpack())),
         now: Time::from_ms(0),
     };
     let mut transcript = String::new();
@@ -259,7 +259,7 @@ impl World {
     }
 
     fn set_options(&mut self, words: &[&str]) {
-        let mut options = EngineOptions::default();
+        let mut options = EngineOptions::of(Policy::binpack());
         for word in words {
             match word.split_once('=').unwrap() {
                 ("policy", name) => options.policy = name.parse().unwrap(),

@@ -38,10 +38,7 @@ pub(crate) struct Cards {
 
 impl Cards {
     pub(crate) fn new(inventory: Arc<Inventory>, policy: Policy, reserved: MiB) -> Cards {
-        let mut engine = Engine::new(EngineOptions {
-            policy,
-            ..EngineOptions::default()
-        });
+        let mut engine = Engine::new(EngineOptions::of(policy));
         let name = NodeName::new("machine").expect("a fixed name that is right");
         let facts = NodeFacts {
             sharing: Sharing::Both,

@@ -63,12 +63,6 @@ fn codec(claim: &Claim) -> Option<&'static dyn Codec> {
     found.copied()
 }
 
-/// Every resource by which a pod asks for a GPU; the scheduler's `managedResources` are
-/// these and [`keys::GPU_SLOT`].
-pub fn resources() -> impl Iterator<Item = &'static str> {
-    DIALECTS.iter().map(|codec| codec.resource())
-}
-
 /// Why what a pod asks cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimError {

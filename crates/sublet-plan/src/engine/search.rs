@@ -8,13 +8,14 @@ use std::collections::BinaryHeap;
 
 use sublet_model::{Claim, NodeIdx, PodUid};
 
-use super::{Engine, Ties};
-use crate::fit::{check_look_alikes, fit, prepare};
-use crate::keep::Stamp;
+use super::{Engine, EngineOptions, Ties};
+use crate::fit::{Rules, check_look_alikes, fit, prepare};
+use crate::keep::{Look, Stamp};
 use crate::policy::MAX_PARTS;
 use crate::scatter::scatter;
 use crate::score::{Cost, Kind, Pack, Prepared};
 use crate::screen::{Hope, hope};
+use crate::{Candidate, Policy, Reason};
 
 /// A place that fits. Derived order: best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,6 +32,26 @@ pub(super) struct Order {
     pub(super) untolerated: u32,
     pub(super) cost: Cost,
     pub(super) rank: u32,
+}
+
+impl Look for Rules<'_> {
+    fn version(&self, node: NodeIdx) -> u64 {
+        self.ledger.version(node)
+    }
+
+    fn prepare(&self, node: NodeIdx) -> Vec<Prepared> {
+        prepare(self, self.ledger.book(node))
+    }
+
+    fn look(
+        &self,
+        uid: &PodUid,
+        claim: &Claim,
+        node: NodeIdx,
+        prepared: &[Prepared],
+    ) -> Option<Candidate> {
+        fit(self, self.ledger.book(node), uid, claim, prepared).ok()
+    }
 }
 
 /// The best few of the places that were offered.
@@ -145,20 +166,22 @@ impl Engine {
         let mut keep = std::mem::take(&mut self.keep);
         let rules = self.rules();
         let personal = self.options.policy.kinds().any(Kind::is_personal);
-        let mut shelf = keep.shelf(claim);
+        let anew = personal || !self.options.keep;
+        let epoch = self.learnt.epoch(self.options.policy.kinds());
+        let mut shelf = keep.shelf(uid, claim, self.options.stock);
         let mut fitting = Vec::new();
         let mut range = [(Cost::MAX, Cost::MIN); MAX_PARTS];
         for &node in nodes {
             let book = self.ledger.book(node);
-            let look = |prepared: &[Prepared]| fit(&rules, book, uid, claim, prepared).ok();
-            let candidate = if personal {
-                look(&prepare(&rules, book))
+            let look = |prepared: &[Prepared]| rules.look(uid, claim, node, prepared);
+            let candidate = if anew {
+                look(&rules.prepare(node))
             } else {
                 let stamp = Stamp {
-                    version: self.ledger.version(node),
-                    epoch: self.learnt.epoch(),
+                    version: rules.version(node),
+                    epoch,
                 };
-                shelf.get(node, stamp, || prepare(&rules, book), look)
+                shelf.get(node, stamp, || rules.prepare(node), look)
             };
             let Some(candidate) = candidate else { continue };
             if check_look_alikes(&self.ledger, book, uid, claim).is_err() {
@@ -182,6 +205,38 @@ impl Engine {
             });
         }
         self.keep = keep;
+    }
+
+    /// Works out costs that a learnt table has made stale, before somebody asks: looks at so
+    /// many nodes, and is true if there are more to look at. No answer changes by it, but the
+    /// next one of each shape need not wait for all nodes.
+    pub fn warm(&mut self, nodes: usize) -> bool {
+        let mut keep = std::mem::take(&mut self.keep);
+        let epoch = self.learnt.epoch(self.options.policy.kinds());
+        let more = keep.warm(epoch, nodes, &self.rules());
+        self.keep = keep;
+        more
+    }
+
+    /// Each of these nodes' answer to such a claim, whatever a place there would cost, and
+    /// look-alikes aside: to ask thousands of nodes what lacks where.
+    pub fn answers(
+        &self,
+        uid: &PodUid,
+        claim: &Claim,
+        nodes: &[NodeIdx],
+    ) -> impl Iterator<Item = Result<(), Reason>> {
+        let options = EngineOptions {
+            policy: Policy::binpack(),
+            ..self.options.clone()
+        };
+        nodes.iter().map(move |&node| {
+            let rules = Rules {
+                options: &options,
+                ..self.rules()
+            };
+            fit(&rules, self.ledger.book(node), uid, claim, &[]).map(|_place| ())
+        })
     }
 
     /// A node that only has pods has no rank, and takes nothing.

@@ -5,7 +5,12 @@
 mod properties;
 mod screening;
 
-use crate::script::check;
+use std::sync::Arc;
+
+use sublet_model::{Claim, Time};
+
+use crate::script::{check, claim, entry, node, on_host};
+use crate::{Engine, EngineOptions, Policy};
 
 #[test]
 fn filter_gives_the_best_few_and_all_to_those_who_need_them() {
@@ -117,6 +122,43 @@ fn prioritize_scores_ten_steps_and_marks_the_best() {
          prioritize r 17
          -> a=0 b=0 c=0 d=0",
     );
+}
+
+#[test]
+fn where_the_order_among_equals_is_part_of_the_policy_the_best_is_alone() {
+    // The order is that of the test of scattered ties.
+    check(
+        "options ties=scattered
+         a1: 0/16
+         a2: 0/16
+         b1: 0/16
+         b2: 0/16
+         c1: 0/16
+         d: 8/16
+         prioritize p 4
+         -> a1=7 a2=7 b1=7 b2=7 c1=7 d=10
+         prioritize q 12
+         -> a1=8 a2=8 b1=10 b2=8 c1=8 d=0",
+    );
+}
+
+#[test]
+fn a_pod_of_no_gpu_looks_like_no_other_and_nobody_waits_for_it() {
+    let (mut engine, now) = (
+        Engine::new(EngineOptions::of(Policy::binpack())),
+        Time::from_ms(0),
+    );
+    let on = engine.set_node(node("n size slots", "0/16").0);
+    let reserve = |engine: &mut Engine, pod: &str, claim: &Arc<Claim>| {
+        engine.reserve(now, entry(pod, "n", claim)).map(drop)
+    };
+    let (plain, slot) = (on_host(500, 0, 0, &[]), claim("8:slot"));
+    assert_eq!(reserve(&mut engine, "a", &plain), Ok(()));
+    assert_eq!(reserve(&mut engine, "b", &slot), Ok(()));
+    assert_eq!(reserve(&mut engine, "c", &plain), Ok(()));
+    let refused = reserve(&mut engine, "d", &slot).unwrap_err();
+    assert_eq!(refused.label(), "look_alike");
+    assert_eq!(engine.ledger().book(on).pods().count(), 3);
 }
 
 #[test]

@@ -96,11 +96,16 @@ pub(super) fn gpu_clustering(site: &Site<'_>, asked: &Asked<'_>) -> Cost {
     -(25 * (MAX_GPU - site.gpu_left()) / MAX_GPU + company)
 }
 
-/// A cost drawn from who asks and where.
-pub(super) fn draw(uid: &PodUid, node: &NodeName, position: usize) -> Cost {
+/// A node's cost, drawn from who asks and the node's name.
+pub(super) fn draw_node(uid: &PodUid, node: &NodeName) -> Cost {
     let text = uid.as_str().bytes().chain([0]);
-    let text = text.chain(node.as_str().bytes());
-    super::signed(scatter(text, position as u64))
+    super::signed(scatter(text.chain(node.as_str().bytes()), 0))
+}
+
+/// A card's cost among those of its node, drawn from who asks: a pod goes to one node, so that
+/// the node's name would add nothing but time.
+pub(super) fn draw_card(uid: &PodUid, position: usize) -> Cost {
+    super::signed(scatter(uid.as_str().bytes(), position as u64))
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use crate::learn::{Demand, Shape};
 const COVERED_PERCENT: u64 = 95;
 
 /// The pods that fragmentation is measured by.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Typical {
     shapes: Vec<(Shape, i64)>,
     /// Pods of these shapes.

@@ -105,6 +105,7 @@ impl Site<'_> {
 
 impl Kind {
     pub(crate) const ALL: [(&'static str, Kind); 11] = [
+        ("tiling", Kind::Tiling),
         ("binpack", Kind::Binpack),
         ("spread", Kind::Spread),
         ("random", Kind::Random),
@@ -114,7 +115,6 @@ impl Kind {
         ("gpu-clustering", Kind::GpuClustering),
         ("fgd", Kind::Fgd),
         ("fgd-online", Kind::FgdOnline),
-        ("tiling", Kind::Tiling),
         ("tiling-still", Kind::TilingStill),
     ];
 
@@ -179,7 +179,7 @@ impl Kind {
         match self {
             Kind::Binpack => (pack::BINPACK.card)(left),
             Kind::Spread => (pack::SPREAD.card)(left),
-            Kind::Random => baseline::draw(asked.uid, site.book.name(), position),
+            Kind::Random => baseline::draw_card(asked.uid, position),
             Kind::BestFit | Kind::DotProduct | Kind::GpuPacking | Kind::GpuClustering => {
                 i64::from(site.book.shares()[position].get())
             }
@@ -205,7 +205,7 @@ impl Kind {
         match self {
             Kind::Binpack => (pack::BINPACK.node)(after),
             Kind::Spread => (pack::SPREAD.node)(after),
-            Kind::Random => baseline::draw(asked.uid, site.book.name(), usize::MAX),
+            Kind::Random => baseline::draw_node(asked.uid, site.book.name()),
             Kind::BestFit => baseline::best_fit(site, asked, position),
             Kind::DotProduct => baseline::dot_product(site, asked, position),
             Kind::GpuPacking => baseline::gpu_packing(site, asked, position),

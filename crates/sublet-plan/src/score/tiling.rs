@@ -3,9 +3,10 @@
 //!
 //! A node is worth the least of two amounts: what its free shares can be tiled with, at the
 //! prices of the shares that are asked ([`Prices`]), and what its free CPU can feed, at the
-//! CPU that a card's pods ask; less a little where pods would not find their CPU. The cost of
-//! a place is the worth that it takes away beyond the price of what is asked, in coarse steps:
-//! within one, nodes are equal, and the order of names spreads pods evenly over the others.
+//! CPU that a card's pods ask or can count on; less a little where pods would not find their
+//! CPU. The cost of a place is the worth that it takes away beyond the price of what is asked,
+//! in coarse steps: within one, nodes are equal, and the order of names spreads pods evenly
+//! over the others.
 //!
 //! [`Prices`]: crate::learn::Prices
 
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use sublet_model::{Ask, Book, Ledger};
 
 use super::{Asked, Cost, Prepared, Site};
+use crate::Shape;
 use crate::learn::{Demand, PARTS, Prices, Sizes};
 
 /// Worths are in thousandths of a card.
@@ -23,24 +25,30 @@ const CARD: i64 = 1000;
 const STEP: i64 = 20;
 /// What it costs to break a free card for a part of one.
 const OPEN: i64 = 10;
-/// What it costs to be the first on a node that few others could stand in for.
-const RARE: i64 = 100;
+/// What it costs to be the first on a node that few others could stand in for: more than
+/// what a pod of four cards may starve elsewhere. With half of it nodes of eight cards and many
+/// cores go to such pods, where nothing is learnt.
+const RARE: i64 = 2000;
 /// Few: less than one in so many. From 5 to 20 nothing changes; at 2½ large pods starve.
 const FEW: usize = 10;
 /// Chances are counted in 1024ths.
 const SURE: i64 = 1024;
 /// How much of a node's worth may be doubted because pods would not find their CPU.
 const DOUBT: i64 = 256;
+/// While nothing is known of pods, those with GPUs get one in so many of the free cores. With
+/// all of them openb's cpu300 is worse than with best-fit, with a quarter default is 0.4 points
+/// worse.
+const UNKNOWN: u128 = 2;
 /// Nodes with more free cores than that can serve any pod of one card.
 const CORES: usize = 128;
 /// Pressure is counted in 64ths before its fourth power is taken.
 const FULL: i64 = 64;
 
 /// What is learnt: by these tables places are scored.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tables {
     prices: Prices,
-    /// CPU that the pods of one card ask, in thousandths of a core.
+    /// CPU that the pods of one card get, in thousandths of a core.
     level: i64,
     /// By free cores: how many in 1024 pods of one card ask no more, doubts toned down.
     chance: [i64; CORES + 1],
@@ -66,13 +74,10 @@ impl Tables {
     /// What is known of the nodes alone, with nothing learnt of pods.
     pub(crate) fn of_nodes(ledger: &Ledger) -> Tables {
         let mut kinds: BTreeMap<(usize, u64), usize> = BTreeMap::new();
-        let (mut cpu, mut cards) = (0, 0);
         for facts in ledger.books().filter_map(|(_, book)| book.facts()) {
             let gpus = facts.inventory.gpus().len();
             if gpus > 0 {
                 *kinds.entry((gpus, facts.host.cpu.get())).or_insert(0) += 1;
-                cpu += facts.host.cpu.get();
-                cards += gpus as u64;
             }
         }
         let all: usize = kinds.values().sum();
@@ -84,10 +89,15 @@ impl Tables {
         };
         let rare = kinds.keys().filter(|kind| stand_ins(kind) * FEW < all);
         Tables {
-            level: cpu.checked_div(cards).map_or(i64::MAX, rounded),
+            level: fed(ledger, None),
             rare: rare.copied().collect(),
             ..Tables::default()
         }
+    }
+
+    /// The same for what is free now, with nothing learnt of pods.
+    pub(crate) fn follow(&mut self, ledger: &Ledger) {
+        self.level = fed(ledger, None);
     }
 
     /// The same with new prices.
@@ -116,7 +126,7 @@ impl Tables {
             .iter()
             .map(|(shape, count, _)| u128::from(*count) * u128::from(shape.cpu.get()))
             .sum();
-        self.level = rounded(u64::try_from(cpu * 1000 / u128::from(milli)).unwrap_or(u64::MAX));
+        self.level = per_card(cpu, milli).min(fed(ledger, Some(cpu)));
         // Only pods of one card: the others are few and need whole nodes anyway.
         let single = |ask| matches!(ask, Ask::OneCard(_)) || ask == Ask::WholeCards(ONE);
         let singles = || asked.iter().filter(|(shape, ..)| single(shape.ask));
@@ -140,20 +150,11 @@ const ONE: sublet_model::Count = sublet_model::Count::new(1);
 /// What each model will lack: the share of demand that names it, against the share of what is
 /// free that accepts that demand. It counts by the fourth power, so that only a model that is
 /// about to run out is spared.
-fn pressure(
-    asked: &[(&crate::Shape, u64, u64)],
-    milli: u64,
-    ledger: &Ledger,
-) -> BTreeMap<Arc<str>, i64> {
+fn pressure(asked: &[(&Shape, u64, u64)], milli: u64, ledger: &Ledger) -> BTreeMap<Arc<str>, i64> {
     let mut free: BTreeMap<Arc<str>, u64> = BTreeMap::new();
     for (_, book) in ledger.books() {
         if let Some(facts) = book.facts() {
-            let left: u64 = book
-                .shares()
-                .iter()
-                .map(|share| u64::from(share.get()))
-                .sum();
-            *free.entry(facts.model.clone()).or_insert(0) += left;
+            *free.entry(facts.model.clone()).or_insert(0) += left_of(book);
         }
     }
     let in_all: u64 = free.values().sum();
@@ -174,9 +175,42 @@ fn pressure(
         .collect()
 }
 
-/// To whole tenths of a core: a little more or less must not make costs anew.
-fn rounded(cpu: u64) -> i64 {
-    super::signed((cpu + 50) / 100 * 100)
+/// CPU that pods can count on for each free card: of what is free on nodes with GPUs, the part
+/// that pods with GPUs have in what is taken there. `asked` is what these ask, if it is known.
+fn fed(ledger: &Ledger, asked: Option<u128>) -> i64 {
+    let (mut cpu, mut taken, mut free) = (0, 0, 0);
+    for (_, book) in ledger.books() {
+        let host = book.facts().map_or(0, |facts| facts.host.cpu.get());
+        if host > 0 && !book.shares().is_empty() {
+            let left = book.host_left().cpu.get();
+            cpu += u128::from(left);
+            taken += u128::from(host.saturating_sub(left));
+            free += left_of(book);
+        }
+    }
+    let theirs = match asked {
+        None => cpu / UNKNOWN,
+        Some(asked) if asked < taken => cpu.saturating_mul(asked) / taken,
+        Some(_) => cpu,
+    };
+    per_card(theirs, free)
+}
+
+/// CPU for each card, to whole tenths of a core: a little more or less must not make costs
+/// anew. No bound without cards.
+fn per_card(cpu: u128, milli: u64) -> i64 {
+    let cores = cpu
+        .saturating_mul(CARD as u128)
+        .checked_div(u128::from(milli));
+    cores.map_or(i64::MAX, |cpu| {
+        i64::try_from(cpu.saturating_add(50) / 100 * 100).unwrap_or(i64::MAX)
+    })
+}
+
+/// Thousandths of cards that are free.
+fn left_of(book: &Book) -> u64 {
+    let shares = book.shares().iter();
+    shares.map(|share| u64::from(share.get())).sum()
 }
 
 /// Hundredths of a card that so many thousandths take.

@@ -12,7 +12,7 @@ pub(super) fn machine(sizes_mib: &[u32]) -> Machine {
     let inventory = Inventory::new(gpus.collect(), vec![], vec![], vec![]).unwrap();
     Machine::new(Options {
         inventory: Arc::new(inventory),
-        policy: Policy::default(),
+        policy: Policy::binpack(),
         reserved: MiB::ZERO,
         settled_at: Time::from_ms(0),
         local_jobs: true,

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use sublet_model::{Ask, CardRef, Entry, GpuIndex, Ledger, NodeIdx, NodeName, Standing, Time};
 
 use crate::script::{claim, entry, node, numbered, policies, uid};
-use crate::{Engine, EngineOptions, Reason};
+use crate::{Engine, EngineOptions, Reason, Ties};
 
 const NODES: [&str; 4] = ["a", "b", "c", "d"];
 /// What a node may look like; UUIDs move between indices, and cards come, go and fall sick.
@@ -102,9 +102,8 @@ struct World {
 impl World {
     fn new(policy: usize, order: &[usize], backwards: bool) -> World {
         let options = EngineOptions {
-            policy: numbered(policy),
             few: 2,
-            ..EngineOptions::default()
+            ..EngineOptions::of(numbered(policy))
         };
         let mut engine = Engine::new(options);
         for &at in order {
@@ -195,6 +194,10 @@ impl World {
                     .engine
                     .prioritize(self.now, &uid, &claim, &nodes, |_| 0);
                 assert!(scores.iter().all(|&(_, score)| score <= 10));
+                if self.engine.options().ties == Ties::Scattered {
+                    let others = scores.iter().filter(|&&(_, score)| score <= 8).count();
+                    assert!(scores.len() - others <= 1, "the best is alone: {scores:?}");
+                }
                 let scores = scores.iter().map(|&(n, score)| (self.name(n), score));
                 return format!("{:?}", scores.collect::<BTreeSet<_>>());
             }

@@ -6,7 +6,7 @@ use sublet_model::{NodeIdx, Time};
 
 use crate::screen::hope;
 use crate::script::{claim, entry, node, numbered, policies, uid};
-use crate::{Engine, EngineOptions, Reason};
+use crate::{Engine, EngineOptions, Reason, Ties};
 
 const WORDS: [&str; 8] = ["", "", "", "memory", "whole", "size", "slots", "gib"];
 const SIZES: [u32; 4] = [16, 16_276, 24_564, 81_559];
@@ -89,12 +89,12 @@ proptest! {
 
     #[test]
     fn no_place_is_better_than_was_hoped_for(
-        policy in 0..2usize,
+        policy in prop::sample::select(&["binpack", "spread"][..]),
         looks in looks(),
         history in history(),
         asked in 0..CLAIMS.len(),
     ) {
-        let options = EngineOptions { policy: numbered(policy), ..EngineOptions::default() };
+        let options = EngineOptions::of(policy.parse().unwrap());
         let pack = options.policy.leader().pack().unwrap();
         let (engine, nodes) = engine(options, &looks, &history);
         let (pod, claim) = (uid("new"), claim(CLAIMS[asked]));
@@ -114,6 +114,29 @@ proptest! {
     }
 
     #[test]
+    fn what_a_node_answers_does_not_depend_on_what_is_kept_or_preferred(
+        policy in 0..policies(),
+        looks in looks(),
+        history in history(),
+        asked in 0..CLAIMS.len(),
+    ) {
+        let options = EngineOptions::of(numbered(policy));
+        let anew = EngineOptions { keep: false, ..options.clone() };
+        let ((mut kept, nodes), (mut anew, _)) =
+            (engine(options, &looks, &history), engine(anew, &looks, &history));
+        let (pod, claim) = (uid("new"), claim(CLAIMS[asked]));
+        for (&node, answer) in nodes.iter().zip(kept.answers(&pod, &claim, &nodes)) {
+            match kept.fit(&pod, &claim, node) {
+                Err(Reason::LookAlike { .. }) => {}
+                fit => prop_assert_eq!(answer, fit.map(|_place| ())),
+            }
+        }
+        let now = Time::from_ms(0);
+        let ask = |engine: &mut Engine| engine.filter(now, &pod, &claim, &nodes, true, |_| 0);
+        prop_assert_eq!(ask(&mut kept), ask(&mut anew));
+    }
+
+    #[test]
     fn the_best_few_are_the_first_of_all(
         policy in 0..policies(),
         few in 1..20usize,
@@ -123,7 +146,7 @@ proptest! {
         order in any::<prop::sample::Index>(),
         tainted in prop::collection::vec(0..3u32, 24),
     ) {
-        let options = EngineOptions { policy: numbered(policy), few, ..EngineOptions::default() };
+        let options = EngineOptions { few, ..EngineOptions::of(numbered(policy)) };
         let (engine, mut nodes) = engine(options, &looks, &history);
         let start = order.index(nodes.len());
         nodes.rotate_left(start);
@@ -145,11 +168,14 @@ proptest! {
         history in history(),
         asked in 0..CLAIMS.len(),
     ) {
-        let options = EngineOptions { policy: numbered(policy), ..EngineOptions::default() };
+        // What is looked up by hand here breaks ties by name.
+        let options = EngineOptions { ties: Ties::ByName, ..EngineOptions::of(numbered(policy)) };
         // Costs of these mean something only beside those of the other nodes.
         prop_assume!(!options.policy.is_relative());
         let (mut engine, nodes) = engine(options, &looks, &history);
         let (pod, claim) = (uid("new"), claim(CLAIMS[asked]));
+        // What nodes are rare, say, is worked out when a pod is seen.
+        engine.learn(&claim);
         let place = |&node: &NodeIdx| {
             let place = engine.fit(&pod, &claim, node).ok()?;
             Some((place.contended, place.cost(), engine.ledger().book(node).name(), node))
@@ -168,8 +194,9 @@ proptest! {
         history in history(),
         later in history(),
         asked in prop::collection::vec(0..CLAIMS.len(), 1..6),
+        warmed in 0..40usize,
     ) {
-        let options = EngineOptions { policy: numbered(policy), few: 0, ..EngineOptions::default() };
+        let options = EngineOptions { few: 0, ..EngineOptions::of(numbered(policy)) };
         let (mut engine, nodes) = engine(options, &looks, &history);
         let now = Time::from_ms(0);
         for (round, (asked, (pod, node, _))) in asked.iter().zip(later).enumerate() {
@@ -178,7 +205,9 @@ proptest! {
             fresh.keep = crate::keep::Keep::default();
             let kept = engine.filter(now, &name, &claim, &nodes, true, |_| 0);
             prop_assert_eq!(kept, fresh.filter(now, &name, &claim, &nodes, true, |_| 0));
-            engine.learn(&claim);
+            // Enough of them to make tables anew.
+            (0..20).for_each(|_| engine.learn(&claim));
+            engine.warm(warmed);
             let node = format!("n{}", node % nodes.len());
             engine.observe(entry(&format!("bound{round}"), &node, &crate::script::claim(CLAIMS[pod])));
         }

@@ -67,23 +67,20 @@ fn gpu_clustering_puts_like_to_like() {
 #[test]
 fn random_is_the_same_for_one_pod_and_differs_between_pods() {
     use sublet_model::{NodeName, PodUid};
-    let draw = |pod: &str, node: &str, at| {
-        super::draw(
-            &PodUid::new(pod).unwrap(),
-            &NodeName::new(node).unwrap(),
-            at,
-        )
-    };
-    assert_eq!(draw("p", "n", 0), draw("p", "n", 0));
-    let mut firsts = [0; 4];
+    let uid = |pod: &str| PodUid::new(pod).unwrap();
+    let draw = |pod: &str, node| super::draw_node(&uid(pod), &NodeName::new(node).unwrap());
+    assert_eq!(draw("p", "n"), draw("p", "n"));
+    let (mut firsts, mut cards) = ([0; 4], [0; 4]);
     for pod in 0..4000 {
-        let costs = ["a", "b", "c", "d"].map(|node| draw(&format!("p{pod}"), node, 3));
-        let least = (0..4).min_by_key(|&at| costs[at]).unwrap();
-        firsts[least] += 1;
+        let pod = format!("p{pod}");
+        let costs = ["a", "b", "c", "d"].map(|node| draw(&pod, node));
+        firsts[(0..4).min_by_key(|&at| costs[at]).unwrap()] += 1;
+        let card = (0..4).min_by_key(|&at| super::draw_card(&uid(&pod), at));
+        cards[card.unwrap()] += 1;
     }
     // 1000 each, with a standard deviation of 27.
-    assert!(
-        firsts.iter().all(|count| (850..1150).contains(count)),
-        "{firsts:?}"
-    );
+    for counts in [firsts, cards] {
+        let all_near = counts.iter().all(|count| (850..1150).contains(count));
+        assert!(all_near, "{counts:?}");
+    }
 }

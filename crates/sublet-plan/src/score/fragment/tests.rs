@@ -30,9 +30,8 @@ fn demand(shapes: &[(&str, &[&str], u64)]) -> Demand {
 /// A node of 8 cores and two cards with those free shares, of a model called T4.
 fn engine(free: [u32; 2]) -> Engine {
     let mut engine = Engine::new(EngineOptions {
-        policy: "fgd".parse().unwrap(),
         stock: StockRules::Here,
-        ..EngineOptions::default()
+        ..EngineOptions::of("fgd".parse().unwrap())
     });
     let inventory = Inventory::equal_cards(2, MiB::from(1000)).unwrap();
     let name = NodeName::new("n").unwrap();

@@ -8,7 +8,7 @@ use sublet_model::{
 };
 
 use crate::script::{on_host, uid};
-use crate::{Engine, EngineOptions, StockRules};
+use crate::{Engine, EngineOptions, StockRules, Ties};
 
 /// So many cores, and of one card so many thousandths (1000: whole cards), on these models.
 fn claim(cores: u64, cards: u32, milli: u32, models: &[&str]) -> Arc<Claim> {
@@ -23,10 +23,11 @@ struct Cluster {
 impl Cluster {
     fn new(policy: &str) -> Cluster {
         let options = EngineOptions {
-            policy: policy.parse().unwrap(),
             few: 1,
             stock: StockRules::Here,
-            ..EngineOptions::default()
+            // So that a reader can tell which of equal nodes comes first.
+            ties: Ties::ByName,
+            ..EngineOptions::of(policy.parse().unwrap())
         };
         Cluster {
             engine: Engine::new(options),
@@ -82,19 +83,41 @@ fn cpu_goes_where_no_card_needs_it() {
     let mut cluster = Cluster::new("tiling-still");
     cluster.node("a", 8, 2, "");
     cluster.node("b", 8, 2, "");
-    // Four cores a card. On b one card is taken by a pod that asks no CPU, so that four of its
-    // eight cores feed nothing; on a each core feeds a card.
+    // Two cores a card: of 16 for four cards, half may go to pods without. On b one card is
+    // taken by a pod that asks no CPU, so that six of its eight cores feed nothing; on a only
+    // four do.
     cluster.place(&claim(0, 1, 1000, &[]), Some("b"));
-    assert_eq!(cluster.place(&claim(4, 0, 0, &[]), None), "b/");
-    // Now the cores of both are spoken for. A pod of a card and four cores takes what belongs
-    // together on either: names decide.
-    assert_eq!(cluster.place(&claim(4, 1, 1000, &[]), None), "a/0");
-    // With eight cores it would starve the other card of a, and does not fit b.
+    assert_eq!(cluster.place(&claim(6, 0, 0, &[]), None), "b/");
+    // A pod of a card and two cores takes what belongs together on either: names decide.
+    assert_eq!(cluster.place(&claim(2, 1, 1000, &[]), None), "a/0");
+    // With eight cores it would starve the other card of a.
     let mut cluster = Cluster::new("tiling-still");
     cluster.node("a", 8, 2, "");
     cluster.node("b", 8, 1, "");
-    // 16 cores for 3 cards, 5.3 each; a's cards have 4 each.
     assert_eq!(cluster.place(&claim(8, 1, 1000, &[]), None), "b/0");
+}
+
+#[test]
+fn a_card_can_count_on_less_when_pods_without_one_take_cpu() {
+    let mut cluster = Cluster::new("tiling");
+    cluster.node("a", 8, 2, "");
+    cluster.node("b", 32, 2, "");
+    let fed = |cluster: &Cluster, asked| super::fed(cluster.engine.ledger(), asked);
+    // 40 cores for four cards; nothing is known: half of them.
+    assert_eq!(fed(&cluster, None), 5_000);
+    // Ten cores go to a pod with a card. Who asked all that is taken gets all that is free.
+    cluster.place(&claim(10, 1, 1000, &[]), Some("b"));
+    assert_eq!(fed(&cluster, Some(10_000)), 10_000);
+    // Ten more to a pod without: of the 20 that are free half, for three cards.
+    cluster.place(&claim(10, 0, 0, &[]), Some("b"));
+    assert_eq!(fed(&cluster, Some(10_000)), 3_300);
+    // Pods that wait ask too, but nobody gets more than there is.
+    assert_eq!(fed(&cluster, Some(90_000)), 6_700);
+    // A node that does not say what CPU it has says nothing.
+    cluster.node("c", 0, 2, "");
+    assert_eq!(fed(&cluster, Some(90_000)), 6_700);
+    // Without free cards there is no bound.
+    assert_eq!(fed(&Cluster::new("tiling"), None), i64::MAX);
 }
 
 #[test]
@@ -139,16 +162,21 @@ fn a_scarce_model_is_left_to_those_who_name_it() {
 
 #[test]
 fn the_only_large_node_is_opened_last() {
-    let large_first = |policy: &str| {
+    let place = |policy: &str, cores, cards| {
         let mut cluster = Cluster::new(policy);
         cluster.node("a-large", 128, 8, "");
         for at in 0..20 {
-            cluster.node(&format!("b{at}"), 64, 4, "");
+            cluster.node(&format!("b{at}"), 96, 8, "");
         }
-        cluster.place(&claim(8, 1, 1000, &[]), None)
+        cluster.place(&claim(cores, cards, 1000, &[]), None)
     };
-    assert_eq!(large_first("tiling-still"), "b0/0");
-    assert_eq!(large_first("best-fit"), "b0/0");
+    assert_eq!(place("tiling-still", 8, 1), "b0/0");
+    assert_eq!(place("best-fit", 8, 1), "b0/0");
+    // Even by a pod that starves cards elsewhere: 16 cores for four cards are left on b0, and
+    // each could count on six.
+    assert_eq!(place("tiling-still", 80, 4), "b0/0,1,2,3");
+    // What only the large node has room for goes there.
+    assert_eq!(place("tiling-still", 120, 8), "a-large/0,1,2,3,4,5,6,7");
     // Where there are as many of them, they are like any other.
     let mut cluster = Cluster::new("tiling-still");
     for at in 0..5 {

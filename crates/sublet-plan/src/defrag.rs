@@ -1,0 +1,230 @@
+//! Which pods to move, so that whole GPUs come free and larger pods find a place.
+//!
+//! A plan on paper: an ordered list of moves, of which any beginning can be carried out. Each
+//! pod fits at its new place, by the scheduler's own fit, while it still has its old one. No
+//! move leaves fewer GPUs free, or less room for the largest pod. Nothing is ended here.
+//!
+//! All pairs of pods and places are too many to look at. What wins something is to empty a
+//! card that is used in parts, or so much of a node that a larger pod fits on it; so the
+//! search asks for each of those how many pods would have to go (`offer`), takes the one that
+//! wins most per move, and looks for places in what is already broken into (`trial`). It ends
+//! when nothing wins any more. Greedy: the best plan of all is a problem of integers that
+//! nobody solves for thousands of nodes while somebody waits.
+
+mod measure;
+mod offer;
+mod trial;
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use sublet_model::{Claim, Entry, GpuIndex, Ledger, NodeIdx, PodKey, PodUid, Unit};
+
+pub use self::measure::{Largest, State};
+use self::offer::{Load, Offer, What};
+use self::trial::{Off, Trial};
+use crate::Fragmentation;
+
+/// What to make room in.
+#[derive(Clone, Copy)]
+pub struct Defrag<'a> {
+    /// The cluster.
+    pub ledger: &'a Ledger,
+    /// What one `aliyun.com/gpu-mem` is.
+    pub unit: Unit,
+    /// What fragmentation is measured by, for [`State::fragmented_milli`].
+    pub fragmentation: &'a Fragmentation,
+    /// May this pod be ended where it is and started elsewhere?
+    pub movable: &'a dyn Fn(&PodUid) -> bool,
+    /// Is that node open to it, as far as the engine does not know (taints, selectors)?
+    pub open: &'a dyn Fn(&PodUid, NodeIdx) -> bool,
+    /// So many moves at most.
+    pub most: usize,
+}
+
+/// A pod's cards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spot {
+    /// The node.
+    pub node: NodeIdx,
+    /// Numbers of its cards there.
+    pub cards: Vec<GpuIndex>,
+}
+
+/// One pod that goes elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Move {
+    /// The pod.
+    pub pod: PodKey,
+    /// Its UID.
+    pub uid: PodUid,
+    /// What it asks.
+    pub claim: Arc<Claim>,
+    /// Where it is.
+    pub from: Spot,
+    /// Where it goes; it fits there while it is still at its old place.
+    pub to: Spot,
+}
+
+/// A list of moves.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Defragmented {
+    /// In their order.
+    pub moves: Vec<Move>,
+    /// The cluster before the first move, and after each.
+    pub states: Vec<State>,
+}
+
+/// Finds moves.
+#[must_use]
+pub fn defragment(asked: Defrag<'_>) -> Defragmented {
+    let mut search = Search::new(asked);
+    while search.step() {}
+    debug_assert!(search.trial.ledger().is_conserved());
+    search.found
+}
+
+/// A search in the middle.
+struct Search<'a> {
+    asked: Defrag<'a>,
+    trial: Trial<'a>,
+    /// What stands on each node, by slot of the ledger.
+    loads: Vec<Option<Load>>,
+    nodes: Vec<NodeIdx>,
+    found: Defragmented,
+    /// What found no place, since when nothing has changed on its own node.
+    failed: BTreeSet<(NodeIdx, What)>,
+    /// Has anything been moved since the first of those failed?
+    moved: bool,
+}
+
+impl<'a> Search<'a> {
+    fn new(asked: Defrag<'a>) -> Search<'a> {
+        let trial = Trial::new(&asked);
+        let known = asked
+            .ledger
+            .books()
+            .filter(|(_, book)| book.facts().is_some());
+        let nodes: Vec<NodeIdx> = known.map(|(node, _)| node).collect();
+        let states = vec![trial.state()];
+        let mut search = Search {
+            asked,
+            trial,
+            loads: Vec::new(),
+            nodes,
+            found: Defragmented {
+                moves: Vec::new(),
+                states,
+            },
+            failed: BTreeSet::new(),
+            moved: false,
+        };
+        for node in search.nodes.clone() {
+            search.weigh(node);
+        }
+        search
+    }
+
+    /// Looks anew at what stands on a node.
+    fn weigh(&mut self, node: NodeIdx) {
+        let at = node.0 as usize;
+        if self.loads.len() <= at {
+            self.loads.resize_with(at + 1, || None);
+        }
+        let load = Load::of(self.trial.ledger(), node, self.asked.movable);
+        self.loads[at] = Some(load);
+        let all = (node, What::FIRST)..=(node, What::LAST);
+        let old: Vec<_> = self.failed.range(all).copied().collect();
+        for failed in old {
+            self.failed.remove(&failed);
+        }
+    }
+
+    /// Does the best that wins anything; false if nothing does.
+    fn step(&mut self) -> bool {
+        loop {
+            if self.take_best() {
+                return true;
+            }
+            // What failed is tried again only now: a move elsewhere may have made room.
+            if !std::mem::take(&mut self.moved) || self.failed.is_empty() {
+                return false;
+            }
+            self.failed.clear();
+        }
+    }
+
+    fn take_best(&mut self) -> bool {
+        for offer in self.offers() {
+            let Some(load) = self.load(offer.node) else {
+                continue;
+            };
+            let pods = load.pods(offer.what);
+            let off = Off {
+                node: offer.node,
+                card: load.card(offer.what),
+                grows: offer.grows,
+            };
+            let Some(steps) = self.trial.empty(&pods, off) else {
+                self.failed.insert((offer.node, offer.what));
+                continue;
+            };
+            let mut touched = BTreeSet::new();
+            for (step, state) in steps {
+                touched.extend([step.from.node, step.to.node]);
+                self.found.moves.push(step);
+                self.found.states.push(state);
+            }
+            for node in touched {
+                self.weigh(node);
+            }
+            self.moved = true;
+            return true;
+        }
+        false
+    }
+
+    fn load(&self, node: NodeIdx) -> Option<&Load> {
+        self.loads.get(node.0 as usize)?.as_ref()
+    }
+
+    /// What could be emptied, best first.
+    fn offers(&self) -> Vec<Offer> {
+        let largest = self.trial.largest();
+        let left = self.asked.most.saturating_sub(self.found.moves.len());
+        let mut offers = Vec::new();
+        for &node in &self.nodes {
+            if let Some(load) = self.load(node) {
+                load.offer(&self.trial, node, largest, &mut offers);
+            }
+        }
+        offers.retain(|offer| {
+            let known = self.failed.contains(&(offer.node, offer.what));
+            offer.moves <= left && offer.win > 0 && !known
+        });
+        // The sort is stable: among equals the node whose name comes first.
+        offers.sort_by(|one, other| {
+            let per_move = |a: &Offer, b: &Offer| a.win * b.moves as u64;
+            per_move(other, one)
+                .cmp(&per_move(one, other))
+                .then(one.moves.cmp(&other.moves))
+                .then(Reverse(one.fed).cmp(&Reverse(other.fed)))
+                .then(Reverse(one.free).cmp(&Reverse(other.free)))
+                .then(one.memory.cmp(&other.memory))
+        });
+        offers
+    }
+}
+
+/// The numbers of the cards that an entry has.
+fn cards_of(entry: &Entry) -> Vec<GpuIndex> {
+    let grants = entry.allocation.iter().flat_map(|given| &given.grants);
+    let cards: BTreeSet<GpuIndex> = grants.map(|grant| grant.card.index).collect();
+    cards.into_iter().collect()
+}
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+//! What a plan of moves is judged by: free GPUs, and the largest pod that finds a place.
+
+use sublet_model::{Ask, Book, Ledger, MiB, Milli, NodeIdx};
+
+use crate::Fragmentation;
+
+/// The largest pod that finds a place, CPU left aside. Derived order: more whole GPUs first,
+/// then the larger part of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Largest {
+    /// Whole GPUs on one node.
+    pub gpus: u32,
+    /// Memory of one card.
+    pub memory: MiB,
+}
+
+/// How a cluster stands.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct State {
+    /// Healthy GPUs with nothing on them.
+    pub free: u32,
+    /// Those among them that their node has CPU for: as much for each as the pods that run
+    /// have for a GPU, on the mean.
+    pub fed: u32,
+    /// The largest pod that finds a place.
+    pub largest: Largest,
+    /// Nodes with at least 8, 4, 2 and 1 free GPUs.
+    pub nodes: [u32; 4],
+    /// Thousandths of cards that typical pods cannot use.
+    pub fragmented_milli: f64,
+}
+
+/// What one node adds to a [`State`].
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Mark {
+    pub(super) free: u32,
+    pub(super) fed: u32,
+    pub(super) largest: Largest,
+    pub(super) fragmented: i64,
+}
+
+/// CPU that a GPU needs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Appetite {
+    /// Thousandths of a core for a GPU; 0 if nobody asks any.
+    cpu: u64,
+}
+
+impl Appetite {
+    /// What the pods that run have for a GPU, on the mean.
+    pub(super) fn of(ledger: &Ledger) -> Appetite {
+        let (mut cpu, mut milli) = (0u64, 0u64);
+        for entry in ledger.entries() {
+            let book = ledger
+                .find(entry.node.as_str())
+                .map(|node| ledger.book(node));
+            let facts = book.and_then(Book::facts);
+            let share = match (entry.claim.ask(), &entry.allocation) {
+                (Ask::Nothing, _) => continue,
+                (Ask::WholeCards(count), _) => 1000 * u64::from(count.get()),
+                (Ask::OneCard(memory), Some(given)) => {
+                    let card = given.grants.first().map(|grant| &grant.card);
+                    let of = card.zip(facts).and_then(|(card, facts)| {
+                        let at = facts.inventory.position(card)?;
+                        Some(facts.inventory.gpus()[at].memory)
+                    });
+                    of.map_or(0, |of| u64::from(Milli::share_up(memory, of).get()))
+                }
+                (Ask::OneCard(_), None) => continue,
+            };
+            cpu = cpu.saturating_add(entry.claim.host().cpu.get());
+            milli += share;
+        }
+        Appetite {
+            cpu: (cpu.saturating_mul(1000)).checked_div(milli).unwrap_or(0),
+        }
+    }
+
+    /// How many of so many free GPUs so much CPU can feed.
+    pub(super) fn fed(self, free: u32, cpu: u64) -> u32 {
+        let fed = cpu.checked_div(self.cpu);
+        fed.map_or(free, |fed| free.min(u32::try_from(fed).unwrap_or(u32::MAX)))
+    }
+}
+
+impl Mark {
+    pub(super) fn of(
+        ledger: &Ledger,
+        node: NodeIdx,
+        appetite: Appetite,
+        fragmentation: &Fragmentation,
+    ) -> Mark {
+        let (book, outline) = (ledger.book(node), ledger.outline(node));
+        let idle = book.cards().iter().filter(|card| card.is_idle()).count();
+        let free = (idle as u32).saturating_sub(book.unplaced().get());
+        Mark {
+            free,
+            fed: appetite.fed(free, book.host_left().cpu.get()),
+            largest: Largest {
+                gpus: outline.idle().get(),
+                memory: outline.hole(),
+            },
+            fragmented: fragmentation.of(book),
+        }
+    }
+}
+
+impl Largest {
+    /// What fits on one of two nodes.
+    pub(super) fn or(self, other: Largest) -> Largest {
+        Largest {
+            gpus: self.gpus.max(other.gpus),
+            memory: self.memory.max(other.memory),
+        }
+    }
+}
+
+impl State {
+    pub(super) fn of(marks: &[Mark], fragmentation: &Fragmentation) -> State {
+        let mut state = State {
+            free: 0,
+            fed: 0,
+            largest: Largest::default(),
+            nodes: [0; 4],
+            fragmented_milli: 0.0,
+        };
+        let mut fragmented = 0;
+        for mark in marks {
+            state.free += mark.free;
+            state.fed += mark.fed;
+            state.largest = state.largest.or(mark.largest);
+            fragmented += mark.fragmented;
+            for (nodes, least) in state.nodes.iter_mut().zip([8, 4, 2, 1]) {
+                *nodes += u32::from(mark.free >= least);
+            }
+        }
+        state.fragmented_milli = fragmentation.milli(fragmented);
+        state
+    }
+
+    /// Is nothing worse than before?
+    pub(super) fn keeps(&self, before: &State) -> bool {
+        self.free >= before.free && self.largest >= before.largest
+    }
+
+    /// Is anything better?
+    pub(super) fn wins_over(&self, before: &State) -> bool {
+        self.free > before.free || self.largest > before.largest
+    }
+}

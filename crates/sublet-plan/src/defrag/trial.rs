@@ -1,0 +1,252 @@
+//! Moves tried out on a copy of the ledger, and taken back if they lead nowhere.
+
+use std::collections::BTreeSet;
+
+use sublet_model::{Ask, Book, Count, Entry, Ledger, MiB, NodeIdx, PodUid, Standing};
+
+use super::measure::{Appetite, Largest, Mark, State};
+use super::{Defrag, Move, Spot, cards_of};
+use crate::fit::{Rules, allocate, check_look_alikes, fit};
+use crate::learn::Learnt;
+use crate::{EngineOptions, Policy, StockRules};
+
+/// The cluster after the moves so far.
+pub(super) struct Trial<'a> {
+    asked: Defrag<'a>,
+    ledger: Ledger,
+    options: EngineOptions,
+    learnt: Learnt,
+    appetite: Appetite,
+    /// By slot of the ledger.
+    marks: Vec<Mark>,
+    /// What is free on cards that are used in parts: how much, and where.
+    holes: BTreeSet<(MiB, NodeIdx, usize)>,
+}
+
+/// Where pods go away from.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Off {
+    pub(super) node: NodeIdx,
+    /// The card; other cards of the node will do. Without it another node must.
+    pub(super) card: Option<usize>,
+    /// Would the largest pod grow? Then parts may go on free cards: one for one.
+    pub(super) grows: bool,
+}
+
+impl<'a> Trial<'a> {
+    pub(super) fn new(asked: &Defrag<'a>) -> Trial<'a> {
+        let ledger = asked.ledger.clone();
+        let nodes: Vec<NodeIdx> = ledger.books().map(|(node, _)| node).collect();
+        let slots = nodes.iter().map(|node| node.0 as usize + 1).max();
+        let mut trial = Trial {
+            asked: *asked,
+            options: EngineOptions {
+                unit: asked.unit,
+                stock: StockRules::Here,
+                ..EngineOptions::of(Policy::binpack())
+            },
+            learnt: Learnt::default(),
+            appetite: Appetite::of(&ledger),
+            marks: vec![Mark::default(); slots.unwrap_or(0)],
+            holes: BTreeSet::new(),
+            ledger,
+        };
+        for node in nodes {
+            trial.mark(node);
+            trial.holes.extend(holes(&trial.ledger, node));
+        }
+        trial
+    }
+
+    pub(super) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    pub(super) fn state(&self) -> State {
+        State::of(&self.marks, self.asked.fragmentation)
+    }
+
+    pub(super) fn largest(&self) -> Largest {
+        let all = self.marks.iter().map(|mark| mark.largest);
+        all.fold(Largest::default(), Largest::or)
+    }
+
+    /// How many GPUs of a node would be free with so many more of them and of CPU, and how many
+    /// more would be fed.
+    pub(super) fn with(&self, node: NodeIdx, cards: u32, cpu: u64) -> (u32, u32) {
+        let mark = self.marks[node.0 as usize];
+        let free = mark.free + cards;
+        let left = self.ledger.book(node).host_left().cpu.get();
+        let fed = self.appetite.fed(free, left.saturating_add(cpu));
+        (free, fed.saturating_sub(mark.fed))
+    }
+
+    /// Moves these pods away, one after the other; nothing is changed if one of them finds no
+    /// place, if a measure falls on the way, or if nothing is won.
+    pub(super) fn empty(&mut self, pods: &[PodUid], off: Off) -> Option<Vec<(Move, State)>> {
+        let before = self.state();
+        let mut last = before;
+        let (mut done, mut undone) = (Vec::new(), Vec::new());
+        for uid in pods {
+            let step = self.step(uid, off);
+            let Some((step, old)) = step else { break };
+            undone.push(old);
+            let state = self.state();
+            if !state.keeps(&last) {
+                break;
+            }
+            last = state;
+            done.push((step, state));
+        }
+        if done.len() == pods.len() && last.wins_over(&before) {
+            return Some(done);
+        }
+        for old in undone.into_iter().rev() {
+            self.enter(old);
+        }
+        None
+    }
+
+    /// Moves one pod to the best place that is not where it comes from; its old entry comes
+    /// back.
+    fn step(&mut self, uid: &PodUid, off: Off) -> Option<(Move, Entry)> {
+        let old = self.ledger.entry(uid)?.clone();
+        let new = match old.claim.ask() {
+            Ask::Nothing => None,
+            Ask::OneCard(memory) => match self.hole_for(&old, memory, off) {
+                None if off.grows => self.free_for(&old, Count::new(1), off.node),
+                hole => hole,
+            },
+            Ask::WholeCards(count) => self.free_for(&old, count, off.node),
+        }?;
+        let to = self.ledger.find(new.node.as_str())?;
+        let step = Move {
+            pod: old.pod.clone(),
+            uid: uid.clone(),
+            claim: old.claim.clone(),
+            from: Spot {
+                node: off.node,
+                cards: cards_of(&old),
+            },
+            to: Spot {
+                node: to,
+                cards: cards_of(&new),
+            },
+        };
+        self.enter(new);
+        Some((step, old))
+    }
+
+    /// The hole that a part of a card goes into: one that takes no CPU from a free GPU if there
+    /// is any, then the smallest. Free cards stay free.
+    fn hole_for(&self, old: &Entry, memory: MiB, off: Off) -> Option<Entry> {
+        let mut best: Option<(u32, Entry)> = None;
+        for &(_, at, position) in self.holes.range((memory, NodeIdx(0), 0)..) {
+            if at == off.node && off.card.is_none_or(|card| card == position) {
+                continue;
+            }
+            let starved = self.starved(at, old);
+            if best.as_ref().is_some_and(|(least, _)| *least <= starved) {
+                continue;
+            }
+            if let Some(new) = self.placed(old, at, Some(position)) {
+                if starved == 0 {
+                    return Some(new);
+                }
+                best = Some((starved, new));
+            }
+        }
+        best.map(|(_, new)| new)
+    }
+
+    /// The node on whose free cards a pod goes: the one with the fewest.
+    fn free_for(&self, old: &Entry, count: Count, off: NodeIdx) -> Option<Entry> {
+        let mut open: Vec<(u32, u32, NodeIdx)> = Vec::new();
+        for (at, _) in self.ledger.books() {
+            let free = self.marks[at.0 as usize].free;
+            if at != off && free >= count.get() {
+                open.push((free, self.starved(at, old), at));
+            }
+        }
+        // By name among equals: books come in that order, and the sort is stable.
+        open.sort_by_key(|(free, starved, _)| (*free, *starved));
+        open.into_iter()
+            .find_map(|(_, _, at)| self.placed(old, at, None))
+    }
+
+    /// How many free GPUs of a node would lose their CPU to the pod.
+    fn starved(&self, node: NodeIdx, old: &Entry) -> u32 {
+        let mark = self.marks[node.0 as usize];
+        let free = match old.claim.ask() {
+            Ask::WholeCards(count) => mark.free.saturating_sub(count.get()),
+            _ => mark.free,
+        };
+        let cpu = self.ledger.book(node).host_left().cpu;
+        let left = cpu.saturating_sub(old.claim.host().cpu);
+        mark.fed
+            .min(free)
+            .saturating_sub(self.appetite.fed(free, left.get()))
+    }
+
+    /// The pod at that place, if it fits there beside all that stands there now.
+    fn placed(&self, old: &Entry, node: NodeIdx, position: Option<usize>) -> Option<Entry> {
+        if !(self.asked.open)(&old.uid, node) {
+            return None;
+        }
+        let rules = Rules {
+            ledger: &self.ledger,
+            options: &self.options,
+            learnt: &self.learnt,
+        };
+        let book = self.ledger.book(node);
+        // Where it would go by policy does not matter: a policy of memory needs no more.
+        let mut candidate = fit(&rules, book, &old.uid, &old.claim, &[]).ok()?;
+        check_look_alikes(&self.ledger, book, &old.uid, &old.claim).ok()?;
+        candidate.position = position.unwrap_or(candidate.position);
+        Some(Entry {
+            node: book.name().clone(),
+            allocation: Some(allocate(book, &old.claim, &candidate)),
+            standing: Standing::Bound,
+            ..old.clone()
+        })
+    }
+
+    /// Enters a pod in place of its earlier entry.
+    fn enter(&mut self, new: Entry) {
+        let names = [
+            self.ledger.entry(&new.uid).map(|old| old.node.clone()),
+            Some(new.node.clone()),
+        ];
+        let nodes: BTreeSet<NodeIdx> = names
+            .iter()
+            .flatten()
+            .filter_map(|name| self.ledger.find(name.as_str()))
+            .collect();
+        for &node in &nodes {
+            for hole in holes(&self.ledger, node) {
+                self.holes.remove(&hole);
+            }
+        }
+        self.ledger.enter(new);
+        for &node in &nodes {
+            self.holes.extend(holes(&self.ledger, node));
+            self.mark(node);
+        }
+    }
+
+    fn mark(&mut self, node: NodeIdx) {
+        let fragmentation = self.asked.fragmentation;
+        let mark = Mark::of(&self.ledger, node, self.appetite, fragmentation);
+        self.marks[node.0 as usize] = mark;
+    }
+}
+
+/// What is free on the cards of a node that are used in parts.
+fn holes(ledger: &Ledger, node: NodeIdx) -> Vec<(MiB, NodeIdx, usize)> {
+    let book: &Book = ledger.book(node);
+    let cards = book.cards().iter().enumerate();
+    cards
+        .filter(|(_, card)| card.tenants > 0 && !card.free().is_zero())
+        .map(|(position, card)| (card.free(), node, position))
+        .collect()
+}
