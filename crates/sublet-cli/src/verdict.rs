@@ -10,8 +10,10 @@ use std::sync::Arc;
 
 use sublet_api::dialect::{ClaimError, claim_of, host_of};
 use sublet_api::object::{Node, Pod, Taint};
-use sublet_api::{AllocationError, NodeDefaults, NodeError, bound_entry, facts_of};
-use sublet_model::{Claim, GpuIndex, NameError, NodeFacts, NodeIdx, NodeName, PodUid, Standing};
+use sublet_api::{
+    AllocationError, NodeDefaults, NodeError, bound_entry, facts_of, facts_without_gpu,
+};
+use sublet_model::{Claim, GpuIndex, NameError, NodeIdx, NodeName, PodUid, Standing};
 use sublet_plan::{Engine, EngineOptions, Reason};
 
 /// Nodes and the pods bound to them.
@@ -82,10 +84,7 @@ impl<'a> Cluster<'a> {
         let unit = self.engine.options().unit;
         let mut facts = match facts_of(node, NodeDefaults { unit })? {
             Some(facts) => facts,
-            None => NodeFacts {
-                unit,
-                ..NodeFacts::plain(NodeName::new(&node.metadata.name)?, Arc::default())
-            },
+            None => facts_without_gpu(node, NodeDefaults { unit })?,
         };
         if let Some(sick) = sick {
             facts.inventory = Arc::new(
@@ -169,6 +168,11 @@ impl<'a> Cluster<'a> {
 
     pub(crate) fn name(&self, node: NodeIdx) -> &NodeName {
         self.engine.ledger().book(node).name()
+    }
+
+    /// The nodes that were entered, in that order.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = (NodeIdx, &'a Node)> {
+        self.nodes.iter().map(|(idx, node)| (*idx, *node))
     }
 
     /// The names of all nodes that were entered, sorted.

@@ -44,6 +44,8 @@ pub(crate) struct Recorder {
     capacity: u64,
     arrived: u64,
     sums: Vec<Sums>,
+    /// What had arrived before anything was noted, in percent.
+    first: u32,
 }
 
 impl Recorder {
@@ -52,6 +54,16 @@ impl Recorder {
             capacity: capacity_milli,
             arrived: 0,
             sums: Vec::new(),
+            first: 0,
+        }
+    }
+
+    /// So much runs from the start, and so much is fragmented then. An empty cluster has
+    /// nothing to note: averages are over arrivals.
+    pub(crate) fn started(&mut self, allocated: u64, fragmented: f64) {
+        if allocated > 0 {
+            self.arrived(allocated, allocated, fragmented);
+            self.first = self.arrived_percent();
         }
     }
 
@@ -89,7 +101,7 @@ impl Recorder {
     /// have any.
     pub(crate) fn curve(&self) -> Curve {
         let mut points = Vec::new();
-        for at in 0..self.sums.len() {
+        for at in self.first as usize..self.sums.len() {
             let mut over = self.sums[at];
             if over.count == 0 {
                 let from = at.saturating_sub(1);

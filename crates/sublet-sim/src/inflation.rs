@@ -6,8 +6,9 @@ use sublet_plan::Policy;
 
 use crate::curve::{Curve, Recorder};
 use crate::sequence::Sequence;
+use crate::stock::CpuOnlyPods;
 use crate::trace::{Nodes, Pods};
-use crate::world::World;
+use crate::world::{Obstacles, Reasons, World};
 
 /// What to run.
 #[derive(Debug, Clone, Copy)]
@@ -20,6 +21,20 @@ pub struct Inflation<'a> {
     pub sequence: &'a Sequence,
     /// How to place.
     pub policy: &'a Policy,
+    /// What is other than in the protocol.
+    pub variant: Variant,
+}
+
+/// How a run differs from the protocol; by default not at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Variant {
+    /// Who places pods that ask for no GPU.
+    pub cpu_only: CpuOnlyPods,
+    /// The scheduler starts again when so many percent have arrived, and learns anew from the
+    /// pods that are placed.
+    pub restart_at: Option<u32>,
+    /// Every cost is worked out for every pod. It changes nothing but the time that is taken.
+    pub naive: bool,
 }
 
 /// What became of one arrival.
@@ -51,6 +66,8 @@ pub struct Outcome {
     pub placed: usize,
     /// What was dropped.
     pub drops: Drops,
+    /// Why it was, counted as in `drops`.
+    pub reasons: Reasons,
     /// Allocated and fragmented share by arrived share.
     pub curve: Curve,
     /// Nodes with a pod at the end.
@@ -58,17 +75,30 @@ pub struct Outcome {
 }
 
 /// Runs the protocol. `on` is told of every arrival, for a progress bar.
-pub fn inflate(run: Inflation<'_>, mut on: impl FnMut(usize)) -> Outcome {
+pub fn inflate(run: Inflation<'_>, on: impl FnMut(usize)) -> Outcome {
+    play(run, on).0
+}
+
+/// Runs the protocol; the cluster as it is at the end comes back too.
+pub(crate) fn play(run: Inflation<'_>, mut on: impl FnMut(usize)) -> (Outcome, World) {
     let Inflation {
         nodes,
         pods,
         sequence,
         policy,
+        variant,
     } = run;
-    let mut world = World::new(nodes, &sequence.ranks, pods, policy);
+    let mut world = World::new(nodes, Some(&sequence.ranks), pods, policy);
+    world.cpu_only = variant.cpu_only;
+    if variant.naive {
+        world.keep_nothing();
+    }
+    let mut restart_at = variant.restart_at;
     let mut recorder = Recorder::new(world.capacity_milli());
+    recorder.started(world.allocated_milli(), world.fragmented_milli());
     let mut placements = Vec::with_capacity(sequence.arrivals.len());
     let (mut placed, mut drops) = (0, Drops::default());
+    let (mut obstacles, mut reasons) = (Obstacles::default(), Reasons::new());
     for (number, &row) in sequence.arrivals.iter().enumerate() {
         let pod = &pods.rows[row as usize];
         let place = world.arrive(number, pod);
@@ -81,6 +111,11 @@ pub fn inflate(run: Inflation<'_>, mut on: impl FnMut(usize)) -> Outcome {
             placed += 1;
         } else if recorder.arrived_percent() <= 100 {
             drops.count(pod.claim.ask());
+            *reasons.entry(obstacles.of(&world, pod)).or_default() += 1;
+        }
+        if restart_at.is_some_and(|percent| recorder.arrived_percent() >= percent) {
+            restart_at = None;
+            world.restart();
         }
         placements.push(Placement {
             pod: row,
@@ -89,13 +124,15 @@ pub fn inflate(run: Inflation<'_>, mut on: impl FnMut(usize)) -> Outcome {
         on(number);
     }
     debug_assert!(world.is_conserved());
-    Outcome {
+    let outcome = Outcome {
         placements,
         placed,
         drops,
+        reasons,
         curve: recorder.curve(),
         used_nodes: world.used_nodes(),
-    }
+    };
+    (outcome, world)
 }
 
 impl Drops {

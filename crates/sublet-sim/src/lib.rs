@@ -8,15 +8,21 @@
 //! Suggested reading order: the trace, the sequence, inflation, the curve.
 
 mod curve;
+mod defrag;
 mod inflation;
 mod sequence;
+mod snapshot;
+mod stock;
 mod timed;
 mod trace;
 mod world;
 
 pub use curve::{Curve, CurvePoint};
-pub use inflation::{Drops, Inflation, Outcome, Placement, inflate};
+pub use defrag::{Relocation, Relocations, Seat, relocate};
+pub use inflation::{Drops, Inflation, Outcome, Placement, Variant, inflate};
 pub use sequence::{Sequence, SequenceError};
-pub use timed::{Timed, TimedError, TimedOutcome, timed};
-pub use trace::{Bad, BadLines, NodeRow, Nodes, PodRow, Pods, TraceError, read_nodes, read_pods};
-pub use world::World;
+pub use snapshot::{Reach, Running};
+pub use stock::CpuOnlyPods;
+pub use timed::{Timed, TimedError, TimedOutcome, Usage, timed};
+pub use trace::{At, Bad, BadLines, Nodes, PodRow, Pods, TraceError, read_nodes, read_pods};
+pub use world::{Reasons, World};

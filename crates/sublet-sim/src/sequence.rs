@@ -6,7 +6,7 @@
 //! the rank of each row of the node list, and rows of the pod list in order of arrival.
 
 use crate::trace::{Nodes, Pods};
-use crate::world::{Gauge, milli_of};
+use crate::world::{Gauge, milli_of, running_milli_of};
 
 /// Order of arrival, and ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -54,7 +54,8 @@ pub enum SequenceError {
 }
 
 impl Sequence {
-    /// Draws a sequence: `share` thousandths of the cluster's GPUs arrive.
+    /// Draws a sequence: `share` thousandths of the cluster's GPUs arrive, with what runs on
+    /// them from the start counted in.
     #[must_use]
     pub fn draw(seed: u64, nodes: &Nodes, pods: &Pods, share: u32) -> Sequence {
         let mut random = fastrand::Rng::with_seed(seed);
@@ -66,6 +67,7 @@ impl Sequence {
         let by_name = arrivals.clone();
         random.shuffle(&mut arrivals);
         let target = milli_of(nodes) * u64::from(share) / 1000;
+        let target = target.saturating_sub(running_milli_of(nodes));
         let gauge = Gauge::of(nodes);
         let asked: Vec<u64> = pods
             .rows

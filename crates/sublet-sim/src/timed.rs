@@ -1,17 +1,26 @@
 //! Pods come and go at the times of the trace; those that find no place wait.
 //!
-//! Whenever something leaves, all that wait are tried again, by priority and then by arrival.
-//! Nobody is evicted and nobody blocks the line: a pod behind may start first, as beside the
-//! stock scheduler.
+//! At each moment first goes what ends, then all that wait are tried, by priority and then by
+//! arrival, those that come at that moment among them. Nobody is evicted and nobody blocks the
+//! line: a pod behind may start first, as beside the stock scheduler. Pods that no node could
+//! ever take, the cluster being empty, are set aside when they come.
+
+mod line;
+mod usage;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
+use sublet_model::{Ask, Claim, NodeIdx};
 use sublet_plan::Policy;
 
-use crate::trace::{Nodes, Pods};
-use crate::world::World;
+use self::line::Line;
+pub use self::usage::Usage;
+use crate::snapshot::Reach;
+use crate::stock::CpuOnlyPods;
+use crate::trace::{Nodes, PodRow, Pods};
+use crate::world::{Obstacles, Reasons, World};
 
 /// What to run.
 #[derive(Debug, Clone, Copy)]
@@ -20,23 +29,24 @@ pub struct Timed<'a> {
     pub nodes: &'a Nodes,
     /// The pods, which come and go by themselves.
     pub pods: &'a Pods,
-    /// By row of the node list: of two nodes that cost the same the lower rank goes first.
-    pub ranks: &'a [u32],
-    /// How to place.
+    /// How to place. Of two nodes that cost the same goes first which does in a cluster.
     pub policy: &'a Policy,
-    /// Time is pressed together, or drawn apart, until so many thousandths of the cluster's
-    /// GPU time are asked between the first arrival and the last; `None` leaves it as it is.
-    pub load: Option<u32>,
+    /// Who places pods that ask for no GPU.
+    pub cpu_only: CpuOnlyPods,
+    /// Time between arrivals is pressed together, or drawn apart, until so many millionths of
+    /// the cluster's GPU time are asked between the first arrival and the last, by pods that
+    /// some node can take; `None` leaves it as it is.
+    pub load: Option<u64>,
 }
 
 /// Why pods cannot come and go.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TimedError {
     /// A pod without times.
-    #[error("pod {0} has no creation_time, or neither deletion_time nor duration")]
+    #[error("pod {0} has no creation_time (or timestamp), or neither duration nor deletion_time")]
     NoTimes(Arc<str>),
     /// The pods ask for no GPU time at all, so that none can be pressed together.
-    #[error("--load: the pods ask for no GPU time, or all come at once")]
+    #[error("the pods ask for no GPU time, or all come at once: no load can be made of them")]
     NoLoad,
 }
 
@@ -45,200 +55,215 @@ pub enum TimedError {
 pub struct TimedOutcome {
     /// How long each placed pod waited, shortest first.
     pub waits: Vec<u64>,
-    /// Pods that no node can ever take, by row of the pod list.
-    pub impossible: Vec<u32>,
+    /// Pods that ask more GPUs than any node has. They would need several nodes at once.
+    pub too_large: u32,
+    /// Other pods that no node can ever take, by reason.
+    pub never: Reasons,
     /// From the first arrival to the last departure.
     pub makespan: u64,
-    /// GPU share in use: the mean over the makespan, in percent of the cluster.
-    pub mean_percent: f64,
-    /// The same in each of so many equal parts of the makespan.
-    pub parts_percent: [f64; 20],
-    /// Was everything given back at the end?
+    /// GPU share in use over that time.
+    pub usage: Usage,
+    /// At the end, was everything given back, and were all accounts right?
     pub ends_empty: bool,
 }
 
-/// GPU share in use, as steps over time.
-#[derive(Debug, Default)]
-struct Usage {
-    /// From when on, and how many thousandths of cards.
-    steps: Vec<(u64, u64)>,
-}
-
-impl Usage {
-    fn note(&mut self, at: u64, milli: u64) {
-        match self.steps.last_mut() {
-            Some(last) if last.0 == at => last.1 = milli,
-            _ => self.steps.push((at, milli)),
-        }
-    }
-
-    /// The mean from `from` to `to`, in thousandths of cards.
-    fn mean(&self, from: u64, to: u64) -> f64 {
-        let mut sum = 0.0;
-        for (at, step) in self.steps.iter().enumerate() {
-            let end = self.steps.get(at + 1).map_or(to, |next| next.0).min(to);
-            sum += step.1 as f64 * end.saturating_sub(step.0.max(from)) as f64;
-        }
-        sum / to.saturating_sub(from).max(1) as f64
-    }
+/// A pod that comes.
+#[derive(Debug, Clone, Copy)]
+struct Arrival {
+    at: u64,
+    row: u32,
+    /// Which of [`Kinds`] it is; `None` if no node can ever take it.
+    kind: Option<usize>,
 }
 
 /// A run in the middle.
 struct Play<'a> {
     pods: &'a Pods,
     world: World,
+    arrivals: Vec<Arrival>,
     /// What runs: when it ends, and its number in order of arrival.
     running: BinaryHeap<Reverse<(u64, usize)>>,
-    /// What waits, in the order in which it is tried: by priority, then arrival.
-    waiting: BTreeMap<(Reverse<i32>, usize), u64>,
-    order: Vec<u32>,
+    line: Line,
     waits: Vec<u64>,
     usage: Usage,
 }
 
-/// Runs the protocol. `on` is told how many pods have come or gone.
+/// Runs the protocol. `on` is told how many pods have come and gone, of twice as many as are
+/// in the list.
 ///
 /// # Errors
 /// Pods without times, or a load that cannot be had.
 pub fn timed(run: Timed<'_>, mut on: impl FnMut(usize)) -> Result<TimedOutcome, TimedError> {
-    let world = World::new(run.nodes, run.ranks, run.pods, run.policy);
-    let arrivals = arrivals(&run, &world)?;
+    let mut world = World::new(run.nodes, None, run.pods, run.policy);
+    world.cpu_only = run.cpu_only;
+    let mut kinds = Kinds::of(run.nodes);
+    let arrivals = arrivals(&run, &world, &mut kinds)?;
+    let begin = arrivals.first().map_or(0, |arrival| arrival.at);
     let mut play = Play {
         pods: run.pods,
+        usage: Usage::new(begin, world.capacity_milli()),
         world,
+        arrivals,
         running: BinaryHeap::new(),
-        waiting: BTreeMap::new(),
-        order: arrivals.iter().map(|arrival| arrival.1).collect(),
+        line: Line::default(),
         waits: Vec::new(),
-        usage: Usage::default(),
     };
-    let begin = arrivals.first().map_or(0, |arrival| arrival.0);
-    let mut end = begin;
-    let mut coming = arrivals.iter().enumerate().peekable();
-    for event in 0.. {
+    let (mut end, mut come, mut gone) = (begin, 0, 0);
+    loop {
         let next_end = play.running.peek().map(|Reverse((at, _))| *at);
-        let next_come = coming.peek().map(|(_, arrival)| arrival.0);
-        let now = match (next_end, next_come) {
-            (None, None) => break,
-            (Some(at), None) | (None, Some(at)) => at,
-            (Some(one), Some(other)) => one.min(other),
+        let next_come = play.arrivals.get(come).map(|arrival| arrival.at);
+        let Some(now) = next_end.into_iter().chain(next_come).min() else {
+            break;
         };
         end = now;
-        // What ends at a moment makes room for what comes at it.
-        if play.leave(now) {
-            play.try_waiting(now);
+        let freed = play.leave(now, &mut gone);
+        while play.arrivals.get(come).is_some_and(|next| next.at == now) {
+            play.come(come);
+            come += 1;
         }
-        while let Some((number, arrival)) = coming.next_if(|(_, arrival)| arrival.0 == now) {
-            let row = &run.pods.rows[arrival.1 as usize];
-            if !play.start(number, now, now) {
-                play.waiting.insert((Reverse(row.priority), number), now);
-            }
-        }
-        let in_use = play.world.allocated_milli();
-        play.usage.note(now, in_use);
-        on(event);
+        play.try_line(now, &freed);
+        play.usage.note(now, play.world.allocated_milli());
+        on(come + gone);
     }
-    Ok(play.outcome(begin, end))
+    play.usage.close(end);
+    play.waits.sort_unstable();
+    Ok(TimedOutcome {
+        waits: play.waits,
+        too_large: kinds.too_large,
+        never: kinds.never,
+        makespan: end - begin,
+        usage: play.usage,
+        ends_empty: play.line.is_empty()
+            && play.world.is_as_at_start()
+            && play.world.is_conserved(),
+    })
 }
 
-/// When each pod comes, and its row; by time, then by row.
-fn arrivals(run: &Timed<'_>, world: &World) -> Result<Vec<(u64, u32)>, TimedError> {
+/// Pods that differ in nothing that a place depends on are of one kind: where one found no
+/// place, the next finds none either.
+struct Kinds {
+    /// By claim, which rows that ask the same share, and by the nodes that are open.
+    known: BTreeMap<(*const Claim, Option<Reach>), Result<usize, &'static str>>,
+    count: usize,
+    obstacles: Obstacles,
+    /// GPUs of the largest node.
+    largest: usize,
+    too_large: u32,
+    never: Reasons,
+}
+
+impl Kinds {
+    fn of(nodes: &Nodes) -> Kinds {
+        let cards = nodes.rows.iter().map(|row| row.inventory.gpus().len());
+        Kinds {
+            known: BTreeMap::new(),
+            count: 0,
+            obstacles: Obstacles::default(),
+            largest: cards.max().unwrap_or(0),
+            too_large: 0,
+            never: Reasons::new(),
+        }
+    }
+
+    /// The kind of a pod that some node of the empty cluster can take; others are counted.
+    fn find(&mut self, world: &World, pod: &PodRow) -> Option<usize> {
+        if matches!(pod.claim.ask(), Ask::WholeCards(count) if count.get() as usize > self.largest)
+        {
+            self.too_large += 1;
+            return None;
+        }
+        let (count, obstacles) = (&mut self.count, &mut self.obstacles);
+        let key = (Arc::as_ptr(&pod.claim), pod.reach.clone());
+        let kind = self.known.entry(key).or_insert_with(|| {
+            if !world.has_room(pod) {
+                return Err(obstacles.of(world, pod));
+            }
+            *count += 1;
+            Ok(*count - 1)
+        });
+        match *kind {
+            Ok(kind) => Some(kind),
+            Err(label) => {
+                *self.never.entry(label).or_default() += 1;
+                None
+            }
+        }
+    }
+}
+
+/// When each pod comes, by time, then by row.
+fn arrivals(run: &Timed<'_>, world: &World, kinds: &mut Kinds) -> Result<Vec<Arrival>, TimedError> {
     let mut arrivals = Vec::with_capacity(run.pods.rows.len());
     let mut asked: u128 = 0;
     for (row, pod) in (0..).zip(&run.pods.rows) {
-        let (Some(comes), Some(lasts)) = (pod.comes, pod.lasts) else {
+        let (Some(at), Some(lasts)) = (pod.comes, pod.lasts) else {
             return Err(TimedError::NoTimes(pod.name.clone()));
         };
-        asked += u128::from(world.asked_milli(pod)) * u128::from(lasts);
-        arrivals.push((comes, row));
+        let kind = kinds.find(world, pod);
+        if kind.is_some() {
+            asked += u128::from(world.asked_milli(pod)) * u128::from(lasts);
+        }
+        arrivals.push(Arrival { at, row, kind });
     }
-    arrivals.sort_unstable();
-    let (Some(first), Some(last)) = (arrivals.first(), arrivals.last()) else {
-        return Ok(arrivals);
-    };
-    let (begin, span) = (first.0, u128::from(last.0 - first.0));
-    let Some(load) = run.load else {
-        return Ok(arrivals);
-    };
-    let offered = u128::from(world.capacity_milli()) * span * u128::from(load);
-    if asked == 0 || offered == 0 {
-        return Err(TimedError::NoLoad);
-    }
-    for (comes, _) in &mut arrivals {
-        let after = u128::from(*comes - begin) * asked * 1000 / offered;
-        *comes = u64::try_from(after).unwrap_or(u64::MAX);
+    arrivals.sort_unstable_by_key(|arrival| (arrival.at, arrival.row));
+    if let (Some(load), Some(first), Some(last)) = (run.load, arrivals.first(), arrivals.last()) {
+        let (begin, span) = (first.at, u128::from(last.at - first.at));
+        let offered = u128::from(world.capacity_milli()) * span * u128::from(load);
+        if asked == 0 || offered == 0 {
+            return Err(TimedError::NoLoad);
+        }
+        for arrival in &mut arrivals {
+            let after = u128::from(arrival.at - begin);
+            let after = after.saturating_mul(asked.saturating_mul(1_000_000)) / offered;
+            arrival.at = begin.saturating_add(u64::try_from(after).unwrap_or(u64::MAX));
+        }
     }
     Ok(arrivals)
 }
 
 impl Play<'_> {
-    /// Takes away what ends now; true if anything does.
-    fn leave(&mut self, now: u64) -> bool {
-        let mut left = false;
+    /// Takes away what ends now; tells which nodes have room since.
+    fn leave(&mut self, now: u64, gone: &mut usize) -> Vec<NodeIdx> {
+        let mut freed = Vec::new();
         while let Some(&Reverse((at, number))) = self.running.peek() {
             if at > now {
                 break;
             }
             self.running.pop();
-            self.world
-                .leave(number, &self.pods.rows[self.order[number] as usize]);
-            left = true;
+            *gone += 1;
+            let pod = &self.pods.rows[self.arrivals[number].row as usize];
+            freed.extend(self.world.leave(number, pod));
         }
-        left
+        freed.sort_unstable();
+        freed.dedup();
+        freed
     }
 
-    fn try_waiting(&mut self, now: u64) {
-        // Who asks the same as one that found no place finds none either.
-        let mut refused = Vec::new();
-        let tried: Vec<_> = self
-            .waiting
-            .iter()
-            .map(|(key, since)| (*key, *since))
-            .collect();
-        for (key, since) in tried {
-            let claim = &self.pods.rows[self.order[key.1] as usize].claim;
-            if refused.iter().any(|other| Arc::ptr_eq(claim, other)) {
-                continue;
+    /// A pod comes and joins those that wait.
+    fn come(&mut self, number: usize) {
+        let Arrival { row, kind, .. } = self.arrivals[number];
+        let pod = &self.pods.rows[row as usize];
+        // Policies that learn see every pod, as in a cluster.
+        self.world.come(pod);
+        if let Some(kind) = kind {
+            self.line.join(kind, pod.priority, number);
+        }
+    }
+
+    /// Places what has room now. `freed`: the nodes that something left at this moment.
+    fn try_line(&mut self, now: u64, freed: &[NodeIdx]) {
+        self.line.open(!freed.is_empty());
+        while let Some(head) = self.line.first() {
+            let arrival = self.arrivals[head.number];
+            let pod = &self.pods.rows[arrival.row as usize];
+            let among = head.was_refused.then_some(freed);
+            let placed = self.world.place(head.number, pod, among).is_some();
+            self.line.tried(head, placed);
+            if placed {
+                self.waits.push(now - arrival.at);
+                let end = now.saturating_add(pod.lasts.unwrap_or(0));
+                self.running.push(Reverse((end, head.number)));
             }
-            if self.start(key.1, since, now) {
-                self.waiting.remove(&key);
-            } else {
-                refused.push(Arc::clone(claim));
-            }
-        }
-    }
-
-    /// Places a pod that came at `since`, if there is room.
-    fn start(&mut self, number: usize, since: u64, now: u64) -> bool {
-        let pod = &self.pods.rows[self.order[number] as usize];
-        if self.world.arrive(number, pod).is_none() {
-            return false;
-        }
-        self.waits.push(now - since);
-        let end = now.saturating_add(pod.lasts.unwrap_or(0));
-        self.running.push(Reverse((end, number)));
-        true
-    }
-
-    fn outcome(mut self, begin: u64, end: u64) -> TimedOutcome {
-        self.waits.sort_unstable();
-        let capacity = self.world.capacity_milli().max(1) as f64;
-        let percent = |milli: f64| 100.0 * milli / capacity;
-        let makespan = end - begin;
-        let part = |at: u64| begin + (u128::from(makespan) * u128::from(at) / 20) as u64;
-        TimedOutcome {
-            impossible: self
-                .waiting
-                .keys()
-                .map(|(_, number)| self.order[*number])
-                .collect(),
-            makespan,
-            mean_percent: percent(self.usage.mean(begin, end)),
-            parts_percent: std::array::from_fn(|at| {
-                percent(self.usage.mean(part(at as u64), part(at as u64 + 1)))
-            }),
-            ends_empty: self.world.is_empty() && self.world.is_conserved(),
-            waits: self.waits,
         }
     }
 }

@@ -1,41 +1,34 @@
-//! Lists of nodes and of pods, as text with a header line, one row each.
+//! Lists of nodes and of pods: CSV with a header line, or JSON with the same names.
 //!
-//! The columns are those of Alibaba's openb trace; more can be given, unknown ones are passed
-//! over. A node: `sn` (or `name`), `cpu_milli`, `memory_mib`, `gpu`, `model`, and
-//! `gpu_memory_mib` where cards are rented by memory. A pod: `name`, `cpu_milli`,
-//! `memory_mib`, `num_gpu`, `gpu_milli` or `gpu_memory_mib` (of each GPU), `gpu_spec`
-//! (`A|B`: models accepted), `priority`, `creation_time`, and `deletion_time` or `duration`
-//! in seconds.
+//! The columns are those of Alibaba's openb trace and of the Philly jobs; more can be given,
+//! unknown ones are passed over. What a list says of a node is in `nodes`, of a pod in `pods`.
+//! JSON is an array of objects, or one object on each line; a number may stand in a string,
+//! and a field that is missing or null counts as empty. Which form it is says the first byte
+//! that is no blank. Rows are read one by one, so that a list need not fit into memory twice.
 //!
 //! Where cards have no memory given, each has 1000 MiB, so that one thousandth of a card and
 //! one MiB are the same: the engine divides cards by memory.
 
-use std::collections::BTreeMap;
-use std::io::Read;
+mod csv;
+mod json;
+mod nodes;
+mod pods;
+mod row;
+
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::sync::Arc;
 
-use sublet_model::{
-    Ask, Bytes, Claim, ContainerClaim, ContainerName, Count, Demand, Dialect, Host, MiB, MilliCpu,
-    Models, Portion, Role,
-};
+use sublet_model::{Claim, NodeFacts, Unit};
+
+use self::row::{Layout, Row};
+use crate::snapshot::{Reach, Running};
+
+pub use self::nodes::read_nodes;
+pub use self::pods::read_pods;
 
 /// What a card has whose memory is not given.
 const CARD: u32 = 1000;
-
-/// A node of a trace.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeRow {
-    /// Its name.
-    pub name: Arc<str>,
-    /// CPU and memory.
-    pub host: Host,
-    /// How many cards.
-    pub gpus: u32,
-    /// Memory of each card.
-    pub gpu_memory: MiB,
-    /// The cards' model; may be empty.
-    pub model: Arc<str>,
-}
 
 /// A pod of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,19 +39,25 @@ pub struct PodRow {
     pub claim: Arc<Claim>,
     /// Higher goes first when pods wait.
     pub priority: i32,
-    /// When it comes, in seconds from the start of the trace.
+    /// When it comes, in seconds since some moment that is the same for the whole list.
     pub comes: Option<u64>,
     /// How long it runs, in seconds.
     pub lasts: Option<u64>,
+    /// The nodes that are open to it; `None` for all.
+    pub reach: Option<Reach>,
 }
 
-/// A list of nodes.
+/// A list of nodes, and what runs on them before anything arrives.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Nodes {
     /// In the order of the list.
-    pub rows: Vec<NodeRow>,
+    pub rows: Vec<NodeFacts>,
     /// Do the nodes say how much memory their cards have?
     pub by_memory: bool,
+    /// Pods that run from the start; lists have none.
+    pub running: Vec<Running>,
+    /// What one `aliyun.com/gpu-mem` is; lists ask in MiB.
+    pub unit: Unit,
 }
 
 /// A list of pods.
@@ -78,21 +77,56 @@ pub enum BadLines {
     Count,
 }
 
+/// Where a row stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum At {
+    /// On that line of the file, from 1.
+    Line(u64),
+    /// At that place of a JSON array, from 1.
+    Item(u64),
+}
+
 /// A row that cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}, column {column} (`{name}`): `{value}` is not {expected}")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bad {
-    /// The line, from 1.
-    pub line: u64,
-    /// The column, from 1.
-    pub column: usize,
-    /// The column's name.
+    /// Where it stands.
+    pub at: At,
+    /// The column, from 1, where there are columns.
+    pub column: Option<usize>,
+    /// The name of the column or field; empty where it is not one that is wrong.
     pub name: String,
-    /// What stands there.
+    /// What stands there, shortened; empty where nothing does.
     pub value: String,
     /// What should.
     pub expected: &'static str,
 }
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            At::Line(line) => write!(f, "line {line}"),
+            At::Item(item) => write!(f, "item {item}"),
+        }
+    }
+}
+
+impl fmt::Display for Bad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (place, name) = (self.at, &self.name);
+        match self.column {
+            Some(column) if name.is_empty() => write!(f, "{place}, column {column}")?,
+            Some(column) => write!(f, "{place}, column {column} (`{name}`)")?,
+            None if name.is_empty() => write!(f, "{place}")?,
+            None => write!(f, "{place}, field `{name}`")?,
+        }
+        match (&*self.value, self.expected) {
+            ("", expected) => write!(f, ": nothing there; expected {expected}"),
+            (value, expected) => write!(f, ": `{value}` is not {expected}"),
+        }
+    }
+}
+
+impl std::error::Error for Bad {}
 
 /// Why a list cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -104,7 +138,7 @@ pub enum TraceError {
     #[error("line 1: there is no column `{wanted}`; there are {}", found.join(", "))]
     Column {
         /// The column, with its other names.
-        wanted: &'static str,
+        wanted: String,
         /// What the header has.
         found: Vec<String>,
     },
@@ -113,301 +147,69 @@ pub enum TraceError {
     Twice(String),
     /// Not such a table at all, or the file cannot be read on.
     #[error("{0}")]
-    Table(#[from] csv::Error),
+    Table(#[from] ::csv::Error),
+    /// Not such an array at all, or the file cannot be read on.
+    #[error("not an array of objects: {0}")]
+    Array(#[from] serde_json::Error),
+    /// The file cannot be read on.
+    #[error("{0}")]
+    Io(#[from] io::Error),
     /// Pods ask in another unit than nodes give.
-    #[error("column `gpu_memory_mib` must be in both lists or in neither")]
+    #[error("`gpu_memory_mib` must be in both lists or in neither")]
     Units,
 }
 
-/// A table, row by row, with its columns by name.
-struct Table<R> {
-    reader: csv::Reader<R>,
-    names: BTreeMap<String, usize>,
-    row: csv::StringRecord,
-}
+/// Is told of each row, or why it is none.
+type Each<'a> = dyn FnMut(Result<&Row, Bad>) -> Result<(), TraceError> + 'a;
 
-impl<R: Read> Table<R> {
-    fn new(text: R) -> Result<Table<R>, TraceError> {
-        let mut reader = csv::ReaderBuilder::new()
-            .trim(csv::Trim::All)
-            .from_reader(text);
-        let mut names = BTreeMap::new();
-        for (at, name) in reader.headers()?.iter().enumerate() {
-            let name = name.trim_start_matches('\u{feff}').to_owned();
-            if !name.is_empty() && names.insert(name.clone(), at).is_some() {
-                return Err(TraceError::Twice(name));
-            }
-        }
-        Ok(Table {
-            reader,
-            names,
-            row: csv::StringRecord::new(),
-        })
-    }
-
-    fn find(&self, names: &[&str]) -> Option<usize> {
-        names.iter().find_map(|name| self.names.get(*name).copied())
-    }
-
-    fn need(&self, names: &[&str], wanted: &'static str) -> Result<usize, TraceError> {
-        self.find(names).ok_or_else(|| TraceError::Column {
-            wanted,
-            found: self.names.keys().cloned().collect(),
-        })
-    }
-
-    fn next(&mut self) -> Result<bool, TraceError> {
-        Ok(self.reader.read_record(&mut self.row)?)
-    }
-
-    fn text(&self, at: usize) -> &str {
-        self.row.get(at).unwrap_or("")
-    }
-
-    fn bad(&self, at: usize, expected: &'static str) -> Bad {
-        let name = self.names.iter().find(|(_, column)| **column == at);
-        Bad {
-            line: self.row.position().map_or(0, csv::Position::line),
-            column: at + 1,
-            name: name.map_or(String::new(), |(name, _)| name.clone()),
-            value: self.text(at).chars().take(40).collect(),
-            expected,
-        }
-    }
-
-    fn name(&self, at: usize) -> Result<Arc<str>, Bad> {
-        let text = self.text(at);
-        let bad = |c: char| !c.is_ascii_graphic() || matches!(c, ',' | ';' | '/' | '"' | '\\');
-        if text.is_empty() || text.len() > 200 || text.contains(bad) {
-            return Err(self.bad(at, "a name of up to 200 printable ASCII characters"));
-        }
-        Ok(Arc::from(text))
-    }
-
-    fn number(&self, at: usize, most: u64, expected: &'static str) -> Result<u64, Bad> {
-        // Some lists write whole numbers as `8.0`.
-        let text = self.text(at);
-        let text = text.strip_suffix(".0").unwrap_or(text);
-        let number: Option<u64> = text.parse().ok();
-        number
-            .filter(|number| *number <= most)
-            .ok_or_else(|| self.bad(at, expected))
-    }
-
-    fn seconds(&self, at: Option<usize>) -> Result<Option<u64>, Bad> {
-        match at {
-            Some(at) if !self.text(at).is_empty() => {
-                let expected = "a whole number of seconds below 10^12";
-                self.number(at, 1_000_000_000_000, expected).map(Some)
-            }
-            _ => Ok(None),
-        }
-    }
-
-    fn host(&self, cpu: usize, memory: usize) -> Result<Host, Bad> {
-        let cpu = self.number(cpu, 1_000_000_000, "thousandths of a core, at most 10^9")?;
-        let mib = self.number(memory, 1 << 40, "MiB of memory, at most 2^40")?;
-        Ok(Host {
-            cpu: MilliCpu::new(cpu),
-            memory: Bytes::new(mib << 20),
-        })
-    }
-}
-
-/// Reads a list of nodes; with [`BadLines::Count`] also what was left out.
-///
-/// # Errors
-/// No such table, a column missing, or a row that cannot be used.
-pub fn read_nodes(text: impl Read, bad: BadLines) -> Result<(Nodes, Vec<Bad>), TraceError> {
-    let mut table = Table::new(text)?;
-    let name = table.need(&["sn", "name"], "sn (or name)")?;
-    let cpu = table.need(&["cpu_milli"], "cpu_milli")?;
-    let memory = table.need(&["memory_mib"], "memory_mib")?;
-    let gpus = table.need(&["gpu", "num_gpu"], "gpu")?;
-    let model = table.find(&["model"]);
-    let gpu_memory = table.find(&["gpu_memory_mib"]);
-    let mut names = std::collections::BTreeSet::new();
-    let row = |table: &Table<_>| -> Result<NodeRow, Bad> {
-        let name_text = table.name(name)?;
-        if !names.insert(name_text.clone()) {
-            return Err(table.bad(name, "a name of its own: an earlier line has it"));
-        }
-        let gpus = table.number(gpus, 4096, "a number of GPUs, at most 4096")?;
-        let card = match gpu_memory {
-            None => u64::from(CARD),
-            Some(at) => table.number(at, u64::from(u32::MAX), "MiB of each GPU's memory")?,
-        };
-        Ok(NodeRow {
-            name: name_text,
-            host: table.host(cpu, memory)?,
-            gpus: gpus as u32,
-            gpu_memory: MiB::from(card as u32),
-            model: Arc::from(model.map_or("", |at| table.text(at))),
-        })
-    };
-    let (rows, left_out) = rows(&mut table, bad, row)?;
-    let by_memory = gpu_memory.is_some();
-    Ok((Nodes { rows, by_memory }, left_out))
-}
-
-/// Reads a list of pods for those nodes; with [`BadLines::Count`] also what was left out.
-///
-/// # Errors
-/// No such table, a column missing, or a row that cannot be used.
-pub fn read_pods(
+/// All rows of a list in any form; with [`BadLines::Count`] also what was left out.
+fn rows<T>(
     text: impl Read,
-    nodes: &Nodes,
+    layout: &'static Layout,
     bad: BadLines,
-) -> Result<(Pods, Vec<Bad>), TraceError> {
-    let mut table = Table::new(text)?;
-    let columns = PodColumns {
-        name: table.need(&["name"], "name")?,
-        cpu: table.need(&["cpu_milli"], "cpu_milli")?,
-        memory: table.need(&["memory_mib"], "memory_mib")?,
-        gpus: table.need(&["num_gpu"], "num_gpu")?,
-        portion: if nodes.by_memory {
-            table.find(&["gpu_memory_mib"]).ok_or(TraceError::Units)?
-        } else {
-            table.need(&["gpu_milli"], "gpu_milli")?
-        },
-        spec: table.find(&["gpu_spec"]),
-        priority: table.find(&["priority"]),
-        comes: table.find(&["creation_time"]),
-        ends: table.find(&["deletion_time"]),
-        lasts: table.find(&["duration"]),
-    };
-    let mut claims = BTreeMap::new();
-    let by_memory = nodes.by_memory;
-    let (rows, left_out) = rows(&mut table, bad, |table| {
-        columns.row(table, by_memory, &mut claims)
-    })?;
-    Ok((Pods { rows }, left_out))
-}
-
-fn rows<R: Read, T>(
-    table: &mut Table<R>,
-    bad: BadLines,
-    mut row: impl FnMut(&Table<R>) -> Result<T, Bad>,
+    mut row: impl FnMut(&Row) -> Result<T, TraceError>,
 ) -> Result<(Vec<T>, Vec<Bad>), TraceError> {
     let (mut rows, mut left_out) = (Vec::new(), Vec::new());
-    while table.next()? {
-        match row(table) {
+    let mut each = |read: Result<&Row, Bad>| {
+        match read.map_err(TraceError::from).and_then(&mut row) {
             Ok(row) => rows.push(row),
-            Err(problem) if bad == BadLines::Count => left_out.push(problem),
-            Err(problem) => return Err(problem.into()),
+            Err(TraceError::Row(problem)) if bad == BadLines::Count => left_out.push(problem),
+            Err(problem) => return Err(problem),
         }
+        Ok(())
+    };
+    let mut text = BufReader::new(text);
+    let (first, blanks) = first_byte(&mut text)?;
+    // The blanks are put back, so that lines are counted from the file's beginning.
+    let text = Cursor::new(blanks).chain(text);
+    match first {
+        Some(b'[') => json::read_array(text, layout, &mut each)?,
+        Some(b'{') => json::read_lines(text, layout, &mut each)?,
+        _ => csv::read(text, layout, &mut each)?,
     }
     Ok((rows, left_out))
 }
 
-struct PodColumns {
-    name: usize,
-    cpu: usize,
-    memory: usize,
-    gpus: usize,
-    /// Of each GPU: thousandths, or MiB.
-    portion: usize,
-    spec: Option<usize>,
-    priority: Option<usize>,
-    comes: Option<usize>,
-    ends: Option<usize>,
-    lasts: Option<usize>,
-}
-
-/// What makes two claims equal.
-type ClaimKey = (Host, Ask, Models);
-
-impl PodColumns {
-    fn row<R: Read>(
-        &self,
-        table: &Table<R>,
-        by_memory: bool,
-        claims: &mut BTreeMap<ClaimKey, Arc<Claim>>,
-    ) -> Result<PodRow, Bad> {
-        let name = table.name(self.name)?;
-        let host = table.host(self.cpu, self.memory)?;
-        let ask = self.ask(table, by_memory)?;
-        let models = match self.spec {
-            Some(at) if ask != Ask::Nothing => {
-                let words = table.text(at).split('|').map(str::trim);
-                Models::new(words.filter(|word| !word.is_empty()).map(Arc::from))
-            }
-            _ => Models::default(),
+/// The first byte that is no blank, which is left where it stands, and the blanks before it.
+/// A byte order mark is passed over.
+fn first_byte(text: &mut impl BufRead) -> io::Result<(Option<u8>, Vec<u8>)> {
+    const MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
+    let mut before = Vec::new();
+    let first = loop {
+        let Some(&byte) = text.fill_buf()?.first() else {
+            break None;
         };
-        let key = (host, ask, models);
-        let claim = claims
-            .entry(key)
-            .or_insert_with_key(|key| Arc::new(claim(key)));
-        let priority = match self.priority {
-            Some(at) if !table.text(at).is_empty() => {
-                let priority = table.text(at).parse();
-                priority.map_err(|_| table.bad(at, "a priority, a whole number"))?
-            }
-            _ => 0,
-        };
-        let comes = table.seconds(self.comes)?;
-        let lasts = match (table.seconds(self.lasts)?, table.seconds(self.ends)?) {
-            (Some(lasts), _) => Some(lasts),
-            (None, Some(end)) => {
-                let lasts = end.checked_sub(comes.unwrap_or(0));
-                let at = self.ends.unwrap_or(0);
-                Some(lasts.ok_or_else(|| table.bad(at, "a time after creation_time"))?)
-            }
-            (None, None) => None,
-        };
-        Ok(PodRow {
-            name,
-            claim: claim.clone(),
-            priority,
-            comes,
-            lasts,
-        })
-    }
-
-    fn ask<R: Read>(&self, table: &Table<R>, by_memory: bool) -> Result<Ask, Bad> {
-        let gpus = table.number(self.gpus, 4096, "a number of GPUs, at most 4096")? as u32;
-        if gpus == 0 {
-            return Ok(Ask::Nothing);
+        let of_mark = before.len() < MARK.len() && MARK[before.len()] == byte;
+        if !of_mark && !byte.is_ascii_whitespace() {
+            break Some(byte);
         }
-        let at = self.portion;
-        if by_memory {
-            // Nothing given: whole cards.
-            if table.text(at).is_empty() {
-                return Ok(Ask::WholeCards(Count::new(gpus)));
-            }
-            let mib = table.number(at, u64::from(u32::MAX), "MiB of each GPU's memory")? as u32;
-            return match (gpus, mib) {
-                (_, 0) => Err(table.bad(at, "MiB of a GPU above 0")),
-                (1, mib) => Ok(Ask::OneCard(MiB::from(mib))),
-                _ => Err(table.bad(at, "empty, as it must be with several GPUs (whole ones)")),
-            };
-        }
-        let milli = table.number(at, u64::from(u32::MAX), "thousandths of each GPU")? as u32;
-        match (gpus, milli.min(CARD)) {
-            (_, 0) => Err(table.bad(at, "thousandths of each GPU, above 0 where num_gpu is")),
-            (gpus, CARD) => Ok(Ask::WholeCards(Count::new(gpus))),
-            (1, milli) => Ok(Ask::OneCard(MiB::from(milli))),
-            _ => Err(table.bad(at, "1000, as it must be with several GPUs")),
-        }
-    }
-}
-
-fn claim((host, ask, models): &ClaimKey) -> Claim {
-    let (gpus, portion, dialect) = match *ask {
-        Ask::Nothing => return Claim::host_only(*host),
-        Ask::OneCard(memory) => (Count::new(1), Portion::Memory(memory), Dialect::Aliyun),
-        Ask::WholeCards(count) => (count, Portion::Whole, Dialect::Nvidia),
+        before.push(byte);
+        text.consume(1);
     };
-    let container = ContainerClaim {
-        name: ContainerName::new("main").expect("a fixed name that is right"),
-        position: 0,
-        role: Role::Main,
-        demand: Demand { gpus, portion },
-    };
-    Claim::new(dialect, vec![container], true)
-        .expect("one container that asks something")
-        .with_host(*host)
-        .with_models(models.clone())
+    if before.starts_with(&MARK) {
+        before.drain(..MARK.len());
+    }
+    Ok((first, before))
 }
 
 #[cfg(test)]

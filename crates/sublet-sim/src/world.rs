@@ -1,15 +1,21 @@
 //! A cluster in the engine: nodes of a trace entered as the scheduler enters real ones.
 
+mod obstacle;
+mod restart;
+
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sublet_model::{
-    Claim, Entry, Identity, Inventory, MiB, NodeFacts, NodeIdx, NodeName, PodKey, PodUid, Sharing,
-    Standing, Time,
+    Ask, Claim, Entry, Ledger, MiB, NodeFacts, NodeIdx, NodeName, PodKey, PodUid, Standing, Time,
 };
-use sublet_plan::{Demand, Engine, EngineOptions, Fragmentation, Policy, Shape, StockRules};
+use sublet_plan::{Demand, Engine, EngineOptions, Fragmentation, Policy, Shape, StockRules, Ties};
 
-use crate::trace::{NodeRow, Nodes, PodRow, Pods};
+pub(crate) use self::obstacle::Obstacles;
+pub use self::obstacle::Reasons;
+use crate::stock::{self, CpuOnlyPods};
+use crate::trace::{Nodes, PodRow, Pods};
 
 /// Where one pod went.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,9 +38,14 @@ pub struct World {
     /// By row of the node list: its fragmentation now.
     fragmented: Vec<i64>,
     fragmented_in_all: i64,
+    /// Pods, and thousandths of cards, that ran from the start.
+    at_start: (usize, u64),
     allocated_milli: u64,
     capacity_milli: u64,
     gauge: Gauge,
+    /// What `fgd` knows of, for an engine that starts anew.
+    foretold: Demand,
+    pub(crate) cpu_only: CpuOnlyPods,
 }
 
 /// Thousandths of cards that all nodes have together.
@@ -42,8 +53,15 @@ pub(crate) fn milli_of(nodes: &Nodes) -> u64 {
     nodes
         .rows
         .iter()
-        .map(|row| 1000 * u64::from(row.gpus))
+        .map(|row| 1000 * row.inventory.gpus().len() as u64)
         .sum()
+}
+
+/// Thousandths of cards that run from the start.
+pub(crate) fn running_milli_of(nodes: &Nodes) -> u64 {
+    let gauge = Gauge::of(nodes);
+    let milli = |running: &crate::Running| gauge.milli(&running.entry.claim);
+    nodes.running.iter().map(milli).sum()
 }
 
 /// Counts what is asked in thousandths of the card that most nodes have: by it a pod's share
@@ -56,8 +74,8 @@ pub(crate) struct Gauge {
 impl Gauge {
     pub(crate) fn of(nodes: &Nodes) -> Gauge {
         let mut counts = BTreeMap::new();
-        for row in nodes.rows.iter().filter(|row| row.gpus > 0) {
-            *counts.entry(row.gpu_memory).or_insert(0u64) += u64::from(row.gpus);
+        for gpu in nodes.rows.iter().flat_map(|row| row.inventory.gpus()) {
+            *counts.entry(gpu.memory).or_insert(0u64) += 1;
         }
         let most = counts.into_iter().max_by_key(|(_, count)| *count);
         let card = most.map_or(MiB::ZERO, |(memory, _)| memory);
@@ -70,14 +88,20 @@ impl Gauge {
 }
 
 impl World {
-    /// These nodes with no pod on them. `ranks`: which of two equal nodes goes first.
+    /// These nodes with what runs on them from the start. `ranks`: which of two equal nodes goes
+    /// first; without them the one that does in a cluster with nodes of these names.
     /// `foretold`: the pods whose shapes measure fragmentation, and which `fgd` knows.
     #[must_use]
-    pub fn new(nodes: &Nodes, ranks: &[u32], foretold: &Pods, policy: &Policy) -> World {
+    pub fn new(nodes: &Nodes, ranks: Option<&[u32]>, foretold: &Pods, policy: &Policy) -> World {
         let mut engine = Engine::new(EngineOptions {
             policy: policy.clone(),
             few: 1,
             stock: StockRules::Here,
+            ties: match ranks {
+                Some(_) => Ties::ByName,
+                None => policy.ties(),
+            },
+            unit: nodes.unit,
             ..EngineOptions::default()
         });
         let mut demand = Demand::default();
@@ -88,12 +112,23 @@ impl World {
         let entered: Vec<NodeIdx> = nodes
             .rows
             .iter()
-            .zip(ranks)
-            .map(|(row, rank)| engine.set_node(facts(row, *rank)))
+            .enumerate()
+            .map(|(at, row)| engine.set_node(facts(row, ranks.map(|ranks| ranks[at]))))
             .collect();
         let mut rows = vec![0; entered.len()];
         for (row, node) in (0..).zip(&entered) {
             rows[node.0 as usize] = row;
+        }
+        // What runs is learnt as by a scheduler that has just started.
+        for running in &nodes.running {
+            let mut entry = running.entry.clone();
+            engine.learn(&entry.claim);
+            entry.node = engine
+                .ledger()
+                .book(entered[running.node as usize])
+                .name()
+                .clone();
+            engine.observe(entry);
         }
         let fragmentation = Fragmentation::by(&demand);
         let fragmented: Vec<i64> = entered
@@ -107,10 +142,28 @@ impl World {
             rows,
             fragmentation,
             fragmented,
-            allocated_milli: 0,
+            at_start: (nodes.running.len(), running_milli_of(nodes)),
+            allocated_milli: running_milli_of(nodes),
             capacity_milli: milli_of(nodes),
             gauge: Gauge::of(nodes),
+            foretold: demand,
+            cpu_only: CpuOnlyPods::default(),
         }
+    }
+
+    /// What is taken.
+    pub(crate) fn ledger(&self) -> &Ledger {
+        self.engine.ledger()
+    }
+
+    /// By slot of the ledger, the row of the node list.
+    pub(crate) fn rows(&self) -> &[u32] {
+        &self.rows
+    }
+
+    /// What fragmentation is measured by.
+    pub(crate) fn fragmentation(&self) -> &Fragmentation {
+        &self.fragmentation
     }
 
     /// Thousandths of cards in use.
@@ -140,9 +193,10 @@ impl World {
         self.nodes.iter().filter(used).count()
     }
 
-    /// True if no pod is entered and nothing is taken.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.engine.ledger().entries().next().is_none() && self.allocated_milli == 0
+    /// True if nothing is entered and taken but what ran from the start.
+    pub(crate) fn is_as_at_start(&self) -> bool {
+        let entered = self.engine.ledger().entries().count();
+        (entered, self.allocated_milli) == self.at_start
     }
 
     /// True if every account is the sum of its entries.
@@ -153,13 +207,35 @@ impl World {
 
     /// A pod comes and is placed as in a cluster, or not at all.
     pub(crate) fn arrive(&mut self, number: usize, pod: &PodRow) -> Option<Place> {
-        let uid = uid(number, pod);
-        self.engine.learn(&pod.claim);
+        self.come(pod);
+        self.place(number, pod, None)
+    }
+
+    /// A pod comes: policies that learn see it, but for one that passes the extender by, which
+    /// they see when it is placed.
+    pub(crate) fn come(&mut self, pod: &PodRow) {
+        if !self.passes_by(pod) {
+            self.engine.learn(&pod.claim);
+        }
+    }
+
+    /// Does the stock scheduler place it?
+    fn passes_by(&self, pod: &PodRow) -> bool {
+        self.cpu_only == CpuOnlyPods::Stock && pod.claim.ask() == Ask::Nothing
+    }
+
+    /// Places a pod that has come, on any node or on one of these; nothing where it fits on
+    /// none.
+    pub(crate) fn place(
+        &mut self,
+        number: usize,
+        pod: &PodRow,
+        among: Option<&[NodeIdx]>,
+    ) -> Option<Place> {
+        let uid = uid(number);
         let now = Time::from_ms(0);
-        let found = self
-            .engine
-            .choose(now, &uid, &pod.claim, &self.nodes, false, |_| 0);
-        let Some(&node) = found.first() else {
+        let found = self.choose(now, &uid, pod, among);
+        let Some(node) = found else {
             self.engine.forget(&uid);
             return None;
         };
@@ -174,6 +250,9 @@ impl World {
             priority: pod.priority,
         };
         let allocation = self.engine.reserve(now, entry).expect("it was just chosen");
+        if self.passes_by(pod) {
+            self.engine.learn(&pod.claim);
+        }
         let row = self.rows[node.0 as usize];
         let book = self.engine.ledger().book(node);
         let inventory = book.facts().map(|facts| &facts.inventory);
@@ -189,16 +268,50 @@ impl World {
         Some(Place { node: row, cards })
     }
 
-    /// A pod that was placed goes.
-    pub(crate) fn leave(&mut self, number: usize, pod: &PodRow) {
-        let uid = uid(number, pod);
-        let entry = self.engine.ledger().entry(&uid);
-        let node = entry.and_then(|entry| self.engine.ledger().find(entry.node.as_str()));
-        self.engine.forget(&uid);
-        if let Some(node) = node {
-            self.allocated_milli -= self.gauge.milli(&pod.claim);
-            self.measure(node);
+    /// The best place for a pod on those nodes, or on those of these, that are open to it.
+    fn choose(
+        &mut self,
+        now: Time,
+        uid: &PodUid,
+        pod: &PodRow,
+        among: Option<&[NodeIdx]>,
+    ) -> Option<NodeIdx> {
+        let passes_by = self.passes_by(pod);
+        let (claim, engine, rows) = (&pod.claim, &mut self.engine, &self.rows);
+        let open = open(among.unwrap_or(&self.nodes), rows, pod);
+        if passes_by {
+            return stock::choose(engine.ledger(), &open, claim.host());
         }
+        let soft = |node: NodeIdx| match &pod.reach {
+            None => 0,
+            Some(reach) => reach.untolerated(rows[node.0 as usize]),
+        };
+        let found = engine.choose(now, uid, claim, &open, false, soft);
+        found.first().copied()
+    }
+
+    /// The nodes that are open to a pod.
+    fn open(&self, pod: &PodRow) -> Cow<'_, [NodeIdx]> {
+        open(&self.nodes, &self.rows, pod)
+    }
+
+    /// A pod that was placed goes for good; tells from which node.
+    pub(crate) fn leave(&mut self, number: usize, pod: &PodRow) -> Option<NodeIdx> {
+        let uid = uid(number);
+        let entry = self.engine.ledger().entry(&uid)?;
+        let node = self.engine.ledger().find(entry.node.as_str())?;
+        self.engine.unlearn(&pod.claim);
+        self.engine.forget(&uid);
+        self.allocated_milli -= self.gauge.milli(&pod.claim);
+        self.measure(node);
+        Some(node)
+    }
+
+    /// Can any node take such a pod now?
+    pub(crate) fn has_room(&self, pod: &PodRow) -> bool {
+        let uid = uid(usize::MAX);
+        let fits = |&node| self.engine.fit(&uid, &pod.claim, node).is_ok();
+        self.open(pod).iter().any(fits)
     }
 
     /// Brings the sum of fragmentation up to date after a node changed.
@@ -210,22 +323,33 @@ impl World {
     }
 }
 
-fn uid(number: usize, pod: &PodRow) -> PodUid {
-    PodUid::new(&format!("{number}-{}", pod.name)).expect("names were checked")
+/// Those of these nodes that are open to a pod; `rows` by slot.
+fn open<'a>(nodes: &'a [NodeIdx], rows: &[u32], pod: &PodRow) -> Cow<'a, [NodeIdx]> {
+    match &pod.reach {
+        None => Cow::Borrowed(nodes),
+        Some(reach) => {
+            let is_open = |node: &&NodeIdx| reach.contains(rows[node.0 as usize]);
+            nodes.iter().filter(is_open).copied().collect()
+        }
+    }
 }
 
-fn facts(row: &NodeRow, rank: u32) -> NodeFacts {
-    // Ties break by name.
-    let name = format!("{rank:010}.{}", row.name);
-    let name = NodeName::new(&name).expect("names were checked");
-    let inventory = Inventory::equal_cards(row.gpus as usize, row.gpu_memory)
-        .expect("the number of cards was checked");
+/// What tells an arrival from all others.
+pub(crate) fn uid(number: usize) -> PodUid {
+    // The number alone: what is drawn from a uid, and what is found by it, costs by its length.
+    PodUid::new(&number.to_string()).expect("a number")
+}
+
+/// A node by the name that puts it in its rank: ties break by name. The rank alone tells nodes
+/// apart.
+fn facts(row: &NodeFacts, rank: Option<u32>) -> NodeFacts {
+    let Some(rank) = rank else {
+        return row.clone();
+    };
+    let name: String = row.name.as_str().chars().take(200).collect();
+    let name = format!("{rank:010}.{name}");
     NodeFacts {
-        sharing: Sharing::Both,
-        // In a trace there is no doubt whose container it is.
-        identity: Identity::Nri,
-        host: row.host,
-        model: row.model.clone(),
-        ..NodeFacts::plain(name, Arc::new(inventory))
+        name: NodeName::new(&name).expect("names were checked"),
+        ..row.clone()
     }
 }

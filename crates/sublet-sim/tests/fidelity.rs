@@ -9,7 +9,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
-use sublet_sim::{BadLines, Inflation, Sequence, inflate, read_nodes, read_pods};
+use sublet_sim::{BadLines, Inflation, Sequence, Variant, inflate, read_nodes, read_pods};
 
 /// The published figures are cut to two decimals.
 const TOLERANCE: f64 = 0.0101;
@@ -70,6 +70,7 @@ fn check(runs: &[(&str, u64)]) {
                 pods: &pods,
                 sequence: &sequence,
                 policy,
+                variant: Variant::default(),
             };
             let begin = std::time::Instant::now();
             let outcome = inflate(run, |_| {});

@@ -147,9 +147,8 @@ fn waiting(
 ) -> (State, Vec<String>) {
     let mut notes = Vec::new();
     let mut cluster = Cluster::new(EngineOptions {
-        policy: options.policy.clone(),
         unit: options.unit,
-        ..EngineOptions::default()
+        ..EngineOptions::of(options.policy.clone())
     });
     let mut nodes: Vec<&Node> = snapshot.nodes.iter().collect();
     nodes.sort_by_key(|node| &node.metadata.name);

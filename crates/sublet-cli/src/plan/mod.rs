@@ -18,6 +18,7 @@ use anyhow::Context;
 pub use input::{Input, Located, Origin};
 pub use print::print;
 pub use schedule::{Plan, PlanOptions, plan};
+pub(crate) use schedule::{bad_pod, settle};
 use sublet_plan::Policy;
 
 use crate::MemoryUnit;

@@ -59,22 +59,12 @@ pub struct Plan {
 /// # Errors
 /// A line for each object that cannot be used; then nothing is planned.
 pub fn plan(mut input: Input, options: &PlanOptions) -> Result<Plan, Vec<String>> {
-    let mut errors = std::mem::take(&mut input.errors);
-    input.pods.retain(|pod| !is_over(&pod.object));
-    for (number, pod) in input.pods.iter_mut().enumerate() {
-        complete(&mut pod.object, number);
-    }
-    find_doubles(&input, &mut errors);
-    input
-        .nodes
-        .sort_by(|a, b| a.object.metadata.name.cmp(&b.object.metadata.name));
+    let mut errors = settle(&mut input);
     let mut cluster = Cluster::new(EngineOptions {
-        ties: options.policy.ties(),
-        policy: options.policy.clone(),
         unit: options.unit,
         // All nodes come back: a plan needs no favour to the stock scheduler's speed.
         few: 0,
-        ..EngineOptions::default()
+        ..EngineOptions::of(options.policy.clone())
     });
     for node in &input.nodes {
         let name = &node.object.metadata.name;
@@ -207,6 +197,21 @@ fn place(cluster: &mut Cluster<'_>, waiting: &Waiting<'_>, options: &PlanOptions
     }
 }
 
+/// Leaves out pods that are over, fills in what files written by hand lack, and puts nodes in
+/// the order of their names; gives back a line for each object that cannot be used.
+pub(crate) fn settle(input: &mut Input) -> Vec<String> {
+    let mut errors = std::mem::take(&mut input.errors);
+    input.pods.retain(|pod| !is_over(&pod.object));
+    for (number, pod) in input.pods.iter_mut().enumerate() {
+        complete(&mut pod.object, number);
+    }
+    find_doubles(input, &mut errors);
+    input
+        .nodes
+        .sort_by(|a, b| a.object.metadata.name.cmp(&b.object.metadata.name));
+    errors
+}
+
 /// Files written by hand have no UIDs and often no namespaces.
 fn complete(pod: &mut Pod, number: usize) {
     let meta = &mut pod.metadata;
@@ -239,7 +244,8 @@ fn find_doubles(input: &Input, errors: &mut Vec<String>) {
     }
 }
 
-fn bad_pod(origin: &Origin, pod: &Pod, error: &str) -> String {
+/// What is said of a pod that cannot be used.
+pub(crate) fn bad_pod(origin: &Origin, pod: &Pod, error: &str) -> String {
     let meta = &pod.metadata;
     format!("{origin}: pod {}/{}: {error}", meta.namespace, meta.name)
 }

@@ -1,12 +1,14 @@
-//! Files into lists: plain or gzip, whatever they are called.
+//! Files into a cluster and pods: lists or a snapshot, plain or gzip, whatever they are called.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sublet_sim::{Bad, Nodes, Pods, Sequence, SequenceError, TraceError, read_nodes, read_pods};
 
-use super::{Args, BadLines};
+use super::snapshot::{self, Snapshot};
+use super::{Args, BadLines, what_if};
+use crate::plan;
 
 /// A file that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -25,8 +27,15 @@ enum Cause {
     Trace(#[from] TraceError),
     #[error(transparent)]
     Sequence(#[from] SequenceError),
+    #[error(
+        "GPUs of a snapshot are counted in MiB: column `gpu_memory_mib` is needed, in place of \
+         `gpu_milli`"
+    )]
+    Milli,
     #[error("there is no node in it")]
     NoNodes,
+    #[error("there is no pod in it that others could be drawn like; name a list with --pods")]
+    NoPods,
 }
 
 /// What a simulation is made of.
@@ -39,25 +48,52 @@ pub(super) struct Input {
 }
 
 impl Input {
-    pub(super) fn read(args: &Args) -> Result<Input, BadInput> {
+    /// # Errors
+    /// A file that cannot be used, or nodes that cannot be added.
+    pub(super) fn read(args: &Args) -> anyhow::Result<Input> {
+        let mut notes = Vec::new();
         let bad = match args.bad_lines {
             BadLines::Stop => sublet_sim::BadLines::Stop,
             BadLines::Count => sublet_sim::BadLines::Count,
         };
-        let mut notes = Vec::new();
-        let mut left_out = |file: &Path, lines: Vec<Bad>| {
-            if let Some(first) = lines.first() {
-                let file = file.display();
-                notes.push(format!("{file}: {} lines left out; {first}", lines.len()));
-            }
+        // One of the two is there: the command line asks for it.
+        let file = args.snapshot.as_ref().or(args.nodes.as_ref());
+        let file = file.map_or(Path::new(""), PathBuf::as_path);
+        let (nodes, alike) = if args.snapshot.is_some() {
+            let read = read_snapshot(file, args)?;
+            notes.extend(read.notes);
+            (read.nodes, Some(read.pods))
+        } else {
+            let (mut nodes, lines) = at(file, |text| Ok(read_nodes(text, bad)?))?;
+            notes.extend(left_out(file, &lines));
+            what_if::add(
+                &args.add,
+                &mut nodes.rows,
+                |node| node.name.as_str(),
+                what_if::renamed,
+            )?;
+            (nodes, None)
         };
-        let (nodes, lines) = at(&args.nodes, |text| Ok(read_nodes(text, bad)?))?;
-        left_out(&args.nodes, lines);
         if nodes.rows.is_empty() {
-            return at(&args.nodes, |_| Err(Cause::NoNodes));
+            return Err(bad_input(file, Cause::NoNodes).into());
         }
-        let (pods, lines) = at(&args.pods, |text| Ok(read_pods(text, &nodes, bad)?))?;
-        left_out(&args.pods, lines);
+        let pods = match (&args.pods, alike) {
+            (Some(file), _) => {
+                let (pods, lines) = at(file, |text| {
+                    let read = read_pods(text, &nodes, bad);
+                    read.map_err(|error| match error {
+                        TraceError::Units if args.snapshot.is_some() => Cause::Milli,
+                        error => error.into(),
+                    })
+                })?;
+                notes.extend(left_out(file, &lines));
+                pods
+            }
+            (None, alike) => alike.unwrap_or_default(),
+        };
+        if pods.rows.is_empty() && args.pods.is_none() && args.defrag.is_none() {
+            return Err(bad_input(file, Cause::NoPods).into());
+        }
         let sequence = args.sequence.as_deref().map(|file| {
             at(file, |mut reader| {
                 let mut text = String::new();
@@ -74,13 +110,41 @@ impl Input {
     }
 }
 
+/// Reads a cluster's objects; `-` is standard input.
+fn read_snapshot(file: &Path, args: &Args) -> anyhow::Result<Snapshot> {
+    let mut text = String::new();
+    let name = if file.as_os_str() == "-" {
+        let read = io::stdin().lock().read_to_string(&mut text);
+        read.map_err(|error| bad_input(Path::new("standard input"), error.into()))?;
+        "standard input".to_owned()
+    } else {
+        at(file, |mut reader| Ok(reader.read_to_string(&mut text)?))?;
+        file.display().to_string()
+    };
+    let mut input = plan::Input::default();
+    input.read(&name, &text);
+    snapshot::of(input, args.memory_unit.into(), &args.add)
+}
+
+fn left_out(file: &Path, lines: &[Bad]) -> Option<String> {
+    let first = lines.first()?;
+    let file = file.display();
+    Some(format!("{file}: {} lines left out; {first}", lines.len()))
+}
+
+fn bad_input(file: &Path, cause: Cause) -> BadInput {
+    BadInput {
+        file: file.display().to_string(),
+        cause,
+    }
+}
+
 /// Opens a file, unpacks it if it is gzip, and names it in what goes wrong.
 fn at<T>(file: &Path, read: impl FnOnce(Box<dyn Read>) -> Result<T, Cause>) -> Result<T, BadInput> {
     let opened = open(file).map_err(Cause::Io);
-    opened.and_then(read).map_err(|cause| BadInput {
-        file: file.display().to_string(),
-        cause,
-    })
+    opened
+        .and_then(read)
+        .map_err(|cause| bad_input(file, cause))
 }
 
 fn open(file: &Path) -> io::Result<Box<dyn Read>> {

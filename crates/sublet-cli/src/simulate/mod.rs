@@ -1,16 +1,21 @@
 //! `sublet simulate`: a trace through the scheduler's engine, no cluster.
 //!
-//! Runs of several policies and seeds go side by side; each is `sublet_sim::inflate`, which
-//! is the engine and nothing else. What is here reads files, shows progress and prints.
+//! Runs of several policies and seeds go side by side; each is `sublet_sim::inflate` or
+//! `sublet_sim::timed`, which are the engine and nothing else. What is here reads files, shows
+//! progress and prints.
 
 mod compare;
+mod defrag;
 mod input;
 mod plot;
 mod print;
 mod runs;
 mod seeds;
+mod snapshot;
 #[cfg(test)]
 mod tests;
+mod timed;
+mod what_if;
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -19,9 +24,13 @@ use anyhow::Context;
 use clap::ValueEnum;
 use sublet_plan::Policy;
 
+use crate::MemoryUnit;
 use crate::answer::{Answer, BAD_INPUT};
 use input::Input;
 use seeds::Seeds;
+use snapshot::BadObjects;
+use timed::Load;
+use what_if::Add;
 
 /// How the answer is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -31,8 +40,18 @@ pub enum Output {
     Table,
     /// For programs, whole.
     Json,
-    /// For spreadsheets: a line for each run and percent of arrival.
+    /// For spreadsheets: a line for each run and percent of arrival, or part of the time.
     Csv,
+}
+
+/// How pods come and go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Protocol {
+    /// Drawn at random, until they ask for a share of the cluster; none leaves.
+    #[default]
+    Inflation,
+    /// At the times of the list; those that find no place wait.
+    Timed,
 }
 
 /// What to do with lines that cannot be used.
@@ -45,6 +64,16 @@ pub enum BadLines {
     Count,
 }
 
+/// Who places pods that ask for no GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum CpuOnlyPods {
+    /// The policy.
+    #[default]
+    Policy,
+    /// The stock scheduler, by its own scores.
+    Stock,
+}
+
 /// Arguments of `sublet simulate`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -53,37 +82,95 @@ EXAMPLES
   sublet simulate --nodes nodes.csv --pods pods.csv --policy fgd --policy best-fit --seed 1-10
   sublet simulate --nodes nodes.csv --pods pods.csv --policy fgd=0.7,best-fit=0.3 --plot curves.svg
   sublet simulate --nodes nodes.csv --pods pods.csv --sequence order.gz --placements placed.txt
+  sublet simulate --nodes nodes.csv --pods jobs.ndjson --protocol timed --load 0.9
+  kubectl get nodes,pods -A -o yaml | sublet simulate --snapshot - --policy tiling --policy fgd
+  sublet simulate --snapshot cluster.yaml --add 10xgpu-node-3
+  sublet simulate --snapshot cluster.yaml --defrag 20
 
-Pods are drawn from the list in random order until they ask for a share of the cluster
-(--arrive); each is placed by the scheduler's own engine or dropped, and never leaves (Weng et
-al., USENIX ATC 2023).
+With --protocol inflation pods are drawn from the list in random order until they ask for a
+share of the cluster (--arrive); each is placed by the scheduler's own engine or dropped, and
+never leaves (Weng et al., USENIX ATC 2023). With --protocol timed all come once, at their
+times, and leave when they have run; those that find no place wait, and whenever something
+leaves they are tried again, by priority and then by arrival. Nothing is drawn: of nodes that
+cost the same goes first which would in a cluster.
 
-FILES (CSV with a header line, plain or gzip; other columns are passed over)
-  nodes  sn or name, cpu_milli, memory_mib, gpu, model, gpu_memory_mib (optional)
-  pods   name, cpu_milli, memory_mib, num_gpu, gpu_milli (of each GPU), gpu_spec (models, A|B);
-         with gpu_memory_mib in both lists, parts of GPUs are asked in MiB
+With --snapshot running pods stay where they are and count as arrived: --arrive 130 means that
+they and new ones ask 130 % of the GPUs. Taints and node selectors close nodes to pods, and
+what runs is learnt first, as by a scheduler that starts. Without --pods new ones are drawn
+from the pods that run or wait, those of DaemonSets and static ones aside; --placements counts
+them from 0, in the order of the files.
+
+With --defrag each pod fits at its new place before it leaves the old one. Moves that empty a
+GPU come first, then those by which a larger pod finds a place. Static pods stay, those of
+DaemonSets, and those that nobody would start again.
+
+FILES (plain or gzip; other columns are passed over)
+  CSV with a header line, or JSON with the same names: an array of objects, or an object on
+  each line. Numbers may stand in strings; what is missing or null is empty.
+  nodes  sn or name, cpu_milli, memory_mib, gpu or num_gpu, model (optional),
+         gpu_memory_mib (optional)
+  pods   num_gpu or num_gpus; the rest is optional: name, cpu_milli and memory_mib, gpu_milli
+         (of each GPU; empty for whole ones), gpu_spec (models, A|B), priority; with
+         gpu_memory_mib in both lists, parts of GPUs are asked in MiB
+         for --protocol timed: creation_time or timestamp (seconds, or YYYY-MM-DD hh:mm:ss),
+         and duration (seconds) or deletion_time
 
 EXIT CODES
-  0  done        2  bad arguments or input")]
+  0  done        1  the accounts did not add up: a bug        2  bad arguments or input")]
 pub struct Args {
-    /// The cluster
-    #[arg(long, value_name = "FILE")]
-    nodes: PathBuf,
-    /// The pods that arrivals are drawn from
-    #[arg(long, value_name = "FILE")]
-    pods: PathBuf,
+    /// The cluster, as a list of its nodes
+    #[arg(long, value_name = "FILE", required_unless_present = "snapshot")]
+    nodes: Option<PathBuf>,
+    /// The cluster as it runs, in place of --nodes: Kubernetes objects as for `sublet plan`,
+    /// YAML or JSON; - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "nodes")]
+    snapshot: Option<PathBuf>,
+    /// The pods that arrivals are drawn from; with --snapshot, unless given, the pods in it
+    #[arg(long, value_name = "FILE", required_unless_present = "snapshot")]
+    pods: Option<PathBuf>,
+    /// What if the cluster had more nodes? So many copies of one of them, called NODE-copy-1
+    /// and so on. Can be given several times
+    #[arg(long, value_name = "10xNODE")]
+    add: Vec<Add>,
+    /// What if pods were moved? A list of at most so many moves by which whole GPUs come free
+    /// and larger pods find a place, and what each wins. Nothing is moved. With --snapshot the
+    /// cluster is taken as it runs, unless --arrive is given too
+    #[arg(long, value_name = "MOVES", conflicts_with_all = ["placements", "plot"])]
+    defrag: Option<usize>,
+    /// What one aliyun.com/gpu-mem is, in a snapshot
+    #[arg(
+        long,
+        value_enum,
+        ignore_case = true,
+        default_value_t,
+        conflicts_with = "nodes"
+    )]
+    memory_unit: MemoryUnit,
     /// Order of arrival and ranks of nodes, in place of --seed and --arrive
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "arrive"])]
     sequence: Option<PathBuf>,
     /// How to place; a comma mixes policies. Can be given several times
     #[arg(long, value_name = "POLICY", default_values_t = [Policy::default()])]
     policy: Vec<Policy>,
-    /// Seeds of the order of arrival, such as 42-51 or 1,2,5
-    #[arg(long, value_name = "SEEDS", default_value_t)]
-    seed: Seeds,
-    /// How much arrives, in percent of the cluster's GPUs
-    #[arg(long, value_name = "PERCENT", default_value_t = 130, value_parser = clap::value_parser!(u32).range(0..=1000))]
-    arrive: u32,
+    /// How pods come and go
+    #[arg(long, value_enum, default_value_t)]
+    protocol: Protocol,
+    /// Press the times of arrival together, or draw them apart, until pods ask so much of the GPU
+    /// time that the cluster has from the first arrival to the last, such as 0.9; goes with
+    /// --protocol timed
+    #[arg(long, value_name = "SHARE")]
+    load: Option<Load>,
+    /// Seeds of the order of arrival, such as 42-51 or 1,2,5 [default: 42]
+    #[arg(long, value_name = "SEEDS")]
+    seed: Option<Seeds>,
+    /// How much arrives, in percent of the cluster's GPUs; what runs in a snapshot has arrived
+    /// already [default: 130]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    arrive: Option<u32>,
+    /// Who places pods without GPU: the policy, as when they name Sublet's scheduler, or the
+    /// stock scheduler, which spreads them
+    #[arg(long, value_name = "WHO", value_enum, default_value_t)]
+    cpu_only_pods: CpuOnlyPods,
     /// Where each pod went: a line for each arrival. Needs exactly one run
     #[arg(long, value_name = "FILE")]
     placements: Option<PathBuf>,
@@ -113,6 +200,7 @@ pub fn run(args: &Args) -> anyhow::Result<Answer> {
         Err(error)
             if error.is::<input::BadInput>()
                 || error.is::<runs::BadRequest>()
+                || error.is::<what_if::AddError>()
                 || error.is::<plot::NoKind>() =>
         {
             Ok(Answer {
@@ -121,24 +209,83 @@ pub fn run(args: &Args) -> anyhow::Result<Answer> {
                 ..Answer::default()
             })
         }
+        Err(error) => {
+            let BadObjects(lines) = error.downcast()?;
+            Ok(Answer {
+                notes: lines.iter().map(|line| format!("error: {line}")).collect(),
+                code: BAD_INPUT,
+                ..Answer::default()
+            })
+        }
         answer => answer,
     }
 }
 
+impl Args {
+    /// Refuses what has no meaning with the protocol.
+    fn check_protocol(&self) -> Result<(), runs::BadRequest> {
+        let timed = self.protocol == Protocol::Timed;
+        let wrong = [
+            (
+                !timed && self.load.is_some(),
+                "--load",
+                "no pod leaves, so that no time passes",
+            ),
+            (
+                timed && self.sequence.is_some(),
+                "--sequence",
+                "pods come in the order of their times",
+            ),
+            (timed && self.seed.is_some(), "--seed", "nothing is drawn"),
+            (
+                timed && self.arrive.is_some(),
+                "--arrive",
+                "all pods of the list come once; --load sets how densely",
+            ),
+            (
+                timed && self.defrag.is_some(),
+                "--defrag",
+                "pods are moved at the end, and then none runs",
+            ),
+            (
+                timed && self.placements.is_some(),
+                "--placements",
+                "a pod's place is only for a time",
+            ),
+        ];
+        match wrong.into_iter().find(|(wrong, ..)| *wrong) {
+            Some((_, flag, why)) => Err(runs::BadRequest::Protocol {
+                flag,
+                protocol: if timed { "timed" } else { "inflation" },
+                why,
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
 fn simulate(args: &Args) -> anyhow::Result<Answer> {
+    args.check_protocol()?;
     let input = Input::read(args)?;
     let plan = runs::plan(args)?;
     if args.placements.is_some() && plan.len() != 1 {
-        return Err(runs::BadRequest::Placements(plan.len()).into());
+        let (flag, runs) = ("--placements", plan.len());
+        return Err(runs::BadRequest::Several { flag, runs }.into());
     }
     let kind = args.plot.as_deref().map(plot::Kind::of).transpose()?;
+    if args.protocol == Protocol::Timed {
+        return timed::answer(args, &plan, input, kind);
+    }
+    if let Some(most) = args.defrag {
+        return defrag::answer(args, &input, &plan, most);
+    }
     let runs = runs::perform(args, &input, &plan);
     if let Some(file) = &args.placements {
         let text = print::placements(&input, &runs[0]);
         write(file, &text)?;
     }
     if let (Some(file), Some(kind)) = (&args.plot, kind) {
-        write(file, &plot::draw(&runs, kind))?;
+        write(file, &plot::chart(&runs).draw(kind))?;
     }
     let text = match args.output {
         Output::Table => print::table(&input, &runs, !args.no_timing),

@@ -1,6 +1,6 @@
-//! Curves of several policies side by side, as SVG or a page that holds it: what was left
-//! unallocated while pods arrived, from where policies begin to differ.
+//! Curves of several policies side by side, as SVG or a page that holds it.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -41,142 +41,219 @@ const TOP: f64 = 28.0;
 const PLOT_WIDTH: f64 = 600.0;
 const PLOT_HEIGHT: f64 = 396.0;
 
-struct Line {
-    name: String,
-    /// Arrived percent, unallocated percent: mean over seeds.
-    points: Vec<(f64, f64)>,
+/// Curves over one axis.
+pub(super) struct Chart {
+    /// Of the page.
+    pub(super) title: &'static str,
+    /// Each with its name; a point is how far across, and how far up in percent.
+    pub(super) curves: Vec<(String, Vec<(f64, f64)>)>,
+    /// Where the axis begins; points before are left out.
+    pub(super) from: f64,
+    /// What is across, and in which unit its figures are written.
+    pub(super) across: String,
+    pub(super) across_unit: &'static str,
+    /// What is up.
+    pub(super) up: &'static str,
 }
 
-fn lines(runs: &[Run]) -> Vec<Line> {
-    let mut lines: Vec<(String, std::collections::BTreeMap<u32, Vec<f64>>)> = Vec::new();
+/// What was left unallocated while pods arrived: means over seeds.
+pub(super) fn chart(runs: &[Run]) -> Chart {
+    let mut figures: Vec<(String, BTreeMap<u32, Vec<f64>>)> = Vec::new();
     for run in runs {
         let name = run.policy.to_string();
-        let at = match lines.iter().position(|(known, _)| *known == name) {
+        let at = match figures.iter().position(|(known, _)| *known == name) {
             Some(at) => at,
             None => {
-                lines.push((name, Default::default()));
-                lines.len() - 1
+                figures.push((name, BTreeMap::new()));
+                figures.len() - 1
             }
         };
         for point in &run.outcome.curve.points {
-            let figures = lines[at].1.entry(point.arrived_percent).or_default();
+            let figures = figures[at].1.entry(point.arrived_percent).or_default();
             figures.push(100.0 - point.allocated_percent);
         }
     }
-    let line = |(name, points): (String, std::collections::BTreeMap<u32, Vec<f64>>)| Line {
-        name,
-        points: points
-            .into_iter()
-            .map(|(percent, figures)| (f64::from(percent), Spread::of(&figures).mean))
+    let mean =
+        |(percent, figures): (u32, Vec<f64>)| (f64::from(percent), Spread::of(&figures).mean);
+    let curves = figures.into_iter();
+    let mut chart = Chart {
+        title: "Unallocated GPUs",
+        curves: curves
+            .map(|(name, points)| (name, points.into_iter().map(mean).collect()))
             .collect(),
+        from: 0.0,
+        across: "GPU share asked by all that arrived, percent of the cluster".to_owned(),
+        across_unit: " %",
+        up: "GPU share left unallocated, percent of the cluster",
     };
-    lines.into_iter().map(line).collect()
-}
-
-pub(super) fn draw(runs: &[Run], kind: Kind) -> String {
-    let svg = svg(&lines(runs));
-    match kind {
-        Kind::Svg => svg,
-        Kind::Html => format!(
-            "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
-             <title>Unallocated GPUs</title>\n<body style=\"margin:2em\">\n{svg}</body>\n</html>\n"
-        ),
-    }
-}
-
-fn svg(lines: &[Line]) -> String {
-    let last = |line: &Line| line.points.last().map_or(0.0, |point| point.0);
-    let to = lines.iter().map(last).fold(0.0, f64::max);
     // Below 80 % every policy places everything: nothing to see.
-    let from = if to > 90.0 { 80.0 } else { 0.0 };
-    let seen = lines.iter().flat_map(|line| &line.points);
-    let highest = seen.filter(|point| point.0 >= from).map(|point| point.1);
-    let top = (highest.fold(1.0, f64::max) / 5.0).ceil() * 5.0;
-    let x = |percent: f64| LEFT + (percent - from) / (to - from).max(1.0) * PLOT_WIDTH;
-    let y = |percent: f64| TOP + PLOT_HEIGHT - percent / top * PLOT_HEIGHT;
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" \
-         height=\"{HEIGHT}\" font-family=\"sans-serif\" font-size=\"13\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-    );
-    axes(&mut svg, (from, to), top, &x, &y);
-    for (at, line) in lines.iter().enumerate() {
-        let colour = COLOURS[at % COLOURS.len()];
-        let dash = if at < COLOURS.len() {
-            ""
-        } else {
-            " stroke-dasharray=\"6 4\""
-        };
-        let shown = line.points.iter().filter(|point| point.0 >= from);
-        let points: Vec<String> = shown
-            .map(|point| format!("{:.1},{:.1}", x(point.0), y(point.1)))
-            .collect();
-        let _ = writeln!(
-            svg,
-            "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"{dash} points=\"{}\"/>",
-            points.join(" ")
-        );
-        let height = TOP + 10.0 + 20.0 * at as f64;
-        let right = LEFT + PLOT_WIDTH + 16.0;
-        let _ = writeln!(
-            svg,
-            "<line x1=\"{right}\" x2=\"{}\" y1=\"{height}\" y2=\"{height}\" stroke=\"{colour}\" \
-             stroke-width=\"2\"{dash}/><text x=\"{}\" y=\"{}\">{}</text>",
-            right + 22.0,
-            right + 28.0,
-            height + 4.0,
-            escaped(&line.name),
-        );
+    if chart.to() > 90.0 {
+        chart.from = 80.0;
     }
-    svg + "</svg>\n"
+    chart
 }
 
-fn axes(
-    svg: &mut String,
-    (from, to): (f64, f64),
+/// A step of 1, 2 or 5 times a power of ten, of which about eight make up the span.
+fn step(span: f64) -> f64 {
+    let least = (span / 8.0).max(1e-3);
+    let power = 10_f64.powf(least.log10().floor());
+    let steps = [1.0, 2.0, 5.0, 10.0].map(|times| times * power);
+    steps
+        .into_iter()
+        .find(|step| *step >= least)
+        .unwrap_or(least)
+}
+
+/// Where things stand on the page.
+struct Scale {
+    from: f64,
+    to: f64,
     top: f64,
-    x: &dyn Fn(f64) -> f64,
-    y: &dyn Fn(f64) -> f64,
-) {
-    let (bottom, right) = (TOP + PLOT_HEIGHT, LEFT + PLOT_WIDTH);
-    let mut percent = 0.0;
-    while percent <= top {
-        let at = y(percent);
+}
+
+impl Scale {
+    fn x(&self, across: f64) -> f64 {
+        LEFT + (across - self.from) / (self.to - self.from).max(f64::MIN_POSITIVE) * PLOT_WIDTH
+    }
+
+    fn y(&self, percent: f64) -> f64 {
+        TOP + PLOT_HEIGHT - percent / self.top * PLOT_HEIGHT
+    }
+}
+
+impl Chart {
+    pub(super) fn draw(&self, kind: Kind) -> String {
+        let svg = self.svg();
+        match kind {
+            Kind::Svg => svg,
+            Kind::Html => format!(
+                "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
+                 <title>{}</title>\n<body style=\"margin:2em\">\n{svg}</body>\n</html>\n",
+                self.title
+            ),
+        }
+    }
+
+    /// Where the axis ends.
+    fn to(&self) -> f64 {
+        let last = |(_, points): &(String, Vec<(f64, f64)>)| points.last().map_or(0.0, |p| p.0);
+        self.curves.iter().map(last).fold(0.0, f64::max)
+    }
+
+    fn svg(&self) -> String {
+        let seen = self.curves.iter().flat_map(|(_, points)| points);
+        let highest = seen
+            .filter(|point| point.0 >= self.from)
+            .map(|point| point.1);
+        let scale = Scale {
+            from: self.from,
+            to: self.to(),
+            // A hair above a round figure is that figure.
+            top: (highest.fold(1.0, f64::max) / 5.0 - 1e-6).ceil() * 5.0,
+        };
+        let mut svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+             width=\"{WIDTH}\" height=\"{HEIGHT}\" font-family=\"sans-serif\" font-size=\"13\">\n\
+             <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+        );
+        self.axes(&mut svg, &scale);
+        for (at, (name, points)) in self.curves.iter().enumerate() {
+            let colour = COLOURS[at % COLOURS.len()];
+            let dash = if at < COLOURS.len() {
+                ""
+            } else {
+                " stroke-dasharray=\"6 4\""
+            };
+            let shown = points.iter().filter(|point| point.0 >= self.from);
+            let points: Vec<String> = shown
+                .map(|point| format!("{:.1},{:.1}", scale.x(point.0), scale.y(point.1)))
+                .collect();
+            let _ = writeln!(
+                svg,
+                "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"{dash} points=\"{}\"/>",
+                points.join(" ")
+            );
+            let height = TOP + 10.0 + 20.0 * at as f64;
+            let right = LEFT + PLOT_WIDTH + 16.0;
+            let _ = writeln!(
+                svg,
+                "<line x1=\"{right}\" x2=\"{}\" y1=\"{height}\" y2=\"{height}\" stroke=\"{colour}\" \
+                 stroke-width=\"2\"{dash}/><text x=\"{}\" y=\"{}\">{}</text>",
+                right + 22.0,
+                right + 28.0,
+                height + 4.0,
+                escaped(name),
+            );
+        }
+        svg + "</svg>\n"
+    }
+
+    fn axes(&self, svg: &mut String, scale: &Scale) {
+        let (bottom, right) = (TOP + PLOT_HEIGHT, LEFT + PLOT_WIDTH);
+        let marks = |from: f64, to: f64| {
+            let step = step(to - from);
+            let count = ((to - from) / step + 1e-9) as u32;
+            (0..=count).map(move |mark| from + f64::from(mark) * step)
+        };
+        for percent in marks(0.0, scale.top) {
+            let at = scale.y(percent);
+            let _ = writeln!(
+                svg,
+                "<line x1=\"{LEFT}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>\
+                 <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{percent} %</text>",
+                LEFT - 8.0,
+                at + 4.0
+            );
+        }
+        for mark in marks(scale.from, scale.to) {
+            let at = scale.x(mark);
+            let mark = (mark * 1e3).round() / 1e3;
+            let _ = writeln!(
+                svg,
+                "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{bottom}\" y2=\"{}\" stroke=\"black\"/>\
+                 <text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{mark}{}</text>",
+                bottom + 5.0,
+                bottom + 20.0,
+                self.across_unit
+            );
+        }
         let _ = writeln!(
             svg,
-            "<line x1=\"{LEFT}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>\
-             <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{percent} %</text>",
-            LEFT - 8.0,
-            at + 4.0
+            "<rect x=\"{LEFT}\" y=\"{TOP}\" width=\"{PLOT_WIDTH}\" height=\"{PLOT_HEIGHT}\" \
+             fill=\"none\" stroke=\"black\"/>\n<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}\
+             </text>\n<text x=\"{LEFT}\" y=\"{}\">{}</text>",
+            LEFT + PLOT_WIDTH / 2.0,
+            bottom + 42.0,
+            self.across,
+            TOP - 10.0,
+            self.up
         );
-        percent += if top > 20.0 { 5.0 } else { 1.0 };
     }
-    let mut percent = from;
-    while percent <= to {
-        let at = x(percent);
-        let _ = writeln!(
-            svg,
-            "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{bottom}\" y2=\"{}\" stroke=\"black\"/>\
-             <text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{percent} %</text>",
-            bottom + 5.0,
-            bottom + 20.0
-        );
-        percent += 10.0;
-    }
-    let _ = writeln!(
-        svg,
-        "<rect x=\"{LEFT}\" y=\"{TOP}\" width=\"{PLOT_WIDTH}\" height=\"{PLOT_HEIGHT}\" fill=\"none\" \
-         stroke=\"black\"/>\n<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">GPU share asked by all \
-         that arrived, percent of the cluster</text>\n<text x=\"{LEFT}\" y=\"{}\">GPU share left \
-         unallocated, percent of the cluster</text>",
-        LEFT + PLOT_WIDTH / 2.0,
-        bottom + 42.0,
-        TOP - 10.0
-    );
 }
 
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_round_figures() {
+        let steps = [
+            (50.0, 10.0),
+            (130.0, 20.0),
+            (5.0, 1.0),
+            (100.0, 20.0),
+            (8.0, 1.0),
+            (0.9, 0.2),
+        ];
+        for (span, wanted) in steps {
+            assert!((step(span) - wanted).abs() < 1e-9, "{span}: {}", step(span));
+        }
+        assert!(step(0.0) > 0.0);
+    }
 }

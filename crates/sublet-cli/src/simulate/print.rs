@@ -1,9 +1,11 @@
 //! What came of the runs, as a table, as JSON, as CSV, and as a list of placements.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde::Serialize;
-use sublet_sim::Curve;
+use sublet_sim::{Curve, Reasons};
 
 use super::compare::Spread;
 use super::input::Input;
@@ -11,7 +13,7 @@ use super::runs::{Run, peak_memory_mib};
 use crate::align::align;
 
 /// Rows of cells, each column as wide as its widest cell.
-fn aligned(rows: &[Vec<String>]) -> String {
+pub(super) fn aligned(rows: &[Vec<String>]) -> String {
     let lines: Vec<String> = rows.iter().map(|row| row.join("\t")).collect();
     align(&(lines.join("\n") + "\n"))
 }
@@ -56,24 +58,40 @@ fn spread(figures: &[f64]) -> String {
     }
 }
 
-/// The percents of arrival that a table shows.
+/// The percents of arrival that a table shows: tens, 95, and the first that is known.
 fn steps(runs: &[&Run]) -> Vec<u32> {
-    let last = |run: &&Run| run.outcome.curve.points.last().map(|p| p.arrived_percent);
-    let last = runs.iter().filter_map(last).max().unwrap_or(0);
+    let known = runs.iter().flat_map(|run| &run.outcome.curve.points);
+    let known = known.map(|point| point.arrived_percent);
+    let (first, last) = (known.clone().min().unwrap_or(0), known.max().unwrap_or(0));
     let tens = (10..=last).step_by(10);
-    let mut steps: Vec<u32> = tens.chain((last >= 95).then_some(95)).collect();
+    let tens = tens.chain((last >= 95).then_some(95));
+    let mut steps: Vec<u32> = tens.filter(|percent| *percent > first).collect();
+    steps.extend((first > 0).then_some(first));
     steps.sort_unstable();
     steps
 }
 
+/// What the runs are made of.
+pub(super) fn cluster(input: &Input) -> String {
+    let cards = input
+        .nodes
+        .rows
+        .iter()
+        .map(|row| row.inventory.gpus().len());
+    let gpus: usize = cards.sum();
+    let (nodes, pods) = (input.nodes.rows.len(), input.pods.rows.len());
+    match input.nodes.running.len() {
+        0 => format!("{nodes} nodes with {gpus} GPUs; {pods} pods in the list"),
+        run => format!("{nodes} nodes with {gpus} GPUs; {run} pods run, new ones are like {pods}"),
+    }
+}
+
 pub(super) fn table(input: &Input, runs: &[Run], timing: bool) -> String {
     let mut text = String::new();
-    let gpus: u64 = input.nodes.rows.iter().map(|row| u64::from(row.gpus)).sum();
     let _ = writeln!(
         text,
-        "{} nodes with {gpus} GPUs; {} pods in the list. Percent of all GPUs{}.",
-        input.nodes.rows.len(),
-        input.pods.rows.len(),
+        "{}. Percent of all GPUs{}.",
+        cluster(input),
         if runs.len() > by_policy(runs).len() {
             ", mean ± standard deviation over seeds"
         } else {
@@ -133,6 +151,7 @@ fn summary(group: &[&Run], timing: bool) -> String {
         drops(&|drops| drops.whole[3]),
         drops(&|drops| drops.none),
     );
+    text += &reasons(group);
     if timing {
         let cpu = mean(&|run| run.cpu.as_secs_f64());
         let _ = writeln!(
@@ -142,6 +161,24 @@ fn summary(group: &[&Run], timing: bool) -> String {
         );
     }
     text
+}
+
+/// Why pods were dropped, most frequent first; nothing where none was.
+fn reasons(group: &[&Run]) -> String {
+    let mut sums: BTreeMap<&str, u32> = BTreeMap::new();
+    for (label, count) in group.iter().flat_map(|run| &run.outcome.reasons) {
+        *sums.entry(label).or_default() += count;
+    }
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_by_key(|(_, count)| Reverse(*count));
+    let mean = |count: u32| f64::from(count) / group.len() as f64;
+    let words = sums
+        .iter()
+        .map(|(label, count)| format!("{:.1} {label}", mean(*count)));
+    match words.collect::<Vec<_>>().join(", ") {
+        none if none.is_empty() => none,
+        some => format!("What they lacked: {some}.\n"),
+    }
 }
 
 /// For two policies: what the second leaves unallocated less than the first, seed by seed.
@@ -183,8 +220,8 @@ fn comparison(runs: &[Run]) -> String {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Document {
-    runs: Vec<RunView>,
+struct Document<R> {
+    runs: Vec<R>,
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_memory_mi_b: Option<u64>,
 }
@@ -197,6 +234,7 @@ struct RunView {
     arrivals: usize,
     placed: usize,
     dropped_by_gpus: DropsView,
+    dropped_by_reason: Reasons,
     used_nodes: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     cpu_seconds: Option<f64>,
@@ -243,6 +281,7 @@ pub(super) fn json(runs: &[Run], timing: bool) -> anyhow::Result<String> {
                 four,
                 eight,
             },
+            dropped_by_reason: run.outcome.reasons.clone(),
             used_nodes: run.outcome.used_nodes,
             cpu_seconds: timing.then_some(run.cpu.as_secs_f64()),
             curve: points
@@ -254,15 +293,20 @@ pub(super) fn json(runs: &[Run], timing: bool) -> anyhow::Result<String> {
                 .collect(),
         }
     };
+    document(runs.iter().map(view).collect(), timing)
+}
+
+/// Runs as one document.
+pub(super) fn document<R: Serialize>(runs: Vec<R>, timing: bool) -> anyhow::Result<String> {
     let document = Document {
-        runs: runs.iter().map(view).collect(),
+        runs,
         peak_memory_mi_b: if timing { peak_memory_mib() } else { None },
     };
     crate::answer::document(&document, false)
 }
 
 /// Four decimals: more would be noise.
-fn rounded(percent: f64) -> f64 {
+pub(super) fn rounded(percent: f64) -> f64 {
     (percent * 1e4).round() / 1e4
 }
 
@@ -289,8 +333,12 @@ pub(super) fn placements(input: &Input, run: &Run) -> String {
         let _ = match &placement.place {
             None => writeln!(text, "{} - []", placement.pod),
             Some((node, cards)) => {
-                let node = &input.nodes.rows[*node as usize].name;
-                let cards: Vec<String> = cards.iter().map(u16::to_string).collect();
+                let facts = &input.nodes.rows[*node as usize];
+                let (node, gpus) = (&facts.name, facts.inventory.gpus());
+                let cards = cards
+                    .iter()
+                    .map(|&at| gpus[usize::from(at)].index.to_string());
+                let cards: Vec<String> = cards.collect();
                 writeln!(text, "{} {node} [{}]", placement.pod, cards.join(","))
             }
         };

@@ -1,5 +1,6 @@
 //! Runs of several policies and seeds, as many at once as there are cores.
 
+use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,25 +9,38 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use sublet_plan::Policy;
-use sublet_sim::{Inflation, Outcome, Sequence, inflate};
+use sublet_sim::{CpuOnlyPods, Inflation, Outcome, Sequence, TimedError, Variant, inflate};
 
-use super::Args;
 use super::input::Input;
+use super::{Args, Protocol};
 
 /// A request that makes no sense.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BadRequest {
-    #[error("--placements needs exactly one run, and these arguments ask for {0}")]
-    Placements(usize),
+    #[error("{flag} needs exactly one run, and these arguments ask for {runs}")]
+    Several { flag: &'static str, runs: usize },
+    #[error("--defrag answers as a table or as JSON")]
+    NoCsv,
     #[error("policy {0} is given twice")]
     Twice(String),
+    #[error("{flag} has no meaning with --protocol {protocol}: {why}")]
+    Protocol {
+        flag: &'static str,
+        protocol: &'static str,
+        why: &'static str,
+    },
+    #[error("--protocol timed: {0}")]
+    Timed(#[from] TimedError),
 }
+
+/// How much arrives, in percent of the cluster, as in the experiments of FGD's paper.
+const ARRIVE: u32 = 130;
 
 /// One run to do.
 #[derive(Debug, Clone)]
 pub(super) struct Planned {
-    policy: Policy,
-    /// `None` where the order is given.
+    pub(super) policy: Policy,
+    /// `None` where no order of arrival is drawn.
     seed: Option<u64>,
 }
 
@@ -47,9 +61,11 @@ pub(super) fn plan(args: &Args) -> Result<Vec<Planned>, BadRequest> {
         if plan.iter().any(|earlier| earlier.policy == *policy) {
             return Err(BadRequest::Twice(policy.to_string()));
         }
-        let seeds = match &args.sequence {
-            Some(_) => vec![None],
-            None => args.seed.0.iter().copied().map(Some).collect(),
+        let seeds = if args.sequence.is_some() || args.protocol == Protocol::Timed {
+            vec![None]
+        } else {
+            let seeds = args.seed.clone().unwrap_or_default();
+            seeds.0.into_iter().map(Some).collect()
         };
         plan.extend(seeds.into_iter().map(|seed| Planned {
             policy: policy.clone(),
@@ -59,18 +75,30 @@ pub(super) fn plan(args: &Args) -> Result<Vec<Planned>, BadRequest> {
     Ok(plan)
 }
 
-/// Does all runs; the answer is in the order of the plan, whoever was faster.
+/// Does all runs of the protocol of inflation.
 pub(super) fn perform(args: &Args, input: &Input, plan: &[Planned]) -> Vec<Run> {
+    side_by_side(args, plan, |planned, progress| {
+        one(args, input, planned, progress)
+    })
+}
+
+/// Does all runs, as many at once as there are cores; the answer is in the order of the plan,
+/// whoever was faster.
+pub(super) fn side_by_side<R: Send>(
+    args: &Args,
+    plan: &[Planned],
+    one: impl Fn(&Planned, &Progress) -> R + Sync,
+) -> Vec<R> {
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let threads = args.jobs.map_or(cores, NonZeroUsize::get).min(plan.len());
     let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<Option<Run>>> = Mutex::new(plan.iter().map(|_| None).collect());
+    let done: Mutex<Vec<Option<R>>> = Mutex::new(plan.iter().map(|_| None).collect());
     let progress = Progress::new(plan.len());
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some((at, planned)) = take(&next, plan) {
-                    let run = one(args, input, planned, &progress);
+                    let run = one(planned, &progress);
                     let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
                     done[at] = Some(run);
                     progress.ended();
@@ -90,21 +118,8 @@ fn take<'a>(next: &AtomicUsize, plan: &'a [Planned]) -> Option<(usize, &'a Plann
 
 fn one(args: &Args, input: &Input, planned: &Planned, progress: &Progress) -> Run {
     let begin = cpu_time();
-    let drawn;
-    let sequence = match (&input.sequence, planned.seed) {
-        (Some(given), _) => given,
-        (None, seed) => {
-            let seed = seed.unwrap_or_default();
-            drawn = Sequence::draw(seed, &input.nodes, &input.pods, args.arrive * 10);
-            &drawn
-        }
-    };
-    let inflation = Inflation {
-        nodes: &input.nodes,
-        pods: &input.pods,
-        sequence,
-        policy: &planned.policy,
-    };
+    let sequence = planned.sequence(args, input);
+    let inflation = planned.inflation(args, input, &sequence);
     let all = sequence.arrivals.len();
     let outcome = inflate(inflation, |number| progress.arrived(number, all));
     Run {
@@ -115,8 +130,50 @@ fn one(args: &Args, input: &Input, planned: &Planned, progress: &Progress) -> Ru
     }
 }
 
+impl Planned {
+    /// In which order pods arrive.
+    pub(super) fn sequence<'a>(&self, args: &Args, input: &'a Input) -> Cow<'a, Sequence> {
+        let (seed, arrive) = match (&input.sequence, self.seed) {
+            (Some(given), _) => return Cow::Borrowed(given),
+            // A cluster whose pods are to be moved is taken as it runs.
+            (None, seed) if args.defrag.is_some() && args.snapshot.is_some() => {
+                (seed, args.arrive.unwrap_or(0))
+            }
+            (None, seed) => (seed, args.arrive.unwrap_or(ARRIVE)),
+        };
+        let seed = seed.unwrap_or_default();
+        Cow::Owned(Sequence::draw(seed, &input.nodes, &input.pods, arrive * 10))
+    }
+
+    /// The run, in that order of arrival.
+    pub(super) fn inflation<'a>(
+        &'a self,
+        args: &Args,
+        input: &'a Input,
+        sequence: &'a Sequence,
+    ) -> Inflation<'a> {
+        Inflation {
+            nodes: &input.nodes,
+            pods: &input.pods,
+            sequence,
+            policy: &self.policy,
+            variant: Variant {
+                cpu_only: cpu_only(args),
+                ..Variant::default()
+            },
+        }
+    }
+}
+
+pub(super) fn cpu_only(args: &Args) -> CpuOnlyPods {
+    match args.cpu_only_pods {
+        super::CpuOnlyPods::Policy => CpuOnlyPods::Policy,
+        super::CpuOnlyPods::Stock => CpuOnlyPods::Stock,
+    }
+}
+
 /// CPU time of this thread, user and system.
-fn cpu_time() -> Duration {
+pub(super) fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
@@ -133,7 +190,7 @@ pub(super) fn peak_memory_mib() -> Option<u64> {
 }
 
 /// How far it is, on a terminal, a few times a second.
-struct Progress {
+pub(super) struct Progress {
     runs: usize,
     ended: AtomicUsize,
     shown: Option<Mutex<Instant>>,
@@ -149,10 +206,7 @@ impl Progress {
         }
     }
 
-    fn arrived(&self, number: usize, all: usize) {
-        if !number.is_multiple_of(512) {
-            return;
-        }
+    pub(super) fn arrived(&self, number: usize, all: usize) {
         let Some(shown) = &self.shown else { return };
         let Ok(mut shown) = shown.try_lock() else {
             return;

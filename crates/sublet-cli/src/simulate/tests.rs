@@ -1,5 +1,7 @@
 //! What people read: small clusters, wrong files, and the forms of the answer.
 
+mod timed;
+
 use std::path::Path;
 
 use clap::Parser;
@@ -60,7 +62,7 @@ impl Files {
 fn every_arrival_is_placed_or_dropped_as_the_sequence_says() {
     let files = Files::new();
     files.write("order", "nodes 1 0\npods 1 0 2 3 0 0\n");
-    let answer = files.run("--sequence @order --placements @placed -o csv");
+    let answer = files.run("--policy binpack --sequence @order --placements @placed -o csv");
     assert_eq!(answer.code, 0, "{answer:?}");
     // p1 takes both cards of a; p0 half of b's; p2 asks more CPU than there is; p3 goes where
     // least is free, and the last p0 finds no card.
@@ -212,4 +214,29 @@ fn curves_are_drawn_for_every_policy() {
         plot::Kind::of(Path::new("x.htm")).unwrap(),
         plot::Kind::Html
     );
+}
+
+#[test]
+fn drops_are_told_with_what_they_lacked() {
+    let files = Files::new();
+    files.write("order", "nodes 1 0\npods 1 0 2 3 0 0\n");
+    // The last one comes when more than 100 % have arrived, and is not counted.
+    let table = files.run("--sequence @order").text;
+    assert!(table.contains("\nWhat they lacked: 1.0 cpu.\n"), "{table}");
+    let json = files.run("--sequence @order -o json").text;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let reasons = &json["runs"][0]["droppedByReason"];
+    assert_eq!(*reasons, serde_json::json!({ "cpu": 1 }));
+    files.write("none", "nodes 1 0\npods 0\n");
+    let table = files.run("--sequence @none").text;
+    assert!(!table.contains("lacked"), "{table}");
+}
+
+#[test]
+fn the_stock_scheduler_can_place_pods_without_gpu() {
+    let files = Files::new();
+    files.write("order", "nodes 1 0\npods 1 0 3\n");
+    files.run("--sequence @order --placements @placed --cpu-only-pods stock");
+    // Both nodes have as much left, and b comes first; binpack takes a, as above.
+    assert_eq!(files.read("placed"), "1 a [0,1]\n0 b [0]\n3 b []\n");
 }

@@ -1,0 +1,300 @@
+//! `--defrag N`: which pods to move, in which order, and what each move wins.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use sublet_model::{Ask, Claim, MiB};
+use sublet_plan::{Largest, State};
+use sublet_sim::{Relocation, Relocations, Seat, relocate};
+
+use super::input::Input;
+use super::runs::{BadRequest, Planned};
+use super::{Args, Output};
+use crate::align::table;
+use crate::answer::Answer;
+
+/// Finds the moves of the only run, and says what they win.
+///
+/// # Errors
+/// Several runs, or a form of answer that there is not.
+pub(super) fn answer(
+    args: &Args,
+    input: &Input,
+    plan: &[Planned],
+    most: usize,
+) -> anyhow::Result<Answer> {
+    let [planned] = plan else {
+        let (flag, runs) = ("--defrag", plan.len());
+        return Err(BadRequest::Several { flag, runs }.into());
+    };
+    let sequence = planned.sequence(args, input);
+    let found = || relocate(planned.inflation(args, input, &sequence), most);
+    let text = match args.output {
+        Output::Table => as_table(input, &found()),
+        Output::Json => json(input, &found())?,
+        Output::Csv => return Err(BadRequest::NoCsv.into()),
+    };
+    Ok(Answer {
+        text,
+        notes: input.notes.clone(),
+        ..Answer::default()
+    })
+}
+
+/// After how many moves the table says how the cluster stands: 0, 1, 2, 5, 10, 20, 50 and so
+/// on, and after the last.
+fn steps(last: usize) -> BTreeSet<usize> {
+    let mut steps = BTreeSet::from([0, last]);
+    let mut ten = 1;
+    while ten <= last {
+        steps.extend(
+            [ten, 2 * ten, 5 * ten]
+                .into_iter()
+                .filter(|step| *step < last),
+        );
+        ten *= 10;
+    }
+    steps
+}
+
+fn n_gpus(input: &Input) -> usize {
+    let rows = input.nodes.rows.iter();
+    rows.map(|row| row.inventory.gpus().len()).sum()
+}
+
+fn as_table(input: &Input, found: &Relocations) -> String {
+    let mut text = format!(
+        "{} nodes with {} GPUs; {} pods with GPUs that can be moved",
+        input.nodes.rows.len(),
+        n_gpus(input),
+        found.movable,
+    );
+    for (why, count) in &found.staying {
+        let _ = write!(text, ", {count} that stay: {why}");
+    }
+    text += ".\n";
+    if found.moves.is_empty() {
+        text += "No move wins anything.\n";
+    } else {
+        let row = |(number, step): (usize, &Relocation)| {
+            vec![
+                number.to_string(),
+                step.pod.to_string(),
+                asked(input, &step.claim),
+                seat(input, &step.from),
+                seat(input, &step.to),
+            ]
+        };
+        let rows: Vec<_> = (1..).zip(&found.moves).map(row).collect();
+        let _ = write!(
+            text,
+            "\n{}",
+            table(&["MOVE", "POD", "ASKS", "FROM", "TO"], &rows)
+        );
+    }
+    let first = found.states.first().map_or(0, |state| state.free);
+    let row = |moves: usize| {
+        let state = found.states[moves];
+        let [eight, four, two, one] = state.nodes;
+        vec![
+            moves.to_string(),
+            largest(input, state.largest),
+            state.free.to_string(),
+            format!("{:+}", i64::from(state.free) - i64::from(first)),
+            state.fed.to_string(),
+            format!("{eight} {four} {two} {one}"),
+            format!("{:.2} %", fragmented_percent(input, &state)),
+        ]
+    };
+    let rows: Vec<_> = steps(found.moves.len()).into_iter().map(row).collect();
+    let heading = [
+        "MOVES",
+        "LARGEST POD",
+        "FREE GPUS",
+        "WON",
+        "WITH CPU",
+        "NODES WITH 8 4 2 1 FREE",
+        "FRAGMENTED",
+    ];
+    let _ = write!(text, "\n{}", table(&heading, &rows));
+    text += "WITH CPU: those of the free GPUs that their node has CPU for, as much for each as \
+             the pods that run have.\n";
+    text
+}
+
+/// `node/0,1`
+fn seat(input: &Input, seat: &Seat) -> String {
+    let cards: Vec<String> = seat.cards.iter().map(ToString::to_string).collect();
+    let node = &input.nodes.rows[seat.node as usize].name;
+    format!("{node}/{}", cards.join(","))
+}
+
+fn asked(input: &Input, claim: &Claim) -> String {
+    match claim.ask() {
+        Ask::Nothing => "no GPU".to_owned(),
+        Ask::OneCard(memory) => part(input, memory),
+        Ask::WholeCards(count) => whole(count.get()),
+    }
+}
+
+/// Lists that know no memory ask thousandths of a GPU.
+fn part(input: &Input, memory: MiB) -> String {
+    if input.nodes.by_memory {
+        memory.to_string()
+    } else {
+        format!("{:.3} GPU", memory.get() as f64 / 1000.0)
+    }
+}
+
+fn whole(count: u32) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} GPU{plural}")
+}
+
+fn largest(input: &Input, largest: Largest) -> String {
+    match (largest.gpus, largest.memory) {
+        (0, MiB::ZERO) => "none".to_owned(),
+        (0, memory) => part(input, memory),
+        (count, _) => whole(count),
+    }
+}
+
+fn fragmented_percent(input: &Input, state: &State) -> f64 {
+    state.fragmented_milli / (10 * n_gpus(input).max(1)) as f64
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document<'a> {
+    nodes: usize,
+    gpus: usize,
+    movable_pods: usize,
+    staying_pods: &'a BTreeMap<&'static str, usize>,
+    moves: Vec<MoveView>,
+    /// Before the first move, and after each.
+    states: Vec<StateView>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct MoveView {
+    namespace: String,
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    whole_gpus: Option<u32>,
+    #[serde(rename = "memoryMiB", skip_serializing_if = "Option::is_none")]
+    memory_mib: Option<u64>,
+    cpu_milli: u64,
+    from: SeatView,
+    to: SeatView,
+}
+
+#[derive(Serialize)]
+struct SeatView {
+    node: String,
+    gpus: Vec<u16>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct StateView {
+    moves: usize,
+    largest_pod: LargestView,
+    free_gpus: u32,
+    gpus_won: i64,
+    free_gpus_with_cpu: u32,
+    nodes_with_free: NodesView,
+    fragmented_percent: f64,
+}
+
+#[derive(Serialize)]
+struct LargestView {
+    gpus: u32,
+    #[serde(rename = "memoryMiB")]
+    memory_mib: u64,
+}
+
+#[derive(Serialize)]
+struct NodesView {
+    #[serde(rename = "8")]
+    eight: u32,
+    #[serde(rename = "4")]
+    four: u32,
+    #[serde(rename = "2")]
+    two: u32,
+    #[serde(rename = "1")]
+    one: u32,
+}
+
+fn json(input: &Input, found: &Relocations) -> anyhow::Result<String> {
+    let seat = |seat: &Seat| SeatView {
+        node: input.nodes.rows[seat.node as usize].name.to_string(),
+        gpus: seat.cards.iter().map(|card| card.0).collect(),
+    };
+    let step = |step: &Relocation| MoveView {
+        namespace: step.pod.namespace().to_owned(),
+        name: step.pod.name().to_owned(),
+        whole_gpus: match step.claim.ask() {
+            Ask::WholeCards(count) => Some(count.get()),
+            _ => None,
+        },
+        memory_mib: match step.claim.ask() {
+            Ask::OneCard(memory) => Some(memory.get()),
+            _ => None,
+        },
+        cpu_milli: step.claim.host().cpu.get(),
+        from: seat(&step.from),
+        to: seat(&step.to),
+    };
+    let first = found.states.first().map_or(0, |state| state.free);
+    let state = |(moves, state): (usize, &State)| {
+        let [eight, four, two, one] = state.nodes;
+        StateView {
+            moves,
+            largest_pod: LargestView {
+                gpus: state.largest.gpus,
+                memory_mib: state.largest.memory.get(),
+            },
+            free_gpus: state.free,
+            gpus_won: i64::from(state.free) - i64::from(first),
+            free_gpus_with_cpu: state.fed,
+            nodes_with_free: NodesView {
+                eight,
+                four,
+                two,
+                one,
+            },
+            fragmented_percent: super::print::rounded(fragmented_percent(input, state)),
+        }
+    };
+    let document = Document {
+        nodes: input.nodes.rows.len(),
+        gpus: n_gpus(input),
+        movable_pods: found.movable,
+        staying_pods: &found.staying,
+        moves: found.moves.iter().map(step).collect(),
+        states: found.states.iter().enumerate().map(state).collect(),
+    };
+    crate::answer::document(&document, false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_s_steps_grow() {
+        let check = |last, expected: &[usize]| {
+            assert!(
+                steps(last).into_iter().eq(expected.iter().copied()),
+                "{last}"
+            );
+        };
+        check(0, &[0]);
+        check(1, &[0, 1]);
+        check(7, &[0, 1, 2, 5, 7]);
+        check(60, &[0, 1, 2, 5, 10, 20, 50, 60]);
+        check(100, &[0, 1, 2, 5, 10, 20, 50, 100]);
+    }
+}

@@ -1,0 +1,94 @@
+//! Who waits, and who of them is worth a try.
+//!
+//! A try costs a search, and thousands may wait. Pods of one kind are alike, so where one was
+//! refused the others need not ask; and a kind that was refused everywhere can find room only
+//! where something has left since. Nothing is placed here.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+/// Where a pod stands in the line: by priority, then by arrival.
+type Turn = (Reverse<i32>, usize);
+
+/// Pods that wait, in the order in which they are tried.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    /// By kind, who waits.
+    waiting: Vec<BTreeSet<Turn>>,
+    /// Kinds that have come since the last moment.
+    fresh: BTreeSet<usize>,
+    /// Kinds that wait since all nodes refused them.
+    refused: BTreeSet<usize>,
+    /// The first of each kind that is worth a try at this moment.
+    heads: BTreeSet<(Turn, usize)>,
+}
+
+/// The pod whose turn it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Head {
+    turn: Turn,
+    kind: usize,
+    /// Its number in order of arrival.
+    pub(super) number: usize,
+    /// Did all nodes refuse its kind at an earlier moment? Then only those have room that
+    /// something has left at this one.
+    pub(super) was_refused: bool,
+}
+
+impl Line {
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.iter().all(BTreeSet::is_empty)
+    }
+
+    /// A pod joins.
+    pub(super) fn join(&mut self, kind: usize, priority: i32, number: usize) {
+        if self.waiting.len() <= kind {
+            self.waiting.resize_with(kind + 1, BTreeSet::new);
+        }
+        self.waiting[kind].insert((Reverse(priority), number));
+        if !self.refused.contains(&kind) {
+            self.fresh.insert(kind);
+        }
+    }
+
+    /// All that come at a moment have joined; `freed`: something has left, so that those who
+    /// were refused may try again.
+    pub(super) fn open(&mut self, freed: bool) {
+        let fresh = std::mem::take(&mut self.fresh);
+        let again = self.refused.iter().filter(|_| freed);
+        for &kind in fresh.iter().chain(again) {
+            let first = self.waiting[kind].first();
+            self.heads.extend(first.map(|turn| (*turn, kind)));
+        }
+    }
+
+    /// Whose turn it is; nobody's, if nobody is worth a try.
+    pub(super) fn first(&self) -> Option<Head> {
+        let &(turn, kind) = self.heads.first()?;
+        Some(Head {
+            turn,
+            kind,
+            number: turn.1,
+            was_refused: self.refused.contains(&kind),
+        })
+    }
+
+    /// What came of the try.
+    pub(super) fn tried(&mut self, head: Head, placed: bool) {
+        self.heads.remove(&(head.turn, head.kind));
+        if !placed {
+            self.refused.insert(head.kind);
+            return;
+        }
+        let waiting = &mut self.waiting[head.kind];
+        waiting.remove(&head.turn);
+        match waiting.first() {
+            Some(next) => {
+                self.heads.insert((*next, head.kind));
+            }
+            None => {
+                self.refused.remove(&head.kind);
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Nodes of a list: `sn` (or `name`), `cpu_milli`, `memory_mib`, `gpu` (or `num_gpu`), `model`,
+//! and `gpu_memory_mib` (of each GPU) where cards are rented by memory.
+
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::sync::Arc;
+
+use sublet_model::{Identity, Inventory, MiB, NodeFacts, NodeName, Sharing};
+
+use super::row::{Layout, Row};
+use super::{Bad, BadLines, CARD, Nodes, TraceError, rows};
+
+const NAME: usize = 0;
+const CPU: usize = 1;
+const MEMORY: usize = 2;
+const GPUS: usize = 3;
+const MODEL: usize = 4;
+const GPU_MEMORY: usize = 5;
+
+static LAYOUT: Layout = Layout {
+    fields: &[
+        &["sn", "name"],
+        &["cpu_milli"],
+        &["memory_mib"],
+        &["gpu", "num_gpu"],
+        &["model"],
+        &["gpu_memory_mib"],
+    ],
+    required: &[NAME, CPU, MEMORY, GPUS],
+    together: &[],
+};
+
+/// Reads a list of nodes; with [`BadLines::Count`] also what was left out.
+///
+/// # Errors
+/// No such list, a column missing, or a row that cannot be used.
+pub fn read_nodes(text: impl Read, bad: BadLines) -> Result<(Nodes, Vec<Bad>), TraceError> {
+    let mut names = BTreeSet::new();
+    // Whether the list has the memory of cards, its first row with cards says.
+    let mut by_memory = None;
+    let (rows, left_out) = rows(text, &LAYOUT, bad, |row| {
+        let name = row.name(NAME)?;
+        if names.contains(&name) {
+            return Err(row
+                .bad(NAME, "a name of its own: an earlier row has it")
+                .into());
+        }
+        let facts = node(row, &name, &mut by_memory)?;
+        names.insert(name);
+        Ok(facts)
+    })?;
+    let nodes = Nodes {
+        rows,
+        by_memory: by_memory.unwrap_or(false),
+        ..Nodes::default()
+    };
+    Ok((nodes, left_out))
+}
+
+fn node(row: &Row, name: &str, by_memory: &mut Option<bool>) -> Result<NodeFacts, Bad> {
+    let host = row.host(CPU, MEMORY)?;
+    let gpus = row.whole(GPUS, 4096, "a number of GPUs, at most 4096")?;
+    let mut card = u64::from(CARD);
+    if gpus > 0 {
+        let given = row.is_given(GPU_MEMORY);
+        if given || *by_memory == Some(true) {
+            card = row.whole(
+                GPU_MEMORY,
+                u64::from(u32::MAX),
+                "MiB of each GPU's memory, or absent from all nodes",
+            )?;
+        }
+        if given && *by_memory == Some(false) {
+            return Err(row.bad(GPU_MEMORY, "absent, as from the nodes before"));
+        }
+        *by_memory = Some(given);
+    }
+    let name = NodeName::new(name).expect("names were checked");
+    let inventory = Inventory::equal_cards(gpus as usize, MiB::from(card as u32))
+        .expect("the number of cards was checked");
+    Ok(NodeFacts {
+        sharing: Sharing::Both,
+        // In a trace there is no doubt whose container it is.
+        identity: Identity::Nri,
+        host,
+        model: Arc::from(row.text(MODEL)),
+        ..NodeFacts::plain(name, Arc::new(inventory))
+    })
+}

@@ -1,0 +1,177 @@
+//! Pods of a list: `name`, `cpu_milli`, `memory_mib`, `num_gpu` (or `num_gpus`), `gpu_milli` or
+//! `gpu_memory_mib` (of each GPU), `gpu_spec` (`A|B`: models accepted), `priority`,
+//! `creation_time` (or `timestamp`), and `duration` or `deletion_time`.
+//!
+//! Only the number of GPUs is needed. Without a name a pod is called by its row, without CPU
+//! and memory it asks none, and without a portion it asks whole GPUs.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::sync::Arc;
+
+use sublet_model::{
+    Ask, Claim, ContainerClaim, ContainerName, Count, Demand, Dialect, Host, MiB, Models, Portion,
+    Role,
+};
+
+use super::row::{Layout, Row};
+use super::{Bad, BadLines, CARD, Nodes, PodRow, Pods, TraceError, rows};
+
+const NAME: usize = 0;
+const CPU: usize = 1;
+const MEMORY: usize = 2;
+const GPUS: usize = 3;
+const GPU_MILLI: usize = 4;
+const GPU_MEMORY: usize = 5;
+const SPEC: usize = 6;
+const PRIORITY: usize = 7;
+const COMES: usize = 8;
+const ENDS: usize = 9;
+const LASTS: usize = 10;
+
+static LAYOUT: Layout = Layout {
+    fields: &[
+        &["name"],
+        &["cpu_milli"],
+        &["memory_mib"],
+        &["num_gpu", "num_gpus"],
+        &["gpu_milli"],
+        &["gpu_memory_mib"],
+        &["gpu_spec"],
+        &["priority"],
+        &["creation_time", "timestamp"],
+        &["deletion_time"],
+        &["duration"],
+    ],
+    required: &[GPUS],
+    together: &[CPU, MEMORY],
+};
+
+/// Reads a list of pods for those nodes; with [`BadLines::Count`] also what was left out.
+///
+/// # Errors
+/// No such list, a column missing, or a row that cannot be used.
+pub fn read_pods(
+    text: impl Read,
+    nodes: &Nodes,
+    bad: BadLines,
+) -> Result<(Pods, Vec<Bad>), TraceError> {
+    let mut claims = BTreeMap::new();
+    let (rows, left_out) = rows(text, &LAYOUT, bad, |row| {
+        pod(row, nodes.by_memory, &mut claims)
+    })?;
+    Ok((Pods { rows }, left_out))
+}
+
+/// What makes two claims equal.
+type ClaimKey = (Host, Ask, Models);
+
+fn pod(
+    row: &Row,
+    by_memory: bool,
+    claims: &mut BTreeMap<ClaimKey, Arc<Claim>>,
+) -> Result<PodRow, TraceError> {
+    let name = if row.is_given(NAME) {
+        row.name(NAME)?
+    } else {
+        Arc::from(row.number().to_string())
+    };
+    let host = row.host(CPU, MEMORY)?;
+    let ask = ask(row, by_memory)?;
+    let models = if ask == Ask::Nothing {
+        Models::default()
+    } else {
+        let words = row.text(SPEC).split('|').map(str::trim);
+        Models::new(words.filter(|word| !word.is_empty()).map(Arc::from))
+    };
+    let key = (host, ask, models);
+    let claim = claims
+        .entry(key)
+        .or_insert_with_key(|key| Arc::new(claim(key)));
+    let priority = match row.text(PRIORITY) {
+        "" => 0,
+        text => {
+            let priority = text.parse();
+            priority.map_err(|_| row.bad(PRIORITY, "a priority, a whole number"))?
+        }
+    };
+    let comes = row.moment(COMES)?;
+    let lasts = match (row.span(LASTS)?, row.moment(ENDS)?) {
+        (Some(lasts), _) => Some(lasts),
+        (None, Some(end)) => {
+            let lasts = end.checked_sub(comes.unwrap_or(0));
+            Some(lasts.ok_or_else(|| row.bad(ENDS, "a time after creation_time"))?)
+        }
+        (None, None) => None,
+    };
+    Ok(PodRow {
+        name,
+        claim: claim.clone(),
+        priority,
+        comes,
+        lasts,
+        reach: None,
+    })
+}
+
+fn ask(row: &Row, by_memory: bool) -> Result<Ask, TraceError> {
+    let gpus = row.whole(GPUS, 4096, "a number of GPUs, at most 4096")? as u32;
+    if gpus == 0 {
+        return Ok(Ask::Nothing);
+    }
+    let whole = Ok(Ask::WholeCards(Count::new(gpus)));
+    let (field, other) = if by_memory {
+        (GPU_MEMORY, GPU_MILLI)
+    } else {
+        (GPU_MILLI, GPU_MEMORY)
+    };
+    if row.text(field).is_empty() {
+        // Whole ones need no unit.
+        return match (other, row.text(other)) {
+            (_, "") | (GPU_MILLI, "1000") => whole,
+            _ => Err(TraceError::Units),
+        };
+    }
+    if by_memory {
+        let mib = row.whole(field, u64::from(u32::MAX), "MiB of each GPU's memory")? as u32;
+        return match (gpus, mib) {
+            (_, 0) => Err(row.bad(field, "MiB of a GPU above 0").into()),
+            (1, mib) => Ok(Ask::OneCard(MiB::from(mib))),
+            _ => {
+                let expected = "empty, as it must be with several GPUs (whole ones)";
+                Err(row.bad(field, expected).into())
+            }
+        };
+    }
+    let milli = row.whole(field, u64::from(u32::MAX), "thousandths of each GPU")? as u32;
+    match (gpus, milli.min(CARD)) {
+        (_, 0) => {
+            let expected = "thousandths of each GPU, above 0 where num_gpu is";
+            Err(row.bad(field, expected).into())
+        }
+        (_, CARD) => whole,
+        (1, milli) => Ok(Ask::OneCard(MiB::from(milli))),
+        _ => {
+            let expected = "1000, as it must be with several GPUs";
+            Err(row.bad(field, expected).into())
+        }
+    }
+}
+
+fn claim((host, ask, models): &ClaimKey) -> Claim {
+    let (gpus, portion, dialect) = match *ask {
+        Ask::Nothing => return Claim::host_only(*host),
+        Ask::OneCard(memory) => (Count::new(1), Portion::Memory(memory), Dialect::Aliyun),
+        Ask::WholeCards(count) => (count, Portion::Whole, Dialect::Nvidia),
+    };
+    let container = ContainerClaim {
+        name: ContainerName::new("main").expect("a fixed name that is right"),
+        position: 0,
+        role: Role::Main,
+        demand: Demand { gpus, portion },
+    };
+    Claim::new(dialect, vec![container], true)
+        .expect("one container that asks something")
+        .with_host(*host)
+        .with_models(models.clone())
+}
