@@ -17,6 +17,7 @@ use crate::setup::{Components, cargo, product, program, repository, run as run_c
   cargo xtask bench scheduler           all figures of the scheduler extender
   cargo xtask bench isolation           what isolation costs, on a fake GPU
   cargo xtask bench gpu                 the same on this machine's GPU
+  cargo xtask bench simulate            placement policies on production traces
   cargo xtask bench scheduler --help    what can be chosen")]
 pub(crate) struct Arguments {
     /// What to measure, and options of that benchmark.
@@ -35,12 +36,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         !needs_gpu(&arguments.what) || DEVICES.iter().any(|device| Path::new(device).exists()),
         "there is no GPU here; `cargo xtask bench gpu --fake-gpu 1x80GiB` runs what needs none"
     );
-    let components = match arguments.what.first().map(String::as_str) {
-        Some("isolation" | "gpu") => None,
-        _ => {
-            heading("components: the control plane (10 min once, then 1 s)");
-            Some(Components::without_node()?)
-        }
+    let components = if needs_cluster(&arguments.what) {
+        heading("components: the control plane (10 min once, then 1 s)");
+        Some(Components::without_node()?)
+    } else {
+        None
     };
     heading("the product and the benchmark, optimised (5 min cold)");
     let packages = [
@@ -60,6 +60,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     run_command(&mut command)
 }
 
+/// True where a Kubernetes control plane is measured with.
+fn needs_cluster(what: &[String]) -> bool {
+    match what.first().map(String::as_str) {
+        Some("isolation" | "gpu") => false,
+        Some("simulate") => what.iter().any(|word| word == "--cluster"),
+        _ => true,
+    }
+}
+
 /// True for the benchmark of a real card, unless it is told of a fake one or only asked.
 fn needs_gpu(what: &[String]) -> bool {
     let without = ["--fake-gpu", "--help", "-h"];
@@ -69,14 +78,15 @@ fn needs_gpu(what: &[String]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::needs_gpu;
+    use super::{needs_cluster, needs_gpu};
+
+    fn words(line: &str) -> Vec<String> {
+        line.split(' ').map(str::to_owned).collect()
+    }
 
     #[test]
     fn only_the_benchmark_of_a_card_needs_one() {
-        let check = |line: &str| {
-            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
-            needs_gpu(&words)
-        };
+        let check = |line: &str| needs_gpu(&words(line));
         assert!(check("gpu"));
         assert!(check("gpu --write"));
         for line in [
@@ -86,6 +96,21 @@ mod tests {
             "isolation",
         ] {
             assert!(!check(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn traces_alone_need_no_control_plane() {
+        for line in [
+            "isolation --write",
+            "gpu",
+            "simulate",
+            "simulate --only speed",
+        ] {
+            assert!(!needs_cluster(&words(line)), "{line}");
+        }
+        for line in ["scheduler", "simulate --quick --cluster"] {
+            assert!(needs_cluster(&words(line)), "{line}");
         }
     }
 }

@@ -39,14 +39,17 @@ const LINTS: [&str; 6] = [
     "warnings",
 ];
 
-/// 130 runs of the simulator: too slow for a build that is not optimised.
-const FIDELITY: [&str; 7] = [
+/// 130 runs of the simulator, and two with 82,247 jobs: too slow for a build that is not
+/// optimised.
+const FIDELITY: [&str; 9] = [
     "test",
     "--release",
     "-p",
     "sublet-sim",
     "--test",
     "fidelity",
+    "--test",
+    "philly",
     "--",
 ];
 

@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
+use serde_json::Value;
 use sublet_client::Client;
 use sublet_testbed::deployed::EXTENDER;
 
 use crate::caller::Caller;
 use crate::noop::Parse;
-use crate::objects::{SIZES_MIB, call_body, call_pod, node_name};
+use crate::objects::{SIZES_MIB, call_body, call_pod, node_name, part};
 use crate::report::{Report, Verdict, short};
 use crate::scheduler::Load;
 use crate::stats::{ms, percentile};
@@ -38,15 +39,28 @@ const TARGETS: [(&str, f64, f64); 3] = [
     ("p99.9", 0.999, 15.0),
 ];
 
-struct Peer {
-    label: &'static str,
-    process: String,
-    port: u16,
+/// An extender.
+pub(crate) struct Peer {
+    pub(crate) label: &'static str,
+    pub(crate) process: String,
+    pub(crate) port: u16,
+}
+
+/// What an extender is called with.
+pub(crate) struct Calls<'a> {
+    /// All nodes, a JSON list.
+    pub(crate) names: &'a str,
+    /// What pods ask, in turn: resources of their containers.
+    pub(crate) asked: &'a [Value],
+    /// How many there are for each extender.
+    pub(crate) count: usize,
+    /// From one to the next; as fast as it goes if zero.
+    pub(crate) pace: Duration,
 }
 
 /// What one extender's calls took, in milliseconds.
 #[derive(Default)]
-struct Times {
+pub(crate) struct Times {
     filter: Vec<f64>,
     prioritize: Vec<f64>,
     both: Vec<f64>,
@@ -64,7 +78,14 @@ pub(crate) fn measure(
     let peers = start(world)?;
     let names: Vec<String> = (0..load.nodes).map(node_name).collect();
     let names = serde_json::to_string(&names)?;
-    let pod_bytes = call_pod("u", 1).len();
+    let pod_bytes = call_pod("u", &part(1)).len();
+    let sizes = SIZES_MIB.map(part);
+    let every = Calls {
+        names: &names,
+        asked: &sizes,
+        count: calls,
+        pace: Duration::ZERO,
+    };
     report.say("## (a) Filter and prioritize");
     report.say(&format!(
         "{} nodes × 8 cards, {} bound pods. {calls} pairs of calls for each extender, in turns of \
@@ -88,7 +109,7 @@ pub(crate) fn measure(
             peers.len()
         ));
         let beat = events.then(|| Beat::start(world, load.pods));
-        let times = in_turns(world, &peers, &names, calls, &SIZES_MIB)?;
+        let times = in_turns(world, &peers, &every)?;
         let rate = beat.map(Beat::stop);
         let title = match rate {
             None => title.to_owned(),
@@ -98,7 +119,12 @@ pub(crate) fn measure(
         report.table(&table(&peers, &times));
         verdicts(&times[0], report);
     }
-    refused(world, &peers[..1], &names, calls / 5, report)?;
+    let too_much = Calls {
+        asked: &[part(TOO_MUCH_MIB)],
+        count: calls / 5,
+        ..every
+    };
+    refused(world, &peers[..1], &too_much, report)?;
     for peer in &peers {
         world.cluster.stop(&peer.process);
     }
@@ -128,46 +154,40 @@ fn start(world: &World) -> Result<Vec<Peer>> {
     Ok(peers)
 }
 
-fn in_turns(
-    world: &mut World,
-    peers: &[Peer],
-    names: &str,
-    calls: usize,
-    sizes: &[u64],
-) -> Result<Vec<Times>> {
+/// Calls each extender so often, in turns.
+pub(crate) fn in_turns(world: &mut World, peers: &[Peer], calls: &Calls<'_>) -> Result<Vec<Times>> {
     let mut times: Vec<Times> = peers.iter().map(|_| Times::default()).collect();
     let mut callers = Vec::new();
     for peer in peers {
         let mut caller = Caller::connect(peer.port)?;
         // Warm: the first calls meet cold caches and threads that were never used.
-        turn(&mut caller, names, sizes, 0..TURN, &mut Times::default()).with_context(|| {
+        turn(&mut caller, calls, 0..TURN, &mut Times::default()).with_context(|| {
             format!("{}\n{}", peer.label, world.cluster.log_tail(&peer.process))
         })?;
         callers.push(caller);
     }
     world.progress.restart();
     let mut done = 0;
-    while done < calls {
-        let end = (done + TURN).min(calls);
+    while done < calls.count {
+        let end = (done + TURN).min(calls.count);
         for ((peer, caller), times) in peers.iter().zip(&mut callers).zip(&mut times) {
             // Read in steps of 10 ms, which is too rough for one turn and fair over many.
             let before = world.cluster.cpu_seconds(&peer.process)?;
-            turn(caller, names, sizes, done..end, times)?;
+            turn(caller, calls, done..end, times)?;
             times.cpu += world.cluster.cpu_seconds(&peer.process)? - before;
         }
         done = end;
         world
             .progress
-            .tick(|| format!("calling: {done} of {calls} for each"));
+            .tick(|| format!("calling: {done} of {} for each", calls.count));
     }
     Ok(times)
 }
 
 fn turn(
     caller: &mut Caller,
-    names: &str,
-    sizes: &[u64],
-    calls: std::ops::Range<usize>,
+    calls: &Calls<'_>,
+    numbers: std::ops::Range<usize>,
     times: &mut Times,
 ) -> Result<()> {
     #[derive(Deserialize)]
@@ -176,11 +196,14 @@ fn turn(
         #[serde(borrow)]
         node_names: Vec<&'a str>,
     }
-    for call in calls {
+    let mut next = Instant::now();
+    for number in numbers {
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        next += calls.pace;
         // A new pod each time: one that is asked about again gets all nodes back.
         let uid = format!("{:08x}-0000-4000-8000-{:012x}", times.both.len(), fresh());
-        let pod = call_pod(&uid, sizes[call % sizes.len()]);
-        let (filter, answer) = caller.post("/sublet/filter", &call_body(&pod, names))?;
+        let pod = call_pod(&uid, &calls.asked[number % calls.asked.len()]);
+        let (filter, answer) = caller.post("/sublet/filter", &call_body(&pod, calls.names))?;
         let passed: Passed<'_> = serde_json::from_slice(answer)?;
         let mut prioritize = Duration::ZERO;
         // A kube-scheduler asks no further where one node or none is left.
@@ -201,7 +224,8 @@ fn fresh() -> usize {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-fn table(peers: &[Peer], times: &[Times]) -> Vec<Vec<String>> {
+/// A row of percentiles for each extender; the first is ours.
+pub(crate) fn table(peers: &[Peer], times: &[Times]) -> Vec<Vec<String>> {
     let mut head = vec!["extender".to_owned()];
     for verb in ["filter", "prioritize", "both"] {
         head.extend(TARGETS.map(|(name, _, _)| format!("{verb} {name}")));
@@ -222,7 +246,8 @@ fn table(peers: &[Peer], times: &[Times]) -> Vec<Vec<String>> {
     rows
 }
 
-fn verdicts(ours: &Times, report: &mut Report) {
+/// Whether ours met the targets.
+pub(crate) fn verdicts(ours: &Times, report: &mut Report) {
     let verdicts = TARGETS.map(|(name, share, target)| {
         let value = percentile(&ours.both, share);
         Verdict::at_most(&format!("both, {name}"), value, target, "ms")
@@ -231,18 +256,13 @@ fn verdicts(ours: &Times, report: &mut Report) {
 }
 
 /// A pod that fits nowhere costs more: a reason for every node goes back.
-fn refused(
-    world: &mut World,
-    ours: &[Peer],
-    names: &str,
-    calls: usize,
-    report: &mut Report,
-) -> Result<()> {
-    let times = in_turns(world, ours, names, calls, &[TOO_MUCH_MIB])?;
+fn refused(world: &mut World, ours: &[Peer], calls: &Calls<'_>, report: &mut Report) -> Result<()> {
+    let times = in_turns(world, ours, calls)?;
     let [p50, p99, worst] = TARGETS.map(|(_, share, _)| short(percentile(&times[0].filter, share)));
     report.say(&format!(
         "A pod that fits on no node, so that a reason for each goes back (no target): \
-         p50 {p50}, p99 {p99}, p99.9 {worst} ms, {calls} calls, nothing else running."
+         p50 {p50}, p99 {p99}, p99.9 {worst} ms, {} calls, nothing else running.",
+        calls.count
     ));
     Ok(())
 }

@@ -8,6 +8,7 @@
 //! Suggested reading order: scheduler (what is run), latency, rate, startup (the figures),
 //! then world, objects, noop, caller (what they need). One machine's isolation: isolation and
 //! gpu (what is run), the files of their folders (the figures), stage (what they need).
+//! Placement on traces: simulate and the files of its folder.
 
 mod caller;
 mod gpu;
@@ -19,6 +20,7 @@ mod objects;
 mod rate;
 mod report;
 mod scheduler;
+mod simulate;
 mod stage;
 mod startup;
 mod stats;
@@ -33,6 +35,7 @@ enum Command {
     Scheduler(scheduler::Arguments),
     Isolation(isolation::Arguments),
     Gpu(gpu::Arguments),
+    Simulate(simulate::Arguments),
     Noop(noop::Arguments),
 }
 
@@ -43,6 +46,7 @@ fn main() -> anyhow::Result<()> {
         Command::Scheduler(arguments) => scheduler::run(&arguments),
         Command::Isolation(arguments) => isolation::run(&arguments),
         Command::Gpu(arguments) => gpu::run(&arguments),
+        Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Noop(arguments) => noop::run(&arguments),
     }
 }

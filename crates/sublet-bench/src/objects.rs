@@ -55,12 +55,20 @@ fn inventory(node: usize) -> Result<String> {
 /// A Ready node of eight cards, with an agent's inventory. `played` nodes are KWOK's and have
 /// none: no agent will ever hand anything over there.
 pub(crate) fn node(number: usize, played: bool) -> Result<Value> {
-    let name = node_name(number);
     let amounts = json!({
         "cpu": "128", "memory": "1024Gi", "pods": "500",
         keys::ALIYUN_GPU_MEM: (CARD_MIB * CARDS as u64).to_string(),
         keys::ALIYUN_GPU_COUNT: CARDS.to_string(),
     });
+    let mut node = ready_node(&node_name(number), &amounts, played)?;
+    if !played {
+        node["metadata"]["annotations"] = json!({ keys::INVENTORY: inventory(number)? });
+    }
+    Ok(node)
+}
+
+/// A Ready node of such amounts that says nothing else of itself; KWOK plays it if asked.
+pub(crate) fn ready_node(name: &str, amounts: &Value, played: bool) -> Result<Value> {
     let now = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second())?.to_string();
     let mut node = json!({
         "apiVersion": "v1", "kind": "Node",
@@ -80,8 +88,6 @@ pub(crate) fn node(number: usize, played: bool) -> Result<Value> {
     if played {
         node["metadata"]["labels"]["type"] = json!("kwok");
         node["metadata"]["annotations"] = json!({ "kwok.x-k8s.io/node": "fake" });
-    } else {
-        node["metadata"]["annotations"] = json!({ keys::INVENTORY: inventory(number)? });
     }
     Ok(node)
 }
@@ -89,10 +95,8 @@ pub(crate) fn node(number: usize, played: bool) -> Result<Value> {
 /// A pod that waits for its node. No two batches may share names: KWOK deletes by name, and
 /// somewhat late.
 pub(crate) fn waiting_pod(batch: &str, number: usize) -> Value {
-    pod(
-        &format!("pod-{batch}-{number:06}"),
-        SIZES_MIB[number % SIZES_MIB.len()],
-    )
+    let size = SIZES_MIB[number % SIZES_MIB.len()];
+    pod(&format!("pod-{batch}-{number:06}"), &part(size))
 }
 
 /// A pod that has run for long: bound, with its allocation, its devices handed over. Pod
@@ -111,7 +115,7 @@ pub(crate) fn bound_pod(number: usize, nodes: usize) -> Result<Value> {
             memory: MiB::from(size as u32),
         }],
     };
-    let mut pod = pod(&format!("pod-{number:06}"), size);
+    let mut pod = pod(&format!("pod-{number:06}"), &part(size));
     pod["spec"]["nodeName"] = json!(node_name(node));
     pod["metadata"]["annotations"] = json!({
         keys::ALLOCATION: allocation_to_json(&allocation),
@@ -125,7 +129,16 @@ pub(crate) fn bound_pod(number: usize, nodes: usize) -> Result<Value> {
     Ok(pod)
 }
 
-fn pod(name: &str, size_mib: u64) -> Value {
+/// The resources of a container that asks for a part of a card.
+pub(crate) fn part(size_mib: u64) -> Value {
+    json!({
+        "requests": { "cpu": "100m", "memory": "128Mi" },
+        "limits": { keys::ALIYUN_GPU_MEM: size_mib.to_string() },
+    })
+}
+
+/// A pod that waits, with one container of such resources.
+pub(crate) fn pod(name: &str, resources: &Value) -> Value {
     let env: Vec<Value> = (0..12)
         .map(|n| json!({ "name": format!("SETTING_{n:02}"), "value": "a value of a usual length" }))
         .collect();
@@ -142,10 +155,7 @@ fn pod(name: &str, size_mib: u64) -> Value {
             "containers": [{
                 "name": "main", "image": "example.internal/trainer:1.0",
                 "command": ["python", "-m", "train"], "env": env,
-                "resources": {
-                    "requests": { "cpu": "100m", "memory": "128Mi" },
-                    "limits": { keys::ALIYUN_GPU_MEM: size_mib.to_string() },
-                },
+                "resources": resources,
             }],
         },
     })
@@ -153,8 +163,8 @@ fn pod(name: &str, size_mib: u64) -> Value {
 
 /// What filter and prioritize are called with, but for the names: a pod as the API server
 /// has it, with the environment, volumes and annotations that real ones carry (14 KB).
-pub(crate) fn call_pod(uid: &str, size_mib: u64) -> String {
-    let mut pod = pod("asking", size_mib);
+pub(crate) fn call_pod(uid: &str, resources: &Value) -> String {
+    let mut pod = pod("asking", resources);
     pod["metadata"]["uid"] = json!(uid);
     pod["metadata"]["namespace"] = json!("default");
     pod["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
@@ -212,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_call_is_read_and_has_the_size_of_a_real_one() {
-        let pod = call_pod("u1", 8_138);
+        let pod = call_pod("u1", &part(8_138));
         assert!((13_000..15_000).contains(&pod.len()), "{}", pod.len());
         let body = call_body(&pod, r#"["n1","n2"]"#);
         let args: extender::Args<'_> = serde_json::from_slice(&body).unwrap();

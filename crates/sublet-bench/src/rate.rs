@@ -234,7 +234,11 @@ fn round(
 }
 
 /// The shipped configuration, with what would hide the difference taken out.
-fn configuration(repository: &Path, kubeconfig: &Path, port: Option<u16>) -> Result<String> {
+pub(crate) fn configuration(
+    repository: &Path,
+    kubeconfig: &Path,
+    port: Option<u16>,
+) -> Result<String> {
     let mut config = deployed::scheduler_config(repository, kubeconfig, port.unwrap_or(1))?;
     for (from, to) in [
         ("qps: 500\n", "qps: 5000\n"),

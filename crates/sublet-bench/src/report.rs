@@ -10,6 +10,8 @@ use anyhow::{Context, Result};
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     text: String,
+    /// Lines of the targets that were not met.
+    missed: Vec<String>,
 }
 
 impl Report {
@@ -34,6 +36,24 @@ impl Report {
     pub(crate) fn verdicts(&mut self, verdicts: &[Verdict]) {
         let lines: Vec<String> = verdicts.iter().map(Verdict::line).collect();
         self.say(&lines.join("\n"));
+        let missed = verdicts.iter().filter(|verdict| !verdict.met);
+        self.missed.extend(missed.map(Verdict::line));
+    }
+
+    /// Prints once more which targets were not met.
+    pub(crate) fn misses(&mut self) {
+        let missed = std::mem::take(&mut self.missed);
+        self.say("## Targets that were not met");
+        self.say(&match missed.len() {
+            0 => "None of those above.".to_owned(),
+            _ => missed.join("\n"),
+        });
+    }
+
+    /// What has been printed.
+    #[cfg(test)]
+    pub(crate) fn text(&self) -> &str {
+        &self.text
     }
 
     /// Stores exactly what was printed.
@@ -93,7 +113,23 @@ impl Verdict {
         }
     }
 
-    fn line(&self) -> String {
+    /// Met when so many percent or percentage points, to two decimals, are not above the limit.
+    pub(crate) fn at_most_hundredths(what: &str, value: f64, limit: f64, unit: &str) -> Verdict {
+        // Adding nothing makes the negative zero a plain one.
+        let value = (value * 100.0).round() / 100.0 + 0.0;
+        Verdict {
+            what: what.to_owned(),
+            value: format!("{value:.2} {unit}"),
+            target: format!("≤ {limit} {unit}"),
+            met: value <= limit,
+        }
+    }
+
+    pub(crate) fn is_met(&self) -> bool {
+        self.met
+    }
+
+    pub(crate) fn line(&self) -> String {
         let met = if self.met { "met" } else { "**not met**" };
         let Verdict {
             what,
@@ -130,6 +166,19 @@ mod tests {
             check(Verdict::at_least_times("ours / none", 0.95, 0.95)),
             "- ours / none: 0.95 × (target ≥ 0.95 ×): met"
         );
+    }
+
+    #[test]
+    fn misses_are_named_again_at_the_end() {
+        let mut report = Report::default();
+        let verdict = |value| Verdict::at_most("p50", value, 1.0, "ms");
+        report.verdicts(&[verdict(0.5), verdict(2.0)]);
+        report.misses();
+        assert!(report.text.ends_with(
+            "## Targets that were not met\n\n- p50: 2.00 ms (target ≤ 1 ms): **not met**\n\n"
+        ));
+        report.misses();
+        assert!(report.text.ends_with("None of those above.\n\n"));
     }
 
     #[test]

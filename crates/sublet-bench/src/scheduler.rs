@@ -210,14 +210,14 @@ fn played(
 }
 
 /// The product's binary: `SUBLET_BIN`, or what lies beside this one.
-fn sublet() -> Result<PathBuf> {
+pub(crate) fn sublet() -> Result<PathBuf> {
     let path = match std::env::var_os("SUBLET_BIN") {
         Some(path) => PathBuf::from(path),
         None => std::env::current_exe()?.with_file_name("sublet"),
     };
     ensure!(
         path.exists(),
-        "{} is not built: run `cargo xtask bench scheduler`",
+        "{} is not built: run `cargo xtask bench`, which builds it",
         path.display()
     );
     Ok(path)

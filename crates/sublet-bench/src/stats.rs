@@ -23,6 +23,23 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// Mean, and standard deviation of a sample; 0 of nothing.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Spread {
+    pub(crate) mean: f64,
+    pub(crate) deviation: f64,
+}
+
+impl Spread {
+    pub(crate) fn of(values: &[f64]) -> Spread {
+        let n = values.len().max(1) as f64;
+        let mean = values.iter().sum::<f64>() / n;
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        let deviation = (squares / (n - 1.0).max(1.0)).sqrt();
+        Spread { mean, deviation }
+    }
+}
+
 /// Milliseconds.
 pub(crate) fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
@@ -39,6 +56,16 @@ mod tests {
         assert_eq!(percentile(&values, 0.999), 999.0);
         assert_eq!(percentile(&values, 1.0), 1000.0);
         assert_eq!(percentile(&[], 0.5), 0.0);
+    }
+
+    #[test]
+    fn a_sample_s_deviation_counts_one_less() {
+        let spread = Spread::of(&[1.0, 2.0, 3.0, 4.0]);
+        assert_eq!(spread.mean, 2.5);
+        assert!((spread.deviation - (5.0_f64 / 3.0).sqrt()).abs() < 1e-12);
+        let one = Spread::of(&[7.0]);
+        assert_eq!((one.mean, one.deviation), (7.0, 0.0));
+        assert_eq!(Spread::of(&[]).mean, 0.0);
     }
 
     #[test]

@@ -137,15 +137,20 @@ impl World {
 
     /// Starts our extender with these rights, and waits until it is ready; returns its port.
     pub(crate) fn start_ours(&self, user: &str) -> Result<u16> {
+        self.start_ours_as(EXTENDER, user, &[])
+    }
+
+    /// The same under a name, and with more flags.
+    pub(crate) fn start_ours_as(&self, name: &str, user: &str, flags: &[&str]) -> Result<u16> {
         let port = free_port()?;
         let mut command = Command::new(&self.sublet);
         command
             .args(["scheduler", "--listen", &format!("127.0.0.1:{port}")])
             .arg("--kubeconfig")
-            .arg(self.cluster.kubeconfig(user)?);
-        self.cluster.spawn(EXTENDER, command)?;
-        self.cluster
-            .wait_http(EXTENDER, port, "/readyz", READY_LIMIT)?;
+            .arg(self.cluster.kubeconfig(user)?)
+            .args(flags);
+        self.cluster.spawn(name, command)?;
+        self.cluster.wait_http(name, port, "/readyz", READY_LIMIT)?;
         Ok(port)
     }
 

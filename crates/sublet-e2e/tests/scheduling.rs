@@ -180,6 +180,39 @@ fn whole_cards_and_parts_of_cards_in_one_cluster() -> Result<()> {
 }
 
 #[test]
+fn a_pod_of_no_gpu_goes_where_the_policy_says_and_leaves_cards_their_cpu() -> Result<()> {
+    let Some(world) = World::start_with(&["--policy", "tiling"])? else {
+        return Ok(());
+    };
+    // Both have 64 cores.
+    let nodes = yaml::share_node("cards", 2, 32_552) + &kwok_node("plain", &[], &[]);
+    world.cluster.apply(&nodes)?;
+    let there = yaml::Pod {
+        node: "plain",
+        ..pod("there", &["cpu: 20"])
+    };
+    world.cluster.apply(&there.yaml())?;
+    world.until_placed("there")?;
+    // To the stock scheduler the node with cards is the emptiest, and this pod's.
+    world.cluster.apply(&pod("batch", &["cpu: 40"]).yaml())?;
+    assert_eq!(world.until_placed("batch")?.node, "plain");
+    world
+        .cluster
+        .apply(&pod("train", &["aliyun.com/gpu-mem: 8138, cpu: 60"]).yaml())?;
+    assert_eq!(
+        world.until_placed("train")?,
+        Placed {
+            node: "cards".into(),
+            card: "0".into()
+        }
+    );
+    let metrics = world.page("/metrics")?;
+    let bound = "sublet_binds_total{outcome=\"bound\"} 3\n";
+    assert!(metrics.contains(bound), "all three by us:\n{metrics}");
+    Ok(())
+}
+
+#[test]
 fn pods_that_look_alike_wait_for_each_other_where_the_node_cannot_tell_them_apart() -> Result<()> {
     let Some(world) = World::start()? else {
         return Ok(());

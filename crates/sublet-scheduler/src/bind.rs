@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use sublet_api::{dialect, keys, pod_uid};
 use sublet_client::{BindError, EventText, bind_pod, read_pod};
-use sublet_model::{Entry, NodeName, PodKey, PodUid, Standing, Time};
-use sublet_plan::{Binding, BindingStep, PodState, Seen};
+use sublet_model::{Allocation, Book, Entry, NodeFacts, NodeName, PodKey, PodUid, Standing, Time};
+use sublet_plan::{Binding, BindingStep, PodState, Reason, Seen};
 use sublet_telemetry::metrics::Outcome;
 
 use crate::state::{Patience, Scheduler, Waiting, now, now_ns};
@@ -38,10 +38,7 @@ pub(crate) async fn bind(
     let known = scheduler.state().waiting.get(&uid).cloned();
     let waiting = match known {
         Some(waiting) => waiting,
-        None => match read_waiting(scheduler, &pod, &uid).await? {
-            Some(waiting) => waiting,
-            None => return bind_without_gpu(scheduler, &pod, &uid, &node).await,
-        },
+        None => read_waiting(scheduler, &pod, &uid).await?,
     };
     let task = tokio::spawn(carry_out(scheduler.clone(), waiting.clone(), node.clone()));
     let outcome = task.await.unwrap_or_else(|error| Err(error.to_string()));
@@ -55,6 +52,10 @@ pub(crate) async fn bind(
         Ok(()) => tracing::info!(pod = %waiting.pod, %node, "bound"),
         Err(why) => {
             tracing::warn!(pod = %waiting.pod, %node, why, "not bound");
+            if !waiting.asks_gpu() {
+                // The kube-scheduler's own event says it.
+                return outcome;
+            }
             let message = format!("not bound to {node}: {why}");
             let text = EventText {
                 reason: "GpuBindFailed",
@@ -66,37 +67,12 @@ pub(crate) async fn bind(
     outcome
 }
 
-/// A pod that names one of our resources and asks none of it: the kube-scheduler leaves its
-/// Binding to us all the same.
-async fn bind_without_gpu(
-    scheduler: &Scheduler,
-    pod: &PodKey,
-    uid: &PodUid,
-    node: &NodeName,
-) -> Result<(), String> {
-    let deadline = scheduler.patience.deadline;
-    bind_pod(
-        &scheduler.client,
-        pod,
-        uid,
-        node,
-        &BTreeMap::new(),
-        deadline,
-    )
-    .await
-    .map_err(|error| match error {
-        BindError::Refused { code, message } => format!("{message} ({code})"),
-        // Nothing was reserved: whether it came through is seen at the next try.
-        BindError::Unanswered(why) => why,
-    })
-}
-
-/// A pod that the watch has not shown yet, or shows as one that asks for no GPU.
+/// A pod that the watch has not shown yet.
 async fn read_waiting(
     scheduler: &Scheduler,
     key: &PodKey,
     uid: &PodUid,
-) -> Result<Option<Waiting>, String> {
+) -> Result<Waiting, String> {
     let pod = read_pod(&scheduler.client, key)
         .await
         .map_err(|error| error.to_string())?;
@@ -107,35 +83,50 @@ async fn read_waiting(
     Waiting::of(&pod, unit).map_err(|problem| problem.to_string())
 }
 
+/// Takes the pod's place in the ledger; returns what its Binding says.
+fn reserve(
+    scheduler: &Scheduler,
+    waiting: &Waiting,
+    node: &NodeName,
+) -> Result<BTreeMap<String, String>, String> {
+    let mut state = scheduler.state();
+    let entry = Entry {
+        pod: waiting.pod.clone(),
+        uid: waiting.uid.clone(),
+        node: node.clone(),
+        claim: waiting.claim.clone(),
+        allocation: None,
+        standing: Standing::Reserved,
+        assigned: false,
+        priority: waiting.priority,
+    };
+    let allocation = match state.engine.reserve(now(), entry) {
+        Ok(allocation) => allocation,
+        // The stock scheduler has seen a node that we have not, or cannot read. It need not
+        // wait for us with a pod that asks for nothing of ours.
+        Err(Reason::Unknown) if !waiting.asks_gpu() => Allocation::default(),
+        Err(reason) => return Err(format!("{node}: {reason}")),
+    };
+    let ledger = state.engine.ledger();
+    let book = ledger.find(node.as_str()).map(|idx| ledger.book(idx));
+    let nothing = NodeFacts::plain(node.clone(), Arc::default());
+    let facts = book.and_then(Book::facts).unwrap_or(&nothing);
+    let forged = waiting.forged.iter().map(String::as_str);
+    Ok(dialect::binding_annotations(
+        &waiting.claim,
+        &allocation,
+        facts,
+        now_ns(),
+        forged,
+    ))
+}
+
 async fn carry_out(
     scheduler: Arc<Scheduler>,
     waiting: Waiting,
     node: NodeName,
 ) -> Result<(), String> {
-    let annotations = {
-        let mut state = scheduler.state();
-        let entry = Entry {
-            pod: waiting.pod.clone(),
-            uid: waiting.uid.clone(),
-            node: node.clone(),
-            claim: waiting.claim.clone(),
-            allocation: None,
-            standing: Standing::Reserved,
-            assigned: false,
-            priority: waiting.priority,
-        };
-        let allocation = state
-            .engine
-            .reserve(now(), entry)
-            .map_err(|reason| format!("{node}: {reason}"))?;
-        let ledger = state.engine.ledger();
-        let book = ledger.find(node.as_str()).map(|idx| ledger.book(idx));
-        let facts = book
-            .and_then(sublet_model::Book::facts)
-            .ok_or("the node is gone")?;
-        let forged = waiting.forged.iter().map(String::as_str);
-        dialect::binding_annotations(&waiting.claim, &allocation, facts, now_ns(), forged)
-    };
+    let annotations = reserve(&scheduler, &waiting, &node)?;
     let Patience { deadline, settle } = scheduler.patience;
     let (mut binding, mut step) = Binding::start(now(), settle.as_millis() as u64);
     loop {
@@ -159,7 +150,13 @@ async fn carry_out(
                 sleep_until(at).await;
                 (
                     now(),
-                    read(&scheduler, &waiting, &node, &annotations[keys::ALLOCATION]).await,
+                    read(
+                        &scheduler,
+                        &waiting,
+                        &node,
+                        annotations.get(keys::ALLOCATION),
+                    )
+                    .await,
                 )
             }
             BindingStep::Bound => return Ok(()),
@@ -172,7 +169,12 @@ async fn carry_out(
     }
 }
 
-async fn read(scheduler: &Scheduler, waiting: &Waiting, node: &NodeName, allocation: &str) -> Seen {
+async fn read(
+    scheduler: &Scheduler,
+    waiting: &Waiting,
+    node: &NodeName,
+    allocation: Option<&String>,
+) -> Seen {
     // A read that hangs says nothing, and the next one may not.
     let reading = tokio::time::timeout(
         scheduler.patience.deadline,
@@ -187,14 +189,10 @@ async fn read(scheduler: &Scheduler, waiting: &Waiting, node: &NodeName, allocat
     let Some(pod) = pod.filter(|pod| pod_uid(pod).as_ref() == Ok(&waiting.uid)) else {
         return Seen::Pod(PodState::Gone);
     };
-    let written = pod
-        .metadata
-        .annotations
-        .get(keys::ALLOCATION)
-        .map(String::as_str);
+    let written = pod.metadata.annotations.get(keys::ALLOCATION);
     Seen::Pod(match pod.spec.node_name.as_str() {
         "" => PodState::Unbound,
-        name if name == node.as_str() && written == Some(allocation) => PodState::AsAsked,
+        name if name == node.as_str() && written == allocation => PodState::AsAsked,
         name => PodState::Elsewhere(format!("somebody else bound the pod, to {name}")),
     })
 }

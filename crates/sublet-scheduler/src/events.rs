@@ -79,8 +79,11 @@ pub(crate) fn pod_seen(scheduler: &Arc<Scheduler>, pod: &Pod) {
     let message = {
         let state = scheduler.state();
         match Waiting::of(pod, state.engine.options().unit) {
-            Ok(Some(waiting)) => why_not(&state, &waiting),
-            Ok(None) => None,
+            // The stock scheduler knows why a pod of no GPU waits, and says so.
+            Ok(waiting) => waiting
+                .asks_gpu()
+                .then(|| why_not(&state, &waiting))
+                .flatten(),
             Err(problem) => Some(problem.to_string()),
         }
     };

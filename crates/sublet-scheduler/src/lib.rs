@@ -92,11 +92,9 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         Unit::MiB
     };
     let options = EngineOptions {
-        ties: args.policy.ties(),
-        policy: args.policy,
         few: args.few,
         unit,
-        ..EngineOptions::default()
+        ..EngineOptions::of(args.policy)
     };
     let client = sublet_client::connect(args.kubeconfig.as_deref()).await?;
     let address = args

@@ -14,15 +14,14 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::Serialize;
-use sublet_api::dialect;
 use sublet_api::extender::{
     Args, BindArgs, BindResult, FilterResult, HostPriority, PreemptArgs, PreemptResult, Reasons,
 };
-use sublet_model::{Claim, NameError, NodeName, PodKey, PodUid};
-use sublet_plan::{Reason, Refused, Wire};
+use sublet_model::{Ask, Claim, NameError, NodeName, PodKey, PodUid};
+use sublet_plan::{EngineOptions, Reason, Refused, Wire};
 use sublet_telemetry::metrics::{Verb, Why, print};
 
-use crate::state::{Scheduler, State, now};
+use crate::state::{Scheduler, State, claim_of, now};
 
 /// 5,000 names are 250 KB; a cluster has at most a few times as many, and pods at most
 /// 1.5 MiB (etcd's limit).
@@ -143,9 +142,10 @@ fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Filtered {
         return error("the ledger of GPUs is not complete yet".to_owned());
     }
     let mut state = scheduler.state();
-    let claim = match dialect::claim_of(&args.pod, state.engine.options().unit) {
-        Ok(Some(claim)) => claim,
-        Ok(None) => {
+    let EngineOptions { policy, unit, .. } = state.engine.options();
+    let claim = match claim_of(&args.pod, *unit) {
+        Ok(claim) if claim.ask() != Ask::Nothing || policy.sees_host() => claim,
+        Ok(_) => {
             return Filtered::from(json(&FilterResult {
                 node_names: names.clone(),
                 ..FilterResult::default()
@@ -175,10 +175,16 @@ fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Filtered {
                 .binary_search_by_key(&node, |rank| rank.0)
                 .map_or(0, |at| ranks[at].1)
         });
-    if !answer.passed.is_empty() {
-        let name = |&node| state.engine.ledger().book(node).name().as_str();
+    let name = |&node| state.engine.ledger().book(node).name().as_str();
+    let mut passed: Vec<&str> = answer.passed.iter().map(name).collect();
+    // Nodes that only the stock scheduler knows are for pods that ask nothing of ours, where
+    // it did not get enough others.
+    if claim.ask() == Ask::Nothing && passed.len() == nodes.len() {
+        passed.extend(&unknown);
+    }
+    if !passed.is_empty() {
         return Filtered::from(json(&FilterResult {
-            node_names: answer.passed.iter().map(name).collect(),
+            node_names: passed,
             ..FilterResult::default()
         }));
     }
@@ -275,8 +281,10 @@ async fn prioritize(Shared(scheduler): Shared<Arc<Scheduler>>, body: Bytes) -> R
         };
         let names = args.node_names.unwrap_or_default();
         let mut state = scheduler.state();
-        let claim = dialect::claim_of(&args.pod, state.engine.options().unit);
-        let (Ok(Some(claim)), Ok(uid)) = (claim, PodUid::new(&args.pod.metadata.uid)) else {
+        let EngineOptions { policy, unit, .. } = state.engine.options();
+        let claim = claim_of(&args.pod, *unit).ok();
+        let claim = claim.filter(|claim| claim.ask() != Ask::Nothing || policy.sees_host());
+        let (Some(claim), Ok(uid)) = (claim, PodUid::new(&args.pod.metadata.uid)) else {
             let none = names.iter().map(|host| HostPriority { host, score: 0 });
             return json(&none.collect::<Vec<_>>());
         };
@@ -329,9 +337,11 @@ async fn preempt(Shared(scheduler): Shared<Arc<Scheduler>>, body: Bytes) -> Resp
         };
         let mut kept = args.node_name_to_meta_victims.unwrap_or_default();
         let state = scheduler.state();
-        let claim = dialect::claim_of(&args.pod, state.engine.options().unit);
+        let claim = claim_of(&args.pod, state.engine.options().unit).ok();
+        // For a pod of no GPU the stock scheduler has said all there is to say.
+        let claim = claim.filter(|claim| claim.ask() != Ask::Nothing);
         let uid = PodUid::new(&args.pod.metadata.uid);
-        if let (Ok(Some(claim)), Ok(uid)) = (claim, uid) {
+        if let (Some(claim), Ok(uid)) = (claim, uid) {
             kept.retain(|name, victims| {
                 let victims = victims.pods.iter().flatten();
                 let victims = victims

@@ -4,23 +4,37 @@
 //! called by a single thread of the kube-scheduler, so a finer lock would win nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus_client::registry::Registry;
 use sublet_api::dialect::{self, ClaimError};
 use sublet_api::object::{Node, Pod, Taint, Toleration};
-use sublet_api::{NodeDefaults, bound_entry, facts_of, is_over, keys, pod_key, pod_uid};
+use sublet_api::{
+    NodeDefaults, bound_entry, facts_of, facts_without_gpu, is_over, keys, pod_key, pod_uid,
+};
 use sublet_client::Client;
 use sublet_model::{
-    Claim, GpuIndex, NameError, NodeFacts, NodeIdx, NodeName, PodKey, PodUid, Standing, Time, Unit,
+    Ask, Claim, GpuIndex, Host, NameError, NodeFacts, NodeIdx, NodeName, PodKey, PodUid, Standing,
+    Time, Unit,
 };
 use sublet_plan::{Engine, EngineOptions};
 use sublet_telemetry::metrics::SchedulerMetrics;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::roster::Roster;
+
+/// What a pod asks: cards, or nothing but CPU and memory of its node.
+///
+/// # Errors
+/// What it says of cards cannot be read.
+pub(crate) fn claim_of(pod: &Pod, unit: Unit) -> Result<Claim, ClaimError> {
+    Ok(dialect::claim_of(pod, unit)?.unwrap_or_else(|| {
+        // The stock scheduler decides about these: only scores look at them.
+        Claim::host_only(dialect::host_of(pod).unwrap_or(Host::ZERO))
+    }))
+}
 
 /// A pod that is not bound yet, as much as a Binding needs.
 #[derive(Debug, Clone)]
@@ -34,22 +48,25 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// Reads a pod; `None` where it asks for no GPU.
-    pub(crate) fn of(pod: &Pod, unit: Unit) -> Result<Option<Waiting>, Problem> {
-        let Some(claim) = dialect::claim_of(pod, unit)? else {
-            return Ok(None);
-        };
+    /// Reads a pod.
+    pub(crate) fn of(pod: &Pod, unit: Unit) -> Result<Waiting, Problem> {
+        let claim = claim_of(pod, unit)?;
         let present = pod.metadata.annotations.keys().map(String::as_str);
         let forged = present
             .filter(|key| keys::RESULT_KEYS.contains(key))
             .map(str::to_owned);
-        Ok(Some(Waiting {
+        Ok(Waiting {
             pod: pod_key(pod)?,
             uid: pod_uid(pod)?,
             claim: Arc::new(claim),
             priority: pod.spec.priority.unwrap_or(0),
             forged: forged.collect(),
-        }))
+        })
+    }
+
+    /// Does it ask for a GPU?
+    pub(crate) fn asks_gpu(&self) -> bool {
+        self.claim.ask() != Ask::Nothing
     }
 }
 
@@ -100,13 +117,13 @@ impl State {
     /// A node was seen.
     pub(crate) fn set_node(&mut self, node: &Node) {
         let unit = self.engine.options().unit;
-        match facts_of(node, NodeDefaults { unit }) {
-            Ok(Some(facts)) => self.enter_node(facts, node),
-            Ok(None) => {
-                if let Ok(name) = NodeName::new(&node.metadata.name) {
-                    self.enter_node(without_gpu(name, unit), node);
-                }
-            }
+        let facts = match facts_of(node, NodeDefaults { unit }) {
+            Ok(Some(facts)) => Ok(facts),
+            Ok(None) => facts_without_gpu(node, NodeDefaults { unit }),
+            Err(error) => Err(error),
+        };
+        match facts {
+            Ok(facts) => self.enter_node(facts, node),
             Err(error) => {
                 tracing::warn!(node = node.metadata.name, %error, "node cannot be read and gets no pods");
                 self.remove_node(&node.metadata.name);
@@ -146,7 +163,7 @@ impl State {
         }
     }
 
-    /// A pod was seen, bound or waiting.
+    /// A pod was seen, bound or waiting. One of no GPU counts too: it takes CPU that GPUs need.
     pub(crate) fn set_pod(&mut self, pod: &Pod) {
         let Ok(uid) = pod_uid(pod) else { return };
         if is_over(pod) {
@@ -154,9 +171,7 @@ impl State {
         }
         let unit = self.engine.options().unit;
         let waiting = match Waiting::of(pod, unit) {
-            Ok(Some(waiting)) => waiting,
-            // A pod of no GPU takes CPU that GPUs need.
-            Ok(None) => return self.set_host_pod(pod),
+            Ok(waiting) => waiting,
             Err(problem) => {
                 if !pod.spec.node_name.is_empty() {
                     let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
@@ -171,29 +186,15 @@ impl State {
             return;
         }
         self.waiting.remove(&uid);
+        let asks_gpu = waiting.asks_gpu();
         match bound_entry(pod, waiting.claim) {
             Ok((entry, problem)) => {
-                if let Some(problem) = problem {
+                if let Some(problem) = problem.filter(|_| asks_gpu) {
                     tracing::warn!(pod = %entry.pod, %problem, "bound pod is counted without its cards");
                 }
                 self.engine.observe(entry);
             }
             Err(error) => tracing::warn!(pod = %waiting.pod, %error, "bound pod cannot be counted"),
-        }
-    }
-
-    /// A pod that asks for no GPU was seen. What it asks is only looked at by scores: one that
-    /// cannot be read is not worth a word.
-    fn set_host_pod(&mut self, pod: &Pod) {
-        if pod.spec.node_name.is_empty() {
-            return;
-        }
-        let Ok(host) = dialect::host_of(pod) else {
-            return;
-        };
-        if let Ok((entry, _)) = bound_entry(pod, Arc::new(Claim::host_only(host))) {
-            self.learn(&entry.uid, &entry.claim);
-            self.engine.observe(entry);
         }
     }
 
@@ -291,13 +292,6 @@ impl State {
     }
 }
 
-fn without_gpu(name: NodeName, unit: Unit) -> NodeFacts {
-    NodeFacts {
-        unit,
-        ..NodeFacts::plain(name, Arc::default())
-    }
-}
-
 /// The lists that must be complete before the ledger is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Listed {
@@ -328,9 +322,13 @@ impl Default for Patience {
 /// The extender: its state, its way to the API server, its metrics.
 pub struct Scheduler {
     state: Mutex<State>,
+    /// How many wait for the lock.
+    wanted: AtomicUsize,
     listed: AtomicU8,
     /// Told of whatever may have made room.
     pub(crate) freed: watch::Sender<()>,
+    /// Told of pods that policies may have learnt from.
+    pub(crate) learnt: Notify,
     /// Before this moment (ms) nobody waits for news.
     patient_after_ms: AtomicU64,
     pub(crate) client: Client,
@@ -358,8 +356,10 @@ impl Scheduler {
         };
         Scheduler {
             state: Mutex::new(state),
+            wanted: AtomicUsize::new(0),
             listed: AtomicU8::new(0),
             freed: watch::Sender::new(()),
+            learnt: Notify::new(),
             patient_after_ms: AtomicU64::new(0),
             client,
             scheduler_name,
@@ -374,7 +374,16 @@ impl Scheduler {
     /// The state. A panic while it was held left it whole: each decision ends with its last
     /// write to the ledger.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.wanted.fetch_add(1, Ordering::Relaxed);
+        let state = self.state.lock();
+        self.wanted.fetch_sub(1, Ordering::Relaxed);
+        state.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does anybody wait for the state? Who takes it again and again should let them have it:
+    /// the lock is not fair.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed) > 0
     }
 
     /// Notes that a list is complete; true if the ledger is so by it.

@@ -1,6 +1,7 @@
 //! The extender over its own router and against an API server that misbehaves: no socket,
 //! no cluster, the production routes and client.
 
+mod host_only;
 mod world;
 
 use std::sync::Arc;
@@ -173,20 +174,6 @@ async fn a_binding_is_one_write_with_everything_in_it() {
         .state()
         .set_pod(&serde_json::from_value(seen).unwrap());
     assert_eq!(world.standing("a"), Some(Standing::Bound));
-}
-
-#[tokio::test]
-async fn a_pod_that_asks_for_none_of_it_is_bound_without_an_allocation() {
-    let world = World::of_three();
-    world.waiting("zero", 0);
-    assert_eq!(world.bind("zero", "n2").await, "");
-    let bindings = world.api.bindings.lock().unwrap().clone();
-    assert_eq!(bindings[0]["metadata"]["annotations"], json!({}));
-    assert_eq!(world.standing("zero"), None);
-    world.waiting("zero", 0);
-    world.api.script.lock().unwrap().push_back(Answer::Break);
-    let error = world.bind("zero", "n2").await;
-    assert!(error.contains("connection broken"), "{error}");
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use sublet_api::object::{ConfigMap, Node, Pod};
@@ -31,7 +32,27 @@ pub(crate) async fn follow(scheduler: Arc<Scheduler>) {
     let maps = each(maps, |change| {
         config_maps(&scheduler, &mut listed, change);
     });
-    futures::join!(nodes, pods, maps);
+    futures::join!(nodes, pods, maps, warm(&scheduler));
+}
+
+/// So many nodes are looked at under one lock: a tenth of a millisecond.
+const LOOKS: usize = 500;
+/// Whoever waits for the lock gets it meanwhile.
+const BREATH: Duration = Duration::from_millis(1);
+
+/// Works out beforehand what the next calls would have to, each time that a policy has learnt
+/// something.
+pub(crate) async fn warm(scheduler: &Scheduler) {
+    loop {
+        scheduler.learnt.notified().await;
+        while scheduler.state().engine.warm(LOOKS) {
+            if scheduler.is_wanted() {
+                tokio::time::sleep(BREATH).await;
+            } else {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
 }
 
 async fn each<T, E: std::error::Error>(
@@ -48,7 +69,7 @@ async fn each<T, E: std::error::Error>(
 }
 
 /// What the list that is being read has had so far; nothing between lists.
-type Listing<T> = Option<BTreeSet<T>>;
+pub(crate) type Listing<T> = Option<BTreeSet<T>>;
 
 fn nodes(scheduler: &Arc<Scheduler>, listed: &mut Listing<String>, change: Change<Node>) {
     match change {
@@ -70,7 +91,7 @@ fn nodes(scheduler: &Arc<Scheduler>, listed: &mut Listing<String>, change: Chang
     }
 }
 
-fn pods(scheduler: &Arc<Scheduler>, listed: &mut Listing<PodUid>, change: Change<Pod>) {
+pub(crate) fn pods(scheduler: &Arc<Scheduler>, listed: &mut Listing<PodUid>, change: Change<Pod>) {
     match change {
         Change::ListBegins => *listed = Some(BTreeSet::new()),
         Change::ListEnds => {
@@ -79,6 +100,7 @@ fn pods(scheduler: &Arc<Scheduler>, listed: &mut Listing<PodUid>, change: Change
         }
         Change::Set(pod) => {
             scheduler.state().set_pod(&pod);
+            scheduler.learnt.notify_one();
             if is_over(&pod) {
                 scheduler.freed.send_replace(());
             }
@@ -90,6 +112,7 @@ fn pods(scheduler: &Arc<Scheduler>, listed: &mut Listing<PodUid>, change: Change
         Change::Gone(pod) => {
             if let Ok(uid) = pod_uid(&pod) {
                 scheduler.state().forget(&uid);
+                scheduler.learnt.notify_one();
                 scheduler.freed.send_replace(());
                 scheduler.events.forget(&uid);
             }
@@ -130,7 +153,13 @@ fn forget_unlisted(scheduler: &Arc<Scheduler>, listed: &BTreeSet<PodUid>) {
     for (uid, ..) in gone {
         state.forget(&uid);
     }
-    state.waiting.retain(|uid, _| listed.contains(uid));
+    // One that is being bound is looked up below.
+    let ledger = state.engine.ledger();
+    let waited = state.waiting.keys();
+    let waited = waited.filter(|uid| !listed.contains(*uid) && ledger.entry(uid).is_none());
+    for uid in waited.cloned().collect::<Vec<_>>() {
+        state.forget(&uid);
+    }
     if !doubtful.is_empty() {
         tokio::spawn(look_up(scheduler.clone(), doubtful));
     }

@@ -9,7 +9,7 @@ use axum::http::{Request, Response, StatusCode};
 use serde_json::{Value, json};
 use sublet_client::Client;
 use sublet_model::Standing;
-use sublet_plan::EngineOptions;
+use sublet_plan::{EngineOptions, Policy};
 use tower::ServiceExt;
 
 use crate::state::{Listed, Patience, Scheduler};
@@ -129,22 +129,10 @@ pub(super) struct World {
 
 impl World {
     /// The three nodes of R1.3, each with two cards of 16,276 MiB: n1 full, n2 with 4,069
-    /// free on each card, n3 with 8,138 free on one.
+    /// free on each card, n3 with 8,138 free on one. By `binpack`, whose order a reader can work
+    /// out.
     pub(super) fn of_three() -> World {
-        let api = Arc::new(ApiServer::default());
-        let mut scheduler = Scheduler::new(
-            api.clone().client(),
-            EngineOptions::default(),
-            "sublet".to_owned(),
-        );
-        scheduler.patience = Patience {
-            deadline: Duration::from_millis(20),
-            settle: Duration::from_millis(500),
-        };
-        let world = World {
-            api,
-            scheduler: Arc::new(scheduler),
-        };
+        let world = World::of_none(EngineOptions::of(Policy::binpack()));
         let used = [
             ("n1", [16_276, 16_276]),
             ("n2", [12_207, 12_207]),
@@ -159,6 +147,20 @@ impl World {
         world.node("cpu", 0, 0);
         world.ready();
         world
+    }
+
+    /// No node and no pod, and the lists not complete yet.
+    pub(super) fn of_none(options: EngineOptions) -> World {
+        let api = Arc::new(ApiServer::default());
+        let mut scheduler = Scheduler::new(api.clone().client(), options, "sublet".to_owned());
+        scheduler.patience = Patience {
+            deadline: Duration::from_millis(20),
+            settle: Duration::from_millis(500),
+        };
+        World {
+            api,
+            scheduler: Arc::new(scheduler),
+        }
     }
 
     pub(super) fn ready(&self) {
