@@ -128,6 +128,13 @@ impl fmt::Display for Bad {
 
 impl std::error::Error for Bad {}
 
+fn there_are(columns: &[String]) -> String {
+    match columns {
+        [] => "it is empty".to_owned(),
+        _ => format!("there are {}", columns.join(", ")),
+    }
+}
+
 /// Why a list cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
@@ -135,7 +142,7 @@ pub enum TraceError {
     #[error(transparent)]
     Row(#[from] Bad),
     /// The header lacks a column.
-    #[error("line 1: there is no column `{wanted}`; there are {}", found.join(", "))]
+    #[error("line 1: there is no column `{wanted}`; {}", there_are(found))]
     Column {
         /// The column, with its other names.
         wanted: String,

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde::Serialize;
@@ -58,17 +59,17 @@ fn spread(figures: &[f64]) -> String {
     }
 }
 
-/// The percents of arrival that a table shows: tens, 95, and the first that is known.
+/// The percents of arrival that a table shows, of those that are known: tens, 95, the first
+/// and the last. In a small cluster a single pod passes by many.
 fn steps(runs: &[&Run]) -> Vec<u32> {
     let known = runs.iter().flat_map(|run| &run.outcome.curve.points);
-    let known = known.map(|point| point.arrived_percent);
-    let (first, last) = (known.clone().min().unwrap_or(0), known.max().unwrap_or(0));
-    let tens = (10..=last).step_by(10);
-    let tens = tens.chain((last >= 95).then_some(95));
-    let mut steps: Vec<u32> = tens.filter(|percent| *percent > first).collect();
-    steps.extend((first > 0).then_some(first));
-    steps.sort_unstable();
-    steps
+    let known: BTreeSet<u32> = known.map(|point| point.arrived_percent).collect();
+    let ends = [known.first().copied(), known.last().copied()];
+    let shown = |percent: &u32| {
+        let is_step = percent.is_multiple_of(10) || *percent == 95;
+        *percent > 0 && (is_step || ends.contains(&Some(*percent)))
+    };
+    known.iter().copied().filter(shown).collect()
 }
 
 /// What the runs are made of.
