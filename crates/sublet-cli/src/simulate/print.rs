@@ -139,11 +139,15 @@ fn summary(group: &[&Run], timing: bool) -> String {
     let mean = |of: &dyn Fn(&Run) -> f64| group.iter().map(|run| of(run)).sum::<f64>() / n;
     let arrivals = mean(&|run| run.outcome.placements.len() as f64);
     let placed = mean(&|run| run.outcome.placed as f64);
-    let drops =
-        |of: &dyn Fn(&sublet_sim::Drops) -> u32| mean(&|run| f64::from(of(&run.outcome.drops)));
+    // One run has no half pods.
+    let decimals = usize::from(group.len() > 1);
+    let drops = |of: &dyn Fn(&sublet_sim::Drops) -> u32| {
+        let dropped = mean(&|run| f64::from(of(&run.outcome.drops)));
+        format!("{dropped:.decimals$}")
+    };
     let mut text = format!(
         "{arrivals:.0} arrived, {placed:.0} placed on {:.0} nodes. Dropped until 100 % had arrived: \
-         {:.1} parts of a GPU, {:.1} × 1 GPU, {:.1} × 2, {:.1} × 4, {:.1} × 8, {:.1} without GPU.\n",
+         {} parts of a GPU, {} × 1 GPU, {} × 2, {} × 4, {} × 8, {} without GPU.\n",
         mean(&|run| run.outcome.used_nodes as f64),
         drops(&|drops| drops.share),
         drops(&|drops| drops.whole[0]),
@@ -155,11 +159,11 @@ fn summary(group: &[&Run], timing: bool) -> String {
     text += &reasons(group);
     if timing {
         let cpu = mean(&|run| run.cpu.as_secs_f64());
-        let _ = writeln!(
-            text,
-            "{cpu:.2} CPU seconds a run, {:.1} µs a decision.",
-            cpu * 1e6 / arrivals.max(1.0)
-        );
+        let each = match arrivals {
+            0.0 => String::new(),
+            _ => format!(", {:.1} µs a decision", cpu * 1e6 / arrivals),
+        };
+        let _ = writeln!(text, "{cpu:.2} CPU seconds a run{each}.");
     }
     text
 }
@@ -173,9 +177,10 @@ fn reasons(group: &[&Run]) -> String {
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by_key(|(_, count)| Reverse(*count));
     let mean = |count: u32| f64::from(count) / group.len() as f64;
+    let decimals = usize::from(group.len() > 1);
     let words = sums
         .iter()
-        .map(|(label, count)| format!("{:.1} {label}", mean(*count)));
+        .map(|(label, count)| format!("{:.decimals$} {label}", mean(*count)));
     match words.collect::<Vec<_>>().join(", ") {
         none if none.is_empty() => none,
         some => format!("What they lacked: {some}.\n"),

@@ -222,7 +222,7 @@ fn drops_are_told_with_what_they_lacked() {
     files.write("order", "nodes 1 0\npods 1 0 2 3 0 0\n");
     // The last one comes when more than 100 % have arrived, and is not counted.
     let table = files.run("--sequence @order").text;
-    assert!(table.contains("\nWhat they lacked: 1.0 cpu.\n"), "{table}");
+    assert!(table.contains("\nWhat they lacked: 1 cpu.\n"), "{table}");
     let json = files.run("--sequence @order -o json").text;
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     let reasons = &json["runs"][0]["droppedByReason"];
