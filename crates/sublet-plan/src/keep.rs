@@ -13,8 +13,8 @@ use crate::score::Prepared;
 use crate::{Candidate, StockRules};
 
 /// Shapes that are kept at once. The openb lists have up to 151, memory of the machine counted
-/// in, and 91 without. A shape costs [`Kept`] for each node: with 5,000 nodes and all of them in use
-/// 100 MB, which is why no more are kept.
+/// in, and 91 without. A shape costs [`Kept`] for each node: with 5,000 nodes and all of them in
+/// use 100 MB, which is why no more are kept.
 const MAX_SHAPES: usize = 256;
 const _: () = assert!(size_of::<Kept>() <= 80);
 
@@ -128,7 +128,8 @@ impl Keep {
         self.questions += 1;
         let row = self.rows.entry(question).or_insert_with(|| Row {
             asker: (uid.clone(), claim.clone()),
-            nodes: Vec::new(),
+            // As many as there are: growing by steps would take up to twice the room.
+            nodes: Vec::with_capacity(self.prepared.len()),
             used: 0,
             warmed: (0, 0),
         });

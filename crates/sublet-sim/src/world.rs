@@ -93,17 +93,16 @@ impl World {
     /// `foretold`: the pods whose shapes measure fragmentation, and which `fgd` knows.
     #[must_use]
     pub fn new(nodes: &Nodes, ranks: Option<&[u32]>, foretold: &Pods, policy: &Policy) -> World {
-        let mut engine = Engine::new(EngineOptions {
-            policy: policy.clone(),
+        let mut options = EngineOptions {
             few: 1,
             stock: StockRules::Here,
-            ties: match ranks {
-                Some(_) => Ties::ByName,
-                None => policy.ties(),
-            },
             unit: nodes.unit,
-            ..EngineOptions::default()
-        });
+            ..EngineOptions::of(policy.clone())
+        };
+        if ranks.is_some() {
+            options.ties = Ties::ByName;
+        }
+        let mut engine = Engine::new(options);
         let mut demand = Demand::default();
         for row in &foretold.rows {
             demand.add(Shape::of(&row.claim));

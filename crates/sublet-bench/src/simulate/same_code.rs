@@ -17,7 +17,7 @@ use sublet_api::dialect::allocation_of;
 use sublet_api::object::Pod;
 use sublet_client::{Change, Client, Pods as AllPods, watch};
 use sublet_model::{Claim, Host, MilliCpu, NodeFacts, PodUid, Time};
-use sublet_plan::{Engine, EngineOptions, Policy, Ties};
+use sublet_plan::{Engine, EngineOptions, Policy};
 use sublet_sim::{Inflation, Nodes, Placement, Pods, Sequence, Variant, inflate};
 use sublet_testbed::Binaries;
 use sublet_testbed::deployed::{self, EXTENDER, KUBE_SCHEDULER};
@@ -144,10 +144,8 @@ type Place = (u32, Vec<u16>);
 /// simulator takes them by the seed's ranks: names are dealt out so that both are the same.
 fn scattered(nodes: &Nodes) -> Result<Vec<String>> {
     let mut engine = Engine::new(EngineOptions {
-        policy: "tiling-still".parse()?,
         few: 0,
-        ties: Ties::Scattered,
-        ..EngineOptions::default()
+        ..EngineOptions::of("tiling-still".parse()?)
     });
     let alike = |row: &NodeFacts| NodeFacts::plain(row.name.clone(), manifest::no_cards());
     let rows: Vec<_> = nodes
