@@ -195,8 +195,9 @@ fn the_shipped_manifests_are_accepted_and_start_a_scheduler() -> Result<()> {
     options.users = deployed::accounts();
     let cluster = Cluster::start(options)?;
     deployed::apply(&cluster, &repository)?;
-    // Nobody listens there: a pod that asks for no GPU never meets the extender.
-    deployed::start_kube_scheduler(&cluster, &repository, sublet_testbed::free_port()?)?;
+    let sublet = std::env::var_os("SUBLET_BIN").context("SUBLET_BIN is not set")?;
+    let port = deployed::start_extender(&cluster, Path::new(&sublet), &[])?;
+    deployed::start_kube_scheduler(&cluster, &repository, port)?;
     cluster.apply(&kwok_node("paper", &[], &[]))?;
     let plain = pod("plain", "paper").replace("spec:", "spec:\n  schedulerName: sublet-scheduler");
     cluster.apply(&plain)?;
