@@ -13,6 +13,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::MAX_DEVICES;
 use crate::any::AnyControl;
 use crate::message::Mode;
+use crate::packing::Packing;
 use crate::stamp::{Layout, PageError, PageKind, Stamp};
 use crate::units::{DeviceIndex, Units, Uuid};
 
@@ -43,8 +44,9 @@ pub struct ControlDevice {
     limit_bytes: AtomicU64,
     context_bytes: AtomicU64,
     gate: AtomicU32,
-    reserved_beside_gate: AtomicU32,
-    reserved: [AtomicU64; 2],
+    /// [`Packing`], in three words; zero where nobody has found out.
+    packing_block: AtomicU32,
+    packing: [AtomicU64; 2],
 }
 
 const _: () = {
@@ -148,11 +150,32 @@ impl ControlDevice {
         Units::allowed_by(self.limit_bytes())
     }
 
-    /// What a process's context cost on this card when the arbiter last measured one, in
-    /// bytes. It is reserved before a context is made and corrected afterwards.
+    /// What a process's context costs on this card, in bytes, as the arbiter measured it with
+    /// a process of its own; 0 where it could not. It is reserved before a context is made.
     #[must_use]
     pub fn context_bytes(&self) -> u64 {
         self.context_bytes.load(Ordering::Relaxed)
+    }
+
+    /// How the driver packs memory on this card: as the arbiter found out, or as drivers are
+    /// known to.
+    #[must_use]
+    pub fn packing(&self) -> Packing {
+        let block = self.packing_block.load(Ordering::Relaxed);
+        let [pieces, rest] = &self.packing;
+        Packing::of_words(
+            block,
+            pieces.load(Ordering::Relaxed),
+            rest.load(Ordering::Relaxed),
+        )
+    }
+
+    fn set_packing(&self, packing: Option<Packing>) {
+        let words = packing.and_then(|packing| packing.words());
+        let (block, pieces, rest) = words.unwrap_or_default();
+        self.packing[0].store(pieces, Ordering::Relaxed);
+        self.packing[1].store(rest, Ordering::Relaxed);
+        self.packing_block.store(block, Ordering::Relaxed);
     }
 
     /// True if launches may go on. Nobody closes a gate yet.
@@ -180,6 +203,8 @@ pub struct DeviceTerms {
     pub limit_bytes: u64,
     /// What a context is expected to cost, in bytes.
     pub context_bytes: u64,
+    /// How the driver packs memory there, where that was found out.
+    pub packing: Option<Packing>,
 }
 
 /// A page that is being made.
@@ -252,6 +277,7 @@ impl<'a> ControlWriter<'a> {
             place
                 .context_bytes
                 .store(device.context_bytes, Ordering::Relaxed);
+            place.set_packing(device.packing);
         }
         let n_devices = terms.devices.len().min(MAX_DEVICES);
         page.n_devices.store(n_devices as u32, Ordering::Release);
@@ -298,6 +324,11 @@ impl<'a> ControlWriter<'a> {
     pub fn set_context_bytes(&self, device: DeviceIndex, bytes: u64) {
         let context = &self.page.device(device).context_bytes;
         context.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Sets how the driver packs memory on a device; `None` where nobody has found out.
+    pub fn set_packing(&self, device: DeviceIndex, packing: Option<Packing>) {
+        self.page.device(device).set_packing(packing);
     }
 
     /// Sets what processes do without an arbiter.

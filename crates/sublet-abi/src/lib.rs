@@ -9,6 +9,7 @@
 //! Read in this order:
 //! - [`units`]: the unit of accounting, and the checked numbers of slots and devices.
 //! - [`control`]: the page that the arbiter writes and tenants only read.
+//! - [`packing`]: what a driver takes from the card for what programs allocate.
 //! - [`ledger`]: the page that both write, and all that may be done to it.
 //! - [`host`]: what version 2 added to both. [`any`]: a page of either version.
 //! - `reserve`: how it is done, without locks, so that a process may die at any instruction.
@@ -44,6 +45,7 @@ pub mod ledger;
 #[cfg(test)]
 mod memory;
 pub mod message;
+pub mod packing;
 mod reserve;
 pub mod stamp;
 pub mod units;
@@ -53,6 +55,7 @@ pub use control::{ControlDevice, ControlPage, ControlWriter};
 pub use host::{HostLedger, HostLimit};
 pub use ledger::{LedgerPage, ProcessSlot};
 pub use message::{Claim, Hello, MessageError, Mode, Refused, Reply, Request, Welcome};
+pub use packing::Packing;
 pub use reserve::{Contended, NotCharged, NotReleased, NotReserved};
 pub use stamp::PageError;
 pub use units::{DeviceIndex, SlotIndex, Units, Uuid};

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use sublet_abi::control::{DeviceTerms, Terms};
 use sublet_abi::message::RefusedCode;
 use sublet_abi::{
-    AnyControl, AnyLedger, ControlWriter, DeviceIndex, Hello, Mode, SlotIndex, Units, Uuid, VERSION,
+    AnyControl, AnyLedger, ControlWriter, DeviceIndex, Hello, Mode, Packing, SlotIndex, Units, Uuid, VERSION,
 };
 use tempfile::TempDir;
 
@@ -58,6 +58,8 @@ pub struct Grant {
     pub cards: Vec<Card>,
     /// What a context is expected to cost, in bytes.
     pub context_bytes: u64,
+    /// How the driver packs memory on every card; `None` where nobody has found out.
+    pub packing: Option<Packing>,
     /// What it may pin of the host's memory, in bytes; `None` for no limit.
     pub host_limit_bytes: Option<u64>,
     /// Refuses everybody, with this.
@@ -75,6 +77,7 @@ impl Grant {
             mode: Mode::Compat,
             cards,
             context_bytes: 0,
+            packing: None,
             host_limit_bytes: None,
             refuse: None,
             shift: 0,
@@ -129,6 +132,7 @@ impl Arbiter {
                 capacity_bytes: card.capacity_bytes,
                 limit_bytes: card.limit_bytes,
                 context_bytes: grant.context_bytes,
+                packing: grant.packing,
             })
             .collect();
         let terms = Terms {

@@ -21,6 +21,7 @@ fn terms(version: u16, host_limit_bytes: Option<u64>) -> Terms<'static> {
         capacity_bytes: 80 << 30,
         limit_bytes: 5 << 30,
         context_bytes: 480 << 20,
+        packing: None,
     }];
     Terms {
         version,

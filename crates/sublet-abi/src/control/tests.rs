@@ -6,6 +6,7 @@ use crate::any::{AnyControl, AnyLedger};
 use crate::control::{ControlWriter, DeviceTerms, Terms};
 use crate::memory::Memory;
 use crate::message::Mode;
+use crate::packing::Packing;
 use crate::stamp::{self, PageError, PageKind};
 use crate::units::{DeviceIndex, Units};
 use crate::{MAX_DEVICES, VERSION};
@@ -18,6 +19,7 @@ fn device(number: u8) -> DeviceTerms {
         capacity_bytes: 80 << 30,
         limit_bytes: u64::from(number) << 30,
         context_bytes: 480 << 20,
+        packing: None,
     }
 }
 
@@ -71,6 +73,17 @@ fn a_page_says_what_was_written() {
 
     writer.set_limit_bytes(place(1), 1 << 30);
     writer.set_context_bytes(place(1), 500 << 20);
+    assert_eq!(second.packing(), Packing::default());
+    let packing = Packing {
+        small: 512 << 10,
+        piece: 8 << 20,
+        kept: 1,
+        ..Packing::default()
+    };
+    writer.set_packing(place(1), Some(packing));
+    assert_eq!(second.packing(), packing);
+    writer.set_packing(place(1), None);
+    assert_eq!(second.packing(), Packing::default());
     writer.set_mode(Mode::Compat);
     writer.beat(1200);
     assert_eq!(second.limit(), Units::allowed_by(1 << 30));

@@ -28,14 +28,14 @@ fn gone(tenant: &Tenant, device: CUdevice, context: CUcontext) {
     let extras = contexts.limits.forget(context);
     drop(contexts);
     extras.into_iter().for_each(|charge| tenant.give(charge));
-    let card = match tenant.place(device) {
-        Place::Listed(index) if was_last => Some(Budget::Device(index)),
-        Place::Listed(_) | Place::Host | Place::Unlisted => None,
-    };
+    let place = tenant.place(device);
+    let card = place.budget().filter(|_| was_last);
     let is_of = |of: CUcontext| !of.is_null() && of == context;
-    forget_memory(tenant, |held| {
-        is_of(held.context) || Some(held.charge.budget) == card
-    });
+    forget_memory(tenant, |budget, of| is_of(of) || Some(budget) == card);
+    if let Some(index) = place.listed() {
+        let ends = |of| is_of(of) || card.is_some();
+        tenant.books.heaps.end(tenant, index, ends);
+    }
     let borrowed = &tenant.books.borrowed;
     for (_, all) in borrowed.remove_where(|all| all.iter().any(|one| is_of(one.context))) {
         all.into_iter().for_each(|one| one.ended(tenant));
@@ -43,27 +43,29 @@ fn gone(tenant: &Tenant, device: CUdevice, context: CUcontext) {
 }
 
 /// The driver freed what was allocated somewhere.
-fn forget_memory(tenant: &Tenant, is_gone: impl Fn(&Held) -> bool) {
+fn forget_memory(tenant: &Tenant, is_gone: impl Fn(Budget, CUcontext) -> bool) {
     use super::plain::Owned;
     let books = tenant.books;
+    let is_of = |held: &Held| is_gone(held.charge.budget, held.context);
     let is_owned = |owned: &Owned| match owned {
-        Owned::Context(held) => is_gone(held),
-        Owned::External(share) => is_gone(share),
+        Owned::Context(held) => is_of(held),
+        Owned::Part(part) => is_gone(part.device.into(), part.context),
+        Owned::External(share) => is_of(share),
         Owned::Pool { .. } => false,
     };
     for (address, owned) in books.pointers.remove_where(is_owned) {
         let traces = books.exports.remove(address).unwrap_or_default();
         books.lent.let_go_of(tenant, owned, traces);
     }
-    for (_, held) in books.pinned.remove_where(&is_gone) {
+    for (_, held) in books.pinned.remove_where(is_of) {
         tenant.give(held.charge);
     }
-    for (handle, array) in books.arrays.remove_where(|array| is_gone(array.held())) {
+    for (handle, array) in books.arrays.remove_where(|array| is_of(array.held())) {
         let mapped = physical::take_array(tenant, handle);
         array.ended(tenant);
         physical::drop_array(tenant, mapped);
     }
-    for (_, share) in books.externals.remove_where(|share| is_gone(share)) {
+    for (_, share) in books.externals.remove_where(|share| is_of(share)) {
         external::give(tenant, share);
     }
 }

@@ -104,9 +104,9 @@ impl Graphs {
                 outliving: Units::ZERO,
             });
             card.settle(tenant);
-            let fits = card.kept.make_room(tenant, amount) || {
+            let fits = card.kept.make_room(tenant, amount, Units::ZERO) || {
                 card.trim(tenant);
-                card.kept.make_room(tenant, amount)
+                card.kept.make_room(tenant, amount, Units::ZERO)
             };
             if !fits {
                 self.give(tenant, &taken);

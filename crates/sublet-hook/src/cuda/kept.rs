@@ -1,9 +1,9 @@
 //! Memory that the driver keeps for later, and what is charged for it.
 //!
-//! Pools and graphs have in common that the driver takes memory in blocks, and keeps what was
+//! Pools and graphs have in common that the driver takes memory in pieces, and keeps what was
 //! freed. Both are charged what is in use by what the program asked, or what the driver says it
-//! has reserved, whichever is more: asked bytes are reserved before the driver is called, and
-//! the rest when it is seen.
+//! has reserved, whichever is more. Before the driver is called, as much is reserved as it could
+//! take; afterwards it says what it took.
 
 use sublet_abi::Units;
 
@@ -43,24 +43,31 @@ impl Kept {
         self.charged > self.live
     }
 
-    /// Reserves room for `amount` more, beyond what is kept unused. False if the limit does
-    /// not allow it; then nothing is taken.
+    /// Reserves room for `amount` more, for which the driver takes `growth` at most: nobody but
+    /// the driver knows whether what is kept unused is of use for it, so none of that counts.
+    /// False if the limit does not allow it; then nothing is taken.
     #[must_use]
-    pub fn make_room(&mut self, tenant: &Tenant, amount: Units) -> bool {
+    pub fn make_room(&mut self, tenant: &Tenant, amount: Units, growth: Units) -> bool {
         let Some(live) = self.live.checked_add(amount) else {
             return false;
         };
-        if !self.raise_to(tenant, live) {
+        let most = self.charged.checked_add(growth).map(|most| most.max(live));
+        if !most.is_some_and(|most| self.raise_to(tenant, most)) {
             return false;
         }
         self.live = live;
         true
     }
 
-    /// After an allocation: what the driver took in addition must fit too. False if not.
+    /// After an allocation: all that the driver says it has must be paid for. False if the limit
+    /// does not allow it; else what was reserved for nothing is given back.
     #[must_use]
     pub fn take_growth(&mut self, tenant: &Tenant, reserved: Units) -> bool {
-        self.raise_to(tenant, reserved)
+        let fits = self.raise_to(tenant, reserved);
+        if fits {
+            self.settle(tenant, reserved);
+        }
+        fits
     }
 
     /// `amount` is no longer in use.

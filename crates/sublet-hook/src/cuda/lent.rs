@@ -20,7 +20,7 @@ use std::time::Duration;
 
 pub use self::descriptor::{Descriptor, Probes};
 use super::c::*;
-use super::plain::Owned;
+use super::plain::{Owned, Part};
 use super::pool::Account;
 use super::real;
 use super::tenant::{Charge, Tenant};
@@ -119,6 +119,7 @@ impl Drop for Work {
 #[derive(Debug)]
 enum Debt {
     Charge(Charge),
+    Part(Part),
     Pool { account: Account, bytes: u64 },
 }
 
@@ -133,7 +134,7 @@ impl Entry {
     /// not call a driver that the program may be ending.
     fn is_watched(&self) -> bool {
         let is_seen = |trace: &Trace| matches!(trace, Trace::Mark(_) | Trace::Descriptor(_));
-        matches!(self.debt, Debt::Charge(_)) && self.traces.iter().all(is_seen)
+        matches!(self.debt, Debt::Charge(_) | Debt::Part(_)) && self.traces.iter().all(is_seen)
     }
 
     fn is_over(&mut self, tenant: &Tenant) -> bool {
@@ -144,6 +145,7 @@ impl Entry {
     fn give_back(self, tenant: &Tenant) {
         match self.debt {
             Debt::Charge(charge) => tenant.give(charge),
+            Debt::Part(part) => part.give_back(tenant),
             Debt::Pool { account, bytes } => account.freed(tenant, bytes),
         }
     }
@@ -172,6 +174,7 @@ impl Lent {
     pub(super) fn let_go_of(&self, tenant: &Tenant, owned: Owned, traces: Vec<Trace>) {
         match owned {
             Owned::Context(held) => self.add(tenant, Debt::Charge(held.charge), traces),
+            Owned::Part(part) => self.add(tenant, Debt::Part(part), traces),
             Owned::Pool { account, bytes } => {
                 self.add(tenant, Debt::Pool { account, bytes }, traces);
             }

@@ -7,8 +7,8 @@
 //! driver.
 //!
 //! Read [`table`], then [`tenant`] (how a charge is taken and given back), then the hooks:
-//! [`plain`], [`pinned`], [`pool`], [`physical`], [`array`], [`graph`], [`external`] take memory (the
-//! driver keeps some of it for later: [`kept`]; others may hold what was freed: [`lent`],
+//! [`plain`], [`pinned`], [`pool`], [`physical`], [`array`], [`graph`], [`external`] take memory (small
+//! pieces share a larger one: [`heap`]; the driver keeps some of it for later: [`kept`]; others may hold what was freed: [`lent`],
 //! [`shared`]),
 //! [`context`] what a context costs, [`info`] answers, [`start`] is `cuInit`, [`lookup`]
 //! `cuGetProcAddress`, [`sync`] when pools may have become smaller.
@@ -18,6 +18,7 @@ pub mod c;
 pub mod context;
 pub mod external;
 pub mod graph;
+pub mod heap;
 pub mod info;
 pub mod kept;
 pub mod launch;
@@ -99,6 +100,8 @@ extern "C" fn decide(index: usize) -> *const c_void {
 pub struct Books {
     /// Linear memory, by address.
     pub pointers: Pointers<plain::Owned>,
+    /// What small ones of it share.
+    pub heaps: plain::Heaps,
     /// Contexts.
     pub contexts: Mutex<context::Contexts>,
     /// Pools, by handle.

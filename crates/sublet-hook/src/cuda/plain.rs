@@ -1,24 +1,34 @@
 //! Linear memory: `cuMemAlloc`, pitched and managed memory, and what frees it.
 //!
-//! A program is charged the bytes it asked for. Managed memory counts as memory of the current
-//! device: it can all end up there. What a pointer cost is remembered with the context it
-//! belongs to, because the driver frees a context's memory with the context.
+//! It is charged as the driver takes it: a large allocation by whole blocks, small ones by the
+//! pieces that they share ([`heap`](super::heap)). Managed memory counts as memory of the
+//! current device: it can all end up there. What a pointer cost is remembered with the context
+//! it belongs to, because the driver frees a context's memory with the context.
 
 use std::ffi::c_uint;
+use std::sync::Mutex;
+
+use sublet_abi::{DeviceIndex, MAX_DEVICES, Packing, Units};
 
 use super::c::*;
 use super::external::{self, Share};
+use super::heap::{Heap, Kind};
 use super::lent::Trace;
 use super::pool::Account;
-use super::real;
 use super::shared::Borrowed;
-use super::tenant::{Ask, Charge, Held, Tenant, giving, on_current_device, taking};
+use super::tenant::{
+    Ask, Charge, Held, Place, Tenant, current_context, current_device, giving,
+};
+use super::{locked, real};
+use crate::guard::{Inside, calm};
 
 /// Who pays for an address.
 #[derive(Debug)]
 pub enum Owned {
-    /// Memory of a context.
+    /// Memory of a context, with blocks for itself.
     Context(Held),
+    /// Memory of a context, in a piece that others share.
+    Part(Part),
     /// Memory of a pool.
     Pool {
         /// The pool's account.
@@ -30,11 +40,66 @@ pub enum Owned {
     External(Share),
 }
 
+/// An allocation in a piece that others share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// Where it is.
+    pub address: CUdeviceptr,
+    /// On which device.
+    pub device: DeviceIndex,
+    /// Of which kind.
+    pub kind: Kind,
+    /// Whose it is.
+    pub context: CUcontext,
+}
+
+impl Part {
+    /// It is freed: pays back what is empty now.
+    pub fn give_back(self, tenant: &Tenant) {
+        let packing = packing_of(tenant, self.device, self.kind);
+        let heap = tenant.books.heaps.of(self.device, self.kind);
+        let amount = locked(heap).free(self.address, packing.kept);
+        tenant.give(Charge {
+            budget: self.device.into(),
+            amount,
+        });
+    }
+}
+
+/// The pieces of each card.
+#[derive(Debug, Default)]
+pub struct Heaps([[Mutex<Heap>; 2]; MAX_DEVICES]);
+
+impl Heaps {
+    fn of(&self, device: DeviceIndex, kind: Kind) -> &Mutex<Heap> {
+        &self.0[device.place()][kind as usize]
+    }
+
+    /// Contexts on a device are gone.
+    pub(super) fn end(
+        &self,
+        tenant: &Tenant,
+        device: DeviceIndex,
+        is_gone: impl Fn(CUcontext) -> bool,
+    ) {
+        for heap in &self.0[device.place()] {
+            let amount = locked(heap).end(&is_gone);
+            let budget = device.into();
+            tenant.give(Charge { budget, amount });
+        }
+    }
+}
+
+fn packing_of(tenant: &Tenant, device: DeviceIndex, kind: Kind) -> Packing {
+    kind.packing(tenant.link.control().device(device).packing())
+}
+
 impl Owned {
     /// Pays back what was charged.
     pub fn give_back(self, tenant: &Tenant) {
         match self {
             Owned::Context(held) => tenant.give(held.charge),
+            Owned::Part(part) => part.give_back(tenant),
             Owned::Pool { account, bytes } => account.freed(tenant, bytes),
             Owned::External(share) => external::give(tenant, share),
         }
@@ -75,8 +140,215 @@ pub(super) fn keep(tenant: &Tenant, address: CUdeviceptr, owned: Owned) {
     }
 }
 
-fn keep_in_context(tenant: &Tenant, address: CUdeviceptr, charge: Charge) {
-    keep(tenant, address, Owned::Context(Held::here(charge)));
+/// What the driver made: where, and how many bytes.
+type Made = (CUdeviceptr, u64);
+
+/// A call that makes linear memory. `expected` is how many bytes that is, as far as it can be
+/// said before; `made` what the driver has then written.
+fn allocating(
+    kind: Kind,
+    expected: u64,
+    call: impl FnOnce() -> CUresult,
+    made: impl FnOnce() -> Made,
+) -> CUresult {
+    let Some(_inside) = Inside::enter() else {
+        return call();
+    };
+    let Some(tenant) = calm(Tenant::current).flatten() else {
+        return call();
+    };
+    // Without a context the driver refuses the call, and nothing at all, in its own words.
+    let place = calm(|| Some(tenant.place(current_device()?))).flatten();
+    let Some(place) = place.filter(|_| expected > 0) else {
+        return call();
+    };
+    let Some(device) = place.listed() else {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    };
+    let packing = packing_of(&tenant, device, kind);
+    let small = Small {
+        tenant,
+        device,
+        kind,
+        packing,
+    };
+    if expected <= packing.small {
+        small.allocate(expected, call, made)
+    } else {
+        large(&tenant, place, expected, call, made)
+    }
+}
+
+/// How small allocations are made on a device.
+struct Small {
+    tenant: Tenant,
+    device: DeviceIndex,
+    kind: Kind,
+    packing: Packing,
+}
+
+impl Small {
+    fn allocate(
+        &self,
+        expected: u64,
+        call: impl FnOnce() -> CUresult,
+        made: impl FnOnce() -> Made,
+    ) -> CUresult {
+        let heap = self.tenant.books.heaps.of(self.device, self.kind);
+        let mut heap = locked(heap);
+        let mut ahead = calm(|| self.tenant.take_at_once(self.piece())).flatten();
+        if ahead.is_none() && !heap.has_room(expected) {
+            // What others give back may be of this heap.
+            drop(heap);
+            let Some(Ok(taken)) = calm(|| self.tenant.take_or_release(self.piece())) else {
+                self.note(expected);
+                return CUDA_ERROR_OUT_OF_MEMORY;
+            };
+            ahead = Some(taken);
+            heap = locked(self.tenant.books.heaps.of(self.device, self.kind));
+        }
+        let result = call();
+        if result != CUDA_SUCCESS {
+            drop(heap);
+            self.give(ahead);
+            return result;
+        }
+        let mut asked = expected;
+        let kept = calm(|| {
+            let (address, bytes) = made();
+            asked = bytes;
+            if bytes > self.packing.small {
+                // Its rows are longer than was thought.
+                drop(heap);
+                self.give(ahead);
+                let charge = self.tenant.take_or_release(Ask {
+                    place: Place::Listed(self.device),
+                    bytes,
+                });
+                return keep_or_undo(&self.tenant, address, charge.ok());
+            }
+            let context = current_context();
+            let is_new = heap.place(address, bytes, context, &self.packing);
+            drop(heap);
+            let part = Part {
+                address,
+                device: self.device,
+                kind: self.kind,
+                context,
+            };
+            let is_paid = match (is_new, ahead) {
+                (true, None) => false,
+                (true, Some(_)) => true,
+                (false, ahead) => {
+                    self.give(ahead);
+                    true
+                }
+            };
+            keep(&self.tenant, address, Owned::Part(part));
+            is_paid || self.undo(part)
+        });
+        if kept == Some(false) {
+            self.note(asked);
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        CUDA_SUCCESS
+    }
+
+    /// What one more piece takes.
+    fn piece(&self) -> Ask {
+        Ask {
+            place: Place::Listed(self.device),
+            bytes: self.packing.piece,
+        }
+    }
+
+    /// The driver has taken a piece though there was room in another one. It goes back; true
+    /// if it does not, and so must be paid for.
+    fn undo(&self, part: Part) -> bool {
+        let amount = Units::taken_by(self.packing.piece).unwrap_or(Units::MAX);
+        self.tenant.link.charge(self.device, amount);
+        // SAFETY: the program does not know the address yet.
+        let freed = unsafe { real::cuMemFree_v2(part.address) } == CUDA_SUCCESS;
+        if freed && self.tenant.books.pointers.remove(part.address).is_some() {
+            part.give_back(&self.tenant);
+        }
+        !freed
+    }
+
+    fn give(&self, charge: Option<Charge>) {
+        if let Some(charge) = charge {
+            self.tenant.give(charge);
+        }
+    }
+
+    fn note(&self, bytes: u64) {
+        self.tenant.link.note_refusal(self.device, bytes);
+    }
+}
+
+/// An allocation that has blocks for itself.
+fn large(
+    tenant: &Tenant,
+    place: Place,
+    expected: u64,
+    call: impl FnOnce() -> CUresult,
+    made: impl FnOnce() -> Made,
+) -> CUresult {
+    let bytes = expected;
+    let Some(Ok(charge)) = calm(|| tenant.take(Ask { place, bytes })) else {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    };
+    let result = call();
+    if result != CUDA_SUCCESS {
+        tenant.give(charge);
+        return result;
+    }
+    let mut asked = expected;
+    let kept = calm(|| {
+        let (address, bytes) = made();
+        asked = bytes;
+        keep_or_undo(tenant, address, corrected(tenant, charge, bytes))
+    });
+    if kept == Some(false) {
+        tenant.link.note_refusal(charge.budget, asked);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    result
+}
+
+/// The driver has said how much it made: the charge for it, or `None` if that is more than was
+/// expected and more than the limit allows.
+fn corrected(tenant: &Tenant, charge: Charge, bytes: u64) -> Option<Charge> {
+    let place = charge.budget.into();
+    let wanted = tenant.amount(Ask { place, bytes })?;
+    match wanted.checked_sub(charge.amount) {
+        Some(Units::ZERO) => Some(charge),
+        Some(more) => {
+            let bytes = more.bytes();
+            let more = tenant.take_or_release(Ask { place, bytes });
+            if more.is_err() {
+                tenant.give(charge);
+            }
+            let amount = charge.amount.saturating_add(more.ok()?.amount);
+            Some(Charge { amount, ..charge })
+        }
+        None => {
+            let amount = charge.amount.saturating_sub(wanted);
+            tenant.give(Charge { amount, ..charge });
+            let amount = wanted;
+            Some(Charge { amount, ..charge })
+        }
+    }
+}
+
+/// Remembers memory with its charge. Without one it is freed again: false if that was done.
+fn keep_or_undo(tenant: &Tenant, address: CUdeviceptr, charge: Option<Charge>) -> bool {
+    if let Some(charge) = charge {
+        keep(tenant, address, Owned::Context(Held::here(charge)));
+        return true;
+    }
+    // SAFETY: the program does not know the address yet.
+    unsafe { real::cuMemFree_v2(address) != CUDA_SUCCESS }
 }
 
 /// `cuMemAlloc_v2`.
@@ -90,12 +362,13 @@ pub unsafe extern "C" fn alloc<const ROW: usize>(
     // SAFETY: the row's type.
     let real: unsafe extern "C" fn(*mut CUdeviceptr, usize) -> CUresult =
         unsafe { real::function(ROW) };
-    taking(
-        |tenant| on_current_device(tenant, bytes as u64),
+    allocating(
+        Kind::Device,
+        bytes as u64,
         // SAFETY: the program's own arguments.
         || unsafe { real(address, bytes) },
         // SAFETY: the driver wrote it.
-        |tenant, charge| keep_in_context(tenant, unsafe { *address }, charge),
+        || (unsafe { *address }, bytes as u64),
     )
 }
 
@@ -106,12 +379,13 @@ pub unsafe extern "C" fn alloc<const ROW: usize>(
 pub unsafe extern "C" fn alloc_v1<const ROW: usize>(address: *mut u32, bytes: c_uint) -> CUresult {
     // SAFETY: the row's type.
     let real: unsafe extern "C" fn(*mut u32, c_uint) -> CUresult = unsafe { real::function(ROW) };
-    taking(
-        |tenant| on_current_device(tenant, u64::from(bytes)),
+    allocating(
+        Kind::Device,
+        u64::from(bytes),
         // SAFETY: the program's own arguments.
         || unsafe { real(address, bytes) },
         // SAFETY: the driver wrote it.
-        |tenant, charge| keep_in_context(tenant, u64::from(unsafe { *address }), charge),
+        || (u64::from(unsafe { *address }), u64::from(bytes)),
     )
 }
 
@@ -127,12 +401,13 @@ pub unsafe extern "C" fn managed<const ROW: usize>(
     // SAFETY: the row's type.
     let real: unsafe extern "C" fn(*mut CUdeviceptr, usize, c_uint) -> CUresult =
         unsafe { real::function(ROW) };
-    taking(
-        |tenant| on_current_device(tenant, bytes as u64),
+    allocating(
+        Kind::Managed,
+        bytes as u64,
         // SAFETY: the program's own arguments.
         || unsafe { real(address, bytes, flags) },
         // SAFETY: the driver wrote it.
-        |tenant, charge| keep_in_context(tenant, unsafe { *address }, charge),
+        || (unsafe { *address }, bytes as u64),
     )
 }
 
@@ -145,27 +420,6 @@ const PITCH: u64 = 512;
 fn pitched(width: u64, height: u64) -> u64 {
     let pitch = width.div_ceil(PITCH).saturating_mul(PITCH);
     pitch.saturating_mul(height)
-}
-
-/// The driver has said which pitch it took: the charge for it, or `None` if it is more than
-/// was expected and more than the limit allows.
-fn corrected(tenant: &Tenant, charge: Charge, bytes: u64) -> Option<Charge> {
-    let amount = sublet_abi::Units::taken_by(bytes)?;
-    let budget = charge.budget;
-    if let Some(surplus) = charge.amount.checked_sub(amount) {
-        tenant.give(Charge {
-            budget,
-            amount: surplus,
-        });
-        return Some(Charge { budget, amount });
-    }
-    let ask = Ask {
-        place: budget.into(),
-        bytes: amount.saturating_sub(charge.amount).bytes(),
-    };
-    let more = tenant.take(ask).ok()?;
-    let amount = charge.amount.saturating_add(more.amount);
-    Some(Charge { budget, amount })
 }
 
 /// `cuMemAllocPitch_v2`.
@@ -182,23 +436,17 @@ pub unsafe extern "C" fn pitch<const ROW: usize>(
     // SAFETY: the row's type.
     let real: unsafe extern "C" fn(*mut CUdeviceptr, *mut usize, usize, usize, c_uint) -> CUresult =
         unsafe { real::function(ROW) };
-    let mut over = false;
-    let result = taking(
-        |tenant| on_current_device(tenant, pitched(width as u64, height as u64)),
+    allocating(
+        Kind::Device,
+        pitched(width as u64, height as u64),
         // SAFETY: the program's own arguments.
         || unsafe { real(address, pitch, width, height, element) },
-        |tenant, charge| {
+        || {
             // SAFETY: the driver wrote both.
             let (address, pitch) = unsafe { (*address, *pitch) };
-            let bytes = (pitch as u64).saturating_mul(height as u64);
-            over = !keep_pitched(tenant, address, charge, bytes);
+            (address, (pitch as u64).saturating_mul(height as u64))
         },
-    );
-    if over {
-        CUDA_ERROR_OUT_OF_MEMORY
-    } else {
-        result
-    }
+    )
 }
 
 /// `cuMemAllocPitch` of 32-bit times.
@@ -215,44 +463,17 @@ pub unsafe extern "C" fn pitch_v1<const ROW: usize>(
     // SAFETY: the row's type.
     let real: unsafe extern "C" fn(*mut u32, *mut c_uint, c_uint, c_uint, c_uint) -> CUresult =
         unsafe { real::function(ROW) };
-    let mut over = false;
-    let result = taking(
-        |tenant| on_current_device(tenant, pitched(u64::from(width), u64::from(height))),
+    allocating(
+        Kind::Device,
+        pitched(u64::from(width), u64::from(height)),
         // SAFETY: the program's own arguments.
         || unsafe { real(address, pitch, width, height, element) },
-        |tenant, charge| {
+        || {
             // SAFETY: the driver wrote both.
             let (address, pitch) = unsafe { (*address, *pitch) };
-            let bytes = u64::from(pitch) * u64::from(height);
-            over = !keep_pitched(tenant, u64::from(address), charge, bytes);
+            (u64::from(address), u64::from(pitch) * u64::from(height))
         },
-    );
-    if over {
-        CUDA_ERROR_OUT_OF_MEMORY
-    } else {
-        result
-    }
-}
-
-/// False if the memory was too much after all, and is freed again.
-fn keep_pitched(tenant: &Tenant, address: CUdeviceptr, charge: Charge, bytes: u64) -> bool {
-    match corrected(tenant, charge, bytes) {
-        Some(charge) => {
-            keep_in_context(tenant, address, charge);
-            true
-        }
-        None => {
-            tenant.link.note_refusal(charge.budget, bytes);
-            // SAFETY: the program does not know the address yet.
-            let freed = unsafe { real::cuMemFree_v2(address) } == CUDA_SUCCESS;
-            if freed {
-                tenant.give(charge);
-            } else {
-                keep_in_context(tenant, address, charge);
-            }
-            !freed
-        }
-    }
+    )
 }
 
 /// `cuMemFree_v2`. Memory of a pool may be freed by it too.

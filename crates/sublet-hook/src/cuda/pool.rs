@@ -1,9 +1,9 @@
 //! Memory pools: `cuMemAllocAsync` and its family.
 //!
 //! A pool keeps what was freed for the next allocation; [`Kept`] says how that is charged.
-//! Before an allocation the asked bytes are reserved beyond what the pool keeps unused; after
-//! it, what the driver took in addition (it grows pools by whole blocks) must fit as well, or
-//! the allocation is undone.
+//! Before an allocation, what the pool could grow by is reserved: drivers grow pools by large
+//! pieces, and do not say whether what a pool keeps is in parts. After it, the driver says how
+//! much the pool has. Should that be even more, it must fit as well, or the allocation is undone.
 //!
 //! Freed memory goes back to the account when the driver lets go of it. It does so at a
 //! synchronisation and does not say it, so pools are looked at again after one
@@ -106,8 +106,18 @@ impl Sums {
     }
 
     fn make_room(&mut self, tenant: &Tenant, amount: Units) -> bool {
-        let kept = self.kept.as_mut();
-        kept.is_some_and(|kept| kept.make_room(tenant, amount))
+        let Some(kept) = &mut self.kept else {
+            return false;
+        };
+        let growth = match kept.budget() {
+            Budget::Device(device) => {
+                let packing = tenant.link.control().device(device).packing();
+                Units::taken_by(packing.pool_growth(amount.bytes())).unwrap_or(Units::MAX)
+            }
+            // A host has pages, and no pieces that are known.
+            Budget::Host => Units::ZERO,
+        };
+        kept.make_room(tenant, amount, growth)
     }
 
     fn take_growth(&mut self, tenant: &Tenant) -> bool {

@@ -72,6 +72,16 @@ impl From<Budget> for Place {
 }
 
 impl Place {
+    /// What pays for memory there; nothing can on a device that is not the tenant's.
+    #[must_use]
+    pub fn budget(self) -> Option<Budget> {
+        match self {
+            Place::Listed(device) => Some(Budget::Device(device)),
+            Place::Host => Some(Budget::Host),
+            Place::Unlisted => None,
+        }
+    }
+
     /// The device, if it is one of the tenant's.
     #[must_use]
     pub fn listed(self) -> Option<DeviceIndex> {
@@ -113,38 +123,55 @@ impl Tenant {
         self.books.devices.place(self.link, device)
     }
 
+    /// What an amount is charged with: of a card, whole blocks, as a card gives them. `None` if
+    /// that is more than can be counted.
+    #[must_use]
+    pub fn amount(&self, ask: Ask) -> Option<Units> {
+        let bytes = match ask.place {
+            Place::Listed(device) => {
+                let packing = self.link.control().device(device).packing();
+                packing.blocks(ask.bytes)
+            }
+            Place::Host | Place::Unlisted => ask.bytes,
+        };
+        Units::taken_by(bytes)
+    }
+
+    /// Takes memory if the limit allows it as things are.
+    #[must_use]
+    pub fn take_at_once(&self, ask: Ask) -> Option<Charge> {
+        let budget = ask.place.budget()?;
+        let amount = self.amount(ask)?;
+        // Also where the use is above the limit, nothing is nothing.
+        if amount > Units::ZERO {
+            self.link.reserve(budget, amount).ok()?;
+        }
+        Some(Charge { budget, amount })
+    }
+
     /// Takes memory, from pools that only keep it if need be.
+    ///
+    /// # Errors
+    /// If the limit does not allow it.
+    pub fn take_or_release(&self, ask: Ask) -> Result<Charge, OverLimit> {
+        let again = || {
+            let budget = ask.place.budget()?;
+            let released = pool::release_unused(self, budget);
+            released.then(|| self.take_at_once(ask)).flatten()
+        };
+        self.take_at_once(ask).or_else(again).ok_or(OverLimit)
+    }
+
+    /// The same.
     ///
     /// # Errors
     /// If the limit does not allow it. It is noted for `sublet top`.
     pub fn take(&self, ask: Ask) -> Result<Charge, OverLimit> {
-        let budget = match ask.place {
-            Place::Listed(device) => Budget::Device(device),
-            Place::Host => Budget::Host,
-            Place::Unlisted => return Err(OverLimit),
-        };
-        if ask.bytes == 0 {
-            // Also where the use is above the limit: nothing is nothing.
-            let amount = Units::ZERO;
-            return Ok(Charge { budget, amount });
-        }
-        let taken = Units::taken_by(ask.bytes).and_then(|amount| {
-            let reserve = || self.link.reserve(budget, amount);
-            reserve()
-                .or_else(|full| {
-                    if pool::release_unused(self, budget) {
-                        reserve()
-                    } else {
-                        Err(full)
-                    }
-                })
-                .ok()?;
-            Some(Charge { budget, amount })
-        });
-        if taken.is_none() {
+        let taken = self.take_or_release(ask);
+        if let (Err(OverLimit), Some(budget)) = (&taken, ask.place.budget()) {
             self.link.note_refusal(budget, ask.bytes);
         }
-        taken.ok_or(OverLimit)
+        taken
     }
 
     /// Gives memory back.

@@ -97,7 +97,7 @@ fn prepare(tenant: &Tenant, limit: CUlimit, value: usize) -> Result<Option<Chang
         .saturating_sub(initial)
         .saturating_mul(factor);
     let place = Place::Listed(index);
-    let wanted = Units::taken_by(bytes).unwrap_or(Units::MAX);
+    let wanted = tenant.amount(Ask { place, bytes }).unwrap_or(Units::MAX);
     let bytes = wanted.saturating_sub(charge.amount).bytes();
     let more = tenant.take(Ask { place, bytes })?;
     let amount = charge.amount.saturating_add(more.amount);

@@ -1,7 +1,17 @@
 //! The arbiter of these tests, and what it grants on the cards of `driver.c`.
 
+use sublet_abi::Packing;
 use sublet_fakearbiter::Card;
 pub(crate) use sublet_fakearbiter::{Arbiter, Grant, device};
+
+/// `driver.c` gives bytes in steps of 512, shares nothing, and grows pools by 4 MiB.
+const PACKING: Packing = Packing {
+    block: 512,
+    small: 0,
+    piece: 512,
+    kept: 0,
+    pool: 4 << 20,
+};
 
 /// Cards by number with limits in bytes; contexts cost nothing, compat.
 pub(crate) fn grant(limits: &[(u8, u64)]) -> Grant {
@@ -10,5 +20,8 @@ pub(crate) fn grant(limits: &[(u8, u64)]) -> Grant {
         capacity_bytes: 64 << 30,
         limit_bytes,
     });
-    Grant::of(cards.collect())
+    Grant {
+        packing: Some(PACKING),
+        ..Grant::of(cards.collect())
+    }
 }

@@ -1,0 +1,304 @@
+//! Small allocations, and the pieces of a card that they share.
+//!
+//! A driver takes a piece of the card when no small allocation would fit into what it has, and
+//! does not say when it did. The address says it: an allocation that lies in a piece which is
+//! paid for costs nothing more, any other one begins a new piece. So room for one piece is
+//! reserved before the driver is asked, and given back if it was not needed; one thread does
+//! this at a time, so that a process holds back one piece at most.
+//!
+//! Where a piece begins is not said either. It is taken to begin with the block of the first
+//! address that is seen in it. Where that is wrong, a later allocation seems to begin another
+//! piece, and the process pays for one piece too many: never for one too few.
+
+use std::collections::BTreeMap;
+
+use sublet_abi::{Packing, Units};
+
+use super::c::*;
+
+/// Which allocations share pieces with each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Memory of a card.
+    Device,
+    /// Memory that moves between card and host. Of it, nobody knows more than that a card takes
+    /// it by blocks.
+    Managed,
+}
+
+impl Kind {
+    /// How memory of this kind is packed on a card.
+    #[must_use]
+    pub fn packing(self, of_card: Packing) -> Packing {
+        match self {
+            Kind::Device => of_card,
+            Kind::Managed => Packing {
+                small: of_card.block,
+                piece: of_card.block,
+                kept: 0,
+                ..of_card
+            },
+        }
+    }
+}
+
+/// Pieces of one kind on one card, as far as they are paid for.
+#[derive(Debug, Default)]
+pub struct Heap {
+    /// By where they begin; they do not overlap.
+    pieces: BTreeMap<u64, Piece>,
+}
+
+#[derive(Debug)]
+struct Piece {
+    end: u64,
+    charge: Units,
+    /// Allocations in it.
+    live: usize,
+    /// From here to the end nothing was ever given out.
+    fresh: u64,
+    /// Whose it is; null when that context is gone.
+    context: CUcontext,
+}
+
+impl Heap {
+    /// True if a driver that has these pieces need not take another one for so many bytes.
+    /// Only room that was never given out is sure: what was freed may be in parts, and an empty
+    /// piece may be gone.
+    #[must_use]
+    pub fn has_room(&self, bytes: u64) -> bool {
+        let room = |piece: &Piece| piece.end.saturating_sub(piece.fresh);
+        let mut pieces = self.pieces.values();
+        pieces.any(|piece| piece.live > 0 && room(piece) >= bytes)
+    }
+
+    /// An allocation was made. True if it begins a piece, which must be paid for.
+    pub fn place(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        context: CUcontext,
+        packing: &Packing,
+    ) -> bool {
+        let to = align(address.saturating_add(bytes));
+        if let Some(piece) = self.piece_of(address) {
+            piece.live += 1;
+            piece.fresh = piece.fresh.max(to);
+            return false;
+        }
+        let start = address - address % packing.block;
+        let after = self.pieces.range(start..).next();
+        let next = after.map_or(u64::MAX, |(&next, _)| next);
+        let piece = Piece {
+            end: start.saturating_add(packing.piece).min(next),
+            charge: Units::taken_by(packing.piece).unwrap_or(Units::MAX),
+            live: 1,
+            fresh: to,
+            context,
+        };
+        self.pieces.insert(start, piece);
+        true
+    }
+
+    /// An allocation was freed. What is given back with it: pieces that are empty, beyond those
+    /// that the driver keeps.
+    pub fn free(&mut self, address: u64, kept: u32) -> Units {
+        let Some(piece) = self.piece_of(address) else {
+            return Units::ZERO;
+        };
+        piece.live = piece.live.saturating_sub(1);
+        if piece.live > 0 {
+            return Units::ZERO;
+        }
+        let context = piece.context;
+        let empty = |piece: &&Piece| piece.live == 0 && piece.context == context;
+        let kept = if context.is_null() { 0 } else { kept as usize };
+        if self.pieces.values().filter(empty).count() <= kept {
+            return Units::ZERO;
+        }
+        let start = self.start_of(address);
+        let gone = start.and_then(|start| self.pieces.remove(&start));
+        gone.map_or(Units::ZERO, |piece| piece.charge)
+    }
+
+    /// Contexts are gone, and with them what they kept. What is given back for that.
+    pub fn end(&mut self, is_gone: impl Fn(CUcontext) -> bool) -> Units {
+        for piece in self.pieces.values_mut() {
+            if is_gone(piece.context) {
+                piece.context = CUcontext::default();
+            }
+        }
+        let is_left = |piece: &Piece| piece.live == 0 && piece.context.is_null();
+        let gone = self.pieces.extract_if(.., |_, piece| is_left(piece));
+        gone.fold(Units::ZERO, |sum, (_, piece)| {
+            sum.saturating_add(piece.charge)
+        })
+    }
+
+    fn start_of(&self, address: u64) -> Option<u64> {
+        let (&start, piece) = self.pieces.range(..=address).next_back()?;
+        (address < piece.end).then_some(start)
+    }
+
+    fn piece_of(&mut self, address: u64) -> Option<&mut Piece> {
+        let (_, piece) = self.pieces.range_mut(..=address).next_back()?;
+        (address < piece.end).then_some(piece)
+    }
+}
+
+/// The start of every allocation is a multiple of this; PyTorch and others rely on 512.
+fn align(address: u64) -> u64 {
+    address.div_ceil(512).saturating_mul(512)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const CONTEXT: CUcontext = CUcontext(64);
+
+    fn packing(piece: u64, kept: u32) -> Packing {
+        Packing {
+            small: piece / 2,
+            piece,
+            kept,
+            ..Packing::default()
+        }
+    }
+
+    #[test]
+    fn an_address_says_whether_a_piece_is_new() {
+        let by_two = packing(2 * MIB, 0);
+        let mut heap = Heap::default();
+        let base = 100 * MIB;
+        assert!(heap.place(base, 1, CONTEXT, &by_two));
+        assert!(!heap.place(base + 512, 600, CONTEXT, &by_two));
+        assert!(heap.has_room(2 * MIB - 2048) && !heap.has_room(2 * MIB - 1024));
+        assert!(heap.place(base + 2 * MIB, 1, CONTEXT, &by_two));
+        // Given back with the last allocation, whichever that is.
+        assert_eq!(heap.free(base, 0), Units::ZERO);
+        assert_eq!(heap.free(base + 512, 0).bytes(), 2 * MIB);
+        assert_eq!(heap.free(base + 2 * MIB, 0).bytes(), 2 * MIB);
+        assert_eq!(heap.free(base, 0), Units::ZERO, "nobody knows that address");
+        assert!(!heap.has_room(1));
+    }
+
+    #[test]
+    fn empty_pieces_that_a_driver_keeps_stay_paid_for_until_the_context_goes() {
+        let keeps = packing(8 * MIB, 1);
+        let mut heap = Heap::default();
+        let starts = [80 * MIB, 160 * MIB];
+        for start in starts {
+            assert!(heap.place(start, MIB, CONTEXT, &keeps));
+        }
+        assert_eq!(heap.free(starts[0], 1), Units::ZERO);
+        assert!(!heap.has_room(1 << 10 << 10 << 3), "7 MiB are left of one");
+        assert!(heap.has_room(7 * MIB), "the other one is in use");
+        assert_eq!(heap.free(starts[1], 1).bytes(), 8 * MIB);
+        assert!(!heap.has_room(1), "an empty piece may be gone");
+        assert!(!heap.place(starts[0] + MIB, 1, CONTEXT, &keeps), "paid for");
+        assert_eq!(heap.end(|context| context == CUcontext(128)), Units::ZERO);
+        assert_eq!(heap.end(|context| context == CONTEXT), Units::ZERO);
+        // Somebody else held it for longer than its context lived.
+        assert_eq!(heap.free(starts[0] + MIB, 1).bytes(), 8 * MIB);
+    }
+
+    #[test]
+    fn a_piece_that_begins_before_its_first_address_is_paid_for_once_too_often() {
+        let by_eight = packing(8 * MIB, 0);
+        let mut heap = Heap::default();
+        assert!(heap.place(46 * MIB, 1, CONTEXT, &by_eight));
+        assert!(heap.place(40 * MIB, 1, CONTEXT, &by_eight));
+        assert!(!heap.place(47 * MIB, 1, CONTEXT, &by_eight));
+        assert_eq!(heap.free(40 * MIB, 0).bytes(), 8 * MIB);
+    }
+
+    proptest! {
+        /// Against a driver that packs in this way, whatever it is asked: never below the truth,
+        /// and in the end nothing is left.
+        #[test]
+        fn it_is_never_below_what_a_driver_takes(
+            steps in proptest::collection::vec((any::<bool>(), 1_u64..(4 * MIB)), 1..200),
+            piece in prop_oneof![Just(2 * MIB), Just(8 * MIB), Just(32 * MIB)],
+            kept in prop_oneof![Just(0_u32), Just(1), Just(u32::MAX)],
+        ) {
+            let packing = packing(piece, kept);
+            let mut driver = Driver { piece, kept: kept as usize, pieces: Vec::new(), next: 1 << 40 };
+            let (mut heap, mut charged) = (Heap::default(), 0_u64);
+            let mut live: Vec<(u64, u64)> = Vec::new();
+            for (allocate, bytes) in steps {
+                if allocate || live.is_empty() {
+                    let bytes = bytes.min(packing.small);
+                    let (had_room, before) = (heap.has_room(bytes), driver.taken());
+                    let address = driver.allocate(bytes);
+                    prop_assert!(!had_room || driver.taken() == before);
+                    if heap.place(address, bytes, CONTEXT, &packing) {
+                        charged += piece;
+                    }
+                    live.push((address, bytes));
+                } else {
+                    let (address, bytes) = live.swap_remove(bytes as usize % live.len());
+                    driver.free(address, bytes);
+                    charged -= heap.free(address, kept).bytes();
+                }
+                prop_assert!(charged >= driver.taken(), "{charged} < {}", driver.taken());
+                let spare = u64::from(kept.min(1)) * piece;
+                prop_assert!(charged <= driver.taken() + spare);
+            }
+            for (address, bytes) in live {
+                driver.free(address, bytes);
+                charged -= heap.free(address, kept).bytes();
+            }
+            prop_assert_eq!(charged - heap.end(|_| true).bytes(), 0);
+        }
+    }
+
+    /// A driver's own heap: first fit, lowest piece first.
+    struct Driver {
+        piece: u64,
+        kept: usize,
+        /// Where each begins, and which parts of it are taken.
+        pieces: Vec<(u64, BTreeMap<u64, u64>)>,
+        next: u64,
+    }
+
+    impl Driver {
+        fn taken(&self) -> u64 {
+            self.pieces.len() as u64 * self.piece
+        }
+
+        fn allocate(&mut self, bytes: u64) -> u64 {
+            let bytes = align(bytes);
+            for (start, parts) in &mut self.pieces {
+                let mut at = *start;
+                for (&from, &length) in &*parts {
+                    if from - at >= bytes {
+                        break;
+                    }
+                    at = from + length;
+                }
+                if at + bytes <= *start + self.piece {
+                    parts.insert(at, bytes);
+                    return at;
+                }
+            }
+            let start = self.next;
+            self.next += self.piece + 2 * MIB;
+            self.pieces.push((start, BTreeMap::from([(start, bytes)])));
+            start
+        }
+
+        fn free(&mut self, address: u64, _bytes: u64) {
+            for (_, parts) in &mut self.pieces {
+                parts.remove(&address);
+            }
+            while self.pieces.iter().filter(|(_, parts)| parts.is_empty()).count() > self.kept {
+                let empty = self.pieces.iter().position(|(_, parts)| parts.is_empty());
+                self.pieces.remove(empty.expect("there is one"));
+            }
+        }
+    }
+}
