@@ -152,7 +152,7 @@ static int block_at(u64 address) {
 static int new_block(u64 *out, u64 bytes, int card, u64 context, struct pool *pool) {
     for (int i = 0; i < MANY; i++) if (!blocks[i].address) {
         blocks[i].address = *out = next_address;
-        next_address += (bytes + 0xfffff) & ~0xfffffull;
+        next_address += (bytes + 0x1fffff) & ~0x1fffffull;
         blocks[i].bytes = bytes; blocks[i].card = card; blocks[i].context = context; blocks[i].pool = pool;
         return OK;
     }
