@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use sublet_model::Bdf;
 
-use crate::spec::{CARDS_MAX, NAME_MAX, Spec, SpecError, Uuid};
+use crate::spec::{CARDS_MAX, NAME_MAX, Packing, Spec, SpecError, Uuid};
 
 mod clock;
 mod file;
@@ -131,6 +131,7 @@ pub struct Machine {
     mapped: &'static Mapped,
     folder: PathBuf,
     cards: Vec<CardInfo>,
+    packing: Packing,
 }
 
 impl Machine {
@@ -202,6 +203,7 @@ impl Machine {
             mapped,
             folder: folder.to_owned(),
             cards: read_cards(mapped.shared()),
+            packing: read_packing(mapped.shared()),
         })
     }
 
@@ -215,6 +217,12 @@ impl Machine {
     #[must_use]
     pub fn cards(&self) -> &[CardInfo] {
         &self.cards
+    }
+
+    /// How its driver packs allocations.
+    #[must_use]
+    pub fn packing(&self) -> Packing {
+        self.packing
     }
 
     /// How much of a card is in use. What a process had counts as free as soon as the
@@ -424,6 +432,12 @@ fn write_header(_draft: &Path, file: &std::fs::File, spec: &Spec) -> io::Result<
         at(base + offset_of!(layout::Card, name), card.name.as_bytes())?;
     }
     let header = offset_of!(Shared, header);
+    let Packing { small, piece, kept } = spec.packing();
+    let packing = [small, piece, kept].map(u64::to_ne_bytes);
+    at(
+        header + offset_of!(layout::Header, packing),
+        packing.as_flattened(),
+    )?;
     let n_cards = u32::try_from(spec.cards().len()).unwrap_or(0);
     at(
         header + offset_of!(layout::Header, n_cards),
@@ -473,6 +487,15 @@ fn read_cards(shared: &Shared) -> Vec<CardInfo> {
             }
         })
         .collect()
+}
+
+fn read_packing(shared: &Shared) -> Packing {
+    let [small, piece, kept] = &shared.header.packing;
+    Packing {
+        small: small.load(Relaxed),
+        piece: piece.load(Relaxed),
+        kept: kept.load(Relaxed),
+    }
 }
 
 /// Stores that others may read at any time.

@@ -11,7 +11,10 @@ use sublet_model::{Bdf, Gpu, Inventory, NodeName};
 
 use crate::board::place_of;
 
+mod packing;
 mod text;
+
+pub use packing::Packing;
 
 /// The most cards of one machine: the number of devices in the shared pages of a tenant.
 pub const CARDS_MAX: usize = 16;
@@ -80,6 +83,7 @@ impl Uuid {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
     cards: Vec<CardSpec>,
+    packing: Packing,
 }
 
 /// Why a text is no machine.
@@ -98,8 +102,15 @@ pub enum SpecError {
     #[error("`{0}` is not an amount of memory between 1MiB and {max}GiB; write `16GiB`", max = MEMORY_MAX_MIB >> 10)]
     Memory(String),
     /// An option nobody knows.
-    #[error("`{0}` is not an option; there are `name=TEXT` and `context=480MiB`")]
+    #[error(
+        "`{0}` is not an option; there are `name=TEXT`, `context=480MiB` and `packing=512KiB:8MiB:1`"
+    )]
     Option(String),
+    /// A packing that no driver could have.
+    #[error(
+        "`{0}` is no packing; write `packing=512KiB:8MiB:1`: up to which size an allocation is small, the size of a piece for small ones (a multiple of 2MiB, not less than the first), and how many empty pieces are kept, or `all`"
+    )]
+    Packing(String),
     /// A name that cannot be shown.
     #[error("`{0}` is not a name of 1 to {NAME_MAX} printable ASCII characters without a comma")]
     Name(String),
@@ -151,7 +162,7 @@ impl Spec {
     }
 
     /// The machine with the cards of an inventory. Cards without a UUID get one made of
-    /// their number and the machine's other cards.
+    /// their number and the machine's other cards. Allocations are packed as by default.
     ///
     /// # Errors
     /// An amount or a name that a fake card cannot have.
@@ -161,13 +172,19 @@ impl Spec {
             .iter()
             .map(Draft::of_gpu)
             .collect::<Result<Vec<_>, _>>()?;
-        Spec::of_drafts(cards)
+        Spec::of_drafts(cards, Packing::default())
     }
 
     /// At least one card, at most [`CARDS_MAX`].
     #[must_use]
     pub fn cards(&self) -> &[CardSpec] {
         &self.cards
+    }
+
+    /// How its driver packs allocations.
+    #[must_use]
+    pub fn packing(&self) -> Packing {
+        self.packing
     }
 
     /// The name under which machines of this kind share one folder.
@@ -177,7 +194,7 @@ impl Spec {
         format!("{:016x}", (digest >> 64) as u64 ^ digest as u64)
     }
 
-    fn of_drafts(drafts: Vec<Draft>) -> Result<Spec, SpecError> {
+    fn of_drafts(drafts: Vec<Draft>, packing: Packing) -> Result<Spec, SpecError> {
         if drafts.is_empty() || drafts.len() > CARDS_MAX {
             return Err(SpecError::Count(drafts.len().to_string()));
         }
@@ -199,6 +216,7 @@ impl Spec {
         });
         Ok(Spec {
             cards: cards.collect(),
+            packing,
         })
     }
 }
@@ -267,8 +285,8 @@ impl Draft {
     }
 }
 
-/// One line per card: what the folder's name is made of, so two texts for one machine
-/// lead to one machine.
+/// One line per card, and one for a packing that is not the usual one: what the folder's name
+/// is made of, so two texts for one machine lead to one machine.
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for card in &self.cards {
@@ -277,6 +295,9 @@ impl fmt::Display for Spec {
                 uuid, place, minor, ..
             } = card;
             writeln!(f, "{plain}{uuid} at {place}, minor {minor}")?;
+        }
+        if self.packing != Packing::default() {
+            writeln!(f, "packing {}", self.packing)?;
         }
         Ok(())
     }

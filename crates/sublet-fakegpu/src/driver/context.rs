@@ -279,7 +279,7 @@ impl Driver {
         let Some(context) = self.contexts.remove(&id) else {
             return;
         };
-        self.free_memory_of(id);
+        self.free_memory_of(id, context.card);
         self.unload_all_of(id);
         self.events.retain(|_, event| event.context != id);
         let streams: Vec<Id> = self

@@ -81,6 +81,13 @@ impl Heap {
         Some((start, size))
     }
 
+    /// How many chunks are empty.
+    #[must_use]
+    pub fn n_empty(&self) -> u64 {
+        let empty = self.chunks.values().filter(|chunk| chunk.n_live == 0);
+        empty.count() as u64
+    }
+
     /// The chunk with this address in it: its start and size.
     #[must_use]
     pub fn chunk_of(&self, address: u64) -> Option<(u64, u64)> {

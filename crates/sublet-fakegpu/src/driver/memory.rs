@@ -1,8 +1,9 @@
 //! Memory of cards and of the host, as `cuMemAlloc` and its kin give it.
 //!
 //! A card gives blocks of 2 MiB, and programs count bytes. A small allocation takes a part
-//! of a block that others share; one of more than half a block has its blocks for itself.
-//! What NVML and `cuMemGetInfo` show is blocks.
+//! of a piece of some blocks, which it shares with others of its context; a large one has its
+//! blocks for itself. What is small, how long a piece is and what becomes of an empty one is
+//! the machine's [`Packing`]. What NVML and `cuMemGetInfo` show is blocks, empty pieces too.
 
 use std::collections::HashMap;
 
@@ -15,6 +16,7 @@ use super::ranges::{Kind, Range, Ranges};
 use super::share::Imports;
 use super::space::{self, BLOCK};
 use super::{Driver, Session};
+use crate::spec::Packing;
 
 /// Rows of `cuMemAllocPitch` begin at multiples of this.
 pub const PITCH: u64 = 512;
@@ -74,10 +76,10 @@ impl Driver {
         if size == 0 {
             return Err(Code::INVALID_VALUE);
         }
-        let start = if size > BLOCK / 2 {
-            self.take_blocks(card, size)?.0
-        } else {
+        let start = if size <= self.packing().small {
             self.take_part(context, card, size)?
+        } else {
+            self.take_blocks(card, size)?.0
         };
         self.memory.ranges.insert(start, size, card, context, kind);
         Ok(start)
@@ -88,9 +90,9 @@ impl Driver {
         if let Some(start) = heap.take(size) {
             return Ok(start);
         }
-        let (block, length) = self.take_blocks(card, BLOCK)?;
+        let (piece, length) = self.take_blocks(card, self.packing().piece)?;
         let heap = self.memory.heaps.entry(context).or_default();
-        heap.add(block, length);
+        heap.add(piece, length);
         heap.take(size).ok_or(Code::UNKNOWN)
     }
 
@@ -210,16 +212,28 @@ impl Driver {
             && heap.chunk_of(start).is_some()
         {
             heap.give(start, size);
-            if let Some((block, length)) = heap.remove_empty() {
-                self.give_blocks(card, block, length);
-            }
+            self.trim_heap(context, card, self.packing().kept);
             return;
         }
         self.give_blocks(card, start, size.next_multiple_of(BLOCK));
     }
 
-    /// Takes away what belongs to a context.
-    pub(super) fn free_memory_of(&mut self, context: Id) {
+    /// Gives the empty pieces of a context back, but for `kept` of them.
+    fn trim_heap(&mut self, context: Id, card: usize, kept: u64) {
+        while let Some(heap) = self.memory.heaps.get_mut(&context)
+            && heap.n_empty() > kept
+            && let Some((piece, length)) = heap.remove_empty()
+        {
+            self.give_blocks(card, piece, length);
+        }
+    }
+
+    fn packing(&self) -> Packing {
+        self.seat.machine().packing()
+    }
+
+    /// Takes away what belongs to a context of a card.
+    pub(super) fn free_memory_of(&mut self, context: Id, card: usize) {
         let owned = self.memory.ranges.iter().filter(|range| {
             let outlives = matches!(range.kind, Kind::Pool { .. } | Kind::Mapped { .. });
             range.context == context && !outlives
@@ -237,6 +251,7 @@ impl Driver {
                 self.drop_range(start);
             }
         }
+        self.trim_heap(context, card, 0);
         self.memory.heaps.remove(&context);
         self.drop_arrays_of(context);
     }

@@ -14,7 +14,7 @@ use crate::spec::{CARDS_MAX, NAME_MAX};
 /// `subletfk` as bytes.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"subletfk");
 /// Raised whenever a field moves.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 /// Processes that can use one machine at the same time.
 pub const SLOTS: usize = 1024;
 /// Slices remembered per card. A power of two; 8,192 slices of 20 µs are 160 ms.
@@ -39,6 +39,8 @@ pub(super) struct Header {
     pub(super) size: AtomicU64,
     /// Slots from this one on were never used, so nobody needs to look at them.
     pub(super) n_slots: AtomicU32,
+    /// How allocations are packed: the three numbers of a `Packing`.
+    pub(super) packing: [AtomicU64; 3],
     pub(super) cards: [Card; CARDS_MAX],
 }
 

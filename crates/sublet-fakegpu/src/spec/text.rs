@@ -1,6 +1,8 @@
-//! The short text of a machine, `COUNTxMEMORY[,name=TEXT][,context=MEMORY]`.
+//! The short text of a machine: `COUNTxMEMORY[,name=TEXT][,context=MEMORY][,packing=PACKING]`,
+//! where PACKING is `SMALL:PIECE:KEPT`: the bytes up to which an allocation is small, what is
+//! taken of a card for small ones, and how many empty pieces of that are kept, or `all`.
 
-use super::{CARDS_MAX, Draft, MEMORY_MAX_MIB, Spec, SpecError};
+use super::{CARDS_MAX, Draft, MEMORY_MAX_MIB, Packing, Spec, SpecError};
 
 /// The name of a card that was given none.
 pub(super) const NAME: &str = "Sublet Fake GPU";
@@ -21,15 +23,16 @@ pub(super) fn parse(text: &str) -> Result<Spec, SpecError> {
         .filter(|count| (1..=CARDS_MAX).contains(count))
         .ok_or_else(|| SpecError::Count(shown(count)))?;
     let memory = mib(memory)?;
-    let (mut name, mut context) = (NAME, None);
+    let (mut name, mut context, mut packing) = (NAME, None, Packing::default());
     for option in parts {
         match option.split_once('=') {
             Some(("name", value)) => name = value,
             Some(("context", value)) => context = Some(mib(value)?),
+            Some(("packing", value)) => packing = Packing::parse(value)?,
             _ => return Err(SpecError::Option(shown(option))),
         }
     }
-    Spec::of_drafts(vec![Draft::new(name, memory, context)?; count])
+    Spec::of_drafts(vec![Draft::new(name, memory, context)?; count], packing)
 }
 
 /// A card without what tells it from its equals, one line.
@@ -52,19 +55,25 @@ pub(super) fn shown(part: &str) -> String {
 }
 
 /// A number as people write one: digits, and nothing else.
-fn number(text: &str) -> Option<u64> {
+pub(super) fn number(text: &str) -> Option<u64> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten()
 }
 
+/// An amount of memory in bytes.
+pub(super) fn amount(text: &str) -> Option<u64> {
+    let units = [("KiB", 10), ("MiB", 20), ("GiB", 30)];
+    units.into_iter().find_map(|(unit, shift)| {
+        let count = number(text.strip_suffix(unit)?)?;
+        count.checked_mul(1 << shift)
+    })
+}
+
+/// An amount of memory in whole MiB.
 fn mib(text: &str) -> Result<u64, SpecError> {
-    let amount = |unit: &str| number(text.strip_suffix(unit)?);
-    let amount = match (amount("MiB"), amount("GiB")) {
-        (Some(mib), _) => Some(mib),
-        (_, Some(gib)) => gib.checked_mul(1024),
-        _ => None,
-    };
-    amount
+    amount(text)
+        .filter(|bytes| bytes.is_multiple_of(1 << 20))
+        .map(|bytes| bytes >> 20)
         .filter(|mib| *mib <= MEMORY_MAX_MIB)
         .ok_or_else(|| SpecError::Memory(shown(text)))
 }
@@ -99,6 +108,8 @@ mod tests {
         assert_eq!(digest("2x16GiB"), digest("2x16384MiB,context=480MiB"));
         assert_ne!(digest("2x16GiB"), digest("1x16GiB"));
         assert_ne!(digest("2x16GiB"), digest("2x16GiB,name=other"));
+        assert_eq!(digest("2x16GiB"), digest("2x16GiB,packing=1MiB:2MiB:0"));
+        assert_ne!(digest("2x16GiB"), digest("2x16GiB,packing=1MiB:2MiB:1"));
     }
 
     #[test]
@@ -125,6 +136,8 @@ mod tests {
         check("2x16GiB,name=", "name of 1 to");
         check("2x16GiB,name=ü", "name of 1 to");
         check("2x1GiB,context=1GiB", "does not fit");
+        check("2x1GiB,context=1KiB", "`1KiB` is not an amount");
+        check("2x1GiB,packing=1MiB", "`1MiB` is no packing");
         check("1000000000x16GiB", "`1000000000` is not a number of cards");
         check("x", "`` is not a number of cards");
         check("+2x16GiB", "`+2`");
@@ -194,7 +207,14 @@ mod tests {
                 let said = error.to_string();
                 prop_assert!(!said.chars().any(char::is_control), "{:?}", said);
                 prop_assert!(said.chars().count() < 900, "{}", said);
-                let tells = ["2x16GiB", "16GiB", "name=TEXT", "ASCII", "does not fit"];
+                let tells = [
+                    "2x16GiB",
+                    "16GiB",
+                    "name=TEXT",
+                    "ASCII",
+                    "does not fit",
+                    "512KiB:8MiB:1",
+                ];
                 prop_assert!(tells.iter().any(|hint| said.contains(hint)), "{}", said);
             }
         }
@@ -213,7 +233,7 @@ mod tests {
         #[test]
         fn an_almost_right_text_gives_a_sound_machine(
             count in "-?[0-9]{0,3}", memory in "-?[0-9]{0,21}(MiB|GiB|GB|)",
-            options in "(,(name|context|x)=[ -~]{0,70}){0,3}",
+            options in "(,(name|context|packing|x)=[ -~]{0,70}){0,3}",
         ) {
             sound(&format!("{count}x{memory}{options}"))?;
         }

@@ -1,0 +1,125 @@
+//! How a machine's driver packs allocations into the memory of its cards. NVIDIA documents
+//! none of it, and drivers differ; so it is a property of the machine, and every process of
+//! the machine packs alike.
+
+use std::fmt;
+
+use super::text::{amount, number, shown};
+use super::{MEMORY_MAX_MIB, SpecError};
+use crate::driver::space::BLOCK;
+
+/// How `cuMemAlloc` and its kin take memory of a card. An allocation is small or large. A
+/// large one has whole blocks of 2 MiB for itself. Small ones of a context share pieces.
+/// Text: `SMALL:PIECE:KEPT`, such as `512KiB:8MiB:1`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Packing {
+    /// An allocation of at most so many bytes is small.
+    pub small: u64,
+    /// What is taken of the card when small ones need room: bytes, a multiple of 2 MiB and
+    /// not less than [`Packing::small`].
+    pub piece: u64,
+    /// How many empty pieces a context keeps for later; [`Packing::ALL`] if it never gives
+    /// one back. With the context they go.
+    pub kept: u64,
+}
+
+impl Default for Packing {
+    /// Small is up to half a block, a piece is a block, and an empty one goes at once.
+    fn default() -> Packing {
+        Packing {
+            small: BLOCK / 2,
+            piece: BLOCK,
+            kept: 0,
+        }
+    }
+}
+
+impl Packing {
+    /// Keeps every piece.
+    pub const ALL: u64 = u64::MAX;
+
+    /// Reads `SMALL:PIECE:KEPT`.
+    pub(super) fn parse(text: &str) -> Result<Packing, SpecError> {
+        let bytes = |part: &str| amount(part).filter(|bytes| *bytes <= MEMORY_MAX_MIB << 20);
+        let read = || {
+            let mut parts = text.split(':');
+            let packing = Packing {
+                small: bytes(parts.next()?)?,
+                piece: bytes(parts.next()?)?,
+                kept: match parts.next()? {
+                    "all" => Packing::ALL,
+                    kept => number(kept)?,
+                },
+            };
+            parts.next().is_none().then_some(packing)
+        };
+        read()
+            .filter(Packing::is_sound)
+            .ok_or_else(|| SpecError::Packing(shown(text)))
+    }
+
+    fn is_sound(&self) -> bool {
+        self.piece > 0 && self.piece.is_multiple_of(BLOCK) && self.small <= self.piece
+    }
+}
+
+impl fmt::Display for Packing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Packing { small, piece, kept } = self;
+        // A text that was read counts in KiB at least.
+        write!(f, "{}KiB:{}MiB:", small >> 10, piece >> 20)?;
+        match *kept {
+            Packing::ALL => f.write_str("all"),
+            kept => write!(f, "{kept}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packing_is_three_parts() {
+        let check = |text, small, piece, kept| {
+            let packing = Packing::parse(text).expect(text);
+            assert_eq!(packing, Packing { small, piece, kept }, "{text}");
+            assert_eq!(Packing::parse(&packing.to_string()), Ok(packing), "{text}");
+        };
+        check("1MiB:2MiB:0", 1 << 20, 2 << 20, 0);
+        assert_eq!(Packing::parse("1MiB:2MiB:0"), Ok(Packing::default()));
+        check("512KiB:8MiB:1", 512 << 10, 8 << 20, 1);
+        check("3MiB:32MiB:all", 3 << 20, 32 << 20, Packing::ALL);
+        check("0KiB:1GiB:7", 0, 1 << 30, 7);
+        check("2MiB:2MiB:0", 2 << 20, 2 << 20, 0);
+    }
+
+    #[test]
+    fn what_no_driver_could_do_is_refused() {
+        let texts = [
+            "",
+            "1MiB",
+            "1MiB:2MiB",
+            "1MiB:2MiB:",
+            "1MiB:2MiB:0:0",
+            "1MiB:2MiB:some",
+            "1MiB:2MiB:-1",
+            "1MiB:2MiB:99999999999999999999",
+            "1MiB:0MiB:0",
+            "1MiB:3MiB:0",
+            "3MiB:2MiB:0",
+            "1MB:2MiB:0",
+            "1MiB:8388608GiB:0",
+            "18014398509481984KiB:2MiB:0",
+            " 1MiB:2MiB:0",
+        ];
+        for text in texts {
+            let error = Packing::parse(text).expect_err(text).to_string();
+            assert!(
+                error.starts_with(&format!("`{text}` is no packing")),
+                "{error}"
+            );
+            assert!(error.contains("`packing=512KiB:8MiB:1`"), "{error}");
+        }
+    }
+}
