@@ -306,10 +306,13 @@ pub struct TenantGpuRow {
     /// What it uses there.
     #[serde(rename = "usedMiB")]
     pub used_mib: u64,
-    /// How much of that no allocation explains: contexts and modules beyond their estimate,
-    /// or memory that was had past the interposer.
+    /// How much of that no allocation explains: modules, what contexts take beyond what was
+    /// reserved for them, or memory that was had past the interposer.
     #[serde(rename = "overheadMiB")]
     pub overhead_mib: u64,
+    /// How much of it is reserved for contexts.
+    #[serde(rename = "contextMiB")]
+    pub context_mib: u64,
     /// The last request that was refused there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_refusal: Option<RefusalRow>,

@@ -19,7 +19,7 @@ use std::time::Duration;
 use rustix::net::SocketType;
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use rustix::time::ClockId;
-use sublet_model::{Bytes, Inventory, MiB, Time};
+use sublet_model::{Inventory, MiB, Time};
 use sublet_plan::Policy;
 use sublet_share::{Action, Event, JobId, Machine, Pid};
 use tracing::{info, warn};
@@ -30,6 +30,7 @@ use self::guests::Guest;
 use self::readings::CardNow;
 use crate::admin::Counters;
 use crate::error::{ArbiterError, at};
+use crate::gauge::{self, Figures, Gauge};
 use crate::gpu::{GpuView, Sampler, uuid_bytes};
 use crate::lock::{Lock, Record, take_name};
 use crate::peer;
@@ -58,6 +59,10 @@ pub struct Options {
     pub reserved: MiB,
     /// End processes that use a card without being a job?
     pub evict: bool,
+    /// End jobs that have more memory than they may have, by the driver's count?
+    pub evict_over: bool,
+    /// How the cards are measured before the first job; nothing where that cannot be done.
+    pub gauge: Option<Gauge>,
     /// May people submit jobs? Not where a cluster promises these cards' memory.
     pub local_jobs: bool,
     /// End when there has been no job for so long.
@@ -78,6 +83,8 @@ impl Options {
             policy: Policy::binpack(),
             reserved: MiB::ZERO,
             evict: false,
+            evict_over: false,
+            gauge: None,
             local_jobs: true,
             idle_exit: None,
             // Interposers look for the arbiter again four times a second, and commands more often.
@@ -159,6 +166,8 @@ pub struct Arbiter {
     asker: Option<Key>,
     counters: Counters,
     cards_now: Vec<CardNow>,
+    /// What contexts and allocations take on each card.
+    figures: Vec<Figures>,
     /// The slots when the driver was asked.
     before: BTreeMap<(Pid, usize), (JobId, SlotCard)>,
     epoch: u64,
@@ -199,8 +208,13 @@ impl Arbiter {
             settled_at: Time::from_ms(now.saturating_add(settle)),
             local_jobs: options.local_jobs,
             evict: options.evict,
+            evict_over: options.evict_over,
         });
-        remember_contexts(&mut machine, &before);
+        let (gauge, driver) = (options.gauge.as_ref(), view.driver());
+        let figures = gauge::figures(gauge, &options.folder, &inventory, &driver);
+        for (card, figures) in figures.iter().enumerate() {
+            machine.set_context(card, figures.context);
+        }
         let n_cards = machine.inventory().gpus().len();
         let (folder, poller) = (&options.folder, Poller::new()?);
         let mut arbiter = Arbiter {
@@ -226,6 +240,7 @@ impl Arbiter {
             asker: None,
             counters: Counters::default(),
             cards_now: vec![CardNow::default(); n_cards],
+            figures,
             before: BTreeMap::new(),
             epoch: before.epoch + 1,
             last_job: before.last_job,
@@ -386,17 +401,11 @@ impl Arbiter {
 
     /// Writes what a successor must know.
     fn write_record(&mut self) {
-        let gpus = self.machine.inventory().gpus().iter().enumerate();
-        let contexts = gpus.filter_map(|(card, gpu)| {
-            let bytes = self.machine.card(card).context.get();
-            Some((gpu.uuid.as_ref()?.to_string(), bytes)).filter(|_| bytes > 0)
-        });
         let record = Record {
             pid: std::process::id(),
             uid: rustix::process::geteuid().as_raw(),
             epoch: self.epoch,
             last_job: self.last_job,
-            contexts: contexts.collect(),
         };
         if let Err(error) = self.lock.write(&record) {
             warn!(%error, "a successor will not know of the newest jobs");
@@ -438,20 +447,6 @@ fn prepare(
     let host_name = options.host_name.as_deref().map(take_name).transpose()?;
     prepare_process()?;
     Ok((host_name, Arc::new(view.inventory()?)))
-}
-
-/// What a context cost on each card, as a predecessor measured it.
-fn remember_contexts(machine: &mut Machine, before: &Record) {
-    let inventory = Arc::clone(machine.inventory());
-    for (card, gpu) in inventory.gpus().iter().enumerate() {
-        let uuid = gpu.uuid.as_ref().map(sublet_model::GpuUuid::as_str);
-        let known = uuid.and_then(|uuid| before.contexts.get(uuid));
-        // Half a card is no context, whatever the file says.
-        let most = Bytes::from(gpu.memory).get() / 2;
-        if let Some(&bytes) = known.filter(|bytes| **bytes <= most) {
-            machine.remember_context(card, Bytes::new(bytes));
-        }
-    }
 }
 
 /// Nobody may look into the arbiter's memory, and a thousand processes take two thousand

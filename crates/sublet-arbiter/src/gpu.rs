@@ -22,6 +22,9 @@ use sublet_share::Pid;
 /// The name under which the dynamic loader finds NVML where the driver is installed.
 pub const NVML_LIBRARY: &str = "libnvidia-ml.so.1";
 
+/// The same for the driver's library of CUDA.
+pub const CUDA_LIBRARY: &str = "libcuda.so.1";
+
 /// Why the cards cannot be seen.
 #[derive(Debug, thiserror::Error)]
 pub enum GpuViewError {
@@ -78,6 +81,9 @@ pub trait GpuView: Send {
     /// # Errors
     /// The driver does not answer.
     fn inventory(&mut self) -> Result<Inventory, GpuViewError>;
+
+    /// The driver's version, in its own words.
+    fn driver(&self) -> String;
 
     /// The cards now, in the order of the inventory; `None` for one that cannot be read.
     fn read(&mut self) -> Vec<Option<CardReading>>;
@@ -161,6 +167,11 @@ impl GpuView for NvmlView {
             }
         }
         Ok(Inventory::new(gpus, vec![], vec![], vec![])?)
+    }
+
+    fn driver(&self) -> String {
+        let version = self.nvml.sys_driver_version();
+        version.unwrap_or_else(|_| "unknown".to_owned())
     }
 
     fn read(&mut self) -> Vec<Option<CardReading>> {

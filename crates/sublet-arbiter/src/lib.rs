@@ -10,15 +10,16 @@
 //! and who misbehaves loses his own connection.
 //!
 //! Suggested reading order: [`admin`], `runtime`, `lock`, `peer`, `pages`, `tenant`, `gpu`,
-//! `arbiter`, `standalone`; `libraries` by itself.
+//! [`gauge`], `arbiter`, `standalone`; `libraries` by itself.
 #![expect(
     unsafe_code,
-    reason = "maps shared pages, and asks the kernel for a peer's pidfd, which no safe crate does"
+    reason = "maps shared pages, asks the kernel for a peer's pidfd, and calls the driver's C functions"
 )]
 
 pub mod admin;
 mod arbiter;
 mod error;
+pub mod gauge;
 mod gpu;
 pub mod libraries;
 mod lock;
@@ -32,6 +33,7 @@ mod tenant;
 
 pub use arbiter::{Arbiter, Container, ContainerCard, Handle, HandleError, Options};
 pub use error::ArbiterError;
-pub use gpu::{CardReading, GpuView, GpuViewError, NVML_LIBRARY, NvmlView};
+pub use gauge::Gauge;
+pub use gpu::{CUDA_LIBRARY, CardReading, GpuView, GpuViewError, NVML_LIBRARY, NvmlView};
 pub use runtime::{Folder, REAL_MACHINE};
 pub use standalone::{HOST_NAME, Standalone, run};

@@ -1,8 +1,7 @@
 //! One arbiter a machine: a file that is locked for as long as the arbiter lives, and a name
 //! that only one process on the host can have. The file also holds the little that a
-//! successor must know: the last epoch, the last job's number, and what contexts cost.
+//! successor must know: the last epoch and the last job's number.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
@@ -27,8 +26,6 @@ pub(crate) struct Record {
     pub(crate) uid: u32,
     pub(crate) epoch: u64,
     pub(crate) last_job: u64,
-    /// Bytes by UUID.
-    pub(crate) contexts: BTreeMap<String, u64>,
 }
 
 /// The lock, held until it is dropped.
@@ -194,13 +191,13 @@ mod tests {
     fn what_ended_in_order_leaves_nothing() {
         let (_base, folder) = folder();
         let mut lock = Lock::take(&folder).unwrap();
-        let long = Record {
-            contexts: BTreeMap::from([("GPU-1".to_owned(), 1 << 40)]),
+        let [long, short] = [u64::MAX, 1].map(|epoch| Record {
+            epoch,
             ..Record::default()
-        };
+        });
         lock.write(&long).unwrap();
-        lock.write(&Record::default()).unwrap();
-        assert_eq!(read(&mut lock.file), Some(Record::default()));
+        lock.write(&short).unwrap();
+        assert_eq!(read(&mut lock.file), Some(short));
         lock.remove();
         assert!(!folder.lock_file().exists());
         assert_eq!(Lock::take(&folder).unwrap().before, None);

@@ -68,6 +68,13 @@ impl Folder {
         self.path.join("arbiter.lock")
     }
 
+    /// What was measured of the machine's cards: beside the folder, because it stays when the
+    /// arbiter ends.
+    #[must_use]
+    pub fn figures_file(&self) -> PathBuf {
+        self.path.with_extension("figures.json")
+    }
+
     /// Where an arbiter that was started on demand writes its log.
     #[must_use]
     pub fn log_file(&self) -> PathBuf {

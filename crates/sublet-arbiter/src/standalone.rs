@@ -12,6 +12,7 @@ use sublet_plan::Policy;
 
 use crate::arbiter::{Arbiter, Options};
 use crate::error::{ArbiterError, at};
+use crate::gauge::Gauge;
 use crate::gpu::{NVML_LIBRARY, NvmlView};
 use crate::runtime::{Folder, REAL_MACHINE};
 
@@ -33,6 +34,10 @@ pub struct Standalone {
     pub reserved: MiB,
     /// End processes that use a card without being a job?
     pub evict: bool,
+    /// End jobs that have more memory than they may have, by the driver's count?
+    pub evict_over: bool,
+    /// How the cards are measured before the first job; nothing where that cannot be done.
+    pub gauge: Option<Gauge>,
     /// End when there has been no job for so long: for an arbiter that was started on demand.
     pub idle_exit: Option<Duration>,
 }
@@ -48,6 +53,8 @@ impl Standalone {
             policy: Policy::binpack(),
             reserved: MiB::ZERO,
             evict: false,
+            evict_over: false,
+            gauge: None,
             idle_exit: None,
         }
     }
@@ -78,6 +85,8 @@ pub fn run(settings: &Standalone) -> Result<(), ArbiterError> {
         host_name: settings.is_real.then(|| HOST_NAME.to_owned()),
         reserved: settings.reserved,
         evict: settings.evict,
+        evict_over: settings.evict_over,
+        gauge: settings.gauge.clone(),
         idle_exit: settings.idle_exit,
         stop: Some(stop),
         ..Options::new(settings.folder.clone())

@@ -10,6 +10,7 @@ use sublet_model::{Bytes, MiB};
 use sublet_share::{Part, Pid};
 use tracing::warn;
 
+use crate::gauge::Figures;
 use crate::pages::{Control, Ledger, PagesError};
 
 /// A job's card, as the shell needs it.
@@ -20,7 +21,7 @@ pub(crate) struct TenantCard {
     pub(crate) uuid: [u8; 16],
     pub(crate) capacity: MiB,
     pub(crate) limit: MiB,
-    pub(crate) context: Bytes,
+    pub(crate) figures: Figures,
 }
 
 /// A job with its pages.
@@ -190,18 +191,6 @@ impl Tenant {
         Some((Bytes::new(host.total().bytes()), host.last_refusal()))
     }
 
-    /// Writes what a context costs.
-    pub(crate) fn set_context(&mut self, position: usize, bytes: Bytes) {
-        for (device, card) in DeviceIndex::all().zip(&mut self.cards) {
-            if card.card == position {
-                card.context = bytes;
-                if let Some((control, _)) = &self.pages {
-                    control.writer().set_context_bytes(device, bytes.get());
-                }
-            }
-        }
-    }
-
     /// Makes the arbiter's own account of a card so much.
     pub(crate) fn set_overhead(&self, position: usize, bytes: Bytes) {
         let Some((_, ledger)) = &self.pages else {
@@ -300,11 +289,33 @@ impl Tenant {
 
     /// What the job uses of each card, by its ledger.
     pub(crate) fn totals(&self) -> impl Iterator<Item = (usize, Bytes)> {
-        self.devices().map(|(device, card)| {
-            let total = self
-                .ledger()
-                .map_or(0, |ledger| ledger.page().total(device).bytes());
-            (card.card, Bytes::new(total))
+        self.devices()
+            .map(|(device, card)| (card.card, self.total(device)))
+    }
+
+    /// The sum on its page for one device.
+    pub(crate) fn total(&self, device: DeviceIndex) -> Bytes {
+        let total = self.ledger().map(|ledger| ledger.page().total(device));
+        Bytes::new(total.map_or(0, Units::bytes))
+    }
+
+    /// What the accounts of these slots add up to on a device, with the arbiter's own. `None` if
+    /// that was never at rest.
+    pub(crate) fn accounts(&self, device: DeviceIndex, slots: &[SlotIndex]) -> Option<Bytes> {
+        const TRIES: u32 = 4;
+        let page = self.ledger()?.page();
+        let all = || slots.iter().chain(&[SlotIndex::ARBITER]);
+        let operations = || {
+            let each = all().map(|slot| page.operation(*slot, device));
+            (page.total(device), each.fold(0_u32, u32::wrapping_add))
+        };
+        (0..TRIES).find_map(|_| {
+            // Whoever changed the sum last may not have come to write it into its account.
+            page.settle(device).ok()?;
+            let before = operations();
+            let held = all().map(|slot| page.held(*slot, device).bytes());
+            let sum = held.fold(0_u64, u64::saturating_add);
+            (before == operations()).then_some(Bytes::new(sum))
         })
     }
 
@@ -329,7 +340,7 @@ pub(crate) struct SlotCard {
     /// Another one after each operation.
     pub(crate) operation: u32,
     pub(crate) used: Bytes,
-    /// The estimate for contexts.
+    /// How much of that is reserved for contexts.
     pub(crate) context: Bytes,
 }
 
@@ -339,7 +350,8 @@ impl TenantCard {
             uuid: self.uuid,
             capacity_bytes: Bytes::from(self.capacity).get(),
             limit_bytes: Bytes::from(self.limit).get(),
-            context_bytes: self.context.get(),
+            context_bytes: self.figures.context.get(),
+            packing: self.figures.packing,
         }
     }
 }

@@ -8,8 +8,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::Context;
+use sublet_arbiter::gauge::measure;
 use sublet_arbiter::libraries::Carried;
-use sublet_arbiter::{NVML_LIBRARY, Standalone};
+use sublet_arbiter::{CUDA_LIBRARY, Gauge, NVML_LIBRARY, Standalone};
 use sublet_fakegpu::machine::VARIABLE;
 
 use crate::machine::{Machine, MachineArgs};
@@ -31,6 +32,14 @@ pub struct Args {
     /// Standalone: end processes that use a GPU without being a job's; without it they are shown
     #[arg(long, requires = "standalone")]
     evict_unmanaged: bool,
+    /// Standalone: end jobs that hold more GPU memory than their limit, by the driver's own count:
+    /// SIGTERM, and SIGKILL ten seconds later; without it they are shown as `over`
+    #[arg(long, requires = "standalone")]
+    evict_over: bool,
+    /// Standalone: measure what a context and allocations take on the GPU with this UUID, print
+    /// it, and end; the arbiter starts this before its first job
+    #[arg(long, value_name = "UUID", hide = true, requires = "standalone")]
+    measure: Option<String>,
     /// Standalone: start it in a session of its own, print its process number, and end
     #[arg(long, hide = true, requires = "standalone")]
     detached: bool,
@@ -49,11 +58,15 @@ pub fn run(args: &Args, carried: Option<&'static Carried>) -> anyhow::Result<()>
     }
     // It keeps the fake driver's files in their place while the arbiter runs.
     let store = libraries::usual_store(&machine, carried)?;
-    let mut settings = match &machine.fake {
-        None => Standalone {
-            nvml: real_nvml(),
-            ..Standalone::real()
-        },
+    let (cuda, mut settings) = match &machine.fake {
+        None => {
+            let nvml = real("SUBLET_DRIVER_NVML", NVML_LIBRARY);
+            let settings = Standalone {
+                nvml,
+                ..Standalone::real()
+            };
+            (real("SUBLET_DRIVER_CUDA", CUDA_LIBRARY), settings)
+        }
         Some(fake) => {
             let folder = sublet_fakegpu::Machine::from_text(fake.text())?;
             let folder = folder.folder();
@@ -66,23 +79,33 @@ pub fn run(args: &Args, carried: Option<&'static Carried>) -> anyhow::Result<()>
                     .env(VARIABLE, folder);
                 return Err(again.exec()).context("cannot start this program again");
             }
-            let (_cuda, nvml) = libraries::fake_driver(&store)?;
-            Standalone::fake("", nvml)
+            let (cuda, nvml) = libraries::fake_driver(&store)?;
+            (cuda, Standalone::fake("", nvml))
         }
     };
+    if let Some(uuid) = &args.measure {
+        let measured = measure(&cuda, &settings.nvml, uuid)?;
+        return writeln!(std::io::stdout(), "{measured}").context("cannot say what was measured");
+    }
     settings.folder = machine.folder;
     settings.evict = args.evict_unmanaged;
+    settings.evict_over = args.evict_over;
+    let own = std::env::args_os().skip(1);
+    settings.gauge = Some(Gauge {
+        program: executable()?,
+        arguments: own.chain(["--measure".into()]).collect(),
+    });
     settings.idle_exit = args.idle_exit.map(Duration::from_secs);
     sublet_arbiter::run(&settings)?;
     Ok(())
 }
 
-/// The real driver's management library: what `sublet run` has found, or the one that the
-/// dynamic linker finds.
-fn real_nvml() -> PathBuf {
-    let set = std::env::var_os("SUBLET_DRIVER_NVML").map(PathBuf::from);
+/// A library of the real driver: what `sublet run` has found, or the one that the dynamic linker
+/// finds.
+fn real(variable: &str, name: &str) -> PathBuf {
+    let set = std::env::var_os(variable).map(PathBuf::from);
     set.filter(|file| file.is_absolute())
-        .unwrap_or_else(|| PathBuf::from(NVML_LIBRARY))
+        .unwrap_or_else(|| PathBuf::from(name))
 }
 
 /// Starts this program again without `--detached`, in a session of its own, so that no

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sublet_model::{Bytes, Inventory};
 
 use crate::job::{Amount, Ask, JobId, Part, Pid, Promise};
-use crate::reading::{Reading, SlotUse};
+use crate::reading::{Books, Reading, SlotUse};
 use crate::refusal::Refusal;
 
 /// Something that happened.
@@ -59,14 +59,16 @@ pub enum Event {
     },
     /// A process is gone, or is another program now.
     Exited(Pid),
-    /// What jobs use now, by their ledgers: job, card, bytes.
-    Used(Vec<(JobId, usize, Bytes)>),
+    /// What jobs use now, by their ledgers.
+    Used(Vec<Books>),
     /// What the driver says of each card's processes, beside what the slots said meanwhile.
     Read {
         /// By card; `None` for a card that could not be read.
         cards: Vec<Option<Reading>>,
         /// Every slot that is in use.
         slots: Vec<SlotUse>,
+        /// What jobs use meanwhile, by their ledgers.
+        books: Vec<Books>,
         /// After a restart: processes on the cards that hold a ledger of before, and may still
         /// come back with it.
         may_return: BTreeSet<Pid>,
@@ -153,13 +155,10 @@ pub enum Action {
         /// How much in all.
         bytes: Bytes,
     },
-    /// A new context costs so much on that card.
-    Context {
-        /// The card.
-        card: usize,
-        /// How much.
-        bytes: Bytes,
-    },
+    /// A job has more than it may have: ask its processes to end.
+    Terminate(JobId),
+    /// It has had the time for that: end them.
+    Kill(JobId),
     /// A process uses cards without a slot. Report it.
     Stranger(Pid),
     /// End that process.

@@ -15,6 +15,6 @@ mod refusal;
 
 pub use event::{Action, Event};
 pub use job::{Amount, Ask, JobId, Part, Pid, Promise, State};
-pub use machine::{CardView, JobView, Machine, Options, SLOTS};
-pub use reading::{Reading, SlotUse};
+pub use machine::{CardView, Discord, JobView, Machine, Options, SLOTS};
+pub use reading::{Books, Reading, SlotUse};
 pub use refusal::Refusal;

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use sublet_model::{Bytes, Count, Inventory, MiB, Time};
 use sublet_plan::Policy;
 
+use self::books::Use;
 use self::pods::Pods;
 use crate::event::{Action, Event};
 use crate::job::{Amount, Ask, JobId, Part, Pid, Promise, State};
@@ -25,8 +26,11 @@ use crate::place::Cards;
 use crate::reading::Watch;
 use crate::refusal::Refusal;
 
+mod books;
 mod pods;
 mod tenants;
+
+pub use self::books::Discord;
 
 /// How many processes a job can have on GPUs: the slots of a ledger page.
 pub const SLOTS: u32 = 1024;
@@ -47,6 +51,8 @@ pub struct Options {
     pub local_jobs: bool,
     /// End processes that use a card without being a job?
     pub evict: bool,
+    /// End jobs that have more than they may have, by the driver's count?
+    pub evict_over: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -54,7 +60,7 @@ struct Held {
     part: Part,
     /// What a cluster has promised; nothing for a job of this machine.
     promised: MiB,
-    used: Bytes,
+    uses: Use,
     charge: MiB,
 }
 
@@ -67,6 +73,8 @@ struct Job {
     root_gone: bool,
     promise: Option<Promise>,
     told: Option<(u32, Refusal)>,
+    /// It is being ended, and by then at the latest.
+    ends_at: Option<Time>,
 }
 
 /// A job, as others see it.
@@ -84,6 +92,8 @@ pub struct JobView<'a> {
     pub state: State,
     /// Its place in the queue and why it waits.
     pub waits: Option<&'a (u32, Refusal)>,
+    /// True if it is being ended for what it has beyond its limit.
+    pub is_evicted: bool,
 }
 
 /// A card's account, as others see it.
@@ -112,6 +122,7 @@ pub struct Machine {
     watch: Watch,
     looks: Looks,
     local_jobs: bool,
+    evict_over: bool,
     settled_at: Time,
     settled: bool,
 }
@@ -130,6 +141,7 @@ impl Machine {
             watch: Watch::new(n_cards, options.evict),
             looks: Looks::default(),
             local_jobs: options.local_jobs,
+            evict_over: options.evict_over,
             settled_at: options.settled_at,
             settled: false,
         }
@@ -153,12 +165,16 @@ impl Machine {
             Event::Joined { job, pid } => self.join(now, job, pid, None, out),
             Event::Returned { job, pid, slot } => self.join(now, job, pid, Some(slot), out),
             Event::Exited(pid) => self.exit(pid, out),
-            Event::Used(used) => self.use_now(&used),
+            Event::Used(books) => self.use_now(&books),
             Event::Read {
                 cards,
                 slots,
+                books,
                 may_return,
-            } => self.read(now, &cards, &slots, &may_return, out),
+            } => {
+                self.read(now, &cards, &slots, &may_return, out);
+                self.compare(now, &cards, &books, out);
+            }
             Event::Inventory(inventory) => self.cards.set_inventory(inventory),
             Event::Tick => {}
         }
@@ -208,14 +224,17 @@ impl Machine {
         }
     }
 
-    /// The cards were seen before a restart: what a context cost then.
-    pub fn remember_context(&mut self, card: usize, bytes: Bytes) {
-        self.watch.remember_context(card, bytes);
+    /// What a context costs on a card: as it was measured with a process that had nothing else.
+    pub fn set_context(&mut self, card: usize, bytes: Bytes) {
+        self.watch.set_context(card, bytes);
     }
 
     /// A job that came back is charged already with so much that no slot accounts for.
     pub fn remember_overhead(&mut self, job: JobId, card: usize, bytes: Bytes) {
         self.watch.remember_overhead(job, card, bytes);
+        if let Some(held) = self.held_mut(job, card) {
+            held.uses.remember_overhead(bytes);
+        }
     }
 
     /// One job.
@@ -229,6 +248,7 @@ impl Machine {
             pids: job.pids.iter().copied().collect(),
             state: job.state(),
             waits: job.told.as_ref(),
+            is_evicted: job.ends_at.is_some(),
         })
     }
 
@@ -246,6 +266,19 @@ impl Machine {
     /// Processes that use cards without a slot, and how much of which card.
     pub fn strangers(&self) -> impl Iterator<Item = (Pid, &BTreeMap<usize, Bytes>)> {
         self.watch.strangers()
+    }
+
+    /// What a job uses of a card, whatever its page says.
+    #[must_use]
+    pub fn used(&self, job: JobId, card: usize) -> Bytes {
+        let held = self.jobs.get(&job).and_then(|job| job.on(card));
+        held.map_or(Bytes::new(0), |held| held.uses.bytes())
+    }
+
+    /// The figures of what a job uses of a card, where they contradict each other.
+    #[must_use]
+    pub fn discord(&self, job: JobId, card: usize) -> Option<Discord> {
+        self.jobs.get(&job)?.on(card)?.uses.discord()
     }
 
     /// What a job is charged with on a card beside what its slots say.
@@ -310,7 +343,7 @@ impl Machine {
             return;
         }
         self.jobs.insert(id, job);
-        self.give(id, parts, out);
+        self.give(id, parts, true, out);
     }
 
     fn check_declared(&self, id: JobId, job: &Job, parts: &[Part]) -> Result<(), Refusal> {
@@ -354,7 +387,8 @@ impl Machine {
         Ok(())
     }
 
-    fn give(&mut self, id: JobId, parts: Vec<Part>, out: &mut Vec<Action>) {
+    /// Gives a job its cards. One that may be old can have had a higher limit before.
+    fn give(&mut self, id: JobId, parts: Vec<Part>, may_be_old: bool, out: &mut Vec<Action>) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
@@ -367,7 +401,7 @@ impl Machine {
                     Some(_) => part.limit,
                     None => MiB::ZERO,
                 },
-                used: Bytes::new(0),
+                uses: Use::begin((!may_be_old).then_some(part.limit)),
                 charge: part.limit,
             });
         }
@@ -389,7 +423,7 @@ impl Machine {
             match self.cards.find(&self.jobs[&head].ask) {
                 Ok(parts) => {
                     self.queue.pop_front();
-                    self.give(head, parts, out);
+                    self.give(head, parts, false, out);
                 }
                 Err(reason) => {
                     why = reason;

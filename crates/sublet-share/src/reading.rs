@@ -1,7 +1,8 @@
 //! What the driver says of the processes on each card, set against what their slots say. It
-//! finds three things: memory that no slot accounts for (contexts, modules, memory had past
-//! the interposer), what a context costs, and processes that have no slot at all. It judges
-//! numbers that were read for it, and reads nothing itself.
+//! finds two things: memory that no slot accounts for (modules, memory had past the interposer,
+//! what a context costs beyond what was reserved for it), and processes that have no slot at
+//! all. It judges numbers that were read for it, and reads nothing itself. What it finds of a
+//! job changes what that job is charged with, and nothing else.
 //!
 //! The driver and the slots are never read at the same instant. The shell reads the slots
 //! before and after the driver and passes on the larger, so that memory freed or allocated in
@@ -9,9 +10,9 @@
 //! A process that takes memory *and* gives it back in between is told by its operations: where
 //! it did any, the difference may be memory that is gone already, and says nothing new.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use sublet_model::{Bytes, MiB, Time};
+use sublet_model::{Bytes, Time};
 
 use crate::event::Action;
 use crate::job::{JobId, Pid};
@@ -22,18 +23,35 @@ use crate::job::{JobId, Pid};
 /// ledger of before to come back with.
 const STRANGER_AFTER_MS: u64 = 600;
 
-/// What the driver hands memory out in, in bytes: the granularity of `cuMemCreate` on every card
-/// since Volta.
-const BLOCK: u64 = 2 << 20;
-
-/// A change of a context's cost that is worth telling.
-const CONTEXT_STEP: u64 = 1 << 20;
-
 /// One card, as the driver sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reading {
     /// Its processes, and the memory of each.
     pub processes: Vec<(Pid, Bytes)>,
+}
+
+impl Reading {
+    /// The memory of each process that is meant, in bytes. One that is listed twice (compute
+    /// and graphics) has that memory once.
+    pub(crate) fn of(&self, is_meant: impl Fn(Pid) -> bool) -> impl Iterator<Item = u64> {
+        let uses = real_uses(self).into_iter();
+        uses.filter(move |(pid, _)| is_meant(*pid))
+            .map(|(_, bytes)| bytes)
+    }
+}
+
+/// What a job's ledger says of one card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Books {
+    /// The job.
+    pub job: JobId,
+    /// The card.
+    pub card: usize,
+    /// The sum on its page.
+    pub total: Bytes,
+    /// What its processes' accounts add up to, with the arbiter's own; `None` where they could
+    /// not be read at rest.
+    pub accounts: Option<Bytes>,
 }
 
 /// What one slot says of one card.
@@ -47,8 +65,6 @@ pub struct SlotUse {
     pub card: usize,
     /// What it reserved; the larger of what it said before and after the driver was read.
     pub used: Bytes,
-    /// How much of that is an estimate for contexts.
-    pub context: Bytes,
     /// True if it took and gave nothing while the driver was read.
     pub is_quiet: bool,
 }
@@ -111,19 +127,13 @@ struct Stranger {
     on: BTreeMap<usize, Bytes>,
 }
 
-/// A process's context: what it seemed to cost last time, until it costs that twice.
-#[derive(Debug, Clone, Copy)]
-enum Cost {
-    Seen(u64),
-    Measured,
-}
-
 #[derive(Debug, Clone)]
 pub(crate) struct Watch {
     contexts: Vec<Bytes>,
     excesses: BTreeMap<(Pid, usize), Excess>,
     residuals: BTreeMap<(JobId, usize), Residual>,
-    costs: BTreeMap<(Pid, usize), Cost>,
+    /// Who was seen on which card.
+    seen: BTreeSet<(Pid, usize)>,
     strangers: BTreeMap<Pid, Stranger>,
     evict: bool,
 }
@@ -134,7 +144,7 @@ impl Watch {
             contexts: vec![Bytes::new(0); n_cards],
             excesses: BTreeMap::new(),
             residuals: BTreeMap::new(),
-            costs: BTreeMap::new(),
+            seen: BTreeSet::new(),
             strangers: BTreeMap::new(),
             evict,
         }
@@ -144,7 +154,7 @@ impl Watch {
         self.contexts[card]
     }
 
-    pub(crate) fn remember_context(&mut self, card: usize, bytes: Bytes) {
+    pub(crate) fn set_context(&mut self, card: usize, bytes: Bytes) {
         if let Some(context) = self.contexts.get_mut(card) {
             *context = bytes;
         }
@@ -187,7 +197,7 @@ impl Watch {
 
     pub(crate) fn forget_process(&mut self, pid: Pid) {
         self.excesses.retain(|(owner, _), _| *owner != pid);
-        self.costs.retain(|(owner, _), _| *owner != pid);
+        self.seen.retain(|(owner, _)| *owner != pid);
     }
 
     /// A stranger got a slot.
@@ -199,14 +209,12 @@ impl Watch {
         }
     }
 
-    /// Sets the driver's numbers against the slots': overheads and the cost of contexts. True
-    /// if a process is on a card for the first time, so that its numbers should be read again
-    /// soon.
+    /// Sets the driver's numbers against the slots'. True if a process is on a card for the
+    /// first time, so that its numbers should be read again soon.
     pub(crate) fn measure(
         &mut self,
         cards: &[Option<Reading>],
         slots: &[SlotUse],
-        capacity: impl Fn(usize) -> MiB,
         out: &mut Vec<Action>,
     ) -> bool {
         let uses: Vec<Option<BTreeMap<Pid, u64>>> = cards
@@ -227,8 +235,7 @@ impl Watch {
             // another one's overhead.
             let sum = sums.entry((slot.job, slot.card)).or_default();
             *sum = sum.saturating_add(excess.known);
-            let most = Bytes::from(capacity(slot.card)).get() / 2;
-            is_new |= self.measure_context(slot, real, most, out);
+            is_new |= real > 0 && self.seen.insert((slot.pid, slot.card));
         }
         // A job whose last process is gone has no slots, and so no overhead.
         let gone = self.residuals.keys().copied();
@@ -251,47 +258,6 @@ impl Watch {
         self.residuals
             .retain(|_, residual| residual.charged > 0 || residual.last > 0);
         is_new
-    }
-
-    /// A context's cost is what the process has beyond its allocations, once that is the same
-    /// twice; and nonsense (half a card) is not believed. The driver rounds allocations up to
-    /// whole blocks, which would be taken for a context's cost. So a process is measured where
-    /// its allocations come to whole blocks, as those of frameworks do, or are so few that
-    /// rounding, which at most doubles them, leaves less than twice the truth. True if this is
-    /// the first look at it.
-    fn measure_context(
-        &mut self,
-        slot: &SlotUse,
-        real: u64,
-        most: u64,
-        out: &mut Vec<Action>,
-    ) -> bool {
-        let allocated = slot.used.get().saturating_sub(slot.context.get());
-        let cost = real.saturating_sub(allocated);
-        if real == 0
-            || !slot.is_quiet
-            || cost == 0
-            || cost > most
-            || (allocated > cost / 2 && !allocated.is_multiple_of(BLOCK))
-        {
-            return false;
-        }
-        match self.costs.insert((slot.pid, slot.card), Cost::Seen(cost)) {
-            Some(Cost::Measured) => {}
-            Some(Cost::Seen(before)) if before == cost => {
-                let known = &mut self.contexts[slot.card];
-                if known.get().abs_diff(cost) >= CONTEXT_STEP {
-                    *known = Bytes::new(cost);
-                    out.push(Action::Context {
-                        card: slot.card,
-                        bytes: *known,
-                    });
-                }
-            }
-            before => return before.is_none(),
-        }
-        self.costs.insert((slot.pid, slot.card), Cost::Measured);
-        false
     }
 
     /// Finds processes that are on a card without a slot.

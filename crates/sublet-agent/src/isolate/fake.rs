@@ -23,6 +23,10 @@ impl GpuView for FakeView {
         Ok(Inventory::new(gpus.collect(), vec![], vec![], vec![])?)
     }
 
+    fn driver(&self) -> String {
+        "fake".to_owned()
+    }
+
     fn read(&mut self) -> Vec<Option<CardReading>> {
         let n_cards = self.0.cards().len();
         let Ok(uses) = self.0.processes() else {

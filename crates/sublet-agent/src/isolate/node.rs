@@ -8,6 +8,7 @@
 //! the mode says.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -19,8 +20,8 @@ use sublet_api::object::Pod;
 use sublet_arbiter::admin::{GpuRow, Snapshot};
 use sublet_arbiter::libraries::{Source, Store};
 use sublet_arbiter::{
-    Arbiter, Container, ContainerCard, Folder, GpuView, HOST_NAME, Handle, HandleError, NvmlView,
-    Options, REAL_MACHINE,
+    Arbiter, Container, ContainerCard, Folder, Gauge, GpuView, HOST_NAME, Handle, HandleError,
+    NvmlView, Options, REAL_MACHINE,
 };
 use sublet_fakegpu::{Machine, Spec};
 use sublet_model::{Inventory, MiB};
@@ -76,6 +77,7 @@ impl Isolation {
         let libraries = store.interposer_with(&[(PRELOAD_NAME, PRELOAD_TEXT)])?;
         let containers = wanted.state_dir.join("containers");
         make_private(&containers)?;
+        let mut gauge = gauge()?;
         let (folder, view, fake) = match cards {
             Cards::Real(nvml) => {
                 let view: Box<dyn GpuView> =
@@ -85,9 +87,14 @@ impl Isolation {
             }
             Cards::Simulated(inventory) => simulated(wanted, &store, inventory)?,
         };
+        if let Some(fake) = &fake {
+            let machine = [OsString::from("--fake-gpu"), fake.machine.clone().into()];
+            gauge.arguments.splice(2..2, machine);
+        }
         let options = Options {
             host_name: fake.is_none().then(|| HOST_NAME.to_owned()),
             local_jobs: wanted.local_jobs,
+            gauge: Some(gauge),
             ..Options::new(folder)
         };
         let arbiter = Arbiter::start(options, view)?;
@@ -335,6 +342,17 @@ fn store(wanted: &Wanted) -> Result<Store, IsolationError> {
         }
     };
     Ok(Store::new(source, vec![wanted.state_dir.join("libraries")]))
+}
+
+/// How the cards are measured: by this program.
+fn gauge() -> Result<Gauge, IsolationError> {
+    let program = std::env::current_exe();
+    Ok(Gauge {
+        program: program.map_err(IsolationError::io("finding", Path::new("this program")))?,
+        arguments: ["agent", "--standalone", "--measure"]
+            .map(OsString::from)
+            .into(),
+    })
 }
 
 type Simulated = (Folder, Box<dyn GpuView>, Option<FakeKit>);

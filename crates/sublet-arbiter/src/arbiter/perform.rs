@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use sublet_abi::message::{RefusedCode, Welcome};
 use sublet_abi::{Reply as Answer, SlotIndex};
-use sublet_model::{Bytes, MiB};
+use sublet_model::MiB;
 use sublet_share::{Action, Event, JobId, Part, Pid, Refusal};
 use tracing::{debug, info, warn};
 
@@ -72,12 +72,13 @@ impl Arbiter {
                     tenant.set_overhead(card, bytes);
                 }
             }
-            Action::Context { card, bytes } => self.set_context(card, bytes),
             Action::Stranger(pid) => {
                 self.counters.unmanaged += 1;
                 warn!(%pid, name = peer::name(pid), "a process uses a GPU without a job");
             }
             Action::Evict(pid) => self.evict(pid),
+            Action::Terminate(job) => self.end_processes(job, Signal::TERM),
+            Action::Kill(job) => self.end_processes(job, Signal::KILL),
             Action::StrangerGone(pid) => info!(%pid, "an unmanaged process is gone"),
             Action::End(job) => {
                 self.counters.ended += 1;
@@ -97,7 +98,7 @@ impl Arbiter {
                     uuid: self.uuid_of(part.card)?,
                     capacity: account.capacity,
                     limit: part.limit,
-                    context: account.context,
+                    figures: self.figures[part.card],
                 })
             })
             .collect();
@@ -250,12 +251,18 @@ impl Arbiter {
         true
     }
 
-    fn set_context(&mut self, card: usize, bytes: Bytes) {
-        info!(card, bytes = bytes.get(), "measured what a context costs");
-        for tenant in self.tenants.values_mut() {
-            tenant.set_context(card, bytes);
+    /// Ends a job that has more memory than it may have.
+    fn end_processes(&mut self, job: JobId, signal: Signal) {
+        let processes = self.machine.job(job).map(|view| view.pids);
+        let processes = processes.unwrap_or_default();
+        warn!(%job, ?signal, n = processes.len(), "ending a job that exceeds its limit");
+        self.counters.evicted += processes.len() as u64 * u64::from(signal == Signal::TERM);
+        for pid in processes {
+            if let Some(process) = self.processes.get(&pid) {
+                // One that is gone needs no signal.
+                let _ = rustix::process::pidfd_send_signal(&process.pidfd, signal);
+            }
         }
-        self.write_record();
     }
 
     fn evict(&mut self, pid: Pid) {

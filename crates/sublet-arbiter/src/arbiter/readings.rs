@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use sublet_abi::SlotIndex;
 use sublet_model::{Bytes, GpuIndex, Time};
-use sublet_share::{Event, JobId, Pid, Reading, SlotUse};
+use sublet_share::{Books, Event, JobId, Pid, Reading, SlotUse};
 use tracing::warn;
 
 use super::Arbiter;
@@ -34,12 +34,39 @@ impl Arbiter {
     pub(super) fn take_use(&mut self) {
         let used = self.tenants.iter().filter(|(_, tenant)| tenant.has_pages());
         let used = used.flat_map(|(job, tenant)| {
-            tenant
-                .totals()
-                .map(move |(card, bytes)| (*job, card, bytes))
+            tenant.totals().map(move |(card, total)| Books {
+                job: *job,
+                card,
+                total,
+                accounts: None,
+            })
         });
         let used = used.collect();
         self.apply(Event::Used(used));
+    }
+
+    /// What jobs use by their ledgers: the sums, and what these are the sums of.
+    fn books_now(&self) -> Vec<Books> {
+        let mut slots: BTreeMap<JobId, Vec<SlotIndex>> = BTreeMap::new();
+        for pid in self.processes.keys() {
+            if let Some((job, slot)) = self.machine.process(*pid)
+                && let Some(slot) = SlotIndex::of_process(slot)
+            {
+                slots.entry(job).or_default().push(slot);
+            }
+        }
+        let tenants = self.tenants.iter().filter(|(_, tenant)| tenant.has_pages());
+        let books = tenants.flat_map(|(&job, tenant)| {
+            let slots = slots.remove(&job).unwrap_or_default();
+            let books = tenant.devices().map(move |(device, card)| Books {
+                job,
+                card: card.card,
+                accounts: tenant.accounts(device, &slots),
+                total: tenant.total(device),
+            });
+            books.collect::<Vec<_>>()
+        });
+        books.collect()
     }
 
     fn slots_now(&self) -> BTreeMap<(Pid, usize), (JobId, SlotCard)> {
@@ -66,7 +93,6 @@ impl Arbiter {
                 pid,
                 card,
                 used: before.map_or(now.used, |before| before.used.max(now.used)),
-                context: now.context,
                 is_quiet: before.is_some_and(|before| before.operation == now.operation),
             }
         });
@@ -122,9 +148,11 @@ impl Arbiter {
         });
         let cards: Vec<Option<Reading>> = cards.collect();
         let may_return = self.may_return(&cards);
+        let books = self.books_now();
         self.apply(Event::Read {
             cards,
             slots,
+            books,
             may_return,
         });
         // Overheads may have changed what jobs use.

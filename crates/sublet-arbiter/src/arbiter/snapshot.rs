@@ -94,14 +94,7 @@ impl Arbiter {
         let pinned = self.pinned_row(job.id);
         let over = per_gpu.iter().find(|row| row.used_mib > row.limit_mib);
         let (state, reason) = match (job.state, over, pinned.over_mib()) {
-            (State::Over, Some(row), _) => (
-                State::Over,
-                Some(format!(
-                    "GPU {}: {} MiB more than its limit in use",
-                    row.index,
-                    row.used_mib - row.limit_mib
-                )),
-            ),
+            (State::Over, Some(row), _) => (State::Over, Some(self.why_over(job, row))),
             (State::Running, _, Some(over)) => (
                 State::Over,
                 Some(format!("{over} MiB more pinned than its limit")),
@@ -139,8 +132,40 @@ impl Arbiter {
         }
     }
 
+    fn why_over(&self, job: &JobView<'_>, row: &TenantGpuRow) -> String {
+        let (index, over) = (row.index, row.used_mib - row.limit_mib);
+        let mut why = format!("GPU {index}: {over} MiB more than its limit in use");
+        if let Some(discord) = self.discord_on(job) {
+            why = format!("{why}; {discord}");
+        }
+        if job.is_evicted {
+            why.push_str("; it is being ended");
+        }
+        why
+    }
+
+    /// Where a job's figures contradict each other.
+    fn discord_on(&self, job: &JobView<'_>) -> Option<String> {
+        job.parts.iter().find_map(|part| {
+            let discord = self.machine.discord(job.id, part.card)?;
+            let index = self.machine.inventory().gpus()[part.card].index;
+            let accounts = discord.accounts.map_or(String::new(), |accounts| {
+                format!(", its processes' accounts {} MiB", mib(accounts))
+            });
+            Some(format!(
+                "its books were written into: on GPU {index} they say {} MiB{accounts}, \
+                 the driver {} MiB",
+                mib(discord.total),
+                mib(discord.driver)
+            ))
+        })
+    }
+
     /// What people should know of a job that has its cards and is within its limits.
     fn note_on(&self, job: &JobView<'_>) -> Option<String> {
+        if let Some(discord) = self.discord_on(job) {
+            return Some(discord);
+        }
         let tenant = self.tenants.get(&job.id)?;
         if !self.settled && tenant.expects_ledger && !tenant.has_pages() {
             let why = "the arbiter was just restarted, and the job's programs are not back yet";
@@ -164,15 +189,36 @@ impl Arbiter {
             let found = tenant.devices().find(|(_, own)| own.card == card)?.0;
             Some((found, tenant.ledger()?.page()))
         });
-        let used = device.map_or(0, |(device, page)| page.total(device).bytes());
+        let total = device.map_or(0, |(device, page)| page.total(device).bytes());
+        let used = match self.machine.discord(job, card) {
+            Some(_) => total.max(self.machine.used(job, card).get()),
+            None => total,
+        };
         let refusal = device.and_then(|(device, page)| page.last_refusal(device));
         TenantGpuRow {
             index: self.machine.inventory().gpus()[card].index.0,
             limit_mib: limit.get(),
             used_mib: mib(Bytes::new(used)),
             overhead_mib: mib(self.machine.overhead(job, card)),
+            context_mib: mib(self.contexts_of(job, card)),
             last_refusal: refusal.map(refusal_row),
         }
+    }
+
+    /// What a job's processes have reserved for their contexts.
+    fn contexts_of(&self, job: JobId, card: usize) -> Bytes {
+        let Some(tenant) = self.tenants.get(&job) else {
+            return Bytes::new(0);
+        };
+        let pids = self.machine.job(job).map(|view| view.pids);
+        let slots = pids.into_iter().flatten().filter_map(|pid| {
+            let (_, slot) = self.machine.process(pid)?;
+            SlotIndex::of_process(slot)
+        });
+        let uses = slots.flat_map(|slot| tenant.slot_use(slot));
+        let contexts = uses.filter(|slot| slot.card == card);
+        let sum = contexts.fold(0_u64, |sum, slot| sum.saturating_add(slot.context.get()));
+        Bytes::new(sum)
     }
 
     fn pinned_row(&self, job: JobId) -> Pinned {

@@ -68,6 +68,10 @@ impl GpuView for View {
         Ok(Inventory::new(gpus.collect(), vec![], vec![], vec![])?)
     }
 
+    fn driver(&self) -> String {
+        "of these tests".to_owned()
+    }
+
     fn read(&mut self) -> Vec<Option<CardReading>> {
         let cards = self.cards.0.lock().unwrap();
         let read = |processes: &Option<Processes>| {

@@ -263,7 +263,7 @@ impl Stage {
         let folder = machine.file("driver");
         let plan = mounts::plan(&found, &interposer, real, &folder);
         let wish = Wish {
-            nvml: real.map(|(_, nvml)| nvml.to_owned()),
+            driver: real.map(|(cuda, nvml)| (cuda.to_owned(), nvml.to_owned())),
         };
         // Those of earlier versions; what stays is looked at another time.
         let _removed = store.remove_unused(&[]);

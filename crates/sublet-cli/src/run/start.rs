@@ -36,8 +36,8 @@ const LINES_SHOWN: usize = 10;
 /// What `sublet agent` is told.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Wish {
-    /// The real driver's management library.
-    pub(super) nvml: Option<PathBuf>,
+    /// The real driver's two libraries: CUDA and NVML.
+    pub(super) driver: Option<(PathBuf, PathBuf)>,
 }
 
 /// A connection to the machine's arbiter, which is started if none runs.
@@ -261,7 +261,8 @@ fn launch(machine: &Machine, wish: &Wish, log: File) -> std::io::Result<Option<P
     if let Some(preload) = without_ours(std::env::var_os("LD_PRELOAD").as_deref()) {
         command.env("LD_PRELOAD", preload);
     }
-    if let Some(nvml) = &wish.nvml {
+    if let Some((cuda, nvml)) = &wish.driver {
+        command.env("SUBLET_DRIVER_CUDA", cuda);
         command.env("SUBLET_DRIVER_NVML", nvml);
     }
     let mut launcher = command.spawn()?;

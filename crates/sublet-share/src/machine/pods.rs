@@ -82,7 +82,11 @@ impl Machine {
             .map(|(promise, held)| (promise.role, held.charge.get()));
         let promised = MiB::new(peak(amounts)).unwrap_or(MiB::MAX);
         // Two that should not run at one time may, for a moment.
-        let used: MiB = jobs.iter().map(|(_, held)| mib_for(held.used)).sum();
+        let used = jobs.iter().map(|(_, held)| {
+            let used = mib_for(held.uses.bytes());
+            used.min(held.charge)
+        });
+        let used: MiB = used.sum();
         promised.max(used)
     }
 

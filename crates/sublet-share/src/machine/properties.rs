@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 
-use super::tests::{ask, machine};
+use super::tests::{ask, books, machine};
 use super::*;
 use crate::reading::{Reading, SlotUse};
 
@@ -146,8 +146,8 @@ impl World {
             },
             Step::Exit(pid) => Event::Exited(Pid(*pid)),
             Step::Use { job, card, mib } => {
-                let bytes = Bytes::from(MiB::from(*mib));
-                Event::Used(vec![(self.job(*job), *card, bytes)])
+                let job = self.job(*job);
+                Event::Used(vec![books(job.0, *card, u64::from(*mib))])
             }
             Step::Read(processes) => self.reading(processes),
             Step::Sick(index) => {
@@ -174,14 +174,20 @@ impl World {
                     pid,
                     card: part.card,
                     used: Bytes::new(10 << 20),
-                    context: Bytes::new(0),
                     is_quiet: true,
                 })
             })
         });
+        // Some of them lie.
+        let books = self.machine.jobs().flat_map(|job| {
+            let id = job.id.0;
+            let parts = job.parts.into_iter();
+            parts.map(move |part| books(id, part.card, id * 37 % 90))
+        });
         Event::Read {
             cards: (0..3).map(|card| Some(on(card))).collect(),
             slots: slots.collect(),
+            books: books.collect(),
             may_return: BTreeSet::new(),
         }
     }
@@ -214,6 +220,13 @@ impl World {
         }
         for action in &out {
             self.check(action)?;
+        }
+        // What a page says takes nothing from others.
+        if matches!(step, Step::Use { .. }) {
+            for (card, was) in before.iter().enumerate() {
+                let is = self.machine.card(card);
+                prop_assert!(is.open >= was.open || !out.is_empty(), "card {card}");
+            }
         }
         // Whoever got more than before, got it from what was free.
         let newcomers = self.placed().difference(&placed_before).count();

@@ -20,6 +20,7 @@ impl Job {
             root_gone: false,
             promise: None,
             told: None,
+            ends_at: None,
         }
     }
 
@@ -37,7 +38,7 @@ impl Job {
     }
 
     pub(super) fn state(&self) -> State {
-        let over = |held: &Held| held.used > Bytes::from(held.part.limit);
+        let over = |held: &Held| held.uses.bytes() > Bytes::from(held.part.limit);
         if self.root_gone {
             State::Ending
         } else if self.held.is_empty() {
@@ -128,20 +129,6 @@ impl Machine {
         for part in parts {
             self.charge(id, part.card);
             self.cards.set_whole(part.card, id, is_whole);
-        }
-    }
-
-    pub(super) fn use_now(&mut self, used: &[(JobId, usize, Bytes)]) {
-        for &(id, card, bytes) in used {
-            let held = self
-                .jobs
-                .get_mut(&id)
-                .and_then(|job| job.held.iter_mut().find(|held| held.part.card == card));
-            if let Some(held) = held {
-                held.used = bytes;
-                held.charge = held.part.limit.max(held.promised).max(mib_for(bytes));
-                self.charge(id, card);
-            }
         }
     }
 
@@ -239,8 +226,7 @@ impl Machine {
             })
             .copied();
         let live: Vec<SlotUse> = live.collect();
-        let capacity = |card| self.cards.capacity(card);
-        if self.watch.measure(cards, &live, capacity, out) {
+        if self.watch.measure(cards, &live, out) {
             self.looks.after_first_sight(now);
         }
         let is_ours = |pid| self.processes.contains_key(&pid);

@@ -4,7 +4,7 @@ use sublet_model::{Gpu, GpuIndex};
 use sublet_plan::Policy;
 
 use super::*;
-use crate::reading::{Reading, SlotUse};
+use crate::reading::{Books, Reading, SlotUse};
 
 pub(super) fn machine(sizes_mib: &[u32]) -> Machine {
     let gpus = (0u16..).zip(sizes_mib);
@@ -17,6 +17,7 @@ pub(super) fn machine(sizes_mib: &[u32]) -> Machine {
         settled_at: Time::from_ms(0),
         local_jobs: true,
         evict: false,
+        evict_over: false,
     })
 }
 
@@ -78,9 +79,19 @@ pub(super) fn limit(machine: &mut Machine, job: u64, mib: u32) -> String {
     tell(machine, 0, Event::LimitAsked { job, memory })
 }
 
+/// What a job's books say of card 0, where they agree.
+pub(super) fn books(job: u64, card: usize, mib: u64) -> Books {
+    let total = Bytes::new(mib << 20);
+    Books {
+        job: JobId(job),
+        card,
+        total,
+        accounts: Some(total),
+    }
+}
+
 pub(super) fn uses(machine: &mut Machine, job: u64, mib: u64) -> String {
-    let used = vec![(JobId(job), 0, Bytes::new(mib << 20))];
-    tell(machine, 0, Event::Used(used))
+    tell(machine, 0, Event::Used(vec![books(job, 0, mib)]))
 }
 
 #[test]
@@ -174,8 +185,17 @@ fn what_a_job_uses_beyond_its_limit_is_not_made_its_own() {
     let mut m = machine(&[60]);
     submit(&mut m, 1, ask(1, 1, true));
     submit(&mut m, 2, ask(24, 1, true));
-    // A context that cost more than anybody knew.
-    uses(&mut m, 1, 37);
+    // A context that cost more than anybody knew, by the driver's count.
+    join(&mut m, 1, 11);
+    let event = Event::Read {
+        cards: vec![Some(Reading {
+            processes: vec![(Pid(11), Bytes::new(37 << 20))],
+        })],
+        slots: vec![],
+        books: vec![books(1, 0, 37)],
+        may_return: BTreeSet::new(),
+    };
+    tell(&mut m, 0, event);
     assert_eq!(
         limit(&mut m, 1, 37),
         "keep 1: GPU 0 lacks 1 MiB: 37 MiB asked, where the limit is 1 MiB and 35 MiB are free"
@@ -292,6 +312,7 @@ fn a_strangers_memory_is_not_granted() {
             processes: vec![(Pid(77), Bytes::new(mib << 20))],
         })],
         slots: vec![],
+        books: vec![],
         may_return: BTreeSet::new(),
     };
     tell(&mut m, 0, read(30));
@@ -308,6 +329,7 @@ fn a_strangers_memory_is_not_granted() {
             Event::Read {
                 cards: vec![Some(Reading::default())],
                 slots: vec![],
+                books: vec![],
                 may_return: BTreeSet::new(),
             }
         ),
@@ -320,7 +342,6 @@ fn a_strangers_memory_is_not_granted() {
         pid: Pid(77),
         card: 0,
         used: Bytes::new(0),
-        context: Bytes::new(0),
         is_quiet: true,
     }];
     let read = |mib: u64| Event::Read {
@@ -328,10 +349,10 @@ fn a_strangers_memory_is_not_granted() {
             processes: vec![(Pid(77), Bytes::new(mib << 20))],
         })],
         slots: slots.clone(),
+        books: vec![],
         may_return: BTreeSet::new(),
     };
     tell(&mut m, 1000, read(5));
-    assert!(tell(&mut m, 1200, read(5)).starts_with("Context"));
+    assert!(tell(&mut m, 1200, read(5)).starts_with("Overhead"));
     assert_eq!(m.overhead(JobId(1), 0), Bytes::new(5 << 20));
-    assert_eq!(m.card(0).context, Bytes::new(5 << 20));
 }

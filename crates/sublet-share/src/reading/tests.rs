@@ -4,13 +4,12 @@ use super::*;
 
 const M: u64 = 1 << 20;
 
-fn slot(pid: u32, used: u64, context: u64) -> SlotUse {
+fn slot(pid: u32, used: u64) -> SlotUse {
     SlotUse {
         job: JobId(1),
         pid: Pid(pid),
         card: 0,
         used: Bytes::new(used * M),
-        context: Bytes::new(context * M),
         is_quiet: true,
     }
 }
@@ -28,27 +27,21 @@ fn reading(processes: &[(u32, u64)]) -> Vec<Option<Reading>> {
 fn the_first_look_at_a_process_on_a_card_is_told() {
     let mut watch = Watch::new(1, false);
     let mut look = |processes: &[(u32, u64)], slots: &[SlotUse]| {
-        let capacity = |_| MiB::from(16_384);
-        watch.measure(&reading(processes), slots, capacity, &mut Vec::new())
+        watch.measure(&reading(processes), slots, &mut Vec::new())
     };
-    assert!(!look(&[], &[slot(7, 0, 0)]), "it has no context yet");
-    assert!(look(&[(7, 300)], &[slot(7, 0, 0)]));
-    assert!(!look(&[(7, 400)], &[slot(7, 0, 0)]));
-    assert!(!look(&[(7, 400)], &[slot(7, 0, 0)]));
-    assert!(look(
-        &[(7, 400), (8, 400)],
-        &[slot(7, 0, 0), slot(8, 400, 400)]
-    ));
+    assert!(!look(&[], &[slot(7, 0)]), "it has no context yet");
+    assert!(look(&[(7, 300)], &[slot(7, 0)]));
+    assert!(!look(&[(7, 400)], &[slot(7, 0)]));
+    assert!(!look(&[(7, 400)], &[slot(7, 0)]));
+    assert!(look(&[(7, 400), (8, 400)], &[slot(7, 0), slot(8, 400)]));
 }
 
 /// One reading; what was found, as text.
 fn measure(watch: &mut Watch, processes: &[(u32, u64)], slots: &[SlotUse]) -> String {
     let mut out = Vec::new();
-    let capacity = |_| MiB::from(16_384);
-    watch.measure(&reading(processes), slots, capacity, &mut out);
+    watch.measure(&reading(processes), slots, &mut out);
     let words = out.iter().map(|action| match action {
         Action::Overhead { bytes, .. } => format!("overhead {}", bytes.get() / M),
-        Action::Context { bytes, .. } => format!("context {}", bytes.get() / M),
         other => format!("{other:?}"),
     });
     words.collect::<Vec<_>>().join(" ")
@@ -57,14 +50,14 @@ fn measure(watch: &mut Watch, processes: &[(u32, u64)], slots: &[SlotUse]) -> St
 #[test]
 fn a_difference_counts_when_it_was_there_twice() {
     let mut watch = Watch::new(1, false);
-    assert_eq!(measure(&mut watch, &[(7, 500)], &[slot(7, 100, 0)]), "");
+    assert_eq!(measure(&mut watch, &[(7, 500)], &[slot(7, 100)]), "");
     assert_eq!(
-        measure(&mut watch, &[(7, 450)], &[slot(7, 100, 0)]),
+        measure(&mut watch, &[(7, 450)], &[slot(7, 100)]),
         "overhead 350"
     );
-    assert_eq!(measure(&mut watch, &[(7, 900)], &[slot(7, 100, 0)]), "");
+    assert_eq!(measure(&mut watch, &[(7, 900)], &[slot(7, 100)]), "");
     assert_eq!(
-        measure(&mut watch, &[(7, 450)], &[slot(7, 400, 0)]),
+        measure(&mut watch, &[(7, 450)], &[slot(7, 400)]),
         "overhead 50",
         "less counts at once, and one high reading does not count"
     );
@@ -75,10 +68,10 @@ fn a_difference_counts_when_it_was_there_twice() {
 fn a_card_that_cannot_be_read_changes_nothing() {
     let mut watch = Watch::new(1, false);
     for _ in 0..2 {
-        measure(&mut watch, &[(7, 300)], &[slot(7, 0, 0)]);
+        measure(&mut watch, &[(7, 300)], &[slot(7, 0)]);
     }
     let mut out = Vec::new();
-    watch.measure(&[None], &[slot(7, 0, 0)], |_| MiB::from(16_384), &mut out);
+    watch.measure(&[None], &[slot(7, 0)], &mut out);
     assert_eq!(out, []);
     assert_eq!(watch.overhead(JobId(1), 0).get(), 300 * M);
     assert_eq!(measure(&mut watch, &[], &[]), "overhead 0");
@@ -87,45 +80,21 @@ fn a_card_that_cannot_be_read_changes_nothing() {
 #[test]
 fn what_one_reserved_too_much_does_not_hide_anothers_overhead() {
     let mut watch = Watch::new(1, false);
-    let slots = [slot(7, 100, 0), slot(8, 480, 480)];
+    let slots = [slot(7, 100), slot(8, 480)];
     assert_eq!(measure(&mut watch, &[(7, 150)], &slots), "");
-    assert_eq!(
-        measure(&mut watch, &[(7, 150)], &slots),
-        "context 50 overhead 50"
-    );
+    assert_eq!(measure(&mut watch, &[(7, 150)], &slots), "overhead 50");
 }
 
 #[test]
-fn a_drivers_rounding_is_not_taken_for_a_contexts_cost() {
+fn what_is_found_of_a_job_changes_its_own_charge_alone() {
+    // 3-MiB pieces of an innocent job were once read as contexts of 2,480 MiB.
     let mut watch = Watch::new(1, false);
-    for _ in 0..2 {
-        // 127 blocks of 2 MiB and a little, each of which takes two of the driver's.
-        measure(&mut watch, &[(7, 508)], &[slot(7, 267, 0)]);
+    watch.set_context(0, Bytes::new(480 * M));
+    for _ in 0..3 {
+        measure(&mut watch, &[(7, 2960)], &[slot(7, 480)]);
     }
-    assert_eq!(watch.context(0).get(), 0);
-    for _ in 0..2 {
-        measure(&mut watch, &[(8, 604)], &[slot(8, 100, 0)]);
-    }
-    assert_eq!(watch.context(0).get(), 504 * M);
-}
-
-#[test]
-fn a_contexts_cost_is_measured_once_it_is_steady() {
-    let mut watch = Watch::new(1, false);
-    assert_eq!(measure(&mut watch, &[(7, 200)], &[slot(7, 0, 0)]), "");
-    assert_eq!(
-        measure(&mut watch, &[(7, 310)], &[slot(7, 0, 0)]),
-        "overhead 200"
-    );
-    assert_eq!(
-        measure(&mut watch, &[(7, 410)], &[slot(7, 100, 0)]),
-        "context 310 overhead 310"
-    );
-    // The next process has its estimate; one of half a card is nonsense.
-    measure(&mut watch, &[(8, 310)], &[slot(8, 310, 310)]);
-    measure(&mut watch, &[(9, 9000)], &[slot(9, 0, 0)]);
-    measure(&mut watch, &[(9, 9000)], &[slot(9, 0, 0)]);
-    assert_eq!(watch.context(0).get(), 310 * M);
+    assert_eq!(watch.overhead(JobId(1), 0).get(), 2480 * M);
+    assert_eq!(watch.context(0).get(), 480 * M);
 }
 
 /// One reading at a time; what was found, as text.
@@ -175,10 +144,9 @@ fn overheads(looks: &[(u64, u64, bool)]) -> Vec<u64> {
     let look = |&(real, used, is_quiet): &(u64, u64, bool)| {
         let slot = SlotUse {
             is_quiet,
-            ..slot(7, used, 0)
+            ..slot(7, used)
         };
-        let capacity = |_| MiB::from(16_384);
-        watch.measure(&reading(&[(7, real)]), &[slot], capacity, &mut Vec::new());
+        watch.measure(&reading(&[(7, real)]), &[slot], &mut Vec::new());
         watch.overhead(JobId(1), 0).get() / M
     };
     looks.iter().map(look).collect()

@@ -1,8 +1,8 @@
 //! Containers of pods, one story a test.
 
-use sublet_model::{Bytes, MiB, Role};
+use sublet_model::{MiB, Role};
 
-use super::super::tests::{ask, join, limit, machine, submit, tell, uses};
+use super::super::tests::{ask, books, join, limit, machine, submit, tell, uses};
 use super::*;
 use crate::event::Event;
 use crate::job::{Part, Pid, State};
@@ -164,7 +164,6 @@ fn on_a_clusters_node_there_are_only_promised_jobs() {
     };
     assert!(tell(&mut m, 0, back).starts_with("refuse 2: this machine's GPUs"));
     assert_eq!(declare(&mut m, 3, "a", "main-0", 100), "place 3 0:100");
-    let used = vec![(JobId(3), 0, Bytes::new(1 << 20))];
-    tell(&mut m, 0, Event::Used(used));
+    tell(&mut m, 0, Event::Used(vec![books(3, 0, 1)]));
     assert_eq!(granted(&m), 100);
 }

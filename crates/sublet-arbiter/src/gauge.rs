@@ -1,0 +1,262 @@
+//! What a context costs, and how the driver packs memory: measured before there are jobs.
+//!
+//! A process of the arbiter's own makes a context and some allocations, and nothing else, while
+//! it looks at the driver's count of itself. Nothing that a job does can change what it finds.
+//! It is done once for each product and driver, takes a second at most on a card of today, and
+//! is kept beside the arbiter's folder: the next arbiter knows it before its first job. After a
+//! day it is measured again, so that a figure which was wrong does not stay.
+
+mod learn;
+mod probe;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use sublet_abi::Packing;
+use sublet_model::{Bytes, Gpu, Health, Inventory};
+use tracing::{info, warn};
+
+pub use self::probe::measure;
+use crate::runtime::Folder;
+
+/// How long a measurement may take. A driver that needs longer is not waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How old a figure may be.
+const FRESH: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The most that is read of a file or of an answer: they are ours, and a few hundred bytes.
+const TEXT_MAX: u64 = 1 << 16;
+
+/// How to start the process that measures: a program that calls [`measure`] with the card's UUID
+/// as its last argument, and prints what comes back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gauge {
+    /// The program's file.
+    pub program: PathBuf,
+    /// What comes before the UUID.
+    pub arguments: Vec<OsString>,
+}
+
+/// Why a card cannot be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum GaugeError {
+    /// One of the driver's libraries is not there.
+    #[error("cannot load `{}`", .0.display())]
+    NoDriver(PathBuf),
+    /// A function is not there.
+    #[error("the driver has no {0}")]
+    Missing(&'static str),
+    /// It says no.
+    #[error("{0} failed with CUDA error {1}")]
+    Refused(&'static str, u32),
+    /// NVML does not list this process, or not its memory.
+    #[error("the driver does not say how much memory this process has")]
+    Uncounted,
+    /// No answer, or none that makes sense.
+    #[error("the process that measures gave no answer")]
+    Answer,
+    /// The system's word.
+    #[error("the process that measures: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// What is known of a card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Figures {
+    /// What a context costs; nothing where that is unknown.
+    pub(crate) context: Bytes,
+    /// How the driver packs memory.
+    pub(crate) packing: Option<Packing>,
+}
+
+/// A measurement, as it is told and kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Measured {
+    context_bytes: u64,
+    packing: Option<Sizes>,
+}
+
+/// [`Packing`] in bytes, as it is told and kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Sizes {
+    block: u64,
+    small: u64,
+    piece: u64,
+    kept: u32,
+    pool: u64,
+}
+
+impl Measured {
+    fn new(context_bytes: u64, packing: Option<Packing>) -> Measured {
+        let packing = packing.map(|packing| Sizes {
+            block: packing.block,
+            small: packing.small,
+            piece: packing.piece,
+            kept: packing.kept,
+            pool: packing.pool,
+        });
+        Measured {
+            context_bytes,
+            packing,
+        }
+    }
+
+    /// What is believed of it for a card: no context has half of one, no piece an eighth.
+    fn figures(&self, gpu: &Gpu) -> Option<Figures> {
+        let memory = Bytes::from(gpu.memory).get();
+        let packing = self.packing.map(|sizes| Packing {
+            block: sizes.block,
+            small: sizes.small,
+            piece: sizes.piece,
+            kept: sizes.kept,
+            pool: sizes.pool,
+        });
+        let is_sane =
+            |packing: &Packing| packing.is_sound() && packing.piece.max(packing.pool) <= memory / 8;
+        (self.context_bytes <= memory / 2).then(|| Figures {
+            context: Bytes::new(self.context_bytes),
+            packing: packing.filter(is_sane),
+        })
+    }
+}
+
+/// What is kept: by product, memory and driver.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+struct Kept(BTreeMap<String, Entry>);
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry {
+    /// Seconds since 1970.
+    measured_at: u64,
+    #[serde(flatten)]
+    measured: Measured,
+}
+
+impl Kept {
+    /// What a file says; nothing where it is not there, or is none of ours.
+    fn read(file: &Path) -> Kept {
+        let read = || {
+            let mut text = String::new();
+            let opened = fs::File::open(file)?.take(TEXT_MAX);
+            std::io::BufReader::new(opened).read_to_string(&mut text)?;
+            Ok::<_, std::io::Error>(serde_json::from_str(&text).unwrap_or_default())
+        };
+        read().unwrap_or_default()
+    }
+
+    /// A reader sees the old file or the new one.
+    fn write(&self, file: &Path) -> std::io::Result<()> {
+        let new = file.with_extension("new");
+        fs::write(&new, serde_json::to_string(self).unwrap_or_default())?;
+        fs::rename(new, file)
+    }
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+/// What is known of each card: kept, or measured now.
+pub(crate) fn figures(
+    gauge: Option<&Gauge>,
+    folder: &Folder,
+    inventory: &Inventory,
+    driver: &str,
+) -> Vec<Figures> {
+    let file = folder.figures_file();
+    let mut kept = Kept::read(&file);
+    let before = kept.clone();
+    let mut tried = BTreeMap::new();
+    let each = inventory.gpus().iter().map(|gpu| {
+        let name = format!("{}, {} MiB, driver {driver}", gpu.model, gpu.memory.get());
+        let entry = kept.0.get(&name);
+        let is_fresh = entry.is_some_and(|entry| {
+            let age = now().abs_diff(entry.measured_at);
+            age < FRESH.as_secs() && entry.measured.figures(gpu).is_some()
+        });
+        if let Some(gauge) = gauge.filter(|_| !is_fresh && gpu.health == Health::Healthy) {
+            let again = || match run(gauge, gpu) {
+                Ok(measured) => {
+                    info!(gpu = name, context = measured.context_bytes, packing = ?measured.packing,
+                          "measured what a context and allocations take");
+                    Some(measured)
+                }
+                Err(error) => {
+                    warn!(gpu = name, %error, "cannot measure what a context takes");
+                    None
+                }
+            };
+            let found: &Option<Measured> = tried.entry(name.clone()).or_insert_with(again);
+            if let Some(measured) = found.clone() {
+                let measured_at = now();
+                let entry = Entry {
+                    measured_at,
+                    measured,
+                };
+                kept.0.insert(name.clone(), entry);
+            }
+        }
+        let entry = kept.0.get(&name);
+        let figures = entry.and_then(|entry| entry.measured.figures(gpu));
+        figures.unwrap_or_default()
+    });
+    let figures = each.collect();
+    if kept != before
+        && let Err(error) = kept.write(&file)
+    {
+        warn!(%error, file = %file.display(), "the next arbiter has to measure again");
+    }
+    figures
+}
+
+/// Has one card measured.
+fn run(gauge: &Gauge, gpu: &Gpu) -> Result<Measured, GaugeError> {
+    let uuid = gpu.uuid.as_ref().ok_or(GaugeError::Answer)?;
+    let mut command = Command::new(&gauge.program);
+    command
+        .args(&gauge.arguments)
+        .arg(uuid.as_str())
+        .env("CUDA_VISIBLE_DEVICES", uuid.as_str())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    // What makes a program a tenant, or loads something into it.
+    for name in ["SUBLET_DIR", "SUBLET_MODE", "LD_PRELOAD"] {
+        command.env_remove(name);
+    }
+    let mut child = command.spawn()?;
+    let answer = answer(&mut child);
+    // One that has answered ends by itself; one that has not shall not stay on the card.
+    if answer.is_none() {
+        let _ = child.kill();
+    }
+    child.wait()?;
+    serde_json::from_str(&answer.ok_or(GaugeError::Answer)?).map_err(|_| GaugeError::Answer)
+}
+
+/// All that it prints, if it has said it in time.
+fn answer(child: &mut Child) -> Option<String> {
+    let output = child.stdout.take()?;
+    let (send, answer) = channel();
+    std::thread::spawn(move || {
+        let mut text = String::new();
+        let read = output.take(TEXT_MAX).read_to_string(&mut text);
+        // Nobody waits for it any more if that took too long.
+        let _ = send.send(read.is_ok().then_some(text));
+    });
+    answer.recv_timeout(PATIENCE).ok().flatten()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,226 @@
+//! What a job uses, when its own books, the sum of its processes' accounts and the driver do
+//! not say the same.
+//!
+//! A job can write into the page that its processes count on. What is there is believed where
+//! it costs the job itself; where others depend on it, the driver's figure counts, or what the
+//! job was entitled to before. So a page that was written into makes a job look worse, and
+//! never takes room from others.
+
+use sublet_model::{Bytes, MiB, Time};
+
+use super::tenants::mib_for;
+use super::{Held, Machine};
+use crate::event::Action;
+use crate::job::JobId;
+use crate::reading::{Books, Reading};
+
+/// How long the processes of a job that is ended may take after SIGTERM; as `docker stop`.
+const GRACE_MS: u64 = 10_000;
+
+/// So often in a row something must be seen before it counts: the driver and the books are
+/// never read at the same instant.
+const LOOKS: u8 = 2;
+
+/// What is known of a job's use of one card.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Use {
+    /// By the page's own sum.
+    total: u64,
+    /// By the accounts of its processes, where they could be read at rest.
+    accounts: Option<u64>,
+    /// By the driver: all its processes.
+    driver: u64,
+    /// More than the page's sum, in this look and in the last one.
+    hidden: [u64; 2],
+    /// In so many looks the page's sum was not that of its accounts.
+    unequal: u8,
+    /// The most that it may have by the driver's count, contexts aside: its limit, or what it
+    /// had when that was lowered. `None` until a job that was there before was seen once.
+    allowed: Option<u64>,
+    /// In so many looks it had more than that.
+    over: u8,
+    /// How much of the page's sum the arbiter has charged there itself.
+    overhead: u64,
+}
+
+impl Use {
+    /// Of a job that begins with this limit; `None` for one that may have begun before.
+    pub(super) fn begin(limit: Option<MiB>) -> Use {
+        Use {
+            allowed: limit.map(|limit| Bytes::from(limit).get()),
+            ..Use::default()
+        }
+    }
+
+    /// What it uses, whatever its page says.
+    pub(super) fn bytes(&self) -> Bytes {
+        let hidden = self.hidden[0].min(self.hidden[1]);
+        Bytes::new(self.total.saturating_add(hidden))
+    }
+
+    /// The page's sum, the accounts' and the driver's figure, where they do not agree.
+    pub(super) fn discord(&self) -> Option<Discord> {
+        let is_unequal = self.unequal >= LOOKS;
+        let hidden = self.hidden[0].min(self.hidden[1]);
+        (is_unequal || hidden > 0).then_some(Discord {
+            total: Bytes::new(self.total),
+            accounts: self.accounts.map(Bytes::new),
+            driver: Bytes::new(self.driver),
+        })
+    }
+
+    /// As much of it as keeps others out: within what is entitled already, unless the driver
+    /// says so.
+    fn believed(&self, entitled: MiB) -> MiB {
+        let total = mib_for(Bytes::new(self.total)).min(entitled);
+        let total = if self.unequal >= LOOKS {
+            MiB::ZERO
+        } else {
+            total
+        };
+        total.max(mib_for(Bytes::new(self.driver)))
+    }
+
+    fn told(&mut self, books: &Books) {
+        self.total = books.total.get();
+        self.accounts = books.accounts.map(Bytes::get);
+    }
+
+    /// The arbiter has charged so much on the page before.
+    pub(super) fn remember_overhead(&mut self, bytes: Bytes) {
+        self.overhead = bytes.get();
+    }
+
+    /// The driver was read beside the books. What it showed is charged on the page from now on.
+    fn looked_at(&mut self, driver: u64, overhead: u64) {
+        self.driver = driver;
+        let more = overhead.saturating_sub(self.overhead);
+        self.overhead = overhead;
+        self.total = self.total.saturating_add(more);
+        let accounts = self.accounts;
+        self.accounts = accounts.map(|accounts| accounts.saturating_add(more));
+        let most = driver.max(self.accounts.unwrap_or(0));
+        self.hidden = [self.hidden[1], most.saturating_sub(self.total)];
+        match self.accounts {
+            Some(accounts) if accounts == self.total => self.unequal = 0,
+            Some(_) => self.unequal = self.unequal.saturating_add(1),
+            None => {}
+        }
+    }
+
+    /// Contexts aside, it has so much by the driver's count. True if that is more than it may
+    /// have, and was at the last look.
+    fn exceeds(&mut self, limit: MiB, without_contexts: u64) -> bool {
+        let limit = Bytes::from(limit).get();
+        let allowed = self.allowed.unwrap_or(without_contexts).max(limit);
+        if without_contexts > allowed {
+            self.over = self.over.saturating_add(1);
+        } else {
+            self.over = 0;
+            self.allowed = Some(limit.max(without_contexts));
+        }
+        self.over >= LOOKS
+    }
+}
+
+/// Figures that should be the same, and are not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Discord {
+    /// The sum on the job's page.
+    pub total: Bytes,
+    /// The sum of its processes' accounts, where they could be read at rest.
+    pub accounts: Option<Bytes>,
+    /// What the driver says of its processes.
+    pub driver: Bytes,
+}
+
+impl Held {
+    /// Makes the charge what it must be now.
+    pub(super) fn settle_charge(&mut self) {
+        let entitled = self.charge;
+        let least = self.part.limit.max(self.promised);
+        self.charge = least.max(self.uses.believed(entitled));
+    }
+}
+
+impl Machine {
+    /// What jobs say that they use.
+    pub(super) fn use_now(&mut self, books: &[Books]) {
+        for one in books {
+            if let Some(held) = self.held_mut(one.job, one.card) {
+                held.uses.told(one);
+                held.settle_charge();
+                self.charge(one.job, one.card);
+            }
+        }
+    }
+
+    /// Sets what jobs say against what the driver says.
+    pub(super) fn compare(
+        &mut self,
+        now: Time,
+        cards: &[Option<Reading>],
+        books: &[Books],
+        out: &mut Vec<Action>,
+    ) {
+        self.use_now(books);
+        for one in books {
+            let Some(Some(reading)) = cards.get(one.card) else {
+                continue;
+            };
+            let processes = &self.processes;
+            let own = |pid| processes.get(&pid).is_some_and(|(job, _)| *job == one.job);
+            let figures = reading.of(own);
+            let (sum, count) = figures.fold((0_u64, 0_u64), |(sum, count), bytes| {
+                (sum.saturating_add(bytes), count + u64::from(bytes > 0))
+            });
+            // What a context costs nobody is ended for: not where it is unknown, either.
+            let context = self.watch.context(one.card).get();
+            let contexts = match context {
+                0 => u64::MAX,
+                context => count.saturating_mul(context),
+            };
+            let overhead = self.watch.overhead(one.job, one.card).get();
+            let Some(held) = self.held_mut(one.job, one.card) else {
+                continue;
+            };
+            held.uses.looked_at(sum, overhead);
+            held.settle_charge();
+            let limit = held.part.limit;
+            let exceeds = held.uses.exceeds(limit, sum.saturating_sub(contexts));
+            self.charge(one.job, one.card);
+            if exceeds && self.evict_over {
+                self.end_job(now, one.job, out);
+            }
+        }
+        self.end_late(now, out);
+    }
+
+    pub(super) fn held_mut(&mut self, job: JobId, card: usize) -> Option<&mut Held> {
+        let job = self.jobs.get_mut(&job)?;
+        job.held.iter_mut().find(|held| held.part.card == card)
+    }
+
+    /// Begins to end a job that has more than it may have.
+    fn end_job(&mut self, now: Time, id: JobId, out: &mut Vec<Action>) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        if job.ends_at.is_none() {
+            job.ends_at = Some(now.plus_ms(GRACE_MS));
+            out.push(Action::Terminate(id));
+        }
+    }
+
+    /// Ends those that did not end by themselves.
+    fn end_late(&mut self, now: Time, out: &mut Vec<Action>) {
+        for (id, job) in &self.jobs {
+            if job.ends_at.is_some_and(|at| at <= now) {
+                out.push(Action::Kill(*id));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
