@@ -23,7 +23,8 @@ use std::time::{Duration, Instant};
 use sublet_abi::control::{DeviceTerms, Terms};
 use sublet_abi::message::RefusedCode;
 use sublet_abi::{
-    AnyControl, AnyLedger, ControlWriter, DeviceIndex, Hello, Mode, Packing, SlotIndex, Units, Uuid, VERSION,
+    AnyControl, AnyLedger, ControlWriter, DeviceIndex, Hello, Mode, Packing, SlotIndex, Units,
+    Uuid, VERSION,
 };
 use tempfile::TempDir;
 

@@ -1,6 +1,6 @@
 //! The machine as NVML tells it: what `nvidia-smi` would show.
 //!
-//! One function, because every program here that asks NVML asks the same.
+//! Every program here that asks NVML asks one of these two questions.
 
 use std::ffi::c_uint;
 
@@ -36,6 +36,34 @@ pub(crate) fn look(library: &str) -> Result<Value, Failure> {
     }))
 }
 
+/// What is in use of the first device, each time that `more` says so.
+pub(crate) fn used_again_and_again(
+    library: &str,
+    mut more: impl FnMut(u64) -> bool,
+) -> Result<(), Failure> {
+    let nvml = Nvml::new(Library::open_plain(library, &NVML)?)?;
+    // SAFETY: takes nothing; the device is a live value.
+    let device = unsafe {
+        nvml.nvmlInit_v2()?;
+        let mut device = nvmlDevice_t::default();
+        nvml.nvmlDeviceGetHandleByIndex_v2(0, &raw mut device)?;
+        device
+    };
+    while more(memory(&nvml, device)?.used) {}
+    // SAFETY: undoes the first call.
+    unsafe { nvml.nvmlShutdown() }
+}
+
+fn memory(nvml: &Nvml, device: nvmlDevice_t) -> Result<nvmlMemory_v2_t, Failure> {
+    let mut memory = nvmlMemory_v2_t {
+        version: MEMORY_VERSION,
+        ..nvmlMemory_v2_t::default()
+    };
+    // SAFETY: the struct says its own version.
+    unsafe { nvml.nvmlDeviceGetMemoryInfo_v2(device, &raw mut memory)? };
+    Ok(memory)
+}
+
 fn devices(nvml: &Nvml) -> Result<(String, Vec<Value>), Failure> {
     let mut version: Name = [0; 256];
     let mut count = 0;
@@ -51,17 +79,13 @@ fn devices(nvml: &Nvml) -> Result<(String, Vec<Value>), Failure> {
 fn device(nvml: &Nvml, index: c_uint) -> Result<Value, Failure> {
     let mut device = nvmlDevice_t::default();
     let (mut name, mut uuid): (Name, Name) = ([0; 256], [0; 256]);
-    let mut memory = nvmlMemory_v2_t {
-        version: MEMORY_VERSION,
-        ..nvmlMemory_v2_t::default()
-    };
-    // SAFETY: the lengths are those of the arrays, the struct says its own version.
+    // SAFETY: the lengths are those of the arrays.
     unsafe {
         nvml.nvmlDeviceGetHandleByIndex_v2(index, &raw mut device)?;
         nvml.nvmlDeviceGetName(device, name.as_mut_ptr(), name.len() as c_uint)?;
         nvml.nvmlDeviceGetUUID(device, uuid.as_mut_ptr(), uuid.len() as c_uint)?;
-        nvml.nvmlDeviceGetMemoryInfo_v2(device, &raw mut memory)?;
     }
+    let memory = memory(nvml, device)?;
     let processes: Vec<Value> = processes(nvml, device)?
         .iter()
         .map(|process| json!({"pid": process.pid, "used": process.usedGpuMemory}))

@@ -1,6 +1,7 @@
 //! The programs, one file each.
 
 mod alloc;
+mod churn;
 mod exec;
 mod fork;
 mod graph;
@@ -12,6 +13,7 @@ mod serve;
 mod spin;
 mod threads;
 mod train;
+mod watch;
 
 use clap::Subcommand;
 
@@ -46,6 +48,8 @@ pub(crate) enum Program {
     Regain(regain::Arguments),
     /// Processes that begin at the same moment and allocate until there is no more
     Race(race::Arguments),
+    /// Looks at a card's memory by NVML's count until standard input is closed
+    Watch(watch::Arguments),
     /// One of the processes of `race`
     #[command(hide = true)]
     Racer(race::RacerArguments),
@@ -70,6 +74,7 @@ impl Program {
             Self::Pair(_) => "pair",
             Self::Regain(_) => "regain",
             Self::Race(_) => "race",
+            Self::Watch(_) => "watch",
             Self::Racer(_) => "racer",
             Self::Lend(_) => "lend",
         }
@@ -106,6 +111,7 @@ impl Program {
             Self::Pair(arguments) => pair::run(arguments, report),
             Self::Regain(arguments) => regain::run(arguments, report),
             Self::Race(arguments) => race::run(arguments, report),
+            Self::Watch(arguments) => watch::run(arguments, report),
             Self::Racer(arguments) => race::run_racer(arguments, report),
             Self::Lend(common) => lender::serve(common),
         }

@@ -72,6 +72,12 @@ impl Heap {
         pieces.any(|piece| piece.live > 0 && room(piece) >= bytes)
     }
 
+    /// True if an address lies in one of these pieces.
+    #[must_use]
+    pub fn knows(&self, address: u64) -> bool {
+        self.start_of(address).is_some()
+    }
+
     /// An allocation was made. True if it begins a piece, which must be paid for.
     pub fn place(
         &mut self,
@@ -295,7 +301,13 @@ mod tests {
             for (_, parts) in &mut self.pieces {
                 parts.remove(&address);
             }
-            while self.pieces.iter().filter(|(_, parts)| parts.is_empty()).count() > self.kept {
+            while self
+                .pieces
+                .iter()
+                .filter(|(_, parts)| parts.is_empty())
+                .count()
+                > self.kept
+            {
                 let empty = self.pieces.iter().position(|(_, parts)| parts.is_empty());
                 self.pieces.remove(empty.expect("there is one"));
             }

@@ -59,6 +59,15 @@ impl Kept {
         true
     }
 
+    /// Counts `amount` more as in use of what is kept unused. False if that is not so much.
+    #[must_use]
+    pub fn use_unused(&mut self, amount: Units) -> bool {
+        let live = self.live.checked_add(amount);
+        let live = live.filter(|live| *live <= self.charged);
+        self.live = live.unwrap_or(self.live);
+        live.is_some()
+    }
+
     /// After an allocation: all that the driver says it has must be paid for. False if the limit
     /// does not allow it; else what was reserved for nothing is given back.
     #[must_use]

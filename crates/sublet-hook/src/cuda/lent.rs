@@ -120,7 +120,11 @@ impl Drop for Work {
 enum Debt {
     Charge(Charge),
     Part(Part),
-    Pool { account: Account, bytes: u64 },
+    Pool {
+        account: Account,
+        address: CUdeviceptr,
+        bytes: u64,
+    },
 }
 
 #[derive(Debug)]
@@ -146,7 +150,11 @@ impl Entry {
         match self.debt {
             Debt::Charge(charge) => tenant.give(charge),
             Debt::Part(part) => part.give_back(tenant),
-            Debt::Pool { account, bytes } => account.freed(tenant, bytes),
+            Debt::Pool {
+                account,
+                address,
+                bytes,
+            } => account.freed(tenant, address, bytes),
         }
     }
 }
@@ -175,8 +183,17 @@ impl Lent {
         match owned {
             Owned::Context(held) => self.add(tenant, Debt::Charge(held.charge), traces),
             Owned::Part(part) => self.add(tenant, Debt::Part(part), traces),
-            Owned::Pool { account, bytes } => {
-                self.add(tenant, Debt::Pool { account, bytes }, traces);
+            Owned::Pool {
+                account,
+                address,
+                bytes,
+            } => {
+                let debt = Debt::Pool {
+                    account,
+                    address,
+                    bytes,
+                };
+                self.add(tenant, debt, traces);
             }
             Owned::External(_) => owned.give_back(tenant),
         }

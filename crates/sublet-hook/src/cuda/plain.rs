@@ -16,9 +16,7 @@ use super::heap::{Heap, Kind};
 use super::lent::Trace;
 use super::pool::Account;
 use super::shared::Borrowed;
-use super::tenant::{
-    Ask, Charge, Held, Place, Tenant, current_context, current_device, giving,
-};
+use super::tenant::{Ask, Charge, Held, Place, Tenant, current_context, current_device, giving};
 use super::{locked, real};
 use crate::guard::{Inside, calm};
 
@@ -33,6 +31,8 @@ pub enum Owned {
     Pool {
         /// The pool's account.
         account: Account,
+        /// Where it is.
+        address: CUdeviceptr,
         /// Bytes asked.
         bytes: u64,
     },
@@ -100,7 +100,11 @@ impl Owned {
         match self {
             Owned::Context(held) => tenant.give(held.charge),
             Owned::Part(part) => part.give_back(tenant),
-            Owned::Pool { account, bytes } => account.freed(tenant, bytes),
+            Owned::Pool {
+                account,
+                address,
+                bytes,
+            } => account.freed(tenant, address, bytes),
             Owned::External(share) => external::give(tenant, share),
         }
     }

@@ -2,8 +2,10 @@
 //!
 //! A pool keeps what was freed for the next allocation; [`Kept`] says how that is charged.
 //! Before an allocation, what the pool could grow by is reserved: drivers grow pools by large
-//! pieces, and do not say whether what a pool keeps is in parts. After it, the driver says how
-//! much the pool has. Should that be even more, it must fit as well, or the allocation is undone.
+//! pieces, and do not say whether what a pool keeps is in parts. Only room behind what was ever
+//! given out of a piece is sure ([`Heap`]), and is used where the limit leaves no more. After the
+//! call the driver says how much the pool has. Should that be even more, it must fit as well, or
+//! the allocation is undone.
 //!
 //! Freed memory goes back to the account when the driver lets go of it. It does so at a
 //! synchronisation and does not say it, so pools are looked at again after one
@@ -17,11 +19,12 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sublet_abi::{DeviceIndex, Units};
+use sublet_abi::{DeviceIndex, Packing, Units};
 
 pub(super) use self::owner::meant;
 use self::owner::{Owner, device_of_stream, is_capturing, owner_of};
 use super::c::*;
+use super::heap::Heap;
 use super::kept::Kept;
 use super::plain::{self, Owned};
 use super::tenant::{Place, Tenant, current_device, giving};
@@ -47,6 +50,8 @@ struct Sums {
     kept: Option<Kept>,
     /// The pool, to be asked what it has reserved; `None` once it was destroyed.
     pool: Option<CUmemoryPool>,
+    /// Which part of its pieces was never given out.
+    fresh: Heap,
 }
 
 impl Account {
@@ -56,13 +61,17 @@ impl Account {
             Place::Host => Some(Kept::new(Budget::Host)),
             Place::Unlisted => None,
         };
-        let pool = Some(pool);
-        Self(Arc::new(Mutex::new(Sums { kept, pool })))
+        Self(Arc::new(Mutex::new(Sums {
+            kept,
+            pool: Some(pool),
+            fresh: Heap::default(),
+        })))
     }
 
     /// An allocation was freed.
-    pub fn freed(&self, tenant: &Tenant, bytes: u64) {
+    pub fn freed(&self, tenant: &Tenant, address: CUdeviceptr, bytes: u64) {
         let mut sums = self.sums();
+        sums.fresh.free(address, 0);
         sums.forget(Units::taken_by(bytes).unwrap_or(Units::ZERO));
         sums.settle(tenant);
         if sums.has_unused() {
@@ -120,10 +129,27 @@ impl Sums {
         kept.make_room(tenant, amount, growth)
     }
 
-    fn take_growth(&mut self, tenant: &Tenant) -> bool {
+    /// The driver has given `bytes` at an address. True if what it took for them fits.
+    fn took(&mut self, tenant: &Tenant, address: CUdeviceptr, bytes: u64, before: Units) -> bool {
         let reserved = self.reserved();
+        let growth = reserved.saturating_sub(before).bytes();
+        if growth > 0 || self.fresh.knows(address) {
+            let context = CUcontext::default();
+            let packing = Packing {
+                piece: growth.max(bytes),
+                ..Packing::default()
+            };
+            self.fresh.place(address, bytes, context, &packing);
+        }
         let kept = self.kept.as_mut();
         kept.is_none_or(|kept| kept.take_growth(tenant, reserved))
+    }
+
+    /// Counts an allocation for which there is room that was never given out.
+    fn use_fresh(&mut self, bytes: u64, amount: Units) -> bool {
+        let has_room = self.fresh.has_room(bytes);
+        let kept = self.kept.as_mut().filter(|_| has_room);
+        kept.is_some_and(|kept| kept.use_unused(amount))
     }
 
     /// Notes for `sublet top` that so much was asked and not given.
@@ -269,23 +295,25 @@ fn alloc(
             if let Some(budget) = sums.budget() {
                 release_unused(&tenant, budget);
             }
-            sums.make_room(&tenant, amount)
+            sums.make_room(&tenant, amount) || sums.use_fresh(bytes as u64, amount)
         }
     });
     if fits != Some(true) {
         sums.refused(&tenant, bytes);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    let before = sums.reserved();
     let result = call();
     let kept = calm(|| {
         if result == CUDA_SUCCESS {
-            if sums.take_growth(&tenant) {
+            // SAFETY: the driver wrote it.
+            let address = unsafe { *address };
+            if sums.took(&tenant, address, bytes as u64, before) {
                 return true;
             }
-            // SAFETY: the driver wrote it, and the program does not know it yet.
-            unsafe {
-                let _ = real::cuMemFreeAsync(*address, stream);
-            }
+            sums.fresh.free(address, 0);
+            // SAFETY: the program does not know it yet.
+            let _ = unsafe { real::cuMemFreeAsync(address, stream) };
         }
         sums.forget(amount);
         sums.trim(&tenant);
@@ -300,7 +328,17 @@ fn alloc(
         let bytes = bytes as u64;
         // SAFETY: the driver wrote it.
         let address = unsafe { *address };
-        let _ = calm(|| plain::keep(&tenant, address, Owned::Pool { account, bytes }));
+        let _ = calm(|| {
+            plain::keep(
+                &tenant,
+                address,
+                Owned::Pool {
+                    account,
+                    address,
+                    bytes,
+                },
+            )
+        });
     }
     result
 }

@@ -1,5 +1,6 @@
 //! Processes that begin at the same moment: all allocate until there is no more, or all call
-//! `cuInit` at once.
+//! `cuInit` at once. If they are told to, they first take and give memory at random ([`churn`]),
+//! and begin to fill the rest when all of them are still.
 //!
 //! One pipe is the barrier and the end: every racer reads one byte of it to begin, holds what it
 //! got, and ends when the pipe does. So the sum of what all report was held at one time, and no
@@ -7,7 +8,7 @@
 
 use std::env;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, PipeReader, Read, Write};
+use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Instant;
@@ -16,7 +17,8 @@ use clap::Args;
 use serde_json::Value;
 
 use super::alloc::{Plan, take};
-use crate::arguments::{Bytes, Common};
+use super::churn;
+use crate::arguments::{Bytes, Common, Hold};
 use crate::blocks::Allocator;
 use crate::driver::Driver;
 use crate::figures::{rounded, spread};
@@ -43,11 +45,27 @@ pub(crate) struct Arguments {
     /// Only call cuInit, all at once, and say how long each call took
     #[arg(long)]
     init_only: bool,
+    /// First take and give memory of random sizes so often, in each process
+    #[arg(long, default_value_t = 0)]
+    churn: u32,
+    /// With so many threads in each process, which take the ways in turn
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: u32,
+    /// Where the random numbers begin
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Keep what was got: a number of seconds, or `stdin` for until that is closed
+    #[arg(long)]
+    hold: Option<Hold>,
 }
 
 impl Arguments {
     pub(crate) fn check(&self) -> Result<(), String> {
-        if let Some(path) = self.path.iter().find(|path| !path.ends_with_the_card()) {
+        let endless = |path: &&Path| match self.churn {
+            0 => !path.ends_with_the_card(),
+            _ => path.is_on_the_host(),
+        };
+        if let Some(path) = self.path.iter().find(endless) {
             let path = path.name();
             return Err(format!("path {path} would take the whole machine's memory"));
         }
@@ -59,14 +77,23 @@ impl Arguments {
 
     /// The command line of one racer.
     fn racer(&self, number: usize) -> Vec<String> {
-        let path = self.path[number % self.path.len()];
         let mut list = vec!["racer".to_owned()];
         list.extend(self.common.to_arguments());
-        list.push(format!("--path={}", path.name()));
+        // Each begins with another way.
+        let ways = self.path.iter().cycle().skip(number % self.path.len());
+        for path in ways.take(self.path.len()) {
+            list.push(format!("--path={}", path.name()));
+        }
         list.push(format!("--size={}", self.size));
         list.push(format!("--down-to={}", self.down_to.unwrap_or(self.size)));
         if self.init_only {
             list.push("--init-only".to_owned());
+        }
+        if self.churn > 0 {
+            let seed = self.seed.wrapping_add(number as u64 * 7919);
+            list.push(format!("--churn={}", self.churn));
+            list.push(format!("--threads={}", self.threads));
+            list.push(format!("--seed={seed}"));
         }
         list
     }
@@ -78,13 +105,19 @@ pub(crate) struct RacerArguments {
     #[command(flatten)]
     common: Common,
     #[arg(long, value_enum)]
-    path: Path,
+    path: Vec<Path>,
     #[arg(long)]
     size: Bytes,
     #[arg(long)]
     down_to: Bytes,
     #[arg(long)]
     init_only: bool,
+    #[arg(long, default_value_t = 0)]
+    churn: u32,
+    #[arg(long, default_value_t = 1)]
+    threads: u32,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
 }
 
 /// The word that a racer says when it stands at the start.
@@ -97,8 +130,48 @@ pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Fail
         racers.push(Racer::start(arguments, number, &barrier)?);
     }
     drop(barrier);
+    let early = open(&mut racers, &mut gate, arguments)?;
+    if arguments.churn > 0 {
+        let still = racers.iter().zip(&early);
+        let still = still.filter(|(_, early)| early.is_none());
+        let still: Vec<&Racer> = still.map(|(racer, _)| racer).collect();
+        for racer in &still {
+            racer.wait_until_it_stops()?;
+        }
+        for racer in &still {
+            racer.goes_on()?;
+        }
+    }
+    let mut seen = Vec::new();
+    for (racer, early) in racers.iter_mut().zip(early) {
+        let line = match early {
+            Some(line) => line,
+            None => racer.line()?,
+        };
+        seen.push(parse_line(&line));
+    }
+    summary(&seen, report);
+    let outcome = verdict(&seen);
+    if let Some(hold) = arguments.hold {
+        report.print(&outcome)?;
+        hold.wait()?;
+    }
+    drop(gate);
+    for mut racer in racers {
+        racer.child.wait().map_err(Failure::system("wait"))?;
+    }
+    outcome
+}
+
+/// Waits until all racers stand at the gate, and opens it. What those said that do not stand
+/// there.
+fn open(
+    racers: &mut [Racer],
+    gate: &mut PipeWriter,
+    arguments: &Arguments,
+) -> Result<Vec<Option<String>>, Failure> {
     let mut lines: Vec<Option<String>> = Vec::new();
-    for racer in &mut racers {
+    for racer in racers {
         let line = racer.line()?;
         lines.push((line != READY).then_some(line));
     }
@@ -109,20 +182,7 @@ pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Fail
     // One write of at most 1,024 bytes: all of it is there at once.
     gate.write_all(&vec![b'!'; ready])
         .map_err(Failure::system("opening the gate"))?;
-    let mut seen = Vec::new();
-    for (racer, early) in racers.iter_mut().zip(lines) {
-        let line = match early {
-            Some(line) => line,
-            None => racer.line()?,
-        };
-        seen.push(parse_line(&line));
-    }
-    drop(gate);
-    for mut racer in racers {
-        racer.child.wait().map_err(Failure::system("wait"))?;
-    }
-    summary(&seen, report);
-    verdict(&seen)
+    Ok(lines)
 }
 
 /// What a racer printed, or that it died without a word.
@@ -144,6 +204,14 @@ fn summary(seen: &[Value], report: &mut Report) {
     report.set("processes", seen.len());
     report.set("bytes", number("bytes"));
     report.set("blocks", number("blocks"));
+    let churned = |key: &str| {
+        let each = seen
+            .iter()
+            .filter_map(|racer| racer["churned"][key].as_u64());
+        each.sum::<u64>()
+    };
+    report.set("steps", churned("steps"));
+    report.set("refusals", churned("refusals"));
     report.set("initUs", spread(&mut init));
     report.set("racers", seen);
 }
@@ -186,6 +254,29 @@ impl Racer {
         }
     }
 
+    /// Waits until it has stopped itself, or ended.
+    fn wait_until_it_stops(&self) -> Result<(), Failure> {
+        // SAFETY: an all-zero value of this plain struct, which the call writes.
+        let mut about: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let options = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT;
+        // SAFETY: a child of ours, which nobody has waited for.
+        let waited = unsafe { libc::waitid(libc::P_PID, self.child.id(), &raw mut about, options) };
+        if waited < 0 {
+            return Err(Failure::system("waitid")(io::Error::last_os_error()));
+        }
+        Ok(())
+    }
+
+    /// Ends that.
+    fn goes_on(&self) -> Result<(), Failure> {
+        let pid = self.child.id().cast_signed();
+        // SAFETY: a child of ours that was not waited for, so the number is its own.
+        if unsafe { libc::kill(pid, libc::SIGCONT) } < 0 {
+            return Err(Failure::system("kill")(io::Error::last_os_error()));
+        }
+        Ok(())
+    }
+
     /// Its next line, empty if it has ended.
     fn line(&mut self) -> Result<String, Failure> {
         let mut line = String::new();
@@ -212,8 +303,24 @@ pub(crate) fn run_racer(arguments: &RacerArguments, report: &mut Report) -> Resu
         return hold(&gate, report, Ok(()));
     }
     let context = driver.context(arguments.common.device)?;
-    let mut allocator = Allocator::new(&context, arguments.path, &arguments.common)?;
+    let ends = |path: &&Path| path.ends_with_the_card();
+    let path = arguments.path.iter().find(ends).copied();
+    let path = path.unwrap_or(Path::Plain);
+    let mut allocator = Allocator::new(&context, path, &arguments.common)?;
     at_the_gate(&mut gate)?;
+    if arguments.churn > 0 {
+        let plan = churn::Plan {
+            paths: &arguments.path,
+            steps: arguments.churn,
+            threads: arguments.threads,
+            seed: arguments.seed,
+        };
+        let churned = churn::run(&plan, &context, &arguments.common)?;
+        report.set("churned", churned.to_json());
+        // Until all are still. Another byte of the gate would be a slower racer's start.
+        // SAFETY: stops this process, until its parent lets it go on.
+        unsafe { libc::raise(libc::SIGSTOP) };
+    }
     let plan = Plan {
         size: arguments.size.0,
         count: None,
@@ -221,7 +328,7 @@ pub(crate) fn run_racer(arguments: &RacerArguments, report: &mut Report) -> Resu
         down_to: arguments.down_to.0,
     };
     let got = take(&mut allocator, plan, |_, _| {});
-    report.set("path", arguments.path.name());
+    report.set("path", path.name());
     got.describe(report);
     hold(&gate, report, got.outcome(true))
 }
@@ -287,7 +394,8 @@ mod tests {
         let arguments = Alone::parse_from(words).arguments;
         for (number, path) in [(0, "vmm"), (1, "pool"), (2, "vmm")] {
             let line = arguments.racer(number);
-            assert!(line.contains(&format!("--path={path}")), "{line:?}");
+            let first = line.iter().find(|word| word.starts_with("--path"));
+            assert_eq!(first, Some(&format!("--path={path}")), "{line:?}");
             assert!(line.contains(&"--down-to=512".to_owned()), "{line:?}");
         }
     }
