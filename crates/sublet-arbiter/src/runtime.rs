@@ -72,7 +72,9 @@ impl Folder {
     /// arbiter ends.
     #[must_use]
     pub fn figures_file(&self) -> PathBuf {
-        self.path.with_extension("figures.json")
+        let machine = self.path.file_name().unwrap_or_default();
+        let name = format!("figures-{}.json", machine.to_string_lossy());
+        self.path.with_file_name(name)
     }
 
     /// Where an arbiter that was started on demand writes its log.
