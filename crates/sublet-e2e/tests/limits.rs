@@ -28,7 +28,7 @@ const CONTEXT: u64 = mib(480);
 /// told an end: without a limit it would take the machine's. A descriptor that holds a block is
 /// one of the few that a process may have; and of a graph with branches the last block shows
 /// whether it was charged for more than its addresses.
-const PATHS: [(&str, u64); 15] = [
+const PATHS: [(&str, u64); 17] = [
     ("plain", 2),
     ("pitch", 2),
     ("managed --count 600", 2),
@@ -39,6 +39,8 @@ const PATHS: [(&str, u64); 15] = [
     ("mipmap", 2),
     ("graph", 2),
     ("branches", 256),
+    ("capture", 2),
+    ("nested", 2),
     ("ipc", 2),
     ("multicast", 2),
     ("descriptor", 16),

@@ -29,6 +29,7 @@ pub mod heap;
 pub mod image;
 pub mod memory;
 pub mod module;
+mod nested;
 pub mod outlive;
 pub mod physical;
 pub mod pool;

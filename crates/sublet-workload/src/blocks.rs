@@ -7,20 +7,19 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use sublet_driver_api::cuda::graph::CUDA_MEM_ALLOC_NODE_PARAMS_v1;
 use sublet_driver_api::cuda::memory::{
     CUmemAccessDesc_v1, CUmemAllocationProp_v1, CUmemLocation_v1, CUmemPoolProps_v1,
 };
 use sublet_driver_api::cuda::{
     CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
     CU_MEM_ALLOC_GRANULARITY_MINIMUM, CU_MEM_ATTACH_GLOBAL, CU_MEM_LOCATION_TYPE_HOST,
-    CU_MEM_LOCATION_TYPE_HOST_NUMA, CUarray, CUdeviceptr, CUgraph, CUgraphExec, CUgraphNode,
-    CUmemoryPool, CUmipmappedArray,
+    CU_MEM_LOCATION_TYPE_HOST_NUMA, CUarray, CUdeviceptr, CUmemoryPool, CUmipmappedArray,
 };
 
 use crate::arguments::Common;
 use crate::driver::Context;
-use crate::holders::{Holder, after_branches};
+use crate::graphs;
+use crate::holders::Holder;
 use crate::lender::Lender;
 use crate::path::Path;
 use crate::place::{device_pool, location, properties};
@@ -162,9 +161,8 @@ impl<'context> Allocator<'context> {
                 Path::Vmm | Path::HostVmm | Path::HostNuma => return self.mapped(size),
                 Path::Array => return self.array(size),
                 Path::Mipmap => return self.mipmap(size),
-                Path::Graph => return self.graph(size),
-                Path::Branches => {
-                    let address = after_branches(self.context, &self.stream, size)?;
+                Path::Graph | Path::Branches | Path::Capture | Path::Nested => {
+                    let address = graphs::allocate(self.context, &self.stream, self.path, size)?;
                     return self.ordered(address, size);
                 }
                 path @ (Path::Multicast | Path::Descriptor | Path::DmaBuf | Path::Sparse) => {
@@ -226,7 +224,9 @@ impl<'context> Allocator<'context> {
                     raw.cuDeviceGetDefaultMemPool(&raw mut pool, device)?;
                     raw.cuMemPoolTrimTo(pool, 0)
                 }
-                Path::Graph | Path::Branches => raw.cuDeviceGraphMemTrim(device),
+                Path::Graph | Path::Branches | Path::Capture | Path::Nested => {
+                    raw.cuDeviceGraphMemTrim(device)
+                }
                 _ => Ok(()),
             }
         }
@@ -341,35 +341,6 @@ impl<'context> Allocator<'context> {
             kind: Kind::Mipmap(array),
             bytes: bytes.iter().sum(),
         })
-    }
-
-    /// The graph allocates and does not free, so the memory outlives it.
-    fn graph(&self, size: usize) -> Result<Block, Failure> {
-        let raw = self.context.raw();
-        let mut parameters = CUDA_MEM_ALLOC_NODE_PARAMS_v1 {
-            poolProps: device_pool(self.context),
-            bytesize: size,
-            ..CUDA_MEM_ALLOC_NODE_PARAMS_v1::default()
-        };
-        let (mut graph, mut node) = (CUgraph::default(), CUgraphNode::default());
-        let mut executable = CUgraphExec::default();
-        // SAFETY: the pointers are to live values; a null list goes with a length of zero.
-        let made = unsafe {
-            raw.cuGraphCreate(&raw mut graph, 0)?;
-            raw.cuGraphAddMemAllocNode(&raw mut node, graph, ptr::null(), 0, &raw mut parameters)
-                .and_then(|()| raw.cuGraphInstantiateWithFlags(&raw mut executable, graph, 0))
-                .and_then(|()| raw.cuGraphLaunch(executable, self.stream.handle()))
-        };
-        let ran = made.and_then(|()| self.stream.synchronize());
-        // SAFETY: both are ours, and the stream has come past the launch.
-        unsafe {
-            if !executable.is_null() {
-                raw.cuGraphExecDestroy(executable)?;
-            }
-            raw.cuGraphDestroy(graph)?;
-        }
-        ran?;
-        self.ordered(parameters.dptr, size)
     }
 
     fn lent(&mut self, size: usize) -> Result<Block, Failure> {

@@ -5,9 +5,7 @@
 
 use std::ffi::c_int;
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::ptr;
 
-use sublet_driver_api::cuda::graph::CUDA_MEM_ALLOC_NODE_PARAMS_v1;
 use sublet_driver_api::cuda::memory::{
     CUDA_ARRAY3D_DESCRIPTOR_v2, CUarrayMapInfo_v1, CUmulticastObjectProp_v1,
 };
@@ -15,13 +13,12 @@ use sublet_driver_api::cuda::{
     CU_AD_FORMAT_UNSIGNED_INT32, CU_MEM_CREATE_USAGE_TILE_POOL, CU_MEM_HANDLE_TYPE_GENERIC,
     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CU_MEM_OPERATION_TYPE_MAP,
     CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, CU_RESOURCE_TYPE_ARRAY, CUDA_ARRAY3D_SPARSE, CUarray,
-    CUdeviceptr, CUgraph, CUgraphExec, CUgraphNode, CUmemAllocationHandleType,
+    CUdeviceptr, CUmemAllocationHandleType,
 };
 
 use crate::driver::Context;
 use crate::path::Path;
-use crate::place::{device_pool, properties};
-use crate::queue::Stream;
+use crate::place::properties;
 use crate::report::Failure;
 
 /// What holds it.
@@ -198,46 +195,4 @@ fn physical(
         raw.cuMemRelease(handle)?;
         passed
     }
-}
-
-/// Memory of a graph with two branches that meet: the first allocates and frees, and what is
-/// allocated after both can use its memory again. That outlives the graph.
-pub(crate) fn after_branches(
-    context: &Context<'_>,
-    stream: &Stream<'_>,
-    size: usize,
-) -> Result<CUdeviceptr, Failure> {
-    let raw = context.raw();
-    let wanted = || CUDA_MEM_ALLOC_NODE_PARAMS_v1 {
-        poolProps: device_pool(context),
-        bytesize: size,
-        ..CUDA_MEM_ALLOC_NODE_PARAMS_v1::default()
-    };
-    let (mut early, mut late) = (wanted(), wanted());
-    let mut graph = CUgraph::default();
-    let mut executable = CUgraphExec::default();
-    let mut nodes = [CUgraphNode::default(); 4];
-    let [first, freed, beside, last] = &mut nodes;
-    // SAFETY: the pointers are to live values, and lists are as long as stated.
-    let made = unsafe {
-        raw.cuGraphCreate(&raw mut graph, 0)?;
-        raw.cuGraphAddMemAllocNode(first, graph, ptr::null(), 0, &raw mut early)
-            .and_then(|()| raw.cuGraphAddMemFreeNode(freed, graph, first, 1, early.dptr))
-            .and_then(|()| raw.cuGraphAddEmptyNode(beside, graph, ptr::null(), 0))
-            .and_then(|()| {
-                let both = [*freed, *beside];
-                raw.cuGraphAddMemAllocNode(last, graph, both.as_ptr(), 2, &raw mut late)
-            })
-            .and_then(|()| raw.cuGraphInstantiateWithFlags(&raw mut executable, graph, 0))
-            .and_then(|()| raw.cuGraphLaunch(executable, stream.handle()))
-    };
-    let ran = made.and_then(|()| stream.synchronize());
-    // SAFETY: both are ours, and the stream has come past the launch.
-    unsafe {
-        if !executable.is_null() {
-            raw.cuGraphExecDestroy(executable)?;
-        }
-        raw.cuGraphDestroy(graph)?;
-    }
-    ran.map(|()| late.dptr)
 }

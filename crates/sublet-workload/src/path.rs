@@ -27,6 +27,10 @@ pub(crate) enum Path {
     Graph,
     /// a graph whose branches use memory one after the other
     Branches,
+    /// a graph that a stream's cuMemAllocAsync was recorded into, launched
+    Capture,
+    /// a graph with an allocation node that was moved into another one, launched
+    Nested,
     /// cuMulticastBindMem of a handle that is then released
     Multicast,
     /// cuMemExportToShareableHandle of a handle that is then released
@@ -76,6 +80,8 @@ impl Path {
             | Self::Mipmap
             | Self::Graph
             | Self::Branches
+            | Self::Capture
+            | Self::Nested
             | Self::Multicast
             | Self::Descriptor
             | Self::DmaBuf

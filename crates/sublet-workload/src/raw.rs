@@ -14,7 +14,9 @@ use std::mem::transmute;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use sublet_driver_api::cuda::graph::{CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEM_ALLOC_NODE_PARAMS_v1};
+use sublet_driver_api::cuda::graph::{
+    CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEM_ALLOC_NODE_PARAMS_v1, CUgraphEdgeData, CUgraphNodeParams,
+};
 use sublet_driver_api::cuda::launch::CUlaunchConfig;
 use sublet_driver_api::cuda::memory::{
     CUDA_ARRAY3D_DESCRIPTOR_v2, CUarrayMapInfo_v1, CUmemAccessDesc_v1, CUmemAllocationProp_v1,
@@ -226,6 +228,10 @@ functions! {
     );
     fn cuGraphAddMemFreeNode(
         node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, n_after: usize, address: CUdeviceptr,
+    );
+    fn cuGraphAddNode_v2(
+        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode,
+        edges: *const CUgraphEdgeData, n_after: usize, parameters: *mut CUgraphNodeParams,
     );
     fn cuGraphInstantiateWithFlags(executable: *mut CUgraphExec, graph: CUgraph, flags: u64);
     fn cuGraphExecDestroy(executable: CUgraphExec);

@@ -165,11 +165,13 @@ functions! {
 
     stream fn cuGraphInstantiateWithParams(exec: Out<Handle>, graph: Handle, params: Out<CUDA_GRAPH_INSTANTIATE_PARAMS>) {
         let mut given = params.get()?;
-        if given.flags & 2 != 0 {
+        let is_uploaded = given.flags & 2 != 0;
+        if is_uploaded {
             let stream = given.hUploadStream.0 as u64;
             Session::open()?.stream(stream, PER_THREAD)?;
         }
         let made = instantiate(exec, graph, given.flags);
+        let made = made.and_then(|()| if is_uploaded { upload_new(exec.get()?) } else { Ok(()) });
         given.hErrNode_out = CUgraphNode(0);
         given.result_out = match made {
             Ok(()) => CUDA_GRAPH_INSTANTIATE_SUCCESS,
@@ -203,8 +205,9 @@ functions! {
 
     stream fn cuGraphUpload(exec: Handle, stream: Handle) {
         let mut session = Session::open()?;
-        session.exec(exec)?;
-        session.stream(stream, PER_THREAD).map(drop)
+        let stream = session.stream(stream, PER_THREAD)?;
+        session.forbid_if_captured(stream)?;
+        session.upload(exec)
     }
 
     stream fn cuGraphLaunch(exec: Handle, stream: Handle) {
@@ -325,6 +328,15 @@ fn instantiate(exec: Out<Handle>, graph: Handle, flags: u64) -> Answer {
         return Err(Code::INVALID_VALUE);
     }
     exec.put(session.instantiate(graph, flags)?)
+}
+
+/// What has no room for its memory was not made.
+fn upload_new(exec: Handle) -> Answer {
+    let mut session = Session::open()?;
+    session.upload(exec).or_else(|full| {
+        session.drop_exec(exec)?;
+        Err(full)
+    })
 }
 
 fn update(exec: Handle, graph: Handle) -> Answer<CUgraphExecUpdateResult> {

@@ -7,7 +7,10 @@ use sublet_driver_api::cuda::graph::{
     CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEM_ALLOC_NODE_PARAMS_v1, CUDA_MEM_FREE_NODE_PARAMS,
     CUDA_MEMCPY_NODE_PARAMS, CUDA_MEMSET_NODE_PARAMS_v1, CUgraphEdgeData, CUgraphNodeParams,
 };
-use sublet_driver_api::cuda::{CUcontext, CUkernel};
+use sublet_driver_api::cuda::{
+    CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE, CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE, CUcontext, CUgraph,
+    CUkernel,
+};
 
 use super::arguments::{In, Out};
 use super::node_params::{Words, arguments_of, function_of, kernel_params, recall, remember};
@@ -47,10 +50,11 @@ functions! {
     }
 
     fn cuGraphAddChildGraphNode(node: Out<Handle>, graph: Handle, after: In<Handle>, count: usize, child: Handle) {
-        let mut session = Session::open()?;
-        let (copy, _) = session.clone_graph(child)?;
-        let spot = Spot { node, graph, after, count };
-        spot.add(&mut session, Content::Child(copy))
+        let child = CUDA_CHILD_GRAPH_NODE_PARAMS {
+            graph: CUgraph(child as usize),
+            ownership: CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE,
+        };
+        Spot { node, graph, after, count }.add_child(&child).map(drop)
     }
 
     fn cuGraphAddEventRecordNode(node: Out<Handle>, graph: Handle, after: In<Handle>, count: usize, event: Handle) {
@@ -286,6 +290,27 @@ impl Spot {
         params.put(given)
     }
 
+    /// The graph that the node has: a copy of the one that was given, or that one itself.
+    fn add_child(self, child: &CUDA_CHILD_GRAPH_NODE_PARAMS) -> Answer<Handle> {
+        self.node.check()?;
+        let given = child.graph.0 as u64;
+        let mut session = Session::open()?;
+        match child.ownership {
+            CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE => {
+                let (copy, _) = session.clone_graph(given)?;
+                self.add(&mut session, Content::Child(copy))?;
+                Ok(copy)
+            }
+            CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE => {
+                let after = self.after.list(self.count)?;
+                self.node
+                    .put(session.move_graph(given, self.graph, &after)?)?;
+                Ok(given)
+            }
+            _ => Err(Code::INVALID_VALUE),
+        }
+    }
+
     /// A node by the struct that is one of all; which one, says its type.
     fn add_any(self, params: Out<CUgraphNodeParams>) -> Answer {
         let mut given = params.get()?;
@@ -297,10 +322,7 @@ impl Spot {
             3 => self.add_given(&union.cast::<CUDA_HOST_NODE_PARAMS_v1>().get()?),
             4 => {
                 let child = union.cast::<CUDA_CHILD_GRAPH_NODE_PARAMS>().get()?;
-                let mut session = Session::open()?;
-                let (copy, _) = session.clone_graph(child.graph.0 as u64)?;
-                self.add(&mut session, Content::Child(copy))?;
-                given.reserved1[0] = copy;
+                given.reserved1[0] = self.add_child(&child)?;
                 params.put(given)
             }
             5 => self.add(&mut Session::open()?, Content::Action(Action::Empty)),

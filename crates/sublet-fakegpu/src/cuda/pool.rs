@@ -1,12 +1,16 @@
 //! Pools and memory in stream order.
 
+use sublet_driver_api::cuda::graph::CUDA_MEM_ALLOC_NODE_PARAMS_v1;
 use sublet_driver_api::cuda::memory::{CUmemAccessDesc_v1, CUmemLocation_v1, CUmemPoolProps_v1};
+use sublet_driver_api::cuda::{CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE};
 
 use super::arguments::{In, Out};
+use super::node_params::remember;
 use super::physical::location;
 use super::{Handle, functions};
 use crate::driver::Session;
 use crate::driver::code::{Answer, Code};
+use crate::driver::graph::Content;
 use crate::driver::queue::Id;
 use crate::driver::ranges::Kind;
 use crate::driver::work::Action;
@@ -196,7 +200,8 @@ fn set_pool(device: i32, pool: Handle) -> Answer {
     Ok(())
 }
 
-/// In a capture the memory becomes a node of the graph.
+/// In a capture the memory becomes a node of the graph, which tells what it was given as if it
+/// had been added by hand.
 fn allocate(session: &mut Session, pool: Id, size: u64, stream: Id) -> Answer<u64> {
     session.forbid_implicit(stream)?;
     if session.captures.of(stream).is_none() {
@@ -211,6 +216,20 @@ fn allocate(session: &mut Session, pool: Id, size: u64, stream: Id) -> Answer<u6
         None => return Err(Code::ILLEGAL_STATE),
     };
     let address = session.place_in_graph(graph, &after, card, size)?;
-    session.capture(stream, Action::Alloc(address))?;
+    let node = session.capture_node(stream, Content::Action(Action::Alloc(address)))?;
+    let given = CUDA_MEM_ALLOC_NODE_PARAMS_v1 {
+        poolProps: CUmemPoolProps_v1 {
+            allocType: CU_MEM_ALLOCATION_TYPE_PINNED,
+            location: CUmemLocation_v1 {
+                r#type: CU_MEM_LOCATION_TYPE_DEVICE,
+                id: session.device_of(card),
+            },
+            ..CUmemPoolProps_v1::default()
+        },
+        bytesize: size as usize,
+        dptr: address,
+        ..CUDA_MEM_ALLOC_NODE_PARAMS_v1::default()
+    };
+    remember(session, node, &given)?;
     Ok(address)
 }

@@ -133,7 +133,7 @@ impl Driver {
             }
         };
         for body in &bodies {
-            self.graphs.bodies.insert(*body, node);
+            self.graphs.owned.insert(*body, node);
         }
         self.node_mut(node)?.given = bodies;
         if let Some(known) = self.graphs.conditions.get_mut(&condition) {
@@ -146,7 +146,7 @@ impl Driver {
     fn is_within(&self, graph: Id, outer: Id) -> bool {
         let mut graph = graph;
         while graph != outer {
-            let node = self.graphs.bodies.get(&graph);
+            let node = self.graphs.owned.get(&graph);
             match node.and_then(|node| self.node(*node).ok()) {
                 Some(node) => graph = node.graph,
                 None => return false,
@@ -166,7 +166,7 @@ impl Driver {
     pub(super) fn drop_conditional(&mut self, conditional: &Conditional) -> Answer {
         self.graphs.conditions.remove(&conditional.condition);
         for body in &conditional.bodies {
-            self.graphs.bodies.remove(body);
+            self.graphs.owned.remove(body);
             self.drop_graph(*body)?;
         }
         Ok(())

@@ -100,6 +100,7 @@ impl Driver {
 
     /// Makes something of a graph that can be launched.
     pub fn instantiate(&mut self, graph: Id, flags: u64) -> Answer<Id> {
+        self.forbid_if_moved(graph)?;
         let mut steps = Vec::new();
         self.flatten(graph, &mut steps)?;
         let memory: Vec<u64> = steps
@@ -138,6 +139,7 @@ impl Driver {
 
     /// Takes over what changed in a graph of the same shape. False if the shape differs.
     pub fn update_exec(&mut self, exec: Id, graph: Id) -> Answer<bool> {
+        self.forbid_if_moved(graph)?;
         let mut steps = Vec::new();
         self.flatten(graph, &mut steps)?;
         let old = self.exec(exec)?;
@@ -191,6 +193,12 @@ impl Driver {
         self.graphs.execs.get_mut(&id).ok_or(Code::INVALID_VALUE)
     }
 
+    /// Takes the memory of its nodes before it is launched.
+    pub fn upload(&mut self, id: Id) -> Answer {
+        let memory = self.exec(id)?.memory.clone();
+        self.charge_graph_memory(&memory)
+    }
+
     /// Takes an exec away; launches that are on their way still run.
     pub fn drop_exec(&mut self, id: Id) -> Answer {
         let exec = self.graphs.execs.remove(&id).ok_or(Code::INVALID_VALUE)?;
@@ -211,7 +219,7 @@ impl Session {
             conditions,
         } = self.exec(exec)?.clone();
         if self.captures.of(stream).is_some() {
-            if !conditions.is_empty() {
+            if !conditions.is_empty() || !memory.is_empty() {
                 // It would be a part of another graph, which it cannot be.
                 return self.forbid_if_captured(stream);
             }

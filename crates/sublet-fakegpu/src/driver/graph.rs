@@ -6,6 +6,7 @@ use super::Driver;
 use super::code::{Answer, Code};
 use super::condition::{Condition, Conditional};
 use super::exec::Exec;
+use super::nested::is_of_memory;
 use super::queue::Id;
 use super::work::Action;
 
@@ -44,8 +45,9 @@ pub struct Graphs {
     nodes: HashMap<Id, Node>,
     /// What conditional nodes look at.
     pub(super) conditions: BTreeMap<Id, Condition>,
-    /// Graphs that belong to a conditional node, and which one that is.
-    pub(super) bodies: HashMap<Id, Id>,
+    /// Graphs that belong to a node, and which one that is: the bodies of conditional nodes, and
+    /// what was moved into another graph.
+    pub(super) owned: HashMap<Id, Id>,
     pub(super) execs: HashMap<Id, Exec>,
     /// How many graphs and execs have this memory of a node.
     pub(super) memory: HashMap<u64, usize>,
@@ -103,6 +105,9 @@ impl Driver {
     /// Adds a node after others of the same graph; its handle.
     pub fn add_node(&mut self, graph: Id, after: &[Id], content: Content) -> Answer<Id> {
         self.nodes_of(graph)?;
+        if is_of_memory(&content) {
+            self.forbid_if_moved(graph)?;
+        }
         for node in after {
             if self.node(*node)?.graph != graph {
                 return Err(Code::INVALID_VALUE);
@@ -136,6 +141,7 @@ impl Driver {
     /// Takes a node away, and every order it is in.
     pub fn drop_node(&mut self, id: Id) -> Answer {
         let graph = self.node(id)?.graph;
+        self.forbid_if_it_has_memory(graph)?;
         if let Some(nodes) = self.graphs.graphs.get_mut(&graph) {
             nodes.retain(|node| *node != id);
         }
@@ -151,15 +157,18 @@ impl Driver {
         match node.content {
             Content::Action(Action::Alloc(start)) => self.release_node_memory(&[start]),
             Content::Action(_) => {}
-            Content::Child(child) => self.drop_graph(child)?,
+            Content::Child(child) => {
+                self.graphs.owned.remove(&child);
+                self.drop_graph(child)?;
+            }
             Content::Conditional(conditional) => self.drop_conditional(&conditional)?,
         }
         Ok(())
     }
 
-    /// Takes a graph away with its nodes. The bodies of a conditional node are its own.
+    /// Takes a graph away with its nodes, unless it belongs to a node.
     pub fn drop_graph(&mut self, graph: Id) -> Answer {
-        if self.graphs.bodies.contains_key(&graph) {
+        if self.graphs.owned.contains_key(&graph) {
             return Err(Code::INVALID_VALUE);
         }
         let nodes = self.graphs.graphs.remove(&graph);
@@ -171,39 +180,13 @@ impl Driver {
         Ok(())
     }
 
-    /// The same nodes in a graph of its own, with the handles of the copies.
-    pub fn clone_graph(&mut self, graph: Id) -> Answer<(Id, BTreeMap<Id, Id>)> {
-        let nodes = self.nodes_of(graph)?.to_vec();
-        if self.is_conditional(&nodes) {
-            return Err(Code::NOT_SUPPORTED);
-        }
-        let copy = self.make_graph();
-        let mut copies = BTreeMap::new();
-        for id in self.sorted(&nodes)? {
-            let node = self.node(id)?.clone();
-            let after: Vec<Id> = node.after.iter().map(|other| copies[other]).collect();
-            let content = match node.content {
-                Content::Child(child) => Content::Child(self.clone_graph(child)?.0),
-                content => content,
-            };
-            let new = self.add_node(copy, &after, content)?;
-            let node_copy = self.node_mut(new)?;
-            (node_copy.is_enabled, node_copy.given) = (node.is_enabled, node.given);
-            copies.insert(id, new);
-        }
-        Ok((copy, copies))
-    }
-
-    /// Is one of these nodes conditional? A graph with such a node cannot be copied.
-    fn is_conditional(&self, nodes: &[Id]) -> bool {
-        let mut nodes = nodes.iter().filter_map(|node| self.node(*node).ok());
-        nodes.any(|node| matches!(node.content, Content::Conditional(_)))
-    }
-
     /// Adds or removes the order of two nodes.
     pub fn set_order(&mut self, first: Id, second: Id, ordered: bool) -> Answer {
         if self.node(first)?.graph != self.node(second)?.graph || first == second {
             return Err(Code::INVALID_VALUE);
+        }
+        if !ordered {
+            self.forbid_if_it_has_memory(self.node(first)?.graph)?;
         }
         let after = &mut self.node_mut(second)?.after;
         let known = after.contains(&first);
