@@ -2,9 +2,12 @@
 //! the limit is lowered, and whatever happens to the processes meanwhile.
 //!
 //! The referee is the driver's own count, by NVML: whole blocks of 2 MiB, not what programs asked.
-//! Any sequence of sizes, on drivers that pack in other ways, is in `limits/packing.rs`; what is
-//! pinned in the machine's own memory in `limits/pinned.rs`.
+//! Any sequence of sizes, on drivers that pack in other ways, is in `limits/packing.rs`; what
+//! graphs take past a driver that tells little in `limits/graphs.rs`; what is pinned in the
+//! machine's own memory in `limits/pinned.rs`.
 
+#[path = "limits/graphs.rs"]
+mod graphs;
 #[path = "limits/packing.rs"]
 mod packing;
 #[path = "limits/pinned.rs"]

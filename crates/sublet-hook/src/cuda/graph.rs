@@ -5,18 +5,21 @@
 //! while it exists, before it is made, with what its allocations can need at once ([`needs`]);
 //! the pool is charged that or what the driver says it has reserved, whichever is more. What a
 //! driver takes beyond it when it makes the graph executable must fit as well, or that is undone;
-//! what it takes at the first launch is charged at the next look. What a graph allocates and
+//! what it takes at the first launch is charged at the next look. Of a graph of which the driver
+//! does not tell all, it is asked what its launches would take ([`unknown`]). What a graph allocates and
 //! does not free outlives the graph, until the program frees it: it stays charged for as long as
 //! the driver says that so much is in use. [`Kept`] says how both go together.
 
+pub mod added;
 mod needs;
+pub mod unknown;
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_void};
 
 use sublet_abi::{DeviceIndex, Units};
 
-use self::needs::{Needs, card_of, needs_of};
+use self::needs::{Needs, needs_of};
 use super::c::*;
 use super::kept::Kept;
 use super::tenant::{Place, Tenant, giving};
@@ -53,6 +56,8 @@ struct Card {
     kept: Kept,
     /// The latter: never less than it is.
     outliving: Units,
+    /// What the driver had reserved at the last look.
+    reserved: Units,
 }
 
 impl Card {
@@ -75,7 +80,10 @@ impl Card {
             self.outliving = left;
         }
         match self.asked(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) {
-            Some(reserved) => self.kept.settle(tenant, reserved),
+            Some(reserved) => {
+                self.reserved = reserved;
+                self.kept.settle(tenant, reserved)
+            }
             None => false,
         }
     }
@@ -89,20 +97,27 @@ impl Card {
 }
 
 impl Graphs {
+    /// The memory of graphs on one of the driver's devices, if it is one of the tenant's.
+    fn card(&mut self, tenant: &Tenant, device: CUdevice) -> Option<(DeviceIndex, &mut Card)> {
+        let index = tenant.place(device).listed()?;
+        let card = self.cards.entry(device).or_insert_with(|| Card {
+            device,
+            kept: Kept::new(index),
+            outliving: Units::ZERO,
+            reserved: Units::ZERO,
+        });
+        Some((index, card))
+    }
+
     /// Takes what a graph needs. The card on which the limit does not allow it; then nothing is
-    /// taken.
+    /// taken. Where not all is known, all cards are looked at, so that growth is seen.
     fn take(&mut self, tenant: &Tenant, needs: &Needs) -> Result<(), Refused> {
         let mut taken = Vec::new();
-        for (&device, &amount) in needs {
-            let Place::Listed(index) = tenant.place(device) else {
+        for (&device, &amount) in &needs.cards {
+            let Some((index, card)) = self.card(tenant, device) else {
                 self.give(tenant, &taken);
                 return Err(Refused(None));
             };
-            let card = self.cards.entry(device).or_insert_with(|| Card {
-                device,
-                kept: Kept::new(index),
-                outliving: Units::ZERO,
-            });
             card.settle(tenant);
             let fits = card.kept.make_room(tenant, amount, Units::ZERO) || {
                 card.trim(tenant);
@@ -114,26 +129,53 @@ impl Graphs {
             }
             taken.push((device, amount));
         }
+        if needs.is_unknown {
+            self.settle_all(tenant);
+        }
         Ok(())
     }
 
-    /// After a graph was made executable: what the driver took in addition must fit too.
+    /// Charges what there is now on each card.
+    fn settle_all(&mut self, tenant: &Tenant) {
+        for device in unknown::devices() {
+            if let Some((_, card)) = self.card(tenant, device) {
+                card.settle(tenant);
+            }
+        }
+    }
+
+    /// After the driver could take memory for a graph: what it took in addition must fit too.
     fn take_growth(&mut self, tenant: &Tenant, needs: &Needs) -> Result<(), Refused> {
-        for (device, &amount) in needs {
-            let Some(card) = self.cards.get_mut(device) else {
+        for device in needs.devices() {
+            let Some((index, card)) = self.card(tenant, device) else {
                 continue;
             };
             let reserved = card.asked(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
-            if !card
-                .kept
-                .take_growth(tenant, reserved.unwrap_or(Units::ZERO))
-            {
-                let place = tenant.place(*device);
-                let refused = |index| Refused(Some((index, amount)));
-                return Err(place.listed().map_or(Refused(None), refused));
+            let reserved = reserved.unwrap_or(Units::ZERO);
+            if !card.kept.take_growth(tenant, reserved) {
+                let told = needs.cards.get(&device).copied();
+                let amount = told.unwrap_or(reserved.saturating_sub(card.reserved));
+                return Err(Refused(Some((index, amount))));
             }
         }
         Ok(())
+    }
+
+    /// Takes from the cards what their graphs only keep.
+    fn trim(&mut self, tenant: &Tenant, needs: &Needs) {
+        for device in needs.devices() {
+            if let Some((_, card)) = self.card(tenant, device) {
+                card.trim(tenant);
+            }
+        }
+    }
+
+    /// An executable graph was made.
+    fn know(&mut self, exec: CUgraphExec, needs: Needs) {
+        if needs.is_unknown {
+            unknown::announce();
+        }
+        self.needs.insert(exec, needs);
     }
 
     /// Gives back what was taken for a graph that never ran.
@@ -149,11 +191,14 @@ impl Graphs {
     /// An executable graph is gone. What it allocated and did not free is still there, and how
     /// much of it that is, the driver only says of all graphs together.
     fn outlive(&mut self, tenant: &Tenant, needs: Needs) {
-        for (device, amount) in needs {
+        for (device, amount) in needs.cards {
             if let Some(card) = self.cards.get_mut(&device) {
                 card.outliving = card.outliving.saturating_add(amount);
                 card.settle(tenant);
             }
+        }
+        if needs.is_unknown {
+            self.settle_all(tenant);
         }
     }
 }
@@ -198,7 +243,7 @@ fn instantiating(
         return call();
     };
     let needs = calm(|| needs_of(graph)).unwrap_or_default();
-    if needs.is_empty() {
+    if needs.is_nothing() {
         return call();
     }
     let take = || locked(&tenant.books.graphs).take(&tenant, &needs);
@@ -212,6 +257,7 @@ fn instantiating(
     calm(|| {
         let mut graphs = locked(&tenant.books.graphs);
         let taken: Vec<_> = needs
+            .cards
             .iter()
             .map(|(&device, &amount)| (device, amount))
             .collect();
@@ -222,15 +268,12 @@ fn instantiating(
         // SAFETY: the driver wrote it.
         let made = unsafe { *exec };
         let Err(refused) = graphs.take_growth(&tenant, &needs) else {
-            graphs.needs.insert(made, needs);
+            graphs.know(made, needs);
             return result;
         };
         // SAFETY: the program does not know it yet.
         let _ = unsafe { real::cuGraphExecDestroy(made) };
-        for (device, _) in &taken {
-            // SAFETY: releases what no graph uses.
-            let _ = unsafe { real::cuDeviceGraphMemTrim(*device) };
-        }
+        graphs.trim(&tenant, &needs);
         graphs.give(&tenant, &taken);
         refused.note(&tenant)
     })
@@ -253,7 +296,7 @@ fn retry(
 
 fn release_pools(tenant: &Tenant, needs: &Needs) -> bool {
     let mut released = false;
-    for &device in needs.keys() {
+    for device in needs.devices() {
         if let Place::Listed(index) = tenant.place(device) {
             released |= pool::release_unused(tenant, index);
         }
@@ -360,126 +403,4 @@ pub unsafe extern "C" fn trim<const ROW: usize>(device: CUdevice) -> CUresult {
             }
         },
     )
-}
-
-/// An allocation that no graph of this tenant could ever run is refused where it is added, as
-/// the driver refuses one that no card could hold.
-fn is_too_large(given: &CUDA_MEM_ALLOC_NODE_PARAMS_v1) -> bool {
-    let Some(_inside) = Inside::enter() else {
-        return false;
-    };
-    let too_large = calm(|| {
-        let tenant = Tenant::current()?;
-        let bytes = given.bytesize as u64;
-        let Place::Listed(index) = tenant.place(card_of(given)?) else {
-            return Some(true);
-        };
-        let is_over = bytes > tenant.link.control().device(index).limit_bytes();
-        if is_over {
-            tenant.link.note_refusal(index, bytes);
-        }
-        Some(is_over)
-    });
-    too_large.flatten().unwrap_or(false)
-}
-
-/// `cuGraphAddMemAllocNode`.
-///
-/// # Safety
-/// As the driver documents.
-pub unsafe extern "C" fn add_alloc_node<const ROW: usize>(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    before: *const CUgraphNode,
-    count: usize,
-    given: *mut CUDA_MEM_ALLOC_NODE_PARAMS_v1,
-) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        *mut CUgraphNode,
-        CUgraph,
-        *const CUgraphNode,
-        usize,
-        *mut CUDA_MEM_ALLOC_NODE_PARAMS_v1,
-    ) -> CUresult = unsafe { real::function(ROW) };
-    // SAFETY: null or the program's struct.
-    if unsafe { given.as_ref() }.is_some_and(is_too_large) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    // SAFETY: the program's own arguments.
-    unsafe { real(node, graph, before, count, given) }
-}
-
-/// True if a node that is about to be added is an allocation that is too large.
-///
-/// # Safety
-/// `given` is null or the program's struct.
-unsafe fn is_too_large_node(given: *const CUgraphNodeParams) -> bool {
-    // SAFETY: as the caller says.
-    let Some(params) = (unsafe { given.as_ref() }) else {
-        return false;
-    };
-    if params.r#type != CU_GRAPH_NODE_TYPE_MEM_ALLOC {
-        return false;
-    }
-    let alloc: *const CUDA_MEM_ALLOC_NODE_PARAMS_v1 = (&raw const params.reserved1).cast();
-    // SAFETY: the union holds this struct for this type. Its second version is laid out the
-    // same.
-    is_too_large(unsafe { &*alloc })
-}
-
-/// `cuGraphAddNode` of CUDA 12.2.
-///
-/// # Safety
-/// As the driver documents.
-pub unsafe extern "C" fn add_node<const ROW: usize>(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    before: *const CUgraphNode,
-    count: usize,
-    given: *mut CUgraphNodeParams,
-) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        *mut CUgraphNode,
-        CUgraph,
-        *const CUgraphNode,
-        usize,
-        *mut CUgraphNodeParams,
-    ) -> CUresult = unsafe { real::function(ROW) };
-    // SAFETY: null or the program's struct.
-    if unsafe { is_too_large_node(given) } {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    // SAFETY: the program's own arguments.
-    unsafe { real(node, graph, before, count, given) }
-}
-
-/// `cuGraphAddNode_v2` and later: edges have data.
-///
-/// # Safety
-/// As the driver documents.
-pub unsafe extern "C" fn add_node_v2<const ROW: usize>(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    before: *const CUgraphNode,
-    edges: *const CUgraphEdgeData,
-    count: usize,
-    given: *mut CUgraphNodeParams,
-) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        *mut CUgraphNode,
-        CUgraph,
-        *const CUgraphNode,
-        *const CUgraphEdgeData,
-        usize,
-        *mut CUgraphNodeParams,
-    ) -> CUresult = unsafe { real::function(ROW) };
-    // SAFETY: null or the program's struct.
-    if unsafe { is_too_large_node(given) } {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    // SAFETY: the program's own arguments.
-    unsafe { real(node, graph, before, edges, count, given) }
 }

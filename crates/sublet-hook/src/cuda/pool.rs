@@ -21,8 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sublet_abi::{DeviceIndex, Packing, Units};
 
-pub(super) use self::owner::meant;
-use self::owner::{Owner, device_of_stream, is_capturing, owner_of};
+use self::owner::{Owner, device_of_stream, owner_of};
+pub(super) use self::owner::{is_capturing, meant};
 use super::c::*;
 use super::heap::Heap;
 use super::kept::Kept;

@@ -104,6 +104,7 @@ crate::real::real_functions! {
     cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize);
     cuGraphMemAllocNodeGetParams(node: CUgraphNode, params: *mut CUDA_MEM_ALLOC_NODE_PARAMS_v1);
     cuGraphNodeGetType(node: CUgraphNode, kind: *mut CUgraphNodeType);
+    cuGraphUpload(exec: CUgraphExec, stream: CUstream);
     cuMemFreeAsync(address: CUdeviceptr, stream: CUstream);
     cuMemFree_v2(address: CUdeviceptr);
     cuMemGetAddressRange_v2(first: *mut CUdeviceptr, bytes: *mut usize, address: CUdeviceptr);

@@ -25,10 +25,10 @@ pub enum Kind {
     Hook(*const c_void),
 }
 
-/// All versions and twins of these make the GPU work.
-const GATED: [&str; 12] = [
+/// All versions and twins of these make the GPU work. So does `cuGraphLaunch`, whose hook waits at
+/// the gate itself.
+const GATED: [&str; 11] = [
     "cuFabricCpyBatchAsync",
-    "cuGraphLaunch",
     "cuLaunch",
     "cuLaunchCooperativeKernel",
     "cuLaunchCooperativeKernelMultiDevice",
@@ -142,16 +142,20 @@ hooks! {
     cuMipmappedArrayCreate => array::create_mipmapped;
     cuMipmappedArrayDestroy => array::destroy;
 
-    cuGraphAddMemAllocNode => graph::add_alloc_node;
-    cuGraphAddNode => graph::add_node;
-    cuGraphAddNode_v2 => graph::add_node_v2;
-    cuGraphAddNode_v3 => graph::add_node_v2;
+    cuGraphAddMemAllocNode => graph::added::alloc_node;
+    cuGraphAddNode => graph::added::node;
+    cuGraphAddNode_v2 => graph::added::node_v2;
+    cuGraphAddNode_v3 => graph::added::node_v2;
     cuGraphInstantiate => graph::instantiate;
     cuGraphInstantiate_v2 => graph::instantiate;
     cuGraphInstantiateWithFlags => graph::instantiate_with_flags;
     cuGraphInstantiateWithParams => graph::instantiate_with_params;
     cuGraphInstantiateWithParams_ptsz => graph::instantiate_with_params;
     cuGraphExecDestroy => graph::exec_destroy;
+    cuGraphLaunch => graph::unknown::launch;
+    cuGraphLaunch_ptsz => graph::unknown::launch;
+    cuGraphUpload => graph::unknown::upload_ahead;
+    cuGraphUpload_ptsz => graph::unknown::upload_ahead;
     cuDeviceGraphMemTrim => graph::trim;
 
     cuImportExternalMemory => external::import;
@@ -232,8 +236,6 @@ mod tests {
             "cuLaunchKernelEx",
             "cuLaunchKernelEx_ptsz",
             "cuLaunchCooperativeKernel_ptsz",
-            "cuGraphLaunch",
-            "cuGraphLaunch_ptsz",
             "cuMemcpyHtoD_v2_ptds",
             "cuMemcpyAsync_ptsz",
             "cuMemsetD2D32Async_ptsz",

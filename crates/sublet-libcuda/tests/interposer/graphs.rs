@@ -102,6 +102,40 @@ fn what_a_driver_takes_for_a_graph_beyond_that_must_fit_too() {
 }
 
 #[test]
+fn where_a_driver_tells_nothing_of_a_node_the_device_is_asked() {
+    let arbiter = one_card(64 << 20);
+    let mut program = Program::start(tenant(&arbiter).env("FAKE_UNTOLD", "1"));
+    program.play(Some(&arbiter), START);
+    program.play(
+        Some(&arbiter),
+        "
+        cuGraphCreate &g 0
+        cuGraphAddMemAllocNode &n g NULL 0 node:0:40M
+        cuGraphInstantiateWithFlags &x g 0
+        used 0 40M
+        # One more does not fit, and is undone.
+        cuGraphInstantiateWithFlags &y g 0 -> 2
+        used 0 40M
+        fake_used 0 -> 146800640
+        fake_fail 1
+        cuGraphInstantiateWithFlags &y g 0 -> 999
+        used 0 40M
+        # The driver keeps its memory until it is trimmed.
+        cuGraphExecDestroy x
+        used 0 40M
+        cuMemAlloc_v2 &a 60M
+        used 0 60M
+        cuMemFree_v2 a
+        # A graph without memory takes none, whatever the driver tells.
+        cuGraphCreate &e 0
+        cuGraphInstantiateWithFlags &x e 0
+        used 0 0
+        ",
+    );
+    assert_eq!(last_refusal(&arbiter), Some(40 << 20));
+}
+
+#[test]
 fn an_allocation_that_is_recorded_for_a_graph_is_the_graphs() {
     check(
         "

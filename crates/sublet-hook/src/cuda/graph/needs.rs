@@ -7,32 +7,61 @@
 //! therefore that behind its addresses, each counted once, in a line of nodes as where branches
 //! run side by side, and whatever the order in which they run. Memory is put behind addresses in
 //! whole blocks.
+//!
+//! What the driver does not tell of a graph is not guessed: the graph is noted as one that is not
+//! known, and what its launches take is asked of the device ([`super::unknown`]).
 
 use std::collections::HashMap;
 
 use sublet_abi::Units;
 
+use super::unknown;
 use crate::cuda::c::*;
 use crate::cuda::real;
 
-/// What a graph needs of each card.
-pub(super) type Needs = HashMap<CUdevice, Units>;
+/// What a graph needs.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Needs {
+    /// Of each card, as far as the driver tells.
+    pub cards: HashMap<CUdevice, Units>,
+    /// Did the driver keep anything back that may be memory?
+    pub is_unknown: bool,
+}
 
-/// Children of children; a graph that is nested deeper than this is no program's.
+impl Needs {
+    /// True if it certainly needs nothing.
+    pub(super) fn is_nothing(&self) -> bool {
+        self.cards.is_empty() && !self.is_unknown
+    }
+
+    /// The cards on which it may have memory.
+    pub(super) fn devices(&self) -> Vec<CUdevice> {
+        if self.is_unknown {
+            unknown::devices()
+        } else {
+            self.cards.keys().copied().collect()
+        }
+    }
+}
+
+/// Children of children; of a graph that is nested deeper than this not everything is known.
 const DEPTH_MAX: usize = 16;
 
 /// What the driver puts behind addresses at least: the granularity of `cuMemCreate` on every
 /// card since Volta.
 const BLOCK: u64 = 2 << 20;
 
-/// What a graph needs, as far as the driver tells.
+/// What the driver tells of a graph.
 pub(super) fn needs_of(graph: CUgraph) -> Needs {
     let mut extents = HashMap::new();
-    collect(graph, 0, &mut extents);
-    extents
+    let is_known = collect(graph, 0, &mut extents).is_some();
+    let cards = extents
         .into_iter()
-        .map(|(device, extents)| (device, union(extents)))
-        .collect()
+        .map(|(device, extents)| (device, union(extents)));
+    Needs {
+        cards: cards.collect(),
+        is_unknown: !is_known,
+    }
 }
 
 /// From which address to which an allocation is. One without an address shares nothing.
@@ -42,34 +71,49 @@ struct Extent {
     to: u64,
 }
 
-/// Finds the allocations of a graph, and of those in it: `depth` counts graphs around it.
-fn collect(graph: CUgraph, depth: usize, extents: &mut HashMap<CUdevice, Vec<Extent>>) {
+/// By card, the allocations that were found.
+type Extents = HashMap<CUdevice, Vec<Extent>>;
+
+/// Finds the allocations of a graph, and of those in it: `depth` counts graphs around it. `None`
+/// if the driver did not tell all.
+fn collect(graph: CUgraph, depth: usize, extents: &mut Extents) -> Option<()> {
     if depth == DEPTH_MAX {
-        return;
+        return None;
     }
-    for node in nodes_of(graph) {
-        match kind_of(node) {
-            CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
-                let mut given = CUDA_MEM_ALLOC_NODE_PARAMS_v1::default();
-                // SAFETY: writes the struct it is given, for a node of this kind.
-                let result = unsafe { real::cuGraphMemAllocNodeGetParams(node, &raw mut given) };
-                if let Some(device) = card_of(&given).filter(|_| result == CUDA_SUCCESS) {
-                    let (from, bytes) = (given.dptr, given.bytesize as u64);
-                    let to = from.saturating_add(bytes);
-                    extents.entry(device).or_default().push(Extent { from, to });
-                }
+    let mut known = Some(());
+    for node in nodes_of(graph)? {
+        known = known.and(collect_node(node, depth, extents));
+    }
+    known
+}
+
+fn collect_node(node: CUgraphNode, depth: usize, extents: &mut Extents) -> Option<()> {
+    match kind_of(node)? {
+        CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
+            let mut given = CUDA_MEM_ALLOC_NODE_PARAMS_v1::default();
+            // SAFETY: writes the struct it is given, for a node of this kind.
+            let result = unsafe { real::cuGraphMemAllocNodeGetParams(node, &raw mut given) };
+            told(result)?;
+            if let Some(device) = card_of(&given) {
+                let (from, bytes) = (given.dptr, given.bytesize as u64);
+                let to = from.saturating_add(bytes);
+                extents.entry(device).or_default().push(Extent { from, to });
             }
-            CU_GRAPH_NODE_TYPE_GRAPH => {
-                let mut child = CUgraph::default();
-                // SAFETY: writes the handle it is given, for a node of this kind.
-                let result = unsafe { real::cuGraphChildGraphNodeGetGraph(node, &raw mut child) };
-                if result == CUDA_SUCCESS {
-                    collect(child, depth + 1, extents);
-                }
-            }
-            _ => {}
+            Some(())
         }
+        CU_GRAPH_NODE_TYPE_GRAPH => {
+            let mut child = CUgraph::default();
+            // SAFETY: writes the handle it is given, for a node of this kind.
+            let result = unsafe { real::cuGraphChildGraphNodeGetGraph(node, &raw mut child) };
+            told(result)?;
+            collect(child, depth + 1, extents)
+        }
+        _ => Some(()),
     }
+}
+
+fn told(result: CUresult) -> Option<()> {
+    (result == CUDA_SUCCESS).then_some(())
 }
 
 /// All blocks with an address of any extent, each once.
@@ -97,25 +141,23 @@ pub(super) fn card_of(given: &CUDA_MEM_ALLOC_NODE_PARAMS_v1) -> Option<CUdevice>
     (location.r#type == CU_MEM_LOCATION_TYPE_DEVICE).then_some(location.id)
 }
 
-fn kind_of(node: CUgraphNode) -> CUgraphNodeType {
+fn kind_of(node: CUgraphNode) -> Option<CUgraphNodeType> {
     let mut kind = CU_GRAPH_NODE_TYPE_EMPTY;
     // SAFETY: writes the number it is given.
-    let _ = unsafe { real::cuGraphNodeGetType(node, &raw mut kind) };
-    kind
+    told(unsafe { real::cuGraphNodeGetType(node, &raw mut kind) })?;
+    Some(kind)
 }
 
-fn nodes_of(graph: CUgraph) -> Vec<CUgraphNode> {
+fn nodes_of(graph: CUgraph) -> Option<Vec<CUgraphNode>> {
     let mut count = 0;
     let none = std::ptr::null_mut();
     // SAFETY: without a list, the driver writes the count alone.
-    if unsafe { real::cuGraphGetNodes(graph, none, &raw mut count) } != CUDA_SUCCESS {
-        return Vec::new();
-    }
+    told(unsafe { real::cuGraphGetNodes(graph, none, &raw mut count) })?;
     let mut nodes = vec![CUgraphNode::default(); count];
     // SAFETY: there is room for as many as the count says.
-    let result = unsafe { real::cuGraphGetNodes(graph, nodes.as_mut_ptr(), &raw mut count) };
-    nodes.truncate(if result == CUDA_SUCCESS { count } else { 0 });
-    nodes
+    told(unsafe { real::cuGraphGetNodes(graph, nodes.as_mut_ptr(), &raw mut count) })?;
+    nodes.truncate(count);
+    Some(nodes)
 }
 
 #[cfg(test)]

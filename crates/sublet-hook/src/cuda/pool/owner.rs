@@ -111,7 +111,7 @@ pub(in crate::cuda) fn meant<const ROW: usize>(stream: CUstream) -> CUstream {
 }
 
 /// True while the stream's work is recorded and not done: an allocation is a graph's then.
-pub(super) fn is_capturing(stream: CUstream) -> bool {
+pub(in crate::cuda) fn is_capturing(stream: CUstream) -> bool {
     let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
     // SAFETY: writes the number it is given.
     let result = unsafe { real::cuStreamIsCapturing(stream, &raw mut status) };

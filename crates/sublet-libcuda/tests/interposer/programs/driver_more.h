@@ -107,6 +107,7 @@ int cuGraphGetEdges(u64 graph, u64 *from, u64 *to, u64 *count) {
 int cuGraphNodeGetType(u64 node, int *kind) { *kind = nodes[node_at(node)].kind; return OK; }
 int cuGraphMemAllocNodeGetParams(u64 node, unsigned char *params) {
     int at = node_at(node), device_type = 1;
+    if (getenv("FAKE_UNTOLD")) return 801;
     memset(params, 0, 120);
     memcpy(params + 8, &device_type, 4); memcpy(params + 12, &nodes[at].device, 4);
     memcpy(params + 104, &nodes[at].bytes, 8); memcpy(params + 112, &nodes[at].address, 8);
