@@ -3,6 +3,7 @@
 //! in the files beside this one.
 
 mod admin_side;
+mod connections;
 mod containers;
 mod guests;
 mod perform;
@@ -24,7 +25,7 @@ use sublet_plan::Policy;
 use sublet_share::{Action, Event, JobId, Machine, Pid};
 use tracing::{info, warn};
 
-use self::admin_side::AdminConnection;
+use self::connections::AdminConnection;
 use self::containers::Commands;
 use self::guests::Guest;
 use self::readings::CardNow;
@@ -363,6 +364,7 @@ impl Arbiter {
         }
         self.ask_driver(now);
         self.drop_silent_guests(now);
+        self.drop_silent_admins(now);
         self.send_watches(now);
         if self.machine.is_idle() && self.admins.is_empty() {
             let idle_ms = u128::from(now.saturating_sub(self.idle_since_ms));

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -57,6 +58,8 @@ pub(crate) fn accept(listener: &OwnedFd) -> rustix::io::Result<Option<OwnedFd>> 
         Ok(connection) => Ok(Some(connection)),
         // Gone again, or none at all.
         Err(Errno::WOULDBLOCK | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+        // The kernel looks for a descriptor before it looks for a connection.
+        Err(_) if !has(listener, PollFlags::IN) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -72,10 +75,12 @@ impl Spare {
         Spare(rustix::event::eventfd(0, flags).ok())
     }
 
-    /// Turns the next connection away.
-    pub(crate) fn shed(&mut self, listener: &OwnedFd) {
+    /// Turns the next connection away, with some last words for it.
+    pub(crate) fn shed(&mut self, listener: &OwnedFd, farewell: impl FnOnce(&OwnedFd)) {
         self.0 = None;
-        drop(accept(listener));
+        if let Ok(Some(connection)) = accept(listener) {
+            farewell(&connection);
+        }
         *self = Spare::new();
     }
 }
@@ -140,12 +145,16 @@ pub(crate) fn send(
 
 /// True if the other side has closed the connection.
 pub(crate) fn is_closed(socket: &impl AsFd) -> bool {
-    use rustix::event::{PollFd, PollFlags};
-    let mut one = [PollFd::new(socket, PollFlags::RDHUP)];
-    let now = rustix::event::Timespec {
+    has(socket, PollFlags::RDHUP)
+}
+
+/// True if there is such news of it now.
+fn has(socket: &impl AsFd, news: PollFlags) -> bool {
+    let mut one = [PollFd::new(socket, news)];
+    let now = Timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    let polled = rustix::event::poll(&mut one, Some(&now));
+    let polled = poll(&mut one, Some(&now));
     matches!(polled, Ok(n) if n > 0)
 }

@@ -153,6 +153,7 @@ impl Machine {
             Reply::Hello { version, pid, .. } => {
                 return Err(ConnectError::Version { version, pid });
             }
+            Reply::Refused { reason, .. } => return Err(ConnectError::Full(reason)),
             _ => return Err(ConnectError::Nonsense),
         }
         // A connection carries one request.
@@ -186,6 +187,7 @@ impl Machine {
                 "it was started by another version of sublet: use that one, or end its jobs and \
                  then process {pid}"
             ),
+            ConnectError::Full(_) => "try again when one of the jobs has ended".to_owned(),
             ConnectError::Client(ClientError::Io { cause, .. })
                 if cause.kind() == ErrorKind::InvalidInput =>
             {
@@ -247,6 +249,9 @@ pub(crate) enum ConnectError {
         /// Its process.
         pid: u32,
     },
+    /// It has no room for one more connection.
+    #[error("{0}")]
+    Full(String),
     /// Whoever listens is no arbiter.
     #[error("whoever listens does not say who it is")]
     Nonsense,

@@ -185,8 +185,12 @@ impl Client {
     /// # Errors
     /// As [`Client::send`] and [`Client::receive`].
     pub fn call(&mut self, request: &Request, timeout: Duration) -> Result<Reply, ClientError> {
-        self.send(request)?;
-        self.receive(Some(timeout))
+        match self.send(request) {
+            // Who is turned away is told so before he has said anything.
+            Err(error) if error.is_closed() => self.receive(Some(timeout)).map_err(|_| error),
+            Err(error) => Err(error),
+            Ok(()) => self.receive(Some(timeout)),
+        }
     }
 
     fn take_line(&mut self) -> Result<Option<Reply>, ClientError> {

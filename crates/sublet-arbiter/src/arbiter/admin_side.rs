@@ -2,28 +2,20 @@
 //! line. The folder keeps other users out; what a program inside a job may not ask is kept
 //! from it here.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use rustix::net::{RecvFlags, SendFlags};
 use sublet_abi::{MAX_DEVICES, Mode as PageMode};
 use sublet_model::{Count, MiB};
 use sublet_share::{Amount, Ask, Event, JobId, Pid, Refusal};
 use tracing::debug;
 
+use super::connections::{AdminConnection, Line, REQUEST_MAX};
 use super::perform::refused;
 use super::{Arbiter, Root, Source, now_ms};
 use crate::admin::{Mode, PROTOCOL, Reply, Request, Resume, Submit, parse_amount, parse_size};
-use crate::peer::{self, Peer};
+use crate::peer;
 use crate::poller::Key;
-use crate::socket;
 use crate::tenant::Tenant;
-
-/// How many commands may be connected: every `sublet run` is, for as long as it runs.
-const CONNECTIONS_MAX: usize = 2048;
-
-/// The longest request. The largest real one is a `resume` with sixteen cards.
-const REQUEST_MAX: usize = 64 * 1024;
 
 /// How much may wait to be read by a command before it is given up. A snapshot of a thousand
 /// jobs is about half of it.
@@ -32,72 +24,13 @@ const UNREAD_MAX: usize = 1024 * 1024;
 /// How many requests of one connection are looked at in one turn.
 const REQUESTS_A_TURN: usize = 4;
 
-/// How many connections are accepted in one turn.
-const ACCEPTS_A_TURN: usize = 64;
-
 /// The shortest interval of `watch`.
 const WATCH_MS_MIN: u64 = 100;
 
 /// The longest name of a job.
 const NAME_MAX: usize = 128;
 
-/// A command's connection.
-#[derive(Debug)]
-pub(super) struct AdminConnection {
-    socket: OwnedFd,
-    pid: Pid,
-    pidfd: Option<OwnedFd>,
-    input: Vec<u8>,
-    output: Vec<u8>,
-    /// Closed when everything is written.
-    closing: bool,
-    /// The other side writes no more.
-    ended: bool,
-    /// The job whose life line this is.
-    job: Option<JobId>,
-    /// Waits to be read, and to be written.
-    interest: (bool, bool),
-    /// How often to send a snapshot, and when next.
-    watch: Option<(u64, u64)>,
-}
-
 impl Arbiter {
-    pub(super) fn accept_admins(&mut self) {
-        for _ in 0..ACCEPTS_A_TURN {
-            let socket = match socket::accept(&self.admin_listener) {
-                Ok(Some(socket)) => socket,
-                Ok(None) => return,
-                Err(error) => {
-                    debug!(%error, "a command cannot be let in");
-                    return self.spare.shed(&self.admin_listener);
-                }
-            };
-            if self.admins.len() >= CONNECTIONS_MAX {
-                continue;
-            }
-            let Ok(peer) = Peer::of(&socket) else {
-                continue;
-            };
-            let Ok(key) = self.poller.add(&socket, "a command's connection") else {
-                continue;
-            };
-            self.sources.insert(key, Source::Admin);
-            let connection = AdminConnection {
-                socket,
-                pid: peer.pid,
-                pidfd: Some(peer.pidfd),
-                input: Vec::new(),
-                output: Vec::new(),
-                closing: false,
-                ended: false,
-                job: None,
-                interest: (true, false),
-                watch: None,
-            };
-            self.admins.insert(key, connection);
-        }
-    }
-
     pub(super) fn serve_admin(&mut self, key: Key) {
         let Some(connection) = self.admins.get_mut(&key) else {
             return;
@@ -146,6 +79,7 @@ impl Arbiter {
         let Some(connection) = self.admins.get_mut(&key) else {
             return;
         };
+        connection.has_asked = true;
         let pid = connection.pid;
         match request {
             Request::Hello => {
@@ -390,72 +324,6 @@ impl Arbiter {
             connection.closing = true;
             connection.job = None;
             self.busy.insert(key);
-        }
-    }
-
-    fn drop_admin(&mut self, key: Key) {
-        self.sources.remove(&key);
-        self.busy.remove(&key);
-        let Some(connection) = self.admins.remove(&key) else {
-            return;
-        };
-        if let Some(job) = connection.job {
-            if let Some(Root::Run { line, .. }) = self.roots.get_mut(&job) {
-                *line = None;
-            }
-            self.root_is_gone(job);
-        }
-    }
-}
-
-enum Line {
-    None,
-    TooLong,
-    Whole(Vec<u8>),
-}
-
-impl AdminConnection {
-    fn read(&mut self) {
-        while self.input.len() <= REQUEST_MAX {
-            let mut part = [0; 4096];
-            match rustix::net::recv(&self.socket, &mut part, RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => self.ended = true,
-                Ok((_, n)) => {
-                    self.input.extend_from_slice(&part[..n.min(part.len())]);
-                    continue;
-                }
-                Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
-                Err(_) => self.ended = true,
-            }
-            return;
-        }
-    }
-
-    fn take_line(&mut self) -> Line {
-        if self.closing {
-            return Line::None;
-        }
-        match self.input.iter().position(|&byte| byte == b'\n') {
-            Some(end) => Line::Whole(self.input.drain(..=end).collect()),
-            None if self.input.len() > REQUEST_MAX => Line::TooLong,
-            None => Line::None,
-        }
-    }
-
-    fn write(&mut self) {
-        while !self.output.is_empty() {
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            match rustix::net::send(&self.socket, &self.output, flags) {
-                Ok(n) => {
-                    self.output.drain(..n.min(self.output.len()));
-                }
-                Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::WOULDBLOCK) => return,
-                Err(_) => {
-                    self.ended = true;
-                    self.output.clear();
-                }
-            }
         }
     }
 }

@@ -75,7 +75,7 @@ impl Arbiter {
                 // No descriptors left: somebody must go before somebody can come.
                 Err(error) => {
                     debug!(%error, "a process cannot be let in");
-                    self.spare.shed(listener);
+                    self.spare.shed(listener, |_| {});
                     self.drop_oldest_slotless();
                     return;
                 }

@@ -10,6 +10,7 @@
 
 mod child;
 mod containers;
+mod crowd;
 mod hostile;
 mod jobs;
 mod pinned;
