@@ -6,6 +6,8 @@
  *   attack pages SOCKET FILE             say hello; try to change the pages that come with it
  *   attack process PID                   try to read and write that process
  *   attack fuzz SOCKET FILE SEED COUNT   send random messages, some like the file
+ *   attack crowd SOCKET COUNT            connect so often, say nothing, and wait for the end of
+ *                                        the input
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -16,6 +18,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -197,6 +200,24 @@ static int fuzz(const char *path, const char *file, unsigned long long seed, int
   return 0;
 }
 
+static int crowd(const char *path, int count) {
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+  struct rlimit limit;
+  getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  int met = 0;
+  for (int i = 0; i < count; i++) {
+    int sock = socket(AF_UNIX, SOCK_STREAM, 0);
+    met += sock >= 0 && connect(sock, (struct sockaddr *)&address, sizeof address) == 0;
+  }
+  printf("met %d\n", met);
+  fflush(stdout);
+  while (getchar() != EOF) continue;
+  return 0;
+}
+
 int main(int argc, char **argv) {
   if (argc == 4 && !strcmp(argv[1], "say")) {
     unsigned char message[4096], answer[4096];
@@ -218,6 +239,7 @@ int main(int argc, char **argv) {
   }
   if (argc == 6 && !strcmp(argv[1], "fuzz"))
     return fuzz(argv[2], argv[3], strtoull(argv[4], NULL, 10), atoi(argv[5]));
+  if (argc == 4 && !strcmp(argv[1], "crowd")) return crowd(argv[2], atoi(argv[3]));
   fprintf(stderr, "see the head of this program's source\n");
   return 2;
 }

@@ -334,3 +334,26 @@ fn nonsense_on_the_admin_socket_hurts_nobody() -> Result<()> {
     job.end()?;
     Ok(())
 }
+
+#[test]
+fn a_job_that_holds_connections_shuts_nobody_out() -> Result<()> {
+    let Some(machine) = Machine::new(EXACT)? else {
+        return Ok(());
+    };
+    let attack = machine.compile("attack.c", &[])?;
+    let socket = r#"exec "$0" crowd "$SUBLET_DIR/admin.sock" 2500"#;
+    let mut run = machine.run("--memory 256MiB --name crowd");
+    let mut job = Running::start(run.args(["sh", "-c", socket]).arg(attack))?;
+    assert_eq!(job.line()?, "met 2500");
+    let begun = Instant::now();
+    assert_eq!(machine.tenant("crowd")?["state"], "running");
+    let table = end(&mut machine.sublet("ps"))?;
+    assert_eq!(table.code, Some(0), "{table:?}");
+    let report = machine.report("--memory 128MiB", "alloc --until-oom")?;
+    assert_eq!(report["bytes"], mib(128), "{report}");
+    let time = begun.elapsed();
+    assert!(time < Duration::from_secs(10), "{time:?}");
+    assert!(!job.has_ended()?);
+    assert_eq!(job.end()?.code, Some(0));
+    Ok(())
+}

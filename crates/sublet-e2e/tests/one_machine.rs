@@ -1,15 +1,18 @@
 //! Sublet on one machine as its user meets it: programs under their limits in `sublet top`, the
 //! queue, exit codes, signals, the terminal, programs that are no job, and bad input.
 
-use std::fs::File;
-use std::io::{Read, Write};
+#[path = "one_machine/terminal.rs"]
+mod terminal;
+
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
-use sublet_e2e::one_machine::{Ended, Machine, Running, is_alive, mib, number, pid_of, until};
+use sublet_e2e::one_machine::{
+    Ended, Machine, Running, Terminal, is_alive, mib, number, pid_of, until,
+};
 
 /// Contexts that cost nothing, so that every byte on a card is one that a program asked for.
 const EXACT: &str = "2x16GiB,context=0MiB";
@@ -113,19 +116,10 @@ fn signals_reach_the_program() -> Result<()> {
 /// The terminal of the program is one end of a pair, and the test types at the other.
 #[test]
 fn the_interrupt_key_ends_the_program_and_leaves_the_terminal_usable() -> Result<()> {
-    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
     let Some(machine) = Machine::new(EXACT)? else {
         return Ok(());
     };
-    let keyboard = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
-    grantpt(&keyboard)?;
-    unlockpt(&keyboard)?;
-    let name = ptsname(&keyboard, Vec::new())?;
-    let terminal = File::options()
-        .read(true)
-        .write(true)
-        .open(name.to_str()?)?;
-    let mut keyboard = File::from(keyboard);
+    let mut terminal = Terminal::open()?;
     // The program turns echo off and counts interrupts; a second would end it by its default.
     let program = machine.script(
         "program",
@@ -136,43 +130,22 @@ fn the_interrupt_key_ends_the_program_and_leaves_the_terminal_usable() -> Result
     command
         .args(["--ctty", "--wait", "sh", "-i"])
         .env_remove("ENV");
-    command
-        .stdin(terminal.try_clone()?)
-        .stdout(terminal.try_clone()?)
-        .stderr(terminal);
-    let mut child = command.spawn()?;
-    drop(command);
-    let mut screen = keyboard.try_clone()?;
-    let (tell, seen) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        let mut bytes = [0; 4096];
-        while let Ok(n @ 1..) = screen.read(&mut bytes) {
-            let _test_has_ended = tell.send(String::from_utf8_lossy(&bytes[..n]).into_owned());
-        }
-    });
-    let mut text = String::new();
-    let mut wait_for = |words: &str| {
-        until(words, || {
-            text.extend(seen.try_iter());
-            ensure!(text.contains(words), "the screen shows {text:?}");
-            Ok(text.clone())
-        })
-    };
+    let mut shell = terminal.start(&mut command)?;
     let sublet = machine.built("sublet").display().to_string();
     let job = format!("{sublet} run --fake-gpu {EXACT} -- {}\n", program.display());
-    keyboard.write_all(job.as_bytes())?;
-    wait_for("ready\r\n")?;
-    keyboard.write_all(b"\x03")?;
-    wait_for("count 1\r\n")?;
+    terminal.types(&job)?;
+    terminal.shows("ready\r\n")?;
+    terminal.types("\x03")?;
+    terminal.shows("count 1\r\n")?;
     // The shell sees what it would see of the program alone.
-    keyboard.write_all(b"echo code $?; stty -a; read line; echo got $line\n")?;
-    let shown = wait_for("code 130\r\n")?;
+    terminal.types("echo code $?; stty -a; read line; echo got $line\n")?;
+    let shown = terminal.shows("code 130\r\n")?;
     assert!(!shown.contains("interrupted 2"), "{shown}");
-    keyboard.write_all(b"hello\n")?;
-    let shown = wait_for("got hello\r\n")?;
+    terminal.types("hello\n")?;
+    let shown = terminal.shows("got hello\r\n")?;
     assert!(shown.contains(" echo "), "echo is still off: {shown}");
-    keyboard.write_all(b"exit\n")?;
-    until("the shell's end", || child.try_wait()?.context("it runs"))?;
+    terminal.types("exit\n")?;
+    shell.end()?;
     Ok(())
 }
 

@@ -2,10 +2,13 @@
 //!
 //! On a terminal: one live line, redrawn each second. Anywhere else (CI, a pipe): a plain line
 //! every half minute, so that a log neither stands still nor drowns. Writes to stderr only;
-//! stdout belongs to results.
+//! stdout belongs to results. A terminal that is gone ends the work, as its hang-up would: what
+//! was slow for somebody is slow for nobody then.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
 
 /// The live line of one slow piece of work.
 #[derive(Debug)]
@@ -29,7 +32,7 @@ impl Progress {
     /// Prints a line that stays.
     pub fn say(&mut self, line: &str) {
         self.clear();
-        eprintln!("{line}");
+        self.write(&format!("{line}\n"));
     }
 
     /// Starts the clock of a new step.
@@ -58,17 +61,23 @@ impl Progress {
         self.shown = Some(Instant::now());
         let elapsed = minutes(self.started.elapsed());
         if self.terminal {
-            eprint!("\r\x1b[2K  {elapsed}  {}", text());
-            // A live line that could not be drawn is no reason to stop.
-            let _ = std::io::stderr().flush();
+            self.write(&format!("\r\x1b[2K  {elapsed}  {}", text()));
         } else {
-            eprintln!("  {elapsed}  {}", text());
+            self.write(&format!("  {elapsed}  {}\n", text()));
         }
     }
 
     fn clear(&mut self) {
         if self.terminal && self.shown.take().is_some() {
-            eprint!("\r\x1b[2K");
+            self.write("\r\x1b[2K");
+        }
+    }
+
+    fn write(&self, text: &str) {
+        let written = std::io::stderr().lock().write_all(text.as_bytes());
+        if written.is_err() && self.terminal {
+            let own = rustix::process::getpid();
+            let _heard = rustix::process::kill_process(own, Signal::HUP);
         }
     }
 }

@@ -2,7 +2,7 @@
 //! starting one if none runs, and runs the command behind our libraries.
 //!
 //! Order of reading: request, queue, environment, supervise; then start and lifeline (how the
-//! arbiter is met), driver, libraries and mounts (what the command loads), signals, program.
+//! arbiter is met), driver, libraries and mounts (what the command loads), signals, terminal, program.
 
 mod driver;
 mod environment;
@@ -15,6 +15,7 @@ pub(crate) mod request;
 mod signals;
 mod start;
 mod supervise;
+mod terminal;
 
 use std::ffi::OsString;
 use std::io::Write;

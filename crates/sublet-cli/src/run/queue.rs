@@ -4,10 +4,12 @@
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use signal_hook::consts::SIGHUP;
 use sublet_arbiter::admin::{Client, ClientError, Placed, PlacedGpu, Reply, Request, Submit};
 
-use super::signals::{Arrived, Signals};
+use super::signals::{Arrived, Sender, Signals};
 use super::start::{self, Wish};
+use super::terminal::Terminal;
 use crate::answer::Advised;
 use crate::machine::Machine;
 
@@ -33,11 +35,13 @@ pub(super) fn wait(
     let began = Instant::now();
     let mut told = Told::default();
     let mut n_joins = 0;
+    let terminal = Terminal::of_this_process(signals.ignore(SIGHUP));
     loop {
         n_joins += 1;
         let mut client = start::open(machine, wish)?;
         let sent = client.send(&Request::Submit(submit.clone()));
-        let outcome = sent.and_then(|()| replies(&mut client, signals, &mut told, &mut say));
+        let outcome =
+            sent.and_then(|()| replies(&mut client, signals, &terminal, &mut told, &mut say));
         match outcome {
             Ok(Reached::Placed(placed)) => {
                 if let Some(line) = told.placed(&placed, began.elapsed()) {
@@ -72,6 +76,7 @@ enum Reached {
 fn replies(
     client: &mut Client,
     signals: &mut Signals,
+    terminal: &Terminal,
     told: &mut Told,
     say: &mut impl FnMut(&str),
 ) -> Result<Reached, ClientError> {
@@ -103,12 +108,19 @@ fn replies(
         if let Some(left) = signals.take().into_iter().find(|it| it.ends_waiting()) {
             return Ok(Reached::Left(left));
         }
-        let mut fds = [
+        let mut fds = vec![
             PollFd::new(client, PollFlags::IN),
             PollFd::new(signals, PollFlags::IN),
         ];
+        fds.extend(terminal.fd());
         // A signal's handler interrupts it, and its byte is read in the next round.
         let _interrupted = poll(&mut fds, None);
+        if fds.get(2).is_some_and(Terminal::is_gone) {
+            return Ok(Reached::Left(Arrived {
+                signal: SIGHUP,
+                sender: Sender::Kernel,
+            }));
+        }
     }
 }
 

@@ -73,7 +73,11 @@ impl From<Origin> for Arrived {
 }
 
 /// The signals of this process from now on.
-pub(super) struct Signals(SignalDelivery<UnixStream, WithOrigin>);
+pub(super) struct Signals {
+    arriving: SignalDelivery<UnixStream, WithOrigin>,
+    /// The mask of those that are ignored.
+    ignored: u64,
+}
 
 impl Signals {
     /// Catches them, except those that whoever started us wants ignored: `nohup` does that
@@ -83,23 +87,28 @@ impl Signals {
         let ignored = ignored(&status);
         let caught = PASSED_ON
             .into_iter()
-            .filter(|signal| ignored & (1 << (signal - 1)) == 0)
+            .filter(|signal| ignored & bit(*signal) == 0)
             .chain([SIGCHLD]);
         let (read, write) = UnixStream::pair()?;
-        let delivery = SignalDelivery::with_pipe(read, write, WithOrigin::default(), caught)?;
-        Ok(Signals(delivery))
+        let arriving = SignalDelivery::with_pipe(read, write, WithOrigin::default(), caught)?;
+        Ok(Signals { arriving, ignored })
+    }
+
+    /// True for a signal that whoever started us wants ignored.
+    pub(super) fn ignore(&self, signal: i32) -> bool {
+        self.ignored & bit(signal) != 0
     }
 
     /// What has arrived; never waits.
     pub(super) fn take(&mut self) -> Vec<Arrived> {
-        self.0.pending().map(Arrived::from).collect()
+        self.arriving.pending().map(Arrived::from).collect()
     }
 }
 
 /// Readable when a signal has arrived.
 impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.get_read().as_fd()
+        self.arriving.get_read().as_fd()
     }
 }
 
@@ -108,6 +117,11 @@ pub(super) fn send(to: Pid, signal: i32) {
     if let Some(signal) = Signal::from_named_raw(signal) {
         let _gone = rustix::process::kill_process(to, signal);
     }
+}
+
+/// A signal's place in the kernel's masks.
+fn bit(signal: i32) -> u64 {
+    1 << (signal - 1)
 }
 
 /// The mask of ignored signals in `/proc/self/status`.

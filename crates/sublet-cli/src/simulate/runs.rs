@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 use sublet_plan::Policy;
 use sublet_sim::{CpuOnlyPods, Inflation, Outcome, Sequence, TimedError, Variant, inflate};
@@ -189,11 +190,13 @@ pub(super) fn peak_memory_mib() -> Option<u64> {
     Some(kib.div_ceil(1024))
 }
 
-/// How far it is, on a terminal, a few times a second.
+/// How far it is, on a terminal, a few times a second. With the terminal that the results would
+/// go to, too, the runs end: nobody would see them.
 pub(super) struct Progress {
     runs: usize,
     ended: AtomicUsize,
     shown: Option<Mutex<Instant>>,
+    ends_with_terminal: bool,
 }
 
 impl Progress {
@@ -203,6 +206,7 @@ impl Progress {
             runs,
             ended: AtomicUsize::new(0),
             shown: visible.then(|| Mutex::new(Instant::now())),
+            ends_with_terminal: std::io::stdout().is_terminal(),
         }
     }
 
@@ -217,12 +221,15 @@ impl Progress {
         *shown = Instant::now();
         let ended = self.ended.load(Ordering::Relaxed);
         let percent = 100 * number / all.max(1);
-        let mut stderr = std::io::stderr().lock();
-        let _nobody_looks = write!(
-            stderr,
-            "\r\x1b[K{ended} of {} runs done; this one {percent} %",
-            self.runs
-        );
+        let runs = self.runs;
+        let line = format!("\r\x1b[K{ended} of {runs} runs done; this one {percent} %");
+        let written = std::io::stderr().lock().write_all(line.as_bytes());
+        if written.is_err() && self.ends_with_terminal {
+            // What the terminal's end says to those whom it reaches; who does not heed that goes
+            // on (`nohup`).
+            let own = rustix::process::getpid();
+            let _heard = rustix::process::kill_process(own, Signal::HUP);
+        }
     }
 
     fn ended(&self) {

@@ -1,26 +1,41 @@
 //! The live view: the terminal in raw mode, one connection that brings a snapshot every half
-//! second, a few keys. Whatever ends it (a key, a signal, an error, a panic), the terminal is
-//! given back as it was.
+//! second, a few keys. Whatever ends it (a key, a signal, the end of the terminal, an error, a
+//! panic), the terminal is given back as it was.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::DefaultTerminal;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::Signal;
-use signal_hook::consts::{SIGHUP, SIGTERM};
+use signal_hook::consts::SIGHUP;
+use signal_hook::low_level::emulate_default_handler;
 use sublet_arbiter::admin::{Client, ClientError, Reply, Request};
 
+use super::keys::{Keys, Wish};
 use super::screen::{Seen, draw};
+use super::signals::Signals;
 use crate::machine::Machine;
 
 /// Between two snapshots.
 const EVERY_MS: u64 = 500;
-/// How long a key or a snapshot may lie before it is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How long nothing may happen before the screen is drawn again.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long the rest of a key may take to arrive.
+const KEY_MAX: Duration = Duration::from_millis(50);
 /// Between two attempts to find a lost arbiter.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
+
+/// Why the view ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The user has seen enough.
+    Asked,
+    /// A signal, or what would have been one.
+    Signal(i32),
+}
 
 /// Shows the machine until the user has seen enough.
 ///
@@ -31,75 +46,140 @@ pub(super) fn show(machine: &Machine) -> anyhow::Result<()> {
     let snapshot = machine.snapshot()?;
     let mut feed = Feed::Connected(machine.connect_to_running()?);
     feed.begin();
-    let ended = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&ended)).context("cannot catch signals")?;
-    }
-    let mut seen = Seen {
-        title: match &machine.fake {
-            Some(fake) => fake.text().to_owned(),
-            None => String::new(),
+    let mut view = View {
+        machine,
+        feed,
+        signals: Signals::listen().context("cannot catch signals")?,
+        keys: Keys::default(),
+        key_until: None,
+        seen: Seen {
+            title: match &machine.fake {
+                Some(fake) => fake.text().to_owned(),
+                None => String::new(),
+            },
+            snapshot,
+            trouble: None,
+            colours: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+            scrolled: 0,
         },
-        snapshot,
-        trouble: None,
-        colours: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
-        scrolled: 0,
     };
     // It also restores the terminal when this program panics.
     let mut terminal = ratatui::try_init().context("cannot use this terminal")?;
-    let shown = (|| {
-        while !ended.load(Ordering::Relaxed) {
-            feed.take(machine, &mut seen, Instant::now());
-            terminal.draw(|frame| draw(frame, &seen))?;
-            if !crossterm::event::poll(LOOK_EVERY)? {
-                continue;
+    let end = view.follow(&mut terminal);
+    let restored = ratatui::try_restore();
+    match end {
+        Ok(End::Asked) => restored.context("cannot give the terminal back"),
+        Ok(End::Signal(signal)) => Ok(emulate_default_handler(signal)?),
+        Err(error) => Err(anyhow::Error::new(error).context("the terminal failed")),
+    }
+}
+
+/// What is shown, and everything that can change it.
+struct View<'a> {
+    machine: &'a Machine,
+    feed: Feed,
+    signals: Signals,
+    keys: Keys,
+    /// Until when the rest of a key may come.
+    key_until: Option<Instant>,
+    seen: Seen,
+}
+
+/// What the keyboard has to say.
+enum Typed {
+    Nothing,
+    Something,
+    /// There is no keyboard any more.
+    Gone,
+}
+
+impl View<'_> {
+    /// Draws what there is and waits for more, until the end.
+    fn follow(&mut self, terminal: &mut DefaultTerminal) -> io::Result<End> {
+        loop {
+            self.feed.take(self.machine, &mut self.seen, Instant::now());
+            if let Err(error) = terminal.draw(|frame| draw(frame, &self.seen)) {
+                // Nothing can be drawn on a terminal that is gone.
+                return match self.wait(Duration::ZERO) {
+                    Typed::Gone => Ok(End::Signal(SIGHUP)),
+                    _ => Err(error),
+                };
             }
-            let Event::Key(key) = crossterm::event::read()? else {
-                // A new size is drawn in the next round.
-                continue;
+            let now = Instant::now();
+            let until = [self.key_until, self.feed.retry_at()];
+            let until = until.into_iter().flatten().min();
+            let limit = until.map_or(LOOK_EVERY, |until| until.saturating_duration_since(now));
+            let typed = self.wait(limit);
+            if let Some(signal) = self.signals.take() {
+                return Ok(End::Signal(signal));
+            }
+            let wishes = match typed {
+                Typed::Gone => return Ok(End::Signal(SIGHUP)),
+                Typed::Something => self.read_keys()?,
+                Typed::Nothing => self.late_key(Instant::now()).into_iter().collect(),
             };
-            match meaning(key) {
-                Wish::End => break,
-                Wish::Scroll(by) => seen.scrolled = scrolled(&seen, by),
-                Wish::Suspend => {
-                    ratatui::try_restore()?;
-                    rustix::process::kill_process(rustix::process::getpid(), Signal::TSTP)?;
-                    terminal = ratatui::try_init()?;
+            for wish in wishes {
+                match wish {
+                    Wish::End => return Ok(End::Asked),
+                    Wish::Scroll(by) => self.seen.scrolled = scrolled(&self.seen, by),
+                    Wish::Suspend => {
+                        ratatui::try_restore()?;
+                        rustix::process::kill_process(rustix::process::getpid(), Signal::TSTP)?;
+                        *terminal = ratatui::try_init()?;
+                    }
                 }
-                Wish::Nothing => {}
             }
         }
-        Ok(())
-    })();
-    ratatui::try_restore().context("cannot give the terminal back")?;
-    shown.map_err(|error: std::io::Error| anyhow::Error::new(error).context("the terminal failed"))
-}
-
-/// What a key means.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wish {
-    End,
-    Suspend,
-    Scroll(isize),
-    Nothing,
-}
-
-fn meaning(key: KeyEvent) -> Wish {
-    if key.kind == KeyEventKind::Release {
-        return Wish::Nothing;
     }
-    let control = key.modifiers.contains(KeyModifiers::CONTROL);
-    match key.code {
-        KeyCode::Char('c') if control => Wish::End,
-        KeyCode::Char('z') if control => Wish::Suspend,
-        KeyCode::Char('q') | KeyCode::Esc => Wish::End,
-        KeyCode::Up | KeyCode::Char('k') => Wish::Scroll(-1),
-        KeyCode::Down | KeyCode::Char('j') => Wish::Scroll(1),
-        KeyCode::PageUp => Wish::Scroll(-10),
-        KeyCode::PageDown => Wish::Scroll(10),
-        KeyCode::Home => Wish::Scroll(isize::MIN),
-        KeyCode::End => Wish::Scroll(isize::MAX),
-        _ => Wish::Nothing,
+
+    /// Waits for a key, a signal or a snapshot, so long at most.
+    fn wait(&self, limit: Duration) -> Typed {
+        let limit = Timespec {
+            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: limit.subsec_nanos().into(),
+        };
+        let stdin = io::stdin();
+        let mut fds = vec![
+            PollFd::new(&stdin, PollFlags::IN),
+            PollFd::new(&self.signals, PollFlags::IN),
+        ];
+        if let Feed::Connected(client) = &self.feed {
+            fds.push(PollFd::new(client, PollFlags::IN));
+        }
+        // A signal's handler interrupts it, and its byte is read in the next round.
+        let _interrupted = poll(&mut fds, Some(&limit));
+        let typed = fds[0].revents();
+        if typed.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
+            Typed::Gone
+        } else if typed.contains(PollFlags::IN) {
+            Typed::Something
+        } else {
+            Typed::Nothing
+        }
+    }
+
+    /// What the keys mean that have been pressed. The end of the input means the end.
+    fn read_keys(&mut self) -> io::Result<Vec<Wish>> {
+        let mut bytes = [0; 256];
+        match rustix::io::read(io::stdin(), &mut bytes) {
+            Ok(0) => Ok(vec![Wish::End]),
+            Ok(n) => {
+                let wishes = self.keys.take(&bytes[..n]);
+                let is_open = self.keys.are_open();
+                self.key_until = is_open.then(|| Instant::now() + KEY_MAX);
+                Ok(wishes)
+            }
+            Err(Errno::INTR | Errno::AGAIN) => Ok(Vec::new()),
+            // It went between the question whether it is there and this.
+            Err(Errno::IO) => Ok(vec![Wish::End]),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A key of which the rest has not come in time.
+    fn late_key(&mut self, now: Instant) -> Option<Wish> {
+        self.key_until.take_if(|until| *until <= now)?;
+        self.keys.close()
     }
 }
 
@@ -123,6 +203,14 @@ impl Feed {
                 interval_ms: EVERY_MS,
             };
             let _shows_later = client.send(&request);
+        }
+    }
+
+    /// When a lost arbiter is looked for.
+    fn retry_at(&self) -> Option<Instant> {
+        match self {
+            Feed::Connected(_) => None,
+            Feed::Lost { retry } => Some(*retry),
         }
     }
 
@@ -178,23 +266,6 @@ mod tests {
             colours: false,
             scrolled: 0,
         }
-    }
-
-    #[test]
-    fn keys_have_meanings() {
-        let key = |code, modifiers| meaning(KeyEvent::new(code, modifiers));
-        let none = KeyModifiers::NONE;
-        assert_eq!(key(KeyCode::Char('q'), none), Wish::End);
-        assert_eq!(key(KeyCode::Char('c'), KeyModifiers::CONTROL), Wish::End);
-        assert_eq!(key(KeyCode::Char('c'), none), Wish::Nothing);
-        assert_eq!(
-            key(KeyCode::Char('z'), KeyModifiers::CONTROL),
-            Wish::Suspend
-        );
-        assert_eq!(key(KeyCode::Up, none), Wish::Scroll(-1));
-        let mut released = KeyEvent::new(KeyCode::Char('q'), none);
-        released.kind = KeyEventKind::Release;
-        assert_eq!(meaning(released), Wish::Nothing);
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! `sublet top`: a machine's cards and jobs, once or live.
 
+mod keys;
 mod live;
 mod screen;
+mod signals;
 
 use std::io::IsTerminal;
 

@@ -8,6 +8,7 @@
 mod calls;
 mod card;
 mod running;
+mod terminal;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -24,6 +25,7 @@ use tempfile::TempDir;
 pub use calls::Calls;
 pub use card::Card;
 pub use running::{Ended, Running};
+pub use terminal::Terminal;
 
 /// How long anything may take before a test gives up.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -184,6 +186,7 @@ impl Machine {
             "LD_PRELOAD",
             "LD_LIBRARY_PATH",
             "CUDA_VISIBLE_DEVICES",
+            "CUDA_DEVICE_ORDER",
             "XDG_CACHE_HOME",
             "HOME",
         ] {

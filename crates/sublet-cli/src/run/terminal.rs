@@ -1,0 +1,46 @@
+//! The terminal that a job waits at. When it is gone (its window was closed, its connection
+//! lost) nobody waits for the job any more; usually a signal says so, but not every terminal's
+//! end is told by one. A job in the background, and one that does not heed hang-ups (`nohup`),
+//! waits on.
+
+use std::io::IsTerminal;
+use std::os::fd::BorrowedFd;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::termios::tcgetpgrp;
+
+/// Where the user sits.
+pub(super) struct Terminal {
+    fd: Option<BorrowedFd<'static>>,
+    /// It keeps an order among jobs, of which one is in the foreground.
+    controls: bool,
+}
+
+impl Terminal {
+    /// Where keys come from, or else where the waiting is told.
+    pub(super) fn of_this_process(ignores_hang_up: bool) -> Terminal {
+        let places = [rustix::stdio::stdin(), rustix::stdio::stderr()];
+        let fd = places.into_iter().find(BorrowedFd::is_terminal);
+        let fd = fd.filter(|_| !ignores_hang_up);
+        // A job that its shell left behind is told the same later, and must not be taken for
+        // one that somebody gave a terminal without a shell.
+        let controls = fd.is_some_and(|fd| tcgetpgrp(fd) != Err(Errno::NOTTY));
+        Terminal { fd, controls }
+    }
+
+    /// What to poll for its end, while the job is in the foreground.
+    pub(super) fn fd(&self) -> Option<PollFd<'static>> {
+        let fd = self.fd?;
+        let is_ours = tcgetpgrp(fd).is_ok_and(|group| group == rustix::process::getpgrp());
+        // Nothing is asked for: its end is told anyway.
+        let polled = PollFd::from_borrowed_fd(fd, PollFlags::empty());
+        (is_ours || !self.controls).then_some(polled)
+    }
+
+    /// Does what `poll` said of [`Terminal::fd`] mean its end?
+    pub(super) fn is_gone(polled: &PollFd<'_>) -> bool {
+        let news = polled.revents();
+        news.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
+    }
+}
