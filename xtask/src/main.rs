@@ -14,6 +14,7 @@ mod linker;
 mod release;
 mod screen;
 mod setup;
+mod soak;
 mod test;
 #[cfg(test)]
 mod tidy;
@@ -42,6 +43,8 @@ enum Task {
     Demo(demo::Arguments),
     /// Run every test: format, lints, unit tests, and end to end on real components.
     Test(test::Arguments),
+    /// Take and give memory at random, a million times, and hold it to the limit by NVML's count.
+    Soak(soak::Arguments),
     /// Measure, and store the figures in docs/benchmarks/.
     Bench(bench::Arguments),
     /// Build the libraries that go into containers, for glibc 2.28 and newer.
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().task {
         Task::Demo(arguments) => demo::run(&arguments),
         Task::Test(arguments) => test::run(&arguments),
+        Task::Soak(arguments) => soak::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Libraries => libraries::run(),
         Task::Release(arguments) => release::run(&arguments),

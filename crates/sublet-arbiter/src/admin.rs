@@ -17,6 +17,8 @@ pub use client::{Client, ClientError};
 
 use serde::{Deserialize, Serialize};
 
+use crate::gauge::Sizes;
+
 /// The version of these messages. It rises when an old command could misunderstand a reply.
 pub const PROTOCOL: u32 = 1;
 
@@ -234,9 +236,12 @@ pub struct GpuRow {
     /// What a new job could have.
     #[serde(rename = "freeMiB")]
     pub free_mib: u64,
-    /// What a new context is taken to cost.
+    /// What a new context costs; 0 where that could not be measured.
     #[serde(rename = "contextMiB")]
     pub context_mib: u64,
+    /// How the driver packs memory there, where that could be measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packing: Option<Sizes>,
     /// Why no new work is put on it; nothing if it is healthy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sick: Option<String>,

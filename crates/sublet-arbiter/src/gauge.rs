@@ -85,41 +85,71 @@ struct Measured {
     packing: Option<Sizes>,
 }
 
-/// [`Packing`] in bytes, as it is told and kept.
+/// [`Packing`] as it is told and kept: sizes in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct Sizes {
-    block: u64,
-    small: u64,
-    piece: u64,
-    kept: u32,
-    pool: u64,
+pub struct Sizes {
+    /// What the card gives.
+    pub block: u64,
+    /// The largest allocation that shares a piece.
+    pub small: u64,
+    /// What is taken for small ones at once.
+    pub piece: u64,
+    /// How many empty pieces a context keeps; the largest number for all.
+    pub kept: u32,
+    /// What a pool takes at once.
+    pub pool: u64,
+}
+
+impl From<Packing> for Sizes {
+    fn from(packing: Packing) -> Sizes {
+        let Packing {
+            block,
+            small,
+            piece,
+            kept,
+            pool,
+        } = packing;
+        Sizes {
+            block,
+            small,
+            piece,
+            kept,
+            pool,
+        }
+    }
+}
+
+impl From<Sizes> for Packing {
+    fn from(sizes: Sizes) -> Packing {
+        let Sizes {
+            block,
+            small,
+            piece,
+            kept,
+            pool,
+        } = sizes;
+        Packing {
+            block,
+            small,
+            piece,
+            kept,
+            pool,
+        }
+    }
 }
 
 impl Measured {
     fn new(context_bytes: u64, packing: Option<Packing>) -> Measured {
-        let packing = packing.map(|packing| Sizes {
-            block: packing.block,
-            small: packing.small,
-            piece: packing.piece,
-            kept: packing.kept,
-            pool: packing.pool,
-        });
         Measured {
             context_bytes,
-            packing,
+            packing: packing.map(Sizes::from),
         }
     }
 
     /// What is believed of it for a card: no context has half of one, no piece an eighth.
     fn figures(&self, gpu: &Gpu) -> Option<Figures> {
         let memory = Bytes::from(gpu.memory).get();
-        let packing = self.packing.map(|sizes| Packing {
-            block: sizes.block,
-            small: sizes.small,
-            piece: sizes.piece,
-            kept: sizes.kept,
-            pool: sizes.pool,
-        });
+        let packing = self.packing.map(Packing::from);
         let is_sane =
             |packing: &Packing| packing.is_sound() && packing.piece.max(packing.pool) <= memory / 8;
         (self.context_bytes <= memory / 2).then(|| Figures {

@@ -80,6 +80,7 @@ impl Arbiter {
             kept_mib: account.kept.get(),
             free_mib: account.open.get(),
             context_mib: mib(account.context),
+            packing: self.figures[card].packing.map(Into::into),
             sick,
         }
     }

@@ -1,15 +1,17 @@
 //! Figure: what a context and a module take beyond what programs ask for, and how well that is
 //! known beforehand.
 //!
-//! No call says what these cost, so they are reserved at the last measured size and corrected
-//! afterwards. Until then a job can be over its limit by the difference, which is this figure.
-//! Measured as the change of the whole card's use, with nothing else on it.
+//! A context is reserved at the size that the arbiter measured with a process of its own; what a
+//! module costs no call says, and a job can be over its limit by it until it is read. Measured as
+//! the change of the whole card's use, with nothing else on it. And how the driver packs memory,
+//! as the arbiter found out.
 
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
+use sublet_arbiter::gauge::Sizes;
 
 use super::findings::Findings;
 use super::{progress, settled_bytes, used_bytes};
@@ -51,7 +53,32 @@ pub(super) fn measure(stage: &Stage, findings: &mut Findings) -> Result<()> {
     }
     bare.end()?;
     print(&rows, findings);
+    let packing = stage.snapshot()?.gpus.first().and_then(|gpu| gpu.packing);
+    print_packing(packing.as_ref(), findings);
     Ok(())
+}
+
+fn print_packing(packing: Option<&Sizes>, findings: &mut Findings) {
+    findings.report.say("## How the driver packs memory");
+    let Some(packing) = packing else {
+        findings
+            .report
+            .say("The driver did not let itself be measured.");
+        return;
+    };
+    let kept = match packing.kept {
+        u32::MAX => "all".to_owned(),
+        kept => kept.to_string(),
+    };
+    findings.report.table(&[
+        ["what", "bytes"].map(str::to_owned).to_vec(),
+        vec!["a block".to_owned(), packing.block.to_string()],
+        vec!["shares a piece up to".to_owned(), packing.small.to_string()],
+        vec!["a piece".to_owned(), packing.piece.to_string()],
+        vec!["empty pieces that are kept".to_owned(), kept],
+        vec!["a pool takes at once".to_owned(), packing.pool.to_string()],
+    ]);
+    findings.keep("packing", json!(packing));
 }
 
 type Row<'a> = (&'a str, f64, f64, u64, u64);
@@ -60,7 +87,7 @@ fn print(rows: &[Row<'_>], findings: &mut Findings) {
     findings.report.say("## Contexts and modules");
     findings.report.say(
         "MiB that the card's use grows by, as its own driver counts it, with one process on it; \
-         and what the arbiter has reserved for a context after it has measured that.",
+         and what the arbiter reserves for a context.",
     );
     let head = ["", "without us", "with us", "reserved for a context"];
     let mut table = vec![head.map(str::to_owned).to_vec()];

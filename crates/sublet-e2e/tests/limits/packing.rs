@@ -5,7 +5,9 @@
 //! 20,000 steps; `cargo xtask soak` runs a million. The seed is printed, and the same one makes
 //! each thread ask the same sizes in the same order.
 
-use anyhow::{Result, ensure};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use sublet_e2e::one_machine::{Machine, Running, mib, number};
 
@@ -36,6 +38,9 @@ const CROWDS: [(u64, u64, &str); 5] = [
     (3, 8, "--path async --path plain --path pool --path vmm"),
     (6, 4, "--path plain --path pitch --path async --path graph"),
 ];
+
+/// How long one case may take: of a million steps it has fifty thousand.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A number from the environment: `cargo xtask soak` sets them.
 fn told(name: &str, otherwise: u64) -> u64 {
@@ -75,7 +80,8 @@ impl Case {
         );
         let flags = format!("--memory {limit}MiB --name churn");
         let mut job = Running::start(&mut machine.job(&flags, &words))?;
-        let report = job.report()?;
+        let line = job.line_within(PATIENCE)?;
+        let report: Value = serde_json::from_str(&line.context("it is too slow")?)?;
         let filled = machine.card(0)?.used;
         job.end()?;
         let seen = referee.end()?.report()?;

@@ -54,6 +54,7 @@ fn forget_memory(tenant: &Tenant, is_gone: impl Fn(Budget, CUcontext) -> bool) {
         Owned::Pool { .. } => false,
     };
     for (address, owned) in books.pointers.remove_where(is_owned) {
+        owned.leaves(tenant);
         let traces = books.exports.remove(address).unwrap_or_default();
         books.lent.let_go_of(tenant, owned, traces);
     }

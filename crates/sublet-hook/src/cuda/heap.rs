@@ -55,6 +55,9 @@ struct Piece {
     charge: Units,
     /// Allocations in it.
     live: usize,
+    /// So many of these are being freed, or are freed and held by somebody else: the driver may
+    /// have them no more.
+    leaving: usize,
     /// From here to the end nothing was ever given out.
     fresh: u64,
     /// Whose it is; null when that context is gone.
@@ -62,14 +65,29 @@ struct Piece {
 }
 
 impl Heap {
-    /// True if a driver that has these pieces need not take another one for so many bytes.
-    /// Only room that was never given out is sure: what was freed may be in parts, and an empty
-    /// piece may be gone.
+    /// True if a driver that has these pieces need not take another one for so many bytes of a
+    /// context. Only room that was never given out is sure: what was freed may be in parts, and
+    /// a piece that is empty, or about to be, may be gone.
     #[must_use]
-    pub fn has_room(&self, bytes: u64) -> bool {
+    pub fn has_room(&self, bytes: u64, context: CUcontext) -> bool {
         let room = |piece: &Piece| piece.end.saturating_sub(piece.fresh);
+        let is_sure = |piece: &Piece| piece.live > piece.leaving && piece.context == context;
         let mut pieces = self.pieces.values();
-        pieces.any(|piece| piece.live > 0 && room(piece) >= bytes)
+        pieces.any(|piece| is_sure(piece) && room(piece) >= bytes)
+    }
+
+    /// An allocation is about to be freed. [`Heap::free`] or [`Heap::stay`] follows.
+    pub fn leave(&mut self, address: u64) {
+        if let Some(piece) = self.piece_of(address) {
+            piece.leaving += 1;
+        }
+    }
+
+    /// The driver did not free it.
+    pub fn stay(&mut self, address: u64) {
+        if let Some(piece) = self.piece_of(address) {
+            piece.leaving = piece.leaving.saturating_sub(1);
+        }
     }
 
     /// True if an address lies in one of these pieces.
@@ -99,6 +117,7 @@ impl Heap {
             end: start.saturating_add(packing.piece).min(next),
             charge: Units::taken_by(packing.piece).unwrap_or(Units::MAX),
             live: 1,
+            leaving: 0,
             fresh: to,
             context,
         };
@@ -106,13 +125,14 @@ impl Heap {
         true
     }
 
-    /// An allocation was freed. What is given back with it: pieces that are empty, beyond those
-    /// that the driver keeps.
+    /// An allocation that was leaving is gone. What is given back with it: pieces that are empty,
+    /// beyond those that the driver keeps.
     pub fn free(&mut self, address: u64, kept: u32) -> Units {
         let Some(piece) = self.piece_of(address) else {
             return Units::ZERO;
         };
         piece.live = piece.live.saturating_sub(1);
+        piece.leaving = piece.leaving.saturating_sub(1);
         if piece.live > 0 {
             return Units::ZERO;
         }
@@ -182,14 +202,25 @@ mod tests {
         let base = 100 * MIB;
         assert!(heap.place(base, 1, CONTEXT, &by_two));
         assert!(!heap.place(base + 512, 600, CONTEXT, &by_two));
-        assert!(heap.has_room(2 * MIB - 2048) && !heap.has_room(2 * MIB - 1024));
+        assert!(heap.has_room(2 * MIB - 2048, CONTEXT) && !heap.has_room(2 * MIB - 1024, CONTEXT));
+        // What leaves may be gone already.
+        heap.leave(base);
+        assert!(heap.has_room(1, CONTEXT), "the other one stays");
+        heap.leave(base + 512);
+        heap.stay(base);
+        assert!(heap.has_room(1, CONTEXT));
+        heap.leave(base);
+        assert!(!heap.has_room(1, CONTEXT));
+        heap.stay(base);
+        heap.stay(base + 512);
+        assert!(!heap.has_room(1, CUcontext(128)), "another context's");
         assert!(heap.place(base + 2 * MIB, 1, CONTEXT, &by_two));
         // Given back with the last allocation, whichever that is.
         assert_eq!(heap.free(base, 0), Units::ZERO);
         assert_eq!(heap.free(base + 512, 0).bytes(), 2 * MIB);
         assert_eq!(heap.free(base + 2 * MIB, 0).bytes(), 2 * MIB);
         assert_eq!(heap.free(base, 0), Units::ZERO, "nobody knows that address");
-        assert!(!heap.has_room(1));
+        assert!(!heap.has_room(1, CONTEXT));
     }
 
     #[test]
@@ -201,10 +232,13 @@ mod tests {
             assert!(heap.place(start, MIB, CONTEXT, &keeps));
         }
         assert_eq!(heap.free(starts[0], 1), Units::ZERO);
-        assert!(!heap.has_room(1 << 10 << 10 << 3), "7 MiB are left of one");
-        assert!(heap.has_room(7 * MIB), "the other one is in use");
+        assert!(
+            !heap.has_room(1 << 10 << 10 << 3, CONTEXT),
+            "7 MiB are left of one"
+        );
+        assert!(heap.has_room(7 * MIB, CONTEXT), "the other one is in use");
         assert_eq!(heap.free(starts[1], 1).bytes(), 8 * MIB);
-        assert!(!heap.has_room(1), "an empty piece may be gone");
+        assert!(!heap.has_room(1, CONTEXT), "an empty piece may be gone");
         assert!(!heap.place(starts[0] + MIB, 1, CONTEXT, &keeps), "paid for");
         assert_eq!(heap.end(|context| context == CUcontext(128)), Units::ZERO);
         assert_eq!(heap.end(|context| context == CONTEXT), Units::ZERO);
@@ -238,7 +272,7 @@ mod tests {
             for (allocate, bytes) in steps {
                 if allocate || live.is_empty() {
                     let bytes = bytes.min(packing.small);
-                    let (had_room, before) = (heap.has_room(bytes), driver.taken());
+                    let (had_room, before) = (heap.has_room(bytes, CONTEXT), driver.taken());
                     let address = driver.allocate(bytes);
                     prop_assert!(!had_room || driver.taken() == before);
                     if heap.place(address, bytes, CONTEXT, &packing) {

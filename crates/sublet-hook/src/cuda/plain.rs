@@ -6,7 +6,7 @@
 //! it belongs to, because the driver frees a context's memory with the context.
 
 use std::ffi::c_uint;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 use sublet_abi::{DeviceIndex, MAX_DEVICES, Packing, Units};
 
@@ -57,12 +57,15 @@ impl Part {
     /// It is freed: pays back what is empty now.
     pub fn give_back(self, tenant: &Tenant) {
         let packing = packing_of(tenant, self.device, self.kind);
-        let heap = tenant.books.heaps.of(self.device, self.kind);
-        let amount = locked(heap).free(self.address, packing.kept);
+        let amount = self.heap(tenant).free(self.address, packing.kept);
         tenant.give(Charge {
             budget: self.device.into(),
             amount,
         });
+    }
+
+    fn heap(&self, tenant: &Tenant) -> MutexGuard<'static, Heap> {
+        locked(tenant.books.heaps.of(self.device, self.kind))
     }
 }
 
@@ -95,7 +98,29 @@ fn packing_of(tenant: &Tenant, device: DeviceIndex, kind: Kind) -> Packing {
 }
 
 impl Owned {
-    /// Pays back what was charged.
+    /// It is about to be freed: no room that it keeps is counted on any more.
+    pub(super) fn leaves(&self, tenant: &Tenant) {
+        match self {
+            Owned::Part(part) => part.heap(tenant).leave(part.address),
+            Owned::Pool {
+                account, address, ..
+            } => account.leaves(*address),
+            Owned::Context(_) | Owned::External(_) => {}
+        }
+    }
+
+    /// It was not freed after all.
+    fn stays(&self, tenant: &Tenant) {
+        match self {
+            Owned::Part(part) => part.heap(tenant).stay(part.address),
+            Owned::Pool {
+                account, address, ..
+            } => account.stays(*address),
+            Owned::Context(_) | Owned::External(_) => {}
+        }
+    }
+
+    /// It left: pays back what was charged.
     pub fn give_back(self, tenant: &Tenant) {
         match self {
             Owned::Context(held) => tenant.give(held.charge),
@@ -123,6 +148,9 @@ pub(super) struct Known {
 /// Takes an address out of the books.
 pub(super) fn take(tenant: &Tenant, address: CUdeviceptr) -> Option<Known> {
     let owned = tenant.books.pointers.remove(address);
+    if let Some(owned) = &owned {
+        owned.leaves(tenant);
+    }
     let traces = tenant.books.exports.remove(address).unwrap_or_default();
     let borrowed = match owned {
         Some(_) => None,
@@ -140,6 +168,7 @@ pub(super) fn take(tenant: &Tenant, address: CUdeviceptr) -> Option<Known> {
 pub(super) fn keep(tenant: &Tenant, address: CUdeviceptr, owned: Owned) {
     if let Some(before) = tenant.books.pointers.insert(address, owned) {
         // The driver gave the address out again, so what was there is gone.
+        before.leaves(tenant);
         before.give_back(tenant);
     }
 }
@@ -201,7 +230,8 @@ impl Small {
         let heap = self.tenant.books.heaps.of(self.device, self.kind);
         let mut heap = locked(heap);
         let mut ahead = calm(|| self.tenant.take_at_once(self.piece())).flatten();
-        if ahead.is_none() && !heap.has_room(expected) {
+        let context = current_context();
+        if ahead.is_none() && !heap.has_room(expected, context) {
             // What others give back may be of this heap.
             drop(heap);
             let Some(Ok(taken)) = calm(|| self.tenant.take_or_release(self.piece())) else {
@@ -231,7 +261,6 @@ impl Small {
                 });
                 return keep_or_undo(&self.tenant, address, charge.ok());
             }
-            let context = current_context();
             let is_new = heap.place(address, bytes, context, &self.packing);
             drop(heap);
             let part = Part {
@@ -273,8 +302,9 @@ impl Small {
         self.tenant.link.charge(self.device, amount);
         // SAFETY: the program does not know the address yet.
         let freed = unsafe { real::cuMemFree_v2(part.address) } == CUDA_SUCCESS;
-        if freed && self.tenant.books.pointers.remove(part.address).is_some() {
-            part.give_back(&self.tenant);
+        if freed && let Some(owned) = self.tenant.books.pointers.remove(part.address) {
+            owned.leaves(&self.tenant);
+            owned.give_back(&self.tenant);
         }
         !freed
     }
@@ -526,6 +556,7 @@ pub(super) fn freed_or_kept(tenant: &Tenant, address: CUdeviceptr, known: Known,
         Some(owned) if freed => tenant.books.lent.let_go_of(tenant, owned, traces),
         owned => {
             if let Some(owned) = owned {
+                owned.stays(tenant);
                 keep(tenant, address, owned);
             }
             if !freed && !traces.is_empty() {

@@ -68,7 +68,17 @@ impl Account {
         })))
     }
 
-    /// An allocation was freed.
+    /// An allocation is about to be freed.
+    pub(super) fn leaves(&self, address: CUdeviceptr) {
+        self.sums().fresh.leave(address);
+    }
+
+    /// It was not.
+    pub(super) fn stays(&self, address: CUdeviceptr) {
+        self.sums().fresh.stay(address);
+    }
+
+    /// An allocation that was leaving is gone.
     pub fn freed(&self, tenant: &Tenant, address: CUdeviceptr, bytes: u64) {
         let mut sums = self.sums();
         sums.fresh.free(address, 0);
@@ -147,7 +157,7 @@ impl Sums {
 
     /// Counts an allocation for which there is room that was never given out.
     fn use_fresh(&mut self, bytes: u64, amount: Units) -> bool {
-        let has_room = self.fresh.has_room(bytes);
+        let has_room = self.fresh.has_room(bytes, CUcontext::default());
         let kept = self.kept.as_mut().filter(|_| has_room);
         kept.is_some_and(|kept| kept.use_unused(amount))
     }
@@ -311,6 +321,7 @@ fn alloc(
             if sums.took(&tenant, address, bytes as u64, before) {
                 return true;
             }
+            sums.fresh.leave(address);
             sums.fresh.free(address, 0);
             // SAFETY: the program does not know it yet.
             let _ = unsafe { real::cuMemFreeAsync(address, stream) };
