@@ -22,6 +22,13 @@ static OPEN: AtomicU32 = AtomicU32::new(0);
 /// Where the word is that launches read. Never null.
 pub static WORD: AtomicPtr<u32> = AtomicPtr::new(OPEN.as_ptr());
 
+/// A word that is never zero.
+static SHUT: AtomicU32 = AtomicU32::new(1);
+
+/// Where the word is that launches of graphs read: the same one, until somebody wants to look at
+/// each of them. Never null.
+pub static GRAPHS: AtomicPtr<u32> = AtomicPtr::new(OPEN.as_ptr());
+
 static CONTROL: AtomicPtr<ControlPage> = AtomicPtr::new(ptr::null_mut());
 
 /// A waiting thread looks again so often, in case a wake-up was lost or the page replaced.
@@ -34,7 +41,16 @@ pub fn follow(control: &'static ControlPage) {
         return;
     };
     let word = control.device(first).gate_address();
-    WORD.store(word.cast_mut(), Ordering::Release);
+    let word = word.cast_mut();
+    let before = WORD.swap(word, Ordering::AcqRel);
+    // Fails where graphs are looked at, and that stays so.
+    let (set, kept) = (Ordering::AcqRel, Ordering::Relaxed);
+    let _ = GRAPHS.compare_exchange(before, word, set, kept);
+}
+
+/// From now on each launch of a graph goes by way of its hook, gate or not.
+pub fn look_at_graphs() {
+    GRAPHS.store(SHUT.as_ptr(), Ordering::Release);
 }
 
 /// Returns when the gate is open, or when nobody is there to open it.

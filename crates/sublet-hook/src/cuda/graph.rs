@@ -24,6 +24,7 @@ use super::c::*;
 use super::kept::Kept;
 use super::tenant::{Place, Tenant, giving};
 use super::{locked, pool, real};
+use crate::gate;
 use crate::guard::{Inside, calm};
 use crate::link::Budget;
 
@@ -173,7 +174,7 @@ impl Graphs {
     /// An executable graph was made.
     fn know(&mut self, exec: CUgraphExec, needs: Needs) {
         if needs.is_unknown {
-            unknown::announce();
+            gate::look_at_graphs();
         }
         self.needs.insert(exec, needs);
     }

@@ -3,26 +3,18 @@
 //! Most drivers put memory behind the addresses of a graph when it is first launched or uploaded.
 //! Of a graph whose nodes do not say how much that is, the driver is asked by an upload before
 //! each launch: what the device's graphs have reserved then must fit, or it is trimmed away again
-//! and the launch is refused. A program that has no such graph pays one load per launch of a
-//! graph.
+//! and the launch is refused. While there is no such graph, launches pass the gate as all do.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::arch::naked_asm;
 
 use super::retry;
 use crate::cuda::c::*;
+use crate::cuda::locked;
 use crate::cuda::pool::{is_capturing, meant};
+use crate::cuda::real::{self, REAL};
 use crate::cuda::tenant::Tenant;
-use crate::cuda::{locked, real};
 use crate::gate;
 use crate::guard::{Inside, calm};
-
-/// Was such a graph ever made in this process?
-static IS_THERE: AtomicBool = AtomicBool::new(false);
-
-/// From now on launches are looked at.
-pub(super) fn announce() {
-    IS_THERE.store(true, Ordering::Release);
-}
 
 /// All devices of the driver: nobody knows on which of them such a graph is.
 pub(super) fn devices() -> Vec<CUdevice> {
@@ -35,9 +27,6 @@ pub(super) fn devices() -> Vec<CUdevice> {
 /// Puts memory behind the addresses of a graph of which not all is known, if the limit allows it.
 /// `None` where there is nothing to do, or the driver does not do it: it has its own words for why.
 fn upload(exec: CUgraphExec, stream: CUstream) -> Option<CUresult> {
-    if !IS_THERE.load(Ordering::Acquire) {
-        return None;
-    }
     let _inside = Inside::enter()?;
     let tenant = calm(Tenant::current).flatten()?;
     let graphs = || locked(&tenant.books.graphs);
@@ -65,11 +54,27 @@ fn upload(exec: CUgraphExec, stream: CUstream) -> Option<CUresult> {
     uploaded.flatten()
 }
 
-/// `cuGraphLaunch`, which makes the GPU work and so waits at the gate.
+/// `cuGraphLaunch`, while nobody looks at graphs: as every launch passes the gate. Reached with
+/// the row in `r11`.
 ///
 /// # Safety
 /// As the driver documents.
+#[unsafe(naked)]
 pub unsafe extern "C" fn launch<const ROW: usize>(exec: CUgraphExec, stream: CUstream) -> CUresult {
+    naked_asm!(
+        "mov rax, qword ptr [rip + {word}]",
+        "cmp dword ptr [rax], 0",
+        "jne {looked_at}",
+        "lea rax, [rip + {real}]",
+        "jmp qword ptr [rax + 8 * r11]",
+        word = sym gate::GRAPHS,
+        looked_at = sym looked_at::<ROW>,
+        real = sym REAL,
+    )
+}
+
+/// Waits at the gate, and gives the graph its memory first if nobody knows how much that is.
+unsafe extern "C" fn looked_at<const ROW: usize>(exec: CUgraphExec, stream: CUstream) -> CUresult {
     // SAFETY: the row's type.
     let real: unsafe extern "C" fn(CUgraphExec, CUstream) -> CUresult =
         unsafe { real::function(ROW) };
