@@ -31,7 +31,7 @@ const CONTEXT: u64 = mib(480);
 /// told an end: without a limit it would take the machine's. A descriptor that holds a block is
 /// one of the few that a process may have; and of a graph with branches the last block shows
 /// whether it was charged for more than its addresses.
-const PATHS: [(&str, u64); 17] = [
+const PATHS: [(&str, u64); 19] = [
     ("plain", 2),
     ("pitch", 2),
     ("managed --count 600", 2),
@@ -48,6 +48,8 @@ const PATHS: [(&str, u64); 17] = [
     ("multicast", 2),
     ("descriptor", 16),
     ("dma-buf", 16),
+    ("external", 16),
+    ("external-array", 16),
     ("sparse", 2),
 ];
 

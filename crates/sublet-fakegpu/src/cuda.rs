@@ -26,6 +26,7 @@ mod device;
 mod device_attribute;
 mod event;
 mod export_table;
+mod external;
 mod function;
 mod graph;
 mod graph_node;
@@ -121,6 +122,7 @@ const MODULES: &[&[Entry]] = &[
     device::ENTRIES,
     event::ENTRIES,
     export_table::ENTRIES,
+    external::ENTRIES,
     function::ENTRIES,
     graph::ENTRIES,
     graph_node::ENTRIES,

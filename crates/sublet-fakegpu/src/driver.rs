@@ -23,6 +23,7 @@ pub mod condition;
 pub mod context;
 pub mod event;
 pub mod exec;
+pub mod external;
 pub mod graph;
 pub mod green;
 pub mod heap;

@@ -18,6 +18,7 @@ use sublet_driver_api::cuda::{
 
 use crate::arguments::Common;
 use crate::driver::Context;
+use crate::foreign;
 use crate::graphs;
 use crate::holders::Holder;
 use crate::lender::Lender;
@@ -164,6 +165,15 @@ impl<'context> Allocator<'context> {
                 Path::Graph | Path::Branches | Path::Capture | Path::Nested => {
                     let address = graphs::allocate(self.context, &self.stream, self.path, size)?;
                     return self.ordered(address, size);
+                }
+                Path::External => foreign::buffer(self.context, size).map(|start| {
+                    address = start;
+                    size
+                })?,
+                Path::ExternalArray => {
+                    let (array, bytes) = foreign::picture(self.context, size)?;
+                    let kind = Kind::Mipmap(array);
+                    return Ok(Block { kind, bytes });
                 }
                 path @ (Path::Multicast | Path::Descriptor | Path::DmaBuf | Path::Sparse) => {
                     let (holder, bytes) = Holder::make(self.context, path, size)?;

@@ -21,6 +21,7 @@ mod arguments;
 mod blocks;
 mod driver;
 mod figures;
+mod foreign;
 mod graphs;
 mod holders;
 mod lender;

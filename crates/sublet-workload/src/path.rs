@@ -41,6 +41,10 @@ pub(crate) enum Path {
     Sparse,
     /// cuIpcOpenMemHandle of another process's cuMemAlloc
     Ipc,
+    /// cuExternalMemoryGetMappedBuffer of an import that is then destroyed
+    External,
+    /// cuExternalMemoryGetMappedMipmappedArray of such an import
+    ExternalArray,
     /// cuMemAllocHost
     Host,
     /// cuMemHostAlloc
@@ -82,6 +86,8 @@ impl Path {
             | Self::Branches
             | Self::Capture
             | Self::Nested
+            | Self::External
+            | Self::ExternalArray
             | Self::Multicast
             | Self::Descriptor
             | Self::DmaBuf

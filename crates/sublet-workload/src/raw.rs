@@ -19,14 +19,16 @@ use sublet_driver_api::cuda::graph::{
 };
 use sublet_driver_api::cuda::launch::CUlaunchConfig;
 use sublet_driver_api::cuda::memory::{
-    CUDA_ARRAY3D_DESCRIPTOR_v2, CUarrayMapInfo_v1, CUmemAccessDesc_v1, CUmemAllocationProp_v1,
-    CUmemPoolProps_v1, CUmulticastObjectProp_v1,
+    CUDA_ARRAY3D_DESCRIPTOR_v2, CUDA_EXTERNAL_MEMORY_BUFFER_DESC_v1,
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC_v1, CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_v1,
+    CUarrayMapInfo_v1, CUmemAccessDesc_v1, CUmemAllocationProp_v1, CUmemPoolProps_v1,
+    CUmulticastObjectProp_v1,
 };
 use sublet_driver_api::cuda::{
-    CUarray, CUcontext, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec,
-    CUgraphMem_attribute, CUgraphNode, CUipcMemHandle_v1, CUmemAllocationGranularity_flags,
-    CUmemAllocationHandleType, CUmemRangeHandleType, CUmemoryPool, CUmipmappedArray, CUmodule,
-    CUstream, CUstreamCaptureMode, CUuuid,
+    CUarray, CUcontext, CUdevice_attribute, CUdeviceptr, CUevent, CUexternalMemory, CUfunction,
+    CUgraph, CUgraphExec, CUgraphMem_attribute, CUgraphNode, CUipcMemHandle_v1,
+    CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemRangeHandleType,
+    CUmemoryPool, CUmipmappedArray, CUmodule, CUstream, CUstreamCaptureMode, CUuuid,
 };
 use sublet_driver_api::nvml::{nvmlDevice_t, nvmlMemory_v2_t, nvmlProcessInfo_v2_t};
 
@@ -117,6 +119,18 @@ functions! {
 
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
     fn cuMemAlloc_v2(address: *mut CUdeviceptr, size: usize);
+    fn cuImportExternalMemory(
+        memory: *mut CUexternalMemory, given: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC_v1,
+    );
+    fn cuDestroyExternalMemory(memory: CUexternalMemory);
+    fn cuExternalMemoryGetMappedBuffer(
+        address: *mut CUdeviceptr, memory: CUexternalMemory,
+        given: *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC_v1,
+    );
+    fn cuExternalMemoryGetMappedMipmappedArray(
+        array: *mut CUmipmappedArray, memory: CUexternalMemory,
+        given: *const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_v1,
+    );
     fn cuMemFree_v2(address: CUdeviceptr);
     fn cuMemAllocPitch_v2(
         address: *mut CUdeviceptr, pitch: *mut usize, width: usize, height: usize, element: c_uint,

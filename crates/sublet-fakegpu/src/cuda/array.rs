@@ -116,7 +116,7 @@ functions! {
     }
 }
 
-fn shape(given: &CUDA_ARRAY3D_DESCRIPTOR_v2) -> Shape {
+pub(super) fn shape(given: &CUDA_ARRAY3D_DESCRIPTOR_v2) -> Shape {
     Shape {
         width: given.Width as u64,
         height: given.Height as u64,

@@ -44,11 +44,10 @@ const MISSING: [(&str, &[&str]); 8] = [
     ),
     ("no code is compiled or linked", &["cuLink*"]),
     (
-        "memory and semaphores of other drivers",
+        "semaphores of other drivers",
         &[
-            "cuImportExternal*",
-            "cuDestroyExternal*",
-            "cuExternalMemory*",
+            "cuImportExternalSemaphore",
+            "cuDestroyExternalSemaphore",
             "cuSignalExternalSemaphoresAsync",
             "cuWaitExternalSemaphoresAsync",
             "cuGraphAddExternal*",

@@ -3,6 +3,7 @@
 
 use super::Driver;
 use super::code::{Answer, Code};
+use super::external::Part;
 use super::queue::Id;
 use super::space::{self, BLOCK};
 use super::work::Place;
@@ -49,8 +50,20 @@ pub struct Array {
     start: u64,
     /// Bytes, of all levels.
     pub size: u64,
-    /// Is it a level of another array, whose memory it is?
-    is_part: bool,
+    backing: Backing,
+}
+
+/// Where the memory of an array is from.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Backing {
+    /// Blocks of the card.
+    Blocks,
+    /// The program maps it.
+    Program,
+    /// It is a level of another array, and that one's.
+    Level,
+    /// Another driver.
+    External(Part),
 }
 
 impl Shape {
@@ -155,6 +168,24 @@ impl Array {
 impl Driver {
     /// Makes an array, with as many smaller levels as asked for.
     pub fn make_array(&mut self, shape: Shape, n_levels: u32) -> Answer<Id> {
+        self.make_array_in(shape, n_levels, |driver, card, size| {
+            if shape.has_no_memory() {
+                // Bytes are there all the same, at no card's cost: a limit of the fake.
+                let room = space::round_up(size, BLOCK).ok_or(Code::OUT_OF_MEMORY)?;
+                let start = space::allocate(room, BLOCK).map_err(|_| Code::OUT_OF_MEMORY)?;
+                return Ok((start, Backing::Program));
+            }
+            Ok((driver.take_blocks(card, size)?.0, Backing::Blocks))
+        })
+    }
+
+    /// The same in memory that is got for it: of a card, so many bytes.
+    pub(super) fn make_array_in(
+        &mut self,
+        shape: Shape,
+        n_levels: u32,
+        get: impl FnOnce(&mut Driver, usize, u64) -> Answer<(u64, Backing)>,
+    ) -> Answer<Id> {
         let context = self.owner()?;
         let card = self.context(context)?.card;
         let mut shapes = vec![shape];
@@ -169,13 +200,7 @@ impl Driver {
             let more = shape.size()?;
             size = size.checked_add(more).ok_or(Code::OUT_OF_MEMORY)?;
         }
-        let start = if shape.has_no_memory() {
-            // Bytes are there all the same, at no card's cost: a limit of the fake.
-            let room = space::round_up(size, BLOCK).ok_or(Code::OUT_OF_MEMORY)?;
-            space::allocate(room, BLOCK).map_err(|_| Code::OUT_OF_MEMORY)?
-        } else {
-            self.take_blocks(card, size)?.0
-        };
+        let (start, backing) = get(self, card, size)?;
         let mut levels = Vec::new();
         let mut next = start;
         let is_mipmapped = n_levels > 0;
@@ -188,7 +213,7 @@ impl Driver {
                 levels: Vec::new(),
                 start: next,
                 size,
-                is_part: true,
+                backing: Backing::Level,
             };
             next += size;
             let id = self.new_id();
@@ -203,7 +228,7 @@ impl Driver {
             levels,
             start,
             size,
-            is_part: false,
+            backing,
         };
         self.arrays.insert(id, array);
         Ok(id)
@@ -216,7 +241,7 @@ impl Driver {
 
     /// Takes an array away. The caller waited for its context.
     pub fn drop_array(&mut self, id: Id) -> Answer {
-        if self.array(id)?.is_part {
+        if matches!(self.array(id)?.backing, Backing::Level) {
             return Err(Code::INVALID_HANDLE);
         }
         if let Some(array) = self.arrays.remove(&id) {
@@ -224,18 +249,22 @@ impl Driver {
                 self.arrays.remove(level);
             }
             let size = array.size.next_multiple_of(BLOCK);
-            if array.shape.has_no_memory() {
-                space::release(array.start, size);
-                self.clear_tiles(id);
-            } else {
-                self.give_blocks(array.card, array.start, size);
+            match array.backing {
+                Backing::Blocks => self.give_blocks(array.card, array.start, size),
+                Backing::Program => {
+                    space::release(array.start, size);
+                    self.clear_tiles(id);
+                }
+                Backing::External(part) => self.unmap_external(part),
+                Backing::Level => {}
             }
         }
         Ok(())
     }
 
     pub(super) fn drop_arrays_of(&mut self, context: Id) {
-        let of = |array: &Array| array.context == context && !array.is_part;
+        let of =
+            |array: &Array| array.context == context && !matches!(array.backing, Backing::Level);
         let arrays = self.arrays.iter().filter(|(_, array)| of(array));
         let ids: Vec<Id> = arrays.map(|(id, _)| *id).collect();
         for id in ids {

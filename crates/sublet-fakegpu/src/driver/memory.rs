@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 
 use super::code::{Answer, Code};
+use super::external::Externals;
 use super::heap::Heap;
 use super::outlive::Outliving;
 use super::physical::Physicals;
@@ -32,6 +33,8 @@ pub struct Memory {
     pub physicals: Physicals,
     /// Memory of other processes.
     pub imports: Imports,
+    /// Memory of other drivers.
+    pub externals: Externals,
     /// What is held when it is given back.
     pub outliving: Outliving,
 }
@@ -203,6 +206,7 @@ impl Driver {
             Kind::Host { .. } => space::release(start, size.next_multiple_of(space::PAGE)),
             Kind::Pool { pool, .. } => self.give_to_pool(pool, start, size),
             Kind::Borrowed { mapping, .. } => space::release(mapping.0, mapping.1),
+            Kind::External { part } => self.unmap_external(part),
             Kind::Registered { .. } | Kind::Mapped { .. } | Kind::Imported => {}
         }
     }
@@ -254,6 +258,7 @@ impl Driver {
         self.trim_heap(context, card, 0);
         self.memory.heaps.remove(&context);
         self.drop_arrays_of(context);
+        self.drop_externals_of(context);
     }
 }
 
@@ -273,7 +278,8 @@ impl Session {
             Kind::Device
             | Kind::Managed { .. }
             | Kind::Pool { is_live: true, .. }
-            | Kind::Borrowed { .. } => {
+            | Kind::Borrowed { .. }
+            | Kind::External { .. } => {
                 self.finish_context(range.context);
                 self.ordered_free(start);
                 Ok(())

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use super::external::Part;
 use super::queue::Id;
 
 /// What kind of memory a range is.
@@ -49,6 +50,11 @@ pub enum Kind {
         pool: Id,
         /// The pages around it: where, and how many bytes.
         mapping: (u64, u64),
+    },
+    /// Memory of another driver.
+    External {
+        /// Which part of it.
+        part: Part,
     },
     /// The variables of a module.
     Global,
