@@ -12,7 +12,7 @@ use sublet_abi::{DeviceIndex, MAX_DEVICES, Packing, Units};
 
 use super::c::*;
 use super::external::{self, Share};
-use super::heap::{Heap, Kind};
+use super::heap::{Heap, Kind, TINY};
 use super::lent::Trace;
 use super::pool::Account;
 use super::shared::Borrowed;
@@ -231,7 +231,8 @@ impl Small {
         let mut heap = locked(heap);
         let mut ahead = calm(|| self.tenant.take_at_once(self.piece())).flatten();
         let context = current_context();
-        if ahead.is_none() && !heap.has_room(expected, context) {
+        let has_room = || expected <= TINY && heap.has_room(expected, context);
+        if ahead.is_none() && !has_room() {
             // What others give back may be of this heap.
             drop(heap);
             let Some(Ok(taken)) = calm(|| self.tenant.take_or_release(self.piece())) else {
