@@ -203,7 +203,7 @@ impl Machine {
             mapped,
             folder: folder.to_owned(),
             cards: read_cards(mapped.shared()),
-            packing: read_packing(mapped.shared()),
+            packing: layout::packing(mapped.shared()),
         })
     }
 
@@ -253,6 +253,8 @@ impl Machine {
         let own = Identity::own();
         let now = now();
         let mut found = Vec::new();
+        // What one process gives and another one takes is not counted twice.
+        let _one_moment = self.mapped.glance();
         for index in 0..slots::n_slots(self.mapped) {
             let owner = slots::owner(self.mapped, index, own).map_err(self.failed("look"))?;
             let Owner::Alive(pid) = owner else { continue };
@@ -487,15 +489,6 @@ fn read_cards(shared: &Shared) -> Vec<CardInfo> {
             }
         })
         .collect()
-}
-
-fn read_packing(shared: &Shared) -> Packing {
-    let [small, piece, kept] = &shared.header.packing;
-    Packing {
-        small: small.load(Relaxed),
-        piece: piece.load(Relaxed),
-        kept: kept.load(Relaxed),
-    }
 }
 
 /// Stores that others may read at any time.

@@ -14,6 +14,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::layout::{MAGIC, Shared, VERSION};
 
@@ -110,6 +111,27 @@ impl Mapped {
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         self.set_lock(ACCOUNTS, libc::F_WRLCK, libc::F_SETLKW)?;
         Ok(Accounts {
+            mapped: self,
+            _threads: threads,
+        })
+    }
+
+    /// The same for somebody who only looks: all numbers are then of one moment. `None` if a
+    /// process stands still with its own open, for which nobody waits long.
+    pub(super) fn glance(&self) -> Option<Accounts<'_>> {
+        const TRIES: u32 = 400;
+        const PAUSE: Duration = Duration::from_micros(100);
+        let threads = self.threads.try_lock().ok()?;
+        let is_free = (0..TRIES).any(|_| {
+            let locked = self
+                .set_lock(ACCOUNTS, libc::F_WRLCK, libc::F_SETLK)
+                .is_ok();
+            if !locked {
+                std::thread::sleep(PAUSE);
+            }
+            locked
+        });
+        is_free.then_some(Accounts {
             mapped: self,
             _threads: threads,
         })

@@ -5,11 +5,12 @@
 //! is undefined. What a number means to whom is said in the modules that own it: `slots`,
 //! `memory`, `clock`.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use sublet_model::Bdf;
 
-use crate::spec::{CARDS_MAX, NAME_MAX};
+use crate::spec::{CARDS_MAX, NAME_MAX, Packing};
 
 /// `subletfk` as bytes.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"subletfk");
@@ -130,5 +131,15 @@ pub(super) fn place_of(word: u64) -> Bdf {
         bus,
         device,
         function,
+    }
+}
+
+/// How the machine's driver packs.
+pub(super) fn packing(shared: &Shared) -> Packing {
+    let [small, piece, kept] = &shared.header.packing;
+    Packing {
+        small: small.load(Relaxed),
+        piece: piece.load(Relaxed),
+        kept: kept.load(Relaxed),
     }
 }

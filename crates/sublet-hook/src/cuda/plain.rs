@@ -231,7 +231,9 @@ impl Small {
         let mut heap = locked(heap);
         let mut ahead = calm(|| self.tenant.take_at_once(self.piece())).flatten();
         let context = current_context();
-        let has_room = || expected <= TINY && heap.has_room(expected, context);
+        // What is sure of a card's memory is not of memory that moves.
+        let is_tiny = expected <= TINY && self.kind == Kind::Device;
+        let has_room = || is_tiny && heap.has_room(expected, context);
         if ahead.is_none() && !has_room() {
             // What others give back may be of this heap.
             drop(heap);
