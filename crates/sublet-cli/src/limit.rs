@@ -31,11 +31,11 @@ pub struct Args {
     /// The job's number or name, as `sublet ps` shows them
     #[arg(value_name = "JOB", value_hint = ValueHint::Other)]
     job: String,
-    /// Memory of each of its cards: 4GiB, 512MiB, 25%
+    /// Memory of each of its cards: 4GiB, 4G, 512M, 25%
     #[arg(short, long, value_name = "AMOUNT", allow_hyphen_values = true,
           value_parser = request::memory, value_hint = ValueHint::Other, group = "limits")]
     memory: Option<String>,
-    /// Memory of the machine that it may pin for its cards: 2GiB, 512MiB
+    /// Memory of the machine that it may pin for its cards: 2GiB, 512M
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true,
           value_parser = request::size, value_hint = ValueHint::Other, group = "limits")]
     pinned_memory: Option<String>,
@@ -275,10 +275,13 @@ mod tests {
                 .map_err(|error| error.to_string())
         };
         let text = |text: &str| Some(text.to_owned());
-        assert_eq!(parse("3 --memory 25%"), Ok((text("25%"), None)));
-        assert_eq!(parse("3 --pinned-memory 2GiB"), Ok((None, text("2GiB"))));
+        assert_eq!(parse("3 --memory 25%"), Ok((text("25 %"), None)));
+        assert_eq!(
+            parse("3 --pinned-memory 2GiB"),
+            Ok((None, text("2048 MiB")))
+        );
         let both = parse("a --memory 1GiB --pinned-memory 2GiB");
-        assert_eq!(both, Ok((text("1GiB"), text("2GiB"))));
+        assert_eq!(both, Ok((text("1024 MiB"), text("2048 MiB"))));
         let error = parse("3").unwrap_err();
         assert!(
             error.contains("--memory") && error.contains("--pinned-memory"),

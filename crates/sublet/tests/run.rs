@@ -250,13 +250,13 @@ fn a_job_outlives_its_arbiter_and_tells_the_next_one() {
     let script = "echo ready; read line; echo got $line; exit 5";
     let mut run = stage.run(&["--memory", "1GiB"], script);
     let (mut child, mut output) = started(run.stdin(Stdio::piped()));
-    assert_eq!(first.hears()["memory"], "1GiB");
+    assert_eq!(first.hears()["memory"], "1024 MiB");
     first.kill();
     let second = stage.arbiter();
     let resumed = second.hears();
     assert_eq!(resumed["kind"], "resume");
     assert_eq!(resumed["placed"]["id"], 7);
-    assert_eq!(resumed["submit"]["memory"], "1GiB");
+    assert_eq!(resumed["submit"]["memory"], "1024 MiB");
     child.stdin.take().unwrap().write_all(b"it\n").unwrap();
     let mut rest = String::new();
     output.read_to_string(&mut rest).unwrap();

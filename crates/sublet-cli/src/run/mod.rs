@@ -51,6 +51,8 @@ EXAMPLES
   sublet run --fake-gpu 2x16GiB --memory 4GiB -- ./prog
                                                    without a GPU: a fake driver plays two
 
+Sizes are powers of 1,024: 4G, 4Gi, 4GB and 4GiB are 4096 MiB, as `sublet ps` says.
+
 A job that does not fit waits, in order; standard error says why. `sublet ps` and `sublet
 top` show all jobs, `sublet limit` changes one.
 
@@ -61,11 +63,11 @@ EXIT CODES
   126  CMD cannot be executed
   127  CMD is not found")]
 pub struct Args {
-    /// Memory of each card: 4GiB, 512MiB, 25% [default: whole cards]
+    /// Memory of each card: 4GiB, 4G, 512M, 25% [default: whole cards]
     #[arg(short, long, value_name = "AMOUNT", allow_hyphen_values = true,
           value_parser = request::memory, value_hint = ValueHint::Other)]
     memory: Option<String>,
-    /// Memory of the machine that it may pin for its cards: 2GiB, 512MiB [default: no limit]
+    /// Memory of the machine that it may pin for its cards: 2GiB, 512M [default: no limit]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = request::size,
           value_hint = ValueHint::Other)]
     pinned_memory: Option<String>,

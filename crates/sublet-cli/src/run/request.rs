@@ -14,14 +14,14 @@ const GPUS_MAX: u32 = 16;
 /// The longest name of a job that is made from a program's name.
 const NAME_MAX: usize = 40;
 
-/// An amount of memory, kept as it was written: the arbiter knows the cards that a percentage
-/// is of.
+/// An amount of memory, in the words that every arbiter knows, an older one too. It knows the
+/// cards that a percentage is of.
 ///
 /// # Errors
 /// Text that is no amount.
 pub(crate) fn memory(text: &str) -> Result<String, String> {
     parse_amount(text)
-        .map(|_| text.trim().to_owned())
+        .map(|amount| amount.to_string())
         .map_err(|error| error.to_string())
 }
 
@@ -38,7 +38,7 @@ pub(super) fn gpus(text: &str) -> Result<u32, String> {
 /// Text that is no such amount.
 pub(crate) fn size(text: &str) -> Result<String, String> {
     parse_size(text)
-        .map(|_| text.trim().to_owned())
+        .map(|memory| memory.to_string())
         .map_err(|error| error.to_string())
 }
 
@@ -125,12 +125,13 @@ mod tests {
         assert_eq!((plain.memory, plain.gpus, plain.wait), (None, 1, true));
         assert_eq!(plain.pinned_memory, None);
         assert_eq!(plain.mode, Mode::Strict);
-        let words = "--memory 4GiB --pinned-memory 1GiB --gpus 2 --no-wait --name a-b --compat -- /usr/bin/x";
+        let words =
+            "--memory 4g --pinned-memory 1GB --gpus 2 --no-wait --name a-b --compat -- /usr/bin/x";
         let full = parse(&words.split(' ').collect::<Vec<_>>()).unwrap();
         let expected = Submit {
             name: "a-b".to_owned(),
-            memory: Some("4GiB".to_owned()),
-            pinned_memory: Some("1GiB".to_owned()),
+            memory: Some("4096 MiB".to_owned()),
+            pinned_memory: Some("1024 MiB".to_owned()),
             gpus: 2,
             wait: false,
             mode: Mode::Compat,
