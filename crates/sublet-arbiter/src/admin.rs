@@ -80,6 +80,10 @@ pub struct Submit {
     /// On how many cards.
     #[serde(default = "one")]
     pub gpus: u32,
+    /// Which cards it may be on, each by its number or the beginning of its UUID
+    /// ([`is_name_of`]); nothing for any. An arbiter that knows of no such choice passes over it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cards: Option<Vec<String>>,
     /// Wait until there is room, or be refused?
     pub wait: bool,
     /// What the job does when its libraries find no arbiter, or meet a function they do not
@@ -100,6 +104,18 @@ pub struct Resume {
 
 fn one() -> u32 {
     1
+}
+
+/// Does a text name that card: by its number, as `nvidia-smi` counts, or by its UUID or the
+/// beginning of it?
+#[must_use]
+pub fn is_name_of(name: &str, index: u16, uuid: &str) -> bool {
+    const START: &str = "GPU-";
+    if let Ok(number) = name.parse::<u16>() {
+        return number == index;
+    }
+    let beginning = uuid.get(..name.len());
+    name.len() > START.len() && beginning.is_some_and(|begins| begins.eq_ignore_ascii_case(name))
 }
 
 /// How strict a job's libraries are.
@@ -266,6 +282,9 @@ pub struct TenantRow {
     pub asked: String,
     /// On how many cards.
     pub asked_gpus: u32,
+    /// On which ones it may be; nothing for any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked_of: Option<Vec<u16>>,
     /// Its limit per card (the largest, where percentages make them differ); nothing while it
     /// waits, and for an unmanaged process.
     #[serde(rename = "memoryLimitMiB")]

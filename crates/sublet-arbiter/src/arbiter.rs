@@ -3,6 +3,7 @@
 //! in the files beside this one.
 
 mod admin_side;
+mod asked;
 mod connections;
 mod containers;
 mod guests;

@@ -10,7 +10,7 @@
 //! and who misbehaves loses his own connection.
 //!
 //! Suggested reading order: [`admin`], `runtime`, `lock`, `peer`, `pages`, `tenant`, `gpu`,
-//! [`gauge`], `arbiter`, `standalone`; `libraries` by itself.
+//! [`gauge`], `arbiter`, `standalone`; `libraries` and `visible` by themselves.
 #![expect(
     unsafe_code,
     reason = "maps shared pages, asks the kernel for a peer's pidfd, and calls the driver's C functions"
@@ -30,6 +30,7 @@ mod runtime;
 mod socket;
 mod standalone;
 mod tenant;
+mod visible;
 
 pub use arbiter::{Arbiter, Container, ContainerCard, Handle, HandleError, Options};
 pub use error::ArbiterError;
@@ -37,3 +38,4 @@ pub use gauge::Gauge;
 pub use gpu::{CUDA_LIBRARY, CardReading, GpuView, GpuViewError, NVML_LIBRARY, NvmlView};
 pub use runtime::{Folder, REAL_MACHINE};
 pub use standalone::{HOST_NAME, Standalone, run};
+pub use visible::{VisibleError, visible_cards};

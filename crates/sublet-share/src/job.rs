@@ -4,6 +4,7 @@
 //! looks after. It asks for an amount of memory on a number of cards, and has a limit on
 //! each card that it got.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -66,8 +67,20 @@ pub struct Ask {
     pub memory: Amount,
     /// How many cards.
     pub gpus: Count,
+    /// Which cards it may be on, by their positions in the machine's inventory; nothing for any.
+    pub cards: Option<BTreeSet<usize>>,
     /// May it wait until there is room?
     pub may_wait: bool,
+}
+
+impl Ask {
+    /// May it be on that card?
+    #[must_use]
+    pub fn allows(&self, card: usize) -> bool {
+        self.cards
+            .as_ref()
+            .is_none_or(|cards| cards.contains(&card))
+    }
 }
 
 /// Room that a cluster has promised. Its scheduler has counted it pod by pod, and the node's

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use sublet_model::{
     Allocation, CardRef, Claim, ContainerClaim, ContainerName, Count, Demand, Dialect, Entry,
-    Grant, Identity, Inventory, MiB, NodeFacts, NodeIdx, NodeName, PodKey, PodUid, Portion, Role,
-    Sharing, Standing,
+    GpuIndex, Grant, Identity, Inventory, MiB, NodeFacts, NodeIdx, NodeName, PodKey, PodUid,
+    Portion, Role, Sharing, Standing,
 };
 use sublet_plan::{Engine, EngineOptions, Policy};
 
@@ -175,8 +175,15 @@ impl Cards {
         if asked > total {
             return Err(Refusal::TooFew { asked, total });
         }
+        let named = self.named(ask);
+        if (asked.get() as usize) > named.clone().count() {
+            return Err(Refusal::TooFewNamed {
+                asked,
+                named: self.indices(named),
+            });
+        }
         let grantable = |card| self.capacity(card).saturating_sub(self.reserved);
-        let all = 0..self.kept.len();
+        let all = named;
         let fitting = all
             .clone()
             .filter(|&card| self.amount(ask.memory, card) <= grantable(card))
@@ -251,9 +258,20 @@ impl Cards {
         best.map(|(_, part)| part)
     }
 
+    /// The cards that a job may be on, whoever else is there.
+    fn named<'a>(&self, ask: &'a Ask) -> impl Iterator<Item = usize> + Clone + 'a {
+        (0..self.kept.len()).filter(|card| ask.allows(*card))
+    }
+
+    fn indices(&self, cards: impl Iterator<Item = usize>) -> Vec<GpuIndex> {
+        let gpus = self.facts.inventory.gpus();
+        cards.map(|card| gpus[card].index).collect()
+    }
+
     /// Is the card open to this job at all, whatever is free there?
     fn may_take(&self, ask: &Ask, card: usize) -> bool {
-        !self.whole.contains_key(&card)
+        ask.allows(card)
+            && !self.whole.contains_key(&card)
             && (ask.memory != Amount::Whole || self.granted(card).is_zero())
     }
 
@@ -288,10 +306,15 @@ impl Cards {
                 asked: ask.gpus,
                 idle: Count::new(idle.count() as u32),
                 total: self.total(),
+                named: match ask.cards {
+                    Some(_) => self.indices(self.named(ask)),
+                    None => Vec::new(),
+                },
             };
         }
         let fits = |card: usize| self.amount(ask.memory, card) <= self.capacity(card);
-        let sick = (0..gpus.len())
+        let sick = self
+            .named(ask)
             .filter(|&card| !gpus[card].health.is_healthy() && fits(card))
             .count();
         // The card that lacks least, among those that could ever do.
@@ -299,7 +322,8 @@ impl Cards {
             self.amount(ask.memory, card)
                 .saturating_sub(self.open(card))
         };
-        let nearest = (0..gpus.len())
+        let nearest = self
+            .named(ask)
             .filter(|card| !taken.contains(card) && fits(*card))
             .min_by_key(|&card| (lacks(card), card))
             .unwrap_or(0);

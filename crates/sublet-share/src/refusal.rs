@@ -19,6 +19,13 @@ pub enum Refusal {
         /// What there is.
         total: Count,
     },
+    /// More cards than it named.
+    TooFewNamed {
+        /// What was asked.
+        asked: Count,
+        /// Those that it may be on.
+        named: Vec<GpuIndex>,
+    },
     /// More memory than there are cards of that size, even when they are empty.
     TooLarge {
         /// What was asked of each card.
@@ -57,6 +64,8 @@ pub enum Refusal {
         idle: Count,
         /// Cards of the machine.
         total: Count,
+        /// Those that it may be on, where it named some.
+        named: Vec<GpuIndex>,
     },
     /// Others were here before.
     Behind {
@@ -122,6 +131,7 @@ impl Refusal {
         match self {
             Refusal::Nothing
             | Refusal::TooFew { .. }
+            | Refusal::TooFewNamed { .. }
             | Refusal::TooLarge { .. }
             | Refusal::NoSuchCard { .. }
             | Refusal::NoSuchJob(_)
@@ -189,11 +199,16 @@ impl fmt::Display for Refusal {
                 write!(f, "{asked} asked, but this machine has {total}")
             }
             Refusal::TooLarge { .. } | Refusal::NoRoom { .. } => self.fmt_room(f),
-            Refusal::NotIdle { asked, idle, total } => write!(
-                f,
-                "{asked} asked without company, but only {} of {total} idle",
-                idle.get()
-            ),
+            Refusal::TooFewNamed { asked, named } => match named.as_slice() {
+                [] => write!(f, "{asked} asked, but no GPU is named"),
+                [only] => write!(f, "{asked} asked, but only GPU {only} is named"),
+                several => write!(
+                    f,
+                    "{asked} asked, but only GPUs {} are named",
+                    Listed(several)
+                ),
+            },
+            Refusal::NotIdle { .. } => self.fmt_idle(f),
             Refusal::Behind { waiting: 1 } => f.write_str("1 job waits before it"),
             Refusal::Behind { waiting } => write!(f, "{waiting} jobs wait before it"),
             Refusal::Settling => f.write_str(
@@ -244,7 +259,39 @@ impl fmt::Display for Refusal {
     }
 }
 
+/// Numbers with commas.
+struct Listed<'a>(&'a [GpuIndex]);
+
+impl fmt::Display for Listed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, gpu) in self.0.iter().enumerate() {
+            let gap = if at == 0 { "" } else { ", " };
+            write!(f, "{gap}{gpu}")?;
+        }
+        Ok(())
+    }
+}
+
 impl Refusal {
+    fn fmt_idle(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Refusal::NotIdle {
+            asked,
+            idle,
+            total,
+            named,
+        } = self
+        else {
+            return Ok(());
+        };
+        write!(f, "{asked} asked without company, but ")?;
+        let idle = idle.get();
+        match named.as_slice() {
+            [] => write!(f, "only {idle} of {total} idle"),
+            [only] => write!(f, "GPU {only} is not idle"),
+            several => write!(f, "of GPUs {} only {idle} idle", Listed(several)),
+        }
+    }
+
     fn fmt_room(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refusal::TooLarge {

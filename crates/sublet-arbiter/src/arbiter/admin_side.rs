@@ -2,17 +2,15 @@
 //! line. The folder keeps other users out; what a program inside a job may not ask is kept
 //! from it here.
 
-use std::sync::Arc;
-
-use sublet_abi::{MAX_DEVICES, Mode as PageMode};
-use sublet_model::{Count, MiB};
-use sublet_share::{Amount, Ask, Event, JobId, Pid, Refusal};
+use sublet_model::MiB;
+use sublet_share::{Event, JobId, Pid, Refusal};
 use tracing::debug;
 
+use super::asked::{ask_of, page_mode};
 use super::connections::{AdminConnection, Line, REQUEST_MAX};
 use super::perform::refused;
 use super::{Arbiter, Root, Source, now_ms};
-use crate::admin::{Mode, PROTOCOL, Reply, Request, Resume, Submit, parse_amount, parse_size};
+use crate::admin::{PROTOCOL, Reply, Request, Resume, Submit, parse_amount, parse_size};
 use crate::peer;
 use crate::poller::Key;
 use crate::tenant::Tenant;
@@ -26,9 +24,6 @@ const REQUESTS_A_TURN: usize = 4;
 
 /// The shortest interval of `watch`.
 const WATCH_MS_MIN: u64 = 100;
-
-/// The longest name of a job.
-const NAME_MAX: usize = 128;
 
 impl Arbiter {
     pub(super) fn serve_admin(&mut self, key: Key) {
@@ -184,7 +179,7 @@ impl Arbiter {
     fn submit(&mut self, key: Key, submit: &Submit) {
         let pinned = submit.pinned_memory.as_deref().map(parse_size).transpose();
         let pinned = pinned.map_err(|error| error.to_string());
-        match (ask_of(submit), pinned) {
+        match (ask_of(submit, self.machine.inventory()), pinned) {
             (Err(reason), _) | (_, Err(reason)) => self.refuse_line(key, &reason),
             (Ok(ask), Ok(pinned)) => {
                 let job = self.next_job();
@@ -201,13 +196,20 @@ impl Arbiter {
         let limit = |mib: u64| MiB::new(mib).unwrap_or(MiB::MAX);
         let gpus = resume.placed.gpus.iter();
         let parts = self.parts_of(gpus.map(|gpu| (gpu.uuid.as_str(), limit(gpu.limit_mib))));
-        let asked = ask_of(&resume.submit);
+        // It has its cards, and gets no others: what it named then decides nothing any more.
+        let asked = Submit {
+            cards: None,
+            ..resume.submit.clone()
+        };
+        let asked = ask_of(&asked, self.machine.inventory());
         match (parts, asked) {
             (Err(reason), _) | (_, Err(reason)) => self.refuse_line(key, &reason),
             _ if self.machine.job(job).is_some() => {
                 self.refuse_line(key, &format!("there is a job {job} already"));
             }
-            (Ok(parts), Ok(ask)) => {
+            (Ok(parts), Ok(mut ask)) => {
+                let cards = || parts.iter().map(|part| part.card);
+                ask.cards = resume.submit.cards.as_ref().map(|_| cards().collect());
                 self.last_job = self.last_job.max(job.0);
                 self.write_record();
                 // What it was changed to since then; what was asked is in `submit`.
@@ -326,35 +328,4 @@ impl Arbiter {
             self.busy.insert(key);
         }
     }
-}
-
-/// The mode as pages have it.
-fn page_mode(mode: Mode) -> PageMode {
-    match mode {
-        Mode::Compat => PageMode::Compat,
-        Mode::Strict => PageMode::Strict,
-    }
-}
-
-/// A request as a question to the machine, or why it is none.
-fn ask_of(submit: &Submit) -> Result<Ask, String> {
-    let memory = match &submit.memory {
-        None => Amount::Whole,
-        Some(text) => parse_amount(text).map_err(|error| error.to_string())?,
-    };
-    if submit.gpus as usize > MAX_DEVICES {
-        return Err(format!("a job has at most {MAX_DEVICES} GPUs"));
-    }
-    let bad = |c: char| c.is_control();
-    if submit.name.len() > NAME_MAX || submit.name.contains(bad) {
-        return Err(format!(
-            "a job's name has at most {NAME_MAX} characters and none that a terminal acts on"
-        ));
-    }
-    Ok(Ask {
-        name: Arc::from(submit.name.as_str()),
-        memory,
-        gpus: Count::new(submit.gpus),
-        may_wait: submit.wait,
-    })
 }

@@ -212,6 +212,7 @@ impl Arbiter {
             name: container.name.into(),
             memory: Amount::Memory(largest.unwrap_or(MiB::ZERO)),
             gpus: Count::new(parts.len() as u32), // at most 16
+            cards: None,
             may_wait: true,
         };
         let comes_back = container.id.is_some() && !self.settled;

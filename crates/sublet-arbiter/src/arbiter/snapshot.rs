@@ -120,6 +120,10 @@ impl Arbiter {
                 .collect(),
             asked: job.ask.memory.to_string(),
             asked_gpus: job.ask.gpus.get(),
+            asked_of: job.ask.cards.as_ref().map(|cards| {
+                let known = cards.iter().filter_map(|card| gpus.get(*card));
+                known.map(|gpu| gpu.index.0).collect()
+            }),
             memory_limit_mib: job.parts.iter().map(|part| part.limit.get()).max(),
             memory_used_mib: per_gpu.iter().map(|row| row.used_mib).max().unwrap_or(0),
             pinned_limit_mib: pinned.limit_mib,

@@ -220,6 +220,7 @@ pub(crate) fn ask(memory: &str, gpus: u32, wait: bool) -> Submit {
         memory: Some(memory.to_owned()),
         pinned_memory: None,
         gpus,
+        cards: None,
         wait,
         mode: Mode::Strict,
     }

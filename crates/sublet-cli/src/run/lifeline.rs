@@ -242,6 +242,7 @@ mod tests {
                 memory: None,
                 pinned_memory: None,
                 gpus: 1,
+                cards: None,
                 wait: true,
                 mode: Mode::Strict,
             };

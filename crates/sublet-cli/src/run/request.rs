@@ -83,6 +83,7 @@ pub(super) fn submit(args: &Args) -> Submit {
         memory: args.memory.clone(),
         pinned_memory: args.pinned_memory.clone(),
         gpus: args.gpus,
+        cards: None,
         wait: !args.no_wait,
         mode: if args.compat {
             Mode::Compat
@@ -133,6 +134,7 @@ mod tests {
             memory: Some("4096 MiB".to_owned()),
             pinned_memory: Some("1024 MiB".to_owned()),
             gpus: 2,
+            cards: None,
             wait: false,
             mode: Mode::Compat,
         };

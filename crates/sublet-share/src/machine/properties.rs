@@ -9,16 +9,47 @@ use crate::reading::{Reading, SlotUse};
 
 #[derive(Debug, Clone)]
 enum Step {
-    Submit { mib: u32, gpus: u32, wait: bool },
-    Share { milli: u16, gpus: u32 },
-    Whole { gpus: u32 },
-    Declare { card: usize, mib: u32 },
-    Promise { place: u8, card: usize, mib: u32 },
+    Submit {
+        mib: u32,
+        gpus: u32,
+        wait: bool,
+    },
+    Share {
+        milli: u16,
+        gpus: u32,
+    },
+    Whole {
+        gpus: u32,
+    },
+    Named {
+        mib: u32,
+        gpus: u32,
+        cards: Vec<usize>,
+    },
+    Declare {
+        card: usize,
+        mib: u32,
+    },
+    Promise {
+        place: u8,
+        card: usize,
+        mib: u32,
+    },
     Leave(usize),
-    Limit { job: usize, mib: u32 },
-    Join { job: usize, pid: u32 },
+    Limit {
+        job: usize,
+        mib: u32,
+    },
+    Join {
+        job: usize,
+        pid: u32,
+    },
     Exit(u32),
-    Use { job: usize, card: usize, mib: u32 },
+    Use {
+        job: usize,
+        card: usize,
+        mib: u32,
+    },
     Read(Vec<(usize, u32, u32)>),
     Sick(u16),
 }
@@ -32,6 +63,8 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(mib, gpus, wait)| Step::Submit { mib, gpus, wait }),
         1 => (0..=1000u16, 1..4u32).prop_map(|(milli, gpus)| Step::Share { milli, gpus }),
         1 => (1..3u32).prop_map(|gpus| Step::Whole { gpus }),
+        1 => (0..130u32, 1..4u32, prop::collection::vec(0..5usize, 0..3))
+            .prop_map(|(mib, gpus, cards)| Step::Named { mib, gpus, cards }),
         1 => (0..5usize, 0..130u32).prop_map(|(card, mib)| Step::Declare { card, mib }),
         2 => (any::<u8>(), 0..5usize, 0..130u32)
             .prop_map(|(place, card, mib)| Step::Promise { place, card, mib }),
@@ -113,6 +146,12 @@ impl World {
             }
             Step::Whole { gpus } => {
                 let (job, ask) = memory(Amount::Whole, *gpus, true);
+                Event::Submitted { job, ask }
+            }
+            Step::Named { mib, gpus, cards } => {
+                let (job, ask) = memory(Amount::Memory(MiB::from(*mib)), *gpus, true);
+                let cards = Some(cards.iter().copied().collect());
+                let ask = Ask { cards, ..ask };
                 Event::Submitted { job, ask }
             }
             Step::Declare { card, mib } => {
@@ -268,6 +307,9 @@ impl World {
                     self.waiting.remove(0);
                 }
                 prop_assert!(self.alive.insert(*job), "placed twice");
+                let ask = self.machine.job(*job).map(|view| view.ask.clone());
+                let is_allowed = |card| ask.as_ref().is_none_or(|ask| ask.allows(card));
+                prop_assert!(parts.iter().all(|part| is_allowed(part.card)), "{:?}", ask);
             }
             Action::Refuse { job, reason } => {
                 prop_assert!(!reason.to_string().is_empty());

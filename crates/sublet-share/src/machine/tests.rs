@@ -26,6 +26,7 @@ pub(super) fn ask(mib: u32, gpus: u32, may_wait: bool) -> Ask {
         name: Arc::from("job"),
         memory: Amount::Memory(MiB::from(mib)),
         gpus: Count::new(gpus),
+        cards: None,
         may_wait,
     }
 }

@@ -13,7 +13,7 @@ fn cards(picture: &str, named: &str) -> Cards {
     let sizes: Vec<(MiB, MiB)> = sizes.collect();
     let gpus = (0u16..)
         .zip(&sizes)
-        .map(|(index, (size, _))| sublet_model::Gpu::plain(sublet_model::GpuIndex(index), *size));
+        .map(|(index, (size, _))| sublet_model::Gpu::plain(GpuIndex(index), *size));
     let inventory = Inventory::new(gpus.collect(), vec![], vec![], vec![]).unwrap();
     let mut cards = Cards::new(Arc::new(inventory), named.parse().unwrap(), MiB::ZERO);
     for (card, (_, taken)) in sizes.iter().enumerate() {
@@ -31,13 +31,23 @@ fn ask(memory: Amount, gpus: u32) -> Ask {
         name: Arc::from("job"),
         memory,
         gpus: Count::new(gpus),
+        cards: None,
         may_wait: true,
     }
 }
 
 fn check(picture: &str, memory: Amount, gpus: u32, want: &str) {
+    check_named(picture, memory, gpus, None, want);
+}
+
+/// The same for a job that may be on these cards only.
+fn check_named(picture: &str, memory: Amount, gpus: u32, named: Option<&[usize]>, want: &str) {
     let cards = cards(picture, "binpack");
-    let got = match cards.find(&ask(memory, gpus)) {
+    let ask = Ask {
+        cards: named.map(|named| named.iter().copied().collect()),
+        ..ask(memory, gpus)
+    };
+    let got = match cards.find(&ask) {
         Ok(parts) => parts
             .iter()
             .map(|part| format!("{}:{}", part.card, part.limit.get()))
@@ -45,7 +55,7 @@ fn check(picture: &str, memory: Amount, gpus: u32, want: &str) {
             .join(" "),
         Err(reason) => reason.to_string(),
     };
-    assert_eq!(got, want, "{picture}, {memory} on {gpus}");
+    assert_eq!(got, want, "{picture}, {memory} on {gpus} of {named:?}");
     assert!(cards.is_conserved());
 }
 
@@ -69,6 +79,81 @@ fn several_cards_are_different_cards() {
         2,
         "GPU 1 lacks 2048 MiB: 4096 MiB asked of each of 2 GPUs, and 1 GPU would do, and 2048 MiB are free there",
     );
+}
+
+#[test]
+fn a_job_is_on_the_cards_that_it_names_and_on_no_other() {
+    let four = Amount::Memory(gib("4"));
+    let check = |picture, memory, gpus, named: &[usize], want| {
+        check_named(picture, memory, gpus, Some(named), want);
+    };
+    check("16 16", four, 1, &[1], "1:4096");
+    check("16/8 16 16", four, 1, &[1, 2], "1:4096");
+    check("16 16/8 16", four, 1, &[0, 1], "1:4096");
+    check("16 16 16", four, 2, &[0, 2], "0:4096 2:4096");
+    check("16 16 16", four, 3, &[0, 1, 2], "0:4096 1:4096 2:4096");
+    // Room elsewhere does not help.
+    check(
+        "16 16/14 16",
+        four,
+        1,
+        &[1],
+        "GPU 1 lacks 2048 MiB: 4096 MiB asked, and 2048 MiB are free there",
+    );
+    check(
+        "16 16/14 16",
+        four,
+        2,
+        &[0, 1],
+        "GPU 1 lacks 2048 MiB: 4096 MiB asked of each of 2 GPUs, and 1 GPU would do, and 2048 MiB are free there",
+    );
+    check(
+        "16 8",
+        Amount::Memory(gib("9")),
+        1,
+        &[1],
+        "9216 MiB asked, but GPU 1 has 8192 MiB in all (1024 MiB too few)",
+    );
+    let whole = Amount::Whole;
+    check("16 16", whole, 1, &[1], "1:16384");
+    check(
+        "16 16/1",
+        whole,
+        1,
+        &[1],
+        "1 GPU asked without company, but GPU 1 is not idle",
+    );
+    check(
+        "16/1 16/1 16",
+        whole,
+        1,
+        &[0, 1],
+        "1 GPU asked without company, but of GPUs 0, 1 only 0 idle",
+    );
+    check("16 16", four, 1, &[], "1 GPU asked, but no GPU is named");
+    check(
+        "16 16",
+        four,
+        2,
+        &[1],
+        "2 GPUs asked, but only GPU 1 is named",
+    );
+    check(
+        "16 16 16",
+        four,
+        3,
+        &[0, 2],
+        "3 GPUs asked, but only GPUs 0, 2 are named",
+    );
+    check(
+        "16 16",
+        four,
+        3,
+        &[1],
+        "3 GPUs asked, but this machine has 2 GPUs",
+    );
+    // Positions that the machine has not are nobody's.
+    check("16 16", four, 1, &[7], "1 GPU asked, but no GPU is named");
 }
 
 #[test]
@@ -133,7 +218,7 @@ fn what_is_kept_and_what_is_sick_is_said() {
     cards.keep(0, gib("10"));
     let sick = cards
         .inventory()
-        .with_sick(&BTreeSet::from([sublet_model::GpuIndex(1)]), "xid 79");
+        .with_sick(&BTreeSet::from([GpuIndex(1)]), "xid 79");
     cards.set_inventory(Arc::new(sick));
     let error = cards.find(&ask(Amount::Memory(gib("8")), 1)).unwrap_err();
     assert_eq!(

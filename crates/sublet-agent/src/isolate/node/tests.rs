@@ -257,6 +257,7 @@ fn jobs_of_this_machine_are_refused_unless_the_operator_lets_them_in() {
             memory: Some("100MiB".to_owned()),
             pinned_memory: None,
             gpus: 1,
+            cards: None,
             wait: false,
             mode: Mode::Strict,
         };

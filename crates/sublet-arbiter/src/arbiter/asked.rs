@@ -1,0 +1,130 @@
+//! What a command asks for a job, as a question to the machine: amounts and names of cards are
+//! read here, and what cannot be read is refused with what is wrong about it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use sublet_abi::{MAX_DEVICES, Mode as PageMode};
+use sublet_model::{Count, Gpu, Inventory};
+use sublet_share::{Amount, Ask};
+
+use crate::admin::{Mode, Submit, is_name_of, parse_amount};
+
+/// The longest name of a job.
+const NAME_MAX: usize = 128;
+
+/// The mode as pages have it.
+pub(super) fn page_mode(mode: Mode) -> PageMode {
+    match mode {
+        Mode::Compat => PageMode::Compat,
+        Mode::Strict => PageMode::Strict,
+    }
+}
+
+/// A request as a question to the machine, or why it is none.
+pub(super) fn ask_of(submit: &Submit, machine: &Inventory) -> Result<Ask, String> {
+    let memory = match &submit.memory {
+        None => Amount::Whole,
+        Some(text) => parse_amount(text).map_err(|error| error.to_string())?,
+    };
+    if submit.gpus as usize > MAX_DEVICES {
+        return Err(format!("a job has at most {MAX_DEVICES} GPUs"));
+    }
+    let bad = |c: char| c.is_control();
+    if submit.name.len() > NAME_MAX || submit.name.contains(bad) {
+        return Err(format!(
+            "a job's name has at most {NAME_MAX} characters and none that a terminal acts on"
+        ));
+    }
+    let cards = submit.cards.as_ref().map(|names| cards_of(names, machine));
+    Ok(Ask {
+        name: Arc::from(submit.name.as_str()),
+        memory,
+        gpus: Count::new(submit.gpus),
+        cards: cards.transpose()?,
+        may_wait: submit.wait,
+    })
+}
+
+/// The positions of the cards of these names, each of which means one.
+fn cards_of(names: &[String], machine: &Inventory) -> Result<BTreeSet<usize>, String> {
+    let mut cards = BTreeSet::new();
+    for name in names {
+        let is_it = |gpu: &Gpu| {
+            let uuid = gpu.uuid.as_ref();
+            is_name_of(name, gpu.index.0, uuid.map_or("", |uuid| uuid.as_str()))
+        };
+        let gpus = machine.gpus().iter().enumerate();
+        let mut fitting = gpus.filter(|(_, gpu)| is_it(gpu)).map(|(card, _)| card);
+        let card = match (fitting.next(), fitting.next()) {
+            (Some(only), None) => only,
+            (None, _) => return Err(format!("there is no GPU `{name}`; {}", all(machine))),
+            _ => return Err(format!("`{name}` is the beginning of several GPUs' UUIDs")),
+        };
+        if !cards.insert(card) {
+            let index = machine.gpus()[card].index;
+            return Err(format!("GPU {index} is named twice"));
+        }
+    }
+    Ok(cards)
+}
+
+/// Which cards there are, in a few words.
+fn all(machine: &Inventory) -> String {
+    match machine.gpus() {
+        [] => "this machine has none".to_owned(),
+        [only] => format!("this machine has GPU {}", only.index),
+        [first, .., last] => format!("this machine has GPUs {} to {}", first.index, last.index),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sublet_model::{GpuIndex, GpuUuid, MiB};
+
+    use super::*;
+
+    fn machine(uuids: &[&str]) -> Inventory {
+        let gpus = (0..).zip(uuids).map(|(index, uuid)| Gpu {
+            uuid: GpuUuid::new(uuid).ok(),
+            ..Gpu::plain(GpuIndex(index), MiB::from(1024))
+        });
+        Inventory::new(gpus.collect(), vec![], vec![], vec![]).unwrap()
+    }
+
+    #[test]
+    fn cards_are_named_by_number_or_by_the_beginning_of_a_uuid() {
+        let three = machine(&["GPU-aa01", "GPU-aa02", "GPU-bb01"]);
+        let check = |names: &str| {
+            let names: Vec<String> = names.split(' ').map(str::to_owned).collect();
+            match cards_of(&names, &three) {
+                Ok(cards) => format!("{cards:?}"),
+                Err(error) => error,
+            }
+        };
+        assert_eq!(check("0"), "{0}");
+        assert_eq!(check("2 0"), "{0, 2}");
+        assert_eq!(check("GPU-aa02"), "{1}");
+        assert_eq!(check("GPU-b GPU-AA01"), "{0, 2}");
+        assert_eq!(
+            check("3"),
+            "there is no GPU `3`; this machine has GPUs 0 to 2"
+        );
+        assert_eq!(
+            check("0 GPU-cc"),
+            "there is no GPU `GPU-cc`; this machine has GPUs 0 to 2"
+        );
+        assert_eq!(
+            check("GPU-aa"),
+            "`GPU-aa` is the beginning of several GPUs' UUIDs"
+        );
+        assert_eq!(check("1 GPU-aa02"), "GPU 1 is named twice");
+        for bad in ["", "x", "-1", "aa01", "gpu", "99999999999999999999"] {
+            assert!(check(bad).starts_with("there is no GPU"), "{bad}");
+        }
+        assert_eq!(cards_of(&[], &three), Ok(BTreeSet::new()));
+        let error = |uuids: &[&str]| cards_of(&["9".to_owned()], &machine(uuids)).unwrap_err();
+        assert!(error(&[]).ends_with("this machine has none"));
+        assert!(error(&["GPU-aa01"]).ends_with("this machine has GPU 0"));
+    }
+}
