@@ -12,6 +12,8 @@ use clap::ValueEnum;
 use serde::Serialize;
 use sublet_client::Client;
 
+use crate::paste;
+
 /// Done, and everything is as wished.
 pub const DONE: u8 = 0;
 /// Something could not be done, or what was asked about is not so.
@@ -110,9 +112,11 @@ pub(crate) async fn connected(kubeconfig: Option<&Path>) -> Result<Client, Advis
         .await
         .map_err(|error| Advised {
             what: "cannot connect to the cluster".to_owned(),
-            hint: "`kubectl config view` shows what kubectl would use; `sublet plan` needs no \
-                   cluster"
-                .to_owned(),
+            hint: format!(
+                "`kubectl config view` shows what kubectl would use; `{} plan --help` says how \
+                 to do without a cluster",
+                paste::program()
+            ),
             cause: Some(error.into()),
         })
 }

@@ -13,6 +13,7 @@ pub mod inspect;
 mod jobs;
 pub mod limit;
 pub mod machine;
+mod paste;
 pub mod plan;
 pub mod ps;
 pub mod run;

@@ -52,7 +52,7 @@ pub struct Args {
 /// No such job, or the arbiter refuses.
 pub fn run(args: &Args) -> anyhow::Result<Answer> {
     let machine = Machine::of(&args.machine);
-    let hint = format!("`sublet ps{}` lists them", machine.argument());
+    let hint = format!("`{}` lists them", machine.command("ps"));
     let id = number(&args.job, &machine.snapshot()?).map_err(|what| Advised::new(what, hint))?;
     // At least one of them is there, as the arguments say; the last answer tells both limits.
     let on_cards = args.memory.clone();
@@ -75,15 +75,17 @@ fn change(machine: &Machine, id: u64, request: &Request) -> anyhow::Result<Place
     match machine.ask(&mut client, request)? {
         Reply::Limited(placed) => Ok(placed),
         Reply::Refused { reason, hint, .. } => {
-            let argument = machine.argument();
             let (which, usual) = match request {
                 Request::LimitPinned { .. } => (
                     "limit of pinned memory",
-                    format!("`sublet ps{argument}` shows what the jobs have pinned"),
+                    format!(
+                        "`{}` shows what the jobs have pinned",
+                        machine.command("ps")
+                    ),
                 ),
                 _ => (
                     "limit",
-                    format!("`sublet top --once{argument}` shows what is free"),
+                    format!("`{}` shows what is free", machine.command("top --once")),
                 ),
             };
             let what = format!("job {id} keeps its {which}: {reason}");

@@ -11,6 +11,7 @@ use sublet_arbiter::{Folder, REAL_MACHINE};
 use sublet_fakegpu::Spec;
 
 use crate::answer::Advised;
+use crate::paste;
 
 /// How long the arbiter may take to answer a question. It answers within a millisecond; one
 /// that takes longer than this is stopped or has lost its driver.
@@ -78,6 +79,8 @@ pub(crate) struct Machine {
     pub(crate) folder: Folder,
     /// Its description, if it is a fake one.
     pub(crate) fake: Option<FakeGpu>,
+    /// How this program is called in hints.
+    program: String,
 }
 
 impl Machine {
@@ -91,6 +94,7 @@ impl Machine {
             _ => Machine {
                 folder: usual,
                 fake,
+                program: paste::program(),
             },
         }
     }
@@ -98,7 +102,11 @@ impl Machine {
     /// The machine below a runtime folder.
     pub(crate) fn below(runtime: &Path, fake: Option<FakeGpu>) -> Machine {
         let folder = Folder::within(runtime, &machine_name(fake.as_ref()));
-        Machine { folder, fake }
+        Machine {
+            folder,
+            fake,
+            program: paste::program(),
+        }
     }
 
     /// Where all of this user's machines are.
@@ -124,12 +132,12 @@ impl Machine {
         })
     }
 
-    /// The argument that makes another command speak of the same machine, with a leading
-    /// blank; nothing for this machine's GPUs.
-    pub(crate) fn argument(&self) -> String {
+    /// Another command about the same machine, as it can be pasted.
+    pub(crate) fn command(&self, words: &str) -> String {
+        let program = &self.program;
         match &self.fake {
-            Some(fake) => format!(" --fake-gpu {}", fake.text),
-            None => String::new(),
+            Some(fake) => format!("{program} {words} --fake-gpu {}", paste::word(&fake.text)),
+            None => format!("{program} {words}"),
         }
     }
 
@@ -169,15 +177,9 @@ impl Machine {
     }
 
     fn nobody(&self, error: ClientError) -> Advised {
-        let argument = self.argument();
-        Advised::new(
-            format!("no arbiter runs for {}", self.called()),
-            format!(
-                "`sublet run{argument} -- CMD` starts one with its first job; `sublet agent \
-                 --standalone{argument}` starts one by hand"
-            ),
-        )
-        .caused_by(error)
+        let what = format!("no arbiter runs for {}, so there is no job", self.called());
+        let hint = format!("`{}` shows the cards and starts one", self.command("ps"));
+        Advised::new(what, hint).caused_by(error)
     }
 
     /// The arbiter cannot be talked to, though somebody listens.
@@ -288,7 +290,13 @@ mod tests {
         assert_eq!(short.folder, machine(" 2x16384MiB").folder);
         assert_ne!(short.folder, machine("1x16GiB").folder);
         assert!(short.folder.path().starts_with("/r"));
-        assert_eq!(short.argument(), " --fake-gpu 2x16GiB");
+        let command = short.command("ps");
+        assert!(command.ends_with(" ps --fake-gpu 2x16GiB"), "{command}");
+        let command = machine("1x1GiB,name=NVIDIA H100").command("ps");
+        assert!(
+            command.ends_with(" ps --fake-gpu '1x1GiB,name=NVIDIA H100'"),
+            "{command}"
+        );
         assert_eq!(
             Machine::below(Path::new("/r"), None).folder.admin_socket(),
             Path::new("/r/gpu/admin.sock")
@@ -328,12 +336,12 @@ mod tests {
         let machine = Machine::below(base.path(), Some(fake));
         let text = crate::error_text(&machine.snapshot().unwrap_err().into());
         assert!(
-            text.starts_with("error: no arbiter runs for the fake machine 1x1GiB\n"),
+            text.starts_with("error: no arbiter runs for the fake machine 1x1GiB, so "),
             "{text}"
         );
         assert!(text.contains("admin.sock"), "{text}");
         assert!(
-            text.contains("`sublet run --fake-gpu 1x1GiB -- CMD`"),
+            text.contains(" ps --fake-gpu 1x1GiB` shows the cards"),
             "{text}"
         );
     }

@@ -2,22 +2,25 @@
 
 use serde::Serialize;
 use sublet_arbiter::admin::{Snapshot, TenantRow};
+use sublet_arbiter::libraries::Carried;
 
 use crate::answer::{Answer, DONE, Format, document};
 use crate::jobs;
 use crate::machine::{Machine, MachineArgs};
+use crate::run;
 
 /// Arguments of `sublet ps`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 EXAMPLES
-  sublet ps                          jobs that run and wait, and GPU processes that are none
+  sublet ps                          jobs that run and wait, and GPU processes that are none;
+                                     the cards where there is neither
   sublet ps --fake-gpu 2x16GiB       of a fake machine
   sublet ps -o json | jq '.tenants[] | select(.state == \"over\") | .name'
 
 EXIT CODES
   0  printed
-  1  no arbiter runs, so there are no jobs
+  1  no driver, or no arbiter that this user may ask
   2  wrong arguments")]
 pub struct Args {
     #[command(flatten)]
@@ -27,12 +30,15 @@ pub struct Args {
     output: Format,
 }
 
-/// Answers `sublet ps`.
+/// Answers `sublet ps`, starting the machine's arbiter if none runs. `carried` are the libraries
+/// inside this program, if it has any.
 ///
 /// # Errors
-/// No arbiter runs, or it cannot be talked to.
-pub fn run(args: &Args) -> anyhow::Result<Answer> {
-    let snapshot = Machine::of(&args.machine).snapshot()?;
+/// There is no arbiter and none can be started, or it cannot be talked to.
+pub fn run(args: &Args, carried: Option<&'static Carried>) -> anyhow::Result<Answer> {
+    let machine = Machine::of(&args.machine);
+    run::meet(&machine, carried)?;
+    let snapshot = machine.snapshot()?;
     Ok(Answer {
         text: print(&snapshot, args.output)?,
         notes: Vec::new(),
@@ -48,7 +54,7 @@ struct Jobs<'a> {
 fn print(snapshot: &Snapshot, format: Format) -> anyhow::Result<String> {
     let tenants = &snapshot.tenants;
     match format {
-        Format::Table => Ok(jobs::text(snapshot, false)),
+        Format::Table => Ok(jobs::text(snapshot, tenants.is_empty())),
         Format::Json => document(&Jobs { tenants }, false),
         Format::Yaml => document(&Jobs { tenants }, true),
     }
@@ -63,6 +69,11 @@ mod tests {
     fn jobs_are_printed_in_every_form() {
         let table = print(&example(), Format::Table).unwrap();
         assert!(table.starts_with("ID  NAME   STATE "), "{table}");
+        let mut idle = example();
+        idle.tenants.clear();
+        let table = print(&idle, Format::Table).unwrap();
+        assert!(table.starts_with("GPU  MODEL"), "{table}");
+        assert!(table.ends_with("\n\nno job\n"), "{table}");
         let json = print(&example(), Format::Json).unwrap();
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!(json["tenants"][0]["memoryLimitMiB"], 4096);

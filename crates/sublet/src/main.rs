@@ -139,8 +139,8 @@ fn perform(command: Command) -> anyhow::Result<u8> {
     let _first = rustls::crypto::ring::default_provider().install_default();
     match command {
         Command::Run(args) => run::run(&args, CARRIED.as_ref()),
-        Command::Ps(args) => ps::run(&args)?.print(),
-        Command::Top(args) => top::run(&args)?.print(),
+        Command::Ps(args) => ps::run(&args, CARRIED.as_ref())?.print(),
+        Command::Top(args) => top::run(&args, CARRIED.as_ref())?.print(),
         Command::Limit(args) => limit::run(&args)?.print(),
         Command::Inspect(args) => on_one_thread(inspect::run(&args))?.print(),
         Command::Plan(args) => plan::run(&args)?.print(),

@@ -121,10 +121,12 @@ fn an_api_server_that_is_not_there_is_an_error_with_a_hint() {
 }
 
 #[test]
-fn a_machine_without_an_arbiter_says_how_to_start_one() {
+fn a_hint_can_be_pasted() {
     let folder = tempfile::tempdir().unwrap();
+    let called = folder.path().join("my sublet");
+    std::os::unix::fs::symlink(SUBLET, &called).unwrap();
     let check = |arguments: &[&str]| {
-        let mut command = command(Path::new(SUBLET), arguments);
+        let mut command = command(&called, arguments);
         command
             .env("SUBLET_RUNTIME_DIR", folder.path())
             .env_remove("SUBLET_FAKE_GPU");
@@ -133,28 +135,24 @@ fn a_machine_without_an_arbiter_says_how_to_start_one() {
         assert_eq!(text(&output.stdout), "");
         text(&output.stderr)
     };
-    for command in [
-        &["ps"][..],
-        &["ps", "-o", "json"],
-        &["top"],
-        &["top", "--once", "-o", "json"],
-        &["limit", "3", "--memory", "1GiB"],
+    let limit = ["limit", "3", "--memory", "1GiB"];
+    let program = called.display();
+    for (fake, argument) in [
+        (&[][..], ""),
+        (&["--fake-gpu", "2x16GiB"], " --fake-gpu 2x16GiB"),
+        (
+            &["--fake-gpu", "1x1GiB,name=NVIDIA H100"],
+            " --fake-gpu '1x1GiB,name=NVIDIA H100'",
+        ),
     ] {
-        let errors = check(command);
+        let errors = check(&[&limit, fake].concat());
         assert!(
-            errors.starts_with("error: no arbiter runs for this machine's GPUs\n"),
+            errors.starts_with("error: no arbiter runs for "),
             "{errors}"
         );
-        assert!(
-            errors.contains("`sublet run -- CMD` starts one"),
-            "{errors}"
-        );
-        assert!(errors.contains("/gpu/admin.sock"), "{errors}");
-        let fake = check(&[command, &["--fake-gpu", "2x16GiB"]].concat());
-        assert!(
-            fake.contains("`sublet agent --standalone --fake-gpu 2x16GiB`"),
-            "{fake}"
-        );
+        assert!(errors.contains("/admin.sock"), "{errors}");
+        let hint = format!("\nhint: `'{program}' ps{argument}` shows the cards");
+        assert!(errors.contains(&hint), "{errors}");
     }
 }
 

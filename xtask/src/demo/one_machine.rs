@@ -192,7 +192,7 @@ impl Demo {
     fn until(&self, holds: impl Fn(&str) -> bool) -> Result<()> {
         let deadline = Instant::now() + LIMIT;
         loop {
-            // No arbiter runs before the first job has started one.
+            // While an arbiter starts, it may not answer yet.
             let top = self.top().unwrap_or_else(|error| format!("{error:#}"));
             if holds(&top) {
                 return Ok(());

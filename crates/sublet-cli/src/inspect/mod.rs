@@ -84,7 +84,7 @@ pub async fn run(args: &Args) -> anyhow::Result<Answer> {
     if let Some(name) = args.node.as_ref().filter(|_| nodes.is_empty()) {
         return Err(Advised::new(
             format!("there is no node {name}"),
-            "`kubectl get nodes` lists them; `sublet inspect` without a name shows all",
+            "`kubectl get nodes` lists them; without a name all are shown",
         )
         .into());
     }

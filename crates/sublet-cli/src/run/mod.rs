@@ -156,6 +156,19 @@ fn job(
     }
 }
 
+/// Sees to it that there is an arbiter to be asked about the machine. `carried` is as in [`run`].
+///
+/// # Errors
+/// None runs and none can be started: no driver, or another user's looks after these cards.
+pub(crate) fn meet(machine: &Machine, carried: Option<&'static Carried>) -> anyhow::Result<()> {
+    if start::leave_to_others(machine)? {
+        return Ok(());
+    }
+    let stage = Stage::set(machine, carried)?;
+    drop(start::open(machine, &stage.wish)?);
+    Ok(())
+}
+
 /// What a signal makes of a command that was never started.
 fn ending_of(arrived: Arrived) -> Ending {
     if arrived.is_interrupt_key() {

@@ -2,8 +2,11 @@
 //! misspelt name; starting it is the last word all the same.
 
 use std::ffi::OsStr;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+
+use crate::paste;
 
 /// What shells return for a command that does not exist.
 pub(super) const NOT_FOUND: u8 = 127;
@@ -44,14 +47,20 @@ impl ProgramError {
         }
     }
 
-    pub(super) fn hint(&self) -> &'static str {
-        match self {
+    pub(super) fn hint(&self) -> String {
+        let hint = match self {
             ProgramError::NotInPath(_) => "write its path, or add its folder to PATH",
             ProgramError::NoFile(_) => "is the path right, and relative to this folder?",
-            ProgramError::NoInterpreter(_) => "`head -1` shows which one it wants",
-            ProgramError::NotExecutable(_) => "`chmod +x` makes a script executable",
+            ProgramError::NoInterpreter(file) => {
+                return format!("`head -1 {}` shows which one it wants", paste::word(file));
+            }
+            ProgramError::NotExecutable(file) if is_script(file) => {
+                return format!("`chmod +x {}` makes it so", paste::word(file));
+            }
+            ProgramError::NotExecutable(_) => "is it a program, and may this user run it?",
             ProgramError::Refused(..) => "run it without sublet: does it start?",
-        }
+        };
+        hint.to_owned()
     }
 
     /// What a failed start means, for a file that was found.
@@ -98,6 +107,12 @@ pub(super) fn find(command: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Pro
     })
 }
 
+fn is_script(file: &Path) -> bool {
+    let mut start = [0; 2];
+    let read = File::open(file).and_then(|mut file| file.read_exact(&mut start));
+    read.is_ok() && start == *b"#!"
+}
+
 fn is_executable(file: &Path) -> bool {
     use rustix::fs::{Access, access};
     file.is_file() && access(file, Access::EXEC_OK).is_ok()
@@ -125,10 +140,10 @@ mod tests {
         let check = |command: &str| find(OsStr::new(command), Some(&path));
         assert_eq!(check("prog"), Ok(second.clone()));
         assert_eq!(check(second.to_str().unwrap()), Ok(second));
-        assert_eq!(
-            check("plain"),
-            Err(ProgramError::NotExecutable(only.clone()))
-        );
+        let refused = ProgramError::NotExecutable(only.clone());
+        let hint = format!("`chmod +x {}` makes it so", paste::word(&only));
+        assert_eq!(refused.hint(), hint);
+        assert_eq!(check("plain"), Err(refused));
         assert_eq!(
             check(first.to_str().unwrap()),
             Err(ProgramError::NotExecutable(first))

@@ -188,13 +188,13 @@ struct Refusal {
 
 impl Refusal {
     fn told(self, machine: &Machine, submit: &Submit) -> Advised {
-        let argument = machine.argument();
         let hint = match self.hint {
             Some(hint) => hint,
             None if self.is_final => format!(
-                "`sublet top --once{argument}` shows the cards; ask for less with --memory or --gpus"
+                "`{}` shows the cards; ask for less with --memory or --gpus",
+                machine.command("top --once")
             ),
-            None if submit.wait => format!("`sublet ps{argument}` shows who has the room"),
+            None if submit.wait => format!("`{}` shows who has the room", machine.command("ps")),
             None => "without --no-wait it would wait for its place".to_owned(),
         };
         let (name, reason) = (&submit.name, self.reason);

@@ -69,6 +69,23 @@ pub(super) fn open(machine: &Machine, wish: &Wish) -> anyhow::Result<Client> {
     }
 }
 
+/// True if an arbiter runs. One that has left jobs behind is given time: whoever manages it starts
+/// the next one as it should be, or one of its jobs does.
+pub(super) fn leave_to_others(machine: &Machine) -> anyhow::Result<bool> {
+    let began = Instant::now();
+    loop {
+        match machine.connect() {
+            Ok(_) => return Ok(true),
+            Err(error) if error.may_start() => {}
+            Err(error) => return Err(machine.unusable(error).into()),
+        }
+        if began.elapsed() >= OTHER_MAX || !machine.folder.lock_file().exists() {
+            return Ok(false);
+        }
+        std::thread::sleep(TRY_EVERY);
+    }
+}
+
 /// Begins to start one, unless somebody else is at it.
 pub(super) fn begin(machine: &Machine, wish: &Wish) -> Result<Option<Starting>, Advised> {
     match lock(machine, FlockOperation::NonBlockingLockExclusive) {
@@ -143,8 +160,8 @@ impl Starting {
         let failed = |cause: std::io::Error| {
             let what = format!("cannot start the arbiter of {}", machine.called());
             let hint = format!(
-                "`sublet agent --standalone{}` starts it in this terminal",
-                machine.argument()
+                "`{}` starts it in this terminal",
+                machine.command("agent --standalone")
             );
             Advised::new(what, hint).caused_by(cause)
         };

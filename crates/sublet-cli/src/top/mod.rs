@@ -8,10 +8,12 @@ mod signals;
 use std::io::IsTerminal;
 
 use sublet_arbiter::admin::Snapshot;
+use sublet_arbiter::libraries::Carried;
 
 use crate::answer::{Answer, DONE, Format, document};
 use crate::jobs;
 use crate::machine::{Machine, MachineArgs};
+use crate::run;
 
 /// Arguments of `sublet top`.
 #[derive(Debug, clap::Args)]
@@ -26,7 +28,7 @@ Without a terminal, and for programs (-o json, -o yaml), it prints once. NO_COLO
 
 EXIT CODES
   0  printed, or ended by the user
-  1  no arbiter runs, so there is nothing to see
+  1  no driver, or no arbiter that this user may ask
   2  wrong arguments")]
 pub struct Args {
     /// Print and end
@@ -39,12 +41,14 @@ pub struct Args {
     output: Format,
 }
 
-/// Answers `sublet top`; live, the answer is empty when the user has seen enough.
+/// Answers `sublet top`, starting the machine's arbiter if none runs; live, the answer is empty
+/// when the user has seen enough. `carried` are the libraries inside this program, if it has any.
 ///
 /// # Errors
-/// No arbiter runs, or it cannot be talked to.
-pub fn run(args: &Args) -> anyhow::Result<Answer> {
+/// There is no arbiter and none can be started, or it cannot be talked to.
+pub fn run(args: &Args, carried: Option<&'static Carried>) -> anyhow::Result<Answer> {
     let machine = Machine::of(&args.machine);
+    run::meet(&machine, carried)?;
     let is_live = args.output == Format::Table
         && !args.once
         && std::io::stdout().is_terminal()

@@ -2,7 +2,7 @@
 //! beside it, and an arbiter that says what a test wants. It shows what the command does by
 //! itself; what an arbiter and an interposer do is tested with the real ones.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -79,7 +79,12 @@ impl Stage {
 
     /// Gives a command this test's environment.
     pub(crate) fn dress(&self, command: &mut Command) {
-        for name in ["LD_PRELOAD", "LD_LIBRARY_PATH", "SUBLET_FAKE_GPU"] {
+        for name in [
+            "LD_PRELOAD",
+            "LD_LIBRARY_PATH",
+            "SUBLET_FAKE_GPU",
+            "CUDA_VISIBLE_DEVICES",
+        ] {
             command.env_remove(name);
         }
         command
@@ -109,7 +114,8 @@ impl Stage {
 
     /// The socket as the command itself names it.
     fn told_socket(&self) -> PathBuf {
-        let output = self.sublet(&["ps", "--fake-gpu", SPEC]).output().unwrap();
+        let words = ["limit", "1", "--memory", "1GiB", "--fake-gpu", SPEC];
+        let output = self.sublet(&words).output().unwrap();
         let said = text(&output.stderr);
         let start = "no arbiter listens on ";
         let socket = said
@@ -212,11 +218,15 @@ fn serve(stream: &UnixStream, answer: &Answer, tell: &Sender<Value>) {
         let _test_has_ended = tell.send(request.clone());
         answer(&request)
     };
-    for reply in replies {
+    let say = |reply: &Value| {
         let mut stream = stream;
         let _gone = stream.write_all(format!("{reply}\n").as_bytes());
+    };
+    replies.iter().for_each(say);
+    // A command that failed makes its job's line ask how things are: nothing was refused.
+    for _list in reader.lines().map_while(Result::ok) {
+        say(&json!({"kind": "snapshot"}));
     }
-    let _until_closed = reader.read_to_end(&mut Vec::new());
     if request["kind"] != "hello" {
         let _test_has_ended = tell.send(json!({"kind": "closed"}));
     }
