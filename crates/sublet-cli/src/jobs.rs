@@ -94,10 +94,14 @@ fn state(job: &TenantRow) -> String {
 }
 
 fn asked(job: &TenantRow) -> String {
-    match (job.asked.as_str(), job.asked_gpus) {
-        ("", _) => NOTHING.to_owned(),
+    let asked = match (job.asked.as_str(), job.asked_gpus) {
+        ("", _) => return NOTHING.to_owned(),
         (asked, 0 | 1) => asked.to_owned(),
         (asked, n) => format!("{n} × {asked}"),
+    };
+    match &job.asked_of {
+        None => asked,
+        Some(cards) => format!("{asked} (GPU {})", list(cards)),
     }
 }
 
@@ -119,17 +123,21 @@ fn last_refusal(job: &TenantRow) -> Option<&RefusalRow> {
 
 /// How much was refused, and how long ago.
 fn refusal(refusal: &RefusalRow) -> String {
-    const KIB: u64 = 1 << 10;
-    const MIB: u64 = 1 << 20;
-    let size = match refusal.bytes {
-        bytes if bytes >= MIB => mib(bytes.div_ceil(MIB)),
-        bytes if bytes >= KIB => format!("{} KiB", bytes.div_ceil(KIB)),
-        bytes => format!("{bytes} B"),
-    };
-    format!("{size}, {} ago", duration(refusal.ago_ms))
+    let (size, time) = (size(refusal.bytes), duration(refusal.ago_ms));
+    format!("{size}, {time} ago")
 }
 
-fn duration(ms: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
+    const KIB: u64 = 1 << 10;
+    const MIB: u64 = 1 << 20;
+    match bytes {
+        MIB.. => mib(bytes.div_ceil(MIB)),
+        KIB..MIB => format!("{} KiB", bytes.div_ceil(KIB)),
+        _ => format!("{bytes} B"),
+    }
+}
+
+pub(crate) fn duration(ms: u64) -> String {
     match ms / 1000 {
         s if s < 60 => format!("{s} s"),
         s if s < 3600 => format!("{} min", s / 60),
@@ -259,6 +267,18 @@ GPU 0 lacks 1 MiB
         assert_eq!(job_cells(&job)[8], "7 MiB, 1 s ago");
         job.pinned_last_refusal = refused(7 << 20, 5000);
         assert_eq!(job_cells(&job)[8], "512 MiB, 3 s ago");
+    }
+
+    #[test]
+    fn what_a_job_asked_says_of_which_cards() {
+        let asked = |job: &TenantRow| job_cells(job)[4].clone();
+        let mut job = example().tenants.remove(1);
+        assert_eq!(asked(&job), "2 × 4096 MiB");
+        job.asked_of = Some(vec![0, 1]);
+        assert_eq!(asked(&job), "2 × 4096 MiB (GPU 0,1)");
+        (job.asked_gpus, job.asked) = (1, "a whole GPU".to_owned());
+        job.asked_of = Some(vec![1]);
+        assert_eq!(asked(&job), "a whole GPU (GPU 1)");
     }
 
     #[test]

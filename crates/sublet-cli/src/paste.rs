@@ -22,6 +22,12 @@ fn called(name: Option<OsString>) -> String {
     }
 }
 
+/// Words with blanks between them.
+pub(crate) fn line<'a>(words: impl IntoIterator<Item = &'a OsStr>) -> String {
+    let words = words.into_iter().map(word);
+    words.collect::<Vec<_>>().join(" ")
+}
+
 /// One word for a shell.
 pub(crate) fn word(word: impl AsRef<OsStr>) -> String {
     let word = word.as_ref();
@@ -90,6 +96,8 @@ mod tests {
         ] {
             assert_eq!(word(given), expected, "{given:?}");
         }
+        let words = ["sublet", "run", "--", "echo", "a b"].map(OsStr::new);
+        assert_eq!(line(words), "sublet run -- echo 'a b'");
     }
 
     #[test]

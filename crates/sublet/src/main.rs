@@ -60,6 +60,9 @@ enum Command {
     Ps(ps::Args),
     /// Show this machine's GPUs and jobs, live
     Top(top::Args),
+    /// Print the cards that the driver shows this process, by UUID
+    #[command(hide = true)]
+    VisibleCards(run::AskArgs),
     /// Change how much GPU memory a job of this machine may have
     Limit(limit::Args),
     /// Show who uses which GPU
@@ -141,6 +144,7 @@ fn perform(command: Command) -> anyhow::Result<u8> {
         Command::Run(args) => run::run(&args, CARRIED.as_ref()),
         Command::Ps(args) => ps::run(&args, CARRIED.as_ref())?.print(),
         Command::Top(args) => top::run(&args, CARRIED.as_ref())?.print(),
+        Command::VisibleCards(args) => run::visible_cards(&args)?.print(),
         Command::Limit(args) => limit::run(&args)?.print(),
         Command::Inspect(args) => on_one_thread(inspect::run(&args))?.print(),
         Command::Plan(args) => plan::run(&args)?.print(),

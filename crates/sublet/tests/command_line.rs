@@ -202,6 +202,7 @@ fn bash_completes_what_there_is() {
     };
     has(&["r"], "run");
     has(&["run", "--no"], "--no-wait");
+    has(&["run", "--dev"], "--device");
     has(&["agent", "--evict"], "--evict-unmanaged");
     has(&["agent", "--allow"], "--allow-local-jobs");
     has(&["ps", "-o", "j"], "json");
@@ -210,6 +211,7 @@ fn bash_completes_what_there_is() {
     for words in [
         &["run", "--memory", ""][..],
         &["run", "--gpus", ""],
+        &["run", "--device", ""],
         &["run", "--name", ""],
         &["limit", "--memory", ""],
     ] {

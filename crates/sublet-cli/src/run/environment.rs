@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use sublet_arbiter::admin::{Mode, Placed};
+use sublet_arbiter::admin::{Mode, Placed, PlacedGpu, is_name_of};
 use sublet_arbiter::libraries::PRELOAD;
 
 use super::libraries::Interposer;
@@ -14,6 +14,8 @@ use super::libraries::Interposer;
 pub(super) struct Given<'a> {
     /// Where the job is.
     pub(super) placed: &'a Placed,
+    /// The cards that the user named, in the order in which the job shall count them.
+    pub(super) chosen: &'a [String],
     /// How strict its libraries are.
     pub(super) mode: Mode,
     /// Our libraries.
@@ -32,7 +34,14 @@ pub(super) fn environment(given: &Given) -> Vec<(&'static str, OsString)> {
         Mode::Strict => "strict",
         Mode::Compat => "compat",
     };
-    let uuids: Vec<&str> = given.placed.gpus.iter().map(|gpu| &*gpu.uuid).collect();
+    let mut gpus: Vec<&PlacedGpu> = given.placed.gpus.iter().collect();
+    let place = |gpu: &PlacedGpu| {
+        let mut names = given.chosen.iter();
+        names.position(|name| is_name_of(name, gpu.index, &gpu.uuid))
+    };
+    // Stable: cards that nobody named stay in the order of their numbers.
+    gpus.sort_by_key(|gpu| place(gpu));
+    let uuids: Vec<&str> = gpus.into_iter().map(|gpu| &*gpu.uuid).collect();
     let ours = given.interposer;
     let mut set = vec![
         ("SUBLET_DIR", OsString::from(&given.placed.dir)),
@@ -96,11 +105,14 @@ fn foreign(user: Option<&OsStr>) -> Vec<&[u8]> {
 
 #[cfg(test)]
 mod tests {
-    use sublet_arbiter::admin::PlacedGpu;
-
     use super::*;
 
     fn check(fake: Option<&Path>, preload: Option<&str>) -> String {
+        check_chosen(fake, preload, &[])
+    }
+
+    fn check_chosen(fake: Option<&Path>, preload: Option<&str>, chosen: &[&str]) -> String {
+        let chosen: Vec<String> = chosen.iter().map(|name| (*name).to_owned()).collect();
         let gpu = |index, uuid: &str| PlacedGpu {
             index,
             uuid: uuid.to_owned(),
@@ -120,6 +132,7 @@ mod tests {
         };
         let set = environment(&Given {
             placed: &placed,
+            chosen: &chosen,
             mode: Mode::Strict,
             interposer: &interposer,
             driver: (Path::new("/d/libcuda.so.1"), Path::new("/d/nvml")),
@@ -147,6 +160,20 @@ mod tests {
         );
         let fake = check(Some(Path::new("/dev/shm/sublet-fake-0-1")), None);
         assert!(fake.ends_with("\nSUBLET_FAKE_GPU=/dev/shm/sublet-fake-0-1\n"));
+    }
+
+    #[test]
+    fn a_job_counts_its_cards_as_the_user_named_them() {
+        for (chosen, expected) in [
+            (&[][..], "GPU-a,GPU-c"),
+            (&["0", "2"], "GPU-a,GPU-c"),
+            (&["2", "0"], "GPU-c,GPU-a"),
+            (&["1", "2", "GPU-a"], "GPU-c,GPU-a"),
+        ] {
+            let all = check_chosen(None, None, chosen);
+            let line = format!("\nCUDA_VISIBLE_DEVICES={expected}\n");
+            assert!(all.contains(&line), "{chosen:?}: {all}");
+        }
     }
 
     #[test]

@@ -5,7 +5,9 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use sublet_arbiter::admin::{Client, ClientError, Placed, Reply, Request, Resume, Submit};
+use sublet_arbiter::admin::{
+    Client, ClientError, Placed, Reply, Request, Resume, Snapshot, Submit,
+};
 
 use super::start::{self, Starting, Wish};
 use crate::machine::Machine;
@@ -16,6 +18,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const OTHERS_FIRST: Duration = Duration::from_secs(1);
 /// How long an arbiter may take to answer `resume`.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// How long it may take to say how things are. It takes a millisecond.
+const LOOK_MAX: Duration = Duration::from_secs(1);
 /// After a start that failed, the pause before the next one.
 const AFTER_FAILURE: Duration = Duration::from_secs(10);
 
@@ -77,6 +81,25 @@ impl<'a> LifeLine<'a> {
             State::Connected(_) | State::Cut => None,
             State::Asked(_, until) => Some(*until),
             State::Lost(search) => Some(search.next),
+        }
+    }
+
+    /// What the arbiter has to say of the job and its cards, for somebody who waits; nothing if
+    /// it does not answer at once.
+    pub(super) fn snapshot(&mut self) -> Option<(u64, Snapshot)> {
+        let State::Connected(client) = &mut self.state else {
+            return None;
+        };
+        client.send(&Request::List).ok()?;
+        let until = Instant::now() + LOOK_MAX;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match client.receive(Some(left)).ok()? {
+                Reply::Snapshot(snapshot) => return Some((self.resume.placed.id, *snapshot)),
+                // News that nobody has listened to.
+                _ if left.is_zero() => return None,
+                _ => {}
+            }
         }
     }
 

@@ -1,9 +1,11 @@
 //! `sublet run`: a command with its part of a GPU. Asks the machine's arbiter for a place,
 //! starting one if none runs, and runs the command behind our libraries.
 //!
-//! Order of reading: request, queue, environment, supervise; then start and lifeline (how the
-//! arbiter is met), driver, libraries and mounts (what the command loads), signals, terminal, program.
+//! Order of reading: request, choice, queue, environment, supervise, shortage; then start and
+//! lifeline (how the arbiter is met), driver, libraries and mounts (what the command loads),
+//! signals, terminal, program.
 
+mod choice;
 mod driver;
 mod environment;
 pub(crate) mod libraries;
@@ -12,10 +14,13 @@ mod mounts;
 mod program;
 mod queue;
 pub(crate) mod request;
+mod shortage;
 mod signals;
 mod start;
 mod supervise;
 mod terminal;
+
+pub use choice::{AskArgs, visible_cards};
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -28,12 +33,14 @@ use sublet_arbiter::libraries::{Carried, Store};
 
 use crate::answer::{Advised, print_error};
 use crate::machine::{Machine, MachineArgs};
+use choice::Question;
 use driver::{Driver, Library, Search};
 use environment::{Given, environment};
 use libraries::Interposer;
 use lifeline::LifeLine;
 use mounts::{Mounted, Plan};
 use queue::Outcome;
+use request::Cards;
 use signals::{Arrived, Signals};
 use start::Wish;
 use supervise::Ending;
@@ -43,7 +50,9 @@ use supervise::Ending;
 #[command(after_help = "\
 EXAMPLES
   sublet run --memory 8GiB -- python train.py      8 GiB of the card where they fit best
-  sublet run --memory 25% --gpus 2 -- torchrun …   a quarter of each of two cards
+  sublet run --memory 25% --gpus 2 -- ./both       a quarter of each of two cards
+  sublet run --device 1 --memory 4G -- ./prog      of card 1, as nvidia-smi counts
+  CUDA_VISIBLE_DEVICES=1,2 sublet run -- ./prog    card 1 or 2, as CUDA counts
   sublet run -- ./simulate                         a whole card
   sublet run --memory 4GiB --no-wait -- ./server   now, or not at all
   sublet run --pinned-memory 2GiB -- ./loader      no more than 2 GiB of the machine's memory
@@ -53,8 +62,13 @@ EXAMPLES
 
 Sizes are powers of 1,024: 4G, 4Gi, 4GB and 4GiB are 4096 MiB, as `sublet ps` says.
 
-A job that does not fit waits, in order; standard error says why. `sublet ps` and `sublet
-top` show all jobs, `sublet limit` changes one.
+CMD counts its cards in the order in which they were named. An empty CUDA_VISIBLE_DEVICES
+leaves none, and nothing is started.
+
+A job that does not fit waits, in order; standard error says why. The wait ends with its
+terminal, unless the job was left behind (nohup, disown). Where CMD fails after it was
+refused memory, the last line says how to ask for more. `sublet ps` and `sublet top` show
+all jobs, `sublet limit` changes one.
 
 EXIT CODES
   of CMD             128+n where signal n ended it
@@ -75,6 +89,11 @@ pub struct Args {
     #[arg(short, long, value_name = "N", default_value_t = 1, allow_hyphen_values = true,
           value_parser = request::gpus, value_hint = ValueHint::Other)]
     gpus: u32,
+    /// The cards that it may be on, as nvidia-smi counts them: 1, 0,2, GPU-1f4c… [default: those
+    /// of CUDA_VISIBLE_DEVICES, else any]
+    #[arg(long, value_name = "INDEX|UUID,…", allow_hyphen_values = true,
+          value_parser = request::cards, value_hint = ValueHint::Other)]
+    device: Option<Cards>,
     /// Wait until there is room; the default
     #[arg(long, overrides_with = "no_wait")]
     wait: bool,
@@ -137,7 +156,16 @@ fn job(
     };
     let machine = Machine::of(&args.machine);
     let stage = Stage::set(&machine, carried)?;
-    let submit = request::submit(args);
+    let mut submit = request::submit(args);
+    if submit.cards.is_none() {
+        let chosen = choice::by_variable(&Question {
+            driver: &stage.driver.0,
+            fake: stage.fake.as_deref(),
+            gpus: args.gpus,
+        })?;
+        chosen.note.iter().for_each(|note| say(note));
+        submit.cards = chosen.cards;
+    }
     // Started before signals are caught: until there is a place to leave, Ctrl-C may simply
     // end us.
     drop(start::open(&machine, &stage.wish)?);
@@ -205,6 +233,7 @@ fn play(
     let preload = std::env::var_os("LD_PRELOAD");
     let environment = environment(&Given {
         placed: &place.placed,
+        chosen: place.submit.cards.as_deref().unwrap_or_default(),
         mode: place.submit.mode,
         interposer: &stage.interposer,
         driver: (driver.0, driver.1),
@@ -224,7 +253,14 @@ fn play(
         submit,
     } = place;
     let mut line = LifeLine::new(machine, &stage.wish, client, placed, submit);
-    Ok(Ok(supervise::follow(child, signals, &mut line, say)?))
+    let ending = supervise::follow(child, signals, &mut line, say)?;
+    if shortage::may_explain(ending)
+        && let Some((id, snapshot)) = line.snapshot()
+    {
+        let told = shortage::line(&snapshot, id, args, |name| std::env::var_os(name));
+        told.iter().for_each(|line| say(line));
+    }
+    Ok(Ok(ending))
 }
 
 /// A line for people, marked as ours among the command's own.

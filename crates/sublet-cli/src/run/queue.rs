@@ -190,10 +190,14 @@ impl Refusal {
     fn told(self, machine: &Machine, submit: &Submit) -> Advised {
         let hint = match self.hint {
             Some(hint) => hint,
-            None if self.is_final => format!(
-                "`{}` shows the cards; ask for less with --memory or --gpus",
-                machine.command("top --once")
-            ),
+            None if self.is_final => {
+                let others = match submit.cards {
+                    Some(_) => "name others with --device, or ask",
+                    None => "ask",
+                };
+                let cards = machine.command("top --once");
+                format!("`{cards}` shows the cards; {others} for less with --memory or --gpus")
+            }
             None if submit.wait => format!("`{}` shows who has the room", machine.command("ps")),
             None => "without --no-wait it would wait for its place".to_owned(),
         };

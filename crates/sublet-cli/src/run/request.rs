@@ -3,7 +3,9 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use sublet_arbiter::admin::{Mode, Placed, Submit, parse_amount, parse_size};
+use sublet_arbiter::admin::{
+    Mode, Placed, PlacedGpu, Submit, is_name_of, parse_amount, parse_size,
+};
 
 use super::Args;
 use crate::answer::Advised;
@@ -32,6 +34,35 @@ pub(super) fn gpus(text: &str) -> Result<u32, String> {
     number.ok_or_else(|| format!("a job has 1 to {GPUS_MAX} GPUs"))
 }
 
+/// Cards by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cards(pub(super) Vec<String>);
+
+/// Cards' numbers and UUIDs, with commas. Whether there are such cards the arbiter knows.
+pub(super) fn cards(text: &str) -> Result<Cards, String> {
+    let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
+    let is_number = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+    let is_uuid = |name: &str| {
+        let (start, rest) = name.split_at_checked(UUID_START.len()).unwrap_or_default();
+        let is_digit = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
+        start.eq_ignore_ascii_case(UUID_START) && !rest.is_empty() && rest.bytes().all(is_digit)
+    };
+    for name in &names {
+        if name.is_empty() {
+            return Err("a card without a name; write `0`, `0,2` or a UUID".to_owned());
+        }
+        if !is_number(name) && !is_uuid(name) {
+            return Err(format!(
+                "`{name}` is neither a number nor a UUID; `nvidia-smi -L` shows both"
+            ));
+        }
+    }
+    Ok(Cards(names))
+}
+
+/// How a card's UUID begins.
+const UUID_START: &str = "GPU-";
+
 /// An amount of memory that is not of a card.
 ///
 /// # Errors
@@ -51,6 +82,26 @@ pub(super) fn check(submit: &Submit, placed: &Placed) -> Result<(), Advised> {
         return Err(Advised::new(
             "the arbiter is of an older version of sublet, which limits no pinned memory",
             "end its jobs, and the next one starts a new arbiter; or leave out --pinned-memory",
+        ));
+    }
+    // An arbiter that knows of no choice may have taken any card.
+    let is_named = |gpu: &PlacedGpu| {
+        let names = submit.cards.as_ref();
+        names.is_none_or(|names| {
+            names
+                .iter()
+                .any(|name| is_name_of(name, gpu.index, &gpu.uuid))
+        })
+    };
+    if let Some(other) = placed.gpus.iter().find(|gpu| !is_named(gpu)) {
+        return Err(Advised::new(
+            format!(
+                "the arbiter is of an older version of sublet, which chooses the cards itself: \
+                 it chose GPU {}",
+                other.index
+            ),
+            "end its jobs, and the next one starts a new arbiter; or leave out --device, and \
+             unset CUDA_VISIBLE_DEVICES",
         ));
     }
     Ok(())
@@ -83,7 +134,7 @@ pub(super) fn submit(args: &Args) -> Submit {
         memory: args.memory.clone(),
         pinned_memory: args.pinned_memory.clone(),
         gpus: args.gpus,
-        cards: None,
+        cards: args.device.clone().map(|Cards(names)| names),
         wait: !args.no_wait,
         mode: if args.compat {
             Mode::Compat
@@ -124,17 +175,16 @@ mod tests {
         let plain = parse(&["--", "python", "train.py", "--memory", "1"]).unwrap();
         assert_eq!(plain.name, "python");
         assert_eq!((plain.memory, plain.gpus, plain.wait), (None, 1, true));
-        assert_eq!(plain.pinned_memory, None);
+        assert_eq!((plain.pinned_memory, plain.cards), (None, None));
         assert_eq!(plain.mode, Mode::Strict);
-        let words =
-            "--memory 4g --pinned-memory 1GB --gpus 2 --no-wait --name a-b --compat -- /usr/bin/x";
+        let words = "--memory 4g --pinned-memory 1GB --gpus 2 --device 1,GPU-ab --no-wait --name a-b --compat -- /usr/bin/x";
         let full = parse(&words.split(' ').collect::<Vec<_>>()).unwrap();
         let expected = Submit {
             name: "a-b".to_owned(),
             memory: Some("4096 MiB".to_owned()),
             pinned_memory: Some("1024 MiB".to_owned()),
             gpus: 2,
-            cards: None,
+            cards: Some(vec!["1".to_owned(), "GPU-ab".to_owned()]),
             wait: false,
             mode: Mode::Compat,
         };
@@ -170,6 +220,19 @@ mod tests {
         for gpus in ["0", "-1", "17", "two", "1.5", ""] {
             refused(&["--gpus", gpus, "--", "a"], "a job has 1 to 16 GPUs");
         }
+        for (device, why) in [
+            ("", "a card without a name"),
+            ("0,", "a card without a name"),
+            ("-1", "`-1` is neither"),
+            ("one", "`one` is neither"),
+            ("GPU-", "`GPU-` is neither"),
+            ("0x1", "`0x1` is neither"),
+            ("MIG-ab", "`MIG-ab` is neither"),
+            ("GPU-xyz", "`GPU-xyz` is neither"),
+            ("ü", "`ü` is neither"),
+        ] {
+            refused(&["--device", device, "--", "a"], why);
+        }
         refused(&["--fake-gpu", "nothing", "--", "a"], "2x16GiB");
         refused(&["--strict", "--compat", "--", "a"], "cannot be used with");
         refused(&["--name", "12", "--", "a"], "not a number");
@@ -191,6 +254,28 @@ mod tests {
         assert!(check(&free, &placed(None)).is_ok());
         let error = check(&limited, &placed(None)).unwrap_err().to_string();
         assert!(error.contains("limits no pinned memory"), "{error}");
+    }
+
+    #[test]
+    fn a_choice_that_an_older_arbiter_passed_over_is_not_taken_for_heeded() {
+        let on = |index, uuid: &str| Placed {
+            id: 1,
+            gpus: vec![PlacedGpu {
+                index,
+                uuid: uuid.to_owned(),
+                limit_mib: 1024,
+                context_mib: 0,
+            }],
+            pinned_limit_mib: None,
+            dir: "/r".to_owned(),
+        };
+        let chosen = parse(&["--device", "1,GPU-ab", "--", "a"]).unwrap();
+        assert!(check(&chosen, &on(1, "GPU-cd12")).is_ok());
+        assert!(check(&chosen, &on(0, "GPU-AB12")).is_ok());
+        let error = check(&chosen, &on(0, "GPU-cd12")).unwrap_err().to_string();
+        assert!(error.ends_with("it chose GPU 0"), "{error}");
+        let free = parse(&["--", "a"]).unwrap();
+        assert!(check(&free, &on(0, "GPU-cd12")).is_ok());
     }
 
     #[test]
