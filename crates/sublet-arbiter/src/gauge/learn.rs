@@ -215,7 +215,7 @@ mod tests {
             }
             let empty = |(_, _, live): &(u64, u64, u64)| *live == 0;
             while self.pieces.iter().filter(|piece| empty(piece)).count() > self.kept {
-                let at = self.pieces.iter().position(|piece| empty(piece))?;
+                let at = self.pieces.iter().position(empty)?;
                 self.pieces.remove(at);
                 self.used -= self.piece;
             }

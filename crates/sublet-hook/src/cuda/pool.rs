@@ -348,7 +348,7 @@ fn alloc(
                     address,
                     bytes,
                 },
-            )
+            );
         });
     }
     result
