@@ -5,11 +5,14 @@
 //! current device: it can all end up there. What a pointer cost is remembered with the context
 //! it belongs to, because the driver frees a context's memory with the context.
 
+mod taking;
+
 use std::ffi::c_uint;
 use std::sync::{Mutex, MutexGuard};
 
 use sublet_abi::{DeviceIndex, MAX_DEVICES, Packing, Units};
 
+use self::taking::allocating;
 use super::c::*;
 use super::external::{self, Share};
 use super::heap::{Heap, Kind, TINY};
@@ -18,7 +21,6 @@ use super::pool::Account;
 use super::shared::Borrowed;
 use super::tenant::{Ask, Charge, Held, Place, Tenant, current_context, current_device, giving};
 use super::{locked, real};
-use crate::guard::{Inside, calm};
 
 /// Who pays for an address.
 #[derive(Debug)]
@@ -171,221 +173,6 @@ pub(super) fn keep(tenant: &Tenant, address: CUdeviceptr, owned: Owned) {
         before.leaves(tenant);
         before.give_back(tenant);
     }
-}
-
-/// What the driver made: where, and how many bytes.
-type Made = (CUdeviceptr, u64);
-
-/// A call that makes linear memory. `expected` is how many bytes that is, as far as it can be
-/// said before; `made` what the driver has then written.
-fn allocating(
-    kind: Kind,
-    expected: u64,
-    call: impl FnOnce() -> CUresult,
-    made: impl FnOnce() -> Made,
-) -> CUresult {
-    let Some(_inside) = Inside::enter() else {
-        return call();
-    };
-    let Some(tenant) = calm(Tenant::current).flatten() else {
-        return call();
-    };
-    // Without a context the driver refuses the call, and nothing at all, in its own words.
-    let place = calm(|| Some(tenant.place(current_device()?))).flatten();
-    let Some(place) = place.filter(|_| expected > 0) else {
-        return call();
-    };
-    let Some(device) = place.listed() else {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    };
-    let packing = packing_of(&tenant, device, kind);
-    let small = Small {
-        tenant,
-        device,
-        kind,
-        packing,
-    };
-    if expected <= packing.small {
-        small.allocate(expected, call, made)
-    } else {
-        large(&tenant, place, expected, call, made)
-    }
-}
-
-/// How small allocations are made on a device.
-struct Small {
-    tenant: Tenant,
-    device: DeviceIndex,
-    kind: Kind,
-    packing: Packing,
-}
-
-impl Small {
-    fn allocate(
-        &self,
-        expected: u64,
-        call: impl FnOnce() -> CUresult,
-        made: impl FnOnce() -> Made,
-    ) -> CUresult {
-        let heap = self.tenant.books.heaps.of(self.device, self.kind);
-        let mut heap = locked(heap);
-        let mut ahead = calm(|| self.tenant.take_at_once(self.piece())).flatten();
-        let context = current_context();
-        // What is sure of a card's memory is not of memory that moves.
-        let is_tiny = expected <= TINY && self.kind == Kind::Device;
-        let has_room = || is_tiny && heap.has_room(expected, context);
-        if ahead.is_none() && !has_room() {
-            // What others give back may be of this heap.
-            drop(heap);
-            let Some(Ok(taken)) = calm(|| self.tenant.take_or_release(self.piece())) else {
-                self.note(expected);
-                return CUDA_ERROR_OUT_OF_MEMORY;
-            };
-            ahead = Some(taken);
-            heap = locked(self.tenant.books.heaps.of(self.device, self.kind));
-        }
-        let result = call();
-        if result != CUDA_SUCCESS {
-            drop(heap);
-            self.give(ahead);
-            return result;
-        }
-        let mut asked = expected;
-        let kept = calm(|| {
-            let (address, bytes) = made();
-            asked = bytes;
-            if bytes > self.packing.small {
-                // Its rows are longer than was thought.
-                drop(heap);
-                self.give(ahead);
-                let charge = self.tenant.take_or_release(Ask {
-                    place: Place::Listed(self.device),
-                    bytes,
-                });
-                return keep_or_undo(&self.tenant, address, charge.ok());
-            }
-            let is_new = heap.place(address, bytes, context, &self.packing);
-            drop(heap);
-            let part = Part {
-                address,
-                device: self.device,
-                kind: self.kind,
-                context,
-            };
-            let is_paid = match (is_new, ahead) {
-                (true, None) => false,
-                (true, Some(_)) => true,
-                (false, ahead) => {
-                    self.give(ahead);
-                    true
-                }
-            };
-            keep(&self.tenant, address, Owned::Part(part));
-            is_paid || self.undo(part)
-        });
-        if kept == Some(false) {
-            self.note(asked);
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
-        CUDA_SUCCESS
-    }
-
-    /// What one more piece takes.
-    fn piece(&self) -> Ask {
-        Ask {
-            place: Place::Listed(self.device),
-            bytes: self.packing.piece,
-        }
-    }
-
-    /// The driver has taken a piece though there was room in another one. It goes back; true
-    /// if it does not, and so must be paid for.
-    fn undo(&self, part: Part) -> bool {
-        let amount = Units::taken_by(self.packing.piece).unwrap_or(Units::MAX);
-        self.tenant.link.charge(self.device, amount);
-        // SAFETY: the program does not know the address yet.
-        let freed = unsafe { real::cuMemFree_v2(part.address) } == CUDA_SUCCESS;
-        if freed && let Some(owned) = self.tenant.books.pointers.remove(part.address) {
-            owned.leaves(&self.tenant);
-            owned.give_back(&self.tenant);
-        }
-        !freed
-    }
-
-    fn give(&self, charge: Option<Charge>) {
-        if let Some(charge) = charge {
-            self.tenant.give(charge);
-        }
-    }
-
-    fn note(&self, bytes: u64) {
-        self.tenant.link.note_refusal(self.device, bytes);
-    }
-}
-
-/// An allocation that has blocks for itself.
-fn large(
-    tenant: &Tenant,
-    place: Place,
-    expected: u64,
-    call: impl FnOnce() -> CUresult,
-    made: impl FnOnce() -> Made,
-) -> CUresult {
-    let bytes = expected;
-    let Some(Ok(charge)) = calm(|| tenant.take(Ask { place, bytes })) else {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    };
-    let result = call();
-    if result != CUDA_SUCCESS {
-        tenant.give(charge);
-        return result;
-    }
-    let mut asked = expected;
-    let kept = calm(|| {
-        let (address, bytes) = made();
-        asked = bytes;
-        keep_or_undo(tenant, address, corrected(tenant, charge, bytes))
-    });
-    if kept == Some(false) {
-        tenant.link.note_refusal(charge.budget, asked);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    result
-}
-
-/// The driver has said how much it made: the charge for it, or `None` if that is more than was
-/// expected and more than the limit allows.
-fn corrected(tenant: &Tenant, charge: Charge, bytes: u64) -> Option<Charge> {
-    let place = charge.budget.into();
-    let wanted = tenant.amount(Ask { place, bytes })?;
-    match wanted.checked_sub(charge.amount) {
-        Some(Units::ZERO) => Some(charge),
-        Some(more) => {
-            let bytes = more.bytes();
-            let more = tenant.take_or_release(Ask { place, bytes });
-            if more.is_err() {
-                tenant.give(charge);
-            }
-            let amount = charge.amount.saturating_add(more.ok()?.amount);
-            Some(Charge { amount, ..charge })
-        }
-        None => {
-            let amount = charge.amount.saturating_sub(wanted);
-            tenant.give(Charge { amount, ..charge });
-            let amount = wanted;
-            Some(Charge { amount, ..charge })
-        }
-    }
-}
-
-/// Remembers memory with its charge. Without one it is freed again: false if that was done.
-fn keep_or_undo(tenant: &Tenant, address: CUdeviceptr, charge: Option<Charge>) -> bool {
-    if let Some(charge) = charge {
-        keep(tenant, address, Owned::Context(Held::here(charge)));
-        return true;
-    }
-    // SAFETY: the program does not know the address yet.
-    unsafe { real::cuMemFree_v2(address) != CUDA_SUCCESS }
 }
 
 /// `cuMemAlloc_v2`.

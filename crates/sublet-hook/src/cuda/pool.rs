@@ -13,6 +13,7 @@
 //! ([`release_unused`]).
 
 mod owner;
+pub mod threshold;
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -495,43 +496,4 @@ pub unsafe extern "C" fn trim_to<const ROW: usize>(pool: CUmemoryPool, keep: usi
             account.sums().settle(tenant);
         },
     )
-}
-
-/// `cuMemPoolSetAttribute`: a pool may keep what its tenant may have, and no more. Programs set
-/// the threshold to all there is (PyTorch and RMM do), and mean the card.
-///
-/// # Safety
-/// As the driver documents.
-pub unsafe extern "C" fn set_attribute<const ROW: usize>(
-    pool: CUmemoryPool,
-    attribute: CUmemPool_attribute,
-    value: *mut c_void,
-) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(CUmemoryPool, CUmemPool_attribute, *mut c_void) -> CUresult =
-        unsafe { real::function(ROW) };
-    let mut capped = None;
-    if attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD && !value.is_null() {
-        // SAFETY: not null, and this attribute is a number of eight bytes.
-        let asked = unsafe { value.cast::<u64>().read_unaligned() };
-        capped = limit_of(pool).map(|limit| asked.min(limit));
-    }
-    match &mut capped {
-        // SAFETY: the program's own arguments, with a number of ours.
-        Some(threshold) => unsafe { real(pool, attribute, std::ptr::from_mut(threshold).cast()) },
-        // SAFETY: the program's own arguments.
-        None => unsafe { real(pool, attribute, value) },
-    }
-}
-
-/// What the tenant may have where a pool is.
-fn limit_of(pool: CUmemoryPool) -> Option<u64> {
-    let _inside = Inside::enter()?;
-    calm(|| {
-        let tenant = Tenant::current()?;
-        let account = account_of(&tenant, pool, CU_STREAM_LEGACY)?;
-        let budget = account.sums().budget()?;
-        Some(tenant.link.limit_bytes(budget))
-    })
-    .flatten()
 }

@@ -96,7 +96,7 @@ hooks! {
     cuMemFreeAsync_ptsz => pool::free_async;
     cuMemPoolCreate => pool::create;
     cuMemPoolDestroy => pool::destroy;
-    cuMemPoolSetAttribute => pool::set_attribute;
+    cuMemPoolSetAttribute => pool::threshold::set_attribute;
     cuMemPoolTrimTo => pool::trim_to;
     cuStreamSynchronize => sync::stream;
     cuStreamSynchronize_ptsz => sync::stream;
