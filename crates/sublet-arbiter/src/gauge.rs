@@ -24,6 +24,7 @@ use sublet_model::{Bytes, Gpu, Health, Inventory};
 use tracing::{info, warn};
 
 pub use self::probe::measure;
+use crate::driver::DriverError;
 use crate::runtime::Folder;
 
 /// How long a measurement may take. A driver that needs longer is not waited for.
@@ -48,15 +49,9 @@ pub struct Gauge {
 /// Why a card cannot be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum GaugeError {
-    /// One of the driver's libraries is not there.
-    #[error("cannot load `{}`", .0.display())]
-    NoDriver(PathBuf),
-    /// A function is not there.
-    #[error("the driver has no {0}")]
-    Missing(&'static str),
-    /// It says no.
-    #[error("{0} failed with CUDA error {1}")]
-    Refused(&'static str, u32),
+    /// The driver's word.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
     /// NVML does not list this process, or not its memory.
     #[error("the driver does not say how much memory this process has")]
     Uncounted,

@@ -10,7 +10,7 @@
 //! and who misbehaves loses his own connection.
 //!
 //! Suggested reading order: [`admin`], `runtime`, `lock`, `peer`, `pages`, `tenant`, `gpu`,
-//! [`gauge`], `arbiter`, `standalone`; `libraries` and `visible` by themselves.
+//! [`gauge`], `arbiter`, `standalone`; `libraries`, `driver` and `visible` by themselves.
 #![expect(
     unsafe_code,
     reason = "maps shared pages, asks the kernel for a peer's pidfd, and calls the driver's C functions"
@@ -18,6 +18,7 @@
 
 pub mod admin;
 mod arbiter;
+mod driver;
 mod error;
 pub mod gauge;
 mod gpu;
@@ -33,9 +34,10 @@ mod tenant;
 mod visible;
 
 pub use arbiter::{Arbiter, Container, ContainerCard, Handle, HandleError, Options};
+pub use driver::DriverError;
 pub use error::ArbiterError;
 pub use gauge::Gauge;
 pub use gpu::{CUDA_LIBRARY, CardReading, GpuView, GpuViewError, NVML_LIBRARY, NvmlView};
 pub use runtime::{Folder, REAL_MACHINE};
 pub use standalone::{HOST_NAME, Standalone, run};
-pub use visible::{VisibleError, visible_cards};
+pub use visible::visible_cards;

@@ -2,6 +2,7 @@
 //! allocations take. It talks to the driver itself, and says in one line what it found.
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::mem::ManuallyDrop;
 use std::path::Path;
 
 use libloading::Library;
@@ -14,6 +15,7 @@ use sublet_driver_api::cuda::{
 
 use super::learn::{Card, learn};
 use super::{GaugeError, Measured};
+use crate::driver::{DriverError, call, load};
 
 /// Measures the only card that this process sees. `uuid` is its name for NVML.
 ///
@@ -29,36 +31,16 @@ pub fn measure(cuda: &Path, nvml: &Path, uuid: &str) -> Result<String, GaugeErro
 
 /// A context of this process.
 struct Probe {
-    cuda: Library,
+    cuda: ManuallyDrop<Library>,
     nvml: Nvml,
     uuid: String,
 }
 
-/// Calls a function of the driver; its own word for what went wrong.
-macro_rules! call {
-    ($library:expr, $name:ident($($argument:expr => $type:ty),*)) => {{
-        // SAFETY: the types are those of the driver's header.
-        let function = unsafe {
-            $library.get::<unsafe extern "C" fn($($type),*) -> CUresult>(stringify!($name).as_bytes())
-        };
-        match function {
-            // SAFETY: every pointer is to a live value of the caller's.
-            Ok(function) => match unsafe { function($($argument),*) } {
-                CUDA_SUCCESS => Ok(()),
-                refused => Err(GaugeError::Refused(stringify!($name), refused.0)),
-            },
-            Err(_) => Err(GaugeError::Missing(stringify!($name))),
-        }
-    }};
-}
-
 impl Probe {
     fn open(cuda: &Path, nvml: &Path, uuid: &str) -> Result<Probe, GaugeError> {
-        let no_driver = |path: &Path| GaugeError::NoDriver(path.to_owned());
-        // SAFETY: the driver's library, whose constructors are the driver's business.
-        let cuda = unsafe { Library::new(cuda) }.map_err(|_| no_driver(cuda))?;
+        let cuda = load(cuda)?;
         let opened = Nvml::builder().lib_path(nvml.as_os_str()).init();
-        let nvml = opened.map_err(|_| no_driver(nvml))?;
+        let nvml = opened.map_err(|_| DriverError::NoDriver(nvml.to_owned()))?;
         let (mut device, mut context) = (CUdevice::default(), CUcontext::default());
         call!(cuda, cuInit(0 => c_uint))?;
         call!(cuda, cuDeviceGet(&raw mut device => *mut CUdevice, 0 => c_int))?;
