@@ -221,6 +221,58 @@ fn source_files_keep_to_the_house_style() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// The tests that SECURITY.md names for its promises; a promise without one is the error.
+fn tests_of_promises(security: &str) -> Result<Vec<&str>, String> {
+    let rows = security.lines().filter(|line| line.starts_with("| "));
+    let mut names = Vec::new();
+    for row in rows.skip(1) {
+        let tried_by = row.trim_end_matches('|').rsplit('|').next();
+        let named: Vec<&str> = tried_by
+            .unwrap_or_default()
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .filter(|name| name.contains('_'))
+            .collect();
+        if named.is_empty() {
+            return Err(format!("SECURITY.md names no test in: {row}"));
+        }
+        names.extend(named);
+    }
+    Ok(names)
+}
+
+#[test]
+fn each_promise_names_a_test_that_is_there() {
+    let root = repository().unwrap();
+    let security = fs::read_to_string(root.join("SECURITY.md")).unwrap();
+    let names = tests_of_promises(&security).unwrap();
+    assert!(names.len() > 10, "these are not all: {names:?}");
+    let mut files = Vec::new();
+    rust_files(&root.join("crates"), &mut files);
+    let all: String = files
+        .iter()
+        .map(|path| fs::read_to_string(path).unwrap())
+        .collect();
+    for name in names {
+        let test = all.contains(&format!("#[test]\nfn {name}("));
+        assert!(
+            test,
+            "SECURITY.md names `{name}`, and there is no such test"
+        );
+    }
+}
+
+#[test]
+fn a_promise_without_a_test_is_found() {
+    let table = |tried_by| {
+        format!("| Promise | Held by | Tried by |\n|---|---|---|\n| a | b | {tried_by} |")
+    };
+    let named = table("`a_b`, in `crate`: `c_d`");
+    assert_eq!(tests_of_promises(&named), Ok(vec!["a_b", "c_d"]));
+    assert!(tests_of_promises(&table("-")).is_err());
+}
+
 #[test]
 fn a_wrong_edge_is_found() {
     let manifest = "[package]\nname = \"sublet-model\"\n\n[dependencies]\nserde.workspace = true\n\

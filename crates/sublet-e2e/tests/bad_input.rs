@@ -1,5 +1,8 @@
-//! Bad input: wrong amounts, garbage annotations, forged results, nodes with nothing and
-//! with very much. Each is answered, and nothing else is lost.
+//! Bad input: wrong amounts, garbage annotations, forged results, a stolen token, nodes with
+//! nothing and with very much. Each is answered, and nothing else is lost.
+
+#[path = "bad_input/stolen.rs"]
+mod stolen;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
