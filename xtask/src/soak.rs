@@ -10,7 +10,7 @@ use crate::setup::{cargo, product, program, run as run_command};
 /// Take and give memory at random, and hold it to the limit by NVML's count.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  cargo xtask soak                      a million steps (about 15 minutes on two idle cores)
+  cargo xtask soak                      a million steps (about two minutes on two idle cores)
   cargo xtask soak --steps 50000 --seed 7")]
 pub(crate) struct Arguments {
     /// How often memory is taken or given, over all drivers and crowds together.
