@@ -66,6 +66,24 @@ fn a_card_gives_what_it_has_and_takes_it_back() {
     );
 }
 
+/// As programs do that pop their context before they clean up: numba among them.
+#[test]
+fn memory_is_freed_without_a_context() {
+    with_machine("memory_is_freed_without_a_context", "1x1GiB", || {
+        let context = context();
+        let before = memory().0;
+        let ((_, device), mut host) = (allocate(4 * MIB), 0_u64);
+        ok!(cuMemHostAlloc, &raw mut host => *mut u64, 100 => usize, 0 => u32);
+        ok!(cuCtxSetCurrent, 0 => u64);
+        assert_eq!(allocate(MIB).0, 201, "nobody knows where");
+        ok!(cuMemFree_v2, device => u64);
+        ok!(cuMemFreeHost, host => u64);
+        assert_eq!(cu!(cuMemFree_v2, device => u64), 201, "nothing is there");
+        ok!(cuCtxSetCurrent, context => u64);
+        assert_eq!(memory().0, before);
+    });
+}
+
 #[test]
 fn bytes_are_copied_and_ranges_are_checked() {
     with_machine("bytes_are_copied_and_ranges_are_checked", "1x1GiB", || {

@@ -263,17 +263,21 @@ impl Driver {
 }
 
 impl Session {
+    /// What is to be freed. It knows its context, so that none has to be current, as for NVIDIA's
+    /// driver (NVIDIA/cuda-python#2750): programs pop theirs before they clean up.
+    fn owned_at(&self, start: u64) -> Answer<&Range> {
+        match self.memory.ranges.starting(start) {
+            Some(range) => Ok(range),
+            None => self.current().and(Err(Code::INVALID_VALUE)),
+        }
+    }
+
     /// `cuMemFree`: waits for what the context does, then takes the memory away.
     pub fn free(&mut self, start: u64) -> Answer {
         if start == 0 {
             return Ok(());
         }
-        self.current()?;
-        let range = self
-            .memory
-            .ranges
-            .starting(start)
-            .ok_or(Code::INVALID_VALUE)?;
+        let range = self.owned_at(start)?;
         match range.kind {
             Kind::Device
             | Kind::Managed { .. }
@@ -290,15 +294,10 @@ impl Session {
 
     /// `cuMemFreeHost`.
     pub fn free_host(&mut self, start: u64) -> Answer {
-        self.current()?;
         if start == 0 {
             return Ok(());
         }
-        let range = self
-            .memory
-            .ranges
-            .starting(start)
-            .ok_or(Code::INVALID_VALUE)?;
+        let range = self.owned_at(start)?;
         if !matches!(range.kind, Kind::Host { .. }) {
             return Err(Code::INVALID_VALUE);
         }
