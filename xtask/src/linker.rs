@@ -3,16 +3,14 @@
 //! oldest that we promise to serve. What came out is checked by its user, not what was asked
 //! for.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{self, Command};
+use std::path::PathBuf;
+use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use sublet_library::FLOOR;
-use sublet_testbed::default_cache;
 
-use crate::screen::heading;
-use crate::setup::{repository, run as run_command};
+use crate::pip;
+use crate::setup::repository;
 
 /// What links, as pip's list of wanted packages.
 const LINKER: &str = "\
@@ -21,18 +19,6 @@ ziglang==0.17.1 --hash=sha256:ea6cc5d87b033cf0aedfbc8f9549a908cae6c50ac31f169818
 ";
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
-
-/// Why it cannot be had here, if so.
-pub(crate) fn missing() -> Option<String> {
-    let pip = Command::new("python3")
-        .args(["-m", "pip", "--version"])
-        .output();
-    match pip {
-        Ok(output) if output.status.success() => None,
-        Ok(_) => Some("python3 has no pip, which brings the linker".to_owned()),
-        Err(error) => Some(format!("python3, whose pip brings the linker: {error}")),
-    }
-}
 
 /// `cargo build --release` for old machines; what to build is still to be said.
 pub(crate) fn build() -> Result<Command> {
@@ -58,33 +44,8 @@ fn target() -> Result<PathBuf> {
 
 /// The linker's folder, fetched once into the cache.
 fn linker() -> Result<PathBuf> {
-    let cache = default_cache()?.join("linker");
-    // Named by what is in it: another version is another folder.
-    let versions = LINKER.lines().filter_map(|line| line.split(' ').next());
-    let place = cache.join(versions.collect::<Vec<_>>().join("-").replace("==", "-"));
-    if place.is_dir() {
-        return Ok(place);
-    }
-    heading("a linker for old machines, by pip (100 MB, once)");
-    let work = cache.join(format!("work-{}", process::id()));
-    fs::create_dir_all(&work).with_context(|| format!("make {}", work.display()))?;
-    let fetched = fetch(&work, &place);
-    fs::remove_dir_all(&work).with_context(|| format!("remove {}", work.display()))?;
-    fetched.map(|()| place)
-}
-
-/// Installs the linker in one folder, and moves it to its place when complete.
-fn fetch(work: &Path, place: &Path) -> Result<()> {
-    let wanted = work.join("wanted.txt");
-    fs::write(&wanted, LINKER)?;
-    let unpacked = work.join("unpacked");
-    let mut pip = Command::new("python3");
-    pip.args(["-m", "pip", "install", "--quiet", "--no-deps"])
-        .args(["--disable-pip-version-check", "--only-binary=:all:"])
-        .args(["--require-hashes", "--requirement"])
-        .arg(&wanted)
-        .arg("--target")
-        .arg(&unpacked);
-    run_command(&mut pip)?;
-    fs::rename(&unpacked, place).with_context(|| format!("make {}", place.display()))
+    let what = "a linker for old machines, by pip (100 MB, once)";
+    pip::folder("linker", &pip::versions(LINKER), what, |into| {
+        pip::install(LINKER, into, |pip| pip)
+    })
 }

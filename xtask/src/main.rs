@@ -11,6 +11,7 @@ mod demo;
 mod driver_tables;
 mod libraries;
 mod linker;
+mod pip;
 mod release;
 mod screen;
 mod setup;

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use sublet_library::FLOOR;
 
+use crate::pip;
 use crate::screen::{heading, time};
 use crate::setup::{cargo, product, program, repository, run as run_command};
 use crate::test::Step;
@@ -85,9 +86,9 @@ pub(crate) fn quick_place() -> Result<PathBuf> {
 
 /// For every machine of the floor.
 fn portable(place: &Path) -> Result<()> {
-    if let Some(reason) = linker::missing() {
-        bail!("{reason}; `cargo xtask release --quick` needs none, and serves this machine alone");
-    }
+    pip::check().context(
+        "no linker; `cargo xtask release --quick` needs none, and serves this machine alone",
+    )?;
     heading(&format!(
         "1/3 the libraries, for glibc {FLOOR} (1 min cold; 100 MB once)"
     ));

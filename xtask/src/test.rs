@@ -8,7 +8,7 @@ use clap::Args;
 
 use crate::driver_tables;
 use crate::libraries;
-use crate::linker;
+use crate::pip;
 use crate::release;
 use crate::screen::{heading, time};
 use crate::setup::{Components, cargo, product, program, repository, run as run_command};
@@ -91,9 +91,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         steps.push(release::step()?);
         let build = [&["build"], product().as_slice()].concat();
         steps.push(step("the product and its libraries", "20 s cold", &build)?);
-        match linker::missing() {
-            None => steps.push(libraries::step()?),
-            Some(reason) => eprintln!("libraries for old containers will be skipped: {reason}"),
+        match pip::check() {
+            Ok(()) => steps.push(libraries::step()?),
+            Err(reason) => eprintln!("libraries for old containers will be skipped: {reason:#}"),
         }
         let mut end_to_end = vec!["test", "--workspace"];
         let names = end_to_end_tests()?;
