@@ -6,6 +6,7 @@
 //! libraries: a broken product must not break this door.
 
 mod bench;
+mod clients;
 mod control_plane;
 mod demo;
 mod driver_tables;

@@ -6,6 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::Args;
 
+use crate::clients;
 use crate::driver_tables;
 use crate::libraries;
 use crate::pip;
@@ -107,6 +108,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         last.command.env("SUBLET_BIN", program("debug", "sublet")?);
         last.command.env("SUBLET_ONE_FILE", release::quick_place()?);
         tell_headers(&mut last.command);
+        tell_clients(&mut last.command);
         steps.push(last);
     }
     let count = steps.len();
@@ -149,6 +151,18 @@ fn tell_headers(command: &mut Command) {
             let reason = format!("{reason:#}");
             eprintln!("tests against the headers will be skipped: {reason}");
             command.env("SUBLET_HEADERS_SKIP", reason)
+        }
+    };
+}
+
+/// Tells of the real clients of GPUs, or why there are none.
+fn tell_clients(command: &mut Command) {
+    match clients::folder() {
+        Ok(folder) => command.env("SUBLET_CLIENTS", folder),
+        Err(reason) => {
+            let reason = format!("{reason:#}");
+            eprintln!("tests with real clients will be skipped: {reason}");
+            command.env("SUBLET_CLIENTS_SKIP", reason)
         }
     };
 }

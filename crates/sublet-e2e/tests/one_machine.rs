@@ -3,6 +3,8 @@
 
 #[path = "one_machine/cards.rs"]
 mod cards;
+#[path = "one_machine/clients.rs"]
+mod clients;
 #[path = "one_machine/shortage.rs"]
 mod shortage;
 #[path = "one_machine/terminal.rs"]
