@@ -45,6 +45,19 @@ pub enum AllocationError {
     },
 }
 
+impl AllocationError {
+    /// The annotation.
+    #[must_use]
+    pub fn key(&self) -> &'static str {
+        match self {
+            AllocationError::Json { key, .. }
+            | AllocationError::Name { key, .. }
+            | AllocationError::Number { key, .. }
+            | AllocationError::Mismatch { key } => key,
+        }
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct GrantJson {

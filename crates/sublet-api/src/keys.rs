@@ -11,6 +11,9 @@ pub const NVIDIA_GPU: &str = "nvidia.com/gpu";
 /// can count: one per container.
 pub const GPU_SLOT: &str = "sublet.dev/gpu-slot";
 
+/// Every resource that cards are asked by. A node has none of them without a device plugin.
+pub const DEVICE_RESOURCES: &[&str] = &[ALIYUN_GPU_MEM, ALIYUN_GPU_COUNT, NVIDIA_GPU, GPU_SLOT];
+
 /// Pod annotation: the card's index (Aliyun GPUShare).
 pub const ALIYUN_IDX: &str = "ALIYUN_COM_GPU_MEM_IDX";
 /// Pod annotation and variable: the pod's total, in units.

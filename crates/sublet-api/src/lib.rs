@@ -10,13 +10,19 @@ pub mod extender;
 mod inventory;
 pub mod inventory_file;
 pub mod keys;
+mod machine;
+mod models;
 mod node;
 pub mod object;
 mod pod;
 mod quantity;
+pub mod stock;
 
 pub use allocation::{AllocationError, allocation_from_json, allocation_to_json};
 pub use inventory::{InventoryTextError, NodeReport, report_from_json, report_to_json};
-pub use node::{NodeDefaults, NodeError, facts_of, facts_without_gpu, unhealthy_gpus};
+pub use machine::{host_of, stock_ask};
+pub use node::{
+    NodeDefaults, NodeError, facts_of, facts_with_stock, facts_without_gpu, unhealthy_gpus,
+};
 pub use pod::{bound_entry, is_over, pod_key, pod_uid};
 pub use quantity::{QuantityError, whole_number};

@@ -13,6 +13,7 @@ use sublet_model::{
 
 use crate::inventory::{InventoryTextError, report_from_json};
 use crate::keys;
+use crate::machine::allocatable;
 use crate::object::{ConfigMap, Node};
 use crate::quantity::{QuantityError, bytes, milli_cpu, whole_number};
 
@@ -46,7 +47,7 @@ pub enum NodeError {
     #[error("status.allocatable `{resource}` is `{value}`: {cause}")]
     Allocatable {
         /// The resource.
-        resource: &'static str,
+        resource: String,
         /// As written.
         value: String,
         /// What is wrong with it.
@@ -128,17 +129,42 @@ pub fn facts_without_gpu(node: &Node, defaults: NodeDefaults) -> Result<NodeFact
     })
 }
 
+/// The same with all that the stock scheduler counts, for those who decide without one. It is
+/// read by its rules ([`crate::stock`]): what a file leaves out that somebody wrote is no limit.
+///
+/// # Errors
+/// As of the two that it stands for.
+pub fn facts_with_stock(node: &Node, defaults: NodeDefaults) -> Result<NodeFacts, NodeError> {
+    let facts = match facts_of(node, defaults)? {
+        Some(facts) => facts,
+        None => facts_without_gpu(node, defaults)?,
+    };
+    let has_cards = !facts.inventory.gpus().is_empty();
+    let (host, stock) = allocatable(node, has_cards).map_err(|(resource, value, cause)| {
+        NodeError::Allocatable {
+            resource,
+            value,
+            cause,
+        }
+    })?;
+    Ok(NodeFacts {
+        host,
+        stock: Some(Arc::new(stock)),
+        ..facts
+    })
+}
+
 /// CPU and memory that pods can have of a node; nothing where it does not say.
 ///
 /// # Errors
 /// An amount that is none.
 fn host_of(node: &Node) -> Result<Host, NodeError> {
-    let read = |resource, read: fn(&str) -> Result<u64, QuantityError>| {
+    let read = |resource: &str, read: fn(&str) -> Result<u64, QuantityError>| {
         let Some(quantity) = node.status.allocatable.get(resource) else {
             return Ok(0);
         };
         read(&quantity.0).map_err(|cause| NodeError::Allocatable {
-            resource,
+            resource: String::from(resource),
             value: quantity.0.clone(),
             cause,
         })

@@ -2,11 +2,19 @@
 //!
 //! The same structs read the API server's JSON, an extender call and a file that
 //! `kubectl get -o yaml` printed. Fields that Sublet does not read (managedFields,
-//! environments, volumes) are skipped by the parser and never kept.
+//! environments, what volumes are like) are skipped by the parser and never kept. What only a
+//! scheduler looks at is in `wishes`.
+
+mod wishes;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
+
+pub use self::wishes::{
+    Affinity, LabelSelector, NodeAffinity, NodeSelector, NodeTerm, PodAffinity, PodAffinityTerm,
+    PreferredTerm, SelectorRequirement, SpreadConstraint, Taint, Toleration, Volume,
+};
 
 /// What every object has.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -74,12 +82,27 @@ pub struct PodSpec {
     pub scheduler_name: String,
     /// Its priority.
     pub priority: Option<i32>,
+    /// `Never` where no pod may be evicted for it.
+    #[serde(deserialize_with = "or_default")]
+    pub preemption_policy: String,
     /// Labels that its node must have.
     #[serde(deserialize_with = "or_default")]
     pub node_selector: BTreeMap<String, String>,
     /// What running it costs beside its containers (its runtime class).
     #[serde(deserialize_with = "or_default")]
     pub overhead: BTreeMap<String, Quantity>,
+    /// What it asks as a whole, in place of what its containers ask.
+    #[serde(deserialize_with = "or_default")]
+    pub resources: Resources,
+    /// Does it use the machine's network as its own?
+    #[serde(deserialize_with = "or_default")]
+    pub host_network: bool,
+    /// What it mounts.
+    #[serde(deserialize_with = "or_default")]
+    pub volumes: Vec<Volume>,
+    /// Devices that it claims by name; only whether there are any.
+    #[serde(deserialize_with = "or_default")]
+    pub resource_claims: Vec<Anything>,
     /// Containers that run before the main ones.
     #[serde(deserialize_with = "or_default")]
     pub init_containers: Vec<Container>,
@@ -112,6 +135,27 @@ pub struct Container {
     /// What it asks.
     #[serde(deserialize_with = "or_default")]
     pub resources: Resources,
+    /// Where it listens.
+    #[serde(deserialize_with = "or_default")]
+    pub ports: Vec<ContainerPort>,
+}
+
+/// A port at which a container listens.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerPort {
+    /// Its number within the pod.
+    #[serde(deserialize_with = "or_default")]
+    pub container_port: u16,
+    /// Its number on the machine; 0 for none.
+    #[serde(deserialize_with = "or_default")]
+    pub host_port: u16,
+    /// On that address of the machine; empty for all.
+    #[serde(rename = "hostIP", deserialize_with = "or_default")]
+    pub host_ip: String,
+    /// Empty means `TCP`.
+    #[serde(deserialize_with = "or_default")]
+    pub protocol: String,
 }
 
 /// What a container asks.
@@ -179,80 +223,6 @@ impl<'de> Deserialize<'de> for Quantity {
     }
 }
 
-/// A taint that a pod does not mind.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct Toleration {
-    /// The taint's key; empty with `Exists` means any.
-    #[serde(deserialize_with = "or_default")]
-    pub key: String,
-    /// `Equal` (default) or `Exists`.
-    #[serde(deserialize_with = "or_default")]
-    pub operator: String,
-    /// The taint's value, for `Equal`.
-    #[serde(deserialize_with = "or_default")]
-    pub value: String,
-    /// The taint's effect; empty means any.
-    #[serde(deserialize_with = "or_default")]
-    pub effect: String,
-}
-
-/// A node's mark that keeps pods away.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct Taint {
-    /// Key.
-    #[serde(deserialize_with = "or_default")]
-    pub key: String,
-    /// Value.
-    #[serde(deserialize_with = "or_default")]
-    pub value: String,
-    /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
-    #[serde(deserialize_with = "or_default")]
-    pub effect: String,
-}
-
-impl Toleration {
-    /// Does the pod not mind that taint? (`k8s.io/component-helpers`, ToleratesTaint.)
-    #[must_use]
-    pub fn tolerates(&self, taint: &Taint) -> bool {
-        (self.effect.is_empty() || self.effect == taint.effect)
-            && (self.key.is_empty() || self.key == taint.key)
-            && match self.operator.as_str() {
-                "" | "Equal" => self.value == taint.value,
-                "Exists" => true,
-                _ => false,
-            }
-    }
-}
-
-/// Wishes about nodes and other pods; only whether there are soft ones is kept.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Affinity {
-    /// About nodes.
-    #[serde(deserialize_with = "or_default")]
-    pub node_affinity: Preferences,
-    /// About pods to be near.
-    #[serde(deserialize_with = "or_default")]
-    pub pod_affinity: Preferences,
-    /// About pods to be far from.
-    #[serde(deserialize_with = "or_default")]
-    pub pod_anti_affinity: Preferences,
-}
-
-/// The soft half of an affinity.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct Preferences {
-    /// The soft terms, of which only the number matters here.
-    #[serde(
-        rename = "preferredDuringSchedulingIgnoredDuringExecution",
-        deserialize_with = "or_default"
-    )]
-    pub preferred: Vec<Anything>,
-}
-
 /// Something whose content does not matter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Anything;
@@ -261,15 +231,6 @@ impl<'de> Deserialize<'de> for Anything {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Anything, D::Error> {
         serde::de::IgnoredAny::deserialize(deserializer).map(|_| Anything)
     }
-}
-
-/// A wish about even spreading.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct SpreadConstraint {
-    /// `ScheduleAnyway` makes it soft.
-    #[serde(deserialize_with = "or_default")]
-    pub when_unsatisfiable: String,
 }
 
 /// Something that must be lifted before a pod may be scheduled.
@@ -319,7 +280,7 @@ pub struct Condition {
 
 /// One container's state.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 pub struct ContainerStatus {
     /// Whose.
     #[serde(deserialize_with = "or_default")]
@@ -327,6 +288,11 @@ pub struct ContainerStatus {
     /// Which state.
     #[serde(deserialize_with = "or_default")]
     pub state: ContainerState,
+    /// What it has now, which is another thing than what it asks while it is resized.
+    pub resources: Option<Resources>,
+    /// What its node has promised it.
+    #[serde(deserialize_with = "or_default")]
+    pub allocated_resources: BTreeMap<String, Quantity>,
 }
 
 /// Which state a container is in.
@@ -357,6 +323,9 @@ pub struct Node {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct NodeSpec {
+    /// Closed to new pods (`kubectl cordon`).
+    #[serde(deserialize_with = "or_default")]
+    pub unschedulable: bool,
     /// Marks that keep pods away.
     #[serde(deserialize_with = "or_default")]
     pub taints: Vec<Taint>,
@@ -400,23 +369,6 @@ pub struct ConfigMap {
     pub data: BTreeMap<String, String>,
 }
 
-impl PodSpec {
-    /// Has the pod soft wishes, which the scheduler must weigh over all nodes?
-    #[must_use]
-    pub fn has_soft_wishes(&self) -> bool {
-        let Affinity {
-            node_affinity,
-            pod_affinity,
-            pod_anti_affinity,
-        } = &self.affinity;
-        let soft = |spread: &SpreadConstraint| spread.when_unsatisfiable == "ScheduleAnyway";
-        !node_affinity.preferred.is_empty()
-            || !pod_affinity.preferred.is_empty()
-            || !pod_anti_affinity.preferred.is_empty()
-            || self.topology_spread_constraints.iter().any(soft)
-    }
-}
-
 /// Go writes an absent list or map as `null`, and people leave keys without a value.
 fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
@@ -443,49 +395,5 @@ mod tests {
             Some("3")
         );
         assert!(!pod.spec.has_soft_wishes());
-    }
-
-    #[test]
-    fn soft_wishes_are_seen() {
-        let check = |spec: &str| {
-            serde_json::from_str::<PodSpec>(spec)
-                .unwrap()
-                .has_soft_wishes()
-        };
-        let soft = r#"{"preferredDuringSchedulingIgnoredDuringExecution":[{"weight":1}]}"#;
-        assert!(check(&format!(
-            r#"{{"affinity":{{"nodeAffinity":{soft}}}}}"#
-        )));
-        assert!(check(&format!(
-            r#"{{"affinity":{{"podAntiAffinity":{soft}}}}}"#
-        )));
-        assert!(check(
-            r#"{"topologySpreadConstraints":[{"whenUnsatisfiable":"ScheduleAnyway"}]}"#
-        ));
-        assert!(!check(
-            r#"{"topologySpreadConstraints":[{"whenUnsatisfiable":"DoNotSchedule"}]}"#
-        ));
-    }
-
-    #[test]
-    fn tolerations_match_as_in_kubernetes() {
-        let taint = |key: &str, value: &str, effect: &str| Taint {
-            key: key.into(),
-            value: value.into(),
-            effect: effect.into(),
-        };
-        let check = |text: &str, taint: &Taint| {
-            serde_json::from_str::<Toleration>(text)
-                .unwrap()
-                .tolerates(taint)
-        };
-        let gpu = taint("gpu", "yes", "PreferNoSchedule");
-        assert!(check(r#"{"operator":"Exists"}"#, &gpu));
-        assert!(check(r#"{"key":"gpu","value":"yes"}"#, &gpu));
-        assert!(!check(r#"{"key":"gpu","value":"no"}"#, &gpu));
-        assert!(!check(
-            r#"{"key":"gpu","operator":"Exists","effect":"NoSchedule"}"#,
-            &gpu
-        ));
     }
 }

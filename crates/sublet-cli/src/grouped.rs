@@ -8,15 +8,14 @@ use std::fmt::Write as _;
 use sublet_plan::Reason;
 
 use crate::align::align;
-use crate::verdict::Refusal;
 
 /// More nodes than this with one kind of reason become one line.
 pub(crate) const MANY: usize = 20;
 
 /// A line per node, indented by two blanks; kinds of reasons with many nodes last, in one
 /// line each: the node that comes nearest, with its numbers, and how many others there are.
-pub(crate) fn grouped(refusals: &BTreeMap<String, Refusal>) -> String {
-    let mut kinds: BTreeMap<&str, Vec<(&String, &Refusal)>> = BTreeMap::new();
+pub(crate) fn grouped(refusals: &BTreeMap<String, Reason>) -> String {
+    let mut kinds: BTreeMap<&str, Vec<(&String, &Reason)>> = BTreeMap::new();
     for (node, refusal) in refusals {
         kinds
             .entry(refusal.label())
@@ -44,13 +43,16 @@ pub(crate) fn grouped(refusals: &BTreeMap<String, Refusal>) -> String {
 }
 
 /// How much of what is asked a node has: larger is nearer. Only compared within one kind.
-fn nearness(refusal: &Refusal) -> u64 {
+fn nearness(refusal: &Reason) -> u64 {
     match refusal {
-        Refusal::Reason(Reason::NoRoom { hole, .. }) => hole.get(),
-        Refusal::Reason(Reason::TooSmall { largest, .. }) => largest.get(),
-        Refusal::Reason(Reason::NoIdle { idle, .. }) => u64::from(idle.get()),
-        Refusal::Reason(Reason::TooFew { total, .. }) => u64::from(total.get()),
-        Refusal::Reason(_) | Refusal::Taint(_) => 0,
+        Reason::NoRoom { hole, .. } => hole.get(),
+        Reason::TooSmall { largest, .. } => largest.get(),
+        Reason::NoIdle { idle, .. } => u64::from(idle.get()),
+        Reason::TooFew { total, .. } => u64::from(total.get()),
+        Reason::Cpu { left, .. } => left.get(),
+        Reason::HostMemory { left, .. } => left.get(),
+        Reason::Resource { left, .. } => *left,
+        _ => 0,
     }
 }
 
@@ -60,20 +62,20 @@ mod tests {
 
     use super::*;
 
-    fn no_room(hole: u32) -> Refusal {
-        Refusal::Reason(Reason::NoRoom {
+    fn no_room(hole: u32) -> Reason {
+        Reason::NoRoom {
             asked: MiB::from(100),
             hole: MiB::from(hole),
             gpu: GpuIndex(0),
             sick: Count::ZERO,
-        })
+        }
     }
 
     #[test]
     fn few_nodes_have_a_line_each_and_many_share_one() {
-        let mut refusals: BTreeMap<String, Refusal> =
+        let mut refusals: BTreeMap<String, Reason> =
             (0..20).map(|n| (format!("n{n:02}"), no_room(n))).collect();
-        refusals.insert("z".to_owned(), Refusal::Reason(Reason::NoGpu));
+        refusals.insert("z".to_owned(), Reason::NoGpu);
         let text = grouped(&refusals);
         assert_eq!(text.lines().count(), 21);
         assert!(text.starts_with("  n00  GPU 0 lacks 100 MiB"));

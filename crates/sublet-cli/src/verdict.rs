@@ -1,115 +1,229 @@
-//! A cluster as the engine sees it, and each node's verdict on a pod.
+//! A cluster as its schedulers see it, and each node's verdict on a pod.
 //!
-//! `plan` and `explain` both enter nodes and bound pods here and then ask the same engine as
-//! the scheduler does. Of the stock scheduler's own rules only taints are looked at, since
-//! they so often decide about GPU nodes; the others (CPU, affinity, volumes) are not.
+//! `plan`, `explain` and `simulate --snapshot` enter nodes and bound pods here, and then ask
+//! the engine that the extender asks, with the stock scheduler's rules and scores beside it
+//! (`sublet_plan::stock`). An object of which something cannot be read is counted as far as it
+//! can be, and what is odd comes back.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::Arc;
 
-use sublet_api::dialect::{ClaimError, claim_of, host_of};
-use sublet_api::object::{Node, Pod, Taint};
+use sublet_api::dialect::{ClaimError, claim_of};
+use sublet_api::object::{Node, Pod};
+use sublet_api::stock::{RuleError, kept_away, node_rules, unmodelled};
 use sublet_api::{
-    AllocationError, NodeDefaults, NodeError, bound_entry, facts_of, facts_without_gpu,
+    AllocationError, NodeDefaults, NodeError, bound_entry, facts_with_stock, host_of, keys,
+    pod_key, stock_ask,
 };
-use sublet_model::{Claim, GpuIndex, NameError, NodeIdx, NodeName, PodUid, Standing};
-use sublet_plan::{Engine, EngineOptions, Reason};
+use sublet_model::{
+    Claim, Entry, GpuIndex, Host, NodeIdx, NodeName, PodKey, PodUid, Standing, StockAsk, Time,
+    Unit, charges_of,
+};
+use sublet_plan::stock::{NodeRules, PodRules, PodTerm, Selected, Unmodelled, Waiting, select};
+use sublet_plan::{Engine, EngineOptions, Reason, StockRules};
 
 /// Nodes and the pods bound to them.
-pub(crate) struct Cluster<'a> {
+pub(crate) struct Cluster {
     pub(crate) engine: Engine,
-    nodes: BTreeMap<NodeIdx, &'a Node>,
+    /// By slot of the ledger.
+    rules: Vec<Option<NodeRules>>,
+    /// Nodes of which something cannot be read: they get no pods.
+    left_out: BTreeSet<String>,
+    /// By a pod's wishes, what they alone decide.
+    classes: BTreeMap<PodRules, Arc<Class>>,
+    /// The pods that others keep away.
+    kept_away: Vec<(PodKey, PodTerm)>,
 }
 
-/// Why a node cannot take a pod.
+/// What wishes decide, whatever is taken: the same for all pods that have them.
+pub(crate) struct Class {
+    /// Nodes that may take such a pod.
+    pub(crate) open: Vec<NodeIdx>,
+    /// The others, and why not.
+    closed: Vec<(NodeIdx, Reason)>,
+}
+
+/// What is odd about an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// A taint that the pod does not tolerate.
-    Taint(Taint),
-    /// The engine's reason.
-    Reason(Reason),
+pub(crate) struct Odd {
+    /// Which field.
+    pub(crate) field: String,
+    /// What is wrong with it.
+    pub(crate) what: String,
 }
 
-impl Refusal {
-    /// Refusals of one kind have one label.
-    pub(crate) fn label(&self) -> &'static str {
-        match self {
-            Refusal::Taint(_) => "taint",
-            Refusal::Reason(reason) => reason.label(),
+impl Odd {
+    fn new(field: &str, what: &impl ToString) -> Odd {
+        Odd {
+            field: field.to_owned(),
+            what: what.to_string(),
         }
+    }
+
+    /// What is wrong with a pod's annotations.
+    fn of_allocation(error: &AllocationError) -> Odd {
+        let field = format!("metadata.annotations.{}", error.key());
+        Odd::new(&field, &format!("{error}; {UNKNOWN}"))
+    }
+
+    /// What is wrong with a node.
+    pub(crate) fn of_node(error: &NodeError) -> Odd {
+        let field = match error {
+            NodeError::Name(_) => "metadata.name".to_owned(),
+            NodeError::Inventory(_) => format!("metadata.annotations.{}", keys::INVENTORY),
+            NodeError::Sharing(_) => format!("metadata.labels.{}", keys::SHARING_LABEL),
+            NodeError::Capacity { resource, .. } => format!("status.capacity.{resource}"),
+            NodeError::Allocatable { resource, .. } => format!("status.allocatable.{resource}"),
+            NodeError::Devices(_) => "status.capacity".to_owned(),
+        };
+        Odd::new(&field, error)
+    }
+
+    /// What is wrong with what a pod asks.
+    pub(crate) fn of_claim(pod: &Pod, error: &ClaimError) -> Odd {
+        let ClaimError::Amount { container, .. } = error else {
+            return Odd::new("spec.containers", error);
+        };
+        let lists = [
+            ("containers", &pod.spec.containers),
+            ("initContainers", &pod.spec.init_containers),
+        ];
+        let field = lists.iter().find_map(|(name, list)| {
+            let at = list.iter().position(|c| c.name == *container)?;
+            Some(format!("spec.{name}[{at}].resources"))
+        });
+        let whole = match container.as_str() {
+            "(overhead)" => "spec.overhead",
+            _ => "spec.resources",
+        };
+        Odd::new(field.as_deref().unwrap_or(whole), error)
+    }
+
+    pub(crate) fn of_rules(error: &RuleError) -> Odd {
+        Odd::new(&error.field, &error.what)
     }
 }
 
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Refusal::Taint(Taint { key, value, effect }) => {
-                let equals = if value.is_empty() { "" } else { "=" };
-                write!(
-                    f,
-                    "the pod does not tolerate the taint {key}{equals}{value}:{effect}"
-                )
-            }
-            Refusal::Reason(reason) => reason.fmt(f),
-        }
-    }
+/// What follows from an annotation that cannot be read.
+const UNKNOWN: &str = "which GPU it has is not known";
+
+/// What a pod asks, as the extender and the stock scheduler see it.
+///
+/// # Errors
+/// What cannot be read of it.
+pub(crate) fn asked(pod: &Pod, unit: Unit) -> Result<Claim, ClaimError> {
+    let claim = match claim_of(pod, unit)? {
+        Some(claim) => claim,
+        None => Claim::host_only(Host::ZERO),
+    };
+    let claim = claim.with_host(host_of(pod)?);
+    Ok(claim.with_stock(Arc::new(stock_ask(pod)?)))
 }
 
-/// Why a bound pod cannot be entered.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum PodError {
-    #[error(transparent)]
-    Claim(#[from] ClaimError),
-    #[error("field `metadata.name`, `namespace`, `uid` or `spec.nodeName`: {0}")]
-    Name(#[from] NameError),
-}
-
-impl<'a> Cluster<'a> {
-    pub(crate) fn new(options: EngineOptions) -> Cluster<'a> {
+impl Cluster {
+    pub(crate) fn new(options: EngineOptions) -> Cluster {
         Cluster {
-            engine: Engine::new(options),
-            nodes: BTreeMap::new(),
+            engine: Engine::new(EngineOptions {
+                stock: StockRules::Here,
+                ..options
+            }),
+            rules: Vec::new(),
+            left_out: BTreeSet::new(),
+            classes: BTreeMap::new(),
+            kept_away: Vec::new(),
         }
     }
 
-    /// Enters a node. Enter nodes in order of their names: that is how ties are broken. One
-    /// without GPUs is entered too, so that it is refused with its reason. `sick`: cards that
-    /// an operator listed as unhealthy.
+    /// Enters a node, before any pod. One without GPUs is entered too, so that it is refused
+    /// with its reason. `sick`: cards that an operator listed as unhealthy.
     pub(crate) fn enter_node(
         &mut self,
-        node: &'a Node,
+        node: &Node,
         sick: Option<&BTreeSet<GpuIndex>>,
-    ) -> Result<(), NodeError> {
+    ) -> Result<NodeIdx, NodeError> {
         let unit = self.engine.options().unit;
-        let mut facts = match facts_of(node, NodeDefaults { unit })? {
-            Some(facts) => facts,
-            None => facts_without_gpu(node, NodeDefaults { unit })?,
-        };
+        let read = facts_with_stock(node, NodeDefaults { unit });
+        let mut facts = read.inspect_err(|_| {
+            self.left_out.insert(node.metadata.name.clone());
+        })?;
         if let Some(sick) = sick {
-            facts.inventory = Arc::new(
-                facts
-                    .inventory
-                    .with_sick(sick, sublet_api::keys::UNHEALTHY_REASON),
-            );
+            facts.inventory = Arc::new(facts.inventory.with_sick(sick, keys::UNHEALTHY_REASON));
         }
         let idx = self.engine.set_node(facts);
-        self.nodes.insert(idx, node);
+        let at = idx.0 as usize;
+        if self.rules.len() <= at {
+            self.rules.resize_with(at + 1, || None);
+        }
+        self.rules[at] = Some(node_rules(node));
+        Ok(idx)
+    }
+
+    /// Enters a bound pod; one of no GPU takes what it asks of the machine. What is odd about it
+    /// comes back, and all else is counted: a pod that does not say where on its node it is, as
+    /// the extender counts it, and one whose claim cannot be read, as the stock scheduler does.
+    pub(crate) fn enter_pod(&mut self, pod: &Pod) -> Vec<Odd> {
+        let unit = self.engine.options().unit;
+        let mut odd = Vec::new();
+        let claim = asked(pod, unit).inspect(|claim| self.engine.learn(claim));
+        let claim = claim.unwrap_or_else(|error| {
+            odd.push(Odd::of_claim(pod, &error));
+            let stock = stock_ask(pod).unwrap_or_else(|_| StockAsk::default());
+            let host = host_of(pod).unwrap_or(Host::ZERO);
+            Claim::host_only(host).with_stock(Arc::new(stock))
+        });
+        match bound_entry(pod, Arc::new(claim)) {
+            Ok((entry, problem)) => {
+                odd.extend(problem.map(|problem| Odd::of_allocation(&problem)));
+                odd.extend(self.strange_cards(pod, &entry));
+                self.engine.observe(entry);
+            }
+            Err(error) => odd.push(Odd::new("metadata", &error)),
+        }
+        if let Err(error) = self.keep_away(pod) {
+            odd.push(Odd::of_rules(&error));
+        }
+        odd
+    }
+
+    /// Cards that a pod says it has, and its node has not.
+    fn strange_cards(&self, pod: &Pod, entry: &Entry) -> Option<Odd> {
+        let node = self.engine.ledger().find(entry.node.as_str())?;
+        let inventory = &self.engine.ledger().book(node).facts()?.inventory;
+        let allocation = entry.allocation.as_ref()?;
+        let charges = charges_of(&entry.claim, allocation);
+        let strange = charges
+            .iter()
+            .find(|c| inventory.position(&c.card).is_none())?;
+        let annotations = &pod.metadata.annotations;
+        let own = [keys::ALLOCATION, keys::ALIYUN_ALLOCATION, keys::ALIYUN_IDX];
+        let key = own.iter().find(|key| annotations.contains_key(**key))?;
+        let cards = inventory.gpus().len();
+        let what = format!(
+            "it says GPU {}, and node {} has {cards} GPUs; {UNKNOWN}",
+            strange.card.index, entry.node
+        );
+        Some(Odd::new(&format!("metadata.annotations.{key}"), &what))
+    }
+
+    /// Notes which pods a pod keeps away, bound or as if it were.
+    pub(crate) fn keep_away(&mut self, pod: &Pod) -> Result<(), RuleError> {
+        let terms = kept_away(pod)?;
+        if let Ok(key) = pod_key(pod) {
+            let terms = terms.into_iter().map(|term| (key.clone(), term));
+            self.kept_away.extend(terms);
+        }
         Ok(())
     }
 
-    /// Enters a bound pod; one of no GPU takes CPU and memory. Annotations that cannot be read
-    /// are no error: they come back, and the pod counts as one that does not say where it is.
-    pub(crate) fn enter_pod(&mut self, pod: &Pod) -> Result<Option<AllocationError>, PodError> {
-        let unit = self.engine.options().unit;
-        let claim = match claim_of(pod, unit)? {
-            Some(claim) => claim,
-            None => Claim::host_only(host_of(pod)?),
-        };
-        let (entry, problem) = bound_entry(pod, Arc::new(claim))?;
-        self.engine.learn(&entry.claim);
-        self.engine.observe(entry);
-        Ok(problem)
+    /// What the stock scheduler looks at in the pod, and nobody does here.
+    pub(crate) fn unmodelled(&self, pod: &Pod) -> Vec<Unmodelled> {
+        let meta = &pod.metadata;
+        let label = |key: &str| meta.labels.get(key).map(String::as_str);
+        let of_others = self.kept_away.iter();
+        let of_others = of_others.filter(|(_, term)| term.means(&meta.namespace, label));
+        let mut found = unmodelled(pod);
+        found.extend(of_others.map(|(key, _)| Unmodelled::AntiAffinityOf(key.clone())));
+        found
     }
 
     /// Counts a pod as one that has its devices. On paper there is no race of starting
@@ -122,65 +236,73 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Nodes that taints do not close to the pod, and why the others can never take it now.
-    pub(crate) fn open_nodes(&self, pod: &Pod) -> (Vec<NodeIdx>, BTreeMap<String, Refusal>) {
-        let mut open = Vec::new();
-        let mut closed = BTreeMap::new();
-        for (&idx, node) in &self.nodes {
-            let taint = node.spec.taints.iter().find(|taint| {
-                matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute")
-                    && !tolerates(pod, taint)
-            });
-            match taint {
-                Some(taint) => {
-                    let refusal = Refusal::Taint(taint.clone());
-                    closed.insert(node.metadata.name.clone(), refusal);
-                }
-                None => open.push(idx),
+    /// What a pod's wishes alone decide.
+    pub(crate) fn class(&mut self, wishes: &PodRules) -> Arc<Class> {
+        if let Some(class) = self.classes.get(wishes) {
+            return Arc::clone(class);
+        }
+        let mut class = Class {
+            open: Vec::new(),
+            closed: Vec::new(),
+        };
+        for (at, rules) in (0..).map(NodeIdx).zip(&self.rules) {
+            match rules.as_ref().map(|rules| wishes.check(rules)) {
+                Some(Ok(())) => class.open.push(at),
+                Some(Err(reason)) => class.closed.push((at, reason)),
+                None => {}
             }
         }
-        (open, closed)
+        let class = Arc::new(class);
+        self.classes.insert(wishes.clone(), Arc::clone(&class));
+        class
+    }
+
+    /// Soft taints of a node that the wishes do not tolerate.
+    pub(crate) fn soft_taints(&self, wishes: &PodRules, node: NodeIdx) -> u32 {
+        let rules = self.rules.get(node.0 as usize).and_then(Option::as_ref);
+        rules.map_or(0, |rules| wishes.soft_taints(rules))
+    }
+
+    /// The node that the stock scheduler would take for the pod, by the extender's filter and
+    /// scores and its own.
+    pub(crate) fn select(&mut self, now: Time, pod: Waiting<'_>) -> Option<Selected> {
+        let class = self.class(pod.rules);
+        let rules = &self.rules;
+        let of = |node: NodeIdx| {
+            rules[node.0 as usize]
+                .as_ref()
+                .expect("an open node is known")
+        };
+        select(&mut self.engine, now, pod, &class.open, of)
     }
 
     /// Every node that cannot take the pod, and why.
     pub(crate) fn refusals(
-        &self,
-        pod: &Pod,
+        &mut self,
         uid: &PodUid,
         claim: &Claim,
-    ) -> BTreeMap<String, Refusal> {
-        let (open, mut refusals) = self.open_nodes(pod);
-        for refused in self.engine.refusals(uid, claim, &open) {
-            let name = self.name(refused.node).to_string();
-            refusals.insert(name, Refusal::Reason(refused.reason));
-        }
+        wishes: &PodRules,
+    ) -> BTreeMap<String, Reason> {
+        let class = self.class(wishes);
+        let closed = class.closed.iter().cloned();
+        let full = self.engine.refusals(uid, claim, &class.open).into_iter();
+        let all = closed.chain(full.map(|refused| (refused.node, refused.reason)));
+        let mut refusals: BTreeMap<String, Reason> = all
+            .map(|(node, reason)| (self.name(node).to_string(), reason))
+            .collect();
+        let left_out = self.left_out.iter().cloned();
+        refusals.extend(left_out.map(|name| (name, Reason::Unknown)));
         refusals
-    }
-
-    /// Soft taints of a node that the pod does not tolerate.
-    pub(crate) fn soft_taints(&self, pod: &Pod, node: NodeIdx) -> u32 {
-        let taints = self.nodes.get(&node).map_or(&[][..], |n| &n.spec.taints);
-        let untolerated = taints
-            .iter()
-            .filter(|taint| taint.effect == "PreferNoSchedule" && !tolerates(pod, taint));
-        u32::try_from(untolerated.count()).unwrap_or(u32::MAX)
     }
 
     pub(crate) fn name(&self, node: NodeIdx) -> &NodeName {
         self.engine.ledger().book(node).name()
     }
 
-    /// The nodes that were entered, in that order.
-    pub(crate) fn nodes(&self) -> impl Iterator<Item = (NodeIdx, &'a Node)> {
-        self.nodes.iter().map(|(idx, node)| (*idx, *node))
-    }
-
-    /// The names of all nodes that were entered, sorted.
+    /// The names of all nodes, sorted.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.nodes.values().map(|node| node.metadata.name.as_str())
+        let known = self.engine.ledger().books();
+        let known = known.filter(|(_, book)| book.facts().is_some());
+        known.map(|(_, book)| book.name().as_str())
     }
-}
-
-fn tolerates(pod: &Pod, taint: &Taint) -> bool {
-    pod.spec.tolerations.iter().any(|t| t.tolerates(taint))
 }

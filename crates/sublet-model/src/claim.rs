@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::{ContainerName, Count, Host, MiB, Milli};
+use crate::{ContainerName, Count, Host, MiB, Milli, StockAsk};
 
 /// The way of writing claims and allocations that a pod uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -136,6 +136,7 @@ pub struct Claim {
     has_slot: bool,
     host: Host,
     models: Models,
+    stock: Option<Arc<StockAsk>>,
 }
 
 impl Claim {
@@ -149,6 +150,7 @@ impl Claim {
             has_slot: false,
             host,
             models: Models::default(),
+            stock: None,
         }
     }
 
@@ -162,6 +164,15 @@ impl Claim {
     #[must_use]
     pub fn with_models(self, models: Models) -> Claim {
         Claim { models, ..self }
+    }
+
+    /// The same claim, which also asks that of the machine.
+    #[must_use]
+    pub fn with_stock(self, stock: Arc<StockAsk>) -> Claim {
+        Claim {
+            stock: Some(stock),
+            ..self
+        }
     }
 
     /// Checks and keeps the containers, in the order in which they start. `has_slot`: the pod
@@ -205,6 +216,7 @@ impl Claim {
             has_slot,
             host: Host::ZERO,
             models: Models::default(),
+            stock: None,
         })
     }
 
@@ -237,6 +249,12 @@ impl Claim {
     #[must_use]
     pub fn models(&self) -> &Models {
         &self.models
+    }
+
+    /// What else it asks of the machine; `None` where the stock scheduler has looked at that.
+    #[must_use]
+    pub fn stock(&self) -> Option<&Arc<StockAsk>> {
+        self.stock.as_ref()
     }
 
     /// Does it carry the slot resource?

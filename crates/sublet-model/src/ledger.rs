@@ -9,16 +9,18 @@
 //! walk over a vector; names are resolved once, at the edge. Beside each slot lies its
 //! [`Outline`], which spares such a scan most of the pages.
 
+mod charge;
 mod outline;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::{
-    Allocation, Ask, Charge, Claim, Count, Host, Inventory, MiB, Milli, NodeFacts, NodeName,
-    PodKey, PodUid, charges_of,
+    Allocation, Charge, Claim, Count, Host, MachineUse, MiB, Milli, NodeFacts, NodeName, PodKey,
+    PodUid,
 };
 
+use self::charge::{charge, note_shares, reset};
 pub use self::outline::Outline;
 
 /// A node's slot in the ledger.
@@ -133,7 +135,7 @@ pub struct Book {
     unplaced: Count,
     free: MiB,
     capacity: MiB,
-    host_used: Host,
+    machine: MachineUse,
     /// By card, as the cards: what scores look at.
     shares: Vec<Milli>,
 }
@@ -151,7 +153,7 @@ impl Book {
         self.facts.as_ref()
     }
 
-    /// The node's cards, in the order of [`Inventory::gpus`].
+    /// The node's cards, in the order of [`crate::Inventory::gpus`].
     #[must_use]
     pub fn cards(&self) -> &[Card] {
         &self.cards
@@ -190,7 +192,13 @@ impl Book {
     #[must_use]
     pub fn host_left(&self) -> Host {
         let whole = self.facts.as_ref().map_or(Host::ZERO, |facts| facts.host);
-        whole.saturating_sub(self.host_used)
+        whole.saturating_sub(self.machine.host)
+    }
+
+    /// What the pods here ask of the machine.
+    #[must_use]
+    pub fn machine(&self) -> &MachineUse {
+        &self.machine
     }
 
     /// The free share of each card, soft holds counted in; rounded down, so that no score
@@ -360,7 +368,7 @@ impl Ledger {
             && book.unassigned == again.unassigned
             && book.unplaced == again.unplaced
             && book.free == again.free
-            && book.host_used == again.host_used
+            && book.machine == again.machine
             && *self.outline(idx) == Outline::of(book)
             && book
                 .shares
@@ -382,7 +390,7 @@ impl Ledger {
             unplaced: Count::ZERO,
             free: MiB::ZERO,
             capacity: MiB::ZERO,
-            host_used: Host::ZERO,
+            machine: MachineUse::default(),
             shares: Vec::new(),
         };
         let idx = if let Some(idx) = self.vacant.pop() {
@@ -431,67 +439,6 @@ impl Ledger {
         self.outlines[idx.0 as usize] = Outline::of(book);
         self.versions[idx.0 as usize] += 1;
     }
-}
-
-/// Empties a page's accounts, keeping its facts and its list of pods.
-fn reset(book: &mut Book) {
-    let none = Inventory::default();
-    let inventory = book.facts.as_ref().map_or(&none, |facts| &facts.inventory);
-    book.cards = inventory
-        .gpus()
-        .iter()
-        .map(|gpu| Card {
-            capacity: gpu.memory,
-            healthy: gpu.health.is_healthy(),
-            ..Card::default()
-        })
-        .collect();
-    book.unassigned.clear();
-    book.unplaced = Count::ZERO;
-    book.host_used = Host::ZERO;
-    book.free = book.cards.iter().map(Card::free).sum();
-    book.capacity = inventory.memory();
-}
-
-fn note_shares(book: &mut Book) {
-    book.shares.clear();
-    book.shares.extend(book.cards.iter().map(Card::share_left));
-}
-
-/// Charges one pod to a page.
-fn charge(book: &mut Book, entry: &Entry) {
-    book.host_used = book.host_used.plus(entry.claim.host());
-    if !entry.assigned {
-        // Kept in UID order, so that a recount gives the same list.
-        let at = book.unassigned.partition_point(|uid| *uid < entry.uid);
-        book.unassigned.insert(at, entry.uid.clone());
-    }
-    let Some(facts) = &book.facts else { return };
-    match (&entry.allocation, entry.claim.ask()) {
-        (Some(allocation), _) => {
-            for charge in charges_of(&entry.claim, allocation) {
-                // A card that is no longer on the node cannot be charged.
-                if let Some(position) = facts.inventory.position(&charge.card) {
-                    book.cards[position].take(&charge);
-                }
-            }
-        }
-        (None, Ask::Nothing) => {}
-        (None, Ask::WholeCards(count)) => book.unplaced = book.unplaced.plus(count),
-        // With one card there is no doubt which it is.
-        (None, Ask::OneCard(memory)) => {
-            if let [card] = &mut book.cards[..] {
-                let index = facts.inventory.gpus()[0].index;
-                let uuid = None;
-                card.take(&Charge {
-                    card: crate::CardRef { index, uuid },
-                    memory,
-                    whole: false,
-                });
-            }
-        }
-    }
-    book.free = book.cards.iter().map(Card::free).sum();
 }
 
 #[cfg(test)]

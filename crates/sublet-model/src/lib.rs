@@ -14,6 +14,7 @@ mod ledger;
 mod name;
 mod node;
 mod quantity;
+mod stock;
 mod time;
 mod topology;
 
@@ -27,5 +28,6 @@ pub use ledger::{Book, Card, Entry, Hold, Ledger, NodeIdx, Outline, Standing};
 pub use name::{ContainerName, GpuUuid, NameError, NodeName, PodKey, PodUid};
 pub use node::{Advertise, Identity, NodeFacts, Sharing, Unit};
 pub use quantity::{Bytes, Count, GiB, MiB, Milli, MilliCpu};
+pub use stock::{HostPort, MachineUse, Resources, StockAllocatable, StockAsk};
 pub use time::Time;
 pub use topology::{Bdf, BdfError, Fabric, Level, Nic, Pair, Partition};

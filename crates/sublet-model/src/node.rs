@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{Host, Inventory, MiB, NodeName};
+use crate::{Host, Inventory, MiB, NodeName, StockAllocatable};
 
 /// How a node's cards may be handed out (R1.8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -97,6 +97,8 @@ pub struct NodeFacts {
     pub host: Host,
     /// The GPU model by which pods choose it; empty where it does not say.
     pub model: Arc<str>,
+    /// What else pods can have of it; `None` where the stock scheduler looks at that.
+    pub stock: Option<Arc<StockAllocatable>>,
 }
 
 impl NodeFacts {
@@ -112,6 +114,7 @@ impl NodeFacts {
             unit: Unit::MiB,
             host: Host::ZERO,
             model: Arc::from(""),
+            stock: None,
         }
     }
 }

@@ -19,8 +19,8 @@ use crate::keep::Keep;
 use crate::learn::{Demand, Learnt, Shape};
 use crate::{Candidate, Policy, Reason, allocate};
 
-/// Who applies the stock scheduler's own rules that matter for GPUs: CPU and memory of the
-/// machine, and the GPU models that a pod accepts.
+/// Who applies the stock scheduler's own rules that count something (CPU, memory and all else
+/// that a pod takes of the machine), and looks at the GPU models that a pod accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StockRules {
     /// The engine: nobody else looks.

@@ -12,6 +12,7 @@ use sublet_model::{
 use crate::learn::Learnt;
 use crate::policy::Costs;
 use crate::score::{After, Asked, Kind, Prepared, Site};
+use crate::stock::counts::{check_devices, check_machine};
 use crate::{EngineOptions, Reason, StockRules};
 
 /// A place for the claim on a node.
@@ -74,11 +75,15 @@ pub(crate) fn fit(
         },
         prepared,
     };
-    match claim.ask() {
-        Ask::Nothing => Ok(case.on_host()),
+    let place = match claim.ask() {
+        Ask::Nothing => return Ok(case.on_host()),
         Ask::OneCard(asked) => case.on_part(asked),
         Ask::WholeCards(asked) => case.on_whole(asked),
+    }?;
+    if rules.options.stock == StockRules::Here {
+        check_devices(book, claim)?;
     }
+    Ok(place)
 }
 
 /// What each part of the policy needs to know of a page, whatever is asked; nothing, and no
@@ -139,7 +144,7 @@ fn check_node<'a>(
     let facts = book.facts().ok_or(Reason::Unknown)?;
     let here = rules.options.stock == StockRules::Here;
     if here {
-        check_host(book, claim)?;
+        check_machine(book, claim)?;
     }
     let part = match claim.ask() {
         Ask::Nothing => return Ok(facts),
@@ -149,7 +154,8 @@ fn check_node<'a>(
     if book.cards().is_empty() {
         return Err(Reason::NoGpu);
     }
-    if here && !claim.models().accept(&facts.model) {
+    // Whose stock rules are known, of that the node's labels have been looked at.
+    if here && claim.stock().is_none() && !claim.models().accept(&facts.model) {
         return Err(Reason::Model {
             node: facts.model.clone(),
         });
@@ -175,23 +181,6 @@ fn check_node<'a>(
         return Err(Reason::NoSlot);
     }
     Ok(facts)
-}
-
-fn check_host(book: &Book, claim: &Claim) -> Result<(), Reason> {
-    let (asked, left) = (claim.host(), book.host_left());
-    if asked.cpu > left.cpu {
-        return Err(Reason::Cpu {
-            asked: asked.cpu,
-            left: left.cpu,
-        });
-    }
-    if asked.memory > left.memory {
-        return Err(Reason::HostMemory {
-            asked: asked.memory,
-            left: left.memory,
-        });
-    }
-    Ok(())
 }
 
 impl Case<'_> {

@@ -6,8 +6,9 @@
 //! decides: an entry is what `fit` said, no more.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use sublet_model::{Ask, Bytes, Claim, Host, Models, NodeIdx, PodUid};
+use sublet_model::{Ask, Bytes, Claim, Host, Models, NodeIdx, PodUid, StockAsk};
 
 use crate::score::Prepared;
 use crate::{Candidate, StockRules};
@@ -29,6 +30,7 @@ struct Question {
     host: Host,
     models: Models,
     has_slot: bool,
+    stock: Option<Arc<StockAsk>>,
 }
 
 /// When something was worked out: versions of the page and of the learnt tables.
@@ -112,6 +114,7 @@ impl Question {
                 Models::default()
             },
             has_slot: claim.has_slot(),
+            stock: claim.stock().filter(|_| here).cloned(),
         }
     }
 }

@@ -5,8 +5,8 @@
 //! answer. One implementation serves the extender, `sublet plan`, `sublet explain`, the
 //! simulator and the tests.
 //!
-//! Suggested reading order: reasons, policies, scores, fit, screen, the engine, defrag, the
-//! binding protocol.
+//! Suggested reading order: reasons, policies, scores, fit, screen, the engine, what the stock
+//! scheduler adds, defrag, the binding protocol.
 
 mod binding;
 mod defrag;
@@ -21,6 +21,7 @@ mod score;
 mod screen;
 #[cfg(test)]
 mod script;
+pub mod stock;
 
 pub use binding::{Binding, BindingStep, PodState, Seen};
 pub use defrag::{Defrag, Defragmented, Largest, Move, Spot, State, defragment};

@@ -9,7 +9,11 @@ use std::fmt;
 
 use std::sync::Arc;
 
-use sublet_model::{Ask, Bytes, Count, GpuIndex, MiB, MilliCpu, NodeName, PodKey, Sharing, Unit};
+use sublet_model::{
+    Ask, Bytes, Count, GpuIndex, HostPort, MiB, MilliCpu, NodeName, PodKey, Sharing, Unit,
+};
+
+use crate::stock::Taint;
 
 /// Why a node cannot take a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +40,49 @@ pub enum Reason {
         asked: Bytes,
         /// What is left.
         left: Bytes,
+    },
+    /// It takes no new pods.
+    Unschedulable,
+    /// It has a mark that the pod does not tolerate.
+    Taint {
+        /// The mark.
+        taint: Arc<Taint>,
+    },
+    /// It lacks a label that the pod selects.
+    NodeSelector {
+        /// What is selected, as `key=value`.
+        wanted: Arc<str>,
+        /// The value that it has.
+        found: Option<Arc<str>>,
+    },
+    /// No term of the pod's required node affinity matches it.
+    NodeAffinity {
+        /// How many terms there are.
+        terms: usize,
+        /// The first wish that does not come true, and the label's value in its place; `None`
+        /// where no term has any wish.
+        unmet: Option<(Arc<str>, Option<Arc<str>>)>,
+    },
+    /// It has as many pods as it takes.
+    Pods {
+        /// How many.
+        most: u64,
+    },
+    /// Too little of a resource is left.
+    Resource {
+        /// Its name.
+        name: Arc<str>,
+        /// What the pod asks.
+        asked: u64,
+        /// What is left.
+        left: u64,
+        /// What pods could have if there were none.
+        allocatable: u64,
+    },
+    /// A port of the machine is taken.
+    HostPort {
+        /// The port that the pod asks.
+        port: Arc<HostPort>,
     },
     /// It hands cards out in another way.
     Sharing {
@@ -109,6 +156,9 @@ impl Reason {
         match self {
             Reason::NoGpu
             | Reason::Model { .. }
+            | Reason::Taint { .. }
+            | Reason::NodeSelector { .. }
+            | Reason::NodeAffinity { .. }
             | Reason::Sharing { .. }
             | Reason::Unit { .. }
             | Reason::NoSlot
@@ -117,6 +167,10 @@ impl Reason {
             Reason::Unknown
             | Reason::Cpu { .. }
             | Reason::HostMemory { .. }
+            | Reason::Unschedulable
+            | Reason::Pods { .. }
+            | Reason::Resource { .. }
+            | Reason::HostPort { .. }
             | Reason::NoRoom { .. }
             | Reason::NoIdle { .. }
             | Reason::LookAlike { .. }
@@ -133,6 +187,13 @@ impl Reason {
             Reason::Model { .. } => "model",
             Reason::Cpu { .. } => "cpu",
             Reason::HostMemory { .. } => "host_memory",
+            Reason::Unschedulable => "unschedulable",
+            Reason::Taint { .. } => "taint",
+            Reason::NodeSelector { .. } => "node_selector",
+            Reason::NodeAffinity { .. } => "node_affinity",
+            Reason::Pods { .. } => "pods",
+            Reason::Resource { .. } => "resource",
+            Reason::HostPort { .. } => "host_port",
             Reason::Sharing { .. } => "sharing",
             Reason::Unit { .. } => "unit",
             Reason::NoSlot => "no_slot",
@@ -162,24 +223,6 @@ impl fmt::Display for Reason {
                 "the node is not known, or its GPU inventory cannot be read"
             ),
             Reason::NoGpu => write!(f, "the node has no GPU"),
-            Reason::Model { node } if node.is_empty() => {
-                write!(
-                    f,
-                    "the node does not say which GPU model it has, and the pod names some"
-                )
-            }
-            Reason::Model { node } => {
-                write!(f, "the pod does not accept the node's GPU model, {node}")
-            }
-            Reason::Cpu { asked, left } => {
-                write!(f, "{asked} asked, and {left} is left on the node")
-            }
-            Reason::HostMemory { asked, left } => write!(
-                f,
-                "{} MiB of the machine's memory asked, and {} MiB are left",
-                asked.get().div_ceil(1 << 20),
-                left.whole_mib().get()
-            ),
             Reason::Sharing {
                 node: Sharing::Whole,
             } => {
@@ -236,7 +279,83 @@ impl fmt::Display for Reason {
                 f,
                 "the pod already has a place on node {node}: an earlier bind holds, or is not settled yet"
             ),
+            of_the_stock_scheduler => of_the_stock_scheduler.stock_text(f),
         }
+    }
+}
+
+impl Reason {
+    /// What the stock scheduler says of a node, wherever it is not there to say so itself.
+    fn stock_text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Unschedulable => write!(f, "the node takes no new pods: it is cordoned"),
+            Reason::Taint { taint } => write!(f, "the pod does not tolerate the taint {taint}"),
+            Reason::NodeSelector { wanted, found } => {
+                write!(f, "the pod selects {wanted}, and the node has ")?;
+                had(f, found.as_ref())
+            }
+            Reason::NodeAffinity { terms, unmet } => {
+                match terms {
+                    0 | 1 => write!(f, "the pod's node affinity asks ")?,
+                    n => write!(
+                        f,
+                        "none of the {n} terms of the pod's node affinity matches; the first asks "
+                    )?,
+                }
+                match unmet {
+                    Some((wanted, found)) => {
+                        write!(f, "{wanted}, and the node has ")?;
+                        had(f, found.as_ref())
+                    }
+                    None => write!(f, "nothing, which no node matches"),
+                }
+            }
+            Reason::Pods { most } => write!(f, "the node has as many pods as it takes, {most}"),
+            Reason::Resource {
+                name,
+                asked,
+                left,
+                allocatable,
+            } => {
+                write!(
+                    f,
+                    "{asked} {name} asked, and {left} of {allocatable} are left on the node"
+                )?;
+                match allocatable {
+                    0 if name.contains('/') => write!(f, ": is its device plugin running?"),
+                    _ => Ok(()),
+                }
+            }
+            Reason::HostPort { port } => write!(f, "port {port} of the node is taken"),
+            Reason::Model { node } if node.is_empty() => {
+                write!(
+                    f,
+                    "the node does not say which GPU model it has, and the pod names some"
+                )
+            }
+            Reason::Model { node } => {
+                write!(f, "the pod does not accept the node's GPU model, {node}")
+            }
+            Reason::Cpu { asked, left } => {
+                write!(f, "{asked} asked, and {left} is left on the node")
+            }
+            Reason::HostMemory { asked, left } => write!(
+                f,
+                "{} MiB of the machine's memory asked, and {} MiB are left",
+                asked.get().div_ceil(1 << 20),
+                left.whole_mib().get()
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The value that a label has.
+fn had(f: &mut fmt::Formatter<'_>, value: Option<&Arc<str>>) -> fmt::Result {
+    match value {
+        Some(value) if value.is_empty() => write!(f, "it empty"),
+        Some(value) => write!(f, "{value}"),
+        None => write!(f, "no such label"),
     }
 }
 

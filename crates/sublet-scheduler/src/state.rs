@@ -10,15 +10,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus_client::registry::Registry;
 use sublet_api::dialect::{self, ClaimError};
-use sublet_api::object::{Node, Pod, Taint, Toleration};
+use sublet_api::object::{Node, Pod, Toleration};
 use sublet_api::{
-    NodeDefaults, bound_entry, facts_of, facts_without_gpu, is_over, keys, pod_key, pod_uid,
+    NodeDefaults, bound_entry, facts_of, facts_without_gpu, host_of, is_over, keys, pod_key,
+    pod_uid, stock,
 };
 use sublet_client::Client;
 use sublet_model::{
     Ask, Claim, GpuIndex, Host, NameError, NodeFacts, NodeIdx, NodeName, PodKey, PodUid, Standing,
     Time, Unit,
 };
+use sublet_plan::stock::{Effect, Taint, soft_taints};
 use sublet_plan::{Engine, EngineOptions};
 use sublet_telemetry::metrics::SchedulerMetrics;
 use tokio::sync::{Notify, watch};
@@ -32,7 +34,7 @@ use crate::roster::Roster;
 pub(crate) fn claim_of(pod: &Pod, unit: Unit) -> Result<Claim, ClaimError> {
     Ok(dialect::claim_of(pod, unit)?.unwrap_or_else(|| {
         // The stock scheduler decides about these: only scores look at them.
-        Claim::host_only(dialect::host_of(pod).unwrap_or(Host::ZERO))
+        Claim::host_only(host_of(pod).unwrap_or(Host::ZERO))
     }))
 }
 
@@ -225,15 +227,6 @@ impl State {
         self.roster.resolve(names)
     }
 
-    /// How many of a node's PreferNoSchedule taints a pod does not tolerate.
-    fn untolerated(&self, node: NodeIdx, tolerations: &[Toleration]) -> u32 {
-        let Some(taints) = self.taints.get(&node) else {
-            return 0;
-        };
-        let minded = |taint: &&Taint| !tolerations.iter().any(|t| t.tolerates(taint));
-        taints.iter().filter(minded).count() as u32
-    }
-
     /// Of these nodes those with untolerated PreferNoSchedule taints and how many, by slot.
     pub(crate) fn soft_ranks(
         &self,
@@ -243,11 +236,12 @@ impl State {
         if self.taints.is_empty() {
             return Vec::new();
         }
-        let mut ranks: Vec<_> = nodes
-            .iter()
-            .map(|&node| (node, self.untolerated(node, tolerations)))
-            .filter(|&(_, rank)| rank > 0)
-            .collect();
+        let tolerations = stock::tolerations(tolerations);
+        let rank = |&node: &NodeIdx| {
+            let rank = soft_taints(self.taints.get(&node)?, &tolerations);
+            (rank > 0).then_some((node, rank))
+        };
+        let mut ranks: Vec<_> = nodes.iter().filter_map(rank).collect();
         ranks.sort_unstable();
         ranks
     }
@@ -271,12 +265,8 @@ impl State {
         self.reported.insert(name.clone(), facts.clone());
         let idx = self.engine.set_node(self.with_sick(facts));
         self.roster.insert(name.as_str(), idx);
-        let soft = node
-            .spec
-            .taints
-            .iter()
-            .filter(|taint| taint.effect == "PreferNoSchedule");
-        let soft: Vec<Taint> = soft.cloned().collect();
+        let mut soft = stock::taints(&node.spec.taints);
+        soft.retain(|taint| taint.effect == Effect::PreferNoSchedule);
         if soft.is_empty() {
             self.taints.remove(&idx);
         } else {

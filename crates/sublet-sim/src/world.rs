@@ -279,7 +279,7 @@ impl World {
         let (claim, engine, rows) = (&pod.claim, &mut self.engine, &self.rows);
         let open = open(among.unwrap_or(&self.nodes), rows, pod);
         if passes_by {
-            return stock::choose(engine.ledger(), &open, claim.host());
+            return stock::choose(engine.ledger(), &open, claim);
         }
         let soft = |node: NodeIdx| match &pod.reach {
             None => 0,

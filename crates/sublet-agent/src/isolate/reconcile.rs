@@ -34,6 +34,7 @@ mod tests {
                 running: there("running"),
                 terminated: there("terminated"),
             },
+            ..ContainerStatus::default()
         }];
         is_wanted(&record(), &[Pod::default(), pod])
     }

@@ -8,17 +8,18 @@ mod aliyun;
 mod nvidia;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use sublet_model::{
-    Allocation, Bytes, Claim, ClaimShapeError, ContainerClaim, ContainerName, Demand, Dialect,
-    Host, MilliCpu, Models, NameError, NodeFacts, Role, Unit,
+    Allocation, Claim, ClaimShapeError, ContainerClaim, ContainerName, Demand, Dialect, Host,
+    NameError, NodeFacts, Role, Unit,
 };
 
 use crate::allocation::{AllocationError, allocation_from_json, allocation_to_json};
 use crate::keys;
+use crate::machine::host_of;
+use crate::models::models_of;
 use crate::object::{Container, Pod};
-use crate::quantity::{QuantityError, bytes, milli_cpu, whole_number};
+use crate::quantity::{QuantityError, whole_number};
 
 /// What one dialect knows.
 trait Codec: Sync {
@@ -72,7 +73,7 @@ pub enum ClaimError {
         /// The container.
         container: String,
         /// The resource.
-        resource: &'static str,
+        resource: String,
         /// As written.
         value: String,
         /// What is wrong with it.
@@ -119,7 +120,7 @@ pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
                 .demand(count, unit)
                 .ok_or_else(|| ClaimError::Amount {
                     container: container.name.clone(),
-                    resource,
+                    resource: resource.to_owned(),
                     value: count.to_string(),
                     cause: QuantityError::TooLarge,
                 })?;
@@ -143,49 +144,6 @@ pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
         None if has_slot => Err(ClaimError::SlotAlone),
         None => Ok(None),
     }
-}
-
-/// CPU and memory that a pod asks of its node, whether or not it asks for a GPU.
-///
-/// # Errors
-/// A wrong amount.
-pub fn host_of(pod: &Pod) -> Result<Host, ClaimError> {
-    let mut asked = Vec::new();
-    for (_, role, container) in containers(pod) {
-        let amounts = |resource: &'static str| container.resources.guaranteed(resource);
-        asked.push((role, host(&container.name, amounts)?));
-    }
-    let overhead = |resource: &'static str| pod.spec.overhead.get(resource).map(|q| q.0.as_str());
-    Ok(Host::peak(&asked).plus(host("(overhead)", overhead)?))
-}
-
-fn host<'a>(
-    container: &str,
-    amount: impl Fn(&'static str) -> Option<&'a str>,
-) -> Result<Host, ClaimError> {
-    let read = |resource: &'static str, read: fn(&str) -> Result<u64, QuantityError>| {
-        let Some(text) = amount(resource) else {
-            return Ok(0);
-        };
-        read(text).map_err(|cause| ClaimError::Amount {
-            container: container.to_owned(),
-            resource,
-            value: text.to_owned(),
-            cause,
-        })
-    };
-    Ok(Host {
-        cpu: MilliCpu::new(read("cpu", milli_cpu)?),
-        memory: Bytes::new(read("memory", bytes)?),
-    })
-}
-
-/// The GPU models that the pod's node selector names.
-fn models_of(pod: &Pod) -> Models {
-    let wanted = keys::MODEL_LABELS
-        .iter()
-        .filter_map(|label| pod.spec.node_selector.get(*label));
-    Models::new(wanted.map(|model| Arc::from(model.as_str())))
 }
 
 /// What a bound pod got: from [`keys::ALLOCATION`], else from its dialect's own annotations;
@@ -307,7 +265,7 @@ pub fn resource_of(claim: &Claim) -> Option<&'static str> {
 }
 
 /// All containers in the order in which they start.
-fn containers(pod: &Pod) -> impl Iterator<Item = (usize, Role, &Container)> {
+pub(crate) fn containers(pod: &Pod) -> impl Iterator<Item = (usize, Role, &Container)> {
     let init = pod
         .spec
         .init_containers
@@ -335,7 +293,7 @@ fn amount(container: &Container, resource: &'static str) -> Result<Option<u64>, 
         Ok(count) => Ok(Some(count)),
         Err(cause) => Err(ClaimError::Amount {
             container: container.name.clone(),
-            resource,
+            resource: resource.to_owned(),
             value: text.to_owned(),
             cause,
         }),

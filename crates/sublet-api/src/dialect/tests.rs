@@ -271,39 +271,3 @@ proptest::proptest! {
         let _assigned: bool = is_assigned(&pod, &claim);
     }
 }
-
-#[test]
-fn cpu_and_memory_are_counted_as_kubernetes_counts_them() {
-    let host = |picture: &str| {
-        let host = host_of(&pod(picture)).map_err(|error| error.to_string())?;
-        Ok::<_, String>((host.cpu.get(), host.memory.get()))
-    };
-    assert_eq!(host("a cpu=1500m memory=1Ki; b cpu=0.1"), Ok((1600, 1024)));
-    assert_eq!(
-        host("a cpu=1; init: warm cpu=4 memory=1k"),
-        Ok((4000, 1000))
-    );
-    assert_eq!(host("a aliyun.com/gpu-mem=3"), Ok((0, 0)));
-    assert_eq!(
-        host("a cpu=x"),
-        Err("container a: `cpu` is `x`: it is not a number such as `8138` or `8k`".to_owned())
-    );
-    let mut sandboxed = pod("a cpu=1 aliyun.com/gpu-mem=3");
-    let quantity = crate::object::Quantity("250m".to_owned());
-    sandboxed.spec.overhead.insert("cpu".to_owned(), quantity);
-    let claim = claim_of(&sandboxed, Unit::MiB).unwrap().unwrap();
-    assert_eq!(claim.host().cpu, MilliCpu::new(1250));
-}
-
-#[test]
-fn models_come_from_the_node_selector() {
-    let mut pod = pod("a nvidia.com/gpu=1");
-    let selector = &mut pod.spec.node_selector;
-    selector.insert(
-        "nvidia.com/gpu.product".to_owned(),
-        "NVIDIA-H200".to_owned(),
-    );
-    selector.insert("zone".to_owned(), "z1".to_owned());
-    let claim = claim_of(&pod, Unit::MiB).unwrap().unwrap();
-    assert!(claim.models().accept("NVIDIA-H200") && !claim.models().accept("Tesla-T4"));
-}

@@ -93,7 +93,7 @@ pub(super) fn cards(count: usize) -> Result<Arc<Inventory>> {
 
 #[cfg(test)]
 mod tests {
-    use sublet_api::{NodeDefaults, bound_entry, dialect, facts_of, object};
+    use sublet_api::{NodeDefaults, bound_entry, dialect, facts_of, host_of, object};
     use sublet_model::Unit;
     use sublet_sim::{BadLines, read_nodes, read_pods};
 
@@ -124,7 +124,7 @@ mod tests {
             value["metadata"]["uid"] = json!("u");
             let pod: object::Pod = serde_json::from_value(value).unwrap();
             let claim = dialect::claim_of(&pod, Unit::MiB).unwrap();
-            let claim = claim.unwrap_or_else(|| Claim::host_only(dialect::host_of(&pod).unwrap()));
+            let claim = claim.unwrap_or_else(|| Claim::host_only(host_of(&pod).unwrap()));
             assert_eq!(
                 (claim.ask(), claim.host()),
                 (row.claim.ask(), row.claim.host())

@@ -29,12 +29,15 @@ pub(super) struct ExplainJson {
     /// What the scheduler says.
     #[serde(skip_serializing_if = "Option::is_none")]
     condition: Option<String>,
-    /// Nodes whose GPUs can take the pod now; only of a pod that waits.
+    /// Nodes that can take the pod now; only of a pod that waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     fits: Option<Vec<String>>,
     /// Why the other nodes cannot; only of a pod that waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     refusals: Option<BTreeMap<String, String>>,
+    /// What the scheduler looks at, and nobody here; only of a pod that waits.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    not_looked_at: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -57,6 +60,7 @@ pub(super) fn json(namespace: &str, name: &str, state: &State) -> ExplainJson {
         condition: None,
         fits: None,
         refusals: None,
+        not_looked_at: Vec::new(),
     };
     match state {
         State::Bound { node, devices, .. } => {
@@ -73,6 +77,8 @@ pub(super) fn json(namespace: &str, name: &str, state: &State) -> ExplainJson {
             json.condition.clone_from(&waiting.condition);
             json.fits = Some(waiting.fits.clone());
             let refusals = waiting.refusals.iter();
+            let unmodelled = waiting.unmodelled.iter();
+            json.not_looked_at = unmodelled.map(ToString::to_string).collect();
             json.refusals = Some(refusals.map(|(n, r)| (n.clone(), r.to_string())).collect());
         }
         _ => {}
@@ -141,7 +147,8 @@ fn waiting_summary(waiting: &Waiting) -> String {
     if n_nodes == 0 {
         "it waits, and there is no node".to_owned()
     } else if n_fits > 0 {
-        format!("it waits, though the GPUs of {n_fits} of {n_nodes} nodes have room for it")
+        let have = if n_fits == 1 { "has" } else { "have" };
+        format!("it waits, though {n_fits} of {n_nodes} nodes {have} room for it")
     } else if waiting.is_hopeless() {
         format!(
             "it waits in vain: none of {n_nodes} node{} can ever take it as it is",
@@ -186,6 +193,7 @@ fn waiting_text(waiting: &Waiting, text: &mut String) {
         condition,
         fits,
         refusals,
+        unmodelled,
     } = waiting;
     let said = condition.as_deref().unwrap_or("nothing yet");
     let mut add = |line: String| {
@@ -201,11 +209,11 @@ fn waiting_text(waiting: &Waiting, text: &mut String) {
         } else {
             String::new()
         };
-        add(format!("\nGPUs have room on: {shown}{more}"));
-        add(
-            "what else the scheduler wants of a node (CPU, affinity, volumes) is its own to say"
-                .to_owned(),
-        );
+        add(format!("\nthere is room on: {shown}{more}"));
+    }
+    if !unmodelled.is_empty() {
+        add("\nthe scheduler also looks at what is not looked at here:".to_owned());
+        unmodelled.iter().for_each(|why| add(format!("  {why}")));
     }
     if !refusals.is_empty() {
         add(format!("\nnot on:\n{}", grouped(refusals).trim_end()));

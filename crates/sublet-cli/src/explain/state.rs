@@ -7,11 +7,14 @@ use std::sync::Arc;
 
 use sublet_api::dialect::{claim_of, is_assigned};
 use sublet_api::object::{Node, Pod};
+use sublet_api::stock::pod_rules;
 use sublet_api::{bound_entry, is_over, pod_uid};
 use sublet_model::{Claim, GpuIndex, Grant, NodeName, Unit};
-use sublet_plan::{EngineOptions, Policy};
+use sublet_plan::stock::Unmodelled;
+use sublet_plan::{EngineOptions, Policy, Reason};
 
-use crate::verdict::{Cluster, Refusal};
+use crate::plan::name_of;
+use crate::verdict::{Cluster, Odd, asked};
 
 /// Everything that an explanation is made of.
 pub struct Snapshot {
@@ -66,20 +69,18 @@ pub(super) enum State {
 pub(super) struct Waiting {
     /// What the scheduler says of it (its PodScheduled condition).
     pub(super) condition: Option<String>,
-    /// Nodes whose GPUs can take it now.
+    /// Nodes that can take it now.
     pub(super) fits: Vec<String>,
     /// The others, and why not.
-    pub(super) refusals: BTreeMap<String, Refusal>,
+    pub(super) refusals: BTreeMap<String, Reason>,
+    /// What the scheduler looks at, and nobody here.
+    pub(super) unmodelled: Vec<Unmodelled>,
 }
 
 impl Waiting {
     /// Would no eviction and no waiting help on any node?
     pub(super) fn is_hopeless(&self) -> bool {
-        let never = |refusal: &Refusal| match refusal {
-            Refusal::Taint(_) => true,
-            Refusal::Reason(reason) => reason.is_final(),
-        };
-        self.fits.is_empty() && self.refusals.values().all(never)
+        self.fits.is_empty() && self.refusals.values().all(Reason::is_final)
     }
 }
 
@@ -116,7 +117,7 @@ pub(super) fn state(
             let name = pod.spec.scheduler_name.clone();
             (State::OtherScheduler { name }, Vec::new())
         }
-        Ok(Some(claim)) => waiting(snapshot, pod, &claim, options),
+        Ok(Some(_)) => waiting(snapshot, pod, options),
     }
 }
 
@@ -139,12 +140,7 @@ fn bound(pod: &Pod, claim: Claim) -> State {
     }
 }
 
-fn waiting(
-    snapshot: &Snapshot,
-    pod: &Pod,
-    claim: &Claim,
-    options: &ExplainOptions,
-) -> (State, Vec<String>) {
+fn waiting(snapshot: &Snapshot, pod: &Pod, options: &ExplainOptions) -> (State, Vec<String>) {
     let mut notes = Vec::new();
     let mut cluster = Cluster::new(EngineOptions {
         unit: options.unit,
@@ -161,16 +157,10 @@ fn waiting(
     }
     let bound = |pod: &&Pod| !pod.spec.node_name.is_empty() && !is_over(pod);
     for other in snapshot.pods.iter().filter(bound) {
-        let meta = &other.metadata;
-        let note = match cluster.enter_pod(other) {
-            Ok(None) => continue,
-            Ok(Some(problem)) => problem.to_string(),
-            Err(error) => error.to_string(),
-        };
-        notes.push(format!(
-            "warning: pod {}/{}: {note}; which GPU it has is not known",
-            meta.namespace, meta.name
-        ));
+        for Odd { field, what } in cluster.enter_pod(other) {
+            let name = name_of(other);
+            notes.push(format!("warning: {name}, field `{field}`: {what}"));
+        }
     }
     let conditions = pod.status.conditions.iter();
     let condition = conditions
@@ -181,12 +171,25 @@ fn waiting(
         let what = "it has no UID".to_owned();
         return (State::BadClaim { what }, notes);
     };
-    let refusals = cluster.refusals(pod, &uid, claim);
+    let bad = |odd: Odd| {
+        let what = format!("field `{}`: {}", odd.field, odd.what);
+        State::BadClaim { what }
+    };
+    let claim = match asked(pod, options.unit) {
+        Ok(claim) => claim,
+        Err(error) => return (bad(Odd::of_claim(pod, &error)), notes),
+    };
+    let rules = match pod_rules(pod) {
+        Ok(rules) => rules,
+        Err(error) => return (bad(Odd::of_rules(&error)), notes),
+    };
+    let refusals = cluster.refusals(&uid, &claim, &rules);
     let fits = cluster.names().filter(|name| !refusals.contains_key(*name));
     let waiting = Waiting {
         condition,
         fits: fits.map(str::to_owned).collect(),
         refusals,
+        unmodelled: cluster.unmodelled(pod),
     };
     (State::Waiting(waiting), notes)
 }

@@ -35,7 +35,7 @@ fn explained_with(
 ) -> Answer {
     let mut input = Input::default();
     input.read("test", objects);
-    assert_eq!(input.errors, Vec::<String>::new());
+    assert!(input.errors.is_empty() && input.unreadable.is_empty());
     let snapshot = Snapshot {
         nodes: input.nodes.into_iter().map(|node| node.object).collect(),
         pods: input.pods.into_iter().map(|pod| pod.object).collect(),
@@ -91,7 +91,7 @@ fn every_state_is_told_in_a_sentence() {
     assert!(check(&index("x"), "3", "  nodeName: n1\n").contains("has is not known: annotation"));
     assert_eq!(
         check("", "3", ""),
-        "waits, though the GPUs of 1 of 2 nodes have room for it"
+        "waits, though 1 of 2 nodes has room for it"
     );
     assert_eq!(
         check("", "11", ""),
@@ -164,6 +164,29 @@ not on:
     assert_eq!(json["condition"], "no node");
     assert_eq!(json["fits"], serde_json::json!([]));
     assert_eq!(json["refusals"]["n2"], "the node has no GPU");
+}
+
+#[test]
+fn what_the_stock_scheduler_says_of_a_node_is_said_too() {
+    let closed = NODES.replace(
+        "kind: Node\nmetadata: {name: n1}\n",
+        "kind: Node\nmetadata: {name: n1}\nspec: {unschedulable: true}\n",
+    );
+    let text = explained(&(closed + &pod("name: p-0", "5", "")), Format::Table).text;
+    assert!(
+        text.contains("\n  n1  the node takes no new pods: it is cordoned\n"),
+        "{text}"
+    );
+    let claims = "  resourceClaims: [{name: g}]\n";
+    let waits = NODES.to_owned() + &pod("name: p-0", "5", claims);
+    let text = explained(&waits, Format::Table).text;
+    let expected = "the scheduler also looks at what is not looked at here:\n  its resource claims are not looked at\n";
+    assert!(text.contains(expected), "{text}");
+    let json = explained(&waits, Format::Json).text;
+    assert!(
+        json.contains("\"notLookedAt\": [\n    \"its resource claims"),
+        "{json}"
+    );
 }
 
 #[test]

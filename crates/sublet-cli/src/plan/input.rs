@@ -4,13 +4,18 @@
 //! file, number, line and field while all others are still read. Kinds that a plan does not
 //! need are passed over with a note. Nothing is decided here.
 
+mod documents;
+mod field;
+mod items;
+mod parse;
+
 use std::fmt;
 
-use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::Serialize;
 use sublet_api::object::{Node, Pod};
 
-use super::field::field_at;
+use self::documents::documents;
+use self::parse::{Document, Object, Read, Wrong};
 
 /// Where in the input an object stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +45,75 @@ pub struct Located<T> {
     pub object: T,
 }
 
+/// An object that cannot be used, or not all of it: everything else still is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Unreadable {
+    file: String,
+    document: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    item: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<usize>,
+    /// What it is called, where that much can be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    object: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<String>,
+    problem: String,
+    /// May it be a pod that waits? Then that one is not placed.
+    #[serde(skip)]
+    pub(crate) may_wait: bool,
+}
+
+impl Unreadable {
+    /// What is wrong with that field of an object.
+    pub(crate) fn of(origin: &Origin, object: String, field: &str, problem: String) -> Unreadable {
+        Unreadable {
+            file: origin.file.clone(),
+            document: origin.document,
+            item: origin.item,
+            line: origin.item.is_none().then_some(origin.line),
+            object: Some(object),
+            field: Some(field.to_owned()),
+            problem,
+            may_wait: false,
+        }
+    }
+
+    fn unparsed(origin: &Origin, wrong: Wrong) -> Unreadable {
+        let line = wrong.line.and_then(|line| usize::try_from(line).ok());
+        Unreadable {
+            file: origin.file.clone(),
+            document: origin.document,
+            item: origin.item,
+            line: Some(origin.line + line.unwrap_or(1).saturating_sub(1)),
+            object: None,
+            field: wrong.field,
+            problem: wrong.problem,
+            may_wait: true,
+        }
+    }
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: document {}", self.file, self.document)?;
+        if let Some(item) = self.item {
+            write!(f, ", item {item}")?;
+        }
+        if let Some(line) = self.line {
+            write!(f, ", line {line}")?;
+        }
+        if let Some(object) = &self.object {
+            write!(f, ", {object}")?;
+        }
+        if let Some(field) = &self.field {
+            write!(f, ", field `{field}`")?;
+        }
+        write!(f, ": {}", self.problem)
+    }
+}
+
 /// Everything that was read.
 #[derive(Debug, Clone, Default)]
 pub struct Input {
@@ -49,7 +123,9 @@ pub struct Input {
     pub pods: Vec<Located<Pod>>,
     /// A line for each object that a plan has no use for.
     pub notes: Vec<String>,
-    /// A line for each document or object that cannot be used.
+    /// What cannot be read while all else can.
+    pub unreadable: Vec<Unreadable>,
+    /// A line for each file in which there is nothing at all.
     pub errors: Vec<String>,
 }
 
@@ -65,8 +141,16 @@ impl Input {
                 item: None,
                 line,
             };
-            if let Err(error) = self.read_document(&origin, document) {
-                self.errors.push(explained(&origin, document, &error));
+            match Document::read(document) {
+                Ok(Document::Single(object)) => self.add(origin, object),
+                Ok(Document::List(objects)) => {
+                    for (at, object) in objects.into_iter().enumerate() {
+                        let item = Some(at + 1);
+                        let origin = origin.clone();
+                        self.add(Origin { item, ..origin }, object);
+                    }
+                }
+                Err(wrong) => self.unreadable.push(Unreadable::unparsed(&origin, wrong)),
             }
         }
         if n_documents == 0 {
@@ -75,244 +159,33 @@ impl Input {
         }
     }
 
-    fn read_document(&mut self, origin: &Origin, text: &str) -> Result<(), serde_saphyr::Error> {
-        let outline: Outline = serde_saphyr::from_str_with_options(text, parser_options())?;
-        let name = outline.kind.as_deref().unwrap_or_default();
-        let Some(items) = outline.items.filter(|_| name.ends_with("List")) else {
-            match Kind::of(name) {
-                Kind::Other if name.is_empty() => {
-                    let error = format!("{origin}: field `kind` is missing");
-                    self.errors.push(error);
-                }
-                kind => {
-                    let object = parse(text, Single(kind))?;
-                    self.add(origin.clone(), object, name);
-                }
-            }
-            return Ok(());
-        };
-        // `kubectl get --raw` leaves the kind of a PodList's items out.
-        let common = name.strip_suffix("List").unwrap_or_default();
-        let names: Vec<String> = items
-            .into_iter()
-            .map(|item| item.kind.unwrap_or_else(|| common.to_owned()))
-            .collect();
-        let kinds: Vec<Kind> = names.iter().map(|name| Kind::of(name)).collect();
-        let objects = parse(text, ListOf(&kinds))?;
-        for (at, (object, name)) in objects.into_iter().zip(&names).enumerate() {
-            let item = Some(at + 1);
-            let origin = origin.clone();
-            self.add(Origin { item, ..origin }, object, name);
-        }
-        Ok(())
+    /// What nobody can plan with, if it is so: nothing at all was read.
+    #[must_use]
+    pub fn is_hopeless(&self) -> bool {
+        let nothing = self.nodes.is_empty() && self.pods.is_empty();
+        !self.errors.is_empty() || (nothing && !self.unreadable.is_empty())
     }
 
-    fn add(&mut self, origin: Origin, object: Object, kind: &str) {
+    fn add(&mut self, origin: Origin, (kind, object): Read) {
         match object {
-            Object::Node(node) => {
+            Ok(Object::Node(node)) => {
                 let object = *node;
                 self.nodes.push(Located { origin, object });
             }
-            Object::Pod(pod) => {
+            Ok(Object::Pod(pod)) => {
                 let object = *pod;
                 self.pods.push(Located { origin, object });
             }
-            Object::Other => {
-                let kind = if kind.is_empty() { "(none)" } else { kind };
+            Ok(Object::Other) => {
+                let kind = if kind.is_empty() { "(none)" } else { &kind };
                 self.notes
                     .push(format!("note: {origin}: passed over, its kind is {kind}"));
             }
-        }
-    }
-}
-
-/// Limits against input that is made to grow without end, wide enough for the largest
-/// cluster Kubernetes supports (150,000 pods) in one list.
-pub(super) fn parser_options() -> serde_saphyr::Options {
-    serde_saphyr::options! {
-        budget: serde_saphyr::budget! {
-            max_events: 500_000_000,
-            max_nodes: 250_000_000,
-            max_total_scalar_bytes: 4 << 30,
-        },
-        with_snippet: false,
-    }
-}
-
-fn parse<'de, S: DeserializeSeed<'de>>(
-    text: &'de str,
-    seed: S,
-) -> Result<S::Value, serde_saphyr::Error> {
-    serde_saphyr::with_deserializer_from_str_with_options(text, parser_options(), |de| {
-        seed.deserialize(de)
-    })
-}
-
-/// The documents of a YAML stream that hold anything, each from its first line that
-/// says something, with that line's number.
-/// A line that begins with `---` can be nothing but a separator (YAML 1.2, 9.1.2).
-fn documents<'t>(text: &'t str) -> Vec<(usize, &'t str)> {
-    let mut found = Vec::new();
-    let (mut from, mut from_line, mut at) = (0, 1, 0);
-    for (number, line) in text.split_inclusive('\n').enumerate() {
-        let rest = line.strip_prefix("---");
-        if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace)) {
-            found.push((from_line, &text[from..at]));
-            from = at + "---".len();
-            from_line = number + 1;
-        }
-        at += line.len();
-    }
-    found.push((from_line, &text[from..]));
-    let is_blank = |line: &str| {
-        let line = line.trim_start_matches('\u{feff}').trim();
-        line.is_empty() || line == "..." || line.starts_with(['#', '%'])
-    };
-    let begins_with_content = |(line, document): (usize, &'t str)| {
-        let mut skipped = 0;
-        for (n_lines, text) in document.split_inclusive('\n').enumerate() {
-            if !is_blank(text) {
-                return Some((line + n_lines, &document[skipped..]));
-            }
-            skipped += text.len();
-        }
-        None
-    };
-    found.into_iter().filter_map(begins_with_content).collect()
-}
-
-/// A parser's error with file, document, line and field.
-fn explained(origin: &Origin, document: &str, error: &serde_saphyr::Error) -> String {
-    let place = error.location();
-    let field = place.and_then(|place| field_at(document, place));
-    let mut text = format!("{}: document {}", origin.file, origin.document);
-    if let Some(place) = place {
-        let line = origin.line as u64 + place.line().saturating_sub(1);
-        text.push_str(&format!(", line {line}"));
-    }
-    if let Some(field) = field {
-        text.push_str(&format!(", field `{field}`"));
-    }
-    let words = error.render_with_formatter(&serde_saphyr::UserMessageFormatter);
-    format!("{text}: {}", without_place(&words))
-}
-
-/// The parser counts lines from the document's start: that would contradict the file's.
-fn without_place(words: &str) -> &str {
-    let words = words.lines().next().unwrap_or_default();
-    let Some((before, after)) = words.rsplit_once(" at line ") else {
-        return words;
-    };
-    let is_place = after
-        .chars()
-        .all(|c| c.is_ascii_digit() || matches!(c, ' ' | ',') || "column".contains(c));
-    if is_place { before } else { words }
-}
-
-/// Only what an object is.
-#[derive(Deserialize)]
-struct Outline {
-    kind: Option<String>,
-    items: Option<Vec<ItemOutline>>,
-}
-
-/// Only what an item is.
-#[derive(Deserialize)]
-struct ItemOutline {
-    kind: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Node,
-    Pod,
-    Other,
-}
-
-impl Kind {
-    fn of(name: &str) -> Kind {
-        match name {
-            "Node" => Kind::Node,
-            "Pod" => Kind::Pod,
-            _ => Kind::Other,
-        }
-    }
-}
-
-enum Object {
-    Node(Box<Node>),
-    Pod(Box<Pod>),
-    Other,
-}
-
-/// Reads an object of a kind that is already known.
-struct Single(Kind);
-
-impl<'de> DeserializeSeed<'de> for Single {
-    type Value = Object;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Object, D::Error> {
-        match self.0 {
-            Kind::Node => Box::<Node>::deserialize(deserializer).map(Object::Node),
-            Kind::Pod => Box::<Pod>::deserialize(deserializer).map(Object::Pod),
-            Kind::Other => IgnoredAny::deserialize(deserializer).map(|_| Object::Other),
-        }
-    }
-}
-
-/// Reads the `items` of a list whose items' kinds are already known.
-struct ListOf<'a>(&'a [Kind]);
-
-impl<'de> DeserializeSeed<'de> for ListOf<'_> {
-    type Value = Vec<Object>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Vec<Object>, D::Error> {
-        deserializer.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for ListOf<'_> {
-    type Value = Vec<Object>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list of Kubernetes objects")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vec<Object>, A::Error> {
-        let mut objects = Vec::new();
-        while let Some(key) = map.next_key::<String>()? {
-            if key == "items" {
-                objects = map.next_value_seed(Items(self.0))?;
-            } else {
-                map.next_value::<IgnoredAny>()?;
+            Err(wrong) => {
+                let mut odd = Unreadable::unparsed(&origin, wrong);
+                odd.may_wait = kind == "Pod";
+                self.unreadable.push(odd);
             }
         }
-        Ok(objects)
-    }
-}
-
-struct Items<'a>(&'a [Kind]);
-
-impl<'de> DeserializeSeed<'de> for Items<'_> {
-    type Value = Vec<Object>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Vec<Object>, D::Error> {
-        deserializer.deserialize_seq(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Items<'_> {
-    type Value = Vec<Object>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<Object>, A::Error> {
-        let mut objects = Vec::with_capacity(self.0.len());
-        for &kind in self.0 {
-            objects.extend(list.next_element_seed(Single(kind))?);
-        }
-        Ok(objects)
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! Reads nothing but the files named, writes nothing but its answer.
 
-mod field;
 mod input;
 mod print;
 mod schedule;
@@ -15,10 +14,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 
-pub use input::{Input, Located, Origin};
-pub use print::print;
+pub use input::{Input, Located, Origin, Unreadable};
+pub use print::{Printing, print};
 pub use schedule::{Plan, PlanOptions, plan};
-pub(crate) use schedule::{bad_pod, settle};
+pub(crate) use schedule::{name_of, settle};
 use sublet_plan::Policy;
 
 use crate::MemoryUnit;
@@ -34,13 +33,24 @@ EXAMPLES
 
 Input are Kubernetes objects as kubectl prints them, YAML or JSON, many documents and lists
 too: nodes, pods that run (spec.nodeName, annotations), pods that wait. Waiting pods are
-taken by priority, then age, then order of the files. GPUs and hard taints decide; other
-rules of the scheduler (CPU, affinity, volumes) are not looked at.
+taken by priority, then age, then order of the files. What a file written by hand leaves out
+of a node (CPU, memory, pods) is no limit.
+
+A pod is placed where the stock scheduler with Sublet's extender would place it: by GPUs,
+resources, pods per node, host ports, node selector and node affinity, taints, cordons, and
+by the scores of both. What is not looked at makes a pod conditional, with the reason: pod
+affinity and anti-affinity (of pods that run, too), hard topology spread, volumes that may
+belong to some nodes, resource claims, eviction of pods of lower priority, and a scheduler
+that does not ask Sublet. Its place is kept for it while the pods after it are placed.
+
+An object that cannot be read is named with file, document and field, and all others are
+planned.
 
 EXIT CODES
   0  every waiting pod is placed (gated ones aside)
-  1  something is not placed
-  2  bad input; a line for each bad object names file, document and field")]
+  1  something is not placed, or conditional, or may be a waiting pod that cannot be read
+  2  bad arguments, a file that cannot be read or has nothing in it; with --strict also any
+     object that cannot be read")]
 pub struct Args {
     /// File with Kubernetes objects; - is standard input. Can be given several times
     #[arg(short, long = "filename", value_name = "FILE", required = true)]
@@ -54,9 +64,15 @@ pub struct Args {
     /// What one aliyun.com/gpu-mem is
     #[arg(long, value_enum, ignore_case = true, default_value_t)]
     memory_unit: MemoryUnit,
+    /// A scheduler that asks Sublet; can be given several times
+    #[arg(long, value_name = "NAME", default_value = "sublet-scheduler")]
+    scheduler_name: Vec<String>,
     /// Show the annotations that each pod would get (JSON and YAML always have them)
     #[arg(long)]
     show_annotations: bool,
+    /// Exit with 2 if any object cannot be read
+    #[arg(long)]
+    strict: bool,
 }
 
 /// Answers `sublet plan`.
@@ -84,37 +100,36 @@ pub fn run(args: &Args) -> anyhow::Result<Answer> {
     let options = PlanOptions {
         policy: args.policy.clone(),
         unit: args.memory_unit.into(),
+        schedulers: args.scheduler_name.clone(),
         now_ns: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
     };
-    answer(input, &options, args.output, args.show_annotations)
+    let how = Printing {
+        format: args.output,
+        annotations: args.show_annotations,
+        strict: args.strict,
+    };
+    answer(input, &options, how)
 }
 
 /// The plan for what was read, or what is wrong with it.
 ///
 /// # Errors
 /// None that can happen: every plan can be written.
-pub fn answer(
-    mut input: Input,
-    options: &PlanOptions,
-    format: Format,
-    with_annotations: bool,
-) -> anyhow::Result<Answer> {
+pub fn answer(mut input: Input, options: &PlanOptions, how: Printing) -> anyhow::Result<Answer> {
     let mut notes = std::mem::take(&mut input.notes);
-    match plan(input, options) {
-        Ok(plan) => {
-            let mut answer = print(&plan, format, with_annotations)?;
-            notes.append(&mut answer.notes);
-            Ok(Answer { notes, ..answer })
-        }
-        Err(errors) => {
-            notes.extend(errors.iter().map(|error| format!("error: {error}")));
-            Ok(Answer {
-                text: String::new(),
-                notes,
-                code: BAD_INPUT,
-            })
-        }
+    if input.is_hopeless() {
+        let odd = input.unreadable.iter().map(|odd| format!("error: {odd}"));
+        let errors = input.errors.iter().map(|error| format!("error: {error}"));
+        notes.extend(odd.chain(errors));
+        return Ok(Answer {
+            text: String::new(),
+            notes,
+            code: BAD_INPUT,
+        });
     }
+    let mut answer = print(&plan(input, options), how)?;
+    notes.append(&mut answer.notes);
+    Ok(Answer { notes, ..answer })
 }
 
 fn read(file: &PathBuf) -> std::io::Result<String> {

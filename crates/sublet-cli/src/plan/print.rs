@@ -7,31 +7,63 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 use sublet_model::Grant;
+use sublet_plan::Reason;
 
-use super::schedule::{Outcome, Plan, PlannedPod};
+use super::input::Unreadable;
+use super::schedule::{Outcome, Place, Plan, PlannedPod};
 use crate::align::table;
-use crate::answer::{Answer, DONE, Format, NOT_DONE, document};
+use crate::answer::{Answer, BAD_INPUT, DONE, Format, NOT_DONE, document};
 use crate::grouped::grouped;
 
+/// How to print a plan.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Printing {
+    /// In which form.
+    pub format: Format,
+    /// With the annotations that each pod would get, in a table too?
+    pub annotations: bool,
+    /// Is an object that cannot be read an error?
+    pub strict: bool,
+}
+
 #[derive(Serialize)]
-struct PlanJson {
+struct PlanJson<'a> {
     pods: Vec<PodJson>,
     placed: usize,
+    conditional: usize,
     refused: usize,
     gated: usize,
+    unreadable: &'a [Unreadable],
 }
 
 #[derive(Serialize)]
 struct PodJson {
     namespace: String,
     name: String,
+    /// `placed`, `conditional`, `refused` or `gated`.
+    verdict: &'static str,
     /// Null where it is not placed.
     node: Option<String>,
+    /// Other nodes of the same score, of which the scheduler draws one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    equals: Vec<String>,
     devices: Vec<DeviceJson>,
     annotations: BTreeMap<String, String>,
     refusals: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     gates: Vec<String>,
+    /// Why nobody can say whether it is placed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    because: Vec<String>,
+    /// The place that is kept for a pod which may be placed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    candidate: Option<CandidateJson>,
+}
+
+#[derive(Serialize)]
+struct CandidateJson {
+    node: String,
+    devices: Vec<DeviceJson>,
 }
 
 #[derive(Serialize)]
@@ -47,31 +79,49 @@ struct DeviceJson {
 ///
 /// # Errors
 /// None that can happen: every plan can be written.
-pub fn print(plan: &Plan, format: Format, with_annotations: bool) -> anyhow::Result<Answer> {
-    let refused = count(plan, |outcome| matches!(outcome, Outcome::Refused(_)));
-    let text = match format {
-        Format::Table => as_table(plan, with_annotations),
+pub fn print(plan: &Plan, how: Printing) -> anyhow::Result<Answer> {
+    let text = match how.format {
+        Format::Table => as_table(plan, how.annotations),
         Format::Json => document(&as_json(plan), false)?,
         Format::Yaml => document(&as_json(plan), true)?,
     };
+    let done = |pod: &PlannedPod| matches!(pod.outcome, Outcome::Placed(_) | Outcome::Gated(_));
+    let lost = plan.unreadable.iter().any(|odd| odd.may_wait);
+    let (word, code) = match how.strict {
+        true if !plan.unreadable.is_empty() => ("error", BAD_INPUT),
+        _ if plan.pods.iter().all(done) && !lost => ("warning", DONE),
+        _ => ("warning", NOT_DONE),
+    };
+    let odd = plan.unreadable.iter().map(|odd| format!("{word}: {odd}"));
     Ok(Answer {
         text,
-        notes: plan.notes.clone(),
-        code: if refused == 0 { DONE } else { NOT_DONE },
+        notes: plan.notes.iter().cloned().chain(odd).collect(),
+        code,
     })
 }
 
-fn count(plan: &Plan, is: fn(&Outcome) -> bool) -> usize {
-    plan.pods.iter().filter(|pod| is(&pod.outcome)).count()
+fn word(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Placed(_) => "placed",
+        Outcome::Conditional { .. } => "conditional",
+        Outcome::Refused(_) => "refused",
+        Outcome::Gated(_) => "gated",
+    }
 }
 
-fn as_json(plan: &Plan) -> PlanJson {
-    let pods: Vec<PodJson> = plan.pods.iter().map(pod_json).collect();
+fn count(plan: &Plan, verdict: &str) -> usize {
+    let pods = plan.pods.iter();
+    pods.filter(|pod| word(&pod.outcome) == verdict).count()
+}
+
+fn as_json(plan: &Plan) -> PlanJson<'_> {
     PlanJson {
-        placed: pods.iter().filter(|pod| pod.node.is_some()).count(),
-        refused: count(plan, |outcome| matches!(outcome, Outcome::Refused(_))),
-        gated: pods.iter().filter(|pod| !pod.gates.is_empty()).count(),
-        pods,
+        placed: count(plan, "placed"),
+        conditional: count(plan, "conditional"),
+        refused: count(plan, "refused"),
+        gated: count(plan, "gated"),
+        unreadable: &plan.unreadable,
+        pods: plan.pods.iter().map(pod_json).collect(),
     }
 }
 
@@ -79,28 +129,41 @@ fn pod_json(planned: &PlannedPod) -> PodJson {
     let mut json = PodJson {
         namespace: planned.pod.namespace().to_owned(),
         name: planned.pod.name().to_owned(),
+        verdict: word(&planned.outcome),
         node: None,
+        equals: Vec::new(),
         devices: Vec::new(),
         annotations: BTreeMap::new(),
         refusals: BTreeMap::new(),
         gates: Vec::new(),
+        because: Vec::new(),
+        candidate: None,
+    };
+    let devices = |place: &Place| place.allocation.grants.iter().map(device_json).collect();
+    let texts = |refusals: &BTreeMap<String, Reason>| {
+        let text = |(node, reason): (&String, &Reason)| (node.clone(), reason.to_string());
+        refusals.iter().map(text).collect()
     };
     match &planned.outcome {
-        Outcome::Placed {
-            node,
-            allocation,
-            annotations,
+        Outcome::Placed(place) => {
+            json.node = Some(place.node.clone());
+            json.equals.clone_from(&place.equals);
+            json.devices = devices(place);
+            json.annotations.clone_from(&place.annotations);
+        }
+        Outcome::Conditional {
+            because,
+            place,
+            refusals,
         } => {
-            json.node = Some(node.to_string());
-            json.devices = allocation.grants.iter().map(device_json).collect();
-            json.annotations.clone_from(annotations);
+            json.because = because.iter().map(ToString::to_string).collect();
+            json.refusals = texts(refusals);
+            json.candidate = place.as_ref().map(|place| CandidateJson {
+                node: place.node.clone(),
+                devices: devices(place),
+            });
         }
-        Outcome::Refused(refusals) => {
-            json.refusals = refusals
-                .iter()
-                .map(|(node, refusal)| (node.clone(), refusal.to_string()))
-                .collect();
-        }
+        Outcome::Refused(refusals) => json.refusals = texts(refusals),
         Outcome::Gated(gates) => json.gates.clone_from(gates),
     }
     json
@@ -117,7 +180,7 @@ fn device_json(grant: &Grant) -> DeviceJson {
 
 fn as_table(plan: &Plan, with_annotations: bool) -> String {
     if plan.pods.is_empty() {
-        return "no pod waits for a GPU\n".to_owned();
+        return "no pod waits\n".to_owned();
     }
     let rows: Vec<_> = plan.pods.iter().flat_map(rows).collect();
     let heading = [
@@ -131,36 +194,70 @@ fn as_table(plan: &Plan, with_annotations: bool) -> String {
     ];
     let mut text = table(&heading, &rows);
     for planned in &plan.pods {
-        let pod = &planned.pod;
-        let never_fails = match &planned.outcome {
-            Outcome::Placed { annotations, .. } if with_annotations => {
-                let lines = annotations
-                    .iter()
-                    .map(|(key, value)| format!("  {key}: {value}\n"));
-                writeln!(text, "\n{pod} gets the annotations").map(|()| text.extend(lines))
-            }
-            Outcome::Placed { .. } => Ok(()),
-            Outcome::Refused(refusals) if refusals.is_empty() => {
-                writeln!(text, "\n{pod} is not placed: there is no node")
-            }
-            Outcome::Refused(refusals) => {
-                let lines = grouped(refusals);
-                write!(text, "\n{pod} is not placed\n{lines}")
-            }
-            Outcome::Gated(gates) => {
-                let gates = gates.join(", ");
-                writeln!(text, "\n{pod} is gated by {gates}")
-            }
-        };
-        debug_assert!(never_fails.is_ok(), "writing to a String does not fail");
+        let _never_fails = more(planned, with_annotations, &mut text);
     }
-    let json = as_json(plan);
-    let _never_fails = writeln!(
-        text,
-        "\n{} placed, {} not placed, {} gated",
-        json.placed, json.refused, json.gated
-    );
+    text.push('\n');
+    let sums = ["placed", "conditional", "refused", "gated"].map(|word| (word, count(plan, word)));
+    let told: Vec<String> = sums
+        .into_iter()
+        // What is rare is told where there is any.
+        .filter(|(word, count)| *word != "conditional" || *count > 0)
+        .map(|(word, count)| {
+            format!(
+                "{count} {}",
+                if word == "refused" {
+                    "not placed"
+                } else {
+                    word
+                }
+            )
+        })
+        .collect();
+    let _never_fails = writeln!(text, "{}", told.join(", "));
+    let drawn = plan.pods.iter();
+    let drawn =
+        drawn.filter(|pod| matches!(&pod.outcome, Outcome::Placed(p) if !p.equals.is_empty()));
+    match drawn.count() {
+        0 => {}
+        n => {
+            let _never_fails = writeln!(
+                text,
+                "{n} of them may go elsewhere too: the scheduler draws among nodes of equal scores"
+            );
+        }
+    }
     text
+}
+
+/// What a pod's row does not say.
+fn more(planned: &PlannedPod, with_annotations: bool, text: &mut String) -> std::fmt::Result {
+    let pod = &planned.pod;
+    match &planned.outcome {
+        Outcome::Placed(place) if with_annotations && !place.annotations.is_empty() => {
+            writeln!(text, "\n{pod} gets the annotations")?;
+            for (key, value) in &place.annotations {
+                writeln!(text, "  {key}: {value}")?;
+            }
+            Ok(())
+        }
+        Outcome::Placed(_) => Ok(()),
+        Outcome::Conditional {
+            because, refusals, ..
+        } => {
+            writeln!(text, "\n{pod} may be placed or not")?;
+            for why in because {
+                writeln!(text, "  {why}")?;
+            }
+            write!(text, "{}", grouped(refusals))
+        }
+        Outcome::Refused(refusals) if refusals.is_empty() => {
+            writeln!(text, "\n{pod} is not placed: there is no node")
+        }
+        Outcome::Refused(refusals) => {
+            write!(text, "\n{pod} is not placed\n{}", grouped(refusals))
+        }
+        Outcome::Gated(gates) => writeln!(text, "\n{pod} is gated by {}", gates.join(", ")),
+    }
 }
 
 fn rows(planned: &PlannedPod) -> Vec<Vec<String>> {
@@ -174,24 +271,32 @@ fn rows(planned: &PlannedPod) -> Vec<Vec<String>> {
         row
     };
     let none = || ["-", "-", "-", "-"].map(str::to_owned);
-    match &planned.outcome {
-        Outcome::Placed {
-            node, allocation, ..
-        } => {
-            let device = |grant: &Grant| {
-                let uuid = grant.card.uuid.as_ref();
-                row(
-                    node.as_str(),
-                    [
-                        grant.container.to_string(),
-                        grant.card.index.to_string(),
-                        grant.memory.to_string(),
-                        uuid.map_or_else(|| "-".to_owned(), ToString::to_string),
-                    ],
-                )
-            };
-            allocation.grants.iter().map(device).collect()
+    let devices = |node: &str, place: &Place| {
+        let device = |grant: &Grant| {
+            let uuid = grant.card.uuid.as_ref();
+            row(
+                node,
+                [
+                    grant.container.to_string(),
+                    grant.card.index.to_string(),
+                    grant.memory.to_string(),
+                    uuid.map_or_else(|| "-".to_owned(), ToString::to_string),
+                ],
+            )
+        };
+        let rows: Vec<_> = place.allocation.grants.iter().map(device).collect();
+        if rows.is_empty() {
+            // It asks for no GPU.
+            return vec![row(node, none())];
         }
+        rows
+    };
+    match &planned.outcome {
+        Outcome::Placed(place) => devices(&place.node, place),
+        Outcome::Conditional {
+            place: Some(place), ..
+        } => devices(&format!("{}?", place.node), place),
+        Outcome::Conditional { .. } => vec![row("?", none())],
         Outcome::Refused(_) => vec![row("(none)", none())],
         Outcome::Gated(_) => vec![row("(gated)", none())],
     }

@@ -1,4 +1,5 @@
-//! Places the waiting pods of an input, one after the other, with the scheduler's engine.
+//! Places the waiting pods of an input, one after the other, as the schedulers of a cluster
+//! would.
 //!
 //! The order is the stock scheduler's: priority, then age, then (for pods of one second) the
 //! order of the files. Time is an argument: the same input at the same time gives the same plan.
@@ -7,14 +8,19 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sublet_api::dialect::{binding_annotations, claim_of};
+use sublet_api::dialect::binding_annotations;
 use sublet_api::object::Pod;
+use sublet_api::stock::pod_rules;
 use sublet_api::{is_over, pod_key, pod_uid};
-use sublet_model::{Allocation, Claim, Entry, NodeName, PodKey, PodUid, Standing, Time, Unit};
-use sublet_plan::{EngineOptions, Policy};
+use sublet_model::{Allocation, Ask, Claim, Entry, PodKey, PodUid, Standing, Time, Unit};
+use sublet_plan::stock::{self, PodRules, Selected, Unmodelled};
+use sublet_plan::{EngineOptions, Policy, Reason};
 
-use super::input::{Input, Located, Origin};
-use crate::verdict::{Cluster, Refusal};
+use super::input::{Input, Located, Origin, Unreadable};
+use crate::verdict::{Cluster, Odd, asked};
+
+/// Who places a pod that names no scheduler.
+const DEFAULT_SCHEDULER: &str = "default-scheduler";
 
 /// How to plan.
 #[derive(Debug, Clone)]
@@ -23,20 +29,34 @@ pub struct PlanOptions {
     pub policy: Policy,
     /// What one `aliyun.com/gpu-mem` is, on nodes that do not say it themselves.
     pub unit: Unit,
+    /// The `schedulerName`s of schedulers that ask Sublet.
+    pub schedulers: Vec<String>,
     /// The moment that annotations name, in nanoseconds since the Unix epoch.
     pub now_ns: u64,
+}
+
+/// Where a pod goes.
+pub(super) struct Place {
+    pub(super) node: String,
+    pub(super) allocation: Allocation,
+    pub(super) annotations: BTreeMap<String, String>,
+    /// Other nodes of the same score, of which the stock scheduler draws one.
+    pub(super) equals: Vec<String>,
 }
 
 /// What becomes of one waiting pod.
 pub(super) enum Outcome {
     /// It fits.
-    Placed {
-        node: NodeName,
-        allocation: Allocation,
-        annotations: BTreeMap<String, String>,
+    Placed(Place),
+    /// It fits if what nobody looks at here does not stand in the way; the place, if there is
+    /// one, is kept for it.
+    Conditional {
+        because: Vec<Unmodelled>,
+        place: Option<Place>,
+        refusals: BTreeMap<String, Reason>,
     },
     /// It does not, and why, by node.
-    Refused(BTreeMap<String, Refusal>),
+    Refused(BTreeMap<String, Reason>),
     /// It may not be scheduled before these gates are lifted.
     Gated(Vec<String>),
 }
@@ -50,100 +70,146 @@ pub(super) struct PlannedPod {
 /// What becomes of every waiting pod, in the order in which they were taken.
 pub struct Plan {
     pub(super) pods: Vec<PlannedPod>,
-    /// A line for each bound pod whose annotations cannot be read.
+    /// What could not be read, or not all of it.
+    pub(super) unreadable: Vec<Unreadable>,
+    /// What else there is to say.
     pub(super) notes: Vec<String>,
 }
 
 /// Places the waiting pods.
-///
-/// # Errors
-/// A line for each object that cannot be used; then nothing is planned.
-pub fn plan(mut input: Input, options: &PlanOptions) -> Result<Plan, Vec<String>> {
-    let mut errors = settle(&mut input);
+#[must_use]
+pub fn plan(mut input: Input, options: &PlanOptions) -> Plan {
+    settle(&mut input);
+    let mut unreadable = input.unreadable;
     let mut cluster = Cluster::new(EngineOptions {
         unit: options.unit,
-        // All nodes come back: a plan needs no favour to the stock scheduler's speed.
-        few: 0,
         ..EngineOptions::of(options.policy.clone())
     });
-    for node in &input.nodes {
-        let name = &node.object.metadata.name;
-        if let Err(error) = cluster.enter_node(&node.object, None) {
-            errors.push(format!("{}: node {name}: {error}", node.origin));
+    for Located { origin, object } in &input.nodes {
+        if let Err(error) = cluster.enter_node(object, None) {
+            let name = format!("node {}", object.metadata.name);
+            let Odd { field, what } = Odd::of_node(&error);
+            unreadable.push(Unreadable::of(origin, name, &field, what));
         }
     }
-    let mut notes = Vec::new();
     let mut waiting = Vec::new();
-    for Located { origin, object } in &input.pods {
-        if object.spec.node_name.is_empty() {
-            match read_waiting(object, options.unit) {
-                Ok(pod) => waiting.extend(pod),
-                Err(error) => errors.push(bad_pod(origin, object, &error)),
+    let mut passed_over = 0;
+    for Located { origin, object } in by_age(&input.pods) {
+        let mut tell = |odd: Odd, may_wait| {
+            let mut odd = Unreadable::of(origin, name_of(object), &odd.field, odd.what);
+            odd.may_wait = may_wait;
+            unreadable.push(odd);
+        };
+        if !object.spec.node_name.is_empty() {
+            let odd = cluster.enter_pod(object);
+            odd.into_iter().for_each(|odd| tell(odd, false));
+            if let Ok(uid) = pod_uid(object) {
+                cluster.start(&uid);
             }
             continue;
         }
-        match cluster.enter_pod(object) {
-            Ok(None) => {}
-            Ok(Some(problem)) => {
-                let pod = &object.metadata.name;
-                notes.push(format!(
-                    "note: {origin}: pod {pod}: {problem}; which GPU it has is not known"
-                ));
+        match Waiting::read(object, options) {
+            Ok(pod) => {
+                if pod.is_known() {
+                    cluster.engine.learn(&pod.claim);
+                }
+                passed_over += usize::from(pod.is_passed_over());
+                waiting.extend(Some(pod).filter(Waiting::is_planned));
             }
-            Err(error) => errors.push(bad_pod(origin, object, &error.to_string())),
-        }
-        if let Ok(uid) = pod_uid(object) {
-            cluster.start(&uid);
+            Err(odd) => tell(odd, object.metadata.deletion_timestamp.is_none()),
         }
     }
-    if !errors.is_empty() {
-        return Err(errors);
-    }
-    // The sort is stable: what is equal stays in the order of the files. A pod without a time
-    // was written by hand and is not in the cluster yet: younger than all that are.
-    waiting.sort_by_key(|pod| {
-        let created = pod.created.clone();
-        (Reverse(pod.priority), created.is_none(), created)
+    // Stable: pods of one priority stay in the order of their age.
+    waiting.sort_by_key(|pod| Reverse(pod.pod.spec.priority.unwrap_or(0)));
+    let pods = waiting.into_iter().map(|pod| PlannedPod {
+        pod: pod.key.clone(),
+        outcome: place(&mut cluster, &pod, options),
     });
-    let pods = waiting
-        .into_iter()
-        .map(|pod| PlannedPod {
-            pod: pod.key.clone(),
-            outcome: place(&mut cluster, &pod, options),
-        })
-        .collect();
-    Ok(Plan { pods, notes })
+    let pods = pods.collect();
+    let notes = match passed_over {
+        0 => Vec::new(),
+        n => vec![format!(
+            "note: {n} waiting pods of other schedulers ask for no GPU and are passed over; they \
+             may yet take CPU and memory"
+        )],
+    };
+    Plan {
+        pods,
+        unreadable,
+        notes,
+    }
 }
 
-/// A pod that waits and asks for a GPU.
+/// Pods in the order in which the scheduler came to know them. A pod without a time was written
+/// by hand and is not in the cluster yet: younger than all that are.
+fn by_age(pods: &[Located<Pod>]) -> Vec<&Located<Pod>> {
+    let mut sorted: Vec<&Located<Pod>> = pods.iter().collect();
+    sorted.sort_by_key(|pod| {
+        let created = pod.object.metadata.creation_timestamp.as_deref();
+        (created.is_none(), created)
+    });
+    sorted
+}
+
+/// A pod that waits.
 struct Waiting<'a> {
     key: PodKey,
     uid: PodUid,
     claim: Arc<Claim>,
-    priority: i32,
-    created: Option<String>,
+    rules: PodRules,
+    /// The scheduler that it names, if that one does not ask Sublet.
+    stranger: Option<&'a str>,
     pod: &'a Pod,
 }
 
-fn read_waiting(pod: &Pod, unit: Unit) -> Result<Option<Waiting<'_>>, String> {
-    let name = |error| format!("field `metadata`: {error}");
-    let (key, uid) = (pod_key(pod).map_err(name)?, pod_uid(pod).map_err(name)?);
-    let claim = claim_of(pod, unit).map_err(|error| error.to_string())?;
-    // The scheduler never takes up a pod that is being deleted.
-    let Some(claim) = claim.filter(|_| pod.metadata.deletion_timestamp.is_none()) else {
-        return Ok(None);
-    };
-    Ok(Some(Waiting {
-        key,
-        uid,
-        claim: Arc::new(claim),
-        priority: pod.spec.priority.unwrap_or(0),
-        created: pod.metadata.creation_timestamp.clone(),
-        pod,
-    }))
+impl<'a> Waiting<'a> {
+    fn read(pod: &'a Pod, options: &PlanOptions) -> Result<Waiting<'a>, Odd> {
+        let name = |error: sublet_model::NameError| Odd {
+            field: "metadata".to_owned(),
+            what: error.to_string(),
+        };
+        let claim = asked(pod, options.unit).map_err(|error| Odd::of_claim(pod, &error))?;
+        let scheduler = match pod.spec.scheduler_name.as_str() {
+            "" => DEFAULT_SCHEDULER,
+            name => name,
+        };
+        let ours = options.schedulers.iter().any(|ours| ours == scheduler);
+        Ok(Waiting {
+            key: pod_key(pod).map_err(name)?,
+            uid: pod_uid(pod).map_err(name)?,
+            claim: Arc::new(claim),
+            rules: pod_rules(pod).map_err(|error| Odd::of_rules(&error))?,
+            stranger: (!ours).then_some(scheduler),
+            pod,
+        })
+    }
+
+    /// Does the scheduler of the cluster know it already?
+    fn is_known(&self) -> bool {
+        self.pod.metadata.creation_timestamp.is_some()
+    }
+
+    /// The scheduler never takes up a pod that is being deleted.
+    fn is_going(&self) -> bool {
+        self.pod.metadata.deletion_timestamp.is_some()
+    }
+
+    fn is_passed_over(&self) -> bool {
+        !self.is_going() && self.stranger.is_some() && self.claim.ask() == Ask::Nothing
+    }
+
+    fn is_planned(&self) -> bool {
+        !self.is_going() && !self.is_passed_over()
+    }
+
+    /// Was it tried before, and refused?
+    fn was_tried(&self) -> bool {
+        let mut conditions = self.pod.status.conditions.iter();
+        conditions.any(|c| c.kind == "PodScheduled" && c.status == "False")
+    }
 }
 
-fn place(cluster: &mut Cluster<'_>, waiting: &Waiting<'_>, options: &PlanOptions) -> Outcome {
+fn place(cluster: &mut Cluster, waiting: &Waiting<'_>, options: &PlanOptions) -> Outcome {
     let Waiting {
         uid, claim, pod, ..
     } = waiting;
@@ -151,65 +217,118 @@ fn place(cluster: &mut Cluster<'_>, waiting: &Waiting<'_>, options: &PlanOptions
         let gates = pod.spec.scheduling_gates.iter();
         return Outcome::Gated(gates.map(|gate| gate.name.clone()).collect());
     }
+    if !waiting.is_known() {
+        cluster.engine.learn(claim);
+    }
+    let mut because = cluster.unmodelled(pod);
+    let stranger = waiting.stranger.map(Arc::from);
+    because.extend(stranger.map(Unmodelled::Scheduler));
     let now = Time::from_ms(options.now_ns / 1_000_000);
-    cluster.engine.learn(claim);
-    let (open, _) = cluster.open_nodes(pod);
-    let soft: BTreeMap<_, _> = open
-        .iter()
-        .map(|&node| (node, cluster.soft_taints(pod, node)))
-        .collect();
-    let answer = cluster
-        .engine
-        .filter(now, uid, claim, &open, true, |node| soft[&node]);
-    let Some(&best) = answer.passed.first() else {
-        return Outcome::Refused(cluster.refusals(pod, uid, claim));
+    let question = stock::Waiting {
+        uid,
+        claim,
+        rules: &waiting.rules,
+        everywhere: pod.spec.has_soft_wishes() || waiting.was_tried(),
     };
-    let node = cluster.name(best).clone();
-    let entry = Entry {
-        pod: waiting.key.clone(),
-        uid: uid.clone(),
-        node: node.clone(),
-        claim: Arc::clone(claim),
-        allocation: None,
-        standing: Standing::Reserved,
-        assigned: false,
-        priority: waiting.priority,
-    };
-    let allocation = match cluster.engine.reserve(now, entry) {
-        Ok(allocation) => allocation,
-        Err(reason) => {
-            return Outcome::Refused(BTreeMap::from([(
-                node.to_string(),
-                Refusal::Reason(reason),
-            )]));
+    let taken = cluster
+        .select(now, question)
+        .and_then(|selected| take(cluster, waiting, &selected, options));
+    let Some(place) = taken else {
+        let refusals = cluster.refusals(uid, claim, &waiting.rules);
+        if may_evict(cluster, waiting, &refusals) {
+            because.push(Unmodelled::Preemption);
+        } else if waiting.stranger.is_none() {
+            return Outcome::Refused(refusals);
         }
+        return Outcome::Conditional {
+            because,
+            place: None,
+            refusals,
+        };
     };
-    cluster.start(uid);
-    let facts = cluster.engine.ledger().book(best).facts();
-    let present = pod.metadata.annotations.keys().map(String::as_str);
-    let annotations = facts.map_or_else(BTreeMap::new, |facts| {
-        binding_annotations(claim, &allocation, facts, options.now_ns, present)
-    });
-    Outcome::Placed {
-        node,
-        allocation,
-        annotations,
+    // Checked when it was read with the pods that run; a pod that waits has none to keep away
+    // before it has a place.
+    let _never_fails = cluster.keep_away(pod);
+    if because.is_empty() {
+        return Outcome::Placed(place);
+    }
+    Outcome::Conditional {
+        because,
+        place: Some(place),
+        refusals: BTreeMap::new(),
     }
 }
 
-/// Leaves out pods that are over, fills in what files written by hand lack, and puts nodes in
-/// the order of their names; gives back a line for each object that cannot be used.
-pub(crate) fn settle(input: &mut Input) -> Vec<String> {
-    let mut errors = std::mem::take(&mut input.errors);
+/// Takes the selected place.
+fn take(
+    cluster: &mut Cluster,
+    waiting: &Waiting<'_>,
+    selected: &Selected,
+    options: &PlanOptions,
+) -> Option<Place> {
+    let node = cluster.name(selected.node).clone();
+    let entry = Entry {
+        pod: waiting.key.clone(),
+        uid: waiting.uid.clone(),
+        node: node.clone(),
+        claim: Arc::clone(&waiting.claim),
+        allocation: None,
+        standing: Standing::Reserved,
+        assigned: false,
+        priority: waiting.pod.spec.priority.unwrap_or(0),
+    };
+    let now = Time::from_ms(options.now_ns / 1_000_000);
+    let allocation = cluster.engine.reserve(now, entry).ok()?;
+    cluster.start(&waiting.uid);
+    let facts = cluster.engine.ledger().book(selected.node).facts();
+    let present = waiting.pod.metadata.annotations.keys().map(String::as_str);
+    let annotations = facts.map_or_else(BTreeMap::new, |facts| {
+        binding_annotations(&waiting.claim, &allocation, facts, options.now_ns, present)
+    });
+    let name = |node| cluster.name(node).to_string();
+    Some(Place {
+        node: node.to_string(),
+        allocation,
+        annotations,
+        equals: selected.equals.iter().copied().map(name).collect(),
+    })
+}
+
+/// Might the stock scheduler evict pods of lower priority for a pod that was refused?
+fn may_evict(
+    cluster: &Cluster,
+    waiting: &Waiting<'_>,
+    refusals: &BTreeMap<String, Reason>,
+) -> bool {
+    let priority = waiting.pod.spec.priority.unwrap_or(0);
+    let mut others = cluster.engine.ledger().entries();
+    waiting.pod.spec.preemption_policy != "Never"
+        && refusals.values().any(|reason| !reason.is_final())
+        && others.any(|other| other.priority < priority)
+}
+
+/// Leaves out pods that are over and objects of which there are two, fills in what files written
+/// by hand lack, and puts nodes in the order of their names.
+pub(crate) fn settle(input: &mut Input) {
     input.pods.retain(|pod| !is_over(&pod.object));
     for (number, pod) in input.pods.iter_mut().enumerate() {
         complete(&mut pod.object, number);
     }
-    find_doubles(input, &mut errors);
+    let mut seen = BTreeMap::new();
+    let odd = &mut input.unreadable;
+    input.nodes.retain(|node| {
+        let what = format!("node {}", node.object.metadata.name);
+        is_first(&mut seen, what, "metadata.name", &node.origin, odd)
+    });
+    input.pods.retain(|pod| {
+        let uid = format!("a pod with the UID {}", pod.object.metadata.uid);
+        let what = name_of(&pod.object);
+        is_first(&mut seen, what, "metadata.name", &pod.origin, odd)
+            && is_first(&mut seen, uid, "metadata.uid", &pod.origin, odd)
+    });
     input
         .nodes
         .sort_by(|a, b| a.object.metadata.name.cmp(&b.object.metadata.name));
-    errors
 }
 
 /// Files written by hand have no UIDs and often no namespaces.
@@ -223,29 +342,25 @@ fn complete(pod: &mut Pod, number: usize) {
     }
 }
 
-/// Two objects of one name are two versions of one object: which is meant is not ours to say.
-fn find_doubles(input: &Input, errors: &mut Vec<String>) {
-    let mut seen: BTreeMap<String, &Origin> = BTreeMap::new();
-    let mut check = |what: String, origin| match seen.get(&what) {
-        Some(first) => {
-            errors.push(format!("{origin}: {what} stands already in {first}"));
-            false
-        }
-        None => seen.insert(what, origin).is_none(),
-    };
-    for node in &input.nodes {
-        check(format!("node {}", node.object.metadata.name), &node.origin);
+/// Two objects of one name are two versions of one object: the first counts.
+fn is_first(
+    seen: &mut BTreeMap<String, Origin>,
+    what: String,
+    field: &str,
+    origin: &Origin,
+    odd: &mut Vec<Unreadable>,
+) -> bool {
+    if let Some(first) = seen.get(&what) {
+        let problem = format!("it stands already in {first}, which counts");
+        odd.push(Unreadable::of(origin, what, field, problem));
+        return false;
     }
-    for pod in &input.pods {
-        let meta = &pod.object.metadata;
-        if check(format!("pod {}/{}", meta.namespace, meta.name), &pod.origin) {
-            check(format!("a pod with the UID {}", meta.uid), &pod.origin);
-        }
-    }
+    seen.insert(what, origin.clone());
+    true
 }
 
-/// What is said of a pod that cannot be used.
-pub(crate) fn bad_pod(origin: &Origin, pod: &Pod, error: &str) -> String {
+/// What a pod is called where something is said of it.
+pub(crate) fn name_of(pod: &Pod) -> String {
     let meta = &pod.metadata;
-    format!("{origin}: pod {}/{}: {error}", meta.namespace, meta.name)
+    format!("pod {}/{}", meta.namespace, meta.name)
 }

@@ -1,4 +1,8 @@
-//! Plans of example files, every kind of bad input, and text that is no input at all.
+//! Plans of example files, what the stock scheduler has a say in, every kind of odd input, and
+//! text that is no input at all.
+
+mod odd;
+mod stock;
 
 use proptest::prelude::*;
 use sublet_model::Unit;
@@ -10,6 +14,15 @@ const THREE_NODES: &str = include_str!("../../../../examples/plan/three-nodes.ya
 const FOUR_GPUS: &str = include_str!("../../../../examples/plan/four-gpus.yaml");
 
 fn planned(files: &[&str], format: Format, policy: &str) -> Answer {
+    let how = Printing {
+        format,
+        annotations: true,
+        strict: false,
+    };
+    planned_so(files, policy, how)
+}
+
+fn planned_so(files: &[&str], policy: &str, how: Printing) -> Answer {
     let mut input = Input::default();
     for (at, text) in files.iter().enumerate() {
         input.read(&format!("file{}", at + 1), text);
@@ -17,9 +30,10 @@ fn planned(files: &[&str], format: Format, policy: &str) -> Answer {
     let options = PlanOptions {
         policy: policy.parse().unwrap(),
         unit: Unit::MiB,
+        schedulers: vec!["sublet-scheduler".to_owned()],
         now_ns: 1_700_000_000_000_000_000,
     };
-    answer(input, &options, format, true).unwrap()
+    answer(input, &options, how).unwrap()
 }
 
 fn table(text: &str) -> Answer {
@@ -69,7 +83,7 @@ fn r1_4_the_fullest_gpu_that_fits_and_r1_10_a_refusal_with_its_reason() {
     assert_eq!(
         plan["pods"][1],
         serde_json::json!({
-            "namespace": "default", "name": "too-large", "node": null,
+            "namespace": "default", "name": "too-large", "verdict": "refused", "node": null,
             "devices": [], "annotations": {},
             "refusals": {"n1": "16277 MiB asked of one GPU, but the largest, GPU 0, has 16276 MiB \
                 in all (1 MiB too few)"},
@@ -91,7 +105,9 @@ fn r1_4_the_fullest_gpu_that_fits_and_r1_10_a_refusal_with_its_reason() {
     );
     let yaml = planned(&[FOUR_GPUS], Format::Yaml, "binpack").text;
     assert!(
-        yaml.starts_with("pods:\n- namespace: default\n  name: wanted\n  node: n1\n"),
+        yaml.starts_with(
+            "pods:\n- namespace: default\n  name: wanted\n  verdict: placed\n  node: n1\n"
+        ),
         "{yaml}"
     );
 }
@@ -107,7 +123,7 @@ status: {capacity: {aliyun.com/gpu-mem: 10, aliyun.com/gpu-count: 1}}
 fn waiting(name: &str, amount: &str, meta: &str, spec: &str) -> String {
     format!(
         "---\nkind: Pod\nmetadata: {{name: {name}{meta}}}\n\
-         spec:\n  containers: [{{name: c, resources: {{limits: {{aliyun.com/gpu-mem: {amount}}}}}}}]\n\
+         spec:\n  schedulerName: sublet-scheduler\n  containers: [{{name: c, resources: {{limits: {{aliyun.com/gpu-mem: {amount}}}}}}}]\n\
          {spec}"
     )
 }
@@ -134,10 +150,11 @@ fn priority_then_age_then_the_order_of_the_files() {
 }
 
 #[test]
-fn gated_pods_are_listed_and_pods_without_gpus_are_not() {
+fn gated_pods_are_listed_and_so_are_pods_of_no_gpu_that_name_the_scheduler() {
     let text = NODE.to_owned()
         + &waiting("gated", "3", "", "  schedulingGates: [{name: queue}]\n")
         + &waiting("none", "0", "", "")
+        + &waiting("theirs", "0", "", "").replace("sublet-scheduler", "other")
         + &waiting(
             "going",
             "3",
@@ -151,13 +168,21 @@ fn gated_pods_are_listed_and_pods_without_gpus_are_not() {
         "\
 NAMESPACE  POD    NODE     CONTAINER  GPU  MEMORY  UUID
 default    gated  (gated)  -          -    -       -
+default    none   n1       -          -    -       -
 
 default/gated is gated by queue
 
-0 placed, 0 not placed, 1 gated
+1 placed, 0 not placed, 1 gated
 "
     );
-    assert_eq!(table(NODE).text, "no pod waits for a GPU\n");
+    assert_eq!(
+        answer.notes,
+        [
+            "note: 1 waiting pods of other schedulers ask for no GPU and are passed over; they may yet \
+          take CPU and memory"
+        ]
+    );
+    assert_eq!(table(NODE).text, "no pod waits\n");
 }
 
 #[test]
@@ -215,139 +240,14 @@ fn lists_and_json_are_read_and_other_kinds_are_passed_over() {
         [
             "note: file1: document 1, item 2: passed over, its kind is Service",
             "note: file3: document 1 (line 1): passed over, its kind is Deployment",
+            "note: 2 waiting pods of other schedulers ask for no GPU and are passed over; they may \
+             yet take CPU and memory",
         ]
     );
     assert_eq!(
         (answer.code, answer.text.as_str()),
-        (DONE, "no pod waits for a GPU\n")
+        (DONE, "no pod waits\n")
     );
-}
-
-#[test]
-fn garbage_annotations_are_noted_and_nothing_else_is_lost() {
-    let bound = waiting(
-        "a",
-        "3",
-        ", annotations: {ALIYUN_COM_GPU_MEM_IDX: x}",
-        "  nodeName: n1\n",
-    );
-    let answer = table(&(NODE.to_owned() + &bound + &waiting("b", "3", "", "")));
-    assert_eq!(answer.code, DONE);
-    assert_eq!(
-        answer.notes,
-        [
-            "note: file1: document 2 (line 5): pod a: annotation `ALIYUN_COM_GPU_MEM_IDX` has `x`, \
-          which is not the index of a GPU; which GPU it has is not known"
-        ]
-    );
-}
-
-/// What is said of bad input, which plans nothing.
-fn errors(text: &str) -> Vec<String> {
-    let answer = table(text);
-    assert_eq!(
-        (answer.code, answer.text.as_str()),
-        (BAD_INPUT, ""),
-        "{text}"
-    );
-    let errors = answer.notes.iter();
-    errors
-        .map(|note| note.strip_prefix("error: ").unwrap_or(note).to_owned())
-        .collect()
-}
-
-#[test]
-fn bad_documents_are_named_with_line_and_field() {
-    let empty = ["file1: there is no Kubernetes object in it"];
-    assert_eq!(errors(""), empty);
-    assert_eq!(errors("\n# nothing\n---\n...\n"), empty);
-    assert_eq!(
-        errors("a: 1\n"),
-        ["file1: document 1 (line 1): field `kind` is missing"]
-    );
-    let not_yaml = errors("kind: [\n").remove(0);
-    assert!(
-        not_yaml.starts_with("file1: document 1, line "),
-        "{not_yaml}"
-    );
-    assert!(errors("hello\n")[0].starts_with("file1: document 1, line 1: "));
-    let wrong = NODE.to_owned()
-        + "---\nkind: Pod\nmetadata: {name: a}\nspec:\n  containers:\n  - name: c\n    resources: 7\n"
-        + "---\nkind: Pod\nmetadata: {name: b}\nspec:\n  priority: high\n";
-    let errors = errors(&wrong);
-    assert!(
-        errors[0].starts_with("file1: document 2, line 10, field `spec.containers[0].resources`: "),
-        "{errors:?}"
-    );
-    assert!(
-        errors[1].starts_with("file1: document 3, line 15, field `spec.priority`: "),
-        "{errors:?}"
-    );
-}
-
-#[test]
-fn the_field_of_a_list_s_item_is_named() {
-    let list = "kind: List\nitems:\n- kind: Node\n  metadata: {name: n1}\n\
-                - kind: Pod\n  metadata: {name: p}\n  spec:\n    containers: 5\n";
-    let error = errors(list).remove(0);
-    let start = "file1: document 1, line 8, field `items[1].spec.containers`: ";
-    assert!(error.starts_with(start), "{error}");
-    let json = r#"{"kind":"Pod","metadata":{"name":["x"]}}"#;
-    let error = errors(json).remove(0);
-    assert!(error.contains("field `metadata.name"), "{error}");
-}
-
-#[test]
-fn bad_amounts_are_named() {
-    let check = |amount: &str| errors(&waiting("p", amount, "", "")).remove(0);
-    let what = "file1: document 1 (line 2): pod default/p: container c: `aliyun.com/gpu-mem` is";
-    assert_eq!(check("-1"), format!("{what} `-1`: it is negative"));
-    assert_eq!(
-        check("1.5"),
-        format!("{what} `1.5`: it is not a whole number")
-    );
-    assert_eq!(check("99E"), format!("{what} `99E`: it is too large"));
-    assert_eq!(
-        check("much"),
-        format!("{what} `much`: it is not a number such as `8138` or `8k`")
-    );
-    assert!(
-        check("[1]")
-            .contains("line 5, field `spec.containers[0].resources.limits.aliyun.com/gpu-mem`")
-    );
-    let node = NODE.replace("gpu-mem: 10", "gpu-mem: 1.5");
-    assert_eq!(
-        errors(&node),
-        [
-            "file1: document 1 (line 1): node n1: status.capacity `aliyun.com/gpu-mem` is `1.5`: it \
-          is not a whole number"
-        ]
-    );
-    let both = waiting("p", "1, nvidia.com/gpu: 1", "", "");
-    assert!(errors(&both)[0].contains("`aliyun.com/gpu-mem` and for `nvidia.com/gpu`"));
-}
-
-#[test]
-fn bad_names_and_doubles_name_both_places() {
-    let pod = waiting("p", "1", "", "");
-    let text = NODE.to_owned() + "---\n" + NODE + &pod + &pod;
-    assert_eq!(
-        errors(&text),
-        [
-            "file1: document 2 (line 5): node n1 stands already in file1: document 1 (line 1)",
-            "file1: document 4 (line 14): pod default/p stands already in file1: document 3 (line 9)",
-        ]
-    );
-    let twins = waiting("a", "1", ", uid: u1", "") + &waiting("b", "1", ", uid: u1", "");
-    assert_eq!(
-        errors(&twins),
-        [
-            "file1: document 2 (line 7): a pod with the UID u1 stands already in file1: document 1 \
-          (line 2)"
-        ]
-    );
-    assert!(errors("kind: Pod\nspec: {containers: []}\n")[0].contains("must not be empty"));
-    assert!(errors("kind: Node\n")[0].contains("node name must not be empty"));
 }
 
 proptest! {

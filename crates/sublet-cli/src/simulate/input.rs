@@ -123,7 +123,8 @@ fn read_snapshot(file: &Path, args: &Args) -> anyhow::Result<Snapshot> {
     };
     let mut input = plan::Input::default();
     input.read(&name, &text);
-    snapshot::of(input, args.memory_unit.into(), &args.add)
+    let stop = args.bad_lines == BadLines::Stop;
+    snapshot::of(input, args.memory_unit.into(), &args.add, stop)
 }
 
 fn left_out(file: &Path, lines: &[Bad]) -> Option<String> {

@@ -1,29 +1,23 @@
 //! A running cluster as the place of a simulation: `--snapshot FILE`.
 //!
 //! Reads what `sublet plan` reads, with its reader and its rules. Nodes and running pods are
-//! entered as the scheduler would; which nodes taints and selectors close to a pod is worked
-//! out here, once for all pods of the same wishes.
+//! entered as the scheduler would; which nodes a pod's wishes close to it is worked out here, once
+//! for all pods of the same wishes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sublet_api::dialect::{claim_of, host_of};
 use sublet_api::object::{Node, Pod};
+use sublet_api::stock::pod_rules;
 use sublet_api::{bound_entry, keys, pod_key};
-use sublet_model::{Bytes, Claim, Host, Identity, MilliCpu, NodeFacts, NodeIdx, PodUid, Unit};
+use sublet_model::{Identity, NameError, NodeFacts, NodeIdx, PodUid, Unit};
 use sublet_plan::EngineOptions;
+use sublet_plan::stock::PodRules;
 use sublet_sim::{Nodes, PodRow, Pods, Reach, Running};
 
 use super::what_if::{self, Add};
-use crate::plan::{Input, Located, bad_pod, settle};
-use crate::verdict::Cluster;
-
-/// What a node is taken to have that does not say how much CPU or memory it has: files
-/// written by hand leave it out. As much as a list can give a node.
-const ENOUGH: Host = Host {
-    cpu: MilliCpu::new(1_000_000_000),
-    memory: Bytes::new(1 << 60),
-};
+use crate::plan::{Input, Located, Unreadable, name_of, settle};
+use crate::verdict::{Cluster, Odd, asked};
 
 /// Objects that cannot be used, a line for each.
 #[derive(Debug, thiserror::Error)]
@@ -38,19 +32,27 @@ pub(super) struct Snapshot {
     pub(super) notes: Vec<String>,
 }
 
-/// Makes a snapshot of what was read, with more nodes.
+/// Makes a snapshot of what was read, with more nodes. `stop`: is an object that cannot be read
+/// an error? Else it is told in a note.
 ///
 /// # Errors
 /// Objects that cannot be used, or nodes that cannot be added.
-pub(super) fn of(mut input: Input, unit: Unit, adds: &[Add]) -> anyhow::Result<Snapshot> {
-    let mut errors = settle(&mut input);
+pub(super) fn of(
+    mut input: Input,
+    unit: Unit,
+    adds: &[Add],
+    stop: bool,
+) -> anyhow::Result<Snapshot> {
+    settle(&mut input);
+    let hopeless = input.is_hopeless();
     let Input {
         nodes: mut objects,
         pods,
         mut notes,
-        ..
+        unreadable: mut odd,
+        errors,
     } = input;
-    if errors.is_empty() {
+    if !hopeless && (odd.is_empty() || !stop) {
         what_if::add(
             adds,
             &mut objects,
@@ -62,48 +64,60 @@ pub(super) fn of(mut input: Input, unit: Unit, adds: &[Add]) -> anyhow::Result<S
         unit,
         ..EngineOptions::default()
     });
-    for node in &objects {
-        let name = &node.object.metadata.name;
-        if let Err(error) = cluster.enter_node(&node.object, None) {
-            errors.push(format!("{}: node {name}: {error}", node.origin));
+    let mut nodes = Nodes {
+        by_memory: true,
+        unit,
+        ..Nodes::default()
+    };
+    let mut rows = BTreeMap::new();
+    for Located { origin, object } in &objects {
+        match cluster.enter_node(object, None) {
+            Ok(idx) => {
+                rows.insert(idx, nodes.rows.len() as u32);
+                nodes.rows.push(facts(&cluster, idx));
+            }
+            Err(error) => {
+                let name = format!("node {}", object.metadata.name);
+                let Odd { field, what } = Odd::of_node(&error);
+                odd.push(Unreadable::of(origin, name, &field, what));
+            }
         }
     }
-    let entered: Vec<(NodeIdx, &Node)> = cluster.nodes().collect();
     let mut reader = Reader {
-        cluster: &cluster,
-        rows: (0..)
-            .zip(&entered)
-            .map(|(row, (idx, _))| (*idx, row))
-            .collect(),
-        nodes: entered.iter().map(|(_, node)| *node).collect(),
+        cluster,
+        rows,
         reaches: BTreeMap::new(),
         unit,
     };
     let mut snapshot = Snapshot {
-        nodes: Nodes {
-            rows: entered
-                .iter()
-                .map(|(idx, node)| facts(&cluster, *idx, node))
-                .collect(),
-            by_memory: true,
-            running: Vec::new(),
-            unit,
-        },
+        nodes,
         pods: Pods::default(),
         notes: Vec::new(),
     };
+    let mut unmodelled = 0;
     for (number, Located { origin, object }) in pods.iter().enumerate() {
+        unmodelled += usize::from(!reader.cluster.unmodelled(object).is_empty());
         match reader.enter(object, number, &mut snapshot) {
             Ok(None) => {}
             Ok(Some(note)) => notes.push(format!(
                 "note: {origin}: pod {}: {note}",
                 object.metadata.name
             )),
-            Err(error) => errors.push(bad_pod(origin, object, &error)),
+            Err(Odd { field, what }) => {
+                odd.push(Unreadable::of(origin, name_of(object), &field, what));
+            }
         }
     }
-    if !errors.is_empty() {
-        return Err(BadObjects(errors).into());
+    if hopeless || (stop && !odd.is_empty()) {
+        let odd = odd.iter().map(ToString::to_string);
+        return Err(BadObjects(odd.chain(errors).collect()).into());
+    }
+    notes.extend(odd.iter().map(|odd| format!("warning: {odd}")));
+    if unmodelled > 0 {
+        notes.push(format!(
+            "note: {unmodelled} pods have wishes that are not looked at (about other pods, even \
+             spreading, volumes or resource claims)"
+        ));
     }
     snapshot.notes = notes;
     Ok(snapshot)
@@ -121,35 +135,27 @@ fn copied(node: &Located<Node>, name: &str) -> Located<Node> {
 }
 
 /// What the engine is to know of a node that was entered.
-fn facts(cluster: &Cluster<'_>, idx: NodeIdx, node: &Node) -> NodeFacts {
+fn facts(cluster: &Cluster, idx: NodeIdx) -> NodeFacts {
     let book = cluster.engine.ledger().book(idx);
     let plain = || NodeFacts::plain(book.name().clone(), Arc::default());
-    let mut facts = book.facts().cloned().unwrap_or_else(plain);
-    // On paper no two containers start at once.
-    facts.identity = Identity::Nri;
-    let says = |resource| node.status.allocatable.contains_key(resource);
-    if !says("cpu") {
-        facts.host.cpu = ENOUGH.cpu;
+    NodeFacts {
+        // On paper no two containers start at once.
+        identity: Identity::Nri,
+        ..book.facts().cloned().unwrap_or_else(plain)
     }
-    if !says("memory") {
-        facts.host.memory = ENOUGH.memory;
-    }
-    facts
 }
 
 /// Reads pods.
-struct Reader<'a> {
-    cluster: &'a Cluster<'a>,
+struct Reader {
+    cluster: Cluster,
     /// The row of each node.
     rows: BTreeMap<NodeIdx, u32>,
-    /// By row.
-    nodes: Vec<&'a Node>,
-    /// By a pod's wishes, as they were written.
-    reaches: BTreeMap<String, Option<Reach>>,
+    /// By a pod's wishes.
+    reaches: BTreeMap<PodRules, Option<Reach>>,
     unit: Unit,
 }
 
-impl Reader<'_> {
+impl Reader {
     /// Enters a pod: as one that runs if it does, and as one that others are drawn like if it
     /// is not bound to its node. A note, where something of it is not known.
     fn enter(
@@ -157,15 +163,16 @@ impl Reader<'_> {
         pod: &Pod,
         number: usize,
         into: &mut Snapshot,
-    ) -> Result<Option<String>, String> {
-        let claim = match claim_of(pod, self.unit).map_err(|error| error.to_string())? {
-            Some(claim) => claim,
-            None => Claim::host_only(host_of(pod).map_err(|error| error.to_string())?),
+    ) -> Result<Option<String>, Odd> {
+        let name = |error: NameError| Odd {
+            field: "metadata".to_owned(),
+            what: error.to_string(),
         };
+        let claim = asked(pod, self.unit).map_err(|error| Odd::of_claim(pod, &error))?;
         let claim = Arc::new(claim);
-        let name = |error| format!("field `metadata`: {error}");
         let key = pod_key(pod).map_err(name)?;
-        let reach = self.reach(pod);
+        let rules = pod_rules(pod).map_err(|error| Odd::of_rules(&error))?;
+        let reach = self.reach(rules);
         let waits = pod.spec.node_name.is_empty();
         let going = pod.metadata.deletion_timestamp.is_some();
         if belongs_to_node(pod).is_none() && !(waits && going) {
@@ -200,25 +207,17 @@ impl Reader<'_> {
     }
 
     /// The nodes that are open to a pod; `None` for all.
-    fn reach(&mut self, pod: &Pod) -> Option<Reach> {
-        let spec = &pod.spec;
-        let wishes = format!("{:?} {:?}", spec.node_selector, spec.tolerations);
-        if let Some(known) = self.reaches.get(&wishes) {
+    fn reach(&mut self, rules: PodRules) -> Option<Reach> {
+        if let Some(known) = self.reaches.get(&rules) {
             return known.clone();
         }
-        let (open, _) = self.cluster.open_nodes(pod);
-        let mut rows = Vec::new();
-        for idx in open {
-            let row = self.rows[&idx];
-            let labels = &self.nodes[row as usize].metadata.labels;
-            let has = |(key, value)| labels.get(key) == Some(value);
-            if spec.node_selector.iter().all(has) {
-                rows.push((row, self.cluster.soft_taints(pod, idx)));
-            }
-        }
-        let all = rows.len() == self.nodes.len() && rows.iter().all(|(_, soft)| *soft == 0);
+        let class = self.cluster.class(&rules);
+        let open = class.open.iter();
+        let open = open.map(|&idx| (self.rows[&idx], self.cluster.soft_taints(&rules, idx)));
+        let rows: Vec<(u32, u32)> = open.collect();
+        let all = rows.len() == self.rows.len() && rows.iter().all(|(_, soft)| *soft == 0);
         let reach = (!all).then(|| Reach::new(rows));
-        self.reaches.insert(wishes, reach.clone());
+        self.reaches.insert(rules, reach.clone());
         reach
     }
 }

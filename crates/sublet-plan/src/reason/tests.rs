@@ -2,9 +2,11 @@
 //! scheduler, so a changed word is a changed interface.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use sublet_model::{Ask, Count, GpuIndex, MiB, NodeName, PodKey, Sharing, Unit};
+use sublet_model::{Ask, Count, GpuIndex, HostPort, MiB, NodeName, PodKey, Sharing, Unit};
 
+use crate::stock::{Effect, Taint};
 use crate::{Reason, Wire};
 
 const WHOLE: Ask = Ask::WholeCards(Count::new(2));
@@ -140,4 +142,54 @@ fn a_claim_gets_at_most_eight_texts_however_many_nodes_there_are() {
         }
         assert!(texts.len() <= 8, "{ask:?}: {texts:#?}");
     }
+}
+
+/// What the stock scheduler says where it is there: in short it is never needed.
+#[test]
+fn a_rule_of_the_stock_scheduler_is_final_where_no_eviction_helps() {
+    let port = HostPort {
+        port: 80,
+        protocol: Arc::from("TCP"),
+        address: None,
+    };
+    let taint = Taint {
+        key: Arc::from("gpu"),
+        value: Arc::from(""),
+        effect: Effect::NoSchedule,
+    };
+    let reasons = [
+        Reason::Unschedulable,
+        Reason::Taint {
+            taint: Arc::new(taint),
+        },
+        Reason::NodeSelector {
+            wanted: Arc::from("a=b"),
+            found: None,
+        },
+        Reason::NodeAffinity {
+            terms: 0,
+            unmet: None,
+        },
+        Reason::Pods { most: 110 },
+        Reason::Resource {
+            name: Arc::from("nic"),
+            asked: 2,
+            left: 1,
+            allocatable: 4,
+        },
+        Reason::HostPort {
+            port: Arc::new(port),
+        },
+    ];
+    let said = reasons.map(|reason| format!("{} {}", reason.label(), reason.is_final()));
+    let expected = [
+        "unschedulable false",
+        "taint true",
+        "node_selector true",
+        "node_affinity true",
+        "pods false",
+        "resource false",
+        "host_port false",
+    ];
+    assert_eq!(said, expected);
 }

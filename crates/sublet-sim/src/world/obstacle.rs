@@ -6,8 +6,9 @@
 //! changes anything, GPUs are what lacks.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use sublet_model::{Ask, Claim, Host, Models};
+use sublet_model::{Ask, Claim, Host, Models, StockAsk};
 use sublet_plan::Reason;
 
 use super::{World, uid};
@@ -51,7 +52,7 @@ fn without_limits(claim: &Claim) -> Claim {
 }
 
 /// All that tells two dropped pods apart.
-type Shape = (Ask, Host, Models, Option<Reach>);
+type Shape = (Ask, Host, Models, Option<Arc<StockAsk>>, Option<Reach>);
 
 /// What is known of a shape.
 #[derive(Debug, Default)]
@@ -75,7 +76,8 @@ impl Obstacles {
     pub(crate) fn of(&mut self, world: &World, pod: &PodRow) -> &'static str {
         let claim = &pod.claim;
         let models = claim.models().clone();
-        let shape = (claim.ask(), claim.host(), models, pod.reach.clone());
+        let stock = claim.stock().cloned();
+        let shape = (claim.ask(), claim.host(), models, stock, pod.reach.clone());
         let known = self.known.entry(shape).or_default();
         let (open, uid) = (world.open(pod), uid(usize::MAX));
         for ((label, lift), passed) in LIFTED.iter().zip(&mut known.passed) {

@@ -224,6 +224,7 @@ fn containers_that_run_one_after_the_other_have_their_limits_at_once() {
             terminated: Some(sublet_api::object::Anything),
             ..Default::default()
         },
+        ..Default::default()
     }];
     assert!(!isolation.settle(std::slice::from_ref(&pod)));
     assert_eq!(jobs(&isolation), all);

@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use proptest::prelude::*;
-use sublet_model::Sharing;
+use sublet_model::{MilliCpu, Sharing};
 
 use super::*;
 use crate::answer::{Answer, BAD_INPUT};
@@ -40,7 +40,7 @@ fn snapshot(text: &str, adds: &[&str]) -> Result<Snapshot, String> {
     let mut input = Input::default();
     input.read("file", text);
     let adds: Vec<Add> = adds.iter().map(|add| add.parse().unwrap()).collect();
-    of(input, Unit::MiB, &adds).map_err(|error| error.to_string())
+    of(input, Unit::MiB, &adds, true).map_err(|error| error.to_string())
 }
 
 fn json(answer: &Answer) -> serde_json::Value {
@@ -170,13 +170,15 @@ fn nodes_are_what_the_scheduler_knows_of_them() {
     );
     assert_eq!(seen(2).2, 0);
     assert_eq!(nodes.rows[0].host.cpu, MilliCpu::new(4000));
-    // What a node does not say is enough.
+    // What a node of a file does not say is enough, and all that it lists counts.
+    let host = nodes.rows[1].host;
+    assert_eq!(host.cpu, MilliCpu::new(4000));
+    assert!(host.memory.get() >= 1 << 60);
+    let cards = nodes.rows[0].stock.as_ref().unwrap();
     assert_eq!(
-        nodes.rows[1].host,
-        Host {
-            cpu: MilliCpu::new(4000),
-            ..ENOUGH
-        }
+        cards.resources.get("nvidia.com/gpu"),
+        u64::MAX,
+        "only allocatable is listed"
     );
     let sick = r#"{"version":1,"unit":"MiB","sharing":"both","identity":"size-and-order","advertise":"units","gpus":[{"index":0,"uuid":"GPU-a","memoryMiB":10,"sick":"xid 79"},{"index":3,"uuid":"GPU-b","memoryMiB":30}]}"#;
     let text = format!(
@@ -216,6 +218,53 @@ fn taints_and_selectors_close_nodes() {
 }
 
 #[test]
+fn what_the_stock_scheduler_counts_is_no_room_for_pods() {
+    // Room for eight on the card; the node takes three pods, and one runs.
+    let node = "kind: Node\nmetadata: {name: n, uid: u}\nstatus: {allocatable: {cpu: 8, memory: 8Gi, pods: 3, aliyun.com/gpu-mem: 8, aliyun.com/gpu-count: 1}, capacity: {aliyun.com/gpu-mem: 8, aliyun.com/gpu-count: 1}}\n";
+    let pod = |name: &str, spec: &str| {
+        format!(
+            "---\nkind: Pod\nmetadata: {{name: {name}, annotations: {{ALIYUN_COM_GPU_MEM_IDX: \"0\"}}, ownerReferences: [{{kind: ReplicaSet}}]}}\n\
+             spec: {{{spec}containers: [{{name: c, resources: {{limits: {{aliyun.com/gpu-mem: 1}}}}}}]}}\n"
+        )
+    };
+    let words = "--snapshot @ --arrive 1000 --policy binpack -o json";
+    let text = node.to_owned() + &pod("runs", "nodeName: n, ");
+    let (answer, _) = simulated(&text, words);
+    assert_eq!(json(&answer)["runs"][0]["placed"], 2);
+    assert_eq!(json(&answer)["runs"][0]["droppedByReason"]["pods"], 5);
+    // Without its device plugin the node has cards, and none to give.
+    let (answer, _) = simulated(
+        &text.replace("pods: 3, aliyun.com/gpu-mem: 8", "pods: 3"),
+        words,
+    );
+    assert_eq!(json(&answer)["runs"][0]["placed"], 0);
+    let (answer, _) = simulated(
+        &(text + &pod("waits", "resourceClaims: [{name: g}], ")),
+        words,
+    );
+    assert_eq!(
+        answer.notes,
+        [
+            "note: 1 pods have wishes that are not looked at (about other pods, even spreading, volumes \
+          or resource claims)"
+        ]
+    );
+}
+
+#[test]
+fn odd_objects_can_be_left_out() {
+    let odd = "---\nkind: Pod\nmetadata: {name: odd}\nspec: {priority: high}\n";
+    let text = format!("{odd}---\n{THREE_NODES}");
+    let (answer, _) = simulated(&text, "--snapshot @");
+    assert_eq!(answer.code, BAD_INPUT);
+    let (answer, _) = simulated(&text, "--snapshot @ --bad-lines count");
+    assert_eq!(answer.code, 0);
+    assert!(
+        answer.notes[0].starts_with("warning: in: document 1, line 4, field `spec.priority`: ")
+    );
+}
+
+#[test]
 fn what_cannot_be_used_is_named() {
     let notes = |text: &str, words: &str| {
         let (answer, _) = simulated(text, words);
@@ -230,8 +279,8 @@ fn what_cannot_be_used_is_named() {
     assert_eq!(
         notes(pod, "--snapshot @"),
         [
-            "error: in: document 1 (line 1): pod default/p: container c: `aliyun.com/gpu-mem` is \
-          `much`: it is not a number such as `8138` or `8k`"
+            "error: in: document 1, line 1, pod default/p, field `spec.containers[0].resources`: \
+             container c: `aliyun.com/gpu-mem` is `much`: it is not a number such as `8138` or `8k`"
         ]
     );
     assert!(notes(&pod.replace("much", "1"), "--snapshot @")[0].contains("there is no node in it"));
@@ -242,7 +291,10 @@ fn what_cannot_be_used_is_named() {
         "{nobody:?}"
     );
     let twice = notes(&format!("{node}---\n{node}"), "--snapshot @");
-    assert!(twice[0].contains("node n stands already in"), "{twice:?}");
+    assert!(
+        twice[0].contains("node n, field `metadata.name`: it stands already in"),
+        "{twice:?}"
+    );
     assert!(
         notes(node, "--snapshot @ --defrag 3 --seed 1,2")[0]
             .contains("--defrag needs exactly one run")

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Host, Inventory, NodeFacts, NodeName};
+use crate::{Inventory, MachineUse, NodeFacts, NodeName};
 
 fn card() -> impl Strategy<Value = Card> {
     // Small cards, cards of today, and amounts that nobody has.
@@ -52,7 +52,7 @@ fn book() -> impl Strategy<Value = Book> {
                 free: cards.iter().map(Card::free).sum(),
                 capacity: cards.iter().map(|card| card.capacity).sum(),
                 cards,
-                host_used: Host::ZERO,
+                machine: MachineUse::default(),
                 shares: Vec::new(),
             }
         },

@@ -18,49 +18,38 @@ enum Tree {
 
 /// The innermost field that begins at or before that line and column of the document.
 pub(super) fn field_at(text: &str, place: Location) -> Option<String> {
-    let tree: Spanned<Tree> =
-        serde_saphyr::from_str_with_options(text, super::input::parser_options()).ok()?;
-    let mut path = Path {
-        wanted: (place.line(), place.column()),
-        words: Vec::new(),
-        best: None,
-    };
-    path.visit(&tree.value);
-    path.best.filter(|best| !best.is_empty())
+    let read = serde_saphyr::from_str_with_options(text, super::parse::parser_options());
+    let tree: Spanned<Tree> = read.ok()?;
+    let wanted = (place.line(), place.column());
+    let mut best = None;
+    walk(&tree.value, "", &mut |path, begins| {
+        if (begins.line(), begins.column()) <= wanted {
+            best = Some(path.to_owned());
+        }
+    });
+    best
 }
 
-struct Path {
-    wanted: (u64, u64),
-    words: Vec<String>,
-    best: Option<String>,
-}
-
-impl Path {
-    fn visit(&mut self, tree: &Tree) {
-        match tree {
-            Tree::Leaf => {}
-            Tree::Map(fields) => {
-                for (key, value) in fields {
-                    let dot = if self.words.is_empty() { "" } else { "." };
-                    // A field begins with its key: some errors stand there.
-                    self.step(format!("{dot}{}", key.value), key.referenced, value);
-                }
-            }
-            Tree::List(items) => {
-                for (at, item) in items.iter().enumerate() {
-                    self.step(format!("[{at}]"), item.referenced, item);
-                }
+/// Tells of every field below `path`, and where it begins.
+fn walk(tree: &Tree, path: &str, tell: &mut dyn FnMut(&str, Location)) {
+    match tree {
+        Tree::Leaf => {}
+        Tree::Map(fields) => {
+            let dot = if path.is_empty() { "" } else { "." };
+            for (key, value) in fields {
+                let path = format!("{path}{dot}{}", key.value);
+                // A field begins with its key: some errors stand there.
+                tell(&path, key.referenced);
+                walk(&value.value, &path, tell);
             }
         }
-    }
-
-    fn step(&mut self, word: String, begins: Location, node: &Spanned<Tree>) {
-        self.words.push(word);
-        if (begins.line(), begins.column()) <= self.wanted {
-            self.best = Some(self.words.concat());
+        Tree::List(items) => {
+            for (at, item) in items.iter().enumerate() {
+                let path = format!("{path}[{at}]");
+                tell(&path, item.referenced);
+                walk(&item.value, &path, tell);
+            }
         }
-        self.visit(&node.value);
-        self.words.pop();
     }
 }
 

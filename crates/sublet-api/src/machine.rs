@@ -1,0 +1,229 @@
+//! What a pod asks of its machine, summed as Kubernetes sums it, and what a machine has.
+//!
+//! Requests stand for limits where they are missing, a pod's own amounts go before those of its
+//! containers, and its overhead is added (`k8s.io/component-helpers/resource`, PodRequests). A
+//! container that is being resized counts with the most of what it asks, has and was promised.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use sublet_model::{
+    Bytes, Host, HostPort, MilliCpu, Resources, Role, StockAllocatable, StockAsk, peak,
+};
+
+use crate::dialect::{ClaimError, containers};
+use crate::keys;
+use crate::object::{Container, ContainerStatus, Node, Pod, Quantity};
+use crate::quantity::{QuantityError, bytes, milli_cpu, whole_number};
+
+/// What scores take a container for that asks no CPU or no memory (Kubernetes 1.36,
+/// `pkg/scheduler/util`): a tenth of a core, and 200 MiB.
+const LITTLE: (u64, u64) = (100, 200 << 20);
+
+/// What a machine is taken to have that a file leaves out: as much as a list can give a node.
+const ENOUGH: Host = Host {
+    cpu: MilliCpu::new(1_000_000_000),
+    memory: Bytes::new(1 << 60),
+};
+
+/// Reads an amount.
+type Read = fn(&str) -> Result<u64, QuantityError>;
+
+/// CPU and memory that a pod asks of its node, whether or not it asks for a GPU.
+///
+/// # Errors
+/// A wrong amount.
+pub fn host_of(pod: &Pod) -> Result<Host, ClaimError> {
+    Ok(Host {
+        cpu: MilliCpu::new(asked(pod, "cpu", milli_cpu, 0)?),
+        memory: Bytes::new(asked(pod, "memory", bytes, 0)?),
+    })
+}
+
+/// What a pod asks that only the stock scheduler counts.
+///
+/// # Errors
+/// A wrong amount.
+pub fn stock_ask(pod: &Pod) -> Result<StockAsk, ClaimError> {
+    let nonzero = Host {
+        cpu: MilliCpu::new(asked(pod, "cpu", milli_cpu, LITTLE.0)?),
+        memory: Bytes::new(asked(pod, "memory", bytes, LITTLE.1)?),
+    };
+    let mut ask = StockAsk {
+        nonzero,
+        ports: ports(pod),
+        ..StockAsk::default()
+    };
+    for name in names(pod) {
+        let amount = asked(pod, name, bytes, 0)?;
+        let list = if keys::DEVICE_RESOURCES.contains(&name) {
+            &mut ask.devices
+        } else {
+            &mut ask.resources
+        };
+        list.add(&Arc::from(name), amount);
+    }
+    Ok(ask)
+}
+
+/// Every resource that a pod names, CPU and memory aside.
+fn names(pod: &Pod) -> BTreeSet<&str> {
+    let of_containers = containers(pod).map(|(_, _, container)| &container.resources);
+    let maps = of_containers
+        .chain([&pod.spec.resources])
+        .flat_map(|resources| [&resources.limits, &resources.requests]);
+    let all = maps.chain([&pod.spec.overhead]).flat_map(|map| map.keys());
+    all.map(String::as_str)
+        .filter(|name| !matches!(*name, "cpu" | "memory"))
+        .collect()
+}
+
+/// How much of a resource a pod asks at its worst moment; `missing`: what a container is taken
+/// to ask that does not say.
+fn asked(pod: &Pod, resource: &str, read: Read, missing: u64) -> Result<u64, ClaimError> {
+    let amount = |of: &str, quantity: &Quantity| {
+        read(&quantity.0).map_err(|cause| ClaimError::Amount {
+            container: of.to_owned(),
+            resource: resource.to_owned(),
+            value: quantity.0.clone(),
+            cause,
+        })
+    };
+    let mut named = false;
+    let mut each = Vec::new();
+    for (_, role, container) in containers(pod) {
+        let mut most = None;
+        for quantity in amounts(pod, container, role, resource) {
+            most = most.max(Some(amount(&container.name, quantity)?));
+        }
+        named |= most.is_some();
+        each.push((role, most.unwrap_or(missing)));
+    }
+    let whole = &pod.spec.resources;
+    let mut sum = peak(each);
+    if matches!(resource, "cpu" | "memory") || resource.starts_with("hugepages-") {
+        let own = whole.requests.get(resource);
+        // The API server fills a pod's requests in out of its limits, and its containers'.
+        let own = own.or_else(|| whole.limits.get(resource).filter(|_| !named));
+        if let Some(quantity) = own {
+            sum = amount("(pod)", quantity)?;
+        }
+    }
+    if let Some(quantity) = pod.spec.overhead.get(resource) {
+        sum = sum.saturating_add(amount("(overhead)", quantity)?);
+    }
+    Ok(sum)
+}
+
+/// What a container is charged for, of which the most counts.
+fn amounts<'a>(
+    pod: &'a Pod,
+    container: &'a Container,
+    role: Role,
+    resource: &str,
+) -> impl Iterator<Item = &'a Quantity> {
+    let resources = &container.resources;
+    let asked = resources.requests.get(resource);
+    let asked = asked.or_else(|| resources.limits.get(resource));
+    let (init, main) = (
+        &pod.status.init_container_statuses,
+        &pod.status.container_statuses,
+    );
+    let statuses = match role {
+        Role::Main => &main[..],
+        Role::Sidecar => &init[..],
+        // Of those that end, only what they ask is known for sure.
+        Role::Init => &[],
+    };
+    let is_its = |status: &&ContainerStatus| status.name == container.name;
+    let status = statuses.iter().find(is_its);
+    let has = status.and_then(|status| status.resources.as_ref());
+    // Without the first the node does not report on resizing at all.
+    let promised = status.filter(|_| has.is_some());
+    let has = has.and_then(|has| has.requests.get(resource));
+    let promised = promised.and_then(|status| status.allocated_resources.get(resource));
+    let asked = asked.filter(|_| has.is_none() || !is_infeasible(pod));
+    [asked, has, promised].into_iter().flatten()
+}
+
+/// Has its node said that it will never have what the pod asks now?
+fn is_infeasible(pod: &Pod) -> bool {
+    let conditions = &pod.status.conditions;
+    let pending = conditions.iter().find(|c| c.kind == "PodResizePending");
+    pending.is_some_and(|condition| condition.reason == "Infeasible")
+}
+
+/// Ports of the machine that a pod wants for itself.
+fn ports(pod: &Pod) -> Vec<HostPort> {
+    let mut ports = Vec::new();
+    let lasting = containers(pod).filter(|(_, role, _)| *role != Role::Init);
+    for port in lasting.flat_map(|(_, _, container)| &container.ports) {
+        // On the machine's own network each port is one of the machine.
+        let number = match port.host_port {
+            0 if pod.spec.host_network => port.container_port,
+            number => number,
+        };
+        let or =
+            |text: &str, default: &str| Arc::from(if text.is_empty() { default } else { text });
+        if number > 0 {
+            ports.push(HostPort {
+                port: number,
+                protocol: or(&port.protocol, "TCP"),
+                address: match port.host_ip.as_str() {
+                    "" | "0.0.0.0" => None,
+                    address => Some(Arc::from(address)),
+                },
+            });
+        }
+    }
+    ports
+}
+
+/// What pods can have of a node, CPU and memory and all else. `has_cards`: does the node say
+/// itself which cards it has?
+///
+/// A node out of a cluster has a UID, and none of what it does not list. One without is out of a
+/// file that somebody wrote, and what that leaves out is no limit.
+///
+/// # Errors
+/// The name and text of an amount that is none, and what is wrong with it.
+pub(crate) fn allocatable(
+    node: &Node,
+    has_cards: bool,
+) -> Result<(Host, StockAllocatable), (String, String, QuantityError)> {
+    let status = &node.status;
+    // As the API server fills it in.
+    let list = if status.allocatable.is_empty() {
+        &status.capacity
+    } else {
+        &status.allocatable
+    };
+    let by_hand = node.metadata.uid.is_empty();
+    let read = |resource: &str, read: Read, missing: u64| match list.get(resource) {
+        Some(quantity) => {
+            read(&quantity.0).map_err(|cause| (resource.to_owned(), quantity.0.clone(), cause))
+        }
+        None if by_hand => Ok(missing),
+        None => Ok(0),
+    };
+    let host = Host {
+        cpu: MilliCpu::new(read("cpu", milli_cpu, ENOUGH.cpu.get())?),
+        memory: Bytes::new(read("memory", bytes, ENOUGH.memory.get())?),
+    };
+    let mut resources = Resources::default();
+    let listed = list.keys().map(String::as_str);
+    let kubelet_s = ["ephemeral-storage"].into_iter();
+    let devices = keys::DEVICE_RESOURCES.iter().copied();
+    let devices = devices.filter(|_| has_cards);
+    let all: BTreeSet<&str> = listed.chain(kubelet_s).chain(devices).collect();
+    for name in all {
+        if !matches!(name, "cpu" | "memory" | "pods") {
+            resources.add(&Arc::from(name), read(name, bytes, u64::MAX)?);
+        }
+    }
+    let pods = read("pods", whole_number, u64::MAX)?;
+    Ok((host, StockAllocatable { resources, pods }))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,342 @@
+//! What the stock scheduler refuses, no plan promises; and what nobody looks at is conditional.
+
+use super::*;
+
+/// A node with 8 cores and two cards of 10 MiB, as a cluster would print it; `more`: what else
+/// its metadata, spec and status say.
+fn node(name: &str, meta: &str, spec: &str, status: &str) -> String {
+    format!(
+        "---\nkind: Node\nmetadata: {{name: {name}, uid: u-{name}, labels: {{kubernetes.io/hostname: {name}{meta}}}}}\n\
+         spec: {{{spec}}}\nstatus: {{capacity: {{aliyun.com/gpu-count: 2, aliyun.com/gpu-mem: 20}}, \
+         allocatable: {{cpu: 8, memory: 16Gi, pods: 110, aliyun.com/gpu-count: 2, aliyun.com/gpu-mem: 20{status}}}}}\n"
+    )
+}
+
+/// A waiting pod of that many MiB; `asks`: more resources, `spec`: more fields.
+fn pod(name: &str, asks: &str, spec: &str) -> String {
+    waiting(name, &format!("1{asks}"), ", labels: {app: web}", spec)
+}
+
+/// Each pod's verdict, and why not on `n1` or why it is conditional.
+fn verdicts(text: &str) -> Vec<String> {
+    let answer = planned(&[text], Format::Json, "binpack");
+    let plan: serde_json::Value = serde_json::from_str(&answer.text).unwrap();
+    assert_eq!(plan["unreadable"], serde_json::json!([]));
+    let all = plan["pods"].as_array().unwrap();
+    let done = all.iter().all(|pod| pod["verdict"] == "placed");
+    assert_eq!(answer.code == DONE, done);
+    let said = |pod: &serde_json::Value| {
+        let because = pod["because"][0].as_str();
+        let refused = pod["refusals"]["n1"].as_str();
+        let node = pod["node"].as_str();
+        let verdict = pod["verdict"].as_str().unwrap();
+        format!(
+            "{verdict} {}",
+            because.or(refused).or(node).unwrap_or_default()
+        )
+    };
+    all.iter().map(said).collect()
+}
+
+#[test]
+fn pods_that_find_no_cpu_are_not_promised_a_gpu() {
+    // As it was found: eight pods of 3 CPU on two nodes of 8, and cards enough for all.
+    let mut text = node("n1", "", "", "") + &node("n2", "", "", "");
+    for name in 0..8 {
+        text += &pod(&format!("p{name}"), ", cpu: 3", "");
+    }
+    let said = verdicts(&text);
+    let placed = said
+        .iter()
+        .filter(|said| said.starts_with("placed"))
+        .count();
+    assert_eq!(placed, 4, "{said:?}");
+    assert_eq!(
+        said[7],
+        "refused 3000m CPU asked, and 2000m CPU is left on the node"
+    );
+}
+
+#[test]
+fn what_the_stock_scheduler_refuses_is_refused_with_its_numbers() {
+    let affinity = |terms: &str| {
+        format!(
+            "  affinity: {{nodeAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: \
+             {{nodeSelectorTerms: [{terms}]}}}}}}\n"
+        )
+    };
+    let zone = affinity("{matchExpressions: [{key: zone, operator: In, values: [b]}]}");
+    let name = affinity("{matchFields: [{key: metadata.name, operator: In, values: [n2]}]}");
+    let port = "  hostNetwork: false\n";
+    let cases = [
+        ("", "", "", "", "", "placed n1"),
+        (
+            "",
+            "",
+            "",
+            "",
+            "  nodeSelector: {disk: ssd}\n",
+            "refused the pod selects disk=ssd, and the node has no such label",
+        ),
+        (
+            ", disk: ssd",
+            "",
+            "",
+            "",
+            "  nodeSelector: {disk: ssd}\n",
+            "placed n1",
+        ),
+        (
+            ", zone: a",
+            "",
+            "",
+            "",
+            &zone,
+            "refused the pod's node affinity asks zone in (b), and the node has a",
+        ),
+        (", zone: b", "", "", "", &zone, "placed n1"),
+        (
+            "",
+            "",
+            "",
+            "",
+            &name,
+            "refused the pod's node affinity asks metadata.name in (n2), and the node has n1",
+        ),
+        (
+            "",
+            "unschedulable: true",
+            "",
+            "",
+            "",
+            "refused the node takes no new pods: it is cordoned",
+        ),
+        (
+            "",
+            "taints: [{key: a, effect: NoExecute}]",
+            "",
+            "",
+            "",
+            "refused the pod does not tolerate the taint a:NoExecute",
+        ),
+        (
+            "",
+            "",
+            ", pods: 0",
+            "",
+            "",
+            "refused the node has as many pods as it takes, 0",
+        ),
+        (
+            "",
+            "",
+            "",
+            ", memory: 17Gi",
+            "",
+            "refused 17408 MiB of the machine's memory asked, and 16384 MiB are left",
+        ),
+        (
+            "",
+            "",
+            "",
+            ", example.com/nic: 1",
+            "",
+            "refused 1 example.com/nic asked, and 0 of 0 are left on the node: is its device plugin running?",
+        ),
+        (
+            "",
+            "",
+            ", example.com/nic: 1",
+            ", example.com/nic: 1",
+            "",
+            "placed n1",
+        ),
+        (
+            "",
+            "",
+            "",
+            ", ephemeral-storage: 1Gi",
+            "",
+            "refused 1073741824 ephemeral-storage asked, and 0 of 0 are left on the node",
+        ),
+        // The device plugin is gone, and the cards are still there.
+        (
+            "",
+            "",
+            ", aliyun.com/gpu-mem: 0",
+            "",
+            "",
+            "refused 1 aliyun.com/gpu-mem asked, and 0 of 0 are left on the node: is its device plugin running?",
+        ),
+        ("", "", "", "", port, "placed n1"),
+    ];
+    for (labels, spec, status, asks, wishes, expected) in cases {
+        // YAML takes the last of two keys: what is allocatable otherwise stands first.
+        let node = node("n1", labels, spec, "");
+        let mut node = node;
+        for more in status.split(", ").filter(|more| !more.is_empty()) {
+            let (key, _) = more.split_once(": ").unwrap();
+            let (head, list) = node.rsplit_once("allocatable: {").unwrap();
+            let list: Vec<&str> = list.trim_end_matches("}}\n").split(", ").collect();
+            let kept: Vec<&str> = list
+                .into_iter()
+                .filter(|has| !has.starts_with(key))
+                .collect();
+            node = format!("{head}allocatable: {{{}, {more}}}}}\n", kept.join(", "));
+        }
+        let said = verdicts(&(node.clone() + &pod("p", asks, wishes)));
+        assert_eq!(said, [expected], "{node}");
+    }
+}
+
+#[test]
+fn pods_that_run_take_ports_pods_and_resources_too() {
+    let port = |name: &str, number: u16, spec: &str| {
+        format!(
+            "---\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  schedulerName: sublet-scheduler\n  \
+             containers: [{{name: c, ports: [{{containerPort: 1, hostPort: {number}}}], resources: \
+             {{limits: {{example.com/nic: 1}}}}}}]\n{spec}"
+        )
+    };
+    let n1 = node("n1", "", "", ", example.com/nic: 4").replace("pods: 110", "pods: 4");
+    let text = n1
+        + &port("runs", 80, "  nodeName: n1\n")
+        + &port("same", 80, "")
+        + &port("other", 81, "")
+        + &port("last", 82, "")
+        + &pod("third", "", "")
+        + &pod("fifth", "", "");
+    assert_eq!(
+        verdicts(&text),
+        [
+            "refused port 80/TCP of the node is taken",
+            "placed n1",
+            "placed n1",
+            "placed n1",
+            "refused the node has as many pods as it takes, 4",
+        ]
+    );
+}
+
+#[test]
+fn what_is_not_looked_at_is_conditional_and_keeps_its_place() {
+    let hard = "requiredDuringSchedulingIgnoredDuringExecution";
+    let anti = format!(
+        "  affinity: {{podAntiAffinity: {{{hard}: [{{topologyKey: kubernetes.io/hostname, \
+         labelSelector: {{matchLabels: {{app: web}}}}}}]}}}}\n"
+    );
+    let near = anti.replace("podAntiAffinity", "podAffinity");
+    let spread = "  topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: DoNotSchedule}]\n";
+    let volume = "  volumes: [{name: data, persistentVolumeClaim: {claimName: d}}]\n";
+    let claims = "  resourceClaims: [{name: gpu, resourceClaimName: g}]\n";
+    let n1 = node("n1", "", "", "");
+    let cases = [
+        (
+            anti.as_str(),
+            "conditional its pod anti-affinity is not looked at",
+        ),
+        (&near, "conditional its pod affinity is not looked at"),
+        (
+            spread,
+            "conditional its topology spread constraints are not looked at",
+        ),
+        (
+            volume,
+            "conditional its volume data may bind it to other nodes",
+        ),
+        (claims, "conditional its resource claims are not looked at"),
+        ("  volumes: [{name: data, emptyDir: {}}]\n", "placed n1"),
+    ];
+    for (spec, expected) in cases {
+        assert_eq!(verdicts(&(n1.clone() + &pod("p", "", spec))), [expected]);
+    }
+    let theirs = n1.clone() + &pod("p", "", "").replace("sublet-scheduler", "default-scheduler");
+    let said =
+        "conditional it is placed by the scheduler default-scheduler, which does not ask Sublet";
+    assert_eq!(verdicts(&theirs), [said]);
+    let nobody = theirs.replace("  schedulerName: default-scheduler\n", "");
+    assert_eq!(verdicts(&nobody), [said]);
+    // A pod that runs keeps pods like it away, and so does one that was just given a place.
+    let first = pod("first", "", &anti);
+    let after = "conditional the anti-affinity of pod default/first may keep it away";
+    let runs = first.replace("schedulerName: sublet-scheduler", "nodeName: n1");
+    assert_eq!(verdicts(&(n1.clone() + &runs + &pod("p", "", ""))), [after]);
+    assert_eq!(
+        verdicts(&(n1.clone() + &first + &pod("p", "", "")))[1],
+        after
+    );
+    let others = first.replace("matchLabels: {app: web}", "matchLabels: {app: db}");
+    assert_eq!(
+        verdicts(&(n1.clone() + &others + &pod("p", "", "")))[1],
+        "placed n1"
+    );
+    // The place is kept, and shown as what it is.
+    let text = n1 + &first + &pod("p", ", cpu: 8", "");
+    let text = text.replace("gpu-mem: 1}}", "gpu-mem: 1, cpu: 1}}");
+    let plan = json(&text);
+    assert_eq!(
+        (&plan["placed"], &plan["conditional"]),
+        (&0.into(), &1.into())
+    );
+    let first = &plan["pods"][0];
+    assert_eq!(
+        (&first["node"], &first["devices"]),
+        (&serde_json::Value::Null, &serde_json::json!([]))
+    );
+    assert_eq!(first["candidate"]["node"], "n1");
+    assert_eq!(
+        plan["pods"][1]["refusals"]["n1"],
+        "8000m CPU asked, and 7000m CPU is left on the node"
+    );
+    let shown = table(&text).text;
+    assert!(
+        shown.contains("\ndefault    first  n1?     c          0    1 MiB   -\n"),
+        "{shown}"
+    );
+    assert!(shown.contains(
+        "\ndefault/first may be placed or not\n  its pod anti-affinity is not looked at\n"
+    ));
+    assert!(
+        shown.ends_with("\n0 placed, 1 conditional, 1 not placed, 0 gated\n"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn a_pod_that_may_evict_others_is_not_refused_for_sure() {
+    let fill = "  nodeName: n1\n  priority: 1\n";
+    let text = |spec: &str| {
+        let full = waiting(
+            "full",
+            "20, cpu: 8",
+            ", annotations: {ALIYUN_COM_GPU_MEM_IDX: \"0\"}",
+            fill,
+        );
+        node("n1", "", "", "") + &full + &pod("p", ", cpu: 1", spec)
+    };
+    let evicts = "conditional pods of lower priority may be evicted for it";
+    let full = "refused 1000m CPU asked, and 0m CPU is left on the node";
+    assert_eq!(verdicts(&text("  priority: 2\n")), [evicts]);
+    assert_eq!(verdicts(&text("  priority: 1\n")), [full]);
+    assert_eq!(
+        verdicts(&text("  priority: 2\n  preemptionPolicy: Never\n")),
+        [full]
+    );
+}
+
+#[test]
+fn the_scheduler_s_own_scores_choose_among_equals() {
+    // Binpack finds two empty nodes equal; the stock scheduler takes the emptier machine.
+    let two = node("n1", "", "", "") + &node("n2", "", "", "").replace("cpu: 8", "cpu: 64");
+    assert_eq!(verdicts(&(two + &pod("p", ", cpu: 4", ""))), ["placed n2"]);
+    let equal = node("n1", "", "", "") + &node("n2", "", "", "") + &pod("p", "", "");
+    assert_eq!(json(&equal)["pods"][0]["equals"], serde_json::json!(["n2"]));
+    assert!(
+        table(&equal)
+            .text
+            .contains("1 of them may go elsewhere too: the scheduler draws")
+    );
+    let tiling = planned(&[&equal], Format::Json, "tiling").text;
+    let tiling: serde_json::Value = serde_json::from_str(&tiling).unwrap();
+    assert_eq!(tiling["pods"][0]["equals"], serde_json::Value::Null);
+}

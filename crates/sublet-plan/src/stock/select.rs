@@ -1,0 +1,86 @@
+//! Which node the stock scheduler takes: the extender's filter and scores, as it is asked in a
+//! cluster, and the stock scheduler's own scores beside them.
+
+use sublet_model::{Ask, Claim, NodeIdx, PodUid, Time};
+
+use super::score::weigh;
+use super::{NodeRules, PodRules};
+use crate::Engine;
+
+/// What one step of the extender's ten is worth: its weight in the shipped configuration, 10,
+/// times the stock scheduler's best score over the extender's, 100 / 10.
+const STEP: u64 = 100;
+
+/// A pod that is to be placed.
+#[derive(Debug, Clone, Copy)]
+pub struct Waiting<'a> {
+    /// Its UID.
+    pub uid: &'a PodUid,
+    /// What it asks.
+    pub claim: &'a Claim,
+    /// What it wants of its node.
+    pub rules: &'a PodRules,
+    /// Does the extender let all nodes pass that can take it, and not the best few only? So it
+    /// does for a pod that has soft wishes of its own, or was tried before.
+    pub everywhere: bool,
+}
+
+/// A node that was taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Selected {
+    /// The node.
+    pub node: NodeIdx,
+    /// Others of the same score: the stock scheduler draws one of them all.
+    pub equals: Vec<NodeIdx>,
+}
+
+/// The node that the stock scheduler takes for a pod, among those that its rules leave `open`;
+/// `None` where none can take it.
+pub fn select<'a>(
+    engine: &mut Engine,
+    now: Time,
+    pod: Waiting<'_>,
+    open: &[NodeIdx],
+    rules: impl Fn(NodeIdx) -> &'a NodeRules,
+) -> Option<Selected> {
+    let Waiting { uid, claim, .. } = pod;
+    let soft = |node| pod.rules.soft_taints(rules(node));
+    // To the two policies of memory all nodes are alike for a pod of no GPU: the extender lets
+    // them pass and scores none.
+    let blind = claim.ask() == Ask::Nothing && !engine.options().policy.sees_host();
+    let passed = if blind {
+        let fits = |node: &&NodeIdx| engine.fit(uid, claim, **node).is_ok();
+        open.iter().filter(fits).copied().collect()
+    } else {
+        engine.choose(now, uid, claim, open, pod.everywhere, soft)
+    };
+    if let [] | [_] = passed[..] {
+        let node = *passed.first()?;
+        let equals = Vec::new();
+        return Some(Selected { node, equals });
+    }
+    let steps: Vec<u64> = if blind {
+        vec![0; passed.len()]
+    } else {
+        let scores = engine.prioritize(now, uid, claim, &passed, soft);
+        scores.iter().map(|(_, score)| u64::from(*score)).collect()
+    };
+    let stock = weigh(&passed, claim, pod.rules, engine.ledger(), rules);
+    let totals: Vec<u64> = steps
+        .iter()
+        .zip(stock)
+        .map(|(step, stock)| STEP * step + stock)
+        .collect();
+    let best = totals.iter().copied().max()?;
+    let mut equals: Vec<NodeIdx> = passed
+        .into_iter()
+        .zip(totals)
+        .filter(|(_, total)| *total == best)
+        .map(|(node, _)| node)
+        .collect();
+    let node = equals.remove(0);
+    Some(Selected { node, equals })
+}
+
+#[cfg(test)]
+mod tests;

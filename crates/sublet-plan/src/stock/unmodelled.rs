@@ -1,0 +1,77 @@
+//! What the stock scheduler looks at and `stock` does not. A pod with such a wish may get a
+//! place or not: nobody here can say, so it is never promised one.
+
+use std::fmt;
+use std::sync::Arc;
+
+use sublet_model::PodKey;
+
+use super::Requirement;
+
+/// Why a pod's place cannot be promised.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unmodelled {
+    /// It must be near other pods.
+    PodAffinity,
+    /// It must be far from other pods.
+    PodAntiAffinity,
+    /// A pod that runs, or comes before it, keeps pods like it away.
+    AntiAffinityOf(PodKey),
+    /// It must be spread evenly.
+    TopologySpread,
+    /// It mounts a volume that may bind it to some nodes.
+    Volume(Arc<str>),
+    /// It claims devices by ResourceClaims.
+    ResourceClaims,
+    /// That scheduler places it, and does not ask Sublet.
+    Scheduler(Arc<str>),
+    /// Nothing has room for it, but pods of lower priority run.
+    Preemption,
+}
+
+impl fmt::Display for Unmodelled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unmodelled::PodAffinity => write!(f, "its pod affinity is not looked at"),
+            Unmodelled::PodAntiAffinity => write!(f, "its pod anti-affinity is not looked at"),
+            Unmodelled::AntiAffinityOf(other) => {
+                write!(f, "the anti-affinity of pod {other} may keep it away")
+            }
+            Unmodelled::TopologySpread => {
+                write!(f, "its topology spread constraints are not looked at")
+            }
+            Unmodelled::Volume(name) => {
+                write!(f, "its volume {name} may bind it to other nodes")
+            }
+            Unmodelled::ResourceClaims => write!(f, "its resource claims are not looked at"),
+            Unmodelled::Preemption => {
+                write!(f, "pods of lower priority may be evicted for it")
+            }
+            Unmodelled::Scheduler(name) => {
+                write!(
+                    f,
+                    "it is placed by the scheduler {name}, which does not ask Sublet"
+                )
+            }
+        }
+    }
+}
+
+/// One term of a pod's required anti-affinity: the pods that it keeps away.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodTerm {
+    /// The namespaces they are in; `None` where it may be any.
+    pub namespaces: Option<Vec<Arc<str>>>,
+    /// What is wanted of their labels; `None` where it means no pod at all.
+    pub labels: Option<Vec<Requirement>>,
+}
+
+impl PodTerm {
+    /// Does it mean a pod of that namespace with these labels?
+    #[must_use]
+    pub fn means<'a>(&self, namespace: &str, label: impl Fn(&str) -> Option<&'a str>) -> bool {
+        let within = |all: &Vec<Arc<str>>| all.iter().any(|known| **known == *namespace);
+        let alike = |wanted: &Vec<Requirement>| wanted.iter().all(|w| w.accepts(label(&w.key)));
+        self.namespaces.as_ref().is_none_or(within) && self.labels.as_ref().is_some_and(alike)
+    }
+}
