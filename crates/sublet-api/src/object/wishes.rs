@@ -230,14 +230,20 @@ impl PodSpec {
     /// Has the pod soft wishes, which the scheduler must weigh over all nodes?
     #[must_use]
     pub fn has_soft_wishes(&self) -> bool {
+        !self.affinity.node_affinity.preferred.is_empty() || self.has_unweighed_wishes()
+    }
+
+    /// Has it soft wishes about other pods or even spreading, which `sublet_plan::stock` does
+    /// not weigh?
+    #[must_use]
+    pub fn has_unweighed_wishes(&self) -> bool {
         let Affinity {
-            node_affinity,
             pod_affinity,
             pod_anti_affinity,
+            ..
         } = &self.affinity;
         let soft = |spread: &SpreadConstraint| spread.when_unsatisfiable == "ScheduleAnyway";
-        !node_affinity.preferred.is_empty()
-            || !pod_affinity.preferred.is_empty()
+        !pod_affinity.preferred.is_empty()
             || !pod_anti_affinity.preferred.is_empty()
             || self.topology_spread_constraints.iter().any(soft)
     }

@@ -44,9 +44,10 @@ struct PodJson {
     verdict: &'static str,
     /// Null where it is not placed.
     node: Option<String>,
-    /// Other nodes of the same score, of which the scheduler draws one.
+    /// Other nodes that the scheduler may take in its place: it draws among those of one score,
+    /// and weighs wishes about other pods that are not weighed here.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    equals: Vec<String>,
+    alternatives: Vec<String>,
     devices: Vec<DeviceJson>,
     annotations: BTreeMap<String, String>,
     refusals: BTreeMap<String, String>,
@@ -131,7 +132,7 @@ fn pod_json(planned: &PlannedPod) -> PodJson {
         name: planned.pod.name().to_owned(),
         verdict: word(&planned.outcome),
         node: None,
-        equals: Vec::new(),
+        alternatives: Vec::new(),
         devices: Vec::new(),
         annotations: BTreeMap::new(),
         refusals: BTreeMap::new(),
@@ -147,7 +148,7 @@ fn pod_json(planned: &PlannedPod) -> PodJson {
     match &planned.outcome {
         Outcome::Placed(place) => {
             json.node = Some(place.node.clone());
-            json.equals.clone_from(&place.equals);
+            json.alternatives.clone_from(&place.alternatives);
             json.devices = devices(place);
             json.annotations.clone_from(&place.annotations);
         }
@@ -215,14 +216,15 @@ fn as_table(plan: &Plan, with_annotations: bool) -> String {
         .collect();
     let _never_fails = writeln!(text, "{}", told.join(", "));
     let drawn = plan.pods.iter();
-    let drawn =
-        drawn.filter(|pod| matches!(&pod.outcome, Outcome::Placed(p) if !p.equals.is_empty()));
+    let drawn = drawn
+        .filter(|pod| matches!(&pod.outcome, Outcome::Placed(p) if !p.alternatives.is_empty()));
     match drawn.count() {
         0 => {}
         n => {
             let _never_fails = writeln!(
                 text,
-                "{n} of them may go elsewhere too: the scheduler draws among nodes of equal scores"
+                "{n} of them may go elsewhere too: the scheduler draws among nodes of equal scores, and \
+                 weighs wishes about other pods"
             );
         }
     }

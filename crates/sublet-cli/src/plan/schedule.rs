@@ -40,8 +40,8 @@ pub(super) struct Place {
     pub(super) node: String,
     pub(super) allocation: Allocation,
     pub(super) annotations: BTreeMap<String, String>,
-    /// Other nodes of the same score, of which the stock scheduler draws one.
-    pub(super) equals: Vec<String>,
+    /// Other nodes that the stock scheduler may take in its place.
+    pub(super) alternatives: Vec<String>,
 }
 
 /// What becomes of one waiting pod.
@@ -229,6 +229,7 @@ fn place(cluster: &mut Cluster, waiting: &Waiting<'_>, options: &PlanOptions) ->
         claim,
         rules: &waiting.rules,
         everywhere: pod.spec.has_soft_wishes() || waiting.was_tried(),
+        unweighed: pod.spec.has_unweighed_wishes(),
     };
     let taken = cluster
         .select(now, question)
@@ -290,7 +291,7 @@ fn take(
         node: node.to_string(),
         allocation,
         annotations,
-        equals: selected.equals.iter().copied().map(name).collect(),
+        alternatives: selected.alternatives.iter().copied().map(name).collect(),
     })
 }
 

@@ -23,6 +23,8 @@ pub struct Waiting<'a> {
     /// Does the extender let all nodes pass that can take it, and not the best few only? So it
     /// does for a pod that has soft wishes of its own, or was tried before.
     pub everywhere: bool,
+    /// Has it soft wishes that no score here weighs, about other pods or even spreading?
+    pub unweighed: bool,
 }
 
 /// A node that was taken.
@@ -30,8 +32,9 @@ pub struct Waiting<'a> {
 pub struct Selected {
     /// The node.
     pub node: NodeIdx,
-    /// Others of the same score: the stock scheduler draws one of them all.
-    pub equals: Vec<NodeIdx>,
+    /// Others that may be taken in its place: the stock scheduler draws among those of one
+    /// score, and what is not weighed here may make any of them the best.
+    pub alternatives: Vec<NodeIdx>,
 }
 
 /// The node that the stock scheduler takes for a pod, among those that its rules leave `open`;
@@ -56,8 +59,8 @@ pub fn select<'a>(
     };
     if let [] | [_] = passed[..] {
         let node = *passed.first()?;
-        let equals = Vec::new();
-        return Some(Selected { node, equals });
+        let alternatives = Vec::new();
+        return Some(Selected { node, alternatives });
     }
     let steps: Vec<u64> = if blind {
         vec![0; passed.len()]
@@ -72,14 +75,16 @@ pub fn select<'a>(
         .map(|(step, stock)| STEP * step + stock)
         .collect();
     let best = totals.iter().copied().max()?;
-    let mut equals: Vec<NodeIdx> = passed
+    let first = totals.iter().position(|total| *total == best)?;
+    let node = passed[first];
+    let alternatives = passed
         .into_iter()
         .zip(totals)
-        .filter(|(_, total)| *total == best)
-        .map(|(node, _)| node)
+        .filter(|(_, total)| pod.unweighed || *total == best)
+        .map(|(other, _)| other)
+        .filter(|other| *other != node)
         .collect();
-    let node = equals.remove(0);
-    Some(Selected { node, equals })
+    Some(Selected { node, alternatives })
 }
 
 #[cfg(test)]

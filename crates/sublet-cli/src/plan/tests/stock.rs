@@ -330,7 +330,10 @@ fn the_scheduler_s_own_scores_choose_among_equals() {
     let two = node("n1", "", "", "") + &node("n2", "", "", "").replace("cpu: 8", "cpu: 64");
     assert_eq!(verdicts(&(two + &pod("p", ", cpu: 4", ""))), ["placed n2"]);
     let equal = node("n1", "", "", "") + &node("n2", "", "", "") + &pod("p", "", "");
-    assert_eq!(json(&equal)["pods"][0]["equals"], serde_json::json!(["n2"]));
+    assert_eq!(
+        json(&equal)["pods"][0]["alternatives"],
+        serde_json::json!(["n2"])
+    );
     assert!(
         table(&equal)
             .text
@@ -338,5 +341,5 @@ fn the_scheduler_s_own_scores_choose_among_equals() {
     );
     let tiling = planned(&[&equal], Format::Json, "tiling").text;
     let tiling: serde_json::Value = serde_json::from_str(&tiling).unwrap();
-    assert_eq!(tiling["pods"][0]["equals"], serde_json::Value::Null);
+    assert_eq!(tiling["pods"][0]["alternatives"], serde_json::Value::Null);
 }

@@ -66,6 +66,7 @@ fn taken(
         claim: &claim,
         rules: &PodRules::default(),
         everywhere: false,
+        unweighed: false,
     };
     let found = select(&mut engine, Time::from_ms(0), pod, &open, |node| {
         &rules[&node]
@@ -73,7 +74,7 @@ fn taken(
     let name = |node| engine.ledger().book(node).name().to_string();
     Some((
         name(found.node),
-        found.equals.into_iter().map(name).collect(),
+        found.alternatives.into_iter().map(name).collect(),
     ))
 }
 
@@ -105,8 +106,8 @@ fn of_nodes_that_the_policy_finds_equal_the_emptiest_is_taken_or_one_is_drawn() 
     let drawn = Some(("b".to_owned(), vec!["c".to_owned()]));
     assert_eq!(taken("binpack", &nodes, "10", 4), drawn);
     // A policy of many equal nodes has an order of its own, and leaves nothing to draw.
-    let (_, equals) = taken("best-fit", &nodes, "10", 4).unwrap();
-    assert_eq!(equals, Vec::<String>::new());
+    let (_, alternatives) = taken("best-fit", &nodes, "10", 4).unwrap();
+    assert_eq!(alternatives, Vec::<String>::new());
 }
 
 #[test]
