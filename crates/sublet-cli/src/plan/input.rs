@@ -4,6 +4,7 @@
 //! file, number, line and field while all others are still read. Kinds that a plan does not
 //! need are passed over with a note. Nothing is decided here.
 
+mod block;
 mod documents;
 mod field;
 mod items;

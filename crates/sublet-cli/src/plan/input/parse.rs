@@ -1,15 +1,20 @@
 //! One document into objects.
 //!
-//! A document is read twice: first what its objects are, then the objects. Where that fails in
-//! a list, its items are read one by one, so that an odd one costs nothing but itself.
+//! JSON, and YAML as kubectl prints it, takes the quick way (`block`). All else, and all in which
+//! something is wrong, is read by a parser that knows all of YAML and where it is: first what
+//! the objects are, then the objects. Where that fails in a list, its items are read one by one,
+//! so that an odd one costs nothing but itself.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 use serde_saphyr::{Location, UserMessageFormatter};
 use sublet_api::object::{Node, Pod};
 
+use super::block::json_of;
 use super::field::field_at;
 use super::items::{Item, items};
 
@@ -45,6 +50,9 @@ impl Document {
     /// # Errors
     /// It is no YAML, or says nothing of what it is.
     pub(super) fn read(text: &str) -> Result<Document, Wrong> {
+        if let Some(document) = quick(text) {
+            return Ok(document);
+        }
         let outline: Result<Outline, _> =
             serde_saphyr::from_str_with_options(text, parser_options());
         let outline = match outline {
@@ -77,6 +85,41 @@ impl Document {
             Err(error) => one_by_one(text, common).ok_or_else(|| explained(text, &error)),
         }
     }
+}
+
+/// The quick way; nothing where it does not lead to all of the document.
+fn quick(text: &str) -> Option<Document> {
+    #[derive(Deserialize)]
+    struct Outline<'t> {
+        kind: Option<String>,
+        #[serde(borrow)]
+        items: Option<Vec<&'t RawValue>>,
+    }
+    let object = |kind: String, text: &str| {
+        let object = match Kind::of(&kind) {
+            _ if kind.is_empty() => return None,
+            Kind::Node => Object::Node(serde_json::from_str(text).ok()?),
+            Kind::Pod => Object::Pod(serde_json::from_str(text).ok()?),
+            Kind::Other => Object::Other,
+        };
+        Some((kind, Ok(object)))
+    };
+    let json = match text.starts_with('{') {
+        true => Cow::Borrowed(text),
+        false => Cow::Owned(json_of(text)?),
+    };
+    let Outline { kind, items } = serde_json::from_str(&json).ok()?;
+    let kind = kind.unwrap_or_default();
+    let Some(items) = items.filter(|_| kind.ends_with("List")) else {
+        return object(kind, &json).map(Document::Single);
+    };
+    let common = kind.strip_suffix("List").unwrap_or_default();
+    let read = |item: &RawValue| {
+        let ItemOutline { kind } = serde_json::from_str(item.get()).ok()?;
+        object(kind.unwrap_or_else(|| common.to_owned()), item.get())
+    };
+    let all: Option<Vec<Read>> = items.into_iter().map(read).collect();
+    all.map(Document::List)
 }
 
 /// One object of that kind.
