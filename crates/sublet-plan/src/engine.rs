@@ -154,6 +154,12 @@ impl Engine {
         }
     }
 
+    /// How many pods policies know to have come, and not to be gone.
+    #[must_use]
+    pub fn learnt_pods(&self) -> u64 {
+        self.learnt.pods()
+    }
+
     /// The demand that the policy `fgd` knows beforehand. Its paper takes the typical pods
     /// from the whole list of pods, before the first has come.
     pub fn foretell(&mut self, demand: &Demand) {

@@ -184,6 +184,10 @@ impl Learnt {
         self.nodes_changed = true;
     }
 
+    pub(crate) fn pods(&self) -> u64 {
+        self.seen.total()
+    }
+
     pub(crate) fn came(&mut self, shape: Shape) {
         self.seen.add(shape);
         self.changes += 1;

@@ -142,15 +142,9 @@ fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Filtered {
         return error("the ledger of GPUs is not complete yet".to_owned());
     }
     let mut state = scheduler.state();
-    let EngineOptions { policy, unit, .. } = state.engine.options();
-    let claim = match claim_of(&args.pod, *unit) {
-        Ok(claim) if claim.ask() != Ask::Nothing || policy.sees_host() => claim,
-        Ok(_) => {
-            return Filtered::from(json(&FilterResult {
-                node_names: names.clone(),
-                ..FilterResult::default()
-            }));
-        }
+    let unit = state.engine.options().unit;
+    let claim = match claim_of(&args.pod, unit) {
+        Ok(claim) => claim,
         Err(problem) => {
             let why = problem.to_string();
             let refused = Reasons(names.iter().map(|name| (*name, why.as_str())).collect());
@@ -164,6 +158,13 @@ fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Filtered {
         Ok(uid) => uid,
         Err(why) => return error(why.to_string()),
     };
+    state.learn_early(&uid, &claim);
+    if claim.ask() == Ask::Nothing && !state.engine.options().policy.sees_host() {
+        return Filtered::from(json(&FilterResult {
+            node_names: names.clone(),
+            ..FilterResult::default()
+        }));
+    }
     let (nodes, unknown) = state.resolve(names);
     let ranks: Vec<_> = state.soft_ranks(&nodes, &args.pod.spec.tolerations);
     let everywhere = args.pod.spec.has_soft_wishes();

@@ -3,7 +3,7 @@
 //! The lock is held for one decision and never across a call to the API server. Filter is
 //! called by a single thread of the kube-scheduler, so a finer lock would win nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -113,7 +113,14 @@ pub(crate) struct State {
     reported: BTreeMap<NodeName, NodeFacts>,
     sick: BTreeMap<NodeName, BTreeSet<GpuIndex>>,
     pub(crate) waiting: BTreeMap<PodUid, Waiting>,
+    /// Pods that the stock scheduler asked about before the watch told of them, oldest first.
+    /// One that was gone by then is never told of, so only the last [`EARLY`] are kept.
+    early: VecDeque<(PodUid, Arc<Claim>)>,
 }
+
+/// The stock scheduler asks about one pod after the other, and its watch is ahead of ours by
+/// milliseconds.
+const EARLY: usize = 64;
 
 impl State {
     /// A node was seen.
@@ -202,9 +209,34 @@ impl State {
 
     /// Lets policies that learn see a pod, the first time that it is seen.
     fn learn(&mut self, uid: &PodUid, claim: &Claim) {
-        if !self.waiting.contains_key(uid) && self.bound_claim(uid).is_none() {
+        if !self.is_known(uid) && self.take_early(uid).is_none() {
             self.engine.learn(claim);
         }
+    }
+
+    /// The same for a pod that the stock scheduler asks about: what is learnt of it must not
+    /// depend on which of two watches was faster.
+    pub(crate) fn learn_early(&mut self, uid: &PodUid, claim: &Claim) {
+        let policy = &self.engine.options().policy;
+        if !policy.learns() || self.is_known(uid) || self.early.iter().any(|(u, _)| u == uid) {
+            return;
+        }
+        self.engine.learn(claim);
+        self.early.push_back((uid.clone(), Arc::new(claim.clone())));
+        if self.early.len() > EARLY
+            && let Some((_, claim)) = self.early.pop_front()
+        {
+            self.engine.unlearn(&claim);
+        }
+    }
+
+    fn is_known(&self, uid: &PodUid) -> bool {
+        self.waiting.contains_key(uid) || self.bound_claim(uid).is_some()
+    }
+
+    fn take_early(&mut self, uid: &PodUid) -> Option<Arc<Claim>> {
+        let at = self.early.iter().position(|(early, _)| early == uid)?;
+        self.early.remove(at).map(|(_, claim)| claim)
     }
 
     /// What a pod asked that was seen bound; one that is only reserved was not seen yet.
@@ -216,7 +248,8 @@ impl State {
     /// A pod is gone.
     pub(crate) fn forget(&mut self, uid: &PodUid) {
         let waiting = self.waiting.remove(uid).map(|waiting| waiting.claim);
-        if let Some(claim) = waiting.or_else(|| self.bound_claim(uid)) {
+        let seen = waiting.or_else(|| self.bound_claim(uid));
+        if let Some(claim) = seen.or_else(|| self.take_early(uid)) {
             self.engine.unlearn(&claim);
         }
         self.engine.forget(uid);
@@ -343,6 +376,7 @@ impl Scheduler {
             reported: BTreeMap::new(),
             sick: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            early: VecDeque::new(),
         };
         Scheduler {
             state: Mutex::new(state),

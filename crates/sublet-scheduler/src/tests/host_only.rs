@@ -188,3 +188,33 @@ async fn what_was_learnt_is_worked_out_before_the_next_call() {
         done = until_done => assert_eq!(done, Ok(()), "nothing was worked out"),
     }
 }
+
+/// The shapes that are learnt must not depend on which watch is faster, ours or the stock
+/// scheduler's.
+#[tokio::test]
+async fn a_pod_is_learnt_once_and_before_it_is_placed() {
+    let world = world("tiling", 16);
+    let learnt = || world.scheduler.state().engine.learnt_pods();
+    world.filter(&pod("a"), &["gpu", "cpu"]).await;
+    assert_eq!(learnt(), 1, "before the watch told of it");
+    world.filter(&pod("a"), &["gpu", "cpu"]).await;
+    seen(&world, &pod("a"));
+    seen(&world, &pod("b"));
+    world.filter(&pod("b"), &["gpu", "cpu"]).await;
+    assert_eq!(learnt(), 2);
+    let gone = |name: &str| {
+        let change = Change::Gone(serde_json::from_value(pod(name)).unwrap());
+        watches::pods(&world.scheduler, &mut None, change);
+    };
+    world.filter(&pod("c"), &["gpu", "cpu"]).await;
+    gone("c");
+    gone("a");
+    assert_eq!(learnt(), 1);
+    // Those that were gone when they were asked about are never told of.
+    for number in 0..100 {
+        world
+            .filter(&pod(&format!("ghost{number}")), &["gpu"])
+            .await;
+    }
+    assert_eq!(learnt(), 1 + 64);
+}
