@@ -48,12 +48,13 @@ impl World {
             .worker_threads(2)
             .enable_all()
             .build()?;
-        let options = ClusterOptions {
+        let mut options = ClusterOptions {
             users: deployed::accounts(),
             kwok,
-            flags: vec![(APISERVER, "--delete-collection-workers=16".to_owned())],
-            ..ClusterOptions::new(binaries.clone())
+            ..ClusterOptions::new(binaries.clone()).keeping_deleted()
         };
+        let workers = "--delete-collection-workers=16".to_owned();
+        options.flags.push((APISERVER, workers));
         let cluster = Cluster::start(options)?;
         let client = runtime.block_on(connect(Some(&cluster.kubeconfig("admin")?)))?;
         Ok(World {

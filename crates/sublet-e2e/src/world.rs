@@ -70,12 +70,28 @@ impl World {
     /// # Errors
     /// A component does not come up.
     pub fn start_with(flags: &[&str]) -> Result<Option<World>> {
+        World::start_as(flags, |options| options)
+    }
+
+    /// The same where pods that are deleted before they are bound, and kept by a finalizer, stay
+    /// as they are.
+    ///
+    /// # Errors
+    /// A component does not come up.
+    pub fn start_keeping_deleted() -> Result<Option<World>> {
+        World::start_as(&[], ClusterOptions::keeping_deleted)
+    }
+
+    fn start_as(
+        flags: &[&str],
+        change: impl FnOnce(ClusterOptions) -> ClusterOptions,
+    ) -> Result<Option<World>> {
         let Some(binaries) = binaries()? else {
             return Ok(None);
         };
         let sublet = std::env::var_os("SUBLET_BIN").context("SUBLET_BIN is not set")?;
         let sublet = PathBuf::from(sublet);
-        let mut options = ClusterOptions::new(binaries);
+        let mut options = change(ClusterOptions::new(binaries));
         options.users = deployed::accounts();
         options.audit = true;
         let cluster = Cluster::start(options)?;

@@ -1,5 +1,10 @@
 //! What the scheduler decides beyond the published examples: eviction, node modes, pods that
-//! look alike, and an API server that goes away.
+//! look alike, an API server that goes away, and that `sublet plan` promises nothing else.
+
+#[path = "scheduling/draw.rs"]
+mod draw;
+#[path = "scheduling/promises.rs"]
+mod promises;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;

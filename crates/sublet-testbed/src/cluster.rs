@@ -89,6 +89,15 @@ impl ClusterOptions {
             flags: Vec::new(),
         }
     }
+
+    /// The same without the garbage collector of pods, which every 20 s ends those that were
+    /// deleted before they were bound, and which a finalizer keeps.
+    #[must_use]
+    pub fn keeping_deleted(mut self) -> ClusterOptions {
+        let without = "--controllers=*,-pod-garbage-collector-controller";
+        self.flags.push((CONTROLLERS, without.to_owned()));
+        self
+    }
 }
 
 /// A running control plane.

@@ -80,6 +80,15 @@ pub fn apply(cluster: &Cluster, repository: &Path) -> Result<()> {
 /// When it does not come up: the end of its log.
 pub fn start_extender(cluster: &Cluster, sublet: &Path, more: &[&str]) -> Result<u16> {
     let port = free_port()?;
+    start_extender_on(cluster, sublet, port, more)?;
+    Ok(port)
+}
+
+/// The same on a port that is known already, where an earlier one has ended.
+///
+/// # Errors
+/// When it does not come up: the end of its log.
+pub fn start_extender_on(cluster: &Cluster, sublet: &Path, port: u16, more: &[&str]) -> Result<()> {
     let mut command = Command::new(sublet);
     command
         .args([
@@ -91,8 +100,7 @@ pub fn start_extender(cluster: &Cluster, sublet: &Path, more: &[&str]) -> Result
         .arg(cluster.kubeconfig(&account("sublet-scheduler").name)?)
         .args(more);
     cluster.spawn(EXTENDER, command)?;
-    cluster.wait_http(EXTENDER, port, "/readyz", READY_LIMIT)?;
-    Ok(port)
+    cluster.wait_http(EXTENDER, port, "/readyz", READY_LIMIT)
 }
 
 /// Starts a node's agent from the binary `sublet`, as its own account, with cards that stand in

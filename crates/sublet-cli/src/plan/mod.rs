@@ -43,6 +43,11 @@ affinity and anti-affinity (of pods that run, too), hard topology spread, volume
 belong to some nodes, resource claims, eviction of pods of lower priority, and a scheduler
 that does not ask Sublet. Its place is kept for it while the pods after it are placed.
 
+Where the scheduler draws among nodes of equal scores, one is named and the others stand under
+alternatives. A policy that learns (tiling, fgd-online) knows here the pods in the files; in a
+cluster it also remembers when others came and went, and may prefer another place of those
+that fit.
+
 An object that cannot be read is named with file, document and field, and all others are
 planned.
 
