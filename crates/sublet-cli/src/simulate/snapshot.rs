@@ -60,40 +60,13 @@ pub(super) fn of(
             |node, name| Ok(copied(node, name)),
         )?;
     }
-    let mut cluster = Cluster::new(EngineOptions {
-        unit,
-        ..EngineOptions::default()
-    });
-    let mut nodes = Nodes {
-        by_memory: true,
-        unit,
-        ..Nodes::default()
-    };
-    let mut rows = BTreeMap::new();
-    for Located { origin, object } in &objects {
-        match cluster.enter_node(object, None) {
-            Ok(idx) => {
-                rows.insert(idx, nodes.rows.len() as u32);
-                nodes.rows.push(facts(&cluster, idx));
-            }
-            Err(error) => {
-                let name = format!("node {}", object.metadata.name);
-                let Odd { field, what } = Odd::of_node(&error);
-                odd.push(Unreadable::of(origin, name, &field, what));
-            }
-        }
-    }
-    let mut reader = Reader {
-        cluster,
-        rows,
-        reaches: BTreeMap::new(),
-        unit,
-    };
+    let (mut reader, nodes) = Reader::of_nodes(&objects, unit, &mut odd);
     let mut snapshot = Snapshot {
         nodes,
         pods: Pods::default(),
         notes: Vec::new(),
     };
+    odd.extend(reader.keep_away(&pods));
     let mut unmodelled = 0;
     for (number, Located { origin, object }) in pods.iter().enumerate() {
         unmodelled += usize::from(!reader.cluster.unmodelled(object).is_empty());
@@ -156,6 +129,61 @@ struct Reader {
 }
 
 impl Reader {
+    /// Enters the nodes.
+    fn of_nodes(
+        objects: &[Located<Node>],
+        unit: Unit,
+        odd: &mut Vec<Unreadable>,
+    ) -> (Reader, Nodes) {
+        let mut cluster = Cluster::new(EngineOptions {
+            unit,
+            ..EngineOptions::default()
+        });
+        let mut nodes = Nodes {
+            by_memory: true,
+            unit,
+            ..Nodes::default()
+        };
+        let mut rows = BTreeMap::new();
+        for Located { origin, object } in objects {
+            match cluster.enter_node(object, None) {
+                Ok(idx) => {
+                    rows.insert(idx, nodes.rows.len() as u32);
+                    nodes.rows.push(facts(&cluster, idx));
+                }
+                Err(error) => {
+                    let name = format!("node {}", object.metadata.name);
+                    let Odd { field, what } = Odd::of_node(&error);
+                    odd.push(Unreadable::of(origin, name, &field, what));
+                }
+            }
+        }
+        let reader = Reader {
+            cluster,
+            rows,
+            reaches: BTreeMap::new(),
+            unit,
+        };
+        (reader, nodes)
+    }
+
+    /// Notes which pods those that run keep away; what is odd about them.
+    fn keep_away(&mut self, pods: &[Located<Pod>]) -> Vec<Unreadable> {
+        let running = pods
+            .iter()
+            .filter(|pod| !pod.object.spec.node_name.is_empty());
+        let read = |Located { origin, object }: &Located<Pod>| {
+            let odd = Odd::of_rules(&self.cluster.keep_away(object).err()?);
+            Some(Unreadable::of(
+                origin,
+                name_of(object),
+                &odd.field,
+                odd.what,
+            ))
+        };
+        running.filter_map(read).collect()
+    }
+
     /// Enters a pod: as one that runs if it does, and as one that others are drawn like if it
     /// is not bound to its node. A note, where something of it is not known.
     fn enter(
@@ -196,7 +224,9 @@ impl Reader {
         entry.assigned = true;
         // Arrivals are called by numbers: no UID of theirs is one of these.
         entry.uid = PodUid::new(&format!("r{number:07}")).map_err(name)?;
+        let open = self.cluster.unmodelled(pod).is_empty();
         let stays = stays(pod, entry.allocation.is_some());
+        let stays = stays.or((!open).then_some("with wishes that are not looked at"));
         into.nodes.running.push(Running {
             entry,
             node: self.rows[&idx],
