@@ -9,79 +9,20 @@
 //! walk over a vector; names are resolved once, at the edge. Beside each slot lies its
 //! [`Outline`], which spares such a scan most of the pages.
 
-mod charge;
+mod book;
 mod outline;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::{
-    Allocation, Charge, Claim, Count, Host, MachineUse, MiB, Milli, NodeFacts, NodeName, PodKey,
-    PodUid,
-};
+use crate::{Allocation, Claim, MiB, NodeFacts, NodeName, PodKey, PodUid};
 
-use self::charge::{charge, note_shares, reset};
+pub use self::book::{Book, Card};
 pub use self::outline::Outline;
 
 /// A node's slot in the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeIdx(pub u32);
-
-/// One card's account.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Card {
-    /// What the card has.
-    pub capacity: MiB,
-    /// What is taken from it.
-    pub used: MiB,
-    /// What soft holds would take: it orders choices and refuses nothing.
-    pub held: MiB,
-    /// Pods on the card.
-    pub tenants: u32,
-    /// How many of them have the card for themselves: at most one, unless somebody else
-    /// bound them.
-    pub whole: u32,
-    /// Soft holds on the card.
-    pub holds: u32,
-    /// May new work be put on it?
-    pub healthy: bool,
-}
-
-impl Card {
-    /// Memory that a new tenant can have.
-    #[must_use]
-    pub fn free(&self) -> MiB {
-        if self.healthy && self.whole == 0 {
-            self.capacity.saturating_sub(self.used)
-        } else {
-            MiB::ZERO
-        }
-    }
-
-    /// Can it be handed out as a whole?
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        self.healthy && self.tenants == 0
-    }
-
-    fn share_left(&self) -> Milli {
-        let room = self.free().saturating_sub(self.held);
-        if room.is_zero() {
-            return Milli::ZERO;
-        }
-        Milli::share(room, self.capacity)
-    }
-
-    fn take(&mut self, charge: &Charge) {
-        self.tenants += 1;
-        self.whole += u32::from(charge.whole);
-        self.used = self.used.plus(if charge.whole {
-            self.capacity
-        } else {
-            charge.memory
-        });
-    }
-}
 
 /// How firm an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,91 +63,6 @@ pub struct Hold {
     pub node: NodeIdx,
     /// Positions of the cards, and the memory on each.
     pub cards: Vec<(usize, MiB)>,
-}
-
-/// One node's page.
-#[derive(Debug, Clone)]
-pub struct Book {
-    name: NodeName,
-    facts: Option<NodeFacts>,
-    cards: Vec<Card>,
-    pods: BTreeSet<PodUid>,
-    unassigned: Vec<PodUid>,
-    unplaced: Count,
-    free: MiB,
-    capacity: MiB,
-    machine: MachineUse,
-    /// By card, as the cards: what scores look at.
-    shares: Vec<Milli>,
-}
-
-impl Book {
-    /// The node's name.
-    #[must_use]
-    pub fn name(&self) -> &NodeName {
-        &self.name
-    }
-
-    /// What the node says of itself; `None` where pods are bound to a node nobody knows (yet).
-    #[must_use]
-    pub fn facts(&self) -> Option<&NodeFacts> {
-        self.facts.as_ref()
-    }
-
-    /// The node's cards, in the order of [`crate::Inventory::gpus`].
-    #[must_use]
-    pub fn cards(&self) -> &[Card] {
-        &self.cards
-    }
-
-    /// The pods with an entry here.
-    pub fn pods(&self) -> impl Iterator<Item = &PodUid> {
-        self.pods.iter()
-    }
-
-    /// The pods whose devices the agent has not handed over yet.
-    #[must_use]
-    pub fn unassigned(&self) -> &[PodUid] {
-        &self.unassigned
-    }
-
-    /// Whole cards in use by pods that do not say which.
-    #[must_use]
-    pub fn unplaced(&self) -> Count {
-        self.unplaced
-    }
-
-    /// Free memory of all cards together.
-    #[must_use]
-    pub fn free(&self) -> MiB {
-        self.free
-    }
-
-    /// Memory of all cards together.
-    #[must_use]
-    pub fn capacity(&self) -> MiB {
-        self.capacity
-    }
-
-    /// CPU and memory of the machine that no pod has asked; nothing where nobody knows them.
-    #[must_use]
-    pub fn host_left(&self) -> Host {
-        let whole = self.facts.as_ref().map_or(Host::ZERO, |facts| facts.host);
-        whole.saturating_sub(self.machine.host)
-    }
-
-    /// What the pods here ask of the machine.
-    #[must_use]
-    pub fn machine(&self) -> &MachineUse {
-        &self.machine
-    }
-
-    /// The free share of each card, soft holds counted in; rounded down, so that no score
-    /// counts on room that is not there. In the order of [`Book::cards`].
-    #[must_use]
-    pub fn shares(&self) -> &[Milli] {
-        &self.shares
-    }
 }
 
 /// Every live allocation of the cluster.
@@ -252,7 +108,7 @@ impl Ledger {
         let idx = self.slot(&entry.node);
         self.change(idx, |book, _| {
             book.pods.insert(entry.uid.clone());
-            charge(book, &entry);
+            book.charge(&entry);
         });
         self.entries.insert(entry.uid.clone(), entry);
     }
@@ -339,11 +195,11 @@ impl Ledger {
     pub fn book_without(&self, idx: NodeIdx, gone: &BTreeSet<PodUid>) -> Book {
         let mut book = self.book(idx).clone();
         book.pods.retain(|uid| !gone.contains(uid));
-        reset(&mut book);
+        book.reset();
         for uid in book.pods.clone() {
-            charge(&mut book, &self.entries[&uid]);
+            book.charge(&self.entries[&uid]);
         }
-        note_shares(&mut book);
+        book.note_shares();
         book
     }
 
@@ -381,18 +237,7 @@ impl Ledger {
         if let Some(&idx) = self.by_name.get(name) {
             return idx;
         }
-        let book = Book {
-            name: name.clone(),
-            facts: None,
-            cards: Vec::new(),
-            pods: BTreeSet::new(),
-            unassigned: Vec::new(),
-            unplaced: Count::ZERO,
-            free: MiB::ZERO,
-            capacity: MiB::ZERO,
-            machine: MachineUse::default(),
-            shares: Vec::new(),
-        };
+        let book = Book::empty(name.clone());
         let idx = if let Some(idx) = self.vacant.pop() {
             self.change(idx, |page, _| *page = book);
             idx
@@ -421,12 +266,12 @@ impl Ledger {
             change(book);
             let holds = book.cards.iter().map(|card| (card.held, card.holds));
             let holds: Vec<_> = holds.collect();
-            reset(book);
+            book.reset();
             for (card, (held, holds)) in book.cards.iter_mut().zip(holds) {
                 (card.held, card.holds) = (held, holds);
             }
             for uid in &book.pods.clone() {
-                charge(book, &entries[uid]);
+                book.charge(&entries[uid]);
             }
         });
     }
@@ -435,7 +280,7 @@ impl Ledger {
     fn change(&mut self, idx: NodeIdx, change: impl FnOnce(&mut Book, &BTreeMap<PodUid, Entry>)) {
         let book = &mut self.books[idx.0 as usize];
         change(book, &self.entries);
-        note_shares(book);
+        book.note_shares();
         self.outlines[idx.0 as usize] = Outline::of(book);
         self.versions[idx.0 as usize] += 1;
     }

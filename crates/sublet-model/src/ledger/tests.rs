@@ -3,8 +3,8 @@
 
 use super::*;
 use crate::{
-    CardRef, ContainerClaim, ContainerName, Demand, Dialect, GpuIndex, Grant, Inventory, Portion,
-    Role, Sharing,
+    CardRef, ContainerClaim, ContainerName, Count, Demand, Dialect, GpuIndex, Grant, Inventory,
+    Portion, Role, Sharing,
 };
 
 fn node(name: &str, cards: usize) -> NodeFacts {

@@ -1,0 +1,240 @@
+//! One node's page of the ledger, and its cards' accounts: what a pod costs them.
+//!
+//! A page is changed by the ledger alone; everybody else reads it, or asks for a copy with
+//! one pod more.
+
+use std::collections::BTreeSet;
+
+use super::Entry;
+use crate::{
+    Ask, Charge, Count, Host, Inventory, MachineUse, MiB, Milli, NodeFacts, NodeName, PodUid,
+    charges_of,
+};
+
+/// One card's account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Card {
+    /// What the card has.
+    pub capacity: MiB,
+    /// What is taken from it.
+    pub used: MiB,
+    /// What soft holds would take: it orders choices and refuses nothing.
+    pub held: MiB,
+    /// Pods on the card.
+    pub tenants: u32,
+    /// How many of them have the card for themselves: at most one, unless somebody else
+    /// bound them.
+    pub whole: u32,
+    /// Soft holds on the card.
+    pub holds: u32,
+    /// May new work be put on it?
+    pub healthy: bool,
+}
+
+impl Card {
+    /// Memory that a new tenant can have.
+    #[must_use]
+    pub fn free(&self) -> MiB {
+        if self.healthy && self.whole == 0 {
+            self.capacity.saturating_sub(self.used)
+        } else {
+            MiB::ZERO
+        }
+    }
+
+    /// Can it be handed out as a whole?
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.healthy && self.tenants == 0
+    }
+
+    pub(super) fn share_left(&self) -> Milli {
+        let room = self.free().saturating_sub(self.held);
+        if room.is_zero() {
+            return Milli::ZERO;
+        }
+        Milli::share(room, self.capacity)
+    }
+
+    fn take(&mut self, charge: &Charge) {
+        self.tenants += 1;
+        self.whole += u32::from(charge.whole);
+        self.used = self.used.plus(if charge.whole {
+            self.capacity
+        } else {
+            charge.memory
+        });
+    }
+}
+
+/// One node's page.
+#[derive(Debug, Clone)]
+pub struct Book {
+    pub(super) name: NodeName,
+    pub(super) facts: Option<NodeFacts>,
+    pub(super) cards: Vec<Card>,
+    pub(super) pods: BTreeSet<PodUid>,
+    pub(super) unassigned: Vec<PodUid>,
+    pub(super) unplaced: Count,
+    pub(super) free: MiB,
+    pub(super) capacity: MiB,
+    pub(super) machine: MachineUse,
+    /// By card, as the cards: what scores look at.
+    pub(super) shares: Vec<Milli>,
+}
+
+impl Book {
+    /// The page of a node of which nothing is known yet.
+    pub(super) fn empty(name: NodeName) -> Book {
+        Book {
+            name,
+            facts: None,
+            cards: Vec::new(),
+            pods: BTreeSet::new(),
+            unassigned: Vec::new(),
+            unplaced: Count::ZERO,
+            free: MiB::ZERO,
+            capacity: MiB::ZERO,
+            machine: MachineUse::default(),
+            shares: Vec::new(),
+        }
+    }
+
+    /// The page as it would be with that pod on it too: what preemption asks.
+    #[must_use]
+    pub fn with(&self, entry: &Entry) -> Book {
+        let mut book = self.clone();
+        book.pods.insert(entry.uid.clone());
+        book.charge(entry);
+        book.note_shares();
+        book
+    }
+
+    /// The node's name.
+    #[must_use]
+    pub fn name(&self) -> &NodeName {
+        &self.name
+    }
+
+    /// What the node says of itself; `None` where pods are bound to a node nobody knows (yet).
+    #[must_use]
+    pub fn facts(&self) -> Option<&NodeFacts> {
+        self.facts.as_ref()
+    }
+
+    /// The node's cards, in the order of [`Inventory::gpus`].
+    #[must_use]
+    pub fn cards(&self) -> &[Card] {
+        &self.cards
+    }
+
+    /// The pods with an entry here.
+    pub fn pods(&self) -> impl Iterator<Item = &PodUid> {
+        self.pods.iter()
+    }
+
+    /// The pods whose devices the agent has not handed over yet.
+    #[must_use]
+    pub fn unassigned(&self) -> &[PodUid] {
+        &self.unassigned
+    }
+
+    /// Whole cards in use by pods that do not say which.
+    #[must_use]
+    pub fn unplaced(&self) -> Count {
+        self.unplaced
+    }
+
+    /// Free memory of all cards together.
+    #[must_use]
+    pub fn free(&self) -> MiB {
+        self.free
+    }
+
+    /// Memory of all cards together.
+    #[must_use]
+    pub fn capacity(&self) -> MiB {
+        self.capacity
+    }
+
+    /// CPU and memory of the machine that no pod has asked; nothing where nobody knows them.
+    #[must_use]
+    pub fn host_left(&self) -> Host {
+        let whole = self.facts.as_ref().map_or(Host::ZERO, |facts| facts.host);
+        whole.saturating_sub(self.machine.host)
+    }
+
+    /// What the pods here ask of the machine.
+    #[must_use]
+    pub fn machine(&self) -> &MachineUse {
+        &self.machine
+    }
+
+    /// The free share of each card, soft holds counted in; rounded down, so that no score
+    /// counts on room that is not there. In the order of [`Book::cards`].
+    #[must_use]
+    pub fn shares(&self) -> &[Milli] {
+        &self.shares
+    }
+
+    /// Empties the page's accounts, keeping its facts and its list of pods.
+    pub(super) fn reset(&mut self) {
+        let none = Inventory::default();
+        let inventory = self.facts.as_ref().map_or(&none, |facts| &facts.inventory);
+        self.cards = inventory
+            .gpus()
+            .iter()
+            .map(|gpu| Card {
+                capacity: gpu.memory,
+                healthy: gpu.health.is_healthy(),
+                ..Card::default()
+            })
+            .collect();
+        self.unassigned.clear();
+        self.unplaced = Count::ZERO;
+        self.machine = MachineUse::default();
+        self.free = self.cards.iter().map(Card::free).sum();
+        self.capacity = inventory.memory();
+    }
+
+    pub(super) fn note_shares(&mut self) {
+        self.shares.clear();
+        self.shares.extend(self.cards.iter().map(Card::share_left));
+    }
+
+    /// Charges one pod to the page.
+    pub(super) fn charge(&mut self, entry: &Entry) {
+        self.machine.charge(&entry.claim);
+        if !entry.assigned {
+            // Kept in UID order, so that a recount gives the same list.
+            let at = self.unassigned.partition_point(|uid| *uid < entry.uid);
+            self.unassigned.insert(at, entry.uid.clone());
+        }
+        let Some(facts) = &self.facts else { return };
+        match (&entry.allocation, entry.claim.ask()) {
+            (Some(allocation), _) => {
+                for charge in charges_of(&entry.claim, allocation) {
+                    // A card that is no longer on the node cannot be charged.
+                    if let Some(position) = facts.inventory.position(&charge.card) {
+                        self.cards[position].take(&charge);
+                    }
+                }
+            }
+            (None, Ask::Nothing) => {}
+            (None, Ask::WholeCards(count)) => self.unplaced = self.unplaced.plus(count),
+            // With one card there is no doubt which it is.
+            (None, Ask::OneCard(memory)) => {
+                if let [card] = &mut self.cards[..] {
+                    let index = facts.inventory.gpus()[0].index;
+                    let uuid = None;
+                    card.take(&Charge {
+                        card: crate::CardRef { index, uuid },
+                        memory,
+                        whole: false,
+                    });
+                }
+            }
+        }
+        self.free = self.cards.iter().map(Card::free).sum();
+    }
+}
