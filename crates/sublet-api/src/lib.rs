@@ -5,6 +5,7 @@
 //! This crate opens no connection: it turns text into values and values into text.
 
 mod allocation;
+mod budget;
 pub mod dialect;
 pub mod extender;
 mod inventory;
@@ -19,6 +20,7 @@ mod quantity;
 pub mod stock;
 
 pub use allocation::{AllocationError, allocation_from_json, allocation_to_json};
+pub use budget::{Budget, BudgetSpec, BudgetStatus, Rule, Selector};
 pub use inventory::{InventoryTextError, NodeReport, report_from_json, report_to_json};
 pub use machine::{host_of, stock_ask};
 pub use node::{

@@ -249,6 +249,8 @@ pub struct PodStatus {
     /// `Pending`, `Running`, `Succeeded`, `Failed`, `Unknown`.
     #[serde(deserialize_with = "or_default")]
     pub phase: String,
+    /// When its kubelet first saw it (RFC 3339).
+    pub start_time: Option<String>,
     /// Conditions.
     #[serde(deserialize_with = "or_default")]
     pub conditions: Vec<Condition>,
@@ -370,7 +372,7 @@ pub struct ConfigMap {
 }
 
 /// Go writes an absent list or map as `null`, and people leave keys without a value.
-fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+pub(crate) fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: Default + Deserialize<'de>,

@@ -44,7 +44,7 @@ pub enum Change<T> {
 }
 
 macro_rules! kind {
-    ($(#[$doc:meta])* $kind:ident, $wire:ident, $name:literal, $plural:literal, $object:ty) => {
+    ($(#[$doc:meta])* $kind:ident, $wire:ident, $group:literal, $name:literal, $plural:literal, $object:ty) => {
         $(#[$doc])*
         pub struct $kind;
 
@@ -73,7 +73,7 @@ macro_rules! kind {
             type Scope = DynamicResourceScope;
 
             fn kind((): &()) -> std::borrow::Cow<'_, str> { $name.into() }
-            fn group((): &()) -> std::borrow::Cow<'_, str> { "".into() }
+            fn group((): &()) -> std::borrow::Cow<'_, str> { $group.into() }
             fn version((): &()) -> std::borrow::Cow<'_, str> { "v1".into() }
             fn plural((): &()) -> std::borrow::Cow<'_, str> { $plural.into() }
             fn meta(&self) -> &ObjectMeta { &self.metadata }
@@ -93,15 +93,19 @@ macro_rules! kind {
 
 kind!(
     /// Pods.
-    Pods, PodWire, "Pod", "pods", object::Pod
+    Pods, PodWire, "", "Pod", "pods", object::Pod
 );
 kind!(
     /// Nodes.
-    Nodes, NodeWire, "Node", "nodes", object::Node
+    Nodes, NodeWire, "", "Node", "nodes", object::Node
 );
 kind!(
     /// ConfigMaps.
-    ConfigMaps, ConfigMapWire, "ConfigMap", "configmaps", object::ConfigMap
+    ConfigMaps, ConfigMapWire, "", "ConfigMap", "configmaps", object::ConfigMap
+);
+kind!(
+    /// Disruption budgets.
+    Budgets, BudgetWire, "policy", "PodDisruptionBudget", "poddisruptionbudgets", sublet_api::Budget
 );
 
 /// Every object of a kind, as fresh as the API server has it. `fields`: a field selector.

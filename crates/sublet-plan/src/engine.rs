@@ -382,25 +382,6 @@ impl Engine {
         }
     }
 
-    /// Would the claim fit on that node without these pods? Preemption keeps a node only then,
-    /// and never for nothing.
-    #[must_use]
-    pub fn fits_without(
-        &self,
-        uid: &PodUid,
-        claim: &Claim,
-        node: NodeIdx,
-        victims: &BTreeSet<PodUid>,
-    ) -> bool {
-        if victims.is_empty() {
-            return false;
-        }
-        let book = self.ledger.book_without(node, victims);
-        let rules = self.rules();
-        fit(&rules, &book, uid, claim, &prepare(&rules, &book)).is_ok()
-            && check_look_alikes(&self.ledger, &book, uid, claim).is_ok()
-    }
-
     /// May the pod go on that node?
     ///
     /// # Errors
@@ -412,7 +393,7 @@ impl Engine {
         Ok(candidate)
     }
 
-    fn rules(&self) -> Rules<'_> {
+    pub(crate) fn rules(&self) -> Rules<'_> {
         Rules {
             ledger: &self.ledger,
             options: &self.options,

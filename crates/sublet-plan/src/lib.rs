@@ -6,11 +6,12 @@
 //! simulator and the tests.
 //!
 //! Suggested reading order: reasons, policies, scores, fit, screen, the engine, what the stock
-//! scheduler adds, defrag, the binding protocol.
+//! scheduler adds, evict, defrag, the binding protocol.
 
 mod binding;
 mod defrag;
 mod engine;
+mod evict;
 mod fit;
 mod keep;
 mod learn;
@@ -26,6 +27,7 @@ pub mod stock;
 pub use binding::{Binding, BindingStep, PodState, Seen};
 pub use defrag::{Defrag, Defragmented, Largest, Move, Spot, State, defragment};
 pub use engine::{Engine, EngineOptions, FilterAnswer, Refused, StockRules, Ties};
+pub use evict::{Evictable, breaking};
 pub use fit::{Candidate, allocate};
 pub use learn::{Demand, Shape};
 pub use policy::{Policy, PolicyError};

@@ -19,7 +19,7 @@ use sublet_model::{
     NodeFacts, NodeIdx, NodeName, PodKey, PodUid, Portion, Role, Sharing, Standing, Time, Unit,
 };
 
-use crate::{Engine, EngineOptions, FilterAnswer, Policy, Ties, Wire};
+use crate::{Engine, EngineOptions, Evictable, FilterAnswer, Policy, Ties, Wire};
 
 /// Replays a script, and fails where an answer differs.
 #[track_caller]
@@ -243,13 +243,8 @@ impl World {
                 return vec![scores.iter().map(score).collect::<Vec<_>>().join(" ")];
             }
             ["reserve", pod, node, asked] => return vec![self.reserve(pod, node, asked)],
-            ["without", pod, asked, node, ref victims @ ..] => {
-                let node = self.engine.ledger().find(node).unwrap();
-                let victims: BTreeSet<PodUid> = victims.iter().map(|victim| uid(victim)).collect();
-                let fits = self
-                    .engine
-                    .fits_without(&uid(pod), &claim(asked), node, &victims);
-                return vec![if fits { "fits" } else { "no" }.to_owned()];
+            ["evict", pod, asked, node, ref who @ ..] => {
+                return vec![self.evict(pod, asked, node, who)];
             }
             ["show"] => return self.show(),
             [] => {}
@@ -277,6 +272,29 @@ impl World {
             entry.allocation = Some(placed(&entry.claim, cards, MiB::from(1)));
         }
         self.engine.observe(entry);
+    }
+
+    /// `who`: pods that may go, the most important first; `!` marks one whose eviction breaks
+    /// a budget, `*` one that the stock scheduler would evict.
+    fn evict(&self, pod: &str, asked: &str, node: &str, who: &[&str]) -> String {
+        let node = self.engine.ledger().find(node).unwrap();
+        let name = |word: &&str| uid(word.trim_end_matches(['!', '*']));
+        let row: Vec<Evictable> = who
+            .iter()
+            .map(|word| Evictable {
+                uid: name(word),
+                breaks: word.contains('!'),
+            })
+            .collect();
+        let theirs = who.iter().filter(|word| word.contains('*')).map(name);
+        let victims = self
+            .engine
+            .victims(&uid(pod), &claim(asked), node, &row, &theirs.collect());
+        let Some(victims) = victims else {
+            return "no".to_owned();
+        };
+        let names: Vec<&str> = victims.iter().map(|victim| victim.uid.as_str()).collect();
+        names.join(" ")
     }
 
     fn nodes(&self) -> Vec<NodeIdx> {

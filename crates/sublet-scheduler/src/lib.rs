@@ -4,11 +4,12 @@
 //! and events carry its decisions out. All state is in the API server; a restart loses
 //! nothing. It never talks to kubelets and never writes a pod but by binding it.
 //!
-//! Suggested reading order: state, roster, watches, routes, bind, events.
+//! Suggested reading order: state, roster, watches, routes, preempt, bind, events.
 
 mod bind;
 mod events;
 mod gpushare;
+mod preempt;
 mod roster;
 mod routes;
 mod state;

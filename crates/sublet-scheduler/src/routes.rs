@@ -14,9 +14,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::Serialize;
-use sublet_api::extender::{
-    Args, BindArgs, BindResult, FilterResult, HostPriority, PreemptArgs, PreemptResult, Reasons,
-};
+use sublet_api::extender::{Args, BindArgs, BindResult, FilterResult, HostPriority, Reasons};
 use sublet_model::{Ask, Claim, NameError, NodeName, PodKey, PodUid};
 use sublet_plan::{EngineOptions, Reason, Refused, Wire};
 use sublet_telemetry::metrics::{Verb, Why, print};
@@ -38,7 +36,7 @@ pub fn router(scheduler: Arc<Scheduler>) -> Router {
         .route("/sublet/filter", post(filter))
         .route("/sublet/prioritize", post(prioritize))
         .route("/sublet/bind", post(bind))
-        .route("/sublet/preempt", post(preempt))
+        .route("/sublet/preempt", post(crate::preempt::preempt))
         .route("/gpushare-scheduler/filter", post(filter))
         .route("/gpushare-scheduler/bind", post(crate::gpushare::bind))
         .route("/gpushare-scheduler/inspect", get(crate::gpushare::inspect))
@@ -176,6 +174,7 @@ fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Filtered {
                 .binary_search_by_key(&node, |rank| rank.0)
                 .map_or(0, |at| ranks[at].1)
         });
+    state.evictions.filtered(&uid, &answer.refused);
     let name = |&node| state.engine.ledger().book(node).name().as_str();
     let mut passed: Vec<&str> = answer.passed.iter().map(name).collect();
     // Nodes that only the stock scheduler knows are for pods that ask nothing of ours, where
@@ -330,38 +329,11 @@ pub(crate) async fn bind_outcome(scheduler: &Arc<Scheduler>, body: &[u8]) -> Res
     outcome
 }
 
-async fn preempt(Shared(scheduler): Shared<Arc<Scheduler>>, body: Bytes) -> Response {
-    timed(&scheduler, "preempt", || {
-        let args = match read::<PreemptArgs>(&body) {
-            Ok(args) => args,
-            Err(why) => return (StatusCode::BAD_REQUEST, why).into_response(),
-        };
-        let mut kept = args.node_name_to_meta_victims.unwrap_or_default();
-        let state = scheduler.state();
-        let claim = claim_of(&args.pod, state.engine.options().unit).ok();
-        // For a pod of no GPU the stock scheduler has said all there is to say.
-        let claim = claim.filter(|claim| claim.ask() != Ask::Nothing);
-        let uid = PodUid::new(&args.pod.metadata.uid);
-        if let (Some(claim), Ok(uid)) = (claim, uid) {
-            kept.retain(|name, victims| {
-                let victims = victims.pods.iter().flatten();
-                let victims = victims
-                    .filter_map(|pod| PodUid::new(&pod.uid).ok())
-                    .collect();
-                state
-                    .engine
-                    .ledger()
-                    .find(name)
-                    .is_some_and(|node| state.engine.fits_without(&uid, &claim, node, &victims))
-            });
-        }
-        json(&PreemptResult {
-            node_name_to_meta_victims: kept,
-        })
-    })
-}
-
-fn timed(scheduler: &Scheduler, verb: &'static str, answer: impl FnOnce() -> Response) -> Response {
+pub(crate) fn timed(
+    scheduler: &Scheduler,
+    verb: &'static str,
+    answer: impl FnOnce() -> Response,
+) -> Response {
     let started = Instant::now();
     let answer = answer();
     observe(scheduler, verb, started);
@@ -378,7 +350,7 @@ fn observe(scheduler: &Scheduler, verb: &'static str, started: Instant) {
 }
 
 /// Reads a body: UTF-8 is checked once, which makes borrowing names cheap.
-fn read<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, String> {
+pub(crate) fn read<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, String> {
     let text = std::str::from_utf8(body).map_err(|error| format!("body is not UTF-8: {error}"))?;
     serde_json::from_str(text).map_err(|error| format!("body cannot be read: {error}"))
 }

@@ -25,6 +25,7 @@ use sublet_plan::{Engine, EngineOptions};
 use sublet_telemetry::metrics::SchedulerMetrics;
 use tokio::sync::{Notify, watch};
 
+use crate::preempt::Evictions;
 use crate::roster::Roster;
 
 /// What a pod asks: cards, or nothing but CPU and memory of its node.
@@ -116,6 +117,7 @@ pub(crate) struct State {
     /// Pods that the stock scheduler asked about before the watch told of them, oldest first.
     /// One that was gone by then is never told of, so only the last [`EARLY`] are kept.
     early: VecDeque<(PodUid, Arc<Claim>)>,
+    pub(crate) evictions: Evictions,
 }
 
 /// The stock scheduler asks about one pod after the other, and its watch is ahead of ours by
@@ -195,6 +197,7 @@ impl State {
             return;
         }
         self.waiting.remove(&uid);
+        self.evictions.set_pod(&uid, pod);
         let asks_gpu = waiting.asks_gpu();
         match bound_entry(pod, waiting.claim) {
             Ok((entry, problem)) => {
@@ -252,6 +255,7 @@ impl State {
         if let Some(claim) = seen.or_else(|| self.take_early(uid)) {
             self.engine.unlearn(&claim);
         }
+        self.evictions.forget(uid);
         self.engine.forget(uid);
     }
 
@@ -377,6 +381,7 @@ impl Scheduler {
             sick: BTreeMap::new(),
             waiting: BTreeMap::new(),
             early: VecDeque::new(),
+            evictions: Evictions::default(),
         };
         Scheduler {
             state: Mutex::new(state),

@@ -2,6 +2,7 @@
 //! no cluster, the production routes and client.
 
 mod host_only;
+mod preemption;
 mod world;
 
 use std::sync::Arc;
@@ -253,28 +254,6 @@ async fn a_conflict_that_is_our_own_echo_is_a_success() {
         .unwrap()
         .push_back(Answer::Status(409));
     assert_eq!(world.bind("c", "n2").await, "the pod is gone");
-}
-
-#[tokio::test]
-async fn preemption_keeps_only_victims_that_free_a_card() {
-    let world = World::of_three();
-    let victims = |names: &[&str]| {
-        let pods: Vec<_> = names.iter().map(|uid| json!({ "UID": uid })).collect();
-        json!({ "Pods": pods, "NumPDBViolations": 0 })
-    };
-    let body = json!({ "Pod": pod("a", 16_276), "NodeNameToVictims": null, "NodeNameToMetaVictims": {
-        "n1": victims(&["n1-0"]),
-        "n2": victims(&[]),
-        "n3": victims(&["unknown"]),
-        "cpu": victims(&["n1-0"]),
-        "gone": victims(&["n1-0"]),
-    } });
-    let (_, text) = world.call("/sublet/preempt", &body.to_string()).await;
-    let answer: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(
-        answer,
-        json!({ "NodeNameToMetaVictims": { "n1": victims(&["n1-0"]) } })
-    );
 }
 
 #[tokio::test]

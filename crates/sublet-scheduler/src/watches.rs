@@ -1,4 +1,5 @@
-//! The watches that feed the ledger: nodes, pods, and lists of sick cards.
+//! The watches that feed the ledger: nodes, pods, and lists of sick cards; and disruption
+//! budgets, for preempt.
 //!
 //! A broken connection is reported and tried again; the state stays as it was until the
 //! next complete list, which also tells what has gone in between.
@@ -11,7 +12,9 @@ use std::time::Duration;
 use futures::{Stream, StreamExt};
 use sublet_api::object::{ConfigMap, Node, Pod};
 use sublet_api::{is_over, pod_uid, unhealthy_gpus};
-use sublet_client::{Change, ConfigMaps, Nodes, Pods, list as list_objects, read_pod, watch};
+use sublet_client::{
+    Budgets, Change, ConfigMaps, Nodes, Pods, list as list_objects, read_pod, watch,
+};
 use sublet_model::{NodeName, PodKey, PodUid, Standing};
 
 use crate::state::{Listed, Scheduler};
@@ -32,7 +35,11 @@ pub(crate) async fn follow(scheduler: Arc<Scheduler>) {
     let maps = each(maps, |change| {
         config_maps(&scheduler, &mut listed, change);
     });
-    futures::join!(nodes, pods, maps, warm(&scheduler));
+    let mut listed = None;
+    let budgets = each(watch::<Budgets>(client, None), |change| {
+        crate::preempt::budgets(&scheduler, &mut listed, change);
+    });
+    futures::join!(nodes, pods, maps, budgets, warm(&scheduler));
 }
 
 /// So many nodes are looked at under one lock: a tenth of a millisecond.

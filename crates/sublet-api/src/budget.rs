@@ -1,0 +1,159 @@
+//! Disruption budgets (`policy/v1`): how many of which pods an eviction may take.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::object::{Meta, or_default};
+
+/// A PodDisruptionBudget.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Budget {
+    /// Its metadata.
+    pub metadata: Meta,
+    /// What is wanted.
+    #[serde(deserialize_with = "or_default")]
+    pub spec: BudgetSpec,
+    /// What is.
+    #[serde(deserialize_with = "or_default")]
+    pub status: BudgetStatus,
+}
+
+/// What is wanted of a budget.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct BudgetSpec {
+    /// Whose.
+    #[serde(deserialize_with = "or_default")]
+    pub selector: Selector,
+}
+
+/// What is of a budget.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BudgetStatus {
+    /// How many pods it can do without now.
+    pub disruptions_allowed: i32,
+    /// Pods by name whose eviction is under way, and counted already.
+    #[serde(deserialize_with = "or_default")]
+    pub disrupted_pods: BTreeMap<String, String>,
+}
+
+/// A label selector.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Selector {
+    /// Labels with these values.
+    #[serde(deserialize_with = "or_default")]
+    pub match_labels: BTreeMap<String, String>,
+    /// And these rules.
+    #[serde(deserialize_with = "or_default")]
+    pub match_expressions: Vec<Rule>,
+}
+
+/// One rule of a selector.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Rule {
+    /// The label.
+    #[serde(deserialize_with = "or_default")]
+    pub key: String,
+    /// `In`, `NotIn`, `Exists`, `DoesNotExist`.
+    #[serde(deserialize_with = "or_default")]
+    pub operator: String,
+    /// The values, for the first two.
+    #[serde(deserialize_with = "or_default")]
+    pub values: Vec<String>,
+}
+
+impl Rule {
+    /// `None` for a rule that is none.
+    fn matches(&self, labels: &BTreeMap<String, String>) -> Option<bool> {
+        let value = labels.get(&self.key);
+        let among = value.is_some_and(|value| self.values.contains(value));
+        Some(match self.operator.as_str() {
+            "In" => among,
+            "NotIn" => !among,
+            "Exists" => value.is_some(),
+            "DoesNotExist" => value.is_none(),
+            _ => return None,
+        })
+    }
+}
+
+impl Budget {
+    /// Does the eviction of that pod use up a part of the budget? As the stock scheduler
+    /// counts: a selector that is empty or cannot be read matches nothing, nor does any a pod
+    /// without labels.
+    #[must_use]
+    pub fn counts(&self, namespace: &str, name: &str, labels: &BTreeMap<String, String>) -> bool {
+        let Selector {
+            match_labels,
+            match_expressions,
+        } = &self.spec.selector;
+        let equal = |(key, value): (&String, &String)| labels.get(key) == Some(value);
+        self.metadata.namespace == namespace
+            && !labels.is_empty()
+            && !(match_labels.is_empty() && match_expressions.is_empty())
+            && match_labels.iter().all(equal)
+            && match_expressions
+                .iter()
+                .all(|rule| rule.matches(labels) == Some(true))
+            && !self.status.disrupted_pods.contains_key(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_counts_the_pods_that_its_selector_matches() {
+        let check = |selector: &str, labels: &[(&str, &str)]| {
+            let text = format!(
+                r#"{{"metadata":{{"name":"b","namespace":"default"}},
+                     "spec":{{"minAvailable":1,"selector":{selector}}},
+                     "status":{{"disruptionsAllowed":0,"disruptedPods":{{"gone":"2026-11-22T00:00:00Z"}}}}}}"#
+            );
+            let budget: Budget = serde_json::from_str(&text).unwrap();
+            let own = |&(key, value): &(&str, &str)| (key.to_owned(), value.to_owned());
+            let labels = labels.iter().map(own).collect();
+            assert!(!budget.counts("other", "p", &labels), "another namespace's");
+            assert!(!budget.counts("default", "gone", &labels), "already gone");
+            budget.counts("default", "p", &labels)
+        };
+        let web = [("app", "web"), ("tier", "1")];
+        for (selector, expected) in [
+            (r#"{"matchLabels":{"app":"web"}}"#, true),
+            (r#"{"matchLabels":{"app":"db"}}"#, false),
+            (r#"{"matchLabels":{"app":"web","new":"yes"}}"#, false),
+            ("{}", false),
+            ("null", false),
+            (
+                r#"{"matchExpressions":[{"key":"app","operator":"In","values":["db","web"]}]}"#,
+                true,
+            ),
+            (
+                r#"{"matchExpressions":[{"key":"app","operator":"NotIn","values":["web"]}]}"#,
+                false,
+            ),
+            (
+                r#"{"matchExpressions":[{"key":"no","operator":"NotIn","values":["web"]}]}"#,
+                true,
+            ),
+            (
+                r#"{"matchExpressions":[{"key":"tier","operator":"Exists"},{"key":"no","operator":"DoesNotExist"}]}"#,
+                true,
+            ),
+            (
+                r#"{"matchExpressions":[{"key":"app","operator":"Near"}]}"#,
+                false,
+            ),
+        ] {
+            assert_eq!(check(selector, &web), expected, "{selector}");
+        }
+        let absent = r#"{"matchExpressions":[{"key":"no","operator":"DoesNotExist"}]}"#;
+        assert!(!check(absent, &[]), "a pod without labels");
+    }
+}

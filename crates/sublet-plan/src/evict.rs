@@ -1,0 +1,146 @@
+//! Whom to evict from a node so that a claim fits there.
+//!
+//! The stock scheduler proposes victims by sums: of a node with two half-full cards it evicts
+//! the two least important pods, which may be on different cards. Here the same rule (spare
+//! whom you can, the most important first) is applied to what really has to come free, a card.
+//! Nobody is evicted here: the stock scheduler compares nodes by their victims, and does it.
+
+use std::collections::BTreeSet;
+
+use sublet_model::{Ask, Book, Claim, NodeIdx, PodUid};
+
+use crate::fit::{Rules, check_look_alikes, fit};
+use crate::stock::check_machine;
+use crate::{Engine, EngineOptions, Policy};
+
+/// A pod that may have to go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Evictable {
+    /// Which one.
+    pub uid: PodUid,
+    /// Would evicting it break a disruption budget? By [`breaking`].
+    pub breaks: bool,
+}
+
+/// Which of these pods, the most important first, would break a disruption budget if all of
+/// them went. `budgets`: for each pod, those that it counts in; `allowed`: how many pods each
+/// of them can do without now. As the stock scheduler counts (`filterPodsWithPDBViolation`).
+#[must_use]
+pub fn breaking(budgets: &[Vec<usize>], allowed: &[i32]) -> Vec<bool> {
+    let mut left: Vec<i64> = allowed.iter().copied().map(i64::from).collect();
+    let mut breaks = |budgets: &Vec<usize>| {
+        let mut broken = false;
+        for &budget in budgets {
+            left[budget] -= 1;
+            broken |= left[budget] < 0;
+        }
+        broken
+    };
+    budgets.iter().map(&mut breaks).collect()
+}
+
+impl Engine {
+    /// Who must go from that node for the claim to fit, in the order of `row`; `None` where
+    /// it would not fit with all of them gone, or fits already.
+    ///
+    /// `row` are the pods that may go, the most important first; `theirs` those of them that
+    /// the stock scheduler would evict. Spared are first those whose eviction breaks a budget,
+    /// then the most important. One of `theirs` without which the sums that we know would do
+    /// goes all the same: it is in the way of something that we do not see, such as a port.
+    #[must_use]
+    pub fn victims(
+        &self,
+        uid: &PodUid,
+        claim: &Claim,
+        node: NodeIdx,
+        row: &[Evictable],
+        theirs: &BTreeSet<PodUid>,
+    ) -> Option<Vec<Evictable>> {
+        let mut gone: BTreeSet<PodUid> = row.iter().map(|pod| pod.uid.clone()).collect();
+        let mut book = self.ledger().book_without(node, &gone);
+        if !self.has_room(uid, claim, &book) {
+            return None;
+        }
+        // Where our count of CPU and memory says no to what the stock scheduler said yes to, we
+        // cannot say whom it needs, and spare nobody whom it would evict.
+        let counts = check_machine(&book, claim).is_ok();
+        let (guarded, others): (Vec<_>, Vec<_>) = row.iter().partition(|pod| pod.breaks);
+        for pod in guarded.into_iter().chain(others) {
+            let Some(entry) = self.ledger().entry(&pod.uid) else {
+                continue;
+            };
+            let theirs = theirs.contains(&pod.uid).then_some(theirs);
+            if theirs.is_some_and(|all| !counts || self.is_needed(claim, node, &pod.uid, all)) {
+                continue;
+            }
+            let spared = book.with(entry);
+            let on_host = !counts || check_machine(&spared, claim).is_ok();
+            if on_host && self.has_room(uid, claim, &spared) {
+                book = spared;
+                gone.remove(&pod.uid);
+            }
+        }
+        let victims = row.iter().filter(|pod| gone.contains(&pod.uid));
+        Some(victims.cloned().collect()).filter(|victims: &Vec<_>| !victims.is_empty())
+    }
+
+    /// Would the claim fit on that node without these pods, and only without? For victims
+    /// that the stock scheduler knows and the ledger does not.
+    #[must_use]
+    pub fn fits_without(
+        &self,
+        uid: &PodUid,
+        claim: &Claim,
+        node: NodeIdx,
+        victims: &BTreeSet<PodUid>,
+    ) -> bool {
+        let book = self.ledger().book_without(node, victims);
+        !victims.is_empty() && self.has_room(uid, claim, &book)
+    }
+
+    fn has_room(&self, uid: &PodUid, claim: &Claim, book: &Book) -> bool {
+        // What a place costs is not asked.
+        let options = EngineOptions {
+            policy: Policy::binpack(),
+            ..self.options().clone()
+        };
+        let rules = Rules {
+            options: &options,
+            ..self.rules()
+        };
+        fit(&rules, book, uid, claim, &[]).is_ok()
+            && check_look_alikes(self.ledger(), book, uid, claim).is_ok()
+    }
+
+    /// Would the sums do without evicting this one of `theirs`? Then something else needs it.
+    fn is_needed(
+        &self,
+        claim: &Claim,
+        node: NodeIdx,
+        pod: &PodUid,
+        theirs: &BTreeSet<PodUid>,
+    ) -> bool {
+        let mut others = theirs.clone();
+        others.remove(pod);
+        let book = self.ledger().book_without(node, &others);
+        let asks = book.pods().filter_map(|uid| self.ledger().entry(uid));
+        let asks = asks.map(|entry| entry.claim.ask()).chain([claim.ask()]);
+        let (mut memory, mut cards) = (0, 0);
+        for ask in asks {
+            match ask {
+                Ask::Nothing => {}
+                Ask::OneCard(part) => memory += part.get(),
+                Ask::WholeCards(count) => cards += u64::from(count.get()),
+            }
+        }
+        let enough = match claim.ask() {
+            Ask::Nothing => true,
+            Ask::OneCard(_) => memory <= book.capacity().get(),
+            Ask::WholeCards(_) => cards <= book.cards().len() as u64,
+        };
+        enough && check_machine(&book, claim).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,258 @@
+//! Preempt: whom the kube-scheduler should evict, node by node.
+//!
+//! Its own proposal goes by sums. It takes other victims from us (`convertToVictims` looks
+//! them up by UID), and other nodes too, of all that it knows (v1.36): those that it passed on
+//! to filter in the same cycle and that we refused have the sum free, but not on one card, so
+//! it proposes nobody there. Among all nodes it then picks the one whose victims break the
+//! fewest budgets, and matter least. It asks us only if by the sums some node needs victims:
+//! where every node has the sum free and none a card, nobody is evicted.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::State as Shared;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use sublet_api::Budget;
+use sublet_api::extender::{MetaPod, MetaVictims, PreemptArgs, PreemptResult};
+use sublet_api::object::Pod;
+use sublet_client::Change;
+use sublet_model::{Ask, Claim, NodeIdx, PodUid, Standing, Time};
+use sublet_plan::{Evictable, Refused, breaking};
+
+use crate::routes::{json, read, timed};
+use crate::state::{Scheduler, State, claim_of, now};
+use crate::watches::Listing;
+
+/// Preempt follows filter at once; a pod is not tried again within a second
+/// (`podInitialBackoffSeconds`), so an older refusal is of a cycle before.
+const SAME_CYCLE_MS: u64 = 500;
+
+type Labels = BTreeMap<String, String>;
+
+/// What the choice of victims needs to know beside the ledger.
+#[derive(Debug, Default)]
+pub(crate) struct Evictions {
+    pods: BTreeMap<PodUid, Traits>,
+    /// Pods of one template share their labels.
+    labels: BTreeSet<Arc<Labels>>,
+    budgets: BTreeMap<(String, String), Budget>,
+    refused: Option<Refusal>,
+}
+
+/// Of a bound pod.
+#[derive(Debug)]
+struct Traits {
+    labels: Arc<Labels>,
+    /// RFC 3339 in UTC and whole seconds, so that the text's order is that of time.
+    started: Option<Box<str>>,
+}
+
+/// The last pod that filter refused everywhere.
+#[derive(Debug)]
+struct Refusal {
+    uid: PodUid,
+    at: Time,
+    /// Where that may not be for ever.
+    nodes: Vec<NodeIdx>,
+}
+
+impl Evictions {
+    /// A bound pod was seen.
+    pub(crate) fn set_pod(&mut self, uid: &PodUid, pod: &Pod) {
+        let labels = match self.labels.get(&pod.metadata.labels) {
+            Some(labels) => labels.clone(),
+            None => Arc::new(pod.metadata.labels.clone()),
+        };
+        self.labels.insert(labels.clone());
+        let started = pod.status.start_time.as_deref().map(Box::from);
+        if let Some(before) = self.pods.insert(uid.clone(), Traits { labels, started }) {
+            self.drop_labels(&before.labels);
+        }
+    }
+
+    /// A pod is gone.
+    pub(crate) fn forget(&mut self, uid: &PodUid) {
+        if let Some(traits) = self.pods.remove(uid) {
+            self.drop_labels(&traits.labels);
+        }
+    }
+
+    /// Filter was asked, and refused the pod on these nodes; none if it passed any.
+    pub(crate) fn filtered(&mut self, uid: &PodUid, refused: &[Refused]) {
+        let lasting = |refused: &&Refused| !refused.reason.is_final();
+        let nodes: Vec<_> = refused.iter().filter(lasting).map(|it| it.node).collect();
+        self.refused = (!nodes.is_empty()).then(|| Refusal {
+            uid: uid.clone(),
+            at: now(),
+            nodes,
+        });
+    }
+
+    fn drop_labels(&mut self, labels: &Arc<Labels>) {
+        // The caller's and the set's own.
+        if Arc::strong_count(labels) == 2 {
+            self.labels.remove(labels);
+        }
+    }
+
+    /// The nodes that the pod was refused on in this cycle.
+    fn take_refused(&mut self, uid: &PodUid) -> Vec<NodeIdx> {
+        let refused = self
+            .refused
+            .take()
+            .filter(|refused| refused.uid == *uid && now() < refused.at.plus_ms(SAME_CYCLE_MS));
+        refused.map(|refused| refused.nodes).unwrap_or_default()
+    }
+}
+
+/// A budget was listed, new, changed or gone.
+pub(crate) fn budgets(
+    scheduler: &Scheduler,
+    listed: &mut Listing<(String, String)>,
+    change: Change<Budget>,
+) {
+    let budgets = &mut scheduler.state().evictions.budgets;
+    let key = |budget: &Budget| {
+        let meta = &budget.metadata;
+        (meta.namespace.clone(), meta.name.clone())
+    };
+    match change {
+        Change::ListBegins => *listed = Some(BTreeSet::new()),
+        Change::ListEnds => {
+            let listed = listed.take().unwrap_or_default();
+            budgets.retain(|key, _| listed.contains(key));
+        }
+        Change::Set(budget) => {
+            let key = key(&budget);
+            listed.iter_mut().for_each(|listed| {
+                listed.insert(key.clone());
+            });
+            budgets.insert(key, budget);
+        }
+        Change::Gone(budget) => {
+            budgets.remove(&key(&budget));
+        }
+    }
+}
+
+pub(crate) async fn preempt(Shared(scheduler): Shared<Arc<Scheduler>>, body: Bytes) -> Response {
+    timed(&scheduler, "preempt", || {
+        let args = match read::<PreemptArgs>(&body) {
+            Ok(args) => args,
+            Err(why) => return (StatusCode::BAD_REQUEST, why).into_response(),
+        };
+        let theirs = args.node_name_to_meta_victims.unwrap_or_default();
+        let mut state = scheduler.state();
+        let claim = claim_of(&args.pod, state.engine.options().unit).ok();
+        // For a pod of no GPU the stock scheduler has said all there is to say.
+        let claim = claim.filter(|claim| claim.ask() != Ask::Nothing);
+        let offers = match (claim, PodUid::new(&args.pod.metadata.uid)) {
+            (Some(claim), Ok(uid)) => {
+                let priority = args.pod.spec.priority.unwrap_or(0);
+                offers(&mut state, &uid, &claim, priority, theirs)
+            }
+            _ => theirs,
+        };
+        json(&PreemptResult {
+            node_name_to_meta_victims: offers,
+        })
+    })
+}
+
+/// Every node where somebody's eviction helps, and whose.
+fn offers(
+    state: &mut State,
+    uid: &PodUid,
+    claim: &Claim,
+    priority: i32,
+    theirs: BTreeMap<String, MetaVictims>,
+) -> BTreeMap<String, MetaVictims> {
+    let refused = state.evictions.take_refused(uid);
+    let (engine, ledger) = (&state.engine, state.engine.ledger());
+    let mut offers = BTreeMap::new();
+    for (name, proposal) in theirs {
+        let Some(node) = ledger.find(&name) else {
+            continue;
+        };
+        let pods = proposal.pods.iter().flatten();
+        let pods = pods.filter_map(|pod| PodUid::new(&pod.uid).ok());
+        let pods: BTreeSet<PodUid> = pods.collect();
+        let row = row(state, node, priority, &pods);
+        if !pods.iter().all(|pod| row.iter().any(|it| it.uid == *pod)) {
+            // It knows of a pod that we do not: a yes or a no is all that we can say.
+            if engine.fits_without(uid, claim, node, &pods) {
+                offers.insert(name, proposal);
+            }
+            continue;
+        }
+        let Some(victims) = engine.victims(uid, claim, node, &row, &pods) else {
+            continue;
+        };
+        let same = victims.len() == pods.len() && victims.iter().all(|it| pods.contains(&it.uid));
+        let offer = if same { proposal } else { meta(&victims) };
+        offers.insert(name, offer);
+    }
+    for node in refused {
+        let name = ledger.book(node).name().as_str();
+        if offers.contains_key(name) {
+            continue;
+        }
+        let none = BTreeSet::new();
+        let row = row(state, node, priority, &none);
+        if let Some(victims) = engine.victims(uid, claim, node, &row, &none) {
+            offers.insert(name.to_owned(), meta(&victims));
+        }
+    }
+    offers
+}
+
+/// The pods of a node that may go for one of that priority, the most important first. As
+/// `MoreImportantPod`: by priority, then the longest running; one that has not started is the
+/// least important.
+fn row(state: &State, node: NodeIdx, priority: i32, theirs: &BTreeSet<PodUid>) -> Vec<Evictable> {
+    let ledger = state.engine.ledger();
+    let Evictions { pods, budgets, .. } = &state.evictions;
+    let entries = ledger.book(node).pods();
+    let entries = entries.filter_map(|uid| ledger.entry(uid));
+    // One that is only reserved may be unknown to the scheduler, which then gives up.
+    let mut entries: Vec<_> = entries
+        .filter(|entry| entry.standing == Standing::Bound || theirs.contains(&entry.uid))
+        .filter(|entry| entry.priority < priority)
+        .map(|entry| (entry, pods.get(&entry.uid)))
+        .collect();
+    entries.sort_by_key(|(entry, traits)| {
+        let started = traits.and_then(|traits| traits.started.as_deref());
+        (Reverse(entry.priority), started.is_none(), started)
+    });
+    let counted = entries.iter().map(|(entry, traits)| {
+        let Some(traits) = traits else {
+            return Vec::new();
+        };
+        let (namespace, name) = (entry.pod.namespace(), entry.pod.name());
+        let all = budgets.values().enumerate();
+        all.filter(|(_, budget)| budget.counts(namespace, name, &traits.labels))
+            .map(|(index, _)| index)
+            .collect()
+    });
+    let allowed = budgets.values().map(|it| it.status.disruptions_allowed);
+    let breaks = breaking(&counted.collect::<Vec<_>>(), &allowed.collect::<Vec<_>>());
+    let uids = entries.iter().map(|(entry, _)| entry.uid.clone());
+    uids.zip(breaks)
+        .map(|(uid, breaks)| Evictable { uid, breaks })
+        .collect()
+}
+
+/// The victims as the scheduler reads them: it takes the first for the most important.
+fn meta(victims: &[Evictable]) -> MetaVictims {
+    let uid = |victim: &Evictable| MetaPod {
+        uid: victim.uid.to_string(),
+    };
+    let broken = victims.iter().filter(|victim| victim.breaks).count();
+    MetaVictims {
+        pods: Some(victims.iter().map(uid).collect()),
+        pdb_violations: i64::try_from(broken).unwrap_or(i64::MAX),
+    }
+}
