@@ -8,6 +8,7 @@ mod allocation;
 mod budget;
 pub mod dialect;
 pub mod extender;
+mod go_json;
 mod inventory;
 pub mod inventory_file;
 pub mod keys;

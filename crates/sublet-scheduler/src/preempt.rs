@@ -144,16 +144,15 @@ pub(crate) async fn preempt(Shared(scheduler): Shared<Arc<Scheduler>>, body: Byt
             Ok(args) => args,
             Err(why) => return (StatusCode::BAD_REQUEST, why).into_response(),
         };
-        let theirs = args.node_name_to_meta_victims.unwrap_or_default();
         let mut state = scheduler.state();
         let claim = claim_of(&args.pod, state.engine.options().unit).ok();
         // For a pod of no GPU the stock scheduler has said all there is to say.
         let claim = claim.filter(|claim| claim.ask() != Ask::Nothing);
-        let offers = match (claim, PodUid::new(&args.pod.metadata.uid)) {
-            (Some(claim), Ok(uid)) => {
-                let priority = args.pod.spec.priority.unwrap_or(0);
-                offers(&mut state, &uid, &claim, priority, theirs)
-            }
+        let priority = args.pod.spec.priority.unwrap_or(0);
+        let uid = PodUid::new(&args.pod.metadata.uid);
+        let theirs = args.victims();
+        let offers = match (claim, uid) {
+            (Some(claim), Ok(uid)) => offers(&mut state, &uid, &claim, priority, theirs),
             _ => theirs,
         };
         json(&PreemptResult {

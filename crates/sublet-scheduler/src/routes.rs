@@ -14,16 +14,18 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::Serialize;
-use sublet_api::extender::{Args, BindArgs, BindResult, FilterResult, HostPriority, Reasons};
+use sublet_api::extender::{
+    Args, BindArgs, BindResult, FilterResult, HostPriority, Reasons, from_str,
+};
 use sublet_model::{Ask, Claim, NameError, NodeName, PodKey, PodUid};
 use sublet_plan::{EngineOptions, Reason, Refused, Wire};
 use sublet_telemetry::metrics::{Verb, Why, print};
 
 use crate::state::{Scheduler, State, claim_of, now};
 
-/// 5,000 names are 250 KB; a cluster has at most a few times as many, and pods at most
-/// 1.5 MiB (etcd's limit).
-const LARGEST_BODY: usize = 16 << 20;
+/// 5,000 names are 250 KB, but as many whole nodes 18 MB, more where they have many images; a
+/// pod is at most 1.5 MiB (etcd's limit).
+const LARGEST_BODY: usize = 64 << 20;
 
 /// How far the kube-scheduler's watch may be ahead of ours. Both are streams of one API server,
 /// so it is a matter of which process is woken first: two milliseconds in a run on an idle
@@ -133,8 +135,8 @@ fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Filtered {
         Ok(args) => args,
         Err(why) => return error(why),
     };
-    let Some(names) = &args.node_names else {
-        return error("no NodeNames: set nodeCacheCapable: true for this extender".to_owned());
+    let Some(names) = &args.names() else {
+        return error("neither NodeNames nor Nodes: no node to choose from".to_owned());
     };
     if !scheduler.is_ready() {
         return error("the ledger of GPUs is not complete yet".to_owned());
@@ -159,6 +161,7 @@ fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Filtered {
     state.learn_early(&uid, &claim);
     if claim.ask() == Ask::Nothing && !state.engine.options().policy.sees_host() {
         return Filtered::from(json(&FilterResult {
+            nodes: args.whole(names),
             node_names: names.clone(),
             ..FilterResult::default()
         }));
@@ -184,6 +187,7 @@ fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Filtered {
     }
     if !passed.is_empty() {
         return Filtered::from(json(&FilterResult {
+            nodes: args.whole(&passed),
             node_names: passed,
             ..FilterResult::default()
         }));
@@ -279,7 +283,7 @@ async fn prioritize(Shared(scheduler): Shared<Arc<Scheduler>>, body: Bytes) -> R
             Ok(args) => args,
             Err(why) => return (StatusCode::BAD_REQUEST, why).into_response(),
         };
-        let names = args.node_names.unwrap_or_default();
+        let names = args.names().unwrap_or_default();
         let mut state = scheduler.state();
         let EngineOptions { policy, unit, .. } = state.engine.options();
         let claim = claim_of(&args.pod, *unit).ok();
@@ -349,10 +353,10 @@ fn observe(scheduler: &Scheduler, verb: &'static str, started: Instant) {
         .observe(took);
 }
 
-/// Reads a body: UTF-8 is checked once, which makes borrowing names cheap.
+/// Reads a body, as Go would: UTF-8 is checked once, which makes borrowing names cheap.
 pub(crate) fn read<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, String> {
     let text = std::str::from_utf8(body).map_err(|error| format!("body is not UTF-8: {error}"))?;
-    serde_json::from_str(text).map_err(|error| format!("body cannot be read: {error}"))
+    from_str(text).map_err(|error| format!("body cannot be read: {error}"))
 }
 
 pub(crate) fn json<T: Serialize>(answer: &T) -> Response {

@@ -307,6 +307,49 @@ async fn the_original_s_routes_answer_as_it_does() {
 }
 
 #[tokio::test]
+async fn whole_nodes_and_names_in_any_case_are_read_as_the_original_does() {
+    let world = World::of_three();
+    let node = |name: &str| json!({ "metadata": { "name": name }, "status": { "images": [] } });
+    let call = json!({ "pod": pod("a", 8_138), "nodenames": null,
+        "nodes": { "metadata": {}, "items": [node("n1"), node("n3")] } });
+    let (_, text) = world
+        .call("/gpushare-scheduler/filter", &call.to_string())
+        .await;
+    let answer: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        answer,
+        json!({ "NodeNames": ["n3"], "Nodes": { "items": [node("n3")] },
+            "FailedNodes": {}, "FailedAndUnresolvableNodes": {} })
+    );
+    let (_, scores) = world.call("/sublet/prioritize", &call.to_string()).await;
+    assert_eq!(
+        scores,
+        r#"[{"Host":"n1","Score":0},{"Host":"n3","Score":10}]"#
+    );
+    let none = json!({ "Pod": { "metadata": { "uid": "x" } }, "Nodes": call["nodes"] });
+    let (_, text) = world
+        .call("/gpushare-scheduler/filter", &none.to_string())
+        .await;
+    let answer: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        answer["Nodes"],
+        json!({ "items": [node("n1"), node("n3")] })
+    );
+    world.waiting("b", 4_069);
+    let bind = r#"{"podName":"b","podNamespace":"default","podUID":"b","node":"n2"}"#;
+    let (code, text) = world.call("/gpushare-scheduler/bind", bind).await;
+    assert_eq!((code, text.as_str()), (StatusCode::OK, r#"{"Error":""}"#));
+    // Whole pods to preempt are read by their UIDs.
+    let victims = json!({ "Pods": [pod("n1-0", 16_276)], "NumPDBViolations": 2 });
+    let call = json!({ "Pod": pod("c", 16_276), "NodeNameToVictims": { "n1": victims } });
+    let (_, text) = world.call("/sublet/preempt", &call.to_string()).await;
+    assert_eq!(
+        text,
+        r#"{"NodeNameToMetaVictims":{"n1":{"Pods":[{"UID":"n1-0"}],"NumPDBViolations":2}}}"#
+    );
+}
+
+#[tokio::test]
 async fn metrics_tell_latency_refusals_and_memory_per_node() {
     let world = World::of_three();
     world.filter(&pod("a", 9_000), &["n1"]).await;
