@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::ValueEnum;
-use sublet_api::keys;
 use sublet_api::object::Node;
+use sublet_api::{Handed, keys};
 use sublet_client::{Client, read_node};
 use sublet_kubelet::deviceplugin::DeviceList;
 use sublet_model::{Inventory, NodeName};
@@ -57,6 +57,8 @@ pub(crate) struct Agent {
     metrics: AgentMetrics,
     isolation: Option<Arc<Isolation>>,
     given: Arc<Mutex<Given>>,
+    /// The cards of pods that do not say themselves which they have.
+    lost: watch::Sender<Handed>,
     offered: Option<Offered>,
     /// The node as containers are to find it; there once kubelet may ask.
     site: Option<watch::Sender<Arc<Site>>>,
@@ -134,6 +136,7 @@ impl Agent {
             metrics,
             isolation,
             given: Arc::default(),
+            lost: watch::Sender::default(),
             offered: None,
             site: None,
             plugins: BTreeMap::new(),
@@ -152,6 +155,8 @@ impl Agent {
             metrics: self.metrics.clone(),
             given: Arc::clone(&self.given),
             isolation: self.isolation.clone(),
+            unit: self.settings.unit,
+            lost: self.lost.clone(),
         };
         let outcome = tokio::select! {
             ended = caretaker.keep() => ended,
@@ -173,6 +178,7 @@ impl Agent {
     async fn keep(&mut self) -> anyhow::Result<()> {
         let mut hurry_until = Instant::now();
         let mut failures = 0;
+        let mut lost = self.lost.subscribe();
         loop {
             let inventory = self.inventory.borrow_and_update().clone();
             let outcome = self.look(&inventory).await;
@@ -193,6 +199,8 @@ impl Agent {
                     self.metrics.registrations.get_or_create(&of_resource).inc();
                     hurry_until = Instant::now() + HURRY_TIME;
                 }
+                // Never an error: we hold a sender ourselves.
+                _ = lost.changed() => {}
                 () = sleep(pause) => {}
             }
         }
@@ -214,7 +222,8 @@ impl Agent {
             labels.warn_of_garbage();
             self.labels = labels;
         }
-        let missing = missing(&node, self.refresh(inventory)?);
+        let lost = self.lost.borrow().clone();
+        let missing = missing(&node, self.refresh(inventory)?, &lost);
         publish(&self.client, &self.node, &missing).await?;
         self.settle_plugins().await;
         if !self.complaint.is_empty() {

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use sublet_api::object::Node;
-use sublet_api::{keys, whole_number};
+use sublet_api::{Handed, handed_to_json, keys, whole_number};
 use sublet_client::{Client, patch_node_annotations, patch_node_capacity};
 use sublet_model::NodeName;
 use tracing::info;
@@ -24,13 +24,23 @@ pub struct Missing {
     pub amounts: BTreeMap<String, String>,
 }
 
-/// Compares a node with its offer.
+/// Compares a node with its offer, and with the cards that were handed to pods which do not say
+/// so themselves.
 #[must_use]
-pub fn missing(node: &Node, offer: &Offer) -> Missing {
+pub fn missing(node: &Node, offer: &Offer, lost: &Handed) -> Missing {
     let mut missing = Missing::default();
     if node.metadata.annotations.get(keys::INVENTORY) != Some(&offer.annotation) {
         let text = offer.annotation.clone();
         missing.annotations.insert(keys::INVENTORY.to_owned(), text);
+    }
+    let (said, lost) = (
+        node.metadata.annotations.get(keys::HANDED_OVER),
+        handed_to_json(lost),
+    );
+    // Absent is as good as empty.
+    if said.map_or("{}", String::as_str) != lost {
+        let key = keys::HANDED_OVER.to_owned();
+        missing.annotations.insert(key, lost);
     }
     for (&resource, &amount) in &offer.status {
         let said = node.status.capacity.get(resource);
@@ -57,7 +67,7 @@ pub async fn publish(
     if !missing.annotations.is_empty() {
         patch_node_annotations(client, node, &missing.annotations).await?;
         let bytes: usize = missing.annotations.values().map(String::len).sum();
-        info!(%node, bytes, "inventory published");
+        info!(%node, bytes, "annotations published");
     }
     if !missing.amounts.is_empty() {
         patch_node_capacity(client, node, &missing.amounts).await?;
@@ -69,7 +79,7 @@ pub async fn publish(
 #[cfg(test)]
 mod tests {
     use sublet_api::object::Quantity;
-    use sublet_model::Advertise;
+    use sublet_model::{Advertise, PodUid};
 
     use super::*;
 
@@ -87,7 +97,7 @@ mod tests {
             lists: BTreeMap::new(),
             status: [(keys::ALIYUN_GPU_COUNT, 0), (keys::ALIYUN_GPU_MEM, 8000)].into(),
         };
-        let missing = missing(&node, &offer);
+        let missing = missing(&node, &offer, &Handed::new());
         assert_eq!(missing.annotations[keys::INVENTORY], "report");
         let amounts = missing.amounts.iter();
         let amounts: Vec<String> = amounts.map(|(k, v)| format!("{k}={v}")).collect();
@@ -114,9 +124,16 @@ mod tests {
             status: BTreeMap::new(),
         };
         let mut node = Node::default();
-        assert_eq!(missing(&node, &offer).annotations.len(), 1);
+        assert_eq!(missing(&node, &offer, &Handed::new()).annotations.len(), 1);
         let said = (keys::INVENTORY.to_owned(), "report".to_owned());
         node.metadata.annotations.extend([said]);
-        assert_eq!(missing(&node, &offer), Missing::default());
+        assert_eq!(missing(&node, &offer, &Handed::new()), Missing::default());
+        let lost: Handed = [(PodUid::new("u").unwrap(), Vec::new())].into();
+        let written = missing(&node, &offer, &lost).annotations;
+        assert_eq!(written[keys::HANDED_OVER], r#"{"u":[]}"#);
+        node.metadata.annotations.extend(written);
+        assert_eq!(missing(&node, &offer, &lost), Missing::default());
+        let written = missing(&node, &offer, &Handed::new()).annotations;
+        assert_eq!(written[keys::HANDED_OVER], "{}");
     }
 }

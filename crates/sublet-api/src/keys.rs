@@ -49,6 +49,9 @@ pub const MODEL_LABELS: &[&str] = &["nvidia.com/gpu.product", "aliyun.accelerato
 
 /// Node annotation: the node's devices, written by the agent.
 pub const INVENTORY: &str = "sublet.dev/inventory";
+/// Node annotation: cards that the agent has handed to pods which do not say so themselves,
+/// written by the agent.
+pub const HANDED_OVER: &str = "sublet.dev/handed-over";
 /// Node label by which an operator says how cards are handed out: `memory`, `whole`, `both`.
 pub const SHARING_LABEL: &str = "sublet.dev/sharing";
 /// Pod annotation: what each container got.
@@ -84,6 +87,14 @@ mod tests {
         let policy = include_str!("../../../deploy/kubernetes/30-result-policy.yaml");
         for key in RESULT_KEYS {
             assert!(policy.contains(key), "{key} can be forged");
+        }
+    }
+
+    #[test]
+    fn the_shipped_policy_guards_what_the_agent_says_of_a_node() {
+        let policy = include_str!("../../../deploy/kubernetes/31-inventory-policy.yaml");
+        for key in [INVENTORY, HANDED_OVER] {
+            assert!(policy.contains(&format!("'{key}'")), "{key} can be forged");
         }
     }
 

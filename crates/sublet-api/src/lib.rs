@@ -9,6 +9,7 @@ mod budget;
 pub mod dialect;
 pub mod extender;
 mod go_json;
+mod handed;
 mod inventory;
 pub mod inventory_file;
 pub mod keys;
@@ -22,10 +23,11 @@ pub mod stock;
 
 pub use allocation::{AllocationError, allocation_from_json, allocation_to_json};
 pub use budget::{Budget, BudgetSpec, BudgetStatus, Rule, Selector};
+pub use handed::{Handed, HandedTextError, handed_from_json, handed_to_json};
 pub use inventory::{InventoryTextError, NodeReport, report_from_json, report_to_json};
 pub use machine::{host_of, stock_ask};
 pub use node::{
     NodeDefaults, NodeError, facts_of, facts_with_stock, facts_without_gpu, unhealthy_gpus,
 };
-pub use pod::{bound_entry, is_over, pod_key, pod_uid};
+pub use pod::{bound_entry, is_over, pod_key, pod_uid, scheduler_of, unsaid};
 pub use quantity::{QuantityError, whole_number};

@@ -11,6 +11,7 @@ use sublet_model::{
     NodeName, Sharing, Unit,
 };
 
+use crate::handed::{HandedTextError, handed_from_json};
 use crate::inventory::{InventoryTextError, report_from_json};
 use crate::keys;
 use crate::machine::allocatable;
@@ -33,6 +34,9 @@ pub enum NodeError {
     /// A wrong inventory.
     #[error("annotation `{key}`: {0}", key = keys::INVENTORY)]
     Inventory(#[from] InventoryTextError),
+    /// A wrong list of cards that were handed over.
+    #[error("annotation `{key}`: {0}", key = keys::HANDED_OVER)]
+    Handed(#[from] HandedTextError),
     /// A wrong amount in the status.
     #[error("status.capacity `{resource}` is `{value}`: {cause}")]
     Capacity {
@@ -76,6 +80,8 @@ pub fn facts_of(node: &Node, defaults: NodeDefaults) -> Result<Option<NodeFacts>
     let host = host_of(node)?;
     if let Some(text) = node.metadata.annotations.get(keys::INVENTORY) {
         let report = report_from_json(text)?;
+        let handed = node.metadata.annotations.get(keys::HANDED_OVER);
+        let handed = handed.map(|text| handed_from_json(text)).transpose()?;
         return Ok(Some(NodeFacts {
             sharing: wish.unwrap_or(report.sharing),
             identity: report.identity,
@@ -83,6 +89,7 @@ pub fn facts_of(node: &Node, defaults: NodeDefaults) -> Result<Option<NodeFacts>
             unit: report.unit,
             host,
             model,
+            handed: Arc::new(handed.unwrap_or_default()),
             ..NodeFacts::plain(name, Arc::new(report.inventory))
         }));
     }

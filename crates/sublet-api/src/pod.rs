@@ -45,6 +45,36 @@ pub fn is_over(pod: &Pod) -> bool {
             .all(|container| container.state.running.is_none())
 }
 
+/// Why a bound pod has no allocation that can be read, and what to do, in the words of events
+/// and of `sublet explain`. `schedulers`: the names of those that ask Sublet.
+#[must_use]
+pub fn unsaid(pod: &Pod, problem: Option<&str>, schedulers: &[String]) -> (String, String) {
+    let anew = "delete the pod, so that it is placed anew".to_owned();
+    if let Some(problem) = problem {
+        return (problem.to_owned(), anew);
+    }
+    let name = scheduler_of(pod);
+    match schedulers.first() {
+        Some(ours) if !schedulers.iter().any(|one| one == name) => (
+            format!("it was placed by the scheduler {name}, which does not ask Sublet"),
+            format!("give it `schedulerName: {ours}`"),
+        ),
+        _ => (
+            "it was bound by somebody who did not say it".to_owned(),
+            anew,
+        ),
+    }
+}
+
+/// The scheduler that a pod names; the API server fills in the cluster's own.
+#[must_use]
+pub fn scheduler_of(pod: &Pod) -> &str {
+    match pod.spec.scheduler_name.as_str() {
+        "" => "default-scheduler",
+        name => name,
+    }
+}
+
 /// The entry for a pod that is bound, and, where its annotations are garbage, what is wrong
 /// with them.
 ///

@@ -68,6 +68,7 @@ mod tests {
             hole: MiB::from(hole),
             gpu: GpuIndex(0),
             sick: Count::ZERO,
+            unsure: MiB::ZERO,
         }
     }
 

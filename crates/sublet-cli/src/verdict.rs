@@ -71,6 +71,7 @@ impl Odd {
         let field = match error {
             NodeError::Name(_) => "metadata.name".to_owned(),
             NodeError::Inventory(_) => format!("metadata.annotations.{}", keys::INVENTORY),
+            NodeError::Handed(_) => format!("metadata.annotations.{}", keys::HANDED_OVER),
             NodeError::Sharing(_) => format!("metadata.labels.{}", keys::SHARING_LABEL),
             NodeError::Capacity { resource, .. } => format!("status.capacity.{resource}"),
             NodeError::Allocatable { resource, .. } => format!("status.allocatable.{resource}"),

@@ -195,8 +195,11 @@ fn nobody_forges_a_result() -> Result<()> {
     }
     cluster.kubectl(&["label", "pod", "own", "team=a"])?;
     cluster.kubectl(&["annotate", "pod", "own", "note=mine"])?;
-    let error = refused(cluster.kubectl(&["annotate", "node", "n1", "sublet.dev/inventory=x"]))?;
-    assert!(error.contains("sublet.dev/inventory"), "{error}");
+    for key in ["sublet.dev/inventory", "sublet.dev/handed-over"] {
+        let annotation = format!("{key}=x");
+        let error = refused(cluster.kubectl(&["annotate", "node", "n1", &annotation]))?;
+        assert!(error.contains(key), "{error}");
+    }
 
     // A value forged before the policy existed is overwritten at bind.
     let binding = world.get(&["validatingadmissionpolicybindings"])?;

@@ -21,7 +21,12 @@ fn pod<'a>(name: &'a str, limits: &'a [&'a str]) -> yaml::Pod<'a> {
 
 /// Reports a node's devices as its agent would: nobody else may.
 fn report(world: &World, node: &str, inventory: &str) -> Result<()> {
-    let patch = json!({ "metadata": { "annotations": { "sublet.dev/inventory": inventory } } });
+    say(world, node, "sublet.dev/inventory", inventory)
+}
+
+/// Writes an annotation of a node as its agent would.
+fn say(world: &World, node: &str, key: &str, text: &str) -> Result<()> {
+    let patch = json!({ "metadata": { "annotations": { key: text } } });
     let agent = deployed::account("sublet-agent").name;
     let args = [
         "patch",
@@ -296,6 +301,75 @@ fn pods_that_look_alike_wait_for_each_other_where_the_node_cannot_tell_them_apar
 
     world.annotate_as_agent("first", &[("sublet.dev/assigned", r#"["c0"]"#)])?;
     world.until_placed("second")?;
+    Ok(())
+}
+
+#[test]
+fn what_a_pod_without_its_card_may_use_is_given_to_nobody() -> Result<()> {
+    let Some(world) = World::start()? else {
+        return Ok(());
+    };
+    let amounts = [
+        ("aliyun.com/gpu-mem", "32552"),
+        ("aliyun.com/gpu-count", "2"),
+    ];
+    world.cluster.apply(&kwok_node("n1", &[], &amounts))?;
+    report(&world, "n1", &inventory("memory", "none", &[16_276; 2]))?;
+    // Bound by another tool, with an allocation that nobody can read.
+    let lost = pod(
+        "lost",
+        &["aliyun.com/gpu-mem: 8138", "aliyun.com/gpu-mem: 100"],
+    )
+    .yaml();
+    world
+        .cluster
+        .apply(&lost.replace("sublet-scheduler", "nobody"))?;
+    let garbage = json!({ "sublet.dev/allocation": "{" });
+    world.bind_by_hand("lost", "n1", &garbage)?;
+    let event = world.until_event("lost", "it does not say which GPU it has")?;
+    for part in [
+        "annotation `sublet.dev/allocation` cannot be read",
+        "8238 MiB of each GPU of node n1 is kept free",
+        "delete the pod",
+    ] {
+        assert!(event.contains(part), "{event}");
+    }
+    let (code, _, note) = world.sublet(&["inspect"])?;
+    assert!(
+        code == 0 && note.contains("pod default/lost does not say which GPU of node n1 it has"),
+        "{note}"
+    );
+    // What is left on either card is 8,038: whichever it has, neither is overfilled.
+    for name in ["a", "b"] {
+        world
+            .cluster
+            .apply(&pod(name, &["aliyun.com/gpu-mem: 8038"]).yaml())?;
+    }
+    let cards = [world.until_placed("a")?.card, world.until_placed("b")?.card];
+    assert_ne!(cards[0], cards[1]);
+    world
+        .cluster
+        .apply(&pod("c", &["aliyun.com/gpu-mem: 8138"]).yaml())?;
+    assert!(
+        world
+            .until_refused("c")?
+            .contains("no GPU has 8138 MiB free")
+    );
+    world.until_event(
+        "c",
+        "8238 MiB more are kept for pods that do not say which GPU",
+    )?;
+    // The agent has handed over the second card, and says so: the first has room.
+    let uid = world.get(&["pod", "lost"])?["metadata"]["uid"].clone();
+    let uid = uid.as_str().context("no UID")?;
+    let handed = json!({ uid: [{ "index": 1, "uuid": "GPU-1" }] }).to_string();
+    say(&world, "n1", "sublet.dev/handed-over", &handed)?;
+    assert_eq!(world.until_placed("c")?.card, "0");
+    let (_, text, _) = world.sublet(&["explain", "pod", "lost"])?;
+    assert!(
+        text.contains("whose agent has handed GPU 1 to it"),
+        "{text}"
+    );
     Ok(())
 }
 

@@ -216,7 +216,17 @@ impl Ledger {
     pub fn is_conserved_at(&self, idx: NodeIdx) -> bool {
         let book = self.book(idx);
         let again = self.book_without(idx, &BTreeSet::new());
-        let counted = |card: &Card| (card.capacity, card.used, card.tenants, card.whole);
+        let counted = |card: &Card| {
+            let Card {
+                capacity,
+                used,
+                unsure,
+                tenants,
+                whole,
+                ..
+            } = *card;
+            (capacity, used, unsure, tenants, whole)
+        };
         book.cards
             .iter()
             .map(counted)

@@ -1,9 +1,10 @@
 //! What a node says of itself, beyond its devices: how cards are handed out there.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{Host, Inventory, MiB, NodeName, StockAllocatable};
+use crate::{Ask, CardRef, Host, Inventory, MiB, NodeName, PodUid, StockAllocatable};
 
 /// How a node's cards may be handed out (R1.8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -99,9 +100,60 @@ pub struct NodeFacts {
     pub model: Arc<str>,
     /// What else pods can have of it; `None` where the stock scheduler looks at that.
     pub stock: Option<Arc<StockAllocatable>>,
+    /// Cards that its agent has handed to pods which do not say so themselves.
+    pub handed: Arc<BTreeMap<PodUid, Vec<CardRef>>>,
+}
+
+/// What is kept free on every card of a node for a pod that does not say which it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    /// So much memory.
+    Part(MiB),
+    /// All of it.
+    All,
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kept::Part(memory) => memory.fmt(f),
+            Kept::All => f.write_str("all"),
+        }
+    }
 }
 
 impl NodeFacts {
+    /// Positions of the cards that the agent has handed to a pod which does not say so itself.
+    #[must_use]
+    pub fn handed_to(&self, uid: &PodUid) -> Vec<usize> {
+        let cards = self.handed.get(uid).into_iter().flatten();
+        let mut known: Vec<usize> = cards
+            .filter_map(|card| self.inventory.position(card))
+            .collect();
+        known.sort_unstable();
+        known.dedup();
+        known
+    }
+
+    /// What must be kept free on every card for such a pod, so that no card is given away that
+    /// it might be using; nothing where there is no doubt which it has, and for whole cards
+    /// without an agent: kubelet itself gives them out, each once.
+    #[must_use]
+    pub fn kept_for(&self, uid: &PodUid, ask: Ask) -> Option<Kept> {
+        let known = self.handed_to(uid).len();
+        match ask {
+            Ask::OneCard(memory) if known != 1 && self.inventory.gpus().len() > 1 => {
+                Some(Kept::Part(memory))
+            }
+            Ask::WholeCards(count)
+                if known < count.get() as usize && self.identity != Identity::NoAgent =>
+            {
+                Some(Kept::All)
+            }
+            _ => None,
+        }
+    }
+
     /// A node of which only its name and its cards are known.
     #[must_use]
     pub fn plain(name: NodeName, inventory: Arc<Inventory>) -> NodeFacts {
@@ -115,6 +167,7 @@ impl NodeFacts {
             host: Host::ZERO,
             model: Arc::from(""),
             stock: None,
+            handed: Arc::default(),
         }
     }
 }

@@ -9,8 +9,8 @@ mod search;
 use std::collections::{BTreeMap, BTreeSet};
 
 use sublet_model::{
-    Allocation, Ask, Claim, Count, Entry, Hold, Ledger, NodeFacts, NodeIdx, NodeName, PodUid,
-    Standing, Time, Unit,
+    Allocation, Ask, Claim, Entry, Hold, Ledger, NodeFacts, NodeIdx, NodeName, PodUid, Standing,
+    Time, Unit,
 };
 
 use self::search::{Found, Order};
@@ -355,7 +355,6 @@ impl Engine {
             && let (Ask::OneCard(asked), &[(position, _)]) = (entry.claim.ask(), &hold.cards[..])
             && let Some(card) = self.ledger.book(node).cards().get(position)
             && card.free() >= asked
-            && (card.tenants > 0 || self.ledger.book(node).unplaced() == Count::ZERO)
         {
             candidate.position = position;
         }

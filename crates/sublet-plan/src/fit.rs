@@ -199,16 +199,17 @@ impl Case<'_> {
 
     fn on_part(&self, asked: MiB) -> Result<Candidate, Reason> {
         let book = self.book;
-        // Pods that hold whole cards without saying which may be on any idle one.
-        let idle_allowed =
-            book.unplaced() == Count::ZERO || idle(book).count() > book.unplaced().get() as usize;
+        // Pods that hold whole cards without saying which may be on any.
+        if book.unplaced() > Count::ZERO {
+            return Err(no_room(self.facts, book, asked));
+        }
         let leader = self.rules.options.policy.leader();
         let mut best: Option<(bool, i64, usize)> = None;
         for (position, card) in book.cards().iter().enumerate() {
             let Some(left) = card.free().checked_sub(asked) else {
                 continue;
             };
-            if !card.healthy || card.whole > 0 || (card.tenants == 0 && !idle_allowed) {
+            if !card.healthy || card.whole > 0 {
                 continue;
             }
             // With holds counted in, or, if only a hold is in the way, without.
@@ -221,7 +222,7 @@ impl Case<'_> {
             }
         }
         let Some((contended, _, position)) = best else {
-            return Err(no_room(self.facts, book.cards(), asked, idle_allowed));
+            return Err(no_room(self.facts, book, asked));
         };
         let held: MiB = book.cards().iter().map(|card| card.held).sum();
         let card = &book.cards()[position];
@@ -246,11 +247,14 @@ impl Case<'_> {
         let free = Count::new(idle(book).count() as u32).saturating_sub(book.unplaced());
         if asked > free {
             let sick = book.cards().iter().filter(|card| !card.healthy).count();
+            let unsure = |card: &&Card| card.tenants == 0 && !card.unsure.is_zero();
+            let unsure = book.cards().iter().filter(unsure).count();
             return Err(Reason::NoIdle {
                 asked,
                 idle: free,
                 total,
                 sick: Count::new(sick as u32),
+                unsure: Count::new(unsure as u32),
             });
         }
         let holds = idle(book).filter(|&at| book.cards()[at].holds > 0).count() as u32;
@@ -342,8 +346,9 @@ pub(crate) fn idle(book: &Book) -> impl Iterator<Item = usize> {
     rest.chain(wanted).map(|(at, _)| at)
 }
 
-fn no_room(facts: &NodeFacts, cards: &[Card], asked: MiB, idle_allowed: bool) -> Reason {
-    let gpus = facts.inventory.gpus();
+fn no_room(facts: &NodeFacts, book: &Book, asked: MiB) -> Reason {
+    let (gpus, cards) = (facts.inventory.gpus(), book.cards());
+    let doubt = book.unplaced() > Count::ZERO;
     // The first of the largest, so that the answer does not depend on chance.
     let largest = |size: &dyn Fn(&Card) -> MiB| {
         let best = (0..cards.len()).max_by_key(|&at| (size(&cards[at]), usize::MAX - at));
@@ -362,18 +367,18 @@ fn no_room(facts: &NodeFacts, cards: &[Card], asked: MiB, idle_allowed: bool) ->
         .iter()
         .filter(|card| !card.healthy && card.capacity >= asked)
         .count();
-    let (hole, gpu) = largest(&|card| {
-        if card.is_idle() && !idle_allowed {
-            MiB::ZERO
-        } else {
-            card.free()
-        }
-    });
+    let (hole, gpu) = largest(&|card| if doubt { MiB::ZERO } else { card.free() });
+    let unsure = gpus.iter().zip(cards).find(|(it, _)| it.index == gpu);
     Reason::NoRoom {
         asked,
         hole,
         gpu,
         sick: Count::new(sick as u32),
+        unsure: match unsure {
+            Some((_, card)) if doubt => card.capacity.saturating_sub(card.used),
+            Some((_, card)) => card.unsure,
+            None => MiB::ZERO,
+        },
     }
 }
 

@@ -125,6 +125,8 @@ pub enum Reason {
         gpu: GpuIndex,
         /// Cards that are large enough but sick.
         sick: Count,
+        /// So much of that card is kept for pods that do not say which they have.
+        unsure: MiB,
     },
     /// Not enough cards are idle.
     NoIdle {
@@ -136,6 +138,8 @@ pub enum Reason {
         total: Count,
         /// Cards that are sick.
         sick: Count,
+        /// Cards that nobody has for certain, but perhaps a pod that does not say which it has.
+        unsure: Count,
     },
     /// A pod that the node's agent could take for this one has not got its devices yet.
     LookAlike {
@@ -254,12 +258,19 @@ impl fmt::Display for Reason {
                 hole,
                 gpu,
                 sick,
+                unsure,
             } => {
                 let lacks = asked.saturating_sub(*hole);
                 write!(
                     f,
                     "GPU {gpu} lacks {lacks}: {asked} asked, and the largest hole on this node is {hole}"
                 )?;
+                if !unsure.is_zero() {
+                    write!(
+                        f,
+                        "; {unsure} more are kept for pods that do not say which GPU they have"
+                    )?;
+                }
                 sick_note(f, *sick)
             }
             Reason::NoIdle {
@@ -267,8 +278,15 @@ impl fmt::Display for Reason {
                 idle,
                 total,
                 sick,
+                unsure,
             } => {
                 write!(f, "{asked} asked, but {} of {total} idle", idle.get())?;
+                if *unsure > Count::ZERO {
+                    write!(
+                        f,
+                        "; {unsure} may be in use by pods that do not say which they have"
+                    )?;
+                }
                 sick_note(f, *sick)
             }
             Reason::LookAlike { other } => write!(

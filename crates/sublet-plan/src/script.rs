@@ -5,6 +5,7 @@
 //! ask p 4069                              who would take it, and on which card
 //! -> n1/0
 //! ```
+//! `show` writes `?4` where pods that do not say their card may have 4 MiB of it.
 //! A node's words: `memory` or `whole` (sharing), `size` (identity), `gib` (unit), `slots`.
 //! A claim is a number of MiB or of whole cards (`2x`) per container, joined by `+`; `i` and
 //! `s` mark init containers and sidecars: `i8138+s100+4069`; `:slot` at its end is the slot.
@@ -370,7 +371,11 @@ impl World {
                 let whole = if card.whole > 0 { "w" } else { "" };
                 let sick = if card.healthy { "" } else { "!" };
                 let (used, capacity) = (card.used.get(), card.capacity.get());
-                format!(" {used}/{capacity}{sick}{whole}{held}")
+                let unsure = match card.unsure.get() {
+                    0 => String::new(),
+                    unsure => format!("?{unsure}"),
+                };
+                format!(" {used}/{capacity}{sick}{whole}{held}{unsure}")
             };
             let cards: String = book.cards().iter().map(card).collect();
             let unplaced = match book.unplaced().get() {

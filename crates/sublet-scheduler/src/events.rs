@@ -1,4 +1,5 @@
-//! Events on pods: why they wait, with the numbers of each node.
+//! Events on pods: why they wait, with the numbers of each node; and that a bound one does not
+//! say which card it has.
 //!
 //! They come from the pod watch, not from filter calls, because the kube-scheduler drops
 //! nodes whose sum is too small before it asks us. The same text is posted once, and again
@@ -8,10 +9,11 @@ use std::collections::BTreeMap;
 use std::hash::Hasher;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use sublet_api::dialect::allocation_of;
 use sublet_api::object::Pod;
-use sublet_api::{pod_key, pod_uid};
+use sublet_api::{is_over, pod_key, pod_uid, scheduler_of, unsaid};
 use sublet_client::{EventText, PodEvent, post_pod_event};
-use sublet_model::{PodKey, PodUid};
+use sublet_model::{Ask, Entry, Identity, NodeFacts, PodKey, PodUid};
 
 use crate::state::{Scheduler, State, Waiting, now, now_ns};
 
@@ -61,16 +63,71 @@ impl Events {
     }
 }
 
-/// A pod was seen in the watch: says why it waits, if it does because of us.
+/// A pod was seen in the watch: says what there is to say of it.
 pub(crate) fn pod_seen(scheduler: &Arc<Scheduler>, pod: &Pod) {
-    let ours = pod.spec.scheduler_name == scheduler.scheduler_name;
+    if !scheduler.is_ready() || is_over(pod) {
+        return;
+    }
+    if pod.spec.node_name.is_empty() {
+        waiting_seen(scheduler, pod);
+    } else {
+        bound_seen(scheduler, pod);
+    }
+}
+
+/// Says of a bound pod that it does not say which card it has, where that matters.
+fn bound_seen(scheduler: &Arc<Scheduler>, pod: &Pod) {
+    let Ok(uid) = pod_uid(pod) else { return };
+    let state = scheduler.state();
+    let ledger = state.engine.ledger();
+    let Some(entry) = ledger.entry(&uid).filter(|it| it.allocation.is_none()) else {
+        return;
+    };
+    let facts = ledger.find(&pod.spec.node_name);
+    let Some(facts) = facts.and_then(|node| ledger.book(node).facts()) else {
+        return;
+    };
+    let Some(costs) = doubt(facts, entry) else {
+        return;
+    };
+    let problem = allocation_of(pod, &entry.claim).err();
+    let problem = problem.map(|problem| problem.to_string());
+    let (key, node) = (entry.pod.clone(), facts.name.clone());
+    drop(state);
+    let (cause, cure) = unsaid(pod, problem.as_deref(), &scheduler.schedulers);
+    let message = format!("it does not say which GPU it has: {cause}. {costs}. To mend it: {cure}");
+    let text = EventText {
+        reason: "GpuUnknown",
+        message,
+    };
+    if post(scheduler, &key, &uid, text) {
+        tracing::warn!(pod = %key, %node, cause, "bound pod does not say which GPU it has");
+    }
+}
+
+/// What it costs that a pod does not say which cards of the node it has; nothing where that
+/// is no doubt, or where kubelet keeps whole cards apart by itself.
+fn doubt(facts: &NodeFacts, entry: &Entry) -> Option<String> {
+    let ask = entry.claim.ask();
+    let has_agent = facts.identity != Identity::NoAgent && ask != Ask::Nothing;
+    let node = &facts.name;
+    let refused = has_agent && !facts.handed.contains_key(&entry.uid);
+    let refuses = refused.then(|| format!("the agent of node {node} hands it no GPU"));
+    let keeps = facts.kept_for(&entry.uid, ask);
+    let keeps = keeps
+        .map(|kept| format!("until it ends {kept} of each GPU of node {node} is kept free for it"));
+    let costs: Vec<String> = refuses.into_iter().chain(keeps).collect();
+    (!costs.is_empty()).then(|| costs.join(", and "))
+}
+
+/// Says why a pod waits, if it does because of us.
+fn waiting_seen(scheduler: &Arc<Scheduler>, pod: &Pod) {
+    let mut schedulers = scheduler.schedulers.iter();
+    let ours = schedulers.any(|name| name == scheduler_of(pod));
     let refused = |c: &sublet_api::object::Condition| {
         c.kind == "PodScheduled" && c.status == "False" && c.reason == "Unschedulable"
     };
-    if !ours || !pod.spec.node_name.is_empty() || !pod.status.conditions.iter().any(refused) {
-        return;
-    }
-    if !scheduler.is_ready() {
+    if !ours || !pod.status.conditions.iter().any(refused) {
         return;
     }
     let (Ok(key), Ok(uid)) = (pod_key(pod), pod_uid(pod)) else {
@@ -100,8 +157,13 @@ pub(crate) fn pod_seen(scheduler: &Arc<Scheduler>, pod: &Pod) {
     }
 }
 
-/// Posts a warning, unless the same one was posted a moment ago.
-pub(crate) fn post(scheduler: &Arc<Scheduler>, pod: &PodKey, uid: &PodUid, mut text: EventText) {
+/// Posts a warning, unless the same one was posted a moment ago: false.
+pub(crate) fn post(
+    scheduler: &Arc<Scheduler>,
+    pod: &PodKey,
+    uid: &PodUid,
+    mut text: EventText,
+) -> bool {
     if text.message.len() > LONGEST {
         let end = text.message.floor_char_boundary(LONGEST);
         text.message.truncate(end);
@@ -109,7 +171,7 @@ pub(crate) fn post(scheduler: &Arc<Scheduler>, pod: &PodKey, uid: &PodUid, mut t
     }
     let at_ms = now().ms();
     if !scheduler.events.admit(uid, &text, at_ms) {
-        return;
+        return false;
     }
     let (scheduler, pod, uid) = (scheduler.clone(), pod.clone(), uid.clone());
     tokio::spawn(async move {
@@ -125,6 +187,7 @@ pub(crate) fn post(scheduler: &Arc<Scheduler>, pod: &PodKey, uid: &PodUid, mut t
             tracing::debug!(%pod, %error, "event not posted");
         }
     });
+    true
 }
 
 /// Why no node can take the pod; `None` where some node can, and it waits for other reasons.

@@ -62,9 +62,10 @@ pub struct Args {
     /// What one aliyun.com/gpu-mem is
     #[arg(long, default_value = "MiB", value_parser = ["MiB", "GiB"])]
     memory_unit: String,
-    /// Pods with this schedulerName get events that say why they wait
+    /// Pods with this schedulerName get events that say why they wait; can be given several
+    /// times, such as for a default-scheduler that asks this extender too
     #[arg(long, default_value = "sublet-scheduler", value_name = "NAME")]
-    scheduler_name: String,
+    scheduler_name: Vec<String>,
     /// Worker threads (GPUShare's variable) [default: one per core]
     #[arg(long, env = "THREADNESS", value_name = "N")]
     threads: Option<std::num::NonZeroUsize>,

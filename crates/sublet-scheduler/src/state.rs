@@ -198,14 +198,9 @@ impl State {
         }
         self.waiting.remove(&uid);
         self.evictions.set_pod(&uid, pod);
-        let asks_gpu = waiting.asks_gpu();
         match bound_entry(pod, waiting.claim) {
-            Ok((entry, problem)) => {
-                if let Some(problem) = problem.filter(|_| asks_gpu) {
-                    tracing::warn!(pod = %entry.pod, %problem, "bound pod is counted without its cards");
-                }
-                self.engine.observe(entry);
-            }
+            // What is wrong with its annotations is said in an event.
+            Ok((entry, _problem)) => self.engine.observe(entry),
             Err(error) => tracing::warn!(pod = %waiting.pod, %error, "bound pod cannot be counted"),
         }
     }
@@ -359,7 +354,8 @@ pub struct Scheduler {
     /// Before this moment (ms) nobody waits for news.
     patient_after_ms: AtomicU64,
     pub(crate) client: Client,
-    pub(crate) scheduler_name: String,
+    /// The names of the schedulers that ask us.
+    pub(crate) schedulers: Vec<String>,
     /// How Bindings are timed.
     pub(crate) patience: Patience,
     pub(crate) started: Time,
@@ -371,7 +367,7 @@ pub struct Scheduler {
 impl Scheduler {
     /// An extender that knows nothing yet.
     #[must_use]
-    pub fn new(client: Client, options: EngineOptions, scheduler_name: String) -> Scheduler {
+    pub fn new(client: Client, options: EngineOptions, schedulers: Vec<String>) -> Scheduler {
         let (metrics, registry) = SchedulerMetrics::registered();
         let state = State {
             engine: Engine::new(options),
@@ -391,7 +387,7 @@ impl Scheduler {
             learnt: Notify::new(),
             patient_after_ms: AtomicU64::new(0),
             client,
-            scheduler_name,
+            schedulers,
             patience: Patience::default(),
             started: now(),
             events: crate::events::Events::default(),

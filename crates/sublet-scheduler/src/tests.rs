@@ -107,7 +107,7 @@ async fn nothing_is_decided_before_the_ledger_is_complete() {
         scheduler: Arc::new(Scheduler::new(
             world.api.clone().client(),
             EngineOptions::default(),
-            "sublet".to_owned(),
+            vec!["sublet".to_owned()],
         )),
     };
     early.node("n1", 32_552, 2);

@@ -15,7 +15,7 @@ use sublet_api::{is_over, pod_uid, unhealthy_gpus};
 use sublet_client::{
     Budgets, Change, ConfigMaps, Nodes, Pods, list as list_objects, read_pod, watch,
 };
-use sublet_model::{NodeName, PodKey, PodUid, Standing};
+use sublet_model::{Ask, NodeName, PodKey, PodUid, Standing};
 
 use crate::state::{Listed, Scheduler};
 
@@ -128,8 +128,8 @@ pub(crate) fn pods(scheduler: &Arc<Scheduler>, listed: &mut Listing<PodUid>, cha
 }
 
 /// One of the lists that the ledger rests on is complete. With the last of them, pods are
-/// looked at that waited before this process was started: nothing was said of them while they
-/// were listed, because the ledger was not complete.
+/// looked at that waited, or were bound without a card, before this process was started: nothing
+/// was said of them while they were listed, because the ledger was not complete.
 fn list_ended(scheduler: &Arc<Scheduler>, list: Listed) {
     if !scheduler.mark_listed(list) {
         return;
@@ -142,7 +142,20 @@ fn list_ended(scheduler: &Arc<Scheduler>, list: Listed) {
                 .for_each(|pod| crate::events::pod_seen(&scheduler, pod)),
             Err(error) => tracing::warn!(error = chain(&error), "waiting pods cannot be listed"),
         }
+        for key in unsaid(&scheduler) {
+            if let Ok(Some(pod)) = read_pod(&scheduler.client, &key).await {
+                crate::events::pod_seen(&scheduler, &pod);
+            }
+        }
     });
+}
+
+/// The bound pods that do not say which cards they have.
+fn unsaid(scheduler: &Scheduler) -> Vec<PodKey> {
+    let state = scheduler.state();
+    let entries = state.engine.ledger().entries();
+    let unsaid = entries.filter(|it| it.allocation.is_none() && it.claim.ask() != Ask::Nothing);
+    unsaid.map(|entry| entry.pod.clone()).collect()
 }
 
 /// A complete list of pods has been read. A pod that the ledger has and the list has not is

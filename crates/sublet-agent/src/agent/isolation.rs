@@ -9,12 +9,13 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
+use sublet_api::Handed;
 use sublet_client::Client;
-use sublet_model::NodeName;
+use sublet_model::{NodeName, Unit};
 use sublet_telemetry::metrics::AgentMetrics;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 
-use super::LOOK_EVERY;
+use super::{LOOK_EVERY, replace};
 use crate::allocate::Given;
 use crate::hand_over::pods_on;
 use crate::isolate::figures::Figures;
@@ -34,6 +35,9 @@ pub(super) struct Caretaker {
     pub(super) metrics: AgentMetrics,
     pub(super) given: Arc<Mutex<Given>>,
     pub(super) isolation: Option<Arc<Isolation>>,
+    pub(super) unit: Unit,
+    /// Told of the cards of pods that do not say it themselves.
+    pub(super) lost: watch::Sender<Handed>,
 }
 
 impl Caretaker {
@@ -76,9 +80,15 @@ impl Caretaker {
             let turn = self.given.lock().await;
             let waits = match pods_on(&self.client, &self.node).await {
                 Ok(pods) => {
-                    let isolation = Arc::clone(isolation);
-                    let settled = spawn_blocking(move || isolation.settle(&pods)).await;
-                    settled.context("comparing containers with pods failed")?
+                    let (isolation, unit) = (Arc::clone(isolation), self.unit);
+                    let settled = spawn_blocking(move || {
+                        let waits = isolation.settle(&pods);
+                        (waits, isolation.lost(&pods, unit))
+                    });
+                    let settled = settled.await;
+                    let (waits, lost) = settled.context("comparing containers with pods failed")?;
+                    self.lost.send_if_modified(|now| replace(now, &lost));
+                    waits
                 }
                 Err(error) => {
                     debug!(%error, "pods not listed, containers stay as they are");

@@ -16,6 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use sublet_abi::{MAX_DEVICES, Mode};
+use sublet_api::Handed;
 use sublet_api::object::Pod;
 use sublet_arbiter::admin::{GpuRow, Snapshot};
 use sublet_arbiter::libraries::{Source, Store};
@@ -24,14 +25,14 @@ use sublet_arbiter::{
     NvmlView, Options, REAL_MACHINE,
 };
 use sublet_fakegpu::{Machine, Spec};
-use sublet_model::{Inventory, MiB};
+use sublet_model::{Inventory, MiB, Unit};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::fake::FakeView;
 use super::inject::{FakeKit, Injection, Kit, PRELOAD_NAME, PRELOAD_TEXT, inject};
 use super::loadable::warn_of_needs;
-use super::reconcile::is_wanted;
+use super::reconcile::{is_wanted, lost};
 use super::record::{Record, RecordCard, read_all};
 use super::{IsolationError, StrictnessWord, Wanted};
 use crate::allocate::HandOver;
@@ -216,6 +217,12 @@ impl Isolation {
             }
         }
         waits
+    }
+
+    /// The cards of pods that do not say themselves which they have.
+    pub(crate) fn lost(&self, pods: &[Pod], unit: Unit) -> Handed {
+        let all = self.lock();
+        lost(all.values().map(|tracked| &tracked.record), pods, unit)
     }
 
     /// What the arbiter says, with the record of each container by its number.

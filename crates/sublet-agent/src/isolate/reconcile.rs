@@ -3,9 +3,14 @@
 //! devices once, starts it again whenever it must (init containers as well, with a new sandbox),
 //! and mounts the same folder each time. One that has ended costs nothing: a pod is counted at
 //! its worst moment, as the cluster does it.
+//!
+//! And which cards have pods that do not say it themselves?
 
-use sublet_api::is_over;
+use std::sync::Arc;
+
 use sublet_api::object::Pod;
+use sublet_api::{Handed, bound_entry, dialect, is_over};
+use sublet_model::{CardRef, GpuIndex, GpuUuid, Unit};
 
 use super::record::Record;
 
@@ -16,11 +21,48 @@ pub fn is_wanted(record: &Record, pods: &[Pod]) -> bool {
     pod.is_some_and(|pod| !is_over(pod))
 }
 
+/// The cards of pods that do not say themselves which they have, as far as we handed them
+/// over: the scheduler would have to keep as much free on every card for each of them.
+#[must_use]
+pub fn lost<'a>(records: impl Iterator<Item = &'a Record>, pods: &[Pod], unit: Unit) -> Handed {
+    let mut handed = Handed::new();
+    for record in records {
+        let pod = pods.iter().find(|pod| pod.metadata.uid == record.uid);
+        let Some(pod) = pod.filter(|pod| !is_over(pod)) else {
+            continue;
+        };
+        let Ok(Some(claim)) = dialect::claim_of(pod, unit) else {
+            continue;
+        };
+        let Ok((entry, _problem)) = bound_entry(pod, Arc::new(claim)) else {
+            continue;
+        };
+        if entry.allocation.is_some() {
+            continue;
+        }
+        let cards = handed.entry(entry.uid).or_default();
+        for card in &record.cards {
+            let uuid = card.uuid.as_deref();
+            let card = CardRef {
+                index: GpuIndex(card.index),
+                uuid: uuid.and_then(|uuid| GpuUuid::new(uuid).ok()),
+            };
+            // Containers of a pod share their card.
+            if !cards.contains(&card) {
+                cards.push(card);
+            }
+        }
+    }
+    handed
+}
+
 #[cfg(test)]
 mod tests {
+    use sublet_api::handed_to_json;
     use sublet_api::object::{Anything, ContainerState, ContainerStatus};
 
     use super::*;
+    use crate::isolate::record::RecordCard;
 
     /// A container of pod `a`, whose init container is in that state, in that phase.
     fn check(init: &str, phase: &str) -> bool {
@@ -52,6 +94,40 @@ mod tests {
             pinned_limit_mib: None,
             libraries: Vec::new(),
         }
+    }
+
+    #[test]
+    fn a_pod_that_does_not_say_its_card_has_those_that_we_handed_over() {
+        let pod = |annotations: &str| -> Pod {
+            let text = format!(
+                r#"{{"metadata":{{"name":"a","namespace":"ns","uid":"uid-a","annotations":{{{annotations}}}}},
+                     "spec":{{"nodeName":"n","containers":[
+                         {{"name":"c","resources":{{"limits":{{"aliyun.com/gpu-mem":4}}}}}}]}}}}"#
+            );
+            serde_json::from_str(&text).unwrap()
+        };
+        let card = |index, uuid: Option<&str>| RecordCard {
+            index,
+            uuid: uuid.map(str::to_owned),
+            limit_mib: 4,
+        };
+        let with = |cards| Record { cards, ..record() };
+        let records = [
+            with(vec![card(1, Some("GPU-b"))]),
+            with(vec![card(1, Some("GPU-b"))]),
+            Record {
+                uid: "uid-gone".to_owned(),
+                ..with(vec![card(0, None)])
+            },
+        ];
+        let check = |pod: Pod| handed_to_json(&lost(records.iter(), &[pod], Unit::MiB));
+        let known = r#"{"uid-a":[{"index":1,"uuid":"GPU-b"}]}"#;
+        assert_eq!(check(pod("")), known);
+        assert_eq!(check(pod(r#""ALIYUN_COM_GPU_MEM_IDX":"one""#)), known);
+        assert_eq!(check(pod(r#""ALIYUN_COM_GPU_MEM_IDX":"0""#)), "{}");
+        let mut over = pod("");
+        over.status.phase = "Failed".to_owned();
+        assert_eq!(check(over), "{}");
     }
 
     #[test]

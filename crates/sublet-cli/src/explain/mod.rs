@@ -130,6 +130,12 @@ pub fn explain_pod(
              scheduler does ask Sublet"
         ));
     }
+    if let State::Bound {
+        doubt: Some(doubt), ..
+    } = &state
+    {
+        notes.push(format!("hint: {}", doubt.cure));
+    }
     let found = !matches!(state, State::NotFound { .. });
     let text = match format {
         Format::Table if !found => String::new(),

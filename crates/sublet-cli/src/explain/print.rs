@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use sublet_model::Grant;
 
-use super::state::{State, Waiting};
+use super::state::{Doubt, State, Waiting};
 use crate::align::table;
 use crate::grouped::{MANY, grouped};
 
@@ -109,12 +109,9 @@ fn summary(state: &State) -> String {
         State::NoGpu => "it asks for no GPU, so Sublet has no part in placing it".to_owned(),
         State::Bound {
             node,
-            problem: Some(problem),
+            doubt: Some(doubt),
             ..
-        } => format!("it is on node {node}, but which GPU it has is not known: {problem}"),
-        State::Bound { node, devices, .. } if devices.is_empty() => {
-            format!("it is on node {node}, placed by somebody who did not say on which GPU")
-        }
+        } => format!("it is on node {node}, {}", doubt_summary(doubt)),
         State::Bound {
             node,
             handed_over: true,
@@ -129,15 +126,27 @@ fn summary(state: &State) -> String {
             format!("it may not be scheduled before these gates are lifted: {gates}")
         }
         State::OtherScheduler { name } => {
-            let name = if name.is_empty() {
-                "default-scheduler"
-            } else {
-                name
-            };
             format!("it is placed by the scheduler {name}, which does not ask Sublet")
         }
         State::Waiting(waiting) => waiting_summary(waiting),
     }
+}
+
+fn doubt_summary(doubt: &Doubt) -> String {
+    let Doubt {
+        cause,
+        handed,
+        kept,
+        ..
+    } = doubt;
+    if let (None, [_, ..]) = (kept, &handed[..]) {
+        let gpus: Vec<String> = handed.iter().map(|gpu| format!("GPU {gpu}")).collect();
+        let gpus = gpus.join(", ");
+        return format!("whose agent has handed {gpus} to it, but does not say so itself: {cause}");
+    }
+    let kept = kept.map(|kept| format!("; meanwhile {kept} of each GPU there is kept free for it"));
+    let kept = kept.unwrap_or_default();
+    format!("but which GPU it has is not known: {cause}{kept}")
 }
 
 fn waiting_summary(waiting: &Waiting) -> String {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use sublet_api::dialect::{claim_of, is_assigned};
 use sublet_api::object::{Node, Pod};
 use sublet_api::stock::pod_rules;
-use sublet_api::{bound_entry, is_over, pod_uid};
-use sublet_model::{Claim, GpuIndex, Grant, NodeName, Unit};
+use sublet_api::{NodeDefaults, bound_entry, facts_of, is_over, pod_uid, scheduler_of, unsaid};
+use sublet_model::{Claim, GpuIndex, Grant, Kept, NodeFacts, NodeName, Unit};
 use sublet_plan::stock::Unmodelled;
 use sublet_plan::{EngineOptions, Policy, Reason};
 
@@ -52,8 +52,8 @@ pub(super) enum State {
         devices: Vec<Grant>,
         /// Has the node handed the devices over?
         handed_over: bool,
-        /// What is wrong with its annotations.
-        problem: Option<String>,
+        /// That it does not say which cards it has.
+        doubt: Option<Doubt>,
     },
     /// It is being deleted and was never placed.
     Deleting,
@@ -63,6 +63,16 @@ pub(super) enum State {
     OtherScheduler { name: String },
     /// It waits.
     Waiting(Waiting),
+}
+
+/// Why a bound pod does not say which cards it has.
+pub(super) struct Doubt {
+    pub(super) cause: String,
+    pub(super) cure: String,
+    /// The cards that the node's agent has handed to it all the same.
+    pub(super) handed: Vec<GpuIndex>,
+    /// What is kept free on every card of the node meanwhile.
+    pub(super) kept: Option<Kept>,
 }
 
 /// A pod that waits for a node.
@@ -106,37 +116,55 @@ pub(super) fn state(
             (State::BadClaim { what }, Vec::new())
         }
         Ok(None) => (State::NoGpu, Vec::new()),
-        Ok(Some(claim)) if !pod.spec.node_name.is_empty() => (bound(pod, claim), Vec::new()),
+        Ok(Some(claim)) if !pod.spec.node_name.is_empty() => {
+            (bound(snapshot, pod, claim, options), Vec::new())
+        }
         Ok(Some(_)) if pod.metadata.deletion_timestamp.is_some() => (State::Deleting, Vec::new()),
         Ok(Some(_)) if !pod.spec.scheduling_gates.is_empty() => {
             let gates = pod.spec.scheduling_gates.iter();
             let gates = gates.map(|gate| gate.name.clone()).collect();
             (State::Gated { gates }, Vec::new())
         }
-        Ok(Some(_)) if !options.schedulers.contains(&pod.spec.scheduler_name) => {
-            let name = pod.spec.scheduler_name.clone();
+        Ok(Some(_)) if !options.schedulers.iter().any(|it| it == scheduler_of(pod)) => {
+            let name = scheduler_of(pod).to_owned();
             (State::OtherScheduler { name }, Vec::new())
         }
         Ok(Some(_)) => waiting(snapshot, pod, options),
     }
 }
 
-fn bound(pod: &Pod, claim: Claim) -> State {
+fn bound(snapshot: &Snapshot, pod: &Pod, claim: Claim, options: &ExplainOptions) -> State {
     let handed_over = is_assigned(pod, &claim);
     let node = pod.spec.node_name.clone();
-    match bound_entry(pod, Arc::new(claim)) {
-        Ok((entry, problem)) => State::Bound {
-            node,
-            devices: entry.allocation.map(|got| got.grants).unwrap_or_default(),
-            handed_over,
-            problem: problem.map(|problem| problem.to_string()),
-        },
-        Err(error) => State::Bound {
-            node,
-            devices: Vec::new(),
-            handed_over,
-            problem: Some(error.to_string()),
-        },
+    let ask = claim.ask();
+    let (devices, problem) = match bound_entry(pod, Arc::new(claim)) {
+        Ok((entry, problem)) => (entry.allocation, problem.map(|it| it.to_string())),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    let doubt = devices.is_none().then(|| {
+        let (cause, cure) = unsaid(pod, problem.as_deref(), &options.schedulers);
+        let unit = options.unit;
+        let is_it = |it: &&Node| it.metadata.name == node;
+        let facts = snapshot.nodes.iter().find(is_it);
+        let facts = facts.and_then(|it| facts_of(it, NodeDefaults { unit }).ok().flatten());
+        let (facts, uid) = (facts.as_ref(), pod_uid(pod).ok());
+        let known = facts.zip(uid.as_ref());
+        let gpus = |(facts, uid): (&NodeFacts, _)| {
+            let known = facts.handed_to(uid).into_iter();
+            known.map(|at| facts.inventory.gpus()[at].index).collect()
+        };
+        Doubt {
+            cause,
+            cure,
+            handed: known.map(gpus).unwrap_or_default(),
+            kept: known.and_then(|(facts, uid)| facts.kept_for(uid, ask)),
+        }
+    });
+    State::Bound {
+        node,
+        devices: devices.map(|got| got.grants).unwrap_or_default(),
+        handed_over,
+        doubt,
     }
 }
 

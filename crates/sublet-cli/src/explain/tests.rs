@@ -81,7 +81,8 @@ fn every_state_is_told_in_a_sentence() {
     );
     assert_eq!(
         check("", "3", "  nodeName: n1\n"),
-        "is on node n1, placed by somebody who did not say on which GPU"
+        "is on node n1, but which GPU it has is not known: it was bound by somebody who did not \
+         say it; meanwhile 3 MiB of each GPU there is kept free for it"
     );
     let index = |value| format!("annotations: {{ALIYUN_COM_GPU_MEM_IDX: \"{value}\"}}");
     assert_eq!(

@@ -49,6 +49,9 @@ struct GpuJson {
     memory: u64,
     #[serde(rename = "usedMiB")]
     used: u64,
+    /// What is kept free for pods that do not say which card they have.
+    #[serde(rename = "keptMiB", skip_serializing_if = "Option::is_none")]
+    kept: Option<u64>,
     pods: Vec<PodJson>,
 }
 
@@ -104,7 +107,8 @@ fn node_json(node: &NodeView) -> NodeJson {
         total: facts.inventory.memory().get(),
         used: used.sum::<MiB>().get(),
         gpus: gpus
-            .map(|gpu| {
+            .zip(&node.kept)
+            .map(|(gpu, kept)| {
                 let place = Place::Card(i64::from(gpu.index.0));
                 GpuJson {
                     index: gpu.index.0,
@@ -120,6 +124,7 @@ fn node_json(node: &NodeView) -> NodeJson {
                     },
                     memory: gpu.memory.get(),
                     used: node.used(place).get(),
+                    kept: Some(kept.get()).filter(|kept| *kept > 0),
                     pods: pods_at(node, place),
                 }
             })

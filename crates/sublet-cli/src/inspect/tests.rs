@@ -96,7 +96,11 @@ fn shown(picture: &str, format: InspectFormat, details: bool) -> String {
 
 /// Compares both tables with what the original prints.
 fn check(picture: &str, summary: &str, details: &str) {
-    let table = |details| shown(picture, InspectFormat::Table, details).replace(' ', "·");
+    let table = |details| {
+        let (nodes, pods) = cluster(picture);
+        let answer = print(&nodes, &pods, None, InspectFormat::Table, details).unwrap();
+        answer.text.replace(' ', "·")
+    };
     assert_eq!(table(false), summary);
     assert_eq!(table(true), details);
 }
@@ -330,11 +334,30 @@ fn the_uuid_decides_and_sick_cards_are_named() {
 }
 
 #[test]
+fn a_card_that_the_agent_has_handed_over_is_no_secret() {
+    let known = AGENT.replace(
+        "sublet.dev/inventory",
+        r#"sublet.dev/handed-over={"default_b":[{"index":1,"uuid":"GPU-b"}]} sublet.dev/inventory"#,
+    );
+    assert_ne!(known, AGENT);
+    let text = shown(&known, InspectFormat::Json, false);
+    assert!(
+        !text.contains("warning") && !text.contains("kept"),
+        "{text}"
+    );
+    assert!(
+        text.contains("\"usedMiB\": 5,") && text.contains("\"pending\": []"),
+        "{text}"
+    );
+}
+
+#[test]
 fn the_json_form_is_as_promised() {
     assert_eq!(
         shown(AGENT, InspectFormat::Yaml, false),
         "\
-nodes:
+warning: pod default/b does not say which GPU of node n1 it has: 5 MiB of each is kept free for it \
+(sublet explain pod)nodes:
 - name: n1
   address: \"10.0.0.1\"
   sharing: memory
@@ -348,6 +371,7 @@ nodes:
     health: healthy
     memoryMiB: 16276
     usedMiB: 4000
+    keptMiB: 5
     pods:
     - namespace: default
       name: a
@@ -363,6 +387,7 @@ nodes:
     problem: xid-79
     memoryMiB: 8138
     usedMiB: 0
+    keptMiB: 5
     pods: []
   pending:
   - namespace: default
@@ -375,8 +400,9 @@ totalMiB: 24414
 usedMiB: 4005
 "
     );
-    let json: serde_json::Value =
-        serde_json::from_str(&shown(AGENT, InspectFormat::Json, true)).unwrap();
+    let (nodes, pods) = cluster(AGENT);
+    let answer = print(&nodes, &pods, None, InspectFormat::Json, true).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&answer.text).unwrap();
     assert_eq!(json["nodes"][0]["gpus"][0]["usedMiB"], 4000);
     assert_eq!(json["usedMiB"], 4005);
 }

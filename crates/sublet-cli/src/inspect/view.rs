@@ -37,6 +37,8 @@ pub(super) struct NodeView {
     pub(super) address: String,
     /// What the node has, in its unit: a part of it may be on no card.
     pub(super) total: u64,
+    /// By card, what is kept free for pods that do not say which they have.
+    pub(super) kept: Vec<MiB>,
     /// By card, then by namespace and name; pods that do not say their card last.
     pub(super) pods: Vec<PodView>,
 }
@@ -114,6 +116,7 @@ pub(super) fn view(nodes: &[Node], pods: &[Pod], unit: Option<Unit>) -> View {
             }
         }
     }
+    notes.extend(ledger.entries().filter_map(|entry| doubt(&ledger, entry)));
     let nodes = by_name
         .into_iter()
         .filter_map(|(name, node)| {
@@ -129,11 +132,26 @@ pub(super) fn view(nodes: &[Node], pods: &[Pod], unit: Option<Unit>) -> View {
                 facts: facts.clone(),
                 address: address(node),
                 total: total(node, facts),
+                kept: book.cards().iter().map(|card| card.unsure).collect(),
                 pods,
             })
         })
         .collect();
     View { nodes, notes }
+}
+
+/// A line about a pod that does not say which card it has, if that costs others their place.
+fn doubt(ledger: &Ledger, entry: &Entry) -> Option<String> {
+    let facts = ledger.book(ledger.find(entry.node.as_str())?).facts()?;
+    let kept = match &entry.allocation {
+        None => facts.kept_for(&entry.uid, entry.claim.ask())?,
+        Some(_) => return None,
+    };
+    let (pod, node) = (&entry.pod, &entry.node);
+    Some(format!(
+        "warning: pod {pod} does not say which GPU of node {node} it has: {kept} of each is kept \
+         free for it (sublet explain pod)"
+    ))
 }
 
 fn enter(pod: &Pod, unit: Unit) -> Result<Option<Entry>, String> {
@@ -151,7 +169,18 @@ fn pod_view(entry: &Entry, pod: &Pod, facts: &NodeFacts) -> PodView {
         let sum = on.entry(place).or_default();
         *sum = sum.plus(memory);
     };
+    let known = facts.handed_to(&entry.uid);
     match (&entry.allocation, claim.ask()) {
+        // The node's agent knows what it has handed over.
+        (None, ask) if !known.is_empty() && facts.kept_for(&entry.uid, ask).is_none() => {
+            for gpu in known.into_iter().map(|at| &facts.inventory.gpus()[at]) {
+                let memory = match ask {
+                    Ask::OneCard(memory) => memory,
+                    Ask::WholeCards(_) | Ask::Nothing => gpu.memory,
+                };
+                put(Place::Card(i64::from(gpu.index.0)), memory);
+            }
+        }
         (Some(allocation), _) => {
             for charge in charges_of(claim, allocation) {
                 let gpu = facts.inventory.position(&charge.card);

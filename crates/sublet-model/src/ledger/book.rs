@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use super::Entry;
 use crate::{
-    Ask, Charge, Count, Host, Inventory, MachineUse, MiB, Milli, NodeFacts, NodeName, PodUid,
+    Ask, Count, Host, Inventory, Kept, MachineUse, MiB, Milli, NodeFacts, NodeName, PodUid,
     charges_of,
 };
 
@@ -18,6 +18,9 @@ pub struct Card {
     pub capacity: MiB,
     /// What is taken from it.
     pub used: MiB,
+    /// What more may be in use by pods that do not say which card they have: each of them is
+    /// counted here on every card that it may be on.
+    pub unsure: MiB,
     /// What soft holds would take: it orders choices and refuses nothing.
     pub held: MiB,
     /// Pods on the card.
@@ -36,7 +39,7 @@ impl Card {
     #[must_use]
     pub fn free(&self) -> MiB {
         if self.healthy && self.whole == 0 {
-            self.capacity.saturating_sub(self.used)
+            self.capacity.saturating_sub(self.used.plus(self.unsure))
         } else {
             MiB::ZERO
         }
@@ -45,7 +48,7 @@ impl Card {
     /// Can it be handed out as a whole?
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.healthy && self.tenants == 0
+        self.healthy && self.tenants == 0 && self.unsure.is_zero()
     }
 
     pub(super) fn share_left(&self) -> Milli {
@@ -56,14 +59,11 @@ impl Card {
         Milli::share(room, self.capacity)
     }
 
-    fn take(&mut self, charge: &Charge) {
+    /// One pod more, which has so much of the card, or all of it.
+    fn add(&mut self, memory: MiB, whole: bool) {
         self.tenants += 1;
-        self.whole += u32::from(charge.whole);
-        self.used = self.used.plus(if charge.whole {
-            self.capacity
-        } else {
-            charge.memory
-        });
+        self.whole += u32::from(whole);
+        self.used = self.used.plus(if whole { self.capacity } else { memory });
     }
 }
 
@@ -139,7 +139,8 @@ impl Book {
         &self.unassigned
     }
 
-    /// Whole cards in use by pods that do not say which.
+    /// Whole cards in use by pods that do not say which, where kubelet itself keeps them apart:
+    /// without our agent. No part of any card is given out meanwhile.
     #[must_use]
     pub fn unplaced(&self) -> Count {
         self.unplaced
@@ -216,25 +217,44 @@ impl Book {
                 for charge in charges_of(&entry.claim, allocation) {
                     // A card that is no longer on the node cannot be charged.
                     if let Some(position) = facts.inventory.position(&charge.card) {
-                        self.cards[position].take(&charge);
+                        self.cards[position].add(charge.memory, charge.whole);
                     }
                 }
             }
-            (None, Ask::Nothing) => {}
-            (None, Ask::WholeCards(count)) => self.unplaced = self.unplaced.plus(count),
-            // With one card there is no doubt which it is.
-            (None, Ask::OneCard(memory)) => {
-                if let [card] = &mut self.cards[..] {
-                    let index = facts.inventory.gpus()[0].index;
-                    let uuid = None;
-                    card.take(&Charge {
-                        card: crate::CardRef { index, uuid },
-                        memory,
-                        whole: false,
+            (None, ask) => self.charge_somewhere(&entry.uid, ask),
+        }
+        self.free = self.cards.iter().map(Card::free).sum();
+    }
+
+    /// Charges a pod that does not say which cards it has as it may be at worst.
+    fn charge_somewhere(&mut self, uid: &PodUid, ask: Ask) {
+        let Some(facts) = &self.facts else { return };
+        let known = facts.handed_to(uid);
+        match (ask, facts.kept_for(uid, ask)) {
+            (Ask::Nothing, _) => {}
+            (_, Some(kept)) => {
+                for card in &mut self.cards {
+                    card.unsure = card.unsure.plus(match kept {
+                        Kept::Part(memory) => memory,
+                        Kept::All => card.capacity,
                     });
                 }
             }
+            (Ask::OneCard(memory), None) => {
+                // With one card there is no doubt which it is.
+                let at = known.first().copied().unwrap_or(0);
+                if let Some(card) = self.cards.get_mut(at) {
+                    card.add(memory, false);
+                }
+            }
+            (Ask::WholeCards(count), None) if known.is_empty() => {
+                self.unplaced = self.unplaced.plus(count);
+            }
+            (Ask::WholeCards(_), None) => {
+                for at in known {
+                    self.cards[at].add(MiB::ZERO, true);
+                }
+            }
         }
-        self.free = self.cards.iter().map(Card::free).sum();
     }
 }

@@ -82,13 +82,11 @@ impl Outline {
             }
         }
         outline.left = book.free().saturating_sub(held);
-        // Pods that hold whole cards without saying which may be on any idle one.
+        outline.open += idle;
+        outline.rooms.join(&on_idle);
+        // Pods that hold whole cards without saying which may be on any.
         let unplaced = u16::try_from(book.unplaced().get()).unwrap_or(u16::MAX);
-        if unplaced == 0 || idle > unplaced {
-            outline.open += idle;
-            outline.rooms.join(&on_idle);
-        }
-        if facts.sharing == Sharing::Whole {
+        if facts.sharing == Sharing::Whole || unplaced > 0 {
             outline.open = 0;
             outline.rooms = Rooms::default();
         }

@@ -1,6 +1,8 @@
 //! The ledger alone: what it says after entries came and went, and that the sum proves it.
 //! Stories with nodes that change, and chance, are told through the engine (`sublet-plan`).
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::{
     CardRef, ContainerClaim, ContainerName, Count, Demand, Dialect, GpuIndex, Grant, Inventory,
@@ -130,4 +132,96 @@ fn a_wrong_account_is_noticed() {
         assert!(!wrong.is_conserved());
     }
     assert!(ledger.is_conserved());
+}
+
+/// A pod of that many MiB that does not say which card it has.
+fn lost(pod: &str, on: &str, memory: u32) -> Entry {
+    Entry {
+        allocation: None,
+        ..entry(pod, on, 0, memory, true)
+    }
+}
+
+#[test]
+fn what_the_agent_handed_over_is_charged_where_it_is() {
+    let card = |index| CardRef {
+        index: GpuIndex(index),
+        uuid: None,
+    };
+    let known = |cards: &[CardRef]| {
+        let handed = [(PodUid::new("p").unwrap(), cards.to_vec())];
+        NodeFacts {
+            handed: Arc::new(handed.into()),
+            ..node("a", 2)
+        }
+    };
+    let mut ledger = Ledger::new();
+    let a = ledger.set_node(node("a", 2));
+    ledger.enter(lost("p", "a", 6));
+    let cards = |ledger: &Ledger| {
+        let cards = ledger.book(a).cards().iter();
+        let amounts = cards.map(|card| (card.used.get(), card.unsure.get(), card.free().get()));
+        amounts.collect::<Vec<_>>()
+    };
+    assert_eq!(cards(&ledger), [(0, 6, 10), (0, 6, 10)]);
+    ledger.set_node(known(&[card(1)]));
+    assert_eq!(cards(&ledger), [(0, 0, 16), (6, 0, 10)]);
+    // A card that is not there, or two of which it can only have one, tell nothing.
+    for handed in [&[card(7)][..], &[card(0), card(1)]] {
+        ledger.set_node(known(handed));
+        assert_eq!(cards(&ledger), [(0, 6, 10), (0, 6, 10)]);
+    }
+    assert!(ledger.is_conserved());
+    // A pod that says it itself is charged there, whatever the agent says.
+    ledger.set_node(known(&[card(1)]));
+    ledger.enter(entry("p", "a", 0, 6, true));
+    assert_eq!(cards(&ledger), [(6, 0, 10), (0, 0, 16)]);
+}
+
+proptest! {
+    /// Pods do not say which card they have, and others are placed where the ledger has room:
+    /// whichever cards the former really have, no card has more on it than it can hold.
+    #[test]
+    fn whichever_card_it_really_has_no_card_is_overfilled(
+        cards in 1..4usize,
+        lost_ones in prop::collection::vec(1..24u32, 0..4),
+        asked in prop::collection::vec((1..17u32, 0..4usize), 0..8),
+        late in any::<bool>(),
+    ) {
+        let mut ledger = Ledger::new();
+        let a = ledger.set_node(node("a", cards));
+        let enter_lost = |ledger: &mut Ledger| {
+            for (number, &memory) in lost_ones.iter().enumerate() {
+                ledger.enter(lost(&format!("lost{number}"), "a", memory));
+            }
+        };
+        let mut granted = vec![0; cards];
+        let (before, after) = asked.split_at(if late { asked.len() / 2 } else { 0 });
+        let grant = |ledger: &mut Ledger, granted: &mut Vec<u32>, wanted: &[(u32, usize)]| {
+            for &(memory, card) in wanted {
+                let card = card % cards;
+                if ledger.book(a).cards()[card].free() >= MiB::from(memory) {
+                    granted[card] += memory;
+                    let pod = format!("p{card}-{}", granted[card]);
+                    ledger.enter(entry(&pod, "a", card as u16, memory, true));
+                }
+            }
+        };
+        grant(&mut ledger, &mut granted, before);
+        let settled = granted.clone();
+        enter_lost(&mut ledger);
+        grant(&mut ledger, &mut granted, after);
+        prop_assert!(ledger.is_conserved());
+        for places in 0..cards.pow(lost_ones.len() as u32) {
+            let mut really = vec![0; cards];
+            for (number, &memory) in lost_ones.iter().enumerate() {
+                really[places / cards.pow(number as u32) % cards] += memory;
+            }
+            for card in 0..cards {
+                // What was there when they came is not our doing.
+                let ours = granted[card] > settled[card];
+                prop_assert!(!ours || really[card] + granted[card] <= 16, "card {}", card);
+            }
+        }
+    }
 }

@@ -184,6 +184,7 @@ fn look_alikes_wait_where_the_agent_knows_sizes_only() {
 
 #[test]
 fn whole_cards_in_use_somewhere_are_kept_out_of_reach() {
+    // Without an agent kubelet keeps whole cards apart, and nobody keeps parts off them.
     check(
         "n1: 0/16 0/16 4/16
          observe x n1 1x ?
@@ -192,29 +193,59 @@ fn whole_cards_in_use_somewhere_are_kept_out_of_reach() {
          reserve p n1 2x
          -> no: 2 GPUs asked, but 1 of 3 GPUs idle
          reserve q n1 8
-         -> n1/2
-         reserve r n1 8
+         -> no: GPU 0 lacks 8 MiB: 8 MiB asked, and the largest hole on this node is 0 MiB; 16 MiB more are kept for pods that do not say which GPU they have
+         filter q 8
+         ->
+         reserve t n1 1x
          -> n1/0
-         reserve s n1 16
-         -> no: GPU 0 lacks 8 MiB: 16 MiB asked, and the largest hole on this node is 8 MiB
-         reserve t n1 1x
-         -> no: 1 GPU asked, but 0 of 3 GPUs idle
          forget x
-         reserve t n1 1x
+         reserve r n1 8
+         -> n1/2
+         reserve s n1 1x
          -> n1/1",
+    );
+    // With one, the cards that we name are those that are handed over.
+    check(
+        "n1 size: 0/16 0/16
+         observe x n1 1x ?
+         show
+         -> n1: 0/16?16 0/16?16
+         reserve p n1 1x
+         -> no: 1 GPU asked, but 0 of 2 GPUs idle; 2 GPUs may be in use by pods that do not say which they have
+         forget x
+         reserve p n1 1x
+         -> n1/0",
     );
 }
 
 #[test]
-fn a_lone_card_needs_no_index() {
+fn a_part_in_use_somewhere_is_kept_free_on_every_card() {
     check(
         "n1: 0/16
-         n2: 0/16 0/16
+         n2: 0/16 4/16 0/24
+         n3: 0/16 0/16
          observe a n1 4 ?
-         observe b n2 4 ?
+         observe b n2 6 ?
+         observe c n2 6 ?
+         observe d n3 i20+3 ?
          show
          -> n1: 4/16
-         -> n2: 0/16 0/16",
+         -> n2: 0/16?12 4/16?12 0/24?12
+         -> n3: 0/16?20 0/16?20
+         reserve p n2 5
+         -> n2/2
+         reserve q n2 8
+         -> no: GPU 2 lacks 1 MiB: 8 MiB asked, and the largest hole on this node is 7 MiB; 12 MiB more are kept for pods that do not say which GPU they have
+         reserve q n2 1x
+         -> no: 1 GPU asked, but 0 of 3 GPUs idle; 1 GPU may be in use by pods that do not say which they have
+         reserve r n3 1
+         -> no: GPU 0 lacks 1 MiB: 1 MiB asked, and the largest hole on this node is 0 MiB; 20 MiB more are kept for pods that do not say which GPU they have
+         forget d
+         reserve r n3 1
+         -> n3/0
+         forget b
+         reserve q n2 8
+         -> n2/0",
     );
 }
 

@@ -65,6 +65,7 @@ fn all(n: u32) -> Vec<(Ask, Reason)> {
                 hole: less,
                 gpu,
                 sick,
+                unsure: less,
             },
         ),
         (
@@ -74,6 +75,7 @@ fn all(n: u32) -> Vec<(Ask, Reason)> {
                 idle: few,
                 total: few,
                 sick,
+                unsure: few,
             },
         ),
         (
@@ -117,8 +119,8 @@ unit | never | the node counts GPU memory in GiB, the scheduler in MiB: give bot
 no_slot | never | the node has more GPU memory than a device plugin can count, and the pod does not ask for sublet.dev/gpu-slot: 1 | node needs sublet.dev/gpu-slot in the pod
 too_small | never | 8138 MiB asked of one GPU, but the largest, GPU 1, has 1 MiB in all (8137 MiB too few) | no GPU is as large as 8138 MiB
 too_few | never | 2 GPUs asked, but the node has 1 GPU | node has fewer than 2 GPUs
-no_room | not now | GPU 1 lacks 8137 MiB: 8138 MiB asked, and the largest hole on this node is 1 MiB; 1 GPU is unhealthy | no GPU has 8138 MiB free
-no_idle | not now | 2 GPUs asked, but 1 of 1 GPU idle; 1 GPU is unhealthy | node has fewer than 2 idle GPUs
+no_room | not now | GPU 1 lacks 8137 MiB: 8138 MiB asked, and the largest hole on this node is 1 MiB; 1 MiB more are kept for pods that do not say which GPU they have; 1 GPU is unhealthy | no GPU has 8138 MiB free
+no_idle | not now | 2 GPUs asked, but 1 of 1 GPU idle; 1 GPU may be in use by pods that do not say which they have; 1 GPU is unhealthy | node has fewer than 2 idle GPUs
 look_alike | not now | pod ns/p1 asks for the same amount and has not started yet; the node tells pods apart by size | a pod that looks the same is still starting on the node
 placed | not now | the pod already has a place on node n1: an earlier bind holds, or is not settled yet | the pod already has a place on node n1: an earlier bind holds, or is not settled yet";
     assert_eq!(table.join("\n"), expected);

@@ -152,7 +152,8 @@ impl World {
     /// No node and no pod, and the lists not complete yet.
     pub(super) fn of_none(options: EngineOptions) -> World {
         let api = Arc::new(ApiServer::default());
-        let mut scheduler = Scheduler::new(api.clone().client(), options, "sublet".to_owned());
+        let mut scheduler =
+            Scheduler::new(api.clone().client(), options, vec!["sublet".to_owned()]);
         scheduler.patience = Patience {
             deadline: Duration::from_millis(20),
             settle: Duration::from_millis(500),
