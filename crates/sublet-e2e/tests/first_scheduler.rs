@@ -1,7 +1,7 @@
-//! The cluster's own scheduler, which pods get that name none: with our extender, set up by
-//! the configuration that GPUShare published.
+//! The cluster's own scheduler, which pods get that name none: without our extender, where
+//! such pods get no card, and with it, by the configuration that GPUShare published.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use sublet_e2e::{Placed, World, eventually, yaml};
 
@@ -40,12 +40,111 @@ fn plain(name: &str, memory: u32) -> String {
         .replace("  schedulerName: sublet-scheduler\n", "")
 }
 
+/// What kubectl is warned of when these objects are created; nothing is kept of them.
+fn warning(world: &World, yaml: &str) -> Option<String> {
+    let args = [
+        "apply",
+        "--dry-run=server",
+        "--warnings-as-errors",
+        "-f",
+        "-",
+    ];
+    let answer = world.cluster.kubectl_with_input(&args, yaml);
+    answer.err().map(|error| format!("{error:#}"))
+}
+
 #[test]
-fn with_the_published_configuration_it_sends_whole_nodes_and_places_pods_by_card() -> Result<()> {
+fn without_our_extender_a_pod_is_warned_of_and_told_why_it_has_no_card() -> Result<()> {
     let Some(world) = World::start()? else {
         return Ok(());
     };
+    start(&world, "")?;
+    world.cluster.apply(&yaml::share_node("n1", 2, 32_552))?;
+    let deployment = yaml::Pod {
+        name: "many",
+        limits: &["aliyun.com/gpu-mem: 100"],
+        ..yaml::Pod::default()
+    }
+    .deployment(2);
+    let named = deployment.clone();
+    let unnamed = deployment.replace("schedulerName: sublet-scheduler", "dnsPolicy: Default");
+    let no_gpu = plain("web", 1).replace("aliyun.com/gpu-mem: 1", "cpu: 1");
+    eventually(|| {
+        let words = warning(&world, &plain("a", 100)).context("no warning")?;
+        ensure!(
+            words.contains("Warning: ")
+                && words.contains("the scheduler default-scheduler does not ask Sublet")
+                && words.contains("set schedulerName: sublet-scheduler"),
+            "{words}"
+        );
+        Ok(())
+    })?;
+    let words = warning(&world, &unnamed).context("no warning")?;
+    assert!(
+        words.contains("set schedulerName: sublet-scheduler"),
+        "{words}"
+    );
+    assert_eq!(warning(&world, &named), None);
+    assert_eq!(warning(&world, &no_gpu), None);
+    // The API server has found nothing to say against the policy's expressions.
+    eventually(|| {
+        let policy = world.get(&["validatingadmissionpolicy", "sublet-scheduler-named"])?;
+        let checked = &policy["status"]["typeChecking"];
+        ensure!(*checked == serde_json::json!({}), "{checked}");
+        Ok(())
+    })?;
+
+    world.cluster.apply(&plain("a", 100))?;
+    assert_eq!(
+        world.until_placed("a")?,
+        Placed {
+            node: "n1".into(),
+            card: String::new()
+        }
+    );
+    let cause = "it was placed by the scheduler default-scheduler, which does not ask Sublet";
+    let event = world.until_event("a", cause)?;
+    assert!(
+        event.contains("100 MiB of each GPU of node n1 is kept free"),
+        "{event}"
+    );
+    assert!(
+        event.contains("give it `schedulerName: sublet-scheduler`"),
+        "{event}"
+    );
+    let (code, text, notes) = world.sublet(&["explain", "pod", "a"])?;
+    assert_eq!(code, 0);
+    assert!(text.contains(cause), "{text}");
+    assert!(
+        notes.contains("hint: give it `schedulerName: sublet-scheduler`"),
+        "{notes}"
+    );
+    Ok(())
+}
+
+#[test]
+fn with_the_published_configuration_it_sends_whole_nodes_and_places_pods_by_card() -> Result<()> {
+    let both = ["sublet-scheduler", "default-scheduler"];
+    let flags = both.map(|name| ["--scheduler-name", name]);
+    let Some(world) = World::start_with(&flags.concat())? else {
+        return Ok(());
+    };
     start(&world, &published(world.port))?;
+    let list = r#"{"data":{"names":"sublet-scheduler default-scheduler"}}"#;
+    let map = [
+        "patch",
+        "configmap",
+        "sublet-schedulers",
+        "-n",
+        "sublet-system",
+        "-p",
+        list,
+    ];
+    world.cluster.kubectl(&map)?;
+    eventually(|| match warning(&world, &plain("a", 1)) {
+        None => Ok(()),
+        Some(words) => anyhow::bail!("{words}"),
+    })?;
     let nodes = yaml::share_node("n1", 2, 32_552) + &yaml::share_node("n2", 1, 16_276);
     world.cluster.apply(&nodes)?;
     for (name, memory) in [("a", 12_207), ("b", 12_207), ("c", 12_207)] {
@@ -62,6 +161,12 @@ fn with_the_published_configuration_it_sends_whole_nodes_and_places_pods_by_card
     world.cluster.apply(&plain("d", 8_138))?;
     let words = world.until_refused("d")?;
     assert!(words.contains("no GPU has 8138 MiB free"), "{words}");
+    world.until_event("d", "n1: GPU 0 lacks 4069 MiB")?;
+    let events = world.get(&["events"])?.to_string();
+    assert!(!events.contains("GpuUnknown"), "{events}");
+    let explain = ["explain", "pod", "d", "--scheduler-name"];
+    let (_, text, _) = world.sublet(&[&explain[..], &["default-scheduler"]].concat())?;
+    assert!(text.contains("it waits for room"), "{text}");
     world.cluster.kubectl(&["delete", "pod", "b"])?;
     world.until_placed("d")?;
     eventually(|| {

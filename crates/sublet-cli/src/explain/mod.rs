@@ -132,6 +132,9 @@ pub fn explain_pod(
     }
     if let State::Bound {
         doubt: Some(doubt), ..
+    }
+    | State::Over {
+        doubt: Some(doubt), ..
     } = &state
     {
         notes.push(format!("hint: {}", doubt.cure));

@@ -104,7 +104,12 @@ fn word(state: &State) -> &'static str {
 fn summary(state: &State) -> String {
     match state {
         State::NotFound { .. } => "there is no such pod".to_owned(),
-        State::Over { phase } => format!("it has ended ({phase}) and holds no GPU memory"),
+        State::Over { phase, doubt } => {
+            let why = doubt.as_ref();
+            let why = why.map(|doubt| format!("; which GPU it had is not known: {}", doubt.cause));
+            let why = why.unwrap_or_default();
+            format!("it has ended ({phase}) and holds no GPU memory{why}")
+        }
         State::BadClaim { what } => format!("what it asks for cannot be served: {what}"),
         State::NoGpu => "it asks for no GPU, so Sublet has no part in placing it".to_owned(),
         State::Bound {

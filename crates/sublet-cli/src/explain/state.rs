@@ -40,8 +40,8 @@ pub struct ExplainOptions {
 pub(super) enum State {
     /// There is none of that name; these have similar ones.
     NotFound { similar: Vec<String> },
-    /// It has ended.
-    Over { phase: String },
+    /// It has ended; perhaps because it never had a card.
+    Over { phase: String, doubt: Option<Doubt> },
     /// What it asks cannot be read or served.
     BadClaim { what: String },
     /// It asks for no GPU.
@@ -107,8 +107,7 @@ pub(super) fn state(
         return (State::NotFound { similar }, Vec::new());
     };
     if is_over(pod) {
-        let phase = pod.status.phase.clone();
-        return (State::Over { phase }, Vec::new());
+        return (over(pod, options), Vec::new());
     }
     match claim_of(pod, options.unit) {
         Err(error) => {
@@ -131,6 +130,25 @@ pub(super) fn state(
         }
         Ok(Some(_)) => waiting(snapshot, pod, options),
     }
+}
+
+fn over(pod: &Pod, options: &ExplainOptions) -> State {
+    let phase = pod.status.phase.clone();
+    let placed = phase == "Failed" && !pod.spec.node_name.is_empty();
+    let claim = claim_of(pod, options.unit).ok().flatten();
+    let entry = claim.and_then(|claim| bound_entry(pod, Arc::new(claim)).ok());
+    let lost = entry.filter(|(entry, _)| placed && entry.allocation.is_none());
+    let doubt = lost.map(|(_, problem)| {
+        let problem = problem.map(|it| it.to_string());
+        let (cause, cure) = unsaid(pod, problem.as_deref(), &options.schedulers);
+        Doubt {
+            cause,
+            cure,
+            handed: Vec::new(),
+            kept: None,
+        }
+    });
+    State::Over { phase, doubt }
 }
 
 fn bound(snapshot: &Snapshot, pod: &Pod, claim: Claim, options: &ExplainOptions) -> State {

@@ -111,6 +111,20 @@ fn a_pod_of_another_scheduler_is_not_ours() {
             .contains("the scheduler default-scheduler, which does not ask Sublet")
     );
     assert!(answer.notes[0].starts_with("hint: set schedulerName: sublet-scheduler in the pod"));
+    // It has placed the pod, and the node had no card for it.
+    let failed = "  nodeName: n1\nstatus: {phase: Failed}\n";
+    let objects = NODES.to_owned()
+        + &pod("name: p-0", "3", failed).replace("sublet-scheduler", "default-scheduler");
+    let answer = explained(&objects, Format::Table);
+    assert_eq!(
+        answer.text,
+        "pod team/p-0: it has ended (Failed) and holds no GPU memory; which GPU it had is not \
+         known: it was placed by the scheduler default-scheduler, which does not ask Sublet\n"
+    );
+    assert_eq!(
+        answer.notes,
+        ["hint: give it `schedulerName: sublet-scheduler`"]
+    );
 }
 
 #[test]
