@@ -80,7 +80,7 @@ fn bound_seen(scheduler: &Arc<Scheduler>, pod: &Pod) {
     let Ok(uid) = pod_uid(pod) else { return };
     let state = scheduler.state();
     let ledger = state.engine.ledger();
-    let Some(entry) = ledger.entry(&uid).filter(|it| it.allocation.is_none()) else {
+    let Some(entry) = ledger.entry(&uid) else {
         return;
     };
     let facts = ledger.find(&pod.spec.node_name);
@@ -105,9 +105,12 @@ fn bound_seen(scheduler: &Arc<Scheduler>, pod: &Pod) {
     }
 }
 
-/// What it costs that a pod does not say which cards of the node it has; nothing where that
-/// is no doubt, or where kubelet keeps whole cards apart by itself.
-fn doubt(facts: &NodeFacts, entry: &Entry) -> Option<String> {
+/// What it costs that a pod does not say which cards of the node it has; nothing where it does,
+/// where there is no doubt, or where kubelet keeps whole cards apart by itself.
+pub(crate) fn doubt(facts: &NodeFacts, entry: &Entry) -> Option<String> {
+    if entry.allocation.is_some() {
+        return None;
+    }
     let ask = entry.claim.ask();
     let has_agent = facts.identity != Identity::NoAgent && ask != Ask::Nothing;
     let node = &facts.name;

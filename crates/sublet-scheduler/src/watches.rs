@@ -15,7 +15,7 @@ use sublet_api::{is_over, pod_uid, unhealthy_gpus};
 use sublet_client::{
     Budgets, Change, ConfigMaps, Nodes, Pods, list as list_objects, read_pod, watch,
 };
-use sublet_model::{Ask, NodeName, PodKey, PodUid, Standing};
+use sublet_model::{Entry, NodeName, PodKey, PodUid, Standing};
 
 use crate::state::{Listed, Scheduler};
 
@@ -150,11 +150,16 @@ fn list_ended(scheduler: &Arc<Scheduler>, list: Listed) {
     });
 }
 
-/// The bound pods that do not say which cards they have.
+/// The bound pods of which it matters that they do not say which cards they have.
 fn unsaid(scheduler: &Scheduler) -> Vec<PodKey> {
     let state = scheduler.state();
-    let entries = state.engine.ledger().entries();
-    let unsaid = entries.filter(|it| it.allocation.is_none() && it.claim.ask() != Ask::Nothing);
+    let ledger = state.engine.ledger();
+    let matters = |entry: &&Entry| {
+        let facts = ledger.find(entry.node.as_str());
+        let facts = facts.and_then(|node| ledger.book(node).facts());
+        facts.is_some_and(|facts| crate::events::doubt(facts, entry).is_some())
+    };
+    let unsaid = ledger.entries().filter(matters);
     unsaid.map(|entry| entry.pod.clone()).collect()
 }
 
