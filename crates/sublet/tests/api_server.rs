@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 const NODES: &str = r#"{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[
   {"metadata":{"name":"n1","uid":"un1","creationTimestamp":"2026-01-01T00:00:00Z"},
    "status":{"capacity":{"aliyun.com/gpu-mem":"30","aliyun.com/gpu-count":"2"},
+             "allocatable":{"cpu":"8","memory":"32Gi","pods":"110","aliyun.com/gpu-mem":"30","aliyun.com/gpu-count":"2"},
              "addresses":[{"type":"InternalIP","address":"10.0.0.4"}]}}]}"#;
 
 const PODS: &str = r#"{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[
