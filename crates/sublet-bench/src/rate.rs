@@ -78,6 +78,18 @@ struct Found {
     cpu_ms: [f64; PROCESSES.len()],
 }
 
+impl Found {
+    /// CPU milliseconds a pod, all processes together.
+    fn cpu_ms(&self) -> f64 {
+        self.cpu_ms.iter().sum()
+    }
+
+    /// So many cores they kept busy.
+    fn cores(&self) -> f64 {
+        self.pods_per_second * self.cpu_ms() / 1000.0
+    }
+}
+
 /// Applies the shipped accounts, rights and policies.
 pub(crate) fn prepare(world: &World, repository: &Path) -> Result<()> {
     deployed::apply(&world.cluster, repository)
@@ -94,7 +106,9 @@ pub(crate) fn method(rounds: usize) -> String {
          (without its `extenders` for \"no extender\", the rest is the same), but with a client \
          limit of 5,000 requests a second and no leader election. All extenders bind. Medians of \
          {rounds} interleaved round(s), in brackets the least and the most; CPU time in \
-         milliseconds a pod between the first bound pod and the last."
+         milliseconds a pod between the first bound pod and the last. All processes share this \
+         machine: where the last column comes near the number of its cores, a rate is what the \
+         CPU time of a pod allows, and two ways differ in their rates as in that."
     )
 }
 
@@ -144,6 +158,7 @@ fn print(nodes: usize, pods: usize, found: &[Vec<Found>], report: &mut Report) {
         "ours / this".to_owned(),
     ];
     head.extend(PROCESSES.map(|name| format!("{name}, CPU ms")));
+    head.extend(["all, CPU ms", "cores in use"].map(str::to_owned));
     let mut rows = vec![head];
     let mut verdicts = Vec::new();
     for ((way, rates), found) in WAYS.iter().zip(&rates).zip(found) {
@@ -169,6 +184,9 @@ fn print(nodes: usize, pods: usize, found: &[Vec<Found>], report: &mut Report) {
                 short(median(&values))
             });
         }
+        let all: Vec<f64> = found.iter().map(Found::cpu_ms).collect();
+        let cores: Vec<f64> = found.iter().map(Found::cores).collect();
+        row.extend([short(median(&all)), short(median(&cores))]);
         rows.push(row);
         if let Some(target) = way.target() {
             let what = format!("{nodes} nodes, ours / {}", way.label());
