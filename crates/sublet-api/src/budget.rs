@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use sublet_plan::stock::Requirement;
 
-use crate::object::{Meta, or_default};
+use crate::object::{LabelSelector, Meta, or_default};
+use crate::stock::pods_like;
 
 /// A PodDisruptionBudget.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -26,7 +28,7 @@ pub struct Budget {
 pub struct BudgetSpec {
     /// Whose.
     #[serde(deserialize_with = "or_default")]
-    pub selector: Selector,
+    pub selector: LabelSelector,
 }
 
 /// What is of a budget.
@@ -40,66 +42,23 @@ pub struct BudgetStatus {
     pub disrupted_pods: BTreeMap<String, String>,
 }
 
-/// A label selector.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Selector {
-    /// Labels with these values.
-    #[serde(deserialize_with = "or_default")]
-    pub match_labels: BTreeMap<String, String>,
-    /// And these rules.
-    #[serde(deserialize_with = "or_default")]
-    pub match_expressions: Vec<Rule>,
-}
-
-/// One rule of a selector.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct Rule {
-    /// The label.
-    #[serde(deserialize_with = "or_default")]
-    pub key: String,
-    /// `In`, `NotIn`, `Exists`, `DoesNotExist`.
-    #[serde(deserialize_with = "or_default")]
-    pub operator: String,
-    /// The values, for the first two.
-    #[serde(deserialize_with = "or_default")]
-    pub values: Vec<String>,
-}
-
-impl Rule {
-    /// `None` for a rule that is none.
-    fn matches(&self, labels: &BTreeMap<String, String>) -> Option<bool> {
-        let value = labels.get(&self.key);
-        let among = value.is_some_and(|value| self.values.contains(value));
-        Some(match self.operator.as_str() {
-            "In" => among,
-            "NotIn" => !among,
-            "Exists" => value.is_some(),
-            "DoesNotExist" => value.is_none(),
-            _ => return None,
-        })
-    }
-}
-
 impl Budget {
     /// Does the eviction of that pod use up a part of the budget? As the stock scheduler
     /// counts: a selector that is empty or cannot be read matches nothing, nor does any a pod
     /// without labels.
     #[must_use]
     pub fn counts(&self, namespace: &str, name: &str, labels: &BTreeMap<String, String>) -> bool {
-        let Selector {
-            match_labels,
-            match_expressions,
-        } = &self.spec.selector;
-        let equal = |(key, value): (&String, &String)| labels.get(key) == Some(value);
+        let Ok(requirements) = pods_like(&self.spec.selector, "spec.selector") else {
+            return false;
+        };
+        let accepts = |wanted: &Requirement| {
+            let value = labels.get(&*wanted.key);
+            wanted.accepts(value.map(String::as_str))
+        };
         self.metadata.namespace == namespace
             && !labels.is_empty()
-            && !(match_labels.is_empty() && match_expressions.is_empty())
-            && match_labels.iter().all(equal)
-            && match_expressions
-                .iter()
-                .all(|rule| rule.matches(labels) == Some(true))
+            && !requirements.is_empty()
+            && requirements.iter().all(accepts)
             && !self.status.disrupted_pods.contains_key(name)
     }
 }

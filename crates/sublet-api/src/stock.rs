@@ -224,7 +224,11 @@ pub fn kept_away(pod: &Pod) -> Result<Vec<PodTerm>, RuleError> {
     required.iter().enumerate().map(read).collect()
 }
 
-fn pods_like(selector: &object::LabelSelector, field: &str) -> Result<Vec<Requirement>, RuleError> {
+/// The pods that a selector means: what each label must be.
+pub(crate) fn pods_like(
+    selector: &object::LabelSelector,
+    field: &str,
+) -> Result<Vec<Requirement>, RuleError> {
     let same = |(key, value): (&String, &String)| Requirement {
         key: Arc::from(&**key),
         operator: Operator::In(vec![Arc::from(&**value)]),
