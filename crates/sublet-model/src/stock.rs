@@ -19,8 +19,12 @@ impl Resources {
     /// How much of that one.
     #[must_use]
     pub fn get(&self, name: &str) -> u64 {
-        let found = self.0.binary_search_by(|(known, _)| (**known).cmp(name));
-        found.map_or(0, |at| self.0[at].1)
+        // There are a handful, of which few have names of one length: to look at each is faster
+        // than to halve them. Every node is asked for every pod.
+        let mut known = self.0.iter();
+        known
+            .find(|(known, _)| **known == *name)
+            .map_or(0, |(_, amount)| *amount)
     }
 
     /// So much more of that one.

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use sublet_model::Grant;
 use sublet_plan::Reason;
 
@@ -28,7 +28,7 @@ pub struct Printing {
 
 #[derive(Serialize)]
 struct PlanJson<'a> {
-    pods: Vec<PodJson>,
+    pods: Vec<PodJson<'a>>,
     placed: usize,
     conditional: usize,
     refused: usize,
@@ -37,7 +37,7 @@ struct PlanJson<'a> {
 }
 
 #[derive(Serialize)]
-struct PodJson {
+struct PodJson<'a> {
     namespace: String,
     name: String,
     /// `placed`, `conditional`, `refused` or `gated`.
@@ -50,7 +50,7 @@ struct PodJson {
     alternatives: Vec<String>,
     devices: Vec<DeviceJson>,
     annotations: BTreeMap<String, String>,
-    refusals: BTreeMap<String, String>,
+    refusals: Refusals<'a>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     gates: Vec<String>,
     /// Why nobody can say whether it is placed.
@@ -59,6 +59,24 @@ struct PodJson {
     /// The place that is kept for a pod which may be placed.
     #[serde(skip_serializing_if = "Option::is_none")]
     candidate: Option<CandidateJson>,
+}
+
+/// Why a pod is refused, by node. In a full cluster these are by far the most of an answer, so
+/// that no text of them is kept.
+struct Refusals<'a>(Option<&'a BTreeMap<String, Reason>>);
+
+impl Serialize for Refusals<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        struct Text<'a>(&'a Reason);
+        impl Serialize for Text<'_> {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self.0)
+            }
+        }
+        let none = BTreeMap::new();
+        let all = self.0.unwrap_or(&none).iter();
+        serializer.collect_map(all.map(|(node, reason)| (node, Text(reason))))
+    }
 }
 
 #[derive(Serialize)]
@@ -126,7 +144,7 @@ fn as_json(plan: &Plan) -> PlanJson<'_> {
     }
 }
 
-fn pod_json(planned: &PlannedPod) -> PodJson {
+fn pod_json(planned: &PlannedPod) -> PodJson<'_> {
     let mut json = PodJson {
         namespace: planned.pod.namespace().to_owned(),
         name: planned.pod.name().to_owned(),
@@ -135,16 +153,12 @@ fn pod_json(planned: &PlannedPod) -> PodJson {
         alternatives: Vec::new(),
         devices: Vec::new(),
         annotations: BTreeMap::new(),
-        refusals: BTreeMap::new(),
+        refusals: Refusals(None),
         gates: Vec::new(),
         because: Vec::new(),
         candidate: None,
     };
     let devices = |place: &Place| place.allocation.grants.iter().map(device_json).collect();
-    let texts = |refusals: &BTreeMap<String, Reason>| {
-        let text = |(node, reason): (&String, &Reason)| (node.clone(), reason.to_string());
-        refusals.iter().map(text).collect()
-    };
     match &planned.outcome {
         Outcome::Placed(place) => {
             json.node = Some(place.node.clone());
@@ -158,13 +172,13 @@ fn pod_json(planned: &PlannedPod) -> PodJson {
             refusals,
         } => {
             json.because = because.iter().map(ToString::to_string).collect();
-            json.refusals = texts(refusals);
+            json.refusals = Refusals(Some(refusals));
             json.candidate = place.as_ref().map(|place| CandidateJson {
                 node: place.node.clone(),
                 devices: devices(place),
             });
         }
-        Outcome::Refused(refusals) => json.refusals = texts(refusals),
+        Outcome::Refused(refusals) => json.refusals = Refusals(Some(refusals)),
         Outcome::Gated(gates) => json.gates.clone_from(gates),
     }
     json
