@@ -51,6 +51,19 @@ pub(super) fn resources(claim: &Claim) -> Value {
     })
 }
 
+/// A pod that waits, and asks what a claim says: models by required node affinity.
+pub(super) fn pod(name: &str, claim: &Claim) -> Value {
+    let mut pod = objects::pod(name, &resources(claim));
+    let models: Vec<&str> = claim.models().iter().map(|model| &**model).collect();
+    if !models.is_empty() {
+        let wish = json!({ "key": keys::MODEL_LABELS[0], "operator": "In", "values": models });
+        let terms = json!([{ "matchExpressions": [wish] }]);
+        pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] =
+            json!({ "nodeSelectorTerms": terms });
+    }
+    pod
+}
+
 /// A pod that has run for long on those cards of a node.
 pub(super) fn bound_pod(name: &str, claim: &Claim, node: &str, cards: &[u16]) -> Result<Value> {
     let memory = match claim.ask() {
@@ -69,7 +82,7 @@ pub(super) fn bound_pod(name: &str, claim: &Claim, node: &str, cards: &[u16]) ->
     let allocation = Allocation {
         grants: cards.iter().map(grant).collect(),
     };
-    let mut pod = objects::pod(name, &resources(claim));
+    let mut pod = pod(name, claim);
     pod["spec"]["nodeName"] = json!(node);
     if claim.ask() != Ask::Nothing {
         pod["metadata"]["annotations"] = json!({
@@ -112,8 +125,9 @@ mod tests {
             assert_eq!((read.host, &read.model), (facts.host, &facts.model));
             assert_eq!(read.sharing, facts.sharing);
         }
-        let pods = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n\
-                    a,100,5,0,0\nb,12000,16384,1,1000\nc,6000,12288,1,460\nd,0,0,8,1000\n";
+        let pods = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n\
+                    a,100,5,0,0,\nb,12000,16384,1,1000,T4|P100\nc,6000,12288,1,460,P100\n\
+                    d,0,0,8,1000,\n";
         let (pods, _) = read_pods(pods.as_bytes(), &nodes, BadLines::Stop).unwrap();
         for (row, cards) in pods
             .rows
@@ -126,8 +140,8 @@ mod tests {
             let claim = dialect::claim_of(&pod, Unit::MiB).unwrap();
             let claim = claim.unwrap_or_else(|| Claim::host_only(host_of(&pod).unwrap()));
             assert_eq!(
-                (claim.ask(), claim.host()),
-                (row.claim.ask(), row.claim.host())
+                (claim.ask(), claim.host(), claim.models()),
+                (row.claim.ask(), row.claim.host(), row.claim.models())
             );
             let (entry, problem) = bound_entry(&pod, claim.into()).unwrap();
             assert!(problem.is_none() && entry.assigned);
