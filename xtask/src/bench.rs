@@ -18,6 +18,7 @@ use crate::setup::{Components, cargo, product, program, repository, run as run_c
   cargo xtask bench isolation           what isolation costs, on a fake GPU
   cargo xtask bench gpu                 the same on this machine's GPU
   cargo xtask bench simulate            placement policies on production traces
+  cargo xtask bench plan                what a plan of a large cluster costs
   cargo xtask bench scheduler --help    what can be chosen")]
 pub(crate) struct Arguments {
     /// What to measure, and options of that benchmark.
@@ -63,7 +64,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 /// True where a Kubernetes control plane is measured with.
 fn needs_cluster(what: &[String]) -> bool {
     match what.first().map(String::as_str) {
-        Some("isolation" | "gpu") => false,
+        Some("isolation" | "gpu" | "plan") => false,
         Some("simulate") => what.iter().any(|word| word == "--cluster"),
         _ => true,
     }
@@ -105,6 +106,7 @@ mod tests {
             "isolation --write",
             "gpu",
             "simulate",
+            "plan --write",
             "simulate --only speed",
         ] {
             assert!(!needs_cluster(&words(line)), "{line}");

@@ -36,6 +36,7 @@ enum Command {
     Isolation(isolation::Arguments),
     Gpu(gpu::Arguments),
     Simulate(simulate::Arguments),
+    Plan(simulate::plan::Arguments),
     Noop(noop::Arguments),
 }
 
@@ -47,6 +48,7 @@ fn main() -> anyhow::Result<()> {
         Command::Isolation(arguments) => isolation::run(&arguments),
         Command::Gpu(arguments) => gpu::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Plan(arguments) => simulate::plan::run(&arguments),
         Command::Noop(arguments) => noop::run(&arguments),
     }
 }

@@ -10,6 +10,7 @@ mod fidelity;
 mod latency;
 mod learnt;
 mod manifest;
+pub(crate) mod plan;
 mod quality;
 mod same_code;
 mod speed;

@@ -149,23 +149,38 @@ fn print(costs: &[Cost], seed: u64, together: &Together, report: &mut Report) {
 /// CPU seconds and most memory of the program.
 fn run_program(setting: &Setting, order: &Path, policy: &str) -> Result<(f64, f64)> {
     let nodes = openb(&setting.repository, "openb_node_list_gpu_node.csv.gz");
-    // The shell's `time` tells what the kernel counted, to the millisecond.
-    let output = Command::new("bash")
-        .args(["-c", "TIMEFORMAT='%3U %3S'; time \"$@\"", "bash"])
-        .arg(&setting.sublet)
+    let mut command = Command::new(&setting.sublet);
+    command
         .args(["simulate", "-o", "json", "--policy", policy, "--nodes"])
         .arg(nodes)
         .arg("--pods")
         .arg(pod_list(&setting.repository, "default"))
         .arg("--sequence")
-        .arg(order)
+        .arg(order);
+    let (seconds, answer) = timed(&command, &[0])?;
+    let document: serde_json::Value = serde_json::from_str(&answer)?;
+    let memory = document["peakMemoryMiB"].as_f64();
+    Ok((seconds, memory.context("no peakMemoryMiB")?))
+}
+
+/// CPU seconds of a command that ends with one of these codes, and its answer.
+pub(super) fn timed(command: &Command, codes: &[i32]) -> Result<(f64, String)> {
+    // The shell's `time` tells what the kernel counted, to the millisecond.
+    let output = Command::new("bash")
+        .args(["-c", "TIMEFORMAT='%3U %3S'; time \"$@\"", "bash"])
+        .arg(command.get_program())
+        .args(command.get_args())
         .output()
         .context("run bash")?;
     let told = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "sublet simulate: {told}");
-    let document: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    let memory = document["peakMemoryMiB"].as_f64();
-    Ok((cpu_seconds(&told)?, memory.context("no peakMemoryMiB")?))
+    ensure!(
+        output
+            .status
+            .code()
+            .is_some_and(|code| codes.contains(&code)),
+        "{command:?}: {told}"
+    );
+    Ok((cpu_seconds(&told)?, String::from_utf8(output.stdout)?))
 }
 
 /// The sum of both times in the last line.

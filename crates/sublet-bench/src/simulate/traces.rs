@@ -175,7 +175,7 @@ fn published_table(text: impl Read) -> Result<Published> {
     reader.records().map(row).collect()
 }
 
-fn open(file: &Path) -> Result<GzDecoder<File>> {
+pub(super) fn open(file: &Path) -> Result<GzDecoder<File>> {
     let opened = File::open(file).with_context(|| format!("open {}", file.display()))?;
     Ok(GzDecoder::new(opened))
 }
