@@ -19,6 +19,8 @@ const AGENT_OF_N1: [&str; 4] = [
 ];
 
 const OWN_FIELDS: &str = "writes to pods only the annotations that say they are assigned";
+/// Two policies refuse these, and either may be the first.
+const RESULTS: &str = "annotations";
 const OWN_NODE: &str = "this agent belongs to node n1";
 const OWN_KEYS: &str = "writes to a node's metadata only annotations under sublet.dev/";
 const OWN_AMOUNTS: &str = "writes to a node's status only the amounts of GPU resources";
@@ -52,8 +54,9 @@ fn tries() -> Vec<(&'static str, Value, &'static str)> {
         ("Pod/own", label.clone(), OWN_FIELDS),
         ("Pod/own", image, OWN_FIELDS),
         ("Pod/own", stays, OWN_FIELDS),
-        ("Pod/own", annotation("sublet.dev/allocation"), OWN_FIELDS),
-        ("Pod/own", annotation("ALIYUN_COM_GPU_MEM_IDX"), OWN_FIELDS),
+        ("Pod/own", annotation("example.org/note"), OWN_FIELDS),
+        ("Pod/own", annotation("sublet.dev/allocation"), RESULTS),
+        ("Pod/own", annotation("ALIYUN_COM_GPU_MEM_IDX"), RESULTS),
         ("Pod/other", annotation("sublet.dev/assigned"), OWN_NODE),
         ("Node/n1", label, OWN_KEYS),
         ("Node/n1", taint, OWN_KEYS),
