@@ -432,7 +432,9 @@ fn no_job_is_ever_seen_above_its_limit() -> Result<()> {
                     let jobs: Result<Vec<_>> = names.iter().map(start).collect();
                     for job in jobs? {
                         let report = job.end()?.report()?;
-                        ensure!(report["bytes"] == mib(512), "{report}");
+                        // At the first refusal each other one may have held a piece back.
+                        let bytes = number(&report["bytes"])?;
+                        ensure!(bytes <= mib(512) && bytes >= mib(512 - 5 * 2), "{report}");
                     }
                 }
                 Ok(())

@@ -7,6 +7,7 @@
 
 mod calls;
 mod card;
+mod heard;
 mod running;
 mod terminal;
 
@@ -79,6 +80,7 @@ impl Machine {
                 file.display()
             );
         }
+        heard::by_programs()?;
         Ok(Some(Machine {
             base: tempfile::tempdir()?,
             bin: bin.to_owned(),
