@@ -103,7 +103,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
         end_to_end.extend(["--", "--test-threads=1", "--nocapture"]);
         end_to_end.extend(&filter);
-        let mut last = step("end to end", "10 min", &end_to_end)?;
+        let mut last = step("end to end", "20 min", &end_to_end)?;
         components.tell(&mut last.command);
         last.command.env("SUBLET_BIN", program("debug", "sublet")?);
         last.command.env("SUBLET_ONE_FILE", release::quick_place()?);
