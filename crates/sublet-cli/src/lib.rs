@@ -8,7 +8,6 @@
 mod align;
 mod answer;
 pub mod explain;
-mod grouped;
 pub mod inspect;
 mod jobs;
 pub mod limit;
@@ -16,6 +15,7 @@ pub mod machine;
 mod paste;
 pub mod plan;
 pub mod ps;
+mod refusals;
 pub mod run;
 pub mod simulate;
 pub mod standalone;

@@ -22,6 +22,8 @@ use sublet_model::{
 use sublet_plan::stock::{NodeRules, PodRules, PodTerm, Selected, Unmodelled, Waiting, select};
 use sublet_plan::{Engine, EngineOptions, Reason, StockRules};
 
+use crate::refusals::Refusals;
+
 /// Nodes and the pods bound to them.
 pub(crate) struct Cluster {
     pub(crate) engine: Engine,
@@ -278,22 +280,18 @@ impl Cluster {
     }
 
     /// Every node that cannot take the pod, and why.
-    pub(crate) fn refusals(
-        &mut self,
-        uid: &PodUid,
-        claim: &Claim,
-        wishes: &PodRules,
-    ) -> BTreeMap<String, Reason> {
+    pub(crate) fn refusals(&mut self, uid: &PodUid, claim: &Claim, wishes: &PodRules) -> Refusals {
         let class = self.class(wishes);
         let closed = class.closed.iter().cloned();
         let full = self.engine.refusals(uid, claim, &class.open).into_iter();
         let all = closed.chain(full.map(|refused| (refused.node, refused.reason)));
-        let mut refusals: BTreeMap<String, Reason> = all
-            .map(|(node, reason)| (self.name(node).to_string(), reason))
-            .collect();
-        let left_out = self.left_out.iter().cloned();
-        refusals.extend(left_out.map(|name| (name, Reason::Unknown)));
-        refusals
+        let named = all.filter_map(|(node, reason)| {
+            let rules = self.rules[node.0 as usize].as_ref()?;
+            Some((Arc::clone(&rules.name), reason))
+        });
+        let left_out = self.left_out.iter().map(|name| Arc::from(name.as_str()));
+        let left_out = left_out.map(|name| (name, Reason::Unknown));
+        named.chain(left_out).collect()
     }
 
     pub(crate) fn name(&self, node: NodeIdx) -> &NodeName {

@@ -2,7 +2,6 @@
 //!
 //! The JSON form is a promise to programs: fields are added, never renamed or taken away.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde::Serialize;
@@ -10,11 +9,11 @@ use sublet_model::Grant;
 
 use super::state::{Doubt, State, Waiting};
 use crate::align::table;
-use crate::grouped::{MANY, grouped};
+use crate::refusals::{MANY, Refusals};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct ExplainJson {
+pub(super) struct ExplainJson<'a> {
     namespace: String,
     name: String,
     /// `notFound`, `over`, `badClaim`, `noGpu`, `bound`, `deleting`, `gated`,
@@ -34,7 +33,7 @@ pub(super) struct ExplainJson {
     fits: Option<Vec<String>>,
     /// Why the other nodes cannot; only of a pod that waits.
     #[serde(skip_serializing_if = "Option::is_none")]
-    refusals: Option<BTreeMap<String, String>>,
+    refusals: Option<&'a Refusals>,
     /// What the scheduler looks at, and nobody here; only of a pod that waits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     not_looked_at: Vec<String>,
@@ -49,7 +48,7 @@ struct DeviceJson {
     memory_mib: u64,
 }
 
-pub(super) fn json(namespace: &str, name: &str, state: &State) -> ExplainJson {
+pub(super) fn json<'a>(namespace: &str, name: &str, state: &'a State) -> ExplainJson<'a> {
     let mut json = ExplainJson {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
@@ -76,10 +75,9 @@ pub(super) fn json(namespace: &str, name: &str, state: &State) -> ExplainJson {
         State::Waiting(waiting) => {
             json.condition.clone_from(&waiting.condition);
             json.fits = Some(waiting.fits.clone());
-            let refusals = waiting.refusals.iter();
             let unmodelled = waiting.unmodelled.iter();
             json.not_looked_at = unmodelled.map(ToString::to_string).collect();
-            json.refusals = Some(refusals.map(|(n, r)| (n.clone(), r.to_string())).collect());
+            json.refusals = Some(&waiting.refusals);
         }
         _ => {}
     }
@@ -230,6 +228,6 @@ fn waiting_text(waiting: &Waiting, text: &mut String) {
         unmodelled.iter().for_each(|why| add(format!("  {why}")));
     }
     if !refusals.is_empty() {
-        add(format!("\nnot on:\n{}", grouped(refusals).trim_end()));
+        add(format!("\nnot on:\n{}", refusals.grouped().trim_end()));
     }
 }

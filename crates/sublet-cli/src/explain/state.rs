@@ -13,6 +13,8 @@ use sublet_model::{Claim, GpuIndex, Grant, Kept, NodeFacts, NodeName, Unit};
 use sublet_plan::stock::Unmodelled;
 use sublet_plan::{EngineOptions, Policy, Reason};
 
+use crate::refusals::Refusals;
+
 use crate::plan::name_of;
 use crate::verdict::{Cluster, Odd, asked};
 
@@ -82,7 +84,7 @@ pub(super) struct Waiting {
     /// Nodes that can take it now.
     pub(super) fits: Vec<String>,
     /// The others, and why not.
-    pub(super) refusals: BTreeMap<String, Reason>,
+    pub(super) refusals: Refusals,
     /// What the scheduler looks at, and nobody here.
     pub(super) unmodelled: Vec<Unmodelled>,
 }
@@ -90,7 +92,7 @@ pub(super) struct Waiting {
 impl Waiting {
     /// Would no eviction and no waiting help on any node?
     pub(super) fn is_hopeless(&self) -> bool {
-        self.fits.is_empty() && self.refusals.values().all(Reason::is_final)
+        self.fits.is_empty() && self.refusals.reasons().all(Reason::is_final)
     }
 }
 
@@ -230,7 +232,7 @@ fn waiting(snapshot: &Snapshot, pod: &Pod, options: &ExplainOptions) -> (State, 
         Err(error) => return (bad(Odd::of_rules(&error)), notes),
     };
     let refusals = cluster.refusals(&uid, &claim, &rules);
-    let fits = cluster.names().filter(|name| !refusals.contains_key(*name));
+    let fits = cluster.names().filter(|name| !refusals.has(name));
     let waiting = Waiting {
         condition,
         fits: fits.map(str::to_owned).collect(),

@@ -5,15 +5,14 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use sublet_model::Grant;
-use sublet_plan::Reason;
 
 use super::input::Unreadable;
 use super::schedule::{Outcome, Place, Plan, PlannedPod};
 use crate::align::table;
 use crate::answer::{Answer, BAD_INPUT, DONE, Format, NOT_DONE, document};
-use crate::grouped::grouped;
+use crate::refusals::Refusals;
 
 /// How to print a plan.
 #[derive(Debug, Clone, Copy, Default)]
@@ -50,7 +49,7 @@ struct PodJson<'a> {
     alternatives: Vec<String>,
     devices: Vec<DeviceJson>,
     annotations: BTreeMap<String, String>,
-    refusals: Refusals<'a>,
+    refusals: &'a Refusals,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     gates: Vec<String>,
     /// Why nobody can say whether it is placed.
@@ -59,24 +58,6 @@ struct PodJson<'a> {
     /// The place that is kept for a pod which may be placed.
     #[serde(skip_serializing_if = "Option::is_none")]
     candidate: Option<CandidateJson>,
-}
-
-/// Why a pod is refused, by node. In a full cluster these are by far the most of an answer, so
-/// that no text of them is kept.
-struct Refusals<'a>(Option<&'a BTreeMap<String, Reason>>);
-
-impl Serialize for Refusals<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        struct Text<'a>(&'a Reason);
-        impl Serialize for Text<'_> {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self.0)
-            }
-        }
-        let none = BTreeMap::new();
-        let all = self.0.unwrap_or(&none).iter();
-        serializer.collect_map(all.map(|(node, reason)| (node, Text(reason))))
-    }
 }
 
 #[derive(Serialize)]
@@ -145,6 +126,7 @@ fn as_json(plan: &Plan) -> PlanJson<'_> {
 }
 
 fn pod_json(planned: &PlannedPod) -> PodJson<'_> {
+    static NONE: Refusals = Refusals::NONE;
     let mut json = PodJson {
         namespace: planned.pod.namespace().to_owned(),
         name: planned.pod.name().to_owned(),
@@ -153,7 +135,7 @@ fn pod_json(planned: &PlannedPod) -> PodJson<'_> {
         alternatives: Vec::new(),
         devices: Vec::new(),
         annotations: BTreeMap::new(),
-        refusals: Refusals(None),
+        refusals: &NONE,
         gates: Vec::new(),
         because: Vec::new(),
         candidate: None,
@@ -172,13 +154,13 @@ fn pod_json(planned: &PlannedPod) -> PodJson<'_> {
             refusals,
         } => {
             json.because = because.iter().map(ToString::to_string).collect();
-            json.refusals = Refusals(Some(refusals));
+            json.refusals = refusals;
             json.candidate = place.as_ref().map(|place| CandidateJson {
                 node: place.node.clone(),
                 devices: devices(place),
             });
         }
-        Outcome::Refused(refusals) => json.refusals = Refusals(Some(refusals)),
+        Outcome::Refused(refusals) => json.refusals = refusals,
         Outcome::Gated(gates) => json.gates.clone_from(gates),
     }
     json
@@ -264,13 +246,13 @@ fn more(planned: &PlannedPod, with_annotations: bool, text: &mut String) -> std:
             for why in because {
                 writeln!(text, "  {why}")?;
             }
-            write!(text, "{}", grouped(refusals))
+            write!(text, "{}", refusals.grouped())
         }
         Outcome::Refused(refusals) if refusals.is_empty() => {
             writeln!(text, "\n{pod} is not placed: there is no node")
         }
         Outcome::Refused(refusals) => {
-            write!(text, "\n{pod} is not placed\n{}", grouped(refusals))
+            write!(text, "\n{pod} is not placed\n{}", refusals.grouped())
         }
         Outcome::Gated(gates) => writeln!(text, "\n{pod} is gated by {}", gates.join(", ")),
     }

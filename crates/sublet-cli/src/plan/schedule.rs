@@ -14,9 +14,10 @@ use sublet_api::stock::pod_rules;
 use sublet_api::{is_over, pod_key, pod_uid};
 use sublet_model::{Allocation, Ask, Claim, Entry, PodKey, PodUid, Standing, Time, Unit};
 use sublet_plan::stock::{self, PodRules, Selected, Unmodelled};
-use sublet_plan::{EngineOptions, Policy, Reason};
+use sublet_plan::{EngineOptions, Policy};
 
 use super::input::{Input, Located, Origin, Unreadable};
+use crate::refusals::Refusals;
 use crate::verdict::{Cluster, Odd, asked};
 
 /// Who places a pod that names no scheduler.
@@ -53,10 +54,10 @@ pub(super) enum Outcome {
     Conditional {
         because: Vec<Unmodelled>,
         place: Option<Place>,
-        refusals: BTreeMap<String, Reason>,
+        refusals: Refusals,
     },
     /// It does not, and why, by node.
-    Refused(BTreeMap<String, Reason>),
+    Refused(Refusals),
     /// It may not be scheduled before these gates are lifted.
     Gated(Vec<String>),
 }
@@ -256,7 +257,7 @@ fn place(cluster: &mut Cluster, waiting: &Waiting<'_>, options: &PlanOptions) ->
     Outcome::Conditional {
         because,
         place: Some(place),
-        refusals: BTreeMap::new(),
+        refusals: Refusals::NONE,
     }
 }
 
@@ -296,15 +297,11 @@ fn take(
 }
 
 /// Might the stock scheduler evict pods of lower priority for a pod that was refused?
-fn may_evict(
-    cluster: &Cluster,
-    waiting: &Waiting<'_>,
-    refusals: &BTreeMap<String, Reason>,
-) -> bool {
+fn may_evict(cluster: &Cluster, waiting: &Waiting<'_>, refusals: &Refusals) -> bool {
     let priority = waiting.pod.spec.priority.unwrap_or(0);
     let mut others = cluster.engine.ledger().entries();
     waiting.pod.spec.preemption_policy != "Never"
-        && refusals.values().any(|reason| !reason.is_final())
+        && refusals.reasons().any(|reason| !reason.is_final())
         && others.any(|other| other.priority < priority)
 }
 
