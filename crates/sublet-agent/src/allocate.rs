@@ -166,7 +166,7 @@ fn limits(
             index: grant.card.index,
             uuid: grant.card.uuid.clone(),
             memory: match container.demand.portion {
-                Portion::Memory(memory) => memory,
+                Portion::Part(part) => part.memory,
                 Portion::Whole => card,
             },
         }
@@ -354,13 +354,22 @@ impl<'a> Tenants<'a> {
                 });
             }
             let card = &cards[at];
-            if card.used > card.capacity {
+            let (promised, capacity) = (card.used, card.capacity);
+            if promised.memory > capacity.memory {
                 return Err(Refusal::Over {
                     pod: entry.pod.clone(),
                     gpu: gpu.index,
-                    lacks: card.used.saturating_sub(card.capacity),
-                    promised: card.used,
-                    capacity: card.capacity,
+                    lacks: promised.memory.saturating_sub(capacity.memory),
+                    promised: promised.memory,
+                    capacity: capacity.memory,
+                    tenants: card.tenants,
+                });
+            }
+            if promised.compute > capacity.compute {
+                return Err(Refusal::OverCompute {
+                    pod: entry.pod.clone(),
+                    gpu: gpu.index,
+                    promised: promised.compute,
                     tenants: card.tenants,
                 });
             }
@@ -409,7 +418,7 @@ fn is_size(
         return false;
     }
     match container.demand.portion {
-        Portion::Memory(memory) => facts.unit.times(asked.count) == Some(memory),
+        Portion::Part(part) => facts.unit.times(asked.count) == Some(part.memory),
         Portion::Whole => u64::from(container.demand.gpus.get()) == asked.count,
     }
 }

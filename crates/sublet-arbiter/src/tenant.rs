@@ -7,7 +7,7 @@ use sublet_abi::control::{DeviceTerms, Terms};
 use sublet_abi::message::Held;
 use sublet_abi::{DeviceIndex, Hello, Mode, SlotIndex, Units};
 use sublet_model::{Bytes, MiB};
-use sublet_share::{Part, Pid};
+use sublet_share::{Holding, Pid};
 use tracing::warn;
 
 use crate::gauge::Figures;
@@ -142,16 +142,16 @@ impl Tenant {
     }
 
     /// Writes limits; when it returns, no reservation against an old one can succeed.
-    pub(crate) fn set_limits(&mut self, parts: &[Part]) {
+    pub(crate) fn set_limits(&mut self, parts: &[Holding]) {
         for (device, card) in DeviceIndex::all().zip(&mut self.cards) {
             let Some(part) = parts.iter().find(|part| part.card == card.card) else {
                 continue;
             };
-            card.limit = part.limit;
+            card.limit = part.limit.memory;
             let Some((control, ledger)) = &self.pages else {
                 continue;
             };
-            let bytes = Bytes::from(part.limit).get();
+            let bytes = Bytes::from(part.limit.memory).get();
             control.writer().set_limit_bytes(device, bytes);
             if ledger.page().settle(device).is_err() {
                 warn!(job = self.id, "somebody scribbles on the job's ledger");

@@ -210,7 +210,7 @@ impl Cluster {
             {
                 if let Some(position) = facts.inventory.position(&charge.card) {
                     let card = used.entry(position).or_default();
-                    card.0 = card.0.plus(charge.memory);
+                    card.0 = card.0.plus(charge.part.memory);
                     card.1.push(&pod.metadata.name);
                 }
             }

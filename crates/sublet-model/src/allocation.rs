@@ -5,7 +5,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::{Ask, Claim, ContainerName, GpuIndex, GpuUuid, MiB, Portion, Role};
+use crate::claim::peak_part;
+use crate::{
+    Ask, Claim, ContainerClaim, ContainerName, GpuIndex, GpuUuid, MiB, Part, Portion, Role,
+};
 
 /// A card as an allocation names it. Where a UUID is given, it wins over the index.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,13 +45,33 @@ impl Allocation {
             .filter(move |grant| grant.container == *container)
     }
 
+    /// What the containers on a card take of it at their worst moment; `None` where one of the
+    /// pod's is on no card, or they take more than there is.
+    fn peak_on(&self, card: &CardRef, claim: &Claim) -> Option<Part> {
+        let on = |container: &ContainerClaim| {
+            let mut grants = self.of(&container.name).map(|grant| &grant.card).peekable();
+            grants.peek()?;
+            Some(grants.any(|one| one == card))
+        };
+        let mut amounts = Vec::new();
+        for container in claim.containers() {
+            if on(container)?
+                && let Portion::Part(part) = container.demand.portion
+            {
+                amounts.push((container.role, part));
+            }
+        }
+        peak_part(amounts.into_iter()).ok()
+    }
+
     /// Could this be the answer to that claim? Each container has as many different cards as
-    /// it asked, with the amount it asked; parts are on one card; whole cards that are in use
-    /// at the same time differ.
+    /// it asked, with the amount it asked; parts are on the first cards of the pod; whole cards
+    /// that are in use at the same time differ.
     #[must_use]
     pub fn answers(&self, claim: &Claim) -> bool {
         let mut wanted = 0;
         let mut held = BTreeSet::new();
+        let mut shared: Vec<BTreeSet<&CardRef>> = Vec::new();
         for container in claim.containers() {
             let cards: BTreeSet<_> = self.of(&container.name).map(|g| &g.card).collect();
             let gpus = container.demand.gpus.get() as usize;
@@ -57,10 +80,12 @@ impl Allocation {
                 return false;
             }
             match container.demand.portion {
-                Portion::Memory(memory) => {
-                    if self.of(&container.name).any(|grant| grant.memory != memory) {
+                Portion::Part(part) => {
+                    let mut grants = self.of(&container.name);
+                    if grants.any(|grant| grant.memory != part.memory) {
                         return false;
                     }
+                    shared.push(cards);
                 }
                 // It ends before the next container starts, but sidecars run beside it.
                 Portion::Whole if container.role == Role::Init => {
@@ -75,8 +100,10 @@ impl Allocation {
                 }
             }
         }
-        let one_card = || self.grants.windows(2).all(|two| two[0].card == two[1].card);
-        self.grants.len() == wanted && (matches!(claim.ask(), Ask::WholeCards(_)) || one_card())
+        // A container with fewer cards has some of those of one with more.
+        shared.sort_by_key(BTreeSet::len);
+        let nested = shared.windows(2).all(|two| two[0].is_subset(&two[1]));
+        self.grants.len() == wanted && nested
     }
 }
 
@@ -85,8 +112,8 @@ impl Allocation {
 pub struct Charge {
     /// The card.
     pub card: CardRef,
-    /// So much memory; for a whole card all of it, whatever the card has.
-    pub memory: MiB,
+    /// So much; for a whole card all of it, whatever the card has.
+    pub part: Part,
     /// The card is shared with nobody.
     pub whole: bool,
 }
@@ -102,15 +129,18 @@ pub fn charges_of(claim: &Claim, allocation: &Allocation) -> Vec<Charge> {
         if charges.iter().any(|charge| charge.card == grant.card) {
             continue;
         }
-        let (memory, whole) = match claim.ask() {
+        let (part, whole) = match claim.ask() {
             // It has no container that a grant could answer.
             Ask::Nothing => continue,
-            Ask::OneCard(peak) => (peak, false),
-            Ask::WholeCards(_) => (grant.memory, true),
+            Ask::Parts(parts) => {
+                let part = allocation.peak_on(&grant.card, claim);
+                (part.unwrap_or_else(|| parts.largest()), false)
+            }
+            Ask::WholeCards(_) => (Part::whole(grant.memory), true),
         };
         charges.push(Charge {
             card: grant.card.clone(),
-            memory,
+            part,
             whole,
         });
     }

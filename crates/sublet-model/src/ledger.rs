@@ -15,7 +15,7 @@ mod outline;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::{Allocation, Claim, MiB, NodeFacts, NodeName, PodKey, PodUid};
+use crate::{Allocation, Claim, NodeFacts, NodeName, Part, PodKey, PodUid};
 
 pub use self::book::{Book, Card};
 pub use self::outline::Outline;
@@ -61,8 +61,8 @@ pub struct Hold {
     pub uid: PodUid,
     /// Where.
     pub node: NodeIdx,
-    /// Positions of the cards, and the memory on each.
-    pub cards: Vec<(usize, MiB)>,
+    /// Positions of the cards, and how much of each.
+    pub cards: Vec<(usize, Part)>,
 }
 
 /// Every live allocation of the cluster.
@@ -127,9 +127,9 @@ impl Ledger {
     /// Counts a soft hold in.
     pub fn hold(&mut self, hold: &Hold) {
         self.change(hold.node, |book, _| {
-            for &(position, memory) in &hold.cards {
+            for &(position, part) in &hold.cards {
                 if let Some(card) = book.cards.get_mut(position) {
-                    card.held = card.held.plus(memory);
+                    card.held = card.held.plus(part);
                     card.holds += 1;
                 }
             }
@@ -140,9 +140,9 @@ impl Ledger {
     /// since they only order choices.
     pub fn release(&mut self, hold: &Hold) {
         self.change(hold.node, |book, _| {
-            for &(position, memory) in &hold.cards {
+            for &(position, part) in &hold.cards {
                 if let Some(card) = book.cards.get_mut(position) {
-                    card.held = card.held.saturating_sub(memory);
+                    card.held = card.held.saturating_sub(part);
                     card.holds = card.holds.saturating_sub(1);
                 }
             }
@@ -222,10 +222,11 @@ impl Ledger {
                 used,
                 unsure,
                 tenants,
+                guaranteed,
                 whole,
                 ..
             } = *card;
-            (capacity, used, unsure, tenants, whole)
+            (capacity, used, unsure, tenants, guaranteed, whole)
         };
         book.cards
             .iter()

@@ -13,6 +13,7 @@ mod host;
 mod ledger;
 mod name;
 mod node;
+mod part;
 mod quantity;
 mod stock;
 mod time;
@@ -20,13 +21,15 @@ mod topology;
 
 pub use allocation::{Allocation, CardRef, Charge, Grant, charges_of};
 pub use claim::{
-    Ask, Claim, ClaimShapeError, ContainerClaim, Demand, Dialect, Models, Portion, Role, peak,
+    Ask, Claim, ClaimShapeError, Class, ContainerClaim, Demand, Dialect, Models, Parts, Portion,
+    Role, peak,
 };
 pub use device::{Gpu, GpuIndex, Health, Inventory, InventoryError};
 pub use host::Host;
 pub use ledger::{Book, Card, Entry, Hold, Ledger, NodeIdx, Outline, Standing};
 pub use name::{ContainerName, GpuUuid, NameError, NodeName, PodKey, PodUid};
 pub use node::{Advertise, Identity, Kept, NodeFacts, Sharing, Unit};
+pub use part::Part;
 pub use quantity::{Bytes, Count, GiB, MiB, Milli, MilliCpu};
 pub use stock::{HostPort, MachineUse, Resources, StockAllocatable, StockAsk};
 pub use time::Time;

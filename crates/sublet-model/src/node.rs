@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{Ask, CardRef, Host, Inventory, MiB, NodeName, PodUid, StockAllocatable};
+use crate::{Ask, CardRef, Host, Inventory, MiB, NodeName, Part, PodUid, StockAllocatable};
 
 /// How a node's cards may be handed out (R1.8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -107,8 +107,8 @@ pub struct NodeFacts {
 /// What is kept free on every card of a node for a pod that does not say which it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
-    /// So much memory.
-    Part(MiB),
+    /// So much of it.
+    Part(Part),
     /// All of it.
     All,
 }
@@ -116,7 +116,7 @@ pub enum Kept {
 impl fmt::Display for Kept {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Kept::Part(memory) => memory.fmt(f),
+            Kept::Part(part) => part.fmt(f),
             Kept::All => f.write_str("all"),
         }
     }
@@ -139,11 +139,13 @@ impl NodeFacts {
     /// it might be using; nothing where there is no doubt which it has, and for whole cards
     /// without an agent: kubelet itself gives them out, each once.
     #[must_use]
-    pub fn kept_for(&self, uid: &PodUid, ask: Ask) -> Option<Kept> {
+    pub fn kept_for(&self, uid: &PodUid, ask: &Ask) -> Option<Kept> {
         let known = self.handed_to(uid).len();
         match ask {
-            Ask::OneCard(memory) if known != 1 && self.inventory.gpus().len() > 1 => {
-                Some(Kept::Part(memory))
+            Ask::Parts(parts) => {
+                let asked = parts.count().get() as usize;
+                let doubt = known != asked && self.inventory.gpus().len() > asked;
+                doubt.then(|| Kept::Part(parts.largest()))
             }
             Ask::WholeCards(count)
                 if known < count.get() as usize && self.identity != Identity::NoAgent =>

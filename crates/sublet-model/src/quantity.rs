@@ -203,7 +203,8 @@ impl fmt::Display for MilliCpu {
     }
 }
 
-/// Thousandths of one GPU, 0 to 1000: of its compute, or the larger of its shares of both.
+/// Thousandths of one GPU: of its compute time, or the larger of its shares of both. What one
+/// asks or has is at most [`Milli::WHOLE`]; a sum may be more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Milli(u16);
 
@@ -246,6 +247,28 @@ impl Milli {
     #[must_use]
     pub const fn get(self) -> u16 {
         self.0
+    }
+
+    /// The sum; one that would overflow stays at the most that 16 bits hold.
+    #[must_use]
+    pub const fn plus(self, other: Milli) -> Milli {
+        Milli(self.0.saturating_add(other.0))
+    }
+
+    /// What is left after taking `other`; nothing if there is less than that.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Milli) -> Milli {
+        Milli(self.0.saturating_sub(other.0))
+    }
+}
+
+/// In percent, with one decimal where that is not 0.
+impl fmt::Display for Milli {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0 / 10, self.0 % 10) {
+            (percent, 0) => write!(f, "{percent} %"),
+            (percent, tenth) => write!(f, "{percent}.{tenth} %"),
+        }
     }
 }
 

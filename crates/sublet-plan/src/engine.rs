@@ -9,15 +9,16 @@ mod search;
 use std::collections::{BTreeMap, BTreeSet};
 
 use sublet_model::{
-    Allocation, Ask, Claim, Entry, Hold, Ledger, NodeFacts, NodeIdx, NodeName, PodUid, Standing,
-    Time, Unit,
+    Allocation, Ask, Book, Claim, Entry, Hold, Ledger, NodeFacts, NodeIdx, NodeName, Part, PodUid,
+    Standing, Time, Unit,
 };
 
 use self::search::{Found, Order};
-use crate::fit::{Rules, check_look_alikes, fit, idle, prepare};
+use crate::fit::{Rules, allocate, cards_at, check_look_alikes, fit, prepare};
 use crate::keep::Keep;
 use crate::learn::{Demand, Learnt, Shape};
-use crate::{Candidate, Policy, Reason, allocate};
+use crate::policy::Costs;
+use crate::{Candidate, Policy, Reason};
 
 /// Who applies the stock scheduler's own rules that count something (CPU, memory and all else
 /// that a pod takes of the machine), and looks at the GPU models that a pod accepts.
@@ -350,20 +351,19 @@ impl Engine {
             .ledger
             .find(entry.node.as_str())
             .ok_or(Reason::Unknown)?;
-        let mut candidate = self.fit(&entry.uid, &entry.claim, node)?;
-        if let Some(hold) = held.filter(|hold| hold.node == node)
-            && let (Ask::OneCard(asked), &[(position, _)]) = (entry.claim.ask(), &hold.cards[..])
-            && let Some(card) = self.ledger.book(node).cards().get(position)
-            && card.free() >= asked
-        {
-            candidate.position = position;
-        }
-        let allocation = allocate(self.ledger.book(node), &entry.claim, &candidate);
+        let candidate = self.fit(&entry.uid, &entry.claim, node)?;
+        let book = self.ledger.book(node);
+        let held = held.filter(|hold| hold.node == node && can_have(book, &entry.claim, hold));
+        let cards = match held {
+            Some(hold) => hold.cards.iter().map(|(position, _)| *position).collect(),
+            None => cards_at(&self.rules(), book, &entry.uid, &entry.claim, &candidate),
+        };
+        let allocation = allocate(book, &entry.claim, &cards);
         debug_assert!(allocation.answers(&entry.claim));
         entry.allocation = Some(allocation.clone());
         entry.standing = Standing::Reserved;
         // The node hands nothing over to a pod of no GPU: nobody need wait for that.
-        entry.assigned = entry.claim.ask() == Ask::Nothing;
+        entry.assigned = !entry.claim.has_gpu();
         self.ledger.enter(entry);
         debug_assert!(self.ledger.is_conserved_at(node));
         Ok(allocation)
@@ -412,11 +412,17 @@ impl Engine {
 
     fn hold(&mut self, now: Time, uid: &PodUid, claim: &Claim, at: &Found) {
         let book = self.ledger.book(at.node);
+        let candidate = Candidate {
+            position: at.position,
+            contended: at.order.contended,
+            costs: Costs::default(),
+        };
+        let cards = cards_at(&self.rules(), book, uid, claim, &candidate);
         let cards = match claim.ask() {
             Ask::Nothing => Vec::new(),
-            Ask::OneCard(memory) => vec![(at.position, memory)],
-            Ask::WholeCards(count) => idle(book)
-                .take(count.get() as usize)
+            Ask::Parts(parts) => cards.into_iter().zip(parts.iter()).collect(),
+            Ask::WholeCards(_) => cards
+                .into_iter()
                 .map(|at| (at, book.cards()[at].capacity))
                 .collect(),
         };
@@ -451,6 +457,18 @@ impl Engine {
             live
         });
     }
+}
+
+/// Could the pod have its parts on just the cards that it holds?
+fn can_have(book: &Book, claim: &Claim, hold: &Hold) -> bool {
+    let Ask::Parts(parts) = claim.ask() else {
+        return false;
+    };
+    let free = |(part, &(at, _)): (Part, &(usize, Part))| {
+        let card = book.cards().get(at);
+        card.is_some_and(|card| card.left_beside(part, claim.class()).is_some())
+    };
+    parts.count().get() as usize == hold.cards.len() && parts.iter().zip(&hold.cards).all(free)
 }
 
 #[cfg(test)]

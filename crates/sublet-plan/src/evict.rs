@@ -129,13 +129,13 @@ impl Engine {
         for ask in asks {
             match ask {
                 Ask::Nothing => {}
-                Ask::OneCard(part) => memory += part.get(),
+                Ask::Parts(parts) => memory += parts.memory().get(),
                 Ask::WholeCards(count) => cards += u64::from(count.get()),
             }
         }
         let enough = match claim.ask() {
             Ask::Nothing => true,
-            Ask::OneCard(_) => memory <= book.capacity().get(),
+            Ask::Parts(_) => memory <= book.capacity().get(),
             Ask::WholeCards(_) => cards <= book.cards().len() as u64,
         };
         enough && check_machine(&book, claim).is_ok()

@@ -5,10 +5,11 @@
 //! numbers: a scan meets few, for it knows full nodes by their outlines.
 
 use sublet_model::{
-    Advertise, Allocation, Ask, Book, Card, CardRef, Claim, Count, Grant, Identity, Ledger, MiB,
-    NodeFacts, PodUid, Portion, Role, Sharing,
+    Advertise, Allocation, Ask, Book, Card, CardRef, Claim, Class, Count, Grant, Identity, Ledger,
+    MiB, NodeFacts, Part, Parts, PodUid, Portion, Role, Sharing,
 };
 
+use crate::choice::{self, CardCost};
 use crate::learn::Learnt;
 use crate::policy::Costs;
 use crate::score::{After, Asked, Kind, Prepared, Site};
@@ -18,7 +19,7 @@ use crate::{EngineOptions, Reason, StockRules};
 /// A place for the claim on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
-    /// Position of the chosen card, or of the first of several whole ones.
+    /// Position of the chosen card, or of the first of several.
     pub position: usize,
     /// The place is only free if no soft hold comes true: such nodes come last.
     pub contended: bool,
@@ -47,6 +48,7 @@ struct Case<'a> {
     rules: &'a Rules<'a>,
     book: &'a Book,
     facts: &'a NodeFacts,
+    class: Class,
     asked: Asked<'a>,
     prepared: &'a [Prepared],
 }
@@ -64,26 +66,42 @@ pub(crate) fn fit(
     prepared: &[Prepared],
 ) -> Result<Candidate, Reason> {
     let facts = check_node(rules, book, claim)?;
-    let case = Case {
-        rules,
-        book,
-        facts,
-        asked: Asked {
-            ask: claim.ask(),
-            host: claim.host(),
-            uid,
-        },
-        prepared,
-    };
+    let case = Case::new(rules, book, facts, uid, claim, prepared);
     let place = match claim.ask() {
         Ask::Nothing => return Ok(case.on_host()),
-        Ask::OneCard(asked) => case.on_part(asked),
-        Ask::WholeCards(asked) => case.on_whole(asked),
+        Ask::Parts(parts) => case.on_parts(parts),
+        Ask::WholeCards(asked) => case.on_whole(*asked),
     }?;
     if rules.options.stock == StockRules::Here {
         check_devices(book, claim)?;
     }
     Ok(place)
+}
+
+/// The cards that a claim gets at a place: `candidate` came from [`fit`] on this page.
+///
+/// Whole cards are taken in order of their index, those that a soft hold wants last.
+pub(crate) fn cards_at(
+    rules: &Rules<'_>,
+    book: &Book,
+    uid: &PodUid,
+    claim: &Claim,
+    candidate: &Candidate,
+) -> Vec<usize> {
+    match claim.ask() {
+        Ask::Nothing => Vec::new(),
+        Ask::Parts(parts) if parts.count() == Count::new(1) => vec![candidate.position],
+        Ask::Parts(parts) => {
+            let Some(facts) = book.facts() else {
+                return Vec::new();
+            };
+            let prepared = prepare(rules, book);
+            let case = Case::new(rules, book, facts, uid, claim, &prepared);
+            let found = choice::several(book, parts, claim.class(), case.card_cost());
+            found.map_or_else(|_| Vec::new(), |found| found.positions)
+        }
+        Ask::WholeCards(count) => choice::whole(book).take(count.get() as usize).collect(),
+    }
 }
 
 /// What each part of the policy needs to know of a page, whatever is asked; nothing, and no
@@ -98,24 +116,18 @@ pub(crate) fn prepare(rules: &Rules<'_>, book: &Book) -> Vec<Prepared> {
         .collect()
 }
 
-/// Writes the allocation for a claim that fits: `candidate` came from [`fit`] on this page.
+/// Writes the allocation for a claim that fits, on these cards ([`cards_at`]).
 ///
-/// Whole cards are taken in order of their index, those that a soft hold wants last. Init
-/// containers use the cards of the containers after them, as kubelet does.
-#[must_use]
-pub fn allocate(book: &Book, claim: &Claim, candidate: &Candidate) -> Allocation {
+/// Containers with parts use the first cards of their pod. Init containers use the cards of
+/// the containers after them, as kubelet does.
+pub(crate) fn allocate(book: &Book, claim: &Claim, chosen: &[usize]) -> Allocation {
     let gpus = book.facts().map_or(&[][..], |facts| facts.inventory.gpus());
-    let chosen: Vec<usize> = match claim.ask() {
-        Ask::Nothing => Vec::new(),
-        Ask::OneCard(_) => vec![candidate.position],
-        Ask::WholeCards(count) => idle(book).take(count.get() as usize).collect(),
-    };
     let mut next = 0;
     let mut grants = Vec::new();
     for container in claim.containers() {
         let count = container.demand.gpus.get() as usize;
         let cards = match container.demand.portion {
-            Portion::Memory(_) => &chosen[..],
+            Portion::Part(_) => &chosen[..count],
             Portion::Whole => &chosen[next..next + count],
         };
         if container.demand.portion == Portion::Whole && container.role != Role::Init {
@@ -128,7 +140,7 @@ pub fn allocate(book: &Book, claim: &Claim, candidate: &Candidate) -> Allocation
                 uuid: gpus[position].uuid.clone(),
             },
             memory: match container.demand.portion {
-                Portion::Memory(memory) => memory,
+                Portion::Part(part) => part.memory,
                 Portion::Whole => gpus[position].memory,
             },
         }));
@@ -148,7 +160,7 @@ fn check_node<'a>(
     }
     let part = match claim.ask() {
         Ask::Nothing => return Ok(facts),
-        Ask::OneCard(_) => true,
+        Ask::Parts(_) => true,
         Ask::WholeCards(_) => false,
     };
     if book.cards().is_empty() {
@@ -183,7 +195,29 @@ fn check_node<'a>(
     Ok(facts)
 }
 
-impl Case<'_> {
+impl<'a> Case<'a> {
+    fn new(
+        rules: &'a Rules<'a>,
+        book: &'a Book,
+        facts: &'a NodeFacts,
+        uid: &'a PodUid,
+        claim: &'a Claim,
+        prepared: &'a [Prepared],
+    ) -> Case<'a> {
+        Case {
+            rules,
+            book,
+            facts,
+            class: claim.class(),
+            asked: Asked {
+                ask: claim.ask(),
+                host: claim.host(),
+                uid,
+            },
+            prepared,
+        }
+    }
+
     fn on_host(&self) -> Candidate {
         let after = After {
             card_left: MiB::ZERO,
@@ -197,38 +231,27 @@ impl Case<'_> {
         }
     }
 
-    fn on_part(&self, asked: MiB) -> Result<Candidate, Reason> {
-        let book = self.book;
+    fn on_parts(&self, parts: &Parts) -> Result<Candidate, Reason> {
+        let (book, first) = (self.book, parts.first());
         // Pods that hold whole cards without saying which may be on any.
         if book.unplaced() > Count::ZERO {
-            return Err(no_room(self.facts, book, asked));
+            return Err(no_room(self.facts, book, parts, self.class));
         }
-        let leader = self.rules.options.policy.leader();
-        let mut best: Option<(bool, i64, usize)> = None;
-        for (position, card) in book.cards().iter().enumerate() {
-            let Some(left) = card.free().checked_sub(asked) else {
-                continue;
-            };
-            if !card.healthy || card.whole > 0 {
-                continue;
-            }
-            // With holds counted in, or, if only a hold is in the way, without.
-            let uncontended = left.checked_sub(card.held);
-            let contended = uncontended.is_none();
-            let cost = self.card(leader, position, uncontended.unwrap_or(left));
-            let this = (contended, cost, position);
-            if best.is_none_or(|best| this < best) {
-                best = Some(this);
-            }
-        }
-        let Some((contended, _, position)) = best else {
-            return Err(no_room(self.facts, book, asked));
+        let (position, contended) = if parts.count() == Count::new(1) {
+            let best = choice::one(book, first, self.class, self.card_cost());
+            best.map(|one| (one.position, one.contended))
+                .ok_or_else(|| no_room(self.facts, book, parts, self.class))?
+        } else {
+            let best = choice::several(book, parts, self.class, self.card_cost());
+            best.map(|found| (found.positions[0], found.contended))
+                .map_err(|fitting| few_rooms(self.facts, book, parts, self.class, fitting))?
         };
-        let held: MiB = book.cards().iter().map(|card| card.held).sum();
+        let held: MiB = book.cards().iter().map(|card| card.held.memory).sum();
         let card = &book.cards()[position];
+        let room = card.free().saturating_sub(card.held);
         let after = After {
-            card_left: card.free().saturating_sub(card.held).saturating_sub(asked),
-            node_left: book.free().saturating_sub(held).saturating_sub(asked),
+            card_left: room.saturating_sub(first).memory,
+            node_left: book.free().saturating_sub(held.plus(parts.memory())),
             node_capacity: book.capacity(),
         };
         Ok(Candidate {
@@ -244,7 +267,7 @@ impl Case<'_> {
         if asked > total {
             return Err(Reason::TooFew { asked, total });
         }
-        let free = Count::new(idle(book).count() as u32).saturating_sub(book.unplaced());
+        let free = Count::new(choice::whole(book).count() as u32).saturating_sub(book.unplaced());
         if asked > free {
             let sick = book.cards().iter().filter(|card| !card.healthy).count();
             let unsure = |card: &&Card| card.tenants == 0 && !card.unsure.is_zero();
@@ -257,18 +280,20 @@ impl Case<'_> {
                 unsure: Count::new(unsure as u32),
             });
         }
-        let holds = idle(book).filter(|&at| book.cards()[at].holds > 0).count() as u32;
-        let taken: MiB = idle(book)
+        let holds = choice::whole(book)
+            .filter(|&at| book.cards()[at].holds > 0)
+            .count() as u32;
+        let taken: MiB = choice::whole(book)
             .take(asked.get() as usize)
             .map(|at| self.facts.inventory.gpus()[at].memory)
             .sum();
-        let held: MiB = book.cards().iter().map(|card| card.held).sum();
+        let held: MiB = book.cards().iter().map(|card| card.held.memory).sum();
         let after = After {
             card_left: MiB::ZERO,
             node_left: book.free().saturating_sub(held).saturating_sub(taken),
             node_capacity: book.capacity(),
         };
-        let position = idle(book).next().unwrap_or(0);
+        let position = choice::whole(book).next().unwrap_or(0);
         Ok(Candidate {
             position,
             contended: asked > free.saturating_sub(Count::new(holds)),
@@ -276,15 +301,15 @@ impl Case<'_> {
         })
     }
 
-    fn card(&self, kind: Kind, position: usize, left: MiB) -> i64 {
-        let of = self.rules.options.policy.kinds().position(|k| k == kind);
-        kind.card(
-            &self.site(of.unwrap_or(0)),
-            &self.asked,
-            self.rules.learnt,
-            position,
-            left,
-        )
+    /// What a card costs to the policy that chooses among cards.
+    fn card_cost(&self) -> impl CardCost {
+        let leader = self.rules.options.policy.leader();
+        let of = self.rules.options.policy.kinds().position(|k| k == leader);
+        let site = self.site(of.unwrap_or(0));
+        move |position, left: Part| {
+            let learnt = self.rules.learnt;
+            leader.card(&site, &self.asked, learnt, position, left.memory)
+        }
     }
 
     fn costs(&self, position: usize, after: &After) -> Costs {
@@ -320,7 +345,7 @@ pub(crate) fn check_look_alikes(
     let Some(facts) = book.facts() else {
         return Ok(());
     };
-    if facts.identity != Identity::SizeAndOrder || claim.ask() == Ask::Nothing {
+    if facts.identity != Identity::SizeAndOrder || !claim.has_gpu() {
         return Ok(());
     }
     let slots = facts.advertise == Advertise::Slots;
@@ -336,17 +361,31 @@ pub(crate) fn check_look_alikes(
     Ok(())
 }
 
-/// The cards that can be handed out whole: first those that no soft hold wants, each group
-/// in order of the index.
-pub(crate) fn idle(book: &Book) -> impl Iterator<Item = usize> {
-    let cards = book.cards().iter().enumerate();
-    let idle = cards.filter(|(_, card)| card.is_idle());
-    let wanted = idle.clone().filter(|(_, card)| card.holds > 0);
-    let rest = idle.filter(|(_, card)| card.holds == 0);
-    rest.chain(wanted).map(|(at, _)| at)
+/// Why there are not cards for all of several parts.
+fn few_rooms(
+    facts: &NodeFacts,
+    book: &Book,
+    parts: &Parts,
+    class: Class,
+    fitting: Count,
+) -> Reason {
+    let (asked, total) = (parts.count(), Count::new(book.cards().len() as u32));
+    if asked > total {
+        return Reason::TooFew { asked, total };
+    }
+    if fitting == Count::ZERO {
+        return no_room(facts, book, parts, class);
+    }
+    Reason::TooFewRooms {
+        asked,
+        part: parts.first(),
+        fitting,
+    }
 }
 
-fn no_room(facts: &NodeFacts, book: &Book, asked: MiB) -> Reason {
+/// Why no card has room for the largest of these parts.
+fn no_room(facts: &NodeFacts, book: &Book, parts: &Parts, class: Class) -> Reason {
+    let (part, asked) = (parts.first(), parts.first().memory);
     let (gpus, cards) = (facts.inventory.gpus(), book.cards());
     let doubt = book.unplaced() > Count::ZERO;
     // The first of the largest, so that the answer does not depend on chance.
@@ -355,7 +394,7 @@ fn no_room(facts: &NodeFacts, book: &Book, asked: MiB) -> Reason {
         let at = best.unwrap_or(0);
         (size(&cards[at]), gpus[at].index)
     };
-    let (capacity, gpu) = largest(&|card| card.capacity);
+    let (capacity, gpu) = largest(&|card| card.capacity.memory);
     if capacity < asked {
         return Reason::TooSmall {
             asked,
@@ -365,9 +404,12 @@ fn no_room(facts: &NodeFacts, book: &Book, asked: MiB) -> Reason {
     }
     let sick = cards
         .iter()
-        .filter(|card| !card.healthy && card.capacity >= asked)
+        .filter(|card| !card.healthy && card.capacity.memory >= asked)
         .count();
-    let (hole, gpu) = largest(&|card| if doubt { MiB::ZERO } else { card.free() });
+    let (hole, gpu) = largest(&|card| if doubt { MiB::ZERO } else { card.free().memory });
+    if !doubt && let Some(reason) = no_compute(facts, book, part, class) {
+        return reason;
+    }
     let unsure = gpus.iter().zip(cards).find(|(it, _)| it.index == gpu);
     Reason::NoRoom {
         asked,
@@ -375,11 +417,30 @@ fn no_room(facts: &NodeFacts, book: &Book, asked: MiB) -> Reason {
         gpu,
         sick: Count::new(sick as u32),
         unsure: match unsure {
-            Some((_, card)) if doubt => card.capacity.saturating_sub(card.used),
-            Some((_, card)) => card.unsure,
+            Some((_, card)) if doubt => card.capacity.memory.saturating_sub(card.used.memory),
+            Some((_, card)) => card.unsure.memory,
             None => MiB::ZERO,
         },
     }
+}
+
+/// Why cards that have the memory cannot take a part; `None` where there are no such cards.
+fn no_compute(facts: &NodeFacts, book: &Book, part: Part, class: Class) -> Option<Reason> {
+    let cards = book.cards().iter().zip(facts.inventory.gpus());
+    let roomy = cards.filter(|(card, _)| {
+        let memory = Part::of_memory(part.memory);
+        card.left_beside(memory, Class::Opportunistic).is_some()
+    });
+    // The first of those with most, so that the answer does not depend on chance.
+    let (card, gpu) = roomy.rev().max_by_key(|(card, _)| card.free().compute)?;
+    if class == Class::Guaranteed && part.fits_in(card.free()) {
+        return Some(Reason::Company { gpu: gpu.index });
+    }
+    Some(Reason::NoCompute {
+        asked: part.compute,
+        left: card.free().compute,
+        gpu: gpu.index,
+    })
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sublet_model::{Ask, Bytes, Claim, Host, Models, NodeIdx, PodUid, StockAsk};
+use sublet_model::{Ask, Bytes, Claim, Class, Host, Models, NodeIdx, PodUid, StockAsk};
 
 use crate::score::Prepared;
 use crate::{Candidate, StockRules};
@@ -27,6 +27,7 @@ const RECENT: u64 = 4096;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Question {
     ask: Ask,
+    class: Class,
     host: Host,
     models: Models,
     has_slot: bool,
@@ -103,7 +104,8 @@ impl Question {
             Bytes::ZERO
         };
         Question {
-            ask: claim.ask(),
+            ask: claim.ask().clone(),
+            class: claim.class(),
             host: Host {
                 memory,
                 ..claim.host()

@@ -9,7 +9,7 @@ mod prices;
 
 use std::collections::BTreeMap;
 
-use sublet_model::{Ask, Claim, Ledger, MiB, MilliCpu, Models};
+use sublet_model::{Ask, Claim, Ledger, MiB, MilliCpu, Models, Part};
 
 pub(crate) use self::prices::{PARTS, Prices};
 use crate::score::{Kind, Tables, Typical};
@@ -32,7 +32,7 @@ impl Shape {
     pub fn of(claim: &Claim) -> Shape {
         Shape {
             cpu: claim.host().cpu,
-            ask: claim.ask(),
+            ask: claim.ask().clone(),
             models: match claim.ask() {
                 Ask::Nothing => Models::default(),
                 _ => claim.models().clone(),
@@ -42,9 +42,9 @@ impl Shape {
 
     /// Smaller shapes first.
     pub(crate) fn by_size(&self) -> (MilliCpu, u64, u32, &Models) {
-        let (portion, cards) = match self.ask {
+        let (portion, cards) = match &self.ask {
             Ask::Nothing => (0, 0),
-            Ask::OneCard(memory) => (memory.get(), 1),
+            Ask::Parts(parts) => (parts.first().memory.get(), parts.count().get()),
             Ask::WholeCards(count) => (u64::MAX, count.get()),
         };
         (self.cpu, portion, cards, &self.models)
@@ -100,7 +100,7 @@ impl Sizes {
         let mut counts: BTreeMap<MiB, usize> = BTreeMap::new();
         for (_, book) in ledger.books() {
             for card in book.cards() {
-                *counts.entry(card.capacity).or_insert(0) += 1;
+                *counts.entry(card.capacity.memory).or_insert(0) += 1;
             }
         }
         let most = counts.into_iter().max_by_key(|(_, count)| *count);
@@ -109,8 +109,13 @@ impl Sizes {
     }
 
     /// Thousandths of cards that are asked.
-    pub(crate) fn milli_of(self, ask: Ask) -> u64 {
+    pub(crate) fn milli_of(self, ask: &Ask) -> u64 {
         ask.milli(self.card)
+    }
+
+    /// The same of one part.
+    pub(crate) fn share_of(self, part: Part) -> u64 {
+        u64::from(part.share_of(self.card).get())
     }
 }
 

@@ -9,6 +9,7 @@
 //! scheduler adds, evict, defrag, the binding protocol.
 
 mod binding;
+mod choice;
 mod defrag;
 mod engine;
 mod evict;
@@ -28,7 +29,7 @@ pub use binding::{Binding, BindingStep, PodState, Seen};
 pub use defrag::{Defrag, Defragmented, Largest, Move, Spot, State, defragment};
 pub use engine::{Engine, EngineOptions, FilterAnswer, Refused, StockRules, Ties};
 pub use evict::{Evictable, breaking};
-pub use fit::{Candidate, allocate};
+pub use fit::Candidate;
 pub use learn::{Demand, Shape};
 pub use policy::{Policy, PolicyError};
 pub use reason::{Reason, Wire};

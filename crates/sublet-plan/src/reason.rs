@@ -10,7 +10,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use sublet_model::{
-    Ask, Bytes, Count, GpuIndex, HostPort, MiB, MilliCpu, NodeName, PodKey, Sharing, Unit,
+    Ask, Bytes, Count, GpuIndex, HostPort, MiB, Milli, MilliCpu, NodeName, Part, PodKey, Sharing,
+    Unit,
 };
 
 use crate::stock::Taint;
@@ -128,6 +129,30 @@ pub enum Reason {
         /// So much of that card is kept for pods that do not say which they have.
         unsure: MiB,
     },
+    /// Cards have the memory, and none of them the compute time.
+    NoCompute {
+        /// What the pod asks of one card.
+        asked: Milli,
+        /// The most that is left of one.
+        left: Milli,
+        /// Which that is.
+        gpu: GpuIndex,
+    },
+    /// A guaranteed pod that asks for all of a card's compute time is the only one of its class
+    /// there.
+    Company {
+        /// The card with most room.
+        gpu: GpuIndex,
+    },
+    /// Fewer cards have room than the pod asks.
+    TooFewRooms {
+        /// So many.
+        asked: Count,
+        /// What it asks of the first of them.
+        part: Part,
+        /// Parts for which there is a card.
+        fitting: Count,
+    },
     /// Not enough cards are idle.
     NoIdle {
         /// What the pod asks.
@@ -176,6 +201,9 @@ impl Reason {
             | Reason::Resource { .. }
             | Reason::HostPort { .. }
             | Reason::NoRoom { .. }
+            | Reason::NoCompute { .. }
+            | Reason::Company { .. }
+            | Reason::TooFewRooms { .. }
             | Reason::NoIdle { .. }
             | Reason::LookAlike { .. }
             | Reason::Placed { .. } => false,
@@ -204,6 +232,9 @@ impl Reason {
             Reason::TooSmall { .. } => "too_small",
             Reason::TooFew { .. } => "too_few",
             Reason::NoRoom { .. } => "no_room",
+            Reason::NoCompute { .. } => "no_compute",
+            Reason::Company { .. } => "company",
+            Reason::TooFewRooms { .. } => "too_few_rooms",
             Reason::NoIdle { .. } => "no_idle",
             Reason::LookAlike { .. } => "look_alike",
             Reason::Placed { .. } => "placed",
@@ -273,6 +304,24 @@ impl fmt::Display for Reason {
                 }
                 sick_note(f, *sick)
             }
+            Reason::NoCompute { asked, left, gpu } => write!(
+                f,
+                "GPU {gpu} lacks {} of its compute time: {asked} asked, and {left} is the most that is left of a GPU with enough memory",
+                asked.saturating_sub(*left)
+            ),
+            Reason::Company { gpu } => write!(
+                f,
+                "GPU {gpu} has room, but a guaranteed pod that asks for all of a GPU's compute time shares it with no other guaranteed pod"
+            ),
+            Reason::TooFewRooms {
+                asked,
+                part,
+                fitting,
+            } => write!(
+                f,
+                "{asked} with {part} of each asked, but {} of them can be had",
+                fitting.get()
+            ),
             Reason::NoIdle {
                 asked,
                 idle,
@@ -377,16 +426,28 @@ fn had(f: &mut fmt::Formatter<'_>, value: Option<&Arc<str>>) -> fmt::Result {
     }
 }
 
-/// A reason as the extender sends it: at most eleven texts for one claim.
-pub struct Wire<'a>(pub &'a Reason, pub Ask);
+/// A reason as the extender sends it: a few texts at most for one claim.
+pub struct Wire<'a>(pub &'a Reason, pub &'a Ask);
 
 impl fmt::Display for Wire<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.0, self.1) {
-            (Reason::TooSmall { .. }, Ask::OneCard(asked)) => {
-                write!(f, "no GPU is as large as {asked}")
+            (Reason::TooSmall { .. }, Ask::Parts(parts)) => {
+                write!(f, "no GPU is as large as {}", parts.first().memory)
             }
-            (Reason::NoRoom { .. }, Ask::OneCard(asked)) => write!(f, "no GPU has {asked} free"),
+            (Reason::NoRoom { .. }, Ask::Parts(parts)) => {
+                write!(f, "no GPU has {} free", parts.first().memory)
+            }
+            (Reason::NoCompute { .. } | Reason::Company { .. }, Ask::Parts(parts)) => {
+                write!(f, "no GPU has {} free", parts.first())
+            }
+            (Reason::TooFewRooms { .. }, Ask::Parts(parts)) => {
+                let (asked, part) = (parts.count().get(), parts.first());
+                write!(f, "fewer than {asked} GPUs have {part} free")
+            }
+            (Reason::TooFew { .. }, Ask::Parts(parts)) => {
+                write!(f, "node has fewer than {}", parts.count())
+            }
             (Reason::TooFew { .. }, Ask::WholeCards(asked)) => {
                 write!(f, "node has fewer than {asked}")
             }

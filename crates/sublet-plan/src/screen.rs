@@ -21,11 +21,12 @@ pub(crate) struct Hope {
 }
 
 /// The most that can be hoped for on a node; `None` where the claim certainly does not fit.
-pub(crate) fn hope(outline: &Outline, ask: Ask, policy: &Pack) -> Option<Hope> {
+pub(crate) fn hope(outline: &Outline, ask: &Ask, policy: &Pack) -> Option<Hope> {
     let left = outline.left();
     let (card_left, node_left) = match ask {
         Ask::Nothing => (MiB::ZERO, left),
-        Ask::OneCard(asked) => {
+        Ask::Parts(parts) => {
+            let asked = parts.first().memory;
             if !outline.has_room(asked) {
                 return None;
             }
@@ -33,9 +34,10 @@ pub(crate) fn hope(outline: &Outline, ask: Ask, policy: &Pack) -> Option<Hope> {
                 return Some(Hope::CONTENDED);
             };
             let room = (policy.cheaper)(least, outline.hole());
-            (room.saturating_sub(asked), left.saturating_sub(asked))
+            let node_left = left.saturating_sub(parts.memory());
+            (room.saturating_sub(asked), node_left)
         }
-        Ask::WholeCards(asked) => {
+        &Ask::WholeCards(asked) => {
             let idle = outline.idle();
             if asked > idle {
                 return None;

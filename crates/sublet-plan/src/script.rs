@@ -9,6 +9,8 @@
 //! A node's words: `memory` or `whole` (sharing), `size` (identity), `gib` (unit), `slots`.
 //! A claim is a number of MiB or of whole cards (`2x`) per container, joined by `+`; `i` and
 //! `s` mark init containers and sidecars: `i8138+s100+4069`; `:slot` at its end is the slot.
+//! `8138@300` asks 300 thousandths of compute time too, `8138*2` parts of two cards; `show`
+//! writes `8138@300/16276`.
 //! [`check`] replays the commands and compares the whole transcript. Only tests use it.
 
 use std::collections::BTreeSet;
@@ -16,8 +18,9 @@ use std::sync::Arc;
 
 use sublet_model::{
     Advertise, Allocation, CardRef, Claim, ContainerClaim, ContainerName, Count, Demand, Dialect,
-    Entry, Gpu, GpuIndex, GpuUuid, Grant, Health, Host, Identity, Inventory, MiB, MilliCpu, Models,
-    NodeFacts, NodeIdx, NodeName, PodKey, PodUid, Portion, Role, Sharing, Standing, Time, Unit,
+    Entry, Gpu, GpuIndex, GpuUuid, Grant, Health, Host, Identity, Inventory, MiB, Milli, MilliCpu,
+    Models, NodeFacts, NodeIdx, NodeName, Part, PodKey, PodUid, Portion, Role, Sharing, Standing,
+    Time, Unit,
 };
 
 use crate::{Engine, EngineOptions, Evictable, FilterAnswer, Policy, Ties, Wire};
@@ -55,7 +58,7 @@ pub(crate) fn uid(name: &str) -> PodUid {
     PodUid::new(name).unwrap()
 }
 
-/// `i8138+s100+2x:slot`; containers are called `c0`, `c1` and so on.
+/// `i8138+s100+2x:slot`, with parts as [`part`] reads them; containers are called `c0`, `c1` and so on.
 pub(crate) fn claim(text: &str) -> Arc<Claim> {
     let (text, has_slot) = match text.strip_suffix(":slot") {
         Some(rest) => (rest, true),
@@ -68,25 +71,36 @@ pub(crate) fn claim(text: &str) -> Arc<Claim> {
             ("s", rest) => (Role::Sidecar, rest),
             _ => (Role::Main, word),
         };
-        let (gpus, portion) = if let Some(cards) = amount.strip_suffix('x') {
+        let demand = if let Some(cards) = amount.strip_suffix('x') {
             dialect = Dialect::Nvidia;
-            (cards.parse().unwrap(), Portion::Whole)
+            Demand::of_cards(Count::new(cards.parse().unwrap()))
         } else {
-            let memory: u32 = amount.parse().unwrap();
-            (1, Portion::Memory(MiB::from(memory)))
+            part(amount)
         };
         ContainerClaim {
             name: ContainerName::new(&format!("c{position}")).unwrap(),
             position,
             role,
-            demand: Demand {
-                gpus: Count::new(gpus),
-                portion,
-            },
+            demand,
         }
     });
     let containers = containers.collect();
     Arc::new(Claim::new(dialect, containers, has_slot).unwrap())
+}
+
+/// `8138`, `8138@300` (and 300 thousandths of compute time), `8138*2` (of each of two cards).
+fn part(amount: &str) -> Demand {
+    let (amount, gpus) = amount.split_once('*').unwrap_or((amount, "1"));
+    let (memory, compute) = amount.split_once('@').unwrap_or((amount, "0"));
+    let memory: u32 = memory.parse().unwrap();
+    Demand {
+        gpus: Count::new(gpus.parse().unwrap()),
+        portion: Portion::Part(Part {
+            memory: MiB::from(memory),
+            compute: Milli::new(compute.parse().unwrap()).unwrap(),
+        }),
+        ..Demand::of_memory(MiB::ZERO)
+    }
 }
 
 /// So many thousandths of a core, and so many cards of 1000 MiB, of each so many thousandths
@@ -179,9 +193,9 @@ pub(crate) fn placed(claim: &Claim, cards: &str, whole: MiB) -> Allocation {
     let mut next = 0;
     let mut grants = Vec::new();
     for container in claim.containers() {
-        for _ in 0..container.demand.gpus.get() {
+        for at in 0..container.demand.gpus.get() as usize {
             let (card, memory) = match container.demand.portion {
-                Portion::Memory(memory) => (&cards[0], memory),
+                Portion::Part(part) => (&cards[at], part.memory),
                 Portion::Whole => (&cards[next], whole),
             };
             next += 1;
@@ -370,10 +384,15 @@ impl World {
                 let held = if card.holds > 0 { "~" } else { "" };
                 let whole = if card.whole > 0 { "w" } else { "" };
                 let sick = if card.healthy { "" } else { "!" };
-                let (used, capacity) = (card.used.get(), card.capacity.get());
-                let unsure = match card.unsure.get() {
-                    0 => String::new(),
-                    unsure => format!("?{unsure}"),
+                let amount = |part: Part| match part.compute.get() {
+                    0 => part.memory.get().to_string(),
+                    _ if card.whole > 0 || part == card.capacity => part.memory.get().to_string(),
+                    milli => format!("{}@{milli}", part.memory.get()),
+                };
+                let (used, capacity) = (amount(card.used), card.capacity.memory.get());
+                let unsure = match card.unsure {
+                    Part::ZERO => String::new(),
+                    unsure => format!("?{}", amount(unsure)),
                 };
                 format!(" {used}/{capacity}{sick}{whole}{held}{unsure}")
             };

@@ -112,7 +112,7 @@ pub(crate) fn doubt(facts: &NodeFacts, entry: &Entry) -> Option<String> {
         return None;
     }
     let ask = entry.claim.ask();
-    let has_agent = facts.identity != Identity::NoAgent && ask != Ask::Nothing;
+    let has_agent = facts.identity != Identity::NoAgent && *ask != Ask::Nothing;
     let node = &facts.name;
     let refused = has_agent && !facts.handed.contains_key(&entry.uid);
     let refuses = refused.then(|| format!("the agent of node {node} hands it no GPU"));

@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use sublet_api::extender::BindResult;
-use sublet_model::{Ask, Book, Bytes as Amount, Ledger, MiB, charges_of};
+use sublet_model::{Book, Bytes as Amount, Ledger, MiB, charges_of};
 use sublet_telemetry::metrics::OnNode;
 
 use crate::routes::{bind_outcome, json};
@@ -114,7 +114,7 @@ pub(crate) fn set_gauges(scheduler: &Scheduler) {
         let node = OnNode {
             node: book.name().to_string(),
         };
-        let used: MiB = book.cards().iter().map(|card| card.used).sum();
+        let used: MiB = book.cards().iter().map(|card| card.used.memory).sum();
         metrics
             .free
             .get_or_create(&node)
@@ -135,7 +135,7 @@ fn node_page(ledger: &Ledger, book: &Book) -> NodePage {
         .map(|(gpu, card)| CardPage {
             id: gpu.index.0,
             total: unit.whole_in(gpu.memory),
-            used: unit.whole_in(card.used),
+            used: unit.whole_in(card.used.memory),
             pods: Vec::new(),
         })
         .collect();
@@ -147,10 +147,9 @@ fn node_page(ledger: &Ledger, book: &Book) -> NodePage {
             let Some(position) = facts.inventory.position(&charge.card) else {
                 continue;
             };
-            let memory = match entry.claim.ask() {
-                Ask::Nothing => continue,
-                Ask::OneCard(memory) => memory,
-                Ask::WholeCards(_) => facts.inventory.gpus()[position].memory,
+            let memory = match charge.whole {
+                true => facts.inventory.gpus()[position].memory,
+                false => charge.part.memory,
             };
             devs[position].pods.push(PodPage {
                 name: entry.pod.name().to_owned(),

@@ -19,7 +19,7 @@ use sublet_api::Budget;
 use sublet_api::extender::{MetaPod, MetaVictims, PreemptArgs, PreemptResult};
 use sublet_api::object::Pod;
 use sublet_client::Change;
-use sublet_model::{Ask, Claim, NodeIdx, PodUid, Standing, Time};
+use sublet_model::{Claim, NodeIdx, PodUid, Standing, Time};
 use sublet_plan::{Evictable, Refused, breaking};
 
 use crate::routes::{json, read, timed};
@@ -147,7 +147,7 @@ pub(crate) async fn preempt(Shared(scheduler): Shared<Arc<Scheduler>>, body: Byt
         let mut state = scheduler.state();
         let claim = claim_of(&args.pod, state.engine.options().unit).ok();
         // For a pod of no GPU the stock scheduler has said all there is to say.
-        let claim = claim.filter(|claim| claim.ask() != Ask::Nothing);
+        let claim = claim.filter(Claim::has_gpu);
         let priority = args.pod.spec.priority.unwrap_or(0);
         let uid = PodUid::new(&args.pod.metadata.uid);
         let theirs = args.victims();

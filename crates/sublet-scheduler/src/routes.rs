@@ -17,7 +17,7 @@ use serde::Serialize;
 use sublet_api::extender::{
     Args, BindArgs, BindResult, FilterResult, HostPriority, Reasons, from_str,
 };
-use sublet_model::{Ask, Claim, NameError, NodeName, PodKey, PodUid};
+use sublet_model::{Claim, NameError, NodeName, PodKey, PodUid};
 use sublet_plan::{EngineOptions, Reason, Refused, Wire};
 use sublet_telemetry::metrics::{Verb, Why, print};
 
@@ -159,7 +159,7 @@ fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Filtered {
         Err(why) => return error(why.to_string()),
     };
     state.learn_early(&uid, &claim);
-    if claim.ask() == Ask::Nothing && !state.engine.options().policy.sees_host() {
+    if !claim.has_gpu() && !state.engine.options().policy.sees_host() {
         return Filtered::from(json(&FilterResult {
             nodes: args.whole(names),
             node_names: names.clone(),
@@ -182,7 +182,7 @@ fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Filtered {
     let mut passed: Vec<&str> = answer.passed.iter().map(name).collect();
     // Nodes that only the stock scheduler knows are for pods that ask nothing of ours, where
     // it did not get enough others.
-    if claim.ask() == Ask::Nothing && passed.len() == nodes.len() {
+    if !claim.has_gpu() && passed.len() == nodes.len() {
         passed.extend(&unknown);
     }
     if !passed.is_empty() {
@@ -287,7 +287,7 @@ async fn prioritize(Shared(scheduler): Shared<Arc<Scheduler>>, body: Bytes) -> R
         let mut state = scheduler.state();
         let EngineOptions { policy, unit, .. } = state.engine.options();
         let claim = claim_of(&args.pod, *unit).ok();
-        let claim = claim.filter(|claim| claim.ask() != Ask::Nothing || policy.sees_host());
+        let claim = claim.filter(|claim| claim.has_gpu() || policy.sees_host());
         let (Some(claim), Ok(uid)) = (claim, PodUid::new(&args.pod.metadata.uid)) else {
             let none = names.iter().map(|host| HostPriority { host, score: 0 });
             return json(&none.collect::<Vec<_>>());

@@ -17,8 +17,8 @@ use sublet_api::{
 };
 use sublet_client::Client;
 use sublet_model::{
-    Ask, Claim, GpuIndex, Host, NameError, NodeFacts, NodeIdx, NodeName, PodKey, PodUid, Standing,
-    Time, Unit,
+    Claim, GpuIndex, Host, NameError, NodeFacts, NodeIdx, NodeName, PodKey, PodUid, Standing, Time,
+    Unit,
 };
 use sublet_plan::stock::{Effect, Taint, soft_taints};
 use sublet_plan::{Engine, EngineOptions};
@@ -69,7 +69,7 @@ impl Waiting {
 
     /// Does it ask for a GPU?
     pub(crate) fn asks_gpu(&self) -> bool {
-        self.claim.ask() != Ask::Nothing
+        self.claim.has_gpu()
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sublet_model::{Bytes, Inventory};
 
-use crate::job::{Amount, Ask, JobId, Part, Pid, Promise};
+use crate::job::{Amount, Holding, JobAsk, JobId, Pid, Promise};
 use crate::reading::{Books, Reading, SlotUse};
 use crate::refusal::Refusal;
 
@@ -18,7 +18,7 @@ pub enum Event {
         /// Its number.
         job: JobId,
         /// What it asks.
-        ask: Ask,
+        ask: JobAsk,
     },
     /// A job that has its cards already: from before a restart, or because somebody who knows
     /// the whole cluster chose them.
@@ -26,9 +26,9 @@ pub enum Event {
         /// Its number.
         job: JobId,
         /// What it asked.
-        ask: Ask,
+        ask: JobAsk,
         /// What it has.
-        parts: Vec<Part>,
+        parts: Vec<Holding>,
         /// Who promised it; nothing for a job of this machine.
         promise: Option<Promise>,
     },
@@ -87,7 +87,7 @@ pub enum Action {
         /// The job.
         job: JobId,
         /// Its cards.
-        parts: Vec<Part>,
+        parts: Vec<Holding>,
     },
     /// Tell a job that it waits.
     Wait {
@@ -110,7 +110,7 @@ pub enum Action {
         /// The job.
         job: JobId,
         /// All its cards.
-        parts: Vec<Part>,
+        parts: Vec<Holding>,
     },
     /// The limits stay as they are.
     KeepLimit {

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use sublet_model::{Count, MiB, Milli, Role};
+use sublet_model::{Class, Count, MiB, Milli, Part, Role};
 
 /// A job's number on this machine. It is also the tenant's number on the shared pages, and
 /// is never used twice in the life of a runtime folder.
@@ -46,13 +46,7 @@ impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Amount::Memory(memory) => memory.fmt(f),
-            Amount::Share(share) => {
-                let (percent, tenth) = (share.get() / 10, share.get() % 10);
-                match tenth {
-                    0 => write!(f, "{percent} %"),
-                    tenth => write!(f, "{percent}.{tenth} %"),
-                }
-            }
+            Amount::Share(share) => share.fmt(f),
             Amount::Whole => f.write_str("a whole GPU"),
         }
     }
@@ -60,11 +54,15 @@ impl fmt::Display for Amount {
 
 /// What a job asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ask {
+pub struct JobAsk {
     /// Its name, for people; several jobs may have one name.
     pub name: Arc<str>,
     /// How much of each card.
     pub memory: Amount,
+    /// Compute time that it is promised of each card.
+    pub compute: Milli,
+    /// Who has to give way where compute time is short.
+    pub class: Class,
     /// How many cards.
     pub gpus: Count,
     /// Which cards it may be on, by their positions in the machine's inventory; nothing for any.
@@ -73,7 +71,7 @@ pub struct Ask {
     pub may_wait: bool,
 }
 
-impl Ask {
+impl JobAsk {
     /// May it be on that card?
     #[must_use]
     pub fn allows(&self, card: usize) -> bool {
@@ -97,11 +95,24 @@ pub struct Promise {
 
 /// A card that a job has, and how much of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Part {
+pub struct Holding {
     /// The card's position in the machine's inventory.
     pub card: usize,
-    /// What the job may use there, contexts and modules included.
-    pub limit: MiB,
+    /// What the job may use there, contexts and modules included, and the compute time that it
+    /// is promised.
+    pub limit: Part,
+}
+
+impl Holding {
+    /// The same card, with another limit of memory.
+    #[must_use]
+    pub fn with_memory(self, memory: MiB) -> Holding {
+        let limit = Part {
+            memory,
+            ..self.limit
+        };
+        Holding { limit, ..self }
+    }
 }
 
 /// How a job is, in one word for people.

@@ -14,7 +14,7 @@ mod reading;
 mod refusal;
 
 pub use event::{Action, Event};
-pub use job::{Amount, Ask, JobId, Part, Pid, Promise, State};
+pub use job::{Amount, Holding, JobAsk, JobId, Pid, Promise, State};
 pub use machine::{CardView, Discord, JobView, Machine, Options, SLOTS};
 pub use reading::{Books, Reading, SlotUse};
 pub use refusal::Refusal;

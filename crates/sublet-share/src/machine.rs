@@ -14,13 +14,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use sublet_model::{Bytes, Count, Inventory, MiB, Time};
+use sublet_model::{Bytes, Count, Inventory, MiB, Part, Time};
 use sublet_plan::Policy;
 
 use self::books::Use;
 use self::pods::Pods;
 use crate::event::{Action, Event};
-use crate::job::{Amount, Ask, JobId, Part, Pid, Promise, State};
+use crate::job::{Amount, Holding, JobAsk, JobId, Pid, Promise, State};
 use crate::looks::Looks;
 use crate::place::Cards;
 use crate::reading::Watch;
@@ -57,16 +57,23 @@ pub struct Options {
 
 #[derive(Debug, Clone)]
 struct Held {
-    part: Part,
+    part: Holding,
     /// What a cluster has promised; nothing for a job of this machine.
     promised: MiB,
     uses: Use,
     charge: MiB,
 }
 
+impl Held {
+    /// What is taken from the card for it.
+    fn takes(&self) -> Part {
+        self.part.with_memory(self.charge).limit
+    }
+}
+
 #[derive(Debug, Clone)]
 struct Job {
-    ask: Ask,
+    ask: JobAsk,
     held: Vec<Held>,
     pids: BTreeSet<Pid>,
     slots: BTreeSet<u32>,
@@ -83,9 +90,9 @@ pub struct JobView<'a> {
     /// Its number.
     pub id: JobId,
     /// What it asked; after a change of its limit, what was asked then.
-    pub ask: &'a Ask,
+    pub ask: &'a JobAsk,
     /// Its cards and limits.
-    pub parts: Vec<Part>,
+    pub parts: Vec<Holding>,
     /// Its processes with slots.
     pub pids: Vec<Pid>,
     /// How it is.
@@ -309,7 +316,7 @@ impl Machine {
                 .all(|(id, job)| self.queue.contains(id) == job.held.is_empty())
     }
 
-    fn submit(&mut self, id: JobId, ask: Ask, out: &mut Vec<Action>) {
+    fn submit(&mut self, id: JobId, ask: JobAsk, out: &mut Vec<Action>) {
         let refusal = if self.jobs.contains_key(&id) {
             Some(Refusal::Known(id))
         } else if !self.local_jobs {
@@ -335,7 +342,7 @@ impl Machine {
         self.queue.push_back(id);
     }
 
-    fn declare(&mut self, id: JobId, job: Job, mut parts: Vec<Part>, out: &mut Vec<Action>) {
+    fn declare(&mut self, id: JobId, job: Job, mut parts: Vec<Holding>, out: &mut Vec<Action>) {
         parts.sort_unstable_by_key(|part| part.card);
         parts.dedup_by_key(|part| part.card);
         if let Err(reason) = self.check_declared(id, &job, &parts) {
@@ -346,7 +353,7 @@ impl Machine {
         self.give(id, parts, true, out);
     }
 
-    fn check_declared(&self, id: JobId, job: &Job, parts: &[Part]) -> Result<(), Refusal> {
+    fn check_declared(&self, id: JobId, job: &Job, parts: &[Holding]) -> Result<(), Refusal> {
         let ask = &job.ask;
         if self.jobs.contains_key(&id) {
             return Err(Refusal::Known(id));
@@ -354,7 +361,7 @@ impl Machine {
         if job.promise.is_none() && !self.local_jobs {
             return Err(Refusal::Clustered);
         }
-        if parts.is_empty() || parts.iter().any(|part| part.limit.is_zero()) {
+        if parts.is_empty() || parts.iter().any(|part| part.limit.memory.is_zero()) {
             return Err(Refusal::Nothing);
         }
         let total = self.cards.total();
@@ -372,9 +379,9 @@ impl Machine {
             } else {
                 self.cards.free_of_jobs(part.card)
             };
-            if part.limit > hole {
+            if part.limit.memory > hole {
                 return Err(Refusal::NoRoom {
-                    asked: part.limit,
+                    asked: part.limit.memory,
                     gpus: ask.gpus,
                     fitting: Count::ZERO,
                     gpu: self.cards.inventory().gpus()[part.card].index,
@@ -388,7 +395,7 @@ impl Machine {
     }
 
     /// Gives a job its cards. One that may be old can have had a higher limit before.
-    fn give(&mut self, id: JobId, parts: Vec<Part>, may_be_old: bool, out: &mut Vec<Action>) {
+    fn give(&mut self, id: JobId, parts: Vec<Holding>, may_be_old: bool, out: &mut Vec<Action>) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
@@ -398,11 +405,11 @@ impl Machine {
             job.held.push(Held {
                 part,
                 promised: match job.promise {
-                    Some(_) => part.limit,
+                    Some(_) => part.limit.memory,
                     None => MiB::ZERO,
                 },
-                uses: Use::begin((!may_be_old).then_some(part.limit)),
-                charge: part.limit,
+                uses: Use::begin((!may_be_old).then_some(part.limit.memory)),
+                charge: part.limit.memory,
             });
         }
         job.told = None;
@@ -468,7 +475,7 @@ impl Machine {
             return;
         }
         if let Some(job) = self.jobs.remove(&id) {
-            self.leave_account(id, job.promise.as_ref(), &job.held);
+            self.leave_account(id, &job);
             for held in job.held {
                 self.cards.set_whole(held.part.card, id, false);
             }

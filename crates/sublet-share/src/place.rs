@@ -2,22 +2,22 @@
 //! choose by the same engine and the same policy. It exists to translate; it keeps no
 //! account of its own beside the engine's ledger.
 //!
-//! The engine places a part of *one* card. A job that asks for parts of several is placed
-//! card by card, each time with the cards that are out of the question marked sick in a copy.
-//! Cards are interchangeable but for what the policy prefers, so taking the best one again
-//! and again finds a place whenever there is one.
+//! What a job asks of a card may depend on the card: a share of it, or all of it. So a job is
+//! placed card by card, each time with the cards that are out of the question marked sick in a
+//! copy. Whatever card serves a part serves all that are left, so taking the best one again and
+//! again finds a place whenever there is one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sublet_model::{
-    Allocation, CardRef, Claim, ContainerClaim, ContainerName, Count, Demand, Dialect, Entry,
-    GpuIndex, Grant, Identity, Inventory, MiB, NodeFacts, NodeIdx, NodeName, PodKey, PodUid,
+    Allocation, CardRef, Claim, Class, ContainerClaim, ContainerName, Count, Demand, Entry,
+    GpuIndex, Grant, Identity, Inventory, MiB, NodeFacts, NodeIdx, NodeName, Part, PodKey, PodUid,
     Portion, Role, Sharing, Standing,
 };
 use sublet_plan::{Engine, EngineOptions, Policy};
 
-use crate::job::{Amount, Ask, JobId, Part};
+use crate::job::{Amount, Holding, JobAsk, JobId};
 use crate::refusal::Refusal;
 
 /// The machine's cards, and what is taken from them.
@@ -31,7 +31,7 @@ pub(crate) struct Cards {
     /// The same, with what processes that are no job use.
     kept: Vec<MiB>,
     /// What each job takes, by card.
-    charges: BTreeMap<(usize, JobId), MiB>,
+    charges: BTreeMap<(usize, JobId), (Part, Class)>,
     /// Cards that a job has for itself.
     whole: BTreeMap<usize, JobId>,
 }
@@ -85,18 +85,19 @@ impl Cards {
             return;
         }
         self.kept[card] = kept;
-        self.enter(card, "kept", kept);
+        // Nobody has promised strangers any compute time.
+        self.enter(card, "kept", (Part::of_memory(kept), Class::Opportunistic));
     }
 
     /// What a job takes from a card, from now on; nothing to take it out.
-    pub(crate) fn charge(&mut self, card: usize, job: JobId, memory: MiB) {
-        let before = if memory.is_zero() {
-            self.charges.remove(&(card, job))
-        } else {
-            self.charges.insert((card, job), memory)
+    pub(crate) fn charge(&mut self, card: usize, job: JobId, part: Part, class: Class) {
+        let charge = Some((part, class)).filter(|(part, _)| !part.is_zero());
+        let before = match charge {
+            None => self.charges.remove(&(card, job)),
+            Some(charge) => self.charges.insert((card, job), charge),
         };
-        if before.unwrap_or(MiB::ZERO) != memory {
-            self.enter(card, &format!("job-{job}"), memory);
+        if before != charge {
+            self.enter(card, &format!("job-{job}"), (part, class));
         }
     }
 
@@ -123,7 +124,7 @@ impl Cards {
         let to = (card, JobId(u64::MAX));
         self.charges
             .range(from..=to)
-            .map(|(_, charge)| *charge)
+            .map(|(_, (part, _))| part.memory)
             .sum()
     }
 
@@ -144,7 +145,9 @@ impl Cards {
         if self.whole.contains_key(&card) {
             return MiB::ZERO;
         }
-        self.engine.ledger().book(self.node).cards()[card].free()
+        self.engine.ledger().book(self.node).cards()[card]
+            .free()
+            .memory
     }
 
     /// True if the engine's accounts are the sums of ours.
@@ -154,14 +157,14 @@ impl Cards {
             && cards
                 .iter()
                 .enumerate()
-                .all(|(at, card)| card.used == self.granted(at).plus(self.kept[at]))
+                .all(|(at, card)| card.used.memory == self.granted(at).plus(self.kept[at]))
     }
 
     /// Could the question ever be answered, on this machine with nobody on it?
     ///
     /// # Errors
     /// Why not.
-    pub(crate) fn check(&self, ask: &Ask) -> Result<(), Refusal> {
+    pub(crate) fn check(&self, ask: &JobAsk) -> Result<(), Refusal> {
         let asked = ask.gpus;
         let nothing = match ask.memory {
             Amount::Memory(memory) => memory.is_zero(),
@@ -208,10 +211,10 @@ impl Cards {
     ///
     /// # Errors
     /// Why there are none.
-    pub(crate) fn find(&self, ask: &Ask) -> Result<Vec<Part>, Refusal> {
+    pub(crate) fn find(&self, ask: &JobAsk) -> Result<Vec<Holding>, Refusal> {
         self.check(ask)?;
         let mut scratch = self.engine.clone();
-        let mut parts: Vec<Part> = Vec::new();
+        let mut parts: Vec<Holding> = Vec::new();
         while parts.len() < ask.gpus.get() as usize {
             let taken: BTreeSet<usize> = parts.iter().map(|part| part.card).collect();
             let Some(part) = self.best(&mut scratch, ask, &taken) else {
@@ -224,7 +227,7 @@ impl Cards {
     }
 
     /// The best single card but for those that are `taken`.
-    fn best(&self, scratch: &mut Engine, ask: &Ask, taken: &BTreeSet<usize>) -> Option<Part> {
+    fn best(&self, scratch: &mut Engine, ask: &JobAsk, taken: &BTreeSet<usize>) -> Option<Holding> {
         let gpus = self.facts.inventory.gpus();
         // Cards from which the same amount is asked compete in one question to the engine.
         let mut groups: BTreeMap<MiB, BTreeSet<usize>> = BTreeMap::new();
@@ -234,7 +237,7 @@ impl Cards {
                 groups.entry(amount).or_default().insert(card);
             }
         }
-        let mut best: Option<(i64, Part)> = None;
+        let mut best: Option<(i64, Holding)> = None;
         for (amount, members) in groups.into_iter().filter(|(amount, _)| !amount.is_zero()) {
             let out = (0..gpus.len()).filter(|card| !members.contains(card));
             let out = out.map(|card| gpus[card].index).collect();
@@ -244,22 +247,26 @@ impl Cards {
                 ..self.facts.clone()
             });
             let uid = uid("asking", 0);
-            let Ok(found) = scratch.fit(&uid, &claim(amount), self.node) else {
+            let part = Part {
+                memory: amount,
+                compute: ask.compute,
+            };
+            let Ok(found) = scratch.fit(&uid, &claim(part, ask.class), self.node) else {
                 continue;
             };
-            let part = Part {
+            let holding = Holding {
                 card: found.position,
-                limit: amount,
+                limit: part,
             };
-            if best.is_none_or(|(cost, best)| (found.cost(), part.card) < (cost, best.card)) {
-                best = Some((found.cost(), part));
+            if best.is_none_or(|(cost, best)| (found.cost(), holding.card) < (cost, best.card)) {
+                best = Some((found.cost(), holding));
             }
         }
         best.map(|(_, part)| part)
     }
 
     /// The cards that a job may be on, whoever else is there.
-    fn named<'a>(&self, ask: &'a Ask) -> impl Iterator<Item = usize> + Clone + 'a {
+    fn named<'a>(&self, ask: &'a JobAsk) -> impl Iterator<Item = usize> + Clone + 'a {
         (0..self.kept.len()).filter(|card| ask.allows(*card))
     }
 
@@ -269,7 +276,7 @@ impl Cards {
     }
 
     /// Is the card open to this job at all, whatever is free there?
-    fn may_take(&self, ask: &Ask, card: usize) -> bool {
+    fn may_take(&self, ask: &JobAsk, card: usize) -> bool {
         ask.allows(card)
             && !self.whole.contains_key(&card)
             && (ask.memory != Amount::Whole || self.granted(card).is_zero())
@@ -297,7 +304,7 @@ impl Cards {
         }
     }
 
-    fn no_room(&self, ask: &Ask, taken: &BTreeSet<usize>) -> Refusal {
+    fn no_room(&self, ask: &JobAsk, taken: &BTreeSet<usize>) -> Refusal {
         let gpus = self.facts.inventory.gpus();
         if ask.memory == Amount::Whole {
             let idle = (0..gpus.len())
@@ -313,6 +320,20 @@ impl Cards {
             };
         }
         let fits = |card: usize| self.amount(ask.memory, card) <= self.capacity(card);
+        let amounts = self.engine.ledger().book(self.node).cards();
+        let roomy = self.named(ask).filter(|&card| {
+            let memory = Part::of_memory(self.amount(ask.memory, card));
+            let here = amounts[card].left_beside(memory, Class::Opportunistic);
+            !taken.contains(&card) && self.may_take(ask, card) && here.is_some()
+        });
+        let most = roomy.max_by_key(|&card| (amounts[card].free().compute, usize::MAX - card));
+        if let Some(card) = most {
+            return Refusal::NoCompute {
+                asked: ask.compute,
+                gpu: gpus[card].index,
+                left: amounts[card].free().compute,
+            };
+        }
         let sick = self
             .named(ask)
             .filter(|&card| !gpus[card].health.is_healthy() && fits(card))
@@ -338,9 +359,9 @@ impl Cards {
         }
     }
 
-    fn enter(&mut self, card: usize, who: &str, memory: MiB) {
+    fn enter(&mut self, card: usize, who: &str, (part, class): (Part, Class)) {
         let uid = uid(who, card);
-        if memory.is_zero() {
+        if part.is_zero() {
             self.engine.forget(&uid);
             return;
         }
@@ -351,14 +372,14 @@ impl Cards {
                 index: gpu.index,
                 uuid: gpu.uuid.clone(),
             },
-            memory,
+            memory: part.memory,
         };
         let pod = PodKey::new("machine", uid.as_str()).expect("made of letters and numbers");
         self.engine.observe(Entry {
             pod,
             uid,
             node: self.facts.name.clone(),
-            claim: claim(memory),
+            claim: claim(part, class),
             allocation: Some(Allocation {
                 grants: vec![grant],
             }),
@@ -378,17 +399,18 @@ fn container() -> ContainerName {
     ContainerName::new("job").expect("a fixed name that is right")
 }
 
-fn claim(memory: MiB) -> Arc<Claim> {
+fn claim(part: Part, class: Class) -> Arc<Claim> {
     let container = ContainerClaim {
         name: container(),
         position: 0,
         role: Role::Main,
         demand: Demand {
-            gpus: Count::new(1),
-            portion: Portion::Memory(memory),
+            portion: Portion::Part(part),
+            ..Demand::of_memory(part.memory)
         },
     };
-    let claim = Claim::new(Dialect::Aliyun, vec![container], false);
+    let claim = Claim::new(None, vec![container], false);
+    let claim = claim.and_then(|claim| claim.with_class(class));
     Arc::new(claim.expect("one container with a part of one card"))
 }
 

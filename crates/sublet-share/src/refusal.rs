@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use sublet_model::{Count, GpuIndex, MiB};
+use sublet_model::{Count, GpuIndex, MiB, Milli};
 
 use crate::job::JobId;
 
@@ -55,6 +55,15 @@ pub enum Refusal {
         kept: MiB,
         /// Cards that are large enough, but sick.
         sick: Count,
+    },
+    /// The memory is there, and the compute time is promised to others.
+    NoCompute {
+        /// What was asked of each card.
+        asked: Milli,
+        /// The card with most of it, among those that have the memory.
+        gpu: GpuIndex,
+        /// What is left there. As much as is asked, where a job is alone in its class there.
+        left: Milli,
     },
     /// Whole cards were asked, and others are on them.
     NotIdle {
@@ -143,6 +152,7 @@ impl Refusal {
             | Refusal::Promised { .. }
             | Refusal::Gone(_) => true,
             Refusal::NoRoom { .. }
+            | Refusal::NoCompute { .. }
             | Refusal::NotIdle { .. }
             | Refusal::Behind { .. }
             | Refusal::Settling
@@ -208,6 +218,15 @@ impl fmt::Display for Refusal {
                     Listed(several)
                 ),
             },
+            Refusal::NoCompute { asked, gpu, left } if asked > left => write!(
+                f,
+                "GPU {gpu} lacks {} of its compute time: {asked} asked, and {left} is left there",
+                asked.saturating_sub(*left)
+            ),
+            Refusal::NoCompute { gpu, .. } => write!(
+                f,
+                "a guaranteed job that asks for all of a GPU's compute time shares GPU {gpu} with no other guaranteed job"
+            ),
             Refusal::NotIdle { .. } => self.fmt_idle(f),
             Refusal::Behind { waiting: 1 } => f.write_str("1 job waits before it"),
             Refusal::Behind { waiting } => write!(f, "{waiting} jobs wait before it"),

@@ -136,10 +136,10 @@ pub(crate) fn play(run: Inflation<'_>, mut on: impl FnMut(usize)) -> (Outcome, W
 }
 
 impl Drops {
-    fn count(&mut self, ask: Ask) {
+    fn count(&mut self, ask: &Ask) {
         match ask {
             Ask::Nothing => self.none += 1,
-            Ask::OneCard(_) => self.share += 1,
+            Ask::Parts(_) => self.share += 1,
             Ask::WholeCards(count) => {
                 let class = match count.get() {
                     0 | 1 => 0,

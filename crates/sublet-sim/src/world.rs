@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sublet_model::{
-    Ask, Claim, Entry, Ledger, MiB, NodeFacts, NodeIdx, NodeName, PodKey, PodUid, Standing, Time,
+    Claim, Entry, Ledger, MiB, NodeFacts, NodeIdx, NodeName, PodKey, PodUid, Standing, Time,
 };
 use sublet_plan::{Demand, Engine, EngineOptions, Fragmentation, Policy, Shape, StockRules, Ties};
 
@@ -220,7 +220,7 @@ impl World {
 
     /// Does the stock scheduler place it?
     fn passes_by(&self, pod: &PodRow) -> bool {
-        self.cpu_only == CpuOnlyPods::Stock && pod.claim.ask() == Ask::Nothing
+        self.cpu_only == CpuOnlyPods::Stock && !pod.claim.has_gpu()
     }
 
     /// Places a pod that has come, on any node or on one of these; nothing where it fits on

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use sublet_model::{GpuIndex, MiB, NodeName, PodKey};
+use sublet_model::{GpuIndex, MiB, Milli, NodeName, PodKey};
 
 use super::Asked;
 
@@ -57,7 +57,21 @@ pub enum Refusal {
         /// What is wrong with it.
         why: Arc<str>,
     },
-    /// More is promised of the card than it has.
+    /// More of the card's compute time is promised than there is.
+    #[error(
+        "pod {pod}: {promised} of the compute time of GPU {gpu} are promised to {tenants} pods"
+    )]
+    OverCompute {
+        /// The pod.
+        pod: PodKey,
+        /// Its card.
+        gpu: GpuIndex,
+        /// What is promised.
+        promised: Milli,
+        /// To how many.
+        tenants: u32,
+    },
+    /// More memory of the card is promised than it has.
     #[error(
         "pod {pod}: GPU {gpu} lacks {lacks}: {promised} of its {capacity} are promised to {tenants} pods"
     )]

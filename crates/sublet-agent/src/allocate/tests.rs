@@ -61,7 +61,7 @@ fn annotate(pod: &mut Pod, cards: &str, words: &[&str]) {
     let mut grants = Vec::new();
     for (at, container) in claim.containers().iter().enumerate() {
         let memory = match container.demand.portion {
-            Portion::Memory(memory) => memory,
+            Portion::Part(part) => part.memory,
             Portion::Whole => MiB::from(100),
         };
         let count = container.demand.gpus.get() as usize;

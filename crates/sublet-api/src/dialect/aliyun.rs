@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use sublet_model::{
-    Allocation, Ask, CardRef, Claim, ContainerClaim, Count, Demand, Dialect, GpuIndex, Grant, MiB,
+    Allocation, Ask, CardRef, Claim, ContainerClaim, Demand, Dialect, GpuIndex, Grant, MiB,
     NodeFacts, Portion, Role, Unit,
 };
 
@@ -27,11 +27,7 @@ impl Codec for Aliyun {
     }
 
     fn demand(&self, count: u64, unit: Unit) -> Option<Demand> {
-        let memory = unit.times(count)?;
-        Some(Demand {
-            gpus: Count::new(1),
-            portion: Portion::Memory(memory),
-        })
+        unit.times(count).map(Demand::of_memory)
     }
 
     fn older_allocation(
@@ -147,14 +143,14 @@ fn on_card(claim: &Claim, index: GpuIndex) -> Allocation {
 
 fn memory_of(container: &ContainerClaim) -> MiB {
     match container.demand.portion {
-        Portion::Memory(memory) => memory,
+        Portion::Part(part) => part.memory,
         Portion::Whole => MiB::ZERO,
     }
 }
 
 fn peak(claim: &Claim) -> MiB {
     match claim.ask() {
-        Ask::OneCard(memory) => memory,
+        Ask::Parts(parts) => parts.memory(),
         Ask::WholeCards(_) | Ask::Nothing => MiB::ZERO,
     }
 }

@@ -3,9 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use sublet_model::{
-    Allocation, Claim, ContainerClaim, Count, Demand, Dialect, NodeFacts, Portion, Unit,
-};
+use sublet_model::{Allocation, Claim, ContainerClaim, Count, Demand, Dialect, NodeFacts, Unit};
 
 use super::Codec;
 use crate::allocation::AllocationError;
@@ -24,11 +22,8 @@ impl Codec for Nvidia {
     }
 
     fn demand(&self, count: u64, _unit: Unit) -> Option<Demand> {
-        let gpus = Count::new(u32::try_from(count).ok()?);
-        Some(Demand {
-            gpus,
-            portion: Portion::Whole,
-        })
+        let gpus = u32::try_from(count).ok()?;
+        Some(Demand::of_cards(Count::new(gpus)))
     }
 
     fn older_allocation(

@@ -53,21 +53,21 @@ fn facts(unit: Unit) -> NodeFacts {
 
 #[test]
 fn claims_are_read_in_both_units_and_counted_as_kubernetes_counts() {
-    let ask = |picture, unit| claim(picture, unit).unwrap().unwrap().ask();
+    let ask = |picture, unit| claim(picture, unit).unwrap().unwrap().ask().clone();
     assert_eq!(
         ask("a aliyun.com/gpu-mem=3", Unit::MiB),
-        Ask::OneCard(MiB::from(3))
+        Ask::of_memory(MiB::from(3))
     );
     assert_eq!(
         ask("a aliyun.com/gpu-mem=3", Unit::GiB),
-        Ask::OneCard(MiB::from(3072))
+        Ask::of_memory(MiB::from(3072))
     );
     assert_eq!(
         ask(
             "a aliyun.com/gpu-mem=1; b aliyun.com/gpu-mem=2; init: i aliyun.com/gpu-mem=8",
             Unit::MiB
         ),
-        Ask::OneCard(MiB::from(8))
+        Ask::of_memory(MiB::from(8))
     );
     assert_eq!(
         ask("a nvidia.com/gpu=2; b nvidia.com/gpu=1", Unit::MiB),

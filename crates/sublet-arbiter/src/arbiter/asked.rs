@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sublet_abi::{MAX_DEVICES, Mode as PageMode};
-use sublet_model::{Count, Gpu, Inventory};
-use sublet_share::{Amount, Ask};
+use sublet_model::{Class, Count, Gpu, Inventory, Milli};
+use sublet_share::{Amount, JobAsk};
 
 use crate::admin::{Mode, Submit, is_name_of, parse_amount};
 
@@ -22,7 +22,7 @@ pub(super) fn page_mode(mode: Mode) -> PageMode {
 }
 
 /// A request as a question to the machine, or why it is none.
-pub(super) fn ask_of(submit: &Submit, machine: &Inventory) -> Result<Ask, String> {
+pub(super) fn ask_of(submit: &Submit, machine: &Inventory) -> Result<JobAsk, String> {
     let memory = match &submit.memory {
         None => Amount::Whole,
         Some(text) => parse_amount(text).map_err(|error| error.to_string())?,
@@ -37,9 +37,11 @@ pub(super) fn ask_of(submit: &Submit, machine: &Inventory) -> Result<Ask, String
         ));
     }
     let cards = submit.cards.as_ref().map(|names| cards_of(names, machine));
-    Ok(Ask {
+    Ok(JobAsk {
         name: Arc::from(submit.name.as_str()),
         memory,
+        compute: Milli::ZERO,
+        class: Class::Guaranteed,
         gpus: Count::new(submit.gpus),
         cards: cards.transpose()?,
         may_wait: submit.wait,

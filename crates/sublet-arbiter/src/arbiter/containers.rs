@@ -11,8 +11,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use rustix::event::EventfdFlags;
 use rustix::net::SocketType;
 use sublet_abi::{MAX_DEVICES, Mode};
-use sublet_model::{Count, MiB};
-use sublet_share::{Amount, Ask, Event, JobId, Part, Promise};
+use sublet_model::{Class, Count, MiB, Milli, Part};
+use sublet_share::{Amount, Event, Holding, JobAsk, JobId, Promise};
 
 use super::{Arbiter, Root, Source};
 use crate::admin::Snapshot;
@@ -207,10 +207,12 @@ impl Arbiter {
         let listener = socket::listen(&path, SocketType::SEQPACKET, 0o666);
         let listener = listener.map_err(|error| error.to_string())?;
         let key = self.watch_listener(&listener, job)?;
-        let largest = parts.iter().map(|part| part.limit).max();
-        let ask = Ask {
+        let largest = parts.iter().map(|part| part.limit.memory).max();
+        let ask = JobAsk {
             name: container.name.into(),
             memory: Amount::Memory(largest.unwrap_or(MiB::ZERO)),
+            compute: Milli::ZERO,
+            class: Class::Guaranteed,
             gpus: Count::new(parts.len() as u32), // at most 16
             cards: None,
             may_wait: true,
@@ -254,7 +256,7 @@ impl Arbiter {
     pub(super) fn parts_of<'a>(
         &self,
         cards: impl Iterator<Item = (&'a str, MiB)>,
-    ) -> Result<Vec<Part>, String> {
+    ) -> Result<Vec<Holding>, String> {
         let gpus = self.machine.inventory().gpus();
         let find = |uuid: &str| {
             gpus.iter()
@@ -262,9 +264,10 @@ impl Arbiter {
         };
         let parts = cards.map(|(uuid, limit)| {
             let card = find(uuid).ok_or_else(|| format!("this machine has no GPU {uuid}"))?;
-            Ok(Part { card, limit })
+            let limit = Part::of_memory(limit);
+            Ok(Holding { card, limit })
         });
-        let parts: Vec<Part> = parts.collect::<Result<_, String>>()?;
+        let parts: Vec<Holding> = parts.collect::<Result<_, String>>()?;
         if parts.is_empty() || parts.len() > MAX_DEVICES {
             let n = parts.len();
             return Err(format!("a job has 1 to {MAX_DEVICES} GPUs, not {n}"));

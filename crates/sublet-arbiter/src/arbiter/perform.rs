@@ -4,7 +4,7 @@ use rustix::process::Signal;
 use sublet_abi::message::{RefusedCode, Welcome};
 use sublet_abi::{Reply as Answer, SlotIndex};
 use sublet_model::MiB;
-use sublet_share::{Action, Event, JobId, Part, Pid, Refusal};
+use sublet_share::{Action, Event, Holding, JobId, Pid, Refusal};
 use tracing::{debug, info, warn};
 
 use super::guests::Stage;
@@ -88,7 +88,7 @@ impl Arbiter {
         }
     }
 
-    fn place(&mut self, job: JobId, parts: &[Part]) {
+    fn place(&mut self, job: JobId, parts: &[Holding]) {
         let cards: Option<Vec<TenantCard>> = parts
             .iter()
             .map(|part| {
@@ -97,7 +97,7 @@ impl Arbiter {
                     card: part.card,
                     uuid: self.uuid_of(part.card)?,
                     capacity: account.capacity,
-                    limit: part.limit,
+                    limit: part.limit.memory,
                     figures: self.figures[part.card],
                 })
             })
@@ -126,7 +126,7 @@ impl Arbiter {
         self.tell_job(job, &Reply::Placed(placed));
     }
 
-    fn placed(&self, job: JobId, parts: &[Part]) -> Placed {
+    fn placed(&self, job: JobId, parts: &[Holding]) -> Placed {
         let gpus = self.machine.inventory().gpus();
         let gpus = parts.iter().map(|part| PlacedGpu {
             index: gpus[part.card].index.0,
@@ -135,7 +135,7 @@ impl Arbiter {
                 .as_ref()
                 .map(ToString::to_string)
                 .unwrap_or_default(),
-            limit_mib: part.limit.get(),
+            limit_mib: part.limit.memory.get(),
             context_mib: mib(self.machine.card(part.card).context),
         });
         let pinned_limit = self.tenants.get(&job).and_then(Tenant::pinned_limit);
@@ -147,7 +147,7 @@ impl Arbiter {
         }
     }
 
-    fn limit(&mut self, job: JobId, parts: &[Part]) {
+    fn limit(&mut self, job: JobId, parts: &[Holding]) {
         if let Some(tenant) = self.tenants.get_mut(&job) {
             tenant.set_limits(parts);
         }
@@ -155,7 +155,7 @@ impl Arbiter {
     }
 
     /// Tells the job, and whoever asked for it, what its limits are now.
-    pub(super) fn tell_limits(&mut self, job: JobId, parts: &[Part]) {
+    pub(super) fn tell_limits(&mut self, job: JobId, parts: &[Holding]) {
         info!(%job, "limits changed");
         let news = Reply::Limited(self.placed(job, parts));
         let line = self.line_of(job);

@@ -90,7 +90,7 @@ impl Arbiter {
         let per_gpu: Vec<TenantGpuRow> = job
             .parts
             .iter()
-            .map(|part| self.job_gpu_row(job.id, part.card, part.limit))
+            .map(|part| self.job_gpu_row(job.id, part.card, part.limit.memory))
             .collect();
         let pinned = self.pinned_row(job.id);
         let over = per_gpu.iter().find(|row| row.used_mib > row.limit_mib);
@@ -124,7 +124,7 @@ impl Arbiter {
                 let known = cards.iter().filter_map(|card| gpus.get(*card));
                 known.map(|gpu| gpu.index.0).collect()
             }),
-            memory_limit_mib: job.parts.iter().map(|part| part.limit.get()).max(),
+            memory_limit_mib: job.parts.iter().map(|part| part.limit.memory.get()).max(),
             memory_used_mib: per_gpu.iter().map(|row| row.used_mib).max().unwrap_or(0),
             pinned_limit_mib: pinned.limit_mib,
             pinned_used_mib: pinned.used_mib,
@@ -179,7 +179,7 @@ impl Arbiter {
         job.parts.iter().find_map(|part| {
             let context = self.machine.card(part.card).context;
             let index = self.machine.inventory().gpus()[part.card].index;
-            (context > Bytes::from(part.limit)).then(|| {
+            (context > Bytes::from(part.limit.memory)).then(|| {
                 format!(
                     "GPU {index}: a context takes {} MiB there, more than the job's limit",
                     mib(context)

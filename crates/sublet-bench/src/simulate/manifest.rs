@@ -45,7 +45,7 @@ pub(super) fn resources(claim: &Claim) -> Value {
         },
         "limits": match claim.ask() {
             Ask::Nothing => json!({}),
-            Ask::OneCard(memory) => json!({ keys::ALIYUN_GPU_MEM: memory.get().to_string() }),
+            Ask::Parts(parts) => json!({ keys::ALIYUN_GPU_MEM: parts.memory().get().to_string() }),
             Ask::WholeCards(count) => json!({ keys::NVIDIA_GPU: count.get().to_string() }),
         },
     })
@@ -67,7 +67,7 @@ pub(super) fn pod(name: &str, claim: &Claim) -> Value {
 /// A pod that has run for long on those cards of a node.
 pub(super) fn bound_pod(name: &str, claim: &Claim, node: &str, cards: &[u16]) -> Result<Value> {
     let memory = match claim.ask() {
-        Ask::OneCard(memory) => memory,
+        Ask::Parts(parts) => parts.memory(),
         _ => MiB::from(CARD_MIB),
     };
     let container = ContainerName::new("main")?;
@@ -84,7 +84,7 @@ pub(super) fn bound_pod(name: &str, claim: &Claim, node: &str, cards: &[u16]) ->
     };
     let mut pod = pod(name, claim);
     pod["spec"]["nodeName"] = json!(node);
-    if claim.ask() != Ask::Nothing {
+    if claim.has_gpu() {
         pod["metadata"]["annotations"] = json!({
             keys::ALLOCATION: allocation_to_json(&allocation),
             keys::ASSIGNED: "[\"main\"]",

@@ -222,7 +222,7 @@ impl Case {
             let (count, milli) = match pod.claim.ask() {
                 Ask::Nothing => (0, 0),
                 // Cards of lists without memory have one MiB for each thousandth.
-                Ask::OneCard(memory) => (1, memory.get()),
+                Ask::Parts(parts) => (1, parts.memory().get()),
                 Ask::WholeCards(count) => (count.get(), 1000),
             };
             let host = pod.claim.host();

@@ -156,8 +156,8 @@ fn over(pod: &Pod, options: &ExplainOptions) -> State {
 fn bound(snapshot: &Snapshot, pod: &Pod, claim: Claim, options: &ExplainOptions) -> State {
     let handed_over = is_assigned(pod, &claim);
     let node = pod.spec.node_name.clone();
-    let ask = claim.ask();
-    let (devices, problem) = match bound_entry(pod, Arc::new(claim)) {
+    let claim = Arc::new(claim);
+    let (devices, problem) = match bound_entry(pod, Arc::clone(&claim)) {
         Ok((entry, problem)) => (entry.allocation, problem.map(|it| it.to_string())),
         Err(error) => (None, Some(error.to_string())),
     };
@@ -177,7 +177,7 @@ fn bound(snapshot: &Snapshot, pod: &Pod, claim: Claim, options: &ExplainOptions)
             cause,
             cure,
             handed: known.map(gpus).unwrap_or_default(),
-            kept: known.and_then(|(facts, uid)| facts.kept_for(uid, ask)),
+            kept: known.and_then(|(facts, uid)| facts.kept_for(uid, claim.ask())),
         }
     });
     State::Bound {

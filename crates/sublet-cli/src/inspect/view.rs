@@ -132,7 +132,7 @@ pub(super) fn view(nodes: &[Node], pods: &[Pod], unit: Option<Unit>) -> View {
                 facts: facts.clone(),
                 address: address(node),
                 total: total(node, facts),
-                kept: book.cards().iter().map(|card| card.unsure).collect(),
+                kept: book.cards().iter().map(|card| card.unsure.memory).collect(),
                 pods,
             })
         })
@@ -175,7 +175,7 @@ fn pod_view(entry: &Entry, pod: &Pod, facts: &NodeFacts) -> PodView {
         (None, ask) if !known.is_empty() && facts.kept_for(&entry.uid, ask).is_none() => {
             for gpu in known.into_iter().map(|at| &facts.inventory.gpus()[at]) {
                 let memory = match ask {
-                    Ask::OneCard(memory) => memory,
+                    Ask::Parts(parts) => parts.largest().memory,
                     Ask::WholeCards(_) | Ask::Nothing => gpu.memory,
                 };
                 put(Place::Card(i64::from(gpu.index.0)), memory);
@@ -188,25 +188,25 @@ fn pod_view(entry: &Entry, pod: &Pod, facts: &NodeFacts) -> PodView {
                 let index = gpu.map_or(charge.card.index, |gpu| gpu.index);
                 let memory = match gpu {
                     Some(gpu) if charge.whole => gpu.memory,
-                    _ => charge.memory,
+                    _ => charge.part.memory,
                 };
                 put(Place::Card(i64::from(index.0)), memory);
             }
         }
-        (None, Ask::OneCard(memory)) => match amounts_by_card(pod) {
+        (None, Ask::Parts(parts)) => match amounts_by_card(pod) {
             Some(amounts) => {
                 for (card, amount) in amounts {
                     put(card, facts.unit.times(amount).unwrap_or(MiB::MAX));
                 }
             }
-            None => put(place_by_index(pod), memory),
+            None => put(place_by_index(pod), parts.memory()),
         },
         (None, Ask::WholeCards(_)) => put(Place::Pending, MiB::ZERO),
         (None, Ask::Nothing) => {}
     }
     let containers = claim.containers().iter().map(|container| {
         let memory = match (&entry.allocation, container.demand.portion) {
-            (_, Portion::Memory(memory)) => memory,
+            (_, Portion::Part(part)) => part.memory,
             (Some(got), Portion::Whole) => got.of(&container.name).map(|g| g.memory).sum(),
             (None, Portion::Whole) => MiB::ZERO,
         };
@@ -218,7 +218,7 @@ fn pod_view(entry: &Entry, pod: &Pod, facts: &NodeFacts) -> PodView {
         on,
         n_whole: match claim.ask() {
             Ask::WholeCards(count) => Some(count.get()),
-            Ask::OneCard(_) | Ask::Nothing => None,
+            Ask::Parts(_) | Ask::Nothing => None,
         },
     }
 }

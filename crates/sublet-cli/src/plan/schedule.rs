@@ -12,7 +12,7 @@ use sublet_api::dialect::binding_annotations;
 use sublet_api::object::Pod;
 use sublet_api::stock::pod_rules;
 use sublet_api::{is_over, pod_key, pod_uid};
-use sublet_model::{Allocation, Ask, Claim, Entry, PodKey, PodUid, Standing, Time, Unit};
+use sublet_model::{Allocation, Claim, Entry, PodKey, PodUid, Standing, Time, Unit};
 use sublet_plan::stock::{self, PodRules, Selected, Unmodelled};
 use sublet_plan::{EngineOptions, Policy};
 
@@ -196,7 +196,7 @@ impl<'a> Waiting<'a> {
     }
 
     fn is_passed_over(&self) -> bool {
-        !self.is_going() && self.stranger.is_some() && self.claim.ask() == Ask::Nothing
+        !self.is_going() && self.stranger.is_some() && !self.claim.has_gpu()
     }
 
     fn is_planned(&self) -> bool {

@@ -133,7 +133,7 @@ fn seat(input: &Input, seat: &Seat) -> String {
 fn asked(input: &Input, claim: &Claim) -> String {
     match claim.ask() {
         Ask::Nothing => "no GPU".to_owned(),
-        Ask::OneCard(memory) => part(input, memory),
+        Ask::Parts(parts) => part(input, parts.memory()),
         Ask::WholeCards(count) => whole(count.get()),
     }
 }
@@ -240,7 +240,7 @@ fn json(input: &Input, found: &Relocations) -> anyhow::Result<String> {
             _ => None,
         },
         memory_mib: match step.claim.ask() {
-            Ask::OneCard(memory) => Some(memory.get()),
+            Ask::Parts(parts) => Some(parts.memory().get()),
             _ => None,
         },
         cpu_milli: step.claim.host().cpu.get(),

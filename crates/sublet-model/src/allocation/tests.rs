@@ -3,13 +3,14 @@
 use super::*;
 use crate::{ContainerClaim, Count, Demand, Dialect};
 
-/// `i2x m1x` (whole cards) or `i8 s2 m3` (MiB) → a claim of containers `c0`, `c1` and so on.
+/// `i2x m1x` (whole cards), `i8 s2 m3` (MiB) or `m3*2` (MiB of each of two cards) → a claim of containers `c0`, `c1` and so on.
 fn claim(picture: &str) -> Claim {
     let containers = picture.split_whitespace().enumerate();
     let container = |(position, word): (usize, &str)| {
         let (role, amount) = word.split_at(1);
         let cards = amount.strip_suffix('x');
-        let number = cards.unwrap_or(amount).parse().unwrap();
+        let number = cards.unwrap_or(amount).split('*').next().unwrap();
+        let number: u32 = number.parse().unwrap();
         ContainerClaim {
             name: ContainerName::new(&format!("c{position}")).unwrap(),
             position,
@@ -18,9 +19,13 @@ fn claim(picture: &str) -> Claim {
                 "s" => Role::Sidecar,
                 _ => Role::Main,
             },
-            demand: Demand {
-                gpus: Count::new(if cards.is_some() { number } else { 1 }),
-                portion: cards.map_or(Portion::Memory(MiB::from(number)), |_| Portion::Whole),
+            demand: match amount.split_once('*') {
+                _ if cards.is_some() => Demand::of_cards(Count::new(number)),
+                Some((_, gpus)) => Demand {
+                    gpus: Count::new(gpus.parse().unwrap()),
+                    ..Demand::of_memory(MiB::from(number))
+                },
+                None => Demand::of_memory(MiB::from(number)),
             },
         }
     };
@@ -51,7 +56,7 @@ fn check(asked: &str, got: &str, expected: &str) {
     let (claim, allocation) = (claim(asked), allocation(got));
     let charge = |charge: Charge| {
         let whole = if charge.whole { "w" } else { "" };
-        format!("{}:{}{whole}", charge.card.index, charge.memory.get())
+        format!("{}:{}{whole}", charge.card.index, charge.part.memory.get())
     };
     let told = if allocation.answers(&claim) {
         let charges = charges_of(&claim, &allocation).into_iter().map(charge);
@@ -73,6 +78,18 @@ fn parts_are_on_one_card_and_cost_the_worst_moment() {
     check("m4", "", "no");
     check("m4", "c0=1:4 c1=1:4", "no");
     check("m4 m3", "c0=1:4", "no");
+}
+
+#[test]
+fn parts_of_several_cards_are_on_the_first_cards_of_the_pod() {
+    check("m4*2", "c0=1:4 c0=0:4", "1:4 0:4");
+    check("m4*2", "c0=1:4 c0=1:4", "no");
+    check("m4*2", "c0=1:4", "no");
+    check("m4*2 m3", "c0=1:4 c0=0:4 c1=0:3", "1:4 0:7");
+    check("m4*2 m3", "c0=1:4 c0=0:4 c1=2:3", "no");
+    check("m4*2 m3*2", "c0=1:4 c0=0:4 c1=0:3 c1=1:3", "1:7 0:7");
+    check("m4*2 m3*2", "c0=1:4 c0=0:4 c1=0:3 c1=2:3", "no");
+    check("i9 m4*2", "c0=1:9 c1=0:4 c1=1:4", "1:9 0:4");
 }
 
 #[test]

@@ -7,24 +7,26 @@ use std::collections::BTreeSet;
 
 use super::Entry;
 use crate::{
-    Ask, Count, Host, Inventory, Kept, MachineUse, MiB, Milli, NodeFacts, NodeName, PodUid,
-    charges_of,
+    Ask, Class, Count, Host, Inventory, Kept, MachineUse, MiB, Milli, NodeFacts, NodeName, Part,
+    PodUid, charges_of,
 };
 
 /// One card's account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Card {
     /// What the card has.
-    pub capacity: MiB,
+    pub capacity: Part,
     /// What is taken from it.
-    pub used: MiB,
+    pub used: Part,
     /// What more may be in use by pods that do not say which card they have: each of them is
     /// counted here on every card that it may be on.
-    pub unsure: MiB,
+    pub unsure: Part,
     /// What soft holds would take: it orders choices and refuses nothing.
-    pub held: MiB,
+    pub held: Part,
     /// Pods on the card.
     pub tenants: u32,
+    /// How many of them are guaranteed compute time, if only what others leave.
+    pub guaranteed: u32,
     /// How many of them have the card for themselves: at most one, unless somebody else
     /// bound them.
     pub whole: u32,
@@ -35,14 +37,30 @@ pub struct Card {
 }
 
 impl Card {
-    /// Memory that a new tenant can have.
+    /// What a new tenant can have.
     #[must_use]
-    pub fn free(&self) -> MiB {
+    pub fn free(&self) -> Part {
         if self.healthy && self.whole == 0 {
             self.capacity.saturating_sub(self.used.plus(self.unsure))
         } else {
-            MiB::ZERO
+            Part::ZERO
         }
+    }
+
+    /// What would be left for others if a tenant took so much; `None` where it cannot have it.
+    ///
+    /// A guaranteed tenant that asks all of the compute time is the only one of its class
+    /// (R5.1).
+    #[must_use]
+    pub fn left_beside(&self, asked: Part, class: Class) -> Option<Part> {
+        if !self.healthy || self.whole > 0 {
+            return None;
+        }
+        let left = self.free().checked_sub(asked)?;
+        let company = self.guaranteed > 0 || !self.unsure.is_zero();
+        let alone = asked.compute == Milli::WHOLE && company;
+        let refused = self.guaranteed == 1 && self.used.compute == Milli::WHOLE;
+        (class == Class::Opportunistic || !(alone || refused)).then_some(left)
     }
 
     /// Can it be handed out as a whole?
@@ -53,17 +71,20 @@ impl Card {
 
     pub(super) fn share_left(&self) -> Milli {
         let room = self.free().saturating_sub(self.held);
-        if room.is_zero() {
-            return Milli::ZERO;
-        }
-        Milli::share(room, self.capacity)
+        room.share_left_of(self.capacity.memory)
     }
 
-    /// One pod more, which has so much of the card, or all of it.
-    fn add(&mut self, memory: MiB, whole: bool) {
+    /// One pod more, which has so much of the card.
+    fn add(&mut self, part: Part, class: Class) {
         self.tenants += 1;
-        self.whole += u32::from(whole);
-        self.used = self.used.plus(if whole { self.capacity } else { memory });
+        self.guaranteed += u32::from(class == Class::Guaranteed);
+        self.used = self.used.plus(part);
+    }
+
+    /// One pod more, which has all of the card.
+    fn add_whole(&mut self) {
+        self.whole += 1;
+        self.add(self.capacity, Class::Guaranteed);
     }
 }
 
@@ -186,7 +207,7 @@ impl Book {
             .gpus()
             .iter()
             .map(|gpu| Card {
-                capacity: gpu.memory,
+                capacity: Part::whole(gpu.memory),
                 healthy: gpu.health.is_healthy(),
                 ..Card::default()
             })
@@ -194,7 +215,7 @@ impl Book {
         self.unassigned.clear();
         self.unplaced = Count::ZERO;
         self.machine = MachineUse::default();
-        self.free = self.cards.iter().map(Card::free).sum();
+        self.free = self.memory_free();
         self.capacity = inventory.memory();
     }
 
@@ -217,42 +238,53 @@ impl Book {
                 for charge in charges_of(&entry.claim, allocation) {
                     // A card that is no longer on the node cannot be charged.
                     if let Some(position) = facts.inventory.position(&charge.card) {
-                        self.cards[position].add(charge.memory, charge.whole);
+                        let card = &mut self.cards[position];
+                        if charge.whole {
+                            card.add_whole();
+                        } else {
+                            card.add(charge.part, entry.claim.class());
+                        }
                     }
                 }
             }
-            (None, ask) => self.charge_somewhere(&entry.uid, ask),
+            (None, ask) => self.charge_somewhere(entry, ask),
         }
-        self.free = self.cards.iter().map(Card::free).sum();
+        self.free = self.memory_free();
+    }
+
+    fn memory_free(&self) -> MiB {
+        self.cards.iter().map(|card| card.free().memory).sum()
     }
 
     /// Charges a pod that does not say which cards it has as it may be at worst.
-    fn charge_somewhere(&mut self, uid: &PodUid, ask: Ask) {
+    fn charge_somewhere(&mut self, entry: &Entry, ask: &Ask) {
         let Some(facts) = &self.facts else { return };
-        let known = facts.handed_to(uid);
-        match (ask, facts.kept_for(uid, ask)) {
+        let known = facts.handed_to(&entry.uid);
+        match (ask, facts.kept_for(&entry.uid, ask)) {
             (Ask::Nothing, _) => {}
             (_, Some(kept)) => {
                 for card in &mut self.cards {
                     card.unsure = card.unsure.plus(match kept {
-                        Kept::Part(memory) => memory,
+                        Kept::Part(part) => part,
                         Kept::All => card.capacity,
                     });
                 }
             }
-            (Ask::OneCard(memory), None) => {
-                // With one card there is no doubt which it is.
-                let at = known.first().copied().unwrap_or(0);
-                if let Some(card) = self.cards.get_mut(at) {
-                    card.add(memory, false);
+            (Ask::Parts(parts), None) => {
+                // With no more cards than it asks there is no doubt which they are; but which
+                // of its parts is on which.
+                let all = (0..self.cards.len()).collect();
+                let at = if known.is_empty() { all } else { known };
+                for at in at {
+                    self.cards[at].add(parts.largest(), entry.claim.class());
                 }
             }
             (Ask::WholeCards(count), None) if known.is_empty() => {
-                self.unplaced = self.unplaced.plus(count);
+                self.unplaced = self.unplaced.plus(*count);
             }
             (Ask::WholeCards(_), None) => {
                 for at in known {
-                    self.cards[at].add(MiB::ZERO, true);
+                    self.cards[at].add_whole();
                 }
             }
         }

@@ -2,7 +2,8 @@
 //!
 //! An outline never decides. It says for certain which nodes have no room, and within which
 //! limits the rest can leave memory over, so that a scan opens the few pages that count. It
-//! is worked out from the page, by [`Outline::of`] and nothing else.
+//! is worked out from the page, by [`Outline::of`] and nothing else. It knows memory alone:
+//! what else is short on a card, the page says.
 
 use super::{Book, Card};
 use crate::{Count, MiB, Sharing};
@@ -35,8 +36,9 @@ struct Rooms {
 
 impl Rooms {
     fn add(&mut self, card: &Card) {
-        self.hole = self.hole.max(card.free());
-        if let Some(room) = card.free().checked_sub(card.held) {
+        let free = card.free().memory;
+        self.hole = self.hole.max(free);
+        if let Some(room) = free.checked_sub(card.held.memory) {
             let first = self.sizes == 0;
             self.tightest = if first { room } else { self.tightest.min(room) };
             self.sizes |= 1 << rung(room);
@@ -69,12 +71,12 @@ impl Outline {
         let mut on_idle = Rooms::default();
         let (mut idle, mut wanted, mut held) = (0, 0, MiB::ZERO);
         for card in book.cards() {
-            held = held.plus(card.held);
+            held = held.plus(card.held.memory);
             if card.is_idle() {
                 idle += 1;
                 wanted += u16::from(card.holds > 0);
-                outline.smallest = outline.smallest.min(card.capacity);
-                outline.largest = outline.largest.max(card.capacity);
+                outline.smallest = outline.smallest.min(card.capacity.memory);
+                outline.largest = outline.largest.max(card.capacity.memory);
                 on_idle.add(card);
             } else if card.healthy && card.whole == 0 {
                 outline.open += 1;

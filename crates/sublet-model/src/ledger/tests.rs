@@ -5,8 +5,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    CardRef, ContainerClaim, ContainerName, Count, Demand, Dialect, GpuIndex, Grant, Inventory,
-    Portion, Role, Sharing,
+    CardRef, Class, ContainerClaim, ContainerName, Count, Demand, Dialect, GpuIndex, Grant,
+    Inventory, MiB, Milli, Portion, Role, Sharing,
 };
 
 fn node(name: &str, cards: usize) -> NodeFacts {
@@ -27,10 +27,7 @@ fn entry(pod: &str, on: &str, index: u16, memory: u32, assigned: bool) -> Entry 
         name: container.clone(),
         position: 0,
         role: Role::Main,
-        demand: Demand {
-            gpus: Count::new(1),
-            portion: Portion::Memory(memory),
-        },
+        demand: Demand::of_memory(memory),
     };
     let grant = Grant {
         container,
@@ -57,7 +54,8 @@ fn entry(pod: &str, on: &str, index: u16, memory: u32, assigned: bool) -> Entry 
 /// `node: used/capacity… free, who waits for devices`, a line per node.
 fn check(ledger: &Ledger, expected: &[&str]) {
     let line = |(_, book): (NodeIdx, &Book)| {
-        let card = |card: &Card| format!("{}/{} ", card.used.get(), card.capacity.get());
+        let card =
+            |card: &Card| format!("{}/{} ", card.used.memory.get(), card.capacity.memory.get());
         let cards: String = book.cards().iter().map(card).collect();
         let waiting: Vec<&str> = book.unassigned().iter().map(PodUid::as_str).collect();
         format!(
@@ -120,7 +118,7 @@ fn a_wrong_account_is_noticed() {
     let page = a.0 as usize;
     type Spoil = fn(&mut Book);
     let spoils: [Spoil; 5] = [
-        |book| book.cards[0].used = MiB::from(3),
+        |book| book.cards[0].used.memory = MiB::from(3),
         |book| book.cards[0].tenants = 2,
         |book| book.free = MiB::from(16),
         |book| book.unplaced = Count::new(1),
@@ -160,8 +158,11 @@ fn what_the_agent_handed_over_is_charged_where_it_is() {
     ledger.enter(lost("p", "a", 6));
     let cards = |ledger: &Ledger| {
         let cards = ledger.book(a).cards().iter();
-        let amounts = cards.map(|card| (card.used.get(), card.unsure.get(), card.free().get()));
-        amounts.collect::<Vec<_>>()
+        let amounts = cards.map(|card| {
+            let amounts = [card.used, card.unsure, card.free()];
+            amounts.map(|part| part.memory.get()).into()
+        });
+        amounts.collect::<Vec<(u64, u64, u64)>>()
     };
     assert_eq!(cards(&ledger), [(0, 6, 10), (0, 6, 10)]);
     ledger.set_node(known(&[card(1)]));
@@ -176,6 +177,40 @@ fn what_the_agent_handed_over_is_charged_where_it_is() {
     ledger.set_node(known(&[card(1)]));
     ledger.enter(entry("p", "a", 0, 6, true));
     assert_eq!(cards(&ledger), [(6, 0, 10), (0, 0, 16)]);
+}
+
+#[test]
+fn a_guaranteed_tenant_of_all_compute_time_is_alone_in_its_class() {
+    use Class::{Guaranteed, Opportunistic};
+    let part = |compute| Part {
+        memory: MiB::from(1),
+        compute: Milli::new(compute).unwrap(),
+    };
+    let with = |compute: u16, class| {
+        let mut one = entry("p", "a", 0, 1, true);
+        let mut container = one.claim.containers()[0].clone();
+        container.demand.portion = Portion::Part(part(compute));
+        let claim = Claim::new(None, vec![container], false).unwrap();
+        one.claim = Arc::new(claim.with_class(class).unwrap());
+        let mut ledger = Ledger::new();
+        let a = ledger.set_node(node("a", 1));
+        ledger.enter(one);
+        assert!(ledger.is_conserved());
+        ledger.book(a).cards()[0]
+    };
+    let fits = |card: Card, compute, class| card.left_beside(part(compute), class).is_some();
+    let some = with(300, Guaranteed);
+    assert_eq!(some.free().compute.get(), 700);
+    assert_eq!(some.share_left().get(), 700);
+    assert!(fits(some, 700, Guaranteed) && !fits(some, 701, Guaranteed));
+    assert!(fits(some, 0, Opportunistic));
+    let all = with(1000, Guaranteed);
+    assert!(!fits(all, 0, Guaranteed) && fits(all, 0, Opportunistic));
+    for (class, fit) in [(Guaranteed, false), (Opportunistic, true)] {
+        let none = with(0, class);
+        assert!(fits(none, 999, Guaranteed));
+        assert_eq!(fits(none, 1000, Guaranteed), fit);
+    }
 }
 
 proptest! {
@@ -200,7 +235,7 @@ proptest! {
         let grant = |ledger: &mut Ledger, granted: &mut Vec<u32>, wanted: &[(u32, usize)]| {
             for &(memory, card) in wanted {
                 let card = card % cards;
-                if ledger.book(a).cards()[card].free() >= MiB::from(memory) {
+                if ledger.book(a).cards()[card].free().memory >= MiB::from(memory) {
                     granted[card] += memory;
                     let pod = format!("p{card}-{}", granted[card]);
                     ledger.enter(entry(&pod, "a", card as u16, memory, true));

@@ -1,6 +1,6 @@
 //! What a plan of moves is judged by: free GPUs, and the largest pod that finds a place.
 
-use sublet_model::{Ask, Book, Ledger, MiB, Milli, NodeIdx};
+use sublet_model::{Ask, Book, Ledger, MiB, NodeIdx};
 
 use crate::Fragmentation;
 
@@ -56,17 +56,16 @@ impl Appetite {
                 .map(|node| ledger.book(node));
             let facts = book.and_then(Book::facts);
             let share = match (entry.claim.ask(), &entry.allocation) {
-                (Ask::Nothing, _) => continue,
-                (Ask::WholeCards(count), _) => 1000 * u64::from(count.get()),
-                (Ask::OneCard(memory), Some(given)) => {
+                (Ask::Nothing, _) | (Ask::Parts(_), None) => continue,
+                (ask @ Ask::WholeCards(_), _) => ask.milli(MiB::ZERO),
+                (ask @ Ask::Parts(_), Some(given)) => {
                     let card = given.grants.first().map(|grant| &grant.card);
                     let of = card.zip(facts).and_then(|(card, facts)| {
                         let at = facts.inventory.position(card)?;
                         Some(facts.inventory.gpus()[at].memory)
                     });
-                    of.map_or(0, |of| u64::from(Milli::share_up(memory, of).get()))
+                    of.map_or(0, |of| ask.milli(of))
                 }
-                (Ask::OneCard(_), None) => continue,
             };
             cpu = cpu.saturating_add(entry.claim.host().cpu.get());
             milli += share;

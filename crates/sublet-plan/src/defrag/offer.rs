@@ -97,14 +97,14 @@ impl Load {
             cards.dedup();
             let cpu = entry.claim.host().cpu.get();
             match (entry.claim.ask(), &cards[..]) {
-                (Ask::OneCard(memory), &[card]) => {
+                (Ask::Parts(parts), &[card]) => {
                     let pile = shared.entry(card).or_insert_with(|| Pile {
                         pods: Vec::new(),
                         card: Some(card),
                         cards: 1,
                         cpu: 0,
                     });
-                    pile.pods.push((memory, uid.clone()));
+                    pile.pods.push((parts.memory(), uid.clone()));
                     pile.cpu = pile.cpu.saturating_add(cpu);
                 }
                 (Ask::WholeCards(_), [_, ..]) => piles.push(Pile {
@@ -225,9 +225,11 @@ impl Load {
             let gone = pile.pods[first..first + pods].iter();
             let memory = gone.map(|(memory, _)| *memory).sum();
             let deeper = match own {
-                Some(own) if larger == 0 && sharing != Some(Sharing::Whole) => {
-                    deeper(own.free().plus(memory), largest.memory, own.capacity)
-                }
+                Some(own) if larger == 0 && sharing != Some(Sharing::Whole) => deeper(
+                    own.free().memory.plus(memory),
+                    largest.memory,
+                    own.capacity.memory,
+                ),
                 _ => 0,
             };
             let won = if emptied { pile.won() } else { 0 };

@@ -52,7 +52,7 @@ fn moved(engine: &Engine, step: &Move) -> Entry {
             uuid: None,
         },
         memory: match entry.claim.ask() {
-            Ask::OneCard(memory) => memory,
+            Ask::Parts(parts) => parts.memory(),
             _ => gpus[usize::from(card.0)].memory,
         },
     };
@@ -73,7 +73,7 @@ fn has_room(engine: &Engine, step: &Move) -> bool {
         .collect();
     let room = match step.claim.ask() {
         Ask::Nothing => false,
-        Ask::OneCard(memory) => cards.len() == 1 && cards[0].free() >= memory,
+        Ask::Parts(parts) => cards.len() == 1 && cards[0].free().memory >= parts.memory(),
         Ask::WholeCards(count) => {
             cards.len() == count.get() as usize && cards.iter().all(sublet_model::Card::is_idle)
         }
@@ -125,7 +125,7 @@ proptest! {
         }
         let last = found.states[found.states.len() - 1];
         for entry in engine.ledger().entries() {
-            if cluster.staying.contains(&entry.uid) || !matches!(entry.claim.ask(), Ask::OneCard(_)) {
+            if cluster.staying.contains(&entry.uid) || !matches!(entry.claim.ask(), Ask::Parts(_)) {
                 continue;
             }
             let from = engine.ledger().find(entry.node.as_str()).unwrap();

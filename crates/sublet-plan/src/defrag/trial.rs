@@ -6,7 +6,7 @@ use sublet_model::{Ask, Book, Count, Entry, Ledger, MiB, NodeIdx, PodUid, Standi
 
 use super::measure::{Appetite, Largest, Mark, State};
 use super::{Defrag, Move, Spot, cards_of};
-use crate::fit::{Rules, allocate, check_look_alikes, fit};
+use crate::fit::{Rules, allocate, cards_at, check_look_alikes, fit};
 use crate::learn::Learnt;
 use crate::{EngineOptions, Policy, StockRules};
 
@@ -113,11 +113,11 @@ impl<'a> Trial<'a> {
         let old = self.ledger.entry(uid)?.clone();
         let new = match old.claim.ask() {
             Ask::Nothing => None,
-            Ask::OneCard(memory) => match self.hole_for(&old, memory, off) {
+            Ask::Parts(parts) => match self.hole_for(&old, parts.memory(), off) {
                 None if off.grows => self.free_for(&old, Count::new(1), off.node),
                 hole => hole,
             },
-            Ask::WholeCards(count) => self.free_for(&old, count, off.node),
+            Ask::WholeCards(count) => self.free_for(&old, *count, off.node),
         }?;
         let to = self.ledger.find(new.node.as_str())?;
         let step = Move {
@@ -200,12 +200,19 @@ impl<'a> Trial<'a> {
         };
         let book = self.ledger.book(node);
         // Where it would go by policy does not matter: a policy of memory needs no more.
-        let mut candidate = fit(&rules, book, &old.uid, &old.claim, &[]).ok()?;
+        let candidate = fit(&rules, book, &old.uid, &old.claim, &[]).ok()?;
         check_look_alikes(&self.ledger, book, &old.uid, &old.claim).ok()?;
-        candidate.position = position.unwrap_or(candidate.position);
+        let cards = match (position, old.claim.ask()) {
+            (Some(position), Ask::Parts(parts)) => {
+                let card = &book.cards()[position];
+                card.left_beside(parts.first(), old.claim.class())?;
+                vec![position]
+            }
+            _ => cards_at(&rules, book, &old.uid, &old.claim, &candidate),
+        };
         Some(Entry {
             node: book.name().clone(),
-            allocation: Some(allocate(book, &old.claim, &candidate)),
+            allocation: Some(allocate(book, &old.claim, &cards)),
             standing: Standing::Bound,
             ..old.clone()
         })
@@ -246,7 +253,7 @@ fn holes(ledger: &Ledger, node: NodeIdx) -> Vec<(MiB, NodeIdx, usize)> {
     let book: &Book = ledger.book(node);
     let cards = book.cards().iter().enumerate();
     cards
-        .filter(|(_, card)| card.tenants > 0 && !card.free().is_zero())
-        .map(|(position, card)| (card.free(), node, position))
+        .filter(|(_, card)| card.tenants > 0 && !card.free().memory.is_zero())
+        .map(|(position, card)| (card.free().memory, node, position))
         .collect()
 }

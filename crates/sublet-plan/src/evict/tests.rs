@@ -196,10 +196,10 @@ proptest! {
         let fits = |gone: &BTreeSet<PodUid>| {
             let book = engine.ledger().book_without(node, gone);
             let asked = match asked.ask() {
-                sublet_model::Ask::OneCard(asked) => asked,
+                sublet_model::Ask::Parts(parts) => parts.memory(),
                 other => panic!("{other:?}"),
             };
-            book.cards().iter().any(|card| card.free() >= asked)
+            book.cards().iter().any(|card| card.free().memory >= asked)
         };
         let sets = (0..1u32 << pods.len()).map(|bits| {
             // The first in the order is the highest bit, so that the smallest number spares most.

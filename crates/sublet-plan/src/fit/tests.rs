@@ -283,3 +283,61 @@ fn sick_cards_take_nothing_new_and_stay_charged() {
          -> n1/0",
     );
 }
+
+#[test]
+fn compute_time_of_a_card_is_promised_once() {
+    check(
+        "n1: 0/16 0/16
+         reserve a n1 4@600
+         -> n1/0
+         reserve b n1 4@500
+         -> n1/1
+         reserve c n1 4@500
+         -> n1/1
+         reserve d n1 1@401
+         -> no: GPU 0 lacks 0.1 % of its compute time: 40.1 % asked, and 40 % is the most that is left of a GPU with enough memory
+         wire d 1@401
+         -> no GPU has 1 MiB and 40.1 % of compute time free
+         reserve d n1 1
+         -> n1/1
+         show
+         -> n1: 4@600/16 9@1000/16",
+    );
+}
+
+#[test]
+fn a_guaranteed_pod_of_all_compute_time_is_alone_in_its_class() {
+    check(
+        "n1: 0/16
+         reserve a n1 4@1000
+         -> n1/0
+         reserve b n1 4
+         -> no: GPU 0 has room, but a guaranteed pod that asks for all of a GPU's compute time shares it with no other guaranteed pod
+         forget a
+         reserve b n1 4
+         -> n1/0
+         reserve a n1 4@1000
+         -> no: GPU 0 has room, but a guaranteed pod that asks for all of a GPU's compute time shares it with no other guaranteed pod",
+    );
+}
+
+#[test]
+fn parts_of_several_cards_are_on_different_cards() {
+    check(
+        "n1: 8/16 0/16 12/16 0/16
+         reserve a n1 4*2
+         -> n1/2,0
+         reserve b n1 8@300*2+4
+         -> n1/1,3+1
+         show
+         -> n1: 12/16 12@300/16 16/16 8@300/16
+         ask c 8*2
+         -> n1: 2 GPUs with 8 MiB of each asked, but 1 of them can be had
+         wire c 8*2
+         -> fewer than 2 GPUs have 8 MiB free
+         ask c 4*5
+         -> n1: 5 GPUs asked, but the node has 4 GPUs (never)
+         ask c 5*3+4@800*2
+         -> n1: 3 GPUs with 9 MiB and 80 % of compute time of each asked, but 1 of them can be had",
+    );
+}

@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use sublet_model::{Ask, Count, GpuIndex, HostPort, MiB, NodeName, PodKey, Sharing, Unit};
+use sublet_model::{
+    Ask, Count, GpuIndex, HostPort, MiB, Milli, NodeName, Part, Parts, PodKey, Sharing, Unit,
+};
 
 use crate::stock::{Effect, Taint};
 use crate::{Reason, Wire};
@@ -12,7 +14,16 @@ use crate::{Reason, Wire};
 const WHOLE: Ask = Ask::WholeCards(Count::new(2));
 
 fn part() -> Ask {
-    Ask::OneCard(MiB::from(8138))
+    Ask::of_memory(MiB::from(8138))
+}
+
+/// Of two cards, with compute time.
+fn parts() -> Ask {
+    let part = Part {
+        memory: MiB::from(8138),
+        compute: Milli::new(300).unwrap(),
+    };
+    Ask::Parts(Parts::new(vec![part; 2]).unwrap())
 }
 
 /// Every reason, with numbers that depend on `n` as on a node's name.
@@ -79,6 +90,26 @@ fn all(n: u32) -> Vec<(Ask, Reason)> {
             },
         ),
         (
+            parts(),
+            Reason::NoCompute {
+                asked: Milli::new(300).unwrap(),
+                left: Milli::new(100).unwrap(),
+                gpu,
+            },
+        ),
+        (parts(), Reason::Company { gpu }),
+        (
+            parts(),
+            Reason::TooFewRooms {
+                asked: cards,
+                part: Part {
+                    memory: asked,
+                    compute: Milli::new(300).unwrap(),
+                },
+                fitting: few,
+            },
+        ),
+        (
             part(),
             Reason::LookAlike {
                 other: PodKey::new("ns", &format!("p{n}")).unwrap(),
@@ -106,7 +137,7 @@ fn each_reason_is_told_in_full_and_in_short() {
             format!(
                 "{} | {never} | {reason} | {}",
                 reason.label(),
-                Wire(reason, *ask)
+                Wire(reason, ask)
             )
         })
         .collect();
@@ -121,6 +152,9 @@ too_small | never | 8138 MiB asked of one GPU, but the largest, GPU 1, has 1 MiB
 too_few | never | 2 GPUs asked, but the node has 1 GPU | node has fewer than 2 GPUs
 no_room | not now | GPU 1 lacks 8137 MiB: 8138 MiB asked, and the largest hole on this node is 1 MiB; 1 MiB more are kept for pods that do not say which GPU they have; 1 GPU is unhealthy | no GPU has 8138 MiB free
 no_idle | not now | 2 GPUs asked, but 1 of 1 GPU idle; 1 GPU may be in use by pods that do not say which they have; 1 GPU is unhealthy | node has fewer than 2 idle GPUs
+no_compute | not now | GPU 1 lacks 20 % of its compute time: 30 % asked, and 10 % is the most that is left of a GPU with enough memory | no GPU has 8138 MiB and 30 % of compute time free
+company | not now | GPU 1 has room, but a guaranteed pod that asks for all of a GPU's compute time shares it with no other guaranteed pod | no GPU has 8138 MiB and 30 % of compute time free
+too_few_rooms | not now | 2 GPUs with 8138 MiB and 30 % of compute time of each asked, but 1 of them can be had | fewer than 2 GPUs have 8138 MiB and 30 % of compute time free
 look_alike | not now | pod ns/p1 asks for the same amount and has not started yet; the node tells pods apart by size | a pod that looks the same is still starting on the node
 placed | not now | the pod already has a place on node n1: an earlier bind holds, or is not settled yet | the pod already has a place on node n1: an earlier bind holds, or is not settled yet";
     assert_eq!(table.join("\n"), expected);
@@ -128,7 +162,7 @@ placed | not now | the pod already has a place on node n1: an earlier bind holds
 
 #[test]
 fn a_claim_gets_at_most_eight_texts_however_many_nodes_there_are() {
-    for ask in [part(), WHOLE] {
+    for ask in [part(), parts(), WHOLE] {
         let mut texts = BTreeSet::new();
         for n in 0..100 {
             // A filter call never answers `Placed`, and no node serves neither kind.
@@ -140,7 +174,7 @@ fn a_claim_gets_at_most_eight_texts_however_many_nodes_there_are() {
                 (any || *for_ask == ask) && !matches!(reason, Reason::Placed { .. })
             };
             let reasons = all(n).into_iter().filter(of_filter);
-            texts.extend(reasons.map(|(_, reason)| Wire(&reason, ask).to_string()));
+            texts.extend(reasons.map(|(_, reason)| Wire(&reason, &ask).to_string()));
         }
         assert!(texts.len() <= 8, "{ask:?}: {texts:#?}");
     }

@@ -36,7 +36,7 @@ pub(super) fn gpu_packing(site: &Site<'_>, asked: &Asked<'_>, position: usize) -
     let (from_idle, on_shared) = match asked.ask {
         Ask::Nothing => return 0,
         Ask::WholeCards(count) => (Cost::from(count.get()), 0),
-        Ask::OneCard(_) => match shares.get(position).map_or(0, |share| share.get()) {
+        Ask::Parts(_) => match shares.get(position).map_or(0, |share| share.get()) {
             1000 => (1, 0),
             left => (0, Cost::from(left) * 100 / 1000),
         },
@@ -67,10 +67,10 @@ impl Classes {
     }
 }
 
-fn class_of(ask: Ask) -> Option<usize> {
+fn class_of(ask: &Ask) -> Option<usize> {
     match ask {
         Ask::Nothing => None,
-        Ask::OneCard(_) => Some(0),
+        Ask::Parts(_) => Some(0),
         Ask::WholeCards(count) => Some(match count.get() {
             0 | 1 => 1,
             2 | 3 => 2,

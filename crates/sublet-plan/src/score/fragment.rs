@@ -118,26 +118,25 @@ impl Fragments {
             ..Fragments::default()
         };
         for card in book.cards() {
-            if !fragments.capacities.contains(&card.capacity) {
-                fragments.capacities.push(card.capacity);
+            let capacity = card.capacity.memory;
+            if !fragments.capacities.contains(&capacity) {
+                fragments.capacities.push(capacity);
             }
         }
         let model = book.facts().map_or("", |facts| &facts.model);
         for &capacity in &fragments.capacities {
-            let need = |(shape, _): &(Shape, i64)| match shape.ask {
+            let need = |(shape, _): &(Shape, i64)| match &shape.ask {
                 Ask::Nothing => Milli::ZERO,
-                Ask::OneCard(memory) => Milli::share_up(memory, capacity),
+                Ask::Parts(parts) => parts.first().share_of(capacity),
                 Ask::WholeCards(_) => Milli::WHOLE,
             };
             fragments.needs.extend(typical.shapes.iter().map(need));
         }
         let n_rows = typical.shapes.len();
         for (at, (shape, weight)) in typical.shapes.iter().enumerate() {
-            let cards = match shape.ask {
-                _ if !shape.models.accept(model) => 0,
-                Ask::Nothing => 0,
-                Ask::OneCard(_) => 1,
-                Ask::WholeCards(count) => i64::from(count.get()),
+            let cards = match shape.models.accept(model) {
+                true => i64::from(shape.ask.gpus().get()),
+                false => 0,
             };
             let mut row = Row {
                 cpu: super::signed(shape.cpu.get()),
@@ -147,7 +146,7 @@ impl Fragments {
                 low: 0,
             };
             for (card, share) in book.cards().iter().zip(book.shares()) {
-                let class = fragments.class(card.capacity);
+                let class = fragments.class(card.capacity.memory);
                 let fits = *share >= fragments.needs[class * n_rows + at];
                 row.able += i64::from(fits);
                 row.low += if fits { 0 } else { i64::from(share.get()) };
@@ -228,7 +227,7 @@ pub(super) fn cost(site: &Site<'_>, asked: &Asked<'_>, typical: &Typical, positi
     let cards = site.book.cards();
     let class = cards
         .get(position)
-        .map_or(0, |c| fragments.class(c.capacity));
+        .map_or(0, |c| fragments.class(c.capacity.memory));
     let from = site.book.shares().get(position);
     let from = from.map_or(0, |share| i64::from(share.get()));
     let mut change = Change {
@@ -240,9 +239,9 @@ pub(super) fn cost(site: &Site<'_>, asked: &Asked<'_>, typical: &Typical, positi
     };
     match asked.ask {
         Ask::Nothing => {}
-        Ask::OneCard(_) => {
-            change.cards = 1;
-            change.to = (from - site.gpu_taken(asked, position)).max(0);
+        Ask::Parts(parts) => {
+            change.cards = i64::from(parts.count().get());
+            change.to = (from - site.card_taken(asked, position)).max(0);
         }
         Ask::WholeCards(count) => {
             change.cards = i64::from(count.get());

@@ -41,7 +41,7 @@ pub(crate) enum Kind {
 /// What is asked, as a score sees it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked<'a> {
-    pub(crate) ask: Ask,
+    pub(crate) ask: &'a Ask,
     pub(crate) host: Host,
     pub(crate) uid: &'a PodUid,
 }
@@ -64,13 +64,11 @@ pub(crate) enum Prepared {
 }
 
 impl Asked<'_> {
-    /// The share of a card of that size that a part of it takes: of memory, since compute is
-    /// not rented in parts yet. Rounded up, so that shares never add up to less than they
-    /// take.
+    /// The share of a card of that size that is asked of one card: of parts, that of the first.
     pub(crate) fn share_of(&self, capacity: MiB) -> Milli {
         match self.ask {
             Ask::Nothing => Milli::ZERO,
-            Ask::OneCard(memory) => Milli::share_up(memory, capacity),
+            Ask::Parts(parts) => parts.first().share_of(capacity),
             Ask::WholeCards(_) => Milli::WHOLE,
         }
     }
@@ -88,18 +86,28 @@ impl Site<'_> {
         signed(self.book.host_left().cpu.get())
     }
 
-    /// What the claim takes in all, in thousandths of a card; `position` is its card.
+    /// What the claim takes in all, in thousandths of a card; `position` is its first card. The
+    /// cards of a node are alike, or nearly so: parts are counted as if all were on such cards.
     pub(crate) fn gpu_taken(&self, asked: &Asked<'_>, position: usize) -> i64 {
         match asked.ask {
             Ask::Nothing => 0,
-            Ask::OneCard(_) => self.part_taken(asked, position),
+            Ask::Parts(parts) => {
+                let card = self.book.cards().get(position);
+                card.map_or(0, |card| {
+                    let shares = parts.iter().map(|p| p.share_of(card.capacity.memory));
+                    shares.map(|share| i64::from(share.get())).sum()
+                })
+            }
             Ask::WholeCards(count) => 1000 * i64::from(count.get()),
         }
     }
 
-    fn part_taken(&self, asked: &Asked<'_>, position: usize) -> i64 {
+    /// What it takes of its first card.
+    pub(crate) fn card_taken(&self, asked: &Asked<'_>, position: usize) -> i64 {
         let card = self.book.cards().get(position);
-        card.map_or(0, |card| i64::from(asked.share_of(card.capacity).get()))
+        card.map_or(0, |card| {
+            i64::from(asked.share_of(card.capacity.memory).get())
+        })
     }
 }
 

@@ -104,8 +104,10 @@ impl Tables {
     pub(crate) fn price(&mut self, demand: &Demand, sizes: Sizes) {
         let mut asked = [0; PARTS + 1];
         for (shape, count) in demand.shapes() {
-            if let Ask::OneCard(_) = shape.ask {
-                asked[part(sizes.milli_of(shape.ask))] += count;
+            if let Ask::Parts(parts) = &shape.ask {
+                for one in parts.iter() {
+                    asked[part(sizes.share_of(one))] += count;
+                }
             }
         }
         self.prices = Prices::of(&asked);
@@ -116,7 +118,7 @@ impl Tables {
         let asked: Vec<_> = demand
             .shapes()
             .filter(|(shape, _)| shape.ask != Ask::Nothing)
-            .map(|(shape, count)| (shape, count, count * sizes.milli_of(shape.ask)))
+            .map(|(shape, count)| (shape, count, count * sizes.milli_of(&shape.ask)))
             .collect();
         let milli: u64 = asked.iter().map(|(_, _, milli)| milli).sum();
         if milli == 0 {
@@ -128,8 +130,7 @@ impl Tables {
             .sum();
         self.level = per_card(cpu, milli).min(fed(ledger, Some(cpu)));
         // Only pods of one card: the others are few and need whole nodes anyway.
-        let single = |ask| matches!(ask, Ask::OneCard(_)) || ask == Ask::WholeCards(ONE);
-        let singles = || asked.iter().filter(|(shape, ..)| single(shape.ask));
+        let singles = || asked.iter().filter(|(shape, ..)| shape.ask.gpus() == ONE);
         let all: u64 = singles().map(|(_, _, milli)| milli).sum();
         self.chance = std::array::from_fn(|cores| {
             let content = singles().filter(|(shape, ..)| shape.cpu.get() <= 1000 * cores as u64);
@@ -286,12 +287,14 @@ fn loss(site: &Site<'_>, asked: &Asked<'_>, tables: &Tables, position: usize) ->
     match asked.ask {
         Ask::Nothing => {}
         Ask::WholeCards(_) => tiles -= taken,
-        Ask::OneCard(_) => {
+        Ask::Parts(parts) => {
+            let taken = site.card_taken(asked, position);
             let share = site.book.shares().get(position);
             let share = share.map_or(0, |share| i64::from(share.get()));
             let free = |share: i64| tables.prices.free[(share.max(0) / 10) as usize];
-            tiles += free(share - taken) - free(share);
-            opened = if share == CARD { OPEN } else { 0 };
+            let cards = i64::from(parts.count().get());
+            tiles += cards * (free(share - taken) - free(share));
+            opened = if share == CARD { cards * OPEN } else { 0 };
         }
     }
     let pressure = (node.pressure * taken) >> 10;
@@ -308,7 +311,10 @@ pub(super) fn card(site: &Site<'_>, asked: &Asked<'_>, tables: &Tables, position
 pub(super) fn node(site: &Site<'_>, asked: &Asked<'_>, tables: &Tables, position: usize) -> Cost {
     let taken = site.gpu_taken(asked, position);
     let price = match asked.ask {
-        Ask::OneCard(_) => tables.prices.asked[part(taken.unsigned_abs())],
+        Ask::Parts(parts) => {
+            let one = site.card_taken(asked, position);
+            i64::from(parts.count().get()) * tables.prices.asked[part(one.unsigned_abs())]
+        }
         Ask::Nothing | Ask::WholeCards(_) => taken,
     };
     (loss(site, asked, tables, position) - price + STEP / 2).div_euclid(STEP)

@@ -1,7 +1,7 @@
 //! Which node the stock scheduler takes: the extender's filter and scores, as it is asked in a
 //! cluster, and the stock scheduler's own scores beside them.
 
-use sublet_model::{Ask, Claim, NodeIdx, PodUid, Time};
+use sublet_model::{Claim, NodeIdx, PodUid, Time};
 
 use super::score::weigh;
 use super::{NodeRules, PodRules};
@@ -50,7 +50,7 @@ pub fn select<'a>(
     let soft = |node| pod.rules.soft_taints(rules(node));
     // To the two policies of memory all nodes are alike for a pod of no GPU: the extender lets
     // them pass and scores none.
-    let blind = claim.ask() == Ask::Nothing && !engine.options().policy.sees_host();
+    let blind = !claim.has_gpu() && !engine.options().policy.sees_host();
     let passed = if blind {
         let fits = |node: &&NodeIdx| engine.fit(uid, claim, **node).is_ok();
         open.iter().filter(fits).copied().collect()

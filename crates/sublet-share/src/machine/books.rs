@@ -138,7 +138,7 @@ impl Held {
     /// Makes the charge what it must be now.
     pub(super) fn settle_charge(&mut self) {
         let entitled = self.charge;
-        let least = self.part.limit.max(self.promised);
+        let least = self.part.limit.memory.max(self.promised);
         self.charge = least.max(self.uses.believed(entitled));
     }
 }
@@ -186,7 +186,7 @@ impl Machine {
             };
             held.uses.looked_at(sum, overhead);
             held.settle_charge();
-            let limit = held.part.limit;
+            let limit = held.part.limit.memory;
             let exceeds = held.uses.exceeds(limit, sum.saturating_sub(contexts));
             self.charge(one.job, one.card);
             if exceeds && self.evict_over {

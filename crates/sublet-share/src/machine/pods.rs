@@ -9,10 +9,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use sublet_model::{MiB, Role, peak};
+use sublet_model::{MiB, Milli, Part, Role, peak};
 
 use super::tenants::mib_for;
-use super::{Held, Machine};
+use super::{Held, Job, Machine};
 use crate::job::{JobId, Promise};
 
 /// A pod with containers here.
@@ -37,17 +37,19 @@ impl Machine {
         }
     }
 
-    /// A job is gone that had these parts: its account falls to what the rest of its pod takes.
-    pub(super) fn leave_account(&mut self, id: JobId, promise: Option<&Promise>, held: &[Held]) {
+    /// A job is gone: its account falls to what the rest of its pod takes.
+    pub(super) fn leave_account(&mut self, id: JobId, job: &Job) {
+        let (promise, class) = (job.promise.as_ref(), job.ask.class);
         let pod = promise.and_then(|promise| self.pods.get_mut(&promise.pod));
         let account = pod.map_or(id, |pod| {
             pod.jobs.remove(&id);
             pod.account
         });
-        for held in held {
+        for held in &job.held {
             let card = held.part.card;
             let rest = self.pod_of(promise).map(|pod| self.takes(pod, card));
-            self.cards.charge(card, account, rest.unwrap_or(MiB::ZERO));
+            let rest = rest.unwrap_or(Part::ZERO);
+            self.cards.charge(card, account, rest, class);
         }
         self.pods.retain(|_, pod| !pod.jobs.is_empty());
     }
@@ -57,11 +59,12 @@ impl Machine {
         let Some(job) = self.jobs.get(&id) else {
             return;
         };
-        let (account, memory) = match self.pod_of(job.promise.as_ref()) {
+        let class = job.ask.class;
+        let (account, part) = match self.pod_of(job.promise.as_ref()) {
             Some(pod) => (pod.account, self.takes(pod, card)),
-            None => (id, job.on(card).map_or(MiB::ZERO, |held| held.charge)),
+            None => (id, job.on(card).map_or(Part::ZERO, Held::takes)),
         };
-        self.cards.charge(card, account, memory);
+        self.cards.charge(card, account, part, class);
     }
 
     fn pod_of(&self, promise: Option<&Promise>) -> Option<&Pod> {
@@ -70,7 +73,7 @@ impl Machine {
 
     /// What a pod takes from a card: what it was promised for its worst moment; or more, where
     /// its containers use more.
-    fn takes(&self, pod: &Pod, card: usize) -> MiB {
+    fn takes(&self, pod: &Pod, card: usize) -> Part {
         let jobs = pod.jobs.iter().filter_map(|id| {
             let job = self.jobs.get(id)?;
             Some((job.promise.as_ref()?, job.on(card)?))
@@ -87,13 +90,21 @@ impl Machine {
             used.min(held.charge)
         });
         let used: MiB = used.sum();
-        promised.max(used)
+        let compute = jobs.iter().map(|(promise, held)| {
+            let compute = held.part.limit.compute.get();
+            (promise.role, u64::from(compute))
+        });
+        let compute = u16::try_from(peak(compute)).ok().and_then(Milli::new);
+        Part {
+            memory: promised.max(used),
+            compute: compute.unwrap_or(Milli::WHOLE),
+        }
     }
 
     /// The sum of all pods' accounts.
     pub(super) fn taken_by_pods(&self) -> MiB {
         let cards = 0..self.cards.inventory().gpus().len();
-        let takes = |pod| cards.clone().map(move |card| self.takes(pod, card));
+        let takes = |pod| cards.clone().map(move |card| self.takes(pod, card).memory);
         self.pods.values().flat_map(takes).sum()
     }
 }

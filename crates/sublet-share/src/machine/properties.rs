@@ -13,6 +13,7 @@ enum Step {
         mib: u32,
         gpus: u32,
         wait: bool,
+        compute: u16,
     },
     Share {
         milli: u16,
@@ -59,8 +60,8 @@ fn step() -> impl Strategy<Value = Step> {
     let card = 0..3usize;
     let pid = 1..20u32;
     prop_oneof![
-        4 => (0..130u32, 0..5u32, any::<bool>())
-            .prop_map(|(mib, gpus, wait)| Step::Submit { mib, gpus, wait }),
+        4 => (0..130u32, 0..5u32, any::<bool>(), prop_oneof![Just(0), 0..=1000u16])
+            .prop_map(|(mib, gpus, wait, compute)| Step::Submit { mib, gpus, wait, compute }),
         1 => (0..=1000u16, 1..4u32).prop_map(|(milli, gpus)| Step::Share { milli, gpus }),
         1 => (1..3u32).prop_map(|gpus| Step::Whole { gpus }),
         1 => (0..130u32, 1..4u32, prop::collection::vec(0..5usize, 0..3))
@@ -128,15 +129,22 @@ impl World {
         let mut memory = |memory, gpus, may_wait| {
             let job = JobId(self.next);
             self.next += 1;
-            let ask = Ask {
+            let ask = JobAsk {
                 memory,
                 ..ask(1, gpus, may_wait)
             };
             (job, ask)
         };
         match step {
-            Step::Submit { mib, gpus, wait } => {
+            Step::Submit {
+                mib,
+                gpus,
+                wait,
+                compute,
+            } => {
                 let (job, ask) = memory(Amount::Memory(MiB::from(*mib)), *gpus, *wait);
+                let compute = sublet_model::Milli::new(*compute).unwrap();
+                let ask = JobAsk { compute, ..ask };
                 Event::Submitted { job, ask }
             }
             Step::Share { milli, gpus } => {
@@ -151,7 +159,7 @@ impl World {
             Step::Named { mib, gpus, cards } => {
                 let (job, ask) = memory(Amount::Memory(MiB::from(*mib)), *gpus, true);
                 let cards = Some(cards.iter().copied().collect());
-                let ask = Ask { cards, ..ask };
+                let ask = JobAsk { cards, ..ask };
                 Event::Submitted { job, ask }
             }
             Step::Declare { card, mib } => {
@@ -160,7 +168,10 @@ impl World {
                 Event::Declared {
                     job,
                     ask,
-                    parts: vec![Part { card: *card, limit }],
+                    parts: vec![Holding {
+                        card: *card,
+                        limit: Part::of_memory(limit),
+                    }],
                     promise: None,
                 }
             }
@@ -170,7 +181,10 @@ impl World {
                 Event::Declared {
                     job,
                     ask,
-                    parts: vec![Part { card: *card, limit }],
+                    parts: vec![Holding {
+                        card: *card,
+                        limit: Part::of_memory(limit),
+                    }],
                     promise: Some(promise(*place)),
                 }
             }
@@ -286,8 +300,9 @@ impl World {
                 .filter(|job| !self.promised.contains(&job.id));
             let limits = local.flat_map(|job| job.parts);
             let limits = limits.filter(|part| part.card == card);
-            let sum: MiB = limits.map(|part| part.limit).sum();
-            prop_assert!(sum <= self.machine.card(card).capacity, "card {card}");
+            let sum = limits.fold(Part::ZERO, |sum, part| sum.plus(part.limit));
+            let all = Part::whole(self.machine.card(card).capacity);
+            prop_assert!(sum.fits_in(all), "card {card}: {sum}");
         }
         Ok(())
     }

@@ -6,12 +6,12 @@ use sublet_model::{Bytes, MiB, Time};
 
 use super::{Held, Job, Machine, SLOTS};
 use crate::event::Action;
-use crate::job::{Amount, Ask, JobId, Part, Pid, Promise, State};
+use crate::job::{Amount, Holding, JobAsk, JobId, Pid, Promise, State};
 use crate::reading::{Reading, SlotUse};
 use crate::refusal::Refusal;
 
 impl Job {
-    pub(super) fn new(ask: Ask) -> Job {
+    pub(super) fn new(ask: JobAsk) -> Job {
         Job {
             ask,
             held: Vec::new(),
@@ -25,7 +25,7 @@ impl Job {
     }
 
     /// A job that has its cards already.
-    pub(super) fn declared(ask: Ask, promise: Option<Promise>) -> Job {
+    pub(super) fn declared(ask: JobAsk, promise: Option<Promise>) -> Job {
         Job {
             promise,
             ..Job::new(ask)
@@ -38,7 +38,7 @@ impl Job {
     }
 
     pub(super) fn state(&self) -> State {
-        let over = |held: &Held| held.uses.bytes() > Bytes::from(held.part.limit);
+        let over = |held: &Held| held.uses.bytes() > Bytes::from(held.part.limit.memory);
         if self.root_gone {
             State::Ending
         } else if self.held.is_empty() {
@@ -68,9 +68,9 @@ impl Machine {
     }
 
     /// The limits that a job would have; none while it waits.
-    fn new_limits(&self, id: JobId, memory: Amount) -> Result<Vec<Part>, Refusal> {
+    fn new_limits(&self, id: JobId, memory: Amount) -> Result<Vec<Holding>, Refusal> {
         let job = self.jobs.get(&id).ok_or(Refusal::NoSuchJob(id))?;
-        self.cards.check(&Ask {
+        self.cards.check(&JobAsk {
             memory,
             ..job.ask.clone()
         })?;
@@ -87,23 +87,21 @@ impl Machine {
             // have been somebody else's room, and is not made its own by asking for it.
             let others = self.cards.granted(part.card).saturating_sub(*charge);
             let room = self.cards.room_beside(part.card, others);
-            if limit > part.limit && limit > room {
+            let now = part.limit.memory;
+            if limit > now && limit > room {
                 return Err(Refusal::NoGrowth {
                     asked: limit,
                     gpu: self.cards.inventory().gpus()[part.card].index,
-                    limit: part.limit,
-                    free: room.saturating_sub(part.limit),
+                    limit: now,
+                    free: room.saturating_sub(now),
                 });
             }
-            parts.push(Part {
-                card: part.card,
-                limit,
-            });
+            parts.push(part.with_memory(limit));
         }
         Ok(parts)
     }
 
-    fn within_promise(&self, held: &Held, limit: MiB) -> Result<Part, Refusal> {
+    fn within_promise(&self, held: &Held, limit: MiB) -> Result<Holding, Refusal> {
         let card = held.part.card;
         if limit > held.promised {
             return Err(Refusal::Promised {
@@ -112,10 +110,10 @@ impl Machine {
                 promised: held.promised,
             });
         }
-        Ok(Part { card, limit })
+        Ok(held.part.with_memory(limit))
     }
 
-    fn set_limits(&mut self, id: JobId, memory: Amount, parts: &[Part]) {
+    fn set_limits(&mut self, id: JobId, memory: Amount, parts: &[Holding]) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
@@ -124,7 +122,7 @@ impl Machine {
         for (held, part) in job.held.iter_mut().zip(parts) {
             held.part = *part;
             // It falls when the ledger, read after the new limit holds, says so.
-            held.charge = held.charge.max(part.limit);
+            held.charge = held.charge.max(part.limit.memory);
         }
         for part in parts {
             self.charge(id, part.card);

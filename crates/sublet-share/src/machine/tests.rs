@@ -1,6 +1,6 @@
 //! What happens to jobs, one story a test.
 
-use sublet_model::{Gpu, GpuIndex};
+use sublet_model::{Class, Gpu, GpuIndex, Milli};
 use sublet_plan::Policy;
 
 use super::*;
@@ -21,10 +21,12 @@ pub(super) fn machine(sizes_mib: &[u32]) -> Machine {
     })
 }
 
-pub(super) fn ask(mib: u32, gpus: u32, may_wait: bool) -> Ask {
-    Ask {
+pub(super) fn ask(mib: u32, gpus: u32, may_wait: bool) -> JobAsk {
+    JobAsk {
         name: Arc::from("job"),
         memory: Amount::Memory(MiB::from(mib)),
+        compute: Milli::ZERO,
+        class: Class::Guaranteed,
         gpus: Count::new(gpus),
         cards: None,
         may_wait,
@@ -35,10 +37,10 @@ pub(super) fn ask(mib: u32, gpus: u32, may_wait: bool) -> Ask {
 pub(super) fn tell(machine: &mut Machine, at_ms: u64, event: Event) -> String {
     let mut out = Vec::new();
     machine.apply(Time::from_ms(at_ms), event, &mut out);
-    let limits = |parts: &[Part]| {
+    let limits = |parts: &[Holding]| {
         let parts = parts
             .iter()
-            .map(|part| format!(" {}:{}", part.card, part.limit.get()));
+            .map(|part| format!(" {}:{}", part.card, part.limit.memory.get()));
         parts.collect::<String>()
     };
     let words = out.iter().map(|action| match action {
@@ -65,7 +67,7 @@ pub(super) fn tell(machine: &mut Machine, at_ms: u64, event: Event) -> String {
     words.collect::<Vec<_>>().join("; ")
 }
 
-pub(super) fn submit(machine: &mut Machine, job: u64, ask: Ask) -> String {
+pub(super) fn submit(machine: &mut Machine, job: u64, ask: JobAsk) -> String {
     let job = JobId(job);
     tell(machine, 0, Event::Submitted { job, ask })
 }
@@ -269,9 +271,9 @@ fn after_a_restart_the_jobs_of_before_come_first() {
     let declare = |job, limit| Event::Declared {
         job: JobId(job),
         ask: ask(limit, 1, true),
-        parts: vec![Part {
+        parts: vec![Holding {
             card: 0,
-            limit: MiB::from(limit),
+            limit: Part::of_memory(MiB::from(limit)),
         }],
         promise: None,
     };

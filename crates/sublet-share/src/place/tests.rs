@@ -17,7 +17,8 @@ fn cards(picture: &str, named: &str) -> Cards {
     let inventory = Inventory::new(gpus.collect(), vec![], vec![], vec![]).unwrap();
     let mut cards = Cards::new(Arc::new(inventory), named.parse().unwrap(), MiB::ZERO);
     for (card, (_, taken)) in sizes.iter().enumerate() {
-        cards.charge(card, JobId(1), *taken);
+        let part = Part::of_memory(*taken);
+        cards.charge(card, JobId(1), part, Class::Guaranteed);
     }
     cards
 }
@@ -26,10 +27,12 @@ fn gib(text: &str) -> MiB {
     MiB::from(text.parse::<u32>().unwrap() * 1024)
 }
 
-fn ask(memory: Amount, gpus: u32) -> Ask {
-    Ask {
+fn ask(memory: Amount, gpus: u32) -> JobAsk {
+    JobAsk {
         name: Arc::from("job"),
         memory,
+        compute: Milli::ZERO,
+        class: Class::Guaranteed,
         gpus: Count::new(gpus),
         cards: None,
         may_wait: true,
@@ -43,14 +46,14 @@ fn check(picture: &str, memory: Amount, gpus: u32, want: &str) {
 /// The same for a job that may be on these cards only.
 fn check_named(picture: &str, memory: Amount, gpus: u32, named: Option<&[usize]>, want: &str) {
     let cards = cards(picture, "binpack");
-    let ask = Ask {
+    let ask = JobAsk {
         cards: named.map(|named| named.iter().copied().collect()),
         ..ask(memory, gpus)
     };
     let got = match cards.find(&ask) {
         Ok(parts) => parts
             .iter()
-            .map(|part| format!("{}:{}", part.card, part.limit.get()))
+            .map(|part| format!("{}:{}", part.card, part.limit.memory.get()))
             .collect::<Vec<_>>()
             .join(" "),
         Err(reason) => reason.to_string(),
@@ -66,6 +69,42 @@ fn one_card_is_the_engines_choice() {
     check("16 16/14", memory, 1, "0:4096");
     let spread = cards("16 16/8", "spread");
     assert_eq!(spread.find(&ask(memory, 1)).unwrap()[0].card, 0);
+}
+
+#[test]
+fn compute_time_is_promised_once() {
+    let asks = |compute: u16, class| JobAsk {
+        compute: Milli::new(compute).unwrap(),
+        class,
+        ..ask(Amount::Memory(gib("4")), 1)
+    };
+    let mut cards = cards("16 16/14", "binpack");
+    let half = Part {
+        memory: gib("4"),
+        compute: Milli::new(600).unwrap(),
+    };
+    cards.charge(0, JobId(2), half, Class::Guaranteed);
+    let found = |cards: &Cards, compute, class| match cards.find(&asks(compute, class)) {
+        Ok(found) => format!("GPU {}", found[0].card),
+        Err(reason) => reason.to_string(),
+    };
+    assert_eq!(found(&cards, 400, Class::Guaranteed), "GPU 0");
+    assert_eq!(
+        found(&cards, 450, Class::Guaranteed),
+        "GPU 0 lacks 5 % of its compute time: 45 % asked, and 40 % is left there"
+    );
+    cards.charge(
+        0,
+        JobId(2),
+        Part {
+            compute: Milli::WHOLE,
+            ..half
+        },
+        Class::Guaranteed,
+    );
+    assert_eq!(found(&cards, 0, Class::Opportunistic), "GPU 0");
+    assert!(found(&cards, 0, Class::Guaranteed).contains("with no other guaranteed job"));
+    assert!(cards.is_conserved());
 }
 
 #[test]
@@ -181,8 +220,13 @@ fn a_whole_card_is_one_that_nobody_is_on() {
     let mut cards = cards("16", "binpack");
     cards.keep(0, gib("2"));
     let parts = cards.find(&ask(Amount::Whole, 1)).unwrap();
-    assert_eq!(parts[0].limit, gib("14"), "what others use is not granted");
-    cards.charge(0, JobId(7), gib("10"));
+    assert_eq!(
+        parts[0].limit.memory,
+        gib("14"),
+        "what others use is not granted"
+    );
+    let part = Part::of_memory(gib("10"));
+    cards.charge(0, JobId(7), part, Class::Guaranteed);
     cards.set_whole(0, JobId(7), true);
     let one = ask(Amount::Memory(gib("1")), 1);
     assert!(cards.find(&one).is_err(), "it is alone there");

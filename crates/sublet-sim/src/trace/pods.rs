@@ -10,8 +10,7 @@ use std::io::Read;
 use std::sync::Arc;
 
 use sublet_model::{
-    Ask, Claim, ContainerClaim, ContainerName, Count, Demand, Dialect, Host, MiB, Models, Portion,
-    Role,
+    Ask, Claim, ContainerClaim, ContainerName, Count, Demand, Dialect, Host, MiB, Models, Role,
 };
 
 use super::row::{Layout, Row};
@@ -136,7 +135,7 @@ fn ask(row: &Row, by_memory: bool) -> Result<Ask, TraceError> {
         let mib = row.whole(field, u64::from(u32::MAX), "MiB of each GPU's memory")? as u32;
         return match (gpus, mib) {
             (_, 0) => Err(row.bad(field, "MiB of a GPU above 0").into()),
-            (1, mib) => Ok(Ask::OneCard(MiB::from(mib))),
+            (1, mib) => Ok(Ask::of_memory(MiB::from(mib))),
             _ => {
                 let expected = "empty, as it must be with several GPUs (whole ones)";
                 Err(row.bad(field, expected).into())
@@ -150,7 +149,7 @@ fn ask(row: &Row, by_memory: bool) -> Result<Ask, TraceError> {
             Err(row.bad(field, expected).into())
         }
         (_, CARD) => whole,
-        (1, milli) => Ok(Ask::OneCard(MiB::from(milli))),
+        (1, milli) => Ok(Ask::of_memory(MiB::from(milli))),
         _ => {
             let expected = "1000, as it must be with several GPUs";
             Err(row.bad(field, expected).into())
@@ -159,16 +158,16 @@ fn ask(row: &Row, by_memory: bool) -> Result<Ask, TraceError> {
 }
 
 fn claim((host, ask, models): &ClaimKey) -> Claim {
-    let (gpus, portion, dialect) = match *ask {
+    let (demand, dialect) = match ask {
         Ask::Nothing => return Claim::host_only(*host),
-        Ask::OneCard(memory) => (Count::new(1), Portion::Memory(memory), Dialect::Aliyun),
-        Ask::WholeCards(count) => (count, Portion::Whole, Dialect::Nvidia),
+        Ask::Parts(parts) => (Demand::of_memory(parts.first().memory), Dialect::Aliyun),
+        Ask::WholeCards(count) => (Demand::of_cards(*count), Dialect::Nvidia),
     };
     let container = ContainerClaim {
         name: ContainerName::new("main").expect("a fixed name that is right"),
         position: 0,
         role: Role::Main,
-        demand: Demand { gpus, portion },
+        demand,
     };
     Claim::new(dialect, vec![container], true)
         .expect("one container that asks something")

@@ -37,12 +37,12 @@ fn the_trace_s_own_forms_are_read() {
     let pods =
         pods("a,12000,16384,1,1000,\nb,6000,12288,1,460,T4|P100\nc,1,1,0,0,T4\nd,1,1,8,1000,\n")
             .unwrap();
-    let asks: Vec<Ask> = pods.iter().map(|pod| pod.claim.ask()).collect();
+    let asks: Vec<Ask> = pods.iter().map(|pod| pod.claim.ask().clone()).collect();
     assert_eq!(
         asks,
         [
             Ask::WholeCards(Count::new(1)),
-            Ask::OneCard(MiB::from(460)),
+            Ask::of_memory(MiB::from(460)),
             Ask::Nothing,
             Ask::WholeCards(Count::new(8)),
         ]
@@ -63,8 +63,14 @@ fn parts_by_memory_need_both_lists_to_say_so() {
     let header =
         "name,cpu_milli,memory_mib,num_gpu,gpu_memory_mib,priority,creation_time,duration\n";
     let (pods, _) = read(&format!("{header}a,0,0,1,8138,-3,10,60\nb,0,0,2,,,,\n")).unwrap();
-    assert_eq!(pods.rows[0].claim.ask(), Ask::OneCard(MiB::from(8138)));
-    assert_eq!(pods.rows[1].claim.ask(), Ask::WholeCards(Count::new(2)));
+    assert_eq!(
+        pods.rows[0].claim.ask().clone(),
+        Ask::of_memory(MiB::from(8138))
+    );
+    assert_eq!(
+        pods.rows[1].claim.ask().clone(),
+        Ask::WholeCards(Count::new(2))
+    );
     assert_eq!(
         (
             pods.rows[0].priority,
@@ -80,7 +86,10 @@ fn parts_by_memory_need_both_lists_to_say_so() {
     assert_eq!(error.unwrap_err(), units);
     // Whole cards have no unit.
     let (pods, _) = read(&format!("{PODS}a,0,0,1,1000,\n")).unwrap();
-    assert_eq!(pods.rows[0].claim.ask(), Ask::WholeCards(Count::new(1)));
+    assert_eq!(
+        pods.rows[0].claim.ask().clone(),
+        Ask::WholeCards(Count::new(1))
+    );
 }
 
 #[test]
@@ -159,7 +168,7 @@ fn jobs_of_philly_have_a_number_of_gpus_and_times_alone() {
     let (pods, _) = pods_of(text, BadLines::Stop).unwrap();
     let row = |at: usize| {
         let pod: &PodRow = &pods.rows[at];
-        (&*pod.name, pod.claim.ask(), pod.lasts)
+        (&*pod.name, pod.claim.ask().clone(), pod.lasts)
     };
     assert_eq!(row(0), ("1", Ask::WholeCards(Count::new(1)), Some(67)));
     assert_eq!(row(1), ("2", Ask::WholeCards(Count::new(8)), Some(2951)));
@@ -185,7 +194,10 @@ fn json_is_read_by_its_first_byte_that_is_no_blank() {
           "name": null, "gpu_memory_mib": null}]"#;
     let (pods, bad) = pods_of(array, BadLines::Stop).unwrap();
     assert!(bad.is_empty());
-    assert_eq!(pods.rows[0].claim.ask(), Ask::OneCard(MiB::from(460)));
+    assert_eq!(
+        pods.rows[0].claim.ask().clone(),
+        Ask::of_memory(MiB::from(460))
+    );
     assert_eq!(pods.rows[0].claim.host().memory, Bytes::new(64 << 20));
     assert_eq!((&*pods.rows[0].name, pods.rows[0].priority), ("a", -2));
     assert_eq!(
@@ -193,7 +205,7 @@ fn json_is_read_by_its_first_byte_that_is_no_blank() {
             &*pods.rows[1].name,
             pods.rows[1].comes,
             pods.rows[1].lasts,
-            pods.rows[1].claim.ask()
+            pods.rows[1].claim.ask().clone()
         ),
         ("2", Some(60), Some(31), Ask::WholeCards(Count::new(2)))
     );
@@ -365,8 +377,8 @@ proptest! {
         prop_assert_eq!(pods[0].claim.host().cpu.get(), cpu);
         let asked = match milli {
             1000 => Ask::WholeCards(Count::new(1)),
-            _ => Ask::OneCard(MiB::from(milli)),
+            _ => Ask::of_memory(MiB::from(milli)),
         };
-        prop_assert_eq!(pods[0].claim.ask(), asked);
+        prop_assert_eq!(pods[0].claim.ask().clone(), asked);
     }
 }

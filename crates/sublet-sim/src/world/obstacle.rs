@@ -77,7 +77,8 @@ impl Obstacles {
         let claim = &pod.claim;
         let models = claim.models().clone();
         let stock = claim.stock().cloned();
-        let shape = (claim.ask(), claim.host(), models, stock, pod.reach.clone());
+        let ask = claim.ask().clone();
+        let shape = (ask, claim.host(), models, stock, pod.reach.clone());
         let known = self.known.entry(shape).or_default();
         let (open, uid) = (world.open(pod), uid(usize::MAX));
         for ((label, lift), passed) in LIFTED.iter().zip(&mut known.passed) {

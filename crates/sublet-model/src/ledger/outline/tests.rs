@@ -7,7 +7,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Inventory, MachineUse, NodeFacts, NodeName};
+use crate::{Inventory, MachineUse, NodeFacts, NodeName, Part};
 
 fn card() -> impl Strategy<Value = Card> {
     // Small cards, cards of today, and amounts that nobody has.
@@ -16,13 +16,14 @@ fn card() -> impl Strategy<Value = Card> {
     let amounts = (amount.clone(), amount.clone(), amount, unsure);
     let counts = (0..3u32, 0..3u32, 0..3u32);
     (amounts, counts, any::<bool>()).prop_map(|(amounts, (tenants, whole, holds), healthy)| {
-        let memory = |amount| MiB::new(amount).unwrap();
+        let memory = |amount| Part::of_memory(MiB::new(amount).unwrap());
         Card {
-            capacity: memory(amounts.0),
+            capacity: Part::whole(memory(amounts.0).memory),
             used: memory(if tenants == 0 { 0 } else { amounts.1 }),
             unsure: memory(amounts.3),
             held: memory(if holds == 0 { 0 } else { amounts.2 }),
             tenants,
+            guaranteed: tenants,
             whole: whole.min(tenants),
             holds,
             healthy,
@@ -51,8 +52,8 @@ fn book() -> impl Strategy<Value = Book> {
                 pods: BTreeSet::new(),
                 unassigned: Vec::new(),
                 unplaced: Count::new(unplaced),
-                free: cards.iter().map(Card::free).sum(),
-                capacity: cards.iter().map(|card| card.capacity).sum(),
+                free: cards.iter().map(|card| card.free().memory).sum(),
+                capacity: cards.iter().map(|card| card.capacity.memory).sum(),
                 cards,
                 machine: MachineUse::default(),
                 shares: Vec::new(),
@@ -69,10 +70,10 @@ proptest! {
             && book.unplaced == Count::ZERO;
         let open = |card: &&Card| served && card.healthy && card.whole == 0;
         let open: Vec<&Card> = book.cards.iter().filter(open).collect();
-        prop_assert_eq!(outline.has_room(asked), open.iter().any(|card| card.free() >= asked));
-        let hole = open.iter().map(|card| card.free()).max();
+        prop_assert_eq!(outline.has_room(asked), open.iter().any(|card| card.free().memory >= asked));
+        let hole = open.iter().map(|card| card.free().memory).max();
         prop_assert_eq!(outline.hole(), hole.unwrap_or(MiB::ZERO));
-        let rooms = open.iter().filter_map(|card| card.free().checked_sub(card.held));
+        let rooms = open.iter().filter_map(|card| card.free().memory.checked_sub(card.held.memory));
         let least = rooms.filter(|room| *room >= asked).min();
         // `None` only where there is none; else never more than the truth, nor less than asked.
         if let Some(least) = least {
@@ -92,11 +93,11 @@ proptest! {
         prop_assert_eq!(outline.wanted().get() as usize, wanted);
         let (least, most) = outline.idle_memory(Count::new(asked));
         for taken in idle.windows(asked as usize) {
-            let memory: MiB = taken.iter().map(|card| card.capacity).sum();
+            let memory: MiB = taken.iter().map(|card| card.capacity.memory).sum();
             prop_assert!(least <= memory && memory <= most);
         }
         if book.facts.is_some() {
-            let held: MiB = book.cards.iter().map(|card| card.held).sum();
+            let held: MiB = book.cards.iter().map(|card| card.held.memory).sum();
             prop_assert_eq!(outline.left(), book.free.saturating_sub(held));
             prop_assert_eq!(outline.capacity(), book.capacity);
         }

@@ -70,7 +70,7 @@ impl Server {
             for card in cards {
                 let amount = match claim.ask() {
                     Ask::Nothing => MiB::ZERO,
-                    Ask::OneCard(peak) => peak,
+                    Ask::Parts(parts) => parts.memory(),
                     Ask::WholeCards(_) => self.capacity(node, card),
                 };
                 let account = taken.entry((node, card)).or_default();

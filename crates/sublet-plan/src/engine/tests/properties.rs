@@ -20,7 +20,21 @@ const LOOKS: [(&str, &str); 7] = [
     ("slots", "0/16"),
     ("", ""),
 ];
-const CLAIMS: [&str; 8] = ["4", "8", "16", "i8+3+2", "1x", "2x", "i2x+s1x", "8:slot"];
+const CLAIMS: [&str; 13] = [
+    "4",
+    "8",
+    "16",
+    "i8+3+2",
+    "1x",
+    "2x",
+    "i2x+s1x",
+    "8:slot",
+    "4@400",
+    "2@1000",
+    "4*2",
+    "8@600+2@300*3",
+    "5*2+3@500",
+];
 const PODS: u8 = 12;
 
 #[derive(Debug, Clone)]
@@ -293,14 +307,14 @@ fn check_grant(ledger: &Ledger, pod: u8, before: &Ledger) {
             .position(&grant.card)
             .unwrap();
         let card = book.cards()[at];
-        assert!(card.healthy && card.used <= card.capacity, "{card:?}");
+        assert!(card.healthy && card.used.fits_in(card.capacity), "{card:?}");
         assert!(card.whole == 0 || card.tenants == 1, "{card:?}");
         touched.insert(at);
     }
     let growth = |at: &usize| book.cards()[*at].used.saturating_sub(was.cards()[*at].used);
-    let taken: sublet_model::MiB = touched.iter().map(growth).sum();
+    let taken = sublet_model::Parts::new(touched.iter().map(growth).collect());
     match entry.claim.ask() {
-        Ask::OneCard(asked) => assert_eq!((taken, touched.len()), (asked, 1)),
+        Ask::Parts(parts) => assert_eq!(taken.as_ref(), Some(parts)),
         Ask::WholeCards(count) => assert_eq!(touched.len(), count.get() as usize),
         Ask::Nothing => assert!(touched.is_empty()),
     }

@@ -162,9 +162,9 @@ fn a_job_that_was_there_before_may_keep_what_it_had() {
     m.set_context(0, Bytes::new(5 * M));
     let (job, parts) = (
         JobId(1),
-        vec![Part {
+        vec![Holding {
             card: 0,
-            limit: MiB::from(40),
+            limit: Part::of_memory(MiB::from(40)),
         }],
     );
     let ask = ask(40, 1, true);

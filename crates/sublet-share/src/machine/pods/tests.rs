@@ -5,7 +5,7 @@ use sublet_model::{MiB, Role};
 use super::super::tests::{ask, books, join, limit, machine, submit, tell, uses};
 use super::*;
 use crate::event::Event;
-use crate::job::{Part, Pid, State};
+use crate::job::{Holding, Pid, State};
 
 /// Declares a container: `init-0`, `side-1` or `main-0` of a pod, with so much of card 0.
 fn declare(machine: &mut Machine, job: u64, pod: &str, place: &str, mib: u32) -> String {
@@ -18,9 +18,9 @@ fn declare(machine: &mut Machine, job: u64, pod: &str, place: &str, mib: u32) ->
     let event = Event::Declared {
         job: JobId(job),
         ask: ask(mib, 1, true),
-        parts: vec![Part {
+        parts: vec![Holding {
             card: 0,
-            limit: MiB::from(mib),
+            limit: Part::of_memory(MiB::from(mib)),
         }],
         promise: Some(Promise {
             pod: Arc::from(pod),
@@ -156,9 +156,9 @@ fn on_a_clusters_node_there_are_only_promised_jobs() {
     let back = Event::Declared {
         job: JobId(2),
         ask: ask(10, 1, true),
-        parts: vec![Part {
+        parts: vec![Holding {
             card: 0,
-            limit: MiB::from(10),
+            limit: Part::of_memory(MiB::from(10)),
         }],
         promise: None,
     };
