@@ -76,7 +76,15 @@ pub struct Ledger {
     by_name: BTreeMap<NodeName, NodeIdx>,
     vacant: Vec<NodeIdx>,
     entries: BTreeMap<PodUid, Entry>,
+    /// What each entry was before it changed, since the oldest open checkpoint.
+    journal: Vec<(PodUid, Option<Entry>)>,
+    open_checkpoints: usize,
 }
+
+/// A moment that the ledger's entries can be brought back to.
+#[derive(Debug)]
+#[must_use = "the ledger notes every change until it is rolled back or kept"]
+pub struct Checkpoint(usize);
 
 impl Ledger {
     /// An empty ledger.
@@ -104,7 +112,63 @@ impl Ledger {
 
     /// Enters a pod's allocation, in place of an earlier one of the same pod.
     pub fn enter(&mut self, entry: Entry) {
-        self.remove(&entry.uid);
+        let before = self.take(&entry.uid);
+        self.note(&entry.uid, before.as_ref());
+        self.put(entry);
+    }
+
+    /// Takes a pod's allocation out and returns it.
+    pub fn remove(&mut self, uid: &PodUid) -> Option<Entry> {
+        let before = self.take(uid);
+        if before.is_some() {
+            self.note(uid, before.as_ref());
+        }
+        before
+    }
+
+    /// Notes what entries are from now on. Checkpoints are closed in the reverse order, each by
+    /// [`Ledger::roll_back`] or [`Ledger::keep`]. Nodes and soft holds are not noted.
+    pub fn checkpoint(&mut self) -> Checkpoint {
+        self.open_checkpoints += 1;
+        Checkpoint(self.journal.len())
+    }
+
+    /// The nodes with an entry that came, went or changed since then.
+    #[must_use]
+    pub fn changed_since(&self, then: &Checkpoint) -> BTreeSet<NodeIdx> {
+        let changes = self.journal[then.0..].iter();
+        let entries = changes.flat_map(|(uid, before)| [before.as_ref(), self.entries.get(uid)]);
+        let nodes = entries.flatten().filter_map(|entry| self.by_name.get(&entry.node));
+        nodes.copied().collect()
+    }
+
+    /// Brings every entry back to what it was then.
+    pub fn roll_back(&mut self, then: Checkpoint) {
+        for (uid, before) in self.journal.split_off(then.0).into_iter().rev() {
+            self.take(&uid);
+            if let Some(entry) = before {
+                self.put(entry);
+            }
+        }
+        self.keep(then);
+    }
+
+    /// Leaves entries as they are now.
+    pub fn keep(&mut self, then: Checkpoint) {
+        let Checkpoint(_) = then;
+        self.open_checkpoints -= 1;
+        if self.open_checkpoints == 0 {
+            self.journal.clear();
+        }
+    }
+
+    fn note(&mut self, uid: &PodUid, before: Option<&Entry>) {
+        if self.open_checkpoints > 0 {
+            self.journal.push((uid.clone(), before.cloned()));
+        }
+    }
+
+    fn put(&mut self, entry: Entry) {
         let idx = self.slot(&entry.node);
         self.change(idx, |book, _| {
             book.pods.insert(entry.uid.clone());
@@ -113,8 +177,7 @@ impl Ledger {
         self.entries.insert(entry.uid.clone(), entry);
     }
 
-    /// Takes a pod's allocation out and returns it.
-    pub fn remove(&mut self, uid: &PodUid) -> Option<Entry> {
+    fn take(&mut self, uid: &PodUid) -> Option<Entry> {
         let entry = self.entries.remove(uid)?;
         let idx = self.by_name[&entry.node];
         self.recount(idx, |book| {
@@ -136,8 +199,7 @@ impl Ledger {
         });
     }
 
-    /// Counts a soft hold out. A card that went in between took its holds along: harmless,
-    /// since they only order choices.
+    /// Counts a soft hold out.
     pub fn release(&mut self, hold: &Hold) {
         self.change(hold.node, |book, _| {
             for &(position, part) in &hold.cards {

@@ -26,7 +26,7 @@ pub use claim::{
 };
 pub use device::{Gpu, GpuIndex, Health, Inventory, InventoryError};
 pub use host::Host;
-pub use ledger::{Book, Card, Entry, Hold, Ledger, NodeIdx, Outline, Standing};
+pub use ledger::{Book, Card, Checkpoint, Entry, Hold, Ledger, NodeIdx, Outline, Standing};
 pub use name::{ContainerName, GpuUuid, NameError, NodeName, PodKey, PodUid};
 pub use node::{Advertise, Identity, Kept, NodeFacts, Sharing, Unit};
 pub use part::Part;

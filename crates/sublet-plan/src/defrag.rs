@@ -7,13 +7,13 @@
 //! All pairs of pods and places are too many to look at. What wins something is to empty a
 //! card that is used in parts, or so much of a node that a larger pod fits on it; so the
 //! search asks for each of those how many pods would have to go (`offer`), takes the one that
-//! wins most per move, and looks for places in what is already broken into (`trial`). It ends
+//! wins most per move, and looks for places in what is already broken into (`draft`). It ends
 //! when nothing wins any more. Greedy: the best plan of all is a problem of integers that
 //! nobody solves for thousands of nodes while somebody waits.
 
+mod draft;
 mod measure;
 mod offer;
-mod trial;
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -21,9 +21,9 @@ use std::sync::Arc;
 
 use sublet_model::{Claim, Entry, GpuIndex, Ledger, NodeIdx, PodKey, PodUid, Unit};
 
+use self::draft::{Draft, Off};
 pub use self::measure::{Largest, State};
 use self::offer::{Load, Offer, What};
-use self::trial::{Off, Trial};
 use crate::Fragmentation;
 
 /// What to make room in.
@@ -81,14 +81,14 @@ pub struct Defragmented {
 pub fn defragment(asked: Defrag<'_>) -> Defragmented {
     let mut search = Search::new(asked);
     while search.step() {}
-    debug_assert!(search.trial.ledger().is_conserved());
+    debug_assert!(search.draft.ledger().is_conserved());
     search.found
 }
 
 /// A search in the middle.
 struct Search<'a> {
     asked: Defrag<'a>,
-    trial: Trial<'a>,
+    draft: Draft<'a>,
     /// What stands on each node, by slot of the ledger.
     loads: Vec<Option<Load>>,
     nodes: Vec<NodeIdx>,
@@ -101,16 +101,16 @@ struct Search<'a> {
 
 impl<'a> Search<'a> {
     fn new(asked: Defrag<'a>) -> Search<'a> {
-        let trial = Trial::new(&asked);
+        let draft = Draft::new(&asked);
         let known = asked
             .ledger
             .books()
             .filter(|(_, book)| book.facts().is_some());
         let nodes: Vec<NodeIdx> = known.map(|(node, _)| node).collect();
-        let states = vec![trial.state()];
+        let states = vec![draft.state()];
         let mut search = Search {
             asked,
-            trial,
+            draft,
             loads: Vec::new(),
             nodes,
             found: Defragmented {
@@ -132,7 +132,7 @@ impl<'a> Search<'a> {
         if self.loads.len() <= at {
             self.loads.resize_with(at + 1, || None);
         }
-        let load = Load::of(self.trial.ledger(), node, self.asked.movable);
+        let load = Load::of(self.draft.ledger(), node, self.asked.movable);
         self.loads[at] = Some(load);
         let all = (node, What::FIRST)..=(node, What::LAST);
         let old: Vec<_> = self.failed.range(all).copied().collect();
@@ -166,7 +166,7 @@ impl<'a> Search<'a> {
                 card: load.card(offer.what),
                 grows: offer.grows,
             };
-            let Some(steps) = self.trial.empty(&pods, off) else {
+            let Some(steps) = self.draft.empty(&pods, off) else {
                 self.failed.insert((offer.node, offer.what));
                 continue;
             };
@@ -191,12 +191,12 @@ impl<'a> Search<'a> {
 
     /// What could be emptied, best first.
     fn offers(&self) -> Vec<Offer> {
-        let largest = self.trial.largest();
+        let largest = self.draft.largest();
         let left = self.asked.most.saturating_sub(self.found.moves.len());
         let mut offers = Vec::new();
         for &node in &self.nodes {
             if let Some(load) = self.load(node) {
-                load.offer(&self.trial, node, largest, &mut offers);
+                load.offer(&self.draft, node, largest, &mut offers);
             }
         }
         offers.retain(|offer| {

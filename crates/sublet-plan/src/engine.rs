@@ -5,6 +5,7 @@
 //! rests on [`Engine::reserve`] alone, which fits again before it takes.
 
 mod search;
+mod trial;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,6 +15,7 @@ use sublet_model::{
 };
 
 use self::search::{Found, Order};
+pub use self::trial::{Candidacy, Trial};
 use crate::fit::{Rules, allocate, cards_at, check_look_alikes, fit, prepare};
 use crate::keep::Keep;
 use crate::learn::{Demand, Learnt, Shape};
@@ -187,6 +189,7 @@ impl Engine {
             if *known == facts {
                 return idx;
             }
+            self.drop_holds_beyond(idx, facts.inventory.gpus().len());
         } else {
             self.ranks_stale = true;
         }
@@ -199,7 +202,7 @@ impl Engine {
     /// A node is gone.
     pub fn remove_node(&mut self, name: &NodeName) {
         if let Some(node) = self.ledger.find(name.as_str()) {
-            self.holds.retain(|_, (_, hold)| hold.node != node);
+            self.drop_holds_beyond(node, 0);
         }
         self.ledger.remove_node(name);
         self.learnt.node_changed();
@@ -440,6 +443,19 @@ impl Engine {
         if let Some((_, hold)) = self.holds.remove(uid) {
             self.ledger.release(&hold);
         }
+    }
+
+    /// The node will only have so many cards.
+    fn drop_holds_beyond(&mut self, node: NodeIdx, cards: usize) {
+        let ledger = &mut self.ledger;
+        self.holds.retain(|_, (_, hold)| {
+            let gone = cards == 0 || hold.cards.iter().any(|(at, _)| *at >= cards);
+            let stays = hold.node != node || !gone;
+            if !stays {
+                ledger.release(hold);
+            }
+            stays
+        });
     }
 
     fn end_try(&mut self, uid: &PodUid) {

@@ -27,7 +27,9 @@ pub mod stock;
 
 pub use binding::{Binding, BindingStep, PodState, Seen};
 pub use defrag::{Defrag, Defragmented, Largest, Move, Spot, State, defragment};
-pub use engine::{Engine, EngineOptions, FilterAnswer, Refused, StockRules, Ties};
+pub use engine::{
+    Candidacy, Engine, EngineOptions, FilterAnswer, Refused, StockRules, Ties, Trial,
+};
 pub use evict::{Evictable, breaking};
 pub use fit::Candidate;
 pub use learn::{Demand, Shape};

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use sublet_model::{Ask, Ledger, MiB, Milli, NodeIdx, PodUid, Sharing};
 
+use super::draft::Draft;
 use super::measure::Largest;
-use super::trial::Trial;
 
 /// What of a node's load would go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -157,14 +157,14 @@ impl Load {
     /// Adds what could be emptied here.
     pub(super) fn offer(
         &self,
-        trial: &Trial<'_>,
+        draft: &Draft<'_>,
         node: NodeIdx,
         largest: Largest,
         offers: &mut Vec<Offer>,
     ) {
-        let sharing = trial.ledger().book(node).facts().map(|facts| facts.sharing);
+        let sharing = draft.ledger().book(node).facts().map(|facts| facts.sharing);
         for at in 0..self.piles.len() {
-            self.offer_pile(trial, (node, at), sharing, largest, offers);
+            self.offer_pile(draft, (node, at), sharing, largest, offers);
         }
         if sharing == Some(Sharing::Memory) {
             return;
@@ -178,7 +178,7 @@ impl Load {
             moves += pile.pods.len();
             memory = memory.plus(pile.pods.iter().map(|(memory, _)| *memory).sum());
             cpu = cpu.saturating_add(pile.cpu);
-            let (free, fed) = trial.with(node, cards, cpu);
+            let (free, fed) = draft.with(node, cards, cpu);
             if at > 0 && free > largest.gpus {
                 offers.push(Offer {
                     node,
@@ -197,7 +197,7 @@ impl Load {
     /// Adds what one pile could give: all of it, or of a card a larger hole.
     fn offer_pile(
         &self,
-        trial: &Trial<'_>,
+        draft: &Draft<'_>,
         (node, at): (NodeIdx, usize),
         sharing: Option<Sharing>,
         largest: Largest,
@@ -206,7 +206,7 @@ impl Load {
         let pile = &self.piles[at];
         let own = pile
             .card
-            .map(|card| trial.ledger().book(node).cards()[card]);
+            .map(|card| draft.ledger().book(node).cards()[card]);
         let n_pods = pile.pods.len();
         // Each pod alone, and the largest together: the smaller ones may stay.
         let singles = (0..n_pods).map(|first| (first, 1));
@@ -217,7 +217,7 @@ impl Load {
             } else {
                 (0, 0)
             };
-            let (free, fed) = trial.with(node, cards, cpu);
+            let (free, fed) = draft.with(node, cards, cpu);
             let larger = match sharing {
                 Some(Sharing::Memory) => 0,
                 _ => free.saturating_sub(largest.gpus),

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use sublet_model::{Ask, CardRef, Entry, GpuIndex, Ledger, NodeIdx, NodeName, Standing, Time};
 
+use crate::Candidacy;
 use crate::script::{claim, entry, node, numbered, policies, uid};
 use crate::{Engine, EngineOptions, Reason, Ties};
 
@@ -401,5 +402,70 @@ proptest! {
             prop_assert_eq!(one.perform(step), two.perform(step));
         }
         prop_assert_eq!(accounts(one.engine.ledger()), accounts(two.engine.ledger()));
+    }
+}
+
+/// All that decides what an engine answers.
+fn state(engine: &Engine) -> String {
+    let books: Vec<_> = engine.ledger.books().collect();
+    let entries: Vec<_> = engine.ledger.entries().collect();
+    let Engine {
+        holds,
+        tried,
+        ranks,
+        learnt,
+        ..
+    } = engine;
+    format!("{books:?}\n{entries:?}\n{holds:?}\n{tried:?}\n{ranks:?}\n{learnt:?}")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// And what one trial would place, the engine places.
+    #[test]
+    fn an_engine_is_after_a_dropped_trial_what_it_was_before(
+        policy in 0..policies(),
+        steps in steps(),
+        gone in prop::collection::vec(0..PODS, 0..4),
+        asked in prop::collection::vec((0..PODS, 0..CLAIMS.len()), 1..8),
+    ) {
+        let mut world = World::new(policy, &[0, 1, 2, 3], false);
+        for step in &steps {
+            world.perform(step);
+        }
+        let (nodes, now) = (world.nodes(), world.now);
+        // Some have a place, or hold one.
+        let pod = |&(pod, claim_of): &(u8, usize)| Candidacy {
+            entry: entry(&format!("p{pod}"), NODES[0], &claim(CLAIMS[claim_of])),
+            nodes: &nodes,
+        };
+        let pods: Vec<Candidacy<'_>> = asked.iter().map(pod).collect();
+        // What is due when a trial begins is done by any question.
+        drop(world.engine.trial(now));
+        world.engine.find(&uid("nobody"), &claim("1"), &nodes, 1, |_| 0);
+        let before = state(&world.engine);
+        let mut trial = world.engine.trial(now);
+        for pod in &gone {
+            trial.evict(&uid(&format!("p{pod}")));
+        }
+        let without = accounts(trial.engine().ledger());
+        let placed = trial.place(&pods);
+        prop_assert!(trial.engine().ledger().is_conserved());
+        if placed.is_err() {
+            prop_assert_eq!(accounts(trial.engine().ledger()), without);
+        }
+        let would = accounts(trial.engine().ledger());
+        drop(trial);
+        prop_assert_eq!(state(&world.engine), before);
+        // Once more, and kept.
+        let mut trial = world.engine.trial(now);
+        for pod in &gone {
+            trial.evict(&uid(&format!("p{pod}")));
+        }
+        prop_assert_eq!(trial.place(&pods), placed);
+        trial.keep();
+        prop_assert_eq!(accounts(world.engine.ledger()), would);
+        prop_assert!(world.engine.ledger().is_conserved());
     }
 }

@@ -11,7 +11,7 @@ use crate::learn::Learnt;
 use crate::{EngineOptions, Policy, StockRules};
 
 /// The cluster after the moves so far.
-pub(super) struct Trial<'a> {
+pub(super) struct Draft<'a> {
     asked: Defrag<'a>,
     ledger: Ledger,
     options: EngineOptions,
@@ -33,12 +33,12 @@ pub(super) struct Off {
     pub(super) grows: bool,
 }
 
-impl<'a> Trial<'a> {
-    pub(super) fn new(asked: &Defrag<'a>) -> Trial<'a> {
+impl<'a> Draft<'a> {
+    pub(super) fn new(asked: &Defrag<'a>) -> Draft<'a> {
         let ledger = asked.ledger.clone();
         let nodes: Vec<NodeIdx> = ledger.books().map(|(node, _)| node).collect();
         let slots = nodes.iter().map(|node| node.0 as usize + 1).max();
-        let mut trial = Trial {
+        let mut draft = Draft {
             asked: *asked,
             options: EngineOptions {
                 unit: asked.unit,
@@ -52,10 +52,10 @@ impl<'a> Trial<'a> {
             ledger,
         };
         for node in nodes {
-            trial.mark(node);
-            trial.holes.extend(holes(&trial.ledger, node));
+            draft.mark(node);
+            draft.holes.extend(holes(&draft.ledger, node));
         }
-        trial
+        draft
     }
 
     pub(super) fn ledger(&self) -> &Ledger {
@@ -86,11 +86,12 @@ impl<'a> Trial<'a> {
     pub(super) fn empty(&mut self, pods: &[PodUid], off: Off) -> Option<Vec<(Move, State)>> {
         let before = self.state();
         let mut last = before;
-        let (mut done, mut undone) = (Vec::new(), Vec::new());
+        let mut done = Vec::new();
+        let then = self.ledger.checkpoint();
         for uid in pods {
-            let step = self.step(uid, off);
-            let Some((step, old)) = step else { break };
-            undone.push(old);
+            let Some(step) = self.step(uid, off) else {
+                break;
+            };
             let state = self.state();
             if !state.keeps(&last) {
                 break;
@@ -99,17 +100,16 @@ impl<'a> Trial<'a> {
             done.push((step, state));
         }
         if done.len() == pods.len() && last.wins_over(&before) {
+            self.ledger.keep(then);
             return Some(done);
         }
-        for old in undone.into_iter().rev() {
-            self.enter(old);
-        }
+        let nodes = self.ledger.changed_since(&then);
+        self.update(&nodes, |ledger| ledger.roll_back(then));
         None
     }
 
-    /// Moves one pod to the best place that is not where it comes from; its old entry comes
-    /// back.
-    fn step(&mut self, uid: &PodUid, off: Off) -> Option<(Move, Entry)> {
+    /// Moves one pod to the best place that is not where it comes from.
+    fn step(&mut self, uid: &PodUid, off: Off) -> Option<Move> {
         let old = self.ledger.entry(uid)?.clone();
         let new = match old.claim.ask() {
             Ask::Nothing => None,
@@ -134,7 +134,7 @@ impl<'a> Trial<'a> {
             },
         };
         self.enter(new);
-        Some((step, old))
+        Some(step)
     }
 
     /// The hole that a part of a card goes into: one that takes no CPU from a free GPU if there
@@ -229,13 +229,18 @@ impl<'a> Trial<'a> {
             .flatten()
             .filter_map(|name| self.ledger.find(name.as_str()))
             .collect();
-        for &node in &nodes {
+        self.update(&nodes, |ledger| ledger.enter(new));
+    }
+
+    /// Changes entries on these nodes, and what is known of them with it.
+    fn update(&mut self, nodes: &BTreeSet<NodeIdx>, change: impl FnOnce(&mut Ledger)) {
+        for &node in nodes {
             for hole in holes(&self.ledger, node) {
                 self.holes.remove(&hole);
             }
         }
-        self.ledger.enter(new);
-        for &node in &nodes {
+        change(&mut self.ledger);
+        for &node in nodes {
             self.holes.extend(holes(&self.ledger, node));
             self.mark(node);
         }
