@@ -16,6 +16,7 @@ mod same_code;
 mod speed;
 mod spot;
 mod traces;
+mod trial;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

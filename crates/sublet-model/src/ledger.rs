@@ -138,7 +138,9 @@ impl Ledger {
     pub fn changed_since(&self, then: &Checkpoint) -> BTreeSet<NodeIdx> {
         let changes = self.journal[then.0..].iter();
         let entries = changes.flat_map(|(uid, before)| [before.as_ref(), self.entries.get(uid)]);
-        let nodes = entries.flatten().filter_map(|entry| self.by_name.get(&entry.node));
+        let nodes = entries
+            .flatten()
+            .filter_map(|entry| self.by_name.get(&entry.node));
         nodes.copied().collect()
     }
 
@@ -155,7 +157,7 @@ impl Ledger {
 
     /// Leaves entries as they are now.
     pub fn keep(&mut self, then: Checkpoint) {
-        let Checkpoint(_) = then;
+        drop(then);
         self.open_checkpoints -= 1;
         if self.open_checkpoints == 0 {
             self.journal.clear();

@@ -13,12 +13,15 @@ use sublet_sim::{BadLines, Nodes, PodRow, Pods, read_nodes, read_pods};
 
 use super::speed::timed;
 use super::traces::{open, openb, pod_list};
-use super::{manifest, progress};
+use super::{manifest, progress, trial};
 use crate::machine;
 use crate::report::{Report, Verdict, short};
 
 /// Milliseconds of CPU for each pod (issue 14).
 const TARGET: f64 = 0.2;
+
+/// Milliseconds for a gang of 64 in a cluster of 1,000 nodes (issue 15).
+const TRIAL_TARGET: f64 = 5.0;
 
 /// Runs of each program, of which the best counts.
 const TRIES: usize = 3;
@@ -125,6 +128,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         arguments.nodes, arguments.pods
     ));
     report.table(&rows);
+    progress("a gang tried out");
+    let large = nodes
+        .rows
+        .iter()
+        .find(|row| row.inventory.gpus().len() == 8);
+    let (median, longest) = trial::measure(large.context("no node of 8 GPUs")?, &pods.rows)?;
+    report.say(&format!(
+        "A gang of {gang} pods of one GPU, placed by the engine on {nodes} nodes of 8 GPUs half of \
+         which are taken, and taken back: {} ms (median of 101 trials in one process), {} ms at \
+         most.",
+        short(median),
+        short(longest),
+        gang = trial::GANG,
+        nodes = trial::NODES,
+    ));
+    let what = format!("a gang of {} tried out", trial::GANG);
+    verdicts.push(Verdict::at_most(&what, median, TRIAL_TARGET, "ms"));
     report.verdicts(&verdicts);
     report.misses();
     report.say(&format!("Load average at the end: {}", machine::load()));
