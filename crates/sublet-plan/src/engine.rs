@@ -16,10 +16,11 @@ use sublet_model::{
 
 use self::search::{Found, Order};
 pub use self::trial::{Candidacy, Trial};
-use crate::fit::{Rules, allocate, cards_at, check_look_alikes, fit, prepare};
+use crate::fit::{Rules, allocate, cards_at, check_look_alikes, fit};
 use crate::keep::Keep;
 use crate::learn::{Demand, Learnt, Shape};
 use crate::policy::Costs;
+use crate::score::Scores;
 use crate::{Candidate, Policy, Reason};
 
 /// Who applies the stock scheduler's own rules that count something (CPU, memory and all else
@@ -122,6 +123,7 @@ pub struct Engine {
     ranks: Vec<u32>,
     ranks_stale: bool,
     learnt: Learnt,
+    scores: Scores,
     keep: Keep,
 }
 
@@ -130,6 +132,7 @@ impl Engine {
     #[must_use]
     pub fn new(options: EngineOptions) -> Engine {
         Engine {
+            scores: Scores::of(&options.policy),
             options,
             ledger: Ledger::new(),
             holds: BTreeMap::new(),
@@ -145,7 +148,7 @@ impl Engine {
     pub fn learn(&mut self, claim: &Claim) {
         if self.options.policy.learns() {
             self.learnt.came(Shape::of(claim));
-            self.learnt.catch_up(&self.ledger);
+            self.catch_up();
         }
     }
 
@@ -153,7 +156,14 @@ impl Engine {
     pub fn unlearn(&mut self, claim: &Claim) {
         if self.options.policy.learns() {
             self.learnt.went(&Shape::of(claim));
-            self.learnt.catch_up(&self.ledger);
+            self.catch_up();
+        }
+    }
+
+    /// Lets policies make their tables anew where that is due.
+    fn catch_up(&mut self) {
+        if let Some(known) = self.learnt.due(&self.ledger) {
+            self.scores.rework(&known);
         }
     }
 
@@ -166,7 +176,7 @@ impl Engine {
     /// The demand that the policy `fgd` knows beforehand. Its paper takes the typical pods
     /// from the whole list of pods, before the first has come.
     pub fn foretell(&mut self, demand: &Demand) {
-        self.learnt.give(demand);
+        self.scores.foretell(demand);
     }
 
     /// What is taken and what is free.
@@ -390,7 +400,8 @@ impl Engine {
     /// The reason why not.
     pub fn fit(&self, uid: &PodUid, claim: &Claim, node: NodeIdx) -> Result<Candidate, Reason> {
         let (rules, book) = (self.rules(), self.ledger.book(node));
-        let candidate = fit(&rules, book, uid, claim, &prepare(&rules, book))?;
+        let prepared = self.scores.prepare(&self.ledger, book);
+        let candidate = fit(&rules, book, uid, claim, &prepared)?;
         check_look_alikes(&self.ledger, book, uid, claim)?;
         Ok(candidate)
     }
@@ -399,7 +410,7 @@ impl Engine {
         Rules {
             ledger: &self.ledger,
             options: &self.options,
-            learnt: &self.learnt,
+            scores: &self.scores,
         }
     }
 

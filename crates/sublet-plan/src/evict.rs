@@ -10,8 +10,9 @@ use std::collections::BTreeSet;
 use sublet_model::{Ask, Book, Claim, NodeIdx, PodUid};
 
 use crate::fit::{Rules, check_look_alikes, fit};
+use crate::score::Scores;
 use crate::stock::check_machine;
-use crate::{Engine, EngineOptions, Policy};
+use crate::{Engine, Policy};
 
 /// A pod that may have to go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,12 +101,8 @@ impl Engine {
 
     fn has_room(&self, uid: &PodUid, claim: &Claim, book: &Book) -> bool {
         // What a place costs is not asked.
-        let options = EngineOptions {
-            policy: Policy::binpack(),
-            ..self.options().clone()
-        };
         let rules = Rules {
-            options: &options,
+            scores: &Scores::of(&Policy::binpack()),
             ..self.rules()
         };
         fit(&rules, book, uid, claim, &[]).is_ok()

@@ -10,9 +10,8 @@ use sublet_model::{
 };
 
 use crate::choice::{self, CardCost};
-use crate::learn::Learnt;
 use crate::policy::Costs;
-use crate::score::{After, Asked, Kind, Prepared, Site};
+use crate::score::{After, Asked, Prepared, Scores};
 use crate::stock::counts::{check_devices, check_machine};
 use crate::{EngineOptions, Reason, StockRules};
 
@@ -40,7 +39,7 @@ impl Candidate {
 pub(crate) struct Rules<'a> {
     pub(crate) ledger: &'a Ledger,
     pub(crate) options: &'a EngineOptions,
-    pub(crate) learnt: &'a Learnt,
+    pub(crate) scores: &'a Scores,
 }
 
 /// One question about one node.
@@ -54,7 +53,7 @@ struct Case<'a> {
 }
 
 /// May the pod `uid` with this claim go on that node, look-alikes aside? `prepared` is of the
-/// page, by [`prepare`].
+/// page, by [`Scores::prepare`].
 ///
 /// # Errors
 /// The reason why not.
@@ -95,25 +94,13 @@ pub(crate) fn cards_at(
             let Some(facts) = book.facts() else {
                 return Vec::new();
             };
-            let prepared = prepare(rules, book);
+            let prepared = rules.scores.prepare(rules.ledger, book);
             let case = Case::new(rules, book, facts, uid, claim, &prepared);
             let found = choice::several(book, parts, claim.class(), case.card_cost());
             found.map_or_else(|_| Vec::new(), |found| found.positions)
         }
         Ask::WholeCards(count) => choice::whole(book).take(count.get() as usize).collect(),
     }
-}
-
-/// What each part of the policy needs to know of a page, whatever is asked; nothing, and no
-/// memory is taken for it, where no part needs any.
-pub(crate) fn prepare(rules: &Rules<'_>, book: &Book) -> Vec<Prepared> {
-    let kinds = || rules.options.policy.kinds();
-    if !kinds().any(Kind::prepares) {
-        return Vec::new();
-    }
-    kinds()
-        .map(|kind| kind.prepare(rules.ledger, book, rules.learnt))
-        .collect()
 }
 
 /// Writes the allocation for a claim that fits, on these cards ([`cards_at`]).
@@ -303,31 +290,14 @@ impl<'a> Case<'a> {
 
     /// What a card costs to the policy that chooses among cards.
     fn card_cost(&self) -> impl CardCost {
-        let leader = self.rules.options.policy.leader();
-        let of = self.rules.options.policy.kinds().position(|k| k == leader);
-        let site = self.site(of.unwrap_or(0));
-        move |position, left: Part| {
-            let learnt = self.rules.learnt;
-            leader.card(&site, &self.asked, learnt, position, left.memory)
-        }
+        let site = (self.book, self.prepared);
+        let scores = self.rules.scores;
+        move |position, left: Part| scores.card(site, &self.asked, position, left.memory)
     }
 
     fn costs(&self, position: usize, after: &After) -> Costs {
-        let mut costs = Costs::default();
-        for (of, kind) in self.rules.options.policy.kinds().enumerate() {
-            let learnt = self.rules.learnt;
-            costs[of] = kind.node(&self.site(of), &self.asked, learnt, position, after);
-        }
-        costs
-    }
-
-    /// The node as the `of`-th part of the policy sees it.
-    fn site(&self, of: usize) -> Site<'_> {
-        const NOTHING: &Prepared = &Prepared::Nothing;
-        Site {
-            book: self.book,
-            prepared: self.prepared.get(of).unwrap_or(NOTHING),
-        }
+        let site = (self.book, self.prepared);
+        self.rules.scores.node(site, &self.asked, position, after)
     }
 }
 

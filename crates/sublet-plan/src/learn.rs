@@ -1,18 +1,13 @@
 //! What is learnt from the pods that arrive: which shapes come, and how often.
 //!
-//! Policies see a demand only through tables that are made from it now and then. Between two
+//! Policies see a demand only through tables that they make of it now and then. Between two
 //! such moments (*epochs*) costs depend on the nodes alone and can be kept. What is learnt is
 //! a function of the pods that are known, so a restarted scheduler learns it again from the
 //! API server.
 
-mod prices;
-
 use std::collections::BTreeMap;
 
 use sublet_model::{Ask, Claim, Ledger, MiB, MilliCpu, Models, Part};
-
-pub(crate) use self::prices::{PARTS, Prices};
-use crate::score::{Kind, Tables, Typical};
 
 /// What makes two pods the same to a placement policy.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -119,71 +114,31 @@ impl Sizes {
     }
 }
 
-/// Tables that policies look up, and the pods they are made from.
+/// What is known when a policy makes its tables anew.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Known<'a> {
+    /// The pods that are there.
+    pub(crate) demand: &'a Demand,
+    pub(crate) sizes: Sizes,
+    pub(crate) ledger: &'a Ledger,
+    /// The nodes are others than at the last time.
+    pub(crate) nodes_changed: bool,
+    /// Pods that came or went since the last time.
+    pub(crate) changes: u64,
+}
+
+/// The pods that came, and when policies make their tables anew of them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Learnt {
     seen: Demand,
-    /// Pods that came or went since the tables were made, and since the prices were.
+    /// Pods that came or went since tables were made.
     changes: u64,
-    changes_of_prices: u64,
-    /// The nodes are others than when the tables were made.
+    /// The nodes are others than when tables were made.
     nodes_changed: bool,
-    epochs: Epochs,
     sizes: Sizes,
-    /// The typical pods of `fgd`, given beforehand, and those of `fgd-online`.
-    given: Typical,
-    online: Typical,
-    /// What is known of the nodes alone and of what is free on them, and with what was learnt
-    /// of pods.
-    still: Tables,
-    tables: Tables,
-}
-
-/// How often each table became another.
-#[derive(Debug, Clone, Copy, Default)]
-struct Epochs {
-    given: u64,
-    online: u64,
-    still: u64,
-    tables: u64,
 }
 
 impl Learnt {
-    /// Raised whenever a table changes that one of these looks at. Tables that come out as
-    /// they were leave costs as they are.
-    pub(crate) fn epoch(&self, kinds: impl Iterator<Item = Kind>) -> u64 {
-        let epoch = |kind| match kind {
-            Kind::Fgd => self.epochs.given,
-            Kind::FgdOnline => self.epochs.online,
-            Kind::Tiling => self.epochs.tables,
-            Kind::TilingStill => self.epochs.still,
-            _ => 0,
-        };
-        kinds.map(epoch).sum()
-    }
-
-    /// The typical pods of a policy that has such.
-    pub(crate) fn typical(&self, kind: Kind) -> &Typical {
-        match kind {
-            Kind::Fgd => &self.given,
-            _ => &self.online,
-        }
-    }
-
-    /// The tables of a policy that tiles.
-    pub(crate) fn tables(&self, kind: Kind) -> &Tables {
-        match kind {
-            Kind::TilingStill => &self.still,
-            _ => &self.tables,
-        }
-    }
-
-    /// The demand that `fgd` knows beforehand, as its paper has it.
-    pub(crate) fn give(&mut self, demand: &Demand) {
-        self.given = Typical::of(demand);
-        self.epochs.given += 1;
-    }
-
     /// A node came, went or changed.
     pub(crate) fn node_changed(&mut self) {
         self.nodes_changed = true;
@@ -196,49 +151,39 @@ impl Learnt {
     pub(crate) fn came(&mut self, shape: Shape) {
         self.seen.add(shape);
         self.changes += 1;
-        self.changes_of_prices += 1;
     }
 
     pub(crate) fn went(&mut self, shape: &Shape) {
         self.seen.remove(shape);
         self.changes += 1;
-        self.changes_of_prices += 1;
     }
 
-    /// Makes tables anew that are due: often enough to follow, and so rarely that all of it
-    /// together costs a few times the last one. A quarter of the pods must have changed, or
-    /// [`MOST_CHANGES`].
-    pub(crate) fn catch_up(&mut self, ledger: &Ledger) {
+    /// What there is to make tables of, where they are due: often enough to follow, and so
+    /// rarely that all of it together costs a few times the last one. A quarter of the pods must
+    /// have changed, or [`MOST_CHANGES`].
+    pub(crate) fn due<'a>(&'a mut self, ledger: &'a Ledger) -> Option<Known<'a>> {
         let before = self.seen.total().saturating_sub(self.changes);
         let due = self.changes >= (before / 4).clamp(FIRST, MOST_CHANGES);
         if !due && !self.nodes_changed {
-            return;
+            return None;
         }
-        let (still, tables) = (self.still.clone(), self.tables.clone());
-        if std::mem::take(&mut self.nodes_changed) {
+        let nodes_changed = std::mem::take(&mut self.nodes_changed);
+        if nodes_changed {
             self.sizes = Sizes::of(ledger);
-            self.still = Tables::of_nodes(ledger);
-            self.tables = self.still.clone();
-            self.changes_of_prices = self.seen.total();
         }
-        self.still.follow(ledger);
-        self.changes = 0;
-        let online = std::mem::replace(&mut self.online, Typical::of(&self.seen));
-        let before = self.seen.total().saturating_sub(self.changes_of_prices);
-        if self.changes_of_prices >= (before / 4).max(FIRST) {
-            self.changes_of_prices = 0;
-            self.tables.price(&self.seen, self.sizes);
-        }
-        self.tables.refresh(&self.seen, self.sizes, ledger);
-        self.epochs.online += u64::from(online != self.online);
-        self.epochs.still += u64::from(still != self.still);
-        self.epochs.tables += u64::from(tables != self.tables);
+        Some(Known {
+            demand: &self.seen,
+            sizes: self.sizes,
+            ledger,
+            nodes_changed,
+            changes: std::mem::take(&mut self.changes),
+        })
     }
 }
 
 /// So many pods must have come before anything is learnt. With 200 default is 0.02 points
 /// worse, with 1,000 0.06.
-const FIRST: u64 = 16;
+pub(crate) const FIRST: u64 = 16;
 
 /// Tables follow at the latest after so many pods: what is free by model moves on. Half and
 /// double change default by at most 0.01 points.

@@ -2,13 +2,13 @@
 //!
 //! `binpack` is one policy; `fgd=0.7,best-fit=0.3` is a mix: each score is scaled to 0 to 100
 //! over the nodes that fit, as the stock scheduler does with its plugins, and weighed. Adding
-//! a policy: a file in `score`, and a line in its list of kinds.
+//! a policy: a file in `score`, and a line in its list.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::Ties;
-use crate::score::{Cost, Kind};
+use crate::score::{ALL, Cost, Kind};
 
 /// The most policies in one mix.
 pub(crate) const MAX_PARTS: usize = 4;
@@ -19,12 +19,16 @@ pub(crate) type Costs = [Cost; MAX_PARTS];
 /// How to choose among places that fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
-    parts: Vec<Part>,
+    parts: Vec<Weighed>,
+    is_relative: bool,
+    learns: bool,
+    sees_host: bool,
+    ties: Ties,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Part {
-    kind: Kind,
+struct Weighed {
+    kind: &'static Kind,
     /// In thousandths.
     weight: u32,
 }
@@ -65,7 +69,7 @@ impl std::error::Error for PolicyError {}
 
 impl Default for Policy {
     fn default() -> Policy {
-        Policy::of(Kind::Tiling)
+        Policy::of(ALL[0])
     }
 }
 
@@ -74,62 +78,69 @@ impl Policy {
     /// needs to know nothing of nodes or pods.
     #[must_use]
     pub fn binpack() -> Policy {
-        Policy::of(Kind::Binpack)
+        "binpack".parse().expect("a policy of that name")
     }
 
     /// The names of all policies; the first is the default.
     pub fn names() -> impl Iterator<Item = &'static str> {
-        Kind::ALL.iter().map(|(name, _)| *name)
+        ALL.iter().map(|kind| kind.name)
     }
 
-    fn of(kind: Kind) -> Policy {
+    fn of(kind: &'static Kind) -> Policy {
         let weight = 1000;
-        Policy {
-            parts: vec![Part { kind, weight }],
-        }
+        Policy::mixed(vec![Weighed { kind, weight }])
     }
 
-    pub(crate) fn kinds(&self) -> impl Iterator<Item = Kind> {
+    /// What a mix is, is read off its parts once.
+    fn mixed(parts: Vec<Weighed>) -> Policy {
+        let made: Vec<_> = parts.iter().map(|part| (part.kind.make)()).collect();
+        let mut policy = Policy {
+            is_relative: made.len() > 1 || made.iter().any(|part| part.is_relative()),
+            learns: made.iter().any(|part| part.learns()),
+            sees_host: made.iter().any(|part| part.pack().is_none()),
+            ties: Ties::Scattered,
+            parts,
+        };
+        if made[policy.leader()].pack().is_some() {
+            policy.ties = Ties::ByName;
+        }
+        policy
+    }
+
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = &'static Kind> {
         self.parts.iter().map(|part| part.kind)
     }
 
-    /// The policy that chooses the card on a node: the one of most weight, the first of those.
-    pub(crate) fn leader(&self) -> Kind {
-        let best = self
-            .parts
-            .iter()
-            .rev()
-            .max_by_key(|part| part.weight)
-            .map(|part| part.kind);
-        best.unwrap_or(Kind::Binpack)
+    /// Which part chooses the card on a node: the one of most weight, the first of those.
+    pub(crate) fn leader(&self) -> usize {
+        let parts = self.parts.iter().enumerate();
+        let best = parts.rev().max_by_key(|(_, part)| part.weight);
+        best.map_or(0, |(at, _)| at)
     }
 
     /// Are the costs of a place comparable only among the nodes of one question?
     pub(crate) fn is_relative(&self) -> bool {
-        self.parts.len() > 1 || self.leader().is_relative()
+        self.is_relative
     }
 
     /// How nodes that cost the same are told apart: by name where costs are fine, in a
     /// scattered order where many nodes cost the same.
     #[must_use]
     pub fn ties(&self) -> Ties {
-        match self.leader().pack() {
-            Some(_) => Ties::ByName,
-            None => Ties::Scattered,
-        }
+        self.ties
     }
 
     /// Has it an opinion where pods of no GPU go? The two policies of memory have none: to
     /// them all nodes are alike for such a pod.
     #[must_use]
     pub fn sees_host(&self) -> bool {
-        self.kinds().any(|kind| kind.pack().is_none())
+        self.sees_host
     }
 
     /// Does it need to see the pods that arrive?
     #[must_use]
     pub fn learns(&self) -> bool {
-        self.kinds().any(Kind::learns)
+        self.learns
     }
 
     /// One cost out of those of the parts. Where they are relative, `range` has the least and
@@ -153,23 +164,23 @@ impl FromStr for Policy {
     type Err = PolicyError;
 
     fn from_str(text: &str) -> Result<Policy, PolicyError> {
-        let mut parts: Vec<Part> = Vec::new();
+        let mut parts: Vec<Weighed> = Vec::new();
         for word in text.split(',').map(str::trim) {
             let (name, weight) = match word.split_once('=') {
                 Some((name, weight)) => (name.trim(), weigh(weight.trim())?),
                 None => (word, 1000),
             };
-            let found = Kind::ALL.iter().find(|(known, _)| *known == name);
-            let &(_, kind) = found.ok_or_else(|| PolicyError::Unknown(name.to_owned()))?;
+            let found = ALL.iter().find(|kind| kind.name == name);
+            let kind = *found.ok_or_else(|| PolicyError::Unknown(name.to_owned()))?;
             if parts.iter().any(|part| part.kind == kind) {
                 return Err(PolicyError::Twice(name.to_owned()));
             }
-            parts.push(Part { kind, weight });
+            parts.push(Weighed { kind, weight });
         }
         if parts.len() > MAX_PARTS {
             return Err(PolicyError::TooMany(parts.len()));
         }
-        Ok(Policy { parts })
+        Ok(Policy::mixed(parts))
     }
 }
 
@@ -193,13 +204,13 @@ fn weigh(text: &str) -> Result<u32, PolicyError> {
 
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let [Part { kind, weight: 1000 }] = self.parts[..] {
-            return f.write_str(kind.name());
+        if let [Weighed { kind, weight: 1000 }] = self.parts[..] {
+            return f.write_str(kind.name);
         }
         for (at, part) in self.parts.iter().enumerate() {
             let comma = if at > 0 { "," } else { "" };
             let weight = f64::from(part.weight) / 1000.0;
-            write!(f, "{comma}{}={weight}", part.kind.name())?;
+            write!(f, "{comma}{}={weight}", part.kind.name)?;
         }
         Ok(())
     }
@@ -219,7 +230,7 @@ mod tests {
         }
         let policy: Policy = " fgd , best-fit = 2 ".parse().unwrap();
         assert_eq!(policy.to_string(), "fgd=1,best-fit=2");
-        assert_eq!(policy.leader(), Kind::BestFit);
+        assert_eq!(policy.leader(), 1);
         assert_eq!(Policy::default().to_string(), "tiling");
         assert_eq!(Policy::names().next(), Some("tiling"));
     }

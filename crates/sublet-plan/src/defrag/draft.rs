@@ -7,7 +7,7 @@ use sublet_model::{Ask, Book, Count, Entry, Ledger, MiB, NodeIdx, PodUid, Standi
 use super::measure::{Appetite, Largest, Mark, State};
 use super::{Defrag, Move, Spot, cards_of};
 use crate::fit::{Rules, allocate, cards_at, check_look_alikes, fit};
-use crate::learn::Learnt;
+use crate::score::Scores;
 use crate::{EngineOptions, Policy, StockRules};
 
 /// The cluster after the moves so far.
@@ -15,7 +15,7 @@ pub(super) struct Draft<'a> {
     asked: Defrag<'a>,
     ledger: Ledger,
     options: EngineOptions,
-    learnt: Learnt,
+    scores: Scores,
     appetite: Appetite,
     /// By slot of the ledger.
     marks: Vec<Mark>,
@@ -45,7 +45,7 @@ impl<'a> Draft<'a> {
                 stock: StockRules::Here,
                 ..EngineOptions::of(Policy::binpack())
             },
-            learnt: Learnt::default(),
+            scores: Scores::of(&Policy::binpack()),
             appetite: Appetite::of(&ledger),
             marks: vec![Mark::default(); slots.unwrap_or(0)],
             holes: BTreeSet::new(),
@@ -196,7 +196,7 @@ impl<'a> Draft<'a> {
         let rules = Rules {
             ledger: &self.ledger,
             options: &self.options,
-            learnt: &self.learnt,
+            scores: &self.scores,
         };
         let book = self.ledger.book(node);
         // Where it would go by policy does not matter: a policy of memory needs no more.

@@ -8,12 +8,12 @@ use std::collections::BinaryHeap;
 
 use sublet_model::{Claim, NodeIdx, PodUid};
 
-use super::{Engine, EngineOptions, Ties};
-use crate::fit::{Rules, check_look_alikes, fit, prepare};
+use super::{Engine, Ties};
+use crate::fit::{Rules, check_look_alikes, fit};
 use crate::keep::{Look, Stamp};
 use crate::policy::MAX_PARTS;
 use crate::scatter::scatter;
-use crate::score::{Cost, Kind, Pack, Prepared};
+use crate::score::{Cost, Pack, Prepared, Scores};
 use crate::screen::{Hope, hope};
 use crate::{Candidate, Policy, Reason};
 
@@ -40,7 +40,7 @@ impl Look for Rules<'_> {
     }
 
     fn prepare(&self, node: NodeIdx) -> Vec<Prepared> {
-        prepare(self, self.ledger.book(node))
+        self.scores.prepare(self.ledger, self.ledger.book(node))
     }
 
     fn look(
@@ -103,7 +103,7 @@ impl Engine {
     ) -> Vec<Found> {
         self.rank_names();
         let mut best = Best::new(few, nodes.len());
-        match self.options.policy.leader().pack() {
+        match self.scores.pack() {
             Some(pack) if !self.options.policy.is_relative() => {
                 self.find_by_outline(pack, uid, claim, nodes, &untolerated, &mut best);
             }
@@ -161,13 +161,12 @@ impl Engine {
         best: &mut Best,
     ) {
         if self.options.policy.learns() {
-            self.learnt.catch_up(&self.ledger);
+            self.catch_up();
         }
         let mut keep = std::mem::take(&mut self.keep);
         let rules = self.rules();
-        let personal = self.options.policy.kinds().any(Kind::is_personal);
-        let anew = personal || !self.options.keep;
-        let epoch = self.learnt.epoch(self.options.policy.kinds());
+        let anew = self.scores.is_personal() || !self.options.keep;
+        let epoch = self.scores.epoch();
         let mut shelf = keep.shelf(uid, claim, self.options.stock);
         let mut fitting = Vec::new();
         let mut range = [(Cost::MAX, Cost::MIN); MAX_PARTS];
@@ -212,7 +211,7 @@ impl Engine {
     /// next one of each shape need not wait for all nodes.
     pub fn warm(&mut self, nodes: usize) -> bool {
         let mut keep = std::mem::take(&mut self.keep);
-        let epoch = self.learnt.epoch(self.options.policy.kinds());
+        let epoch = self.scores.epoch();
         let more = keep.warm(epoch, nodes, &self.rules());
         self.keep = keep;
         more
@@ -226,13 +225,10 @@ impl Engine {
         claim: &Claim,
         nodes: &[NodeIdx],
     ) -> impl Iterator<Item = Result<(), Reason>> {
-        let options = EngineOptions {
-            policy: Policy::binpack(),
-            ..self.options.clone()
-        };
+        let scores = Scores::of(&Policy::binpack());
         nodes.iter().map(move |&node| {
             let rules = Rules {
-                options: &options,
+                scores: &scores,
                 ..self.rules()
             };
             fit(&rules, self.ledger.book(node), uid, claim, &[]).map(|_place| ())

@@ -35,7 +35,7 @@ impl Engine {
         if self.options.policy.learns() {
             // Tables are made of the ledger as it is, not as it might be: until the trial ends
             // no pod comes that would make them anew.
-            self.learnt.catch_up(&self.ledger);
+            self.catch_up();
         }
         Trial {
             begin: Some(self.ledger.checkpoint()),

@@ -6,12 +6,70 @@
 //! A node's fragmentation is the mean over the typical pods, by how often they come. The
 //! score is the paper's, with its steps: 0 to 100, by the logistic function of the growth.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
-use sublet_model::{Ask, Book, MiB, Milli};
+use sublet_model::{Ask, Book, Ledger, MiB, Milli};
 
-use super::{Asked, Cost, Site};
-use crate::learn::{Demand, Shape};
+use super::{After, Asked, Cost, Kind, Prepared, Score, Site};
+use crate::learn::{Demand, Known, Shape};
+
+pub(super) const FGD: Kind = Kind {
+    name: "fgd",
+    make: || Box::new(Fgd::default()),
+};
+
+/// The same, which learns what is typical from the pods that come.
+pub(super) const FGD_ONLINE: Kind = Kind {
+    name: "fgd-online",
+    make: || {
+        Box::new(Fgd {
+            learns: true,
+            ..Fgd::default()
+        })
+    },
+};
+
+#[derive(Debug, Clone, Default)]
+struct Fgd {
+    /// Else it knows the typical pods beforehand, as its paper has it.
+    learns: bool,
+    typical: Typical,
+}
+
+impl Score for Fgd {
+    fn card(&self, site: &Site<'_>, asked: &Asked<'_>, position: usize, _: MiB) -> Cost {
+        cost(site, asked, &self.typical, position)
+    }
+
+    fn node(&self, site: &Site<'_>, asked: &Asked<'_>, position: usize, _: &After) -> Cost {
+        cost(site, asked, &self.typical, position)
+    }
+
+    fn prepare(&self, _: &Ledger, book: &Book) -> Prepared {
+        Some(Arc::new(Fragments::of(book, &self.typical)))
+    }
+
+    fn learns(&self) -> bool {
+        self.learns
+    }
+
+    fn rework(&mut self, known: &Known<'_>) -> bool {
+        let before = std::mem::replace(&mut self.typical, Typical::of(known.demand));
+        before != self.typical
+    }
+
+    fn foretell(&mut self, demand: &Demand) -> bool {
+        if self.learns {
+            return false;
+        }
+        self.typical = Typical::of(demand);
+        true
+    }
+
+    fn boxed(&self) -> Box<dyn Score> {
+        Box::new(self.clone())
+    }
+}
 
 /// Pods are typical by falling frequency until so many of a hundred are covered (the paper's
 /// configuration).
@@ -19,7 +77,7 @@ const COVERED_PERCENT: u64 = 95;
 
 /// The pods that fragmentation is measured by.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Typical {
+struct Typical {
     shapes: Vec<(Shape, i64)>,
     /// Pods of these shapes.
     total: i64,
@@ -29,7 +87,7 @@ pub(crate) struct Typical {
 
 impl Typical {
     /// The typical pods of a demand: by falling count, then by falling size.
-    pub(crate) fn of(demand: &Demand) -> Typical {
+    fn of(demand: &Demand) -> Typical {
         let mut shapes: Vec<_> = demand.shapes().collect();
         shapes.sort_by(|(a, n_a), (b, n_b)| (n_b, b.by_size()).cmp(&(n_a, a.by_size())));
         let mut covered = 0;
@@ -78,7 +136,7 @@ impl Fragmentation {
 
 /// What a node is to each typical pod; whatever is asked is then a small change of it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Fragments {
+struct Fragments {
     rows: Vec<Row>,
     /// Capacities of the node's cards, each once.
     capacities: Vec<MiB>,
@@ -111,7 +169,7 @@ struct Change {
 }
 
 impl Fragments {
-    pub(crate) fn of(book: &Book, typical: &Typical) -> Fragments {
+    fn of(book: &Book, typical: &Typical) -> Fragments {
         let mut fragments = Fragments {
             gpu_left: book.shares().iter().map(|s| i64::from(s.get())).sum(),
             cpu_left: super::signed(book.host_left().cpu.get()),
@@ -220,8 +278,8 @@ impl Row {
 }
 
 /// The cost of a place: the paper's score, below zero.
-pub(super) fn cost(site: &Site<'_>, asked: &Asked<'_>, typical: &Typical, position: usize) -> Cost {
-    let super::Prepared::Fragments(fragments) = site.prepared else {
+fn cost(site: &Site<'_>, asked: &Asked<'_>, typical: &Typical, position: usize) -> Cost {
+    let Some(fragments) = site.prepared::<Fragments>() else {
         return 0;
     };
     let cards = site.book.cards();

@@ -1,41 +1,124 @@
-//! Scores: what makes one place better than another. One file per policy.
+//! Scores: what makes one place better than another. One file per policy, and one line in
+//! [`ALL`].
 //!
 //! A score is a cost, lower is better, of taking a place that fits. It depends on the node's
-//! page, on what is asked, and on tables that are learnt slowly ([`Learnt`]); so it can be
-//! kept until one of them changes, and a placement makes one node's costs stale. All but the
-//! two packing policies of memory work in thousandths of a card, so that cards of different
-//! sizes compare.
+//! page, on what is asked, and on tables that the policy makes now and then of the pods that
+//! came ([`Score::rework`]); so it can be kept until one of them changes, and a placement makes
+//! one node's costs stale. All but the two packing policies of memory work in thousandths of a
+//! card, so that cards of different sizes compare.
 
-mod baseline;
+mod best_fit;
+mod dot_product;
 mod fragment;
+mod gpu_clustering;
+mod gpu_packing;
 mod pack;
+mod random;
 mod tiling;
+#[cfg(test)]
+mod toy;
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
 
 use sublet_model::{Ask, Book, Host, Ledger, MiB, Milli, PodUid};
 
 pub use self::fragment::Fragmentation;
-pub(crate) use self::fragment::{Fragments, Typical};
 pub(crate) use self::pack::{After, Pack};
-pub(crate) use self::tiling::{Tables, Tiles};
-use crate::learn::Learnt;
+use crate::learn::{Demand, Known};
+use crate::policy::{Costs, Policy};
+
+/// Every policy; the first is the default.
+pub(crate) const ALL: &[&Kind] = &[
+    &tiling::TILING,
+    &pack::BINPACK,
+    &pack::SPREAD,
+    &random::RANDOM,
+    &best_fit::BEST_FIT,
+    &dot_product::DOT_PRODUCT,
+    &gpu_packing::GPU_PACKING,
+    &gpu_clustering::GPU_CLUSTERING,
+    &fragment::FGD,
+    &fragment::FGD_ONLINE,
+    &tiling::TILING_STILL,
+    #[cfg(test)]
+    &toy::TOY,
+];
 
 /// A cost: lower is better.
 pub(crate) type Cost = i64;
 
+/// A policy, by its name on the command line.
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
+    /// A policy that has learnt nothing yet.
+    pub(crate) make: fn() -> Box<dyn Score>,
+}
+
+impl PartialEq for Kind {
+    fn eq(&self, other: &Kind) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Kind {}
+
+impl fmt::Debug for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
 /// A way to score places.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
-    Binpack,
-    Spread,
-    Random,
-    BestFit,
-    DotProduct,
-    GpuPacking,
-    GpuClustering,
-    Fgd,
-    FgdOnline,
-    Tiling,
-    TilingStill,
+pub(crate) trait Score: fmt::Debug + Send + Sync {
+    /// Which of the node's cards? The cost of taking a part of the card at `position`, of
+    /// whose memory `left` would be left; ties go to the first card.
+    fn card(&self, site: &Site<'_>, asked: &Asked<'_>, position: usize, left: MiB) -> Cost;
+
+    /// Which node? The cost of the best place on it: the card at `position`, or the idle cards
+    /// for whole ones.
+    fn node(&self, site: &Site<'_>, asked: &Asked<'_>, position: usize, after: &After) -> Cost;
+
+    /// The same policy with all that it has learnt.
+    fn boxed(&self) -> Box<dyn Score>;
+
+    /// A policy of memory alone, which a scan can screen by outlines.
+    fn pack(&self) -> Option<&'static Pack> {
+        None
+    }
+
+    /// Are its costs scaled to 0 to 100 over the nodes that fit, even when it is alone?
+    fn is_relative(&self) -> bool {
+        false
+    }
+
+    /// Does the cost depend on who asks, so that it cannot be kept?
+    fn is_personal(&self) -> bool {
+        false
+    }
+
+    /// What the policy needs to know of a node, whatever is asked: worked out once for each
+    /// state of the node, and given back in [`Site::prepared`].
+    fn prepare(&self, _ledger: &Ledger, _book: &Book) -> Prepared {
+        None
+    }
+
+    /// Does it make tables of the nodes and of the pods that come?
+    fn learns(&self) -> bool {
+        false
+    }
+
+    /// Makes its tables anew; true if any cost may be another now. It is called when much has
+    /// changed ([`Known`]), and only where [`Score::learns`].
+    fn rework(&mut self, _known: &Known<'_>) -> bool {
+        false
+    }
+
+    /// The demand that is known beforehand; true if any cost may be another now.
+    fn foretell(&mut self, _demand: &Demand) -> bool {
+        false
+    }
 }
 
 /// What is asked, as a score sees it.
@@ -50,18 +133,11 @@ pub(crate) struct Asked<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Site<'a> {
     pub(crate) book: &'a Book,
-    pub(crate) prepared: &'a Prepared,
+    prepared: &'a Prepared,
 }
 
-/// What a policy works out once for a node, whatever is asked.
-#[derive(Debug, Clone, Default)]
-pub(crate) enum Prepared {
-    #[default]
-    Nothing,
-    Fragments(Fragments),
-    Classes(baseline::Classes),
-    Tiles(Tiles),
-}
+/// What a policy worked out once for a node ([`Score::prepare`]).
+pub(crate) type Prepared = Option<Arc<dyn Any + Send + Sync>>;
 
 impl Asked<'_> {
     /// The share of a card of that size that is asked of one card: of parts, that of the first.
@@ -74,7 +150,12 @@ impl Asked<'_> {
     }
 }
 
-impl Site<'_> {
+impl<'a> Site<'a> {
+    /// What the policy's own [`Score::prepare`] returned for the node.
+    pub(crate) fn prepared<T: 'static>(&self) -> Option<&'a T> {
+        self.prepared.as_ref()?.downcast_ref()
+    }
+
     /// Free share of all cards together, in thousandths of a card.
     pub(crate) fn gpu_left(&self) -> i64 {
         let shares = self.book.shares().iter();
@@ -111,120 +192,114 @@ impl Site<'_> {
     }
 }
 
-impl Kind {
-    pub(crate) const ALL: [(&'static str, Kind); 11] = [
-        ("tiling", Kind::Tiling),
-        ("binpack", Kind::Binpack),
-        ("spread", Kind::Spread),
-        ("random", Kind::Random),
-        ("best-fit", Kind::BestFit),
-        ("dot-product", Kind::DotProduct),
-        ("gpu-packing", Kind::GpuPacking),
-        ("gpu-clustering", Kind::GpuClustering),
-        ("fgd", Kind::Fgd),
-        ("fgd-online", Kind::FgdOnline),
-        ("tiling-still", Kind::TilingStill),
-    ];
+/// The parts of an engine's policy, with all that they have learnt.
+#[derive(Debug)]
+pub(crate) struct Scores {
+    parts: Vec<Box<dyn Score>>,
+    /// The one that chooses the card on a node.
+    leader: usize,
+    is_personal: bool,
+    /// Raised whenever a table changes.
+    epoch: u64,
+}
 
-    pub(crate) fn name(self) -> &'static str {
-        let found = Kind::ALL.iter().find(|(_, kind)| *kind == self);
-        found.map_or("", |(name, _)| name)
+impl Clone for Scores {
+    fn clone(&self) -> Scores {
+        Scores {
+            parts: self.parts.iter().map(|part| part.boxed()).collect(),
+            ..*self
+        }
     }
+}
 
-    /// The two policies of memory, which a scan can screen by outlines.
-    pub(crate) fn pack(self) -> Option<&'static Pack> {
-        match self {
-            Kind::Binpack => Some(&pack::BINPACK),
-            Kind::Spread => Some(&pack::SPREAD),
-            _ => None,
+impl Scores {
+    /// The parts of a policy, which have learnt nothing yet.
+    pub(crate) fn of(policy: &Policy) -> Scores {
+        let parts: Vec<Box<dyn Score>> = policy.kinds().map(|kind| (kind.make)()).collect();
+        Scores {
+            leader: policy.leader(),
+            is_personal: parts.iter().any(|part| part.is_personal()),
+            parts,
+            epoch: 0,
         }
     }
 
-    /// Are its costs scaled to 0 to 100 over the nodes that fit, even when it is alone?
-    pub(crate) fn is_relative(self) -> bool {
-        self == Kind::BestFit
+    /// Does a cost depend on who asks?
+    pub(crate) fn is_personal(&self) -> bool {
+        self.is_personal
     }
 
-    /// Does the cost depend on who asks, so that it cannot be kept?
-    pub(crate) fn is_personal(self) -> bool {
-        self == Kind::Random
+    /// Another number whenever a cost may be another without any change of a node.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
     }
 
-    /// Does it need tables that are made of the nodes or of the pods that arrive?
-    pub(crate) fn learns(self) -> bool {
-        matches!(self, Kind::FgdOnline | Kind::Tiling | Kind::TilingStill)
+    /// The policy of memory that chooses the card, if it is one.
+    pub(crate) fn pack(&self) -> Option<&'static Pack> {
+        self.parts[self.leader].pack()
     }
 
-    /// Does it need to know something of a node, whatever is asked?
-    pub(crate) fn prepares(self) -> bool {
-        self.learns() || matches!(self, Kind::Fgd | Kind::GpuClustering)
-    }
-
-    /// What the policy needs to know of a node, whatever is asked.
-    pub(crate) fn prepare(self, ledger: &Ledger, book: &Book, learnt: &Learnt) -> Prepared {
-        match self {
-            Kind::Fgd | Kind::FgdOnline => {
-                Prepared::Fragments(Fragments::of(book, learnt.typical(self)))
+    /// What each part needs to know of a node; nothing, and no memory is taken for it, where
+    /// none needs any.
+    pub(crate) fn prepare(&self, ledger: &Ledger, book: &Book) -> Vec<Prepared> {
+        let parts = self.parts.iter().enumerate();
+        let mut all = Vec::new();
+        for (at, part) in parts {
+            let prepared = part.prepare(ledger, book);
+            if prepared.is_some() {
+                all.resize_with(self.parts.len(), || None);
+                all[at] = prepared;
             }
-            Kind::Tiling | Kind::TilingStill => {
-                Prepared::Tiles(Tiles::of(book, learnt.tables(self)))
-            }
-            Kind::GpuClustering => Prepared::Classes(baseline::Classes::of(ledger, book)),
-            _ => Prepared::Nothing,
         }
+        all
     }
 
-    /// Which of the node's cards? The cost of taking a part of the card at `position`, of
-    /// which `left` would be left; ties go to the first card.
+    /// What a card costs to the part that chooses it.
     pub(crate) fn card(
-        self,
-        site: &Site<'_>,
+        &self,
+        (book, prepared): (&Book, &[Prepared]),
         asked: &Asked<'_>,
-        learnt: &Learnt,
         position: usize,
         left: MiB,
     ) -> Cost {
-        match self {
-            Kind::Binpack => (pack::BINPACK.card)(left),
-            Kind::Spread => (pack::SPREAD.card)(left),
-            Kind::Random => baseline::draw_card(asked.uid, position),
-            Kind::BestFit | Kind::DotProduct | Kind::GpuPacking | Kind::GpuClustering => {
-                i64::from(site.book.shares()[position].get())
-            }
-            Kind::Fgd | Kind::FgdOnline => {
-                fragment::cost(site, asked, learnt.typical(self), position)
-            }
-            Kind::Tiling | Kind::TilingStill => {
-                tiling::card(site, asked, learnt.tables(self), position)
-            }
+        let site = site(book, prepared, self.leader);
+        self.parts[self.leader].card(&site, asked, position, left)
+    }
+
+    /// What a node costs to each part.
+    pub(crate) fn node(
+        &self,
+        (book, prepared): (&Book, &[Prepared]),
+        asked: &Asked<'_>,
+        position: usize,
+        after: &After,
+    ) -> Costs {
+        let mut costs = Costs::default();
+        for (at, part) in self.parts.iter().enumerate() {
+            costs[at] = part.node(&site(book, prepared, at), asked, position, after);
+        }
+        costs
+    }
+
+    pub(crate) fn rework(&mut self, known: &Known<'_>) {
+        for part in self.parts.iter_mut().filter(|part| part.learns()) {
+            self.epoch += u64::from(part.rework(known));
         }
     }
 
-    /// Which node? The cost of the best place on it: the card at `position`, or the idle
-    /// cards for whole ones.
-    pub(crate) fn node(
-        self,
-        site: &Site<'_>,
-        asked: &Asked<'_>,
-        learnt: &Learnt,
-        position: usize,
-        after: &After,
-    ) -> Cost {
-        match self {
-            Kind::Binpack => (pack::BINPACK.node)(after),
-            Kind::Spread => (pack::SPREAD.node)(after),
-            Kind::Random => baseline::draw_node(asked.uid, site.book.name()),
-            Kind::BestFit => baseline::best_fit(site, asked, position),
-            Kind::DotProduct => baseline::dot_product(site, asked, position),
-            Kind::GpuPacking => baseline::gpu_packing(site, asked, position),
-            Kind::GpuClustering => baseline::gpu_clustering(site, asked),
-            Kind::Tiling | Kind::TilingStill => {
-                tiling::node(site, asked, learnt.tables(self), position)
-            }
-            Kind::Fgd | Kind::FgdOnline => {
-                fragment::cost(site, asked, learnt.typical(self), position)
-            }
+    pub(crate) fn foretell(&mut self, demand: &Demand) {
+        for part in &mut self.parts {
+            self.epoch += u64::from(part.foretell(demand));
         }
+    }
+}
+
+/// The node as one part of a policy sees it.
+fn site<'a>(book: &'a Book, prepared: &'a [Prepared], part: usize) -> Site<'a> {
+    const NOTHING: &Prepared = &None;
+    Site {
+        book,
+        prepared: prepared.get(part).unwrap_or(NOTHING),
     }
 }
 

@@ -1,10 +1,10 @@
-//! Packing and spreading by memory alone: what a node without further knowledge is best
+//! `binpack` and `spread`, by memory alone: what a node without further knowledge is best
 //! served by. The node's cost must rise, or fall, all the way with what is left, so that a
 //! scan can tell from the limits of what is left which nodes cannot be among the best.
 
 use sublet_model::{MiB, Milli};
 
-use super::Cost;
+use super::{Asked, Cost, Kind, Score, Site, signed};
 
 /// What a node would look like after taking the claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,18 +29,49 @@ pub(crate) struct Pack {
     pub(crate) cheaper: fn(MiB, MiB) -> MiB,
 }
 
+pub(super) const BINPACK: Kind = Kind {
+    name: "binpack",
+    make: || Box::new(ByMemory(&PACK)),
+};
+
+pub(super) const SPREAD: Kind = Kind {
+    name: "spread",
+    make: || Box::new(ByMemory(&WIDE)),
+};
+
+#[derive(Debug, Clone)]
+struct ByMemory(&'static Pack);
+
+impl Score for ByMemory {
+    fn card(&self, _: &Site<'_>, _: &Asked<'_>, _: usize, left: MiB) -> Cost {
+        (self.0.card)(left)
+    }
+
+    fn node(&self, _: &Site<'_>, _: &Asked<'_>, _: usize, after: &After) -> Cost {
+        (self.0.node)(after)
+    }
+
+    fn boxed(&self) -> Box<dyn Score> {
+        Box::new(self.clone())
+    }
+
+    fn pack(&self) -> Option<&'static Pack> {
+        Some(self.0)
+    }
+}
+
 /// Least free memory that fits, on cards (R1.4) and then on nodes: large holes stay whole
 /// for large requests. Best fit, as the GPUShare extender does within a node.
-pub(crate) const BINPACK: Pack = Pack {
-    card: |left| super::signed(left.get()),
+static PACK: Pack = Pack {
+    card: |left| signed(left.get()),
     node: |after| join(after.card_left.get(), after.node_left.get()),
     cheaper: Ord::min,
 };
 
 /// Most free memory, on cards and then, by share, on nodes: neighbours disturb each other
 /// least.
-pub(crate) const SPREAD: Pack = Pack {
-    card: |left| super::signed(MiB::MAX.get() - left.get()),
+static WIDE: Pack = Pack {
+    card: |left| signed(MiB::MAX.get() - left.get()),
     node: |after| {
         let used = after.node_capacity.saturating_sub(after.node_left);
         let share = u64::from(Milli::share(used, after.node_capacity).get());
@@ -57,7 +88,7 @@ pub(crate) const SPREAD: Pack = Pack {
 fn join(first: u64, second: u64) -> Cost {
     let first = first.min(u64::from(u32::MAX >> 1));
     let second = second.min(u64::from(u32::MAX));
-    super::signed(first << 32 | second)
+    signed(first << 32 | second)
 }
 
 #[cfg(test)]
@@ -79,7 +110,7 @@ mod tests {
             (node, other_node) in (amount(), amount()),
             node_capacity in amount(),
         ) {
-            let Pack { node: cost, cheaper, .. } = if spread { SPREAD } else { BINPACK };
+            let Pack { node: cost, cheaper, .. } = if spread { &WIDE } else { &PACK };
             let after = |card_left, node_left| After { card_left, node_left, node_capacity };
             let best = after(cheaper(card, other_card), cheaper(node, other_node));
             prop_assert!(cost(&best) <= cost(&after(card, node)));

@@ -8,16 +8,99 @@
 //! in coarse steps: within one, nodes are equal, and the order of names spreads pods evenly
 //! over the others.
 //!
-//! [`Prices`]: crate::learn::Prices
+//! [`Prices`]: prices::Prices
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sublet_model::{Ask, Book, Ledger};
+use sublet_model::{Ask, Book, Ledger, MiB};
 
-use super::{Asked, Cost, Prepared, Site};
+mod prices;
+
+use self::prices::{PARTS, Prices};
+use super::{After, Asked, Cost, Kind, Prepared, Score, Site};
 use crate::Shape;
-use crate::learn::{Demand, PARTS, Prices, Sizes};
+use crate::learn::{Demand, FIRST, Known, Sizes};
+
+pub(super) const TILING: Kind = Kind {
+    name: "tiling",
+    make: || Box::new(Tiling::default()),
+};
+
+/// The same with nothing learnt of pods.
+pub(super) const TILING_STILL: Kind = Kind {
+    name: "tiling-still",
+    make: || {
+        Box::new(Tiling {
+            is_still: true,
+            ..Tiling::default()
+        })
+    },
+};
+
+/// The policy, with the tables that it looks up.
+#[derive(Debug, Clone, Default)]
+struct Tiling {
+    is_still: bool,
+    tables: Tables,
+    /// Pods that came or went since the prices were made.
+    unpriced: u64,
+}
+
+impl Score for Tiling {
+    /// The loss, and of equal ones the card with least left.
+    fn card(&self, site: &Site<'_>, asked: &Asked<'_>, position: usize, _: MiB) -> Cost {
+        let left = i64::from(site.book.shares()[position].get());
+        loss(site, asked, &self.tables, position) * 2 * CARD + left
+    }
+
+    /// The loss beyond the price of what is asked, in steps.
+    fn node(&self, site: &Site<'_>, asked: &Asked<'_>, position: usize, _: &After) -> Cost {
+        let tables = &self.tables;
+        let price = match asked.ask {
+            Ask::Parts(parts) => {
+                let one = site.card_taken(asked, position);
+                i64::from(parts.count().get()) * tables.prices.asked[part(one.unsigned_abs())]
+            }
+            Ask::Nothing | Ask::WholeCards(_) => site.gpu_taken(asked, position),
+        };
+        (loss(site, asked, tables, position) - price + STEP / 2).div_euclid(STEP)
+    }
+
+    fn prepare(&self, _: &Ledger, book: &Book) -> Prepared {
+        Some(Arc::new(Tiles::of(book, &self.tables)))
+    }
+
+    fn learns(&self) -> bool {
+        true
+    }
+
+    /// Prices are dear and change slowly: a quarter of the pods must have changed.
+    fn rework(&mut self, known: &Known<'_>) -> bool {
+        let before = self.tables.clone();
+        let pods = known.demand.total();
+        self.unpriced += known.changes;
+        if known.nodes_changed {
+            self.tables = Tables::of_nodes(known.ledger);
+            self.unpriced = pods;
+        }
+        if self.is_still {
+            self.tables.follow(known.ledger);
+            return self.tables != before;
+        }
+        let earlier = pods.saturating_sub(self.unpriced);
+        if self.unpriced >= (earlier / 4).max(FIRST) {
+            self.unpriced = 0;
+            self.tables.price(known.demand, known.sizes);
+        }
+        self.tables.refresh(known.demand, known.sizes, known.ledger);
+        self.tables != before
+    }
+
+    fn boxed(&self) -> Box<dyn Score> {
+        Box::new(self.clone())
+    }
+}
 
 /// Worths are in thousandths of a card.
 const CARD: i64 = 1000;
@@ -46,7 +129,7 @@ const FULL: i64 = 64;
 
 /// What is learnt: by these tables places are scored.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Tables {
+struct Tables {
     prices: Prices,
     /// CPU that the pods of one card get, in thousandths of a core.
     level: i64,
@@ -72,7 +155,7 @@ impl Default for Tables {
 
 impl Tables {
     /// What is known of the nodes alone, with nothing learnt of pods.
-    pub(crate) fn of_nodes(ledger: &Ledger) -> Tables {
+    fn of_nodes(ledger: &Ledger) -> Tables {
         let mut kinds: BTreeMap<(usize, u64), usize> = BTreeMap::new();
         for facts in ledger.books().filter_map(|(_, book)| book.facts()) {
             let gpus = facts.inventory.gpus().len();
@@ -96,12 +179,12 @@ impl Tables {
     }
 
     /// The same for what is free now, with nothing learnt of pods.
-    pub(crate) fn follow(&mut self, ledger: &Ledger) {
+    fn follow(&mut self, ledger: &Ledger) {
         self.level = fed(ledger, None);
     }
 
     /// The same with new prices.
-    pub(crate) fn price(&mut self, demand: &Demand, sizes: Sizes) {
+    fn price(&mut self, demand: &Demand, sizes: Sizes) {
         let mut asked = [0; PARTS + 1];
         for (shape, count) in demand.shapes() {
             if let Ask::Parts(parts) = &shape.ask {
@@ -114,7 +197,7 @@ impl Tables {
     }
 
     /// The same with everything but the prices learnt anew.
-    pub(crate) fn refresh(&mut self, demand: &Demand, sizes: Sizes, ledger: &Ledger) {
+    fn refresh(&mut self, demand: &Demand, sizes: Sizes, ledger: &Ledger) {
         let asked: Vec<_> = demand
             .shapes()
             .filter(|(shape, _)| shape.ask != Ask::Nothing)
@@ -221,7 +304,7 @@ fn part(milli: u64) -> usize {
 
 /// What a node is, whatever is asked.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Tiles {
+struct Tiles {
     /// Worth of its free shares.
     tiles: i64,
     /// Worth of the node.
@@ -235,7 +318,7 @@ pub(crate) struct Tiles {
 }
 
 impl Tiles {
-    pub(crate) fn of(book: &Book, tables: &Tables) -> Tiles {
+    fn of(book: &Book, tables: &Tables) -> Tiles {
         let Some(facts) = book.facts() else {
             return Tiles::default();
         };
@@ -277,7 +360,7 @@ impl Tiles {
 
 /// The worth that a place takes away.
 fn loss(site: &Site<'_>, asked: &Asked<'_>, tables: &Tables, position: usize) -> i64 {
-    let Prepared::Tiles(node) = site.prepared else {
+    let Some(node) = site.prepared::<Tiles>() else {
         return 0;
     };
     let cpu_left = site.cpu_left() - super::signed(asked.host.cpu.get());
@@ -299,25 +382,6 @@ fn loss(site: &Site<'_>, asked: &Asked<'_>, tables: &Tables, position: usize) ->
     }
     let pressure = (node.pressure * taken) >> 10;
     node.worth - node.with(tiles, cpu_left, tables) + opened + node.first + pressure
-}
-
-/// The cost of a card: the loss, and of equal ones the card with least left.
-pub(super) fn card(site: &Site<'_>, asked: &Asked<'_>, tables: &Tables, position: usize) -> Cost {
-    let left = i64::from(site.book.shares()[position].get());
-    loss(site, asked, tables, position) * 2 * CARD + left
-}
-
-/// The cost of a node: the loss beyond the price of what is asked, in steps.
-pub(super) fn node(site: &Site<'_>, asked: &Asked<'_>, tables: &Tables, position: usize) -> Cost {
-    let taken = site.gpu_taken(asked, position);
-    let price = match asked.ask {
-        Ask::Parts(parts) => {
-            let one = site.card_taken(asked, position);
-            i64::from(parts.count().get()) * tables.prices.asked[part(one.unsigned_abs())]
-        }
-        Ask::Nothing | Ask::WholeCards(_) => taken,
-    };
-    (loss(site, asked, tables, position) - price + STEP / 2).div_euclid(STEP)
 }
 
 #[cfg(test)]

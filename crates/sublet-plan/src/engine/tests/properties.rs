@@ -414,9 +414,10 @@ fn state(engine: &Engine) -> String {
         tried,
         ranks,
         learnt,
+        scores,
         ..
     } = engine;
-    format!("{books:?}\n{entries:?}\n{holds:?}\n{tried:?}\n{ranks:?}\n{learnt:?}")
+    format!("{books:?}\n{entries:?}\n{holds:?}\n{tried:?}\n{ranks:?}\n{learnt:?}\n{scores:?}")
 }
 
 proptest! {

@@ -4,6 +4,7 @@
 use proptest::prelude::*;
 use sublet_model::{Ask, NodeIdx, Time};
 
+use crate::score::Scores;
 use crate::screen::hope;
 use crate::script::{claim, entry, node, numbered, policies, uid};
 use crate::{Engine, EngineOptions, Reason, Ties};
@@ -99,7 +100,7 @@ proptest! {
         asked in 0..CLAIMS.len(),
     ) {
         let options = EngineOptions::of(policy.parse().unwrap());
-        let pack = options.policy.leader().pack().unwrap();
+        let pack = Scores::of(&options.policy).pack().unwrap();
         let (engine, nodes) = engine(options, &looks, &history);
         let (pod, claim) = (uid("new"), claim(CLAIMS[asked]));
         for node in nodes {

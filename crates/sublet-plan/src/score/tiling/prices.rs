@@ -11,7 +11,7 @@
 //! nothing but + − × ÷, so every machine finds the same prices.
 
 /// Shares are counted in hundredths of a card.
-pub(crate) const PARTS: usize = 100;
+pub(super) const PARTS: usize = 100;
 
 /// How often a card is filled. Half and double change no result by more than 0.01 points on
 /// openb's default list.
@@ -28,16 +28,16 @@ const FLOOR: f64 = 1e-9;
 
 /// Worth in thousandths of a card.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Prices {
+pub(super) struct Prices {
     /// By what is free on a card: the most that it can still be tiled with.
-    pub(crate) free: [i64; PARTS + 1],
+    pub(super) free: [i64; PARTS + 1],
     /// By what is asked of a card.
-    pub(crate) asked: [i64; PARTS + 1],
+    pub(super) asked: [i64; PARTS + 1],
 }
 
 impl Prices {
     /// Every share is worth its size: what is assumed before anything was asked.
-    pub(crate) fn by_size() -> Prices {
+    pub(super) fn by_size() -> Prices {
         let sizes = std::array::from_fn(|part| 10 * part as i64);
         Prices {
             free: sizes,
@@ -46,7 +46,7 @@ impl Prices {
     }
 
     /// Worths for a demand: how many ask each share below a whole card.
-    pub(crate) fn of(demand: &[u64; PARTS + 1]) -> Prices {
+    pub(super) fn of(demand: &[u64; PARTS + 1]) -> Prices {
         let sizes: Vec<usize> = (1..PARTS).filter(|&size| demand[size] > 0).collect();
         if sizes.is_empty() {
             return Prices::by_size();
