@@ -1,0 +1,189 @@
+//! What the documents say of the code: tests that they name are there, and links lead somewhere.
+//! Whether a sentence is true is for people to judge.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::rust_files;
+use crate::setup::repository;
+
+/// The names of the tests in a source file.
+fn tests_in(source: &str) -> BTreeSet<&str> {
+    let mut found = BTreeSet::new();
+    let mut is_test = false;
+    for line in source.lines().map(str::trim_start) {
+        if matches!(line, "#[test]" | "#[tokio::test]") {
+            is_test = true;
+        } else if is_test && let Some((_, rest)) = line.split_once("fn ") {
+            found.extend(rest.split('(').next());
+            is_test = false;
+        }
+    }
+    found
+}
+
+/// The names of all tests of the repository.
+fn all_tests() -> BTreeSet<String> {
+    let root = repository().unwrap();
+    let mut files = Vec::new();
+    for dir in ["crates", "xtask"] {
+        rust_files(&root.join(dir), &mut files);
+    }
+    let names = |path: &PathBuf| -> Vec<String> {
+        let source = fs::read_to_string(path).unwrap();
+        tests_in(&source).into_iter().map(str::to_owned).collect()
+    };
+    files.iter().flat_map(names).collect()
+}
+
+/// The names of tests between backticks.
+fn named(text: &str) -> Vec<&str> {
+    let quoted = text.split('`').skip(1).step_by(2);
+    quoted.filter(|name| name.contains('_')).collect()
+}
+
+/// The tests that SECURITY.md names for its promises; a promise without one is the error.
+fn tests_of_promises(security: &str) -> Result<Vec<&str>, String> {
+    let rows = security.lines().filter(|line| line.starts_with("| "));
+    let mut names = Vec::new();
+    for row in rows.skip(1) {
+        let tried_by = row.trim_end_matches('|').rsplit('|').next();
+        let found = named(tried_by.unwrap_or_default());
+        if found.is_empty() {
+            return Err(format!("SECURITY.md names no test in: {row}"));
+        }
+        names.extend(found);
+    }
+    Ok(names)
+}
+
+/// The tests that ARCHITECTURE.md names after `Checked by`; an invariant without one is the
+/// error.
+fn tests_of_invariants(architecture: &str) -> Result<Vec<&str>, String> {
+    let mut names = Vec::new();
+    for line in architecture.lines() {
+        let checked = line.split_once("Checked by ");
+        let found = checked.map_or(Vec::new(), |(_, tests)| named(tests));
+        if found.is_empty() && line.contains("**Architecture Invariant:**") {
+            return Err(format!("ARCHITECTURE.md names no test in: {line}"));
+        }
+        names.extend(found);
+    }
+    Ok(names)
+}
+
+/// Fails for each name that no test has.
+fn check_named(document: &str, names: &[&str]) {
+    assert!(names.len() > 10, "these are not all: {names:?}");
+    let all = all_tests();
+    let missing: Vec<_> = names.iter().filter(|name| !all.contains(**name)).collect();
+    assert!(
+        missing.is_empty(),
+        "{document} names tests that are not there: {missing:?}"
+    );
+}
+
+#[test]
+fn each_promise_names_a_test_that_is_there() {
+    let security = fs::read_to_string(repository().unwrap().join("SECURITY.md")).unwrap();
+    check_named("SECURITY.md", &tests_of_promises(&security).unwrap());
+}
+
+#[test]
+fn each_invariant_names_a_test_that_is_there() {
+    let architecture = fs::read_to_string(repository().unwrap().join("ARCHITECTURE.md")).unwrap();
+    check_named(
+        "ARCHITECTURE.md",
+        &tests_of_invariants(&architecture).unwrap(),
+    );
+}
+
+#[test]
+fn a_promise_without_a_test_is_found() {
+    let table = |tried_by| {
+        format!("| Promise | Held by | Tried by |\n|---|---|---|\n| a | b | {tried_by} |")
+    };
+    let named = table("`a_b`, in `crate`: `c_d`");
+    assert_eq!(tests_of_promises(&named), Ok(vec!["a_b", "c_d"]));
+    assert!(tests_of_promises(&table("-")).is_err());
+    let with = "**Architecture Invariant:** `x_y` holds. Checked by `a_b`, `c_d`.\n";
+    assert_eq!(tests_of_invariants(with), Ok(vec!["a_b", "c_d"]));
+    assert!(tests_of_invariants("**Architecture Invariant:** `x_y` holds.").is_err());
+    let source =
+        "#[test]\n    #[cfg(unix)]\n    fn a_b() {\n#[tokio::test]\nasync fn c_d() {\nfn e_f() {";
+    assert_eq!(tests_in(source), BTreeSet::from(["a_b", "c_d"]));
+}
+
+/// The anchors of a document, as GitHub makes them from its headings.
+fn anchors(document: &str) -> BTreeSet<String> {
+    let headings = document.lines().filter(|line| line.starts_with('#'));
+    let anchor = |line: &str| {
+        let text = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = text
+            .chars()
+            .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    };
+    headings.map(anchor).collect()
+}
+
+/// What is wrong with the links of one document that lead to files.
+fn wrong_links(path: &Path, document: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for rest in document.split("](").skip(1) {
+        let link = rest.split(')').next().unwrap_or_default();
+        if link.contains("://") {
+            continue;
+        }
+        let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+        let target = match file {
+            "" => path.to_owned(),
+            file => path.parent().unwrap().join(file),
+        };
+        let text = fs::read_to_string(&target).unwrap_or_default();
+        let leads = target.exists() && (anchor.is_empty() || anchors(&text).contains(anchor));
+        if !leads {
+            wrong.push(format!("{}: {link} leads nowhere", path.display()));
+        }
+    }
+    wrong
+}
+
+/// All Markdown files of a folder, and with `deep` of those in it.
+fn documents(dir: &Path, deep: bool, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && deep {
+            documents(&path, deep, found);
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn every_link_of_a_document_leads_somewhere() {
+    let root = repository().unwrap();
+    let mut files = Vec::new();
+    documents(root, false, &mut files);
+    documents(&root.join("docs"), true, &mut files);
+    assert!(files.len() > 10, "these are not all: {files:?}");
+    let wrong: Vec<String> = files
+        .iter()
+        .flat_map(|path| wrong_links(path, &fs::read_to_string(path).unwrap()))
+        .collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn a_wrong_link_is_found() {
+    let readme = repository().unwrap().join("README.md");
+    let check = |link: &str| wrong_links(&readme, &format!("[a]({link})")).len();
+    assert_eq!(check("https://example.com/#x"), 0);
+    assert_eq!(check("SECURITY.md#what-does-not-hold"), 0);
+    assert_eq!(check("docs/benchmarks"), 0);
+    assert_eq!(check("SECURITY.md#no-such-heading"), 1);
+    assert_eq!(check("docs/no-such-file.md"), 1);
+    assert_eq!(check("#no-such-heading"), 1);
+}
