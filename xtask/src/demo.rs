@@ -7,10 +7,10 @@ mod one_machine;
 use anyhow::Result;
 use clap::Args;
 
-/// See it work: programs on parts of a GPU that is not there; or a whole Kubernetes.
+/// See it work: programs on a fake GPU, or a whole Kubernetes.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  cargo xtask demo                    one machine, a fake GPU: 2 min cold, then 15 s
+  cargo xtask demo                    one machine, a fake GPU: 4 min cold, then 15 s
   cargo xtask demo --cluster          a stock Kubernetes with the GPUShare examples;
                                       on a terminal it waits, so that you can look around
   cargo xtask demo --cluster --keep   waits elsewhere too, until it is killed")]

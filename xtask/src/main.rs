@@ -41,7 +41,7 @@ const EXAMPLES: &str = "Examples:
 
 #[derive(Subcommand)]
 enum Task {
-    /// Start a cluster, place the published GPUShare examples, and show the result.
+    /// See it work: programs on a fake GPU, or a whole Kubernetes.
     Demo(demo::Arguments),
     /// Run every test: format, lints, unit tests, and end to end on real components.
     Test(test::Arguments),

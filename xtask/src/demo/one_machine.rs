@@ -1,4 +1,4 @@
-//! The one-machine door: four programs that nobody changed share two cards that are not there.
+//! The one-machine door: four unchanged programs share two cards of a fake driver.
 //!
 //! Two fit beside each other on one card, the third gets the other card, the fourth waits until
 //! there is room; a fifth takes memory until it is refused, and with its context is at its limit.
@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::screen::heading;
 use crate::setup::{cargo, product, program, run as run_command};
 
-/// The machine that is not there.
+/// The fake machine.
 const MACHINE: &str = "2x16GiB";
 
 /// What a program of the demonstration is called, asks for, and does.
@@ -58,7 +58,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 /// Runs the demonstration.
 pub(crate) fn run() -> Result<()> {
-    heading("the product: the program, its libraries and a fake GPU (2 min cold, then 1 s)");
+    heading("the product: the program, its libraries and a fake GPU (4 min cold, then 1 s)");
     run_command(&mut cargo(&[&["build"], &product()[..]].concat())?)?;
     let demo = Demo {
         sublet: program("debug", "sublet")?,
