@@ -227,7 +227,7 @@ impl Agent {
         publish(&self.client, &self.node, &missing).await?;
         self.settle_plugins().await;
         if !self.complaint.is_empty() {
-            info!(node = %self.node, "all well again");
+            info!(node = %self.node, "working again");
             self.complaint.clear();
         }
         Ok(())
@@ -321,9 +321,9 @@ impl Agent {
 
     fn complain(&mut self, why: &str) {
         if self.complaint == why {
-            debug!(node = %self.node, why, "not all well still");
+            debug!(node = %self.node, why, "still not working");
         } else {
-            warn!(node = %self.node, why, "not all well, will look again");
+            warn!(node = %self.node, why, "not working, will try again");
             why.clone_into(&mut self.complaint);
         }
     }

@@ -38,7 +38,7 @@ pub(crate) enum IsolationWord {
 pub(crate) enum StrictnessWord {
     /// They are refused
     Strict,
-    /// They go on without a limit, and are reported
+    /// They run without a limit, and are reported
     Compat,
 }
 
@@ -69,10 +69,10 @@ pub(crate) enum IsolationError {
     #[error(transparent)]
     Library(#[from] LibraryError),
     /// The simulated cards are none that a program could use.
-    #[error("the cards of the inventory file cannot be played: {0}")]
+    #[error("the cards of the inventory file cannot be simulated: {0}")]
     Fake(#[from] sublet_fakegpu::MachineError),
     /// The same, before there was a machine.
-    #[error("the cards of the inventory file cannot be played: {0}")]
+    #[error("the cards of the inventory file cannot be simulated: {0}")]
     Spec(#[from] sublet_fakegpu::SpecError),
     /// The arbiter.
     #[error(transparent)]

@@ -37,13 +37,6 @@ use publish::offer::{AdvertiseWish, Offer, Settings};
 
 /// Offer this node's GPUs to kubelet, and hand each container the card chosen for it.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  sublet agent                                       on a GPU node, in the DaemonSet
-  sublet agent --node-name n1 --inventory gpus.yaml  on a node that plays GPUs
-
-An inventory file can be as short as `gpus: [{memory: 16276MiB, count: 2}]`. The node
-label sublet.dev/sharing (memory, whole, both) wins over --sharing.")]
 pub struct Args {
     /// This node's name in the cluster
     #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = NodeName::new)]
@@ -54,7 +47,7 @@ pub struct Args {
     /// Kubelet's folder for device plugins
     #[arg(long, default_value = DEFAULT_FOLDER, value_name = "DIR")]
     device_plugin_dir: PathBuf,
-    /// Play the devices in this file instead of asking the driver
+    /// Simulate the devices that this file describes, instead of asking the driver
     #[arg(long, value_name = "FILE")]
     inventory: Option<PathBuf>,
     /// NVIDIA's management library
@@ -66,7 +59,7 @@ pub struct Args {
     /// What one aliyun.com/gpu-mem is; the same as the scheduler's
     #[arg(long, env = "MEMORY_UNIT", value_enum, default_value_t = UnitWord::MiB)]
     memory_unit: UnitWord,
-    /// How kubelet learns of the memory
+    /// How kubelet is told of the memory
     #[arg(long, value_enum, default_value_t = AdvertiseWish::Auto)]
     advertise: AdvertiseWish,
     /// Address for /healthz and /metrics [default: none]
@@ -77,15 +70,15 @@ pub struct Args {
     /// Hold containers to the memory that they were given
     #[arg(long, value_enum, default_value_t = IsolationWord::Auto)]
     isolation: IsolationWord,
-    /// What becomes of GPU programs while the agent is away, and of functions nobody knows
+    /// What happens to GPU programs while the agent is away, and to unknown driver functions
     #[arg(long, value_enum, default_value_t = StrictnessWord::Strict)]
     isolation_mode: StrictnessWord,
     /// Where the libraries for containers are [default: in this program, else beside it]
     ///
-    /// A container loads them whatever its image is. Those of a release, which are inside it,
-    /// can be loaded with glibc 2.28 and newer. Those of a plain `cargo build` want as much as
-    /// the machine has that built them: the agent warns of that at its start, and `cargo xtask
-    /// libraries` builds others. An image that lacks something runs its programs without limit.
+    /// Containers load them, whatever their image is. Those inside a release need glibc 2.28 or
+    /// newer. Those of a plain `cargo build` need as much as the machine that built them has: the
+    /// agent warns of that at its start, and `cargo xtask libraries` builds others. If an image
+    /// lacks something that they need, its programs run without a limit.
     #[arg(long, value_name = "DIR")]
     library_dir: Option<PathBuf>,
     /// The host's folder for what containers mount; the same path in here and on the host
@@ -212,7 +205,7 @@ fn isolation(
             );
             Ok(None)
         }
-        Err(error) => Err(error).context("containers cannot be held to their parts"),
+        Err(error) => Err(error).context("containers cannot be held to their limits"),
     }
 }
 

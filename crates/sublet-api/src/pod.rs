@@ -59,10 +59,7 @@ pub fn unsaid(pod: &Pod, problem: Option<&str>, schedulers: &[String]) -> (Strin
             format!("it was placed by the scheduler {name}, which does not ask Sublet"),
             format!("give it `schedulerName: {ours}`"),
         ),
-        _ => (
-            "it was bound by somebody who did not say it".to_owned(),
-            anew,
-        ),
+        _ => ("whoever bound it recorded no GPU".to_owned(), anew),
     }
 }
 

@@ -130,7 +130,7 @@ pub(crate) fn api_error(what: &str, error: kube::Error) -> Advised {
         kube::Error::Api(status) if status.code == 403 => {
             "this account needs the right to list pods and nodes of the whole cluster"
         }
-        kube::Error::Api(_) => "ask the API server's log why it answered so",
+        kube::Error::Api(_) => "the API server's log may say why",
         _ => "is the API server of this kubeconfig's current context running and reachable?",
     };
     Advised {

@@ -18,7 +18,7 @@ use crate::run::request;
 EXAMPLES
   sublet limit 3 --memory 6GiB        job 3 may have 6 GiB of each of its cards
   sublet limit train --memory 25%     by name, where only one job has it
-  sublet limit 3 --pinned-memory 2GiB job 3 may pin 2 GiB of the machine's memory
+  sublet limit 3 --pinned-memory 2GiB job 3 may pin 2 GiB of host memory
 
 A limit below what the job uses takes nothing away: the job gets no new memory until it has
 freed enough, and its state is `over`.
@@ -35,7 +35,7 @@ pub struct Args {
     #[arg(short, long, value_name = "AMOUNT", allow_hyphen_values = true,
           value_parser = request::memory, value_hint = ValueHint::Other, group = "limits")]
     memory: Option<String>,
-    /// Memory of the machine that it may pin for its cards: 2GiB, 512M
+    /// Host memory that it may pin for its cards: 2GiB, 512M
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true,
           value_parser = request::size, value_hint = ValueHint::Other, group = "limits")]
     pinned_memory: Option<String>,

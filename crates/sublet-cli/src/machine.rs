@@ -20,7 +20,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// The argument that chooses the machine.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct MachineArgs {
-    /// A machine that is not there instead of this one's GPUs: `2x16GiB`, or an inventory file
+    /// A fake driver in place of NVIDIA's, which runs no GPU code: `2x16GiB`, or an inventory file
     #[arg(long, value_name = "SPEC", env = "SUBLET_FAKE_GPU", hide_env_values = true, value_parser = FakeGpu::read)]
     pub fake_gpu: Option<FakeGpu>,
 }
@@ -123,10 +123,10 @@ impl Machine {
     /// Makes its folder.
     pub(crate) fn prepare(&self) -> Result<(), Advised> {
         self.folder.create().map_err(|cause| {
-            let what = format!("there is no place for the arbiter of {}", self.called());
+            let what = format!("cannot make a folder for the arbiter of {}", self.called());
             Advised::new(
                 what,
-                "SUBLET_RUNTIME_DIR can name another folder, one that is yours",
+                "SUBLET_RUNTIME_DIR can name another folder; it must belong to you",
             )
             .caused_by(cause)
         })
@@ -244,7 +244,7 @@ pub(crate) enum ConnectError {
     #[error(transparent)]
     Client(#[from] ClientError),
     /// Its messages may mean something else.
-    #[error("the arbiter is version {version} and speaks another protocol than we do")]
+    #[error("the arbiter is version {version} and speaks another protocol than this command")]
     Version {
         /// Its version.
         version: String,
@@ -255,13 +255,13 @@ pub(crate) enum ConnectError {
     #[error("{0}")]
     Full(String),
     /// Whoever listens is no arbiter.
-    #[error("whoever listens does not say who it is")]
+    #[error("the process that listens there does not answer as an arbiter does")]
     Nonsense,
 }
 
 impl ConnectError {
-    /// True if nobody listens, or who did has ended before he answered: if there is still
-    /// nobody once we hold the starters' lock, an arbiter is to be started.
+    /// True if nobody listens, or the listener ended before it answered. If that is still so
+    /// when we hold the starters' lock, we must start an arbiter.
     pub(crate) fn may_start(&self) -> bool {
         let ended = |error: &ClientError| error.is_absent() || error.is_closed();
         matches!(self, ConnectError::Client(error) if ended(error))

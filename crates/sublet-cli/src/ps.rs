@@ -13,8 +13,8 @@ use crate::run;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 EXAMPLES
-  sublet ps                          jobs that run and wait, and GPU processes that are none;
-                                     the cards where there is neither
+  sublet ps                          jobs that run and wait, and GPU processes outside jobs;
+                                     if there are none, the cards
   sublet ps --fake-gpu 2x16GiB       of a fake machine
   sublet ps -o json | jq '.tenants[] | select(.state == \"over\") | .name'
 

@@ -25,15 +25,15 @@ pub struct Args {
     pub standalone: bool,
     #[command(flatten)]
     machine: MachineArgs,
-    /// Standalone: end when there has been no job for so many seconds
+    /// Standalone: exit when there has been no job for this long; 30 if no number is given
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true,
           default_missing_value = "30", requires = "standalone")]
     idle_exit: Option<u64>,
-    /// Standalone: end processes that use a GPU without being a job's; without it they are shown
+    /// Standalone: end processes that use a GPU outside any job; by default they are only shown
     #[arg(long, requires = "standalone")]
     evict_unmanaged: bool,
     /// Standalone: end jobs that hold more GPU memory than their limit, by the driver's own count:
-    /// SIGTERM, and SIGKILL ten seconds later; without it they are shown as `over`
+    /// SIGTERM, and SIGKILL ten seconds later; by default they are only shown as `over`
     #[arg(long, requires = "standalone")]
     evict_over: bool,
     /// Standalone: measure what a context and allocations take on the GPU with this UUID, print
@@ -85,7 +85,7 @@ pub fn run(args: &Args, carried: Option<&'static Carried>) -> anyhow::Result<()>
     };
     if let Some(uuid) = &args.measure {
         let measured = measure(&cuda, &settings.nvml, uuid)?;
-        return writeln!(std::io::stdout(), "{measured}").context("cannot say what was measured");
+        return writeln!(std::io::stdout(), "{measured}").context("cannot print what was measured");
     }
     settings.folder = machine.folder;
     settings.evict = args.evict_unmanaged;
@@ -111,7 +111,7 @@ fn real(variable: &str, name: &str) -> PathBuf {
 /// Starts this program again without `--detached`, in a session of its own, so that no
 /// terminal's Ctrl-C or hang-up reaches it. It has our standard error and nothing else.
 fn detach() -> anyhow::Result<()> {
-    rustix::process::setsid().context("cannot begin a session")?;
+    rustix::process::setsid().context("cannot start a session")?;
     let arguments = std::env::args_os().skip(1);
     let child = Command::new(executable()?)
         .args(arguments.filter(|argument| argument != "--detached"))
@@ -119,7 +119,7 @@ fn detach() -> anyhow::Result<()> {
         .stdout(Stdio::null())
         .spawn()
         .context("cannot start the arbiter")?;
-    writeln!(std::io::stdout(), "{}", child.id()).context("cannot say which process it is")
+    writeln!(std::io::stdout(), "{}", child.id()).context("cannot print the process number")
 }
 
 /// This program's file; the kernel's link to it where the file was replaced meanwhile.

@@ -95,7 +95,7 @@ fn bound_seen(scheduler: &Arc<Scheduler>, pod: &Pod) {
     let (key, node) = (entry.pod.clone(), facts.name.clone());
     drop(state);
     let (cause, cure) = unsaid(pod, problem.as_deref(), &scheduler.schedulers);
-    let message = format!("it does not say which GPU it has: {cause}. {costs}. To mend it: {cure}");
+    let message = format!("it does not say which GPU it has: {cause}. {costs}. To fix it: {cure}");
     let text = EventText {
         reason: "GpuUnknown",
         message,

@@ -32,19 +32,19 @@ pub use state::Scheduler;
 /// Decide which GPU a pod gets, for a stock kube-scheduler (a scheduler extender).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Examples:
+EXAMPLES
   sublet scheduler                                  beside a kube-scheduler in one pod
   sublet scheduler --kubeconfig ~/.kube/config      from a terminal, for a trial
-  sublet scheduler --policy spread --few 0          other placement, all nodes back
+  sublet scheduler --policy spread --few 0          other placement, return all nodes
 
 The kube-scheduler's configuration is in deploy/kubernetes/40-scheduler-config.yaml.
 Answers /healthz, /readyz (once the ledger is complete) and /metrics.")]
 pub struct Args {
-    /// Address for the kube-scheduler's calls. Whoever reaches it can have pods bound: keep
-    /// it on loopback [default: 127.0.0.1:$PORT]
+    /// Address for the kube-scheduler's calls. Keep it on loopback, because whoever reaches it
+    /// can have pods bound [default: 127.0.0.1:$PORT]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
-    /// Port on loopback where --listen is not given (GPUShare's variable)
+    /// Port on loopback, if --listen is not given (GPUShare's variable)
     #[arg(long, env = "PORT", default_value_t = 39999, value_name = "PORT")]
     port: u16,
     /// A second address for /healthz, /readyz and /metrics only
@@ -56,7 +56,7 @@ pub struct Args {
     /// How to choose among places that fit
     #[arg(long, default_value_t, value_name = "POLICY")]
     policy: Policy,
-    /// How many of the best nodes to give back; 0 for all
+    /// How many of the best nodes to return; 0 for all
     #[arg(long, default_value_t = EngineOptions::default().few, value_name = "N")]
     few: usize,
     /// What one aliyun.com/gpu-mem is
@@ -118,7 +118,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     axum::serve(calls, router(scheduler))
         .with_graceful_shutdown(stopped())
         .await
-        .context("the listener broke")?;
+        .context("the listener failed")?;
     watching.abort();
     tracing::info!("stopped");
     Ok(())

@@ -24,8 +24,7 @@ use carried::CARRIED;
 /// The name of the kubectl plugin whose arguments are all those of `inspect`.
 const INSPECT_PLUGIN: &str = "kubectl-inspect-gpushare";
 
-/// Shares GPUs: between the programs of a machine, and between pods beside the stock
-/// kube-scheduler
+/// Share GPUs between the programs of a machine, and between pods beside the stock kube-scheduler
 #[derive(Debug, Parser)]
 #[command(
     name = "sublet",
@@ -33,7 +32,7 @@ const INSPECT_PLUGIN: &str = "kubectl-inspect-gpushare";
     after_help = "\
 EXAMPLES
   sublet run --memory 8GiB -- ./train  a part of this machine's GPU
-  sublet run --fake-gpu 2x16GiB -- ./x the same, without a GPU
+  sublet run --fake-gpu 2x16GiB -- ./x the same on a fake driver, without a GPU
   sublet top                           who uses this machine's GPUs
   sublet inspect -d                    who uses which GPU of a cluster
   sublet explain pod trainer-0         why does it wait?
@@ -67,7 +66,7 @@ enum Command {
     Limit(limit::Args),
     /// Show who uses which GPU
     Inspect(inspect::Args),
-    /// Place pods on paper: the scheduler's engine on files, without a cluster
+    /// Show where pods would go: the scheduler's engine on files, without a cluster
     Plan(plan::Args),
     /// Replay a trace of a cluster through the scheduler's engine, without a cluster
     Simulate(simulate::Args),
@@ -99,9 +98,9 @@ EXAMPLES
 const AGENT_HELP: &str = "\
 EXAMPLES
   sublet agent                                       on a GPU node, in the DaemonSet
-  sublet agent --node-name n1 --inventory gpus.yaml  on a node that plays GPUs
+  sublet agent --node-name n1 --inventory gpus.yaml  on a node with simulated GPUs
   sublet agent --standalone                          for `sublet run`, without a cluster
-  sublet agent --standalone --fake-gpu 2x16GiB       the same, on a machine that is not there
+  sublet agent --standalone --fake-gpu 2x16GiB       the same, with a fake driver
 
 An inventory file can be as short as `gpus: [{memory: 16276MiB, count: 2}]`. The node
 label sublet.dev/sharing (memory, whole, both) wins over --sharing.";

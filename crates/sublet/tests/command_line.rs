@@ -255,7 +255,9 @@ fn help_version_and_completion_are_there() {
         "agent",
         "inspect",
         "plan",
+        "simulate",
         "explain",
+        "scheduler",
         "completion",
     ] {
         let help = text(&sublet(&[command, "--help"]).stdout);

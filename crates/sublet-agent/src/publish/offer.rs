@@ -42,7 +42,7 @@ const CARDS_WITH_PAIRS_MAX: usize = 64;
 /// How memory is to be advertised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum AdvertiseWish {
-    /// Units while kubelet can be told so many, else slots.
+    /// Units while kubelet can count them, else slots.
     Auto,
     /// One device per unit of memory.
     Units,
@@ -66,7 +66,7 @@ pub struct Settings {
 pub enum OfferError {
     /// Units were demanded, but kubelet cannot be told so many.
     #[error(
-        "{units} units of {unit} are more than kubelet can be told of; \
+        "{units} units of {unit} are more than kubelet can count; \
          use --advertise auto or a larger --memory-unit"
     )]
     Units {
@@ -326,7 +326,7 @@ mod tests {
         );
         assert_eq!(
             check(&large, "units"),
-            "1150168 units of MiB are more than kubelet can be told of; \
+            "1150168 units of MiB are more than kubelet can count; \
              use --advertise auto or a larger --memory-unit"
         );
         assert_eq!(

@@ -224,7 +224,7 @@ fn waiting_text(waiting: &Waiting, text: &mut String) {
         add(format!("\nthere is room on: {shown}{more}"));
     }
     if !unmodelled.is_empty() {
-        add("\nthe scheduler also looks at what is not looked at here:".to_owned());
+        add("\nthe scheduler also considers what this command does not:".to_owned());
         unmodelled.iter().for_each(|why| add(format!("  {why}")));
     }
     if !refusals.is_empty() {

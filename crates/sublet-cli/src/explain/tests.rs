@@ -81,8 +81,8 @@ fn every_state_is_told_in_a_sentence() {
     );
     assert_eq!(
         check("", "3", "  nodeName: n1\n"),
-        "is on node n1, but which GPU it has is not known: it was bound by somebody who did not \
-         say it; meanwhile 3 MiB of each GPU there is kept free for it"
+        "is on node n1, but which GPU it has is not known: whoever bound it recorded no GPU; \
+         meanwhile 3 MiB of each GPU there is kept free for it"
     );
     let index = |value| format!("annotations: {{ALIYUN_COM_GPU_MEM_IDX: \"{value}\"}}");
     assert_eq!(
@@ -195,7 +195,7 @@ fn what_the_stock_scheduler_says_of_a_node_is_said_too() {
     let claims = "  resourceClaims: [{name: g}]\n";
     let waits = NODES.to_owned() + &pod("name: p-0", "5", claims);
     let text = explained(&waits, Format::Table).text;
-    let expected = "the scheduler also looks at what is not looked at here:\n  its resource claims are not looked at\n";
+    let expected = "the scheduler also considers what this command does not:\n  its resource claims are not looked at\n";
     assert!(text.contains(expected), "{text}");
     let json = explained(&waits, Format::Json).text;
     assert!(

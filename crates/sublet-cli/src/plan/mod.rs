@@ -33,20 +33,20 @@ EXAMPLES
 
 Input are Kubernetes objects as kubectl prints them, YAML or JSON, many documents and lists
 too: nodes, pods that run (spec.nodeName, annotations), pods that wait. Waiting pods are
-taken by priority, then age, then order of the files. What a file written by hand leaves out
-of a node (CPU, memory, pods) is no limit.
+taken by priority, then age, then order of the files. If a file leaves out a node's CPU,
+memory or number of pods, these are unlimited.
 
 A pod is placed where the stock scheduler with Sublet's extender would place it: by GPUs,
 resources, pods per node, host ports, node selector and node affinity, taints, cordons, and
-by the scores of both. What is not looked at makes a pod conditional, with the reason: pod
-affinity and anti-affinity (of pods that run, too), hard topology spread, volumes that may
+by the scores of both. What plan does not look at makes a pod conditional, with the reason:
+pod affinity and anti-affinity (of running pods, too), hard topology spread, volumes that may
 belong to some nodes, resource claims, eviction of pods of lower priority, and a scheduler
 that does not ask Sublet. Its place is kept for it while the pods after it are placed.
 
-Where the scheduler draws among nodes of equal scores, one is named and the others stand under
-alternatives. A policy that learns (tiling, fgd-online) knows here the pods in the files; in a
-cluster it also remembers when others came and went, and may prefer another place of those
-that fit.
+If the scheduler would pick one of several nodes with equal scores at random, plan names one,
+and lists the others under alternatives. A policy that learns (tiling, fgd-online) knows only
+the pods in the files. In a cluster it also remembers pods that have gone, and may prefer
+another of the places that fit.
 
 An object that cannot be read is named with file, document and field, and all others are
 planned.

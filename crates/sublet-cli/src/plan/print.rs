@@ -43,8 +43,8 @@ struct PodJson<'a> {
     verdict: &'static str,
     /// Null where it is not placed.
     node: Option<String>,
-    /// Other nodes that the scheduler may take in its place: it draws among those of one score,
-    /// and weighs wishes about other pods that are not weighed here.
+    /// Other nodes that the scheduler may take instead: it picks at random among those of one
+    /// score, and weighs preferences about other pods that are not weighed here.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     alternatives: Vec<String>,
     devices: Vec<DeviceJson>,
@@ -219,8 +219,8 @@ fn as_table(plan: &Plan, with_annotations: bool) -> String {
         n => {
             let _never_fails = writeln!(
                 text,
-                "{n} of them may go elsewhere too: the scheduler draws among nodes of equal scores, and \
-                 weighs wishes about other pods"
+                "{n} of them may go elsewhere too: the scheduler picks at random among nodes of equal \
+                 scores, and weighs preferences about other pods"
             );
         }
     }

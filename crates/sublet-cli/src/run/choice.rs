@@ -46,7 +46,8 @@ pub(super) fn by_variable(question: &Question) -> anyhow::Result<Chosen> {
     };
     let cards = ask(question).map_err(|error| {
         let what = format!("cannot tell which cards {} means", shown(&value));
-        let hint = format!("--device names cards without the driver; `unset {VARIABLE}` frees all");
+        let hint =
+            format!("--device names cards without the driver; `unset {VARIABLE}` allows all");
         Advised::new(what, hint).caused_by(error)
     })?;
     Ok(chosen(&value, cards, question.gpus)?)
@@ -76,7 +77,7 @@ fn chosen(value: &OsStr, cards: Vec<String>, gpus: u32) -> Result<Chosen, Advise
         };
         return Err(Advised::new(
             format!("{shown} leaves {left} for the job{asked}{why}"),
-            format!("`unset {VARIABLE}` frees all cards; --device names others"),
+            format!("`unset {VARIABLE}` allows all cards; --device names others"),
         ));
     }
     Ok(Chosen {
@@ -113,11 +114,11 @@ fn ask(question: &Question) -> anyhow::Result<Vec<String>> {
         let said = String::from_utf8_lossy(&output.stderr);
         let said = said.trim().trim_start_matches("error: ").replace('\n', " ");
         anyhow::bail!(
-            "the driver was asked and did not say: {said} ({})",
+            "the driver does not say which cards it shows: {said} ({})",
             output.status
         );
     }
-    let cards = String::from_utf8(output.stdout).context("it names no cards")?;
+    let cards = String::from_utf8(output.stdout).context("the driver's answer is not text")?;
     Ok(cards.lines().map(str::to_owned).collect())
 }
 

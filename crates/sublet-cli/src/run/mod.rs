@@ -49,29 +49,33 @@ use supervise::Ending;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 EXAMPLES
-  sublet run --memory 8GiB -- python train.py      8 GiB of the card where they fit best
+  sublet run --memory 8GiB -- python train.py      8 GiB of the card that suits best
   sublet run --memory 25% --gpus 2 -- ./both       a quarter of each of two cards
   sublet run --device 1 --memory 4G -- ./prog      of card 1, as nvidia-smi counts
   CUDA_VISIBLE_DEVICES=1,2 sublet run -- ./prog    card 1 or 2, as CUDA counts
   sublet run -- ./simulate                         a whole card
   sublet run --memory 4GiB --no-wait -- ./server   now, or not at all
-  sublet run --pinned-memory 2GiB -- ./loader      no more than 2 GiB of the machine's memory
-                                                   pinned for its cards
+  sublet run --pinned-memory 2GiB -- ./loader      at most 2 GiB of pinned host memory
   sublet run --fake-gpu 2x16GiB --memory 4GiB -- ./prog
-                                                   without a GPU: a fake driver plays two
+                                                   without a GPU, on a fake driver
 
 Sizes are powers of 1,024: 4G, 4Gi, 4GB and 4GiB are 4096 MiB, as `sublet ps` says.
 
-CMD counts its cards in the order in which they were named. An empty CUDA_VISIBLE_DEVICES
-leaves none, and nothing is started.
+CMD sees its cards in the order in which they were named. An empty CUDA_VISIBLE_DEVICES
+leaves no card, so nothing is started.
 
-A job that does not fit waits, in order; standard error says why. The wait ends with its
-terminal, unless the job was left behind (nohup, disown). Where CMD fails after it was
-refused memory, the last line says how to ask for more. `sublet ps` and `sublet top` show
-all jobs, `sublet limit` changes one.
+A job that does not fit waits in order of arrival; standard error says why. The wait ends
+when its terminal closes, unless the job was detached from it (nohup, disown). If CMD fails
+after it was refused memory, the last line says how to ask for more. `sublet ps` and `sublet
+top` show all jobs, `sublet limit` changes one.
+
+THE FAKE DRIVER (--fake-gpu) runs no GPU code: memory, streams, events, graphs and NVML work,
+and a kernel takes time and computes nothing. Programs on the driver API run on it. Programs
+on the CUDA runtime (PyTorch, TensorFlow, what nvcc builds) fail at their first call, with
+error 801. 8x80GiB,name=NVIDIA H100 names the cards.
 
 EXIT CODES
-  of CMD             128+n where signal n ended it
+  of CMD             128+n if signal n ended it
   1    no driver, no arbiter, or no place for the job
   2    wrong arguments
   126  CMD cannot be executed
@@ -81,11 +85,11 @@ pub struct Args {
     #[arg(short, long, value_name = "AMOUNT", allow_hyphen_values = true,
           value_parser = request::memory, value_hint = ValueHint::Other)]
     memory: Option<String>,
-    /// Memory of the machine that it may pin for its cards: 2GiB, 512M [default: no limit]
+    /// Host memory that it may pin for its cards: 2GiB, 512M [default: no limit]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = request::size,
           value_hint = ValueHint::Other)]
     pinned_memory: Option<String>,
-    /// On how many cards
+    /// How many cards
     #[arg(short, long, value_name = "N", default_value_t = 1, allow_hyphen_values = true,
           value_parser = request::gpus, value_hint = ValueHint::Other)]
     gpus: u32,
@@ -97,17 +101,18 @@ pub struct Args {
     /// Wait until there is room; the default
     #[arg(long, overrides_with = "no_wait")]
     wait: bool,
-    /// Fail where there is no room now
+    /// Fail if there is no room now
     #[arg(long, overrides_with = "wait")]
     no_wait: bool,
     /// A name for `sublet ps` and `sublet limit` [default: CMD's]
     #[arg(short, long, value_name = "NAME", value_parser = request::name,
           value_hint = ValueHint::Other)]
     name: Option<String>,
-    /// Without the arbiter, and for driver functions we do not know, no GPU; the default
+    /// Refuse programs that cannot reach the arbiter, and unknown driver functions; the default
     #[arg(long, conflicts_with = "compat")]
     strict: bool,
-    /// Without the arbiter, and for driver functions we do not know, the driver itself
+    /// Let programs that cannot reach the arbiter, and unknown driver functions, use the driver
+    /// without a limit
     #[arg(long)]
     compat: bool,
     #[command(flatten)]
@@ -124,10 +129,10 @@ pub struct Args {
 /// # Errors
 /// It was not started: no driver, no arbiter, no place.
 pub fn run(args: &Args, carried: Option<&'static Carried>) -> anyhow::Result<u8> {
-    // CMD runs under the same user, and what this process may ask of the arbiter it may not:
-    // so CMD shall not be able to look into this one. It is dumpable again itself, by its exec.
+    // CMD runs as the same user, and must not ask of the arbiter what this process may ask. So
+    // CMD must not be able to read or trace this process. CMD itself is dumpable again after exec.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
-        .context("cannot keep other processes out of this one")?;
+        .context("cannot protect this process from others")?;
     let ending = match job(args, carried)? {
         Ok(ending) => ending,
         Err(error) => {

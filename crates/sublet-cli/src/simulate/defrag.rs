@@ -75,7 +75,7 @@ fn as_table(input: &Input, found: &Relocations) -> String {
     }
     text += ".\n";
     if found.moves.is_empty() {
-        text += "No move wins anything.\n";
+        text += "No move helps.\n";
     } else {
         let row = |(number, step): (usize, &Relocation)| {
             vec![
@@ -118,8 +118,8 @@ fn as_table(input: &Input, found: &Relocations) -> String {
         "FRAGMENTED",
     ];
     let _ = write!(text, "\n{}", table(&heading, &rows));
-    text += "WITH CPU: those of the free GPUs that their node has CPU for, as much for each as \
-             the pods that run have.\n";
+    text += "WITH CPU: free GPUs whose node has CPU left for them, as much for each as running \
+             pods have.\n";
     text
 }
 

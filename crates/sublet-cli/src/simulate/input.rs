@@ -34,7 +34,7 @@ enum Cause {
     Milli,
     #[error("there is no node in it")]
     NoNodes,
-    #[error("there is no pod in it that others could be drawn like; name a list with --pods")]
+    #[error("it has no pod to draw new ones from; give a list with --pods")]
     NoPods,
 }
 

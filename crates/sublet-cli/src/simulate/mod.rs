@@ -90,21 +90,21 @@ EXAMPLES
 With --protocol inflation pods are drawn from the list in random order until they ask for a
 share of the cluster (--arrive); each is placed by the scheduler's own engine or dropped, and
 never leaves (Weng et al., USENIX ATC 2023). With --protocol timed all come once, at their
-times, and leave when they have run; those that find no place wait, and whenever something
-leaves they are tried again, by priority and then by arrival. Nothing is drawn: of nodes that
-cost the same goes first which would in a cluster.
+times, and leave when they have run. Pods that find no place wait; whenever a pod leaves they
+are tried again, by priority, then by arrival. Nothing is random: nodes of equal cost are taken
+in the order in which a cluster's scheduler takes them.
 
-With --snapshot running pods stay where they are and count as arrived: --arrive 130 means that
-they and new ones ask 130 % of the GPUs. Taints and node selectors close nodes to pods, and
-what runs is learnt first, as by a scheduler that starts. Without --pods new ones are drawn
-from the pods that run or wait, those of DaemonSets and static ones aside; --placements counts
-them from 0, in the order of the files.
+With --snapshot running pods stay where they are and count as arrived: with --arrive 130, they
+and new ones together ask for 130 % of the GPUs. Taints and node selectors close nodes to pods.
+The policy learns running pods first, as when a scheduler starts. Without --pods new ones are
+drawn from the pods that run or wait, except static ones and those of DaemonSets; --placements
+counts them from 0, in the order of the files.
 
 With --defrag each pod fits at its new place before it leaves the old one. Moves that empty a
-GPU come first, then those by which a larger pod finds a place. Static pods stay, those of
-DaemonSets, and those that nobody would start again.
+GPU come first, then those that make room for a larger pod. Static pods, pods of DaemonSets and
+pods without a controller are not moved.
 
-FILES (plain or gzip; other columns are passed over)
+FILES (plain or gzip; other columns are ignored)
   CSV with a header line, or JSON with the same names: an array of objects, or an object on
   each line. Numbers may stand in strings; what is missing or null is empty.
   nodes  sn or name, cpu_milli, memory_mib, gpu or num_gpu, model (optional),
@@ -128,13 +128,13 @@ pub struct Args {
     /// The pods that arrivals are drawn from; with --snapshot, unless given, the pods in it
     #[arg(long, value_name = "FILE", required_unless_present = "snapshot")]
     pods: Option<PathBuf>,
-    /// What if the cluster had more nodes? So many copies of one of them, called NODE-copy-1
-    /// and so on. Can be given several times
+    /// What if the cluster had more nodes? Adds copies of one node, called NODE-copy-1 and so
+    /// on. Can be given several times
     #[arg(long, value_name = "10xNODE")]
     add: Vec<Add>,
-    /// What if pods were moved? A list of at most so many moves by which whole GPUs come free
-    /// and larger pods find a place, and what each wins. Nothing is moved. With --snapshot the
-    /// cluster is taken as it runs, unless --arrive is given too
+    /// What if pods were moved? Lists at most this many moves that free whole GPUs or make room
+    /// for larger pods, and what each wins. Nothing is moved. With --snapshot the cluster is
+    /// taken as it runs, unless --arrive is given too
     #[arg(long, value_name = "MOVES", conflicts_with_all = ["placements", "plot"])]
     defrag: Option<usize>,
     /// What one aliyun.com/gpu-mem is, in a snapshot
@@ -155,23 +155,22 @@ pub struct Args {
     /// How pods come and go
     #[arg(long, value_enum, default_value_t)]
     protocol: Protocol,
-    /// Press the times of arrival together, or draw them apart, until pods ask so much of the GPU
-    /// time that the cluster has from the first arrival to the last, such as 0.9; goes with
-    /// --protocol timed
+    /// Scale the times of arrival until pods ask for this share of the cluster's GPU time between
+    /// the first arrival and the last, such as 0.9; goes with --protocol timed
     #[arg(long, value_name = "SHARE")]
     load: Option<Load>,
     /// Seeds of the order of arrival, such as 42-51 or 1,2,5 [default: 42]
     #[arg(long, value_name = "SEEDS")]
     seed: Option<Seeds>,
-    /// How much arrives, in percent of the cluster's GPUs; what runs in a snapshot has arrived
-    /// already [default: 130]
+    /// How much arrives, in percent of the cluster's GPUs; running pods of a snapshot count
+    /// [default: 130]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=1000))]
     arrive: Option<u32>,
     /// Who places pods without GPU: the policy, as when they name Sublet's scheduler, or the
     /// stock scheduler, which spreads them
     #[arg(long, value_name = "WHO", value_enum, default_value_t)]
     cpu_only_pods: CpuOnlyPods,
-    /// Where each pod went: a line for each arrival. Needs exactly one run
+    /// Write where each pod went, a line for each arrival. Needs exactly one run
     #[arg(long, value_name = "FILE")]
     placements: Option<PathBuf>,
     /// Draw the curves of all policies

@@ -337,7 +337,7 @@ fn the_scheduler_s_own_scores_choose_among_equals() {
     assert!(
         table(&equal)
             .text
-            .contains("1 of them may go elsewhere too: the scheduler draws")
+            .contains("1 of them may go elsewhere too: the scheduler picks")
     );
     let tiling = planned(&[&equal], Format::Json, "tiling").text;
     let tiling: serde_json::Value = serde_json::from_str(&tiling).unwrap();

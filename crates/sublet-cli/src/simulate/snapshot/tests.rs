@@ -289,7 +289,7 @@ fn what_cannot_be_used_is_named() {
     let node = "kind: Node\nmetadata: {name: n}\nstatus: {capacity: {aliyun.com/gpu-mem: 8, aliyun.com/gpu-count: 1}}\n";
     let nobody = notes(node, "--snapshot @");
     assert!(
-        nobody[0].contains("no pod in it that others could be drawn like"),
+        nobody[0].contains("it has no pod to draw new ones from"),
         "{nobody:?}"
     );
     let twice = notes(&format!("{node}---\n{node}"), "--snapshot @");

@@ -40,7 +40,7 @@ MOVE  POD     ASKS   FROM  TO
 MOVES  LARGEST POD  FREE GPUS  WON  WITH CPU  NODES WITH 8 4 2 1 FREE  FRAGMENTED
 0      12 MiB       0          +0   0         0 0 0 0                  14.58 %
 1      16 MiB       1          +1   1         0 0 0 1                  10.41 %
-WITH CPU: those of the free GPUs that their node has CPU for, as much for each as the pods that run have.
+WITH CPU: free GPUs whose node has CPU left for them, as much for each as running pods have.
 "
     );
     let (answer, _) = simulated(&text, "--snapshot @ --defrag 5 -o json");
@@ -68,7 +68,7 @@ WITH CPU: those of the free GPUs that their node has CPU for, as much for each a
     // Nothing arrives unless it is asked for.
     let (answer, _) = simulated(&text, "--snapshot @ --defrag 0");
     assert!(
-        answer.text.contains("\nNo move wins anything.\n"),
+        answer.text.contains("\nNo move helps.\n"),
         "{}",
         answer.text
     );
