@@ -1,70 +1,128 @@
-//! Every annotation, label, resource name and variable that Sublet reads or writes, one
-//! constant each.
+//! Every annotation, label, resource name and variable that Sublet reads or writes on Kubernetes
+//! objects, one constant each. The reference of the user guide is made from the same list.
 
-/// Extended resource: a part of a card's memory (Aliyun GPUShare).
-pub const ALIYUN_GPU_MEM: &str = "aliyun.com/gpu-mem";
-/// Extended resource in node status: how many cards the node has (Aliyun GPUShare).
-pub const ALIYUN_GPU_COUNT: &str = "aliyun.com/gpu-count";
-/// Extended resource: whole cards (NVIDIA).
-pub const NVIDIA_GPU: &str = "nvidia.com/gpu";
-/// Extended resource that carries Allocate on nodes with more memory than a device plugin
-/// can count: one per container.
-pub const GPU_SLOT: &str = "sublet.dev/gpu-slot";
+/// What a name is for, and where it stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum KeyKind {
+    /// What a container asks for, and what a node has.
+    Resource,
+    /// On pods.
+    PodAnnotation,
+    /// On nodes.
+    NodeAnnotation,
+    /// On nodes, by operators and by other programs.
+    NodeLabel,
+    /// In a container's environment.
+    Variable,
+    /// The beginning of a ConfigMap's name.
+    ConfigMap,
+}
+
+/// A name, as the reference of the user guide shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyEntry {
+    /// As it is written.
+    pub name: &'static str,
+    /// What for.
+    pub kind: KeyKind,
+    /// What it means.
+    pub meaning: &'static str,
+}
+
+/// A constant for each name, documented by its meaning, and the list of all.
+macro_rules! keys {
+    ($($kind:ident { $($(#[doc = $meaning:literal])+ $name:ident = $text:literal,)+ })+) => {
+        $($($(#[doc = $meaning])+ pub const $name: &str = $text;)+)+
+
+        /// Every name.
+        pub const ALL: &[KeyEntry] = &[$($(KeyEntry {
+            name: $text,
+            kind: KeyKind::$kind,
+            meaning: concat!($($meaning),+),
+        },)+)+];
+    };
+}
+
+keys! {
+    Resource {
+        /// a part of a card's memory, in MiB or GiB as `--memory-unit` says (Aliyun GPUShare)
+        ALIYUN_GPU_MEM = "aliyun.com/gpu-mem",
+        /// how many cards a node has; in its status only (Aliyun GPUShare)
+        ALIYUN_GPU_COUNT = "aliyun.com/gpu-count",
+        /// whole cards (NVIDIA)
+        NVIDIA_GPU = "nvidia.com/gpu",
+        /// carries Allocate on nodes with more memory than a device plugin can count: one for
+        /// each container that asks for `aliyun.com/gpu-mem`
+        GPU_SLOT = "sublet.dev/gpu-slot",
+    }
+    PodAnnotation {
+        /// what each container got; written by the scheduler in the Binding
+        ALLOCATION = "sublet.dev/allocation",
+        /// the containers whose devices the node has handed over, a JSON list; written by the
+        /// agent
+        ASSIGNED = "sublet.dev/assigned",
+        /// the card's index; also a variable of the container (Aliyun GPUShare)
+        ALIYUN_IDX = "ALIYUN_COM_GPU_MEM_IDX",
+        /// the pod's total, in units; also a variable (Aliyun GPUShare)
+        ALIYUN_POD = "ALIYUN_COM_GPU_MEM_POD",
+        /// the card's total, in units; also a variable (Aliyun GPUShare)
+        ALIYUN_DEV = "ALIYUN_COM_GPU_MEM_DEV",
+        /// when the card was chosen, in nanoseconds since the Unix epoch (Aliyun GPUShare)
+        ALIYUN_ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME",
+        /// `true` once the node has handed the card over (Aliyun GPUShare)
+        ALIYUN_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED",
+        /// `{"<container>":{"<card>":<units>}}` (Aliyun GPUShare, newer form)
+        ALIYUN_ALLOCATION = "scheduler.framework.gpushare.allocation",
+        /// kubelet runs the pod from a file of its own, as a static pod; read only
+        MIRROR = "kubernetes.io/config.mirror",
+        /// `false` asks that the pod is not evicted to tidy up (cluster autoscaler); read only
+        SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict",
+    }
+    NodeAnnotation {
+        /// the node's devices; written by the agent
+        INVENTORY = "sublet.dev/inventory",
+        /// cards that the agent has handed to pods which do not say so themselves; written by
+        /// the agent
+        HANDED_OVER = "sublet.dev/handed-over",
+    }
+    NodeLabel {
+        /// how cards are handed out: `memory`, `whole` or `both`; wins over `--sharing`
+        SHARING_LABEL = "sublet.dev/sharing",
+        /// `true` turns isolation off for new containers (Aliyun cGPU)
+        CGPU_DISABLE_LABEL = "cgpu.disable.isolation",
+        /// memory of each card in MiB, for nodes without an agent (GPU feature discovery)
+        NVIDIA_MEMORY_LABEL = "nvidia.com/gpu.memory",
+        /// the GPU model (GPU feature discovery)
+        NVIDIA_MODEL_LABEL = "nvidia.com/gpu.product",
+        /// the GPU model (Alibaba Cloud)
+        ALIYUN_MODEL_LABEL = "aliyun.accelerator/nvidia_name",
+        /// the node's own name (Kubernetes)
+        HOSTNAME_LABEL = "kubernetes.io/hostname",
+    }
+    Variable {
+        /// this container's part, in units (Aliyun GPUShare)
+        ALIYUN_CONTAINER = "ALIYUN_COM_GPU_MEM_CONTAINER",
+        /// `true` where the node's label turns isolation off (Aliyun cGPU)
+        CGPU_DISABLE = "CGPU_DISABLE",
+        /// the cards that the container may see, as UUIDs (NVIDIA's container runtime)
+        NVIDIA_VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES",
+    }
+    ConfigMap {
+        /// followed by a node's name, in `kube-system`: its `gpus` lists the indices of cards
+        /// that get no new work
+        UNHEALTHY_PREFIX = "unhealthy-gpu-",
+    }
+}
 
 /// Every resource that cards are asked by. A node has none of them without a device plugin.
 pub const DEVICE_RESOURCES: &[&str] = &[ALIYUN_GPU_MEM, ALIYUN_GPU_COUNT, NVIDIA_GPU, GPU_SLOT];
 
-/// Pod annotation: the card's index (Aliyun GPUShare).
-pub const ALIYUN_IDX: &str = "ALIYUN_COM_GPU_MEM_IDX";
-/// Pod annotation and variable: the pod's total, in units.
-pub const ALIYUN_POD: &str = "ALIYUN_COM_GPU_MEM_POD";
-/// Pod annotation and variable: the card's total, in units.
-pub const ALIYUN_DEV: &str = "ALIYUN_COM_GPU_MEM_DEV";
-/// Pod annotation: when the card was chosen, in nanoseconds since the Unix epoch.
-pub const ALIYUN_ASSUME_TIME: &str = "ALIYUN_COM_GPU_MEM_ASSUME_TIME";
-/// Pod annotation: `true` once the node has handed the card over.
-pub const ALIYUN_ASSIGNED: &str = "ALIYUN_COM_GPU_MEM_ASSIGNED";
-/// Pod annotation, newer form: `{"<container>":{"<card>":<units>}}`.
-pub const ALIYUN_ALLOCATION: &str = "scheduler.framework.gpushare.allocation";
-/// Variable: this container's part, in units.
-pub const ALIYUN_CONTAINER: &str = "ALIYUN_COM_GPU_MEM_CONTAINER";
-/// Variable: switches the isolation of cGPU off.
-pub const CGPU_DISABLE: &str = "CGPU_DISABLE";
-/// Node label that asks for [`CGPU_DISABLE`].
-pub const CGPU_DISABLE_LABEL: &str = "cgpu.disable.isolation";
-/// Prefix of a ConfigMap's name in `kube-system` that lists a node's unhealthy cards.
-pub const UNHEALTHY_PREFIX: &str = "unhealthy-gpu-";
-
-/// Why a card on that list is sick, in the words of every answer.
+/// Why a card on an operator's list is sick, in the words of every answer.
 pub const UNHEALTHY_REASON: &str = "listed as unhealthy by an operator";
 
-/// Variable: the cards a container may see, as UUIDs or indices.
-pub const NVIDIA_VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
-/// Node label: memory of each card in MiB (GPU feature discovery).
-pub const NVIDIA_MEMORY_LABEL: &str = "nvidia.com/gpu.memory";
-
 /// Node labels that say which GPU model a node has, and by which pods choose one: the first
-/// that a node has counts (GPU feature discovery; Alibaba Cloud).
-pub const MODEL_LABELS: &[&str] = &["nvidia.com/gpu.product", "aliyun.accelerator/nvidia_name"];
-
-/// Node annotation: the node's devices, written by the agent.
-pub const INVENTORY: &str = "sublet.dev/inventory";
-/// Node annotation: cards that the agent has handed to pods which do not say so themselves,
-/// written by the agent.
-pub const HANDED_OVER: &str = "sublet.dev/handed-over";
-/// Node label by which an operator says how cards are handed out: `memory`, `whole`, `both`.
-pub const SHARING_LABEL: &str = "sublet.dev/sharing";
-/// Pod annotation: what each container got.
-pub const ALLOCATION: &str = "sublet.dev/allocation";
-/// Pod annotation: the containers whose devices the node has handed over, a JSON list.
-pub const ASSIGNED: &str = "sublet.dev/assigned";
-
-/// Pod annotation: kubelet runs it from a file of its own (a static pod).
-pub const MIRROR: &str = "kubernetes.io/config.mirror";
-/// Pod annotation: `false` asks that nobody ends the pod to tidy up (cluster autoscaler).
-pub const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
-/// Node label: the node's own name.
-pub const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
+/// that a node has counts.
+pub const MODEL_LABELS: &[&str] = &[NVIDIA_MODEL_LABEL, ALIYUN_MODEL_LABEL];
 
 /// Every annotation that only Sublet may write on a pod.
 pub const RESULT_KEYS: &[&str] = &[
@@ -80,7 +138,21 @@ pub const RESULT_KEYS: &[&str] = &[
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    #[test]
+    fn every_name_stands_once_and_has_a_meaning() {
+        let names: BTreeSet<_> = ALL.iter().map(|key| key.name).collect();
+        assert_eq!(names.len(), ALL.len());
+        assert!(ALL.iter().all(|key| !key.meaning.trim().is_empty()));
+        let annotation = |name: &&str| {
+            let key = ALL.iter().find(|key| key.name == *name);
+            key.is_some_and(|key| key.kind == KeyKind::PodAnnotation)
+        };
+        assert!(RESULT_KEYS.iter().all(annotation));
+    }
 
     #[test]
     fn the_shipped_policy_guards_every_result_key() {
