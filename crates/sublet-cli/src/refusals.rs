@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use serde::{Serialize, Serializer};
+use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use sublet_plan::Reason;
 
 use crate::align::align;
@@ -33,13 +33,18 @@ impl FromIterator<(Arc<str>, Reason)> for Refusals {
 /// As a map from a node's name to the reason in words.
 impl Serialize for Refusals {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        struct Text<'a>(&'a Reason);
-        impl Serialize for Text<'_> {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self.0)
+        let mut map = serializer.serialize_map(Some(self.len()))?;
+        // Neighbours by name are often alike, and then say the same.
+        let (mut last, mut text) = (None, String::new());
+        for (node, reason) in &self.0 {
+            if last != Some(reason) {
+                text.clear();
+                let _never_fails = write!(text, "{reason}");
+                last = Some(reason);
             }
+            map.serialize_entry(&**node, &text)?;
         }
-        serializer.collect_map(self.0.iter().map(|(node, reason)| (&**node, Text(reason))))
+        map.end()
     }
 }
 

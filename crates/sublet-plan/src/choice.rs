@@ -3,7 +3,7 @@
 //! The one seam for a choice of cards. What knows more than single cards (which of them are
 //! wired together) belongs in [`several`] and [`whole`], and nowhere else.
 
-use sublet_model::{Book, Card, Class, Count, Part, Parts};
+use sublet_model::{Ask, Book, Card, Claim, Class, Count, Hold, Part, Parts};
 
 use crate::score::Cost;
 
@@ -78,6 +78,18 @@ pub(crate) fn whole(book: &Book) -> impl Iterator<Item = usize> {
     let wanted = idle.clone().filter(|(_, card)| card.holds > 0);
     let rest = idle.filter(|(_, card)| card.holds == 0);
     rest.chain(wanted).map(|(at, _)| at)
+}
+
+/// Could the pod have its parts on just the cards that it holds?
+pub(crate) fn is_free(book: &Book, claim: &Claim, hold: &Hold) -> bool {
+    let Ask::Parts(parts) = claim.ask() else {
+        return false;
+    };
+    let free = |(part, &(at, _)): (Part, &(usize, Part))| {
+        let card = book.cards().get(at);
+        card.is_some_and(|card| card.left_beside(part, claim.class()).is_some())
+    };
+    parts.count().get() as usize == hold.cards.len() && parts.iter().zip(&hold.cards).all(free)
 }
 
 fn candidate(

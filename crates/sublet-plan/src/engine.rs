@@ -10,14 +10,14 @@ mod trial;
 use std::collections::{BTreeMap, BTreeSet};
 
 use sublet_model::{
-    Allocation, Ask, Book, Claim, Entry, Hold, Ledger, NodeFacts, NodeIdx, NodeName, Part, PodUid,
-    Standing, Time, Unit,
+    Allocation, Ask, Claim, Entry, Hold, Ledger, NodeFacts, NodeIdx, NodeName, PodUid, Standing,
+    Time, Unit,
 };
 
 use self::search::{Found, Order};
 pub use self::trial::{Candidacy, Trial};
+use crate::cost_cache::CostCache;
 use crate::fit::{Rules, allocate, cards_at, check_look_alikes, fit};
-use crate::keep::Keep;
 use crate::learn::{Demand, Learnt, Shape};
 use crate::policy::Costs;
 use crate::score::Scores;
@@ -68,7 +68,7 @@ pub struct EngineOptions {
     /// Which of two nodes that cost the same comes first.
     pub ties: Ties,
     /// Are costs kept until a node or a learnt table changes? Only a comparison wants none.
-    pub keep: bool,
+    pub cache_costs: bool,
 }
 
 impl EngineOptions {
@@ -82,7 +82,7 @@ impl EngineOptions {
             hold_ms: 2_000,
             unit: Unit::MiB,
             stock: StockRules::Elsewhere,
-            keep: true,
+            cache_costs: true,
         }
     }
 }
@@ -124,7 +124,7 @@ pub struct Engine {
     ranks_stale: bool,
     learnt: Learnt,
     scores: Scores,
-    keep: Keep,
+    costs: CostCache,
 }
 
 impl Engine {
@@ -140,7 +140,7 @@ impl Engine {
             ranks: Vec::new(),
             ranks_stale: false,
             learnt: Learnt::default(),
-            keep: Keep::default(),
+            costs: CostCache::default(),
         }
     }
 
@@ -366,7 +366,8 @@ impl Engine {
             .ok_or(Reason::Unknown)?;
         let candidate = self.fit(&entry.uid, &entry.claim, node)?;
         let book = self.ledger.book(node);
-        let held = held.filter(|hold| hold.node == node && can_have(book, &entry.claim, hold));
+        let held = held
+            .filter(|hold| hold.node == node && crate::choice::is_free(book, &entry.claim, hold));
         let cards = match held {
             Some(hold) => hold.cards.iter().map(|(position, _)| *position).collect(),
             None => cards_at(&self.rules(), book, &entry.uid, &entry.claim, &candidate),
@@ -417,8 +418,17 @@ impl Engine {
     /// Why none of these nodes can take the pod; nodes that can are left out.
     #[must_use]
     pub fn refusals(&self, uid: &PodUid, claim: &Claim, nodes: &[NodeIdx]) -> Vec<Refused> {
+        // What a place costs is not asked.
+        let scores = Scores::of(&Policy::binpack());
+        let rules = Rules {
+            scores: &scores,
+            ..self.rules()
+        };
         let refuse = |&node| {
-            let reason = self.fit(uid, claim, node).err()?;
+            let book = self.ledger.book(node);
+            let fits = fit(&rules, book, uid, claim, &[]);
+            let fits = fits.and_then(|_| check_look_alikes(&self.ledger, book, uid, claim));
+            let reason = fits.err()?;
             Some(Refused { node, reason })
         };
         nodes.iter().filter_map(refuse).collect()
@@ -484,18 +494,6 @@ impl Engine {
             live
         });
     }
-}
-
-/// Could the pod have its parts on just the cards that it holds?
-fn can_have(book: &Book, claim: &Claim, hold: &Hold) -> bool {
-    let Ask::Parts(parts) = claim.ask() else {
-        return false;
-    };
-    let free = |(part, &(at, _)): (Part, &(usize, Part))| {
-        let card = book.cards().get(at);
-        card.is_some_and(|card| card.left_beside(part, claim.class()).is_some())
-    };
-    parts.count().get() as usize == hold.cards.len() && parts.iter().zip(&hold.cards).all(free)
 }
 
 #[cfg(test)]

@@ -10,11 +10,11 @@
 
 mod binding;
 mod choice;
+mod cost_cache;
 mod defrag;
 mod engine;
 mod evict;
 mod fit;
-mod keep;
 mod learn;
 mod policy;
 mod reason;

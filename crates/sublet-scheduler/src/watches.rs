@@ -52,7 +52,7 @@ const BREATH: Duration = Duration::from_millis(1);
 pub(crate) async fn warm(scheduler: &Scheduler) {
     loop {
         scheduler.learnt.notified().await;
-        while scheduler.state().engine.warm(LOOKS) {
+        while scheduler.state().engine.refresh_costs(LOOKS) {
             if scheduler.is_wanted() {
                 tokio::time::sleep(BREATH).await;
             } else {

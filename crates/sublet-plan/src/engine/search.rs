@@ -9,8 +9,8 @@ use std::collections::BinaryHeap;
 use sublet_model::{Claim, NodeIdx, PodUid};
 
 use super::{Engine, Ties};
+use crate::cost_cache::Source;
 use crate::fit::{Rules, check_look_alikes, fit};
-use crate::keep::{Look, Stamp};
 use crate::policy::MAX_PARTS;
 use crate::scatter::scatter;
 use crate::score::{Cost, Pack, Prepared, Scores};
@@ -34,7 +34,7 @@ pub(super) struct Order {
     pub(super) rank: u32,
 }
 
-impl Look for Rules<'_> {
+impl Source for Rules<'_> {
     fn version(&self, node: NodeIdx) -> u64 {
         self.ledger.version(node)
     }
@@ -163,33 +163,28 @@ impl Engine {
         if self.options.policy.learns() {
             self.catch_up();
         }
-        let mut keep = std::mem::take(&mut self.keep);
+        let mut costs = std::mem::take(&mut self.costs);
         let rules = self.rules();
-        let anew = self.scores.is_personal() || !self.options.keep;
-        let epoch = self.scores.epoch();
-        let mut shelf = keep.shelf(uid, claim, self.options.stock);
         let mut fitting = Vec::new();
         let mut range = [(Cost::MAX, Cost::MIN); MAX_PARTS];
-        for &node in nodes {
+        let mut offer = |node, candidate: Candidate| {
             let book = self.ledger.book(node);
-            let look = |prepared: &[Prepared]| rules.look(uid, claim, node, prepared);
-            let candidate = if anew {
-                look(&rules.prepare(node))
-            } else {
-                let stamp = Stamp {
-                    version: rules.version(node),
-                    epoch,
-                };
-                shelf.get(node, stamp, || rules.prepare(node), look)
-            };
-            let Some(candidate) = candidate else { continue };
             if check_look_alikes(&self.ledger, book, uid, claim).is_err() {
-                continue;
+                return;
             }
             for (range, cost) in range.iter_mut().zip(candidate.costs) {
                 *range = (range.0.min(cost), range.1.max(cost));
             }
             fitting.push((node, candidate));
+        };
+        if self.scores.is_personal() || !self.options.cache_costs {
+            for &node in nodes {
+                let found = rules.look(uid, claim, node, &rules.prepare(node));
+                found.into_iter().for_each(|found| offer(node, found));
+            }
+        } else {
+            let question = (uid, claim, self.options.stock);
+            costs.look_up(question, nodes, self.scores.epoch(), &rules, &mut offer);
         }
         for (node, candidate) in fitting {
             best.offer(Found {
@@ -203,17 +198,16 @@ impl Engine {
                 position: candidate.position,
             });
         }
-        self.keep = keep;
+        self.costs = costs;
     }
 
     /// Works out costs that a learnt table has made stale, before somebody asks: looks at so
     /// many nodes, and is true if there are more to look at. No answer changes by it, but the
     /// next one of each shape need not wait for all nodes.
-    pub fn warm(&mut self, nodes: usize) -> bool {
-        let mut keep = std::mem::take(&mut self.keep);
-        let epoch = self.scores.epoch();
-        let more = keep.warm(epoch, nodes, &self.rules());
-        self.keep = keep;
+    pub fn refresh_costs(&mut self, nodes: usize) -> bool {
+        let mut costs = std::mem::take(&mut self.costs);
+        let more = costs.refresh(self.scores.epoch(), nodes, &self.rules());
+        self.costs = costs;
         more
     }
 

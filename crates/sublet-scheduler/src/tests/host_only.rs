@@ -167,8 +167,8 @@ async fn a_pod_that_the_watch_has_not_shown_is_read() {
 async fn what_was_learnt_is_worked_out_before_the_next_call() {
     let world = world("tiling", 16);
     world.filter(&pod("a"), &["gpu", "cpu"]).await;
-    let stale = || world.scheduler.state().engine.warm(0);
-    assert!(!world.scheduler.state().engine.warm(1_000));
+    let stale = || world.scheduler.state().engine.refresh_costs(0);
+    assert!(!world.scheduler.state().engine.refresh_costs(1_000));
     for number in 0..20 {
         let mut value = pod(&format!("p{number}"));
         let resources = &mut value["spec"]["containers"][0]["resources"];

@@ -15,7 +15,7 @@ impl World {
     /// From now on every cost is worked out for every pod.
     pub(crate) fn keep_nothing(&mut self) {
         self.rebuild(EngineOptions {
-            keep: false,
+            cache_costs: false,
             ..self.engine.options().clone()
         });
     }

@@ -134,7 +134,7 @@ proptest! {
         asked in 0..CLAIMS.len(),
     ) {
         let options = EngineOptions::of(numbered(policy));
-        let anew = EngineOptions { keep: false, ..options.clone() };
+        let anew = EngineOptions { cache_costs: false, ..options.clone() };
         let ((mut kept, nodes), (mut anew, _)) =
             (engine(options, &looks, &history), engine(anew, &looks, &history));
         let (pod, claim) = (uid("new"), claim(CLAIMS[asked]));
@@ -215,12 +215,12 @@ proptest! {
         for (round, (asked, (pod, node, _))) in asked.iter().zip(later).enumerate() {
             let (name, claim) = (uid(&format!("later{round}")), claim(CLAIMS[*asked]));
             let mut fresh = engine.clone();
-            fresh.keep = crate::keep::Keep::default();
+            fresh.costs = crate::cost_cache::CostCache::default();
             let kept = engine.filter(now, &name, &claim, &nodes, true, |_| 0);
             prop_assert_eq!(kept, fresh.filter(now, &name, &claim, &nodes, true, |_| 0));
             // Enough of them to make tables anew.
             (0..20).for_each(|_| engine.learn(&claim));
-            engine.warm(warmed);
+            engine.refresh_costs(warmed);
             let node = format!("n{}", node % nodes.len());
             engine.observe(entry(&format!("bound{round}"), &node, &crate::script::claim(CLAIMS[pod])));
         }
