@@ -10,6 +10,7 @@ mod clients;
 mod control_plane;
 mod demo;
 mod driver_tables;
+mod end_to_end;
 mod libraries;
 mod linker;
 mod pip;

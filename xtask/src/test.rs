@@ -1,5 +1,7 @@
 //! `cargo xtask test`: everything that must pass before a change lands, cheapest first.
 
+use std::ffi::OsString;
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
@@ -8,6 +10,7 @@ use clap::Args;
 
 use crate::clients;
 use crate::driver_tables;
+use crate::end_to_end;
 use crate::libraries;
 use crate::pip;
 use crate::release;
@@ -82,6 +85,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             &[&FIDELITY, filter.as_slice()].concat(),
         )?,
     ];
+    let mut last = None;
     if !arguments.fast {
         heading("components: Debian packages and the control plane (6 min once, then 1 s)");
         let components = Components::with_node()?;
@@ -96,22 +100,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             Ok(()) => steps.push(libraries::step()?),
             Err(reason) => eprintln!("libraries for old containers will be skipped: {reason:#}"),
         }
-        let mut end_to_end = vec!["test", "--workspace"];
-        let names = end_to_end_tests()?;
-        for name in &names {
-            end_to_end.extend(["--test", name]);
-        }
-        end_to_end.extend(["--", "--test-threads=1", "--nocapture"]);
-        end_to_end.extend(&filter);
-        let mut last = step("end to end", "20 min", &end_to_end)?;
-        components.tell(&mut last.command);
-        last.command.env("SUBLET_BIN", program("debug", "sublet")?);
-        last.command.env("SUBLET_ONE_FILE", release::quick_place()?);
-        tell_headers(&mut last.command);
-        tell_clients(&mut last.command);
-        steps.push(last);
+        last = Some(EndToEnd {
+            components,
+            headers: headers(),
+            clients: clients(),
+        });
     }
-    let count = steps.len();
+    let count = steps.len() + usize::from(last.is_some());
     for (
         number,
         Step {
@@ -125,6 +120,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let begun = Instant::now();
         run_command(&mut command).with_context(|| format!("{what} failed"))?;
         eprintln!("{what}: {}", time(begun.elapsed()));
+    }
+    if let Some(last) = last {
+        heading(&format!(
+            "{count}/{count} end to end, several at once (usually 10 min)"
+        ));
+        let begun = Instant::now();
+        end_to_end::run(&filter, &last.lacking(), |command| last.tell(command))?;
+        eprintln!("end to end: {}", time(begun.elapsed()));
     }
     heading(&format!("all passed in {}", time(started.elapsed())));
     Ok(())
@@ -142,46 +145,67 @@ fn order_of_published_runs() -> Result<Step> {
     })
 }
 
-/// Tells a program where NVIDIA's headers are, or why they are nowhere.
-fn tell_headers(command: &mut Command) {
-    heading("NVIDIA's headers: three Python packages (5 MB once, then nothing)");
-    match driver_tables::header_folders() {
-        Ok(folders) => command.env("SUBLET_HEADERS", folders),
-        Err(reason) => {
-            let reason = format!("{reason:#}");
-            eprintln!("tests against the headers will be skipped: {reason}");
-            command.env("SUBLET_HEADERS_SKIP", reason)
-        }
-    };
+/// What the end-to-end tests are told of.
+struct EndToEnd {
+    components: Components,
+    headers: Result<OsString, String>,
+    clients: Result<OsString, String>,
 }
 
-/// Tells of the real clients of GPUs, or why there are none.
-fn tell_clients(command: &mut Command) {
-    match clients::folder() {
-        Ok(folder) => command.env("SUBLET_CLIENTS", folder),
-        Err(reason) => {
-            let reason = format!("{reason:#}");
-            eprintln!("tests with real clients will be skipped: {reason}");
-            command.env("SUBLET_CLIENTS_SKIP", reason)
+impl EndToEnd {
+    /// What this machine lacks, in words of the tests that need it. A machine like CI's lacks a
+    /// GPU and nothing else.
+    fn lacking(&self) -> Vec<String> {
+        let mut lacking: Vec<String> = self.components.no_node.iter().cloned().collect();
+        lacking.extend(self.headers.as_ref().err().cloned());
+        lacking.extend(self.clients.as_ref().err().cloned());
+        let has_driver = Path::new("/dev/nvidiactl").exists();
+        lacking.push(match has_driver {
+            true => "this machine has a driver".to_owned(),
+            false => "a driver that is not NVIDIA's".to_owned(),
+        });
+        if !rustix::process::geteuid().is_root() {
+            lacking.extend(["root".to_owned(), "ptrace".to_owned()]);
         }
-    };
-}
-
-/// The test programs of `sublet-e2e`, by name.
-fn end_to_end_tests() -> Result<Vec<String>> {
-    let dir = repository()?.join("crates/sublet-e2e/tests");
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(&dir).with_context(|| format!("read {}", dir.display()))? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "rs") {
-            names.extend(
-                path.file_stem()
-                    .map(|stem| stem.to_string_lossy().into_owned()),
-            );
-        }
+        lacking
     }
-    names.sort();
-    Ok(names)
+
+    fn tell(&self, command: &mut Command) -> Result<()> {
+        self.components.tell(command);
+        command.env("SUBLET_BIN", program("debug", "sublet")?);
+        command.env("SUBLET_ONE_FILE", release::quick_place()?);
+        for (key, found) in [
+            ("SUBLET_HEADERS", &self.headers),
+            ("SUBLET_CLIENTS", &self.clients),
+        ] {
+            match found {
+                Ok(found) => command.env(key, found),
+                Err(reason) => command.env(format!("{key}_SKIP"), reason),
+            };
+        }
+        Ok(())
+    }
+}
+
+/// Where NVIDIA's headers are, or why they are nowhere.
+fn headers() -> Result<OsString, String> {
+    heading("NVIDIA's headers: three Python packages (5 MB once, then nothing)");
+    let found = driver_tables::header_folders();
+    or_say(found, "tests against the headers will be skipped")
+}
+
+/// Where real clients of GPUs are, or why there are none.
+fn clients() -> Result<OsString, String> {
+    let found = clients::folder().map(OsString::from);
+    or_say(found, "tests with real clients will be skipped")
+}
+
+fn or_say(found: Result<OsString>, skipped: &str) -> Result<OsString, String> {
+    found.map_err(|reason| {
+        let reason = format!("{reason:#}");
+        eprintln!("{skipped}: {reason}");
+        reason
+    })
 }
 
 fn step(what: &'static str, usual: &'static str, args: &[&str]) -> Result<Step> {

@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use sublet_e2e::one_machine::{Machine, Running, is_alive, mib, pid_of, until};
 
-use crate::EXACT;
+use crate::known_failures::EXACT;
 
 /// Every way to get memory of a card.
 const PATHS: [&str; 10] = [

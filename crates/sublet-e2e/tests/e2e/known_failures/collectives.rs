@@ -7,8 +7,8 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use sublet_e2e::one_machine::{Calls, Machine, mib, number, until};
 
-use crate::gate::Gate;
-use crate::{EXACT, START, TWO};
+use crate::known_failures::gate::Gate;
+use crate::known_failures::{EXACT, START, TWO};
 
 /// What NCCL does before anything else: can this driver make memory of the host, by number of
 /// its node and by wherever the thread is? There is no context yet. The host's memory was

@@ -19,29 +19,17 @@
 //! They are real processes with the interposer, the arbiter and the fake driver. What is cited is
 //! the report in the other project, as `HAMi-core#52`.
 
-#[path = "known_failures/collectives.rs"]
 mod collectives;
-#[path = "known_failures/escapes.rs"]
 mod escapes;
-#[path = "known_failures/gate.rs"]
 mod gate;
-#[path = "known_failures/kills.rs"]
 mod kills;
-#[path = "known_failures/launches.rs"]
 mod launches;
-#[path = "known_failures/look_ups.rs"]
 mod look_ups;
-#[path = "known_failures/namespaces.rs"]
 mod namespaces;
-#[path = "known_failures/neighbours.rs"]
 mod neighbours;
-#[path = "known_failures/new_drivers.rs"]
 mod new_drivers;
-#[path = "known_failures/pools.rs"]
 mod pools;
-#[path = "known_failures/promises.rs"]
 mod promises;
-#[path = "known_failures/reports.rs"]
 mod reports;
 
 /// Contexts that cost nothing, so that every byte on a card is one that a program asked for.

@@ -8,7 +8,7 @@ use serde_json::json;
 use sublet_driver_api::{CUDA, NVML, Table};
 use sublet_e2e::one_machine::{Calls, Machine, Running, mib};
 
-use crate::{EXACT, START};
+use crate::known_failures::{EXACT, START};
 
 /// What the stand-in of libcuda does itself, and so does not take from the fake.
 const OWN: [&str; 2] = ["cuDriverGetVersion", "cuInit"];

@@ -291,7 +291,11 @@ fn a_killed_harness_leaves_nothing() -> Result<()> {
     }
     let before = traces()?;
     let mut harness = Command::new(std::env::current_exe()?)
-        .args(["a_killed_harness_leaves_nothing", "--exact", "--nocapture"])
+        .args([
+            "testbed::a_killed_harness_leaves_nothing",
+            "--exact",
+            "--nocapture",
+        ])
         .env(VICTIM, "1")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use rustix::process::Signal;
 use sublet_e2e::one_machine::{Ended, Machine, Running, mib};
 
-use crate::EXACT;
+use crate::one_machine::EXACT;
 
 /// Runs what somebody has pasted.
 fn paste(machine: &Machine, line: &str) -> Result<Ended> {

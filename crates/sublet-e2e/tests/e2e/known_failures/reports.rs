@@ -8,7 +8,7 @@ use serde_json::json;
 use sublet_driver_api::{CUDA, NVML};
 use sublet_e2e::one_machine::{Calls, Machine, Running, mib, number};
 
-use crate::{EXACT, START, TWO};
+use crate::known_failures::{EXACT, START, TWO};
 
 /// OptiX wants one of the two numbers, llama.cpp the other; the hook wrote both, one of them to
 /// address zero (HAMi-core#234, HAMi-core#321, HAMi-core#333).

@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use sublet_e2e::one_machine::{Ended, Machine, Running, mib, number, until};
 
-use crate::{EXACT, START};
+use crate::known_failures::{EXACT, START};
 
 fn limit(machine: &Machine, words: &str) -> Result<Ended> {
     Running::start(&mut machine.sublet(&format!("limit {words}")))?.end()

@@ -1,7 +1,6 @@
 //! Bad input: wrong amounts, garbage annotations, forged results, a stolen token, nodes with
 //! nothing and with very much. Each is answered, and nothing else is lost.
 
-#[path = "bad_input/stolen.rs"]
 mod stolen;
 
 use anyhow::{Context, Result, bail, ensure};

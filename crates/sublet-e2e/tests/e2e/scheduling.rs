@@ -1,9 +1,7 @@
 //! What the scheduler decides beyond the published examples: eviction, node modes, pods that
 //! look alike, an API server that goes away, and that `sublet plan` promises nothing else.
 
-#[path = "scheduling/draw.rs"]
 mod draw;
-#[path = "scheduling/promises.rs"]
 mod promises;
 
 use anyhow::{Context, Result, ensure};

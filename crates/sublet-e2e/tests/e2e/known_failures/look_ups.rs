@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, kill_process};
 use sublet_e2e::one_machine::{Ended, Machine, Running, mib};
 
-use crate::EXACT;
+use crate::known_failures::EXACT;
 
 /// A neighbour's library, from the macro that says what it is.
 fn neighbour(machine: &Machine, name: &str, what: &str) -> Result<PathBuf> {

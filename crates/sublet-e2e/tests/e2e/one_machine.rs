@@ -1,13 +1,9 @@
 //! Sublet on one machine as its user meets it: programs under their limits in `sublet top`, the
 //! queue, exit codes, signals, the terminal, programs that are no job, and bad input.
 
-#[path = "one_machine/cards.rs"]
 mod cards;
-#[path = "one_machine/clients.rs"]
 mod clients;
-#[path = "one_machine/shortage.rs"]
 mod shortage;
-#[path = "one_machine/terminal.rs"]
 mod terminal;
 
 use std::process::Stdio;

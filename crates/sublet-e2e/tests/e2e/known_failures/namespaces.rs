@@ -10,7 +10,7 @@ use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 use sublet_e2e::one_machine::{Calls, Machine, Running, mib, number, pid_of, until};
 
-use crate::{EXACT, START, TWO};
+use crate::known_failures::{EXACT, START, TWO};
 
 /// A PID namespace of its own, with its own `/proc`, as a container has.
 const CONTAINER: [&str; 5] = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"];

@@ -2,7 +2,6 @@
 //! user and as another: none of it changes a limit, and the arbiter serves on. What root outside
 //! of a container can do is out of scope.
 
-#[path = "attacks/books.rs"]
 mod books;
 
 use std::collections::BTreeMap;

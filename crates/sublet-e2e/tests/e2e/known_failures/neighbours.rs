@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use sublet_e2e::one_machine::{Calls, Machine, Running, number, until};
 
-use crate::{EXACT, START};
+use crate::known_failures::{EXACT, START};
 
 /// PyTorch's expandable segments are memory by handle, which CUDA's old IPC cannot share. The
 /// program is told so by the driver's code (vllm#42609); it is not our backing that makes it so:

@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use sublet_e2e::one_machine::{Calls, Machine};
 
-use crate::gate::Gate;
-use crate::{EXACT, START};
+use crate::known_failures::gate::Gate;
+use crate::known_failures::{EXACT, START};
 
 /// A kernel whose every run is seen: it adds one.
 const KERNELS: &str = "\

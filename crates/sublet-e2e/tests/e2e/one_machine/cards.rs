@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use sublet_e2e::one_machine::{Ended, Machine, Running, mib, until};
 
-use crate::EXACT;
+use crate::one_machine::EXACT;
 
 fn end(command: &mut Command) -> Result<Ended> {
     Running::start(command)?.end()

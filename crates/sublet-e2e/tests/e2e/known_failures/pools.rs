@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use sublet_e2e::one_machine::{Calls, Machine, Running, mib, until};
 
-use crate::{EXACT, START, TWO};
+use crate::known_failures::{EXACT, START, TWO};
 
 /// Rounds of one loop. The first leaks of others showed after some hundreds.
 const ROUNDS: u32 = 20_000;

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use sublet_driver_api::{CUDA, Thread};
 use sublet_e2e::one_machine::Machine;
 
-use crate::EXACT;
+use crate::known_failures::EXACT;
 
 /// What takes memory, gives it, tells of it, or makes a card work, by base name. It is what
 /// somebody read in the headers, not what the hooks are made of. A star stands for all that

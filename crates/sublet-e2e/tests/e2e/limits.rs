@@ -6,11 +6,8 @@
 //! graphs take past a driver that tells little in `limits/graphs.rs`; what is pinned in the
 //! machine's own memory in `limits/pinned.rs`.
 
-#[path = "limits/graphs.rs"]
 mod graphs;
-#[path = "limits/packing.rs"]
 mod packing;
-#[path = "limits/pinned.rs"]
 mod pinned;
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,0 +1,20 @@
+//! Every end-to-end test, in one program: what they share is linked once. `cargo xtask test`
+//! runs it several times side by side, each with other modules.
+
+mod attacks;
+mod bad_input;
+mod churn;
+mod first_scheduler;
+mod interposer;
+mod known_failures;
+mod limits;
+mod one_file;
+mod one_machine;
+mod published_examples;
+mod real_node;
+mod real_node_isolation;
+mod restart;
+mod rights;
+mod scheduling;
+mod tenants;
+mod testbed;
