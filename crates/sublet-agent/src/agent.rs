@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::ValueEnum;
+use sublet_api::dialect::DIALECTS;
 use sublet_api::object::Node;
 use sublet_api::{Handed, keys};
 use sublet_client::{Client, read_node};
@@ -336,12 +337,12 @@ impl Running {
         registered: mpsc::UnboundedSender<String>,
         folder: PathBuf,
     ) -> Running {
-        let (socket_name, prefers) = match hand_out.resource {
-            // The original's name: whoever looks into kubelet's folder knows it.
-            keys::ALIYUN_GPU_MEM => ("aliyungpushare.sock", true),
-            keys::NVIDIA_GPU => ("sublet-gpu.sock", true),
+        let mut dialects = DIALECTS.iter();
+        let (socket_name, prefers) = match dialects.find(|d| d.resources()[0] == hand_out.resource)
+        {
+            Some(dialect) => (dialect.offering().socket, true),
             // A slot is as good as any other.
-            _ => ("sublet-gpu-slot.sock", false),
+            None => ("sublet-gpu-slot.sock", false),
         };
         let (devices, offered) = watch::channel(devices);
         let (stop, stopped) = watch::channel(false);

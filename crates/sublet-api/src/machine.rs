@@ -11,8 +11,8 @@ use sublet_model::{
     Bytes, Host, HostPort, MilliCpu, Resources, Role, StockAllocatable, StockAsk, peak,
 };
 
+use crate::dialect::device_resources;
 use crate::dialect::{ClaimError, containers};
-use crate::keys;
 use crate::object::{Container, ContainerStatus, Node, Pod, Quantity};
 use crate::quantity::{QuantityError, bytes, milli_cpu, whole_number};
 
@@ -56,7 +56,7 @@ pub fn stock_ask(pod: &Pod) -> Result<StockAsk, ClaimError> {
     };
     for name in names(pod) {
         let amount = asked(pod, name, bytes, 0)?;
-        let list = if keys::DEVICE_RESOURCES.contains(&name) {
+        let list = if device_resources().any(|own| own == name) {
             &mut ask.devices
         } else {
             &mut ask.resources
@@ -213,9 +213,10 @@ pub(crate) fn allocatable(
     let mut resources = Resources::default();
     let listed = list.keys().map(String::as_str);
     let kubelet_s = ["ephemeral-storage"].into_iter();
-    let devices = keys::DEVICE_RESOURCES.iter().copied();
-    let devices = devices.filter(|_| has_cards);
-    let all: BTreeSet<&str> = listed.chain(kubelet_s).chain(devices).collect();
+    let mut all: BTreeSet<&str> = listed.chain(kubelet_s).collect();
+    for own in device_resources().filter(|_| has_cards) {
+        all.insert(own);
+    }
     for name in all {
         if !matches!(name, "cpu" | "memory" | "pods") {
             resources.add(&Arc::from(name), read(name, bytes, u64::MAX)?);

@@ -1,16 +1,17 @@
 //! What the engine needs to know of a node, out of a Node object.
 //!
-//! With an agent's inventory that is what counts; without one, what GPUShare's or NVIDIA's
-//! own device plugin put into the node's status.
+//! With an agent's inventory that is what counts; without one, what a dialect's own device
+//! plugin put into the node's status.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sublet_model::{
-    Bytes, GpuIndex, Host, Inventory, InventoryError, MiB, MilliCpu, NameError, NodeFacts,
-    NodeName, Sharing, Unit,
+    Bytes, GpuIndex, Host, Inventory, InventoryError, MilliCpu, NameError, NodeFacts, NodeName,
+    Sharing, Unit,
 };
 
+use crate::dialect::DIALECTS;
 use crate::handed::{HandedTextError, handed_from_json};
 use crate::inventory::{InventoryTextError, report_from_json};
 use crate::keys;
@@ -93,34 +94,21 @@ pub fn facts_of(node: &Node, defaults: NodeDefaults) -> Result<Option<NodeFacts>
             ..NodeFacts::plain(name, Arc::new(report.inventory))
         }));
     }
-    let units = capacity(node, keys::ALIYUN_GPU_MEM)?;
-    let whole = capacity(node, keys::NVIDIA_GPU)?;
-    let (inventory, sharing) = if units > 0 {
-        let count = capacity(node, keys::ALIYUN_GPU_COUNT)?;
-        // Not a whole number of units per card: the rest is on no card.
-        let per_card = defaults.unit.times(units.checked_div(count).unwrap_or(0));
-        let count = usize::try_from(count).unwrap_or(usize::MAX);
-        (
-            Inventory::equal_cards(count, per_card.unwrap_or(MiB::MAX))?,
-            Sharing::Memory,
-        )
-    } else if whole > 0 {
-        let label = node.metadata.labels.get(keys::NVIDIA_MEMORY_LABEL);
-        let memory = label
-            .and_then(|text| MiB::new(text.parse().ok()?))
-            .unwrap_or(MiB::ZERO);
-        let count = usize::try_from(whole).unwrap_or(usize::MAX);
-        (Inventory::equal_cards(count, memory)?, Sharing::Whole)
-    } else {
-        return Ok(None);
-    };
-    Ok(Some(NodeFacts {
-        sharing: wish.unwrap_or(sharing),
-        unit: defaults.unit,
-        host,
-        model,
-        ..NodeFacts::plain(name, Arc::new(inventory))
-    }))
+    for dialect in DIALECTS {
+        let Some(cards) = dialect.cards(node, defaults)? else {
+            continue;
+        };
+        let count = usize::try_from(cards.count).unwrap_or(usize::MAX);
+        let inventory = Inventory::equal_cards(count, cards.memory)?;
+        return Ok(Some(NodeFacts {
+            sharing: wish.unwrap_or(cards.sharing),
+            unit: defaults.unit,
+            host,
+            model,
+            ..NodeFacts::plain(name, Arc::new(inventory))
+        }));
+    }
+    Ok(None)
 }
 
 /// What the engine needs to know of a node without a GPU: pods of no GPU can go there and
@@ -209,7 +197,11 @@ fn sharing_wish(node: &Node) -> Result<Option<Sharing>, NodeError> {
     }
 }
 
-fn capacity(node: &Node, resource: &'static str) -> Result<u64, NodeError> {
+/// What a node has of a resource; nothing where it does not say.
+///
+/// # Errors
+/// A wrong amount.
+pub(crate) fn capacity(node: &Node, resource: &'static str) -> Result<u64, NodeError> {
     let Some(quantity) = node.status.capacity.get(resource) else {
         return Ok(0);
     };

@@ -3,19 +3,14 @@
 //! A claim is already free of dialects and units: memory is in MiB, and what the pod needs
 //! at its worst moment (its *ask*) is computed once, by the rule Kubernetes itself uses.
 
-use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
 
-use crate::{ContainerName, Count, Host, MiB, Milli, Part, StockAsk};
+use crate::{Ask, ContainerName, Count, Host, MiB, Milli, Part, Parts, StockAsk};
 
-/// The way of writing claims and allocations that a pod uses.
+/// The way of writing claims and allocations that a pod uses, by its name. What a dialect is,
+/// `sublet-api` knows; here one is told from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Dialect {
-    /// `aliyun.com/gpu-mem`, the GPUShare extender's.
-    Aliyun,
-    /// `nvidia.com/gpu`, whole cards.
-    Nvidia,
-}
+pub struct DialectName(pub &'static str);
 
 /// When a container runs, compared with the others of its pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -102,118 +97,6 @@ pub struct ContainerClaim {
     pub demand: Demand,
 }
 
-/// Parts of cards, each of another card: one at least, the largest amounts of memory first.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Parts(Arc<[Part]>);
-
-/// Any order, for maps: it says nothing of which is larger.
-impl Ord for Parts {
-    fn cmp(&self, other: &Parts) -> Ordering {
-        self.iter().map(by_memory).cmp(other.iter().map(by_memory))
-    }
-}
-
-impl PartialOrd for Parts {
-    fn partial_cmp(&self, other: &Parts) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-fn by_memory(part: Part) -> (MiB, Milli) {
-    (part.memory, part.compute)
-}
-
-impl Parts {
-    /// The most parts that one pod can ask: four times the cards of the largest machines sold.
-    pub const MAX: usize = 64;
-
-    /// A part of one card.
-    #[must_use]
-    pub fn one(part: Part) -> Parts {
-        Parts(Arc::from([part]))
-    }
-
-    /// These parts; `None` for none, and for more than [`Parts::MAX`].
-    #[must_use]
-    pub fn new(mut parts: Vec<Part>) -> Option<Parts> {
-        parts.sort_unstable_by_key(|part| Reverse(by_memory(*part)));
-        (1..=Parts::MAX)
-            .contains(&parts.len())
-            .then(|| Parts(Arc::from(parts)))
-    }
-
-    /// The one with most memory.
-    #[must_use]
-    pub fn first(&self) -> Part {
-        self.0[0]
-    }
-
-    /// As much of everything as any of them asks.
-    #[must_use]
-    pub fn largest(&self) -> Part {
-        self.iter().fold(Part::ZERO, Part::or)
-    }
-
-    /// Memory of all of them together.
-    #[must_use]
-    pub fn memory(&self) -> MiB {
-        self.iter().map(|part| part.memory).sum()
-    }
-
-    /// How many there are.
-    #[must_use]
-    pub fn count(&self) -> Count {
-        Count::new(self.0.len() as u32)
-    }
-
-    /// Each of them.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = Part> + Clone {
-        self.0.iter().copied()
-    }
-}
-
-/// What a pod needs of GPUs at its worst moment, and so what is taken from the ledger for it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Ask {
-    /// No card: the pod asks CPU and memory of the machine only.
-    Nothing,
-    /// Parts of cards: all containers share them.
-    Parts(Parts),
-    /// So many cards, each for this pod alone.
-    WholeCards(Count),
-}
-
-impl Ask {
-    /// So much memory of one card.
-    #[must_use]
-    pub fn of_memory(memory: MiB) -> Ask {
-        Ask::Parts(Parts::one(Part::of_memory(memory)))
-    }
-
-    /// Thousandths of cards that are asked, of cards of that size.
-    #[must_use]
-    pub fn milli(&self, card: MiB) -> u64 {
-        match self {
-            Ask::Nothing => 0,
-            Ask::Parts(parts) => parts
-                .iter()
-                .map(|p| u64::from(p.share_of(card).get()))
-                .sum(),
-            Ask::WholeCards(count) => 1000 * u64::from(count.get()),
-        }
-    }
-
-    /// On how many cards it is.
-    #[must_use]
-    pub fn gpus(&self) -> Count {
-        match self {
-            Ask::Nothing => Count::ZERO,
-            Ask::Parts(parts) => parts.count(),
-            Ask::WholeCards(count) => *count,
-        }
-    }
-}
-
 /// Why a list of containers is not a claim that Sublet can serve.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimShapeError {
@@ -285,7 +168,7 @@ impl Models {
 /// What one pod asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    dialect: Option<Dialect>,
+    dialect: Option<DialectName>,
     class: Class,
     containers: Vec<ContainerClaim>,
     ask: Ask,
@@ -353,7 +236,7 @@ impl Claim {
     /// # Errors
     /// No containers, or a mixture that one allocation cannot serve.
     pub fn new(
-        dialect: impl Into<Option<Dialect>>,
+        dialect: Option<DialectName>,
         containers: Vec<ContainerClaim>,
         has_slot: bool,
     ) -> Result<Claim, ClaimShapeError> {
@@ -374,7 +257,7 @@ impl Claim {
             Ask::Parts(parts_of(&containers)?)
         };
         Ok(Claim {
-            dialect: dialect.into(),
+            dialect,
             class: Class::default(),
             containers,
             ask,
@@ -388,7 +271,7 @@ impl Claim {
     /// The dialect it was written in, which its allocation is written back in; a claim of no
     /// GPU has none.
     #[must_use]
-    pub fn dialect(&self) -> Option<Dialect> {
+    pub fn dialect(&self) -> Option<DialectName> {
         self.dialect
     }
 
@@ -511,117 +394,4 @@ pub fn peak(amounts: impl IntoIterator<Item = (Role, u64)>) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// `i8 s2 m3` → an init container of 8, a sidecar of 2, a main container of 3 (MiB).
-    fn claim(picture: &str, whole: bool) -> Result<Claim, ClaimShapeError> {
-        let containers = picture
-            .split_whitespace()
-            .enumerate()
-            .map(|(position, word)| {
-                let (role, amount) = word.split_at(1);
-                let amount: u32 = amount.parse().unwrap();
-                let demand = if whole {
-                    Demand::of_cards(Count::new(amount))
-                } else {
-                    Demand::of_memory(MiB::from(amount))
-                };
-                let role = match role {
-                    "i" => Role::Init,
-                    "s" => Role::Sidecar,
-                    _ => Role::Main,
-                };
-                ContainerClaim {
-                    name: ContainerName::new(word).unwrap(),
-                    position,
-                    role,
-                    demand,
-                }
-            });
-        Claim::new(Dialect::Aliyun, containers.collect(), false)
-    }
-
-    #[test]
-    fn the_ask_is_what_kubernetes_counts() {
-        let mib = |picture| claim(picture, false).unwrap().ask().clone();
-        assert_eq!(mib("m1 m2"), Ask::of_memory(MiB::from(3)));
-        assert_eq!(mib("i8 m1 m2"), Ask::of_memory(MiB::from(8)));
-        assert_eq!(mib("i1 m1 m2"), Ask::of_memory(MiB::from(3)));
-        assert_eq!(mib("s2 i8 m1"), Ask::of_memory(MiB::from(10)));
-        assert_eq!(mib("i8 s2 m7"), Ask::of_memory(MiB::from(9)));
-        assert_eq!(
-            claim("i2 m1 m2", true).unwrap().ask(),
-            &Ask::WholeCards(Count::new(3))
-        );
-    }
-
-    #[test]
-    fn a_claim_that_one_allocation_cannot_serve_is_refused() {
-        assert_eq!(claim("", false), Err(ClaimShapeError::Empty));
-        let mut mixed = claim("m1 m2", false).unwrap().containers;
-        mixed[1].demand.portion = Portion::Whole;
-        let error = Claim::new(Dialect::Aliyun, mixed, false)
-            .unwrap_err()
-            .to_string();
-        assert!(error.starts_with("containers m1 and m2 ask for whole GPUs and for parts"));
-        let mut none = claim("m1", false).unwrap().containers;
-        none[0].demand.gpus = Count::ZERO;
-        let error = Claim::new(Dialect::Aliyun, none, false)
-            .unwrap_err()
-            .to_string();
-        assert!(error.starts_with("container m1 asks for parts of 0 GPUs"));
-    }
-
-    fn milli(thousandths: u16) -> Milli {
-        Milli::new(thousandths).unwrap()
-    }
-
-    /// `i8x2@500` → an init container of 8 MiB and 500 thousandths of each of two cards.
-    fn parts(picture: &str) -> Result<Claim, ClaimShapeError> {
-        let containers = picture.split_whitespace().map(|word| {
-            let (amount, compute) = word.split_once('@').unwrap_or((word, "0"));
-            let (amount, gpus) = amount.split_once('x').unwrap_or((amount, "1"));
-            let mut container = claim(amount, false).unwrap().containers.remove(0);
-            container.name = ContainerName::new(word).unwrap();
-            container.demand.gpus = Count::new(gpus.parse().unwrap());
-            container.demand.portion = Portion::Part(Part {
-                compute: milli(compute.parse().unwrap()),
-                memory: MiB::from(amount[1..].parse::<u32>().unwrap()),
-            });
-            container
-        });
-        Claim::new(None, containers.collect(), false)
-    }
-
-    #[test]
-    fn each_card_serves_the_worst_moment_of_the_containers_on_it() {
-        let ask = |picture| match parts(picture).unwrap().ask() {
-            Ask::Parts(parts) => parts
-                .iter()
-                .map(|part| format!("{}@{} ", part.memory.get(), part.compute.get()))
-                .collect::<String>(),
-            other => format!("{other:?}"),
-        };
-        assert_eq!(ask("m4@300 m3@200"), "7@500 ");
-        assert_eq!(ask("i8@100 m3@200 s1@300"), "8@500 ");
-        assert_eq!(ask("m4x2@300 m3@200"), "7@500 4@300 ");
-        assert_eq!(ask("m4x3"), "4@0 4@0 4@0 ");
-        assert_eq!(ask("i9x2 m4x3@10"), "9@10 9@10 4@10 ");
-    }
-
-    #[test]
-    fn compute_that_cannot_be_had_is_refused() {
-        let error = |picture| parts(picture).unwrap_err().to_string();
-        assert!(error("m4@600 m3@500").starts_with("the containers of the pod ask for 1100"));
-        assert!(error("m4x65").starts_with("container m4x65 asks for parts of 65 GPUs"));
-        let mut containers = parts("m4@300").unwrap().containers;
-        containers[0].demand.compute_limit = milli(250);
-        let error = Claim::new(None, containers, false).unwrap_err().to_string();
-        assert!(error.contains("asks for 30 % of a GPU's compute time, and may use 25 %"));
-        let class = |picture| parts(picture).unwrap().with_class(Class::Opportunistic);
-        assert_eq!(class("m4").unwrap().class(), Class::Opportunistic);
-        let error = class("m4@1").unwrap_err().to_string();
-        assert!(error.contains("gets what others leave"));
-    }
-}
+mod tests;

@@ -7,6 +7,7 @@
 //! Suggested reading order: quantities, names, devices, claims, allocations, the ledger.
 
 mod allocation;
+mod ask;
 mod claim;
 mod device;
 mod host;
@@ -20,9 +21,9 @@ mod time;
 mod topology;
 
 pub use allocation::{Allocation, CardRef, Charge, Grant, charges_of};
+pub use ask::{Ask, Parts};
 pub use claim::{
-    Ask, Claim, ClaimShapeError, Class, ContainerClaim, Demand, Dialect, Models, Parts, Portion,
-    Role, peak,
+    Claim, ClaimShapeError, Class, ContainerClaim, Demand, DialectName, Models, Portion, Role, peak,
 };
 pub use device::{Gpu, GpuIndex, Health, Inventory, InventoryError};
 pub use host::Host;

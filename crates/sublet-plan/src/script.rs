@@ -17,10 +17,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sublet_model::{
-    Advertise, Allocation, CardRef, Claim, ContainerClaim, ContainerName, Count, Demand, Dialect,
-    Entry, Gpu, GpuIndex, GpuUuid, Grant, Health, Host, Identity, Inventory, MiB, Milli, MilliCpu,
-    Models, NodeFacts, NodeIdx, NodeName, Part, PodKey, PodUid, Portion, Role, Sharing, Standing,
-    Time, Unit,
+    Advertise, Allocation, CardRef, Claim, ContainerClaim, ContainerName, Count, Demand, Entry,
+    Gpu, GpuIndex, GpuUuid, Grant, Health, Host, Identity, Inventory, MiB, Milli, MilliCpu, Models,
+    NodeFacts, NodeIdx, NodeName, Part, PodKey, PodUid, Portion, Role, Sharing, Standing, Time,
+    Unit,
 };
 
 use crate::{Engine, EngineOptions, Evictable, FilterAnswer, Policy, Ties, Wire};
@@ -64,7 +64,6 @@ pub(crate) fn claim(text: &str) -> Arc<Claim> {
         Some(rest) => (rest, true),
         None => (text, false),
     };
-    let mut dialect = Dialect::Aliyun;
     let containers = text.split('+').enumerate().map(|(position, word)| {
         let (role, amount) = match word.split_at(1) {
             ("i", rest) => (Role::Init, rest),
@@ -72,7 +71,6 @@ pub(crate) fn claim(text: &str) -> Arc<Claim> {
             _ => (Role::Main, word),
         };
         let demand = if let Some(cards) = amount.strip_suffix('x') {
-            dialect = Dialect::Nvidia;
             Demand::of_cards(Count::new(cards.parse().unwrap()))
         } else {
             part(amount)
@@ -85,7 +83,7 @@ pub(crate) fn claim(text: &str) -> Arc<Claim> {
         }
     });
     let containers = containers.collect();
-    Arc::new(Claim::new(dialect, containers, has_slot).unwrap())
+    Arc::new(Claim::new(None, containers, has_slot).unwrap())
 }
 
 /// `8138`, `8138@300` (and 300 thousandths of compute time), `8138*2` (of each of two cards).

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus_client::registry::Registry;
-use sublet_api::dialect::{self, ClaimError};
+use sublet_api::dialect::{self, ClaimError, result_keys};
 use sublet_api::object::{Node, Pod, Toleration};
 use sublet_api::{
     NodeDefaults, bound_entry, facts_of, facts_without_gpu, host_of, is_over, keys, pod_key,
@@ -56,7 +56,7 @@ impl Waiting {
         let claim = claim_of(pod, unit)?;
         let present = pod.metadata.annotations.keys().map(String::as_str);
         let forged = present
-            .filter(|key| keys::RESULT_KEYS.contains(key))
+            .filter(|key| result_keys().any(|own| own == *key))
             .map(str::to_owned);
         Ok(Waiting {
             pod: pod_key(pod)?,

@@ -82,11 +82,7 @@ pub fn relocate(run: Inflation<'_>, most: usize) -> Relocations {
         movable: 0,
         staying: BTreeMap::new(),
     };
-    for entry in world
-        .ledger()
-        .entries()
-        .filter(|e| e.claim.dialect().is_some())
-    {
+    for entry in world.ledger().entries().filter(|e| e.claim.has_gpu()) {
         match wishes.get(&entry.uid).and_then(|(stays, _)| *stays) {
             None => answer.movable += 1,
             Some(why) => *answer.staying.entry(why).or_default() += 1,

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use sublet_api::dialect::{DIALECTS, Device as OneDevice};
 use sublet_api::{NodeReport, keys, report_to_json};
 use sublet_kubelet::deviceplugin::{Device, DeviceList, HEALTHY, UNHEALTHY};
 use sublet_model::{
@@ -105,25 +106,30 @@ impl Offer {
     /// # Errors
     /// Too much for kubelet, where units were demanded, or for an annotation.
     pub fn of(inventory: &Inventory, settings: Settings) -> Result<Offer, OfferError> {
-        let by_memory = settings.sharing != Sharing::Whole;
         let mut lists = BTreeMap::new();
         let mut status = BTreeMap::new();
         let mut advertise = Advertise::Units;
-        if by_memory {
-            status.insert(keys::ALIYUN_GPU_COUNT, inventory.gpus().len() as u64);
-            if let Some(units) = unit_list(inventory, settings)? {
-                lists.insert(keys::ALIYUN_GPU_MEM, units);
-            } else {
-                advertise = Advertise::Slots;
-                lists.insert(keys::GPU_SLOT, slot_list(inventory));
-                status.insert(keys::ALIYUN_GPU_MEM, n_units(inventory, settings.unit));
+        for dialect in DIALECTS {
+            let resource = dialect.resources()[0];
+            match dialect.offering().device {
+                OneDevice::Unit { count } if settings.sharing == Sharing::Whole => {
+                    status.extend([(count, 0), (resource, 0)]);
+                }
+                OneDevice::Unit { count } => {
+                    status.insert(count, inventory.gpus().len() as u64);
+                    if let Some(units) = unit_list(inventory, settings)? {
+                        lists.insert(resource, units);
+                    } else {
+                        advertise = Advertise::Slots;
+                        lists.insert(keys::GPU_SLOT, slot_list(inventory));
+                        status.insert(resource, n_units(inventory, settings.unit));
+                    }
+                }
+                OneDevice::Card if settings.sharing == Sharing::Memory => {}
+                OneDevice::Card => {
+                    lists.insert(resource, card_list(inventory));
+                }
             }
-        } else {
-            status.insert(keys::ALIYUN_GPU_COUNT, 0);
-            status.insert(keys::ALIYUN_GPU_MEM, 0);
-        }
-        if settings.sharing != Sharing::Memory {
-            lists.insert(keys::NVIDIA_GPU, card_list(inventory));
         }
         lists.retain(|_, list| !list.is_empty());
         Ok(Offer {

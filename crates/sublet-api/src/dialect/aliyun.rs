@@ -6,28 +6,74 @@
 use std::collections::BTreeMap;
 
 use sublet_model::{
-    Allocation, Ask, CardRef, Claim, ContainerClaim, Demand, Dialect, GpuIndex, Grant, MiB,
-    NodeFacts, Portion, Role, Unit,
+    Allocation, Ask, CardRef, Claim, ContainerClaim, Demand, DialectName, GpuIndex, Grant, MiB,
+    NodeFacts, Portion, Role, Sharing, Unit,
 };
 
-use super::Codec;
+use super::{Device, Dialect, EqualCards, Offering};
 use crate::allocation::AllocationError;
 use crate::keys;
-use crate::object::Pod;
+use crate::node::{NodeDefaults, NodeError, capacity};
+use crate::object::{Node, Pod};
 
 pub(super) struct Aliyun;
 
-impl Codec for Aliyun {
-    fn dialect(&self) -> Dialect {
-        Dialect::Aliyun
+impl Dialect for Aliyun {
+    fn name(&self) -> DialectName {
+        DialectName("aliyun")
     }
 
-    fn resource(&self) -> &'static str {
-        keys::ALIYUN_GPU_MEM
+    fn resources(&self) -> &'static [&'static str] {
+        &[keys::ALIYUN_GPU_MEM]
     }
 
-    fn demand(&self, count: u64, unit: Unit) -> Option<Demand> {
-        unit.times(count).map(Demand::of_memory)
+    fn node_resources(&self) -> &'static [&'static str] {
+        &[keys::ALIYUN_GPU_COUNT]
+    }
+
+    fn demand(&self, amounts: &[u64], unit: Unit) -> Option<Demand> {
+        unit.times(amounts[0]).map(Demand::of_memory)
+    }
+
+    fn cards(&self, node: &Node, defaults: NodeDefaults) -> Result<Option<EqualCards>, NodeError> {
+        let units = capacity(node, keys::ALIYUN_GPU_MEM)?;
+        if units == 0 {
+            return Ok(None);
+        }
+        let count = capacity(node, keys::ALIYUN_GPU_COUNT)?;
+        // Not a whole number of units per card: the rest is on no card.
+        let per_card = defaults.unit.times(units.checked_div(count).unwrap_or(0));
+        Ok(Some(EqualCards {
+            count,
+            memory: per_card.unwrap_or(MiB::MAX),
+            sharing: Sharing::Memory,
+        }))
+    }
+
+    fn offering(&self) -> Offering {
+        Offering {
+            device: Device::Unit {
+                count: keys::ALIYUN_GPU_COUNT,
+            },
+            // The original's name: whoever looks into kubelet's folder knows it.
+            socket: "aliyungpushare.sock",
+        }
+    }
+
+    fn result_keys(&self) -> &'static [&'static str] {
+        &[
+            keys::ALIYUN_IDX,
+            keys::ALIYUN_POD,
+            keys::ALIYUN_DEV,
+            keys::ALIYUN_ASSUME_TIME,
+            keys::ALIYUN_ASSIGNED,
+            keys::ALIYUN_ALLOCATION,
+        ]
+    }
+
+    fn assigned_mark(&self, pod: &Pod) -> Option<bool> {
+        let mark = pod.metadata.annotations.get(keys::ALIYUN_ASSIGNED)?;
+        Some(mark == "true")
     }
 
     fn older_allocation(

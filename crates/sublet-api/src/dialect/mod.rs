@@ -1,66 +1,168 @@
 //! Dialects: the ways of writing claims and allocations on pods.
 //!
-//! A dialect says how much a container asks, reads its own older annotations, and writes
-//! its own result keys and environment. Everything else is the same for all of them.
-//! Adding one: a file here and a line in [`DIALECTS`].
+//! A dialect owns all that is its own: the resources by which pods ask, what a node without our
+//! agent says in them, what our agent offers to kubelet, result keys and environment. Everything
+//! else is the same for all of them. Adding one: a file here and a line in [`DIALECTS`].
 
 mod aliyun;
 mod nvidia;
+#[cfg(test)]
+mod toy;
 
 use std::collections::BTreeMap;
 
 use sublet_model::{
-    Allocation, Claim, ClaimShapeError, ContainerClaim, ContainerName, Demand, Dialect, Host,
-    NameError, NodeFacts, Role, Unit,
+    Allocation, Claim, ClaimShapeError, ContainerClaim, ContainerName, Demand, DialectName, Host,
+    MiB, NameError, NodeFacts, Role, Sharing, Unit,
 };
 
 use crate::allocation::{AllocationError, allocation_from_json, allocation_to_json};
 use crate::keys;
 use crate::machine::host_of;
 use crate::models::models_of;
-use crate::object::{Container, Pod};
+use crate::node::{NodeDefaults, NodeError};
+use crate::object::{Container, Node, Pod};
 use crate::quantity::{QuantityError, whole_number};
 
+/// Every dialect. Of a node that no agent reports, the first counts that has cards there.
+pub const DIALECTS: &[&dyn Dialect] = &[
+    &aliyun::Aliyun,
+    &nvidia::Nvidia,
+    #[cfg(test)]
+    &toy::Toy,
+];
+
 /// What one dialect knows.
-trait Codec: Sync {
-    /// Which it is.
-    fn dialect(&self) -> Dialect;
-    /// The resource by which a container asks.
-    fn resource(&self) -> &'static str;
-    /// What so many of the resource are; `None` where that is too much.
-    fn demand(&self, count: u64, unit: Unit) -> Option<Demand>;
+pub trait Dialect: Sync {
+    /// Its name, for maps.
+    fn name(&self) -> DialectName;
+
+    /// The resources by which a container asks: without the first none of the others counts.
+    fn resources(&self) -> &'static [&'static str];
+
+    /// Resources in a node's status that no container asks by.
+    fn node_resources(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// What a container asks that asks for so much of each of the [resources](Self::resources),
+    /// in their order; `None` where that is too much. `unit`: what one unit of memory is.
+    fn demand(&self, amounts: &[u64], unit: Unit) -> Option<Demand>;
+
+    /// The cards of a node that no agent of ours reports, out of its status; `None` where it
+    /// has none that this dialect knows.
+    ///
+    /// # Errors
+    /// A wrong amount.
+    fn cards(&self, node: &Node, defaults: NodeDefaults) -> Result<Option<EqualCards>, NodeError>;
+
+    /// What our agent tells kubelet of the first of the [resources](Self::resources).
+    fn offering(&self) -> Offering;
+
+    /// Annotations of a pod that only Sublet may write: the policies in `deploy/` guard them.
+    fn result_keys(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// The pod's allocation out of annotations of this dialect alone.
+    ///
+    /// # Errors
+    /// Annotations that cannot be read.
     fn older_allocation(
         &self,
-        pod: &Pod,
-        claim: &Claim,
-    ) -> Result<Option<Allocation>, AllocationError>;
+        _pod: &Pod,
+        _claim: &Claim,
+    ) -> Result<Option<Allocation>, AllocationError> {
+        Ok(None)
+    }
+
+    /// Has the node handed over everything, by this dialect's own mark? `None` without one.
+    fn assigned_mark(&self, _pod: &Pod) -> Option<bool> {
+        None
+    }
+
     /// Result keys of this dialect, for a Binding.
     fn results(
         &self,
-        claim: &Claim,
-        allocation: &Allocation,
-        facts: &NodeFacts,
-        now_ns: u64,
-    ) -> BTreeMap<String, String>;
+        _claim: &Claim,
+        _allocation: &Allocation,
+        _facts: &NodeFacts,
+        _now_ns: u64,
+    ) -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
+
     /// Keys to patch when the node has handed over everything.
-    fn handed_over(&self, now_ns: u64) -> BTreeMap<String, String>;
+    fn handed_over(&self, _now_ns: u64) -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
+
     /// Environment of one container, beside [`keys::NVIDIA_VISIBLE_DEVICES`].
     fn environment(
         &self,
-        claim: &Claim,
-        allocation: &Allocation,
-        container: &ContainerClaim,
-        facts: &NodeFacts,
-    ) -> BTreeMap<String, String>;
+        _claim: &Claim,
+        _allocation: &Allocation,
+        _container: &ContainerClaim,
+        _facts: &NodeFacts,
+    ) -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
 }
 
-const DIALECTS: &[&dyn Codec] = &[&aliyun::Aliyun, &nvidia::Nvidia];
+/// Cards of which a node says only how many there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EqualCards {
+    /// How many.
+    pub count: u64,
+    /// Memory of each.
+    pub memory: MiB,
+    /// How they are handed out.
+    pub sharing: Sharing,
+}
+
+/// What our agent tells kubelet of a resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offering {
+    /// What one device of it is.
+    pub device: Device,
+    /// The name of the plugin's socket in kubelet's folder.
+    pub socket: &'static str,
+}
+
+/// What one device of a resource is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Device {
+    /// One unit of a card's memory, on nodes that hand out parts. Where kubelet cannot be told
+    /// so many, amounts go into the node's status and slots carry Allocate.
+    Unit {
+        /// The resource that says how many cards there are.
+        count: &'static str,
+    },
+    /// A whole card, on nodes that hand those out.
+    Card,
+}
+
+/// The resources of the node's status by which a node without a device plugin has none.
+pub fn device_resources() -> impl Iterator<Item = &'static str> {
+    let own = DIALECTS.iter().flat_map(|dialect| {
+        let asked = dialect.resources().iter().copied();
+        asked.chain(dialect.node_resources().iter().copied())
+    });
+    own.chain([keys::GPU_SLOT])
+}
+
+/// Every annotation that only Sublet may write on a pod.
+pub fn result_keys() -> impl Iterator<Item = &'static str> {
+    let own = DIALECTS.iter().flat_map(|dialect| dialect.result_keys());
+    [keys::ALLOCATION, keys::ASSIGNED]
+        .into_iter()
+        .chain(own.copied())
+}
 
 /// A claim's dialect; a claim of no GPU has none.
-fn codec(claim: &Claim) -> Option<&'static dyn Codec> {
-    let dialect = claim.dialect()?;
-    let found = DIALECTS.iter().find(|codec| codec.dialect() == dialect);
+fn dialect_of(claim: &Claim) -> Option<&'static dyn Dialect> {
+    let name = claim.dialect()?;
+    let found = DIALECTS.iter().find(|dialect| dialect.name() == name);
     found.copied()
 }
 
@@ -102,22 +204,25 @@ pub enum ClaimError {
 /// # Errors
 /// A wrong amount, two dialects, or a mixture that cannot be served.
 pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
-    let mut used: Option<&dyn Codec> = None;
+    let mut used: Option<&dyn Dialect> = None;
     let mut claims = Vec::new();
     let mut has_slot = false;
     for (position, role, container) in containers(pod) {
         has_slot |= amount(container, keys::GPU_SLOT)?.is_some();
-        for &codec in DIALECTS {
-            let resource = codec.resource();
+        for &dialect in DIALECTS {
+            let resource = dialect.resources()[0];
             let Some(count) = amount(container, resource)? else {
                 continue;
             };
-            if let Some(first) = used.filter(|first| first.dialect() != codec.dialect()) {
-                return Err(ClaimError::Dialects(first.resource(), resource));
+            if let Some(first) = used.filter(|first| first.name() != dialect.name()) {
+                return Err(ClaimError::Dialects(first.resources()[0], resource));
             }
-            used = Some(codec);
-            let demand = codec
-                .demand(count, unit)
+            used = Some(dialect);
+            let amounts = dialect.resources().iter();
+            let amounts = amounts.map(|resource| Ok(amount(container, resource)?.unwrap_or(0)));
+            let amounts: Vec<u64> = amounts.collect::<Result<_, ClaimError>>()?;
+            let demand = dialect
+                .demand(&amounts, unit)
                 .ok_or_else(|| ClaimError::Amount {
                     container: container.name.clone(),
                     resource: resource.to_owned(),
@@ -134,8 +239,8 @@ pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
         }
     }
     match used {
-        Some(codec) => {
-            let claim = Claim::new(codec.dialect(), claims, has_slot)?;
+        Some(dialect) => {
+            let claim = Claim::new(Some(dialect.name()), claims, has_slot)?;
             // The stock scheduler decides about these: a pod does not lose its GPU because a
             // score cannot read its CPU.
             let host = host_of(pod).unwrap_or(Host::ZERO);
@@ -153,8 +258,8 @@ pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
 /// Annotations that cannot be read, or do not answer the claim.
 pub fn allocation_of(pod: &Pod, claim: &Claim) -> Result<Option<Allocation>, AllocationError> {
     let Some(text) = pod.metadata.annotations.get(keys::ALLOCATION) else {
-        return match codec(claim) {
-            Some(codec) => codec.older_allocation(pod, claim),
+        return match dialect_of(claim) {
+            Some(dialect) => dialect.older_allocation(pod, claim),
             None => Ok(None),
         };
     };
@@ -179,13 +284,13 @@ pub fn binding_annotations<'a>(
     present: impl IntoIterator<Item = &'a str>,
 ) -> BTreeMap<String, String> {
     let mut annotations = BTreeMap::new();
-    if let Some(codec) = codec(claim) {
-        annotations = codec.results(claim, allocation, facts, now_ns);
+    if let Some(dialect) = dialect_of(claim) {
+        annotations = dialect.results(claim, allocation, facts, now_ns);
         annotations.insert(keys::ALLOCATION.to_owned(), allocation_to_json(allocation));
         annotations.insert(keys::ASSIGNED.to_owned(), "[]".to_owned());
     }
     for key in present {
-        if keys::RESULT_KEYS.contains(&key) {
+        if result_keys().any(|own| own == key) {
             // A Binding can overwrite an annotation but not remove it.
             annotations.entry(key.to_owned()).or_default();
         }
@@ -206,8 +311,8 @@ pub fn assigned_containers(pod: &Pod) -> Vec<String> {
 #[must_use]
 pub fn is_assigned(pod: &Pod, claim: &Claim) -> bool {
     if !pod.metadata.annotations.contains_key(keys::ASSIGNED) {
-        let original = pod.metadata.annotations.get(keys::ALIYUN_ASSIGNED);
-        return original.is_none_or(|text| text == "true");
+        let mark = dialect_of(claim).and_then(|dialect| dialect.assigned_mark(pod));
+        return mark.unwrap_or(true);
     }
     let assigned = assigned_containers(pod);
     claim
@@ -227,8 +332,8 @@ pub fn assigned_annotations(
         .containers()
         .iter()
         .all(|c| containers.iter().any(|n| n == c.name.as_str()));
-    let mut patch = match codec(claim) {
-        Some(codec) if all => codec.handed_over(now_ns),
+    let mut patch = match dialect_of(claim) {
+        Some(dialect) if all => dialect.handed_over(now_ns),
         _ => BTreeMap::new(),
     };
     let list = serde_json::to_string(containers).expect("strings are always JSON");
@@ -244,8 +349,8 @@ pub fn environment(
     container: &ContainerClaim,
     facts: &NodeFacts,
 ) -> BTreeMap<String, String> {
-    let mut environment = codec(claim).map_or_else(BTreeMap::new, |codec| {
-        codec.environment(claim, allocation, container, facts)
+    let mut environment = dialect_of(claim).map_or_else(BTreeMap::new, |dialect| {
+        dialect.environment(claim, allocation, container, facts)
     });
     let visible: Vec<String> = allocation
         .of(&container.name)
@@ -258,10 +363,10 @@ pub fn environment(
     environment
 }
 
-/// The name of the resource a claim was written with; a claim of no GPU has none.
+/// The resource whose devices carry Allocate for a claim; a claim of no GPU has none.
 #[must_use]
 pub fn resource_of(claim: &Claim) -> Option<&'static str> {
-    codec(claim).map(Codec::resource)
+    dialect_of(claim).map(|dialect| dialect.resources()[0])
 }
 
 /// All containers in the order in which they start.

@@ -1,60 +1,44 @@
 //! NVIDIA: `nvidia.com/gpu`, whole cards. It has no annotations of its own, so what a pod
 //! got stands in `sublet.dev/allocation` alone.
 
-use std::collections::BTreeMap;
+use sublet_model::{Count, Demand, DialectName, MiB, Sharing, Unit};
 
-use sublet_model::{Allocation, Claim, ContainerClaim, Count, Demand, Dialect, NodeFacts, Unit};
-
-use super::Codec;
-use crate::allocation::AllocationError;
+use super::{Device, Dialect, EqualCards, Offering};
 use crate::keys;
-use crate::object::Pod;
+use crate::node::{NodeDefaults, NodeError, capacity};
+use crate::object::Node;
 
 pub(super) struct Nvidia;
 
-impl Codec for Nvidia {
-    fn dialect(&self) -> Dialect {
-        Dialect::Nvidia
+impl Dialect for Nvidia {
+    fn name(&self) -> DialectName {
+        DialectName("nvidia")
     }
 
-    fn resource(&self) -> &'static str {
-        keys::NVIDIA_GPU
+    fn resources(&self) -> &'static [&'static str] {
+        &[keys::NVIDIA_GPU]
     }
 
-    fn demand(&self, count: u64, _unit: Unit) -> Option<Demand> {
-        let gpus = u32::try_from(count).ok()?;
+    fn demand(&self, amounts: &[u64], _unit: Unit) -> Option<Demand> {
+        let gpus = u32::try_from(amounts[0]).ok()?;
         Some(Demand::of_cards(Count::new(gpus)))
     }
 
-    fn older_allocation(
-        &self,
-        _pod: &Pod,
-        _claim: &Claim,
-    ) -> Result<Option<Allocation>, AllocationError> {
-        Ok(None)
+    fn cards(&self, node: &Node, _: NodeDefaults) -> Result<Option<EqualCards>, NodeError> {
+        let count = capacity(node, keys::NVIDIA_GPU)?;
+        let label = node.metadata.labels.get(keys::NVIDIA_MEMORY_LABEL);
+        let memory = label.and_then(|text| MiB::new(text.parse().ok()?));
+        Ok((count > 0).then(|| EqualCards {
+            count,
+            memory: memory.unwrap_or(MiB::ZERO),
+            sharing: Sharing::Whole,
+        }))
     }
 
-    fn results(
-        &self,
-        _claim: &Claim,
-        _allocation: &Allocation,
-        _facts: &NodeFacts,
-        _now_ns: u64,
-    ) -> BTreeMap<String, String> {
-        BTreeMap::new()
-    }
-
-    fn handed_over(&self, _now_ns: u64) -> BTreeMap<String, String> {
-        BTreeMap::new()
-    }
-
-    fn environment(
-        &self,
-        _claim: &Claim,
-        _allocation: &Allocation,
-        _container: &ContainerClaim,
-        _facts: &NodeFacts,
-    ) -> BTreeMap<String, String> {
-        BTreeMap::new()
+    fn offering(&self) -> Offering {
+        Offering {
+            device: Device::Card,
+            socket: "sublet-gpu.sock",
+        }
     }
 }

@@ -255,10 +255,48 @@ fn a_pod_is_assigned_when_every_container_is() {
     assert!(!is_assigned(&pod, &claim));
 }
 
+/// What CONTRIBUTING says: a file and a line, and all that reads dialects knows it.
+#[test]
+fn a_dialect_is_one_file_and_one_line() {
+    let asked = pod("a toy.dev/gpu=2 toy.dev/percent=30; b toy.dev/gpu=1");
+    let claim = claim_of(&asked, Unit::MiB).unwrap().unwrap();
+    assert_eq!(resource_of(&claim), Some("toy.dev/gpu"));
+    let Ask::Parts(parts) = claim.ask() else {
+        panic!("{:?}", claim.ask());
+    };
+    let parts: Vec<String> = parts.iter().map(|part| part.to_string()).collect();
+    let thirty = "30 MiB and 30 % of compute time";
+    assert_eq!(parts, [thirty, thirty]);
+    let error = claim_of(&pod("a toy.dev/gpu=1 aliyun.com/gpu-mem=1"), Unit::MiB);
+    assert!(matches!(error, Err(ClaimError::Dialects(..))));
+    assert!(
+        claim_of(&pod("a toy.dev/percent=30"), Unit::MiB)
+            .unwrap()
+            .is_none()
+    );
+
+    // Without an agent, its node's cards are read from the status.
+    let mut node = Node::default();
+    node.metadata.name = "n1".to_owned();
+    let count = crate::object::Quantity("3".to_owned());
+    node.status.capacity.insert("toy.dev/gpu".to_owned(), count);
+    let facts = crate::facts_of(&node, NodeDefaults::default())
+        .unwrap()
+        .unwrap();
+    assert_eq!(facts.inventory.gpus().len(), 3);
+
+    // Its result keys are nobody else's to write, and are counted where devices are.
+    let present = ["toy.dev/card", "team"];
+    let written = binding_annotations(&claim, &Allocation::default(), &facts, 7, present);
+    assert_eq!(written["toy.dev/card"], "");
+    assert!(written.contains_key(keys::ALLOCATION) && !written.contains_key("team"));
+    assert!(device_resources().any(|resource| resource == "toy.dev/percent"));
+}
+
 proptest::proptest! {
     #[test]
     fn any_text_in_any_annotation_is_answered(
-        key in proptest::sample::select(keys::RESULT_KEYS.to_vec()),
+        key in proptest::sample::select(result_keys().collect::<Vec<_>>()),
         text in r#"[\[\]{}":,a-z0-9 .-]{0,40}"#,
     ) {
         let mut pod = pod("a aliyun.com/gpu-mem=1; b aliyun.com/gpu-mem=2");

@@ -122,7 +122,8 @@ fn node(text: &str) -> String {
         format!("pods={}", amount(stock.pods)),
     ];
     let all = stock.resources.iter();
-    words.extend(all.map(|(name, has)| format!("{name}={}", amount(has))));
+    let shipped = all.filter(|(name, _)| !name.starts_with("toy."));
+    words.extend(shipped.map(|(name, has)| format!("{name}={}", amount(has))));
     words.join(" ")
 }
 

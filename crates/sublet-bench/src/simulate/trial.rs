@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use sublet_model::{
-    Claim, ContainerClaim, ContainerName, Count, Demand, Dialect, Entry, NodeFacts, NodeIdx,
-    NodeName, PodKey, PodUid, Role, Standing, Time,
+    Claim, ContainerClaim, ContainerName, Count, Demand, Entry, NodeFacts, NodeIdx, NodeName,
+    PodKey, PodUid, Role, Standing, Time,
 };
 use sublet_plan::{Candidacy, Engine, EngineOptions, StockRules};
 use sublet_sim::PodRow;
@@ -62,7 +62,7 @@ pub(super) fn measure(node: &NodeFacts, pods: &[PodRow]) -> Result<(f64, f64)> {
         role: Role::Main,
         demand: Demand::of_cards(Count::new(1)),
     };
-    let claim = Arc::new(Claim::new(Dialect::Nvidia, vec![claim], true)?);
+    let claim = Arc::new(Claim::new(None, vec![claim], true)?);
     let gang: Result<Vec<Candidacy<'_>>> = (0..GANG)
         .map(|number| {
             Ok(Candidacy {

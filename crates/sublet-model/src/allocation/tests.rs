@@ -1,7 +1,7 @@
 //! Which allocations answer which claims, and what they cost, as pictures.
 
 use super::*;
-use crate::{ContainerClaim, Count, Demand, Dialect};
+use crate::{ContainerClaim, Count, Demand};
 
 /// `i2x m1x` (whole cards), `i8 s2 m3` (MiB) or `m3*2` (MiB of each of two cards) → a claim of containers `c0`, `c1` and so on.
 fn claim(picture: &str) -> Claim {
@@ -29,7 +29,7 @@ fn claim(picture: &str) -> Claim {
             },
         }
     };
-    Claim::new(Dialect::Aliyun, containers.map(container).collect(), false).unwrap()
+    Claim::new(None, containers.map(container).collect(), false).unwrap()
 }
 
 /// `c0=0:8 c1=0:3` → so many MiB of that card for that container.

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    CardRef, Class, ContainerClaim, ContainerName, Count, Demand, Dialect, GpuIndex, Grant,
-    Inventory, MiB, Milli, Portion, Role, Sharing,
+    CardRef, Class, ContainerClaim, ContainerName, Count, Demand, GpuIndex, Grant, Inventory, MiB,
+    Milli, Portion, Role, Sharing,
 };
 
 fn node(name: &str, cards: usize) -> NodeFacts {
@@ -41,7 +41,7 @@ fn entry(pod: &str, on: &str, index: u16, memory: u32, assigned: bool) -> Entry 
         pod: PodKey::new("default", pod).unwrap(),
         uid: PodUid::new(pod).unwrap(),
         node: NodeName::new(on).unwrap(),
-        claim: Arc::new(Claim::new(Dialect::Aliyun, vec![claim], false).unwrap()),
+        claim: Arc::new(Claim::new(None, vec![claim], false).unwrap()),
         allocation: Some(Allocation {
             grants: vec![grant],
         }),

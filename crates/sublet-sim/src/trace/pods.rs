@@ -10,7 +10,7 @@ use std::io::Read;
 use std::sync::Arc;
 
 use sublet_model::{
-    Ask, Claim, ContainerClaim, ContainerName, Count, Demand, Dialect, Host, MiB, Models, Role,
+    Ask, Claim, ContainerClaim, ContainerName, Count, Demand, Host, MiB, Models, Role,
 };
 
 use super::row::{Layout, Row};
@@ -158,10 +158,10 @@ fn ask(row: &Row, by_memory: bool) -> Result<Ask, TraceError> {
 }
 
 fn claim((host, ask, models): &ClaimKey) -> Claim {
-    let (demand, dialect) = match ask {
+    let demand = match ask {
         Ask::Nothing => return Claim::host_only(*host),
-        Ask::Parts(parts) => (Demand::of_memory(parts.first().memory), Dialect::Aliyun),
-        Ask::WholeCards(count) => (Demand::of_cards(*count), Dialect::Nvidia),
+        Ask::Parts(parts) => Demand::of_memory(parts.first().memory),
+        Ask::WholeCards(count) => Demand::of_cards(*count),
     };
     let container = ContainerClaim {
         name: ContainerName::new("main").expect("a fixed name that is right"),
@@ -169,7 +169,7 @@ fn claim((host, ask, models): &ClaimKey) -> Claim {
         role: Role::Main,
         demand,
     };
-    Claim::new(dialect, vec![container], true)
+    Claim::new(None, vec![container], true)
         .expect("one container that asks something")
         .with_host(*host)
         .with_models(models.clone())
