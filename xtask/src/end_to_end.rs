@@ -1,5 +1,5 @@
 //! The end-to-end tests: one program, run several times side by side, each time with the tests
-//! of other modules. They wait more than they work, so that two cores serve three of them.
+//! of other modules. They wait as much as they work, so that two cores serve two of them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{Read as _, Seek as _, Write as _};
@@ -15,7 +15,7 @@ use crate::screen::{heading, time};
 use crate::setup::cargo;
 
 /// How many run at once.
-const AT_ONCE: usize = 3;
+const AT_ONCE: usize = 2;
 
 /// Modules that run one after the other: a machine has one real node, and `testbed` looks at all
 /// that one leaves behind.

@@ -123,7 +123,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     if let Some(last) = last {
         heading(&format!(
-            "{count}/{count} end to end, several at once (usually 10 min)"
+            "{count}/{count} end to end, two at once (usually 12 min)"
         ));
         let begun = Instant::now();
         end_to_end::run(&filter, &last.lacking(), |command| last.tell(command))?;
