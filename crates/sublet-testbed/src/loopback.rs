@@ -51,10 +51,9 @@ pub fn http_get(port: u16, path: &str) -> Result<(u16, String)> {
         .with_context(|| format!("connect to {address}"))?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     // HTTP/1.0: the server closes after the answer, and sends no chunks.
-    write!(
-        stream,
-        "GET {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n"
-    )?;
+    // In one piece: who answers and closes after the first resets the connection at the second.
+    let request = format!("GET {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
     let mut answer = String::new();
     stream
         .read_to_string(&mut answer)
