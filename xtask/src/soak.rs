@@ -35,10 +35,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         "test",
         "--workspace",
         "--test",
-        "limits",
+        "e2e",
         "--",
         "--nocapture",
-        "any_sequence",
+        "limits::packing::any_sequence",
     ])?;
     test.env("SUBLET_BIN", program("debug", "sublet")?)
         .env("SUBLET_STEPS", arguments.steps.to_string())
