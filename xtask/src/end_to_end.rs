@@ -65,7 +65,9 @@ pub(crate) fn run(
         String::from_utf8_lossy(&listed.stderr)
     );
     let units = units(&String::from_utf8(listed.stdout)?);
-    let options: Vec<&str> = filter.iter().copied().filter(is_option).collect();
+    if units.is_empty() {
+        eprintln!("no end-to-end test is selected");
+    }
     let queue = Mutex::new(VecDeque::from(units));
     let failed = Mutex::new(Vec::new());
     let skipped = Mutex::new(Vec::new());
@@ -85,7 +87,6 @@ pub(crate) fn run(
             let mut command = Command::new(&program);
             command
                 .args(["--exact", "--test-threads=1", "--nocapture"])
-                .args(options.iter().filter(|option| **option != "--exact"))
                 .args(&unit.tests);
             tell(&mut command)?;
             let ended = unit.run(&mut command)?;
@@ -131,10 +132,6 @@ fn without_reason(text: &str, lacking: &[String]) -> Vec<String> {
     });
     let known = |line: &String| lacking.iter().any(|reason| line.contains(reason.as_str()));
     skips.filter(|line| !known(line)).collect()
-}
-
-fn is_option(word: &&str) -> bool {
-    word.starts_with('-')
 }
 
 /// Builds the program with the features that the whole workspace has, so that nothing is

@@ -39,7 +39,7 @@ pub(crate) async fn follow(scheduler: Arc<Scheduler>) {
     let budgets = each(watch::<Budgets>(client, None), |change| {
         crate::preempt::budgets(&scheduler, &mut listed, change);
     });
-    futures::join!(nodes, pods, maps, budgets, warm(&scheduler));
+    futures::join!(nodes, pods, maps, budgets, refresh_costs(&scheduler));
 }
 
 /// So many nodes are looked at under one lock: a tenth of a millisecond.
@@ -49,7 +49,7 @@ const BREATH: Duration = Duration::from_millis(1);
 
 /// Works out beforehand what the next calls would have to, each time that a policy has learnt
 /// something.
-pub(crate) async fn warm(scheduler: &Scheduler) {
+pub(crate) async fn refresh_costs(scheduler: &Scheduler) {
     loop {
         scheduler.learnt.notified().await;
         while scheduler.state().engine.refresh_costs(LOOKS) {
