@@ -199,28 +199,26 @@ fn each_container_finds_the_card_of_its_own_pod() -> Result<()> {
 
 /// Kubelet restarted, agent killed: pods stay, the plugin comes back, new pods are served.
 fn restarts(node: &GpuNode) -> Result<()> {
-    let picture = || -> Result<BTreeMap<String, (String, Value)>> {
+    let picture = || -> Result<BTreeMap<String, Value>> {
         let pods = node.world.get(&["pods"])?;
         let pods = pods["items"].as_array().cloned().unwrap_or_default();
         let entry = |pod: &Value| {
-            let container = &pod["status"]["containerStatuses"][0];
-            let name = pod["metadata"]["name"].to_string();
-            (
-                name,
-                (
-                    container["containerID"].to_string(),
-                    container["restartCount"].clone(),
-                ),
-            )
+            let status = &pod["status"];
+            let container = &status["containerStatuses"][0];
+            let state = json!({
+                "phase": status["phase"],
+                "message": status["message"],
+                "container": container["containerID"],
+                "restarts": container["restartCount"],
+            });
+            (pod["metadata"]["name"].to_string(), state)
         };
         Ok(pods.iter().map(entry).collect())
     };
     let before = picture()?;
     assert_eq!(before.len(), 2);
-    assert!(
-        before.values().all(|(_, restarts)| *restarts == 0),
-        "{before:?}"
-    );
+    let fresh = |pod: &Value| pod["phase"] == "Running" && pod["restarts"] == 0;
+    assert!(before.values().all(fresh), "{before:?}");
 
     let started = Instant::now();
     node.restart_kubelet()?;
