@@ -1,8 +1,10 @@
 //! A cluster with the product on it: control plane, extender, second stock scheduler.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -28,6 +30,21 @@ pub struct World {
     /// The extender's port.
     pub port: u16,
     sublet: PathBuf,
+}
+
+/// The cluster that tests of this process use one after the other. Its guard ends with the
+/// process, and removes it.
+static SHARED: Mutex<Option<World>> = Mutex::new(None);
+
+/// A cluster without nodes and pods, for one test alone; `World` says what it can do.
+pub struct Lease(MutexGuard<'static, Option<World>>);
+
+impl Deref for Lease {
+    type Target = World;
+
+    fn deref(&self) -> &World {
+        self.0.as_ref().expect("a lease is made with its cluster")
+    }
 }
 
 /// The control plane's programs, or a line that says why the test is skipped.
@@ -57,6 +74,38 @@ pub fn eventually<T>(mut check: impl FnMut() -> Result<T>) -> Result<T> {
 }
 
 impl World {
+    /// The cluster of this process, empty: the extender starts anew, and what an earlier test
+    /// left is deleted. `None`, and a line that says why, where this machine cannot.
+    ///
+    /// # Errors
+    /// A component does not come up.
+    pub fn lease() -> Result<Option<Lease>> {
+        let mut shared = match SHARED.lock() {
+            Ok(shared) => shared,
+            // A test failed in it: nobody knows what it left.
+            Err(poisoned) => {
+                SHARED.clear_poison();
+                let mut shared = poisoned.into_inner();
+                *shared = None;
+                shared
+            }
+        };
+        match shared.as_ref() {
+            Some(world) => world.empty()?,
+            None => *shared = World::start()?,
+        }
+        Ok(shared.is_some().then(|| Lease(shared)))
+    }
+
+    /// Deletes all that tests make, and starts the extender anew: it has learnt from their pods.
+    fn empty(&self) -> Result<()> {
+        const MADE: &str = "deployments,replicasets,poddisruptionbudgets,pods,nodes,events";
+        self.cluster.stop(deployed::EXTENDER);
+        let delete = ["delete", MADE, "--all", "--all-namespaces", "--now"];
+        self.cluster.kubectl(&delete)?;
+        deployed::start_extender_on(&self.cluster, &self.sublet, self.port, &[])
+    }
+
     /// Starts everything; `None`, and a line that says why, where this machine cannot.
     ///
     /// # Errors

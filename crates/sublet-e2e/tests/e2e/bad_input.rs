@@ -26,7 +26,7 @@ fn refused(outcome: Result<String>) -> Result<String> {
 
 #[test]
 fn wrong_amounts_are_refused_and_strange_ones_are_read() -> Result<()> {
-    let Some(world) = World::start()? else {
+    let Some(world) = World::lease()? else {
         return Ok(());
     };
     world.cluster.apply(&yaml::share_node("n1", 2, 32_552))?;
@@ -72,7 +72,7 @@ fn wrong_amounts_are_refused_and_strange_ones_are_read() -> Result<()> {
 
 #[test]
 fn a_node_with_a_thousand_cards_and_one_whose_inventory_is_garbage() -> Result<()> {
-    let Some(world) = World::start()? else {
+    let Some(world) = World::lease()? else {
         return Ok(());
     };
     let amounts = [
@@ -124,7 +124,7 @@ fn a_node_with_a_thousand_cards_and_one_whose_inventory_is_garbage() -> Result<(
 
 #[test]
 fn garbage_on_bound_pods_harms_nobody_else() -> Result<()> {
-    let Some(world) = World::start()? else {
+    let Some(world) = World::lease()? else {
         return Ok(());
     };
     world.cluster.apply(&yaml::share_node("n1", 2, 32_552))?;
@@ -161,7 +161,7 @@ fn garbage_on_bound_pods_harms_nobody_else() -> Result<()> {
 
 #[test]
 fn nobody_forges_a_result() -> Result<()> {
-    let Some(world) = World::start()? else {
+    let Some(world) = World::lease()? else {
         return Ok(());
     };
     let cluster = &world.cluster;

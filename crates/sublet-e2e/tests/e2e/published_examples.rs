@@ -53,7 +53,7 @@ fn until_ledger(world: &World, node: &str, used: u64) -> Result<()> {
 
 #[test]
 fn three_nodes_and_a_request_that_only_one_can_take() -> Result<()> {
-    let Some(world) = World::start()? else {
+    let Some(world) = World::lease()? else {
         return Ok(());
     };
     let nodes: String = ["n1", "n2", "n3"]
@@ -132,7 +132,7 @@ fn three_nodes_and_a_request_that_only_one_can_take() -> Result<()> {
 
 #[test]
 fn four_cards_and_the_one_with_the_least_room_that_fits() -> Result<()> {
-    let Some(world) = World::start()? else {
+    let Some(world) = World::lease()? else {
         return Ok(());
     };
     world.cluster.apply(&yaml::share_node("n1", 4, 65_104))?;

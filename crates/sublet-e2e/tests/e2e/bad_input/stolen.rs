@@ -73,7 +73,7 @@ fn cards() -> Value {
 
 #[test]
 fn a_stolen_agent_token_is_good_for_its_own_node_s_gpus_and_nothing_else() -> Result<()> {
-    let Some(world) = World::start()? else {
+    let Some(world) = World::lease()? else {
         return Ok(());
     };
     let cluster = &world.cluster;
@@ -120,7 +120,7 @@ fn a_stolen_agent_token_is_good_for_its_own_node_s_gpus_and_nothing_else() -> Re
 
 #[test]
 fn only_its_own_pod_reaches_the_extender() -> Result<()> {
-    let Some(world) = World::start()? else {
+    let Some(world) = World::lease()? else {
         return Ok(());
     };
     // What listens on every address answers on both.
