@@ -1,7 +1,8 @@
 //! What a task says while it runs: bold headings on a terminal, plain text elsewhere.
 
+use std::fmt;
 use std::io::{IsTerminal, stderr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Announces a step.
 pub(crate) fn heading(text: &str) {
@@ -17,5 +18,65 @@ pub(crate) fn time(time: Duration) -> String {
     match time.as_secs() {
         seconds @ 0..60 => format!("{seconds} s"),
         seconds => format!("{} min {} s", seconds / 60, seconds % 60),
+    }
+}
+
+/// What work has cost since it began: time, and time of the cores.
+pub(crate) struct Cost {
+    begun: Instant,
+    cores: Option<Duration>,
+}
+
+impl Cost {
+    /// Begins to count.
+    pub(crate) fn begin() -> Cost {
+        Cost {
+            begun: Instant::now(),
+            cores: cores_of_ended_children(),
+        }
+    }
+}
+
+impl fmt::Display for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&time(self.begun.elapsed()))?;
+        match (self.cores, cores_of_ended_children()) {
+            (Some(before), Some(now)) => {
+                write!(f, " ({} of the cores)", time(now.saturating_sub(before)))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The processor time of all processes that this one has waited for, and of theirs.
+fn cores_of_ended_children() -> Option<Duration> {
+    let text = std::fs::read_to_string("/proc/self/stat").ok()?;
+    in_ticks(&text).map(|ticks| Duration::from_millis(ticks * 1_000 / TICKS))
+}
+
+/// What /proc counts in: USER_HZ, 100 on every architecture of today.
+const TICKS: u64 = 100;
+
+/// cutime and cstime, fields 16 and 17 of `/proc/PID/stat` (proc_pid_stat(5)). The second field
+/// is the program's name in brackets, and may have blanks and brackets in it.
+fn in_ticks(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let mut fields = rest.split(' ').skip(16 - 3);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some(user + system)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_of_children_are_read_after_any_name() {
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194304 1 2 3 4 50 60 700 80 20 0 1 0 99 1 2";
+        assert_eq!(in_ticks(stat), Some(780));
+        assert_eq!(in_ticks("7 (a) S 1 2"), None);
+        assert_eq!(in_ticks(""), None);
     }
 }

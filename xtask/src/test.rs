@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -14,7 +13,7 @@ use crate::end_to_end;
 use crate::libraries;
 use crate::pip;
 use crate::release;
-use crate::screen::{heading, time};
+use crate::screen::{Cost, heading};
 use crate::setup::{Components, cargo, product, program, repository, run as run_command};
 
 /// Run every test, cheapest first; stops at the first failure.
@@ -66,7 +65,7 @@ pub(crate) struct Step {
 
 /// Runs the steps.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let started = Instant::now();
+    let whole = Cost::begin();
     let filter: Vec<&str> = arguments.filter.iter().map(String::as_str).collect();
     // All steps select the whole workspace, so that each dependency is compiled once. The
     // end-to-end tests skip themselves in the first run, which also builds the product.
@@ -117,19 +116,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     ) in (1..).zip(steps)
     {
         heading(&format!("{number}/{count} {what} (usually {usual})"));
-        let begun = Instant::now();
+        let cost = Cost::begin();
         run_command(&mut command).with_context(|| format!("{what} failed"))?;
-        eprintln!("{what}: {}", time(begun.elapsed()));
+        eprintln!("{what}: {cost}");
     }
     if let Some(last) = last {
         heading(&format!(
             "{count}/{count} end to end, two at once (usually 12 min)"
         ));
-        let begun = Instant::now();
+        let cost = Cost::begin();
         end_to_end::run(&filter, &last.lacking(), |command| last.tell(command))?;
-        eprintln!("end to end: {}", time(begun.elapsed()));
+        eprintln!("end to end: {cost}");
     }
-    heading(&format!("all passed in {}", time(started.elapsed())));
+    heading(&format!("all passed in {whole}"));
     Ok(())
 }
 
