@@ -20,12 +20,12 @@ ziglang==0.17.1 --hash=sha256:ea6cc5d87b033cf0aedfbc8f9549a908cae6c50ac31f169818
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// `cargo build --release` for old machines; what to build is still to be said.
+/// `cargo build --profile dist` for old machines; what to build is still to be said.
 pub(crate) fn build() -> Result<Command> {
     let linker = linker()?;
     let mut command = Command::new(linker.join("bin/cargo-zigbuild"));
     command
-        .args(["zigbuild", "--release", "--target"])
+        .args(["zigbuild", "--profile", "dist", "--target"])
         .arg(format!("{TARGET}.{FLOOR}"))
         .env("CARGO_ZIGBUILD_ZIG_PATH", linker.join("ziglang/zig"))
         .env("CARGO_TARGET_DIR", target()?)
@@ -35,7 +35,7 @@ pub(crate) fn build() -> Result<Command> {
 
 /// Where that leaves what it has built.
 pub(crate) fn built() -> Result<PathBuf> {
-    Ok(target()?.join(TARGET).join("release"))
+    Ok(target()?.join(TARGET).join("dist"))
 }
 
 fn target() -> Result<PathBuf> {

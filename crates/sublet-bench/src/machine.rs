@@ -19,11 +19,7 @@ pub(crate) fn description(binaries: &Binaries, repository: &Path) -> String {
 pub(crate) fn described(repository: &Path, others: &[String], remark: &str) -> String {
     let second = jiff::Timestamp::now().as_second();
     let date = jiff::Timestamp::from_second(second).unwrap_or_default();
-    let profile = if cfg!(debug_assertions) {
-        "**debug build: figures of this run mean nothing**"
-    } else {
-        "release build"
-    };
+    let profile = profile();
     let command: Vec<String> = std::env::args().skip(1).collect();
     let commit = first_line(
         Command::new("git")
@@ -52,6 +48,19 @@ pub(crate) fn described(repository: &Path, others: &[String], remark: &str) -> S
         format!("- {remark}"),
     ]
     .join("\n")
+}
+
+/// Cargo's profile, which is the name of the folder that the program was built into.
+fn profile() -> String {
+    if cfg!(debug_assertions) {
+        return "**debug build: figures of this run mean nothing**".to_owned();
+    }
+    let program = std::env::current_exe().unwrap_or_default();
+    let folder = program.parent().and_then(Path::file_name);
+    match folder.and_then(std::ffi::OsStr::to_str) {
+        Some(folder) => format!("{folder} build"),
+        None => "optimised build".to_owned(),
+    }
 }
 
 /// The load average of the last one, five and fifteen minutes.
