@@ -270,7 +270,7 @@ impl Store {
 }
 
 /// A number made of the contents. It names a folder on this machine only, so that it may
-/// change with the toolchain; the standard hasher is quick in unoptimised builds too.
+/// change with the toolchain.
 fn digest(contents: &Contents<'_>) -> u64 {
     let mut hasher = std::hash::DefaultHasher::new();
     for (name, bytes) in contents {
