@@ -1,9 +1,8 @@
 //! One machine to measure on: the product's own files, an arbiter of its own, and programs with
 //! and without us, run as a user runs them.
 //!
-//! The cards are fake ones or this machine's. Everything that comes into being is in one
-//! temporary folder, and ends with it. What is learnt, is learnt from outside: from the
-//! programs' output, the arbiter's snapshot, the kernel.
+//! The machine is the tests' own ([`sublet_testbed::Machine`]). What is learnt, is learnt from
+//! outside: from the programs' output, the arbiter's snapshot, the kernel.
 
 mod shell;
 
@@ -12,69 +11,27 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use rustix::process::{Pid, Signal, kill_process};
+use anyhow::{Context, Result, bail};
+use rustix::process::Pid;
 use serde_json::Value;
 use sublet_arbiter::admin::{Client, Reply, Request, Snapshot, TenantRow};
-use tempfile::TempDir;
+use sublet_testbed::Machine;
 
 pub(crate) use shell::Shell;
 
 /// How long anything may take before it counts as broken.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What lies beside the executable.
-const FILES: [&str; 5] = [
-    "sublet",
-    "sublet-workload",
-    "libsublet_cuda.so",
-    "libsublet_nvml.so",
-    "libsublet_preload.so",
-];
-
-/// And what a fake machine needs beyond that.
-const FAKE_FILES: [&str; 2] = ["libsublet_fakecuda.so", "libsublet_fakenvml.so"];
-
-/// What an outer job, or a user's shell, may have set.
-const FOREIGN: [&str; 12] = [
-    "SUBLET_DIR",
-    "SUBLET_MODE",
-    "SUBLET_DRIVER_CUDA",
-    "SUBLET_DRIVER_NVML",
-    "SUBLET_LIB_CUDA",
-    "SUBLET_LIB_NVML",
-    "SUBLET_FAKE_GPU",
-    "SUBLET_FAKE_FAULT",
-    "LD_PRELOAD",
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_MPS_PIPE_DIRECTORY",
-    "CUDA_LAUNCH_BLOCKING",
-];
-
 /// A machine with an arbiter that comes with its first job.
 pub(crate) struct Stage {
-    base: TempDir,
-    bin: PathBuf,
-    spec: Option<String>,
+    machine: Machine,
 }
 
 impl Stage {
     /// The fake machine of a description, or, without one, this machine.
     pub(crate) fn new(bin: &Path, spec: Option<&str>) -> Result<Stage> {
-        let fake = FAKE_FILES.iter().filter(|_| spec.is_some());
-        for name in FILES.iter().chain(fake) {
-            let file = bin.join(name);
-            ensure!(
-                file.is_file(),
-                "{} is missing: `cargo xtask bench` builds it, and --bin-dir says where it is",
-                file.display()
-            );
-        }
-        Ok(Stage {
-            base: tempfile::tempdir()?,
-            bin: std::path::absolute(bin)?,
-            spec: spec.map(str::to_owned),
-        })
+        let machine = Machine::new(bin, spec)?;
+        Ok(Stage { machine })
     }
 
     /// Where the executable and the libraries are: what `SUBLET_BIN` names, or this program's
@@ -93,28 +50,21 @@ impl Stage {
 
     /// A place for files that end with the stage.
     pub(crate) fn path(&self) -> &Path {
-        self.base.path()
+        self.machine.path()
     }
 
     /// A file of the product.
     pub(crate) fn built(&self, name: &str) -> PathBuf {
-        self.bin.join(name)
+        self.machine.built(name)
     }
 
     /// A program in a clean environment that is told of the machine.
     fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        let mut command = Command::new(program);
-        for name in FOREIGN {
-            command.env_remove(name);
-        }
-        if let Some(spec) = &self.spec {
+        let mut command = self.machine.command(program);
+        if let Some(spec) = self.machine.spec() {
             command.env("SUBLET_FAKE_GPU", spec);
         }
-        command
-            .env("SUBLET_RUNTIME_DIR", self.path().join("run"))
-            .env("SUBLET_FAKE_ROOT", self.path())
-            .env("BENCH_WORKLOAD", self.built("sublet-workload"))
-            .current_dir(self.path());
+        command.env("BENCH_WORKLOAD", self.built("sublet-workload"));
         command
     }
 
@@ -158,7 +108,7 @@ impl Stage {
 
     /// True if its cards are fake.
     pub(crate) fn is_fake(&self) -> bool {
-        self.spec.is_some()
+        self.machine.spec().is_some()
     }
 
     /// Which of the two.
@@ -186,47 +136,13 @@ impl Stage {
 
     /// The arbiter's process.
     pub(crate) fn arbiter(&self) -> Result<Pid> {
-        match self.ask(&Request::Hello)? {
-            Reply::Hello { pid, .. } => {
-                let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-                pid.context("the arbiter has no number")
-            }
-            other => bail!("the arbiter answered {other:?}"),
-        }
+        self.machine.arbiter()
     }
 
     fn ask(&self, request: &Request) -> Result<Reply> {
-        let mut client = Client::connect(&self.socket()?)?;
+        let socket = self.machine.folder()?.join("admin.sock");
+        let mut client = Client::connect(&socket)?;
         Ok(client.call(request, PATIENCE)?)
-    }
-
-    /// The socket of the one machine in our runtime folder.
-    fn socket(&self) -> Result<PathBuf> {
-        let runtime = self.path().join("run");
-        for entry in std::fs::read_dir(&runtime).context("no job has been there")? {
-            let socket = entry?.path().join("admin.sock");
-            if socket.exists() {
-                return Ok(socket);
-            }
-        }
-        bail!("no arbiter listens in {}", runtime.display())
-    }
-}
-
-impl Drop for Stage {
-    fn drop(&mut self) {
-        let Ok(arbiter) = self.arbiter() else {
-            return;
-        };
-        // Jobs that have just ended are about to be forgotten.
-        let patience = Instant::now() + Duration::from_secs(5);
-        while matches!(self.ask(&Request::Shutdown), Ok(Reply::Refused { .. })) {
-            if Instant::now() > patience {
-                let _gone = kill_process(arbiter, Signal::KILL);
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! A real Kubernetes control plane, and a real node, on loopback.
+//! A real Kubernetes control plane and a real node on loopback, and one machine without them.
 //!
 //! End-to-end tests, benchmarks and the demo all need the same thing: stock components that
 //! start in seconds, live in a directory of their own, and are gone afterwards whatever happens
@@ -16,6 +16,7 @@ pub mod deployed;
 mod guard;
 mod kwok;
 mod loopback;
+mod machine;
 mod node;
 mod node_config;
 mod pki;
@@ -27,6 +28,7 @@ pub use cluster::{Cluster, ClusterOptions, User};
 pub use components::{APISERVER, CONTROLLERS, ETCD, KWOK};
 pub use kwok::kwok_node;
 pub use loopback::{free_port, http_get};
+pub use machine::Machine;
 pub use node::{Node, NodeOptions};
 pub use progress::Progress;
 pub use rustix::process::Signal;

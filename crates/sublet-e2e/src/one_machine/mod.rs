@@ -1,9 +1,7 @@
 //! One machine without a cluster: `sublet run` and its arbiter on a fake machine of a test's own.
 //!
-//! Everything is in one temporary folder, and no test meets another's arbiter or cards. What is
-//! looked at is what a user can see: the commands' output, and the fake driver's own count of
-//! memory. At the end every process that carries the folder's name in its environment is killed,
-//! by its number.
+//! No test meets another's arbiter or cards ([`sublet_testbed::Machine`]). What is looked at is
+//! what a user can see: the commands' output, and the fake driver's own count of memory.
 
 mod calls;
 mod card;
@@ -21,7 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use tempfile::TempDir;
+use sublet_testbed::Machine as Base;
 
 pub use calls::Calls;
 pub use card::Card;
@@ -31,33 +29,18 @@ pub use terminal::Terminal;
 /// How long anything may take before a test gives up.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The folder of everything that a machine makes at run time.
-const RUNTIME: &str = "SUBLET_RUNTIME_DIR";
-
 /// The user called nobody, for tests of what one without rights can do.
 pub const NOBODY: u32 = 65_534;
 
 const MIB: u64 = 1 << 20;
 
-/// The executable and what must lie beside it.
-const FILES: [&str; 7] = [
-    "sublet",
-    "sublet-workload",
-    "libsublet_cuda.so",
-    "libsublet_nvml.so",
-    "libsublet_preload.so",
-    "libsublet_fakecuda.so",
-    "libsublet_fakenvml.so",
-];
-
 /// A fake machine with an arbiter that comes with its first job.
 pub struct Machine {
-    base: TempDir,
-    /// Where the executable and the libraries are.
-    bin: PathBuf,
+    base: Base,
+    /// The executable and the libraries, where they are not where they were built.
+    own: Option<PathBuf>,
     /// The product's executable.
     sublet: PathBuf,
-    spec: String,
     user: Option<u32>,
 }
 
@@ -72,20 +55,11 @@ impl Machine {
             return Ok(None);
         };
         let bin = sublet.parent().context("SUBLET_BIN has no folder")?;
-        for name in FILES {
-            let file = bin.join(name);
-            ensure!(
-                file.is_file(),
-                "{} is missing; `cargo build --workspace` makes it",
-                file.display()
-            );
-        }
         heard::by_programs()?;
         Ok(Some(Machine {
-            base: tempfile::tempdir()?,
-            bin: bin.to_owned(),
+            base: Base::new(bin, Some(spec))?,
+            own: None,
             sublet,
-            spec: spec.to_owned(),
             user: None,
         }))
     }
@@ -124,24 +98,24 @@ impl Machine {
         };
         machine.user = Some(NOBODY);
         // The build folder may be in somebody's home.
-        let own = machine.base.path().join("bin");
+        let own = machine.path().join("bin");
         fs::create_dir(&own)?;
-        for name in FILES {
-            let (from, to) = (machine.bin.join(name), own.join(name));
+        for name in machine.base.files() {
+            let (from, to) = (machine.base.built(name), own.join(name));
             if fs::hard_link(&from, &to).is_err() {
                 fs::copy(&from, &to)?;
             }
         }
         machine.sublet = own.join("sublet");
-        machine.bin = own;
-        std::os::unix::fs::chown(machine.base.path(), machine.user, machine.user)?;
+        machine.own = Some(own);
+        std::os::unix::fs::chown(machine.path(), machine.user, machine.user)?;
         Ok(Some(machine))
     }
 
     /// What describes it.
     #[must_use]
     pub fn spec(&self) -> &str {
-        &self.spec
+        self.base.spec().unwrap_or_default()
     }
 
     /// The folder that everything is in.
@@ -153,7 +127,10 @@ impl Machine {
     /// A file beside the executable.
     #[must_use]
     pub fn built(&self, name: &str) -> PathBuf {
-        self.bin.join(name)
+        match &self.own {
+            Some(own) => own.join(name),
+            None => self.base.built(name),
+        }
     }
 
     /// The folder with the arbiter's sockets and log; it is there after the first job.
@@ -161,7 +138,7 @@ impl Machine {
     /// # Errors
     /// There was no job.
     pub fn folder(&self) -> Result<PathBuf> {
-        child(&self.path().join("run"), "fake-")
+        self.base.folder()
     }
 
     /// The folder with the fake machine's state.
@@ -175,29 +152,10 @@ impl Machine {
     /// A program with this machine's environment, and nothing of an outer job.
     #[must_use]
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut command = Command::new(program);
-        for name in [
-            "SUBLET_DIR",
-            "SUBLET_MODE",
-            "SUBLET_DRIVER_CUDA",
-            "SUBLET_DRIVER_NVML",
-            "SUBLET_LIB_CUDA",
-            "SUBLET_LIB_NVML",
-            "SUBLET_FAKE_GPU",
-            "SUBLET_FAKE_FAULT",
-            "LD_PRELOAD",
-            "LD_LIBRARY_PATH",
-            "CUDA_VISIBLE_DEVICES",
-            "CUDA_DEVICE_ORDER",
-            "XDG_CACHE_HOME",
-            "HOME",
-        ] {
+        let mut command = self.base.command(program);
+        for name in ["LD_LIBRARY_PATH", "XDG_CACHE_HOME", "HOME"] {
             command.env_remove(name);
         }
-        command
-            .env(RUNTIME, self.path().join("run"))
-            .env("SUBLET_FAKE_ROOT", self.path())
-            .current_dir(self.path());
         if let Some(user) = self.user {
             command.uid(user).gid(user);
         }
@@ -208,7 +166,7 @@ impl Machine {
     #[must_use]
     pub fn sublet(&self, words: &str) -> Command {
         let mut command = self.command(&self.sublet);
-        command.env("SUBLET_FAKE_GPU", &self.spec);
+        command.env("SUBLET_FAKE_GPU", self.spec());
         command.args(words.split_whitespace());
         command
     }
@@ -217,7 +175,7 @@ impl Machine {
     #[must_use]
     pub fn run(&self, flags: &str) -> Command {
         let mut command = self.command(&self.sublet);
-        command.args(["run", "--fake-gpu", &self.spec]);
+        command.args(["run", "--fake-gpu", self.spec()]);
         command.args(flags.split_whitespace()).arg("--");
         command
     }
@@ -235,7 +193,7 @@ impl Machine {
     #[must_use]
     pub fn direct(&self, workload: &str) -> Command {
         let mut command = self.command(self.built("sublet-workload"));
-        command.env("SUBLET_FAKE_GPU", &self.spec);
+        command.env("SUBLET_FAKE_GPU", self.spec());
         command.args(workload.split_whitespace());
         if !workload.contains("--reach") {
             let driver = self.built("libsublet_fakecuda.so");
@@ -293,10 +251,7 @@ impl Machine {
     /// # Errors
     /// None has written its number.
     pub fn arbiter(&self) -> Result<Pid> {
-        let text = fs::read_to_string(self.folder()?.join("arbiter.lock"))?;
-        let lock: Value = serde_json::from_str(&text)?;
-        let pid = lock["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
-        pid.and_then(Pid::from_raw).context("no number")
+        self.base.arbiter()
     }
 
     /// Kills the arbiter and waits until it is gone.
@@ -354,44 +309,6 @@ impl Machine {
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755))?;
         Ok(file)
     }
-}
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        let mark = format!("{RUNTIME}={}", self.path().join("run").display());
-        let mut pids: Vec<Pid> = self.arbiter().into_iter().collect();
-        pids.retain(|pid| name_of(*pid) == "sublet");
-        // Whoever is killed may have been about to start another.
-        for _ in 0..3 {
-            pids.extend(marked(mark.as_bytes()));
-            for pid in pids.drain(..) {
-                let _gone = kill_process(pid, Signal::KILL);
-            }
-        }
-    }
-}
-
-/// Processes with this entry in their environment.
-fn marked(mark: &[u8]) -> Vec<Pid> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let own = rustix::process::getpid();
-    pids.filter_map(Pid::from_raw)
-        .filter(|pid| *pid != own)
-        .filter(|pid| {
-            let file = format!("/proc/{}/environ", pid.as_raw_nonzero());
-            let all = fs::read(file).unwrap_or_default();
-            all.split(|byte| *byte == 0).any(|entry| entry == mark)
-        })
-        .collect()
-}
-
-fn name_of(pid: Pid) -> String {
-    let file = format!("/proc/{}/comm", pid.as_raw_nonzero());
-    fs::read_to_string(file)
-        .unwrap_or_default()
-        .trim()
-        .to_owned()
 }
 
 /// True while the process is neither gone nor a zombie.
