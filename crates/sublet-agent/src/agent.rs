@@ -18,7 +18,7 @@ use sublet_api::{Handed, keys};
 use sublet_client::{Client, read_node};
 use sublet_kubelet::deviceplugin::DeviceList;
 use sublet_model::{Inventory, NodeName};
-use sublet_telemetry::metrics::{AgentMetrics, OfResource};
+use sublet_telemetry::metrics::{AgentMetrics, ResourceLabel};
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep};
@@ -196,7 +196,7 @@ impl Agent {
                     changed.context("the thread that watches the devices has ended")?;
                 }
                 Some(resource) = self.registrations.recv() => {
-                    let of_resource = OfResource { resource };
+                    let of_resource = ResourceLabel { resource };
                     self.metrics.registrations.get_or_create(&of_resource).inc();
                     hurry_until = Instant::now() + HURRY_TIME;
                 }

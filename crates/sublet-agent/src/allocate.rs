@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-pub use refusal::{Others, Refusal};
+pub use refusal::{AllocateError, Others};
 use sublet_api::object::Pod;
 use sublet_api::{AllocationError, bound_entry, dialect, is_over, keys, whole_number};
 use sublet_model::{
@@ -116,7 +116,7 @@ pub fn decide(
     asked: Asked,
     given: &Given,
     now_ns: u64,
-) -> Result<HandOver, Refusal> {
+) -> Result<HandOver, AllocateError> {
     let facts = &site.facts;
     let tenants = Tenants::read(pods, facts);
     let tenant = tenants.meant_by(asked, facts, given)?;
@@ -274,7 +274,7 @@ impl<'a> Tenants<'a> {
         asked: Asked,
         facts: &NodeFacts,
         given: &Given,
-    ) -> Result<Tenant<'_>, Refusal> {
+    ) -> Result<Tenant<'_>, AllocateError> {
         let mut fitting = Vec::new();
         let mut others = Others {
             garbled: self.garbled.clone(),
@@ -311,9 +311,9 @@ impl<'a> Tenants<'a> {
         }
         if fitting.len() > 1 {
             let pods = fitting.iter().map(|one| one.entry.pod.clone()).collect();
-            return Err(Refusal::Ambiguous { asked, pods });
+            return Err(AllocateError::Ambiguous { asked, pods });
         }
-        fitting.pop().ok_or_else(|| Refusal::Nobody {
+        fitting.pop().ok_or_else(|| AllocateError::Nobody {
             node: facts.name.clone(),
             asked,
             others,
@@ -327,7 +327,7 @@ impl<'a> Tenants<'a> {
         entry: &Entry,
         allocation: &Allocation,
         facts: &NodeFacts,
-    ) -> Result<Allocation, Refusal> {
+    ) -> Result<Allocation, AllocateError> {
         let mut ledger = Ledger::new();
         let book = ledger.set_node(facts.clone());
         for (_, entry) in &self.known {
@@ -337,7 +337,7 @@ impl<'a> Tenants<'a> {
         let mut resolved = allocation.clone();
         for grant in &mut resolved.grants {
             let at = facts.inventory.position(&grant.card);
-            let at = at.ok_or_else(|| Refusal::NoCard {
+            let at = at.ok_or_else(|| AllocateError::NoCard {
                 pod: entry.pod.clone(),
                 card: match &grant.card.uuid {
                     Some(uuid) => format!("GPU {uuid}"),
@@ -347,7 +347,7 @@ impl<'a> Tenants<'a> {
             })?;
             let gpu: &Gpu = &facts.inventory.gpus()[at];
             if let Health::Sick(why) = &gpu.health {
-                return Err(Refusal::Sick {
+                return Err(AllocateError::Sick {
                     pod: entry.pod.clone(),
                     gpu: gpu.index,
                     why: why.clone(),
@@ -356,7 +356,7 @@ impl<'a> Tenants<'a> {
             let card = &cards[at];
             let (promised, capacity) = (card.used, card.capacity);
             if promised.memory > capacity.memory {
-                return Err(Refusal::Over {
+                return Err(AllocateError::Over {
                     pod: entry.pod.clone(),
                     gpu: gpu.index,
                     lacks: promised.memory.saturating_sub(capacity.memory),
@@ -366,7 +366,7 @@ impl<'a> Tenants<'a> {
                 });
             }
             if promised.compute > capacity.compute {
-                return Err(Refusal::OverCompute {
+                return Err(AllocateError::OverCompute {
                     pod: entry.pod.clone(),
                     gpu: gpu.index,
                     promised: promised.compute,

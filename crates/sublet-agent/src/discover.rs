@@ -70,14 +70,14 @@ pub enum DiscoverError {
 
 /// A way to learn the node's devices. Both calls may block, so they run on a thread of
 /// their own: a broken card can hold NVML for seconds, and kubelet must not wait for it.
-pub trait Source: Send + 'static {
+pub trait DeviceSource: Send + 'static {
     /// The devices as they are now.
     ///
     /// # Errors
     /// Where they cannot be told; an earlier answer then still stands.
     fn read(&mut self) -> Result<Inventory, DiscoverError>;
 
-    /// Waits a few seconds at most, and tells whether [`Source::read`] may now answer
+    /// Waits a few seconds at most, and tells whether [`DeviceSource::read`] may now answer
     /// otherwise than before.
     fn changed(&mut self) -> bool;
 }
@@ -87,7 +87,9 @@ pub trait Source: Send + 'static {
 ///
 /// # Errors
 /// If the first reading fails.
-pub fn follow(mut source: impl Source) -> Result<watch::Receiver<Arc<Inventory>>, DiscoverError> {
+pub fn follow(
+    mut source: impl DeviceSource,
+) -> Result<watch::Receiver<Arc<Inventory>>, DiscoverError> {
     let (sender, receiver) = watch::channel(Arc::new(source.read()?));
     let follow = move || {
         while !sender.is_closed() {

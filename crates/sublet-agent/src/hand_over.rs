@@ -12,14 +12,14 @@ use sublet_kubelet::deviceplugin::{
     ContainerAllocateResponse, ContainerPreferredAllocationRequest,
 };
 use sublet_model::NodeName;
-use sublet_telemetry::metrics::{AgentMetrics, Outcome};
+use sublet_telemetry::metrics::{AgentMetrics, OutcomeLabel};
 use tokio::sync::{Mutex, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Status;
 use tracing::{debug, info, warn};
 
-use crate::allocate::{Asked, Given, HandOver, Refusal, Site, decide, prefer};
+use crate::allocate::{AllocateError, Asked, Given, HandOver, Site, decide, prefer};
 use crate::isolate::inject::Injection;
 use crate::isolate::node::Isolation;
 use crate::plugin::{Allocator, DeviceIds};
@@ -123,7 +123,8 @@ impl HandOut {
                     given.keep(&pods);
                     match decide(&pods, &site, asked, &given, now_ns()) {
                         Ok(handed) => break (handed, pods),
-                        Err(Refusal::Nobody { .. }) if started.elapsed() < NOBODY_PATIENCE => {}
+                        Err(AllocateError::Nobody { .. })
+                            if started.elapsed() < NOBODY_PATIENCE => {}
                         Err(refusal) => {
                             return Err(Status::failed_precondition(refusal.to_string()));
                         }
@@ -205,7 +206,10 @@ impl HandOut {
             Err(status) if status.code() == tonic::Code::FailedPrecondition => "refused",
             Err(_) => "failed",
         };
-        let counter = self.metrics.allocations.get_or_create(&Outcome { outcome });
+        let counter = self
+            .metrics
+            .allocations
+            .get_or_create(&OutcomeLabel { outcome });
         counter.inc();
     }
 }

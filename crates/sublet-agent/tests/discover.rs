@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use sublet_agent::discover::nvml::NvmlSource;
 use sublet_agent::discover::simulated::SimulatedSource;
-use sublet_agent::discover::{DiscoverError, Source, follow};
+use sublet_agent::discover::{DeviceSource, DiscoverError, follow};
 use sublet_model::{Health, Inventory, MiB, NodeName};
 
 fn simulated(path: &Path) -> SimulatedSource {
@@ -68,7 +68,7 @@ fn an_edited_file_is_read_again() -> Result<()> {
 /// Reads one thing after the other, as quickly as it is asked.
 struct Script(VecDeque<Result<Inventory, DiscoverError>>);
 
-impl Source for Script {
+impl DeviceSource for Script {
     fn read(&mut self) -> Result<Inventory, DiscoverError> {
         self.0.pop_front().expect("another reading")
     }

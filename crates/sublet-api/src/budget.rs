@@ -11,7 +11,7 @@ use crate::stock::pods_like;
 /// A PodDisruptionBudget.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct Budget {
+pub struct DisruptionBudget {
     /// Its metadata.
     pub metadata: Meta,
     /// What is wanted.
@@ -42,7 +42,7 @@ pub struct BudgetStatus {
     pub disrupted_pods: BTreeMap<String, String>,
 }
 
-impl Budget {
+impl DisruptionBudget {
     /// Does the eviction of that pod use up a part of the budget? As the stock scheduler
     /// counts: a selector that is empty or cannot be read matches nothing, nor does any a pod
     /// without labels.
@@ -75,7 +75,7 @@ mod tests {
                      "spec":{{"minAvailable":1,"selector":{selector}}},
                      "status":{{"disruptionsAllowed":0,"disruptedPods":{{"gone":"2026-11-22T00:00:00Z"}}}}}}"#
             );
-            let budget: Budget = serde_json::from_str(&text).unwrap();
+            let budget: DisruptionBudget = serde_json::from_str(&text).unwrap();
             let own = |&(key, value): &(&str, &str)| (key.to_owned(), value.to_owned());
             let labels = labels.iter().map(own).collect();
             assert!(!budget.counts("other", "p", &labels), "another namespace's");

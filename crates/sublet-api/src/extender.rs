@@ -16,7 +16,7 @@ use crate::object::Pod;
 /// What filter and prioritize are called with.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub struct Args<'a> {
+pub struct ExtenderArgs<'a> {
     /// The pod to place.
     pub pod: Pod,
     /// The nodes to choose from (`nodeCacheCapable: true`).
@@ -27,7 +27,7 @@ pub struct Args<'a> {
     pub nodes: Option<WholeNodes<'a>>,
 }
 
-impl<'a> Args<'a> {
+impl<'a> ExtenderArgs<'a> {
     /// The names of the nodes to choose from, however they were given.
     #[must_use]
     pub fn names(&self) -> Option<Vec<&'a str>> {
@@ -113,9 +113,9 @@ pub struct FilterResult<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nodes: Option<WholeNodes<'a>>,
     /// Nodes that cannot now, and why.
-    pub failed_nodes: Reasons<'a>,
+    pub failed_nodes: FailedNodes<'a>,
     /// Nodes that never can, and why.
-    pub failed_and_unresolvable_nodes: Reasons<'a>,
+    pub failed_and_unresolvable_nodes: FailedNodes<'a>,
     /// Why the question could not be answered.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub error: String,
@@ -124,9 +124,9 @@ pub struct FilterResult<'a> {
 /// Nodes and why each was refused: a JSON object, written without building a map of
 /// thousands of names first.
 #[derive(Debug, Default)]
-pub struct Reasons<'a>(pub Vec<(&'a str, &'a str)>);
+pub struct FailedNodes<'a>(pub Vec<(&'a str, &'a str)>);
 
-impl Serialize for Reasons<'_> {
+impl Serialize for FailedNodes<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().copied())
     }
@@ -251,7 +251,7 @@ mod tests {
         let body = r#"{"Pod":{"metadata":{"name":"a","namespace":"default","uid":"u1","creationTimestamp":null},
             "spec":{"containers":[{"name":"c","resources":{"limits":{"aliyun.com/gpu-mem":"3"}}}]},"status":{}},
             "Nodes":null,"NodeNames":["n1","n2"]}"#;
-        let args: Args<'_> = serde_json::from_str(body).unwrap();
+        let args: ExtenderArgs<'_> = serde_json::from_str(body).unwrap();
         let names = args.node_names.unwrap();
         assert_eq!(names, ["n1", "n2"]);
         assert_eq!(args.pod.metadata.uid, "u1");
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn whole_nodes_come_back_as_they_were() {
-        let args: Args<'_> = from_str(WHOLE).unwrap();
+        let args: ExtenderArgs<'_> = from_str(WHOLE).unwrap();
         assert_eq!(args.names().unwrap(), ["a", "b"]);
         let text = |passed: &[&str]| serde_json::to_string(&args.whole(passed)).unwrap();
         assert_eq!(
@@ -293,12 +293,13 @@ mod tests {
             r#"{"items":[{"metadata":{"name":"b"}},{"metadata":{"name":"a"},"x":[1, {}]}]}"#
         );
         assert_eq!(text(&[]), r#"{"items":[]}"#);
-        let args: Args<'_> = from_str(CALL).unwrap();
+        let args: ExtenderArgs<'_> = from_str(CALL).unwrap();
         assert_eq!(args.names().unwrap(), ["a"]);
         assert!(args.whole(&["a"]).is_none());
         let names = |nodes: &str| {
             let text = format!(r#"{{"Pod":{{}},{nodes}}}"#);
-            from_str::<Args<'_>>(&text).map(|args| args.names().map(|names| names.join(" ")))
+            from_str::<ExtenderArgs<'_>>(&text)
+                .map(|args| args.names().map(|names| names.join(" ")))
         };
         let given = r#""NodeNames":["a"],"Nodes":{"items":[{"metadata":{"name":"b"}}]}"#;
         assert_eq!(names(given).unwrap().unwrap(), "a", "names go first");
@@ -346,7 +347,7 @@ mod tests {
             let at = at % text.len();
             text[at] = byte;
             let text = String::from_utf8(text).unwrap();
-            if let Ok(args) = from_str::<Args<'_>>(&text) {
+            if let Ok(args) = from_str::<ExtenderArgs<'_>>(&text) {
                 let names = args.names().unwrap_or_default();
                 prop_assert!(names.iter().all(|name| text.contains(name)));
                 if let Some(whole) = args.whole(&names) {
@@ -377,7 +378,7 @@ mod tests {
                 r#"{{"{}":{{"metadata":{{"annotations":{{"Name":"x","name":"y"}}}}}},"{}":["{value}"]}}"#,
                 key("Pod"), key("NodeNames"),
             );
-            let args: Args<'_> = from_str(&call).unwrap();
+            let args: ExtenderArgs<'_> = from_str(&call).unwrap();
             prop_assert_eq!(args.names().unwrap(), [&value]);
             prop_assert_eq!(args.pod.metadata.annotations.len(), 2);
             let call = call.replace(&key("NodeNames"), &key("Nodes"));
@@ -385,7 +386,7 @@ mod tests {
                 &format!(r#"["{value}"]"#),
                 &format!(r#"{{"items":[{{"metadata":{{"name":"{value}"}}}}]}}"#),
             );
-            let args: Args<'_> = from_str(&call).unwrap();
+            let args: ExtenderArgs<'_> = from_str(&call).unwrap();
             prop_assert_eq!(args.names().unwrap(), [&value]);
         }
     }

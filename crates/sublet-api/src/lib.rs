@@ -22,7 +22,7 @@ mod quantity;
 pub mod stock;
 
 pub use allocation::{AllocationError, allocation_from_json, allocation_to_json};
-pub use budget::{Budget, BudgetSpec, BudgetStatus};
+pub use budget::{BudgetSpec, BudgetStatus, DisruptionBudget};
 pub use handed::{Handed, HandedTextError, handed_from_json, handed_to_json};
 pub use inventory::{InventoryTextError, NodeReport, report_from_json, report_to_json};
 pub use machine::{host_of, stock_ask};

@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer};
 
 pub use self::wishes::{
     Affinity, LabelSelector, NodeAffinity, NodeSelector, NodeTerm, PodAffinity, PodAffinityTerm,
-    PreferredTerm, SelectorRequirement, SpreadConstraint, Taint, Toleration, Volume,
+    PreferredTerm, SelectorRequirement, SpreadConstraint, TaintSpec, TolerationSpec, Volume,
 };
 
 /// What every object has.
@@ -93,7 +93,7 @@ pub struct PodSpec {
     pub overhead: BTreeMap<String, Quantity>,
     /// What it asks as a whole, in place of what its containers ask.
     #[serde(deserialize_with = "or_default")]
-    pub resources: Resources,
+    pub resources: ResourceRequirements,
     /// Does it use the machine's network as its own?
     #[serde(deserialize_with = "or_default")]
     pub host_network: bool,
@@ -111,7 +111,7 @@ pub struct PodSpec {
     pub containers: Vec<Container>,
     /// Taints it does not mind.
     #[serde(deserialize_with = "or_default")]
-    pub tolerations: Vec<Toleration>,
+    pub tolerations: Vec<TolerationSpec>,
     /// Wishes about nodes and other pods.
     #[serde(deserialize_with = "or_default")]
     pub affinity: Affinity,
@@ -134,7 +134,7 @@ pub struct Container {
     pub restart_policy: Option<String>,
     /// What it asks.
     #[serde(deserialize_with = "or_default")]
-    pub resources: Resources,
+    pub resources: ResourceRequirements,
     /// Where it listens.
     #[serde(deserialize_with = "or_default")]
     pub ports: Vec<ContainerPort>,
@@ -161,7 +161,7 @@ pub struct ContainerPort {
 /// What a container asks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct Resources {
+pub struct ResourceRequirements {
     /// Ceilings; for extended resources the same as requests.
     #[serde(deserialize_with = "or_default")]
     pub limits: BTreeMap<String, Quantity>,
@@ -170,7 +170,7 @@ pub struct Resources {
     pub requests: BTreeMap<String, Quantity>,
 }
 
-impl Resources {
+impl ResourceRequirements {
     /// What is asked of an extended resource: the limit, else the request.
     #[must_use]
     pub fn asked(&self, resource: &str) -> Option<&str> {
@@ -253,7 +253,7 @@ pub struct PodStatus {
     pub start_time: Option<String>,
     /// Conditions.
     #[serde(deserialize_with = "or_default")]
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<PodCondition>,
     /// Main containers.
     #[serde(deserialize_with = "or_default")]
     pub container_statuses: Vec<ContainerStatus>,
@@ -265,7 +265,7 @@ pub struct PodStatus {
 /// One condition of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Condition {
+pub struct PodCondition {
     /// Such as `PodScheduled`.
     #[serde(rename = "type", deserialize_with = "or_default")]
     pub kind: String,
@@ -291,7 +291,7 @@ pub struct ContainerStatus {
     #[serde(deserialize_with = "or_default")]
     pub state: ContainerState,
     /// What it has now, which is another thing than what it asks while it is resized.
-    pub resources: Option<Resources>,
+    pub resources: Option<ResourceRequirements>,
     /// What its node has promised it.
     #[serde(deserialize_with = "or_default")]
     pub allocated_resources: BTreeMap<String, Quantity>,
@@ -330,7 +330,7 @@ pub struct NodeSpec {
     pub unschedulable: bool,
     /// Marks that keep pods away.
     #[serde(deserialize_with = "or_default")]
-    pub taints: Vec<Taint>,
+    pub taints: Vec<TaintSpec>,
 }
 
 /// What is of a node.
@@ -345,13 +345,13 @@ pub struct NodeStatus {
     pub allocatable: BTreeMap<String, Quantity>,
     /// Its addresses.
     #[serde(deserialize_with = "or_default")]
-    pub addresses: Vec<Address>,
+    pub addresses: Vec<NodeAddress>,
 }
 
 /// An address of a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct Address {
+pub struct NodeAddress {
     /// Such as `InternalIP`.
     #[serde(rename = "type", deserialize_with = "or_default")]
     pub kind: String,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sublet_plan::stock::{
-    Effect, NodeRules, Operator, PodRules, PodTerm, Requirement, Taint, Term, Toleration,
+    NodeRules, Operator, PodRules, PodTerm, Requirement, Taint, TaintEffect, Term, Toleration,
     Unmodelled,
 };
 
@@ -63,8 +63,8 @@ pub fn node_rules(node: &Node) -> NodeRules {
 
 /// Marks as they decide; one of an effect that nobody knows does nothing.
 #[must_use]
-pub fn taints(taints: &[object::Taint]) -> Vec<Taint> {
-    let read = |taint: &object::Taint| {
+pub fn taints(taints: &[object::TaintSpec]) -> Vec<Taint> {
+    let read = |taint: &object::TaintSpec| {
         Some(Taint {
             key: Arc::from(taint.key.as_str()),
             value: Arc::from(taint.value.as_str()),
@@ -76,8 +76,8 @@ pub fn taints(taints: &[object::Taint]) -> Vec<Taint> {
 
 /// Tolerations as they decide; one of an operator or effect that nobody knows tolerates nothing.
 #[must_use]
-pub fn tolerations(tolerations: &[object::Toleration]) -> Vec<Toleration> {
-    let read = |written: &object::Toleration| {
+pub fn tolerations(tolerations: &[object::TolerationSpec]) -> Vec<Toleration> {
+    let read = |written: &object::TolerationSpec| {
         let value = match written.operator.as_str() {
             "" | "Equal" => Some(Arc::from(written.value.as_str())),
             "Exists" => None,
@@ -95,11 +95,11 @@ pub fn tolerations(tolerations: &[object::Toleration]) -> Vec<Toleration> {
     tolerations.iter().filter_map(read).collect()
 }
 
-fn effect(text: &str) -> Option<Effect> {
+fn effect(text: &str) -> Option<TaintEffect> {
     match text {
-        "NoSchedule" => Some(Effect::NoSchedule),
-        "PreferNoSchedule" => Some(Effect::PreferNoSchedule),
-        "NoExecute" => Some(Effect::NoExecute),
+        "NoSchedule" => Some(TaintEffect::NoSchedule),
+        "PreferNoSchedule" => Some(TaintEffect::PreferNoSchedule),
+        "NoExecute" => Some(TaintEffect::NoExecute),
         _ => None,
     }
 }

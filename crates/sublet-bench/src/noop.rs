@@ -17,7 +17,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::Serialize;
 use sublet_api::extender::{
-    Args, BindArgs, BindResult, FilterResult, HostPriority, PreemptArgs, PreemptResult,
+    BindArgs, BindResult, ExtenderArgs, FilterResult, HostPriority, PreemptArgs, PreemptResult,
 };
 use sublet_client::{Client, bind_pod, connect};
 use sublet_model::{NodeName, PodKey, PodUid};
@@ -116,7 +116,7 @@ async fn prioritize(State(noop): State<Arc<Noop>>, body: Bytes) -> Response {
 
 fn with_names(parse: Parse, body: &[u8], answer: impl Fn(&[&str]) -> Response) -> Response {
     match parse {
-        Parse::Borrowed => match serde_json::from_slice::<Args<'_>>(body) {
+        Parse::Borrowed => match serde_json::from_slice::<ExtenderArgs<'_>>(body) {
             Ok(args) => answer(&args.node_names.unwrap_or_default()),
             Err(why) => refused(&why.to_string()),
         },

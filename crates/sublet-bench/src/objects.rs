@@ -225,7 +225,7 @@ mod tests {
         let pod = call_pod("u1", &part(8_138));
         assert!((13_000..15_000).contains(&pod.len()), "{}", pod.len());
         let body = call_body(&pod, r#"["n1","n2"]"#);
-        let args: extender::Args<'_> = serde_json::from_slice(&body).unwrap();
+        let args: extender::ExtenderArgs<'_> = serde_json::from_slice(&body).unwrap();
         assert_eq!(args.node_names.unwrap(), ["n1", "n2"]);
         let claim = dialect::claim_of(&args.pod, Unit::MiB).unwrap();
         assert!(claim.is_some());

@@ -13,7 +13,9 @@ use anyhow::Context;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
 pub use kube::Client;
-pub use slim::{Budgets, Change, ConfigMaps, Kind, Nodes, Pods, list, read_node, read_pod, watch};
+pub use slim::{
+    Budgets, Change, ConfigMaps, Nodes, ObjectKind, Pods, list, read_node, read_pod, watch,
+};
 pub use write::{
     BindError, EventText, PodEvent, bind_pod, patch_node_annotations, patch_node_capacity,
     patch_pod_annotations, post_pod_event,

@@ -16,7 +16,7 @@ use sublet_api::object;
 use sublet_model::{NodeName, PodKey};
 
 /// A kind of object that can be listed and watched.
-pub trait Kind {
+pub trait ObjectKind {
     /// As it comes over the wire.
     type Wire: Resource<DynamicType = (), Scope = DynamicResourceScope>
         + Clone
@@ -80,7 +80,7 @@ macro_rules! kind {
             fn meta_mut(&mut self) -> &mut ObjectMeta { &mut self.metadata }
         }
 
-        impl Kind for $kind {
+        impl ObjectKind for $kind {
             type Wire = $wire;
             type Object = $object;
 
@@ -105,14 +105,14 @@ kind!(
 );
 kind!(
     /// Disruption budgets.
-    Budgets, BudgetWire, "policy", "PodDisruptionBudget", "poddisruptionbudgets", sublet_api::Budget
+    Budgets, BudgetWire, "policy", "PodDisruptionBudget", "poddisruptionbudgets", sublet_api::DisruptionBudget
 );
 
 /// Every object of a kind, as fresh as the API server has it. `fields`: a field selector.
 ///
 /// # Errors
 /// The API server's answer, or none.
-pub async fn list<K: Kind>(
+pub async fn list<K: ObjectKind>(
     client: &Client,
     fields: Option<&str>,
 ) -> Result<Vec<K::Object>, kube::Error> {
@@ -153,7 +153,10 @@ pub async fn read_node(
     read::<Nodes>(client, &format!("/api/v1/nodes/{node}")).await
 }
 
-async fn read<K: Kind>(client: &Client, path: &str) -> Result<Option<K::Object>, kube::Error> {
+async fn read<K: ObjectKind>(
+    client: &Client,
+    path: &str,
+) -> Result<Option<K::Object>, kube::Error> {
     let request = http::Request::get(path)
         .body(Vec::new())
         .map_err(kube::Error::HttpError)?;
@@ -166,7 +169,7 @@ async fn read<K: Kind>(client: &Client, path: &str) -> Result<Option<K::Object>,
 
 /// Watches all objects of a kind, of one namespace if given. The stream goes on for ever:
 /// a broken connection is an error to report and then tried again, with growing pauses.
-pub fn watch<K: Kind>(
+pub fn watch<K: ObjectKind>(
     client: &Client,
     namespace: Option<&str>,
 ) -> impl Stream<Item = Result<Change<K::Object>, watcher::Error>> + Send + use<K> {

@@ -11,7 +11,7 @@ pub use crate::v1beta1::{
     PreferredAllocationResponse, RegisterRequest, TopologyInfo, device_plugin_client,
     device_plugin_server, registration_client, registration_server,
 };
-pub use list::{DeviceList, Devices};
+pub use list::{DeviceIter, DeviceList};
 
 mod list;
 

@@ -106,18 +106,18 @@ pub struct NodeFacts {
 
 /// What is kept free on every card of a node for a pod that does not say which it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kept {
+pub enum KeptFree {
     /// So much of it.
     Part(Part),
     /// All of it.
     All,
 }
 
-impl fmt::Display for Kept {
+impl fmt::Display for KeptFree {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Kept::Part(part) => part.fmt(f),
-            Kept::All => f.write_str("all"),
+            KeptFree::Part(part) => part.fmt(f),
+            KeptFree::All => f.write_str("all"),
         }
     }
 }
@@ -139,18 +139,18 @@ impl NodeFacts {
     /// it might be using; nothing where there is no doubt which it has, and for whole cards
     /// without an agent: kubelet itself gives them out, each once.
     #[must_use]
-    pub fn kept_for(&self, uid: &PodUid, ask: &Ask) -> Option<Kept> {
+    pub fn kept_free_for(&self, uid: &PodUid, ask: &Ask) -> Option<KeptFree> {
         let known = self.handed_to(uid).len();
         match ask {
             Ask::Parts(parts) => {
                 let asked = parts.count().get() as usize;
                 let doubt = known != asked && self.inventory.gpus().len() > asked;
-                doubt.then(|| Kept::Part(parts.largest()))
+                doubt.then(|| KeptFree::Part(parts.largest()))
             }
             Ask::WholeCards(count)
                 if known < count.get() as usize && self.identity != Identity::NoAgent =>
             {
-                Some(Kept::All)
+                Some(KeptFree::All)
             }
             _ => None,
         }

@@ -25,11 +25,11 @@ pub enum BindingStep {
 
 /// What came back.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Seen {
+pub enum ApiAnswer {
     /// The Binding was accepted.
     Accepted,
     /// The answer was an error. HTTP 4xx is a refusal: certainly nothing was written by this
-    /// request. 5xx, and 408 from a proxy, say no more than [`Seen::Unanswered`].
+    /// request. 5xx, and 408 from a proxy, say no more than [`ApiAnswer::Unanswered`].
     Refused {
         /// HTTP status.
         code: u16,
@@ -82,30 +82,32 @@ impl Binding {
 
     /// Takes in what came back and says what to do next. For a pod that was read, `now` is the
     /// moment the read was started: what it shows may be as old as that.
-    pub fn apply(&mut self, now: Time, seen: Seen) -> BindingStep {
+    pub fn apply(&mut self, now: Time, seen: ApiAnswer) -> BindingStep {
         match seen {
-            Seen::Accepted | Seen::Pod(PodState::AsAsked) => BindingStep::Bound,
+            ApiAnswer::Accepted | ApiAnswer::Pod(PodState::AsAsked) => BindingStep::Bound,
             // "Already bound" may be the echo of our own earlier write.
-            Seen::Refused { code: 409, message } => {
+            ApiAnswer::Refused { code: 409, message } => {
                 self.trouble = message;
                 self.settled_at = now;
                 BindingStep::Read(now)
             }
-            Seen::Refused { code, message } if code == 408 || code >= 500 => {
+            ApiAnswer::Refused { code, message } if code == 408 || code >= 500 => {
                 self.trouble = format!("{message} ({code})");
                 BindingStep::Read(now)
             }
-            Seen::Refused { code, message } => BindingStep::Failed(format!("{message} ({code})")),
-            Seen::Unanswered(why) => {
+            ApiAnswer::Refused { code, message } => {
+                BindingStep::Failed(format!("{message} ({code})"))
+            }
+            ApiAnswer::Unanswered(why) => {
                 self.trouble = why;
                 BindingStep::Read(now)
             }
-            Seen::Pod(PodState::Elsewhere(how)) => BindingStep::Failed(how),
-            Seen::Pod(PodState::Gone) => BindingStep::Failed("the pod is gone".to_owned()),
-            Seen::Pod(PodState::Unbound) if now >= self.settled_at => {
+            ApiAnswer::Pod(PodState::Elsewhere(how)) => BindingStep::Failed(how),
+            ApiAnswer::Pod(PodState::Gone) => BindingStep::Failed("the pod is gone".to_owned()),
+            ApiAnswer::Pod(PodState::Unbound) if now >= self.settled_at => {
                 BindingStep::Failed(std::mem::take(&mut self.trouble))
             }
-            Seen::Pod(PodState::Unbound) | Seen::Unreadable(_) => {
+            ApiAnswer::Pod(PodState::Unbound) | ApiAnswer::Unreadable(_) => {
                 self.pause_ms = (self.pause_ms * 2).min(1_000);
                 BindingStep::Read(now.plus_ms(self.pause_ms))
             }

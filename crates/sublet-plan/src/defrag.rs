@@ -22,7 +22,7 @@ use std::sync::Arc;
 use sublet_model::{Claim, Entry, GpuIndex, Ledger, NodeIdx, PodKey, PodUid, Unit};
 
 use self::draft::{Draft, Off};
-pub use self::measure::{Largest, State};
+pub use self::measure::{ClusterState, Largest};
 use self::offer::{Load, Offer, What};
 use crate::Fragmentation;
 
@@ -33,7 +33,7 @@ pub struct Defrag<'a> {
     pub ledger: &'a Ledger,
     /// What one `aliyun.com/gpu-mem` is.
     pub unit: Unit,
-    /// What fragmentation is measured by, for [`State::fragmented_milli`].
+    /// What fragmentation is measured by, for [`ClusterState::fragmented_milli`].
     pub fragmentation: &'a Fragmentation,
     /// May this pod be ended where it is and started elsewhere?
     pub movable: &'a dyn Fn(&PodUid) -> bool,
@@ -73,7 +73,7 @@ pub struct Defragmented {
     /// In their order.
     pub moves: Vec<Move>,
     /// The cluster before the first move, and after each.
-    pub states: Vec<State>,
+    pub states: Vec<ClusterState>,
 }
 
 /// Finds moves.

@@ -18,7 +18,7 @@ use self::search::{Found, Order};
 pub use self::trial::{Candidacy, Trial};
 use crate::cost_cache::CostCache;
 use crate::fit::{Rules, allocate, cards_at, check_look_alikes, fit};
-use crate::learn::{Demand, Learnt, Shape};
+use crate::learn::{Learnt, PodShape, ShapeCounts};
 use crate::policy::Costs;
 use crate::score::Scores;
 use crate::{Candidate, Policy, Reason};
@@ -95,7 +95,7 @@ impl Default for EngineOptions {
 
 /// A node that was refused, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
+pub struct RefusedNode {
     /// The node.
     pub node: NodeIdx,
     /// Why not.
@@ -108,7 +108,7 @@ pub struct FilterAnswer {
     /// Nodes that can take the pod, best first.
     pub passed: Vec<NodeIdx>,
     /// Why the others cannot; filled only where none can.
-    pub refused: Vec<Refused>,
+    pub refused: Vec<RefusedNode>,
 }
 
 /// The scheduler's state and decisions.
@@ -147,7 +147,7 @@ impl Engine {
     /// A pod of that claim has come: policies that learn take it into account.
     pub fn learn(&mut self, claim: &Claim) {
         if self.options.policy.learns() {
-            self.learnt.came(Shape::of(claim));
+            self.learnt.came(PodShape::of(claim));
             self.catch_up();
         }
     }
@@ -155,7 +155,7 @@ impl Engine {
     /// A pod that was learnt is gone for good.
     pub fn unlearn(&mut self, claim: &Claim) {
         if self.options.policy.learns() {
-            self.learnt.went(&Shape::of(claim));
+            self.learnt.went(&PodShape::of(claim));
             self.catch_up();
         }
     }
@@ -175,7 +175,7 @@ impl Engine {
 
     /// The demand that the policy `fgd` knows beforehand. Its paper takes the typical pods
     /// from the whole list of pods, before the first has come.
-    pub fn foretell(&mut self, demand: &Demand) {
+    pub fn foretell(&mut self, demand: &ShapeCounts) {
         self.scores.foretell(demand);
     }
 
@@ -417,7 +417,7 @@ impl Engine {
 
     /// Why none of these nodes can take the pod; nodes that can are left out.
     #[must_use]
-    pub fn refusals(&self, uid: &PodUid, claim: &Claim, nodes: &[NodeIdx]) -> Vec<Refused> {
+    pub fn refusals(&self, uid: &PodUid, claim: &Claim, nodes: &[NodeIdx]) -> Vec<RefusedNode> {
         // What a place costs is not asked.
         let scores = Scores::of(&Policy::binpack());
         let rules = Rules {
@@ -429,7 +429,7 @@ impl Engine {
             let fits = fit(&rules, book, uid, claim, &[]);
             let fits = fits.and_then(|_| check_look_alikes(&self.ledger, book, uid, claim));
             let reason = fits.err()?;
-            Some(Refused { node, reason })
+            Some(RefusedNode { node, reason })
         };
         nodes.iter().filter_map(refuse).collect()
     }

@@ -11,7 +11,7 @@ use sublet_model::{Ask, Claim, Ledger, MiB, MilliCpu, Models, Part};
 
 /// What makes two pods the same to a placement policy.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Shape {
+pub struct PodShape {
     /// CPU asked.
     pub cpu: MilliCpu,
     /// GPUs asked.
@@ -20,12 +20,12 @@ pub struct Shape {
     pub models: Models,
 }
 
-impl Shape {
+impl PodShape {
     /// The shape of a claim. Memory of the machine is not part of it: it decides whether a
     /// pod fits, and rarely is what runs out.
     #[must_use]
-    pub fn of(claim: &Claim) -> Shape {
-        Shape {
+    pub fn of(claim: &Claim) -> PodShape {
+        PodShape {
             cpu: claim.host().cpu,
             ask: claim.ask().clone(),
             models: match claim.ask() {
@@ -48,20 +48,20 @@ impl Shape {
 
 /// How many pods of each shape there are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Demand {
-    counts: BTreeMap<Shape, u64>,
+pub struct ShapeCounts {
+    counts: BTreeMap<PodShape, u64>,
     total: u64,
 }
 
-impl Demand {
+impl ShapeCounts {
     /// One pod more.
-    pub fn add(&mut self, shape: Shape) {
+    pub fn add(&mut self, shape: PodShape) {
         *self.counts.entry(shape).or_insert(0) += 1;
         self.total += 1;
     }
 
     /// One pod less; nothing happens if there is none of that shape.
-    pub fn remove(&mut self, shape: &Shape) {
+    pub fn remove(&mut self, shape: &PodShape) {
         if let Some(count) = self.counts.get_mut(shape) {
             *count -= 1;
             self.total -= 1;
@@ -78,7 +78,7 @@ impl Demand {
     }
 
     /// The shapes and how many pods have each.
-    pub fn shapes(&self) -> impl Iterator<Item = (&Shape, u64)> {
+    pub fn shapes(&self) -> impl Iterator<Item = (&PodShape, u64)> {
         self.counts.iter().map(|(shape, count)| (shape, *count))
     }
 }
@@ -118,7 +118,7 @@ impl Sizes {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Known<'a> {
     /// The pods that are there.
-    pub(crate) demand: &'a Demand,
+    pub(crate) demand: &'a ShapeCounts,
     pub(crate) sizes: Sizes,
     pub(crate) ledger: &'a Ledger,
     /// The nodes are others than at the last time.
@@ -130,7 +130,7 @@ pub(crate) struct Known<'a> {
 /// The pods that came, and when policies make their tables anew of them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Learnt {
-    seen: Demand,
+    seen: ShapeCounts,
     /// Pods that came or went since tables were made.
     changes: u64,
     /// The nodes are others than when tables were made.
@@ -148,12 +148,12 @@ impl Learnt {
         self.seen.total()
     }
 
-    pub(crate) fn came(&mut self, shape: Shape) {
+    pub(crate) fn came(&mut self, shape: PodShape) {
         self.seen.add(shape);
         self.changes += 1;
     }
 
-    pub(crate) fn went(&mut self, shape: &Shape) {
+    pub(crate) fn went(&mut self, shape: &PodShape) {
         self.seen.remove(shape);
         self.changes += 1;
     }

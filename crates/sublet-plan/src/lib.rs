@@ -25,14 +25,14 @@ mod screen;
 mod script;
 pub mod stock;
 
-pub use binding::{Binding, BindingStep, PodState, Seen};
-pub use defrag::{Defrag, Defragmented, Largest, Move, Spot, State, defragment};
+pub use binding::{ApiAnswer, Binding, BindingStep, PodState};
+pub use defrag::{ClusterState, Defrag, Defragmented, Largest, Move, Spot, defragment};
 pub use engine::{
-    Candidacy, Engine, EngineOptions, FilterAnswer, Refused, StockRules, Ties, Trial,
+    Candidacy, Engine, EngineOptions, FilterAnswer, RefusedNode, StockRules, Ties, Trial,
 };
 pub use evict::{Evictable, breaking};
 pub use fit::Candidate;
-pub use learn::{Demand, Shape};
+pub use learn::{PodShape, ShapeCounts};
 pub use policy::{Policy, PolicyError};
 pub use reason::{Reason, Wire};
 pub use score::Fragmentation;

@@ -341,7 +341,7 @@ impl World {
         let before = self.engine.clone(); // the answer leaves a hold of its own
         let answer = self.filter(pod, asked, &[]);
         let Some(&best) = answer.passed.first() else {
-            let no = |no: &crate::Refused| {
+            let no = |no: &crate::RefusedNode| {
                 let mark = if no.reason.is_final() { " (never)" } else { "" };
                 format!("{}: {}{mark}", self.name(no.node), no.reason)
             };
@@ -355,7 +355,7 @@ impl World {
     fn wire(&mut self, pod: &str, asked: &str) -> Vec<String> {
         let answer = self.filter(pod, asked, &[]);
         let claim = claim(asked);
-        let text = |no: &crate::Refused| Wire(&no.reason, claim.ask()).to_string();
+        let text = |no: &crate::RefusedNode| Wire(&no.reason, claim.ask()).to_string();
         let texts: BTreeSet<String> = answer.refused.iter().map(text).collect();
         texts.into_iter().collect()
     }

@@ -21,7 +21,7 @@ mod unmodelled;
 
 pub use counts::check_machine;
 pub use rules::{
-    Effect, NodeRules, Operator, PodRules, Requirement, Taint, Term, Toleration, soft_taints,
+    NodeRules, Operator, PodRules, Requirement, Taint, TaintEffect, Term, Toleration, soft_taints,
 };
 pub use score::resources;
 pub use select::{Selected, Waiting, select};

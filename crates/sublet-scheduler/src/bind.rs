@@ -11,8 +11,8 @@ use std::time::Duration;
 use sublet_api::{dialect, keys, pod_uid};
 use sublet_client::{BindError, EventText, bind_pod, read_pod};
 use sublet_model::{Allocation, Book, Entry, NodeFacts, NodeName, PodKey, PodUid, Standing, Time};
-use sublet_plan::{Binding, BindingStep, PodState, Reason, Seen};
-use sublet_telemetry::metrics::Outcome;
+use sublet_plan::{ApiAnswer, Binding, BindingStep, PodState, Reason};
+use sublet_telemetry::metrics::OutcomeLabel;
 
 use crate::state::{Patience, Scheduler, Waiting, now, now_ns};
 
@@ -46,7 +46,7 @@ pub(crate) async fn bind(
     scheduler
         .metrics
         .binds
-        .get_or_create(&Outcome { outcome: label })
+        .get_or_create(&OutcomeLabel { outcome: label })
         .inc();
     match &outcome {
         Ok(()) => tracing::info!(pod = %waiting.pod, %node, "bound"),
@@ -138,11 +138,11 @@ async fn carry_out(
                 (
                     now(),
                     match posted {
-                        Ok(()) => Seen::Accepted,
+                        Ok(()) => ApiAnswer::Accepted,
                         Err(BindError::Refused { code, message }) => {
-                            Seen::Refused { code, message }
+                            ApiAnswer::Refused { code, message }
                         }
-                        Err(BindError::Unanswered(why)) => Seen::Unanswered(why),
+                        Err(BindError::Unanswered(why)) => ApiAnswer::Unanswered(why),
                     },
                 )
             }
@@ -174,7 +174,7 @@ async fn read(
     waiting: &Waiting,
     node: &NodeName,
     allocation: Option<&String>,
-) -> Seen {
+) -> ApiAnswer {
     // A read that hangs says nothing, and the next one may not.
     let reading = tokio::time::timeout(
         scheduler.patience.deadline,
@@ -183,14 +183,14 @@ async fn read(
     .await;
     let pod = match reading {
         Ok(Ok(pod)) => pod,
-        Ok(Err(error)) => return Seen::Unreadable(error.to_string()),
-        Err(_) => return Seen::Unreadable("no answer".to_owned()),
+        Ok(Err(error)) => return ApiAnswer::Unreadable(error.to_string()),
+        Err(_) => return ApiAnswer::Unreadable("no answer".to_owned()),
     };
     let Some(pod) = pod.filter(|pod| pod_uid(pod).as_ref() == Ok(&waiting.uid)) else {
-        return Seen::Pod(PodState::Gone);
+        return ApiAnswer::Pod(PodState::Gone);
     };
     let written = pod.metadata.annotations.get(keys::ALLOCATION);
-    Seen::Pod(match pod.spec.node_name.as_str() {
+    ApiAnswer::Pod(match pod.spec.node_name.as_str() {
         "" => PodState::Unbound,
         name if name == node.as_str() && written == allocation => PodState::AsAsked,
         name => PodState::Elsewhere(format!("somebody else bound the pod, to {name}")),

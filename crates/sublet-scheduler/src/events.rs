@@ -116,7 +116,7 @@ pub(crate) fn doubt(facts: &NodeFacts, entry: &Entry) -> Option<String> {
     let node = &facts.name;
     let refused = has_agent && !facts.handed.contains_key(&entry.uid);
     let refuses = refused.then(|| format!("the agent of node {node} hands it no GPU"));
-    let keeps = facts.kept_for(&entry.uid, ask);
+    let keeps = facts.kept_free_for(&entry.uid, ask);
     let keeps = keeps
         .map(|kept| format!("until it ends {kept} of each GPU of node {node} is kept free for it"));
     let costs: Vec<String> = refuses.into_iter().chain(keeps).collect();
@@ -127,7 +127,7 @@ pub(crate) fn doubt(facts: &NodeFacts, entry: &Entry) -> Option<String> {
 fn waiting_seen(scheduler: &Arc<Scheduler>, pod: &Pod) {
     let mut schedulers = scheduler.schedulers.iter();
     let ours = schedulers.any(|name| name == scheduler_of(pod));
-    let refused = |c: &sublet_api::object::Condition| {
+    let refused = |c: &sublet_api::object::PodCondition| {
         c.kind == "PodScheduled" && c.status == "False" && c.reason == "Unschedulable"
     };
     if !ours || !pod.status.conditions.iter().any(refused) {

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use sublet_api::extender::BindResult;
 use sublet_model::{Book, Bytes as Amount, Ledger, MiB, charges_of};
-use sublet_telemetry::metrics::OnNode;
+use sublet_telemetry::metrics::NodeLabel;
 
 use crate::routes::{bind_outcome, json};
 use crate::state::Scheduler;
@@ -111,7 +111,7 @@ pub(crate) fn set_gauges(scheduler: &Scheduler) {
         if book.cards().is_empty() {
             continue;
         }
-        let node = OnNode {
+        let node = NodeLabel {
             node: book.name().to_string(),
         };
         let used: MiB = book.cards().iter().map(|card| card.used.memory).sum();

@@ -15,12 +15,12 @@ use axum::body::Bytes;
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use sublet_api::Budget;
+use sublet_api::DisruptionBudget;
 use sublet_api::extender::{MetaPod, MetaVictims, PreemptArgs, PreemptResult};
 use sublet_api::object::Pod;
 use sublet_client::Change;
 use sublet_model::{Claim, NodeIdx, PodUid, Standing, Time};
-use sublet_plan::{Evictable, Refused, breaking};
+use sublet_plan::{Evictable, RefusedNode, breaking};
 
 use crate::routes::{json, read, timed};
 use crate::state::{Scheduler, State, claim_of, now};
@@ -38,7 +38,7 @@ pub(crate) struct Evictions {
     pods: BTreeMap<PodUid, Traits>,
     /// Pods of one template share their labels.
     labels: BTreeSet<Arc<Labels>>,
-    budgets: BTreeMap<(String, String), Budget>,
+    budgets: BTreeMap<(String, String), DisruptionBudget>,
     refused: Option<Refusal>,
 }
 
@@ -81,8 +81,8 @@ impl Evictions {
     }
 
     /// Filter was asked, and refused the pod on these nodes; none if it passed any.
-    pub(crate) fn filtered(&mut self, uid: &PodUid, refused: &[Refused]) {
-        let lasting = |refused: &&Refused| !refused.reason.is_final();
+    pub(crate) fn filtered(&mut self, uid: &PodUid, refused: &[RefusedNode]) {
+        let lasting = |refused: &&RefusedNode| !refused.reason.is_final();
         let nodes: Vec<_> = refused.iter().filter(lasting).map(|it| it.node).collect();
         self.refused = (!nodes.is_empty()).then(|| Refusal {
             uid: uid.clone(),
@@ -112,10 +112,10 @@ impl Evictions {
 pub(crate) fn budgets(
     scheduler: &Scheduler,
     listed: &mut Listing<(String, String)>,
-    change: Change<Budget>,
+    change: Change<DisruptionBudget>,
 ) {
     let budgets = &mut scheduler.state().evictions.budgets;
-    let key = |budget: &Budget| {
+    let key = |budget: &DisruptionBudget| {
         let meta = &budget.metadata;
         (meta.namespace.clone(), meta.name.clone())
     };

@@ -15,11 +15,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::Serialize;
 use sublet_api::extender::{
-    Args, BindArgs, BindResult, FilterResult, HostPriority, Reasons, from_str,
+    BindArgs, BindResult, ExtenderArgs, FailedNodes, FilterResult, HostPriority, from_str,
 };
 use sublet_model::{Claim, NameError, NodeName, PodKey, PodUid};
-use sublet_plan::{EngineOptions, Reason, Refused, Wire};
-use sublet_telemetry::metrics::{Verb, Why, print};
+use sublet_plan::{EngineOptions, Reason, RefusedNode, Wire};
+use sublet_telemetry::metrics::{ReasonLabel, VerbLabel, print};
 
 use crate::state::{Scheduler, State, claim_of, now};
 
@@ -131,7 +131,7 @@ fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Filtered {
             ..FilterResult::default()
         }))
     };
-    let args = match read::<Args<'_>>(body) {
+    let args = match read::<ExtenderArgs<'_>>(body) {
         Ok(args) => args,
         Err(why) => return error(why),
     };
@@ -147,7 +147,7 @@ fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Filtered {
         Ok(claim) => claim,
         Err(problem) => {
             let why = problem.to_string();
-            let refused = Reasons(names.iter().map(|name| (*name, why.as_str())).collect());
+            let refused = FailedNodes(names.iter().map(|name| (*name, why.as_str())).collect());
             return Filtered::from(json(&FilterResult {
                 failed_and_unresolvable_nodes: refused,
                 ..FilterResult::default()
@@ -192,7 +192,7 @@ fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Filtered {
             ..FilterResult::default()
         }));
     }
-    let lasting = |refused: &Refused| refused.reason.is_final();
+    let lasting = |refused: &RefusedNode| refused.reason.is_final();
     Filtered {
         refused_again: again && !answer.refused.iter().all(lasting),
         response: refuse(scheduler, &state, &claim, &answer.refused, &unknown),
@@ -204,13 +204,13 @@ fn refuse(
     scheduler: &Scheduler,
     state: &State,
     claim: &Claim,
-    refused: &[Refused],
+    refused: &[RefusedNode],
     unknown: &[&str],
 ) -> Response {
     let texts = Texts::of(claim, refused.iter().map(|refused| &refused.reason));
     let mut failed = Vec::new();
     let mut never = Vec::new();
-    for Refused { node, reason } in refused {
+    for RefusedNode { node, reason } in refused {
         let list = if reason.is_final() {
             &mut never
         } else {
@@ -222,7 +222,7 @@ fn refuse(
     for &Text { label, nodes, .. } in &texts.0 {
         // A label that no node has would be a series of its own.
         if nodes > 0 {
-            let why = Why { reason: label };
+            let why = ReasonLabel { reason: label };
             scheduler.metrics.refusals.get_or_create(&why).inc_by(nodes);
         }
     }
@@ -231,8 +231,8 @@ fn refuse(
         .map(|name| (*name, texts.text(&Reason::Unknown)));
     failed.extend(unknown);
     json(&FilterResult {
-        failed_nodes: Reasons(failed),
-        failed_and_unresolvable_nodes: Reasons(never),
+        failed_nodes: FailedNodes(failed),
+        failed_and_unresolvable_nodes: FailedNodes(never),
         ..FilterResult::default()
     })
 }
@@ -279,7 +279,7 @@ impl Texts {
 
 async fn prioritize(Shared(scheduler): Shared<Arc<Scheduler>>, body: Bytes) -> Response {
     timed(&scheduler, "prioritize", || {
-        let args = match read::<Args<'_>>(&body) {
+        let args = match read::<ExtenderArgs<'_>>(&body) {
             Ok(args) => args,
             Err(why) => return (StatusCode::BAD_REQUEST, why).into_response(),
         };
@@ -349,7 +349,7 @@ fn observe(scheduler: &Scheduler, verb: &'static str, started: Instant) {
     scheduler
         .metrics
         .calls
-        .get_or_create(&Verb { verb })
+        .get_or_create(&VerbLabel { verb })
         .observe(took);
 }
 

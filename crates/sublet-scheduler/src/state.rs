@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus_client::registry::Registry;
 use sublet_api::dialect::{self, ClaimError, result_keys};
-use sublet_api::object::{Node, Pod, Toleration};
+use sublet_api::object::{Node, Pod, TolerationSpec};
 use sublet_api::{
     NodeDefaults, bound_entry, facts_of, facts_without_gpu, host_of, is_over, keys, pod_key,
     pod_uid, stock,
@@ -20,7 +20,7 @@ use sublet_model::{
     Claim, GpuIndex, Host, NameError, NodeFacts, NodeIdx, NodeName, PodKey, PodUid, Standing, Time,
     Unit,
 };
-use sublet_plan::stock::{Effect, Taint, soft_taints};
+use sublet_plan::stock::{Taint, TaintEffect, soft_taints};
 use sublet_plan::{Engine, EngineOptions};
 use sublet_telemetry::metrics::SchedulerMetrics;
 use tokio::sync::{Notify, watch};
@@ -263,7 +263,7 @@ impl State {
     pub(crate) fn soft_ranks(
         &self,
         nodes: &[NodeIdx],
-        tolerations: &[Toleration],
+        tolerations: &[TolerationSpec],
     ) -> Vec<(NodeIdx, u32)> {
         if self.taints.is_empty() {
             return Vec::new();
@@ -298,7 +298,7 @@ impl State {
         let idx = self.engine.set_node(self.with_sick(facts));
         self.roster.insert(name.as_str(), idx);
         let mut soft = stock::taints(&node.spec.taints);
-        soft.retain(|taint| taint.effect == Effect::PreferNoSchedule);
+        soft.retain(|taint| taint.effect == TaintEffect::PreferNoSchedule);
         if soft.is_empty() {
             self.taints.remove(&idx);
         } else {

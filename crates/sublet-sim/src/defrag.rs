@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sublet_model::{Claim, GpuIndex, NodeIdx, PodKey, PodUid};
-use sublet_plan::{Defrag, Move, Spot, State, defragment};
+use sublet_plan::{ClusterState, Defrag, Move, Spot, defragment};
 
 use crate::inflation::{Inflation, play};
 use crate::snapshot::Reach;
@@ -13,7 +13,7 @@ use crate::world::uid;
 
 /// A pod's cards.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seat {
+pub struct Location {
     /// Row of the node list.
     pub node: u32,
     /// Numbers of its cards there.
@@ -28,9 +28,9 @@ pub struct Relocation {
     /// What it asks.
     pub claim: Arc<Claim>,
     /// Where it is.
-    pub from: Seat,
+    pub from: Location,
     /// Where it goes.
-    pub to: Seat,
+    pub to: Location,
 }
 
 /// A list of moves, and what they win.
@@ -39,7 +39,7 @@ pub struct Relocations {
     /// In their order.
     pub moves: Vec<Relocation>,
     /// The cluster before the first move, and after each.
-    pub states: Vec<State>,
+    pub states: Vec<ClusterState>,
     /// Pods with GPUs that may be moved.
     pub movable: usize,
     /// Pods with GPUs that stay, by why.
@@ -88,15 +88,15 @@ pub fn relocate(run: Inflation<'_>, most: usize) -> Relocations {
             Some(why) => *answer.staying.entry(why).or_default() += 1,
         }
     }
-    let seat = |spot: Spot| Seat {
+    let location = |spot: Spot| Location {
         node: row(spot.node),
         cards: spot.cards,
     };
     let relocation = |step: Move| Relocation {
         pod: step.pod,
         claim: step.claim,
-        from: seat(step.from),
-        to: seat(step.to),
+        from: location(step.from),
+        to: location(step.to),
     };
     answer.moves = found.moves.into_iter().map(relocation).collect();
     answer

@@ -18,7 +18,7 @@ mod trace;
 mod world;
 
 pub use curve::{Curve, CurvePoint};
-pub use defrag::{Relocation, Relocations, Seat, relocate};
+pub use defrag::{Location, Relocation, Relocations, relocate};
 pub use inflation::{Drops, Inflation, Outcome, Placement, Variant, inflate};
 pub use sequence::{Sequence, SequenceError};
 pub use snapshot::{Reach, Running};

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use sublet_model::{
     Claim, Entry, Ledger, MiB, NodeFacts, NodeIdx, NodeName, PodKey, PodUid, Standing, Time,
 };
-use sublet_plan::{Demand, Engine, EngineOptions, Fragmentation, Policy, Shape, StockRules, Ties};
+use sublet_plan::{
+    Engine, EngineOptions, Fragmentation, PodShape, Policy, ShapeCounts, StockRules, Ties,
+};
 
 pub(crate) use self::obstacle::Obstacles;
 pub use self::obstacle::Reasons;
@@ -44,7 +46,7 @@ pub struct World {
     capacity_milli: u64,
     gauge: Gauge,
     /// What `fgd` knows of, for an engine that starts anew.
-    foretold: Demand,
+    foretold: ShapeCounts,
     pub(crate) cpu_only: CpuOnlyPods,
 }
 
@@ -103,9 +105,9 @@ impl World {
             options.ties = Ties::ByName;
         }
         let mut engine = Engine::new(options);
-        let mut demand = Demand::default();
+        let mut demand = ShapeCounts::default();
         for row in &foretold.rows {
-            demand.add(Shape::of(&row.claim));
+            demand.add(PodShape::of(&row.claim));
         }
         engine.foretell(&demand);
         let entered: Vec<NodeIdx> = nodes

@@ -12,44 +12,44 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-/// One of the extender's verbs.
+/// The label of a count by the extender's verb.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct Verb {
+pub struct VerbLabel {
     /// `filter`, `prioritize`, `bind` or `preempt`.
     pub verb: &'static str,
 }
 
-/// Why something was refused.
+/// The label of a count of refusals.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct Why {
+pub struct ReasonLabel {
     /// A fixed word.
     pub reason: &'static str,
 }
 
-/// A node.
+/// The label of a count by node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct OnNode {
+pub struct NodeLabel {
     /// Its name.
     pub node: String,
 }
 
-/// A kind of event on the wire.
+/// The label of a count of attempts, by how they ended.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct Outcome {
+pub struct OutcomeLabel {
     /// `bound`, `refused`, `failed`.
     pub outcome: &'static str,
 }
 
-/// A device plugin's resource.
+/// The label of a count by a device plugin's resource.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct OfResource {
+pub struct ResourceLabel {
     /// Its name.
     pub resource: String,
 }
 
-/// A container on one of its cards.
+/// The labels of a figure about one container on one of its cards.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
-pub struct Tenant {
+pub struct ContainerLabels {
     /// Its pod's namespace.
     pub namespace: String,
     /// Its pod.
@@ -64,15 +64,15 @@ pub struct Tenant {
 #[derive(Debug, Clone)]
 pub struct SchedulerMetrics {
     /// How long calls take, by verb.
-    pub calls: Family<Verb, Histogram, fn() -> Histogram>,
+    pub calls: Family<VerbLabel, Histogram, fn() -> Histogram>,
     /// Nodes refused in calls that no node passed, by reason.
-    pub refusals: Family<Why, Counter>,
+    pub refusals: Family<ReasonLabel, Counter>,
     /// Binds, by outcome.
-    pub binds: Family<Outcome, Counter>,
+    pub binds: Family<OutcomeLabel, Counter>,
     /// GPU memory that can be granted, by node.
-    pub free: Family<OnNode, Gauge<f64, AtomicU64>>,
+    pub free: Family<NodeLabel, Gauge<f64, AtomicU64>>,
     /// GPU memory in use, by node.
-    pub used: Family<OnNode, Gauge<f64, AtomicU64>>,
+    pub used: Family<NodeLabel, Gauge<f64, AtomicU64>>,
 }
 
 impl Default for SchedulerMetrics {
@@ -132,17 +132,17 @@ impl SchedulerMetrics {
 #[derive(Debug, Clone, Default)]
 pub struct AgentMetrics {
     /// Containers whose devices were handed over, or not.
-    pub allocations: Family<Outcome, Counter>,
+    pub allocations: Family<OutcomeLabel, Counter>,
     /// Registrations with kubelet, by resource.
-    pub registrations: Family<OfResource, Counter>,
+    pub registrations: Family<ResourceLabel, Counter>,
     /// GPUs that are unhealthy.
     pub unhealthy: Gauge,
     /// What each container may use of a card.
-    pub tenant_limit: Family<Tenant, Gauge>,
+    pub tenant_limit: Family<ContainerLabels, Gauge>,
     /// What it uses.
-    pub tenant_used: Family<Tenant, Gauge>,
+    pub tenant_used: Family<ContainerLabels, Gauge>,
     /// How often it was refused more.
-    pub tenant_refusals: Family<Tenant, Counter>,
+    pub tenant_refusals: Family<ContainerLabels, Counter>,
 }
 
 impl AgentMetrics {
@@ -220,15 +220,15 @@ mod tests {
         let (metrics, registry) = SchedulerMetrics::registered();
         metrics
             .calls
-            .get_or_create(&Verb { verb: "filter" })
+            .get_or_create(&VerbLabel { verb: "filter" })
             .observe(0.003);
         metrics
             .refusals
-            .get_or_create(&Why { reason: "no_room" })
+            .get_or_create(&ReasonLabel { reason: "no_room" })
             .inc();
         metrics
             .free
-            .get_or_create(&OnNode {
+            .get_or_create(&NodeLabel {
                 node: "n1".to_owned(),
             })
             .set(5.0);

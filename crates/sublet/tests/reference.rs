@@ -9,7 +9,8 @@ use std::process::Command;
 
 use sublet_api::keys::{self, KeyKind};
 use sublet_telemetry::metrics::{
-    AgentMetrics, OfResource, OnNode, Outcome, SchedulerMetrics, Tenant, Verb, Why, print,
+    AgentMetrics, ContainerLabels, NodeLabel, OutcomeLabel, ReasonLabel, ResourceLabel,
+    SchedulerMetrics, VerbLabel, print,
 };
 
 const SUBLET: &str = env!("CARGO_BIN_EXE_sublet");
@@ -137,12 +138,12 @@ fn scheduler_metrics() -> String {
         free,
         used,
     } = metrics;
-    let node = OnNode {
+    let node = NodeLabel {
         node: String::new(),
     };
-    calls.get_or_create(&Verb { verb: "" }).observe(0.0);
-    refusals.get_or_create(&Why { reason: "" }).inc();
-    binds.get_or_create(&Outcome { outcome: "" }).inc();
+    calls.get_or_create(&VerbLabel { verb: "" }).observe(0.0);
+    refusals.get_or_create(&ReasonLabel { reason: "" }).inc();
+    binds.get_or_create(&OutcomeLabel { outcome: "" }).inc();
     free.get_or_create(&node).set(0.0);
     used.get_or_create(&node).set(0.0);
     print(&registry)
@@ -159,16 +160,18 @@ fn agent_metrics() -> String {
         tenant_used,
         tenant_refusals,
     } = metrics;
-    let resource = OfResource {
+    let resource = ResourceLabel {
         resource: String::new(),
     };
-    let tenant = Tenant {
+    let tenant = ContainerLabels {
         namespace: String::new(),
         pod: String::new(),
         container: String::new(),
         gpu: 0,
     };
-    allocations.get_or_create(&Outcome { outcome: "" }).inc();
+    allocations
+        .get_or_create(&OutcomeLabel { outcome: "" })
+        .inc();
     registrations.get_or_create(&resource).inc();
     unhealthy.set(0);
     tenant_limit.get_or_create(&tenant).set(0);

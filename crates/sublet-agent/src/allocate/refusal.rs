@@ -13,7 +13,7 @@ const NAMED_MAX: usize = 8;
 
 /// Why no container gets devices.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum AllocateError {
     /// No pod waits for that. The only refusal that a fresher list may lift.
     #[error("no pod on node {node} waits for {asked} in one container; {others}")]
     Nobody {

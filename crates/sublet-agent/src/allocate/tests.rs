@@ -155,7 +155,7 @@ fn site() -> Site {
 const MEM: &str = keys::ALIYUN_GPU_MEM;
 
 /// `ns/a.main -> GPU-1`, or why not.
-fn say(answer: Result<HandOver, Refusal>) -> String {
+fn say(answer: Result<HandOver, AllocateError>) -> String {
     match answer {
         Ok(handed) => format!(
             "{}.{} -> {}",

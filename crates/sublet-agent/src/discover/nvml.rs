@@ -23,7 +23,7 @@ use sublet_model::{Bdf, Bytes, Gpu, GpuIndex, GpuUuid, Health, Inventory, Level,
 use tracing::{debug, warn};
 
 use super::sysfs::Sysfs;
-use super::{DiscoverError, Source};
+use super::{DeviceSource, DiscoverError};
 
 /// The name under which the dynamic loader finds NVML where the driver is installed.
 pub const LIBRARY: &str = "libnvidia-ml.so.1";
@@ -229,7 +229,7 @@ impl NvmlSource {
     }
 }
 
-impl Source for NvmlSource {
+impl DeviceSource for NvmlSource {
     fn read(&mut self) -> Result<Inventory, DiscoverError> {
         let first = match self.first.take() {
             Some(first) => first,

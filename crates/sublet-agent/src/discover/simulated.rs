@@ -12,7 +12,7 @@ use std::time::Duration;
 use sublet_api::inventory_file;
 use sublet_model::{Inventory, NodeName};
 
-use super::{DiscoverError, Source};
+use super::{DeviceSource, DiscoverError};
 
 /// How often the file is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -58,7 +58,7 @@ impl SimulatedSource {
     }
 }
 
-impl Source for SimulatedSource {
+impl DeviceSource for SimulatedSource {
     fn read(&mut self) -> Result<Inventory, DiscoverError> {
         // Taken first: a change during the reading is then seen the next time.
         self.read = Stamp::of(&self.path);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sublet_arbiter::admin::{Snapshot, TenantGpuRow};
-use sublet_telemetry::metrics::{AgentMetrics, Tenant};
+use sublet_telemetry::metrics::{AgentMetrics, ContainerLabels};
 
 use super::record::Record;
 
@@ -13,8 +13,8 @@ const SAME_REFUSAL_MS: u64 = 100;
 /// What was seen before: which containers, and when each was last refused memory.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
-    refused_at_ms: BTreeMap<Tenant, u64>,
-    known: Vec<Tenant>,
+    refused_at_ms: BTreeMap<ContainerLabels, u64>,
+    known: Vec<ContainerLabels>,
 }
 
 impl Figures {
@@ -32,7 +32,7 @@ impl Figures {
                 continue;
             };
             for on_card in &row.per_gpu {
-                let tenant = Tenant {
+                let tenant = ContainerLabels {
                     namespace: record.namespace.clone(),
                     pod: record.pod.clone(),
                     container: record.container.clone(),
@@ -51,7 +51,13 @@ impl Figures {
         self.known = seen;
     }
 
-    fn write(&mut self, metrics: &AgentMetrics, tenant: &Tenant, row: &TenantGpuRow, now_ms: u64) {
+    fn write(
+        &mut self,
+        metrics: &AgentMetrics,
+        tenant: &ContainerLabels,
+        row: &TenantGpuRow,
+        now_ms: u64,
+    ) {
         let bytes = |mib: u64| i64::try_from(mib << 20).unwrap_or(i64::MAX);
         let (limit, used) = (bytes(row.limit_mib), bytes(row.used_mib));
         metrics.tenant_limit.get_or_create(tenant).set(limit);

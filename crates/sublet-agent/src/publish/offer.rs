@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sublet_api::dialect::{DIALECTS, Device as OneDevice};
+use sublet_api::dialect::{DIALECTS, OfferedDevice};
 use sublet_api::{NodeReport, keys, report_to_json};
 use sublet_kubelet::deviceplugin::{Device, DeviceList, HEALTHY, UNHEALTHY};
 use sublet_model::{
@@ -112,10 +112,10 @@ impl Offer {
         for dialect in DIALECTS {
             let resource = dialect.resources()[0];
             match dialect.offering().device {
-                OneDevice::Unit { count } if settings.sharing == Sharing::Whole => {
+                OfferedDevice::Unit { count } if settings.sharing == Sharing::Whole => {
                     status.extend([(count, 0), (resource, 0)]);
                 }
-                OneDevice::Unit { count } => {
+                OfferedDevice::Unit { count } => {
                     status.insert(count, inventory.gpus().len() as u64);
                     if let Some(units) = unit_list(inventory, settings)? {
                         lists.insert(resource, units);
@@ -125,8 +125,8 @@ impl Offer {
                         status.insert(resource, n_units(inventory, settings.unit));
                     }
                 }
-                OneDevice::Card if settings.sharing == Sharing::Memory => {}
-                OneDevice::Card => {
+                OfferedDevice::Card if settings.sharing == Sharing::Memory => {}
+                OfferedDevice::Card => {
                     lists.insert(resource, card_list(inventory));
                 }
             }

@@ -10,7 +10,7 @@ use sublet_model::{
     NodeFacts, Portion, Role, Sharing, Unit,
 };
 
-use super::{Device, Dialect, EqualCards, Offering};
+use super::{Dialect, EqualCards, OfferedDevice, Offering};
 use crate::allocation::AllocationError;
 use crate::keys;
 use crate::node::{NodeDefaults, NodeError, capacity};
@@ -52,7 +52,7 @@ impl Dialect for Aliyun {
 
     fn offering(&self) -> Offering {
         Offering {
-            device: Device::Unit {
+            device: OfferedDevice::Unit {
                 count: keys::ALIYUN_GPU_COUNT,
             },
             // The original's name: whoever looks into kubelet's folder knows it.

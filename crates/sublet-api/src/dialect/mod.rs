@@ -124,14 +124,14 @@ pub struct EqualCards {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offering {
     /// What one device of it is.
-    pub device: Device,
+    pub device: OfferedDevice,
     /// The name of the plugin's socket in kubelet's folder.
     pub socket: &'static str,
 }
 
 /// What one device of a resource is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Device {
+pub enum OfferedDevice {
     /// One unit of a card's memory, on nodes that hand out parts. Where kubelet cannot be told
     /// so many, amounts go into the node's status and slots carry Allocate.
     Unit {

@@ -3,7 +3,7 @@
 
 use sublet_model::{Count, Demand, DialectName, MiB, Sharing, Unit};
 
-use super::{Device, Dialect, EqualCards, Offering};
+use super::{Dialect, EqualCards, OfferedDevice, Offering};
 use crate::keys;
 use crate::node::{NodeDefaults, NodeError, capacity};
 use crate::object::Node;
@@ -37,7 +37,7 @@ impl Dialect for Nvidia {
 
     fn offering(&self) -> Offering {
         Offering {
-            device: Device::Card,
+            device: OfferedDevice::Card,
             socket: "sublet-gpu.sock",
         }
     }

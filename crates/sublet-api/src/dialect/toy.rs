@@ -3,7 +3,7 @@
 
 use sublet_model::{Count, Demand, DialectName, MiB, Milli, Part, Portion, Sharing, Unit};
 
-use super::{Device, Dialect, EqualCards, Offering};
+use super::{Dialect, EqualCards, OfferedDevice, Offering};
 use crate::node::{NodeDefaults, NodeError, capacity};
 use crate::object::Node;
 
@@ -44,7 +44,7 @@ impl Dialect for Toy {
 
     fn offering(&self) -> Offering {
         Offering {
-            device: Device::Card,
+            device: OfferedDevice::Card,
             socket: "toy.sock",
         }
     }

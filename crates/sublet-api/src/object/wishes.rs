@@ -14,7 +14,7 @@ use super::{Anything, PodSpec, or_default};
 /// A taint that a pod does not mind.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct Toleration {
+pub struct TolerationSpec {
     /// The taint's key; empty with `Exists` means any.
     #[serde(deserialize_with = "or_default")]
     pub key: String,
@@ -32,7 +32,7 @@ pub struct Toleration {
 /// A node's mark that keeps pods away.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct Taint {
+pub struct TaintSpec {
     /// Key.
     #[serde(deserialize_with = "or_default")]
     pub key: String,

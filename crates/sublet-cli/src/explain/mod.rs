@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use sublet_api::unhealthy_gpus;
 use sublet_client::{ConfigMaps, Nodes, Pods, list};
 
-pub use state::{ExplainOptions, Snapshot};
+use state::{ClusterObjects, ExplainOptions};
 
 use crate::MemoryUnit;
 use crate::answer::{Answer, DONE, Format, NOT_DONE, api_error, connected, document};
@@ -97,8 +97,8 @@ pub async fn run(args: &Args) -> anyhow::Result<Answer> {
         unit: args.memory_unit.into(),
         policy: Policy::default(),
     };
-    let snapshot = Snapshot { nodes, pods, sick };
-    let mut answer = explain_pod(&snapshot, &namespace, &args.name, &options, args.output)?;
+    let objects = ClusterObjects { nodes, pods, sick };
+    let mut answer = explain_pod(&objects, &namespace, &args.name, &options, args.output)?;
     answer.notes.extend(note);
     Ok(answer)
 }
@@ -107,14 +107,14 @@ pub async fn run(args: &Args) -> anyhow::Result<Answer> {
 ///
 /// # Errors
 /// None that can happen: every explanation can be written.
-pub fn explain_pod(
-    snapshot: &Snapshot,
+fn explain_pod(
+    objects: &ClusterObjects,
     namespace: &str,
     name: &str,
     options: &ExplainOptions,
     format: Format,
 ) -> anyhow::Result<Answer> {
-    let (state, mut notes) = state::state(snapshot, namespace, name, options);
+    let (state, mut notes) = state::state(objects, namespace, name, options);
     if let State::NotFound { similar } = &state {
         notes.push(format!("error: there is no pod {namespace}/{name}"));
         notes.push(if similar.is_empty() {

@@ -9,7 +9,7 @@ use sublet_api::dialect::{claim_of, is_assigned};
 use sublet_api::object::{Node, Pod};
 use sublet_api::stock::pod_rules;
 use sublet_api::{NodeDefaults, bound_entry, facts_of, is_over, pod_uid, scheduler_of, unsaid};
-use sublet_model::{Claim, GpuIndex, Grant, Kept, NodeFacts, NodeName, Unit};
+use sublet_model::{Claim, GpuIndex, Grant, KeptFree, NodeFacts, NodeName, Unit};
 use sublet_plan::stock::Unmodelled;
 use sublet_plan::{EngineOptions, Policy, Reason};
 
@@ -19,23 +19,23 @@ use crate::plan::name_of;
 use crate::verdict::{Cluster, Odd, asked};
 
 /// Everything that an explanation is made of.
-pub struct Snapshot {
+pub(super) struct ClusterObjects {
     /// Every node.
-    pub nodes: Vec<Node>,
+    pub(super) nodes: Vec<Node>,
     /// Every pod.
-    pub pods: Vec<Pod>,
+    pub(super) pods: Vec<Pod>,
     /// The cards that an operator listed as unhealthy, by node.
-    pub sick: BTreeMap<NodeName, BTreeSet<GpuIndex>>,
+    pub(super) sick: BTreeMap<NodeName, BTreeSet<GpuIndex>>,
 }
 
 /// Whose pods are ours, and how the scheduler is set up.
-pub struct ExplainOptions {
+pub(super) struct ExplainOptions {
     /// The `schedulerName`s of schedulers that ask Sublet.
-    pub schedulers: Vec<String>,
+    pub(super) schedulers: Vec<String>,
     /// What one `aliyun.com/gpu-mem` is.
-    pub unit: Unit,
+    pub(super) unit: Unit,
     /// The scheduler's policy.
-    pub policy: Policy,
+    pub(super) policy: Policy,
 }
 
 /// The state of a pod.
@@ -74,7 +74,7 @@ pub(super) struct Doubt {
     /// The cards that the node's agent has handed to it all the same.
     pub(super) handed: Vec<GpuIndex>,
     /// What is kept free on every card of the node meanwhile.
-    pub(super) kept: Option<Kept>,
+    pub(super) kept: Option<KeptFree>,
 }
 
 /// A pod that waits for a node.
@@ -98,14 +98,14 @@ impl Waiting {
 
 /// A pod's state, and a line for each object that cannot be understood.
 pub(super) fn state(
-    snapshot: &Snapshot,
+    objects: &ClusterObjects,
     namespace: &str,
     name: &str,
     options: &ExplainOptions,
 ) -> (State, Vec<String>) {
     let is_it = |pod: &&Pod| pod.metadata.namespace == namespace && pod.metadata.name == name;
-    let Some(pod) = snapshot.pods.iter().find(is_it) else {
-        let similar = similar(&snapshot.pods, namespace, name);
+    let Some(pod) = objects.pods.iter().find(is_it) else {
+        let similar = similar(&objects.pods, namespace, name);
         return (State::NotFound { similar }, Vec::new());
     };
     if is_over(pod) {
@@ -118,7 +118,7 @@ pub(super) fn state(
         }
         Ok(None) => (State::NoGpu, Vec::new()),
         Ok(Some(claim)) if !pod.spec.node_name.is_empty() => {
-            (bound(snapshot, pod, claim, options), Vec::new())
+            (bound(objects, pod, claim, options), Vec::new())
         }
         Ok(Some(_)) if pod.metadata.deletion_timestamp.is_some() => (State::Deleting, Vec::new()),
         Ok(Some(_)) if !pod.spec.scheduling_gates.is_empty() => {
@@ -130,7 +130,7 @@ pub(super) fn state(
             let name = scheduler_of(pod).to_owned();
             (State::OtherScheduler { name }, Vec::new())
         }
-        Ok(Some(_)) => waiting(snapshot, pod, options),
+        Ok(Some(_)) => waiting(objects, pod, options),
     }
 }
 
@@ -153,7 +153,7 @@ fn over(pod: &Pod, options: &ExplainOptions) -> State {
     State::Over { phase, doubt }
 }
 
-fn bound(snapshot: &Snapshot, pod: &Pod, claim: Claim, options: &ExplainOptions) -> State {
+fn bound(objects: &ClusterObjects, pod: &Pod, claim: Claim, options: &ExplainOptions) -> State {
     let handed_over = is_assigned(pod, &claim);
     let node = pod.spec.node_name.clone();
     let claim = Arc::new(claim);
@@ -165,7 +165,7 @@ fn bound(snapshot: &Snapshot, pod: &Pod, claim: Claim, options: &ExplainOptions)
         let (cause, cure) = unsaid(pod, problem.as_deref(), &options.schedulers);
         let unit = options.unit;
         let is_it = |it: &&Node| it.metadata.name == node;
-        let facts = snapshot.nodes.iter().find(is_it);
+        let facts = objects.nodes.iter().find(is_it);
         let facts = facts.and_then(|it| facts_of(it, NodeDefaults { unit }).ok().flatten());
         let (facts, uid) = (facts.as_ref(), pod_uid(pod).ok());
         let known = facts.zip(uid.as_ref());
@@ -177,7 +177,7 @@ fn bound(snapshot: &Snapshot, pod: &Pod, claim: Claim, options: &ExplainOptions)
             cause,
             cure,
             handed: known.map(gpus).unwrap_or_default(),
-            kept: known.and_then(|(facts, uid)| facts.kept_for(uid, claim.ask())),
+            kept: known.and_then(|(facts, uid)| facts.kept_free_for(uid, claim.ask())),
         }
     });
     State::Bound {
@@ -188,23 +188,23 @@ fn bound(snapshot: &Snapshot, pod: &Pod, claim: Claim, options: &ExplainOptions)
     }
 }
 
-fn waiting(snapshot: &Snapshot, pod: &Pod, options: &ExplainOptions) -> (State, Vec<String>) {
+fn waiting(objects: &ClusterObjects, pod: &Pod, options: &ExplainOptions) -> (State, Vec<String>) {
     let mut notes = Vec::new();
     let mut cluster = Cluster::new(EngineOptions {
         unit: options.unit,
         ..EngineOptions::of(options.policy.clone())
     });
-    let mut nodes: Vec<&Node> = snapshot.nodes.iter().collect();
+    let mut nodes: Vec<&Node> = objects.nodes.iter().collect();
     nodes.sort_by_key(|node| &node.metadata.name);
     for node in nodes {
         let name = &node.metadata.name;
-        let sick = snapshot.sick.get(name.as_str());
+        let sick = objects.sick.get(name.as_str());
         if let Err(error) = cluster.enter_node(node, sick) {
             notes.push(format!("warning: node {name} is left out: {error}"));
         }
     }
     let bound = |pod: &&Pod| !pod.spec.node_name.is_empty() && !is_over(pod);
-    for other in snapshot.pods.iter().filter(bound) {
+    for other in objects.pods.iter().filter(bound) {
         for Odd { field, what } in cluster.enter_pod(other) {
             let name = name_of(other);
             notes.push(format!("warning: {name}, field `{field}`: {what}"));

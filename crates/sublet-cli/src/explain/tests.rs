@@ -36,7 +36,7 @@ fn explained_with(
     let mut input = Input::default();
     input.read("test", objects);
     assert!(input.errors.is_empty() && input.unreadable.is_empty());
-    let snapshot = Snapshot {
+    let objects = ClusterObjects {
         nodes: input.nodes.into_iter().map(|node| node.object).collect(),
         pods: input.pods.into_iter().map(|pod| pod.object).collect(),
         sick,
@@ -46,7 +46,7 @@ fn explained_with(
         unit: Unit::MiB,
         policy: Policy::default(),
     };
-    explain_pod(&snapshot, "team", "p-0", &options, format).unwrap()
+    explain_pod(&objects, "team", "p-0", &options, format).unwrap()
 }
 
 /// The first line about pod `p-0`.

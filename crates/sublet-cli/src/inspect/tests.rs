@@ -4,7 +4,7 @@
 //! k8s.io/api 0.36.3 (`·` is a blank, so that those at line ends are seen).
 
 use sublet_api::keys;
-use sublet_api::object::{Address, Container, Node, Pod, Quantity};
+use sublet_api::object::{Container, Node, NodeAddress, Pod, Quantity};
 
 use super::*;
 
@@ -38,7 +38,7 @@ fn node(name: &str, amounts: &str, rest: &[&str]) -> Node {
         let amount = Quantity(amount.to_owned());
         node.status.capacity.insert(resource.to_owned(), amount);
     }
-    let address = |kind: &str, address: &str| Address {
+    let address = |kind: &str, address: &str| NodeAddress {
         kind: kind.to_owned(),
         address: address.to_owned(),
     };

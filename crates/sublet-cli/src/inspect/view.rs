@@ -144,7 +144,7 @@ pub(super) fn view(nodes: &[Node], pods: &[Pod], unit: Option<Unit>) -> View {
 fn doubt(ledger: &Ledger, entry: &Entry) -> Option<String> {
     let facts = ledger.book(ledger.find(entry.node.as_str())?).facts()?;
     let kept = match &entry.allocation {
-        None => facts.kept_for(&entry.uid, entry.claim.ask())?,
+        None => facts.kept_free_for(&entry.uid, entry.claim.ask())?,
         Some(_) => return None,
     };
     let (pod, node) = (&entry.pod, &entry.node);
@@ -172,7 +172,7 @@ fn pod_view(entry: &Entry, pod: &Pod, facts: &NodeFacts) -> PodView {
     let known = facts.handed_to(&entry.uid);
     match (&entry.allocation, claim.ask()) {
         // The node's agent knows what it has handed over.
-        (None, ask) if !known.is_empty() && facts.kept_for(&entry.uid, ask).is_none() => {
+        (None, ask) if !known.is_empty() && facts.kept_free_for(&entry.uid, ask).is_none() => {
             for gpu in known.into_iter().map(|at| &facts.inventory.gpus()[at]) {
                 let memory = match ask {
                     Ask::Parts(parts) => parts.largest().memory,

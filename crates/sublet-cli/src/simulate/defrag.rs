@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 use sublet_model::{Ask, Claim, MiB};
-use sublet_plan::{Largest, State};
-use sublet_sim::{Relocation, Relocations, Seat, relocate};
+use sublet_plan::{ClusterState, Largest};
+use sublet_sim::{Location, Relocation, Relocations, relocate};
 
 use super::input::Input;
 use super::runs::{BadRequest, Planned};
@@ -82,8 +82,8 @@ fn as_table(input: &Input, found: &Relocations) -> String {
                 number.to_string(),
                 step.pod.to_string(),
                 asked(input, &step.claim),
-                seat(input, &step.from),
-                seat(input, &step.to),
+                location(input, &step.from),
+                location(input, &step.to),
             ]
         };
         let rows: Vec<_> = (1..).zip(&found.moves).map(row).collect();
@@ -124,9 +124,9 @@ fn as_table(input: &Input, found: &Relocations) -> String {
 }
 
 /// `node/0,1`
-fn seat(input: &Input, seat: &Seat) -> String {
-    let cards: Vec<String> = seat.cards.iter().map(ToString::to_string).collect();
-    let node = &input.nodes.rows[seat.node as usize].name;
+fn location(input: &Input, location: &Location) -> String {
+    let cards: Vec<String> = location.cards.iter().map(ToString::to_string).collect();
+    let node = &input.nodes.rows[location.node as usize].name;
     format!("{node}/{}", cards.join(","))
 }
 
@@ -160,7 +160,7 @@ fn largest(input: &Input, largest: Largest) -> String {
     }
 }
 
-fn fragmented_percent(input: &Input, state: &State) -> f64 {
+fn fragmented_percent(input: &Input, state: &ClusterState) -> f64 {
     state.fragmented_milli / (10 * n_gpus(input).max(1)) as f64
 }
 
@@ -186,12 +186,12 @@ struct MoveView {
     #[serde(rename = "memoryMiB", skip_serializing_if = "Option::is_none")]
     memory_mib: Option<u64>,
     cpu_milli: u64,
-    from: SeatView,
-    to: SeatView,
+    from: LocationView,
+    to: LocationView,
 }
 
 #[derive(Serialize)]
-struct SeatView {
+struct LocationView {
     node: String,
     gpus: Vec<u16>,
 }
@@ -228,9 +228,9 @@ struct NodesView {
 }
 
 fn json(input: &Input, found: &Relocations) -> anyhow::Result<String> {
-    let seat = |seat: &Seat| SeatView {
-        node: input.nodes.rows[seat.node as usize].name.to_string(),
-        gpus: seat.cards.iter().map(|card| card.0).collect(),
+    let location = |location: &Location| LocationView {
+        node: input.nodes.rows[location.node as usize].name.to_string(),
+        gpus: location.cards.iter().map(|card| card.0).collect(),
     };
     let step = |step: &Relocation| MoveView {
         namespace: step.pod.namespace().to_owned(),
@@ -244,11 +244,11 @@ fn json(input: &Input, found: &Relocations) -> anyhow::Result<String> {
             _ => None,
         },
         cpu_milli: step.claim.host().cpu.get(),
-        from: seat(&step.from),
-        to: seat(&step.to),
+        from: location(&step.from),
+        to: location(&step.to),
     };
     let first = found.states.first().map_or(0, |state| state.free);
-    let state = |(moves, state): (usize, &State)| {
+    let state = |(moves, state): (usize, &ClusterState)| {
         let [eight, four, two, one] = state.nodes;
         StateView {
             moves,

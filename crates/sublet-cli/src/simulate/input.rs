@@ -4,10 +4,12 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use sublet_sim::{Bad, Nodes, Pods, Sequence, SequenceError, TraceError, read_nodes, read_pods};
+use sublet_sim::{
+    Bad, BadLines, Nodes, Pods, Sequence, SequenceError, TraceError, read_nodes, read_pods,
+};
 
 use super::snapshot::{self, Snapshot};
-use super::{Args, BadLines, what_if};
+use super::{Args, BadLinesArg, what_if};
 use crate::plan;
 
 /// A file that cannot be used.
@@ -53,8 +55,8 @@ impl Input {
     pub(super) fn read(args: &Args) -> anyhow::Result<Input> {
         let mut notes = Vec::new();
         let bad = match args.bad_lines {
-            BadLines::Stop => sublet_sim::BadLines::Stop,
-            BadLines::Count => sublet_sim::BadLines::Count,
+            BadLinesArg::Stop => BadLines::Stop,
+            BadLinesArg::Count => BadLines::Count,
         };
         // One of the two is there: the command line asks for it.
         let file = args.snapshot.as_ref().or(args.nodes.as_ref());
@@ -123,7 +125,7 @@ fn read_snapshot(file: &Path, args: &Args) -> anyhow::Result<Snapshot> {
     };
     let mut input = plan::Input::default();
     input.read(&name, &text);
-    let stop = args.bad_lines == BadLines::Stop;
+    let stop = args.bad_lines == BadLinesArg::Stop;
     snapshot::of(input, args.memory_unit.into(), &args.add, stop)
 }
 

@@ -54,9 +54,9 @@ pub enum Protocol {
     Timed,
 }
 
-/// What to do with lines that cannot be used.
+/// [`sublet_sim::BadLines`] on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub enum BadLines {
+enum BadLinesArg {
     /// Stop at the first.
     #[default]
     Stop,
@@ -64,9 +64,9 @@ pub enum BadLines {
     Count,
 }
 
-/// Who places pods that ask for no GPU.
+/// [`sublet_sim::CpuOnlyPods`] on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub enum CpuOnlyPods {
+enum CpuOnlyPodsArg {
     /// The policy.
     #[default]
     Policy,
@@ -169,7 +169,7 @@ pub struct Args {
     /// Who places pods without GPU: the policy, as when they name Sublet's scheduler, or the
     /// stock scheduler, which spreads them
     #[arg(long, value_name = "WHO", value_enum, default_value_t)]
-    cpu_only_pods: CpuOnlyPods,
+    cpu_only_pods: CpuOnlyPodsArg,
     /// Write where each pod went, a line for each arrival. Needs exactly one run
     #[arg(long, value_name = "FILE")]
     placements: Option<PathBuf>,
@@ -184,7 +184,7 @@ pub struct Args {
     no_timing: bool,
     /// What to do with lines that cannot be used
     #[arg(long, value_enum, default_value_t)]
-    bad_lines: BadLines,
+    bad_lines: BadLinesArg,
     /// Runs at once [default: one per core]
     #[arg(short, long, value_name = "N")]
     jobs: Option<NonZeroUsize>,

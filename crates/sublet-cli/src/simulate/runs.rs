@@ -13,7 +13,7 @@ use sublet_plan::Policy;
 use sublet_sim::{CpuOnlyPods, Inflation, Outcome, Sequence, TimedError, Variant, inflate};
 
 use super::input::Input;
-use super::{Args, Protocol};
+use super::{Args, CpuOnlyPodsArg, Protocol};
 
 /// A request that makes no sense.
 #[derive(Debug, thiserror::Error)]
@@ -168,8 +168,8 @@ impl Planned {
 
 pub(super) fn cpu_only(args: &Args) -> CpuOnlyPods {
     match args.cpu_only_pods {
-        super::CpuOnlyPods::Policy => CpuOnlyPods::Policy,
-        super::CpuOnlyPods::Stock => CpuOnlyPods::Stock,
+        CpuOnlyPodsArg::Policy => CpuOnlyPods::Policy,
+        CpuOnlyPodsArg::Stock => CpuOnlyPods::Stock,
     }
 }
 

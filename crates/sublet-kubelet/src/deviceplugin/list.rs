@@ -64,8 +64,8 @@ impl DeviceList {
 
     /// The devices, decoded one at a time.
     #[must_use]
-    pub fn iter(&self) -> Devices {
-        Devices {
+    pub fn iter(&self) -> DeviceIter {
+        DeviceIter {
             rest: self.encoded.clone(),
         }
     }
@@ -79,20 +79,20 @@ impl FromIterator<Device> for DeviceList {
 
 impl IntoIterator for &DeviceList {
     type Item = Device;
-    type IntoIter = Devices;
+    type IntoIter = DeviceIter;
 
-    fn into_iter(self) -> Devices {
+    fn into_iter(self) -> DeviceIter {
         self.iter()
     }
 }
 
 /// Iterator over the devices of a [`DeviceList`].
 #[derive(Clone, Debug)]
-pub struct Devices {
+pub struct DeviceIter {
     rest: Bytes,
 }
 
-impl Iterator for Devices {
+impl Iterator for DeviceIter {
     type Item = Device;
 
     fn next(&mut self) -> Option<Device> {

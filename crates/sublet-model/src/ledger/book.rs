@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use super::Entry;
 use crate::{
-    Ask, Class, Count, Host, Inventory, Kept, MachineUse, MiB, Milli, NodeFacts, NodeName, Part,
-    PodUid, charges_of,
+    Ask, Class, Count, Host, Inventory, KeptFree, MachineUse, MiB, Milli, NodeFacts, NodeName,
+    Part, PodUid, charges_of,
 };
 
 /// One card's account.
@@ -260,13 +260,13 @@ impl Book {
     fn charge_somewhere(&mut self, entry: &Entry, ask: &Ask) {
         let Some(facts) = &self.facts else { return };
         let known = facts.handed_to(&entry.uid);
-        match (ask, facts.kept_for(&entry.uid, ask)) {
+        match (ask, facts.kept_free_for(&entry.uid, ask)) {
             (Ask::Nothing, _) => {}
             (_, Some(kept)) => {
                 for card in &mut self.cards {
                     card.unsure = card.unsure.plus(match kept {
-                        Kept::Part(part) => part,
-                        Kept::All => card.capacity,
+                        KeptFree::Part(part) => part,
+                        KeptFree::All => card.capacity,
                     });
                 }
             }

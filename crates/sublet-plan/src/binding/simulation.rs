@@ -16,7 +16,7 @@ use sublet_model::{Allocation, Entry, NodeFacts, NodeName, PodUid, Standing, Tim
 
 use self::chance::Chance;
 use self::server::{Object, Server};
-use super::{Binding, BindingStep, Seen};
+use super::{ApiAnswer, Binding, BindingStep};
 use crate::script::{claim, entry, node, uid};
 use crate::{Engine, EngineOptions};
 
@@ -61,7 +61,7 @@ enum Event {
     /// A Binding takes effect, or is refused; with the answer's way home, if it is not lost.
     Write(usize, Option<u64>),
     /// The answer to try's Post or Read, and the moment that counts for it.
-    Answer(usize, Seen, Time),
+    Answer(usize, ApiAnswer, Time),
     Read(usize),
     /// The server looks at the pod, for a read that started then.
     Look(usize, Time),
@@ -271,12 +271,12 @@ impl Simulation {
         let work = self.chance.below(DEADLINE_MS);
         let lost = Event::Answer(
             id,
-            Seen::Unanswered("timed out".to_owned()),
+            ApiAnswer::Unanswered("timed out".to_owned()),
             Time::default(),
         );
         let refuse = |code| {
             let message = "not now".to_owned();
-            Event::Answer(id, Seen::Refused { code, message }, Time::default())
+            Event::Answer(id, ApiAnswer::Refused { code, message }, Time::default())
         };
         let (what, write, answer) = match kind {
             0 => ("time-out before the write", None, lost),
@@ -309,17 +309,17 @@ impl Simulation {
         }
     }
 
-    fn write(&mut self, id: usize) -> Seen {
+    fn write(&mut self, id: usize) -> ApiAnswer {
         if self.server.is_down(self.now) {
             self.meet("down for a write");
-            return Seen::Unanswered("connection refused".to_owned());
+            return ApiAnswer::Unanswered("connection refused".to_owned());
         }
         let pod = self.tries[id].pod.clone();
         let (node, allocation) = self.tries[id].asked.clone();
         let answer = self.server.bind(&pod, node, allocation);
         match answer {
-            Seen::Refused { code: 404, .. } => self.meet("404"),
-            Seen::Refused { .. } => self.meet("409"),
+            ApiAnswer::Refused { code: 404, .. } => self.meet("404"),
+            ApiAnswer::Refused { .. } => self.meet("409"),
             _ => {
                 if !self.tries[id].open {
                     self.broken = Some(format!("{pod} was bound after that was given up"));
@@ -338,29 +338,29 @@ impl Simulation {
         let wanted = entry(pod.as_str(), "theirs", &self.server.claims[pod]);
         let node = wanted.node.clone();
         if let Ok(allocation) = theirs.reserve(Time::default(), wanted)
-            && self.server.bind(pod, node, allocation) == Seen::Accepted
+            && self.server.bind(pod, node, allocation) == ApiAnswer::Accepted
         {
             self.meet("bound by somebody else");
             self.wrote(pod);
         }
     }
 
-    fn look(&mut self, id: usize) -> Seen {
+    fn look(&mut self, id: usize) -> ApiAnswer {
         let garbled = self.now < CALM_MS && self.chance.one_in(6);
         if garbled || self.server.is_down(self.now) {
             self.meet("unreadable");
-            return Seen::Unreadable("connection refused".to_owned());
+            return ApiAnswer::Unreadable("connection refused".to_owned());
         }
         let Try { pod, asked, .. } = &self.tries[id];
-        Seen::Pod(self.server.look(pod, asked))
+        ApiAnswer::Pod(self.server.look(pod, asked))
     }
 
-    fn take_answer(&mut self, id: usize, seen: Seen, moment: Time) {
+    fn take_answer(&mut self, id: usize, seen: ApiAnswer, moment: Time) {
         let moment = match self.hands {
             Hands::LateClock => Time::from_ms(self.now),
             Hands::Right | Hands::Hasty => moment,
         };
-        let missing = matches!(seen, Seen::Unanswered(_));
+        let missing = matches!(seen, ApiAnswer::Unanswered(_));
         let this = &mut self.tries[id];
         let step = match this.binding.apply(moment, seen) {
             BindingStep::Read(_) if missing && self.hands == Hands::Hasty => {

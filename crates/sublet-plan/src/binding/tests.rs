@@ -2,7 +2,7 @@
 
 use sublet_model::Time;
 
-use super::{Binding, BindingStep, PodState, Seen};
+use super::{ApiAnswer, Binding, BindingStep, PodState};
 
 /// `ms what` per line, for a Binding started at 0 that is settled after 6,000 ms.
 #[track_caller]
@@ -24,16 +24,16 @@ fn check(table: &str) {
     }
 }
 
-fn seen_as(word: &str) -> Seen {
+fn seen_as(word: &str) -> ApiAnswer {
     match word {
-        "accepted" => Seen::Accepted,
-        "unanswered" => Seen::Unanswered("timed out".to_owned()),
-        "unreadable" => Seen::Unreadable("connection refused".to_owned()),
-        "as-asked" => Seen::Pod(PodState::AsAsked),
-        "unbound" => Seen::Pod(PodState::Unbound),
-        "gone" => Seen::Pod(PodState::Gone),
-        "elsewhere" => Seen::Pod(PodState::Elsewhere("bound to node b".to_owned())),
-        code => Seen::Refused {
+        "accepted" => ApiAnswer::Accepted,
+        "unanswered" => ApiAnswer::Unanswered("timed out".to_owned()),
+        "unreadable" => ApiAnswer::Unreadable("connection refused".to_owned()),
+        "as-asked" => ApiAnswer::Pod(PodState::AsAsked),
+        "unbound" => ApiAnswer::Pod(PodState::Unbound),
+        "gone" => ApiAnswer::Pod(PodState::Gone),
+        "elsewhere" => ApiAnswer::Pod(PodState::Elsewhere("bound to node b".to_owned())),
+        code => ApiAnswer::Refused {
             code: code.parse().unwrap(),
             message: "no".to_owned(),
         },

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use sublet_model::{Ask, Book, Count, Entry, Ledger, MiB, NodeIdx, PodUid, Standing};
 
-use super::measure::{Appetite, Largest, Mark, State};
+use super::measure::{Appetite, ClusterState, Largest, Mark};
 use super::{Defrag, Move, Spot, cards_of};
 use crate::fit::{Rules, allocate, cards_at, check_look_alikes, fit};
 use crate::score::Scores;
@@ -62,8 +62,8 @@ impl<'a> Draft<'a> {
         &self.ledger
     }
 
-    pub(super) fn state(&self) -> State {
-        State::of(&self.marks, self.asked.fragmentation)
+    pub(super) fn state(&self) -> ClusterState {
+        ClusterState::of(&self.marks, self.asked.fragmentation)
     }
 
     pub(super) fn largest(&self) -> Largest {
@@ -83,7 +83,7 @@ impl<'a> Draft<'a> {
 
     /// Moves these pods away, one after the other; nothing is changed if one of them finds no
     /// place, if a measure falls on the way, or if nothing is won.
-    pub(super) fn empty(&mut self, pods: &[PodUid], off: Off) -> Option<Vec<(Move, State)>> {
+    pub(super) fn empty(&mut self, pods: &[PodUid], off: Off) -> Option<Vec<(Move, ClusterState)>> {
         let before = self.state();
         let mut last = before;
         let mut done = Vec::new();

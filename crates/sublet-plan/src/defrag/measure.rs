@@ -16,7 +16,7 @@ pub struct Largest {
 
 /// How a cluster stands.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct State {
+pub struct ClusterState {
     /// Healthy GPUs with nothing on them.
     pub free: u32,
     /// Those among them that their node has CPU for: as much for each as the pods that run
@@ -30,7 +30,7 @@ pub struct State {
     pub fragmented_milli: f64,
 }
 
-/// What one node adds to a [`State`].
+/// What one node adds to a [`ClusterState`].
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Mark {
     pub(super) free: u32,
@@ -114,9 +114,9 @@ impl Largest {
     }
 }
 
-impl State {
-    pub(super) fn of(marks: &[Mark], fragmentation: &Fragmentation) -> State {
-        let mut state = State {
+impl ClusterState {
+    pub(super) fn of(marks: &[Mark], fragmentation: &Fragmentation) -> ClusterState {
+        let mut state = ClusterState {
             free: 0,
             fed: 0,
             largest: Largest::default(),
@@ -138,12 +138,12 @@ impl State {
     }
 
     /// Is nothing worse than before?
-    pub(super) fn keeps(&self, before: &State) -> bool {
+    pub(super) fn keeps(&self, before: &ClusterState) -> bool {
         self.free >= before.free && self.largest >= before.largest
     }
 
     /// Is anything better?
-    pub(super) fn wins_over(&self, before: &State) -> bool {
+    pub(super) fn wins_over(&self, before: &ClusterState) -> bool {
         self.free > before.free || self.largest > before.largest
     }
 }

@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 use sublet_model::{Claim, Gpu, Health, Host, Inventory, MilliCpu, NodeFacts, NodeName, Sharing};
 
 use super::*;
-use crate::Demand;
+use crate::ShapeCounts;
 use crate::script::{claim, entry, placed};
 
 /// Nodes and pods, and which pods stay.
@@ -101,7 +101,7 @@ impl Cluster {
         let asked = Defrag {
             ledger: &self.ledger,
             unit: Unit::MiB,
-            fragmentation: &Fragmentation::by(&Demand::default()),
+            fragmentation: &Fragmentation::by(&ShapeCounts::default()),
             movable: &|uid| !self.staying.contains(uid),
             open,
             most,
@@ -130,7 +130,7 @@ impl Cluster {
                 let (from, to) = (self.spot(&step.from), self.spot(&step.to));
                 let _ = writeln!(text, "-> {} {from} to {to}", step.uid);
             }
-            let State {
+            let ClusterState {
                 free, fed, largest, ..
             } = state;
             let Largest { gpus, memory } = largest;

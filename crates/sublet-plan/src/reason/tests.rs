@@ -8,7 +8,7 @@ use sublet_model::{
     Ask, Count, GpuIndex, HostPort, MiB, Milli, NodeName, Part, Parts, PodKey, Sharing, Unit,
 };
 
-use crate::stock::{Effect, Taint};
+use crate::stock::{Taint, TaintEffect};
 use crate::{Reason, Wire};
 
 const WHOLE: Ask = Ask::WholeCards(Count::new(2));
@@ -191,7 +191,7 @@ fn a_rule_of_the_stock_scheduler_is_final_where_no_eviction_helps() {
     let taint = Taint {
         key: Arc::from("gpu"),
         value: Arc::from(""),
-        effect: Effect::NoSchedule,
+        effect: TaintEffect::NoSchedule,
     };
     let reasons = [
         Reason::Unschedulable,

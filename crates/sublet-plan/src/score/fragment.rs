@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use sublet_model::{Ask, Book, Ledger, MiB, Milli};
 
 use super::{After, Asked, Cost, Kind, Prepared, Score, Site};
-use crate::learn::{Demand, Known, Shape};
+use crate::learn::{Known, PodShape, ShapeCounts};
 
 pub(super) const FGD: Kind = Kind {
     name: "fgd",
@@ -58,7 +58,7 @@ impl Score for Fgd {
         before != self.typical
     }
 
-    fn foretell(&mut self, demand: &Demand) -> bool {
+    fn foretell(&mut self, demand: &ShapeCounts) -> bool {
         if self.learns {
             return false;
         }
@@ -78,7 +78,7 @@ const COVERED_PERCENT: u64 = 95;
 /// The pods that fragmentation is measured by.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Typical {
-    shapes: Vec<(Shape, i64)>,
+    shapes: Vec<(PodShape, i64)>,
     /// Pods of these shapes.
     total: i64,
     /// Pods of all shapes.
@@ -87,7 +87,7 @@ struct Typical {
 
 impl Typical {
     /// The typical pods of a demand: by falling count, then by falling size.
-    fn of(demand: &Demand) -> Typical {
+    fn of(demand: &ShapeCounts) -> Typical {
         let mut shapes: Vec<_> = demand.shapes().collect();
         shapes.sort_by(|(a, n_a), (b, n_b)| (n_b, b.by_size()).cmp(&(n_a, a.by_size())));
         let mut covered = 0;
@@ -113,7 +113,7 @@ pub struct Fragmentation(Typical);
 impl Fragmentation {
     /// Measures by the typical pods of that demand.
     #[must_use]
-    pub fn by(demand: &Demand) -> Fragmentation {
+    pub fn by(demand: &ShapeCounts) -> Fragmentation {
         Fragmentation(Typical::of(demand))
     }
 
@@ -183,7 +183,7 @@ impl Fragments {
         }
         let model = book.facts().map_or("", |facts| &facts.model);
         for &capacity in &fragments.capacities {
-            let need = |(shape, _): &(Shape, i64)| match &shape.ask {
+            let need = |(shape, _): &(PodShape, i64)| match &shape.ask {
                 Ask::Nothing => Milli::ZERO,
                 Ask::Parts(parts) => parts.first().share_of(capacity),
                 Ask::WholeCards(_) => Milli::WHOLE,

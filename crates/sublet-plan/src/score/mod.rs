@@ -26,7 +26,7 @@ use sublet_model::{Ask, Book, Host, Ledger, MiB, Milli, PodUid};
 
 pub use self::fragment::Fragmentation;
 pub(crate) use self::pack::{After, Pack};
-use crate::learn::{Demand, Known};
+use crate::learn::{Known, ShapeCounts};
 use crate::policy::{Costs, Policy};
 
 /// Every policy; the first is the default.
@@ -116,7 +116,7 @@ pub(crate) trait Score: fmt::Debug + Send + Sync {
     }
 
     /// The demand that is known beforehand; true if any cost may be another now.
-    fn foretell(&mut self, _demand: &Demand) -> bool {
+    fn foretell(&mut self, _demand: &ShapeCounts) -> bool {
         false
     }
 }
@@ -287,7 +287,7 @@ impl Scores {
         }
     }
 
-    pub(crate) fn foretell(&mut self, demand: &Demand) {
+    pub(crate) fn foretell(&mut self, demand: &ShapeCounts) {
         for part in &mut self.parts {
             self.epoch += u64::from(part.foretell(demand));
         }

@@ -19,8 +19,8 @@ mod prices;
 
 use self::prices::{PARTS, Prices};
 use super::{After, Asked, Cost, Kind, Prepared, Score, Site};
-use crate::Shape;
-use crate::learn::{Demand, FIRST, Known, Sizes};
+use crate::PodShape;
+use crate::learn::{FIRST, Known, ShapeCounts, Sizes};
 
 pub(super) const TILING: Kind = Kind {
     name: "tiling",
@@ -184,7 +184,7 @@ impl Tables {
     }
 
     /// The same with new prices.
-    fn price(&mut self, demand: &Demand, sizes: Sizes) {
+    fn price(&mut self, demand: &ShapeCounts, sizes: Sizes) {
         let mut asked = [0; PARTS + 1];
         for (shape, count) in demand.shapes() {
             if let Ask::Parts(parts) = &shape.ask {
@@ -197,7 +197,7 @@ impl Tables {
     }
 
     /// The same with everything but the prices learnt anew.
-    fn refresh(&mut self, demand: &Demand, sizes: Sizes, ledger: &Ledger) {
+    fn refresh(&mut self, demand: &ShapeCounts, sizes: Sizes, ledger: &Ledger) {
         let asked: Vec<_> = demand
             .shapes()
             .filter(|(shape, _)| shape.ask != Ask::Nothing)
@@ -234,7 +234,11 @@ const ONE: sublet_model::Count = sublet_model::Count::new(1);
 /// What each model will lack: the share of demand that names it, against the share of what is
 /// free that accepts that demand. It counts by the fourth power, so that only a model that is
 /// about to run out is spared.
-fn pressure(asked: &[(&Shape, u64, u64)], milli: u64, ledger: &Ledger) -> BTreeMap<Arc<str>, i64> {
+fn pressure(
+    asked: &[(&PodShape, u64, u64)],
+    milli: u64,
+    ledger: &Ledger,
+) -> BTreeMap<Arc<str>, i64> {
     let mut free: BTreeMap<Arc<str>, u64> = BTreeMap::new();
     for (_, book) in ledger.books() {
         if let Some(facts) = book.facts() {

@@ -12,7 +12,7 @@ use crate::Reason;
 
 /// What a taint does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Effect {
+pub enum TaintEffect {
     /// Keeps new pods away.
     NoSchedule,
     /// Puts the node behind others.
@@ -21,7 +21,7 @@ pub enum Effect {
     NoExecute,
 }
 
-impl fmt::Display for Effect {
+impl fmt::Display for TaintEffect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
     }
@@ -35,7 +35,7 @@ pub struct Taint {
     /// Its value.
     pub value: Arc<str>,
     /// What it does.
-    pub effect: Effect,
+    pub effect: TaintEffect,
 }
 
 impl fmt::Display for Taint {
@@ -53,7 +53,7 @@ pub struct Toleration {
     /// The taint's value; `None` for any.
     pub value: Option<Arc<str>>,
     /// What it does; `None` for anything.
-    pub effect: Option<Effect>,
+    pub effect: Option<TaintEffect>,
 }
 
 impl Toleration {
@@ -191,7 +191,7 @@ impl PodRules {
         if node.unschedulable && !self.tolerates(&cordon()) {
             return Err(Reason::Unschedulable);
         }
-        let hard = |taint: &&Taint| taint.effect != Effect::PreferNoSchedule;
+        let hard = |taint: &&Taint| taint.effect != TaintEffect::PreferNoSchedule;
         let mut taints = node.taints.iter().filter(hard);
         if let Some(taint) = taints.find(|taint| !self.tolerates(taint)) {
             return Err(Reason::Taint {
@@ -246,7 +246,8 @@ impl PodRules {
 #[must_use]
 pub fn soft_taints(taints: &[Taint], tolerations: &[Toleration]) -> u32 {
     let minded = |taint: &&Taint| {
-        taint.effect == Effect::PreferNoSchedule && !tolerations.iter().any(|t| t.tolerates(taint))
+        taint.effect == TaintEffect::PreferNoSchedule
+            && !tolerations.iter().any(|t| t.tolerates(taint))
     };
     taints.iter().filter(minded).count() as u32
 }
@@ -256,7 +257,7 @@ fn cordon() -> Taint {
     Taint {
         key: Arc::from("node.kubernetes.io/unschedulable"),
         value: Arc::from(""),
-        effect: Effect::NoSchedule,
+        effect: TaintEffect::NoSchedule,
     }
 }
 

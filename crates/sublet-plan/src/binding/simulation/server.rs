@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sublet_model::{Allocation, Ask, Claim, GpuIndex, MiB, NodeFacts, NodeName, PodUid};
 
-use crate::binding::{PodState, Seen};
+use crate::binding::{ApiAnswer, PodState};
 
 /// A pod as the API server keeps it.
 #[derive(Debug, Clone)]
@@ -31,8 +31,13 @@ impl Server {
     }
 
     /// Writes a Binding, as the server does: once, and only on a pod that is there.
-    pub(super) fn bind(&mut self, pod: &PodUid, node: NodeName, allocation: Allocation) -> Seen {
-        let refused = |code, message: &str| Seen::Refused {
+    pub(super) fn bind(
+        &mut self,
+        pod: &PodUid,
+        node: NodeName,
+        allocation: Allocation,
+    ) -> ApiAnswer {
+        let refused = |code, message: &str| ApiAnswer::Refused {
             code,
             message: message.to_owned(),
         };
@@ -41,7 +46,7 @@ impl Server {
             Some(object) if object.bound.is_some() => refused(409, "already assigned"),
             Some(object) => {
                 object.bound = Some((node, allocation));
-                Seen::Accepted
+                ApiAnswer::Accepted
             }
         }
     }

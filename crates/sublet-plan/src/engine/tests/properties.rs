@@ -197,7 +197,7 @@ impl World {
                     .engine
                     .filter(self.now, &uid, &claim, &nodes, everywhere, |_| 0);
                 let passed: Vec<String> = answer.passed.iter().map(|&n| self.name(n)).collect();
-                let no = |no: &crate::Refused| format!("{} {}", self.name(no.node), no.reason);
+                let no = |no: &crate::RefusedNode| format!("{} {}", self.name(no.node), no.reason);
                 let refused: BTreeSet<String> = answer.refused.iter().map(no).collect();
                 assert!(passed.is_empty() || refused.is_empty());
                 return format!("{passed:?} {refused:?}");

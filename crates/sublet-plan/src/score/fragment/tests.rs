@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sublet_model::{Claim, Host, Inventory, MilliCpu, NodeFacts, NodeName, Sharing};
 
 use super::*;
-use crate::learn::Demand;
+use crate::learn::ShapeCounts;
 use crate::script::{entry, on_host, placed, uid};
 use crate::{Engine, EngineOptions, StockRules};
 
@@ -17,11 +17,11 @@ fn claim(text: &str, models: &[&str]) -> Arc<Claim> {
     on_host(cpu.parse().unwrap(), number(cards), number(milli), models)
 }
 
-fn demand(shapes: &[(&str, &[&str], u64)]) -> Demand {
-    let mut demand = Demand::default();
+fn demand(shapes: &[(&str, &[&str], u64)]) -> ShapeCounts {
+    let mut demand = ShapeCounts::default();
     for (shape, models, count) in shapes {
         for _ in 0..*count {
-            demand.add(Shape::of(&claim(shape, models)));
+            demand.add(PodShape::of(&claim(shape, models)));
         }
     }
     demand
@@ -57,7 +57,7 @@ fn engine(free: [u32; 2]) -> Engine {
     engine
 }
 
-fn fragmentation(engine: &Engine, demand: &Demand) -> f64 {
+fn fragmentation(engine: &Engine, demand: &ShapeCounts) -> f64 {
     let measure = Fragmentation::by(demand);
     let node = engine.ledger().find("n").unwrap();
     measure.milli(measure.of(engine.ledger().book(node)))
@@ -114,7 +114,7 @@ fn pods_are_typical_until_95_percent_are_covered() {
             ("3000 1x300", &[], counts[2]),
         ];
         let typical = Typical::of(&demand(&shapes));
-        let cpu = |(shape, _): &(Shape, i64)| shape.cpu.get();
+        let cpu = |(shape, _): &(PodShape, i64)| shape.cpu.get();
         (
             typical.shapes.iter().map(cpu).collect::<Vec<_>>(),
             typical.total,

@@ -31,11 +31,11 @@ fn node(picture: &str) -> NodeRules {
     node
 }
 
-fn effect_of(text: &str) -> Effect {
+fn effect_of(text: &str) -> TaintEffect {
     match text {
-        "NoSchedule" => Effect::NoSchedule,
-        "PreferNoSchedule" => Effect::PreferNoSchedule,
-        _ => Effect::NoExecute,
+        "NoSchedule" => TaintEffect::NoSchedule,
+        "PreferNoSchedule" => TaintEffect::PreferNoSchedule,
+        _ => TaintEffect::NoExecute,
     }
 }
 
@@ -81,7 +81,7 @@ fn wants(terms: &[&str]) -> PodRules {
     }
 }
 
-fn tolerates(key: &str, value: Option<&str>, effect: Option<Effect>) -> PodRules {
+fn tolerates(key: &str, value: Option<&str>, effect: Option<TaintEffect>) -> PodRules {
     let toleration = Toleration {
         key: Arc::from(key),
         value: value.map(Arc::from),
@@ -105,7 +105,7 @@ fn check(pod: &PodRules, picture: &str) -> String {
 fn taints_keep_away_whom_they_must() {
     let any = PodRules::default();
     let all = tolerates("", None, None);
-    let gpu = tolerates("gpu", Some("yes"), Some(Effect::NoSchedule));
+    let gpu = tolerates("gpu", Some("yes"), Some(TaintEffect::NoSchedule));
     let cases = [
         (&any, "n", "yes"),
         (&any, "n a:PreferNoSchedule", "yes"),
@@ -144,12 +144,12 @@ fn taints_keep_away_whom_they_must() {
     let daemon = tolerates(
         "node.kubernetes.io/unschedulable",
         None,
-        Some(Effect::NoSchedule),
+        Some(TaintEffect::NoSchedule),
     );
     assert_eq!(check(&daemon, "n cordoned"), "yes");
     let soft = node("n a:PreferNoSchedule b=1:PreferNoSchedule c:NoSchedule");
     assert_eq!((any.soft_taints(&soft), all.soft_taints(&soft)), (2, 0));
-    let one = tolerates("b", Some("1"), Some(Effect::PreferNoSchedule));
+    let one = tolerates("b", Some("1"), Some(TaintEffect::PreferNoSchedule));
     assert_eq!(one.soft_taints(&soft), 1);
 }
 

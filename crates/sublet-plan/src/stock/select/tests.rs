@@ -8,7 +8,7 @@ use sublet_model::{
 };
 
 use super::*;
-use crate::stock::{Effect, NodeRules, Taint};
+use crate::stock::{NodeRules, Taint, TaintEffect};
 use crate::{EngineOptions, StockRules, script};
 
 /// A node: name, cores, MiB in use on its one card of 100, and a soft taint if any.
@@ -46,7 +46,7 @@ fn taken(
         let taint = Taint {
             key: Arc::from("slow"),
             value: Arc::from(""),
-            effect: Effect::PreferNoSchedule,
+            effect: TaintEffect::PreferNoSchedule,
         };
         let of = NodeRules {
             name: Arc::from(name),
