@@ -7,6 +7,7 @@
 
 mod align;
 mod answer;
+mod compute;
 pub mod explain;
 pub mod inspect;
 mod jobs;

@@ -9,6 +9,7 @@ use sublet_model::{Health, MiB};
 
 use super::table::{identity_name, sharing_name};
 use super::view::{NodeView, Place, PodView, View};
+use crate::compute::ComputeTime;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -52,6 +53,12 @@ struct GpuJson {
     /// What is kept free for pods that do not say which card they have.
     #[serde(rename = "keptMiB", skip_serializing_if = "Option::is_none")]
     kept: Option<u64>,
+    /// Compute time that is promised, in thousandths of the card; only where any pod of the
+    /// document asks for some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compute_milli: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kept_compute_milli: Option<u16>,
     pods: Vec<PodJson>,
 }
 
@@ -63,6 +70,9 @@ struct PodJson {
     /// On this card.
     #[serde(rename = "memoryMiB")]
     memory: u64,
+    /// Promised on this card.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compute_milli: Option<u16>,
     /// Whole cards that the pod asks for, on all cards together.
     #[serde(skip_serializing_if = "Option::is_none")]
     whole_gpus: Option<u32>,
@@ -75,10 +85,15 @@ struct ContainerJson {
     name: String,
     #[serde(rename = "memoryMiB")]
     memory: u64,
+    /// Of each of its cards.
+    #[serde(flatten)]
+    compute: Option<ComputeTime>,
 }
 
 pub(super) fn inspect(view: &View) -> Inspect {
-    let nodes: Vec<NodeJson> = view.nodes.iter().map(node_json).collect();
+    let with_compute = view.has_compute();
+    let nodes = view.nodes.iter();
+    let nodes: Vec<NodeJson> = nodes.map(|node| node_json(node, with_compute)).collect();
     Inspect {
         total: nodes.iter().map(|node| node.total).sum(),
         used: nodes.iter().map(|node| node.used).sum(),
@@ -94,10 +109,10 @@ pub(super) fn totals(view: &View) -> String {
     format!("{used} of {total} MiB allocated, {gpus} GPUs on {n} nodes")
 }
 
-fn node_json(node: &NodeView) -> NodeJson {
+fn node_json(node: &NodeView, with_compute: bool) -> NodeJson {
     let facts = &node.facts;
     let gpus = facts.inventory.gpus().iter();
-    let used = node.pods.iter().flat_map(|pod| pod.on.values()).copied();
+    let used = node.pods.iter().flat_map(|pod| pod.on.values());
     NodeJson {
         name: facts.name.to_string(),
         address: node.address.clone(),
@@ -105,11 +120,12 @@ fn node_json(node: &NodeView) -> NodeJson {
         identity: identity_name(facts.identity),
         unit: facts.unit.to_string(),
         total: facts.inventory.memory().get(),
-        used: used.sum::<MiB>().get(),
+        used: used.map(|part| part.memory).sum::<MiB>().get(),
         gpus: gpus
             .zip(&node.kept)
             .map(|(gpu, kept)| {
                 let place = Place::Card(i64::from(gpu.index.0));
+                let used = node.used(place);
                 GpuJson {
                     index: gpu.index.0,
                     uuid: gpu.uuid.as_ref().map(ToString::to_string),
@@ -123,27 +139,32 @@ fn node_json(node: &NodeView) -> NodeJson {
                         Health::Sick(why) => Some(why.to_string()),
                     },
                     memory: gpu.memory.get(),
-                    used: node.used(place).get(),
-                    kept: Some(kept.get()).filter(|kept| *kept > 0),
-                    pods: pods_at(node, place),
+                    used: used.memory.get(),
+                    kept: Some(kept.memory.get()).filter(|kept| *kept > 0),
+                    compute_milli: with_compute.then_some(used.compute.get()),
+                    kept_compute_milli: Some(kept.compute.get())
+                        .filter(|kept| with_compute && *kept > 0),
+                    pods: pods_at(node, place, with_compute),
                 }
             })
             .collect(),
-        pending: pods_at(node, Place::Pending),
+        pending: pods_at(node, Place::Pending, with_compute),
     }
 }
 
-fn pods_at(node: &NodeView, place: Place) -> Vec<PodJson> {
+fn pods_at(node: &NodeView, place: Place, with_compute: bool) -> Vec<PodJson> {
     let pod_json = |pod: &PodView| {
-        let memory = pod.on.get(&place)?.get();
-        let containers = pod.containers.iter().map(|(name, memory)| ContainerJson {
-            name: name.to_string(),
-            memory: memory.get(),
+        let here = pod.on.get(&place)?;
+        let containers = pod.containers.iter().map(|container| ContainerJson {
+            name: container.name.to_string(),
+            memory: container.memory.get(),
+            compute: with_compute.then_some(container.compute),
         });
         Some(PodJson {
             namespace: pod.key.namespace().to_owned(),
             name: pod.key.name().to_owned(),
-            memory,
+            memory: here.memory.get(),
+            compute_milli: with_compute.then_some(here.compute.get()),
             whole_gpus: pod.n_whole,
             containers: containers.collect(),
         })

@@ -10,6 +10,9 @@ use sublet_model::{Health, Identity, MiB, Sharing};
 use super::view::{NodeView, Place, View};
 use crate::align::{align, table};
 
+/// Where the wide table has the compute time that is promised, if it has it.
+const WIDE_COMPUTE: usize = 8;
+
 /// Number of columns for cards: one for each index up to the largest.
 fn n_columns(node: &NodeView) -> i64 {
     let gpus = node.facts.inventory.gpus();
@@ -77,7 +80,7 @@ fn summary_row(node: &NodeView, columns: i64, has_pending: bool) -> (String, u64
     let gpus = node.facts.inventory.gpus();
     let mut used = 0;
     for index in 0..columns {
-        let here = node.used(Place::Card(index));
+        let here = node.used(Place::Card(index)).memory;
         let exists = gpus.iter().any(|gpu| i64::from(gpu.index.0) == index);
         if exists || here > MiB::ZERO {
             let here = node.units(here);
@@ -89,7 +92,7 @@ fn summary_row(node: &NodeView, columns: i64, has_pending: bool) -> (String, u64
     }
     if has_pending {
         if node.has_pending() {
-            let here = node.units(node.used(Place::Pending));
+            let here = node.units(node.used(Place::Pending).memory);
             row += &here.to_string();
             used += here;
         }
@@ -144,13 +147,13 @@ fn pod_rows(node: &NodeView, places: &[Place]) -> (String, u64) {
         rows += &format!("{}\t{}\t", pod.key.name(), pod.key.namespace());
         for place in places {
             let here = pod.on.get(place).copied().unwrap_or_default();
-            rows += &format!("{}\t", node.units(here));
+            rows += &format!("{}\t", node.units(here.memory));
         }
         rows += "\n";
         used += pod
             .on
             .values()
-            .map(|&memory| node.units(memory))
+            .map(|part| node.units(part.memory))
             .sum::<u64>();
     }
     (rows, used)
@@ -177,7 +180,8 @@ pub(super) fn identity_name(identity: Identity) -> &'static str {
 
 /// A line per card, whole-card nodes too.
 pub(super) fn wide(view: &View) -> String {
-    let heading = [
+    let with_compute = view.has_compute();
+    let mut heading = vec![
         "NAME",
         "IPADDRESS",
         "SHARING",
@@ -189,52 +193,46 @@ pub(super) fn wide(view: &View) -> String {
         "PODS",
         "UUID",
     ];
+    if with_compute {
+        heading.insert(WIDE_COMPUTE, "COMPUTE");
+    }
     let mut rows = Vec::new();
     for node in &view.nodes {
-        let row = |rest: [String; 6]| {
-            let facts = &node.facts;
+        let facts = &node.facts;
+        let mut row = |place, [gpu, health, total, uuid]: [String; 4]| {
+            let pods = node.pods.iter().filter(|pod| pod.on.contains_key(&place));
+            let used = node.used(place);
             let mut row = vec![
                 facts.name.to_string(),
                 node.address.clone(),
                 sharing_name(facts.sharing).to_owned(),
                 identity_name(facts.identity).to_owned(),
-            ];
-            row.extend(rest);
-            row
-        };
-        for gpu in node.facts.inventory.gpus() {
-            let place = Place::Card(i64::from(gpu.index.0));
-            let pods = node.pods.iter().filter(|pod| pod.on.contains_key(&place));
-            rows.push(row([
-                gpu.index.to_string(),
-                match &gpu.health {
-                    Health::Healthy => "healthy".to_owned(),
-                    Health::Sick(why) => format!("unhealthy ({why})"),
-                },
-                node.used(place).to_string(),
-                gpu.memory.to_string(),
+                gpu,
+                health,
+                used.memory.to_string(),
+                total,
                 pods.count().to_string(),
-                gpu.uuid
-                    .as_ref()
-                    .map_or_else(|| "-".to_owned(), ToString::to_string),
-            ]));
+                uuid,
+            ];
+            if with_compute {
+                row.insert(WIDE_COMPUTE, used.compute.to_string());
+            }
+            rows.push(row);
+        };
+        let dash = || "-".to_owned();
+        for gpu in facts.inventory.gpus() {
+            let health = match &gpu.health {
+                Health::Healthy => "healthy".to_owned(),
+                Health::Sick(why) => format!("unhealthy ({why})"),
+            };
+            let uuid = gpu.uuid.as_ref().map_or_else(dash, ToString::to_string);
+            let (index, total) = (gpu.index.to_string(), gpu.memory.to_string());
+            let place = Place::Card(i64::from(gpu.index.0));
+            row(place, [index, health, total, uuid]);
         }
         if node.has_pending() {
-            let pods = node
-                .pods
-                .iter()
-                .filter(|pod| pod.on.contains_key(&Place::Pending));
-            let dash = || "-".to_owned();
-            let used = node.used(Place::Pending).to_string();
-            let pods = pods.count().to_string();
-            rows.push(row([
-                "pending".to_owned(),
-                dash(),
-                used,
-                dash(),
-                pods,
-                dash(),
-            ]));
+            let cells = ["pending".to_owned(), dash(), dash(), dash()];
+            row(Place::Pending, cells);
         }
     }
     let mut text = table(&heading, &rows);

@@ -3,10 +3,14 @@
 //! The expected tables were printed by the original's own display code, compiled against
 //! k8s.io/api 0.36.3 (`·` is a blank, so that those at line ends are seen).
 
+use std::sync::Arc;
+
 use sublet_api::keys;
 use sublet_api::object::{Container, Node, NodeAddress, Pod, Quantity};
+use sublet_model::{Allocation, CardRef, Entry, GpuIndex, Grant, MiB, PodKey, PodUid, Standing};
 
 use super::*;
+use crate::compute;
 
 /// `node cn-1 30/2 10.0.0.4` and `pod default/a cn-1 3 KEY=value`, a line each.
 fn cluster(picture: &str) -> (Vec<Node>, Vec<Pod>) {
@@ -405,6 +409,63 @@ usedMiB: 4005
     let json: serde_json::Value = serde_json::from_str(&answer.text).unwrap();
     assert_eq!(json["nodes"][0]["gpus"][0]["usedMiB"], 4000);
     assert_eq!(json["usedMiB"], 4005);
+}
+
+/// No dialect can ask for compute time yet, so the pod is put into the view by hand.
+#[test]
+fn compute_time_is_shown_where_a_pod_asks_for_it() {
+    let (nodes, pods) = cluster(AGENT);
+    let mut view = view::view(&nodes, &pods, None);
+    let claim = compute::tests::claim(100, 300, 600);
+    let grant = Grant {
+        container: claim.containers()[0].name.clone(),
+        card: CardRef {
+            index: GpuIndex(1),
+            uuid: None,
+        },
+        memory: MiB::from(100),
+    };
+    let entry = Entry {
+        pod: PodKey::new("default", "c").unwrap(),
+        uid: PodUid::new("c").unwrap(),
+        node: view.nodes[0].facts.name.clone(),
+        claim: Arc::new(claim),
+        allocation: Some(Allocation {
+            grants: vec![grant],
+        }),
+        standing: Standing::Bound,
+        assigned: true,
+        priority: 0,
+    };
+    let pod = view::pod_view(&entry, &Pod::default(), &view.nodes[0].facts);
+    view.nodes[0].pods.push(pod);
+
+    let wide = table::wide(&view);
+    for part in [
+        "ALLOCATED  TOTAL      COMPUTE  PODS",
+        "4000 MiB   16276 MiB  0 %      1 ",
+        "100 MiB    8138 MiB   30 %     1 ",
+        "5 MiB      -          0 %      1 ",
+    ] {
+        assert!(wide.contains(part), "{part}\n{wide}");
+    }
+    let json = serde_json::to_value(json::inspect(&view)).unwrap();
+    let gpus = &json["nodes"][0]["gpus"];
+    assert_eq!(gpus[0]["computeMilli"], 0);
+    assert_eq!(gpus[1]["computeMilli"], 300);
+    assert_eq!(
+        gpus[1]["pods"][0],
+        serde_json::json!({
+            "namespace": "default", "name": "c", "memoryMiB": 100, "computeMilli": 300,
+            "containers": [{
+                "name": "main", "memoryMiB": 100, "computeMilli": 300, "computeLimitMilli": 600
+            }],
+        })
+    );
+    assert_eq!(
+        gpus[0]["pods"][0]["containers"][0]["computeLimitMilli"],
+        1000
+    );
 }
 
 #[test]

@@ -11,9 +11,11 @@ use sublet_api::dialect::claim_of;
 use sublet_api::object::{Node, Pod};
 use sublet_api::{NodeDefaults, bound_entry, facts_of, is_over, keys, whole_number};
 use sublet_model::{
-    Ask, ContainerName, Entry, Ledger, MiB, NodeFacts, PodKey, PodUid, Portion, Sharing, Unit,
-    charges_of,
+    Ask, ContainerName, Entry, Ledger, MiB, NodeFacts, Part, PodKey, PodUid, Portion, Sharing,
+    Unit, charges_of,
 };
+
+use crate::compute::{self, ComputeTime};
 
 /// Where on its node a pod's memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,10 +28,19 @@ pub(super) enum Place {
 
 pub(super) struct PodView {
     pub(super) key: PodKey,
-    pub(super) on: BTreeMap<Place, MiB>,
-    pub(super) containers: Vec<(ContainerName, MiB)>,
+    pub(super) on: BTreeMap<Place, Part>,
+    pub(super) containers: Vec<ContainerView>,
+    pub(super) asks_compute: bool,
     /// Whole cards, where it asks for those.
     pub(super) n_whole: Option<u32>,
+}
+
+pub(super) struct ContainerView {
+    pub(super) name: ContainerName,
+    /// On all its cards together.
+    pub(super) memory: MiB,
+    /// Of each of its cards.
+    pub(super) compute: ComputeTime,
 }
 
 pub(super) struct NodeView {
@@ -38,7 +49,7 @@ pub(super) struct NodeView {
     /// What the node has, in its unit: a part of it may be on no card.
     pub(super) total: u64,
     /// By card, what is kept free for pods that do not say which they have.
-    pub(super) kept: Vec<MiB>,
+    pub(super) kept: Vec<Part>,
     /// By card, then by namespace and name; pods that do not say their card last.
     pub(super) pods: Vec<PodView>,
 }
@@ -49,12 +60,9 @@ impl NodeView {
     }
 
     /// What is used at one place.
-    pub(super) fn used(&self, place: Place) -> MiB {
-        self.pods
-            .iter()
-            .filter_map(|pod| pod.on.get(&place))
-            .copied()
-            .sum()
+    pub(super) fn used(&self, place: Place) -> Part {
+        let parts = self.pods.iter().filter_map(|pod| pod.on.get(&place));
+        parts.copied().fold(Part::ZERO, Part::plus)
     }
 
     pub(super) fn has_pending(&self) -> bool {
@@ -75,6 +83,14 @@ pub(super) struct View {
     pub(super) nodes: Vec<NodeView>,
     /// A line for each object that cannot be understood.
     pub(super) notes: Vec<String>,
+}
+
+impl View {
+    /// Does any pod ask for compute time of a part? Else none is shown.
+    pub(super) fn has_compute(&self) -> bool {
+        let mut pods = self.nodes.iter().flat_map(|node| &node.pods);
+        pods.any(|pod| pod.asks_compute)
+    }
 }
 
 /// Builds the view. `unit`: what one `aliyun.com/gpu-mem` is on nodes that do not say it
@@ -132,7 +148,7 @@ pub(super) fn view(nodes: &[Node], pods: &[Pod], unit: Option<Unit>) -> View {
                 facts: facts.clone(),
                 address: address(node),
                 total: total(node, facts),
-                kept: book.cards().iter().map(|card| card.unsure.memory).collect(),
+                kept: book.cards().iter().map(|card| card.unsure).collect(),
                 pods,
             })
         })
@@ -162,23 +178,23 @@ fn enter(pod: &Pod, unit: Unit) -> Result<Option<Entry>, String> {
     Ok(Some(entry))
 }
 
-fn pod_view(entry: &Entry, pod: &Pod, facts: &NodeFacts) -> PodView {
+pub(super) fn pod_view(entry: &Entry, pod: &Pod, facts: &NodeFacts) -> PodView {
     let claim = &entry.claim;
-    let mut on: BTreeMap<Place, MiB> = BTreeMap::new();
-    let mut put = |place, memory: MiB| {
+    let mut on: BTreeMap<Place, Part> = BTreeMap::new();
+    let mut put = |place, part: Part| {
         let sum = on.entry(place).or_default();
-        *sum = sum.plus(memory);
+        *sum = sum.plus(part);
     };
     let known = facts.handed_to(&entry.uid);
     match (&entry.allocation, claim.ask()) {
         // The node's agent knows what it has handed over.
         (None, ask) if !known.is_empty() && facts.kept_free_for(&entry.uid, ask).is_none() => {
             for gpu in known.into_iter().map(|at| &facts.inventory.gpus()[at]) {
-                let memory = match ask {
-                    Ask::Parts(parts) => parts.largest().memory,
-                    Ask::WholeCards(_) | Ask::Nothing => gpu.memory,
+                let part = match ask {
+                    Ask::Parts(parts) => parts.largest(),
+                    Ask::WholeCards(_) | Ask::Nothing => Part::whole(gpu.memory),
                 };
-                put(Place::Card(i64::from(gpu.index.0)), memory);
+                put(Place::Card(i64::from(gpu.index.0)), part);
             }
         }
         (Some(allocation), _) => {
@@ -186,22 +202,26 @@ fn pod_view(entry: &Entry, pod: &Pod, facts: &NodeFacts) -> PodView {
                 let gpu = facts.inventory.position(&charge.card);
                 let gpu = gpu.map(|at| &facts.inventory.gpus()[at]);
                 let index = gpu.map_or(charge.card.index, |gpu| gpu.index);
-                let memory = match gpu {
-                    Some(gpu) if charge.whole => gpu.memory,
-                    _ => charge.part.memory,
+                let part = match gpu {
+                    Some(gpu) if charge.whole => Part::whole(gpu.memory),
+                    _ => charge.part,
                 };
-                put(Place::Card(i64::from(index.0)), memory);
+                put(Place::Card(i64::from(index.0)), part);
             }
         }
         (None, Ask::Parts(parts)) => match amounts_by_card(pod) {
             Some(amounts) => {
                 for (card, amount) in amounts {
-                    put(card, facts.unit.times(amount).unwrap_or(MiB::MAX));
+                    let memory = facts.unit.times(amount).unwrap_or(MiB::MAX);
+                    put(card, Part::of_memory(memory));
                 }
             }
-            None => put(place_by_index(pod), parts.memory()),
+            None => put(
+                place_by_index(pod),
+                parts.iter().fold(Part::ZERO, Part::plus),
+            ),
         },
-        (None, Ask::WholeCards(_)) => put(Place::Pending, MiB::ZERO),
+        (None, Ask::WholeCards(_)) => put(Place::Pending, Part::ZERO),
         (None, Ask::Nothing) => {}
     }
     let containers = claim.containers().iter().map(|container| {
@@ -210,11 +230,16 @@ fn pod_view(entry: &Entry, pod: &Pod, facts: &NodeFacts) -> PodView {
             (Some(got), Portion::Whole) => got.of(&container.name).map(|g| g.memory).sum(),
             (None, Portion::Whole) => MiB::ZERO,
         };
-        (container.name.clone(), memory)
+        ContainerView {
+            name: container.name.clone(),
+            memory,
+            compute: ComputeTime::of(&container.demand),
+        }
     });
     PodView {
         key: entry.pod.clone(),
         containers: containers.collect(),
+        asks_compute: compute::is_asked(claim),
         on,
         n_whole: match claim.ask() {
             Ask::WholeCards(count) => Some(count.get()),

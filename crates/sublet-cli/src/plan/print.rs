@@ -12,7 +12,11 @@ use super::input::Unreadable;
 use super::schedule::{Outcome, Place, Plan, PlannedPod};
 use crate::align::table;
 use crate::answer::{Answer, BAD_INPUT, DONE, Format, NOT_DONE, document};
+use crate::compute::{self, ComputeTime};
 use crate::refusals::Refusals;
+
+/// Where the table has compute time, if it has it.
+const COMPUTE: usize = 6;
 
 /// How to print a plan.
 #[derive(Debug, Clone, Copy, Default)]
@@ -73,6 +77,9 @@ struct DeviceJson {
     uuid: Option<String>,
     #[serde(rename = "memoryMiB")]
     memory_mib: u64,
+    /// Only where any pod of the plan asks for compute time.
+    #[serde(flatten)]
+    compute: Option<ComputeTime>,
 }
 
 /// The plan as text; the exit code says whether every pod that may be scheduled is placed.
@@ -114,18 +121,25 @@ fn count(plan: &Plan, verdict: &str) -> usize {
     pods.filter(|pod| word(&pod.outcome) == verdict).count()
 }
 
+/// Does any pod ask for compute time of a part? Else none is shown.
+fn has_compute(plan: &Plan) -> bool {
+    plan.pods.iter().any(|pod| compute::is_asked(&pod.claim))
+}
+
 fn as_json(plan: &Plan) -> PlanJson<'_> {
+    let with_compute = has_compute(plan);
+    let pods = plan.pods.iter();
     PlanJson {
         placed: count(plan, "placed"),
         conditional: count(plan, "conditional"),
         refused: count(plan, "refused"),
         gated: count(plan, "gated"),
         unreadable: &plan.unreadable,
-        pods: plan.pods.iter().map(pod_json).collect(),
+        pods: pods.map(|pod| pod_json(pod, with_compute)).collect(),
     }
 }
 
-fn pod_json(planned: &PlannedPod) -> PodJson<'_> {
+fn pod_json(planned: &PlannedPod, with_compute: bool) -> PodJson<'_> {
     static NONE: Refusals = Refusals::NONE;
     let mut json = PodJson {
         namespace: planned.pod.namespace().to_owned(),
@@ -140,7 +154,15 @@ fn pod_json(planned: &PlannedPod) -> PodJson<'_> {
         because: Vec::new(),
         candidate: None,
     };
-    let devices = |place: &Place| place.allocation.grants.iter().map(device_json).collect();
+    let device = |grant: &Grant| DeviceJson {
+        container: grant.container.to_string(),
+        index: grant.card.index.0,
+        uuid: grant.card.uuid.as_ref().map(ToString::to_string),
+        memory_mib: grant.memory.get(),
+        compute: ComputeTime::of_container(&planned.claim, &grant.container)
+            .filter(|_| with_compute),
+    };
+    let devices = |place: &Place| place.allocation.grants.iter().map(device).collect();
     match &planned.outcome {
         Outcome::Placed(place) => {
             json.node = Some(place.node.clone());
@@ -166,21 +188,14 @@ fn pod_json(planned: &PlannedPod) -> PodJson<'_> {
     json
 }
 
-fn device_json(grant: &Grant) -> DeviceJson {
-    DeviceJson {
-        container: grant.container.to_string(),
-        index: grant.card.index.0,
-        uuid: grant.card.uuid.as_ref().map(ToString::to_string),
-        memory_mib: grant.memory.get(),
-    }
-}
-
 fn as_table(plan: &Plan, with_annotations: bool) -> String {
     if plan.pods.is_empty() {
         return "no pod waits\n".to_owned();
     }
-    let rows: Vec<_> = plan.pods.iter().flat_map(rows).collect();
-    let heading = [
+    let with_compute = has_compute(plan);
+    let pods = plan.pods.iter();
+    let rows: Vec<_> = pods.flat_map(|pod| rows(pod, with_compute)).collect();
+    let mut heading = vec![
         "NAMESPACE",
         "POD",
         "NODE",
@@ -189,6 +204,9 @@ fn as_table(plan: &Plan, with_annotations: bool) -> String {
         "MEMORY",
         "UUID",
     ];
+    if with_compute {
+        heading.insert(COMPUTE, "COMPUTE");
+    }
     let mut text = table(&heading, &rows);
     for planned in &plan.pods {
         let _never_fails = more(planned, with_annotations, &mut text);
@@ -258,14 +276,18 @@ fn more(planned: &PlannedPod, with_annotations: bool, text: &mut String) -> std:
     }
 }
 
-fn rows(planned: &PlannedPod) -> Vec<Vec<String>> {
-    let row = |node: &str, rest: [String; 4]| {
+fn rows(planned: &PlannedPod, with_compute: bool) -> Vec<Vec<String>> {
+    let row = |node: &str, rest: [String; 4], compute: Option<ComputeTime>| {
         let mut row = vec![
             planned.pod.namespace().to_owned(),
             planned.pod.name().to_owned(),
             node.to_owned(),
         ];
         row.extend(rest);
+        if with_compute {
+            let compute = compute.map_or_else(|| "-".to_owned(), |time| time.to_string());
+            row.insert(COMPUTE, compute);
+        }
         row
     };
     let none = || ["-", "-", "-", "-"].map(str::to_owned);
@@ -280,12 +302,13 @@ fn rows(planned: &PlannedPod) -> Vec<Vec<String>> {
                     grant.memory.to_string(),
                     uuid.map_or_else(|| "-".to_owned(), ToString::to_string),
                 ],
+                ComputeTime::of_container(&planned.claim, &grant.container),
             )
         };
         let rows: Vec<_> = place.allocation.grants.iter().map(device).collect();
         if rows.is_empty() {
             // It asks for no GPU.
-            return vec![row(node, none())];
+            return vec![row(node, none(), None)];
         }
         rows
     };
@@ -294,8 +317,8 @@ fn rows(planned: &PlannedPod) -> Vec<Vec<String>> {
         Outcome::Conditional {
             place: Some(place), ..
         } => devices(&format!("{}?", place.node), place),
-        Outcome::Conditional { .. } => vec![row("?", none())],
-        Outcome::Refused(_) => vec![row("(none)", none())],
-        Outcome::Gated(_) => vec![row("(gated)", none())],
+        Outcome::Conditional { .. } => vec![row("?", none(), None)],
+        Outcome::Refused(_) => vec![row("(none)", none(), None)],
+        Outcome::Gated(_) => vec![row("(gated)", none(), None)],
     }
 }

@@ -65,6 +65,7 @@ pub(super) enum Outcome {
 /// One waiting pod.
 pub(super) struct PlannedPod {
     pub(super) pod: PodKey,
+    pub(super) claim: Arc<Claim>,
     pub(super) outcome: Outcome,
 }
 
@@ -124,6 +125,7 @@ pub fn plan(mut input: Input, options: &PlanOptions) -> Plan {
     waiting.sort_by_key(|pod| Reverse(pod.pod.spec.priority.unwrap_or(0)));
     let pods = waiting.into_iter().map(|pod| PlannedPod {
         pod: pod.key.clone(),
+        claim: Arc::clone(&pod.claim),
         outcome: place(&mut cluster, &pod, options),
     });
     let pods = pods.collect();

@@ -4,11 +4,14 @@
 mod odd;
 mod stock;
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use sublet_model::Unit;
 
 use super::*;
 use crate::answer::{DONE, NOT_DONE};
+use crate::compute;
 
 const THREE_NODES: &str = include_str!("../../../../examples/plan/three-nodes.yaml");
 const FOUR_GPUS: &str = include_str!("../../../../examples/plan/four-gpus.yaml");
@@ -68,6 +71,44 @@ default/wanted gets the annotations
 
 1 placed, 0 not placed, 0 gated
 "
+    );
+}
+
+/// No dialect can ask for compute time yet, so the claim is put into the plan by hand.
+#[test]
+fn compute_time_is_shown_where_a_pod_asks_for_it() {
+    let mut input = Input::default();
+    input.read("file", FOUR_GPUS);
+    let options = PlanOptions {
+        policy: "binpack".parse().unwrap(),
+        unit: Unit::MiB,
+        schedulers: vec!["sublet-scheduler".to_owned()],
+        now_ns: 0,
+    };
+    let mut plan = plan(input, &options);
+    plan.pods[0].claim = Arc::new(compute::tests::claim(8138, 300, 600));
+    let shown = |format| {
+        let how = Printing {
+            format,
+            ..Printing::default()
+        };
+        print(&plan, how).unwrap().text
+    };
+    let table = shown(Format::Table);
+    for line in [
+        "NAMESPACE  POD        NODE    CONTAINER  GPU  MEMORY    COMPUTE             UUID\n",
+        "default    wanted     n1      main       1    8138 MiB  30 %, at most 60 %  -\n",
+        "default    too-large  (none)  -          -    -         -                   -\n",
+    ] {
+        assert!(table.contains(line), "{line}{table}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&shown(Format::Json)).unwrap();
+    assert_eq!(
+        json["pods"][0]["devices"],
+        serde_json::json!([{
+            "container": "main", "index": 1, "uuid": null, "memoryMiB": 8138,
+            "computeMilli": 300, "computeLimitMilli": 600,
+        }])
     );
 }
 

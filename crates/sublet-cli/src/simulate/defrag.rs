@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde::Serialize;
-use sublet_model::{Ask, Claim, MiB};
+use sublet_model::{Ask, Claim, MiB, Parts};
 use sublet_plan::{ClusterState, Largest};
 use sublet_sim::{Location, Relocation, Relocations, relocate};
 
@@ -133,9 +133,23 @@ fn location(input: &Input, location: &Location) -> String {
 fn asked(input: &Input, claim: &Claim) -> String {
     match claim.ask() {
         Ask::Nothing => "no GPU".to_owned(),
-        Ask::Parts(parts) => part(input, parts.memory()),
+        Ask::Parts(parts) => match parts_compute(parts) {
+            0 => part(input, parts.memory()),
+            milli => {
+                let percent = milli as f64 / 10.0;
+                format!(
+                    "{} and {percent} % of compute time",
+                    part(input, parts.memory())
+                )
+            }
+        },
         Ask::WholeCards(count) => whole(count.get()),
     }
+}
+
+/// Compute time of all parts together, in thousandths of a card.
+fn parts_compute(parts: &Parts) -> u64 {
+    parts.iter().map(|part| u64::from(part.compute.get())).sum()
 }
 
 /// Lists that know no memory ask thousandths of a GPU.
@@ -185,6 +199,9 @@ struct MoveView {
     whole_gpus: Option<u32>,
     #[serde(rename = "memoryMiB", skip_serializing_if = "Option::is_none")]
     memory_mib: Option<u64>,
+    /// On all its cards together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compute_milli: Option<u64>,
     cpu_milli: u64,
     from: LocationView,
     to: LocationView,
@@ -243,6 +260,10 @@ fn json(input: &Input, found: &Relocations) -> anyhow::Result<String> {
             Ask::Parts(parts) => Some(parts.memory().get()),
             _ => None,
         },
+        compute_milli: match step.claim.ask() {
+            Ask::Parts(parts) => Some(parts_compute(parts)).filter(|milli| *milli > 0),
+            _ => None,
+        },
         cpu_milli: step.claim.host().cpu.get(),
         from: location(&step.from),
         to: location(&step.to),
@@ -281,7 +302,50 @@ fn json(input: &Input, found: &Relocations) -> anyhow::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use sublet_model::{GpuIndex, PodKey};
+    use sublet_sim::{BadLines, Pods, read_nodes};
+
     use super::*;
+    use crate::compute::tests::claim;
+
+    #[test]
+    fn a_move_says_the_compute_time_that_its_pod_asks() {
+        let nodes = "sn,cpu_milli,memory_mib,gpu,gpu_memory_mib\na,1,1,1,100\n";
+        let (nodes, _) = read_nodes(nodes.as_bytes(), BadLines::Stop).unwrap();
+        let input = Input {
+            nodes,
+            pods: Pods::default(),
+            sequence: None,
+            notes: Vec::new(),
+        };
+        for (compute, asks, milli) in [
+            (0, "8 MiB", None),
+            (125, "8 MiB and 12.5 % of compute time", Some(125)),
+        ] {
+            let at = || Location {
+                node: 0,
+                cards: vec![GpuIndex(0)],
+            };
+            let found = Relocations {
+                moves: vec![Relocation {
+                    pod: PodKey::new("default", "p").unwrap(),
+                    claim: Arc::new(claim(8, compute, 1000)),
+                    from: at(),
+                    to: at(),
+                }],
+                states: Vec::new(),
+                movable: 1,
+                staying: BTreeMap::new(),
+            };
+            assert_eq!(asked(&input, &found.moves[0].claim), asks);
+            let json: serde_json::Value =
+                serde_json::from_str(&json(&input, &found).unwrap()).unwrap();
+            let shown = json["moves"][0].get("computeMilli");
+            assert_eq!(shown.and_then(serde_json::Value::as_u64), milli);
+        }
+    }
 
     #[test]
     fn the_table_s_steps_grow() {
