@@ -7,16 +7,16 @@ use sublet_plan::Policy;
 use crate::curve::{Curve, Recorder};
 use crate::sequence::Sequence;
 use crate::stock::CpuOnlyPods;
-use crate::trace::{Nodes, Pods};
+use crate::trace::{NodeList, PodList};
 use crate::world::{Obstacles, Reasons, World};
 
 /// What to run.
 #[derive(Debug, Clone, Copy)]
 pub struct Inflation<'a> {
     /// The cluster.
-    pub nodes: &'a Nodes,
+    pub nodes: &'a NodeList,
     /// The pods that `sequence` draws from.
-    pub pods: &'a Pods,
+    pub pods: &'a PodList,
     /// Order of arrival.
     pub sequence: &'a Sequence,
     /// How to place.

@@ -24,5 +24,5 @@ pub use sequence::{Sequence, SequenceError};
 pub use snapshot::{Reach, Running};
 pub use stock::CpuOnlyPods;
 pub use timed::{Timed, TimedError, TimedOutcome, Usage, timed};
-pub use trace::{At, Bad, BadLines, Nodes, PodRow, Pods, TraceError, read_nodes, read_pods};
+pub use trace::{At, Bad, BadLines, NodeList, PodList, PodRow, TraceError, read_nodes, read_pods};
 pub use world::{Reasons, World};

@@ -5,7 +5,7 @@
 //! sequence can also be given as a file of two lines, `nodes r0 r1 …` and `pods i0 i1 …`:
 //! the rank of each row of the node list, and rows of the pod list in order of arrival.
 
-use crate::trace::{Nodes, Pods};
+use crate::trace::{NodeList, PodList};
 use crate::world::{Gauge, milli_of, running_milli_of};
 
 /// Order of arrival, and ranks.
@@ -57,7 +57,7 @@ impl Sequence {
     /// Draws a sequence: `share` thousandths of the cluster's GPUs arrive, with what runs on
     /// them from the start counted in.
     #[must_use]
-    pub fn draw(seed: u64, nodes: &Nodes, pods: &Pods, share: u32) -> Sequence {
+    pub fn draw(seed: u64, nodes: &NodeList, pods: &PodList, share: u32) -> Sequence {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut arrivals: Vec<u32> = (0..pods.rows.len() as u32).collect();
         arrivals.sort_by(|a, b| {
@@ -101,7 +101,7 @@ impl Sequence {
     ///
     /// # Errors
     /// Not such a text, or not for these lists.
-    pub fn read(text: &str, nodes: &Nodes, pods: &Pods) -> Result<Sequence, SequenceError> {
+    pub fn read(text: &str, nodes: &NodeList, pods: &PodList) -> Result<Sequence, SequenceError> {
         let mut lines = text.lines();
         let ranks = numbers(lines.next(), 1, "nodes", nodes.rows.len())?;
         let arrivals = numbers(lines.next(), 2, "pods", pods.rows.len())?;

@@ -19,16 +19,16 @@ use self::line::Line;
 pub use self::usage::Usage;
 use crate::snapshot::Reach;
 use crate::stock::CpuOnlyPods;
-use crate::trace::{Nodes, PodRow, Pods};
+use crate::trace::{NodeList, PodList, PodRow};
 use crate::world::{Obstacles, Reasons, World};
 
 /// What to run.
 #[derive(Debug, Clone, Copy)]
 pub struct Timed<'a> {
     /// The cluster.
-    pub nodes: &'a Nodes,
+    pub nodes: &'a NodeList,
     /// The pods, which come and go by themselves.
-    pub pods: &'a Pods,
+    pub pods: &'a PodList,
     /// How to place. Of two nodes that cost the same goes first which does in a cluster.
     pub policy: &'a Policy,
     /// Who places pods that ask for no GPU.
@@ -78,7 +78,7 @@ struct Arrival {
 
 /// A run in the middle.
 struct Play<'a> {
-    pods: &'a Pods,
+    pods: &'a PodList,
     world: World,
     arrivals: Vec<Arrival>,
     /// What runs: when it ends, and its number in order of arrival.
@@ -153,7 +153,7 @@ struct Kinds {
 }
 
 impl Kinds {
-    fn of(nodes: &Nodes) -> Kinds {
+    fn of(nodes: &NodeList) -> Kinds {
         let cards = nodes.rows.iter().map(|row| row.inventory.gpus().len());
         Kinds {
             known: BTreeMap::new(),

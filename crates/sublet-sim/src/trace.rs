@@ -49,7 +49,7 @@ pub struct PodRow {
 
 /// A list of nodes, and what runs on them before anything arrives.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Nodes {
+pub struct NodeList {
     /// In the order of the list.
     pub rows: Vec<NodeFacts>,
     /// Do the nodes say how much memory their cards have?
@@ -62,7 +62,7 @@ pub struct Nodes {
 
 /// A list of pods.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Pods {
+pub struct PodList {
     /// In the order of the list.
     pub rows: Vec<PodRow>,
 }

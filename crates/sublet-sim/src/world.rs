@@ -17,7 +17,7 @@ use sublet_plan::{
 pub(crate) use self::obstacle::Obstacles;
 pub use self::obstacle::Reasons;
 use crate::stock::{self, CpuOnlyPods};
-use crate::trace::{Nodes, PodRow, Pods};
+use crate::trace::{NodeList, PodList, PodRow};
 
 /// Where one pod went.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub struct World {
 }
 
 /// Thousandths of cards that all nodes have together.
-pub(crate) fn milli_of(nodes: &Nodes) -> u64 {
+pub(crate) fn milli_of(nodes: &NodeList) -> u64 {
     nodes
         .rows
         .iter()
@@ -60,7 +60,7 @@ pub(crate) fn milli_of(nodes: &Nodes) -> u64 {
 }
 
 /// Thousandths of cards that run from the start.
-pub(crate) fn running_milli_of(nodes: &Nodes) -> u64 {
+pub(crate) fn running_milli_of(nodes: &NodeList) -> u64 {
     let gauge = Gauge::of(nodes);
     let milli = |running: &crate::Running| gauge.milli(&running.entry.claim);
     nodes.running.iter().map(milli).sum()
@@ -74,7 +74,7 @@ pub(crate) struct Gauge {
 }
 
 impl Gauge {
-    pub(crate) fn of(nodes: &Nodes) -> Gauge {
+    pub(crate) fn of(nodes: &NodeList) -> Gauge {
         let mut counts = BTreeMap::new();
         for gpu in nodes.rows.iter().flat_map(|row| row.inventory.gpus()) {
             *counts.entry(gpu.memory).or_insert(0u64) += 1;
@@ -94,7 +94,12 @@ impl World {
     /// first; without them the one that does in a cluster with nodes of these names.
     /// `foretold`: the pods whose shapes measure fragmentation, and which `fgd` knows.
     #[must_use]
-    pub fn new(nodes: &Nodes, ranks: Option<&[u32]>, foretold: &Pods, policy: &Policy) -> World {
+    pub fn new(
+        nodes: &NodeList,
+        ranks: Option<&[u32]>,
+        foretold: &PodList,
+        policy: &Policy,
+    ) -> World {
         let mut options = EngineOptions {
             few: 1,
             stock: StockRules::Here,

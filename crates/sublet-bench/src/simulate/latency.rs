@@ -13,7 +13,7 @@ use serde_json::Value;
 use sublet_client::Client;
 use sublet_model::{Bytes, Host, MilliCpu, NodeFacts, NodeName, Sharing};
 use sublet_plan::Policy;
-use sublet_sim::{Inflation, Nodes, Pods, Sequence, Variant, inflate};
+use sublet_sim::{Inflation, NodeList, PodList, Sequence, Variant, inflate};
 use sublet_testbed::Binaries;
 
 use super::traces::Traces;
@@ -50,7 +50,7 @@ const AWAY: usize = 100;
 
 /// What lies in the cluster.
 struct Load {
-    nodes: Nodes,
+    nodes: NodeList,
     /// Pods that run, as they are made.
     running: Vec<Value>,
     /// What pods ask that come, in turn.
@@ -123,7 +123,7 @@ impl Load {
     /// So many nodes, filled by the simulator.
     fn of(setting: &Setting, nodes: usize) -> Result<Load> {
         let mut traces = Traces::read(&setting.repository, &["default"], &[])?;
-        let pods: Pods = traces.lists.remove("default").context("no such list")?;
+        let pods: PodList = traces.lists.remove("default").context("no such list")?;
         let inventory = manifest::cards(CARDS)?;
         let node = |number: usize| {
             Ok(NodeFacts {
@@ -132,9 +132,9 @@ impl Load {
                 ..NodeFacts::plain(NodeName::new(&node_name(number))?, Arc::clone(&inventory))
             })
         };
-        let nodes = Nodes {
+        let nodes = NodeList {
             rows: (0..nodes).map(node).collect::<Result<_>>()?,
-            ..Nodes::default()
+            ..NodeList::default()
         };
         let sequence = Sequence::draw(1, &nodes, &pods, LOAD);
         let policy: Policy = "tiling".parse()?;

@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use sublet_model::{Ask, NodeFacts};
-use sublet_sim::{BadLines, Nodes, PodRow, Pods, read_nodes, read_pods};
+use sublet_sim::{BadLines, NodeList, PodList, PodRow, read_nodes, read_pods};
 
 use super::speed::timed;
 use super::traces::{open, openb, pod_list};
@@ -155,7 +155,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-fn cases(nodes: &Nodes, pods: &Pods, arguments: &Arguments) -> [Case; 2] {
+fn cases(nodes: &NodeList, pods: &PodList, arguments: &Arguments) -> [Case; 2] {
     let pods: Vec<PodRow> = pods
         .rows
         .iter()

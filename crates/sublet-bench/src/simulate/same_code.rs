@@ -15,10 +15,10 @@ use futures::{Stream, StreamExt};
 use serde_json::json;
 use sublet_api::dialect::allocation_of;
 use sublet_api::object::Pod;
-use sublet_client::{Change, Client, Pods as AllPods, watch};
+use sublet_client::{Change, Client, Pods, watch};
 use sublet_model::{Claim, Host, MilliCpu, NodeFacts, PodUid, Time};
 use sublet_plan::{Engine, EngineOptions, Policy};
-use sublet_sim::{Inflation, Nodes, Placement, Pods, Sequence, Variant, inflate};
+use sublet_sim::{Inflation, NodeList, Placement, PodList, Sequence, Variant, inflate};
 use sublet_testbed::Binaries;
 use sublet_testbed::deployed::{self, EXTENDER, KUBE_SCHEDULER};
 
@@ -44,8 +44,8 @@ const FINALIZER: &str = "example.internal/stays";
 
 /// What is run.
 struct Trial {
-    nodes: Nodes,
-    pods: Pods,
+    nodes: NodeList,
+    pods: PodList,
     sequence: Sequence,
     /// By row of the node list, the node's name in the cluster.
     names: Vec<String>,
@@ -167,7 +167,7 @@ type Place = (u32, Vec<u16>);
 
 /// The names of the list's nodes in the order in which the extender takes equal ones. The
 /// simulator takes them by the seed's ranks: names are dealt out so that both are the same.
-fn scattered(nodes: &Nodes) -> Result<Vec<String>> {
+fn scattered(nodes: &NodeList) -> Result<Vec<String>> {
     let mut engine = Engine::new(EngineOptions {
         few: 0,
         ..EngineOptions::of("tiling-still".parse()?)
@@ -219,7 +219,7 @@ fn play(world: &mut World, trial: &Trial) -> Result<Vec<Option<Place>>> {
     let all = trial.sequence.arrivals.len();
     progress.restart();
     runtime.block_on(async {
-        let mut changes = Box::pin(watch::<AllPods>(client, Some("default")));
+        let mut changes = Box::pin(watch::<Pods>(client, Some("default")));
         until_listed(&mut changes).await?;
         let mut placed = Vec::with_capacity(all);
         for number in 0..all {
@@ -417,9 +417,9 @@ mod tests {
             let name = NodeName::new(name).unwrap();
             NodeFacts::plain(name, manifest::no_cards())
         };
-        let nodes = Nodes {
+        let nodes = NodeList {
             rows: ["a1", "a2", "b1", "b2", "c1"].map(row).to_vec(),
-            ..Nodes::default()
+            ..NodeList::default()
         };
         // As in the engine's own test of scattered ties.
         assert_eq!(scattered(&nodes).unwrap(), ["b1", "c1", "b2", "a1", "a2"]);

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use flate2::read::GzDecoder;
-use sublet_sim::{BadLines, Nodes, Pods, Sequence, read_nodes, read_pods};
+use sublet_sim::{BadLines, NodeList, PodList, Sequence, read_nodes, read_pods};
 
 /// The lists with published results, in the order of the published tables.
 pub(super) const PUBLISHED: [&str; 17] = [
@@ -42,8 +42,8 @@ const SPOT_MIB_A_CORE: u64 = 8192;
 
 /// Nodes, pods and orders of arrival.
 pub(super) struct Traces {
-    pub(super) nodes: Nodes,
-    pub(super) lists: BTreeMap<&'static str, Pods>,
+    pub(super) nodes: NodeList,
+    pub(super) lists: BTreeMap<&'static str, PodList>,
     sequences: BTreeMap<(&'static str, u64), Sequence>,
 }
 
@@ -131,12 +131,12 @@ pub(super) fn pod_list(repository: &Path, list: &str) -> PathBuf {
 }
 
 /// The node shapes of Alibaba's spot cluster of 2026.
-pub(super) fn spot_nodes(repository: &Path) -> Result<Nodes> {
+pub(super) fn spot_nodes(repository: &Path) -> Result<NodeList> {
     let file = repository.join("fixtures/traces/spot-2026/node_info_df.csv.gz");
     spot_list(open(&file)?).with_context(|| format!("read {}", file.display()))
 }
 
-fn spot_list(raw: impl Read) -> Result<Nodes> {
+fn spot_list(raw: impl Read) -> Result<NodeList> {
     let mut text = "sn,cpu_milli,memory_mib,gpu,model\n".to_owned();
     for row in csv::Reader::from_reader(raw).deserialize() {
         let (model, gpus, cores, name): (String, u32, u64, String) = row?;

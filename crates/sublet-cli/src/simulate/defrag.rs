@@ -305,7 +305,7 @@ mod tests {
     use std::sync::Arc;
 
     use sublet_model::{GpuIndex, PodKey};
-    use sublet_sim::{BadLines, Pods, read_nodes};
+    use sublet_sim::{BadLines, PodList, read_nodes};
 
     use super::*;
     use crate::compute::tests::claim;
@@ -316,7 +316,7 @@ mod tests {
         let (nodes, _) = read_nodes(nodes.as_bytes(), BadLines::Stop).unwrap();
         let input = Input {
             nodes,
-            pods: Pods::default(),
+            pods: PodList::default(),
             sequence: None,
             notes: Vec::new(),
         };

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use sublet_sim::{
-    Bad, BadLines, Nodes, Pods, Sequence, SequenceError, TraceError, read_nodes, read_pods,
+    Bad, BadLines, NodeList, PodList, Sequence, SequenceError, TraceError, read_nodes, read_pods,
 };
 
 use super::snapshot::{self, Snapshot};
@@ -43,8 +43,8 @@ enum Cause {
 /// What a simulation is made of.
 #[derive(Debug)]
 pub(super) struct Input {
-    pub(super) nodes: Nodes,
-    pub(super) pods: Pods,
+    pub(super) nodes: NodeList,
+    pub(super) pods: PodList,
     pub(super) sequence: Option<Sequence>,
     pub(super) notes: Vec<String>,
 }

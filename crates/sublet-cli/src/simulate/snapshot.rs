@@ -13,7 +13,7 @@ use sublet_api::{bound_entry, keys, pod_key};
 use sublet_model::{Identity, NameError, NodeFacts, NodeIdx, PodUid, Unit};
 use sublet_plan::EngineOptions;
 use sublet_plan::stock::PodRules;
-use sublet_sim::{Nodes, PodRow, Pods, Reach, Running};
+use sublet_sim::{NodeList, PodList, PodRow, Reach, Running};
 
 use super::what_if::{self, Add};
 use crate::plan::{Input, Located, Unreadable, name_of, settle};
@@ -27,8 +27,8 @@ pub(super) struct BadObjects(pub(super) Vec<String>);
 /// A cluster, and the pods that new ones are drawn like.
 #[derive(Debug)]
 pub(super) struct Snapshot {
-    pub(super) nodes: Nodes,
-    pub(super) pods: Pods,
+    pub(super) nodes: NodeList,
+    pub(super) pods: PodList,
     pub(super) notes: Vec<String>,
 }
 
@@ -63,7 +63,7 @@ pub(super) fn of(
     let (mut reader, nodes) = Reader::of_nodes(&objects, unit, &mut odd);
     let mut snapshot = Snapshot {
         nodes,
-        pods: Pods::default(),
+        pods: PodList::default(),
         notes: Vec::new(),
     };
     odd.extend(reader.keep_away(&pods));
@@ -134,15 +134,15 @@ impl Reader {
         objects: &[Located<Node>],
         unit: Unit,
         odd: &mut Vec<Unreadable>,
-    ) -> (Reader, Nodes) {
+    ) -> (Reader, NodeList) {
         let mut cluster = Cluster::new(EngineOptions {
             unit,
             ..EngineOptions::default()
         });
-        let mut nodes = Nodes {
+        let mut nodes = NodeList {
             by_memory: true,
             unit,
-            ..Nodes::default()
+            ..NodeList::default()
         };
         let mut rows = BTreeMap::new();
         for Located { origin, object } in objects {

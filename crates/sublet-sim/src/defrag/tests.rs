@@ -4,19 +4,19 @@ use sublet_model::{Allocation, CardRef, Entry, Grant, Standing};
 
 use super::*;
 use crate::sequence::Sequence;
-use crate::trace::{BadLines, Nodes, Pods, read_nodes, read_pods};
+use crate::trace::{BadLines, NodeList, PodList, read_nodes, read_pods};
 use crate::{Running, Variant};
 
 const PODS: &str = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1000,1,1,400\nq,1000,1,1,700\n";
 
-fn lists() -> (Nodes, Pods) {
+fn lists() -> (NodeList, PodList) {
     let nodes = "sn,cpu_milli,memory_mib,gpu\na,9000,9,1\nb,9000,9,1\nc,9000,9,1\n";
     let (nodes, _) = read_nodes(nodes.as_bytes(), BadLines::Stop).unwrap();
     let (pods, _) = read_pods(PODS.as_bytes(), &nodes, BadLines::Stop).unwrap();
     (nodes, pods)
 }
 
-fn relocated(nodes: &Nodes, pods: &Pods, arrivals: &[u32]) -> Relocations {
+fn relocated(nodes: &NodeList, pods: &PodList, arrivals: &[u32]) -> Relocations {
     // The last node goes first among equals.
     let sequence = Sequence {
         ranks: vec![2, 1, 0],
@@ -34,7 +34,7 @@ fn relocated(nodes: &Nodes, pods: &Pods, arrivals: &[u32]) -> Relocations {
 }
 
 /// A pod of 400 that runs on a row's only card.
-fn running(pods: &Pods, number: u32, row: u32) -> Running {
+fn running(pods: &PodList, number: u32, row: u32) -> Running {
     let claim = Arc::clone(&pods.rows[0].claim);
     let grant = Grant {
         container: claim.containers()[0].name.clone(),

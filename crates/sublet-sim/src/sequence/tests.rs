@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::trace::{BadLines, read_nodes, read_pods};
 
-fn lists(n_pods: usize) -> (Nodes, Pods) {
+fn lists(n_pods: usize) -> (NodeList, PodList) {
     let nodes = "sn,cpu_milli,memory_mib,gpu\na,1,1,2\nb,1,1,2\n";
     let (nodes, _) = read_nodes(nodes.as_bytes(), BadLines::Stop).unwrap();
     let mut text = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n".to_owned();

@@ -3,11 +3,11 @@
 use sublet_model::{Allocation, CardRef, Grant, PodKey, PodUid, Standing};
 
 use super::*;
-use crate::trace::{BadLines, Nodes, Pods, read_nodes, read_pods};
+use crate::trace::{BadLines, NodeList, PodList, read_nodes, read_pods};
 use crate::{Inflation, Outcome, Sequence, Variant, inflate};
 
 /// Twelve nodes of some kinds, and pods of some sizes.
-fn lists() -> (Nodes, Pods) {
+fn lists() -> (NodeList, PodList) {
     let mut nodes = "sn,cpu_milli,memory_mib,gpu\n".to_owned();
     for at in 0..12 {
         let gpus = [1, 2, 4, 8][at % 4];
@@ -32,8 +32,8 @@ fn lists() -> (Nodes, Pods) {
 }
 
 fn played(
-    nodes: &Nodes,
-    pods: &Pods,
+    nodes: &NodeList,
+    pods: &PodList,
     arrivals: &[u32],
     policy: &str,
     restart: Option<u32>,
@@ -56,7 +56,7 @@ fn played(
 }
 
 /// What the first arrivals of a run have become, as pods that run from the start.
-fn running(pods: &Pods, outcome: &Outcome, first: usize) -> Vec<Running> {
+fn running(pods: &PodList, outcome: &Outcome, first: usize) -> Vec<Running> {
     let mut running = Vec::new();
     for (number, placement) in outcome.placements[..first].iter().enumerate() {
         let Some((node, cards)) = &placement.place else {
@@ -117,7 +117,7 @@ fn a_run_goes_on_from_a_snapshot_as_after_a_restart() {
                 arrived * 1000 >= capacity * 595
             })
             .unwrap();
-        let later = Nodes {
+        let later = NodeList {
             running: running(&pods, &all, first),
             ..nodes.clone()
         };

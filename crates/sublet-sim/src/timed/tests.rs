@@ -8,7 +8,7 @@ use crate::trace::{BadLines, read_nodes, read_pods};
 
 const NODES: &str = "sn,cpu_milli,memory_mib,gpu,model\na,8000,8192,1,T4\nb,8000,8192,1,T4\n";
 
-fn lists(nodes: &str, pods: &str) -> (Nodes, Pods) {
+fn lists(nodes: &str, pods: &str) -> (NodeList, PodList) {
     let header = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,duration,priority\n";
     let (nodes, _) = read_nodes(nodes.as_bytes(), BadLines::Stop).unwrap();
     let pods = format!("{header}{pods}");
@@ -18,7 +18,7 @@ fn lists(nodes: &str, pods: &str) -> (Nodes, Pods) {
 
 fn play_with(
     policy: &str,
-    (nodes, pods): &(Nodes, Pods),
+    (nodes, pods): &(NodeList, PodList),
     load: Option<u64>,
 ) -> Result<TimedOutcome, TimedError> {
     let policy = &policy.parse().unwrap();
@@ -124,7 +124,7 @@ fn a_load_presses_time_together() {
 }
 
 /// The plain way: whoever waits is tried on every node at every moment.
-fn plainly((nodes, pods): &(Nodes, Pods), policy: &Policy) -> Vec<u64> {
+fn plainly((nodes, pods): &(NodeList, PodList), policy: &Policy) -> Vec<u64> {
     let mut world = World::new(nodes, None, pods, policy);
     let row = |number: usize| &pods.rows[number];
     let mut order: Vec<usize> = (0..pods.rows.len()).collect();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use sublet_model::{Identity, Inventory, MiB, NodeFacts, NodeName, Sharing};
 
 use super::row::{Layout, Row};
-use super::{Bad, BadLines, CARD, Nodes, TraceError, rows};
+use super::{Bad, BadLines, CARD, NodeList, TraceError, rows};
 
 const NAME: usize = 0;
 const CPU: usize = 1;
@@ -34,7 +34,7 @@ static LAYOUT: Layout = Layout {
 ///
 /// # Errors
 /// No such list, a column missing, or a row that cannot be used.
-pub fn read_nodes(text: impl Read, bad: BadLines) -> Result<(Nodes, Vec<Bad>), TraceError> {
+pub fn read_nodes(text: impl Read, bad: BadLines) -> Result<(NodeList, Vec<Bad>), TraceError> {
     let mut names = BTreeSet::new();
     // Whether the list has the memory of cards, its first row with cards says.
     let mut by_memory = None;
@@ -49,10 +49,10 @@ pub fn read_nodes(text: impl Read, bad: BadLines) -> Result<(Nodes, Vec<Bad>), T
         names.insert(name);
         Ok(facts)
     })?;
-    let nodes = Nodes {
+    let nodes = NodeList {
         rows,
         by_memory: by_memory.unwrap_or(false),
-        ..Nodes::default()
+        ..NodeList::default()
     };
     Ok((nodes, left_out))
 }

@@ -14,7 +14,7 @@ use sublet_model::{
 };
 
 use super::row::{Layout, Row};
-use super::{Bad, BadLines, CARD, Nodes, PodRow, Pods, TraceError, rows};
+use super::{Bad, BadLines, CARD, NodeList, PodList, PodRow, TraceError, rows};
 
 const NAME: usize = 0;
 const CPU: usize = 1;
@@ -52,14 +52,14 @@ static LAYOUT: Layout = Layout {
 /// No such list, a column missing, or a row that cannot be used.
 pub fn read_pods(
     text: impl Read,
-    nodes: &Nodes,
+    nodes: &NodeList,
     bad: BadLines,
-) -> Result<(Pods, Vec<Bad>), TraceError> {
+) -> Result<(PodList, Vec<Bad>), TraceError> {
     let mut claims = BTreeMap::new();
     let (rows, left_out) = rows(text, &LAYOUT, bad, |row| {
         pod(row, nodes.by_memory, &mut claims)
     })?;
-    Ok((Pods { rows }, left_out))
+    Ok((PodList { rows }, left_out))
 }
 
 /// What makes two claims equal.

@@ -8,7 +8,7 @@ use super::*;
 const NODES: &str = "sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,2,P100\nn1,96000,0,0,\n";
 const PODS: &str = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n";
 
-fn nodes(text: &str) -> Result<Nodes, String> {
+fn nodes(text: &str) -> Result<NodeList, String> {
     let read = read_nodes(text.as_bytes(), BadLines::Stop);
     read.map(|(nodes, _)| nodes)
         .map_err(|error| error.to_string())
@@ -22,7 +22,7 @@ fn pods(rows: &str) -> Result<Vec<PodRow>, String> {
 }
 
 /// Pods of a whole text.
-fn pods_of(text: &str, bad: BadLines) -> Result<(Pods, Vec<Bad>), String> {
+fn pods_of(text: &str, bad: BadLines) -> Result<(PodList, Vec<Bad>), String> {
     let read = read_pods(text.as_bytes(), &nodes(NODES).unwrap(), bad);
     read.map_err(|error| error.to_string())
 }
