@@ -1,7 +1,7 @@
-//! The loop that holds a node's offer up to date: it looks at devices, settings and the
-//! node object, tells the cluster what is missing there, and runs a plugin for each
-//! resource offered. It only compares and carries out; nothing it does is lost when it
-//! is cut off in between, since the next look does it.
+//! Keeps a node's offer up to date. The loop looks at devices, settings and the node object, tells
+//! the cluster what is missing there, and runs a plugin for each resource offered. It only
+//! compares and carries out. If it is cut off in between nothing is lost, because the next look
+//! does it.
 
 mod isolation;
 
@@ -33,9 +33,9 @@ use crate::plugin::{Plugin, PluginSpec};
 use crate::publish::offer::{Offer, OfferError, Settings};
 use crate::publish::{missing, publish};
 
-/// How often the node object is looked at when all is well. It changes behind our back
-/// only when the node is registered anew; a GET each half minute from each GPU node is
-/// a third of what kubelets send for their leases.
+/// How often the node object is looked at when all is well. Others change it only when the node is
+/// registered anew. A GET each half minute from each GPU node is a third of what kubelets send for
+/// their leases.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 
 /// How often just after something failed, or kubelet started: it writes the node's status
@@ -70,7 +70,7 @@ pub(crate) struct Agent {
     complaint: String,
 }
 
-/// An offer, and what it was made of: making one again takes megabytes.
+/// An offer, and what it was made of. It is kept because making one takes megabytes.
 struct Offered {
     inventory: Arc<Inventory>,
     settings: Settings,

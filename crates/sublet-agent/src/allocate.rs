@@ -45,8 +45,8 @@ impl fmt::Display for Asked {
     }
 }
 
-/// What this process has handed over. The pods' annotations say the same, but a list may
-/// come from a server that is behind.
+/// What this process has handed over. The pods' annotations say the same, but a list may come from
+/// a server that lags behind.
 #[derive(Clone, Debug, Default)]
 pub struct Given(BTreeMap<PodUid, BTreeSet<ContainerName>>);
 
@@ -423,9 +423,9 @@ fn is_size(
     }
 }
 
-/// Does kubelet ever ask about that container? On a node with slots it does so only where
-/// there is a slot. Such a container gets nothing; but its pod must not wait for ever,
-/// for as long as one waits no other pod comes to the node.
+/// Does kubelet ever ask about that container? On a node with slots it does so only where there is
+/// a slot. Without one the container gets nothing; but its pod must not wait for ever, because no
+/// other pod comes to the node while one waits.
 fn is_asked_about(pod: &Pod, container: &ContainerClaim, asked: Asked) -> bool {
     asked.resource != keys::GPU_SLOT || slots_of(pod, container).is_some()
 }

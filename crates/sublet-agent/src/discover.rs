@@ -1,7 +1,7 @@
-//! Which devices this node has, and how they fare: read from the driver or from a file
-//! that plays one, and read again whenever that may have changed. Both ways end in the
-//! same [`Inventory`]. This module reports; what a sick card means for pods is decided
-//! by whoever reads the report.
+//! Which devices this node has, and how they fare: read from the driver or from a file that stands
+//! in for one, and read again whenever that may have changed. Both ways give the same
+//! [`Inventory`]. This module reports. What a sick card means for pods is decided by whoever reads
+//! the report.
 
 use std::path::PathBuf;
 use std::sync::Arc;

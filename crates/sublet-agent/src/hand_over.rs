@@ -1,7 +1,7 @@
-//! Answers kubelet's Allocate: reads the node's pods afresh, has `allocate` decide, and
-//! writes on the pod what was handed over *before* kubelet gets its answer. A process
-//! that dies in between leaves a pod that fails its admission, never a card handed out
-//! twice. One Allocate at a time, for all resources of the node.
+//! Answers kubelet's Allocate: reads the node's pods afresh, has `allocate` decide, and writes on
+//! the pod what was handed over *before* kubelet gets its answer. If the process dies in between,
+//! the pod fails its admission; no card is handed out twice. One Allocate at a time, for all
+//! resources of the node.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -24,13 +24,13 @@ use crate::isolate::inject::Injection;
 use crate::isolate::node::Isolation;
 use crate::plugin::{Allocator, DeviceIds};
 
-/// How long a pod that nobody finds is looked for. The API server had the pod before
-/// kubelet did, so this is for servers that are behind.
+/// How long a pod that nobody finds is looked for. The API server had the pod before kubelet did,
+/// so this is for servers that lag behind.
 const NOBODY_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long an API server that does not answer is tried. Kubelet sets no deadline on
-/// Allocate and starts no other pod meanwhile; giving up fails the pod for good, and an
-/// API server restarts in seconds.
+/// How long an API server that does not answer is tried. Giving up fails the pod for good, and an
+/// API server restarts in seconds. Kubelet sets no deadline on Allocate and starts no other pod
+/// meanwhile.
 const SERVER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long one call may take.
@@ -86,7 +86,7 @@ impl Allocator for HandOut {
     ) -> Result<Vec<DeviceIds>, Status> {
         let given = self.given.lock().await;
         let site = self.site.borrow().clone();
-        // Advisory: where nothing is known kubelet picks, and Allocate says what is wrong.
+        // Only advice. Where nothing is known kubelet picks, and Allocate says what is wrong.
         let pods = self.pods(&site).await.unwrap_or_else(|error| {
             debug!(%error, "no preference");
             Vec::new()
@@ -148,7 +148,7 @@ impl HandOut {
         Ok((handed, injected))
     }
 
-    /// Has the arbiter look after the container before anybody is told of it. Those that are
+    /// Tells the arbiter of the container before anybody else hears of it. Containers that are
     /// gone by the same list of pods make room first: their memory may be this one's now.
     async fn isolate(&self, handed: &HandOver, pods: Vec<Pod>) -> Result<Injection, Status> {
         let Some(isolation) = self.isolation.clone() else {

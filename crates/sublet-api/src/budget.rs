@@ -37,14 +37,14 @@ pub struct BudgetSpec {
 pub struct BudgetStatus {
     /// How many pods it can do without now.
     pub disruptions_allowed: i32,
-    /// Pods by name whose eviction is under way, and counted already.
+    /// Pods by name that are being evicted and are counted already.
     #[serde(deserialize_with = "or_default")]
     pub disrupted_pods: BTreeMap<String, String>,
 }
 
 impl DisruptionBudget {
-    /// Does the eviction of that pod use up a part of the budget? As the stock scheduler
-    /// counts: a selector that is empty or cannot be read matches nothing, nor does any a pod
+    /// Does the eviction of that pod use up a part of the budget? Counted as the stock scheduler
+    /// counts: an empty or unreadable selector matches nothing, and no selector matches a pod
     /// without labels.
     #[must_use]
     pub fn counts(&self, namespace: &str, name: &str, labels: &BTreeMap<String, String>) -> bool {

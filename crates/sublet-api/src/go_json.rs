@@ -1,7 +1,7 @@
 //! JSON as Go reads it: the names of a struct's fields in any case.
 //!
-//! Older kube-schedulers and other callers of an extender write `nodenames` or `podUID`. Only
-//! the message itself is read so, not the objects in it: their keys may be anybody's.
+//! Older kube-schedulers and other callers of an extender write `nodenames` or `podUID`. Only the
+//! message itself is read in this way. The objects in it are not: their keys may be any text.
 
 use std::fmt;
 
@@ -9,8 +9,8 @@ use serde::de::value::StrDeserializer;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, forward_to_deserialize_any};
 
-/// Reads a struct, with its own fields' names in any case of ASCII letters. A field that is
-/// given twice is an error, as one of them could only be passed over.
+/// Reads a struct, with its own fields' names in any case of ASCII letters. A field that is given
+/// twice is an error, because one of the two would be ignored.
 ///
 /// # Errors
 /// The parser's words and where.

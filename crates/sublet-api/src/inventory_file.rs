@@ -1,7 +1,7 @@
-//! The text of an inventory file: a machine described by hand, in YAML or JSON, as short
-//! as it can be said. `gpus: [{memory: 16276MiB, count: 2}]` is a whole file. Reading
-//! it touches no file system, and everything that is not understood is refused with its
-//! line, so that a misspelt field never becomes a healthy card.
+//! The text of an inventory file: a machine described by hand, in YAML or JSON, as short as
+//! possible. `gpus: [{memory: 16276MiB, count: 2}]` is a whole file. Nothing here touches the file
+//! system. Whatever is not understood is refused with its line, so that a misspelt field never
+//! becomes a healthy card.
 
 use std::sync::Arc;
 
@@ -111,7 +111,7 @@ fn one() -> usize {
 }
 
 impl Cards {
-    /// A field given here that no two cards can have in common.
+    /// A field of this entry that two cards cannot share.
     fn single_field(&self) -> Option<&'static str> {
         [
             ("uuid", self.uuid.is_some()),
@@ -272,7 +272,7 @@ impl FromText for GpuUuid {
 }
 
 impl FromText for Level {
-    /// The words of `nvidia-smi topo -m`; two GPUs on one board have none there.
+    /// The words of `nvidia-smi topo -m`, which has none for two GPUs on one board.
     fn from_text(text: &str) -> Result<Level, String> {
         Ok(match text {
             "BOARD" => Level::Board,
@@ -297,7 +297,7 @@ fn made_up_uuid(node: &NodeName, index: u16) -> Result<GpuUuid, sublet_model::Na
     // http://www.isthe.com/chongo/tech/comp/fnv/, the 128-bit parameters.
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
-    // The words after the number stir the last digit into all of the hash.
+    // The words after the number mix the last digit into all of the hash.
     let name = format!("{node}/{index} made up by sublet");
     let hash = name.bytes().fold(BASIS, |hash, byte| {
         (hash ^ u128::from(byte)).wrapping_mul(PRIME)
@@ -331,7 +331,7 @@ mod tests {
             .iter()
             .filter_map(|gpu| Some(gpu.uuid.as_ref()?.as_str()))
             .collect();
-        // Written out: these names are in annotations of running pods.
+        // Written out, because annotations of running pods have these names.
         assert_eq!(
             uuids,
             [

@@ -16,11 +16,11 @@ use crate::dialect::{ClaimError, containers};
 use crate::object::{Container, ContainerStatus, Node, Pod, Quantity};
 use crate::quantity::{QuantityError, bytes, milli_cpu, whole_number};
 
-/// What scores take a container for that asks no CPU or no memory (Kubernetes 1.36,
+/// What scores count for a container that asks no CPU or no memory (Kubernetes 1.36,
 /// `pkg/scheduler/util`): a tenth of a core, and 200 MiB.
 const LITTLE: (u64, u64) = (100, 200 << 20);
 
-/// What a machine is taken to have that a file leaves out: as much as a list can give a node.
+/// What a machine has if a file does not say: as much as a list can give a node.
 const ENOUGH: Host = Host {
     cpu: MilliCpu::new(1_000_000_000),
     memory: Bytes::new(1 << 60),
@@ -103,7 +103,7 @@ fn asked(pod: &Pod, resource: &str, read: Read, missing: u64) -> Result<u64, Cla
     let mut sum = peak(each);
     if matches!(resource, "cpu" | "memory") || resource.starts_with("hugepages-") {
         let own = whole.requests.get(resource);
-        // The API server fills a pod's requests in out of its limits, and its containers'.
+        // The API server fills in a pod's requests from its limits, and its containers' too.
         let own = own.or_else(|| whole.limits.get(resource).filter(|_| !named));
         if let Some(quantity) = own {
             sum = amount("(pod)", quantity)?;
@@ -115,7 +115,7 @@ fn asked(pod: &Pod, resource: &str, read: Read, missing: u64) -> Result<u64, Cla
     Ok(sum)
 }
 
-/// What a container is charged for, of which the most counts.
+/// The amounts of a container, of which the largest is charged.
 fn amounts<'a>(
     pod: &'a Pod,
     container: &'a Container,
@@ -132,7 +132,7 @@ fn amounts<'a>(
     let statuses = match role {
         Role::Main => &main[..],
         Role::Sidecar => &init[..],
-        // Of those that end, only what they ask is known for sure.
+        // For containers that end only the request is certain.
         Role::Init => &[],
     };
     let is_its = |status: &&ContainerStatus| status.name == container.name;
@@ -158,7 +158,7 @@ fn ports(pod: &Pod) -> Vec<HostPort> {
     let mut ports = Vec::new();
     let lasting = containers(pod).filter(|(_, role, _)| *role != Role::Init);
     for port in lasting.flat_map(|(_, _, container)| &container.ports) {
-        // On the machine's own network each port is one of the machine.
+        // On the machine's own network each container port is a port of the machine.
         let number = match port.host_port {
             0 if pod.spec.host_network => port.container_port,
             number => number,
@@ -179,14 +179,14 @@ fn ports(pod: &Pod) -> Vec<HostPort> {
     ports
 }
 
-/// What pods can have of a node, CPU and memory and all else. `has_cards`: does the node say
-/// itself which cards it has?
+/// What pods can have of a node: CPU, memory and all else. `has_cards`: does the node say itself
+/// which cards it has?
 ///
-/// A node out of a cluster has a UID, and none of what it does not list. One without is out of a
-/// file that somebody wrote, and what that leaves out is no limit.
+/// A node from a cluster has a UID, and has nothing that it does not list. A node without a UID
+/// comes from a file that somebody wrote; what that file leaves out is no limit.
 ///
 /// # Errors
-/// The name and text of an amount that is none, and what is wrong with it.
+/// The name and text of an amount that cannot be read, and what is wrong with it.
 pub(crate) fn allocatable(
     node: &Node,
     has_cards: bool,

@@ -1,7 +1,7 @@
-//! Which GPU models a pod accepts, out of its node selector and its required node affinity.
+//! Which GPU models a pod accepts, from its node selector and its required node affinity.
 //!
-//! Only what can be said in one list: the values that it wants of a label by which nodes name
-//! their model. What else a pod wants of nodes is the stock scheduler's to look at.
+//! Only what one list can say: the values that the pod wants of a label by which nodes name their
+//! model. What else a pod wants of nodes is for the stock scheduler.
 
 use std::sync::Arc;
 
@@ -49,8 +49,8 @@ fn of_all(term: &NodeTerm) -> Option<Vec<&str>> {
     lists.reduce(|one: Vec<&str>, other| both(one, &other))
 }
 
-/// What stands in both, in the order of the first. Nothing does where the pod can go nowhere:
-/// then the first alone, for the stock scheduler refuses the pod anyway.
+/// The models in both lists, in the order of the first. If there are none the pod can go nowhere.
+/// Then the first list alone is returned, for the stock scheduler refuses the pod anyway.
 fn both<'a>(one: Vec<&'a str>, other: &[&str]) -> Vec<&'a str> {
     let common: Vec<&str> = one.iter().copied().filter(|m| other.contains(m)).collect();
     if common.is_empty() { one } else { common }

@@ -1,7 +1,7 @@
-//! What the engine needs to know of a node, out of a Node object.
+//! What the engine needs to know of a node, from a Node object.
 //!
-//! With an agent's inventory that is what counts; without one, what a dialect's own device
-//! plugin put into the node's status.
+//! An agent's inventory counts if there is one; otherwise what a device plugin put into the node's
+//! status.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::machine::allocatable;
 use crate::object::{ConfigMap, Node};
 use crate::quantity::{QuantityError, bytes, milli_cpu, whole_number};
 
-/// What holds for nodes that say nothing themselves.
+/// What counts for nodes that do not say it themselves.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NodeDefaults {
     /// The unit of `aliyun.com/gpu-mem`.
@@ -124,11 +124,11 @@ pub fn facts_without_gpu(node: &Node, defaults: NodeDefaults) -> Result<NodeFact
     })
 }
 
-/// The same with all that the stock scheduler counts, for those who decide without one. It is
-/// read by its rules ([`crate::stock`]): what a file leaves out that somebody wrote is no limit.
+/// The same with all that the stock scheduler counts, for those who decide without one. What a
+/// file leaves out that somebody wrote is no limit ([`crate::stock`]).
 ///
 /// # Errors
-/// As of the two that it stands for.
+/// As of [`facts_of`] and [`facts_without_gpu`].
 pub fn facts_with_stock(node: &Node, defaults: NodeDefaults) -> Result<NodeFacts, NodeError> {
     let facts = match facts_of(node, defaults)? {
         Some(facts) => facts,
@@ -152,7 +152,7 @@ pub fn facts_with_stock(node: &Node, defaults: NodeDefaults) -> Result<NodeFacts
 /// CPU and memory that pods can have of a node; nothing where it does not say.
 ///
 /// # Errors
-/// An amount that is none.
+/// An amount that cannot be read.
 fn host_of(node: &Node) -> Result<Host, NodeError> {
     let read = |resource: &str, read: fn(&str) -> Result<u64, QuantityError>| {
         let Some(quantity) = node.status.allocatable.get(resource) else {
@@ -170,9 +170,9 @@ fn host_of(node: &Node) -> Result<Host, NodeError> {
     })
 }
 
-/// The cards that an operator's ConfigMap `kube-system/unhealthy-gpu-<node>` lists, and the
-/// node (GPUShare); `None` for any other ConfigMap. Numbers that are none are passed over,
-/// as the original does.
+/// The cards that an operator's ConfigMap `kube-system/unhealthy-gpu-<node>` lists, and the node
+/// (GPUShare); `None` for any other ConfigMap. Words that are not numbers are ignored, as the
+/// original does.
 #[must_use]
 pub fn unhealthy_gpus(map: &ConfigMap) -> Option<(NodeName, BTreeSet<GpuIndex>)> {
     let node = map.metadata.name.strip_prefix(keys::UNHEALTHY_PREFIX)?;

@@ -1,9 +1,8 @@
 //! Pods and nodes, as much of them as Sublet reads.
 //!
-//! The same structs read the API server's JSON, an extender call and a file that
-//! `kubectl get -o yaml` printed. Fields that Sublet does not read (managedFields,
-//! environments, what volumes are like) are skipped by the parser and never kept. What only a
-//! scheduler looks at is in `wishes`.
+//! The same structs read the API server's JSON, an extender call and a file that `kubectl get -o
+//! yaml` printed. The parser skips fields that Sublet does not read (managedFields, environments,
+//! details of volumes). What only a scheduler looks at is in `wishes`.
 
 mod wishes;
 
@@ -100,7 +99,7 @@ pub struct PodSpec {
     /// What it mounts.
     #[serde(deserialize_with = "or_default")]
     pub volumes: Vec<Volume>,
-    /// Devices that it claims by name; only whether there are any.
+    /// Its ResourceClaims; only whether there are any.
     #[serde(deserialize_with = "or_default")]
     pub resource_claims: Vec<Anything>,
     /// Containers that run before the main ones.
@@ -290,7 +289,7 @@ pub struct ContainerStatus {
     /// Which state.
     #[serde(deserialize_with = "or_default")]
     pub state: ContainerState,
-    /// What it has now, which is another thing than what it asks while it is resized.
+    /// What it has now. While it is resized, this differs from what it asks.
     pub resources: Option<ResourceRequirements>,
     /// What its node has promised it.
     #[serde(deserialize_with = "or_default")]

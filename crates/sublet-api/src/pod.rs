@@ -1,4 +1,4 @@
-//! What the ledger enters for a bound pod, out of a Pod object.
+//! What the ledger enters for a bound pod, from a Pod object.
 
 use std::sync::Arc;
 
@@ -29,8 +29,8 @@ pub fn pod_uid(pod: &Pod) -> Result<PodUid, NameError> {
     PodUid::new(&pod.metadata.uid)
 }
 
-/// Has the pod given its memory back? Only when it has ended *and* no container runs: a pod
-/// that is marked for deletion still holds everything.
+/// Has the pod given its memory back? Only when it has ended *and* no container runs: a pod that
+/// is marked for deletion still holds all of it.
 #[must_use]
 pub fn is_over(pod: &Pod) -> bool {
     let ended = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
@@ -45,8 +45,8 @@ pub fn is_over(pod: &Pod) -> bool {
             .all(|container| container.state.running.is_none())
 }
 
-/// Why a bound pod has no allocation that can be read, and what to do, in the words of events
-/// and of `sublet explain`. `schedulers`: the names of those that ask Sublet.
+/// Why a bound pod has no allocation that can be read, and what to do, as events and `sublet
+/// explain` say it. `schedulers`: the names of those that ask Sublet.
 #[must_use]
 pub fn unsaid(pod: &Pod, problem: Option<&str>, schedulers: &[String]) -> (String, String) {
     let anew = "delete the pod, so that it is placed anew".to_owned();
@@ -72,11 +72,11 @@ pub fn scheduler_of(pod: &Pod) -> &str {
     }
 }
 
-/// The entry for a pod that is bound, and, where its annotations are garbage, what is wrong
-/// with them.
+/// The entry for a pod that is bound. If its annotations cannot be read, also what is wrong with
+/// them.
 ///
 /// # Errors
-/// A name that is none.
+/// A name that Kubernetes would not allow.
 pub fn bound_entry(
     pod: &Pod,
     claim: Arc<Claim>,
@@ -89,7 +89,7 @@ pub fn bound_entry(
         pod: pod_key(pod)?,
         uid: pod_uid(pod)?,
         node: NodeName::new(&pod.spec.node_name)?,
-        // Without cards the node will never hand anything over: nobody need wait for it.
+        // The node hands over no card to it, so nobody waits for that.
         assigned: allocation.is_none() || dialect::is_assigned(pod, &claim),
         claim,
         allocation,

@@ -1,8 +1,8 @@
-//! Whole numbers out of Kubernetes quantities.
+//! Whole numbers from Kubernetes quantities.
 //!
-//! The API server writes 8000 as `8k`, so even a plain count has to be read with all its
-//! suffixes. Cards and their memory are counted in whole units: a fraction is an error. CPU
-//! and memory of machines are rounded up, as the stock scheduler does.
+//! The API server writes 8000 as `8k`, so even a plain count has to be read with all suffixes.
+//! Cards and their memory are counted in whole units: a fraction is an error. CPU and memory of
+//! machines are rounded up, as the stock scheduler does.
 
 /// Why a quantity is not a whole number.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -95,7 +95,7 @@ fn number(text: &str, shift: i32, between: Fraction) -> Result<u64, QuantityErro
         None if tens >= 0 => return Err(QuantityError::TooLarge),
         _ if between == Fraction::Refused => return Err(QuantityError::Fraction),
         Some(power) => value.div_ceil(power),
-        // Less than one of what is counted, and not nothing.
+        // Less than one, but more than nothing: rounded up.
         None => 1,
     };
     u64::try_from(value).map_err(|_| QuantityError::TooLarge)

@@ -1,5 +1,5 @@
-//! What the stock scheduler looks at, out of pods and nodes into the types of
-//! `sublet_plan::stock`. What the API server would refuse is refused here, with its field.
+//! What the stock scheduler looks at, read from pods and nodes into the types of
+//! `sublet_plan::stock`. What the API server would refuse is refused here too, with its field.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use sublet_plan::stock::{
 
 use crate::object::{self, Node, NodeTerm, Pod, PodAffinityTerm, SelectorRequirement};
 
-/// A wish that nobody can fulfil, for it says nothing.
+/// A rule that the API server would not accept.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("field `{field}`: {what}")]
 pub struct RuleError {
@@ -24,7 +24,7 @@ pub struct RuleError {
 /// What a pod wants of its node.
 ///
 /// # Errors
-/// A comparison that is none.
+/// A comparison that the API server would refuse.
 pub fn pod_rules(pod: &Pod) -> Result<PodRules, RuleError> {
     let affinity = &pod.spec.affinity.node_affinity;
     let field = "spec.affinity.nodeAffinity";
@@ -61,7 +61,7 @@ pub fn node_rules(node: &Node) -> NodeRules {
     }
 }
 
-/// Marks as they decide; one of an effect that nobody knows does nothing.
+/// Taints as the engine decides by them; one with an unknown effect does nothing.
 #[must_use]
 pub fn taints(taints: &[object::TaintSpec]) -> Vec<Taint> {
     let read = |taint: &object::TaintSpec| {
@@ -74,7 +74,8 @@ pub fn taints(taints: &[object::TaintSpec]) -> Vec<Taint> {
     taints.iter().filter_map(read).collect()
 }
 
-/// Tolerations as they decide; one of an operator or effect that nobody knows tolerates nothing.
+/// Tolerations as the engine decides by them; one with an unknown operator or effect tolerates
+/// nothing.
 #[must_use]
 pub fn tolerations(tolerations: &[object::TolerationSpec]) -> Vec<Toleration> {
     let read = |written: &object::TolerationSpec| {
@@ -201,7 +202,7 @@ pub fn unmodelled(pod: &Pod) -> Vec<Unmodelled> {
 /// The pods that a pod keeps away from its node, or its node's neighbours.
 ///
 /// # Errors
-/// A comparison that is none.
+/// A comparison that the API server would refuse.
 pub fn kept_away(pod: &Pod) -> Result<Vec<PodTerm>, RuleError> {
     let required = &pod.spec.affinity.pod_anti_affinity.required;
     let read = |(at, written): (usize, &PodAffinityTerm)| {

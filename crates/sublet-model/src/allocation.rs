@@ -130,7 +130,7 @@ pub fn charges_of(claim: &Claim, allocation: &Allocation) -> Vec<Charge> {
             continue;
         }
         let (part, whole) = match claim.ask() {
-            // It has no container that a grant could answer.
+            // It has no container, so no grant can belong to it.
             Ask::Nothing => continue,
             Ask::Parts(parts) => {
                 let part = allocation.peak_on(&grant.card, claim);

@@ -9,7 +9,7 @@ use crate::{Count, MiB, Milli, Part};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Parts(Arc<[Part]>);
 
-/// Any order, for maps: it says nothing of which is larger.
+/// An order for map keys; it does not say which of two is larger.
 impl Ord for Parts {
     fn cmp(&self, other: &Parts) -> Ordering {
         self.iter().map(by_memory).cmp(other.iter().map(by_memory))
@@ -51,7 +51,7 @@ impl Parts {
         self.0[0]
     }
 
-    /// As much of everything as any of them asks.
+    /// The largest amount of memory and of compute time that any of them asks.
     #[must_use]
     pub fn largest(&self) -> Part {
         self.iter().fold(Part::ZERO, Part::or)

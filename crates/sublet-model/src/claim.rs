@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use crate::{Ask, ContainerName, Count, Host, MiB, Milli, Part, Parts, StockAsk};
 
-/// The way of writing claims and allocations that a pod uses, by its name. What a dialect is,
-/// `sublet-api` knows; here one is told from another.
+/// The name of the dialect that a pod's claim and allocation are written in. Dialects themselves
+/// are in `sublet-api`; here their names are only compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DialectName(pub &'static str);
 
@@ -74,7 +74,7 @@ impl Demand {
     }
 }
 
-/// Who has to give way where two jobs want the compute time of a card (R5.1).
+/// Who gives way where jobs want more compute time of a card than it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Class {
     /// It gets the compute time that it asked for.
@@ -135,8 +135,8 @@ pub enum ClaimShapeError {
     TooMuchCompute(u64),
 }
 
-/// The GPU models that a pod accepts; none named means any. Kept as they were given: two
-/// lists in another order are two wishes of one meaning.
+/// The GPU models that a pod accepts; none named means any. They stay in the order given, so that
+/// the same models in another order compare as different.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Models(Vec<Arc<str>>);
 
@@ -323,7 +323,8 @@ impl Claim {
         self.has_slot
     }
 
-    /// Could a device plugin that sees only sizes take a container of one for one of the other?
+    /// Does a container of one ask the same as a container of the other? A device plugin that sees
+    /// only sizes cannot tell such pods apart.
     #[must_use]
     pub fn looks_like(&self, other: &Claim) -> bool {
         let same = |a: &ContainerClaim| other.containers.iter().any(|b| a.demand == b.demand);

@@ -51,7 +51,7 @@ pub struct Gpu {
     pub health: Health,
     /// Number of its device file, `/dev/nvidia<minor>`.
     pub minor: Option<u16>,
-    /// Place on the board (1-based), which NVSwitch partitions are written in.
+    /// Place on the board, from 1. NVSwitch partitions name cards by it.
     pub module_id: Option<u8>,
     /// PCI address.
     pub bdf: Option<Bdf>,
@@ -113,8 +113,8 @@ pub struct Inventory {
 }
 
 impl Inventory {
-    /// The most cards on one node. The largest machines sold have 16; the issue tracker of
-    /// every peer has somebody who simulates more, and 4,096 still keep a scan short.
+    /// The most cards on one node. The largest machines sold have 16. Users of GPU schedulers
+    /// simulate larger ones, and a scan of 4,096 cards is still short.
     pub const MAX_GPUS: usize = 4096;
 
     /// Checks and keeps the devices.

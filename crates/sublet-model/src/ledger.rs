@@ -201,7 +201,7 @@ impl Ledger {
         });
     }
 
-    /// Counts a soft hold out.
+    /// Takes a soft hold off its cards.
     pub fn release(&mut self, hold: &Hold) {
         self.change(hold.node, |book, _| {
             for &(position, part) in &hold.cards {
@@ -213,7 +213,8 @@ impl Ledger {
         });
     }
 
-    /// A node's slot. Scanning by name is for people's speed; the scheduler keeps an index.
+    /// The slot of the node of that name. It looks at every node; the scheduler keeps an index of
+    /// its own.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<NodeIdx> {
         self.by_name.get(name).copied()

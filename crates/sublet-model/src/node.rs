@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::{Ask, CardRef, Host, Inventory, MiB, NodeName, Part, PodUid, StockAllocatable};
 
-/// How a node's cards may be handed out (R1.8).
+/// How a node's cards may be handed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sharing {
     /// Parts of cards, by memory.
@@ -17,11 +17,10 @@ pub enum Sharing {
     Both,
 }
 
-/// How the node tells which pod a container belongs to, weakest first
-/// (`k8s-scheduling.md` §6.3).
+/// How the node tells which pod a container belongs to, weakest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Identity {
-    /// No Sublet agent: somebody else's device plugin does what it does.
+    /// No Sublet agent: another device plugin hands out the cards.
     NoAgent,
     /// By size and order: two pods that look alike must not wait at the same time.
     SizeAndOrder,
@@ -31,7 +30,7 @@ pub enum Identity {
     Nri,
 }
 
-/// How the node tells kubelet of its memory (design: advertising memory).
+/// How the node advertises its memory to kubelet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Advertise {
     /// One device per unit of memory.
@@ -135,9 +134,9 @@ impl NodeFacts {
         known
     }
 
-    /// What must be kept free on every card for such a pod, so that no card is given away that
-    /// it might be using; nothing where there is no doubt which it has, and for whole cards
-    /// without an agent: kubelet itself gives them out, each once.
+    /// What must be kept free on every card for such a pod, so that no card that it may use is
+    /// given away. Nothing where its cards are known. Nothing for whole cards without an agent
+    /// either: there kubelet gives each card out once.
     #[must_use]
     pub fn kept_free_for(&self, uid: &PodUid, ask: &Ask) -> Option<KeptFree> {
         let known = self.handed_to(uid).len();

@@ -11,23 +11,23 @@ use std::sync::Arc;
 use crate::{Claim, Host};
 
 /// Amounts of resources by name, such as `ephemeral-storage`, `hugepages-2Mi` and
-/// `example.com/nic`. None of nothing is kept.
+/// `example.com/nic`. An amount of 0 is not kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Resources(Vec<(Arc<str>, u64)>);
 
 impl Resources {
-    /// How much of that one.
+    /// The amount of that resource; 0 if it is not here.
     #[must_use]
     pub fn get(&self, name: &str) -> u64 {
-        // There are a handful, of which few have names of one length: to look at each is faster
-        // than to halve them. Every node is asked for every pod.
+        // There are few of them, and few names of one length: comparing each is faster than a
+        // binary search. Every node is asked for every pod.
         let mut known = self.0.iter();
         known
             .find(|(known, _)| **known == *name)
             .map_or(0, |(_, amount)| *amount)
     }
 
-    /// So much more of that one.
+    /// Adds to the amount of that resource.
     pub fn add(&mut self, name: &Arc<str>, amount: u64) {
         match self.0.binary_search_by(|(known, _)| known.cmp(name)) {
             Ok(at) => self.0[at].1 = self.0[at].1.saturating_add(amount),
@@ -36,12 +36,12 @@ impl Resources {
         }
     }
 
-    /// By name.
+    /// In the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, u64)> {
         self.0.iter().map(|(name, amount)| (name, *amount))
     }
 
-    /// Is there none of any?
+    /// True if there is no resource.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -70,7 +70,7 @@ pub struct HostPort {
 }
 
 impl HostPort {
-    /// Can only one of the two be had?
+    /// True if two pods on one machine cannot have both.
     #[must_use]
     pub fn conflicts(&self, other: &HostPort) -> bool {
         let everywhere = self.address.is_none() || other.address.is_none();
@@ -92,8 +92,8 @@ impl fmt::Display for HostPort {
 /// What a pod asks that only the stock scheduler counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StockAsk {
-    /// The resources that cards are asked by. A node has so much of them as its device plugin
-    /// says, and nothing while none is there.
+    /// The resources that cards are asked by. A node has as much of them as its device plugin
+    /// reports, and none without a plugin.
     pub devices: Resources,
     /// All other resources, CPU and memory aside.
     pub resources: Resources,

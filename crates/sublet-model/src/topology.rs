@@ -1,8 +1,8 @@
 //! How a node's devices are wired: PCIe places, pair levels, NICs, partitions, fabric.
 //!
-//! Later decisions (joint GPU and RDMA, NUMA, NVSwitch partitions) read this; the first
-//! ones do not, but every agent reports it from the first day, so that no node has to be
-//! asked again. Names and levels follow `nvidia-smi topo -m` and NVML.
+//! No decision needs all of this yet. Agents report it already, so that decisions about RDMA, NUMA
+//! and NVSwitch partitions will need no new agent. Names and levels follow `nvidia-smi topo -m`
+//! and NVML.
 
 use std::fmt;
 

@@ -1,12 +1,12 @@
-//! What to do when the API server's answer to a Binding is missing or doubtful.
+//! What to do when the API server's answer to a Binding is missing or in doubt.
 //!
-//! One write binds a pod and records its allocation, so the only question is whether that
-//! write took effect. A refusal is certain. A lost answer is not: the request may still be
-//! on its way, so the reservation is kept, the pod is read, and only after the server's own
-//! deadline for the request has passed does an unbound pod prove that nothing happened.
+//! One write binds a pod and records its allocation, so the only question is whether that write
+//! took effect. A refusal is certain. A lost answer is not: the request may still be on its way.
+//! So the reservation is kept and the pod is read. An unbound pod proves that nothing was written
+//! only after the server's own deadline for the request has passed.
 //!
-//! This is a state machine without a clock or a socket; `sublet-scheduler` performs its
-//! steps, and its `simulation` performs them against a server that misbehaves in every way.
+//! This is a state machine without a clock or a socket. `sublet-scheduler` performs its steps. Its
+//! `simulation` performs them against a server that misbehaves in every way.
 
 use sublet_model::Time;
 
@@ -81,7 +81,7 @@ impl Binding {
     }
 
     /// Takes in what came back and says what to do next. For a pod that was read, `now` is the
-    /// moment the read was started: what it shows may be as old as that.
+    /// moment when the read began: what it shows may be as old as that.
     pub fn apply(&mut self, now: Time, seen: ApiAnswer) -> BindingStep {
         match seen {
             ApiAnswer::Accepted | ApiAnswer::Pod(PodState::AsAsked) => BindingStep::Bound,

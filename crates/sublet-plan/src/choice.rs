@@ -1,7 +1,7 @@
 //! Which cards of a node serve an ask: candidates, what each costs, the best.
 //!
-//! The one seam for a choice of cards. What knows more than single cards (which of them are
-//! wired together) belongs in [`several`] and [`whole`], and nowhere else.
+//! This is the one place that chooses cards. Whatever looks at several cards at once (such as
+//! their wiring) belongs in [`several`] and [`whole`], and nowhere else.
 
 use sublet_model::{Ask, Book, Card, Claim, Class, Count, Hold, Part, Parts};
 
@@ -37,7 +37,10 @@ pub(crate) fn one(book: &Book, part: Part, class: Class, cost: impl CardCost) ->
     able.min()
 }
 
-/// The best cards for parts of several; else for how many of the parts there are cards at all.
+/// The best cards for parts of several cards.
+///
+/// # Errors
+/// The number of parts for which there are cards, if that is not all.
 pub(crate) fn several(
     book: &Book,
     parts: &Parts,
@@ -109,9 +112,12 @@ fn candidate(
     })
 }
 
-/// A card for each part, no two the same, out of those that can serve it, the best first; else
-/// how many parts can have one. By augmenting paths (Kuhn, *The Hungarian method for the
-/// assignment problem*, 1955): it finds cards for all parts whenever there are such.
+/// A different card for each part, out of those that can serve it, the best first. Augmenting
+/// paths (Kuhn, *The Hungarian method for the assignment problem*, 1955) find cards for all parts
+/// whenever that is possible.
+///
+/// # Errors
+/// The number of parts that can have a card, if that is not all.
 fn match_up(able: &[Vec<usize>], cards: usize) -> Result<Vec<usize>, Count> {
     let mut owner: Vec<Option<usize>> = vec![None; cards];
     let served = (0..able.len()).filter(|&part| {

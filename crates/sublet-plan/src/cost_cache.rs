@@ -1,9 +1,8 @@
-//! The cost cache: what the same question found on a node before, until the node's page or a
-//! table of the policy changes.
+//! What the same question found on a node before. It holds until the node's page or a table of the
+//! policy changes.
 //!
-//! A placement changes one page, so the next question of a kind works out one node anew for
-//! every placement since the last; a scan over the rest is a walk over a vector. Nothing here
-//! decides: a cost is what `fit` said, no more.
+//! A placement changes one page. So the next question of that kind works out one node anew and
+//! reads the rest from a vector. Nothing is decided here: a cost is what `fit` said.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,8 +18,8 @@ use crate::{Candidate, StockRules};
 const MAX_QUESTIONS: usize = 256;
 const _: () = assert!(size_of::<CachedCost>() <= 80);
 
-/// One that was not asked among so many is not worked out beforehand. By then the
-/// rarest of openb's 151 shapes has mostly been there again.
+/// A question that was not among the last so many is not worked out beforehand. The rarest of
+/// openb's 151 shapes has mostly come again by then.
 const RECENT: u64 = 4096;
 
 /// All of a claim that `fit` looks at, look-alikes aside.
@@ -51,7 +50,7 @@ struct CachedCost {
 /// What a question found, by node.
 #[derive(Debug, Clone)]
 struct NodeCosts {
-    /// Whoever asked first: all that ask the same get the same.
+    /// The pod that asked first. All that ask the same get the same costs.
     asker: (PodUid, Claim),
     nodes: Vec<CachedCost>,
     used: u64,
@@ -93,7 +92,7 @@ pub(crate) trait Source {
 }
 
 impl Question {
-    /// What the stock scheduler has looked at, and no score looks at, makes no difference.
+    /// What only the stock scheduler looks at is left out: it changes no cost.
     fn of(claim: &Claim, stock: StockRules) -> Question {
         let here = stock == StockRules::Here;
         let memory = if here {
@@ -141,8 +140,8 @@ impl CostCache {
         }
     }
 
-    /// Works out again, for so many nodes, what a table has made stale, for the questions that
-    /// were asked last before others; true if there is more.
+    /// Works out stale costs again, on so many nodes at most, for the most recent questions first.
+    /// True if more are stale.
     pub(crate) fn refresh(&mut self, epoch: u64, mut nodes: usize, source: &impl Source) -> bool {
         loop {
             let (questions, costs) = (self.questions, self.costs.values_mut());
@@ -237,7 +236,7 @@ mod tests {
     use super::*;
     use crate::script::{on_host, uid};
 
-    /// Counts looks, and finds nothing.
+    /// A source that counts how often it is asked, and finds no place.
     #[derive(Default)]
     struct Counted(Cell<usize>);
 

@@ -1,15 +1,15 @@
 //! Which pods to move, so that whole GPUs come free and larger pods find a place.
 //!
-//! A plan on paper: an ordered list of moves, of which any beginning can be carried out. Each
-//! pod fits at its new place, by the scheduler's own fit, while it still has its old one. No
-//! move leaves fewer GPUs free, or less room for the largest pod. Nothing is ended here.
+//! The result is an ordered list of moves, and any beginning of it can be carried out. Each pod
+//! fits at its new place, by the scheduler's own fit, while it still has its old one. No move
+//! leaves fewer GPUs free, or less room for the largest pod. Nothing is moved here.
 //!
-//! All pairs of pods and places are too many to look at. What wins something is to empty a
-//! card that is used in parts, or so much of a node that a larger pod fits on it; so the
-//! search asks for each of those how many pods would have to go (`offer`), takes the one that
-//! wins most per move, and looks for places in what is already broken into (`draft`). It ends
-//! when nothing wins any more. Greedy: the best plan of all is a problem of integers that
-//! nobody solves for thousands of nodes while somebody waits.
+//! There are too many pairs of pods and places to look at all. Something is won only by emptying a
+//! card that is used in parts, or so much of a node that a larger pod fits on it. For each of
+//! those the search asks how many pods would have to go (`offer`). It takes the one that wins most
+//! per move, and looks for places on cards that are used in parts already (`draft`). It ends when
+//! nothing wins any more. This is greedy: the best plan of all is an integer program, and nobody
+//! solves that for thousands of nodes while a user waits.
 
 mod draft;
 mod measure;

@@ -1,8 +1,8 @@
 //! The scheduler's decisions as one object: the ledger, the policy, soft holds and tries.
 //!
-//! Filter and prioritize are pure reads but for two soft marks: that a pod was asked about
-//! before, and which place it will probably take. Neither ever refuses anything. Correctness
-//! rests on [`Engine::reserve`] alone, which fits again before it takes.
+//! Filter and prioritize only read, but for two soft marks: that a pod was asked about before, and
+//! which place it will probably take. Neither mark refuses anything. Correctness rests on
+//! [`Engine::reserve`] alone, which fits again before it takes.
 
 mod search;
 mod trial;
@@ -38,8 +38,8 @@ pub enum StockRules {
 pub enum Ties {
     /// The one whose name does.
     ByName,
-    /// One of a fixed order drawn from the names. Names go by racks and kinds of machines; a
-    /// policy with coarse steps would fill one kind after the other.
+    /// The first in a fixed scattered order of the names. Names often follow racks and kinds of
+    /// machines, and a policy with coarse steps would fill one kind after the other.
     Scattered,
 }
 
@@ -55,11 +55,11 @@ const SECOND: u8 = 8;
 pub struct EngineOptions {
     /// How to choose among places that fit.
     pub policy: Policy,
-    /// How many nodes a filter call gives back; 0 for all. Sixteen: measured, the stock
-    /// scheduler's cost grows with the nodes it must score, and sixteen leave it a choice.
+    /// How many nodes a filter call gives back; 0 for all. The default is 16. The stock
+    /// scheduler's cost grows with the nodes that it must score, and 16 leave it a choice.
     pub few: usize,
-    /// How long a soft hold lasts, in milliseconds. Two seconds: longer than a bind takes,
-    /// shorter than anybody waits.
+    /// How long a soft hold lasts, in milliseconds. The default is two seconds: longer than a bind
+    /// takes, and short enough that no pod waits for it in vain.
     pub hold_ms: u64,
     /// What one `aliyun.com/gpu-mem` is.
     pub unit: Unit,
@@ -67,7 +67,7 @@ pub struct EngineOptions {
     pub stock: StockRules,
     /// Which of two nodes that cost the same comes first.
     pub ties: Ties,
-    /// Are costs kept until a node or a learnt table changes? Only a comparison wants none.
+    /// Are costs kept until a node or a learnt table changes? Off for comparisons only.
     pub cache_costs: bool,
 }
 
@@ -357,7 +357,7 @@ impl Engine {
                 node: earlier.node.clone(),
             });
         }
-        // What the pod held is where it goes, if that is still free.
+        // The pod goes where its soft hold is, if that is still free.
         let held = self.holds.get(&entry.uid).map(|(_, hold)| hold.clone());
         self.drop_hold(&entry.uid);
         let node = self
@@ -466,7 +466,7 @@ impl Engine {
         }
     }
 
-    /// The node will only have so many cards.
+    /// Drops soft holds on cards that the node will no longer have.
     fn drop_holds_beyond(&mut self, node: NodeIdx, cards: usize) {
         let ledger = &mut self.ledger;
         self.holds.retain(|_, (_, hold)| {

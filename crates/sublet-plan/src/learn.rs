@@ -83,8 +83,8 @@ impl ShapeCounts {
     }
 }
 
-/// How large a share of a card an amount of memory is, before it is known which card: by the
-/// size that most cards of the cluster have.
+/// Turns an amount of memory into a share of a card before the card is known: by the size that
+/// most cards of the cluster have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Sizes {
     card: MiB,
@@ -158,9 +158,9 @@ impl Learnt {
         self.changes += 1;
     }
 
-    /// What there is to make tables of, where they are due: often enough to follow, and so
-    /// rarely that all of it together costs a few times the last one. A quarter of the pods must
-    /// have changed, or [`MOST_CHANGES`].
+    /// What to make tables of, if they are due: once a quarter of the pods has changed, or
+    /// [`MOST_CHANGES`]. So tables follow the demand, and all of them together cost a few times
+    /// the last one.
     pub(crate) fn due<'a>(&'a mut self, ledger: &'a Ledger) -> Option<Known<'a>> {
         let before = self.seen.total().saturating_sub(self.changes);
         let due = self.changes >= (before / 4).clamp(FIRST, MOST_CHANGES);
@@ -181,10 +181,10 @@ impl Learnt {
     }
 }
 
-/// So many pods must have come before anything is learnt. With 200 default is 0.02 points
-/// worse, with 1,000 0.06.
+/// Nothing is learnt before so many pods have come. With 200 the list `default` is 0.02 points
+/// worse, with 1,000 it is 0.06.
 pub(crate) const FIRST: u64 = 16;
 
-/// Tables follow at the latest after so many pods: what is free by model moves on. Half and
-/// double change default by at most 0.01 points.
+/// Tables are made anew at the latest after so many changes, because what is free of each model
+/// changes. Half and double of it change the list `default` by at most 0.01 points.
 const MOST_CHANGES: u64 = 400;

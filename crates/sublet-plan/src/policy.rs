@@ -91,7 +91,7 @@ impl Policy {
         Policy::mixed(vec![Weighed { kind, weight }])
     }
 
-    /// What a mix is, is read off its parts once.
+    /// Works out once what follows from the parts of the mix.
     fn mixed(parts: Vec<Weighed>) -> Policy {
         let made: Vec<_> = parts.iter().map(|part| (part.kind.make)()).collect();
         let mut policy = Policy {

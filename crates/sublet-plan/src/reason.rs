@@ -171,7 +171,7 @@ pub enum Reason {
         /// That pod.
         other: PodKey,
     },
-    /// The pod has an allocation already, and gets no second one. Only a bind is refused so.
+    /// The pod has an allocation already, and gets no second one. Only a bind is refused for this.
     Placed {
         /// Where that is.
         node: NodeName,

@@ -1,8 +1,8 @@
 //! What a node's place could be at best, from the node's outline alone.
 //!
 //! A scan over thousands of nodes opens a node's page only if that could change the answer.
-//! Nothing is decided here: whether a claim fits, where, and at what cost is for [`fit`] to
-//! say, and a [`Hope`] only never falls short of that (property test in `engine`).
+//! Nothing is decided here: whether a claim fits, where, and at what cost is for [`fit`] to say. A
+//! [`Hope`] is never worse than that (property test in `engine`).
 //!
 //! [`fit`]: crate::fit
 

@@ -102,8 +102,8 @@ fn reserve(
     };
     let allocation = match state.engine.reserve(now(), entry) {
         Ok(allocation) => allocation,
-        // The stock scheduler has seen a node that we have not, or cannot read. It need not
-        // wait for us with a pod that asks for nothing of ours.
+        // The stock scheduler knows a node that we do not know yet or cannot read. A pod that asks
+        // for no GPU need not wait for us.
         Err(Reason::Unknown) if !waiting.asks_gpu() => Allocation::default(),
         Err(reason) => return Err(format!("{node}: {reason}")),
     };

@@ -19,7 +19,7 @@ use crate::state::{Scheduler, State, Waiting, now, now_ns};
 
 /// How long the same text is not posted again.
 const QUIET_MS: u64 = 5 * 60 * 1000;
-/// Nodes named in one event; a pod's events are read by a person.
+/// How many nodes one event names: people read them.
 const NAMED: usize = 6;
 /// The API server refuses messages of more than 1,024 characters.
 const LONGEST: usize = 1_000;
@@ -63,7 +63,7 @@ impl Events {
     }
 }
 
-/// A pod was seen in the watch: says what there is to say of it.
+/// A pod was seen in the watch: posts what there is to say of it.
 pub(crate) fn pod_seen(scheduler: &Arc<Scheduler>, pod: &Pod) {
     if !scheduler.is_ready() || is_over(pod) {
         return;
@@ -105,8 +105,8 @@ fn bound_seen(scheduler: &Arc<Scheduler>, pod: &Pod) {
     }
 }
 
-/// What it costs that a pod does not say which cards of the node it has; nothing where it does,
-/// where there is no doubt, or where kubelet keeps whole cards apart by itself.
+/// What it costs others that a pod does not say which cards of the node it has. Nothing if it says
+/// so, if there is no doubt, or if kubelet itself keeps whole cards apart.
 pub(crate) fn doubt(facts: &NodeFacts, entry: &Entry) -> Option<String> {
     if entry.allocation.is_some() {
         return None;

@@ -1,11 +1,13 @@
-//! Preempt: whom the kube-scheduler should evict, node by node.
+//! Preempt: which pods the kube-scheduler should evict, node by node.
 //!
-//! Its own proposal goes by sums. It takes other victims from us (`convertToVictims` looks
-//! them up by UID), and other nodes too, of all that it knows (v1.36): those that it passed on
-//! to filter in the same cycle and that we refused have the sum free, but not on one card, so
-//! it proposes nobody there. Among all nodes it then picks the one whose victims break the
-//! fewest budgets, and matter least. It asks us only if by the sums some node needs victims:
-//! where every node has the sum free and none a card, nobody is evicted.
+//! Its own proposal goes by sums. It accepts other victims from us (`convertToVictims` looks them
+//! up by UID), and other nodes too, out of all that it knows (v1.36). It proposes nobody on nodes
+//! that filter refused although their sum is free, because no single card has the room; we add
+//! those. Among all nodes it then picks the one whose victims break the fewest budgets and matter
+//! least.
+//!
+//! It asks us only if by the sums some node needs victims. Where every node has the sum free and
+//! none a card, nobody is evicted.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,8 +28,8 @@ use crate::routes::{json, read, timed};
 use crate::state::{Scheduler, State, claim_of, now};
 use crate::watches::Listing;
 
-/// Preempt follows filter at once; a pod is not tried again within a second
-/// (`podInitialBackoffSeconds`), so an older refusal is of a cycle before.
+/// Preempt follows filter at once. A pod is not tried again within a second
+/// (`podInitialBackoffSeconds`), so an older refusal belongs to an earlier cycle.
 const SAME_CYCLE_MS: u64 = 500;
 
 type Labels = BTreeMap<String, String>;
@@ -46,7 +48,7 @@ pub(crate) struct Evictions {
 #[derive(Debug)]
 struct Traits {
     labels: Arc<Labels>,
-    /// RFC 3339 in UTC and whole seconds, so that the text's order is that of time.
+    /// RFC 3339 in UTC and whole seconds, so that it sorts as text.
     started: Option<Box<str>>,
 }
 
@@ -146,7 +148,7 @@ pub(crate) async fn preempt(Shared(scheduler): Shared<Arc<Scheduler>>, body: Byt
         };
         let mut state = scheduler.state();
         let claim = claim_of(&args.pod, state.engine.options().unit).ok();
-        // For a pod of no GPU the stock scheduler has said all there is to say.
+        // A pod of no GPU: the stock scheduler has decided already.
         let claim = claim.filter(Claim::has_gpu);
         let priority = args.pod.spec.priority.unwrap_or(0);
         let uid = PodUid::new(&args.pod.metadata.uid);
@@ -181,7 +183,8 @@ fn offers(
         let pods: BTreeSet<PodUid> = pods.collect();
         let row = row(state, node, priority, &pods);
         if !pods.iter().all(|pod| row.iter().any(|it| it.uid == *pod)) {
-            // It knows of a pod that we do not: a yes or a no is all that we can say.
+            // The scheduler knows of a pod that we do not know. We can only say whether its
+            // victims suffice.
             if engine.fits_without(uid, claim, node, &pods) {
                 offers.insert(name, proposal);
             }

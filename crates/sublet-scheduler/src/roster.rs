@@ -1,20 +1,19 @@
-//! Names of nodes to their slots, for callers that name thousands of them in one breath.
+//! Names of nodes to their slots, for callers that name thousands of them at once.
 //!
-//! A kube-scheduler names all nodes for every pod, and in nearly the same order each time:
-//! it walks its own list in chunks, as many at once as it has threads. So the names lie in
-//! one piece, in the order they are expected in; a name is compared with those that come
-//! after the last two, and only then looked up, in a small table that points into the same
-//! piece. A guess counts only where the names are equal: a wrong one costs time and nothing
-//! else.
+//! A kube-scheduler names all nodes for every pod, and in nearly the same order each time: it
+//! walks its own list in chunks, as many at once as it has threads. So the names lie in one piece,
+//! in the expected order. A name is compared with those that come after the last two, and only
+//! then looked up, in a small table that points into the same piece. A guess counts only where the
+//! names are equal, so a wrong one costs time and nothing else.
 
 use std::hash::BuildHasher;
 
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use sublet_model::NodeIdx;
 
-/// So many calls an order is kept before another one is learnt, and twice as many each time
-/// after: learning costs as much as the look-ups of a few calls, and does not help where the
-/// order is new each time.
+/// An order is kept for so many calls before another is learnt, and for twice as many each time
+/// after. Learning costs as much as the look-ups of a few calls, and does not help where the order
+/// is new each time.
 const FIRST_PATIENCE: u32 = 16;
 
 /// The known nodes.
@@ -63,7 +62,7 @@ impl Roster {
         let mut unknown = Vec::new();
         let mut nodes = Vec::with_capacity(names.len());
         let mut surprises = 0;
-        // What comes next if the caller goes on where it is, or where it was before.
+        // What comes next if the caller goes on from here, or from where it was before.
         let (mut here, mut there) = (0, 0);
         for &name in names {
             if !order.is_at(here, name) {

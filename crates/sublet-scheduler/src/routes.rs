@@ -90,10 +90,10 @@ async fn filter(Shared(scheduler): Shared<Arc<Scheduler>>, body: Bytes) -> Respo
     let started = Instant::now();
     let mut freed = scheduler.freed.subscribe();
     let mut answer = answer_filter(&scheduler, &body);
-    // The kube-scheduler asks again about a pod the moment it sees room appear, and a refusal
-    // then stands until something else happens in the cluster. Its watch may be ahead of ours
-    // by a few milliseconds: so a pod that is refused again is looked at once more if ours
-    // brings news within that time.
+    // The kube-scheduler asks again about a pod the moment it sees room appear, and a refusal then
+    // stands until something else happens in the cluster. Its watch may be a few milliseconds
+    // ahead of ours. So a pod that is refused again is looked at once more, if our watch brings
+    // news within that time.
     if answer.refused_again && scheduler.may_catch_up() {
         let begun = Instant::now();
         if tokio::time::timeout(CATCH_UP, freed.changed())
@@ -108,8 +108,8 @@ async fn filter(Shared(scheduler): Shared<Arc<Scheduler>>, body: Bytes) -> Respo
     answer.response
 }
 
-/// An answer to a filter call, and whether it refuses, not for ever, a pod that was refused
-/// before.
+/// An answer to a filter call, and whether it refuses a pod that was refused before and may fit
+/// later.
 struct Filtered {
     response: Response,
     refused_again: bool,
@@ -180,8 +180,8 @@ fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Filtered {
     state.evictions.filtered(&uid, &answer.refused);
     let name = |&node| state.engine.ledger().book(node).name().as_str();
     let mut passed: Vec<&str> = answer.passed.iter().map(name).collect();
-    // Nodes that only the stock scheduler knows are for pods that ask nothing of ours, where
-    // it did not get enough others.
+    // A pod of no GPU may also go to nodes that only the stock scheduler knows, if all of ours
+    // passed.
     if !claim.has_gpu() && passed.len() == nodes.len() {
         passed.extend(&unknown);
     }
@@ -220,7 +220,7 @@ fn refuse(
         list.push((name, texts.text(reason)));
     }
     for &Text { label, nodes, .. } in &texts.0 {
-        // A label that no node has would be a series of its own.
+        // A label without nodes would still make a series of its own.
         if nodes > 0 {
             let why = ReasonLabel { reason: label };
             scheduler.metrics.refusals.get_or_create(&why).inc_by(nodes);

@@ -34,7 +34,7 @@ use crate::roster::Roster;
 /// What it says of cards cannot be read.
 pub(crate) fn claim_of(pod: &Pod, unit: Unit) -> Result<Claim, ClaimError> {
     Ok(dialect::claim_of(pod, unit)?.unwrap_or_else(|| {
-        // The stock scheduler decides about these: only scores look at them.
+        // The stock scheduler decides about CPU and memory; here only scores look at them.
         Claim::host_only(host_of(pod).unwrap_or(Host::ZERO))
     }))
 }
@@ -114,8 +114,8 @@ pub(crate) struct State {
     reported: BTreeMap<NodeName, NodeFacts>,
     sick: BTreeMap<NodeName, BTreeSet<GpuIndex>>,
     pub(crate) waiting: BTreeMap<PodUid, Waiting>,
-    /// Pods that the stock scheduler asked about before the watch told of them, oldest first.
-    /// One that was gone by then is never told of, so only the last [`EARLY`] are kept.
+    /// Pods that the stock scheduler asked about before the watch told of them, oldest first. The
+    /// watch never tells of a pod that was gone by then, so only the last [`EARLY`] are kept.
     early: VecDeque<(PodUid, Arc<Claim>)>,
     pub(crate) evictions: Evictions,
 }
@@ -327,8 +327,8 @@ pub(crate) enum Listed {
 pub(crate) struct Patience {
     /// How long the API server itself may work on it (its `timeout` parameter).
     pub(crate) deadline: Duration,
-    /// After so long, one without an answer takes effect no more: the deadline, a second for
-    /// the journey, and the 7 s after which etcd gives up a write (5 s and two elections).
+    /// After this time a Binding without an answer takes effect no more: the deadline, a second
+    /// for the journey, and the 7 s after which etcd gives up a write (5 s and two elections).
     pub(crate) settle: Duration,
 }
 
@@ -396,7 +396,7 @@ impl Scheduler {
         }
     }
 
-    /// The state. A panic while it was held left it whole: each decision ends with its last
+    /// The state. A panic while it was locked has not damaged it: each decision ends with its last
     /// write to the ledger.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.wanted.fetch_add(1, Ordering::Relaxed);
@@ -405,13 +405,13 @@ impl Scheduler {
         state.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does anybody wait for the state? Who takes it again and again should let them have it:
-    /// the lock is not fair.
+    /// Does anybody wait for the state? The lock is not fair, so whoever takes it again and again
+    /// should then pause.
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed) > 0
     }
 
-    /// Notes that a list is complete; true if the ledger is so by it.
+    /// Notes that a list is complete; true if the ledger is complete now.
     pub(crate) fn mark_listed(&self, list: Listed) -> bool {
         let before = self.listed.fetch_or(list as u8, Ordering::AcqRel);
         let completes = before | list as u8 != before && self.is_ready();

@@ -1,8 +1,8 @@
-//! The watches that feed the ledger: nodes, pods, and lists of sick cards; and disruption
-//! budgets, for preempt.
+//! The watches that feed the ledger: nodes, pods, and lists of sick cards; and disruption budgets,
+//! for preempt.
 //!
-//! A broken connection is reported and tried again; the state stays as it was until the
-//! next complete list, which also tells what has gone in between.
+//! A broken connection is reported and tried again. Until the next complete list the state stays
+//! as it was; that list also tells what has gone in between.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -127,9 +127,9 @@ pub(crate) fn pods(scheduler: &Arc<Scheduler>, listed: &mut Listing<PodUid>, cha
     }
 }
 
-/// One of the lists that the ledger rests on is complete. With the last of them, pods are
-/// looked at that waited, or were bound without a card, before this process was started: nothing
-/// was said of them while they were listed, because the ledger was not complete.
+/// One of the lists that the ledger rests on is complete. With the last of them, pods are looked
+/// at that waited, or were bound without a card, before this process started. While they were
+/// listed the ledger was not complete, so nothing was said of them.
 fn list_ended(scheduler: &Arc<Scheduler>, list: Listed) {
     if !scheduler.mark_listed(list) {
         return;
@@ -163,9 +163,8 @@ fn unsaid(scheduler: &Scheduler) -> Vec<PodKey> {
     unsaid.map(|entry| entry.pod.clone()).collect()
 }
 
-/// A complete list of pods has been read. A pod that the ledger has and the list has not is
-/// gone, except one that was reserved here: it may be newer than the list. Those are looked
-/// up one by one.
+/// A complete list of pods has been read. A pod that the ledger has and the list lacks is gone,
+/// unless it was reserved here and may be newer than the list. Such pods are looked up one by one.
 fn forget_unlisted(scheduler: &Arc<Scheduler>, listed: &BTreeSet<PodUid>) {
     let mut state = scheduler.state();
     let ledger = state.engine.ledger();
@@ -195,7 +194,7 @@ async fn look_up(scheduler: Arc<Scheduler>, doubtful: Vec<(PodUid, PodKey, Stand
         match read_pod(&scheduler.client, &key).await {
             Ok(Some(pod)) if pod.metadata.uid == uid.as_str() => scheduler.state().set_pod(&pod),
             Ok(_) => scheduler.state().forget(&uid),
-            // Kept: capacity that is held for nothing is found at the next list.
+            // It stays entered. Capacity that is held in vain is found at the next list.
             Err(error) => tracing::warn!(pod = %key, %error, "reserved pod cannot be read"),
         }
     }

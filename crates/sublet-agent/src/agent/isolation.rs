@@ -1,5 +1,5 @@
-//! The part of the loop that is about isolation: containers whose pods are gone are forgotten,
-//! those that had to wait get their limits, and what each uses is shown.
+//! The part of the loop that is about isolation. Containers whose pods are gone are forgotten,
+//! those that had to wait get their limits, and what each uses becomes metrics.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -34,12 +34,12 @@ pub const LIBRARY: &str = "libnvidia-ml.so.1";
 /// 68 video processor exception, 109 context switch timeout.
 const APPLICATION_XIDS: [u64; 6] = [13, 31, 43, 45, 68, 109];
 
-/// How long one wait for an event lasts. It also bounds how long a watcher outlives its
-/// last listener; the driver wakes it at once for an event, so short gains nothing.
+/// How long one wait for an event lasts. The driver wakes it at once for an event, so a shorter
+/// wait gains nothing. It also bounds how long a watcher outlives its last listener.
 const EVENT_WAIT: Duration = Duration::from_secs(5);
 
-/// How often every card is asked for a sign of life though no event came: not all cards
-/// send events, and one that vanished without an XID would never be missed.
+/// How often every card is asked for a sign of life although no event came. Not all cards send
+/// events, and one that vanished without an XID would never be missed.
 const PROBE_EVERY: Duration = Duration::from_secs(60);
 
 /// The most NVLinks of one card (`NVML_NVLINK_MAX_LINKS`, nvml.h).
@@ -206,7 +206,7 @@ impl NvmlSource {
             Ok(event) => event,
             Err(NvmlError::Timeout) => return false,
             Err(error) => {
-                // Answers at once from now on, and would turn this into a busy loop.
+                // Every further wait would fail at once too, and this would become a busy loop.
                 warn!(%error, "no more events from NVML, only asking the cards from now on");
                 self.events = None;
                 return true;

@@ -1,7 +1,6 @@
-//! A node that plays cards it does not have: the devices stand in an inventory file,
-//! which is read again when it changes, so that a test or a person can make a card sick
-//! with an editor. It cannot be told from a real node by anything that reads the
-//! [`Inventory`], and it never looks for a driver.
+//! Simulated cards: the devices stand in an inventory file, which is read again when it changes,
+//! so that a test or a person can make a card sick with an editor. Whoever reads the [`Inventory`]
+//! cannot tell such a node from a real one. It never looks for a driver.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

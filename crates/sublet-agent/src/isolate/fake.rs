@@ -1,6 +1,6 @@
-//! The arbiter's view of cards that a file plays: the fake machine itself, asked directly. The
-//! fake driver's NVML says the same, but finds its machine by a variable of the process, and
-//! this one is running already.
+//! The arbiter's view of simulated cards: the fake machine itself, asked directly. The fake
+//! driver's NVML says the same, but it finds its machine by a variable of the process, and this
+//! process is running already.
 
 use std::sync::Arc;
 

@@ -62,7 +62,7 @@ impl Figures {
         let (limit, used) = (bytes(row.limit_mib), bytes(row.used_mib));
         metrics.tenant_limit.get_or_create(tenant).set(limit);
         metrics.tenant_used.get_or_create(tenant).set(used);
-        // There from the beginning: a counter that appears with its first event shows no rise.
+        // There from the beginning: a counter that appears with its first event shows no increase.
         let refusals = metrics.tenant_refusals.get_or_create(tenant);
         let Some(refusal) = &row.last_refusal else {
             return;
@@ -72,7 +72,7 @@ impl Figures {
         if last.is_none_or(|last| at_ms > last + SAME_REFUSAL_MS) {
             refusals.inc();
         } else {
-            // The clocks' difference must not creep along with each look.
+            // The time of the first look is kept: the differences of the clocks would add up.
             self.refused_at_ms
                 .extend(last.map(|last| (tenant.clone(), last)));
         }

@@ -21,8 +21,8 @@ pub const PRELOAD_FILE: &str = "/etc/ld.so.preload";
 /// The file of the library folder that is mounted there.
 pub const PRELOAD_NAME: &str = "ld.so.preload";
 
-/// Its text: the names are those in the container. `libcuda.so` and absolute paths, which no
-/// preload answers to, are what the third library is for.
+/// Its text: the names are those in the container. No preload answers to `libcuda.so` or to
+/// absolute paths; the third library is for these.
 pub const PRELOAD_TEXT: &str = "\
 /usr/local/sublet/lib/libcuda.so.1
 /usr/local/sublet/lib/libnvidia-ml.so.1
@@ -101,7 +101,7 @@ pub fn inject(kit: &Kit, tenant: &Path) -> Injection {
         mount(&kit.libraries, inside("lib"), true),
         mount(&preload, PRELOAD_FILE.to_owned(), true),
     ];
-    // The real driver needs no word: NVIDIA's container toolkit puts it where the interposer
+    // The real driver needs no mount: NVIDIA's container toolkit puts it where the interposer
     // looks, at a place that is known only inside the container.
     if let Some(fake) = &kit.fake {
         environment.insert("SUBLET_DRIVER_CUDA", inside("driver/libcuda.so.1"));

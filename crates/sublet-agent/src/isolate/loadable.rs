@@ -1,7 +1,7 @@
 //! Can any container load what it is handed? The libraries come from this node, their C library
-//! from the container's image. Where that is too old, or another library is missing, the
-//! loader says so on the program's standard error and goes on without ours, and so without a
-//! limit. The image is not known here; what the libraries need is.
+//! from the container's image. If that is too old, or another library is missing, the loader says
+//! so on the program's standard error and goes on without ours, and so without a limit. The image
+//! is not known here, but what the libraries need is.
 
 use std::path::PathBuf;
 

@@ -1,11 +1,10 @@
-//! The node's arbiter, run in a thread of this process, and the containers that it looks after.
-//! Calls here block for as long as the arbiter takes for one turn, a millisecond or so, and
-//! touch the disk: async code calls them from a blocking thread.
+//! The node's arbiter, run in a thread of this process, and the containers that it looks after. A
+//! call here blocks for one turn of the arbiter, about a millisecond, and touches the disk: async
+//! code calls from a blocking thread.
 //!
-//! The arbiter asks for no room: what a container was given is its own by the cluster's books.
-//! Where something else is wrong (a card that is gone), it is tried again at the next look.
-//! Until then its socket is not there, and its programs are refused or run without a limit as
-//! the mode says.
+//! No container has to ask the arbiter for room: the cluster has given it. Where something else is
+//! wrong (a card that is gone), it is tried again at the next look. Until then the container's
+//! socket is not there, and its programs are refused or run without a limit, as the mode says.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -236,11 +235,11 @@ impl Isolation {
     }
 
     fn snapshot(&self) -> Snapshot {
-        // It has ended: then so does this process, and nobody reads this.
+        // The arbiter has ended. Then this process ends too, and nobody reads this.
         self.handle.snapshot().unwrap_or_default()
     }
 
-    /// Takes the containers of before back, before their processes stop waiting.
+    /// Takes back the containers of an earlier agent, before their processes stop waiting.
     fn restore(&self) -> Result<(), IsolationError> {
         let records =
             read_all(&self.containers).map_err(IsolationError::io("reading", &self.containers))?;
@@ -264,7 +263,7 @@ impl Isolation {
     /// Removes libraries of earlier versions that no container can come back to.
     fn clear_libraries(&self, all: &BTreeMap<PathBuf, Tracked>) {
         let records = || all.values().map(|tracked| &tracked.record);
-        // An earlier agent has not said what this one mounts: it may be anything.
+        // An earlier agent did not record what its containers mount; it may be any folder.
         if records().any(|record| record.libraries.is_empty()) {
             return;
         }

@@ -1,10 +1,11 @@
-//! Which containers are still to be looked after? A function of the node's pods. All of a pod
-//! for as long as it is not over, those that have ended too: kubelet asks for a container's
-//! devices once, starts it again whenever it must (init containers as well, with a new sandbox),
-//! and mounts the same folder each time. One that has ended costs nothing: a pod is counted at
-//! its worst moment, as the cluster does it.
+//! Which containers are still to be looked after? A function of the node's pods.
 //!
-//! And which cards have pods that do not say it themselves?
+//! All containers of a pod until it is over, those too that have ended. Kubelet asks for a
+//! container's devices once, starts it again whenever it must (init containers as well, with a new
+//! sandbox), and mounts the same folder each time. A container that has ended costs nothing: a pod
+//! is counted at its worst moment, as in the cluster.
+//!
+//! Also here: which cards are used by pods that do not say it themselves.
 
 use std::sync::Arc;
 

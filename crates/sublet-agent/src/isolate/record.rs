@@ -1,11 +1,11 @@
 //! What is kept on disk of each container: whose it is, its number with the arbiter and its
-//! limits. Written when its devices are handed over, read by an agent that starts anew, whose
-//! containers look for their arbiter at once. The pod's own allocation is what counts; this is
-//! a copy that can be read before the API server answers.
+//! limits. It is written when the devices are handed over. An agent that starts anew reads it,
+//! because its containers look for their arbiter at once. The pod's own allocation is what counts;
+//! this is a copy that can be read before the API server answers.
 //!
-//! Folders: `containers/<pod uid>/<place>/`, in it `record.json` and `tenant/`, the folder that
-//! is mounted. A place is `main-0` or `init-2`, the container's position in the pod: names may
-//! be 63 letters long, and the path of a socket has at most 107.
+//! Folders: `containers/<pod uid>/<place>/`, in it `record.json` and `tenant/`, the folder that is
+//! mounted. A place is `main-0` or `init-2`, the container's position in the pod. Names will not
+//! do: they may be 63 letters long, and the path of a socket has at most 107.
 
 use std::fs;
 use std::io;

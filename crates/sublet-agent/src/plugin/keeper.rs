@@ -142,7 +142,7 @@ impl Keeper {
                     devices = self.plugin.devices.borrow().len(),
                     "registered with kubelet",
                 );
-                // Whoever listened may have gone, and that is nothing to us.
+                // The receiver may have gone; then nobody wants to know.
                 let resource = self.plugin.spec.resource.clone();
                 let _ = self.plugin.registered.send(resource);
                 self.registered = kubelet;

@@ -55,7 +55,7 @@ impl Dialect for Aliyun {
             device: OfferedDevice::Unit {
                 count: keys::ALIYUN_GPU_COUNT,
             },
-            // The original's name: whoever looks into kubelet's folder knows it.
+            // The original's name, for users who look into kubelet's folder.
             socket: "aliyungpushare.sock",
         }
     }

@@ -24,7 +24,7 @@ use crate::node::{NodeDefaults, NodeError};
 use crate::object::{Container, Node, Pod};
 use crate::quantity::{QuantityError, whole_number};
 
-/// Every dialect. Of a node that no agent reports, the first counts that has cards there.
+/// Every dialect. For a node that no agent reports, the first that finds cards there counts.
 pub const DIALECTS: &[&dyn Dialect] = &[
     &aliyun::Aliyun,
     &nvidia::Nvidia,
@@ -45,15 +45,15 @@ pub trait Dialect: Sync {
         &[]
     }
 
-    /// What a container asks that asks for so much of each of the [resources](Self::resources),
-    /// in their order; `None` where that is too much. `unit`: what one unit of memory is.
+    /// What a container asks that asks for these amounts of the [resources](Self::resources), in
+    /// their order; `None` where that is too much. `unit`: what one unit of memory is.
     fn demand(&self, amounts: &[u64], unit: Unit) -> Option<Demand>;
 
-    /// The cards of a node that no agent of ours reports, out of its status; `None` where it
-    /// has none that this dialect knows.
+    /// The cards of a node that no agent of ours reports, from its status; `None` where it has
+    /// none that this dialect knows.
     ///
     /// # Errors
-    /// A wrong amount.
+    /// An amount in the status that cannot be read.
     fn cards(&self, node: &Node, defaults: NodeDefaults) -> Result<Option<EqualCards>, NodeError>;
 
     /// What our agent tells kubelet of the first of the [resources](Self::resources).
@@ -76,7 +76,8 @@ pub trait Dialect: Sync {
         Ok(None)
     }
 
-    /// Has the node handed over everything, by this dialect's own mark? `None` without one.
+    /// Has the node handed over everything, by this dialect's own mark? `None` if there is no
+    /// mark.
     fn assigned_mark(&self, _pod: &Pod) -> Option<bool> {
         None
     }
@@ -184,13 +185,13 @@ pub enum ClaimError {
     /// Two dialects in one pod.
     #[error("the pod asks for `{0}` and for `{1}`; a pod can use one way of asking for GPUs")]
     Dialects(&'static str, &'static str),
-    /// The slot resource without anything that it would carry.
+    /// It asks for the slot resource and for nothing that the slot would carry.
     #[error(
         "the pod asks for `{slot}` but for no GPU: add `{mem}` or `{gpu}`",
         slot = keys::GPU_SLOT, mem = keys::ALIYUN_GPU_MEM, gpu = keys::NVIDIA_GPU
     )]
     SlotAlone,
-    /// A container's name is none.
+    /// A container has no valid name.
     #[error("wrong container name: {0}")]
     Name(#[from] NameError),
     /// A mixture that no allocation can serve.
@@ -241,8 +242,8 @@ pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
     match used {
         Some(dialect) => {
             let claim = Claim::new(Some(dialect.name()), claims, has_slot)?;
-            // The stock scheduler decides about these: a pod does not lose its GPU because a
-            // score cannot read its CPU.
+            // CPU and memory are for the stock scheduler to check. A pod does not lose its GPU
+            // because we cannot read its CPU.
             let host = host_of(pod).unwrap_or(Host::ZERO);
             Ok(Some(claim.with_host(host).with_models(models_of(pod))))
         }
@@ -298,8 +299,8 @@ pub fn binding_annotations<'a>(
     annotations
 }
 
-/// The containers whose devices the node has handed over. Garbage counts as none: the pod
-/// then waits for its node, which writes the list anew.
+/// The containers whose devices the node has handed over. An unreadable list counts as empty: the
+/// pod then waits for its node, which writes the list anew.
 #[must_use]
 pub fn assigned_containers(pod: &Pod) -> Vec<String> {
     let text = pod.metadata.annotations.get(keys::ASSIGNED);

@@ -1,7 +1,7 @@
 //! What a scheduler looks at: taints and tolerations, affinity, spreading, volumes.
 //!
-//! Read here as they are written; what they mean is `sublet_plan::stock`'s to say, and text
-//! becomes its types in [`crate::stock`].
+//! The structs have the form of Kubernetes' text. [`crate::stock`] turns them into the types of
+//! `sublet_plan::stock`, which decide.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -132,7 +132,7 @@ pub struct PodAffinity {
         deserialize_with = "or_default"
     )]
     pub required: Vec<PodAffinityTerm>,
-    /// What only orders nodes; only whether there is any.
+    /// Terms that only order nodes; only whether there are any.
     #[serde(
         rename = "preferredDuringSchedulingIgnoredDuringExecution",
         deserialize_with = "or_default"

@@ -25,7 +25,8 @@ pub struct Card {
     pub held: Part,
     /// Pods on the card.
     pub tenants: u32,
-    /// How many of them are guaranteed compute time, if only what others leave.
+    /// How many of them are of the class [`Class::Guaranteed`], those too that ask for no compute
+    /// time.
     pub guaranteed: u32,
     /// How many of them have the card for themselves: at most one, unless somebody else
     /// bound them.
@@ -49,8 +50,7 @@ impl Card {
 
     /// What would be left for others if a tenant took so much; `None` where it cannot have it.
     ///
-    /// A guaranteed tenant that asks all of the compute time is the only one of its class
-    /// (R5.1).
+    /// A guaranteed tenant that asks for all of the compute time is the only one of its class.
     #[must_use]
     pub fn left_beside(&self, asked: Part, class: Class) -> Option<Part> {
         if !self.healthy || self.whole > 0 {
@@ -256,7 +256,7 @@ impl Book {
         self.cards.iter().map(|card| card.free().memory).sum()
     }
 
-    /// Charges a pod that does not say which cards it has as it may be at worst.
+    /// Charges a pod that does not say which cards it has: in full, on each card that it may have.
     fn charge_somewhere(&mut self, entry: &Entry, ask: &Ask) {
         let Some(facts) = &self.facts else { return };
         let known = facts.handed_to(&entry.uid);
@@ -271,8 +271,9 @@ impl Book {
                 }
             }
             (Ask::Parts(parts), None) => {
-                // With no more cards than it asks there is no doubt which they are; but which
-                // of its parts is on which.
+                // The node has no more cards than the pod asks, or the agent knows them, so the
+                // cards are certain. Which part is on which card is not; each card is charged the
+                // largest.
                 let all = (0..self.cards.len()).collect();
                 let at = if known.is_empty() { all } else { known };
                 for at in at {

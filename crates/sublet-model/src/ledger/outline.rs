@@ -86,7 +86,7 @@ impl Outline {
         outline.left = book.free().saturating_sub(held);
         outline.open += idle;
         outline.rooms.join(&on_idle);
-        // Pods that hold whole cards without saying which may be on any.
+        // A pod that holds whole cards without saying which may have any of them.
         let unplaced = u16::try_from(book.unplaced().get()).unwrap_or(u16::MAX);
         if facts.sharing == Sharing::Whole || unplaced > 0 {
             outline.open = 0;

@@ -1,5 +1,5 @@
-//! The ledger alone: what it says after entries came and went, and that the sum proves it.
-//! Stories with nodes that change, and chance, are told through the engine (`sublet-plan`).
+//! The ledger alone: its accounts after entries came and went, compared with the sum of the
+//! entries. Nodes that change, and random events, are tested through the engine (`sublet-plan`).
 
 use proptest::prelude::*;
 

@@ -38,7 +38,7 @@ const NODES: [(&str, &str); 4] = [
     ("theirs memory", "0/100000"),
 ];
 
-/// How the Binding's steps are performed: rightly, or with a mistake that must show.
+/// How the Binding's steps are performed: correctly, or with a mistake that the checks must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hands {
     Right,
@@ -219,8 +219,8 @@ impl Simulation {
         }
     }
 
-    /// The scheduler's cycle for one pod, which has one such event under way as long as it
-    /// waits: also while an earlier bind is unsettled, because the scheduler gives up on it.
+    /// The scheduler's cycle for one pod. Every waiting pod has one such event under way, even
+    /// while an earlier bind is unsettled: the scheduler has given that one up.
     fn schedule(&mut self, pod: &PodUid) {
         if !self.waiting.contains(pod) {
             return;
@@ -259,7 +259,7 @@ impl Simulation {
         self.post(self.tries.len() - 1);
     }
 
-    /// Sends the Binding, with whatever may befall it. All of it takes effect within the
+    /// Sends the Binding, with faults drawn at random. Whatever takes effect does so within the
     /// journey and the deadline, as the server promises.
     fn post(&mut self, id: usize) {
         let mut arrival = self.chance.below(JOURNEY_MS);
@@ -417,7 +417,7 @@ impl Simulation {
         self.engine.observe(seen);
     }
 
-    /// In the end the ledger is what the server says, and who waits, waits for room.
+    /// In the end the ledger agrees with the server, and pods wait for room alone.
     fn check_end(&mut self) -> Result<(), String> {
         let mut differ = String::new();
         for this in self.tries.iter().filter(|this| this.open) {
@@ -478,7 +478,7 @@ fn no_fault_of_the_server_breaks_a_promise() {
             *met.entry(what).or_default() += times;
         }
     }
-    // Every kind of trouble; rarely met ones would prove little.
+    // Each kind of fault must be met often; one that is rarely met would prove little.
     let rare: Vec<_> = met.iter().filter(|(_, times)| **times < 50).collect();
     assert!(
         one.is_some() || (rare.is_empty() && met.len() == 16),

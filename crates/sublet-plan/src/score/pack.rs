@@ -60,8 +60,8 @@ impl Score for ByMemory {
     }
 }
 
-/// Least free memory that fits, on cards (R1.4) and then on nodes: large holes stay whole
-/// for large requests. Best fit, as the GPUShare extender does within a node.
+/// Least free memory that fits, on cards and then on nodes: large holes stay whole for large
+/// requests. Best fit, as the GPUShare extender does within a node.
 static PACK: Pack = Pack {
     card: |left| signed(left.get()),
     node: |after| join(after.card_left.get(), after.node_left.get()),
