@@ -45,8 +45,8 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Prints it and returns the exit code. A reader that has gone away (`| head -1`) has
-    /// what it wanted: that is no error.
+    /// Prints it and returns the exit code. A reader that has gone away (`| head -1`) has read
+    /// what it wanted, and is no error.
     ///
     /// # Errors
     /// Standard output cannot be written.
@@ -146,7 +146,7 @@ pub fn error_text(error: &anyhow::Error) -> String {
     let mut text = format!("error: {error}\n");
     let mut last = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
-        // Some libraries put the cause's words into their own.
+        // Some libraries repeat the cause's words in their own.
         if !last.contains(&cause) {
             let _never_fails = writeln!(text, "  caused by: {cause}");
             last = cause;

@@ -88,7 +88,7 @@ impl Machine {
     pub(crate) fn of(args: &MachineArgs) -> Machine {
         let fake = args.fake_gpu.clone();
         let usual = Folder::of(&machine_name(fake.as_ref()));
-        // A relative folder would be another one for a program that changes its own.
+        // A relative folder would change its meaning for a program that changes its own folder.
         match usual.path().parent().map(std::path::absolute) {
             Some(Ok(base)) => Machine::below(&base, fake),
             _ => Machine {
@@ -149,10 +149,10 @@ impl Machine {
         }
     }
 
-    /// A connection to an arbiter that speaks as we do.
+    /// A connection to an arbiter that speaks our protocol.
     ///
     /// # Errors
-    /// Nobody listens, or somebody whose messages mean something else.
+    /// Nobody listens, or an arbiter of another protocol.
     pub(crate) fn connect(&self) -> Result<Client, ConnectError> {
         let socket = self.folder.admin_socket();
         let mut asked = Client::connect(&socket)?;
@@ -182,7 +182,7 @@ impl Machine {
         Advised::new(what, hint).caused_by(error)
     }
 
-    /// The arbiter cannot be talked to, though somebody listens.
+    /// Somebody listens, but the arbiter cannot be talked to.
     pub(crate) fn unusable(&self, error: ConnectError) -> Advised {
         let hint = match &error {
             ConnectError::Version { pid, .. } => format!(

@@ -40,10 +40,11 @@ pub(crate) fn word(word: impl AsRef<OsStr>) -> String {
     }
 }
 
-/// True if no shell sees more in it than letters.
+/// True if a shell takes every character of it literally.
 fn is_plain(text: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "%+,-./:=@_^".contains(c);
-    // With the first a shell changes the line before, with the second zsh looks for a program.
+    // A `^` at the beginning makes a shell change the line before; a `=` makes zsh look for a
+    // program.
     !text.is_empty() && text.chars().all(is_plain) && !text.starts_with(['^', '='])
 }
 

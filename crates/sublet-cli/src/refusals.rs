@@ -17,8 +17,8 @@ pub(crate) const MANY: usize = 20;
 
 /// Nodes that cannot take a pod, in the order of their names, and why.
 ///
-/// A plan for a full cluster is mostly made of these (a reason for each pod and node), so that
-/// neither names nor texts are copied.
+/// A plan for a full cluster consists mostly of these (a reason for each pod and node), so neither
+/// names nor texts are copied.
 #[derive(Debug)]
 pub(crate) struct Refusals(Vec<(Arc<str>, Reason)>);
 
@@ -34,7 +34,7 @@ impl FromIterator<(Arc<str>, Reason)> for Refusals {
 impl Serialize for Refusals {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.len()))?;
-        // Neighbours by name are often alike, and then say the same.
+        // Nodes that are neighbours by name are often alike, and then have the same text.
         let (mut last, mut text) = (None, String::new());
         for (node, reason) in &self.0 {
             if last != Some(reason) {

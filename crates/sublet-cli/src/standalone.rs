@@ -56,7 +56,7 @@ pub fn run(args: &Args, carried: Option<&'static Carried>) -> anyhow::Result<()>
     if args.detached {
         return detach();
     }
-    // It keeps the fake driver's files in their place while the arbiter runs.
+    // While the store is held, the fake driver's files stay in their place.
     let store = libraries::usual_store(&machine, carried)?;
     let (cuda, mut settings) = match &machine.fake {
         None => {

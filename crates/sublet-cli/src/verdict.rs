@@ -1,9 +1,9 @@
 //! A cluster as its schedulers see it, and each node's verdict on a pod.
 //!
-//! `plan`, `explain` and `simulate --snapshot` enter nodes and bound pods here, and then ask
-//! the engine that the extender asks, with the stock scheduler's rules and scores beside it
-//! (`sublet_plan::stock`). An object of which something cannot be read is counted as far as it
-//! can be, and what is odd comes back.
+//! `plan`, `explain` and `simulate --snapshot` enter nodes and bound pods here. Then they ask the
+//! engine that the extender asks, with the stock scheduler's rules and scores beside it
+//! (`sublet_plan::stock`). An object that is only partly readable is counted as far as it can be,
+//! and what is wrong with it is returned.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -161,9 +161,10 @@ impl Cluster {
         Ok(idx)
     }
 
-    /// Enters a bound pod; one of no GPU takes what it asks of the machine. What is odd about it
-    /// comes back, and all else is counted: a pod that does not say where on its node it is, as
-    /// the extender counts it, and one whose claim cannot be read, as the stock scheduler does.
+    /// Enters a bound pod; one of no GPU takes what it asks of the machine. What is wrong with it
+    /// is returned, and all else is counted. A pod that does not say where on its node it is
+    /// counts as it does for the extender; one whose claim cannot be read counts as it does for
+    /// the stock scheduler.
     pub(crate) fn enter_pod(&mut self, pod: &Pod) -> Vec<Odd> {
         let unit = self.engine.options().unit;
         let mut odd = Vec::new();
@@ -218,7 +219,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// What the stock scheduler looks at in the pod, and nobody does here.
+    /// What the stock scheduler looks at in the pod and Sublet does not model.
     pub(crate) fn unmodelled(&self, pod: &Pod) -> Vec<Unmodelled> {
         let meta = &pod.metadata;
         let label = |key: &str| meta.labels.get(key).map(String::as_str);

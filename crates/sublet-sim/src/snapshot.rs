@@ -1,7 +1,7 @@
-//! A cluster that is not empty: what runs on it before anything arrives, and which nodes are
-//! open to a pod.
+//! A cluster that is not empty: what runs on it before anything arrives, and which nodes are open
+//! to a pod.
 //!
-//! Lists of traces know neither. Who makes these out of Kubernetes' objects is not our matter.
+//! A trace says neither. `sublet simulate --snapshot` reads both from Kubernetes' objects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -33,9 +33,9 @@ pub struct Timed<'a> {
     pub policy: &'a Policy,
     /// Who places pods that ask for no GPU.
     pub cpu_only: CpuOnlyPods,
-    /// Time between arrivals is pressed together, or drawn apart, until so many millionths of
-    /// the cluster's GPU time are asked between the first arrival and the last, by pods that
-    /// some node can take; `None` leaves it as it is.
+    /// Scales the time between arrivals, until pods that some node can take ask for so many
+    /// millionths of the cluster's GPU time between the first arrival and the last; `None` leaves
+    /// it as it is.
     pub load: Option<u64>,
 }
 

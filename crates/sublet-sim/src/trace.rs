@@ -3,8 +3,8 @@
 //! The columns are those of Alibaba's openb trace and of the Philly jobs; more can be given,
 //! unknown ones are passed over. What a list says of a node is in `nodes`, of a pod in `pods`.
 //! JSON is an array of objects, or one object on each line; a number may stand in a string,
-//! and a field that is missing or null counts as empty. Which form it is says the first byte
-//! that is no blank. Rows are read one by one, so that a list need not fit into memory twice.
+//! and a field that is missing or null counts as empty. The first byte that is not blank tells
+//! the form. Rows are read one by one, so that a list need not fit into memory twice.
 //!
 //! Where cards have no memory given, each has 1000 MiB, so that one thousandth of a card and
 //! one MiB are the same: the engine divides cards by memory.

@@ -34,7 +34,7 @@ pub(super) struct ExplainJson<'a> {
     /// Why the other nodes cannot; only of a pod that waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     refusals: Option<&'a Refusals>,
-    /// What the scheduler looks at, and nobody here; only of a pod that waits.
+    /// What the scheduler looks at and Sublet does not model; only of a pod that waits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     not_looked_at: Vec<String>,
 }

@@ -85,7 +85,7 @@ pub(super) struct Waiting {
     pub(super) fits: Vec<String>,
     /// The others, and why not.
     pub(super) refusals: Refusals,
-    /// What the scheduler looks at, and nobody here.
+    /// What the scheduler looks at and Sublet does not model.
     pub(super) unmodelled: Vec<Unmodelled>,
 }
 

@@ -1,8 +1,8 @@
-//! Who uses which card, out of nodes and pods: what every form of `sublet inspect` prints.
+//! Who uses which card, from nodes and pods: what every form of `sublet inspect` prints.
 //!
-//! Amounts come from the ledger's own accounting (`charges_of`), so inspect and scheduler
-//! cannot disagree. Only where a pod does not say its card in a way the ledger accepts is
-//! its place read as the original tool reads it. Nothing is printed here.
+//! Amounts come from the ledger's own accounting (`charges_of`), so inspect and scheduler cannot
+//! disagree. If a pod does not say its card in a way that the ledger accepts, its place is read as
+//! the original tool reads it. Nothing is printed here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -248,8 +248,8 @@ pub(super) fn pod_view(entry: &Entry, pod: &Pod, facts: &NodeFacts) -> PodView {
     }
 }
 
-/// The newer annotation as the original tool reads it: it accepts several cards, which the
-/// ledger does not. What cannot be read is as if absent.
+/// The newer annotation as the original tool reads it: it accepts several cards, which the ledger
+/// does not. An unreadable annotation counts as absent.
 fn amounts_by_card(pod: &Pod) -> Option<BTreeMap<Place, u64>> {
     let text = pod.metadata.annotations.get(keys::ALIYUN_ALLOCATION)?;
     let map: BTreeMap<String, BTreeMap<String, u64>> = serde_json::from_str(text).ok()?;

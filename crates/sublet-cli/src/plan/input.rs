@@ -1,8 +1,8 @@
-//! Nodes and pods out of files, as `kubectl get -o yaml` or `-o json` prints them.
+//! Nodes and pods from files, as `kubectl get -o yaml` or `-o json` prints them.
 //!
-//! Documents are cut apart first and read one by one, so that a bad one is reported with its
-//! file, number, line and field while all others are still read. Kinds that a plan does not
-//! need are passed over with a note. Nothing is decided here.
+//! Documents are cut apart first and read one by one, so that a bad one is reported with its file,
+//! number, line and field while all others are still read. Kinds that a plan does not need are
+//! passed over with a note. Nothing is decided here.
 
 mod block;
 mod documents;
@@ -160,7 +160,7 @@ impl Input {
         }
     }
 
-    /// What nobody can plan with, if it is so: nothing at all was read.
+    /// True if nothing at all was read, so that there is nothing to plan.
     #[must_use]
     pub fn is_hopeless(&self) -> bool {
         let nothing = self.nodes.is_empty() && self.pods.is_empty();

@@ -59,7 +59,7 @@ struct PodJson<'a> {
     /// Why nobody can say whether it is placed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     because: Vec<String>,
-    /// The place that is kept for a pod which may be placed.
+    /// The place that is reserved for a pod which may be placed.
     #[serde(skip_serializing_if = "Option::is_none")]
     candidate: Option<CandidateJson>,
 }

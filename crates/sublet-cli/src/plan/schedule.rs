@@ -49,8 +49,8 @@ pub(super) struct Place {
 pub(super) enum Outcome {
     /// It fits.
     Placed(Place),
-    /// It fits if what nobody looks at here does not stand in the way; the place, if there is
-    /// one, is kept for it.
+    /// It fits, unless something that is not modelled stands in the way. The place, if there is
+    /// one, stays reserved for it.
     Conditional {
         because: Vec<Unmodelled>,
         place: Option<Place>,

@@ -1,7 +1,7 @@
 //! `sublet simulate`: a trace through the scheduler's engine, no cluster.
 //!
-//! Runs of several policies and seeds go side by side; each is `sublet_sim::inflate` or
-//! `sublet_sim::timed`, which are the engine and nothing else. What is here reads files, shows
+//! Runs of several policies and seeds go side by side. Each is `sublet_sim::inflate` or
+//! `sublet_sim::timed`, which leave all decisions to the engine. This module reads files, shows
 //! progress and prints.
 
 mod compare;

@@ -190,8 +190,8 @@ pub(super) fn peak_memory_mib() -> Option<u64> {
     Some(kib.div_ceil(1024))
 }
 
-/// How far it is, on a terminal, a few times a second. With the terminal that the results would
-/// go to, too, the runs end: nobody would see them.
+/// Shows progress on a terminal, a few times a second. If the terminal that the results would go
+/// to is closed, the runs end: nobody would see them.
 pub(super) struct Progress {
     runs: usize,
     ended: AtomicUsize,
@@ -225,8 +225,8 @@ impl Progress {
         let line = format!("\r\x1b[K{ended} of {runs} runs done; this one {percent} %");
         let written = std::io::stderr().lock().write_all(line.as_bytes());
         if written.is_err() && self.ends_with_terminal {
-            // What the terminal's end says to those whom it reaches; who does not heed that goes
-            // on (`nohup`).
+            // The signal that the end of a terminal sends. A process that ignores it goes on
+            // (`nohup`).
             let own = rustix::process::getpid();
             let _heard = rustix::process::kill_process(own, Signal::HUP);
         }

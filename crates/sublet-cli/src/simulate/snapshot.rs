@@ -1,8 +1,8 @@
-//! A running cluster as the place of a simulation: `--snapshot FILE`.
+//! A running cluster as the start of a simulation: `--snapshot FILE`.
 //!
 //! Reads what `sublet plan` reads, with its reader and its rules. Nodes and running pods are
-//! entered as the scheduler would; which nodes a pod's wishes close to it is worked out here, once
-//! for all pods of the same wishes.
+//! entered as the scheduler would enter them. Which nodes are closed to a pod by its affinity is
+//! worked out here, once for all pods with the same rules.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! Runs in which pods come and go: one for each policy, side by side.
 //!
-//! What a run is, `sublet_sim::timed` knows; here it is asked for, shown and checked.
+//! `sublet_sim::timed` does the runs; this module starts them, checks them and shows what came of
+//! them.
 
 mod print;
 

@@ -1,5 +1,7 @@
-//! Keys, from the bytes that a terminal in raw mode sends. Read here and not by a library: the
-//! one that we had turns round and round when the terminal is gone. Pure.
+//! Keys, from the bytes that a terminal in raw mode sends. Pure.
+//!
+//! We read them ourselves, because the library that we had used all of a core once the terminal
+//! was gone.
 
 /// What a key means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +25,7 @@ pub(super) struct Keys {
 /// How a row of bytes begins.
 #[derive(Debug, PartialEq, Eq)]
 enum First {
-    /// With a key of so many bytes; of most nobody wants anything.
+    /// A key of so many bytes, and what it means here; most mean nothing.
     Key(usize, Option<Wish>),
     /// With a key that is not whole.
     Part,
@@ -41,7 +43,8 @@ impl Keys {
         wishes
     }
 
-    /// True while a key may not be whole: the Escape key sends what all others begin with.
+    /// True while a key may be incomplete: the Escape key sends the byte that all others begin
+    /// with.
     pub(super) fn are_open(&self) -> bool {
         !self.pending.is_empty()
     }

@@ -158,7 +158,7 @@ impl View<'_> {
         }
     }
 
-    /// What the keys mean that have been pressed. The end of the input means the end.
+    /// Does what the pressed keys say. The end of the input ends the view.
     fn read_keys(&mut self) -> io::Result<Vec<Wish>> {
         let mut bytes = [0; 256];
         match rustix::io::read(io::stdin(), &mut bytes) {
@@ -170,7 +170,7 @@ impl View<'_> {
                 Ok(wishes)
             }
             Err(Errno::INTR | Errno::AGAIN) => Ok(Vec::new()),
-            // It went between the question whether it is there and this.
+            // The terminal went away after it was polled.
             Err(Errno::IO) => Ok(vec![Wish::End]),
             Err(error) => Err(error.into()),
         }

@@ -162,8 +162,8 @@ fn job_table(seen: &Seen, area: Rect) -> Table<'static> {
 /// The last column, which has what room is left.
 const WHY: usize = JOB_HEADING.len() - 1;
 
-/// What can be done without where a job has something to say and there is no room for it, the
-/// least important first.
+/// Columns that can go where a job has something to say and there is no room for it, the least
+/// important first.
 const DISPENSABLE: [&str; 4] = ["PIDS", "PINNED", "ASKED", "LAST REFUSAL"];
 
 /// A name or a list of processes that is longer is cut off.

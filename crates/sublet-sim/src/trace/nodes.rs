@@ -36,7 +36,7 @@ static LAYOUT: Layout = Layout {
 /// No such list, a column missing, or a row that cannot be used.
 pub fn read_nodes(text: impl Read, bad: BadLines) -> Result<(NodeList, Vec<Bad>), TraceError> {
     let mut names = BTreeSet::new();
-    // Whether the list has the memory of cards, its first row with cards says.
+    // The first row with cards says whether the list has the memory of cards.
     let mut by_memory = None;
     let (rows, left_out) = rows(text, &LAYOUT, bad, |row| {
         let name = row.name(NAME)?;

@@ -1,10 +1,10 @@
-//! The YAML that kubectl prints, made JSON.
+//! The YAML that kubectl prints, rewritten as JSON.
 //!
-//! Reading YAML costs a fifth of a millisecond for each pod of a cluster, as much as all else
-//! that a plan does with it many times over. What kubectl prints is a small part of YAML: maps
-//! and lists in lines, and scalars that end with their line. That part is rewritten here;
-//! anything else, whatever it means, is left to a parser that knows all of YAML. Nothing is
-//! guessed: a text is rewritten to what that parser says, or not at all (tests compare them).
+//! Reading YAML costs a fifth of a millisecond for each pod of a cluster, many times as much as
+//! all else that a plan does with it. What kubectl prints is a small part of YAML: maps and lists
+//! in lines, and scalars that end with their line. That part is rewritten here. Anything else is
+//! left to a parser that knows all of YAML. Nothing is guessed: a text is rewritten to what that
+//! parser would say, or not at all (tests compare them).
 
 use std::fmt::Write as _;
 
@@ -36,7 +36,7 @@ pub(super) fn json_of(text: &str) -> Option<String> {
     (block.at == block.lines.len()).then_some(block.json)
 }
 
-/// A line; its content may lose its beginning to what was read of it.
+/// A line; the beginning of its content is cut off as it is read.
 #[derive(Debug, Clone, Copy)]
 struct Line<'t> {
     indent: usize,
@@ -125,7 +125,7 @@ impl<'t> Block<'t> {
             let Some((key, rest)) = key_of(line.content) else {
                 break;
             };
-            // Twice the same key is an error, which is not ours to tell.
+            // The same key twice is an error, which the full parser reports.
             if keys.contains(&key) {
                 return None;
             }
@@ -304,7 +304,7 @@ enum Plain {
     Text,
 }
 
-/// What a plain scalar is; nothing where readers of YAML are of several minds.
+/// What a plain scalar is; nothing where readers of YAML differ.
 fn kind_of(text: &str) -> Option<Plain> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     if !digits.starts_with(|c: char| c.is_ascii_digit() || "+.~".contains(c)) {

@@ -1,9 +1,9 @@
 //! One document into objects.
 //!
-//! JSON, and YAML as kubectl prints it, takes the quick way (`block`). All else, and all in which
-//! something is wrong, is read by a parser that knows all of YAML and where it is: first what
-//! the objects are, then the objects. Where that fails in a list, its items are read one by one,
-//! so that an odd one costs nothing but itself.
+//! JSON, and YAML as kubectl prints it, takes the quick way (`block`). Anything else, and anything
+//! with an error, is read by a parser that knows all of YAML and reports places: first the kinds
+//! of the objects, then the objects. If that fails in a list, its items are read one by one, so
+//! that a bad item costs only itself.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -58,7 +58,7 @@ impl Document {
         let outline = match outline {
             Ok(outline) => outline,
             Err(error) => {
-                // Perhaps all is well but the kind of one item.
+                // The kind of one item may be all that is wrong.
                 let list: Result<ItemOutline, _> =
                     serde_saphyr::from_str_with_options(text, parser_options());
                 let kind = list.ok().and_then(|list| list.kind).unwrap_or_default();
