@@ -43,13 +43,13 @@ pub struct Meta {
     pub deletion_timestamp: Option<String>,
     /// Who made it, and makes it again when it is gone.
     #[serde(deserialize_with = "or_default")]
-    pub owner_references: Vec<Owner>,
+    pub owner_references: Vec<OwnerReference>,
 }
 
 /// Who made an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct Owner {
+pub struct OwnerReference {
     /// Such as `ReplicaSet`.
     #[serde(deserialize_with = "or_default")]
     pub kind: String,
