@@ -4,6 +4,7 @@
 //! workspace's lint table instead.
 
 mod documents;
+mod names;
 
 use std::collections::BTreeMap;
 use std::fs;
