@@ -14,6 +14,7 @@ mod client;
 
 pub use amount::{AmountError, parse_amount, parse_size};
 pub use client::{Client, ClientError};
+pub use sublet_abi::Mode;
 
 use serde::{Deserialize, Serialize};
 
@@ -88,7 +89,7 @@ pub struct Submit {
     pub wait: bool,
     /// What the job does when its libraries find no arbiter, or meet a function they do not
     /// know.
-    #[serde(default)]
+    #[serde(default = "strict", with = "ModeText")]
     pub mode: Mode,
 }
 
@@ -118,15 +119,16 @@ pub fn is_name_of(name: &str, index: u16, uuid: &str) -> bool {
     name.len() > START.len() && beginning.is_some_and(|begins| begins.eq_ignore_ascii_case(name))
 }
 
-/// How strict a job's libraries are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Mode {
-    /// What is not understood is passed on and counted.
+/// [`Mode`] as it is written.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Mode", rename_all = "camelCase")]
+enum ModeText {
     Compat,
-    /// What is not understood is refused; no arbiter, no GPU.
-    #[default]
     Strict,
+}
+
+fn strict() -> Mode {
+    Mode::Strict
 }
 
 /// What the arbiter answers.

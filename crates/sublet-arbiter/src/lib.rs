@@ -9,7 +9,7 @@
 //! Nothing that a tenant sends may end or stall it: sockets never block, queues are bounded,
 //! and who misbehaves loses his own connection.
 //!
-//! Suggested reading order: [`admin`], `runtime`, `lock`, `peer`, `pages`, `tenant`, `gpu`,
+//! Suggested reading order: [`admin`], `runtime`, `lock`, `peer`, `pages`, `job_pages`, `gpu`,
 //! [`gauge`], `arbiter`, `standalone`; `libraries`, `driver` and `visible` by themselves.
 #![expect(
     unsafe_code,
@@ -22,6 +22,7 @@ mod driver;
 mod error;
 pub mod gauge;
 mod gpu;
+mod job_pages;
 pub mod libraries;
 mod lock;
 mod pages;
@@ -30,10 +31,9 @@ mod poller;
 mod runtime;
 mod socket;
 mod standalone;
-mod tenant;
 mod visible;
 
-pub use arbiter::{Arbiter, Container, ContainerCard, Handle, HandleError, Options};
+pub use arbiter::{Arbiter, ContainerCard, ContainerJob, Handle, HandleError, Options};
 pub use driver::DriverError;
 pub use error::ArbiterError;
 pub use gauge::Gauge;

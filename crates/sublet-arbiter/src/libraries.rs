@@ -119,21 +119,21 @@ pub struct Interposer {
 
 /// Where libraries come from.
 #[derive(Debug, Clone)]
-pub enum Source {
+pub enum LibrarySource {
     /// The executable itself.
     Carried(&'static Carried),
     /// Folders to look into, in this order.
     Folders(Vec<PathBuf>),
 }
 
-impl Source {
+impl LibrarySource {
     /// An executable's own libraries: those inside it, else those beside it. Those inside come
     /// first, because they are of the same build; what lies beside a released executable may
     /// have been left by any other.
     #[must_use]
-    pub fn of(executable: &Path, carried: Option<&'static Carried>) -> Source {
+    pub fn of(executable: &Path, carried: Option<&'static Carried>) -> LibrarySource {
         if let Some(carried) = carried {
-            return Source::Carried(carried);
+            return LibrarySource::Carried(carried);
         }
         let beside = executable.parent().unwrap_or(Path::new("/"));
         let mut folders = vec![beside.to_owned()];
@@ -144,13 +144,13 @@ impl Source {
             }
             folders.push(above.join("lib/sublet"));
         }
-        Source::Folders(folders)
+        LibrarySource::Folders(folders)
     }
 
     fn read(&self, part: &Part) -> Result<Cow<'static, [u8]>, LibraryError> {
         let folders = match self {
-            Source::Carried(all) => return Ok((part.carried)(all).into()),
-            Source::Folders(folders) => folders,
+            LibrarySource::Carried(all) => return Ok((part.carried)(all).into()),
+            LibrarySource::Folders(folders) => folders,
         };
         for folder in folders {
             let file = folder.join(part.built);
@@ -171,7 +171,7 @@ impl Source {
 /// folders that it has named.
 #[derive(Debug)]
 pub struct Store {
-    source: Source,
+    source: LibrarySource,
     targets: Vec<PathBuf>,
     held: Mutex<Vec<Held>>,
 }
@@ -182,7 +182,7 @@ impl Store {
     /// A store of these libraries. `targets` are the folders that can hold the copies; the
     /// first one that can be written and that code can be loaded from is used.
     #[must_use]
-    pub fn new(source: Source, targets: Vec<PathBuf>) -> Store {
+    pub fn new(source: LibrarySource, targets: Vec<PathBuf>) -> Store {
         Store {
             source,
             targets,

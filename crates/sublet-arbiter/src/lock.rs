@@ -21,7 +21,7 @@ const RECORD_MAX: u64 = 1 << 20;
 /// What is in the file.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(crate) struct Record {
+pub(crate) struct LockRecord {
     pub(crate) pid: u32,
     pub(crate) uid: u32,
     pub(crate) epoch: u64,
@@ -33,9 +33,9 @@ pub(crate) struct Record {
 pub(crate) struct Lock {
     file: File,
     path: PathBuf,
-    written: Record,
+    written: LockRecord,
     /// What a predecessor left that did not end in order.
-    pub(crate) before: Option<Record>,
+    pub(crate) before: Option<LockRecord>,
 }
 
 impl Lock {
@@ -73,7 +73,7 @@ impl Lock {
                 return Ok(Lock {
                     file,
                     path,
-                    written: Record::default(),
+                    written: LockRecord::default(),
                     before,
                 });
             }
@@ -81,7 +81,7 @@ impl Lock {
     }
 
     /// Writes what a successor must know, if it changed.
-    pub(crate) fn write(&mut self, record: &Record) -> Result<(), ArbiterError> {
+    pub(crate) fn write(&mut self, record: &LockRecord) -> Result<(), ArbiterError> {
         if *record == self.written {
             return Ok(());
         }
@@ -111,7 +111,7 @@ impl Lock {
     }
 }
 
-fn read(file: &mut File) -> Option<Record> {
+fn read(file: &mut File) -> Option<LockRecord> {
     let mut text = String::new();
     file.seek(SeekFrom::Start(0)).ok()?;
     file.take(RECORD_MAX).read_to_string(&mut text).ok()?;
@@ -174,11 +174,11 @@ mod tests {
         let (_base, folder) = folder();
         let mut lock = Lock::take(&folder).unwrap();
         assert_eq!(lock.before, None);
-        let record = Record {
+        let record = LockRecord {
             pid: 4242,
             uid: 7,
             epoch: 3,
-            ..Record::default()
+            ..LockRecord::default()
         };
         lock.write(&record).unwrap();
         let error = Lock::take(&folder).unwrap_err().to_string();
@@ -191,9 +191,9 @@ mod tests {
     fn what_ended_in_order_leaves_nothing() {
         let (_base, folder) = folder();
         let mut lock = Lock::take(&folder).unwrap();
-        let [long, short] = [u64::MAX, 1].map(|epoch| Record {
+        let [long, short] = [u64::MAX, 1].map(|epoch| LockRecord {
             epoch,
-            ..Record::default()
+            ..LockRecord::default()
         });
         lock.write(&long).unwrap();
         lock.write(&short).unwrap();

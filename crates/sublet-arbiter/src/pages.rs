@@ -80,15 +80,15 @@ fn known(bytes: Option<usize>, version: u16) -> Result<usize, PagesError> {
 
 /// The page that only this arbiter can write.
 #[derive(Debug)]
-pub(crate) struct Control {
+pub(crate) struct ControlMemory {
     memory: OwnedFd,
     writer: ControlWriter<'static>,
     /// Last, so that it goes after what lies in it.
     _mapping: Mapping,
 }
 
-impl Control {
-    pub(crate) fn new(terms: &Terms<'_>) -> Result<Control, PagesError> {
+impl ControlMemory {
+    pub(crate) fn new(terms: &Terms<'_>) -> Result<ControlMemory, PagesError> {
         let bytes = known(AnyControl::bytes(terms.version), terms.version)?;
         let memory = memory("sublet-control", bytes)?;
         // Sealed against being cut off before it is mapped; against writing after.
@@ -101,7 +101,7 @@ impl Control {
             .map_err(PagesError::Page)?;
         rustix::fs::fcntl_add_seals(&memory, SealFlags::FUTURE_WRITE | SealFlags::SEAL)
             .map_err(failed("sealing"))?;
-        Ok(Control {
+        Ok(ControlMemory {
             memory,
             writer,
             _mapping: mapping,
@@ -122,15 +122,15 @@ pub(crate) const LEDGER_NAME: &str = "sublet-ledger";
 
 /// The page that the tenant writes too.
 #[derive(Debug)]
-pub(crate) struct Ledger {
+pub(crate) struct LedgerMemory {
     memory: OwnedFd,
     page: AnyLedger<'static>,
     /// Last, so that it goes after what lies in it.
     _mapping: Mapping,
 }
 
-impl Ledger {
-    pub(crate) fn new(version: u16, tenant: u64) -> Result<Ledger, PagesError> {
+impl LedgerMemory {
+    pub(crate) fn new(version: u16, tenant: u64) -> Result<LedgerMemory, PagesError> {
         let bytes = known(AnyLedger::bytes(version), version)?;
         let memory = memory(LEDGER_NAME, bytes)?;
         rustix::fs::fcntl_add_seals(&memory, FIXED).map_err(failed("sealing"))?;
@@ -139,7 +139,7 @@ impl Ledger {
         // mapping, which is dropped after the reference; sealed.
         let page = unsafe { AnyLedger::create(mapping.address.cast(), bytes, version, tenant) }
             .map_err(PagesError::Page)?;
-        Ok(Ledger {
+        Ok(LedgerMemory {
             memory,
             page,
             _mapping: mapping,
@@ -148,7 +148,7 @@ impl Ledger {
 
     /// Takes over a ledger that a predecessor made and a process kept. Its version is told by
     /// its size: the tenant can write all that is on the page, and no seal lets it change that.
-    pub(crate) fn adopt(memory: OwnedFd) -> Result<Ledger, PagesError> {
+    pub(crate) fn adopt(memory: OwnedFd) -> Result<LedgerMemory, PagesError> {
         let seals = rustix::fs::fcntl_get_seals(&memory)
             .map_err(|_| PagesError::NotOurs("it cannot be sealed"))?;
         if !seals.contains(FIXED) {
@@ -166,7 +166,7 @@ impl Ledger {
         if page.version() != version {
             return Err(PagesError::NotOurs("its version has another size"));
         }
-        Ok(Ledger {
+        Ok(LedgerMemory {
             memory,
             page,
             _mapping: mapping,
@@ -198,8 +198,8 @@ mod tests {
 
     use super::*;
 
-    fn control() -> Control {
-        Control::new(&Terms {
+    fn control() -> ControlMemory {
+        ControlMemory::new(&Terms {
             version: VERSION,
             tenant: 7,
             epoch: 1,
@@ -236,17 +236,17 @@ mod tests {
     #[test]
     fn a_ledger_is_taken_over_and_anything_else_is_not() {
         for version in OLDEST..=VERSION {
-            let ledger = Ledger::new(version, 7).unwrap();
+            let ledger = LedgerMemory::new(version, 7).unwrap();
             assert!(rustix::fs::ftruncate(ledger.memory(), 0).is_err());
             let kept = ledger.memory().try_clone_to_owned().unwrap();
             assert!(ledger.is(&kept));
             drop(ledger);
-            let adopted = Ledger::adopt(kept).unwrap();
+            let adopted = LedgerMemory::adopt(kept).unwrap();
             assert_eq!(adopted.page().tenant(), 7);
             assert_eq!(adopted.page().version(), version);
         }
         let bytes = AnyLedger::bytes(VERSION).unwrap();
-        let refuse = |memory: OwnedFd| Ledger::adopt(memory).unwrap_err().to_string();
+        let refuse = |memory: OwnedFd| LedgerMemory::adopt(memory).unwrap_err().to_string();
         let unsealed = memory("test", bytes).unwrap();
         assert!(refuse(unsealed).contains("not sealed"));
         let small = memory("test", 4096).unwrap();
@@ -256,7 +256,7 @@ mod tests {
         rustix::fs::fcntl_add_seals(&empty, FIXED).unwrap();
         assert!(refuse(empty).contains("does not begin"));
         // A page of today's version that says it is an older one.
-        let forged = Ledger::new(VERSION, 7).unwrap();
+        let forged = LedgerMemory::new(VERSION, 7).unwrap();
         let memory_of_it = forged.memory().try_clone_to_owned().unwrap();
         rustix::io::pwrite(&memory_of_it, &OLDEST.to_ne_bytes(), 12).unwrap();
         let oldest = AnyLedger::bytes(OLDEST).unwrap() as u32;

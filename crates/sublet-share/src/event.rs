@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use sublet_model::{Bytes, Inventory};
+use sublet_model::{Bytes, Inventory, MiB};
 
 use crate::job::{Amount, Holding, JobAsk, JobId, Pid, Promise};
-use crate::reading::{Books, Reading, SlotUse};
-use crate::refusal::Refusal;
+use crate::reading::{LedgerUse, Reading, SlotUse};
+use crate::refusal::JobRefusal;
 
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +41,20 @@ pub enum Event {
         /// How much of each of its cards.
         memory: Amount,
     },
+    /// Somebody wants another limit for what a job may pin of the host's memory.
+    PinnedLimitAsked {
+        /// The job.
+        job: JobId,
+        /// How much in all.
+        memory: MiB,
+    },
+    /// A job has its shared pages, in the version that its first process speaks.
+    PagesMade {
+        /// The job.
+        job: JobId,
+        /// False where pages of that version do not count what is pinned.
+        counts_pinned: bool,
+    },
     /// A process of a job wants a slot.
     Joined {
         /// The job.
@@ -60,7 +74,7 @@ pub enum Event {
     /// A process is gone, or is another program now.
     Exited(Pid),
     /// What jobs use now, by their ledgers.
-    Used(Vec<Books>),
+    Used(Vec<LedgerUse>),
     /// What the driver says of each card's processes, beside what the slots said meanwhile.
     Read {
         /// By card; `None` for a card that could not be read.
@@ -68,7 +82,7 @@ pub enum Event {
         /// Every slot that is in use.
         slots: Vec<SlotUse>,
         /// What jobs use meanwhile, by their ledgers.
-        books: Vec<Books>,
+        ledgers: Vec<LedgerUse>,
         /// After a restart: processes on the cards that hold a ledger of before, and may still
         /// come back with it.
         may_return: BTreeSet<Pid>,
@@ -96,14 +110,14 @@ pub enum Action {
         /// Its place, 1 for the next.
         position: u32,
         /// Why.
-        reason: Refusal,
+        reason: JobRefusal,
     },
     /// Tell a job that it gets nothing. It is forgotten.
     Refuse {
         /// The job.
         job: JobId,
         /// Why.
-        reason: Refusal,
+        reason: JobRefusal,
     },
     /// Write a job's limits, and make them hold before anybody is told.
     Limit {
@@ -112,12 +126,21 @@ pub enum Action {
         /// All its cards.
         parts: Vec<Holding>,
     },
+    /// Write what a job may pin, and make it hold before anybody is told.
+    LimitPinned {
+        /// The job.
+        job: JobId,
+        /// How much in all.
+        memory: MiB,
+        /// All its cards, whose limits stay as they are.
+        parts: Vec<Holding>,
+    },
     /// The limits stay as they are.
     KeepLimit {
         /// The job.
         job: JobId,
         /// Why.
-        reason: Refusal,
+        reason: JobRefusal,
     },
     /// Give a process its slot.
     Welcome {
@@ -135,7 +158,7 @@ pub enum Action {
         /// The process.
         pid: Pid,
         /// Why.
-        reason: Refusal,
+        reason: JobRefusal,
     },
     /// Take back what a slot holds; nobody writes to it any more.
     Reclaim {

@@ -59,6 +59,8 @@ pub struct JobAsk {
     pub name: Arc<str>,
     /// How much of each card.
     pub memory: Amount,
+    /// What it may pin of the host's memory; nothing for no limit.
+    pub pinned: Option<MiB>,
     /// Compute time that it is promised of each card.
     pub compute: Milli,
     /// Who has to give way where compute time is short.
@@ -117,7 +119,7 @@ impl Holding {
 
 /// How a job is, in one word for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum State {
+pub enum JobState {
     /// It has no card yet.
     Waiting,
     /// It has its cards, and uses no more than its limits.
@@ -128,15 +130,15 @@ pub enum State {
     Ending,
 }
 
-impl State {
+impl JobState {
     /// The word.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
-            State::Waiting => "waiting",
-            State::Running => "running",
-            State::Over => "over",
-            State::Ending => "ending",
+            JobState::Waiting => "waiting",
+            JobState::Running => "running",
+            JobState::Over => "over",
+            JobState::Ending => "ending",
         }
     }
 }

@@ -3,18 +3,18 @@
 //! *Decide* ring: no clock, thread, socket or file. The arbiter is a thin loop around
 //! [`Machine::apply`], and a simulator can be another.
 //!
-//! Suggested reading order: jobs, refusals, events, placing, readings, looks, the machine.
+//! Suggested reading order: jobs, refusals, events, placing, readings, the read schedule, the machine.
 
 mod event;
 mod job;
-mod looks;
 mod machine;
 mod place;
+mod read_schedule;
 mod reading;
 mod refusal;
 
 pub use event::{Action, Event};
-pub use job::{Amount, Holding, JobAsk, JobId, Pid, Promise, State};
-pub use machine::{CardView, Discord, JobView, Machine, Options, SLOTS};
-pub use reading::{Books, Reading, SlotUse};
-pub use refusal::Refusal;
+pub use job::{Amount, Holding, JobAsk, JobId, JobState, Pid, Promise};
+pub use machine::{Ancestry, CardView, JobView, Machine, MachineOptions, Mismatch, SLOTS};
+pub use reading::{LedgerUse, Reading, SlotUse};
+pub use refusal::JobRefusal;

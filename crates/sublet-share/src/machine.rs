@@ -11,33 +11,38 @@
 //! (after its limit was lowered): memory that is still in use is not given twice. Containers
 //! that a cluster placed are charged by the pod (`pods`), and never wait.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use sublet_model::{Bytes, Count, Inventory, MiB, Part, Time};
+use sublet_model::{Bytes, Count, Inventory, MiB, Time};
 use sublet_plan::Policy;
 
-use self::books::Use;
+use self::job::{HeldCard, Job};
 use self::pods::Pods;
+use self::usage::JobUsage;
 use crate::event::{Action, Event};
-use crate::job::{Amount, Holding, JobAsk, JobId, Pid, Promise, State};
-use crate::looks::Looks;
+use crate::job::{Amount, Holding, JobAsk, JobId, Pid};
 use crate::place::Cards;
-use crate::reading::Watch;
-use crate::refusal::Refusal;
+use crate::read_schedule::ReadSchedule;
+use crate::reading::Reconciliation;
+use crate::refusal::JobRefusal;
 
-mod books;
+mod job;
+mod limits;
 mod pods;
-mod tenants;
+mod processes;
+mod usage;
 
-pub use self::books::Discord;
+pub use self::job::JobView;
+pub use self::limits::Ancestry;
+pub use self::usage::Mismatch;
 
 /// How many processes a job can have on GPUs: the slots of a ledger page.
 pub const SLOTS: u32 = 1024;
 
 /// How a machine is set up.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct MachineOptions {
     /// Its cards.
     pub inventory: Arc<Inventory>,
     /// How to choose among cards that have room.
@@ -53,54 +58,6 @@ pub struct Options {
     pub evict: bool,
     /// End jobs that have more than they may have, by the driver's count?
     pub evict_over: bool,
-}
-
-#[derive(Debug, Clone)]
-struct Held {
-    part: Holding,
-    /// What a cluster has promised; nothing for a job of this machine.
-    promised: MiB,
-    uses: Use,
-    charge: MiB,
-}
-
-impl Held {
-    /// What is taken from the card for it.
-    fn takes(&self) -> Part {
-        self.part.with_memory(self.charge).limit
-    }
-}
-
-#[derive(Debug, Clone)]
-struct Job {
-    ask: JobAsk,
-    held: Vec<Held>,
-    pids: BTreeSet<Pid>,
-    slots: BTreeSet<u32>,
-    root_gone: bool,
-    promise: Option<Promise>,
-    told: Option<(u32, Refusal)>,
-    /// It is being ended, and by then at the latest.
-    ends_at: Option<Time>,
-}
-
-/// A job, as others see it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JobView<'a> {
-    /// Its number.
-    pub id: JobId,
-    /// What it asked; after a change of its limit, what was asked then.
-    pub ask: &'a JobAsk,
-    /// Its cards and limits.
-    pub parts: Vec<Holding>,
-    /// Its processes with slots.
-    pub pids: Vec<Pid>,
-    /// How it is.
-    pub state: State,
-    /// Its place in the queue and why it waits.
-    pub waits: Option<&'a (u32, Refusal)>,
-    /// True if it is being ended for what it has beyond its limit.
-    pub is_evicted: bool,
 }
 
 /// A card's account, as others see it.
@@ -126,8 +83,8 @@ pub struct Machine {
     queue: VecDeque<JobId>,
     pods: Pods,
     processes: BTreeMap<Pid, (JobId, u32)>,
-    watch: Watch,
-    looks: Looks,
+    reconciliation: Reconciliation,
+    read_schedule: ReadSchedule,
     local_jobs: bool,
     evict_over: bool,
     settled_at: Time,
@@ -137,7 +94,7 @@ pub struct Machine {
 impl Machine {
     /// A machine that nobody uses yet.
     #[must_use]
-    pub fn new(options: Options) -> Machine {
+    pub fn new(options: MachineOptions) -> Machine {
         let n_cards = options.inventory.gpus().len();
         Machine {
             cards: Cards::new(options.inventory, options.policy, options.reserved),
@@ -145,8 +102,8 @@ impl Machine {
             queue: VecDeque::new(),
             pods: Pods::new(),
             processes: BTreeMap::new(),
-            watch: Watch::new(n_cards, options.evict),
-            looks: Looks::default(),
+            reconciliation: Reconciliation::new(n_cards, options.evict),
+            read_schedule: ReadSchedule::default(),
             local_jobs: options.local_jobs,
             evict_over: options.evict_over,
             settled_at: options.settled_at,
@@ -169,18 +126,20 @@ impl Machine {
             } => self.declare(job, Job::declared(ask, promise), parts, out),
             Event::Left(job) => self.leave(job, out),
             Event::LimitAsked { job, memory } => self.limit(job, memory, out),
+            Event::PinnedLimitAsked { job, memory } => self.limit_pinned(job, memory, out),
+            Event::PagesMade { job, counts_pinned } => self.pages_are_made(job, counts_pinned),
             Event::Joined { job, pid } => self.join(now, job, pid, None, out),
             Event::Returned { job, pid, slot } => self.join(now, job, pid, Some(slot), out),
             Event::Exited(pid) => self.exit(pid, out),
-            Event::Used(books) => self.use_now(&books),
+            Event::Used(ledgers) => self.use_now(&ledgers),
             Event::Read {
                 cards,
                 slots,
-                books,
+                ledgers,
                 may_return,
             } => {
                 self.read(now, &cards, &slots, &may_return, out);
-                self.compare(now, &cards, &books, out);
+                self.compare(now, &cards, &ledgers, out);
             }
             Event::Inventory(inventory) => self.cards.set_inventory(inventory),
             Event::Tick => {}
@@ -199,12 +158,12 @@ impl Machine {
     /// process has just begun, what it takes beside its allocations shows first.
     #[must_use]
     pub fn read_at(&self) -> Option<Time> {
-        self.looks.next()
+        self.read_schedule.next()
     }
 
     /// The driver is being asked, for whatever reason.
     pub fn reads_now(&mut self, now: Time) {
-        self.looks.begun(now);
+        self.read_schedule.begun(now);
     }
 
     /// True if there is no job.
@@ -227,18 +186,18 @@ impl Machine {
             granted: self.cards.granted(card),
             kept: self.cards.kept(card),
             open: self.cards.open(card),
-            context: self.watch.context(card),
+            context: self.reconciliation.context(card),
         }
     }
 
     /// What a context costs on a card: as it was measured with a process that had nothing else.
     pub fn set_context(&mut self, card: usize, bytes: Bytes) {
-        self.watch.set_context(card, bytes);
+        self.reconciliation.set_context(card, bytes);
     }
 
     /// A job that came back is charged already with so much that no slot accounts for.
     pub fn remember_overhead(&mut self, job: JobId, card: usize, bytes: Bytes) {
-        self.watch.remember_overhead(job, card, bytes);
+        self.reconciliation.remember_overhead(job, card, bytes);
         if let Some(held) = self.held_mut(job, card) {
             held.uses.remember_overhead(bytes);
         }
@@ -254,7 +213,7 @@ impl Machine {
             parts: job.held.iter().map(|held| held.part).collect(),
             pids: job.pids.iter().copied().collect(),
             state: job.state(),
-            waits: job.told.as_ref(),
+            waits: job.last_news.as_ref(),
             is_evicted: job.ends_at.is_some(),
         })
     }
@@ -272,7 +231,7 @@ impl Machine {
 
     /// Processes that use cards without a slot, and how much of which card.
     pub fn strangers(&self) -> impl Iterator<Item = (Pid, &BTreeMap<usize, Bytes>)> {
-        self.watch.strangers()
+        self.reconciliation.strangers()
     }
 
     /// What a job uses of a card, whatever its page says.
@@ -284,14 +243,14 @@ impl Machine {
 
     /// The figures of what a job uses of a card, where they contradict each other.
     #[must_use]
-    pub fn discord(&self, job: JobId, card: usize) -> Option<Discord> {
-        self.jobs.get(&job)?.on(card)?.uses.discord()
+    pub fn mismatch(&self, job: JobId, card: usize) -> Option<Mismatch> {
+        self.jobs.get(&job)?.on(card)?.uses.mismatch()
     }
 
     /// What a job is charged with on a card beside what its slots say.
     #[must_use]
     pub fn overhead(&self, job: JobId, card: usize) -> Bytes {
-        self.watch.overhead(job, card)
+        self.reconciliation.overhead(job, card)
     }
 
     /// True if every account is the sum of its entries; debug builds check it at each step.
@@ -318,18 +277,18 @@ impl Machine {
 
     fn submit(&mut self, id: JobId, ask: JobAsk, out: &mut Vec<Action>) {
         let refusal = if self.jobs.contains_key(&id) {
-            Some(Refusal::Known(id))
+            Some(JobRefusal::Known(id))
         } else if !self.local_jobs {
-            Some(Refusal::Clustered)
+            Some(JobRefusal::Clustered)
         } else if let Err(reason) = self.cards.check(&ask) {
             Some(reason)
         } else if ask.may_wait {
             None
         } else if !self.settled {
-            Some(Refusal::Settling)
+            Some(JobRefusal::Settling)
         } else if !self.queue.is_empty() {
             let waiting = u32::try_from(self.queue.len()).unwrap_or(u32::MAX);
-            Some(Refusal::Behind { waiting })
+            Some(JobRefusal::Behind { waiting })
         } else {
             self.cards.find(&ask).err()
         };
@@ -353,39 +312,39 @@ impl Machine {
         self.give(id, parts, true, out);
     }
 
-    fn check_declared(&self, id: JobId, job: &Job, parts: &[Holding]) -> Result<(), Refusal> {
+    fn check_declared(&self, id: JobId, job: &Job, parts: &[Holding]) -> Result<(), JobRefusal> {
         let ask = &job.ask;
         if self.jobs.contains_key(&id) {
-            return Err(Refusal::Known(id));
+            return Err(JobRefusal::Known(id));
         }
         if job.promise.is_none() && !self.local_jobs {
-            return Err(Refusal::Clustered);
+            return Err(JobRefusal::Clustered);
         }
         if parts.is_empty() || parts.iter().any(|part| part.limit.memory.is_zero()) {
-            return Err(Refusal::Nothing);
+            return Err(JobRefusal::Nothing);
         }
         let total = self.cards.total();
         for part in parts {
             if part.card >= total.get() as usize {
-                return Err(Refusal::NoSuchCard { total });
+                return Err(JobRefusal::NoSuchCard { total });
             }
             if job.promise.is_some() {
                 continue;
             }
             // A sick card is no reason: the job is on it already. Nor is what strangers use:
             // its own processes may be among them until they are back.
-            let hole = if ask.memory == Amount::Whole && !self.cards.granted(part.card).is_zero() {
+            let free = if ask.memory == Amount::Whole && !self.cards.granted(part.card).is_zero() {
                 MiB::ZERO
             } else {
                 self.cards.free_of_jobs(part.card)
             };
-            if part.limit.memory > hole {
-                return Err(Refusal::NoRoom {
+            if part.limit.memory > free {
+                return Err(JobRefusal::NoRoom {
                     asked: part.limit.memory,
                     gpus: ask.gpus,
                     fitting: Count::ZERO,
                     gpu: self.cards.inventory().gpus()[part.card].index,
-                    hole,
+                    free,
                     kept: MiB::ZERO,
                     sick: Count::ZERO,
                 });
@@ -402,17 +361,17 @@ impl Machine {
         let whole = job.ask.memory == Amount::Whole;
         for &part in &parts {
             self.cards.set_whole(part.card, id, whole);
-            job.held.push(Held {
+            job.held.push(HeldCard {
                 part,
                 promised: match job.promise {
                     Some(_) => part.limit.memory,
                     None => MiB::ZERO,
                 },
-                uses: Use::begin((!may_be_old).then_some(part.limit.memory)),
+                uses: JobUsage::begin((!may_be_old).then_some(part.limit.memory)),
                 charge: part.limit.memory,
             });
         }
-        job.told = None;
+        job.last_news = None;
         self.enter_pod(id);
         for part in &parts {
             self.charge(id, part.card);
@@ -423,7 +382,7 @@ impl Machine {
     /// Places from the head of the queue for as long as it fits, and tells the others where
     /// they stand.
     fn advance(&mut self, out: &mut Vec<Action>) {
-        let mut why = Refusal::Settling;
+        let mut why = JobRefusal::Settling;
         while self.settled
             && let Some(&head) = self.queue.front()
         {
@@ -441,13 +400,13 @@ impl Machine {
         for (waiting, id) in (0u32..).zip(&self.queue) {
             let reason = match waiting {
                 0 => why.clone(),
-                waiting => Refusal::Behind { waiting },
+                waiting => JobRefusal::Behind { waiting },
             };
             let news = (waiting + 1, reason);
             if let Some(job) = self.jobs.get_mut(id)
-                && job.told.as_ref() != Some(&news)
+                && job.last_news.as_ref() != Some(&news)
             {
-                job.told = Some(news.clone());
+                job.last_news = Some(news.clone());
                 let (position, reason) = news;
                 out.push(Action::Wait {
                     job: *id,
@@ -479,7 +438,7 @@ impl Machine {
             for held in job.held {
                 self.cards.set_whole(held.part.card, id, false);
             }
-            self.watch.forget_job(id);
+            self.reconciliation.forget_job(id);
             out.push(Action::End(id));
         }
     }

@@ -18,7 +18,7 @@ use sublet_model::{
 use sublet_plan::{Engine, EngineOptions, Policy};
 
 use crate::job::{Amount, Holding, JobAsk, JobId};
-use crate::refusal::Refusal;
+use crate::refusal::JobRefusal;
 
 /// The machine's cards, and what is taken from them.
 #[derive(Debug, Clone)]
@@ -164,7 +164,7 @@ impl Cards {
     ///
     /// # Errors
     /// Why not.
-    pub(crate) fn check(&self, ask: &JobAsk) -> Result<(), Refusal> {
+    pub(crate) fn check(&self, ask: &JobAsk) -> Result<(), JobRefusal> {
         let asked = ask.gpus;
         let nothing = match ask.memory {
             Amount::Memory(memory) => memory.is_zero(),
@@ -172,15 +172,15 @@ impl Cards {
             Amount::Whole => false,
         };
         if nothing || asked == Count::ZERO {
-            return Err(Refusal::Nothing);
+            return Err(JobRefusal::Nothing);
         }
         let total = self.total();
         if asked > total {
-            return Err(Refusal::TooFew { asked, total });
+            return Err(JobRefusal::TooFew { asked, total });
         }
         let named = self.named(ask);
         if (asked.get() as usize) > named.clone().count() {
-            return Err(Refusal::TooFewNamed {
+            return Err(JobRefusal::TooFewNamed {
                 asked,
                 named: self.indices(named),
             });
@@ -198,7 +198,7 @@ impl Cards {
         let gpu = others
             .max_by_key(|&card| (grantable(card), usize::MAX - card))
             .unwrap_or(0);
-        Err(Refusal::TooLarge {
+        Err(JobRefusal::TooLarge {
             asked: self.amount(ask.memory, gpu),
             gpus: asked,
             fitting: Count::new(fitting as u32),
@@ -211,7 +211,7 @@ impl Cards {
     ///
     /// # Errors
     /// Why there are none.
-    pub(crate) fn find(&self, ask: &JobAsk) -> Result<Vec<Holding>, Refusal> {
+    pub(crate) fn find(&self, ask: &JobAsk) -> Result<Vec<Holding>, JobRefusal> {
         self.check(ask)?;
         let mut scratch = self.engine.clone();
         let mut parts: Vec<Holding> = Vec::new();
@@ -304,12 +304,12 @@ impl Cards {
         }
     }
 
-    fn no_room(&self, ask: &JobAsk, taken: &BTreeSet<usize>) -> Refusal {
+    fn no_room(&self, ask: &JobAsk, taken: &BTreeSet<usize>) -> JobRefusal {
         let gpus = self.facts.inventory.gpus();
         if ask.memory == Amount::Whole {
             let idle = (0..gpus.len())
                 .filter(|&card| self.may_take(ask, card) && gpus[card].health.is_healthy());
-            return Refusal::NotIdle {
+            return JobRefusal::NotIdle {
                 asked: ask.gpus,
                 idle: Count::new(idle.count() as u32),
                 total: self.total(),
@@ -328,7 +328,7 @@ impl Cards {
         });
         let most = roomy.max_by_key(|&card| (amounts[card].free().compute, usize::MAX - card));
         if let Some(card) = most {
-            return Refusal::NoCompute {
+            return JobRefusal::NoCompute {
                 asked: ask.compute,
                 gpu: gpus[card].index,
                 left: amounts[card].free().compute,
@@ -348,12 +348,12 @@ impl Cards {
             .filter(|card| !taken.contains(card) && fits(*card))
             .min_by_key(|&card| (lacks(card), card))
             .unwrap_or(0);
-        Refusal::NoRoom {
+        JobRefusal::NoRoom {
             asked: self.amount(ask.memory, nearest),
             gpus: ask.gpus,
             fitting: Count::new(taken.len() as u32),
             gpu: gpus[nearest].index,
-            hole: self.open(nearest),
+            free: self.open(nearest),
             kept: self.kept[nearest],
             sick: Count::new(sick as u32),
         }

@@ -42,7 +42,7 @@ impl Reading {
 
 /// What a job's ledger says of one card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Books {
+pub struct LedgerUse {
     /// The job.
     pub job: JobId,
     /// The card.
@@ -128,7 +128,7 @@ struct Stranger {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Watch {
+pub(crate) struct Reconciliation {
     contexts: Vec<Bytes>,
     excesses: BTreeMap<(Pid, usize), Excess>,
     residuals: BTreeMap<(JobId, usize), Residual>,
@@ -138,9 +138,9 @@ pub(crate) struct Watch {
     evict: bool,
 }
 
-impl Watch {
-    pub(crate) fn new(n_cards: usize, evict: bool) -> Watch {
-        Watch {
+impl Reconciliation {
+    pub(crate) fn new(n_cards: usize, evict: bool) -> Reconciliation {
+        Reconciliation {
             contexts: vec![Bytes::new(0); n_cards],
             excesses: BTreeMap::new(),
             residuals: BTreeMap::new(),

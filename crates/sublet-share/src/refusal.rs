@@ -9,7 +9,7 @@ use crate::job::JobId;
 
 /// Why something that a job asked is not given.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refusal {
+pub enum JobRefusal {
     /// No cards, or no memory.
     Nothing,
     /// More cards than the machine has.
@@ -50,7 +50,7 @@ pub enum Refusal {
         /// The nearest of the others.
         gpu: GpuIndex,
         /// What is free there.
-        hole: MiB,
+        free: MiB,
         /// What processes that are no job, and the operator, keep from it.
         kept: MiB,
         /// Cards that are large enough, but sick.
@@ -87,6 +87,10 @@ pub enum Refusal {
     Clustered,
     /// A program inside a job may change nothing.
     Inside(JobId),
+    /// Whether a program is inside a job cannot be seen.
+    Unseen,
+    /// Nobody counts what the job pins.
+    PinnedNotCounted(JobId),
     /// A cluster's job cannot have more than it was promised.
     Promised {
         /// What was asked there.
@@ -133,51 +137,53 @@ pub enum Refusal {
     },
 }
 
-impl Refusal {
+impl JobRefusal {
     /// True if waiting will not help: only other hardware, or another question, would.
     #[must_use]
     pub fn is_final(&self) -> bool {
         match self {
-            Refusal::Nothing
-            | Refusal::TooFew { .. }
-            | Refusal::TooFewNamed { .. }
-            | Refusal::TooLarge { .. }
-            | Refusal::NoSuchCard { .. }
-            | Refusal::NoSuchJob(_)
-            | Refusal::Known(_)
-            | Refusal::OtherJob(_)
-            | Refusal::SlotTaken(_)
-            | Refusal::Clustered
-            | Refusal::Inside(_)
-            | Refusal::Promised { .. }
-            | Refusal::Gone(_) => true,
-            Refusal::NoRoom { .. }
-            | Refusal::NoCompute { .. }
-            | Refusal::NotIdle { .. }
-            | Refusal::Behind { .. }
-            | Refusal::Settling
-            | Refusal::NoGrowth { .. }
-            | Refusal::NotPlaced(_)
-            | Refusal::NoSlot { .. } => false,
+            JobRefusal::Nothing
+            | JobRefusal::TooFew { .. }
+            | JobRefusal::TooFewNamed { .. }
+            | JobRefusal::TooLarge { .. }
+            | JobRefusal::NoSuchCard { .. }
+            | JobRefusal::NoSuchJob(_)
+            | JobRefusal::Known(_)
+            | JobRefusal::OtherJob(_)
+            | JobRefusal::SlotTaken(_)
+            | JobRefusal::Clustered
+            | JobRefusal::Inside(_)
+            | JobRefusal::Unseen
+            | JobRefusal::PinnedNotCounted(_)
+            | JobRefusal::Promised { .. }
+            | JobRefusal::Gone(_) => true,
+            JobRefusal::NoRoom { .. }
+            | JobRefusal::NoCompute { .. }
+            | JobRefusal::NotIdle { .. }
+            | JobRefusal::Behind { .. }
+            | JobRefusal::Settling
+            | JobRefusal::NoGrowth { .. }
+            | JobRefusal::NotPlaced(_)
+            | JobRefusal::NoSlot { .. } => false,
         }
     }
 }
 
-impl Refusal {
+impl JobRefusal {
     /// What the person who asked can do about it, where that is not to ask for less or to
     /// wait.
     #[must_use]
-    pub fn way_out(&self) -> Option<&'static str> {
+    pub fn hint(&self) -> Option<&'static str> {
         match self {
-            Refusal::Clustered => Some(
+            JobRefusal::Clustered => Some(
                 "run it as a pod; or start this node's agent with --allow-local-jobs, and keep \
                  the cluster's pods away from the memory that such jobs take",
             ),
-            Refusal::Inside(_) => Some(
+            JobRefusal::Inside(_) => Some(
                 "ask outside of the job, in another terminal; what a job starts shares its part \
                  without `sublet run`",
             ),
-            Refusal::Promised { .. } => Some("change what the pod asks for"),
+            JobRefusal::Promised { .. } => Some("change what the pod asks for"),
             _ => None,
         }
     }
@@ -201,15 +207,15 @@ fn note(f: &mut fmt::Formatter<'_>, kept: MiB, sick: Count) -> fmt::Result {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for JobRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::Nothing => f.write_str("no memory or no GPU was asked; ask for some"),
-            Refusal::TooFew { asked, total } => {
+            JobRefusal::Nothing => f.write_str("no memory or no GPU was asked; ask for some"),
+            JobRefusal::TooFew { asked, total } => {
                 write!(f, "{asked} asked, but this machine has {total}")
             }
-            Refusal::TooLarge { .. } | Refusal::NoRoom { .. } => self.fmt_room(f),
-            Refusal::TooFewNamed { asked, named } => match named.as_slice() {
+            JobRefusal::TooLarge { .. } | JobRefusal::NoRoom { .. } => self.fmt_room(f),
+            JobRefusal::TooFewNamed { asked, named } => match named.as_slice() {
                 [] => write!(f, "{asked} asked, but no GPU is named"),
                 [only] => write!(f, "{asked} asked, but only GPU {only} is named"),
                 several => write!(
@@ -218,27 +224,35 @@ impl fmt::Display for Refusal {
                     Listed(several)
                 ),
             },
-            Refusal::NoCompute { asked, gpu, left } if asked > left => write!(
+            JobRefusal::NoCompute { asked, gpu, left } if asked > left => write!(
                 f,
                 "GPU {gpu} lacks {} of its compute time: {asked} asked, and {left} is left there",
                 asked.saturating_sub(*left)
             ),
-            Refusal::NoCompute { gpu, .. } => write!(
+            JobRefusal::NoCompute { gpu, .. } => write!(
                 f,
                 "a guaranteed job that asks for all of a GPU's compute time shares GPU {gpu} with no other guaranteed job"
             ),
-            Refusal::NotIdle { .. } => self.fmt_idle(f),
-            Refusal::Behind { waiting: 1 } => f.write_str("1 job waits before it"),
-            Refusal::Behind { waiting } => write!(f, "{waiting} jobs wait before it"),
-            Refusal::Settling => f.write_str(
+            JobRefusal::NotIdle { .. } => self.fmt_idle(f),
+            JobRefusal::Behind { waiting: 1 } => f.write_str("1 job waits before it"),
+            JobRefusal::Behind { waiting } => write!(f, "{waiting} jobs wait before it"),
+            JobRefusal::Settling => f.write_str(
                 "the arbiter was just restarted, and its jobs of before come back first",
             ),
-            Refusal::Clustered => f.write_str(
+            JobRefusal::Clustered => f.write_str(
                 "this machine's GPUs are a cluster's, which would not know of the job and promise \
                  its memory to pods",
             ),
-            Refusal::Inside(job) => write!(f, "a program inside job {job} cannot ask this"),
-            Refusal::Promised {
+            JobRefusal::Inside(job) => write!(f, "a program inside job {job} cannot ask this"),
+            JobRefusal::Unseen => {
+                f.write_str("the arbiter cannot see whose child asks this; try again")
+            }
+            JobRefusal::PinnedNotCounted(job) => write!(
+                f,
+                "job {job} has pages of version 1, as its first process had them: nobody counts \
+                 what it pins"
+            ),
+            JobRefusal::Promised {
                 asked,
                 gpu,
                 promised,
@@ -246,7 +260,7 @@ impl fmt::Display for Refusal {
                 f,
                 "{asked} of GPU {gpu} asked, and the cluster has promised it {promised}"
             ),
-            Refusal::NoGrowth {
+            JobRefusal::NoGrowth {
                 asked,
                 gpu,
                 limit,
@@ -258,19 +272,19 @@ impl fmt::Display for Refusal {
                     "GPU {gpu} lacks {lacks}: {asked} asked, where the limit is {limit} and {free} are free"
                 )
             }
-            Refusal::NoSuchCard { total } => {
+            JobRefusal::NoSuchCard { total } => {
                 write!(
                     f,
                     "a card is named that this machine has not; it has {total}"
                 )
             }
-            Refusal::NoSuchJob(job) => write!(f, "there is no job {job}"),
-            Refusal::Known(job) => write!(f, "there is a job {job} already"),
-            Refusal::NotPlaced(job) => write!(f, "job {job} waits and has no GPU yet"),
-            Refusal::Gone(job) => write!(f, "job {job} is ending"),
-            Refusal::OtherJob(job) => write!(f, "the process belongs to job {job}"),
-            Refusal::SlotTaken(slot) => write!(f, "slot {slot} is not free"),
-            Refusal::NoSlot { job, slots } => write!(
+            JobRefusal::NoSuchJob(job) => write!(f, "there is no job {job}"),
+            JobRefusal::Known(job) => write!(f, "there is a job {job} already"),
+            JobRefusal::NotPlaced(job) => write!(f, "job {job} waits and has no GPU yet"),
+            JobRefusal::Gone(job) => write!(f, "job {job} is ending"),
+            JobRefusal::OtherJob(job) => write!(f, "the process belongs to job {job}"),
+            JobRefusal::SlotTaken(slot) => write!(f, "slot {slot} is not free"),
+            JobRefusal::NoSlot { job, slots } => write!(
                 f,
                 "job {job} has {slots} processes on GPUs, and there is no room for one more"
             ),
@@ -291,9 +305,9 @@ impl fmt::Display for Listed<'_> {
     }
 }
 
-impl Refusal {
+impl JobRefusal {
     fn fmt_idle(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Refusal::NotIdle {
+        let JobRefusal::NotIdle {
             asked,
             idle,
             total,
@@ -313,7 +327,7 @@ impl Refusal {
 
     fn fmt_room(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::TooLarge {
+            JobRefusal::TooLarge {
                 asked,
                 gpus,
                 fitting,
@@ -325,19 +339,19 @@ impl Refusal {
                 each(f, *gpus, *fitting)?;
                 write!(f, ", but GPU {gpu} has {largest} in all ({lacks} too few)")
             }
-            Refusal::NoRoom {
+            JobRefusal::NoRoom {
                 asked,
                 gpus,
                 fitting,
                 gpu,
-                hole,
+                free,
                 kept,
                 sick,
             } => {
-                let lacks = asked.saturating_sub(*hole);
+                let lacks = asked.saturating_sub(*free);
                 write!(f, "GPU {gpu} lacks {lacks}: {asked} asked")?;
                 each(f, *gpus, *fitting)?;
-                write!(f, ", and {hole} are free there")?;
+                write!(f, ", and {free} are free there")?;
                 note(f, *kept, *sick)
             }
             _ => Ok(()),

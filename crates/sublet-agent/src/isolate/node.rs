@@ -18,9 +18,9 @@ use sublet_abi::{MAX_DEVICES, Mode};
 use sublet_api::Handed;
 use sublet_api::object::Pod;
 use sublet_arbiter::admin::{GpuRow, Snapshot};
-use sublet_arbiter::libraries::{Source, Store};
+use sublet_arbiter::libraries::{LibrarySource, Store};
 use sublet_arbiter::{
-    Arbiter, Container, ContainerCard, Folder, Gauge, GpuView, HOST_NAME, Handle, HandleError,
+    Arbiter, ContainerCard, ContainerJob, Folder, Gauge, GpuView, HOST_NAME, Handle, HandleError,
     NvmlView, Options, REAL_MACHINE,
 };
 use sublet_fakegpu::{Machine, Spec};
@@ -278,7 +278,7 @@ impl Isolation {
         let name = record.name();
         let tenant = record.tenant(&self.containers);
         let cards = record.cards.iter().map(|card| self.card(card)).collect();
-        let begun = self.handle.add_container(Container {
+        let begun = self.handle.add_container(ContainerJob {
             id: record.id,
             name: name.clone(),
             dir: tenant,
@@ -340,11 +340,11 @@ impl Isolation {
 /// Where the libraries for containers come from and go to.
 fn store(wanted: &Wanted) -> Result<Store, IsolationError> {
     let source = match &wanted.library_dir {
-        Some(folder) => Source::Folders(vec![folder.clone()]),
+        Some(folder) => LibrarySource::Folders(vec![folder.clone()]),
         None => {
             let own = std::env::current_exe()
                 .map_err(IsolationError::io("finding", Path::new("this program")))?;
-            Source::of(&own, wanted.carried)
+            LibrarySource::of(&own, wanted.carried)
         }
     };
     Ok(Store::new(source, vec![wanted.state_dir.join("libraries")]))

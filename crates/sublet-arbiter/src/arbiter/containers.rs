@@ -14,11 +14,12 @@ use sublet_abi::{MAX_DEVICES, Mode};
 use sublet_model::{Class, Count, MiB, Milli, Part};
 use sublet_share::{Amount, Event, Holding, JobAsk, JobId, Promise};
 
-use super::{Arbiter, Root, Source};
+use super::Arbiter;
+use super::jobs::Root;
+use super::sources::Source;
 use crate::admin::Snapshot;
-use crate::poller::Key;
+use crate::job_pages::JobPages;
 use crate::socket;
-use crate::tenant::Tenant;
 
 /// Why a command to the arbiter came to nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -42,7 +43,7 @@ pub struct ContainerCard {
 
 /// A container of the cluster's, to be held to what it was promised.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Container {
+pub struct ContainerJob {
     /// Its number, if it had one before the agent was restarted.
     pub id: Option<u64>,
     /// What people call it.
@@ -66,7 +67,7 @@ type Answer<T> = Sender<Result<T, HandleError>>;
 #[derive(Debug)]
 pub(super) enum Command {
     Add {
-        container: Box<Container>,
+        container: Box<ContainerJob>,
         answer: Answer<u64>,
     },
     Remove {
@@ -92,7 +93,7 @@ impl Handle {
     ///
     /// # Errors
     /// A card is unknown, the number is taken, or the socket cannot be made.
-    pub fn add_container(&self, container: Container) -> Result<u64, HandleError> {
+    pub fn add_container(&self, container: ContainerJob) -> Result<u64, HandleError> {
         let container = Box::new(container);
         self.ask(|answer| Command::Add { container, answer })
     }
@@ -184,20 +185,20 @@ impl Arbiter {
                     self.take_use();
                     let _ = answer.send(Ok(self.snapshot()));
                 }
-                Command::Stop => self.stopping = true,
+                Command::Stop => self.lifetime.stop(),
             }
         }
     }
 
-    fn add_container(&mut self, container: Container) -> Result<u64, String> {
+    fn add_container(&mut self, container: ContainerJob) -> Result<u64, String> {
         let cards = container.cards.iter();
         let parts = self.parts_of(cards.map(|card| (card.uuid.as_str(), card.limit)))?;
         let job = match container.id {
             Some(id) => {
-                self.last_job = self.last_job.max(id);
+                self.identity.skip_job(JobId(id));
                 JobId(id)
             }
-            None => self.next_job(),
+            None => self.identity.next_job(),
         };
         if self.machine.job(job).is_some() {
             return Err(format!("there is a job {job} already"));
@@ -206,50 +207,42 @@ impl Arbiter {
         // The container's processes have any user; the folder is in their container alone.
         let listener = socket::listen(&path, SocketType::SEQPACKET, 0o666);
         let listener = listener.map_err(|error| error.to_string())?;
-        let key = self.watch_listener(&listener, job)?;
+        let source = Source::ProcessListener(Some(job));
+        let key = self.sources.add(&listener, "a container's socket", source);
+        let key = key.map_err(|error| error.to_string())?;
         let largest = parts.iter().map(|part| part.limit.memory).max();
         let ask = JobAsk {
             name: container.name.into(),
             memory: Amount::Memory(largest.unwrap_or(MiB::ZERO)),
+            pinned: container.pinned_limit,
             compute: Milli::ZERO,
             class: Class::Guaranteed,
             gpus: Count::new(parts.len() as u32), // at most 16
             cards: None,
             may_wait: true,
         };
-        let comes_back = container.id.is_some() && !self.settled;
-        let pinned = container.pinned_limit;
-        let tenant = Tenant::new(job.0, container.mode, pinned, comes_back);
-        self.tenants.insert(job, tenant);
-        self.roots.insert(
-            job,
-            Root::Container {
-                listener,
-                key,
-                socket: path,
-            },
-        );
-        // A refusal takes tenant and root away again.
+        let comes_back = container.id.is_some() && !self.lifetime.is_settled();
+        let pages = JobPages::new(job.0, container.mode, comes_back);
+        let root = Root::Container {
+            listener,
+            key,
+            socket: path,
+        };
+        // A refusal takes the job away again.
+        self.jobs.insert(job, pages, root);
         self.apply(Event::Declared {
             job,
             ask,
             parts,
             promise: Some(container.promise),
         });
-        self.write_record();
+        self.identity.write();
         match self.machine.job(job) {
             Some(_) => Ok(job.0),
             None => {
                 Err("the container cannot have its limits; the arbiter's log says why".to_owned())
             }
         }
-    }
-
-    fn watch_listener(&mut self, listener: &OwnedFd, job: JobId) -> Result<Key, String> {
-        let key = self.poller.add(listener, "a container's socket");
-        let key = key.map_err(|error| error.to_string())?;
-        self.sources.insert(key, Source::TenantListener(Some(job)));
-        Ok(key)
     }
 
     /// Cards by UUID as parts of this machine.

@@ -4,89 +4,131 @@
 //! no discrepancy, and whoever took or gave any is named.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use sublet_abi::SlotIndex;
-use sublet_model::{Bytes, GpuIndex, Time};
-use sublet_share::{Books, Event, JobId, Pid, Reading, SlotUse};
+use sublet_model::{Bytes, GpuIndex, Inventory, Time};
+use sublet_share::{Event, JobId, LedgerUse, Pid, Reading, SlotUse};
 use tracing::warn;
 
 use super::Arbiter;
+use crate::gauge::Figures;
+use crate::gpu::{CardReading, Sampler};
+use crate::job_pages::SlotCard;
 use crate::peer;
-use crate::tenant::SlotCard;
 
 /// How long the driver may take before somebody should know.
 const DRIVER_LATE_MS: u64 = 5_000;
 
+/// After so many failed readings, a second's worth, no new work is put on a card.
+const FAILURES_MAX: u32 = 5;
+
 /// A card, as it was last read.
 #[derive(Debug, Clone, Default)]
-pub(super) struct CardNow {
-    pub(super) used: Bytes,
+struct CardNow {
+    used: Bytes,
     /// How many readings in a row have failed.
     failures: u32,
 }
 
-/// After so many failed readings, a second's worth, no new work is put on a card.
-const FAILURES_MAX: u32 = 5;
+/// What each slot says of each card.
+type Slots = BTreeMap<(Pid, usize), (JobId, SlotCard)>;
 
-impl Arbiter {
-    /// Tells the machine what jobs use by their ledgers.
-    pub(super) fn take_use(&mut self) {
-        let used = self.tenants.iter().filter(|(_, tenant)| tenant.has_pages());
-        let used = used.flat_map(|(job, tenant)| {
-            tenant.totals().map(move |(card, total)| Books {
-                job: *job,
-                card,
-                total,
-                accounts: None,
-            })
-        });
-        let used = used.collect();
-        self.apply(Event::Used(used));
+/// The driver, and what it said last.
+#[derive(Debug)]
+pub(super) struct DriverReadings {
+    sampler: Sampler,
+    /// The cards as they were found, before any of them broke.
+    inventory: Arc<Inventory>,
+    /// What contexts and allocations take on each card.
+    figures: Vec<Figures>,
+    cards: Vec<CardNow>,
+    /// The slots when the driver was asked.
+    slots_before: Slots,
+    asked_ms: u64,
+}
+
+impl DriverReadings {
+    pub(super) fn new(
+        sampler: Sampler,
+        inventory: Arc<Inventory>,
+        figures: Vec<Figures>,
+        now: u64,
+    ) -> DriverReadings {
+        DriverReadings {
+            cards: vec![CardNow::default(); inventory.gpus().len()],
+            sampler,
+            inventory,
+            figures,
+            slots_before: Slots::new(),
+            asked_ms: now,
+        }
     }
 
-    /// What jobs use by their ledgers: the sums, and what these are the sums of.
-    fn books_now(&self) -> Vec<Books> {
-        let mut slots: BTreeMap<JobId, Vec<SlotIndex>> = BTreeMap::new();
-        for pid in self.processes.keys() {
-            if let Some((job, slot)) = self.machine.process(*pid)
-                && let Some(slot) = SlotIndex::of_process(slot)
-            {
-                slots.entry(job).or_default().push(slot);
+    /// What contexts and allocations take on a card.
+    pub(super) fn figures(&self, card: usize) -> Figures {
+        self.figures[card]
+    }
+
+    /// What is in use on a card, by the last reading.
+    pub(super) fn used(&self, card: usize) -> Bytes {
+        self.cards[card].used
+    }
+
+    /// True while the driver owes an answer.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.sampler.waits()
+    }
+
+    /// Asks the driver, unless it owes an answer.
+    fn ask(&mut self, now: u64, slots: Slots) {
+        self.slots_before = slots;
+        self.asked_ms = now;
+        self.sampler.ask();
+    }
+
+    /// For how long the driver has owed an answer, where somebody should know; told once in
+    /// [`DRIVER_LATE_MS`].
+    fn take_lateness(&mut self, now: u64) -> Option<u64> {
+        let late_ms = now.saturating_sub(self.asked_ms);
+        let is_news = late_ms >= DRIVER_LATE_MS;
+        if is_news {
+            self.asked_ms = now;
+        }
+        is_news.then_some(late_ms)
+    }
+
+    /// Takes an answer. Returns how many cards could not be read.
+    fn take(&mut self, cards: &[Option<CardReading>]) -> u64 {
+        let mut unread = 0;
+        for (now, card) in self.cards.iter_mut().zip(cards) {
+            match card {
+                Some(card) => {
+                    now.used = card.used;
+                    now.failures = 0;
+                }
+                None => {
+                    unread += 1;
+                    now.failures = now.failures.saturating_add(1);
+                }
             }
         }
-        let tenants = self.tenants.iter().filter(|(_, tenant)| tenant.has_pages());
-        let books = tenants.flat_map(|(&job, tenant)| {
-            let slots = slots.remove(&job).unwrap_or_default();
-            let books = tenant.devices().map(move |(device, card)| Books {
-                job,
-                card: card.card,
-                accounts: tenant.accounts(device, &slots),
-                total: tenant.total(device),
-            });
-            books.collect::<Vec<_>>()
-        });
-        books.collect()
+        unread
     }
 
-    fn slots_now(&self) -> BTreeMap<(Pid, usize), (JobId, SlotCard)> {
-        let pids = self.processes.keys();
-        let owned = pids.filter_map(|pid| Some((*pid, self.machine.process(*pid)?)));
-        let uses = owned.flat_map(|(pid, (job, slot))| {
-            let tenant = self.tenants.get(&job);
-            let slot = SlotIndex::of_process(slot);
-            let uses = tenant.zip(slot).map(|(tenant, slot)| tenant.slot_use(slot));
-            let uses = uses.into_iter().flatten();
-            uses.map(move |card| ((pid, card.card), (job, card)))
-        });
-        uses.collect()
+    /// Cards that could not be read for some time.
+    fn broken(&self) -> BTreeSet<GpuIndex> {
+        let gpus = self.inventory.gpus().iter().zip(&self.cards);
+        gpus.filter(|(_, now)| now.failures >= FAILURES_MAX)
+            .map(|(gpu, _)| gpu.index)
+            .collect()
     }
 
     /// What the slots say, with what they said when the driver was asked.
-    fn slots_meanwhile(&mut self) -> Vec<SlotUse> {
-        let before = std::mem::take(&mut self.before);
-        let now = self.slots_now().into_iter();
-        let both = now.map(|((pid, card), (job, now))| {
+    fn slots_meanwhile(&mut self, now: Slots) -> Vec<SlotUse> {
+        let before = std::mem::take(&mut self.slots_before);
+        let both = now.into_iter().map(|((pid, card), (job, now))| {
             let before = before.get(&(pid, card)).map(|(_, before)| before);
             SlotUse {
                 job,
@@ -98,47 +140,91 @@ impl Arbiter {
         });
         both.collect()
     }
+}
 
+impl AsFd for DriverReadings {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.sampler.as_fd()
+    }
+}
+
+impl Arbiter {
+    /// Tells the machine what jobs use by their ledgers.
+    pub(super) fn take_use(&mut self) {
+        let used = self.jobs.ledger_sums();
+        self.apply(Event::Used(used));
+    }
+
+    /// What jobs use by their ledgers: the sums, and what these are the sums of.
+    fn ledgers_now(&self) -> Vec<LedgerUse> {
+        let mut slots: BTreeMap<JobId, Vec<SlotIndex>> = BTreeMap::new();
+        for pid in self.processes.pids() {
+            if let Some((job, slot)) = self.machine.process(pid)
+                && let Some(slot) = SlotIndex::of_process(slot)
+            {
+                slots.entry(job).or_default().push(slot);
+            }
+        }
+        let ledgers = self.jobs.with_pages().flat_map(|(job, pages)| {
+            let slots = slots.remove(&job).unwrap_or_default();
+            pages.devices().map(move |(device, card)| LedgerUse {
+                job,
+                card: card.card,
+                accounts: pages.accounts(device, &slots),
+                total: pages.total(device),
+            })
+        });
+        ledgers.collect()
+    }
+
+    fn slots_now(&self) -> Slots {
+        let pids = self.processes.pids();
+        let owned = pids.filter_map(|pid| Some((pid, self.machine.process(pid)?)));
+        let uses = owned.flat_map(|(pid, (job, slot))| {
+            let pages = self.jobs.pages(job);
+            let slot = SlotIndex::of_process(slot);
+            let uses = pages.zip(slot).map(|(pages, slot)| pages.slot_use(slot));
+            let uses = uses.into_iter().flatten();
+            uses.map(move |card| ((pid, card.card), (job, card)))
+        });
+        uses.collect()
+    }
+
+    /// When the driver is to be read though no tick is due; not before it has answered the
+    /// question before.
+    pub(super) fn early_reading_ms(&self) -> Option<u64> {
+        let at = self.machine.read_at();
+        at.filter(|_| !self.readings.is_awaited()).map(Time::ms)
+    }
+
+    /// Asks the driver, unless it owes an answer.
     pub(super) fn ask_driver(&mut self, now: u64) {
-        if self.sampler.waits() {
-            let late_ms = now.saturating_sub(self.asked_driver_ms);
-            if late_ms >= DRIVER_LATE_MS {
-                self.asked_driver_ms = now;
+        if self.readings.is_awaited() {
+            if let Some(late_ms) = self.readings.take_lateness(now) {
                 self.counters.unreadable += 1;
                 warn!(late_ms, "the GPU driver does not answer");
             }
             return;
         }
-        self.before = self.slots_now();
-        self.asked_driver_ms = now;
+        let slots = self.slots_now();
         self.machine.reads_now(Time::from_ms(now));
-        self.sampler.ask();
+        self.readings.ask(now, slots);
     }
 
+    /// The driver has answered.
     pub(super) fn take_reading(&mut self) {
-        let Some(cards) = self.sampler.take() else {
+        let Some(cards) = self.readings.sampler.take() else {
             return;
         };
-        let slots = self.slots_meanwhile();
-        let broken_before = self.broken();
-        for (now, card) in self.cards_now.iter_mut().zip(&cards) {
-            match card {
-                Some(card) => {
-                    now.used = card.used;
-                    now.failures = 0;
-                }
-                None => {
-                    self.counters.unreadable += 1;
-                    now.failures = now.failures.saturating_add(1);
-                }
-            }
-        }
-        let broken = self.broken();
+        let slots = self.slots_now();
+        let slots = self.readings.slots_meanwhile(slots);
+        let broken_before = self.readings.broken();
+        self.counters.unreadable += self.readings.take(&cards);
+        let broken = self.readings.broken();
         if broken != broken_before {
             warn!(gpus = ?broken, "GPUs that the driver cannot read");
-            let inventory = self
-                .inventory
-                .with_sick(&broken, "the driver cannot read it");
+            let found = &self.readings.inventory;
+            let inventory = found.with_sick(&broken, "the driver cannot read it");
             self.apply(Event::Inventory(Arc::new(inventory)));
         }
         let cards = cards.into_iter().map(|card| {
@@ -148,11 +234,11 @@ impl Arbiter {
         });
         let cards: Vec<Option<Reading>> = cards.collect();
         let may_return = self.may_return(&cards);
-        let books = self.books_now();
+        let ledgers = self.ledgers_now();
         self.apply(Event::Read {
             cards,
             slots,
-            books,
+            ledgers,
             may_return,
         });
         // Overheads may have changed what jobs use.
@@ -162,21 +248,13 @@ impl Arbiter {
     /// After a restart: who is on a card without a slot, and has a ledger of before open, with
     /// which it may come back. The others are strangers at once.
     fn may_return(&self, cards: &[Option<Reading>]) -> BTreeSet<Pid> {
-        if self.settled {
+        if self.lifetime.is_settled() {
             return BTreeSet::new();
         }
         let on_cards = cards.iter().flatten().flat_map(|card| &card.processes);
         let pids: BTreeSet<Pid> = on_cards.map(|(pid, _)| *pid).collect();
         pids.into_iter()
-            .filter(|pid| !self.processes.contains_key(pid) && peer::may_hold_ledger(*pid))
-            .collect()
-    }
-
-    /// Cards that could not be read for some time.
-    fn broken(&self) -> BTreeSet<GpuIndex> {
-        let gpus = self.inventory.gpus().iter().zip(&self.cards_now);
-        gpus.filter(|(_, now)| now.failures >= FAILURES_MAX)
-            .map(|(gpu, _)| gpu.index)
+            .filter(|pid| !self.processes.contains(*pid) && peer::may_hold_ledger(*pid))
             .collect()
     }
 }

@@ -8,7 +8,7 @@ use super::*;
 fn store(executable: &Path, runtime: &Path, cache: Option<&Path>) -> Store {
     let mut targets = vec![runtime.join("libraries")];
     targets.extend(cache.map(Path::to_owned));
-    Store::new(Source::of(executable, None), targets)
+    Store::new(LibrarySource::of(executable, None), targets)
 }
 
 fn built(folder: &Path, contents: &str) {
@@ -68,7 +68,7 @@ fn an_executable_that_carries_its_libraries_uses_those() {
         if let Some(words) = beside {
             built(&bin, words);
         }
-        let source = Source::of(&bin.join("sublet"), Some(&CARRIED));
+        let source = LibrarySource::of(&bin.join("sublet"), Some(&CARRIED));
         let store = Store::new(source, vec![run.join("libraries")]);
         let found = store.interposer_with(&[("list", "names")]).unwrap();
         assert_eq!(text(&found.cuda), "inside cuda", "{round}");
@@ -122,7 +122,7 @@ fn a_folder_that_cannot_be_used_is_passed_over() {
 #[test]
 fn a_folder_that_cannot_be_written_is_told_with_the_reason() {
     let store = Store::new(
-        Source::Carried(&CARRIED),
+        LibrarySource::Carried(&CARRIED),
         vec![PathBuf::from("/sys/sublet/libraries")],
     );
     let error = store.interposer().unwrap_err().to_string();

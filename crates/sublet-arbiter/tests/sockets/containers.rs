@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use sublet_abi::Mode;
-use sublet_arbiter::{Container, ContainerCard, HandleError};
+use sublet_arbiter::{ContainerCard, ContainerJob, HandleError};
 use sublet_model::{MiB, Role};
 use sublet_share::Promise;
 
@@ -18,8 +18,8 @@ pub(crate) fn card(card: usize, mib: u32) -> ContainerCard {
 }
 
 /// The main container of a pod of that name.
-pub(crate) fn container(name: &str, dir: &Path, cards: Vec<ContainerCard>) -> Container {
-    Container {
+pub(crate) fn container(name: &str, dir: &Path, cards: Vec<ContainerCard>) -> ContainerJob {
+    ContainerJob {
         id: None,
         name: name.to_owned(),
         dir: dir.to_owned(),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 pub(super) use sublet_arbiter::libraries::Interposer;
-use sublet_arbiter::libraries::{Carried, LibraryError, Source, Store};
+use sublet_arbiter::libraries::{Carried, LibraryError, LibrarySource, Store};
 
 use crate::answer::Advised;
 use crate::machine::Machine;
@@ -50,13 +50,13 @@ pub(crate) fn usual_store(
     let home = || set("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let cache = set("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
     let cache = cache.filter(|cache| cache.is_absolute());
-    let source = Source::of(&executable, carried);
+    let source = LibrarySource::of(&executable, carried);
     Ok(store(source, machine.runtime(), cache.as_deref()))
 }
 
 /// A store with the usual places. `cache` is where the user's caches are, if there is such a
 /// place.
-fn store(source: Source, runtime: &Path, cache: Option<&Path>) -> Store {
+fn store(source: LibrarySource, runtime: &Path, cache: Option<&Path>) -> Store {
     let mut targets = vec![runtime.join("libraries")];
     targets.extend(cache.map(|cache| cache.join("sublet/libraries")));
     Store::new(source, targets)
@@ -70,7 +70,7 @@ mod tests {
     fn a_missing_library_is_told_with_all_places_and_a_hint() {
         let base = tempfile::tempdir().unwrap();
         let deps = base.path().join("debug/deps");
-        let source = Source::of(&deps.join("sublet-1"), None);
+        let source = LibrarySource::of(&deps.join("sublet-1"), None);
         let store = store(source, &base.path().join("run"), None);
         let text = crate::error_text(&interposer(&store).unwrap_err().into());
         let places = format!(
@@ -93,7 +93,7 @@ mod tests {
         let blocked = base.path().join("file");
         std::fs::write(&blocked, "").unwrap();
         let cache = base.path().join("cache");
-        let source = Source::of(&bin.join("sublet"), None);
+        let source = LibrarySource::of(&bin.join("sublet"), None);
         let found = interposer(&store(source.clone(), &blocked, Some(&cache)));
         assert!(found.unwrap().cuda.starts_with(&cache));
         let error = interposer(&store(source, &blocked, None));

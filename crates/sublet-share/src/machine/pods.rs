@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use sublet_model::{MiB, Milli, Part, Role, peak};
 
-use super::tenants::mib_for;
-use super::{Held, Job, Machine};
+use super::Machine;
+use super::job::{HeldCard, Job, mib_for};
 use crate::job::{JobId, Promise};
 
 /// A pod with containers here.
@@ -62,7 +62,7 @@ impl Machine {
         let class = job.ask.class;
         let (account, part) = match self.pod_of(job.promise.as_ref()) {
             Some(pod) => (pod.account, self.takes(pod, card)),
-            None => (id, job.on(card).map_or(Part::ZERO, Held::takes)),
+            None => (id, job.on(card).map_or(Part::ZERO, HeldCard::takes)),
         };
         self.cards.charge(card, account, part, class);
     }
@@ -78,7 +78,7 @@ impl Machine {
             let job = self.jobs.get(id)?;
             Some((job.promise.as_ref()?, job.on(card)?))
         });
-        let mut jobs: Vec<(&Promise, &Held)> = jobs.collect();
+        let mut jobs: Vec<(&Promise, &HeldCard)> = jobs.collect();
         jobs.sort_by_key(|(promise, _)| (promise.role == Role::Main, promise.position));
         let amounts = jobs
             .iter()

@@ -1,10 +1,14 @@
 //! Any order of events: limits stay within the card, the queue keeps its order, and nothing
 //! is left when everybody is gone.
 
-use proptest::prelude::*;
+use std::collections::BTreeSet;
 
-use super::tests::{ask, books, machine};
+use proptest::prelude::*;
+use sublet_model::Part;
+
+use super::tests::{ask, ledger_use, machine};
 use super::*;
+use crate::job::Promise;
 use crate::reading::{Reading, SlotUse};
 
 #[derive(Debug, Clone)]
@@ -41,12 +45,20 @@ enum Step {
         job: usize,
         mib: u32,
     },
+    LimitPinned {
+        job: usize,
+        mib: u32,
+    },
+    Pages {
+        job: usize,
+        counts_pinned: bool,
+    },
     Join {
         job: usize,
         pid: u32,
     },
     Exit(u32),
-    Use {
+    JobUsage {
         job: usize,
         card: usize,
         mib: u32,
@@ -71,10 +83,13 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(place, card, mib)| Step::Promise { place, card, mib }),
         3 => job.clone().prop_map(Step::Leave),
         2 => (job.clone(), 0..130u32).prop_map(|(job, mib)| Step::Limit { job, mib }),
+        2 => (job.clone(), 0..130u32).prop_map(|(job, mib)| Step::LimitPinned { job, mib }),
+        1 => (job.clone(), any::<bool>())
+            .prop_map(|(job, counts_pinned)| Step::Pages { job, counts_pinned }),
         3 => (job.clone(), pid.clone()).prop_map(|(job, pid)| Step::Join { job, pid }),
         2 => pid.clone().prop_map(Step::Exit),
         2 => (job, card.clone(), 0..150u32)
-            .prop_map(|(job, card, mib)| Step::Use { job, card, mib }),
+            .prop_map(|(job, card, mib)| Step::JobUsage { job, card, mib }),
         2 => prop::collection::vec((card, pid, 0..60u32), 0..6).prop_map(Step::Read),
         1 => (0..4u16).prop_map(Step::Sick),
     ]
@@ -193,14 +208,22 @@ impl World {
                 job: self.job(*job),
                 memory: Amount::Memory(MiB::from(*mib)),
             },
+            Step::LimitPinned { job, mib } => Event::PinnedLimitAsked {
+                job: self.job(*job),
+                memory: MiB::from(*mib),
+            },
+            Step::Pages { job, counts_pinned } => Event::PagesMade {
+                job: self.job(*job),
+                counts_pinned: *counts_pinned,
+            },
             Step::Join { job, pid } => Event::Joined {
                 job: self.job(*job),
                 pid: Pid(*pid),
             },
             Step::Exit(pid) => Event::Exited(Pid(*pid)),
-            Step::Use { job, card, mib } => {
+            Step::JobUsage { job, card, mib } => {
                 let job = self.job(*job);
-                Event::Used(vec![books(job.0, *card, u64::from(*mib))])
+                Event::Used(vec![ledger_use(job.0, *card, u64::from(*mib))])
             }
             Step::Read(processes) => self.reading(processes),
             Step::Sick(index) => {
@@ -232,15 +255,15 @@ impl World {
             })
         });
         // Some of them lie.
-        let books = self.machine.jobs().flat_map(|job| {
+        let ledgers = self.machine.jobs().flat_map(|job| {
             let id = job.id.0;
             let parts = job.parts.into_iter();
-            parts.map(move |part| books(id, part.card, id * 37 % 90))
+            parts.map(move |part| ledger_use(id, part.card, id * 37 % 90))
         });
         Event::Read {
             cards: (0..3).map(|card| Some(on(card))).collect(),
             slots: slots.collect(),
-            books: books.collect(),
+            ledgers: ledgers.collect(),
             may_return: BTreeSet::new(),
         }
     }
@@ -265,6 +288,7 @@ impl World {
             self.promised.insert(*job);
         }
         let placed_before: BTreeSet<JobId> = self.placed();
+        let pinned_before = self.pinned_limits();
         let mut out = Vec::new();
         self.machine.apply(Time::from_ms(self.now), event, &mut out);
         prop_assert!(self.machine.is_conserved());
@@ -274,8 +298,9 @@ impl World {
         for action in &out {
             self.check(action)?;
         }
+        self.check_pinned(step, &pinned_before, &before, &out)?;
         // What a page says takes nothing from others.
-        if matches!(step, Step::Use { .. }) {
+        if matches!(step, Step::JobUsage { .. }) {
             for (card, was) in before.iter().enumerate() {
                 let is = self.machine.card(card);
                 prop_assert!(is.open >= was.open || !out.is_empty(), "card {card}");
@@ -304,6 +329,46 @@ impl World {
             let all = Part::whole(self.machine.card(card).capacity);
             prop_assert!(sum.fits_in(all), "card {card}: {sum}");
         }
+        Ok(())
+    }
+
+    /// What each job may pin.
+    fn pinned_limits(&self) -> BTreeMap<JobId, Option<MiB>> {
+        let jobs = self.machine.jobs();
+        jobs.map(|job| (job.id, job.ask.pinned)).collect()
+    }
+
+    /// A limit of pinned memory is changed by a request for that job alone, in full or not at all,
+    /// and takes nothing from a card.
+    fn check_pinned(
+        &self,
+        step: &Step,
+        before: &BTreeMap<JobId, Option<MiB>>,
+        cards: &[CardView],
+        out: &[Action],
+    ) -> Result<(), TestCaseError> {
+        let asked = match step {
+            Step::LimitPinned { job, mib } => Some((self.job(*job), MiB::from(*mib))),
+            _ => None,
+        };
+        let mut accepted = None;
+        for action in out {
+            match action {
+                Action::LimitPinned { job, memory, .. } => accepted = Some((*job, *memory)),
+                Action::KeepLimit { .. } if asked.is_some() => {}
+                _ => prop_assert!(asked.is_none(), "{:?}", action),
+            }
+        }
+        prop_assert!(accepted.is_none() || accepted == asked);
+        for (job, limit) in self.pinned_limits() {
+            let was = before.get(&job).copied().unwrap_or_default();
+            let new = accepted
+                .filter(|(of, _)| *of == job)
+                .map(|(_, memory)| memory);
+            prop_assert_eq!(limit, new.or(was), "job {}", job);
+        }
+        let is: Vec<_> = (0..3).map(|card| self.machine.card(card)).collect();
+        prop_assert!(asked.is_none() || is == cards);
         Ok(())
     }
 

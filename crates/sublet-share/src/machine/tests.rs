@@ -1,16 +1,19 @@
 //! What happens to jobs, one story a test.
 
-use sublet_model::{Class, Gpu, GpuIndex, Milli};
+use std::collections::BTreeSet;
+
+use sublet_model::{Class, Gpu, GpuIndex, Milli, Part};
 use sublet_plan::Policy;
 
 use super::*;
-use crate::reading::{Books, Reading, SlotUse};
+use crate::job::JobState;
+use crate::reading::{LedgerUse, Reading, SlotUse};
 
 pub(super) fn machine(sizes_mib: &[u32]) -> Machine {
     let gpus = (0u16..).zip(sizes_mib);
     let gpus = gpus.map(|(index, size)| Gpu::plain(GpuIndex(index), MiB::from(*size)));
     let inventory = Inventory::new(gpus.collect(), vec![], vec![], vec![]).unwrap();
-    Machine::new(Options {
+    Machine::new(MachineOptions {
         inventory: Arc::new(inventory),
         policy: Policy::binpack(),
         reserved: MiB::ZERO,
@@ -25,6 +28,7 @@ pub(super) fn ask(mib: u32, gpus: u32, may_wait: bool) -> JobAsk {
     JobAsk {
         name: Arc::from("job"),
         memory: Amount::Memory(MiB::from(mib)),
+        pinned: None,
         compute: Milli::ZERO,
         class: Class::Guaranteed,
         gpus: Count::new(gpus),
@@ -52,6 +56,9 @@ pub(super) fn tell(machine: &mut Machine, at_ms: u64, event: Event) -> String {
             reason,
         } => format!("wait {job} at {position}: {reason}"),
         Action::Refuse { job, reason } => format!("refuse {job}: {reason}"),
+        Action::LimitPinned { job, memory, parts } => {
+            format!("pinned {job} {}{}", memory.get(), limits(parts))
+        }
         Action::KeepLimit { job, reason } => format!("keep {job}: {reason}"),
         Action::Welcome {
             pid, slot, again, ..
@@ -82,10 +89,10 @@ pub(super) fn limit(machine: &mut Machine, job: u64, mib: u32) -> String {
     tell(machine, 0, Event::LimitAsked { job, memory })
 }
 
-/// What a job's books say of card 0, where they agree.
-pub(super) fn books(job: u64, card: usize, mib: u64) -> Books {
+/// What a job's ledger says of card 0, where they agree.
+pub(super) fn ledger_use(job: u64, card: usize, mib: u64) -> LedgerUse {
     let total = Bytes::new(mib << 20);
-    Books {
+    LedgerUse {
         job: JobId(job),
         card,
         total,
@@ -94,7 +101,7 @@ pub(super) fn books(job: u64, card: usize, mib: u64) -> Books {
 }
 
 pub(super) fn uses(machine: &mut Machine, job: u64, mib: u64) -> String {
-    tell(machine, 0, Event::Used(vec![books(job, 0, mib)]))
+    tell(machine, 0, Event::Used(vec![ledger_use(job, 0, mib)]))
 }
 
 #[test]
@@ -114,7 +121,7 @@ fn jobs_wait_in_order_and_are_told_why() {
         submit(&mut m, 4, ask(10, 1, false)),
         "refuse 4: 2 jobs wait before it"
     );
-    assert_eq!(m.job(JobId(3)).unwrap().state, State::Waiting);
+    assert_eq!(m.job(JobId(3)).unwrap().state, JobState::Waiting);
     assert_eq!(
         tell(&mut m, 1, Event::Left(JobId(1))),
         "end 1; place 2 0:50; place 3 0:10"
@@ -159,7 +166,7 @@ fn a_limit_below_use_is_over_and_gives_nothing_away() {
     uses(&mut m, 1, 70);
     assert_eq!(limit(&mut m, 1, 50), "limit 1 0:50");
     assert_eq!(uses(&mut m, 1, 70), "");
-    assert_eq!(m.job(JobId(1)).unwrap().state, State::Over);
+    assert_eq!(m.job(JobId(1)).unwrap().state, JobState::Over);
     assert_eq!(
         submit(&mut m, 2, ask(40, 1, false)),
         "refuse 2: GPU 0 lacks 10 MiB: 40 MiB asked, and 30 MiB are free there",
@@ -170,7 +177,7 @@ fn a_limit_below_use_is_over_and_gives_nothing_away() {
         Some("wait 3 at 1")
     );
     assert_eq!(uses(&mut m, 1, 45), "place 3 0:40");
-    assert_eq!(m.job(JobId(1)).unwrap().state, State::Running);
+    assert_eq!(m.job(JobId(1)).unwrap().state, JobState::Running);
     assert_eq!(
         limit(&mut m, 1, 70),
         "keep 1: GPU 0 lacks 10 MiB: 70 MiB asked, where the limit is 50 MiB and 10 MiB are free"
@@ -195,7 +202,7 @@ fn what_a_job_uses_beyond_its_limit_is_not_made_its_own() {
             processes: vec![(Pid(11), Bytes::new(37 << 20))],
         })],
         slots: vec![],
-        books: vec![books(1, 0, 37)],
+        ledgers: vec![ledger_use(1, 0, 37)],
         may_return: BTreeSet::new(),
     };
     tell(&mut m, 0, event);
@@ -215,7 +222,7 @@ fn a_job_ends_when_its_root_and_all_its_processes_are_gone() {
     assert_eq!(join(&mut m, 1, 11), "welcome 11 in 1 again");
     assert_eq!(tell(&mut m, 0, Event::Exited(Pid(11))), "reclaim 1/1 of 11");
     assert_eq!(tell(&mut m, 0, Event::Left(JobId(1))), "");
-    assert_eq!(m.job(JobId(1)).unwrap().state, State::Ending);
+    assert_eq!(m.job(JobId(1)).unwrap().state, JobState::Ending);
     assert_eq!(join(&mut m, 1, 13), "send 13 away: job 1 is ending");
     assert_eq!(
         tell(&mut m, 0, Event::Exited(Pid(12))),
@@ -315,7 +322,7 @@ fn a_strangers_memory_is_not_granted() {
             processes: vec![(Pid(77), Bytes::new(mib << 20))],
         })],
         slots: vec![],
-        books: vec![],
+        ledgers: vec![],
         may_return: BTreeSet::new(),
     };
     tell(&mut m, 0, read(30));
@@ -332,7 +339,7 @@ fn a_strangers_memory_is_not_granted() {
             Event::Read {
                 cards: vec![Some(Reading::default())],
                 slots: vec![],
-                books: vec![],
+                ledgers: vec![],
                 may_return: BTreeSet::new(),
             }
         ),
@@ -352,7 +359,7 @@ fn a_strangers_memory_is_not_granted() {
             processes: vec![(Pid(77), Bytes::new(mib << 20))],
         })],
         slots: slots.clone(),
-        books: vec![],
+        ledgers: vec![],
         may_return: BTreeSet::new(),
     };
     tell(&mut m, 1000, read(5));

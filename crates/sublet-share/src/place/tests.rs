@@ -31,6 +31,7 @@ fn ask(memory: Amount, gpus: u32) -> JobAsk {
     JobAsk {
         name: Arc::from("job"),
         memory,
+        pinned: None,
         compute: Milli::ZERO,
         class: Class::Guaranteed,
         gpus: Count::new(gpus),

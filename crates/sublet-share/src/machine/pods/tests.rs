@@ -2,10 +2,10 @@
 
 use sublet_model::{MiB, Role};
 
-use super::super::tests::{ask, books, join, limit, machine, submit, tell, uses};
+use super::super::tests::{ask, join, ledger_use, limit, machine, submit, tell, uses};
 use super::*;
 use crate::event::Event;
-use crate::job::{Holding, Pid, State};
+use crate::job::{Holding, JobState, Pid};
 
 /// Declares a container: `init-0`, `side-1` or `main-0` of a pod, with so much of card 0.
 fn declare(machine: &mut Machine, job: u64, pod: &str, place: &str, mib: u32) -> String {
@@ -48,7 +48,7 @@ fn a_pod_takes_what_it_needs_at_its_worst_moment() {
     uses(&mut m, 1, 90);
     assert_eq!(declare(&mut m, 2, "a", "main-0", 100), "place 2 0:100");
     assert_eq!(granted(&m), 100);
-    assert_eq!(m.job(JobId(2)).unwrap().state, State::Running);
+    assert_eq!(m.job(JobId(2)).unwrap().state, JobState::Running);
     // A moment in which both have memory is counted as it is.
     uses(&mut m, 2, 30);
     assert_eq!(granted(&m), 120);
@@ -164,6 +164,6 @@ fn on_a_clusters_node_there_are_only_promised_jobs() {
     };
     assert!(tell(&mut m, 0, back).starts_with("refuse 2: this machine's GPUs"));
     assert_eq!(declare(&mut m, 3, "a", "main-0", 100), "place 3 0:100");
-    tell(&mut m, 0, Event::Used(vec![books(3, 0, 1)]));
+    tell(&mut m, 0, Event::Used(vec![ledger_use(3, 0, 1)]));
     assert_eq!(granted(&m), 100);
 }

@@ -11,11 +11,11 @@ use sublet_share::{Holding, Pid};
 use tracing::warn;
 
 use crate::gauge::Figures;
-use crate::pages::{Control, Ledger, PagesError};
+use crate::pages::{ControlMemory, LedgerMemory, PagesError};
 
 /// A job's card, as the shell needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TenantCard {
+pub(crate) struct JobCard {
     /// Position in the machine's inventory.
     pub(crate) card: usize,
     pub(crate) uuid: [u8; 16],
@@ -24,42 +24,35 @@ pub(crate) struct TenantCard {
     pub(crate) figures: Figures,
 }
 
-/// A job with its pages.
+/// A job's pages: nothing but its terms until its first process came.
 #[derive(Debug)]
-pub(crate) struct Tenant {
+pub(crate) struct JobPages {
     id: u64,
     mode: Mode,
     /// In the order of the pages.
-    pub(crate) cards: Vec<TenantCard>,
-    /// What it may pin of the host's memory; `None` for no limit.
-    pinned_limit: Option<MiB>,
+    pub(crate) cards: Vec<JobCard>,
     /// Made when its first process says what it speaks.
-    pages: Option<(Control, Ledger)>,
+    pages: Option<(ControlMemory, LedgerMemory)>,
     /// Processes may come back with a ledger, as long as none was made.
     pub(crate) expects_ledger: bool,
     /// The how-manieth process each slot has.
     generations: BTreeMap<u32, u32>,
 }
 
-impl Tenant {
-    pub(crate) fn new(
-        id: u64,
-        mode: Mode,
-        pinned_limit: Option<MiB>,
-        expects_ledger: bool,
-    ) -> Tenant {
-        Tenant {
+impl JobPages {
+    pub(crate) fn new(id: u64, mode: Mode, expects_ledger: bool) -> JobPages {
+        JobPages {
             id,
             mode,
             cards: Vec::new(),
-            pinned_limit,
             pages: None,
             expects_ledger,
             generations: BTreeMap::new(),
         }
     }
 
-    pub(crate) fn id(&self) -> u64 {
+    /// The job's number, as the pages have it.
+    pub(crate) fn tenant(&self) -> u64 {
         self.id
     }
 
@@ -67,7 +60,7 @@ impl Tenant {
         self.mode
     }
 
-    pub(crate) fn has_pages(&self) -> bool {
+    pub(crate) fn are_made(&self) -> bool {
         self.pages.is_some()
     }
 
@@ -92,18 +85,25 @@ impl Tenant {
         }
     }
 
-    pub(crate) fn ledger(&self) -> Option<&Ledger> {
+    pub(crate) fn ledger(&self) -> Option<&LedgerMemory> {
         self.pages.as_ref().map(|(_, ledger)| ledger)
     }
 
-    pub(crate) fn control(&self) -> Option<&Control> {
+    pub(crate) fn control(&self) -> Option<&ControlMemory> {
         self.pages.as_ref().map(|(control, _)| control)
     }
 
-    /// Makes the pages in that version.
-    pub(crate) fn open(&mut self, epoch: u64, now_ms: u64, version: u16) -> Result<(), PagesError> {
-        let ledger = Ledger::new(version, self.id)?;
-        self.adopt(epoch, now_ms, ledger)
+    /// Makes the pages in that version; `pinned_limit` is what the job may pin of the host's
+    /// memory, `None` for no limit.
+    pub(crate) fn make(
+        &mut self,
+        epoch: u64,
+        now_ms: u64,
+        version: u16,
+        pinned_limit: Option<MiB>,
+    ) -> Result<(), PagesError> {
+        let ledger = LedgerMemory::new(version, self.id)?;
+        self.adopt(epoch, now_ms, ledger, pinned_limit)
     }
 
     /// Takes over a ledger, and makes a control page of its version.
@@ -111,16 +111,17 @@ impl Tenant {
         &mut self,
         epoch: u64,
         now_ms: u64,
-        ledger: Ledger,
+        ledger: LedgerMemory,
+        pinned_limit: Option<MiB>,
     ) -> Result<(), PagesError> {
-        let devices: Vec<DeviceTerms> = self.cards.iter().map(TenantCard::terms).collect();
-        let control = Control::new(&Terms {
+        let devices: Vec<DeviceTerms> = self.cards.iter().map(JobCard::terms).collect();
+        let control = ControlMemory::new(&Terms {
             version: ledger.page().version(),
             tenant: self.id,
             epoch,
             mode: self.mode,
             devices: &devices,
-            host_limit_bytes: self.pinned_limit.map(|limit| Bytes::from(limit).get()),
+            host_limit_bytes: pinned_limit.map(|limit| Bytes::from(limit).get()),
             now_ms,
         })?;
         self.pages = Some((control, ledger));
@@ -129,7 +130,7 @@ impl Tenant {
     }
 
     /// The cards with their numbers on the pages.
-    pub(crate) fn devices(&self) -> impl Iterator<Item = (DeviceIndex, &TenantCard)> {
+    pub(crate) fn devices(&self) -> impl Iterator<Item = (DeviceIndex, &JobCard)> {
         DeviceIndex::all().zip(&self.cards)
     }
 
@@ -159,19 +160,14 @@ impl Tenant {
         }
     }
 
-    /// What it may pin of the host's memory; `None` for no limit.
-    pub(crate) fn pinned_limit(&self) -> Option<MiB> {
-        self.pinned_limit
-    }
-
-    /// Sets that; when it returns, no reservation against an old limit can succeed.
-    pub(crate) fn set_pinned_limit(&mut self, limit: Option<MiB>) {
-        self.pinned_limit = limit;
+    /// Writes what it may pin of the host's memory; when it returns, no reservation against an
+    /// old limit can succeed.
+    pub(crate) fn set_pinned_limit(&self, limit: MiB) {
         let Some((control, ledger)) = &self.pages else {
             return;
         };
-        let bytes = limit.map(|limit| Bytes::from(limit).get());
-        control.writer().set_host_limit_bytes(bytes);
+        let bytes = Bytes::from(limit).get();
+        control.writer().set_host_limit_bytes(Some(bytes));
         if ledger
             .page()
             .host()
@@ -344,7 +340,7 @@ pub(crate) struct SlotCard {
     pub(crate) context: Bytes,
 }
 
-impl TenantCard {
+impl JobCard {
     fn terms(&self) -> DeviceTerms {
         DeviceTerms {
             uuid: self.uuid,

@@ -1,8 +1,12 @@
-//! Books that agree, books that were cooked, and what each means for the job and for others.
+//! Ledgers that agree with the driver, ledgers that were written into, and what each means for the job and for others.
+
+use std::collections::BTreeSet;
+
+use sublet_model::Part;
 
 use super::super::tests::{ask, join, limit, machine, submit, tell, uses};
 use super::super::*;
-use crate::reading::{Books, Reading};
+use crate::reading::{LedgerUse, Reading};
 
 const M: u64 = 1 << 20;
 
@@ -24,7 +28,7 @@ type Figures = (u64, Option<u64>, u64);
 /// A look at the only job: what is to be done, and how it is then.
 fn look(m: &mut Machine, at_ms: u64, (total, accounts, driver): Figures) -> String {
     let bytes = |mib: u64| Bytes::new(mib * M);
-    let books = Books {
+    let ledger = LedgerUse {
         job: JobId(1),
         card: 0,
         total: bytes(total),
@@ -36,17 +40,17 @@ fn look(m: &mut Machine, at_ms: u64, (total, accounts, driver): Figures) -> Stri
     let event = Event::Read {
         cards: vec![Some(reading)],
         slots: vec![],
-        books: vec![books],
+        ledgers: vec![ledger],
         may_return: BTreeSet::new(),
     };
     let done = tell(m, at_ms, event);
     let state = m.job(JobId(1)).unwrap().state.word();
-    let discord = m.discord(JobId(1), 0).is_some();
+    let mismatch = m.mismatch(JobId(1), 0).is_some();
     let says = format!(
         "{state} {} of {}{}",
         m.used(JobId(1), 0).get() / M,
         m.card(0).granted.get(),
-        if discord { ", discord" } else { "" }
+        if mismatch { ", mismatch" } else { "" }
     );
     [says, done].join("; ").trim_end_matches("; ").to_owned()
 }
@@ -59,24 +63,24 @@ fn books_are_compared_three_ways_within_two_looks() {
         // The page's sum was zeroed; the accounts were not.
         (
             [(0, Some(38), 38), (0, Some(38), 38)],
-            "running 38 of 40, discord",
+            "running 38 of 40, mismatch",
         ),
         (
             [(5, Some(95), 95), (5, Some(95), 95)],
-            "over 95 of 95, discord",
+            "over 95 of 95, mismatch",
         ),
         // All of the page was zeroed, and nothing of it could be read at rest.
         (
             [(0, Some(0), 60), (0, Some(0), 60)],
-            "over 60 of 60, discord",
+            "over 60 of 60, mismatch",
         ),
-        ([(0, None, 60), (0, None, 60)], "over 60 of 60, discord"),
+        ([(0, None, 60), (0, None, 60)], "over 60 of 60, mismatch"),
         // Memory that is taken while the books are read is no lie.
         ([(10, Some(10), 12), (12, Some(12), 12)], "running 12 of 40"),
         // A lie that makes the job look large is its own trouble.
         (
             [(90, Some(20), 20), (90, Some(20), 20)],
-            "over 90 of 40, discord",
+            "over 90 of 40, mismatch",
         ),
         // So is one in which everything fits together.
         ([(90, Some(90), 20), (90, Some(90), 20)], "over 90 of 40"),
@@ -93,11 +97,11 @@ fn books_that_are_right_again_are_believed_again() {
     for at in [200, 400] {
         look(&mut m, at, (0, Some(30), 30));
     }
-    assert!(m.discord(JobId(1), 0).is_some());
+    assert!(m.mismatch(JobId(1), 0).is_some());
     for at in [600, 800] {
         look(&mut m, at, (30, Some(30), 30));
     }
-    assert_eq!(m.discord(JobId(1), 0), None);
+    assert_eq!(m.mismatch(JobId(1), 0), None);
 }
 
 #[test]
@@ -106,8 +110,8 @@ fn a_job_that_has_more_than_it_may_have_is_ended_where_the_operator_says_so() {
         let mut m = one_job(evict);
         look(&mut m, 200, (0, Some(0), 90));
         let expected = match evict {
-            false => "over 90 of 90, discord",
-            true => "over 90 of 90, discord; Terminate(JobId(1))",
+            false => "over 90 of 90, mismatch",
+            true => "over 90 of 90, mismatch; Terminate(JobId(1))",
         };
         assert_eq!(look(&mut m, 400, (0, Some(0), 90)), expected);
         assert_eq!(m.job(JobId(1)).unwrap().is_evicted, evict);

@@ -2,18 +2,19 @@
 //! kept. The first of a job brings the ledger, and with it the slots of all the others,
 //! whether they come back, have died meanwhile, or never notice.
 
-use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 
 use sublet_abi::SlotIndex;
 use sublet_abi::message::{Held, RefusedCode};
 use sublet_model::Bytes;
-use sublet_share::{Event, JobId, Pid};
+use sublet_share::{Ancestry, Event, JobId, Pid};
 use tracing::{info, warn};
 
-use super::{Arbiter, Process, Root, Source, now_ms};
-use crate::pages::{Ledger, PagesError};
+use super::actions::pages_made;
+use super::jobs::Root;
+use super::{Arbiter, now_ms};
+use crate::pages::{LedgerMemory, PagesError};
 use crate::peer;
 use crate::poller::Key;
 
@@ -29,27 +30,30 @@ impl Arbiter {
         let Some(memory) = descriptors.into_iter().next() else {
             return self.send_away(key, RefusedCode::Claims, "no ledger came with the message");
         };
-        let Some(tenant) = self.tenants.get_mut(&job) else {
+        let Some(pages) = self.jobs.pages_mut(job) else {
             return self.send_away(key, RefusedCode::Stranger, "its job is gone");
         };
-        if !tenant.matches(&held) {
+        if !pages.matches(&held) {
             let why = "its claims are about other GPUs than its job has";
             return self.send_away(key, RefusedCode::Claims, why);
         }
-        let is_ours = match tenant.ledger() {
+        let pinned = self.machine.job(job).and_then(|job| job.ask.pinned);
+        let is_ours = match pages.ledger() {
             Some(ledger) => ledger.is(&memory),
-            None if tenant.expects_ledger => {
-                let adopted = Ledger::adopt(memory).and_then(|ledger| {
+            None if pages.expects_ledger => {
+                let adopted = LedgerMemory::adopt(memory).and_then(|ledger| {
                     if !spoken.contains(&ledger.page().version()) {
                         return Err(PagesError::NotOurs(
                             "its bringer does not speak its version",
                         ));
                     }
-                    tenant.adopt(self.epoch, now_ms(), ledger)
+                    pages.adopt(self.identity.epoch(), now_ms(), ledger, pinned)
                 });
                 if let Err(error) = adopted {
                     return self.send_away(key, RefusedCode::Claims, &error.to_string());
                 }
+                let made = pages_made(job, pages);
+                self.apply(made);
                 self.adopt_slots(job, pid);
                 true
             }
@@ -57,24 +61,22 @@ impl Arbiter {
             None => false,
         };
         let slot = held.slot.get();
-        self.asker = Some(key);
         if is_ours && self.is_in_slot(job, pid, &held) {
             // Its slot was taken over with the ledger, or it never lost it.
             match self.machine.process(pid) {
-                Some(_) => self.apply(Event::Joined { job, pid }),
-                None => self.apply(Event::Returned { job, pid, slot }),
+                Some(_) => self.apply_for(Some(key), Event::Joined { job, pid }),
+                None => self.apply_for(Some(key), Event::Returned { job, pid, slot }),
             }
         } else {
             // Its ledger is nobody's any more: it gets a slot in the new one, and is charged
             // there with what it says it has. Less than the truth shows in the driver's
             // numbers.
             self.forget_process(pid);
-            if let Some(guest) = self.guests.get_mut(&key) {
-                guest.claims = Some(held);
+            if let Some(connection) = self.connections.get_mut(key) {
+                connection.claims = Some(held);
             }
-            self.apply(Event::Joined { job, pid });
+            self.apply_for(Some(key), Event::Joined { job, pid });
         }
-        self.asker = None;
     }
 
     /// Is that process in the slot that it names, by what the page and our own list say?
@@ -82,7 +84,7 @@ impl Arbiter {
         if let Some(known) = self.machine.process(pid) {
             return known == (job, held.slot.get());
         }
-        let ledger = self.tenants.get(&job).and_then(|tenant| tenant.ledger());
+        let ledger = self.jobs.pages(job).and_then(|pages| pages.ledger());
         ledger.is_some_and(|ledger| {
             let page = ledger.page();
             let slot = page.slot(held.slot);
@@ -93,10 +95,10 @@ impl Arbiter {
     /// Looks through a ledger that was taken over: dead processes give back what they had,
     /// living ones are looked after from now on though they have not come back.
     fn adopt_slots(&mut self, job: JobId, first: Pid) {
-        let Some(tenant) = self.tenants.get(&job) else {
+        let Some(pages) = self.jobs.pages(job) else {
             return;
         };
-        let Some(page) = tenant.ledger().map(Ledger::page) else {
+        let Some(page) = pages.ledger().map(LedgerMemory::page) else {
             return;
         };
         let mut living = Vec::new();
@@ -111,7 +113,7 @@ impl Arbiter {
                 }
             }
         }
-        let overheads: Vec<(usize, u64)> = tenant
+        let overheads: Vec<(usize, u64)> = pages
             .devices()
             .map(|(device, card)| {
                 let bytes = page.held(SlotIndex::ARBITER, device).bytes();
@@ -119,7 +121,7 @@ impl Arbiter {
             })
             .collect();
         for slot in &dead {
-            tenant.reclaim(*slot);
+            pages.reclaim(*slot);
         }
         info!(%job, living = living.len(), dead = dead.len(), "took over a job's ledger");
         self.counters.reclaimed += dead.len() as u64;
@@ -135,10 +137,11 @@ impl Arbiter {
     /// ledger may say anything: nobody is believed to be a process of another job.
     fn watch_adopted(&self, job: JobId, pid: Pid, first: Pid) -> Option<OwnedFd> {
         let pidfd = peer::open(pid).ok()?;
-        let is_own = match self.roots.get(&job)? {
+        let is_own = match self.jobs.root(job)? {
             // One that lives, and whose parents cannot be seen, keeps what it has.
             Root::Run { .. } => {
-                peer::ancestors(pid).is_none_or(|parents| self.job_above(&parents) == Some(job))
+                let ancestry = self.ancestry(pid);
+                ancestry == Ancestry::Unseen || ancestry == Ancestry::Job(job)
             }
             Root::Container { .. } => peer::share_container(pid, first),
         };
@@ -153,27 +156,14 @@ impl Arbiter {
         generation: u32,
         pidfd: OwnedFd,
     ) {
-        let Ok(key) = self.poller.add(&pidfd, "a process") else {
+        if !self.processes.watch(&mut self.sources, pid, pidfd) {
             warn!(%pid, "cannot look after a process that was there before");
             return;
-        };
-        self.sources.insert(key, Source::Process(pid));
-        let process = Process {
-            pidfd,
-            image: peer::stat(pid).and_then(|stat| stat.image),
-            key,
-            guests: BTreeSet::new(),
-        };
-        self.processes.insert(pid, process);
-        if let Some(tenant) = self.tenants.get_mut(&job) {
-            tenant.remember(slot, generation);
+        }
+        if let Some(pages) = self.jobs.pages_mut(job) {
+            pages.remember(slot, generation);
         }
         let slot = slot.get();
         self.apply(Event::Returned { job, pid, slot });
-    }
-
-    /// The time for coming back is over: who waited for a ledger of before gets a new one.
-    pub(super) fn settle_down(&mut self) {
-        self.greet_again();
     }
 }

@@ -1,25 +1,17 @@
-//! What a command asks for a job, as a question to the machine: amounts and names of cards are
-//! read here, and what cannot be read is refused with what is wrong about it.
+//! The text of a request for a job, read into a question to the machine: amounts and names of
+//! cards. What cannot be read is refused with what is wrong about it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use sublet_abi::{MAX_DEVICES, Mode as PageMode};
+use sublet_abi::MAX_DEVICES;
 use sublet_model::{Class, Count, Gpu, Inventory, Milli};
 use sublet_share::{Amount, JobAsk};
 
-use crate::admin::{Mode, Submit, is_name_of, parse_amount};
+use crate::admin::{Submit, is_name_of, parse_amount, parse_size};
 
 /// The longest name of a job.
 const NAME_MAX: usize = 128;
-
-/// The mode as pages have it.
-pub(super) fn page_mode(mode: Mode) -> PageMode {
-    match mode {
-        Mode::Compat => PageMode::Compat,
-        Mode::Strict => PageMode::Strict,
-    }
-}
 
 /// A request as a question to the machine, or why it is none.
 pub(super) fn ask_of(submit: &Submit, machine: &Inventory) -> Result<JobAsk, String> {
@@ -37,13 +29,16 @@ pub(super) fn ask_of(submit: &Submit, machine: &Inventory) -> Result<JobAsk, Str
         ));
     }
     let cards = submit.cards.as_ref().map(|names| cards_of(names, machine));
+    let cards = cards.transpose()?;
+    let pinned = submit.pinned_memory.as_deref().map(parse_size).transpose();
     Ok(JobAsk {
         name: Arc::from(submit.name.as_str()),
         memory,
+        pinned: pinned.map_err(|error| error.to_string())?,
         compute: Milli::ZERO,
         class: Class::Guaranteed,
         gpus: Count::new(submit.gpus),
-        cards: cards.transpose()?,
+        cards,
         may_wait: submit.wait,
     })
 }

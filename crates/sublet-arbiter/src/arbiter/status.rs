@@ -2,12 +2,13 @@
 
 use sublet_abi::SlotIndex;
 use sublet_model::{Bytes, MiB};
-use sublet_share::{JobId, JobView, Pid, State};
+use sublet_share::{Ancestry, JobId, JobState, JobView, Pid};
 
-use super::{Arbiter, Root, now_ms};
+use super::jobs::Root;
+use super::{Arbiter, now_ms};
 use crate::admin::{Counters, GpuRow, RefusalRow, Snapshot, TenantGpuRow, TenantRow};
+use crate::job_pages::JobPages;
 use crate::peer;
-use crate::tenant::Tenant;
 
 /// So many MiB as hold that.
 pub(super) fn mib(bytes: Bytes) -> u64 {
@@ -52,7 +53,7 @@ impl Arbiter {
             tenants: jobs.chain(strangers).collect(),
             counters: Counters {
                 processes: self.processes.len() as u64,
-                connections: self.guests.len() as u64,
+                connections: self.connections.len() as u64,
                 ..self.counters
             },
         }
@@ -61,7 +62,7 @@ impl Arbiter {
     fn gpu_row(&self, card: usize) -> GpuRow {
         let gpu = &self.machine.inventory().gpus()[card];
         let account = self.machine.card(card);
-        let now = &self.cards_now[card];
+        let used = self.readings.used(card);
         let sick = match &gpu.health {
             sublet_model::Health::Healthy => None,
             sublet_model::Health::Sick(why) => Some(why.to_string()),
@@ -75,12 +76,12 @@ impl Arbiter {
                 .unwrap_or_default(),
             model: gpu.model.to_string(),
             memory_mib: account.capacity.get(),
-            used_mib: mib(now.used),
+            used_mib: mib(used),
             granted_mib: account.granted.get(),
             kept_mib: account.kept.get(),
             free_mib: account.open.get(),
             context_mib: mib(account.context),
-            packing: self.figures[card].packing.map(Into::into),
+            packing: self.readings.figures(card).packing.map(Into::into),
             sick,
         }
     }
@@ -92,12 +93,12 @@ impl Arbiter {
             .iter()
             .map(|part| self.job_gpu_row(job.id, part.card, part.limit.memory))
             .collect();
-        let pinned = self.pinned_row(job.id);
+        let pinned = self.pinned_row(job);
         let over = per_gpu.iter().find(|row| row.used_mib > row.limit_mib);
         let (state, reason) = match (job.state, over, pinned.over_mib()) {
-            (State::Over, Some(row), _) => (State::Over, Some(self.why_over(job, row))),
-            (State::Running, _, Some(over)) => (
-                State::Over,
+            (JobState::Over, Some(row), _) => (JobState::Over, Some(self.why_over(job, row))),
+            (JobState::Running, _, Some(over)) => (
+                JobState::Over,
                 Some(format!("{over} MiB more pinned than its limit")),
             ),
             (state, ..) => {
@@ -109,7 +110,7 @@ impl Arbiter {
             id: Some(job.id.0),
             name: job.ask.name.to_string(),
             pids: job.pids.iter().map(|pid| pid.0).collect(),
-            root: match self.roots.get(&job.id) {
+            root: match self.jobs.root(job.id) {
                 Some(Root::Run { pid, .. }) => Some(pid.0),
                 _ => None,
             },
@@ -140,8 +141,8 @@ impl Arbiter {
     fn why_over(&self, job: &JobView<'_>, row: &TenantGpuRow) -> String {
         let (index, over) = (row.index, row.used_mib - row.limit_mib);
         let mut why = format!("GPU {index}: {over} MiB more than its limit in use");
-        if let Some(discord) = self.discord_on(job) {
-            why = format!("{why}; {discord}");
+        if let Some(mismatch) = self.mismatch_on(job) {
+            why = format!("{why}; {mismatch}");
         }
         if job.is_evicted {
             why.push_str("; it is being ended");
@@ -150,29 +151,29 @@ impl Arbiter {
     }
 
     /// Where a job's figures contradict each other.
-    fn discord_on(&self, job: &JobView<'_>) -> Option<String> {
+    fn mismatch_on(&self, job: &JobView<'_>) -> Option<String> {
         job.parts.iter().find_map(|part| {
-            let discord = self.machine.discord(job.id, part.card)?;
+            let mismatch = self.machine.mismatch(job.id, part.card)?;
             let index = self.machine.inventory().gpus()[part.card].index;
-            let accounts = discord.accounts.map_or(String::new(), |accounts| {
+            let accounts = mismatch.accounts.map_or(String::new(), |accounts| {
                 format!(", its processes' accounts {} MiB", mib(accounts))
             });
             Some(format!(
                 "its books were written into: on GPU {index} they say {} MiB{accounts}, \
                  the driver {} MiB",
-                mib(discord.total),
-                mib(discord.driver)
+                mib(mismatch.total),
+                mib(mismatch.driver)
             ))
         })
     }
 
     /// What people should know of a job that has its cards and is within its limits.
     fn note_on(&self, job: &JobView<'_>) -> Option<String> {
-        if let Some(discord) = self.discord_on(job) {
-            return Some(discord);
+        if let Some(mismatch) = self.mismatch_on(job) {
+            return Some(mismatch);
         }
-        let tenant = self.tenants.get(&job.id)?;
-        if !self.settled && tenant.expects_ledger && !tenant.has_pages() {
+        let pages = self.jobs.pages(job.id)?;
+        if !self.lifetime.is_settled() && pages.expects_ledger && !pages.are_made() {
             let why = "the arbiter was just restarted, and the job's programs are not back yet";
             return Some(why.to_owned());
         }
@@ -189,13 +190,13 @@ impl Arbiter {
     }
 
     fn job_gpu_row(&self, job: JobId, card: usize, limit: MiB) -> TenantGpuRow {
-        let tenant = self.tenants.get(&job);
-        let device = tenant.and_then(|tenant| {
-            let found = tenant.devices().find(|(_, own)| own.card == card)?.0;
-            Some((found, tenant.ledger()?.page()))
+        let pages = self.jobs.pages(job);
+        let device = pages.and_then(|pages| {
+            let found = pages.devices().find(|(_, own)| own.card == card)?.0;
+            Some((found, pages.ledger()?.page()))
         });
         let total = device.map_or(0, |(device, page)| page.total(device).bytes());
-        let used = match self.machine.discord(job, card) {
+        let used = match self.machine.mismatch(job, card) {
             Some(_) => total.max(self.machine.used(job, card).get()),
             None => total,
         };
@@ -212,7 +213,7 @@ impl Arbiter {
 
     /// What a job's processes have reserved for their contexts.
     fn contexts_of(&self, job: JobId, card: usize) -> Bytes {
-        let Some(tenant) = self.tenants.get(&job) else {
+        let Some(pages) = self.jobs.pages(job) else {
             return Bytes::new(0);
         };
         let pids = self.machine.job(job).map(|view| view.pids);
@@ -220,24 +221,23 @@ impl Arbiter {
             let (_, slot) = self.machine.process(pid)?;
             SlotIndex::of_process(slot)
         });
-        let uses = slots.flat_map(|slot| tenant.slot_use(slot));
+        let uses = slots.flat_map(|slot| pages.slot_use(slot));
         let contexts = uses.filter(|slot| slot.card == card);
         let sum = contexts.fold(0_u64, |sum, slot| sum.saturating_add(slot.context.get()));
         Bytes::new(sum)
     }
 
-    fn pinned_row(&self, job: JobId) -> Pinned {
-        let tenant = self.tenants.get(&job);
-        let counted = tenant.and_then(Tenant::pinned);
+    fn pinned_row(&self, job: &JobView<'_>) -> Pinned {
+        let counted = self.jobs.pages(job.id).and_then(JobPages::pinned);
         Pinned {
-            limit_mib: tenant.and_then(Tenant::pinned_limit).map(MiB::get),
+            limit_mib: job.ask.pinned.map(MiB::get),
             used_mib: counted.map(|(used, _)| mib(used)),
             last_refusal: counted.and_then(|(_, refusal)| refusal).map(refusal_row),
         }
     }
 
     fn unknown_names(&self, job: &JobView<'_>) -> u64 {
-        let ledger = self.tenants.get(&job.id).and_then(|tenant| tenant.ledger());
+        let ledger = self.jobs.pages(job.id).and_then(JobPages::ledger);
         let counts = job.pids.iter().filter_map(|pid| {
             let (_, slot) = self.machine.process(*pid)?;
             Some(
@@ -252,8 +252,10 @@ impl Arbiter {
 
     fn stranger_row(&self, pid: Pid, on: &[(usize, Bytes)]) -> TenantRow {
         let gpus = self.machine.inventory().gpus();
-        let parents = peer::ancestors(pid).unwrap_or_default();
-        let job = self.job_above(&parents);
+        let job = match self.ancestry(pid) {
+            Ancestry::Job(job) => Some(job),
+            Ancestry::NoJob | Ancestry::Unseen => None,
+        };
         let rows = on.iter().map(|(card, used)| TenantGpuRow {
             index: gpus[*card].index.0,
             used_mib: mib(*used),

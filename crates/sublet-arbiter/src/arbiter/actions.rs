@@ -1,25 +1,36 @@
 //! What `sublet-share` decided, done: pages written, processes welcomed, people told.
 
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+
 use rustix::process::Signal;
 use sublet_abi::message::{RefusedCode, Welcome};
 use sublet_abi::{Reply as Answer, SlotIndex};
 use sublet_model::MiB;
-use sublet_share::{Action, Event, Holding, JobId, Pid, Refusal};
+use sublet_share::{Action, Event, Holding, JobId, JobRefusal, Pid};
 use tracing::{debug, info, warn};
 
-use super::guests::Stage;
-use super::snapshot::mib;
-use super::{Arbiter, Process, Root, Source, now_ms};
+use super::admin_requests::refused;
+use super::process_connections::Progress;
+use super::status::mib;
+use super::{Arbiter, now_ms};
 use crate::admin::{Placed, PlacedGpu, Reply};
+use crate::job_pages::{JobCard, JobPages};
 use crate::peer;
 use crate::poller::Key;
 use crate::socket;
-use crate::tenant::{Tenant, TenantCard};
 
 impl Arbiter {
-    pub(super) fn perform(&mut self, action: Action) {
+    /// Does one thing. `asker` is the connection that asked for what led to it; what follows from
+    /// it is added to `events`.
+    pub(super) fn perform(
+        &mut self,
+        action: Action,
+        asker: Option<Key>,
+        events: &mut VecDeque<Event>,
+    ) {
         match action {
-            Action::Place { job, parts } => self.place(job, &parts),
+            Action::Place { job, parts } => events.extend(self.place(job, &parts)),
             Action::Wait {
                 job,
                 position,
@@ -41,9 +52,20 @@ impl Arbiter {
                 self.tell_job(job, &refused(&reason));
                 self.forget_job(job);
             }
-            Action::Limit { job, parts } => self.limit(job, &parts),
+            Action::Limit { job, parts } => {
+                if let Some(pages) = self.jobs.pages_mut(job) {
+                    pages.set_limits(&parts);
+                }
+                self.tell_limits(job, &parts, asker);
+            }
+            Action::LimitPinned { job, memory, parts } => {
+                if let Some(pages) = self.jobs.pages(job) {
+                    pages.set_pinned_limit(memory);
+                }
+                self.tell_limits(job, &parts, asker);
+            }
             Action::KeepLimit { reason, .. } => {
-                if let Some(key) = self.asker {
+                if let Some(key) = asker {
                     self.tell(key, &refused(&reason));
                 }
             }
@@ -52,24 +74,29 @@ impl Arbiter {
                 pid,
                 slot,
                 again,
-            } => self.welcome(job, pid, slot, again),
+            } => {
+                // Without one it was taken over with its ledger, and has not come back yet.
+                if let (Some(key), Some(slot)) = (asker, SlotIndex::of_process(slot)) {
+                    events.extend(self.welcome(key, (job, pid), slot, again));
+                }
+            }
             Action::SendAway { reason, .. } => {
-                if let Some(key) = self.asker {
+                if let Some(key) = asker {
                     self.send_away(key, code_of(&reason), &reason.to_string());
                 }
             }
             Action::Reclaim { job, pid, slot } => {
                 self.counters.reclaimed += 1;
                 debug!(%job, %pid, slot, "took back what a process held");
-                if let (Some(tenant), Some(slot)) =
-                    (self.tenants.get(&job), SlotIndex::of_process(slot))
+                if let (Some(pages), Some(slot)) =
+                    (self.jobs.pages(job), SlotIndex::of_process(slot))
                 {
-                    tenant.reclaim(slot);
+                    pages.reclaim(slot);
                 }
             }
             Action::Overhead { job, card, bytes } => {
-                if let Some(tenant) = self.tenants.get(&job) {
-                    tenant.set_overhead(card, bytes);
+                if let Some(pages) = self.jobs.pages(job) {
+                    pages.set_overhead(card, bytes);
                 }
             }
             Action::Stranger(pid) => {
@@ -88,26 +115,24 @@ impl Arbiter {
         }
     }
 
-    fn place(&mut self, job: JobId, parts: &[Holding]) {
-        let cards: Option<Vec<TenantCard>> = parts
+    /// Gives a job its cards. Its pages are made when its first process says what it speaks.
+    fn place(&mut self, job: JobId, parts: &[Holding]) -> Option<Event> {
+        let cards: Option<Vec<JobCard>> = parts
             .iter()
             .map(|part| {
                 let account = self.machine.card(part.card);
-                Some(TenantCard {
+                Some(JobCard {
                     card: part.card,
                     uuid: self.uuid_of(part.card)?,
                     capacity: account.capacity,
                     limit: part.limit.memory,
-                    figures: self.figures[part.card],
+                    figures: self.readings.figures(part.card),
                 })
             })
             .collect();
-        let Some(tenant) = self.tenants.get_mut(&job) else {
-            return;
-        };
-        // Its pages are made when its first process says what it speaks.
+        let pages = self.jobs.pages_mut(job)?;
         if let Some(cards) = cards {
-            tenant.cards = cards;
+            pages.cards = cards;
         } else {
             let reason = "one of its GPUs has no UUID that the driver would know";
             warn!(%job, reason, "a job cannot have its cards");
@@ -117,13 +142,13 @@ impl Arbiter {
                 hint: None,
             };
             self.tell_job(job, &refused);
-            self.events.push_back(Event::Left(job));
-            return;
+            return Some(Event::Left(job));
         }
         self.counters.placed += 1;
         info!(%job, cards = ?parts.iter().map(|part| part.card).collect::<Vec<_>>(), "job placed");
         let placed = self.placed(job, parts);
         self.tell_job(job, &Reply::Placed(placed));
+        None
     }
 
     fn placed(&self, job: JobId, parts: &[Holding]) -> Placed {
@@ -138,117 +163,115 @@ impl Arbiter {
             limit_mib: part.limit.memory.get(),
             context_mib: mib(self.machine.card(part.card).context),
         });
-        let pinned_limit = self.tenants.get(&job).and_then(Tenant::pinned_limit);
+        let pinned_limit = self.machine.job(job).and_then(|job| job.ask.pinned);
         Placed {
             id: job.0,
             gpus: gpus.collect(),
             pinned_limit_mib: pinned_limit.map(MiB::get),
-            dir: self.options.folder.path().display().to_string(),
+            dir: self.folder.path().display().to_string(),
         }
-    }
-
-    fn limit(&mut self, job: JobId, parts: &[Holding]) {
-        if let Some(tenant) = self.tenants.get_mut(&job) {
-            tenant.set_limits(parts);
-        }
-        self.tell_limits(job, parts);
     }
 
     /// Tells the job, and whoever asked for it, what its limits are now.
-    pub(super) fn tell_limits(&mut self, job: JobId, parts: &[Holding]) {
+    fn tell_limits(&mut self, job: JobId, parts: &[Holding], asker: Option<Key>) {
         info!(%job, "limits changed");
         let news = Reply::Limited(self.placed(job, parts));
-        let line = self.line_of(job);
-        let asker = self.asker.filter(|asker| Some(*asker) != line);
+        let line = self.jobs.line(job);
+        let asker = asker.filter(|asker| Some(*asker) != line);
         for key in line.into_iter().chain(asker) {
             self.tell(key, &news);
         }
     }
 
-    /// Hands a process its slot and both pages.
-    fn welcome(&mut self, job: JobId, pid: Pid, slot: u32, again: bool) {
-        let (Some(key), Some(slot)) = (self.asker, SlotIndex::of_process(slot)) else {
-            return; // It was taken over with its ledger, and has not come back yet.
-        };
-        let ready = self.see_to_pages(job, key).and_then(|()| {
+    /// Hands a process its slot and both pages. Returns what happened in the meantime.
+    fn welcome(
+        &mut self,
+        key: Key,
+        (job, pid): (JobId, Pid),
+        slot: SlotIndex,
+        again: bool,
+    ) -> Vec<Event> {
+        let mut events = Vec::new();
+        let ready = self.see_to_pages(job, key, &mut events).and_then(|()| {
             let why = "the arbiter cannot look after one more process";
             self.look_after(key, pid).then_some(()).ok_or(why.into())
         });
         if let Err(why) = ready {
             self.send_away(key, RefusedCode::Full, &why);
-            self.events.push_back(Event::Exited(pid));
-            return;
+            events.push(Event::Exited(pid));
+            return events;
         }
-        let (Some(tenant), Some(guest)) = (self.tenants.get_mut(&job), self.guests.get_mut(&key))
-        else {
-            return;
+        let (pages, connection) = (self.jobs.pages_mut(job), self.connections.get_mut(key));
+        let (Some(pages), Some(connection)) = (pages, connection) else {
+            return events;
         };
         let generation = if again {
-            tenant.generation(slot)
+            pages.generation(slot)
         } else {
-            tenant.hand_out(slot, pid)
+            pages.hand_out(slot, pid)
         };
-        if let Some(held) = guest.claims.take() {
-            tenant.charge_claims(slot, &held);
+        if let Some(held) = connection.claims.take() {
+            pages.charge_claims(slot, &held);
         }
         let message = Answer::Welcome(Welcome {
-            version: tenant.version().unwrap_or(guest.version),
-            mode: tenant.mode(),
+            version: pages.version().unwrap_or(connection.version),
+            mode: pages.mode(),
             slot,
             generation,
-            tenant: tenant.id(),
+            tenant: pages.tenant(),
         });
-        let pages = tenant.control().zip(tenant.ledger());
-        let sent = pages.is_some_and(|(control, ledger)| {
-            let both = [control.memory(), ledger.memory()];
-            socket::send(&guest.socket, &message.encode(), &both).is_ok()
+        let both = pages.control().zip(pages.ledger());
+        let sent = both.is_some_and(|(control, ledger)| {
+            let descriptors = [control.memory(), ledger.memory()];
+            socket::send(&connection.socket, &message.encode(), &descriptors).is_ok()
         });
-        guest.stage = Stage::Welcome;
+        connection.progress = Progress::Welcome;
         debug!(%job, %pid, slot = slot.get(), again, sent, "process welcomed");
         if sent {
             self.counters.joined += 1;
         } else {
             // It is gone, which its pidfd will say, or it does not read.
-            self.drop_guest(key);
+            self.drop_process_connection(key);
         }
+        events
     }
 
     /// The job's first process says in which version its pages are.
-    fn see_to_pages(&mut self, job: JobId, key: Key) -> Result<(), String> {
-        let version = self.guests.get(&key).map(|guest| guest.version);
-        match (self.tenants.get_mut(&job), version) {
-            (Some(tenant), Some(version)) if !tenant.has_pages() => tenant
-                .open(self.epoch, now_ms(), version)
-                .map_err(|error| error.to_string()),
-            _ => Ok(()),
+    fn see_to_pages(
+        &mut self,
+        job: JobId,
+        key: Key,
+        events: &mut Vec<Event>,
+    ) -> Result<(), String> {
+        let version = self
+            .connections
+            .get(key)
+            .map(|connection| connection.version);
+        let (Some(pages), Some(version)) = (self.jobs.pages_mut(job), version) else {
+            return Ok(());
+        };
+        if pages.are_made() {
+            return Ok(());
         }
+        let pinned = self.machine.job(job).and_then(|job| job.ask.pinned);
+        let made = pages.make(self.identity.epoch(), now_ms(), version, pinned);
+        made.map_err(|error| error.to_string())?;
+        events.push(pages_made(job, pages));
+        Ok(())
     }
 
     /// From now on the process's end is noticed.
     fn look_after(&mut self, key: Key, pid: Pid) -> bool {
-        if let Some(process) = self.processes.get_mut(&pid) {
-            process.guests.insert(key);
+        if self.processes.add_connection(pid, key) {
             return true;
         }
-        let pidfd = self
-            .guests
-            .get_mut(&key)
-            .and_then(|guest| guest.pidfd.take());
-        let Some(pidfd) = pidfd.or_else(|| peer::open(pid).ok()) else {
+        let connection = self.connections.get_mut(key);
+        let own: Option<OwnedFd> = connection.and_then(|connection| connection.pidfd.take());
+        let Some(pidfd) = own.or_else(|| peer::open(pid).ok()) else {
             return false;
         };
-        let Ok(process_key) = self.poller.add(&pidfd, "a process") else {
-            return false;
-        };
-        self.sources.insert(process_key, Source::Process(pid));
-        let process = Process {
-            pidfd,
-            image: peer::stat(pid).and_then(|stat| stat.image),
-            key: process_key,
-            guests: [key].into(),
-        };
-        self.processes.insert(pid, process);
-        true
+        self.processes.watch(&mut self.sources, pid, pidfd)
+            && self.processes.add_connection(pid, key)
     }
 
     /// Ends a job that has more memory than it may have.
@@ -258,10 +281,7 @@ impl Arbiter {
         warn!(%job, ?signal, n = processes.len(), "ending a job that exceeds its limit");
         self.counters.evicted += processes.len() as u64 * u64::from(signal == Signal::TERM);
         for pid in processes {
-            if let Some(process) = self.processes.get(&pid) {
-                // One that is gone needs no signal.
-                let _ = rustix::process::pidfd_send_signal(&process.pidfd, signal);
-            }
+            self.processes.signal(pid, signal);
         }
     }
 
@@ -282,10 +302,8 @@ impl Arbiter {
 
     /// A job's root is gone: its life line was closed, or its process died.
     pub(super) fn root_is_gone(&mut self, job: JobId) {
-        if let Some(Root::Run { pidfd, key, .. }) = self.roots.get(&job)
-            && self.sources.remove(key).is_some()
-        {
-            self.poller.remove(pidfd);
+        if let Some(root) = self.jobs.root(job) {
+            root.unwatch_process(&mut self.sources);
         }
         self.apply(Event::Left(job));
         self.take_use();
@@ -293,58 +311,32 @@ impl Arbiter {
 
     /// Nothing of the job is left.
     fn forget_job(&mut self, job: JobId) {
-        self.tenants.remove(&job);
-        match self.roots.remove(&job) {
-            Some(Root::Run {
-                pidfd, key, line, ..
-            }) => {
-                self.sources.remove(&key);
-                self.poller.remove(&pidfd);
-                if let Some(line) = line {
-                    self.close_admin(line);
-                }
-            }
-            Some(Root::Container {
-                listener,
-                key,
-                socket,
-            }) => {
-                self.sources.remove(&key);
-                self.poller.remove(&listener);
-                let _ = std::fs::remove_file(socket);
-            }
-            None => {}
-        }
-    }
-
-    fn line_of(&self, job: JobId) -> Option<Key> {
-        match self.roots.get(&job) {
-            Some(Root::Run { line, .. }) => *line,
-            _ => None,
+        let root = self.jobs.remove(job);
+        if let Some(line) = root.and_then(|root| root.close(&mut self.sources)) {
+            self.close_admin(line);
         }
     }
 
     fn tell_job(&mut self, job: JobId, news: &Reply) {
-        if let Some(key) = self.line_of(job) {
+        if let Some(key) = self.jobs.line(job) {
             self.tell(key, news);
         }
     }
 }
 
-/// A refusal as it is told.
-pub(super) fn refused(reason: &Refusal) -> Reply {
-    Reply::Refused {
-        reason: reason.to_string(),
-        is_final: reason.is_final(),
-        hint: reason.way_out().map(str::to_owned),
+/// A job has its pages, of whatever version.
+pub(super) fn pages_made(job: JobId, pages: &JobPages) -> Event {
+    Event::PagesMade {
+        job,
+        counts_pinned: pages.pinned().is_some(),
     }
 }
 
-fn code_of(reason: &Refusal) -> RefusedCode {
+fn code_of(reason: &JobRefusal) -> RefusedCode {
     match reason {
-        Refusal::NoSlot { .. } => RefusedCode::Full,
-        Refusal::Gone(_) => RefusedCode::Closing,
-        Refusal::SlotTaken(_) => RefusedCode::Claims,
+        JobRefusal::NoSlot { .. } => RefusedCode::Full,
+        JobRefusal::Gone(_) => RefusedCode::Closing,
+        JobRefusal::SlotTaken(_) => RefusedCode::Claims,
         _ => RefusedCode::Stranger,
     }
 }

@@ -1,4 +1,4 @@
-//! What a job uses, when its own books, the sum of its processes' accounts and the driver do
+//! What a job uses, when its own ledgers, the sum of its processes' accounts and the driver do
 //! not say the same.
 //!
 //! A job can write into the page that its processes count on. What is there is believed where
@@ -8,11 +8,11 @@
 
 use sublet_model::{Bytes, MiB, Time};
 
-use super::tenants::mib_for;
-use super::{Held, Machine};
+use super::Machine;
+use super::job::{HeldCard, mib_for};
 use crate::event::Action;
 use crate::job::JobId;
-use crate::reading::{Books, Reading};
+use crate::reading::{LedgerUse, Reading};
 
 /// How long the processes of a job that is ended may take after SIGTERM; as `docker stop`.
 const GRACE_MS: u64 = 10_000;
@@ -23,7 +23,7 @@ const LOOKS: u8 = 2;
 
 /// What is known of a job's use of one card.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Use {
+pub(super) struct JobUsage {
     /// By the page's own sum.
     total: u64,
     /// By the accounts of its processes, where they could be read at rest.
@@ -43,12 +43,12 @@ pub(super) struct Use {
     overhead: u64,
 }
 
-impl Use {
+impl JobUsage {
     /// Of a job that begins with this limit; `None` for one that may have begun before.
-    pub(super) fn begin(limit: Option<MiB>) -> Use {
-        Use {
+    pub(super) fn begin(limit: Option<MiB>) -> JobUsage {
+        JobUsage {
             allowed: limit.map(|limit| Bytes::from(limit).get()),
-            ..Use::default()
+            ..JobUsage::default()
         }
     }
 
@@ -59,10 +59,10 @@ impl Use {
     }
 
     /// The page's sum, the accounts' and the driver's figure, where they do not agree.
-    pub(super) fn discord(&self) -> Option<Discord> {
+    pub(super) fn mismatch(&self) -> Option<Mismatch> {
         let is_unequal = self.unequal >= LOOKS;
         let hidden = self.hidden[0].min(self.hidden[1]);
-        (is_unequal || hidden > 0).then_some(Discord {
+        (is_unequal || hidden > 0).then_some(Mismatch {
             total: Bytes::new(self.total),
             accounts: self.accounts.map(Bytes::new),
             driver: Bytes::new(self.driver),
@@ -81,9 +81,9 @@ impl Use {
         total.max(mib_for(Bytes::new(self.driver)))
     }
 
-    fn told(&mut self, books: &Books) {
-        self.total = books.total.get();
-        self.accounts = books.accounts.map(Bytes::get);
+    fn read_ledger(&mut self, ledger: &LedgerUse) {
+        self.total = ledger.total.get();
+        self.accounts = ledger.accounts.map(Bytes::get);
     }
 
     /// The arbiter has charged so much on the page before.
@@ -91,7 +91,7 @@ impl Use {
         self.overhead = bytes.get();
     }
 
-    /// The driver was read beside the books. What it showed is charged on the page from now on.
+    /// The driver was read beside the ledgers. What it showed is charged on the page from now on.
     fn looked_at(&mut self, driver: u64, overhead: u64) {
         self.driver = driver;
         let more = overhead.saturating_sub(self.overhead);
@@ -125,7 +125,7 @@ impl Use {
 
 /// Figures that should be the same, and are not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Discord {
+pub struct Mismatch {
     /// The sum on the job's page.
     pub total: Bytes,
     /// The sum of its processes' accounts, where they could be read at rest.
@@ -134,7 +134,7 @@ pub struct Discord {
     pub driver: Bytes,
 }
 
-impl Held {
+impl HeldCard {
     /// Makes the charge what it must be now.
     pub(super) fn settle_charge(&mut self) {
         let entitled = self.charge;
@@ -145,10 +145,10 @@ impl Held {
 
 impl Machine {
     /// What jobs say that they use.
-    pub(super) fn use_now(&mut self, books: &[Books]) {
-        for one in books {
+    pub(super) fn use_now(&mut self, ledgers: &[LedgerUse]) {
+        for one in ledgers {
             if let Some(held) = self.held_mut(one.job, one.card) {
-                held.uses.told(one);
+                held.uses.read_ledger(one);
                 held.settle_charge();
                 self.charge(one.job, one.card);
             }
@@ -160,11 +160,11 @@ impl Machine {
         &mut self,
         now: Time,
         cards: &[Option<Reading>],
-        books: &[Books],
+        ledgers: &[LedgerUse],
         out: &mut Vec<Action>,
     ) {
-        self.use_now(books);
-        for one in books {
+        self.use_now(ledgers);
+        for one in ledgers {
             let Some(Some(reading)) = cards.get(one.card) else {
                 continue;
             };
@@ -175,12 +175,12 @@ impl Machine {
                 (sum.saturating_add(bytes), count + u64::from(bytes > 0))
             });
             // What a context costs nobody is ended for: not where it is unknown, either.
-            let context = self.watch.context(one.card).get();
+            let context = self.reconciliation.context(one.card).get();
             let contexts = match context {
                 0 => u64::MAX,
                 context => count.saturating_mul(context),
             };
-            let overhead = self.watch.overhead(one.job, one.card).get();
+            let overhead = self.reconciliation.overhead(one.job, one.card).get();
             let Some(held) = self.held_mut(one.job, one.card) else {
                 continue;
             };
@@ -196,7 +196,7 @@ impl Machine {
         self.end_late(now, out);
     }
 
-    pub(super) fn held_mut(&mut self, job: JobId, card: usize) -> Option<&mut Held> {
+    pub(super) fn held_mut(&mut self, job: JobId, card: usize) -> Option<&mut HeldCard> {
         let job = self.jobs.get_mut(&job)?;
         job.held.iter_mut().find(|held| held.part.card == card)
     }

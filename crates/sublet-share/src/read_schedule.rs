@@ -31,13 +31,13 @@ const REST: u64 = 4;
 
 /// The times of readings that are due, in whole steps.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Looks {
+pub(crate) struct ReadSchedule {
     due: BTreeSet<u64>,
     began: Time,
     not_before: Time,
 }
 
-impl Looks {
+impl ReadSchedule {
     /// A process got its slot.
     pub(crate) fn after_join(&mut self, now: Time) {
         self.add(now, &AFTER_JOIN_MS);
@@ -82,20 +82,20 @@ mod tests {
 
     /// Plays `events` (processes that begin at these times) and says when the driver is read.
     fn readings(joins_ms: &[u64]) -> Vec<u64> {
-        let mut looks = Looks::default();
+        let mut schedule = ReadSchedule::default();
         let mut read = Vec::new();
         let last = joins_ms.iter().max().unwrap_or(&0) + 1000;
         for now_ms in 0..last {
             let now = Time::from_ms(now_ms);
             for _ in joins_ms.iter().filter(|at| **at == now_ms) {
-                looks.after_join(now);
+                schedule.after_join(now);
             }
-            if looks.next().is_some_and(|due| due <= now) {
-                looks.begun(now);
+            if schedule.next().is_some_and(|due| due <= now) {
+                schedule.begun(now);
                 read.push(now_ms);
             }
         }
-        assert_eq!(looks.next(), None);
+        assert_eq!(schedule.next(), None);
         read
     }
 
@@ -120,25 +120,25 @@ mod tests {
 
     #[test]
     fn slow_readings_are_few() {
-        let mut looks = Looks::default();
-        looks.after_join(Time::from_ms(0));
-        looks.begun(Time::from_ms(20));
-        looks.ended(Time::from_ms(21));
-        assert_eq!(looks.next(), Some(Time::from_ms(60)));
-        looks.begun(Time::from_ms(60));
-        looks.ended(Time::from_ms(90));
-        assert_eq!(looks.next(), Some(Time::from_ms(210)));
+        let mut schedule = ReadSchedule::default();
+        schedule.after_join(Time::from_ms(0));
+        schedule.begun(Time::from_ms(20));
+        schedule.ended(Time::from_ms(21));
+        assert_eq!(schedule.next(), Some(Time::from_ms(60)));
+        schedule.begun(Time::from_ms(60));
+        schedule.ended(Time::from_ms(90));
+        assert_eq!(schedule.next(), Some(Time::from_ms(210)));
     }
 
     #[test]
     fn a_regular_reading_is_one_of_them() {
-        let mut looks = Looks::default();
-        looks.after_join(Time::from_ms(0));
-        looks.begun(Time::from_ms(70));
-        assert_eq!(looks.next(), Some(Time::from_ms(160)));
-        looks.after_first_sight(Time::from_ms(75));
-        assert_eq!(looks.next(), Some(Time::from_ms(100)));
-        looks.begun(Time::from_ms(200));
-        assert_eq!(looks.next(), None);
+        let mut schedule = ReadSchedule::default();
+        schedule.after_join(Time::from_ms(0));
+        schedule.begun(Time::from_ms(70));
+        assert_eq!(schedule.next(), Some(Time::from_ms(160)));
+        schedule.after_first_sight(Time::from_ms(75));
+        assert_eq!(schedule.next(), Some(Time::from_ms(100)));
+        schedule.begun(Time::from_ms(200));
+        assert_eq!(schedule.next(), None);
     }
 }

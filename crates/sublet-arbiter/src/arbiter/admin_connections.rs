@@ -1,0 +1,338 @@
+//! Connections of people's commands: who is let in, who makes room for others, and bytes in and
+//! out. What they say is in `admin_requests`.
+//!
+//! Anybody of the arbiter's user can connect, a program inside a job too, and say nothing. So
+//! only a job's life line has a right to stay: of all others there are so many and no more, and
+//! the one that has been there longest goes when another comes.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+use rustix::net::{RecvFlags, SendFlags};
+use rustix::process::Resource;
+use sublet_share::{JobId, Pid};
+use tracing::debug;
+
+use super::listeners::ACCEPTS_A_TURN;
+use super::sources::{Source, Sources};
+use super::{Arbiter, now_ms};
+use crate::admin::Reply;
+use crate::peer::Peer;
+use crate::poller::Key;
+use crate::socket;
+
+/// How many connections without a job there may be. Three hundred programs that start together
+/// are all among them for a moment.
+const JOBLESS_MAX: u64 = 1024;
+
+/// And where there are few descriptors, of which each connection takes two: so many times fewer.
+/// Three of four are left for jobs.
+const DESCRIPTORS_A_JOBLESS: u64 = 8;
+
+/// How long a connection may be there before its first request.
+const SILENT_MS_MAX: u64 = 2_000;
+
+/// The longest request. The largest real one is a `resume` with sixteen cards.
+const REQUEST_MAX: usize = 64 * 1024;
+
+/// How much may wait to be read by a command before it is given up. A snapshot of a thousand
+/// jobs is about half of it.
+const UNREAD_MAX: usize = 1024 * 1024;
+
+/// A command's connection.
+#[derive(Debug)]
+pub(super) struct AdminConnection {
+    socket: OwnedFd,
+    pub(super) pid: Pid,
+    /// Taken when the process becomes a job's root.
+    pub(super) pidfd: Option<OwnedFd>,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    /// Closed when everything is written.
+    is_closing: bool,
+    /// The other side writes no more.
+    has_ended: bool,
+    /// The job whose life line this is.
+    pub(super) job: Option<JobId>,
+    /// Waits to be read, and to be written.
+    interest: (bool, bool),
+    pub(super) watch: Option<Watch>,
+    /// It has asked something.
+    pub(super) has_asked: bool,
+    since_ms: u64,
+}
+
+/// How often to send a snapshot, and when next.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Watch {
+    pub(super) interval_ms: u64,
+    pub(super) next_ms: u64,
+}
+
+/// A line of a connection's input.
+pub(super) enum Line {
+    None,
+    TooLong,
+    Whole(Vec<u8>),
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct AdminConnections(BTreeMap<Key, AdminConnection>);
+
+impl Arbiter {
+    pub(super) fn accept_admins(&mut self) {
+        for _ in 0..ACCEPTS_A_TURN {
+            match socket::accept(&self.listeners.admin) {
+                Ok(Some(socket)) => self.add_admin(socket),
+                Ok(None) => return,
+                // No descriptors left: somebody must go before somebody can come.
+                Err(error) if self.make_room() => debug!(%error, "a command made room"),
+                Err(error) => {
+                    debug!(%error, "a command cannot be let in");
+                    let listeners = &mut self.listeners;
+                    return listeners.spare.shed(&listeners.admin, turn_away);
+                }
+            }
+        }
+    }
+
+    fn add_admin(&mut self, socket: OwnedFd) {
+        if self.admins.jobless().count() >= jobless_max() {
+            self.make_room();
+        }
+        let peer = match Peer::of(&socket) {
+            Err(_) if self.make_room() => Peer::of(&socket),
+            first => first,
+        };
+        let Ok(peer) = peer else {
+            return turn_away(&socket);
+        };
+        let what = "a command's connection";
+        let Ok(key) = self.sources.add(&socket, what, Source::AdminConnection) else {
+            return turn_away(&socket);
+        };
+        self.admins
+            .0
+            .insert(key, AdminConnection::new(socket, peer));
+        // The request is usually there already.
+        self.serve_admin(key);
+    }
+
+    /// Closes a connection without a job. False if there is none.
+    fn make_room(&mut self) -> bool {
+        let dispensable = self.admins.most_dispensable();
+        if let Some(key) = dispensable {
+            self.drop_admin(key);
+        }
+        dispensable.is_some()
+    }
+
+    /// Those that came and asked nothing: they keep an arbiter that nobody needs from its end.
+    pub(super) fn drop_silent_admins(&mut self, now: u64) {
+        for key in self.admins.silent(now) {
+            self.counters.garbage += 1;
+            self.drop_admin(key);
+        }
+    }
+
+    pub(super) fn drop_admin(&mut self, key: Key) {
+        self.sources.forget(key);
+        if let Some(job) = self.admins.0.remove(&key).and_then(|gone| gone.job) {
+            self.jobs.cut_line(job);
+            self.root_is_gone(job);
+        }
+    }
+}
+
+impl AdminConnections {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut AdminConnection> {
+        self.0.get_mut(&key)
+    }
+
+    fn jobless(&self) -> impl Iterator<Item = (Key, &AdminConnection)> {
+        let all = self.0.iter().map(|(key, one)| (*key, one));
+        all.filter(|(_, one)| one.job.is_none())
+    }
+
+    /// Of those without a job the one that has been there longest; one that watches only if there
+    /// is no other.
+    fn most_dispensable(&self) -> Option<Key> {
+        // Keys rise with time.
+        let longest = self
+            .jobless()
+            .min_by_key(|(key, one)| (one.watch.is_some(), *key));
+        longest.map(|(key, _)| key)
+    }
+
+    fn silent(&self, now: u64) -> Vec<Key> {
+        let is_silent = |one: &AdminConnection| {
+            !one.has_asked && now.saturating_sub(one.since_ms) > SILENT_MS_MAX
+        };
+        let silent = self.0.iter().filter(|(_, one)| is_silent(one));
+        silent.map(|(key, _)| *key).collect()
+    }
+
+    /// Those that are to get a snapshot now. Who still has the last one to read gets no other.
+    pub(super) fn take_due_watches(&mut self, now: u64) -> Vec<Key> {
+        let mut due = Vec::new();
+        for (key, connection) in &mut self.0 {
+            if let Some(watch) = &mut connection.watch
+                && watch.next_ms <= now
+                && connection.output.is_empty()
+            {
+                watch.next_ms = now + watch.interval_ms;
+                due.push(*key);
+            }
+        }
+        due
+    }
+
+    /// Says something on a connection, or gives it up if it does not read.
+    pub(super) fn tell(&mut self, sources: &mut Sources, key: Key, news: &Reply) {
+        let Some(connection) = self.0.get_mut(&key) else {
+            return;
+        };
+        let Ok(line) = serde_json::to_vec(news) else {
+            return;
+        };
+        if connection.output.len() + line.len() > UNREAD_MAX {
+            debug!(pid = %connection.pid, "a command does not read what it asked for");
+            connection.output.clear();
+            connection.is_closing = true;
+            connection.has_ended = true;
+            // Dropped at its next turn, which comes at once.
+            sources.serve_again(key);
+            return;
+        }
+        connection.output.extend_from_slice(&line);
+        connection.output.push(b'\n');
+        self.flush(sources, key);
+    }
+
+    /// Writes what the other side takes now.
+    pub(super) fn flush(&mut self, sources: &Sources, key: Key) {
+        if let Some(connection) = self.0.get_mut(&key) {
+            connection.write();
+            let write = !connection.output.is_empty();
+            // Who is not read any more must not wake the arbiter by writing.
+            let read = !connection.is_closing && connection.input.len() <= REQUEST_MAX;
+            if (read, write) != connection.interest {
+                connection.interest = (read, write);
+                sources.set_interest(&connection.socket, key, read, write);
+            }
+        }
+    }
+
+    /// Closes a connection when everything is written.
+    pub(super) fn close(&mut self, sources: &mut Sources, key: Key) {
+        if let Some(connection) = self.0.get_mut(&key) {
+            connection.is_closing = true;
+            connection.job = None;
+            sources.serve_again(key);
+        }
+    }
+}
+
+/// How many connections without a job there may be, with as many descriptors as there are.
+fn jobless_max() -> usize {
+    let descriptors = rustix::process::getrlimit(Resource::Nofile).current;
+    let most = descriptors.map_or(JOBLESS_MAX, |all| all / DESCRIPTORS_A_JOBLESS);
+    usize::try_from(most.clamp(1, JOBLESS_MAX)).unwrap_or(usize::MAX)
+}
+
+/// Says why, to one that cannot be let in.
+fn turn_away(socket: &OwnedFd) {
+    let refused = Reply::Refused {
+        reason: "the arbiter has no room for one more connection: every one is a job's".to_owned(),
+        is_final: false,
+        hint: None,
+    };
+    if let Ok(mut line) = serde_json::to_vec(&refused) {
+        line.push(b'\n');
+        // Who does not read it, learns it from the closed connection.
+        let _ = rustix::net::send(socket, &line, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+}
+
+impl AdminConnection {
+    fn new(socket: OwnedFd, peer: Peer) -> AdminConnection {
+        AdminConnection {
+            socket,
+            pid: peer.pid,
+            pidfd: Some(peer.pidfd),
+            input: Vec::new(),
+            output: Vec::new(),
+            is_closing: false,
+            has_ended: false,
+            job: None,
+            interest: (true, false),
+            watch: None,
+            has_asked: false,
+            since_ms: now_ms(),
+        }
+    }
+
+    pub(super) fn read(&mut self) {
+        while self.input.len() <= REQUEST_MAX {
+            let mut part = [0; 4096];
+            match rustix::net::recv(&self.socket, &mut part, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => self.has_ended = true,
+                Ok((_, n)) => {
+                    self.input.extend_from_slice(&part[..n.min(part.len())]);
+                    continue;
+                }
+                Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
+                Err(_) => self.has_ended = true,
+            }
+            return;
+        }
+    }
+
+    pub(super) fn take_line(&mut self) -> Line {
+        if self.is_closing {
+            return Line::None;
+        }
+        match self.input.iter().position(|&byte| byte == b'\n') {
+            Some(end) => Line::Whole(self.input.drain(..=end).collect()),
+            None if self.input.len() > REQUEST_MAX => Line::TooLong,
+            None => Line::None,
+        }
+    }
+
+    /// True if another request can be taken though nothing more arrives.
+    pub(super) fn has_request(&self) -> bool {
+        self.has_line() && !self.is_closing
+    }
+
+    /// True if it can be dropped: all is said, or nobody listens.
+    pub(super) fn is_done(&self) -> bool {
+        let has_said_all = self.has_ended && !self.has_line();
+        has_said_all || (self.is_closing && self.output.is_empty())
+    }
+
+    fn has_line(&self) -> bool {
+        self.input.contains(&b'\n')
+    }
+
+    fn write(&mut self) {
+        while !self.output.is_empty() {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match rustix::net::send(&self.socket, &self.output, flags) {
+                Ok(n) => {
+                    self.output.drain(..n.min(self.output.len()));
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::WOULDBLOCK) => return,
+                Err(_) => {
+                    self.has_ended = true;
+                    self.output.clear();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! What people's commands ask on `admin.sock`, and what is done about it: one line in, lines out,
+//! one connection as a job's life line. The folder keeps other users out; what a program inside a
+//! job may not ask is kept from it here, by the word of `sublet-share`.
+
+use sublet_model::MiB;
+use sublet_share::{Ancestry, Event, JobId, JobRefusal, Pid};
+
+use super::admin_connections::{Line, Watch};
+use super::job_request::ask_of;
+use super::jobs::Root;
+use super::sources::Source;
+use super::{Arbiter, now_ms};
+use crate::admin::{PROTOCOL, Reply, Request, Resume, Submit, parse_amount, parse_size};
+use crate::job_pages::JobPages;
+use crate::peer;
+use crate::poller::Key;
+
+/// How many requests of one connection are looked at in one turn.
+const REQUESTS_A_TURN: usize = 4;
+
+/// The shortest interval of `watch`.
+const WATCH_MS_MIN: u64 = 100;
+
+impl Arbiter {
+    pub(super) fn serve_admin(&mut self, key: Key) {
+        let Some(connection) = self.admins.get_mut(key) else {
+            return;
+        };
+        connection.read();
+        for _ in 0..REQUESTS_A_TURN {
+            let Some(connection) = self.admins.get_mut(key) else {
+                return;
+            };
+            match connection.take_line() {
+                Line::None => break,
+                Line::TooLong => {
+                    self.answer_garbage(key, "a request has at most 64 KiB");
+                    break;
+                }
+                Line::Whole(line) => match serde_json::from_slice(&line) {
+                    Ok(request) => self.take_request(key, request),
+                    Err(error) => self.answer_garbage(key, &error.to_string()),
+                },
+            }
+        }
+        let Some(connection) = self.admins.get_mut(key) else {
+            return;
+        };
+        if connection.has_request() {
+            self.sources.serve_again(key);
+        }
+        self.admins.flush(&self.sources, key);
+        if self.admins.get_mut(key).is_some_and(|one| one.is_done()) {
+            self.drop_admin(key);
+        }
+    }
+
+    fn answer_garbage(&mut self, key: Key, why: &str) {
+        self.counters.garbage += 1;
+        let reason = format!("this is no request: {why}");
+        self.tell(key, &Reply::Error { reason });
+        self.close_admin(key);
+    }
+
+    fn take_request(&mut self, key: Key, request: Request) {
+        let Some(connection) = self.admins.get_mut(key) else {
+            return;
+        };
+        connection.has_asked = true;
+        let pid = connection.pid;
+        match request {
+            Request::Hello => {
+                let hello = Reply::Hello {
+                    protocol: PROTOCOL,
+                    version: env!("CARGO_PKG_VERSION").to_owned(),
+                    pid: std::process::id(),
+                    epoch: self.identity.epoch(),
+                };
+                self.tell(key, &hello);
+            }
+            Request::List => {
+                self.take_use();
+                let snapshot = Box::new(self.snapshot());
+                self.tell(key, &Reply::Snapshot(snapshot));
+            }
+            Request::Watch { interval_ms } => {
+                connection.watch = Some(Watch {
+                    interval_ms: interval_ms.max(WATCH_MS_MIN),
+                    next_ms: now_ms(),
+                });
+                self.send_watches(now_ms());
+            }
+            // What follows changes something.
+            _ => match self.machine.permits_change(pid, self.ancestry(pid)) {
+                Ok(()) => self.take_change(key, request),
+                Err(reason) => self.tell(key, &refused(&reason)),
+            },
+        }
+    }
+
+    fn take_change(&mut self, key: Key, request: Request) {
+        match request {
+            Request::Hello | Request::List | Request::Watch { .. } => {}
+            Request::Submit(submit) => self.submit(key, &submit),
+            Request::Resume(resume) => self.resume(key, &resume),
+            Request::Limit { id, memory } => match parse_amount(&memory) {
+                Err(error) => self.refuse(key, &error.to_string()),
+                Ok(memory) => {
+                    let job = JobId(id);
+                    self.apply_for(Some(key), Event::LimitAsked { job, memory });
+                    // Read after the limit holds: now it is known whether the job is over.
+                    self.take_use();
+                }
+            },
+            Request::LimitPinned { id, memory } => match parse_size(&memory) {
+                Err(error) => self.refuse(key, &error.to_string()),
+                Ok(memory) => {
+                    let job = JobId(id);
+                    self.apply_for(Some(key), Event::PinnedLimitAsked { job, memory });
+                }
+            },
+            Request::Shutdown if self.machine.is_idle() => {
+                self.tell(key, &Reply::Ending);
+                self.lifetime.stop();
+            }
+            Request::Shutdown => {
+                let n = self.machine.jobs().count();
+                self.refuse(key, &format!("{n} jobs are running or waiting"));
+            }
+        }
+    }
+
+    /// Below whose root a process was started.
+    pub(super) fn ancestry(&self, pid: Pid) -> Ancestry {
+        match peer::ancestors(pid) {
+            None => Ancestry::Unseen,
+            Some(parents) => {
+                let job = self.jobs.below(&parents);
+                job.map_or(Ancestry::NoJob, Ancestry::Job)
+            }
+        }
+    }
+
+    fn refuse(&mut self, key: Key, reason: &str) {
+        let refused = Reply::Refused {
+            reason: reason.to_owned(),
+            is_final: true,
+            hint: None,
+        };
+        self.tell(key, &refused);
+    }
+
+    fn submit(&mut self, key: Key, submit: &Submit) {
+        match ask_of(submit, self.machine.inventory()) {
+            Err(reason) => self.refuse_line(key, &reason),
+            Ok(ask) => {
+                let job = self.identity.next_job();
+                let pages = JobPages::new(job.0, submit.mode, false);
+                if self.add_root(key, job, pages) {
+                    self.apply(Event::Submitted { job, ask });
+                }
+            }
+        }
+    }
+
+    fn resume(&mut self, key: Key, resume: &Resume) {
+        let job = JobId(resume.placed.id);
+        let limit = |mib: u64| MiB::new(mib).unwrap_or(MiB::MAX);
+        let gpus = resume.placed.gpus.iter();
+        let parts = self.parts_of(gpus.map(|gpu| (gpu.uuid.as_str(), limit(gpu.limit_mib))));
+        // It has its cards and its limits, and gets no others: what was asked of these decides
+        // nothing any more.
+        let asked = Submit {
+            cards: None,
+            pinned_memory: None,
+            ..resume.submit.clone()
+        };
+        let asked = ask_of(&asked, self.machine.inventory());
+        match (parts, asked) {
+            (Err(reason), _) | (_, Err(reason)) => self.refuse_line(key, &reason),
+            _ if self.machine.job(job).is_some() => {
+                self.refuse_line(key, &format!("there is a job {job} already"));
+            }
+            (Ok(parts), Ok(mut ask)) => {
+                let cards = || parts.iter().map(|part| part.card);
+                ask.cards = resume.submit.cards.as_ref().map(|_| cards().collect());
+                // What it was changed to since then; what was asked is in `submit`.
+                ask.pinned = resume.placed.pinned_limit_mib.map(limit);
+                self.identity.skip_job(job);
+                self.identity.write();
+                let pages = JobPages::new(job.0, resume.submit.mode, true);
+                if self.add_root(key, job, pages) {
+                    self.apply(Event::Declared {
+                        job,
+                        ask,
+                        parts,
+                        promise: None,
+                    });
+                    self.greet_again();
+                }
+            }
+        }
+    }
+
+    /// Makes the connection a job's life line, and its process the job's root.
+    fn add_root(&mut self, key: Key, job: JobId, pages: JobPages) -> bool {
+        let Some(connection) = self.admins.get_mut(key) else {
+            return false;
+        };
+        let Some(pidfd) = connection.pidfd.take() else {
+            self.refuse_line(key, "a connection is one job's life line");
+            return false;
+        };
+        let source = Source::Root(job);
+        let Ok(root_key) = self.sources.add(&pidfd, "a job's root", source) else {
+            self.refuse_line(key, "the arbiter cannot look after one more job");
+            return false;
+        };
+        connection.job = Some(job);
+        let root = Root::Run {
+            pid: connection.pid,
+            pidfd,
+            key: root_key,
+            line: Some(key),
+        };
+        self.jobs.insert(job, pages, root);
+        true
+    }
+
+    fn refuse_line(&mut self, key: Key, reason: &str) {
+        self.counters.refused += 1;
+        self.refuse(key, reason);
+        self.close_admin(key);
+    }
+
+    pub(super) fn send_watches(&mut self, now: u64) {
+        let due = self.admins.take_due_watches(now);
+        if due.is_empty() {
+            return;
+        }
+        // The states are of the last look at the ledgers, the numbers of this one.
+        self.take_use();
+        let snapshot = Reply::Snapshot(Box::new(self.snapshot()));
+        for key in due {
+            self.tell(key, &snapshot);
+        }
+    }
+
+    pub(super) fn tell(&mut self, key: Key, news: &Reply) {
+        self.admins.tell(&mut self.sources, key, news);
+    }
+
+    pub(super) fn close_admin(&mut self, key: Key) {
+        self.admins.close(&mut self.sources, key);
+    }
+}
+
+/// A refusal as it is told.
+pub(super) fn refused(reason: &JobRefusal) -> Reply {
+    Reply::Refused {
+        reason: reason.to_string(),
+        is_final: reason.is_final(),
+        hint: reason.hint().map(str::to_owned),
+    }
+}

@@ -1,0 +1,59 @@
+//! How an arbiter is set up.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use sublet_model::MiB;
+use sublet_plan::Policy;
+
+use crate::gauge::Gauge;
+use crate::runtime::Folder;
+
+/// How an arbiter is set up.
+#[derive(Debug)]
+pub struct Options {
+    /// Where its sockets are.
+    pub folder: Folder,
+    /// A name that only one arbiter of the host can have: users have folders of their own,
+    /// and the cards are one. Nothing for fake machines.
+    pub host_name: Option<String>,
+    /// How to choose among cards that have room.
+    pub policy: Policy,
+    /// Memory of each card that no job gets.
+    pub reserved: MiB,
+    /// End processes that use a card without being a job?
+    pub evict: bool,
+    /// End jobs that have more memory than they may have, by the driver's count?
+    pub evict_over: bool,
+    /// How the cards are measured before the first job; nothing where that cannot be done.
+    pub gauge: Option<Gauge>,
+    /// May people submit jobs? Not where a cluster promises these cards' memory.
+    pub local_jobs: bool,
+    /// End when there has been no job for so long.
+    pub idle_exit: Option<Duration>,
+    /// After a crash: how long the jobs of before may take to come back.
+    pub settle: Duration,
+    /// The arbiter ends in order when this becomes readable.
+    pub stop: Option<OwnedFd>,
+}
+
+impl Options {
+    /// The usual settings, in that folder.
+    #[must_use]
+    pub fn new(folder: Folder) -> Options {
+        Options {
+            folder,
+            host_name: None,
+            policy: Policy::binpack(),
+            reserved: MiB::ZERO,
+            evict: false,
+            evict_over: false,
+            gauge: None,
+            local_jobs: true,
+            idle_exit: None,
+            // Interposers look for the arbiter again four times a second, and commands more often.
+            settle: Duration::from_secs(2),
+            stop: None,
+        }
+    }
+}

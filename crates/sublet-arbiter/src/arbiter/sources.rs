@@ -1,0 +1,99 @@
+//! What the arbiter waits for: descriptors, what each of them is, and which of them has more to
+//! read than one turn may take.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use sublet_share::{JobId, Pid};
+
+use crate::error::ArbiterError;
+use crate::poller::{Key, Poller};
+
+/// What a descriptor is.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Source {
+    AdminListener,
+    /// A listener for processes; of one container, or of everybody below a `sublet run`.
+    ProcessListener(Option<JobId>),
+    AdminConnection,
+    ProcessConnection,
+    Process(Pid),
+    Root(JobId),
+    Driver,
+    Commands,
+    HostName,
+    Stop,
+}
+
+/// All descriptors that the arbiter waits for.
+pub(super) struct Sources {
+    poller: Poller,
+    by_key: BTreeMap<Key, Source>,
+    unfinished: BTreeSet<Key>,
+}
+
+impl Sources {
+    pub(super) fn new() -> Result<Sources, ArbiterError> {
+        Ok(Sources {
+            poller: Poller::new()?,
+            by_key: BTreeMap::new(),
+            unfinished: BTreeSet::new(),
+        })
+    }
+
+    /// Waits for a descriptor from now on, until it is closed. `what` names it in an error.
+    pub(super) fn add(
+        &mut self,
+        descriptor: impl AsFd,
+        what: &str,
+        source: Source,
+    ) -> Result<Key, ArbiterError> {
+        let key = self.poller.add(descriptor, what)?;
+        self.by_key.insert(key, source);
+        Ok(key)
+    }
+
+    /// What has that number; `None` if it went while earlier news of the same turn was read.
+    pub(super) fn get(&self, key: Key) -> Option<Source> {
+        self.by_key.get(&key).copied()
+    }
+
+    /// Waits no more for a descriptor that stays open.
+    pub(super) fn remove(&mut self, key: Key, descriptor: impl AsFd) {
+        if self.by_key.remove(&key).is_some() {
+            self.poller.remove(descriptor);
+        }
+    }
+
+    /// A descriptor is about to be closed.
+    pub(super) fn forget(&mut self, key: Key) {
+        self.by_key.remove(&key);
+        self.unfinished.remove(&key);
+    }
+
+    /// Waits until a descriptor can be read, written, or both.
+    pub(super) fn set_interest(&self, descriptor: impl AsFd, key: Key, read: bool, write: bool) {
+        self.poller.set_interest(descriptor, key, read, write);
+    }
+
+    /// Serves that one again in the next turn, whether or not there is news of it.
+    pub(super) fn serve_again(&mut self, key: Key) {
+        self.unfinished.insert(key);
+    }
+
+    /// True if somebody is to be served again at once.
+    pub(super) fn has_unfinished(&self) -> bool {
+        !self.unfinished.is_empty()
+    }
+
+    /// Those that are to be served again at once.
+    pub(super) fn take_unfinished(&mut self) -> BTreeSet<Key> {
+        std::mem::take(&mut self.unfinished)
+    }
+
+    /// Those with news, at the latest after `limit`.
+    pub(super) fn wait(&mut self, limit: Duration) -> Result<Vec<Key>, ArbiterError> {
+        self.poller.wait(limit)
+    }
+}

@@ -1,0 +1,147 @@
+//! Limits that are changed while a job has its cards: who may ask for it, and how far a limit
+//! may move.
+//!
+//! A limit of a card falls at once, below what the job uses too: then it is over its limit and
+//! gets nothing new. It rises into what nobody else is charged with. A job that a cluster
+//! placed never gets more than it was promised.
+//!
+//! A limit of pinned host memory takes nothing from others, so any amount is right. It is
+//! refused only where nobody would count: on pages of version 1.
+
+use sublet_model::MiB;
+
+use super::Machine;
+use super::job::HeldCard;
+use crate::event::Action;
+use crate::job::{Amount, Holding, JobAsk, JobId, Pid};
+use crate::refusal::JobRefusal;
+
+/// Below whose root a process was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ancestry {
+    /// Its parents cannot be seen.
+    Unseen,
+    /// Below no job's root.
+    NoJob,
+    /// Below this job's root, which is the nearest.
+    Job(JobId),
+}
+
+impl Machine {
+    /// May that process start, change or end anything on this machine? A program inside a job may
+    /// not: it could free itself of its limits.
+    ///
+    /// # Errors
+    /// It is inside a job, or nobody can see whether it is.
+    pub fn permits_change(&self, pid: Pid, ancestry: Ancestry) -> Result<(), JobRefusal> {
+        match (self.process(pid), ancestry) {
+            (Some((job, _)), _) | (None, Ancestry::Job(job)) => Err(JobRefusal::Inside(job)),
+            (None, Ancestry::Unseen) => Err(JobRefusal::Unseen),
+            (None, Ancestry::NoJob) => Ok(()),
+        }
+    }
+
+    pub(super) fn limit_pinned(&mut self, id: JobId, memory: MiB, out: &mut Vec<Action>) {
+        out.push(match self.new_pinned_limit(id, memory) {
+            Err(reason) => Action::KeepLimit { job: id, reason },
+            Ok(parts) => Action::LimitPinned {
+                job: id,
+                memory,
+                parts,
+            },
+        });
+    }
+
+    /// Sets the limit. Returns the job's cards, which stay as they are.
+    fn new_pinned_limit(&mut self, id: JobId, memory: MiB) -> Result<Vec<Holding>, JobRefusal> {
+        let job = self.jobs.get_mut(&id).ok_or(JobRefusal::NoSuchJob(id))?;
+        if !job.counts_pinned {
+            return Err(JobRefusal::PinnedNotCounted(id));
+        }
+        job.ask.pinned = Some(memory);
+        Ok(job.held.iter().map(|held| held.part).collect())
+    }
+
+    /// A job has its pages: does anybody count there what it pins?
+    pub(super) fn pages_are_made(&mut self, id: JobId, counts_pinned: bool) {
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.counts_pinned = counts_pinned;
+        }
+    }
+
+    pub(super) fn limit(&mut self, id: JobId, memory: Amount, out: &mut Vec<Action>) {
+        out.push(match self.new_limits(id, memory) {
+            Err(reason) => Action::KeepLimit { job: id, reason },
+            Ok(parts) => {
+                self.set_limits(id, memory, &parts);
+                Action::Limit { job: id, parts }
+            }
+        });
+    }
+
+    /// The limits that a job would have; none while it waits.
+    fn new_limits(&self, id: JobId, memory: Amount) -> Result<Vec<Holding>, JobRefusal> {
+        let job = self.jobs.get(&id).ok_or(JobRefusal::NoSuchJob(id))?;
+        self.cards.check(&JobAsk {
+            memory,
+            ..job.ask.clone()
+        })?;
+        let mut parts = Vec::new();
+        for held in &job.held {
+            let HeldCard { part, charge, .. } = held;
+            let limit = self.cards.now(memory, part.card);
+            if job.promise.is_some() {
+                // Its room is kept for it, and whatever else is free may be promised to others.
+                parts.push(self.within_promise(held, limit)?);
+                continue;
+            }
+            // All that nobody else is charged with: what the job uses beyond its limit may
+            // have been somebody else's room, and is not made its own by asking for it.
+            let others = self.cards.granted(part.card).saturating_sub(*charge);
+            let room = self.cards.room_beside(part.card, others);
+            let now = part.limit.memory;
+            if limit > now && limit > room {
+                return Err(JobRefusal::NoGrowth {
+                    asked: limit,
+                    gpu: self.cards.inventory().gpus()[part.card].index,
+                    limit: now,
+                    free: room.saturating_sub(now),
+                });
+            }
+            parts.push(part.with_memory(limit));
+        }
+        Ok(parts)
+    }
+
+    fn within_promise(&self, held: &HeldCard, limit: MiB) -> Result<Holding, JobRefusal> {
+        let card = held.part.card;
+        if limit > held.promised {
+            return Err(JobRefusal::Promised {
+                asked: limit,
+                gpu: self.cards.inventory().gpus()[card].index,
+                promised: held.promised,
+            });
+        }
+        Ok(held.part.with_memory(limit))
+    }
+
+    fn set_limits(&mut self, id: JobId, memory: Amount, parts: &[Holding]) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        job.ask.memory = memory;
+        let is_whole = memory == Amount::Whole && job.promise.is_none();
+        for (held, part) in job.held.iter_mut().zip(parts) {
+            held.part = *part;
+            // It falls when the ledger, read after the new limit holds, says so.
+            held.charge = held.charge.max(part.limit.memory);
+        }
+        for part in parts {
+            self.charge(id, part.card);
+            self.cards.set_whole(part.card, id, is_whole);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
