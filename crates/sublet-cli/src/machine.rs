@@ -1,6 +1,6 @@
 //! Which machine a command is about, and where that machine's arbiter is met: this one's
 //! GPUs, or a fake machine that a text describes. Finds folders and connects; it never
-//! starts anything (`run::start` does).
+//! starts anything (`run::arbiter` does).
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

@@ -61,7 +61,7 @@ enum Command {
     Top(top::Args),
     /// Print the cards that the driver shows this process, by UUID
     #[command(hide = true)]
-    VisibleCards(run::AskArgs),
+    VisibleCards(run::VisibleCardsArgs),
     /// Change how much GPU memory a job of this machine may have
     Limit(limit::Args),
     /// Show who uses which GPU

@@ -33,15 +33,15 @@ const LOG_MAX: u64 = 1 << 20;
 /// How much of the log an error shows.
 const LINES_SHOWN: usize = 10;
 
-/// What `sublet agent` is told.
+/// What an arbiter is started with.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Wish {
+pub(super) struct LaunchOptions {
     /// The real driver's two libraries: CUDA and NVML.
     pub(super) driver: Option<(PathBuf, PathBuf)>,
 }
 
 /// A connection to the machine's arbiter, which is started if none runs.
-pub(super) fn open(machine: &Machine, wish: &Wish) -> anyhow::Result<Client> {
+pub(super) fn open(machine: &Machine, options: &LaunchOptions) -> anyhow::Result<Client> {
     match machine.connect() {
         Ok(client) => return Ok(client),
         Err(error) if error.may_start() => {}
@@ -54,7 +54,7 @@ pub(super) fn open(machine: &Machine, wish: &Wish) -> anyhow::Result<Client> {
         Err(error) if error.may_start() => {}
         Err(error) => return Err(machine.unusable(error).into()),
     }
-    let mut starting = Starting::begin(machine, wish, lock)?;
+    let mut starting = Starting::begin(machine, options, lock)?;
     loop {
         match machine.connect() {
             Ok(client) => return Ok(client),
@@ -87,9 +87,12 @@ pub(super) fn leave_to_others(machine: &Machine) -> anyhow::Result<bool> {
 }
 
 /// Begins to start one, unless somebody else is at it.
-pub(super) fn begin(machine: &Machine, wish: &Wish) -> Result<Option<Starting>, Advised> {
+pub(super) fn begin(
+    machine: &Machine,
+    options: &LaunchOptions,
+) -> Result<Option<Starting>, Advised> {
     match lock(machine, FlockOperation::NonBlockingLockExclusive) {
-        Ok(lock) => Starting::begin(machine, wish, lock).map(Some),
+        Ok(lock) => Starting::begin(machine, options, lock).map(Some),
         Err(error) if error.is_busy => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -156,7 +159,7 @@ pub(super) struct Starting {
 }
 
 impl Starting {
-    fn begin(machine: &Machine, wish: &Wish, lock: File) -> Result<Starting, Advised> {
+    fn begin(machine: &Machine, options: &LaunchOptions, lock: File) -> Result<Starting, Advised> {
         let failed = |cause: std::io::Error| {
             let what = format!("cannot start the arbiter of {}", machine.called());
             let hint = format!(
@@ -166,7 +169,7 @@ impl Starting {
             Advised::new(what, hint).caused_by(cause)
         };
         let (log, log_from) = open_log(machine).map_err(failed)?;
-        let pid = launch(machine, wish, log).map_err(failed)?;
+        let pid = launch(machine, options, log).map_err(failed)?;
         Ok(Starting {
             process: pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()),
             began: Instant::now(),
@@ -253,7 +256,7 @@ fn open_log(machine: &Machine) -> std::io::Result<(File, u64)> {
 
 /// Starts `sublet agent --standalone --detached`, which starts the arbiter in a session of
 /// its own, writes its number and ends, so that the arbiter is nobody's child.
-fn launch(machine: &Machine, wish: &Wish, log: File) -> std::io::Result<Option<Pid>> {
+fn launch(machine: &Machine, options: &LaunchOptions, log: File) -> std::io::Result<Option<Pid>> {
     let mut command = Command::new(executable()?);
     command.args(arguments(machine));
     command
@@ -278,7 +281,7 @@ fn launch(machine: &Machine, wish: &Wish, log: File) -> std::io::Result<Option<P
     if let Some(preload) = without_ours(std::env::var_os("LD_PRELOAD").as_deref()) {
         command.env("LD_PRELOAD", preload);
     }
-    if let Some((cuda, nvml)) = &wish.driver {
+    if let Some((cuda, nvml)) = &options.driver {
         command.env("SUBLET_DRIVER_CUDA", cuda);
         command.env("SUBLET_DRIVER_NVML", nvml);
     }

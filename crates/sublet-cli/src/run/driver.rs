@@ -28,40 +28,40 @@ pub(super) const FOLDERS: [&str; 12] = [
 
 /// Which of the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Library {
+pub(super) enum DriverLibrary {
     Cuda,
     Nvml,
 }
 
-impl Library {
+impl DriverLibrary {
     /// The name by which programs load it.
     pub(super) fn soname(self) -> &'static str {
         match self {
-            Library::Cuda => "libcuda.so.1",
-            Library::Nvml => "libnvidia-ml.so.1",
+            DriverLibrary::Cuda => "libcuda.so.1",
+            DriverLibrary::Nvml => "libnvidia-ml.so.1",
         }
     }
 
     /// What the names of its files begin with: `libcuda.so`, `libcuda.so.580.95.05`.
     fn stem(self) -> &'static str {
         match self {
-            Library::Cuda => "libcuda.so",
-            Library::Nvml => "libnvidia-ml.so",
+            DriverLibrary::Cuda => "libcuda.so",
+            DriverLibrary::Nvml => "libnvidia-ml.so",
         }
     }
 
     /// The variable that says where the real one is.
     pub(super) fn variable(self) -> &'static str {
         match self {
-            Library::Cuda => "SUBLET_DRIVER_CUDA",
-            Library::Nvml => "SUBLET_DRIVER_NVML",
+            DriverLibrary::Cuda => "SUBLET_DRIVER_CUDA",
+            DriverLibrary::Nvml => "SUBLET_DRIVER_NVML",
         }
     }
 }
 
 /// The real driver's files on this machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Driver {
+pub(super) struct DriverFiles {
     /// Every file that is a `libcuda`, without links; the first is the one to use.
     pub(super) cuda: Vec<PathBuf>,
     /// Every file that is a `libnvidia-ml`.
@@ -74,23 +74,23 @@ pub(super) struct Search<'a> {
     pub(super) folders: Vec<PathBuf>,
     /// Our own libraries, which may be mounted over the real ones.
     pub(super) own: &'a [PathBuf],
-    /// Where [`Library::variable`] points.
+    /// Where [`DriverLibrary::variable`] points.
     pub(super) set: [Option<PathBuf>; 2],
 }
 
-impl Driver {
+impl DriverFiles {
     /// All files of the real driver that `search` leads to.
-    pub(super) fn find(search: &Search) -> Driver {
+    pub(super) fn find(search: &Search) -> DriverFiles {
         let [cuda, nvml] = &search.set;
-        Driver {
-            cuda: files(Library::Cuda, cuda.as_deref(), search),
-            nvml: files(Library::Nvml, nvml.as_deref(), search),
+        DriverFiles {
+            cuda: files(DriverLibrary::Cuda, cuda.as_deref(), search),
+            nvml: files(DriverLibrary::Nvml, nvml.as_deref(), search),
         }
     }
 
     /// The file of each to use, or what was looked for, and where.
     pub(super) fn chosen(&self, search: &Search) -> Result<(&Path, &Path), Advised> {
-        let missing = |library: Library| {
+        let missing = |library: DriverLibrary| {
             let folders: Vec<_> = search
                 .folders
                 .iter()
@@ -107,8 +107,14 @@ impl Driver {
                 ),
             )
         };
-        let cuda = self.cuda.first().ok_or_else(|| missing(Library::Cuda))?;
-        let nvml = self.nvml.first().ok_or_else(|| missing(Library::Nvml))?;
+        let cuda = self
+            .cuda
+            .first()
+            .ok_or_else(|| missing(DriverLibrary::Cuda))?;
+        let nvml = self
+            .nvml
+            .first()
+            .ok_or_else(|| missing(DriverLibrary::Nvml))?;
         Ok((cuda, nvml))
     }
 }
@@ -125,7 +131,7 @@ pub(super) fn folders(library_path: Option<&OsStr>) -> Vec<PathBuf> {
 }
 
 /// The files of one library, each once, whatever links lead to it.
-fn files(library: Library, set: Option<&Path>, search: &Search) -> Vec<PathBuf> {
+fn files(library: DriverLibrary, set: Option<&Path>, search: &Search) -> Vec<PathBuf> {
     let own: Vec<_> = search
         .own
         .iter()
@@ -203,8 +209,8 @@ mod tests {
         0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 62, 0,
     ];
 
-    fn search(folders: &[&Path], own: &[PathBuf]) -> Driver {
-        Driver::find(&Search {
+    fn search(folders: &[&Path], own: &[PathBuf]) -> DriverFiles {
+        DriverFiles::find(&Search {
             folders: folders.iter().map(|folder| folder.to_path_buf()).collect(),
             own,
             set: [None, None],
@@ -245,7 +251,7 @@ mod tests {
         let (set, other) = (base.join("my-driver"), base.join("libcuda.so.1"));
         std::fs::write(&set, ELF).unwrap();
         std::fs::write(&other, ELF).unwrap();
-        let driver = Driver::find(&Search {
+        let driver = DriverFiles::find(&Search {
             folders: vec![base],
             own: &[],
             set: [Some(set.clone()), None],
@@ -261,7 +267,7 @@ mod tests {
             set: [None, None],
         };
         assert_eq!(search.folders.len(), FOLDERS.len() + 1);
-        let error = Driver::default().chosen(&search).unwrap_err();
+        let error = DriverFiles::default().chosen(&search).unwrap_err();
         let text = crate::error_text(&error.into());
         for part in [
             "libcuda.so.1 is in none of /opt/drv, /usr/lib/x86_64-linux-gnu, ",

@@ -11,7 +11,7 @@ use sublet_arbiter::libraries::PRELOAD;
 use super::libraries::Interposer;
 
 /// What a job's environment is made of.
-pub(super) struct Given<'a> {
+pub(super) struct JobEnvironment<'a> {
     /// Where the job is.
     pub(super) placed: &'a Placed,
     /// The cards that the user named, in the order in which the job shall count them.
@@ -29,7 +29,7 @@ pub(super) struct Given<'a> {
 }
 
 /// The variables to set, on top of everything the user has set.
-pub(super) fn environment(given: &Given) -> Vec<(&'static str, OsString)> {
+pub(super) fn environment(given: &JobEnvironment) -> Vec<(&'static str, OsString)> {
     let mode = match given.mode {
         Mode::Strict => "strict",
         Mode::Compat => "compat",
@@ -130,7 +130,7 @@ mod tests {
             nvml: "/l/libnvidia-ml.so.1".into(),
             preload: "/l/libsublet_preload.so".into(),
         };
-        let set = environment(&Given {
+        let set = environment(&JobEnvironment {
             placed: &placed,
             chosen: &chosen,
             mode: Mode::Strict,

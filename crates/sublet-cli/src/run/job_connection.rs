@@ -5,11 +5,10 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use sublet_arbiter::admin::{
-    Client, ClientError, Placed, Reply, Request, Resume, Snapshot, Submit,
-};
+use sublet_arbiter::admin::{Client, ClientError, Reply, Request, Resume, Snapshot};
 
-use super::start::{self, Starting, Wish};
+use super::arbiter::{self, LaunchOptions, Starting};
+use super::wait::PlacedJob;
 use crate::machine::Machine;
 
 /// How often a lost arbiter is looked for.
@@ -24,9 +23,9 @@ const LOOK_MAX: Duration = Duration::from_secs(1);
 const AFTER_FAILURE: Duration = Duration::from_secs(10);
 
 /// The connection, or the search for another one.
-pub(super) struct LifeLine<'a> {
+pub(super) struct JobConnection<'a> {
     machine: &'a Machine,
-    wish: &'a Wish,
+    launch: &'a LaunchOptions,
     resume: Resume,
     state: State,
     /// A failed start was reported; the ones after it are not.
@@ -50,19 +49,20 @@ struct Search {
     starting: Option<Starting>,
 }
 
-impl<'a> LifeLine<'a> {
+impl<'a> JobConnection<'a> {
     pub(super) fn new(
         machine: &'a Machine,
-        wish: &'a Wish,
-        client: Client,
-        placed: Placed,
-        submit: Submit,
-    ) -> LifeLine<'a> {
-        LifeLine {
+        launch: &'a LaunchOptions,
+        job: PlacedJob,
+    ) -> JobConnection<'a> {
+        JobConnection {
             machine,
-            wish,
-            resume: Resume { placed, submit },
-            state: State::Connected(client),
+            launch,
+            resume: Resume {
+                placed: job.placed,
+                submit: job.submit,
+            },
+            state: State::Connected(job.client),
             complained: false,
         }
     }
@@ -75,7 +75,7 @@ impl<'a> LifeLine<'a> {
         }
     }
 
-    /// When [`LifeLine::serve`] must be called though nothing arrived.
+    /// When [`JobConnection::serve`] must be called though nothing arrived.
     pub(super) fn wake_at(&self) -> Option<Instant> {
         match &self.state {
             State::Connected(_) | State::Cut => None,
@@ -185,7 +185,7 @@ impl<'a> LifeLine<'a> {
         let failure = match &mut search.starting {
             Some(starting) => starting.failure(self.machine, now),
             None if now >= search.since + OTHERS_FIRST => {
-                match start::begin(self.machine, self.wish) {
+                match arbiter::begin(self.machine, self.launch) {
                     Ok(starting) => {
                         search.starting = starting;
                         None
@@ -221,14 +221,14 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::{UnixListener, UnixStream};
 
-    use sublet_arbiter::admin::Mode;
+    use sublet_arbiter::admin::{Mode, Placed, Submit};
 
     use super::*;
 
-    /// A listener, and a life line that was connected to it.
+    /// A listener, and a job's connection that was made to it.
     struct World {
         machine: Machine,
-        wish: Wish,
+        launch: LaunchOptions,
         _base: tempfile::TempDir,
     }
 
@@ -237,10 +237,10 @@ mod tests {
             let base = tempfile::tempdir().unwrap();
             let machine = Machine::below(&base.path().join("run"), None);
             machine.prepare().unwrap();
-            let wish = Wish::default();
+            let launch = LaunchOptions::default();
             World {
                 machine,
-                wish,
+                launch,
                 _base: base,
             }
         }
@@ -251,7 +251,7 @@ mod tests {
             UnixListener::bind(socket).unwrap()
         }
 
-        fn line(&self, listener: &UnixListener) -> (LifeLine<'_>, UnixStream) {
+        fn line(&self, listener: &UnixListener) -> (JobConnection<'_>, UnixStream) {
             let client = Client::connect(&self.machine.folder.admin_socket()).unwrap();
             let (stream, _) = listener.accept().unwrap();
             let placed = Placed {
@@ -269,7 +269,12 @@ mod tests {
                 wait: true,
                 mode: Mode::Strict,
             };
-            let line = LifeLine::new(&self.machine, &self.wish, client, placed, submit);
+            let job = PlacedJob {
+                client,
+                placed,
+                submit,
+            };
+            let line = JobConnection::new(&self.machine, &self.launch, job);
             (line, stream)
         }
     }

@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use sublet_arbiter::admin::{RefusalRow, Snapshot, TenantRow};
 
 use super::Args;
+use super::job_connection::JobConnection;
 use super::supervise::Ending;
 use crate::jobs::{duration, mib, size};
 use crate::paste;
@@ -14,16 +15,31 @@ use crate::paste;
 /// What decides which cards a command may be on, and stands before it where it was set.
 const VARIABLES: [&str; 2] = ["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"];
 
+/// Says the line, where there is one. Asks the arbiter for it.
+pub(super) fn after(
+    ending: Ending,
+    args: &Args,
+    connection: &mut JobConnection<'_>,
+    mut say: impl FnMut(&str),
+) {
+    if may_explain(ending)
+        && let Some((id, snapshot)) = connection.snapshot()
+        && let Some(line) = line(&snapshot, id, args, |name| std::env::var_os(name))
+    {
+        say(&line);
+    }
+}
+
 /// True for an end that a lack of memory may explain. One that was sent a signal to end, or whose
 /// shell says so, ended for another reason.
-pub(super) fn may_explain(ending: Ending) -> bool {
+fn may_explain(ending: Ending) -> bool {
     const SENT: [i32; 5] = [1, 2, 3, 9, 15];
     let code = i32::from(ending.code());
     code != 0 && !SENT.contains(&(code - 128))
 }
 
 /// What the job was refused last.
-struct Refused<'a> {
+struct LastRefusal<'a> {
     row: &'a RefusalRow,
     /// The card; nothing for memory of the machine.
     gpu: Option<u16>,
@@ -34,7 +50,7 @@ struct Refused<'a> {
 
 /// The line, if job `id` was refused something at its limit. `set` says what a variable was set
 /// to.
-pub(super) fn line(
+fn line(
     snapshot: &Snapshot,
     id: u64,
     args: &Args,
@@ -65,17 +81,17 @@ fn where_of(gpu: Option<u16>) -> String {
 }
 
 /// The newest refusal, on any card or of pinned memory.
-fn last<'a>(snapshot: &Snapshot, job: &'a TenantRow) -> Option<Refused<'a>> {
+fn last<'a>(snapshot: &Snapshot, job: &'a TenantRow) -> Option<LastRefusal<'a>> {
     let on_cards = job.per_gpu.iter().filter_map(|part| {
         let card = snapshot.gpus.iter().find(|gpu| gpu.index == part.index)?;
-        Some(Refused {
+        Some(LastRefusal {
             row: part.last_refusal.as_ref()?,
             gpu: Some(part.index),
             limit_mib: part.limit_mib,
             most_mib: card.memory_mib,
         })
     });
-    let pinned = job.pinned_last_refusal.as_ref().map(|row| Refused {
+    let pinned = job.pinned_last_refusal.as_ref().map(|row| LastRefusal {
         row,
         gpu: None,
         limit_mib: job.pinned_limit_mib.unwrap_or(u64::MAX),

@@ -13,7 +13,7 @@ use rustix::thread::{
     CapabilitySet, LinkNameSpaceType, UnshareFlags, capabilities, move_into_link_name_space,
 };
 
-use super::driver::{Driver, Library};
+use super::driver::{DriverFiles, DriverLibrary};
 use super::libraries::Interposer;
 
 /// One file over another.
@@ -27,7 +27,7 @@ pub(super) struct Bind {
 
 /// What is mounted for a job, in this order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(super) struct MountPlan {
     pub(super) binds: Vec<Bind>,
     /// Where the real driver stays reachable: CUDA and NVML, or nothing where a fake one is
     /// used.
@@ -37,14 +37,14 @@ pub(super) struct Plan {
 /// The mounts of a job. `real` is the real driver's two files, if the job uses it: they are
 /// mounted again in `folder` first, because their own places are taken after that.
 pub(super) fn plan(
-    driver: &Driver,
+    driver: &DriverFiles,
     ours: &Interposer,
     real: Option<(&Path, &Path)>,
     folder: &Path,
-) -> Plan {
+) -> MountPlan {
     let mut binds = Vec::new();
     let kept = real.map(|(cuda, nvml)| {
-        let mut keep = |source: &Path, library: Library| {
+        let mut keep = |source: &Path, library: DriverLibrary| {
             let target = folder.join(library.soname());
             // A job inside a job: the outer one has kept it there already.
             if source != target {
@@ -55,7 +55,10 @@ pub(super) fn plan(
             }
             target
         };
-        (keep(cuda, Library::Cuda), keep(nvml, Library::Nvml))
+        (
+            keep(cuda, DriverLibrary::Cuda),
+            keep(nvml, DriverLibrary::Nvml),
+        )
     });
     let over = |files: &[PathBuf], ours: &Path| -> Vec<Bind> {
         let bind = |target: &PathBuf| Bind {
@@ -67,7 +70,7 @@ pub(super) fn plan(
     };
     binds.extend(over(&driver.cuda, &ours.cuda));
     binds.extend(over(&driver.nvml, &ours.nvml));
-    Plan { binds, real: kept }
+    MountPlan { binds, real: kept }
 }
 
 /// May this process mount?
@@ -88,7 +91,7 @@ impl Mounted {
     ///
     /// # Errors
     /// What the kernel refused; the process is then where it was.
-    pub(super) fn apply(plan: &Plan) -> io::Result<Mounted> {
+    pub(super) fn apply(plan: &MountPlan) -> io::Result<Mounted> {
         if let Some((cuda, nvml)) = &plan.real {
             // A file can only be mounted over a file.
             for file in [cuda, nvml] {
@@ -146,7 +149,7 @@ mod tests {
     }
 
     fn check(real: Option<(&Path, &Path)>) -> String {
-        let driver = Driver {
+        let driver = DriverFiles {
             cuda: vec!["/a/libcuda.so.580".into(), "/b/libcuda.so.1".into()],
             nvml: vec!["/a/libnvidia-ml.so.580".into()],
         };
@@ -179,7 +182,7 @@ mod tests {
              /l/libnvidia-ml.so.1 over /a/libnvidia-ml.so.580\n"
         );
         // Inside another job, whose real driver is where ours would be.
-        let inner = Driver {
+        let inner = DriverFiles {
             cuda: vec!["/r/driver/libcuda.so.1".into()],
             nvml: vec!["/r/driver/libnvidia-ml.so.1".into()],
         };
@@ -187,8 +190,8 @@ mod tests {
         let inside = plan(&inner, &ours(), Some(real), Path::new("/r/driver"));
         assert_eq!(inside.binds, []);
         assert_eq!(inside.real.unwrap().0, inner.cuda[0]);
-        let nothing = plan(&Driver::default(), &ours(), None, Path::new("/r"));
-        assert_eq!(nothing, Plan::default());
+        let nothing = plan(&DriverFiles::default(), &ours(), None, Path::new("/r"));
+        assert_eq!(nothing, MountPlan::default());
     }
 
     /// Runs where the tests are root; elsewhere there is nothing that could be mounted. A
@@ -207,7 +210,7 @@ mod tests {
             source: source.to_owned(),
             target: target.to_owned(),
         };
-        let plan = Plan {
+        let plan = MountPlan {
             binds: vec![bind(&real, &kept), bind(&ours, &real)],
             real: Some((kept.clone(), base.path().join("driver/nvml"))),
         };

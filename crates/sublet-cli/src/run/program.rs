@@ -1,7 +1,7 @@
 //! Which file CMD is. Looked up before a job is queued, so that nobody waits an hour for a
 //! misspelt name; starting it is the last word all the same.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -75,9 +75,16 @@ impl ProgramError {
     }
 }
 
+/// The file that a command line means, with this process's `PATH`.
+pub(super) fn of(command: &[OsString]) -> Result<PathBuf, ProgramError> {
+    let name = command.first().map(OsString::as_os_str);
+    let path = std::env::var_os("PATH");
+    find(name.unwrap_or_default(), path.as_deref())
+}
+
 /// The file that `command` means: itself if it has a slash, else the first executable one of
 /// its name in the folders of `path`.
-pub(super) fn find(command: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, ProgramError> {
+fn find(command: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, ProgramError> {
     if command.as_encoded_bytes().contains(&b'/') {
         let file = PathBuf::from(command);
         return match (file.exists(), is_executable(&file)) {

@@ -1,4 +1,4 @@
-//! What `sublet run` asks of the arbiter, made of its arguments. Pure.
+//! What `sublet run` asks of the arbiter, made of its arguments. Pure, but for `complete`.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -8,6 +8,8 @@ use sublet_arbiter::admin::{
 };
 
 use super::Args;
+use super::setup::Setup;
+use super::visible_cards::{self, DriverQuestion};
 use crate::answer::Advised;
 
 /// The most cards of a job: its pages have room for no more (`sublet_abi::MAX_DEVICES`).
@@ -123,8 +125,31 @@ pub(super) fn name(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// The request.
-pub(super) fn submit(args: &Args) -> Submit {
+/// The request, with the cards that `CUDA_VISIBLE_DEVICES` leaves where none were named. `say` is
+/// given what people should know of them.
+///
+/// # Errors
+/// The driver does not say which cards these are, or they are too few.
+pub(super) fn complete(
+    args: &Args,
+    setup: &Setup,
+    mut say: impl FnMut(&str),
+) -> anyhow::Result<Submit> {
+    let mut submit = submit(args);
+    if submit.cards.is_none() {
+        let chosen = visible_cards::by_variable(&DriverQuestion {
+            driver: &setup.driver.0,
+            fake: setup.fake.as_deref(),
+            gpus: args.gpus,
+        })?;
+        chosen.note.iter().for_each(|note| say(note));
+        submit.cards = chosen.cards;
+    }
+    Ok(submit)
+}
+
+/// The request, as the arguments have it.
+fn submit(args: &Args) -> Submit {
     let program = args.command.first().map(OsString::as_os_str);
     Submit {
         name: match &args.name {

@@ -1,10 +1,7 @@
-//! From the start of CMD to its end: passes on signals, follows its stops, keeps the life
-//! line, and leaves the terminal as it was. Every process that CMD leaves behind is waited
+//! From the start of CMD to its end: passes on signals, follows its stops, keeps the job's
+//! connection, and leaves the terminal as it was. Every process that CMD leaves behind is waited
 //! for here (we are its subreaper), none is killed.
 
-use std::ffi::OsString;
-use std::path::Path;
-use std::process::Command;
 use std::time::Instant;
 
 use anyhow::Context;
@@ -13,9 +10,8 @@ use rustix::process::{Pid, WaitOptions, WaitStatus};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr};
 use signal_hook::consts::{SIGCONT, SIGINT, SIGTSTP, SIGTTIN, SIGTTOU};
 
-use super::lifeline::LifeLine;
-use super::program::ProgramError;
-use super::signals::{Signals, send};
+use super::job_connection::JobConnection;
+use super::signals::{Arrived, Signals, send};
 
 /// How CMD ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +25,15 @@ pub(super) enum Ending {
 }
 
 impl Ending {
+    /// What a signal makes of a command that was never started.
+    pub(super) fn before_start(arrived: Arrived) -> Ending {
+        if arrived.is_interrupt_key() {
+            Ending::Interrupted
+        } else {
+            Ending::Signal(arrived.signal)
+        }
+    }
+
     /// The exit code that a shell would give.
     pub(super) fn code(self) -> u8 {
         match self {
@@ -62,31 +67,11 @@ impl From<WaitStatus> for Change {
     }
 }
 
-/// Starts CMD.
-pub(super) fn start(
-    file: &Path,
-    command: &[OsString],
-    environment: Vec<(&'static str, OsString)>,
-) -> Result<Pid, ProgramError> {
-    use std::os::unix::process::CommandExt;
-    let (name, arguments) = command.split_first().ok_or_else(|| {
-        let nothing = String::new();
-        ProgramError::NotInPath(nothing)
-    })?;
-    let child = Command::new(file)
-        .arg0(name)
-        .args(arguments)
-        .envs(environment)
-        .spawn()
-        .map_err(|error| ProgramError::of(file, &error))?;
-    Ok(Pid::from_child(&child))
-}
-
 /// Follows CMD until it has ended. `say` is given lines for people.
 pub(super) fn follow(
     child: Pid,
     signals: &mut Signals,
-    line: &mut LifeLine<'_>,
+    connection: &mut JobConnection<'_>,
     mut say: impl FnMut(&str),
 ) -> anyhow::Result<Ending> {
     let terminal = Terminal::now();
@@ -119,10 +104,10 @@ pub(super) fn follow(
             }
             Change::Stopped(_) | Change::Nothing => {}
         }
-        if let Some(news) = line.serve(Instant::now()) {
+        if let Some(news) = connection.serve(Instant::now()) {
             say(&news);
         }
-        wait(signals, line);
+        wait(signals, connection);
     }
 }
 
@@ -146,8 +131,8 @@ fn changes(child: Pid) -> anyhow::Result<Change> {
 }
 
 /// Waits for a signal, a word of the arbiter, or the time to look for one.
-fn wait(signals: &Signals, line: &LifeLine<'_>) {
-    let limit = line.wake_at().map(|at| {
+fn wait(signals: &Signals, connection: &JobConnection<'_>) {
+    let limit = connection.wake_at().map(|at| {
         let left = at.saturating_duration_since(Instant::now());
         Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
@@ -156,7 +141,8 @@ fn wait(signals: &Signals, line: &LifeLine<'_>) {
     });
     let mut fds = vec![PollFd::new(signals, PollFlags::IN)];
     fds.extend(
-        line.fd()
+        connection
+            .fd()
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)),
     );
     // A signal's handler interrupts it, and its byte is read in the next round.

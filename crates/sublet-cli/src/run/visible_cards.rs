@@ -21,7 +21,7 @@ const VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
 const ASK: &str = "visible-cards";
 
 /// What the driver is asked with.
-pub(super) struct Question<'a> {
+pub(super) struct DriverQuestion<'a> {
     /// The driver's library.
     pub(super) driver: &'a Path,
     /// The fake machine's folder.
@@ -40,7 +40,7 @@ pub(super) struct Chosen {
 }
 
 /// The cards that the variable leaves for the job.
-pub(super) fn by_variable(question: &Question) -> anyhow::Result<Chosen> {
+pub(super) fn by_variable(question: &DriverQuestion) -> anyhow::Result<Chosen> {
     let Some(value) = std::env::var_os(VARIABLE) else {
         return Ok(Chosen::default());
     };
@@ -95,7 +95,7 @@ fn shown(value: &OsStr) -> String {
 }
 
 /// Starts this program again, to ask the driver.
-fn ask(question: &Question) -> anyhow::Result<Vec<String>> {
+fn ask(question: &DriverQuestion) -> anyhow::Result<Vec<String>> {
     let mut command = Command::new(executable()?);
     command.arg0("sublet").arg(ASK).arg(question.driver);
     // The driver itself is asked, and not what a job around this one sees of it.
@@ -124,7 +124,7 @@ fn ask(question: &Question) -> anyhow::Result<Vec<String>> {
 
 /// Arguments of the command that asks the driver.
 #[derive(Debug, clap::Args)]
-pub struct AskArgs {
+pub struct VisibleCardsArgs {
     /// The driver's library
     driver: PathBuf,
 }
@@ -133,7 +133,7 @@ pub struct AskArgs {
 ///
 /// # Errors
 /// The driver does not say.
-pub fn visible_cards(args: &AskArgs) -> anyhow::Result<Answer> {
+pub fn visible_cards(args: &VisibleCardsArgs) -> anyhow::Result<Answer> {
     let cards = sublet_arbiter::visible_cards(&args.driver)?;
     Ok(Answer {
         text: cards.iter().map(|card| format!("{card}\n")).collect(),

@@ -1,5 +1,5 @@
 //! From the request to the cards: submits a job and waits for its place, telling why. The
-//! connection that comes out of it is the job's life line.
+//! connection that comes out of it keeps the job.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +7,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use signal_hook::consts::SIGHUP;
 use sublet_arbiter::admin::{Client, ClientError, Placed, PlacedGpu, Reply, Request, Submit};
 
+use super::arbiter::{self, LaunchOptions};
+use super::request;
 use super::signals::{Arrived, Sender, Signals};
-use super::start::{self, Wish};
 use super::terminal::Terminal;
 use crate::answer::Advised;
 use crate::machine::Machine;
@@ -16,29 +17,40 @@ use crate::machine::Machine;
 /// How often a queue that was lost is joined again without any of them placing the job.
 const JOINS_MAX: u32 = 5;
 
+/// A job with its place, and the connection that keeps it.
+pub(super) struct PlacedJob {
+    pub(super) client: Client,
+    pub(super) placed: Placed,
+    pub(super) submit: Submit,
+}
+
 /// How a wait ended.
-pub(super) enum Outcome {
+pub(super) enum Waited {
     /// The job has its cards.
-    Placed(Client, Placed),
+    Placed(Box<PlacedJob>),
     /// The user does not want it any more.
     Left(Arrived),
 }
 
-/// Waits for a place. `say` is given a line for people each time there is something new.
-pub(super) fn wait(
+/// Submits a job and waits for its place. `say` is given a line for people each time there is
+/// something new.
+///
+/// # Errors
+/// The arbiter refuses the job, cannot be reached, or is too old for what is asked.
+pub(super) fn for_place(
     machine: &Machine,
-    wish: &Wish,
-    submit: &Submit,
+    launch: &LaunchOptions,
+    submit: Submit,
     signals: &mut Signals,
     mut say: impl FnMut(&str),
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<Waited> {
     let began = Instant::now();
     let mut told = Told::default();
     let mut n_joins = 0;
     let terminal = Terminal::of_this_process(signals.ignore(SIGHUP));
     loop {
         n_joins += 1;
-        let mut client = start::open(machine, wish)?;
+        let mut client = arbiter::open(machine, launch)?;
         let sent = client.send(&Request::Submit(submit.clone()));
         let outcome =
             sent.and_then(|()| replies(&mut client, signals, &terminal, &mut told, &mut say));
@@ -48,11 +60,16 @@ pub(super) fn wait(
                     say(&line);
                 }
                 too_small(&placed).iter().for_each(|line| say(line));
-                return Ok(Outcome::Placed(client, placed));
+                request::check(&submit, &placed)?;
+                return Ok(Waited::Placed(Box::new(PlacedJob {
+                    client,
+                    placed,
+                    submit,
+                })));
             }
-            Ok(Reached::Left(signal)) => return Ok(Outcome::Left(signal)),
+            Ok(Reached::Left(signal)) => return Ok(Waited::Left(signal)),
             Ok(Reached::Refused(refusal)) => {
-                return Err(refusal.told(machine, submit).into());
+                return Err(refusal.told(machine, &submit).into());
             }
             Ok(Reached::Unexpected(reply)) => return Err(machine.unexpected(&reply).into()),
             // An arbiter that is replaced while somebody waits: a place at the end of the
@@ -68,7 +85,7 @@ pub(super) fn wait(
 /// What the arbiter's replies led to.
 enum Reached {
     Placed(Placed),
-    Refused(Refusal),
+    Refused(RefusedJob),
     Left(Arrived),
     Unexpected(Reply),
 }
@@ -89,7 +106,7 @@ fn replies(
                     is_final,
                     hint,
                 } => {
-                    return Ok(Reached::Refused(Refusal {
+                    return Ok(Reached::Refused(RefusedJob {
                         reason,
                         is_final,
                         hint,
@@ -180,13 +197,13 @@ fn too_small(placed: &Placed) -> Vec<String> {
 }
 
 /// Why the arbiter gives no place.
-struct Refusal {
+struct RefusedJob {
     reason: String,
     is_final: bool,
     hint: Option<String>,
 }
 
-impl Refusal {
+impl RefusedJob {
     fn told(self, machine: &Machine, submit: &Submit) -> Advised {
         let hint = match self.hint {
             Some(hint) => hint,
@@ -278,7 +295,7 @@ mod tests {
         })
     }
 
-    fn run(scripts: Vec<Vec<Reply>>) -> (Result<Outcome, String>, Vec<String>, Vec<Request>) {
+    fn run(scripts: Vec<Vec<Reply>>) -> (Result<Waited, String>, Vec<String>, Vec<Request>) {
         let base = tempfile::tempdir().unwrap();
         let machine = Machine::below(base.path(), None);
         machine.prepare().unwrap();
@@ -286,7 +303,13 @@ mod tests {
         let mut signals = Signals::listen().unwrap();
         let mut said = Vec::new();
         let say = |line: &str| said.push(line.to_owned());
-        let outcome = wait(&machine, &Wish::default(), &submit(), &mut signals, say);
+        let outcome = for_place(
+            &machine,
+            &LaunchOptions::default(),
+            submit(),
+            &mut signals,
+            say,
+        );
         let outcome = outcome.map_err(|error| crate::error_text(&error));
         (outcome, said, arbiter.join().unwrap())
     }
@@ -308,7 +331,7 @@ mod tests {
             Reply::Placed(placed()),
         ];
         let (outcome, said, asked) = run(vec![script]);
-        assert!(matches!(outcome, Ok(Outcome::Placed(_, place)) if place == placed()));
+        assert!(matches!(outcome, Ok(Waited::Placed(job)) if job.placed == placed()));
         assert_eq!(
             said,
             [
@@ -323,7 +346,7 @@ mod tests {
     #[test]
     fn a_place_at_once_is_not_talked_about() {
         let (outcome, said, _) = run(vec![vec![Reply::Placed(placed())]]);
-        assert!(matches!(outcome, Ok(Outcome::Placed(..))));
+        assert!(matches!(outcome, Ok(Waited::Placed(..))));
         assert_eq!(said, [""; 0]);
     }
 
@@ -332,7 +355,7 @@ mod tests {
         let mut small = placed();
         small.gpus[0].context_mib = 17;
         let (outcome, said, _) = run(vec![vec![Reply::Placed(small)]]);
-        assert!(matches!(outcome, Ok(Outcome::Placed(..))));
+        assert!(matches!(outcome, Ok(Waited::Placed(..))));
         let line = "the job has 16 MiB of GPU 1, and a context alone takes 17 MiB there: \
                     ask for more";
         assert_eq!(said, [line]);
@@ -373,7 +396,7 @@ mod tests {
             vec![waiting(1, "full")],
             vec![Reply::Placed(placed())],
         ]);
-        assert!(matches!(outcome, Ok(Outcome::Placed(..))));
+        assert!(matches!(outcome, Ok(Waited::Placed(..))));
         assert_eq!(said[1], "the arbiter is gone: joining the queue again");
         assert_eq!(asked.len(), 2);
     }

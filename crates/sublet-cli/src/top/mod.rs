@@ -48,7 +48,7 @@ pub struct Args {
 /// There is no arbiter and none can be started, or it cannot be talked to.
 pub fn run(args: &Args, carried: Option<&'static Carried>) -> anyhow::Result<Answer> {
     let machine = Machine::of(&args.machine);
-    run::meet(&machine, carried)?;
+    run::ensure_arbiter(&machine, carried)?;
     let is_live = args.output == Format::Table
         && !args.once
         && std::io::stdout().is_terminal()

@@ -1,0 +1,86 @@
+//! What `sublet run` is told on its command line, and its help.
+
+use std::ffi::OsString;
+
+use clap::ValueHint;
+
+use super::request::{self, Cards};
+use crate::machine::MachineArgs;
+
+/// Arguments of `sublet run`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+EXAMPLES
+  sublet run --memory 8GiB -- python train.py      8 GiB of the card that suits best
+  sublet run --memory 25% --gpus 2 -- ./both       a quarter of each of two cards
+  sublet run --device 1 --memory 4G -- ./prog      of card 1, as nvidia-smi counts
+  CUDA_VISIBLE_DEVICES=1,2 sublet run -- ./prog    card 1 or 2, as CUDA counts
+  sublet run -- ./simulate                         a whole card
+  sublet run --memory 4GiB --no-wait -- ./server   now, or not at all
+  sublet run --pinned-memory 2GiB -- ./loader      at most 2 GiB of pinned host memory
+  sublet run --fake-gpu 2x16GiB --memory 4GiB -- ./prog
+                                                   without a GPU, on a fake driver
+
+Sizes are powers of 1,024: 4G, 4Gi, 4GB and 4GiB are 4096 MiB, as `sublet ps` says.
+
+CMD sees its cards in the order in which they were named. An empty CUDA_VISIBLE_DEVICES
+leaves no card, so nothing is started.
+
+A job that does not fit waits in order of arrival; standard error says why. The wait ends
+when its terminal closes, unless the job was detached from it (nohup, disown). If CMD fails
+after it was refused memory, the last line says how to ask for more. `sublet ps` and `sublet
+top` show all jobs, `sublet limit` changes one.
+
+THE FAKE DRIVER (--fake-gpu) runs no GPU code: memory, streams, events, graphs and NVML work,
+and a kernel takes time and computes nothing. Programs on the driver API run on it. Programs
+on the CUDA runtime (PyTorch, TensorFlow, what nvcc builds) fail at their first call, with
+error 801. 8x80GiB,name=NVIDIA H100 names the cards.
+
+EXIT CODES
+  of CMD             128+n if signal n ended it
+  1    no driver, no arbiter, or no place for the job
+  2    wrong arguments
+  126  CMD cannot be executed
+  127  CMD is not found")]
+pub struct Args {
+    /// Memory of each card: 4GiB, 4G, 512M, 25% [default: whole cards]
+    #[arg(short, long, value_name = "AMOUNT", allow_hyphen_values = true,
+          value_parser = request::memory, value_hint = ValueHint::Other)]
+    pub(super) memory: Option<String>,
+    /// Host memory that it may pin for its cards: 2GiB, 512M [default: no limit]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = request::size,
+          value_hint = ValueHint::Other)]
+    pub(super) pinned_memory: Option<String>,
+    /// How many cards
+    #[arg(short, long, value_name = "N", default_value_t = 1, allow_hyphen_values = true,
+          value_parser = request::gpus, value_hint = ValueHint::Other)]
+    pub(super) gpus: u32,
+    /// The cards that it may be on, as nvidia-smi counts them: 1, 0,2, GPU-1f4c… [default: those
+    /// of CUDA_VISIBLE_DEVICES, else any]
+    #[arg(long, value_name = "INDEX|UUID,…", allow_hyphen_values = true,
+          value_parser = request::cards, value_hint = ValueHint::Other)]
+    pub(super) device: Option<Cards>,
+    /// Wait until there is room; the default
+    #[arg(long, overrides_with = "no_wait")]
+    pub(super) wait: bool,
+    /// Fail if there is no room now
+    #[arg(long, overrides_with = "wait")]
+    pub(super) no_wait: bool,
+    /// A name for `sublet ps` and `sublet limit` [default: CMD's]
+    #[arg(short, long, value_name = "NAME", value_parser = request::name,
+          value_hint = ValueHint::Other)]
+    pub(super) name: Option<String>,
+    /// Refuse programs that cannot reach the arbiter, and unknown driver functions; the default
+    #[arg(long, conflicts_with = "compat")]
+    pub(super) strict: bool,
+    /// Let programs that cannot reach the arbiter, and unknown driver functions, use the driver
+    /// without a limit
+    #[arg(long)]
+    pub(super) compat: bool,
+    #[command(flatten)]
+    pub(super) machine: MachineArgs,
+    /// The command and its arguments
+    #[arg(value_name = "CMD", required = true, num_args = 1.., trailing_var_arg = true,
+          value_hint = ValueHint::CommandWithArguments)]
+    pub(super) command: Vec<OsString>,
+}

@@ -1,0 +1,106 @@
+//! What a job needs on a machine: our libraries, the driver behind them, and what is mounted. Found
+//! before the job is queued, so that nobody waits for a place and then fails.
+
+use std::path::PathBuf;
+
+use sublet_arbiter::libraries::{Carried, Store};
+
+use super::arbiter::LaunchOptions;
+use super::driver::{self, DriverFiles, DriverLibrary, Search};
+use super::libraries::{self, Interposer};
+use super::mounts::{self, MountPlan, Mounted};
+use crate::answer::Advised;
+use crate::machine::Machine;
+
+/// Everything a job needs on a machine, found before it is queued.
+pub(super) struct Setup {
+    /// Keeps the files of both in their places.
+    _store: Store,
+    pub(super) interposer: Interposer,
+    /// The two libraries behind ours: the real driver's, or the fake one's.
+    pub(super) driver: (PathBuf, PathBuf),
+    /// The fake machine's folder.
+    pub(super) fake: Option<PathBuf>,
+    /// What is mounted for the command.
+    pub(super) mounts: MountPlan,
+    /// What an arbiter is started with.
+    pub(super) launch: LaunchOptions,
+}
+
+impl Setup {
+    /// Finds our libraries and the driver's. `carried` are the libraries inside this program, if it
+    /// has any.
+    ///
+    /// # Errors
+    /// A library is missing or cannot be copied; there is no driver.
+    pub(super) fn find(
+        machine: &Machine,
+        carried: Option<&'static Carried>,
+    ) -> anyhow::Result<Setup> {
+        machine.prepare()?;
+        let store = libraries::usual_store(machine, carried)?;
+        let interposer = libraries::interposer(&store)?;
+        refuse_unloadable(&interposer)?;
+        let set = |library: DriverLibrary| {
+            let set = std::env::var_os(library.variable()).map(PathBuf::from);
+            // An outer job on a fake machine has its own idea of what is real.
+            set.filter(|file| file.is_absolute() && machine.fake.is_none())
+        };
+        let own = [interposer.cuda.clone(), interposer.nvml.clone()];
+        let search = Search {
+            folders: driver::folders(std::env::var_os("LD_LIBRARY_PATH").as_deref()),
+            own: &own,
+            set: [set(DriverLibrary::Cuda), set(DriverLibrary::Nvml)],
+        };
+        let found = DriverFiles::find(&search);
+        let (driver, fake, real) = match &machine.fake {
+            Some(fake) => {
+                let machine = sublet_fakegpu::Machine::from_text(fake.text())?;
+                let folder = machine.folder().to_owned();
+                (libraries::fake_driver(&store)?, Some(folder), None)
+            }
+            None => {
+                let (cuda, nvml) = found.chosen(&search)?;
+                let pair = (cuda.to_owned(), nvml.to_owned());
+                (pair, None, Some((cuda, nvml)))
+            }
+        };
+        let folder = machine.file("driver");
+        let mounts = mounts::plan(&found, &interposer, real, &folder);
+        let launch = LaunchOptions {
+            driver: real.map(|(cuda, nvml)| (cuda.to_owned(), nvml.to_owned())),
+        };
+        // Those of earlier versions; what stays is looked at another time.
+        let _removed = store.remove_unused(&[]);
+        Ok(Setup {
+            _store: store,
+            interposer,
+            driver,
+            fake,
+            mounts,
+            launch,
+        })
+    }
+
+    /// The mounts, where they are allowed and there is something to mount over. Without them
+    /// preloading reaches all programs but those that load the driver past the C library,
+    /// and the arbiter reports these.
+    pub(super) fn mount(&self) -> Option<Mounted> {
+        if self.mounts.binds.is_empty() || !mounts::is_allowed() {
+            return None;
+        }
+        Mounted::apply(&self.mounts).ok()
+    }
+}
+
+/// The dynamic linker takes blanks and colons in `LD_PRELOAD` for the end of a path.
+fn refuse_unloadable(interposer: &Interposer) -> Result<(), Advised> {
+    let folder = interposer.cuda.display().to_string();
+    if folder.contains([' ', ':', ';']) {
+        return Err(Advised::new(
+            format!("{folder} cannot be preloaded: its path has a blank or a colon"),
+            "SUBLET_RUNTIME_DIR can name another folder",
+        ));
+    }
+    Ok(())
+}
