@@ -11,18 +11,18 @@ use core::ops::Deref;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::MAX_DEVICES;
-use crate::any::AnyControl;
+use crate::header::{Header, Layout, PageError, PageKind};
 use crate::message::Mode;
 use crate::packing::Packing;
-use crate::stamp::{Layout, PageError, PageKind, Stamp};
 use crate::units::{DeviceIndex, Units, Uuid};
+use crate::versioned::AnyControl;
 
 /// What a tenant may have, as its processes see it. This is version 1, which later versions
 /// begin with; [`AnyControl`] opens them all.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct ControlPage {
-    stamp: Stamp,
+    header: Header,
     tenant: AtomicU64,
     epoch: AtomicU64,
     mode: AtomicU32,
@@ -57,7 +57,7 @@ const _: () = {
     assert!(size_of::<ControlPage>() == 128 + 64 * MAX_DEVICES);
 };
 
-// SAFETY: `repr(C)`, the stamp first, and nothing but atomics after it.
+// SAFETY: `repr(C)`, the header first, and nothing but atomics after it.
 unsafe impl Layout for ControlPage {
     const KIND: PageKind = PageKind::Control;
     const VERSION: u16 = 1;
@@ -113,8 +113,8 @@ impl ControlPage {
             .map(|(index, _)| index)
     }
 
-    pub(crate) fn stamp(&self) -> &Stamp {
-        &self.stamp
+    pub(crate) fn header(&self) -> &Header {
+        &self.header
     }
 }
 
@@ -285,7 +285,7 @@ impl<'a> ControlWriter<'a> {
             host.set(terms.host_limit_bytes);
         }
         let bytes = AnyControl::bytes(terms.version).unwrap_or_default();
-        any.stamp().write(PageKind::Control, terms.version, bytes);
+        any.header().write(PageKind::Control, terms.version, bytes);
         Ok(ControlWriter { page: any })
     }
 

@@ -12,8 +12,8 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::header::{Header, Layout, PageKind};
 use crate::reserve::{self, Accounts, Contended, NotCharged, NotReleased, NotReserved};
-use crate::stamp::{Layout, PageKind, Stamp};
 use crate::units::{DeviceIndex, SlotIndex, Units};
 use crate::{MAX_DEVICES, SLOTS};
 
@@ -22,7 +22,7 @@ use crate::{MAX_DEVICES, SLOTS};
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct LedgerPage {
-    stamp: Stamp,
+    header: Header,
     tenant: AtomicU64,
     reserved: [AtomicU64; 5],
     heads: [Head; MAX_DEVICES],
@@ -93,7 +93,7 @@ const _: () = {
     assert!(size_of::<LedgerPage>() == 1344 + 576 * (SLOTS + 1));
 };
 
-// SAFETY: `repr(C)`, the stamp first, and nothing but atomics after it.
+// SAFETY: `repr(C)`, the header first, and nothing but atomics after it.
 unsafe impl Layout for LedgerPage {
     const KIND: PageKind = PageKind::Ledger;
     const VERSION: u16 = 1;
@@ -126,7 +126,7 @@ impl LedgerPage {
     /// What is written when a page is made of zeroed memory.
     pub(crate) fn begin(&self, tenant: u64, version: u16, bytes: usize) {
         self.tenant.store(tenant, Ordering::Relaxed);
-        self.stamp.write(PageKind::Ledger, version, bytes);
+        self.header.write(PageKind::Ledger, version, bytes);
     }
 
     /// Whose ledger it says it is. The tenant can write this: it proves nothing.

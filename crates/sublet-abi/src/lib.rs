@@ -11,18 +11,18 @@
 //! - [`control`]: the page that the arbiter writes and tenants only read.
 //! - [`packing`]: what a driver takes from the card for what programs allocate.
 //! - [`ledger`]: the page that both write, and all that may be done to it.
-//! - [`host`]: what version 2 added to both. [`any`]: a page of either version.
+//! - [`host`]: what version 2 added to both. [`versioned`]: a page of either version.
 //! - `reserve`: how it is done, without locks, so that a process may die at any instruction.
 //! - [`message`]: hello, welcome, refused, bye.
-//! - [`stamp`]: the first bytes of either page, the same in every version.
+//! - [`header`]: the first bytes of either page, the same in every version.
 //!
 //! # How a next version is added
-//! 1. What a page's [`stamp`] and a message's first eight bytes say never changes.
+//! 1. What a page's [`header`] and a message's first eight bytes say never changes.
 //! 2. A field that old readers may ignore takes the place of reserved bytes, which are zero
 //!    in every page made before; the version stays.
 //! 3. What must be counted or obeyed by everybody is a new version: a module of its own, as
 //!    [`host`] is, whose words lie behind those of the version before; a line for it in
-//!    [`any`]; [`VERSION`] raised, and [`OLDEST`] left at the version before. What is there
+//!    [`versioned`]; [`VERSION`] raised, and [`OLDEST`] left at the version before. What is there
 //!    already keeps its place, so that one piece of code serves both.
 //!
 //! A tenant's pages are made when its first process says what it speaks, in the newest version
@@ -38,8 +38,8 @@
 #[cfg(test)]
 extern crate std;
 
-pub mod any;
 pub mod control;
+pub mod header;
 pub mod host;
 pub mod ledger;
 #[cfg(test)]
@@ -47,18 +47,20 @@ mod memory;
 pub mod message;
 pub mod packing;
 mod reserve;
-pub mod stamp;
 pub mod units;
+pub mod versioned;
 
-pub use any::{AnyControl, AnyLedger};
 pub use control::{ControlDevice, ControlPage, ControlWriter};
+pub use header::PageError;
 pub use host::{HostLedger, HostLimit};
 pub use ledger::{LedgerPage, ProcessSlot};
-pub use message::{Claim, Hello, MessageError, Mode, Refused, Reply, Request, Welcome};
+pub use message::{
+    ArbiterMessage, DeviceClaim, Hello, MessageError, Mode, ProcessMessage, RefusedHello, Welcome,
+};
 pub use packing::Packing;
 pub use reserve::{Contended, NotCharged, NotReleased, NotReserved};
-pub use stamp::PageError;
 pub use units::{DeviceIndex, SlotIndex, Units, Uuid};
+pub use versioned::{AnyControl, AnyLedger};
 
 /// The version of everything in this crate.
 pub const VERSION: u16 = 2;

@@ -73,7 +73,7 @@ impl Mode {
     clippy::large_enum_variant,
     reason = "there is no allocator to box with, and one lives for a moment"
 )]
-pub enum Request {
+pub enum ProcessMessage {
     /// The first message on a connection.
     Hello(Hello),
     /// The process ends this connection. Its slot and what it holds stay its own until it is
@@ -87,11 +87,11 @@ pub enum Request {
     clippy::large_enum_variant,
     reason = "there is no allocator to box with, and one lives for a moment"
 )]
-pub enum Reply {
+pub enum ArbiterMessage {
     /// A slot, and two descriptors beside the message.
     Welcome(Welcome),
     /// No slot, and why.
-    Refused(Refused),
+    Refused(RefusedHello),
 }
 
 /// A process asks for a slot.
@@ -103,20 +103,20 @@ pub struct Hello {
     pub max_version: u16,
     /// What it had before the arbiter was restarted; `None` for a process that is new. The
     /// ledger's descriptor comes beside the message then.
-    pub held: Option<Held>,
+    pub held: Option<SlotClaim>,
 }
 
 /// What a process says it had before the arbiter was restarted. A claim and no more: the
 /// arbiter compares it with the ledger and with NVML.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
+pub struct SlotClaim {
     /// Its slot in the ledger.
     pub slot: SlotIndex,
     /// Which holder of that slot it is.
     pub generation: u32,
     /// What it holds of each device, in the order of the ledger's accounts. This is also
     /// how a new arbiter learns that order: it went away with the old control page.
-    pub claims: [Claim; MAX_DEVICES],
+    pub claims: [DeviceClaim; MAX_DEVICES],
     /// What it has pinned of the host's memory, in bytes. A process that speaks version 1
     /// alone does not say it.
     pub host_bytes: u64,
@@ -127,7 +127,7 @@ pub struct Held {
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
-pub struct Claim {
+pub struct DeviceClaim {
     /// The device, or all zero where the tenant has none at that place.
     pub uuid: Uuid,
     /// Bytes it holds there, contexts included.
@@ -151,7 +151,7 @@ pub struct Welcome {
 
 /// A process gets no slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
+pub struct RefusedHello {
     /// Why, for the program.
     pub code: RefusedCode,
     /// Why, for people.

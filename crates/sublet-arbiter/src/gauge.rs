@@ -157,7 +157,7 @@ impl Measured {
 /// What is kept: by product, memory and driver.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-struct Kept(BTreeMap<String, Entry>);
+struct StoredFigures(BTreeMap<String, Entry>);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -168,9 +168,9 @@ struct Entry {
     measured: Measured,
 }
 
-impl Kept {
+impl StoredFigures {
     /// What a file says; nothing where it is not there, or is none of ours.
-    fn read(file: &Path) -> Kept {
+    fn read(file: &Path) -> StoredFigures {
         let read = || {
             let mut text = String::new();
             let opened = fs::File::open(file)?.take(TEXT_MAX);
@@ -201,7 +201,7 @@ pub(crate) fn figures(
     driver: &str,
 ) -> Vec<Figures> {
     let file = folder.figures_file();
-    let mut kept = Kept::read(&file);
+    let mut kept = StoredFigures::read(&file);
     let before = kept.clone();
     let mut tried = BTreeMap::new();
     let each = inventory.gpus().iter().map(|gpu| {

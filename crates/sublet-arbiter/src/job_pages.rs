@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use sublet_abi::control::{DeviceTerms, Terms};
-use sublet_abi::message::Held;
+use sublet_abi::message::SlotClaim;
 use sublet_abi::{DeviceIndex, Hello, Mode, SlotIndex, Units};
 use sublet_model::{Bytes, MiB};
 use sublet_share::{Holding, Pid};
@@ -135,7 +135,7 @@ impl JobPages {
     }
 
     /// Could these claims be about our cards, in our order?
-    pub(crate) fn matches(&self, held: &Held) -> bool {
+    pub(crate) fn matches(&self, held: &SlotClaim) -> bool {
         held.claims.iter().enumerate().all(|(at, claim)| {
             let ours = self.cards.get(at).map(|card| card.uuid);
             claim.uuid == [0; 16] || Some(claim.uuid) == ours
@@ -231,7 +231,7 @@ impl JobPages {
     }
 
     /// Charges a process that comes back with another ledger for what it says it has.
-    pub(crate) fn charge_claims(&self, slot: SlotIndex, held: &Held) {
+    pub(crate) fn charge_claims(&self, slot: SlotIndex, held: &SlotClaim) {
         let Some((_, ledger)) = &self.pages else {
             return;
         };

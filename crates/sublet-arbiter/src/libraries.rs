@@ -15,7 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use folder::Held;
+use folder::HeldFolder;
 
 /// The file name of our wrapper of `dlopen`, by which an outer job's preloads are known.
 pub const PRELOAD: &str = "libsublet_preload.so";
@@ -173,7 +173,7 @@ impl LibrarySource {
 pub struct Store {
     source: LibrarySource,
     targets: Vec<PathBuf>,
-    held: Mutex<Vec<Held>>,
+    held: Mutex<Vec<HeldFolder>>,
 }
 
 type Contents<'a> = [(&'a str, Cow<'a, [u8]>)];

@@ -11,8 +11,8 @@
     reason = "makes the pages that are shared with the programs of a test"
 )]
 
-mod desk;
 mod page;
+mod server;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ use sublet_abi::{
 };
 use tempfile::TempDir;
 
-use desk::Desk;
 use page::Page;
+use server::Server;
 
 /// The tenant's number.
 pub const TENANT: u64 = 7;
@@ -39,7 +39,7 @@ pub const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A card of the tenant.
 #[derive(Debug, Clone, Copy)]
-pub struct Card {
+pub struct GrantedCard {
     /// The card's own name.
     pub uuid: Uuid,
     /// The whole card's memory, in bytes.
@@ -50,13 +50,13 @@ pub struct Card {
 
 /// What the tenant is given.
 #[derive(Debug, Clone)]
-pub struct Grant {
+pub struct TenantGrant {
     /// The version of its pages, and of the welcome.
     pub version: u16,
     /// What its processes do without an arbiter.
     pub mode: Mode,
     /// Its cards, in its order.
-    pub cards: Vec<Card>,
+    pub cards: Vec<GrantedCard>,
     /// What a context is expected to cost, in bytes.
     pub context_bytes: u64,
     /// How the driver packs memory on every card; `None` where nobody has found out.
@@ -69,10 +69,10 @@ pub struct Grant {
     pub shift: u32,
 }
 
-impl Grant {
+impl TenantGrant {
     /// Cards with limits, contexts that cost nothing, compat.
     #[must_use]
-    pub fn of(cards: Vec<Card>) -> Self {
+    pub fn of(cards: Vec<GrantedCard>) -> Self {
         Self {
             version: VERSION,
             mode: Mode::Compat,
@@ -88,20 +88,20 @@ impl Grant {
 
 /// It runs until it is stopped or dropped. Its pages stay for as long as the test does.
 #[derive(Debug)]
-pub struct Arbiter {
+pub struct FakeArbiter {
     folder: Arc<TempDir>,
     writer: ControlWriter<'static>,
     ledger: AnyLedger<'static>,
     ledger_page: Arc<Page>,
     epoch: u64,
-    desk: Arc<Desk>,
+    server: Arc<Server>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Arbiter {
+impl FakeArbiter {
     /// The first one of its tenant.
     #[must_use]
-    pub fn start(grant: &Grant) -> Self {
+    pub fn start(grant: &TenantGrant) -> Self {
         let folder = Arc::new(tempfile::tempdir().expect("a folder"));
         let bytes = AnyLedger::bytes(grant.version).expect("a known version");
         let page = Page::new(bytes);
@@ -112,14 +112,14 @@ impl Arbiter {
 
     /// Ends it, and starts its successor on the same ledger, with what `grant` says now.
     #[must_use]
-    pub fn restart(mut self, grant: &Grant) -> Self {
+    pub fn restart(mut self, grant: &TenantGrant) -> Self {
         self.stop();
         let (folder, page) = (Arc::clone(&self.folder), Arc::clone(&self.ledger_page));
         Self::serve(grant, folder, self.epoch + 1, self.ledger, page)
     }
 
     fn serve(
-        grant: &Grant,
+        grant: &TenantGrant,
         folder: Arc<TempDir>,
         epoch: u64,
         ledger: AnyLedger<'static>,
@@ -150,12 +150,12 @@ impl Arbiter {
         // SAFETY: fresh memory of that length, sealed, and mapped for good.
         let writer = unsafe { ControlWriter::create(control.address(), bytes, &terms) };
         control.forbid_writing();
-        let desk = Desk::new(grant, control, Arc::clone(&ledger_page), ledger);
-        let desk = Arc::new(desk);
-        let listener = desk::listen(&folder.path().join("tenant.sock"));
+        let server = Server::new(grant, control, Arc::clone(&ledger_page), ledger);
+        let server = Arc::new(server);
+        let listener = server::listen(&folder.path().join("tenant.sock"));
         let thread = {
-            let desk = Arc::clone(&desk);
-            std::thread::spawn(move || desk.stay(&listener))
+            let server = Arc::clone(&server);
+            std::thread::spawn(move || server.serve(&listener))
         };
         Self {
             folder,
@@ -163,14 +163,14 @@ impl Arbiter {
             ledger,
             ledger_page,
             epoch,
-            desk,
+            server,
             thread: Some(thread),
         }
     }
 
     /// Lets everybody go. Its pages stay as they are, and so do the limits.
     pub fn stop(&mut self) {
-        self.desk.end();
+        self.server.end();
         if let Some(thread) = self.thread.take() {
             thread.join().expect("the arbiter ends");
         }
@@ -249,7 +249,7 @@ impl Arbiter {
     /// What processes have said when they came.
     #[must_use]
     pub fn hellos(&self) -> Vec<Hello> {
-        self.desk.hellos()
+        self.server.hellos()
     }
 
     /// Waits until so many have come and hung up, without another word.
@@ -261,7 +261,7 @@ impl Arbiter {
         loop {
             let found = (
                 self.hellos().len(),
-                self.desk.n_gone.load(Ordering::Acquire),
+                self.server.n_gone.load(Ordering::Acquire),
             );
             if found == (n, n) {
                 break;
@@ -272,11 +272,11 @@ impl Arbiter {
             );
             std::thread::yield_now();
         }
-        assert_eq!(self.desk.n_more.load(Ordering::Acquire), 0);
+        assert_eq!(self.server.n_more.load(Ordering::Acquire), 0);
     }
 }
 
-impl Drop for Arbiter {
+impl Drop for FakeArbiter {
     fn drop(&mut self) {
         self.stop();
     }

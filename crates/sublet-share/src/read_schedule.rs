@@ -1,7 +1,7 @@
 //! When the driver is read besides the regular times. A process that has just begun makes its
 //! first context within a moment, and nobody knows what a context costs before it was read:
 //! until the next regular reading its job would have that much beyond its limit. So it is
-//! looked at early, and once more when it is first seen on a card, because a number counts
+//! read early, and once more when it is first seen on a card, because a number counts
 //! when it was there twice (`reading`).
 //!
 //! A reading takes the driver a millisecond or two, so there are never more than one in

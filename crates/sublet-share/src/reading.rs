@@ -74,15 +74,15 @@ pub struct SlotUse {
 struct Excess {
     /// As it was last known.
     known: u64,
-    /// The least of the looks since then, and how many they were: at none was it quiet.
+    /// The least of the readings since then, and their number: in none was it quiet.
     least: u64,
     n_busy: u32,
 }
 
-/// After so many looks at which a process was never quiet, the least of them is believed. With a
-/// regular look every 200 ms these are some seconds, in which no program takes nearly all its
-/// memory and gives it back at every look.
-const BUSY_LOOKS: u32 = 25;
+/// After so many readings in which a process was never quiet, the least of them is believed. With
+/// one every 200 ms these are five seconds. No program takes nearly all its memory and gives it
+/// back in each of them.
+const BUSY_READINGS: u32 = 25;
 
 impl Excess {
     /// Nothing is known of the process.
@@ -96,12 +96,12 @@ impl Excess {
         }
     }
 
-    /// After a look at which it seemed to be so much.
+    /// After a reading in which it seemed to be so much.
     fn next(self, seen: u64, is_quiet: bool) -> Excess {
         let (least, n_busy) = (self.least.min(seen), self.n_busy + 1);
         if is_quiet {
             Excess::known(seen)
-        } else if n_busy == BUSY_LOOKS {
+        } else if n_busy == BUSY_READINGS {
             Excess::known(least)
         } else {
             let known = self.known.min(seen);
@@ -114,12 +114,15 @@ impl Excess {
     }
 }
 
+/// What a job has on a card beyond its slots' reservations.
 #[derive(Debug, Clone, Copy, Default)]
 struct Residual {
     charged: u64,
+    /// By the last reading. It is charged when the next one shows it too.
     last: u64,
 }
 
+/// A process that is on a card without a slot.
 #[derive(Debug, Clone)]
 struct Stranger {
     since: Time,
@@ -127,8 +130,10 @@ struct Stranger {
     on: BTreeMap<usize, Bytes>,
 }
 
+/// The driver's figures set against the slots', over time.
 #[derive(Debug, Clone)]
 pub(crate) struct Reconciliation {
+    /// What a new context costs, by card.
     contexts: Vec<Bytes>,
     excesses: BTreeMap<(Pid, usize), Excess>,
     residuals: BTreeMap<(JobId, usize), Residual>,

@@ -243,35 +243,11 @@ impl fmt::Display for JobRefusal {
                 "this machine's GPUs are a cluster's, which would not know of the job and promise \
                  its memory to pods",
             ),
-            JobRefusal::Inside(job) => write!(f, "a program inside job {job} cannot ask this"),
-            JobRefusal::Unseen => {
-                f.write_str("the arbiter cannot see whose child asks this; try again")
-            }
-            JobRefusal::PinnedNotCounted(job) => write!(
-                f,
-                "job {job} has pages of version 1, as its first process had them: nobody counts \
-                 what it pins"
-            ),
-            JobRefusal::Promised {
-                asked,
-                gpu,
-                promised,
-            } => write!(
-                f,
-                "{asked} of GPU {gpu} asked, and the cluster has promised it {promised}"
-            ),
-            JobRefusal::NoGrowth {
-                asked,
-                gpu,
-                limit,
-                free,
-            } => {
-                let lacks = asked.saturating_sub(*limit).saturating_sub(*free);
-                write!(
-                    f,
-                    "GPU {gpu} lacks {lacks}: {asked} asked, where the limit is {limit} and {free} are free"
-                )
-            }
+            JobRefusal::Inside(_)
+            | JobRefusal::Unseen
+            | JobRefusal::PinnedNotCounted(_)
+            | JobRefusal::Promised { .. }
+            | JobRefusal::NoGrowth { .. } => self.fmt_change(f),
             JobRefusal::NoSuchCard { total } => {
                 write!(
                     f,
@@ -306,6 +282,42 @@ impl fmt::Display for Listed<'_> {
 }
 
 impl JobRefusal {
+    /// Why something stays as it is.
+    fn fmt_change(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            JobRefusal::Inside(job) => write!(f, "a program inside job {job} cannot ask this"),
+            JobRefusal::Unseen => {
+                f.write_str("the arbiter cannot see whose child asks this; try again")
+            }
+            JobRefusal::PinnedNotCounted(job) => write!(
+                f,
+                "job {job} has pages of version 1, as its first process had them: nobody counts \
+                 what it pins"
+            ),
+            JobRefusal::Promised {
+                asked,
+                gpu,
+                promised,
+            } => write!(
+                f,
+                "{asked} of GPU {gpu} asked, and the cluster has promised it {promised}"
+            ),
+            JobRefusal::NoGrowth {
+                asked,
+                gpu,
+                limit,
+                free,
+            } => {
+                let lacks = asked.saturating_sub(*limit).saturating_sub(*free);
+                write!(
+                    f,
+                    "GPU {gpu} lacks {lacks}: {asked} asked, where the limit is {limit} and {free} are free"
+                )
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn fmt_idle(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let JobRefusal::NotIdle {
             asked,

@@ -2,13 +2,13 @@
 
 use core::ptr;
 
-use crate::any::{AnyControl, AnyLedger};
 use crate::control::{ControlWriter, DeviceTerms, Terms};
+use crate::header::{self, PageError, PageKind};
 use crate::memory::Memory;
 use crate::message::Mode;
 use crate::packing::Packing;
-use crate::stamp::{self, PageError, PageKind};
 use crate::units::{DeviceIndex, Units};
+use crate::versioned::{AnyControl, AnyLedger};
 use crate::{MAX_DEVICES, VERSION};
 
 const BYTES: usize = AnyControl::bytes(VERSION).expect("it is known");
@@ -136,12 +136,12 @@ fn what_is_no_page_is_refused() {
     create(&mut memory, &[]);
     assert_eq!(open(address, bytes), Ok(7));
     assert_eq!(open(address, bytes - 1), Err(short));
-    // SAFETY: as above, and only bytes of the stamp are written.
+    // SAFETY: as above, and only bytes of the header are written.
     let poke = |at: usize, value: u8| unsafe { address.add(at).write(value) };
     poke(12, VERSION as u8 + 1);
     assert_eq!(open(address, bytes), Err(PageError::Version(VERSION + 1)));
     // SAFETY: as above.
-    let version = unsafe { stamp::peek(PageKind::Control, address, bytes) };
+    let version = unsafe { header::peek(PageKind::Control, address, bytes) };
     assert_eq!(
         version,
         Ok(VERSION + 1),
@@ -159,10 +159,10 @@ fn what_is_no_page_is_refused() {
     let ledger = unsafe { AnyLedger::from_ptr(address, ledger_bytes) };
     assert_eq!(ledger.err(), Some(PageError::NotA(PageKind::Ledger)));
     // SAFETY: as above.
-    let kind = unsafe { stamp::peek(PageKind::Ledger, address, 64) };
+    let kind = unsafe { header::peek(PageKind::Ledger, address, 64) };
     assert_eq!(kind, Err(PageError::NotA(PageKind::Ledger)));
     // SAFETY: as above.
-    let short = unsafe { stamp::peek(PageKind::Control, address, 15) };
+    let short = unsafe { header::peek(PageKind::Control, address, 15) };
     assert_eq!(
         short,
         Err(PageError::Short {

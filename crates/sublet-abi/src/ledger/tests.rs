@@ -9,11 +9,11 @@ use std::vec::Vec;
 
 use proptest::prelude::*;
 
-use crate::any::AnyLedger;
 use crate::ledger::LedgerPage;
 use crate::memory::Memory;
 use crate::reserve::{NotReleased, NotReserved};
 use crate::units::{DeviceIndex, SlotIndex, Units};
+use crate::versioned::AnyLedger;
 use crate::{SLOTS, VERSION};
 
 const BYTES: usize = AnyLedger::bytes(VERSION).expect("it is known");
@@ -138,7 +138,7 @@ proptest! {
         }
         // SAFETY: the memory was made as a page above, and lives as long as this one.
         let page = unsafe { AnyLedger::from_ptr(memory.address(), BYTES) };
-        let page = page.expect("its stamp is whole");
+        let page = page.expect("its header is whole");
         let host = page.host().expect("of version 2");
         let (slot, device) = (slot(who), device(what));
         let most = Units::MAX;

@@ -1,16 +1,16 @@
 //! How messages lie in bytes.
 //!
 //! Apart from the messages themselves so that nobody can hold a message that was not
-//! checked: what is declared here leaves this file only as a [`Request`], a [`Reply`] or a
-//! [`Datagram`].
+//! checked: what is declared here leaves this file only as a [`ProcessMessage`], an
+//! [`ArbiterMessage`] or a [`Datagram`].
 
 use core::ops::Deref;
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::{
-    Claim, Held, Hello, MESSAGE_BYTES_MAX, MessageError, Mode, Refused, RefusedCode, Reply,
-    Request, TEXT_BYTES_MAX, Text, Welcome,
+    ArbiterMessage, DeviceClaim, Hello, MESSAGE_BYTES_MAX, MessageError, Mode, ProcessMessage,
+    RefusedCode, RefusedHello, SlotClaim, TEXT_BYTES_MAX, Text, Welcome,
 };
 use crate::units::SlotIndex;
 use crate::{MAX_DEVICES, OLDEST, VERSION};
@@ -42,7 +42,7 @@ struct HelloBytes {
     flags: u32,
     slot: u32,
     generation: u32,
-    claims: [Claim; MAX_DEVICES],
+    claims: [DeviceClaim; MAX_DEVICES],
 }
 
 /// From a process that speaks version 2, with what that version appended.
@@ -117,19 +117,19 @@ fn head(kind: u16, size: usize) -> Head {
     }
 }
 
-impl Request {
+impl ProcessMessage {
     /// As it is sent.
     #[must_use]
     pub fn encode(&self) -> Datagram {
         match self {
-            Request::Hello(hello) if hello.max_version < 2 => {
+            ProcessMessage::Hello(hello) if hello.max_version < 2 => {
                 Datagram::of(&HelloBytes::of(hello, size_of::<HelloBytes>()))
             }
-            Request::Hello(hello) => Datagram::of(&HelloBytes2 {
+            ProcessMessage::Hello(hello) => Datagram::of(&HelloBytes2 {
                 first: HelloBytes::of(hello, size_of::<HelloBytes2>()),
                 host_bytes: hello.held.as_ref().map_or(0, |held| held.host_bytes),
             }),
-            Request::Bye => Datagram::of(&head(BYE, size_of::<Head>())),
+            ProcessMessage::Bye => Datagram::of(&head(BYE, size_of::<Head>())),
         }
     }
 
@@ -137,23 +137,23 @@ impl Request {
     ///
     /// # Errors
     /// If the bytes are none.
-    pub fn parse(bytes: &[u8]) -> Result<Request, MessageError> {
+    pub fn parse(bytes: &[u8]) -> Result<ProcessMessage, MessageError> {
         let head = read_head(bytes)?;
         match head.kind {
-            HELLO => HelloBytes::read(bytes, head).map(Request::Hello),
-            BYE => exactly::<Head>(bytes, head).map(|_| Request::Bye),
+            HELLO => HelloBytes::read(bytes, head).map(ProcessMessage::Hello),
+            BYE => exactly::<Head>(bytes, head).map(|_| ProcessMessage::Bye),
             other => Err(MessageError::Kind(other)),
         }
     }
 }
 
-impl Reply {
+impl ArbiterMessage {
     /// As it is sent.
     #[must_use]
     pub fn encode(&self) -> Datagram {
         match self {
-            Reply::Welcome(welcome) => Datagram::of(&WelcomeBytes::of(welcome)),
-            Reply::Refused(refused) => Datagram::of(&RefusedBytes::of(refused)),
+            ArbiterMessage::Welcome(welcome) => Datagram::of(&WelcomeBytes::of(welcome)),
+            ArbiterMessage::Refused(refused) => Datagram::of(&RefusedBytes::of(refused)),
         }
     }
 
@@ -161,15 +161,15 @@ impl Reply {
     ///
     /// # Errors
     /// If the bytes are none.
-    pub fn parse(bytes: &[u8]) -> Result<Reply, MessageError> {
+    pub fn parse(bytes: &[u8]) -> Result<ArbiterMessage, MessageError> {
         let head = read_head(bytes)?;
         match head.kind {
             WELCOME => exactly::<WelcomeBytes>(bytes, head)?
                 .parse()
-                .map(Reply::Welcome),
+                .map(ArbiterMessage::Welcome),
             REFUSED => exactly::<RefusedBytes>(bytes, head)?
                 .parse()
-                .map(Reply::Refused),
+                .map(ArbiterMessage::Refused),
             other => Err(MessageError::Kind(other)),
         }
     }
@@ -222,7 +222,7 @@ impl HelloBytes {
         let comes_back = self.flags & COMES_BACK != 0;
         let held = if comes_back {
             let slot = SlotIndex::of_process(self.slot);
-            Some(Held {
+            Some(SlotClaim {
                 slot: slot.ok_or_else(|| field("slot", self.slot))?,
                 generation: self.generation,
                 claims: self.claims,
@@ -249,7 +249,11 @@ impl HelloBytes {
         if self.generation != 0 {
             return Err(field("generation", self.generation));
         }
-        match self.claims.iter().find(|claim| **claim != Claim::default()) {
+        match self
+            .claims
+            .iter()
+            .find(|claim| **claim != DeviceClaim::default())
+        {
             Some(claim) => Err(field("claim", claim.bytes)),
             None => Ok(()),
         }
@@ -289,7 +293,7 @@ impl WelcomeBytes {
 }
 
 impl RefusedBytes {
-    fn of(refused: &Refused) -> RefusedBytes {
+    fn of(refused: &RefusedHello) -> RefusedBytes {
         RefusedBytes {
             head: head(REFUSED, size_of::<RefusedBytes>()),
             code: refused.code.number(),
@@ -298,14 +302,14 @@ impl RefusedBytes {
         }
     }
 
-    fn parse(&self) -> Result<Refused, MessageError> {
+    fn parse(&self) -> Result<RefusedHello, MessageError> {
         let Some((text, rest)) = self.text.split_at_checked(usize::from(self.text_len)) else {
             return Err(field("length of the text", self.text_len));
         };
         if str::from_utf8(text).is_err() || rest.iter().any(|byte| *byte != 0) {
             return Err(MessageError::Text);
         }
-        Ok(Refused {
+        Ok(RefusedHello {
             code: RefusedCode::of_number(self.code),
             text: Text {
                 len: self.text_len,

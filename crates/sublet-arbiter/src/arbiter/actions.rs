@@ -1,11 +1,12 @@
-//! What `sublet-share` decided, done: pages written, processes welcomed, people told.
+//! What `sublet-share` decided, done: pages written, processes welcomed, people told. Nothing is
+//! decided here.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
 use rustix::process::Signal;
 use sublet_abi::message::{RefusedCode, Welcome};
-use sublet_abi::{Reply as Answer, SlotIndex};
+use sublet_abi::{ArbiterMessage, SlotIndex};
 use sublet_model::MiB;
 use sublet_share::{Action, Event, Holding, JobId, JobRefusal, Pid};
 use tracing::{debug, info, warn};
@@ -36,28 +37,15 @@ impl Arbiter {
                 position,
                 reason,
             } => {
-                let (id, reason) = (job.0, reason.to_string());
-                self.tell_job(
-                    job,
-                    &Reply::Waiting {
-                        id,
-                        position,
-                        reason,
-                    },
-                );
+                let waiting = Reply::Waiting {
+                    id: job.0,
+                    position,
+                    reason: reason.to_string(),
+                };
+                self.tell_job(job, &waiting);
             }
-            Action::Refuse { job, reason } => {
-                self.counters.refused += 1;
-                info!(%job, %reason, "job refused");
-                self.tell_job(job, &refused(&reason));
-                self.forget_job(job);
-            }
-            Action::Limit { job, parts } => {
-                if let Some(pages) = self.jobs.pages_mut(job) {
-                    pages.set_limits(&parts);
-                }
-                self.tell_limits(job, &parts, asker);
-            }
+            Action::Refuse { job, reason } => self.refuse_job(job, &reason),
+            Action::Limit { job, parts } => self.limit(job, &parts, asker),
             Action::LimitPinned { job, memory, parts } => {
                 if let Some(pages) = self.jobs.pages(job) {
                     pages.set_pinned_limit(memory);
@@ -85,24 +73,13 @@ impl Arbiter {
                     self.send_away(key, code_of(&reason), &reason.to_string());
                 }
             }
-            Action::Reclaim { job, pid, slot } => {
-                self.counters.reclaimed += 1;
-                debug!(%job, %pid, slot, "took back what a process held");
-                if let (Some(pages), Some(slot)) =
-                    (self.jobs.pages(job), SlotIndex::of_process(slot))
-                {
-                    pages.reclaim(slot);
-                }
-            }
+            Action::Reclaim { job, pid, slot } => self.reclaim(job, pid, slot),
             Action::Overhead { job, card, bytes } => {
                 if let Some(pages) = self.jobs.pages(job) {
                     pages.set_overhead(card, bytes);
                 }
             }
-            Action::Stranger(pid) => {
-                self.counters.unmanaged += 1;
-                warn!(%pid, name = peer::name(pid), "a process uses a GPU without a job");
-            }
+            Action::Stranger(pid) => self.report(pid),
             Action::Evict(pid) => self.evict(pid),
             Action::Terminate(job) => self.end_processes(job, Signal::TERM),
             Action::Kill(job) => self.end_processes(job, Signal::KILL),
@@ -113,6 +90,13 @@ impl Arbiter {
                 self.forget_job(job);
             }
         }
+    }
+
+    fn refuse_job(&mut self, job: JobId, reason: &JobRefusal) {
+        self.counters.refused += 1;
+        info!(%job, %reason, "job refused");
+        self.tell_job(job, &refused(reason));
+        self.forget_job(job);
     }
 
     /// Gives a job its cards. Its pages are made when its first process says what it speaks.
@@ -172,6 +156,13 @@ impl Arbiter {
         }
     }
 
+    fn limit(&mut self, job: JobId, parts: &[Holding], asker: Option<Key>) {
+        if let Some(pages) = self.jobs.pages_mut(job) {
+            pages.set_limits(parts);
+        }
+        self.tell_limits(job, parts, asker);
+    }
+
     /// Tells the job, and whoever asked for it, what its limits are now.
     fn tell_limits(&mut self, job: JobId, parts: &[Holding], asker: Option<Key>) {
         info!(%job, "limits changed");
@@ -213,7 +204,7 @@ impl Arbiter {
         if let Some(held) = connection.claims.take() {
             pages.charge_claims(slot, &held);
         }
-        let message = Answer::Welcome(Welcome {
+        let message = ArbiterMessage::Welcome(Welcome {
             version: pages.version().unwrap_or(connection.version),
             mode: pages.mode(),
             slot,
@@ -274,6 +265,15 @@ impl Arbiter {
             && self.processes.add_connection(pid, key)
     }
 
+    /// Takes back what a process's slot holds.
+    fn reclaim(&mut self, job: JobId, pid: Pid, slot: u32) {
+        self.counters.reclaimed += 1;
+        debug!(%job, %pid, slot, "took back what a process held");
+        if let (Some(pages), Some(slot)) = (self.jobs.pages(job), SlotIndex::of_process(slot)) {
+            pages.reclaim(slot);
+        }
+    }
+
     /// Ends a job that has more memory than it may have.
     fn end_processes(&mut self, job: JobId, signal: Signal) {
         let processes = self.machine.job(job).map(|view| view.pids);
@@ -283,6 +283,12 @@ impl Arbiter {
         for pid in processes {
             self.processes.signal(pid, signal);
         }
+    }
+
+    /// A process uses a GPU without a job.
+    fn report(&mut self, pid: Pid) {
+        self.counters.unmanaged += 1;
+        warn!(%pid, name = peer::name(pid), "a process uses a GPU without a job");
     }
 
     fn evict(&mut self, pid: Pid) {

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use sublet_abi::message::{Held, Refused, RefusedCode, Text};
-use sublet_abi::{Hello, OLDEST, Reply, Request};
+use sublet_abi::message::{RefusedCode, RefusedHello, SlotClaim, Text};
+use sublet_abi::{ArbiterMessage, Hello, OLDEST, ProcessMessage};
 use sublet_share::{JobId, Pid};
 use tracing::debug;
 
@@ -57,7 +57,7 @@ pub(super) struct ProcessConnection {
     pub(super) version: u16,
     since_ms: u64,
     /// What it says it had, where that must be charged to another ledger.
-    pub(super) claims: Option<Held>,
+    pub(super) claims: Option<SlotClaim>,
 }
 
 /// All of them.
@@ -175,11 +175,13 @@ impl Arbiter {
         let Some(connection) = self.connections.get(key) else {
             return;
         };
-        match (Request::parse(bytes), &connection.progress) {
-            (Ok(Request::Hello(hello)), Progress::Silent) => self.greet(key, hello, descriptors),
+        match (ProcessMessage::parse(bytes), &connection.progress) {
+            (Ok(ProcessMessage::Hello(hello)), Progress::Silent) => {
+                self.greet(key, hello, descriptors);
+            }
             // The connection only. What the process holds stays charged until it is dead: a
             // message must not be a way to have it forgotten.
-            (Ok(Request::Bye), Progress::Welcome) => self.drop_process_connection(key),
+            (Ok(ProcessMessage::Bye), Progress::Welcome) => self.drop_process_connection(key),
             (Ok(_), _) => self.send_away(
                 key,
                 RefusedCode::Malformed,
@@ -265,7 +267,7 @@ impl ProcessConnections {
 
 fn refuse(socket: &OwnedFd, code: RefusedCode, why: &str) {
     let text = Text::new(why);
-    let message = Reply::Refused(Refused { code, text }).encode();
+    let message = ArbiterMessage::Refused(RefusedHello { code, text }).encode();
     // Who does not read it, learns it from the closed connection.
     let _ = socket::send(socket, &message, &[]);
 }

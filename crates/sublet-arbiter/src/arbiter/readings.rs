@@ -81,7 +81,7 @@ impl DriverReadings {
         self.sampler.waits()
     }
 
-    /// Asks the driver, unless it owes an answer.
+    /// Asks the driver. `slots` is what the slots say now.
     fn ask(&mut self, now: u64, slots: Slots) {
         self.slots_before = slots;
         self.asked_ms = now;

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 
 use sublet_abi::SlotIndex;
-use sublet_abi::message::{Held, RefusedCode};
+use sublet_abi::message::{RefusedCode, SlotClaim};
 use sublet_model::Bytes;
 use sublet_share::{Ancestry, Event, JobId, Pid};
 use tracing::{info, warn};
@@ -24,7 +24,7 @@ impl Arbiter {
         key: Key,
         (job, pid): (JobId, Pid),
         spoken: &RangeInclusive<u16>,
-        held: Held,
+        held: SlotClaim,
         descriptors: Vec<OwnedFd>,
     ) {
         let Some(memory) = descriptors.into_iter().next() else {
@@ -80,7 +80,7 @@ impl Arbiter {
     }
 
     /// Is that process in the slot that it names, by what the page and our own list say?
-    fn is_in_slot(&self, job: JobId, pid: Pid, held: &Held) -> bool {
+    fn is_in_slot(&self, job: JobId, pid: Pid, held: &SlotClaim) -> bool {
         if let Some(known) = self.machine.process(pid) {
             return known == (job, held.slot.get());
         }

@@ -85,7 +85,7 @@ fn another_driver_or_an_old_figure_is_measured_again_and_the_last_good_one_stays
     assert_eq!(other, [Figures::default()], "nothing is known of it");
     // A day later.
     let file = world.arbiters().figures_file();
-    let mut kept = Kept::read(&file);
+    let mut kept = StoredFigures::read(&file);
     for entry in kept.0.values_mut() {
         entry.measured_at -= FRESH.as_secs();
     }

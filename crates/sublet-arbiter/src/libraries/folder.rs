@@ -17,19 +17,19 @@ use super::Contents;
 
 /// A folder that is not removed while this lives.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HeldFolder {
     folder: PathBuf,
     _lock: File,
 }
 
-impl Held {
+impl HeldFolder {
     /// The folder.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
 
     /// Locks a folder; nothing if it is not there, or was removed just before.
-    fn take(folder: &Path) -> io::Result<Option<Held>> {
+    fn take(folder: &Path) -> io::Result<Option<HeldFolder>> {
         let lock = match File::open(folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened?,
@@ -42,7 +42,7 @@ impl Held {
         // What is used is young; where it cannot be changed, it cannot be removed either.
         let _read_only = lock.set_modified(SystemTime::now());
         let folder = folder.to_owned();
-        Ok(Some(Held {
+        Ok(Some(HeldFolder {
             folder,
             _lock: lock,
         }))
@@ -60,7 +60,11 @@ pub(super) fn is_still(path: &Path, open: &File) -> bool {
 ///
 /// # Errors
 /// Why it cannot be in `target`, in words for people.
-pub(super) fn publish(target: &Path, name: &str, contents: &Contents<'_>) -> Result<Held, String> {
+pub(super) fn publish(
+    target: &Path,
+    name: &str,
+    contents: &Contents<'_>,
+) -> Result<HeldFolder, String> {
     own(target)?;
     // `/run` is mounted so on Debian and Ubuntu: the kernel loads no code from there.
     if is_noexec(target) {
@@ -73,7 +77,7 @@ pub(super) fn publish(target: &Path, name: &str, contents: &Contents<'_>) -> Res
             write(&folder, contents).map_err(unwritable)?;
         }
         // Nothing if somebody has removed it in between; a new one is too young for that.
-        if let Some(held) = Held::take(&folder).map_err(unwritable)? {
+        if let Some(held) = HeldFolder::take(&folder).map_err(unwritable)? {
             repair(&folder, contents).map_err(unwritable)?;
             return Ok(held);
         }

@@ -2,7 +2,7 @@
 //! environment names a library that is gone starts all the same, without it, and so without a
 //! limit: when in doubt, a folder stays. It goes when all of this holds.
 //!
-//! 1. Nobody has named it for a day. Naming makes it young again (`folder::Held`), and so does
+//! 1. Nobody has named it for a day. Naming makes it young again (`folder::HeldFolder`), and so does
 //!    a look that finds it in use, so that processes are looked at once a day at most.
 //! 2. No process of ours stands by it: `sublet run`, an arbiter and an agent hold a lock on the
 //!    folders that they have named for as long as they live. A job may wait in line for days

@@ -15,10 +15,10 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
-use sublet_abi::message::{Claim, Held};
+use sublet_abi::message::{DeviceClaim, SlotClaim};
 use sublet_abi::{
-    AnyControl, AnyLedger, DeviceIndex, Hello, HostLimit, MAX_DEVICES, OLDEST, Reply, Request,
-    Units, VERSION, Welcome,
+    AnyControl, AnyLedger, ArbiterMessage, DeviceIndex, Hello, HostLimit, MAX_DEVICES, OLDEST,
+    ProcessMessage, Units, VERSION, Welcome,
 };
 
 use crate::world::PATIENCE;
@@ -195,7 +195,7 @@ impl Guest {
                     self.socket = None;
                     say("closed");
                 }
-                "bye" => self.send(&Request::Bye.encode(), &[]),
+                "bye" => self.send(&ProcessMessage::Bye.encode(), &[]),
                 "lost" => self.wait_for_end(),
                 "thread" => start_thread(),
                 "control" => self.write_control(),
@@ -211,7 +211,7 @@ impl Guest {
         }
     }
 
-    fn connect(&mut self, path: &Path, held: Option<Held>) {
+    fn connect(&mut self, path: &Path, held: Option<SlotClaim>) {
         let kind = SocketType::SEQPACKET;
         let flags = SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).unwrap();
@@ -231,7 +231,7 @@ impl Guest {
         let ledger = ledger.filter(|_| hello.held.is_some());
         let beside: Vec<_> = ledger.iter().map(AsFd::as_fd).collect();
         self.socket = Some(socket);
-        self.send(&Request::Hello(hello).encode(), &beside);
+        self.send(&ProcessMessage::Hello(hello).encode(), &beside);
         self.take_welcome();
     }
 
@@ -248,7 +248,7 @@ impl Guest {
             &mut descriptors,
             SendFlags::NOSIGNAL,
         );
-        if bytes[..] == Request::Bye.encode()[..] {
+        if bytes[..] == ProcessMessage::Bye.encode()[..] {
             say(&format!("{:?}", sent.is_ok()));
         }
     }
@@ -270,8 +270,8 @@ impl Guest {
                 descriptors.extend(fds);
             }
         }
-        match Reply::parse(&bytes[..n]) {
-            Ok(Reply::Welcome(welcome)) => {
+        match ArbiterMessage::parse(&bytes[..n]) {
+            Ok(ArbiterMessage::Welcome(welcome)) => {
                 let ledger = descriptors.pop().unwrap();
                 let control = descriptors.pop().unwrap();
                 self.pages = Some((control, ledger));
@@ -284,7 +284,7 @@ impl Guest {
                 ));
                 self.welcome = Some(welcome);
             }
-            Ok(Reply::Refused(refused)) => {
+            Ok(ArbiterMessage::Refused(refused)) => {
                 say(&format!(
                     "refused {:?}: {}",
                     refused.code,
@@ -377,15 +377,15 @@ impl Guest {
         });
     }
 
-    fn held(&self) -> Held {
+    fn held(&self) -> SlotClaim {
         let (control, ledger) = self.map();
         let welcome = self.welcome.unwrap();
-        let mut claims = [Claim::default(); MAX_DEVICES];
+        let mut claims = [DeviceClaim::default(); MAX_DEVICES];
         for ((device, page), claim) in control.devices().zip(&mut claims) {
             claim.uuid = page.uuid();
             claim.bytes = ledger.held(welcome.slot, device).bytes();
         }
-        Held {
+        SlotClaim {
             slot: welcome.slot,
             generation: welcome.generation,
             claims,

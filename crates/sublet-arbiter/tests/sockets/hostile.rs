@@ -7,7 +7,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
-use sublet_abi::{Hello, OLDEST, Request as Message, VERSION};
+use sublet_abi::{Hello, OLDEST, ProcessMessage, VERSION};
 use sublet_arbiter::ContainerCard;
 use sublet_arbiter::admin::{Reply, Request};
 use sublet_model::MiB;
@@ -161,11 +161,13 @@ fn a_hello_of_another_version_is_told_so() {
             max_version,
             held: None,
         };
-        let bytes = Message::Hello(hello).encode();
+        let bytes = ProcessMessage::Hello(hello).encode();
         rustix::net::send(&socket, &bytes, SendFlags::NOSIGNAL).unwrap();
         let mut bytes = [0; 1024];
         let (_, n) = rustix::net::recv(&socket, &mut bytes, RecvFlags::empty()).unwrap();
-        let Ok(sublet_abi::Reply::Refused(refused)) = sublet_abi::Reply::parse(&bytes[..n]) else {
+        let Ok(sublet_abi::ArbiterMessage::Refused(refused)) =
+            sublet_abi::ArbiterMessage::parse(&bytes[..n])
+        else {
             panic!("not refused")
         };
         assert_eq!(refused.code, sublet_abi::message::RefusedCode::Version);
@@ -179,7 +181,7 @@ fn a_hello_of_another_version_is_told_so() {
 }
 
 fn message() -> impl Strategy<Value = Vec<u8>> {
-    let hello = Message::Hello(Hello {
+    let hello = ProcessMessage::Hello(Hello {
         min_version: OLDEST,
         max_version: VERSION,
         held: None,
@@ -195,7 +197,7 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
             changed[at] = byte;
             changed
         }),
-        1 => Just(Message::Bye.encode().to_vec()),
+        1 => Just(ProcessMessage::Bye.encode().to_vec()),
     ]
 }
 

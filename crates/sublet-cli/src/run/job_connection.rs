@@ -11,7 +11,7 @@ use super::arbiter::{self, LaunchOptions, Starting};
 use super::wait::PlacedJob;
 use crate::machine::Machine;
 
-/// How often a lost arbiter is looked for.
+/// How often an arbiter that was lost is tried.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long whoever manages the arbiter has to start the next one, before a job does.
 const OTHERS_FIRST: Duration = Duration::from_secs(1);
@@ -251,7 +251,7 @@ mod tests {
             UnixListener::bind(socket).unwrap()
         }
 
-        fn line(&self, listener: &UnixListener) -> (JobConnection<'_>, UnixStream) {
+        fn connection(&self, listener: &UnixListener) -> (JobConnection<'_>, UnixStream) {
             let client = Client::connect(&self.machine.folder.admin_socket()).unwrap();
             let (stream, _) = listener.accept().unwrap();
             let placed = Placed {
@@ -274,8 +274,8 @@ mod tests {
                 placed,
                 submit,
             };
-            let line = JobConnection::new(&self.machine, &self.launch, job);
-            (line, stream)
+            let connection = JobConnection::new(&self.machine, &self.launch, job);
+            (connection, stream)
         }
     }
 
@@ -303,22 +303,22 @@ mod tests {
     fn a_new_arbiter_hears_what_the_job_has_now() {
         let world = World::new();
         let listener = world.listen();
-        let (mut line, stream) = world.line(&listener);
+        let (mut connection, stream) = world.connection(&listener);
         let t0 = Instant::now();
         say(&stream, &Reply::Limited(limited("/new")));
-        assert_eq!(line.serve(t0), None);
-        assert!(line.fd().is_some() && line.wake_at().is_none());
+        assert_eq!(connection.serve(t0), None);
+        assert!(connection.fd().is_some() && connection.wake_at().is_none());
 
         drop((stream, listener));
-        assert_eq!(line.serve(t0), None);
-        let look = line.wake_at().unwrap();
-        assert!(line.fd().is_none() && look > t0);
-        assert_eq!(line.serve(look), None);
-        assert!(line.fd().is_none());
+        assert_eq!(connection.serve(t0), None);
+        let look = connection.wake_at().unwrap();
+        assert!(connection.fd().is_none() && look > t0);
+        assert_eq!(connection.serve(look), None);
+        assert!(connection.fd().is_none());
 
         let listener = world.listen();
-        let look = line.wake_at().unwrap();
-        assert_eq!(line.serve(look), None);
+        let look = connection.wake_at().unwrap();
+        assert_eq!(connection.serve(look), None);
         let (stream, _) = listener.accept().unwrap();
         let Request::Resume(resume) = asked(&stream) else {
             panic!("it should resume")
@@ -327,33 +327,33 @@ mod tests {
             (resume.placed.dir.as_str(), resume.submit.gpus),
             ("/new", 1)
         );
-        assert_eq!(line.wake_at(), Some(look + ANSWER_MAX));
+        assert_eq!(connection.wake_at(), Some(look + ANSWER_MAX));
         say(&stream, &Reply::Placed(limited("/newer")));
-        assert_eq!(line.serve(look), None);
-        assert!(line.fd().is_some() && line.wake_at().is_none());
+        assert_eq!(connection.serve(look), None);
+        assert!(connection.fd().is_some() && connection.wake_at().is_none());
     }
 
     #[test]
     fn an_arbiter_that_does_not_answer_is_asked_again() {
         let world = World::new();
         let listener = world.listen();
-        let (mut line, stream) = world.line(&listener);
+        let (mut connection, stream) = world.connection(&listener);
         let t0 = Instant::now();
         drop(stream);
-        line.serve(t0);
-        let look = line.wake_at().unwrap();
-        line.serve(look);
-        let until = line.wake_at().unwrap();
+        connection.serve(t0);
+        let look = connection.wake_at().unwrap();
+        connection.serve(look);
+        let until = connection.wake_at().unwrap();
         assert_eq!(until, look + ANSWER_MAX);
-        line.serve(until);
-        assert_eq!(line.wake_at(), Some(until + LOOK_EVERY));
+        connection.serve(until);
+        assert_eq!(connection.wake_at(), Some(until + LOOK_EVERY));
     }
 
     #[test]
     fn a_job_that_is_no_longer_known_runs_on() {
         let world = World::new();
         let listener = world.listen();
-        let (mut line, stream) = world.line(&listener);
+        let (mut connection, stream) = world.connection(&listener);
         let reason = "its cards are gone".to_owned();
         let refused = Reply::Refused {
             reason,
@@ -361,29 +361,29 @@ mod tests {
             hint: None,
         };
         say(&stream, &refused);
-        let said = line.serve(Instant::now()).unwrap();
+        let said = connection.serve(Instant::now()).unwrap();
         assert_eq!(
             said,
             "the arbiter no longer counts job 7: its cards are gone; it runs on with the limits \
              it has"
         );
-        assert!(line.fd().is_none() && line.wake_at().is_none());
-        assert_eq!(line.serve(Instant::now()), None);
+        assert!(connection.fd().is_none() && connection.wake_at().is_none());
+        assert_eq!(connection.serve(Instant::now()), None);
     }
 
     #[test]
     fn a_start_that_is_not_possible_is_told_once() {
         let world = World::new();
         let listener = world.listen();
-        let (mut line, stream) = world.line(&listener);
+        let (mut connection, stream) = world.connection(&listener);
         drop((stream, listener));
         // A folder that others may use is refused.
         let open = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(world.machine.folder.path(), open).unwrap();
         let t0 = Instant::now();
-        line.serve(t0);
+        connection.serve(t0);
         let said: Vec<String> = (0..300)
-            .filter_map(|n| line.serve(t0 + LOOK_EVERY * n))
+            .filter_map(|n| connection.serve(t0 + LOOK_EVERY * n))
             .collect();
         assert_eq!(said.len(), 1, "{said:?}");
         assert!(

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use sublet_abi::message::RefusedCode;
-use sublet_abi::{Hello, Reply, Request};
+use sublet_abi::{ArbiterMessage, Hello, ProcessMessage};
 use sublet_e2e::one_machine::{Ended, Machine, NOBODY, Running, mib, number, until};
 
 /// Contexts that cost nothing, so that every byte on a card is one that a program asked for.
@@ -34,7 +34,7 @@ fn tries(ended: &Ended) -> Result<BTreeMap<String, String>> {
 }
 
 fn hello(machine: &Machine, min_version: u16, max_version: u16) -> Result<PathBuf> {
-    let hello = Request::Hello(Hello {
+    let hello = ProcessMessage::Hello(Hello {
         min_version,
         max_version,
         held: None,
@@ -166,14 +166,14 @@ fn another_user_meets_no_arbiter() -> Result<()> {
     Ok(())
 }
 
-fn answer(machine: &Machine, attack: &Path, file: &Path) -> Result<Option<Reply>> {
+fn answer(machine: &Machine, attack: &Path, file: &Path) -> Result<Option<ArbiterMessage>> {
     let socket = machine.folder()?.join("tenant.sock");
     let mut say = machine.run("--memory 256MiB");
     let ended = end(say.arg(attack).arg("say").args([socket.as_path(), file]))?;
     let line = ended.lines.first().with_context(|| format!("{ended:?}"))?;
     let byte = |at: usize| u8::from_str_radix(line.get(at..at + 2).unwrap_or("?"), 16);
     let bytes: Result<Vec<u8>, _> = (0..line.len()).step_by(2).map(byte).collect();
-    Ok(Reply::parse(&bytes?).ok())
+    Ok(ArbiterMessage::parse(&bytes?).ok())
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn libraries_of_another_version_are_told_so() -> Result<()> {
     let attack = machine.compile("attack.c", &[])?;
     machine.report("--memory 256MiB", "info")?;
     let newer = hello(&machine, 99, 100)?;
-    let Some(Reply::Refused(refused)) = answer(&machine, &attack, &newer)? else {
+    let Some(ArbiterMessage::Refused(refused)) = answer(&machine, &attack, &newer)? else {
         anyhow::bail!("it was not refused");
     };
     assert_eq!(refused.code, RefusedCode::Version);
@@ -198,7 +198,7 @@ fn libraries_of_another_version_are_told_so() -> Result<()> {
     let both = hello(&machine, sublet_abi::VERSION, 100)?;
     assert!(matches!(
         answer(&machine, &attack, &both)?,
-        Some(Reply::Welcome(_))
+        Some(ArbiterMessage::Welcome(_))
     ));
     Ok(())
 }

@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use sublet_abi::message::{Held, RefusedCode, WELCOME_DESCRIPTORS};
-use sublet_abi::{AnyControl, Hello, OLDEST, Reply, Request, VERSION, Welcome};
+use sublet_abi::message::{RefusedCode, SlotClaim, WELCOME_DESCRIPTORS};
+use sublet_abi::{AnyControl, ArbiterMessage, Hello, OLDEST, ProcessMessage, VERSION, Welcome};
 
 use super::pages;
 use super::socket::Socket;
@@ -70,7 +70,7 @@ impl std::error::Error for Why {}
 pub fn meet(
     path: &Path,
     patience: Duration,
-    held: Option<(Held, BorrowedFd<'_>)>,
+    held: Option<(SlotClaim, BorrowedFd<'_>)>,
 ) -> Result<Met, Why> {
     let socket = system("connect", Socket::connect(path, patience))?;
     let (held, fd) = held.unzip();
@@ -79,17 +79,18 @@ pub fn meet(
         max_version: VERSION,
         held,
     };
-    let hello = Request::Hello(hello).encode();
+    let hello = ProcessMessage::Hello(hello).encode();
     let fd = fd.map(|fd| fd.as_raw_fd());
     system("say hello", socket.send(&hello, fd))?;
     let received = system("wait for the answer", socket.receive())?;
     if received.bytes.is_empty() {
         return Err(Why::Nonsense("it closed the connection".into()));
     }
-    let reply = Reply::parse(&received.bytes).map_err(|why| Why::Nonsense(why.to_string()))?;
+    let reply =
+        ArbiterMessage::parse(&received.bytes).map_err(|why| Why::Nonsense(why.to_string()))?;
     let welcome = match reply {
-        Reply::Welcome(welcome) => welcome,
-        Reply::Refused(refused) => {
+        ArbiterMessage::Welcome(welcome) => welcome,
+        ArbiterMessage::Refused(refused) => {
             return Err(Why::Refused {
                 code: refused.code,
                 text: refused.text.as_str().into(),

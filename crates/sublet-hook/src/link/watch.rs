@@ -14,8 +14,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use sublet_abi::message::Held;
-use sublet_abi::{AnyControl, Claim, MAX_DEVICES};
+use sublet_abi::message::SlotClaim;
+use sublet_abi::{AnyControl, DeviceClaim, MAX_DEVICES};
 
 use super::marks::Marks;
 use super::meeting::{Why, meet, system};
@@ -110,7 +110,7 @@ fn stay(link: &'static Link, watch: Watch) {
 /// Asks a successor for the slot that this process has.
 fn come_back(link: &'static Link, ledger: &Watched, path: &Path) -> Result<Socket, Why> {
     let control = link.control();
-    let mut claims = [Claim::default(); MAX_DEVICES];
+    let mut claims = [DeviceClaim::default(); MAX_DEVICES];
     for ((index, device), claim) in control.devices().zip(&mut claims) {
         claim.uuid = device.uuid();
         claim.bytes = link.ledger.held(link.slot, index).bytes();
@@ -119,7 +119,7 @@ fn come_back(link: &'static Link, ledger: &Watched, path: &Path) -> Result<Socke
     let fd = ledger
         .get()
         .ok_or_else(|| Why::Nonsense("the program closed our ledger's descriptor".into()))?;
-    let held = Held {
+    let held = SlotClaim {
         slot: link.slot,
         generation: link.generation.load(Ordering::Relaxed),
         claims,

@@ -1,14 +1,14 @@
 //! Contexts: what each costs, what it is asked to set aside, and every way in and out.
 
 use crate::memory::check;
-use crate::support::arbiter::{Arbiter, grant};
+use crate::support::arbiter::{FakeArbiter, grant};
 use crate::support::{Program, tenant};
 
 #[test]
 fn contexts_are_paid_before_they_are_made() {
     let mut grant = grant(&[(0, 250 << 20), (1, 90 << 20)]);
     grant.context_bytes = 100 << 20;
-    let arbiter = Arbiter::start(&grant);
+    let arbiter = FakeArbiter::start(&grant);
     let mut program = Program::start(&mut tenant(&arbiter));
     program.play(
         Some(&arbiter),
@@ -58,7 +58,7 @@ fn contexts_are_paid_before_they_are_made() {
 fn contexts_are_counted_by_every_way_in_and_out() {
     let mut grant = grant(&[(0, 250 << 20)]);
     grant.context_bytes = 100 << 20;
-    let arbiter = Arbiter::start(&grant);
+    let arbiter = FakeArbiter::start(&grant);
     let mut program = Program::start(&mut tenant(&arbiter));
     program.play(
         Some(&arbiter),

@@ -4,17 +4,17 @@
 use std::path::Path;
 
 use crate::memory::{START, check, one_card};
-use crate::support::arbiter::Arbiter;
+use crate::support::arbiter::FakeArbiter;
 use crate::support::{Program, bytes_of, eventually, tenant};
 
-fn started(arbiter: &Arbiter) -> Program {
+fn started(arbiter: &FakeArbiter) -> Program {
     let mut program = Program::start(&mut tenant(arbiter));
     program.play(Some(arbiter), START);
     program
 }
 
 /// A thread of the program's has to look first.
-fn soon(arbiter: &Arbiter, bytes: &str) {
+fn soon(arbiter: &FakeArbiter, bytes: &str) {
     eventually(&format!("{bytes} charged"), || {
         arbiter.used(0) == bytes_of(bytes)
     });
@@ -217,7 +217,7 @@ fn memory_that_comes_back_to_its_maker_is_charged_until_it_goes_again() {
 }
 
 /// Two processes of one job, of which the first has made memory that the second has opened.
-fn lent(arbiter: &Arbiter, folder: &Path, make: &str, open: &str) -> (Program, Program) {
+fn lent(arbiter: &FakeArbiter, folder: &Path, make: &str, open: &str) -> (Program, Program) {
     let (mut maker, mut user) = (started(arbiter), started(arbiter));
     let socket = folder.join("socket").display().to_string();
     assert_eq!(user.call(&format!("listen {socket}")), "0");

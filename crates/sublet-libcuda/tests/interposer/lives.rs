@@ -1,13 +1,13 @@
 //! Forks, an arbiter that comes and goes, and programs that close what is not theirs.
 
 use crate::memory::START;
-use crate::support::arbiter::{Arbiter, grant};
+use crate::support::arbiter::{FakeArbiter, grant};
 use crate::support::{Program, eventually, tenant};
 use sublet_abi::SlotIndex;
 
 #[test]
 fn a_child_takes_a_slot_of_its_own() {
-    let arbiter = Arbiter::start(&grant(&[(0, 64 << 20)]));
+    let arbiter = FakeArbiter::start(&grant(&[(0, 64 << 20)]));
     let mut program = Program::start(&mut tenant(&arbiter));
     program.play(Some(&arbiter), START);
     program.play(
@@ -39,7 +39,7 @@ fn a_child_takes_a_slot_of_its_own() {
 
 #[test]
 fn a_child_forked_before_the_first_call_is_like_any_process() {
-    let arbiter = Arbiter::start(&grant(&[(0, 64 << 20)]));
+    let arbiter = FakeArbiter::start(&grant(&[(0, 64 << 20)]));
     let mut program = Program::start(&mut tenant(&arbiter));
     program.play(None, "cuDriverGetVersion &v\nfork -> in child");
     program.play(Some(&arbiter), START);
@@ -60,7 +60,7 @@ fn a_child_forked_before_the_first_call_is_like_any_process() {
 
 #[test]
 fn a_new_arbiter_is_found_and_its_limits_hold() {
-    let arbiter = Arbiter::start(&grant(&[(0, 64 << 20)]));
+    let arbiter = FakeArbiter::start(&grant(&[(0, 64 << 20)]));
     let mut program = Program::start(&mut tenant(&arbiter));
     program.play(Some(&arbiter), START);
     program.play(Some(&arbiter), "cuMemAlloc_v2 &a 40M");
@@ -92,7 +92,7 @@ fn a_new_arbiter_is_found_and_its_limits_hold() {
 
 #[test]
 fn while_no_arbiter_is_there_the_last_limits_hold() {
-    let mut arbiter = Arbiter::start(&grant(&[(0, 64 << 20)]));
+    let mut arbiter = FakeArbiter::start(&grant(&[(0, 64 << 20)]));
     let mut program = Program::start(&mut tenant(&arbiter));
     program.play(Some(&arbiter), START);
     arbiter.stop();
@@ -109,7 +109,7 @@ fn while_no_arbiter_is_there_the_last_limits_hold() {
 
 #[test]
 fn a_program_that_closes_all_descriptors_keeps_its_limits() {
-    let arbiter = Arbiter::start(&grant(&[(0, 64 << 20)]));
+    let arbiter = FakeArbiter::start(&grant(&[(0, 64 << 20)]));
     let mut program = Program::start(&mut tenant(&arbiter));
     program.play(Some(&arbiter), START);
     program.play(

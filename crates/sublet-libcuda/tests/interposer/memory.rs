@@ -2,12 +2,12 @@
 //!
 //! `used` is what the tenant's ledger says, `fake_used` what the driver has really given out.
 
-use crate::support::arbiter::{Arbiter, grant};
+use crate::support::arbiter::{FakeArbiter, grant};
 use crate::support::{Program, tenant};
 
 /// One card with this limit; contexts cost nothing.
-pub(crate) fn one_card(limit: u64) -> Arbiter {
-    Arbiter::start(&grant(&[(0, limit)]))
+pub(crate) fn one_card(limit: u64) -> FakeArbiter {
+    FakeArbiter::start(&grant(&[(0, limit)]))
 }
 
 /// How a program comes to a context.
@@ -278,7 +278,7 @@ fn arrays_of_a_driver_that_does_not_say_are_estimated() {
 }
 
 /// Bytes of the card's last refusal.
-pub(crate) fn last_refusal(arbiter: &Arbiter) -> Option<u64> {
+pub(crate) fn last_refusal(arbiter: &FakeArbiter) -> Option<u64> {
     let refused = arbiter
         .ledger()
         .last_refusal(crate::support::arbiter::device(0));

@@ -3,13 +3,13 @@
 //! `pinned` is what the tenant's ledger says, `fake_pinned` what the driver has really pinned.
 
 use crate::memory::START;
-use crate::support::arbiter::{Arbiter, Grant, grant};
+use crate::support::arbiter::{FakeArbiter, TenantGrant, grant};
 use crate::support::{Program, eventually, tenant};
 use sublet_fakearbiter::process;
 
 /// One card with 64 MiB, and a budget of pinned memory.
-fn may_pin(bytes: Option<u64>) -> Grant {
-    Grant {
+fn may_pin(bytes: Option<u64>) -> TenantGrant {
+    TenantGrant {
         host_limit_bytes: bytes,
         ..grant(&[(0, 64 << 20)])
     }
@@ -17,7 +17,7 @@ fn may_pin(bytes: Option<u64>) -> Grant {
 
 /// Plays a script with a budget of 64 MiB.
 fn check(script: &str) {
-    let arbiter = Arbiter::start(&may_pin(Some(64 << 20)));
+    let arbiter = FakeArbiter::start(&may_pin(Some(64 << 20)));
     let mut program = Program::start(&mut tenant(&arbiter));
     program.play(Some(&arbiter), START);
     program.play(Some(&arbiter), script);
@@ -182,7 +182,7 @@ fn a_pool_on_the_host_is_charged_what_it_reserves() {
 
 #[test]
 fn without_a_limit_it_is_counted_all_the_same() {
-    let arbiter = Arbiter::start(&may_pin(None));
+    let arbiter = FakeArbiter::start(&may_pin(None));
     let mut program = Program::start(&mut tenant(&arbiter));
     program.play(Some(&arbiter), START);
     program.play(
@@ -204,7 +204,7 @@ fn without_a_limit_it_is_counted_all_the_same() {
 
 #[test]
 fn a_lowered_limit_takes_nothing_and_gives_nothing_new() {
-    let arbiter = Arbiter::start(&may_pin(None));
+    let arbiter = FakeArbiter::start(&may_pin(None));
     let mut program = Program::start(&mut tenant(&arbiter));
     program.play(Some(&arbiter), START);
     program.play(Some(&arbiter), "cuMemAllocHost_v2 &a 40M");
@@ -226,7 +226,7 @@ fn a_lowered_limit_takes_nothing_and_gives_nothing_new() {
 
 #[test]
 fn a_child_and_a_successor_of_the_arbiter_know_what_is_pinned() {
-    let arbiter = Arbiter::start(&may_pin(Some(64 << 20)));
+    let arbiter = FakeArbiter::start(&may_pin(Some(64 << 20)));
     let mut program = Program::start(&mut tenant(&arbiter));
     program.play(Some(&arbiter), START);
     program.play(
@@ -259,7 +259,7 @@ fn a_child_and_a_successor_of_the_arbiter_know_what_is_pinned() {
 fn pages_of_version_1_limit_cards_and_count_nothing_pinned() {
     let mut grant = may_pin(Some(1 << 20));
     grant.version = 1;
-    let arbiter = Arbiter::start(&grant);
+    let arbiter = FakeArbiter::start(&grant);
     let mut program = Program::start(&mut tenant(&arbiter));
     program.play(Some(&arbiter), START);
     let script = "

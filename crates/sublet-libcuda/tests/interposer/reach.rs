@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::process::{Command, Stdio};
 
-use crate::support::arbiter::{Arbiter, Grant, grant};
+use crate::support::arbiter::{FakeArbiter, TenantGrant, grant};
 use crate::support::{Program, command, eventually, file, library, tenant};
 use sublet_driver_api::CUDA;
 
@@ -76,7 +76,7 @@ int main(void) {
 /// Contexts of 8 MiB, pools in blocks of 4: with 40 asked, 52 of 64 are taken.
 const ANSWER: &str = "0 0 0 0 2 0 0 0 0 12 of 64\n";
 
-fn with_contexts() -> Grant {
+fn with_contexts() -> TenantGrant {
     let mut grant = grant(&[(0, 64 << 20)]);
     grant.context_bytes = 8 << 20;
     grant
@@ -89,7 +89,7 @@ fn linked_directly() {
     let folder = tempfile::tempdir().expect("a folder");
     let (source, program) = (folder.path().join("p.c"), folder.path().join("p"));
     fs::write(&source, CALLS).expect("a file");
-    let arbiter = Arbiter::start(&with_contexts());
+    let arbiter = FakeArbiter::start(&with_contexts());
     let mut link = Command::new("cc");
     link.arg(&source).arg("-o").arg(&program);
     let status = link.arg(file("ours").join("libcuda.so.1")).status();
@@ -109,7 +109,7 @@ fn linked_directly() {
         .arg(&program)
         .arg(file("driver.so"));
     assert!(link.status().expect("a C compiler").success());
-    let arbiter = Arbiter::start(&with_contexts());
+    let arbiter = FakeArbiter::start(&with_contexts());
     run.env("SUBLET_DIR", arbiter.folder())
         .env("LD_PRELOAD", library())
         .env_remove("LD_LIBRARY_PATH");
@@ -119,7 +119,7 @@ fn linked_directly() {
 /// `dlopen` by name finds what is preloaded under that SONAME; nothing else is needed.
 #[test]
 fn opened_by_name_when_preloaded() {
-    let arbiter = Arbiter::start(&grant(&[(0, 64 << 20)]));
+    let arbiter = FakeArbiter::start(&grant(&[(0, 64 << 20)]));
     let mut program = Program::start(
         tenant(&arbiter)
             .env_remove("LD_LIBRARY_PATH")
@@ -147,7 +147,7 @@ fn mounted_over_the_driver() {
     let at = |name: &str| folder.path().join(name);
     fs::copy(library(), at("libcuda.so.1")).expect("a copy");
     fs::copy(file("driver.so"), at("libcuda.so.580.65.06")).expect("a copy");
-    let arbiter = Arbiter::start(&grant(&[(0, 64 << 20)]));
+    let arbiter = FakeArbiter::start(&grant(&[(0, 64 << 20)]));
     let mut program = Program::start(
         tenant(&arbiter)
             .env("LD_LIBRARY_PATH", folder.path())
@@ -183,7 +183,7 @@ fn a_copy_of_ours_is_not_the_driver() {
 /// The guest's manners: nothing on the terminal, no signal handled, one quiet thread.
 #[test]
 fn the_program_notices_nothing() {
-    let arbiter = Arbiter::start(&grant(&[(0, 64 << 20)]));
+    let arbiter = FakeArbiter::start(&grant(&[(0, 64 << 20)]));
     let log = tempfile::NamedTempFile::new().expect("a file");
     let errors = log.reopen().expect("the file");
     let mut program = Program::start(tenant(&arbiter).stderr(Stdio::from(errors)));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::arbiter::{Arbiter, grant};
+use crate::support::arbiter::{FakeArbiter, grant};
 use crate::support::{Program, command, tenant};
 use sublet_abi::message::RefusedCode;
 use sublet_abi::{Mode, SlotIndex};
@@ -13,7 +13,7 @@ fn slot(number: u32) -> SlotIndex {
 
 #[test]
 fn every_report_shows_the_tenants_part() {
-    let arbiter = Arbiter::start(&grant(&[(2, 64 << 20), (1, 100 << 30)]));
+    let arbiter = FakeArbiter::start(&grant(&[(2, 64 << 20), (1, 100 << 30)]));
     let mut program = Program::start(&mut tenant(&arbiter));
     program.play(
         Some(&arbiter),
@@ -46,7 +46,7 @@ fn every_report_shows_the_tenants_part() {
 
 #[test]
 fn a_card_that_is_not_the_tenants_has_no_memory() {
-    let arbiter = Arbiter::start(&grant(&[(0, 64 << 20)]));
+    let arbiter = FakeArbiter::start(&grant(&[(0, 64 << 20)]));
     // A driver that shows all cards, whatever it is told.
     let mut program = Program::start(&mut tenant(&arbiter));
     program.play(
@@ -70,7 +70,7 @@ fn a_card_that_is_not_the_tenants_has_no_memory() {
 
 #[test]
 fn a_programs_own_choice_selects_within_the_tenants_cards() {
-    let arbiter = Arbiter::start(&grant(&[(3, 1 << 30), (1, 1 << 30)]));
+    let arbiter = FakeArbiter::start(&grant(&[(3, 1 << 30), (1, 1 << 30)]));
     let uuid = |card: char| {
         let byte = format!("a{card}");
         let group = |count: usize| byte.repeat(count);
@@ -121,7 +121,7 @@ fn an_instance_of_a_split_card_is_charged_to_its_card() {
         (instance('0'), instance('0')),
         (format!("MIG-GPU-{card}/1/0"), format!("MIG-GPU-{card}/1/0")),
     ] {
-        let arbiter = Arbiter::start(&grant(&[(0, 64 << 20)]));
+        let arbiter = FakeArbiter::start(&grant(&[(0, 64 << 20)]));
         let mut command = tenant(&arbiter);
         command
             .env("CUDA_VISIBLE_DEVICES", &own)
@@ -143,7 +143,7 @@ fn an_instance_of_a_split_card_is_charged_to_its_card() {
         );
     }
     // One of a card that is not the tenant's: it is not named at all, or has nothing to give.
-    let arbiter = Arbiter::start(&grant(&[(0, 64 << 20)]));
+    let arbiter = FakeArbiter::start(&grant(&[(0, 64 << 20)]));
     for (own, init, calls) in [
         (format!("MIG-GPU-{}/1/0", card.replace('0', "1")), "100", ""),
         ("MIG-nonsense".to_owned(), "100", ""),
@@ -193,7 +193,7 @@ fn an_arbiter_that_is_away_or_refuses_stops_strict_programs_only() {
     let nowhere = tempfile::tempdir().expect("a folder");
     let mut full = grant(&[(0, 1 << 20)]);
     full.refuse = Some((RefusedCode::Full, "all 1024 slots are taken"));
-    let full = Arbiter::start(&full);
+    let full = FakeArbiter::start(&full);
     for folder in [nowhere.path().to_path_buf(), full.folder().to_path_buf()] {
         for (mode, init, alloc) in [
             (None, "0", "0"),
@@ -244,7 +244,7 @@ fn no_driver_is_said_with_what_was_looked_for() {
 
 #[test]
 fn looked_up_by_version_and_thread_mode() {
-    let arbiter = Arbiter::start(&grant(&[(0, 64 << 20)]));
+    let arbiter = FakeArbiter::start(&grant(&[(0, 64 << 20)]));
     let mut program = Program::start(&mut tenant(&arbiter));
     // Before cuInit, as libcudart does it.
     program.play(
@@ -283,7 +283,7 @@ fn unknown_functions_are_counted_and_refused_in_strict_mode() {
     for (mode, future) in [(Mode::Compat, "0"), (Mode::Strict, "500")] {
         let mut grant = grant(&[(0, 64 << 20)]);
         grant.mode = mode;
-        let arbiter = Arbiter::start(&grant);
+        let arbiter = FakeArbiter::start(&grant);
         let mut program = Program::start(tenant(&arbiter).env("FAKE_VERSION", "15000"));
         for (look_up, result) in [
             ("\"cuMemFromTheFuture", future),
@@ -305,7 +305,7 @@ fn unknown_functions_are_counted_and_refused_in_strict_mode() {
 
 #[test]
 fn launches_arrive_as_they_were_given() {
-    let arbiter = Arbiter::start(&grant(&[(0, 64 << 20)]));
+    let arbiter = FakeArbiter::start(&grant(&[(0, 64 << 20)]));
     let mut program = Program::start(&mut tenant(&arbiter));
     let arguments = "1 2 3 4 5 6 7 8 9 10 11";
     let sum: u64 = (1..=11)
@@ -325,7 +325,7 @@ fn launches_arrive_as_they_were_given() {
 
 #[test]
 fn a_closed_gate_holds_launches_and_a_dead_arbiter_does_not() {
-    let arbiter = Arbiter::start(&grant(&[(0, 64 << 20)]));
+    let arbiter = FakeArbiter::start(&grant(&[(0, 64 << 20)]));
     let mut program = Program::start(&mut tenant(&arbiter));
     assert_eq!(program.call("cuInit 0"), "0");
     let set_gate = |value: u32| {

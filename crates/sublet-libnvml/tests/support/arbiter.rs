@@ -1,8 +1,8 @@
 //! The arbiter of these tests, and what it grants on the cards of `library.c`.
 
 use sublet_abi::Mode;
-pub(crate) use sublet_fakearbiter::Arbiter;
-use sublet_fakearbiter::{Card, Grant};
+pub(crate) use sublet_fakearbiter::FakeArbiter;
+use sublet_fakearbiter::{GrantedCard, TenantGrant};
 
 /// A machine's card, as the library of the tests names it.
 fn uuid(card: u8) -> [u8; 16] {
@@ -18,15 +18,15 @@ pub(crate) const fn mib(n: u64) -> u64 {
 
 /// One for a tenant with limits in MiB on some of the machine's cards; `shift` is what it adds
 /// to the numbers of processes.
-pub(crate) fn granting(mode: Mode, limits: &[(u8, u64)], shift: u32) -> Arbiter {
-    let cards = limits.iter().map(|&(card, limit)| Card {
+pub(crate) fn granting(mode: Mode, limits: &[(u8, u64)], shift: u32) -> FakeArbiter {
+    let cards = limits.iter().map(|&(card, limit)| GrantedCard {
         uuid: uuid(card),
         capacity_bytes: 16 << 30,
         limit_bytes: mib(limit),
     });
-    Arbiter::start(&Grant {
+    FakeArbiter::start(&TenantGrant {
         mode,
         shift,
-        ..Grant::of(cards.collect())
+        ..TenantGrant::of(cards.collect())
     })
 }

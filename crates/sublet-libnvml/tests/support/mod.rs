@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
-use arbiter::Arbiter;
+use arbiter::FakeArbiter;
 
 /// A file that was compiled for the tests.
 pub(crate) fn file(name: &str) -> PathBuf {
@@ -58,7 +58,7 @@ pub(crate) fn program(library: &Path, what: &[&str]) -> Command {
 }
 
 /// The program of an arbiter's tenant.
-pub(crate) fn tenant(arbiter: &Arbiter, what: &[&str]) -> Command {
+pub(crate) fn tenant(arbiter: &FakeArbiter, what: &[&str]) -> Command {
     let mut command = program(&ours(), what);
     command.env("SUBLET_DIR", arbiter.folder());
     command

@@ -95,6 +95,17 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// A job that has so much of one card already.
+fn declared(job: JobId, ask: JobAsk, card: usize, mib: u32, promise: Option<Promise>) -> Event {
+    let limit = Part::of_memory(MiB::from(mib));
+    Event::Declared {
+        job,
+        ask,
+        parts: vec![Holding { card, limit }],
+        promise,
+    }
+}
+
 /// One of three pods, and one of six places in it.
 fn promise(place: u8) -> Promise {
     use sublet_model::Role;
@@ -179,29 +190,11 @@ impl World {
             }
             Step::Declare { card, mib } => {
                 let (job, ask) = memory(Amount::Memory(MiB::from(*mib)), 1, true);
-                let limit = MiB::from(*mib);
-                Event::Declared {
-                    job,
-                    ask,
-                    parts: vec![Holding {
-                        card: *card,
-                        limit: Part::of_memory(limit),
-                    }],
-                    promise: None,
-                }
+                declared(job, ask, *card, *mib, None)
             }
             Step::Promise { place, card, mib } => {
                 let (job, ask) = memory(Amount::Memory(MiB::from(*mib)), 1, true);
-                let limit = MiB::from(*mib);
-                Event::Declared {
-                    job,
-                    ask,
-                    parts: vec![Holding {
-                        card: *card,
-                        limit: Part::of_memory(limit),
-                    }],
-                    promise: Some(promise(*place)),
-                }
+                declared(job, ask, *card, *mib, Some(promise(*place)))
             }
             Step::Leave(job) => Event::Left(self.job(*job)),
             Step::Limit { job, mib } => Event::LimitAsked {

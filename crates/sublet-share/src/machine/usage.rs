@@ -1,5 +1,5 @@
-//! What a job uses, when its own ledgers, the sum of its processes' accounts and the driver do
-//! not say the same.
+//! What a job uses, when its own ledger, the sum of its processes' accounts and the driver do not
+//! say the same.
 //!
 //! A job can write into the page that its processes count on. What is there is believed where
 //! it costs the job itself; where others depend on it, the driver's figure counts, or what the
@@ -17,9 +17,9 @@ use crate::reading::{LedgerUse, Reading};
 /// How long the processes of a job that is ended may take after SIGTERM; as `docker stop`.
 const GRACE_MS: u64 = 10_000;
 
-/// So often in a row something must be seen before it counts: the driver and the books are
-/// never read at the same instant.
-const LOOKS: u8 = 2;
+/// In so many readings in a row something must be seen before it counts: the driver and the
+/// ledgers are never read at the same instant.
+const READINGS: u8 = 2;
 
 /// What is known of a job's use of one card.
 #[derive(Debug, Clone, Copy, Default)]
@@ -30,14 +30,14 @@ pub(super) struct JobUsage {
     accounts: Option<u64>,
     /// By the driver: all its processes.
     driver: u64,
-    /// More than the page's sum, in this look and in the last one.
+    /// More than the page's sum, in this reading and in the last one.
     hidden: [u64; 2],
-    /// In so many looks the page's sum was not that of its accounts.
+    /// In so many readings the page's sum was not that of its accounts.
     unequal: u8,
     /// The most that it may have by the driver's count, contexts aside: its limit, or what it
     /// had when that was lowered. `None` until a job that was there before was seen once.
     allowed: Option<u64>,
-    /// In so many looks it had more than that.
+    /// In so many readings it had more than that.
     over: u8,
     /// How much of the page's sum the arbiter has charged there itself.
     overhead: u64,
@@ -60,7 +60,7 @@ impl JobUsage {
 
     /// The page's sum, the accounts' and the driver's figure, where they do not agree.
     pub(super) fn mismatch(&self) -> Option<Mismatch> {
-        let is_unequal = self.unequal >= LOOKS;
+        let is_unequal = self.unequal >= READINGS;
         let hidden = self.hidden[0].min(self.hidden[1]);
         (is_unequal || hidden > 0).then_some(Mismatch {
             total: Bytes::new(self.total),
@@ -73,7 +73,7 @@ impl JobUsage {
     /// says so.
     fn believed(&self, entitled: MiB) -> MiB {
         let total = mib_for(Bytes::new(self.total)).min(entitled);
-        let total = if self.unequal >= LOOKS {
+        let total = if self.unequal >= READINGS {
             MiB::ZERO
         } else {
             total
@@ -109,7 +109,7 @@ impl JobUsage {
     }
 
     /// Contexts aside, it has so much by the driver's count. True if that is more than it may
-    /// have, and was at the last look.
+    /// have, and was in the last reading.
     fn exceeds(&mut self, limit: MiB, without_contexts: u64) -> bool {
         let limit = Bytes::from(limit).get();
         let allowed = self.allowed.unwrap_or(without_contexts).max(limit);
@@ -119,7 +119,7 @@ impl JobUsage {
             self.over = 0;
             self.allowed = Some(limit.max(without_contexts));
         }
-        self.over >= LOOKS
+        self.over >= READINGS
     }
 }
 

@@ -169,9 +169,9 @@ fn who_had_a_slot_before_a_restart_has_time_to_come_back() {
     assert_eq!(look(&mut reconciliation, 9000, &[(5, 10)], false), "[]");
 }
 
-/// The overhead that is charged after each of these looks at one process: what the driver says of
+/// The overhead that is charged after each of these readings of one process: what the driver says of
 /// it, what it reserved, and whether it was quiet. In MiB.
-fn overheads(looks: &[(u64, u64, bool)]) -> Vec<u64> {
+fn overheads(readings: &[(u64, u64, bool)]) -> Vec<u64> {
     let mut reconciliation = Reconciliation::new(1, false);
     let look = |&(real, used, is_quiet): &(u64, u64, bool)| {
         let slot = SlotUse {
@@ -181,17 +181,17 @@ fn overheads(looks: &[(u64, u64, bool)]) -> Vec<u64> {
         reconciliation.measure(&reading(&[(7, real)]), &[slot], &mut Vec::new());
         reconciliation.overhead(JobId(1), 0).get() / M
     };
-    looks.iter().map(look).collect()
+    readings.iter().map(look).collect()
 }
 
 #[test]
 fn what_a_busy_process_seems_to_have_is_not_believed_at_once() {
     let (quiet, busy) = (true, false);
-    // It takes 60 MiB and gives them back between the two looks at its slot, each time.
+    // It takes 60 MiB and gives them back between the two readings at its slot, each time.
     assert_eq!(overheads(&[(60, 0, busy); 10]), [0; 10]);
     assert_eq!(overheads(&[(60, 0, quiet); 3]), [0, 60, 60]);
     // What is known of it stays, and can become less.
-    let looks = [
+    let readings = [
         (5, 0, quiet),
         (5, 0, quiet),
         (65, 0, busy),
@@ -201,16 +201,16 @@ fn what_a_busy_process_seems_to_have_is_not_believed_at_once() {
         (5, 0, quiet),
         (5, 0, quiet),
     ];
-    assert_eq!(overheads(&looks), [0, 5, 5, 5, 3, 3, 3, 5]);
+    assert_eq!(overheads(&readings), [0, 5, 5, 5, 3, 3, 3, 5]);
 }
 
 #[test]
 fn a_process_that_is_never_quiet_is_measured_by_its_least() {
-    let mut looks = vec![(70, 0, false); BUSY_LOOKS as usize];
-    looks[3] = (8, 0, false);
-    looks.extend([(70, 0, false), (70, 0, false)]);
-    let found = overheads(&looks);
-    let (before, after) = found.split_at(BUSY_LOOKS as usize);
+    let mut readings = vec![(70, 0, false); BUSY_READINGS as usize];
+    readings[3] = (8, 0, false);
+    readings.extend([(70, 0, false), (70, 0, false)]);
+    let found = overheads(&readings);
+    let (before, after) = found.split_at(BUSY_READINGS as usize);
     assert!(before.iter().all(|bytes| *bytes == 0), "{before:?}");
     assert_eq!(after, [8, 8]);
 }

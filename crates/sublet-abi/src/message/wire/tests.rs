@@ -7,7 +7,8 @@ use std::vec::Vec;
 use proptest::prelude::*;
 
 use super::super::{
-    Claim, Held, Hello, MessageError, Mode, Refused, RefusedCode, Reply, Request, Text, Welcome,
+    ArbiterMessage, DeviceClaim, Hello, MessageError, Mode, ProcessMessage, RefusedCode,
+    RefusedHello, SlotClaim, Text, Welcome,
 };
 use super::{HelloBytes, WelcomeBytes};
 use crate::units::SlotIndex;
@@ -17,15 +18,15 @@ fn slots() -> impl Strategy<Value = SlotIndex> {
     (1..=SLOTS as u32).prop_map(|index| SlotIndex::of_process(index).expect("in range"))
 }
 
-fn claims() -> impl Strategy<Value = [Claim; MAX_DEVICES]> {
+fn claims() -> impl Strategy<Value = [DeviceClaim; MAX_DEVICES]> {
     prop::array::uniform16(
-        (any::<[u8; 16]>(), any::<u64>()).prop_map(|(uuid, bytes)| Claim { uuid, bytes }),
+        (any::<[u8; 16]>(), any::<u64>()).prop_map(|(uuid, bytes)| DeviceClaim { uuid, bytes }),
     )
 }
 
-fn requests() -> impl Strategy<Value = Request> {
+fn requests() -> impl Strategy<Value = ProcessMessage> {
     let held = (slots(), any::<u32>(), claims(), any::<u64>());
-    let held = held.prop_map(|(slot, generation, claims, host_bytes)| Held {
+    let held = held.prop_map(|(slot, generation, claims, host_bytes)| SlotClaim {
         slot,
         generation,
         claims,
@@ -40,20 +41,20 @@ fn requests() -> impl Strategy<Value = Request> {
         {
             held.host_bytes = 0; // version 1 has no place for it
         }
-        Request::Hello(Hello {
+        ProcessMessage::Hello(Hello {
             min_version: one.min(other),
             max_version,
             held,
         })
     });
-    prop_oneof![9 => hello, 1 => Just(Request::Bye)]
+    prop_oneof![9 => hello, 1 => Just(ProcessMessage::Bye)]
 }
 
-fn replies() -> impl Strategy<Value = Reply> {
+fn replies() -> impl Strategy<Value = ArbiterMessage> {
     let mode = prop_oneof![Just(Mode::Compat), Just(Mode::Strict)];
     let welcome = (mode, slots(), any::<u32>(), any::<u64>());
     let welcome = welcome.prop_map(|(mode, slot, generation, tenant)| {
-        Reply::Welcome(Welcome {
+        ArbiterMessage::Welcome(Welcome {
             version: VERSION,
             mode,
             slot,
@@ -62,7 +63,7 @@ fn replies() -> impl Strategy<Value = Reply> {
         })
     });
     let refused = (any::<u16>(), ".{0,300}").prop_map(|(code, text)| {
-        Reply::Refused(Refused {
+        ArbiterMessage::Refused(RefusedHello {
             code: RefusedCode::of_number(code),
             text: Text::new(&text),
         })
@@ -73,14 +74,14 @@ fn replies() -> impl Strategy<Value = Reply> {
 /// Whatever was understood is written as the same bytes, so nothing went unread. A hello of
 /// a later version is the exception: what that version added is left alone.
 fn check_any_bytes(bytes: &[u8]) -> Result<(), TestCaseError> {
-    match Request::parse(bytes) {
-        Ok(Request::Hello(hello)) if hello.max_version > VERSION => {
+    match ProcessMessage::parse(bytes) {
+        Ok(ProcessMessage::Hello(hello)) if hello.max_version > VERSION => {
             prop_assert!(bytes.len() >= size_of::<HelloBytes>());
         }
         Ok(request) => prop_assert_eq!(&*request.encode(), bytes),
         Err(error) => prop_assert!(!error.to_string().is_empty()),
     }
-    match Reply::parse(bytes) {
+    match ArbiterMessage::parse(bytes) {
         Ok(reply) => prop_assert_eq!(&*reply.encode(), bytes),
         Err(error) => prop_assert!(!error.to_string().is_empty()),
     }
@@ -92,8 +93,8 @@ proptest! {
 
     #[test]
     fn messages_survive_the_way(request in requests(), reply in replies()) {
-        prop_assert_eq!(Request::parse(&request.encode()), Ok(request));
-        prop_assert_eq!(Reply::parse(&reply.encode()), Ok(reply));
+        prop_assert_eq!(ProcessMessage::parse(&request.encode()), Ok(request));
+        prop_assert_eq!(ArbiterMessage::parse(&reply.encode()), Ok(reply));
     }
 
     #[test]
@@ -137,16 +138,16 @@ proptest! {
 /// version 1 reads it there.
 #[test]
 fn a_hello_of_version_2_begins_as_one_of_version_1() {
-    let held = Held {
+    let held = SlotClaim {
         slot: SlotIndex::of_process(9).expect("in range"),
         generation: 3,
-        claims: [Claim::default(); MAX_DEVICES],
+        claims: [DeviceClaim::default(); MAX_DEVICES],
         host_bytes: 0x0102_0304,
     };
     let hello = |max_version| {
         let held = Some(held.clone());
         let min_version = 1;
-        Request::Hello(Hello {
+        ProcessMessage::Hello(Hello {
             min_version,
             max_version,
             held,
@@ -166,7 +167,7 @@ fn hello(max_version: u16) -> Vec<u8> {
         max_version,
         held: None,
     };
-    Request::Hello(hello).encode().to_vec()
+    ProcessMessage::Hello(hello).encode().to_vec()
 }
 
 fn changed(mut bytes: Vec<u8>, at: usize, value: &[u8]) -> Vec<u8> {
@@ -235,7 +236,7 @@ fn what_is_wrong_with_a_request_is_said() {
         ),
         (changed(hello(later), 16, &[5]), field("slot", 5)),
     ] {
-        assert_eq!(Request::parse(&bytes), Err(error), "{bytes:?}");
+        assert_eq!(ProcessMessage::parse(&bytes), Err(error), "{bytes:?}");
     }
 }
 
@@ -243,7 +244,7 @@ fn what_is_wrong_with_a_request_is_said() {
 fn a_hello_of_a_later_version_is_understood() {
     let later = VERSION + 1;
     let bytes = lengthened(changed(hello(later), 12, &[0xfe]), 100);
-    let Ok(Request::Hello(hello)) = Request::parse(&bytes) else {
+    let Ok(ProcessMessage::Hello(hello)) = ProcessMessage::parse(&bytes) else {
         panic!("not understood");
     };
     assert_eq!((hello.min_version, hello.max_version), (1, later));
@@ -252,14 +253,14 @@ fn a_hello_of_a_later_version_is_understood() {
 
 #[test]
 fn what_is_wrong_with_a_reply_is_said() {
-    let welcome = Reply::Welcome(Welcome {
+    let welcome = ArbiterMessage::Welcome(Welcome {
         version: VERSION,
         mode: Mode::Strict,
         slot: SlotIndex::of_process(3).expect("in range"),
         generation: 1,
         tenant: 9,
     });
-    let refused = Reply::Refused(Refused {
+    let refused = ArbiterMessage::Refused(RefusedHello {
         code: RefusedCode::Full,
         text: Text::new("full"),
     });
@@ -289,7 +290,7 @@ fn what_is_wrong_with_a_reply_is_said() {
         (changed(refused.clone(), 10, &[3]), MessageError::Text),
         (changed(refused, 12, &[0xff]), MessageError::Text),
     ] {
-        assert_eq!(Reply::parse(&bytes), Err(error), "{bytes:?}");
+        assert_eq!(ArbiterMessage::parse(&bytes), Err(error), "{bytes:?}");
     }
 }
 

@@ -314,7 +314,7 @@ impl Library {
         ));
     }
 
-    /// As long as version 1 has them, whatever came; then looks at their stamps.
+    /// As long as version 1 has them, whatever came; then looks at their headers.
     fn map(&mut self, control: &OwnedFd, ledger: &OwnedFd) {
         let map = |file: &OwnedFd, len, prot| {
             let (place, flags) = (std::ptr::null_mut(), MapFlags::SHARED);
@@ -326,9 +326,9 @@ impl Library {
             control: map(control, CONTROL_BYTES, ProtFlags::READ),
             ledger: map(ledger, LEDGER_BYTES, ProtFlags::READ | ProtFlags::WRITE),
         };
-        let stamp = |page: *const u8| {
+        let header = |page: *const u8| {
             let mut bytes = [0; 16];
-            // SAFETY: both pages are longer, and nobody writes their stamps now.
+            // SAFETY: both pages are longer, and nobody writes their headers now.
             unsafe { page.copy_to_nonoverlapping(bytes.as_mut_ptr(), 16) };
             let size = u32::from_ne_bytes(word(&bytes, 8)) as usize;
             (
@@ -337,8 +337,8 @@ impl Library {
                 u16::from_ne_bytes(word(&bytes, 12)),
             )
         };
-        assert_eq!(stamp(pages.control), (*b"SubletC\n", CONTROL_BYTES, 1));
-        assert_eq!(stamp(pages.ledger), (*b"SubletL\n", LEDGER_BYTES, 1));
+        assert_eq!(header(pages.control), (*b"SubletC\n", CONTROL_BYTES, 1));
+        assert_eq!(header(pages.ledger), (*b"SubletL\n", LEDGER_BYTES, 1));
         self.pages = Some(pages);
     }
 

@@ -1,8 +1,8 @@
 //! The arbiter of these tests, and what it grants on the cards of `driver.c`.
 
 use sublet_abi::Packing;
-use sublet_fakearbiter::Card;
-pub(crate) use sublet_fakearbiter::{Arbiter, Grant, device};
+use sublet_fakearbiter::GrantedCard;
+pub(crate) use sublet_fakearbiter::{FakeArbiter, TenantGrant, device};
 
 /// `driver.c` gives bytes in steps of 512, shares nothing, and grows pools by 4 MiB.
 const PACKING: Packing = Packing {
@@ -14,14 +14,14 @@ const PACKING: Packing = Packing {
 };
 
 /// Cards by number with limits in bytes; contexts cost nothing, compat.
-pub(crate) fn grant(limits: &[(u8, u64)]) -> Grant {
-    let cards = limits.iter().map(|&(card, limit_bytes)| Card {
+pub(crate) fn grant(limits: &[(u8, u64)]) -> TenantGrant {
+    let cards = limits.iter().map(|&(card, limit_bytes)| GrantedCard {
         uuid: [0xa0 + card; 16],
         capacity_bytes: 64 << 30,
         limit_bytes,
     });
-    Grant {
+    TenantGrant {
         packing: Some(PACKING),
-        ..Grant::of(cards.collect())
+        ..TenantGrant::of(cards.collect())
     }
 }

@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
-use self::arbiter::Arbiter;
+use self::arbiter::FakeArbiter;
 pub(crate) use sublet_fakearbiter::DEADLINE;
 use tempfile::TempDir;
 
@@ -79,7 +79,7 @@ pub(crate) fn command() -> Command {
 }
 
 /// The program of an arbiter's tenant.
-pub(crate) fn tenant(arbiter: &Arbiter) -> Command {
+pub(crate) fn tenant(arbiter: &FakeArbiter) -> Command {
     let mut command = command();
     command.env("SUBLET_DIR", arbiter.folder());
     command
@@ -140,7 +140,7 @@ impl Program {
     /// Plays a script: `call -> answer`, and `used card bytes` and `pinned bytes` for what the
     /// ledger says.
     /// Lines that begin with `#` are for the reader.
-    pub(crate) fn play(&mut self, arbiter: Option<&Arbiter>, script: &str) {
+    pub(crate) fn play(&mut self, arbiter: Option<&FakeArbiter>, script: &str) {
         for line in script.lines().map(str::trim) {
             if line.is_empty() || line.starts_with('#') {
                 continue;

@@ -56,8 +56,8 @@ fn look(m: &mut Machine, at_ms: u64, (total, accounts, driver): Figures) -> Stri
 }
 
 #[test]
-fn books_are_compared_three_ways_within_two_looks() {
-    for (looks, expected) in [
+fn ledgers_are_compared_three_ways_within_two_readings() {
+    for (readings, expected) in [
         // Honest: reserved before it is allocated.
         ([(30, Some(30), 20), (30, Some(30), 30)], "running 30 of 40"),
         // The page's sum was zeroed; the accounts were not.
@@ -75,7 +75,7 @@ fn books_are_compared_three_ways_within_two_looks() {
             "over 60 of 60, mismatch",
         ),
         ([(0, None, 60), (0, None, 60)], "over 60 of 60, mismatch"),
-        // Memory that is taken while the books are read is no lie.
+        // Memory that is taken while the ledgers are read is no lie.
         ([(10, Some(10), 12), (12, Some(12), 12)], "running 12 of 40"),
         // A lie that makes the job look large is its own trouble.
         (
@@ -86,13 +86,13 @@ fn books_are_compared_three_ways_within_two_looks() {
         ([(90, Some(90), 20), (90, Some(90), 20)], "over 90 of 40"),
     ] {
         let mut m = one_job(false);
-        look(&mut m, 200, looks[0]);
-        assert_eq!(look(&mut m, 400, looks[1]), expected, "{looks:?}");
+        look(&mut m, 200, readings[0]);
+        assert_eq!(look(&mut m, 400, readings[1]), expected, "{readings:?}");
     }
 }
 
 #[test]
-fn books_that_are_right_again_are_believed_again() {
+fn ledgers_that_are_right_again_are_believed_again() {
     let mut m = one_job(false);
     for at in [200, 400] {
         look(&mut m, at, (0, Some(30), 30));
@@ -195,8 +195,8 @@ fn a_spoiled_page_takes_nothing_from_others() {
     uses(&mut m, 1, 6_880);
     look(&mut m, 200, (6_880, Some(10), 10));
     assert_eq!(submit(&mut m, 2, ask(60, 1, false)), "place 2 0:60");
-    // It keeps what it was granted when its limit is lowered: until two looks have shown
-    // that its books are wrong.
+    // It keeps what it was granted when its limit is lowered: until two readings have shown
+    // that its ledger is wrong.
     limit(&mut m, 1, 20);
     uses(&mut m, 1, 6_880);
     assert_eq!(m.card(0).granted, MiB::from(100));

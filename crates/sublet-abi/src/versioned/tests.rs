@@ -6,14 +6,14 @@
 
 use std::vec::Vec;
 
-use crate::any::{AnyControl, AnyLedger};
 use crate::control::{ControlWriter, DeviceTerms, Terms};
+use crate::header::PageError;
 use crate::host::HostLimit;
 use crate::memory::Memory;
 use crate::message::Mode;
 use crate::reserve::NotReserved;
-use crate::stamp::PageError;
 use crate::units::{DeviceIndex, SlotIndex, Units};
+use crate::versioned::{AnyControl, AnyLedger};
 
 fn terms(version: u16, host_limit_bytes: Option<u64>) -> Terms<'static> {
     const DEVICES: &[DeviceTerms] = &[DeviceTerms {
@@ -71,7 +71,7 @@ fn amount(count: u64) -> Units {
     Units::new(count).expect("in range")
 }
 
-const fn stamp(magic: [u8; 8], size: u64, version: u64) -> [(usize, u64); 2] {
+const fn header(magic: [u8; 8], size: u64, version: u64) -> [(usize, u64); 2] {
     [
         (0, u64::from_ne_bytes(magic)),
         (8, size | version << 32), // as a little-endian machine reads both
@@ -97,7 +97,7 @@ fn control_pages_have_their_words_at_these_places() {
         assert_eq!(writer.page().version(), version);
         let limit = writer.page().host().map(HostLimit::bytes);
         assert_eq!(limit, host.map(|(_, bytes)| Some(bytes)));
-        let mut expected = stamp(*b"SubletC\n", size, version.into()).to_vec();
+        let mut expected = header(*b"SubletC\n", size, version.into()).to_vec();
         expected.extend(common);
         expected.extend(host);
         assert_eq!(written(&mut memory), expected, "version {version}");
@@ -114,7 +114,7 @@ fn ledger_pages_have_their_words_at_these_places() {
         page.slot(slot(2)).hand_out(4711, 9);
         page.charge(slot(2), device, amount(5)).expect("room");
         page.note_refusal(device, 77, 88);
-        let mut expected = stamp(*b"SubletL\n", size, version.into()).to_vec();
+        let mut expected = header(*b"SubletL\n", size, version.into()).to_vec();
         expected.extend([
             (16, 11),
             // The head of device 3: 5 units, slot 2, operation 1.
@@ -172,7 +172,7 @@ fn a_page_of_either_version_is_opened_as_what_it_is() {
     }
 }
 
-/// The tenant can write the stamp of its ledger. It then has a page that its mapping is too
+/// The tenant can write the header of its ledger. It then has a page that its mapping is too
 /// short for, or whose size is not its version's.
 #[test]
 fn a_ledger_whose_version_was_forged_is_no_page() {
@@ -180,7 +180,7 @@ fn a_ledger_whose_version_was_forged_is_no_page() {
         let bytes = AnyLedger::bytes(version).expect("known");
         let mut memory = Memory::zeroed(bytes);
         ledger(&mut memory, version);
-        // SAFETY: a byte of the stamp.
+        // SAFETY: a byte of the header.
         unsafe { memory.address().add(12).write(forged) };
         // SAFETY: the memory is long enough and outlives the page.
         let found = unsafe { AnyLedger::from_ptr(memory.address(), bytes) };

@@ -1,9 +1,9 @@
 //! The first bytes of either page, the same in every version.
 //!
 //! Whoever maps a page does not know yet which version it has: an arbiter adopts ledgers
-//! that its predecessor made. So a page begins with a stamp that no version may change, and
-//! nothing else is looked at before the stamp has been read. On a ledger the tenant can
-//! write the stamp too; it decides which of our layouts is used, never how much is mapped.
+//! that its predecessor made. So a page begins with a header that no version may change, and
+//! nothing else is looked at before the header has been read. On a ledger the tenant can
+//! write the header too; it decides which of our layouts is used, never how much is mapped.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -93,14 +93,14 @@ impl core::error::Error for PageError {}
 /// behaviour, and on x86-64 an atomic load costs the same.
 #[repr(C)]
 #[derive(Debug)]
-pub struct Stamp {
+pub struct Header {
     magic: AtomicU64,
     size: AtomicU32,
     version: AtomicU16,
     reserved: AtomicU16,
 }
 
-impl Stamp {
+impl Header {
     /// Written last when a page is made, so that a half-made page is not taken for a page.
     pub(crate) fn write(&self, kind: PageKind, version: u16, size: usize) {
         self.size.store(size as u32, Ordering::Relaxed); // pages are below 1 MiB
@@ -130,10 +130,10 @@ impl Stamp {
     }
 }
 
-/// A page of shared memory that begins with a [`Stamp`] and consists of atomics only.
+/// A page of shared memory that begins with a [`Header`] and consists of atomics only.
 ///
 /// # Safety
-/// The type is `repr(C)`, begins with a [`Stamp`], and all its fields are atomic integers
+/// The type is `repr(C)`, begins with a [`Header`], and all its fields are atomic integers
 /// or arrays and structs of them, so that any bytes are a value of it.
 pub(crate) unsafe trait Layout: Sized {
     const KIND: PageKind;
@@ -144,19 +144,19 @@ pub(crate) unsafe trait Layout: Sized {
 /// The version of a page of that kind, for an arbiter that serves more than one.
 ///
 /// # Errors
-/// If the mapping is too short for a stamp or does not begin as such a page.
+/// If the mapping is too short for a header or does not begin as such a page.
 ///
 /// # Safety
 /// `len` bytes at `address` are mapped readable and stay so during the call.
 pub unsafe fn peek(kind: PageKind, address: *const u8, len: usize) -> Result<u16, PageError> {
-    check_place::<Stamp>(address, len)?;
+    check_place::<Header>(address, len)?;
     // SAFETY: aligned and long enough, as just checked; readable, as the caller promises;
-    // and a `Stamp` is atomics only, so another process may write meanwhile.
-    let stamp = unsafe { &*address.cast::<Stamp>() };
-    stamp.version_of(kind)
+    // and a `Header` is atomics only, so another process may write meanwhile.
+    let header = unsafe { &*address.cast::<Header>() };
+    header.version_of(kind)
 }
 
-/// The page at `address`, after its stamp was checked.
+/// The page at `address`, after its header was checked.
 ///
 /// # Safety
 /// `len` bytes at `address` are mapped shared and readable (and writable where the page is
@@ -169,12 +169,12 @@ pub(crate) unsafe fn open<'a, P: Layout>(
     check_place::<P>(address, len)?;
     // SAFETY: aligned and long enough, as just checked; readable for `'a`, as the caller
     // promises; atomics only, as `Layout` promises, so any bytes and any writer are fine.
-    let (page, stamp) = unsafe { (&*address.cast::<P>(), &*address.cast::<Stamp>()) };
-    stamp.check(P::KIND, P::VERSION, P::BYTES)?;
+    let (page, header) = unsafe { (&*address.cast::<P>(), &*address.cast::<Header>()) };
+    header.check(P::KIND, P::VERSION, P::BYTES)?;
     Ok(page)
 }
 
-/// Zeroed memory at `address` as a page whose stamp is still to be written.
+/// Zeroed memory at `address` as a page whose header is still to be written.
 ///
 /// # Safety
 /// As for [`open`], and the memory is writable.

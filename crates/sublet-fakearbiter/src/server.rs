@@ -12,17 +12,17 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
-use sublet_abi::message::{MESSAGE_BYTES_MAX, Refused, RefusedCode, Text};
-use sublet_abi::{AnyLedger, Hello, Mode, Reply, Request, SlotIndex, Welcome};
+use sublet_abi::message::{MESSAGE_BYTES_MAX, RefusedCode, RefusedHello, Text};
+use sublet_abi::{AnyLedger, ArbiterMessage, Hello, Mode, ProcessMessage, SlotIndex, Welcome};
 
 use crate::page::Page;
-use crate::{Grant, TENANT};
+use crate::{TENANT, TenantGrant};
 
 /// Three hundred programs that start at once must not be turned away.
 const BACKLOG: i32 = 512;
 
 #[derive(Debug)]
-pub(crate) struct Desk {
+pub(crate) struct Server {
     control: Page,
     ledger_page: Arc<Page>,
     ledger: AnyLedger<'static>,
@@ -38,9 +38,9 @@ pub(crate) struct Desk {
     end: OwnedFd,
 }
 
-impl Desk {
+impl Server {
     pub(crate) fn new(
-        grant: &Grant,
+        grant: &TenantGrant,
         control: Page,
         ledger_page: Arc<Page>,
         ledger: AnyLedger<'static>,
@@ -68,7 +68,7 @@ impl Desk {
     }
 
     /// Answers until the end; then all connections close.
-    pub(crate) fn stay(&self, listener: &OwnedFd) {
+    pub(crate) fn serve(&self, listener: &OwnedFd) {
         let mut clients: Vec<OwnedFd> = Vec::new();
         loop {
             let mut all = vec![
@@ -97,7 +97,7 @@ impl Desk {
                 let client = rustix::net::accept_with(listener, SocketFlags::CLOEXEC);
                 let client = client.expect("a connection");
                 // Who connects says hello at once, or goes.
-                if let Some(Request::Hello(hello)) = receive(&client) {
+                if let Some(ProcessMessage::Hello(hello)) = receive(&client) {
                     self.greet(&client, hello);
                     clients.push(client);
                 }
@@ -118,11 +118,15 @@ impl Desk {
         self.hellos.lock().expect("the list").push(hello);
         if let Some((code, text)) = self.refuse {
             let text = Text::new(text);
-            return send(client, &Reply::Refused(Refused { code, text }), &[]);
+            return send(
+                client,
+                &ArbiterMessage::Refused(RefusedHello { code, text }),
+                &[],
+            );
         }
         let credentials = rustix::net::sockopt::socket_peercred(client).expect("a peer");
         let pid = credentials.pid.as_raw_nonzero().get().unsigned_abs() + self.shift;
-        let welcome = Reply::Welcome(Welcome {
+        let welcome = ArbiterMessage::Welcome(Welcome {
             version: self.ledger.version(),
             mode: self.mode,
             slot: held.unwrap_or_else(|| self.slot_of(pid)),
@@ -161,7 +165,7 @@ pub(crate) fn listen(path: &Path) -> OwnedFd {
 
 /// The next message, if there is one and it is one. Descriptors beside it are closed: what is in
 /// a ledger, this arbiter knows.
-fn receive(client: &OwnedFd) -> Option<Request> {
+fn receive(client: &OwnedFd) -> Option<ProcessMessage> {
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let received = rustix::net::recvmsg(
@@ -171,10 +175,10 @@ fn receive(client: &OwnedFd) -> Option<Request> {
         RecvFlags::CMSG_CLOEXEC,
     );
     let n = received.map_or(0, |message| message.bytes);
-    Request::parse(&bytes[..n]).ok()
+    ProcessMessage::parse(&bytes[..n]).ok()
 }
 
-fn send(client: &OwnedFd, reply: &Reply, descriptors: &[BorrowedFd<'_>]) {
+fn send(client: &OwnedFd, reply: &ArbiterMessage, descriptors: &[BorrowedFd<'_>]) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
     assert!(descriptors.is_empty() || beside.push(SendAncillaryMessage::ScmRights(descriptors)));

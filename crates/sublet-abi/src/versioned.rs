@@ -1,15 +1,15 @@
 //! Either page in any version that is known here.
 //!
-//! A page says its version in its stamp. What version 1 has is at the same place in version 2,
+//! A page says its version in its header. What version 1 has is at the same place in version 2,
 //! so whoever holds a page of any version has what [`ControlPage`] and [`LedgerPage`] offer;
 //! what came later he has if the page does.
 
 use core::ops::Deref;
 
 use crate::control::ControlPage;
+use crate::header::{self, Header, Layout, PageError, PageKind};
 use crate::host::{HostLedger, HostLimit};
 use crate::ledger::LedgerPage;
-use crate::stamp::{self, Layout, PageError, PageKind, Stamp};
 
 /// A control page of version 2.
 #[repr(C, align(64))]
@@ -36,7 +36,7 @@ const _: () = {
     assert!(size_of::<LedgerPage2>() == 591_744 + 128 + 65_600);
 };
 
-// SAFETY: `repr(C)`, the stamp first, and nothing but atomics after it.
+// SAFETY: `repr(C)`, the header first, and nothing but atomics after it.
 unsafe impl Layout for ControlPage2 {
     const KIND: PageKind = PageKind::Control;
     const VERSION: u16 = 2;
@@ -99,16 +99,16 @@ impl<'a> AnyControl<'a> {
     /// that can no longer be made shorter (`F_SEAL_SHRINK`).
     pub unsafe fn from_ptr(address: *const u8, len: usize) -> Result<AnyControl<'a>, PageError> {
         // SAFETY: as the caller promises.
-        match unsafe { stamp::peek(PageKind::Control, address, len) }? {
+        match unsafe { header::peek(PageKind::Control, address, len) }? {
             // SAFETY: as the caller promises; nothing is written through what is returned.
-            1 => unsafe { stamp::open(address, len) }.map(AnyControl::first),
+            1 => unsafe { header::open(address, len) }.map(AnyControl::first),
             // SAFETY: as above.
-            2 => unsafe { stamp::open(address, len) }.map(AnyControl::second),
+            2 => unsafe { header::open(address, len) }.map(AnyControl::second),
             unknown => Err(PageError::Version(unknown)),
         }
     }
 
-    /// Zeroed memory as a page whose stamp is still to be written.
+    /// Zeroed memory as a page whose header is still to be written.
     ///
     /// # Safety
     /// As for [`from_ptr`](Self::from_ptr), and the memory is writable.
@@ -119,9 +119,9 @@ impl<'a> AnyControl<'a> {
     ) -> Result<AnyControl<'a>, PageError> {
         match version {
             // SAFETY: as the caller promises.
-            1 => unsafe { stamp::blank(address, len) }.map(AnyControl::first),
+            1 => unsafe { header::blank(address, len) }.map(AnyControl::first),
             // SAFETY: as above.
-            2 => unsafe { stamp::blank(address, len) }.map(AnyControl::second),
+            2 => unsafe { header::blank(address, len) }.map(AnyControl::second),
             unknown => Err(PageError::Version(unknown)),
         }
     }
@@ -156,9 +156,9 @@ impl<'a> AnyControl<'a> {
         version_with(self.host.is_some())
     }
 
-    /// The stamp, to be written when all else is.
-    pub(crate) fn stamp(&self) -> &Stamp {
-        self.page.stamp()
+    /// The header, to be written when all else is.
+    pub(crate) fn header(&self) -> &Header {
+        self.page.header()
     }
 }
 
@@ -173,7 +173,7 @@ impl<'a> AnyLedger<'a> {
         }
     }
 
-    /// The page that is mapped at `address`. The tenant can write the stamp, which says the
+    /// The page that is mapped at `address`. The tenant can write the header, which says the
     /// version: compare the version's [`bytes`](Self::bytes) with the size of the memfd, which
     /// the tenant cannot change.
     ///
@@ -186,11 +186,11 @@ impl<'a> AnyLedger<'a> {
     /// mapping a file that came from somebody else).
     pub unsafe fn from_ptr(address: *mut u8, len: usize) -> Result<AnyLedger<'a>, PageError> {
         // SAFETY: as the caller promises.
-        match unsafe { stamp::peek(PageKind::Ledger, address, len) }? {
+        match unsafe { header::peek(PageKind::Ledger, address, len) }? {
             // SAFETY: as above.
-            1 => unsafe { stamp::open(address, len) }.map(AnyLedger::first),
+            1 => unsafe { header::open(address, len) }.map(AnyLedger::first),
             // SAFETY: as above.
-            2 => unsafe { stamp::open(address, len) }.map(AnyLedger::second),
+            2 => unsafe { header::open(address, len) }.map(AnyLedger::second),
             unknown => Err(PageError::Version(unknown)),
         }
     }
@@ -211,9 +211,9 @@ impl<'a> AnyLedger<'a> {
     ) -> Result<AnyLedger<'a>, PageError> {
         let ledger = match version {
             // SAFETY: as the caller promises.
-            1 => unsafe { stamp::blank(address, len) }.map(AnyLedger::first),
+            1 => unsafe { header::blank(address, len) }.map(AnyLedger::first),
             // SAFETY: as above.
-            2 => unsafe { stamp::blank(address, len) }.map(AnyLedger::second),
+            2 => unsafe { header::blank(address, len) }.map(AnyLedger::second),
             unknown => Err(PageError::Version(unknown)),
         }?;
         let bytes = AnyLedger::bytes(version).unwrap_or_default();
