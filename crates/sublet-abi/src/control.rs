@@ -2,8 +2,8 @@
 //!
 //! It says what the tenant may have: devices, limits, mode, gates. The arbiter maps it
 //! writable, then seals the memfd (`F_SEAL_FUTURE_WRITE`, `SHRINK`, `GROW`, `SEAL`), and
-//! hands it over; from then on nobody can map it writable again, the arbiter's successor
-//! neither, which therefore makes a new page with a new epoch. A [`ControlPage`] can only
+//! hands it over. From then on nobody can map it writable, not even the arbiter's successor,
+//! which makes a new page with a new epoch. A [`ControlPage`] can only
 //! be read, because a store to it would kill a tenant's process; all that writes is on
 //! [`ControlWriter`], which the arbiter alone makes.
 
@@ -228,7 +228,7 @@ pub struct Terms<'a> {
     pub now_ms: u64,
 }
 
-/// The arbiter's hold of a control page.
+/// The arbiter's writable side of a control page.
 #[derive(Debug)]
 pub struct ControlWriter<'a> {
     page: AnyControl<'a>,

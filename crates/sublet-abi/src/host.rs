@@ -1,7 +1,7 @@
 //! What version 2 adds to both pages: a budget for memory of the host.
 //!
-//! A driver pins memory of the host for its programs, and what is pinned nobody else on the
-//! machine can have. A tenant has one budget of it, whatever its devices are, counted like a
+//! A driver pins memory of the host for its programs. Nobody else on the machine can have what
+//! is pinned. A tenant has one budget of it, whatever its devices are, counted like a
 //! device's memory and by the same protocol. The words lie behind those of version 1, so that
 //! either page of version 1 is the beginning of one of version 2. A tenant whose pages are of
 //! version 1 has none of this: what it pins is not counted.

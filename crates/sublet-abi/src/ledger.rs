@@ -218,8 +218,8 @@ impl LedgerPage {
         reserve::held(&self.accounts(device), slot)
     }
 
-    /// A number that is another one after each operation of a slot on a device, until 2³⁰ of
-    /// them: the same twice says that nothing was taken or given between.
+    /// A number that changes with each operation of a slot on a device, and repeats after 2³⁰ of
+    /// them. Read twice and the same, it says that nothing was taken or given in between.
     #[must_use]
     pub fn operation(&self, slot: SlotIndex, device: DeviceIndex) -> u32 {
         reserve::number(&self.accounts(device), slot)

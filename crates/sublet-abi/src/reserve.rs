@@ -1,8 +1,8 @@
 //! How memory is taken from a limit, without locks, by processes that may die at any moment.
 //!
 //! # The words
-//! All that matters of a device, or of the host, is in a few 64-bit words. One *head* says how much all
-//! processes have taken together; each process has an account of one word, *used*, and one
+//! All that matters of a device, or of the host, is in a few 64-bit words. One *head* says how
+//! much all processes have taken together; each process has an account of one word, *used*, and one
 //! word, *op*, in which it announces what it is about to do:
 //!
 //! ```text

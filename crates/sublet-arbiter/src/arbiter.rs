@@ -196,7 +196,7 @@ impl Arbiter {
             Source::Driver => self.take_reading(),
             Source::Commands => self.take_commands(),
             Source::HostName => {
-                // Somebody only wants to know who we are, which the kernel has told him.
+                // Whoever connects wants to know who has the name. The kernel has told him.
                 let _ = self.identity.host_name().map(accept);
             }
             Source::Stop => self.lifetime.stop(),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use libloading::Library;
 
-/// Why the driver does not do it.
+/// Why a call of the driver failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
     /// One of the driver's libraries is not there.
@@ -15,7 +15,7 @@ pub enum DriverError {
     /// A function is not there.
     #[error("the driver has no {0}")]
     Missing(&'static str),
-    /// It says no.
+    /// It refuses: the function, and its code.
     #[error("{0} failed with CUDA error {1}")]
     Refused(&'static str, u32),
 }
@@ -31,7 +31,7 @@ pub(crate) fn load(cuda: &Path) -> Result<ManuallyDrop<Library>, DriverError> {
     Ok(ManuallyDrop::new(library))
 }
 
-/// Calls a function of the driver; its own word for what went wrong.
+/// Calls a function of the driver. An error has the driver's own code.
 macro_rules! call {
     ($library:expr, $name:ident($($argument:expr => $type:ty),*)) => {{
         // SAFETY: the types are those of the driver's header.

@@ -49,7 +49,7 @@ pub struct Gauge {
 /// Why a card cannot be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum GaugeError {
-    /// The driver's word.
+    /// The driver is not there, or refuses.
     #[error(transparent)]
     Driver(#[from] DriverError),
     /// NVML does not list this process, or not its memory.
@@ -58,7 +58,7 @@ pub enum GaugeError {
     /// No answer, or none that makes sense.
     #[error("the process that measures gave no answer")]
     Answer,
-    /// The system's word.
+    /// The system refuses.
     #[error("the process that measures: {0}")]
     Io(#[from] std::io::Error),
 }
@@ -141,7 +141,7 @@ impl Measured {
         }
     }
 
-    /// What is believed of it for a card: no context has half of one, no piece an eighth.
+    /// The figures, if they can be true of a card: no context takes half of it, no piece an eighth.
     fn figures(&self, gpu: &Gpu) -> Option<Figures> {
         let memory = Bytes::from(gpu.memory).get();
         let packing = self.packing.map(Packing::from);
@@ -180,7 +180,7 @@ impl StoredFigures {
         read().unwrap_or_default()
     }
 
-    /// A reader sees the old file or the new one.
+    /// Writes the file. A reader sees the old one or the new one, never a part.
     fn write(&self, file: &Path) -> std::io::Result<()> {
         let new = file.with_extension("new");
         fs::write(&new, serde_json::to_string(self).unwrap_or_default())?;
@@ -262,7 +262,7 @@ fn run(gauge: &Gauge, gpu: &Gpu) -> Result<Measured, GaugeError> {
     }
     let mut child = command.spawn()?;
     let answer = answer(&mut child);
-    // One that has answered ends by itself; one that has not shall not stay on the card.
+    // One that has answered ends by itself. One that has not must not stay on the card.
     if answer.is_none() {
         let _ = child.kill();
     }

@@ -74,7 +74,7 @@ pub struct CardReading {
     pub processes: Vec<(Pid, Bytes)>,
 }
 
-/// Somebody who can see the cards.
+/// A way to see the cards: the driver's, or a fake machine's.
 pub trait GpuView: Send {
     /// The cards. Called once, before anything else.
     ///
@@ -188,7 +188,7 @@ fn read_card(device: &Device<'_>) -> Result<CardReading, NvmlError> {
     for process in device.running_compute_processes()? {
         processes.push((process.pid, process.used_gpu_memory));
     }
-    // Not every card knows graphics.
+    // Not every card lists processes that do graphics.
     for process in device.running_graphics_processes().unwrap_or_default() {
         processes.push((process.pid, process.used_gpu_memory));
     }

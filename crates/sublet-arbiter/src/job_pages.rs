@@ -1,5 +1,5 @@
-//! One job's side in the shell: its pages, and how limits, slots and overheads are written
-//! to them. It does what `sublet-share` decided and decides nothing.
+//! One job's shared pages, and how limits, slots and overheads are written to them. It does what
+//! `sublet-share` decided and decides nothing.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use tracing::warn;
 use crate::gauge::Figures;
 use crate::pages::{ControlMemory, LedgerMemory, PagesError};
 
-/// A job's card, as the shell needs it.
+/// A job's card, as its pages have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct JobCard {
     /// Position in the machine's inventory.
@@ -35,7 +35,7 @@ pub(crate) struct JobPages {
     pages: Option<(ControlMemory, LedgerMemory)>,
     /// Processes may come back with a ledger, as long as none was made.
     pub(crate) expects_ledger: bool,
-    /// The how-manieth process each slot has.
+    /// How many processes each slot has had.
     generations: BTreeMap<u32, u32>,
 }
 

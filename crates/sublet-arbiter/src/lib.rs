@@ -10,7 +10,7 @@
 //! and who misbehaves loses his own connection.
 //!
 //! Suggested reading order: [`admin`], `runtime`, `lock`, `peer`, `pages`, `job_pages`, `gpu`,
-//! [`gauge`], `arbiter`, `standalone`; `libraries`, `driver` and `visible` by themselves.
+//! [`gauge`], `arbiter`, `standalone`; `libraries`, `driver` and `visible_cards` by themselves.
 #![expect(
     unsafe_code,
     reason = "maps shared pages, asks the kernel for a peer's pidfd, and calls the driver's C functions"
@@ -31,7 +31,7 @@ mod poller;
 mod runtime;
 mod socket;
 mod standalone;
-mod visible;
+mod visible_cards;
 
 pub use arbiter::{Arbiter, ContainerCard, ContainerJob, Handle, HandleError, Options};
 pub use driver::DriverError;
@@ -40,4 +40,4 @@ pub use gauge::Gauge;
 pub use gpu::{CUDA_LIBRARY, CardReading, GpuView, GpuViewError, NVML_LIBRARY, NvmlView};
 pub use runtime::{Folder, REAL_MACHINE};
 pub use standalone::{HOST_NAME, Standalone, run};
-pub use visible::visible_cards;
+pub use visible_cards::visible_cards;

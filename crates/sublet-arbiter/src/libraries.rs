@@ -1,8 +1,8 @@
 //! Our libraries under the names that programs load: what the executable carries, or files
 //! where they were built or installed, copied to a folder named after their contents. A file
 //! that some process has mapped is never written to: other contents are another folder, and a
-//! file appears complete or not at all. Both doors use it, `sublet run` and the node agent;
-//! which folders these are is theirs to say.
+//! file appears complete or not at all. `sublet run` and the node agent use it,
+//! and say which folders these are.
 //!
 //! [`folder`] makes one and repairs it, [`unused`] says when one may go.
 

@@ -1,6 +1,6 @@
-//! Who is at the other end of a socket: the process, as the kernel names it, a descriptor
-//! that stays its even when its number is used again, and whose child it is. A message can
-//! say anything; what is here, no message says.
+//! Who is at the other end of a socket: the process as the kernel names it, a descriptor that
+//! means this process even when its number is used again, and whose child it is. A message can
+//! say anything, so none of this comes from a message.
 
 use std::fs;
 use std::io;
@@ -207,7 +207,7 @@ pub(crate) fn name(pid: Pid) -> String {
 
 /// True if two processes are in one container, as far as we may see: in the same control groups.
 /// Everybody may read those, and a process cannot leave its container's. Containers of a pod can
-/// share their PID namespace; these they never share.
+/// share their PID namespace, but never their control groups.
 pub(crate) fn share_container(one: Pid, other: Pid) -> bool {
     let groups = |pid: Pid| {
         let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
@@ -264,9 +264,9 @@ pub(crate) fn may_have_our_thread(pid: Pid) -> bool {
 /// How many descriptors of a process are looked at. One that has more may have ours too.
 const DESCRIPTORS_MAX: usize = 1024;
 
-/// True if a process has a ledger page of an arbiter open, as every one that had a slot has.
-/// Where that cannot be seen, its thread tells, without which nobody comes back. Another one can
-/// pretend to either, and gains that it is reported later.
+/// True if a process has a ledger page of an arbiter open, as every process that had a slot has.
+/// Where its descriptors cannot be seen, the interposer's thread decides: without it nobody comes
+/// back. A stranger can pretend either, and is only reported later.
 pub(crate) fn may_hold_ledger(pid: Pid) -> bool {
     match has_ledger_open(pid) {
         Ok(has) => has,
@@ -293,7 +293,7 @@ fn has_ledger_open(pid: Pid) -> io::Result<bool> {
 }
 
 /// The folder of the sockets is one user's, so that another user's processes are no jobs'. A
-/// process that hides its memory looks like root's, whosoever it is.
+/// process that hides its memory looks like root's, whoever it is.
 fn is_another_users(pid: Pid) -> bool {
     let own = rustix::process::geteuid();
     let owner = fs::metadata(format!("/proc/{pid}")).map(|about| about.uid());

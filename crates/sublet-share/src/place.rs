@@ -296,7 +296,7 @@ impl Cards {
         }
     }
 
-    /// What is asked of a card as it is: a job that wants all of it gets what is not kept.
+    /// What is asked of a card as it is now: for a whole card, all that is not kept from jobs.
     pub(crate) fn now(&self, memory: Amount, card: usize) -> MiB {
         match memory {
             Amount::Whole => self.capacity(card).saturating_sub(self.kept[card]),

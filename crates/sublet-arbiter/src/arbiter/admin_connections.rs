@@ -25,8 +25,8 @@ use crate::socket;
 /// are all among them for a moment.
 const JOBLESS_MAX: u64 = 1024;
 
-/// And where there are few descriptors, of which each connection takes two: so many times fewer.
-/// Three of four are left for jobs.
+/// With few descriptors there may be fewer: one connection for so many of them. Each takes two, so
+/// three of four descriptors are left for jobs.
 const DESCRIPTORS_A_JOBLESS: u64 = 8;
 
 /// How long a connection may be there before its first request.

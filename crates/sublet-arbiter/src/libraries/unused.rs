@@ -2,9 +2,9 @@
 //! environment names a library that is gone starts all the same, without it, and so without a
 //! limit: when in doubt, a folder stays. It goes when all of this holds.
 //!
-//! 1. Nobody has named it for a day. Naming makes it young again (`folder::HeldFolder`), and so does
-//!    a look that finds it in use, so that processes are looked at once a day at most.
-//! 2. No process of ours stands by it: `sublet run`, an arbiter and an agent hold a lock on the
+//! 1. Nobody has named it for a day. Naming makes it young again (`folder::HeldFolder`). So does
+//!    finding it in use, so that processes are looked at once a day at most.
+//! 2. No process of ours holds it: `sublet run`, an arbiter and an agent hold a lock on the
 //!    folders that they have named for as long as they live. A job may wait in line for days
 //!    before anything is loaded.
 //! 3. The caller knows of no use. The agent names the folders of every container of its node
@@ -13,9 +13,10 @@
 //!    pass on to the programs that it starts. That covers what `sublet run` has started and
 //!    left behind. In a container the path is another one, so mapped files are told by the
 //!    number of their inode; two of different file systems that are equal keep a folder longer.
-//! 5. All processes could be looked at: in a PID name space of our own we see too few. One of
-//!    our user's that lets nobody look counts as one that needs everything, unless it is ours
-//!    by its name (of those speaks rule 2), or the machine's first, which nobody has started.
+//! 5. All processes could be looked at: in a PID name space of our own we see too few. A
+//!    process of our user that cannot be looked at counts as one that needs everything, unless
+//!    its name is one of ours (rule 2 is about those), or it is the machine's first process,
+//!    which nobody has started.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -28,8 +29,8 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::folder::{draft_of, is_still, own};
 
-/// How long nobody must have named a folder. Long beside what passes between a name's being
-/// given and the library's being loaded, short beside the time from one version to the next.
+/// For how long nobody must have named a folder. Much longer than from the naming of a library to
+/// its loading, and much shorter than from one version to the next.
 const REST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The PID name space of the machine itself, in the kernel's fixed numbers of name spaces
@@ -123,7 +124,7 @@ fn is_draft(path: &Path) -> bool {
 
 fn is_old(open: &File) -> bool {
     let changed = open.metadata().and_then(|about| about.modified());
-    // A time that is still to come has no age.
+    // A time in the future has no age.
     let age = changed.ok().and_then(|changed| changed.elapsed().ok());
     age.is_some_and(|age| age >= REST)
 }
@@ -155,12 +156,12 @@ fn used(old: &[Old]) -> Vec<bool> {
     used
 }
 
-/// True of a process that is there and keeps to itself.
+/// True if a process is there and may not be read by this one.
 fn is_denied(read: &io::Result<Vec<u8>>) -> bool {
     matches!(read, Err(error) if error.kind() == io::ErrorKind::PermissionDenied)
 }
 
-/// True unless it is another user's, for whom our folders are closed, or one of our own
+/// True unless it is another user's process, who cannot load from our folders, or one of our own
 /// programs.
 fn may_be_a_job_s(process: &Path) -> bool {
     let status = fs::read_to_string(process.join("status")).unwrap_or_default();

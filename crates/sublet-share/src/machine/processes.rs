@@ -115,7 +115,7 @@ impl Machine {
             self.read_schedule.after_first_sight(now);
         }
         let is_ours = |pid| self.processes.contains_key(&pid);
-        // Nobody is kept from being reported for longer than others may take to come back.
+        // Once the time for coming back is over, everybody without a slot is reported.
         let may_return = |pid| !self.settled && may_return.contains(&pid);
         self.reconciliation
             .look_for_strangers(now, cards, is_ours, may_return, out);

@@ -25,9 +25,9 @@ fn reading(processes: &[(u32, u64)]) -> Vec<Option<Reading>> {
 
 #[test]
 fn the_first_look_at_a_process_on_a_card_is_told() {
-    let mut reconciliation = Reconciliation::new(1, false);
+    let mut state = Reconciliation::new(1, false);
     let mut look = |processes: &[(u32, u64)], slots: &[SlotUse]| {
-        reconciliation.measure(&reading(processes), slots, &mut Vec::new())
+        state.measure(&reading(processes), slots, &mut Vec::new())
     };
     assert!(!look(&[], &[slot(7, 0)]), "it has no context yet");
     assert!(look(&[(7, 300)], &[slot(7, 0)]));
@@ -37,13 +37,9 @@ fn the_first_look_at_a_process_on_a_card_is_told() {
 }
 
 /// One reading; what was found, as text.
-fn measure(
-    reconciliation: &mut Reconciliation,
-    processes: &[(u32, u64)],
-    slots: &[SlotUse],
-) -> String {
+fn measure(state: &mut Reconciliation, processes: &[(u32, u64)], slots: &[SlotUse]) -> String {
     let mut out = Vec::new();
-    reconciliation.measure(&reading(processes), slots, &mut out);
+    state.measure(&reading(processes), slots, &mut out);
     let words = out.iter().map(|action| match action {
         Action::Overhead { bytes, .. } => format!("overhead {}", bytes.get() / M),
         other => format!("{other:?}"),
@@ -53,133 +49,105 @@ fn measure(
 
 #[test]
 fn a_difference_counts_when_it_was_there_twice() {
-    let mut reconciliation = Reconciliation::new(1, false);
+    let mut state = Reconciliation::new(1, false);
+    assert_eq!(measure(&mut state, &[(7, 500)], &[slot(7, 100)]), "");
     assert_eq!(
-        measure(&mut reconciliation, &[(7, 500)], &[slot(7, 100)]),
-        ""
-    );
-    assert_eq!(
-        measure(&mut reconciliation, &[(7, 450)], &[slot(7, 100)]),
+        measure(&mut state, &[(7, 450)], &[slot(7, 100)]),
         "overhead 350"
     );
+    assert_eq!(measure(&mut state, &[(7, 900)], &[slot(7, 100)]), "");
     assert_eq!(
-        measure(&mut reconciliation, &[(7, 900)], &[slot(7, 100)]),
-        ""
-    );
-    assert_eq!(
-        measure(&mut reconciliation, &[(7, 450)], &[slot(7, 400)]),
+        measure(&mut state, &[(7, 450)], &[slot(7, 400)]),
         "overhead 50",
         "less counts at once, and one high reading does not count"
     );
-    assert_eq!(reconciliation.overhead(JobId(1), 0).get(), 50 * M);
+    assert_eq!(state.overhead(JobId(1), 0).get(), 50 * M);
 }
 
 #[test]
 fn a_card_that_cannot_be_read_changes_nothing() {
-    let mut reconciliation = Reconciliation::new(1, false);
+    let mut state = Reconciliation::new(1, false);
     for _ in 0..2 {
-        measure(&mut reconciliation, &[(7, 300)], &[slot(7, 0)]);
+        measure(&mut state, &[(7, 300)], &[slot(7, 0)]);
     }
     let mut out = Vec::new();
-    reconciliation.measure(&[None], &[slot(7, 0)], &mut out);
+    state.measure(&[None], &[slot(7, 0)], &mut out);
     assert_eq!(out, []);
-    assert_eq!(reconciliation.overhead(JobId(1), 0).get(), 300 * M);
-    assert_eq!(measure(&mut reconciliation, &[], &[]), "overhead 0");
+    assert_eq!(state.overhead(JobId(1), 0).get(), 300 * M);
+    assert_eq!(measure(&mut state, &[], &[]), "overhead 0");
 }
 
 #[test]
 fn what_one_reserved_too_much_does_not_hide_anothers_overhead() {
-    let mut reconciliation = Reconciliation::new(1, false);
+    let mut state = Reconciliation::new(1, false);
     let slots = [slot(7, 100), slot(8, 480)];
-    assert_eq!(measure(&mut reconciliation, &[(7, 150)], &slots), "");
-    assert_eq!(
-        measure(&mut reconciliation, &[(7, 150)], &slots),
-        "overhead 50"
-    );
+    assert_eq!(measure(&mut state, &[(7, 150)], &slots), "");
+    assert_eq!(measure(&mut state, &[(7, 150)], &slots), "overhead 50");
 }
 
 #[test]
 fn what_is_found_of_a_job_changes_its_own_charge_alone() {
     // 3-MiB pieces of an innocent job were once read as contexts of 2,480 MiB.
-    let mut reconciliation = Reconciliation::new(1, false);
-    reconciliation.set_context(0, Bytes::new(480 * M));
+    let mut state = Reconciliation::new(1, false);
+    state.set_context(0, Bytes::new(480 * M));
     for _ in 0..3 {
-        measure(&mut reconciliation, &[(7, 2960)], &[slot(7, 480)]);
+        measure(&mut state, &[(7, 2960)], &[slot(7, 480)]);
     }
-    assert_eq!(reconciliation.overhead(JobId(1), 0).get(), 2480 * M);
-    assert_eq!(reconciliation.context(0).get(), 480 * M);
+    assert_eq!(state.overhead(JobId(1), 0).get(), 2480 * M);
+    assert_eq!(state.context(0).get(), 480 * M);
 }
 
 /// One reading at a time; what was found, as text.
-fn look(
-    reconciliation: &mut Reconciliation,
-    at_ms: u64,
-    processes: &[(u32, u64)],
-    returns: bool,
-) -> String {
+fn look(state: &mut Reconciliation, at_ms: u64, processes: &[(u32, u64)], returns: bool) -> String {
     let mut out = Vec::new();
     let ours = |pid| pid == Pid(1);
     let now = Time::from_ms(at_ms);
     let returns = |_| returns;
-    reconciliation.look_for_strangers(now, &reading(processes), ours, returns, &mut out);
+    state.look_for_strangers(now, &reading(processes), ours, returns, &mut out);
     format!("{out:?}")
 }
 
 #[test]
 fn a_stranger_is_reported_within_a_second_and_once() {
-    let mut reconciliation = Reconciliation::new(1, true);
+    let mut state = Reconciliation::new(1, true);
+    assert_eq!(look(&mut state, 0, &[(1, 10), (5, 10)], false), "[]");
+    assert_eq!(look(&mut state, 400, &[(1, 10), (5, 10)], false), "[]");
     assert_eq!(
-        look(&mut reconciliation, 0, &[(1, 10), (5, 10)], false),
-        "[]"
-    );
-    assert_eq!(
-        look(&mut reconciliation, 400, &[(1, 10), (5, 10)], false),
-        "[]"
-    );
-    assert_eq!(
-        look(
-            &mut reconciliation,
-            600,
-            &[(1, 10), (5, 30), (5, 20)],
-            false
-        ),
+        look(&mut state, 600, &[(1, 10), (5, 30), (5, 20)], false),
         "[Stranger(Pid(5)), Evict(Pid(5))]"
     );
-    assert_eq!(reconciliation.use_of_strangers(), [Bytes::new(30 * M)]);
-    assert_eq!(look(&mut reconciliation, 800, &[(5, 30)], false), "[]");
+    assert_eq!(state.use_of_strangers(), [Bytes::new(30 * M)]);
+    assert_eq!(look(&mut state, 800, &[(5, 30)], false), "[]");
     let mut out = Vec::new();
     let no = |_| false;
-    reconciliation.look_for_strangers(Time::from_ms(900), &[None], no, no, &mut out);
-    assert_eq!((out.len(), reconciliation.strangers().count()), (0, 1));
-    assert_eq!(
-        look(&mut reconciliation, 1000, &[], false),
-        "[StrangerGone(Pid(5))]"
-    );
+    state.look_for_strangers(Time::from_ms(900), &[None], no, no, &mut out);
+    assert_eq!((out.len(), state.strangers().count()), (0, 1));
+    assert_eq!(look(&mut state, 1000, &[], false), "[StrangerGone(Pid(5))]");
 }
 
 #[test]
 fn who_had_a_slot_before_a_restart_has_time_to_come_back() {
-    let mut reconciliation = Reconciliation::new(1, false);
-    assert_eq!(look(&mut reconciliation, 0, &[(5, 10)], true), "[]");
-    assert_eq!(look(&mut reconciliation, 2000, &[(5, 10)], true), "[]");
-    assert_eq!(look(&mut reconciliation, 2200, &[(5, 10)], false), "[]");
+    let mut state = Reconciliation::new(1, false);
+    assert_eq!(look(&mut state, 0, &[(5, 10)], true), "[]");
+    assert_eq!(look(&mut state, 2000, &[(5, 10)], true), "[]");
+    assert_eq!(look(&mut state, 2200, &[(5, 10)], false), "[]");
     let mut out = Vec::new();
-    reconciliation.adopt(Pid(5), &mut out);
+    state.adopt(Pid(5), &mut out);
     assert_eq!(out, [], "it was never reported");
-    assert_eq!(look(&mut reconciliation, 9000, &[(5, 10)], false), "[]");
+    assert_eq!(look(&mut state, 9000, &[(5, 10)], false), "[]");
 }
 
 /// The overhead that is charged after each of these readings of one process: what the driver says of
 /// it, what it reserved, and whether it was quiet. In MiB.
 fn overheads(readings: &[(u64, u64, bool)]) -> Vec<u64> {
-    let mut reconciliation = Reconciliation::new(1, false);
+    let mut state = Reconciliation::new(1, false);
     let look = |&(real, used, is_quiet): &(u64, u64, bool)| {
         let slot = SlotUse {
             is_quiet,
             ..slot(7, used)
         };
-        reconciliation.measure(&reading(&[(7, real)]), &[slot], &mut Vec::new());
-        reconciliation.overhead(JobId(1), 0).get() / M
+        state.measure(&reading(&[(7, real)]), &[slot], &mut Vec::new());
+        state.overhead(JobId(1), 0).get() / M
     };
     readings.iter().map(look).collect()
 }

@@ -1,9 +1,9 @@
-//! Which cards CUDA shows a program, and in which order, as the driver itself answers. Where
-//! numbers name cards CUDA counts the fastest first, and how fast a card is only the driver
-//! knows; it also has rules of its own for `CUDA_VISIBLE_DEVICES`.
+//! Which cards CUDA shows a program, and in which order, as the driver itself answers. CUDA
+//! numbers the fastest card first, and only the driver knows how fast a card is. It also has
+//! rules of its own for `CUDA_VISIBLE_DEVICES`.
 //!
-//! For a process of its own: the driver reads the environment once, and what it opens and starts
-//! stays. It makes no context, so that the process takes no memory of a card.
+//! This needs a process of its own: the driver reads the environment once, and never closes what
+//! it opens. It makes no context, so that the process takes no memory of a card.
 
 use std::ffi::{c_int, c_uint};
 use std::fmt::Write as _;
