@@ -5,7 +5,7 @@ use nvml_wrapper::enum_wrappers::device::{
 };
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
-use sublet_agent::discover::Source;
+use sublet_agent::discover::DeviceSource;
 use sublet_agent::discover::nvml::NvmlSource;
 use sublet_model::Health;
 
