@@ -1,7 +1,12 @@
-//! Gives every driver function's place in the tables a name: `row::cuMemAlloc_v2`.
+//! Gives every driver function a name in the code, with its place in the table and its type.
 //!
 //! Hooks are bound to rows when this is compiled. A name that no table has is then an error,
-//! where a look-up by text would be a hook that is never called.
+//! where a look-up by text would be a hook that is never called; and so is a hook that takes
+//! other arguments than NVIDIA's header declares.
+//!
+//! `row::cuMemAlloc_v2` is two things: as a value the place, as a type what
+//! `real::Row` is implemented for. `row::prototype!(cuMemAlloc_v2 then)` calls the macro `then!`
+//! with the function's prototype. Only the prototypes that are asked for need their types.
 
 use std::env;
 use std::error::Error;
@@ -21,9 +26,18 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn rows(table: &Table) -> Result<String, Box<dyn Error>> {
     let mut code = String::new();
+    let mut prototypes = String::new();
     for (index, function) in table.iter().enumerate() {
-        writeln!(code, "pub const {}: usize = {index};", function.symbol)?;
+        let (symbol, prototype) = (function.symbol, function.prototype());
+        writeln!(code, "pub const {symbol}: usize = {index};")?;
+        writeln!(code, "#[derive(Debug)]\npub enum {symbol} {{}}")?;
+        writeln!(
+            prototypes,
+            "    ({symbol} $then:ident) => {{ $then! {{ {prototype} }} }};"
+        )?;
     }
     writeln!(code, "pub const COUNT: usize = {};", table.len())?;
+    writeln!(code, "macro_rules! prototype {{\n{prototypes}}}")?;
+    writeln!(code, "pub(super) use prototype;")?;
     Ok(code)
 }

@@ -39,9 +39,13 @@ pub type CUdeviceptr_v2 = u64;
 /// An address in device memory.
 pub type CUdeviceptr = CUdeviceptr_v2;
 /// A device's number in this process.
-pub type CUdevice = i32;
+pub type CUdevice_v1 = i32;
+/// A device's number in this process.
+pub type CUdevice = CUdevice_v1;
 /// A physical allocation of `cuMemCreate`.
-pub type CUmemGenericAllocationHandle = u64;
+pub type CUmemGenericAllocationHandle_v1 = u64;
+/// A physical allocation of `cuMemCreate`.
+pub type CUmemGenericAllocationHandle = CUmemGenericAllocationHandle_v1;
 /// A logical endpoint.
 pub type CUlogicalEndpointId = u32;
 pub type CUgraphConditionalHandle = u64;
@@ -52,6 +56,16 @@ pub type CUhostFn = Option<unsafe extern "C" fn(data: *mut c_void)>;
 /// A function that `cuStreamAddCallback` has called.
 pub type CUstreamCallback =
     Option<unsafe extern "C" fn(stream: CUstream, status: CUresult, data: *mut c_void)>;
+
+/// What prototypes call these structs. They have had one version so far, or one layout.
+pub type CUexecAffinityParam = CUexecAffinityParam_v1;
+pub type CUmulticastObjectProp = memory::CUmulticastObjectProp_v1;
+pub type CUDA_MEM_ALLOC_NODE_PARAMS = graph::CUDA_MEM_ALLOC_NODE_PARAMS_v1;
+
+/// A device of VDPAU.
+pub type VdpDevice = u32;
+/// A function of VDPAU that finds its others. It passes through us as a pointer.
+pub type VdpGetProcAddress = c_void;
 
 /// The legacy default stream, which all threads share.
 pub const CU_STREAM_LEGACY: CUstream = CUstream(1);

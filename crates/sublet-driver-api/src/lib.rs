@@ -17,13 +17,14 @@
 //! A crate that must write down one item for each function (a trampoline, an exported name)
 //! takes this crate as a *build* dependency and walks [`CUDA`] or [`NVML`] in its `build.rs`.
 //! A function's index in the array is the same there and at run time, so it can number a
-//! table of targets.
+//! table of targets. [`Function::prototype`] writes its signature in Rust.
 
 mod as_in_c;
 pub mod cuda;
 #[cfg(test)]
 mod layout;
 pub mod nvml;
+mod prototype;
 pub mod table;
 
 pub use as_in_c::Zeroed;

@@ -152,3 +152,13 @@ structs! {
 
 /// What the functions with `_v3` call the struct.
 pub type nvmlProcessInfo_t = nvmlProcessInfo_v2_t;
+/// What prototypes call these structs, of whatever version.
+pub type nvmlProcessDetailList_t = nvmlProcessDetailList_v1_t;
+pub type nvmlProcessesUtilizationInfo_t = nvmlProcessesUtilizationInfo_v1_t;
+pub type nvmlUUID_t = nvmlUUID_v1_t;
+/// Numbers of 32 bits, of which the second is the process.
+pub type nvmlEncoderSessionInfo_t = [u32; 8];
+/// The same.
+pub type nvmlFBCSessionInfo_t = [u32; 12];
+/// The process, with which the struct begins. The rest passes through us.
+pub type nvmlAccountingStats_v2_t = u32;

@@ -6,7 +6,7 @@
 //! Which words these are, each half decides: they are the only thing that differs.
 
 use std::ffi::{CStr, CString, c_void};
-use std::mem::{transmute, transmute_copy};
+use std::mem::transmute_copy;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -122,7 +122,8 @@ impl<const ROWS: usize> Real<ROWS> {
         }
     }
 
-    /// The real function of a row, with its type.
+    /// The real function of a row, with its type. The one place where an address becomes a
+    /// function; [`Row`] knows the types.
     ///
     /// # Safety
     /// `F` is the type of a C function as the row declares it.
@@ -132,15 +133,6 @@ impl<const ROWS: usize> Real<ROWS> {
         let address = self.address(index);
         // SAFETY: same size, and the caller vouches for the type.
         unsafe { transmute_copy(&address) }
-    }
-
-    /// Calls the real function of a row.
-    ///
-    /// # Safety
-    /// It has these parameters and this result, and may be called with these arguments.
-    pub unsafe fn call<A: Arguments<R>, R>(&'static self, index: usize, arguments: A) -> R {
-        // SAFETY: as the caller says.
-        unsafe { arguments.pass_to(self.address(index)) }
     }
 
     /// What was looked for and where, if nothing was found; else empty.
@@ -176,53 +168,84 @@ impl<const ROWS: usize> Real<ROWS> {
     }
 }
 
-/// What a C function with the result `R` is called with: a tuple of its arguments.
-pub trait Arguments<R> {
-    /// Calls it.
+/// A function of a library with its type, as NVIDIA's header declares it.
+pub trait Row {
+    /// Its place in the table.
+    const INDEX: usize;
+    /// Its arguments, as a tuple.
+    type Arguments;
+    /// What it returns.
+    type Result;
+    /// A pointer to such a function.
+    type Function: Copy;
+
+    /// Calls the library's own.
     ///
     /// # Safety
-    /// At the address is a C function with these parameters and this result, and it may be
-    /// called with these arguments.
-    unsafe fn pass_to(self, function: *const c_void) -> R;
+    /// As NVIDIA documents.
+    unsafe fn call(arguments: Self::Arguments) -> Self::Result;
 }
 
-macro_rules! arguments {
-    ($(($($type:ident)*))*) => {$(
-        impl<R, $($type),*> Arguments<R> for ($($type,)*) {
-            #[expect(non_snake_case, reason = "each argument is called as its type")]
-            unsafe fn pass_to(self, function: *const c_void) -> R {
-                type Function<R, $($type),*> = unsafe extern "C" fn($($type),*) -> R;
-                // SAFETY: the caller vouches for the type.
-                let function: Function<R, $($type),*> = unsafe { transmute(function) };
-                let ($($type,)*) = self;
+/// A row whose function has the type of another one: its next version, or its per-thread twin.
+/// One hook can stand for both, and passes on arguments of no other type. For a row of another
+/// type the hook does not compile: sizes had 32 bits before `cuMemAlloc_v2`.
+///
+/// ```
+/// use sublet_hook::cuda::{plain, row};
+/// let hook = plain::alloc::<row::cuMemAlloc_v2>;
+/// ```
+///
+/// ```compile_fail,E0271
+/// use sublet_hook::cuda::{plain, row};
+/// let hook = plain::alloc::<row::cuMemAlloc>;
+/// ```
+pub trait Like<Other: Row>: Row<Arguments = Other::Arguments, Result = Other::Result> {}
+
+impl<Other: Row, This> Like<Other> for This where
+    This: Row<Arguments = Other::Arguments, Result = Other::Result>
+{
+}
+
+/// Implements [`Row`] by a function's prototype, in a module that has `REAL` and `row`.
+macro_rules! implement_row {
+    ($symbol:ident($($name:ident: $type:ty),*) -> $result:ty) => {
+        #[allow(non_snake_case, reason = "NVIDIA's own names")]
+        impl $crate::real::Row for row::$symbol {
+            const INDEX: usize = row::$symbol;
+            type Arguments = ($($type,)*);
+            type Result = $result;
+            type Function = unsafe extern "C" fn($($type),*) -> $result;
+
+            unsafe fn call(($($name,)*): Self::Arguments) -> $result {
+                // SAFETY: the type is the row's, as NVIDIA's header declares it.
+                let function: Self::Function = unsafe { REAL.function(Self::INDEX) };
                 // SAFETY: as the caller says.
-                unsafe { function($($type),*) }
+                unsafe { function($($name),*) }
             }
         }
-    )*};
+    };
 }
-arguments! { (A) (A B) (A B C) (A B C D) }
 
-/// Declares functions of a library that hooks call for themselves, in the module that has its
-/// `REAL`, with their types as NVIDIA's headers have them.
-macro_rules! real_functions {
-    ($result:ty; $($name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {$(
+/// Declares a function that calls the library's own, in the same way. Hooks call it for
+/// themselves.
+macro_rules! real_function {
+    ($symbol:ident($($name:ident: $type:ty),*) -> $result:ty) => {
         /// The library's own.
         ///
         /// # Safety
         /// As NVIDIA documents.
-        #[allow(non_snake_case, reason = "the library's own name")]
-        pub unsafe fn $name($($argument: $type),*) -> $result {
+        #[allow(non_snake_case, reason = "NVIDIA's own names")]
+        pub unsafe fn $symbol($($name: $type),*) -> $result {
             type Function = unsafe extern "C" fn($($type),*) -> $result;
             // SAFETY: the type is the row's, as NVIDIA's header declares it.
-            let function: Function = unsafe { REAL.function(row::$name) };
+            let function: Function = unsafe { REAL.function(row::$symbol) };
             // SAFETY: as the caller says.
-            unsafe { function($($argument),*) }
+            unsafe { function($($name),*) }
         }
-    )*};
+    };
 }
 
-pub(crate) use real_functions;
+pub(crate) use {implement_row, real_function};
 
 #[cfg(test)]
 mod tests {

@@ -12,7 +12,8 @@ use std::ffi::c_uint;
 use super::c::*;
 use super::external::{self, Share};
 use super::tenant::{Ask, Charge, Held, Tenant, current_device, giving, taking};
-use super::{physical, real};
+use super::{physical, real, row};
+use crate::real::{Like, Row};
 
 /// Who pays for an array.
 #[derive(Debug, Clone)]
@@ -224,23 +225,39 @@ impl Description for CUDA_ARRAY3D_DESCRIPTOR_v1 {
     }
 }
 
+/// A handle of an array, of either kind.
+pub trait Handle: Copy {
+    /// Its number, by which the books know it.
+    fn key(self) -> u64;
+}
+
+impl Handle for CUarray {
+    fn key(self) -> u64 {
+        self.0 as u64
+    }
+}
+
+impl Handle for CUmipmappedArray {
+    fn key(self) -> u64 {
+        self.0 as u64
+    }
+}
+
 /// `cuArrayCreate` and `cuArray3DCreate`, of each version.
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn create<D: Description, const ROW: usize>(
-    array: *mut CUarray,
-    description: *const D,
-) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut CUarray, *const D) -> CUresult =
-        unsafe { real::function(ROW) };
+pub unsafe extern "C" fn create<D, R>(array: *mut CUarray, description: *const D) -> CUresult
+where
+    D: Description,
+    R: Row<Arguments = (*mut CUarray, *const D), Result = CUresult>,
+{
     // SAFETY: null or the program's struct.
     let whole = unsafe { description.as_ref() }.map(|given| given.whole());
     taking(
         |tenant| ask(tenant, whole, None),
         // SAFETY: the program's own arguments.
-        || unsafe { real(array, description) },
+        || unsafe { R::call((array, description)) },
         // SAFETY: the driver wrote it.
         |tenant, charge| keep(tenant, unsafe { *array }.0, charge, whole),
     )
@@ -250,23 +267,17 @@ pub unsafe extern "C" fn create<D: Description, const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn create_mipmapped<const ROW: usize>(
+pub unsafe extern "C" fn create_mipmapped<R: Like<row::cuMipmappedArrayCreate>>(
     array: *mut CUmipmappedArray,
     description: *const CUDA_ARRAY3D_DESCRIPTOR_v2,
     levels: c_uint,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        *mut CUmipmappedArray,
-        *const CUDA_ARRAY3D_DESCRIPTOR_v2,
-        c_uint,
-    ) -> CUresult = unsafe { real::function(ROW) };
     // SAFETY: null or the program's struct.
     let whole = unsafe { description.as_ref() }.copied();
     taking(
         |tenant| ask(tenant, whole, Some(levels)),
         // SAFETY: the program's own arguments.
-        || unsafe { real(array, description, levels) },
+        || unsafe { R::call((array, description, levels)) },
         // SAFETY: the driver wrote it.
         |tenant, charge| keep(tenant, unsafe { *array }.0, charge, whole),
     )
@@ -276,22 +287,25 @@ pub unsafe extern "C" fn create_mipmapped<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn destroy<const ROW: usize>(array: usize) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(usize) -> CUresult = unsafe { real::function(ROW) };
+pub unsafe extern "C" fn destroy<H, R>(array: H) -> CUresult
+where
+    H: Handle,
+    R: Row<Arguments = (H,), Result = CUresult>,
+{
+    let key = array.key();
     giving(
         |tenant| {
-            let known = tenant.books.arrays.remove(array as u64)?;
-            Some((known, physical::take_array(tenant, array as u64)))
+            let known = tenant.books.arrays.remove(key)?;
+            Some((known, physical::take_array(tenant, key)))
         },
         // SAFETY: the program's own argument.
-        || unsafe { real(array) },
+        || unsafe { R::call((array,)) },
         |tenant, (known, mapped), destroyed| {
             if destroyed {
                 known.ended(tenant);
                 physical::drop_array(tenant, mapped);
             } else {
-                known.keep(tenant, array as u64);
+                known.keep(tenant, key);
                 physical::put_array(tenant, mapped);
             }
         },

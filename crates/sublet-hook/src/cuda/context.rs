@@ -11,15 +11,16 @@
 mod book;
 mod limits;
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint};
 
 pub use self::book::Contexts;
 pub use self::limits::set as set_limit;
 use super::c::*;
 use super::tenant::{Held, OverLimit, Place, Tenant, giving, is_absent};
-use super::{external, locked, physical, real};
+use super::{external, locked, physical, row};
 use crate::guard::{Inside, calm};
 use crate::link::Budget;
+use crate::real::Like;
 
 /// A context is gone: what was allocated in it, and all on its card if it was the last there.
 fn gone(tenant: &Tenant, device: CUdevice, context: CUcontext) {
@@ -105,18 +106,15 @@ fn entering(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn create<const ROW: usize>(
+pub unsafe extern "C" fn create<R: Like<row::cuCtxCreate>>(
     context: *mut CUcontext,
     flags: c_uint,
     device: CUdevice,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut CUcontext, c_uint, CUdevice) -> CUresult =
-        unsafe { real::function(ROW) };
     entering(
         device,
         // SAFETY: the program's own arguments.
-        || unsafe { real(context, flags, device) },
+        || unsafe { R::call((context, flags, device)) },
         // SAFETY: the driver wrote it.
         |_, contexts| contexts.made(unsafe { *context }, device),
     )
@@ -126,25 +124,17 @@ pub unsafe extern "C" fn create<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn create_v3<const ROW: usize>(
+pub unsafe extern "C" fn create_v3<R: Like<row::cuCtxCreate_v3>>(
     context: *mut CUcontext,
-    shares: *mut c_void,
+    shares: *mut CUexecAffinityParam,
     count: c_int,
     flags: c_uint,
     device: CUdevice,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        *mut CUcontext,
-        *mut c_void,
-        c_int,
-        c_uint,
-        CUdevice,
-    ) -> CUresult = unsafe { real::function(ROW) };
     entering(
         device,
         // SAFETY: the program's own arguments.
-        || unsafe { real(context, shares, count, flags, device) },
+        || unsafe { R::call((context, shares, count, flags, device)) },
         // SAFETY: the driver wrote it.
         |_, contexts| contexts.made(unsafe { *context }, device),
     )
@@ -154,19 +144,16 @@ pub unsafe extern "C" fn create_v3<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn create_v4<const ROW: usize>(
+pub unsafe extern "C" fn create_v4<R: Like<row::cuCtxCreate_v4>>(
     context: *mut CUcontext,
-    parameters: *mut c_void,
+    parameters: *mut CUctxCreateParams,
     flags: c_uint,
     device: CUdevice,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut CUcontext, *mut c_void, c_uint, CUdevice) -> CUresult =
-        unsafe { real::function(ROW) };
     entering(
         device,
         // SAFETY: the program's own arguments.
-        || unsafe { real(context, parameters, flags, device) },
+        || unsafe { R::call((context, parameters, flags, device)) },
         // SAFETY: the driver wrote it.
         |_, contexts| contexts.made(unsafe { *context }, device),
     )
@@ -176,23 +163,16 @@ pub unsafe extern "C" fn create_v4<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn create_green<const ROW: usize>(
+pub unsafe extern "C" fn create_green<R: Like<row::cuGreenCtxCreate>>(
     context: *mut CUgreenCtx,
     description: CUdevResourceDesc,
     device: CUdevice,
     flags: c_uint,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        *mut CUgreenCtx,
-        CUdevResourceDesc,
-        CUdevice,
-        c_uint,
-    ) -> CUresult = unsafe { real::function(ROW) };
     entering(
         device,
         // SAFETY: the program's own arguments.
-        || unsafe { real(context, description, device, flags) },
+        || unsafe { R::call((context, description, device, flags)) },
         |tenant, contexts| {
             // SAFETY: the driver wrote it.
             contexts.green.insert(unsafe { *context }, device);
@@ -205,25 +185,17 @@ pub unsafe extern "C" fn create_green<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn create_vdpau<const ROW: usize>(
+pub unsafe extern "C" fn create_vdpau<R: Like<row::cuVDPAUCtxCreate>>(
     context: *mut CUcontext,
     flags: c_uint,
     device: CUdevice,
-    video_device: c_uint,
-    video_functions: *mut c_void,
+    video_device: VdpDevice,
+    video_functions: *mut VdpGetProcAddress,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        *mut CUcontext,
-        c_uint,
-        CUdevice,
-        c_uint,
-        *mut c_void,
-    ) -> CUresult = unsafe { real::function(ROW) };
     entering(
         device,
         // SAFETY: the program's own arguments.
-        || unsafe { real(context, flags, device, video_device, video_functions) },
+        || unsafe { R::call((context, flags, device, video_device, video_functions)) },
         // SAFETY: the driver wrote it.
         |_, contexts| contexts.made(unsafe { *context }, device),
     )
@@ -233,17 +205,14 @@ pub unsafe extern "C" fn create_vdpau<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn attach<const ROW: usize>(
+pub unsafe extern "C" fn attach<R: Like<row::cuCtxAttach>>(
     context: *mut CUcontext,
     flags: c_uint,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut CUcontext, c_uint) -> CUresult =
-        unsafe { real::function(ROW) };
     giving(
         |_| Some(()),
         // SAFETY: the program's own arguments.
-        || unsafe { real(context, flags) },
+        || unsafe { R::call((context, flags)) },
         |tenant, (), attached| {
             if !attached {
                 return;
@@ -261,13 +230,11 @@ pub unsafe extern "C" fn attach<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn detach<const ROW: usize>(context: CUcontext) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(CUcontext) -> CUresult = unsafe { real::function(ROW) };
+pub unsafe extern "C" fn detach<R: Like<row::cuCtxDetach>>(context: CUcontext) -> CUresult {
     giving(
         |tenant| locked(&tenant.books.contexts).made.remove(&context),
         // SAFETY: the program's own argument.
-        || unsafe { real(context) },
+        || unsafe { R::call((context,)) },
         |tenant, mut made, detached| {
             made.usage -= usize::from(detached);
             if made.usage == 0 {
@@ -283,13 +250,11 @@ pub unsafe extern "C" fn detach<const ROW: usize>(context: CUcontext) -> CUresul
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn destroy<const ROW: usize>(context: CUcontext) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(CUcontext) -> CUresult = unsafe { real::function(ROW) };
+pub unsafe extern "C" fn destroy<R: Like<row::cuCtxDestroy>>(context: CUcontext) -> CUresult {
     giving(
         |tenant| locked(&tenant.books.contexts).made.remove(&context),
         // SAFETY: the program's own argument.
-        || unsafe { real(context) },
+        || unsafe { R::call((context,)) },
         |tenant, made, is_gone| {
             if is_gone {
                 gone(tenant, made.device, context);
@@ -304,13 +269,13 @@ pub unsafe extern "C" fn destroy<const ROW: usize>(context: CUcontext) -> CUresu
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn destroy_green<const ROW: usize>(context: CUgreenCtx) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(CUgreenCtx) -> CUresult = unsafe { real::function(ROW) };
+pub unsafe extern "C" fn destroy_green<R: Like<row::cuGreenCtxDestroy>>(
+    context: CUgreenCtx,
+) -> CUresult {
     giving(
         |tenant| locked(&tenant.books.contexts).green.remove(&context),
         // SAFETY: the program's own argument.
-        || unsafe { real(context) },
+        || unsafe { R::call((context,)) },
         |tenant, device, is_gone| {
             let mut contexts = locked(&tenant.books.contexts);
             if !is_gone {
@@ -328,17 +293,14 @@ pub unsafe extern "C" fn destroy_green<const ROW: usize>(context: CUgreenCtx) ->
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn retain<const ROW: usize>(
+pub unsafe extern "C" fn retain<R: Like<row::cuDevicePrimaryCtxRetain>>(
     context: *mut CUcontext,
     device: CUdevice,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut CUcontext, CUdevice) -> CUresult =
-        unsafe { real::function(ROW) };
     entering(
         device,
         // SAFETY: the program's own arguments.
-        || unsafe { real(context, device) },
+        || unsafe { R::call((context, device)) },
         // SAFETY: the driver wrote it.
         |tenant, contexts| contexts.retained(tenant, device, Some(unsafe { *context })),
     )
@@ -348,13 +310,13 @@ pub unsafe extern "C" fn retain<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn release<const ROW: usize>(device: CUdevice) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(CUdevice) -> CUresult = unsafe { real::function(ROW) };
+pub unsafe extern "C" fn release<R: Like<row::cuDevicePrimaryCtxRelease>>(
+    device: CUdevice,
+) -> CUresult {
     giving(
         |_| Some(()),
         // SAFETY: the program's own argument.
-        || unsafe { real(device) },
+        || unsafe { R::call((device,)) },
         |tenant, (), released| {
             if released {
                 let ended = locked(&tenant.books.contexts).released(device);
@@ -368,13 +330,13 @@ pub unsafe extern "C" fn release<const ROW: usize>(device: CUdevice) -> CUresult
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn reset<const ROW: usize>(device: CUdevice) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(CUdevice) -> CUresult = unsafe { real::function(ROW) };
+pub unsafe extern "C" fn reset<R: Like<row::cuDevicePrimaryCtxReset>>(
+    device: CUdevice,
+) -> CUresult {
     giving(
         |_| Some(()),
         // SAFETY: the program's own argument.
-        || unsafe { real(device) },
+        || unsafe { R::call((device,)) },
         |tenant, (), was_reset| {
             if was_reset {
                 let ended = locked(&tenant.books.contexts).was_reset(device);

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use super::array::Array;
 use super::c::*;
 use super::plain::{self, Owned};
-use super::real;
+use super::row;
 use super::tenant::{Held, Tenant, giving, on_current_device, taking};
+use crate::real::Like;
 
 /// A part in imported memory. The last one pays back.
 pub type Share = Arc<Held>;
@@ -28,15 +29,10 @@ pub fn give(tenant: &Tenant, share: Share) {
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn import<const ROW: usize>(
+pub unsafe extern "C" fn import<R: Like<row::cuImportExternalMemory>>(
     memory: *mut CUexternalMemory,
     description: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC_v1,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        *mut CUexternalMemory,
-        *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC_v1,
-    ) -> CUresult = unsafe { real::function(ROW) };
     taking(
         |tenant| {
             // SAFETY: null or the program's struct.
@@ -44,7 +40,7 @@ pub unsafe extern "C" fn import<const ROW: usize>(
             on_current_device(tenant, bytes)
         },
         // SAFETY: the program's own arguments.
-        || unsafe { real(memory, description) },
+        || unsafe { R::call((memory, description)) },
         |tenant, charge| {
             // SAFETY: the driver wrote it.
             let memory = unsafe { *memory };
@@ -60,13 +56,13 @@ pub unsafe extern "C" fn import<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn destroy<const ROW: usize>(memory: CUexternalMemory) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(CUexternalMemory) -> CUresult = unsafe { real::function(ROW) };
+pub unsafe extern "C" fn destroy<R: Like<row::cuDestroyExternalMemory>>(
+    memory: CUexternalMemory,
+) -> CUresult {
     giving(
         |tenant| tenant.books.externals.remove(memory.0 as u64),
         // SAFETY: the program's own argument.
-        || unsafe { real(memory) },
+        || unsafe { R::call((memory,)) },
         |tenant, share, destroyed| {
             if destroyed {
                 give(tenant, share);
@@ -100,21 +96,15 @@ fn mapping(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn map_buffer<const ROW: usize>(
+pub unsafe extern "C" fn map_buffer<R: Like<row::cuExternalMemoryGetMappedBuffer>>(
     address: *mut CUdeviceptr,
     memory: CUexternalMemory,
     description: *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC_v1,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        *mut CUdeviceptr,
-        CUexternalMemory,
-        *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC_v1,
-    ) -> CUresult = unsafe { real::function(ROW) };
     mapping(
         memory,
         // SAFETY: the program's own arguments.
-        || unsafe { real(address, memory, description) },
+        || unsafe { R::call((address, memory, description)) },
         // SAFETY: the driver wrote it.
         |tenant, share| plain::keep(tenant, unsafe { *address }, Owned::External(share)),
     )
@@ -124,21 +114,15 @@ pub unsafe extern "C" fn map_buffer<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn map_array<const ROW: usize>(
+pub unsafe extern "C" fn map_array<R: Like<row::cuExternalMemoryGetMappedMipmappedArray>>(
     array: *mut CUmipmappedArray,
     memory: CUexternalMemory,
     description: *const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_v1,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        *mut CUmipmappedArray,
-        CUexternalMemory,
-        *const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_v1,
-    ) -> CUresult = unsafe { real::function(ROW) };
     mapping(
         memory,
         // SAFETY: the program's own arguments.
-        || unsafe { real(array, memory, description) },
+        || unsafe { R::call((array, memory, description)) },
         // SAFETY: the driver wrote it.
         |tenant, share| Array::External(share).keep(tenant, unsafe { (*array).0 as u64 }),
     )

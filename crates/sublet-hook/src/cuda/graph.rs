@@ -23,10 +23,11 @@ use self::needs::{Needs, needs_of};
 use super::c::*;
 use super::kept::Kept;
 use super::tenant::{Place, Tenant, giving};
-use super::{locked, pool, real};
+use super::{locked, pool, real, row};
 use crate::gate;
 use crate::guard::{Inside, calm};
 use crate::link::Budget;
+use crate::real::Like;
 
 /// Executable graphs, and the memory of graphs by card.
 #[derive(Debug, Default)]
@@ -309,24 +310,16 @@ fn release_pools(tenant: &Tenant, needs: &Needs) -> bool {
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn instantiate<const ROW: usize>(
+pub unsafe extern "C" fn instantiate<R: Like<row::cuGraphInstantiate>>(
     exec: *mut CUgraphExec,
     graph: CUgraph,
     error_node: *mut CUgraphNode,
     log: *mut c_char,
     log_bytes: usize,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        *mut CUgraphExec,
-        CUgraph,
-        *mut CUgraphNode,
-        *mut c_char,
-        usize,
-    ) -> CUresult = unsafe { real::function(ROW) };
     // SAFETY: the program's own arguments.
     instantiating(exec, graph, || unsafe {
-        real(exec, graph, error_node, log, log_bytes)
+        R::call((exec, graph, error_node, log, log_bytes))
     })
 }
 
@@ -334,48 +327,41 @@ pub unsafe extern "C" fn instantiate<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn instantiate_with_flags<const ROW: usize>(
+pub unsafe extern "C" fn instantiate_with_flags<R: Like<row::cuGraphInstantiateWithFlags>>(
     exec: *mut CUgraphExec,
     graph: CUgraph,
     flags: u64,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut CUgraphExec, CUgraph, u64) -> CUresult =
-        unsafe { real::function(ROW) };
     // SAFETY: the program's own arguments.
-    instantiating(exec, graph, || unsafe { real(exec, graph, flags) })
+    instantiating(exec, graph, || unsafe { R::call((exec, graph, flags)) })
 }
 
 /// `cuGraphInstantiateWithParams`.
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn instantiate_with_params<const ROW: usize>(
+pub unsafe extern "C" fn instantiate_with_params<R: Like<row::cuGraphInstantiateWithParams>>(
     exec: *mut CUgraphExec,
     graph: CUgraph,
     parameters: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        *mut CUgraphExec,
-        CUgraph,
-        *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
-    ) -> CUresult = unsafe { real::function(ROW) };
     // SAFETY: the program's own arguments.
-    instantiating(exec, graph, || unsafe { real(exec, graph, parameters) })
+    instantiating(exec, graph, || unsafe {
+        R::call((exec, graph, parameters))
+    })
 }
 
 /// `cuGraphExecDestroy`.
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn exec_destroy<const ROW: usize>(exec: CUgraphExec) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(CUgraphExec) -> CUresult = unsafe { real::function(ROW) };
+pub unsafe extern "C" fn exec_destroy<R: Like<row::cuGraphExecDestroy>>(
+    exec: CUgraphExec,
+) -> CUresult {
     giving(
         |tenant| locked(&tenant.books.graphs).needs.remove(&exec),
         // SAFETY: the program's own argument.
-        || unsafe { real(exec) },
+        || unsafe { R::call((exec,)) },
         |tenant, needs, destroyed| {
             let mut graphs = locked(&tenant.books.graphs);
             if destroyed {
@@ -391,13 +377,11 @@ pub unsafe extern "C" fn exec_destroy<const ROW: usize>(exec: CUgraphExec) -> CU
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn trim<const ROW: usize>(device: CUdevice) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(CUdevice) -> CUresult = unsafe { real::function(ROW) };
+pub unsafe extern "C" fn trim<R: Like<row::cuDeviceGraphMemTrim>>(device: CUdevice) -> CUresult {
     giving(
         |_| Some(()),
         // SAFETY: the program's own argument.
-        || unsafe { real(device) },
+        || unsafe { R::call((device,)) },
         |tenant, (), _| {
             if let Some(card) = locked(&tenant.books.graphs).cards.get_mut(&device) {
                 card.settle(tenant);

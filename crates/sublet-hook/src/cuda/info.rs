@@ -6,9 +6,10 @@
 use std::ffi::c_uint;
 
 use super::c::*;
+use super::pool;
 use super::tenant::{Place, Tenant, current_device};
-use super::{pool, real};
 use crate::guard::{Inside, calm};
+use crate::real::Row;
 use crate::report::{self, Memory};
 
 /// A device's memory, with what its pools have now.
@@ -63,16 +64,18 @@ fn watched() -> Option<(Inside, Tenant)> {
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn get<S: Size, const ROW: usize>(free: *mut S, total: *mut S) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut S, *mut S) -> CUresult = unsafe { real::function(ROW) };
+pub unsafe extern "C" fn get<S, R>(free: *mut S, total: *mut S) -> CUresult
+where
+    S: Size,
+    R: Row<Arguments = (*mut S, *mut S), Result = CUresult>,
+{
     let Some((_inside, tenant)) = watched() else {
         // SAFETY: the program's own arguments.
-        return unsafe { real(free, total) };
+        return unsafe { R::call((free, total)) };
     };
     let (mut free_now, mut total_now) = Default::default();
     // SAFETY: both are live.
-    let result = unsafe { real(&raw mut free_now, &raw mut total_now) };
+    let result = unsafe { R::call((&raw mut free_now, &raw mut total_now)) };
     if result == CUDA_SUCCESS {
         let ours = calm(|| Some(memory(&tenant, current_device()?))).flatten();
         let ours = ours.unwrap_or(report::NONE);
@@ -89,14 +92,13 @@ pub unsafe extern "C" fn get<S: Size, const ROW: usize>(free: *mut S, total: *mu
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn total<S: Size, const ROW: usize>(
-    bytes: *mut S,
-    device: CUdevice,
-) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut S, CUdevice) -> CUresult = unsafe { real::function(ROW) };
+pub unsafe extern "C" fn total<S, R>(bytes: *mut S, device: CUdevice) -> CUresult
+where
+    S: Size,
+    R: Row<Arguments = (*mut S, CUdevice), Result = CUresult>,
+{
     // SAFETY: the program's own arguments.
-    let result = unsafe { real(bytes, device) };
+    let result = unsafe { R::call((bytes, device)) };
     if result == CUDA_SUCCESS
         && let Some((_inside, tenant)) = watched()
     {

@@ -15,10 +15,11 @@ use sublet_driver_api::CUDA;
 
 use super::c::*;
 use super::table::{self, Kind};
-use super::{export, real};
+use super::{export, real, row};
 use crate::guard::{Inside, calm};
 use crate::link::State;
 use crate::process;
+use crate::real::Like;
 
 /// What an address belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,18 +38,15 @@ const MATTERS: [&str; 4] = ["cuMem", "cuLaunch", "cuGraph", "cuArray"];
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn look_up<const ROW: usize>(
+pub unsafe extern "C" fn look_up<R: Like<row::cuGetProcAddress>>(
     symbol: *const c_char,
     address: *mut *mut c_void,
     version: c_int,
     flags: u64,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> CUresult =
-        unsafe { real::function(ROW) };
     let inside = Inside::enter();
     // SAFETY: the program's own arguments.
-    let result = unsafe { real(symbol, address, version, flags) };
+    let result = unsafe { R::call((symbol, address, version, flags)) };
     if inside.is_none() {
         return result;
     }
@@ -60,24 +58,16 @@ pub unsafe extern "C" fn look_up<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn look_up_v2<const ROW: usize>(
+pub unsafe extern "C" fn look_up_v2<R: Like<row::cuGetProcAddress_v2>>(
     symbol: *const c_char,
     address: *mut *mut c_void,
     version: c_int,
     flags: u64,
     status: *mut CUdriverProcAddressQueryResult,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        *const c_char,
-        *mut *mut c_void,
-        c_int,
-        u64,
-        *mut CUdriverProcAddressQueryResult,
-    ) -> CUresult = unsafe { real::function(ROW) };
     let inside = Inside::enter();
     // SAFETY: the program's own arguments.
-    let result = unsafe { real(symbol, address, version, flags, status) };
+    let result = unsafe { R::call((symbol, address, version, flags, status)) };
     if inside.is_none() {
         return result;
     }
@@ -171,13 +161,10 @@ fn is_same_at(base: &str, version: u32, flags: u64, found: *mut c_void) -> bool 
     let Ok(symbol) = std::ffi::CString::new(base) else {
         return false;
     };
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> CUresult =
-        unsafe { real::function(super::row::cuGetProcAddress) };
     let mut address = std::ptr::null_mut();
     // SAFETY: all arguments are live.
     let result = unsafe {
-        real(
+        real::cuGetProcAddress(
             symbol.as_ptr(),
             &raw mut address,
             version.cast_signed(),

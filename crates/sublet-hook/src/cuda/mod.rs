@@ -48,6 +48,7 @@ use real::REAL;
 pub mod row {
     #![allow(
         missing_docs,
+        non_camel_case_types,
         non_upper_case_globals,
         reason = "generated: the driver's own names"
     )]

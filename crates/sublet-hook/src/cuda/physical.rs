@@ -23,10 +23,10 @@ pub use self::tiles::Mapped;
 use self::tiles::{Part, Place as TilePlace, Region};
 use super::c::*;
 use super::lent::{Trace, Work};
-use super::pool;
 use super::tenant::{Ask, Place, Tenant, giving, is_absent, taking};
-use super::{array, locked, real};
+use super::{array, locked, pool, row};
 use crate::link::marks::Key;
+use crate::real::Like;
 
 /// Where memory would be taken from; `None` for a place that is not known.
 fn place_of(tenant: &Tenant, location: CUmemLocation_v1) -> Option<Place> {
@@ -49,19 +49,12 @@ fn place_of(tenant: &Tenant, location: CUmemLocation_v1) -> Option<Place> {
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn create<const ROW: usize>(
+pub unsafe extern "C" fn create<R: Like<row::cuMemCreate>>(
     handle: *mut CUmemGenericAllocationHandle,
     bytes: usize,
     properties: *const CUmemAllocationProp_v1,
     flags: c_ulonglong,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        *mut CUmemGenericAllocationHandle,
-        usize,
-        *const CUmemAllocationProp_v1,
-        c_ulonglong,
-    ) -> CUresult = unsafe { real::function(ROW) };
     taking(
         |tenant| {
             // SAFETY: null or the program's struct.
@@ -71,7 +64,7 @@ pub unsafe extern "C" fn create<const ROW: usize>(
             Some(Ask { place, bytes })
         },
         // SAFETY: the program's own arguments.
-        || unsafe { real(handle, bytes, properties, flags) },
+        || unsafe { R::call((handle, bytes, properties, flags)) },
         |tenant, charge| {
             // SAFETY: the driver wrote it.
             let handle = unsafe { *handle };
@@ -86,16 +79,13 @@ pub unsafe extern "C" fn create<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn release<const ROW: usize>(
+pub unsafe extern "C" fn release<R: Like<row::cuMemRelease>>(
     handle: CUmemGenericAllocationHandle,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(CUmemGenericAllocationHandle) -> CUresult =
-        unsafe { real::function(ROW) };
     giving(
         |tenant| locked(&tenant.books.physical).take_handle(handle),
         // SAFETY: the program's own argument.
-        || unsafe { real(handle) },
+        || unsafe { R::call((handle,)) },
         |tenant, id, released| {
             let mut physical = locked(&tenant.books.physical);
             if !released {
@@ -114,24 +104,16 @@ pub unsafe extern "C" fn release<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn map<const ROW: usize>(
+pub unsafe extern "C" fn map<R: Like<row::cuMemMap>>(
     address: CUdeviceptr,
     bytes: usize,
     offset: usize,
     handle: CUmemGenericAllocationHandle,
     flags: c_ulonglong,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        CUdeviceptr,
-        usize,
-        usize,
-        CUmemGenericAllocationHandle,
-        c_ulonglong,
-    ) -> CUresult = unsafe { real::function(ROW) };
     noting(
         // SAFETY: the program's own arguments.
-        || unsafe { real(address, bytes, offset, handle, flags) },
+        || unsafe { R::call((address, bytes, offset, handle, flags)) },
         |physical| physical.mapped(address, bytes as u64, handle),
     )
 }
@@ -140,16 +122,17 @@ pub unsafe extern "C" fn map<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn unmap<const ROW: usize>(address: CUdeviceptr, bytes: usize) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(CUdeviceptr, usize) -> CUresult = unsafe { real::function(ROW) };
+pub unsafe extern "C" fn unmap<R: Like<row::cuMemUnmap>>(
+    address: CUdeviceptr,
+    bytes: usize,
+) -> CUresult {
     giving(
         |tenant| {
             let mut physical = locked(&tenant.books.physical);
             Some(physical.take_mappings(address, bytes as u64))
         },
         // SAFETY: the program's own arguments.
-        || unsafe { real(address, bytes) },
+        || unsafe { R::call((address, bytes)) },
         |tenant, mappings, unmapped| {
             let mut physical = locked(&tenant.books.physical);
             if !unmapped {
@@ -170,16 +153,13 @@ pub unsafe extern "C" fn unmap<const ROW: usize>(address: CUdeviceptr, bytes: us
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn retain<const ROW: usize>(
+pub unsafe extern "C" fn retain<R: Like<row::cuMemRetainAllocationHandle>>(
     handle: *mut CUmemGenericAllocationHandle,
     address: *mut c_void,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut CUmemGenericAllocationHandle, *mut c_void) -> CUresult =
-        unsafe { real::function(ROW) };
     noting(
         // SAFETY: the program's own arguments.
-        || unsafe { real(handle, address) },
+        || unsafe { R::call((handle, address)) },
         // SAFETY: the driver wrote it.
         |physical| physical.retained(unsafe { *handle }, address.addr() as u64),
     )
@@ -189,18 +169,15 @@ pub unsafe extern "C" fn retain<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn map_array<const ROW: usize>(
+pub unsafe extern "C" fn map_array<R: Like<row::cuMemMapArrayAsync>>(
     list: *mut CUarrayMapInfo_v1,
     count: c_uint,
     stream: CUstream,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut CUarrayMapInfo_v1, c_uint, CUstream) -> CUresult =
-        unsafe { real::function(ROW) };
     giving(
         |_| Some(()),
         // SAFETY: the program's own arguments.
-        || unsafe { real(list, count, stream) },
+        || unsafe { R::call((list, count, stream)) },
         |tenant, (), done| {
             if !done || count == 0 {
                 return;
@@ -217,7 +194,7 @@ pub unsafe extern "C" fn map_array<const ROW: usize>(
             }
             drop(physical);
             // It is unmapped when the stream comes to it.
-            let_go(tenant, gone, Some(pool::meant::<ROW>(stream)));
+            let_go(tenant, gone, Some(pool::meant::<R>(stream)));
         },
     )
 }

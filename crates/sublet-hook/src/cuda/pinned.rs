@@ -11,8 +11,9 @@
 use std::ffi::{c_uint, c_void};
 
 use super::c::*;
-use super::real;
+use super::row;
 use super::tenant::{Ask, Charge, Held, Place, Tenant, giving, taking};
+use crate::real::Like;
 
 fn of_the_host(bytes: u64) -> Ask {
     let place = Place::Host;
@@ -64,57 +65,46 @@ fn ending(address: *mut c_void, call: impl FnOnce() -> CUresult) -> CUresult {
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn alloc<const ROW: usize>(
+pub unsafe extern "C" fn alloc<R: Like<row::cuMemAllocHost_v2>>(
     address: *mut *mut c_void,
     bytes: usize,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut *mut c_void, usize) -> CUresult =
-        unsafe { real::function(ROW) };
     // SAFETY: the program's own arguments; the driver writes the address.
-    unsafe { making(address, bytes as u64, || real(address, bytes)) }
+    unsafe { making(address, bytes as u64, || R::call((address, bytes))) }
 }
 
 /// `cuMemAllocHost` of 32-bit times: a size of four bytes.
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn alloc_v1<const ROW: usize>(
+pub unsafe extern "C" fn alloc_v1<R: Like<row::cuMemAllocHost>>(
     address: *mut *mut c_void,
     bytes: c_uint,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut *mut c_void, c_uint) -> CUresult =
-        unsafe { real::function(ROW) };
     // SAFETY: the program's own arguments; the driver writes the address.
-    unsafe { making(address, u64::from(bytes), || real(address, bytes)) }
+    unsafe { making(address, u64::from(bytes), || R::call((address, bytes))) }
 }
 
 /// `cuMemHostAlloc`.
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn alloc_with_flags<const ROW: usize>(
+pub unsafe extern "C" fn alloc_with_flags<R: Like<row::cuMemHostAlloc>>(
     address: *mut *mut c_void,
     bytes: usize,
     flags: c_uint,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut *mut c_void, usize, c_uint) -> CUresult =
-        unsafe { real::function(ROW) };
     // SAFETY: the program's own arguments; the driver writes the address.
-    unsafe { making(address, bytes as u64, || real(address, bytes, flags)) }
+    unsafe { making(address, bytes as u64, || R::call((address, bytes, flags))) }
 }
 
 /// `cuMemFreeHost`.
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn free<const ROW: usize>(address: *mut c_void) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut c_void) -> CUresult = unsafe { real::function(ROW) };
+pub unsafe extern "C" fn free<R: Like<row::cuMemFreeHost>>(address: *mut c_void) -> CUresult {
     // SAFETY: the program's own argument.
-    ending(address, || unsafe { real(address) })
+    ending(address, || unsafe { R::call((address,)) })
 }
 
 /// `cuMemHostRegister` and its `_v2`: memory of the program is pinned where it is. Whatever the
@@ -122,18 +112,15 @@ pub unsafe extern "C" fn free<const ROW: usize>(address: *mut c_void) -> CUresul
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn register<const ROW: usize>(
+pub unsafe extern "C" fn register<R: Like<row::cuMemHostRegister>>(
     address: *mut c_void,
     bytes: usize,
     flags: c_uint,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut c_void, usize, c_uint) -> CUresult =
-        unsafe { real::function(ROW) };
     taking(
         |_| Some(of_the_host(bytes as u64)),
         // SAFETY: the program's own arguments.
-        || unsafe { real(address, bytes, flags) },
+        || unsafe { R::call((address, bytes, flags)) },
         |tenant, charge| keep(tenant, address, charge),
     )
 }
@@ -142,9 +129,9 @@ pub unsafe extern "C" fn register<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn unregister<const ROW: usize>(address: *mut c_void) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut c_void) -> CUresult = unsafe { real::function(ROW) };
+pub unsafe extern "C" fn unregister<R: Like<row::cuMemHostUnregister>>(
+    address: *mut c_void,
+) -> CUresult {
     // SAFETY: the program's own argument.
-    ending(address, || unsafe { real(address) })
+    ending(address, || unsafe { R::call((address,)) })
 }

@@ -20,7 +20,8 @@ use super::lent::Trace;
 use super::pool::Account;
 use super::shared::Borrowed;
 use super::tenant::{Ask, Charge, Held, Place, Tenant, current_context, current_device, giving};
-use super::{locked, real};
+use super::{locked, real, row};
+use crate::real::Like;
 
 /// Who pays for an address.
 #[derive(Debug)]
@@ -179,18 +180,15 @@ pub(super) fn keep(tenant: &Tenant, address: CUdeviceptr, owned: Owned) {
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn alloc<const ROW: usize>(
+pub unsafe extern "C" fn alloc<R: Like<row::cuMemAlloc_v2>>(
     address: *mut CUdeviceptr,
     bytes: usize,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut CUdeviceptr, usize) -> CUresult =
-        unsafe { real::function(ROW) };
     allocating(
         Kind::Device,
         bytes as u64,
         // SAFETY: the program's own arguments.
-        || unsafe { real(address, bytes) },
+        || unsafe { R::call((address, bytes)) },
         // SAFETY: the driver wrote it.
         || (unsafe { *address }, bytes as u64),
     )
@@ -200,14 +198,15 @@ pub unsafe extern "C" fn alloc<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn alloc_v1<const ROW: usize>(address: *mut u32, bytes: c_uint) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut u32, c_uint) -> CUresult = unsafe { real::function(ROW) };
+pub unsafe extern "C" fn alloc_v1<R: Like<row::cuMemAlloc>>(
+    address: *mut u32,
+    bytes: c_uint,
+) -> CUresult {
     allocating(
         Kind::Device,
         u64::from(bytes),
         // SAFETY: the program's own arguments.
-        || unsafe { real(address, bytes) },
+        || unsafe { R::call((address, bytes)) },
         // SAFETY: the driver wrote it.
         || (u64::from(unsafe { *address }), u64::from(bytes)),
     )
@@ -217,19 +216,16 @@ pub unsafe extern "C" fn alloc_v1<const ROW: usize>(address: *mut u32, bytes: c_
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn managed<const ROW: usize>(
+pub unsafe extern "C" fn managed<R: Like<row::cuMemAllocManaged>>(
     address: *mut CUdeviceptr,
     bytes: usize,
     flags: c_uint,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut CUdeviceptr, usize, c_uint) -> CUresult =
-        unsafe { real::function(ROW) };
     allocating(
         Kind::Managed,
         bytes as u64,
         // SAFETY: the program's own arguments.
-        || unsafe { real(address, bytes, flags) },
+        || unsafe { R::call((address, bytes, flags)) },
         // SAFETY: the driver wrote it.
         || (unsafe { *address }, bytes as u64),
     )
@@ -250,21 +246,18 @@ fn pitched(width: u64, height: u64) -> u64 {
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn pitch<const ROW: usize>(
+pub unsafe extern "C" fn pitch<R: Like<row::cuMemAllocPitch_v2>>(
     address: *mut CUdeviceptr,
     pitch: *mut usize,
     width: usize,
     height: usize,
     element: c_uint,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut CUdeviceptr, *mut usize, usize, usize, c_uint) -> CUresult =
-        unsafe { real::function(ROW) };
     allocating(
         Kind::Device,
         pitched(width as u64, height as u64),
         // SAFETY: the program's own arguments.
-        || unsafe { real(address, pitch, width, height, element) },
+        || unsafe { R::call((address, pitch, width, height, element)) },
         || {
             // SAFETY: the driver wrote both.
             let (address, pitch) = unsafe { (*address, *pitch) };
@@ -277,21 +270,18 @@ pub unsafe extern "C" fn pitch<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn pitch_v1<const ROW: usize>(
+pub unsafe extern "C" fn pitch_v1<R: Like<row::cuMemAllocPitch>>(
     address: *mut u32,
     pitch: *mut c_uint,
     width: c_uint,
     height: c_uint,
     element: c_uint,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut u32, *mut c_uint, c_uint, c_uint, c_uint) -> CUresult =
-        unsafe { real::function(ROW) };
     allocating(
         Kind::Device,
         pitched(u64::from(width), u64::from(height)),
         // SAFETY: the program's own arguments.
-        || unsafe { real(address, pitch, width, height, element) },
+        || unsafe { R::call((address, pitch, width, height, element)) },
         || {
             // SAFETY: the driver wrote both.
             let (address, pitch) = unsafe { (*address, *pitch) };
@@ -304,13 +294,11 @@ pub unsafe extern "C" fn pitch_v1<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn free<const ROW: usize>(address: CUdeviceptr) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(CUdeviceptr) -> CUresult = unsafe { real::function(ROW) };
+pub unsafe extern "C" fn free<R: Like<row::cuMemFree_v2>>(address: CUdeviceptr) -> CUresult {
     giving(
         |tenant| take(tenant, address),
         // SAFETY: the program's own argument.
-        || unsafe { real(address) },
+        || unsafe { R::call((address,)) },
         |tenant, known, freed| freed_or_kept(tenant, address, known, freed),
     )
 }
@@ -319,13 +307,11 @@ pub unsafe extern "C" fn free<const ROW: usize>(address: CUdeviceptr) -> CUresul
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn free_v1<const ROW: usize>(address: u32) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(u32) -> CUresult = unsafe { real::function(ROW) };
+pub unsafe extern "C" fn free_v1<R: Like<row::cuMemFree>>(address: u32) -> CUresult {
     giving(
         |tenant| take(tenant, u64::from(address)),
         // SAFETY: the program's own argument.
-        || unsafe { real(address) },
+        || unsafe { R::call((address,)) },
         |tenant, known, freed| freed_or_kept(tenant, u64::from(address), known, freed),
     )
 }

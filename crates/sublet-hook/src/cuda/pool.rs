@@ -29,9 +29,10 @@ use super::heap::Heap;
 use super::kept::Kept;
 use super::plain::{self, Owned};
 use super::tenant::{Place, Tenant, current_device, giving};
-use super::{locked, real};
+use super::{locked, real, row};
 use crate::guard::{Inside, calm};
 use crate::link::Budget;
+use crate::real::Like;
 
 /// True while a pool may keep memory that nobody uses. A child of fork has its parent's word for
 /// it, and finds out at its first synchronisation.
@@ -359,14 +360,11 @@ fn alloc(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn alloc_async<const ROW: usize>(
+pub unsafe extern "C" fn alloc_async<R: Like<row::cuMemAllocAsync>>(
     address: *mut CUdeviceptr,
     bytes: usize,
     stream: CUstream,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut CUdeviceptr, usize, CUstream) -> CUresult =
-        unsafe { real::function(ROW) };
     let pool = || {
         let device = device_of_stream(stream)?;
         let mut pool = CUmemoryPool::default();
@@ -375,8 +373,8 @@ pub unsafe extern "C" fn alloc_async<const ROW: usize>(
         (result == CUDA_SUCCESS).then_some(pool)
     };
     // SAFETY: the program's own arguments.
-    alloc(address, bytes, meant::<ROW>(stream), pool, || unsafe {
-        real(address, bytes, stream)
+    alloc(address, bytes, meant::<R>(stream), pool, || unsafe {
+        R::call((address, bytes, stream))
     })
 }
 
@@ -384,22 +382,19 @@ pub unsafe extern "C" fn alloc_async<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn alloc_from_pool<const ROW: usize>(
+pub unsafe extern "C" fn alloc_from_pool<R: Like<row::cuMemAllocFromPoolAsync>>(
     address: *mut CUdeviceptr,
     bytes: usize,
     pool: CUmemoryPool,
     stream: CUstream,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut CUdeviceptr, usize, CUmemoryPool, CUstream) -> CUresult =
-        unsafe { real::function(ROW) };
     // SAFETY: the program's own arguments.
     alloc(
         address,
         bytes,
-        meant::<ROW>(stream),
+        meant::<R>(stream),
         || Some(pool),
-        || unsafe { real(address, bytes, pool, stream) },
+        || unsafe { R::call((address, bytes, pool, stream)) },
     )
 }
 
@@ -407,21 +402,18 @@ pub unsafe extern "C" fn alloc_from_pool<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn free_async<const ROW: usize>(
+pub unsafe extern "C" fn free_async<R: Like<row::cuMemFreeAsync>>(
     address: CUdeviceptr,
     stream: CUstream,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(CUdeviceptr, CUstream) -> CUresult =
-        unsafe { real::function(ROW) };
     giving(
         |tenant| {
             // Recorded for a graph: the memory stays until that runs.
-            let now = !is_capturing(meant::<ROW>(stream));
+            let now = !is_capturing(meant::<R>(stream));
             now.then(|| plain::take(tenant, address)).flatten()
         },
         // SAFETY: the program's own arguments.
-        || unsafe { real(address, stream) },
+        || unsafe { R::call((address, stream)) },
         |tenant, known, freed| plain::freed_or_kept(tenant, address, known, freed),
     )
 }
@@ -430,18 +422,15 @@ pub unsafe extern "C" fn free_async<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn create<const ROW: usize>(
+pub unsafe extern "C" fn create<R: Like<row::cuMemPoolCreate>>(
     pool: *mut CUmemoryPool,
     properties: *const CUmemPoolProps_v1,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut CUmemoryPool, *const CUmemPoolProps_v1) -> CUresult =
-        unsafe { real::function(ROW) };
     giving(
         // SAFETY: null or the program's struct.
         |_| Some(unsafe { properties.as_ref() }.and_then(Owner::asked)),
         // SAFETY: the program's own arguments.
-        || unsafe { real(pool, properties) },
+        || unsafe { R::call((pool, properties)) },
         |tenant, owner, made| {
             if !made {
                 return;
@@ -459,13 +448,11 @@ pub unsafe extern "C" fn create<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn destroy<const ROW: usize>(pool: CUmemoryPool) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(CUmemoryPool) -> CUresult = unsafe { real::function(ROW) };
+pub unsafe extern "C" fn destroy<R: Like<row::cuMemPoolDestroy>>(pool: CUmemoryPool) -> CUresult {
     giving(
         |tenant| locked(&tenant.books.pools).0.remove(&pool),
         // SAFETY: the program's own argument.
-        || unsafe { real(pool) },
+        || unsafe { R::call((pool,)) },
         |tenant, account, gone| {
             if !gone {
                 locked(&tenant.books.pools).0.insert(pool, account);
@@ -484,14 +471,14 @@ pub unsafe extern "C" fn destroy<const ROW: usize>(pool: CUmemoryPool) -> CUresu
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn trim_to<const ROW: usize>(pool: CUmemoryPool, keep: usize) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(CUmemoryPool, usize) -> CUresult =
-        unsafe { real::function(ROW) };
+pub unsafe extern "C" fn trim_to<R: Like<row::cuMemPoolTrimTo>>(
+    pool: CUmemoryPool,
+    keep: usize,
+) -> CUresult {
     giving(
         |tenant| locked(&tenant.books.pools).0.get(&pool).cloned().flatten(),
         // SAFETY: the program's own arguments.
-        || unsafe { real(pool, keep) },
+        || unsafe { R::call((pool, keep)) },
         |tenant, account, _| {
             account.sums().settle(tenant);
         },

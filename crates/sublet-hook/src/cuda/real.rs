@@ -3,7 +3,7 @@
 //! A function that the driver lacks answers `CUDA_ERROR_NOT_SUPPORTED`. Without any driver each
 //! call answers `CUDA_ERROR_STUB_LIBRARY`, whose text says what was looked for and where.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 
 use sublet_driver_api::CUDA;
@@ -11,7 +11,7 @@ use sublet_driver_api::CUDA;
 use super::c::*;
 use super::row;
 use crate::driver;
-use crate::real::{Code, Real, StandIns};
+use crate::real::{Code, Real, StandIns, real_function};
 
 /// Where each real function is.
 pub static REAL: Real<{ row::COUNT }> = Real::new(
@@ -26,15 +26,6 @@ pub static REAL: Real<{ row::COUNT }> = Real::new(
         ],
     },
 );
-
-/// The real function of a row, with its type.
-///
-/// # Safety
-/// `F` is the type of a C function as the row declares it.
-pub unsafe fn function<F: Copy>(index: usize) -> F {
-    // SAFETY: as the caller says.
-    unsafe { REAL.function(index) }
-}
 
 pub(super) extern "C" fn not_supported() -> CUresult {
     CUDA_ERROR_NOT_SUPPORTED
@@ -73,52 +64,19 @@ unsafe fn tell(error: CUresult, text: *mut *const c_char, told: &'static CStr) -
     }
 }
 
-crate::real::real_functions! {
-    CUresult;
-    cuArray3DCreate_v2(array: *mut CUarray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR_v2);
-    cuArrayDestroy(array: CUarray);
-    cuArrayGetMemoryRequirements(
-        needs: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS_v1, array: CUarray, device: CUdevice
-    );
-    cuCtxGetCurrent(context: *mut CUcontext);
-    cuCtxGetDevice(device: *mut CUdevice);
-    cuCtxGetLimit(value: *mut usize, limit: CUlimit);
-    cuCtxPopCurrent_v2(context: *mut CUcontext);
-    cuCtxPushCurrent_v2(context: CUcontext);
-    cuDeviceGetAttribute(value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);
-    cuDeviceGetCount(count: *mut c_int);
-    cuDeviceGetDefaultMemPool(pool: *mut CUmemoryPool, device: CUdevice);
-    cuDeviceGetGraphMemAttribute(device: CUdevice, attribute: CUgraphMem_attribute, value: *mut c_void);
-    cuDeviceGetMemPool(pool: *mut CUmemoryPool, device: CUdevice);
-    cuDeviceGetUuid(uuid: *mut [u8; 16], device: CUdevice);
-    cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: CUdevice);
-    cuDeviceGraphMemTrim(device: CUdevice);
-    cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut c_uint, active: *mut c_int);
-    cuDriverGetVersion(version: *mut c_int);
-    cuEventCreate(event: *mut CUevent, flags: c_uint);
-    cuEventDestroy_v2(event: CUevent);
-    cuEventQuery(event: CUevent);
-    cuEventRecord(event: CUevent, stream: CUstream);
-    cuGraphChildGraphNodeGetGraph(node: CUgraphNode, graph: *mut CUgraph);
-    cuGraphExecDestroy(exec: CUgraphExec);
-    cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize);
-    cuGraphMemAllocNodeGetParams(node: CUgraphNode, params: *mut CUDA_MEM_ALLOC_NODE_PARAMS_v1);
-    cuGraphNodeGetType(node: CUgraphNode, kind: *mut CUgraphNodeType);
-    cuGraphUpload(exec: CUgraphExec, stream: CUstream);
-    cuMemFreeAsync(address: CUdeviceptr, stream: CUstream);
-    cuMemFree_v2(address: CUdeviceptr);
-    cuMemGetAddressRange_v2(first: *mut CUdeviceptr, bytes: *mut usize, address: CUdeviceptr);
-    cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
-    cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void);
-    cuMemPoolTrimTo(pool: CUmemoryPool, bytes: usize);
-    cuMipmappedArrayCreate(
-        array: *mut CUmipmappedArray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR_v2, levels: c_uint
-    );
-    cuMipmappedArrayDestroy(array: CUmipmappedArray);
-    cuMipmappedArrayGetMemoryRequirements(
-        needs: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS_v1, array: CUmipmappedArray, device: CUdevice
-    );
-    cuStreamGetCtx(stream: CUstream, context: *mut CUcontext);
-    cuStreamGetDevice(stream: CUstream, device: *mut CUdevice);
-    cuStreamIsCapturing(stream: CUstream, status: *mut CUstreamCaptureStatus);
+macro_rules! real_functions {
+    ($($symbol:ident)*) => { $(row::prototype!($symbol real_function);)* };
+}
+
+real_functions! {
+    cuArray3DCreate_v2 cuArrayDestroy cuArrayGetMemoryRequirements cuCtxGetCurrent cuCtxGetDevice
+    cuCtxGetLimit cuCtxPopCurrent_v2 cuCtxPushCurrent_v2 cuDeviceGetAttribute cuDeviceGetCount
+    cuDeviceGetDefaultMemPool cuDeviceGetGraphMemAttribute cuDeviceGetMemPool cuDeviceGetUuid
+    cuDeviceGetUuid_v2 cuDeviceGraphMemTrim cuDevicePrimaryCtxGetState cuDriverGetVersion
+    cuEventCreate cuEventDestroy_v2 cuEventQuery cuEventRecord cuGetProcAddress
+    cuGraphChildGraphNodeGetGraph cuGraphExecDestroy cuGraphGetNodes cuGraphMemAllocNodeGetParams
+    cuGraphNodeGetType cuGraphUpload cuMemFreeAsync cuMemFree_v2 cuMemGetAddressRange_v2
+    cuMemGetInfo_v2 cuMemPoolGetAttribute cuMemPoolTrimTo cuMipmappedArrayCreate
+    cuMipmappedArrayDestroy cuMipmappedArrayGetMemoryRequirements cuStreamGetCtx cuStreamGetDevice
+    cuStreamIsCapturing
 }

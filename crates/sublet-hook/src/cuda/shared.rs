@@ -13,8 +13,9 @@ use std::sync::Arc;
 use super::c::*;
 use super::lent::{Descriptor, Trace};
 use super::tenant::{Tenant, current_context, giving};
-use super::{physical, pool, real};
+use super::{physical, pool, real, row};
 use crate::link::marks::Key;
+use crate::real::Like;
 
 /// What a shareable handle of a kind is, once it was exported.
 ///
@@ -144,16 +145,13 @@ impl Borrowed {
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn get_ipc<const ROW: usize>(
+pub unsafe extern "C" fn get_ipc<R: Like<row::cuIpcGetMemHandle>>(
     handle: *mut CUipcMemHandle_v1,
     address: CUdeviceptr,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut CUipcMemHandle_v1, CUdeviceptr) -> CUresult =
-        unsafe { real::function(ROW) };
     after(
         // SAFETY: the program's own arguments.
-        || unsafe { real(handle, address) },
+        || unsafe { R::call((handle, address)) },
         |tenant| {
             // SAFETY: the driver wrote it.
             let key = Key::of_handle(unsafe { &(*handle).reserved });
@@ -166,17 +164,14 @@ pub unsafe extern "C" fn get_ipc<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn open_ipc<const ROW: usize>(
+pub unsafe extern "C" fn open_ipc<R: Like<row::cuIpcOpenMemHandle>>(
     address: *mut CUdeviceptr,
     handle: CUipcMemHandle_v1,
     flags: c_uint,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut CUdeviceptr, CUipcMemHandle_v1, c_uint) -> CUresult =
-        unsafe { real::function(ROW) };
     after(
         // SAFETY: the program's own arguments.
-        || unsafe { real(address, handle, flags) },
+        || unsafe { R::call((address, handle, flags)) },
         |tenant| {
             let key = Key::of_handle(&handle.reserved);
             // SAFETY: the driver wrote it.
@@ -189,13 +184,13 @@ pub unsafe extern "C" fn open_ipc<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn close_ipc<const ROW: usize>(address: CUdeviceptr) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(CUdeviceptr) -> CUresult = unsafe { real::function(ROW) };
+pub unsafe extern "C" fn close_ipc<R: Like<row::cuIpcCloseMemHandle>>(
+    address: CUdeviceptr,
+) -> CUresult {
     giving(
         |tenant| Borrowed::take(tenant, address),
         // SAFETY: the program's own argument.
-        || unsafe { real(address) },
+        || unsafe { R::call((address,)) },
         |tenant, borrowed, closed| {
             if closed {
                 borrowed.ended(tenant);
@@ -210,22 +205,15 @@ pub unsafe extern "C" fn close_ipc<const ROW: usize>(address: CUdeviceptr) -> CU
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn export<const ROW: usize>(
+pub unsafe extern "C" fn export<R: Like<row::cuMemExportToShareableHandle>>(
     to: *mut c_void,
     handle: CUmemGenericAllocationHandle,
     kind: CUmemAllocationHandleType,
     flags: c_ulonglong,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        *mut c_void,
-        CUmemGenericAllocationHandle,
-        CUmemAllocationHandleType,
-        c_ulonglong,
-    ) -> CUresult = unsafe { real::function(ROW) };
     after(
         // SAFETY: the program's own arguments.
-        || unsafe { real(to, handle, kind, flags) },
+        || unsafe { R::call((to, handle, kind, flags)) },
         |tenant| {
             // SAFETY: the driver wrote it.
             if let Some(trace) = unsafe { trace_of(tenant, to, kind) } {
@@ -239,20 +227,14 @@ pub unsafe extern "C" fn export<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn import<const ROW: usize>(
+pub unsafe extern "C" fn import<R: Like<row::cuMemImportFromShareableHandle>>(
     handle: *mut CUmemGenericAllocationHandle,
     from: *mut c_void,
     kind: CUmemAllocationHandleType,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        *mut CUmemGenericAllocationHandle,
-        *mut c_void,
-        CUmemAllocationHandleType,
-    ) -> CUresult = unsafe { real::function(ROW) };
     after(
         // SAFETY: the program's own arguments.
-        || unsafe { real(handle, from, kind) },
+        || unsafe { R::call((handle, from, kind)) },
         // SAFETY: the driver has read the one and written the other.
         |tenant| unsafe { physical::imported(tenant, *handle, name_of(tenant, from, kind)) },
     )
@@ -262,24 +244,16 @@ pub unsafe extern "C" fn import<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn export_range<const ROW: usize>(
+pub unsafe extern "C" fn export_range<R: Like<row::cuMemGetHandleForAddressRange>>(
     to: *mut c_void,
     address: CUdeviceptr,
     bytes: usize,
     kind: CUmemRangeHandleType,
     flags: c_ulonglong,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        *mut c_void,
-        CUdeviceptr,
-        usize,
-        CUmemRangeHandleType,
-        c_ulonglong,
-    ) -> CUresult = unsafe { real::function(ROW) };
     after(
         // SAFETY: the program's own arguments.
-        || unsafe { real(to, address, bytes, kind, flags) },
+        || unsafe { R::call((to, address, bytes, kind, flags)) },
         |tenant| {
             if kind != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD {
                 return;
@@ -297,22 +271,15 @@ pub unsafe extern "C" fn export_range<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn import_pool<const ROW: usize>(
+pub unsafe extern "C" fn import_pool<R: Like<row::cuMemPoolImportFromShareableHandle>>(
     made: *mut CUmemoryPool,
     from: *mut c_void,
     kind: CUmemAllocationHandleType,
     flags: c_ulonglong,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        *mut CUmemoryPool,
-        *mut c_void,
-        CUmemAllocationHandleType,
-        c_ulonglong,
-    ) -> CUresult = unsafe { real::function(ROW) };
     after(
         // SAFETY: the program's own arguments.
-        || unsafe { real(made, from, kind, flags) },
+        || unsafe { R::call((made, from, kind, flags)) },
         // SAFETY: the driver wrote it.
         |tenant| pool::imported(tenant, unsafe { *made }),
     )
@@ -322,16 +289,13 @@ pub unsafe extern "C" fn import_pool<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn export_pointer<const ROW: usize>(
+pub unsafe extern "C" fn export_pointer<R: Like<row::cuMemPoolExportPointer>>(
     to: *mut CUmemPoolPtrExportData_v1,
     address: CUdeviceptr,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(*mut CUmemPoolPtrExportData_v1, CUdeviceptr) -> CUresult =
-        unsafe { real::function(ROW) };
     after(
         // SAFETY: the program's own arguments.
-        || unsafe { real(to, address) },
+        || unsafe { R::call((to, address)) },
         |tenant| {
             // SAFETY: the driver wrote it.
             let key = Key::of_handle(unsafe { &(*to).reserved });
@@ -344,20 +308,14 @@ pub unsafe extern "C" fn export_pointer<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn import_pointer<const ROW: usize>(
+pub unsafe extern "C" fn import_pointer<R: Like<row::cuMemPoolImportPointer>>(
     address: *mut CUdeviceptr,
     pool: CUmemoryPool,
     from: *mut CUmemPoolPtrExportData_v1,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        *mut CUdeviceptr,
-        CUmemoryPool,
-        *mut CUmemPoolPtrExportData_v1,
-    ) -> CUresult = unsafe { real::function(ROW) };
     after(
         // SAFETY: the program's own arguments.
-        || unsafe { real(address, pool, from) },
+        || unsafe { R::call((address, pool, from)) },
         |tenant| {
             // SAFETY: the driver has read the one and written the other.
             let (address, key) = unsafe { (*address, Key::of_handle(&(*from).reserved)) };

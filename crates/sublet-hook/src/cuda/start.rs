@@ -7,10 +7,11 @@
 use std::ffi::c_uint;
 
 use super::c::*;
-use super::{locked, real};
+use super::{locked, row};
 use crate::guard::{Inside, calm};
 use crate::link::{Link, State};
 use crate::process;
+use crate::real::Like;
 use crate::visible;
 
 /// What was done at the first `cuInit`.
@@ -23,12 +24,10 @@ pub struct Start {
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn init<const ROW: usize>(flags: c_uint) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(c_uint) -> CUresult = unsafe { real::function(ROW) };
+pub unsafe extern "C" fn init<R: Like<row::cuInit>>(flags: c_uint) -> CUresult {
     let Some(_inside) = Inside::enter() else {
         // SAFETY: the program's own argument.
-        return unsafe { real(flags) };
+        return unsafe { R::call((flags,)) };
     };
     let Some(process) = calm(|| {
         let process = process::current();
@@ -36,20 +35,20 @@ pub unsafe extern "C" fn init<const ROW: usize>(flags: c_uint) -> CUresult {
         process
     }) else {
         // SAFETY: the program's own argument.
-        return unsafe { real(flags) };
+        return unsafe { R::call((flags,)) };
     };
     let link = match process.state() {
         State::Forbidden(_) => return CUDA_ERROR_NOT_PERMITTED,
         State::Off | State::Unmanaged(_) => {
             // SAFETY: the program's own argument.
-            return unsafe { real(flags) };
+            return unsafe { R::call((flags,)) };
         }
         State::Managed(link) => link,
     };
     let mut start = locked(&process.books.start);
     let told = (!start.is_done).then(|| calm(|| Told::new(link))).flatten();
     // SAFETY: the program's own argument.
-    let result = unsafe { real(flags) };
+    let result = unsafe { R::call((flags,)) };
     drop(told);
     start.is_done |= result == CUDA_SUCCESS;
     result

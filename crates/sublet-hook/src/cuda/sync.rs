@@ -5,7 +5,8 @@
 //! While no pool keeps anything, they cost one load more than without us.
 
 use super::c::*;
-use super::{pool, real};
+use super::{pool, row};
+use crate::real::Like;
 
 fn done(result: CUresult) -> CUresult {
     if result == CUDA_SUCCESS {
@@ -18,42 +19,36 @@ fn done(result: CUresult) -> CUresult {
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn stream<const ROW: usize>(stream: CUstream) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(CUstream) -> CUresult = unsafe { real::function(ROW) };
+pub unsafe extern "C" fn stream<R: Like<row::cuStreamSynchronize>>(stream: CUstream) -> CUresult {
     // SAFETY: the program's own argument.
-    done(unsafe { real(stream) })
+    done(unsafe { R::call((stream,)) })
 }
 
 /// `cuEventSynchronize`.
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn event<const ROW: usize>(event: CUevent) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(CUevent) -> CUresult = unsafe { real::function(ROW) };
+pub unsafe extern "C" fn event<R: Like<row::cuEventSynchronize>>(event: CUevent) -> CUresult {
     // SAFETY: the program's own argument.
-    done(unsafe { real(event) })
+    done(unsafe { R::call((event,)) })
 }
 
 /// `cuCtxSynchronize`, of the thread's context.
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn current<const ROW: usize>() -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn() -> CUresult = unsafe { real::function(ROW) };
+pub unsafe extern "C" fn current<R: Like<row::cuCtxSynchronize>>() -> CUresult {
     // SAFETY: takes nothing.
-    done(unsafe { real() })
+    done(unsafe { R::call(()) })
 }
 
 /// `cuCtxSynchronize_v2`, of any context.
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn context<const ROW: usize>(context: CUcontext) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(CUcontext) -> CUresult = unsafe { real::function(ROW) };
+pub unsafe extern "C" fn context<R: Like<row::cuCtxSynchronize_v2>>(
+    context: CUcontext,
+) -> CUresult {
     // SAFETY: the program's own argument.
-    done(unsafe { real(context) })
+    done(unsafe { R::call((context,)) })
 }

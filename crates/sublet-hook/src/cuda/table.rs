@@ -9,10 +9,12 @@ use std::ffi::{c_uint, c_void};
 use sublet_driver_api::CUDA;
 
 use super::c::*;
+use super::real::REAL;
 use super::{
     array, context, external, graph, info, lookup, physical, pinned, plain, pool, row, shared,
     start, sync,
 };
+use crate::real::{Row, implement_row};
 
 /// What stands behind a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,13 +48,18 @@ const GATED_FAMILIES: [&str; 2] = ["cuMemcpy", "cuMemset"];
 
 macro_rules! hooks {
     ($($symbol:ident => $($part:ident)::+ $(::<$description:ty>)?;)*) => {
+        $(row::prototype!($symbol implement_row);)*
+
         /// What stands behind a row.
         #[must_use]
         pub fn kind(index: usize) -> Kind {
             match index {
-                $(row::$symbol => Kind::Hook(
-                    hooks!(@address $($part)::+, [$($description)?], row::$symbol),
-                ),)*
+                $(row::$symbol => {
+                    // A hook of another type than its row does not compile.
+                    let hook: <row::$symbol as Row>::Function =
+                        $($part)::+::<$($description,)? row::$symbol>;
+                    Kind::Hook(hook as *const c_void)
+                })*
                 _ => gate_or_forward(index),
             }
         }
@@ -60,10 +67,6 @@ macro_rules! hooks {
         /// Every hooked name.
         #[cfg(test)]
         const HOOKED: &[&str] = &[$(stringify!($symbol)),*];
-    };
-    (@address $($part:ident)::+, [], $row:expr) => { $($part)::+::<{ $row }> as *const c_void };
-    (@address $($part:ident)::+, [$description:ty], $row:expr) => {
-        $($part)::+::<$description, { $row }> as *const c_void
     };
 }
 
@@ -138,9 +141,9 @@ hooks! {
     cuArrayCreate_v2 => array::create::<CUDA_ARRAY_DESCRIPTOR_v2>;
     cuArray3DCreate => array::create::<CUDA_ARRAY3D_DESCRIPTOR_v1>;
     cuArray3DCreate_v2 => array::create::<CUDA_ARRAY3D_DESCRIPTOR_v2>;
-    cuArrayDestroy => array::destroy;
+    cuArrayDestroy => array::destroy::<CUarray>;
     cuMipmappedArrayCreate => array::create_mipmapped;
-    cuMipmappedArrayDestroy => array::destroy;
+    cuMipmappedArrayDestroy => array::destroy::<CUmipmappedArray>;
 
     cuGraphAddMemAllocNode => graph::added::alloc_node;
     cuGraphAddNode => graph::added::node;

@@ -322,7 +322,7 @@ impl Devices {
 /// A device's UUIDs. Of a card that is split by MIG the newer function names the instance, and the
 /// older one the card, to which the instance belongs.
 fn names_of(device: CUdevice) -> Vec<[u8; 16]> {
-    let (mut instance, mut card) = ([0; 16], [0; 16]);
+    let (mut instance, mut card) = (CUuuid::default(), CUuuid::default());
     // SAFETY: both write the bytes they are given.
     let results = unsafe {
         [
@@ -333,6 +333,6 @@ fn names_of(device: CUdevice) -> Vec<[u8; 16]> {
     let names = [instance, card].into_iter().zip(results);
     names
         .filter(|(_, result)| *result == CUDA_SUCCESS)
-        .map(|(name, _)| name)
+        .map(|(name, _)| name.bytes)
         .collect()
 }

@@ -11,6 +11,7 @@ use sublet_driver_api::nvml::*;
 
 use super::view::View;
 use super::{lists, real, row, seeing, seeing_own};
+use crate::real::{Like, Row};
 use crate::visible;
 
 /// The library's longest UUID, with its end (`NVML_DEVICE_UUID_V2_BUFFER_SIZE`).
@@ -95,9 +96,9 @@ fn handle_of(uuid: &Uuid) -> Result<nvmlDevice_t, nvmlReturn_t> {
 ///
 /// # Safety
 /// As NVIDIA documents.
-pub unsafe extern "C" fn count<const ROW: usize>(count: *mut u32) -> nvmlReturn_t {
-    // SAFETY: the row has this type, and the caller's arguments are passed on.
-    let real = || unsafe { real::call::<ROW, _>((count,)) };
+pub unsafe extern "C" fn count<R: Like<row::nvmlDeviceGetCount>>(count: *mut u32) -> nvmlReturn_t {
+    // SAFETY: the caller's arguments are passed on.
+    let real = || unsafe { R::call((count,)) };
     seeing(real, |view| {
         let result = real();
         if result == NVML_SUCCESS && !count.is_null() {
@@ -112,12 +113,12 @@ pub unsafe extern "C" fn count<const ROW: usize>(count: *mut u32) -> nvmlReturn_
 ///
 /// # Safety
 /// As NVIDIA documents.
-pub unsafe extern "C" fn by_index<const ROW: usize>(
+pub unsafe extern "C" fn by_index<R: Like<row::nvmlDeviceGetHandleByIndex>>(
     index: u32,
     device: *mut nvmlDevice_t,
 ) -> nvmlReturn_t {
-    // SAFETY: the row has this type, and the caller's arguments are passed on.
-    let real = || unsafe { real::call::<ROW, _>((index, device)) };
+    // SAFETY: the caller's arguments are passed on.
+    let real = || unsafe { R::call((index, device)) };
     seeing(real, |view| {
         let control = view.control();
         let mut listed = control.devices();
@@ -142,8 +143,8 @@ pub unsafe extern "C" fn by_index<const ROW: usize>(
 
 fn is_initialised() -> nvmlReturn_t {
     let mut count = 0_u32;
-    // SAFETY: the row has this type; writes the number it is given.
-    unsafe { real::call::<{ row::nvmlDeviceGetCount_v2 }, _>((&raw mut count,)) }
+    // SAFETY: writes the number it is given.
+    unsafe { real::nvmlDeviceGetCount_v2(&raw mut count) }
 }
 
 /// `nvmlDeviceGetHandleByUUID`, `…UUIDV`, `…PciBusId`, `…Serial`: whatever the key is, the
@@ -151,14 +152,13 @@ fn is_initialised() -> nvmlReturn_t {
 ///
 /// # Safety
 /// As NVIDIA documents.
-pub unsafe extern "C" fn by_key<const ROW: usize>(
-    key: *const c_char,
-    device: *mut nvmlDevice_t,
-) -> nvmlReturn_t {
+pub unsafe extern "C" fn by_key<K, R>(key: *const K, device: *mut nvmlDevice_t) -> nvmlReturn_t
+where
+    R: Row<Arguments = (*const K, *mut nvmlDevice_t), Result = nvmlReturn_t>,
+{
     let real = |found: *mut nvmlDevice_t| {
-        // SAFETY: the rows have this type but for what the key points to, and the caller's
-        // arguments are passed on.
-        unsafe { real::call::<ROW, _>((key, found)) }
+        // SAFETY: the caller's arguments are passed on.
+        unsafe { R::call((key, found)) }
     };
     seeing(
         || real(device),
@@ -185,12 +185,12 @@ pub unsafe extern "C" fn by_key<const ROW: usize>(
 ///
 /// # Safety
 /// As NVIDIA documents.
-pub unsafe extern "C" fn index<const ROW: usize>(
+pub unsafe extern "C" fn index<R: Like<row::nvmlDeviceGetIndex>>(
     device: nvmlDevice_t,
     index: *mut u32,
 ) -> nvmlReturn_t {
-    // SAFETY: the row has this type, and the caller's arguments are passed on.
-    let real = || unsafe { real::call::<ROW, _>((device, index)) };
+    // SAFETY: the caller's arguments are passed on.
+    let real = || unsafe { R::call((device, index)) };
     seeing_own(device, real, |_, place| {
         let result = real();
         if result == NVML_SUCCESS && !index.is_null() {
@@ -205,15 +205,15 @@ pub unsafe extern "C" fn index<const ROW: usize>(
 ///
 /// # Safety
 /// As NVIDIA documents.
-pub unsafe extern "C" fn nearest<const ROW: usize>(
+pub unsafe extern "C" fn nearest<R: Like<row::nvmlDeviceGetTopologyNearestGpus>>(
     device: nvmlDevice_t,
-    level: u32,
+    level: nvmlGpuTopologyLevel_t,
     count: *mut u32,
     devices: *mut nvmlDevice_t,
 ) -> nvmlReturn_t {
     let real = |count: *mut u32, devices: *mut nvmlDevice_t| {
-        // SAFETY: the row has this type, and the caller's arguments are passed on.
-        unsafe { real::call::<ROW, _>((device, level, count, devices)) }
+        // SAFETY: the caller's arguments are passed on.
+        unsafe { R::call((device, level, count, devices)) }
     };
     // SAFETY: as the caller says.
     seeing(
@@ -226,14 +226,14 @@ pub unsafe extern "C" fn nearest<const ROW: usize>(
 ///
 /// # Safety
 /// As NVIDIA documents.
-pub unsafe extern "C" fn near_cpu<const ROW: usize>(
+pub unsafe extern "C" fn near_cpu<R: Like<row::nvmlSystemGetTopologyGpuSet>>(
     cpu: u32,
     count: *mut u32,
     devices: *mut nvmlDevice_t,
 ) -> nvmlReturn_t {
     let real = |count: *mut u32, devices: *mut nvmlDevice_t| {
-        // SAFETY: the row has this type, and the caller's arguments are passed on.
-        unsafe { real::call::<ROW, _>((cpu, count, devices)) }
+        // SAFETY: the caller's arguments are passed on.
+        unsafe { R::call((cpu, count, devices)) }
     };
     // SAFETY: as the caller says.
     seeing(
@@ -278,14 +278,14 @@ fn own_of(mut list: Vec<nvmlDevice_t>, view: &View) -> Vec<nvmlDevice_t> {
 ///
 /// # Safety
 /// As NVIDIA documents.
-pub unsafe extern "C" fn of_unit<const ROW: usize>(
+pub unsafe extern "C" fn of_unit<R: Like<row::nvmlUnitGetDevices>>(
     unit: nvmlUnit_t,
     count: *mut u32,
     devices: *mut nvmlDevice_t,
 ) -> nvmlReturn_t {
     let real = |count: *mut u32, devices: *mut nvmlDevice_t| {
-        // SAFETY: the row has this type, and the caller's arguments are passed on.
-        unsafe { real::call::<ROW, _>((unit, count, devices)) }
+        // SAFETY: the caller's arguments are passed on.
+        unsafe { R::call((unit, count, devices)) }
     };
     seeing(
         || real(count, devices),

@@ -5,11 +5,12 @@
 
 use sublet_driver_api::nvml::*;
 
-use super::{real, seeing_own};
+use super::seeing_own;
+use crate::real::Row;
 use crate::report::Memory;
 
 /// A struct that tells a card's memory.
-trait Tells {
+pub trait Tells {
     /// The tenant's numbers in the place of the card's.
     fn tell(&mut self, seen: Memory);
 }
@@ -40,47 +41,17 @@ impl Tells for nvmlBAR1Memory_t {
     }
 }
 
-/// `nvmlDeviceGetMemoryInfo`.
+/// `nvmlDeviceGetMemoryInfo`, of each version, and `nvmlDeviceGetBAR1MemoryInfo`.
 ///
 /// # Safety
 /// As NVIDIA documents.
-pub unsafe extern "C" fn info<const ROW: usize>(
-    device: nvmlDevice_t,
-    memory: *mut nvmlMemory_t,
-) -> nvmlReturn_t {
-    // SAFETY: as the caller says; the row has this type.
-    unsafe { answer::<ROW, _>(device, memory) }
-}
-
-/// `nvmlDeviceGetMemoryInfo_v2`.
-///
-/// # Safety
-/// As NVIDIA documents.
-pub unsafe extern "C" fn info_v2<const ROW: usize>(
-    device: nvmlDevice_t,
-    memory: *mut nvmlMemory_v2_t,
-) -> nvmlReturn_t {
-    // SAFETY: as the caller says; the row has this type.
-    unsafe { answer::<ROW, _>(device, memory) }
-}
-
-/// `nvmlDeviceGetBAR1MemoryInfo`.
-///
-/// # Safety
-/// As NVIDIA documents.
-pub unsafe extern "C" fn bar1<const ROW: usize>(
-    device: nvmlDevice_t,
-    memory: *mut nvmlBAR1Memory_t,
-) -> nvmlReturn_t {
-    // SAFETY: as the caller says; the row has this type.
-    unsafe { answer::<ROW, _>(device, memory) }
-}
-
-/// # Safety
-/// As NVIDIA documents, of a row that takes a device and such a struct.
-unsafe fn answer<const ROW: usize, T: Tells>(device: nvmlDevice_t, memory: *mut T) -> nvmlReturn_t {
-    // SAFETY: the row has this type, and the caller's arguments are passed on.
-    let real = || unsafe { real::call::<ROW, _>((device, memory)) };
+pub unsafe extern "C" fn info<T, R>(device: nvmlDevice_t, memory: *mut T) -> nvmlReturn_t
+where
+    T: Tells,
+    R: Row<Arguments = (nvmlDevice_t, *mut T), Result = nvmlReturn_t>,
+{
+    // SAFETY: the caller's arguments are passed on.
+    let real = || unsafe { R::call((device, memory)) };
     seeing_own(device, real, |view, place| {
         let result = real();
         // SAFETY: null, or what the library just wrote to.

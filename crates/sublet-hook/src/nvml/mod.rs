@@ -28,6 +28,7 @@ use sublet_driver_api::nvml::*;
 
 use crate::guard::{Inside, calm};
 use crate::link;
+use crate::real::Row;
 use crate::trampoline::{Targets, settle};
 use lists::Asking;
 use real::REAL;
@@ -37,6 +38,7 @@ use view::{Seen, View};
 pub mod row {
     #![allow(
         missing_docs,
+        non_camel_case_types,
         non_upper_case_globals,
         reason = "generated: the library's own names"
     )]
@@ -97,8 +99,8 @@ type Library<'a, T> = dyn Fn(*mut T) -> nvmlReturn_t + 'a;
 /// The same, asked by such a struct for a list: `list` makes it, or says what to answer instead.
 ///
 /// # Safety
-/// The row takes a device and such a struct; it is null or can be used for as long as the call.
-unsafe fn seeing_asked<const ROW: usize, T: Asking>(
+/// The struct is null or can be used for as long as the call.
+unsafe fn seeing_asked<T, R>(
     device: nvmlDevice_t,
     asked: *mut T,
     list: impl FnOnce(
@@ -107,9 +109,13 @@ unsafe fn seeing_asked<const ROW: usize, T: Asking>(
         &mut T,
         &Library<'_, T>,
     ) -> Result<Vec<T::Element>, nvmlReturn_t>,
-) -> nvmlReturn_t {
+) -> nvmlReturn_t
+where
+    T: Asking,
+    R: Row<Arguments = (nvmlDevice_t, *mut T), Result = nvmlReturn_t>,
+{
     // SAFETY: as the caller says, whoever's struct it is.
-    let real = |asked: *mut T| unsafe { real::call::<ROW, _>((device, asked)) };
+    let real = |asked: *mut T| unsafe { R::call((device, asked)) };
     let answer = |view: &View, place| {
         // SAFETY: as the caller says.
         let asked = unsafe { lists::asked(asked) }?;

@@ -13,7 +13,8 @@ use sublet_driver_api::nvml::*;
 use super::lists::{self, OfProcess, keep_own};
 use super::pids::{self, Process};
 use super::view::View;
-use super::{Library, real, seeing_asked, seeing_own};
+use super::{Library, row, seeing_asked, seeing_own};
+use crate::real::{Like, Row};
 
 /// So many slots in a row that nobody ever had, and there are no more. The arbiter hands out
 /// the lowest free one, and reading a slot that was never written fills it with memory.
@@ -64,7 +65,7 @@ pub fn all_of(view: &View, device: DeviceIndex) -> Vec<Process> {
 }
 
 /// Those that use the device and have a number here, as a struct of the library.
-fn computing<T: Entry>(view: &View, device: DeviceIndex) -> Vec<T> {
+fn users<T: Entry>(view: &View, device: DeviceIndex) -> Vec<T> {
     all_of(view, device)
         .into_iter()
         .filter(|process| process.bytes > 0)
@@ -81,7 +82,7 @@ fn among<T: Entry>(list: &[T], view: &View, device: DeviceIndex) -> Vec<T> {
 }
 
 /// A struct that says what a process uses.
-trait Entry: OfProcess {
+pub trait Entry: OfProcess {
     /// A process on a whole card.
     fn new(pid: u32, bytes: u64) -> Self;
 
@@ -112,80 +113,44 @@ entries! {
     }
 }
 
-/// `nvmlDeviceGetComputeRunningProcesses` before it told instances.
+/// `nvmlDeviceGetComputeRunningProcesses`, of each version.
 ///
 /// # Safety
 /// As NVIDIA documents.
-pub unsafe extern "C" fn compute_v1<const ROW: usize>(
-    device: nvmlDevice_t,
-    count: *mut u32,
-    infos: *mut nvmlProcessInfo_v1_t,
-) -> nvmlReturn_t {
-    // SAFETY: as the caller says.
-    unsafe { list_computing::<ROW, _>(device, count, infos) }
-}
-
-/// `nvmlDeviceGetComputeRunningProcesses_v2`, `_v3`.
-///
-/// # Safety
-/// As NVIDIA documents.
-pub unsafe extern "C" fn compute<const ROW: usize>(
-    device: nvmlDevice_t,
-    count: *mut u32,
-    infos: *mut nvmlProcessInfo_t,
-) -> nvmlReturn_t {
-    // SAFETY: as the caller says.
-    unsafe { list_computing::<ROW, _>(device, count, infos) }
-}
-
-/// `nvmlDeviceGetGraphicsRunningProcesses`, `nvmlDeviceGetMPSComputeRunningProcesses`, before
-/// they told instances.
-///
-/// # Safety
-/// As NVIDIA documents.
-pub unsafe extern "C" fn other_v1<const ROW: usize>(
-    device: nvmlDevice_t,
-    count: *mut u32,
-    infos: *mut nvmlProcessInfo_v1_t,
-) -> nvmlReturn_t {
-    // SAFETY: as the caller says.
-    unsafe { list_others::<ROW, _>(device, count, infos) }
-}
-
-/// The same with instances: `_v2`, `_v3`.
-///
-/// # Safety
-/// As NVIDIA documents.
-pub unsafe extern "C" fn other<const ROW: usize>(
-    device: nvmlDevice_t,
-    count: *mut u32,
-    infos: *mut nvmlProcessInfo_t,
-) -> nvmlReturn_t {
-    // SAFETY: as the caller says.
-    unsafe { list_others::<ROW, _>(device, count, infos) }
-}
-
-unsafe fn list_computing<const ROW: usize, T: Entry>(
+pub unsafe extern "C" fn computing<T, R>(
     device: nvmlDevice_t,
     count: *mut u32,
     infos: *mut T,
-) -> nvmlReturn_t {
-    // SAFETY: the row has this type, and the caller's arguments are passed on.
-    let real = || unsafe { real::call::<ROW, _>((device, count, infos)) };
+) -> nvmlReturn_t
+where
+    T: Entry,
+    R: Row<Arguments = (nvmlDevice_t, *mut u32, *mut T), Result = nvmlReturn_t>,
+{
+    // SAFETY: the caller's arguments are passed on.
+    let real = || unsafe { R::call((device, count, infos)) };
     seeing_own(device, real, |view, place| {
         // SAFETY: as the caller says.
-        unsafe { lists::answer(&computing::<T>(view, place), count, infos) }
+        unsafe { lists::answer(&users::<T>(view, place), count, infos) }
     })
 }
 
-unsafe fn list_others<const ROW: usize, T: Entry + Zeroed>(
+/// `nvmlDeviceGetGraphicsRunningProcesses` and `nvmlDeviceGetMPSComputeRunningProcesses`, of each
+/// version.
+///
+/// # Safety
+/// As NVIDIA documents.
+pub unsafe extern "C" fn others<T, R>(
     device: nvmlDevice_t,
     count: *mut u32,
     infos: *mut T,
-) -> nvmlReturn_t {
+) -> nvmlReturn_t
+where
+    T: Entry + Zeroed,
+    R: Row<Arguments = (nvmlDevice_t, *mut u32, *mut T), Result = nvmlReturn_t>,
+{
     let real = |count: *mut u32, infos: *mut T| {
-        // SAFETY: the row has this type, and the caller's arguments are passed on.
-        unsafe { real::call::<ROW, _>((device, count, infos)) }
+        // SAFETY: the caller's arguments are passed on.
+        unsafe { R::call((device, count, infos)) }
     };
     seeing_own(
         device,
@@ -202,20 +167,20 @@ unsafe fn list_others<const ROW: usize, T: Entry + Zeroed>(
 ///
 /// # Safety
 /// As NVIDIA documents.
-pub unsafe extern "C" fn detail_list<const ROW: usize>(
+pub unsafe extern "C" fn detail_list<R: Like<row::nvmlDeviceGetRunningProcessDetailList>>(
     device: nvmlDevice_t,
     asked: *mut nvmlProcessDetailList_v1_t,
 ) -> nvmlReturn_t {
     let list = |view: &View, place, asked: &mut _, real: &Library<'_, _>| {
         let asked: &mut nvmlProcessDetailList_v1_t = asked;
         match nvmlProcessMode_t(asked.mode) {
-            NVML_PROCESS_MODE_COMPUTE | NVML_PROCESS_MODE_ALL => Ok(computing(view, place)),
+            NVML_PROCESS_MODE_COMPUTE | NVML_PROCESS_MODE_ALL => Ok(users(view, place)),
             NVML_PROCESS_MODE_GRAPHICS | NVML_PROCESS_MODE_MPS => {
                 Ok(among(&lists::read_asked(asked, real)?, view, place))
             }
             _ => Err(NVML_ERROR_INVALID_ARGUMENT),
         }
     };
-    // SAFETY: as the caller says, of a row that has these parameters.
-    unsafe { seeing_asked::<ROW, _>(device, asked, list) }
+    // SAFETY: as the caller says.
+    unsafe { seeing_asked::<_, R>(device, asked, list) }
 }

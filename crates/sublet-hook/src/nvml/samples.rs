@@ -5,13 +5,15 @@ use std::ffi::c_char;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sublet_abi::DeviceIndex;
+use sublet_driver_api::Zeroed;
 use sublet_driver_api::nvml::*;
 
 use super::lists::{self, OfProcess, keep_own};
 use super::pids::{Process, Whose};
 use super::processes::all_of;
 use super::view::View;
-use super::{Library, real, seeing, seeing_asked, seeing_own};
+use super::{Library, real, row, seeing, seeing_asked, seeing_own};
+use crate::real::{Like, Row};
 
 fn own_of<T: OfProcess>(list: &[T], view: &View, device: DeviceIndex) -> Vec<T> {
     keep_own(list, &all_of(view, device))
@@ -25,15 +27,15 @@ fn own_of<T: OfProcess>(list: &[T], view: &View, device: DeviceIndex) -> Vec<T> 
 ///
 /// # Safety
 /// As NVIDIA documents.
-pub unsafe extern "C" fn utilization<const ROW: usize>(
+pub unsafe extern "C" fn utilization<R: Like<row::nvmlDeviceGetProcessUtilization>>(
     device: nvmlDevice_t,
     samples: *mut nvmlProcessUtilizationSample_t,
     count: *mut u32,
     since: u64,
 ) -> nvmlReturn_t {
     let real = |count: *mut u32, samples: *mut nvmlProcessUtilizationSample_t| {
-        // SAFETY: the row has this type, and the caller's arguments are passed on.
-        unsafe { real::call::<ROW, _>((device, samples, count, since)) }
+        // SAFETY: the caller's arguments are passed on.
+        unsafe { R::call((device, samples, count, since)) }
     };
     seeing_own(
         device,
@@ -60,7 +62,7 @@ pub unsafe extern "C" fn utilization<const ROW: usize>(
 ///
 /// # Safety
 /// As NVIDIA documents.
-pub unsafe extern "C" fn utilization_info<const ROW: usize>(
+pub unsafe extern "C" fn utilization_info<R: Like<row::nvmlDeviceGetProcessesUtilizationInfo>>(
     device: nvmlDevice_t,
     asked: *mut nvmlProcessesUtilizationInfo_v1_t,
 ) -> nvmlReturn_t {
@@ -76,8 +78,8 @@ pub unsafe extern "C" fn utilization_info<const ROW: usize>(
         }
         Ok(list)
     };
-    // SAFETY: as the caller says, of a row that has these parameters.
-    unsafe { seeing_asked::<ROW, _>(device, asked, list) }
+    // SAFETY: as the caller says.
+    unsafe { seeing_asked::<_, R>(device, asked, list) }
 }
 
 /// `nvmlDeviceGetUtilizationRates`: what the tenant's processes have of it, by the library's
@@ -85,12 +87,12 @@ pub unsafe extern "C" fn utilization_info<const ROW: usize>(
 ///
 /// # Safety
 /// As NVIDIA documents.
-pub unsafe extern "C" fn rates<const ROW: usize>(
+pub unsafe extern "C" fn rates<R: Like<row::nvmlDeviceGetUtilizationRates>>(
     device: nvmlDevice_t,
     rates: *mut nvmlUtilization_t,
 ) -> nvmlReturn_t {
-    // SAFETY: the row has this type, and the caller's arguments are passed on.
-    let real = || unsafe { real::call::<ROW, _>((device, rates)) };
+    // SAFETY: the caller's arguments are passed on.
+    let real = || unsafe { R::call((device, rates)) };
     seeing_own(device, real, |view, place| {
         let result = real();
         // SAFETY: null, or what the library just wrote to.
@@ -151,15 +153,18 @@ fn own_rates(
 ///
 /// # Safety
 /// As NVIDIA documents.
-pub unsafe extern "C" fn sessions<const ROW: usize, const WORDS: usize>(
+pub unsafe extern "C" fn sessions<T, R>(
     device: nvmlDevice_t,
     count: *mut u32,
-    sessions: *mut [u32; WORDS],
-) -> nvmlReturn_t {
-    let real = |count: *mut u32, sessions: *mut [u32; WORDS]| {
-        // SAFETY: the rows have this type but for what the array is called, and the caller's
-        // arguments are passed on.
-        unsafe { real::call::<ROW, _>((device, count, sessions)) }
+    sessions: *mut T,
+) -> nvmlReturn_t
+where
+    T: OfProcess + Zeroed,
+    R: Row<Arguments = (nvmlDevice_t, *mut u32, *mut T), Result = nvmlReturn_t>,
+{
+    let real = |count: *mut u32, sessions: *mut T| {
+        // SAFETY: the caller's arguments are passed on.
+        unsafe { R::call((device, count, sessions)) }
     };
     seeing_own(
         device,
@@ -184,13 +189,13 @@ pub unsafe extern "C" fn sessions<const ROW: usize, const WORDS: usize>(
 ///
 /// # Safety
 /// As NVIDIA documents.
-pub unsafe extern "C" fn accounting_pids<const ROW: usize>(
+pub unsafe extern "C" fn accounting_pids<R: Like<row::nvmlDeviceGetAccountingPids>>(
     device: nvmlDevice_t,
     count: *mut u32,
     pids: *mut u32,
 ) -> nvmlReturn_t {
     let real = |count: *mut u32, pids: *mut u32| {
-        // SAFETY: the row has this type, and the caller's arguments are passed on.
+        // SAFETY: the caller's arguments are passed on.
         unsafe { real::nvmlDeviceGetAccountingPids(device, count, pids) }
     };
     seeing_own(
@@ -228,14 +233,14 @@ fn accounting_number(
 ///
 /// # Safety
 /// As NVIDIA documents.
-pub unsafe extern "C" fn accounting_stats<const ROW: usize>(
+pub unsafe extern "C" fn accounting_stats<R: Like<row::nvmlDeviceGetAccountingStats>>(
     device: nvmlDevice_t,
     pid: u32,
     stats: *mut nvmlAccountingStats_t,
 ) -> nvmlReturn_t {
     let real = |pid| {
-        // SAFETY: the row has this type, and the caller's arguments are passed on.
-        unsafe { real::call::<ROW, _>((device, pid, stats)) }
+        // SAFETY: the caller's arguments are passed on.
+        unsafe { R::call((device, pid, stats)) }
     };
     seeing_own(
         device,
@@ -251,13 +256,12 @@ pub unsafe extern "C" fn accounting_stats<const ROW: usize>(
 ///
 /// # Safety
 /// As NVIDIA documents.
-pub unsafe extern "C" fn accounting_stats_v2<const ROW: usize>(
+pub unsafe extern "C" fn accounting_stats_v2<R: Like<row::nvmlDeviceGetAccountingStats_v2>>(
     device: nvmlDevice_t,
-    stats: *mut u32,
+    stats: *mut nvmlAccountingStats_v2_t,
 ) -> nvmlReturn_t {
-    // SAFETY: the row has this type but for what the struct is called, and the caller's
-    // arguments are passed on.
-    let real = || unsafe { real::call::<ROW, _>((device, stats)) };
+    // SAFETY: the caller's arguments are passed on.
+    let real = || unsafe { R::call((device, stats)) };
     seeing_own(device, real, |view, place| {
         if stats.is_null() {
             return NVML_ERROR_INVALID_ARGUMENT;
@@ -284,13 +288,13 @@ pub unsafe extern "C" fn accounting_stats_v2<const ROW: usize>(
 ///
 /// # Safety
 /// As NVIDIA documents.
-pub unsafe extern "C" fn process_name<const ROW: usize>(
+pub unsafe extern "C" fn process_name<R: Like<row::nvmlSystemGetProcessName>>(
     pid: u32,
     name: *mut c_char,
     length: u32,
 ) -> nvmlReturn_t {
-    // SAFETY: the row has this type, and the caller's arguments are passed on.
-    let real = || unsafe { real::call::<ROW, _>((pid, name, length)) };
+    // SAFETY: the caller's arguments are passed on.
+    let real = || unsafe { R::call((pid, name, length)) };
     seeing(real, |view| {
         let mut devices = view.control().devices();
         let is_own = pid == std::process::id()

@@ -11,19 +11,17 @@ use sublet_driver_api::nvml::*;
 
 use super::real::REAL;
 use super::view::{self, Seen};
-use super::{real, seeing};
+use super::{row, seeing};
 use crate::guard::{Inside, calm};
+use crate::real::Like;
 
 /// `nvmlInit`, `nvmlInit_v2`.
 ///
 /// # Safety
 /// As NVIDIA documents.
-pub unsafe extern "C" fn init<const ROW: usize>() -> nvmlReturn_t {
-    // SAFETY: the row has this type.
-    let real = || unsafe {
-        let real: unsafe extern "C" fn() -> nvmlReturn_t = real::function(ROW);
-        real()
-    };
+pub unsafe extern "C" fn init<R: Like<row::nvmlInit>>() -> nvmlReturn_t {
+    // SAFETY: takes nothing.
+    let real = || unsafe { R::call(()) };
     seeing(real, |_| real())
 }
 
@@ -31,9 +29,11 @@ pub unsafe extern "C" fn init<const ROW: usize>() -> nvmlReturn_t {
 ///
 /// # Safety
 /// As NVIDIA documents.
-pub unsafe extern "C" fn init_with_flags<const ROW: usize>(flags: u32) -> nvmlReturn_t {
-    // SAFETY: the row has this type.
-    let real = || unsafe { real::call::<ROW, _>((flags,)) };
+pub unsafe extern "C" fn init_with_flags<R: Like<row::nvmlInitWithFlags>>(
+    flags: u32,
+) -> nvmlReturn_t {
+    // SAFETY: the caller's arguments are passed on.
+    let real = || unsafe { R::call((flags,)) };
     seeing(real, |_| real())
 }
 
@@ -41,17 +41,16 @@ pub unsafe extern "C" fn init_with_flags<const ROW: usize>(flags: u32) -> nvmlRe
 ///
 /// # Safety
 /// As NVIDIA documents.
-pub unsafe extern "C" fn error_string<const ROW: usize>(error: nvmlReturn_t) -> *const c_char {
+pub unsafe extern "C" fn error_string<R: Like<row::nvmlErrorString>>(
+    error: nvmlReturn_t,
+) -> *const c_char {
     let refused =
         error == NVML_ERROR_NO_PERMISSION && matches!(calm(view::current), Some(Seen::Forbidden));
     if refused && let Some(reason) = view::reason() {
         return reason.as_ptr();
     }
-    // SAFETY: the row has this type.
-    unsafe {
-        let real: unsafe extern "C" fn(nvmlReturn_t) -> *const c_char = real::function(ROW);
-        real(error)
-    }
+    // SAFETY: the caller's own argument.
+    unsafe { R::call((error,)) }
 }
 
 /// `nvmlInternalGetExportTable`: tables of functions that no header declares. `nvidia-smi` takes
@@ -63,12 +62,12 @@ pub unsafe extern "C" fn error_string<const ROW: usize>(error: nvmlReturn_t) -> 
 ///
 /// # Safety
 /// As NVIDIA's own programs use it.
-pub unsafe extern "C" fn export_table<const ROW: usize>(
+pub unsafe extern "C" fn export_table<R: Like<row::nvmlInternalGetExportTable>>(
     table: *mut *const c_void,
     id: *const c_void,
 ) -> nvmlReturn_t {
-    // SAFETY: the row has this type, and the caller's arguments are passed on.
-    let real = || unsafe { real::call::<ROW, _>((table, id)) };
+    // SAFETY: the caller's arguments are passed on.
+    let real = || unsafe { R::call((table, id)) };
     seeing(real, |view| match view.control().mode() {
         Mode::Compat => real(),
         Mode::Strict => NVML_ERROR_NOT_SUPPORTED,

@@ -5,9 +5,13 @@
 //! brings is forwarded until somebody has read what it does: the test below finds those whose
 //! names sound like a change.
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 
+use sublet_driver_api::nvml::*;
+
+use super::real::REAL;
 use super::{devices, memory, processes, row, samples, start};
+use crate::real::{Row, implement_row};
 
 /// What a name leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,16 +26,21 @@ pub enum Kind {
 
 macro_rules! table {
     (
-        hook { $($hooked:ident: $module:ident::$hook:ident $(, $more:literal)?;)* }
+        hook { $($hooked:ident: $module:ident::$hook:ident $(::<$of:ty>)?;)* }
         deny { $($denied:ident)* }
     ) => {
+        $(row::prototype!($hooked implement_row);)*
+
         /// What the name of a row leads to.
         #[must_use]
         pub fn kind(index: usize) -> Kind {
             match index {
-                $(row::$hooked => Kind::Hook(
-                    $module::$hook::<{ row::$hooked } $(, $more)?> as *const c_void
-                ),)*
+                $(row::$hooked => {
+                    // A hook of another type than its row does not compile.
+                    let hook: <row::$hooked as Row>::Function =
+                        $module::$hook::<$($of,)? row::$hooked>;
+                    Kind::Hook(hook as *const c_void)
+                })*
                 $(row::$denied => Kind::Deny,)*
                 _ => Kind::Forward,
             }
@@ -51,37 +60,37 @@ hook {
     nvmlDeviceGetCount_v2: devices::count;
     nvmlDeviceGetHandleByIndex: devices::by_index;
     nvmlDeviceGetHandleByIndex_v2: devices::by_index;
-    nvmlDeviceGetHandleByPciBusId: devices::by_key;
-    nvmlDeviceGetHandleByPciBusId_v2: devices::by_key;
-    nvmlDeviceGetHandleBySerial: devices::by_key;
-    nvmlDeviceGetHandleByUUID: devices::by_key;
-    nvmlDeviceGetHandleByUUIDV: devices::by_key;
+    nvmlDeviceGetHandleByPciBusId: devices::by_key::<c_char>;
+    nvmlDeviceGetHandleByPciBusId_v2: devices::by_key::<c_char>;
+    nvmlDeviceGetHandleBySerial: devices::by_key::<c_char>;
+    nvmlDeviceGetHandleByUUID: devices::by_key::<c_char>;
+    nvmlDeviceGetHandleByUUIDV: devices::by_key::<nvmlUUID_t>;
     nvmlDeviceGetIndex: devices::index;
     nvmlDeviceGetTopologyNearestGpus: devices::nearest;
     nvmlSystemGetTopologyGpuSet: devices::near_cpu;
     nvmlUnitGetDevices: devices::of_unit;
 
-    nvmlDeviceGetMemoryInfo: memory::info;
-    nvmlDeviceGetMemoryInfo_v2: memory::info_v2;
-    nvmlDeviceGetBAR1MemoryInfo: memory::bar1;
-    nvmlDeviceGetConfComputeProtectedMemoryUsage: memory::info;
+    nvmlDeviceGetMemoryInfo: memory::info::<nvmlMemory_t>;
+    nvmlDeviceGetMemoryInfo_v2: memory::info::<nvmlMemory_v2_t>;
+    nvmlDeviceGetBAR1MemoryInfo: memory::info::<nvmlBAR1Memory_t>;
+    nvmlDeviceGetConfComputeProtectedMemoryUsage: memory::info::<nvmlMemory_t>;
 
-    nvmlDeviceGetComputeRunningProcesses: processes::compute_v1;
-    nvmlDeviceGetComputeRunningProcesses_v2: processes::compute;
-    nvmlDeviceGetComputeRunningProcesses_v3: processes::compute;
-    nvmlDeviceGetGraphicsRunningProcesses: processes::other_v1;
-    nvmlDeviceGetGraphicsRunningProcesses_v2: processes::other;
-    nvmlDeviceGetGraphicsRunningProcesses_v3: processes::other;
-    nvmlDeviceGetMPSComputeRunningProcesses: processes::other_v1;
-    nvmlDeviceGetMPSComputeRunningProcesses_v2: processes::other;
-    nvmlDeviceGetMPSComputeRunningProcesses_v3: processes::other;
+    nvmlDeviceGetComputeRunningProcesses: processes::computing::<nvmlProcessInfo_v1_t>;
+    nvmlDeviceGetComputeRunningProcesses_v2: processes::computing::<nvmlProcessInfo_t>;
+    nvmlDeviceGetComputeRunningProcesses_v3: processes::computing::<nvmlProcessInfo_t>;
+    nvmlDeviceGetGraphicsRunningProcesses: processes::others::<nvmlProcessInfo_v1_t>;
+    nvmlDeviceGetGraphicsRunningProcesses_v2: processes::others::<nvmlProcessInfo_t>;
+    nvmlDeviceGetGraphicsRunningProcesses_v3: processes::others::<nvmlProcessInfo_t>;
+    nvmlDeviceGetMPSComputeRunningProcesses: processes::others::<nvmlProcessInfo_v1_t>;
+    nvmlDeviceGetMPSComputeRunningProcesses_v2: processes::others::<nvmlProcessInfo_t>;
+    nvmlDeviceGetMPSComputeRunningProcesses_v3: processes::others::<nvmlProcessInfo_t>;
     nvmlDeviceGetRunningProcessDetailList: processes::detail_list;
 
     nvmlDeviceGetProcessUtilization: samples::utilization;
     nvmlDeviceGetProcessesUtilizationInfo: samples::utilization_info;
     nvmlDeviceGetUtilizationRates: samples::rates;
-    nvmlDeviceGetEncoderSessions: samples::sessions, 8;
-    nvmlDeviceGetFBCSessions: samples::sessions, 12;
+    nvmlDeviceGetEncoderSessions: samples::sessions::<nvmlEncoderSessionInfo_t>;
+    nvmlDeviceGetFBCSessions: samples::sessions::<nvmlFBCSessionInfo_t>;
     nvmlDeviceGetAccountingPids: samples::accounting_pids;
     nvmlDeviceGetAccountingStats: samples::accounting_stats;
     nvmlDeviceGetAccountingStats_v2: samples::accounting_stats_v2;

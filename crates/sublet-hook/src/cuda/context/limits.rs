@@ -12,8 +12,9 @@ use sublet_abi::Units;
 
 use crate::cuda::c::*;
 use crate::cuda::tenant::{Ask, Charge, OverLimit, Place, Tenant, current_context, current_device};
-use crate::cuda::{locked, real};
+use crate::cuda::{locked, real, row};
 use crate::guard::{Inside, calm};
+use crate::real::Like;
 
 /// What limits cost that were raised, by context.
 #[derive(Debug, Default)]
@@ -134,11 +135,12 @@ fn finish(tenant: &Tenant, change: &Change, is_done: bool) {
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn set<const ROW: usize>(limit: CUlimit, value: usize) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(CUlimit, usize) -> CUresult = unsafe { real::function(ROW) };
+pub unsafe extern "C" fn set<R: Like<row::cuCtxSetLimit>>(
+    limit: CUlimit,
+    value: usize,
+) -> CUresult {
     // SAFETY: the program's own arguments.
-    let call = || unsafe { real(limit, value) };
+    let call = || unsafe { R::call((limit, value)) };
     let Some(_inside) = Inside::enter() else {
         return call();
     };

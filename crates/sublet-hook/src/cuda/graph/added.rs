@@ -3,9 +3,10 @@
 
 use crate::cuda::c::*;
 use crate::cuda::graph::needs::card_of;
-use crate::cuda::real;
+use crate::cuda::row;
 use crate::cuda::tenant::{Place, Tenant};
 use crate::guard::{Inside, calm};
+use crate::real::Like;
 
 /// An allocation that no graph of this tenant could ever run is refused where it is added, as
 /// the driver refuses one that no card could hold.
@@ -32,27 +33,19 @@ fn is_too_large(given: &CUDA_MEM_ALLOC_NODE_PARAMS_v1) -> bool {
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn alloc_node<const ROW: usize>(
+pub unsafe extern "C" fn alloc_node<R: Like<row::cuGraphAddMemAllocNode>>(
     node: *mut CUgraphNode,
     graph: CUgraph,
     before: *const CUgraphNode,
     count: usize,
     given: *mut CUDA_MEM_ALLOC_NODE_PARAMS_v1,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        *mut CUgraphNode,
-        CUgraph,
-        *const CUgraphNode,
-        usize,
-        *mut CUDA_MEM_ALLOC_NODE_PARAMS_v1,
-    ) -> CUresult = unsafe { real::function(ROW) };
     // SAFETY: null or the program's struct.
     if unsafe { given.as_ref() }.is_some_and(is_too_large) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     // SAFETY: the program's own arguments.
-    unsafe { real(node, graph, before, count, given) }
+    unsafe { R::call((node, graph, before, count, given)) }
 }
 
 /// True if a node that is about to be added is an allocation that is too large.
@@ -77,34 +70,26 @@ unsafe fn is_too_large_node(given: *const CUgraphNodeParams) -> bool {
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn node<const ROW: usize>(
+pub unsafe extern "C" fn node<R: Like<row::cuGraphAddNode>>(
     node: *mut CUgraphNode,
     graph: CUgraph,
     before: *const CUgraphNode,
     count: usize,
     given: *mut CUgraphNodeParams,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        *mut CUgraphNode,
-        CUgraph,
-        *const CUgraphNode,
-        usize,
-        *mut CUgraphNodeParams,
-    ) -> CUresult = unsafe { real::function(ROW) };
     // SAFETY: null or the program's struct.
     if unsafe { is_too_large_node(given) } {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     // SAFETY: the program's own arguments.
-    unsafe { real(node, graph, before, count, given) }
+    unsafe { R::call((node, graph, before, count, given)) }
 }
 
 /// `cuGraphAddNode_v2` and later: edges have data.
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn node_v2<const ROW: usize>(
+pub unsafe extern "C" fn node_v2<R: Like<row::cuGraphAddNode_v2>>(
     node: *mut CUgraphNode,
     graph: CUgraph,
     before: *const CUgraphNode,
@@ -112,19 +97,10 @@ pub unsafe extern "C" fn node_v2<const ROW: usize>(
     count: usize,
     given: *mut CUgraphNodeParams,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        *mut CUgraphNode,
-        CUgraph,
-        *const CUgraphNode,
-        *const CUgraphEdgeData,
-        usize,
-        *mut CUgraphNodeParams,
-    ) -> CUresult = unsafe { real::function(ROW) };
     // SAFETY: null or the program's struct.
     if unsafe { is_too_large_node(given) } {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     // SAFETY: the program's own arguments.
-    unsafe { real(node, graph, before, edges, count, given) }
+    unsafe { R::call((node, graph, before, edges, count, given)) }
 }

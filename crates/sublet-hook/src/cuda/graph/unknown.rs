@@ -9,12 +9,13 @@ use std::arch::naked_asm;
 
 use super::retry;
 use crate::cuda::c::*;
-use crate::cuda::locked;
 use crate::cuda::pool::{is_capturing, meant};
 use crate::cuda::real::{self, REAL};
 use crate::cuda::tenant::Tenant;
+use crate::cuda::{locked, row};
 use crate::gate;
 use crate::guard::{Inside, calm};
+use crate::real::Like;
 
 /// All devices of the driver: nobody knows on which of them such a graph is.
 pub(super) fn devices() -> Vec<CUdevice> {
@@ -60,7 +61,10 @@ fn upload(exec: CUgraphExec, stream: CUstream) -> Option<CUresult> {
 /// # Safety
 /// As the driver documents.
 #[unsafe(naked)]
-pub unsafe extern "C" fn launch<const ROW: usize>(exec: CUgraphExec, stream: CUstream) -> CUresult {
+pub unsafe extern "C" fn launch<R: Like<row::cuGraphLaunch>>(
+    exec: CUgraphExec,
+    stream: CUstream,
+) -> CUresult {
     naked_asm!(
         "mov rax, qword ptr [rip + {word}]",
         "cmp dword ptr [rax], 0",
@@ -68,21 +72,21 @@ pub unsafe extern "C" fn launch<const ROW: usize>(exec: CUgraphExec, stream: CUs
         "lea rax, [rip + {real}]",
         "jmp qword ptr [rax + 8 * r11]",
         word = sym gate::GRAPHS,
-        looked_at = sym looked_at::<ROW>,
+        looked_at = sym looked_at::<R>,
         real = sym REAL,
     )
 }
 
 /// Waits at the gate, and gives the graph its memory first if nobody knows how much that is.
-unsafe extern "C" fn looked_at<const ROW: usize>(exec: CUgraphExec, stream: CUstream) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(CUgraphExec, CUstream) -> CUresult =
-        unsafe { real::function(ROW) };
+unsafe extern "C" fn looked_at<R: Like<row::cuGraphLaunch>>(
+    exec: CUgraphExec,
+    stream: CUstream,
+) -> CUresult {
     gate::wait();
-    match upload(exec, meant::<ROW>(stream)) {
+    match upload(exec, meant::<R>(stream)) {
         Some(refused) if refused != CUDA_SUCCESS => refused,
         // SAFETY: the program's own arguments.
-        _ => unsafe { real(exec, stream) },
+        _ => unsafe { R::call((exec, stream)) },
     }
 }
 
@@ -90,13 +94,10 @@ unsafe extern "C" fn looked_at<const ROW: usize>(exec: CUgraphExec, stream: CUst
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn upload_ahead<const ROW: usize>(
+pub unsafe extern "C" fn upload_ahead<R: Like<row::cuGraphUpload>>(
     exec: CUgraphExec,
     stream: CUstream,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(CUgraphExec, CUstream) -> CUresult =
-        unsafe { real::function(ROW) };
     // SAFETY: the program's own arguments.
-    upload(exec, meant::<ROW>(stream)).unwrap_or_else(|| unsafe { real(exec, stream) })
+    upload(exec, meant::<R>(stream)).unwrap_or_else(|| unsafe { R::call((exec, stream)) })
 }

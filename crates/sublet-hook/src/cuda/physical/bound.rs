@@ -13,25 +13,21 @@ use std::ffi::{c_ulonglong, c_void};
 use super::book::{Holding, Object, Physical};
 use super::let_go;
 use crate::cuda::c::*;
-use crate::cuda::tenant::{Place, Tenant, giving};
-use crate::cuda::{locked, real};
+use crate::cuda::tenant::{Tenant, giving};
+use crate::cuda::{locked, row};
+use crate::real::Like;
 
 /// `cuMulticastCreate`.
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn create_multicast<const ROW: usize>(
+pub unsafe extern "C" fn create_multicast<R: Like<row::cuMulticastCreate>>(
     handle: *mut CUmemGenericAllocationHandle,
     properties: *const CUmulticastObjectProp_v1,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        *mut CUmemGenericAllocationHandle,
-        *const CUmulticastObjectProp_v1,
-    ) -> CUresult = unsafe { real::function(ROW) };
     super::noting(
         // SAFETY: the program's own arguments.
-        || unsafe { real(handle, properties) },
+        || unsafe { R::call((handle, properties)) },
         |physical| {
             // SAFETY: the driver wrote it.
             physical.made(unsafe { *handle }, Holding::Object);
@@ -39,33 +35,55 @@ pub unsafe extern "C" fn create_multicast<const ROW: usize>(
     )
 }
 
-/// What was bound, as the program named it.
+/// What memory is bound to, as the program names it.
 #[derive(Debug, Clone, Copy)]
-enum Bound {
+enum Target {
+    Multicast(CUmemGenericAllocationHandle),
+    Endpoint(CUlogicalEndpointId),
+}
+
+impl Target {
+    fn object(self, physical: &Physical) -> Option<Object> {
+        match self {
+            Target::Multicast(handle) => physical.behind(handle).map(Object::Multicast),
+            Target::Endpoint(endpoint) => Some(Object::Endpoint(u64::from(endpoint))),
+        }
+    }
+}
+
+/// A part of a target: its offset there, and its bytes.
+type Range = (u64, u64);
+
+/// The memory that is bound, as the program names it.
+#[derive(Debug, Clone, Copy)]
+enum Memory {
     Handle(CUmemGenericAllocationHandle),
     Address(CUdeviceptr),
 }
 
-/// After success: memory is bound to an object, from an offset on.
-fn note(physical: &mut Physical, object: Option<Object>, bound: Bound, offset: u64, bytes: u64) {
-    let memory = match bound {
-        Bound::Handle(handle) => physical.behind(handle),
-        Bound::Address(address) => physical.mapped_at(address),
-    };
-    if let (Some(object), Some(memory)) = (object, memory) {
-        physical.bound(object, offset, bytes, memory);
-    }
+/// A call that binds memory to a range of a target.
+fn binding(
+    target: Target,
+    (offset, bytes): Range,
+    memory: Memory,
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
+    super::noting(call, |physical| {
+        let memory = match memory {
+            Memory::Handle(handle) => physical.behind(handle),
+            Memory::Address(address) => physical.mapped_at(address),
+        };
+        if let (Some(object), Some(memory)) = (target.object(physical), memory) {
+            physical.bound(object, offset, bytes, memory);
+        }
+    })
 }
 
-fn multicast(physical: &Physical, handle: CUmemGenericAllocationHandle) -> Option<Object> {
-    physical.behind(handle).map(Object::Multicast)
-}
-
-/// After success: a range of an object has nothing bound to it, on one device.
+/// A call after which a range of a target has nothing bound to it, on one device.
 fn unbinding(
-    object: impl FnOnce(&Physical) -> Option<Object>,
+    target: Target,
     device: CUdevice,
-    range: (u64, u64),
+    (offset, bytes): Range,
     call: impl FnOnce() -> CUresult,
 ) -> CUresult {
     giving(
@@ -75,13 +93,10 @@ fn unbinding(
             if !done {
                 return;
             }
-            let device = match tenant.place(device) {
-                Place::Listed(device) => Some(device),
-                Place::Host | Place::Unlisted => None,
-            };
+            let device = tenant.place(device).listed();
             forget(tenant, |physical, gone| {
-                if let Some(object) = object(physical) {
-                    physical.unbound(object, device, range.0, range.1, gone);
+                if let Some(object) = target.object(physical) {
+                    physical.unbound(object, device, offset, bytes, gone);
                 }
             });
         },
@@ -98,7 +113,7 @@ fn forget(tenant: &Tenant, change: impl FnOnce(&mut Physical, &mut Vec<Holding>)
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn bind_memory<const ROW: usize>(
+pub unsafe extern "C" fn bind_memory<R: Like<row::cuMulticastBindMem>>(
     object: CUmemGenericAllocationHandle,
     offset: usize,
     memory: CUmemGenericAllocationHandle,
@@ -106,28 +121,13 @@ pub unsafe extern "C" fn bind_memory<const ROW: usize>(
     bytes: usize,
     flags: c_ulonglong,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        CUmemGenericAllocationHandle,
-        usize,
-        CUmemGenericAllocationHandle,
-        usize,
-        usize,
-        c_ulonglong,
-    ) -> CUresult = unsafe { real::function(ROW) };
-    super::noting(
-        // SAFETY: the program's own arguments.
-        || unsafe { real(object, offset, memory, memory_offset, bytes, flags) },
-        |physical| {
-            let object = multicast(physical, object);
-            note(
-                physical,
-                object,
-                Bound::Handle(memory),
-                offset as u64,
-                bytes as u64,
-            );
-        },
+    let range = (offset as u64, bytes as u64);
+    // SAFETY: the program's own arguments.
+    binding(
+        Target::Multicast(object),
+        range,
+        Memory::Handle(memory),
+        || unsafe { R::call((object, offset, memory, memory_offset, bytes, flags)) },
     )
 }
 
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn bind_memory<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn bind_memory_v2<const ROW: usize>(
+pub unsafe extern "C" fn bind_memory_v2<R: Like<row::cuMulticastBindMem_v2>>(
     object: CUmemGenericAllocationHandle,
     device: CUdevice,
     offset: usize,
@@ -144,29 +144,13 @@ pub unsafe extern "C" fn bind_memory_v2<const ROW: usize>(
     bytes: usize,
     flags: c_ulonglong,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        CUmemGenericAllocationHandle,
-        CUdevice,
-        usize,
-        CUmemGenericAllocationHandle,
-        usize,
-        usize,
-        c_ulonglong,
-    ) -> CUresult = unsafe { real::function(ROW) };
-    super::noting(
-        // SAFETY: the program's own arguments.
-        || unsafe { real(object, device, offset, memory, memory_offset, bytes, flags) },
-        |physical| {
-            let object = multicast(physical, object);
-            note(
-                physical,
-                object,
-                Bound::Handle(memory),
-                offset as u64,
-                bytes as u64,
-            );
-        },
+    let range = (offset as u64, bytes as u64);
+    // SAFETY: the program's own arguments.
+    binding(
+        Target::Multicast(object),
+        range,
+        Memory::Handle(memory),
+        || unsafe { R::call((object, device, offset, memory, memory_offset, bytes, flags)) },
     )
 }
 
@@ -174,34 +158,20 @@ pub unsafe extern "C" fn bind_memory_v2<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn bind_address<const ROW: usize>(
+pub unsafe extern "C" fn bind_address<R: Like<row::cuMulticastBindAddr>>(
     object: CUmemGenericAllocationHandle,
     offset: usize,
     address: CUdeviceptr,
     bytes: usize,
     flags: c_ulonglong,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        CUmemGenericAllocationHandle,
-        usize,
-        CUdeviceptr,
-        usize,
-        c_ulonglong,
-    ) -> CUresult = unsafe { real::function(ROW) };
-    super::noting(
-        // SAFETY: the program's own arguments.
-        || unsafe { real(object, offset, address, bytes, flags) },
-        |physical| {
-            let object = multicast(physical, object);
-            note(
-                physical,
-                object,
-                Bound::Address(address),
-                offset as u64,
-                bytes as u64,
-            );
-        },
+    let range = (offset as u64, bytes as u64);
+    // SAFETY: the program's own arguments.
+    binding(
+        Target::Multicast(object),
+        range,
+        Memory::Address(address),
+        || unsafe { R::call((object, offset, address, bytes, flags)) },
     )
 }
 
@@ -209,7 +179,7 @@ pub unsafe extern "C" fn bind_address<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn bind_address_v2<const ROW: usize>(
+pub unsafe extern "C" fn bind_address_v2<R: Like<row::cuMulticastBindAddr_v2>>(
     object: CUmemGenericAllocationHandle,
     device: CUdevice,
     offset: usize,
@@ -217,28 +187,13 @@ pub unsafe extern "C" fn bind_address_v2<const ROW: usize>(
     bytes: usize,
     flags: c_ulonglong,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        CUmemGenericAllocationHandle,
-        CUdevice,
-        usize,
-        CUdeviceptr,
-        usize,
-        c_ulonglong,
-    ) -> CUresult = unsafe { real::function(ROW) };
-    super::noting(
-        // SAFETY: the program's own arguments.
-        || unsafe { real(object, device, offset, address, bytes, flags) },
-        |physical| {
-            let object = multicast(physical, object);
-            note(
-                physical,
-                object,
-                Bound::Address(address),
-                offset as u64,
-                bytes as u64,
-            );
-        },
+    let range = (offset as u64, bytes as u64);
+    // SAFETY: the program's own arguments.
+    binding(
+        Target::Multicast(object),
+        range,
+        Memory::Address(address),
+        || unsafe { R::call((object, device, offset, address, bytes, flags)) },
     )
 }
 
@@ -246,34 +201,24 @@ pub unsafe extern "C" fn bind_address_v2<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn unbind<const ROW: usize>(
+pub unsafe extern "C" fn unbind<R: Like<row::cuMulticastUnbind>>(
     object: CUmemGenericAllocationHandle,
     device: CUdevice,
     offset: usize,
     bytes: usize,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        CUmemGenericAllocationHandle,
-        CUdevice,
-        usize,
-        usize,
-    ) -> CUresult = unsafe { real::function(ROW) };
     let range = (offset as u64, bytes as u64);
-    unbinding(
-        |physical| multicast(physical, object),
-        device,
-        range,
-        // SAFETY: the program's own arguments.
-        || unsafe { real(object, device, offset, bytes) },
-    )
+    // SAFETY: the program's own arguments.
+    unbinding(Target::Multicast(object), device, range, || unsafe {
+        R::call((object, device, offset, bytes))
+    })
 }
 
 /// `cuLogicalEndpointBindMem`.
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn bind_endpoint_memory<const ROW: usize>(
+pub unsafe extern "C" fn bind_endpoint_memory<R: Like<row::cuLogicalEndpointBindMem>>(
     endpoint: CUlogicalEndpointId,
     device: CUdevice,
     offset: u64,
@@ -282,20 +227,13 @@ pub unsafe extern "C" fn bind_endpoint_memory<const ROW: usize>(
     bytes: u64,
     flags: c_ulonglong,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        CUlogicalEndpointId,
-        CUdevice,
-        u64,
-        CUmemGenericAllocationHandle,
-        u64,
-        u64,
-        c_ulonglong,
-    ) -> CUresult = unsafe { real::function(ROW) };
-    super::noting(
-        // SAFETY: the program's own arguments.
+    // SAFETY: the program's own arguments.
+    binding(
+        Target::Endpoint(endpoint),
+        (offset, bytes),
+        Memory::Handle(memory),
         || unsafe {
-            real(
+            R::call((
                 endpoint,
                 device,
                 offset,
@@ -303,11 +241,7 @@ pub unsafe extern "C" fn bind_endpoint_memory<const ROW: usize>(
                 memory_offset,
                 bytes,
                 flags,
-            )
-        },
-        |physical| {
-            let object = Some(Object::Endpoint(u64::from(endpoint)));
-            note(physical, object, Bound::Handle(memory), offset, bytes);
+            ))
         },
     )
 }
@@ -316,7 +250,7 @@ pub unsafe extern "C" fn bind_endpoint_memory<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn bind_endpoint_address<const ROW: usize>(
+pub unsafe extern "C" fn bind_endpoint_address<R: Like<row::cuLogicalEndpointBindAddr>>(
     endpoint: CUlogicalEndpointId,
     device: CUdevice,
     offset: u64,
@@ -324,28 +258,12 @@ pub unsafe extern "C" fn bind_endpoint_address<const ROW: usize>(
     bytes: u64,
     flags: c_ulonglong,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(
-        CUlogicalEndpointId,
-        CUdevice,
-        u64,
-        *mut c_void,
-        u64,
-        c_ulonglong,
-    ) -> CUresult = unsafe { real::function(ROW) };
-    super::noting(
-        // SAFETY: the program's own arguments.
-        || unsafe { real(endpoint, device, offset, address, bytes, flags) },
-        |physical| {
-            let object = Some(Object::Endpoint(u64::from(endpoint)));
-            note(
-                physical,
-                object,
-                Bound::Address(address.addr() as u64),
-                offset,
-                bytes,
-            );
-        },
+    // SAFETY: the program's own arguments.
+    binding(
+        Target::Endpoint(endpoint),
+        (offset, bytes),
+        Memory::Address(address.addr() as u64),
+        || unsafe { R::call((endpoint, device, offset, address, bytes, flags)) },
     )
 }
 
@@ -353,21 +271,18 @@ pub unsafe extern "C" fn bind_endpoint_address<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn unbind_endpoint<const ROW: usize>(
+pub unsafe extern "C" fn unbind_endpoint<R: Like<row::cuLogicalEndpointUnbind>>(
     endpoint: CUlogicalEndpointId,
     device: CUdevice,
     offset: u64,
     bytes: u64,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(CUlogicalEndpointId, CUdevice, u64, u64) -> CUresult =
-        unsafe { real::function(ROW) };
+    // SAFETY: the program's own arguments.
     unbinding(
-        |_| Some(Object::Endpoint(u64::from(endpoint))),
+        Target::Endpoint(endpoint),
         device,
         (offset, bytes),
-        // SAFETY: the program's own arguments.
-        || unsafe { real(endpoint, device, offset, bytes) },
+        || unsafe { R::call((endpoint, device, offset, bytes)) },
     )
 }
 
@@ -375,16 +290,13 @@ pub unsafe extern "C" fn unbind_endpoint<const ROW: usize>(
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn destroy_endpoint<const ROW: usize>(
+pub unsafe extern "C" fn destroy_endpoint<R: Like<row::cuLogicalEndpointDestroy>>(
     endpoint: CUlogicalEndpointId,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(CUlogicalEndpointId) -> CUresult =
-        unsafe { real::function(ROW) };
     giving(
         |_| Some(()),
         // SAFETY: the program's own argument.
-        || unsafe { real(endpoint) },
+        || unsafe { R::call((endpoint,)) },
         |tenant, (), done| {
             if done {
                 let object = Object::Endpoint(u64::from(endpoint));

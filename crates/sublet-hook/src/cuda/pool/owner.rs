@@ -10,6 +10,7 @@ use sublet_driver_api::{CUDA, Thread};
 use crate::cuda::c::*;
 use crate::cuda::real;
 use crate::cuda::tenant::current_device;
+use crate::real::Row;
 
 /// Where a pool's memory is.
 #[derive(Debug, Clone, Copy)]
@@ -102,8 +103,8 @@ pub(super) fn device_of_stream(stream: CUstream) -> Option<CUdevice> {
 }
 
 /// The stream that a call means. Zero is the calling thread's own for the per-thread twins.
-pub(in crate::cuda) fn meant<const ROW: usize>(stream: CUstream) -> CUstream {
-    if stream.is_null() && CUDA[ROW].thread == Thread::Ptsz {
+pub(in crate::cuda) fn meant<R: Row>(stream: CUstream) -> CUstream {
+    if stream.is_null() && CUDA[R::INDEX].thread == Thread::Ptsz {
         CU_STREAM_PER_THREAD
     } else {
         stream

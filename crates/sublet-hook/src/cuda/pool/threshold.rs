@@ -1,20 +1,19 @@
 //! What a pool may keep for later: never more than its tenant's limit.
 
 use super::*;
+use crate::cuda::row;
+use crate::real::Like;
 
 /// `cuMemPoolSetAttribute`: a pool may keep what its tenant may have, and no more. Programs set
 /// the threshold to all there is (PyTorch and RMM do), and mean the card.
 ///
 /// # Safety
 /// As the driver documents.
-pub unsafe extern "C" fn set_attribute<const ROW: usize>(
+pub unsafe extern "C" fn set_attribute<R: Like<row::cuMemPoolSetAttribute>>(
     pool: CUmemoryPool,
     attribute: CUmemPool_attribute,
     value: *mut c_void,
 ) -> CUresult {
-    // SAFETY: the row's type.
-    let real: unsafe extern "C" fn(CUmemoryPool, CUmemPool_attribute, *mut c_void) -> CUresult =
-        unsafe { real::function(ROW) };
     let mut capped = None;
     if attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD && !value.is_null() {
         // SAFETY: not null, and this attribute is a number of eight bytes.
@@ -23,9 +22,11 @@ pub unsafe extern "C" fn set_attribute<const ROW: usize>(
     }
     match &mut capped {
         // SAFETY: the program's own arguments, with a number of ours.
-        Some(threshold) => unsafe { real(pool, attribute, std::ptr::from_mut(threshold).cast()) },
+        Some(threshold) => unsafe {
+            R::call((pool, attribute, std::ptr::from_mut(threshold).cast()))
+        },
         // SAFETY: the program's own arguments.
-        None => unsafe { real(pool, attribute, value) },
+        None => unsafe { R::call((pool, attribute, value)) },
     }
 }
 
