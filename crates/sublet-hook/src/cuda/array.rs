@@ -7,11 +7,14 @@
 //! Arrays that the program itself makes without memory cost nothing: what is mapped into them
 //! is charged where it was created, and for as long as it is mapped ([`super::physical`]).
 
+mod sparse;
+
 use std::ffi::c_uint;
 
+pub use self::sparse::map;
+
 use super::c::*;
-use super::external::{self, Share};
-use super::tenant::{Ask, Charge, Held, Tenant, current_device, giving, taking};
+use super::tenant::{Ask, Charge, Held, Share, Tenant, current_device, giving, taking};
 use super::{physical, real, row};
 use crate::real::{Like, Row};
 
@@ -41,7 +44,7 @@ impl Array {
     pub(super) fn ended(self, tenant: &Tenant) {
         match self {
             Array::Own { held, .. } => tenant.give(held.charge),
-            Array::External(share) => external::give(tenant, share),
+            Array::External(share) => tenant.give_share(share),
         }
     }
 
@@ -55,7 +58,7 @@ impl Array {
 }
 
 /// True if an array gets its memory in one piece.
-pub(super) fn is_mapped_whole(tenant: &Tenant, handle: u64) -> bool {
+fn is_mapped_whole(tenant: &Tenant, handle: u64) -> bool {
     let array = tenant.books.arrays.get(handle);
     matches!(
         array,

@@ -16,8 +16,9 @@ use std::ffi::{c_int, c_uint};
 pub use self::book::Contexts;
 pub use self::limits::set as set_limit;
 use super::c::*;
+use super::owned::Owned;
 use super::tenant::{Held, OverLimit, Place, Tenant, giving, is_absent};
-use super::{external, locked, physical, row};
+use super::{address, locked, physical, row};
 use crate::guard::{Inside, calm};
 use crate::link::Budget;
 use crate::real::Like;
@@ -45,20 +46,15 @@ fn gone(tenant: &Tenant, device: CUdevice, context: CUcontext) {
 
 /// The driver freed what was allocated somewhere.
 fn forget_memory(tenant: &Tenant, is_gone: impl Fn(Budget, CUcontext) -> bool) {
-    use super::plain::Owned;
     let books = tenant.books;
     let is_of = |held: &Held| is_gone(held.charge.budget, held.context);
     let is_owned = |owned: &Owned| match owned {
         Owned::Context(held) => is_of(held),
-        Owned::Part(part) => is_gone(part.device.into(), part.context),
+        Owned::Small(small) => is_gone(small.device.into(), small.context),
         Owned::External(share) => is_of(share),
         Owned::Pool { .. } => false,
     };
-    for (address, owned) in books.pointers.remove_where(is_owned) {
-        owned.leaves(tenant);
-        let traces = books.exports.remove(address).unwrap_or_default();
-        books.lent.let_go_of(tenant, owned, traces);
-    }
+    address::forget_where(tenant, is_owned);
     for (_, held) in books.pinned.remove_where(is_of) {
         tenant.give(held.charge);
     }
@@ -68,7 +64,7 @@ fn forget_memory(tenant: &Tenant, is_gone: impl Fn(Budget, CUcontext) -> bool) {
         physical::drop_array(tenant, mapped);
     }
     for (_, share) in books.externals.remove_where(|share| is_of(share)) {
-        external::give(tenant, share);
+        tenant.give_share(share);
     }
 }
 
@@ -352,6 +348,6 @@ fn primary_ended(tenant: &Tenant, device: CUdevice, ended: Option<CUcontext>) {
     };
     gone(tenant, device, context);
     if let Place::Listed(index) = tenant.place(device) {
-        super::pool::look_again(tenant, index);
+        tenant.look_again(index);
     }
 }

@@ -6,24 +6,12 @@
 //! to be seen. What another process of the job made through CUDA and passed on this way is
 //! charged to both: to be sure of it costs more than a program that does so would miss.
 
-use std::sync::Arc;
-
 use super::array::Array;
 use super::c::*;
-use super::plain::{self, Owned};
-use super::row;
-use super::tenant::{Held, Tenant, giving, on_current_device, taking};
+use super::owned::Owned;
+use super::tenant::{Held, Share, Tenant, giving, on_current_device, taking};
+use super::{address, row};
 use crate::real::Like;
-
-/// A part in imported memory. The last one pays back.
-pub type Share = Arc<Held>;
-
-/// A part is given back.
-pub fn give(tenant: &Tenant, share: Share) {
-    if let Some(held) = Arc::into_inner(share) {
-        tenant.give(held.charge);
-    }
-}
 
 /// `cuImportExternalMemory`.
 ///
@@ -46,7 +34,7 @@ pub unsafe extern "C" fn import<R: Like<row::cuImportExternalMemory>>(
             let memory = unsafe { *memory };
             let share = Share::new(Held::here(charge));
             if let Some(before) = tenant.books.externals.insert(memory.0 as u64, share) {
-                give(tenant, before);
+                tenant.give_share(before);
             }
         },
     )
@@ -65,7 +53,7 @@ pub unsafe extern "C" fn destroy<R: Like<row::cuDestroyExternalMemory>>(
         || unsafe { R::call((memory,)) },
         |tenant, share, destroyed| {
             if destroyed {
-                give(tenant, share);
+                tenant.give_share(share);
             } else {
                 tenant.books.externals.insert(memory.0 as u64, share);
             }
@@ -86,7 +74,7 @@ fn mapping(
             if mapped {
                 keep(tenant, share);
             } else {
-                give(tenant, share);
+                tenant.give_share(share);
             }
         },
     )
@@ -106,7 +94,7 @@ pub unsafe extern "C" fn map_buffer<R: Like<row::cuExternalMemoryGetMappedBuffer
         // SAFETY: the program's own arguments.
         || unsafe { R::call((address, memory, description)) },
         // SAFETY: the driver wrote it.
-        |tenant, share| plain::keep(tenant, unsafe { *address }, Owned::External(share)),
+        |tenant, share| address::keep(tenant, unsafe { *address }, Owned::External(share)),
     )
 }
 

@@ -8,7 +8,7 @@
 //! what it takes at the first launch is charged at the next look. Of a graph of which the driver
 //! does not tell all, it is asked what its launches would take ([`unknown`]). What a graph allocates and
 //! does not free outlives the graph, until the program frees it: it stays charged for as long as
-//! the driver says that so much is in use. [`Kept`] says how both go together.
+//! the driver says that so much is in use. [`DriverCache`] says how both go together.
 
 pub mod added;
 mod needs;
@@ -16,14 +16,15 @@ pub mod unknown;
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_void};
+use std::sync::Mutex;
 
 use sublet_abi::{DeviceIndex, Units};
 
 use self::needs::{Needs, needs_of};
 use super::c::*;
-use super::kept::Kept;
-use super::tenant::{Place, Tenant, giving};
-use super::{locked, pool, real, row};
+use super::driver_cache::DriverCache;
+use super::tenant::{CachesMemory, Place, Tenant, giving};
+use super::{locked, real, row};
 use crate::gate;
 use crate::guard::{Inside, calm};
 use crate::link::Budget;
@@ -55,7 +56,7 @@ impl Refused {
 struct Card {
     device: CUdevice,
     /// In use is what executable graphs need, and what outlives graphs that are gone.
-    kept: Kept,
+    cache: DriverCache,
     /// The latter: never less than it is.
     outliving: Units,
     /// What the driver had reserved at the last look.
@@ -78,13 +79,13 @@ impl Card {
     fn settle(&mut self, tenant: &Tenant) -> bool {
         if let Some(used) = self.asked(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) {
             let left = self.outliving.min(used);
-            self.kept.freed(self.outliving.saturating_sub(left));
+            self.cache.freed(self.outliving.saturating_sub(left));
             self.outliving = left;
         }
         match self.asked(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) {
             Some(reserved) => {
                 self.reserved = reserved;
-                self.kept.settle(tenant, reserved)
+                self.cache.settle(tenant, reserved)
             }
             None => false,
         }
@@ -104,7 +105,7 @@ impl Graphs {
         let index = tenant.place(device).listed()?;
         let card = self.cards.entry(device).or_insert_with(|| Card {
             device,
-            kept: Kept::new(index),
+            cache: DriverCache::new(index),
             outliving: Units::ZERO,
             reserved: Units::ZERO,
         });
@@ -121,9 +122,9 @@ impl Graphs {
                 return Err(Refused(None));
             };
             card.settle(tenant);
-            let fits = card.kept.make_room(tenant, amount, Units::ZERO) || {
+            let fits = card.cache.make_room(tenant, amount, Units::ZERO) || {
                 card.trim(tenant);
-                card.kept.make_room(tenant, amount, Units::ZERO)
+                card.cache.make_room(tenant, amount, Units::ZERO)
             };
             if !fits {
                 self.give(tenant, &taken);
@@ -154,7 +155,7 @@ impl Graphs {
             };
             let reserved = card.asked(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
             let reserved = reserved.unwrap_or(Units::ZERO);
-            if !card.kept.take_growth(tenant, reserved) {
+            if !card.cache.take_growth(tenant, reserved) {
                 let told = needs.cards.get(&device).copied();
                 let amount = told.unwrap_or(reserved.saturating_sub(card.reserved));
                 return Err(Refused(Some((index, amount))));
@@ -184,7 +185,7 @@ impl Graphs {
     fn give(&mut self, tenant: &Tenant, taken: &[(CUdevice, Units)]) {
         for &(device, amount) in taken {
             if let Some(card) = self.cards.get_mut(&device) {
-                card.kept.freed(amount);
+                card.cache.freed(amount);
                 card.settle(tenant);
             }
         }
@@ -205,31 +206,31 @@ impl Graphs {
     }
 }
 
-/// Looks at what the graphs of a device have now, before it is reported.
-pub fn look_again(tenant: &Tenant, device: DeviceIndex) {
-    let Ok(mut graphs) = tenant.books.graphs.try_lock() else {
-        return;
-    };
-    for card in graphs.cards.values_mut() {
-        if card.kept.budget() == Budget::Device(device) {
-            card.settle(tenant);
+impl CachesMemory for Mutex<Graphs> {
+    fn release_unused(&self, tenant: &Tenant, budget: Budget) -> bool {
+        // A thread that makes a graph holds the book, and trims for itself.
+        let Ok(mut graphs) = self.try_lock() else {
+            return false;
+        };
+        let mut released = false;
+        for card in graphs.cards.values_mut() {
+            if card.cache.budget() == budget && card.cache.has_unused() {
+                released |= card.trim(tenant);
+            }
         }
+        released
     }
-}
 
-/// Takes from a card's graph memory what no graph uses. True if that was anything.
-pub fn release_unused(tenant: &Tenant, wanted: DeviceIndex) -> bool {
-    // A thread that makes a graph holds the book, and trims for itself.
-    let Ok(mut graphs) = tenant.books.graphs.try_lock() else {
-        return false;
-    };
-    let mut released = false;
-    for card in graphs.cards.values_mut() {
-        if card.kept.budget() == Budget::Device(wanted) && card.kept.has_unused() {
-            released |= card.trim(tenant);
+    fn look_again(&self, tenant: &Tenant, device: DeviceIndex) {
+        let Ok(mut graphs) = self.try_lock() else {
+            return;
+        };
+        for card in graphs.cards.values_mut() {
+            if card.cache.budget() == Budget::Device(device) {
+                card.settle(tenant);
+            }
         }
     }
-    released
 }
 
 /// A call that makes a graph executable.
@@ -282,25 +283,25 @@ fn instantiating(
     .unwrap_or(result)
 }
 
-/// Another attempt, if the pools of the cards kept anything.
+/// Another attempt, if anything was kept unused on the cards.
 fn retry(
     tenant: &Tenant,
     needs: &Needs,
     refused: Refused,
     take: impl FnOnce() -> Result<(), Refused>,
 ) -> Result<(), Refused> {
-    if release_pools(tenant, needs) {
+    if release_caches(tenant, needs) {
         take()
     } else {
         Err(refused)
     }
 }
 
-fn release_pools(tenant: &Tenant, needs: &Needs) -> bool {
+fn release_caches(tenant: &Tenant, needs: &Needs) -> bool {
     let mut released = false;
     for device in needs.devices() {
         if let Place::Listed(index) = tenant.place(device) {
-            released |= pool::release_unused(tenant, index);
+            released |= tenant.release_unused(index);
         }
     }
     released

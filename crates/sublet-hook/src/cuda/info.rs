@@ -6,7 +6,6 @@
 use std::ffi::c_uint;
 
 use super::c::*;
-use super::pool;
 use super::tenant::{Place, Tenant, current_device};
 use crate::guard::{Inside, calm};
 use crate::real::Row;
@@ -16,7 +15,7 @@ use crate::report::{self, Memory};
 fn memory(tenant: &Tenant, device: CUdevice) -> Memory {
     match tenant.place(device) {
         Place::Listed(index) => {
-            pool::look_again(tenant, index);
+            tenant.look_again(index);
             report::memory(tenant.link, index)
         }
         Place::Host | Place::Unlisted => report::NONE,

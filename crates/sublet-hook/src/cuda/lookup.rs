@@ -9,13 +9,13 @@
 //! strict tenant does not get it if it could make memory or work.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::OnceLock;
 
 use sublet_abi::Mode;
 use sublet_driver_api::CUDA;
 
 use super::c::*;
-use super::table::{self, Kind};
-use super::{export, real, row};
+use super::{real, row};
 use crate::guard::{Inside, calm};
 use crate::link::State;
 use crate::process;
@@ -121,15 +121,31 @@ unsafe fn exchange(
     }
 }
 
+/// An exported function, of whatever type.
+pub type Export = unsafe extern "C" fn();
+
+/// What is given out in place of the driver's functions. The library that exports it says so when
+/// it is loaded.
+static OURS: OnceLock<Ours> = OnceLock::new();
+
+struct Ours {
+    exports: &'static [Export; row::COUNT],
+    is_hooked: fn(usize) -> bool,
+}
+
+/// Tells the exported functions, by row, and for which of them the driver's are exchanged.
+pub(super) fn give_out(exports: &'static [Export; row::COUNT], is_hooked: fn(usize) -> bool) {
+    // Said once: each library has its own.
+    let _ = OURS.set(Ours { exports, is_hooked });
+}
+
 /// The exported function of a row that is hooked; the driver's own for all others.
 fn ours(index: usize, found: *mut c_void) -> *mut c_void {
-    match table::kind(index) {
-        Kind::Forward => found,
-        Kind::Gate | Kind::Hook(_) => {
-            real::REAL.learn(index, found);
-            export(index).map_or(found, |function| function as *mut c_void)
-        }
-    }
+    let Some(ours) = OURS.get().filter(|ours| (ours.is_hooked)(index)) else {
+        return found;
+    };
+    real::REAL.learn(index, found);
+    ours.exports[index] as *mut c_void
 }
 
 /// Which function the driver found.

@@ -6,39 +6,57 @@
 //! the program frees it. Without an arbiter nothing is hooked and every name leads to the real
 //! driver.
 //!
-//! Read [`table`], then [`tenant`] (how a charge is taken and given back), then the hooks:
-//! [`plain`], [`pinned`], [`pool`], [`physical`], [`array`], [`graph`], [`external`] take memory (small
-//! pieces share a larger one: [`heap`]; the driver keeps some of it for later: [`kept`]; others may hold what was freed: [`lent`],
-//! [`shared`]),
-//! [`context`] what a context costs, [`info`] answers, [`start`] is `cuInit`, [`lookup`]
-//! `cuGetProcAddress`, [`sync`] when pools may have become smaller.
+//! Modules point in one direction, which a test holds (`directions.rs`). From the table down:
+//! - [`table`] says what stands behind each name.
+//! - Hooks take memory: [`plain`], [`pinned`], [`pool`], [`physical`], [`array`], [`graph`],
+//!   [`external`]; [`context`] is what a context costs. [`shared`] is memory between processes,
+//!   [`info`] answers, [`start`] is `cuInit`, [`lookup`] `cuGetProcAddress`, [`sync`] when pools
+//!   may have become smaller. [`launch`] is the gate.
+//! - [`address`] is what is known of linear memory. An address that is freed tells [`owned`], which
+//!   tells the account that paid: [`small`] (pieces that several share: [`heap`]), [`pool_account`]
+//!   (with what the driver keeps for later: [`driver_cache`]), or the tenant. If others may still
+//!   hold the memory, [`deferred_free`] tells them later. [`borrowed`] is memory of others.
+//! - [`tenant`] takes and gives back. It knows nobody above it: who keeps memory unused is a
+//!   [`tenant::CachesMemory`] in the list of `Books::caches`.
+//! - [`real`] is the driver itself, [`stream`] what its streams say, [`c`] its types.
+//!
+//! Read [`table`], then [`tenant`], then a hook.
 
+pub mod address;
 pub mod array;
+pub mod borrowed;
 pub mod c;
 pub mod context;
+pub mod deferred_free;
+#[cfg(test)]
+mod directions;
+pub mod driver_cache;
 pub mod external;
 pub mod graph;
 pub mod heap;
 pub mod info;
-pub mod kept;
 pub mod launch;
-pub mod lent;
 pub mod lookup;
+pub mod owned;
 pub mod physical;
 pub mod pinned;
 pub mod plain;
 pub mod pool;
+pub mod pool_account;
 pub mod real;
 pub mod shared;
+pub mod small;
 pub mod start;
+pub mod stream;
 pub mod sync;
 pub mod table;
 pub mod tenant;
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::AtomicPtr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+pub use self::lookup::Export;
 use crate::link;
 use crate::pointers::Pointers;
 use crate::trampoline::{Targets, settle};
@@ -64,23 +82,9 @@ crate::lazy_resolver! {
     pub fn resolve => decide
 }
 
-/// The exported functions themselves, by row: what `cuGetProcAddress` gives out for a hooked
-/// name. The library that exports them says where they are, before anybody can call one.
-static EXPORTS: AtomicPtr<Export> = AtomicPtr::new(std::ptr::null_mut());
-
-/// An exported function, of whatever type.
-pub type Export = unsafe extern "C" fn();
-
-/// Tells the addresses of the exported functions.
+/// Tells the addresses of the exported functions, before anybody can call one.
 pub fn register(exports: &'static [Export; row::COUNT]) {
-    EXPORTS.store(exports.as_ptr().cast_mut(), Ordering::Release);
-}
-
-/// The exported function of a row, if they are known.
-fn export(index: usize) -> Option<Export> {
-    let first = EXPORTS.load(Ordering::Acquire);
-    // SAFETY: `register` had an array of this length that lives for ever.
-    (!first.is_null() && index < row::COUNT).then(|| unsafe { *first.add(index) })
+    lookup::give_out(exports, |index| table::kind(index) != table::Kind::Forward);
 }
 
 extern "C" fn decide(index: usize) -> *const c_void {
@@ -100,13 +104,13 @@ extern "C" fn decide(index: usize) -> *const c_void {
 #[derive(Debug, Default)]
 pub struct Books {
     /// Linear memory, by address.
-    pub pointers: Pointers<plain::Owned>,
+    pub pointers: Pointers<owned::Owned>,
     /// What small ones of it share.
-    pub heaps: plain::Heaps,
+    pub heaps: small::Heaps,
     /// Contexts.
     pub contexts: Mutex<context::Contexts>,
     /// Pools, by handle.
-    pub pools: Mutex<pool::Pools>,
+    pub pools: Mutex<pool_account::Pools>,
     /// Memory of graphs.
     pub graphs: Mutex<graph::Graphs>,
     /// Memory behind handles, and where it is mapped.
@@ -116,17 +120,25 @@ pub struct Books {
     /// Arrays and mipmapped arrays, by handle.
     pub arrays: Pointers<array::Array>,
     /// Memory imported from other interfaces, by handle.
-    pub externals: Pointers<external::Share>,
-    /// How memory at an address was given to others.
-    pub exports: Pointers<Vec<lent::Trace>>,
+    pub externals: Pointers<tenant::Share>,
+    /// Who else may hold memory at an address.
+    pub exports: Pointers<Vec<deferred_free::Holder>>,
     /// Where memory of other processes is.
-    pub borrowed: Pointers<Vec<shared::Borrowed>>,
+    pub borrowed: Pointers<Vec<borrowed::Borrowed>>,
     /// What is freed, and may be held by others.
-    pub lent: lent::Lent,
+    pub deferred_frees: deferred_free::DeferredFrees,
     /// Which device of the driver is which of the tenant.
     pub devices: tenant::Devices,
     /// `cuInit`.
     pub start: Mutex<start::Start>,
+}
+
+impl Books {
+    /// Who is asked for memory that nobody uses, in this order: a deferred free may let a pool
+    /// shrink.
+    fn caches(&self) -> [&dyn tenant::CachesMemory; 3] {
+        [&self.deferred_frees, &self.graphs, &self.pools]
+    }
 }
 
 /// Takes a lock of the books. Whoever panicked with it had changed the book in one step.

@@ -2,7 +2,7 @@
 //!
 //! Such memory lives while anything refers to it ([`book`] says what does). Releasing the handle
 //! of mapped memory frees nothing; the charge goes back with the last reference, or later if
-//! others have the memory too ([`super::lent`]). The device is the one the program named, since
+//! others have the memory too ([`super::deferred_free`]). The device is the one the program named, since
 //! there need be no current context; memory on the host has a budget of its own. A handle imported
 //! from another process costs nothing here: whoever created it pays.
 
@@ -10,7 +10,7 @@ mod book;
 mod bound;
 mod tiles;
 
-use std::ffi::{c_uint, c_ulonglong, c_void};
+use std::ffi::{c_ulonglong, c_void};
 use std::sync::Arc;
 
 use self::book::Holding;
@@ -20,11 +20,12 @@ pub use self::bound::{
     bind_memory_v2, create_multicast, destroy_endpoint, unbind, unbind_endpoint,
 };
 pub use self::tiles::Mapped;
-use self::tiles::{Part, Place as TilePlace, Region};
+pub(super) use self::tiles::{Region, Tile, TilePart};
+
 use super::c::*;
-use super::lent::{Trace, Work};
+use super::deferred_free::{Holder, Work};
 use super::tenant::{Ask, Place, Tenant, giving, is_absent, taking};
-use super::{array, locked, pool, row};
+use super::{locked, row};
 use crate::link::marks::Key;
 use crate::real::Like;
 
@@ -68,8 +69,8 @@ pub unsafe extern "C" fn create<R: Like<row::cuMemCreate>>(
         |tenant, charge| {
             // SAFETY: the driver wrote it.
             let handle = unsafe { *handle };
-            let traces = Vec::new();
-            let holding = Holding::Own { charge, traces };
+            let holders = Vec::new();
+            let holding = Holding::Own { charge, holders };
             locked(&tenant.books.physical).made(handle, holding);
         },
     )
@@ -165,65 +166,21 @@ pub unsafe extern "C" fn retain<R: Like<row::cuMemRetainAllocationHandle>>(
     )
 }
 
-/// `cuMemMapArrayAsync`: memory behind the tiles of a sparse array.
-///
-/// # Safety
-/// As the driver documents.
-pub unsafe extern "C" fn map_array<R: Like<row::cuMemMapArrayAsync>>(
-    list: *mut CUarrayMapInfo_v1,
-    count: c_uint,
+/// Parts of sparse arrays are mapped to other memory now, or to none: which part, and to what
+/// handle. What is unmapped goes when the stream comes to it.
+pub(super) fn set_tiles(
+    tenant: &Tenant,
+    changes: impl Iterator<Item = (Tile, Region, Option<CUmemGenericAllocationHandle>)>,
     stream: CUstream,
-) -> CUresult {
-    giving(
-        |_| Some(()),
-        // SAFETY: the program's own arguments.
-        || unsafe { R::call((list, count, stream)) },
-        |tenant, (), done| {
-            if !done || count == 0 {
-                return;
-            }
-            // SAFETY: the driver has just read so many.
-            let list = unsafe { std::slice::from_raw_parts(list, count as usize) };
-            let mut gone = Vec::new();
-            let mut physical = locked(&tenant.books.physical);
-            for one in list {
-                let (place, region) = part_of(tenant, one);
-                let is_mapped = one.memOperationType == CU_MEM_OPERATION_TYPE_MAP;
-                let memory = is_mapped.then(|| physical.behind(one.memHandle)).flatten();
-                physical.set_tiles(place, region, memory, &mut gone);
-            }
-            drop(physical);
-            // It is unmapped when the stream comes to it.
-            let_go(tenant, gone, Some(pool::meant::<R>(stream)));
-        },
-    )
-}
-
-/// Which part of which array a description means.
-fn part_of(tenant: &Tenant, one: &CUarrayMapInfo_v1) -> (TilePlace, Region) {
-    let array = one.resource as u64;
-    if array::is_mapped_whole(tenant, array) {
-        let part = Part::Whole;
-        return (TilePlace { array, part }, Region::ALL);
+) {
+    let mut gone = Vec::new();
+    let mut physical = locked(&tenant.books.physical);
+    for (tile, region, handle) in changes {
+        let memory = handle.and_then(|handle| physical.behind(handle));
+        physical.set_tiles(tile, region, memory, &mut gone);
     }
-    let union = (&raw const one.subresource).cast::<u8>();
-    if one.subresourceType == CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL {
-        // SAFETY: the union holds this struct for this type, and is aligned for it.
-        let tail = unsafe { union.cast::<CUarrayMapInfo_miptail>().read() };
-        let part = Part::Tail { layer: tail.layer };
-        let region = Region::new([tail.offset, 0, 0], [tail.size, 1, 1]);
-        return (TilePlace { array, part }, region);
-    }
-    // SAFETY: as above.
-    let level = unsafe { union.cast::<CUarrayMapInfo_sparseLevel>().read() };
-    let part = Part::Level {
-        level: level.level,
-        layer: level.layer,
-    };
-    let offset = [level.offsetX, level.offsetY, level.offsetZ];
-    let extent = [level.extentWidth, level.extentHeight, level.extentDepth];
-    let region = Region::new(offset.map(u64::from), extent.map(u64::from));
-    (TilePlace { array, part }, region)
+    drop(physical);
+    let_go(tenant, gone, Some(stream));
 }
 
 /// An array is about to go: what is mapped into it.
@@ -244,19 +201,19 @@ pub fn drop_array(tenant: &Tenant, mapped: Mapped) {
 }
 
 /// Memory behind a handle goes to other processes.
-pub fn lend(tenant: &Tenant, handle: CUmemGenericAllocationHandle, trace: Trace) {
+pub fn lend(tenant: &Tenant, handle: CUmemGenericAllocationHandle, holder: Holder) {
     let mut physical = locked(&tenant.books.physical);
     if let Some(id) = physical.behind(handle) {
-        physical.lent(id, trace, |known| known.is_warm(tenant));
+        physical.lent(id, holder, |known| known.still_holds(tenant));
     }
 }
 
 /// Memory that is mapped in a range of addresses goes to others. False if none of it is known.
-pub fn lend_range(tenant: &Tenant, address: u64, bytes: u64, trace: &Trace) -> bool {
+pub fn lend_range(tenant: &Tenant, address: u64, bytes: u64, holder: &Holder) -> bool {
     let mut physical = locked(&tenant.books.physical);
     let all = physical.mapped_within(address, bytes);
     for &id in &all {
-        physical.lent(id, trace.clone(), |known| known.is_warm(tenant));
+        physical.lent(id, holder.clone(), |known| known.still_holds(tenant));
     }
     !all.is_empty()
 }
@@ -273,10 +230,17 @@ pub fn imported(tenant: &Tenant, handle: CUmemGenericAllocationHandle, key: Opti
 fn let_go(tenant: &Tenant, gone: Vec<Holding>, after: Option<CUstream>) {
     for holding in gone {
         match holding {
-            Holding::Own { charge, mut traces } => {
-                let work = |stream| Work::in_stream(stream).map(|work| Trace::Work(Arc::new(work)));
-                traces.extend(after.map(|stream| work(stream).unwrap_or(Trace::Unseen)));
-                tenant.books.lent.let_go(tenant, charge, traces);
+            Holding::Own {
+                charge,
+                mut holders,
+            } => {
+                let work =
+                    |stream| Work::in_stream(stream).map(|work| Holder::Work(Arc::new(work)));
+                holders.extend(after.map(|stream| work(stream).unwrap_or(Holder::Unseen)));
+                tenant
+                    .books
+                    .deferred_frees
+                    .pay_back(tenant, charge, holders);
             }
             Holding::Borrowed(Some(key)) => {
                 if let Some(marks) = tenant.link.marks() {

@@ -1,8 +1,8 @@
 //! Memory between processes: handles that go out, and handles that come in.
 //!
 //! The process that made memory pays for it, also while others of its job use it, so that a
-//! model which eight processes share is charged once. What goes out leaves a trace with the
-//! memory ([`super::lent`]), what comes in a mark for its owner to see
+//! model which eight processes share is charged once. What goes out leaves a note of its holders with
+//! the memory ([`super::deferred_free`]), what comes in a mark for its owner to see
 //! ([`marks`](crate::link::marks)): so the owner goes on paying until the last of them has let
 //! go. Processes of another job, or without us, set no mark; what they still hold after the
 //! owner has freed it, or has died, is found by the arbiter in the driver's own figures.
@@ -10,10 +10,11 @@
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::sync::Arc;
 
+use super::borrowed::Borrowed;
 use super::c::*;
-use super::lent::{Descriptor, Trace};
-use super::tenant::{Tenant, current_context, giving};
-use super::{physical, pool, real, row};
+use super::deferred_free::{Descriptor, Holder};
+use super::tenant::{Tenant, giving};
+use super::{physical, pool_account, real, row};
 use crate::link::marks::Key;
 use crate::real::Like;
 
@@ -21,11 +22,11 @@ use crate::real::Like;
 ///
 /// # Safety
 /// `handle` is one that the driver has just written.
-unsafe fn trace_of(
+unsafe fn holder_of(
     tenant: &Tenant,
     handle: *const c_void,
     kind: CUmemAllocationHandleType,
-) -> Option<Trace> {
+) -> Option<Holder> {
     match kind {
         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => {
             // SAFETY: of this kind the driver writes a descriptor.
@@ -34,15 +35,15 @@ unsafe fn trace_of(
         CU_MEM_HANDLE_TYPE_FABRIC => {
             // SAFETY: of this kind the driver writes 64 bytes.
             let bytes = unsafe { handle.cast::<[u8; 64]>().read() };
-            Some(Trace::Mark(Key::of_handle(&bytes)))
+            Some(Holder::Mark(Key::of_handle(&bytes)))
         }
         _ => None,
     }
 }
 
-fn descriptor(tenant: &Tenant, fd: c_int) -> Trace {
-    let probes = &tenant.books.lent.probes;
-    Trace::Descriptor(Arc::new(Descriptor::of(fd, probes)))
+fn descriptor(tenant: &Tenant, fd: c_int) -> Holder {
+    let probes = &tenant.books.deferred_frees.probes;
+    Holder::Descriptor(Arc::new(Descriptor::of(fd, probes)))
 }
 
 /// The name that the exporter gave to memory behind a shareable handle.
@@ -58,7 +59,7 @@ unsafe fn name_of(
         // Of this kind the program passes the number itself.
         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => {
             let fd = c_int::try_from(handle.addr()).ok()?;
-            tenant.books.lent.probes.name_of(fd)
+            tenant.books.deferred_frees.probes.name_of(fd)
         }
         CU_MEM_HANDLE_TYPE_FABRIC => {
             // SAFETY: of this kind the program passes 64 bytes.
@@ -83,7 +84,7 @@ fn after(call: impl FnOnce() -> CUresult, then: impl FnOnce(&Tenant)) -> CUresul
 }
 
 /// Memory at an address goes to others.
-fn lend(tenant: &Tenant, address: CUdeviceptr, trace: Trace) {
+fn lend(tenant: &Tenant, address: CUdeviceptr, holder: Holder) {
     let (mut first, mut bytes) = (0, 0);
     // SAFETY: writes the numbers it is given.
     let found = unsafe { real::cuMemGetAddressRange_v2(&raw mut first, &raw mut bytes, address) };
@@ -92,53 +93,10 @@ fn lend(tenant: &Tenant, address: CUdeviceptr, trace: Trace) {
     } else {
         address
     };
-    let mut traces = tenant.books.exports.remove(first).unwrap_or_default();
-    traces.retain(|known| *known != trace && known.is_warm(tenant));
-    traces.push(trace);
-    tenant.books.exports.insert(first, traces);
-}
-
-/// Memory of another process, as this one has it.
-#[derive(Debug)]
-pub struct Borrowed {
-    key: Key,
-    /// Where it is mapped.
-    pub context: CUcontext,
-}
-
-impl Borrowed {
-    /// Another process's memory is at an address, under a name.
-    fn begin(tenant: &Tenant, address: CUdeviceptr, key: Key) {
-        if let Some(marks) = tenant.link.marks() {
-            marks.set(key);
-            let context = current_context();
-            Self { key, context }.keep(tenant, address);
-        }
-    }
-
-    /// Remembers it. An address can be borrowed several times.
-    pub fn keep(self, tenant: &Tenant, address: CUdeviceptr) {
-        let mut all = tenant.books.borrowed.remove(address).unwrap_or_default();
-        all.push(self);
-        tenant.books.borrowed.insert(address, all);
-    }
-
-    /// An address is about to be given back, once.
-    pub fn take(tenant: &Tenant, address: CUdeviceptr) -> Option<Self> {
-        let mut all = tenant.books.borrowed.remove(address)?;
-        let last = all.pop();
-        if !all.is_empty() {
-            tenant.books.borrowed.insert(address, all);
-        }
-        last
-    }
-
-    /// It was given back.
-    pub fn ended(self, tenant: &Tenant) {
-        if let Some(marks) = tenant.link.marks() {
-            marks.clear(self.key);
-        }
-    }
+    let mut holders = tenant.books.exports.remove(first).unwrap_or_default();
+    holders.retain(|known| *known != holder && known.still_holds(tenant));
+    holders.push(holder);
+    tenant.books.exports.insert(first, holders);
 }
 
 /// `cuIpcGetMemHandle`.
@@ -155,7 +113,7 @@ pub unsafe extern "C" fn get_ipc<R: Like<row::cuIpcGetMemHandle>>(
         |tenant| {
             // SAFETY: the driver wrote it.
             let key = Key::of_handle(unsafe { &(*handle).reserved });
-            lend(tenant, address, Trace::Mark(key));
+            lend(tenant, address, Holder::Mark(key));
         },
     )
 }
@@ -216,8 +174,8 @@ pub unsafe extern "C" fn export<R: Like<row::cuMemExportToShareableHandle>>(
         || unsafe { R::call((to, handle, kind, flags)) },
         |tenant| {
             // SAFETY: the driver wrote it.
-            if let Some(trace) = unsafe { trace_of(tenant, to, kind) } {
-                physical::lend(tenant, handle, trace);
+            if let Some(holder) = unsafe { holder_of(tenant, to, kind) } {
+                physical::lend(tenant, handle, holder);
             }
         },
     )
@@ -259,9 +217,9 @@ pub unsafe extern "C" fn export_range<R: Like<row::cuMemGetHandleForAddressRange
                 return;
             }
             // SAFETY: of this kind the driver has written a descriptor.
-            let trace = descriptor(tenant, unsafe { to.cast::<c_int>().read() });
-            if !physical::lend_range(tenant, address, bytes as u64, &trace) {
-                lend(tenant, address, trace);
+            let holder = descriptor(tenant, unsafe { to.cast::<c_int>().read() });
+            if !physical::lend_range(tenant, address, bytes as u64, &holder) {
+                lend(tenant, address, holder);
             }
         },
     )
@@ -281,7 +239,7 @@ pub unsafe extern "C" fn import_pool<R: Like<row::cuMemPoolImportFromShareableHa
         // SAFETY: the program's own arguments.
         || unsafe { R::call((made, from, kind, flags)) },
         // SAFETY: the driver wrote it.
-        |tenant| pool::imported(tenant, unsafe { *made }),
+        |tenant| pool_account::imported(tenant, unsafe { *made }),
     )
 }
 
@@ -299,7 +257,7 @@ pub unsafe extern "C" fn export_pointer<R: Like<row::cuMemPoolExportPointer>>(
         |tenant| {
             // SAFETY: the driver wrote it.
             let key = Key::of_handle(unsafe { &(*to).reserved });
-            lend(tenant, address, Trace::Mark(key));
+            lend(tenant, address, Holder::Mark(key));
         },
     )
 }

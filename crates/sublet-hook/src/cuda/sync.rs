@@ -5,12 +5,12 @@
 //! While no pool keeps anything, they cost one load more than without us.
 
 use super::c::*;
-use super::{pool, row};
+use super::{pool_account, row};
 use crate::real::Like;
 
 fn done(result: CUresult) -> CUresult {
     if result == CUDA_SUCCESS {
-        pool::synchronised();
+        pool_account::synchronised();
     }
     result
 }

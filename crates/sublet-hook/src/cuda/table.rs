@@ -99,7 +99,7 @@ hooks! {
     cuMemFreeAsync_ptsz => pool::free_async;
     cuMemPoolCreate => pool::create;
     cuMemPoolDestroy => pool::destroy;
-    cuMemPoolSetAttribute => pool::threshold::set_attribute;
+    cuMemPoolSetAttribute => pool::set_attribute;
     cuMemPoolTrimTo => pool::trim_to;
     cuStreamSynchronize => sync::stream;
     cuStreamSynchronize_ptsz => sync::stream;
@@ -134,8 +134,8 @@ hooks! {
     cuMemPoolExportPointer => shared::export_pointer;
     cuMemPoolImportPointer => shared::import_pointer;
 
-    cuMemMapArrayAsync => physical::map_array;
-    cuMemMapArrayAsync_ptsz => physical::map_array;
+    cuMemMapArrayAsync => array::map;
+    cuMemMapArrayAsync_ptsz => array::map;
 
     cuArrayCreate => array::create::<CUDA_ARRAY_DESCRIPTOR_v1>;
     cuArrayCreate_v2 => array::create::<CUDA_ARRAY_DESCRIPTOR_v2>;

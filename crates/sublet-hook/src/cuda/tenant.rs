@@ -5,12 +5,13 @@
 //! gets `CUDA_ERROR_OUT_OF_MEMORY`, as on a card that is full. Before that, what the program's
 //! pools only keep for later is taken from them, as the driver does itself on a full card.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use sublet_abi::{DeviceIndex, Units};
 
 use super::c::*;
-use super::{Books, pool, real};
+use super::{Books, real};
 use crate::guard::{Inside, calm};
 use crate::link::{Budget, Link};
 use crate::process;
@@ -49,6 +50,19 @@ impl Held {
         let context = current_context();
         Self { charge, context }
     }
+}
+
+/// A part in something that is charged once, however many have one. The last one pays back.
+pub type Share = Arc<Held>;
+
+/// A book of memory that the driver only keeps for later, or that is freed and not yet paid back.
+/// Whoever lacks memory asks all of them, and so does whoever reports how much there is.
+pub trait CachesMemory {
+    /// Gives back what nobody uses of a budget. True if that was anything.
+    fn release_unused(&self, tenant: &Tenant, budget: Budget) -> bool;
+
+    /// Looks at what there is of a device now.
+    fn look_again(&self, tenant: &Tenant, device: DeviceIndex);
 }
 
 /// Where memory would come from.
@@ -156,7 +170,7 @@ impl Tenant {
     pub fn take_or_release(&self, ask: Ask) -> Result<Charge, OverLimit> {
         let again = || {
             let budget = ask.place.budget()?;
-            let released = pool::release_unused(self, budget);
+            let released = self.release_unused(budget);
             released.then(|| self.take_at_once(ask)).flatten()
         };
         self.take_at_once(ask).or_else(again).ok_or(OverLimit)
@@ -174,10 +188,33 @@ impl Tenant {
         taken
     }
 
+    /// Takes from the driver what it only keeps of a budget. True if that was anything.
+    pub fn release_unused(&self, budget: impl Into<Budget>) -> bool {
+        let budget = budget.into();
+        let caches = self.books.caches().into_iter();
+        caches.fold(false, |released, cache| {
+            cache.release_unused(self, budget) | released
+        })
+    }
+
+    /// Looks at what there is of a device now, before it is reported.
+    pub fn look_again(&self, device: DeviceIndex) {
+        for cache in self.books.caches() {
+            cache.look_again(self, device);
+        }
+    }
+
     /// Gives memory back.
     pub fn give(&self, charge: Charge) {
         if charge.amount > Units::ZERO {
             self.link.release(charge.budget, charge.amount);
+        }
+    }
+
+    /// Gives a part back.
+    pub fn give_share(&self, share: Share) {
+        if let Some(held) = Arc::into_inner(share) {
+            self.give(held.charge);
         }
     }
 }

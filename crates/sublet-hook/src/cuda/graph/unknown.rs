@@ -9,8 +9,8 @@ use std::arch::naked_asm;
 
 use super::retry;
 use crate::cuda::c::*;
-use crate::cuda::pool::{is_capturing, meant};
 use crate::cuda::real::{self, REAL};
+use crate::cuda::stream::{is_capturing, meant};
 use crate::cuda::tenant::Tenant;
 use crate::cuda::{locked, row};
 use crate::gate;

@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use sublet_abi::DeviceIndex;
 
-use super::tiles::{Mapped, Place, Region, Tiles};
+use super::tiles::{Mapped, Region, Tile, Tiles};
 use crate::cuda::c::*;
-use crate::cuda::lent::Trace;
+use crate::cuda::deferred_free::Holder;
 use crate::cuda::tenant::Charge;
 use crate::link::Budget;
 use crate::link::marks::Key;
@@ -25,7 +25,10 @@ pub(super) struct Id(pub(super) u64);
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Holding {
     /// Memory that this process made, and how others may have come to it.
-    Own { charge: Charge, traces: Vec<Trace> },
+    Own {
+        charge: Charge,
+        holders: Vec<Holder>,
+    },
     /// Memory of another process, and the mark by which that one sees us; `None` if it cannot.
     Borrowed(Option<Key>),
     /// Something that memory is bound to.
@@ -121,7 +124,7 @@ impl Physical {
 
     fn own_by(&self, key: Key) -> Option<Id> {
         let is_it = |memory: &Memory| match &memory.holding {
-            Holding::Own { traces, .. } => traces.iter().any(|trace| trace.key() == Some(key)),
+            Holding::Own { holders, .. } => holders.iter().any(|holder| holder.key() == Some(key)),
             Holding::Borrowed(_) | Holding::Object => false,
         };
         let mut all = self.memories.iter();
@@ -207,11 +210,11 @@ impl Physical {
     }
 
     /// Memory went to others. What they no longer have is forgotten on the way.
-    pub(super) fn lent(&mut self, id: Id, trace: Trace, is_held: impl Fn(&Trace) -> bool) {
+    pub(super) fn lent(&mut self, id: Id, holder: Holder, is_held: impl Fn(&Holder) -> bool) {
         let memory = self.memories.get_mut(&id);
-        if let Some(Holding::Own { traces, .. }) = memory.map(|memory| &mut memory.holding) {
-            traces.retain(|known| *known != trace && is_held(known));
-            traces.push(trace);
+        if let Some(Holding::Own { holders, .. }) = memory.map(|memory| &mut memory.holding) {
+            holders.retain(|known| *known != holder && is_held(known));
+            holders.push(holder);
         }
     }
 
@@ -271,13 +274,13 @@ impl Physical {
     /// A part of an array is mapped to memory now, or to none.
     pub(super) fn set_tiles(
         &mut self,
-        place: Place,
+        tile: Tile,
         region: Region,
         memory: Option<Id>,
         gone: &mut Vec<Holding>,
     ) {
         let known = memory.filter(|id| self.memories.contains_key(id));
-        let change = self.tiles.set(place, region, known);
+        let change = self.tiles.set(tile, region, known);
         // First those that come: what is in both stays.
         change.came.iter().for_each(|&id| self.refer(id));
         change

@@ -10,15 +10,15 @@ use super::book::Id;
 
 /// A part of an array in which boxes have coordinates of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Place {
+pub(in crate::cuda) struct Tile {
     /// The array, or the mipmapped array, by its handle.
-    pub(super) array: u64,
-    pub(super) part: Part,
+    pub(in crate::cuda) array: u64,
+    pub(in crate::cuda) part: TilePart,
 }
 
 /// Which part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Part {
+pub(in crate::cuda) enum TilePart {
     /// All of it: an array that is mapped in one piece.
     Whole,
     /// A level of a layer, in elements.
@@ -29,7 +29,7 @@ pub(super) enum Part {
 
 /// A box: where it begins, and where it ends, in each dimension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Region {
+pub(in crate::cuda) struct Region {
     from: [u64; 3],
     to: [u64; 3],
 }
@@ -43,7 +43,7 @@ pub(super) struct Change {
 
 /// What is mapped into one array.
 #[derive(Debug)]
-pub struct Mapped(Vec<(Place, Vec<(Region, Id)>)>);
+pub struct Mapped(Vec<(Tile, Vec<(Region, Id)>)>);
 
 impl Mapped {
     /// The memory of each box.
@@ -55,21 +55,21 @@ impl Mapped {
     }
 }
 
-/// All mapped boxes; no two of one place overlap.
+/// All mapped boxes; no two of one tile overlap.
 #[derive(Debug, Default)]
 pub(super) struct Tiles {
-    boxes: HashMap<Place, Vec<(Region, Id)>>,
+    boxes: HashMap<Tile, Vec<(Region, Id)>>,
 }
 
 impl Region {
     /// From an offset on.
-    pub(super) fn new(offset: [u64; 3], extent: [u64; 3]) -> Self {
+    pub(in crate::cuda) fn new(offset: [u64; 3], extent: [u64; 3]) -> Self {
         let to = std::array::from_fn(|axis| offset[axis].saturating_add(extent[axis]));
         Self { from: offset, to }
     }
 
     /// The only one of a part that has no others.
-    pub(super) const ALL: Self = Self {
+    pub(in crate::cuda) const ALL: Self = Self {
         from: [0; 3],
         to: [u64::MAX; 3],
     };
@@ -99,12 +99,12 @@ impl Region {
 
 impl Tiles {
     /// Maps a box to memory, or to none.
-    pub(super) fn set(&mut self, place: Place, region: Region, memory: Option<Id>) -> Change {
+    pub(super) fn set(&mut self, tile: Tile, region: Region, memory: Option<Id>) -> Change {
         let mut change = Change::default();
         if region.is_empty() {
             return change;
         }
-        let boxes = self.boxes.entry(place).or_default();
+        let boxes = self.boxes.entry(tile).or_default();
         let mut after = Vec::with_capacity(boxes.len() + 1);
         for (known, id) in boxes.drain(..) {
             if !known.meets(&region) {
@@ -122,14 +122,14 @@ impl Tiles {
         }
         *boxes = after;
         if boxes.is_empty() {
-            self.boxes.remove(&place);
+            self.boxes.remove(&tile);
         }
         change
     }
 
     /// Takes all that is mapped into an array out of the list.
     pub(super) fn take(&mut self, array: u64) -> Mapped {
-        let boxes = self.boxes.extract_if(|place, _| place.array == array);
+        let boxes = self.boxes.extract_if(|tile, _| tile.array == array);
         Mapped(boxes.collect())
     }
 
@@ -145,9 +145,9 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    const PLACE: Place = Place {
+    const PLACE: Tile = Tile {
         array: 7,
-        part: Part::Level { level: 0, layer: 0 },
+        part: TilePart::Level { level: 0, layer: 0 },
     };
 
     fn count(counts: &mut BTreeMap<Id, i64>, change: &Change) {
@@ -167,8 +167,8 @@ mod tests {
         count(&mut counts, &tiles.set(PLACE, hole, None));
         assert_eq!(counts[&Id(1)], 6, "a slab on each side");
         count(&mut counts, &tiles.set(PLACE, hole, Some(Id(2))));
-        let elsewhere = Place {
-            part: Part::Tail { layer: 0 },
+        let elsewhere = Tile {
+            part: TilePart::Tail { layer: 0 },
             ..PLACE
         };
         count(&mut counts, &tiles.set(elsewhere, Region::ALL, None));

@@ -1,7 +1,15 @@
 //! How linear memory is reserved, made and remembered: small pieces one at a time, large ones by
 //! their blocks. What the driver gave beyond what the limit allows is freed again.
 
-use super::*;
+use sublet_abi::{DeviceIndex, Packing, Units};
+
+use crate::cuda::address::keep;
+use crate::cuda::c::*;
+use crate::cuda::heap::{Kind, TINY};
+use crate::cuda::owned::Owned;
+use crate::cuda::small::{SmallAllocation, packing_of};
+use crate::cuda::tenant::{Ask, Charge, Held, Place, Tenant, current_context, current_device};
+use crate::cuda::{locked, real};
 use crate::guard::{Inside, calm};
 
 /// What the driver made: where, and how many bytes.
@@ -97,7 +105,7 @@ impl Small {
             }
             let is_new = heap.place(address, bytes, context, &self.packing);
             drop(heap);
-            let part = Part {
+            let small = SmallAllocation {
                 address,
                 device: self.device,
                 kind: self.kind,
@@ -111,8 +119,8 @@ impl Small {
                     true
                 }
             };
-            keep(&self.tenant, address, Owned::Part(part));
-            is_paid || self.undo(part)
+            keep(&self.tenant, address, Owned::Small(small));
+            is_paid || self.undo(small)
         });
         if kept == Some(false) {
             self.note(asked);
@@ -131,12 +139,12 @@ impl Small {
 
     /// The driver has taken a piece though there was room in another one. It goes back; true
     /// if it does not, and so must be paid for.
-    fn undo(&self, part: Part) -> bool {
+    fn undo(&self, small: SmallAllocation) -> bool {
         let amount = Units::taken_by(self.packing.piece).unwrap_or(Units::MAX);
         self.tenant.link.charge(self.device, amount);
         // SAFETY: the program does not know the address yet.
-        let freed = unsafe { real::cuMemFree_v2(part.address) } == CUDA_SUCCESS;
-        if freed && let Some(owned) = self.tenant.books.pointers.remove(part.address) {
+        let freed = unsafe { real::cuMemFree_v2(small.address) } == CUDA_SUCCESS;
+        if freed && let Some(owned) = self.tenant.books.pointers.remove(small.address) {
             owned.leaves(&self.tenant);
             owned.give_back(&self.tenant);
         }

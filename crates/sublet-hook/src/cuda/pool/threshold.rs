@@ -1,7 +1,12 @@
 //! What a pool may keep for later: never more than its tenant's limit.
 
-use super::*;
+use std::ffi::c_void;
+
+use crate::cuda::c::*;
+use crate::cuda::pool_account::account_of;
 use crate::cuda::row;
+use crate::cuda::tenant::Tenant;
+use crate::guard::{Inside, calm};
 use crate::real::Like;
 
 /// `cuMemPoolSetAttribute`: a pool may keep what its tenant may have, and no more. Programs set

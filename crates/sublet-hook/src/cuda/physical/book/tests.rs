@@ -1,7 +1,7 @@
 //! References, one kind after the other, and all of them in any order.
 
 use super::*;
-use crate::cuda::physical::tiles::Part;
+use crate::cuda::physical::tiles::TilePart;
 use proptest::prelude::*;
 use sublet_abi::Units;
 
@@ -16,7 +16,7 @@ fn charge(units: u64) -> Charge {
 fn own(units: u64) -> Holding {
     Holding::Own {
         charge: charge(units),
-        traces: Vec::new(),
+        holders: Vec::new(),
     }
 }
 
@@ -68,10 +68,10 @@ impl Physical {
 
     fn tile(&mut self, array: u64, from: u64, memory: Option<u64>) -> Vec<Holding> {
         let mut gone = Vec::new();
-        let part = Part::Tail { layer: 0 };
+        let part = TilePart::Tail { layer: 0 };
         let region = Region::new([from, 0, 0], [2, 1, 1]);
         let memory = memory.and_then(|handle| self.behind(handle));
-        self.set_tiles(Place { array, part }, region, memory, &mut gone);
+        self.set_tiles(Tile { array, part }, region, memory, &mut gone);
         gone
     }
 
@@ -115,29 +115,29 @@ fn memory_that_comes_back_to_its_maker_counts_once_more() {
     let mut physical = Physical::default();
     let id = physical.made(7, own(1));
     assert!(!physical.imported(7, None), "the same handle");
-    physical.lent(id, Trace::Mark(key), |_| true);
+    physical.lent(id, Holder::Mark(key), |_| true);
     assert!(!physical.imported(8, Some(key)), "another, by its name");
     assert!(physical.imported(9, Some(other)), "another's");
     assert_eq!(physical.release(7), []);
     assert_eq!(physical.release(7), []);
     assert_eq!(physical.release(9), [Holding::Borrowed(Some(other))]);
-    let traces = vec![Trace::Mark(key)];
+    let holders = vec![Holder::Mark(key)];
     let charge = charge(1);
-    assert_eq!(physical.release(8), [Holding::Own { charge, traces }]);
+    assert_eq!(physical.release(8), [Holding::Own { charge, holders }]);
 }
 
 #[test]
 fn what_was_lent_is_remembered_while_others_have_it() {
-    let [a, b, c] = [b"a", b"b", b"c"].map(|text| Trace::Mark(Key::of_handle(text)));
+    let [a, b, c] = [b"a", b"b", b"c"].map(|text| Holder::Mark(Key::of_handle(text)));
     let mut physical = Physical::default();
     let id = physical.made(7, own(1));
     physical.lent(id, a.clone(), |_| true);
     physical.lent(id, a.clone(), |_| true);
     physical.lent(id, b.clone(), |_| true);
-    physical.lent(id, c.clone(), |trace| *trace == b);
+    physical.lent(id, c.clone(), |holder| *holder == b);
     let charge = charge(1);
-    let traces = vec![b, c];
-    assert_eq!(physical.release(7), [Holding::Own { charge, traces }]);
+    let holders = vec![b, c];
+    assert_eq!(physical.release(7), [Holding::Own { charge, holders }]);
 }
 
 #[test]
@@ -169,10 +169,10 @@ fn each_device_of_an_object_is_unbound_alone() {
         budget: Budget::Device(second),
         ..charge(2)
     };
-    let traces = Vec::new();
+    let holders = Vec::new();
     let other = Holding::Own {
         charge: elsewhere,
-        traces,
+        holders,
     };
     physical.made(7, own(1));
     physical.made(8, other);

@@ -1,20 +1,16 @@
-//! Where a pool's memory is, and what a stream has to say about it.
+//! Where a pool's memory is.
 //!
 //! Allocations from pools name a pool or a stream, never a device. Each is asked where it
 //! belongs; the current device is the last guess, not the first.
 
 use std::ffi::c_void;
 
-use sublet_driver_api::{CUDA, Thread};
-
 use crate::cuda::c::*;
 use crate::cuda::real;
-use crate::cuda::tenant::current_device;
-use crate::real::Row;
 
 /// Where a pool's memory is.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Owner {
+pub enum Owner {
     /// On a card.
     Device(CUdevice),
     /// In the machine's own memory.
@@ -23,7 +19,8 @@ pub(super) enum Owner {
 
 impl Owner {
     /// By what the program asks; `None` if that leaves it open.
-    pub(super) fn asked(properties: &CUmemPoolProps_v1) -> Option<Self> {
+    #[must_use]
+    pub fn asked(properties: &CUmemPoolProps_v1) -> Option<Self> {
         Self::of(properties.location, properties.allocType)
     }
 
@@ -75,48 +72,6 @@ pub(super) fn owner_of(pool: CUmemoryPool) -> Option<Owner> {
         first == pool || now == pool
     };
     (0..count).find(is_its_own).map(Owner::Device)
-}
-
-/// The device that a stream belongs to.
-pub(super) fn device_of_stream(stream: CUstream) -> Option<CUdevice> {
-    // The first three are not streams but names for the default ones.
-    if stream <= CU_STREAM_PER_THREAD {
-        return current_device();
-    }
-    let mut device = 0;
-    // SAFETY: writes the number it is given.
-    if unsafe { real::cuStreamGetDevice(stream, &raw mut device) } == CUDA_SUCCESS {
-        return Some(device);
-    }
-    let (mut context, mut popped) = Default::default();
-    // SAFETY: each writes what it is given, and the context is current for one question only.
-    unsafe {
-        if real::cuStreamGetCtx(stream, &raw mut context) != CUDA_SUCCESS
-            || real::cuCtxPushCurrent_v2(context) != CUDA_SUCCESS
-        {
-            return current_device();
-        }
-        let device = current_device();
-        let _ = real::cuCtxPopCurrent_v2(&raw mut popped);
-        device
-    }
-}
-
-/// The stream that a call means. Zero is the calling thread's own for the per-thread twins.
-pub(in crate::cuda) fn meant<R: Row>(stream: CUstream) -> CUstream {
-    if stream.is_null() && CUDA[R::INDEX].thread == Thread::Ptsz {
-        CU_STREAM_PER_THREAD
-    } else {
-        stream
-    }
-}
-
-/// True while the stream's work is recorded and not done: an allocation is a graph's then.
-pub(in crate::cuda) fn is_capturing(stream: CUstream) -> bool {
-    let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
-    // SAFETY: writes the number it is given.
-    let result = unsafe { real::cuStreamIsCapturing(stream, &raw mut status) };
-    result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE
 }
 
 /// A number that a pool says of itself.

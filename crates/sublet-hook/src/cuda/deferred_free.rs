@@ -2,14 +2,14 @@
 //!
 //! Freed memory is on the card for as long as another process has it open, a descriptor of it
 //! is, or a stream has not come to where it is unmapped; and so long it stays charged to the
-//! process that made it. Each way to let others have memory leaves a [`Trace`], by which its
-//! end can be seen without asking the driver, which does not say. Most programs end what they
-//! borrowed before the lender frees it, as they should: then the traces are cold at once, and
-//! nothing comes here.
+//! process that made it. Each way to let others have memory leaves a [`Holder`], of which can be
+//! seen whether it still holds the memory; the driver does not say. Most programs end what they
+//! borrowed before the lender frees it, as they should: then nobody holds it, and nothing comes
+//! here.
 //!
 //! Somebody has to look. Whoever is about to be refused does, and whoever is asked how much is
 //! left; and where another process of the job may need the memory while this one sleeps, a
-//! thread of ours looks a few times a second, until nothing is lent any more.
+//! thread of ours looks a few times a second, until nothing is left.
 
 mod descriptor;
 
@@ -18,65 +18,66 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use sublet_abi::DeviceIndex;
+
 pub use self::descriptor::{Descriptor, Probes};
 use super::c::*;
-use super::plain::{Owned, Part};
-use super::pool::Account;
+use super::owned::Owned;
 use super::real;
-use super::tenant::{Charge, Tenant};
+use super::tenant::{CachesMemory, Charge, Tenant};
 use crate::guard::calm;
 use crate::link::marks::Key;
-use crate::link::without_signals;
+use crate::link::{Budget, without_signals};
 
-/// How it can be seen whether others still hold memory.
+/// Who else may hold memory, by what can be seen of them.
 #[derive(Debug, Clone)]
-pub enum Trace {
-    /// They mark it under this name.
+pub enum Holder {
+    /// Processes that mark it under this name.
     Mark(Key),
-    /// It went out as a descriptor.
+    /// Whoever has the descriptor as which it went out.
     Descriptor(Arc<Descriptor>),
-    /// A stream has to come to where it is unmapped.
+    /// A stream that has not come to where it is unmapped.
     Work(Arc<Work>),
-    /// It cannot.
+    /// Nothing is to be seen: it holds the memory for ever.
     Unseen,
 }
 
-impl PartialEq for Trace {
+impl PartialEq for Holder {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
-            (Trace::Mark(key), Trace::Mark(other)) => key == other,
-            (Trace::Descriptor(one), Trace::Descriptor(other)) => Arc::ptr_eq(one, other),
-            (Trace::Work(one), Trace::Work(other)) => Arc::ptr_eq(one, other),
-            (Trace::Unseen, Trace::Unseen) => true,
+            (Holder::Mark(key), Holder::Mark(other)) => key == other,
+            (Holder::Descriptor(one), Holder::Descriptor(other)) => Arc::ptr_eq(one, other),
+            (Holder::Work(one), Holder::Work(other)) => Arc::ptr_eq(one, other),
+            (Holder::Unseen, Holder::Unseen) => true,
             _ => false,
         }
     }
 }
 
-impl Eq for Trace {}
+impl Eq for Holder {}
 
-impl Trace {
+impl Holder {
     /// The name under which others mark it.
     #[must_use]
     pub fn key(&self) -> Option<Key> {
         match self {
-            Trace::Mark(key) => Some(*key),
-            Trace::Descriptor(descriptor) => descriptor.key(),
-            Trace::Work(_) | Trace::Unseen => None,
+            Holder::Mark(key) => Some(*key),
+            Holder::Descriptor(descriptor) => descriptor.key(),
+            Holder::Work(_) | Holder::Unseen => None,
         }
     }
 
     /// True while somebody may hold the memory.
     #[must_use]
-    pub fn is_warm(&self, tenant: &Tenant) -> bool {
+    pub fn still_holds(&self, tenant: &Tenant) -> bool {
         let marks = tenant.link.marks();
         let is_marked = |key| marks.is_some_and(|marks| marks.is_held_by_another(key));
         self.key().is_some_and(is_marked)
             || match self {
-                Trace::Mark(_) => false,
-                Trace::Descriptor(descriptor) => descriptor.is_open(),
-                Trace::Work(work) => !work.is_done(),
-                Trace::Unseen => true,
+                Holder::Mark(_) => false,
+                Holder::Descriptor(descriptor) => descriptor.is_open(),
+                Holder::Work(work) => !work.is_done(),
+                Holder::Unseen => true,
             }
     }
 }
@@ -117,51 +118,66 @@ impl Drop for Work {
 
 /// What is given back when nobody holds the memory any more.
 #[derive(Debug)]
-enum Debt {
+pub enum Debt {
+    /// A charge alone.
     Charge(Charge),
-    Part(Part),
-    Pool {
-        account: Account,
-        address: CUdeviceptr,
-        bytes: u64,
-    },
+    /// What was at an address.
+    Owned(Owned),
 }
 
+impl Debt {
+    fn give_back(self, tenant: &Tenant) {
+        match self {
+            Debt::Charge(charge) => tenant.give(charge),
+            Debt::Owned(owned) => owned.give_back(tenant),
+        }
+    }
+
+    /// True if it is given back without a call of the driver.
+    fn needs_no_driver(&self) -> bool {
+        match self {
+            Debt::Charge(_) | Debt::Owned(Owned::Context(_) | Owned::Small(_)) => true,
+            Debt::Owned(Owned::Pool { .. } | Owned::External(_)) => false,
+        }
+    }
+}
+
+impl From<Charge> for Debt {
+    fn from(charge: Charge) -> Self {
+        Debt::Charge(charge)
+    }
+}
+
+impl From<Owned> for Debt {
+    fn from(owned: Owned) -> Self {
+        Debt::Owned(owned)
+    }
+}
+
+/// One freed piece of memory.
 #[derive(Debug)]
 struct Entry {
     debt: Debt,
-    traces: Vec<Trace>,
+    holders: Vec<Holder>,
 }
 
 impl Entry {
     /// True if it can be looked at, and given back, without the driver. A thread of ours does
     /// not call a driver that the program may be ending.
     fn is_watched(&self) -> bool {
-        let is_seen = |trace: &Trace| matches!(trace, Trace::Mark(_) | Trace::Descriptor(_));
-        matches!(self.debt, Debt::Charge(_) | Debt::Part(_)) && self.traces.iter().all(is_seen)
+        let is_seen = |holder: &Holder| matches!(holder, Holder::Mark(_) | Holder::Descriptor(_));
+        self.debt.needs_no_driver() && self.holders.iter().all(is_seen)
     }
 
     fn is_over(&mut self, tenant: &Tenant) -> bool {
-        self.traces.retain(|trace| trace.is_warm(tenant));
-        self.traces.is_empty()
-    }
-
-    fn give_back(self, tenant: &Tenant) {
-        match self.debt {
-            Debt::Charge(charge) => tenant.give(charge),
-            Debt::Part(part) => part.give_back(tenant),
-            Debt::Pool {
-                account,
-                address,
-                bytes,
-            } => account.freed(tenant, address, bytes),
-        }
+        self.holders.retain(|holder| holder.still_holds(tenant));
+        self.holders.is_empty()
     }
 }
 
-/// All that is lent.
+/// All memory that is freed and not paid back yet.
 #[derive(Debug, Default)]
-pub struct Lent {
+pub struct DeferredFrees {
     entries: Mutex<Vec<Entry>>,
     /// True while there is a thread.
     is_watched: AtomicBool,
@@ -172,37 +188,14 @@ pub struct Lent {
 /// Between two looks of the thread: as often as the arbiter reads the driver.
 const PAUSE: Duration = Duration::from_millis(200);
 
-impl Lent {
-    /// Memory of a charge is freed: it is given back, now or when nobody holds it.
-    pub(super) fn let_go(&self, tenant: &Tenant, charge: Charge, traces: Vec<Trace>) {
-        self.add(tenant, Debt::Charge(charge), traces);
-    }
-
-    /// The same for an address.
-    pub(super) fn let_go_of(&self, tenant: &Tenant, owned: Owned, traces: Vec<Trace>) {
-        match owned {
-            Owned::Context(held) => self.add(tenant, Debt::Charge(held.charge), traces),
-            Owned::Part(part) => self.add(tenant, Debt::Part(part), traces),
-            Owned::Pool {
-                account,
-                address,
-                bytes,
-            } => {
-                let debt = Debt::Pool {
-                    account,
-                    address,
-                    bytes,
-                };
-                self.add(tenant, debt, traces);
-            }
-            Owned::External(_) => owned.give_back(tenant),
-        }
-    }
-
-    fn add(&self, tenant: &Tenant, debt: Debt, traces: Vec<Trace>) {
-        let mut entry = Entry { debt, traces };
-        if entry.is_over(tenant) {
-            entry.give_back(tenant);
+impl DeferredFrees {
+    /// Memory is freed: it is paid back, now or when nobody holds it any more. Memory of another
+    /// interface is that one's to end, and is paid back now.
+    pub fn pay_back(&self, tenant: &Tenant, debt: impl Into<Debt>, holders: Vec<Holder>) {
+        let debt = debt.into();
+        let mut entry = Entry { debt, holders };
+        if matches!(entry.debt, Debt::Owned(Owned::External(_))) || entry.is_over(tenant) {
+            entry.debt.give_back(tenant);
             return;
         }
         let is_watched = entry.is_watched();
@@ -213,18 +206,16 @@ impl Lent {
     }
 
     /// Gives back what nobody holds any more. True if that was anything.
-    pub fn sweep(&self, tenant: &Tenant) -> bool {
-        self.sweep_those(tenant, |_| true)
-    }
-
-    fn sweep_those(&self, tenant: &Tenant, are_meant: impl Fn(&Entry) -> bool) -> bool {
+    fn sweep(&self, tenant: &Tenant, are_meant: impl Fn(&Entry) -> bool) -> bool {
         let over: Vec<Entry> = {
             let mut entries = self.entries();
             let is_over = |entry: &mut Entry| are_meant(entry) && entry.is_over(tenant);
             entries.extract_if(.., is_over).collect()
         };
         let any = !over.is_empty();
-        over.into_iter().for_each(|entry| entry.give_back(tenant));
+        for entry in over {
+            entry.debt.give_back(tenant);
+        }
         any
     }
 
@@ -233,12 +224,12 @@ impl Lent {
         if self.is_watched.swap(true, Ordering::AcqRel) {
             return;
         }
-        let lent = &tenant.books.lent;
+        let frees = &tenant.books.deferred_frees;
         let started = without_signals(|| {
             thread::Builder::new()
-                .name("sublet-lent".into())
+                .name("sublet-freed".into())
                 .stack_size(128 << 10)
-                .spawn(move || while calm(|| lent.look(&tenant)) == Some(true) {})
+                .spawn(move || while calm(|| frees.look(&tenant)) == Some(true) {})
         });
         if started.is_err() {
             self.is_watched.store(false, Ordering::Release);
@@ -248,7 +239,7 @@ impl Lent {
     /// One look of the thread. False if there is nothing to look at any more.
     fn look(&self, tenant: &Tenant) -> bool {
         thread::sleep(PAUSE);
-        self.sweep_those(tenant, Entry::is_watched);
+        self.sweep(tenant, Entry::is_watched);
         // Under the lock, so that whoever adds sees that there is no thread.
         let entries = self.entries();
         let is_needed = entries.iter().any(Entry::is_watched);
@@ -258,5 +249,16 @@ impl Lent {
 
     fn entries(&self) -> MutexGuard<'_, Vec<Entry>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl CachesMemory for DeferredFrees {
+    /// Of whatever budget: all of it is looked at.
+    fn release_unused(&self, tenant: &Tenant, _: Budget) -> bool {
+        self.sweep(tenant, |_| true)
+    }
+
+    fn look_again(&self, tenant: &Tenant, _: DeviceIndex) {
+        self.sweep(tenant, |_| true);
     }
 }

@@ -12,7 +12,7 @@ use crate::link::Budget;
 
 /// The account of one pool, or of one card's graphs.
 #[derive(Debug)]
-pub struct Kept {
+pub struct DriverCache {
     budget: Budget,
     /// In use, by what was asked.
     live: Units,
@@ -20,7 +20,7 @@ pub struct Kept {
     charged: Units,
 }
 
-impl Kept {
+impl DriverCache {
     /// Nothing yet.
     #[must_use]
     pub fn new(budget: impl Into<Budget>) -> Self {

@@ -1,0 +1,87 @@
+//! Addresses of linear memory: what is known of each, and what happens when one is freed.
+//!
+//! Whatever freed it, `cuMemFree`, `cuMemFreeAsync` or the end of its context, an address is
+//! taken out of the books before the driver is asked, and what was there is told afterwards:
+//! memory of this process to whoever pays for it ([`Owned`]), later if others still hold it
+//! ([`deferred_free`](super::deferred_free)); memory of another process to that one
+//! ([`Borrowed`]).
+
+use super::borrowed::Borrowed;
+use super::c::*;
+use super::deferred_free::Holder;
+use super::owned::Owned;
+use super::tenant::Tenant;
+
+/// All that is known of an address, while the driver is asked to free it.
+#[derive(Debug)]
+pub struct Known {
+    owned: Option<Owned>,
+    /// Who else may hold it.
+    holders: Vec<Holder>,
+    /// It is another process's.
+    borrowed: Option<Borrowed>,
+}
+
+/// Takes an address out of the books.
+pub fn take(tenant: &Tenant, address: CUdeviceptr) -> Option<Known> {
+    let owned = tenant.books.pointers.remove(address);
+    if let Some(owned) = &owned {
+        owned.leaves(tenant);
+    }
+    let holders = tenant.books.exports.remove(address).unwrap_or_default();
+    let borrowed = match owned {
+        Some(_) => None,
+        None => Borrowed::take(tenant, address),
+    };
+    let is_known = owned.is_some() || borrowed.is_some() || !holders.is_empty();
+    is_known.then_some(Known {
+        owned,
+        holders,
+        borrowed,
+    })
+}
+
+/// Remembers what an address cost.
+pub fn keep(tenant: &Tenant, address: CUdeviceptr, owned: Owned) {
+    if let Some(before) = tenant.books.pointers.insert(address, owned) {
+        // The driver gave the address out again, so what was there is gone.
+        before.leaves(tenant);
+        before.give_back(tenant);
+    }
+}
+
+/// After a free: pays back, or remembers again what the driver did not free.
+pub fn freed_or_kept(tenant: &Tenant, address: CUdeviceptr, known: Known, freed: bool) {
+    let Known {
+        owned,
+        holders,
+        borrowed,
+    } = known;
+    match borrowed {
+        Some(borrowed) if freed => borrowed.ended(tenant),
+        Some(borrowed) => borrowed.keep(tenant, address),
+        None => {}
+    }
+    match owned {
+        Some(owned) if freed => tenant.books.deferred_frees.pay_back(tenant, owned, holders),
+        owned => {
+            if let Some(owned) = owned {
+                owned.stays(tenant);
+                keep(tenant, address, owned);
+            }
+            if !freed && !holders.is_empty() {
+                tenant.books.exports.insert(address, holders);
+            }
+        }
+    }
+}
+
+/// The driver has freed addresses by itself, with a context: pays back for those that are gone.
+pub fn forget_where(tenant: &Tenant, is_gone: impl Fn(&Owned) -> bool) {
+    let books = tenant.books;
+    for (address, owned) in books.pointers.remove_where(is_gone) {
+        owned.leaves(tenant);
+        let holders = books.exports.remove(address).unwrap_or_default();
+        books.deferred_frees.pay_back(tenant, owned, holders);
+    }
+}

@@ -1,0 +1,79 @@
+//! Small allocations of linear memory: several share a piece of a card.
+//!
+//! [`Heap`] knows the pieces of one kind on one card. This is all of them, and what an allocation
+//! in one of them tells when it is freed.
+
+use std::sync::{Mutex, MutexGuard};
+
+use sublet_abi::{DeviceIndex, MAX_DEVICES, Packing};
+
+use super::c::*;
+use super::heap::{Heap, Kind};
+use super::locked;
+use super::tenant::{Charge, Tenant};
+
+/// An allocation in a piece that others share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SmallAllocation {
+    /// Where it is.
+    pub address: CUdeviceptr,
+    /// On which device.
+    pub device: DeviceIndex,
+    /// Of which kind.
+    pub kind: Kind,
+    /// Whose it is.
+    pub context: CUcontext,
+}
+
+impl SmallAllocation {
+    /// It is freed: pays back what is empty now.
+    pub fn give_back(self, tenant: &Tenant) {
+        let packing = packing_of(tenant, self.device, self.kind);
+        let amount = self.heap(tenant).free(self.address, packing.kept);
+        tenant.give(Charge {
+            budget: self.device.into(),
+            amount,
+        });
+    }
+
+    /// It is about to be freed: the room in its piece is not counted on.
+    pub fn leaves(&self, tenant: &Tenant) {
+        self.heap(tenant).leave(self.address);
+    }
+
+    /// It was not freed after all.
+    pub fn stays(&self, tenant: &Tenant) {
+        self.heap(tenant).stay(self.address);
+    }
+
+    fn heap(&self, tenant: &Tenant) -> MutexGuard<'static, Heap> {
+        locked(tenant.books.heaps.of(self.device, self.kind))
+    }
+}
+
+/// The pieces of each card.
+#[derive(Debug, Default)]
+pub struct Heaps([[Mutex<Heap>; 2]; MAX_DEVICES]);
+
+impl Heaps {
+    /// Those of one kind on one card.
+    #[must_use]
+    pub fn of(&self, device: DeviceIndex, kind: Kind) -> &Mutex<Heap> {
+        &self.0[device.place()][kind as usize]
+    }
+
+    /// Contexts on a device are gone.
+    pub fn end(&self, tenant: &Tenant, device: DeviceIndex, is_gone: impl Fn(CUcontext) -> bool) {
+        for heap in &self.0[device.place()] {
+            let amount = locked(heap).end(&is_gone);
+            let budget = device.into();
+            tenant.give(Charge { budget, amount });
+        }
+    }
+}
+
+/// How a card packs memory of a kind.
+#[must_use]
+pub fn packing_of(tenant: &Tenant, device: DeviceIndex, kind: Kind) -> Packing {
+    kind.packing(tenant.link.control().device(device).packing())
+}

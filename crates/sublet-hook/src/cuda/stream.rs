@@ -1,0 +1,53 @@
+//! What a stream has to say: which one a call means, where it belongs, and whether it records.
+
+use sublet_driver_api::{CUDA, Thread};
+
+use super::c::*;
+use super::real;
+use super::tenant::current_device;
+use crate::real::Row;
+
+/// The device that a stream belongs to.
+#[must_use]
+pub fn device_of_stream(stream: CUstream) -> Option<CUdevice> {
+    // The first three are not streams but names for the default ones.
+    if stream <= CU_STREAM_PER_THREAD {
+        return current_device();
+    }
+    let mut device = 0;
+    // SAFETY: writes the number it is given.
+    if unsafe { real::cuStreamGetDevice(stream, &raw mut device) } == CUDA_SUCCESS {
+        return Some(device);
+    }
+    let (mut context, mut popped) = Default::default();
+    // SAFETY: each writes what it is given, and the context is current for one question only.
+    unsafe {
+        if real::cuStreamGetCtx(stream, &raw mut context) != CUDA_SUCCESS
+            || real::cuCtxPushCurrent_v2(context) != CUDA_SUCCESS
+        {
+            return current_device();
+        }
+        let device = current_device();
+        let _ = real::cuCtxPopCurrent_v2(&raw mut popped);
+        device
+    }
+}
+
+/// The stream that a call means. Zero is the calling thread's own for the per-thread twins.
+#[must_use]
+pub fn meant<R: Row>(stream: CUstream) -> CUstream {
+    if stream.is_null() && CUDA[R::INDEX].thread == Thread::Ptsz {
+        CU_STREAM_PER_THREAD
+    } else {
+        stream
+    }
+}
+
+/// True while the stream's work is recorded and not done: an allocation is a graph's then.
+#[must_use]
+pub fn is_capturing(stream: CUstream) -> bool {
+    let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: writes the number it is given.
+    let result = unsafe { real::cuStreamIsCapturing(stream, &raw mut status) };
+    result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE
+}
