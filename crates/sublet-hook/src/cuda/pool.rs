@@ -3,12 +3,14 @@
 
 mod threshold;
 
+use std::sync::MutexGuard;
+
 use sublet_abi::Units;
 
 pub use self::threshold::set_attribute;
 use super::c::*;
 use super::owned::Owned;
-use super::pool_account::{self, Owner, account_of};
+use super::pool_account::{self, Account, Owner, Sums, account_of};
 use super::stream::{device_of_stream, is_capturing, meant};
 use super::tenant::{Tenant, giving};
 use super::{address, locked, real, row};
@@ -37,19 +39,10 @@ fn alloc(
     let Some((tenant, account)) = found.flatten() else {
         return call();
     };
-    let mut sums = account.sums();
     // More than can be counted is more than there is.
     let amount = Units::taken_by(bytes as u64).unwrap_or(Units::MAX);
-    let fits = calm(|| {
-        sums.make_room(&tenant, amount) || {
-            sums.trim(&tenant);
-            if let Some(budget) = sums.budget() {
-                tenant.release_unused(budget);
-            }
-            sums.make_room(&tenant, amount) || sums.use_fresh(bytes as u64, amount)
-        }
-    });
-    if fits != Some(true) {
+    let (mut sums, fits) = make_room(&tenant, &account, bytes as u64, amount);
+    if !fits {
         sums.refused(&tenant, bytes);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -76,22 +69,42 @@ fn alloc(
     }
     drop(sums);
     if result == CUDA_SUCCESS {
-        let bytes = bytes as u64;
         // SAFETY: the driver wrote it.
         let address = unsafe { *address };
-        let _ = calm(|| {
-            address::keep(
-                &tenant,
-                address,
-                Owned::Pool {
-                    account,
-                    address,
-                    bytes,
-                },
-            );
-        });
+        let owned = Owned::Pool {
+            account,
+            address,
+            bytes: bytes as u64,
+        };
+        let _ = calm(|| address::keep(&tenant, address, owned));
     }
     result
+}
+
+/// Reserves room in a pool's account, and leaves the account locked. False if the limit allows
+/// none.
+fn make_room<'account>(
+    tenant: &Tenant,
+    account: &'account Account,
+    bytes: u64,
+    amount: Units,
+) -> (MutexGuard<'account, Sums>, bool) {
+    let mut sums = account.sums();
+    let mut fits = calm(|| {
+        sums.make_room(tenant, amount) || {
+            sums.trim(tenant);
+            false
+        }
+    });
+    if let (Some(false), Some(budget)) = (fits, sums.budget()) {
+        // What is given back may be of this pool, and would wait for its lock.
+        drop(sums);
+        let released = calm(|| tenant.release_unused(budget));
+        sums = account.sums();
+        let try_again = || sums.make_room(tenant, amount) || sums.use_fresh(bytes, amount);
+        fits = released.and_then(|_| calm(try_again));
+    }
+    (sums, fits == Some(true))
 }
 
 /// `cuMemAllocAsync`: from the current pool of the stream's device.

@@ -342,6 +342,23 @@ fn a_process_that_is_killed_holds_nothing() {
     }
 }
 
+/// The pool that lacks memory is the one that the memory goes back to.
+#[test]
+fn a_pool_waits_for_nobody_to_get_back_what_others_held_of_it() {
+    let (name, make, open, free, close) = WAYS[3];
+    assert_eq!(name, "address of a pool");
+    let folder = tempfile::tempdir().expect("a folder");
+    let arbiter = one_card(64 << 20);
+    let (mut maker, mut user) = lent(&arbiter, folder.path(), make, open);
+    maker.play(Some(&arbiter), &format!("{free}\nused 0 32M"));
+    assert_eq!(maker.call("cuMemAllocAsync &more 64M 0"), "2");
+    user.play(Some(&arbiter), close);
+    maker.play(
+        Some(&arbiter),
+        "cuMemAllocAsync &more 64M 0\nused 0 64M\ncuMemFreeAsync more 0",
+    );
+}
+
 #[test]
 fn memory_of_another_job_costs_who_made_it() {
     for (name, make, open, free, close) in WAYS {
