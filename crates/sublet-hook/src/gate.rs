@@ -88,5 +88,5 @@ fn is_forsaken() -> bool {
     let control = CONTROL.load(Ordering::Acquire);
     // SAFETY: null, or a page that stays mapped.
     let control = unsafe { control.as_ref() };
-    !control.is_some_and(link::is_kept)
+    !control.is_some_and(link::is_arbiter_alive)
 }

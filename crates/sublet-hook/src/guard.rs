@@ -3,7 +3,7 @@
 //! Two dangers are in every hooked call. The real driver may call an exported function of its
 //! own, and the loader may lead that call to us: it must go straight back, or it would be
 //! counted twice. And a bug of ours must not end somebody else's program: a panic stops at
-//! [`calm`], and the call goes on as if nobody had watched.
+//! [`catch_panic`], and the call goes on as if nobody had watched.
 
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
@@ -36,7 +36,7 @@ impl Drop for Inside {
 }
 
 /// Runs our own code; `None` if it panicked.
-pub fn calm<T>(body: impl FnOnce() -> T) -> Option<T> {
+pub fn catch_panic<T>(body: impl FnOnce() -> T) -> Option<T> {
     static SILENT: Once = Once::new();
     // Nothing of ours is printed into the program's output. The hook belongs to this library's
     // own copy of std, so a program in Rust keeps its own. A test keeps its message too.
@@ -66,8 +66,8 @@ mod tests {
 
     #[test]
     fn a_panic_stops_here() {
-        assert_eq!(calm(|| 5), Some(5));
-        let none: Option<u8> = calm(|| panic!("a bug of ours, on purpose"));
+        assert_eq!(catch_panic(|| 5), Some(5));
+        let none: Option<u8> = catch_panic(|| panic!("a bug of ours, on purpose"));
         assert_eq!(none, None);
         assert!(
             Inside::enter().is_some(),

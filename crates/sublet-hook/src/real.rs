@@ -191,13 +191,13 @@ pub trait Row {
 /// type the hook does not compile: sizes had 32 bits before `cuMemAlloc_v2`.
 ///
 /// ```
-/// use sublet_hook::cuda::{plain, row};
-/// let hook = plain::alloc::<row::cuMemAlloc_v2>;
+/// use sublet_hook::cuda::{linear, row};
+/// let hook = linear::alloc::<row::cuMemAlloc_v2>;
 /// ```
 ///
 /// ```compile_fail,E0271
-/// use sublet_hook::cuda::{plain, row};
-/// let hook = plain::alloc::<row::cuMemAlloc>;
+/// use sublet_hook::cuda::{linear, row};
+/// let hook = linear::alloc::<row::cuMemAlloc>;
 /// ```
 pub trait Like<Other: Row>: Row<Arguments = Other::Arguments, Result = Other::Result> {}
 

@@ -17,7 +17,7 @@ compile_error!("the interposer is written for x86-64 Linux");
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::guard::calm;
+use crate::guard::catch_panic;
 
 /// Where each exported name leads now: to the resolver first.
 pub type Targets<const ROWS: usize> = [AtomicPtr<c_void>; ROWS];
@@ -30,7 +30,7 @@ pub fn settle<const ROWS: usize>(
     otherwise: *const c_void,
     find: impl FnOnce() -> *const c_void,
 ) -> *const c_void {
-    let target = calm(find).unwrap_or(otherwise);
+    let target = catch_panic(find).unwrap_or(otherwise);
     if let Some(place) = targets.get(index) {
         place.store(target.cast_mut(), Ordering::Release);
     }

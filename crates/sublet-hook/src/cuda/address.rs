@@ -51,7 +51,7 @@ pub fn keep(tenant: &Tenant, address: CUdeviceptr, owned: Owned) {
 }
 
 /// After a free: pays back, or remembers again what the driver did not free.
-pub fn freed_or_kept(tenant: &Tenant, address: CUdeviceptr, known: Known, freed: bool) {
+pub fn after_free(tenant: &Tenant, address: CUdeviceptr, known: Known, freed: bool) {
     let Known {
         owned,
         holders,

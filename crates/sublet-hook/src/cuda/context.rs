@@ -19,7 +19,7 @@ use super::c::*;
 use super::owned::Owned;
 use super::tenant::{Held, OverLimit, Place, Tenant, giving, is_absent};
 use super::{address, locked, physical, row};
-use crate::guard::{Inside, calm};
+use crate::guard::{Inside, catch_panic};
 use crate::link::Budget;
 use crate::real::Like;
 
@@ -77,17 +77,17 @@ fn entering(
     let Some(_inside) = Inside::enter() else {
         return call();
     };
-    let Some(tenant) = calm(Tenant::current).flatten() else {
+    let Some(tenant) = catch_panic(Tenant::current).flatten() else {
         return call();
     };
-    match calm(|| locked(&tenant.books.contexts).begin(&tenant, device)) {
+    match catch_panic(|| locked(&tenant.books.contexts).begin(&tenant, device)) {
         None => return call(),
         Some(Err(OverLimit)) if is_absent(device) => return call(),
         Some(Err(OverLimit)) => return CUDA_ERROR_OUT_OF_MEMORY,
         Some(Ok(())) => {}
     }
     let result = call();
-    let _ = calm(|| {
+    let _ = catch_panic(|| {
         let mut contexts = locked(&tenant.books.contexts);
         if result == CUDA_SUCCESS {
             made(&tenant, &mut contexts);

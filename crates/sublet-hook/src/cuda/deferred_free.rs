@@ -25,7 +25,7 @@ use super::c::*;
 use super::owned::Owned;
 use super::real;
 use super::tenant::{CachesMemory, Charge, Tenant};
-use crate::guard::calm;
+use crate::guard::catch_panic;
 use crate::link::marks::Key;
 use crate::link::{Budget, without_signals};
 
@@ -229,7 +229,7 @@ impl DeferredFrees {
             thread::Builder::new()
                 .name("sublet-freed".into())
                 .stack_size(128 << 10)
-                .spawn(move || while calm(|| frees.look(&tenant)) == Some(true) {})
+                .spawn(move || while catch_panic(|| frees.look(&tenant)) == Some(true) {})
         });
         if started.is_err() {
             self.is_watched.store(false, Ordering::Release);

@@ -26,7 +26,7 @@ use super::driver_cache::DriverCache;
 use super::tenant::{CachesMemory, Place, Tenant, giving};
 use super::{locked, real, row};
 use crate::gate;
-use crate::guard::{Inside, calm};
+use crate::guard::{Inside, catch_panic};
 use crate::link::Budget;
 use crate::real::Like;
 
@@ -242,22 +242,22 @@ fn instantiating(
     let Some(_inside) = Inside::enter() else {
         return call();
     };
-    let Some(tenant) = calm(Tenant::current).flatten() else {
+    let Some(tenant) = catch_panic(Tenant::current).flatten() else {
         return call();
     };
-    let needs = calm(|| needs_of(graph)).unwrap_or_default();
+    let needs = catch_panic(|| needs_of(graph)).unwrap_or_default();
     if needs.is_nothing() {
         return call();
     }
     let take = || locked(&tenant.books.graphs).take(&tenant, &needs);
-    let taken = calm(|| take().or_else(|refused| retry(&tenant, &needs, refused, take)));
+    let taken = catch_panic(|| take().or_else(|refused| retry(&tenant, &needs, refused, take)));
     match taken {
         None => return call(),
         Some(Err(refused)) => return refused.note(&tenant),
         Some(Ok(())) => {}
     }
     let result = call();
-    calm(|| {
+    catch_panic(|| {
         let mut graphs = locked(&tenant.books.graphs);
         let taken: Vec<_> = needs
             .cards

@@ -7,7 +7,7 @@ use std::ffi::c_uint;
 
 use super::c::*;
 use super::tenant::{Place, Tenant, current_device};
-use crate::guard::{Inside, calm};
+use crate::guard::{Inside, catch_panic};
 use crate::real::Row;
 use crate::report::{self, Memory};
 
@@ -55,7 +55,7 @@ impl Size for c_uint {
 /// A tenant, and that this call is not the driver's own.
 fn watched() -> Option<(Inside, Tenant)> {
     let inside = Inside::enter()?;
-    let tenant = calm(Tenant::current).flatten()?;
+    let tenant = catch_panic(Tenant::current).flatten()?;
     Some((inside, tenant))
 }
 
@@ -76,7 +76,7 @@ where
     // SAFETY: both are live.
     let result = unsafe { R::call((&raw mut free_now, &raw mut total_now)) };
     if result == CUDA_SUCCESS {
-        let ours = calm(|| Some(memory(&tenant, current_device()?))).flatten();
+        let ours = catch_panic(|| Some(memory(&tenant, current_device()?))).flatten();
         let ours = ours.unwrap_or(report::NONE);
         // SAFETY: null or the program's.
         unsafe {
@@ -101,7 +101,7 @@ where
     if result == CUDA_SUCCESS
         && let Some((_inside, tenant)) = watched()
     {
-        let ours = calm(|| memory(&tenant, device)).unwrap_or(report::NONE);
+        let ours = catch_panic(|| memory(&tenant, device)).unwrap_or(report::NONE);
         // SAFETY: the driver wrote it.
         unsafe { bytes.write((*bytes).min(S::of(ours.total))) };
     }

@@ -16,7 +16,7 @@ use sublet_driver_api::CUDA;
 
 use super::c::*;
 use super::{real, row};
-use crate::guard::{Inside, calm};
+use crate::guard::{Inside, catch_panic};
 use crate::link::State;
 use crate::process;
 use crate::real::Like;
@@ -102,7 +102,7 @@ unsafe fn exchange(
     if found.is_null() {
         return result;
     }
-    let exchanged = calm(|| match row_of(base, found, version, flags) {
+    let exchanged = catch_panic(|| match row_of(base, found, version, flags) {
         Found::Harmless => Some(found),
         Found::Row(index) => Some(ours(index, found)),
         Found::Unknown => is_allowed().then_some(found),

@@ -8,7 +8,7 @@
 //!
 //! Modules point in one direction, which a test holds (`directions.rs`). From the table down:
 //! - [`table`] says what stands behind each name.
-//! - Hooks take memory: [`plain`], [`pinned`], [`pool`], [`physical`], [`array`], [`graph`],
+//! - Hooks take memory: [`linear`], [`pinned`], [`pool`], [`physical`], [`array`], [`graph`],
 //!   [`external`]; [`context`] is what a context costs. [`shared`] is memory between processes,
 //!   [`info`] answers, [`start`] is `cuInit`, [`lookup`] `cuGetProcAddress`, [`sync`] when pools
 //!   may have become smaller. [`launch`] is the gate.
@@ -36,11 +36,11 @@ pub mod graph;
 pub mod heap;
 pub mod info;
 pub mod launch;
+pub mod linear;
 pub mod lookup;
 pub mod owned;
 pub mod physical;
 pub mod pinned;
-pub mod plain;
 pub mod pool;
 pub mod pool_account;
 pub mod real;

@@ -14,7 +14,7 @@ use super::pool_account::{self, Account, Owner, Sums, account_of};
 use super::stream::{device_of_stream, is_capturing, meant};
 use super::tenant::{Tenant, giving};
 use super::{address, locked, real, row};
-use crate::guard::{Inside, calm};
+use crate::guard::{Inside, catch_panic};
 use crate::real::Like;
 
 /// An allocation from a pool. `pool` says from which.
@@ -28,7 +28,7 @@ fn alloc(
     let Some(_inside) = Inside::enter() else {
         return call();
     };
-    let found = calm(|| {
+    let found = catch_panic(|| {
         let tenant = Tenant::current()?;
         if is_capturing(stream) {
             return None;
@@ -48,7 +48,7 @@ fn alloc(
     }
     let before = sums.reserved();
     let result = call();
-    let kept = calm(|| {
+    let kept = catch_panic(|| {
         if result == CUDA_SUCCESS {
             // SAFETY: the driver wrote it.
             let address = unsafe { *address };
@@ -76,7 +76,7 @@ fn alloc(
             address,
             bytes: bytes as u64,
         };
-        let _ = calm(|| address::keep(&tenant, address, owned));
+        let _ = catch_panic(|| address::keep(&tenant, address, owned));
     }
     result
 }
@@ -90,7 +90,7 @@ fn make_room<'account>(
     amount: Units,
 ) -> (MutexGuard<'account, Sums>, bool) {
     let mut sums = account.sums();
-    let mut fits = calm(|| {
+    let mut fits = catch_panic(|| {
         sums.make_room(tenant, amount) || {
             sums.trim(tenant);
             false
@@ -99,10 +99,10 @@ fn make_room<'account>(
     if let (Some(false), Some(budget)) = (fits, sums.budget()) {
         // What is given back may be of this pool, and would wait for its lock.
         drop(sums);
-        let released = calm(|| tenant.release_unused(budget));
+        let released = catch_panic(|| tenant.release_unused(budget));
         sums = account.sums();
         let try_again = || sums.make_room(tenant, amount) || sums.use_fresh(bytes, amount);
-        fits = released.and_then(|_| calm(try_again));
+        fits = released.and_then(|_| catch_panic(try_again));
     }
     (sums, fits == Some(true))
 }
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn free_async<R: Like<row::cuMemFreeAsync>>(
         },
         // SAFETY: the program's own arguments.
         || unsafe { R::call((address, stream)) },
-        |tenant, known, freed| address::freed_or_kept(tenant, address, known, freed),
+        |tenant, known, freed| address::after_free(tenant, address, known, freed),
     )
 }
 

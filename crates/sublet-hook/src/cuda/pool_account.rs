@@ -27,7 +27,7 @@ use super::heap::Heap;
 use super::stream::device_of_stream;
 use super::tenant::{CachesMemory, Place, Tenant, current_device};
 use super::{locked, real};
-use crate::guard::{Inside, calm};
+use crate::guard::{Inside, catch_panic};
 use crate::link::Budget;
 
 /// True while a pool may keep memory that nobody uses. A child of fork has its parent's word for
@@ -209,7 +209,7 @@ pub fn synchronised() {
     let Some(_inside) = Inside::enter() else {
         return;
     };
-    let _ = calm(|| {
+    let _ = catch_panic(|| {
         let tenant = Tenant::current()?;
         // Before they are looked at: what is freed meanwhile says so again.
         KEEPS.store(false, Ordering::Release);

@@ -8,7 +8,7 @@ use std::ffi::c_uint;
 
 use super::c::*;
 use super::{locked, row};
-use crate::guard::{Inside, calm};
+use crate::guard::{Inside, catch_panic};
 use crate::link::{Link, State};
 use crate::process;
 use crate::real::Like;
@@ -29,7 +29,7 @@ pub unsafe extern "C" fn init<R: Like<row::cuInit>>(flags: c_uint) -> CUresult {
         // SAFETY: the program's own argument.
         return unsafe { R::call((flags,)) };
     };
-    let Some(process) = calm(|| {
+    let Some(process) = catch_panic(|| {
         let process = process::current();
         process.state();
         process
@@ -46,7 +46,9 @@ pub unsafe extern "C" fn init<R: Like<row::cuInit>>(flags: c_uint) -> CUresult {
         State::Managed(link) => link,
     };
     let mut start = locked(&process.books.start);
-    let told = (!start.is_done).then(|| calm(|| Told::new(link))).flatten();
+    let told = (!start.is_done)
+        .then(|| catch_panic(|| Told::new(link)))
+        .flatten();
     // SAFETY: the program's own argument.
     let result = unsafe { R::call((flags,)) };
     drop(told);

@@ -11,7 +11,7 @@ use sublet_driver_api::CUDA;
 use super::c::*;
 use super::real::REAL;
 use super::{
-    array, context, external, graph, info, lookup, physical, pinned, plain, pool, row, shared,
+    array, context, external, graph, info, linear, lookup, physical, pinned, pool, row, shared,
     start, sync,
 };
 use crate::real::{Row, implement_row};
@@ -75,13 +75,13 @@ hooks! {
     cuGetProcAddress => lookup::look_up;
     cuGetProcAddress_v2 => lookup::look_up_v2;
 
-    cuMemAlloc => plain::alloc_v1;
-    cuMemAlloc_v2 => plain::alloc;
-    cuMemAllocPitch => plain::pitch_v1;
-    cuMemAllocPitch_v2 => plain::pitch;
-    cuMemAllocManaged => plain::managed;
-    cuMemFree => plain::free_v1;
-    cuMemFree_v2 => plain::free;
+    cuMemAlloc => linear::alloc_v1;
+    cuMemAlloc_v2 => linear::alloc;
+    cuMemAllocPitch => linear::pitch_v1;
+    cuMemAllocPitch_v2 => linear::pitch;
+    cuMemAllocManaged => linear::managed;
+    cuMemFree => linear::free_v1;
+    cuMemFree_v2 => linear::free;
 
     cuMemAllocHost => pinned::alloc_v1;
     cuMemAllocHost_v2 => pinned::alloc;

@@ -12,7 +12,7 @@ use sublet_abi::{DeviceIndex, Units};
 
 use super::c::*;
 use super::{Books, real};
-use crate::guard::{Inside, calm};
+use crate::guard::{Inside, catch_panic};
 use crate::link::{Budget, Link};
 use crate::process;
 
@@ -268,15 +268,15 @@ pub fn taking(
     let Some(_inside) = Inside::enter() else {
         return call();
     };
-    let Some(tenant) = calm(Tenant::current).flatten() else {
+    let Some(tenant) = catch_panic(Tenant::current).flatten() else {
         return call();
     };
-    match calm(|| ask(&tenant).map(|ask| tenant.take(ask))).flatten() {
+    match catch_panic(|| ask(&tenant).map(|ask| tenant.take(ask))).flatten() {
         None => call(),
         Some(Err(OverLimit)) => CUDA_ERROR_OUT_OF_MEMORY,
         Some(Ok(charge)) => {
             let result = call();
-            let _ = calm(|| {
+            let _ = catch_panic(|| {
                 if result == CUDA_SUCCESS {
                     keep(&tenant, charge);
                 } else {
@@ -299,13 +299,13 @@ pub fn giving<T>(
     let Some(_inside) = Inside::enter() else {
         return call();
     };
-    let Some(tenant) = calm(Tenant::current).flatten() else {
+    let Some(tenant) = catch_panic(Tenant::current).flatten() else {
         return call();
     };
-    let known = calm(|| forget(&tenant)).flatten();
+    let known = catch_panic(|| forget(&tenant)).flatten();
     let result = call();
     if let Some(known) = known {
-        let _ = calm(|| done(&tenant, known, result == CUDA_SUCCESS));
+        let _ = catch_panic(|| done(&tenant, known, result == CUDA_SUCCESS));
     }
     result
 }

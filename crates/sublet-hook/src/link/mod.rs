@@ -51,9 +51,9 @@ pub const PATIENCE: Duration = Duration::from_secs(5);
 const SILENCE_MS: u64 = 2000;
 
 /// True while the arbiter of a page gives signs of life. In a time namespace its clock is
-/// another one than ours, and the page never looks kept.
+/// another one than ours, and the arbiter never looks alive.
 #[must_use]
-pub fn is_kept(page: &ControlPage) -> bool {
+pub fn is_arbiter_alive(page: &ControlPage) -> bool {
     now_ms().saturating_sub(page.heartbeat_ms()) <= SILENCE_MS
 }
 
@@ -234,13 +234,13 @@ impl Link {
     }
 
     fn switch_to(&self, control: AnyControl<'static>) {
-        self.control.store(kept(control), Ordering::Release);
+        self.control.store(leaked(control), Ordering::Release);
         gate::follow(control.page());
     }
 }
 
 /// A page in a box for ever: a few bytes for each arbiter that the process lives to see.
-fn kept(control: AnyControl<'static>) -> *mut AnyControl<'static> {
+fn leaked(control: AnyControl<'static>) -> *mut AnyControl<'static> {
     ptr::from_mut(Box::leak(Box::new(control)))
 }
 

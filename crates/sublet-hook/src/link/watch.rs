@@ -20,7 +20,7 @@ use sublet_abi::{AnyControl, DeviceClaim, MAX_DEVICES};
 use super::marks::Marks;
 use super::meeting::{Why, meet, system};
 use super::socket::{Socket, Watched};
-use super::{Link, PATIENCE, kept, pages};
+use super::{Link, PATIENCE, leaked, pages};
 use crate::gate;
 
 /// Between two attempts to find a successor. It starts within milliseconds if it is restarted
@@ -56,7 +56,7 @@ pub(super) fn first_contact(path: &Path) -> Result<&'static Link, Why> {
         ledger,
         slot: met.welcome.slot,
         generation: AtomicU32::new(met.welcome.generation),
-        control: AtomicPtr::new(kept(met.control)),
+        control: AtomicPtr::new(leaked(met.control)),
         turns: Default::default(),
         marks,
         watch: Mutex::new(Some(watch)),
@@ -98,7 +98,7 @@ fn stay(link: &'static Link, watch: Watch) {
         socket.wait_for_end();
         let mut pause = FIRST_PAUSE;
         socket = loop {
-            match crate::guard::calm(|| come_back(link, &ledger, &path)) {
+            match crate::guard::catch_panic(|| come_back(link, &ledger, &path)) {
                 Some(Ok(socket)) => break socket,
                 Some(Err(_)) | None => thread::sleep(pause),
             }

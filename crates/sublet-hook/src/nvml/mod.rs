@@ -26,7 +26,7 @@ use std::sync::atomic::AtomicPtr;
 use sublet_abi::DeviceIndex;
 use sublet_driver_api::nvml::*;
 
-use crate::guard::{Inside, calm};
+use crate::guard::{Inside, catch_panic};
 use crate::link;
 use crate::real::Row;
 use crate::trampoline::{Targets, settle};
@@ -72,8 +72,8 @@ fn seeing(
     let Some(_inside) = Inside::enter() else {
         return real();
     };
-    match calm(view::current) {
-        Some(Seen::Tenant(view)) => calm(|| hook(view)).unwrap_or(NVML_ERROR_UNKNOWN),
+    match catch_panic(view::current) {
+        Some(Seen::Tenant(view)) => catch_panic(|| hook(view)).unwrap_or(NVML_ERROR_UNKNOWN),
         // Without a library that is the answer, as it is without an arbiter too.
         Some(Seen::Forbidden) if REAL.exists(row::nvmlInit_v2) => NVML_ERROR_NO_PERMISSION,
         Some(Seen::Forbidden) => NVML_ERROR_LIBRARY_NOT_FOUND,

@@ -12,7 +12,7 @@ use sublet_driver_api::nvml::*;
 use super::real::REAL;
 use super::view::{self, Seen};
 use super::{row, seeing};
-use crate::guard::{Inside, calm};
+use crate::guard::{Inside, catch_panic};
 use crate::real::Like;
 
 /// `nvmlInit`, `nvmlInit_v2`.
@@ -44,8 +44,8 @@ pub unsafe extern "C" fn init_with_flags<R: Like<row::nvmlInitWithFlags>>(
 pub unsafe extern "C" fn error_string<R: Like<row::nvmlErrorString>>(
     error: nvmlReturn_t,
 ) -> *const c_char {
-    let refused =
-        error == NVML_ERROR_NO_PERMISSION && matches!(calm(view::current), Some(Seen::Forbidden));
+    let refused = error == NVML_ERROR_NO_PERMISSION
+        && matches!(catch_panic(view::current), Some(Seen::Forbidden));
     if refused && let Some(reason) = view::reason() {
         return reason.as_ptr();
     }
@@ -84,7 +84,7 @@ extern "C" fn judge(index: usize) -> *const c_void {
     let Some(_inside) = Inside::enter() else {
         return REAL.address(index);
     };
-    match calm(view::current) {
+    match catch_panic(view::current) {
         Some(Seen::Everything) | None => REAL.address(index),
         Some(Seen::Tenant(_) | Seen::Forbidden) if REAL.exists(index) => {
             no_permission as *const c_void

@@ -81,7 +81,7 @@ impl View {
     /// The arbiter keeps these pages. Where they never look so, the same are asked for again
     /// each second.
     fn is_fresh(&self) -> bool {
-        link::is_kept(&self.control)
+        link::is_arbiter_alive(&self.control)
     }
 
     /// Both are of one tenant, and made by one incarnation of the arbiter.

@@ -13,7 +13,7 @@ use sublet_abi::Units;
 use crate::cuda::c::*;
 use crate::cuda::tenant::{Ask, Charge, OverLimit, Place, Tenant, current_context, current_device};
 use crate::cuda::{locked, real, row};
-use crate::guard::{Inside, calm};
+use crate::guard::{Inside, catch_panic};
 use crate::real::Like;
 
 /// What limits cost that were raised, by context.
@@ -144,15 +144,15 @@ pub unsafe extern "C" fn set<R: Like<row::cuCtxSetLimit>>(
     let Some(_inside) = Inside::enter() else {
         return call();
     };
-    let Some(tenant) = calm(Tenant::current).flatten() else {
+    let Some(tenant) = catch_panic(Tenant::current).flatten() else {
         return call();
     };
-    let change = match calm(|| prepare(&tenant, limit, value)) {
+    let change = match catch_panic(|| prepare(&tenant, limit, value)) {
         None | Some(Ok(None)) => return call(),
         Some(Err(OverLimit)) => return CUDA_ERROR_OUT_OF_MEMORY,
         Some(Ok(Some(change))) => change,
     };
     let result = call();
-    let _ = calm(|| finish(&tenant, &change, result == CUDA_SUCCESS));
+    let _ = catch_panic(|| finish(&tenant, &change, result == CUDA_SUCCESS));
     result
 }

@@ -5,7 +5,7 @@ use crate::cuda::c::*;
 use crate::cuda::graph::needs::card_of;
 use crate::cuda::row;
 use crate::cuda::tenant::{Place, Tenant};
-use crate::guard::{Inside, calm};
+use crate::guard::{Inside, catch_panic};
 use crate::real::Like;
 
 /// An allocation that no graph of this tenant could ever run is refused where it is added, as
@@ -14,7 +14,7 @@ fn is_too_large(given: &CUDA_MEM_ALLOC_NODE_PARAMS_v1) -> bool {
     let Some(_inside) = Inside::enter() else {
         return false;
     };
-    let too_large = calm(|| {
+    let too_large = catch_panic(|| {
         let tenant = Tenant::current()?;
         let bytes = given.bytesize as u64;
         let Place::Listed(index) = tenant.place(card_of(given)?) else {

@@ -14,7 +14,7 @@ use crate::cuda::stream::{is_capturing, meant};
 use crate::cuda::tenant::Tenant;
 use crate::cuda::{locked, row};
 use crate::gate;
-use crate::guard::{Inside, calm};
+use crate::guard::{Inside, catch_panic};
 use crate::real::Like;
 
 /// All devices of the driver: nobody knows on which of them such a graph is.
@@ -29,9 +29,9 @@ pub(super) fn devices() -> Vec<CUdevice> {
 /// `None` where there is nothing to do, or the driver does not do it: it has its own words for why.
 fn upload(exec: CUgraphExec, stream: CUstream) -> Option<CUresult> {
     let _inside = Inside::enter()?;
-    let tenant = calm(Tenant::current).flatten()?;
+    let tenant = catch_panic(Tenant::current).flatten()?;
     let graphs = || locked(&tenant.books.graphs);
-    let uploaded = calm(|| {
+    let uploaded = catch_panic(|| {
         let needs = graphs().needs.get(&exec)?.clone();
         // What is recorded does not run.
         if !needs.is_unknown || is_capturing(stream) {

@@ -6,7 +6,7 @@ use crate::cuda::c::*;
 use crate::cuda::pool_account::account_of;
 use crate::cuda::row;
 use crate::cuda::tenant::Tenant;
-use crate::guard::{Inside, calm};
+use crate::guard::{Inside, catch_panic};
 use crate::real::Like;
 
 /// `cuMemPoolSetAttribute`: a pool may keep what its tenant may have, and no more. Programs set
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn set_attribute<R: Like<row::cuMemPoolSetAttribute>>(
 /// What the tenant may have where a pool is.
 fn limit_of(pool: CUmemoryPool) -> Option<u64> {
     let _inside = Inside::enter()?;
-    calm(|| {
+    catch_panic(|| {
         let tenant = Tenant::current()?;
         let account = account_of(&tenant, pool, CU_STREAM_LEGACY)?;
         let budget = account.sums().budget()?;

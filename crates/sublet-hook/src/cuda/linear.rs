@@ -5,11 +5,11 @@
 //! current device: it can all end up there. What a pointer cost is remembered with the context
 //! it belongs to, because the driver frees a context's memory with the context.
 
-mod taking;
+mod allocating;
 
 use std::ffi::c_uint;
 
-use self::taking::allocating;
+use self::allocating::allocating;
 use super::address;
 use super::c::*;
 use super::heap::Kind;
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn free<R: Like<row::cuMemFree_v2>>(address: CUdeviceptr) 
         |tenant| address::take(tenant, address),
         // SAFETY: the program's own argument.
         || unsafe { R::call((address,)) },
-        |tenant, known, freed| address::freed_or_kept(tenant, address, known, freed),
+        |tenant, known, freed| address::after_free(tenant, address, known, freed),
     )
 }
 
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn free_v1<R: Like<row::cuMemFree>>(address: u32) -> CUres
         |tenant| address::take(tenant, u64::from(address)),
         // SAFETY: the program's own argument.
         || unsafe { R::call((address,)) },
-        |tenant, known, freed| address::freed_or_kept(tenant, u64::from(address), known, freed),
+        |tenant, known, freed| address::after_free(tenant, u64::from(address), known, freed),
     )
 }
 

@@ -10,7 +10,7 @@ use crate::cuda::owned::Owned;
 use crate::cuda::small::{SmallAllocation, packing_of};
 use crate::cuda::tenant::{Ask, Charge, Held, Place, Tenant, current_context, current_device};
 use crate::cuda::{locked, real};
-use crate::guard::{Inside, calm};
+use crate::guard::{Inside, catch_panic};
 
 /// What the driver made: where, and how many bytes.
 type Made = (CUdeviceptr, u64);
@@ -26,11 +26,11 @@ pub(super) fn allocating(
     let Some(_inside) = Inside::enter() else {
         return call();
     };
-    let Some(tenant) = calm(Tenant::current).flatten() else {
+    let Some(tenant) = catch_panic(Tenant::current).flatten() else {
         return call();
     };
     // Without a context the driver refuses the call, and nothing at all, in its own words.
-    let place = calm(|| Some(tenant.place(current_device()?))).flatten();
+    let place = catch_panic(|| Some(tenant.place(current_device()?))).flatten();
     let Some(place) = place.filter(|_| expected > 0) else {
         return call();
     };
@@ -68,7 +68,7 @@ impl Small {
     ) -> CUresult {
         let heap = self.tenant.books.heaps.of(self.device, self.kind);
         let mut heap = locked(heap);
-        let mut ahead = calm(|| self.tenant.take_at_once(self.piece())).flatten();
+        let mut ahead = catch_panic(|| self.tenant.take_at_once(self.piece())).flatten();
         let context = current_context();
         // What is sure of a card's memory is not of memory that moves.
         let is_tiny = expected <= TINY && self.kind == Kind::Device;
@@ -76,7 +76,7 @@ impl Small {
         if ahead.is_none() && !has_room() {
             // What others give back may be of this heap.
             drop(heap);
-            let Some(Ok(taken)) = calm(|| self.tenant.take_or_release(self.piece())) else {
+            let Some(Ok(taken)) = catch_panic(|| self.tenant.take_or_release(self.piece())) else {
                 self.note(expected);
                 return CUDA_ERROR_OUT_OF_MEMORY;
             };
@@ -90,7 +90,7 @@ impl Small {
             return result;
         }
         let mut asked = expected;
-        let kept = calm(|| {
+        let kept = catch_panic(|| {
             let (address, bytes) = made();
             asked = bytes;
             if bytes > self.packing.small {
@@ -171,7 +171,7 @@ fn large(
     made: impl FnOnce() -> Made,
 ) -> CUresult {
     let bytes = expected;
-    let Some(Ok(charge)) = calm(|| tenant.take(Ask { place, bytes })) else {
+    let Some(Ok(charge)) = catch_panic(|| tenant.take(Ask { place, bytes })) else {
         return CUDA_ERROR_OUT_OF_MEMORY;
     };
     let result = call();
@@ -180,7 +180,7 @@ fn large(
         return result;
     }
     let mut asked = expected;
-    let kept = calm(|| {
+    let kept = catch_panic(|| {
         let (address, bytes) = made();
         asked = bytes;
         keep_or_undo(tenant, address, corrected(tenant, charge, bytes))
