@@ -14,21 +14,21 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
-use crate::cuda::Books;
-use crate::link::{self, State};
+use crate::cuda::CudaBooks;
+use crate::link::{self, LinkState};
 
 /// All that is known in one process. It is never dropped.
 #[derive(Debug, Default)]
 pub struct Process {
-    state: OnceLock<State>,
+    state: OnceLock<LinkState>,
     /// What this process has of which card.
-    pub books: Books,
+    pub books: CudaBooks,
 }
 
 impl Process {
     /// How this process stands with the arbiter. The first call connects: some milliseconds
     /// at most while the arbiter is well, and at most [`link::PATIENCE`] twice while it is not.
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &LinkState {
         if let Some(known) = self.state.get() {
             return known;
         }
@@ -42,7 +42,7 @@ impl Process {
 
     /// The same, without connecting.
     #[must_use]
-    pub fn known_state(&self) -> Option<&State> {
+    pub fn known_state(&self) -> Option<&LinkState> {
         self.state.get()
     }
 }

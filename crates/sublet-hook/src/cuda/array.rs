@@ -14,7 +14,9 @@ use std::ffi::c_uint;
 pub use self::sparse::map;
 
 use super::c::*;
-use super::tenant::{Ask, Charge, Held, Share, Tenant, current_device, giving, taking};
+use super::tenant::{
+    ContextCharge, MemoryCharge, Need, Share, Tenant, current_device, giving, taking,
+};
 use super::{physical, real, row};
 use crate::real::{Like, Row};
 
@@ -24,7 +26,7 @@ pub enum Array {
     /// Whoever made it; nothing, if it has no memory of its own.
     Own {
         /// What it cost.
-        held: Held,
+        held: ContextCharge,
         /// True if it gets its memory in one piece, whatever the mapping says.
         is_mapped_whole: bool,
     },
@@ -49,7 +51,7 @@ impl Array {
     }
 
     /// Where it belongs to.
-    pub(super) fn held(&self) -> &Held {
+    pub(super) fn held(&self) -> &ContextCharge {
         match self {
             Array::Own { held, .. } => held,
             Array::External(share) => share,
@@ -150,20 +152,20 @@ fn ask(
     tenant: &Tenant,
     description: Option<CUDA_ARRAY3D_DESCRIPTOR_v2>,
     levels: Option<c_uint>,
-) -> Option<Ask> {
+) -> Option<Need> {
     let device = current_device()?;
     let place = tenant.place(device);
     let bytes = size_of(&description?, levels, device);
-    Some(Ask { place, bytes })
+    Some(Need { place, bytes })
 }
 
 fn keep(
     tenant: &Tenant,
     handle: usize,
-    charge: Charge,
+    charge: MemoryCharge,
     description: Option<CUDA_ARRAY3D_DESCRIPTOR_v2>,
 ) {
-    let held = Held::here(charge);
+    let held = ContextCharge::here(charge);
     let flags = description.map_or(0, |description| description.Flags);
     let is_mapped_whole = flags & CUDA_ARRAY3D_DEFERRED_MAPPING != 0;
     let array = Array::Own {
@@ -229,18 +231,18 @@ impl Description for CUDA_ARRAY3D_DESCRIPTOR_v1 {
 }
 
 /// A handle of an array, of either kind.
-pub trait Handle: Copy {
+pub trait ArrayHandle: Copy {
     /// Its number, by which the books know it.
     fn key(self) -> u64;
 }
 
-impl Handle for CUarray {
+impl ArrayHandle for CUarray {
     fn key(self) -> u64 {
         self.0 as u64
     }
 }
 
-impl Handle for CUmipmappedArray {
+impl ArrayHandle for CUmipmappedArray {
     fn key(self) -> u64 {
         self.0 as u64
     }
@@ -292,7 +294,7 @@ pub unsafe extern "C" fn create_mipmapped<R: Like<row::cuMipmappedArrayCreate>>(
 /// As the driver documents.
 pub unsafe extern "C" fn destroy<H, R>(array: H) -> CUresult
 where
-    H: Handle,
+    H: ArrayHandle,
     R: Row<Arguments = (H,), Result = CUresult>,
 {
     let key = array.key();

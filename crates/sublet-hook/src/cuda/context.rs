@@ -17,7 +17,7 @@ pub use self::book::Contexts;
 pub use self::limits::set as set_limit;
 use super::c::*;
 use super::owned::Owned;
-use super::tenant::{Held, OverLimit, Place, Tenant, giving, is_absent};
+use super::tenant::{ContextCharge, OverLimit, Place, Tenant, giving, is_absent};
 use super::{address, locked, physical, row};
 use crate::guard::{Inside, catch_panic};
 use crate::link::Budget;
@@ -47,7 +47,7 @@ fn gone(tenant: &Tenant, device: CUdevice, context: CUcontext) {
 /// The driver freed what was allocated somewhere.
 fn forget_memory(tenant: &Tenant, is_gone: impl Fn(Budget, CUcontext) -> bool) {
     let books = tenant.books;
-    let is_of = |held: &Held| is_gone(held.charge.budget, held.context);
+    let is_of = |held: &ContextCharge| is_gone(held.charge.budget, held.context);
     let is_owned = |owned: &Owned| match owned {
         Owned::Context(held) => is_of(held),
         Owned::Small(small) => is_gone(small.device.into(), small.context),

@@ -24,7 +24,7 @@ pub use self::descriptor::{Descriptor, Probes};
 use super::c::*;
 use super::owned::Owned;
 use super::real;
-use super::tenant::{CachesMemory, Charge, Tenant};
+use super::tenant::{CachesMemory, MemoryCharge, Tenant};
 use crate::guard::catch_panic;
 use crate::link::marks::Key;
 use crate::link::{Budget, without_signals};
@@ -120,7 +120,7 @@ impl Drop for Work {
 #[derive(Debug)]
 pub enum Debt {
     /// A charge alone.
-    Charge(Charge),
+    Charge(MemoryCharge),
     /// What was at an address.
     Owned(Owned),
 }
@@ -142,8 +142,8 @@ impl Debt {
     }
 }
 
-impl From<Charge> for Debt {
-    fn from(charge: Charge) -> Self {
+impl From<MemoryCharge> for Debt {
+    fn from(charge: MemoryCharge) -> Self {
         Debt::Charge(charge)
     }
 }

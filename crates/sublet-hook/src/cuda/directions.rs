@@ -64,7 +64,9 @@ fn named(code: &str, depth: usize) -> BTreeSet<&str> {
 
 /// Which modules the types of each book are of.
 fn books(root: &str, modules: &Graph) -> BTreeMap<String, Vec<String>> {
-    let list = after(root, "pubstructBooks{").next().expect("the books");
+    let list = after(root, "pubstructCudaBooks{")
+        .next()
+        .expect("the books");
     let list = &list[..list.find('}').expect("their end")];
     let fields = list
         .split(",pub")

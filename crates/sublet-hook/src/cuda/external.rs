@@ -9,7 +9,7 @@
 use super::array::Array;
 use super::c::*;
 use super::owned::Owned;
-use super::tenant::{Held, Share, Tenant, giving, on_current_device, taking};
+use super::tenant::{ContextCharge, Share, Tenant, giving, on_current_device, taking};
 use super::{address, row};
 use crate::real::Like;
 
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn import<R: Like<row::cuImportExternalMemory>>(
         |tenant, charge| {
             // SAFETY: the driver wrote it.
             let memory = unsafe { *memory };
-            let share = Share::new(Held::here(charge));
+            let share = Share::new(ContextCharge::here(charge));
             if let Some(before) = tenant.books.externals.insert(memory.0 as u64, share) {
                 tenant.give_share(before);
             }

@@ -17,7 +17,7 @@ use sublet_driver_api::CUDA;
 use super::c::*;
 use super::{real, row};
 use crate::guard::{Inside, catch_panic};
-use crate::link::State;
+use crate::link::LinkState;
 use crate::process;
 use crate::real::Like;
 
@@ -193,9 +193,9 @@ fn is_same_at(base: &str, version: u32, flags: u64, found: *mut c_void) -> bool 
 /// Counts an unknown function; false if the tenant may not have it.
 fn is_allowed() -> bool {
     match process::current().state() {
-        State::Off | State::Unmanaged(_) => true,
-        State::Forbidden(_) => false,
-        State::Managed(link) => {
+        LinkState::Off | LinkState::Unmanaged(_) => true,
+        LinkState::Forbidden(_) => false,
+        LinkState::Managed(link) => {
             link.ledger().slot(link.slot()).count_unknown();
             link.control().mode() == Mode::Compat
         }

@@ -17,7 +17,7 @@
 //!   (with what the driver keeps for later: [`driver_cache`]), or the tenant. If others may still
 //!   hold the memory, [`deferred_free`] tells them later. [`borrowed`] is memory of others.
 //! - [`tenant`] takes and gives back. It knows nobody above it: who keeps memory unused is a
-//!   [`tenant::CachesMemory`] in the list of `Books::caches`.
+//!   [`tenant::CachesMemory`] in the list of `CudaBooks::caches`.
 //! - [`real`] is the driver itself, [`stream`] what its streams say, [`c`] its types.
 //!
 //! Read [`table`], then [`tenant`], then a hook.
@@ -102,7 +102,7 @@ extern "C" fn decide(index: usize) -> *const c_void {
 
 /// What this process has of which card.
 #[derive(Debug, Default)]
-pub struct Books {
+pub struct CudaBooks {
     /// Linear memory, by address.
     pub pointers: Pointers<owned::Owned>,
     /// What small ones of it share.
@@ -116,7 +116,7 @@ pub struct Books {
     /// Memory behind handles, and where it is mapped.
     pub physical: Mutex<physical::Physical>,
     /// Memory of the host, by its first address.
-    pub pinned: Pointers<tenant::Held>,
+    pub pinned: Pointers<tenant::ContextCharge>,
     /// Arrays and mipmapped arrays, by handle.
     pub arrays: Pointers<array::Array>,
     /// Memory imported from other interfaces, by handle.
@@ -133,7 +133,7 @@ pub struct Books {
     pub start: Mutex<start::Start>,
 }
 
-impl Books {
+impl CudaBooks {
     /// Who is asked for memory that nobody uses, in this order: a deferred free may let a pool
     /// shrink.
     fn caches(&self) -> [&dyn tenant::CachesMemory; 3] {

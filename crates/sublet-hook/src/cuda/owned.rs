@@ -6,13 +6,13 @@
 use super::c::*;
 use super::pool_account::Account;
 use super::small::SmallAllocation;
-use super::tenant::{Held, Share, Tenant};
+use super::tenant::{ContextCharge, Share, Tenant};
 
 /// Memory at an address.
 #[derive(Debug)]
 pub enum Owned {
     /// Memory of a context, with blocks for itself.
-    Context(Held),
+    Context(ContextCharge),
     /// Memory of a context, in a piece that others share.
     Small(SmallAllocation),
     /// Memory of a pool.

@@ -24,7 +24,7 @@ pub(super) use self::tiles::{Region, Tile, TilePart};
 
 use super::c::*;
 use super::deferred_free::{Holder, Work};
-use super::tenant::{Ask, Place, Tenant, giving, is_absent, taking};
+use super::tenant::{Need, Place, Tenant, giving, is_absent, taking};
 use super::{locked, row};
 use crate::link::marks::Key;
 use crate::real::Like;
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn create<R: Like<row::cuMemCreate>>(
             let location = unsafe { properties.as_ref() }?.location;
             let place = place_of(tenant, location)?;
             let bytes = bytes as u64;
-            Some(Ask { place, bytes })
+            Some(Need { place, bytes })
         },
         // SAFETY: the program's own arguments.
         || unsafe { R::call((handle, bytes, properties, flags)) },

@@ -12,16 +12,16 @@ use std::ffi::{c_uint, c_void};
 
 use super::c::*;
 use super::row;
-use super::tenant::{Ask, Charge, Held, Place, Tenant, giving, taking};
+use super::tenant::{ContextCharge, MemoryCharge, Need, Place, Tenant, giving, taking};
 use crate::real::Like;
 
-fn of_the_host(bytes: u64) -> Ask {
+fn of_the_host(bytes: u64) -> Need {
     let place = Place::Host;
-    Ask { place, bytes }
+    Need { place, bytes }
 }
 
-fn keep(tenant: &Tenant, address: *mut c_void, charge: Charge) {
-    let held = Held::here(charge);
+fn keep(tenant: &Tenant, address: *mut c_void, charge: MemoryCharge) {
+    let held = ContextCharge::here(charge);
     if let Some(before) = tenant.books.pinned.insert(address.addr() as u64, held) {
         // The driver gave the address out again, so what was there is gone.
         tenant.give(before.charge);

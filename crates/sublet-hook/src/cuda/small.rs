@@ -10,7 +10,7 @@ use sublet_abi::{DeviceIndex, MAX_DEVICES, Packing};
 use super::c::*;
 use super::heap::{Heap, Kind};
 use super::locked;
-use super::tenant::{Charge, Tenant};
+use super::tenant::{MemoryCharge, Tenant};
 
 /// An allocation in a piece that others share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl SmallAllocation {
     pub fn give_back(self, tenant: &Tenant) {
         let packing = packing_of(tenant, self.device, self.kind);
         let amount = self.heap(tenant).free(self.address, packing.kept);
-        tenant.give(Charge {
+        tenant.give(MemoryCharge {
             budget: self.device.into(),
             amount,
         });
@@ -67,7 +67,7 @@ impl Heaps {
         for heap in &self.0[device.place()] {
             let amount = locked(heap).end(&is_gone);
             let budget = device.into();
-            tenant.give(Charge { budget, amount });
+            tenant.give(MemoryCharge { budget, amount });
         }
     }
 }

@@ -9,7 +9,7 @@ use std::ffi::c_uint;
 use super::c::*;
 use super::{locked, row};
 use crate::guard::{Inside, catch_panic};
-use crate::link::{Link, State};
+use crate::link::{Link, LinkState};
 use crate::process;
 use crate::real::Like;
 use crate::visible;
@@ -38,12 +38,12 @@ pub unsafe extern "C" fn init<R: Like<row::cuInit>>(flags: c_uint) -> CUresult {
         return unsafe { R::call((flags,)) };
     };
     let link = match process.state() {
-        State::Forbidden(_) => return CUDA_ERROR_NOT_PERMITTED,
-        State::Off | State::Unmanaged(_) => {
+        LinkState::Forbidden(_) => return CUDA_ERROR_NOT_PERMITTED,
+        LinkState::Off | LinkState::Unmanaged(_) => {
             // SAFETY: the program's own argument.
             return unsafe { R::call((flags,)) };
         }
-        State::Managed(link) => link,
+        LinkState::Managed(link) => link,
     };
     let mut start = locked(&process.books.start);
     let told = (!start.is_done)

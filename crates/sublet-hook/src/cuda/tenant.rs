@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use sublet_abi::{DeviceIndex, Units};
 
 use super::c::*;
-use super::{Books, real};
+use super::{CudaBooks, real};
 use crate::guard::{Inside, catch_panic};
 use crate::link::{Budget, Link};
 use crate::process;
@@ -22,13 +22,13 @@ pub struct Tenant {
     /// Its account.
     pub link: &'static Link,
     /// What it has.
-    pub books: &'static Books,
+    pub books: &'static CudaBooks,
 }
 
 /// Memory that was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "memory that was taken must be given back"]
-pub struct Charge {
+pub struct MemoryCharge {
     /// From what.
     pub budget: Budget,
     /// How much.
@@ -37,23 +37,23 @@ pub struct Charge {
 
 /// A charge that goes with a context: the driver frees a context's memory with the context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held {
+pub struct ContextCharge {
     /// What it cost.
-    pub charge: Charge,
+    pub charge: MemoryCharge,
     /// The context.
     pub context: CUcontext,
 }
 
-impl Held {
+impl ContextCharge {
     /// In the thread's context.
-    pub fn here(charge: Charge) -> Self {
+    pub fn here(charge: MemoryCharge) -> Self {
         let context = current_context();
         Self { charge, context }
     }
 }
 
 /// A part in something that is charged once, however many have one. The last one pays back.
-pub type Share = Arc<Held>;
+pub type Share = Arc<ContextCharge>;
 
 /// A book of memory that the driver only keeps for later, or that is freed and not yet paid back.
 /// Whoever lacks memory asks all of them, and so does whoever reports how much there is.
@@ -108,7 +108,7 @@ impl Place {
 
 /// What a call is about to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ask {
+pub struct Need {
     /// Where.
     pub place: Place,
     /// Bytes, before rounding up.
@@ -140,50 +140,50 @@ impl Tenant {
     /// What an amount is charged with: of a card, whole blocks, as a card gives them. `None` if
     /// that is more than can be counted.
     #[must_use]
-    pub fn amount(&self, ask: Ask) -> Option<Units> {
-        let bytes = match ask.place {
+    pub fn amount(&self, need: Need) -> Option<Units> {
+        let bytes = match need.place {
             Place::Listed(device) => {
                 let packing = self.link.control().device(device).packing();
-                packing.blocks(ask.bytes)
+                packing.blocks(need.bytes)
             }
-            Place::Host | Place::Unlisted => ask.bytes,
+            Place::Host | Place::Unlisted => need.bytes,
         };
         Units::taken_by(bytes)
     }
 
     /// Takes memory if the limit allows it as things are.
     #[must_use]
-    pub fn take_at_once(&self, ask: Ask) -> Option<Charge> {
-        let budget = ask.place.budget()?;
-        let amount = self.amount(ask)?;
+    pub fn take_at_once(&self, need: Need) -> Option<MemoryCharge> {
+        let budget = need.place.budget()?;
+        let amount = self.amount(need)?;
         // Also where the use is above the limit, nothing is nothing.
         if amount > Units::ZERO {
             self.link.reserve(budget, amount).ok()?;
         }
-        Some(Charge { budget, amount })
+        Some(MemoryCharge { budget, amount })
     }
 
     /// Takes memory, from pools that only keep it if need be.
     ///
     /// # Errors
     /// If the limit does not allow it.
-    pub fn take_or_release(&self, ask: Ask) -> Result<Charge, OverLimit> {
+    pub fn take_or_release(&self, need: Need) -> Result<MemoryCharge, OverLimit> {
         let again = || {
-            let budget = ask.place.budget()?;
+            let budget = need.place.budget()?;
             let released = self.release_unused(budget);
-            released.then(|| self.take_at_once(ask)).flatten()
+            released.then(|| self.take_at_once(need)).flatten()
         };
-        self.take_at_once(ask).or_else(again).ok_or(OverLimit)
+        self.take_at_once(need).or_else(again).ok_or(OverLimit)
     }
 
     /// The same.
     ///
     /// # Errors
     /// If the limit does not allow it. It is noted for `sublet top`.
-    pub fn take(&self, ask: Ask) -> Result<Charge, OverLimit> {
-        let taken = self.take_or_release(ask);
-        if let (Err(OverLimit), Some(budget)) = (&taken, ask.place.budget()) {
-            self.link.note_refusal(budget, ask.bytes);
+    pub fn take(&self, need: Need) -> Result<MemoryCharge, OverLimit> {
+        let taken = self.take_or_release(need);
+        if let (Err(OverLimit), Some(budget)) = (&taken, need.place.budget()) {
+            self.link.note_refusal(budget, need.bytes);
         }
         taken
     }
@@ -205,7 +205,7 @@ impl Tenant {
     }
 
     /// Gives memory back.
-    pub fn give(&self, charge: Charge) {
+    pub fn give(&self, charge: MemoryCharge) {
         if charge.amount > Units::ZERO {
             self.link.release(charge.budget, charge.amount);
         }
@@ -253,17 +253,17 @@ pub fn current_context() -> CUcontext {
 /// What memory of the current device would take. `None` without a context: the driver then
 /// refuses the call, in its own words.
 #[must_use]
-pub fn on_current_device(tenant: &Tenant, bytes: u64) -> Option<Ask> {
+pub fn on_current_device(tenant: &Tenant, bytes: u64) -> Option<Need> {
     let place = tenant.place(current_device()?);
-    Some(Ask { place, bytes })
+    Some(Need { place, bytes })
 }
 
-/// A call that takes memory. `ask` says how much and where, or that it is not to be counted;
+/// A call that takes memory. `need` says how much and where, or that it is not to be counted;
 /// `call` asks the driver; `keep` remembers the charge of memory that was made.
 pub fn taking(
-    ask: impl FnOnce(&Tenant) -> Option<Ask>,
+    need: impl FnOnce(&Tenant) -> Option<Need>,
     call: impl FnOnce() -> CUresult,
-    keep: impl FnOnce(&Tenant, Charge),
+    keep: impl FnOnce(&Tenant, MemoryCharge),
 ) -> CUresult {
     let Some(_inside) = Inside::enter() else {
         return call();
@@ -271,7 +271,7 @@ pub fn taking(
     let Some(tenant) = catch_panic(Tenant::current).flatten() else {
         return call();
     };
-    match catch_panic(|| ask(&tenant).map(|ask| tenant.take(ask))).flatten() {
+    match catch_panic(|| need(&tenant).map(|need| tenant.take(need))).flatten() {
         None => call(),
         Some(Err(OverLimit)) => CUDA_ERROR_OUT_OF_MEMORY,
         Some(Ok(charge)) => {

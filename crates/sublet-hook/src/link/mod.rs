@@ -59,7 +59,7 @@ pub fn is_arbiter_alive(page: &ControlPage) -> bool {
 
 /// How this process stands with an arbiter.
 #[derive(Debug)]
-pub enum State {
+pub enum LinkState {
     /// It has none, and was not told of one.
     Off,
     /// It has a slot.
@@ -70,13 +70,13 @@ pub enum State {
     Forbidden(NoSlot),
 }
 
-impl State {
+impl LinkState {
     /// The slot, if there is one.
     #[must_use]
     pub fn link(&self) -> Option<&'static Link> {
         match self {
-            State::Managed(link) => Some(link),
-            State::Off | State::Unmanaged(_) | State::Forbidden(_) => None,
+            LinkState::Managed(link) => Some(link),
+            LinkState::Off | LinkState::Unmanaged(_) | LinkState::Forbidden(_) => None,
         }
     }
 }
@@ -265,9 +265,9 @@ fn directory() -> Option<OsString> {
 
 /// Meets the arbiter that the environment names.
 #[must_use]
-pub fn connect() -> State {
+pub fn connect() -> LinkState {
     match directory() {
-        None => State::Off,
+        None => LinkState::Off,
         Some(folder) => {
             let mode = mode_of(std::env::var_os(MODE).as_deref());
             connect_to(&Path::new(&folder).join(SOCKET), mode)
@@ -287,15 +287,15 @@ fn mode_of(value: Option<&OsStr>) -> Mode {
 
 /// Meets the arbiter behind a socket; `mode` says what is done without one.
 #[must_use]
-pub fn connect_to(socket: &Path, mode: Mode) -> State {
+pub fn connect_to(socket: &Path, mode: Mode) -> LinkState {
     let no_slot = |why| NoSlot {
         socket: socket.to_path_buf(),
         why,
     };
     match watch::first_contact(socket) {
-        Ok(link) => State::Managed(link),
-        Err(why) if mode == Mode::Strict => State::Forbidden(no_slot(why)),
-        Err(why) => State::Unmanaged(no_slot(why)),
+        Ok(link) => LinkState::Managed(link),
+        Err(why) if mode == Mode::Strict => LinkState::Forbidden(no_slot(why)),
+        Err(why) => LinkState::Unmanaged(no_slot(why)),
     }
 }
 
@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn without_a_socket_the_mode_decides_and_the_reason_names_the_place() {
         let socket = Path::new("/nowhere/tenant.sock");
-        let State::Unmanaged(why) = connect_to(socket, Mode::Compat) else {
+        let LinkState::Unmanaged(why) = connect_to(socket, Mode::Compat) else {
             panic!("compat goes on without");
         };
         assert_eq!(
@@ -341,7 +341,7 @@ mod tests {
              cannot connect: No such file or directory (os error 2)"
         );
         let strict = connect_to(socket, Mode::Strict);
-        assert!(matches!(strict, State::Forbidden(_)));
+        assert!(matches!(strict, LinkState::Forbidden(_)));
         assert!(strict.link().is_none());
     }
 }

@@ -65,7 +65,7 @@ pub fn all_of(view: &View, device: DeviceIndex) -> Vec<Process> {
 }
 
 /// Those that use the device and have a number here, as a struct of the library.
-fn users<T: Entry>(view: &View, device: DeviceIndex) -> Vec<T> {
+fn users<T: ProcessEntry>(view: &View, device: DeviceIndex) -> Vec<T> {
     all_of(view, device)
         .into_iter()
         .filter(|process| process.bytes > 0)
@@ -74,7 +74,7 @@ fn users<T: Entry>(view: &View, device: DeviceIndex) -> Vec<T> {
 }
 
 /// Those of the library's list that are the tenant's.
-fn among<T: Entry>(list: &[T], view: &View, device: DeviceIndex) -> Vec<T> {
+fn among<T: ProcessEntry>(list: &[T], view: &View, device: DeviceIndex) -> Vec<T> {
     keep_own(list, &all_of(view, device))
         .into_iter()
         .map(|(entry, process)| entry.using(process.bytes))
@@ -82,7 +82,7 @@ fn among<T: Entry>(list: &[T], view: &View, device: DeviceIndex) -> Vec<T> {
 }
 
 /// A struct that says what a process uses.
-pub trait Entry: OfProcess {
+pub trait ProcessEntry: OfProcess {
     /// A process on a whole card.
     fn new(pid: u32, bytes: u64) -> Self;
 
@@ -92,7 +92,7 @@ pub trait Entry: OfProcess {
 
 macro_rules! entries {
     ($($type:ident { $($member:ident: $value:expr),* })*) => {$(
-        impl Entry for $type {
+        impl ProcessEntry for $type {
             fn new(pid: u32, bytes: u64) -> Self {
                 Self { pid, usedGpuMemory: bytes, $($member: $value),* }
             }
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn computing<T, R>(
     infos: *mut T,
 ) -> nvmlReturn_t
 where
-    T: Entry,
+    T: ProcessEntry,
     R: Row<Arguments = (nvmlDevice_t, *mut u32, *mut T), Result = nvmlReturn_t>,
 {
     // SAFETY: the caller's arguments are passed on.
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn others<T, R>(
     infos: *mut T,
 ) -> nvmlReturn_t
 where
-    T: Entry + Zeroed,
+    T: ProcessEntry + Zeroed,
     R: Row<Arguments = (nvmlDevice_t, *mut u32, *mut T), Result = nvmlReturn_t>,
 {
     let real = |count: *mut u32, infos: *mut T| {

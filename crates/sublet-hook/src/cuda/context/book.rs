@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use super::limits::Limits;
 use crate::cuda::c::*;
-use crate::cuda::tenant::{Ask, Charge, OverLimit, Place, Tenant};
+use crate::cuda::tenant::{MemoryCharge, Need, OverLimit, Place, Tenant};
 use crate::link::Budget;
 
 /// The contexts of the process.
@@ -45,7 +45,7 @@ struct Primary {
 #[derive(Debug)]
 struct Card {
     contexts: usize,
-    charge: Charge,
+    charge: MemoryCharge,
 }
 
 impl Contexts {
@@ -60,7 +60,7 @@ impl Contexts {
             Place::Listed(index) => tenant.link.control().device(index).context_bytes(),
             Place::Host | Place::Unlisted => 0,
         };
-        let charge = tenant.take(Ask { place, bytes })?;
+        let charge = tenant.take(Need { place, bytes })?;
         say(tenant, charge, charge.amount.bytes());
         let contexts = 1;
         self.cards.insert(device, Card { contexts, charge });
@@ -125,7 +125,7 @@ impl Contexts {
 }
 
 /// Says in the slot how much of its use is an estimate, so that the arbiter can correct it.
-fn say(tenant: &Tenant, charge: Charge, bytes: u64) {
+fn say(tenant: &Tenant, charge: MemoryCharge, bytes: u64) {
     if let Budget::Device(device) = charge.budget {
         let ledger = tenant.link.ledger();
         let slot = ledger.slot(tenant.link.slot());

@@ -11,7 +11,9 @@ use std::ffi::c_int;
 use sublet_abi::Units;
 
 use crate::cuda::c::*;
-use crate::cuda::tenant::{Ask, Charge, OverLimit, Place, Tenant, current_context, current_device};
+use crate::cuda::tenant::{
+    MemoryCharge, Need, OverLimit, Place, Tenant, current_context, current_device,
+};
 use crate::cuda::{locked, real, row};
 use crate::guard::{Inside, catch_panic};
 use crate::real::Like;
@@ -25,12 +27,12 @@ struct Raised {
     /// What the limit was when the context was made.
     initial: u64,
     /// For what it is beyond that.
-    charge: Charge,
+    charge: MemoryCharge,
 }
 
 impl Limits {
     /// A context is gone: what was charged for it.
-    pub(super) fn forget(&mut self, context: CUcontext) -> Vec<Charge> {
+    pub(super) fn forget(&mut self, context: CUcontext) -> Vec<MemoryCharge> {
         let gone = self.0.extract_if(|(of, _), _| *of == context);
         gone.map(|(_, raised)| raised.charge).collect()
     }
@@ -70,7 +72,7 @@ struct Change {
     /// What the limit will cost.
     wanted: Units,
     /// What is charged for it, with what is taken now: the larger of before and after.
-    charge: Charge,
+    charge: MemoryCharge,
 }
 
 /// Takes what a change needs; `None` if it is of a kind that costs nothing that is known.
@@ -86,7 +88,7 @@ fn prepare(tenant: &Tenant, limit: CUlimit, value: usize) -> Result<Option<Chang
     let Place::Listed(index) = tenant.place(device) else {
         return Err(OverLimit);
     };
-    let nothing = Charge {
+    let nothing = MemoryCharge {
         budget: index.into(),
         amount: Units::ZERO,
     };
@@ -98,15 +100,15 @@ fn prepare(tenant: &Tenant, limit: CUlimit, value: usize) -> Result<Option<Chang
         .saturating_sub(initial)
         .saturating_mul(factor);
     let place = Place::Listed(index);
-    let wanted = tenant.amount(Ask { place, bytes }).unwrap_or(Units::MAX);
+    let wanted = tenant.amount(Need { place, bytes }).unwrap_or(Units::MAX);
     let bytes = wanted.saturating_sub(charge.amount).bytes();
-    let more = tenant.take(Ask { place, bytes })?;
+    let more = tenant.take(Need { place, bytes })?;
     let amount = charge.amount.saturating_add(more.amount);
     Ok(Some(Change {
         at,
         initial,
         wanted,
-        charge: Charge { amount, ..charge },
+        charge: MemoryCharge { amount, ..charge },
     }))
 }
 
@@ -123,12 +125,12 @@ fn finish(tenant: &Tenant, change: &Change, is_done: bool) {
     let budget = change.charge.budget;
     let raised = Raised {
         initial: change.initial,
-        charge: Charge { budget, amount },
+        charge: MemoryCharge { budget, amount },
     };
     limits.insert(change.at, raised);
     drop(contexts);
     let amount = change.charge.amount.saturating_sub(amount);
-    tenant.give(Charge { budget, amount });
+    tenant.give(MemoryCharge { budget, amount });
 }
 
 /// `cuCtxSetLimit`.

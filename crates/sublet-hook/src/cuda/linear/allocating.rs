@@ -8,7 +8,9 @@ use crate::cuda::c::*;
 use crate::cuda::heap::{Kind, TINY};
 use crate::cuda::owned::Owned;
 use crate::cuda::small::{SmallAllocation, packing_of};
-use crate::cuda::tenant::{Ask, Charge, Held, Place, Tenant, current_context, current_device};
+use crate::cuda::tenant::{
+    ContextCharge, MemoryCharge, Need, Place, Tenant, current_context, current_device,
+};
 use crate::cuda::{locked, real};
 use crate::guard::{Inside, catch_panic};
 
@@ -97,7 +99,7 @@ impl Small {
                 // Its rows are longer than was thought.
                 drop(heap);
                 self.give(ahead);
-                let charge = self.tenant.take_or_release(Ask {
+                let charge = self.tenant.take_or_release(Need {
                     place: Place::Listed(self.device),
                     bytes,
                 });
@@ -130,8 +132,8 @@ impl Small {
     }
 
     /// What one more piece takes.
-    fn piece(&self) -> Ask {
-        Ask {
+    fn piece(&self) -> Need {
+        Need {
             place: Place::Listed(self.device),
             bytes: self.packing.piece,
         }
@@ -151,7 +153,7 @@ impl Small {
         !freed
     }
 
-    fn give(&self, charge: Option<Charge>) {
+    fn give(&self, charge: Option<MemoryCharge>) {
         if let Some(charge) = charge {
             self.tenant.give(charge);
         }
@@ -171,7 +173,7 @@ fn large(
     made: impl FnOnce() -> Made,
 ) -> CUresult {
     let bytes = expected;
-    let Some(Ok(charge)) = catch_panic(|| tenant.take(Ask { place, bytes })) else {
+    let Some(Ok(charge)) = catch_panic(|| tenant.take(Need { place, bytes })) else {
         return CUDA_ERROR_OUT_OF_MEMORY;
     };
     let result = call();
@@ -194,33 +196,33 @@ fn large(
 
 /// The driver has said how much it made: the charge for it, or `None` if that is more than was
 /// expected and more than the limit allows.
-fn corrected(tenant: &Tenant, charge: Charge, bytes: u64) -> Option<Charge> {
+fn corrected(tenant: &Tenant, charge: MemoryCharge, bytes: u64) -> Option<MemoryCharge> {
     let place = charge.budget.into();
-    let wanted = tenant.amount(Ask { place, bytes })?;
+    let wanted = tenant.amount(Need { place, bytes })?;
     match wanted.checked_sub(charge.amount) {
         Some(Units::ZERO) => Some(charge),
         Some(more) => {
             let bytes = more.bytes();
-            let more = tenant.take_or_release(Ask { place, bytes });
+            let more = tenant.take_or_release(Need { place, bytes });
             if more.is_err() {
                 tenant.give(charge);
             }
             let amount = charge.amount.saturating_add(more.ok()?.amount);
-            Some(Charge { amount, ..charge })
+            Some(MemoryCharge { amount, ..charge })
         }
         None => {
             let amount = charge.amount.saturating_sub(wanted);
-            tenant.give(Charge { amount, ..charge });
+            tenant.give(MemoryCharge { amount, ..charge });
             let amount = wanted;
-            Some(Charge { amount, ..charge })
+            Some(MemoryCharge { amount, ..charge })
         }
     }
 }
 
 /// Remembers memory with its charge. Without one it is freed again: false if that was done.
-fn keep_or_undo(tenant: &Tenant, address: CUdeviceptr, charge: Option<Charge>) -> bool {
+fn keep_or_undo(tenant: &Tenant, address: CUdeviceptr, charge: Option<MemoryCharge>) -> bool {
     if let Some(charge) = charge {
-        keep(tenant, address, Owned::Context(Held::here(charge)));
+        keep(tenant, address, Owned::Context(ContextCharge::here(charge)));
         return true;
     }
     // SAFETY: the program does not know the address yet.

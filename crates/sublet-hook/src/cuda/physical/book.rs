@@ -13,7 +13,7 @@ use sublet_abi::DeviceIndex;
 use super::tiles::{Mapped, Region, Tile, Tiles};
 use crate::cuda::c::*;
 use crate::cuda::deferred_free::Holder;
-use crate::cuda::tenant::Charge;
+use crate::cuda::tenant::MemoryCharge;
 use crate::link::Budget;
 use crate::link::marks::Key;
 
@@ -26,7 +26,7 @@ pub(super) struct Id(pub(super) u64);
 pub(super) enum Holding {
     /// Memory that this process made, and how others may have come to it.
     Own {
-        charge: Charge,
+        charge: MemoryCharge,
         holders: Vec<Holder>,
     },
     /// Memory of another process, and the mark by which that one sees us; `None` if it cannot.

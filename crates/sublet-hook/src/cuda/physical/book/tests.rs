@@ -5,9 +5,9 @@ use crate::cuda::physical::tiles::TilePart;
 use proptest::prelude::*;
 use sublet_abi::Units;
 
-fn charge(units: u64) -> Charge {
+fn charge(units: u64) -> MemoryCharge {
     let device = DeviceIndex::new(0).expect("a device");
-    Charge {
+    MemoryCharge {
         budget: Budget::Device(device),
         amount: Units::new(units).expect("few units"),
     }
@@ -165,7 +165,7 @@ fn bound_memory_stays_until_it_is_unbound_or_the_object_goes() {
 fn each_device_of_an_object_is_unbound_alone() {
     let mut physical = Physical::default();
     let second = DeviceIndex::new(1).expect("a device");
-    let elsewhere = Charge {
+    let elsewhere = MemoryCharge {
         budget: Budget::Device(second),
         ..charge(2)
     };
