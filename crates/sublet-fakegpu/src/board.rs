@@ -12,56 +12,56 @@ use sublet_model::Bdf;
 const PCI_VENDOR: u32 = 0x10de;
 
 /// The driver that we play: R580, the branch of CUDA 13.0.
-pub const DRIVER: &str = "580.95.05";
+pub(crate) const DRIVER: &str = "580.95.05";
 /// The newest CUDA that this driver knows.
-pub const CUDA_VERSION: i32 = 13_000;
+pub(crate) const CUDA_VERSION: i32 = 13_000;
 
 /// A product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Board {
+pub(crate) struct Board {
     /// Compute capability.
-    pub capability: (i32, i32),
+    pub(crate) capability: (i32, i32),
     /// Streaming multiprocessors.
-    pub n_multiprocessors: u32,
+    pub(crate) n_multiprocessors: u32,
     /// CUDA cores of each.
-    pub n_cores: u32,
+    pub(crate) n_cores: u32,
     /// Highest clock of the multiprocessors in MHz.
-    pub graphics_mhz: u32,
+    pub(crate) graphics_mhz: u32,
     /// Clock of the memory in MHz.
-    pub memory_mhz: u32,
+    pub(crate) memory_mhz: u32,
     /// Width of the memory bus in bits.
-    pub bus_bits: u32,
+    pub(crate) bus_bits: u32,
     /// The second-level cache in KiB.
-    pub l2_kib: u32,
+    pub(crate) l2_kib: u32,
     /// Most power in watts.
-    pub watts: u32,
+    pub(crate) watts: u32,
     /// PCI Express generation.
-    pub pcie: u32,
+    pub(crate) pcie: u32,
     /// Number of the product as a PCI device.
-    pub pci_device: u32,
+    pub(crate) pci_device: u32,
     /// Can it be split into instances?
-    pub has_mig: bool,
+    pub(crate) has_mig: bool,
 }
 
 /// What every multiprocessor of one compute capability is like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Core {
+pub(crate) struct Core {
     /// The most threads that are on it at one time.
-    pub n_threads: u32,
+    pub(crate) n_threads: u32,
     /// The most blocks.
-    pub n_blocks: u32,
+    pub(crate) n_blocks: u32,
     /// Its shared memory in bytes.
-    pub shared: u32,
+    pub(crate) shared: u32,
     /// The most of that for one block which asks for it.
-    pub shared_of_block: u32,
+    pub(crate) shared_of_block: u32,
     /// What the system takes of it for each block.
-    pub shared_reserved: u32,
+    pub(crate) shared_reserved: u32,
     /// How many times faster it is with single precision than with double.
-    pub double_ratio: u32,
+    pub(crate) double_ratio: u32,
     /// The fewest multiprocessors of a green context.
-    pub fewest: u32,
+    pub(crate) fewest: u32,
     /// The number of them is a multiple of this.
-    pub step: u32,
+    pub(crate) step: u32,
 }
 
 /// What a card is whose name says nothing.
@@ -206,14 +206,14 @@ const BOARDS: [(&str, Board); 9] = [
 impl Board {
     /// The product with this name.
     #[must_use]
-    pub fn of(name: &str) -> Board {
+    pub(crate) fn of(name: &str) -> Board {
         let known = BOARDS.iter().find(|(part, _)| name.contains(part));
         known.map_or(PLAIN, |(_, board)| *board)
     }
 
     /// What its multiprocessors are like.
     #[must_use]
-    pub fn core(&self) -> Core {
+    pub(crate) fn core(&self) -> Core {
         const WIDE: Core = Core {
             n_threads: 2048,
             n_blocks: 32,
@@ -266,7 +266,7 @@ impl Board {
 
     /// Product and vendor in one word, as both libraries tell them.
     #[must_use]
-    pub fn pci_id(&self) -> u32 {
+    pub(crate) fn pci_id(&self) -> u32 {
         self.pci_device << 16 | PCI_VENDOR
     }
 }
@@ -274,7 +274,7 @@ impl Board {
 /// Where card number `index` is if nobody says it: each fake card has a bus to itself, as
 /// far apart as below real switches.
 #[must_use]
-pub fn place_of(index: usize) -> Bdf {
+pub(crate) fn place_of(index: usize) -> Bdf {
     Bdf {
         domain: 0,
         bus: u8::try_from(0x10 + 8 * index).unwrap_or(u8::MAX),
@@ -286,7 +286,7 @@ pub fn place_of(index: usize) -> Bdf {
 /// The place that a program means by `domain:bus:device.function`; domain and function may
 /// be missing. A card has no other function than 0.
 #[must_use]
-pub fn read_place(text: &str) -> Option<Bdf> {
+pub(crate) fn read_place(text: &str) -> Option<Bdf> {
     let hex = |text: &str| {
         let is_hex = !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_hexdigit());
         is_hex.then(|| u32::from_str_radix(text, 16).ok()).flatten()

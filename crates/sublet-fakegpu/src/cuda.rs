@@ -1,8 +1,8 @@
 //! The functions of libcuda. Each one reads what C gives it, asks the driver, and writes
 //! what C wants; nothing is decided here.
 //!
-//! A function that a header declares and that is not in one of these modules exists all
-//! the same and gives `CUDA_ERROR_NOT_SUPPORTED`; [`missing`] lists them.
+//! Each folder is a feature, as in [`driver`](crate::driver). [`features`] lists what is
+//! there and what is not; what is not gives `CUDA_ERROR_NOT_SUPPORTED`.
 #![expect(
     non_snake_case,
     reason = "the functions have C's names, by which they are found"
@@ -12,40 +12,22 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use sublet_driver_api::CUDA;
 
-use crate::driver::code::{Answer, Code};
+use crate::driver::result::{Answer, Code};
 use crate::driver::{Session, faults};
 use crate::trace;
 
 mod arguments;
-mod array;
-mod boxes;
-mod capture;
 mod context;
-mod copy;
 mod device;
-mod device_attribute;
-mod event;
-mod export_table;
-mod external;
-mod function;
+pub mod features;
 mod graph;
-mod graph_node;
-mod green;
 mod init;
-mod launch;
-mod lookup;
 mod memory;
-pub mod missing;
 mod module;
-mod multicast;
-mod node_params;
-mod physical;
-mod pointer;
-mod pool;
-mod set;
-mod share;
+mod sharing;
 mod stream;
-mod wait;
+
+use features::FEATURES;
 
 /// Handles are numbers here, as wide as C's pointers.
 type Handle = u64;
@@ -78,10 +60,10 @@ macro_rules! functions {
 
 macro_rules! functions_of {
     ([$($done:tt)*]) => {
-        pub(super) const ENTRIES: &[$crate::cuda::Entry] = &[$($done)*];
+        pub(crate) const ENTRIES: &[$crate::cuda::Entry] = &[$($done)*];
     };
     ([$($done:tt)*] fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block $($rest:tt)*) => {
-        pub(super) extern "C" fn $name($($argument: $type),*) -> u32 {
+        pub(crate) extern "C" fn $name($($argument: $type),*) -> u32 {
             $crate::cuda::guard(stringify!($name), move || $body)
         }
         $crate::cuda::functions_of! {
@@ -96,7 +78,7 @@ macro_rules! functions_of {
         }
     };
     ([$($done:tt)*] stream fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block $($rest:tt)*) => {
-        pub(super) extern "C" fn $name<const PER_THREAD: bool>($($argument: $type),*) -> u32 {
+        pub(crate) extern "C" fn $name<const PER_THREAD: bool>($($argument: $type),*) -> u32 {
             $crate::cuda::guard(stringify!($name), move || $body)
         }
         $crate::cuda::functions_of! {
@@ -114,33 +96,10 @@ macro_rules! functions_of {
 
 pub(crate) use {functions, functions_of};
 
-const MODULES: &[&[Entry]] = &[
-    array::ENTRIES,
-    capture::ENTRIES,
-    context::ENTRIES,
-    copy::ENTRIES,
-    device::ENTRIES,
-    event::ENTRIES,
-    export_table::ENTRIES,
-    external::ENTRIES,
-    function::ENTRIES,
-    graph::ENTRIES,
-    graph_node::ENTRIES,
-    green::ENTRIES,
-    init::ENTRIES,
-    launch::ENTRIES,
-    lookup::ENTRIES,
-    memory::ENTRIES,
-    module::ENTRIES,
-    multicast::ENTRIES,
-    physical::ENTRIES,
-    pointer::ENTRIES,
-    pool::ENTRIES,
-    set::ENTRIES,
-    share::ENTRIES,
-    stream::ENTRIES,
-    wait::ENTRIES,
-];
+/// All functions that the fake has.
+fn entries() -> impl Iterator<Item = &'static Entry> {
+    FEATURES.iter().flat_map(features::Feature::entries)
+}
 
 /// What the exported function number `index` of the table leads to.
 #[must_use]
@@ -158,8 +117,7 @@ fn address(symbol: &str) -> Option<Address> {
         Some(name) => (name, true),
         None => (symbol, false),
     };
-    let entries = MODULES.iter().flat_map(|entries| entries.iter());
-    let entry = entries.into_iter().find(|entry| entry.symbol == name)?;
+    let entry = entries().find(|entry| entry.symbol == name)?;
     if per_thread {
         entry.twin
     } else {
@@ -202,7 +160,7 @@ mod tests {
     #[test]
     fn every_function_is_declared_with_as_many_parameters_and_its_twin() {
         let mut n_found = 0;
-        for entry in MODULES.iter().flat_map(|entries| entries.iter()) {
+        for entry in entries() {
             let row = CUDA.by_symbol(entry.symbol);
             let row = row.unwrap_or_else(|| panic!("no header has {}", entry.symbol));
             assert_eq!(row.params.len(), entry.n_params, "{}", entry.symbol);
@@ -211,10 +169,7 @@ mod tests {
             assert_eq!(has_twin, entry.twin.is_some(), "{}", entry.symbol);
             n_found += 1;
         }
-        let declared: std::collections::BTreeSet<_> = MODULES
-            .iter()
-            .flat_map(|entries| entries.iter().map(|entry| entry.symbol))
-            .collect();
+        let declared: std::collections::BTreeSet<_> = entries().map(|entry| entry.symbol).collect();
         assert_eq!(declared.len(), n_found, "a function is there twice");
     }
 

@@ -2,9 +2,9 @@
 //! graphs. One lock holds all of it; threads for kernels, copies and callbacks take their
 //! work from it and do it without the lock.
 //!
-//! Read [`code`] (results), [`queue`] (streams), `worker` (who does the work), then the
-//! nouns: [`context`], [`ranges`] and [`space`] (memory), [`physical`], [`pool`],
-//! [`module`], [`event`], [`graph`].
+//! Its folders are the features of the guide's table, as those of [`cuda`](crate::cuda) are.
+//! Read [`result`] (codes), [`stream::queue`] (the order of work) and [`stream::work`] (what
+//! it is) first, then [`memory`], [`context`], [`module`], [`graph`], [`sharing`].
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -16,68 +16,49 @@ use crate::board::Board;
 use crate::fault::Faults;
 use crate::machine::{Machine, Seat, VARIABLE};
 
-pub mod array;
-pub mod capture;
-pub mod code;
-pub mod condition;
-pub mod context;
-pub mod event;
-pub mod exec;
-pub mod external;
-pub mod graph;
-pub mod green;
-pub mod heap;
-pub mod image;
-pub mod memory;
-pub mod module;
-mod nested;
-pub mod outlive;
-pub mod physical;
-pub mod pool;
-pub mod pool_share;
-pub mod queue;
-pub mod ranges;
-mod reuse;
-pub mod share;
-pub mod shared_event;
-pub mod space;
-mod visible;
-pub mod work;
-mod worker;
+pub(crate) mod context;
+mod device;
+pub(crate) mod graph;
+pub(crate) mod memory;
+pub(crate) mod module;
+pub(crate) mod result;
+pub(crate) mod sharing;
+pub(crate) mod stream;
 
-use code::{Answer, Code};
-use queue::{Id, Queues};
+use result::{Answer, Code};
+use stream::queue::{Id, Queues};
+use stream::{StreamFacts, event, work, worker};
 
 /// Everything this process has of the machine.
-pub struct Driver {
+pub(crate) struct Driver {
     /// Its place.
-    pub seat: Arc<Seat>,
+    pub(crate) seat: Arc<Seat>,
     /// The cards it may see, as numbers of the machine; a `CUdevice` is a place in here.
-    pub visible: Vec<usize>,
+    pub(crate) visible: Vec<usize>,
     /// Contexts by handle.
-    pub contexts: BTreeMap<Id, context::Context>,
+    pub(crate) contexts: BTreeMap<Id, context::Context>,
     /// The primary context of each visible device, and the flags it will have.
-    pub primaries: Vec<context::Primary>,
+    pub(crate) primaries: Vec<context::Primary>,
     /// Streams and their work.
-    pub queues: Queues<work::Work>,
+    pub(crate) queues: Queues<work::Work>,
     /// What else is known of a stream.
-    pub streams: HashMap<Id, context::StreamFacts>,
+    pub(crate) streams: HashMap<Id, StreamFacts>,
     /// Events by handle.
-    pub events: HashMap<Id, event::Event>,
+    pub(crate) events: HashMap<Id, event::Event>,
     /// Memory.
-    pub memory: memory::Memory,
+    pub(crate) memory: memory::Memory,
     /// Pools by handle, and each device's default and current one.
-    pub pools: pool::Pools,
+    pub(crate) pools: memory::pool::Pools,
     /// Arrays by handle.
-    pub arrays: HashMap<Id, array::Array>,
+    pub(crate) arrays: HashMap<Id, memory::array::Array>,
     /// Modules, libraries, functions and kernels by handle.
-    pub modules: module::Modules,
+    pub(crate) modules: module::Modules,
     /// Graphs and what was made of them.
-    pub graphs: graph::Graphs,
+    pub(crate) graphs: graph::Graphs,
     /// Green contexts.
-    pub greens: green::Greens,
+    pub(crate) greens: context::green::Greens,
     /// Streams that are being captured.
-    pub captures: capture::Captures,
+    pub(crate) captures: graph::capture::Captures,
     workers: worker::Started,
     n_ids: u64,
 }
@@ -108,7 +89,7 @@ thread_local! {
 }
 
 /// The lock, held.
-pub struct Session {
+pub(crate) struct Session {
     state: Option<MutexGuard<'static, Option<Box<Driver>>>>,
 }
 
@@ -139,7 +120,7 @@ impl Session {
     ///
     /// # Errors
     /// It was not, or not in this process.
-    pub fn open() -> Answer<Session> {
+    pub(crate) fn open() -> Answer<Session> {
         if FORKED.load(Ordering::Acquire) {
             return Err(Code::NOT_INITIALIZED);
         }
@@ -153,7 +134,7 @@ impl Session {
     }
 
     /// Waits until `is_so`; others work meanwhile.
-    pub fn wait_until(&mut self, is_so: impl Fn(&Driver) -> bool) {
+    pub(crate) fn wait_until(&mut self, is_so: impl Fn(&Driver) -> bool) {
         // The limit is for work that nobody announces, such as a word in memory.
         self.wait_and_look(Duration::from_millis(20), is_so);
     }
@@ -171,7 +152,7 @@ impl Session {
     }
 
     /// Does something without the lock.
-    pub fn outside<T>(&mut self, something: impl FnOnce() -> T) -> T {
+    pub(crate) fn outside<T>(&mut self, something: impl FnOnce() -> T) -> T {
         self.state = None;
         let result = something();
         self.state = Some(lock());
@@ -187,7 +168,7 @@ fn lock() -> MutexGuard<'static, Option<Box<Driver>>> {
 ///
 /// # Errors
 /// `NO_DEVICE` if there is no machine or nothing of it is visible.
-pub fn init() -> Answer {
+pub(crate) fn init() -> Answer {
     if FORKED.load(Ordering::Acquire) {
         return Err(Code::NOT_INITIALIZED);
     }
@@ -197,8 +178,8 @@ pub fn init() -> Answer {
     }
     let text = std::env::var(VARIABLE).map_err(|_| Code::NO_DEVICE)?;
     let machine = Machine::from_text(&text).map_err(|_| Code::NO_DEVICE)?;
-    let [wanted, order] = [visible::WANTED, visible::ORDER].map(|name| std::env::var(name).ok());
-    let visible = visible::cards(wanted.as_deref(), order.as_deref(), machine.cards());
+    let [wanted, order] = [device::WANTED, device::ORDER].map(|name| std::env::var(name).ok());
+    let visible = device::cards(wanted.as_deref(), order.as_deref(), machine.cards());
     if visible.is_empty() {
         return Err(Code::NO_DEVICE);
     }
@@ -209,7 +190,7 @@ pub fn init() -> Answer {
 }
 
 /// The faults that this process was told to make.
-pub fn faults() -> &'static Faults {
+pub(crate) fn faults() -> &'static Faults {
     FAULTS.get_or_init(Faults::of_environment)
 }
 
@@ -227,12 +208,12 @@ impl Driver {
             streams: HashMap::new(),
             events: HashMap::new(),
             memory: memory::Memory::default(),
-            pools: pool::Pools::default(),
+            pools: memory::pool::Pools::default(),
             arrays: HashMap::new(),
             modules: module::Modules::default(),
             graphs: graph::Graphs::default(),
-            greens: green::Greens::default(),
-            captures: capture::Captures::default(),
+            greens: context::green::Greens::default(),
+            captures: graph::capture::Captures::default(),
             workers: worker::Started::default(),
             n_ids: 0,
         };
@@ -242,7 +223,7 @@ impl Driver {
 
     /// A handle that nothing else has: never 0 to 2, which mean default streams, and
     /// aligned as a pointer, because programs keep flags in the low bits.
-    pub fn new_id(&mut self) -> Id {
+    pub(crate) fn new_id(&mut self) -> Id {
         self.n_ids += 1;
         0x5ab1_0000_0000 + self.n_ids * 64
     }
@@ -251,7 +232,7 @@ impl Driver {
     ///
     /// # Errors
     /// There is no such device.
-    pub fn card_of(&self, device: i32) -> Answer<usize> {
+    pub(crate) fn card_of(&self, device: i32) -> Answer<usize> {
         let place = usize::try_from(device).map_err(|_| Code::INVALID_DEVICE)?;
         let card = self.visible.get(place).copied();
         card.ok_or(Code::INVALID_DEVICE)
@@ -259,13 +240,13 @@ impl Driver {
 
     /// What a card's product is like.
     #[must_use]
-    pub fn board(&self, card: usize) -> Board {
+    pub(crate) fn board(&self, card: usize) -> Board {
         Board::of(&self.seat.machine().cards()[card].name)
     }
 
     /// The `CUdevice` of a card.
     #[must_use]
-    pub fn device_of(&self, card: usize) -> i32 {
+    pub(crate) fn device_of(&self, card: usize) -> i32 {
         let place = self.visible.iter().position(|visible| *visible == card);
         place
             .and_then(|place| i32::try_from(place).ok())

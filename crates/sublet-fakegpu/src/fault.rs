@@ -9,11 +9,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The variable.
-pub const VARIABLE: &str = "SUBLET_FAKE_FAULT";
+pub(crate) const VARIABLE: &str = "SUBLET_FAKE_FAULT";
 
 /// What shall fail.
 #[derive(Debug, Default)]
-pub struct Faults {
+pub(crate) struct Faults {
     faults: Vec<Fault>,
 }
 
@@ -30,14 +30,14 @@ impl Faults {
     /// What the environment asks for. A text that is not understood is no fault: the
     /// driver has nobody to tell, and the test that wanted it fails.
     #[must_use]
-    pub fn of_environment() -> Faults {
+    pub(crate) fn of_environment() -> Faults {
         let text = std::env::var(VARIABLE).unwrap_or_default();
         Faults::parse(&text).unwrap_or_default()
     }
 
     /// Reads the text of the variable.
     #[must_use]
-    pub fn parse(text: &str) -> Option<Faults> {
+    pub(crate) fn parse(text: &str) -> Option<Faults> {
         let parts = text.split(',').filter(|part| !part.is_empty());
         let faults = parts.map(fault).collect::<Option<Vec<_>>>()?;
         Some(Faults { faults })
@@ -45,7 +45,7 @@ impl Faults {
 
     /// Counts a call of `function`; the code with which it fails, if it does.
     #[must_use]
-    pub fn strike(&self, function: &str) -> Option<u32> {
+    pub(crate) fn strike(&self, function: &str) -> Option<u32> {
         let mut struck = None;
         for fault in &self.faults {
             if fault.function == function {

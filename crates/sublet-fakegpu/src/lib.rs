@@ -12,14 +12,14 @@
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("the fake driver is for Linux on x86-64 only");
 
-pub mod board;
+mod board;
 pub mod cuda;
-pub mod driver;
-pub mod fault;
+mod driver;
+mod fault;
 pub mod machine;
 pub mod nvml;
 pub mod spec;
-pub mod trace;
+mod trace;
 
 pub use machine::{CardInfo, CardUse, Machine, MachineError, ProcessUse, Seat};
 pub use spec::{Spec, SpecError};

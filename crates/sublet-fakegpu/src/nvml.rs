@@ -67,17 +67,25 @@ macro_rules! functions {
 }
 use functions;
 
-const ALL: [&[Exported]; 9] = [
-    device::FUNCTIONS,
-    event::FUNCTIONS,
-    memory::FUNCTIONS,
-    mode::FUNCTIONS,
-    process::FUNCTIONS,
-    sensor::FUNCTIONS,
-    system::FUNCTIONS,
-    system::ALWAYS,
-    topology::FUNCTIONS,
+/// All functions that are here, by what they are about.
+const ALL: [(&str, &[Exported]); 9] = [
+    ("Start-up, versions, errors", system::FUNCTIONS),
+    ("Error texts", system::ALWAYS),
+    ("Cards", device::FUNCTIONS),
+    ("Memory", memory::FUNCTIONS),
+    ("Processes", process::FUNCTIONS),
+    ("Clocks, power, temperature, utilisation", sensor::FUNCTIONS),
+    ("Modes", mode::FUNCTIONS),
+    ("Topology and NVLink", topology::FUNCTIONS),
+    ("Events", event::FUNCTIONS),
 ];
+
+/// The functions that answer, by what they are about.
+pub fn answered() -> impl Iterator<Item = (&'static str, impl Iterator<Item = &'static str>)> {
+    let symbols = |functions: &'static [Exported]| functions.iter().map(|here| here.symbol);
+    ALL.iter()
+        .map(move |(subject, functions)| (*subject, symbols(functions)))
+}
 
 /// What to jump to for an exported name. For compile time: a library that exports the
 /// whole table asks for each row.
@@ -86,9 +94,9 @@ pub const fn entry(symbol: &str) -> Entry {
     let mut file = 0;
     while file < ALL.len() {
         let mut at = 0;
-        while at < ALL[file].len() {
-            if is_same(ALL[file][at].symbol, symbol) {
-                return ALL[file][at].entry;
+        while at < ALL[file].1.len() {
+            if is_same(ALL[file].1[at].symbol, symbol) {
+                return ALL[file].1[at].entry;
             }
             at += 1;
         }

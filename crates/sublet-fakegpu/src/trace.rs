@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::sync::OnceLock;
 
 /// The variable.
-pub const VARIABLE: &str = "SUBLET_FAKE_TRACE";
+pub(crate) const VARIABLE: &str = "SUBLET_FAKE_TRACE";
 
 static TRACE: OnceLock<Option<File>> = OnceLock::new();
 

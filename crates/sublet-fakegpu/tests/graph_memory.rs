@@ -4,6 +4,8 @@
 
 mod inside;
 
+use std::ffi::c_void;
+
 use inside::{begin, context, end, instantiate, memory, stream, with_machine};
 use sublet_driver_api::cuda::graph::{
     CUDA_CHILD_GRAPH_NODE_PARAMS, CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_MEM_ALLOC_NODE_PARAMS_v1,
@@ -83,7 +85,7 @@ fn nest(child: u64, graph: u64, ownership: CUgraphChildGraphNodeOwnership) -> (u
         at.write(params);
     }
     let mut node = 0_u64;
-    let code = cu!(cuGraphAddNode, &raw mut node => *mut u64, graph => u64, std::ptr::null() => *const u64, 0 => usize, &raw mut given => *mut CUgraphNodeParams);
+    let code = cu!(cuGraphAddNode_v2, &raw mut node => *mut u64, graph => u64, std::ptr::null() => *const u64, std::ptr::null() => *const c_void, 0 => usize, &raw mut given => *mut CUgraphNodeParams);
     (code, node)
 }
 
@@ -154,7 +156,7 @@ fn a_graph_with_memory_is_not_copied_and_loses_nothing() {
             ok!(cuGraphAddEmptyNode, &raw mut after => *mut u64, graph => u64, &raw const node => *const u64, 1 => usize);
             assert_eq!(cu!(cuGraphDestroyNode, after => u64), 801);
             assert_eq!(
-                cu!(cuGraphRemoveDependencies, graph => u64, &raw const node => *const u64, &raw const after => *const u64, 1 => usize),
+                cu!(cuGraphRemoveDependencies_v2, graph => u64, &raw const node => *const u64, &raw const after => *const u64, std::ptr::null() => *const c_void, 1 => usize),
                 801
             );
             // Nor is it recorded as a part of another graph.

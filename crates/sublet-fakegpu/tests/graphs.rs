@@ -215,13 +215,13 @@ fn nodes_can_be_made_and_changed_by_hand() {
         let value = unsafe { (*told.kernelParams).cast::<u64>().read() };
         assert_eq!((value, told.func, told.gridDimX), (4000, params.func, 1));
         // A cycle cannot be instantiated.
-        ok!(cuGraphAddDependencies, graph => u64, &raw const empty => *const u64, &raw const node => *const u64, 1 => usize);
+        ok!(cuGraphAddDependencies_v2, graph => u64, &raw const empty => *const u64, &raw const node => *const u64, std::ptr::null() => *const c_void, 1 => usize);
         let mut exec = 0_u64;
         assert_eq!(
             cu!(cuGraphInstantiateWithFlags, &raw mut exec => *mut u64, graph => u64, 0 => u64),
             1
         );
-        ok!(cuGraphRemoveDependencies, graph => u64, &raw const empty => *const u64, &raw const node => *const u64, 1 => usize);
+        ok!(cuGraphRemoveDependencies_v2, graph => u64, &raw const empty => *const u64, &raw const node => *const u64, std::ptr::null() => *const c_void, 1 => usize);
         let exec = instantiate(graph);
         let measure = || {
             let (first, last) = (event(), event());

@@ -3,11 +3,11 @@
 
 use std::ffi::{CStr, CString, c_char, c_void};
 
-use crate::driver::code::{Answer, Code};
+use crate::driver::result::{Answer, Code};
 
 /// Where a result goes.
 #[repr(transparent)]
-pub(super) struct Out<T>(*mut T);
+pub(crate) struct Out<T>(*mut T);
 
 impl<T> Clone for Out<T> {
     fn clone(&self) -> Self {
@@ -19,14 +19,14 @@ impl<T> Copy for Out<T> {}
 
 impl<T> Out<T> {
     /// Writes the result.
-    pub(super) fn put(self, value: T) -> Answer {
+    pub(crate) fn put(self, value: T) -> Answer {
         self.check()?;
         self.put_if(value);
         Ok(())
     }
 
     /// Writes the result if it is wanted.
-    pub(super) fn put_if(self, value: T) {
+    pub(crate) fn put_if(self, value: T) {
         if !self.0.is_null() {
             // SAFETY: the program gave the address for a result of this type.
             unsafe { self.0.write_unaligned(value) };
@@ -34,7 +34,7 @@ impl<T> Out<T> {
     }
 
     /// Refuses null before anything is done.
-    pub(super) fn check(self) -> Answer {
+    pub(crate) fn check(self) -> Answer {
         if self.0.is_null() {
             Err(Code::INVALID_VALUE)
         } else {
@@ -43,16 +43,16 @@ impl<T> Out<T> {
     }
 
     /// A place of ours.
-    pub(super) fn of(place: &mut T) -> Out<T> {
+    pub(crate) fn of(place: &mut T) -> Out<T> {
         Out(place)
     }
 
-    pub(super) fn is_null(self) -> bool {
+    pub(crate) fn is_null(self) -> bool {
         self.0.is_null()
     }
 
     /// Writes several results one after the other.
-    pub(super) fn put_all(self, values: impl IntoIterator<Item = T>) -> Answer {
+    pub(crate) fn put_all(self, values: impl IntoIterator<Item = T>) -> Answer {
         self.check()?;
         for (place, value) in values.into_iter().enumerate() {
             // SAFETY: the program gave the address for as many results as it was told or
@@ -63,7 +63,7 @@ impl<T> Out<T> {
     }
 
     /// What is there already: some functions read and write the same place.
-    pub(super) fn get(self) -> Answer<T>
+    pub(crate) fn get(self) -> Answer<T>
     where
         T: Copy,
     {
@@ -71,14 +71,14 @@ impl<T> Out<T> {
     }
 
     /// The same place for a result of another type, as unions have them.
-    pub(super) fn cast<U>(self) -> Out<U> {
+    pub(crate) fn cast<U>(self) -> Out<U> {
         Out(self.0.cast())
     }
 }
 
 impl Out<c_char> {
     /// Writes as much of a text as fits into `room` bytes, with a zero at its end.
-    pub(super) fn put_text(self, text: &str, room: i32) -> Answer {
+    pub(crate) fn put_text(self, text: &str, room: i32) -> Answer {
         let room = usize::try_from(room).unwrap_or(0);
         if room == 0 {
             return Err(Code::INVALID_VALUE);
@@ -90,7 +90,7 @@ impl Out<c_char> {
 
 /// What the program passes by its address.
 #[repr(transparent)]
-pub(super) struct In<T>(*const T);
+pub(crate) struct In<T>(*const T);
 
 impl<T> Clone for In<T> {
     fn clone(&self) -> Self {
@@ -102,31 +102,31 @@ impl<T> Copy for In<T> {}
 
 impl<T> In<T> {
     /// What lies at an address that the program passed inside of something else.
-    pub(super) fn at(address: u64) -> In<T> {
+    pub(crate) fn at(address: u64) -> In<T> {
         In(address as *const T)
     }
 
     /// Nothing was passed.
-    pub(super) fn null() -> In<T> {
+    pub(crate) fn null() -> In<T> {
         In(std::ptr::null())
     }
 }
 
 impl<T: Copy> In<T> {
     /// A value of ours, to be read as another type.
-    pub(super) fn of(value: &T) -> In<T> {
+    pub(crate) fn of(value: &T) -> In<T> {
         In(value)
     }
 
-    pub(super) fn is_null(self) -> bool {
+    pub(crate) fn is_null(self) -> bool {
         self.0.is_null()
     }
 
-    pub(super) fn address(self) -> u64 {
+    pub(crate) fn address(self) -> u64 {
         self.0 as u64
     }
 
-    pub(super) fn get(self) -> Answer<T> {
+    pub(crate) fn get(self) -> Answer<T> {
         if self.0.is_null() {
             return Err(Code::INVALID_VALUE);
         }
@@ -135,7 +135,7 @@ impl<T: Copy> In<T> {
     }
 
     /// `count` values; none need an address.
-    pub(super) fn list(self, count: usize) -> Answer<Vec<T>> {
+    pub(crate) fn list(self, count: usize) -> Answer<Vec<T>> {
         if count == 0 {
             return Ok(Vec::new());
         }
@@ -148,7 +148,7 @@ impl<T: Copy> In<T> {
     }
 
     /// As a value of another type, as unions have them.
-    pub(super) fn cast<U>(self) -> In<U> {
+    pub(crate) fn cast<U>(self) -> In<U> {
         In(self.0.cast())
     }
 }
@@ -156,10 +156,10 @@ impl<T: Copy> In<T> {
 /// A text of C.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-pub(super) struct Text(*const c_char);
+pub(crate) struct Text(*const c_char);
 
 impl Text {
-    pub(super) fn get(self) -> Answer<CString> {
+    pub(crate) fn get(self) -> Answer<CString> {
         if self.0.is_null() {
             return Err(Code::INVALID_VALUE);
         }
@@ -167,7 +167,7 @@ impl Text {
         Ok(unsafe { CStr::from_ptr(self.0) }.to_owned())
     }
 
-    pub(super) fn string(self) -> Answer<String> {
+    pub(crate) fn string(self) -> Answer<String> {
         let text = self.get()?;
         text.into_string().map_err(|_| Code::INVALID_VALUE)
     }
@@ -175,20 +175,20 @@ impl Text {
 
 /// The arguments of a kernel: an array of addresses, or a buffer described by `extra`.
 #[derive(Clone, Copy)]
-pub(super) struct Arguments {
-    pub(super) each: In<In<c_void>>,
-    pub(super) extra: In<u64>,
+pub(crate) struct Arguments {
+    pub(crate) each: In<In<c_void>>,
+    pub(crate) extra: In<u64>,
 }
 
 impl Arguments {
     /// The value of parameter `number`, which is at `offset` in a buffer and `size` bytes
     /// long: at most its first eight bytes.
-    pub(super) fn value(self, number: usize, offset: u64, size: u64) -> Option<u64> {
+    pub(crate) fn value(self, number: usize, offset: u64, size: u64) -> Option<u64> {
         self.part(number, offset, 0, size)
     }
 
     /// Eight bytes of a parameter from byte `from` on, or as many as `size` says.
-    pub(super) fn part(self, number: usize, offset: u64, from: u64, size: u64) -> Option<u64> {
+    pub(crate) fn part(self, number: usize, offset: u64, from: u64, size: u64) -> Option<u64> {
         let address = if self.each.is_null() {
             let buffer = self.buffer()?;
             buffer.checked_add(offset)?

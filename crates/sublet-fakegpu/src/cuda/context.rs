@@ -1,13 +1,16 @@
 //! Contexts.
 
-use sublet_driver_api::cuda::{CUctxCreateParams, CUexecAffinityParam_v1};
+use sublet_driver_api::cuda::CUctxCreateParams;
 
-use super::arguments::{In, Out};
-use super::{Handle, careful, functions};
+use crate::cuda::arguments::{In, Out};
+use crate::cuda::{Handle, careful, functions};
 use crate::driver::Session;
-use crate::driver::code::{Answer, Code};
-use crate::driver::context::{self, PRIORITY_FIRST};
-use crate::driver::space::{self, BLOCK};
+use crate::driver::context;
+use crate::driver::memory::space::{self, BLOCK};
+use crate::driver::result::{Answer, Code};
+use crate::driver::stream::PRIORITY_FIRST;
+
+pub(crate) mod green;
 
 functions! {
     fn cuDevicePrimaryCtxRetain(handle: Out<Handle>, device: i32) {
@@ -19,24 +22,23 @@ functions! {
         Session::open()?.release_primary(device)
     }
 
-    fn cuDevicePrimaryCtxRelease(device: i32) {
-        Session::open()?.release_primary(device)
-    }
-
     fn cuDevicePrimaryCtxReset_v2(device: i32) {
         Session::open()?.reset_primary(device)
     }
 
-    fn cuDevicePrimaryCtxReset(device: i32) {
-        Session::open()?.reset_primary(device)
-    }
-
     fn cuDevicePrimaryCtxSetFlags_v2(device: i32, flags: u32) {
-        set_primary_flags(device, flags)
-    }
-
-    fn cuDevicePrimaryCtxSetFlags(device: i32, flags: u32) {
-        set_primary_flags(device, flags)
+        let mut session = Session::open()?;
+        session.card_of(device)?;
+        if flags & !0xff != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let primary = &mut session.primaries[device as usize];
+        primary.flags = flags;
+        let id = primary.id;
+        if let Some(context) = session.contexts.get_mut(&id) {
+            context.flags = flags;
+        }
+        Ok(())
     }
 
     fn cuDevicePrimaryCtxGetState(device: i32, flags: Out<u32>, active: Out<i32>) {
@@ -51,13 +53,6 @@ functions! {
         create(handle, flags, device)
     }
 
-    fn cuCtxCreate_v3(handle: Out<Handle>, _params: In<CUexecAffinityParam_v1>, count: i32, flags: u32, device: i32) {
-        if count != 0 {
-            return Err(Code::NOT_SUPPORTED);
-        }
-        create(handle, flags, device)
-    }
-
     fn cuCtxCreate_v4(handle: Out<Handle>, params: In<CUctxCreateParams>, flags: u32, device: i32) {
         if !params.is_null() {
             let params = params.get()?;
@@ -69,10 +64,6 @@ functions! {
     }
 
     fn cuCtxDestroy_v2(handle: Handle) {
-        Session::open()?.destroy_context(handle)
-    }
-
-    fn cuCtxDestroy(handle: Handle) {
         Session::open()?.destroy_context(handle)
     }
 
@@ -255,21 +246,6 @@ fn create(handle: Out<Handle>, flags: u32, device: i32) -> Answer {
     let id = session.make_context(card, flags)?;
     context::push(id);
     handle.put(id)
-}
-
-fn set_primary_flags(device: i32, flags: u32) -> Answer {
-    let mut session = Session::open()?;
-    session.card_of(device)?;
-    if flags & !0xff != 0 {
-        return Err(Code::INVALID_VALUE);
-    }
-    let primary = &mut session.primaries[device as usize];
-    primary.flags = flags;
-    let id = primary.id;
-    if let Some(context) = session.contexts.get_mut(&id) {
-        context.flags = flags;
-    }
-    Ok(())
 }
 
 fn synchronize(handle: Handle) -> Answer {

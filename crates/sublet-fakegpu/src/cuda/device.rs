@@ -5,13 +5,15 @@ use std::ffi::c_char;
 
 use sublet_driver_api::cuda::{CUdevprop_v1, CUuuid};
 
-use super::arguments::{Out, Text};
-use super::device_attribute::attribute_of;
-use super::functions;
 use crate::board::{Board, read_place};
+use crate::cuda::arguments::{Out, Text};
+use crate::cuda::device::attribute::attribute_of;
+use crate::cuda::functions;
 use crate::driver::Session;
-use crate::driver::code::{Answer, Code};
+use crate::driver::result::{Answer, Code};
 use crate::machine::CardInfo;
+
+pub(crate) mod attribute;
 
 functions! {
     fn cuDeviceGetCount(count: Out<i32>) {
@@ -131,7 +133,7 @@ fn card(device: i32) -> Answer<CardInfo> {
 }
 
 /// The PCI address of a card, in the form that CUDA writes.
-pub(super) fn pci_address(card: &CardInfo) -> String {
+pub(crate) fn pci_address(card: &CardInfo) -> String {
     card.place.to_string()
 }
 

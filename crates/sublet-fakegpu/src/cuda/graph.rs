@@ -1,5 +1,5 @@
 //! Graphs: making, ordering, instantiating and launching them. What single nodes do is in
-//! `graph_node`.
+//! `node`.
 
 use std::ffi::c_char;
 
@@ -9,15 +9,18 @@ use sublet_driver_api::cuda::graph::{
 use sublet_driver_api::cuda::{
     CU_GRAPH_COND_ASSIGN_DEFAULT, CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED,
     CU_GRAPH_EXEC_UPDATE_SUCCESS, CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED,
-    CUDA_GRAPH_INSTANTIATE_ERROR, CUDA_GRAPH_INSTANTIATE_SUCCESS, CUgraphExecUpdateResult,
-    CUgraphNode,
+    CUDA_GRAPH_INSTANTIATE_ERROR, CUDA_GRAPH_INSTANTIATE_SUCCESS, CUgraphNode,
 };
 
-use super::arguments::{In, Out, Text};
-use super::{Handle, functions};
+use crate::cuda::arguments::{In, Out, Text};
+use crate::cuda::{Handle, functions};
 use crate::driver::Session;
-use crate::driver::code::{Answer, Code};
-use crate::driver::queue::Id;
+use crate::driver::result::{Answer, Code};
+use crate::driver::stream::queue::Id;
+
+pub(crate) mod capture;
+pub(crate) mod node;
+pub(crate) mod node_params;
 
 functions! {
     fn cuGraphCreate(graph: Out<Handle>, flags: u32) {
@@ -65,19 +68,23 @@ functions! {
         list(&roots, nodes, count)
     }
 
-    fn cuGraphGetEdges(graph: Handle, from: Out<Handle>, to: Out<Handle>, count: Out<usize>) {
-        edges(graph, from, to, count)
-    }
-
     fn cuGraphGetEdges_v2(graph: Handle, from: Out<Handle>, to: Out<Handle>, data: Out<CUgraphEdgeData>, count: Out<usize>) {
-        let room = if data.is_null() { 0 } else { count.get()? };
-        edges(graph, from, to, count)?;
-        plain(data, room.min(count.get()?))
-    }
-
-    fn cuGraphNodeGetDependencies(node: Handle, nodes: Out<Handle>, count: Out<usize>) {
         let session = Session::open()?;
-        list(&session.node(node)?.after, nodes, count)
+        let (mut firsts, mut seconds) = (Vec::new(), Vec::new());
+        for node in session.nodes_of(graph)? {
+            for first in &session.node(*node)?.after {
+                firsts.push(*first);
+                seconds.push(*node);
+            }
+        }
+        if from.is_null() || to.is_null() {
+            return count.put(firsts.len());
+        }
+        let room = count.get()?;
+        list(&firsts, from, count)?;
+        count.put(room)?;
+        list(&seconds, to, count)?;
+        plain(data, count.get()?)
     }
 
     fn cuGraphNodeGetDependencies_v2(node: Handle, nodes: Out<Handle>, data: Out<CUgraphEdgeData>, count: Out<usize>) {
@@ -87,26 +94,22 @@ functions! {
         plain(data, room.min(count.get()?))
     }
 
-    fn cuGraphNodeGetDependentNodes(node: Handle, nodes: Out<Handle>, count: Out<usize>) {
-        list(&dependents(node)?, nodes, count)
-    }
-
     fn cuGraphNodeGetDependentNodes_v2(node: Handle, nodes: Out<Handle>, data: Out<CUgraphEdgeData>, count: Out<usize>) {
         let room = if data.is_null() { 0 } else { count.get()? };
-        list(&dependents(node)?, nodes, count)?;
+        let session = Session::open()?;
+        let graph = session.node(node)?.graph;
+        let is_after = |other: &&Id| {
+            let other = session.node(**other);
+            other.is_ok_and(|other| other.after.contains(&node))
+        };
+        let others = session.nodes_of(graph)?.iter();
+        let dependents: Vec<Id> = others.filter(is_after).copied().collect();
+        list(&dependents, nodes, count)?;
         plain(data, room.min(count.get()?))
-    }
-
-    fn cuGraphAddDependencies(graph: Handle, from: In<Handle>, to: In<Handle>, count: usize) {
-        order(graph, from, to, count, true)
     }
 
     fn cuGraphAddDependencies_v2(graph: Handle, from: In<Handle>, to: In<Handle>, _data: In<CUgraphEdgeData>, count: usize) {
         order(graph, from, to, count, true)
-    }
-
-    fn cuGraphRemoveDependencies(graph: Handle, from: In<Handle>, to: In<Handle>, count: usize) {
-        order(graph, from, to, count, false)
     }
 
     fn cuGraphRemoveDependencies_v2(graph: Handle, from: In<Handle>, to: In<Handle>, _data: In<CUgraphEdgeData>, count: usize) {
@@ -117,41 +120,7 @@ functions! {
         Session::open()?.drop_node(node)
     }
 
-    fn cuGraphGetId(graph: Handle, number: Out<u32>) {
-        Session::open()?.nodes_of(graph)?;
-        number.put((graph / 64) as u32)
-    }
-
-    fn cuGraphExecGetId(exec: Handle, number: Out<u32>) {
-        Session::open()?.exec(exec)?;
-        number.put((exec / 64) as u32)
-    }
-
-    fn cuGraphNodeGetLocalId(node: Handle, number: Out<u32>) {
-        let session = Session::open()?;
-        let graph = session.node(node)?.graph;
-        let place = session.nodes_of(graph)?.iter().position(|other| *other == node);
-        number.put(place.and_then(|place| u32::try_from(place).ok()).ok_or(Code::UNKNOWN)?)
-    }
-
-    fn cuGraphNodeGetToolsId(node: Handle, number: Out<u64>) {
-        Session::open()?.node(node)?;
-        number.put((node / 64) & 0xffff_ffff)
-    }
-
-    fn cuGraphNodeGetContainingGraph(node: Handle, graph: Out<Handle>) {
-        graph.put(Session::open()?.node(node)?.graph)
-    }
-
     fn cuGraphInstantiate_v2(exec: Out<Handle>, graph: Handle, node: Out<Handle>, log: Out<c_char>, room: usize) {
-        node.put_if(0);
-        if !log.is_null() && room > 0 {
-            log.put(0)?;
-        }
-        instantiate(exec, graph, 0)
-    }
-
-    fn cuGraphInstantiate(exec: Out<Handle>, graph: Handle, node: Out<Handle>, log: Out<c_char>, room: usize) {
         node.put_if(0);
         if !log.is_null() && room > 0 {
             log.put(0)?;
@@ -219,19 +188,16 @@ functions! {
 
     fn cuGraphExecUpdate_v2(exec: Handle, graph: Handle, result: Out<CUgraphExecUpdateResultInfo_v1>) {
         result.check()?;
-        let code = update(exec, graph)?;
+        let is_same = Session::open()?.update_exec(exec, graph)?;
         result.put(CUgraphExecUpdateResultInfo_v1 {
-            result: code,
+            result: if is_same {
+                CU_GRAPH_EXEC_UPDATE_SUCCESS
+            } else {
+                CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED
+            },
             ..CUgraphExecUpdateResultInfo_v1::default()
         })?;
-        updated(code)
-    }
-
-    fn cuGraphExecUpdate(exec: Handle, graph: Handle, node: Out<Handle>, result: Out<u32>) {
-        node.put_if(0);
-        let code = update(exec, graph)?;
-        result.put_if(code.0);
-        updated(code)
+        if is_same { Ok(()) } else { Err(Code::GRAPH_EXEC_UPDATE_FAILURE) }
     }
 
     fn cuGraphNodeSetEnabled(exec: Handle, node: Handle, enabled: u32) {
@@ -257,7 +223,7 @@ functions! {
 
 /// Writes a list, or only how long it is if the program does not want it. Places that it
 /// has too many are set to null.
-pub(super) fn list(all: &[Id], places: Out<Handle>, count: Out<usize>) -> Answer {
+pub(crate) fn list(all: &[Id], places: Out<Handle>, count: Out<usize>) -> Answer {
     if places.is_null() {
         return count.put(all.len());
     }
@@ -273,36 +239,6 @@ fn plain(data: Out<CUgraphEdgeData>, count: usize) -> Answer {
         return Ok(());
     }
     data.put_all(std::iter::repeat_n(CUgraphEdgeData::default(), count))
-}
-
-fn edges(graph: Handle, from: Out<Handle>, to: Out<Handle>, count: Out<usize>) -> Answer {
-    let session = Session::open()?;
-    let (mut firsts, mut seconds) = (Vec::new(), Vec::new());
-    for node in session.nodes_of(graph)? {
-        for first in &session.node(*node)?.after {
-            firsts.push(*first);
-            seconds.push(*node);
-        }
-    }
-    if from.is_null() || to.is_null() {
-        return count.put(firsts.len());
-    }
-    let room = count.get()?;
-    list(&firsts, from, count)?;
-    count.put(room)?;
-    list(&seconds, to, count)
-}
-
-fn dependents(node: Handle) -> Answer<Vec<Id>> {
-    let session = Session::open()?;
-    let graph = session.node(node)?.graph;
-    let others = session.nodes_of(graph)?.iter();
-    let after = |other: &&Id| {
-        session
-            .node(**other)
-            .is_ok_and(|other| other.after.contains(&node))
-    };
-    Ok(others.filter(after).copied().collect())
 }
 
 fn order(graph: Handle, from: In<Handle>, to: In<Handle>, count: usize, ordered: bool) -> Answer {
@@ -337,21 +273,4 @@ fn upload_new(exec: Handle) -> Answer {
         session.drop_exec(exec)?;
         Err(full)
     })
-}
-
-fn update(exec: Handle, graph: Handle) -> Answer<CUgraphExecUpdateResult> {
-    let same = Session::open()?.update_exec(exec, graph)?;
-    Ok(if same {
-        CU_GRAPH_EXEC_UPDATE_SUCCESS
-    } else {
-        CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED
-    })
-}
-
-fn updated(code: CUgraphExecUpdateResult) -> Answer {
-    if code == CU_GRAPH_EXEC_UPDATE_SUCCESS {
-        Ok(())
-    } else {
-        Err(Code::GRAPH_EXEC_UPDATE_FAILURE)
-    }
 }

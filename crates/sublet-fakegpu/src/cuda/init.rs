@@ -5,11 +5,14 @@ use std::sync::{Mutex, PoisonError};
 
 use sublet_driver_api::cuda::CUresult;
 
-use super::arguments::{Out, Text};
-use super::functions;
 use crate::board::CUDA_VERSION;
-use crate::driver::code::Code;
+use crate::cuda::arguments::{Out, Text};
+use crate::cuda::functions;
+use crate::driver::result::Code;
 use crate::driver::{self, Session};
+
+pub(crate) mod export_table;
+pub(crate) mod lookup;
 
 /// Texts that were given to the program: they stay for ever, and there are few.
 static TEXTS: Mutex<Vec<(u32, &'static CString)>> = Mutex::new(Vec::new());

@@ -1,11 +1,20 @@
 //! Memory of cards and of the host.
 
-use super::arguments::Out;
-use super::{careful, functions};
+use crate::cuda::arguments::Out;
+use crate::cuda::{careful, functions};
 use crate::driver::Session;
-use crate::driver::code::{Answer, Code};
 use crate::driver::memory::PITCH;
-use crate::driver::ranges::Kind;
+use crate::driver::memory::ranges::Kind;
+use crate::driver::result::{Answer, Code};
+
+pub(crate) mod array;
+pub(crate) mod copy;
+pub(crate) mod copy_shape;
+pub(crate) mod fill;
+pub(crate) mod managed;
+pub(crate) mod physical;
+pub(crate) mod pointer;
+pub(crate) mod pool;
 
 functions! {
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
@@ -64,10 +73,6 @@ functions! {
     fn cuMemFreeHost(address: u64) {
         let mut session = careful()?;
         session.free_host(address)
-    }
-
-    fn cuMemHostRegister(address: u64, size: usize, flags: u32) {
-        careful()?.register_host(address, size as u64, flags)
     }
 
     fn cuMemHostRegister_v2(address: u64, size: usize, flags: u32) {

@@ -3,11 +3,14 @@
 use std::ffi::{CStr, c_void};
 use std::sync::Arc;
 
-use super::arguments::{In, Out, Text};
-use super::{Handle, careful, functions};
+use crate::cuda::arguments::{In, Out, Text};
+use crate::cuda::{Handle, careful, functions};
 use crate::driver::Session;
-use crate::driver::code::{Answer, Code};
-use crate::driver::image::{self, Image};
+use crate::driver::module::image::{self, Image};
+use crate::driver::result::{Answer, Code};
+
+pub(crate) mod function;
+pub(crate) mod launch;
 
 /// The first bytes of ELF, of a fat binary, and of what the compiler wraps around one.
 const ELF: [u8; 4] = *b"\x7fELF";

@@ -2,12 +2,15 @@
 
 use std::ffi::c_void;
 
-use super::arguments::{In, Out};
-use super::{Handle, functions};
+use crate::cuda::arguments::{In, Out};
+use crate::cuda::{Handle, functions};
 use crate::driver::Session;
-use crate::driver::code::{Answer, Code};
-use crate::driver::queue::{Id, Lane};
-use crate::driver::work::{Action, Callback, Work};
+use crate::driver::result::{Answer, Code};
+use crate::driver::stream::queue::{Id, Lane};
+use crate::driver::stream::work::{Action, Callback, Work};
+
+pub(crate) mod event;
+pub(crate) mod wait;
 
 /// C's type of a callback that is told its stream and how things went.
 type StreamCallback = extern "C" fn(Handle, u32, *mut c_void);
@@ -24,10 +27,6 @@ functions! {
     }
 
     fn cuStreamDestroy_v2(handle: Handle) {
-        Session::open()?.destroy_stream(handle)
-    }
-
-    fn cuStreamDestroy(handle: Handle) {
         Session::open()?.destroy_stream(handle)
     }
 
@@ -144,30 +143,18 @@ functions! {
     }
 
     stream fn cuLaunchHostFunc(handle: Handle, function: Option<unsafe extern "C" fn(*mut c_void)>, data: u64) {
-        call(handle, PER_THREAD, function, data)
+        let function = function.ok_or(Code::INVALID_VALUE)?;
+        let mut session = Session::open()?;
+        let stream = session.stream(handle, PER_THREAD)?;
+        session.forbid_implicit(stream)?;
+        let callback = Callback { function, data };
+        session.issue(stream, Action::Call(callback)).map(drop)
     }
 
-    stream fn cuLaunchHostFunc_v2(handle: Handle, function: Option<unsafe extern "C" fn(*mut c_void)>, data: u64, _mode: u32) {
-        call(handle, PER_THREAD, function, data)
-    }
-}
-
-fn call(
-    handle: Handle,
-    per_thread: bool,
-    function: Option<unsafe extern "C" fn(*mut c_void)>,
-    data: u64,
-) -> Answer {
-    let function = function.ok_or(Code::INVALID_VALUE)?;
-    let mut session = Session::open()?;
-    let stream = session.stream(handle, per_thread)?;
-    session.forbid_implicit(stream)?;
-    let callback = Callback { function, data };
-    session.issue(stream, Action::Call(callback)).map(drop)
 }
 
 /// The error that ended a stream's context.
-pub(super) fn broken(session: &Session, stream: Id) -> Answer {
+pub(crate) fn broken(session: &Session, stream: Id) -> Answer {
     let context = session
         .queues
         .get(stream)

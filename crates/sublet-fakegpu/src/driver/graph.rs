@@ -2,17 +2,23 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::Driver;
-use super::code::{Answer, Code};
-use super::condition::{Condition, Conditional};
-use super::exec::Exec;
-use super::nested::is_of_memory;
-use super::queue::Id;
-use super::work::Action;
+use crate::driver::Driver;
+use crate::driver::graph::child::is_of_memory;
+use crate::driver::graph::condition::{Condition, Conditional};
+use crate::driver::graph::exec::Exec;
+use crate::driver::result::{Answer, Code};
+use crate::driver::stream::queue::Id;
+use crate::driver::stream::work::Action;
+
+mod address_reuse;
+pub(crate) mod capture;
+mod child;
+pub(crate) mod condition;
+pub(crate) mod exec;
 
 /// What a node does.
 #[derive(Debug, Clone)]
-pub enum Content {
+pub(crate) enum Content {
     /// One thing.
     Action(Action),
     /// All that another graph does.
@@ -23,41 +29,41 @@ pub enum Content {
 
 /// A node.
 #[derive(Debug, Clone)]
-pub struct Node {
+pub(crate) struct Node {
     /// The graph it is in.
-    pub graph: Id,
+    pub(crate) graph: Id,
     /// What it does.
-    pub content: Content,
+    pub(crate) content: Content,
     /// Nodes it comes after.
-    pub after: Vec<Id>,
+    pub(crate) after: Vec<Id>,
     /// Does it do anything?
-    pub is_enabled: bool,
+    pub(crate) is_enabled: bool,
     /// The parameters as the program gave them, to be told again.
-    pub given: Vec<u64>,
+    pub(crate) given: Vec<u64>,
     /// The node that this one was cloned from; 0 for none.
-    pub copy_of: Id,
+    pub(crate) copy_of: Id,
 }
 
 /// All graphs of a process.
 #[derive(Debug, Default)]
-pub struct Graphs {
+pub(crate) struct Graphs {
     graphs: BTreeMap<Id, Vec<Id>>,
     nodes: HashMap<Id, Node>,
     /// What conditional nodes look at.
-    pub(super) conditions: BTreeMap<Id, Condition>,
+    pub(crate) conditions: BTreeMap<Id, Condition>,
     /// Graphs that belong to a node, and which one that is: the bodies of conditional nodes, and
     /// what was moved into another graph.
-    pub(super) owned: HashMap<Id, Id>,
-    pub(super) execs: HashMap<Id, Exec>,
+    pub(crate) owned: HashMap<Id, Id>,
+    pub(crate) execs: HashMap<Id, Exec>,
     /// How many graphs and execs have this memory of a node.
-    pub(super) memory: HashMap<u64, usize>,
+    pub(crate) memory: HashMap<u64, usize>,
 }
 
 impl Content {
     /// `CUgraphNodeType`.
     #[must_use]
-    pub fn kind(&self) -> u32 {
-        use super::work::Source;
+    pub(crate) fn kind(&self) -> u32 {
+        use crate::driver::stream::work::Source;
         match self {
             Content::Child(_) => 4,
             Content::Conditional(_) => 13,
@@ -80,30 +86,30 @@ impl Content {
 
 impl Driver {
     /// An empty graph.
-    pub fn make_graph(&mut self) -> Id {
+    pub(crate) fn make_graph(&mut self) -> Id {
         let id = self.new_id();
         self.graphs.graphs.insert(id, Vec::new());
         id
     }
 
     /// The nodes of a graph, in the order in which they were added.
-    pub fn nodes_of(&self, graph: Id) -> Answer<&[Id]> {
+    pub(crate) fn nodes_of(&self, graph: Id) -> Answer<&[Id]> {
         let nodes = self.graphs.graphs.get(&graph);
         nodes.map(Vec::as_slice).ok_or(Code::INVALID_VALUE)
     }
 
     /// A node by its handle.
-    pub fn node(&self, id: Id) -> Answer<&Node> {
+    pub(crate) fn node(&self, id: Id) -> Answer<&Node> {
         self.graphs.nodes.get(&id).ok_or(Code::INVALID_VALUE)
     }
 
     /// As [`Driver::node`], to change it.
-    pub fn node_mut(&mut self, id: Id) -> Answer<&mut Node> {
+    pub(crate) fn node_mut(&mut self, id: Id) -> Answer<&mut Node> {
         self.graphs.nodes.get_mut(&id).ok_or(Code::INVALID_VALUE)
     }
 
     /// Adds a node after others of the same graph; its handle.
-    pub fn add_node(&mut self, graph: Id, after: &[Id], content: Content) -> Answer<Id> {
+    pub(crate) fn add_node(&mut self, graph: Id, after: &[Id], content: Content) -> Answer<Id> {
         self.nodes_of(graph)?;
         if is_of_memory(&content) {
             self.forbid_if_moved(graph)?;
@@ -139,7 +145,7 @@ impl Driver {
     }
 
     /// Takes a node away, and every order it is in.
-    pub fn drop_node(&mut self, id: Id) -> Answer {
+    pub(crate) fn drop_node(&mut self, id: Id) -> Answer {
         let graph = self.node(id)?.graph;
         self.forbid_if_it_has_memory(graph)?;
         if let Some(nodes) = self.graphs.graphs.get_mut(&graph) {
@@ -167,7 +173,7 @@ impl Driver {
     }
 
     /// Takes a graph away with its nodes, unless it belongs to a node.
-    pub fn drop_graph(&mut self, graph: Id) -> Answer {
+    pub(crate) fn drop_graph(&mut self, graph: Id) -> Answer {
         if self.graphs.owned.contains_key(&graph) {
             return Err(Code::INVALID_VALUE);
         }
@@ -181,7 +187,7 @@ impl Driver {
     }
 
     /// Adds or removes the order of two nodes.
-    pub fn set_order(&mut self, first: Id, second: Id, ordered: bool) -> Answer {
+    pub(crate) fn set_order(&mut self, first: Id, second: Id, ordered: bool) -> Answer {
         if self.node(first)?.graph != self.node(second)?.graph || first == second {
             return Err(Code::INVALID_VALUE);
         }
@@ -202,7 +208,7 @@ impl Driver {
     }
 
     /// The nodes such that each comes after those it shall come after.
-    pub(super) fn sorted(&self, nodes: &[Id]) -> Answer<Vec<Id>> {
+    pub(crate) fn sorted(&self, nodes: &[Id]) -> Answer<Vec<Id>> {
         let mut order: Vec<Id> = Vec::with_capacity(nodes.len());
         let mut placed = std::collections::HashSet::new();
         let mut left: Vec<Id> = nodes.to_vec();
@@ -229,11 +235,11 @@ impl Driver {
 
     /// Does a graph or an exec have a node with this memory?
     #[must_use]
-    pub(super) fn has_graph_with(&self, start: u64) -> bool {
+    pub(crate) fn has_graph_with(&self, start: u64) -> bool {
         self.graphs.memory.contains_key(&start)
     }
 
-    pub(super) fn release_node_memory(&mut self, starts: &[u64]) {
+    pub(crate) fn release_node_memory(&mut self, starts: &[u64]) {
         for start in starts {
             if let Some(n_users) = self.graphs.memory.get_mut(start) {
                 *n_users -= 1;

@@ -7,54 +7,61 @@
 
 use std::collections::HashMap;
 
-use super::code::{Answer, Code};
-use super::external::Externals;
-use super::heap::Heap;
-use super::outlive::Outliving;
-use super::physical::Physicals;
-use super::queue::Id;
-use super::ranges::{Kind, Range, Ranges};
-use super::share::Imports;
-use super::space::{self, BLOCK};
-use super::{Driver, Session};
+use crate::driver::memory::heap::Heap;
+use crate::driver::memory::physical::Physicals;
+use crate::driver::memory::ranges::{Kind, Range, Ranges};
+use crate::driver::memory::space::BLOCK;
+use crate::driver::result::{Answer, Code};
+use crate::driver::sharing::Imports;
+use crate::driver::sharing::external::Externals;
+use crate::driver::sharing::retained::Outliving;
+use crate::driver::stream::queue::Id;
+use crate::driver::{Driver, Session};
 use crate::spec::Packing;
 
+pub(crate) mod array;
+pub(crate) mod heap;
+pub(crate) mod physical;
+pub(crate) mod pool;
+pub(crate) mod ranges;
+pub(crate) mod space;
+
 /// Rows of `cuMemAllocPitch` begin at multiples of this.
-pub const PITCH: u64 = 512;
+pub(crate) const PITCH: u64 = 512;
 
 /// All memory of the process that the driver knows.
 #[derive(Debug, Default)]
-pub struct Memory {
+pub(crate) struct Memory {
     /// What is at which address.
-    pub ranges: Ranges,
+    pub(crate) ranges: Ranges,
     /// Small allocations, by context.
     heaps: HashMap<Id, Heap>,
     /// Physical memory, and addresses that were reserved for it.
-    pub physicals: Physicals,
+    pub(crate) physicals: Physicals,
     /// Memory of other processes.
-    pub imports: Imports,
+    pub(crate) imports: Imports,
     /// Memory of other drivers.
-    pub externals: Externals,
+    pub(crate) externals: Externals,
     /// What is held when it is given back.
-    pub outliving: Outliving,
+    pub(crate) outliving: Outliving,
 }
 
 impl Memory {
     /// May the card use every byte?
     #[must_use]
-    pub fn is_accessible(&self, start: u64, size: u64) -> bool {
+    pub(crate) fn is_accessible(&self, start: u64, size: u64) -> bool {
         self.ranges.is_usable(start, size, false)
     }
 
     /// May it, now or when a graph runs that is being made?
     #[must_use]
-    pub fn is_accessible_in_graph(&self, start: u64, size: u64) -> bool {
+    pub(crate) fn is_accessible_in_graph(&self, start: u64, size: u64) -> bool {
         self.ranges.is_usable(start, size, true)
     }
 
     /// The blocks that hold an allocation: where they start, and how long they are.
     #[must_use]
-    pub fn blocks_of(&self, range: &Range) -> Option<(u64, u64)> {
+    pub(crate) fn blocks_of(&self, range: &Range) -> Option<(u64, u64)> {
         match self
             .heaps
             .get(&range.context)
@@ -68,14 +75,20 @@ impl Memory {
 
 impl Driver {
     /// Memory of the current context's card.
-    pub fn allocate(&mut self, size: u64) -> Answer<u64> {
+    pub(crate) fn allocate(&mut self, size: u64) -> Answer<u64> {
         let context = self.owner()?;
         let card = self.context(context)?.card;
         self.allocate_in(context, card, size, Kind::Device)
     }
 
     /// Memory of a card, for a context.
-    pub fn allocate_in(&mut self, context: Id, card: usize, size: u64, kind: Kind) -> Answer<u64> {
+    pub(crate) fn allocate_in(
+        &mut self,
+        context: Id,
+        card: usize,
+        size: u64,
+        kind: Kind,
+    ) -> Answer<u64> {
         if size == 0 {
             return Err(Code::INVALID_VALUE);
         }
@@ -100,7 +113,7 @@ impl Driver {
     }
 
     /// Blocks of a card, and addresses for them: where, and how many bytes they are.
-    pub fn take_blocks(&mut self, card: usize, size: u64) -> Answer<(u64, u64)> {
+    pub(crate) fn take_blocks(&mut self, card: usize, size: u64) -> Answer<(u64, u64)> {
         let size = space::round_up(size, BLOCK).ok_or(Code::OUT_OF_MEMORY)?;
         let charged = self.seat.charge(card, size);
         charged.map_err(|_| Code::OUT_OF_MEMORY)?;
@@ -114,7 +127,7 @@ impl Driver {
     }
 
     /// Gives blocks back.
-    pub fn give_blocks(&mut self, card: usize, start: u64, size: u64) {
+    pub(crate) fn give_blocks(&mut self, card: usize, start: u64, size: u64) {
         space::release(start, size);
         if !self.is_outlived(card, start, size) {
             self.seat.refund(card, size);
@@ -124,7 +137,7 @@ impl Driver {
 
     /// Memory that host and card share. The card is charged as long as it has room; a
     /// real card moves pages in and out, and never refuses.
-    pub fn allocate_managed(&mut self, size: u64, attach: u32) -> Answer<u64> {
+    pub(crate) fn allocate_managed(&mut self, size: u64, attach: u32) -> Answer<u64> {
         let context = self.owner()?;
         if size == 0 || !matches!(attach, 1 | 2 | 4) {
             return Err(Code::INVALID_VALUE);
@@ -145,7 +158,7 @@ impl Driver {
     }
 
     /// Memory of the host that the card can reach.
-    pub fn allocate_host(&mut self, size: u64, flags: u32) -> Answer<u64> {
+    pub(crate) fn allocate_host(&mut self, size: u64, flags: u32) -> Answer<u64> {
         let context = self.owner()?;
         if size == 0 || flags & !7 != 0 {
             return Err(Code::INVALID_VALUE);
@@ -159,7 +172,7 @@ impl Driver {
     }
 
     /// Makes memory of the program known to the card.
-    pub fn register_host(&mut self, start: u64, size: u64, flags: u32) -> Answer {
+    pub(crate) fn register_host(&mut self, start: u64, size: u64, flags: u32) -> Answer {
         let context = self.owner()?;
         if start == 0 || size == 0 || flags & !0xf != 0 || start.checked_add(size).is_none() {
             return Err(Code::INVALID_VALUE);
@@ -174,7 +187,7 @@ impl Driver {
     }
 
     /// Undoes [`Driver::register_host`].
-    pub fn unregister_host(&mut self, start: u64) -> Answer {
+    pub(crate) fn unregister_host(&mut self, start: u64) -> Answer {
         self.current()?;
         match self.memory.ranges.starting(start).map(|range| &range.kind) {
             Some(Kind::Registered { .. }) => {
@@ -186,7 +199,7 @@ impl Driver {
     }
 
     /// Takes a range away that nothing uses any more.
-    pub fn drop_range(&mut self, start: u64) {
+    pub(crate) fn drop_range(&mut self, start: u64) {
         let Some(range) = self.memory.ranges.remove(start) else {
             return;
         };
@@ -237,7 +250,7 @@ impl Driver {
     }
 
     /// Takes away what belongs to a context of a card.
-    pub(super) fn free_memory_of(&mut self, context: Id, card: usize) {
+    pub(crate) fn free_memory_of(&mut self, context: Id, card: usize) {
         let owned = self.memory.ranges.iter().filter(|range| {
             let outlives = matches!(range.kind, Kind::Pool { .. } | Kind::Mapped { .. });
             range.context == context && !outlives
@@ -273,7 +286,7 @@ impl Session {
     }
 
     /// `cuMemFree`: waits for what the context does, then takes the memory away.
-    pub fn free(&mut self, start: u64) -> Answer {
+    pub(crate) fn free(&mut self, start: u64) -> Answer {
         if start == 0 {
             return Ok(());
         }
@@ -293,7 +306,7 @@ impl Session {
     }
 
     /// `cuMemFreeHost`.
-    pub fn free_host(&mut self, start: u64) -> Answer {
+    pub(crate) fn free_host(&mut self, start: u64) -> Answer {
         if start == 0 {
             return Ok(());
         }

@@ -7,21 +7,23 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
 use std::sync::Arc;
 
-use super::Driver;
-use super::code::{Answer, Code};
-use super::image::{self, Amount, Image};
-use super::queue::Id;
-use super::ranges::Kind;
-use super::work::{Effect, Kernel};
 use crate::board::Board;
+use crate::driver::Driver;
+use crate::driver::memory::ranges::Kind;
+use crate::driver::module::image::{Amount, Image};
+use crate::driver::result::{Answer, Code};
+use crate::driver::stream::queue::Id;
+use crate::driver::stream::work::{Effect, Kernel};
+
+pub(crate) mod image;
 
 /// Code in a context.
 #[derive(Debug)]
-pub struct Module {
+pub(crate) struct Module {
     /// Its context.
-    pub context: Id,
+    pub(crate) context: Id,
     /// What was loaded.
-    pub image: Arc<Image>,
+    pub(crate) image: Arc<Image>,
     /// Where its code and variables are; a variable has its size.
     memory: Vec<u64>,
     variables: BTreeMap<String, (u64, u64)>,
@@ -30,44 +32,42 @@ pub struct Module {
 
 /// Code of the process.
 #[derive(Debug)]
-pub struct Library {
+pub(crate) struct Library {
     /// What was loaded.
-    pub image: Arc<Image>,
+    pub(crate) image: Arc<Image>,
     kernels: BTreeMap<String, Id>,
     modules: BTreeMap<Id, Id>,
 }
 
 /// A kernel by either kind of handle.
 #[derive(Debug, Clone)]
-pub struct Function {
+pub(crate) struct Function {
     /// The module or library.
-    pub owner: Id,
+    pub(crate) owner: Id,
     /// Is the owner a library?
-    pub is_kernel: bool,
+    pub(crate) is_kernel: bool,
     /// Its name, as C has it.
-    pub name: CString,
+    pub(crate) name: CString,
     /// What its PTX says; nothing for code that is not text.
-    pub declared: image::Kernel,
-    /// Is the list of its parameters known?
-    pub is_known: bool,
+    pub(crate) declared: image::Kernel,
     /// What `cuFuncSetAttribute` set, by the number of the attribute.
-    pub attributes: HashMap<u32, i32>,
+    pub(crate) attributes: HashMap<u32, i32>,
 }
 
 /// All loaded code.
 #[derive(Debug, Default)]
-pub struct Modules {
+pub(crate) struct Modules {
     /// Modules by handle.
-    pub modules: HashMap<Id, Module>,
+    pub(crate) modules: HashMap<Id, Module>,
     /// Libraries by handle.
-    pub libraries: HashMap<Id, Library>,
+    pub(crate) libraries: HashMap<Id, Library>,
     /// Functions and kernels by handle.
-    pub functions: HashMap<Id, Function>,
+    pub(crate) functions: HashMap<Id, Function>,
 }
 
 impl Driver {
     /// Loads code into the current context.
-    pub fn load_module(&mut self, image: Arc<Image>) -> Answer<Id> {
+    pub(crate) fn load_module(&mut self, image: Arc<Image>) -> Answer<Id> {
         let context = self.owner()?;
         self.load_into(context, image)
     }
@@ -106,7 +106,7 @@ impl Driver {
     }
 
     /// Unloads a module. The caller waited for its context.
-    pub fn unload_module(&mut self, id: Id) -> Answer {
+    pub(crate) fn unload_module(&mut self, id: Id) -> Answer {
         let module = self.modules.modules.remove(&id);
         let module = module.ok_or(Code::INVALID_HANDLE)?;
         for start in module.memory {
@@ -118,7 +118,7 @@ impl Driver {
         Ok(())
     }
 
-    pub(super) fn unload_all_of(&mut self, context: Id) {
+    pub(crate) fn unload_all_of(&mut self, context: Id) {
         let modules = self.modules.modules.iter();
         let of = modules.filter(|(_, module)| module.context == context);
         let ids: Vec<Id> = of.map(|(id, _)| *id).collect();
@@ -132,7 +132,7 @@ impl Driver {
     }
 
     /// Loads code that every context can use.
-    pub fn load_library(&mut self, image: Arc<Image>) -> Id {
+    pub(crate) fn load_library(&mut self, image: Arc<Image>) -> Id {
         let id = self.new_id();
         let library = Library {
             image,
@@ -144,7 +144,7 @@ impl Driver {
     }
 
     /// Unloads a library from all contexts.
-    pub fn unload_library(&mut self, id: Id) -> Answer {
+    pub(crate) fn unload_library(&mut self, id: Id) -> Answer {
         let library = self.modules.libraries.remove(&id);
         let library = library.ok_or(Code::INVALID_HANDLE)?;
         for module in library.modules.values() {
@@ -158,7 +158,7 @@ impl Driver {
     }
 
     /// The module of a library in the current context, loaded if it is not yet.
-    pub fn module_of_library(&mut self, id: Id) -> Answer<Id> {
+    pub(crate) fn module_of_library(&mut self, id: Id) -> Answer<Id> {
         let context = self.owner()?;
         let library = self
             .modules
@@ -176,7 +176,7 @@ impl Driver {
     }
 
     /// A function of a module, or with `is_kernel` a kernel of a library.
-    pub fn function(&mut self, owner: Id, is_kernel: bool, name: &CString) -> Answer<Id> {
+    pub(crate) fn function(&mut self, owner: Id, is_kernel: bool, name: &CString) -> Answer<Id> {
         let text = name.to_str().map_err(|_| Code::NOT_FOUND)?;
         if text.is_empty() {
             return Err(Code::INVALID_VALUE);
@@ -203,7 +203,6 @@ impl Driver {
             Some(kernels) => kernels.get(text).cloned().ok_or(Code::NOT_FOUND)?,
             None => image::Kernel::default(),
         };
-        let is_known = image.kernels.is_some();
         let id = self.new_id();
         if let Some(library) = self.modules.libraries.get_mut(&owner) {
             library.kernels.insert(text.to_owned(), id);
@@ -215,7 +214,6 @@ impl Driver {
             is_kernel,
             name: name.clone(),
             declared,
-            is_known,
             attributes: HashMap::new(),
         };
         self.modules.functions.insert(id, function);
@@ -223,7 +221,7 @@ impl Driver {
     }
 
     /// The function of the current context for a kernel of a library.
-    pub fn function_of_kernel(&mut self, kernel: Id) -> Answer<Id> {
+    pub(crate) fn function_of_kernel(&mut self, kernel: Id) -> Answer<Id> {
         let kernel = self.known_function(kernel)?;
         if !kernel.is_kernel {
             return Err(Code::INVALID_HANDLE);
@@ -234,13 +232,13 @@ impl Driver {
     }
 
     /// A function or kernel by its handle.
-    pub fn known_function(&self, id: Id) -> Answer<&Function> {
+    pub(crate) fn known_function(&self, id: Id) -> Answer<&Function> {
         self.modules.functions.get(&id).ok_or(Code::INVALID_HANDLE)
     }
 
     /// What the card is like that a function is loaded for; for a library's kernel that
     /// is the current context's, or without one the first.
-    pub fn board_of_function(&self, id: Id) -> Answer<Board> {
+    pub(crate) fn board_of_function(&self, id: Id) -> Answer<Board> {
         let owner = self.known_function(id)?.owner;
         let card = match self.modules.modules.get(&owner) {
             Some(module) => self.context(module.context)?.card,
@@ -250,7 +248,7 @@ impl Driver {
     }
 
     /// A variable of a module: its address and size.
-    pub fn variable(&self, module: Id, name: &str) -> Answer<(u64, u64)> {
+    pub(crate) fn variable(&self, module: Id, name: &str) -> Answer<(u64, u64)> {
         let module = self
             .modules
             .modules
@@ -261,7 +259,7 @@ impl Driver {
 
     /// What launching a function in a stream means. `argument` gives the value of a
     /// parameter, by its number.
-    pub fn kernel(
+    pub(crate) fn kernel(
         &mut self,
         id: Id,
         stream: Id,

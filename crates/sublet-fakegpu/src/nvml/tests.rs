@@ -54,7 +54,7 @@ fn value(kind: &str) -> String {
 #[test]
 fn functions_are_the_headers() {
     let mut seen = BTreeSet::new();
-    for exported in ALL.into_iter().flatten() {
+    for exported in ALL.into_iter().flat_map(|(_, functions)| functions) {
         let symbol = exported.symbol;
         assert!(seen.insert(symbol), "{symbol} is there twice");
         let row = NVML.by_symbol(symbol);

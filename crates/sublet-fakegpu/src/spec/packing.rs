@@ -6,7 +6,7 @@ use std::fmt;
 
 use super::text::{amount, number, shown};
 use super::{MEMORY_MAX_MIB, SpecError};
-use crate::driver::space::BLOCK;
+use crate::driver::memory::space::BLOCK;
 
 /// How `cuMemAlloc` and its kin take memory of a card. An allocation is small or large. A
 /// large one has whole blocks of 2 MiB for itself. Small ones of a context share pieces.

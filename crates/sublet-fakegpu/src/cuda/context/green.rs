@@ -1,0 +1,241 @@
+//! Green contexts, the parts of cards that they are made of, and events of whole contexts.
+
+use crate::cuda::arguments::{In, Out};
+use crate::cuda::{Handle, careful, functions};
+use crate::driver::Session;
+use crate::driver::context::green::Part;
+use crate::driver::context::top;
+use crate::driver::result::{Answer, Code};
+use crate::driver::stream::NON_BLOCKING;
+
+/// `CU_DEV_RESOURCE_TYPE_INVALID` and `CU_DEV_RESOURCE_TYPE_SM`.
+const INVALID: u32 = 0;
+const SM: u32 = 1;
+/// `CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING` and
+/// `CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE`.
+const APART: u32 = 1;
+const CLUSTERS: u32 = 2;
+/// What we write into the driver's own room of a resource.
+const MAGIC: u32 = u32::from_le_bytes(*b"part");
+
+/// `CUdevResource`: 92 bytes in it are the driver's own.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Resource {
+    kind: u32,
+    magic: u32,
+    device: i32,
+    split: u32,
+    padding: [u32; 20],
+    n_multiprocessors: u32,
+    fewest: u32,
+    step: u32,
+    rest: [u32; 9],
+}
+
+const _: () = assert!(size_of::<Resource>() == 144, "as cuda.h has it");
+
+impl Resource {
+    fn of(session: &Session, part: Part) -> Answer<Resource> {
+        let core = session.core_of(part.device)?;
+        let is_some = part.n_multiprocessors > 0;
+        Ok(Resource {
+            kind: if is_some { SM } else { INVALID },
+            magic: MAGIC,
+            device: part.device,
+            split: part.split,
+            padding: [0; 20],
+            n_multiprocessors: part.n_multiprocessors,
+            fewest: core.fewest,
+            step: core.step,
+            rest: [0; 9],
+        })
+    }
+
+    fn part(&self) -> Answer<Part> {
+        if self.kind != SM {
+            return Err(Code::INVALID_RESOURCE_TYPE);
+        }
+        if self.magic != MAGIC || self.n_multiprocessors == 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        Ok(Part {
+            device: self.device,
+            n_multiprocessors: self.n_multiprocessors,
+            split: self.split,
+        })
+    }
+}
+
+functions! {
+    fn cuDeviceGetDevResource(device: i32, resource: Out<Resource>, kind: u32) {
+        let session = Session::open()?;
+        tell(&session, session.whole(device)?, resource, kind)
+    }
+
+    fn cuCtxGetDevResource(context: Handle, resource: Out<Resource>, kind: u32) {
+        let session = Session::open()?;
+        tell(&session, session.part_of(context)?, resource, kind)
+    }
+
+    fn cuGreenCtxGetDevResource(green: Handle, resource: Out<Resource>, kind: u32) {
+        let session = Session::open()?;
+        tell(&session, session.green(green)?.part, resource, kind)
+    }
+
+    fn cuDevSmResourceSplitByCount(result: Out<Resource>, count: Out<u32>, input: In<Resource>, remaining: Out<Resource>, flags: u32, fewest: u32) {
+        split(result, count, input, remaining, flags, fewest)
+    }
+
+    fn cuDevResourceGenerateDesc(description: Out<Handle>, resources: In<Resource>, count: u32) {
+        description.check()?;
+        let mut session = Session::open()?;
+        let resources = resources.list(count as usize)?;
+        let parts: Answer<Vec<Part>> = resources.iter().map(Resource::part).collect();
+        description.put(session.describe(&parts?)?)
+    }
+
+    fn cuGreenCtxCreate(green: Out<Handle>, description: Handle, device: i32, flags: u32) {
+        green.check()?;
+        let mut session = careful()?;
+        green.put(session.make_green(description, device, flags)?)
+    }
+
+    fn cuGreenCtxDestroy(green: Handle) {
+        careful()?.destroy_green(green)
+    }
+
+    fn cuCtxFromGreenCtx(context: Out<Handle>, green: Handle) {
+        context.put(Session::open()?.green(green)?.context)
+    }
+
+    fn cuGreenCtxGetId(green: Handle, number: Out<u64>) {
+        let session = Session::open()?;
+        let green = if green == 0 { session.current_green()? } else { green };
+        session.green(green)?;
+        number.put((green / 64) & 0xffff_ffff)
+    }
+
+    fn cuGreenCtxStreamCreate(stream: Out<Handle>, green: Handle, flags: u32, priority: i32) {
+        stream.check()?;
+        let mut session = Session::open()?;
+        let context = session.green(green)?.context;
+        if flags != NON_BLOCKING {
+            return Err(Code::INVALID_VALUE);
+        }
+        stream.put(session.make_stream_in(context, flags, priority)?)
+    }
+
+    stream fn cuStreamGetCtx_v2(handle: Handle, context: Out<Handle>, green: Out<Handle>) {
+        context.check()?;
+        let (regular, part) = contexts_of(handle, PER_THREAD)?;
+        green.put_if(part);
+        context.put(regular)
+    }
+
+    fn cuStreamGetGreenCtx(handle: Handle, green: Out<Handle>) {
+        let (_, part) = contexts_of(handle, false)?;
+        green.put(part)
+    }
+
+    fn cuGreenCtxRecordEvent(green: Handle, event: Handle) {
+        let mut session = Session::open()?;
+        let context = session.green(green)?.context;
+        record(&mut session, context, event)
+    }
+
+    fn cuGreenCtxWaitEvent(green: Handle, event: Handle) {
+        let mut session = Session::open()?;
+        let context = session.green(green)?.context;
+        wait(&mut session, context, event)
+    }
+
+    fn cuCtxRecordEvent(context: Handle, event: Handle) {
+        let mut session = Session::open()?;
+        let context = session.context(context)?.id;
+        record(&mut session, context, event)
+    }
+
+    fn cuCtxWaitEvent(context: Handle, event: Handle) {
+        let mut session = Session::open()?;
+        let context = session.context(context)?.id;
+        wait(&mut session, context, event)
+    }
+}
+
+fn tell(session: &Session, part: Part, resource: Out<Resource>, kind: u32) -> Answer {
+    resource.check()?;
+    if kind != SM {
+        return Err(Code::INVALID_RESOURCE_TYPE);
+    }
+    resource.put(Resource::of(session, part)?)
+}
+
+fn split(
+    result: Out<Resource>,
+    count: Out<u32>,
+    input: In<Resource>,
+    remaining: Out<Resource>,
+    flags: u32,
+    fewest: u32,
+) -> Answer {
+    let wanted = count.get()?;
+    let mut session = Session::open()?;
+    let whole = input.get()?.part()?;
+    if flags & !(APART | CLUSTERS) != 0 || fewest > whole.n_multiprocessors {
+        return Err(Code::INVALID_VALUE);
+    }
+    // A part of a split can only be split again once it is a green context's.
+    if whole.split != 0 {
+        return Err(Code::INVALID_RESOURCE_CONFIGURATION);
+    }
+    let core = session.core_of(whole.device)?;
+    let (least, step) = if flags & APART != 0 {
+        (2, 2)
+    } else {
+        (core.fewest, core.step)
+    };
+    let size = fewest.max(least).next_multiple_of(step);
+    let possible = whole.n_multiprocessors / size;
+    if possible == 0 {
+        return Err(Code::INVALID_RESOURCE_CONFIGURATION);
+    }
+    if result.is_null() {
+        return count.put(possible);
+    }
+    let n_groups = wanted.min(possible);
+    let part = |n_multiprocessors, split| Part {
+        n_multiprocessors,
+        split,
+        ..whole
+    };
+    let split = session.new_split();
+    let group = Resource::of(&session, part(size, split))?;
+    let rest = whole.n_multiprocessors - n_groups * size;
+    remaining.put_if(Resource::of(&session, part(rest, split))?);
+    result.put_all(std::iter::repeat_n(group, n_groups as usize))?;
+    count.put(n_groups)
+}
+
+/// The ordinary context of a stream, and its green one if it has one.
+fn contexts_of(handle: Handle, per_thread: bool) -> Answer<(Handle, Handle)> {
+    let mut session = Session::open()?;
+    let is_of_thread = handle == 2 || (handle == 0 && per_thread);
+    if is_of_thread && top().is_some_and(|top| session.greens.of(top) != 0) {
+        return Err(Code::INVALID_HANDLE);
+    }
+    let stream = session.stream(handle, per_thread)?;
+    let stream = session.queues.get(stream);
+    let context = stream.map_or(0, |stream| stream.context);
+    Ok((session.home(context), session.greens.of(context)))
+}
+
+fn record(session: &mut Session, context: Handle, event: Handle) -> Answer {
+    session.forbid_if_any_captured(context)?;
+    session.record_in_context(context, event)
+}
+
+fn wait(session: &mut Session, context: Handle, event: Handle) -> Answer {
+    session.forbid_if_any_captured(context)?;
+    session.wait_in_context(context, event)
+}

@@ -1,0 +1,384 @@
+//! What the fake has of CUDA, feature by feature, and what it has not. This is the one list of
+//! both: calls are found through it, the guide's page `fake-driver.md` is written from it, and
+//! a test holds it against the headers in both directions.
+//!
+//! A function that the fake has not is exported all the same, and answers
+//! `CUDA_ERROR_NOT_SUPPORTED` whatever it is given. Two kinds are not written down one by one,
+//! because the headers tell them: what is newer than the driver that we play, and forms that no
+//! program of CUDA 13 gets, because it gets a newer form of the same function.
+
+use sublet_driver_api::{CUDA, Function};
+
+use super::Entry;
+use super::{context, device, graph, init, memory, module, sharing, stream};
+use crate::board::CUDA_VERSION;
+
+/// A feature of CUDA.
+pub struct Feature {
+    /// What people call it.
+    pub name: &'static str,
+    /// How it behaves here.
+    pub behaviour: &'static str,
+    entries: &'static [&'static [Entry]],
+    /// Which of its functions are refused.
+    pub refused: &'static [Refusal],
+}
+
+/// Functions that are refused for one reason.
+pub struct Refusal {
+    /// The reason.
+    pub why: &'static str,
+    /// Their names without twins for per-thread streams; one with a `*` stands for all that
+    /// have anything in its place.
+    pub names: &'static [&'static str],
+}
+
+/// All features, in the order of the guide.
+pub const FEATURES: [Feature; 13] = [
+    Feature {
+        name: "Start-up and look-ups",
+        behaviour: "as on a card; look-ups find what CUDA 13.0 has. The CUDA runtime is told \
+                    that it is not supported, because it insists on NVIDIA's own driver",
+        entries: &[
+            init::ENTRIES,
+            init::lookup::ENTRIES,
+            init::export_table::ENTRIES,
+        ],
+        refused: &[],
+    },
+    Feature {
+        name: "Devices",
+        behaviour: "figures of the product that SPEC names; `CUDA_VISIBLE_DEVICES` selects",
+        entries: &[device::ENTRIES],
+        refused: &[Refusal {
+            why: "too rare",
+            names: &[
+                "cuDeviceGetHostAtomicCapabilities",
+                "cuDeviceGetP2PAtomicCapabilities",
+            ],
+        }],
+    },
+    Feature {
+        name: "Contexts and green contexts",
+        behaviour: "the first context of a process costs what SPEC says; a green context's \
+                    kernels take as long as on the whole card",
+        entries: &[context::ENTRIES, context::green::ENTRIES],
+        refused: &[Refusal {
+            why: "too rare",
+            names: &["cuCtxGetExecAffinity"],
+        }],
+    },
+    Feature {
+        name: "Modules, kernels and launches",
+        behaviour: "no code runs: a kernel takes 20 µs and computes nothing, unless comments in \
+                    its PTX say otherwise. One kernel runs on a card at a time",
+        entries: &[
+            module::ENTRIES,
+            module::function::ENTRIES,
+            module::launch::ENTRIES,
+        ],
+        refused: &[
+            Refusal {
+                why: "launches as CUDA 3 had them, or on several cards at once",
+                names: &[
+                    "cuParam*",
+                    "cuLaunch",
+                    "cuLaunchGrid*",
+                    "cuLaunchCooperativeKernelMultiDevice",
+                    "cuFuncSetBlockShape",
+                    "cuFuncSetSharedSize",
+                ],
+            },
+            Refusal {
+                why: "no code is compiled or linked",
+                names: &["cuLink*"],
+            },
+        ],
+    },
+    Feature {
+        name: "Memory: plain, pitched, pinned, managed",
+        behaviour: "bytes that can be copied and checked; a card's memory is 2 MiB blocks, and \
+                    SPEC says how small allocations are packed. Managed memory does not move",
+        entries: &[
+            memory::ENTRIES,
+            memory::copy::ENTRIES,
+            memory::fill::ENTRIES,
+            memory::managed::ENTRIES,
+            memory::pointer::ENTRIES,
+        ],
+        refused: &[Refusal {
+            why: "too new or too rare",
+            names: &["cuMemBatchDecompressAsync", "cuMemDiscard*"],
+        }],
+    },
+    Feature {
+        name: "Memory pools and stream order",
+        behaviour: "a pool keeps what is freed up to its release threshold",
+        entries: &[memory::pool::ENTRIES],
+        refused: &[],
+    },
+    Feature {
+        name: "Virtual memory (VMM)",
+        behaviour: "physical memory and addresses apart, exported as descriptors",
+        entries: &[memory::physical::ENTRIES],
+        refused: &[],
+    },
+    Feature {
+        name: "Arrays",
+        behaviour: "bytes in rows, sparse ones and mipmaps included; nothing reads them as a \
+                    texture",
+        entries: &[memory::array::ENTRIES],
+        refused: &[
+            Refusal {
+                why: "kernels that read textures or tensor maps do not run",
+                names: &["cuTex*", "cuSurf*", "cuModuleGet*Ref", "cuTensorMap*"],
+            },
+            Refusal {
+                why: "too rare",
+                names: &["cuArrayGetPlane"],
+            },
+        ],
+    },
+    Feature {
+        name: "Streams and events",
+        behaviour: "in time and order as on a card, priorities, callbacks and waits for words \
+                    in memory included",
+        entries: &[
+            stream::ENTRIES,
+            stream::event::ENTRIES,
+            stream::wait::ENTRIES,
+        ],
+        refused: &[],
+    },
+    Feature {
+        name: "Graphs and capture",
+        behaviour: "capture in all modes, memory and conditional nodes, updates; nodes run one \
+                    after the other",
+        entries: &[
+            graph::ENTRIES,
+            graph::node::ENTRIES,
+            graph::capture::ENTRIES,
+        ],
+        refused: &[
+            Refusal {
+                why: "no waits for words as nodes",
+                names: &["cuGraph*BatchMemOpNode*"],
+            },
+            Refusal {
+                why: "nothing of the program's hangs on a graph",
+                names: &[
+                    "cuUserObject*",
+                    "cuGraphRetainUserObject",
+                    "cuGraphReleaseUserObject",
+                ],
+            },
+            Refusal {
+                why: "ways to change a node that has another one",
+                names: &[
+                    "cuGraphKernelNode*Attribute*",
+                    "cuGraphEvent*NodeSetEvent",
+                    "cuGraphExecEvent*NodeSetEvent",
+                    "cuGraphExecChildGraphNodeSetParams",
+                    "cuGraphExecNodeSetParams",
+                    "cuGraphNodeSetParams",
+                ],
+            },
+        ],
+    },
+    Feature {
+        name: "Sharing: IPC, other drivers' memory, multicast (NVLink)",
+        behaviour: "between processes with the bytes; multicast objects bind and charge, but \
+                    what is written through one reaches nobody",
+        entries: &[
+            sharing::ENTRIES,
+            sharing::external::ENTRIES,
+            sharing::multicast::ENTRIES,
+        ],
+        refused: &[Refusal {
+            why: "no semaphores of other drivers",
+            names: &[
+                "cuImportExternalSemaphore",
+                "cuDestroyExternalSemaphore",
+                "cuSignalExternalSemaphoresAsync",
+                "cuWaitExternalSemaphoresAsync",
+                "cuGraphAddExternal*",
+                "cuGraphExternal*",
+                "cuGraphExecExternal*",
+                "cuDeviceGetNvSciSyncAttributes",
+            ],
+        }],
+    },
+    Feature {
+        name: "OpenGL, EGL, VDPAU",
+        behaviour: "nothing",
+        entries: &[],
+        refused: &[Refusal {
+            why: "nothing is drawn",
+            names: &[
+                "cuGL*",
+                "cuEGL*",
+                "cuEventCreateFromEGLSync",
+                "cuVDPAU*",
+                "cuGraphics*",
+            ],
+        }],
+    },
+    Feature {
+        name: "Tools: checkpoints, core dumps, logs",
+        behaviour: "nothing",
+        entries: &[],
+        refused: &[Refusal {
+            why: "for operators of a real driver",
+            names: &[
+                "cuCheckpoint*",
+                "cuCoredump*",
+                "cuLogs*",
+                "cuDeviceRegisterAsyncNotification",
+                "cuDeviceUnregisterAsyncNotification",
+            ],
+        }],
+    },
+];
+
+/// Older forms that are there, and who asks for them.
+pub const OLDER_FORMS: [(&str, &str); 7] = [
+    ("cuCtxGetDevice", "the header of CUDA 13 declares both"),
+    ("cuCtxSynchronize", "the header of CUDA 13 declares both"),
+    ("cuStreamGetCtx", "the header of CUDA 13 declares both"),
+    ("cuCtxCreate_v2", "numba takes it by its symbol"),
+    (
+        "cuDeviceGetUuid",
+        "tells the card of an instance; our libraries ask it",
+    ),
+    (
+        "cuEventElapsedTime",
+        "programs that also run on drivers before 12.8 take it by its symbol",
+    ),
+    (
+        "cuGetProcAddress",
+        "programs take it from the library by that name",
+    ),
+];
+
+impl Feature {
+    /// The functions that answer, by symbol, without twins for per-thread streams.
+    pub fn answered(&self) -> impl Iterator<Item = &'static str> {
+        self.entries().map(|entry| entry.symbol)
+    }
+
+    /// The same with their addresses.
+    pub(super) fn entries(&self) -> impl Iterator<Item = &'static Entry> + use<> {
+        self.entries.iter().copied().flatten()
+    }
+}
+
+/// Why a function is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Absence {
+    /// A newer driver has it.
+    Newer,
+    /// A program of CUDA 13 gets a newer form.
+    Superseded,
+    /// The list says so, and why.
+    Refused(&'static str),
+}
+
+/// Why the fake need not have a function; `None` if it has it.
+#[must_use]
+pub fn absence(function: &Function) -> Option<Absence> {
+    let is_newer = |version| i32::try_from(version).is_ok_and(|version| version > CUDA_VERSION);
+    if is_newer(function.version) {
+        return Some(Absence::Newer);
+    }
+    let refusals = FEATURES.iter().flat_map(|feature| feature.refused);
+    for Refusal { why, names } in refusals {
+        if names.iter().any(|pattern| fits(pattern, function.symbol)) {
+            return Some(Absence::Refused(why));
+        }
+    }
+    if OLDER_FORMS
+        .iter()
+        .any(|(symbol, _)| *symbol == function.symbol)
+    {
+        return None;
+    }
+    let forms = CUDA.versions(function.base).iter();
+    let mut forms = forms.map(|at| &CUDA[usize::from(*at)]);
+    let is_superseded = forms.any(|form| {
+        form.thread == function.thread && form.version > function.version && !is_newer(form.version)
+    });
+    is_superseded.then_some(Absence::Superseded)
+}
+
+/// Does a name fit a pattern, in which a `*` stands for anything?
+fn fits(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((start, end)) => {
+            let rest = name.strip_prefix(start);
+            let ends = |rest: &str| match end.strip_suffix('*') {
+                Some(within) => rest.contains(within),
+                None => rest.ends_with(end),
+            };
+            rest.is_some_and(ends)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use sublet_driver_api::Thread;
+
+    use super::super::{address, target};
+    use super::*;
+
+    #[test]
+    fn the_list_is_what_the_headers_have_and_the_fake_has_not() {
+        let nowhere = target(usize::MAX).0;
+        for (index, function) in CUDA.iter().enumerate() {
+            let symbol = function.symbol;
+            let leads_nowhere = target(index).0 == nowhere;
+            assert_eq!(leads_nowhere, address(symbol).is_none(), "{symbol}");
+            if function.thread != Thread::Legacy {
+                continue;
+            }
+            match absence(function) {
+                None => assert!(!leads_nowhere, "{symbol} is missing, and nobody says why"),
+                Some(why) => assert!(leads_nowhere, "{symbol} is there, but: {why:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn every_name_of_the_list_is_a_function() {
+        let mut seen = BTreeSet::new();
+        let refusals = FEATURES.iter().flat_map(|feature| feature.refused);
+        for pattern in refusals.flat_map(|refusal| refusal.names) {
+            assert!(seen.insert(pattern), "{pattern} is there twice");
+            let mut functions = CUDA.iter();
+            assert!(
+                functions.any(|function| fits(pattern, function.symbol)),
+                "{pattern}"
+            );
+        }
+        for (symbol, _) in OLDER_FORMS {
+            let row = CUDA.by_symbol(symbol).expect(symbol);
+            let newest = CUDA.resolve(row.base, CUDA_VERSION as u32, false);
+            assert_ne!(newest, CUDA.index_of(symbol), "{symbol} is the newest form");
+        }
+    }
+
+    #[test]
+    fn a_star_stands_for_anything() {
+        assert!(fits("cuGL*", "cuGLInit") && !fits("cuGL*", "cuInit"));
+        assert!(fits("cuModuleGet*Ref", "cuModuleGetTexRef"));
+        assert!(!fits("cuModuleGet*Ref", "cuModuleGetGlobal"));
+        assert!(fits(
+            "cuGraph*MemOpNode*",
+            "cuGraphExecBatchMemOpNodeSetParams"
+        ));
+        assert!(!fits("cuLaunch", "cuLaunchKernel"));
+    }
+}

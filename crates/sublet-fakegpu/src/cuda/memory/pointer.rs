@@ -1,0 +1,134 @@
+//! What the driver knows of an address.
+
+use crate::cuda::arguments::{In, Out};
+use crate::cuda::functions;
+use crate::cuda::memory::managed::check_managed;
+use crate::driver::memory::ranges::{Kind, Range};
+use crate::driver::result::{Answer, Code};
+use crate::driver::{Driver, Session};
+
+/// `CU_MEMORYTYPE_HOST` and `CU_MEMORYTYPE_DEVICE`.
+const HOST: u32 = 1;
+const DEVICE: u32 = 2;
+
+functions! {
+    fn cuPointerGetAttribute(value: Out<u64>, attribute: u32, address: u64) {
+        value.check()?;
+        let session = Session::open()?;
+        session.current()?;
+        let range = session.memory.ranges.at(address).ok_or(Code::INVALID_VALUE)?;
+        tell(&session, range, attribute, address, value)
+    }
+
+    fn cuPointerGetAttributes(count: u32, attributes: In<u32>, values: In<Out<u64>>, address: u64) {
+        let session = Session::open()?;
+        session.current()?;
+        let attributes = attributes.list(count as usize)?;
+        let values = values.list(count as usize)?;
+        let range = session.memory.ranges.at(address);
+        for (attribute, value) in attributes.into_iter().zip(values) {
+            match range {
+                Some(range) => match tell(&session, range, attribute, address, value) {
+                    // This form writes nothing where the other one fails.
+                    Err(Code::INVALID_VALUE | Code::NOT_SUPPORTED) => nothing(attribute, value)?,
+                    result => result?,
+                },
+                None => nothing(attribute, value)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn cuPointerSetAttribute(value: In<u32>, attribute: u32, address: u64) {
+        let session = Session::open()?;
+        session.current()?;
+        let range = session.memory.ranges.at(address).ok_or(Code::INVALID_VALUE)?;
+        value.get()?;
+        // Only CU_POINTER_ATTRIBUTE_SYNC_MEMOPS can be set, and here every copy keeps to it.
+        if attribute == 6 && range.kind.is_on_card() { Ok(()) } else { Err(Code::INVALID_VALUE) }
+    }
+
+    fn cuMemRangeGetAttribute(value: Out<i32>, size: usize, attribute: u32, address: u64, count: usize) {
+        advice(value, size, attribute, address, count)
+    }
+
+    fn cuMemRangeGetAttributes(values: In<Out<i32>>, sizes: In<usize>, attributes: In<u32>, n: usize, address: u64, count: usize) {
+        let (values, sizes) = (values.list(n)?, sizes.list(n)?);
+        for ((value, size), attribute) in values.into_iter().zip(sizes).zip(attributes.list(n)?) {
+            advice(value, size, attribute, address, count)?;
+        }
+        Ok(())
+    }
+}
+
+fn tell(driver: &Driver, range: &Range, attribute: u32, address: u64, value: Out<u64>) -> Answer {
+    let on_card = range.kind.is_on_card();
+    let is_managed = matches!(range.kind, Kind::Managed { .. });
+    let word = value.cast::<u32>();
+    let flag = value.cast::<u8>();
+    match attribute {
+        1 if range.context == 0 => Err(Code::INVALID_VALUE),
+        1 => value.put(range.context),
+        2 => word.put(if on_card { DEVICE } else { HOST }),
+        3 => value.put(address),
+        4 if on_card && !is_managed => Err(Code::INVALID_VALUE),
+        4 => value.put(address),
+        6 => word.put(0),
+        7 => value.put(range.number),
+        8 => flag.put(u8::from(is_managed)),
+        9 => word.put(driver.device_of(range.card).cast_unsigned()),
+        10 => flag.put(u8::from(range.kind == Kind::Device)),
+        11 => value.put(range.start),
+        12 => value.put(range.size),
+        13 => flag.put(u8::from(driver.memory.is_accessible(address, 1))),
+        14 => {
+            let types = match range.kind {
+                Kind::Mapped { physical, .. } => {
+                    driver
+                        .memory
+                        .physicals
+                        .get(physical)?
+                        .properties
+                        .handle_types
+                }
+                _ => 0,
+            };
+            value.put(u64::from(types))
+        }
+        15 | 21 => flag.put(0),
+        16 => word.put(3),
+        17 => value.put(match range.kind {
+            Kind::Pool { pool, .. } | Kind::Borrowed { pool, .. } => pool,
+            _ => 0,
+        }),
+        18 => value.put(range.size),
+        19 => value.put(range.start),
+        20 => value.put(range.number),
+        _ => Err(Code::INVALID_VALUE),
+    }
+}
+
+/// What is told of an address that nothing is known of.
+fn nothing(attribute: u32, value: Out<u64>) -> Answer {
+    match attribute {
+        2 | 6 | 16 => value.cast::<u32>().put(0),
+        9 => value.cast::<i32>().put(-2),
+        8 | 10 | 13 | 15 | 21 => value.cast::<u8>().put(0),
+        1 | 3..=5 | 7 | 11 | 12 | 14 | 17..=20 => value.put(0),
+        _ => Err(Code::INVALID_VALUE),
+    }
+}
+
+/// Nothing was ever advised that would make a difference here.
+fn advice(value: Out<i32>, size: usize, attribute: u32, address: u64, count: usize) -> Answer {
+    check_managed(address, count)?;
+    if size < 4 || !size.is_multiple_of(4) {
+        return Err(Code::INVALID_VALUE);
+    }
+    match attribute {
+        1 | 5 | 7 => value.put(0),
+        2 | 4 | 6 | 8 => value.put(-2),
+        3 => value.put_all(std::iter::repeat_n(-2, size / 4)),
+        _ => Err(Code::INVALID_VALUE),
+    }
+}

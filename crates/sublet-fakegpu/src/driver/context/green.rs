@@ -1,0 +1,260 @@
+//! Green contexts: a part of a card's multiprocessors with streams of its own. Everything
+//! else in one (memory, code, events) is its device's primary context's, which it keeps
+//! alive: that is its *home*.
+//!
+//! Kernels take as long on a part of a card as on all of it, and run one after the other: a
+//! limit of the fake.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::board::Core;
+use crate::driver::context::top;
+use crate::driver::result::{Answer, Code};
+use crate::driver::stream::NON_BLOCKING;
+use crate::driver::stream::queue::{Id, Lane};
+use crate::driver::stream::work::{Action, Mark, Work};
+use crate::driver::{Driver, Session};
+
+/// `CU_GREEN_CTX_DEFAULT_STREAM`.
+const DEFAULT_STREAM: u32 = 1;
+
+/// A part of a device's multiprocessors, as programs carry it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// `CUdevice`.
+    pub(crate) device: i32,
+    /// How many multiprocessors.
+    pub(crate) n_multiprocessors: u32,
+    /// The split that it came from; 0 for what was not split.
+    pub(crate) split: u32,
+}
+
+/// A green context.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Green {
+    /// What it is as an ordinary context.
+    pub(crate) context: Id,
+    /// Its multiprocessors.
+    pub(crate) part: Part,
+}
+
+/// All green contexts of a process, and what they are made of.
+#[derive(Debug, Default)]
+pub(crate) struct Greens {
+    by_id: BTreeMap<Id, Green>,
+    /// What `cuDevResourceGenerateDesc` put together.
+    descriptions: HashMap<Id, Part>,
+    /// Streams of green contexts that are gone.
+    lost_streams: BTreeSet<Id>,
+    n_splits: u32,
+}
+
+impl Greens {
+    /// The green context that an ordinary handle stands for; 0 if it is no such context's.
+    #[must_use]
+    pub(crate) fn of(&self, context: Id) -> Id {
+        let mut greens = self.by_id.iter();
+        let found = greens.find(|(_, green)| green.context == context);
+        found.map_or(0, |(id, _)| *id)
+    }
+
+    /// Was this a stream of a green context that is gone?
+    #[must_use]
+    pub(crate) fn has_lost(&self, stream: Id) -> bool {
+        self.lost_streams.contains(&stream)
+    }
+}
+
+impl Driver {
+    /// All multiprocessors of a device.
+    pub(crate) fn whole(&self, device: i32) -> Answer<Part> {
+        let card = self.card_of(device)?;
+        Ok(Part {
+            device,
+            n_multiprocessors: self.board(card).n_multiprocessors,
+            split: 0,
+        })
+    }
+
+    /// What a device's multiprocessors are like.
+    pub(crate) fn core_of(&self, device: i32) -> Answer<Core> {
+        Ok(self.board(self.card_of(device)?).core())
+    }
+
+    /// The multiprocessors of a context.
+    pub(crate) fn part_of(&self, context: Id) -> Answer<Part> {
+        let known = self.context(context)?;
+        match self.greens.by_id.get(&self.greens.of(known.id)) {
+            Some(green) => Ok(green.part),
+            None => self.whole(self.device_of(known.card)),
+        }
+    }
+
+    /// A green context by its handle.
+    pub(crate) fn green(&self, id: Id) -> Answer<Green> {
+        let green = self.greens.by_id.get(&id);
+        green.copied().ok_or(Code::INVALID_CONTEXT)
+    }
+
+    /// The green context that is current to this thread.
+    pub(crate) fn current_green(&self) -> Answer<Id> {
+        let green = self.greens.of(top().ok_or(Code::INVALID_CONTEXT)?);
+        Some(green)
+            .filter(|green| *green != 0)
+            .ok_or(Code::INVALID_CONTEXT)
+    }
+
+    /// A number for the parts of one split.
+    pub(crate) fn new_split(&mut self) -> u32 {
+        self.greens.n_splits += 1;
+        self.greens.n_splits
+    }
+
+    /// Puts parts together for a green context. They are of one device and one split.
+    pub(crate) fn describe(&mut self, parts: &[Part]) -> Answer<Id> {
+        let first = parts.first().ok_or(Code::INVALID_VALUE)?;
+        let together = |part: &Part| part.device == first.device && part.split == first.split;
+        let whole = self.whole(first.device)?.n_multiprocessors;
+        let n_multiprocessors = parts.iter().try_fold(0_u32, |sum, part| {
+            sum.checked_add(part.n_multiprocessors)
+                .filter(|sum| *sum <= whole)
+        });
+        let n_multiprocessors = n_multiprocessors
+            .filter(|_| parts.iter().all(together))
+            .ok_or(Code::INVALID_RESOURCE_CONFIGURATION)?;
+        let id = self.new_id();
+        let part = Part {
+            n_multiprocessors,
+            split: 0,
+            ..*first
+        };
+        self.greens.descriptions.insert(id, part);
+        Ok(id)
+    }
+
+    /// Makes a green context, which retains the primary context of its device.
+    pub(crate) fn make_green(&mut self, description: Id, device: i32, flags: u32) -> Answer<Id> {
+        let card = self.card_of(device)?;
+        let part = self.greens.descriptions.get(&description);
+        let part = *part.ok_or(Code::INVALID_VALUE)?;
+        if flags != DEFAULT_STREAM || part.device != device {
+            return Err(Code::INVALID_VALUE);
+        }
+        let home = self.retain_primary(device)?;
+        let context = self.new_id();
+        self.open_part(context, card, home)?;
+        let id = self.new_id();
+        self.greens.by_id.insert(id, Green { context, part });
+        Ok(id)
+    }
+
+    /// The context that owns what is made in a context: itself, or a green one's primary.
+    #[must_use]
+    pub(crate) fn home(&self, context: Id) -> Id {
+        let known = self.contexts.get(&context);
+        known.map_or(context, |context| context.home)
+    }
+
+    /// Is a context another one, or a green part of it?
+    #[must_use]
+    pub(crate) fn is_part(&self, context: Id, whole: Id) -> bool {
+        context == whole || self.home(context) == whole
+    }
+
+    /// Makes all that a context will do wait for an event.
+    pub(crate) fn wait_in_context(&mut self, context: Id, event: Id) -> Answer {
+        let event = self.event(event)?;
+        if let Some((capture, _)) = event.captured {
+            self.captures.spoil(capture);
+            return Err(Code::STREAM_CAPTURE_UNSUPPORTED);
+        }
+        let Some(mark) = event.latest() else {
+            return Ok(());
+        };
+        for stream in self.streams_of(context) {
+            self.wait_for_mark(stream, &mark)?;
+        }
+        let contexts = self.contexts.keys().copied();
+        let parts: Vec<Id> = contexts.filter(|id| self.is_part(*id, context)).collect();
+        for part in parts {
+            let awaited = &mut self.context_mut(part)?.awaited;
+            awaited.retain(|mark| mark.time().is_none());
+            awaited.push(mark.clone());
+        }
+        Ok(())
+    }
+
+    fn wait_for_mark(&mut self, stream: Id, mark: &Arc<Mark>) -> Answer {
+        let work = Work::After(mark.clone());
+        self.submit(stream, Lane::Instant, 0, work).map(drop)
+    }
+
+    /// A new stream waits for what its context was told to wait for.
+    pub(crate) fn hold_back(&mut self, stream: Id, context: Id) -> Answer {
+        for mark in self.context(context)?.awaited.clone() {
+            self.wait_for_mark(stream, &mark)?;
+        }
+        Ok(())
+    }
+
+    fn streams_of(&self, context: Id) -> Vec<Id> {
+        let streams = self.queues.iter();
+        let of = streams.filter(|(_, stream)| self.is_part(stream.context, context));
+        of.map(|(id, _)| id).collect()
+    }
+
+    /// Records an event behind all that was asked of a context so far.
+    pub(crate) fn record_in_context(&mut self, context: Id, event: Id) -> Answer {
+        if self.event(event)?.context != self.home(context) {
+            return Err(Code::INVALID_HANDLE);
+        }
+        // A stream for nothing else: it waits for the others, and they do not wait for it.
+        let meeting = match self.context(context)?.meeting {
+            0 => {
+                let card = self.context(context)?.card;
+                let stream = self.new_stream(context, card, false, NON_BLOCKING, 0);
+                self.context_mut(context)?.meeting = stream;
+                stream
+            }
+            stream => stream,
+        };
+        for stream in self.streams_of(context) {
+            if stream != meeting {
+                let mark = Arc::new(Mark::new(None));
+                self.submit(stream, Lane::Instant, 0, Work::Mark(mark.clone()))?;
+                self.wait_for_mark(meeting, &mark)?;
+            }
+        }
+        self.enqueue(meeting, Action::Record(event)).map(drop)
+    }
+
+    /// Takes a green context away, whose work is done. Its streams' handles are dead.
+    fn close_green(&mut self, id: Id) {
+        if let Some(green) = self.greens.by_id.remove(&id) {
+            let streams = self.streams_of(green.context);
+            self.greens.lost_streams.extend(streams);
+            self.close_context(green.context);
+        }
+    }
+
+    /// A primary context ends, whoever uses it.
+    pub(crate) fn close_greens_of(&mut self, home: Id) {
+        let greens = self.greens.by_id.iter();
+        let of = greens.filter(|(_, green)| self.home(green.context) == home);
+        let ids: Vec<Id> = of.map(|(id, _)| *id).collect();
+        for id in ids {
+            self.close_green(id);
+        }
+    }
+}
+
+impl Session {
+    /// Destroys a green context, and releases the primary one of its device.
+    pub(crate) fn destroy_green(&mut self, id: Id) -> Answer {
+        let Green { context, part } = self.green(id)?;
+        self.finish_context(context);
+        self.close_green(id);
+        self.release_primary(part.device)
+    }
+}

@@ -1,0 +1,467 @@
+//! What streams hold, and how it gets there. An [`Action`] is what a program asked for;
+//! it becomes work in a queue, or a node of a graph if the stream is being captured, and
+//! a graph that is launched becomes work again by the same way.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::driver::graph::condition::Branch;
+use crate::driver::memory::space;
+use crate::driver::result::{Answer, Code};
+use crate::driver::sharing::event::Ticket;
+use crate::driver::stream::queue::{Id, Lane};
+use crate::driver::{Driver, Session};
+use crate::machine::now;
+
+/// A point in a stream, of this process or of another one.
+#[derive(Debug)]
+pub(crate) struct Mark {
+    /// 0 until everything before it is finished, then the time of that.
+    time: AtomicU64,
+    /// Where other processes see it.
+    ticket: Option<Ticket>,
+}
+
+impl Mark {
+    pub(crate) fn new(ticket: Option<Ticket>) -> Mark {
+        let time = AtomicU64::new(0);
+        Mark { time, ticket }
+    }
+
+    /// When it was reached.
+    #[must_use]
+    pub(crate) fn time(&self) -> Option<u64> {
+        match &self.ticket {
+            Some(ticket) => ticket.time(),
+            None => Some(self.time.load(Ordering::Acquire)).filter(|time| *time != 0),
+        }
+    }
+
+    /// Is whoever waits for it told when it is reached?
+    #[must_use]
+    pub(crate) fn is_announced(&self) -> bool {
+        self.ticket.is_none()
+    }
+
+    pub(crate) fn reach(&self, time: u64) {
+        match &self.ticket {
+            Some(ticket) => ticket.reach(time),
+            None => self.time.store(time.max(1), Ordering::Release),
+        }
+    }
+}
+
+/// Work in a queue.
+pub(crate) enum Work {
+    /// Has the card for a time, then has an effect.
+    Kernel(Kernel),
+    /// Moves bytes.
+    Move(Move),
+    /// Calls the program.
+    Call(Box<dyn FnOnce() + Send>),
+    /// Reaches a mark.
+    Mark(Arc<Mark>),
+    /// Waits for a mark.
+    After(Arc<Mark>),
+    /// Changes the driver's state.
+    Change(Box<dyn FnOnce(&mut Driver) + Send>),
+    /// Waits for a word in memory.
+    Poll(Word),
+    /// Looks at a condition, and puts what it decides on in front.
+    Branch(Box<Branch>),
+}
+
+/// A kernel as the fake knows it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Kernel {
+    /// Where it was launched.
+    pub(crate) context: Id,
+    /// How long it has the card.
+    pub(crate) nanos: u64,
+    /// A hash of its name if it ends only when its peer on another card has started.
+    pub(crate) meeting: u64,
+    /// What it does to memory at its end.
+    pub(crate) effects: Vec<Effect>,
+}
+
+/// What a kernel does to memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// Writes `value` to each of `count` words.
+    Fill {
+        /// The first word.
+        to: u64,
+        /// How many.
+        count: u64,
+        /// What.
+        value: u32,
+    },
+    /// Adds `value` to each of `count` words.
+    Add {
+        /// The first word.
+        to: u64,
+        /// How many.
+        count: u64,
+        /// What.
+        value: u32,
+    },
+    /// Sets a condition to a value.
+    Condition {
+        /// Which.
+        condition: Id,
+        /// What to.
+        value: u32,
+    },
+    /// Sets a condition to a word of memory.
+    ConditionFrom {
+        /// Which.
+        condition: Id,
+        /// Where the word is.
+        from: u64,
+    },
+}
+
+/// Bytes that move: a box of rows, from one pitched place to another, or a pattern.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Move {
+    /// Where to.
+    pub(crate) to: Place,
+    /// Where from.
+    pub(crate) from: Source,
+    /// Bytes of a row.
+    pub(crate) width: u64,
+    /// Rows of a plane.
+    pub(crate) height: u64,
+    /// Planes.
+    pub(crate) depth: u64,
+}
+
+/// The start of a box in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Address of the first byte.
+    pub(crate) address: u64,
+    /// From one row to the next.
+    pub(crate) pitch: u64,
+    /// From one plane to the next.
+    pub(crate) plane: u64,
+}
+
+/// Where bytes come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// Memory.
+    Place(Place),
+    /// A pattern of 1, 2 or 4 bytes.
+    Pattern {
+        /// Its bytes.
+        width: u64,
+        /// Its value.
+        value: u32,
+    },
+    /// What was in the program's memory when it asked: pageable memory may be changed
+    /// as soon as an asynchronous call returns.
+    Bytes(Arc<[u8]>),
+}
+
+/// A condition on a word of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Word {
+    /// Where it is.
+    pub(crate) address: u64,
+    /// What it is compared with.
+    pub(crate) value: u64,
+    /// How: `CUstreamWaitValue_flags`.
+    pub(crate) flags: u32,
+    /// 4 or 8 bytes.
+    pub(crate) width: u64,
+}
+
+/// A callback of the program and what it wants to be given.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Callback {
+    /// The function.
+    pub(crate) function: unsafe extern "C" fn(*mut std::ffi::c_void),
+    /// Its argument, an address of the program.
+    pub(crate) data: u64,
+}
+
+/// What a program asked a stream to do.
+#[derive(Debug, Clone)]
+pub(crate) enum Action {
+    /// Run a kernel.
+    Kernel(Kernel),
+    /// Move bytes.
+    Move(Move),
+    /// Call back.
+    Call(Callback),
+    /// Record an event.
+    Record(Id),
+    /// Wait for an event.
+    Wait(Id),
+    /// Wait for a word of memory.
+    Poll(Word),
+    /// Memory of a graph becomes usable.
+    Alloc(u64),
+    /// Stream-ordered memory goes back.
+    Free(u64),
+    /// Nothing, but in order.
+    Empty,
+    /// Do what a condition decides on.
+    Branch(Box<Branch>),
+}
+
+impl Driver {
+    /// Puts an action into a stream that is not being captured; the number it got.
+    pub(crate) fn enqueue(&mut self, stream: Id, action: Action) -> Answer<u64> {
+        match self.work_of(action)? {
+            Some((lane, nanos, work)) => self.submit(stream, lane, nanos, work),
+            None => Ok(0),
+        }
+    }
+
+    /// The work that an action is now, who does it and how long it has the card; `None` if
+    /// there is nothing to do.
+    pub(crate) fn work_of(&mut self, action: Action) -> Answer<Option<(Lane, u64, Work)>> {
+        Ok(Some(match action {
+            Action::Kernel(kernel) => {
+                let free = kernel.nanos == 0 && kernel.meeting == 0 && kernel.effects.is_empty();
+                let lane = if free { Lane::Instant } else { Lane::Compute };
+                (lane, kernel.nanos, Work::Kernel(kernel))
+            }
+            Action::Move(bytes) => (Lane::Copy, 0, Work::Move(bytes)),
+            Action::Call(callback) => {
+                let call = move || {
+                    // SAFETY: the program gave the function to be called with its data.
+                    unsafe { (callback.function)(callback.data as *mut std::ffi::c_void) }
+                };
+                (Lane::Host, 0, Work::Call(Box::new(call)))
+            }
+            Action::Record(event) => {
+                let event = self.events.get_mut(&event).ok_or(Code::INVALID_HANDLE)?;
+                (Lane::Instant, 0, Work::Mark(event.renew()))
+            }
+            Action::Wait(event) => {
+                let event = self.events.get(&event).ok_or(Code::INVALID_HANDLE)?;
+                // An event that was never recorded is no reason to wait.
+                let Some(mark) = event.latest() else {
+                    return Ok(None);
+                };
+                (Lane::Instant, 0, Work::After(mark))
+            }
+            Action::Poll(word) => (Lane::Instant, 0, Work::Poll(word)),
+            Action::Alloc(address) => {
+                let change = move |driver: &mut Driver| driver.graph_memory_begins(address);
+                (Lane::Instant, 0, Work::Change(Box::new(change)))
+            }
+            Action::Free(address) => {
+                let change = move |driver: &mut Driver| driver.ordered_free(address);
+                (Lane::Instant, 0, Work::Change(Box::new(change)))
+            }
+            Action::Empty => (Lane::Instant, 0, Work::Change(Box::new(|_| {}))),
+            Action::Branch(branch) => Driver::work_of_branch(branch),
+        }))
+    }
+
+    /// Puts work into a stream and lets it begin if it can.
+    pub(crate) fn submit(&mut self, stream: Id, lane: Lane, nanos: u64, work: Work) -> Answer<u64> {
+        let polls = work.is_unannounced();
+        let seq = self.queues.push(stream, now(), lane, nanos, work);
+        let seq = seq.ok_or(Code::INVALID_HANDLE)?;
+        self.settle();
+        if !self.queues.is_done(stream, seq) {
+            let card = self.queues.get(stream).map_or(0, |stream| stream.card);
+            self.call_worker(card, lane, polls)?;
+        }
+        Ok(seq)
+    }
+
+    /// Ends everything that takes no time and has nothing before it.
+    pub(crate) fn settle(&mut self) {
+        let open = |work: &Work| match work {
+            Work::After(mark) => mark.time().is_some(),
+            Work::Poll(word) => word.holds(),
+            _ => true,
+        };
+        while let Some(id) = self.queues.pick_instant(open) {
+            let Some((op, ready)) = self.queues.begin(id) else {
+                return;
+            };
+            let mut end = ready;
+            match op.work {
+                Work::Mark(mark) => mark.reach(end),
+                Work::After(mark) => end = end.max(mark.time().unwrap_or(0)),
+                Work::Change(change) => change(self),
+                Work::Poll(_) => end = end.max(now()),
+                _ => {}
+            }
+            self.queues.finish(id, end);
+            self.ended();
+        }
+        self.bury_streams();
+    }
+}
+
+impl Session {
+    /// Puts an action into a stream, or into its graph if it is being captured.
+    pub(crate) fn issue(&mut self, stream: Id, action: Action) -> Answer<u64> {
+        if self.captures.of(stream).is_some() {
+            return self.capture(stream, action).map(|()| 0);
+        }
+        self.enqueue(stream, action)
+    }
+
+    /// Moves bytes in a stream and waits for it. A stream with nothing before it needs
+    /// no other thread.
+    pub(crate) fn move_now(&mut self, stream: Id, bytes: Move) -> Answer {
+        self.settle();
+        let seq = self
+            .queues
+            .push(stream, now(), Lane::Copy, 0, Work::Move(bytes));
+        let seq = seq.ok_or(Code::INVALID_HANDLE)?;
+        if self.queues.front(stream).is_some_and(|op| op.seq == seq)
+            && let Some((op, ready)) = self.queues.begin(stream)
+        {
+            let before = now();
+            self.outside(|| op.work.run());
+            self.queues.finish(stream, ready + (now() - before));
+            self.settle();
+            self.ended();
+            return Ok(());
+        }
+        let card = self.queues.get(stream).map_or(0, |stream| stream.card);
+        self.call_worker(card, Lane::Copy, false)?;
+        self.finish(stream, seq);
+        Ok(())
+    }
+
+    /// Waits until everything in a stream up to number `seq` is finished.
+    pub(crate) fn finish(&mut self, stream: Id, seq: u64) {
+        self.wait_until(|driver| driver.queues.is_done(stream, seq));
+    }
+
+    /// Waits until everything that was asked of a context and its green parts so far is
+    /// finished.
+    pub(crate) fn finish_context(&mut self, context: Id) {
+        let seq = self.queues.last();
+        self.wait_until(|driver| {
+            let mut streams = driver.queues.iter();
+            streams.all(|(id, stream)| {
+                !driver.is_part(stream.context, context) || driver.queues.is_done(id, seq)
+            })
+        });
+    }
+}
+
+impl Work {
+    /// Does it wait for something that nobody tells us of?
+    pub(crate) fn is_unannounced(&self) -> bool {
+        match self {
+            Work::Poll(_) => true,
+            Work::After(mark) => !mark.is_announced(),
+            _ => false,
+        }
+    }
+
+    /// Does what can be done without the driver's state.
+    pub(crate) fn run(self) {
+        match self {
+            Work::Move(bytes) => bytes.run(),
+            Work::Call(call) => call(),
+            _ => {}
+        }
+    }
+}
+
+impl Move {
+    fn run(&self) {
+        if self.width == 0 {
+            return;
+        }
+        for plane in 0..self.depth {
+            for row in 0..self.height {
+                let to = self.to.at(plane, row);
+                // SAFETY: whoever made this checked the memory of the card against what
+                // is allocated, which is not taken away before the work is finished;
+                // memory of the program is what the program said.
+                unsafe {
+                    match &self.from {
+                        Source::Place(from) => space::copy(to, from.at(plane, row), self.width),
+                        Source::Pattern { width, value } => {
+                            space::fill(to, *width, *value, self.width / width);
+                        }
+                        Source::Bytes(bytes) => {
+                            let start = (plane * self.height + row) * self.width;
+                            space::copy(to, bytes.as_ptr() as u64 + start, self.width);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Place {
+    /// A place of one row.
+    #[must_use]
+    pub(crate) fn row(address: u64) -> Place {
+        Place {
+            address,
+            pitch: 0,
+            plane: 0,
+        }
+    }
+
+    fn at(&self, plane: u64, row: u64) -> u64 {
+        self.address + plane * self.plane + row * self.pitch
+    }
+
+    /// From the first byte to the end of the last row.
+    #[must_use]
+    pub(crate) fn extent(&self, width: u64, height: u64, depth: u64) -> Option<u64> {
+        let planes = depth.checked_sub(1)?.checked_mul(self.plane)?;
+        let rows = height.checked_sub(1)?.checked_mul(self.pitch)?;
+        planes.checked_add(rows)?.checked_add(width)
+    }
+}
+
+impl Word {
+    fn holds(&self) -> bool {
+        // SAFETY: the address was checked when the work was made, and memory is not taken
+        // away before the work is finished. Others write the word, so it is volatile.
+        let (word, value, sign) = unsafe {
+            match self.width {
+                4 => {
+                    let word = std::ptr::read_volatile(self.address as *const u32);
+                    let difference = word.wrapping_sub(self.value as u32).cast_signed();
+                    (
+                        u64::from(word),
+                        self.value & 0xffff_ffff,
+                        i64::from(difference),
+                    )
+                }
+                _ => {
+                    let word = std::ptr::read_volatile(self.address as *const u64);
+                    (
+                        word,
+                        self.value,
+                        word.wrapping_sub(self.value).cast_signed(),
+                    )
+                }
+            }
+        };
+        match self.flags & 3 {
+            0 => sign >= 0,
+            1 => word == value,
+            2 => word & value != 0,
+            _ => {
+                word | value
+                    != if self.width == 4 {
+                        0xffff_ffff
+                    } else {
+                        u64::MAX
+                    }
+            }
+        }
+    }
+}
