@@ -68,7 +68,7 @@ pub fn run(args: &Args, carried: Option<&'static Carried>) -> anyhow::Result<()>
             (real("SUBLET_DRIVER_CUDA", CUDA_LIBRARY), settings)
         }
         Some(fake) => {
-            let folder = sublet_fakegpu::Machine::from_text(fake.text())?;
+            let folder = sublet_fakegpu::FakeMachine::from_text(fake.text())?;
             let folder = folder.folder();
             // The fake driver's library finds its machine by the environment, and a running
             // program's own cannot be changed safely.

@@ -12,6 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use sublet_driver_api::CUDA;
 
+use crate::FunctionPointer;
 use crate::driver::result::{Answer, Code};
 use crate::driver::{Session, faults};
 use crate::trace;
@@ -32,20 +33,11 @@ use features::FEATURES;
 /// Handles are numbers here, as wide as C's pointers.
 type Handle = u64;
 
-/// The address of a function.
-#[derive(Clone, Copy)]
-pub struct Address(pub *const ());
-
-// SAFETY: the address of code is the same for all threads.
-unsafe impl Send for Address {}
-// SAFETY: as above.
-unsafe impl Sync for Address {}
-
 /// A function and its per-thread twin.
 struct Entry {
     symbol: &'static str,
-    plain: Address,
-    twin: Option<Address>,
+    plain: FunctionPointer,
+    twin: Option<FunctionPointer>,
     #[cfg(test)]
     n_params: usize,
 }
@@ -69,7 +61,7 @@ macro_rules! functions_of {
         $crate::cuda::functions_of! {
             [$($done)* $crate::cuda::Entry {
                 symbol: stringify!($name),
-                plain: $crate::cuda::Address($name as *const ()),
+                plain: $crate::FunctionPointer($name as *const ()),
                 twin: None,
                 #[cfg(test)]
                 n_params: <[&str]>::len(&[$(stringify!($argument)),*]),
@@ -84,8 +76,8 @@ macro_rules! functions_of {
         $crate::cuda::functions_of! {
             [$($done)* $crate::cuda::Entry {
                 symbol: stringify!($name),
-                plain: $crate::cuda::Address($name::<false> as *const ()),
-                twin: Some($crate::cuda::Address($name::<true> as *const ())),
+                plain: $crate::FunctionPointer($name::<false> as *const ()),
+                twin: Some($crate::FunctionPointer($name::<true> as *const ())),
                 #[cfg(test)]
                 n_params: <[&str]>::len(&[$(stringify!($argument)),*]),
             },]
@@ -103,13 +95,13 @@ fn entries() -> impl Iterator<Item = &'static Entry> {
 
 /// What the exported function number `index` of the table leads to.
 #[must_use]
-pub fn target(index: usize) -> Address {
+pub fn target(index: usize) -> FunctionPointer {
     let found = CUDA.get(index).and_then(|row| address(row.symbol));
-    found.unwrap_or(Address(not_supported as *const ()))
+    found.unwrap_or(FunctionPointer(not_supported as *const ()))
 }
 
 /// The function that a symbol leads to, if the fake has it.
-fn address(symbol: &str) -> Option<Address> {
+fn address(symbol: &str) -> Option<FunctionPointer> {
     let (name, per_thread) = match symbol
         .strip_suffix("_ptsz")
         .or(symbol.strip_suffix("_ptds"))
@@ -147,7 +139,7 @@ fn guard(name: &'static str, body: impl FnOnce() -> Answer) -> u32 {
 }
 
 /// The driver's state, for a call that nobody may make during a capture.
-fn careful() -> Answer<Session> {
+fn outside_capture() -> Answer<Session> {
     let mut session = Session::open()?;
     session.forbid_in_capture()?;
     Ok(session)

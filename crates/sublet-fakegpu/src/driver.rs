@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crate::board::Board;
 use crate::fault::Faults;
-use crate::machine::{Machine, Seat, VARIABLE};
+use crate::machine::{FakeMachine, ProcessSlot, VARIABLE};
+use crate::product::Product;
 
 pub(crate) mod context;
 mod device;
@@ -32,7 +32,7 @@ use stream::{StreamFacts, event, work, worker};
 /// Everything this process has of the machine.
 pub(crate) struct Driver {
     /// Its place.
-    pub(crate) seat: Arc<Seat>,
+    pub(crate) process_slot: Arc<ProcessSlot>,
     /// The cards it may see, as numbers of the machine; a `CUdevice` is a place in here.
     pub(crate) visible: Vec<usize>,
     /// Contexts by handle.
@@ -177,14 +177,14 @@ pub(crate) fn init() -> Answer {
         return Ok(());
     }
     let text = std::env::var(VARIABLE).map_err(|_| Code::NO_DEVICE)?;
-    let machine = Machine::from_text(&text).map_err(|_| Code::NO_DEVICE)?;
+    let machine = FakeMachine::from_text(&text).map_err(|_| Code::NO_DEVICE)?;
     let [wanted, order] = [device::WANTED, device::ORDER].map(|name| std::env::var(name).ok());
     let visible = device::cards(wanted.as_deref(), order.as_deref(), machine.cards());
     if visible.is_empty() {
         return Err(Code::NO_DEVICE);
     }
-    let seat = machine.sit().map_err(|_| Code::OPERATING_SYSTEM)?;
-    *state = Some(Box::new(Driver::new(seat, visible)));
+    let process_slot = machine.take_slot().map_err(|_| Code::OPERATING_SYSTEM)?;
+    *state = Some(Box::new(Driver::new(process_slot, visible)));
     worker::notice_forks();
     Ok(())
 }
@@ -195,13 +195,13 @@ pub(crate) fn faults() -> &'static Faults {
 }
 
 impl Driver {
-    fn new(seat: Seat, visible: Vec<usize>) -> Driver {
+    fn new(process_slot: ProcessSlot, visible: Vec<usize>) -> Driver {
         let mut driver = Driver {
             primaries: visible
                 .iter()
                 .map(|_| context::Primary::default())
                 .collect(),
-            seat: Arc::new(seat),
+            process_slot: Arc::new(process_slot),
             visible,
             contexts: BTreeMap::new(),
             queues: Queues::default(),
@@ -240,8 +240,8 @@ impl Driver {
 
     /// What a card's product is like.
     #[must_use]
-    pub(crate) fn board(&self, card: usize) -> Board {
-        Board::of(&self.seat.machine().cards()[card].name)
+    pub(crate) fn product(&self, card: usize) -> Product {
+        Product::of(&self.process_slot.machine().cards()[card].name)
     }
 
     /// The `CUdevice` of a card.

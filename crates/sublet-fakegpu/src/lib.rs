@@ -12,14 +12,16 @@
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("the fake driver is for Linux on x86-64 only");
 
-mod board;
 pub mod cuda;
 mod driver;
 mod fault;
+mod function_pointer;
 pub mod machine;
 pub mod nvml;
+mod product;
 pub mod spec;
 mod trace;
 
-pub use machine::{CardInfo, CardUse, Machine, MachineError, ProcessUse, Seat};
+pub use function_pointer::FunctionPointer;
+pub use machine::{CardInfo, CardUse, FakeMachine, MachineError, ProcessSlot, ProcessUse};
 pub use spec::{Spec, SpecError};

@@ -2,8 +2,8 @@
 //! is no daemon; state is shared, and what a dead process leaves is freed by whoever looks
 //! next, as in a driver.
 //!
-//! A [`Machine`] is what one sees from outside (cards, who uses them, how busy they are);
-//! a [`Seat`] is one process's place in it, through which it takes memory and time.
+//! A [`FakeMachine`] is what one sees from outside (cards, who uses them, how busy they are);
+//! a [`ProcessSlot`] is one process's place in it, through which it takes memory and time.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,13 +11,13 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use sublet_model::Bdf;
 
-use crate::spec::{CARDS_MAX, NAME_MAX, Packing, Spec, SpecError, Uuid};
+use crate::spec::{CARDS_MAX, CardUuid, NAME_MAX, PackingRule, Spec, SpecError};
 
 mod clock;
 mod file;
 mod layout;
-mod meeting;
-mod seat;
+mod process_slot;
+mod rendezvous;
 mod slots;
 
 #[cfg(test)]
@@ -27,8 +27,8 @@ pub use clock::{QUANTUM, Slice};
 pub use file::now;
 pub(crate) use file::sleep_until;
 pub use layout::SLOTS;
-pub use meeting::Meeting;
-pub use seat::{Full, Seat};
+pub use process_slot::{CardFull, ProcessSlot};
+pub use rendezvous::Rendezvous;
 
 use file::Mapped;
 use layout::{MAGIC, Shared, VERSION};
@@ -68,7 +68,7 @@ pub enum MachineError {
     },
     /// All places are taken.
     #[error("fake machine {folder}: all {SLOTS} places for processes are taken")]
-    Seats {
+    NoSlot {
         /// Which folder.
         folder: PathBuf,
     },
@@ -80,7 +80,7 @@ pub struct CardInfo {
     /// Its number, as NVML counts, and CUDA in the order of the bus.
     pub index: usize,
     /// Its UUID.
-    pub uuid: Uuid,
+    pub uuid: CardUuid,
     /// Product name.
     pub name: String,
     /// Memory in bytes.
@@ -88,7 +88,7 @@ pub struct CardInfo {
     /// What the first context of a process takes, in bytes.
     pub context: u64,
     /// Its PCI address.
-    pub place: Bdf,
+    pub pci_address: Bdf,
     /// The number of its device file.
     pub minor: u32,
 }
@@ -127,25 +127,25 @@ pub struct ProcessUse {
 
 /// A machine, seen from outside.
 #[derive(Debug, Clone)]
-pub struct Machine {
+pub struct FakeMachine {
     mapped: &'static Mapped,
     folder: PathBuf,
     cards: Vec<CardInfo>,
-    packing: Packing,
+    packing: PackingRule,
 }
 
-impl Machine {
+impl FakeMachine {
     /// The machine that the value of [`VARIABLE`] means: a folder is opened, a SPEC is
     /// opened or made.
     ///
     /// # Errors
     /// What is wrong with the text or the folder.
-    pub fn from_text(text: &str) -> Result<Machine, MachineError> {
+    pub fn from_text(text: &str) -> Result<FakeMachine, MachineError> {
         let path = Path::new(text);
         if path.is_dir() {
-            Machine::open(path)
+            FakeMachine::open(path)
         } else {
-            Machine::open_or_create(&Spec::read(text)?)
+            FakeMachine::open_or_create(&Spec::read(text)?)
         }
     }
 
@@ -153,15 +153,15 @@ impl Machine {
     ///
     /// # Errors
     /// The folder cannot be made or is not ours.
-    pub fn open_or_create(spec: &Spec) -> Result<Machine, MachineError> {
-        Machine::open_or_create_in(&base(), spec)
+    pub fn open_or_create(spec: &Spec) -> Result<FakeMachine, MachineError> {
+        FakeMachine::open_or_create_in(&base(), spec)
     }
 
-    /// As [`Machine::open_or_create`], below a folder of the caller's choice.
+    /// As [`FakeMachine::open_or_create`], below a folder of the caller's choice.
     ///
     /// # Errors
     /// The folder cannot be made or is not ours.
-    pub fn open_or_create_in(base: &Path, spec: &Spec) -> Result<Machine, MachineError> {
+    pub fn open_or_create_in(base: &Path, spec: &Spec) -> Result<FakeMachine, MachineError> {
         use std::os::unix::fs::{DirBuilderExt, MetadataExt};
         let name = format!("sublet-fake-{}-{}", file::user(), spec.digest());
         let folder = base.join(name);
@@ -186,20 +186,20 @@ impl Machine {
         if !folder.join(FILE).exists() {
             create(&folder, spec).map_err(failed("make the file"))?;
         }
-        Machine::open(&folder)
+        FakeMachine::open(&folder)
     }
 
     /// The machine in `folder`.
     ///
     /// # Errors
     /// There is none, or it is of another version.
-    pub fn open(folder: &Path) -> Result<Machine, MachineError> {
+    pub fn open(folder: &Path) -> Result<FakeMachine, MachineError> {
         let mapped = Mapped::open(&folder.join(FILE)).map_err(|cause| MachineError::Io {
             folder: folder.to_owned(),
             doing: "open the file",
             cause,
         })?;
-        Ok(Machine {
+        Ok(FakeMachine {
             mapped,
             folder: folder.to_owned(),
             cards: read_cards(mapped.shared()),
@@ -221,7 +221,7 @@ impl Machine {
 
     /// How its driver packs allocations.
     #[must_use]
-    pub fn packing(&self) -> Packing {
+    pub fn packing(&self) -> PackingRule {
         self.packing
     }
 
@@ -339,16 +339,16 @@ impl Machine {
     ///
     /// # Errors
     /// There is none left, or the file cannot be locked.
-    pub fn sit(&self) -> Result<Seat, MachineError> {
+    pub fn take_slot(&self) -> Result<ProcessSlot, MachineError> {
         let own = Identity::own();
         let accounts = self.mapped.accounts().map_err(self.failed("lock it"))?;
         let index = slots::claim(self.mapped, own).map_err(self.failed("take a place"))?;
         drop(accounts);
-        let index = index.ok_or_else(|| MachineError::Seats {
+        let index = index.ok_or_else(|| MachineError::NoSlot {
             folder: self.folder.clone(),
         })?;
         self.remove_files_of(index);
-        Ok(Seat::new(self.clone(), index, own))
+        Ok(ProcessSlot::new(self.clone(), index, own))
     }
 
     /// Files with shared memory that the last process in a place left.
@@ -425,7 +425,10 @@ fn write_header(_draft: &Path, file: &std::fs::File, spec: &Spec) -> io::Result<
             &card.context.to_ne_bytes(),
         )?;
         let words = [
-            (offset_of!(layout::Card, place), layout::word_of(card.place)),
+            (
+                offset_of!(layout::Card, pci_address),
+                layout::word_of(card.pci_address),
+            ),
             (offset_of!(layout::Card, minor), card.minor.into()),
         ];
         for (offset, word) in words {
@@ -434,7 +437,7 @@ fn write_header(_draft: &Path, file: &std::fs::File, spec: &Spec) -> io::Result<
         at(base + offset_of!(layout::Card, name), card.name.as_bytes())?;
     }
     let header = offset_of!(Shared, header);
-    let Packing { small, piece, kept } = spec.packing();
+    let PackingRule { small, piece, kept } = spec.packing();
     let packing = [small, piece, kept].map(u64::to_ne_bytes);
     at(
         header + offset_of!(layout::Header, packing),
@@ -480,11 +483,11 @@ fn read_cards(shared: &Shared) -> Vec<CardInfo> {
                 .collect();
             CardInfo {
                 index,
-                uuid: Uuid(uuid),
+                uuid: CardUuid(uuid),
                 name: String::from_utf8_lossy(&name).into_owned(),
                 memory: card.memory.load(Relaxed),
                 context: card.context.load(Relaxed),
-                place: layout::place_of(card.place.load(Relaxed)),
+                pci_address: layout::pci_address_of(card.pci_address.load(Relaxed)),
                 minor: u32::try_from(card.minor.load(Relaxed)).unwrap_or(u32::MAX),
             }
         })

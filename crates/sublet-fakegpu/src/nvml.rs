@@ -24,21 +24,15 @@ use sublet_driver_api::nvml::{
     NVML_ERROR_NO_PERMISSION, NVML_ERROR_NOT_SUPPORTED, NVML_SUCCESS, nvmlReturn_t,
 };
 
+use crate::FunctionPointer;
+
 /// What a function answers. Codes other than success are errors.
 type Answer<T = ()> = Result<T, nvmlReturn_t>;
-
-/// The address of a function with C's calling convention.
-#[repr(transparent)]
-#[derive(Clone, Copy)]
-pub struct Entry(pub *const ());
-
-// SAFETY: the address of code, which every thread may call.
-unsafe impl Sync for Entry {}
 
 /// A function that is here.
 struct Exported {
     symbol: &'static str,
-    entry: Entry,
+    entry: FunctionPointer,
     /// Its parameters' types, for the test that compares them with the header's.
     #[cfg_attr(not(test), expect(dead_code, reason = "compared by a test"))]
     params: &'static [&'static str],
@@ -59,7 +53,7 @@ macro_rules! functions {
         pub(super) const FUNCTIONS: &[$crate::nvml::Exported] = &[$(
             $crate::nvml::Exported {
                 symbol: stringify!($name),
-                entry: $crate::nvml::Entry($name as *const ()),
+                entry: $crate::FunctionPointer($name as *const ()),
                 params: &[$(stringify!($type)),*],
             },
         )*];
@@ -90,7 +84,7 @@ pub fn answered() -> impl Iterator<Item = (&'static str, impl Iterator<Item = &'
 /// What to jump to for an exported name. For compile time: a library that exports the
 /// whole table asks for each row.
 #[must_use]
-pub const fn entry(symbol: &str) -> Entry {
+pub const fn entry(symbol: &str) -> FunctionPointer {
     let mut file = 0;
     while file < ALL.len() {
         let mut at = 0;
@@ -103,9 +97,9 @@ pub const fn entry(symbol: &str) -> Entry {
         file += 1;
     }
     if changes(symbol) {
-        Entry(denied as *const ())
+        FunctionPointer(denied as *const ())
     } else {
-        Entry(unsupported as *const ())
+        FunctionPointer(unsupported as *const ())
     }
 }
 

@@ -9,12 +9,12 @@ use std::path::Path;
 use sublet_api::inventory_file;
 use sublet_model::{Bdf, Gpu, Inventory, NodeName};
 
-use crate::board::place_of;
+use crate::product::pci_address_of;
 
 mod packing;
 mod text;
 
-pub use packing::Packing;
+pub use packing::PackingRule;
 
 /// The most cards of one machine: the number of devices in the shared pages of a tenant.
 pub const CARDS_MAX: usize = 16;
@@ -29,7 +29,7 @@ pub const CONTEXT_MIB: u64 = 480;
 /// One card of the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CardSpec {
-    /// Product name, such as `NVIDIA H200`: [`Board`](crate::board::Board) says what such a
+    /// Product name, such as `NVIDIA H200`: [`Product`](crate::product::Product) says what such a
     /// product is like.
     pub name: String,
     /// Its memory in bytes.
@@ -37,22 +37,22 @@ pub struct CardSpec {
     /// What the first context of a process takes of it, in bytes.
     pub context: u64,
     /// Its UUID as CUDA returns it.
-    pub uuid: Uuid,
+    pub uuid: CardUuid,
     /// Its PCI address. Cards have no other function than 0.
-    pub place: Bdf,
+    pub pci_address: Bdf,
     /// The number of its device file.
     pub minor: u32,
 }
 
 /// Sixteen bytes, written as NVML writes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Uuid(pub [u8; 16]);
+pub struct CardUuid(pub [u8; 16]);
 
-impl fmt::Display for Uuid {
+impl fmt::Display for CardUuid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("GPU")?;
-        for (place, byte) in self.0.iter().enumerate() {
-            if matches!(place, 0 | 4 | 6 | 8 | 10) {
+        for (at, byte) in self.0.iter().enumerate() {
+            if matches!(at, 0 | 4 | 6 | 8 | 10) {
                 f.write_str("-")?;
             }
             write!(f, "{byte:02x}")?;
@@ -61,10 +61,10 @@ impl fmt::Display for Uuid {
     }
 }
 
-impl Uuid {
+impl CardUuid {
     /// Reads NVML's form, `GPU-` and five groups of hexadecimal digits.
     #[must_use]
-    pub fn parse(text: &str) -> Option<Uuid> {
+    pub fn parse(text: &str) -> Option<CardUuid> {
         let groups = text.strip_prefix("GPU-")?;
         let lengths: Vec<usize> = groups.split('-').map(str::len).collect();
         if lengths != [8, 4, 4, 4, 12] {
@@ -75,7 +75,7 @@ impl Uuid {
             return None;
         }
         let number = u128::from_str_radix(&hex, 16).ok()?;
-        Some(Uuid(number.to_be_bytes()))
+        Some(CardUuid(number.to_be_bytes()))
     }
 }
 
@@ -83,7 +83,7 @@ impl Uuid {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
     cards: Vec<CardSpec>,
-    packing: Packing,
+    packing: PackingRule,
 }
 
 /// Why a text is no machine.
@@ -110,7 +110,7 @@ pub enum SpecError {
     #[error(
         "`{0}` is no packing; write `packing=512KiB:8MiB:1`: up to which size an allocation is small, the size of a piece for small ones (a multiple of 2MiB, not less than the first), and how many empty pieces are kept, or `all`"
     )]
-    Packing(String),
+    PackingRule(String),
     /// A name that cannot be shown.
     #[error("`{0}` is not a name of 1 to {NAME_MAX} printable ASCII characters without a comma")]
     Name(String),
@@ -172,7 +172,7 @@ impl Spec {
             .iter()
             .map(Draft::of_gpu)
             .collect::<Result<Vec<_>, _>>()?;
-        Spec::of_drafts(cards, Packing::default())
+        Spec::of_drafts(cards, PackingRule::default())
     }
 
     /// At least one card, at most [`CARDS_MAX`].
@@ -183,7 +183,7 @@ impl Spec {
 
     /// How its driver packs allocations.
     #[must_use]
-    pub fn packing(&self) -> Packing {
+    pub fn packing(&self) -> PackingRule {
         self.packing
     }
 
@@ -194,7 +194,7 @@ impl Spec {
         format!("{:016x}", (digest >> 64) as u64 ^ digest as u64)
     }
 
-    fn of_drafts(drafts: Vec<Draft>, packing: Packing) -> Result<Spec, SpecError> {
+    fn of_drafts(drafts: Vec<Draft>, packing: PackingRule) -> Result<Spec, SpecError> {
         if drafts.is_empty() || drafts.len() > CARDS_MAX {
             return Err(SpecError::Count(drafts.len().to_string()));
         }
@@ -202,10 +202,10 @@ impl Spec {
         let cards = drafts.into_iter().enumerate();
         let cards = cards.map(|(index, draft)| {
             // The words after the number stir its last digit into all of the hash.
-            let made_up = || Uuid(hash(&format!("{all}{index} card of sublet")).to_be_bytes());
+            let made_up = || CardUuid(hash(&format!("{all}{index} card of sublet")).to_be_bytes());
             CardSpec {
                 uuid: draft.uuid.unwrap_or_else(made_up),
-                place: draft.place.unwrap_or_else(|| place_of(index)),
+                pci_address: draft.pci_address.unwrap_or_else(|| pci_address_of(index)),
                 minor: draft
                     .minor
                     .unwrap_or_else(|| u32::try_from(index).unwrap_or(u32::MAX)),
@@ -227,8 +227,8 @@ struct Draft {
     name: String,
     memory_mib: u64,
     context_mib: u64,
-    uuid: Option<Uuid>,
-    place: Option<Bdf>,
+    uuid: Option<CardUuid>,
+    pci_address: Option<Bdf>,
     minor: Option<u32>,
 }
 
@@ -254,7 +254,7 @@ impl Draft {
             memory_mib: memory,
             context_mib: context,
             uuid: None,
-            place: None,
+            pci_address: None,
             minor: None,
         })
     }
@@ -266,13 +266,13 @@ impl Draft {
         };
         let uuid = gpu.uuid.as_ref().map(|uuid| {
             let uuid = uuid.as_str();
-            Uuid::parse(uuid).unwrap_or_else(|| Uuid(hash(uuid).to_be_bytes()))
+            CardUuid::parse(uuid).unwrap_or_else(|| CardUuid(hash(uuid).to_be_bytes()))
         });
         Ok(Draft {
             uuid,
-            place: gpu.bdf.map(|place| Bdf {
+            pci_address: gpu.bdf.map(|pci_address| Bdf {
                 function: 0,
-                ..place
+                ..pci_address
             }),
             minor: gpu.minor.map(u32::from),
             ..Draft::new(name, gpu.memory.get(), None)?
@@ -292,11 +292,14 @@ impl fmt::Display for Spec {
         for card in &self.cards {
             let plain = text::plain(&card.name, card.memory >> 20, card.context >> 20);
             let CardSpec {
-                uuid, place, minor, ..
+                uuid,
+                pci_address,
+                minor,
+                ..
             } = card;
-            writeln!(f, "{plain}{uuid} at {place}, minor {minor}")?;
+            writeln!(f, "{plain}{uuid} at {pci_address}, minor {minor}")?;
         }
-        if self.packing != Packing::default() {
+        if self.packing != PackingRule::default() {
             writeln!(f, "packing {}", self.packing)?;
         }
         Ok(())

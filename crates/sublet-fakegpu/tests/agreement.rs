@@ -2,11 +2,11 @@
 //! whatever product it is and wherever the description came from.
 #![expect(unsafe_code, reason = "calls the driver as C does")]
 
-mod inside;
+mod own_process;
 
 use std::ffi::{CString, c_char};
 
-use inside::{cast, context, memory, with_machine};
+use own_process::{cast, context, memory, with_machine};
 use sublet_driver_api::cuda as c;
 use sublet_driver_api::nvml::{
     NVML_CLOCK_GRAPHICS, NVML_CLOCK_MEM, NVML_CLOCK_SM, NVML_SUCCESS, nvmlClockType_t,
@@ -64,7 +64,7 @@ fn attribute(device: i32, attribute: c::CUdevice_attribute) -> i32 {
 fn card_of(device: i32) -> nvmlDevice_t {
     let mut uuid = [0_u8; 16];
     ok!(cuDeviceGetUuid, uuid.as_mut_ptr() => *mut u8, device => i32);
-    let uuid = CString::new(sublet_fakegpu::spec::Uuid(uuid).to_string()).unwrap();
+    let uuid = CString::new(sublet_fakegpu::spec::CardUuid(uuid).to_string()).unwrap();
     let by_uuid: extern "C" fn(*const c_char, *mut nvmlDevice_t) -> Code =
         nvml("nvmlDeviceGetHandleByUUID");
     let mut card = nvmlDevice_t(0);
@@ -88,7 +88,7 @@ fn names_agree(device: i32, card: nvmlDevice_t) {
     let [mut whole, mut part] = [[0_u8; 16]; 2];
     ok!(cuDeviceGetUuid, whole.as_mut_ptr() => *mut u8, device => i32);
     ok!(cuDeviceGetUuid_v2, part.as_mut_ptr() => *mut u8, device => i32);
-    let uuid = sublet_fakegpu::spec::Uuid(whole).to_string();
+    let uuid = sublet_fakegpu::spec::CardUuid(whole).to_string();
     assert_eq!((whole, uuid), (part, text("nvmlDeviceGetUUID", card)));
     let has_mig: extern "C" fn(nvmlDevice_t, *mut u32, *mut u32) -> Code =
         nvml("nvmlDeviceGetMigMode");
@@ -242,7 +242,7 @@ fn both_libraries_agree_on_a_product() {
         assert_eq!(is(c::CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH), 0);
         // What may be launched follows from the same facts.
         context();
-        let function = inside::kernel("all_reduce");
+        let function = own_process::kernel("all_reduce");
         let launch = |blocks: u32| cu!(cuLaunchCooperativeKernel, function => u64, blocks => u32, 1 => u32, 1 => u32, 1024 => u32, 1 => u32, 1 => u32, 0 => u32, 0 => u64, std::ptr::null_mut() => *mut *mut u8);
         assert_eq!(
             launch(143),

@@ -1,11 +1,11 @@
 //! Conditional nodes: graphs in which kernels decide what runs.
 #![expect(unsafe_code, reason = "calls the driver as C does")]
 
-mod inside;
+mod own_process;
 
 use std::ffi::c_void;
 
-use inside::{begin, context, end, event, instantiate, kernel, spin, stream, with_machine};
+use own_process::{begin, context, end, event, instantiate, kernel, spin, stream, with_machine};
 
 /// A conditional node with bodies of its own: the node's graphs, or the code that refused it.
 fn add_conditional(graph: u64, condition: u64, kind: u32, size: u32) -> Result<Vec<u64>, u32> {
@@ -104,7 +104,7 @@ impl Counter {
             (&raw mut count).cast(),
             (&raw mut value).cast(),
         ];
-        assert_eq!(inside::launch(self.adder, stream, &mut arguments), 0);
+        assert_eq!(own_process::launch(self.adder, stream, &mut arguments), 0);
     }
 
     fn down(&self, mut condition: u64, stream: u64) {
@@ -113,7 +113,7 @@ impl Counter {
             (&raw mut condition).cast::<c_void>(),
             (&raw mut word).cast(),
         ];
-        assert_eq!(inside::launch(self.down, stream, &mut arguments), 0);
+        assert_eq!(own_process::launch(self.down, stream, &mut arguments), 0);
     }
 
     fn value(&self) -> u32 {
@@ -128,7 +128,7 @@ fn decide(function: u64, mut condition: u64, mut value: u32, stream: u64) {
         (&raw mut condition).cast::<c_void>(),
         (&raw mut value).cast(),
     ];
-    assert_eq!(inside::launch(function, stream, &mut arguments), 0);
+    assert_eq!(own_process::launch(function, stream, &mut arguments), 0);
 }
 
 fn run(exec: u64, stream: u64) {

@@ -1,13 +1,13 @@
 //! Memory of other drivers, which comes in as a descriptor.
 #![expect(unsafe_code, reason = "calls the driver as C does")]
 
-mod inside;
+mod own_process;
 
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, IntoRawFd as _};
 use std::os::unix::fs::FileExt as _;
 
-use inside::{context, memory, with_machine};
+use own_process::{context, memory, with_machine};
 use sublet_driver_api::Zeroed;
 use sublet_driver_api::cuda::memory::{
     CUDA_ARRAY3D_DESCRIPTOR_v2, CUDA_EXTERNAL_MEMORY_BUFFER_DESC_v1,

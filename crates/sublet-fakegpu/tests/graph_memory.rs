@@ -2,11 +2,11 @@
 //! not, as NVIDIA documents it.
 #![expect(unsafe_code, reason = "calls the driver as C does")]
 
-mod inside;
+mod own_process;
 
 use std::ffi::c_void;
 
-use inside::{begin, context, end, instantiate, memory, stream, with_machine};
+use own_process::{begin, context, end, instantiate, memory, stream, with_machine};
 use sublet_driver_api::cuda::graph::{
     CUDA_CHILD_GRAPH_NODE_PARAMS, CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_MEM_ALLOC_NODE_PARAMS_v1,
     CUgraphNodeParams,

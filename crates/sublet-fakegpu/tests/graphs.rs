@@ -1,11 +1,11 @@
 //! Capture, graphs and their memory.
 #![expect(unsafe_code, reason = "calls the driver as C does")]
 
-mod inside;
+mod own_process;
 
 use std::ffi::c_void;
 
-use inside::{
+use own_process::{
     begin, context, elapsed, end, event, instantiate, kernel, memory, spin, stream, with_machine,
 };
 
@@ -46,7 +46,7 @@ fn what_is_captured_runs_when_it_is_launched() {
                 (&raw mut count).cast(),
                 (&raw mut value).cast(),
             ];
-            assert_eq!(inside::launch(adder, other, &mut arguments), 0);
+            assert_eq!(own_process::launch(adder, other, &mut arguments), 0);
             ok!(cuEventRecord, joined => u64, other => u64);
             assert_eq!(cu!(cuEventQuery, joined => u64), 907);
             ok!(cuStreamWaitEvent, stream => u64, joined => u64, 0 => u32);

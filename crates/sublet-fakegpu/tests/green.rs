@@ -1,9 +1,9 @@
 //! Green contexts: parts of a card, and what belongs to whom.
 #![expect(unsafe_code, reason = "calls the driver as C does")]
 
-mod inside;
+mod own_process;
 
-use inside::{Gate, context, event, kernel, memory, spin, with_machine};
+use own_process::{Gate, context, event, kernel, memory, spin, with_machine};
 
 const MIB: usize = 1 << 20;
 

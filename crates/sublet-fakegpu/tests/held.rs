@@ -2,11 +2,11 @@
 //! sparse arrays, and other allocations of a graph.
 #![expect(unsafe_code, reason = "calls the driver as C does")]
 
-mod inside;
+mod own_process;
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
-use inside::{context, memory, with_machine};
+use own_process::{context, memory, with_machine};
 use sublet_driver_api::Zeroed;
 use sublet_driver_api::cuda::graph::CUDA_MEM_ALLOC_NODE_PARAMS_v1;
 use sublet_driver_api::cuda::memory::{

@@ -1,9 +1,9 @@
 //! Memory: what a card has, who has how much of it, and whether bytes stay where they are.
 #![expect(unsafe_code, reason = "calls the driver as C does")]
 
-mod inside;
+mod own_process;
 
-use inside::{context, memory, with_machine};
+use own_process::{context, memory, with_machine};
 use sublet_driver_api::cuda::memory::{
     CUmemAccessDesc_v1, CUmemAllocationProp_v1, CUmemLocation_v1,
 };
@@ -234,7 +234,7 @@ fn pools_keep_what_they_were_told_to_keep() {
         "1x1GiB,context=24MiB",
         || {
             context();
-            let stream = inside::stream();
+            let stream = own_process::stream();
             let mut pool = 0_u64;
             ok!(cuDeviceGetDefaultMemPool, &raw mut pool => *mut u64, 0 => i32);
             let take = |size: usize| {
@@ -294,7 +294,7 @@ fn arrays_and_modules_take_memory() {
             );
             ok!(cuArrayDestroy, array => u64);
             assert_eq!(memory().0, 1000 * MIB);
-            inside::kernel("spin");
+            own_process::kernel("spin");
             assert_eq!(memory().0, 998 * MIB);
         },
     );

@@ -3,13 +3,13 @@
 //! and what is shared or held of a piece stays right.
 #![expect(unsafe_code, reason = "calls the driver as C does")]
 
-mod inside;
+mod own_process;
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char};
 use std::os::fd::{FromRawFd as _, OwnedFd};
 
-use inside::{Other, cast, context, role, say, with_machine};
+use own_process::{Other, cast, context, role, say, with_machine};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use sublet_driver_api::nvml::{NVML_SUCCESS, nvmlDevice_t, nvmlMemory_t, nvmlReturn_t};

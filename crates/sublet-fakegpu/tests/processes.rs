@@ -2,24 +2,24 @@
 //! process outlives it.
 #![expect(unsafe_code, reason = "calls the driver as C does")]
 
-mod inside;
+mod own_process;
 
 use std::time::{Duration, Instant};
 
-use inside::{Other, context, elapsed, event, kernel, memory, role, say, spin, stream};
-use sublet_fakegpu::Machine;
+use own_process::{Other, context, elapsed, event, kernel, memory, role, say, spin, stream};
+use sublet_fakegpu::FakeMachine;
 use sublet_fakegpu::machine::QUANTUM;
 
 const MIB: usize = 1 << 20;
 
-fn machine() -> Machine {
+fn machine() -> FakeMachine {
     let spec = std::env::var("SUBLET_FAKE_GPU").unwrap();
-    Machine::from_text(&spec).unwrap()
+    FakeMachine::from_text(&spec).unwrap()
 }
 
-fn open(spec: &str, root: &std::path::Path) -> Machine {
+fn open(spec: &str, root: &std::path::Path) -> FakeMachine {
     let spec = sublet_fakegpu::Spec::parse(spec).unwrap();
-    Machine::open_or_create_in(root, &spec).unwrap()
+    FakeMachine::open_or_create_in(root, &spec).unwrap()
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn a_program_that_becomes_another_one_leaves_nothing() {
         if life < LIVES {
             let root = std::env::var_os("SUBLET_FAKE_ROOT").unwrap();
             let next = (life + 1).to_string();
-            let mut command = inside::again(NAME, SPEC, root.as_ref(), &next);
+            let mut command = own_process::again(NAME, SPEC, root.as_ref(), &next);
             let inherit = std::process::Stdio::inherit;
             panic!("{}", command.stdin(inherit()).stdout(inherit()).exec());
         }
@@ -202,7 +202,7 @@ fn a_program_that_becomes_another_one_leaves_nothing() {
 #[test]
 fn nothing_works_in_a_forked_child() {
     const NAME: &str = "nothing_works_in_a_forked_child";
-    inside::with_machine(NAME, "1x1GiB,context=24MiB", || {
+    own_process::with_machine(NAME, "1x1GiB,context=24MiB", || {
         context();
         // SAFETY: the child only calls functions that take no lock there, and ends.
         let child = unsafe { libc::fork() };
@@ -300,7 +300,7 @@ fn one_spec_is_one_machine_across_pid_namespaces() {
     let mut outside = Other::start(NAME, SPEC, folder.path(), "outside");
     let pid = outside.pid();
     assert_eq!(outside.hear(), format!("{pid} 900 [{pid}]"));
-    let inner = inside::again(NAME, SPEC, folder.path(), "inside");
+    let inner = own_process::again(NAME, SPEC, folder.path(), "inside");
     let mut command = Command::new("unshare");
     command
         .args(CONTAINER)

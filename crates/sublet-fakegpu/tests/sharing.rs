@@ -1,13 +1,13 @@
 //! What two processes have in common: memory by handle and by descriptor, pools, events.
 #![expect(unsafe_code, reason = "calls the driver as C does")]
 
-mod inside;
+mod own_process;
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
-use inside::{Gate, Other, context, kernel, memory, role, say, spin, stream};
+use own_process::{Gate, Other, context, kernel, memory, role, say, spin, stream};
 use sublet_driver_api::cuda::memory::{CUmemAllocationProp_v1, CUmemPoolProps_v1};
 use sublet_driver_api::cuda::{
     CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,

@@ -1,13 +1,13 @@
 //! Streams, events and time.
 #![expect(unsafe_code, reason = "calls the driver as C does")]
 
-mod inside;
+mod own_process;
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use inside::{Gate, context, elapsed, event, kernel, spin, stream, with_machine};
+use own_process::{Gate, context, elapsed, event, kernel, spin, stream, with_machine};
 
 fn record(event: u64, stream: u64) {
     ok!(cuEventRecord, event => u64, stream => u64);
@@ -69,7 +69,7 @@ fn order_is_kept_within_and_between_streams() {
             (&raw mut count).cast(),
             (&raw mut value).cast(),
         ];
-        assert_eq!(inside::launch(paint, one, &mut arguments), 0);
+        assert_eq!(own_process::launch(paint, one, &mut arguments), 0);
         record(painted, one);
         ok!(cuStreamWaitEvent, two => u64, painted => u64, 0 => u32);
         let mut back = 0_u64;
@@ -141,7 +141,7 @@ fn kernels_on_two_cards_wait_for_each_other() {
         let (other_meet, spinner, two) = (kernel("all_reduce"), kernel("spin"), stream());
         for _ in 0..2 {
             ok!(cuCtxSetCurrent, first => u64);
-            assert_eq!(inside::launch(meet, one, &mut []), 0);
+            assert_eq!(own_process::launch(meet, one, &mut []), 0);
             ok!(cuCtxSetCurrent, second => u64);
             spin(spinner, two, 5000);
             ok!(cuStreamSynchronize, two => u64);
@@ -150,7 +150,7 @@ fn kernels_on_two_cards_wait_for_each_other() {
                 600,
                 "its peer has not started"
             );
-            assert_eq!(inside::launch(other_meet, two, &mut []), 0);
+            assert_eq!(own_process::launch(other_meet, two, &mut []), 0);
             ok!(cuStreamSynchronize, two => u64);
             ok!(cuStreamSynchronize, one => u64);
         }
@@ -167,8 +167,8 @@ fn each_thread_can_have_its_own_default_stream() {
             let spinner = kernel("spin");
             let number = |function: &str, stream: u64| {
                 let mut number = 0_u64;
-                let function = inside::function(function);
-                let function = inside::cast::<extern "C" fn(u64, *mut u64) -> u32>(function);
+                let function = own_process::function(function);
+                let function = own_process::cast::<extern "C" fn(u64, *mut u64) -> u32>(function);
                 assert_eq!(function(stream, &raw mut number), 0);
                 number
             };
@@ -212,7 +212,7 @@ fn a_kernel_that_writes_where_nothing_is_ends_its_context() {
                 (&raw mut count).cast(),
                 (&raw mut value).cast(),
             ];
-            assert_eq!(inside::launch(paint, 0, &mut arguments), 0);
+            assert_eq!(own_process::launch(paint, 0, &mut arguments), 0);
             assert_eq!(cu!(cuCtxSynchronize), 700);
             let mut address = 0_u64;
             assert_eq!(
@@ -278,7 +278,7 @@ fn whoever_waits_sleeps() {
 
 #[test]
 fn a_kernel_of_another_process_is_the_peer_that_one_waits_for() {
-    use inside::{Other, role, say};
+    use own_process::{Other, role, say};
     const NAME: &str = "a_kernel_of_another_process_is_the_peer_that_one_waits_for";
     let Some(device) = role() else {
         let folder = tempfile::tempdir().unwrap();
@@ -309,20 +309,21 @@ fn a_kernel_of_another_process_is_the_peer_that_one_waits_for() {
     let mut context = 0_u64;
     ok!(cuInit, 0 => u32);
     ok!(cuCtxCreate_v2, &raw mut context => *mut u64, 0 => u32, device.parse().unwrap() => i32);
-    let (meet, spinner, meeting, own) = (kernel("all_reduce"), kernel("spin"), stream(), stream());
+    let (meet, spinner, rendezvous, own) =
+        (kernel("all_reduce"), kernel("spin"), stream(), stream());
     let mut order = say("ready");
     loop {
         let code = match order.as_str() {
             "begin" => {
-                assert_eq!(inside::launch(meet, meeting, &mut []), 0);
-                cu!(cuStreamQuery, meeting => u64)
+                assert_eq!(own_process::launch(meet, rendezvous, &mut []), 0);
+                cu!(cuStreamQuery, rendezvous => u64)
             }
             "something else" => {
                 spin(spinner, own, 1000);
                 cu!(cuStreamSynchronize, own => u64)
             }
-            "query" => cu!(cuStreamQuery, meeting => u64),
-            "finish" => cu!(cuStreamSynchronize, meeting => u64),
+            "query" => cu!(cuStreamQuery, rendezvous => u64),
+            "finish" => cu!(cuStreamSynchronize, rendezvous => u64),
             _ => return,
         };
         order = say(&code.to_string());
@@ -344,13 +345,13 @@ fn faults_are_made_on_demand() {
         }
         assert_eq!(codes, [0, 2, 2, 0]);
         assert_eq!(
-            inside::memory().0,
+            own_process::memory().0,
             998 << 20,
             "a call that fails does nothing"
         );
         let (spinner, stream) = (kernel("spin"), stream());
         spin(spinner, stream, 1);
-        assert_eq!(inside::launch(spinner, stream, &mut []), 719);
+        assert_eq!(own_process::launch(spinner, stream, &mut []), 719);
         let wait = || cu!(cuStreamSynchronize_ptsz, stream => u64);
         assert_eq!([wait(), wait()], [700, 0], "twins count together");
     });

@@ -13,7 +13,7 @@ compile_error!("the fake driver is for Linux on x86-64 only");
 macro_rules! exports {
     ($($symbol:ident)*) => {$(
         const _: () = {
-            static TARGET: sublet_fakegpu::nvml::Entry =
+            static TARGET: sublet_fakegpu::FunctionPointer =
                 sublet_fakegpu::nvml::entry(stringify!($symbol));
 
             #[unsafe(no_mangle)]

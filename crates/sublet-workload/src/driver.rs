@@ -12,10 +12,10 @@ use sublet_driver_api::CUDA;
 use sublet_driver_api::cuda::{CUcontext, CUdevice_attribute, CUgraphMem_attribute, CUuuid};
 
 use crate::arguments::Common;
-use crate::figures::rounded;
 use crate::raw::Cuda;
 use crate::reach::Library;
 use crate::report::{Failure, Report};
+use crate::statistics::rounded;
 
 /// Room for a name that the driver writes.
 pub(crate) type Name = [c_char; 256];

@@ -12,10 +12,10 @@ use sublet_driver_api::cuda::{
 };
 
 use crate::driver::Context;
+use crate::location::device_pool;
 use crate::path::Path;
-use crate::place::device_pool;
-use crate::queue::Stream;
 use crate::report::Failure;
+use crate::stream::Stream;
 
 /// Memory of a graph that was made in the way that `path` says, and has run.
 pub(crate) fn allocate(

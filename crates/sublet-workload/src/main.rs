@@ -7,8 +7,8 @@
 //! Exit codes: 0 done, 1 the driver (or the system) said no, 2 wrong arguments. Being out of
 //! memory is what some programs look for, and then counts as done.
 //!
-//! Suggested reading order: reach (how a driver is found), raw (its functions), driver, queue,
-//! blocks (safe calls), then any file of `program`.
+//! Suggested reading order: reach (how a driver is found), raw (its functions), driver, stream,
+//! allocator (safe calls), then any file of `program`.
 #![expect(
     unsafe_code,
     reason = "the programs call a C library; raw.rs and the safe wrappers hold all of it"
@@ -17,23 +17,23 @@
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("sublet-workload is for Linux on x86-64 only");
 
+mod allocator;
 mod arguments;
-mod blocks;
+mod array_shape;
 mod driver;
-mod figures;
-mod foreign;
+mod external_memory;
 mod graphs;
-mod holders;
-mod lender;
+mod ipc_lender;
+mod location;
 mod nvml;
 mod path;
-mod place;
 mod program;
-mod queue;
 mod raw;
 mod reach;
 mod report;
-mod shapes;
+mod retained_memory;
+mod statistics;
+mod stream;
 
 use std::process::ExitCode;
 
@@ -44,13 +44,13 @@ use report::{Failure, Report};
 /// Small programs for the CUDA driver API. Each prints one JSON line of what it saw.
 #[derive(Debug, Parser)]
 #[command(name = "sublet-workload", version)]
-struct Line {
+struct CommandLine {
     #[command(subcommand)]
     program: Program,
 }
 
 fn main() -> ExitCode {
-    let line = match Line::try_parse() {
+    let line = match CommandLine::try_parse() {
         Ok(line) => line,
         Err(error) => {
             let _nobody_reads = error.print();
@@ -82,12 +82,12 @@ fn run(program: &Program) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::Line;
+    use super::CommandLine;
     use clap::{CommandFactory, Parser};
 
     fn check(arguments: &str, accepted: bool) {
         let words = std::iter::once("sublet-workload").chain(arguments.split_whitespace());
-        let good = Line::try_parse_from(words)
+        let good = CommandLine::try_parse_from(words)
             .map_err(|error| error.to_string())
             .and_then(|line| line.program.check());
         assert_eq!(good.is_ok(), accepted, "{arguments}: {good:?}");
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Line::command().debug_assert();
+        CommandLine::command().debug_assert();
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The ways to get memory, by the names that they have on the command line.
 //!
-//! What each does is in `blocks`.
+//! What each does is in `allocator`.
 
 use clap::ValueEnum;
 

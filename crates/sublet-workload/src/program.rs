@@ -18,7 +18,7 @@ mod watch;
 use clap::Subcommand;
 
 use crate::arguments::Common;
-use crate::lender;
+use crate::ipc_lender;
 use crate::report::{Failure, Report};
 
 /// Which program, and what it was told.
@@ -113,7 +113,7 @@ impl Program {
             Self::Race(arguments) => race::run(arguments, report),
             Self::Watch(arguments) => watch::run(arguments, report),
             Self::Racer(arguments) => race::run_racer(arguments, report),
-            Self::Lend(common) => lender::serve(common),
+            Self::Lend(common) => ipc_lender::serve(common),
         }
     }
 }

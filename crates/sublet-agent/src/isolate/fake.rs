@@ -5,12 +5,12 @@
 use std::sync::Arc;
 
 use sublet_arbiter::{CardReading, GpuView, GpuViewError};
-use sublet_fakegpu::Machine;
+use sublet_fakegpu::FakeMachine;
 use sublet_model::{Bytes, Gpu, GpuIndex, GpuUuid, Inventory};
 use sublet_share::Pid;
 
 /// The fake machine, seen from the node.
-pub(super) struct FakeView(pub(super) Machine);
+pub(super) struct FakeView(pub(super) FakeMachine);
 
 impl GpuView for FakeView {
     fn inventory(&mut self) -> Result<Inventory, GpuViewError> {
@@ -58,7 +58,7 @@ mod tests {
     fn the_cards_are_those_of_the_machine_and_nobody_uses_them() {
         let base = tempfile::tempdir().unwrap();
         let spec = Spec::parse("2x16GiB,name=T4").unwrap();
-        let machine = Machine::open_or_create_in(base.path(), &spec).unwrap();
+        let machine = FakeMachine::open_or_create_in(base.path(), &spec).unwrap();
         let uuids: Vec<String> = machine.cards().iter().map(|c| c.uuid.to_string()).collect();
         let mut view = FakeView(machine);
         let inventory = view.inventory().unwrap();

@@ -23,7 +23,7 @@ use sublet_arbiter::{
     Arbiter, ContainerCard, ContainerJob, Folder, Gauge, GpuView, HOST_NAME, Handle, HandleError,
     NvmlView, Options, REAL_MACHINE,
 };
-use sublet_fakegpu::{Machine, Spec};
+use sublet_fakegpu::{FakeMachine, Spec};
 use sublet_model::{Inventory, MiB, Unit};
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -377,7 +377,7 @@ fn simulated(
     let spec = Spec::from_inventory(inventory)?;
     let machines = wanted.runtime_dir.join("machines");
     make_private(&machines)?;
-    let machine = Machine::open_or_create_in(&machines, &spec)?;
+    let machine = FakeMachine::open_or_create_in(&machines, &spec)?;
     // Containers' processes have any user, and are to it what they are to a card's device
     // file. Nobody else comes here: the folder above is ours alone.
     let folder = machine.folder().to_owned();

@@ -55,7 +55,7 @@ impl Setup {
         let found = DriverFiles::find(&search);
         let (driver, fake, real) = match &machine.fake {
             Some(fake) => {
-                let machine = sublet_fakegpu::Machine::from_text(fake.text())?;
+                let machine = sublet_fakegpu::FakeMachine::from_text(fake.text())?;
                 let folder = machine.folder().to_owned();
                 (libraries::fake_driver(&store)?, Some(folder), None)
             }

@@ -3,10 +3,10 @@
 use sublet_driver_api::cuda::CUctxCreateParams;
 
 use crate::cuda::arguments::{In, Out};
-use crate::cuda::{Handle, careful, functions};
+use crate::cuda::{Handle, functions, outside_capture};
 use crate::driver::Session;
 use crate::driver::context;
-use crate::driver::memory::space::{self, BLOCK};
+use crate::driver::memory::address_space::{self, BLOCK};
 use crate::driver::result::{Answer, Code};
 use crate::driver::stream::PRIORITY_FIRST;
 
@@ -76,7 +76,7 @@ functions! {
     }
 
     fn cuCtxDetach(handle: Handle) {
-        careful()?.detach(handle)
+        outside_capture()?.detach(handle)
     }
 
     fn cuCtxPushCurrent_v2(handle: Handle) {
@@ -164,18 +164,18 @@ functions! {
     fn cuCtxSetLimit(limit: u32, value: usize) {
         let mut session = Session::open()?;
         let more = (value as u64).saturating_sub(default_limit(limit)? as u64);
-        let board = session.board(session.current_card()?);
+        let product = session.product(session.current_card()?);
         let bytes = match limit {
             // A stack for each thread that can run at the same time.
             0 => {
-                let threads = board.core().n_threads * board.n_multiprocessors;
+                let threads = product.multiprocessor().n_threads * product.n_multiprocessors;
                 more.saturating_mul(threads.into())
             }
             // What is printed, and the heap.
             1 | 2 => more,
             _ => 0,
         };
-        let bytes = space::round_up(bytes, BLOCK).ok_or(Code::OUT_OF_MEMORY)?;
+        let bytes = address_space::round_up(bytes, BLOCK).ok_or(Code::OUT_OF_MEMORY)?;
         session.set_limit(limit, value, bytes)
     }
 
@@ -241,7 +241,7 @@ functions! {
 
 fn create(handle: Out<Handle>, flags: u32, device: i32) -> Answer {
     handle.check()?;
-    let mut session = careful()?;
+    let mut session = outside_capture()?;
     let card = session.card_of(device)?;
     let id = session.make_context(card, flags)?;
     context::push(id);
@@ -249,7 +249,7 @@ fn create(handle: Out<Handle>, flags: u32, device: i32) -> Answer {
 }
 
 fn synchronize(handle: Handle) -> Answer {
-    let mut session = careful()?;
+    let mut session = outside_capture()?;
     let id = if handle == 0 {
         session.current()?
     } else {

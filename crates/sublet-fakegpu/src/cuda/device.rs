@@ -1,17 +1,17 @@
 //! Devices: finding a card, and what it is. The machine says its name, memory and place;
-//! [`Board`] what a product of that name is like.
+//! [`Product`] what a product of that name is like.
 
 use std::ffi::c_char;
 
 use sublet_driver_api::cuda::{CUdevprop_v1, CUuuid};
 
-use crate::board::{Board, read_place};
 use crate::cuda::arguments::{Out, Text};
 use crate::cuda::device::attribute::attribute_of;
 use crate::cuda::functions;
 use crate::driver::Session;
 use crate::driver::result::{Answer, Code};
 use crate::machine::CardInfo;
+use crate::product::{Product, parse_pci_address};
 
 pub(crate) mod attribute;
 
@@ -43,7 +43,7 @@ functions! {
     }
 
     fn cuDeviceComputeCapability(major: Out<i32>, minor: Out<i32>, device: i32) {
-        let capability = Board::of(&card(device)?.name).capability;
+        let capability = Product::of(&card(device)?.name).capability;
         minor.check()?;
         major.put(capability.0)?;
         minor.put(capability.1)
@@ -55,7 +55,7 @@ functions! {
     }
 
     fn cuDeviceGetProperties(properties: Out<CUdevprop_v1>, device: i32) {
-        let board = Board::of(&card(device)?.name);
+        let product = Product::of(&card(device)?.name);
         properties.put(CUdevprop_v1 {
             maxThreadsPerBlock: 1024,
             maxThreadsDim: [1024, 1024, 64],
@@ -65,7 +65,7 @@ functions! {
             SIMDWidth: 32,
             memPitch: i32::MAX,
             regsPerBlock: 65536,
-            clockRate: int(board.graphics_mhz * 1000),
+            clockRate: int(product.graphics_mhz * 1000),
             textureAlign: 512,
         })
     }
@@ -75,10 +75,10 @@ functions! {
     }
 
     fn cuDeviceGetByPCIBusId(device: Out<i32>, text: Text) {
-        let wanted = read_place(&text.string()?).ok_or(Code::INVALID_VALUE)?;
+        let wanted = parse_pci_address(&text.string()?).ok_or(Code::INVALID_VALUE)?;
         let session = Session::open()?;
-        let cards = session.seat.machine().cards();
-        let found = session.visible.iter().find(|card| cards[**card].place == wanted);
+        let cards = session.process_slot.machine().cards();
+        let found = session.visible.iter().find(|card| cards[**card].pci_address == wanted);
         let card = found.copied().ok_or(Code::INVALID_DEVICE)?;
         device.put(session.device_of(card))
     }
@@ -129,12 +129,12 @@ functions! {
 fn card(device: i32) -> Answer<CardInfo> {
     let session = Session::open()?;
     let card = session.card_of(device)?;
-    Ok(session.seat.machine().cards()[card].clone())
+    Ok(session.process_slot.machine().cards()[card].clone())
 }
 
 /// The PCI address of a card, in the form that CUDA writes.
 pub(crate) fn pci_address(card: &CardInfo) -> String {
-    card.place.to_string()
+    card.pci_address.to_string()
 }
 
 /// A figure of a card in C's `int`.

@@ -11,7 +11,7 @@ use sublet_driver_api::{CUDA, Function};
 
 use super::Entry;
 use super::{context, device, graph, init, memory, module, sharing, stream};
-use crate::board::CUDA_VERSION;
+use crate::product::CUDA_VERSION;
 
 /// A feature of CUDA.
 pub struct Feature {
@@ -21,11 +21,11 @@ pub struct Feature {
     pub behaviour: &'static str,
     entries: &'static [&'static [Entry]],
     /// Which of its functions are refused.
-    pub refused: &'static [Refusal],
+    pub refused: &'static [RefusedFunctions],
 }
 
 /// Functions that are refused for one reason.
-pub struct Refusal {
+pub struct RefusedFunctions {
     /// The reason.
     pub why: &'static str,
     /// Their names without twins for per-thread streams; one with a `*` stands for all that
@@ -50,7 +50,7 @@ pub const FEATURES: [Feature; 13] = [
         name: "Devices",
         behaviour: "figures of the product that SPEC names; `CUDA_VISIBLE_DEVICES` selects",
         entries: &[device::ENTRIES],
-        refused: &[Refusal {
+        refused: &[RefusedFunctions {
             why: "too rare",
             names: &[
                 "cuDeviceGetHostAtomicCapabilities",
@@ -63,7 +63,7 @@ pub const FEATURES: [Feature; 13] = [
         behaviour: "the first context of a process costs what SPEC says; a green context's \
                     kernels take as long as on the whole card",
         entries: &[context::ENTRIES, context::green::ENTRIES],
-        refused: &[Refusal {
+        refused: &[RefusedFunctions {
             why: "too rare",
             names: &["cuCtxGetExecAffinity"],
         }],
@@ -78,7 +78,7 @@ pub const FEATURES: [Feature; 13] = [
             module::launch::ENTRIES,
         ],
         refused: &[
-            Refusal {
+            RefusedFunctions {
                 why: "launches as CUDA 3 had them, or on several cards at once",
                 names: &[
                     "cuParam*",
@@ -89,7 +89,7 @@ pub const FEATURES: [Feature; 13] = [
                     "cuFuncSetSharedSize",
                 ],
             },
-            Refusal {
+            RefusedFunctions {
                 why: "no code is compiled or linked",
                 names: &["cuLink*"],
             },
@@ -106,7 +106,7 @@ pub const FEATURES: [Feature; 13] = [
             memory::managed::ENTRIES,
             memory::pointer::ENTRIES,
         ],
-        refused: &[Refusal {
+        refused: &[RefusedFunctions {
             why: "too new or too rare",
             names: &["cuMemBatchDecompressAsync", "cuMemDiscard*"],
         }],
@@ -129,11 +129,11 @@ pub const FEATURES: [Feature; 13] = [
                     texture",
         entries: &[memory::array::ENTRIES],
         refused: &[
-            Refusal {
+            RefusedFunctions {
                 why: "kernels that read textures or tensor maps do not run",
                 names: &["cuTex*", "cuSurf*", "cuModuleGet*Ref", "cuTensorMap*"],
             },
-            Refusal {
+            RefusedFunctions {
                 why: "too rare",
                 names: &["cuArrayGetPlane"],
             },
@@ -160,11 +160,11 @@ pub const FEATURES: [Feature; 13] = [
             graph::capture::ENTRIES,
         ],
         refused: &[
-            Refusal {
+            RefusedFunctions {
                 why: "no waits for words as nodes",
                 names: &["cuGraph*BatchMemOpNode*"],
             },
-            Refusal {
+            RefusedFunctions {
                 why: "nothing of the program's hangs on a graph",
                 names: &[
                     "cuUserObject*",
@@ -172,7 +172,7 @@ pub const FEATURES: [Feature; 13] = [
                     "cuGraphReleaseUserObject",
                 ],
             },
-            Refusal {
+            RefusedFunctions {
                 why: "ways to change a node that has another one",
                 names: &[
                     "cuGraphKernelNode*Attribute*",
@@ -194,7 +194,7 @@ pub const FEATURES: [Feature; 13] = [
             sharing::external::ENTRIES,
             sharing::multicast::ENTRIES,
         ],
-        refused: &[Refusal {
+        refused: &[RefusedFunctions {
             why: "no semaphores of other drivers",
             names: &[
                 "cuImportExternalSemaphore",
@@ -212,7 +212,7 @@ pub const FEATURES: [Feature; 13] = [
         name: "OpenGL, EGL, VDPAU",
         behaviour: "nothing",
         entries: &[],
-        refused: &[Refusal {
+        refused: &[RefusedFunctions {
             why: "nothing is drawn",
             names: &[
                 "cuGL*",
@@ -227,7 +227,7 @@ pub const FEATURES: [Feature; 13] = [
         name: "Tools: checkpoints, core dumps, logs",
         behaviour: "nothing",
         entries: &[],
-        refused: &[Refusal {
+        refused: &[RefusedFunctions {
             why: "for operators of a real driver",
             names: &[
                 "cuCheckpoint*",
@@ -291,7 +291,7 @@ pub fn absence(function: &Function) -> Option<Absence> {
         return Some(Absence::Newer);
     }
     let refusals = FEATURES.iter().flat_map(|feature| feature.refused);
-    for Refusal { why, names } in refusals {
+    for RefusedFunctions { why, names } in refusals {
         if names.iter().any(|pattern| fits(pattern, function.symbol)) {
             return Some(Absence::Refused(why));
         }

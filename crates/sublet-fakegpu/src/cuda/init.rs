@@ -5,11 +5,11 @@ use std::sync::{Mutex, PoisonError};
 
 use sublet_driver_api::cuda::CUresult;
 
-use crate::board::CUDA_VERSION;
 use crate::cuda::arguments::{Out, Text};
 use crate::cuda::functions;
 use crate::driver::result::Code;
 use crate::driver::{self, Session};
+use crate::product::CUDA_VERSION;
 
 pub(crate) mod export_table;
 pub(crate) mod lookup;

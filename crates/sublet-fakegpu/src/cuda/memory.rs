@@ -1,7 +1,7 @@
 //! Memory of cards and of the host.
 
 use crate::cuda::arguments::Out;
-use crate::cuda::{careful, functions};
+use crate::cuda::{functions, outside_capture};
 use crate::driver::Session;
 use crate::driver::memory::PITCH;
 use crate::driver::memory::ranges::Kind;
@@ -20,7 +20,7 @@ functions! {
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
         let session = Session::open()?;
         let card = session.current_card()?;
-        let usage = session.seat.machine().usage(card);
+        let usage = session.process_slot.machine().usage(card);
         let usage = usage.map_err(|_| Code::OPERATING_SYSTEM)?;
         // The real driver takes null for what is not wanted.
         free.put_if(usage.free as usize);
@@ -30,7 +30,7 @@ functions! {
 
     fn cuMemAlloc_v2(address: Out<u64>, size: usize) {
         address.check()?;
-        let mut session = careful()?;
+        let mut session = outside_capture()?;
         address.put(session.allocate(size as u64)?)
     }
 
@@ -40,7 +40,7 @@ functions! {
         if width == 0 || height == 0 || !matches!(element, 4 | 8 | 16) {
             return Err(Code::INVALID_VALUE);
         }
-        let mut session = careful()?;
+        let mut session = outside_capture()?;
         let row = (width as u64).checked_next_multiple_of(PITCH).ok_or(Code::OUT_OF_MEMORY)?;
         let size = row.checked_mul(height as u64).ok_or(Code::OUT_OF_MEMORY)?;
         address.put(session.allocate(size)?)?;
@@ -49,38 +49,38 @@ functions! {
 
     fn cuMemAllocManaged(address: Out<u64>, size: usize, flags: u32) {
         address.check()?;
-        let mut session = careful()?;
+        let mut session = outside_capture()?;
         address.put(session.allocate_managed(size as u64, flags)?)
     }
 
     fn cuMemFree_v2(address: u64) {
-        let mut session = careful()?;
+        let mut session = outside_capture()?;
         session.free(address)
     }
 
     fn cuMemAllocHost_v2(address: Out<u64>, size: usize) {
         address.check()?;
-        let mut session = careful()?;
+        let mut session = outside_capture()?;
         address.put(session.allocate_host(size as u64, 0)?)
     }
 
     fn cuMemHostAlloc(address: Out<u64>, size: usize, flags: u32) {
         address.check()?;
-        let mut session = careful()?;
+        let mut session = outside_capture()?;
         address.put(session.allocate_host(size as u64, flags)?)
     }
 
     fn cuMemFreeHost(address: u64) {
-        let mut session = careful()?;
+        let mut session = outside_capture()?;
         session.free_host(address)
     }
 
     fn cuMemHostRegister_v2(address: u64, size: usize, flags: u32) {
-        careful()?.register_host(address, size as u64, flags)
+        outside_capture()?.register_host(address, size as u64, flags)
     }
 
     fn cuMemHostUnregister(address: u64) {
-        careful()?.unregister_host(address)
+        outside_capture()?.unregister_host(address)
     }
 
     fn cuMemHostGetDevicePointer_v2(device: Out<u64>, address: u64, flags: u32) {

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_void};
 use std::sync::Arc;
 
 use crate::cuda::arguments::{In, Out, Text};
-use crate::cuda::{Handle, careful, functions};
+use crate::cuda::{Handle, functions, outside_capture};
 use crate::driver::Session;
 use crate::driver::module::image::{self, Image};
 use crate::driver::result::{Answer, Code};
@@ -23,7 +23,7 @@ functions! {
     fn cuModuleLoad(handle: Out<Handle>, path: Text) {
         handle.check()?;
         let image = file(path)?;
-        handle.put(careful()?.load_module(image)?)
+        handle.put(outside_capture()?.load_module(image)?)
     }
 
     fn cuModuleLoadData(handle: Out<Handle>, code: In<u8>) {
@@ -39,7 +39,7 @@ functions! {
     }
 
     fn cuModuleUnload(handle: Handle) {
-        let mut session = careful()?;
+        let mut session = outside_capture()?;
         let module = session.modules.modules.get(&handle).ok_or(Code::INVALID_HANDLE)?;
         let context = module.context;
         session.finish_context(context);
@@ -93,7 +93,7 @@ functions! {
     }
 
     fn cuLibraryUnload(handle: Handle) {
-        let mut session = careful()?;
+        let mut session = outside_capture()?;
         let contexts: Vec<Handle> = session.contexts.keys().copied().collect();
         for context in contexts {
             session.finish_context(context);
@@ -151,7 +151,7 @@ functions! {
 
 fn load(handle: Out<Handle>, code: In<u8>) -> Answer {
     handle.check()?;
-    let mut session = careful()?;
+    let mut session = outside_capture()?;
     session.current()?;
     let image = read(code)?;
     handle.put(session.load_module(image)?)

@@ -4,7 +4,7 @@ use sublet_driver_api::cuda::{CUipcEventHandle_v1, CUipcMemHandle_v1};
 
 use crate::cuda::arguments::{In, Out};
 use crate::cuda::memory::physical::DESCRIPTOR;
-use crate::cuda::{careful, functions};
+use crate::cuda::{functions, outside_capture};
 use crate::driver::Session;
 use crate::driver::result::Code;
 use crate::driver::sharing::Handle;
@@ -17,7 +17,7 @@ pub(crate) mod multicast;
 functions! {
     fn cuIpcGetMemHandle(handle: Out<CUipcMemHandle_v1>, address: u64) {
         handle.check()?;
-        let mut session = careful()?;
+        let mut session = outside_capture()?;
         let reserved = session.export_memory(address)?.to_bytes();
         handle.put(CUipcMemHandle_v1 { reserved })
     }
@@ -35,7 +35,7 @@ functions! {
     }
 
     fn cuIpcCloseMemHandle(address: u64) {
-        let mut session = careful()?;
+        let mut session = outside_capture()?;
         let context = session.owner()?;
         session.finish_context(context);
         session.close_import(address)

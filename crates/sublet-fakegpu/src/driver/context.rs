@@ -38,7 +38,7 @@ pub(crate) struct Context {
     /// What new streams have to wait for.
     pub(crate) awaited: Vec<Arc<Mark>>,
     /// The stream in which all others meet for an event; 0 before the first.
-    pub(crate) meeting: Id,
+    pub(crate) join_stream: Id,
     /// How often the program must detach from it before it goes.
     pub(crate) usage: u32,
     /// Bytes of its card that the program has it set aside beyond what is there at first, by
@@ -104,7 +104,7 @@ impl Driver {
     }
 
     fn open_context(&mut self, id: Id, card: usize, flags: u32, is_primary: bool) -> Answer {
-        let charged = self.seat.open_context(card);
+        let charged = self.process_slot.open_context(card);
         charged.map_err(|_| Code::OUT_OF_MEMORY)?;
         self.insert_context(id, id, card, flags, is_primary);
         Ok(())
@@ -131,7 +131,7 @@ impl Driver {
             cache: 0,
             peers: BTreeSet::new(),
             awaited: Vec::new(),
-            meeting: 0,
+            join_stream: 0,
             usage: 1,
             set_aside: HashMap::new(),
             broken: None,
@@ -176,9 +176,9 @@ impl Driver {
             other.peers.remove(&id);
         }
         let set_aside = context.set_aside.values().sum();
-        self.seat.refund(context.card, set_aside);
+        self.process_slot.refund(context.card, set_aside);
         if context.home == id {
-            self.seat.close_context(context.card);
+            self.process_slot.close_context(context.card);
         }
     }
 }
@@ -210,14 +210,14 @@ impl Session {
         let card = context.card;
         let before = context.set_aside.insert(limit, bytes).unwrap_or(0);
         if self
-            .seat
+            .process_slot
             .charge(card, bytes.saturating_sub(before))
             .is_err()
         {
             self.context_mut(0)?.set_aside.insert(limit, before);
             return Err(Code::OUT_OF_MEMORY);
         }
-        self.seat.refund(card, before.saturating_sub(bytes));
+        self.process_slot.refund(card, before.saturating_sub(bytes));
         self.context_mut(0)?.limits.insert(limit, value);
         Ok(())
     }

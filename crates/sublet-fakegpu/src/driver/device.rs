@@ -3,8 +3,8 @@
 
 use std::cmp::Reverse;
 
-use crate::board::Board;
 use crate::machine::CardInfo;
+use crate::product::Product;
 
 /// The variable that names cards.
 pub(crate) const WANTED: &str = "CUDA_VISIBLE_DEVICES";
@@ -49,9 +49,9 @@ pub(crate) fn cards(wanted: Option<&str>, order: Option<&str>, all: &[CardInfo])
 
 /// How much a card computes in a moment, as far as its product says.
 fn speed(card: &CardInfo) -> u64 {
-    let board = Board::of(&card.name);
-    let cores = u64::from(board.n_multiprocessors) * u64::from(board.n_cores);
-    cores * u64::from(board.graphics_mhz)
+    let product = Product::of(&card.name);
+    let cores = u64::from(product.n_multiprocessors) * u64::from(product.n_cores);
+    cores * u64::from(product.graphics_mhz)
 }
 
 #[cfg(test)]
@@ -71,7 +71,7 @@ mod tests {
                 name: card.name.clone(),
                 memory: card.memory,
                 context: card.context,
-                place: card.place,
+                pci_address: card.pci_address,
                 minor: card.minor,
             })
             .collect();

@@ -3,28 +3,28 @@
 //! A card gives blocks of 2 MiB, and programs count bytes. A small allocation takes a part
 //! of a piece of some blocks, which it shares with others of its context; a large one has its
 //! blocks for itself. What is small, how long a piece is and what becomes of an empty one is
-//! the machine's [`Packing`]. What NVML and `cuMemGetInfo` show is blocks, empty pieces too.
+//! the machine's [`PackingRule`]. What NVML and `cuMemGetInfo` show is blocks, empty pieces too.
 
 use std::collections::HashMap;
 
+use crate::driver::memory::address_space::BLOCK;
 use crate::driver::memory::heap::Heap;
 use crate::driver::memory::physical::Physicals;
 use crate::driver::memory::ranges::{Kind, Range, Ranges};
-use crate::driver::memory::space::BLOCK;
 use crate::driver::result::{Answer, Code};
 use crate::driver::sharing::Imports;
 use crate::driver::sharing::external::Externals;
 use crate::driver::sharing::retained::Outliving;
 use crate::driver::stream::queue::Id;
 use crate::driver::{Driver, Session};
-use crate::spec::Packing;
+use crate::spec::PackingRule;
 
+pub(crate) mod address_space;
 pub(crate) mod array;
 pub(crate) mod heap;
 pub(crate) mod physical;
 pub(crate) mod pool;
 pub(crate) mod ranges;
-pub(crate) mod space;
 
 /// Rows of `cuMemAllocPitch` begin at multiples of this.
 pub(crate) const PITCH: u64 = 512;
@@ -68,7 +68,7 @@ impl Memory {
             .and_then(|heap| heap.chunk_of(range.start))
         {
             Some(chunk) => Some(chunk),
-            None => Some((range.start, space::round_up(range.size, BLOCK)?)),
+            None => Some((range.start, address_space::round_up(range.size, BLOCK)?)),
         }
     }
 }
@@ -114,13 +114,13 @@ impl Driver {
 
     /// Blocks of a card, and addresses for them: where, and how many bytes they are.
     pub(crate) fn take_blocks(&mut self, card: usize, size: u64) -> Answer<(u64, u64)> {
-        let size = space::round_up(size, BLOCK).ok_or(Code::OUT_OF_MEMORY)?;
-        let charged = self.seat.charge(card, size);
+        let size = address_space::round_up(size, BLOCK).ok_or(Code::OUT_OF_MEMORY)?;
+        let charged = self.process_slot.charge(card, size);
         charged.map_err(|_| Code::OUT_OF_MEMORY)?;
-        match space::allocate(size, BLOCK) {
+        match address_space::allocate(size, BLOCK) {
             Ok(start) => Ok((start, size)),
             Err(_) => {
-                self.seat.refund(card, size);
+                self.process_slot.refund(card, size);
                 Err(Code::OUT_OF_MEMORY)
             }
         }
@@ -128,9 +128,9 @@ impl Driver {
 
     /// Gives blocks back.
     pub(crate) fn give_blocks(&mut self, card: usize, start: u64, size: u64) {
-        space::release(start, size);
+        address_space::release(start, size);
         if !self.is_outlived(card, start, size) {
-            self.seat.refund(card, size);
+            self.process_slot.refund(card, size);
         }
         self.forget_export(start);
     }
@@ -143,13 +143,13 @@ impl Driver {
             return Err(Code::INVALID_VALUE);
         }
         let card = self.context(context)?.card;
-        let blocks = space::round_up(size, BLOCK).ok_or(Code::OUT_OF_MEMORY)?;
-        let charged = match self.seat.charge(card, blocks) {
+        let blocks = address_space::round_up(size, BLOCK).ok_or(Code::OUT_OF_MEMORY)?;
+        let charged = match self.process_slot.charge(card, blocks) {
             Ok(()) => blocks,
             Err(_) => 0,
         };
-        let start = space::allocate(blocks, BLOCK).map_err(|_| {
-            self.seat.refund(card, charged);
+        let start = address_space::allocate(blocks, BLOCK).map_err(|_| {
+            self.process_slot.refund(card, charged);
             Code::OUT_OF_MEMORY
         })?;
         let kind = Kind::Managed { attach, charged };
@@ -164,8 +164,10 @@ impl Driver {
             return Err(Code::INVALID_VALUE);
         }
         let card = self.context(context)?.card;
-        let whole = space::round_up(size, space::PAGE).ok_or(Code::OUT_OF_MEMORY)?;
-        let start = space::allocate(whole, space::PAGE).map_err(|_| Code::OUT_OF_MEMORY)?;
+        let whole =
+            address_space::round_up(size, address_space::PAGE).ok_or(Code::OUT_OF_MEMORY)?;
+        let start =
+            address_space::allocate(whole, address_space::PAGE).map_err(|_| Code::OUT_OF_MEMORY)?;
         let kind = Kind::Host { flags };
         self.memory.ranges.insert(start, size, card, context, kind);
         Ok(start)
@@ -213,12 +215,14 @@ impl Driver {
         match range.kind {
             Kind::Device | Kind::Global => self.give(context, card, start, size),
             Kind::Managed { charged, .. } => {
-                space::release(start, size.next_multiple_of(BLOCK));
-                self.seat.refund(card, charged);
+                address_space::release(start, size.next_multiple_of(BLOCK));
+                self.process_slot.refund(card, charged);
             }
-            Kind::Host { .. } => space::release(start, size.next_multiple_of(space::PAGE)),
+            Kind::Host { .. } => {
+                address_space::release(start, size.next_multiple_of(address_space::PAGE));
+            }
             Kind::Pool { pool, .. } => self.give_to_pool(pool, start, size),
-            Kind::Borrowed { mapping, .. } => space::release(mapping.0, mapping.1),
+            Kind::Borrowed { mapping, .. } => address_space::release(mapping.0, mapping.1),
             Kind::External { part } => self.unmap_external(part),
             Kind::Registered { .. } | Kind::Mapped { .. } | Kind::Imported => {}
         }
@@ -245,8 +249,8 @@ impl Driver {
         }
     }
 
-    fn packing(&self) -> Packing {
-        self.seat.machine().packing()
+    fn packing(&self) -> PackingRule {
+        self.process_slot.machine().packing()
     }
 
     /// Takes away what belongs to a context of a card.

@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
 use std::sync::Arc;
 
-use crate::board::Board;
 use crate::driver::Driver;
 use crate::driver::memory::ranges::Kind;
 use crate::driver::module::image::{Amount, Image};
 use crate::driver::result::{Answer, Code};
 use crate::driver::stream::queue::Id;
 use crate::driver::stream::work::{Effect, Kernel};
+use crate::product::Product;
 
 pub(crate) mod image;
 
@@ -238,13 +238,13 @@ impl Driver {
 
     /// What the card is like that a function is loaded for; for a library's kernel that
     /// is the current context's, or without one the first.
-    pub(crate) fn board_of_function(&self, id: Id) -> Answer<Board> {
+    pub(crate) fn product_of_function(&self, id: Id) -> Answer<Product> {
         let owner = self.known_function(id)?.owner;
         let card = match self.modules.modules.get(&owner) {
             Some(module) => self.context(module.context)?.card,
             None => self.current_card().unwrap_or(self.visible[0]),
         };
-        Ok(self.board(card))
+        Ok(self.product(card))
     }
 
     /// A variable of a module: its address and size.
@@ -312,7 +312,7 @@ impl Driver {
             context,
             // An hour is more than any test waits for, and its sums do not overflow.
             nanos: micros.min(3_600_000_000) * 1000,
-            meeting: if declared.meets {
+            rendezvous: if declared.meets {
                 number_of(&function.name)
             } else {
                 0

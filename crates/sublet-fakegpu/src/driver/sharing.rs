@@ -14,9 +14,9 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::driver::memory::address_space::{self, PAGE};
 use crate::driver::memory::physical::{Physical, Properties};
 use crate::driver::memory::ranges::Kind;
-use crate::driver::memory::space::{self, PAGE};
 use crate::driver::result::{Answer, Code};
 use crate::driver::stream::queue::Id;
 use crate::driver::{Driver, Session};
@@ -98,7 +98,7 @@ impl Handle {
             number,
             ..
         } = self;
-        let folder = driver.seat.machine().folder();
+        let folder = driver.process_slot.machine().folder();
         folder.join(format!("ipc-{slot}-{generation}-{number}"))
     }
 }
@@ -114,8 +114,8 @@ impl Session {
         let (start, size, card, context) = (range.start, range.size, range.card, range.context);
         let (block, length) = self.memory.blocks_of(range).ok_or(Code::INVALID_VALUE)?;
         let mut handle = Handle {
-            slot: self.seat.index() as u64,
-            generation: u64::from(self.seat.generation()),
+            slot: self.process_slot.index() as u64,
+            generation: u64::from(self.process_slot.generation()),
             number: range.number,
             length,
             offset: start - block,
@@ -136,8 +136,8 @@ impl Session {
             .open(handle.path(self))
             .map_err(|_| Code::OPERATING_SYSTEM)?;
         // SAFETY: the block is mapped, and the context has nothing to do.
-        let copied = unsafe { space::copy_into(&file, block, length) };
-        let placed = copied.and_then(|()| space::place(block, length, &file, 0));
+        let copied = unsafe { address_space::copy_into(&file, block, length) };
+        let placed = copied.and_then(|()| address_space::place(block, length, &file, 0));
         placed.map_err(|_| Code::OPERATING_SYSTEM)?;
         self.memory.imports.exported.insert(block, handle.number);
         Ok(handle)
@@ -163,16 +163,16 @@ impl Session {
         });
         let physical = self.memory.physicals.get(id)?;
         let system = |_| Code::OPERATING_SYSTEM;
-        let own = Arc::new(space::unnamed_file().map_err(system)?);
+        let own = Arc::new(address_space::unnamed_file().map_err(system)?);
         own.set_len(physical.size + PAGE).map_err(system)?;
         let from = (&*physical.file, physical.offset);
-        space::copy_data(from, &own, physical.size).map_err(system)?;
+        address_space::copy_data(from, &own, physical.size).map_err(system)?;
         own.write_all_at(&trailer(physical), physical.size)
             .map_err(system)?;
         for place in &physical.mapped {
-            space::place(*place, physical.size, &own, 0).map_err(system)?;
+            address_space::place(*place, physical.size, &own, 0).map_err(system)?;
         }
-        space::punch(&physical.file, physical.offset, physical.size);
+        address_space::punch(&physical.file, physical.offset, physical.size);
         let physical = self.memory.physicals.get_mut(id)?;
         (physical.file, physical.offset) = (own, 0);
         Ok(())
@@ -183,8 +183,8 @@ impl Driver {
     /// Opens an allocation of another process.
     pub(crate) fn import_memory(&mut self, handle: Handle) -> Answer<u64> {
         let context = self.owner()?;
-        if handle.slot == self.seat.index() as u64
-            && handle.generation == u64::from(self.seat.generation())
+        if handle.slot == self.process_slot.index() as u64
+            && handle.generation == u64::from(self.process_slot.generation())
         {
             return Err(Code::INVALID_CONTEXT);
         }
@@ -216,8 +216,8 @@ impl Driver {
                 if !long {
                     return Err(Code::INVALID_VALUE);
                 }
-                let block =
-                    space::attach(handle.length, &file, 0).map_err(|_| Code::OUT_OF_MEMORY)?;
+                let block = address_space::attach(handle.length, &file, 0)
+                    .map_err(|_| Code::OUT_OF_MEMORY)?;
                 let open = Open {
                     name: handle,
                     users: BTreeMap::new(),
@@ -256,7 +256,7 @@ impl Driver {
         };
         open.users.remove(&start);
         if open.users.is_empty() {
-            space::release(block, open.name.length);
+            address_space::release(block, open.name.length);
             self.memory.imports.open.remove(&block);
         }
     }
@@ -265,8 +265,8 @@ impl Driver {
     pub(crate) fn forget_export(&mut self, block: u64) {
         if let Some(number) = self.memory.imports.exported.remove(&block) {
             let handle = Handle {
-                slot: self.seat.index() as u64,
-                generation: u64::from(self.seat.generation()),
+                slot: self.process_slot.index() as u64,
+                generation: u64::from(self.process_slot.generation()),
                 number,
                 length: 0,
                 offset: 0,

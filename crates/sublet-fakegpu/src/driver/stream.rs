@@ -118,12 +118,12 @@ impl Driver {
             return Err(Code::INVALID_HANDLE);
         }
         self.captures.abandon(id);
-        self.bury_streams();
+        self.drop_finished_streams();
         Ok(())
     }
 
     /// Forgets streams whose handle is gone and whose work is done.
-    pub(crate) fn bury_streams(&mut self) {
+    pub(crate) fn drop_finished_streams(&mut self) {
         if self.queues.n_streams() == self.streams.len() {
             return;
         }

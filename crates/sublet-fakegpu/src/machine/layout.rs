@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use sublet_model::Bdf;
 
-use crate::spec::{CARDS_MAX, NAME_MAX, Packing};
+use crate::spec::{CARDS_MAX, NAME_MAX, PackingRule};
 
 /// `subletfk` as bytes.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"subletfk");
@@ -40,7 +40,7 @@ pub(super) struct Header {
     pub(super) size: AtomicU64,
     /// Slots from this one on were never used, so nobody needs to look at them.
     pub(super) n_slots: AtomicU32,
-    /// How allocations are packed: the three numbers of a `Packing`.
+    /// How allocations are packed: the three numbers of a `PackingRule`.
     pub(super) packing: [AtomicU64; 3],
     pub(super) cards: [Card; CARDS_MAX],
 }
@@ -53,7 +53,7 @@ pub(super) struct Card {
     pub(super) context: AtomicU64,
     /// Its PCI address: domain in the upper half, then bus, device and function in a byte
     /// each of the lower one.
-    pub(super) place: AtomicU64,
+    pub(super) pci_address: AtomicU64,
     pub(super) minor: AtomicU64,
     pub(super) name: [AtomicU8; NAME_MAX + 1],
 }
@@ -110,21 +110,22 @@ pub(super) struct Use {
     pub(super) context_bytes: AtomicU64,
     pub(super) n_contexts: AtomicU32,
     /// A hash of the name of the last kernel that waits for its peer, and how many started.
-    pub(super) meeting: AtomicU64,
-    pub(super) n_meetings: AtomicU64,
+    pub(super) rendezvous: AtomicU64,
+    pub(super) n_rendezvous: AtomicU64,
     /// How many of those have met their peer.
     pub(super) n_met: AtomicU64,
     pub(super) buckets: [Bucket; BUCKETS],
 }
 
-/// A PCI address as [`Card::place`] has it.
-pub(super) fn word_of(place: Bdf) -> u64 {
-    let [bus, device, function] = [place.bus, place.device, place.function].map(u64::from);
-    u64::from(place.domain) << 32 | bus << 16 | device << 8 | function
+/// A PCI address as [`Card::pci_address`] has it.
+pub(super) fn word_of(pci_address: Bdf) -> u64 {
+    let [bus, device, function] =
+        [pci_address.bus, pci_address.device, pci_address.function].map(u64::from);
+    u64::from(pci_address.domain) << 32 | bus << 16 | device << 8 | function
 }
 
 /// What [`word_of`] made. Every word is an address, whoever wrote it.
-pub(super) fn place_of(word: u64) -> Bdf {
+pub(super) fn pci_address_of(word: u64) -> Bdf {
     let [function, device, bus, _, domain @ ..] = word.to_le_bytes();
     Bdf {
         domain: u32::from_le_bytes(domain),
@@ -135,9 +136,9 @@ pub(super) fn place_of(word: u64) -> Bdf {
 }
 
 /// How the machine's driver packs.
-pub(super) fn packing(shared: &Shared) -> Packing {
+pub(super) fn packing(shared: &Shared) -> PackingRule {
     let [small, piece, kept] = &shared.header.packing;
-    Packing {
+    PackingRule {
         small: small.load(Relaxed),
         piece: piece.load(Relaxed),
         kept: kept.load(Relaxed),

@@ -127,8 +127,8 @@ pub(super) fn clean(mapped: &Mapped, index: usize) {
         card.bytes.store(0, Relaxed);
         card.context_bytes.store(0, Relaxed);
         card.n_contexts.store(0, Relaxed);
-        card.meeting.store(0, Relaxed);
-        card.n_meetings.store(0, Relaxed);
+        card.rendezvous.store(0, Relaxed);
+        card.n_rendezvous.store(0, Relaxed);
         card.n_met.store(0, Relaxed);
         for bucket in &card.buckets {
             bucket.eighth.store(0, Relaxed);

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::*;
 
-fn machine(base: &Path, spec: &str) -> Machine {
-    Machine::open_or_create_in(base, &Spec::parse(spec).unwrap()).unwrap()
+fn machine(base: &Path, spec: &str) -> FakeMachine {
+    FakeMachine::open_or_create_in(base, &Spec::parse(spec).unwrap()).unwrap()
 }
 
 #[test]
@@ -15,7 +15,7 @@ fn one_spec_is_one_machine_and_its_folder_is_another_name_of_it() {
     let again = machine(base.path(), "2x1024MiB,name=Test");
     assert_eq!(first.folder(), again.folder());
     assert_ne!(first.folder(), machine(base.path(), "2x1GiB").folder());
-    let folder = Machine::from_text(first.folder().to_str().unwrap()).unwrap();
+    let folder = FakeMachine::from_text(first.folder().to_str().unwrap()).unwrap();
     assert_eq!(folder.cards(), first.cards());
     assert_eq!(
         (folder.cards()[1].index, folder.cards()[1].name.as_str()),
@@ -23,9 +23,9 @@ fn one_spec_is_one_machine_and_its_folder_is_another_name_of_it() {
     );
     assert_eq!(folder.cards()[0].memory, 1 << 30);
     // What one handle does, the others see: they are one.
-    let seat = first.sit().unwrap();
-    seat.open_context(1).unwrap();
-    seat.charge(1, 5 << 20).unwrap();
+    let process_slot = first.take_slot().unwrap();
+    process_slot.open_context(1).unwrap();
+    process_slot.charge(1, 5 << 20).unwrap();
     let used = (128 << 20) + (5 << 20);
     assert_eq!(
         folder.usage(1).unwrap(),
@@ -39,12 +39,12 @@ fn one_spec_is_one_machine_and_its_folder_is_another_name_of_it() {
         panic!("one process");
     };
     assert_eq!((process.pid, process.card), (std::process::id(), 1));
-    drop(seat);
+    drop(process_slot);
     assert!(again.processes().unwrap().is_empty());
     let path = first.folder().to_owned();
     first.remove().unwrap();
     assert!(!path.exists());
-    let error = Machine::open(&path).err().unwrap();
+    let error = FakeMachine::open(&path).err().unwrap();
     assert!(
         error.to_string().contains("cannot open the file"),
         "{error}"
@@ -56,10 +56,10 @@ fn a_file_that_is_no_machine_is_refused() {
     let base = tempfile::tempdir().unwrap();
     let path = base.path().join(FILE);
     std::fs::write(&path, "hello").unwrap();
-    assert!(Machine::open(base.path()).is_err());
+    assert!(FakeMachine::open(base.path()).is_err());
     let file = std::fs::File::create(&path).unwrap();
     file.set_len(size_of::<Shared>() as u64).unwrap();
-    let error = Machine::open(base.path()).err().unwrap();
+    let error = FakeMachine::open(base.path()).err().unwrap();
     let cause = std::error::Error::source(&error).unwrap().to_string();
     assert!(cause.contains("no fake machine"), "{cause}");
 }
@@ -68,7 +68,7 @@ fn a_file_that_is_no_machine_is_refused() {
 fn a_card_gives_no_more_than_it_has() {
     let base = tempfile::tempdir().unwrap();
     let machine = machine(base.path(), "1x16MiB,context=2MiB");
-    let (one, two) = (machine.sit().unwrap(), machine.sit().unwrap());
+    let (one, two) = (machine.take_slot().unwrap(), machine.take_slot().unwrap());
     assert_ne!(one.index(), two.index());
     one.open_context(0).unwrap();
     one.open_context(0).unwrap();
@@ -94,7 +94,7 @@ fn a_card_gives_no_more_than_it_has() {
 fn slices_follow_each_other_and_what_is_unused_goes_back() {
     let base = tempfile::tempdir().unwrap();
     let machine = machine(base.path(), "1x16MiB");
-    let (one, two) = (machine.sit().unwrap(), machine.sit().unwrap());
+    let (one, two) = (machine.take_slot().unwrap(), machine.take_slot().unwrap());
     let start = now();
     let first = one.slice(0, start, 5_000_000);
     assert_eq!((first.start, first.end - first.start), (start, QUANTUM));
@@ -114,14 +114,14 @@ fn slices_follow_each_other_and_what_is_unused_goes_back() {
 fn busy_time_is_of_the_last_second() {
     let base = tempfile::tempdir().unwrap();
     let machine = machine(base.path(), "2x16MiB");
-    let seat = machine.sit().unwrap();
-    seat.charge(0, 1).unwrap();
+    let process_slot = machine.take_slot().unwrap();
+    process_slot.charge(0, 1).unwrap();
     let end = now();
-    seat.worked(0, end - 400_000_000, end - 200_000_000);
+    process_slot.worked(0, end - 400_000_000, end - 200_000_000);
     assert_eq!((machine.busy(0), machine.busy(1)), (200_000_000, 0));
     assert_eq!(machine.processes().unwrap()[0].busy, 200_000_000);
     // Two seconds ago is forgotten, and does not come back through the ring.
-    seat.worked(1, end - 1_900_000_000, end - 1_500_000_000);
+    process_slot.worked(1, end - 1_900_000_000, end - 1_500_000_000);
     assert_eq!(machine.busy(1), 0);
 }
 
@@ -129,8 +129,8 @@ fn busy_time_is_of_the_last_second() {
 fn each_start_of_a_peer_is_met_once() {
     let base = tempfile::tempdir().unwrap();
     let machine = machine(base.path(), "2x16MiB");
-    let (one, two) = (machine.sit().unwrap(), machine.sit().unwrap());
-    let (mut here, mut there) = (Meeting::new(&one, 0), Meeting::new(&two, 1));
+    let (one, two) = (machine.take_slot().unwrap(), machine.take_slot().unwrap());
+    let (mut here, mut there) = (Rendezvous::new(&one, 0), Rendezvous::new(&two, 1));
     here.start(&one, 7);
     assert!(!here.has_met(&one, 7));
     there.start(&two, 8);
@@ -138,16 +138,16 @@ fn each_start_of_a_peer_is_met_once() {
     there.start(&two, 7);
     assert!(here.has_met(&one, 7) && there.has_met(&two, 7));
     // Who comes later does not meet those who met before.
-    let three = machine.sit().unwrap();
-    let mut late = Meeting::new(&three, 1);
+    let three = machine.take_slot().unwrap();
+    let mut late = Rendezvous::new(&three, 1);
     late.start(&three, 7);
     assert!(!late.has_met(&three, 7));
     here.start(&one, 7);
     assert!(late.has_met(&three, 7));
     // But who still waits is met even by somebody who comes after it started.
     here.start(&one, 7);
-    let four = machine.sit().unwrap();
-    let mut later = Meeting::new(&four, 1);
+    let four = machine.take_slot().unwrap();
+    let mut later = Rendezvous::new(&four, 1);
     later.start(&four, 7);
     assert!(later.has_met(&four, 7));
 }

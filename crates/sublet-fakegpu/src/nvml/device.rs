@@ -14,9 +14,9 @@ use sublet_model::Bdf;
 use super::library::{Card, card, handle, machine};
 use super::pointer::{In, Name, Out, Text, characters};
 use super::{Answer, functions};
-use crate::board::read_place;
 use crate::machine::CardInfo;
-use crate::spec::Uuid;
+use crate::product::parse_pci_address;
+use crate::spec::CardUuid;
 
 functions! {
     fn nvmlDeviceGetCount(count: Out<u32>) {
@@ -51,9 +51,9 @@ functions! {
         let wanted = match uuid.r#type {
             kind if kind == NVML_UUID_TYPE_ASCII.0 => {
                 let text = value.split(|byte| *byte == 0).next().unwrap_or_default();
-                Uuid::parse(&String::from_utf8_lossy(text))
+                CardUuid::parse(&String::from_utf8_lossy(text))
             }
-            kind if kind == NVML_UUID_TYPE_BINARY.0 => value.first_chunk().copied().map(Uuid),
+            kind if kind == NVML_UUID_TYPE_BINARY.0 => value.first_chunk().copied().map(CardUuid),
             _ => return Err(NVML_ERROR_INVALID_ARGUMENT),
         };
         find(device, |card| Some(card.uuid) == wanted)
@@ -65,12 +65,12 @@ functions! {
         find(device, |card| serial_of(card) == wanted)
     }
 
-    fn nvmlDeviceGetHandleByPciBusId(place: Name, device: Out<nvmlDevice_t>) {
-        by_place(place, device)
+    fn nvmlDeviceGetHandleByPciBusId(address: Name, device: Out<nvmlDevice_t>) {
+        by_pci_address(address, device)
     }
 
-    fn nvmlDeviceGetHandleByPciBusId_v2(place: Name, device: Out<nvmlDevice_t>) {
-        by_place(place, device)
+    fn nvmlDeviceGetHandleByPciBusId_v2(address: Name, device: Out<nvmlDevice_t>) {
+        by_pci_address(address, device)
     }
 
     fn nvmlDeviceGetName(device: nvmlDevice_t, name: Text, length: u32) {
@@ -98,9 +98,9 @@ functions! {
         minor.write(card(device)?.info().minor)
     }
 
-    fn nvmlDeviceGetBoardId(device: nvmlDevice_t, board: Out<u32>) {
-        let place = card(device)?.info().place;
-        board.write(u32::from(place.bus) << 8 | u32::from(place.device))
+    fn nvmlDeviceGetBoardId(device: nvmlDevice_t, number: Out<u32>) {
+        let address = card(device)?.info().pci_address;
+        number.write(u32::from(address.bus) << 8 | u32::from(address.device))
     }
 
     fn nvmlDeviceGetMultiGpuBoard(device: nvmlDevice_t, is_multi: Out<u32>) {
@@ -119,7 +119,7 @@ functions! {
     }
 
     fn nvmlDeviceGetArchitecture(device: nvmlDevice_t, architecture: Out<u32>) {
-        architecture.write(match card(device)?.board().capability {
+        architecture.write(match card(device)?.product().capability {
             (7, 0) => NVML_DEVICE_ARCH_VOLTA,
             (7, _) => NVML_DEVICE_ARCH_TURING,
             (8, 9) => NVML_DEVICE_ARCH_ADA,
@@ -135,42 +135,42 @@ functions! {
         major: Out<i32>,
         minor: Out<i32>,
     ) {
-        let capability = card(device)?.board().capability;
+        let capability = card(device)?.product().capability;
         minor.check()?;
         major.write(capability.0)?;
         minor.write(capability.1)
     }
 
     fn nvmlDeviceGetNumGpuCores(device: nvmlDevice_t, cores: Out<u32>) {
-        let board = card(device)?.board();
-        cores.write(board.n_multiprocessors * board.n_cores)
+        let product = card(device)?.product();
+        cores.write(product.n_multiprocessors * product.n_cores)
     }
 
     /// The first version of the struct ends before the number of the subsystem.
     fn nvmlDeviceGetPciInfo(device: nvmlDevice_t, pci: Out<nvmlPciInfo_t>) {
-        let place = Place::of(&card(device)?);
-        pci.check()?.beginning::<Place>().write(place)
+        let address = PciAddress::of(&card(device)?);
+        pci.check()?.beginning::<PciAddress>().write(address)
     }
 
     /// The second one before the long form of the address.
     fn nvmlDeviceGetPciInfo_v2(device: nvmlDevice_t, pci: Out<nvmlPciInfo_t>) {
         let card = card(device)?;
-        pci.check()?.beginning::<Place>().write(Place::of(&card))?;
-        let behind = pci.beginning::<Place>().at(1);
+        pci.check()?.beginning::<PciAddress>().write(PciAddress::of(&card))?;
+        let behind = pci.beginning::<PciAddress>().at(1);
         behind.beginning::<u32>().write(subsystem(&card))
     }
 
     fn nvmlDeviceGetPciInfo_v3(device: nvmlDevice_t, pci: Out<nvmlPciInfo_t>) {
         let card = card(device)?;
-        let place = Place::of(&card);
+        let address = PciAddress::of(&card);
         pci.write(nvmlPciInfo_t {
-            busIdLegacy: place.legacy,
-            domain: place.domain,
-            bus: place.bus,
-            device: place.device,
-            pciDeviceId: place.product,
+            busIdLegacy: address.legacy,
+            domain: address.domain,
+            bus: address.bus,
+            device: address.device,
+            pciDeviceId: address.product,
             pciSubSystemId: subsystem(&card),
-            busId: characters(&place.long()),
+            busId: characters(&address.long()),
         })
     }
 
@@ -180,18 +180,18 @@ functions! {
         if asked.version != nvmlPciInfoExt_v1 {
             return Err(NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
         }
-        let place = Place::of(&card);
+        let address = PciAddress::of(&card);
         pci.write(nvmlPciInfoExt_v1_t {
             version: asked.version,
-            domain: place.domain,
-            bus: place.bus,
-            device: place.device,
-            pciDeviceId: place.product,
+            domain: address.domain,
+            bus: address.bus,
+            device: address.device,
+            pciDeviceId: address.product,
             pciSubSystemId: subsystem(&card),
             // A 3D controller, as cards without a display are.
             baseClass: 3,
             subClass: 2,
-            busId: characters(&place.long()),
+            busId: characters(&address.long()),
         })
     }
 
@@ -213,10 +213,10 @@ fn by_index(index: u32, device: Out<nvmlDevice_t>) -> Answer {
     device.write(handle(index as usize))
 }
 
-fn by_place(place: Name, device: Out<nvmlDevice_t>) -> Answer {
+fn by_pci_address(address: Name, device: Out<nvmlDevice_t>) -> Answer {
     machine()?;
-    let wanted = read_place(&place.read()?).ok_or(NVML_ERROR_INVALID_ARGUMENT)?;
-    find(device, |card| wanted == card.place)
+    let wanted = parse_pci_address(&address.read()?).ok_or(NVML_ERROR_INVALID_ARGUMENT)?;
+    find(device, |card| wanted == card.pci_address)
 }
 
 /// Gives the handle of the first card that is meant.
@@ -252,15 +252,15 @@ fn brand_of(name: &str) -> nvmlBrandType_t {
     known.map_or(NVML_BRAND_NVIDIA, |(_, brand)| *brand)
 }
 
-/// The maker of the board is NVIDIA itself, so board and chip have one number.
+/// The maker of the product is NVIDIA itself, so product and chip have one number.
 fn subsystem(card: &Card) -> u32 {
-    card.board().pci_id()
+    card.product().pci_id()
 }
 
 /// Where a card is on the bus: what `nvmlPciInfo_t` began with and begins with.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Place {
+struct PciAddress {
     legacy: [u8; 16],
     domain: u32,
     bus: u32,
@@ -268,20 +268,20 @@ struct Place {
     product: u32,
 }
 
-impl Place {
-    fn of(card: &Card) -> Place {
+impl PciAddress {
+    fn of(card: &Card) -> PciAddress {
         let Bdf {
             domain,
             bus,
             device,
             ..
-        } = card.info().place;
-        Place {
+        } = card.info().pci_address;
+        PciAddress {
             legacy: characters(&format!("{domain:04X}:{bus:02X}:{device:02X}.0")),
             domain,
             bus: bus.into(),
             device: device.into(),
-            product: card.board().pci_id(),
+            product: card.product().pci_id(),
         }
     }
 

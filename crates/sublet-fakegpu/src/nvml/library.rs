@@ -9,14 +9,14 @@ use sublet_driver_api::nvml::{
 };
 
 use super::{Answer, event};
-use crate::board::Board;
 use crate::fault::Faults;
-use crate::machine::{CardInfo, Machine, MachineError, ProcessUse, VARIABLE};
+use crate::machine::{CardInfo, FakeMachine, MachineError, ProcessUse, VARIABLE};
+use crate::product::Product;
 use crate::spec::CARDS_MAX;
 
 struct Library {
     n_starts: u32,
-    machine: Option<Arc<Machine>>,
+    machine: Option<Arc<FakeMachine>>,
 }
 
 static LIBRARY: Mutex<Library> = Mutex::new(Library {
@@ -44,7 +44,7 @@ pub(super) fn start() -> Answer {
     let mut library = lock();
     if library.machine.is_none() {
         let text = std::env::var(VARIABLE).map_err(|_| NVML_ERROR_DRIVER_NOT_LOADED)?;
-        let machine = Machine::from_text(&text).map_err(|error| match error {
+        let machine = FakeMachine::from_text(&text).map_err(|error| match error {
             MachineError::Owner { .. } => NVML_ERROR_NO_PERMISSION,
             _ => NVML_ERROR_DRIVER_NOT_LOADED,
         })?;
@@ -67,13 +67,13 @@ pub(super) fn stop() -> Answer {
 }
 
 /// The machine, if the library is started.
-pub(super) fn machine() -> Answer<Arc<Machine>> {
+pub(super) fn machine() -> Answer<Arc<FakeMachine>> {
     lock().machine.clone().ok_or(NVML_ERROR_UNINITIALIZED)
 }
 
 /// A card and the machine it is in.
 pub(super) struct Card {
-    machine: Arc<Machine>,
+    machine: Arc<FakeMachine>,
     index: usize,
 }
 
@@ -83,11 +83,11 @@ impl Card {
         &self.machine.cards()[self.index]
     }
 
-    pub(super) fn board(&self) -> Board {
-        Board::of(&self.info().name)
+    pub(super) fn product(&self) -> Product {
+        Product::of(&self.info().name)
     }
 
-    pub(super) fn machine(&self) -> &Machine {
+    pub(super) fn machine(&self) -> &FakeMachine {
         &self.machine
     }
 

@@ -52,7 +52,7 @@ functions! {
     }
 
     fn nvmlDeviceGetMemoryBusWidth(device: nvmlDevice_t, bits: Out<u32>) {
-        bits.write(card(device)?.board().bus_bits)
+        bits.write(card(device)?.product().bus_bits)
     }
 }
 

@@ -71,7 +71,7 @@ functions! {
     }
 
     fn nvmlDeviceGetMigMode(device: nvmlDevice_t, current: Out<u32>, pending: Out<u32>) {
-        if !card(device)?.board().has_mig {
+        if !card(device)?.product().has_mig {
             return Err(NVML_ERROR_NOT_SUPPORTED);
         }
         pending.check()?;
@@ -80,7 +80,7 @@ functions! {
     }
 
     fn nvmlDeviceGetMaxMigDeviceCount(device: nvmlDevice_t, count: Out<u32>) {
-        let has_mig = card(device)?.board().has_mig;
+        let has_mig = card(device)?.product().has_mig;
         count.write(if has_mig { INSTANCES_MAX } else { 0 })
     }
 
@@ -94,7 +94,7 @@ functions! {
         _index: u32,
         instance: Out<nvmlDevice_t>,
     ) {
-        let has_mig = card(device)?.board().has_mig;
+        let has_mig = card(device)?.product().has_mig;
         instance.check()?;
         Err(if has_mig { NVML_ERROR_NOT_FOUND } else { NVML_ERROR_NOT_SUPPORTED })
     }

@@ -227,7 +227,7 @@ fn temperature(card: &Card) -> u32 {
 
 /// In milliwatts, as all powers.
 fn limit(card: &Card) -> u32 {
-    card.board().watts * 1000
+    card.product().watts * 1000
 }
 
 fn least_limit(card: &Card) -> u32 {
@@ -236,15 +236,15 @@ fn least_limit(card: &Card) -> u32 {
 
 fn power(card: &Card) -> u32 {
     let percent = IDLE_POWER + (100 - IDLE_POWER) * card.percent_busy() / 100;
-    card.board().watts * percent * 10
+    card.product().watts * percent * 10
 }
 
 fn highest_clock(card: &Card, kind: nvmlClockType_t) -> Answer<u32> {
-    let board = card.board();
+    let product = card.product();
     match kind {
-        NVML_CLOCK_MEM => Ok(board.memory_mhz),
-        NVML_CLOCK_VIDEO => Ok(board.graphics_mhz * 9 / 10),
-        kind if kind < NVML_CLOCK_COUNT => Ok(board.graphics_mhz),
+        NVML_CLOCK_MEM => Ok(product.memory_mhz),
+        NVML_CLOCK_VIDEO => Ok(product.graphics_mhz * 9 / 10),
+        kind if kind < NVML_CLOCK_COUNT => Ok(product.graphics_mhz),
         _ => Err(NVML_ERROR_INVALID_ARGUMENT),
     }
 }

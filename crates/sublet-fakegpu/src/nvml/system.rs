@@ -9,13 +9,14 @@ use sublet_driver_api::nvml::{
 };
 
 use super::pointer::{In, Out, Text};
-use super::{Entry, Exported, functions, library};
-use crate::board::{CUDA_VERSION, DRIVER};
+use super::{Exported, functions, library};
+use crate::FunctionPointer;
+use crate::product::{CUDA_VERSION, DRIVER};
 
 /// The only function that does not return a code.
 pub(super) const ALWAYS: &[Exported] = &[Exported {
     symbol: "nvmlErrorString",
-    entry: Entry(error_string as *const ()),
+    entry: FunctionPointer(error_string as *const ()),
     params: &["nvmlReturn_t"],
 }];
 

@@ -131,15 +131,15 @@ functions! {
     }
 
     fn nvmlDeviceGetMaxPcieLinkGeneration(device: nvmlDevice_t, generation: Out<u32>) {
-        generation.write(card(device)?.board().pcie)
+        generation.write(card(device)?.product().pcie)
     }
 
     fn nvmlDeviceGetGpuMaxPcieLinkGeneration(device: nvmlDevice_t, generation: Out<u32>) {
-        generation.write(card(device)?.board().pcie)
+        generation.write(card(device)?.product().pcie)
     }
 
     fn nvmlDeviceGetCurrPcieLinkGeneration(device: nvmlDevice_t, generation: Out<u32>) {
-        generation.write(card(device)?.board().pcie)
+        generation.write(card(device)?.product().pcie)
     }
 
     fn nvmlDeviceGetMaxPcieLinkWidth(device: nvmlDevice_t, lanes: Out<u32>) {

@@ -6,27 +6,27 @@ use std::fmt;
 
 use super::text::{amount, number, shown};
 use super::{MEMORY_MAX_MIB, SpecError};
-use crate::driver::memory::space::BLOCK;
+use crate::driver::memory::address_space::BLOCK;
 
 /// How `cuMemAlloc` and its kin take memory of a card. An allocation is small or large. A
 /// large one has whole blocks of 2 MiB for itself. Small ones of a context share pieces.
 /// Text: `SMALL:PIECE:KEPT`, such as `512KiB:8MiB:1`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Packing {
+pub struct PackingRule {
     /// An allocation of at most so many bytes is small.
     pub small: u64,
     /// What is taken of the card when small ones need room: bytes, a multiple of 2 MiB and
-    /// not less than [`Packing::small`].
+    /// not less than [`PackingRule::small`].
     pub piece: u64,
-    /// How many empty pieces a context keeps for later; [`Packing::ALL`] if it never gives
+    /// How many empty pieces a context keeps for later; [`PackingRule::ALL`] if it never gives
     /// one back. With the context they go.
     pub kept: u64,
 }
 
-impl Default for Packing {
+impl Default for PackingRule {
     /// Small is up to half a block, a piece is a block, and an empty one goes at once.
-    fn default() -> Packing {
-        Packing {
+    fn default() -> PackingRule {
+        PackingRule {
             small: BLOCK / 2,
             piece: BLOCK,
             kept: 0,
@@ -34,28 +34,28 @@ impl Default for Packing {
     }
 }
 
-impl Packing {
+impl PackingRule {
     /// Keeps every piece.
     pub const ALL: u64 = u64::MAX;
 
     /// Reads `SMALL:PIECE:KEPT`.
-    pub(super) fn parse(text: &str) -> Result<Packing, SpecError> {
+    pub(super) fn parse(text: &str) -> Result<PackingRule, SpecError> {
         let bytes = |part: &str| amount(part).filter(|bytes| *bytes <= MEMORY_MAX_MIB << 20);
         let read = || {
             let mut parts = text.split(':');
-            let packing = Packing {
+            let packing = PackingRule {
                 small: bytes(parts.next()?)?,
                 piece: bytes(parts.next()?)?,
                 kept: match parts.next()? {
-                    "all" => Packing::ALL,
+                    "all" => PackingRule::ALL,
                     kept => number(kept)?,
                 },
             };
             parts.next().is_none().then_some(packing)
         };
         read()
-            .filter(Packing::is_sound)
-            .ok_or_else(|| SpecError::Packing(shown(text)))
+            .filter(PackingRule::is_sound)
+            .ok_or_else(|| SpecError::PackingRule(shown(text)))
     }
 
     fn is_sound(&self) -> bool {
@@ -63,13 +63,13 @@ impl Packing {
     }
 }
 
-impl fmt::Display for Packing {
+impl fmt::Display for PackingRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Packing { small, piece, kept } = self;
+        let PackingRule { small, piece, kept } = self;
         // A text that was read counts in KiB at least.
         write!(f, "{}KiB:{}MiB:", small >> 10, piece >> 20)?;
         match *kept {
-            Packing::ALL => f.write_str("all"),
+            PackingRule::ALL => f.write_str("all"),
             kept => write!(f, "{kept}"),
         }
     }
@@ -82,14 +82,21 @@ mod tests {
     #[test]
     fn a_packing_is_three_parts() {
         let check = |text, small, piece, kept| {
-            let packing = Packing::parse(text).expect(text);
-            assert_eq!(packing, Packing { small, piece, kept }, "{text}");
-            assert_eq!(Packing::parse(&packing.to_string()), Ok(packing), "{text}");
+            let packing = PackingRule::parse(text).expect(text);
+            assert_eq!(packing, PackingRule { small, piece, kept }, "{text}");
+            assert_eq!(
+                PackingRule::parse(&packing.to_string()),
+                Ok(packing),
+                "{text}"
+            );
         };
         check("1MiB:2MiB:0", 1 << 20, 2 << 20, 0);
-        assert_eq!(Packing::parse("1MiB:2MiB:0"), Ok(Packing::default()));
+        assert_eq!(
+            PackingRule::parse("1MiB:2MiB:0"),
+            Ok(PackingRule::default())
+        );
         check("512KiB:8MiB:1", 512 << 10, 8 << 20, 1);
-        check("3MiB:32MiB:all", 3 << 20, 32 << 20, Packing::ALL);
+        check("3MiB:32MiB:all", 3 << 20, 32 << 20, PackingRule::ALL);
         check("0KiB:1GiB:7", 0, 1 << 30, 7);
         check("2MiB:2MiB:0", 2 << 20, 2 << 20, 0);
     }
@@ -114,7 +121,7 @@ mod tests {
             " 1MiB:2MiB:0",
         ];
         for text in texts {
-            let error = Packing::parse(text).expect_err(text).to_string();
+            let error = PackingRule::parse(text).expect_err(text).to_string();
             assert!(
                 error.starts_with(&format!("`{text}` is no packing")),
                 "{error}"

@@ -2,7 +2,7 @@
 //! where PACKING is `SMALL:PIECE:KEPT`: the bytes up to which an allocation is small, what is
 //! taken of a card for small ones, and how many empty pieces of that are kept, or `all`.
 
-use super::{CARDS_MAX, Draft, MEMORY_MAX_MIB, Packing, Spec, SpecError};
+use super::{CARDS_MAX, Draft, MEMORY_MAX_MIB, PackingRule, Spec, SpecError};
 
 /// The name of a card that was given none.
 pub(super) const NAME: &str = "Sublet Fake GPU";
@@ -23,12 +23,12 @@ pub(super) fn parse(text: &str) -> Result<Spec, SpecError> {
         .filter(|count| (1..=CARDS_MAX).contains(count))
         .ok_or_else(|| SpecError::Count(shown(count)))?;
     let memory = mib(memory)?;
-    let (mut name, mut context, mut packing) = (NAME, None, Packing::default());
+    let (mut name, mut context, mut packing) = (NAME, None, PackingRule::default());
     for option in parts {
         match option.split_once('=') {
             Some(("name", value)) => name = value,
             Some(("context", value)) => context = Some(mib(value)?),
-            Some(("packing", value)) => packing = Packing::parse(value)?,
+            Some(("packing", value)) => packing = PackingRule::parse(value)?,
             _ => return Err(SpecError::Option(shown(option))),
         }
     }
@@ -83,7 +83,7 @@ mod tests {
     use proptest::prelude::*;
     use sublet_model::Bdf;
 
-    use super::super::{NAME_MAX, Uuid};
+    use super::super::{CardUuid, NAME_MAX};
     use super::*;
 
     #[test]
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!((first.memory, first.context), (16 << 30, 480 << 20));
         assert_eq!(first.name, NAME);
         assert_ne!(first.uuid, second.uuid);
-        assert_eq!(Uuid::parse(&first.uuid.to_string()), Some(first.uuid));
+        assert_eq!(CardUuid::parse(&first.uuid.to_string()), Some(first.uuid));
         let spec = parse(" 1x80GiB,name=H100,context=300MiB ").unwrap();
         assert_eq!(spec.cards()[0].name, "H100");
         assert_eq!(spec.cards()[0].context, 300 << 20);
@@ -159,9 +159,9 @@ mod tests {
         let [first, second] = spec.cards() else {
             panic!("two cards")
         };
-        let place: Bdf = "0001:3b:02.0".parse().unwrap();
-        assert_eq!((first.place, first.minor), (place, 7));
-        assert_eq!((second.place.bus, second.minor), (0x18, 1));
+        let pci_address: Bdf = "0001:3b:02.0".parse().unwrap();
+        assert_eq!((first.pci_address, first.minor), (pci_address, 7));
+        assert_eq!((second.pci_address.bus, second.minor), (0x18, 1));
         std::fs::write(file.path(), text.replace("3b", "3c")).unwrap();
         let other = Spec::read(file.path().to_str().unwrap()).unwrap();
         assert_ne!(other.digest(), spec.digest(), "another machine");

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::{Value, json};
 
+use crate::allocator::{Allocator, Block};
 use crate::arguments::{Bytes, Common, Hold};
-use crate::blocks::{Allocator, Block};
 use crate::driver::{Context, Driver};
 use crate::path::Path;
 use crate::report::{Failure, Report};

@@ -6,8 +6,8 @@ use std::thread;
 
 use serde_json::{Value, json};
 
+use crate::allocator::{Allocator, Block};
 use crate::arguments::Common;
-use crate::blocks::{Allocator, Block};
 use crate::driver::Context;
 use crate::path::Path;
 use crate::report::Failure;

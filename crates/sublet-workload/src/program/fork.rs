@@ -10,8 +10,8 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
 use super::alloc::{Plan, take};
+use crate::allocator::Allocator;
 use crate::arguments::{Bytes, Common};
-use crate::blocks::Allocator;
 use crate::driver::Driver;
 use crate::path::Path;
 use crate::report::{Failure, Report};

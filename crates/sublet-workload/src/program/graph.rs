@@ -16,10 +16,10 @@ use sublet_driver_api::cuda::{
 
 use crate::arguments::{Bytes, Common, seconds};
 use crate::driver::{Context, Driver};
-use crate::figures::spread;
-use crate::place::device_pool;
-use crate::queue::{Kernels, Stream};
+use crate::location::device_pool;
 use crate::report::{Failure, Report};
+use crate::statistics::spread;
+use crate::stream::{Kernels, Stream};
 
 /// What `graph` is told.
 #[derive(Debug, Args)]

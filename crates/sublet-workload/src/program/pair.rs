@@ -20,12 +20,12 @@ use sublet_driver_api::cuda::{CUfunction, CUgraph, CUgraphExec};
 
 use crate::arguments::{Common, seconds};
 use crate::driver::{Context, Driver};
-use crate::figures::{percentile, spread};
-use crate::place::properties;
-use crate::queue::{Buffer, Event, Kernels, Stream};
+use crate::location::properties;
 use crate::raw::Cuda;
 use crate::reach::Library;
 use crate::report::{Failure, Report};
+use crate::statistics::{percentile, spread};
+use crate::stream::{Buffer, Event, Kernels, Stream};
 
 /// What `pair` is told.
 #[derive(Debug, Args)]

@@ -18,12 +18,12 @@ use serde_json::Value;
 
 use super::alloc::{Plan, take};
 use super::churn;
+use crate::allocator::Allocator;
 use crate::arguments::{Bytes, Common, Hold};
-use crate::blocks::Allocator;
 use crate::driver::Driver;
-use crate::figures::{rounded, spread};
 use crate::path::Path;
 use crate::report::{Failure, Report};
+use crate::statistics::{rounded, spread};
 
 /// What `race` is told.
 #[derive(Debug, Args)]

@@ -10,9 +10,9 @@ use clap::Args;
 
 use crate::arguments::{Bytes, Common, seconds};
 use crate::driver::Driver;
-use crate::figures::spread;
-use crate::queue::{Buffer, Kernels, Launch, Stream};
 use crate::report::{Failure, Report};
+use crate::statistics::spread;
+use crate::stream::{Buffer, Kernels, Launch, Stream};
 
 /// What `serve` is told.
 #[derive(Debug, Args)]

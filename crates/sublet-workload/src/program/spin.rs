@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 
 use crate::arguments::{Common, seconds};
 use crate::driver::{Context, Driver};
-use crate::figures::{Slice, Stretch, rounded, slices, spread};
-use crate::queue::{Call, Event, Kernels, Stream};
 use crate::report::{Failure, Report};
+use crate::statistics::{Slice, Stretch, rounded, slices, spread};
+use crate::stream::{Call, Event, Kernels, Stream};
 
 /// What `spin` is told.
 #[derive(Debug, Args)]

@@ -11,8 +11,8 @@ use std::time::Instant;
 
 use clap::Args;
 
+use crate::allocator::{Allocator, Block};
 use crate::arguments::{Bytes, Common};
-use crate::blocks::{Allocator, Block};
 use crate::driver::{Context, Driver};
 use crate::path::Path;
 use crate::report::{Failure, Report};

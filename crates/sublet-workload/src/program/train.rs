@@ -10,8 +10,8 @@ use clap::Args;
 
 use crate::arguments::{Bytes, Common, seconds};
 use crate::driver::{Context, Driver};
-use crate::queue::{Buffer, Kernels, Launch, Stream};
 use crate::report::{Failure, Report};
+use crate::stream::{Buffer, Kernels, Launch, Stream};
 
 /// What `train` is told.
 #[derive(Debug, Args)]

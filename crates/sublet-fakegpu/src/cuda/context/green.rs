@@ -1,7 +1,7 @@
 //! Green contexts, the parts of cards that they are made of, and events of whole contexts.
 
 use crate::cuda::arguments::{In, Out};
-use crate::cuda::{Handle, careful, functions};
+use crate::cuda::{Handle, functions, outside_capture};
 use crate::driver::Session;
 use crate::driver::context::green::Part;
 use crate::driver::context::top;
@@ -97,12 +97,12 @@ functions! {
 
     fn cuGreenCtxCreate(green: Out<Handle>, description: Handle, device: i32, flags: u32) {
         green.check()?;
-        let mut session = careful()?;
+        let mut session = outside_capture()?;
         green.put(session.make_green(description, device, flags)?)
     }
 
     fn cuGreenCtxDestroy(green: Handle) {
-        careful()?.destroy_green(green)
+        outside_capture()?.destroy_green(green)
     }
 
     fn cuCtxFromGreenCtx(context: Out<Handle>, green: Handle) {

@@ -1,13 +1,13 @@
 //! `cuDeviceGetAttribute`: what a card is and can do, one number at a time. What depends on
-//! the product comes from [`Board`], as in the NVML twin; the rest is the same for every
+//! the product comes from [`Product`], as in the NVML twin; the rest is the same for every
 //! card of CUDA's, or says what this driver can do.
 
 use sublet_driver_api::cuda as c;
 use sublet_driver_api::cuda::CUdevice_attribute;
 
-use crate::board::Board;
 use crate::driver::result::{Answer, Code};
 use crate::machine::CardInfo;
+use crate::product::Product;
 
 /// What a card or a driver may lack, and the fake has.
 const ABLE: [CUdevice_attribute; 29] = [
@@ -52,9 +52,9 @@ const ABLE_ON_HOST: [CUdevice_attribute; 3] = [
 /// The value of an attribute by C's number.
 pub(crate) fn attribute_of(card: &CardInfo, attribute: u32) -> Answer<i32> {
     let asked = CUdevice_attribute(attribute);
-    let board = Board::of(&card.name);
-    of_place(card, &board, asked)
-        .or_else(|| of_board(&board, asked))
+    let product = Product::of(&card.name);
+    of_pci_address(card, &product, asked)
+        .or_else(|| of_product(&product, asked))
         .or_else(|| of_every_card(asked))
         .or_else(|| of_texture(asked))
         .or_else(|| ability(asked))
@@ -62,41 +62,41 @@ pub(crate) fn attribute_of(card: &CardInfo, attribute: u32) -> Answer<i32> {
 }
 
 /// Where the card is, and which product PCI knows it as.
-fn of_place(card: &CardInfo, board: &Board, asked: CUdevice_attribute) -> Option<i32> {
-    let place = card.place;
+fn of_pci_address(card: &CardInfo, product: &Product, asked: CUdevice_attribute) -> Option<i32> {
+    let address = card.pci_address;
     Some(match asked {
-        c::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID => place.domain.cast_signed(),
-        c::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID => place.bus.into(),
-        c::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID => place.device.into(),
+        c::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID => address.domain.cast_signed(),
+        c::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID => address.bus.into(),
+        c::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID => address.device.into(),
         c::CU_DEVICE_ATTRIBUTE_GPU_PCI_DEVICE_ID | c::CU_DEVICE_ATTRIBUTE_GPU_PCI_SUBSYSTEM_ID => {
-            board.pci_id().cast_signed()
+            product.pci_id().cast_signed()
         }
         _ => return None,
     })
 }
 
 /// What the product is like.
-fn of_board(board: &Board, asked: CUdevice_attribute) -> Option<i32> {
-    let core = board.core();
+fn of_product(product: &Product, asked: CUdevice_attribute) -> Option<i32> {
+    let core = product.multiprocessor();
     let since = |capability: (i32, i32), value: u32| {
-        if board.capability >= capability {
+        if product.capability >= capability {
             value
         } else {
             0
         }
     };
     let value = match asked {
-        c::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => return Some(board.capability.0),
-        c::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR => return Some(board.capability.1),
-        c::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => board.n_multiprocessors,
+        c::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => return Some(product.capability.0),
+        c::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR => return Some(product.capability.1),
+        c::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => product.n_multiprocessors,
         // In kHz.
-        c::CU_DEVICE_ATTRIBUTE_CLOCK_RATE => board.graphics_mhz * 1000,
-        c::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE => board.memory_mhz * 1000,
-        c::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH => board.bus_bits,
-        c::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE => board.l2_kib << 10,
+        c::CU_DEVICE_ATTRIBUTE_CLOCK_RATE => product.graphics_mhz * 1000,
+        c::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE => product.memory_mhz * 1000,
+        c::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH => product.bus_bits,
+        c::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE => product.l2_kib << 10,
         // Five eighths of the cache, on the cards that can keep anything there.
         c::CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE => {
-            since((8, 0), (board.l2_kib << 10) / 8 * 5)
+            since((8, 0), (product.l2_kib << 10) / 8 * 5)
         }
         c::CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE => since((8, 0), 134_213_632),
         c::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR => core.n_threads,
@@ -167,17 +167,17 @@ fn ability(asked: CUdevice_attribute) -> Option<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::board::place_of;
-    use crate::spec::Uuid;
+    use crate::product::pci_address_of;
+    use crate::spec::CardUuid;
 
     fn card(name: &str) -> CardInfo {
         CardInfo {
             index: 0,
-            uuid: Uuid([0; 16]),
+            uuid: CardUuid([0; 16]),
             name: name.to_owned(),
             memory: 1 << 30,
             context: 0,
-            place: place_of(0),
+            pci_address: pci_address_of(0),
             minor: 0,
         }
     }

@@ -9,8 +9,9 @@ use std::sync::{Mutex, PoisonError};
 
 use sublet_driver_api::cuda::CUuuid;
 
+use crate::FunctionPointer;
 use crate::cuda::arguments::{In, Out};
-use crate::cuda::{Address, Handle, functions, guard};
+use crate::cuda::{Handle, functions, guard};
 use crate::driver::Session;
 use crate::driver::context::top;
 use crate::driver::result::{Answer, Code};
@@ -51,41 +52,41 @@ const N_CHECKS: usize = 4;
 
 /// A table whose first place is its own size in bytes. Places that nobody was seen to
 /// call are refusals.
-static RUNTIME_TABLE: [Address; N_RUNTIME] = {
-    let mut table = [Address(refuse as *const ()); N_RUNTIME];
-    table[0] = Address(std::ptr::without_provenance(N_RUNTIME * 8));
-    table[2] = Address(primary_context as *const ());
+static RUNTIME_TABLE: [FunctionPointer; N_RUNTIME] = {
+    let mut table = [FunctionPointer(refuse as *const ()); N_RUNTIME];
+    table[0] = FunctionPointer(std::ptr::without_provenance(N_RUNTIME * 8));
+    table[2] = FunctionPointer(primary_context as *const ());
     table
 };
 
-static TOOLS_TABLE: [Address; N_TOOLS] = {
-    let mut table = [Address(refuse as *const ()); N_TOOLS];
-    table[0] = Address(std::ptr::without_provenance(N_TOOLS * 8));
-    table[2] = Address(first_room as *const ());
-    table[6] = Address(second_room as *const ());
+static TOOLS_TABLE: [FunctionPointer; N_TOOLS] = {
+    let mut table = [FunctionPointer(refuse as *const ()); N_TOOLS];
+    table[0] = FunctionPointer(std::ptr::without_provenance(N_TOOLS * 8));
+    table[2] = FunctionPointer(first_room as *const ());
+    table[6] = FunctionPointer(second_room as *const ());
     table
 };
 
-static THREADS_TABLE: [Address; N_THREADS] = {
-    let mut table = [Address(refuse as *const ()); N_THREADS];
-    table[0] = Address(std::ptr::without_provenance(N_THREADS * 8));
-    table[2] = Address(current_context as *const ());
+static THREADS_TABLE: [FunctionPointer; N_THREADS] = {
+    let mut table = [FunctionPointer(refuse as *const ()); N_THREADS];
+    table[0] = FunctionPointer(std::ptr::without_provenance(N_THREADS * 8));
+    table[2] = FunctionPointer(current_context as *const ());
     table
 };
 
-static CHECKS_TABLE: [Address; N_CHECKS] = {
-    let mut table = [Address(refuse as *const ()); N_CHECKS];
-    table[0] = Address(std::ptr::without_provenance(N_CHECKS * 8));
-    table[2] = Address(check_context as *const ());
-    table[3] = Address(check_all as *const ());
+static CHECKS_TABLE: [FunctionPointer; N_CHECKS] = {
+    let mut table = [FunctionPointer(refuse as *const ()); N_CHECKS];
+    table[0] = FunctionPointer(std::ptr::without_provenance(N_CHECKS * 8));
+    table[2] = FunctionPointer(check_context as *const ());
+    table[3] = FunctionPointer(check_all as *const ());
     table
 };
 
 /// This one has no size.
-static STORAGE_TABLE: [Address; 3] = [
-    Address(store as *const ()),
-    Address(forget as *const ()),
-    Address(load as *const ()),
+static STORAGE_TABLE: [FunctionPointer; 3] = [
+    FunctionPointer(store as *const ()),
+    FunctionPointer(forget as *const ()),
+    FunctionPointer(load as *const ()),
 ];
 
 /// Values by context and key.
@@ -96,7 +97,7 @@ static ROOM: [std::sync::atomic::AtomicU64; 128] =
     [const { std::sync::atomic::AtomicU64::new(0) }; 128];
 
 functions! {
-    fn cuGetExportTable(table: Out<Address>, id: In<CUuuid>) {
+    fn cuGetExportTable(table: Out<FunctionPointer>, id: In<CUuuid>) {
         table.check()?;
         let found = match id.get()?.bytes {
             RUNTIME => RUNTIME_TABLE.as_ptr(),
@@ -111,7 +112,7 @@ functions! {
             }
             _ => return Err(Code::NOT_SUPPORTED),
         };
-        table.put(Address(found.cast()))
+        table.put(FunctionPointer(found.cast()))
     }
 }
 

@@ -3,10 +3,11 @@
 
 use sublet_driver_api::CUDA;
 
-use crate::board::CUDA_VERSION;
+use crate::FunctionPointer;
 use crate::cuda::arguments::{Out, Text};
-use crate::cuda::{Address, functions, target};
+use crate::cuda::{functions, target};
 use crate::driver::result::{Answer, Code};
+use crate::product::CUDA_VERSION;
 
 /// `CU_GET_PROC_ADDRESS_*`: how a look-up went.
 const FOUND: u32 = 0;
@@ -18,18 +19,18 @@ const LEGACY: u64 = 1;
 const PER_THREAD: u64 = 2;
 
 functions! {
-    fn cuGetProcAddress(name: Text, function: Out<Address>, version: i32, flags: u64) {
+    fn cuGetProcAddress(name: Text, function: Out<FunctionPointer>, version: i32, flags: u64) {
         look_up(name, function, version, flags, None)
     }
 
-    fn cuGetProcAddress_v2(name: Text, function: Out<Address>, version: i32, flags: u64, status: Out<u32>) {
+    fn cuGetProcAddress_v2(name: Text, function: Out<FunctionPointer>, version: i32, flags: u64, status: Out<u32>) {
         look_up(name, function, version, flags, Some(status))
     }
 }
 
 fn look_up(
     name: Text,
-    function: Out<Address>,
+    function: Out<FunctionPointer>,
     version: i32,
     flags: u64,
     status: Option<Out<u32>>,
@@ -56,7 +57,7 @@ fn look_up(
         None if is_known(&name) => TOO_NEW,
         None => UNKNOWN,
     };
-    function.put(found.map_or(Address(std::ptr::null()), target))?;
+    function.put(found.map_or(FunctionPointer(std::ptr::null()), target))?;
     match status {
         // The newer form tells in the status, and does not fail.
         Some(status) => {

@@ -12,10 +12,10 @@ use sublet_driver_api::cuda::{
 };
 
 use crate::cuda::arguments::{In, Out};
-use crate::cuda::{Handle, careful, functions};
+use crate::cuda::{Handle, functions, outside_capture};
 use crate::driver::Session;
+use crate::driver::memory::address_space::BLOCK;
 use crate::driver::memory::array::{DEFERRED, SPARSE, Shape, TILE};
-use crate::driver::memory::space::BLOCK;
 use crate::driver::result::{Answer, Code};
 use crate::driver::sharing::retained::Tile;
 use crate::driver::stream::queue::Id;
@@ -89,7 +89,7 @@ functions! {
     }
 
     stream fn cuMemMapArrayAsync(list: In<CUarrayMapInfo_v1>, count: u32, stream: Handle) {
-        let mut session = careful()?;
+        let mut session = outside_capture()?;
         let stream = session.stream(stream, PER_THREAD)?;
         let list = list.list(count as usize)?;
         let mut changes = Vec::new();
@@ -129,12 +129,12 @@ pub(crate) fn shape(given: &CUDA_ARRAY3D_DESCRIPTOR_v2) -> Shape {
 
 fn create(handle: Out<Handle>, n_levels: u32, shape: Shape) -> Answer {
     handle.check()?;
-    let mut session = careful()?;
+    let mut session = outside_capture()?;
     handle.put(session.make_array(shape, n_levels)?)
 }
 
 fn destroy(handle: Handle, is_mipmapped: bool) -> Answer {
-    let mut session = careful()?;
+    let mut session = outside_capture()?;
     let array = session.array(handle)?;
     if array.levels.is_empty() == is_mipmapped {
         return Err(Code::INVALID_HANDLE);

@@ -236,7 +236,11 @@ pub(crate) fn perform(
         let mut copied = vec![0; size as usize];
         // SAFETY: the program passes memory of this size to be read.
         unsafe {
-            crate::driver::memory::space::copy(copied.as_mut_ptr() as u64, from.address, size);
+            crate::driver::memory::address_space::copy(
+                copied.as_mut_ptr() as u64,
+                from.address,
+                size,
+            );
         }
         bytes.from = Source::Bytes(copied.into());
     }

@@ -9,9 +9,9 @@ use sublet_driver_api::cuda::{
 };
 
 use crate::cuda::arguments::{In, Out};
-use crate::cuda::{Handle, careful, functions};
+use crate::cuda::{Handle, functions, outside_capture};
+use crate::driver::memory::address_space::BLOCK;
 use crate::driver::memory::physical::Properties;
-use crate::driver::memory::space::BLOCK;
 use crate::driver::result::{Answer, Code};
 use crate::driver::{Driver, Session};
 
@@ -30,7 +30,7 @@ functions! {
 
     fn cuMemCreate(handle: Out<Handle>, size: usize, properties: In<CUmemAllocationProp_v1>, flags: u64) {
         handle.check()?;
-        let mut session = careful()?;
+        let mut session = outside_capture()?;
         if flags != 0 {
             return Err(Code::INVALID_VALUE);
         }
@@ -86,7 +86,7 @@ functions! {
     }
 
     fn cuMemUnmap(address: u64, size: usize) {
-        let mut session = careful()?;
+        let mut session = outside_capture()?;
         session.unmap_physical(address, size as u64)
     }
 
@@ -118,7 +118,7 @@ functions! {
 
     fn cuMemGetHandleForAddressRange(descriptor: Out<i32>, address: u64, size: usize, kind: u32, flags: u64) {
         descriptor.check()?;
-        let mut session = careful()?;
+        let mut session = outside_capture()?;
         // The one kind there is: a dma-buf.
         if kind != 1 || flags != 0 {
             return Err(Code::INVALID_VALUE);
@@ -128,7 +128,7 @@ functions! {
 
     fn cuMemExportToShareableHandle(shareable: Out<i32>, handle: Handle, kind: u32, flags: u64) {
         shareable.check()?;
-        let mut session = careful()?;
+        let mut session = outside_capture()?;
         if flags != 0 || kind != DESCRIPTOR {
             return Err(Code::INVALID_VALUE);
         }

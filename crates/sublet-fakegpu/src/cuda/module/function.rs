@@ -4,11 +4,11 @@ use std::ffi::c_char;
 
 use sublet_driver_api::cuda::launch::CUlaunchConfig;
 
-use crate::board::{Board, Core};
 use crate::cuda::arguments::{In, Out};
 use crate::cuda::{Handle, functions};
 use crate::driver::Session;
 use crate::driver::result::{Answer, Code};
+use crate::product::{Multiprocessor, Product};
 
 /// C's type of a function that tells how much shared memory a block of a size needs.
 type SharedSize = extern "C" fn(i32) -> usize;
@@ -116,7 +116,7 @@ functions! {
     }
 
     fn cuOccupancyAvailableDynamicSMemPerBlock(size: Out<usize>, function: Handle, blocks: i32, _block: i32) {
-        let core = board_of(function)?.core();
+        let core = product_of(function)?.multiprocessor();
         let blocks = u32::try_from(blocks).unwrap_or(0);
         let each = core.shared.checked_div(blocks).ok_or(Code::INVALID_VALUE)?;
         size.put(each.min(core.shared_of_block) as usize)
@@ -135,7 +135,7 @@ functions! {
 
 fn read(attribute: u32, function: Handle) -> Answer<i32> {
     let session = Session::open()?;
-    let (major, minor) = session.board_of_function(function)?.capability;
+    let (major, minor) = session.product_of_function(function)?.capability;
     let function = session.known_function(function)?;
     if let Some(value) = function.attributes.get(&attribute) {
         return Ok(*value);
@@ -153,7 +153,10 @@ fn read(attribute: u32, function: Handle) -> Answer<i32> {
 
 fn write(attribute: u32, value: i32, function: Handle) -> Answer {
     let mut session = Session::open()?;
-    let most = session.board_of_function(function)?.core().shared_of_block;
+    let most = session
+        .product_of_function(function)?
+        .multiprocessor()
+        .shared_of_block;
     let function = session.modules.functions.get_mut(&function);
     let function = function.ok_or(Code::INVALID_HANDLE)?;
     let sound = match attribute {
@@ -180,7 +183,7 @@ fn parameter(function: Handle, number: usize, offset: Out<usize>, size: Out<usiz
 }
 
 fn occupancy(function: Handle, size: i32, shared: usize) -> Answer<i32> {
-    let core = board_of(function)?.core();
+    let core = product_of(function)?.multiprocessor();
     if size <= 0 {
         return Err(Code::INVALID_VALUE);
     }
@@ -195,26 +198,26 @@ fn occupancy(function: Handle, size: i32, shared: usize) -> Answer<i32> {
 }
 
 fn potential(grid: Out<i32>, block: Out<i32>, function: Handle, limit: i32) -> Answer {
-    let board = board_of(function)?;
+    let product = product_of(function)?;
     let size = if (1..1024).contains(&limit) {
         limit
     } else {
         1024
     };
-    let multiprocessors = board.n_multiprocessors.cast_signed();
-    grid.put(multiprocessors * blocks_of(&board.core(), size))?;
+    let multiprocessors = product.n_multiprocessors.cast_signed();
+    grid.put(multiprocessors * blocks_of(&product.multiprocessor(), size))?;
     block.put(size)
 }
 
 /// How many blocks of a size fit on a multiprocessor by their threads, which come in warps
 /// of 32, and by their number.
-fn blocks_of(core: &Core, size: i32) -> i32 {
+fn blocks_of(core: &Multiprocessor, size: i32) -> i32 {
     let warps = size.cast_unsigned().div_ceil(32).max(1);
     (core.n_threads / 32 / warps)
         .min(core.n_blocks)
         .cast_signed()
 }
 
-fn board_of(function: Handle) -> Answer<Board> {
-    Session::open()?.board_of_function(function)
+fn product_of(function: Handle) -> Answer<Product> {
+    Session::open()?.product_of_function(function)
 }

@@ -4,12 +4,12 @@ use std::ffi::c_void;
 
 use sublet_driver_api::cuda::launch::CUlaunchConfig;
 
-use crate::board::Core;
 use crate::cuda::arguments::{Arguments, In};
 use crate::cuda::{Handle, functions};
 use crate::driver::Session;
 use crate::driver::result::{Answer, Code};
 use crate::driver::stream::work::{Action, Kernel};
+use crate::product::Multiprocessor;
 
 functions! {
     stream fn cuLaunchKernel(function: Handle, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Handle, each: In<In<c_void>>, extra: In<u64>) {
@@ -63,7 +63,7 @@ pub(crate) fn plan(
 ) -> Answer<Kernel> {
     let known = session.known_function(function)?;
     let card = session.queues.get(stream).map_or(0, |stream| stream.card);
-    check(&session.board(card).core(), grid, shared)?;
+    check(&session.product(card).multiprocessor(), grid, shared)?;
     let params = known.declared.params.clone();
     session.kernel(function, stream, |number| {
         let (offset, size) = *params.get(number)?;
@@ -76,18 +76,18 @@ fn check_resident(grid: [u32; 6], shared: u32, stream: Handle, per_thread: bool)
     let mut session = Session::open()?;
     let stream = session.stream(stream, per_thread)?;
     let card = session.queues.get(stream).map_or(0, |stream| stream.card);
-    let board = session.board(card);
-    let core = board.core();
+    let product = session.product(card);
+    let core = product.multiprocessor();
     check(&core, grid, shared)?;
     let [blocks @ .., x, y, z] = grid.map(u64::from);
     let on_one = (u64::from(core.n_threads) / (x * y * z)).min(core.n_blocks.into());
-    if blocks.iter().product::<u64>() > u64::from(board.n_multiprocessors) * on_one {
+    if blocks.iter().product::<u64>() > u64::from(product.n_multiprocessors) * on_one {
         return Err(Code::COOPERATIVE_LAUNCH_TOO_LARGE);
     }
     Ok(())
 }
 
-fn check(core: &Core, grid: [u32; 6], shared: u32) -> Answer {
+fn check(core: &Multiprocessor, grid: [u32; 6], shared: u32) -> Answer {
     let [grid_x, grid_y, grid_z, x, y, z] = grid;
     let threads = u64::from(x) * u64::from(y) * u64::from(z);
     let sound = threads > 0

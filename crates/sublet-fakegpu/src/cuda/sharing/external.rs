@@ -10,7 +10,7 @@ use sublet_driver_api::cuda::{
 
 use crate::cuda::arguments::{In, Out};
 use crate::cuda::memory::array::shape;
-use crate::cuda::{Handle, careful, functions};
+use crate::cuda::{Handle, functions, outside_capture};
 use crate::driver::result::Code;
 
 functions! {
@@ -25,12 +25,12 @@ functions! {
         }
         // The descriptor is in the first four bytes of the union.
         let descriptor = given.handle[0] as u32;
-        let mut session = careful()?;
+        let mut session = outside_capture()?;
         memory.put(session.import_external(descriptor.cast_signed(), given.size)?)
     }
 
     fn cuDestroyExternalMemory(memory: Handle) {
-        careful()?.drop_external(memory)
+        outside_capture()?.drop_external(memory)
     }
 
     fn cuExternalMemoryGetMappedBuffer(address: Out<u64>, memory: Handle, given: In<CUDA_EXTERNAL_MEMORY_BUFFER_DESC_v1>) {
@@ -39,7 +39,7 @@ functions! {
         if given.flags != 0 {
             return Err(Code::INVALID_VALUE);
         }
-        address.put(careful()?.map_external_buffer(memory, given.offset, given.size)?)
+        address.put(outside_capture()?.map_external_buffer(memory, given.offset, given.size)?)
     }
 
     fn cuExternalMemoryGetMappedMipmappedArray(array: Out<Handle>, memory: Handle, given: In<CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_v1>) {
@@ -49,6 +49,6 @@ functions! {
             return Err(Code::INVALID_VALUE);
         }
         let shape = shape(&given.arrayDesc);
-        array.put(careful()?.map_external_array(memory, given.offset, shape, given.numLevels)?)
+        array.put(outside_capture()?.map_external_array(memory, given.offset, shape, given.numLevels)?)
     }
 }

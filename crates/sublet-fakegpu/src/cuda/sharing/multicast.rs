@@ -5,10 +5,10 @@
 use sublet_driver_api::cuda::memory::CUmulticastObjectProp_v1;
 
 use crate::cuda::arguments::{In, Out};
-use crate::cuda::{Handle, careful, functions};
+use crate::cuda::{Handle, functions, outside_capture};
 use crate::driver::Session;
+use crate::driver::memory::address_space::BLOCK;
 use crate::driver::memory::physical::Properties;
-use crate::driver::memory::space::BLOCK;
 use crate::driver::result::{Answer, Code};
 
 functions! {
@@ -23,7 +23,7 @@ functions! {
 
     fn cuMulticastCreate(handle: Out<Handle>, given: In<CUmulticastObjectProp_v1>) {
         handle.check()?;
-        let mut session = careful()?;
+        let mut session = outside_capture()?;
         let given = given.get()?;
         if given.numDevices == 0 || given.flags != 0 || given.handleTypes & !1 != 0 {
             return Err(Code::INVALID_VALUE);
@@ -52,7 +52,7 @@ functions! {
     }
 
     fn cuMulticastUnbind(object: Handle, device: i32, offset: usize, size: usize) {
-        let mut session = careful()?;
+        let mut session = outside_capture()?;
         let card = session.card_of(device)?;
         session.unbind(object, card, offset as u64, size as u64)
     }
@@ -70,11 +70,11 @@ fn bind(
     if flags != 0 || ![offset, from, size].into_iter().all(is_aligned) {
         return Err(Code::INVALID_VALUE);
     }
-    let mut session = careful()?;
+    let mut session = outside_capture()?;
     session.bind(object, offset as u64, memory, from as u64, size as u64)
 }
 
 fn bind_address(object: Handle, offset: usize, address: u64, size: usize, flags: u64) -> Answer {
-    let memory = careful()?.physical_at(address, size as u64)?;
+    let memory = outside_capture()?.physical_at(address, size as u64)?;
     bind(object, offset, memory, 0, size, flags)
 }

@@ -1,7 +1,7 @@
 //! Events.
 
 use crate::cuda::arguments::Out;
-use crate::cuda::{Handle, careful, functions};
+use crate::cuda::{Handle, functions, outside_capture};
 use crate::driver::Session;
 use crate::driver::result::{Answer, Code};
 use crate::driver::stream::work::Action;
@@ -33,7 +33,7 @@ functions! {
     }
 
     fn cuEventSynchronize(event: Handle) {
-        let mut session = careful()?;
+        let mut session = outside_capture()?;
         session.finish_event(event)?;
         session.trim_pools();
         let context = session.event(event)?.context;

@@ -8,13 +8,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::board::Core;
 use crate::driver::context::top;
 use crate::driver::result::{Answer, Code};
 use crate::driver::stream::NON_BLOCKING;
 use crate::driver::stream::queue::{Id, Lane};
 use crate::driver::stream::work::{Action, Mark, Work};
 use crate::driver::{Driver, Session};
+use crate::product::Multiprocessor;
 
 /// `CU_GREEN_CTX_DEFAULT_STREAM`.
 const DEFAULT_STREAM: u32 = 1;
@@ -72,14 +72,14 @@ impl Driver {
         let card = self.card_of(device)?;
         Ok(Part {
             device,
-            n_multiprocessors: self.board(card).n_multiprocessors,
+            n_multiprocessors: self.product(card).n_multiprocessors,
             split: 0,
         })
     }
 
     /// What a device's multiprocessors are like.
-    pub(crate) fn core_of(&self, device: i32) -> Answer<Core> {
-        Ok(self.board(self.card_of(device)?).core())
+    pub(crate) fn core_of(&self, device: i32) -> Answer<Multiprocessor> {
+        Ok(self.product(self.card_of(device)?).multiprocessor())
     }
 
     /// The multiprocessors of a context.
@@ -210,23 +210,23 @@ impl Driver {
             return Err(Code::INVALID_HANDLE);
         }
         // A stream for nothing else: it waits for the others, and they do not wait for it.
-        let meeting = match self.context(context)?.meeting {
+        let join_stream = match self.context(context)?.join_stream {
             0 => {
                 let card = self.context(context)?.card;
                 let stream = self.new_stream(context, card, false, NON_BLOCKING, 0);
-                self.context_mut(context)?.meeting = stream;
+                self.context_mut(context)?.join_stream = stream;
                 stream
             }
             stream => stream,
         };
         for stream in self.streams_of(context) {
-            if stream != meeting {
+            if stream != join_stream {
                 let mark = Arc::new(Mark::new(None));
                 self.submit(stream, Lane::Instant, 0, Work::Mark(mark.clone()))?;
-                self.wait_for_mark(meeting, &mark)?;
+                self.wait_for_mark(join_stream, &mark)?;
             }
         }
-        self.enqueue(meeting, Action::Record(event)).map(drop)
+        self.enqueue(join_stream, Action::Record(event)).map(drop)
     }
 
     /// Takes a green context away, whose work is done. Its streams' handles are dead.

@@ -12,7 +12,7 @@ use crate::driver::result::{Answer, Code};
 use crate::driver::stream::queue::Id;
 use crate::driver::stream::work::Action;
 
-/// How careful a capture is: `CUstreamCaptureMode`.
+/// How strict a capture is: `CUstreamCaptureMode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Mode {
     /// No thread may do what is unsafe.

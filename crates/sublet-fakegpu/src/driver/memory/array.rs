@@ -2,7 +2,7 @@
 //! rows lie one after the other, without padding between them.
 
 use crate::driver::Driver;
-use crate::driver::memory::space::{self, BLOCK};
+use crate::driver::memory::address_space::{self, BLOCK};
 use crate::driver::result::{Answer, Code};
 use crate::driver::sharing::external::Part;
 use crate::driver::stream::queue::Id;
@@ -171,8 +171,9 @@ impl Driver {
         self.make_array_in(shape, n_levels, |driver, card, size| {
             if shape.has_no_memory() {
                 // Bytes are there all the same, at no card's cost: a limit of the fake.
-                let room = space::round_up(size, BLOCK).ok_or(Code::OUT_OF_MEMORY)?;
-                let start = space::allocate(room, BLOCK).map_err(|_| Code::OUT_OF_MEMORY)?;
+                let room = address_space::round_up(size, BLOCK).ok_or(Code::OUT_OF_MEMORY)?;
+                let start =
+                    address_space::allocate(room, BLOCK).map_err(|_| Code::OUT_OF_MEMORY)?;
                 return Ok((start, Backing::Program));
             }
             Ok((driver.take_blocks(card, size)?.0, Backing::Blocks))
@@ -252,7 +253,7 @@ impl Driver {
             match array.backing {
                 Backing::Blocks => self.give_blocks(array.card, array.start, size),
                 Backing::Program => {
-                    space::release(array.start, size);
+                    address_space::release(array.start, size);
                     self.clear_tiles(id);
                 }
                 Backing::External(part) => self.unmap_external(part),

@@ -97,7 +97,7 @@ impl Heap {
 }
 
 fn part(size: u64) -> Option<u64> {
-    crate::driver::memory::space::round_up(size.max(1), ALIGNMENT)
+    crate::driver::memory::address_space::round_up(size.max(1), ALIGNMENT)
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::sync::Arc;
 
+use crate::driver::memory::address_space::{self, BLOCK};
 use crate::driver::memory::ranges::Kind;
-use crate::driver::memory::space::{self, BLOCK};
 use crate::driver::result::{Answer, Code};
 use crate::driver::stream::queue::Id;
 use crate::driver::{Driver, Session};
@@ -75,7 +75,7 @@ impl Physicals {
         let file = match &self.file {
             Some(file) => file.clone(),
             None => {
-                let file = Arc::new(space::unnamed_file()?);
+                let file = Arc::new(address_space::unnamed_file()?);
                 self.file = Some(file.clone());
                 file
             }
@@ -108,13 +108,13 @@ impl Driver {
             return Err(Code::INVALID_VALUE);
         }
         if let Some(card) = card {
-            let charged = self.seat.charge(card, size);
+            let charged = self.process_slot.charge(card, size);
             charged.map_err(|_| Code::OUT_OF_MEMORY)?;
         }
         let room = self.memory.physicals.room(size);
         let (file, offset) = room.map_err(|_| {
             if let Some(card) = card {
-                self.seat.refund(card, size);
+                self.process_slot.refund(card, size);
             }
             Code::OUT_OF_MEMORY
         })?;
@@ -190,9 +190,9 @@ impl Driver {
             if physical.is_imported {
                 return;
             }
-            space::punch(&physical.file, physical.offset, physical.size);
+            address_space::punch(&physical.file, physical.offset, physical.size);
             if let Some(card) = physical.card {
-                self.seat.refund(card, physical.size);
+                self.process_slot.refund(card, physical.size);
             }
         }
     }
@@ -208,7 +208,7 @@ impl Driver {
         if size == 0 || !size.is_multiple_of(BLOCK) || !sound {
             return Err(Code::INVALID_VALUE);
         }
-        let start = space::reserve(size, alignment.max(BLOCK), hint);
+        let start = address_space::reserve(size, alignment.max(BLOCK), hint);
         let start = start.map_err(|_| Code::OUT_OF_MEMORY)?;
         self.memory.physicals.reserved.insert(start, size);
         Ok(start)
@@ -224,7 +224,7 @@ impl Driver {
             return Err(Code::INVALID_VALUE);
         }
         reserved.remove(&start);
-        space::release(start, size);
+        address_space::release(start, size);
         Ok(())
     }
 
@@ -241,7 +241,7 @@ impl Driver {
         {
             return Err(Code::INVALID_VALUE);
         }
-        let placed = space::place(start, size, &physical.file, physical.offset);
+        let placed = address_space::place(start, size, &physical.file, physical.offset);
         placed.map_err(|_| Code::OUT_OF_MEMORY)?;
         let card = physical.card.unwrap_or(self.visible[0]);
         self.memory.physicals.get_mut(id)?.mapped.push(start);
@@ -308,7 +308,7 @@ impl Driver {
         for (from, length, id) in whole {
             self.memory.ranges.remove(from);
             // If it fails the old bytes stay readable, which no program may rely on.
-            let _ = space::clear(from, length);
+            let _ = address_space::clear(from, length);
             if let Ok(physical) = self.memory.physicals.get_mut(id) {
                 physical.mapped.retain(|place| *place != from);
             }

@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::driver::Driver;
+use crate::driver::memory::address_space::{self, BLOCK};
 use crate::driver::memory::heap::{ALIGNMENT, Heap};
 use crate::driver::memory::ranges::Kind;
-use crate::driver::memory::space::{self, BLOCK};
 use crate::driver::result::{Answer, Code};
 use crate::driver::sharing::pool::SharedPool;
 use crate::driver::stream::queue::Id;
@@ -142,7 +142,7 @@ impl Driver {
     }
 
     fn grow_pool(&mut self, id: Id, size: u64) -> Answer {
-        let size = space::round_up(size, BLOCK).ok_or(Code::OUT_OF_MEMORY)?;
+        let size = address_space::round_up(size, BLOCK).ok_or(Code::OUT_OF_MEMORY)?;
         let pool = self.pool(id)?;
         let (card, limit, reserved) = (pool.card, pool.limit, pool.reserved.0);
         let room = if limit == 0 {
@@ -156,7 +156,7 @@ impl Driver {
             let taken = match card {
                 _ if self.pool(id)?.handle_types != 0 => self.take_shared_blocks(id, size),
                 Some(card) => self.take_blocks(card, size).map(|(start, _)| start),
-                None => space::allocate(size, BLOCK).map_err(|_| Code::OUT_OF_MEMORY),
+                None => address_space::allocate(size, BLOCK).map_err(|_| Code::OUT_OF_MEMORY),
             };
             if let Ok(start) = taken {
                 let pool = self.pool(id)?;
@@ -192,7 +192,7 @@ impl Driver {
             pool.forget_shared(start, size);
             match pool.card {
                 Some(card) => self.give_blocks(card, start, size),
-                None => space::release(start, size),
+                None => address_space::release(start, size),
             }
         }
     }
@@ -223,8 +223,8 @@ impl Driver {
 
     /// Addresses for the memory of a graph's node; there is no memory yet.
     pub(crate) fn reserve_graph_memory(&mut self, card: usize, size: u64) -> Answer<u64> {
-        let whole = space::round_up(size.max(1), BLOCK).ok_or(Code::OUT_OF_MEMORY)?;
-        let start = space::reserve(whole, BLOCK, 0).map_err(|_| Code::OUT_OF_MEMORY)?;
+        let whole = address_space::round_up(size.max(1), BLOCK).ok_or(Code::OUT_OF_MEMORY)?;
+        let start = address_space::reserve(whole, BLOCK, 0).map_err(|_| Code::OUT_OF_MEMORY)?;
         let device = self.device_of(card) as usize;
         let pool = self.pools.graph[device];
         let kind = Kind::Pool {
@@ -256,7 +256,7 @@ impl Driver {
             let free = pool.reserved.0 - pool.used.0;
             let more = size.saturating_sub(free);
             if more > 0 {
-                let charged = self.seat.charge(card, more);
+                let charged = self.process_slot.charge(card, more);
                 charged.map_err(|_| Code::OUT_OF_MEMORY)?;
                 let pool = self.pool(id)?;
                 pool.reserved.0 += more;
@@ -272,7 +272,7 @@ impl Driver {
             return;
         };
         let whole = size.next_multiple_of(BLOCK);
-        if self.is_live_graph_memory(start) || space::open(start, whole).is_err() {
+        if self.is_live_graph_memory(start) || address_space::open(start, whole).is_err() {
             return;
         }
         self.set_graph_memory(start, true);
@@ -290,7 +290,7 @@ impl Driver {
         let whole = size.next_multiple_of(BLOCK);
         self.set_graph_memory(start, false);
         // If it fails the bytes stay, which no program may rely on.
-        let _ = space::clear(start, whole);
+        let _ = address_space::clear(start, whole);
         let id = self.pools.graph[device];
         if let Ok(pool) = self.pool(id) {
             pool.used.0 = pool.used.0.saturating_sub(whole);
@@ -306,7 +306,7 @@ impl Driver {
         let pool = self.pool(id)?;
         let unused = pool.reserved.0.saturating_sub(pool.used.0);
         pool.reserved.0 -= unused;
-        self.seat.refund(card, unused);
+        self.process_slot.refund(card, unused);
         Ok(())
     }
 
@@ -317,7 +317,7 @@ impl Driver {
         }
         if let Some((_, size)) = self.pools.graph_sizes.remove(&start) {
             self.memory.ranges.remove(start);
-            space::release(start, size.next_multiple_of(BLOCK));
+            address_space::release(start, size.next_multiple_of(BLOCK));
         }
     }
 

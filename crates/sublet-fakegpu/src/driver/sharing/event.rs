@@ -13,12 +13,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use crate::driver::memory::space::{self, PAGE};
+use crate::driver::memory::address_space::{self, PAGE};
 use crate::driver::result::{Answer, Code};
 use crate::driver::stream::event::{DISABLE_TIMING, Event, INTERPROCESS};
 use crate::driver::stream::queue::Id;
 use crate::driver::{Driver, sharing};
-use crate::machine::{Machine, now};
+use crate::machine::{FakeMachine, now};
 
 /// The first bytes of a handle and of the page.
 const MAGIC: u64 = u64::from_le_bytes(*b"subletev");
@@ -56,7 +56,7 @@ const _: () = assert!(size_of::<Page>() as u64 <= PAGE);
 #[derive(Debug)]
 pub(crate) struct SharedEvent {
     address: u64,
-    machine: Machine,
+    machine: FakeMachine,
     own: (u32, u32),
     /// When to look again whether somebody is still there.
     look_at: AtomicU64,
@@ -98,7 +98,7 @@ impl EventHandle {
         })
     }
 
-    fn path(self, machine: &Machine) -> PathBuf {
+    fn path(self, machine: &FakeMachine) -> PathBuf {
         let EventHandle {
             slot,
             generation,
@@ -111,10 +111,10 @@ impl EventHandle {
 
 impl SharedEvent {
     fn map(file: &File, driver: &Driver, path: Option<PathBuf>) -> std::io::Result<SharedEvent> {
-        let address = space::attach(PAGE, file, 0)?;
+        let address = address_space::attach(PAGE, file, 0)?;
         Ok(SharedEvent {
             address,
-            machine: driver.seat.machine().clone(),
+            machine: driver.process_slot.machine().clone(),
             own: own(driver),
             look_at: AtomicU64::new(0),
             file: path,
@@ -156,7 +156,7 @@ impl SharedEvent {
 
 impl Drop for SharedEvent {
     fn drop(&mut self) {
-        space::release(self.address, PAGE);
+        address_space::release(self.address, PAGE);
         if let Some(file) = &self.file {
             // Another process may have swept the folder already.
             let _ = std::fs::remove_file(file);
@@ -202,7 +202,7 @@ impl Driver {
     /// The page of a new event that other processes may open.
     pub(crate) fn share_event(&mut self) -> Answer<(u64, Arc<SharedEvent>)> {
         let number = self.new_id();
-        let path = handle(self, number).path(self.seat.machine());
+        let path = handle(self, number).path(self.process_slot.machine());
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -232,7 +232,7 @@ impl Driver {
         if (wanted.slot, wanted.generation) == own(self) {
             return Err(Code::INVALID_CONTEXT);
         }
-        let path = wanted.path(self.seat.machine());
+        let path = wanted.path(self.process_slot.machine());
         let file = OpenOptions::new().read(true).write(true).open(path);
         let file = file.map_err(|_| Code::INVALID_VALUE)?;
         let long = file.metadata().is_ok_and(|about| about.len() >= PAGE);
@@ -268,6 +268,6 @@ fn handle(driver: &Driver, number: u64) -> EventHandle {
 
 /// Who this process is to the others.
 fn own(driver: &Driver) -> (u32, u32) {
-    let slot = u32::try_from(driver.seat.index()).unwrap_or(u32::MAX);
-    (slot, driver.seat.generation())
+    let slot = u32::try_from(driver.process_slot.index()).unwrap_or(u32::MAX);
+    (slot, driver.process_slot.generation())
 }

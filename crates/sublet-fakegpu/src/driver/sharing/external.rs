@@ -12,9 +12,9 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
 use crate::driver::Driver;
+use crate::driver::memory::address_space::{self, BLOCK, PAGE};
 use crate::driver::memory::array::{Backing, Shape};
 use crate::driver::memory::ranges::Kind;
-use crate::driver::memory::space::{self, BLOCK, PAGE};
 use crate::driver::result::{Answer, Code};
 use crate::driver::sharing::file_of;
 use crate::driver::stream::queue::Id;
@@ -64,10 +64,10 @@ impl Driver {
             return Err(Code::INVALID_VALUE);
         }
         let source = (about.dev(), about.ino(), card);
-        let wanted = space::round_up(size, BLOCK).ok_or(Code::OUT_OF_MEMORY)?;
+        let wanted = address_space::round_up(size, BLOCK).ok_or(Code::OUT_OF_MEMORY)?;
         let known = self.memory.externals.memory.get(&source);
         let more = wanted.saturating_sub(known.map_or(0, |memory| memory.bytes));
-        let charged = self.seat.charge(card, more);
+        let charged = self.process_slot.charge(card, more);
         charged.map_err(|_| Code::OUT_OF_MEMORY)?;
         let memory = self.memory.externals.memory.entry(source);
         let memory = memory.or_insert(Memory {
@@ -135,8 +135,8 @@ impl Driver {
         let memory = self.memory.externals.memory.get_mut(&source);
         let memory = memory.ok_or(Code::INVALID_HANDLE)?;
         let first = offset - offset % PAGE;
-        let length = space::round_up(end - first, PAGE).ok_or(Code::INVALID_VALUE)?;
-        let start = space::attach(length, &memory.file, first);
+        let length = address_space::round_up(end - first, PAGE).ok_or(Code::INVALID_VALUE)?;
+        let start = address_space::attach(length, &memory.file, first);
         let start = start.map_err(|_| Code::OUT_OF_MEMORY)?;
         memory.n_users += 1;
         let pages = (start, length);
@@ -145,7 +145,7 @@ impl Driver {
 
     /// A part of imported memory is given back.
     pub(crate) fn unmap_external(&mut self, part: Part) {
-        space::release(part.pages.0, part.pages.1);
+        address_space::release(part.pages.0, part.pages.1);
         self.leave_external(part.source);
     }
 
@@ -158,7 +158,7 @@ impl Driver {
         if memory.n_users == 0 {
             let bytes = memory.bytes;
             externals.remove(&source);
-            self.seat.refund(source.2, bytes);
+            self.process_slot.refund(source.2, bytes);
         }
     }
 

@@ -10,9 +10,9 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use crate::driver::Driver;
+use crate::driver::memory::address_space::{self, BLOCK, PAGE};
 use crate::driver::memory::pool::Pool;
 use crate::driver::memory::ranges::Kind;
-use crate::driver::memory::space::{self, BLOCK, PAGE};
 use crate::driver::result::{Answer, Code};
 use crate::driver::sharing::{file_of, from_bytes, to_bytes, word_of_card};
 use crate::driver::stream::queue::Id;
@@ -83,7 +83,7 @@ impl Pool {
         if let Some(shared) = &mut self.shared
             && let Some(offset) = shared.chunks.remove(&start)
         {
-            space::punch(&shared.file, offset, size);
+            address_space::punch(&shared.file, offset, size);
         }
     }
 }
@@ -93,14 +93,14 @@ impl Driver {
     pub(crate) fn take_shared_blocks(&mut self, id: Id, size: u64) -> Answer<u64> {
         let card = self.pool(id)?.card;
         if let Some(card) = card {
-            let charged = self.seat.charge(card, size);
+            let charged = self.process_slot.charge(card, size);
             charged.map_err(|_| Code::OUT_OF_MEMORY)?;
         }
         let placed = self.place_shared_blocks(id, size);
         if placed.is_err()
             && let Some(card) = card
         {
-            self.seat.refund(card, size);
+            self.process_slot.refund(card, size);
         }
         placed
     }
@@ -110,9 +110,9 @@ impl Driver {
         let shared = self.shared_pool(id)?;
         let offset = shared.end;
         shared.file.set_len(offset + size).map_err(full)?;
-        let start = space::reserve(size, BLOCK, 0).map_err(full)?;
-        if let Err(error) = space::place(start, size, &shared.file, offset) {
-            space::release(start, size);
+        let start = address_space::reserve(size, BLOCK, 0).map_err(full)?;
+        if let Err(error) = address_space::place(start, size, &shared.file, offset) {
+            address_space::release(start, size);
             return Err(full(error));
         }
         shared.end += size;
@@ -121,15 +121,15 @@ impl Driver {
     }
 
     fn shared_pool(&mut self, id: Id) -> Answer<&mut SharedPool> {
-        let slot = self.seat.index() as u64;
-        let owner = slot | u64::from(self.seat.generation()) << 32;
+        let slot = self.process_slot.index() as u64;
+        let owner = slot | u64::from(self.process_slot.generation()) << 32;
         let pool = self.pool(id)?;
         if pool.handle_types == 0 {
             return Err(Code::INVALID_VALUE);
         }
         let file = match pool.shared.take() {
             Some(shared) => return Ok(pool.shared.insert(shared)),
-            None => space::unnamed_file().map_err(|_| Code::OPERATING_SYSTEM)?,
+            None => address_space::unnamed_file().map_err(|_| Code::OPERATING_SYSTEM)?,
         };
         let header: [u8; 32] = to_bytes([MAGIC, owner, id, word_of_card(pool.card)]);
         let written = file.write_all_at(&header, 0);
@@ -216,7 +216,7 @@ impl Driver {
         if data.offset - before < BLOCK || data.offset - before + length > known {
             return Err(Code::INVALID_VALUE);
         }
-        let mapping = space::attach(length, &file, data.offset - before);
+        let mapping = address_space::attach(length, &file, data.offset - before);
         let mapping = mapping.map_err(|_| Code::OUT_OF_MEMORY)?;
         let start = mapping + before;
         let card = card.unwrap_or(self.visible[0]);

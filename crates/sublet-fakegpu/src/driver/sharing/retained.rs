@@ -12,7 +12,7 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::sync::Arc;
 
-use crate::driver::memory::space;
+use crate::driver::memory::address_space;
 use crate::driver::result::{Answer, Code};
 use crate::driver::stream::queue::Id;
 use crate::driver::{Driver, Session};
@@ -104,7 +104,10 @@ impl Driver {
 
     /// A dma-buf of a range of addresses: it holds the memory behind, and shows nothing.
     pub(crate) fn give_out_range(&mut self, start: u64, size: u64) -> Answer<i32> {
-        if size == 0 || !start.is_multiple_of(space::PAGE) || !size.is_multiple_of(space::PAGE) {
+        if size == 0
+            || !start.is_multiple_of(address_space::PAGE)
+            || !size.is_multiple_of(address_space::PAGE)
+        {
             return Err(Code::INVALID_VALUE);
         }
         if !self.memory.is_accessible(start, size) {
@@ -121,7 +124,7 @@ impl Driver {
             }
             Holds::Physical(physicals)
         };
-        let file = Arc::new(space::unnamed_file().map_err(|_| Code::OPERATING_SYSTEM)?);
+        let file = Arc::new(address_space::unnamed_file().map_err(|_| Code::OPERATING_SYSTEM)?);
         let descriptor = descriptor_of(&file)?;
         let files = vec![file];
         self.memory.outliving.open.push(Open { files, holds });
@@ -152,7 +155,7 @@ impl Driver {
             match holds {
                 Holds::Physical(ids) => ids.into_iter().for_each(|id| self.let_go(id)),
                 Holds::Blocks(_) => {}
-                Holds::Freed { card, bytes } => self.seat.refund(card, bytes),
+                Holds::Freed { card, bytes } => self.process_slot.refund(card, bytes),
             }
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::driver::graph::condition::Branch;
-use crate::driver::memory::space;
+use crate::driver::memory::address_space;
 use crate::driver::result::{Answer, Code};
 use crate::driver::sharing::event::Ticket;
 use crate::driver::stream::queue::{Id, Lane};
@@ -79,7 +79,7 @@ pub(crate) struct Kernel {
     /// How long it has the card.
     pub(crate) nanos: u64,
     /// A hash of its name if it ends only when its peer on another card has started.
-    pub(crate) meeting: u64,
+    pub(crate) rendezvous: u64,
     /// What it does to memory at its end.
     pub(crate) effects: Vec<Effect>,
 }
@@ -225,7 +225,7 @@ impl Driver {
     pub(crate) fn work_of(&mut self, action: Action) -> Answer<Option<(Lane, u64, Work)>> {
         Ok(Some(match action {
             Action::Kernel(kernel) => {
-                let free = kernel.nanos == 0 && kernel.meeting == 0 && kernel.effects.is_empty();
+                let free = kernel.nanos == 0 && kernel.rendezvous == 0 && kernel.effects.is_empty();
                 let lane = if free { Lane::Instant } else { Lane::Compute };
                 (lane, kernel.nanos, Work::Kernel(kernel))
             }
@@ -298,7 +298,7 @@ impl Driver {
             self.queues.finish(id, end);
             self.ended();
         }
-        self.bury_streams();
+        self.drop_finished_streams();
     }
 }
 
@@ -386,13 +386,15 @@ impl Move {
                 // memory of the program is what the program said.
                 unsafe {
                     match &self.from {
-                        Source::Place(from) => space::copy(to, from.at(plane, row), self.width),
+                        Source::Place(from) => {
+                            address_space::copy(to, from.at(plane, row), self.width);
+                        }
                         Source::Pattern { width, value } => {
-                            space::fill(to, *width, *value, self.width / width);
+                            address_space::fill(to, *width, *value, self.width / width);
                         }
                         Source::Bytes(bytes) => {
                             let start = (plane * self.height + row) * self.width;
-                            space::copy(to, bytes.as_ptr() as u64 + start, self.width);
+                            address_space::copy(to, bytes.as_ptr() as u64 + start, self.width);
                         }
                     }
                 }

@@ -14,14 +14,14 @@ use sublet_driver_api::nvml::{
 };
 use sublet_driver_api::{NVML, Zeroed};
 
-use super::arena;
+use super::test_machine;
 
 /// The loaded library.
 pub(crate) struct Library(*mut c_void);
 
 impl Library {
     pub(crate) fn load() -> Library {
-        let path = CString::new(arena::library().as_os_str().as_bytes()).unwrap();
+        let path = CString::new(test_machine::library().as_os_str().as_bytes()).unwrap();
         // SAFETY: the library's start code does nothing.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
         assert!(!handle.is_null(), "cannot load {path:?}");
@@ -96,7 +96,7 @@ const ALWAYS: [&str; 4] = [
 
 #[test]
 fn every_function_is_exported_and_takes_nothing_for_an_answer() {
-    if !arena::inside(
+    if !test_machine::inside(
         "raw::every_function_is_exported_and_takes_nothing_for_an_answer",
         "2x16GiB",
     ) {
@@ -131,7 +131,7 @@ fn every_function_is_exported_and_takes_nothing_for_an_answer() {
 
 #[test]
 fn starts_are_counted() {
-    if !arena::inside("raw::starts_are_counted", "1x80GiB,name=H100") {
+    if !test_machine::inside("raw::starts_are_counted", "1x80GiB,name=H100") {
         return;
     }
     let library = Library::load();
@@ -159,7 +159,7 @@ fn starts_are_counted() {
 
 #[test]
 fn no_machine_is_no_driver() {
-    if !arena::inside("raw::no_machine_is_no_driver", "two big ones") {
+    if !test_machine::inside("raw::no_machine_is_no_driver", "two big ones") {
         return;
     }
     assert_eq!(
@@ -170,7 +170,7 @@ fn no_machine_is_no_driver() {
 
 #[test]
 fn buffers_versions_and_handles_are_checked() {
-    if !arena::inside(
+    if !test_machine::inside(
         "raw::buffers_versions_and_handles_are_checked",
         "2x16GiB,name=Tesla T4",
     ) {
@@ -236,7 +236,7 @@ fn pci_structs_grow(library: &Library, card: nvmlDevice_t) {
 }
 
 fn a_binary_uuid_is_found(library: &Library, card: nvmlDevice_t) {
-    let own = arena::machine().cards()[1].uuid.0;
+    let own = test_machine::machine().cards()[1].uuid.0;
     let mut uuid = nvmlUUID_v1_t {
         version: nvmlUUID_v1,
         r#type: NVML_UUID_TYPE_BINARY.0,
@@ -254,7 +254,7 @@ fn a_binary_uuid_is_found(library: &Library, card: nvmlDevice_t) {
 
 #[test]
 fn waiting_for_events_ends_with_the_time() {
-    if !arena::inside("raw::waiting_for_events_ends_with_the_time", "1x16GiB") {
+    if !test_machine::inside("raw::waiting_for_events_ends_with_the_time", "1x16GiB") {
         return;
     }
     let library = Library::load();
@@ -291,7 +291,7 @@ fn waiting_for_events_ends_with_the_time() {
 
 #[test]
 fn each_field_has_its_own_code() {
-    if !arena::inside("raw::each_field_has_its_own_code", "1x16GiB,name=H200") {
+    if !test_machine::inside("raw::each_field_has_its_own_code", "1x16GiB,name=H200") {
         return;
     }
     let library = Library::load();
@@ -334,12 +334,12 @@ fn each_field_has_its_own_code() {
 #[test]
 fn a_fault_is_made_on_demand() {
     let test = "raw::a_fault_is_made_on_demand";
-    match arena::role().as_deref() {
+    match test_machine::role().as_deref() {
         None => {
-            arena::inside(test, "1x16GiB");
+            test_machine::inside(test, "1x16GiB");
         }
         Some("test") => {
-            let mut command = arena::copy(test, "faulty");
+            let mut command = test_machine::copy(test, "faulty");
             command.env("SUBLET_FAKE_FAULT", "nvmlDeviceGetMemoryInfo:15:2");
             let output = command.output().unwrap();
             assert!(

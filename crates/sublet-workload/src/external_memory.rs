@@ -16,9 +16,9 @@ use sublet_driver_api::cuda::{
     CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, CUdeviceptr, CUexternalMemory, CUmipmappedArray,
 };
 
+use crate::array_shape::{ELEMENT, descriptor};
 use crate::driver::Context;
 use crate::report::Failure;
-use crate::shapes::{ELEMENT, descriptor};
 
 /// A buffer of such memory, for `cuMemFree`.
 pub(crate) fn buffer(context: &Context<'_>, size: usize) -> Result<CUdeviceptr, Failure> {

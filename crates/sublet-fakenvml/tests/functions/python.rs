@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::arena;
+use super::test_machine;
 
 const SCRIPT: &str = r#"
 import os
@@ -67,15 +67,15 @@ fn nvidia_ml_py_works() {
     );
     let place = tempfile::tempdir().unwrap();
     let link = place.path().join("libnvidia-ml.so.1");
-    std::os::unix::fs::symlink(arena::library(), link).unwrap();
+    std::os::unix::fs::symlink(test_machine::library(), link).unwrap();
     let mut command = Command::new("python3");
-    arena::limit(&mut command);
+    test_machine::limit(&mut command);
     let output = command
         .args(["-c", SCRIPT])
         .env("PYTHONPATH", folder)
         .env("LD_LIBRARY_PATH", place.path())
         .env("SUBLET_FAKE_ROOT", place.path())
-        .env(arena::MACHINE, "2x16GiB,name=NVIDIA H100")
+        .env(test_machine::MACHINE, "2x16GiB,name=NVIDIA H100")
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);

@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use super::layout::{Slot, Use};
 use super::slots::{Identity, Owner};
-use super::{Machine, MachineError, Slice, clock, set, slots};
+use super::{FakeMachine, MachineError, Slice, clock, set, slots};
 
 /// The card does not have that much left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{wanted} bytes were asked of a card that has {free} left")]
-pub struct Full {
+pub struct CardFull {
     /// What was asked.
     pub wanted: u64,
     /// What is left.
@@ -18,15 +18,15 @@ pub struct Full {
 }
 
 /// A place in the machine, until it is dropped or the process ends.
-pub struct Seat {
-    machine: Machine,
+pub struct ProcessSlot {
+    machine: FakeMachine,
     index: usize,
     own: Identity,
 }
 
-impl Seat {
-    pub(super) fn new(machine: Machine, index: usize, own: Identity) -> Seat {
-        Seat {
+impl ProcessSlot {
+    pub(super) fn new(machine: FakeMachine, index: usize, own: Identity) -> ProcessSlot {
+        ProcessSlot {
             machine,
             index,
             own,
@@ -35,7 +35,7 @@ impl Seat {
 
     /// The machine.
     #[must_use]
-    pub fn machine(&self) -> &Machine {
+    pub fn machine(&self) -> &FakeMachine {
         &self.machine
     }
 
@@ -55,16 +55,16 @@ impl Seat {
     ///
     /// # Errors
     /// The card does not have them; nothing was taken.
-    pub fn charge(&self, card: usize, bytes: u64) -> Result<(), Full> {
+    pub fn charge(&self, card: usize, bytes: u64) -> Result<(), CardFull> {
         let held = self.held(card);
-        let full = |free| Full {
+        let full = |free| CardFull {
             wanted: bytes,
             free,
         };
         // A lock that the system refuses means that nobody can be let in.
         let accounts = self.machine.mapped.accounts().map_err(|_| full(0))?;
         let total = self.machine.cards[card].memory;
-        let sum = |machine: &Machine| {
+        let sum = |machine: &FakeMachine| {
             let slots = &machine.mapped.shared().slots[..slots::n_slots(machine.mapped)];
             let taken = slots.iter().filter(|slot| slot.state.load(Acquire) != 0);
             taken.fold(0_u64, |sum, slot| {
@@ -101,7 +101,7 @@ impl Seat {
     ///
     /// # Errors
     /// The card does not have it.
-    pub fn open_context(&self, card: usize) -> Result<(), Full> {
+    pub fn open_context(&self, card: usize) -> Result<(), CardFull> {
         let held = self.held(card);
         if held.n_contexts.load(Relaxed) == 0 {
             let bytes = self.machine.cards[card].context;
@@ -112,7 +112,7 @@ impl Seat {
         Ok(())
     }
 
-    /// Gives back what [`Seat::open_context`] took, with the last context.
+    /// Gives back what [`ProcessSlot::open_context`] took, with the last context.
     pub fn close_context(&self, card: usize) {
         let held = self.held(card);
         if held.n_contexts.load(Relaxed) == 0 {
@@ -182,7 +182,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ProcessSlot {
     fn drop(&mut self) {
         // A child inherits the value but not the place.
         if Identity::own() == self.own {

@@ -5,50 +5,50 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use super::seat::Seat;
+use super::process_slot::ProcessSlot;
 use super::{set, slots};
 
-/// What one process knows of its meetings on one card.
+/// What one process knows of its rendezvous on one card.
 #[derive(Debug)]
-pub struct Meeting {
+pub struct Rendezvous {
     card: usize,
     /// Of each other place and card, the number of the last start that we met, or that
     /// was over before we came.
     met: BTreeMap<(usize, usize), u64>,
 }
 
-impl Meeting {
+impl Rendezvous {
     /// Starts that have met somebody are over; one that still waits can be met by us, even
     /// if it was before we came.
     #[must_use]
-    pub fn new(seat: &Seat, card: usize) -> Meeting {
-        let mut meeting = Meeting {
+    pub fn new(process_slot: &ProcessSlot, card: usize) -> Rendezvous {
+        let mut rendezvous = Rendezvous {
             card,
             met: BTreeMap::new(),
         };
-        for peer in others(seat, card) {
-            meeting.met.insert(peer.place, peer.n_met);
+        for peer in others(process_slot, card) {
+            rendezvous.met.insert(peer.place, peer.n_met);
         }
-        meeting
+        rendezvous
     }
 
     /// A kernel with this name (as a hash, not 0) starts on our card.
-    pub fn start(&mut self, seat: &Seat, kernel: u64) {
-        let held = seat.held(self.card);
-        set(&held.meeting, kernel);
-        set(&held.n_meetings, held.n_meetings.load(Relaxed) + 1);
+    pub fn start(&mut self, process_slot: &ProcessSlot, kernel: u64) {
+        let held = process_slot.held(self.card);
+        set(&held.rendezvous, kernel);
+        set(&held.n_rendezvous, held.n_rendezvous.load(Relaxed) + 1);
     }
 
     /// Has a peer of that kernel started that we did not meet before?
-    pub fn has_met(&mut self, seat: &Seat, kernel: u64) -> bool {
-        for peer in others(seat, self.card) {
+    pub fn has_met(&mut self, process_slot: &ProcessSlot, kernel: u64) -> bool {
+        for peer in others(process_slot, self.card) {
             let met = self.met.get(&peer.place).copied().unwrap_or(0);
             // A place that was given to a new process counts from the beginning again.
             let met = if met > peer.n_starts { 0 } else { met };
             if peer.kernel == kernel && peer.n_starts > met {
                 self.met.insert(peer.place, met + 1);
-                let held = seat.held(self.card);
-                set(&held.n_met, held.n_meetings.load(Relaxed));
+                let held = process_slot.held(self.card);
+                set(&held.n_met, held.n_rendezvous.load(Relaxed));
                 return true;
             }
         }
@@ -56,7 +56,7 @@ impl Meeting {
     }
 }
 
-/// What another card of any process tells of its meetings.
+/// What another card of any process tells of its rendezvous.
 struct Peer {
     /// Which place and card.
     place: (usize, usize),
@@ -67,8 +67,8 @@ struct Peer {
 }
 
 /// Every other card of every process.
-fn others(seat: &Seat, card: usize) -> Vec<Peer> {
-    let machine = seat.machine();
+fn others(process_slot: &ProcessSlot, card: usize) -> Vec<Peer> {
+    let machine = process_slot.machine();
     let n_cards = machine.cards().len();
     let slots = &machine.mapped.shared().slots[..slots::n_slots(machine.mapped)];
     let taken = slots.iter().enumerate();
@@ -79,9 +79,9 @@ fn others(seat: &Seat, card: usize) -> Vec<Peer> {
             cards.map(move |(number, held)| Peer {
                 place: (index, number),
                 // The count first: a start is counted after its kernel is written.
-                n_starts: held.n_meetings.load(Acquire),
+                n_starts: held.n_rendezvous.load(Acquire),
                 n_met: held.n_met.load(Acquire),
-                kernel: held.meeting.load(Acquire),
+                kernel: held.rendezvous.load(Acquire),
             })
         })
         .filter(|peer| peer.place.1 != card)

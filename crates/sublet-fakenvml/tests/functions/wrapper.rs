@@ -9,11 +9,11 @@ use sublet_agent::discover::DeviceSource;
 use sublet_agent::discover::nvml::NvmlSource;
 use sublet_model::Health;
 
-use super::arena;
+use super::test_machine;
 
 fn open() -> Nvml {
     Nvml::builder()
-        .lib_path(arena::library().as_os_str())
+        .lib_path(test_machine::library().as_os_str())
         .init()
         .unwrap()
 }
@@ -28,7 +28,7 @@ fn by_serial<'a>(nvml: &'a Nvml, serial: &str) -> Result<Device<'a>, NvmlError> 
 
 #[test]
 fn the_cards_are_the_specs() {
-    if !arena::inside(
+    if !test_machine::inside(
         "wrapper::the_cards_are_the_specs",
         "2x80GiB,name=NVIDIA H100",
     ) {
@@ -36,7 +36,7 @@ fn the_cards_are_the_specs() {
     }
     let nvml = open();
     assert_eq!(nvml.device_count().unwrap(), 2);
-    for (index, spec) in arena::machine().cards().iter().enumerate() {
+    for (index, spec) in test_machine::machine().cards().iter().enumerate() {
         let card = nvml.device_by_index(index as u32).unwrap();
         assert_eq!(card.name().unwrap(), spec.name);
         assert_eq!(card.uuid().unwrap(), spec.uuid.to_string());
@@ -59,7 +59,7 @@ fn the_cards_are_the_specs() {
 
 #[test]
 fn questions_about_a_card_are_answered() {
-    if !arena::inside(
+    if !test_machine::inside(
         "wrapper::questions_about_a_card_are_answered",
         "2x80GiB,name=NVIDIA H100",
     ) {
@@ -122,15 +122,15 @@ fn questions_about_a_card_are_answered() {
 
 #[test]
 fn the_agent_discovers_the_cards() {
-    if !arena::inside(
+    if !test_machine::inside(
         "wrapper::the_agent_discovers_the_cards",
         "3x24GiB,name=NVIDIA L4",
     ) {
         return;
     }
-    let mut source = NvmlSource::open(&arena::library()).unwrap();
+    let mut source = NvmlSource::open(&test_machine::library()).unwrap();
     let inventory = source.read().unwrap();
-    let machine = arena::machine();
+    let machine = test_machine::machine();
     assert_eq!(inventory.gpus().len(), 3);
     for (gpu, card) in inventory.gpus().iter().zip(machine.cards()) {
         assert_eq!(gpu.uuid.as_ref().unwrap().as_str(), card.uuid.to_string());

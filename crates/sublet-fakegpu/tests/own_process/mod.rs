@@ -166,8 +166,8 @@ pub(crate) fn cast<F: Copy>(address: *const c_void) -> F {
 #[macro_export]
 macro_rules! cu {
     ($name:ident $(, $argument:expr => $type:ty)* $(,)?) => {{
-        let function = $crate::inside::function(stringify!($name));
-        let function = $crate::inside::cast::<extern "C" fn($($type),*) -> u32>(function);
+        let function = $crate::own_process::function(stringify!($name));
+        let function = $crate::own_process::cast::<extern "C" fn($($type),*) -> u32>(function);
         function($($argument),*)
     }};
 }

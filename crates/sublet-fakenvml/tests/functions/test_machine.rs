@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use sublet_fakegpu::Machine;
+use sublet_fakegpu::FakeMachine;
 
 /// What a copy of the test process is for.
 const ROLE: &str = "SUBLET_TEST_ROLE";
@@ -28,8 +28,8 @@ pub(crate) fn role() -> Option<String> {
 }
 
 /// The machine of this process.
-pub(crate) fn machine() -> Machine {
-    Machine::from_text(&std::env::var(MACHINE).unwrap()).unwrap()
+pub(crate) fn machine() -> FakeMachine {
+    FakeMachine::from_text(&std::env::var(MACHINE).unwrap()).unwrap()
 }
 
 /// A copy of this process that runs only `test`, in the same machine.

@@ -18,7 +18,7 @@ pub(crate) const CUDA_VERSION: i32 = 13_000;
 
 /// A product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Board {
+pub(crate) struct Product {
     /// Compute capability.
     pub(crate) capability: (i32, i32),
     /// Streaming multiprocessors.
@@ -45,7 +45,7 @@ pub(crate) struct Board {
 
 /// What every multiprocessor of one compute capability is like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Core {
+pub(crate) struct Multiprocessor {
     /// The most threads that are on it at one time.
     pub(crate) n_threads: u32,
     /// The most blocks.
@@ -65,7 +65,7 @@ pub(crate) struct Core {
 }
 
 /// What a card is whose name says nothing.
-const PLAIN: Board = Board {
+const PLAIN: Product = Product {
     capability: (9, 0),
     n_multiprocessors: 132,
     n_cores: 128,
@@ -80,10 +80,10 @@ const PLAIN: Board = Board {
 };
 
 /// By a part of the name. The first that fits counts, so `A100` stands before `A10`.
-const BOARDS: [(&str, Board); 9] = [
+const PRODUCTS: [(&str, Product); 9] = [
     (
         "B200",
-        Board {
+        Product {
             capability: (10, 0),
             n_multiprocessors: 148,
             graphics_mhz: 1965,
@@ -97,7 +97,7 @@ const BOARDS: [(&str, Board); 9] = [
     ),
     (
         "H200",
-        Board {
+        Product {
             memory_mhz: 3201,
             bus_bits: 6144,
             l2_kib: 61440,
@@ -108,7 +108,7 @@ const BOARDS: [(&str, Board); 9] = [
     ("H100", PLAIN),
     (
         "A100",
-        Board {
+        Product {
             capability: (8, 0),
             n_multiprocessors: 108,
             n_cores: 64,
@@ -123,7 +123,7 @@ const BOARDS: [(&str, Board); 9] = [
     ),
     (
         "A10",
-        Board {
+        Product {
             capability: (8, 6),
             n_multiprocessors: 72,
             graphics_mhz: 1695,
@@ -139,7 +139,7 @@ const BOARDS: [(&str, Board); 9] = [
     ),
     (
         "L40S",
-        Board {
+        Product {
             capability: (8, 9),
             n_multiprocessors: 142,
             graphics_mhz: 2520,
@@ -155,7 +155,7 @@ const BOARDS: [(&str, Board); 9] = [
     ),
     (
         "L4",
-        Board {
+        Product {
             capability: (8, 9),
             n_multiprocessors: 58,
             graphics_mhz: 2040,
@@ -171,7 +171,7 @@ const BOARDS: [(&str, Board); 9] = [
     ),
     (
         "V100",
-        Board {
+        Product {
             capability: (7, 0),
             n_multiprocessors: 80,
             n_cores: 64,
@@ -187,7 +187,7 @@ const BOARDS: [(&str, Board); 9] = [
     ),
     (
         "T4",
-        Board {
+        Product {
             capability: (7, 5),
             n_multiprocessors: 40,
             n_cores: 64,
@@ -203,18 +203,18 @@ const BOARDS: [(&str, Board); 9] = [
     ),
 ];
 
-impl Board {
+impl Product {
     /// The product with this name.
     #[must_use]
-    pub(crate) fn of(name: &str) -> Board {
-        let known = BOARDS.iter().find(|(part, _)| name.contains(part));
-        known.map_or(PLAIN, |(_, board)| *board)
+    pub(crate) fn of(name: &str) -> Product {
+        let known = PRODUCTS.iter().find(|(part, _)| name.contains(part));
+        known.map_or(PLAIN, |(_, product)| *product)
     }
 
     /// What its multiprocessors are like.
     #[must_use]
-    pub(crate) fn core(&self) -> Core {
-        const WIDE: Core = Core {
+    pub(crate) fn multiprocessor(&self) -> Multiprocessor {
+        const WIDE: Multiprocessor = Multiprocessor {
             n_threads: 2048,
             n_blocks: 32,
             shared: 228 << 10,
@@ -225,7 +225,7 @@ impl Board {
             step: 8,
         };
         match self.capability {
-            (7, 0) => Core {
+            (7, 0) => Multiprocessor {
                 shared: 96 << 10,
                 shared_of_block: 96 << 10,
                 shared_reserved: 0,
@@ -233,7 +233,7 @@ impl Board {
                 step: 2,
                 ..WIDE
             },
-            (7, _) => Core {
+            (7, _) => Multiprocessor {
                 n_threads: 1024,
                 n_blocks: 16,
                 shared: 64 << 10,
@@ -243,14 +243,14 @@ impl Board {
                 fewest: 2,
                 step: 2,
             },
-            (8, 0) => Core {
+            (8, 0) => Multiprocessor {
                 shared: 164 << 10,
                 shared_of_block: 163 << 10,
                 fewest: 4,
                 step: 2,
                 ..WIDE
             },
-            (8, minor) => Core {
+            (8, minor) => Multiprocessor {
                 n_threads: 1536,
                 n_blocks: if minor == 9 { 24 } else { 16 },
                 shared: 100 << 10,
@@ -274,7 +274,7 @@ impl Board {
 /// Where card number `index` is if nobody says it: each fake card has a bus to itself, as
 /// far apart as below real switches.
 #[must_use]
-pub(crate) fn place_of(index: usize) -> Bdf {
+pub(crate) fn pci_address_of(index: usize) -> Bdf {
     Bdf {
         domain: 0,
         bus: u8::try_from(0x10 + 8 * index).unwrap_or(u8::MAX),
@@ -283,10 +283,10 @@ pub(crate) fn place_of(index: usize) -> Bdf {
     }
 }
 
-/// The place that a program means by `domain:bus:device.function`; domain and function may
+/// The PCI address that a program means by `domain:bus:device.function`; domain and function may
 /// be missing. A card has no other function than 0.
 #[must_use]
-pub(crate) fn read_place(text: &str) -> Option<Bdf> {
+pub(crate) fn parse_pci_address(text: &str) -> Option<Bdf> {
     let hex = |text: &str| {
         let is_hex = !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_hexdigit());
         is_hex.then(|| u32::from_str_radix(text, 16).ok()).flatten()
@@ -307,46 +307,58 @@ pub(crate) fn read_place(text: &str) -> Option<Bdf> {
 
 #[cfg(test)]
 mod tests {
-    use super::{BOARDS, Board, place_of, read_place};
+    use super::{PRODUCTS, Product, parse_pci_address, pci_address_of};
 
     #[test]
     fn the_most_exact_name_counts() {
-        let capability = |name| Board::of(name).capability;
+        let capability = |name| Product::of(name).capability;
         assert_eq!(capability("NVIDIA A100-SXM4-80GB"), (8, 0));
         assert_eq!(capability("NVIDIA A10"), (8, 6));
         assert_eq!(capability("NVIDIA L40S"), (8, 9));
-        assert_eq!(Board::of("NVIDIA L40S").watts, 350);
-        assert_eq!(Board::of("NVIDIA L4").watts, 72);
-        assert_eq!(Board::of("NVIDIA H200").pci_device, 0x2335);
+        assert_eq!(Product::of("NVIDIA L40S").watts, 350);
+        assert_eq!(Product::of("NVIDIA L4").watts, 72);
+        assert_eq!(Product::of("NVIDIA H200").pci_device, 0x2335);
         assert_eq!(capability("Sublet Fake GPU"), (9, 0));
     }
     #[test]
     fn a_block_fits_on_a_multiprocessor_of_every_product() {
-        for (name, board) in BOARDS {
-            let core = board.core();
+        for (name, product) in PRODUCTS {
+            let multiprocessor = product.multiprocessor();
             assert!(
-                core.shared_of_block + core.shared_reserved <= core.shared,
+                multiprocessor.shared_of_block + multiprocessor.shared_reserved
+                    <= multiprocessor.shared,
                 "{name}"
             );
-            assert!((1024..=2048).contains(&core.n_threads), "{name}");
-            assert!(core.fewest % core.step == 0 && core.fewest <= board.n_multiprocessors);
+            assert!((1024..=2048).contains(&multiprocessor.n_threads), "{name}");
+            assert!(
+                multiprocessor.fewest % multiprocessor.step == 0
+                    && multiprocessor.fewest <= product.n_multiprocessors
+            );
         }
-        let core = |name| Board::of(name).core();
-        assert_eq!(core("NVIDIA A100").shared_of_block, 166_912);
+        let multiprocessor = |name| Product::of(name).multiprocessor();
+        assert_eq!(multiprocessor("NVIDIA A100").shared_of_block, 166_912);
         assert_eq!(
-            (core("NVIDIA L4").n_blocks, core("Tesla T4").n_threads),
+            (
+                multiprocessor("NVIDIA L4").n_blocks,
+                multiprocessor("Tesla T4").n_threads
+            ),
             (24, 1024)
         );
     }
 
     #[test]
     fn places_are_read_as_people_write_them() {
-        let at = |text| read_place(text).map(|place| (place.domain, place.bus, place.device));
+        let at = |text| {
+            parse_pci_address(text).map(|address| (address.domain, address.bus, address.device))
+        };
         assert_eq!(at("0000FA4E:01:00.0"), Some((0xfa4e, 1, 0)));
         assert_eq!(at("fa4e:01:00.0"), Some((0xfa4e, 1, 0)));
         assert_eq!(at("3b:1f.0"), Some((0, 0x3b, 0x1f)));
         assert_eq!(at("0000:3b:1f"), Some((0, 0x3b, 0x1f)));
-        assert_eq!(read_place(&place_of(3).to_string()), Some(place_of(3)));
+        assert_eq!(
+            parse_pci_address(&pci_address_of(3).to_string()),
+            Some(pci_address_of(3))
+        );
         for wrong in [
             "",
             "01",

@@ -15,18 +15,18 @@ use sublet_driver_api::nvml::{
 };
 use sublet_fakegpu::machine::now;
 
-use super::arena::{self, Running};
 use super::raw::Library;
+use super::test_machine::{self, Running};
 
 const HELD: u64 = 3 << 30;
 
 /// Takes memory of the second card and all of its time, until it is killed or nobody is
 /// left who could do that.
 fn hold() {
-    let seat = arena::machine().sit().unwrap();
+    let process_slot = test_machine::machine().take_slot().unwrap();
     let mut begin = now();
-    seat.worked(1, begin.saturating_sub(500_000_000), begin);
-    seat.charge(1, HELD).unwrap();
+    process_slot.worked(1, begin.saturating_sub(500_000_000), begin);
+    process_slot.charge(1, HELD).unwrap();
     loop {
         let mut pipe = libc::pollfd {
             fd: 0,
@@ -39,7 +39,7 @@ fn hold() {
             return;
         }
         let end = now();
-        seat.worked(1, begin, end);
+        process_slot.worked(1, begin, end);
         begin = end;
     }
 }
@@ -47,9 +47,9 @@ fn hold() {
 #[test]
 fn a_process_is_seen_until_it_is_killed() {
     let test = "process::a_process_is_seen_until_it_is_killed";
-    match arena::role().as_deref() {
+    match test_machine::role().as_deref() {
         None => {
-            arena::inside(test, "2x16GiB");
+            test_machine::inside(test, "2x16GiB");
             return;
         }
         Some("holder") => return hold(),
@@ -57,12 +57,12 @@ fn a_process_is_seen_until_it_is_killed() {
     }
     let mut holder = Running::start(test, "holder");
     let nvml = Nvml::builder()
-        .lib_path(arena::library().as_os_str())
+        .lib_path(test_machine::library().as_os_str())
         .init()
         .unwrap();
     let [first, second] = [0, 1].map(|index| nvml.device_by_index(index).unwrap());
     let running = || second.running_compute_processes().unwrap();
-    let seen = arena::wait_for("process", || running().pop());
+    let seen = test_machine::wait_for("process", || running().pop());
     assert_eq!(seen.pid, holder.0.id());
     assert!(matches!(seen.used_gpu_memory, UsedGpuMemory::Used(HELD)));
     assert_eq!(second.memory_info().unwrap().used, HELD);
@@ -77,9 +77,9 @@ fn a_process_is_seen_until_it_is_killed() {
 #[test]
 fn every_kind_of_list_has_the_same_process() {
     let test = "process::every_kind_of_list_has_the_same_process";
-    match arena::role().as_deref() {
+    match test_machine::role().as_deref() {
         None => {
-            arena::inside(test, "2x16GiB");
+            test_machine::inside(test, "2x16GiB");
             return;
         }
         Some("holder") => return hold(),
@@ -94,7 +94,7 @@ fn every_kind_of_list_has_the_same_process() {
     type List = extern "C" fn(nvmlDevice_t, *mut u32, *mut nvmlProcessInfo_v1_t) -> nvmlReturn_t;
     let list: List = library.function("nvmlDeviceGetComputeRunningProcesses");
     let mut count = 0;
-    let code = arena::wait_for("process", || {
+    let code = test_machine::wait_for("process", || {
         count = 0;
         let code = list(card, &raw mut count, std::ptr::null_mut());
         (count > 0).then_some(code)
@@ -178,20 +178,20 @@ const CONTAINER: [&str; 5] = [
 #[test]
 fn a_process_of_another_pid_namespace_has_its_pid_of_ours() {
     let test = "process::a_process_of_another_pid_namespace_has_its_pid_of_ours";
-    match arena::role().as_deref() {
+    match test_machine::role().as_deref() {
         None => {
             let can = Command::new("unshare").args(CONTAINER).arg("true").output();
             if !can.is_ok_and(|output| output.status.success()) {
                 eprintln!("skipped: this machine allows no PID namespace");
                 return;
             }
-            arena::inside(test, "2x16GiB");
+            test_machine::inside(test, "2x16GiB");
             return;
         }
         Some("holder") => return hold(),
         Some(_) => {}
     }
-    let holder = arena::copy(test, "holder");
+    let holder = test_machine::copy(test, "holder");
     let mut command = Command::new("unshare");
     command
         .args(CONTAINER)
@@ -200,16 +200,16 @@ fn a_process_of_another_pid_namespace_has_its_pid_of_ours() {
     // The user has another number in there, so the SPEC would be another machine.
     command
         .env("SUBLET_TEST_ROLE", "holder")
-        .env(arena::MACHINE, arena::machine().folder());
-    arena::limit(&mut command);
+        .env(test_machine::MACHINE, test_machine::machine().folder());
+    test_machine::limit(&mut command);
     let mut running = Running::spawn(command);
     let nvml = Nvml::builder()
-        .lib_path(arena::library().as_os_str())
+        .lib_path(test_machine::library().as_os_str())
         .init()
         .unwrap();
     let card = nvml.device_by_index(1).unwrap();
     let processes = || card.running_compute_processes().unwrap();
-    let seen = arena::wait_for("process", || processes().pop()).pid;
+    let seen = test_machine::wait_for("process", || processes().pop()).pid;
     let status = std::fs::read_to_string(format!("/proc/{seen}/status")).unwrap();
     let pids = status
         .lines()
@@ -219,6 +219,6 @@ fn a_process_of_another_pid_namespace_has_its_pid_of_ours() {
     assert_eq!(pids, [seen.to_string().as_str(), "1"]);
     // It dies with its parent, which is the process that we can kill.
     running.kill();
-    arena::wait_for("end", || processes().is_empty().then_some(()));
+    test_machine::wait_for("end", || processes().is_empty().then_some(()));
     assert_eq!(card.memory_info().unwrap().used, 0);
 }

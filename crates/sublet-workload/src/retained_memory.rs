@@ -17,8 +17,8 @@ use sublet_driver_api::cuda::{
 };
 
 use crate::driver::Context;
+use crate::location::properties;
 use crate::path::Path;
-use crate::place::properties;
 use crate::report::Failure;
 
 /// What holds it.

@@ -17,16 +17,16 @@ use sublet_driver_api::cuda::{
 };
 
 use crate::arguments::Common;
+use crate::array_shape::{ELEMENT, descriptor, levels, rows};
 use crate::driver::Context;
-use crate::foreign;
+use crate::external_memory;
 use crate::graphs;
-use crate::holders::Holder;
-use crate::lender::Lender;
+use crate::ipc_lender::Lender;
+use crate::location::{device_pool, location, properties};
 use crate::path::Path;
-use crate::place::{device_pool, location, properties};
-use crate::queue::Stream;
 use crate::report::Failure;
-use crate::shapes::{ELEMENT, descriptor, levels, rows};
+use crate::retained_memory::Holder;
+use crate::stream::Stream;
 
 /// Memory that the driver gave.
 #[derive(Debug)]
@@ -166,12 +166,12 @@ impl<'context> Allocator<'context> {
                     let address = graphs::allocate(self.context, &self.stream, self.path, size)?;
                     return self.ordered(address, size);
                 }
-                Path::External => foreign::buffer(self.context, size).map(|start| {
+                Path::External => external_memory::buffer(self.context, size).map(|start| {
                     address = start;
                     size
                 })?,
                 Path::ExternalArray => {
-                    let (array, bytes) = foreign::picture(self.context, size)?;
+                    let (array, bytes) = external_memory::picture(self.context, size)?;
                     let kind = Kind::Mipmap(array);
                     return Ok(Block { kind, bytes });
                 }
