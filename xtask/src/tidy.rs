@@ -42,6 +42,7 @@ const RINGS: [&[&str]; 4] = [
     ],
     &[
         "sublet-fakearbiter",
+        "sublet-script",
         "sublet-testbed",
         "sublet-workload",
         "sublet-e2e",

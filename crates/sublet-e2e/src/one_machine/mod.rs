@@ -6,7 +6,6 @@
 mod calls;
 mod card;
 mod heard;
-mod running;
 mod terminal;
 
 use std::fs;
@@ -14,20 +13,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use sublet_testbed::Machine as Base;
 
-pub use calls::Calls;
 pub use card::Card;
-pub use running::{Ended, Running};
+pub use sublet_script::{Calls, Ended, PATIENCE, Running, until};
 pub use terminal::Terminal;
-
-/// How long anything may take before a test gives up.
-pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The user called nobody, for tests of what one without rights can do.
 pub const NOBODY: u32 = 65_534;
@@ -328,23 +322,6 @@ pub fn pid_of(value: &Value) -> Result<Pid> {
     let raw = value.as_i64().and_then(|pid| i32::try_from(pid).ok());
     raw.and_then(Pid::from_raw)
         .with_context(|| format!("{value} is no process"))
-}
-
-/// Polls until the check passes, and says how long it took; the check's last error, if it never
-/// does.
-///
-/// # Errors
-/// The check's last error after [`PATIENCE`].
-pub fn until<T>(what: &str, mut check: impl FnMut() -> Result<T>) -> Result<T> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match check() {
-            Err(_) if Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            last => return last.with_context(|| format!("waited for {what}")),
-        }
-    }
 }
 
 /// A number of bytes, or of MiB, in a report.

@@ -50,7 +50,7 @@ fn contexts_are_paid_before_they_are_made() {
             .context_bytes(crate::support::arbiter::device(place))
     };
     assert_eq!((estimate(0), estimate(1)), (0, 0));
-    program.play(Some(&arbiter), "cuCtxCreate_v4 &own NULL 0 0");
+    program.play(Some(&arbiter), "cuCtxCreate_v4 &own null 0 0");
     assert_eq!(estimate(0), 100 << 20);
 }
 
@@ -76,7 +76,7 @@ fn contexts_are_counted_by_every_way_in_and_out() {
         cuGLCtxCreate_v2 &own 0 0
         used 0 100M
         cuCtxDestroy_v2 own
-        cuVDPAUCtxCreate_v2 &own 0 0 7 NULL
+        cuVDPAUCtxCreate_v2 &own 0 0 7 null
         used 0 100M
         cuCtxDestroy_v2 own
         used 0 0

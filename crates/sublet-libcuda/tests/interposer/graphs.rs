@@ -8,9 +8,9 @@ fn graphs_are_charged_while_they_can_run() {
     check(
         "
         cuGraphCreate &g 0
-        cuGraphAddMemAllocNode &n1 g NULL 0 node:0:100M -> 2
+        cuGraphAddMemAllocNode &n1 g null 0 node:0:100M -> 2
         set p node:0:30M
-        cuGraphAddMemAllocNode &n1 g NULL 0 p
+        cuGraphAddMemAllocNode &n1 g null 0 p
         used 0 0
         cuGraphInstantiateWithFlags &x g 0
         used 0 30M
@@ -45,7 +45,7 @@ fn a_graph_is_charged_for_its_addresses_each_once() {
         # One after the other, in one line.
         cuGraphCreate &line 0
         set p node:0:40M
-        cuGraphAddMemAllocNode &n1 line NULL 0 p
+        cuGraphAddMemAllocNode &n1 line null 0 p
         cuGraphAddMemFreeNode &n2 line &n1 1 0x7000000000
         set q node:0:38M
         cuGraphAddMemAllocNode &n3 line &n2 1 q
@@ -57,9 +57,9 @@ fn a_graph_is_charged_for_its_addresses_each_once() {
         # Branches that run side by side need both, and what comes after them neither in addition.
         cuGraphCreate &fork 0
         set p node:0:20M
-        cuGraphAddMemAllocNode &n1 fork NULL 0 p
+        cuGraphAddMemAllocNode &n1 fork null 0 p
         set q node:0:30M
-        cuGraphAddMemAllocNode &n2 fork NULL 0 q
+        cuGraphAddMemAllocNode &n2 fork null 0 q
         cuGraphAddMemFreeNode &f1 fork &n1 1 0x7002800000
         cuGraphAddMemFreeNode &f2 fork &n2 1 0x7003c00000
         cuGraphAddMemAllocNode &n3 fork &f1 1 p
@@ -86,13 +86,13 @@ fn what_a_driver_takes_for_a_graph_beyond_that_must_fit_too() {
         Some(&arbiter),
         "
         cuGraphCreate &g 0
-        cuGraphAddMemAllocNode &n g NULL 0 node:0:40M
+        cuGraphAddMemAllocNode &n g null 0 node:0:40M
         cuGraphInstantiateWithFlags &x g 0
         used 0 48M
         cuGraphExecDestroy x
         cuDeviceGraphMemTrim 0
         cuGraphCreate &h 0
-        cuGraphAddMemAllocNode &n h NULL 0 node:0:60M
+        cuGraphAddMemAllocNode &n h null 0 node:0:60M
         cuGraphInstantiateWithFlags &x h 0 -> 2
         used 0 0
         fake_used 0 -> 104857600
@@ -110,7 +110,7 @@ fn where_a_driver_tells_nothing_of_a_node_the_device_is_asked() {
         Some(&arbiter),
         "
         cuGraphCreate &g 0
-        cuGraphAddMemAllocNode &n g NULL 0 node:0:40M
+        cuGraphAddMemAllocNode &n g null 0 node:0:40M
         cuGraphInstantiateWithFlags &x g 0
         used 0 40M
         # One more does not fit, and is undone.

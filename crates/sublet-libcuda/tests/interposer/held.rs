@@ -24,7 +24,7 @@ fn soon(arbiter: &FakeArbiter, bytes: &str) {
 fn bound_memory_is_charged_until_it_is_unbound() {
     check(
         "
-        cuMulticastCreate &mc NULL
+        cuMulticastCreate &mc null
         used 0 0
         cuMemCreate &h 16M location:1:0 0
         cuMulticastBindMem mc 0 h 0 16M 0
@@ -88,11 +88,10 @@ fn a_sparse_array_holds_the_memory_of_its_tiles() {
         cuMemRelease handle
         used 0 32M
         # Unmapped in other pieces than it was mapped.
-        set handle 0
-        cuMemMapArrayAsync tiles:0:3:5:0 1 0
-        cuMemMapArrayAsync tiles:1:0:4:2 1 0
+        cuMemMapArrayAsync untiled:0:3:5:0 1 0
+        cuMemMapArrayAsync untiled:1:0:4:2 1 0
         used 0 32M
-        cuMemMapArrayAsync tiles:0:0:3:0 1 0
+        cuMemMapArrayAsync untiled:0:0:3:0 1 0
         used 0 0
         fake_used 0 -> 104857600
         # Mapped over, and what the driver refuses.
@@ -141,9 +140,8 @@ fn what_a_stream_has_yet_to_unmap_stays_charged() {
         cuMemCreate &handle 40M location:1:0 0
         cuMemMapArrayAsync tiles:0:0:8:0 1 0
         cuMemRelease handle
-        set handle 0
         fake_busy 1
-        cuMemMapArrayAsync tiles:0:0:8:0 1 0
+        cuMemMapArrayAsync untiled:0:0:8:0 1 0
         used 0 40M
         cuMemAlloc_v2 &a 30M -> 2
         fake_busy 0
@@ -221,8 +219,9 @@ fn lent(arbiter: &FakeArbiter, folder: &Path, make: &str, open: &str) -> (Progra
     let (mut maker, mut user) = (started(arbiter), started(arbiter));
     let socket = folder.join("socket").display().to_string();
     assert_eq!(user.call(&format!("listen {socket}")), "0");
+    maker.call("set handle struct:64");
     maker.play(Some(arbiter), &make.replace("SOCKET", &socket));
-    let handle = maker.call("hex room:handle");
+    let handle = maker.call("hex handle 64");
     user.play(Some(arbiter), &open.replace("HANDLE", &handle));
     (maker, user)
 }
@@ -249,11 +248,11 @@ const WAYS: [(&str, &str, &str, &str, &str); 4] = [
         "fabric handle",
         "
         cuMemCreate &h 32M location:1:0 0
-        cuMemExportToShareableHandle room:handle h 8 0
+        cuMemExportToShareableHandle handle h 8 0
         ",
         "
-        unhex room:handle HANDLE
-        cuMemImportFromShareableHandle &h room:handle 8
+        set handle bytes:HANDLE
+        cuMemImportFromShareableHandle &h handle 8
         ",
         "cuMemRelease h",
         "cuMemRelease h",
@@ -262,13 +261,13 @@ const WAYS: [(&str, &str, &str, &str, &str); 4] = [
         "address",
         "
         cuMemAlloc_v2 &a 32M
-        cuIpcGetMemHandle room:handle a
-        cuIpcGetMemHandle room:handle a
+        cuIpcGetMemHandle handle a
+        cuIpcGetMemHandle handle a
         ",
         "
-        unhex room:handle HANDLE
-        open-ipc a room:handle
-        open-ipc a room:handle
+        set handle bytes:HANDLE
+        cuIpcOpenMemHandle_v2 &a value:handle 1
+        cuIpcOpenMemHandle_v2 &a value:handle 1
         cuIpcCloseMemHandle a
         ",
         "cuMemFree_v2 a",
@@ -278,12 +277,12 @@ const WAYS: [(&str, &str, &str, &str, &str); 4] = [
         "address of a pool",
         "
         cuMemAllocAsync &a 32M 0
-        cuMemPoolExportPointer room:handle a
+        cuMemPoolExportPointer handle a
         ",
         "
-        unhex room:handle HANDLE
+        set handle bytes:HANDLE
         cuMemPoolImportFromShareableHandle &pool 0 1 0
-        cuMemPoolImportPointer &a pool room:handle
+        cuMemPoolImportPointer &a pool handle
         # The pool that came is its maker's to pay.
         cuMemPoolTrimTo pool 0
         ",
@@ -368,8 +367,9 @@ fn memory_of_another_job_costs_who_made_it() {
         let (job, other) = (one_card(64 << 20), one_card(64 << 20));
         let (mut maker, mut user) = (started(&job), started(&other));
         assert_eq!(user.call(&format!("listen {socket}")), "0");
+        maker.call("set handle struct:64");
         maker.play(Some(&job), &make.replace("SOCKET", &socket));
-        let handle = maker.call("hex room:handle");
+        let handle = maker.call("hex handle 64");
         user.play(Some(&other), &open.replace("HANDLE", &handle));
         user.play(Some(&other), &format!("used 0 0\n{close}\nused 0 0"));
         maker.play(Some(&job), &format!("used 0 32M\n{free}\nused 0 0"));
@@ -392,8 +392,8 @@ fn memory_of_other_interfaces_is_charged_while_anything_shows_it() {
     check(
         "
         cuImportExternalMemory &m external:60M
-        cuExternalMemoryGetMappedBuffer &a m NULL
-        cuExternalMemoryGetMappedMipmappedArray &r m NULL
+        cuExternalMemoryGetMappedBuffer &a m null
+        cuExternalMemoryGetMappedMipmappedArray &r m null
         cuDestroyExternalMemory m
         used 0 60M
         cuMemFree_v2 a
@@ -402,14 +402,14 @@ fn memory_of_other_interfaces_is_charged_while_anything_shows_it() {
         used 0 0
         # The other way round.
         cuImportExternalMemory &m external:60M
-        cuExternalMemoryGetMappedBuffer &a m NULL
+        cuExternalMemoryGetMappedBuffer &a m null
         cuMemFree_v2 a
         used 0 60M
         cuDestroyExternalMemory m
         used 0 0
         # A context's end is the end of what is shown in it.
         cuImportExternalMemory &m external:60M
-        cuExternalMemoryGetMappedBuffer &a m NULL
+        cuExternalMemoryGetMappedBuffer &a m null
         cuDevicePrimaryCtxReset_v2 0
         used 0 0
         ",

@@ -14,14 +14,13 @@ fn a_child_takes_a_slot_of_its_own() {
         Some(&arbiter),
         "
         cuMemAlloc_v2 &a 16M
-        fork -> in child
         # The parent's pointer is not the child's to give back.
-        cuMemFree_v2 a
+        in 0 cuMemFree_v2 a
         used 0 16M
-        cuMemAlloc_v2 &b 16M
+        in 0 cuMemAlloc_v2 &b 16M
         used 0 32M
-        cuMemAlloc_v2 &c 40M -> 2
-        exit -> child ended 0
+        in 0 cuMemAlloc_v2 &c 40M -> 2
+        end 0
         cuMemFree_v2 a
         ",
     );
@@ -41,14 +40,16 @@ fn a_child_takes_a_slot_of_its_own() {
 fn a_child_forked_before_the_first_call_is_like_any_process() {
     let arbiter = FakeArbiter::start(&grant(&[(0, 64 << 20)]));
     let mut program = Program::start(&mut tenant(&arbiter));
-    program.play(None, "cuDriverGetVersion &v\nfork -> in child");
-    program.play(Some(&arbiter), START);
     program.play(
         Some(&arbiter),
         "
-        cuMemAlloc_v2 &a 16M
+        cuDriverGetVersion &v
+        in 0 cuInit 0
+        in 0 cuDevicePrimaryCtxRetain &ctx 0
+        in 0 cuCtxSetCurrent ctx
+        in 0 cuMemAlloc_v2 &a 16M
         used 0 16M
-        exit -> child ended 0
+        end 0
         ",
     );
     program.play(Some(&arbiter), START);
@@ -115,7 +116,7 @@ fn a_program_that_closes_all_descriptors_keeps_its_limits() {
     program.play(
         Some(&arbiter),
         "
-        close-all -> ok
+        close-all
         cuMemAlloc_v2 &a 40M
         cuMemAlloc_v2 &b 40M -> 2
         used 0 40M

@@ -53,7 +53,7 @@ fn what_the_driver_refuses_costs_nothing() {
         fake_fail 1
         cuMemAlloc_v2 &a 1M -> 999
         cuMemAlloc_v2 &a 0 -> 1
-        cuMemAlloc_v2 NULL 1M -> 1
+        cuMemAlloc_v2 null 1M -> 1
         used 0 0
         cuMemAlloc_v2 &a 1M
         # A free that fails keeps the charge, and the next one gives it back.
@@ -256,7 +256,7 @@ fn arrays_cost_what_the_driver_says() {
         cuArrayDestroy b
         cuMipmappedArrayDestroy m
         used 0 0
-        cuArrayCreate_v2 &a NULL -> 1
+        cuArrayCreate_v2 &a null -> 1
         ",
     );
 }
@@ -306,7 +306,7 @@ fn every_refusal_is_noted_with_what_was_asked() {
             (4 << 20) + 4096,
         ),
         ("cuImportExternalMemory &m external:6M", 6 << 20),
-        ("cuGraphAddMemAllocNode &n 1 NULL 0 node:0:100M", 100 << 20),
+        ("cuGraphAddMemAllocNode &n 1 null 0 node:0:100M", 100 << 20),
         ("cuCtxSetLimit 2 16M", 8 << 20),
     ] {
         assert_eq!(program.call(asked), "2", "{asked}");
@@ -316,7 +316,7 @@ fn every_refusal_is_noted_with_what_was_asked() {
         Some(&arbiter),
         "
         cuGraphCreate &g 0
-        cuGraphAddMemAllocNode &n g NULL 0 node:0:10M
+        cuGraphAddMemAllocNode &n g null 0 node:0:10M
         cuGraphInstantiateWithFlags &x g 0 -> 2
         ",
     );

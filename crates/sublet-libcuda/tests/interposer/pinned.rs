@@ -70,7 +70,7 @@ fn what_the_driver_refuses_costs_nothing() {
         fake_fail 1
         cuMemHostRegister_v2 0x5000000000 1M 0 -> 999
         cuMemHostAlloc &a 0 0 -> 1
-        cuMemHostAlloc NULL 1M 0 -> 1
+        cuMemHostAlloc null 1M 0 -> 1
         pinned 0
         cuMemHostRegister_v2 0x5000000000 1M 0
         cuMemHostRegister_v2 0x5000000000 1M 0 -> 712
@@ -233,13 +233,12 @@ fn a_child_and_a_successor_of_the_arbiter_know_what_is_pinned() {
         Some(&arbiter),
         "
         cuMemAllocHost_v2 &a 40M
-        fork -> in child
         # The parent's memory is not the child's to give back.
-        cuMemFreeHost a
+        in 0 cuMemFreeHost a
         pinned 40M
-        cuMemAllocHost_v2 &b 24M
-        cuMemAllocHost_v2 &c 1 -> 2
-        exit -> child ended 0
+        in 0 cuMemAllocHost_v2 &b 24M
+        in 0 cuMemAllocHost_v2 &c 1 -> 2
+        end 0
         ",
     );
     let held = |number| {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use crate::support::arbiter::{FakeArbiter, TenantGrant, grant};
 use crate::support::{Program, command, eventually, file, library, tenant};
@@ -133,7 +133,7 @@ fn opened_by_name_when_preloaded() {
         cuCtxSetCurrent ctx
         cuMemAllocAsync &a 1M 0
         used 0 4M
-        cuCtxCreate_v4 &own NULL 0 0
+        cuCtxCreate_v4 &own null 0 0
         cuMemFreeAsync a 0
         ",
     );
@@ -184,9 +184,7 @@ fn a_copy_of_ours_is_not_the_driver() {
 #[test]
 fn the_program_notices_nothing() {
     let arbiter = FakeArbiter::start(&grant(&[(0, 64 << 20)]));
-    let log = tempfile::NamedTempFile::new().expect("a file");
-    let errors = log.reopen().expect("the file");
-    let mut program = Program::start(tenant(&arbiter).stderr(Stdio::from(errors)));
+    let mut program = Program::start(&mut tenant(&arbiter));
     program.play(
         Some(&arbiter),
         "
@@ -194,11 +192,11 @@ fn the_program_notices_nothing() {
         cuDevicePrimaryCtxRetain &ctx 0
         cuCtxSetCurrent ctx
         cuMemAlloc_v2 &a 65M -> 2
-        cuMemAlloc_v2 NULL 1M -> 1
+        cuMemAlloc_v2 null 1M -> 1
         ",
     );
     let status = |task: &str| {
-        let path = format!("/proc/{}/task/{task}/status", program.id());
+        let path = format!("/proc/{}/task/{task}/status", program.pid());
         fs::read_to_string(path).expect("a thread")
     };
     let field = |text: &str, name: &str| {
@@ -208,9 +206,9 @@ fn the_program_notices_nothing() {
             .expect("a field");
         u64::from_str_radix(line.trim_start_matches(':').trim(), 16).expect("a mask")
     };
-    let comm = |task: &str| fs::read_to_string(format!("/proc/{}/task/{task}/comm", program.id()));
+    let comm = |task: &str| fs::read_to_string(format!("/proc/{}/task/{task}/comm", program.pid()));
     let tasks = || -> Vec<String> {
-        let threads = fs::read_dir(format!("/proc/{}/task", program.id())).expect("threads");
+        let threads = fs::read_dir(format!("/proc/{}/task", program.pid())).expect("threads");
         threads
             .map(|task| {
                 task.expect("a thread")
@@ -236,6 +234,5 @@ fn the_program_notices_nothing() {
         let blocked = field(&text, "SigBlk");
         assert_eq!(is_ours, blocked.count_ones() > 50, "{blocked:x}");
     }
-    drop(program);
-    assert_eq!(fs::read_to_string(log.path()).expect("the file"), "");
+    assert_eq!(program.end(), "", "what it said on standard error");
 }

@@ -36,9 +36,9 @@ fn every_report_shows_the_tenants_part() {
         print free -> 41943040
         print total -> 67108864
         # OptiX wants one of the two (HAMi-core#333).
-        cuMemGetInfo_v2 NULL &total
-        cuMemGetInfo_v2 &free NULL
-        cuMemGetInfo_v2 NULL NULL
+        cuMemGetInfo_v2 null &total
+        cuMemGetInfo_v2 &free null
+        cuMemGetInfo_v2 null null
         print free -> 41943040
         ",
     );
@@ -53,7 +53,8 @@ fn a_card_that_is_not_the_tenants_has_no_memory() {
         Some(&arbiter),
         "
         cuInit 0
-        fake_told -> GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a0a0
+        let told fake_told
+        text told -> GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a0a0
         # One that is not there at all the driver refuses in its own words.
         cuCtxCreate_v2 &ctx 0 1 -> 101
         cuMemCreate &h 1M location:1:3 0 -> 101
@@ -61,7 +62,7 @@ fn a_card_that_is_not_the_tenants_has_no_memory() {
         # NCCL asks for memory on the host, with no context at all (core#169, #187).
         cuMemCreate &h 512M location:2:0 0
         cuMemCreate &h 512M location:3:1 0
-        cuMemCreate &h 512M NULL 0 -> 1
+        cuMemCreate &h 512M null 0 -> 1
         cuMemAlloc_v2 &a 1M -> 201
         used 0 1M
         ",
@@ -100,10 +101,11 @@ fn a_programs_own_choice_selects_within_the_tenants_cards() {
             program.call("cuInit 0"),
             if count == 0 { "100" } else { "0" }
         );
-        assert_eq!(program.call("fake_told"), told);
+        program.call("let told fake_told");
+        assert_eq!(program.call("text told"), told);
         // Afterwards the program reads what it wrote.
-        let after = program.call("getenv CUDA_VISIBLE_DEVICES");
-        assert_eq!(after, own.unwrap_or("(unset)"));
+        let after = program.call("env CUDA_VISIBLE_DEVICES");
+        assert_eq!(after, own.unwrap_or("null"));
         program.call("cuDeviceGetCount &n");
         assert_eq!(program.call("print n"), (count as u32).to_string());
     }
@@ -128,7 +130,8 @@ fn an_instance_of_a_split_card_is_charged_to_its_card() {
             .env("FAKE_MIG", "1");
         let mut program = Program::start(&mut command);
         assert_eq!(program.call("cuInit 0"), "0");
-        assert_eq!(program.call("fake_told"), told);
+        program.call("let told fake_told");
+        assert_eq!(program.call("text told"), told);
         program.play(
             Some(&arbiter),
             "
@@ -176,7 +179,8 @@ fn without_an_arbiter_nothing_is_hooked() {
         None,
         "
         cuInit 0
-        fake_told -> (unset)
+        let told fake_told
+        text told -> (unset)
         cuDevicePrimaryCtxRetain &ctx 0
         cuCtxSetCurrent ctx
         cuMemAlloc_v2 &a 32G
@@ -237,7 +241,7 @@ fn no_driver_is_said_with_what_was_looked_for() {
         cuGetErrorName 34 &name
         text name -> CUDA_ERROR_STUB_LIBRARY
         cuGetErrorString 2 &why -> 1
-        text why -> NULL
+        text why -> null
         ",
     );
 }
@@ -251,25 +255,25 @@ fn looked_up_by_version_and_thread_mode() {
         None,
         "
         cuGetProcAddress_v2 \"cuMemAlloc &f 12000 0 &status
-        same f cuMemAlloc_v2 -> ours
+        same f cuMemAlloc_v2 -> yes
         cuGetProcAddress_v2 \"cuMemAllocAsync &f 13000 2 &status
-        same f cuMemAllocAsync_ptsz -> ours
+        same f cuMemAllocAsync_ptsz -> yes
         cuGetProcAddress_v2 \"cuMemAllocAsync &f 13000 1 &status
-        same f cuMemAllocAsync -> ours
-        cuGetProcAddress_v2 \"cuLaunchKernel &f 13000 2 NULL
-        same f cuLaunchKernel_ptsz -> ours
-        cuGetProcAddress_v2 \"cuGetProcAddress &f 13000 0 NULL
-        same f cuGetProcAddress_v2 -> ours
+        same f cuMemAllocAsync -> yes
+        cuGetProcAddress_v2 \"cuLaunchKernel &f 13000 2 null
+        same f cuLaunchKernel_ptsz -> yes
+        cuGetProcAddress_v2 \"cuGetProcAddress &f 13000 0 null
+        same f cuGetProcAddress_v2 -> yes
         cuGetProcAddress \"cuGetProcAddress &f 11030 0
-        same f cuGetProcAddress -> ours
+        same f cuGetProcAddress -> yes
         # Each old version is another function (HAMi returns the newest to everybody).
-        cuGetProcAddress_v2 \"cuMemPrefetchAsync &f 8000 0 NULL
+        cuGetProcAddress_v2 \"cuMemPrefetchAsync &f 8000 0 null
         @f 0 0 0 0 -> 8000
-        cuGetProcAddress_v2 \"cuMemPrefetchAsync &f 12020 0 NULL
+        cuGetProcAddress_v2 \"cuMemPrefetchAsync &f 12020 0 null
         @f 0 0 0 0 0 -> 12020
         # What is not hooked is the driver's own: no detour.
-        cuGetProcAddress_v2 \"cuCtxGetCurrent &f 13000 0 NULL
-        same f cuCtxGetCurrent -> other
+        cuGetProcAddress_v2 \"cuCtxGetCurrent &f 13000 0 null
+        same f cuCtxGetCurrent -> no
         # Not there, too old, and nothing at all.
         cuGetProcAddress_v2 \"cuNothing &f 13000 0 &status -> 500
         cuGetProcAddress_v2 \"cuMemAllocAsync &f 3000 0 &status -> 500
@@ -298,7 +302,7 @@ fn unknown_functions_are_counted_and_refused_in_strict_mode() {
                 assert_eq!(program.call("print status"), "1");
             }
         }
-        assert_eq!(program.call("same f cuMemFree_v2"), "ours");
+        assert_eq!(program.call("same f cuMemFree_v2"), "yes");
         assert_eq!(arbiter.ledger().slot(slot(1)).n_unknown(), 2);
     }
 }

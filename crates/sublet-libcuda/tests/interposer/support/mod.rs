@@ -1,20 +1,21 @@
 //! A tenant with a program, a driver and an arbiter, each as small as the tests need it.
 //!
-//! Tests are scripts: what the program calls, what comes back, and what the ledger says then.
+//! Tests are scripts (`sublet-script`): what the program calls, what comes back, and what the
+//! ledger says then.
 
 pub(crate) mod arbiter;
 
 use std::env;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::Command;
 use std::sync::OnceLock;
-use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use self::arbiter::FakeArbiter;
+use anyhow::{Context, Result, ensure};
 pub(crate) use sublet_fakearbiter::DEADLINE;
+use sublet_script::Calls;
 use tempfile::TempDir;
 
 /// Compiled once for all tests of one run.
@@ -39,7 +40,7 @@ fn built() -> &'static Built {
             assert!(status.success(), "{source} does not compile");
         };
         compile("driver.c", "driver.so", &["-shared", "-fPIC"]);
-        compile("program.c", "program", &[]);
+        sublet_script::compile(&folder.path().join("program")).expect("a C compiler");
         let ours = folder.path().join("ours");
         fs::create_dir(&ours).expect("a folder");
         std::os::unix::fs::symlink(library(), ours.join("libcuda.so.1")).expect("a link");
@@ -85,89 +86,60 @@ pub(crate) fn tenant(arbiter: &FakeArbiter) -> Command {
     command
 }
 
-/// A program that runs.
-pub(crate) struct Program {
-    child: Child,
-    input: ChildStdin,
-    answers: Receiver<String>,
-}
+/// The program, while it runs. What it refuses fails the test.
+pub(crate) struct Program(Calls);
 
 impl Program {
     pub(crate) fn start(command: &mut Command) -> Self {
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the program starts");
-        let input = child.stdin.take().expect("a pipe");
-        let output = BufReader::new(child.stdout.take().expect("a pipe"));
-        let (send, answers) = mpsc::channel();
-        std::thread::spawn(move || {
-            for line in output.lines().map_while(Result::ok) {
-                if send.send(line).is_err() {
-                    return;
-                }
-            }
-        });
-        Self {
-            child,
-            input,
-            answers,
-        }
+        Self(Calls::start(command).expect("the program starts"))
     }
 
     /// One line there, one back.
     pub(crate) fn call(&mut self, line: &str) -> String {
-        writeln!(self.input, "{line}").expect("the program reads");
-        self.read()
+        self.0.call(line).unwrap_or_else(|why| panic!("{why:#}"))
     }
 
     /// The next line. A program that says nothing for too long hangs.
     pub(crate) fn read(&mut self) -> String {
-        let answer = self.answers.recv_timeout(DEADLINE);
-        answer.unwrap_or_else(|_| panic!("no answer within {DEADLINE:?}"))
+        self.0.answer().unwrap_or_else(|why| panic!("{why:#}"))
     }
 
     /// Sends without waiting.
     pub(crate) fn send(&mut self, line: &str) {
-        writeln!(self.input, "{line}").expect("the program reads");
+        self.0.tell(line).expect("the program reads");
     }
 
-    pub(crate) fn id(&self) -> u32 {
-        self.child.id()
+    pub(crate) fn pid(&self) -> i32 {
+        self.0.running().pid().as_raw_nonzero().get()
     }
 
-    /// Plays a script: `call -> answer`, and `used card bytes` and `pinned bytes` for what the
-    /// ledger says.
-    /// Lines that begin with `#` are for the reader.
+    /// Ends it; what it said on standard error.
+    pub(crate) fn end(self) -> String {
+        let ended = self.0.into_running().end().expect("it ends");
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        ended.errors
+    }
+
+    /// Plays a script, in which `used card bytes` and `pinned bytes` are what the ledger says.
     pub(crate) fn play(&mut self, arbiter: Option<&FakeArbiter>, script: &str) {
-        for line in script.lines().map(str::trim) {
-            if line.is_empty() || line.starts_with('#') {
-                continue;
-            }
-            if let Some(bytes) = line.strip_prefix("pinned ") {
-                let pinned = arbiter.expect("a script with a ledger").pinned();
-                assert_eq!(pinned, bytes_of(bytes), "{line}\nin{script}");
-                continue;
-            }
-            if let Some(expected) = line.strip_prefix("used ") {
-                let (card, bytes) = expected.split_once(' ').expect("card and bytes");
-                let arbiter = arbiter.expect("a script with a ledger");
-                let used = arbiter.used(card.parse().expect("a number"));
-                assert_eq!(used, bytes_of(bytes), "{line}\nin{script}");
-                continue;
-            }
-            let (call, expected) = line.split_once(" -> ").unwrap_or((line, "0"));
-            assert_eq!(self.call(call), expected, "{line}\nin{script}");
-        }
+        let played = self.0.play_with(script, |line| ledger_says(arbiter, line));
+        played.unwrap_or_else(|why| panic!("{why:#}"));
     }
 }
 
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Checks a line that is about the ledger; false for any other.
+fn ledger_says(arbiter: Option<&Arbiter>, line: &str) -> Result<bool> {
+    let (what, expected) = line.split_once(' ').unwrap_or((line, ""));
+    let (found, bytes) = match what {
+        "pinned" => (arbiter.context("no ledger")?.pinned(), expected),
+        "used" => {
+            let (card, bytes) = expected.split_once(' ').context("card and bytes")?;
+            (arbiter.context("no ledger")?.used(card.parse()?), bytes)
+        }
+        _ => return Ok(false),
+    };
+    ensure!(found == bytes_of(bytes), "it is {found}");
+    Ok(true)
 }
 
 /// `5M` and the like, and sums of them.

@@ -7,36 +7,51 @@
  * it, `null`, and
  *
  *   "text                     the text, without spaces
- *   struct:SIZE:WORD,WORD     fresh memory of so many bytes that begins with these 32-bit words
+ *   struct:SIZE:WORD,WORD     fresh memory of so many bytes that begins with these 32-bit words;
+ *                             `$name` is the 64 bits of a variable
  *   file:PATH                 what is in that file, with a zero at its end
  *   open:PATH                 a descriptor of that file
  *   list:name,name            pointers to these variables, as a launch takes its parameters
  *   value:name                the 64 bytes that the variable points to, passed by value
  *   bytes:HEX                 fresh memory with these bytes
  *
- * A function is named, or `@name` is one whose address is in a variable. What is no call:
+ * A function is named, or `@name` is one whose address is in a variable. Functions that begin
+ * with `fake_` are those of the library that FAKE_DRIVER names; all 64 bits of their result are
+ * the answer. What is no call:
  *
  *   print name, text name, word name OFFSET, hex name SIZE     what is in it, or where it points
- *   set name ARGUMENT, close name
+ *   set name ARGUMENT, close name, close-all
+ *   let name CALL             all 64 bits of what the call gives, into the variable
  *   where FUNCTION            the file it is in
+ *   same name FUNCTION        `yes` if the variable has its address
+ *   env NAME                  a variable of the environment
  *   pid
  *   repeat COUNT CALL ; ...   answers with COUNT if all of it gave 0
+ *   races FUNCTION BYTES TIMES   four threads, in the context `ctx`, allocate by this function
+ *                             and free, so many times each; `had` if any of them got anything
  *   to N LINE, from N         a child of its own, number N, which was forked when it was first
  *                             told something, gets the line; its answer
+ *   in N LINE                 both
+ *   end N                     closes the child's input; the status with which it ends
+ *   listen PATH, send name PATH, receive name   a descriptor through a socket with that name
  *
  * Nothing that is made here is freed.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 typedef uint64_t u64;
-typedef int (*function)(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64);
+typedef u64 (*function)(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64);
 
 enum { REGISTERS = 6, MOST = 14, WORDS = 64, VARIABLES = 256 };
 
@@ -71,7 +86,17 @@ static u64 made_struct(const char *text) {
   char *rest;
   size_t size = strtoull(text, &rest, 0);
   uint32_t *made = calloc(1, size);
-  for (size_t i = 0; *rest; i++) made[i] = (uint32_t)strtoll(rest + 1, &rest, 0);
+  for (size_t i = 0; *rest; i++) {
+    if (rest[1] != '$') {
+      made[i] = (uint32_t)strtoll(rest + 1, &rest, 0);
+      continue;
+    }
+    char name[32] = "";
+    size_t length = strcspn(rest += 2, ",");
+    memcpy(name, rest, length < sizeof name ? length : sizeof name - 1);
+    memcpy(made + i++, variable(name), sizeof(u64));
+    rest += length;
+  }
   return (u64)made;
 }
 
@@ -122,6 +147,11 @@ static u64 argument(char *text) {
 static function find(const char *name) {
   static void *libraries[2];
   if (*name == '@') return (function)*variable(name + 1);
+  if (!strncmp(name, "fake_", 5)) {
+    void *fake = dlopen(getenv("FAKE_DRIVER"), RTLD_NOW | RTLD_LOCAL);
+    if (!fake) give_up("cannot load", dlerror());
+    return (function)dlsym(fake, name);
+  }
   int which = !strncmp(name, "nvml", 4);
   if (!libraries[which]) libraries[which] = dlopen(library_names[which], RTLD_NOW);
   if (!libraries[which]) give_up("cannot load", dlerror());
@@ -129,7 +159,7 @@ static function find(const char *name) {
 }
 
 /* A struct that is passed by value lies on the stack, after what registers have no room for. */
-static int call(char **words, int n) {
+static u64 call(char **words, int n) {
   u64 a[MOST] = {0};
   int next = 0;
   for (int i = 1; i < n; i++) {
@@ -147,7 +177,7 @@ static void repeat(char **words, int n) {
   for (u64 round = 0; round < times; round++) {
     for (int from = 2, to; from < n; from = to + 1) {
       for (to = from; to < n && strcmp(words[to], ";"); to++) continue;
-      int code = call(words + from, to - from);
+      int code = (int)call(words + from, to - from);
       if (code) {
         printf("%d of %s in round %llu\n", code, words[from], (unsigned long long)round);
         return;
@@ -176,16 +206,103 @@ static void hex(const unsigned char *bytes, u64 size) {
   printf("\n");
 }
 
+static void *race(void *words) {
+  char **word = words;
+  u64 bytes = number(word[2]), times = number(word[3]), had = 0, ctx = *variable("ctx");
+  function get = find(word[1]), put = find("cuMemFree_v2");
+  find("cuCtxSetCurrent")(ctx, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+  for (u64 i = 0; i < times; i++) {
+    u64 address = 0;
+    if ((int)get((u64)&address, bytes, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)) continue;
+    put(address, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    had++;
+  }
+  return (void *)had;
+}
+
+static void races(char **words) {
+  pthread_t threads[4];
+  u64 all = 0;
+  for (int i = 0; i < 4; i++) pthread_create(&threads[i], 0, race, words);
+  for (int i = 0; i < 4; i++) {
+    void *had;
+    pthread_join(threads[i], &had);
+    all += (u64)had;
+  }
+  printf("%s\n", all ? "had" : "nothing");
+}
+
+/* Descriptors go through a socket with a name, as programs pass them. */
+static struct sockaddr_un named(const char *path) {
+  struct sockaddr_un name = {.sun_family = AF_UNIX};
+  snprintf(name.sun_path, sizeof name.sun_path, "%s", path);
+  return name;
+}
+
+static int listen_at(const char *path) {
+  struct sockaddr_un name = named(path);
+  int end = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  *variable("socket") = (u64)end;
+  return bind(end, (struct sockaddr *)&name, sizeof name);
+}
+
+static int pass(int end, int fd, const char *path) {
+  char byte = 0;
+  union {
+    char room[64];
+    struct cmsghdr align;
+  } control = {0};
+  struct iovec part = {&byte, 1};
+  struct sockaddr_un name;
+  struct msghdr message = {.msg_iov = &part,
+                           .msg_iovlen = 1,
+                           .msg_control = &control,
+                           .msg_controllen = CMSG_SPACE(sizeof fd)};
+  if (path) {
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    name = named(path);
+    message.msg_name = &name;
+    message.msg_namelen = sizeof name;
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(header), &fd, sizeof fd);
+    return sendmsg(end, &message, 0) == 1 ? 0 : -1;
+  }
+  if (recvmsg(end, &message, 0) != 1 || !CMSG_FIRSTHDR(&message)) return -1;
+  memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+  return fd;
+}
+
+static int send_descriptor(const char *name, const char *path) {
+  int end = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  int result = pass(end, (int)*variable(name), path);
+  close(end);
+  return result;
+}
+
+static int receive_descriptor(const char *name) {
+  int fd = pass((int)*variable("socket"), -1, 0);
+  *variable(name) = (u64)(uint32_t)fd;
+  return fd < 0 ? -1 : 0;
+}
+
+static int close_all(void) {
+  for (int fd = 3; fd < 1000; fd++) close(fd);
+  return 0;
+}
+
 static void serve(void);
 
 static struct {
   FILE *to, *from;
+  pid_t pid;
 } children[4];
 
 static void make_child(int n) {
   int to[2], from[2];
   if (pipe2(to, O_CLOEXEC) || pipe2(from, O_CLOEXEC)) give_up("no pipe", "for a child");
-  if (fork() == 0) {
+  if ((children[n].pid = fork()) == 0) {
     dup2(to[0], STDIN_FILENO);
     dup2(from[1], STDOUT_FILENO);
     close(to[1]); /* else its input never ends */
@@ -198,24 +315,38 @@ static void make_child(int n) {
   children[n].from = fdopen(from[0], "r");
 }
 
-static void with_child(char *verb, char *rest) {
+/* Tells a child a line, or hears its answer, or both. */
+static void with_child(int tells, int hears, char *rest) {
   int n = atoi(rest) & 3;
   char answer[4096] = "it ended\n";
   if (!children[n].to) make_child(n);
-  if (!strcmp(verb, "to")) {
+  if (tells) {
     fputs(rest + strcspn(rest, " ") + 1, children[n].to);
     fflush(children[n].to);
-    printf("0\n");
-  } else {
-    if (!fgets(answer, sizeof answer, children[n].from)) clearerr(children[n].from);
-    fputs(answer, stdout);
   }
+  if (!hears) {
+    printf("0\n");
+    return;
+  }
+  if (!fgets(answer, sizeof answer, children[n].from)) clearerr(children[n].from);
+  fputs(answer, stdout);
+}
+
+static int end_child(int n) {
+  int status = -1;
+  if (!children[n].to) return status;
+  fclose(children[n].to);
+  fclose(children[n].from);
+  waitpid(children[n].pid, &status, 0);
+  children[n].to = children[n].from = NULL;
+  return status;
 }
 
 static void run(char *line) {
   char *words[WORDS], *left;
-  if (after(line, "to ")) return with_child("to", line + 3);
-  if (after(line, "from ")) return with_child("from", line + 5);
+  if (after(line, "to ")) return with_child(1, 0, line + 3);
+  if (after(line, "from ")) return with_child(0, 1, line + 5);
+  if (after(line, "in ")) return with_child(1, 1, line + 3);
   int n = 0;
   for (char *w = strtok_r(line, " \n", &left); w && n < WORDS; w = strtok_r(0, " \n", &left))
     words[n++] = w;
@@ -230,7 +361,18 @@ static void run(char *line) {
   else if (n == 3 && !strcmp(verb, "word")) tell(*(uint32_t *)at(words));
   else if (n == 3 && !strcmp(verb, "hex")) hex((void *)*variable(words[1]), number(words[2]));
   else if (n > 2 && !strcmp(verb, "repeat")) repeat(words, n);
-  else printf("%d\n", call(words, n));
+  else if (n > 2 && !strcmp(verb, "let")) *variable(words[1]) = call(words + 2, n - 2), printf("0\n");
+  else if (n == 3 && !strcmp(verb, "same"))
+    tell_text(*variable(words[1]) == (u64)find(words[2]) ? "yes" : "no");
+  else if (n == 2 && !strcmp(verb, "env")) tell_text(getenv(words[1]));
+  else if (n == 1 && !strcmp(verb, "close-all")) printf("%d\n", close_all());
+  else if (n == 4 && !strcmp(verb, "races")) races(words);
+  else if (n == 2 && !strcmp(verb, "end")) printf("%d\n", end_child(atoi(words[1]) & 3));
+  else if (n == 2 && !strcmp(verb, "listen")) printf("%d\n", listen_at(words[1]));
+  else if (n == 3 && !strcmp(verb, "send")) printf("%d\n", send_descriptor(words[1], words[2]));
+  else if (n == 2 && !strcmp(verb, "receive")) printf("%d\n", receive_descriptor(words[1]));
+  else if (after(words[0], "fake_")) tell(call(words, n));
+  else printf("%d\n", (int)call(words, n));
 }
 
 static void serve(void) {

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::{PATIENCE, until};
+use crate::{PATIENCE, until};
 
 /// A program that runs.
 pub struct Running {

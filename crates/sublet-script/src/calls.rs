@@ -1,0 +1,140 @@
+//! A program that makes the driver's calls it is told, and says what each gave (`calls.c`, whose
+//! first lines say what it understands).
+//!
+//! Where a workload does what programs do, this does what a test wants to see: one call after
+//! the other, with the very arguments with which somebody's program once failed.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::Running;
+use crate::arguments::expand;
+
+/// The program, while it runs.
+pub struct Calls {
+    running: Running,
+}
+
+/// Compiles the program into a file.
+///
+/// # Errors
+/// There is no C compiler, or it refused.
+pub fn compile(program: &Path) -> Result<()> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/calls.c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-o"]).arg(program).arg(source);
+    let output = compiler.args(["-ldl", "-pthread"]).output().context("cc")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "calls.c: {said}");
+    Ok(())
+}
+
+impl Calls {
+    /// Starts the program.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start(command: &mut Command) -> Result<Calls> {
+        let running = Running::start(command)?;
+        Ok(Calls { running })
+    }
+
+    /// Its process, or that of the command above it.
+    #[must_use]
+    pub fn running(&self) -> &Running {
+        &self.running
+    }
+
+    /// The same without the script, for whoever wants to see how it ends.
+    #[must_use]
+    pub fn into_running(self) -> Running {
+        self.running
+    }
+
+    /// Tells it a line, and does not wait.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn tell(&mut self, line: &str) -> Result<()> {
+        let told = self.running.say(&expand(line));
+        told.with_context(|| format!("{line}: it said {}", self.running.errors()))
+    }
+
+    /// Its next answer.
+    ///
+    /// # Errors
+    /// None comes in time.
+    pub fn answer(&mut self) -> Result<String> {
+        self.running.line()
+    }
+
+    /// Its next answer, if it comes within this time.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn answer_within(&mut self, time: Duration) -> Result<Option<String>> {
+        self.running.line_within(time)
+    }
+
+    /// One line there, one back.
+    ///
+    /// # Errors
+    /// It has ended, or does not answer in time.
+    pub fn call(&mut self, line: &str) -> Result<String> {
+        self.tell(line)?;
+        self.answer().with_context(|| line.to_owned())
+    }
+
+    /// A number that it answers.
+    ///
+    /// # Errors
+    /// As [`Calls::call`], or it is no number.
+    pub fn number(&mut self, line: &str) -> Result<u64> {
+        let answer = self.call(line)?;
+        answer.parse().with_context(|| format!("{line}: {answer}"))
+    }
+
+    /// Plays a script: `call -> answer`, or a call alone that must give 0. Lines that begin
+    /// with `#` are for the reader.
+    ///
+    /// # Errors
+    /// An answer is another, or does not come.
+    pub fn play(&mut self, script: &str) -> Result<()> {
+        self.play_with(script, |_| Ok(false))
+    }
+
+    /// The same, where `check` may take a line for itself and say that it did: what it expects
+    /// of something else than the program.
+    ///
+    /// # Errors
+    /// As [`Calls::play`], or the check's.
+    pub fn play_with(
+        &mut self,
+        script: &str,
+        mut check: impl FnMut(&str) -> Result<bool>,
+    ) -> Result<()> {
+        for line in script.lines().map(str::trim) {
+            let is_for_readers = line.is_empty() || line.starts_with('#');
+            if is_for_readers || check(line).with_context(|| format!("{line}, in{script}"))? {
+                continue;
+            }
+            let (call, expected) = line.split_once(" -> ").unwrap_or((line, "0"));
+            let answer = self.call(call)?;
+            ensure!(answer == expected, "{line}: it is {answer}, in{script}");
+        }
+        Ok(())
+    }
+
+    /// Closes its input and waits for its end, which must be a good one.
+    ///
+    /// # Errors
+    /// It does not end, or failed.
+    pub fn end(self) -> Result<()> {
+        let ended = self.running.end()?;
+        ensure!(ended.code == Some(0), "{ended:?}");
+        Ok(())
+    }
+}
