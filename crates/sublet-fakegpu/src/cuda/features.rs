@@ -9,8 +9,7 @@
 
 use sublet_driver_api::{CUDA, Function};
 
-use super::Entry;
-use super::{context, device, graph, init, memory, module, sharing, stream};
+use super::{Entry, context, device, graph, init, memory, module, sharing, stream};
 use crate::product::CUDA_VERSION;
 
 /// A feature of CUDA.

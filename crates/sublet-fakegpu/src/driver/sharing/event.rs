@@ -3,8 +3,8 @@
 //! event, in whatever process, takes the next number from the page, and when the work
 //! before it is finished its number and the time are written there.
 //!
-//! Nobody tells another process about that: whoever waits has to look. A record of a
-//! process that has ended counts as reached, so nobody waits for the dead.
+//! Other processes are not told of it: they poll the page. A record of a process that has
+//! ended counts as reached.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -24,8 +24,7 @@ use crate::machine::{FakeMachine, now};
 const MAGIC: u64 = u64::from_le_bytes(*b"subletev");
 /// Records that can be on their way at the same time; more wait for each other's place.
 const RECORDS: usize = 64;
-/// How often somebody who waits makes sure that there is something to wait for, in
-/// nanoseconds.
+/// How often a waiting process checks that the recording process is alive, in nanoseconds.
 const LOOK: u64 = 10_000_000;
 
 /// What all processes see of an event.
@@ -58,7 +57,7 @@ pub(crate) struct SharedEvent {
     address: u64,
     machine: FakeMachine,
     own: (u32, u32),
-    /// When to look again whether somebody is still there.
+    /// When to check next that the recording process is alive.
     look_at: AtomicU64,
     /// The file, for the process that made it.
     file: Option<PathBuf>,

@@ -2,7 +2,7 @@
 //! it that is open, in whatever process, a multicast object that it is bound to, a sparse
 //! array that it is mapped into.
 //!
-//! Nobody says when a descriptor is closed. So each that is handed out is of an open file of
+//! A driver is not told when a descriptor is closed. So each that is handed out is of an open file of
 //! its own, which has a lock on a byte of the file for as long as any copy of the descriptor
 //! is open; each call of the driver looks whether it is still there. When the process ends,
 //! what others still hold is no longer counted: a limit of the fake.
@@ -147,7 +147,7 @@ impl Driver {
         true
     }
 
-    /// Gives back what nobody holds any more.
+    /// Gives back what is not held any more.
     pub(crate) fn sweep(&mut self) {
         let open = &mut self.memory.outliving.open;
         let over = open.extract_if(.., |open| !open.files.iter().any(|file| is_open(file)));

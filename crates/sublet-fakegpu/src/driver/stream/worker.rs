@@ -24,7 +24,7 @@ pub(crate) struct Started {
 }
 
 impl Driver {
-    /// Sees to it that somebody does what a lane has to do.
+    /// Wakes the thread of a lane, or starts it.
     pub(crate) fn call_worker(&mut self, card: usize, lane: Lane, polls: bool) -> Answer {
         let (card, lane) = match lane {
             Lane::Compute | Lane::Copy => (card, lane),
@@ -158,8 +158,8 @@ fn finish(driver: &mut Driver, id: Id, end: u64) {
 
 type State = std::sync::MutexGuard<'static, Option<Box<Driver>>>;
 
-/// Waits until there may be work. While a stream waits for a word in memory, which nobody
-/// announces, somebody has to look.
+/// Waits until there may be work. A word in memory changes without notice, so while a stream
+/// waits for one, this returns after a short time.
 fn idle(mut state: State) -> State {
     let Some(driver) = state.as_mut() else {
         return state;
