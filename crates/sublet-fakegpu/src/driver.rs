@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::fault::Faults;
-use crate::machine::{FakeMachine, ProcessSlot, VARIABLE};
+use crate::machine::{FakeMachine, Registration, VARIABLE};
 use crate::product::Product;
 
 pub(crate) mod context;
@@ -32,7 +32,7 @@ use stream::{StreamFacts, event, work, worker};
 /// Everything this process has of the machine.
 pub(crate) struct Driver {
     /// Its place.
-    pub(crate) process_slot: Arc<ProcessSlot>,
+    pub(crate) registration: Arc<Registration>,
     /// The cards it may see, as numbers of the machine; a `CUdevice` is a place in here.
     pub(crate) visible: Vec<usize>,
     /// Contexts by handle.
@@ -183,8 +183,8 @@ pub(crate) fn init() -> Answer {
     if visible.is_empty() {
         return Err(Code::NO_DEVICE);
     }
-    let process_slot = machine.take_slot().map_err(|_| Code::OPERATING_SYSTEM)?;
-    *state = Some(Box::new(Driver::new(process_slot, visible)));
+    let registration = machine.take_slot().map_err(|_| Code::OPERATING_SYSTEM)?;
+    *state = Some(Box::new(Driver::new(registration, visible)));
     worker::notice_forks();
     Ok(())
 }
@@ -195,13 +195,13 @@ pub(crate) fn faults() -> &'static Faults {
 }
 
 impl Driver {
-    fn new(process_slot: ProcessSlot, visible: Vec<usize>) -> Driver {
+    fn new(registration: Registration, visible: Vec<usize>) -> Driver {
         let mut driver = Driver {
             primaries: visible
                 .iter()
                 .map(|_| context::Primary::default())
                 .collect(),
-            process_slot: Arc::new(process_slot),
+            registration: Arc::new(registration),
             visible,
             contexts: BTreeMap::new(),
             queues: Queues::default(),
@@ -241,7 +241,7 @@ impl Driver {
     /// What a card's product is like.
     #[must_use]
     pub(crate) fn product(&self, card: usize) -> Product {
-        Product::of(&self.process_slot.machine().cards()[card].name)
+        Product::of(&self.registration.machine().cards()[card].name)
     }
 
     /// The `CUdevice` of a card.

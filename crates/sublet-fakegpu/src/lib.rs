@@ -23,5 +23,5 @@ pub mod spec;
 mod trace;
 
 pub use function_pointer::FunctionPointer;
-pub use machine::{CardInfo, CardUse, FakeMachine, MachineError, ProcessSlot, ProcessUse};
+pub use machine::{CardInfo, CardUse, FakeMachine, MachineError, ProcessUse, Registration};
 pub use spec::{Spec, SpecError};

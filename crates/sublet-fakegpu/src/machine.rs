@@ -3,7 +3,7 @@
 //! next, as in a driver.
 //!
 //! A [`FakeMachine`] is what one sees from outside (cards, who uses them, how busy they are);
-//! a [`ProcessSlot`] is one process's place in it, through which it takes memory and time.
+//! a [`Registration`] is one process's place in it, through which it takes memory and time.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::spec::{CARDS_MAX, CardUuid, NAME_MAX, PackingRule, Spec, SpecError};
 mod clock;
 mod file;
 mod layout;
-mod process_slot;
+mod registration;
 mod rendezvous;
 mod slots;
 
@@ -27,7 +27,7 @@ pub use clock::{QUANTUM, Slice};
 pub use file::now;
 pub(crate) use file::sleep_until;
 pub use layout::SLOTS;
-pub use process_slot::{CardFull, ProcessSlot};
+pub use registration::{CardFull, Registration};
 pub use rendezvous::Rendezvous;
 
 use file::Mapped;
@@ -339,7 +339,7 @@ impl FakeMachine {
     ///
     /// # Errors
     /// There is none left, or the file cannot be locked.
-    pub fn take_slot(&self) -> Result<ProcessSlot, MachineError> {
+    pub fn take_slot(&self) -> Result<Registration, MachineError> {
         let own = Identity::own();
         let accounts = self.mapped.accounts().map_err(self.failed("lock it"))?;
         let index = slots::claim(self.mapped, own).map_err(self.failed("take a place"))?;
@@ -348,7 +348,7 @@ impl FakeMachine {
             folder: self.folder.clone(),
         })?;
         self.remove_files_of(index);
-        Ok(ProcessSlot::new(self.clone(), index, own))
+        Ok(Registration::new(self.clone(), index, own))
     }
 
     /// Files with shared memory that the last process in a place left.

@@ -77,7 +77,7 @@ functions! {
     fn cuDeviceGetByPCIBusId(device: Out<i32>, text: Text) {
         let wanted = parse_pci_address(&text.string()?).ok_or(Code::INVALID_VALUE)?;
         let session = Session::open()?;
-        let cards = session.process_slot.machine().cards();
+        let cards = session.registration.machine().cards();
         let found = session.visible.iter().find(|card| cards[**card].pci_address == wanted);
         let card = found.copied().ok_or(Code::INVALID_DEVICE)?;
         device.put(session.device_of(card))
@@ -129,7 +129,7 @@ functions! {
 fn card(device: i32) -> Answer<CardInfo> {
     let session = Session::open()?;
     let card = session.card_of(device)?;
-    Ok(session.process_slot.machine().cards()[card].clone())
+    Ok(session.registration.machine().cards()[card].clone())
 }
 
 /// The PCI address of a card, in the form that CUDA writes.

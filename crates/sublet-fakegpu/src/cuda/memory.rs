@@ -20,7 +20,7 @@ functions! {
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
         let session = Session::open()?;
         let card = session.current_card()?;
-        let usage = session.process_slot.machine().usage(card);
+        let usage = session.registration.machine().usage(card);
         let usage = usage.map_err(|_| Code::OPERATING_SYSTEM)?;
         // The real driver takes null for what is not wanted.
         free.put_if(usage.free as usize);

@@ -104,7 +104,7 @@ impl Driver {
     }
 
     fn open_context(&mut self, id: Id, card: usize, flags: u32, is_primary: bool) -> Answer {
-        let charged = self.process_slot.open_context(card);
+        let charged = self.registration.open_context(card);
         charged.map_err(|_| Code::OUT_OF_MEMORY)?;
         self.insert_context(id, id, card, flags, is_primary);
         Ok(())
@@ -176,9 +176,9 @@ impl Driver {
             other.peers.remove(&id);
         }
         let set_aside = context.set_aside.values().sum();
-        self.process_slot.refund(context.card, set_aside);
+        self.registration.refund(context.card, set_aside);
         if context.home == id {
-            self.process_slot.close_context(context.card);
+            self.registration.close_context(context.card);
         }
     }
 }
@@ -210,14 +210,14 @@ impl Session {
         let card = context.card;
         let before = context.set_aside.insert(limit, bytes).unwrap_or(0);
         if self
-            .process_slot
+            .registration
             .charge(card, bytes.saturating_sub(before))
             .is_err()
         {
             self.context_mut(0)?.set_aside.insert(limit, before);
             return Err(Code::OUT_OF_MEMORY);
         }
-        self.process_slot.refund(card, before.saturating_sub(bytes));
+        self.registration.refund(card, before.saturating_sub(bytes));
         self.context_mut(0)?.limits.insert(limit, value);
         Ok(())
     }

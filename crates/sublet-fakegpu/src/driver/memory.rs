@@ -115,12 +115,12 @@ impl Driver {
     /// Blocks of a card, and addresses for them: where, and how many bytes they are.
     pub(crate) fn take_blocks(&mut self, card: usize, size: u64) -> Answer<(u64, u64)> {
         let size = address_space::round_up(size, BLOCK).ok_or(Code::OUT_OF_MEMORY)?;
-        let charged = self.process_slot.charge(card, size);
+        let charged = self.registration.charge(card, size);
         charged.map_err(|_| Code::OUT_OF_MEMORY)?;
         match address_space::allocate(size, BLOCK) {
             Ok(start) => Ok((start, size)),
             Err(_) => {
-                self.process_slot.refund(card, size);
+                self.registration.refund(card, size);
                 Err(Code::OUT_OF_MEMORY)
             }
         }
@@ -130,7 +130,7 @@ impl Driver {
     pub(crate) fn give_blocks(&mut self, card: usize, start: u64, size: u64) {
         address_space::release(start, size);
         if !self.is_outlived(card, start, size) {
-            self.process_slot.refund(card, size);
+            self.registration.refund(card, size);
         }
         self.forget_export(start);
     }
@@ -144,12 +144,12 @@ impl Driver {
         }
         let card = self.context(context)?.card;
         let blocks = address_space::round_up(size, BLOCK).ok_or(Code::OUT_OF_MEMORY)?;
-        let charged = match self.process_slot.charge(card, blocks) {
+        let charged = match self.registration.charge(card, blocks) {
             Ok(()) => blocks,
             Err(_) => 0,
         };
         let start = address_space::allocate(blocks, BLOCK).map_err(|_| {
-            self.process_slot.refund(card, charged);
+            self.registration.refund(card, charged);
             Code::OUT_OF_MEMORY
         })?;
         let kind = Kind::Managed { attach, charged };
@@ -216,7 +216,7 @@ impl Driver {
             Kind::Device | Kind::Global => self.give(context, card, start, size),
             Kind::Managed { charged, .. } => {
                 address_space::release(start, size.next_multiple_of(BLOCK));
-                self.process_slot.refund(card, charged);
+                self.registration.refund(card, charged);
             }
             Kind::Host { .. } => {
                 address_space::release(start, size.next_multiple_of(address_space::PAGE));
@@ -250,7 +250,7 @@ impl Driver {
     }
 
     fn packing(&self) -> PackingRule {
-        self.process_slot.machine().packing()
+        self.registration.machine().packing()
     }
 
     /// Takes away what belongs to a context of a card.

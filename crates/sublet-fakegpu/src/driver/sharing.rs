@@ -98,7 +98,7 @@ impl Handle {
             number,
             ..
         } = self;
-        let folder = driver.process_slot.machine().folder();
+        let folder = driver.registration.machine().folder();
         folder.join(format!("ipc-{slot}-{generation}-{number}"))
     }
 }
@@ -114,8 +114,8 @@ impl Session {
         let (start, size, card, context) = (range.start, range.size, range.card, range.context);
         let (block, length) = self.memory.blocks_of(range).ok_or(Code::INVALID_VALUE)?;
         let mut handle = Handle {
-            slot: self.process_slot.index() as u64,
-            generation: u64::from(self.process_slot.generation()),
+            slot: self.registration.index() as u64,
+            generation: u64::from(self.registration.generation()),
             number: range.number,
             length,
             offset: start - block,
@@ -183,8 +183,8 @@ impl Driver {
     /// Opens an allocation of another process.
     pub(crate) fn import_memory(&mut self, handle: Handle) -> Answer<u64> {
         let context = self.owner()?;
-        if handle.slot == self.process_slot.index() as u64
-            && handle.generation == u64::from(self.process_slot.generation())
+        if handle.slot == self.registration.index() as u64
+            && handle.generation == u64::from(self.registration.generation())
         {
             return Err(Code::INVALID_CONTEXT);
         }
@@ -265,8 +265,8 @@ impl Driver {
     pub(crate) fn forget_export(&mut self, block: u64) {
         if let Some(number) = self.memory.imports.exported.remove(&block) {
             let handle = Handle {
-                slot: self.process_slot.index() as u64,
-                generation: u64::from(self.process_slot.generation()),
+                slot: self.registration.index() as u64,
+                generation: u64::from(self.registration.generation()),
                 number,
                 length: 0,
                 offset: 0,

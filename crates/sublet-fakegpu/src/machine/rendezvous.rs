@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use super::process_slot::ProcessSlot;
+use super::registration::Registration;
 use super::{set, slots};
 
 /// What one process knows of its rendezvous on one card.
@@ -21,33 +21,33 @@ impl Rendezvous {
     /// Starts that have met somebody are over; one that still waits can be met by us, even
     /// if it was before we came.
     #[must_use]
-    pub fn new(process_slot: &ProcessSlot, card: usize) -> Rendezvous {
+    pub fn new(registration: &Registration, card: usize) -> Rendezvous {
         let mut rendezvous = Rendezvous {
             card,
             met: BTreeMap::new(),
         };
-        for peer in others(process_slot, card) {
+        for peer in others(registration, card) {
             rendezvous.met.insert(peer.place, peer.n_met);
         }
         rendezvous
     }
 
     /// A kernel with this name (as a hash, not 0) starts on our card.
-    pub fn start(&mut self, process_slot: &ProcessSlot, kernel: u64) {
-        let held = process_slot.held(self.card);
+    pub fn start(&mut self, registration: &Registration, kernel: u64) {
+        let held = registration.held(self.card);
         set(&held.rendezvous, kernel);
         set(&held.n_rendezvous, held.n_rendezvous.load(Relaxed) + 1);
     }
 
     /// Has a peer of that kernel started that we did not meet before?
-    pub fn has_met(&mut self, process_slot: &ProcessSlot, kernel: u64) -> bool {
-        for peer in others(process_slot, self.card) {
+    pub fn has_met(&mut self, registration: &Registration, kernel: u64) -> bool {
+        for peer in others(registration, self.card) {
             let met = self.met.get(&peer.place).copied().unwrap_or(0);
             // A place that was given to a new process counts from the beginning again.
             let met = if met > peer.n_starts { 0 } else { met };
             if peer.kernel == kernel && peer.n_starts > met {
                 self.met.insert(peer.place, met + 1);
-                let held = process_slot.held(self.card);
+                let held = registration.held(self.card);
                 set(&held.n_met, held.n_rendezvous.load(Relaxed));
                 return true;
             }
@@ -67,8 +67,8 @@ struct Peer {
 }
 
 /// Every other card of every process.
-fn others(process_slot: &ProcessSlot, card: usize) -> Vec<Peer> {
-    let machine = process_slot.machine();
+fn others(registration: &Registration, card: usize) -> Vec<Peer> {
+    let machine = registration.machine();
     let n_cards = machine.cards().len();
     let slots = &machine.mapped.shared().slots[..slots::n_slots(machine.mapped)];
     let taken = slots.iter().enumerate();

@@ -23,9 +23,9 @@ fn one_spec_is_one_machine_and_its_folder_is_another_name_of_it() {
     );
     assert_eq!(folder.cards()[0].memory, 1 << 30);
     // What one handle does, the others see: they are one.
-    let process_slot = first.take_slot().unwrap();
-    process_slot.open_context(1).unwrap();
-    process_slot.charge(1, 5 << 20).unwrap();
+    let registration = first.take_slot().unwrap();
+    registration.open_context(1).unwrap();
+    registration.charge(1, 5 << 20).unwrap();
     let used = (128 << 20) + (5 << 20);
     assert_eq!(
         folder.usage(1).unwrap(),
@@ -39,7 +39,7 @@ fn one_spec_is_one_machine_and_its_folder_is_another_name_of_it() {
         panic!("one process");
     };
     assert_eq!((process.pid, process.card), (std::process::id(), 1));
-    drop(process_slot);
+    drop(registration);
     assert!(again.processes().unwrap().is_empty());
     let path = first.folder().to_owned();
     first.remove().unwrap();
@@ -114,14 +114,14 @@ fn slices_follow_each_other_and_what_is_unused_goes_back() {
 fn busy_time_is_of_the_last_second() {
     let base = tempfile::tempdir().unwrap();
     let machine = machine(base.path(), "2x16MiB");
-    let process_slot = machine.take_slot().unwrap();
-    process_slot.charge(0, 1).unwrap();
+    let registration = machine.take_slot().unwrap();
+    registration.charge(0, 1).unwrap();
     let end = now();
-    process_slot.worked(0, end - 400_000_000, end - 200_000_000);
+    registration.worked(0, end - 400_000_000, end - 200_000_000);
     assert_eq!((machine.busy(0), machine.busy(1)), (200_000_000, 0));
     assert_eq!(machine.processes().unwrap()[0].busy, 200_000_000);
     // Two seconds ago is forgotten, and does not come back through the ring.
-    process_slot.worked(1, end - 1_900_000_000, end - 1_500_000_000);
+    registration.worked(1, end - 1_900_000_000, end - 1_500_000_000);
     assert_eq!(machine.busy(1), 0);
 }
 

@@ -23,10 +23,10 @@ const HELD: u64 = 3 << 30;
 /// Takes memory of the second card and all of its time, until it is killed or nobody is
 /// left who could do that.
 fn hold() {
-    let process_slot = test_machine::machine().take_slot().unwrap();
+    let registration = test_machine::machine().take_slot().unwrap();
     let mut begin = now();
-    process_slot.worked(1, begin.saturating_sub(500_000_000), begin);
-    process_slot.charge(1, HELD).unwrap();
+    registration.worked(1, begin.saturating_sub(500_000_000), begin);
+    registration.charge(1, HELD).unwrap();
     loop {
         let mut pipe = libc::pollfd {
             fd: 0,
@@ -39,7 +39,7 @@ fn hold() {
             return;
         }
         let end = now();
-        process_slot.worked(1, begin, end);
+        registration.worked(1, begin, end);
         begin = end;
     }
 }

@@ -108,13 +108,13 @@ impl Driver {
             return Err(Code::INVALID_VALUE);
         }
         if let Some(card) = card {
-            let charged = self.process_slot.charge(card, size);
+            let charged = self.registration.charge(card, size);
             charged.map_err(|_| Code::OUT_OF_MEMORY)?;
         }
         let room = self.memory.physicals.room(size);
         let (file, offset) = room.map_err(|_| {
             if let Some(card) = card {
-                self.process_slot.refund(card, size);
+                self.registration.refund(card, size);
             }
             Code::OUT_OF_MEMORY
         })?;
@@ -192,7 +192,7 @@ impl Driver {
             }
             address_space::punch(&physical.file, physical.offset, physical.size);
             if let Some(card) = physical.card {
-                self.process_slot.refund(card, physical.size);
+                self.registration.refund(card, physical.size);
             }
         }
     }

@@ -256,7 +256,7 @@ impl Driver {
             let free = pool.reserved.0 - pool.used.0;
             let more = size.saturating_sub(free);
             if more > 0 {
-                let charged = self.process_slot.charge(card, more);
+                let charged = self.registration.charge(card, more);
                 charged.map_err(|_| Code::OUT_OF_MEMORY)?;
                 let pool = self.pool(id)?;
                 pool.reserved.0 += more;
@@ -306,7 +306,7 @@ impl Driver {
         let pool = self.pool(id)?;
         let unused = pool.reserved.0.saturating_sub(pool.used.0);
         pool.reserved.0 -= unused;
-        self.process_slot.refund(card, unused);
+        self.registration.refund(card, unused);
         Ok(())
     }
 

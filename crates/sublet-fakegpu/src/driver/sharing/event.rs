@@ -113,7 +113,7 @@ impl SharedEvent {
         let address = address_space::attach(PAGE, file, 0)?;
         Ok(SharedEvent {
             address,
-            machine: driver.process_slot.machine().clone(),
+            machine: driver.registration.machine().clone(),
             own: own(driver),
             look_at: AtomicU64::new(0),
             file: path,
@@ -201,7 +201,7 @@ impl Driver {
     /// The page of a new event that other processes may open.
     pub(crate) fn share_event(&mut self) -> Answer<(u64, Arc<SharedEvent>)> {
         let number = self.new_id();
-        let path = handle(self, number).path(self.process_slot.machine());
+        let path = handle(self, number).path(self.registration.machine());
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -231,7 +231,7 @@ impl Driver {
         if (wanted.slot, wanted.generation) == own(self) {
             return Err(Code::INVALID_CONTEXT);
         }
-        let path = wanted.path(self.process_slot.machine());
+        let path = wanted.path(self.registration.machine());
         let file = OpenOptions::new().read(true).write(true).open(path);
         let file = file.map_err(|_| Code::INVALID_VALUE)?;
         let long = file.metadata().is_ok_and(|about| about.len() >= PAGE);
@@ -267,6 +267,6 @@ fn handle(driver: &Driver, number: u64) -> EventHandle {
 
 /// Who this process is to the others.
 fn own(driver: &Driver) -> (u32, u32) {
-    let slot = u32::try_from(driver.process_slot.index()).unwrap_or(u32::MAX);
-    (slot, driver.process_slot.generation())
+    let slot = u32::try_from(driver.registration.index()).unwrap_or(u32::MAX);
+    (slot, driver.registration.generation())
 }

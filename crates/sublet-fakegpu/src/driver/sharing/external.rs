@@ -67,7 +67,7 @@ impl Driver {
         let wanted = address_space::round_up(size, BLOCK).ok_or(Code::OUT_OF_MEMORY)?;
         let known = self.memory.externals.memory.get(&source);
         let more = wanted.saturating_sub(known.map_or(0, |memory| memory.bytes));
-        let charged = self.process_slot.charge(card, more);
+        let charged = self.registration.charge(card, more);
         charged.map_err(|_| Code::OUT_OF_MEMORY)?;
         let memory = self.memory.externals.memory.entry(source);
         let memory = memory.or_insert(Memory {
@@ -158,7 +158,7 @@ impl Driver {
         if memory.n_users == 0 {
             let bytes = memory.bytes;
             externals.remove(&source);
-            self.process_slot.refund(source.2, bytes);
+            self.registration.refund(source.2, bytes);
         }
     }
 

@@ -93,14 +93,14 @@ impl Driver {
     pub(crate) fn take_shared_blocks(&mut self, id: Id, size: u64) -> Answer<u64> {
         let card = self.pool(id)?.card;
         if let Some(card) = card {
-            let charged = self.process_slot.charge(card, size);
+            let charged = self.registration.charge(card, size);
             charged.map_err(|_| Code::OUT_OF_MEMORY)?;
         }
         let placed = self.place_shared_blocks(id, size);
         if placed.is_err()
             && let Some(card) = card
         {
-            self.process_slot.refund(card, size);
+            self.registration.refund(card, size);
         }
         placed
     }
@@ -121,8 +121,8 @@ impl Driver {
     }
 
     fn shared_pool(&mut self, id: Id) -> Answer<&mut SharedPool> {
-        let slot = self.process_slot.index() as u64;
-        let owner = slot | u64::from(self.process_slot.generation()) << 32;
+        let slot = self.registration.index() as u64;
+        let owner = slot | u64::from(self.registration.generation()) << 32;
         let pool = self.pool(id)?;
         if pool.handle_types == 0 {
             return Err(Code::INVALID_VALUE);

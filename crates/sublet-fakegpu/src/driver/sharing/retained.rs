@@ -155,7 +155,7 @@ impl Driver {
             match holds {
                 Holds::Physical(ids) => ids.into_iter().for_each(|id| self.let_go(id)),
                 Holds::Blocks(_) => {}
-                Holds::Freed { card, bytes } => self.process_slot.refund(card, bytes),
+                Holds::Freed { card, bytes } => self.registration.refund(card, bytes),
             }
         }
     }

@@ -11,7 +11,7 @@ use crate::driver::result::{Answer, Code};
 use crate::driver::stream::queue::{Id, Lane};
 use crate::driver::stream::work::{Effect, Kernel, Work};
 use crate::driver::{Driver, SHARED, lock};
-use crate::machine::{ProcessSlot, Rendezvous, Slice, now, sleep_until};
+use crate::machine::{Registration, Rendezvous, Slice, now, sleep_until};
 
 /// How long a kernel that waits for another card has its own before it looks again.
 const LOOK: u64 = 100_000;
@@ -108,7 +108,7 @@ fn work(card: usize, lane: Lane) {
         driver.settle();
         let Some(id) = driver.queues.pick(card, lane, |_| true) else {
             if let Some(time) = &mut time {
-                time.rest(&driver.process_slot);
+                time.rest(&driver.registration);
             }
             state = idle(state);
             continue;
@@ -116,12 +116,12 @@ fn work(card: usize, lane: Lane) {
         let Some((op, ready)) = driver.queues.begin(id) else {
             continue;
         };
-        let process_slot = driver.process_slot.clone();
+        let registration = driver.registration.clone();
         let wanted = driver.queues.pending(card).saturating_add(op.nanos);
         drop(state);
         let mut on_card = |kernel: &Kernel| {
-            let time = time.get_or_insert_with(|| CardTime::new(&process_slot, card));
-            time.run(&process_slot, kernel, ready, wanted)
+            let time = time.get_or_insert_with(|| CardTime::new(&registration, card));
+            time.run(&registration, kernel, ready, wanted)
         };
         // What changes the driver's state at its end is kept until we have that again.
         let (end, work) = match op.work {
@@ -188,10 +188,10 @@ struct CardTime {
 }
 
 impl CardTime {
-    fn new(process_slot: &ProcessSlot, card: usize) -> CardTime {
+    fn new(registration: &Registration, card: usize) -> CardTime {
         CardTime {
             card,
-            rendezvous: Rendezvous::new(process_slot, card),
+            rendezvous: Rendezvous::new(registration, card),
             slice: Slice { start: 0, end: 0 },
             cursor: 0,
         }
@@ -199,16 +199,22 @@ impl CardTime {
 
     /// Runs a kernel that was ready at `ready`; when it ended. A slice is asked for all
     /// that is waiting (`wanted`), so short kernels of one process share one.
-    fn run(&mut self, process_slot: &ProcessSlot, kernel: &Kernel, ready: u64, wanted: u64) -> u64 {
+    fn run(
+        &mut self,
+        registration: &Registration,
+        kernel: &Kernel,
+        ready: u64,
+        wanted: u64,
+    ) -> u64 {
         if kernel.rendezvous != 0 {
-            self.rendezvous.start(process_slot, kernel.rendezvous);
+            self.rendezvous.start(registration, kernel.rendezvous);
         }
         let mut at = ready;
         let mut left = kernel.nanos;
         loop {
             if left == 0 {
                 if kernel.rendezvous == 0
-                    || self.rendezvous.has_met(process_slot, kernel.rendezvous)
+                    || self.rendezvous.has_met(registration, kernel.rendezvous)
                 {
                     return at;
                 }
@@ -216,13 +222,13 @@ impl CardTime {
             }
             let from = self.cursor.max(at);
             if from >= self.slice.end {
-                self.rest(process_slot);
-                self.slice = process_slot.slice(self.card, at, wanted.max(left));
+                self.rest(registration);
+                self.slice = registration.slice(self.card, at, wanted.max(left));
                 self.cursor = self.slice.start;
                 continue;
             }
             let to = self.slice.end.min(from + left);
-            process_slot.worked(self.card, from, to);
+            registration.worked(self.card, from, to);
             if now() < to {
                 sleep_until(to);
             }
@@ -232,9 +238,9 @@ impl CardTime {
     }
 
     /// Gives back what is left of the slice.
-    fn rest(&mut self, process_slot: &ProcessSlot) {
+    fn rest(&mut self, registration: &Registration) {
         if self.cursor < self.slice.end {
-            process_slot.give_back(self.card, self.slice, self.cursor);
+            registration.give_back(self.card, self.slice, self.cursor);
             self.slice.end = self.cursor;
         }
     }

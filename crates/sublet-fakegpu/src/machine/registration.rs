@@ -17,16 +17,16 @@ pub struct CardFull {
     pub free: u64,
 }
 
-/// A place in the machine, until it is dropped or the process ends.
-pub struct ProcessSlot {
+/// A process's entry in the machine, until it is dropped or the process ends.
+pub struct Registration {
     machine: FakeMachine,
     index: usize,
     own: Identity,
 }
 
-impl ProcessSlot {
-    pub(super) fn new(machine: FakeMachine, index: usize, own: Identity) -> ProcessSlot {
-        ProcessSlot {
+impl Registration {
+    pub(super) fn new(machine: FakeMachine, index: usize, own: Identity) -> Registration {
+        Registration {
             machine,
             index,
             own,
@@ -112,7 +112,7 @@ impl ProcessSlot {
         Ok(())
     }
 
-    /// Gives back what [`ProcessSlot::open_context`] took, with the last context.
+    /// Gives back what [`Registration::open_context`] took, with the last context.
     pub fn close_context(&self, card: usize) {
         let held = self.held(card);
         if held.n_contexts.load(Relaxed) == 0 {
@@ -182,7 +182,7 @@ impl ProcessSlot {
     }
 }
 
-impl Drop for ProcessSlot {
+impl Drop for Registration {
     fn drop(&mut self) {
         // A child inherits the value but not the place.
         if Identity::own() == self.own {
