@@ -86,6 +86,16 @@ impl Policy {
         ALL.iter().map(|kind| kind.name)
     }
 
+    /// The names, and how to mix them, for the help of a command: its `what` goes before.
+    #[must_use]
+    pub fn help(what: &str) -> String {
+        let names: Vec<&str> = Policy::names().collect();
+        format!(
+            "{what}: {}; or a mix, such as fgd=0.7,best-fit=0.3",
+            names.join(", ")
+        )
+    }
+
     fn of(kind: &'static Kind) -> Policy {
         let weight = 1000;
         Policy::mixed(vec![Weighed { kind, weight }])
@@ -97,7 +107,7 @@ impl Policy {
         let mut policy = Policy {
             is_relative: made.len() > 1 || made.iter().any(|part| part.is_relative()),
             learns: made.iter().any(|part| part.learns()),
-            sees_host: made.iter().any(|part| part.pack().is_none()),
+            sees_host: made.iter().any(|part| part.sees_host()),
             ties: Ties::Scattered,
             parts,
         };

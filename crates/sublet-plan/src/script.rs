@@ -11,6 +11,10 @@
 //! `s` mark init containers and sidecars: `i8138+s100+4069`; `:slot` at its end is the slot.
 //! `8138@300` asks 300 thousandths of compute time too, `8138*2` parts of two cards; `show`
 //! writes `8138@300/16276`.
+//! `options policy=NAME …` begins anew with a policy; `ask` and `filter POD CLAIM` say where a pod
+//! fits (`filter … everywhere` on every node, not only the best few), `wire` what is refused, as
+//! the kube-scheduler hears it; `prioritize` scores nodes, `reserve POD NODE CLAIM` places the
+//! pod there, and `observe POD NODE CLAIM CARDS` enters one that is bound already.
 //! [`check`] replays the commands and compares the whole transcript. Only tests use it.
 
 use std::collections::BTreeSet;

@@ -53,8 +53,10 @@ pub struct Args {
     /// How to reach the API server [default: as kubectl does, or the pod's account]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// How to choose among places that fit
-    #[arg(long, default_value_t, value_name = "POLICY")]
+    #[arg(
+        long, default_value_t, value_name = "POLICY",
+        help = Policy::help("How to choose among places that fit")
+    )]
     policy: Policy,
     /// How many of the best nodes to return; 0 for all
     #[arg(long, default_value_t = EngineOptions::default().few, value_name = "N")]

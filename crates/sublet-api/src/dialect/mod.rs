@@ -24,7 +24,7 @@ use crate::node::{NodeDefaults, NodeError};
 use crate::object::{Container, Node, Pod};
 use crate::quantity::{QuantityError, whole_number};
 
-/// Every dialect. For a node that no agent reports, the first that finds cards there counts.
+/// Every dialect; a new one stands last. For a node that no agent reports, the first that finds cards there counts.
 pub const DIALECTS: &[&dyn Dialect] = &[
     &aliyun::Aliyun,
     &nvidia::Nvidia,
@@ -133,7 +133,8 @@ pub struct Offering {
 /// What one device of a resource is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OfferedDevice {
-    /// One unit of a card's memory, on nodes that hand out parts. Where kubelet cannot be told
+    /// One unit of a card's memory, on nodes that hand out parts. It is what the cluster's
+    /// `--memory-unit` says, so [`Dialect::demand`] must count in the unit that it is given. Where kubelet cannot be told
     /// so many, amounts go into the node's status and slots carry Allocate.
     Unit {
         /// The resource that says how many cards there are.
@@ -158,6 +159,19 @@ pub fn result_keys() -> impl Iterator<Item = &'static str> {
     [keys::ALLOCATION, keys::ASSIGNED]
         .into_iter()
         .chain(own.copied())
+}
+
+/// The dialects that users have: all but that of the tests.
+pub(crate) fn shipped() -> impl Iterator<Item = &'static dyn Dialect> {
+    let all = DIALECTS.iter().copied();
+    all.filter(|dialect| dialect.name() != DialectName("toy"))
+}
+
+/// The resources by which a pod can ask for GPUs, for people.
+fn ways_to_ask() -> String {
+    let first = shipped().filter_map(|dialect| dialect.resources().first());
+    let quoted: Vec<String> = first.map(|resource| format!("`{resource}`")).collect();
+    quoted.join(" or ")
 }
 
 /// A claim's dialect; a claim of no GPU has none.
@@ -187,8 +201,8 @@ pub enum ClaimError {
     Dialects(&'static str, &'static str),
     /// It asks for the slot resource and for nothing that the slot would carry.
     #[error(
-        "the pod asks for `{slot}` but for no GPU: add `{mem}` or `{gpu}`",
-        slot = keys::GPU_SLOT, mem = keys::ALIYUN_GPU_MEM, gpu = keys::NVIDIA_GPU
+        "the pod asks for `{slot}` but for no GPU: add {ways}",
+        slot = keys::GPU_SLOT, ways = ways_to_ask()
     )]
     SlotAlone,
     /// A container has no valid name.

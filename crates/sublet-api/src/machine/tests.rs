@@ -3,7 +3,8 @@
 use sublet_model::Unit;
 
 use super::*;
-use crate::{NodeDefaults, facts_with_stock};
+use crate::dialect::device_resources;
+use crate::{NodeDefaults, facts_with_stock, keys};
 
 fn pod(spec: &str) -> Pod {
     serde_json::from_str(&format!(r#"{{"metadata":{{"name":"p"}},{spec}}}"#)).unwrap()
@@ -122,8 +123,19 @@ fn node(text: &str) -> String {
         format!("pods={}", amount(stock.pods)),
     ];
     let all = stock.resources.iter();
-    let shipped = all.filter(|(name, _)| !name.starts_with("toy."));
-    words.extend(shipped.map(|(name, has)| format!("{name}={}", amount(has))));
+    // Of our own resources, those that the nodes of these tests are about.
+    let about = [
+        "aliyun.com/gpu-count",
+        "aliyun.com/gpu-mem",
+        "nvidia.com/gpu",
+        keys::GPU_SLOT,
+    ];
+    let is_other = |name: &str| {
+        let mut all = device_resources().filter(|resource| !about.contains(resource));
+        all.any(|resource| resource == name)
+    };
+    let shown = all.filter(|(name, _)| !is_other(name));
+    words.extend(shown.map(|(name, has)| format!("{name}={}", amount(has))));
     words.join(" ")
 }
 

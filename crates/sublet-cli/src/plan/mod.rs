@@ -63,8 +63,10 @@ pub struct Args {
     /// How to print the plan
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
-    /// How to choose among places that fit
-    #[arg(long, default_value_t, value_name = "POLICY")]
+    #[arg(
+        long, default_value_t, value_name = "POLICY",
+        help = Policy::help("How to choose among places that fit")
+    )]
     policy: Policy,
     /// What one aliyun.com/gpu-mem is
     #[arg(long, value_enum, ignore_case = true, default_value_t)]

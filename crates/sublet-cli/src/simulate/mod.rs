@@ -149,8 +149,10 @@ pub struct Args {
     /// Order of arrival and ranks of nodes, in place of --seed and --arrive
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "arrive"])]
     sequence: Option<PathBuf>,
-    /// How to place; a comma mixes policies. Can be given several times
-    #[arg(long, value_name = "POLICY", default_values_t = [Policy::default()])]
+    #[arg(
+        long, value_name = "POLICY", default_values_t = [Policy::default()],
+        help = Policy::help("How to place; can be given several times")
+    )]
     policy: Vec<Policy>,
     /// How pods come and go
     #[arg(long, value_enum, default_value_t)]

@@ -31,6 +31,10 @@ impl Score for BestFit {
         -(((1.0 - left) * 100.0) as Cost)
     }
 
+    fn sees_host(&self) -> bool {
+        true
+    }
+
     fn boxed(&self) -> Box<dyn Score> {
         Box::new(self.clone())
     }

@@ -29,6 +29,10 @@ impl Score for DotProduct {
         -((100.0 * (1.0 - product)) as Cost)
     }
 
+    fn sees_host(&self) -> bool {
+        true
+    }
+
     fn boxed(&self) -> Box<dyn Score> {
         Box::new(self.clone())
     }

@@ -66,6 +66,10 @@ impl Score for Fgd {
         true
     }
 
+    fn sees_host(&self) -> bool {
+        true
+    }
+
     fn boxed(&self) -> Box<dyn Score> {
         Box::new(self.clone())
     }

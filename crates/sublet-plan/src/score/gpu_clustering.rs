@@ -49,6 +49,10 @@ impl Score for GpuClustering {
         Some(Arc::new(classes))
     }
 
+    fn sees_host(&self) -> bool {
+        true
+    }
+
     fn boxed(&self) -> Box<dyn Score> {
         Box::new(self.clone())
     }

@@ -40,6 +40,10 @@ impl Score for GpuPacking {
         -score
     }
 
+    fn sees_host(&self) -> bool {
+        true
+    }
+
     fn boxed(&self) -> Box<dyn Score> {
         Box::new(self.clone())
     }

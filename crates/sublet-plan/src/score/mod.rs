@@ -80,6 +80,12 @@ pub(crate) trait Score: fmt::Debug + Send + Sync {
     /// for whole ones.
     fn node(&self, site: &Site<'_>, asked: &Asked<'_>, position: usize, after: &After) -> Cost;
 
+    /// Has it an opinion where pods of no GPU go? If so, [`Score::node`] is asked about them too:
+    /// `position` is 0, nothing of a card is taken, and the node may have no cards. Its answer
+    /// then outweighs the stock scheduler's scores; a policy without an opinion leaves such pods
+    /// to those.
+    fn sees_host(&self) -> bool;
+
     /// The same policy with all that it has learnt.
     fn boxed(&self) -> Box<dyn Score>;
 

@@ -51,6 +51,10 @@ impl Score for ByMemory {
         (self.0.node)(after)
     }
 
+    fn sees_host(&self) -> bool {
+        false
+    }
+
     fn boxed(&self) -> Box<dyn Score> {
         Box::new(self.clone())
     }

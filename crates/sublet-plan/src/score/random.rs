@@ -22,6 +22,10 @@ impl Score for Random {
         draw_node(asked.uid, site.book.name())
     }
 
+    fn sees_host(&self) -> bool {
+        true
+    }
+
     fn boxed(&self) -> Box<dyn Score> {
         Box::new(self.clone())
     }

@@ -97,6 +97,10 @@ impl Score for Tiling {
         self.tables != before
     }
 
+    fn sees_host(&self) -> bool {
+        true
+    }
+
     fn boxed(&self) -> Box<dyn Score> {
         Box::new(self.clone())
     }

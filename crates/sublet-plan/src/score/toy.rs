@@ -46,6 +46,10 @@ impl Score for Toy {
         self.is_full != before
     }
 
+    fn sees_host(&self) -> bool {
+        true
+    }
+
     fn boxed(&self) -> Box<dyn Score> {
         Box::new(self.clone())
     }
