@@ -126,6 +126,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::dialect::Dialect;
 
     #[test]
     fn every_name_stands_once_and_has_a_meaning() {
@@ -142,7 +143,7 @@ mod tests {
 
     /// Of the toy dialect nothing is shipped.
     fn shipped_results() -> impl Iterator<Item = &'static str> {
-        let own = crate::dialect::shipped().flat_map(|dialect| dialect.result_keys());
+        let own = crate::dialect::shipped().flat_map(Dialect::result_keys);
         own.copied().chain([ALLOCATION, ASSIGNED])
     }
 

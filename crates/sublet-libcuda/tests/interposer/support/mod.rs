@@ -12,11 +12,12 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use self::arbiter::FakeArbiter;
 use anyhow::{Context, Result, ensure};
 pub(crate) use sublet_fakearbiter::DEADLINE;
 use sublet_script::Calls;
 use tempfile::TempDir;
+
+use self::arbiter::FakeArbiter;
 
 /// Compiled once for all tests of one run.
 struct Built {
@@ -128,7 +129,7 @@ impl Program {
 }
 
 /// Checks a line that is about the ledger; false for any other.
-fn ledger_says(arbiter: Option<&Arbiter>, line: &str) -> Result<bool> {
+fn ledger_says(arbiter: Option<&FakeArbiter>, line: &str) -> Result<bool> {
     let (what, expected) = line.split_once(' ').unwrap_or((line, ""));
     let (found, bytes) = match what {
         "pinned" => (arbiter.context("no ledger")?.pinned(), expected),
