@@ -6,9 +6,10 @@
 //! the pool is charged that or what the driver says it has reserved, whichever is more. What a
 //! driver takes beyond it when it makes the graph executable must fit as well, or that is undone;
 //! what it takes at the first launch is charged at the next look. Of a graph of which the driver
-//! does not tell all, it is asked what its launches would take ([`unknown`]). What a graph allocates and
-//! does not free outlives the graph, until the program frees it: it stays charged for as long as
-//! the driver says that so much is in use. [`DriverCache`] says how both go together.
+//! does not tell all, it is asked what its launches would take ([`unknown`]). What a graph
+//! allocates and does not free outlives the graph, until the program frees it: it stays charged
+//! for as long as the driver says that so much is in use. [`DriverCache`] says how both go
+//! together.
 
 pub mod added;
 mod needs;

@@ -2,9 +2,9 @@
 //!
 //! Such memory lives while anything refers to it ([`book`] says what does). Releasing the handle
 //! of mapped memory frees nothing; the charge goes back with the last reference, or later if
-//! others have the memory too ([`super::deferred_free`]). The device is the one the program named, since
-//! there need be no current context; memory on the host has a budget of its own. A handle imported
-//! from another process costs nothing here: whoever created it pays.
+//! others have the memory too ([`super::deferred_free`]). The device is the one the program named,
+//! since there need be no current context; memory on the host has a budget of its own. A handle
+//! imported from another process costs nothing here: whoever created it pays.
 
 mod book;
 mod bound;
@@ -21,7 +21,6 @@ pub use self::bound::{
 };
 pub use self::tiles::Mapped;
 pub(super) use self::tiles::{Region, Tile, TilePart};
-
 use super::c::*;
 use super::deferred_free::{Holder, Work};
 use super::tenant::{Need, Place, Tenant, giving, is_absent, taking};
@@ -204,7 +203,7 @@ pub fn drop_array(tenant: &Tenant, mapped: Mapped) {
 pub fn lend(tenant: &Tenant, handle: CUmemGenericAllocationHandle, holder: Holder) {
     let mut physical = locked(&tenant.books.physical);
     if let Some(id) = physical.behind(handle) {
-        physical.lent(id, holder, |known| known.still_holds(tenant));
+        physical.add_holder(id, holder, |known| known.still_holds(tenant));
     }
 }
 
@@ -213,7 +212,7 @@ pub fn lend_range(tenant: &Tenant, address: u64, bytes: u64, holder: &Holder) ->
     let mut physical = locked(&tenant.books.physical);
     let all = physical.mapped_within(address, bytes);
     for &id in &all {
-        physical.lent(id, holder.clone(), |known| known.still_holds(tenant));
+        physical.add_holder(id, holder.clone(), |known| known.still_holds(tenant));
     }
     !all.is_empty()
 }

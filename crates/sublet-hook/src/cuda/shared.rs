@@ -1,8 +1,8 @@
 //! Memory between processes: handles that go out, and handles that come in.
 //!
 //! The process that made memory pays for it, also while others of its job use it, so that a
-//! model which eight processes share is charged once. What goes out leaves a note of its holders with
-//! the memory ([`super::deferred_free`]), what comes in a mark for its owner to see
+//! model which eight processes share is charged once. Memory that goes out notes its holders
+//! ([`super::deferred_free`]), memory that comes in gets a mark for its owner to see
 //! ([`marks`](crate::link::marks)): so the owner goes on paying until the last of them has let
 //! go. Processes of another job, or without us, set no mark; what they still hold after the
 //! owner has freed it, or has died, is found by the arbiter in the driver's own figures.

@@ -210,7 +210,7 @@ impl Physical {
     }
 
     /// Memory went to others. What they no longer have is forgotten on the way.
-    pub(super) fn lent(&mut self, id: Id, holder: Holder, is_held: impl Fn(&Holder) -> bool) {
+    pub(super) fn add_holder(&mut self, id: Id, holder: Holder, is_held: impl Fn(&Holder) -> bool) {
         let memory = self.memories.get_mut(&id);
         if let Some(Holding::Own { holders, .. }) = memory.map(|memory| &mut memory.holding) {
             holders.retain(|known| *known != holder && is_held(known));

@@ -115,7 +115,7 @@ fn memory_that_comes_back_to_its_maker_counts_once_more() {
     let mut physical = Physical::default();
     let id = physical.made(7, own(1));
     assert!(!physical.imported(7, None), "the same handle");
-    physical.lent(id, Holder::Mark(key), |_| true);
+    physical.add_holder(id, Holder::Mark(key), |_| true);
     assert!(!physical.imported(8, Some(key)), "another, by its name");
     assert!(physical.imported(9, Some(other)), "another's");
     assert_eq!(physical.release(7), []);
@@ -131,10 +131,10 @@ fn what_was_lent_is_remembered_while_others_have_it() {
     let [a, b, c] = [b"a", b"b", b"c"].map(|text| Holder::Mark(Key::of_handle(text)));
     let mut physical = Physical::default();
     let id = physical.made(7, own(1));
-    physical.lent(id, a.clone(), |_| true);
-    physical.lent(id, a.clone(), |_| true);
-    physical.lent(id, b.clone(), |_| true);
-    physical.lent(id, c.clone(), |holder| *holder == b);
+    physical.add_holder(id, a.clone(), |_| true);
+    physical.add_holder(id, a.clone(), |_| true);
+    physical.add_holder(id, b.clone(), |_| true);
+    physical.add_holder(id, c.clone(), |holder| *holder == b);
     let charge = charge(1);
     let holders = vec![b, c];
     assert_eq!(physical.release(7), [Holding::Own { charge, holders }]);
