@@ -50,7 +50,7 @@ pub(crate) fn step() -> Result<Step> {
     command.arg("libraries");
     Ok(Step {
         what: "libraries for old containers",
-        usual: "15 s, and 100 MB once",
+        usual: "2 min cold, and 100 MB once",
         command,
     })
 }

@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             "5 min cold",
             &[&tests, filter.as_slice()].concat(),
         )?,
-        step("lints", "1 min cold", &LINTS)?,
+        step("lints", "4 min cold", &LINTS)?,
         step(
             "placement against published results",
             "1 min, cold 2",

@@ -162,6 +162,7 @@ pub fn result_keys() -> impl Iterator<Item = &'static str> {
 }
 
 /// The dialects that users have: all but that of the tests.
+#[cfg(test)]
 pub(crate) fn shipped() -> impl Iterator<Item = &'static dyn Dialect> {
     let all = DIALECTS.iter().copied();
     all.filter(|dialect| dialect.name() != DialectName("toy"))
@@ -169,7 +170,9 @@ pub(crate) fn shipped() -> impl Iterator<Item = &'static dyn Dialect> {
 
 /// The resources by which a pod can ask for GPUs, for people.
 fn ways_to_ask() -> String {
-    let first = shipped().filter_map(|dialect| dialect.resources().first());
+    let first = DIALECTS
+        .iter()
+        .filter_map(|dialect| dialect.resources().first());
     let quoted: Vec<String> = first.map(|resource| format!("`{resource}`")).collect();
     quoted.join(" or ")
 }
