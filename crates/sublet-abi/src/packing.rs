@@ -41,6 +41,14 @@ impl Default for Packing {
 }
 
 impl Packing {
+    /// True if an allocation of so many bytes may lie in a piece with others, or in one that the
+    /// driver keeps when it is empty. One that fills a piece has it for itself, as if it were of
+    /// blocks.
+    #[must_use]
+    pub const fn is_shared(&self, bytes: u64) -> bool {
+        bytes <= self.small && (bytes < self.piece || self.kept > 0)
+    }
+
     /// The blocks of a large allocation, in bytes; saturating, so that nonsense is refused like
     /// any amount that no card has.
     #[must_use]
@@ -152,6 +160,26 @@ mod tests {
             ..Packing::default()
         };
         assert_eq!(vast.words(), None);
+    }
+
+    #[test]
+    fn what_fills_a_piece_shares_none_unless_the_driver_keeps_it() {
+        let packing = |small, kept| Packing {
+            small,
+            kept,
+            ..Packing::default()
+        };
+        for (small, kept, bytes, is_shared) in [
+            (MIB, 0, MIB, true),
+            (MIB, 0, MIB + 1, false),
+            (2 * MIB, 0, 2 * MIB - 1, true),
+            (2 * MIB, 0, 2 * MIB, false),
+            (2 * MIB, 1, 2 * MIB, true),
+            (2 * MIB, 1, 2 * MIB + 1, false),
+        ] {
+            let packing = packing(small, kept);
+            assert_eq!(packing.is_shared(bytes), is_shared, "{bytes} {packing:?}");
+        }
     }
 
     #[test]

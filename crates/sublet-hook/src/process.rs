@@ -85,6 +85,10 @@ impl Mark {
     }
 }
 
+/// Apart from [`current`], which would otherwise touch each page of the stack that a new process
+/// is made on, at every call: 80 ns measured.
+#[cold]
+#[inline(never)]
 fn build(mark: Mark) -> &'static Process {
     if !mark.is_own() {
         mark.word.store(EMPTY, Ordering::Release);

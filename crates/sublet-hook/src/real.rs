@@ -70,6 +70,7 @@ impl<const ROWS: usize> Real<ROWS> {
 
     /// The real function of a row, or one that says what is missing.
     #[must_use]
+    #[inline]
     pub fn address(&'static self, index: usize) -> *const c_void {
         let Some(place) = self.places.get(index) else {
             return self.stand_ins.no_function.0;
@@ -83,6 +84,7 @@ impl<const ROWS: usize> Real<ROWS> {
         address
     }
 
+    #[cold]
     fn look_up(&'static self, index: usize) -> *const c_void {
         let library = self.found().library.as_ref();
         let symbol = library.and_then(|library| {

@@ -46,7 +46,7 @@ pub(super) fn allocating(
         kind,
         packing,
     };
-    if expected <= packing.small {
+    if packing.is_shared(expected) {
         small.allocate(expected, call, made)
     } else {
         large(&tenant, place, expected, call, made)
@@ -95,7 +95,7 @@ impl Small {
         let kept = catch_panic(|| {
             let (address, bytes) = made();
             asked = bytes;
-            if bytes > self.packing.small {
+            if !self.packing.is_shared(bytes) {
                 // Its rows are longer than was thought.
                 drop(heap);
                 self.give(ahead);
