@@ -196,36 +196,51 @@ fn costs_of<'a>(
 
 impl NodeCosts {
     /// What was found on the node, or what is found now.
+    #[inline]
     fn on(
         &mut self,
         node: NodeIdx,
         epoch: u64,
-        (uid, claim): (&PodUid, &Claim),
+        claim: (&PodUid, &Claim),
         source: &impl Source,
         prepared: &mut PreparedNodes,
     ) -> Option<Candidate> {
         let version = source.version(node);
         let stamp = Stamp { version, epoch };
+        match self.nodes.get(node.0 as usize) {
+            Some(known) if known.stamp == Some(stamp) => known.candidate,
+            _ => self.work_out(node, stamp, claim, source, prepared),
+        }
+    }
+
+    /// Apart from [`NodeCosts::on`], which walks over thousands of nodes for each pod.
+    #[inline(never)]
+    fn work_out(
+        &mut self,
+        node: NodeIdx,
+        stamp: Stamp,
+        (uid, claim): (&PodUid, &Claim),
+        source: &impl Source,
+        prepared: &mut PreparedNodes,
+    ) -> Option<Candidate> {
         let at = node.0 as usize;
         if self.nodes.len() <= at {
             self.nodes.resize(at + 1, CachedCost::default());
         }
-        let cost = &mut self.nodes[at];
-        if cost.stamp != Some(stamp) {
-            if prepared.len() <= at {
-                prepared.resize(at + 1, None);
-            }
-            let prepared = &mut prepared[at];
-            if prepared.as_ref().is_none_or(|(when, _)| *when != stamp) {
-                *prepared = Some((stamp, source.prepare(node)));
-            }
-            let prepared = prepared.as_ref().map_or(&[][..], |(_, parts)| parts);
-            *cost = CachedCost {
-                stamp: Some(stamp),
-                candidate: source.look(uid, claim, node, prepared),
-            };
+        if prepared.len() <= at {
+            prepared.resize(at + 1, None);
         }
-        cost.candidate
+        let prepared = &mut prepared[at];
+        if prepared.as_ref().is_none_or(|(when, _)| *when != stamp) {
+            *prepared = Some((stamp, source.prepare(node)));
+        }
+        let prepared = prepared.as_ref().map_or(&[][..], |(_, parts)| parts);
+        let candidate = source.look(uid, claim, node, prepared);
+        self.nodes[at] = CachedCost {
+            stamp: Some(stamp),
+            candidate,
+        };
+        candidate
     }
 }
 

@@ -4,6 +4,8 @@
 //! on the way to a "yes". A "no" costs one more pass over the node's cards to find its
 //! numbers: a scan meets few, for it knows full nodes by their outlines.
 
+use std::cell::Cell;
+
 use sublet_model::{
     Advertise, Allocation, Ask, Book, Card, CardRef, Claim, Class, Count, Grant, Identity, Ledger,
     MiB, NodeFacts, Part, Parts, PodUid, Portion, Role, Sharing,
@@ -11,7 +13,7 @@ use sublet_model::{
 
 use crate::choice::{self, CardCost};
 use crate::policy::Costs;
-use crate::score::{After, Asked, Prepared, Scores};
+use crate::score::{After, Asked, Cost, Prepared, Scores};
 use crate::stock::counts::{check_devices, check_machine};
 use crate::{EngineOptions, Reason, StockRules};
 
@@ -289,10 +291,23 @@ impl<'a> Case<'a> {
     }
 
     /// What a card costs to the policy that chooses among cards.
+    /// Most cards of a node are like the one before, and a cost is dear.
     fn card_cost(&self) -> impl CardCost {
         let site = (self.book, self.prepared);
         let scores = self.rules.scores;
-        move |position, left: Part| scores.card(site, &self.asked, position, left.memory)
+        let cards = self.book.cards();
+        let before: Cell<Option<(usize, Cost)>> = Cell::new(None);
+        move |position, left: Part| {
+            if let Some((other, cost)) = before.get()
+                && !scores.is_personal()
+                && cards[other] == cards[position]
+            {
+                return cost;
+            }
+            let cost = scores.card(site, &self.asked, position, left.memory);
+            before.set(Some((position, cost)));
+            cost
+        }
     }
 
     fn costs(&self, position: usize, after: &After) -> Costs {
