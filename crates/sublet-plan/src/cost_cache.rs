@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use sublet_model::{Ask, Bytes, Claim, Class, Host, Models, NodeIdx, PodUid, StockAsk};
 
-use crate::score::Prepared;
+use crate::score::{Prepared, PreparedParts};
 use crate::{Candidate, StockRules};
 
 /// Questions that are kept at once. The openb lists have up to 151, memory of the machine counted
@@ -65,7 +65,7 @@ impl NodeCosts {
 }
 
 /// By node, what the policy's parts worked out whatever is asked.
-type PreparedNodes = Vec<Option<(Stamp, Vec<Prepared>)>>;
+type PreparedNodes = Vec<Option<(Stamp, PreparedParts)>>;
 
 /// NodeCosts, by question and node.
 #[derive(Debug, Clone, Default)]
@@ -80,7 +80,7 @@ pub(crate) trait Source {
     /// The version of a node's page.
     fn version(&self, node: NodeIdx) -> u64;
     /// What the policy's parts need to know of a node, whatever is asked.
-    fn prepare(&self, node: NodeIdx) -> Vec<Prepared>;
+    fn prepare(&self, node: NodeIdx) -> PreparedParts;
     /// What a question finds on a node.
     fn look(
         &self,
@@ -234,7 +234,7 @@ impl NodeCosts {
         if prepared.as_ref().is_none_or(|(when, _)| *when != stamp) {
             *prepared = Some((stamp, source.prepare(node)));
         }
-        let prepared = prepared.as_ref().map_or(&[][..], |(_, parts)| parts);
+        let prepared = prepared.as_ref().map_or(&[][..], |(_, parts)| &parts[..]);
         let candidate = source.look(uid, claim, node, prepared);
         self.nodes[at] = CachedCost {
             stamp: Some(stamp),
@@ -260,8 +260,8 @@ mod tests {
             7
         }
 
-        fn prepare(&self, _: NodeIdx) -> Vec<Prepared> {
-            Vec::new()
+        fn prepare(&self, _: NodeIdx) -> PreparedParts {
+            PreparedParts::default()
         }
 
         fn look(&self, _: &PodUid, _: &Claim, _: NodeIdx, _: &[Prepared]) -> Option<Candidate> {

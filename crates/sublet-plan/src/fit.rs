@@ -66,13 +66,49 @@ pub(crate) fn fit(
     claim: &Claim,
     prepared: &[Prepared],
 ) -> Result<Candidate, Reason> {
+    judge(rules, book, uid, claim, prepared, few_rooms)
+}
+
+/// The same for who does not ask why not: on a full node that saves the way to its numbers.
+pub(crate) fn place(
+    rules: &Rules<'_>,
+    book: &Book,
+    uid: &PodUid,
+    claim: &Claim,
+    prepared: &[Prepared],
+) -> Option<Candidate> {
+    let unexplained = |_: &Case<'_>, _: &Parts, _| Unexplained;
+    judge(rules, book, uid, claim, prepared, unexplained).ok()
+}
+
+/// A reason that nobody asked for.
+struct Unexplained;
+
+impl From<Reason> for Unexplained {
+    fn from(_: Reason) -> Self {
+        Self
+    }
+}
+
+/// Either of them. `few_rooms` says why there are cards for so many of the parts only.
+fn judge<No: From<Reason>>(
+    rules: &Rules<'_>,
+    book: &Book,
+    uid: &PodUid,
+    claim: &Claim,
+    prepared: &[Prepared],
+    few_rooms: impl FnOnce(&Case<'_>, &Parts, Count) -> No,
+) -> Result<Candidate, No> {
     let facts = check_node(rules, book, claim)?;
     let case = Case::new(rules, book, facts, uid, claim, prepared);
     let place = match claim.ask() {
         Ask::Nothing => return Ok(case.on_host()),
-        Ask::Parts(parts) => case.on_parts(parts),
-        Ask::WholeCards(asked) => case.on_whole(*asked),
-    }?;
+        Ask::Parts(parts) => {
+            let place = case.on_parts(parts);
+            place.map_err(|fitting| few_rooms(&case, parts, fitting))?
+        }
+        Ask::WholeCards(asked) => case.on_whole(*asked)?,
+    };
     if rules.options.stock == StockRules::Here {
         check_devices(book, claim)?;
     }
@@ -220,20 +256,20 @@ impl<'a> Case<'a> {
         }
     }
 
-    fn on_parts(&self, parts: &Parts) -> Result<Candidate, Reason> {
+    /// The place for parts, or for how many of them there are cards.
+    fn on_parts(&self, parts: &Parts) -> Result<Candidate, Count> {
         let (book, first) = (self.book, parts.first());
         // Pods that hold whole cards without saying which may be on any.
         if book.unplaced() > Count::ZERO {
-            return Err(no_room(self.facts, book, parts, self.class));
+            return Err(Count::ZERO);
         }
         let (position, contended) = if parts.count() == Count::new(1) {
             let best = choice::one(book, first, self.class, self.card_cost());
             best.map(|one| (one.position, one.contended))
-                .ok_or_else(|| no_room(self.facts, book, parts, self.class))?
+                .ok_or(Count::ZERO)?
         } else {
             let best = choice::several(book, parts, self.class, self.card_cost());
-            best.map(|found| (found.positions[0], found.contended))
-                .map_err(|fitting| few_rooms(self.facts, book, parts, self.class, fitting))?
+            best.map(|found| (found.positions[0], found.contended))?
         };
         let held: MiB = book.cards().iter().map(|card| card.held.memory).sum();
         let card = &book.cards()[position];
@@ -290,8 +326,7 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// What a card costs to the policy that chooses among cards.
-    /// Most cards of a node are like the one before, and a cost is dear.
+    /// What a card costs to the policy that chooses among cards. Most cards of a node are like the one before, and a cost is dear.
     fn card_cost(&self) -> impl CardCost {
         let site = (self.book, self.prepared);
         let scores = self.rules.scores;
@@ -347,13 +382,8 @@ pub(crate) fn check_look_alikes(
 }
 
 /// Why there are not cards for all of several parts.
-fn few_rooms(
-    facts: &NodeFacts,
-    book: &Book,
-    parts: &Parts,
-    class: Class,
-    fitting: Count,
-) -> Reason {
+fn few_rooms(case: &Case<'_>, parts: &Parts, fitting: Count) -> Reason {
+    let (facts, book, class) = (case.facts, case.book, case.class);
     let (asked, total) = (parts.count(), Count::new(book.cards().len() as u32));
     if asked > total {
         return Reason::TooFew { asked, total };

@@ -10,10 +10,10 @@ use sublet_model::{Claim, NodeIdx, PodUid};
 
 use super::{Engine, Ties};
 use crate::cost_cache::Source;
-use crate::fit::{Rules, check_look_alikes, fit};
+use crate::fit::{Rules, check_look_alikes, fit, place};
 use crate::policy::MAX_PARTS;
 use crate::scatter::scatter;
-use crate::score::{Cost, Pack, Prepared, Scores};
+use crate::score::{Cost, Pack, Prepared, PreparedParts, Scores};
 use crate::screen::{Hope, hope};
 use crate::{Candidate, Policy, Reason};
 
@@ -39,7 +39,7 @@ impl Source for Rules<'_> {
         self.ledger.version(node)
     }
 
-    fn prepare(&self, node: NodeIdx) -> Vec<Prepared> {
+    fn prepare(&self, node: NodeIdx) -> PreparedParts {
         self.scores.prepare(self.ledger, self.ledger.book(node))
     }
 
@@ -50,7 +50,7 @@ impl Source for Rules<'_> {
         node: NodeIdx,
         prepared: &[Prepared],
     ) -> Option<Candidate> {
-        fit(self, self.ledger.book(node), uid, claim, prepared).ok()
+        place(self, self.ledger.book(node), uid, claim, prepared)
     }
 }
 

@@ -27,7 +27,7 @@ use sublet_model::{Ask, Book, Host, Ledger, MiB, Milli, PodUid};
 pub use self::fragment::Fragmentation;
 pub(crate) use self::pack::{After, Pack};
 use crate::learn::{Known, ShapeCounts};
-use crate::policy::{Costs, Policy};
+use crate::policy::{Costs, MAX_PARTS, Policy};
 
 /// Every policy; the first is the default.
 pub(crate) const ALL: &[&Kind] = &[
@@ -145,6 +145,9 @@ pub(crate) struct Site<'a> {
 /// What a policy worked out once for a node ([`Score::prepare`]).
 pub(crate) type Prepared = Option<Arc<dyn Any + Send + Sync>>;
 
+/// The same for each part of a policy, in place: it is read for each node that is looked at.
+pub(crate) type PreparedParts = [Prepared; MAX_PARTS];
+
 impl Asked<'_> {
     /// The share of a card of that size that is asked of one card: of parts, that of the first.
     pub(crate) fn share_of(&self, capacity: MiB) -> Milli {
@@ -245,17 +248,11 @@ impl Scores {
         self.parts[self.leader].pack()
     }
 
-    /// What each part needs to know of a node; nothing, and no memory is taken for it, where
-    /// none needs any.
-    pub(crate) fn prepare(&self, ledger: &Ledger, book: &Book) -> Vec<Prepared> {
-        let parts = self.parts.iter().enumerate();
-        let mut all = Vec::new();
-        for (at, part) in parts {
-            let prepared = part.prepare(ledger, book);
-            if prepared.is_some() {
-                all.resize_with(self.parts.len(), || None);
-                all[at] = prepared;
-            }
+    /// What each part needs to know of a node.
+    pub(crate) fn prepare(&self, ledger: &Ledger, book: &Book) -> PreparedParts {
+        let mut all = PreparedParts::default();
+        for (prepared, part) in all.iter_mut().zip(&self.parts) {
+            *prepared = part.prepare(ledger, book);
         }
         all
     }
