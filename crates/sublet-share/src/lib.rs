@@ -3,7 +3,8 @@
 //! *Decide* ring: no clock, thread, socket or file. The arbiter is a thin loop around
 //! [`Machine::apply`], and a simulator can be another.
 //!
-//! Suggested reading order: jobs, refusals, events, placing, readings, the read schedule, the machine.
+//! Suggested reading order: jobs, refusals, events, placing, readings, the read schedule, the machine,
+//! turns.
 
 mod event;
 mod job;
@@ -12,9 +13,11 @@ mod place;
 mod read_schedule;
 mod reading;
 mod refusal;
+mod turns;
 
 pub use event::{Action, Event};
 pub use job::{Amount, Holding, JobAsk, JobId, JobState, Pid, Promise};
 pub use machine::{Ancestry, CardView, JobView, Machine, MachineOptions, Mismatch, SLOTS};
 pub use reading::{LedgerUse, Reading, SlotUse};
 pub use refusal::JobRefusal;
+pub use turns::{LaunchGate, Overlap, SetGate, TimeShare, TurnEvent, TurnRules, TurnView, Turns};

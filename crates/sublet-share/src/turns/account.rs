@@ -1,0 +1,140 @@
+//! What a job has used of a card, and what that means for its turn.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use sublet_model::{Class, Milli};
+
+use super::rates::{WHOLE, due};
+use super::window::Window;
+use super::{Job, TimeShare, TurnRules, Turns};
+
+/// Virtual time: time used, divided by the rate that was due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(super) struct Clock(Duration);
+
+impl Clock {
+    /// How far it is ahead of another one.
+    pub(super) fn ahead_of(self, other: Clock) -> Duration {
+        self.0.saturating_sub(other.0)
+    }
+
+    fn advance(&mut self, used: Duration, rate: u64) {
+        let nanos = used.as_nanos() * u128::from(WHOLE) / u128::from(rate.max(1));
+        let nanos = u64::try_from(nanos).unwrap_or(u64::MAX);
+        self.0 = self.0.saturating_add(Duration::from_nanos(nanos));
+    }
+}
+
+/// A job's account of one card.
+#[derive(Debug, Clone)]
+pub(super) struct Account {
+    pub(super) share: TimeShare,
+    pub(super) clock: Clock,
+    pub(super) used: Window,
+    pub(super) waited: Window,
+}
+
+impl Account {
+    pub(super) fn new(share: TimeShare, window: Duration) -> Account {
+        Account {
+            share,
+            clock: Clock::default(),
+            used: Window::new(window),
+            waited: Window::new(window),
+        }
+    }
+
+    /// How long it may run until it is at its limit; nothing if that is too short for a turn.
+    pub(super) fn room(&self, rules: &TurnRules, now: Duration) -> Duration {
+        let room = self.left(rules, now);
+        let shortest = rules.shortest.min(self.allowed(rules));
+        if room < shortest {
+            Duration::ZERO
+        } else {
+            room
+        }
+    }
+
+    /// The same, to the last nanosecond.
+    pub(super) fn left(&self, rules: &TurnRules, now: Duration) -> Duration {
+        if self.share.limit == Milli::WHOLE {
+            return Duration::MAX;
+        }
+        self.allowed(rules).saturating_sub(self.used.used(now))
+    }
+
+    /// When there will be room for a turn again.
+    pub(super) fn has_room_at(&self, rules: &TurnRules, now: Duration) -> Duration {
+        let allowed = self.allowed(rules);
+        let shortest = rules.shortest.min(allowed);
+        self.used.falls_to(allowed.saturating_sub(shortest), now)
+    }
+
+    fn allowed(&self, rules: &TurnRules) -> Duration {
+        rules.window * u32::from(self.share.limit.get()) / 1000
+    }
+}
+
+/// No more than this passes at once: an arbiter that was stopped for longer does not know who
+/// ran meanwhile.
+const LONGEST_STEP: Duration = Duration::from_secs(1);
+
+impl Turns {
+    /// Time has passed, and who ran has used it.
+    pub(super) fn pass_time(&mut self, now: Duration) {
+        if now <= self.now {
+            return;
+        }
+        let from = self.now.max(now.saturating_sub(LONGEST_STEP));
+        self.now = now;
+        let mut cards: BTreeMap<usize, Vec<(Class, TimeShare)>> = BTreeMap::new();
+        for job in self.jobs.values() {
+            for account in &job.accounts {
+                let wanting = cards.entry(account.share.card).or_default();
+                if job.wants || job.runs() {
+                    wanting.push((job.class, account.share));
+                }
+            }
+        }
+        for (card, wanting) in cards {
+            self.charge(card, &wanting, from);
+        }
+    }
+
+    /// Charges those who ran on a card since `from`, each with its part.
+    fn charge(&mut self, card: usize, wanting: &[(Class, TimeShare)], from: Duration) {
+        let (now, step) = (self.now, self.now - from);
+        let runs = |job: &&Job| job.runs() && job.account(card).is_some();
+        let n_running = self.jobs.values().filter(runs).count();
+        let part = step / u32::try_from(n_running.max(1)).unwrap_or(u32::MAX);
+        let rates = due(wanting);
+        let floor = self.clocks.entry(card).or_default();
+        let mut rates = rates.into_iter();
+        let mut earliest: Option<Clock> = None;
+        for job in self.jobs.values_mut() {
+            let (runs, wants, waits) = (job.runs(), job.wants, job.is_waiting());
+            let mut accounts = job.accounts.iter_mut();
+            let Some(account) = accounts.find(|account| account.share.card == card) else {
+                continue;
+            };
+            if !(runs || wants) {
+                continue;
+            }
+            let rate = rates.next().unwrap_or(WHOLE);
+            if runs {
+                account.used.add(from, now, part);
+                account.clock.advance(part, rate);
+            }
+            if waits {
+                account.waited.add(from, now, step);
+            }
+            earliest = Some(earliest.map_or(account.clock, |clock| clock.min(account.clock)));
+        }
+        match earliest {
+            Some(clock) => *floor = (*floor).max(clock),
+            // Nobody was kept waiting: debts are paid.
+            None => floor.advance(step, WHOLE),
+        }
+    }
+}

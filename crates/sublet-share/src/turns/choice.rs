@@ -1,0 +1,270 @@
+//! Who must stop, and who may go.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use sublet_model::{Class, Milli};
+
+use super::{Job, LaunchGate, Overlap, Phase, SetGate, Turns};
+use crate::job::JobId;
+
+/// Who goes first: by class, then whose clock is further behind, then who waits longer.
+type Order = (Class, Duration, Duration, JobId);
+
+impl Turns {
+    /// Opens and closes gates, as things are now.
+    pub(super) fn decide(&mut self, out: &mut Vec<SetGate>) {
+        let ids: Vec<JobId> = self.jobs.keys().copied().collect();
+        for id in &ids {
+            self.watch_if_it_has_company(*id);
+        }
+        for id in &ids {
+            self.end_turn(*id);
+        }
+        self.give_turns();
+        for (id, job) in &mut self.jobs {
+            let gate = match job.phase {
+                Phase::Free => LaunchGate::Free,
+                Phase::Open { .. } => LaunchGate::Open,
+                Phase::Closing { .. } | Phase::Closed => LaunchGate::Closed(job.turn),
+            };
+            if job.told != Some(gate) {
+                job.told = Some(gate);
+                out.push(SetGate { job: *id, gate });
+            }
+        }
+    }
+
+    /// When [`TurnEvent::Tick`](super::TurnEvent::Tick) is due though nothing happens.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<Duration> {
+        let due = self.jobs.iter().filter_map(|(id, job)| match job.phase {
+            Phase::Open { until, .. } => {
+                let mut others = self.others_of(*id);
+                let matters = self.has_limit(job) || others.any(|(_, other)| other.wants);
+                (job.wants && matters).then_some(until)
+            }
+            Phase::Closing { since } => job.is_at_gate.then(|| since.saturating_add(job.patience)),
+            Phase::Closed if job.wants => Some(self.may_go_at(job)),
+            Phase::Free | Phase::Closed => None,
+        });
+        // What is due already was decided; it waits for something else to happen.
+        due.filter(|at| *at > self.now).min()
+    }
+
+    /// When a waiting job's own limit or patience lets it go.
+    fn may_go_at(&self, job: &Job) -> Duration {
+        let accounts = job.accounts.iter();
+        let rooms = accounts.map(|account| account.has_room_at(&self.rules, self.now));
+        let room_at = rooms.max().unwrap_or_default();
+        if job.class == Class::Guaranteed || room_at > self.now {
+            return room_at;
+        }
+        job.since + self.rules.window
+    }
+
+    fn has_limit(&self, job: &Job) -> bool {
+        let mut accounts = job.accounts.iter();
+        accounts.any(|account| account.share.limit < Milli::WHOLE)
+    }
+
+    /// The jobs that have a card with a job in common.
+    fn others_of(&self, id: JobId) -> impl Iterator<Item = (JobId, &Job)> {
+        let job = self.jobs.get(&id);
+        let others = self.jobs.iter().filter(move |(other, _)| **other != id);
+        others
+            .filter(move |(_, other)| job.is_some_and(|job| other.is_on_a_card_of(job)))
+            .map(|(id, other)| (*id, other))
+    }
+
+    fn may_overlap(&self, card: usize) -> bool {
+        let overlap = self.overlap.get(&card).copied();
+        overlap.unwrap_or_default() == Overlap::Allowed
+    }
+
+    /// A job that has company, or a limit, must say when it works.
+    fn watch_if_it_has_company(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
+        let is_free = !self.has_limit(job) && self.others_of(id).next().is_none();
+        let until = self.now + self.rules.slice;
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        if is_free {
+            job.phase = Phase::Free;
+            job.wants = false;
+            job.is_at_gate = false;
+        } else if job.phase == Phase::Free {
+            let is_least = false;
+            job.phase = Phase::Open { until, is_least };
+        }
+    }
+
+    fn end_turn(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
+        let (now, slice) = (self.now, self.rules.slice);
+        match job.phase {
+            Phase::Open { until, is_least } if self.must_yield(id, job, until, is_least) => {
+                if let Some(job) = self.jobs.get_mut(&id) {
+                    job.phase = Phase::Closing { since: now };
+                    job.turn = job.turn.wrapping_add(1);
+                    job.is_at_gate = false;
+                }
+            }
+            Phase::Open { until, .. } if until <= now => {
+                let until = now + self.turn_of(job);
+                self.open(id, until, false);
+            }
+            // Half of something that needs both halves is not done before the other half is
+            // launched.
+            Phase::Closing { since }
+                if job.is_at_gate && since.saturating_add(job.patience) <= now =>
+            {
+                self.open(id, now + slice, false);
+                if let Some(job) = self.jobs.get_mut(&id) {
+                    job.patience = job.patience.saturating_mul(2);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn open(&mut self, id: JobId, until: Duration, is_least: bool) {
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.phase = Phase::Open { until, is_least };
+            job.is_at_gate = false;
+        }
+    }
+
+    fn must_yield(&self, id: JobId, job: &Job, until: Duration, is_least: bool) -> bool {
+        let mut accounts = job.accounts.iter();
+        if job.wants && accounts.any(|account| account.left(&self.rules, self.now).is_zero()) {
+            return true;
+        }
+        let is_over = until <= self.now;
+        let own = self.order_of(id, job);
+        let mut others = self.others_of(id);
+        others.any(|(other_id, other)| {
+            let could_go = self.could_go(other);
+            if !could_go && !other.is_at_work() {
+                return false;
+            }
+            match (job.wants, job.class, other.class) {
+                (true, Class::Guaranteed, Class::Opportunistic) => {
+                    is_over && could_go && self.is_due_its_least(other)
+                }
+                (true, Class::Opportunistic, Class::Guaranteed) => is_over || !is_least,
+                (true, _, _) => is_over && self.order_of(other_id, other) < own,
+                // Its next launch finds the gate open, and ends the other's turn.
+                (false, Class::Guaranteed, Class::Opportunistic) => {
+                    !self.share_overlapping(job, other)
+                }
+                (false, _, _) => could_go,
+            }
+        })
+    }
+
+    fn share_overlapping(&self, job: &Job, other: &Job) -> bool {
+        let mut cards = job.accounts.iter().map(|account| account.share.card);
+        cards.all(|card| other.account(card).is_none() || self.may_overlap(card))
+    }
+
+    /// How long a turn of a job may last that begins now.
+    fn turn_of(&self, job: &Job) -> Duration {
+        let accounts = job.accounts.iter();
+        let left = accounts.map(|account| account.left(&self.rules, self.now));
+        let left = left.min().unwrap_or(Duration::MAX);
+        self.rules.slice.min(left)
+    }
+
+    /// True if it waits for nothing but its turn.
+    fn could_go(&self, job: &Job) -> bool {
+        let mut accounts = job.accounts.iter();
+        job.is_waiting() && accounts.all(|account| !account.room(&self.rules, self.now).is_zero())
+    }
+
+    /// True if an opportunistic job has waited for so long that a guaranteed one lets it go.
+    fn is_due_its_least(&self, job: &Job) -> bool {
+        let least = self.rules.least;
+        let mut accounts = job.accounts.iter();
+        job.class == Class::Opportunistic
+            && !least.is_zero()
+            && job.since + self.rules.window <= self.now
+            && accounts.all(|account| account.used.used(self.now) < least)
+    }
+
+    fn order_of(&self, id: JobId, job: &Job) -> Order {
+        if self.is_due_its_least(job) {
+            return (Class::Guaranteed, Duration::ZERO, job.since, id);
+        }
+        let accounts = job.accounts.iter();
+        let ahead = accounts.map(|account| {
+            let floor = self.clocks.get(&account.share.card).copied();
+            account.clock.ahead_of(floor.unwrap_or_default())
+        });
+        (job.class, ahead.max().unwrap_or_default(), job.since, id)
+    }
+
+    /// Opens the gates of those who are first on all their cards. A card for which an earlier one
+    /// waits is given to a later one only until the earlier one can have all of its cards; where
+    /// turns must not overlap, only to one that then stops at once.
+    fn give_turns(&mut self) {
+        let waiting = self.jobs.iter().filter(|(_, job)| self.could_go(job));
+        let mut line: Vec<Order> = waiting.map(|(id, job)| self.order_of(*id, job)).collect();
+        line.sort_unstable();
+        let mut claimed: BTreeMap<usize, Duration> = BTreeMap::new();
+        for (class, _, _, id) in line {
+            let Some(job) = self.jobs.get(&id) else {
+                continue;
+            };
+            let cards: Vec<usize> = job.accounts.iter().map(|a| a.share.card).collect();
+            let free_at = self.free_at(id, job);
+            let claim = cards.iter().filter_map(|card| claimed.get(card)).min();
+            let is_least = class != job.class;
+            let length = if is_least {
+                self.rules.least
+            } else {
+                self.turn_of(job)
+            };
+            let until = (self.now + length).min(claim.copied().unwrap_or(Duration::MAX));
+            // Less than the shortest turn only where its own limit leaves no more.
+            let is_worth_it = until - self.now >= self.rules.shortest.min(length);
+            let stops_at_once = job.drain <= self.rules.slice;
+            let keeps_nobody = stops_at_once || cards.iter().all(|card| self.may_overlap(*card));
+            let fits_in = claim.is_none() || keeps_nobody;
+            if free_at.is_none() && is_worth_it && fits_in {
+                self.open(id, until, is_least);
+            } else {
+                let at = free_at.unwrap_or(self.now + self.rules.shortest);
+                for card in cards {
+                    let earliest = claimed.entry(card).or_insert(at);
+                    *earliest = at.min(*earliest);
+                }
+            }
+        }
+    }
+
+    /// When those who keep a job from having its turn are expected to have left; nothing if
+    /// nobody does.
+    fn free_at(&self, id: JobId, job: &Job) -> Option<Duration> {
+        let blocks = self
+            .others_of(id)
+            .filter_map(|(_, other)| match other.phase {
+                Phase::Free | Phase::Closed => None,
+                Phase::Open { until, .. } if other.wants => Some(until),
+                // It was asked to close if it had to.
+                Phase::Open { .. } => None,
+                Phase::Closing { .. } if self.share_overlapping(job, other) => None,
+                // In a moment, as a rule: nobody may begin a turn elsewhere that would still last
+                // then, or two who take turns keep a third out who needs both their cards.
+                Phase::Closing { since } if self.now < since + self.rules.slice => Some(self.now),
+                // Nobody knows when.
+                Phase::Closing { .. } => Some(self.now + self.rules.shortest),
+            });
+        blocks.max()
+    }
+}

@@ -1,0 +1,265 @@
+//! Small stories, each with what the gates do.
+
+use std::time::Duration;
+
+use sublet_model::{Class, Milli};
+
+use super::*;
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn milli(value: u16) -> Milli {
+    Milli::new(value).expect("at most a whole")
+}
+
+/// A machine of turns, and how each gate was last set.
+struct Story {
+    turns: Turns,
+    gates: BTreeMap<u64, LaunchGate>,
+}
+
+impl Story {
+    fn new() -> Story {
+        Story {
+            turns: Turns::new(TurnRules::default()),
+            gates: BTreeMap::new(),
+        }
+    }
+
+    fn apply(&mut self, at: u64, event: TurnEvent) {
+        let mut out = Vec::new();
+        self.turns.apply(ms(at), event, &mut out);
+        for SetGate { job, gate } in out {
+            self.gates.insert(job.0, gate);
+        }
+    }
+
+    fn place(&mut self, at: u64, job: u64, class: Class, cards: &[usize], range: (u16, u16)) {
+        let shares = cards.iter().map(|card| TimeShare {
+            card: *card,
+            request: milli(range.0),
+            limit: milli(range.1),
+        });
+        let (job, shares) = (JobId(job), shares.collect());
+        self.apply(at, TurnEvent::Placed { job, class, shares });
+    }
+
+    fn wants(&mut self, at: u64, job: u64) {
+        self.apply(at, TurnEvent::Wants(JobId(job)));
+    }
+
+    fn rests(&mut self, at: u64, job: u64) {
+        self.apply(at, TurnEvent::Rests(JobId(job)));
+    }
+
+    /// Answers its last closing.
+    fn drained(&mut self, at: u64, job: u64, wants: bool) {
+        let LaunchGate::Closed(turn) = self.gates[&job] else {
+            panic!("{job}'s gate is not closed");
+        };
+        let job = JobId(job);
+        self.apply(at, TurnEvent::Drained { job, turn, wants });
+    }
+
+    fn tick(&mut self, at: u64) {
+        self.apply(at, TurnEvent::Tick);
+    }
+
+    /// `F`ree, `O`pen or `C`losed, of each job.
+    fn gates(&self) -> String {
+        let letter = |gate: &LaunchGate| match gate {
+            LaunchGate::Free => 'F',
+            LaunchGate::Open => 'O',
+            LaunchGate::Closed(_) => 'C',
+        };
+        self.gates.values().map(letter).collect()
+    }
+}
+
+use Class::{Guaranteed, Opportunistic};
+
+#[test]
+fn alone_and_without_a_limit_nobody_looks_at_it() {
+    let mut story = Story::new();
+    story.place(0, 1, Guaranteed, &[0], (300, 1000));
+    assert_eq!(story.gates(), "F");
+    story.place(1, 2, Guaranteed, &[1], (300, 1000));
+    assert_eq!(story.gates(), "FF");
+    assert_eq!(story.turns.wake_at(), None);
+    story.place(2, 3, Guaranteed, &[0], (300, 1000));
+    assert_eq!(story.gates(), "OFC", "the first is watched now");
+    story.apply(3, TurnEvent::Left(JobId(3)));
+    assert_eq!(&story.gates()[..2], "FF");
+}
+
+#[test]
+fn turns_alternate_by_what_is_due() {
+    let mut story = Story::new();
+    story.place(0, 1, Guaranteed, &[0], (750, 1000));
+    story.place(0, 2, Guaranteed, &[0], (250, 1000));
+    story.wants(0, 1);
+    story.wants(0, 2);
+    assert_eq!(story.gates(), "OC");
+    let mut at = 0;
+    let mut seen = String::new();
+    for _ in 0..16 {
+        at += 20;
+        story.tick(at);
+        for job in [1, 2] {
+            if let LaunchGate::Closed(_) = story.gates[&job] {
+                story.drained(at, job, true);
+            }
+        }
+        seen.push(if story.gates[&1] == LaunchGate::Open {
+            '1'
+        } else {
+            '2'
+        });
+    }
+    assert_eq!(seen, "2111211121112111");
+}
+
+#[test]
+fn a_limit_holds_also_for_one_that_is_alone() {
+    let mut story = Story::new();
+    story.place(0, 1, Guaranteed, &[0], (100, 500));
+    story.wants(0, 1);
+    assert_eq!(story.gates(), "O");
+    while story.gates() == "O" {
+        let at = story.turns.wake_at().expect("it has a limit");
+        story.tick(at.as_millis() as u64);
+    }
+    assert_eq!(story.turns.view(JobId(1))[0].used, ms(500));
+    story.drained(500, 1, true);
+    assert!(story.turns.view(JobId(1))[0].is_at_limit);
+    assert_eq!(
+        story.turns.wake_at(),
+        Some(ms(1005)),
+        "room for the shortest turn"
+    );
+    story.tick(1005);
+    assert_eq!(story.gates(), "O");
+}
+
+#[test]
+fn an_opportunistic_one_stops_at_once_and_gets_its_least() {
+    let mut story = Story::new();
+    story.place(0, 1, Guaranteed, &[0], (1000, 1000));
+    story.place(0, 2, Opportunistic, &[0], (0, 1000));
+    story.wants(0, 2);
+    assert_eq!(story.gates(), "OO", "the guaranteed gate stays open");
+    story.wants(7, 1);
+    assert_eq!(story.gates(), "OC");
+    story.drained(8, 2, true);
+    story.tick(1007);
+    assert_eq!(story.gates(), "OC");
+    assert_eq!(story.turns.wake_at(), Some(ms(1008)), "a second in vain");
+    story.tick(1008);
+    assert_eq!(story.turns.wake_at(), Some(ms(1027)), "the other's slice");
+    story.tick(1027);
+    assert_eq!(story.gates(), "CO");
+    assert_eq!(story.turns.wake_at(), Some(ms(1032)));
+    story.drained(1028, 1, true);
+    assert_eq!(story.gates(), "CO", "it has five milliseconds");
+    story.tick(1032);
+    assert_eq!(story.gates(), "OC");
+}
+
+#[test]
+fn turns_that_must_not_overlap_wait_for_the_end_of_the_one_before() {
+    for overlap in [Overlap::Allowed, Overlap::Never] {
+        let mut story = Story::new();
+        story.turns.set_overlap(0, overlap);
+        story.place(0, 1, Guaranteed, &[0], (500, 1000));
+        story.place(0, 2, Guaranteed, &[0], (500, 1000));
+        story.wants(0, 1);
+        story.wants(0, 2);
+        story.tick(20);
+        let expected = if overlap == Overlap::Allowed {
+            "CO"
+        } else {
+            "CC"
+        };
+        assert_eq!(story.gates(), expected);
+        story.apply(
+            21,
+            TurnEvent::Drained {
+                job: JobId(1),
+                turn: 77,
+                wants: true,
+            },
+        );
+        assert_eq!(story.gates(), expected, "an answer to another closing");
+        story.drained(25, 1, true);
+        assert_eq!(story.gates(), "CO");
+        let used = story.turns.view(JobId(1))[0].used;
+        let split = if overlap == Overlap::Allowed { 5 } else { 0 };
+        assert_eq!(used * 2, ms(50 - split), "{overlap:?}");
+    }
+}
+
+#[test]
+fn half_of_a_collective_gets_its_other_half() {
+    let mut story = Story::new();
+    story.turns.set_overlap(0, Overlap::Never);
+    story.place(0, 1, Guaranteed, &[0, 1], (500, 1000));
+    story.place(0, 2, Guaranteed, &[0], (500, 1000));
+    story.wants(0, 1);
+    story.wants(0, 2);
+    story.tick(20);
+    assert_eq!(story.gates(), "CC");
+    // Rank 1 has come to the gate; rank 0 waits for it on the card.
+    story.wants(21, 1);
+    assert_eq!(story.turns.wake_at(), Some(ms(40)));
+    story.tick(40);
+    assert_eq!(story.gates(), "OC");
+    story.tick(60);
+    assert_eq!(story.gates(), "CC");
+    story.drained(61, 1, true);
+    assert_eq!(story.gates(), "CO");
+    assert_eq!(story.turns.view(JobId(1))[0].used, ms(61), "on its account");
+}
+
+#[test]
+fn a_kernel_of_ten_seconds_is_paid_back() {
+    let mut story = Story::new();
+    story.turns.set_overlap(0, Overlap::Never);
+    story.place(0, 1, Guaranteed, &[0], (250, 1000));
+    story.place(0, 2, Guaranteed, &[0], (750, 1000));
+    story.wants(0, 1);
+    story.wants(0, 2);
+    let mut at = 0;
+    while at < 10_000 {
+        at += 20;
+        story.tick(at);
+    }
+    story.drained(at, 1, true);
+    assert_eq!(story.gates(), "CO");
+    while story.gates() == "CO" {
+        at += 20;
+        story.tick(at);
+    }
+    assert!(
+        (39_900..=40_100).contains(&at),
+        "it has had a quarter of {at} ms"
+    );
+}
+
+#[test]
+fn time_that_goes_back_or_jumps_is_not_charged() {
+    let mut story = Story::new();
+    story.place(0, 1, Guaranteed, &[0], (500, 1000));
+    story.place(0, 2, Guaranteed, &[0], (500, 1000));
+    story.wants(100, 1);
+    story.tick(110);
+    story.tick(50);
+    assert_eq!(story.turns.view(JobId(1))[0].used, ms(10));
+    story.tick(3_600_000);
+    assert_eq!(story.turns.view(JobId(1))[0].used, ms(1000));
+    story.wants(3_600_000, 2);
+    assert_eq!(story.gates(), "OC");
+    story.rests(3_600_001, 1);
+    assert_eq!(story.gates(), "CO", "who rests gives way at once");
+}
