@@ -2,7 +2,7 @@
 //!
 //! Called for every node that a scan does not pass over (`screen`), so nothing is allocated
 //! on the way to a "yes". A "no" costs one more pass over the node's cards to find its
-//! numbers: a scan meets few, for it knows full nodes by their outlines.
+//! numbers, for who asks for them ([`fit`]); a scan does not ([`place`]).
 
 use std::cell::Cell;
 

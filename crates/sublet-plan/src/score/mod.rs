@@ -73,7 +73,8 @@ impl fmt::Debug for Kind {
 /// A way to score places.
 pub(crate) trait Score: fmt::Debug + Send + Sync {
     /// Which of the node's cards? The cost of taking a part of the card at `position`, of
-    /// whose memory `left` would be left; ties go to the first card.
+    /// whose memory `left` would be left; ties go to the first card. Cards whose accounts are
+    /// alike cost alike, unless [`Score::is_personal`]: it is not asked about each of them.
     fn card(&self, site: &Site<'_>, asked: &Asked<'_>, position: usize, left: MiB) -> Cost;
 
     /// Which node? The cost of the best place on it: the card at `position`, or the idle cards
