@@ -326,21 +326,26 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// What a card costs to the policy that chooses among cards. Most cards of a node are like the one before, and a cost is dear.
+    /// What a card costs to the policy that chooses among cards. Most cards of a node are like
+    /// the one before, and a cost is dear.
     fn card_cost(&self) -> impl CardCost {
         let site = (self.book, self.prepared);
         let scores = self.rules.scores;
         let cards = self.book.cards();
-        let before: Cell<Option<(usize, Cost)>> = Cell::new(None);
-        move |position, left: Part| {
-            if let Some((other, cost)) = before.get()
+        let before: Cell<Option<(usize, Part, Cost)>> = Cell::new(None);
+        let cost_of =
+            move |position, left: Part| scores.card(site, &self.asked, position, left.memory);
+        move |position, left| {
+            if let Some((other, left_of_other, cost)) = before.get()
+                && left_of_other == left
                 && !scores.is_personal()
                 && cards[other] == cards[position]
             {
+                debug_assert_eq!(cost, cost_of(position, left), "alike cards cost alike");
                 return cost;
             }
-            let cost = scores.card(site, &self.asked, position, left.memory);
-            before.set(Some((position, cost)));
+            let cost = cost_of(position, left);
+            before.set(Some((position, left, cost)));
             cost
         }
     }

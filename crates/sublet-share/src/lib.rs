@@ -3,8 +3,8 @@
 //! *Decide* ring: no clock, thread, socket or file. The arbiter is a thin loop around
 //! [`Machine::apply`], and a simulator can be another.
 //!
-//! Suggested reading order: jobs, refusals, events, placing, readings, the read schedule, the machine,
-//! turns.
+//! Suggested reading order: jobs, refusals, events, placing, readings, the read schedule, the
+//! machine, turns.
 
 mod event;
 mod job;

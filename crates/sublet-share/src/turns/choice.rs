@@ -44,6 +44,10 @@ impl Turns {
                 let matters = self.has_limit(job) || others.any(|(_, other)| other.wants);
                 (job.wants && matters).then_some(until)
             }
+            // Others then may have short turns (`free_at`); later its gate opens again.
+            Phase::Closing { since } if self.now < since + self.rules.slice => {
+                Some(since + self.rules.slice)
+            }
             Phase::Closing { since } => job.is_at_gate.then(|| since.saturating_add(job.patience)),
             Phase::Closed if job.wants => Some(self.may_go_at(job)),
             Phase::Free | Phase::Closed => None,

@@ -1,14 +1,9 @@
 //! Small stories, each with what the gates do.
 
-use std::time::Duration;
-
 use sublet_model::{Class, Milli};
 
+use super::world::ms;
 use super::*;
-
-fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms)
-}
 
 fn milli(value: u16) -> Milli {
     Milli::new(value).expect("at most a whole")

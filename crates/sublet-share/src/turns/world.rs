@@ -1,7 +1,7 @@
 //! Cards with kernels on them, and jobs that obey their gates: what the turns are tried on.
 //!
-//! A job is one thread that launches kernels on all its cards at once, a few ahead, waits for
-//! them now and then, and pauses. A card runs the kernels of all jobs that have any there, each
+//! A job is one thread that launches a kernel on all its cards, then the next when that is done,
+//! and pauses after so many. A card runs the kernels of all jobs that have any there, each
 //! at its part of the speed, as drivers slice the time of a card. The world counts what each job
 //! really had; what the turns think of it is not asked.
 
@@ -13,14 +13,18 @@ use super::*;
 /// How far time goes in a step of the world.
 pub(super) const STEP: Duration = Duration::from_micros(500);
 
+pub(super) fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
 /// What a job does all day.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Work {
     /// How long a kernel takes with the card for itself.
     pub(super) kernel: Duration,
-    /// Kernels that are launched before the job waits for them.
+    /// Kernels between two pauses.
     pub(super) burst: u32,
-    /// What it does between two bursts; nothing if it always has work.
+    /// How long it pauses; nothing if it always has work.
     pub(super) pause: Duration,
 }
 
