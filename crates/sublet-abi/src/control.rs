@@ -11,6 +11,7 @@ use core::ops::Deref;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::MAX_DEVICES;
+use crate::gate::{GateRules, GateState, GateWord};
 use crate::header::{Header, Layout, PageError, PageKind};
 use crate::message::Mode;
 use crate::packing::Packing;
@@ -27,9 +28,9 @@ pub struct ControlPage {
     epoch: AtomicU64,
     mode: AtomicU32,
     n_devices: AtomicU32,
-    reserved: [AtomicU64; 3],
-    /// On a line of its own: it is written several times a second, and what is above and
-    /// below it is read by every launch.
+    gate: GateRules,
+    reserved: AtomicU64,
+    /// On a line of its own: it is written several times a second.
     heartbeat_ms: AtomicU64,
     reserved_beside_heartbeat: [AtomicU64; 7],
     devices: [ControlDevice; MAX_DEVICES],
@@ -43,7 +44,8 @@ pub struct ControlDevice {
     capacity_bytes: AtomicU64,
     limit_bytes: AtomicU64,
     context_bytes: AtomicU64,
-    gate: AtomicU32,
+    /// For libraries that were built before there were turns: they launch while it is zero.
+    gate_of_before: AtomicU32,
     /// [`Packing`], in three words; zero where nobody has found out.
     packing_block: AtomicU32,
     packing: [AtomicU64; 2],
@@ -52,6 +54,7 @@ pub struct ControlDevice {
 const _: () = {
     use core::mem::offset_of;
     assert!(size_of::<ControlDevice>() == 64);
+    assert!(offset_of!(ControlPage, gate) == 40);
     assert!(offset_of!(ControlPage, heartbeat_ms) == 64);
     assert!(offset_of!(ControlPage, devices) == 128);
     assert!(size_of::<ControlPage>() == 128 + 64 * MAX_DEVICES);
@@ -90,6 +93,12 @@ impl ControlPage {
     #[must_use]
     pub fn mode(&self) -> Mode {
         Mode::of_number(self.mode.load(Ordering::Relaxed)).unwrap_or(Mode::Strict)
+    }
+
+    /// When the tenant's processes may launch work.
+    #[must_use]
+    pub fn gate(&self) -> &GateRules {
+        &self.gate
     }
 
     /// The tenant's devices, in the order of the ledger's accounts.
@@ -176,19 +185,6 @@ impl ControlDevice {
         self.packing[0].store(pieces, Ordering::Relaxed);
         self.packing[1].store(rest, Ordering::Relaxed);
         self.packing_block.store(block, Ordering::Relaxed);
-    }
-
-    /// True if launches may go on. Nobody closes a gate yet.
-    #[must_use]
-    pub fn gate_is_open(&self) -> bool {
-        self.gate.load(Ordering::Acquire) == 0
-    }
-
-    /// Where the gate's word is, for a futex wait, which works on a read-only mapping. An
-    /// address, not a reference: a store to the word would kill a tenant's process.
-    #[must_use]
-    pub fn gate_address(&self) -> *const u32 {
-        self.gate.as_ptr()
     }
 }
 
@@ -329,6 +325,22 @@ impl<'a> ControlWriter<'a> {
     /// Sets how the driver packs memory on a device; `None` where nobody has found out.
     pub fn set_packing(&self, device: DeviceIndex, packing: Option<Packing>) {
         self.page.device(device).set_packing(packing);
+    }
+
+    /// Sets the gate of all the tenant's devices: a job whose launches stop on one of them waits
+    /// for itself on the others. Who waits for the word must be woken afterwards.
+    pub fn set_gate(&self, word: GateWord) {
+        let is_closed = word.state() == GateState::Closed;
+        let before = &self.page.devices[0].gate_of_before;
+        before.store(is_closed.into(), Ordering::Release);
+        self.page.gate.set_word(word);
+    }
+
+    /// Sets how much of the time processes launch work while no arbiter is there, in thousandths
+    /// from 1 to 1000, and how much work they keep queued while others want the card, in
+    /// microseconds; 0 for no bound.
+    pub fn set_gate_rules(&self, without_arbiter: u32, queue_us: u32) {
+        self.page.gate.set(without_arbiter, queue_us);
     }
 
     /// Sets what processes do without an arbiter.

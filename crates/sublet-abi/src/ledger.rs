@@ -12,6 +12,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::gate::TurnReport;
 use crate::header::{Header, Layout, PageKind};
 use crate::reserve::{self, Accounts, Contended, NotCharged, NotReleased, NotReserved};
 use crate::units::{DeviceIndex, SlotIndex, Units};
@@ -68,7 +69,7 @@ pub struct ProcessSlot {
     state: AtomicU32,
     own_pid: AtomicU32,
     n_unknown: AtomicU64,
-    reserved: [AtomicU64; 5],
+    turns: TurnReport,
     accounts: [Account; MAX_DEVICES],
 }
 
@@ -88,6 +89,7 @@ const _: () = {
     assert!(offset_of!(LedgerPage, heads) == 64);
     assert!(offset_of!(LedgerPage, refusals) == 64 + 64 * MAX_DEVICES);
     assert!(offset_of!(LedgerPage, slots) == 1344);
+    assert!(offset_of!(ProcessSlot, turns) == 24);
     assert!(offset_of!(ProcessSlot, accounts) == 64);
     assert!(size_of::<ProcessSlot>() == 64 + 32 * MAX_DEVICES);
     assert!(size_of::<LedgerPage>() == 1344 + 576 * (SLOTS + 1));
@@ -258,6 +260,7 @@ impl ProcessSlot {
         self.generation.store(generation, Ordering::Relaxed);
         self.n_unknown.store(0, Ordering::Relaxed);
         self.own_pid.store(0, Ordering::Relaxed);
+        self.turns.clear();
         for account in &self.accounts {
             account.context_bytes.store(0, Ordering::Relaxed);
         }
@@ -301,6 +304,12 @@ impl ProcessSlot {
     #[must_use]
     pub fn generation(&self) -> u32 {
         self.generation.load(Ordering::Relaxed)
+    }
+
+    /// What the process says of its turns.
+    #[must_use]
+    pub fn turns(&self) -> &TurnReport {
+        &self.turns
     }
 
     /// Counts a driver function that the table does not have and the process asked for.

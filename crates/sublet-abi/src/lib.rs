@@ -3,17 +3,18 @@
 //! An arbiter and a tenant's processes are built at different times: the interposer sits in
 //! a container for weeks while the arbiter on the node is replaced. So what both touch is
 //! here, alone, and has a version: two pages of shared memory, the protocol by which memory
-//! is taken from a limit, and the four messages on the tenant's socket. This crate opens no
+//! is taken from a limit, and the five messages on the tenant's socket. This crate opens no
 //! file, maps no memory and knows no clock; it is given addresses, bytes and times.
 //!
 //! Read in this order:
 //! - [`units`]: the unit of accounting, and the checked numbers of slots and devices.
 //! - [`control`]: the page that the arbiter writes and tenants only read.
+//! - [`gate`]: when processes may launch work, and what they answer.
 //! - [`packing`]: what a driver takes from the card for what programs allocate.
 //! - [`ledger`]: the page that both write, and all that may be done to it.
 //! - [`host`]: what version 2 added to both. [`versioned`]: a page of either version.
 //! - `reserve`: how it is done, without locks, so that a process may die at any instruction.
-//! - [`message`]: hello, welcome, refused, bye.
+//! - [`message`]: hello, welcome, refused, knock, bye.
 //! - [`header`]: the first bytes of either page, the same in every version.
 //!
 //! # How a next version is added
@@ -39,6 +40,7 @@
 extern crate std;
 
 pub mod control;
+pub mod gate;
 pub mod header;
 pub mod host;
 pub mod ledger;
@@ -51,6 +53,7 @@ pub mod units;
 pub mod versioned;
 
 pub use control::{ControlDevice, ControlPage, ControlWriter};
+pub use gate::{GateRules, GateState, GateWord, TurnReport};
 pub use header::PageError;
 pub use host::{HostLedger, HostLimit};
 pub use ledger::{LedgerPage, ProcessSlot};

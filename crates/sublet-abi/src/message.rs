@@ -1,4 +1,4 @@
-//! The messages on the tenant's socket: hello, welcome, refused, bye.
+//! The messages on the tenant's socket: hello, welcome, refused, knock, bye.
 //!
 //! The socket is `SOCK_SEQPACKET`, so a message is one datagram and is never cut or joined.
 //! All have a fixed size and the machine's own byte order, since both ends are on it.
@@ -11,6 +11,7 @@
 //! | [`Hello`] | process, first on each connection | the ledger's descriptor if it comes back |
 //! | [`Welcome`] | arbiter | two descriptors: control page, ledger page |
 //! | [`Refused`] | arbiter | nothing; it then closes the connection |
+//! | knock | process whose page says that turns are followed | nothing |
 //! | bye | process that gives up its slot while it lives | nothing |
 //!
 //! The first eight bytes (magic, kind, size) are the same in every version. `Refused` never
@@ -76,6 +77,9 @@ impl Mode {
 pub enum ProcessMessage {
     /// The first message on a connection.
     Hello(Hello),
+    /// What the process says of its turns has changed. Sent only where the control page has a gate
+    /// that is not free, so that no arbiter gets it that does not know it.
+    Knock,
     /// The process ends this connection. Its slot and what it holds stay its own until it is
     /// dead: no message can have them forgotten.
     Bye,

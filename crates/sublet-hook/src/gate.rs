@@ -6,13 +6,13 @@
 //! gate counts as open, since a job that stands still for ever is worse than one that takes
 //! more than its share.
 //!
-//! All devices of a tenant share the first one's gate: a job on several cards whose launches
-//! stop on one of them waits for itself on the others (HAMi-core#142).
+//! All devices of a tenant share one gate: a job on several cards whose launches stop on one of
+//! them waits for itself on the others (HAMi-core#142).
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use sublet_abi::{ControlPage, DeviceIndex};
+use sublet_abi::ControlPage;
 
 use crate::link;
 
@@ -37,11 +37,7 @@ const LOOK_AGAIN_NS: libc::c_long = 100_000_000;
 /// From now on this page's gate counts. The page stays mapped for ever.
 pub fn follow(control: &'static ControlPage) {
     CONTROL.store(ptr::from_ref(control).cast_mut(), Ordering::Release);
-    let Some(first) = DeviceIndex::new(0) else {
-        return;
-    };
-    let word = control.device(first).gate_address();
-    let word = word.cast_mut();
+    let word = control.gate().address().cast_mut();
     let before = WORD.swap(word, Ordering::AcqRel);
     // Fails where graphs are looked at, and that stays so.
     let (set, kept) = (Ordering::AcqRel, Ordering::Relaxed);

@@ -3,6 +3,7 @@
 use core::ptr;
 
 use crate::control::{ControlWriter, DeviceTerms, Terms};
+use crate::gate::{GateState, GateWord};
 use crate::header::{self, PageError, PageKind};
 use crate::memory::Memory;
 use crate::message::Mode;
@@ -64,7 +65,6 @@ fn a_page_says_what_was_written() {
         (80 << 30, 2 << 30)
     );
     assert_eq!(second.context_bytes(), 480 << 20);
-    assert!(second.gate_is_open());
     assert_eq!(
         page.device(place(2)).limit(),
         Units::ZERO,
@@ -84,6 +84,12 @@ fn a_page_says_what_was_written() {
     assert_eq!(second.packing(), packing);
     writer.set_packing(place(1), None);
     assert_eq!(second.packing(), Packing::default());
+    let gate = page.gate();
+    let said = || (gate.word().state(), gate.without_arbiter(), gate.queue_us());
+    assert_eq!(said(), (GateState::Free, 1000, None));
+    writer.set_gate(GateWord::new(GateState::Contended, 2));
+    writer.set_gate_rules(100, 10_000);
+    assert_eq!(said(), (GateState::Contended, 100, Some(10_000)));
     writer.set_mode(Mode::Compat);
     writer.beat(1200);
     assert_eq!(second.limit(), Units::allowed_by(1 << 30));

@@ -20,6 +20,7 @@ const HELLO: u16 = 1;
 const WELCOME: u16 = 2;
 const REFUSED: u16 = 3;
 const BYE: u16 = 4;
+const KNOCK: u16 = 5;
 
 /// The bit of [`HelloBytes::flags`] that says that slot, generation and claims mean something.
 const COMES_BACK: u32 = 1;
@@ -129,6 +130,7 @@ impl ProcessMessage {
                 first: HelloBytes::of(hello, size_of::<HelloBytes2>()),
                 host_bytes: hello.held.as_ref().map_or(0, |held| held.host_bytes),
             }),
+            ProcessMessage::Knock => Datagram::of(&head(KNOCK, size_of::<Head>())),
             ProcessMessage::Bye => Datagram::of(&head(BYE, size_of::<Head>())),
         }
     }
@@ -141,6 +143,7 @@ impl ProcessMessage {
         let head = read_head(bytes)?;
         match head.kind {
             HELLO => HelloBytes::read(bytes, head).map(ProcessMessage::Hello),
+            KNOCK => exactly::<Head>(bytes, head).map(|_| ProcessMessage::Knock),
             BYE => exactly::<Head>(bytes, head).map(|_| ProcessMessage::Bye),
             other => Err(MessageError::Kind(other)),
         }

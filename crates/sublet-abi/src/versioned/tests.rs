@@ -7,6 +7,7 @@
 use std::vec::Vec;
 
 use crate::control::{ControlWriter, DeviceTerms, Terms};
+use crate::gate::{GateState, GateWord};
 use crate::header::PageError;
 use crate::host::HostLimit;
 use crate::memory::Memory;
@@ -84,12 +85,15 @@ fn control_pages_have_their_words_at_these_places() {
         (16, 11),
         (24, 3),
         (32, 1 | 1 << 32),
+        (40, 3 | 5 << 2 | 100 << 32),
+        (48, 10_000),
         (64, 1000),
         (128, 0x0707_0707_0707_0707),
         (136, 0x0707_0707_0707_0707),
         (144, 80 << 30),
         (152, 5 << 30),
         (160, 480 << 20),
+        (168, 1), // the gate of libraries from before there were turns
     ];
     for (version, size, host) in [(1, 1152, None), (2, 1216, Some((1152, 6 << 30)))] {
         let mut memory = Memory::zeroed(4096);
@@ -97,6 +101,8 @@ fn control_pages_have_their_words_at_these_places() {
         assert_eq!(writer.page().version(), version);
         let limit = writer.page().host().map(HostLimit::bytes);
         assert_eq!(limit, host.map(|(_, bytes)| Some(bytes)));
+        writer.set_gate(GateWord::new(GateState::Closed, 5));
+        writer.set_gate_rules(100, 10_000);
         let mut expected = header(*b"SubletC\n", size, version.into()).to_vec();
         expected.extend(common);
         expected.extend(host);
@@ -113,6 +119,14 @@ fn ledger_pages_have_their_words_at_these_places() {
         assert_eq!(page.version(), version);
         page.slot(slot(2)).hand_out(4711, 9);
         page.charge(slot(2), device, amount(5)).expect("room");
+        let turns = page.slot(slot(2)).turns();
+        turns.follow();
+        turns.set_at_gate(true);
+        turns.answer(GateWord::new(GateState::Closed, 6));
+        turns.add_units(21);
+        turns.add_gpu_ns(22);
+        turns.add_waited_ns(23);
+        assert!(turns.must_knock());
         page.note_refusal(device, 77, 88);
         let mut expected = header(*b"SubletL\n", size, version.into()).to_vec();
         expected.extend([
@@ -124,6 +138,12 @@ fn ledger_pages_have_their_words_at_these_places() {
             // Slot 2: its process and generation, its state, its account of device 3.
             (1344 + 2 * 576, 4711 | 9 << 32),
             (1344 + 2 * 576 + 8, 1),
+            // Its turns: which it answered, and its flags; units, nanoseconds, a knock.
+            (1344 + 2 * 576 + 24, 6 | 5 << 32),
+            (1344 + 2 * 576 + 32, 21),
+            (1344 + 2 * 576 + 40, 22),
+            (1344 + 2 * 576 + 48, 23),
+            (1344 + 2 * 576 + 56, 1),
             (1344 + 2 * 576 + 64 + 3 * 32, 5),
             (1344 + 2 * 576 + 64 + 3 * 32 + 8, 5 | 1 << 34),
         ]);

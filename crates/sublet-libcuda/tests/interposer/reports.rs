@@ -333,10 +333,7 @@ fn a_closed_gate_holds_launches_and_a_dead_arbiter_does_not() {
     let mut program = Program::start(&mut tenant(&arbiter));
     assert_eq!(program.call("cuInit 0"), "0");
     let set_gate = |value: u32| {
-        let gate = arbiter
-            .control()
-            .device(crate::support::arbiter::device(0))
-            .gate_address();
+        let gate = arbiter.control().gate().address();
         // SAFETY: the arbiter's own mapping can be written; atomically, since others read.
         unsafe { std::sync::atomic::AtomicU32::from_ptr(gate.cast_mut()) }
             .store(value, std::sync::atomic::Ordering::Release);

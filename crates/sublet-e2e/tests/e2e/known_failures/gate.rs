@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
 use anyhow::{Context, Result, ensure};
-use sublet_abi::{AnyControl, DeviceIndex, VERSION};
+use sublet_abi::{AnyControl, GateState, GateWord, VERSION};
 use sublet_e2e::one_machine::Machine;
 
 /// The gate of the machine's only job. It is open again when this is dropped.
@@ -52,7 +52,8 @@ impl Gate {
 
     /// From now on launches wait.
     pub(crate) fn close(&self) -> Result<()> {
-        Ok(self.memory.write_all_at(&1_u32.to_ne_bytes(), self.at)?)
+        let closed = GateWord::new(GateState::Closed, 1).bits();
+        Ok(self.memory.write_all_at(&closed.to_ne_bytes(), self.at)?)
     }
 
     /// Launches go on; who waits notices within a tenth of a second.
@@ -67,14 +68,13 @@ impl Drop for Gate {
     }
 }
 
-/// Where the first device's gate is in a page.
+/// Where the gate is in a page.
 fn offset(memory: &File, start: u64) -> Result<u64> {
     let room = Box::leak(Box::new(Room([0; BYTES])));
     memory.read_exact_at(&mut room.0, start)?;
     // SAFETY: so many bytes, aligned, that live for ever and that nobody writes any more.
     let page = unsafe { AnyControl::from_ptr(room.0.as_ptr(), BYTES) };
     let page = page.ok().context("this is no control page")?;
-    let first = DeviceIndex::new(0).context("a first device")?;
-    let gate = page.device(first).gate_address().addr();
+    let gate = page.gate().address().addr();
     Ok((gate - room.0.as_ptr().addr()) as u64)
 }
