@@ -9,14 +9,16 @@ use std::sync::Arc;
 
 use sublet_model::{Ask, Bytes, Claim, Class, Host, Models, NodeIdx, PodUid, StockAsk};
 
-use crate::score::{Prepared, PreparedParts};
+use crate::policy::MAX_PARTS;
+use crate::score::{Cost, Prepared, PreparedParts};
 use crate::{Candidate, StockRules};
 
 /// Questions that are kept at once. The openb lists have up to 151, memory of the machine counted
 /// in, and 91 without. A question costs a [`CachedCost`] for each node: with 5,000 nodes and all of
-/// them in use 100 MB, which is why no more are kept.
+/// them in use 40 MB, which is why no more are kept. A walk over the nodes reads all of them, so two
+/// lie on one cache line.
 const MAX_QUESTIONS: usize = 256;
-const _: () = assert!(size_of::<CachedCost>() <= 80);
+const _: () = assert!(size_of::<CachedCost>() == 32);
 
 /// A question that was not among the last so many is not worked out beforehand. The rarest of
 /// openb's 151 shapes has mostly come again by then.
@@ -33,18 +35,34 @@ struct Question {
     stock: Option<Arc<StockAsk>>,
 }
 
+/// Costs to the policies of a mix after the first.
+type OtherCosts = [Cost; MAX_PARTS - 1];
+
 /// When something was worked out: versions of the page and of the policy's tables.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Stamp {
     version: u64,
     epoch: u64,
 }
 
-/// What a question found on a node.
+/// What a question found on a node, to the policy or to the first one of a mix.
 #[derive(Debug, Clone, Copy, Default)]
 struct CachedCost {
-    stamp: Option<Stamp>,
-    candidate: Option<Candidate>,
+    stamp: Stamp,
+    cost: Cost,
+    position: u32,
+    finding: Finding,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Finding {
+    /// Nobody has looked.
+    #[default]
+    Unknown,
+    NoPlace,
+    Place,
+    /// [`Candidate::contended`].
+    Contended,
 }
 
 /// What a question found, by node.
@@ -53,6 +71,8 @@ struct NodeCosts {
     /// The pod that asked first. All that ask the same get the same costs.
     asker: (PodUid, Claim),
     nodes: Vec<CachedCost>,
+    /// What the nodes cost to the other policies of a mix; empty where there are none.
+    others: Vec<OtherCosts>,
     used: u64,
     /// How far costs were worked out beforehand, for which epoch.
     refreshed: (u64, usize),
@@ -79,6 +99,8 @@ pub(crate) struct CostCache {
 pub(crate) trait Source {
     /// The version of a node's page.
     fn version(&self, node: NodeIdx) -> u64;
+    /// False where it certainly has no place for the claim.
+    fn may_fit(&self, claim: &Claim, node: NodeIdx) -> bool;
     /// What the policy's parts need to know of a node, whatever is asked.
     fn prepare(&self, node: NodeIdx) -> PreparedParts;
     /// What a question finds on a node.
@@ -162,8 +184,8 @@ impl CostCache {
             costs.refreshed = (epoch, to);
             let (uid, claim) = costs.asker.clone();
             for at in from..to {
-                let is_stale = |stamp: Stamp| stamp.epoch != epoch;
-                if costs.nodes[at].stamp.is_some_and(is_stale) {
+                let known = &costs.nodes[at];
+                if known.finding != Finding::Unknown && known.stamp.epoch != epoch {
                     let node = NodeIdx(at as u32);
                     costs.on(node, epoch, (&uid, &claim), source, &mut self.prepared);
                 }
@@ -189,6 +211,7 @@ fn costs_of<'a>(
         asker: (uid.clone(), claim.clone()),
         // As many as there are: growing by steps would take up to twice the room.
         nodes: Vec::with_capacity(nodes),
+        others: Vec::new(),
         used: 0,
         refreshed: (0, 0),
     })
@@ -208,9 +231,25 @@ impl NodeCosts {
         let version = source.version(node);
         let stamp = Stamp { version, epoch };
         match self.nodes.get(node.0 as usize) {
-            Some(known) if known.stamp == Some(stamp) => known.candidate,
+            Some(known) if known.stamp == stamp && known.finding != Finding::Unknown => {
+                self.candidate(node.0 as usize, known)
+            }
             _ => self.work_out(node, stamp, claim, source, prepared),
         }
+    }
+
+    #[inline]
+    fn candidate(&self, at: usize, known: &CachedCost) -> Option<Candidate> {
+        if known.finding == Finding::NoPlace {
+            return None;
+        }
+        let others = self.others.get(at).copied().unwrap_or_default();
+        let [second, third, fourth] = others;
+        Some(Candidate {
+            position: known.position as usize,
+            contended: known.finding == Finding::Contended,
+            costs: [known.cost, second, third, fourth],
+        })
     }
 
     /// Apart from [`NodeCosts::on`], which walks over thousands of nodes for each pod.
@@ -230,17 +269,39 @@ impl NodeCosts {
         if prepared.len() <= at {
             prepared.resize(at + 1, None);
         }
-        let prepared = &mut prepared[at];
-        if prepared.as_ref().is_none_or(|(when, _)| *when != stamp) {
-            *prepared = Some((stamp, source.prepare(node)));
-        }
-        let prepared = prepared.as_ref().map_or(&[][..], |(_, parts)| &parts[..]);
-        let candidate = source.look(uid, claim, node, prepared);
-        self.nodes[at] = CachedCost {
-            stamp: Some(stamp),
-            candidate,
+        let candidate = if source.may_fit(claim, node) {
+            let prepared = &mut prepared[at];
+            if prepared.as_ref().is_none_or(|(when, _)| *when != stamp) {
+                *prepared = Some((stamp, source.prepare(node)));
+            }
+            let prepared = prepared.as_ref().map_or(&[][..], |(_, parts)| &parts[..]);
+            source.look(uid, claim, node, prepared)
+        } else {
+            None
         };
+        self.keep(at, stamp, candidate.as_ref());
         candidate
+    }
+
+    fn keep(&mut self, at: usize, stamp: Stamp, candidate: Option<&Candidate>) {
+        let finding = match candidate {
+            None => Finding::NoPlace,
+            Some(candidate) if candidate.contended => Finding::Contended,
+            Some(_) => Finding::Place,
+        };
+        let [cost, others @ ..] = candidate.map_or([0; MAX_PARTS], |found| found.costs);
+        self.nodes[at] = CachedCost {
+            stamp,
+            cost,
+            position: candidate.map_or(0, |found| found.position as u32),
+            finding,
+        };
+        if others != OtherCosts::default() && self.others.len() <= at {
+            self.others.resize(at + 1, OtherCosts::default());
+        }
+        if let Some(known) = self.others.get_mut(at) {
+            *known = others;
+        }
     }
 }
 
@@ -258,6 +319,10 @@ mod tests {
     impl Source for Counted {
         fn version(&self, _: NodeIdx) -> u64 {
             7
+        }
+
+        fn may_fit(&self, _: &Claim, _: NodeIdx) -> bool {
+            true
         }
 
         fn prepare(&self, _: NodeIdx) -> PreparedParts {

@@ -66,7 +66,7 @@ pub(crate) fn fit(
     claim: &Claim,
     prepared: &[Prepared],
 ) -> Result<Candidate, Reason> {
-    judge(rules, book, uid, claim, prepared, few_rooms)
+    judge(rules, book, uid, claim, prepared, few_rooms, few_idle)
 }
 
 /// The same for who does not ask why not: on a full node that saves the way to its numbers.
@@ -77,8 +77,9 @@ pub(crate) fn place(
     claim: &Claim,
     prepared: &[Prepared],
 ) -> Option<Candidate> {
-    let unexplained = |_: &Case<'_>, _: &Parts, _| Unexplained;
-    judge(rules, book, uid, claim, prepared, unexplained).ok()
+    let no_rooms = |_: &Case<'_>, _: &Parts, _| Unexplained;
+    let no_idle = |_: &Case<'_>, _, _| Unexplained;
+    judge(rules, book, uid, claim, prepared, no_rooms, no_idle).ok()
 }
 
 /// A reason that nobody asked for.
@@ -90,7 +91,8 @@ impl From<Reason> for Unexplained {
     }
 }
 
-/// Either of them. `few_rooms` says why there are cards for so many of the parts only.
+/// Either of them. `few_rooms` says why there are cards for so many of the parts only, `few_idle`
+/// why so many can be handed out whole.
 fn judge<No: From<Reason>>(
     rules: &Rules<'_>,
     book: &Book,
@@ -98,6 +100,7 @@ fn judge<No: From<Reason>>(
     claim: &Claim,
     prepared: &[Prepared],
     few_rooms: impl FnOnce(&Case<'_>, &Parts, Count) -> No,
+    few_idle: impl FnOnce(&Case<'_>, Count, Count) -> No,
 ) -> Result<Candidate, No> {
     let facts = check_node(rules, book, claim)?;
     let case = Case::new(rules, book, facts, uid, claim, prepared);
@@ -107,7 +110,10 @@ fn judge<No: From<Reason>>(
             let place = case.on_parts(parts);
             place.map_err(|fitting| few_rooms(&case, parts, fitting))?
         }
-        Ask::WholeCards(asked) => case.on_whole(*asked)?,
+        Ask::WholeCards(asked) => {
+            let place = case.on_whole(*asked);
+            place.map_err(|free| few_idle(&case, *asked, free))?
+        }
     };
     if rules.options.stock == StockRules::Here {
         check_devices(book, claim)?;
@@ -286,39 +292,31 @@ impl<'a> Case<'a> {
         })
     }
 
-    fn on_whole(&self, asked: Count) -> Result<Candidate, Reason> {
+    /// The place for whole cards, or how many there are.
+    fn on_whole(&self, asked: Count) -> Result<Candidate, Count> {
         let book = self.book;
-        let total = Count::new(book.cards().len() as u32);
-        if asked > total {
-            return Err(Reason::TooFew { asked, total });
+        let gpus = self.facts.inventory.gpus();
+        let (mut idle, mut holds) = (0, 0);
+        let (mut taken, mut first) = (MiB::ZERO, None);
+        for at in choice::whole(book) {
+            if idle < asked.get() {
+                taken = taken.plus(gpus[at].memory);
+            }
+            idle += 1;
+            holds += u32::from(book.cards()[at].holds > 0);
+            first = first.or(Some(at));
         }
-        let free = Count::new(choice::whole(book).count() as u32).saturating_sub(book.unplaced());
+        let free = Count::new(idle).saturating_sub(book.unplaced());
         if asked > free {
-            let sick = book.cards().iter().filter(|card| !card.healthy).count();
-            let unsure = |card: &&Card| card.tenants == 0 && !card.unsure.is_zero();
-            let unsure = book.cards().iter().filter(unsure).count();
-            return Err(Reason::NoIdle {
-                asked,
-                idle: free,
-                total,
-                sick: Count::new(sick as u32),
-                unsure: Count::new(unsure as u32),
-            });
+            return Err(free);
         }
-        let holds = choice::whole(book)
-            .filter(|&at| book.cards()[at].holds > 0)
-            .count() as u32;
-        let taken: MiB = choice::whole(book)
-            .take(asked.get() as usize)
-            .map(|at| self.facts.inventory.gpus()[at].memory)
-            .sum();
         let held: MiB = book.cards().iter().map(|card| card.held.memory).sum();
         let after = After {
             card_left: MiB::ZERO,
             node_left: book.free().saturating_sub(held).saturating_sub(taken),
             node_capacity: book.capacity(),
         };
-        let position = choice::whole(book).next().unwrap_or(0);
+        let position = first.unwrap_or(0);
         Ok(Candidate {
             position,
             contended: asked > free.saturating_sub(Count::new(holds)),
@@ -367,10 +365,13 @@ pub(crate) fn check_look_alikes(
     uid: &PodUid,
     claim: &Claim,
 ) -> Result<(), Reason> {
+    if book.unassigned().is_empty() || !claim.has_gpu() {
+        return Ok(());
+    }
     let Some(facts) = book.facts() else {
         return Ok(());
     };
-    if facts.identity != Identity::SizeAndOrder || !claim.has_gpu() {
+    if facts.identity != Identity::SizeAndOrder {
         return Ok(());
     }
     let slots = facts.advertise == Advertise::Slots;
@@ -400,6 +401,24 @@ fn few_rooms(case: &Case<'_>, parts: &Parts, fitting: Count) -> Reason {
         asked,
         part: parts.first(),
         fitting,
+    }
+}
+
+/// Why not so many cards can be handed out whole.
+fn few_idle(case: &Case<'_>, asked: Count, idle: Count) -> Reason {
+    let cards = case.book.cards();
+    let total = Count::new(cards.len() as u32);
+    if asked > total {
+        return Reason::TooFew { asked, total };
+    }
+    let count =
+        |is_it: &dyn Fn(&&Card) -> bool| Count::new(cards.iter().filter(is_it).count() as u32);
+    Reason::NoIdle {
+        asked,
+        idle,
+        total,
+        sick: count(&|card| !card.healthy),
+        unsure: count(&|card| card.tenants == 0 && !card.unsure.is_zero()),
     }
 }
 
@@ -446,13 +465,22 @@ fn no_room(facts: &NodeFacts, book: &Book, parts: &Parts, class: Class) -> Reaso
 
 /// Why cards that have the memory cannot take a part; `None` where there are no such cards.
 fn no_compute(facts: &NodeFacts, book: &Book, part: Part, class: Class) -> Option<Reason> {
-    let cards = book.cards().iter().zip(facts.inventory.gpus());
-    let roomy = cards.filter(|(card, _)| {
+    let cards = || book.cards().iter().zip(facts.inventory.gpus());
+    let roomy = cards().filter(|(card, _)| {
         let memory = Part::of_memory(part.memory);
         card.left_beside(memory, Class::Opportunistic).is_some()
     });
     // The first of those with most, so that the answer does not depend on chance.
-    let (card, gpu) = roomy.rev().max_by_key(|(card, _)| card.free().compute)?;
+    let Some((card, gpu)) = roomy.rev().max_by_key(|(card, _)| card.free().compute) else {
+        let overfull = |(card, _): &(&Card, _)| {
+            let taken = card.used.memory.plus(card.unsure.memory);
+            let left = card.capacity.memory.saturating_sub(taken);
+            let is_open = card.healthy && card.whole == 0;
+            is_open && part.memory <= left && !card.used.fits_in(card.capacity)
+        };
+        let (_, gpu) = cards().find(overfull)?;
+        return Some(Reason::Overfull { gpu: gpu.index });
+    };
     if class == Class::Guaranteed && part.fits_in(card.free()) {
         return Some(Reason::Company { gpu: gpu.index });
     }

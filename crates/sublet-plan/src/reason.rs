@@ -144,6 +144,11 @@ pub enum Reason {
         /// The card with most room.
         gpu: GpuIndex,
     },
+    /// The card's pods, some of them bound by somebody else, ask more than it has.
+    Overfull {
+        /// The card, whose memory would do.
+        gpu: GpuIndex,
+    },
     /// Fewer cards have room than the pod asks.
     TooFewRooms {
         /// So many.
@@ -203,6 +208,7 @@ impl Reason {
             | Reason::NoRoom { .. }
             | Reason::NoCompute { .. }
             | Reason::Company { .. }
+            | Reason::Overfull { .. }
             | Reason::TooFewRooms { .. }
             | Reason::NoIdle { .. }
             | Reason::LookAlike { .. }
@@ -234,6 +240,7 @@ impl Reason {
             Reason::NoRoom { .. } => "no_room",
             Reason::NoCompute { .. } => "no_compute",
             Reason::Company { .. } => "company",
+            Reason::Overfull { .. } => "overfull",
             Reason::TooFewRooms { .. } => "too_few_rooms",
             Reason::NoIdle { .. } => "no_idle",
             Reason::LookAlike { .. } => "look_alike",
@@ -312,6 +319,10 @@ impl fmt::Display for Reason {
             Reason::Company { gpu } => write!(
                 f,
                 "GPU {gpu} has room, but a guaranteed pod that asks for all of a GPU's compute time shares it with no other guaranteed pod"
+            ),
+            Reason::Overfull { gpu } => write!(
+                f,
+                "GPU {gpu} takes no other pod: those on it together ask more than it has"
             ),
             Reason::TooFewRooms {
                 asked,
@@ -438,7 +449,10 @@ impl fmt::Display for Wire<'_> {
             (Reason::NoRoom { .. }, Ask::Parts(parts)) => {
                 write!(f, "no GPU has {} free", parts.first().memory)
             }
-            (Reason::NoCompute { .. } | Reason::Company { .. }, Ask::Parts(parts)) => {
+            (
+                Reason::NoCompute { .. } | Reason::Company { .. } | Reason::Overfull { .. },
+                Ask::Parts(parts),
+            ) => {
                 write!(f, "no GPU has {} free", parts.first())
             }
             (Reason::TooFewRooms { .. }, Ask::Parts(parts)) => {

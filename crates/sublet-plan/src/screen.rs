@@ -2,7 +2,8 @@
 //!
 //! A scan over thousands of nodes opens a node's page only if that could change the answer.
 //! Nothing is decided here: whether a claim fits, where, and at what cost is for [`fit`] to say. A
-//! [`Hope`] is never worse than that (property test in `engine`).
+//! [`Hope`] is never worse than that, and where [`may_fit`] says no, so does `fit` (property tests in
+//! `engine`).
 //!
 //! [`fit`]: crate::fit
 
@@ -20,16 +21,25 @@ pub(crate) struct Hope {
     pub(crate) cost: Cost,
 }
 
+/// False where the claim certainly does not fit on a node.
+pub(crate) fn may_fit(outline: &Outline, ask: &Ask) -> bool {
+    match ask {
+        Ask::Nothing => true,
+        Ask::Parts(parts) => outline.has_room(parts.first().memory),
+        Ask::WholeCards(asked) => *asked <= outline.idle(),
+    }
+}
+
 /// The most that can be hoped for on a node; `None` where the claim certainly does not fit.
 pub(crate) fn hope(outline: &Outline, ask: &Ask, policy: &Pack) -> Option<Hope> {
+    if !may_fit(outline, ask) {
+        return None;
+    }
     let left = outline.left();
     let (card_left, node_left) = match ask {
         Ask::Nothing => (MiB::ZERO, left),
         Ask::Parts(parts) => {
             let asked = parts.first().memory;
-            if !outline.has_room(asked) {
-                return None;
-            }
             let Some(least) = outline.least_room(asked) else {
                 return Some(Hope::CONTENDED);
             };
@@ -38,11 +48,7 @@ pub(crate) fn hope(outline: &Outline, ask: &Ask, policy: &Pack) -> Option<Hope> 
             (room.saturating_sub(asked), node_left)
         }
         &Ask::WholeCards(asked) => {
-            let idle = outline.idle();
-            if asked > idle {
-                return None;
-            }
-            if asked > idle.saturating_sub(outline.wanted()) {
+            if asked > outline.idle().saturating_sub(outline.wanted()) {
                 return Some(Hope::CONTENDED);
             }
             (MiB::ZERO, whole_left(outline, asked, policy))

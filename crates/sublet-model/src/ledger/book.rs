@@ -38,10 +38,10 @@ pub struct Card {
 }
 
 impl Card {
-    /// What a new tenant can have.
+    /// What a new tenant can have: nothing of a card on which somebody else put too much.
     #[must_use]
     pub fn free(&self) -> Part {
-        if self.healthy && self.whole == 0 {
+        if self.healthy && self.whole == 0 && self.used.fits_in(self.capacity) {
             self.capacity.saturating_sub(self.used.plus(self.unsure))
         } else {
             Part::ZERO
@@ -53,7 +53,7 @@ impl Card {
     /// A guaranteed tenant that asks for all of the compute time is the only one of its class.
     #[must_use]
     pub fn left_beside(&self, asked: Part, class: Class) -> Option<Part> {
-        if !self.healthy || self.whole > 0 {
+        if !self.healthy || self.whole > 0 || !self.used.fits_in(self.capacity) {
             return None;
         }
         let left = self.free().checked_sub(asked)?;

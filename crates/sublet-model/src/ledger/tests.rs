@@ -211,6 +211,14 @@ fn a_guaranteed_tenant_of_all_compute_time_is_alone_in_its_class() {
         assert!(fits(none, 999, Guaranteed));
         assert_eq!(fits(none, 1000, Guaranteed), fit);
     }
+    // Somebody else bound two such pods: nobody is added to that.
+    let over = Card {
+        used: all.used.plus(all.used),
+        guaranteed: 2,
+        ..all
+    };
+    assert!(over.free().is_zero());
+    assert!(!fits(over, 0, Guaranteed) && !fits(over, 0, Opportunistic));
 }
 
 proptest! {

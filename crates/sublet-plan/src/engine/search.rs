@@ -14,7 +14,7 @@ use crate::fit::{Rules, check_look_alikes, fit, place};
 use crate::policy::MAX_PARTS;
 use crate::scatter::scatter;
 use crate::score::{Cost, Pack, Prepared, PreparedParts, Scores};
-use crate::screen::{Hope, hope};
+use crate::screen::{Hope, hope, may_fit};
 use crate::{Candidate, Policy, Reason};
 
 /// A place that fits. Derived order: best first.
@@ -37,6 +37,10 @@ pub(super) struct Order {
 impl Source for Rules<'_> {
     fn version(&self, node: NodeIdx) -> u64 {
         self.ledger.version(node)
+    }
+
+    fn may_fit(&self, claim: &Claim, node: NodeIdx) -> bool {
+        may_fit(self.ledger.outline(node), claim.ask())
     }
 
     fn prepare(&self, node: NodeIdx) -> PreparedParts {
@@ -165,20 +169,40 @@ impl Engine {
         }
         let mut costs = std::mem::take(&mut self.costs);
         let rules = self.rules();
-        let mut fitting = Vec::new();
+        let policy = &self.options.policy;
+        let order = |node, candidate: &Candidate, cost| Order {
+            contended: candidate.contended,
+            untolerated: untolerated(node),
+            cost,
+            rank: self.rank(node),
+        };
+        let has_look_alike = |node| {
+            let book = self.ledger.book(node);
+            check_look_alikes(&self.ledger, book, uid, claim).is_err()
+        };
+        let found = |order, node, candidate: &Candidate| Found {
+            order,
+            node,
+            position: candidate.position,
+        };
+        // A mix weighs each place by all of them.
+        let mut all = Vec::new();
         let mut range = [(Cost::MAX, Cost::MIN); MAX_PARTS];
         let mut offer = |node, candidate: Candidate| {
-            let book = self.ledger.book(node);
-            if check_look_alikes(&self.ledger, book, uid, claim).is_err() {
-                return;
+            if !policy.is_relative() {
+                let order = order(node, &candidate, candidate.cost());
+                if best.wants(&order) && !has_look_alike(node) {
+                    best.offer(found(order, node, &candidate));
+                }
+            } else if !has_look_alike(node) {
+                for (range, cost) in range.iter_mut().zip(candidate.costs) {
+                    *range = (range.0.min(cost), range.1.max(cost));
+                }
+                all.push((node, candidate));
             }
-            for (range, cost) in range.iter_mut().zip(candidate.costs) {
-                *range = (range.0.min(cost), range.1.max(cost));
-            }
-            fitting.push((node, candidate));
         };
         if self.scores.is_personal() || !self.options.cache_costs {
-            for &node in nodes {
+            for &node in nodes.iter().filter(|node| rules.may_fit(claim, **node)) {
                 let found = rules.look(uid, claim, node, &rules.prepare(node));
                 found.into_iter().for_each(|found| offer(node, found));
             }
@@ -186,17 +210,9 @@ impl Engine {
             let question = (uid, claim, self.options.stock);
             costs.look_up(question, nodes, self.scores.epoch(), &rules, &mut offer);
         }
-        for (node, candidate) in fitting {
-            best.offer(Found {
-                order: Order {
-                    contended: candidate.contended,
-                    untolerated: untolerated(node),
-                    cost: self.options.policy.total(&candidate.costs, &range),
-                    rank: self.rank(node),
-                },
-                node,
-                position: candidate.position,
-            });
+        for (node, candidate) in all {
+            let cost = policy.total(&candidate.costs, &range);
+            best.offer(found(order(node, &candidate, cost), node, &candidate));
         }
         self.costs = costs;
     }

@@ -98,6 +98,7 @@ fn all(n: u32) -> Vec<(Ask, Reason)> {
             },
         ),
         (parts(), Reason::Company { gpu }),
+        (parts(), Reason::Overfull { gpu }),
         (
             parts(),
             Reason::TooFewRooms {
@@ -154,6 +155,7 @@ no_room | not now | GPU 1 lacks 8137 MiB: 8138 MiB asked, and the largest hole o
 no_idle | not now | 2 GPUs asked, but 1 of 1 GPU idle; 1 GPU may be in use by pods that do not say which they have; 1 GPU is unhealthy | node has fewer than 2 idle GPUs
 no_compute | not now | GPU 1 lacks 20 % of its compute time: 30 % asked, and 10 % is the most that is left of a GPU with enough memory | no GPU has 8138 MiB and 30 % of compute time free
 company | not now | GPU 1 has room, but a guaranteed pod that asks for all of a GPU's compute time shares it with no other guaranteed pod | no GPU has 8138 MiB and 30 % of compute time free
+overfull | not now | GPU 1 takes no other pod: those on it together ask more than it has | no GPU has 8138 MiB and 30 % of compute time free
 too_few_rooms | not now | 2 GPUs with 8138 MiB and 30 % of compute time of each asked, but 1 of them can be had | fewer than 2 GPUs have 8138 MiB and 30 % of compute time free
 look_alike | not now | pod ns/p1 asks for the same amount and has not started yet; the node tells pods apart by size | a pod that looks the same is still starting on the node
 placed | not now | the pod already has a place on node n1: an earlier bind holds, or is not settled yet | the pod already has a place on node n1: an earlier bind holds, or is not settled yet";

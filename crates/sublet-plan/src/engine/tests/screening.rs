@@ -118,6 +118,7 @@ proptest! {
                     | Reason::NoSlot
                     | Reason::NoCompute { .. }
                     | Reason::Company { .. }
+                    | Reason::Overfull { .. }
                     | Reason::TooFewRooms { .. },
                 ) => {}
                 Err(Reason::TooFew { .. }) if matches!(claim.ask(), Ask::Parts(_)) => {}
