@@ -16,7 +16,8 @@ use crate::setup::{Components, cargo, product, program, repository, run as run_c
 #[command(after_help = "Examples:
   cargo xtask bench scheduler           all figures of the scheduler extender
   cargo xtask bench isolation           what isolation costs, on a fake GPU
-  cargo xtask bench gpu                 the same on this machine's GPU
+  cargo xtask bench shares              how exactly compute time is shared, on a fake GPU
+  cargo xtask bench gpu                 isolation on this machine's GPU
   cargo xtask bench simulate            placement policies on production traces
   cargo xtask bench plan                what a plan of a large cluster costs
   cargo xtask bench scheduler --help    what can be chosen")]
@@ -64,7 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 /// True where a Kubernetes control plane is measured with.
 fn needs_cluster(what: &[String]) -> bool {
     match what.first().map(String::as_str) {
-        Some("isolation" | "gpu" | "plan") => false,
+        Some("isolation" | "shares" | "gpu" | "plan") => false,
         Some("simulate") => what.iter().any(|word| word == "--cluster"),
         _ => true,
     }
@@ -104,6 +105,7 @@ mod tests {
     fn traces_alone_need_no_control_plane() {
         for line in [
             "isolation --write",
+            "shares --quick",
             "gpu",
             "simulate",
             "plan --write",

@@ -52,6 +52,9 @@ pub(crate) struct Calls<'a> {
     pub(crate) names: &'a str,
     /// What pods ask, in turn: resources of their containers.
     pub(crate) asked: &'a [Value],
+    /// The UIDs of pods that wait in the API server, in the order of the calls. Without one a call
+    /// has a pod of its own, of which the watch never tells.
+    pub(crate) uids: &'a [String],
     /// How many there are for each extender.
     pub(crate) count: usize,
     /// From one to the next; as fast as it goes if zero.
@@ -83,6 +86,7 @@ pub(crate) fn measure(
     let every = Calls {
         names: &names,
         asked: &sizes,
+        uids: &[],
         count: calls,
         pace: Duration::ZERO,
     };
@@ -161,7 +165,8 @@ pub(crate) fn in_turns(world: &mut World, peers: &[Peer], calls: &Calls<'_>) -> 
     for peer in peers {
         let mut caller = Caller::connect(peer.port)?;
         // Warm: the first calls meet cold caches and threads that were never used.
-        turn(&mut caller, calls, 0..TURN, &mut Times::default()).with_context(|| {
+        let warm = calls.count..calls.count + TURN;
+        turn(&mut caller, calls, warm, &mut Times::default()).with_context(|| {
             format!("{}\n{}", peer.label, world.cluster.log_tail(&peer.process))
         })?;
         callers.push(caller);
@@ -201,7 +206,8 @@ fn turn(
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
         next += calls.pace;
         // A new pod each time: one that is asked about again gets all nodes back.
-        let uid = format!("{:08x}-0000-4000-8000-{:012x}", times.both.len(), fresh());
+        let fresh = || format!("{number:08x}-0000-4000-8000-{:012x}", fresh());
+        let uid = calls.uids.get(number).cloned().unwrap_or_else(fresh);
         let pod = call_pod(&uid, &calls.asked[number % calls.asked.len()]);
         let (filter, answer) = caller.post("/sublet/filter", &call_body(&pod, calls.names))?;
         let passed: Passed<'_> = serde_json::from_slice(answer)?;

@@ -6,8 +6,8 @@
 //! exit status is still 0.
 //!
 //! Suggested reading order: scheduler (what is run), latency, rate, startup (the figures),
-//! then world, objects, noop, caller (what they need). One machine's isolation: isolation and
-//! gpu (what is run), the files of their folders (the figures), stage (what they need).
+//! then world, objects, noop, caller (what they need). One machine's isolation: isolation,
+//! shares and gpu (what is run), the files of their folders (the figures), stage (what they need).
 //! Placement on traces: simulate and the files of its folder.
 
 mod caller;
@@ -20,6 +20,7 @@ mod objects;
 mod rate;
 mod report;
 mod scheduler;
+mod shares;
 mod simulate;
 mod stage;
 mod startup;
@@ -35,6 +36,7 @@ enum Command {
     Scheduler(scheduler::Arguments),
     Isolation(isolation::Arguments),
     Gpu(gpu::Arguments),
+    Shares(shares::Arguments),
     Simulate(simulate::Arguments),
     Plan(simulate::plan::Arguments),
     Noop(noop::Arguments),
@@ -47,6 +49,7 @@ fn main() -> anyhow::Result<()> {
         Command::Scheduler(arguments) => scheduler::run(&arguments),
         Command::Isolation(arguments) => isolation::run(&arguments),
         Command::Gpu(arguments) => gpu::run(&arguments),
+        Command::Shares(arguments) => shares::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Plan(arguments) => simulate::plan::run(&arguments),
         Command::Noop(arguments) => noop::run(&arguments),

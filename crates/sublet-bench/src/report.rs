@@ -125,6 +125,16 @@ impl Verdict {
         }
     }
 
+    /// Met when a statement holds.
+    pub(crate) fn holds(what: &str, met: bool) -> Verdict {
+        Verdict {
+            what: what.to_owned(),
+            value: if met { "yes" } else { "no" }.to_owned(),
+            target: "yes".to_owned(),
+            met,
+        }
+    }
+
     pub(crate) fn is_met(&self) -> bool {
         self.met
     }

@@ -166,3 +166,19 @@ pub(crate) fn until<T>(
         }
     }
 }
+
+/// What the kernel counts a process's time in for every program on x86-64, whatever its own
+/// clock does: USER_HZ.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// Processor time of all threads of a process, in seconds.
+pub(crate) fn cpu_seconds(pid: Pid) -> Result<f64> {
+    let text = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))?;
+    // The name may hold blanks; after it, fields 14 and 15 of proc(5) are the 12th and 13th.
+    let rest = text.rsplit_once(") ").map(|(_, rest)| rest);
+    let mut fields = rest.unwrap_or_default().split(' ').skip(11);
+    let mut ticks = || fields.next().and_then(|ticks| ticks.parse::<f64>().ok());
+    let (user, system) = (ticks(), ticks());
+    let sum = user.zip(system).map(|(user, system)| user + system);
+    Ok(sum.context("no times in its stat")? / TICKS_PER_SECOND)
+}

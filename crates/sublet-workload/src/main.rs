@@ -34,6 +34,7 @@ mod report;
 mod retained_memory;
 mod statistics;
 mod stream;
+mod token_bucket;
 
 use std::process::ExitCode;
 

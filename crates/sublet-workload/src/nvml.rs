@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use sublet_driver_api::NVML;
 use sublet_driver_api::nvml::{
     NVML_ERROR_INSUFFICIENT_SIZE, nvmlDevice_t, nvmlMemory_v2_t, nvmlProcessInfo_v2_t,
+    nvmlProcessUtilizationSample_t,
 };
 
 use crate::driver::{Name, name_to_string};
@@ -52,6 +53,51 @@ pub(crate) fn used_again_and_again(
     while more(memory(&nvml, device)?.used) {}
     // SAFETY: undoes the first call.
     unsafe { nvml.nvmlShutdown() }
+}
+
+/// How busy this process keeps the first device, as NVML samples it.
+pub(crate) struct Utilisation {
+    nvml: Nvml,
+    device: nvmlDevice_t,
+    last_seen: u64,
+}
+
+// SAFETY: NVML's handles are the same for all threads, and its functions take locks of their own.
+unsafe impl Send for Utilisation {}
+
+impl Utilisation {
+    pub(crate) fn of_this_process(library: &str) -> Result<Self, Failure> {
+        let nvml = Nvml::new(Library::open_plain(library, &NVML)?)?;
+        let mut device = nvmlDevice_t::default();
+        // SAFETY: the device is a live value.
+        unsafe {
+            nvml.nvmlInit_v2()?;
+            nvml.nvmlDeviceGetHandleByIndex_v2(0, &raw mut device)?;
+        }
+        Ok(Self {
+            nvml,
+            device,
+            last_seen: 0,
+        })
+    }
+
+    /// Percent of the last sample; an error while there is none.
+    pub(crate) fn percent(&mut self) -> Result<u32, Failure> {
+        let mut samples = [nvmlProcessUtilizationSample_t::default(); PROCESSES];
+        let mut count = samples.len() as c_uint;
+        let (at, last) = (samples.as_mut_ptr(), self.last_seen);
+        // SAFETY: the count is the array's length.
+        unsafe {
+            let nvml = &self.nvml;
+            nvml.nvmlDeviceGetProcessUtilization(self.device, at, &raw mut count, last)?;
+        }
+        let own = std::process::id();
+        let samples = samples.iter().take(count as usize);
+        let latest = samples.filter(|sample| sample.pid == own);
+        let latest = latest.max_by_key(|sample| sample.timeStamp);
+        self.last_seen = latest.map_or(last, |sample| sample.timeStamp);
+        Ok(latest.map_or(0, |sample| sample.smUtil))
+    }
 }
 
 fn memory(nvml: &Nvml, device: nvmlDevice_t) -> Result<nvmlMemory_v2_t, Failure> {

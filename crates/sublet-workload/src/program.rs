@@ -11,6 +11,7 @@ mod race;
 mod regain;
 mod serve;
 mod spin;
+mod steady;
 mod threads;
 mod train;
 mod watch;
@@ -42,6 +43,8 @@ pub(crate) enum Program {
     Threads(threads::Arguments),
     /// Kernels of a known length in a row, and when they really ran
     Spin(spin::Arguments),
+    /// Bursts of kernels for as long as told, and which share of a window they filled
+    Steady(steady::Arguments),
     /// The same calls by two ways to a driver, in turns, and what each way costs
     Pair(pair::Arguments),
     /// Asks for memory that another process has, until it gets it
@@ -71,6 +74,7 @@ impl Program {
             Self::Exec(_) => "exec",
             Self::Threads(_) => "threads",
             Self::Spin(_) => "spin",
+            Self::Steady(_) => "steady",
             Self::Pair(_) => "pair",
             Self::Regain(_) => "regain",
             Self::Race(_) => "race",
@@ -108,6 +112,7 @@ impl Program {
             Self::Exec(arguments) => exec::run(arguments, report),
             Self::Threads(arguments) => threads::run(arguments, report),
             Self::Spin(arguments) => spin::run(arguments, report),
+            Self::Steady(arguments) => steady::run(arguments, report),
             Self::Pair(arguments) => pair::run(arguments, report),
             Self::Regain(arguments) => regain::run(arguments, report),
             Self::Race(arguments) => race::run(arguments, report),

@@ -30,7 +30,9 @@ use sublet_driver_api::cuda::{
     CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemRangeHandleType,
     CUmemoryPool, CUmipmappedArray, CUmodule, CUstream, CUstreamCaptureMode, CUuuid,
 };
-use sublet_driver_api::nvml::{nvmlDevice_t, nvmlMemory_v2_t, nvmlProcessInfo_v2_t};
+use sublet_driver_api::nvml::{
+    nvmlDevice_t, nvmlMemory_v2_t, nvmlProcessInfo_v2_t, nvmlProcessUtilizationSample_t,
+};
 
 use crate::reach::Library;
 use crate::report::Failure;
@@ -265,6 +267,10 @@ functions! {
     fn nvmlDeviceGetName(device: nvmlDevice_t, name: *mut c_char, length: c_uint);
     fn nvmlDeviceGetUUID(device: nvmlDevice_t, uuid: *mut c_char, length: c_uint);
     fn nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, memory: *mut nvmlMemory_v2_t);
+    fn nvmlDeviceGetProcessUtilization(
+        device: nvmlDevice_t, samples: *mut nvmlProcessUtilizationSample_t, count: *mut c_uint,
+        last_seen: u64
+    );
     fn nvmlDeviceGetComputeRunningProcesses_v3(
         device: nvmlDevice_t, count: *mut c_uint, processes: *mut nvmlProcessInfo_v2_t,
     );

@@ -1,6 +1,5 @@
 //! Figure: what the arbiter itself takes while many jobs hold memory and do nothing.
 
-use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,7 @@ use rustix::process::Pid;
 
 use super::{Size, progress};
 use crate::report::{Report, Verdict, short};
-use crate::stage::{Shell, Stage, until};
+use crate::stage::{Shell, Stage, cpu_seconds, until};
 use crate::world::memory_mib;
 
 /// MiB (issue 5).
@@ -18,10 +17,6 @@ const TARGET: f64 = 25.0;
 /// Contexts are small here so that the card holds many jobs.
 const SPEC: &str = "1x80GiB,context=64MiB";
 const FLAGS: &[&str] = &["--name", "idle", "--memory", "512MiB"];
-
-/// What the kernel counts a process's time in for every program on x86-64, whatever its own
-/// clock does: USER_HZ.
-const TICKS_PER_SECOND: f64 = 100.0;
 
 const HOLDER: &str = "\"$BENCH_WORKLOAD\" alloc --reach \"$BENCH_REACH\" --size 64MiB --hold 600 &";
 
@@ -114,16 +109,4 @@ fn memory(pid: Pid) -> Result<Memory> {
         files: mib("RssFile")?,
         shared: mib("RssShmem")?,
     })
-}
-
-/// Processor time of all its threads.
-fn cpu_seconds(pid: Pid) -> Result<f64> {
-    let text = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))?;
-    // The name may hold blanks; after it, fields 14 and 15 of proc(5) are the 12th and 13th.
-    let rest = text.rsplit_once(") ").map(|(_, rest)| rest);
-    let mut fields = rest.unwrap_or_default().split(' ').skip(11);
-    let mut ticks = || fields.next().and_then(|ticks| ticks.parse::<f64>().ok());
-    let (user, system) = (ticks(), ticks());
-    let sum = user.zip(system).map(|(user, system)| user + system);
-    Ok(sum.context("no times in its stat")? / TICKS_PER_SECOND)
 }

@@ -1,16 +1,17 @@
 //! Figure: how long the extender takes with the policy on, while prices change.
 //!
 //! The moment a table changes, every kept cost is stale, and all nodes are scored anew for each
-//! shape: between the calls, or by the next call. So pods come and go beside the calls, two changes for each call of an
-//! extender, as where every pod that comes is placed and another one ends.
+//! shape: between the calls, or by the next call. So pods come and go beside the calls, two changes
+//! for each call of an extender, as where every pod that comes is placed and another one ends.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
-use sublet_client::Client;
+use sublet_client::{Client, Pods, list};
 use sublet_model::{Bytes, Host, MilliCpu, NodeFacts, NodeName, Sharing};
 use sublet_plan::Policy;
 use sublet_sim::{Inflation, NodeList, PodList, Sequence, Variant, inflate};
@@ -19,7 +20,7 @@ use sublet_testbed::Binaries;
 use super::traces::Traces;
 use super::{Setting, manifest};
 use crate::latency::{Calls, Peer, in_turns, table, verdicts};
-use crate::objects::{call_pod, node_name};
+use crate::objects::{call_pod, node_name, pod};
 use crate::report::Report;
 use crate::world::{NODES, PODS, World, post};
 
@@ -70,6 +71,7 @@ pub(super) fn measure(setting: &Setting, binaries: &Binaries, report: &mut Repor
     let objects = rows.map(|row| manifest::node(row.name.as_str(), row, false));
     world.create("nodes", NODES, objects)?;
     world.create("pods", PODS, load.running.iter().cloned().map(Ok))?;
+    let uids = waiting(&mut world, &load.asked, count)?;
     let mut peers = Vec::new();
     for (label, policy) in POLICIES {
         let process = format!("extender-{policy}");
@@ -90,6 +92,7 @@ pub(super) fn measure(setting: &Setting, binaries: &Binaries, report: &mut Repor
     let calls = Calls {
         names: &names,
         asked: &load.asked,
+        uids: &uids,
         count,
         pace: PACE,
     };
@@ -100,8 +103,9 @@ pub(super) fn measure(setting: &Setting, binaries: &Binaries, report: &mut Repor
     report.say(&format!(
         "{nodes} nodes × {CARDS} cards, {} bound pods that the simulator placed (`default`, \
          {} % of the GPUs). {count} pairs of calls for each extender, in turns of 100, one every \
-         {} ms over a kept connection; each call has a pod of {} KB that asks what one of openb's \
-         asks, in the order of its list, and filter has all names ({} KB). Meanwhile pods go and \
+         {} ms over a kept connection; each call has a pod that waits in the API server, of {} KB, \
+         that asks what one of openb's asks, in the order of its list, and filter has all names \
+         ({} KB). Meanwhile pods go and \
          come back, {rate:.0} changes a second, {changes} in all: tables are made anew every 400, \
          and then all nodes are scored anew for each shape. Milliseconds, as in \
          [scheduler.md](scheduler.md).",
@@ -117,6 +121,21 @@ pub(super) fn measure(setting: &Setting, binaries: &Binaries, report: &mut Repor
         world.cluster.stop(&peer.process);
     }
     Ok(())
+}
+
+/// Makes so many pods that wait; their UIDs, in their order. A pod that an extender is asked about
+/// is always one that its watch tells of, and that policies learn from once.
+fn waiting(world: &mut World, asked: &[Value], count: usize) -> Result<Vec<String>> {
+    let name = |number: usize| format!("waiting-{number:06}");
+    let pods = (0..count).map(|number| Ok(pod(&name(number), &asked[number % asked.len()])));
+    world.create("pods that wait", PODS, pods)?;
+    let listed = list::<Pods>(&world.client, Some("spec.nodeName="));
+    let listed = world.runtime.block_on(listed)?.into_iter();
+    let mut uids: BTreeMap<String, String> = listed
+        .map(|pod| (pod.metadata.name, pod.metadata.uid))
+        .collect();
+    let uid = |number| uids.remove(&name(number)).context("a pod is missing");
+    (0..count).map(uid).collect()
 }
 
 impl Load {

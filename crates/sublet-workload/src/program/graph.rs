@@ -163,10 +163,8 @@ fn built(
         let mut fill = kernels.fill_words(memory.dptr, size / 4, 7);
         after = vec![fill.add_to(context, graph, &[node])?];
     }
-    for _ in 0..arguments.kernels {
-        let mut spin = kernels.spin(arguments.microseconds);
-        after = vec![spin.add_to(context, graph, &after)?];
-    }
+    let chain = (arguments.kernels, arguments.microseconds);
+    after = spins(context, graph, kernels, chain, after)?;
     if size > 0 {
         let mut node = CUgraphNode::default();
         // SAFETY: the graph is live, the address is that of its own allocation.
@@ -178,8 +176,23 @@ fn built(
     Ok(graph)
 }
 
+/// Adds so many kernels of so many microseconds, one after another; the last of them.
+fn spins(
+    context: &Context<'_>,
+    graph: CUgraph,
+    kernels: &Kernels<'_>,
+    (count, microseconds): (u32, u64),
+    mut after: Vec<CUgraphNode>,
+) -> Result<Vec<CUgraphNode>, Failure> {
+    for _ in 0..count {
+        let mut spin = kernels.spin(microseconds);
+        after = vec![spin.add_to(context, graph, &after)?];
+    }
+    Ok(after)
+}
+
 /// A graph and what the driver made of it for launching.
-struct Executable<'context> {
+pub(super) struct Executable<'context> {
     context: &'context Context<'context>,
     graph: CUgraph,
     handle: CUgraphExec,
@@ -200,7 +213,21 @@ impl<'context> Executable<'context> {
         Ok(made)
     }
 
-    fn launch(&self, stream: &Stream<'_>) -> Result<(), Failure> {
+    /// So many kernels, one after another, that only take time.
+    pub(super) fn of_spins(
+        context: &'context Context<'context>,
+        kernels: &Kernels<'_>,
+        count: u32,
+        microseconds: u64,
+    ) -> Result<Self, Failure> {
+        let mut graph = CUgraph::default();
+        // SAFETY: the pointer is to a live value.
+        unsafe { context.raw().cuGraphCreate(&raw mut graph, 0)? };
+        spins(context, graph, kernels, (count, microseconds), Vec::new())?;
+        Self::new(context, graph)
+    }
+
+    pub(super) fn launch(&self, stream: &Stream<'_>) -> Result<(), Failure> {
         let raw = self.context.raw();
         // SAFETY: both are live.
         unsafe { raw.cuGraphLaunch(self.handle, stream.handle()) }

@@ -1,0 +1,102 @@
+//! `sublet-bench shares`: how exactly compute time is shared, on the fake driver.
+//!
+//! Each row runs the same programs three times: as jobs of ours, straight on the driver (which
+//! gives every process that has work a slice in turn), and with a limiter as HAMi-core's in each
+//! program. What a program got is counted from its own kernels.
+
+mod arbiter;
+mod convergence;
+mod split;
+mod tenants;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::ValueEnum;
+
+use crate::machine;
+use crate::report::Report;
+use crate::stage::Stage;
+
+const REMARK: &str = "**Simulated**: the card is a fake one, `--fake-gpu 1x16GiB`, whose kernels \
+                      take time and compute nothing. It gives processes that have work slices of \
+                      2 ms in turn. Programs, the arbiter and what measures share this machine's \
+                      cores.";
+
+/// One figure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Figure {
+    /// How far the shares are from those that were asked
+    Split,
+    /// How soon shares are right after somebody came or left
+    Convergence,
+    /// The arbiter's CPU time with 64 jobs on 8 cards
+    Arbiter,
+}
+
+/// Measure how exactly compute time is shared, on the fake driver.
+///
+/// Prints Markdown. About 10 minutes at full size.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask bench shares --write             everything, kept in docs/benchmarks/shares.md
+  cargo xtask bench shares --quick             a small run to see that it works (1 min)
+  cargo xtask bench shares --only convergence  this figure alone")]
+pub(crate) struct Arguments {
+    /// Short and few: shows that it works, the figures mean little
+    #[arg(long)]
+    quick: bool,
+    /// Only these figures
+    #[arg(long, value_delimiter = ',', value_name = "FIGURES")]
+    only: Vec<Figure>,
+    /// Where the product's files are [default: where cargo xtask bench put them]
+    #[arg(long, value_name = "DIR")]
+    bin_dir: Option<PathBuf>,
+    /// Store what is printed in docs/benchmarks/shares.md
+    #[arg(long)]
+    write: bool,
+}
+
+impl Arguments {
+    fn wants(&self, figure: Figure) -> bool {
+        self.only.is_empty() || self.only.contains(&figure)
+    }
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// When something could not be measured; a target that is missed is none.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let bin = Stage::bin_dir(arguments.bin_dir.as_deref())?;
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut report = Report::default();
+    report.say("# Shares of compute time, on the fake driver");
+    report.say("Written by `cargo xtask bench shares --write`.");
+    report.say(&machine::described(&repository, &[], REMARK));
+    if arguments.quick {
+        report.say("**A quick run: short and few. The figures mean little.**");
+    }
+    if arguments.wants(Figure::Split) {
+        split::measure(&bin, arguments.quick, &mut report)?;
+    }
+    if arguments.wants(Figure::Convergence) {
+        convergence::measure(&bin, arguments.quick, &mut report)?;
+    }
+    if arguments.wants(Figure::Arbiter) {
+        arbiter::measure(&bin, arguments.quick, &mut report)?;
+    }
+    report.misses();
+    report.say(&format!("Load average at the end: {}", machine::load()));
+    if arguments.write {
+        report.write(&repository.join("docs/benchmarks/shares.md"))?;
+        eprintln!("stored in docs/benchmarks/shares.md");
+    }
+    Ok(())
+}
+
+/// A sign of life for whoever waits.
+fn progress(what: &str) {
+    eprintln!("bench: {what}");
+}

@@ -1,0 +1,105 @@
+//! Figure: how long shares are wrong after somebody came or left.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::progress;
+use super::tenants::{Tenant, Way, percent_of, soon};
+use crate::report::{Report, Verdict, short};
+use crate::stage::Stage;
+
+/// Seconds (issue 16).
+const TARGET: f64 = 2.0;
+/// Percentage points within which a share counts as right.
+const NEAR: f64 = 3.0;
+/// Shares are looked at over so many tenths of a second.
+const SPAN: usize = 5;
+
+const MICROSECONDS: u32 = 500;
+
+pub(super) fn measure(bin: &Path, is_quick: bool, report: &mut Report) -> Result<()> {
+    let runs = if is_quick { 1 } else { 3 };
+    progress("somebody comes and leaves");
+    let (mut coming, mut leaving): (f64, f64) = (0.0, 0.0);
+    for _ in 0..runs {
+        let (came, left) = once(bin)?;
+        coming = coming.max(came);
+        leaving = leaving.max(left);
+    }
+    report.say("## Convergence");
+    report.say(&format!(
+        "A program that asks 75 % has the card for itself. Another one that asks 25 % comes with \
+         work and leaves after four seconds. How long until the first one's share, over any \
+         {SPAN} tenths of a second from then on, is within {NEAR} points of 75 and of 100 %; the \
+         longest of {runs} run(s)."
+    ));
+    report.table(&[
+        vec!["somebody".to_owned(), "seconds".to_owned()],
+        vec!["came".to_owned(), short(coming)],
+        vec!["left".to_owned(), short(leaving)],
+    ]);
+    report.verdicts(&[
+        Verdict::at_most("after somebody came", coming, TARGET, "s"),
+        Verdict::at_most("after somebody left", leaving, TARGET, "s"),
+    ]);
+    Ok(())
+}
+
+/// Seconds until the shares are right after the second came, and after it left.
+fn once(bin: &Path) -> Result<(f64, f64)> {
+    let stage = Stage::new(bin, Some("1x16GiB"))?;
+    let from = soon(Duration::from_secs(2));
+    let first = Tenant {
+        percent: 75,
+        is_graph: false,
+        microseconds: MICROSECONDS,
+        from,
+        seconds: 12,
+    };
+    let running = first.start(&stage, Way::Ours)?;
+    std::thread::sleep(Duration::from_secs(4));
+    // Its window is all of its time: it begins when the program does, and ends with it.
+    let begin = soon(Duration::from_millis(500));
+    let second = Tenant {
+        percent: 25,
+        from: begin,
+        seconds: 4,
+        ..first
+    };
+    second.start(&stage, Way::Ours)?.per_tenth()?;
+    let left = soon(Duration::ZERO);
+    let per_tenth = running.per_tenth()?;
+    let tenth = |at: Duration| (at.saturating_sub(from).as_millis() / 100) as usize;
+    let (came, left) = (tenth(begin), tenth(left));
+    let until = came + 40;
+    Ok((
+        settled(&per_tenth[came..until.min(left)], 75.0),
+        settled(&per_tenth[left.min(per_tenth.len())..], 100.0),
+    ))
+}
+
+/// Seconds from the beginning until every span from then on has that share.
+fn settled(per_tenth: &[f64], share: f64) -> f64 {
+    let spans = per_tenth.windows(SPAN);
+    let is_near = |span: &[f64]| (percent_of(span, MICROSECONDS) - share).abs() <= NEAR;
+    let wrong = spans.map(is_near).rposition(|is_right| !is_right);
+    wrong.map_or(0.0, |last| (last + 1) as f64 / 10.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::settled;
+
+    #[test]
+    fn shares_are_settled_after_the_last_wrong_span() {
+        let right = 150.0; // 75 ms of 100
+        let mut counts = vec![right; 20];
+        assert!(settled(&counts, 75.0).abs() < 1e-9);
+        counts[3] = 0.0;
+        assert!((settled(&counts, 75.0) - 0.4).abs() < 1e-9);
+        counts[19] = 0.0;
+        assert!((settled(&counts, 75.0) - 1.6).abs() < 1e-9);
+    }
+}
