@@ -11,10 +11,13 @@
 
 mod amount;
 mod client;
+mod compute;
 
 pub use amount::{AmountError, parse_amount, parse_size};
 pub use client::{Client, ClientError};
+pub use compute::{ComputeError, parse_compute};
 pub use sublet_abi::Mode;
+pub use sublet_model::Class;
 
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +62,14 @@ pub enum Request {
         /// `4GiB` or `512MiB`.
         memory: String,
     },
+    /// Change a job's compute time of each of its cards. Replies as to `limit`; an arbiter that
+    /// shares no compute time does not know this request.
+    LimitCompute {
+        /// The job.
+        id: u64,
+        /// `30%` or `30%..80%` ([`parse_compute`]).
+        compute: String,
+    },
     /// Who is there? Reply: `hello`.
     Hello,
     /// End the arbiter, if it has no job. Replies: `ending` or `refused`.
@@ -78,6 +89,14 @@ pub struct Submit {
     /// arbiter that knows of no such limit answers without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned_memory: Option<String>,
+    /// Compute time of each card: `30%` or `30%..80%` ([`parse_compute`]); nothing for no promise
+    /// and no limit. An arbiter that shares no compute time answers without any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compute: Option<String>,
+    /// Who gives way where compute time is short. An arbiter that shares no compute time passes
+    /// over it.
+    #[serde(default, with = "ClassText")]
+    pub class: Class,
     /// On how many cards.
     #[serde(default = "one")]
     pub gpus: u32,
@@ -125,6 +144,14 @@ pub fn is_name_of(name: &str, index: u16, uuid: &str) -> bool {
 enum ModeText {
     Compat,
     Strict,
+}
+
+/// [`Class`] as it is written.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Class", rename_all = "camelCase")]
+enum ClassText {
+    Guaranteed,
+    Opportunistic,
 }
 
 fn strict() -> Mode {
@@ -197,6 +224,10 @@ pub struct Placed {
         skip_serializing_if = "Option::is_none"
     )]
     pub pinned_limit_mib: Option<u64>,
+    /// Its compute time of each card: `30 %..80 %` ([`parse_compute`]). Nothing from an arbiter
+    /// that shares none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compute: Option<String>,
     /// The folder with its `tenant.sock`, for `SUBLET_DIR`.
     pub dir: String,
 }
@@ -254,6 +285,10 @@ pub struct GpuRow {
     /// What a new job could have.
     #[serde(rename = "freeMiB")]
     pub free_mib: u64,
+    /// Compute time that is promised to its jobs.
+    pub compute_promised_percent: f64,
+    /// Compute time that its jobs used within the last second; nothing where that is not measured.
+    pub compute_used_percent: Option<f64>,
     /// What a new context costs; 0 where that could not be measured.
     #[serde(rename = "contextMiB")]
     pub context_mib: u64,
@@ -305,6 +340,18 @@ pub struct TenantRow {
     /// The last request for memory of the host that was refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pinned_last_refusal: Option<RefusalRow>,
+    /// `guaranteed` or `opportunistic`; nothing for an unmanaged process.
+    pub class: Option<String>,
+    /// Compute time that it is promised of each card; nothing for an unmanaged process.
+    pub compute_request_percent: Option<f64>,
+    /// The most compute time that it gets of each card; nothing for an unmanaged process.
+    pub compute_limit_percent: Option<f64>,
+    /// Compute time that it used within the last second, of the card where it used most; nothing
+    /// where that is not measured.
+    pub compute_used_percent: Option<f64>,
+    /// How much of the last second it waited for its turn, on the card where it waited longest;
+    /// nothing where that is not measured.
+    pub waiting_percent: Option<f64>,
     /// `waiting`, `running`, `over`, `ending` or `unmanaged`.
     pub state: String,
     /// Why it waits; why it is over.
@@ -339,6 +386,17 @@ pub struct TenantGpuRow {
     /// How much of it is reserved for contexts.
     #[serde(rename = "contextMiB")]
     pub context_mib: u64,
+    /// Compute time that it is promised there.
+    pub compute_request_percent: Option<f64>,
+    /// The most compute time that it gets there.
+    pub compute_limit_percent: Option<f64>,
+    /// Compute time that it used there within the last second; nothing where that is not measured.
+    pub compute_used_percent: Option<f64>,
+    /// How much of the last second it waited for its turn there; nothing where that is not
+    /// measured.
+    pub waiting_percent: Option<f64>,
+    /// True while it waits because it is at its limit; nothing where that is not measured.
+    pub is_throttled: Option<bool>,
     /// The last request that was refused there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_refusal: Option<RefusalRow>,

@@ -217,6 +217,7 @@ mod tests {
                 context_mib: 0,
             }],
             pinned_limit_mib: None,
+            compute: None,
             dir: "/r".to_owned(),
         };
         let snapshot = example();
@@ -249,6 +250,7 @@ mod tests {
             id: 1,
             gpus: Vec::new(),
             pinned_limit_mib: Some(30),
+            compute: None,
             dir: "/r".to_owned(),
         };
         let mut job = example().tenants.remove(0);

@@ -84,6 +84,17 @@ pub enum Class {
     Opportunistic,
 }
 
+impl Class {
+    /// The word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Class::Guaranteed => "guaranteed",
+            Class::Opportunistic => "opportunistic",
+        }
+    }
+}
+
 /// One container of a claim. Containers that ask nothing are not in a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerClaim {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sublet_model::{Bytes, Inventory, MiB};
 
-use crate::job::{Amount, Holding, JobAsk, JobId, Pid, Promise};
+use crate::job::{Amount, ComputeRange, Holding, JobAsk, JobId, Pid, Promise};
 use crate::reading::{LedgerUse, Reading, SlotUse};
 use crate::refusal::JobRefusal;
 
@@ -47,6 +47,13 @@ pub enum Event {
         job: JobId,
         /// How much in all.
         memory: MiB,
+    },
+    /// Somebody wants other compute time for a job.
+    ComputeAsked {
+        /// The job.
+        job: JobId,
+        /// How much of each of its cards.
+        compute: ComputeRange,
     },
     /// A job has its shared pages, in the version that its first process speaks.
     PagesMade {
@@ -133,6 +140,13 @@ pub enum Action {
         /// How much in all.
         memory: MiB,
         /// All its cards, whose limits stay as they are.
+        parts: Vec<Holding>,
+    },
+    /// A job's compute time is another from now on: its promise, its limit, or both.
+    LimitCompute {
+        /// The job.
+        job: JobId,
+        /// All its cards.
         parts: Vec<Holding>,
     },
     /// The limits stay as they are.

@@ -52,6 +52,49 @@ impl fmt::Display for Amount {
     }
 }
 
+/// The compute time that a job has of each of its cards: what it is promised, and what it gets
+/// at most, also of time that nobody else wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ComputeRange {
+    request: Milli,
+    limit: Milli,
+}
+
+impl ComputeRange {
+    /// No promise and no limit: what others leave, up to all of it.
+    pub const ANY: ComputeRange = ComputeRange {
+        request: Milli::ZERO,
+        limit: Milli::WHOLE,
+    };
+
+    /// From a promise up to a limit. `None` for a limit that is nothing, or less than what is
+    /// promised.
+    #[must_use]
+    pub fn new(request: Milli, limit: Milli) -> Option<ComputeRange> {
+        let is_right = limit > Milli::ZERO && request <= limit;
+        is_right.then_some(ComputeRange { request, limit })
+    }
+
+    /// What is promised.
+    #[must_use]
+    pub fn request(self) -> Milli {
+        self.request
+    }
+
+    /// The most.
+    #[must_use]
+    pub fn limit(self) -> Milli {
+        self.limit
+    }
+}
+
+/// `30 %..80 %`.
+impl fmt::Display for ComputeRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}..{}", self.request, self.limit)
+    }
+}
+
 /// What a job asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobAsk {
@@ -61,8 +104,8 @@ pub struct JobAsk {
     pub memory: Amount,
     /// What it may pin of the host's memory; nothing for no limit.
     pub pinned: Option<MiB>,
-    /// Compute time that it is promised of each card.
-    pub compute: Milli,
+    /// Compute time of each card. An opportunistic job is promised none.
+    pub compute: ComputeRange,
     /// Who has to give way where compute time is short.
     pub class: Class,
     /// How many cards.
@@ -103,9 +146,21 @@ pub struct Holding {
     /// What the job may use there, contexts and modules included, and the compute time that it
     /// is promised.
     pub limit: Part,
+    /// The most compute time that it gets there, also of time that nobody else wants.
+    pub compute_limit: Milli,
 }
 
 impl Holding {
+    /// So much memory of a card, and compute time as others leave it.
+    #[must_use]
+    pub fn of_memory(card: usize, memory: MiB) -> Holding {
+        Holding {
+            card,
+            limit: Part::of_memory(memory),
+            compute_limit: Milli::WHOLE,
+        }
+    }
+
     /// The same card, with another limit of memory.
     #[must_use]
     pub fn with_memory(self, memory: MiB) -> Holding {
@@ -114,6 +169,28 @@ impl Holding {
             ..self.limit
         };
         Holding { limit, ..self }
+    }
+
+    /// Compute time that it has there.
+    #[must_use]
+    pub fn compute(self) -> ComputeRange {
+        ComputeRange {
+            request: self.limit.compute,
+            limit: self.compute_limit,
+        }
+    }
+
+    /// The same card, with other compute time.
+    #[must_use]
+    pub fn with_compute(self, compute: ComputeRange) -> Holding {
+        Holding {
+            limit: Part {
+                compute: compute.request(),
+                ..self.limit
+            },
+            compute_limit: compute.limit(),
+            ..self
+        }
     }
 }
 

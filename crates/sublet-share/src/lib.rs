@@ -16,7 +16,7 @@ mod refusal;
 mod turns;
 
 pub use event::{Action, Event};
-pub use job::{Amount, Holding, JobAsk, JobId, JobState, Pid, Promise};
+pub use job::{Amount, ComputeRange, Holding, JobAsk, JobId, JobState, Pid, Promise};
 pub use machine::{Ancestry, CardView, JobView, Machine, MachineOptions, Mismatch, SLOTS};
 pub use reading::{LedgerUse, Reading, SlotUse};
 pub use refusal::JobRefusal;

@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use sublet_model::{Bytes, Count, Inventory, MiB, Time};
+use sublet_model::{Bytes, Class, Count, Inventory, MiB, Milli, Time};
 use sublet_plan::Policy;
 
 use self::job::{HeldCard, Job};
@@ -71,6 +71,8 @@ pub struct CardView {
     pub kept: MiB,
     /// What a new job could have.
     pub open: MiB,
+    /// Compute time that is promised to jobs.
+    pub promised: Milli,
     /// What a new context costs.
     pub context: Bytes,
 }
@@ -127,6 +129,7 @@ impl Machine {
             Event::Left(job) => self.leave(job, out),
             Event::LimitAsked { job, memory } => self.limit(job, memory, out),
             Event::PinnedLimitAsked { job, memory } => self.limit_pinned(job, memory, out),
+            Event::ComputeAsked { job, compute } => self.limit_compute(job, compute, out),
             Event::PagesMade { job, counts_pinned } => self.pages_are_made(job, counts_pinned),
             Event::Joined { job, pid } => self.join(now, job, pid, None, out),
             Event::Returned { job, pid, slot } => self.join(now, job, pid, Some(slot), out),
@@ -186,6 +189,7 @@ impl Machine {
             granted: self.cards.granted(card),
             kept: self.cards.kept(card),
             open: self.cards.open(card),
+            promised: self.cards.promised(card),
             context: self.reconciliation.context(card),
         }
     }
@@ -308,6 +312,10 @@ impl Machine {
             out.push(Action::Refuse { job: id, reason });
             return;
         }
+        let parts = parts
+            .into_iter()
+            .map(|part| part.with_compute(job.ask.compute));
+        let parts = parts.collect();
         self.jobs.insert(id, job);
         self.give(id, parts, true, out);
     }
@@ -322,6 +330,10 @@ impl Machine {
         }
         if parts.is_empty() || parts.iter().any(|part| part.limit.memory.is_zero()) {
             return Err(JobRefusal::Nothing);
+        }
+        let promise = ask.compute.request();
+        if ask.class == Class::Opportunistic && promise > Milli::ZERO {
+            return Err(JobRefusal::Opportunistic { asked: promise });
         }
         let total = self.cards.total();
         for part in parts {
@@ -349,6 +361,8 @@ impl Machine {
                     sick: Count::ZERO,
                 });
             }
+            let place = (part.card, id);
+            self.cards.check_promise(place, promise, ask.class)?;
         }
         Ok(())
     }
@@ -363,10 +377,7 @@ impl Machine {
             self.cards.set_whole(part.card, id, whole);
             job.held.push(HeldCard {
                 part,
-                promised: match job.promise {
-                    Some(_) => part.limit.memory,
-                    None => MiB::ZERO,
-                },
+                promised: job.promise.is_some().then_some(part),
                 uses: JobUsage::begin((!may_be_old).then_some(part.limit.memory)),
                 charge: part.limit.memory,
             });

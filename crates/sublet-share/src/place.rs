@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use sublet_model::{
     Allocation, CardRef, Claim, Class, ContainerClaim, ContainerName, Count, Demand, Entry,
-    GpuIndex, Grant, Identity, Inventory, MiB, NodeFacts, NodeIdx, NodeName, Part, PodKey, PodUid,
-    Portion, Role, Sharing, Standing,
+    GpuIndex, Grant, Identity, Inventory, MiB, Milli, NodeFacts, NodeIdx, NodeName, Part, PodKey,
+    PodUid, Portion, Role, Sharing, Standing,
 };
 use sublet_plan::{Engine, EngineOptions, Policy};
 
@@ -150,6 +150,12 @@ impl Cards {
             .memory
     }
 
+    /// Compute time that is promised to jobs.
+    pub(crate) fn promised(&self, card: usize) -> Milli {
+        let here = &self.engine.ledger().book(self.node).cards()[card];
+        Milli::WHOLE.saturating_sub(here.unpromised())
+    }
+
     /// True if the engine's accounts are the sums of ours.
     pub(crate) fn is_conserved(&self) -> bool {
         let cards = self.engine.ledger().book(self.node).cards();
@@ -173,6 +179,10 @@ impl Cards {
         };
         if nothing || asked == Count::ZERO {
             return Err(JobRefusal::Nothing);
+        }
+        let promise = ask.compute.request();
+        if ask.class == Class::Opportunistic && promise > Milli::ZERO {
+            return Err(JobRefusal::Opportunistic { asked: promise });
         }
         let total = self.total();
         if asked > total {
@@ -249,7 +259,7 @@ impl Cards {
             let uid = uid("asking", 0);
             let part = Part {
                 memory: amount,
-                compute: ask.compute,
+                compute: ask.compute.request(),
             };
             let Ok(found) = scratch.fit(&uid, &claim(part, ask.class), self.node) else {
                 continue;
@@ -257,12 +267,36 @@ impl Cards {
             let holding = Holding {
                 card: found.position,
                 limit: part,
+                compute_limit: ask.compute.limit(),
             };
             if best.is_none_or(|(cost, best)| (found.cost(), holding.card) < (cost, best.card)) {
                 best = Some((found.cost(), holding));
             }
         }
         best.map(|(_, part)| part)
+    }
+
+    /// Can a job that is on a card be promised so much of its compute time?
+    ///
+    /// # Errors
+    /// Why not. A sick card is no reason: the job is on it.
+    pub(crate) fn check_promise(
+        &self,
+        (card, job): (usize, JobId),
+        compute: Milli,
+        class: Class,
+    ) -> Result<(), JobRefusal> {
+        let mut others = self.clone();
+        others.charge(card, job, Part::ZERO, class);
+        let here = &others.engine.ledger().book(self.node).cards()[card];
+        if here.can_promise(compute, class) {
+            return Ok(());
+        }
+        Err(JobRefusal::NoCompute {
+            asked: compute,
+            gpu: self.facts.inventory.gpus()[card].index,
+            left: here.unpromised(),
+        })
     }
 
     /// The cards that a job may be on, whoever else is there.
@@ -329,7 +363,7 @@ impl Cards {
         let most = roomy.max_by_key(|&card| (amounts[card].free().compute, usize::MAX - card));
         if let Some(card) = most {
             return JobRefusal::NoCompute {
-                asked: ask.compute,
+                asked: ask.compute.request(),
                 gpu: gpus[card].index,
                 left: amounts[card].free().compute,
             };

@@ -5,7 +5,7 @@ use std::fmt;
 
 use sublet_model::{Count, GpuIndex, MiB, Milli};
 
-use crate::job::JobId;
+use crate::job::{ComputeRange, JobId};
 
 /// Why something that a job asked is not given.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +65,11 @@ pub enum JobRefusal {
         /// What is left there. As much as is asked, where a job is alone in its class there.
         left: Milli,
     },
+    /// Compute time was asked for a job that gets what others leave.
+    Opportunistic {
+        /// What was asked of each card.
+        asked: Milli,
+    },
     /// Whole cards were asked, and others are on them.
     NotIdle {
         /// What was asked.
@@ -99,6 +104,15 @@ pub enum JobRefusal {
         gpu: GpuIndex,
         /// What was promised there.
         promised: MiB,
+    },
+    /// The same of compute time.
+    PromisedCompute {
+        /// What was asked there.
+        asked: ComputeRange,
+        /// The card.
+        gpu: GpuIndex,
+        /// What was promised there, and its limit.
+        promised: ComputeRange,
     },
     /// A limit cannot rise so far.
     NoGrowth {
@@ -155,7 +169,9 @@ impl JobRefusal {
             | JobRefusal::Inside(_)
             | JobRefusal::Unseen
             | JobRefusal::PinnedNotCounted(_)
+            | JobRefusal::Opportunistic { .. }
             | JobRefusal::Promised { .. }
+            | JobRefusal::PromisedCompute { .. }
             | JobRefusal::Gone(_) => true,
             JobRefusal::NoRoom { .. }
             | JobRefusal::NoCompute { .. }
@@ -183,7 +199,13 @@ impl JobRefusal {
                 "ask outside of the job, in another terminal; what a job starts shares its part \
                  without `sublet run`",
             ),
-            JobRefusal::Promised { .. } => Some("change what the pod asks for"),
+            JobRefusal::Opportunistic { .. } => Some(
+                "write `0%..30%` to limit it to 30 % without a promise; or make it a guaranteed \
+                 job",
+            ),
+            JobRefusal::Promised { .. } | JobRefusal::PromisedCompute { .. } => {
+                Some("change what the pod asks for")
+            }
             _ => None,
         }
     }
@@ -233,6 +255,10 @@ impl fmt::Display for JobRefusal {
                 f,
                 "a guaranteed job that asks for all of a GPU's compute time shares GPU {gpu} with no other guaranteed job"
             ),
+            JobRefusal::Opportunistic { asked } => write!(
+                f,
+                "an opportunistic job is promised no compute time, and {asked} is asked"
+            ),
             JobRefusal::NotIdle { .. } => self.fmt_idle(f),
             JobRefusal::Behind { waiting: 1 } => f.write_str("1 job waits before it"),
             JobRefusal::Behind { waiting } => write!(f, "{waiting} jobs wait before it"),
@@ -247,6 +273,7 @@ impl fmt::Display for JobRefusal {
             | JobRefusal::Unseen
             | JobRefusal::PinnedNotCounted(_)
             | JobRefusal::Promised { .. }
+            | JobRefusal::PromisedCompute { .. }
             | JobRefusal::NoGrowth { .. } => self.fmt_change(f),
             JobRefusal::NoSuchCard { total } => {
                 write!(
@@ -301,6 +328,15 @@ impl JobRefusal {
             } => write!(
                 f,
                 "{asked} of GPU {gpu} asked, and the cluster has promised it {promised}"
+            ),
+            JobRefusal::PromisedCompute {
+                asked,
+                gpu,
+                promised,
+            } => write!(
+                f,
+                "{asked} of the compute time of GPU {gpu} asked, and the cluster has promised it \
+                 {promised}"
             ),
             JobRefusal::NoGrowth {
                 asked,

@@ -24,7 +24,8 @@ use sublet_arbiter::{
     NvmlView, Options, REAL_MACHINE,
 };
 use sublet_fakegpu::{FakeMachine, Spec};
-use sublet_model::{Inventory, MiB, Unit};
+use sublet_model::{Class, Inventory, MiB, Unit};
+use sublet_share::ComputeRange;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -284,6 +285,8 @@ impl Isolation {
             dir: tenant,
             cards,
             pinned_limit: record.pinned_limit_mib.and_then(MiB::new),
+            compute: ComputeRange::ANY,
+            class: Class::Guaranteed,
             mode: self.mode,
             promise: record.promise(),
         });

@@ -52,6 +52,7 @@ impl Arbiter {
                 }
                 self.tell_limits(job, &parts, asker);
             }
+            Action::LimitCompute { job, parts } => self.tell_limits(job, &parts, asker),
             Action::KeepLimit { reason, .. } => {
                 if let Some(key) = asker {
                     self.tell(key, &refused(&reason));
@@ -147,11 +148,13 @@ impl Arbiter {
             limit_mib: part.limit.memory.get(),
             context_mib: mib(self.machine.card(part.card).context),
         });
-        let pinned_limit = self.machine.job(job).and_then(|job| job.ask.pinned);
+        let asked = self.machine.job(job).map(|job| job.ask);
+        let pinned_limit = asked.and_then(|ask| ask.pinned);
         Placed {
             id: job.0,
             gpus: gpus.collect(),
             pinned_limit_mib: pinned_limit.map(MiB::get),
+            compute: asked.map(|ask| ask.compute.to_string()),
             dir: self.folder.path().display().to_string(),
         }
     }

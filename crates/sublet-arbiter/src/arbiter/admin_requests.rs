@@ -10,7 +10,9 @@ use super::job_request::ask_of;
 use super::jobs::Root;
 use super::sources::Source;
 use super::{Arbiter, now_ms};
-use crate::admin::{PROTOCOL, Reply, Request, Resume, Submit, parse_amount, parse_size};
+use crate::admin::{
+    PROTOCOL, Reply, Request, Resume, Submit, parse_amount, parse_compute, parse_size,
+};
 use crate::job_pages::JobPages;
 use crate::peer;
 use crate::poller::Key;
@@ -119,6 +121,13 @@ impl Arbiter {
                     self.apply_for(Some(key), Event::PinnedLimitAsked { job, memory });
                 }
             },
+            Request::LimitCompute { id, compute } => match parse_compute(&compute) {
+                Err(error) => self.refuse(key, &error.to_string()),
+                Ok(compute) => {
+                    let job = JobId(id);
+                    self.apply_for(Some(key), Event::ComputeAsked { job, compute });
+                }
+            },
             Request::Shutdown if self.machine.is_idle() => {
                 self.tell(key, &Reply::Ending);
                 self.lifetime.stop();
@@ -173,6 +182,8 @@ impl Arbiter {
         let asked = Submit {
             cards: None,
             pinned_memory: None,
+            // What it has now, by a change or as it was asked.
+            compute: resume.placed.compute.clone(),
             ..resume.submit.clone()
         };
         let asked = ask_of(&asked, self.machine.inventory());

@@ -11,8 +11,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use rustix::event::EventfdFlags;
 use rustix::net::SocketType;
 use sublet_abi::{MAX_DEVICES, Mode};
-use sublet_model::{Class, Count, MiB, Milli, Part};
-use sublet_share::{Amount, Event, Holding, JobAsk, JobId, Promise};
+use sublet_model::{Class, Count, MiB};
+use sublet_share::{Amount, ComputeRange, Event, Holding, JobAsk, JobId, Promise};
 
 use super::Arbiter;
 use super::jobs::Root;
@@ -55,6 +55,10 @@ pub struct ContainerJob {
     pub cards: Vec<ContainerCard>,
     /// What it may pin of the host's memory; `None` for no limit.
     pub pinned_limit: Option<MiB>,
+    /// Its compute time of each card.
+    pub compute: ComputeRange,
+    /// Who gives way where compute time is short.
+    pub class: Class,
     /// What its programs do without an arbiter.
     pub mode: Mode,
     /// Its pod, and its turn in it.
@@ -215,8 +219,8 @@ impl Arbiter {
             name: container.name.into(),
             memory: Amount::Memory(largest.unwrap_or(MiB::ZERO)),
             pinned: container.pinned_limit,
-            compute: Milli::ZERO,
-            class: Class::Guaranteed,
+            compute: container.compute,
+            class: container.class,
             gpus: Count::new(parts.len() as u32), // at most 16
             cards: None,
             may_wait: true,
@@ -257,8 +261,7 @@ impl Arbiter {
         };
         let parts = cards.map(|(uuid, limit)| {
             let card = find(uuid).ok_or_else(|| format!("this machine has no GPU {uuid}"))?;
-            let limit = Part::of_memory(limit);
-            Ok(Holding { card, limit })
+            Ok(Holding::of_memory(card, limit))
         });
         let parts: Vec<Holding> = parts.collect::<Result<_, String>>()?;
         if parts.is_empty() || parts.len() > MAX_DEVICES {

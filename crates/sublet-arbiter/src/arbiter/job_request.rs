@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sublet_abi::MAX_DEVICES;
-use sublet_model::{Class, Count, Gpu, Inventory, Milli};
-use sublet_share::{Amount, JobAsk};
+use sublet_model::{Count, Gpu, Inventory};
+use sublet_share::{Amount, ComputeRange, JobAsk};
 
-use crate::admin::{Submit, is_name_of, parse_amount, parse_size};
+use crate::admin::{Submit, is_name_of, parse_amount, parse_compute, parse_size};
 
 /// The longest name of a job.
 const NAME_MAX: usize = 128;
@@ -30,13 +30,15 @@ pub(super) fn ask_of(submit: &Submit, machine: &Inventory) -> Result<JobAsk, Str
     }
     let cards = submit.cards.as_ref().map(|names| cards_of(names, machine));
     let cards = cards.transpose()?;
+    let compute = submit.compute.as_deref().map(parse_compute).transpose();
+    let compute = compute.map_err(|error| error.to_string())?;
     let pinned = submit.pinned_memory.as_deref().map(parse_size).transpose();
     Ok(JobAsk {
         name: Arc::from(submit.name.as_str()),
         memory,
         pinned: pinned.map_err(|error| error.to_string())?,
-        compute: Milli::ZERO,
-        class: Class::Guaranteed,
+        compute: compute.unwrap_or(ComputeRange::ANY),
+        class: submit.class,
         gpus: Count::new(submit.gpus),
         cards,
         may_wait: submit.wait,
@@ -77,7 +79,7 @@ fn all(machine: &Inventory) -> String {
 
 #[cfg(test)]
 mod tests {
-    use sublet_model::{GpuIndex, GpuUuid, MiB};
+    use sublet_model::{Class, GpuIndex, GpuUuid, MiB};
 
     use super::*;
 
@@ -123,5 +125,36 @@ mod tests {
         let error = |uuids: &[&str]| cards_of(&["9".to_owned()], &machine(uuids)).unwrap_err();
         assert!(error(&[]).ends_with("this machine has none"));
         assert!(error(&["GPU-aa01"]).ends_with("this machine has GPU 0"));
+    }
+
+    /// The request of a command, as it comes over the socket.
+    fn asked(more: &str) -> Result<JobAsk, String> {
+        let text = format!(r#"{{"name": "a", "memory": "1GiB", "wait": true{more}}}"#);
+        let submit: Submit = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        ask_of(&submit, &machine(&["GPU-aa01"]))
+    }
+
+    #[test]
+    fn compute_time_and_class_are_read_and_have_defaults() {
+        let check = |more: &str| {
+            let ask = asked(more);
+            ask.map(|ask| format!("{} {}", ask.compute, ask.class.word()))
+        };
+        let read = |more, expected: &str| assert_eq!(check(more), Ok(expected.to_owned()));
+        read("", "0 %..100 % guaranteed");
+        read(r#", "compute": "30%""#, "30 %..100 % guaranteed");
+        read(
+            r#", "compute": "0%..30%", "class": "opportunistic""#,
+            "0 %..30 % opportunistic",
+        );
+        let error = check(r#", "compute": "30%..20%""#).unwrap_err();
+        assert!(error.contains("promises more than its limit"), "{error}");
+        let error = check(r#", "class": "best""#).unwrap_err();
+        assert!(
+            error.contains("expected `guaranteed` or `opportunistic`"),
+            "{error}"
+        );
+        let default = asked("").map(|ask| ask.class);
+        assert_eq!(default, Ok(Class::Guaranteed));
     }
 }

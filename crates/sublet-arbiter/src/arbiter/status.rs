@@ -1,8 +1,8 @@
 //! Everything there is to see, put together for people.
 
 use sublet_abi::SlotIndex;
-use sublet_model::{Bytes, MiB};
-use sublet_share::{Ancestry, JobId, JobState, JobView, Pid};
+use sublet_model::{Bytes, MiB, Milli};
+use sublet_share::{Ancestry, Holding, JobId, JobState, JobView, Pid};
 
 use super::jobs::Root;
 use super::{Arbiter, now_ms};
@@ -13,6 +13,11 @@ use crate::peer;
 /// So many MiB as hold that.
 pub(super) fn mib(bytes: Bytes) -> u64 {
     bytes.get().div_ceil(1 << 20)
+}
+
+/// In percent, which is exact for people and in JSON.
+fn percent(share: Milli) -> f64 {
+    f64::from(share.get()) / 10.0
 }
 
 /// What there is to see of a job's pinned memory.
@@ -80,6 +85,8 @@ impl Arbiter {
             granted_mib: account.granted.get(),
             kept_mib: account.kept.get(),
             free_mib: account.open.get(),
+            compute_promised_percent: percent(account.promised),
+            compute_used_percent: None,
             context_mib: mib(account.context),
             packing: self.readings.figures(card).packing.map(Into::into),
             sick,
@@ -91,7 +98,7 @@ impl Arbiter {
         let per_gpu: Vec<TenantGpuRow> = job
             .parts
             .iter()
-            .map(|part| self.job_gpu_row(job.id, part.card, part.limit.memory))
+            .map(|part| self.job_gpu_row(job.id, *part))
             .collect();
         let pinned = self.pinned_row(job);
         let over = per_gpu.iter().find(|row| row.used_mib > row.limit_mib);
@@ -130,6 +137,11 @@ impl Arbiter {
             pinned_limit_mib: pinned.limit_mib,
             pinned_used_mib: pinned.used_mib,
             pinned_last_refusal: pinned.last_refusal,
+            class: Some(job.ask.class.word().to_owned()),
+            compute_request_percent: Some(percent(job.ask.compute.request())),
+            compute_limit_percent: Some(percent(job.ask.compute.limit())),
+            compute_used_percent: None,
+            waiting_percent: None,
             state: state.word().to_owned(),
             reason,
             position: job.waits.map(|(position, _)| *position),
@@ -189,7 +201,8 @@ impl Arbiter {
         })
     }
 
-    fn job_gpu_row(&self, job: JobId, card: usize, limit: MiB) -> TenantGpuRow {
+    fn job_gpu_row(&self, job: JobId, part: Holding) -> TenantGpuRow {
+        let card = part.card;
         let pages = self.jobs.pages(job);
         let device = pages.and_then(|pages| {
             let found = pages.devices().find(|(_, own)| own.card == card)?.0;
@@ -203,11 +216,14 @@ impl Arbiter {
         let refusal = device.and_then(|(device, page)| page.last_refusal(device));
         TenantGpuRow {
             index: self.machine.inventory().gpus()[card].index.0,
-            limit_mib: limit.get(),
+            limit_mib: part.limit.memory.get(),
             used_mib: mib(Bytes::new(used)),
             overhead_mib: mib(self.machine.overhead(job, card)),
             context_mib: mib(self.contexts_of(job, card)),
+            compute_request_percent: Some(percent(part.limit.compute)),
+            compute_limit_percent: Some(percent(part.compute_limit)),
             last_refusal: refusal.map(refusal_row),
+            ..TenantGpuRow::default()
         }
     }
 

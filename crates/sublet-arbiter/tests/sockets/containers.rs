@@ -4,8 +4,8 @@ use std::path::Path;
 
 use sublet_abi::Mode;
 use sublet_arbiter::{ContainerCard, ContainerJob, HandleError};
-use sublet_model::{MiB, Role};
-use sublet_share::Promise;
+use sublet_model::{Class, MiB, Role};
+use sublet_share::{ComputeRange, Promise};
 
 use crate::child::Process;
 use crate::world::{World, reason, until, uuid};
@@ -25,6 +25,8 @@ pub(crate) fn container(name: &str, dir: &Path, cards: Vec<ContainerCard>) -> Co
         dir: dir.to_owned(),
         cards,
         pinned_limit: None,
+        compute: ComputeRange::ANY,
+        class: Class::Guaranteed,
         mode: Mode::Strict,
         promise: Promise {
             pod: name.into(),

@@ -9,6 +9,7 @@
 )]
 
 mod child;
+mod compute;
 mod containers;
 mod crowd;
 mod hostile;

@@ -10,7 +10,7 @@ use sublet_arbiter::admin::{Client, Mode, Placed, Reply, Request, Snapshot, Subm
 use sublet_arbiter::{
     Arbiter, ArbiterError, CardReading, Folder, GpuView, GpuViewError, Handle, Options,
 };
-use sublet_model::{Bytes, Gpu, GpuIndex, GpuUuid, Inventory, MiB};
+use sublet_model::{Bytes, Class, Gpu, GpuIndex, GpuUuid, Inventory, MiB};
 use sublet_share::Pid;
 
 /// How long anything may take before a test gives up. Far more than it ever takes: a loaded
@@ -219,6 +219,8 @@ pub(crate) fn ask(memory: &str, gpus: u32, wait: bool) -> Submit {
         name: "test".to_owned(),
         memory: Some(memory.to_owned()),
         pinned_memory: None,
+        compute: None,
+        class: Class::Guaranteed,
         gpus,
         cards: None,
         wait,

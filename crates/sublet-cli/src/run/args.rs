@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use clap::ValueHint;
+use sublet_arbiter::admin::Class;
 
 use super::request::{self, Cards};
 use crate::machine::MachineArgs;
@@ -51,6 +52,16 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = request::size,
           value_hint = ValueHint::Other)]
     pub(super) pinned_memory: Option<String>,
+    /// Compute time of each card: a promise (30%), or a promise and a limit (30%..80%) [default:
+    /// what others leave]
+    #[arg(long, value_name = "SHARE", allow_hyphen_values = true,
+          value_parser = request::compute, value_hint = ValueHint::Other)]
+    pub(super) compute: Option<String>,
+    /// Who gives way where compute time is short: an opportunistic job is promised none, and gets
+    /// what guaranteed ones leave
+    #[arg(long, value_name = "CLASS", default_value = "guaranteed",
+          value_parser = request::classes())]
+    pub(super) class: Class,
     /// How many cards
     #[arg(short, long, value_name = "N", default_value_t = 1, allow_hyphen_values = true,
           value_parser = request::gpus, value_hint = ValueHint::Other)]

@@ -123,6 +123,7 @@ mod tests {
             id: 3,
             gpus: vec![gpu(0, "GPU-a"), gpu(2, "GPU-c")],
             pinned_limit_mib: None,
+            compute: None,
             dir: "/run/sublet/gpu".to_owned(),
         };
         let interposer = Interposer {

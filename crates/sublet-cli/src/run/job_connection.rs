@@ -221,7 +221,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::{UnixListener, UnixStream};
 
-    use sublet_arbiter::admin::{Mode, Placed, Submit};
+    use sublet_arbiter::admin::{Class, Mode, Placed, Submit};
 
     use super::*;
 
@@ -258,12 +258,15 @@ mod tests {
                 id: 7,
                 gpus: Vec::new(),
                 pinned_limit_mib: None,
+                compute: None,
                 dir: "/r".to_owned(),
             };
             let submit = Submit {
                 name: "a".to_owned(),
                 memory: None,
                 pinned_memory: None,
+                compute: None,
+                class: Class::Guaranteed,
                 gpus: 1,
                 cards: None,
                 wait: true,
@@ -295,6 +298,7 @@ mod tests {
             id: 7,
             gpus: Vec::new(),
             pinned_limit_mib: None,
+            compute: None,
             dir: dir.to_owned(),
         }
     }

@@ -3,8 +3,9 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use sublet_arbiter::admin::{
-    Mode, Placed, PlacedGpu, Submit, is_name_of, parse_amount, parse_size,
+    Class, Mode, Placed, PlacedGpu, Submit, is_name_of, parse_amount, parse_compute, parse_size,
 };
 
 use super::Args;
@@ -75,6 +76,25 @@ pub(crate) fn size(text: &str) -> Result<String, String> {
         .map_err(|error| error.to_string())
 }
 
+/// Compute time of each card, in the words that every arbiter knows.
+///
+/// # Errors
+/// Text that is no compute time.
+pub(crate) fn compute(text: &str) -> Result<String, String> {
+    parse_compute(text)
+        .map(|compute| compute.to_string())
+        .map_err(|error| error.to_string())
+}
+
+/// The words for a job's class.
+pub(super) fn classes() -> impl TypedValueParser<Value = Class> {
+    let words = [Class::Guaranteed, Class::Opportunistic].map(Class::word);
+    PossibleValuesParser::new(words).map(|word| match &*word {
+        "opportunistic" => Class::Opportunistic,
+        _ => Class::Guaranteed,
+    })
+}
+
 /// Was all of the request understood? An older arbiter passes over what it does not know.
 ///
 /// # Errors
@@ -84,6 +104,14 @@ pub(super) fn check(submit: &Submit, placed: &Placed) -> Result<(), Advised> {
         return Err(Advised::new(
             "the arbiter is of an older version of sublet, which limits no pinned memory",
             "end its jobs, and the next one starts a new arbiter; or leave out --pinned-memory",
+        ));
+    }
+    let shares = submit.compute.is_some() || submit.class != Class::default();
+    if shares && placed.compute.is_none() {
+        return Err(Advised::new(
+            "the arbiter is of an older version of sublet, which shares no compute time",
+            "end its jobs, and the next one starts a new arbiter; or leave out --compute and \
+             --class",
         ));
     }
     // An arbiter that knows of no choice may have taken any card.
@@ -158,6 +186,8 @@ fn submit(args: &Args) -> Submit {
         },
         memory: args.memory.clone(),
         pinned_memory: args.pinned_memory.clone(),
+        compute: args.compute.clone(),
+        class: args.class,
         gpus: args.gpus,
         cards: args.device.clone().map(|Cards(names)| names),
         wait: !args.no_wait,
@@ -201,13 +231,18 @@ mod tests {
         assert_eq!(plain.name, "python");
         assert_eq!((plain.memory, plain.gpus, plain.wait), (None, 1, true));
         assert_eq!((plain.pinned_memory, plain.cards), (None, None));
+        assert_eq!((plain.compute, plain.class), (None, Class::Guaranteed));
+        let last = parse(&["--class", "opportunistic", "a"]).unwrap();
+        assert_eq!(last.class, Class::Opportunistic);
         assert_eq!(plain.mode, Mode::Strict);
-        let words = "--memory 4g --pinned-memory 1GB --gpus 2 --device 1,GPU-ab --no-wait --name a-b --compat -- /usr/bin/x";
+        let words = "--memory 4g --pinned-memory 1GB --compute 30%..80% --gpus 2 --device 1,GPU-ab --no-wait --name a-b --compat -- /usr/bin/x";
         let full = parse(&words.split(' ').collect::<Vec<_>>()).unwrap();
         let expected = Submit {
             name: "a-b".to_owned(),
             memory: Some("4096 MiB".to_owned()),
             pinned_memory: Some("1024 MiB".to_owned()),
+            compute: Some("30 %..80 %".to_owned()),
+            class: Class::Guaranteed,
             gpus: 2,
             cards: Some(vec!["1".to_owned(), "GPU-ab".to_owned()]),
             wait: false,
@@ -258,6 +293,17 @@ mod tests {
         ] {
             refused(&["--device", device, "--", "a"], why);
         }
+        for (compute, why) in [
+            ("30", "`30` is no compute time"),
+            ("0%", "promises nothing"),
+            ("0%..0%", "would never let it run"),
+            ("60%..30%", "promises more than its limit"),
+            ("-30%", "is no compute time"),
+            ("101%", "more than 100 %"),
+        ] {
+            refused(&["--compute", compute, "--", "a"], why);
+        }
+        refused(&["--class", "best", "--", "a"], "opportunistic");
         refused(&["--fake-gpu", "nothing", "--", "a"], "2x16GiB");
         refused(&["--strict", "--compat", "--", "a"], "cannot be used with");
         refused(&["--name", "12", "--", "a"], "not a number");
@@ -273,12 +319,23 @@ mod tests {
             id: 1,
             gpus: Vec::new(),
             pinned_limit_mib,
+            compute: None,
             dir: "/r".to_owned(),
         };
         assert!(check(&limited, &placed(Some(1024))).is_ok());
         assert!(check(&free, &placed(None)).is_ok());
         let error = check(&limited, &placed(None)).unwrap_err().to_string();
         assert!(error.contains("limits no pinned memory"), "{error}");
+        for words in [["--compute", "30%", "a"], ["--class", "opportunistic", "a"]] {
+            let shared = parse(&words).unwrap();
+            let error = check(&shared, &placed(None)).unwrap_err().to_string();
+            assert!(error.contains("shares no compute time"), "{error}");
+            let kept = Placed {
+                compute: Some("30 %..100 %".to_owned()),
+                ..placed(None)
+            };
+            assert!(check(&shared, &kept).is_ok());
+        }
     }
 
     #[test]
@@ -292,6 +349,7 @@ mod tests {
                 context_mib: 0,
             }],
             pinned_limit_mib: None,
+            compute: None,
             dir: "/r".to_owned(),
         };
         let chosen = parse(&["--device", "1,GPU-ab", "--", "a"]).unwrap();

@@ -229,7 +229,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::path::Path;
 
-    use sublet_arbiter::admin::{Mode, PROTOCOL};
+    use sublet_arbiter::admin::{Class, Mode, PROTOCOL};
 
     use super::*;
 
@@ -238,6 +238,8 @@ mod tests {
             name: "a".to_owned(),
             memory: None,
             pinned_memory: None,
+            compute: None,
+            class: Class::Guaranteed,
             gpus: 1,
             cards: None,
             wait: true,
@@ -256,6 +258,7 @@ mod tests {
             id: 7,
             gpus: vec![gpu],
             pinned_limit_mib: None,
+            compute: None,
             dir: "/r".to_owned(),
         }
     }

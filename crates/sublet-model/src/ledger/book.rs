@@ -57,10 +57,24 @@ impl Card {
             return None;
         }
         let left = self.free().checked_sub(asked)?;
+        self.can_promise(asked.compute, class).then_some(left)
+    }
+
+    /// Compute time that is promised to nobody, whether the card is healthy or not.
+    #[must_use]
+    pub fn unpromised(&self) -> Milli {
+        let promised = self.used.plus(self.unsure);
+        self.capacity.saturating_sub(promised).compute
+    }
+
+    /// Can a tenant of that class be promised so much compute time, beside those that are here?
+    #[must_use]
+    pub fn can_promise(&self, compute: Milli, class: Class) -> bool {
         let company = self.guaranteed > 0 || !self.unsure.is_zero();
-        let alone = asked.compute == Milli::WHOLE && company;
+        let alone = compute == Milli::WHOLE && company;
         let refused = self.guaranteed == 1 && self.used.compute == Milli::WHOLE;
-        (class == Class::Opportunistic || !(alone || refused)).then_some(left)
+        let is_admitted = class == Class::Opportunistic || !(alone || refused);
+        is_admitted && compute <= self.unpromised()
     }
 
     /// Can it be handed out as a whole?

@@ -32,7 +32,7 @@ pub struct JobView<'a> {
 pub(super) struct HeldCard {
     pub(super) part: Holding,
     /// What a cluster has promised; nothing for a job of this machine.
-    pub(super) promised: MiB,
+    pub(super) promised: Option<Holding>,
     pub(super) uses: JobUsage,
     /// What the card is charged for it.
     pub(super) charge: MiB,

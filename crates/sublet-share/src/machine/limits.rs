@@ -5,6 +5,9 @@
 //! gets nothing new. It rises into what nobody else is charged with. A job that a cluster
 //! placed never gets more than it was promised.
 //!
+//! Compute time is promised at most once, as when a job is placed: a promise falls at any time,
+//! and rises into what is promised to nobody. Its limit takes nothing from others.
+//!
 //! A limit of pinned host memory takes nothing from others, so any amount is right. It is
 //! refused only where nobody would count: on pages of version 1.
 
@@ -13,7 +16,7 @@ use sublet_model::MiB;
 use super::Machine;
 use super::job::HeldCard;
 use crate::event::Action;
-use crate::job::{Amount, Holding, JobAsk, JobId, Pid};
+use crate::job::{Amount, ComputeRange, Holding, JobAsk, JobId, Pid};
 use crate::refusal::JobRefusal;
 
 /// Below whose root a process was started.
@@ -90,9 +93,17 @@ impl Machine {
         for held in &job.held {
             let HeldCard { part, charge, .. } = held;
             let limit = self.cards.now(memory, part.card);
-            if job.promise.is_some() {
+            if let Some(promised) = held.promised {
                 // Its room is kept for it, and whatever else is free may be promised to others.
-                parts.push(self.within_promise(held, limit)?);
+                let promised = promised.limit.memory;
+                if limit > promised {
+                    return Err(JobRefusal::Promised {
+                        asked: limit,
+                        gpu: self.cards.inventory().gpus()[part.card].index,
+                        promised,
+                    });
+                }
+                parts.push(part.with_memory(limit));
                 continue;
             }
             // All that nobody else is charged with: what the job uses beyond its limit may
@@ -113,18 +124,6 @@ impl Machine {
         Ok(parts)
     }
 
-    fn within_promise(&self, held: &HeldCard, limit: MiB) -> Result<Holding, JobRefusal> {
-        let card = held.part.card;
-        if limit > held.promised {
-            return Err(JobRefusal::Promised {
-                asked: limit,
-                gpu: self.cards.inventory().gpus()[card].index,
-                promised: held.promised,
-            });
-        }
-        Ok(held.part.with_memory(limit))
-    }
-
     fn set_limits(&mut self, id: JobId, memory: Amount, parts: &[Holding]) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
@@ -140,6 +139,57 @@ impl Machine {
             self.charge(id, part.card);
             self.cards.set_whole(part.card, id, is_whole);
         }
+    }
+}
+
+impl Machine {
+    pub(super) fn limit_compute(
+        &mut self,
+        id: JobId,
+        compute: ComputeRange,
+        out: &mut Vec<Action>,
+    ) {
+        if let Err(reason) = self.check_compute(id, compute) {
+            return out.push(Action::KeepLimit { job: id, reason });
+        }
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        job.ask.compute = compute;
+        for held in &mut job.held {
+            held.part = held.part.with_compute(compute);
+        }
+        let parts: Vec<Holding> = job.held.iter().map(|held| held.part).collect();
+        for part in &parts {
+            self.charge(id, part.card);
+        }
+        out.push(Action::LimitCompute { job: id, parts });
+    }
+
+    /// May a job have that compute time of each of its cards?
+    fn check_compute(&self, id: JobId, compute: ComputeRange) -> Result<(), JobRefusal> {
+        let job = self.jobs.get(&id).ok_or(JobRefusal::NoSuchJob(id))?;
+        self.cards.check(&JobAsk {
+            compute,
+            ..job.ask.clone()
+        })?;
+        for HeldCard { part, promised, .. } in &job.held {
+            let (card, request) = (part.card, compute.request());
+            if let Some(promised) = promised {
+                let promised = promised.compute();
+                if request > promised.request() || compute.limit() > promised.limit() {
+                    return Err(JobRefusal::PromisedCompute {
+                        asked: compute,
+                        gpu: self.cards.inventory().gpus()[card].index,
+                        promised,
+                    });
+                }
+            } else if request > part.limit.compute {
+                let class = job.ask.class;
+                self.cards.check_promise((card, id), request, class)?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -91,7 +91,8 @@ impl Machine {
         });
         let used: MiB = used.sum();
         let compute = jobs.iter().map(|(promise, held)| {
-            let compute = held.part.limit.compute.get();
+            // Kept for it, also while it has less by choice.
+            let compute = held.promised.unwrap_or(held.part).limit.compute.get();
             (promise.role, u64::from(compute))
         });
         let compute = u16::try_from(peak(compute)).ok().and_then(Milli::new);

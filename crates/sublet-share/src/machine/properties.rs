@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use sublet_model::Part;
+use sublet_model::{Class, Milli, Part};
 
 use super::tests::{ask, ledger_use, machine};
 use super::*;
-use crate::job::Promise;
+use crate::job::{ComputeRange, Promise};
 use crate::reading::{Reading, SlotUse};
 
 #[derive(Debug, Clone)]
@@ -18,6 +18,7 @@ enum Step {
         gpus: u32,
         wait: bool,
         compute: u16,
+        class: Class,
     },
     Share {
         milli: u16,
@@ -49,6 +50,11 @@ enum Step {
         job: usize,
         mib: u32,
     },
+    LimitCompute {
+        job: usize,
+        request: u16,
+        limit: u16,
+    },
     Pages {
         job: usize,
         counts_pinned: bool,
@@ -71,9 +77,14 @@ fn step() -> impl Strategy<Value = Step> {
     let job = 0..12usize;
     let card = 0..3usize;
     let pid = 1..20u32;
+    let class = prop_oneof![2 => Just(Class::Guaranteed), 1 => Just(Class::Opportunistic)];
     prop_oneof![
-        4 => (0..130u32, 0..5u32, any::<bool>(), prop_oneof![Just(0), 0..=1000u16])
-            .prop_map(|(mib, gpus, wait, compute)| Step::Submit { mib, gpus, wait, compute }),
+        4 => (0..130u32, 0..5u32, any::<bool>(), prop_oneof![Just(0), 0..=1000u16], class)
+            .prop_map(|(mib, gpus, wait, compute, class)| {
+                Step::Submit { mib, gpus, wait, compute, class }
+            }),
+        2 => (job.clone(), prop_oneof![Just(0), 0..=1000u16], 0..=1000u16)
+            .prop_map(|(job, request, limit)| Step::LimitCompute { job, request, limit }),
         1 => (0..=1000u16, 1..4u32).prop_map(|(milli, gpus)| Step::Share { milli, gpus }),
         1 => (1..3u32).prop_map(|gpus| Step::Whole { gpus }),
         1 => (0..130u32, 1..4u32, prop::collection::vec(0..5usize, 0..3))
@@ -97,13 +108,18 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// A job that has so much of one card already.
 fn declared(job: JobId, ask: JobAsk, card: usize, mib: u32, promise: Option<Promise>) -> Event {
-    let limit = Part::of_memory(MiB::from(mib));
     Event::Declared {
         job,
         ask,
-        parts: vec![Holding { card, limit }],
+        parts: vec![Holding::of_memory(card, MiB::from(mib))],
         promise,
     }
+}
+
+/// A promise, and a limit of at least that.
+fn range(request: u16, limit: u16) -> ComputeRange {
+    let milli = |value| Milli::new(value).unwrap();
+    ComputeRange::new(milli(request), milli(limit.max(request).max(1))).unwrap()
 }
 
 /// One of three pods, and one of six places in it.
@@ -167,14 +183,18 @@ impl World {
                 gpus,
                 wait,
                 compute,
+                class,
             } => {
                 let (job, ask) = memory(Amount::Memory(MiB::from(*mib)), *gpus, *wait);
-                let compute = sublet_model::Milli::new(*compute).unwrap();
-                let ask = JobAsk { compute, ..ask };
+                let ask = JobAsk {
+                    compute: range(*compute, 1000),
+                    class: *class,
+                    ..ask
+                };
                 Event::Submitted { job, ask }
             }
             Step::Share { milli, gpus } => {
-                let share = sublet_model::Milli::new(*milli).unwrap();
+                let share = Milli::new(*milli).unwrap();
                 let (job, ask) = memory(Amount::Share(share), *gpus, true);
                 Event::Submitted { job, ask }
             }
@@ -204,6 +224,14 @@ impl World {
             Step::LimitPinned { job, mib } => Event::PinnedLimitAsked {
                 job: self.job(*job),
                 memory: MiB::from(*mib),
+            },
+            Step::LimitCompute {
+                job,
+                request,
+                limit,
+            } => Event::ComputeAsked {
+                job: self.job(*job),
+                compute: range(*request, *limit),
             },
             Step::Pages { job, counts_pinned } => Event::PagesMade {
                 job: self.job(*job),
@@ -321,7 +349,35 @@ impl World {
             let sum = limits.fold(Part::ZERO, |sum, part| sum.plus(part.limit));
             let all = Part::whole(self.machine.card(card).capacity);
             prop_assert!(sum.fits_in(all), "card {card}: {sum}");
+            self.check_compute(card)?;
         }
+        Ok(())
+    }
+
+    /// What each job on a card is promised of its time is what it asked, within its limit and only
+    /// if it is guaranteed; who is promised all of it is the only guaranteed one.
+    fn check_compute(&self, card: usize) -> Result<(), TestCaseError> {
+        let local = self.machine.jobs();
+        let local = local.filter(|job| !self.promised.contains(&job.id));
+        let mut guaranteed = Vec::new();
+        for job in local {
+            for part in job.parts.iter().filter(|part| part.card == card) {
+                let compute = part.compute();
+                prop_assert_eq!(compute, job.ask.compute);
+                prop_assert!(compute.request() <= compute.limit());
+                if job.ask.class == Class::Guaranteed {
+                    guaranteed.push(compute.request());
+                } else {
+                    prop_assert_eq!(compute.request(), Milli::ZERO);
+                }
+            }
+        }
+        let is_alone = guaranteed.len() == 1;
+        prop_assert!(
+            is_alone || !guaranteed.contains(&Milli::WHOLE),
+            "{:?}",
+            guaranteed
+        );
         Ok(())
     }
 

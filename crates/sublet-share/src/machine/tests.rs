@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use sublet_model::{Class, Gpu, GpuIndex, Milli, Part};
+use sublet_model::{Class, Gpu, GpuIndex};
 use sublet_plan::Policy;
 
 use super::*;
-use crate::job::JobState;
+use crate::job::{ComputeRange, JobState};
 use crate::reading::{LedgerUse, Reading, SlotUse};
 
 pub(super) fn machine(sizes_mib: &[u32]) -> Machine {
@@ -29,7 +29,7 @@ pub(super) fn ask(mib: u32, gpus: u32, may_wait: bool) -> JobAsk {
         name: Arc::from("job"),
         memory: Amount::Memory(MiB::from(mib)),
         pinned: None,
-        compute: Milli::ZERO,
+        compute: ComputeRange::ANY,
         class: Class::Guaranteed,
         gpus: Count::new(gpus),
         cards: None,
@@ -58,6 +58,11 @@ pub(super) fn tell(machine: &mut Machine, at_ms: u64, event: Event) -> String {
         Action::Refuse { job, reason } => format!("refuse {job}: {reason}"),
         Action::LimitPinned { job, memory, parts } => {
             format!("pinned {job} {}{}", memory.get(), limits(parts))
+        }
+        Action::LimitCompute { job, parts } => {
+            let parts = parts.iter();
+            let each = parts.map(|part| format!(" {}: {}", part.card, part.compute()));
+            format!("compute {job}{}", each.collect::<String>())
         }
         Action::KeepLimit { job, reason } => format!("keep {job}: {reason}"),
         Action::Welcome {
@@ -278,10 +283,7 @@ fn after_a_restart_the_jobs_of_before_come_first() {
     let declare = |job, limit| Event::Declared {
         job: JobId(job),
         ask: ask(limit, 1, true),
-        parts: vec![Holding {
-            card: 0,
-            limit: Part::of_memory(MiB::from(limit)),
-        }],
+        parts: vec![Holding::of_memory(0, MiB::from(limit))],
         promise: None,
     };
     assert_eq!(tell(&mut m, 30, declare(3, 70)), "place 3 0:70");

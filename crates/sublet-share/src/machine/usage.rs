@@ -138,7 +138,8 @@ impl HeldCard {
     /// Makes the charge what it must be now.
     pub(super) fn settle_charge(&mut self) {
         let entitled = self.charge;
-        let least = self.part.limit.memory.max(self.promised);
+        let promised = self.promised.unwrap_or(self.part).limit.memory;
+        let least = self.part.limit.memory.max(promised);
         self.charge = least.max(self.uses.believed(entitled));
     }
 }

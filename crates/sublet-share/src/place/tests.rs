@@ -3,6 +3,7 @@
 use sublet_model::Milli;
 
 use super::*;
+use crate::job::ComputeRange;
 
 /// `16 8/3` is a machine with an empty card of 16 GiB and one of 8 with 3 taken.
 fn cards(picture: &str, named: &str) -> Cards {
@@ -32,7 +33,7 @@ fn ask(memory: Amount, gpus: u32) -> JobAsk {
         name: Arc::from("job"),
         memory,
         pinned: None,
-        compute: Milli::ZERO,
+        compute: ComputeRange::ANY,
         class: Class::Guaranteed,
         gpus: Count::new(gpus),
         cards: None,
@@ -75,7 +76,7 @@ fn one_card_is_the_engines_choice() {
 #[test]
 fn compute_time_is_promised_once() {
     let asks = |compute: u16, class| JobAsk {
-        compute: Milli::new(compute).unwrap(),
+        compute: ComputeRange::new(Milli::new(compute).unwrap(), Milli::WHOLE).unwrap(),
         class,
         ..ask(Amount::Memory(gib("4")), 1)
     };

@@ -257,6 +257,8 @@ fn jobs_of_this_machine_are_refused_unless_the_operator_lets_them_in() {
             name: "train".to_owned(),
             memory: Some("100MiB".to_owned()),
             pinned_memory: None,
+            compute: None,
+            class: Class::Guaranteed,
             gpus: 1,
             cards: None,
             wait: false,

@@ -18,10 +18,7 @@ fn declare(machine: &mut Machine, job: u64, pod: &str, place: &str, mib: u32) ->
     let event = Event::Declared {
         job: JobId(job),
         ask: ask(mib, 1, true),
-        parts: vec![Holding {
-            card: 0,
-            limit: Part::of_memory(MiB::from(mib)),
-        }],
+        parts: vec![Holding::of_memory(0, MiB::from(mib))],
         promise: Some(Promise {
             pod: Arc::from(pod),
             role,
@@ -156,10 +153,7 @@ fn on_a_clusters_node_there_are_only_promised_jobs() {
     let back = Event::Declared {
         job: JobId(2),
         ask: ask(10, 1, true),
-        parts: vec![Holding {
-            card: 0,
-            limit: Part::of_memory(MiB::from(10)),
-        }],
+        parts: vec![Holding::of_memory(0, MiB::from(10))],
         promise: None,
     };
     assert!(tell(&mut m, 0, back).starts_with("refuse 2: this machine's GPUs"));

@@ -2,8 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use sublet_model::Part;
-
 use super::super::tests::{ask, join, limit, machine, submit, tell, uses};
 use super::super::*;
 use crate::reading::{LedgerUse, Reading};
@@ -164,13 +162,7 @@ fn a_job_that_was_there_before_may_keep_what_it_had() {
         ..machine(&[100])
     };
     m.set_context(0, Bytes::new(5 * M));
-    let (job, parts) = (
-        JobId(1),
-        vec![Holding {
-            card: 0,
-            limit: Part::of_memory(MiB::from(40)),
-        }],
-    );
+    let (job, parts) = (JobId(1), vec![Holding::of_memory(0, MiB::from(40))]);
     let ask = ask(40, 1, true);
     tell(
         &mut m,
