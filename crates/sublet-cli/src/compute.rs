@@ -1,12 +1,14 @@
 //! Compute time of cards as tables and programs show it.
 //!
-//! Most clusters share memory alone. So it is shown only where some pod of what is printed asks
-//! for it ([`is_asked`]); otherwise every form is as if there were no compute time.
+//! Most clusters and machines share memory alone. So it is shown only where some pod
+//! ([`is_asked`]) or job ([`is_shared`]) of what is printed asks for it, limits it or gives way;
+//! otherwise every table is as if there were no compute time.
 
 use std::fmt;
 
 use serde::{Serialize, Serializer};
-use sublet_model::{Claim, ContainerName, Demand, Milli, Portion};
+use sublet_arbiter::admin::{GpuRow, Snapshot, TenantRow, parse_compute};
+use sublet_model::{Claim, Class, ContainerName, Demand, Milli, Portion};
 
 /// Does any container ask for compute time of a part of a card, or limit it?
 pub(crate) fn is_asked(claim: &Claim) -> bool {
@@ -52,6 +54,86 @@ impl ComputeTime {
     }
 }
 
+/// Of this machine's jobs.
+impl ComputeTime {
+    /// What others leave, up to all of it.
+    const ANY: ComputeTime = ComputeTime {
+        promised: Milli::ZERO,
+        limit: Milli::WHOLE,
+    };
+
+    /// Of a job; nothing if it is a process that is none.
+    fn of_job(job: &TenantRow) -> Option<ComputeTime> {
+        let milli = |percent: f64| Milli::new((percent * 10.0).round() as u16);
+        Some(ComputeTime {
+            promised: milli(job.compute_request_percent?)?,
+            limit: milli(job.compute_limit_percent?)?,
+        })
+    }
+
+    /// As the arbiter writes it in an answer; nothing where it shares no compute time.
+    pub(crate) fn told(text: Option<&str>) -> Option<ComputeTime> {
+        let compute = parse_compute(text?).ok()?;
+        Some(ComputeTime {
+            promised: compute.request(),
+            limit: compute.limit(),
+        })
+    }
+
+    /// Does it say nothing?
+    pub(crate) fn is_any(self) -> bool {
+        self == ComputeTime::ANY
+    }
+}
+
+/// Does any job ask for compute time, limit it, or give way?
+pub(crate) fn is_shared(snapshot: &Snapshot) -> bool {
+    snapshot.tenants.iter().any(|job| {
+        let gives_way = job.class.as_deref() == Some(Class::Opportunistic.word());
+        gives_way || ComputeTime::of_job(job).is_some_and(|time| !time.is_any())
+    })
+}
+
+/// The columns of a job: its class, what it asked, what it used within the last second, and how
+/// long it waited for its turn.
+pub(crate) const JOB_HEADING: [&str; 4] = ["CLASS", "COMPUTE", "TIME", "WAITED"];
+
+/// A job's cells in them.
+pub(crate) fn job_cells(job: &TenantRow) -> [String; 4] {
+    let is_throttled = job.per_gpu.iter().any(|gpu| gpu.is_throttled == Some(true));
+    let waited = percent(job.waiting_percent);
+    [
+        job.class.clone().unwrap_or_else(nothing),
+        ComputeTime::of_job(job).map_or_else(nothing, |time| time.to_string()),
+        percent(job.compute_used_percent),
+        if is_throttled {
+            format!("{waited}, throttled")
+        } else {
+            waited
+        },
+    ]
+}
+
+/// The columns of a card: what is promised to jobs, and what they used within the last second.
+pub(crate) const GPU_HEADING: [&str; 2] = ["PROMISED", "TIME"];
+
+/// A card's cells in them.
+pub(crate) fn gpu_cells(gpu: &GpuRow) -> [String; 2] {
+    [
+        percent(Some(gpu.compute_promised_percent)),
+        percent(gpu.compute_used_percent),
+    ]
+}
+
+/// Whole percent: what is measured is not more exact.
+pub(crate) fn percent(value: Option<f64>) -> String {
+    value.map_or_else(nothing, |value| format!("{value:.0} %"))
+}
+
+fn nothing() -> String {
+    "-".to_owned()
+}
+
 /// `30 %`, `30 %, at most 60 %`, or `-` for neither a promise nor a limit.
 impl fmt::Display for ComputeTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -89,6 +171,44 @@ pub(crate) mod tests {
             },
         };
         Claim::new(None, vec![container], true).unwrap()
+    }
+
+    #[test]
+    fn jobs_show_it_only_where_some_job_differs() {
+        let plain = TenantRow {
+            class: Some("guaranteed".to_owned()),
+            compute_request_percent: Some(0.0),
+            compute_limit_percent: Some(100.0),
+            ..TenantRow::default()
+        };
+        let shared = |job: &TenantRow| {
+            is_shared(&Snapshot {
+                tenants: vec![TenantRow::default(), job.clone()],
+                ..Snapshot::default()
+            })
+        };
+        assert!(!shared(&plain) && !is_shared(&Snapshot::default()));
+        assert_eq!(job_cells(&plain), ["guaranteed", "-", "-", "-"]);
+        assert_eq!(job_cells(&TenantRow::default()), ["-"; 4]);
+        let mut gives_way = plain.clone();
+        gives_way.class = Some("opportunistic".to_owned());
+        let mut limited = plain.clone();
+        limited.compute_limit_percent = Some(50.5);
+        (limited.compute_used_percent, limited.waiting_percent) = (Some(50.4), Some(12.0));
+        limited.per_gpu = vec![sublet_arbiter::admin::TenantGpuRow {
+            is_throttled: Some(true),
+            ..Default::default()
+        }];
+        assert!(shared(&gives_way) && shared(&limited));
+        assert_eq!(
+            job_cells(&limited),
+            ["guaranteed", "at most 50.5 %", "50 %", "12 %, throttled"]
+        );
+        let gpu = GpuRow {
+            compute_promised_percent: 80.0,
+            ..GpuRow::default()
+        };
+        assert_eq!(gpu_cells(&gpu), ["80 %", "-"]);
     }
 
     #[test]

@@ -3,15 +3,20 @@
 
 use sublet_arbiter::admin::{GpuRow, RefusalRow, Snapshot, TenantRow};
 
+use crate::compute;
+
 /// What stands where there is nothing to say.
 const NOTHING: &str = "-";
 
-pub(crate) const GPU_HEADING: [&str; 8] = [
+const GPU_HEADING: [&str; 8] = [
     "GPU", "MODEL", "MEMORY", "USED", "GRANTED", "FREE", "UUID", "STATE",
 ];
 
+/// Before which of them a card's compute time stands, where it is shown.
+const GPU_COMPUTE: usize = 6;
+
 /// A card's cells.
-pub(crate) fn gpu_cells(gpu: &GpuRow) -> [String; 8] {
+fn gpu_cells(gpu: &GpuRow) -> [String; 8] {
     [
         gpu.index.to_string(),
         or_nothing(&gpu.model),
@@ -24,7 +29,7 @@ pub(crate) fn gpu_cells(gpu: &GpuRow) -> [String; 8] {
     ]
 }
 
-pub(crate) const JOB_HEADING: [&str; 11] = [
+const JOB_HEADING: [&str; 11] = [
     "ID",
     "NAME",
     "STATE",
@@ -38,8 +43,29 @@ pub(crate) const JOB_HEADING: [&str; 11] = [
     "WHY",
 ];
 
-/// A job's cells.
-pub(crate) fn job_cells(job: &TenantRow) -> [String; 11] {
+/// Before which of them a job's compute time stands, where it is shown.
+const JOB_COMPUTE: usize = 8;
+
+/// The headings of jobs' columns. `with_compute`: whether compute time is shown.
+pub(crate) fn job_heading(with_compute: bool) -> Vec<&'static str> {
+    let more = with_compute.then_some(compute::JOB_HEADING);
+    with_more(&JOB_HEADING, JOB_COMPUTE, more.iter().flatten())
+}
+
+/// A job's cells in them.
+pub(crate) fn job_cells(job: &TenantRow, with_compute: bool) -> Vec<String> {
+    let more = with_compute.then(|| compute::job_cells(job));
+    with_more(&plain_cells(job), JOB_COMPUTE, more.iter().flatten())
+}
+
+/// A row with more cells before the one at that position.
+fn with_more<'a, T: Clone + 'a>(row: &[T], at: usize, more: impl Iterator<Item = &'a T>) -> Vec<T> {
+    let mut row = row.to_vec();
+    row.splice(at..at, more.cloned());
+    row
+}
+
+fn plain_cells(job: &TenantRow) -> [String; 11] {
     [
         job.id
             .map_or_else(|| NOTHING.to_owned(), |id| id.to_string()),
@@ -59,28 +85,27 @@ pub(crate) fn job_cells(job: &TenantRow) -> [String; 11] {
 /// Both tables as text; jobs only if `with_gpus` is false.
 pub(crate) fn text(snapshot: &Snapshot, with_gpus: bool) -> String {
     let mut text = String::new();
+    let with_compute = compute::is_shared(snapshot);
     if with_gpus {
-        let rows: Vec<_> = snapshot
-            .gpus
-            .iter()
-            .map(|g| gpu_cells(g).to_vec())
-            .collect();
-        text += &crate::align::table(&GPU_HEADING, &rows);
+        let more = with_compute.then_some(compute::GPU_HEADING);
+        let heading = with_more(&GPU_HEADING, GPU_COMPUTE, more.iter().flatten());
+        let cells = |gpu| {
+            let more = with_compute.then(|| compute::gpu_cells(gpu));
+            with_more(&gpu_cells(gpu), GPU_COMPUTE, more.iter().flatten())
+        };
+        let rows: Vec<_> = snapshot.gpus.iter().map(cells).collect();
+        text += &crate::align::table(&heading, &rows);
         text.push('\n');
     }
     if snapshot.tenants.is_empty() {
         text += "no job\n";
     } else {
-        let rows: Vec<_> = snapshot
-            .tenants
-            .iter()
-            .map(|job| {
-                job_cells(job)
-                    .map(|cell| cell.replace(['\t', '\n'], " "))
-                    .to_vec()
-            })
-            .collect();
-        text += &crate::align::table(&JOB_HEADING, &rows);
+        let cells = |job| {
+            let cells = job_cells(job, with_compute).into_iter();
+            cells.map(|cell| cell.replace(['\t', '\n'], " ")).collect()
+        };
+        let rows: Vec<Vec<String>> = snapshot.tenants.iter().map(cells).collect();
+        text += &crate::align::table(&job_heading(with_compute), &rows);
     }
     text
 }
@@ -259,19 +284,64 @@ GPU 0 lacks 1 MiB
         assert_eq!(text(&Snapshot::default(), false), "no job\n");
     }
 
+    /// The example, where two jobs of a card share its compute time.
+    pub(crate) fn example_of_shares() -> Snapshot {
+        let mut snapshot = example();
+        for (job, request, limit, used) in [(0, 25.0, 100.0, 24.8), (1, 0.0, 60.0, 60.0)] {
+            let job = &mut snapshot.tenants[job];
+            let class = if request > 0.0 {
+                "guaranteed"
+            } else {
+                "opportunistic"
+            };
+            job.class = Some(class.to_owned());
+            job.compute_request_percent = Some(request);
+            job.compute_limit_percent = Some(limit);
+            job.compute_used_percent = Some(used);
+            job.waiting_percent = Some(100.0 - used);
+        }
+        snapshot.gpus[0].compute_promised_percent = 25.0;
+        snapshot.gpus[0].compute_used_percent = Some(84.8);
+        snapshot
+    }
+
+    #[test]
+    fn compute_time_has_columns_where_it_is_shared() {
+        let text = text(&example_of_shares(), true);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines[..2],
+            [
+                "GPU  MODEL  MEMORY     USED      GRANTED   FREE       PROMISED  TIME  UUID   STATE",
+                "0    Fake   16384 MiB  4200 MiB  8192 MiB  8192 MiB   25 %      85 %  GPU-0  healthy",
+            ]
+        );
+        assert_eq!(
+            lines[4..7],
+            [
+                "ID  NAME   STATE        GPU  ASKED         LIMIT     USED      PINNED     CLASS          \
+                 COMPUTE       TIME  WAITED  LAST REFUSAL      PIDS   WHY",
+                "1   train  running      0    4096 MiB      4096 MiB  3000 MiB  40 MiB     guaranteed     \
+                 25 %          25 %  75 %    512 MiB, 3 s ago  11,12",
+                "2   serve  over         0,1  2 × 4096 MiB  1024 MiB  1200 MiB  0/512 MiB  opportunistic  \
+                 at most 60 %  60 %  40 %    -                 -      uses 176 MiB more than its limit",
+            ]
+        );
+    }
+
     #[test]
     fn the_newest_refusal_may_be_of_pinned_memory() {
         let mut job = example().tenants.remove(0);
         let refused = |bytes, ago_ms| Some(RefusalRow { bytes, ago_ms });
         job.pinned_last_refusal = refused(7 << 20, 1000);
-        assert_eq!(job_cells(&job)[8], "7 MiB, 1 s ago");
+        assert_eq!(plain_cells(&job)[8], "7 MiB, 1 s ago");
         job.pinned_last_refusal = refused(7 << 20, 5000);
-        assert_eq!(job_cells(&job)[8], "512 MiB, 3 s ago");
+        assert_eq!(plain_cells(&job)[8], "512 MiB, 3 s ago");
     }
 
     #[test]
     fn what_a_job_asked_says_of_which_cards() {
-        let asked = |job: &TenantRow| job_cells(job)[4].clone();
+        let asked = |job: &TenantRow| plain_cells(job)[4].clone();
         let mut job = example().tenants.remove(1);
         assert_eq!(asked(&job), "2 × 4096 MiB");
         job.asked_of = Some(vec![0, 1]);

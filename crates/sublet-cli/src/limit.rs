@@ -1,5 +1,5 @@
-//! `sublet limit`: changes how much memory a running job may have, of its cards or pinned in the
-//! machine. It returns when no reservation against the old limit can succeed any more; what a
+//! `sublet limit`: changes what a running job may have: memory of its cards, pinned memory of the
+//! machine, compute time. It returns when no reservation against the old limit can succeed any more; what a
 //! job has already stays its.
 
 use anyhow::Context;
@@ -8,6 +8,7 @@ use serde::Serialize;
 use sublet_arbiter::admin::{Placed, PlacedGpu, Reply, Request, Snapshot, TenantGpuRow, TenantRow};
 
 use crate::answer::{Advised, Answer, DONE, Format, document};
+use crate::compute::ComputeTime;
 use crate::jobs::mib;
 use crate::machine::{Machine, MachineArgs};
 use crate::run::request;
@@ -19,9 +20,11 @@ EXAMPLES
   sublet limit 3 --memory 6GiB        job 3 may have 6 GiB of each of its cards
   sublet limit train --memory 25%     by name, where only one job has it
   sublet limit 3 --pinned-memory 2GiB job 3 may pin 2 GiB of host memory
+  sublet limit 3 --compute 20%..60%   job 3 is promised 20 % of each card's time, gets 60 % at most
 
 A limit below what the job uses takes nothing away: the job gets no new memory until it has
-freed enough, and its state is `over`.
+freed enough, and its state is `over`. More compute time is promised only where it is promised to
+nobody else.
 
 EXIT CODES
   0  no reservation against the old limit succeeds any more
@@ -39,6 +42,10 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true,
           value_parser = request::size, value_hint = ValueHint::Other, group = "limits")]
     pinned_memory: Option<String>,
+    /// Compute time of each of its cards: a promise (30%), or a promise and a limit (30%..80%)
+    #[arg(long, value_name = "SHARE", allow_hyphen_values = true,
+          value_parser = request::compute, value_hint = ValueHint::Other, group = "limits")]
+    compute: Option<String>,
     #[command(flatten)]
     machine: MachineArgs,
     /// How to print
@@ -54,13 +61,15 @@ pub fn run(args: &Args) -> anyhow::Result<Answer> {
     let machine = Machine::of(&args.machine);
     let hint = format!("`{}` lists them", machine.command("ps"));
     let id = number(&args.job, &machine.snapshot()?).map_err(|what| Advised::new(what, hint))?;
-    // At least one of them is there, as the arguments say; the last answer tells both limits.
+    // At least one of them is there, as the arguments say; the last answer tells all limits.
     let on_cards = args.memory.clone();
     let on_cards = on_cards.map(|memory| Request::Limit { id, memory });
     let pinned = args.pinned_memory.clone();
     let pinned = pinned.map(|memory| Request::LimitPinned { id, memory });
     let mut placed = None;
-    for request in on_cards.iter().chain(&pinned) {
+    let compute = args.compute.clone();
+    let compute = compute.map(|compute| Request::LimitCompute { id, compute });
+    for request in on_cards.iter().chain(&pinned).chain(&compute) {
         placed = Some(change(&machine, id, request)?);
     }
     let placed = placed.context("no limit was given")?;
@@ -81,6 +90,13 @@ fn change(machine: &Machine, id: u64, request: &Request) -> anyhow::Result<Place
                     format!(
                         "`{}` shows what the jobs have pinned",
                         machine.command("ps")
+                    ),
+                ),
+                Request::LimitCompute { .. } => (
+                    "compute time",
+                    format!(
+                        "`{}` shows what is promised to the jobs",
+                        machine.command("top --once")
                     ),
                 ),
                 _ => (
@@ -131,6 +147,8 @@ struct Limited<'a> {
     used: Option<u64>,
     #[serde(rename = "pinnedUsedMiB")]
     pinned: Option<u64>,
+    compute_request_percent: Option<f64>,
+    compute_limit_percent: Option<f64>,
 }
 
 fn print(placed: &Placed, job: Option<&TenantRow>, format: Format) -> anyhow::Result<Answer> {
@@ -139,6 +157,8 @@ fn print(placed: &Placed, job: Option<&TenantRow>, format: Format) -> anyhow::Re
         state: job.map(|job| &*job.state),
         used: job.map(|job| job.memory_used_mib),
         pinned: job.and_then(|job| job.pinned_used_mib),
+        compute_request_percent: job.and_then(|job| job.compute_request_percent),
+        compute_limit_percent: job.and_then(|job| job.compute_limit_percent),
     };
     let text = match format {
         Format::Json => document(&limited, false)?,
@@ -151,7 +171,11 @@ fn print(placed: &Placed, job: Option<&TenantRow>, format: Format) -> anyhow::Re
             };
             let pinned = placed.pinned_limit_mib.map(mib);
             let pinned = pinned.map(|limit| format!("job {id}: {limit} pinned\n"));
-            placed.gpus.iter().map(on_card).chain(pinned).collect()
+            let compute = ComputeTime::told(placed.compute.as_deref());
+            let compute = compute.filter(|compute| !compute.is_any());
+            let compute = compute.map(|compute| format!("job {id}: compute time {compute}\n"));
+            let lines = placed.gpus.iter().map(on_card);
+            lines.chain(pinned).chain(compute).collect()
         }
     };
     Ok(Answer {
@@ -253,6 +277,15 @@ mod tests {
             compute: None,
             dir: "/r".to_owned(),
         };
+        let shared = Placed {
+            compute: Some("20 %..60 %".to_owned()),
+            ..placed.clone()
+        };
+        let answer = print(&shared, None, Format::Table).unwrap();
+        assert_eq!(
+            answer.text,
+            "job 1: 30 MiB pinned\njob 1: compute time 20 %, at most 60 %\n"
+        );
         let mut job = example().tenants.remove(0);
         job.pinned_limit_mib = Some(30);
         job.state = "over".to_owned();
@@ -275,17 +308,21 @@ mod tests {
             let command = Args::augment_args(Command::new("limit").no_binary_name(true));
             let matches = command.try_get_matches_from(words.split(' '));
             let args = matches.and_then(|matches| Args::from_arg_matches(&matches));
-            args.map(|args| (args.memory, args.pinned_memory))
+            args.map(|args| (args.memory, args.pinned_memory, args.compute))
                 .map_err(|error| error.to_string())
         };
         let text = |text: &str| Some(text.to_owned());
-        assert_eq!(parse("3 --memory 25%"), Ok((text("25 %"), None)));
+        assert_eq!(parse("3 --memory 25%"), Ok((text("25 %"), None, None)));
+        assert_eq!(
+            parse("3 --compute 20%..60%"),
+            Ok((None, None, text("20 %..60 %")))
+        );
         assert_eq!(
             parse("3 --pinned-memory 2GiB"),
-            Ok((None, text("2048 MiB")))
+            Ok((None, text("2048 MiB"), None))
         );
         let both = parse("a --memory 1GiB --pinned-memory 2GiB");
-        assert_eq!(both, Ok((text("1024 MiB"), text("2048 MiB"))));
+        assert_eq!(both, Ok((text("1024 MiB"), text("2048 MiB"), None)));
         let error = parse("3").unwrap_err();
         assert!(
             error.contains("--memory") && error.contains("--pinned-memory"),

@@ -8,10 +8,14 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
 use sublet_arbiter::admin::{GpuRow, Snapshot, TenantRow};
 
-use crate::jobs::{JOB_HEADING, job_cells, mib};
+use crate::compute;
+use crate::jobs::{job_cells, job_heading, mib};
 
 /// Characters of a card's bar.
 const BAR: usize = 24;
+
+/// The same where it has two.
+const SHORT_BAR: usize = 12;
 
 /// What is to be seen.
 pub(super) struct Seen {
@@ -83,57 +87,92 @@ fn heading(cells: &[&'static str]) -> Row<'static> {
 }
 
 fn gpu_table(seen: &Seen) -> Table<'static> {
-    let rows = seen.snapshot.gpus.iter().map(|gpu| gpu_row(seen, gpu));
-    let widths = [
-        Constraint::Length(4),
-        Constraint::Length(u16::try_from(BAR).unwrap_or(0) + 2),
-        Constraint::Length(20),
-        Constraint::Length(11),
-        Constraint::Length(11),
-        Constraint::Fill(1),
-    ];
+    let with_compute = compute::is_shared(&seen.snapshot);
+    let gpus = seen.snapshot.gpus.iter();
+    let length = |cells: usize| Constraint::Length(u16::try_from(cells).unwrap_or(u16::MAX));
+    if with_compute {
+        let rows = gpus.map(|gpu| shared_gpu_row(seen, gpu));
+        let bar = length(SHORT_BAR + 2);
+        let widths = [4, 0, 18, 11, 0, 5].map(|cells| if cells == 0 { bar } else { length(cells) });
+        let widths = widths.into_iter().chain([Constraint::Fill(1)]);
+        let names = ["GPU", "MEMORY", "USED", "FREE", "COMPUTE", "TIME", "MODEL"];
+        return Table::new(rows, widths).header(heading(&names));
+    }
+    let rows = gpus.map(|gpu| gpu_row(seen, gpu));
+    let widths = [4, BAR + 2, 20, 11, 11].map(length);
+    let widths = widths.into_iter().chain([Constraint::Fill(1)]);
     Table::new(rows, widths).header(heading(&["GPU", "", "USED", "GRANTED", "FREE", "MODEL"]))
 }
 
 fn gpu_row(seen: &Seen, gpu: &GpuRow) -> Row<'static> {
-    let model = match &gpu.sick {
-        Some(problem) => Cell::from(problem.clone()).style(seen.colour(Color::Red)),
-        None => Cell::from(gpu.model.clone()),
-    };
     Row::new([
         Cell::from(gpu.index.to_string()),
-        Cell::from(bar(seen, gpu)),
+        Cell::from(memory_bar(seen, gpu, BAR)),
         Cell::from(format!("{}/{}", gpu.used_mib, mib(gpu.memory_mib))),
         Cell::from(mib(gpu.granted_mib)),
         Cell::from(mib(gpu.free_mib)),
-        model,
+        model(seen, gpu),
     ])
 }
 
-/// Memory in use as a full bar, memory that is granted and not in use as a light one.
-fn bar(seen: &Seen, gpu: &GpuRow) -> Line<'static> {
-    let used = width(gpu.used_mib, gpu.memory_mib);
-    let granted = width(gpu.granted_mib, gpu.memory_mib).max(used) - used;
-    let colour = if used > BAR * 9 / 10 {
-        Color::Red
-    } else {
-        Color::Green
-    };
+/// A card whose compute time is shared, as jobs share its memory: what is granted of that shows in
+/// the bar alone.
+fn shared_gpu_row(seen: &Seen, gpu: &GpuRow) -> Row<'static> {
+    Row::new([
+        Cell::from(gpu.index.to_string()),
+        Cell::from(memory_bar(seen, gpu, SHORT_BAR)),
+        Cell::from(format!("{}/{}", gpu.used_mib, mib(gpu.memory_mib))),
+        Cell::from(mib(gpu.free_mib)),
+        Cell::from(compute_bar(seen, gpu)),
+        Cell::from(compute::percent(gpu.compute_used_percent)),
+        model(seen, gpu),
+    ])
+}
+
+fn model(seen: &Seen, gpu: &GpuRow) -> Cell<'static> {
+    match &gpu.sick {
+        Some(problem) => Cell::from(problem.clone()).style(seen.colour(Color::Red)),
+        None => Cell::from(gpu.model.clone()),
+    }
+}
+
+/// Red where hardly any memory is left.
+fn memory_bar(seen: &Seen, gpu: &GpuRow, length: usize) -> Line<'static> {
+    let used = width(gpu.used_mib, gpu.memory_mib, length);
+    let granted = width(gpu.granted_mib, gpu.memory_mib, length);
+    let is_full = used > length * 9 / 10;
+    let colour = if is_full { Color::Red } else { Color::Green };
+    bar(seen, length, (used, colour), granted)
+}
+
+/// What jobs used within the last second, and what is promised to them. A card that is always
+/// at work is no cause for alarm.
+fn compute_bar(seen: &Seen, gpu: &GpuRow) -> Line<'static> {
+    let of_bar = |percent: f64| width((percent * 10.0) as u64, 1000, SHORT_BAR);
+    let used = of_bar(gpu.compute_used_percent.unwrap_or_default());
+    let promised = of_bar(gpu.compute_promised_percent);
+    bar(seen, SHORT_BAR, (used, Color::Green), promised)
+}
+
+/// What is in use as a full bar, what is granted and not in use as a light one.
+fn bar(seen: &Seen, length: usize, used: (usize, Color), granted: usize) -> Line<'static> {
+    let (used, colour) = used;
+    let granted = granted.max(used) - used;
     Line::from(vec![
         Span::styled("█".repeat(used), seen.colour(colour)),
         Span::styled("▒".repeat(granted), seen.colour(Color::Blue)),
-        Span::raw("·".repeat(BAR - used - granted)),
+        Span::raw("·".repeat(length - used - granted)),
     ])
 }
 
-/// A part of the bar, rounded up: a little is to be seen.
-fn width(part: u64, whole: u64) -> usize {
-    let part = u128::from(part) * BAR as u128;
+/// A part of a bar, rounded up: a little is to be seen.
+fn width(part: u64, whole: u64, length: usize) -> usize {
+    let part = u128::from(part) * length as u128;
     match u128::from(whole) {
         0 => 0,
         whole => usize::try_from(part.div_ceil(whole))
-            .unwrap_or(BAR)
-            .min(BAR),
+            .unwrap_or(length)
+            .min(length),
     }
 }
 
@@ -143,28 +182,30 @@ fn job_table(seen: &Seen, area: Rect) -> Table<'static> {
     let room = usize::from(area.height.saturating_sub(1));
     let first = seen.scrolled.min(jobs.len().saturating_sub(room));
     let shown = &jobs[first..jobs.len().min(first + room)];
-    let cells: Vec<_> = shown.iter().map(job_cells).collect();
-    let columns = columns(&cells, usize::from(area.width));
+    let with_compute = compute::is_shared(&seen.snapshot);
+    let names = job_heading(with_compute);
+    let cells: Vec<_> = shown
+        .iter()
+        .map(|job| job_cells(job, with_compute))
+        .collect();
+    let columns = columns(&names, &cells, usize::from(area.width));
     let rows = shown.iter().zip(cells).map(|(job, cells)| {
         let cells = columns.iter().map(|(at, _)| Cell::from(cells[*at].clone()));
         Row::new(cells).style(job_style(seen, job))
     });
     let widths = columns.iter().map(|(at, width)| match at {
-        &WHY => Constraint::Fill(1),
+        at if at + 1 == names.len() => Constraint::Fill(1),
         _ => Constraint::Length(u16::try_from(*width).unwrap_or(u16::MAX)),
     });
-    let names: Vec<_> = columns.iter().map(|(at, _)| JOB_HEADING[*at]).collect();
+    let shown: Vec<_> = columns.iter().map(|(at, _)| names[*at]).collect();
     Table::new(rows.collect::<Vec<_>>(), widths.collect::<Vec<_>>())
         .column_spacing(GAP)
-        .header(heading(&names))
+        .header(heading(&shown))
 }
-
-/// The last column, which has what room is left.
-const WHY: usize = JOB_HEADING.len() - 1;
 
 /// Columns that can go where a job has something to say and there is no room for it, the least
 /// important first.
-const DISPENSABLE: [&str; 4] = ["PIDS", "PINNED", "ASKED", "LAST REFUSAL"];
+const DISPENSABLE: [&str; 6] = ["PIDS", "PINNED", "ASKED", "CLASS", "LAST REFUSAL", "WAITED"];
 
 /// A name or a list of processes that is longer is cut off.
 const WIDEST: usize = 32;
@@ -172,22 +213,24 @@ const WIDEST: usize = 32;
 /// Blanks between two columns.
 const GAP: u16 = 2;
 
-/// Which columns of `rows` are shown in so much room, and how wide each must be.
-fn columns<const N: usize>(rows: &[[String; N]], room: usize) -> Vec<(usize, usize)> {
+/// Which columns of `rows` are shown in so much room, and how wide each must be. The last one has
+/// what room is left.
+fn columns(names: &[&str], rows: &[Vec<String>], room: usize) -> Vec<(usize, usize)> {
     let width = |at: usize| {
         let cells = rows.iter().map(|cells| cells[at].chars().count());
-        let most = if at == WHY { usize::MAX } else { WIDEST };
+        let is_last = at + 1 == names.len();
+        let most = if is_last { usize::MAX } else { WIDEST };
         let widest = cells.max().unwrap_or_default().min(most);
-        widest.max(JOB_HEADING[at].len())
+        widest.max(names[at].len())
     };
-    let mut shown: Vec<(usize, usize)> = (0..N).map(|at| (at, width(at))).collect();
+    let mut shown: Vec<(usize, usize)> = (0..names.len()).map(|at| (at, width(at))).collect();
     for name in DISPENSABLE {
         let gaps = usize::from(GAP) * (shown.len() - 1);
         let wanted: usize = shown.iter().map(|(_, width)| width).sum();
         if wanted + gaps <= room {
             break;
         }
-        shown.retain(|(at, _)| JOB_HEADING[*at] != name);
+        shown.retain(|(at, _)| names[*at] != name);
     }
     shown
 }
@@ -206,7 +249,7 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     use super::*;
-    use crate::jobs::tests::example;
+    use crate::jobs::tests::{example, example_of_shares};
 
     fn seen() -> Seen {
         Seen {
@@ -264,6 +307,27 @@ mod tests {
     }
 
     #[test]
+    fn shared_compute_time_has_a_bar_beside_that_of_memory() {
+        let mut shared = seen();
+        shared.snapshot = example_of_shares();
+        let wide = lines(&shared, 160, 11);
+        assert_eq!(
+            wide[1..3],
+            [
+                "GPU  MEMORY         USED               FREE        COMPUTE        TIME  MODEL",
+                "0    ████▒▒······   4200/16384 MiB     8192 MiB    ███████████·   85 %  Fake",
+            ]
+        );
+        assert!(wide[5].contains("COMPUTE       TIME  WAITED"), "{wide:?}");
+        let narrow = lines(&shared, 80, 11);
+        assert_eq!(narrow[1..3], wide[1..3]);
+        assert_eq!(
+            narrow[5],
+            "ID  NAME   STATE        GPU  LIMIT     USED      COMPUTE       TIME  WHY"
+        );
+    }
+
+    #[test]
     fn scrolling_ends_at_the_last_job() {
         let mut far = seen();
         far.scrolled = 100;
@@ -311,6 +375,7 @@ mod tests {
         let mut empty = seen();
         empty.snapshot = Snapshot::default();
         assert!(lines(&empty, 80, 8)[0].contains("0 running"));
-        assert_eq!((width(1, 0), width(1, 16384), width(9, 3)), (0, 1, BAR));
+        let widths = [width(1, 0, BAR), width(1, 16384, BAR), width(9, 3, BAR)];
+        assert_eq!(widths, [0, 1, BAR]);
     }
 }
