@@ -19,9 +19,9 @@ EXAMPLES
   sublet run -- ./simulate                         a whole card
   sublet run --memory 4GiB --no-wait -- ./server   now, or not at all
   sublet run --pinned-memory 2GiB -- ./loader      at most 2 GiB of pinned host memory
-  sublet run --memory 4GiB --compute 30% -- ./prog at least 30 % of the card's time when it wants it
+  sublet run --memory 4GiB --compute 30% -- ./prog 30 % of the card's time, and more if it is free
   sublet run --memory 4GiB --compute 0%..50% -- ./prog
-                                                   no promise, and never more than 50 %
+                                                   no promise, and at most 50 %
   sublet run --memory 4GiB --class opportunistic -- ./batch
                                                    only time that guaranteed jobs leave
   sublet run --fake-gpu 2x16GiB --memory 4GiB -- ./prog

@@ -3,6 +3,7 @@
 
 mod cards;
 mod clients;
+mod compute;
 mod shortage;
 mod terminal;
 
