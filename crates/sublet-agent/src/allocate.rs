@@ -15,9 +15,11 @@ pub use refusal::{AllocateError, Others};
 use sublet_api::object::Pod;
 use sublet_api::{AllocationError, bound_entry, dialect, is_over, keys, whole_number};
 use sublet_model::{
-    Allocation, Bytes, Claim, ContainerClaim, ContainerName, Entry, Gpu, GpuIndex, GpuUuid, Health,
-    Ledger, MiB, NodeFacts, PodKey, PodUid, Portion, Role,
+    Allocation, Bytes, Claim, Class, ContainerClaim, ContainerName, Entry, Gpu, GpuIndex, GpuUuid,
+    Health, Ledger, MiB, Milli, NodeFacts, PodKey, PodUid, Portion, Role,
 };
+
+use sublet_share::ComputeRange;
 
 mod refusal;
 
@@ -97,6 +99,10 @@ pub struct HandOver {
     /// How much memory of the node it may pin for its cards: no more than it may have of it at
     /// all. Nothing where the pod sets no limit.
     pub pinned: Option<MiB>,
+    /// Its compute time of each card.
+    pub compute: ComputeRange,
+    /// Who gives way where compute time is short.
+    pub class: Class,
     /// Is it to be held to that?
     pub isolated: bool,
     /// What it finds in its environment.
@@ -146,6 +152,8 @@ pub fn decide(
         position: tenant.container.position,
         cards: limits(&allocation, tenant.container, facts),
         pinned: memory_limit(tenant.pod, tenant.container),
+        compute: compute_time(tenant.container),
+        class: claim.class(),
         isolated: !site.no_isolation,
         environment,
         annotations: dialect::assigned_annotations(claim, &done, now_ns),
@@ -172,6 +180,16 @@ fn limits(
         }
     };
     allocation.of(&container.name).map(limit).collect()
+}
+
+/// What a container has of each of its cards' time. A whole card is all its own.
+fn compute_time(container: &ContainerClaim) -> ComputeRange {
+    let demand = &container.demand;
+    let request = match demand.portion {
+        Portion::Part(part) => part.compute,
+        Portion::Whole => Milli::ZERO,
+    };
+    ComputeRange::new(request, demand.compute_limit).unwrap_or(ComputeRange::ANY)
 }
 
 /// The container's own limit of ordinary memory, `resources.limits.memory`, in whole MiB. What

@@ -8,6 +8,8 @@ pub enum KeyKind {
     Resource,
     /// On pods.
     PodAnnotation,
+    /// On pods, by users.
+    PodLabel,
     /// On nodes.
     NodeAnnotation,
     /// On nodes, by operators and by other programs.
@@ -47,6 +49,9 @@ keys! {
     Resource {
         /// a part of a card's memory, in MiB or GiB as `--memory-unit` says (Aliyun GPUShare)
         ALIYUN_GPU_MEM = "aliyun.com/gpu-mem",
+        /// compute time that is promised, in percent of one card, beside `aliyun.com/gpu-mem`
+        /// (Aliyun GPUShare)
+        ALIYUN_GPU_CORE = "aliyun.com/gpu-core.percentage",
         /// how many cards a node has; in its status only (Aliyun GPUShare)
         ALIYUN_GPU_COUNT = "aliyun.com/gpu-count",
         /// whole cards (NVIDIA)
@@ -77,6 +82,11 @@ keys! {
         MIRROR = "kubernetes.io/config.mirror",
         /// `false` asks that the pod is not evicted to tidy up (cluster autoscaler); read only
         SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict",
+    }
+    PodLabel {
+        /// `guaranteed`, the default, or `opportunistic`: promised no compute time, and gets what
+        /// guaranteed pods leave
+        CLASS_LABEL = "sublet.dev/class",
     }
     NodeAnnotation {
         /// the node's devices; written by the agent
@@ -189,8 +199,8 @@ mod tests {
         // One amount that is not in the list, and the API server refuses those of all dialects.
         let amounts = variable(AGENT_POLICY, "resources");
         let offered = crate::dialect::shipped().flat_map(|dialect| {
-            let asked = dialect.resources().first();
-            asked.into_iter().chain(dialect.node_resources()).copied()
+            let asked = dialect.resources().iter();
+            asked.chain(dialect.node_resources()).copied()
         });
         for resource in offered.chain([GPU_SLOT]) {
             assert!(

@@ -334,11 +334,15 @@ impl Claim {
         self.has_slot
     }
 
-    /// Does a container of one ask the same as a container of the other? A device plugin that sees
-    /// only sizes cannot tell such pods apart.
+    /// Does a container of one ask for as much as a container of the other, by what a device plugin
+    /// sees: cards, or memory? It cannot tell such pods apart, whatever compute time they ask.
     #[must_use]
     pub fn looks_like(&self, other: &Claim) -> bool {
-        let same = |a: &ContainerClaim| other.containers.iter().any(|b| a.demand == b.demand);
+        let size = |one: &ContainerClaim| match one.demand.portion {
+            Portion::Whole => (one.demand.gpus, None),
+            Portion::Part(part) => (one.demand.gpus, Some(part.memory)),
+        };
+        let same = |a: &ContainerClaim| other.containers.iter().any(|b| size(a) == size(b));
         self.containers.iter().any(same)
     }
 }

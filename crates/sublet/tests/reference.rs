@@ -97,6 +97,7 @@ fn names(page: &mut String) {
     for (kind, title) in [
         (KeyKind::Resource, "Resources"),
         (KeyKind::PodAnnotation, "Annotations of pods"),
+        (KeyKind::PodLabel, "Labels of pods"),
         (KeyKind::NodeAnnotation, "Annotations of nodes"),
         (KeyKind::NodeLabel, "Labels of nodes"),
         (KeyKind::Variable, "Variables of containers"),

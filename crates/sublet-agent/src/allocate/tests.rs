@@ -7,6 +7,7 @@ use sublet_model::{CardRef, Grant, Identity, Inventory, NodeName, Sharing, Unit}
 
 use super::*;
 
+mod compute;
 mod pinned;
 
 /// Pods, one a line: `name @card init:warm=8 main=3 ; words`. `@-` is bound by somebody

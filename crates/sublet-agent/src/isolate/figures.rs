@@ -108,6 +108,7 @@ mod tests {
             ends_first: false,
             cards: Vec::new(),
             pinned_limit_mib: None,
+            compute: None,
             libraries: Vec::new(),
         };
         let snapshot = Snapshot {

@@ -24,8 +24,7 @@ use sublet_arbiter::{
     NvmlView, Options, REAL_MACHINE,
 };
 use sublet_fakegpu::{FakeMachine, Spec};
-use sublet_model::{Class, Inventory, MiB, Unit};
-use sublet_share::ComputeRange;
+use sublet_model::{Inventory, MiB, Unit};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -279,14 +278,15 @@ impl Isolation {
         let name = record.name();
         let tenant = record.tenant(&self.containers);
         let cards = record.cards.iter().map(|card| self.card(card)).collect();
+        let (compute, class) = record.compute_time();
         let begun = self.handle.add_container(ContainerJob {
             id: record.id,
             name: name.clone(),
             dir: tenant,
             cards,
             pinned_limit: record.pinned_limit_mib.and_then(MiB::new),
-            compute: ComputeRange::ANY,
-            class: Class::Guaranteed,
+            compute,
+            class,
             mode: self.mode,
             promise: record.promise(),
         });

@@ -93,6 +93,7 @@ mod tests {
             ends_first: true,
             cards: Vec::new(),
             pinned_limit_mib: None,
+            compute: None,
             libraries: Vec::new(),
         }
     }

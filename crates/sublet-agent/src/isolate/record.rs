@@ -13,8 +13,8 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use sublet_model::{MiB, Role};
-use sublet_share::Promise;
+use sublet_model::{Class, MiB, Milli, Role};
+use sublet_share::{ComputeRange, Promise};
 
 use crate::allocate::HandOver;
 
@@ -44,6 +44,10 @@ pub struct Record {
     /// What it may pin of the node's memory; nothing for no limit.
     #[serde(default, rename = "pinnedLimitMiB")]
     pub pinned_limit_mib: Option<u64>,
+    /// Its compute time of each card; nothing where an earlier agent has written this, which
+    /// promised none.
+    #[serde(default)]
+    pub compute: Option<RecordCompute>,
     /// The host's folders of libraries that it mounts, whenever kubelet starts it again; none
     /// where an earlier agent has written this.
     #[serde(default)]
@@ -63,7 +67,37 @@ pub struct RecordCard {
     pub limit_mib: u64,
 }
 
+/// Compute time of a container, in thousandths of each of its cards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RecordCompute {
+    /// What it is promised.
+    pub request_milli: u16,
+    /// The most.
+    pub limit_milli: u16,
+    /// Is it promised nothing, and gets what others leave?
+    pub opportunistic: bool,
+}
+
 impl Record {
+    /// Its compute time, and who gives way.
+    #[must_use]
+    pub fn compute_time(&self) -> (ComputeRange, Class) {
+        let kept = self.compute.and_then(|kept| {
+            let (request, limit) = (
+                Milli::new(kept.request_milli)?,
+                Milli::new(kept.limit_milli)?,
+            );
+            let class = if kept.opportunistic {
+                Class::Opportunistic
+            } else {
+                Class::Guaranteed
+            };
+            Some((ComputeRange::new(request, limit)?, class))
+        });
+        kept.unwrap_or((ComputeRange::ANY, Class::Guaranteed))
+    }
+
     /// What is to be kept of a container whose devices are handed over now.
     #[must_use]
     pub fn of(handed: &HandOver) -> Record {
@@ -86,6 +120,11 @@ impl Record {
             ends_first: handed.role == Role::Init,
             cards: cards.collect(),
             pinned_limit_mib: handed.pinned.map(MiB::get),
+            compute: Some(RecordCompute {
+                request_milli: handed.compute.request().get(),
+                limit_milli: handed.compute.limit().get(),
+                opportunistic: handed.class == Class::Opportunistic,
+            }),
             libraries: Vec::new(),
         }
     }
@@ -204,6 +243,11 @@ mod tests {
                 limit_mib: 300,
             }],
             pinned_limit_mib: Some(64),
+            compute: Some(RecordCompute {
+                request_milli: 300,
+                limit_milli: 600,
+                opportunistic: false,
+            }),
             libraries: vec!["/l/sublet-1".into()],
         }
     }
@@ -226,6 +270,29 @@ mod tests {
         assert_eq!(read_all(base).unwrap(), [late]);
         assert!(!base.join("uid-b").exists());
         assert_eq!(early.name(), "ns/b/main");
+    }
+
+    #[test]
+    fn what_an_earlier_agent_wrote_promises_no_compute_time() {
+        let mut new = record("a", None);
+        let (compute, class) = new.compute_time();
+        assert_eq!(
+            (compute.to_string().as_str(), class),
+            ("30 %..60 %", Class::Guaranteed)
+        );
+        let mut old = serde_json::to_value(&new).unwrap();
+        assert!(old.as_object_mut().unwrap().remove("compute").is_some());
+        let old: Record = serde_json::from_value(old).unwrap();
+        assert_eq!(old.compute_time(), (ComputeRange::ANY, Class::Guaranteed));
+        new.compute = Some(RecordCompute {
+            request_milli: 0,
+            limit_milli: 1000,
+            opportunistic: true,
+        });
+        assert_eq!(
+            new.compute_time(),
+            (ComputeRange::ANY, Class::Opportunistic)
+        );
     }
 
     #[test]

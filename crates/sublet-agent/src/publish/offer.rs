@@ -112,11 +112,12 @@ impl Offer {
         for dialect in DIALECTS {
             let resource = dialect.resources()[0];
             match dialect.offering().device {
-                OfferedDevice::Unit { count } if settings.sharing == Sharing::Whole => {
-                    status.extend([(count, 0), (resource, 0)]);
+                OfferedDevice::Unit { count, compute } if settings.sharing == Sharing::Whole => {
+                    status.extend([(count, 0), (compute, 0), (resource, 0)]);
                 }
-                OfferedDevice::Unit { count } => {
-                    status.insert(count, inventory.gpus().len() as u64);
+                OfferedDevice::Unit { count, compute } => {
+                    let n_cards = inventory.gpus().len() as u64;
+                    status.extend([(count, n_cards), (compute, 100 * n_cards)]);
                     if let Some(units) = unit_list(inventory, settings)? {
                         lists.insert(resource, units);
                     } else {
@@ -324,16 +325,19 @@ mod tests {
         let small = cards("2x16276", &[]);
         assert_eq!(
             check(&small, ""),
-            "aliyun.com/gpu-mem=32552 status:aliyun.com/gpu-count=2"
+            "aliyun.com/gpu-mem=32552 status:aliyun.com/gpu-core.percentage=200 \
+             status:aliyun.com/gpu-count=2"
         );
         assert_eq!(
             check(&small, "slots"),
-            "sublet.dev/gpu-slot=128 status:aliyun.com/gpu-count=2 status:aliyun.com/gpu-mem=32552"
+            "sublet.dev/gpu-slot=128 status:aliyun.com/gpu-core.percentage=200 \
+             status:aliyun.com/gpu-count=2 status:aliyun.com/gpu-mem=32552"
         );
         let large = cards("8x143771", &[]);
         assert_eq!(
             check(&large, ""),
-            "sublet.dev/gpu-slot=512 status:aliyun.com/gpu-count=8 status:aliyun.com/gpu-mem=1150168"
+            "sublet.dev/gpu-slot=512 status:aliyun.com/gpu-core.percentage=800 \
+             status:aliyun.com/gpu-count=8 status:aliyun.com/gpu-mem=1150168"
         );
         assert_eq!(
             check(&large, "units"),
@@ -342,7 +346,8 @@ mod tests {
         );
         assert_eq!(
             check(&large, "GiB"),
-            "aliyun.com/gpu-mem=1120 status:aliyun.com/gpu-count=8"
+            "aliyun.com/gpu-mem=1120 status:aliyun.com/gpu-core.percentage=800 \
+             status:aliyun.com/gpu-count=8"
         );
     }
 
@@ -371,7 +376,8 @@ mod tests {
         let inventory = cards("4x16276", &[2]);
         assert_eq!(
             check(&inventory, "whole"),
-            "nvidia.com/gpu=4 status:aliyun.com/gpu-count=0 status:aliyun.com/gpu-mem=0"
+            "nvidia.com/gpu=4 status:aliyun.com/gpu-core.percentage=0 \
+             status:aliyun.com/gpu-count=0 status:aliyun.com/gpu-mem=0"
         );
         assert!(
             check(&inventory, "both")
@@ -388,7 +394,10 @@ mod tests {
     #[test]
     fn a_node_without_cards_offers_nothing_and_says_so() {
         let none = Inventory::default();
-        assert_eq!(check(&none, "both"), "status:aliyun.com/gpu-count=0");
+        assert_eq!(
+            check(&none, "both"),
+            "status:aliyun.com/gpu-core.percentage=0 status:aliyun.com/gpu-count=0"
+        );
         let offer = Offer::of(&none, settings("")).unwrap();
         let report = report_from_json(&offer.annotation).unwrap();
         assert_eq!(report.inventory, none);

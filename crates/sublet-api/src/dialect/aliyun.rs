@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use sublet_model::{
     Allocation, Ask, CardRef, Claim, ContainerClaim, Demand, DialectName, GpuIndex, Grant, MiB,
-    NodeFacts, Portion, Role, Sharing, Unit,
+    Milli, NodeFacts, Part, Portion, Role, Sharing, Unit,
 };
 
 use super::{Dialect, EqualCards, OfferedDevice, Offering};
@@ -24,15 +24,22 @@ impl Dialect for Aliyun {
     }
 
     fn resources(&self) -> &'static [&'static str] {
-        &[keys::ALIYUN_GPU_MEM]
+        &[keys::ALIYUN_GPU_MEM, keys::ALIYUN_GPU_CORE]
     }
 
     fn node_resources(&self) -> &'static [&'static str] {
         &[keys::ALIYUN_GPU_COUNT]
     }
 
-    fn demand(&self, amounts: &[u64], unit: Unit) -> Option<Demand> {
-        unit.times(amounts[0]).map(Demand::of_memory)
+    fn demand(&self, amounts: &[u64], unit: Unit) -> Result<Demand, usize> {
+        let memory = unit.times(amounts[0]).ok_or(0_usize)?;
+        let percent = u16::try_from(amounts[1]).ok();
+        let milli = percent.and_then(|percent| Milli::new(percent.checked_mul(10)?));
+        let compute = milli.ok_or(1_usize)?;
+        Ok(Demand {
+            portion: Portion::Part(Part { memory, compute }),
+            ..Demand::of_memory(memory)
+        })
     }
 
     fn cards(&self, node: &Node, defaults: NodeDefaults) -> Result<Option<EqualCards>, NodeError> {
@@ -54,6 +61,7 @@ impl Dialect for Aliyun {
         Offering {
             device: OfferedDevice::Unit {
                 count: keys::ALIYUN_GPU_COUNT,
+                compute: keys::ALIYUN_GPU_CORE,
             },
             // The original's name, for users who look into kubelet's folder.
             socket: "aliyungpushare.sock",

@@ -12,8 +12,8 @@ mod toy;
 use std::collections::BTreeMap;
 
 use sublet_model::{
-    Allocation, Claim, ClaimShapeError, ContainerClaim, ContainerName, Demand, DialectName, Host,
-    MiB, NameError, NodeFacts, Role, Sharing, Unit,
+    Allocation, Claim, ClaimShapeError, Class, ContainerClaim, ContainerName, Demand, DialectName,
+    Host, MiB, NameError, NodeFacts, Role, Sharing, Unit,
 };
 
 use crate::allocation::{AllocationError, allocation_from_json, allocation_to_json};
@@ -37,7 +37,8 @@ pub trait Dialect: Sync {
     /// Its name, for maps.
     fn name(&self) -> DialectName;
 
-    /// The resources by which a container asks: without the first none of the others counts.
+    /// The resources by which a container asks. The others are amounts of what the first asks,
+    /// and are refused without it.
     fn resources(&self) -> &'static [&'static str];
 
     /// Resources in a node's status that no container asks by.
@@ -46,8 +47,11 @@ pub trait Dialect: Sync {
     }
 
     /// What a container asks that asks for these amounts of the [resources](Self::resources), in
-    /// their order; `None` where that is too much. `unit`: what one unit of memory is.
-    fn demand(&self, amounts: &[u64], unit: Unit) -> Option<Demand>;
+    /// their order. `unit`: what one unit of memory is.
+    ///
+    /// # Errors
+    /// The position of an amount that is too large.
+    fn demand(&self, amounts: &[u64], unit: Unit) -> Result<Demand, usize>;
 
     /// The cards of a node that no agent of ours reports, from its status; `None` where it has
     /// none that this dialect knows.
@@ -139,6 +143,9 @@ pub enum OfferedDevice {
     Unit {
         /// The resource that says how many cards there are.
         count: &'static str,
+        /// The resource by which compute time is asked for, in percent of one card: a node has
+        /// 100 for each.
+        compute: &'static str,
     },
     /// A whole card, on nodes that hand those out.
     Card,
@@ -208,6 +215,23 @@ pub enum ClaimError {
         slot = keys::GPU_SLOT, ways = ways_to_ask()
     )]
     SlotAlone,
+    /// An amount of something that it does not ask for.
+    #[error("container {container} asks for `{resource}` but for no `{first}`: add it")]
+    Lacks {
+        /// The container.
+        container: String,
+        /// What it asks.
+        resource: &'static str,
+        /// What it should ask beside it.
+        first: &'static str,
+    },
+    /// A class that nobody knows.
+    #[error(
+        "label `{key}` is `{0}`; write `{guaranteed}` or `{opportunistic}`",
+        key = keys::CLASS_LABEL,
+        guaranteed = Class::Guaranteed.word(), opportunistic = Class::Opportunistic.word()
+    )]
+    Class(String),
     /// A container has no valid name.
     #[error("wrong container name: {0}")]
     Name(#[from] NameError),
@@ -229,24 +253,33 @@ pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
         has_slot |= amount(container, keys::GPU_SLOT)?.is_some();
         for &dialect in DIALECTS {
             let resource = dialect.resources()[0];
-            let Some(count) = amount(container, resource)? else {
-                continue;
-            };
+            let amounts = dialect.resources().iter();
+            let amounts = amounts.map(|resource| Ok(amount(container, resource)?.unwrap_or(0)));
+            let amounts: Vec<u64> = amounts.collect::<Result<_, ClaimError>>()?;
+            if amounts[0] == 0 {
+                let mut others = dialect.resources().iter().zip(&amounts);
+                match others.find(|(_, amount)| **amount > 0) {
+                    None => continue,
+                    Some((other, _)) => {
+                        return Err(ClaimError::Lacks {
+                            container: container.name.clone(),
+                            resource: other,
+                            first: resource,
+                        });
+                    }
+                }
+            }
             if let Some(first) = used.filter(|first| first.name() != dialect.name()) {
                 return Err(ClaimError::Dialects(first.resources()[0], resource));
             }
             used = Some(dialect);
-            let amounts = dialect.resources().iter();
-            let amounts = amounts.map(|resource| Ok(amount(container, resource)?.unwrap_or(0)));
-            let amounts: Vec<u64> = amounts.collect::<Result<_, ClaimError>>()?;
-            let demand = dialect
-                .demand(&amounts, unit)
-                .ok_or_else(|| ClaimError::Amount {
-                    container: container.name.clone(),
-                    resource: resource.to_owned(),
-                    value: count.to_string(),
-                    cause: QuantityError::TooLarge,
-                })?;
+            let demand = dialect.demand(&amounts, unit);
+            let demand = demand.map_err(|at| ClaimError::Amount {
+                container: container.name.clone(),
+                resource: dialect.resources()[at].to_owned(),
+                value: amounts[at].to_string(),
+                cause: QuantityError::TooLarge,
+            })?;
             let name = ContainerName::new(&container.name)?;
             claims.push(ContainerClaim {
                 name,
@@ -259,6 +292,7 @@ pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
     match used {
         Some(dialect) => {
             let claim = Claim::new(Some(dialect.name()), claims, has_slot)?;
+            let claim = claim.with_class(class_of(pod)?)?;
             // CPU and memory are for the stock scheduler to check. A pod does not lose its GPU
             // because we cannot read its CPU.
             let host = host_of(pod).unwrap_or(Host::ZERO);
@@ -267,6 +301,16 @@ pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
         None if has_slot => Err(ClaimError::SlotAlone),
         None => Ok(None),
     }
+}
+
+/// Who gives way, as the pod's label says.
+fn class_of(pod: &Pod) -> Result<Class, ClaimError> {
+    let Some(text) = pod.metadata.labels.get(keys::CLASS_LABEL) else {
+        return Ok(Class::default());
+    };
+    let mut classes = [Class::Guaranteed, Class::Opportunistic].into_iter();
+    let class = classes.find(|class| class.word() == text);
+    class.ok_or_else(|| ClaimError::Class(text.clone()))
 }
 
 /// What a bound pod got: from [`keys::ALLOCATION`], else from its dialect's own annotations;

@@ -19,9 +19,9 @@ impl Dialect for Nvidia {
         &[keys::NVIDIA_GPU]
     }
 
-    fn demand(&self, amounts: &[u64], _unit: Unit) -> Option<Demand> {
-        let gpus = u32::try_from(amounts[0]).ok()?;
-        Some(Demand::of_cards(Count::new(gpus)))
+    fn demand(&self, amounts: &[u64], _unit: Unit) -> Result<Demand, usize> {
+        let gpus = u32::try_from(amounts[0]).map_err(|_| 0_usize)?;
+        Ok(Demand::of_cards(Count::new(gpus)))
     }
 
     fn cards(&self, node: &Node, _: NodeDefaults) -> Result<Option<EqualCards>, NodeError> {

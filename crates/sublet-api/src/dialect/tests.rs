@@ -101,6 +101,74 @@ fn bad_claims_are_named() {
 }
 
 #[test]
+fn compute_time_is_a_part_of_the_claim_and_its_class_a_label() {
+    let with_class = |picture: &str, class: &str| {
+        let mut pod = pod(picture);
+        let label = (keys::CLASS_LABEL.to_owned(), class.to_owned());
+        pod.metadata.labels = BTreeMap::from([label]);
+        claim_of(&pod, Unit::MiB)
+    };
+    let asks = "a aliyun.com/gpu-mem=3 aliyun.com/gpu-core.percentage=30; \
+                b aliyun.com/gpu-mem=4 aliyun.com/gpu-core.percentage=70";
+    let both = claim(asks, Unit::MiB).unwrap().unwrap();
+    let Ask::Parts(parts) = both.ask() else {
+        panic!("{:?}", both.ask());
+    };
+    let parts: Vec<String> = parts.iter().map(|part| part.to_string()).collect();
+    assert_eq!(parts, ["7 MiB and 100 % of compute time"]);
+    assert_eq!(both.class(), Class::Guaranteed);
+    assert_eq!(with_class(asks, "guaranteed"), Ok(Some(both)));
+    let plain = with_class("a aliyun.com/gpu-mem=3", "opportunistic").unwrap();
+    assert_eq!(plain.unwrap().class(), Class::Opportunistic);
+    // Of a pod without a GPU it says nothing.
+    assert_eq!(with_class("a cpu=1", "best"), Ok(None));
+    for (picture, class, why) in [
+        (
+            "a aliyun.com/gpu-mem=3 aliyun.com/gpu-core.percentage=101",
+            "guaranteed",
+            "container a: `aliyun.com/gpu-core.percentage` is `101`: it is too large",
+        ),
+        (
+            "a aliyun.com/gpu-mem=3 aliyun.com/gpu-core.percentage=99999",
+            "guaranteed",
+            "container a: `aliyun.com/gpu-core.percentage` is `99999`: it is too large",
+        ),
+        (
+            "a aliyun.com/gpu-mem=3 aliyun.com/gpu-core.percentage=0.5",
+            "guaranteed",
+            "container a: `aliyun.com/gpu-core.percentage` is `0.5`: it is not a whole number",
+        ),
+        (
+            "a aliyun.com/gpu-core.percentage=30",
+            "guaranteed",
+            "container a asks for `aliyun.com/gpu-core.percentage` but for no \
+             `aliyun.com/gpu-mem`: add it",
+        ),
+        (
+            "a aliyun.com/gpu-mem=3 aliyun.com/gpu-core.percentage=60; \
+             b aliyun.com/gpu-mem=3 aliyun.com/gpu-core.percentage=50",
+            "guaranteed",
+            "the containers of the pod ask for 1100 thousandths of the compute time of one GPU \
+             together; there are 1000",
+        ),
+        (
+            asks,
+            "opportunistic",
+            "container a asks for compute time, but its pod is opportunistic and gets what \
+             others leave",
+        ),
+        (
+            "a aliyun.com/gpu-mem=3",
+            "best",
+            "label `sublet.dev/class` is `best`; write `guaranteed` or `opportunistic`",
+        ),
+    ] {
+        let refused = with_class(picture, class).unwrap_err();
+        assert_eq!(refused.to_string(), why);
+    }
+}
+
+#[test]
 fn a_binding_carries_the_five_annotations_of_the_original() {
     // G4: a 3 GiB pod on a card of 15 GiB.
     let claim = claim("a aliyun.com/gpu-mem=3", Unit::GiB).unwrap().unwrap();
@@ -269,11 +337,8 @@ fn a_dialect_is_one_file_and_one_line() {
     assert_eq!(parts, [thirty, thirty]);
     let error = claim_of(&pod("a toy.dev/gpu=1 aliyun.com/gpu-mem=1"), Unit::MiB);
     assert!(matches!(error, Err(ClaimError::Dialects(..))));
-    assert!(
-        claim_of(&pod("a toy.dev/percent=30"), Unit::MiB)
-            .unwrap()
-            .is_none()
-    );
+    let error = claim_of(&pod("a toy.dev/percent=30"), Unit::MiB);
+    assert!(matches!(error, Err(ClaimError::Lacks { .. })));
 
     // Without an agent, its node's cards are read from the status.
     let mut node = Node::default();
@@ -294,6 +359,28 @@ fn a_dialect_is_one_file_and_one_line() {
 }
 
 proptest::proptest! {
+    #[test]
+    fn any_amounts_and_any_class_are_answered(
+        amounts in "[0-9]{1,5}|-?[0-9.]{0,4}[kMGm]?",
+        memory in 0..100_u32,
+        class in "guaranteed|opportunistic|[a-z]{0,3}",
+    ) {
+        let text = format!("a aliyun.com/gpu-mem={memory} aliyun.com/gpu-core.percentage={amounts}");
+        let mut pod = pod(&text);
+        pod.metadata.labels.insert(keys::CLASS_LABEL.to_owned(), class.clone());
+        let claim = claim_of(&pod, Unit::MiB);
+        if let Ok(Some(claim)) = &claim {
+            let Ask::Parts(parts) = claim.ask() else {
+                panic!("{:?}", claim.ask());
+            };
+            let part = parts.iter().next().unwrap_or_default();
+            proptest::prop_assert_eq!(part.memory, MiB::from(memory));
+            proptest::prop_assert_eq!(claim.class().word(), class);
+            let is_promised = part.compute > sublet_model::Milli::ZERO;
+            proptest::prop_assert!(!is_promised || claim.class() == Class::Guaranteed);
+        }
+    }
+
     #[test]
     fn any_text_in_any_annotation_is_answered(
         key in proptest::sample::select(result_keys().collect::<Vec<_>>()),

@@ -19,14 +19,15 @@ impl Dialect for Toy {
         &["toy.dev/gpu", "toy.dev/percent"]
     }
 
-    fn demand(&self, amounts: &[u64], _: Unit) -> Option<Demand> {
-        let gpus = Count::new(u32::try_from(amounts[0]).ok()?);
-        let percent = u16::try_from(amounts[1]).ok()?;
+    fn demand(&self, amounts: &[u64], _: Unit) -> Result<Demand, usize> {
+        let gpus = Count::new(u32::try_from(amounts[0]).map_err(|_| 0_usize)?);
+        let percent = u16::try_from(amounts[1]).ok();
+        let milli = percent.and_then(|percent| Milli::new(percent.checked_mul(10)?));
         let part = Part {
-            memory: MiB::new(amounts[1])?,
-            compute: Milli::new(percent.checked_mul(10)?)?,
+            memory: MiB::new(amounts[1]).ok_or(1_usize)?,
+            compute: milli.ok_or(1_usize)?,
         };
-        Some(Demand {
+        Ok(Demand {
             gpus,
             portion: Portion::Part(part),
             ..Demand::of_cards(gpus)

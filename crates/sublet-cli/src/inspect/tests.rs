@@ -411,7 +411,7 @@ usedMiB: 4005
     assert_eq!(json["usedMiB"], 4005);
 }
 
-/// No dialect can ask for compute time yet, so the pod is put into the view by hand.
+/// No dialect can limit compute time yet, so the pod is put into the view by hand.
 #[test]
 fn compute_time_is_shown_where_a_pod_asks_for_it() {
     let (nodes, pods) = cluster(AGENT);

@@ -74,7 +74,7 @@ default/wanted gets the annotations
     );
 }
 
-/// No dialect can ask for compute time yet, so the claim is put into the plan by hand.
+/// No dialect can limit compute time yet, so the claim is put into the plan by hand.
 #[test]
 fn compute_time_is_shown_where_a_pod_asks_for_it() {
     let mut input = Input::default();

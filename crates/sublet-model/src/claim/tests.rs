@@ -57,6 +57,22 @@ fn a_claim_that_one_allocation_cannot_serve_is_refused() {
     assert!(error.starts_with("container m1 asks for parts of 0 GPUs"));
 }
 
+#[test]
+fn compute_time_tells_nobody_apart_who_sees_sizes_only() {
+    let like = |one: &str, other: &str, whole| {
+        let mut other = claim(other, whole).unwrap();
+        for container in &mut other.containers {
+            if let Portion::Part(part) = &mut container.demand.portion {
+                part.compute = milli(300);
+            }
+        }
+        claim(one, whole).unwrap().looks_like(&other)
+    };
+    assert!(like("m3", "m3", false) && like("m1 m3", "i3 m5", false));
+    assert!(!like("m3", "m4", false));
+    assert!(like("m2", "m2", true) && !like("m2", "m1", true));
+}
+
 fn milli(thousandths: u16) -> Milli {
     Milli::new(thousandths).unwrap()
 }

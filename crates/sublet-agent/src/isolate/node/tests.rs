@@ -2,7 +2,8 @@
 
 use std::os::unix::fs::MetadataExt;
 
-use sublet_model::{ContainerName, Gpu, GpuIndex, GpuUuid, PodKey, PodUid, Role};
+use sublet_model::{Class, ContainerName, Gpu, GpuIndex, GpuUuid, Milli, PodKey, PodUid, Role};
+use sublet_share::ComputeRange;
 
 use super::*;
 use crate::allocate::CardLimit;
@@ -69,6 +70,8 @@ fn handed(pod: &str, container: &str, role: Role, card: u16, memory: u32) -> Han
             memory: MiB::from(memory),
         }],
         pinned: None,
+        compute: ComputeRange::ANY,
+        class: Class::Guaranteed,
         isolated: true,
         environment: BTreeMap::new(),
         annotations: BTreeMap::new(),
@@ -192,6 +195,42 @@ fn a_containers_limit_of_pinned_memory_outlives_the_agent() {
     isolation.stop();
     let isolation = node.start();
     assert_eq!(limits(&isolation), [Some(64), None]);
+    isolation.stop();
+}
+
+#[test]
+fn a_containers_compute_time_outlives_the_agent() {
+    let node = Node::new();
+    let isolation = node.start();
+    let milli = |value| Milli::new(value).unwrap();
+    let promised = HandOver {
+        compute: ComputeRange::new(milli(300), milli(600)).unwrap(),
+        ..handed("a", "main", Role::Main, 0, 300)
+    };
+    let gives_way = HandOver {
+        class: Class::Opportunistic,
+        ..handed("b", "main", Role::Main, 0, 300)
+    };
+    isolation.admit(&promised).unwrap();
+    isolation.admit(&gives_way).unwrap();
+    let shown = |isolation: &Isolation| {
+        let snapshot = isolation.snapshot();
+        let rows = snapshot.tenants.into_iter();
+        let each = rows.map(|row| {
+            let (request, limit) = (row.compute_request_percent, row.compute_limit_percent);
+            (row.class.unwrap(), request.unwrap(), limit.unwrap())
+        });
+        let each: Vec<_> = each.collect();
+        (each, snapshot.gpus[0].compute_promised_percent)
+    };
+    let both = vec![
+        ("guaranteed".to_owned(), 30.0, 60.0),
+        ("opportunistic".to_owned(), 0.0, 100.0),
+    ];
+    assert_eq!(shown(&isolation), (both.clone(), 30.0));
+    isolation.stop();
+    let isolation = node.start();
+    assert_eq!(shown(&isolation), (both, 30.0));
     isolation.stop();
 }
 
