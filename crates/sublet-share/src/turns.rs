@@ -25,11 +25,22 @@
 //! gate opens again, for one more slice on its account. Each time the next opening comes twice as
 //! late, until a turn of it has ended: it may have long kernels and no such halves.
 //!
+//! # Pauses
+//! A job that waits for its own results rests for a moment after each step, and would lose its
+//! turn each time: beside a job that never rests it would get one step a slice, whatever it was
+//! promised. So a turn outlives a pause that is shorter than [`TurnRules::linger`], as long as a
+//! job's pauses are; a job that was seen to pause for longer gives way at once. (Gemini joins
+//! bursts that are less than 2 ms apart.)
+//!
+//! # Groups
+//! Jobs that share a card, and those that share one with these, are decided together
+//! ([`group`]). What happens in one group costs nothing in the others.
+//!
 //! # Classes
 //! An opportunistic job has a turn while no guaranteed job wants the card, and its gate closes at
 //! once when one does. A small share is left to it ([`TurnRules::least`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use sublet_model::{Class, Milli};
@@ -38,6 +49,8 @@ use crate::job::JobId;
 
 mod account;
 mod choice;
+mod group;
+mod held_job;
 mod rates;
 mod window;
 
@@ -48,7 +61,7 @@ mod tests;
 #[cfg(test)]
 mod world;
 
-use account::{Account, Clock};
+use group::Group;
 
 /// A job's share of one card's compute time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,17 +96,21 @@ pub struct TurnRules {
     pub window: Duration,
     /// What an opportunistic job gets of each window while guaranteed ones want it all.
     pub least: Duration,
+    /// A pause as short as that does not end a turn.
+    pub linger: Duration,
 }
 
 impl Default for TurnRules {
     /// Slices of 20 ms: long beside a switch (some ten microseconds) and short beside what people
-    /// and schedulers notice. Half a percent for the opportunistic.
+    /// and schedulers notice. Half a percent for the opportunistic. A program that waits for a
+    /// result is back within a fraction of a millisecond.
     fn default() -> Self {
         Self {
             slice: Duration::from_millis(20),
             shortest: Duration::from_millis(5),
             window: Duration::from_secs(1),
             least: Duration::from_millis(5),
+            linger: Duration::from_millis(2),
         }
     }
 }
@@ -138,6 +155,9 @@ pub enum LaunchGate {
     Free,
     /// Open, and the job says when it works.
     Open,
+    /// The same, and others want one of its cards, or did a moment ago, or it has a limit: the job
+    /// says each change at once, and has no more work queued than it needs.
+    Contended,
     /// Closed. When nothing runs any more, the job says so with this number.
     Closed(u32),
 }
@@ -164,80 +184,14 @@ pub struct TurnView {
     pub is_at_limit: bool,
 }
 
-/// Where a job is in its turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// Alone, without a limit: it is not looked at.
-    Free,
-    /// It may launch; while others wait, until then. What is left to an opportunistic job is not
-    /// taken from it by guaranteed ones.
-    Open { until: Duration, is_least: bool },
-    /// It may not, and may still run. Since then.
-    Closing { since: Duration },
-    /// It may not, and does not run.
-    Closed,
-}
-
-#[derive(Debug, Clone)]
-struct Job {
-    class: Class,
-    accounts: Vec<Account>,
-    phase: Phase,
-    /// It runs, or would if it had a turn.
-    wants: bool,
-    /// Since its gate was closed, a thread has come to stand at it.
-    is_at_gate: bool,
-    /// How long that lasts until the gate opens again.
-    patience: Duration,
-    /// How long its last turn went on after its gate was closed.
-    drain: Duration,
-    /// The number of its last closing.
-    turn: u32,
-    /// Since when it has wanted a turn in vain.
-    since: Duration,
-    /// What its gate was last set to.
-    told: Option<LaunchGate>,
-}
-
-impl Job {
-    /// True if it may have work on its cards now.
-    fn runs(&self) -> bool {
-        match self.phase {
-            Phase::Open { .. } => self.wants,
-            Phase::Closing { .. } => true,
-            Phase::Free | Phase::Closed => false,
-        }
-    }
-
-    /// True if it would go on if its gate were open.
-    fn is_waiting(&self) -> bool {
-        self.phase == Phase::Closed && self.wants
-    }
-
-    /// True if it has a turn, and uses it.
-    fn is_at_work(&self) -> bool {
-        matches!(self.phase, Phase::Open { .. }) && self.wants
-    }
-
-    fn account(&self, card: usize) -> Option<&Account> {
-        let mut accounts = self.accounts.iter();
-        accounts.find(|account| account.share.card == card)
-    }
-
-    fn is_on_a_card_of(&self, other: &Job) -> bool {
-        let mut accounts = self.accounts.iter();
-        accounts.any(|account| other.account(account.share.card).is_some())
-    }
-}
-
 /// The turns of all jobs on a machine's cards.
 #[derive(Debug, Clone)]
 pub struct Turns {
     rules: TurnRules,
     /// By card. A card that is not here lets turns overlap.
     overlap: BTreeMap<usize, Overlap>,
-    jobs: BTreeMap<JobId, Job>,
-    clocks: BTreeMap<usize, Clock>,
+    groups: Vec<Group>,
+    group_of: BTreeMap<JobId, usize>,
     now: Duration,
 }
 
@@ -248,8 +202,8 @@ impl Turns {
         Turns {
             rules,
             overlap: BTreeMap::new(),
-            jobs: BTreeMap::new(),
-            clocks: BTreeMap::new(),
+            groups: Vec::new(),
+            group_of: BTreeMap::new(),
             now: Duration::ZERO,
         }
     }
@@ -257,110 +211,115 @@ impl Turns {
     /// Sets whether turns of a card may overlap, from the next turn on.
     pub fn set_overlap(&mut self, card: usize, overlap: Overlap) {
         self.overlap.insert(card, overlap);
+        for group in &mut self.groups {
+            group.set_overlap(card, overlap);
+        }
     }
 
     /// Something happened at `now`; the gates that change are added to `out`. Time that goes
     /// back counts as standing still.
     pub fn apply(&mut self, now: Duration, event: TurnEvent, out: &mut Vec<SetGate>) {
-        self.pass_time(now);
-        match event {
-            TurnEvent::Placed { job, class, shares } => self.place(job, class, &shares),
-            TurnEvent::Left(job) => {
-                self.jobs.remove(&job);
-            }
-            TurnEvent::Wants(job) => self.want(job),
-            TurnEvent::Rests(job) => self.rest(job),
-            TurnEvent::Drained { job, turn, wants } => self.drained(job, turn, wants),
-            TurnEvent::Tick => {}
-        }
-        self.decide(out);
+        self.apply_all(now, [event], out);
     }
 
-    /// How a job stands on each of its cards.
+    /// The same for what happened at one moment.
+    pub fn apply_all(
+        &mut self,
+        now: Duration,
+        events: impl IntoIterator<Item = TurnEvent>,
+        out: &mut Vec<SetGate>,
+    ) {
+        self.now = self.now.max(now);
+        let mut touched = BTreeSet::new();
+        for event in events {
+            match event {
+                TurnEvent::Placed { job, class, shares } => {
+                    self.place(job, class, &shares);
+                    touched.extend(0..self.groups.len());
+                }
+                TurnEvent::Left(job) => {
+                    self.leave(job);
+                    touched = (0..self.groups.len()).collect();
+                }
+                TurnEvent::Wants(job) | TurnEvent::Rests(job) | TurnEvent::Drained { job, .. } => {
+                    if let Some(place) = self.group_of.get(&job) {
+                        self.groups[*place].hear(self.now, &event);
+                        touched.insert(*place);
+                    }
+                }
+                TurnEvent::Tick => {}
+            }
+        }
+        for (place, group) in self.groups.iter_mut().enumerate() {
+            let is_due = group.wake_at().is_some_and(|at| at <= self.now);
+            if is_due || touched.contains(&place) {
+                group.decide(self.now, out);
+            }
+        }
+    }
+
+    /// When [`TurnEvent::Tick`] is due though nothing happens.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<Duration> {
+        self.groups.iter().filter_map(Group::wake_at).min()
+    }
+
+    /// Brings all accounts up to `now`, before somebody looks at them.
+    pub fn settle(&mut self, now: Duration) {
+        self.now = self.now.max(now);
+        for group in &mut self.groups {
+            group.pass_time(self.now);
+        }
+    }
+
+    /// How a job stands on each of its cards: as it was when something last happened there, or
+    /// accounts were last settled.
     #[must_use]
     pub fn view(&self, job: JobId) -> Vec<TurnView> {
-        let Some(job) = self.jobs.get(&job) else {
-            return Vec::new();
-        };
-        let views = job.accounts.iter().map(|account| TurnView {
-            share: account.share,
-            used: account.used.used(self.now),
-            waited: account.waited.used(self.now),
-            is_at_limit: job.is_waiting() && account.room(&self.rules, self.now).is_zero(),
-        });
-        views.collect()
+        let group = self.group_of.get(&job).map(|place| &self.groups[*place]);
+        group.map_or_else(Vec::new, |group| group.view(job))
     }
 
     fn place(&mut self, id: JobId, class: Class, shares: &[TimeShare]) {
-        let window = self.rules.window;
-        let known = self.jobs.get(&id);
-        let accounts = shares.iter().map(|share| {
-            let before = known.and_then(|job| job.account(share.card)).cloned();
-            let new = || Account::new(*share, window);
-            let share = *share;
-            Account {
-                share,
-                ..before.unwrap_or_else(new)
+        if let Some(place) = self.group_of.get(&id) {
+            let group = &mut self.groups[*place];
+            group.pass_time(self.now);
+            if group.replace(id, class, shares) {
+                return;
             }
-        });
-        let accounts = accounts.collect();
-        if let Some(job) = self.jobs.get_mut(&id) {
-            job.class = class;
-            job.accounts = accounts;
-            return;
+            // Other cards: it comes anew.
+            self.leave(id);
         }
-        let job = Job {
-            class,
-            accounts,
-            phase: Phase::Closed,
-            wants: false,
-            is_at_gate: false,
-            patience: self.rules.slice,
-            drain: Duration::ZERO,
-            turn: 0,
-            since: self.now,
-            told: None,
-        };
-        self.jobs.insert(id, job);
+        self.settle(self.now);
+        let mut groups = std::mem::take(&mut self.groups);
+        groups.push(Group::of(self.rules, self.now, id, class, shares));
+        self.regroup(groups);
     }
 
-    fn want(&mut self, id: JobId) {
-        let Some(job) = self.jobs.get_mut(&id) else {
-            return;
-        };
-        if !job.wants {
-            job.since = self.now;
-            for account in &mut job.accounts {
-                let floor = self.clocks.get(&account.share.card).copied();
-                account.clock = account.clock.max(floor.unwrap_or_default());
+    fn leave(&mut self, id: JobId) {
+        self.settle(self.now);
+        let mut groups = std::mem::take(&mut self.groups);
+        if let Some(place) = self.group_of.remove(&id) {
+            groups[place].remove(id);
+        }
+        let parts = groups.into_iter().flat_map(Group::into_parts).collect();
+        self.regroup(parts);
+    }
+
+    /// Makes one group of all that have a card in common.
+    fn regroup(&mut self, parts: Vec<Group>) {
+        for part in parts {
+            let (with, mut without): (Vec<Group>, Vec<Group>) = std::mem::take(&mut self.groups)
+                .into_iter()
+                .partition(|group| group.has_a_card_of(&part));
+            without.push(with.into_iter().fold(part, Group::joined));
+            self.groups = without;
+        }
+        for (place, group) in self.groups.iter_mut().enumerate() {
+            for (card, overlap) in &self.overlap {
+                group.set_overlap(*card, *overlap);
             }
+            self.group_of.extend(group.ids().map(|id| (id, place)));
         }
-        job.is_at_gate = !matches!(job.phase, Phase::Open { .. });
-        job.wants = true;
-    }
-
-    fn rest(&mut self, id: JobId) {
-        if let Some(job) = self.jobs.get_mut(&id) {
-            job.wants = false;
-            job.is_at_gate = false;
-        }
-    }
-
-    fn drained(&mut self, id: JobId, turn: u32, wants: bool) {
-        let Some(job) = self.jobs.get_mut(&id) else {
-            return;
-        };
-        let Phase::Closing { since } = job.phase else {
-            return;
-        };
-        if turn != job.turn {
-            return;
-        }
-        job.phase = Phase::Closed;
-        job.drain = self.now - since;
-        job.wants = wants;
-        job.is_at_gate = wants;
-        job.patience = self.rules.slice;
-        job.since = self.now;
     }
 }

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use sublet_model::{Class, Milli};
 
+use super::group::Group;
+use super::held_job::Job;
 use super::rates::{WHOLE, due};
 use super::window::Window;
-use super::{Job, TimeShare, TurnRules, Turns};
+use super::{TimeShare, TurnRules};
 
 /// Virtual time: time used, divided by the rate that was due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -80,7 +82,7 @@ impl Account {
 /// ran meanwhile.
 const LONGEST_STEP: Duration = Duration::from_secs(1);
 
-impl Turns {
+impl Group {
     /// Time has passed, and who ran has used it.
     pub(super) fn pass_time(&mut self, now: Duration) {
         if now <= self.now {

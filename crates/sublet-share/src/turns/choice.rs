@@ -3,46 +3,55 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use sublet_model::{Class, Milli};
+use sublet_model::Class;
 
-use super::{Job, LaunchGate, Overlap, Phase, SetGate, Turns};
+use super::group::Group;
+use super::held_job::{Job, Phase};
+use super::{LaunchGate, Overlap, SetGate, TurnRules};
 use crate::job::JobId;
 
 /// Who goes first: by class, then whose clock is further behind, then who waits longer.
 type Order = (Class, Duration, Duration, JobId);
 
-impl Turns {
+impl Group {
     /// Opens and closes gates, as things are now.
-    pub(super) fn decide(&mut self, out: &mut Vec<SetGate>) {
-        let ids: Vec<JobId> = self.jobs.keys().copied().collect();
-        for id in &ids {
-            self.watch_if_it_has_company(*id);
-        }
-        for id in &ids {
-            self.end_turn(*id);
+    pub(super) fn decide(&mut self, now: Duration, out: &mut Vec<SetGate>) {
+        self.pass_time(now);
+        self.end_long_pauses();
+        self.watch_those_in_company();
+        let open: Vec<JobId> = self.ids_of(|phase| !matches!(phase, Phase::Free | Phase::Closed));
+        for id in open {
+            self.end_turn(id);
         }
         self.give_turns();
+        for id in self.ids_of(|phase| matches!(phase, Phase::Open { .. })) {
+            self.note_contention(id);
+        }
         for (id, job) in &mut self.jobs {
-            let gate = match job.phase {
-                Phase::Free => LaunchGate::Free,
-                Phase::Open { .. } => LaunchGate::Open,
-                Phase::Closing { .. } | Phase::Closed => LaunchGate::Closed(job.turn),
-            };
+            let gate = job.gate(&self.rules, self.now);
             if job.told != Some(gate) {
                 job.told = Some(gate);
                 out.push(SetGate { job: *id, gate });
             }
         }
+        self.wake_at = self.due_at();
     }
 
-    /// When [`TurnEvent::Tick`](super::TurnEvent::Tick) is due though nothing happens.
-    #[must_use]
-    pub fn wake_at(&self) -> Option<Duration> {
+    fn due_at(&self) -> Option<Duration> {
         let due = self.jobs.iter().filter_map(|(id, job)| match job.phase {
+            Phase::Open { .. } if !job.wants => None,
             Phase::Open { until, .. } => {
                 let mut others = self.others_of(*id);
-                let matters = self.has_limit(job) || others.any(|(_, other)| other.wants);
-                (job.wants && matters).then_some(until)
+                let matters = job.has_limit() || others.any(|(_, other)| other.wants);
+                if matters {
+                    job.pauses
+                        .lingers_until(&self.rules)
+                        .into_iter()
+                        .chain([until])
+                        .min()
+                } else {
+                    job.contended_until(&self.rules)
+                }
             }
             // Others then may have short turns (`free_at`); later its gate opens again.
             Phase::Closing { since } if self.now < since + self.rules.slice => {
@@ -56,6 +65,33 @@ impl Turns {
         due.filter(|at| *at > self.now).min()
     }
 
+    fn ids_of(&self, is_meant: impl Fn(Phase) -> bool) -> Vec<JobId> {
+        let meant = self.jobs.iter().filter(|(_, job)| is_meant(job.phase));
+        meant.map(|(id, _)| *id).collect()
+    }
+
+    /// Who has paused for too long to keep its turn.
+    fn end_long_pauses(&mut self) {
+        for job in self.jobs.values_mut() {
+            let until = job.pauses.lingers_until(&self.rules);
+            if until.is_some_and(|until| until <= self.now) {
+                job.pauses.stop_lingering();
+                job.wants = false;
+            }
+        }
+    }
+
+    /// Who has a card that somebody else wants now.
+    fn note_contention(&mut self, id: JobId) {
+        let is_wanted = {
+            let mut others = self.others_of(id);
+            others.any(|(_, other)| other.wants || other.runs())
+        };
+        if is_wanted && let Some(job) = self.jobs.get_mut(&id) {
+            job.wanted_by_others = Some(self.now);
+        }
+    }
+
     /// When a waiting job's own limit or patience lets it go.
     fn may_go_at(&self, job: &Job) -> Duration {
         let accounts = job.accounts.iter();
@@ -67,13 +103,8 @@ impl Turns {
         job.since + self.rules.window
     }
 
-    fn has_limit(&self, job: &Job) -> bool {
-        let mut accounts = job.accounts.iter();
-        accounts.any(|account| account.share.limit < Milli::WHOLE)
-    }
-
     /// The jobs that have a card with a job in common.
-    fn others_of(&self, id: JobId) -> impl Iterator<Item = (JobId, &Job)> {
+    pub(super) fn others_of(&self, id: JobId) -> impl Iterator<Item = (JobId, &Job)> {
         let job = self.jobs.get(&id);
         let others = self.jobs.iter().filter(move |(other, _)| **other != id);
         others
@@ -87,22 +118,19 @@ impl Turns {
     }
 
     /// A job that has company, or a limit, must say when it works.
-    fn watch_if_it_has_company(&mut self, id: JobId) {
-        let Some(job) = self.jobs.get(&id) else {
-            return;
-        };
-        let is_free = !self.has_limit(job) && self.others_of(id).next().is_none();
+    fn watch_those_in_company(&mut self) {
+        let is_alone = self.jobs.len() == 1;
         let until = self.now + self.rules.slice;
-        let Some(job) = self.jobs.get_mut(&id) else {
-            return;
-        };
-        if is_free {
-            job.phase = Phase::Free;
-            job.wants = false;
-            job.is_at_gate = false;
-        } else if job.phase == Phase::Free {
-            let is_least = false;
-            job.phase = Phase::Open { until, is_least };
+        for job in self.jobs.values_mut() {
+            if is_alone && !job.has_limit() {
+                job.phase = Phase::Free;
+                job.wants = false;
+                job.is_at_gate = false;
+                job.pauses.stop_lingering();
+            } else if job.phase == Phase::Free {
+                let is_least = false;
+                job.phase = Phase::Open { until, is_least };
+            }
         }
     }
 
@@ -117,6 +145,7 @@ impl Turns {
                     job.phase = Phase::Closing { since: now };
                     job.turn = job.turn.wrapping_add(1);
                     job.is_at_gate = false;
+                    job.pauses.stop_lingering();
                 }
             }
             Phase::Open { until, .. } if until <= now => {
@@ -220,13 +249,14 @@ impl Turns {
         let waiting = self.jobs.iter().filter(|(_, job)| self.could_go(job));
         let mut line: Vec<Order> = waiting.map(|(id, job)| self.order_of(*id, job)).collect();
         line.sort_unstable();
+        let mut running = self.ids_of(|phase| !matches!(phase, Phase::Free | Phase::Closed));
         let mut claimed: BTreeMap<usize, Duration> = BTreeMap::new();
         for (class, _, _, id) in line {
             let Some(job) = self.jobs.get(&id) else {
                 continue;
             };
             let cards: Vec<usize> = job.accounts.iter().map(|a| a.share.card).collect();
-            let free_at = self.free_at(id, job);
+            let free_at = self.free_at(&running, job);
             let claim = cards.iter().filter_map(|card| claimed.get(card)).min();
             let is_least = class != job.class;
             let length = if is_least {
@@ -242,6 +272,7 @@ impl Turns {
             let fits_in = claim.is_none() || keeps_nobody;
             if free_at.is_none() && is_worth_it && fits_in {
                 self.open(id, until, is_least);
+                running.push(id);
             } else {
                 let at = free_at.unwrap_or(self.now + self.rules.shortest);
                 for card in cards {
@@ -254,10 +285,11 @@ impl Turns {
 
     /// When those who keep a job from having its turn are expected to have left; nothing if
     /// nobody does.
-    fn free_at(&self, id: JobId, job: &Job) -> Option<Duration> {
-        let blocks = self
-            .others_of(id)
-            .filter_map(|(_, other)| match other.phase {
+    fn free_at(&self, running: &[JobId], job: &Job) -> Option<Duration> {
+        let running = running.iter().filter_map(|id| self.jobs.get(id));
+        let blocks = running
+            .filter(|other| other.is_on_a_card_of(job))
+            .filter_map(|other| match other.phase {
                 Phase::Free | Phase::Closed => None,
                 Phase::Open { until, .. } if other.wants => Some(until),
                 // It was asked to close if it had to.
@@ -270,5 +302,23 @@ impl Turns {
                 Phase::Closing { .. } => Some(self.now + self.rules.shortest),
             });
         blocks.max()
+    }
+}
+
+impl Job {
+    /// How its gate is.
+    fn gate(&self, rules: &TurnRules, now: Duration) -> LaunchGate {
+        match self.phase {
+            Phase::Free => LaunchGate::Free,
+            Phase::Open { .. } => {
+                let is_wanted = self.contended_until(rules).is_some_and(|until| now < until);
+                if is_wanted || self.has_limit() {
+                    LaunchGate::Contended
+                } else {
+                    LaunchGate::Open
+                }
+            }
+            Phase::Closing { .. } | Phase::Closed => LaunchGate::Closed(self.turn),
+        }
     }
 }

@@ -136,6 +136,22 @@ proptest! {
     }
 
     #[test]
+    fn who_waits_for_its_own_results_keeps_its_share(
+        kernel in 1..8_u64, pause in 1..=3_u64, overlap in overlap(),
+    ) {
+        let mut world = World::new(overlap, 1);
+        let work = Work { kernel: STEP * kernel as u32, burst: 1, pause: STEP * pause as u32 };
+        world.arrive(1, Class::Guaranteed, vec![share(0, 500, 1000)], work);
+        world.arrive(2, Class::Guaranteed, vec![share(0, 500, 1000)], busy(4));
+        run(&mut world, ms(2000));
+        let shares = shares_over(&mut world, 0, ms(5000));
+        // Of each of its turns it uses what its pauses leave. The world sees the end of a kernel
+        // and the end of a pause a step late.
+        let works = 500 * kernel / (kernel + pause + 1);
+        prop_assert!(shares[&JobId(1)] * 10 >= works as i64 * 9, "{shares:?}, not {works}");
+    }
+
+    #[test]
     fn jobs_of_several_cards_and_of_one_both_get_on(
         cards in proptest::collection::vec(proptest::collection::btree_set(0..4_usize, 1..4), 2..10),
         overlap in overlap(),

@@ -60,13 +60,19 @@ impl Story {
 
     fn tick(&mut self, at: u64) {
         self.apply(at, TurnEvent::Tick);
+        self.turns.settle(ms(at));
     }
 
-    /// `F`ree, `O`pen or `C`losed, of each job.
+    /// Its first card.
+    fn view(&self, job: u64) -> TurnView {
+        self.turns.view(JobId(job))[0]
+    }
+
+    /// `F`ree, `O`pen (wanted by others or not) or `C`losed, of each job.
     fn gates(&self) -> String {
         let letter = |gate: &LaunchGate| match gate {
             LaunchGate::Free => 'F',
-            LaunchGate::Open => 'O',
+            LaunchGate::Open | LaunchGate::Contended => 'O',
             LaunchGate::Closed(_) => 'C',
         };
         self.gates.values().map(letter).collect()
@@ -107,7 +113,7 @@ fn turns_alternate_by_what_is_due() {
                 story.drained(at, job, true);
             }
         }
-        seen.push(if story.gates[&1] == LaunchGate::Open {
+        seen.push(if story.gates().starts_with('O') {
             '1'
         } else {
             '2'
@@ -126,9 +132,9 @@ fn a_limit_holds_also_for_one_that_is_alone() {
         let at = story.turns.wake_at().expect("it has a limit");
         story.tick(at.as_millis() as u64);
     }
-    assert_eq!(story.turns.view(JobId(1))[0].used, ms(500));
+    assert_eq!(story.view(1).used, ms(500));
     story.drained(500, 1, true);
-    assert!(story.turns.view(JobId(1))[0].is_at_limit);
+    assert!(story.view(1).is_at_limit);
     assert_eq!(
         story.turns.wake_at(),
         Some(ms(1005)),
@@ -189,7 +195,7 @@ fn turns_that_must_not_overlap_wait_for_the_end_of_the_one_before() {
         assert_eq!(story.gates(), expected, "an answer to another closing");
         story.drained(25, 1, true);
         assert_eq!(story.gates(), "CO");
-        let used = story.turns.view(JobId(1))[0].used;
+        let used = story.view(1).used;
         let split = if overlap == Overlap::Allowed { 5 } else { 0 };
         assert_eq!(used * 2, ms(50 - split), "{overlap:?}");
     }
@@ -214,7 +220,7 @@ fn half_of_a_collective_gets_its_other_half() {
     assert_eq!(story.gates(), "CC");
     story.drained(61, 1, true);
     assert_eq!(story.gates(), "CO");
-    assert_eq!(story.turns.view(JobId(1))[0].used, ms(61), "on its account");
+    assert_eq!(story.view(1).used, ms(61), "on its account");
 }
 
 #[test]
@@ -250,11 +256,62 @@ fn time_that_goes_back_or_jumps_is_not_charged() {
     story.wants(100, 1);
     story.tick(110);
     story.tick(50);
-    assert_eq!(story.turns.view(JobId(1))[0].used, ms(10));
+    assert_eq!(story.view(1).used, ms(10));
     story.tick(3_600_000);
-    assert_eq!(story.turns.view(JobId(1))[0].used, ms(1000));
+    assert_eq!(story.view(1).used, ms(1000));
     story.wants(3_600_000, 2);
     assert_eq!(story.gates(), "OC");
-    story.rests(3_600_001, 1);
-    assert_eq!(story.gates(), "CO", "who rests gives way at once");
+}
+
+#[test]
+fn who_pauses_for_a_moment_keeps_its_turn_and_who_pauses_long_gives_way_at_once() {
+    let mut story = Story::new();
+    story.place(0, 1, Guaranteed, &[0], (500, 1000));
+    story.place(0, 2, Guaranteed, &[0], (500, 1000));
+    story.wants(0, 1);
+    story.wants(0, 2);
+    story.rests(5, 1);
+    assert_eq!(story.gates(), "OC");
+    assert_eq!(story.turns.wake_at(), Some(ms(7)));
+    story.wants(6, 1);
+    assert_eq!(story.turns.wake_at(), Some(ms(20)), "it is back");
+    let mut at = 6;
+    for expected in ["OC", "OC", "CO"] {
+        // Its turn, until it rests.
+        story.rests(at + 1, 1);
+        assert_eq!(story.gates(), expected, "at {at}");
+        story.tick(at + 3);
+        assert_eq!(story.gates(), "CO", "at {at}");
+        story.drained(at + 3, 1, false);
+        story.wants(at + 10, 1);
+        at += 10;
+        while story.gates() == "CO" {
+            at += 1;
+            story.tick(at);
+        }
+        story.drained(at, 2, true);
+    }
+}
+
+#[test]
+fn a_gate_says_whether_others_want_the_card() {
+    let mut story = Story::new();
+    story.place(0, 1, Guaranteed, &[0], (500, 1000));
+    story.place(0, 2, Guaranteed, &[0], (500, 1000));
+    story.wants(0, 1);
+    assert_eq!(story.gates[&1], LaunchGate::Open, "nobody else does");
+    story.wants(5, 2);
+    assert_eq!(story.gates[&1], LaunchGate::Contended);
+    story.rests(6, 2);
+    assert_eq!(
+        story.gates[&1],
+        LaunchGate::Contended,
+        "it may be back soon"
+    );
+    assert_eq!(story.turns.wake_at(), Some(ms(1005)));
+    story.tick(1005);
+    assert_eq!(story.gates[&1], LaunchGate::Open);
+    story.place(2000, 3, Guaranteed, &[1], (500, 900));
+    story.wants(2000, 3);
+    assert_eq!(story.gates[&3], LaunchGate::Contended, "it has a limit");
 }

@@ -1,0 +1,206 @@
+//! Jobs that share cards, directly or through others: what one of them does may matter to all of
+//! them, and to nobody else.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use sublet_model::Class;
+
+use super::account::{Account, Clock};
+use super::held_job::{Job, Pauses, Phase};
+use super::{Overlap, TimeShare, TurnEvent, TurnRules, TurnView};
+use crate::job::JobId;
+
+/// The jobs, and the clocks of their cards.
+#[derive(Debug, Clone)]
+pub(super) struct Group {
+    pub(super) rules: TurnRules,
+    /// By card. A card that is not here lets turns overlap.
+    pub(super) overlap: BTreeMap<usize, Overlap>,
+    pub(super) jobs: BTreeMap<JobId, Job>,
+    pub(super) clocks: BTreeMap<usize, Clock>,
+    pub(super) now: Duration,
+    pub(super) wake_at: Option<Duration>,
+}
+
+impl Group {
+    /// One new job.
+    pub(super) fn of(
+        rules: TurnRules,
+        now: Duration,
+        id: JobId,
+        class: Class,
+        shares: &[TimeShare],
+    ) -> Group {
+        let accounts = shares
+            .iter()
+            .map(|share| Account::new(*share, rules.window));
+        let job = Job {
+            class,
+            accounts: accounts.collect(),
+            phase: Phase::Closed,
+            wants: false,
+            pauses: Pauses::default(),
+            is_at_gate: false,
+            patience: rules.slice,
+            drain: Duration::ZERO,
+            turn: 0,
+            since: now,
+            wanted_by_others: None,
+            told: None,
+        };
+        Group {
+            rules,
+            overlap: BTreeMap::new(),
+            jobs: BTreeMap::from([(id, job)]),
+            clocks: BTreeMap::new(),
+            now,
+            wake_at: None,
+        }
+    }
+
+    /// A group of each of its jobs.
+    pub(super) fn into_parts(self) -> impl Iterator<Item = Group> {
+        let Group {
+            rules,
+            jobs,
+            clocks,
+            now,
+            ..
+        } = self;
+        jobs.into_iter().map(move |(id, job)| {
+            let own = job.accounts.iter().filter_map(|account| {
+                let card = account.share.card;
+                Some((card, *clocks.get(&card)?))
+            });
+            Group {
+                rules,
+                overlap: BTreeMap::new(),
+                clocks: own.collect(),
+                jobs: BTreeMap::from([(id, job)]),
+                now,
+                wake_at: None,
+            }
+        })
+    }
+
+    /// Both, as one.
+    pub(super) fn joined(mut self, other: Group) -> Group {
+        self.jobs.extend(other.jobs);
+        for (card, clock) in other.clocks {
+            let own = self.clocks.entry(card).or_default();
+            *own = clock.max(*own);
+        }
+        self
+    }
+
+    pub(super) fn has_a_card_of(&self, other: &Group) -> bool {
+        let mut jobs = self.jobs.values();
+        jobs.any(|job| other.jobs.values().any(|other| job.is_on_a_card_of(other)))
+    }
+
+    pub(super) fn ids(&self) -> impl Iterator<Item = JobId> {
+        self.jobs.keys().copied()
+    }
+
+    pub(super) fn remove(&mut self, id: JobId) {
+        self.jobs.remove(&id);
+    }
+
+    pub(super) fn set_overlap(&mut self, card: usize, overlap: Overlap) {
+        self.overlap.insert(card, overlap);
+    }
+
+    /// When it is to be decided again though nothing happens.
+    pub(super) fn wake_at(&self) -> Option<Duration> {
+        self.wake_at
+    }
+
+    /// Gives a job other shares. False if they are of other cards.
+    pub(super) fn replace(&mut self, id: JobId, class: Class, shares: &[TimeShare]) -> bool {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return false;
+        };
+        let are_same = job.accounts.len() == shares.len()
+            && shares.iter().all(|share| job.account(share.card).is_some());
+        if are_same {
+            job.class = class;
+            for account in &mut job.accounts {
+                let mut shares = shares.iter();
+                if let Some(share) = shares.find(|share| share.card == account.share.card) {
+                    account.share = *share;
+                }
+            }
+        }
+        are_same
+    }
+
+    /// Notes what a job says.
+    pub(super) fn hear(&mut self, now: Duration, event: &TurnEvent) {
+        self.pass_time(now);
+        match *event {
+            TurnEvent::Wants(job) => self.want(job),
+            TurnEvent::Rests(job) => self.rest(job),
+            TurnEvent::Drained { job, turn, wants } => self.drained(job, turn, wants),
+            TurnEvent::Placed { .. } | TurnEvent::Left(_) | TurnEvent::Tick => {}
+        }
+    }
+
+    pub(super) fn view(&self, id: JobId) -> Vec<TurnView> {
+        let Some(job) = self.jobs.get(&id) else {
+            return Vec::new();
+        };
+        let views = job.accounts.iter().map(|account| TurnView {
+            share: account.share,
+            used: account.used.used(self.now),
+            waited: account.waited.used(self.now),
+            is_at_limit: job.is_waiting() && account.room(&self.rules, self.now).is_zero(),
+        });
+        views.collect()
+    }
+
+    fn want(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        job.pauses.end(self.now, &self.rules);
+        if !job.wants {
+            job.since = self.now;
+            for account in &mut job.accounts {
+                let floor = self.clocks.get(&account.share.card).copied();
+                account.clock = account.clock.max(floor.unwrap_or_default());
+            }
+        }
+        job.is_at_gate = !matches!(job.phase, Phase::Open { .. });
+        job.wants = true;
+    }
+
+    fn rest(&mut self, id: JobId) {
+        let is_wanted = self.others_of(id).any(|(_, other)| other.wants);
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        job.is_at_gate = false;
+        let may_linger = is_wanted && job.is_at_work();
+        job.wants = job.wants && job.pauses.begin(self.now, may_linger);
+    }
+
+    fn drained(&mut self, id: JobId, turn: u32, wants: bool) {
+        let (now, slice) = (self.now, self.rules.slice);
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        let Phase::Closing { since } = job.phase else {
+            return;
+        };
+        if turn != job.turn {
+            return;
+        }
+        job.phase = Phase::Closed;
+        job.drain = now - since;
+        job.wants = wants;
+        job.is_at_gate = wants;
+        job.patience = slice;
+        job.since = now;
+    }
+}
