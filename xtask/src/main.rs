@@ -46,7 +46,7 @@ enum Task {
     Demo(demo::Arguments),
     /// Run every test: format, lints, unit tests, and end to end on real components.
     Test(test::Arguments),
-    /// Take and give memory at random, a million times, and hold it to the limit by NVML's count.
+    /// Play at random for a million steps: memory against its limit, jobs against their turns.
     Soak(soak::Arguments),
     /// Measure, and store the figures in docs/benchmarks/.
     Bench(bench::Arguments),

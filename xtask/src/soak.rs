@@ -1,19 +1,34 @@
-//! `cargo xtask soak`: the property test of the memory limit, for as many steps as one has time
-//! for. `cargo xtask test` makes 20,000.
+//! `cargo xtask soak`: the property test of the memory limit, and the simulation of an arbiter and
+//! jobs that take turns, for as many steps as one has time for. `cargo xtask test` makes 20,000 and
+//! 160,000.
 
 use anyhow::Result;
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::screen::heading;
 use crate::setup::{cargo, product, program, run as run_command};
 
-/// Take and give memory at random, and hold it to the limit by NVML's count.
+/// What is played.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Take and give memory at random, and hold it to the limit by NVML's count.
+    Memory,
+    /// Jobs that come, go, and answer late or twice; a card that must not have two has one owner,
+    /// and nobody starves.
+    Turns,
+}
+
+/// Play at random, and look whether what must hold does.
 #[derive(Args)]
 #[command(after_help = "Examples:
   cargo xtask soak                      a million steps (about two minutes on two idle cores)
+  cargo xtask soak turns                a million steps of turns (a minute)
   cargo xtask soak --steps 50000 --seed 7")]
 pub(crate) struct Arguments {
-    /// How often memory is taken or given, over all drivers and crowds together.
+    /// What is played; both, one after the other, if nothing is said.
+    part: Option<Part>,
+    /// How often memory is taken or given, over all drivers and crowds together; how many steps of
+    /// half a millisecond jobs take turns.
     #[arg(long, default_value_t = 1_000_000)]
     steps: u64,
     /// Where the random numbers begin; without it, another place each time.
@@ -21,16 +36,34 @@ pub(crate) struct Arguments {
     seed: Option<u64>,
 }
 
-/// Runs it. The seed is printed, and makes the same sizes in the same order.
+/// Runs it. The seed is printed, and makes the same things happen in the same order.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    heading("the product and its libraries (20 s cold)");
-    let build = [&["build"], product().as_slice()].concat();
-    run_command(&mut cargo(&build)?)?;
     let seed = arguments.seed.unwrap_or_else(|| {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         now.map_or(0, |now| now.as_secs())
     });
-    heading(&format!("{} steps, seed {seed}", arguments.steps));
+    if arguments.part != Some(Part::Memory) {
+        heading(&format!("turns: {} steps, seed {seed}", arguments.steps));
+        let mut test = cargo(&[
+            "test",
+            "--package",
+            "sublet-share",
+            "--lib",
+            "--",
+            "--nocapture",
+            "turns::properties::whatever_goes_wrong",
+        ])?;
+        test.env("SUBLET_STEPS", arguments.steps.to_string())
+            .env("SUBLET_SEED", seed.to_string());
+        run_command(&mut test)?;
+    }
+    if arguments.part == Some(Part::Turns) {
+        return Ok(());
+    }
+    heading("the product and its libraries (20 s cold)");
+    let build = [&["build"], product().as_slice()].concat();
+    run_command(&mut cargo(&build)?)?;
+    heading(&format!("memory: {} steps, seed {seed}", arguments.steps));
     let mut test = cargo(&[
         "test",
         "--workspace",

@@ -70,6 +70,11 @@ pub enum Request {
         /// `30%` or `30%..80%` ([`parse_compute`]).
         compute: String,
     },
+    /// What a job used of each of its cards over the last hour. Reply: `history`.
+    History {
+        /// The job; it may be gone already.
+        id: u64,
+    },
     /// Who is there? Reply: `hello`.
     Hello,
     /// End the arbiter, if it has no job. Replies: `ending` or `refused`.
@@ -189,6 +194,15 @@ pub enum Reply {
     Limited(Placed),
     /// Everything there is to see.
     Snapshot(Box<Snapshot>),
+    /// What a job used.
+    History {
+        /// How far apart two points are.
+        #[serde(rename = "everyMs")]
+        every_ms: u64,
+        /// Card by card; none where there is no point yet.
+        #[serde(rename = "perGpu")]
+        per_gpu: Vec<UseHistory>,
+    },
     /// The arbiter.
     Hello {
         /// [`PROTOCOL`].
@@ -295,6 +309,9 @@ pub struct GpuRow {
     /// How the driver packs memory there, where that could be measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packing: Option<Sizes>,
+    /// Whether jobs' turns may overlap there (`overlapping`), or one begins when nothing of the last
+    /// one runs any more (`exclusive`).
+    pub slices: String,
     /// Why no new work is put on it; nothing if it is healthy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sick: Option<String>,
@@ -402,6 +419,21 @@ pub struct TenantGpuRow {
     pub last_refusal: Option<RefusalRow>,
 }
 
+/// What a job used of one card, the oldest point first.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct UseHistory {
+    /// The card's number.
+    pub index: u16,
+    /// How long ago the newest point was made.
+    pub ago_ms: u64,
+    /// Memory at each point.
+    #[serde(rename = "memoryMiB")]
+    pub memory_mib: Vec<u64>,
+    /// Of the card's time between each point and the one before, in percent.
+    pub compute_percent: Vec<u64>,
+}
+
 /// A request for memory that was refused.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -436,6 +468,8 @@ pub struct Counters {
     pub unmanaged: u64,
     /// Processes that were ended for it.
     pub evicted: u64,
+    /// Jobs that were found at work on a card for longer than their turns explain.
+    pub overused: u64,
     /// Readings of the cards that failed.
     pub unreadable: u64,
     /// Processes that have a slot now.

@@ -3,7 +3,8 @@
 //!
 //! What changes together is one struct in a file beside this one: `sources` (what is waited
 //! for), `listeners`, `admin_connections`, `process_connections`, `jobs`, `processes`,
-//! `readings` (of the driver), `identity`, `lifetime`. What each kind of news means is in
+//! `readings` (of the driver), `turns`, `measured`, `identity`,
+//! `lifetime`. What each kind of news means is in
 //! `admin_requests` and `job_request` (people), `hello` and `resume` (processes), `containers`
 //! (the node agent) and `readings`; what follows is in `actions`; what people see in `status`.
 
@@ -17,6 +18,7 @@ mod job_request;
 mod jobs;
 mod lifetime;
 mod listeners;
+mod measured;
 mod options;
 mod process_connections;
 mod processes;
@@ -24,6 +26,7 @@ mod readings;
 mod resume;
 mod sources;
 mod status;
+mod turns;
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -32,7 +35,7 @@ use std::time::Duration;
 
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use rustix::time::ClockId;
-use sublet_model::{Inventory, Time};
+use sublet_model::{Inventory, Milli, Time};
 use sublet_share::{Action, Event, Machine, MachineOptions};
 use tracing::info;
 
@@ -42,10 +45,12 @@ use self::identity::Identity;
 use self::jobs::Jobs;
 use self::lifetime::{Lifetime, TICK_MS};
 use self::listeners::Listeners;
+use self::measured::Measures;
 use self::process_connections::ProcessConnections;
 use self::processes::Processes;
 use self::readings::DriverReadings;
 use self::sources::{Source, Sources};
+use self::turns::CardTurns;
 use crate::admin::Counters;
 use crate::error::{ArbiterError, at};
 use crate::gauge;
@@ -56,7 +61,7 @@ use crate::runtime::Folder;
 use crate::socket::accept;
 
 pub use self::containers::{ContainerCard, ContainerJob, Handle, HandleError};
-pub use self::options::Options;
+pub use self::options::{ExclusiveSlices, OPPORTUNISTIC_DUTY, Options};
 
 /// One machine's arbiter.
 pub struct Arbiter {
@@ -75,6 +80,9 @@ pub struct Arbiter {
     jobs: Jobs,
     processes: Processes,
     readings: DriverReadings,
+    turns: CardTurns,
+    measures: Measures,
+    opportunistic_duty: Milli,
     counters: Counters,
 }
 
@@ -103,9 +111,11 @@ impl Arbiter {
         let mut sources = Sources::new()?;
         let listeners = Listeners::open(&options.folder, &mut sources)?;
         let commands = Commands::new().map_err(at("making", "an eventfd"))?;
+        let identity = Identity::after(lock, host_name);
+        let turns = CardTurns::new(identity.epoch(), figures.len(), &options.exclusive_slices)?;
         let sampler = Sampler::start(view).map_err(at("starting", "the driver's thread"))?;
         let mut arbiter = Arbiter {
-            identity: Identity::after(lock, host_name),
+            identity,
             lifetime: Lifetime::begin(now, options.idle_exit),
             folder: options.folder,
             sources,
@@ -118,6 +128,9 @@ impl Arbiter {
             jobs: Jobs::default(),
             processes: Processes::default(),
             readings: DriverReadings::new(sampler, inventory, figures, now),
+            turns,
+            measures: Measures::default(),
+            opportunistic_duty: options.opportunistic_duty,
             counters: Counters::default(),
         };
         arbiter.open_sources()?;
@@ -132,6 +145,7 @@ impl Arbiter {
         let sources = &mut self.sources;
         sources.add(&self.readings, "the driver", Source::Driver)?;
         sources.add(&self.commands, "commands", Source::Commands)?;
+        sources.add(&self.turns, "the end of a turn", Source::Turns)?;
         if let Some(name) = self.identity.host_name() {
             sources.add(name, "the host's name", Source::HostName)?;
         }
@@ -166,6 +180,7 @@ impl Arbiter {
             } else if self.early_reading_ms().is_some_and(|at| at <= now) {
                 self.ask_driver(now);
             }
+            self.take_turns();
         }
         self.shut_down();
         Ok(())
@@ -195,6 +210,7 @@ impl Arbiter {
             Source::Root(job) => self.root_is_gone(job),
             Source::Driver => self.take_reading(),
             Source::Commands => self.take_commands(),
+            Source::Turns => self.turns.ring(),
             Source::HostName => {
                 // Whoever connects wants to know who has the name. The kernel has told him.
                 let _ = self.identity.host_name().map(accept);
@@ -207,6 +223,10 @@ impl Arbiter {
         // From this thread and no other: a heartbeat says that the arbiter works, not that it
         // exists. Nothing here waits for the driver.
         self.jobs.beat(now);
+        self.turns.settle();
+        self.coordinate_turns();
+        self.keep_record(now);
+        self.hear_knocks_again();
         self.take_use();
         if !self.lifetime.is_settled() && self.machine.wake_at().is_none() {
             self.lifetime.settle();

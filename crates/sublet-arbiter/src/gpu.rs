@@ -5,18 +5,20 @@
 //! The driver may take its time, and with a broken card it may never answer. So it is asked
 //! by a thread of its own, and the arbiter goes on without an answer.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use rustix::event::EventfdFlags;
-use sublet_model::{Bytes, Gpu, GpuIndex, GpuUuid, Health, Inventory, InventoryError};
+use sublet_model::{Bytes, Gpu, GpuIndex, GpuUuid, Health, Inventory, InventoryError, Milli};
 use sublet_share::Pid;
 
 /// The name under which the dynamic loader finds NVML where the driver is installed.
@@ -74,6 +76,9 @@ pub struct CardReading {
     pub processes: Vec<(Pid, Bytes)>,
 }
 
+/// How busy processes keep a card, each in thousandths of the time since the last question.
+pub type CardBusy = Vec<(Pid, Milli)>;
+
 /// A way to see the cards: the driver's, or a fake machine's.
 pub trait GpuView: Send {
     /// The cards. Called once, before anything else.
@@ -87,6 +92,12 @@ pub trait GpuView: Send {
 
     /// The cards now, in the order of the inventory; `None` for one that cannot be read.
     fn read(&mut self) -> Vec<Option<CardReading>>;
+
+    /// How busy processes keep the cards, in the order of the inventory, as the driver counts it;
+    /// `None` for a card where it does not say.
+    fn busy(&mut self) -> Vec<Option<CardBusy>> {
+        Vec::new()
+    }
 }
 
 /// The driver's own view.
@@ -96,6 +107,8 @@ pub struct NvmlView {
     /// The cards of the inventory, by their number for the driver; `None` for one that did
     /// not answer.
     cards: Vec<Option<u32>>,
+    /// The newest sample of each card's use that was seen, by the driver's clock.
+    last_samples: Vec<u64>,
 }
 
 impl NvmlView {
@@ -120,6 +133,7 @@ impl NvmlView {
             nvml,
             library: library.to_owned(),
             cards: Vec::new(),
+            last_samples: Vec::new(),
         })
     }
 
@@ -181,6 +195,39 @@ impl GpuView for NvmlView {
         };
         self.cards.iter().map(card).collect()
     }
+
+    fn busy(&mut self) -> Vec<Option<CardBusy>> {
+        self.last_samples.resize(self.cards.len(), 0);
+        let cards = self.cards.iter().zip(&mut self.last_samples);
+        let card = |(number, last): (&Option<u32>, &mut u64)| {
+            let device = self.nvml.device_by_index((*number)?).ok()?;
+            busy_on(&device, last)
+        };
+        cards.map(card).collect()
+    }
+}
+
+/// What each process's samples say that are newer than the last ones.
+fn busy_on(device: &Device<'_>, last: &mut u64) -> Option<CardBusy> {
+    let samples = match device.process_utilization_stats(*last) {
+        Ok(samples) => samples,
+        // Nobody was at work.
+        Err(NvmlError::NotFound) => return Some(Vec::new()),
+        Err(_) => return None,
+    };
+    let mut sums: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
+    for sample in samples.iter().filter(|sample| sample.timestamp > *last) {
+        let (sum, n) = sums.entry(sample.pid).or_default();
+        *sum += sample.sm_util.min(100);
+        *n += 1;
+    }
+    let newest = samples.iter().map(|sample| sample.timestamp).max();
+    *last = newest.map_or(*last, |newest| newest.max(*last));
+    let mean = |(pid, (sum, n)): (u32, (u32, u32))| {
+        let thousandths = u16::try_from(sum * 10 / n).ok()?;
+        Some((Pid(pid), Milli::new(thousandths)?))
+    };
+    Some(sums.into_iter().filter_map(mean).collect())
 }
 
 fn read_card(device: &Device<'_>) -> Result<CardReading, NvmlError> {
@@ -221,11 +268,22 @@ pub(crate) fn uuid_bytes(text: &str) -> Option<[u8; 16]> {
     Some(bytes)
 }
 
+/// How often the driver is asked how busy processes are: it has no finer figures.
+const BUSY_EVERY: Duration = Duration::from_secs(1);
+
+/// What the driver said.
+#[derive(Debug)]
+pub(crate) struct DriverAnswer {
+    pub(crate) cards: Vec<Option<CardReading>>,
+    /// Asked for once a second.
+    pub(crate) busy: Option<Vec<Option<CardBusy>>>,
+}
+
 /// The thread that asks the driver.
 #[derive(Debug)]
 pub(crate) struct Sampler {
     ask: Sender<()>,
-    answers: Receiver<Vec<Option<CardReading>>>,
+    answers: Receiver<DriverAnswer>,
     wake: Arc<OwnedFd>,
     waits: bool,
 }
@@ -241,7 +299,17 @@ impl Sampler {
         thread::Builder::new()
             .name("sublet-gpu-view".to_owned())
             .spawn(move || {
-                while asked.recv().is_ok() && answer.send(view.read()).is_ok() {
+                let mut asked_at: Option<Instant> = None;
+                while asked.recv().is_ok() {
+                    let is_due = asked_at.is_none_or(|at| at.elapsed() >= BUSY_EVERY);
+                    let busy = is_due.then(|| view.busy());
+                    if is_due {
+                        asked_at = Some(Instant::now());
+                    }
+                    let cards = view.read();
+                    if answer.send(DriverAnswer { cards, busy }).is_err() {
+                        return;
+                    }
                     let _ = rustix::io::write(&waker, &1u64.to_ne_bytes());
                 }
             })?;
@@ -264,7 +332,7 @@ impl Sampler {
     }
 
     /// The answer, if it has come.
-    pub(crate) fn take(&mut self) -> Option<Vec<Option<CardReading>>> {
+    pub(crate) fn take(&mut self) -> Option<DriverAnswer> {
         let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
         let answer = self.answers.try_recv().ok()?;
         self.waits = false;

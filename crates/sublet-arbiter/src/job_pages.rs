@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use sublet_abi::control::{DeviceTerms, Terms};
 use sublet_abi::message::SlotClaim;
-use sublet_abi::{DeviceIndex, Hello, Mode, SlotIndex, Units};
+use sublet_abi::{DeviceIndex, GateWord, Hello, Mode, SlotIndex, Units};
 use sublet_model::{Bytes, MiB};
 use sublet_share::{Holding, Pid};
 use tracing::warn;
@@ -37,7 +37,18 @@ pub(crate) struct JobPages {
     pub(crate) expects_ledger: bool,
     /// How many processes each slot has had.
     generations: BTreeMap<u32, u32>,
+    /// How its gate is, whether or not there are pages yet.
+    gate: GateWord,
+    /// What its processes do without an arbiter, in thousandths of the time.
+    without_arbiter: u32,
 }
+
+/// How much work a process keeps queued on a card while others want it, in microseconds: half a
+/// slice, so that a turn ends within the next one.
+const QUEUE_US: u32 = 10_000;
+
+/// All of the time, in the unit of [`JobPages::set_without_arbiter`].
+const ALWAYS: u32 = 1000;
 
 impl JobPages {
     pub(crate) fn new(id: u64, mode: Mode, expects_ledger: bool) -> JobPages {
@@ -48,6 +59,8 @@ impl JobPages {
             pages: None,
             expects_ledger,
             generations: BTreeMap::new(),
+            gate: GateWord::default(),
+            without_arbiter: ALWAYS,
         }
     }
 
@@ -124,9 +137,29 @@ impl JobPages {
             host_limit_bytes: pinned_limit.map(|limit| Bytes::from(limit).get()),
             now_ms,
         })?;
+        let writer = control.writer();
+        writer.set_gate_rules(self.without_arbiter, QUEUE_US);
+        control.set_gate(self.gate);
         self.pages = Some((control, ledger));
         self.expects_ledger = false;
         Ok(())
+    }
+
+    /// Opens or closes the job's gate, of all its cards.
+    pub(crate) fn set_gate(&mut self, word: GateWord) {
+        self.gate = word;
+        if let Some(control) = self.control() {
+            control.set_gate(word);
+        }
+    }
+
+    /// For how many thousandths of the time its processes launch work while no arbiter is there.
+    pub(crate) fn set_without_arbiter(&mut self, thousandths: u32) {
+        self.without_arbiter = thousandths.clamp(1, ALWAYS);
+        if let Some(control) = self.control() {
+            let writer = control.writer();
+            writer.set_gate_rules(self.without_arbiter, QUEUE_US);
+        }
     }
 
     /// The cards with their numbers on the pages.

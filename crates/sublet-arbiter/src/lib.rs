@@ -33,11 +33,14 @@ mod socket;
 mod standalone;
 mod visible_cards;
 
-pub use arbiter::{Arbiter, ContainerCard, ContainerJob, Handle, HandleError, Options};
+pub use arbiter::{
+    Arbiter, ContainerCard, ContainerJob, ExclusiveSlices, Handle, HandleError, OPPORTUNISTIC_DUTY,
+    Options,
+};
 pub use driver::DriverError;
 pub use error::ArbiterError;
 pub use gauge::Gauge;
-pub use gpu::{CUDA_LIBRARY, CardReading, GpuView, GpuViewError, NVML_LIBRARY, NvmlView};
+pub use gpu::{CUDA_LIBRARY, CardBusy, CardReading, GpuView, GpuViewError, NVML_LIBRARY, NvmlView};
 pub use runtime::{Folder, REAL_MACHINE};
 pub use standalone::{HOST_NAME, Standalone, run};
 pub use visible_cards::visible_cards;

@@ -5,11 +5,13 @@
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicU32;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
+use rustix::thread::futex;
 use sublet_abi::control::Terms;
-use sublet_abi::{AnyControl, AnyLedger, ControlWriter, OLDEST, PageError, VERSION};
+use sublet_abi::{AnyControl, AnyLedger, ControlWriter, GateWord, OLDEST, PageError, VERSION};
 
 /// What no page can do without: nobody can cut it off under a reader, or take that back.
 const FIXED: SealFlags = SealFlags::SHRINK
@@ -110,6 +112,20 @@ impl ControlMemory {
 
     pub(crate) fn writer(&self) -> &ControlWriter<'_> {
         &self.writer
+    }
+
+    /// Sets the tenant's gate, and wakes who waits for it.
+    pub(crate) fn set_gate(&self, word: GateWord) {
+        if self.writer.gate().word() == word {
+            return;
+        }
+        self.writer.set_gate(word);
+        let address = self.writer.gate().address().cast_mut();
+        // SAFETY: the word lies in the mapping, which lives as long as this and is writable, and
+        // all who touch it do so as an atomic.
+        let waited_for = unsafe { AtomicU32::from_ptr(address) };
+        // Other processes wait for it, so it is not private. Nobody there is no failure.
+        let _ = futex::wake(waited_for, futex::Flags::empty(), u32::MAX);
     }
 
     pub(crate) fn memory(&self) -> BorrowedFd<'_> {

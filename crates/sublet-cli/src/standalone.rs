@@ -10,8 +10,11 @@ use std::time::Duration;
 use anyhow::Context;
 use sublet_arbiter::gauge::measure;
 use sublet_arbiter::libraries::Carried;
-use sublet_arbiter::{CUDA_LIBRARY, Gauge, NVML_LIBRARY, Standalone};
+use sublet_arbiter::{
+    CUDA_LIBRARY, ExclusiveSlices, Gauge, NVML_LIBRARY, OPPORTUNISTIC_DUTY, Standalone,
+};
 use sublet_fakegpu::machine::VARIABLE;
+use sublet_model::Milli;
 
 use crate::machine::{Machine, MachineArgs};
 use crate::run::libraries;
@@ -36,6 +39,16 @@ pub struct Args {
     /// SIGTERM, and SIGKILL ten seconds later; by default they are only shown as `over`
     #[arg(long, requires = "standalone")]
     evict_over: bool,
+    /// Standalone: begin a job's turn on a GPU only when nothing of the last one runs any more; on
+    /// all GPUs, or on those with these numbers
+    #[arg(long, value_name = "GPUS", num_args = 0..=1, require_equals = true,
+          default_missing_value = "all", value_parser = exclusive_slices, requires = "standalone")]
+    exclusive_slices: Option<ExclusiveSlices>,
+    /// Standalone: how much of the time an opportunistic job launches work while the arbiter is
+    /// away, in percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 10,
+          value_parser = clap::value_parser!(u16).range(1..=100), requires = "standalone")]
+    opportunistic_duty: u16,
     /// Standalone: measure what a context and allocations take on the GPU with this UUID, print
     /// it, and end; the arbiter starts this before its first job
     #[arg(long, value_name = "UUID", hide = true, requires = "standalone")]
@@ -95,9 +108,23 @@ pub fn run(args: &Args, carried: Option<&'static Carried>) -> anyhow::Result<()>
         program: executable()?,
         arguments: own.chain(["--measure".into()]).collect(),
     });
+    settings.exclusive_slices = args.exclusive_slices.clone().unwrap_or_default();
+    settings.opportunistic_duty =
+        Milli::new(args.opportunistic_duty * 10).unwrap_or(OPPORTUNISTIC_DUTY);
     settings.idle_exit = args.idle_exit.map(Duration::from_secs);
     sublet_arbiter::run(&settings)?;
     Ok(())
+}
+
+/// Reads `all`, or numbers of GPUs with commas between them.
+fn exclusive_slices(text: &str) -> Result<ExclusiveSlices, String> {
+    if text == "all" {
+        return Ok(ExclusiveSlices::All);
+    }
+    let numbers = text.split(',').map(|number| number.trim().parse());
+    let numbers: Result<_, std::num::ParseIntError> = numbers.collect();
+    let of = numbers.map(ExclusiveSlices::Of);
+    of.map_err(|_| format!("`{text}` is no list of GPU numbers; write `0,2`, or `all`"))
 }
 
 /// A library of the real driver: what `sublet run` has found, or the one that the dynamic linker

@@ -4,7 +4,7 @@
 //! [`Machine::apply`], and a simulator can be another.
 //!
 //! Suggested reading order: jobs, refusals, events, placing, readings, the read schedule, the
-//! machine, turns.
+//! machine, turns, the record of use.
 
 mod event;
 mod job;
@@ -14,10 +14,15 @@ mod read_schedule;
 mod reading;
 mod refusal;
 mod turns;
+mod use_record;
 
 pub use event::{Action, Event};
 pub use job::{Amount, ComputeRange, Holding, JobAsk, JobId, JobState, Pid, Promise};
 pub use machine::{Ancestry, CardView, JobView, Machine, MachineOptions, Mismatch, SLOTS};
 pub use reading::{LedgerUse, Reading, SlotUse};
 pub use refusal::JobRefusal;
-pub use turns::{LaunchGate, Overlap, SetGate, TimeShare, TurnEvent, TurnRules, TurnView, Turns};
+pub use turns::{
+    BusyReading, LaunchGate, Overlap, Overuse, OveruseWatch, SetGate, TimeShare, TurnEvent,
+    TurnRules, TurnView, Turns,
+};
+pub use use_record::{RECORD_EVERY_MS, UsePoint, UseRecord};

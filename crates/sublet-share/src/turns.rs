@@ -38,7 +38,8 @@
 //!
 //! # Classes
 //! An opportunistic job has a turn while no guaranteed job wants the card, and its gate closes at
-//! once when one does. A small share is left to it ([`TurnRules::least`]).
+//! once when one does. A small share is left to it ([`TurnRules::least`]). How much of the rest it
+//! gets depends on how the guaranteed ones get on ([`coordinator`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -49,8 +50,10 @@ use crate::job::JobId;
 
 mod account;
 mod choice;
+mod coordinator;
 mod group;
 mod held_job;
+mod overuse;
 mod rates;
 mod window;
 
@@ -62,6 +65,7 @@ mod tests;
 mod world;
 
 use group::Group;
+pub use overuse::{BusyReading, Overuse, OveruseWatch};
 
 /// A job's share of one card's compute time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,6 +147,15 @@ pub enum TurnEvent {
         /// Does a thread stand at the gate?
         wants: bool,
     },
+    /// A job was at work on a card for so much longer than its turns explain: it pays for that.
+    Overused {
+        /// The job.
+        job: JobId,
+        /// The card.
+        card: usize,
+        /// How much longer.
+        by: Duration,
+    },
     /// Only time has passed.
     Tick,
 }
@@ -178,6 +191,10 @@ pub struct TurnView {
     pub share: TimeShare,
     /// What it used within the last window.
     pub used: Duration,
+    /// What it had of the card by its turns, since it came.
+    pub had: Duration,
+    /// How long it was at work there by its turns, alone or beside others, since it came.
+    pub worked: Duration,
     /// How long it wanted the card within the last window and had no turn.
     pub waited: Duration,
     /// It waits because it is at its limit.
@@ -216,6 +233,12 @@ impl Turns {
         }
     }
 
+    /// Whether turns of a card may overlap.
+    #[must_use]
+    pub fn overlap(&self, card: usize) -> Overlap {
+        self.overlap.get(&card).copied().unwrap_or_default()
+    }
+
     /// Something happened at `now`; the gates that change are added to `out`. Time that goes
     /// back counts as standing still.
     pub fn apply(&mut self, now: Duration, event: TurnEvent, out: &mut Vec<SetGate>) {
@@ -241,7 +264,10 @@ impl Turns {
                     self.leave(job);
                     touched = (0..self.groups.len()).collect();
                 }
-                TurnEvent::Wants(job) | TurnEvent::Rests(job) | TurnEvent::Drained { job, .. } => {
+                TurnEvent::Wants(job)
+                | TurnEvent::Rests(job)
+                | TurnEvent::Drained { job, .. }
+                | TurnEvent::Overused { job, .. } => {
                     if let Some(place) = self.group_of.get(&job) {
                         self.groups[*place].hear(self.now, &event);
                         touched.insert(*place);
@@ -269,6 +295,23 @@ impl Turns {
         self.now = self.now.max(now);
         for group in &mut self.groups {
             group.pass_time(self.now);
+        }
+    }
+
+    /// Opportunistic jobs get more or less, by how the guaranteed ones beside them get on; to be
+    /// called several times a second. `units` is what jobs have done up to now, in units of their
+    /// own, as far as anybody knows it.
+    pub fn coordinate(
+        &mut self,
+        now: Duration,
+        units: &BTreeMap<JobId, u64>,
+        out: &mut Vec<SetGate>,
+    ) {
+        self.now = self.now.max(now);
+        for group in &mut self.groups {
+            if group.coordinate(self.now, units) {
+                group.decide(self.now, out);
+            }
         }
     }
 

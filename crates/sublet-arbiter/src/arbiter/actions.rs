@@ -52,7 +52,10 @@ impl Arbiter {
                 }
                 self.tell_limits(job, &parts, asker);
             }
-            Action::LimitCompute { job, parts } => self.tell_limits(job, &parts, asker),
+            Action::LimitCompute { job, parts } => {
+                self.enter_turns(job, &parts);
+                self.tell_limits(job, &parts, asker);
+            }
             Action::KeepLimit { reason, .. } => {
                 if let Some(key) = asker {
                     self.tell(key, &refused(&reason));
@@ -64,6 +67,9 @@ impl Arbiter {
                 slot,
                 again,
             } => {
+                if let Some(slot) = SlotIndex::of_process(slot) {
+                    self.turns.add_process(job, pid, slot);
+                }
                 // Without one it was taken over with its ledger, and has not come back yet.
                 if let (Some(key), Some(slot)) = (asker, SlotIndex::of_process(slot)) {
                     events.extend(self.welcome(key, (job, pid), slot, again));
@@ -131,6 +137,7 @@ impl Arbiter {
         }
         self.counters.placed += 1;
         info!(%job, cards = ?parts.iter().map(|part| part.card).collect::<Vec<_>>(), "job placed");
+        self.enter_turns(job, parts);
         let placed = self.placed(job, parts);
         self.tell_job(job, &Reply::Placed(placed));
         None
@@ -163,6 +170,7 @@ impl Arbiter {
         if let Some(pages) = self.jobs.pages_mut(job) {
             pages.set_limits(parts);
         }
+        self.enter_turns(job, parts);
         self.tell_limits(job, parts, asker);
     }
 
@@ -271,6 +279,7 @@ impl Arbiter {
     /// Takes back what a process's slot holds.
     fn reclaim(&mut self, job: JobId, pid: Pid, slot: u32) {
         self.counters.reclaimed += 1;
+        self.turns.remove_process(job, pid);
         debug!(%job, %pid, slot, "took back what a process held");
         if let (Some(pages), Some(slot)) = (self.jobs.pages(job), SlotIndex::of_process(slot)) {
             pages.reclaim(slot);
@@ -320,6 +329,8 @@ impl Arbiter {
 
     /// Nothing of the job is left.
     fn forget_job(&mut self, job: JobId) {
+        self.turns.remove(job);
+        self.measures.forget(job);
         let root = self.jobs.remove(job);
         if let Some(line) = root.and_then(|root| root.close(&mut self.sources)) {
             self.close_admin(line);

@@ -92,6 +92,10 @@ impl Arbiter {
                 });
                 self.send_watches(now_ms());
             }
+            Request::History { id } => {
+                let history = self.history(JobId(id));
+                self.tell(key, &history);
+            }
             // What follows changes something.
             _ => match self.machine.permits_change(pid, self.ancestry(pid)) {
                 Ok(()) => self.take_change(key, request),
@@ -102,7 +106,7 @@ impl Arbiter {
 
     fn take_change(&mut self, key: Key, request: Request) {
         match request {
-            Request::Hello | Request::List | Request::Watch { .. } => {}
+            Request::Hello | Request::List | Request::Watch { .. } | Request::History { .. } => {}
             Request::Submit(submit) => self.submit(key, &submit),
             Request::Resume(resume) => self.resume(key, &resume),
             Request::Limit { id, memory } => match parse_amount(&memory) {

@@ -1,9 +1,10 @@
 //! How an arbiter is set up.
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use sublet_model::MiB;
+use sublet_model::{MiB, Milli};
 use sublet_plan::Policy;
 
 use crate::gauge::Gauge;
@@ -29,12 +30,50 @@ pub struct Options {
     pub gauge: Option<Gauge>,
     /// May people submit jobs? Not where a cluster promises these cards' memory.
     pub local_jobs: bool,
+    /// The cards on which one job's turn begins when nothing of the last one runs any more.
+    pub exclusive_slices: ExclusiveSlices,
+    /// How much of the time an opportunistic job launches work while no arbiter is there.
+    pub opportunistic_duty: Milli,
     /// End when there has been no job for so long.
     pub idle_exit: Option<Duration>,
     /// After a crash: how long the jobs of before may take to come back.
     pub settle: Duration,
     /// The arbiter ends in order when this becomes readable.
     pub stop: Option<OwnedFd>,
+}
+
+/// The usual part of the time in which an opportunistic job works while no arbiter is there: it
+/// gets on, and whom it should give way to hardly feels it.
+pub const OPPORTUNISTIC_DUTY: Milli = match Milli::new(100) {
+    Some(duty) => duty,
+    None => Milli::WHOLE,
+};
+
+/// The cards on which turns must not overlap.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExclusiveSlices {
+    /// All.
+    All,
+    /// These, by their positions in the machine's inventory.
+    Of(BTreeSet<usize>),
+}
+
+impl Default for ExclusiveSlices {
+    /// None: what one job leaves at the end of its turn, the next one takes.
+    fn default() -> Self {
+        ExclusiveSlices::Of(BTreeSet::new())
+    }
+}
+
+impl ExclusiveSlices {
+    /// Is it one of them?
+    #[must_use]
+    pub fn has(&self, card: usize) -> bool {
+        match self {
+            ExclusiveSlices::All => true,
+            ExclusiveSlices::Of(cards) => cards.contains(&card),
+        }
+    }
 }
 
 impl Options {
@@ -50,6 +89,8 @@ impl Options {
             evict_over: false,
             gauge: None,
             local_jobs: true,
+            exclusive_slices: ExclusiveSlices::default(),
+            opportunistic_duty: OPPORTUNISTIC_DUTY,
             idle_exit: None,
             // Interposers look for the arbiter again four times a second, and commands more often.
             settle: Duration::from_secs(2),

@@ -32,6 +32,10 @@ const SILENT_MS_MAX: u64 = 2_000;
 /// How many messages of one connection are looked at in one turn.
 const MESSAGES_A_TURN: usize = 4;
 
+/// How many knocks of one connection are heard between two ticks. Who knocks more often is
+/// listened to again at the next; what it has to say is seen in its slot meanwhile.
+const KNOCKS_A_TICK: u32 = 400;
+
 /// How far a connection has come.
 #[derive(Debug)]
 pub(super) enum Progress {
@@ -56,6 +60,8 @@ pub(super) struct ProcessConnection {
     /// The version it is served in, once it said hello and its job is known.
     pub(super) version: u16,
     since_ms: u64,
+    /// Knocks since the last tick.
+    n_knocks: u32,
     /// What it says it had, where that must be charged to another ledger.
     pub(super) claims: Option<SlotClaim>,
 }
@@ -124,6 +130,7 @@ impl Arbiter {
                 progress: Progress::Silent,
                 version: OLDEST,
                 since_ms: now_ms(),
+                n_knocks: 0,
                 claims: None,
             };
             self.connections.0.insert(key, connection);
@@ -179,6 +186,7 @@ impl Arbiter {
             (Ok(ProcessMessage::Hello(hello)), Progress::Silent) => {
                 self.greet(key, hello, descriptors);
             }
+            (Ok(ProcessMessage::Knock), Progress::Welcome) => self.hear_knock(key),
             // The connection only. What the process holds stays charged until it is dead: a
             // message must not be a way to have it forgotten.
             (Ok(ProcessMessage::Bye), Progress::Welcome) => self.drop_process_connection(key),
@@ -189,6 +197,28 @@ impl Arbiter {
             ),
             (Err(error), _) => {
                 self.send_away(key, RefusedCode::Malformed, &error.to_string());
+            }
+        }
+    }
+
+    /// A process says that its slot has news.
+    fn hear_knock(&mut self, key: Key) {
+        self.turns.knock();
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.n_knocks += 1;
+            if connection.n_knocks >= KNOCKS_A_TICK {
+                let socket = &connection.socket;
+                self.sources.set_interest(socket, key, false, false);
+            }
+        }
+    }
+
+    /// A tick: who knocked too often is listened to again.
+    pub(super) fn hear_knocks_again(&mut self) {
+        for (key, connection) in &mut self.connections.0 {
+            if std::mem::take(&mut connection.n_knocks) >= KNOCKS_A_TICK {
+                let socket = &connection.socket;
+                self.sources.set_interest(socket, *key, true, false);
             }
         }
     }

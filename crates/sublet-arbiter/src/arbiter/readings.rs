@@ -213,9 +213,14 @@ impl Arbiter {
 
     /// The driver has answered.
     pub(super) fn take_reading(&mut self) {
-        let Some(cards) = self.readings.sampler.take() else {
+        let Some(answer) = self.readings.sampler.take() else {
             return;
         };
+        if let Some(busy) = answer.busy {
+            self.turns.settle();
+            self.take_busy(&busy);
+        }
+        let cards = answer.cards;
         let slots = self.slots_now();
         let slots = self.readings.slots_meanwhile(slots);
         let broken_before = self.readings.broken();

@@ -21,6 +21,8 @@ pub(super) enum Source {
     Process(Pid),
     Root(JobId),
     Driver,
+    /// A slice or a wait is over.
+    Turns,
     Commands,
     HostName,
     Stop,

@@ -89,6 +89,7 @@ impl Arbiter {
             compute_used_percent: None,
             context_mib: mib(account.context),
             packing: self.readings.figures(card).packing.map(Into::into),
+            slices: self.turns.slices(card).to_owned(),
             sick,
         }
     }
@@ -183,6 +184,15 @@ impl Arbiter {
     fn note_on(&self, job: &JobView<'_>) -> Option<String> {
         if let Some(mismatch) = self.mismatch_on(job) {
             return Some(mismatch);
+        }
+        let mut cards = job.parts.iter().map(|part| part.card);
+        let overused = cards.find_map(|card| Some((card, self.overuse(job.id, card)?)));
+        if let Some((card, (measured, explained))) = overused {
+            let index = self.machine.inventory().gpus()[card].index;
+            return Some(format!(
+                "GPU {index}: its programs were at work for {measured} % of the time, its turns \
+                 explain {explained} %; it pays for the rest"
+            ));
         }
         let pages = self.jobs.pages(job.id)?;
         if !self.lifetime.is_settled() && pages.expects_ledger && !pages.are_made() {

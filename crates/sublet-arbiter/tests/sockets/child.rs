@@ -21,7 +21,10 @@ use sublet_abi::{
     ProcessMessage, Units, VERSION, Welcome,
 };
 
+pub(crate) use self::turns::now_us;
 use crate::world::PATIENCE;
+
+mod turns;
 
 const SOCKET: &str = "SUBLET_TEST_CHILD";
 pub(crate) const MARK: &str = "child: ";
@@ -156,6 +159,7 @@ struct Guest {
     socket: Option<OwnedFd>,
     pages: Option<(OwnedFd, OwnedFd)>,
     welcome: Option<Welcome>,
+    turns: turns::Turns,
 }
 
 pub(crate) fn say(text: &str) {
@@ -206,7 +210,7 @@ impl Guest {
                         .exec();
                     say(&error.to_string());
                 }
-                _ => say("what?"),
+                _ => self.turn(&words),
             }
         }
     }

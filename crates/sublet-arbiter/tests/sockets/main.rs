@@ -17,6 +17,7 @@ mod jobs;
 mod pinned;
 mod restart;
 mod strangers;
+mod turns;
 mod unseeing;
 mod version_one;
 mod world;

@@ -51,6 +51,18 @@ impl Killable {
         self.child.wait().unwrap();
     }
 
+    /// How long it has had a processor, in milliseconds.
+    pub(crate) fn processor_ms(&self) -> u64 {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let of = threads.map(|thread| {
+            let file = thread.unwrap().path().join("schedstat");
+            let text = std::fs::read_to_string(file).unwrap_or_default();
+            let first = text.split_whitespace().next().map(str::parse::<u64>);
+            first.map_or(0, Result::unwrap)
+        });
+        of.sum::<u64>() / 1_000_000
+    }
+
     pub(crate) fn admin(&self) -> Client {
         Client::connect(&self.folder.admin_socket()).unwrap()
     }

@@ -10,6 +10,7 @@ use super::held_job::Job;
 use super::rates::{WHOLE, due};
 use super::window::Window;
 use super::{TimeShare, TurnRules};
+use crate::job::JobId;
 
 /// Virtual time: time used, divided by the rate that was due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -34,6 +35,14 @@ pub(super) struct Account {
     pub(super) share: TimeShare,
     pub(super) clock: Clock,
     pub(super) used: Window,
+    /// By its turns, since it came.
+    pub(super) had: Duration,
+    /// The time in which it was at work, alone or beside others, since it came.
+    pub(super) worked: Duration,
+    /// The time in which it wanted the card and had no turn, since it came.
+    pub(super) waited_in_all: Duration,
+    /// What the coordinator leaves to it.
+    pub(super) duty: Milli,
     pub(super) waited: Window,
 }
 
@@ -43,6 +52,10 @@ impl Account {
             share,
             clock: Clock::default(),
             used: Window::new(window),
+            had: Duration::ZERO,
+            worked: Duration::ZERO,
+            waited_in_all: Duration::ZERO,
+            duty: Milli::WHOLE,
             waited: Window::new(window),
         }
     }
@@ -60,7 +73,7 @@ impl Account {
 
     /// The same, to the last nanosecond.
     pub(super) fn left(&self, rules: &TurnRules, now: Duration) -> Duration {
-        if self.share.limit == Milli::WHOLE {
+        if self.limit() == Milli::WHOLE {
             return Duration::MAX;
         }
         self.allowed(rules).saturating_sub(self.used.used(now))
@@ -73,8 +86,13 @@ impl Account {
         self.used.falls_to(allowed.saturating_sub(shortest), now)
     }
 
+    /// What it gets at most: by its own limit, or because others would suffer.
+    pub(super) fn limit(&self) -> Milli {
+        self.share.limit.min(self.duty)
+    }
+
     fn allowed(&self, rules: &TurnRules) -> Duration {
-        rules.window * u32::from(self.share.limit.get()) / 1000
+        rules.window * u32::from(self.limit().get()) / 1000
     }
 }
 
@@ -104,6 +122,30 @@ impl Group {
         }
     }
 
+    /// Charges a job with what it took beyond its turns, at the rate that is due to it beside all
+    /// others who want the card.
+    pub(super) fn charge_more(&mut self, id: JobId, card: usize, by: Duration) {
+        let on_card = self.jobs.iter().filter_map(|(other, job)| {
+            let share = job.account(card)?.share;
+            (*other == id || job.wants || job.runs()).then_some((*other, job.class, share))
+        });
+        let on_card: Vec<(JobId, Class, TimeShare)> = on_card.collect();
+        let wanting: Vec<_> = on_card
+            .iter()
+            .map(|(_, class, share)| (*class, *share))
+            .collect();
+        let mut rates = due(&wanting).into_iter().zip(&on_card);
+        let Some((rate, _)) = rates.find(|(_, (other, ..))| *other == id) else {
+            return;
+        };
+        let accounts = self.jobs.get_mut(&id).map(|job| job.accounts.iter_mut());
+        let mut accounts = accounts.into_iter().flatten();
+        if let Some(account) = accounts.find(|account| account.share.card == card) {
+            account.clock.advance(by, rate);
+            account.used.add_late(self.now, by);
+        }
+    }
+
     /// Charges those who ran on a card since `from`, each with its part.
     fn charge(&mut self, card: usize, wanting: &[(Class, TimeShare)], from: Duration) {
         let (now, step) = (self.now, self.now - from);
@@ -126,10 +168,13 @@ impl Group {
             let rate = rates.next().unwrap_or(WHOLE);
             if runs {
                 account.used.add(from, now, part);
+                account.had += part;
+                account.worked += step;
                 account.clock.advance(part, rate);
             }
             if waits {
                 account.waited.add(from, now, step);
+                account.waited_in_all += step;
             }
             earliest = Some(earliest.map_or(account.clock, |clock| clock.min(account.clock)));
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use sublet_model::Class;
 
 use super::account::{Account, Clock};
+use super::coordinator::Pace;
 use super::held_job::{Job, Pauses, Phase};
 use super::{Overlap, TimeShare, TurnEvent, TurnRules, TurnView};
 use crate::job::JobId;
@@ -47,6 +48,8 @@ impl Group {
             turn: 0,
             since: now,
             wanted_by_others: None,
+            pace: Pace::default(),
+            duty: None,
             told: None,
         };
         Group {
@@ -142,6 +145,7 @@ impl Group {
             TurnEvent::Wants(job) => self.want(job),
             TurnEvent::Rests(job) => self.rest(job),
             TurnEvent::Drained { job, turn, wants } => self.drained(job, turn, wants),
+            TurnEvent::Overused { job, card, by } => self.charge_more(job, card, by),
             TurnEvent::Placed { .. } | TurnEvent::Left(_) | TurnEvent::Tick => {}
         }
     }
@@ -153,6 +157,8 @@ impl Group {
         let views = job.accounts.iter().map(|account| TurnView {
             share: account.share,
             used: account.used.used(self.now),
+            had: account.had,
+            worked: account.worked,
             waited: account.waited.used(self.now),
             is_at_limit: job.is_waiting() && account.room(&self.rules, self.now).is_zero(),
         });

@@ -5,6 +5,7 @@ use std::time::Duration;
 use sublet_model::{Class, Milli};
 
 use super::account::Account;
+use super::coordinator::Pace;
 use super::{LaunchGate, TurnRules};
 
 /// Where a job is in its turn.
@@ -88,6 +89,10 @@ pub(super) struct Job {
     pub(super) since: Duration,
     /// When somebody else last wanted one of its cards.
     pub(super) wanted_by_others: Option<Duration>,
+    /// How it gets on, if it is guaranteed.
+    pub(super) pace: Pace,
+    /// How much of the time it may have, if it is opportunistic beside guaranteed ones.
+    pub(super) duty: Option<Milli>,
     /// What its gate was last set to.
     pub(super) told: Option<LaunchGate>,
 }
@@ -124,7 +129,7 @@ impl Job {
 
     pub(super) fn has_limit(&self) -> bool {
         let mut accounts = self.accounts.iter();
-        accounts.any(|account| account.share.limit < Milli::WHOLE)
+        accounts.any(|account| account.limit() < Milli::WHOLE)
     }
 
     /// Until when it counts as wanted by others, who may come back.

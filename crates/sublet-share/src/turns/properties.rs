@@ -200,6 +200,65 @@ proptest! {
     }
 }
 
+/// What a guaranteed job of short bursts gets done beside an opportunistic one with kernels of 20
+/// ms, and what that one has of the card, in thousandths.
+fn beside_long_kernels(is_coordinated: bool, pause: u64) -> (u64, i64) {
+    let mut world = World::new(Overlap::Allowed, 1);
+    let work = Work {
+        kernel: ms(1),
+        burst: 10,
+        pause: ms(pause),
+    };
+    world.arrive(1, Class::Guaranteed, vec![share(0, 1000, 1000)], work);
+    world.arrive(2, Class::Opportunistic, vec![share(0, 0, 1000)], busy(40));
+    let play = |world: &mut World, time: Duration| {
+        let end = world.now + time;
+        while world.now < end {
+            run(world, ms(200));
+            if is_coordinated {
+                world.coordinate();
+            }
+        }
+    };
+    play(&mut world, ms(5000));
+    let done = world.tenants[&JobId(1)].n_done;
+    let had = world.tenants[&JobId(2)].had[&0];
+    play(&mut world, ms(20_000));
+    let had = world.tenants[&JobId(2)].had[&0] - had;
+    let done = world.tenants[&JobId(1)].n_done - done;
+    (done, (had.as_millis() / 20) as i64)
+}
+
+#[test]
+fn what_harms_a_guaranteed_job_is_backed_off_and_given_back() {
+    for pause in [5, 15] {
+        let alone = 20_000 * 10 / (10 + pause);
+        let (plain, _) = beside_long_kernels(false, pause);
+        let (coordinated, left) = beside_long_kernels(true, pause);
+        assert!(plain * 100 < alone * 90, "it does harm: {plain} of {alone}");
+        assert!(
+            coordinated * 100 >= alone * 95,
+            "{coordinated} of {alone}, {plain} without"
+        );
+        assert!(left >= 4, "{left} thousandths: nobody starves");
+    }
+    // Where it does no harm, it gets all that is left.
+    let mut world = World::new(Overlap::Allowed, 1);
+    let work = Work {
+        kernel: ms(10),
+        burst: 1,
+        pause: ms(20),
+    };
+    world.arrive(1, Class::Guaranteed, vec![share(0, 1000, 1000)], work);
+    world.arrive(2, Class::Opportunistic, vec![share(0, 0, 1000)], busy(1));
+    for _ in 0..200 {
+        run(&mut world, ms(200));
+        world.coordinate();
+    }
+    let left = shares_over(&mut world, 0, ms(2000))[&JobId(2)];
+    assert!(left >= 600, "{left} of two thirds");
+}
+
 /// Cards of the soak's machine.
 const CARDS: usize = 3;
 
@@ -258,6 +317,9 @@ fn soak(overlap: Overlap, seed: u64, n_steps: usize) -> u64 {
             2 if next(10) == 0 => world.asleep_until = world.now + ms(next(3000)),
             _ => {}
         }
+        if step % 400 == 0 {
+            world.coordinate();
+        }
         world.step();
         for card in 0..CARDS {
             let on = world.tenants.values().filter(|tenant| tenant.is_on(card));
@@ -287,13 +349,28 @@ fn soak(overlap: Overlap, seed: u64, n_steps: usize) -> u64 {
     seen
 }
 
+/// How long one machine of the soak goes on.
+const SOAK_STEPS: usize = 10_000;
+
+/// What `cargo xtask soak` asks for.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the length of a test is no decision of the product"
+)]
+fn asked(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
 #[test]
 fn whatever_goes_wrong_a_card_has_one_owner_and_nobody_starves() {
+    let steps = asked("SUBLET_STEPS").unwrap_or(160_000);
     // The same each time: a new seed is for who looks for faults, not for who changes something
     // else.
-    for seed in 0..8 {
+    let first = asked("SUBLET_SEED").unwrap_or(0);
+    println!("{steps} steps, seed {first}");
+    for seed in first..first + steps.div_ceil(2 * SOAK_STEPS as u64) {
         for overlap in [Overlap::Never, Overlap::Allowed] {
-            let seen = soak(overlap, seed, 10_000);
+            let seen = soak(overlap, seed, SOAK_STEPS);
             assert!(seen > 1000, "seed {seed}, {overlap:?}: hardly anything ran");
         }
     }

@@ -315,3 +315,25 @@ fn a_gate_says_whether_others_want_the_card() {
     story.wants(2000, 3);
     assert_eq!(story.gates[&3], LaunchGate::Contended, "it has a limit");
 }
+
+#[test]
+fn who_took_more_than_its_turns_pays_for_it() {
+    let mut story = Story::new();
+    story.place(0, 1, Guaranteed, &[0], (500, 1000));
+    story.place(0, 2, Guaranteed, &[0], (500, 1000));
+    story.wants(0, 1);
+    story.wants(0, 2);
+    let (job, card, by) = (JobId(1), 0, ms(100));
+    story.apply(10, TurnEvent::Overused { job, card, by });
+    assert_eq!(story.view(1).used, ms(110));
+    assert_eq!(story.view(1).had, ms(10), "by its turns");
+    story.tick(20);
+    assert_eq!(story.gates(), "CO");
+    story.drained(20, 1, true);
+    let mut at = 20;
+    while story.gates() == "CO" {
+        at += 20;
+        story.tick(at);
+    }
+    assert_eq!(at, 160, "until the other has had more");
+}

@@ -67,6 +67,24 @@ impl Window {
         self.forget(to);
     }
 
+    /// So much more was used lately; nobody knows exactly when.
+    pub(super) fn add_late(&mut self, now: Duration, used: Duration) {
+        if let Some(last) = self.spans.back_mut()
+            && last.to >= now
+        {
+            last.used += used;
+        } else {
+            let last = self.spans.back().map_or(Duration::ZERO, |span| span.to);
+            let from = last.max(now.saturating_sub(used));
+            self.spans.push_back(Span {
+                from,
+                to: now,
+                used,
+            });
+        }
+        self.used += used;
+    }
+
     /// What was used within the window that ends now.
     pub(super) fn used(&self, now: Duration) -> Duration {
         let start = now.saturating_sub(self.length);

@@ -51,6 +51,8 @@ pub(super) struct Tenant {
     has_said: Option<bool>,
     quiet_since: Option<Duration>,
     answered: Option<u32>,
+    /// How many kernels have ended.
+    pub(super) n_done: u64,
     /// Time of each card that it really had.
     pub(super) had: BTreeMap<usize, Duration>,
 }
@@ -106,6 +108,7 @@ impl World {
             has_said: None,
             quiet_since: None,
             answered: None,
+            n_done: 0,
             had: BTreeMap::new(),
         };
         self.tenants.insert(job, tenant);
@@ -118,10 +121,23 @@ impl World {
         }
     }
 
+    /// Looks how the guaranteed jobs get on: each kernel is a unit of their work.
+    pub(super) fn coordinate(&mut self) {
+        let tenants = self.tenants.iter();
+        let units = tenants.map(|(id, tenant)| (*id, tenant.n_done)).collect();
+        let mut out = Vec::new();
+        self.turns.coordinate(self.now, &units, &mut out);
+        self.set_gates(out);
+    }
+
     fn tell(&mut self, event: TurnEvent) {
         let mut out = Vec::new();
         self.turns.apply(self.now, event, &mut out);
-        for SetGate { job, gate } in out {
+        self.set_gates(out);
+    }
+
+    fn set_gates(&mut self, gates: Vec<SetGate>) {
+        for SetGate { job, gate } in gates {
             if let Some(tenant) = self.tenants.get_mut(&job) {
                 tenant.gate = gate;
                 tenant.has_said = None;
@@ -162,7 +178,9 @@ impl World {
                 *left -= part;
                 *tenant.had.entry(*card).or_default() += part;
             }
+            let had_work = !tenant.running.is_empty();
             tenant.running.retain(|_, left| !left.is_zero());
+            tenant.n_done += u64::from(had_work && tenant.running.is_empty());
         }
     }
 

@@ -1,0 +1,255 @@
+//! How busy each job keeps its cards, as the driver says: for people, for the record of the last
+//! hour, and against those who say that they rest and do not.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use sublet_model::{Bytes, Class, MiB, Milli, Time};
+use sublet_share::{
+    BusyReading, JobId, OveruseWatch, RECORD_EVERY_MS, TurnEvent, UsePoint, UseRecord,
+};
+use tracing::warn;
+
+use super::{Arbiter, now_ms};
+use crate::admin::{Reply, UseHistory};
+use crate::gpu::CardBusy;
+
+/// How a job's compute time on one card is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct ComputeUse {
+    pub(super) class: Class,
+    /// What it is promised of the card's time.
+    pub(super) request: Milli,
+    /// What it gets at most.
+    pub(super) limit: Milli,
+    /// What it used of the card's time lately, in percent; nothing where nobody has measured it:
+    /// it is alone, and the driver does not say.
+    pub(super) used_percent: Option<f64>,
+    /// For how much of the last window it wanted the card and had no turn, in percent.
+    pub(super) waited_percent: f64,
+    /// It waits because it is at its limit.
+    pub(super) is_at_limit: bool,
+}
+
+/// A job on one card.
+#[derive(Debug, Default)]
+struct Measured {
+    /// By the driver's last figure.
+    busy: Option<Milli>,
+    overuse: OveruseWatch,
+    /// What it had by its turns when it was last compared.
+    had: Duration,
+    /// Since the last point of the record.
+    sum: Duration,
+    of: Duration,
+    had_at_point: Duration,
+}
+
+/// All jobs on all cards.
+#[derive(Debug, Default)]
+pub(super) struct Measures {
+    by_card: BTreeMap<(JobId, usize), Measured>,
+    record: UseRecord,
+    read_at: Option<Instant>,
+    point_at: Option<Instant>,
+}
+
+impl Measures {
+    /// A job is gone; its record stays.
+    pub(super) fn forget(&mut self, job: JobId) {
+        self.by_card.retain(|(known, _), _| *known != job);
+    }
+}
+
+impl Arbiter {
+    /// The driver has said how busy processes keep the cards; nothing of a card that does not say.
+    pub(super) fn take_busy(&mut self, cards: &[Option<CardBusy>]) {
+        let now = Instant::now();
+        let span = self
+            .measures
+            .read_at
+            .replace(now)
+            .map(|before| now - before);
+        let mut busy: BTreeMap<(JobId, usize), u32> = BTreeMap::new();
+        for (card, processes) in cards.iter().enumerate() {
+            for (pid, part) in processes.iter().flatten() {
+                if let Some((job, _)) = self.machine.process(*pid) {
+                    *busy.entry((job, card)).or_default() += u32::from(part.get());
+                }
+            }
+        }
+        let held: Vec<(JobId, usize)> = self
+            .machine
+            .jobs()
+            .flat_map(|job| job.parts.into_iter().map(move |part| (job.id, part.card)))
+            .collect();
+        for (job, card) in held {
+            if !matches!(cards.get(card), Some(Some(_))) {
+                continue;
+            }
+            let thousandths = busy
+                .get(&(job, card))
+                .copied()
+                .unwrap_or_default()
+                .min(1000);
+            let part = u16::try_from(thousandths).ok().and_then(Milli::new);
+            let measured = self.measures.by_card.entry((job, card)).or_default();
+            measured.busy = part;
+            if let Some(span) = span {
+                measured.sum += span * thousandths / 1000;
+                measured.of += span;
+                self.compare(job, card, span, span * thousandths / 1000);
+            }
+        }
+    }
+
+    /// Sets what the driver saw against what a job's turns explain.
+    fn compare(&mut self, job: JobId, card: usize, span: Duration, measured: Duration) {
+        let had = self.turns.had(job, card);
+        let is_watched = self.turns.is_watched(job);
+        let Some(own) = self.measures.by_card.get_mut(&(job, card)) else {
+            return;
+        };
+        let explained = had.saturating_sub(own.had);
+        own.had = had;
+        if !is_watched {
+            // It is alone there and has no limit: its turns explain whatever it does.
+            own.overuse = OveruseWatch::default();
+            return;
+        }
+        let found = own.overuse.note(BusyReading {
+            span,
+            measured,
+            explained,
+        });
+        if found.is_news {
+            self.counters.overused += 1;
+            let seen = own.overuse.contradiction();
+            warn!(%job, card, ?seen, "a job works on a card for longer than its turns explain");
+        }
+        if !found.charge.is_zero() {
+            let by = found.charge;
+            self.turns.tell(TurnEvent::Overused { job, card, by });
+        }
+    }
+
+    /// What the driver sees of a job, in percent of a card's time, and what its turns explain,
+    /// where these contradict each other.
+    pub(super) fn overuse(&self, job: JobId, card: usize) -> Option<(u32, u32)> {
+        let measured = self.measures.by_card.get(&(job, card))?;
+        measured.overuse.contradiction()
+    }
+
+    /// How a job's compute time on a card is.
+    pub(super) fn compute_use(&self, job: JobId, card: usize) -> Option<ComputeUse> {
+        let class = self.machine.job(job)?.ask.class;
+        let view = self.turns.view(job);
+        let view = view.iter().find(|view| view.share.card == card)?;
+        let busy = self.measures.by_card.get(&(job, card));
+        let busy = busy.and_then(|measured| measured.busy);
+        let percent = |part: Duration| {
+            let whole = self.turns.window().as_secs_f64();
+            (part.as_secs_f64() * 100.0 / whole).min(100.0)
+        };
+        Some(ComputeUse {
+            class,
+            request: view.share.request,
+            limit: view.share.limit,
+            used_percent: match self.turns.is_watched(job) {
+                true => Some(percent(view.used)),
+                false => busy.map(|busy| f64::from(busy.get()) / 10.0),
+            },
+            waited_percent: percent(view.waited),
+            is_at_limit: view.is_at_limit,
+        })
+    }
+
+    /// What a job used over the last hour.
+    pub(super) fn history(&self, job: JobId) -> Reply {
+        let gpus = self.machine.inventory().gpus();
+        let per_gpu = self
+            .measures
+            .record
+            .of(job)
+            .map(|(card, at, points)| UseHistory {
+                index: gpus[card].index.0,
+                ago_ms: now_ms().saturating_sub(at.ms()),
+                memory_mib: points.iter().map(|point| point.memory.get()).collect(),
+                compute_percent: points
+                    .iter()
+                    .map(|point| u64::from(point.compute.get() + 5) / 10)
+                    .collect(),
+            });
+        Reply::History {
+            every_ms: RECORD_EVERY_MS,
+            per_gpu: per_gpu.collect(),
+        }
+    }
+
+    /// Writes points into the record, when they are due.
+    pub(super) fn keep_record(&mut self, now: u64) {
+        let now = Time::from_ms(now);
+        if !self.measures.record.take_due(now) {
+            return;
+        }
+        let at = Instant::now();
+        let since = self.measures.point_at.replace(at).map(|before| at - before);
+        let held: Vec<(JobId, usize)> = self
+            .machine
+            .jobs()
+            .flat_map(|job| job.parts.into_iter().map(move |part| (job.id, part.card)))
+            .collect();
+        for (job, card) in held {
+            let memory = MiB::new(self.memory_of(job, card)).unwrap_or(MiB::MAX);
+            let had = self.turns.had(job, card);
+            let measured = self.measures.by_card.entry((job, card)).or_default();
+            // The driver's figure where there is one; else what its turns were.
+            let of_turns = had.saturating_sub(measured.had_at_point);
+            let (used, of) = match measured.of.is_zero() {
+                true => (of_turns, since.unwrap_or_default()),
+                false => (measured.sum, measured.of),
+            };
+            (measured.sum, measured.of) = Default::default();
+            measured.had_at_point = had;
+            let compute = part_of(used, of);
+            self.measures
+                .record
+                .add(now, job, card, UsePoint { memory, compute });
+        }
+    }
+
+    /// What a job uses of a card's memory, in MiB.
+    fn memory_of(&self, job: JobId, card: usize) -> u64 {
+        let pages = self.jobs.pages(job);
+        let total = pages.and_then(|pages| {
+            let mut totals = pages.totals();
+            totals.find(|(own, _)| *own == card).map(|(_, total)| total)
+        });
+        super::status::mib(total.unwrap_or(Bytes::new(0)))
+    }
+}
+
+/// The part in thousandths.
+fn part_of(used: Duration, of: Duration) -> Milli {
+    let thousandths = used.as_nanos() * 1000 / of.as_nanos().max(1);
+    let thousandths = u16::try_from(thousandths).unwrap_or(u16::MAX);
+    Milli::new(thousandths).unwrap_or(Milli::WHOLE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_the_time_is_never_more_than_all_of_it() {
+        for (used_ms, of_ms, expected) in [
+            (0, 0, 0),
+            (250, 1000, 250),
+            (1100, 1000, 1000),
+            (u64::MAX / 1000, 1, 1000),
+        ] {
+            let part = part_of(Duration::from_millis(used_ms), Duration::from_millis(of_ms));
+            assert_eq!(part.get(), expected);
+        }
+    }
+}

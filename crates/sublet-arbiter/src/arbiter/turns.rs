@@ -1,0 +1,378 @@
+//! Turns on the cards: what processes say in their slots goes to `sublet-share`, and what it
+//! decides goes to the gates of the control pages.
+//!
+//! A knock, the end of a process and the alarm lead to a *round*: all slots of watched jobs are
+//! read, the turns are decided once, gates are set. Rounds are apart from each other, so that
+//! whatever tenants do, turns take no more than a part of the arbiter's time
+//! ([`Pace`]). Jobs that are alone on their cards are not looked at, and without others there is
+//! no alarm.
+
+mod alarm;
+mod watched;
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use rustix::time::ClockId;
+use sublet_abi::SlotIndex;
+use sublet_model::Class;
+use sublet_share::{
+    Holding, JobId, LaunchGate, Overlap, Pid, SetGate, TimeShare, TurnEvent, TurnRules, TurnView,
+    Turns,
+};
+use tracing::trace;
+
+use self::alarm::Alarm;
+use self::watched::Watched;
+use super::Arbiter;
+use super::jobs::Jobs;
+use super::options::ExclusiveSlices;
+use crate::error::ArbiterError;
+
+/// While somebody waits, slots are read so often though nobody knocks: a knock can be lost where
+/// a socket is full.
+const LOOKS_EVERY: Duration = Duration::from_millis(10);
+
+/// How often a round may need another one at once: a job without a process that follows turns
+/// has answered when its gate is closed.
+const STEPS_MAX: usize = 4;
+
+/// Turns' own numbers begin at 1 in each life of the arbiter, and the pages outlive it: with this
+/// added, an answer of before is not taken for one of now. (2³² divided by the golden ratio; far
+/// apart for any two epochs that are near.)
+const EPOCHS_APART: u64 = 0x9E37_79B1;
+
+/// When the next round may be.
+#[derive(Debug, Default)]
+struct Pace {
+    next: Duration,
+}
+
+impl Pace {
+    /// Rounds are so far apart at least.
+    const SHORTEST: Duration = Duration::from_micros(500);
+    /// And at most, however long one took: a slice must end.
+    const LONGEST: Duration = Duration::from_millis(5);
+    /// A round may take one part in so many of the time.
+    const PARTS: u32 = 20;
+
+    /// A round began at `now` and took so much of the processor's time.
+    fn note(&mut self, now: Duration, took: Duration) {
+        let apart = took * Pace::PARTS;
+        self.next = now + apart.clamp(Pace::SHORTEST, Pace::LONGEST);
+    }
+}
+
+/// The turns of all jobs, and their gates.
+#[derive(Debug)]
+pub(super) struct CardTurns {
+    turns: Turns,
+    watched: BTreeMap<JobId, Watched>,
+    number_of_first: u32,
+    /// Something has happened that a round is due for.
+    is_due: bool,
+    /// What has happened to jobs since the last round.
+    events: Vec<TurnEvent>,
+    pace: Pace,
+    looked_at: Duration,
+    alarm: Alarm,
+    n_rounds: u64,
+}
+
+impl CardTurns {
+    pub(super) fn new(
+        epoch: u64,
+        n_cards: usize,
+        exclusive: &ExclusiveSlices,
+    ) -> Result<CardTurns, ArbiterError> {
+        let mut turns = Turns::new(TurnRules::default());
+        for card in (0..n_cards).filter(|card| exclusive.has(*card)) {
+            turns.set_overlap(card, Overlap::Never);
+        }
+        let apart = epoch.wrapping_mul(EPOCHS_APART) & u64::from(u32::MAX);
+        Ok(CardTurns {
+            turns,
+            watched: BTreeMap::new(),
+            number_of_first: u32::try_from(apart).unwrap_or(0),
+            is_due: false,
+            events: Vec::new(),
+            pace: Pace::default(),
+            looked_at: Duration::ZERO,
+            alarm: Alarm::new()?,
+            n_rounds: 0,
+        })
+    }
+
+    /// A job has its cards, or other limits there.
+    pub(super) fn place(&mut self, job: JobId, class: Class, parts: &[Holding]) {
+        self.watched.entry(job).or_insert_with(Watched::new);
+        let shares = parts.iter().map(|part| TimeShare {
+            card: part.card,
+            request: part.limit.compute,
+            limit: part.compute_limit,
+        });
+        let shares = shares.collect();
+        self.tell(TurnEvent::Placed { job, class, shares });
+    }
+
+    /// A job is gone.
+    pub(super) fn remove(&mut self, job: JobId) {
+        if self.watched.remove(&job).is_some() {
+            self.tell(TurnEvent::Left(job));
+        }
+    }
+
+    /// A process of a job has its slot.
+    pub(super) fn add_process(&mut self, job: JobId, pid: Pid, slot: SlotIndex) {
+        if let Some(watched) = self.watched.get_mut(&job) {
+            watched.add(monotonic(), pid, slot);
+            self.is_due |= !watched.is_free();
+        }
+    }
+
+    /// A process of a job is gone.
+    pub(super) fn remove_process(&mut self, job: JobId, pid: Pid) {
+        if let Some(watched) = self.watched.get_mut(&job) {
+            watched.remove(pid);
+            self.is_due |= !watched.is_free();
+        }
+    }
+
+    /// A process says that its slot has news.
+    pub(super) fn knock(&mut self) {
+        self.is_due = true;
+    }
+
+    /// The alarm has rung.
+    pub(super) fn ring(&mut self) {
+        self.alarm.take();
+        self.is_due = true;
+    }
+
+    /// Brings accounts up to now, before somebody looks at them.
+    pub(super) fn settle(&mut self) {
+        self.turns.settle(monotonic());
+    }
+
+    /// Opportunistic jobs get more or less, by how the guaranteed ones beside them get on.
+    fn coordinate(&mut self, jobs: &mut Jobs) {
+        let watched = self.watched.iter_mut().filter(|(_, watched)| !watched.is_free());
+        let units = watched.map(|(job, watched)| {
+            let ledger = jobs.pages(*job).and_then(|pages| pages.ledger());
+            let units = ledger.map_or(0, |ledger| watched.count_units(&ledger.page()));
+            (*job, units)
+        });
+        let units = units.collect();
+        let (now, mut gates) = (monotonic(), Vec::new());
+        self.turns.coordinate(now, &units, &mut gates);
+        self.is_due |= !gates.is_empty();
+        for set in gates {
+            self.set_gate(now, set, jobs);
+        }
+    }
+
+    /// How a job stands on each of its cards.
+    pub(super) fn view(&self, job: JobId) -> Vec<TurnView> {
+        self.turns.view(job)
+    }
+
+    /// True if a job's use of its cards is known from its turns.
+    pub(super) fn is_watched(&self, job: JobId) -> bool {
+        let watched = self.watched.get(&job);
+        watched.is_some_and(|watched| !watched.is_free())
+    }
+
+    /// Whether turns of a card may overlap, in a word for people.
+    pub(super) fn slices(&self, card: usize) -> &'static str {
+        match self.turns.overlap(card) {
+            Overlap::Allowed => "overlapping",
+            Overlap::Never => "exclusive",
+        }
+    }
+
+    /// What a job has had of a card by its turns, since it came.
+    pub(super) fn had(&self, job: JobId, card: usize) -> Duration {
+        let views = self.turns.view(job).into_iter();
+        let mut on_card = views.filter(|view| view.share.card == card);
+        on_card.next().map_or(Duration::ZERO, |view| view.had)
+    }
+
+    /// The time that use and waiting are of.
+    pub(super) fn window(&self) -> Duration {
+        TurnRules::default().window
+    }
+
+    /// Something has happened to a job.
+    pub(super) fn tell(&mut self, event: TurnEvent) {
+        self.events.push(event);
+        self.is_due = true;
+    }
+
+    /// Has a round, if one is due and may be had now.
+    pub(super) fn advance(&mut self, jobs: &mut Jobs) {
+        if !self.is_due {
+            return;
+        }
+        let now = monotonic();
+        // What happened to jobs themselves is rare, and must not wait.
+        if now >= self.pace.next || !self.events.is_empty() {
+            let began = processor_time();
+            self.round(now, jobs);
+            self.pace.note(now, processor_time().saturating_sub(began));
+        }
+        self.alarm.set(self.wake_at());
+    }
+
+    fn wake_at(&self) -> Option<Duration> {
+        let round = self.is_due.then_some(self.pace.next);
+        let is_pending = self.watched.values().any(Watched::is_pending);
+        let look = is_pending.then(|| self.looked_at + LOOKS_EVERY);
+        let turns = self.turns.wake_at().map(|at| at.max(self.pace.next));
+        round.into_iter().chain(look).chain(turns).min()
+    }
+
+    fn round(&mut self, now: Duration, jobs: &mut Jobs) {
+        self.is_due = false;
+        self.looked_at = now;
+        self.n_rounds += 1;
+        let mut gates = Vec::new();
+        for _ in 0..STEPS_MAX {
+            self.look(now, jobs);
+            self.events.push(TurnEvent::Tick);
+            let events = self.events.drain(..);
+            self.turns.apply_all(now, events, &mut gates);
+            if gates.is_empty() {
+                return;
+            }
+            for set in gates.drain(..) {
+                self.set_gate(now, set, jobs);
+            }
+        }
+        self.is_due = true;
+    }
+
+    /// Reads what the processes of watched jobs say.
+    fn look(&mut self, now: Duration, jobs: &mut Jobs) {
+        for (job, watched) in &mut self.watched {
+            if watched.is_free() {
+                continue;
+            }
+            let ledger = jobs.pages(*job).and_then(|pages| pages.ledger());
+            // Without pages there is no process either.
+            let said = ledger.map(|ledger| watched.read(now, &ledger.page()));
+            let said = said.unwrap_or_default();
+            if watched.hear(now, *job, said, &mut self.events)
+                && let Some(pages) = jobs.pages_mut(*job)
+            {
+                pages.set_gate(watched.word());
+            }
+        }
+    }
+
+    fn set_gate(&mut self, now: Duration, set: SetGate, jobs: &mut Jobs) {
+        let Some(watched) = self.watched.get_mut(&set.job) else {
+            return;
+        };
+        let number = match set.gate {
+            LaunchGate::Closed(turn) => number_of(self.number_of_first, turn),
+            _ => watched.number(),
+        };
+        watched.set(now, set.gate, number);
+        if let Some(pages) = jobs.pages_mut(set.job) {
+            pages.set_gate(watched.word());
+        }
+        trace!(job = %set.job, gate = ?set.gate, "gate set");
+    }
+}
+
+impl AsFd for CardTurns {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.alarm.as_fd()
+    }
+}
+
+impl Arbiter {
+    /// Has a round of turns, if one is due.
+    pub(super) fn take_turns(&mut self) {
+        self.turns.advance(&mut self.jobs);
+    }
+
+    /// A job has its cards, or other limits there: its turns follow.
+    pub(super) fn enter_turns(&mut self, job: JobId, parts: &[Holding]) {
+        let Some(class) = self.machine.job(job).map(|view| view.ask.class) else {
+            return;
+        };
+        if let Some(pages) = self.jobs.pages_mut(job) {
+            pages.set_without_arbiter(match class {
+                Class::Guaranteed => 1000,
+                Class::Opportunistic => self.opportunistic_duty.get().into(),
+            });
+        }
+        self.turns.place(job, class, parts);
+    }
+
+    /// Looks how guaranteed jobs get on beside opportunistic ones.
+    pub(super) fn coordinate_turns(&mut self) {
+        self.turns.coordinate(&mut self.jobs);
+    }
+}
+
+/// A turn's number, as the pages have it: never zero, which a new process has answered.
+fn number_of(first: u32, turn: u32) -> u32 {
+    const NUMBERS: u32 = (1 << 30) - 1;
+    (first % NUMBERS).wrapping_add(turn % NUMBERS) % NUMBERS + 1
+}
+
+/// The clock that the turns are decided by.
+fn monotonic() -> Duration {
+    clock(ClockId::Monotonic)
+}
+
+/// The time that this thread has had of the processor.
+fn processor_time() -> Duration {
+    clock(ClockId::ThreadCPUTime)
+}
+
+fn clock(id: ClockId) -> Duration {
+    let now = rustix::time::clock_gettime(id);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    let nanoseconds = u32::try_from(now.tv_nsec).unwrap_or(0);
+    Duration::new(seconds, nanoseconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_two_lives_are_apart_and_none_is_zero() {
+        let of = |epoch: u64| {
+            let exclusive = ExclusiveSlices::default();
+            CardTurns::new(epoch, 1, &exclusive)
+                .unwrap()
+                .number_of_first
+        };
+        for epoch in 1..1000 {
+            let (now, next) = (of(epoch), of(epoch + 1));
+            let apart = number_of(now, 0).abs_diff(number_of(next, 0));
+            assert!(apart > 1 << 24, "{epoch}: {apart}");
+        }
+        for turn in [0, 1, (1 << 30) - 2, (1 << 30) - 1, u32::MAX] {
+            for first in [0, 5, u32::MAX] {
+                let number = number_of(first, turn);
+                assert!((1..1 << 30).contains(&number), "{first}, {turn}: {number}");
+            }
+        }
+    }
+
+    #[test]
+    fn rounds_take_no_more_than_a_part_of_the_time() {
+        let mut pace = Pace::default();
+        for (took_us, apart_us) in [(1, 500), (25, 500), (100, 2000), (9000, 5000)] {
+            pace.note(Duration::from_secs(7), Duration::from_micros(took_us));
+            let apart = pace.next - Duration::from_secs(7);
+            assert_eq!(apart, Duration::from_micros(apart_us), "{took_us}");
+        }
+    }
+}

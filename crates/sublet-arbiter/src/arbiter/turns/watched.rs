@@ -1,0 +1,319 @@
+//! One job whose gate is watched: what its processes say on the ledger page, put together to what
+//! the turns want to hear of the job.
+
+use std::time::Duration;
+
+use sublet_abi::{AnyLedger, GateState, GateWord, SlotIndex};
+use sublet_share::{JobId, LaunchGate, Pid, TurnEvent};
+
+/// For so long after its gate was opened a job is not taken to rest: threads that stood at the
+/// gate have left it, and may not have launched yet.
+const WAKES_WITHIN: Duration = Duration::from_millis(1);
+
+/// A process that has not said after so long that it follows its turns has a library of before.
+const FOLLOWS_WITHIN: Duration = Duration::from_secs(1);
+
+/// What all processes of a job that follow their turns say together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Said {
+    pub(super) is_at_work: bool,
+    pub(super) is_at_gate: bool,
+    /// One of them has not answered the last closing.
+    pub(super) is_unanswered: bool,
+    /// One process does not follow: it never says what it does.
+    pub(super) has_old: bool,
+    /// One process has not said yet whether it follows.
+    pub(super) has_new: bool,
+}
+
+/// A process with a slot.
+#[derive(Debug)]
+struct Member {
+    pid: Pid,
+    slot: SlotIndex,
+    since: Duration,
+    /// Units of work that it had done when they were last counted.
+    n_units: u64,
+}
+
+/// A job, its gate, and what it was taken to say last.
+#[derive(Debug)]
+pub(super) struct Watched {
+    gate: LaunchGate,
+    /// The number of its last closing, as the pages have it.
+    number: u32,
+    members: Vec<Member>,
+    /// One of them is of a library of before. Nobody can give it turns: it is taken to rest and to
+    /// have answered, and its gate stays open, because nobody would know when to open it again.
+    has_old: bool,
+    has_new: bool,
+    /// What the turns were told since its gate was opened or closed: does it want its cards?
+    told: Option<bool>,
+    /// The turns were told that its last closing was answered.
+    has_drained: bool,
+    opened_at: Duration,
+    n_units: u64,
+}
+
+impl Watched {
+    pub(super) fn new() -> Watched {
+        Watched {
+            gate: LaunchGate::Free,
+            number: 0,
+            members: Vec::new(),
+            has_old: false,
+            has_new: false,
+            told: None,
+            has_drained: false,
+            opened_at: Duration::ZERO,
+            n_units: 0,
+        }
+    }
+
+    /// A process has its slot.
+    pub(super) fn add(&mut self, now: Duration, pid: Pid, slot: SlotIndex) {
+        self.remove(pid);
+        let since = now;
+        self.members.push(Member {
+            pid,
+            slot,
+            since,
+            n_units: 0,
+        });
+    }
+
+    /// A process is gone: what it said last does not count.
+    pub(super) fn remove(&mut self, pid: Pid) {
+        self.members.retain(|member| member.pid != pid);
+    }
+
+    /// Its gate was set; `number` is that of its last closing.
+    pub(super) fn set(&mut self, now: Duration, gate: LaunchGate, number: u32) {
+        let was_open = matches!(self.gate, LaunchGate::Open | LaunchGate::Contended);
+        let is_open = matches!(gate, LaunchGate::Open | LaunchGate::Contended);
+        if !(was_open && is_open) {
+            self.told = None;
+            self.has_drained = false;
+            self.opened_at = now;
+        }
+        self.gate = gate;
+        self.number = number;
+    }
+
+    /// The word for its page.
+    pub(super) fn word(&self) -> GateWord {
+        let state = match self.gate {
+            _ if self.has_old => GateState::Free,
+            LaunchGate::Free => GateState::Free,
+            LaunchGate::Open => GateState::Open,
+            LaunchGate::Contended => GateState::Contended,
+            LaunchGate::Closed(_) => GateState::Closed,
+        };
+        GateWord::new(state, self.number)
+    }
+
+    /// True if nobody need look at it.
+    pub(super) fn is_free(&self) -> bool {
+        self.gate == LaunchGate::Free
+    }
+
+    /// True if its gate is closed, and it has not answered, or wants to go on, or nobody knows yet
+    /// whether it ever will say so.
+    pub(super) fn is_pending(&self) -> bool {
+        let is_awaited = !self.has_drained || self.told == Some(true) || self.has_new;
+        matches!(self.gate, LaunchGate::Closed(_)) && is_awaited
+    }
+
+    /// The number of its last closing, as the pages have it.
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// What its processes say. Each of them may knock again.
+    pub(super) fn read(&self, now: Duration, ledger: &AnyLedger<'_>) -> Said {
+        let mut all = Said::default();
+        for member in &self.members {
+            let report = ledger.slot(member.slot).turns();
+            // Before it is read: what comes later is knocked for again.
+            report.hear();
+            if !report.follows() {
+                let is_old = member.since + FOLLOWS_WITHIN <= now;
+                all.has_old |= is_old;
+                all.has_new |= !is_old;
+                continue;
+            }
+            all.is_at_work |= report.is_at_work();
+            all.is_at_gate |= report.is_at_gate();
+            all.is_unanswered |= report.answered() != self.number;
+        }
+        all
+    }
+
+    /// How many units of work the job has done, also in processes that are gone.
+    pub(super) fn count_units(&mut self, ledger: &AnyLedger<'_>) -> u64 {
+        for member in &mut self.members {
+            let n_units = ledger.slot(member.slot).turns().n_units();
+            let more = n_units.saturating_sub(member.n_units);
+            member.n_units = n_units;
+            self.n_units = self.n_units.saturating_add(more);
+        }
+        self.n_units
+    }
+
+    /// Adds what of this is news to the turns. True if its page needs another word.
+    pub(super) fn hear(
+        &mut self,
+        now: Duration,
+        job: JobId,
+        mut said: Said,
+        out: &mut Vec<TurnEvent>,
+    ) -> bool {
+        let is_news = self.has_old != said.has_old;
+        self.has_old = said.has_old;
+        self.has_new = said.has_new;
+        if self.has_old {
+            said = Said::default();
+        }
+        self.tell(now, job, said, out);
+        is_news
+    }
+
+    fn tell(&mut self, now: Duration, job: JobId, said: Said, out: &mut Vec<TurnEvent>) {
+        let wants = match self.gate {
+            LaunchGate::Free => return,
+            LaunchGate::Open | LaunchGate::Contended => {
+                let wants = said.is_at_work || said.is_at_gate;
+                if !wants && now < self.opened_at + WAKES_WITHIN {
+                    return;
+                }
+                wants
+            }
+            LaunchGate::Closed(turn) => {
+                if !self.has_drained && !said.is_unanswered && !said.is_at_work {
+                    self.has_drained = true;
+                    self.told = Some(said.is_at_gate);
+                    let wants = said.is_at_gate;
+                    out.push(TurnEvent::Drained { job, turn, wants });
+                    // One that has just got its cards was never open, and has nothing to answer.
+                    if wants {
+                        out.push(TurnEvent::Wants(job));
+                    }
+                    return;
+                }
+                // While it closes, who works is expected to; who stands at the gate is news.
+                said.is_at_gate
+            }
+        };
+        let is_closing = matches!(self.gate, LaunchGate::Closed(_));
+        // That nobody stands at a gate that was just closed is no news.
+        let is_news = self.told.map_or(wants || !is_closing, |told| told != wants);
+        self.told = Some(wants);
+        if is_news {
+            out.push(if wants {
+                TurnEvent::Wants(job)
+            } else {
+                TurnEvent::Rests(job)
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JOB: JobId = JobId(3);
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    /// `w`orks, stands at the `g`ate, has not `a`nswered.
+    fn said(text: &str) -> Said {
+        Said {
+            is_at_work: text.contains('w'),
+            is_at_gate: text.contains('g'),
+            is_unanswered: text.contains('a'),
+            has_old: text.contains('o'),
+            has_new: false,
+        }
+    }
+
+    fn word(event: &TurnEvent) -> &'static str {
+        match event {
+            TurnEvent::Wants(_) => "wants",
+            TurnEvent::Rests(_) => "rests",
+            TurnEvent::Drained { wants: true, .. } => "drained and wants",
+            TurnEvent::Drained { .. } => "drained",
+            _ => "?",
+        }
+    }
+
+    #[test]
+    fn what_processes_say_is_told_once_and_by_what_the_gate_is() {
+        use LaunchGate::{Closed, Contended, Free, Open};
+        for (gate, all_said, expected) in [
+            (Free, &["w", ""][..], &[][..]),
+            (Open, &["w", "w", "g", "", ""], &["wants", "rests"]),
+            (Contended, &["", "w"], &["rests", "wants"]),
+            // Who still works is not news; who comes to the gate is, and who leaves it.
+            (
+                Closed(1),
+                &["wa", "wga", "wa", "wga"],
+                &["wants", "rests", "wants"],
+            ),
+            // An answer while something works is none.
+            (Closed(1), &["wa", "w", "", "g"], &["drained", "wants"]),
+            (
+                Closed(1),
+                &["wga", "g", "g"],
+                &["wants", "drained and wants", "wants"],
+            ),
+            (Closed(1), &["", ""], &["drained"]),
+            // Who does not follow rests, and has answered.
+            (Contended, &["w", "wo"], &["wants", "rests"]),
+            (Closed(1), &["wga", "wgao"], &["wants", "drained"]),
+        ] {
+            let mut watched = Watched::new();
+            watched.set(ms(0), gate, 1);
+            let mut out = Vec::new();
+            for text in all_said {
+                watched.hear(ms(5), JOB, said(text), &mut out);
+            }
+            let told: Vec<_> = out.iter().map(word).collect();
+            assert_eq!(told, expected, "{gate:?}: {all_said:?}");
+        }
+    }
+
+    #[test]
+    fn the_gate_of_one_who_does_not_follow_stays_open() {
+        let mut watched = Watched::new();
+        watched.set(ms(0), LaunchGate::Closed(1), 7);
+        assert_eq!(watched.word(), GateWord::new(GateState::Closed, 7));
+        for (text, is_news, state) in [
+            ("a", false, GateState::Closed),
+            ("ao", true, GateState::Free),
+            ("ao", false, GateState::Free),
+            ("a", true, GateState::Closed),
+        ] {
+            let was_news = watched.hear(ms(5), JOB, said(text), &mut Vec::new());
+            assert_eq!((was_news, watched.word().state()), (is_news, state));
+        }
+    }
+
+    #[test]
+    fn who_was_just_let_go_is_given_time_to_launch() {
+        let mut watched = Watched::new();
+        let mut out = Vec::new();
+        watched.set(ms(0), LaunchGate::Closed(1), 1);
+        watched.set(ms(10), LaunchGate::Contended, 1);
+        watched.hear(ms(10), JOB, said(""), &mut out);
+        assert_eq!(out, []);
+        watched.hear(ms(11), JOB, said(""), &mut out);
+        assert_eq!(out, [TurnEvent::Rests(JOB)]);
+        // Another word of the same open gate changes nothing.
+        watched.set(ms(12), LaunchGate::Open, 1);
+        watched.hear(ms(12), JOB, said("w"), &mut out);
+        assert_eq!(out.last(), Some(&TurnEvent::Wants(JOB)));
+    }
+}

@@ -1,0 +1,239 @@
+//! Turns over real sockets and pages: processes that keep to their gates, and some that do not.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sublet_arbiter::ExclusiveSlices;
+
+use crate::child::{Process, now_us};
+use crate::containers::{card, container};
+use crate::restart::Killable;
+use crate::world::{World, until};
+
+/// Jobs on one card, each with a socket of its own.
+struct Jobs {
+    world: World,
+    dirs: Vec<tempfile::TempDir>,
+    ids: Vec<u64>,
+}
+
+impl Jobs {
+    fn new(n_jobs: usize, exclusive: ExclusiveSlices) -> Jobs {
+        let world = World::with(&[1024], |options| options.exclusive_slices = exclusive);
+        let dirs: Vec<_> = (0..n_jobs).map(|_| tempfile::tempdir().unwrap()).collect();
+        let mut jobs = Jobs {
+            world,
+            dirs,
+            ids: Vec::new(),
+        };
+        jobs.ids = jobs.enter();
+        jobs
+    }
+
+    /// Tells the arbiter of the jobs, with the numbers that they have already.
+    fn enter(&self) -> Vec<u64> {
+        let each = self.dirs.iter().enumerate().map(|(place, dir)| {
+            let mut job = container(&format!("pod-{place}"), dir.path(), vec![card(0, 100)]);
+            job.id = self.ids.get(place).copied();
+            self.world.handle.add_container(job).unwrap()
+        });
+        each.collect()
+    }
+
+    fn socket(&self, place: usize) -> PathBuf {
+        self.dirs[place].path().join("tenant.sock")
+    }
+
+    /// A process of a job.
+    fn process(&self, place: usize) -> Process {
+        let mut process = Process::start(&self.socket(place));
+        assert!(process.tell("hello").starts_with("slot"));
+        process
+    }
+
+    /// One that is at work whenever it may be.
+    fn worker(&self, place: usize) -> Process {
+        let mut process = self.process(place);
+        assert_eq!(process.tell("turns obey"), "at work");
+        process
+    }
+
+    /// One that has the card, and does not keep to its gate from now on.
+    fn rogue(&self, place: usize, manner: &str) -> Process {
+        let mut process = self.worker(place);
+        works_for(&mut process, 1000);
+        assert_eq!(process.tell(&format!("turns {manner}")), "at work");
+        process
+    }
+}
+
+/// When a process was at work since it was last asked, in microseconds.
+fn spans(process: &mut Process) -> Vec<(u64, u64)> {
+    let said = process.tell("spans");
+    let spans = said.split_whitespace().map(|span| {
+        let (from, to) = span.split_once('-').unwrap();
+        (from.parse().unwrap(), to.parse().unwrap())
+    });
+    spans.collect()
+}
+
+fn sum(spans: &[(u64, u64)]) -> u64 {
+    spans.iter().map(|(from, to)| to - from).sum()
+}
+
+/// How long both were at work at the same time.
+fn both(one: &[(u64, u64)], two: &[(u64, u64)]) -> u64 {
+    let pairs = one.iter().flat_map(|a| two.iter().map(move |b| (a, b)));
+    let common = pairs.map(|(a, b)| a.1.min(b.1).saturating_sub(a.0.max(b.0)));
+    common.sum()
+}
+
+fn wait(time: Duration) {
+    let end = Instant::now() + time;
+    until(Instant::now, |now| {
+        thread::sleep(Duration::from_millis(1));
+        *now >= end
+    });
+}
+
+/// A process has worked for so long since it was last asked.
+fn works_for(process: &mut Process, us: u64) {
+    let mut worked = 0;
+    let mut more = || {
+        worked += sum(&spans(process));
+        worked
+    };
+    until(&mut more, |worked| *worked >= us);
+}
+
+#[test]
+fn two_who_want_a_card_have_it_in_turns_and_for_equal_times() {
+    for exclusive in [ExclusiveSlices::default(), ExclusiveSlices::All] {
+        let never_both = exclusive == ExclusiveSlices::All;
+        let jobs = Jobs::new(2, exclusive);
+        let word = if never_both {
+            "exclusive"
+        } else {
+            "overlapping"
+        };
+        assert_eq!(jobs.world.snapshot().gpus[0].slices, word);
+        let mut workers = [jobs.worker(0), jobs.worker(1)];
+        for worker in &mut workers {
+            works_for(worker, 30_000);
+        }
+        for worker in &mut workers {
+            spans(worker);
+        }
+        wait(Duration::from_millis(1200));
+        let [one, two] = workers.each_mut().map(spans);
+        let (first, second) = (sum(&one), sum(&two));
+        let share = first * 100 / (first + second);
+        assert!((40..=60).contains(&share), "{share} %: {one:?} {two:?}");
+        assert!(one.len() > 5 && two.len() > 5, "{one:?} {two:?}");
+        // Little of the card's time is lost, and it is had by one at a time.
+        assert!(first + second > 900_000, "{first} + {second}");
+        let both = both(&one, &two);
+        assert!(both == 0 || !never_both, "{both} us: {one:?} {two:?}");
+    }
+}
+
+#[test]
+fn one_that_is_alone_is_never_asked_to_stop() {
+    let jobs = Jobs::new(2, ExclusiveSlices::default());
+    let mut one = jobs.worker(0);
+    let mut idle = jobs.process(1);
+    works_for(&mut one, 1000);
+    wait(Duration::from_millis(200));
+    assert_eq!(spans(&mut one).len(), 1, "its one turn goes on");
+    assert_eq!(one.tell("gate"), "Open");
+    drop(idle.tell("close"));
+    // Without company it need not even say when it works.
+    jobs.world.handle.remove_container(jobs.ids[1]).unwrap();
+    drop(idle);
+    until(|| one.tell("gate"), |gate| gate == "Free");
+    assert_eq!(one.tell("rules"), "1000 Some(10000)");
+}
+
+#[test]
+fn the_end_of_a_process_ends_its_turn() {
+    let mut best = u64::MAX;
+    for _ in 0..5 {
+        let jobs = Jobs::new(2, ExclusiveSlices::All);
+        let mut holder = jobs.rogue(0, "mute");
+        let mut waiter = jobs.worker(1);
+        until(|| holder.tell("gate"), |gate| gate == "Closed");
+        // It has not answered, so nobody else has the card.
+        wait(Duration::from_millis(60));
+        assert_eq!(spans(&mut waiter), []);
+        let killed = now_us();
+        holder.kill();
+        let began = until(|| spans(&mut waiter), |spans| !spans.is_empty())[0].0;
+        best = best.min(began - killed);
+    }
+    assert!(best < 20_000, "{best} us");
+}
+
+#[test]
+fn who_never_answers_keeps_a_card_from_others_only_where_turns_must_not_overlap() {
+    let jobs = Jobs::new(2, ExclusiveSlices::default());
+    let mut mute = jobs.rogue(0, "mute");
+    let mut other = jobs.worker(1);
+    works_for(&mut other, 100_000);
+    until(|| mute.tell("gate"), |gate| gate == "Closed");
+}
+
+#[test]
+fn an_answer_is_none_while_the_process_is_at_work() {
+    let jobs = Jobs::new(2, ExclusiveSlices::All);
+    let mut liar = jobs.rogue(0, "false");
+    let mut waiter = jobs.worker(1);
+    until(|| liar.tell("gate"), |gate| gate == "Closed");
+    wait(Duration::from_millis(100));
+    assert_eq!(spans(&mut waiter), []);
+}
+
+#[test]
+fn a_process_of_a_library_of_before_is_not_kept_waiting_for_ever() {
+    let jobs = Jobs::new(2, ExclusiveSlices::default());
+    let mut old = jobs.process(0);
+    let mut other = jobs.worker(1);
+    until(|| old.tell("gate"), |gate| gate == "Free");
+    works_for(&mut other, 50_000);
+    assert_eq!(old.tell("gate"), "Free");
+}
+
+#[test]
+fn after_a_restart_turns_go_on_and_old_answers_are_none() {
+    let mut jobs = Jobs::new(2, ExclusiveSlices::All);
+    let mut workers = [jobs.worker(0), jobs.worker(1)];
+    for worker in &mut workers {
+        works_for(worker, 30_000);
+    }
+    jobs.world
+        .restart(|options| options.exclusive_slices = ExclusiveSlices::All);
+    assert_eq!(jobs.enter(), jobs.ids);
+    for worker in &mut workers {
+        assert!(worker.tell("again").starts_with("slot"));
+        // The thread that it had follows the page of before, and is heard in its old slot.
+        assert_eq!(worker.tell("turns obey"), "at work");
+        works_for(worker, 20_000);
+    }
+}
+
+#[test]
+fn who_knocks_without_end_does_not_cost_the_arbiter_its_time() {
+    let base = tempfile::tempdir().unwrap();
+    let arbiter = Killable::start(base.path());
+    let (_line, placed) = arbiter.place("100MiB");
+    let mut flooder = Process::start(&arbiter.folder.tenant_socket());
+    flooder.tell("hello");
+    let before = arbiter.processor_ms();
+    assert_eq!(flooder.tell("flood 1000"), "true");
+    let used = arbiter.processor_ms() - before;
+    assert!(used < 150, "{used} ms of a second");
+    // It is still heard, and the arbiter still works.
+    let row = arbiter.snapshot().tenants;
+    assert_eq!(row[0].id, Some(placed.id));
+    assert_eq!(row[0].pids, [flooder.pid()]);
+}

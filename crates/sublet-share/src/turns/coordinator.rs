@@ -1,0 +1,318 @@
+//! Opportunistic jobs use what guaranteed ones leave, as long as these get on as fast as without
+//! them. (The local coordinator of AntMan, OSDI'20; the signal is the guaranteed job's progress,
+//! not its launches: TGS, NSDI'23, counts blocks, and a job of few large ones looks slow to it.)
+//!
+//! A guaranteed job's *cost* is the time that it wanted its card for one unit of its work: a
+//! mini-batch, a request. What that is without opportunistic work is learned whenever there is
+//! hardly any on its cards. When the cost is higher, the *duty* of its opportunistic neighbours,
+//! the part of the time that they may have at most, is halved; while it is not, it grows by steps.
+//! A new neighbour begins with the least, so that there is something to compare with. The duty
+//! never falls below [`TurnRules::least`](super::TurnRules::least): there the cost is learned
+//! anew, so a job that has become slower by itself holds nobody down for long.
+//!
+//! Of a job whose units nobody knows, the time at the gate is taken, if no guaranteed neighbour
+//! can be the reason for it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use sublet_model::{Class, Milli};
+
+use super::group::Group;
+use super::held_job::Job;
+use crate::job::JobId;
+
+/// A verdict rests on so many units: fewer say too little.
+const UNITS: u64 = 32;
+
+/// Or on what there was in so long.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// Without units: on the time at the gate in so long.
+const GATE_TIME: Duration = Duration::from_secs(1);
+
+/// So many thousandths slower count as harm, beside what the number of units leaves uncertain.
+const HARM: u64 = 30;
+
+/// Opportunistic work of less than so many thousandths of the time is hardly any.
+const HARDLY_ANY: u32 = 20;
+
+/// A step up, in thousandths of the time.
+const STEP: u16 = 50;
+
+/// What is known of a guaranteed job's progress.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Pace {
+    /// When the verdict to come began to be measured.
+    mark: Option<Mark>,
+    /// Time for a unit, without opportunistic work.
+    alone: Option<Duration>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Mark {
+    at: Duration,
+    units: u64,
+    worked: Duration,
+    waited: Duration,
+    /// What opportunistic jobs had of its cards.
+    others: Duration,
+}
+
+/// How a guaranteed job gets on beside opportunistic ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// Nothing can be said yet.
+    Open,
+    /// As fast as without them, or it does not want its cards.
+    Well,
+    Harmed,
+}
+
+impl Pace {
+    fn judge(&mut self, now: Mark, is_only_guaranteed: bool) -> Verdict {
+        let Some(before) = self.mark else {
+            self.mark = Some(now);
+            return Verdict::Open;
+        };
+        let elapsed = now.at.saturating_sub(before.at);
+        let units = now.units.saturating_sub(before.units);
+        let knows_units = units > 0 || self.alone.is_some();
+        let wait = if knows_units { LONGEST } else { GATE_TIME };
+        if units < UNITS && elapsed < wait {
+            return Verdict::Open;
+        }
+        self.mark = Some(now);
+        let worked = now.worked.saturating_sub(before.worked);
+        let waited = match is_only_guaranteed {
+            true => now.waited.saturating_sub(before.waited),
+            false => Duration::ZERO,
+        };
+        let wanted = worked + waited;
+        let others = now.others.saturating_sub(before.others);
+        let is_alone = others <= elapsed * HARDLY_ANY / 1000;
+        let is_harmed = match (u32::try_from(units), self.alone) {
+            _ if wanted.is_zero() => false,
+            (Ok(0) | Err(_), _) => exceeds(waited, wanted, HARM) && !is_alone,
+            (Ok(units), _) if is_alone => {
+                self.learn(wanted / units);
+                false
+            }
+            (Ok(_), None) => true,
+            (Ok(n), Some(alone)) => exceeds(
+                (wanted / n).saturating_sub(alone),
+                alone,
+                HARM + 1000 / units,
+            ),
+        };
+        if is_harmed {
+            Verdict::Harmed
+        } else {
+            Verdict::Well
+        }
+    }
+
+    fn learn(&mut self, cost: Duration) {
+        self.alone = Some(self.alone.map_or(cost, |alone| (alone + cost) / 2));
+    }
+}
+
+/// Is a part more than so many thousandths of the whole?
+fn exceeds(part: Duration, whole: Duration, thousandths: u64) -> bool {
+    part.as_nanos() * 1000 > whole.as_nanos() * u128::from(thousandths)
+}
+
+impl Group {
+    /// Looks how the guaranteed jobs get on, and gives the opportunistic ones more or less.
+    /// `units` is what jobs have done up to now, as far as that is known.
+    /// True if somebody's duty is another one.
+    pub(super) fn coordinate(&mut self, now: Duration, units: &BTreeMap<JobId, u64>) -> bool {
+        if self.jobs.values().all(|job| job.class == Class::Guaranteed) {
+            return false;
+        }
+        self.pass_time(now);
+        let mut is_changed = false;
+        let ids: Vec<JobId> = self.jobs.keys().copied().collect();
+        let mut verdicts = BTreeMap::new();
+        for id in &ids {
+            if self.jobs[id].class == Class::Guaranteed {
+                verdicts.insert(*id, self.judge(*id, units.get(id).copied().unwrap_or(0)));
+            }
+        }
+        for id in ids {
+            let beside = self
+                .others_of(id)
+                .filter_map(|(other, _)| verdicts.get(&other));
+            let beside: Vec<Verdict> = beside.copied().collect();
+            let least = self.least_duty();
+            if let Some(job) = self.jobs.get_mut(&id)
+                && job.class == Class::Opportunistic
+            {
+                let next = next_duty(job.duty, &beside, least);
+                is_changed |= next != job.duty;
+                job.set_duty(next);
+            }
+        }
+        is_changed
+    }
+
+    fn judge(&mut self, id: JobId, units: u64) -> Verdict {
+        let others = self.others_of(id);
+        let (opportunistic, guaranteed): (Vec<_>, Vec<_>) =
+            others.partition(|(_, other)| other.class == Class::Opportunistic);
+        let had = opportunistic.iter().flat_map(|(_, other)| &other.accounts);
+        let others = had.map(|account| account.had).sum();
+        let is_only_guaranteed = guaranteed.is_empty();
+        if opportunistic.is_empty() {
+            return Verdict::Well;
+        }
+        let now = self.now;
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return Verdict::Open;
+        };
+        let most = |of: fn(&super::account::Account) -> Duration| {
+            job.accounts.iter().map(of).max().unwrap_or_default()
+        };
+        let mark = Mark {
+            at: now,
+            units,
+            worked: most(|account| account.worked),
+            waited: most(|account| account.waited_in_all),
+            others,
+        };
+        job.pace.judge(mark, is_only_guaranteed)
+    }
+
+    /// What is left to an opportunistic job whatever happens.
+    fn least_duty(&self) -> Milli {
+        let nanos = self.rules.least.as_nanos() * 1000;
+        let thousandths = nanos.div_ceil(self.rules.window.as_nanos().max(1));
+        let thousandths = u16::try_from(thousandths).unwrap_or(u16::MAX);
+        Milli::new(thousandths).unwrap_or(Milli::WHOLE)
+    }
+}
+
+/// The duty of an opportunistic job, by how each of its guaranteed neighbours gets on; nothing
+/// where it has none.
+fn next_duty(duty: Option<Milli>, beside: &[Verdict], least: Milli) -> Option<Milli> {
+    if beside.is_empty() {
+        return None;
+    }
+    let Some(duty) = duty else {
+        return Some(least);
+    };
+    let next = if beside.contains(&Verdict::Harmed) {
+        duty.get() / 2
+    } else if beside.contains(&Verdict::Open) {
+        duty.get()
+    } else {
+        duty.get() + STEP
+    };
+    Some(Milli::new(next).unwrap_or(Milli::WHOLE).max(least))
+}
+
+impl Job {
+    fn set_duty(&mut self, duty: Option<Milli>) {
+        self.duty = duty;
+        for account in &mut self.accounts {
+            account.duty = duty.unwrap_or(Milli::WHOLE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    /// The verdicts on seconds of work: units done, time wanted, time that others had.
+    fn verdicts(seconds: &[(u64, u64, u64)]) -> String {
+        let mut pace = Pace::default();
+        let mut mark = Mark {
+            at: ms(0),
+            units: 0,
+            worked: ms(0),
+            waited: ms(0),
+            others: ms(0),
+        };
+        pace.judge(mark, true);
+        let each = seconds.iter().map(|(units, wanted, others)| {
+            mark.at += ms(1000);
+            mark.units += units;
+            mark.worked += ms(*wanted);
+            mark.others += ms(*others);
+            match pace.judge(mark, true) {
+                Verdict::Open => '?',
+                Verdict::Well => '+',
+                Verdict::Harmed => '-',
+            }
+        });
+        each.collect()
+    }
+
+    #[test]
+    fn a_job_is_compared_with_itself_without_opportunistic_work() {
+        for (seconds, expected) in [
+            // Learned, then as fast, then slower by a tenth, then as before.
+            (
+                &[
+                    (100, 500, 0),
+                    (100, 500, 300),
+                    (100, 550, 300),
+                    (100, 500, 300),
+                ][..],
+                "++-+",
+            ),
+            // Nothing to compare with.
+            (&[(100, 500, 300)], "-"),
+            // It does not want its cards.
+            (&[(0, 0, 900), (0, 0, 900)], "++"),
+            // It became slower by itself: that is learned where there is hardly any other work.
+            (
+                &[
+                    (100, 500, 0),
+                    (100, 900, 300),
+                    (100, 900, 5),
+                    (100, 900, 5),
+                    (100, 900, 5),
+                    (100, 900, 5),
+                    (100, 900, 5),
+                    (100, 900, 300),
+                ],
+                "+-++++++",
+            ),
+            // Few units in a second: several seconds make a verdict.
+            (
+                &[(10, 900, 0), (10, 900, 0), (10, 900, 0), (10, 900, 0)],
+                "???+",
+            ),
+        ] {
+            assert_eq!(verdicts(seconds), expected, "{seconds:?}");
+        }
+    }
+
+    #[test]
+    fn the_duty_falls_by_half_and_rises_by_steps() {
+        let milli = |value: u16| Milli::new(value).unwrap();
+        let least = milli(5);
+        let next = |duty: Option<u16>, beside: &[Verdict]| {
+            next_duty(duty.map(milli), beside, least).map(Milli::get)
+        };
+        use Verdict::{Harmed, Open, Well};
+        for (duty, beside, expected) in [
+            (None, &[][..], None),
+            (Some(80), &[], None),
+            (None, &[Well], Some(5)),
+            (Some(5), &[Well], Some(55)),
+            (Some(980), &[Well, Well], Some(1000)),
+            (Some(400), &[Well, Harmed], Some(200)),
+            (Some(400), &[Well, Open], Some(400)),
+            (Some(6), &[Harmed], Some(5)),
+        ] {
+            assert_eq!(next(duty, beside), expected, "{duty:?} {beside:?}");
+        }
+    }
+}
