@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use sublet_arbiter::{CardReading, GpuView, GpuViewError};
+use sublet_arbiter::{CardBusy, CardReading, GpuView, GpuViewError};
 use sublet_fakegpu::FakeMachine;
-use sublet_model::{Bytes, Gpu, GpuIndex, GpuUuid, Inventory};
+use sublet_model::{Bytes, Gpu, GpuIndex, GpuUuid, Inventory, Milli};
 use sublet_share::Pid;
 
 /// The fake machine, seen from the node.
@@ -46,6 +46,24 @@ impl GpuView for FakeView {
         };
         (0..n_cards).map(reading).collect()
     }
+
+    fn busy(&mut self) -> Vec<Option<CardBusy>> {
+        let n_cards = self.0.cards().len();
+        let Ok(uses) = self.0.processes() else {
+            return vec![None; n_cards];
+        };
+        let busy_on = |card| {
+            let on_card = uses.iter().filter(|one| one.card == card && one.pid != 0);
+            let each = on_card.map(|one| {
+                // Of nanoseconds of a second.
+                let thousandths = u16::try_from(one.busy / 1_000_000).ok();
+                let part = thousandths.and_then(Milli::new).unwrap_or(Milli::WHOLE);
+                (Pid(one.pid), part)
+            });
+            Some(each.collect())
+        };
+        (0..n_cards).map(busy_on).collect()
+    }
 }
 
 #[cfg(test)]
@@ -73,5 +91,6 @@ mod tests {
             processes: Vec::new(),
         };
         assert_eq!(view.read(), [Some(idle.clone()), Some(idle)]);
+        assert_eq!(view.busy(), [Some(Vec::new()), Some(Vec::new())]);
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use sublet_model::{Bytes, Class, MiB, Milli, Time};
+use sublet_model::{Bytes, MiB, Milli, Time};
 use sublet_share::{
     BusyReading, JobId, OveruseWatch, RECORD_EVERY_MS, TurnEvent, UsePoint, UseRecord,
 };
@@ -17,11 +17,6 @@ use crate::gpu::CardBusy;
 /// How a job's compute time on one card is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ComputeUse {
-    pub(super) class: Class,
-    /// What it is promised of the card's time.
-    pub(super) request: Milli,
-    /// What it gets at most.
-    pub(super) limit: Milli,
     /// What it used of the card's time lately, in percent; nothing where nobody has measured it:
     /// it is alone, and the driver does not say.
     pub(super) used_percent: Option<f64>,
@@ -37,8 +32,8 @@ struct Measured {
     /// By the driver's last figure.
     busy: Option<Milli>,
     overuse: OveruseWatch,
-    /// What it had by its turns when it was last compared.
-    had: Duration,
+    /// How long it had been at work by its turns when it was last compared.
+    worked: Duration,
     /// Since the last point of the record.
     sum: Duration,
     of: Duration,
@@ -105,13 +100,14 @@ impl Arbiter {
 
     /// Sets what the driver saw against what a job's turns explain.
     fn compare(&mut self, job: JobId, card: usize, span: Duration, measured: Duration) {
-        let had = self.turns.had(job, card);
+        let view = self.turns.view(job, card);
+        let worked = view.map_or(Duration::ZERO, |view| view.worked);
         let is_watched = self.turns.is_watched(job);
         let Some(own) = self.measures.by_card.get_mut(&(job, card)) else {
             return;
         };
-        let explained = had.saturating_sub(own.had);
-        own.had = had;
+        let explained = worked.saturating_sub(own.worked);
+        own.worked = worked;
         if !is_watched {
             // It is alone there and has no limit: its turns explain whatever it does.
             own.overuse = OveruseWatch::default();
@@ -142,19 +138,11 @@ impl Arbiter {
 
     /// How a job's compute time on a card is.
     pub(super) fn compute_use(&self, job: JobId, card: usize) -> Option<ComputeUse> {
-        let class = self.machine.job(job)?.ask.class;
-        let view = self.turns.view(job);
-        let view = view.iter().find(|view| view.share.card == card)?;
+        let view = self.turns.view(job, card)?;
         let busy = self.measures.by_card.get(&(job, card));
         let busy = busy.and_then(|measured| measured.busy);
-        let percent = |part: Duration| {
-            let whole = self.turns.window().as_secs_f64();
-            (part.as_secs_f64() * 100.0 / whole).min(100.0)
-        };
+        let percent = |part: Duration| f64::from(part_of(part, self.turns.window()).get()) / 10.0;
         Some(ComputeUse {
-            class,
-            request: view.share.request,
-            limit: view.share.limit,
             used_percent: match self.turns.is_watched(job) {
                 true => Some(percent(view.used)),
                 false => busy.map(|busy| f64::from(busy.get()) / 10.0),
@@ -162,6 +150,17 @@ impl Arbiter {
             waited_percent: percent(view.waited),
             is_at_limit: view.is_at_limit,
         })
+    }
+
+    /// What all jobs together used of a card's time lately, in percent; nothing where nobody has
+    /// measured it.
+    pub(super) fn compute_used_on(&self, card: usize) -> Option<f64> {
+        let uses = self.machine.jobs().filter_map(|job| {
+            let compute = self.compute_use(job.id, card)?;
+            compute.used_percent
+        });
+        let sum = uses.reduce(|sum, used| sum + used)?;
+        Some(sum.min(100.0))
     }
 
     /// What a job used over the last hour.
@@ -201,7 +200,8 @@ impl Arbiter {
             .collect();
         for (job, card) in held {
             let memory = MiB::new(self.memory_of(job, card)).unwrap_or(MiB::MAX);
-            let had = self.turns.had(job, card);
+            let view = self.turns.view(job, card);
+            let had = view.map_or(Duration::ZERO, |view| view.had);
             let measured = self.measures.by_card.entry((job, card)).or_default();
             // The driver's figure where there is one; else what its turns were.
             let of_turns = had.saturating_sub(measured.had_at_point);

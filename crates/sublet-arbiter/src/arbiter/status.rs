@@ -20,6 +20,11 @@ fn percent(share: Milli) -> f64 {
     f64::from(share.get()) / 10.0
 }
 
+/// The largest of what was measured on a job's cards.
+fn most(rows: &[TenantGpuRow], of: impl Fn(&TenantGpuRow) -> Option<f64>) -> Option<f64> {
+    rows.iter().filter_map(of).reduce(f64::max)
+}
+
 /// What there is to see of a job's pinned memory.
 struct Pinned {
     limit_mib: Option<u64>,
@@ -86,7 +91,7 @@ impl Arbiter {
             kept_mib: account.kept.get(),
             free_mib: account.open.get(),
             compute_promised_percent: percent(account.promised),
-            compute_used_percent: None,
+            compute_used_percent: self.compute_used_on(card),
             context_mib: mib(account.context),
             packing: self.readings.figures(card).packing.map(Into::into),
             slices: self.turns.slices(card).to_owned(),
@@ -141,8 +146,8 @@ impl Arbiter {
             class: Some(job.ask.class.word().to_owned()),
             compute_request_percent: Some(percent(job.ask.compute.request())),
             compute_limit_percent: Some(percent(job.ask.compute.limit())),
-            compute_used_percent: None,
-            waiting_percent: None,
+            compute_used_percent: most(&per_gpu, |row| row.compute_used_percent),
+            waiting_percent: most(&per_gpu, |row| row.waiting_percent),
             state: state.word().to_owned(),
             reason,
             position: job.waits.map(|(position, _)| *position),
@@ -224,6 +229,7 @@ impl Arbiter {
             None => total,
         };
         let refusal = device.and_then(|(device, page)| page.last_refusal(device));
+        let compute = self.compute_use(job, card);
         TenantGpuRow {
             index: self.machine.inventory().gpus()[card].index.0,
             limit_mib: part.limit.memory.get(),
@@ -232,8 +238,10 @@ impl Arbiter {
             context_mib: mib(self.contexts_of(job, card)),
             compute_request_percent: Some(percent(part.limit.compute)),
             compute_limit_percent: Some(percent(part.compute_limit)),
+            compute_used_percent: compute.and_then(|compute| compute.used_percent),
+            waiting_percent: compute.map(|compute| compute.waited_percent),
+            is_throttled: compute.map(|compute| compute.is_at_limit),
             last_refusal: refusal.map(refusal_row),
-            ..TenantGpuRow::default()
         }
     }
 

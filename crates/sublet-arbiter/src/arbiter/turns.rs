@@ -157,7 +157,10 @@ impl CardTurns {
 
     /// Opportunistic jobs get more or less, by how the guaranteed ones beside them get on.
     fn coordinate(&mut self, jobs: &mut Jobs) {
-        let watched = self.watched.iter_mut().filter(|(_, watched)| !watched.is_free());
+        let watched = self
+            .watched
+            .iter_mut()
+            .filter(|(_, watched)| !watched.is_free());
         let units = watched.map(|(job, watched)| {
             let ledger = jobs.pages(*job).and_then(|pages| pages.ledger());
             let units = ledger.map_or(0, |ledger| watched.count_units(&ledger.page()));
@@ -172,9 +175,11 @@ impl CardTurns {
         }
     }
 
-    /// How a job stands on each of its cards.
-    pub(super) fn view(&self, job: JobId) -> Vec<TurnView> {
-        self.turns.view(job)
+    /// How a job stands on a card.
+    pub(super) fn view(&self, job: JobId, card: usize) -> Option<TurnView> {
+        let views = self.turns.view(job).into_iter();
+        let mut on_card = views.filter(|view| view.share.card == card);
+        on_card.next()
     }
 
     /// True if a job's use of its cards is known from its turns.
@@ -189,13 +194,6 @@ impl CardTurns {
             Overlap::Allowed => "overlapping",
             Overlap::Never => "exclusive",
         }
-    }
-
-    /// What a job has had of a card by its turns, since it came.
-    pub(super) fn had(&self, job: JobId, card: usize) -> Duration {
-        let views = self.turns.view(job).into_iter();
-        let mut on_card = views.filter(|view| view.share.card == card);
-        on_card.next().map_or(Duration::ZERO, |view| view.had)
     }
 
     /// The time that use and waiting are of.
@@ -228,8 +226,14 @@ impl CardTurns {
         let round = self.is_due.then_some(self.pace.next);
         let is_pending = self.watched.values().any(Watched::is_pending);
         let look = is_pending.then(|| self.looked_at + LOOKS_EVERY);
+        let again = self.watched.values().filter_map(Watched::look_again_at);
         let turns = self.turns.wake_at().map(|at| at.max(self.pace.next));
-        round.into_iter().chain(look).chain(turns).min()
+        round
+            .into_iter()
+            .chain(look)
+            .chain(again)
+            .chain(turns)
+            .min()
     }
 
     fn round(&mut self, now: Duration, jobs: &mut Jobs) {

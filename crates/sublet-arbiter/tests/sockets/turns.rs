@@ -5,6 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sublet_arbiter::ExclusiveSlices;
+use sublet_arbiter::admin::{Class, Reply, Request};
+use sublet_model::Milli;
+use sublet_share::ComputeRange;
 
 use crate::child::{Process, now_us};
 use crate::containers::{card, container};
@@ -15,16 +18,23 @@ use crate::world::{World, until};
 struct Jobs {
     world: World,
     dirs: Vec<tempfile::TempDir>,
+    asked: Vec<(Class, u16, u16)>,
     ids: Vec<u64>,
 }
 
 impl Jobs {
     fn new(n_jobs: usize, exclusive: ExclusiveSlices) -> Jobs {
+        Jobs::with(vec![(Class::Guaranteed, 0, 1000); n_jobs], exclusive)
+    }
+
+    /// With classes, promises and limits.
+    fn with(asked: Vec<(Class, u16, u16)>, exclusive: ExclusiveSlices) -> Jobs {
         let world = World::with(&[1024], |options| options.exclusive_slices = exclusive);
-        let dirs: Vec<_> = (0..n_jobs).map(|_| tempfile::tempdir().unwrap()).collect();
+        let dirs: Vec<_> = asked.iter().map(|_| tempfile::tempdir().unwrap()).collect();
         let mut jobs = Jobs {
             world,
             dirs,
+            asked,
             ids: Vec::new(),
         };
         jobs.ids = jobs.enter();
@@ -36,6 +46,10 @@ impl Jobs {
         let each = self.dirs.iter().enumerate().map(|(place, dir)| {
             let mut job = container(&format!("pod-{place}"), dir.path(), vec![card(0, 100)]);
             job.id = self.ids.get(place).copied();
+            let (class, request, limit) = self.asked[place];
+            let milli = |value| Milli::new(value).unwrap();
+            job.class = class;
+            job.compute = ComputeRange::new(milli(request), milli(limit)).unwrap();
             self.world.handle.add_container(job).unwrap()
         });
         each.collect()
@@ -135,6 +149,107 @@ fn two_who_want_a_card_have_it_in_turns_and_for_equal_times() {
         assert!(first + second > 900_000, "{first} + {second}");
         let both = both(&one, &two);
         assert!(both == 0 || !never_both, "{both} us: {one:?} {two:?}");
+    }
+}
+
+#[test]
+fn shares_are_as_promised_and_shown() {
+    use Class::{Guaranteed, Opportunistic};
+    for (asked, expected) in [
+        // A quarter and three quarters.
+        (
+            vec![(Guaranteed, 250, 1000), (Guaranteed, 750, 1000)],
+            [25, 75],
+        ),
+        // A limit holds though nobody else could have the rest.
+        (vec![(Guaranteed, 0, 300), (Guaranteed, 0, 200)], [30, 20]),
+        // Who is opportunistic gets the least, which comes once a second.
+        (
+            vec![(Guaranteed, 1000, 1000), (Opportunistic, 0, 1000)],
+            [99, 1],
+        ),
+    ] {
+        let jobs = Jobs::with(asked.clone(), ExclusiveSlices::default());
+        let mut workers = [jobs.worker(0), jobs.worker(1)];
+        wait(Duration::from_millis(300));
+        for worker in &mut workers {
+            spans(worker);
+        }
+        // One window: limits hold in each, and not in any other length of time.
+        let began = now_us();
+        wait(Duration::from_millis(1000));
+        let had = workers.each_mut().map(|worker| sum(&spans(worker)));
+        let parts = had.map(|had| had * 100 / (now_us() - began));
+        for place in 0..2 {
+            let (part, due) = (parts[place], expected[place]);
+            assert!(part.abs_diff(due) <= 6, "{parts:?} of {expected:?}");
+            let row = jobs.world.job(jobs.ids[place]).unwrap();
+            let shown = row.compute_used_percent.unwrap();
+            assert!((shown - due as f64).abs() <= 10.0, "{shown} of {due}");
+            let waits = row.waiting_percent.unwrap();
+            assert!(waits + shown > 80.0, "{waits} beside {shown}");
+        }
+        let rules = workers.each_mut().map(|worker| worker.tell("rules"));
+        let duty = |class| if class == Opportunistic { 100 } else { 1000 };
+        for (rules, (class, ..)) in rules.iter().zip(&asked) {
+            assert_eq!(*rules, format!("{} Some(10000)", duty(*class)));
+        }
+    }
+}
+
+#[test]
+fn who_works_while_its_gate_is_closed_is_found_by_the_drivers_figures_and_pays() {
+    let jobs = Jobs::new(2, ExclusiveSlices::default());
+    let liar = jobs.rogue(0, "quiet");
+    let mut other = jobs.worker(1);
+    jobs.world
+        .cards
+        .set_busy(0, &[(liar.pid(), 900), (other.pid(), 100)]);
+    let reason = || {
+        jobs.world
+            .job(jobs.ids[0])
+            .unwrap()
+            .reason
+            .unwrap_or_default()
+    };
+    let said = until(reason, |reason| reason.contains("turns explain"));
+    assert!(
+        said.starts_with("GPU 0: its programs were at work for"),
+        "{said}"
+    );
+    assert_eq!(jobs.world.snapshot().counters.overused, 1);
+    assert_eq!(jobs.world.job(jobs.ids[1]).unwrap().reason, None);
+    let used = || {
+        jobs.world
+            .job(jobs.ids[0])
+            .unwrap()
+            .compute_used_percent
+            .unwrap()
+    };
+    until(used, |used| *used > 50.0);
+    works_for(&mut other, 10_000);
+}
+
+#[test]
+fn what_was_used_can_be_asked_for_later() {
+    let jobs = Jobs::new(1, ExclusiveSlices::default());
+    let mut one = jobs.process(0);
+    assert_eq!(one.tell("reserve 0 60"), "reserved");
+    let id = jobs.ids[0];
+    let history = || match jobs.world.call(&Request::History { id }) {
+        Reply::History { per_gpu, every_ms } => {
+            assert_eq!(every_ms, 10_000);
+            per_gpu
+        }
+        other => panic!("{other:?}"),
+    };
+    let seen = until(history, |seen| !seen.is_empty());
+    assert_eq!((seen.len(), seen[0].index), (1, 0));
+    assert_eq!(seen[0].memory_mib.len(), seen[0].compute_percent.len());
+    assert!(seen[0].ago_ms < 20_000);
+    match jobs.world.call(&Request::History { id: 99 }) {
+        Reply::History { per_gpu, .. } => assert_eq!(per_gpu, []),
+        other => panic!("{other:?}"),
     }
 }
 

@@ -8,24 +8,34 @@ use std::time::{Duration, Instant};
 
 use sublet_arbiter::admin::{Client, Mode, Placed, Reply, Request, Snapshot, Submit, TenantRow};
 use sublet_arbiter::{
-    Arbiter, ArbiterError, CardReading, Folder, GpuView, GpuViewError, Handle, Options,
+    Arbiter, ArbiterError, CardBusy, CardReading, Folder, GpuView, GpuViewError, Handle, Options,
 };
-use sublet_model::{Bytes, Class, Gpu, GpuIndex, GpuUuid, Inventory, MiB};
+use sublet_model::{Bytes, Class, Gpu, GpuIndex, GpuUuid, Inventory, MiB, Milli};
 use sublet_share::Pid;
 
 /// How long anything may take before a test gives up. Far more than it ever takes: a loaded
 /// machine is not what is tested.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the driver says: by card, processes and their MiB.
+/// What the driver says: by card, processes and their MiB, and how busy they keep it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Cards(Arc<Mutex<Vec<Option<Processes>>>>);
+pub(crate) struct Cards(
+    Arc<Mutex<Vec<Option<Processes>>>>,
+    Arc<Mutex<Vec<Processes>>>,
+);
 
 type Processes = Vec<(u32, u64)>;
 
 impl Cards {
     pub(crate) fn set(&self, card: usize, processes: &[(u32, u64)]) {
         self.0.lock().unwrap()[card] = Some(processes.to_vec());
+    }
+
+    /// How busy processes keep it, in thousandths.
+    pub(crate) fn set_busy(&self, card: usize, processes: &[(u32, u64)]) {
+        let mut cards = self.1.lock().unwrap();
+        cards.resize(card + 1, Vec::new());
+        cards[card] = processes.to_vec();
     }
 
     /// The driver can read the card no more.
@@ -70,6 +80,16 @@ impl GpuView for View {
 
     fn driver(&self) -> String {
         "of these tests".to_owned()
+    }
+
+    fn busy(&mut self) -> Vec<Option<CardBusy>> {
+        let cards = self.cards.1.lock().unwrap();
+        let milli = |part: u64| Milli::new(part as u16).unwrap();
+        let of = |card: &Processes| {
+            let each = card.iter().map(|&(pid, part)| (Pid(pid), milli(part)));
+            Some(each.collect())
+        };
+        cards.iter().map(of).collect()
     }
 
     fn read(&mut self) -> Vec<Option<CardReading>> {

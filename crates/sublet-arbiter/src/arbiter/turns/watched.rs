@@ -52,6 +52,8 @@ pub(super) struct Watched {
     /// The turns were told that its last closing was answered.
     has_drained: bool,
     opened_at: Duration,
+    /// It said nothing of work or waiting since, and that may be too early.
+    may_rest: bool,
     n_units: u64,
 }
 
@@ -66,6 +68,7 @@ impl Watched {
             told: None,
             has_drained: false,
             opened_at: Duration::ZERO,
+            may_rest: false,
             n_units: 0,
         }
     }
@@ -94,6 +97,7 @@ impl Watched {
         if !(was_open && is_open) {
             self.told = None;
             self.has_drained = false;
+            self.may_rest = false;
             self.opened_at = now;
         }
         self.gate = gate;
@@ -127,6 +131,11 @@ impl Watched {
     /// The number of its last closing, as the pages have it.
     pub(super) fn number(&self) -> u32 {
         self.number
+    }
+
+    /// When it must be looked at again, because it may still turn out to rest.
+    pub(super) fn look_again_at(&self) -> Option<Duration> {
+        self.may_rest.then(|| self.opened_at + WAKES_WITHIN)
     }
 
     /// What its processes say. Each of them may knock again.
@@ -183,7 +192,8 @@ impl Watched {
             LaunchGate::Free => return,
             LaunchGate::Open | LaunchGate::Contended => {
                 let wants = said.is_at_work || said.is_at_gate;
-                if !wants && now < self.opened_at + WAKES_WITHIN {
+                self.may_rest = !wants && now < self.opened_at + WAKES_WITHIN;
+                if self.may_rest {
                     return;
                 }
                 wants
@@ -308,9 +318,10 @@ mod tests {
         watched.set(ms(0), LaunchGate::Closed(1), 1);
         watched.set(ms(10), LaunchGate::Contended, 1);
         watched.hear(ms(10), JOB, said(""), &mut out);
-        assert_eq!(out, []);
+        assert_eq!((&out[..], watched.look_again_at()), (&[][..], Some(ms(11))));
         watched.hear(ms(11), JOB, said(""), &mut out);
         assert_eq!(out, [TurnEvent::Rests(JOB)]);
+        assert_eq!(watched.look_again_at(), None);
         // Another word of the same open gate changes nothing.
         watched.set(ms(12), LaunchGate::Open, 1);
         watched.hear(ms(12), JOB, said("w"), &mut out);

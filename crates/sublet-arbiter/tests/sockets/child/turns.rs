@@ -26,6 +26,8 @@ enum Manner {
     Mute,
     /// It answers at once, and says that it works.
     False,
+    /// It answers, and says that it rests, whatever it does.
+    Quiet,
 }
 
 #[derive(Default)]
@@ -50,6 +52,7 @@ impl Guest {
                 let manner = match *manner {
                     "obey" => Manner::Obeys,
                     "mute" => Manner::Mute,
+                    "quiet" => Manner::Quiet,
                     _ => Manner::False,
                 };
                 self.take_turns(manner);
@@ -111,6 +114,12 @@ impl Guest {
                     (GateState::Closed, Manner::False) => {
                         report.answer(word);
                         report.set_at_work(true)
+                    }
+                    (state, Manner::Quiet) => {
+                        if state == GateState::Closed {
+                            report.answer(word);
+                        }
+                        report.set_at_work(false)
                     }
                     _ => work(report, &spans),
                 };
