@@ -289,7 +289,9 @@ fn prepare(
 ) -> Result<(Option<OwnedFd>, Arc<Inventory>), ArbiterError> {
     let host_name = options.host_name.as_deref().map(take_name).transpose()?;
     prepare_process()?;
-    Ok((host_name, Arc::new(view.inventory()?)))
+    let inventory = view.inventory()?;
+    options.exclusive_slices.check(inventory.gpus().len())?;
+    Ok((host_name, Arc::new(inventory)))
 }
 
 /// The machine without a job. A lock file that was not removed says that jobs of before may come

@@ -26,12 +26,18 @@ pub(super) struct ComputeUse {
     pub(super) is_at_limit: bool,
 }
 
+/// So many readings may still be of the time before a job's turns were watched: the driver's
+/// figures are late.
+const FIRST_READINGS: u32 = 2;
+
 /// A job on one card.
 #[derive(Debug, Default)]
 struct Measured {
     /// By the driver's last figure.
     busy: Option<Milli>,
     overuse: OveruseWatch,
+    /// Readings since its turns began to be watched.
+    n_watched: u32,
     /// How long it had been at work by its turns when it was last compared.
     worked: Duration,
     /// Since the last point of the record.
@@ -111,6 +117,11 @@ impl Arbiter {
         if !is_watched {
             // It is alone there and has no limit: its turns explain whatever it does.
             own.overuse = OveruseWatch::default();
+            own.n_watched = 0;
+            return;
+        }
+        own.n_watched = own.n_watched.saturating_add(1);
+        if own.n_watched <= FIRST_READINGS {
             return;
         }
         let found = own.overuse.note(BusyReading {

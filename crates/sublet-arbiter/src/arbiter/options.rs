@@ -7,6 +7,7 @@ use std::time::Duration;
 use sublet_model::{MiB, Milli};
 use sublet_plan::Policy;
 
+use crate::error::ArbiterError;
 use crate::gauge::Gauge;
 use crate::runtime::Folder;
 
@@ -66,6 +67,20 @@ impl Default for ExclusiveSlices {
 }
 
 impl ExclusiveSlices {
+    /// Refuses cards that are not there.
+    pub(super) fn check(&self, n_cards: usize) -> Result<(), ArbiterError> {
+        let ExclusiveSlices::Of(cards) = self else {
+            return Ok(());
+        };
+        match cards.iter().find(|card| **card >= n_cards) {
+            None => Ok(()),
+            Some(card) => Err(ArbiterError::Setting(format!(
+                "there is no GPU {card} to have exclusive slices; this machine has {n_cards}, \
+                 numbered from 0"
+            ))),
+        }
+    }
+
     /// Is it one of them?
     #[must_use]
     pub fn has(&self, card: usize) -> bool {
@@ -96,5 +111,23 @@ impl Options {
             settle: Duration::from_secs(2),
             stop: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exclusive_slices_are_of_cards_that_are_there() {
+        let check = |cards: &[usize]| {
+            let cards = ExclusiveSlices::Of(cards.iter().copied().collect());
+            cards.check(2).map_err(|error| error.to_string())
+        };
+        assert_eq!(check(&[]), Ok(()));
+        assert_eq!(check(&[0, 1]), Ok(()));
+        let error = check(&[1, 2]).unwrap_err();
+        assert!(error.starts_with("there is no GPU 2"), "{error}");
+        assert!(ExclusiveSlices::All.check(0).is_ok());
     }
 }

@@ -77,7 +77,6 @@ pub(super) struct CardTurns {
     pace: Pace,
     looked_at: Duration,
     alarm: Alarm,
-    n_rounds: u64,
 }
 
 impl CardTurns {
@@ -100,7 +99,6 @@ impl CardTurns {
             pace: Pace::default(),
             looked_at: Duration::ZERO,
             alarm: Alarm::new()?,
-            n_rounds: 0,
         })
     }
 
@@ -173,6 +171,8 @@ impl CardTurns {
         for set in gates {
             self.set_gate(now, set, jobs);
         }
+        // With another duty somebody may be due at another time.
+        self.alarm.set(self.wake_at());
     }
 
     /// How a job stands on a card.
@@ -239,7 +239,6 @@ impl CardTurns {
     fn round(&mut self, now: Duration, jobs: &mut Jobs) {
         self.is_due = false;
         self.looked_at = now;
-        self.n_rounds += 1;
         let mut gates = Vec::new();
         for _ in 0..STEPS_MAX {
             self.look(now, jobs);
