@@ -53,6 +53,8 @@ pub type CUtexObject = u64;
 pub type CUsurfObject = u64;
 /// A function that a stream or a graph calls on the host.
 pub type CUhostFn = Option<unsafe extern "C" fn(data: *mut c_void)>;
+/// A function that a recording over a graph calls for each node. It passes through us.
+pub type CUgraphRecaptureCallback = *mut c_void;
 /// A function that `cuStreamAddCallback` has called.
 pub type CUstreamCallback =
     Option<unsafe extern "C" fn(stream: CUstream, status: CUresult, data: *mut c_void)>;
@@ -64,6 +66,10 @@ pub type CUDA_MEM_ALLOC_NODE_PARAMS = graph::CUDA_MEM_ALLOC_NODE_PARAMS_v1;
 
 /// A device of VDPAU.
 pub type VdpDevice = u32;
+/// Copies within a fabric. They pass through us as pointers.
+pub type CUDA_FABRIC_COPY_BATCH_OP_v1 = c_void;
+/// What is to be decompressed. It passes through us as a pointer.
+pub type CUmemDecompressParams = c_void;
 /// A function of VDPAU that finds its others. It passes through us as a pointer.
 pub type VdpGetProcAddress = c_void;
 

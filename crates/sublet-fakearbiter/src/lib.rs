@@ -16,15 +16,15 @@ mod server;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use sublet_abi::control::{DeviceTerms, Terms};
 use sublet_abi::message::RefusedCode;
 use sublet_abi::{
-    AnyControl, AnyLedger, ControlWriter, DeviceIndex, Hello, Mode, Packing, SlotIndex, Units,
-    Uuid, VERSION,
+    AnyControl, AnyLedger, ControlWriter, DeviceIndex, GateState, GateWord, Hello, Mode, Packing,
+    SlotIndex, TurnReport, Units, Uuid, VERSION,
 };
 use tempfile::TempDir;
 
@@ -33,6 +33,9 @@ use server::Server;
 
 /// The tenant's number.
 pub const TENANT: u64 = 7;
+
+/// A real one beats about so often.
+const BETWEEN_BEATS: Duration = Duration::from_millis(100);
 
 /// How long anything may take before a test fails. Far more than it ever takes.
 pub const DEADLINE: Duration = Duration::from_secs(20);
@@ -90,12 +93,16 @@ impl TenantGrant {
 #[derive(Debug)]
 pub struct FakeArbiter {
     folder: Arc<TempDir>,
-    writer: ControlWriter<'static>,
+    writer: Arc<ControlWriter<'static>>,
     ledger: AnyLedger<'static>,
     ledger_page: Arc<Page>,
     epoch: u64,
+    /// The number of the last closing.
+    turn: AtomicU32,
     server: Arc<Server>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
+    /// Its heart beats by itself.
+    is_beating: Arc<AtomicBool>,
 }
 
 impl FakeArbiter {
@@ -115,7 +122,11 @@ impl FakeArbiter {
     pub fn restart(mut self, grant: &TenantGrant) -> Self {
         self.stop();
         let (folder, page) = (Arc::clone(&self.folder), Arc::clone(&self.ledger_page));
-        Self::serve(grant, folder, self.epoch + 1, self.ledger, page)
+        let successor = Self::serve(grant, folder, self.epoch + 1, self.ledger, page);
+        // What processes answered before is still in the ledger.
+        let turn = self.turn.load(Ordering::Acquire);
+        successor.turn.store(turn, Ordering::Release);
+        successor
     }
 
     fn serve(
@@ -159,19 +170,22 @@ impl FakeArbiter {
         };
         Self {
             folder,
-            writer: writer.expect("a control page"),
+            writer: Arc::new(writer.expect("a control page")),
             ledger,
             ledger_page,
             epoch,
+            turn: AtomicU32::new(0),
             server,
-            thread: Some(thread),
+            threads: vec![thread],
+            is_beating: Arc::default(),
         }
     }
 
     /// Lets everybody go. Its pages stay as they are, and so do the limits.
     pub fn stop(&mut self) {
+        self.is_beating.store(false, Ordering::Release);
         self.server.end();
-        if let Some(thread) = self.thread.take() {
+        for thread in self.threads.drain(..) {
             thread.join().expect("the arbiter ends");
         }
     }
@@ -227,9 +241,57 @@ impl FakeArbiter {
         self.writer.beat(now_ms());
     }
 
+    /// Gives signs of life by itself from now on.
+    pub fn keep_beating(&mut self) {
+        self.is_beating.store(true, Ordering::Release);
+        let (writer, is_beating) = (Arc::clone(&self.writer), Arc::clone(&self.is_beating));
+        self.threads.push(std::thread::spawn(move || {
+            while is_beating.load(Ordering::Acquire) {
+                writer.beat(now_ms());
+                std::thread::sleep(BETWEEN_BEATS);
+            }
+        }));
+    }
+
     /// Is gone, as a process sees it: no heartbeat for long.
-    pub fn stop_beating(&self) {
+    pub fn stop_beating(&mut self) {
+        self.is_beating.store(false, Ordering::Release);
+        for thread in self.threads.drain(1..) {
+            thread.join().expect("its heart stops");
+        }
         self.writer.beat(0);
+    }
+
+    /// Says how the tenant's gate is, and wakes its processes. A closing has the next number.
+    pub fn set_gate(&self, state: GateState) -> GateWord {
+        let is_closing = u32::from(state == GateState::Closed);
+        let turn = self.turn.fetch_add(is_closing, Ordering::AcqRel) + is_closing;
+        let word = GateWord::new(state, turn);
+        self.writer.set_gate(word);
+        let gate = self.writer.gate().address().cast_mut();
+        // SAFETY: the arbiter's own mapping of the page, which stays for good.
+        let gate = unsafe { AtomicU32::from_ptr(gate) };
+        rustix::thread::futex::wake(gate, rustix::thread::futex::Flags::empty(), i32::MAX as u32)
+            .expect("a word in shared memory");
+        word
+    }
+
+    /// Says what processes do without an arbiter, in thousandths of the time, and how many
+    /// microseconds of work they keep queued.
+    pub fn set_gate_rules(&self, without_arbiter: u32, queue_us: u32) {
+        self.writer.set_gate_rules(without_arbiter, queue_us);
+    }
+
+    /// What the process in the n-th slot says of its turns.
+    #[must_use]
+    pub fn report(&self, slot: u32) -> &TurnReport {
+        self.ledger.slot(process(slot)).turns()
+    }
+
+    /// How often processes have knocked. Each knock is heard at once.
+    #[must_use]
+    pub fn n_knocks(&self) -> usize {
+        self.server.n_knocks.load(Ordering::Acquire)
     }
 
     /// Says that a process has a slot, and so many bytes of the tenant's n-th card.

@@ -32,7 +32,8 @@ pub(crate) struct Server {
     hellos: Mutex<Vec<Hello>>,
     /// Connections that were closed after their hello.
     pub(crate) n_gone: AtomicUsize,
-    /// Whatever is said after hello, and should not be.
+    pub(crate) n_knocks: AtomicUsize,
+    /// Whatever else is said after hello, and should not be.
     pub(crate) n_more: AtomicUsize,
     /// Readable when it is time to go.
     end: OwnedFd,
@@ -54,6 +55,7 @@ impl Server {
             shift: grant.shift,
             hellos: Mutex::default(),
             n_gone: AtomicUsize::new(0),
+            n_knocks: AtomicUsize::new(0),
             n_more: AtomicUsize::new(0),
             end: rustix::event::eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor"),
         }
@@ -107,10 +109,19 @@ impl Server {
 
     /// False if the client is gone.
     fn listen_on(&self, client: &OwnedFd) -> bool {
-        let more = receive(client).is_some();
-        let count = if more { &self.n_more } else { &self.n_gone };
+        let more = receive(client);
+        let count = match more {
+            None => &self.n_gone,
+            Some(ProcessMessage::Knock) => {
+                // Whose it is does not matter: it is heard, and the pages say the rest.
+                let slots = SlotIndex::processes().map(|index| self.ledger.slot(index));
+                slots.for_each(|slot| slot.turns().hear());
+                &self.n_knocks
+            }
+            Some(_) => &self.n_more,
+        };
         count.fetch_add(1, Ordering::AcqRel);
-        more
+        more.is_some()
     }
 
     fn greet(&self, client: &OwnedFd, hello: Hello) {

@@ -1,88 +1,110 @@
-//! May this launch go? The joint at which compute time will be shared.
+//! May this launch go? Each one looks at a word of the process's own.
 //!
-//! Every launch reads one word in the control page ([`WORD`] says which) and goes on if it is
-//! zero, as it always is while nobody shares compute. Otherwise the launching thread waits
-//! here. It waits for the arbiter's word, never for a dead arbiter: without a heartbeat the
-//! gate counts as open, since a job that stands still for ever is worse than one that takes
-//! more than its share.
+//! The arbiter's word is in a page that several processes read. Only the [keeper](crate::keeper)
+//! reads that, and sets [`WORD`] from it. A launch first says that it is inside, in memory of its
+//! thread ([`threads`]), and then reads the word. If it is free, the launch goes on: no shared
+//! write, no system call, no lock.
+//!
+//! Who sets the word must know afterwards who had read the old one. The processor may let a launch
+//! read the word before others see that it is inside; a fence in each launch would cost more than
+//! all the rest. So the keeper pays: after its change it makes every running thread of the process
+//! pass a fence ([`barrier`]). A launch that read the old word is then seen to be inside, and a
+//! launch that was not inside will read the new one.
 //!
 //! All devices of a tenant share one gate: a job on several cards whose launches stop on one of
 //! them waits for itself on the others (HAMi-core#142).
 
-use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+pub mod barrier;
+pub mod futex;
+pub mod threads;
 
-use sublet_abi::ControlPage;
+use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-use crate::link;
+use sublet_abi::{GateState, GateWord};
 
-/// A gate for processes that have no arbiter.
-static OPEN: AtomicU32 = AtomicU32::new(0);
+use crate::link::{Link, now_ns};
+use threads::Launcher;
 
-/// Where the word is that launches read. Never null.
-pub static WORD: AtomicPtr<u32> = AtomicPtr::new(OPEN.as_ptr());
+/// How the gate of this process is. Only the keeper closes it.
+static WORD: AtomicU32 = AtomicU32::new(GateWord::new(GateState::Free, 0).bits());
 
-/// A word that is never zero.
-static SHUT: AtomicU32 = AtomicU32::new(1);
+/// A waiting thread looks again so often, in case a wake-up was lost.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Where the word is that launches of graphs read: the same one, until somebody wants to look at
-/// each of them. Never null.
-pub static GRAPHS: AtomicPtr<u32> = AtomicPtr::new(OPEN.as_ptr());
-
-static CONTROL: AtomicPtr<ControlPage> = AtomicPtr::new(ptr::null_mut());
-
-/// A waiting thread looks again so often, in case a wake-up was lost or the page replaced.
-const LOOK_AGAIN_NS: libc::c_long = 100_000_000;
-
-/// From now on this page's gate counts. The page stays mapped for ever.
-pub fn follow(control: &'static ControlPage) {
-    CONTROL.store(ptr::from_ref(control).cast_mut(), Ordering::Release);
-    let word = control.gate().address().cast_mut();
-    let before = WORD.swap(word, Ordering::AcqRel);
-    // Fails where graphs are looked at, and that stays so.
-    let (set, kept) = (Ordering::AcqRel, Ordering::Relaxed);
-    let _ = GRAPHS.compare_exchange(before, word, set, kept);
+/// The calling thread is inside from now on, until [`Launcher::leave`].
+#[inline(always)]
+#[must_use]
+pub fn enter() -> &'static Launcher {
+    let launcher = threads::own();
+    launcher.enter();
+    // The compiler keeps the order; the processor is made to by the keeper.
+    compiler_fence(Ordering::SeqCst);
+    launcher
 }
 
-/// From now on each launch of a graph goes by way of its hook, gate or not.
-pub fn look_at_graphs() {
-    GRAPHS.store(SHUT.as_ptr(), Ordering::Release);
+/// True if a launch may go and need say nothing. Asked inside.
+#[inline(always)]
+#[must_use]
+pub fn is_free() -> bool {
+    WORD.load(Ordering::Relaxed) == GateWord::new(GateState::Free, 0).bits()
 }
 
-/// Returns when the gate is open, or when nobody is there to open it.
-pub extern "C" fn wait() {
-    loop {
-        let word = WORD.load(Ordering::Acquire);
-        // SAFETY: points to the static or into a page that stays mapped; read atomically,
-        // because the arbiter writes it.
-        let closed = unsafe { ptr::read_volatile(word) };
-        if closed == 0 || is_forsaken() {
-            return;
+/// How the gate is.
+#[must_use]
+pub fn word() -> GateWord {
+    GateWord::of_bits(WORD.load(Ordering::Acquire))
+}
+
+/// Sets the word, and wakes who waits if they may go. When this returns, every launch has read the
+/// new word, or is seen by [`threads::is_anybody_inside`].
+pub fn set(word: GateWord) {
+    WORD.store(word.bits(), Ordering::SeqCst);
+    if word.state() != GateState::Closed {
+        futex::wake_own(&WORD);
+    }
+    barrier::pass_all();
+}
+
+/// A child made by fork has none of its parent's threads, and no gate until it has an arbiter.
+pub(crate) fn forget_parent() {
+    threads::forget_all();
+    WORD.store(0, Ordering::SeqCst);
+}
+
+/// Who stands at the gate.
+#[derive(Debug, Default)]
+pub struct Waiting {
+    n_threads: Mutex<usize>,
+}
+
+impl Waiting {
+    /// Waits while the gate is closed. The calling thread is not inside meanwhile.
+    pub fn wait(&self, link: &Link, launcher: &Launcher) {
+        launcher.leave();
+        let start = now_ns();
+        self.count(link, 1);
+        loop {
+            let word = word();
+            if word.state() != GateState::Closed {
+                break;
+            }
+            futex::wait_own(&WORD, word.bits(), LOOK_AGAIN);
         }
-        let pause = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: LOOK_AGAIN_NS,
-        };
-        // Not the private kind: the arbiter wakes from another process. It works on a mapping
-        // that may only be read.
-        // SAFETY: the word stays mapped, and the time is live.
-        unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                word,
-                libc::FUTEX_WAIT,
-                closed,
-                &raw const pause,
-                ptr::null::<u32>(),
-                0_u32,
-            );
+        self.count(link, -1);
+        link.turns().add_waited_ns(now_ns().saturating_sub(start));
+        launcher.enter();
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// Under a lock, so that what the slot says last is what is so.
+    fn count(&self, link: &Link, change: isize) {
+        let n_threads = self.n_threads.lock();
+        let mut n_threads = n_threads.unwrap_or_else(PoisonError::into_inner);
+        *n_threads = n_threads.saturating_add_signed(change);
+        if link.turns().set_at_gate(*n_threads > 0) && *n_threads > 0 {
+            link.knock();
         }
     }
-}
-
-fn is_forsaken() -> bool {
-    let control = CONTROL.load(Ordering::Acquire);
-    // SAFETY: null, or a page that stays mapped.
-    let control = unsafe { control.as_ref() };
-    !control.is_some_and(link::is_arbiter_alive)
 }

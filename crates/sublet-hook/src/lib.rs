@@ -12,7 +12,8 @@
 //! - [`trampoline`]: how an exported name leads to code.
 //! - [`process`], [`guard`]: what is known in one process; forks, nested calls, panics.
 //! - [`link`]: the arbiter, and the two shared pages.
-//! - [`report`], [`visible`], [`gate`]: what both libraries answer alike.
+//! - [`gate`], [`keeper`]: when the process may launch work, and the thread that sees to it.
+//! - [`report`], [`visible`]: what both libraries answer alike.
 //! - [`bytelock`]: how a process sees that another is there.
 //! - [`cuda`]: the hooks of the CUDA driver; [`pointers`] is its map of addresses.
 //! - [`nvml`]: the hooks of the management library, which takes no part and only looks.
@@ -26,6 +27,7 @@ pub mod cuda;
 pub mod driver;
 pub mod gate;
 pub mod guard;
+pub mod keeper;
 pub mod link;
 pub mod nvml;
 pub mod pointers;

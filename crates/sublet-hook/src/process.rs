@@ -15,6 +15,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use crate::cuda::CudaBooks;
+use crate::gate;
 use crate::link::{self, LinkState};
 
 /// All that is known in one process. It is never dropped.
@@ -104,6 +105,9 @@ fn build(mark: Mark) -> &'static Process {
         match state {
             Ok(_) => {
                 let process: &'static Process = Box::leak(Box::default());
+                if !CURRENT.load(Ordering::Acquire).is_null() {
+                    gate::forget_parent();
+                }
                 CURRENT.store(ptr::from_ref(process).cast_mut(), Ordering::Release);
                 mark.word.store(READY, Ordering::Release);
                 return process;

@@ -230,7 +230,7 @@ fn without_a_library_it_says_what_it_looked_for() {
 
 #[test]
 fn a_changed_limit_is_seen_at_once_and_a_child_looks_for_itself() {
-    let arbiter = granting(Mode::Compat, &[(1, 4096)], 0);
+    let mut arbiter = granting(Mode::Compat, &[(1, 4096)], 0);
     let mut child = tenant(&arbiter, &["again"]).spawn().expect("it starts");
     let mut input = child.stdin.take().expect("a pipe");
     let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();

@@ -29,6 +29,8 @@
  *   repeat COUNT CALL ; ...   answers with COUNT if all of it gave 0
  *   races FUNCTION BYTES TIMES   four threads, in the context `ctx`, allocate by this function
  *                             and free, so many times each; `had` if any of them got anything
+ *   start N CALL, join N      a thread of its own, number N below 64, makes the call, in the
+ *                             context `ctx`; what it gave, once the thread has ended
  *   to N LINE, from N         a child of its own, number N, which was forked when it was first
  *                             told something, gets the line; its answer
  *   in N LINE                 both
@@ -232,6 +234,31 @@ static void races(char **words) {
   printf("%s\n", all ? "had" : "nothing");
 }
 
+static struct {
+  pthread_t id;
+  char *words[WORDS];
+  int n;
+} started[64];
+
+static void *make_call(void *number) {
+  int at = (int)(u64)number;
+  find("cuCtxSetCurrent")(*variable("ctx"), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+  return (void *)call(started[at].words, started[at].n);
+}
+
+static void start(char **words, int n) {
+  int at = atoi(words[1]) & 63;
+  started[at].n = n - 2;
+  for (int i = 2; i < n; i++) started[at].words[i - 2] = strdup(words[i]);
+  printf("%d\n", pthread_create(&started[at].id, 0, make_call, (void *)(u64)at));
+}
+
+static void join(int at) {
+  void *gave;
+  pthread_join(started[at & 63].id, &gave);
+  printf("%d\n", (int)(u64)gave);
+}
+
 /* Descriptors go through a socket with a name, as programs pass them. */
 static struct sockaddr_un named(const char *path) {
   struct sockaddr_un name = {.sun_family = AF_UNIX};
@@ -367,6 +394,8 @@ static void run(char *line) {
   else if (n == 2 && !strcmp(verb, "env")) tell_text(getenv(words[1]));
   else if (n == 1 && !strcmp(verb, "close-all")) printf("%d\n", close_all());
   else if (n == 4 && !strcmp(verb, "races")) races(words);
+  else if (n > 2 && !strcmp(verb, "start")) start(words, n);
+  else if (n == 2 && !strcmp(verb, "join")) join(atoi(words[1]));
   else if (n == 2 && !strcmp(verb, "end")) printf("%d\n", end_child(atoi(words[1]) & 3));
   else if (n == 2 && !strcmp(verb, "listen")) printf("%d\n", listen_at(words[1]));
   else if (n == 3 && !strcmp(verb, "send")) printf("%d\n", send_descriptor(words[1], words[2]));

@@ -12,12 +12,14 @@ mod book;
 mod limits;
 
 use std::ffi::{c_int, c_uint};
+use std::sync::MutexGuard;
 
 pub use self::book::Contexts;
 pub use self::limits::set as set_limit;
 use super::c::*;
 use super::owned::Owned;
 use super::tenant::{ContextCharge, OverLimit, Place, Tenant, giving, is_absent};
+use super::work::Running;
 use super::{address, locked, physical, row};
 use crate::guard::{Inside, catch_panic};
 use crate::link::Budget;
@@ -66,6 +68,22 @@ fn forget_memory(tenant: &Tenant, is_gone: impl Fn(Budget, CUcontext) -> bool) {
     for (_, share) in books.externals.remove_where(|share| is_of(share)) {
         tenant.give_share(share);
     }
+}
+
+/// A context of the program's may end now: nobody asks the driver what runs in it meanwhile.
+fn ending(
+    tenant: &Tenant,
+    context: CUcontext,
+) -> Option<(book::Made, MutexGuard<'static, Running>)> {
+    let running = tenant.books.work.hold();
+    let made = locked(&tenant.books.contexts).made.remove(&context)?;
+    Some((made, running))
+}
+
+/// It has ended, with all that ran in it.
+fn ended(tenant: &Tenant, mut running: MutexGuard<'_, Running>, context: CUcontext) {
+    running.context_ended(context);
+    tenant.books.queues.context_ended(context);
 }
 
 /// A call that makes a context or retains one.
@@ -228,12 +246,13 @@ pub unsafe extern "C" fn attach<R: Like<row::cuCtxAttach>>(
 /// As the driver documents.
 pub unsafe extern "C" fn detach<R: Like<row::cuCtxDetach>>(context: CUcontext) -> CUresult {
     giving(
-        |tenant| locked(&tenant.books.contexts).made.remove(&context),
+        |tenant| ending(tenant, context),
         // SAFETY: the program's own argument.
         || unsafe { R::call((context,)) },
-        |tenant, mut made, detached| {
+        |tenant, (mut made, running), detached| {
             made.usage -= usize::from(detached);
             if made.usage == 0 {
+                ended(tenant, running, context);
                 gone(tenant, made.device, context);
             } else {
                 locked(&tenant.books.contexts).made.insert(context, made);
@@ -248,11 +267,12 @@ pub unsafe extern "C" fn detach<R: Like<row::cuCtxDetach>>(context: CUcontext) -
 /// As the driver documents.
 pub unsafe extern "C" fn destroy<R: Like<row::cuCtxDestroy>>(context: CUcontext) -> CUresult {
     giving(
-        |tenant| locked(&tenant.books.contexts).made.remove(&context),
+        |tenant| ending(tenant, context),
         // SAFETY: the program's own argument.
         || unsafe { R::call((context,)) },
-        |tenant, made, is_gone| {
+        |tenant, (made, running), is_gone| {
             if is_gone {
+                ended(tenant, running, context);
                 gone(tenant, made.device, context);
             } else {
                 locked(&tenant.books.contexts).made.insert(context, made);
@@ -269,18 +289,23 @@ pub unsafe extern "C" fn destroy_green<R: Like<row::cuGreenCtxDestroy>>(
     context: CUgreenCtx,
 ) -> CUresult {
     giving(
-        |tenant| locked(&tenant.books.contexts).green.remove(&context),
+        |tenant| {
+            let running = tenant.books.work.hold();
+            let device = locked(&tenant.books.contexts).green.remove(&context)?;
+            Some((device, running))
+        },
         // SAFETY: the program's own argument.
         || unsafe { R::call((context,)) },
-        |tenant, device, is_gone| {
+        |tenant, (device, mut running), is_gone| {
             let mut contexts = locked(&tenant.books.contexts);
             if !is_gone {
                 contexts.green.insert(context, device);
                 return;
             }
-            let ended = contexts.released(device);
+            let context_of_device = contexts.released(device);
             drop(contexts);
-            primary_ended(tenant, device, ended);
+            running.green_ended(context);
+            primary_ended(tenant, running, device, context_of_device);
         },
     )
 }
@@ -310,13 +335,13 @@ pub unsafe extern "C" fn release<R: Like<row::cuDevicePrimaryCtxRelease>>(
     device: CUdevice,
 ) -> CUresult {
     giving(
-        |_| Some(()),
+        |tenant| Some(tenant.books.work.hold()),
         // SAFETY: the program's own argument.
         || unsafe { R::call((device,)) },
-        |tenant, (), released| {
+        |tenant, running, released| {
             if released {
                 let ended = locked(&tenant.books.contexts).released(device);
-                primary_ended(tenant, device, ended);
+                primary_ended(tenant, running, device, ended);
             }
         },
     )
@@ -330,22 +355,28 @@ pub unsafe extern "C" fn reset<R: Like<row::cuDevicePrimaryCtxReset>>(
     device: CUdevice,
 ) -> CUresult {
     giving(
-        |_| Some(()),
+        |tenant| Some(tenant.books.work.hold()),
         // SAFETY: the program's own argument.
         || unsafe { R::call((device,)) },
-        |tenant, (), was_reset| {
+        |tenant, running, was_reset| {
             if was_reset {
                 let ended = locked(&tenant.books.contexts).was_reset(device);
-                primary_ended(tenant, device, ended);
+                primary_ended(tenant, running, device, ended);
             }
         },
     )
 }
 
-fn primary_ended(tenant: &Tenant, device: CUdevice, ended: Option<CUcontext>) {
-    let Some(context) = ended else {
+fn primary_ended(
+    tenant: &Tenant,
+    running: MutexGuard<'_, Running>,
+    device: CUdevice,
+    context: Option<CUcontext>,
+) {
+    let Some(context) = context else {
         return;
     };
+    ended(tenant, running, context);
     gone(tenant, device, context);
     if let Place::Listed(index) = tenant.place(device) {
         tenant.look_again(index);

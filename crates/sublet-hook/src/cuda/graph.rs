@@ -26,7 +26,6 @@ use super::c::*;
 use super::driver_cache::DriverCache;
 use super::tenant::{CachesMemory, Place, Tenant, giving};
 use super::{locked, real, row};
-use crate::gate;
 use crate::guard::{Inside, catch_panic};
 use crate::link::Budget;
 use crate::real::Like;
@@ -177,7 +176,7 @@ impl Graphs {
     /// An executable graph was made.
     fn know(&mut self, exec: CUgraphExec, needs: Needs) {
         if needs.is_unknown {
-            gate::look_at_graphs();
+            unknown::look_at_launches();
         }
         self.needs.insert(exec, needs);
     }

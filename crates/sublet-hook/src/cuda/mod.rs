@@ -1,7 +1,7 @@
 //! The CUDA half: what stands behind each exported `cu…` name.
 //!
-//! A name leads through [`TARGETS`] to the real function, to the launch gate, or to a hook;
-//! [`table`] says which, one line for each hooked function. A hook asks the driver *after* it
+//! A name leads through [`TARGETS`] to the real function or to a hook; [`table`] says which, one
+//! line for each hooked function, and a rule for those that pass the gate. A hook asks the driver *after* it
 //! has taken the memory from the tenant's account, and gives it back when the driver refuses or
 //! the program frees it. Without an arbiter nothing is hooked and every name leads to the real
 //! driver.
@@ -11,7 +11,8 @@
 //! - Hooks take memory: [`linear`], [`pinned`], [`pool`], [`physical`], [`array`], [`graph`],
 //!   [`external`]; [`context`] is what a context costs. [`shared`] is memory between processes,
 //!   [`info`] answers, [`start`] is `cuInit`, [`lookup`] `cuGetProcAddress`, [`sync`] when pools
-//!   may have become smaller. [`launch`] is the gate.
+//!   may have become smaller, [`stream_life`] streams that come and go. [`launch`] is the gate,
+//!   `gated` says for whom, [`queue`] how much may wait behind it, [`work`] what still runs.
 //! - [`address`] is what is known of linear memory. An address that is freed tells [`owned`], which
 //!   tells the account that paid: [`small`] (pieces that several share: [`heap`]), [`pool_account`]
 //!   (with what the driver keeps for later: [`driver_cache`]), or the tenant. If others may still
@@ -32,6 +33,8 @@ pub mod deferred_free;
 mod directions;
 pub mod driver_cache;
 pub mod external;
+#[cfg(test)]
+mod gated;
 pub mod graph;
 pub mod heap;
 pub mod info;
@@ -43,21 +46,25 @@ pub mod physical;
 pub mod pinned;
 pub mod pool;
 pub mod pool_account;
+pub mod queue;
 pub mod real;
 pub mod shared;
 pub mod small;
 pub mod start;
 pub mod stream;
+pub mod stream_life;
 pub mod sync;
 pub mod table;
 pub mod tenant;
+pub mod work;
 
 use std::ffi::c_void;
 use std::sync::atomic::AtomicPtr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use self::lookup::Export;
-use crate::link;
+use crate::gate;
+use crate::link::{self, Link};
 use crate::pointers::Pointers;
 use crate::trampoline::{Targets, settle};
 use real::REAL;
@@ -94,8 +101,7 @@ extern "C" fn decide(index: usize) -> *const c_void {
         match table::kind(index) {
             _ if !link::is_hooking() => real,
             table::Kind::Forward => real,
-            table::Kind::Gate => launch::gated as *const c_void,
-            table::Kind::Hook(hook) => hook,
+            table::Kind::Gate(hook) | table::Kind::Hook(hook) => hook,
         }
     })
 }
@@ -129,11 +135,23 @@ pub struct CudaBooks {
     pub deferred_frees: deferred_free::DeferredFrees,
     /// Which device of the driver is which of the tenant.
     pub devices: tenant::Devices,
+    /// What may still run.
+    pub work: work::WorkBook,
+    /// How much of it is queued.
+    pub queues: queue::Queues,
+    /// Who waits at the gate.
+    pub waiting: gate::Waiting,
     /// `cuInit`.
     pub start: Mutex<start::Start>,
 }
 
 impl CudaBooks {
+    /// Notes all that may run, since nobody knows.
+    pub fn note_all_work(&self, link: &Link) {
+        let contexts = locked(&self.contexts).handles();
+        self.work.note_all(link, &contexts);
+    }
+
     /// Who is asked for memory that nobody uses, in this order: a deferred free may let a pool
     /// shrink.
     fn caches(&self) -> [&dyn tenant::CachesMemory; 3] {

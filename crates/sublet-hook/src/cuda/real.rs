@@ -73,10 +73,11 @@ real_functions! {
     cuCtxGetLimit cuCtxPopCurrent_v2 cuCtxPushCurrent_v2 cuDeviceGetAttribute cuDeviceGetCount
     cuDeviceGetDefaultMemPool cuDeviceGetGraphMemAttribute cuDeviceGetMemPool cuDeviceGetUuid
     cuDeviceGetUuid_v2 cuDeviceGraphMemTrim cuDevicePrimaryCtxGetState cuDriverGetVersion
-    cuEventCreate cuEventDestroy_v2 cuEventQuery cuEventRecord cuGetProcAddress
+    cuEventCreate cuEventDestroy_v2 cuEventElapsedTime cuEventQuery cuEventRecord
+    cuEventSynchronize cuGetProcAddress
     cuGraphChildGraphNodeGetGraph cuGraphExecDestroy cuGraphGetNodes cuGraphMemAllocNodeGetParams
     cuGraphNodeGetType cuGraphUpload cuMemFreeAsync cuMemFree_v2 cuMemGetAddressRange_v2
     cuMemGetInfo_v2 cuMemPoolGetAttribute cuMemPoolTrimTo cuMipmappedArrayCreate
     cuMipmappedArrayDestroy cuMipmappedArrayGetMemoryRequirements cuStreamGetCtx cuStreamGetDevice
-    cuStreamIsCapturing
+    cuStreamIsCapturing cuStreamQuery cuThreadExchangeStreamCaptureMode
 }

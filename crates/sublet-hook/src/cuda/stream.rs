@@ -51,3 +51,52 @@ pub fn is_capturing(stream: CUstream) -> bool {
     let result = unsafe { real::cuStreamIsCapturing(stream, &raw mut status) };
     result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE
 }
+
+/// Another context is current, until this is dropped. Null: the one that is.
+#[derive(Debug)]
+pub struct InContext(bool);
+
+impl InContext {
+    /// Where the driver refuses, it also refuses what is then asked.
+    #[must_use]
+    pub fn enter(context: CUcontext) -> Self {
+        let is_other = !context.is_null();
+        // SAFETY: a context that lives.
+        Self(is_other && unsafe { real::cuCtxPushCurrent_v2(context) } == CUDA_SUCCESS)
+    }
+}
+
+impl Drop for InContext {
+    fn drop(&mut self) {
+        let mut popped = CUcontext::default();
+        if self.0 {
+            // SAFETY: writes the handle it is given.
+            let _ = unsafe { real::cuCtxPopCurrent_v2(&raw mut popped) };
+        }
+    }
+}
+
+/// The thread may make calls that a recording elsewhere forbids, until this is dropped. What the
+/// calls are about does not record.
+#[derive(Debug)]
+pub struct Relaxed(CUstreamCaptureMode);
+
+impl Relaxed {
+    /// From now on.
+    #[must_use]
+    pub fn enter() -> Self {
+        Self(exchange(CU_STREAM_CAPTURE_MODE_RELAXED))
+    }
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        exchange(self.0);
+    }
+}
+
+fn exchange(mut mode: CUstreamCaptureMode) -> CUstreamCaptureMode {
+    // SAFETY: reads and writes the number it is given.
+    let _ = unsafe { real::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
+    mode
+}

@@ -1,18 +1,38 @@
-//! Synchronisations. At these the driver takes from a pool what it keeps beyond its threshold;
-//! nobody else is told. A process that sleeps afterwards would pay for that memory as long as
-//! it sleeps, and another of its job be refused what is there.
+//! Synchronisations. The program has waited for its work, which may be all that it had: then its
+//! slot says so at once, and others have the card. At these the driver also takes from a pool what
+//! it keeps beyond its threshold; nobody else is told. A process that sleeps afterwards would pay
+//! for that memory as long as it sleeps, and another of its job be refused what is there.
 //!
-//! While no pool keeps anything, they cost one load more than without us.
+//! While no pool keeps anything and the gate is free, they cost two loads more than without us.
 
 use super::c::*;
+use super::tenant::Tenant;
+use super::work::Looker;
 use super::{pool_account, row};
+use crate::gate;
+use crate::guard::{Inside, catch_panic};
 use crate::real::Like;
 
 fn done(result: CUresult) -> CUresult {
     if result == CUDA_SUCCESS {
         pool_account::synchronised();
+        if !gate::is_free() {
+            look();
+        }
     }
     result
+}
+
+#[cold]
+fn look() {
+    let Some(_inside) = Inside::enter() else {
+        return;
+    };
+    let _ = catch_panic(|| {
+        if let Some(tenant) = Tenant::current() {
+            tenant.books.work.look(tenant.link, Looker::Program);
+        }
+    });
 }
 
 /// `cuStreamSynchronize`.

@@ -6,13 +6,11 @@
 
 use std::ffi::{c_uint, c_void};
 
-use sublet_driver_api::CUDA;
-
 use super::c::*;
 use super::real::REAL;
 use super::{
-    array, context, external, graph, info, linear, lookup, physical, pinned, pool, row, shared,
-    start, sync,
+    array, context, external, graph, info, launch, linear, lookup, physical, pinned, pool, row,
+    shared, start, stream_life, sync,
 };
 use crate::real::{Row, implement_row};
 
@@ -21,30 +19,11 @@ use crate::real::{Row, implement_row};
 pub enum Kind {
     /// The driver's function, nothing else.
     Forward,
-    /// The driver's function, if the gate is open.
-    Gate,
+    /// Ours, which calls the driver's when the gate is open ([`launch`]).
+    Gate(*const c_void),
     /// Ours, which calls the driver's.
     Hook(*const c_void),
 }
-
-/// All versions and twins of these make the GPU work. So does `cuGraphLaunch`, whose hook waits at
-/// the gate itself.
-const GATED: [&str; 11] = [
-    "cuFabricCpyBatchAsync",
-    "cuLaunch",
-    "cuLaunchCooperativeKernel",
-    "cuLaunchCooperativeKernelMultiDevice",
-    "cuLaunchGrid",
-    "cuLaunchGridAsync",
-    "cuLaunchKernel",
-    "cuLaunchKernelEx",
-    "cuMemBatchDecompressAsync",
-    "cuMemPrefetchAsync",
-    "cuMemPrefetchBatchAsync",
-];
-
-/// And so do all whose names begin so: copies and fills, of which each header has more.
-const GATED_FAMILIES: [&str; 2] = ["cuMemcpy", "cuMemset"];
 
 macro_rules! hooks {
     ($($symbol:ident => $($part:ident)::+ $(::<$description:ty>)?;)*) => {
@@ -106,6 +85,20 @@ hooks! {
     cuEventSynchronize => sync::event;
     cuCtxSynchronize => sync::current;
     cuCtxSynchronize_v2 => sync::context;
+
+    cuStreamCreate => stream_life::create;
+    cuStreamCreateWithPriority => stream_life::create_with_priority;
+    cuGreenCtxStreamCreate => stream_life::create_green;
+    cuStreamDestroy => stream_life::destroy;
+    cuStreamDestroy_v2 => stream_life::destroy;
+    cuStreamBeginCapture => stream_life::begin_v1;
+    cuStreamBeginCapture_ptsz => stream_life::begin_v1;
+    cuStreamBeginCapture_v2 => stream_life::begin;
+    cuStreamBeginCapture_v2_ptsz => stream_life::begin;
+    cuStreamBeginCaptureToGraph => stream_life::begin_to_graph;
+    cuStreamBeginCaptureToGraph_ptsz => stream_life::begin_to_graph;
+    cuStreamBeginRecaptureToGraph => stream_life::begin_again;
+    cuStreamBeginRecaptureToGraph_ptsz => stream_life::begin_again;
 
     cuMemCreate => physical::create;
     cuMemRelease => physical::release;
@@ -194,19 +187,15 @@ hooks! {
 }
 
 fn gate_or_forward(index: usize) -> Kind {
-    let is_gated = |base: &str| {
-        GATED.contains(&base) || GATED_FAMILIES.iter().any(|family| base.starts_with(family))
-    };
-    match CUDA.get(index) {
-        Some(row) if is_gated(row.base) => Kind::Gate,
-        _ => Kind::Forward,
-    }
+    launch::hook(index).map_or(Kind::Forward, Kind::Gate)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::gated::is_gated;
     use std::collections::BTreeSet;
+    use sublet_driver_api::CUDA;
 
     #[test]
     fn every_version_and_twin_of_a_hooked_function_is_hooked() {
@@ -227,33 +216,28 @@ mod tests {
 
     #[test]
     fn every_launch_copy_and_fill_passes_the_gate() {
-        let gated: BTreeSet<&str> = CUDA
-            .iter()
-            .enumerate()
-            .filter(|(index, _)| kind(*index) == Kind::Gate)
-            .map(|(_, row)| row.symbol)
-            .collect();
-        for symbol in [
-            "cuLaunchKernel",
-            "cuLaunchKernel_ptsz",
-            "cuLaunchKernelEx",
-            "cuLaunchKernelEx_ptsz",
-            "cuLaunchCooperativeKernel_ptsz",
-            "cuMemcpyHtoD_v2_ptds",
-            "cuMemcpyAsync_ptsz",
-            "cuMemsetD2D32Async_ptsz",
-        ] {
-            assert!(gated.contains(symbol), "{symbol}");
+        let mut hooks = BTreeSet::new();
+        for (index, row) in CUDA.iter().enumerate() {
+            match kind(index) {
+                Kind::Gate(hook) => assert!(hooks.insert(hook) && is_gated(row), "{}", row.symbol),
+                _ => assert!(!is_gated(row), "{} escapes", row.symbol),
+            }
         }
-        for symbol in [
-            "cuLaunchHostFunc",
-            "cuMemGetAddressRange_v2",
-            "cuStreamSynchronize",
+        for (symbol, expected) in [
+            ("cuLaunchKernel", true),
+            ("cuLaunchKernelEx_ptsz", true),
+            ("cuLaunchCooperativeKernel_ptsz", true),
+            ("cuLaunchGridAsync", true),
+            ("cuMemcpyHtoD_v2_ptds", true),
+            ("cuMemcpyAsync_ptsz", true),
+            ("cuMemsetD2D32Async_ptsz", true),
+            ("cuMemPrefetchAsync_v2", true),
+            ("cuLaunchHostFunc", false),
+            ("cuMemGetAddressRange_v2", false),
+            ("cuStreamSynchronize", false),
         ] {
-            assert!(!gated.contains(symbol), "{symbol}");
-        }
-        for base in GATED {
-            assert!(!CUDA.versions(base).is_empty(), "{base} is no function");
+            let row = CUDA.by_symbol(symbol).expect("a row");
+            assert_eq!(is_gated(row), expected, "{symbol}");
         }
     }
 }

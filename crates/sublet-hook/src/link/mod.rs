@@ -8,7 +8,7 @@
 //! - [`socket`]: the connection, and the descriptors that come through it.
 //! - [`pages`]: descriptors become memory, after their seals were looked at.
 //! - [`meeting`]: hello, and what comes back; the other library meets the arbiter so too.
-//! - [`watch`]: the thread.
+//! - [`watch`]: the thread. Beside it runs the [gate keeper](crate::keeper).
 //! - [`marks`]: which process holds memory that another made.
 
 pub mod marks;
@@ -21,17 +21,18 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sublet_abi::{
     AnyControl, AnyLedger, ControlPage, DeviceIndex, HostLimit, MAX_DEVICES, Mode, NotReserved,
-    SlotIndex, Units,
+    ProcessMessage, SlotIndex, TurnReport, Units,
 };
 
-use crate::gate;
+use crate::gate::futex;
 use meeting::Why;
+use socket::Socket;
 pub(crate) use watch::without_signals;
 
 /// The folder with the tenant's socket. Without it, nothing is hooked.
@@ -46,6 +47,9 @@ pub const SOCKET: &str = "tenant.sock";
 /// How long one step of meeting the arbiter may take. With 300 processes at once the last
 /// waits its turn for some hundred milliseconds; an arbiter that is stopped never answers.
 pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where nobody waits for a card, a process knocks no more often.
+const BETWEEN_KNOCKS_MS: u64 = 5;
 
 /// So long without a heartbeat, and the arbiter counts as gone.
 const SILENCE_MS: u64 = 2000;
@@ -126,6 +130,9 @@ pub struct Link {
     turns: [Mutex<()>; MAX_DEVICES + 1],
     /// `None` where the system does not let a process open the ledger's file for itself.
     marks: Option<marks::Marks>,
+    /// The connection of now.
+    socket: Mutex<Arc<Socket>>,
+    last_knock_ms: AtomicU64,
     /// What the thread takes over.
     watch: Mutex<Option<watch::Watch>>,
 }
@@ -148,6 +155,39 @@ impl Link {
     #[must_use]
     pub fn slot(&self) -> SlotIndex {
         self.slot
+    }
+
+    /// What this process says of its turns.
+    #[must_use]
+    pub fn turns(&self) -> &TurnReport {
+        self.ledger.slot(self.slot).turns()
+    }
+
+    /// Tells the arbiter to look at the slot. Where that fails, it looks by itself, only later.
+    pub fn knock(&self) {
+        if self.turns().must_knock() {
+            self.last_knock_ms.store(now_ms(), Ordering::Relaxed);
+            let _ = self.socket().send_at_once(&ProcessMessage::Knock.encode());
+        }
+    }
+
+    /// The same, unless the last time was just now.
+    pub fn knock_seldom(&self) {
+        let last = self.last_knock_ms.load(Ordering::Relaxed);
+        if now_ms().saturating_sub(last) > BETWEEN_KNOCKS_MS {
+            self.knock();
+        }
+    }
+
+    /// Wakes the gate keeper. Those of the job's other processes wait for the same word, and
+    /// sleep again.
+    pub fn wake_keeper(&self) {
+        futex::wake_shared(self.control().page().gate().address());
+    }
+
+    fn socket(&self) -> Arc<Socket> {
+        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&socket)
     }
 
     /// Who holds whose memory; `None` if that cannot be known here.
@@ -233,9 +273,15 @@ impl Link {
         turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn switch_to(&self, control: AnyControl<'static>) {
+    fn switch_to(&self, control: AnyControl<'static>, socket: Socket) {
+        let before = self.control();
         self.control.store(leaked(control), Ordering::Release);
-        gate::follow(control.page());
+        let mut current = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        *current = Arc::new(socket);
+        // A knock that went to the predecessor was perhaps not heard.
+        self.turns().hear();
+        // The keeper waits for the old page's word.
+        futex::wake_shared(before.page().gate().address());
     }
 }
 
@@ -302,6 +348,12 @@ pub fn connect_to(socket: &Path, mode: Mode) -> LinkState {
 /// Milliseconds of `CLOCK_MONOTONIC`, as the arbiter's heartbeat counts.
 #[must_use]
 pub fn now_ms() -> u64 {
+    now_ns() / 1_000_000
+}
+
+/// Nanoseconds of the same clock.
+#[must_use]
+pub fn now_ns() -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
@@ -309,7 +361,7 @@ pub fn now_ms() -> u64 {
     // SAFETY: writes the struct it is given; this clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     let (seconds, nanoseconds) = (now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs());
-    seconds.saturating_mul(1000) + nanoseconds / 1_000_000
+    seconds.saturating_mul(1_000_000_000) + nanoseconds
 }
 
 #[cfg(test)]

@@ -163,6 +163,20 @@ impl Socket {
         Ok(())
     }
 
+    /// Sends one datagram if there is room for it.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn send_at_once(&self, bytes: &[u8]) -> io::Result<()> {
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        // SAFETY: the buffer is live and as long as stated.
+        let sent = unsafe { libc::send(self.fd()?, bytes.as_ptr().cast(), bytes.len(), flags) };
+        match sent {
+            ..0 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    }
+
     /// Waits for one datagram. Empty bytes mean that the other side has closed.
     ///
     /// # Errors

@@ -9,8 +9,8 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ use sublet_abi::{AnyControl, DeviceClaim, MAX_DEVICES};
 
 use super::marks::Marks;
 use super::meeting::{Why, meet, system};
-use super::socket::{Socket, Watched};
+use super::socket::Watched;
 use super::{Link, PATIENCE, leaked, pages};
-use crate::gate;
+use crate::keeper;
 
 /// Between two attempts to find a successor. It starts within milliseconds if it is restarted
 /// at once; later attempts are rarer, since a missing file costs a system call each. Until a
@@ -32,7 +32,6 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// What the thread works with.
 #[derive(Debug)]
 pub(super) struct Watch {
-    socket: Socket,
     ledger: Watched,
     path: PathBuf,
 }
@@ -47,11 +46,9 @@ pub(super) fn first_contact(path: &Path) -> Result<&'static Link, Why> {
         .tell_own_pid(std::process::id());
     let marks = Marks::on(met.ledger.as_fd()).ok();
     let watch = Watch {
-        socket: met.socket,
         ledger: system("keep the ledger", Watched::new(met.ledger))?,
         path: path.to_path_buf(),
     };
-    gate::follow(met.control.page());
     Ok(Box::leak(Box::new(Link {
         ledger,
         slot: met.welcome.slot,
@@ -59,12 +56,14 @@ pub(super) fn first_contact(path: &Path) -> Result<&'static Link, Why> {
         control: AtomicPtr::new(leaked(met.control)),
         turns: Default::default(),
         marks,
+        socket: Mutex::new(Arc::new(met.socket)),
+        last_knock_ms: AtomicU64::new(0),
         watch: Mutex::new(Some(watch)),
     })))
 }
 
 impl Link {
-    /// Starts the thread, if nobody has.
+    /// Starts the thread, and the gate keeper's, if nobody has.
     ///
     /// Not during the first contact, for which other threads may wait: to start a thread libc
     /// takes the loader's lock, and one of those who wait may have it, as it is just loading a
@@ -84,31 +83,26 @@ impl Link {
                 .stack_size(256 << 10)
                 .spawn(move || stay(self, ManuallyDrop::into_inner(watch)))
         });
+        keeper::start(self);
     }
 }
 
 /// The thread's whole life. It ends with the process.
 fn stay(link: &'static Link, watch: Watch) {
-    let Watch {
-        mut socket,
-        ledger,
-        path,
-    } = watch;
+    let Watch { ledger, path } = watch;
     loop {
-        socket.wait_for_end();
+        link.socket().wait_for_end();
         let mut pause = FIRST_PAUSE;
-        socket = loop {
-            match crate::guard::catch_panic(|| come_back(link, &ledger, &path)) {
-                Some(Ok(socket)) => break socket,
-                Some(Err(_)) | None => thread::sleep(pause),
-            }
+        let is_back = || crate::guard::catch_panic(|| come_back(link, &ledger, &path));
+        while !matches!(is_back(), Some(Ok(()))) {
+            thread::sleep(pause);
             pause = (pause * 2).min(LONGEST_PAUSE);
-        };
+        }
     }
 }
 
 /// Asks a successor for the slot that this process has.
-fn come_back(link: &'static Link, ledger: &Watched, path: &Path) -> Result<Socket, Why> {
+fn come_back(link: &'static Link, ledger: &Watched, path: &Path) -> Result<(), Why> {
     let control = link.control();
     let mut claims = [DeviceClaim::default(); MAX_DEVICES];
     for ((index, device), claim) in control.devices().zip(&mut claims) {
@@ -147,8 +141,8 @@ fn come_back(link: &'static Link, ledger: &Watched, path: &Path) -> Result<Socke
     }
     link.generation
         .store(met.welcome.generation, Ordering::Relaxed);
-    link.switch_to(met.control);
-    Ok(met.socket)
+    link.switch_to(met.control, met.socket);
+    Ok(())
 }
 
 /// A thread inherits the mask of signals of the one that starts it. The program's signals are

@@ -3,11 +3,12 @@
 //! - [`memory`]: not a byte more. [`pinned`]: nor of the host's. [`races`]: by many at once.
 //! - [`graphs`], [`contexts`]: what these cost. [`held`]: for as long as memory is held.
 //! - [`reports`]: what the program is told, and what it reaches.
+//! - [`gate`]: who may launch, and when nothing runs any more.
 //! - [`lives`]: forks, and an arbiter that comes and goes.
 //! - [`reach`]: every way to the driver's functions.
-#![expect(unsafe_code, reason = "closes a gate, as an arbiter will")]
 
 mod contexts;
+mod gate;
 mod graphs;
 mod held;
 mod lives;

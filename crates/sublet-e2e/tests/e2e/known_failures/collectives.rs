@@ -187,7 +187,7 @@ fn row_04_ranks_that_wait_for_each_other_end_while_the_gate_opens_and_closes() -
         return Ok(());
     };
     let mut ranks = ranks(&machine)?;
-    let Some(gate) = Gate::of_only_job(&machine)? else {
+    let Some(mut gate) = Gate::of_only_job(&machine)? else {
         return Ok(());
     };
     let mut rounds = 0;

@@ -1,30 +1,39 @@
 //! The gate of a job, closed and opened from outside.
 //!
-//! Nobody shares compute time yet, so nothing of the product closes a gate. Root can: it writes
-//! the word in the arbiter's own memory, where alone the page can be written. Everything else is
-//! as it is for users, the heartbeat too, without which a closed gate counts as open.
-#![expect(unsafe_code, reason = "asks the page's type where its gate is")]
+//! Root can do it while the arbiter has no reason to: it writes the word in the arbiter's own
+//! memory, where alone the page can be written, and wakes who waits for it as the arbiter would.
+//! Everything else is as it is for users, the heartbeat too, without which a gate opens by itself.
+#![expect(
+    unsafe_code,
+    reason = "looks at the pages that the job and the arbiter share"
+)]
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::ptr;
+use std::sync::atomic::AtomicU32;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use sublet_abi::{AnyControl, GateState, GateWord, VERSION};
+use anyhow::{Context, Result, anyhow, ensure};
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::thread::futex;
+use sublet_abi::{AnyControl, AnyLedger, GateState, GateWord, SlotIndex, VERSION};
 use sublet_e2e::one_machine::Machine;
 
-/// The gate of the machine's only job. It is open again when this is dropped.
+/// How long a process may take to say that nothing of it runs.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The gate of the machine's only job. It is free again when this is dropped.
 pub(crate) struct Gate {
     memory: File,
     /// Where the word is in the arbiter's memory.
     at: u64,
+    control: AnyControl<'static>,
+    ledger: AnyLedger<'static>,
+    /// The number of the last closing.
+    turn: u32,
 }
-
-/// Bytes of a page of today's version.
-const BYTES: usize = AnyControl::bytes(VERSION).expect("it is known");
-
-/// A page's memory, aligned as pages are.
-#[repr(align(4096))]
-struct Room([u8; BYTES]);
 
 impl Gate {
     /// Finds it; `None`, and a line that says why, for users who cannot.
@@ -34,31 +43,59 @@ impl Gate {
             return Ok(None);
         }
         let arbiter = format!("/proc/{}", machine.arbiter()?.as_raw_nonzero());
-        let maps = fs::read_to_string(format!("{arbiter}/maps"))?;
-        let mut pages = maps
-            .lines()
-            .filter(|line| line.contains("memfd:sublet-control"));
-        let page = pages.next().context("no job has a page")?;
-        ensure!(pages.next().is_none(), "more than one job:\n{maps}");
-        let start = page.split('-').next().unwrap_or_default();
-        let start = u64::from_str_radix(start, 16)?;
-        let memory = File::options()
-            .read(true)
-            .write(true)
-            .open(format!("{arbiter}/mem"))?;
-        let at = start + offset(&memory, start)?;
-        Ok(Some(Gate { memory, at }))
+        let (start, page) = map(&arbiter, "memfd:sublet-control", AnyControl::bytes(VERSION))?;
+        // SAFETY: a page that the arbiter keeps, mapped for ever.
+        let control = unsafe { AnyControl::from_ptr(page, bytes(AnyControl::bytes(VERSION))?) };
+        let control = control.map_err(|why| anyhow!("no control page: {why}"))?;
+        let (_, ledger) = map(&arbiter, "memfd:sublet-ledger", AnyLedger::bytes(VERSION))?;
+        // SAFETY: as above.
+        let ledger = unsafe { AnyLedger::from_ptr(ledger, bytes(AnyLedger::bytes(VERSION))?) };
+        let ledger = ledger.map_err(|why| anyhow!("no ledger: {why}"))?;
+        let mut memory = File::options();
+        let memory = memory.read(true).write(true);
+        let memory = memory.open(format!("{arbiter}/mem"))?;
+        let offset = control.page().gate().address().addr() - page.addr();
+        Ok(Some(Gate {
+            memory,
+            at: start + offset as u64,
+            control,
+            ledger,
+            turn: 0,
+        }))
     }
 
-    /// From now on launches wait.
-    pub(crate) fn close(&self) -> Result<()> {
-        let closed = GateWord::new(GateState::Closed, 1).bits();
-        Ok(self.memory.write_all_at(&closed.to_ne_bytes(), self.at)?)
+    /// From some microseconds on launches wait.
+    pub(crate) fn close(&mut self) -> Result<()> {
+        self.turn += 1;
+        self.set(GateWord::new(GateState::Closed, self.turn))
     }
 
-    /// Launches go on; who waits notices within a tenth of a second.
+    /// The same. Returns when the job's first process says that nothing of it runs any more.
+    pub(crate) fn close_and_drain(&mut self) -> Result<()> {
+        self.close()?;
+        let slot = SlotIndex::of_process(1).context("a slot")?;
+        let turns = self.ledger.slot(slot).turns();
+        let start = Instant::now();
+        while turns.answered() != self.turn {
+            ensure!(start.elapsed() < PATIENCE, "no answer: {turns:?}");
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Launches go on.
     pub(crate) fn open(&self) -> Result<()> {
-        Ok(self.memory.write_all_at(&0_u32.to_ne_bytes(), self.at)?)
+        self.set(GateWord::default())
+    }
+
+    fn set(&self, word: GateWord) -> Result<()> {
+        let bytes = word.bits().to_ne_bytes();
+        self.memory.write_all_at(&bytes, self.at)?;
+        let address = self.control.page().gate().address().cast_mut();
+        // SAFETY: nothing is written, and the mapping stays.
+        let address = unsafe { AtomicU32::from_ptr(address) };
+        futex::wake(address, futex::Flags::empty(), i32::MAX.cast_unsigned())?;
+        Ok(())
     }
 }
 
@@ -68,13 +105,22 @@ impl Drop for Gate {
     }
 }
 
-/// Where the gate is in a page.
-fn offset(memory: &File, start: u64) -> Result<u64> {
-    let room = Box::leak(Box::new(Room([0; BYTES])));
-    memory.read_exact_at(&mut room.0, start)?;
-    // SAFETY: so many bytes, aligned, that live for ever and that nobody writes any more.
-    let page = unsafe { AnyControl::from_ptr(room.0.as_ptr(), BYTES) };
-    let page = page.ok().context("this is no control page")?;
-    let gate = page.gate().address().addr();
-    Ok((gate - room.0.as_ptr().addr()) as u64)
+fn bytes(known: Option<usize>) -> Result<usize> {
+    known.context("today's version is known")
+}
+
+/// The arbiter's only page of a kind: where it has it, and where it is mapped here, to be read.
+fn map(arbiter: &str, name: &str, length: Option<usize>) -> Result<(u64, *mut u8)> {
+    let maps = fs::read_to_string(format!("{arbiter}/maps"))?;
+    let mut pages = maps.lines().filter(|line| line.contains(name));
+    let page = pages.next().with_context(|| format!("no {name}"))?;
+    ensure!(pages.next().is_none(), "more than one job:\n{maps}");
+    let range = page.split(' ').next().unwrap_or_default();
+    let start = range.split('-').next().unwrap_or_default();
+    let start = u64::from_str_radix(start, 16)?;
+    let file = File::open(format!("{arbiter}/map_files/{range}"))?;
+    let (length, access, flags) = (bytes(length)?, ProtFlags::READ, MapFlags::SHARED);
+    // SAFETY: a new mapping where the kernel likes, which is never undone.
+    let mapped = unsafe { rustix::mm::mmap(ptr::null_mut(), length, access, flags, &file, 0) };
+    Ok((start, mapped.context(range.to_owned())?.cast()))
 }

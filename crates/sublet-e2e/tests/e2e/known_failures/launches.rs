@@ -1,6 +1,5 @@
-//! Rows 4 and 5: what makes a card work passes the gate, and passes it once it is open. How a
-//! gate is used to share time is not built yet; that nothing gets past it, and that nothing else
-//! waits for it, holds now.
+//! Rows 4 and 5: what makes a card work passes the gate, and passes it once it is open; nothing
+//! gets past it, and nothing else waits for it.
 
 use std::time::Duration;
 
@@ -63,14 +62,14 @@ fn are_held(launches: &[&str]) -> Result<()> {
         return Ok(());
     };
     let mut calls = ready(&machine)?;
-    let Some(gate) = Gate::of_only_job(&machine)? else {
+    let Some(mut gate) = Gate::of_only_job(&machine)? else {
         return Ok(());
     };
     let mut expected = 0;
     for launch in launches {
         // At an open gate first, so that the functions are found.
         assert_eq!(calls.call(launch)?, "0", "{launch}");
-        gate.close()?;
+        gate.close_and_drain()?;
         calls.tell(launch)?;
         let early = calls.answer_within(A_WHILE)?;
         gate.open()?;
@@ -121,10 +120,10 @@ fn row_05_nothing_else_waits_for_the_gate() -> Result<()> {
         return Ok(());
     };
     let mut calls = ready(&machine)?;
-    let Some(gate) = Gate::of_only_job(&machine)? else {
+    let Some(mut gate) = Gate::of_only_job(&machine)? else {
         return Ok(());
     };
-    gate.close()?;
+    gate.close_and_drain()?;
     for call in [
         "cuMemAlloc_v2 &c 1M",
         "cuMemFree_v2 c",

@@ -49,6 +49,13 @@ struct Card {
 }
 
 impl Contexts {
+    /// All of which the program has the handle.
+    pub fn handles(&self) -> Vec<CUcontext> {
+        let primary = self.primary.values().filter(|primary| primary.is_there);
+        let primary = primary.map(|primary| primary.context);
+        self.made.keys().copied().chain(primary).collect()
+    }
+
     /// One more context on a card; the first is paid for.
     pub(super) fn begin(&mut self, tenant: &Tenant, device: CUdevice) -> Result<(), OverLimit> {
         if let Some(card) = self.cards.get_mut(&device) {

@@ -5,15 +5,17 @@
 //! each launch: what the device's graphs have reserved then must fit, or it is trimmed away again
 //! and the launch is refused. While there is no such graph, launches pass the gate as all do.
 
-use std::arch::naked_asm;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::retry;
 use crate::cuda::c::*;
-use crate::cuda::real::{self, REAL};
+use crate::cuda::launch::{admit, launched};
+use crate::cuda::real;
 use crate::cuda::stream::{is_capturing, meant};
 use crate::cuda::tenant::Tenant;
 use crate::cuda::{locked, row};
 use crate::gate;
+use crate::gate::threads::Launcher;
 use crate::guard::{Inside, catch_panic};
 use crate::real::Like;
 
@@ -55,39 +57,55 @@ fn upload(exec: CUgraphExec, stream: CUstream) -> Option<CUresult> {
     uploaded.flatten()
 }
 
-/// `cuGraphLaunch`, while nobody looks at graphs: as every launch passes the gate. Reached with
-/// the row in `r11`.
+/// Set once there is a graph of which not all is known: from then on each launch is looked at.
+static ARE_LOOKED_AT: AtomicBool = AtomicBool::new(false);
+
+/// From now on each launch of a graph is looked at.
+pub(super) fn look_at_launches() {
+    ARE_LOOKED_AT.store(true, Ordering::Release);
+}
+
+/// `cuGraphLaunch`, which passes the gate as every launch does.
 ///
 /// # Safety
 /// As the driver documents.
-#[unsafe(naked)]
 pub unsafe extern "C" fn launch<R: Like<row::cuGraphLaunch>>(
     exec: CUgraphExec,
     stream: CUstream,
 ) -> CUresult {
-    naked_asm!(
-        "mov rax, qword ptr [rip + {word}]",
-        "cmp dword ptr [rax], 0",
-        "jne {looked_at}",
-        "lea rax, [rip + {real}]",
-        "jmp qword ptr [rax + 8 * r11]",
-        word = sym gate::GRAPHS,
-        looked_at = sym looked_at::<R>,
-        real = sym REAL,
-    )
+    let launcher = gate::enter();
+    if gate::is_free() && !ARE_LOOKED_AT.load(Ordering::Relaxed) {
+        // SAFETY: the program's own arguments.
+        let result = unsafe { R::call((exec, stream)) };
+        launcher.leave();
+        return result;
+    }
+    // SAFETY: as the caller says.
+    unsafe { held::<R>(launcher, exec, stream) }
 }
 
 /// Waits at the gate, and gives the graph its memory first if nobody knows how much that is.
-unsafe extern "C" fn looked_at<R: Like<row::cuGraphLaunch>>(
+///
+/// # Safety
+/// As the driver documents.
+#[cold]
+#[inline(never)]
+unsafe fn held<R: Like<row::cuGraphLaunch>>(
+    launcher: &Launcher,
     exec: CUgraphExec,
     stream: CUstream,
 ) -> CUresult {
-    gate::wait();
-    match upload(exec, meant::<R>(stream)) {
+    let streams = [meant::<R>(stream)];
+    let admitted = admit(launcher, &streams);
+    let is_looked_at = ARE_LOOKED_AT.load(Ordering::Acquire);
+    let uploaded = is_looked_at.then(|| upload(exec, streams[0])).flatten();
+    let result = match uploaded {
         Some(refused) if refused != CUDA_SUCCESS => refused,
         // SAFETY: the program's own arguments.
         _ => unsafe { R::call((exec, stream)) },
-    }
+    };
+    launched(launcher, &streams, admitted);
+    result
 }
 
 /// `cuGraphUpload`.

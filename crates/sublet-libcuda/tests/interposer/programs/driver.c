@@ -245,9 +245,9 @@ int cuMemPoolGetAttribute(u64 handle, int attribute, u64 *value) {
     else return INVALID; /* as before CUDA 13 */
     return OK;
 }
-static int capturing;
+static int capturing; /* 1: all streams; else this one */
 u64 fake_capture(u64 on) { capturing = (int)on; return 0; }
-int cuStreamIsCapturing(u64 stream, int *status) { (void)stream; *status = capturing; return OK; }
+#include "driver_work.h"
 int cuMemAllocFromPoolAsync(u64 *out, u64 bytes, u64 handle, u64 stream) {
     ALONE;
     struct pool *pool = pool_at(handle);
@@ -326,7 +326,7 @@ int cuMemRetainAllocationHandle(u64 *out, u64 address) {
 }
 
 /* ---- arrays, external memory, graphs: in driver_more.h; what others hold: in driver_shared.h;
- * memory of the host: in driver_host.h ---- */
+ * memory of the host: in driver_host.h; streams and what runs in them: in driver_work.h ---- */
 #include "driver_more.h"
 #include "driver_shared.h"
 #include "driver_host.h"

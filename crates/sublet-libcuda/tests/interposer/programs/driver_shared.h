@@ -135,8 +135,8 @@ static u64 busy, events;
 u64 fake_busy(u64 now) { busy = now; return 0; }
 u64 fake_events(void) { return events; }
 int cuEventCreate(u64 *out, u32 flags) { (void)flags; *out = next_handle++; events++; return OK; }
-int cuEventRecord(u64 event, u64 stream) { (void)event; (void)stream; return OK; }
-int cuEventQuery(u64 event) { (void)event; return busy ? 600 : OK; }
+int cuEventRecord(u64 event, u64 stream) { return record(event, stream); }
+int cuEventQuery(u64 event) { return busy || is_before(event) ? 600 : OK; }
 int cuEventDestroy_v2(u64 event) { (void)event; events--; return OK; }
 
 /* ---- other interfaces ---- */

@@ -13,7 +13,9 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use sublet_driver_api::CUDA;
 pub(crate) use sublet_fakearbiter::DEADLINE;
+use sublet_hook::cuda::table::{Kind, kind};
 use sublet_script::Calls;
 use tempfile::TempDir;
 
@@ -40,13 +42,34 @@ fn built() -> &'static Built {
                 .expect("a C compiler");
             assert!(status.success(), "{source} does not compile");
         };
-        compile("driver.c", "driver.so", &["-shared", "-fPIC"]);
+        let gated = folder.path().join("gated.c");
+        fs::write(&gated, gated_functions()).expect("a file");
+        let gated = gated.to_str().expect("text");
+        compile("driver.c", "driver.so", &["-shared", "-fPIC", gated]);
         sublet_script::compile(&folder.path().join("program")).expect("a C compiler");
         let ours = folder.path().join("ours");
         fs::create_dir(&ours).expect("a folder");
         std::os::unix::fs::symlink(library(), ours.join("libcuda.so.1")).expect("a link");
         Built { folder }
     })
+}
+
+/// All that passes the gate, by the table.
+pub(crate) fn gated_rows() -> Vec<&'static str> {
+    let is_gated = |index: usize| match CUDA[index].base {
+        "cuGraphLaunch" => true,
+        _ => matches!(kind(index), Kind::Gate(_)),
+    };
+    let rows = (0..CUDA.len()).filter(|&index| is_gated(index));
+    rows.map(|index| CUDA[index].symbol).collect()
+}
+
+/// Where `driver.c` has no function of that name, one that only says that it was called.
+fn gated_functions() -> String {
+    let functions = gated_rows().into_iter().map(|symbol| {
+        format!("__attribute__((weak)) int {symbol}(void) {{ return fake_arrive(); }}\n")
+    });
+    format!("int fake_arrive(void);\n{}", functions.collect::<String>())
 }
 
 /// The library that was built with this test.
@@ -103,6 +126,13 @@ impl Program {
     /// The next line. A program that says nothing for too long hangs.
     pub(crate) fn read(&mut self) -> String {
         self.0.answer().unwrap_or_else(|why| panic!("{why:#}"))
+    }
+
+    /// Sends; false if there is no answer within that time. It comes later.
+    pub(crate) fn is_answered(&mut self, line: &str, within: Duration) -> bool {
+        self.send(line);
+        let answer = self.0.answer_within(within);
+        answer.unwrap_or_else(|why| panic!("{why:#}")).is_some()
     }
 
     /// Sends without waiting.

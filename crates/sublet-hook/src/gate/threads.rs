@@ -1,0 +1,257 @@
+//! Which threads launch, and which of them is between the gate and the driver's answer.
+//!
+//! Each thread that launches has a record of its own, in a list that only grows: whoever looks
+//! through it needs no lock. A thread that ends gives its record back to the next one.
+
+use std::cell::Cell;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+/// A thread that launches. On cache lines of its own (two, since processors fetch pairs).
+#[derive(Debug)]
+#[repr(align(128))]
+pub struct Launcher {
+    /// How deep it is inside gated calls: the driver's function may call another one.
+    inside: AtomicU32,
+    /// Only the thread itself uses these. Atomic, because others can reach them.
+    last_noted: [AtomicU64; 3],
+    n_left: AtomicU32,
+    is_taken: AtomicBool,
+    /// The one that was made before it.
+    next: AtomicPtr<Launcher>,
+}
+
+impl Launcher {
+    const fn new() -> Self {
+        Self {
+            inside: AtomicU32::new(0),
+            last_noted: [const { AtomicU64::new(0) }; 3],
+            n_left: AtomicU32::new(0),
+            is_taken: AtomicBool::new(true),
+            next: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    /// Only its own thread writes, so that no locked instruction is needed.
+    #[inline(always)]
+    pub(super) fn enter(&self) {
+        let depth = self.inside.load(Ordering::Relaxed);
+        self.inside.store(depth + 1, Ordering::Relaxed);
+    }
+
+    /// What it launched is with the driver. In a child of a fork the count may have begun anew.
+    #[inline(always)]
+    pub fn leave(&self) {
+        let depth = self.inside.load(Ordering::Relaxed);
+        self.inside
+            .store(depth.saturating_sub(1), Ordering::Release);
+    }
+
+    /// True inside a gated call that was made inside another one: it belongs to that.
+    #[must_use]
+    pub fn is_nested(&self) -> bool {
+        self.inside.load(Ordering::Relaxed) > 1
+    }
+
+    /// A number that no other thread has at the same time.
+    #[must_use]
+    pub fn number(&self) -> usize {
+        ptr::from_ref(self).addr()
+    }
+
+    /// Counts a launch. True if it was the last of those that it counts from.
+    #[must_use]
+    pub fn counts_down(&self) -> bool {
+        let n_left = self.n_left.load(Ordering::Relaxed).saturating_sub(1);
+        self.n_left.store(n_left, Ordering::Relaxed);
+        n_left == 0
+    }
+
+    /// Counts down from so many launches.
+    pub fn count_from(&self, n_launches: u32) {
+        self.n_left.store(n_launches, Ordering::Relaxed);
+    }
+
+    /// Remembers what it said last, so that it need not say it again. True if that is news.
+    pub fn is_news(&self, said: [u64; 3]) -> bool {
+        let mut pairs = self.last_noted.iter().zip(said);
+        let is_known = pairs.all(|(last, said)| last.load(Ordering::Relaxed) == said);
+        for (last, said) in self.last_noted.iter().zip(said) {
+            last.store(said, Ordering::Relaxed);
+        }
+        !is_known
+    }
+}
+
+/// The newest record.
+static NEWEST: AtomicPtr<Launcher> = AtomicPtr::new(ptr::null_mut());
+
+thread_local! {
+    // Constant and without a destructor: reading it needs no allocation, and it is there until
+    // the thread's last instruction.
+    static OWN: Cell<*const Launcher> = const { Cell::new(ptr::null()) };
+}
+
+/// The calling thread's record.
+#[inline(always)]
+pub(super) fn own() -> &'static Launcher {
+    let own = OWN.get();
+    if own.is_null() {
+        return begin();
+    }
+    // SAFETY: records are never freed.
+    unsafe { &*own }
+}
+
+fn all() -> impl Iterator<Item = &'static Launcher> {
+    // SAFETY: null, or a record; they are never freed.
+    let at = |place: &AtomicPtr<Launcher>| unsafe { place.load(Ordering::Acquire).as_ref() };
+    std::iter::successors(at(&NEWEST), move |launcher| at(&launcher.next))
+}
+
+/// True if a thread other than the calling one is inside.
+#[must_use]
+pub fn is_anybody_inside() -> bool {
+    let own = OWN.get();
+    all().any(|one| one.inside.load(Ordering::Acquire) != 0 && !ptr::eq(one, own))
+}
+
+/// The calling thread's number ([`Launcher::number`]); zero if it has not launched anything.
+#[must_use]
+pub fn own_number() -> usize {
+    OWN.get().addr()
+}
+
+/// The calling thread is never held and never seen: it does what the gate needs.
+pub fn stand_aside() {
+    static ASIDE: Launcher = Launcher::new();
+    ASIDE.inside.store(1, Ordering::Relaxed);
+    OWN.set(&raw const ASIDE);
+}
+
+/// In a child, nobody is inside: the other threads are not there, and the one that is has just
+/// begun. No record goes to another thread, for one of the parent's may be that thread's.
+pub(super) fn forget_all() {
+    for launcher in all() {
+        launcher.inside.store(0, Ordering::Relaxed);
+    }
+}
+
+/// A thread's first launch, or one after it gave its record back, as it ends.
+#[cold]
+#[inline(never)]
+fn begin() -> &'static Launcher {
+    let mut free = all();
+    let free = free.find(|one| !one.is_taken.load(Ordering::Relaxed) && take(one));
+    let launcher = free.unwrap_or_else(add);
+    OWN.set(launcher);
+    give_back_at_end(launcher);
+    launcher
+}
+
+fn take(launcher: &Launcher) -> bool {
+    let (taken, kept) = (Ordering::Acquire, Ordering::Relaxed);
+    let before = launcher.is_taken.compare_exchange(false, true, taken, kept);
+    before.is_ok()
+}
+
+fn add() -> &'static Launcher {
+    let launcher: &'static Launcher = Box::leak(Box::new(Launcher::new()));
+    let mut newest = NEWEST.load(Ordering::Acquire);
+    loop {
+        launcher.next.store(newest, Ordering::Relaxed);
+        let itself = ptr::from_ref(launcher).cast_mut();
+        let (set, kept) = (Ordering::AcqRel, Ordering::Acquire);
+        match NEWEST.compare_exchange(newest, itself, set, kept) {
+            Ok(_) => return launcher,
+            Err(other) => newest = other,
+        }
+    }
+}
+
+/// By a key of the C library, whose destructors run after those of C++ and Rust, and once more if
+/// one of them launches: then the thread has a record again. A record that no destructor gives
+/// back is lost, and never counts as inside.
+fn give_back_at_end(launcher: &'static Launcher) {
+    if let Some(key) = key() {
+        // SAFETY: a key of ours; the record is never freed.
+        unsafe { libc::pthread_setspecific(key, ptr::from_ref(launcher).cast()) };
+    }
+}
+
+unsafe extern "C" fn give_back(launcher: *mut libc::c_void) {
+    OWN.set(ptr::null());
+    // SAFETY: what was set for the key: a record, which is never freed.
+    let launcher = unsafe { &*launcher.cast::<Launcher>() };
+    launcher.inside.store(0, Ordering::Relaxed);
+    launcher.is_news([0; 3]);
+    launcher.is_taken.store(false, Ordering::Release);
+}
+
+/// Made once, without a lock, which a fork could leave taken for ever.
+fn key() -> Option<libc::pthread_key_t> {
+    /// One more than the key; zero while there is none.
+    static KEY: AtomicU64 = AtomicU64::new(0);
+    let of = |known: u64| libc::pthread_key_t::try_from(known.checked_sub(1)?).ok();
+    if let Some(key) = of(KEY.load(Ordering::Acquire)) {
+        return Some(key);
+    }
+    let mut made = 0;
+    // SAFETY: writes the key it is given.
+    if unsafe { libc::pthread_key_create(&raw mut made, Some(give_back)) } != 0 {
+        return None;
+    }
+    let (set, known) = (Ordering::AcqRel, Ordering::Acquire);
+    match KEY.compare_exchange(0, u64::from(made) + 1, set, known) {
+        Ok(_) => Some(made),
+        Err(other) => {
+            // SAFETY: made above, and nobody has seen it.
+            unsafe { libc::pthread_key_delete(made) };
+            of(other)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn a_thread_that_ends_gives_its_record_back_and_is_not_inside() {
+        let numbers: Vec<usize> = (0..64)
+            .map(|_| {
+                let thread = thread::spawn(|| {
+                    let own = own();
+                    own.enter();
+                    own.number()
+                });
+                thread.join().expect("the thread ends")
+            })
+            .collect();
+        let records: std::collections::BTreeSet<_> = numbers.iter().collect();
+        // Other tests' threads may take one in between.
+        assert!(records.len() < 32, "{} for 64 threads", records.len());
+        assert!(!is_anybody_inside());
+    }
+
+    #[test]
+    fn what_a_thread_says_is_news_once() {
+        let one = Launcher::new();
+        assert!(one.is_news([1, 2, 3]) && !one.is_news([1, 2, 3]));
+        assert!(one.is_news([1, 2, 4]) && one.is_news([1, 2, 3]));
+    }
+
+    #[test]
+    fn a_call_within_a_call_is_nested() {
+        let one = Launcher::new();
+        one.enter();
+        assert!(!one.is_nested());
+        one.enter();
+        assert!(one.is_nested());
+        one.leave();
+        one.leave();
+        one.leave();
+        assert_eq!(one.inside.load(Ordering::Relaxed), 0);
+    }
+}
