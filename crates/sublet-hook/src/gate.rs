@@ -70,6 +70,7 @@ pub fn set(word: GateWord) {
 /// A child made by fork has none of its parent's threads, and no gate until it has an arbiter.
 pub(crate) fn forget_parent() {
     threads::forget_all();
+    barrier::forget_parent();
     WORD.store(0, Ordering::SeqCst);
 }
 

@@ -13,6 +13,7 @@
 //! - [`process`], [`guard`]: what is known in one process; forks, nested calls, panics.
 //! - [`link`]: the arbiter, and the two shared pages.
 //! - [`gate`], [`keeper`]: when the process may launch work, and the thread that sees to it.
+//! - [`progress`]: how fast the program gets on.
 //! - [`report`], [`visible`]: what both libraries answer alike.
 //! - [`bytelock`]: how a process sees that another is there.
 //! - [`cuda`]: the hooks of the CUDA driver; [`pointers`] is its map of addresses.
@@ -32,6 +33,7 @@ pub mod link;
 pub mod nvml;
 pub mod pointers;
 pub mod process;
+pub mod progress;
 pub mod real;
 pub mod report;
 pub mod trampoline;

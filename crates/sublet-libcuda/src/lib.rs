@@ -13,6 +13,14 @@ include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 #[unsafe(no_mangle)]
 pub static sublet_interposer: u8 = 1;
 
+/// A program may call this when it has done so many units more of its work: mini-batches,
+/// requests. In C, `void sublet_progress(uint64_t units)`; found by `dlsym`, since it is only there
+/// where Sublet is.
+#[unsafe(no_mangle)]
+pub extern "C" fn sublet_progress(units: u64) {
+    let _ = sublet_hook::guard::catch_panic(|| sublet_hook::progress::tell(units));
+}
+
 /// The loader calls this before anybody can call the rest.
 extern "C" fn tell_addresses() {
     register(&EXPORTS);

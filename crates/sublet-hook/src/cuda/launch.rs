@@ -22,8 +22,18 @@ use sublet_abi::GateState;
 pub enum Admitted {
     /// Nobody wants to know, or it is no work of the card.
     Unnoted,
+    /// Its streams are noted.
+    Noted,
     /// Others want the card: it counts for how much is queued.
     Counted,
+}
+
+impl Admitted {
+    /// True if somebody wants to know that the card has work.
+    #[must_use]
+    pub fn is_noted(self) -> bool {
+        self != Admitted::Unnoted
+    }
 }
 
 /// Lets a launch in when the gate is open, and notes on which streams it works. The thread is
@@ -47,12 +57,12 @@ pub fn admit(launcher: &Launcher, streams: &[CUstream]) -> Admitted {
             GateState::Closed if are_capturing(streams) => return Admitted::Unnoted,
             GateState::Closed => process.books.waiting.wait(link, launcher),
             state => {
-                let is_counted = note(link, launcher, streams);
-                // The keeper may have closed the gate before it was noted; then this launch is
-                // seen to be inside, and goes.
-                return match state {
-                    GateState::Contended if is_counted => Admitted::Counted,
-                    _ => Admitted::Unnoted,
+                // The keeper may close the gate before it is noted; then this launch is seen to
+                // be inside, and goes.
+                return match (note(link, launcher, streams), state) {
+                    (false, _) => Admitted::Unnoted,
+                    (true, GateState::Contended) => Admitted::Counted,
+                    (true, _) => Admitted::Noted,
                 };
             }
         }

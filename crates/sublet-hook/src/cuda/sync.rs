@@ -11,6 +11,7 @@ use super::work::Looker;
 use super::{pool_account, row};
 use crate::gate;
 use crate::guard::{Inside, catch_panic};
+use crate::progress;
 use crate::real::Like;
 
 fn done(result: CUresult) -> CUresult {
@@ -30,6 +31,7 @@ fn look() {
     };
     let _ = catch_panic(|| {
         if let Some(tenant) = Tenant::current() {
+            progress::found(tenant.link);
             tenant.books.work.look(tenant.link, Looker::Program);
         }
     });

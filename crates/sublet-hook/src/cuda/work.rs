@@ -56,7 +56,7 @@ struct Place {
 impl Place {
     /// True if the driver can be asked about it by that thread.
     fn can_be_asked(self, thread: usize) -> bool {
-        self.stream != CU_STREAM_PER_THREAD || self.thread == thread
+        self.stream != CU_STREAM_PER_THREAD || thread != 0 && self.thread == thread
     }
 
     /// A stream that records has nothing to do: what it had before is marked.
@@ -376,10 +376,12 @@ impl Mark {
     }
 }
 
-/// A change of what the slot says of work: at once where others wait for the card.
+/// A change of what the slot says of work: at once where others wait for the card. At a closed
+/// gate it is the keeper's answer that they wait for.
 fn tell(link: &Link) {
     match gate::word().state() {
-        GateState::Contended | GateState::Closed => link.knock(),
+        GateState::Contended => link.knock(),
         GateState::Free | GateState::Open => link.knock_seldom(),
+        GateState::Closed => {}
     }
 }

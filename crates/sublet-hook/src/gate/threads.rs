@@ -3,7 +3,7 @@
 //! Each thread that launches has a record of its own, in a list that only grows: whoever looks
 //! through it needs no lock. A thread that ends gives its record back to the next one.
 
-use std::cell::Cell;
+use std::arch::{asm, global_asm};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -86,16 +86,75 @@ impl Launcher {
 /// The newest record.
 static NEWEST: AtomicPtr<Launcher> = AtomicPtr::new(ptr::null_mut());
 
-thread_local! {
-    // Constant and without a destructor: reading it needs no allocation, and it is there until
-    // the thread's last instruction.
-    static OWN: Cell<*const Launcher> = const { Cell::new(ptr::null()) };
+// The calling thread's record: one word of each thread, zero at first, and there until the thread's
+// last instruction. Rust would ask for it by a function call, around which a launch has to save its
+// arguments. A TLS descriptor is a call that keeps all registers but one, two instructions long
+// where the loader found room beside the thread's control block. Where it found none, the library
+// still loads, which it would not if the word had to be there.
+global_asm!(
+    ".pushsection .tbss.sublet_own_launcher, \"awT\", @nobits",
+    ".hidden sublet_own_launcher",
+    ".globl sublet_own_launcher",
+    ".p2align 3",
+    ".type sublet_own_launcher, @object",
+    ".size sublet_own_launcher, 8",
+    "sublet_own_launcher:",
+    ".zero 8",
+    ".popsection",
+);
+
+/// Where the calling thread's word is, from the thread's control block.
+#[inline(always)]
+fn place() -> usize {
+    let place;
+    // SAFETY: keeps all registers but this one and the flags; vector registers may be lost in
+    // the C library's slow path before 2.39.
+    unsafe {
+        asm!(
+            "lea rax, [rip + sublet_own_launcher@tlsdesc]",
+            "call qword ptr [rax + sublet_own_launcher@tlscall]",
+            out("rax") place,
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+            out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+            out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+            out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+        );
+    }
+    place
+}
+
+/// The calling thread's record; null if it has none.
+#[inline(always)]
+fn own_or_null() -> *const Launcher {
+    let own;
+    // SAFETY: a word of this thread.
+    unsafe {
+        asm!(
+            "mov {own}, qword ptr fs:[{place}]",
+            place = in(reg) place(),
+            own = lateout(reg) own,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    own
+}
+
+fn set_own(own: *const Launcher) {
+    // SAFETY: a word of this thread, which only this module reads.
+    unsafe {
+        asm!(
+            "mov qword ptr fs:[{place}], {own}",
+            place = in(reg) place(),
+            own = in(reg) own,
+            options(nostack, preserves_flags),
+        );
+    }
 }
 
 /// The calling thread's record.
 #[inline(always)]
 pub(super) fn own() -> &'static Launcher {
-    let own = OWN.get();
+    let own = own_or_null();
     if own.is_null() {
         return begin();
     }
@@ -112,21 +171,21 @@ fn all() -> impl Iterator<Item = &'static Launcher> {
 /// True if a thread other than the calling one is inside.
 #[must_use]
 pub fn is_anybody_inside() -> bool {
-    let own = OWN.get();
+    let own = own_or_null();
     all().any(|one| one.inside.load(Ordering::Acquire) != 0 && !ptr::eq(one, own))
 }
 
 /// The calling thread's number ([`Launcher::number`]); zero if it has not launched anything.
 #[must_use]
 pub fn own_number() -> usize {
-    OWN.get().addr()
+    own_or_null().addr()
 }
 
 /// The calling thread is never held and never seen: it does what the gate needs.
 pub fn stand_aside() {
     static ASIDE: Launcher = Launcher::new();
     ASIDE.inside.store(1, Ordering::Relaxed);
-    OWN.set(&raw const ASIDE);
+    set_own(&raw const ASIDE);
 }
 
 /// In a child, nobody is inside: the other threads are not there, and the one that is has just
@@ -144,7 +203,7 @@ fn begin() -> &'static Launcher {
     let mut free = all();
     let free = free.find(|one| !one.is_taken.load(Ordering::Relaxed) && take(one));
     let launcher = free.unwrap_or_else(add);
-    OWN.set(launcher);
+    set_own(launcher);
     give_back_at_end(launcher);
     launcher
 }
@@ -180,7 +239,7 @@ fn give_back_at_end(launcher: &'static Launcher) {
 }
 
 unsafe extern "C" fn give_back(launcher: *mut libc::c_void) {
-    OWN.set(ptr::null());
+    set_own(ptr::null());
     // SAFETY: what was set for the key: a record, which is never freed.
     let launcher = unsafe { &*launcher.cast::<Launcher>() };
     launcher.inside.store(0, Ordering::Relaxed);

@@ -355,3 +355,22 @@ fn while_others_want_the_card_no_more_is_queued_than_the_arbiter_allows() {
     program.call(&launches(2000));
     assert_eq!(program.call("fake_disturbed"), "0");
 }
+
+#[test]
+fn a_programs_progress_is_counted_until_it_says_itself_how_far_it_is() {
+    let (arbiter, mut program) = begun();
+    let mini_batch = format!("{LAUNCH} ; cuGraphLaunch 1 s ; {LAUNCH} ; cuStreamSynchronize s");
+    // Nobody wants the card.
+    program.call(&format!("repeat 10 {mini_batch}"));
+    assert_eq!(arbiter.report(1).n_units(), 0);
+    closed(&arbiter);
+    arbiter.set_gate(GateState::Open);
+    for round in 1..4 {
+        assert_eq!(program.call(&format!("repeat 10 {mini_batch}")), "10");
+        assert_eq!(arbiter.report(1).n_units(), 20 * round);
+    }
+    program.play(None, "let nothing sublet_progress 3");
+    assert_eq!(program.call(&format!("repeat 10 {mini_batch}")), "10");
+    program.play(None, "let nothing sublet_progress 4");
+    assert_eq!(arbiter.report(1).n_units(), 67);
+}

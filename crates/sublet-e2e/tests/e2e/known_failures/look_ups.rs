@@ -36,7 +36,11 @@ fn row_02_none_of_our_libraries_defines_a_look_up() -> Result<()> {
         return Ok(());
     };
     for (library, prefix, others) in [
-        ("libsublet_cuda.so", "cu", &["sublet_interposer"][..]),
+        (
+            "libsublet_cuda.so",
+            "cu",
+            &["sublet_interposer", "sublet_progress"][..],
+        ),
         ("libsublet_nvml.so", "nvml", &["sublet_interposer"]),
         ("libsublet_preload.so", "dlopen", &[]),
     ] {

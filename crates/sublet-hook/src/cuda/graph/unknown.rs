@@ -17,6 +17,7 @@ use crate::cuda::{locked, row};
 use crate::gate;
 use crate::gate::threads::Launcher;
 use crate::guard::{Inside, catch_panic};
+use crate::progress;
 use crate::real::Like;
 
 /// All devices of the driver: nobody knows on which of them such a graph is.
@@ -97,6 +98,11 @@ unsafe fn held<R: Like<row::cuGraphLaunch>>(
 ) -> CUresult {
     let streams = [meant::<R>(stream)];
     let admitted = admit(launcher, &streams);
+    if admitted.is_noted()
+        && let Some(tenant) = catch_panic(Tenant::current).flatten()
+    {
+        progress::found(tenant.link);
+    }
     let is_looked_at = ARE_LOOKED_AT.load(Ordering::Acquire);
     let uploaded = is_looked_at.then(|| upload(exec, streams[0])).flatten();
     let result = match uploaded {
