@@ -76,11 +76,11 @@ pub(crate) fn forget_parent() {
 
 /// Who stands at the gate.
 #[derive(Debug, Default)]
-pub struct Waiting {
+pub struct ThreadsAtGate {
     n_threads: Mutex<usize>,
 }
 
-impl Waiting {
+impl ThreadsAtGate {
     /// Waits while the gate is closed. The calling thread is not inside meanwhile.
     pub fn wait(&self, link: &Link, launcher: &Launcher) {
         launcher.leave();

@@ -19,8 +19,8 @@ pub use self::limits::set as set_limit;
 use super::c::*;
 use super::owned::Owned;
 use super::tenant::{ContextCharge, OverLimit, Place, Tenant, giving, is_absent};
-use super::work::Running;
-use super::{address, locked, physical, row};
+use super::work::NotedWork;
+use super::{address, locked, physical, real, row};
 use crate::guard::{Inside, catch_panic};
 use crate::link::Budget;
 use crate::real::Like;
@@ -74,14 +74,14 @@ fn forget_memory(tenant: &Tenant, is_gone: impl Fn(Budget, CUcontext) -> bool) {
 fn ending(
     tenant: &Tenant,
     context: CUcontext,
-) -> Option<(book::Made, MutexGuard<'static, Running>)> {
+) -> Option<(book::Made, MutexGuard<'static, NotedWork>)> {
     let running = tenant.books.work.hold();
     let made = locked(&tenant.books.contexts).made.remove(&context)?;
     Some((made, running))
 }
 
 /// It has ended, with all that ran in it.
-fn ended(tenant: &Tenant, mut running: MutexGuard<'_, Running>, context: CUcontext) {
+fn ended(tenant: &Tenant, mut running: MutexGuard<'_, NotedWork>, context: CUcontext) {
     running.context_ended(context);
     tenant.books.queues.context_ended(context);
 }
@@ -292,11 +292,15 @@ pub unsafe extern "C" fn destroy_green<R: Like<row::cuGreenCtxDestroy>>(
         |tenant| {
             let running = tenant.books.work.hold();
             let device = locked(&tenant.books.contexts).green.remove(&context)?;
-            Some((device, running))
+            let mut current = CUcontext::default();
+            // By this name threads had it as their current one.
+            // SAFETY: a green context that lives, and the handle that is written.
+            let _ = unsafe { real::cuCtxFromGreenCtx(&raw mut current, context) };
+            Some((device, current, running))
         },
         // SAFETY: the program's own argument.
         || unsafe { R::call((context,)) },
-        |tenant, (device, mut running), is_gone| {
+        |tenant, (device, current, mut running), is_gone| {
             let mut contexts = locked(&tenant.books.contexts);
             if !is_gone {
                 contexts.green.insert(context, device);
@@ -305,6 +309,7 @@ pub unsafe extern "C" fn destroy_green<R: Like<row::cuGreenCtxDestroy>>(
             let context_of_device = contexts.released(device);
             drop(contexts);
             running.green_ended(context);
+            running.context_ended(current);
             primary_ended(tenant, running, device, context_of_device);
         },
     )
@@ -369,7 +374,7 @@ pub unsafe extern "C" fn reset<R: Like<row::cuDevicePrimaryCtxReset>>(
 
 fn primary_ended(
     tenant: &Tenant,
-    running: MutexGuard<'_, Running>,
+    running: MutexGuard<'_, NotedWork>,
     device: CUdevice,
     context: Option<CUcontext>,
 ) {

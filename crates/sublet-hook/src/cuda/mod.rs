@@ -140,7 +140,7 @@ pub struct CudaBooks {
     /// How much of it is queued.
     pub queues: queue::Queues,
     /// Who waits at the gate.
-    pub waiting: gate::Waiting,
+    pub waiting: gate::ThreadsAtGate,
     /// `cuInit`.
     pub start: Mutex<start::Start>,
 }

@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::c::*;
 use super::real;
-use super::stream::{InContext, Relaxed, is_capturing};
+use super::stream::{InContext, Relaxed, may_be_touched};
 use super::tenant::current_context;
 use crate::gate::threads::Launcher;
 use crate::link::{Link, now_ns};
@@ -65,7 +65,7 @@ pub fn count(queues: &Queues, link: &Link, launcher: &Launcher, stream: CUstream
         return;
     }
     let n_launches = match link.control().page().gate().queue_us() {
-        Some(queue_us) if !is_capturing(stream) => queues.mark(launcher, stream, queue_us),
+        Some(queue_us) if may_be_touched(stream) => queues.mark(launcher, stream, queue_us),
         _ => FIRST,
     };
     launcher.count_from(n_launches);

@@ -69,7 +69,7 @@ macro_rules! real_functions {
 }
 
 real_functions! {
-    cuArray3DCreate_v2 cuArrayDestroy cuArrayGetMemoryRequirements cuCtxGetCurrent cuCtxGetDevice
+    cuArray3DCreate_v2 cuArrayDestroy cuArrayGetMemoryRequirements cuCtxFromGreenCtx cuCtxGetCurrent cuCtxGetDevice
     cuCtxGetLimit cuCtxPopCurrent_v2 cuCtxPushCurrent_v2 cuDeviceGetAttribute cuDeviceGetCount
     cuDeviceGetDefaultMemPool cuDeviceGetGraphMemAttribute cuDeviceGetMemPool cuDeviceGetUuid
     cuDeviceGetUuid_v2 cuDeviceGraphMemTrim cuDevicePrimaryCtxGetState cuDriverGetVersion

@@ -46,10 +46,24 @@ pub fn meant<R: Row>(stream: CUstream) -> CUstream {
 /// True while the stream's work is recorded and not done: an allocation is a graph's then.
 #[must_use]
 pub fn is_capturing(stream: CUstream) -> bool {
+    let (result, status) = capture_status(stream);
+    result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE
+}
+
+/// False if a question about the stream's work, or an event in it, would spoil a recording: its
+/// own, or one that the legacy stream would have to wait for.
+#[must_use]
+pub fn may_be_touched(stream: CUstream) -> bool {
+    let (result, status) = capture_status(stream);
+    result != CUDA_ERROR_STREAM_CAPTURE_IMPLICIT && status == CU_STREAM_CAPTURE_STATUS_NONE
+}
+
+/// The one question that disturbs no recording.
+fn capture_status(stream: CUstream) -> (CUresult, CUstreamCaptureStatus) {
     let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
     // SAFETY: writes the number it is given.
     let result = unsafe { real::cuStreamIsCapturing(stream, &raw mut status) };
-    result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE
+    (result, status)
 }
 
 /// Another context is current, until this is dropped. Null: the one that is.

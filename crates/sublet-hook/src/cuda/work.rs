@@ -12,9 +12,10 @@
 //! - A stream that is destroyed, or begins to record, with work in it.
 //!
 //! What is not exact: work in a stream that was destroyed while the gate was free, and in one that
-//! came to record by waiting for another stream's event, counts as ended. While something records
-//! in a context, default streams that its threads have noted count as running, and those of which
-//! nobody knows, because the gate was free, as ended.
+//! came to record by waiting for another stream's event, counts as ended. While a stream that the
+//! legacy one would wait for records, neither that one nor those of threads can be asked or marked.
+//! Then work of the legacy stream counts as ended. Streams that threads have noted as their own
+//! count as running, and those of which nobody knows, because the gate was free, as ended.
 //!
 //! "Nothing runs" is said when no thread is inside a gated call and no stream has anything. A
 //! launch that has noted its stream before must note it again after that: [`epoch`](WorkBook) is
@@ -29,7 +30,7 @@ use sublet_abi::GateState;
 
 use super::c::*;
 use super::real;
-use super::stream::{InContext, Relaxed, is_capturing};
+use super::stream::{InContext, Relaxed, is_capturing, may_be_touched};
 use super::tenant::current_context;
 use crate::gate::threads::{self, Launcher};
 use crate::gate::{self, barrier};
@@ -63,7 +64,7 @@ impl Place {
     fn has_work(self) -> bool {
         let _in_context = InContext::enter(self.context);
         // SAFETY: a live stream, or a name of a default one of the current context.
-        !is_capturing(self.stream)
+        may_be_touched(self.stream)
             && unsafe { real::cuStreamQuery(self.stream) } == CUDA_ERROR_NOT_READY
     }
 }
@@ -123,14 +124,14 @@ pub enum Looker {
 /// What is noted, in one process.
 #[derive(Debug, Default)]
 pub struct WorkBook {
-    running: Mutex<Running>,
+    running: Mutex<NotedWork>,
     /// Which notes count.
     epoch: AtomicU64,
 }
 
 /// Streams, and what may run in them.
 #[derive(Debug, Default)]
-pub struct Running {
+pub struct NotedWork {
     live: HashMap<CUstream, Home>,
     noted: Vec<Place>,
     marks: Vec<Mark>,
@@ -141,7 +142,7 @@ pub struct Running {
 impl WorkBook {
     /// What is noted, for a call that makes or ends a stream or a context: while it is held, the
     /// keeper asks the driver nothing.
-    pub fn hold(&self) -> MutexGuard<'_, Running> {
+    pub fn hold(&self) -> MutexGuard<'_, NotedWork> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -200,7 +201,13 @@ impl WorkBook {
         let defaults = contexts.flat_map(|&context| {
             [CU_STREAM_LEGACY, CU_STREAM_PER_THREAD].map(|stream| place(stream, context))
         });
-        running.noted = made.chain(defaults).collect();
+        let all: Vec<Place> = made.chain(defaults).collect();
+        // Some may have been noted since the gate changed.
+        for place in all {
+            if !running.noted.contains(&place) {
+                running.noted.push(place);
+            }
+        }
         if !running.noted.is_empty() {
             running.begin(link);
         }
@@ -242,7 +249,7 @@ impl WorkBook {
     }
 
     /// Begins a call after which a stream cannot be asked any more: what it does now is marked.
-    pub fn leave_stream(&self, launcher: usize, stream: CUstream) -> MutexGuard<'_, Running> {
+    pub fn leave_stream(&self, launcher: usize, stream: CUstream) -> MutexGuard<'_, NotedWork> {
         let mut running = self.hold();
         let is_it = |place: &Place| place.stream == stream && place.can_be_asked(launcher);
         let Some(at) = running.noted.iter().position(is_it) else {
@@ -260,7 +267,7 @@ impl WorkBook {
     }
 }
 
-impl Running {
+impl NotedWork {
     /// The program made a stream.
     pub fn made(&mut self, stream: CUstream, home: Home) {
         self.live.insert(stream, home);
@@ -364,14 +371,10 @@ impl Mark {
     /// Behind all that a context's default streams have now. While something records there, the
     /// legacy stream must not be touched.
     fn behind_all(context: CUcontext) -> Result<Mark, CUresult> {
-        let in_context = InContext::enter(context);
-        let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
-        // SAFETY: writes the number it is given; the one question that disturbs no recording.
-        let asked = unsafe { real::cuStreamIsCapturing(CU_STREAM_LEGACY, &raw mut status) };
-        drop(in_context);
-        match asked {
-            CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => Err(asked),
-            _ => Mark::behind(CU_STREAM_LEGACY, context),
+        let _in_context = InContext::enter(context);
+        match may_be_touched(CU_STREAM_LEGACY) {
+            true => Mark::behind(CU_STREAM_LEGACY, context),
+            false => Err(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT),
         }
     }
 }

@@ -46,7 +46,7 @@ int cuStreamDestroy_v2(u64 stream) { ALONE; put(gone, 0, stream); return OK; }
 int cuStreamBeginCapture_v2(u64 stream, int mode) { (void)mode; capturing = (int)stream; return OK; }
 int cuStreamQuery(u64 stream) {
     ALONE;
-    if (records(stream) || in(gone, stream)) disturbed++;
+    if (records(stream) || in(gone, stream) || (stream <= 1 && capturing > 1)) disturbed++;
     return in(running, stream) ? 600 : OK;
 }
 int cuStreamSynchronize(u64 stream) { while (in(running, stream)) usleep(100); return OK; }
