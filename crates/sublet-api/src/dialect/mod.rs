@@ -292,7 +292,12 @@ pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
     match used {
         Some(dialect) => {
             let claim = Claim::new(Some(dialect.name()), claims, has_slot)?;
-            let claim = claim.with_class(class_of(pod)?)?;
+            let classed = class_of(pod).and_then(|class| Ok(claim.clone().with_class(class)?));
+            let claim = match classed {
+                // A label can be changed at any time. What a pod has already counts all the same.
+                Err(_) if !pod.spec.node_name.is_empty() => claim,
+                classed => classed?,
+            };
             // CPU and memory are for the stock scheduler to check. A pod does not lose its GPU
             // because we cannot read its CPU.
             let host = host_of(pod).unwrap_or(Host::ZERO);

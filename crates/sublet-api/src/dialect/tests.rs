@@ -169,6 +169,20 @@ fn compute_time_is_a_part_of_the_claim_and_its_class_a_label() {
 }
 
 #[test]
+fn a_label_that_is_changed_later_hides_nothing_of_what_a_pod_has() {
+    let mut pod = pod("a aliyun.com/gpu-mem=3 aliyun.com/gpu-core.percentage=30");
+    let before = claim_of(&pod, Unit::MiB).unwrap();
+    for class in ["best", "opportunistic", ""] {
+        let label = (keys::CLASS_LABEL.to_owned(), class.to_owned());
+        pod.metadata.labels.extend([label]);
+        pod.spec.node_name = String::new();
+        assert!(claim_of(&pod, Unit::MiB).is_err(), "{class}");
+        pod.spec.node_name = "n1".to_owned();
+        assert_eq!(claim_of(&pod, Unit::MiB).as_ref(), Ok(&before), "{class}");
+    }
+}
+
+#[test]
 fn a_binding_carries_the_five_annotations_of_the_original() {
     // G4: a 3 GiB pod on a card of 15 GiB.
     let claim = claim("a aliyun.com/gpu-mem=3", Unit::GiB).unwrap().unwrap();
