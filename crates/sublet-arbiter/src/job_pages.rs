@@ -39,16 +39,37 @@ pub(crate) struct JobPages {
     generations: BTreeMap<u32, u32>,
     /// How its gate is, whether or not there are pages yet.
     gate: GateWord,
-    /// What its processes do without an arbiter, in thousandths of the time.
-    without_arbiter: u32,
+    rules: GateTerms,
 }
 
-/// How much work a process keeps queued on a card while others want it, in microseconds: half a
-/// slice, so that a turn ends within the next one.
-const QUEUE_US: u32 = 10_000;
+/// What a job's processes do at their gates of their own accord.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GateTerms {
+    /// For how many thousandths of the time they launch work while no arbiter is there.
+    pub(crate) without_arbiter: u32,
+    /// How much work each keeps queued on a card while others want it, in microseconds.
+    pub(crate) queue_us: u32,
+}
 
-/// All of the time, in the unit of [`JobPages::set_without_arbiter`].
-const ALWAYS: u32 = 1000;
+impl GateTerms {
+    /// All of the time, in the unit of [`GateTerms::without_arbiter`].
+    const ALWAYS: u32 = 1000;
+
+    /// For a guaranteed job. Half a slice is queued, so that a turn ends within the next one.
+    pub(crate) const GUARANTEED: GateTerms = GateTerms {
+        without_arbiter: GateTerms::ALWAYS,
+        queue_us: 10_000,
+    };
+
+    /// For an opportunistic job, which has a duty without an arbiter. What it has queued is what a
+    /// guaranteed job waits for whose work begins.
+    pub(crate) fn opportunistic(duty: u32) -> GateTerms {
+        GateTerms {
+            without_arbiter: duty.clamp(1, GateTerms::ALWAYS),
+            queue_us: 1000,
+        }
+    }
+}
 
 impl JobPages {
     pub(crate) fn new(id: u64, mode: Mode, expects_ledger: bool) -> JobPages {
@@ -60,7 +81,7 @@ impl JobPages {
             expects_ledger,
             generations: BTreeMap::new(),
             gate: GateWord::default(),
-            without_arbiter: ALWAYS,
+            rules: GateTerms::GUARANTEED,
         }
     }
 
@@ -138,7 +159,7 @@ impl JobPages {
             now_ms,
         })?;
         let writer = control.writer();
-        writer.set_gate_rules(self.without_arbiter, QUEUE_US);
+        writer.set_gate_rules(self.rules.without_arbiter, self.rules.queue_us);
         control.set_gate(self.gate);
         self.pages = Some((control, ledger));
         self.expects_ledger = false;
@@ -153,12 +174,12 @@ impl JobPages {
         }
     }
 
-    /// For how many thousandths of the time its processes launch work while no arbiter is there.
-    pub(crate) fn set_without_arbiter(&mut self, thousandths: u32) {
-        self.without_arbiter = thousandths.clamp(1, ALWAYS);
+    /// Sets what its processes do of their own accord.
+    pub(crate) fn set_gate_terms(&mut self, terms: GateTerms) {
+        self.rules = terms;
         if let Some(control) = self.control() {
             let writer = control.writer();
-            writer.set_gate_rules(self.without_arbiter, QUEUE_US);
+            writer.set_gate_rules(terms.without_arbiter, terms.queue_us);
         }
     }
 

@@ -29,6 +29,7 @@ use super::Arbiter;
 use super::jobs::Jobs;
 use super::options::ExclusiveSlices;
 use crate::error::ArbiterError;
+use crate::job_pages::GateTerms;
 
 /// While somebody waits, slots are read so often though nobody knocks: a knock can be lost where
 /// a socket is full.
@@ -307,9 +308,11 @@ impl Arbiter {
             return;
         };
         if let Some(pages) = self.jobs.pages_mut(job) {
-            pages.set_without_arbiter(match class {
-                Class::Guaranteed => 1000,
-                Class::Opportunistic => self.opportunistic_duty.get().into(),
+            pages.set_gate_terms(match class {
+                Class::Guaranteed => GateTerms::GUARANTEED,
+                Class::Opportunistic => {
+                    GateTerms::opportunistic(self.opportunistic_duty.get().into())
+                }
             });
         }
         self.turns.place(job, class, parts);

@@ -4,8 +4,9 @@
 //!
 //! A guaranteed job's *cost* is the time that it wanted its card for one unit of its work: a
 //! mini-batch, a request. What that is without opportunistic work is learned whenever there is
-//! hardly any on its cards. When the cost is higher, the *duty* of its opportunistic neighbours,
-//! the part of the time that they may have at most, is halved; while it is not, it grows by steps.
+//! hardly any on its cards. When the job gets less done in the time by that, or when the cost is
+//! much higher, the *duty* of its opportunistic neighbours, the part of the time that they may
+//! have at most, is halved; while it is not, it grows by steps.
 //! A new neighbour begins with the least, so that there is something to compare with. The duty
 //! never falls below [`TurnRules::least`](super::TurnRules::least): there the cost is learned
 //! anew, so a job that has become slower by itself holds nobody down for long.
@@ -31,8 +32,13 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// Without units: on the time at the gate in so long.
 const GATE_TIME: Duration = Duration::from_secs(1);
 
-/// So many thousandths slower count as harm, beside what the number of units leaves uncertain.
+/// So many thousandths less done in the time count as harm, beside what the number of units leaves
+/// uncertain.
 const HARM: u64 = 30;
+
+/// And so many thousandths more time for one unit, whatever the job does between two: a server
+/// that has little to do must answer soon.
+const SLOWER: u64 = 250;
 
 /// Opportunistic work of less than so many thousandths of the time is hardly any.
 const HARDLY_ANY: u32 = 20;
@@ -99,11 +105,11 @@ impl Pace {
                 false
             }
             (Ok(_), None) => true,
-            (Ok(n), Some(alone)) => exceeds(
-                (wanted / n).saturating_sub(alone),
-                alone,
-                HARM + 1000 / units,
-            ),
+            (Ok(n), Some(alone)) => {
+                let more = (wanted / n).saturating_sub(alone);
+                let doubt = 1000 / units;
+                exceeds(more * n, elapsed, HARM + doubt) || exceeds(more, alone, SLOWER + doubt)
+            }
         };
         if is_harmed {
             Verdict::Harmed
@@ -266,6 +272,9 @@ mod tests {
                 ][..],
                 "++-+",
             ),
+            // It does nothing for most of the time: a tenth more for each unit costs it little,
+            // a third is too much.
+            (&[(100, 100, 0), (100, 110, 300), (100, 134, 300)], "++-"),
             // Nothing to compare with.
             (&[(100, 500, 300)], "-"),
             // It does not want its cards.
