@@ -37,7 +37,10 @@ fn the_exit_code_is_the_command_s() {
     let submitted = arbiter.hears();
     assert_eq!(
         submitted,
-        json!({"kind": "submit", "name": "sh", "gpus": 1, "wait": true, "mode": "strict"})
+        json!({
+            "kind": "submit", "name": "sh", "gpus": 1, "class": "guaranteed", "wait": true,
+            "mode": "strict",
+        })
     );
     assert_eq!(arbiter.hears()["kind"], "closed");
     assert_eq!(check("true").0, Some(0));

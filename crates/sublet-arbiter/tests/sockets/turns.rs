@@ -190,9 +190,12 @@ fn shares_are_as_promised_and_shown() {
             assert!(waits + shown > 80.0, "{waits} beside {shown}");
         }
         let rules = workers.each_mut().map(|worker| worker.tell("rules"));
-        let duty = |class| if class == Opportunistic { 100 } else { 1000 };
         for (rules, (class, ..)) in rules.iter().zip(&asked) {
-            assert_eq!(*rules, format!("{} Some(10000)", duty(*class)));
+            let expected = match class {
+                Guaranteed => "1000 Some(10000)",
+                Opportunistic => "100 Some(1000)",
+            };
+            assert_eq!(rules, expected);
         }
     }
 }

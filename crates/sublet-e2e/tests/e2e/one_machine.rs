@@ -4,6 +4,7 @@
 mod cards;
 mod clients;
 mod compute;
+mod shares;
 mod shortage;
 mod terminal;
 

@@ -39,8 +39,8 @@ pub(super) struct Account {
     pub(super) had: Duration,
     /// The time in which it was at work, alone or beside others, since it came.
     pub(super) worked: Duration,
-    /// The time in which it wanted the card and had no turn, since it came.
-    pub(super) waited_in_all: Duration,
+    /// The time in which it wanted the card, was below its limit and had no turn, since it came.
+    pub(super) kept_waiting: Duration,
     /// What the coordinator leaves to it.
     pub(super) duty: Milli,
     pub(super) waited: Window,
@@ -54,7 +54,7 @@ impl Account {
             used: Window::new(window),
             had: Duration::ZERO,
             worked: Duration::ZERO,
-            waited_in_all: Duration::ZERO,
+            kept_waiting: Duration::ZERO,
             duty: Milli::WHOLE,
             waited: Window::new(window),
         }
@@ -148,7 +148,7 @@ impl Group {
 
     /// Charges those who ran on a card since `from`, each with its part.
     fn charge(&mut self, card: usize, wanting: &[(Class, TimeShare)], from: Duration) {
-        let (now, step) = (self.now, self.now - from);
+        let (now, step, rules) = (self.now, self.now - from, self.rules);
         let runs = |job: &&Job| job.runs() && job.account(card).is_some();
         let n_running = self.jobs.values().filter(runs).count();
         let part = step / u32::try_from(n_running.max(1)).unwrap_or(u32::MAX);
@@ -174,7 +174,9 @@ impl Group {
             }
             if waits {
                 account.waited.add(from, now, step);
-                account.waited_in_all += step;
+                if !account.room(&rules, from).is_zero() {
+                    account.kept_waiting += step;
+                }
             }
             earliest = Some(earliest.map_or(account.clock, |clock| clock.min(account.clock)));
         }

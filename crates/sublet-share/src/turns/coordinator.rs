@@ -183,7 +183,7 @@ impl Group {
             at: now,
             units,
             worked: most(|account| account.worked),
-            waited: most(|account| account.waited_in_all),
+            waited: most(|account| account.kept_waiting),
             others,
         };
         job.pace.judge(mark, is_only_guaranteed)

@@ -257,6 +257,16 @@ fn what_harms_a_guaranteed_job_is_backed_off_and_given_back() {
     }
     let left = shares_over(&mut world, 0, ms(2000))[&JobId(2)];
     assert!(left >= 600, "{left} of two thirds");
+    // Nor does it where the other waits for its own limit.
+    let mut world = World::new(Overlap::Allowed, 1);
+    world.arrive(1, Class::Guaranteed, vec![share(0, 0, 200)], busy(1));
+    world.arrive(2, Class::Opportunistic, vec![share(0, 0, 1000)], busy(1));
+    for _ in 0..200 {
+        run(&mut world, ms(200));
+        world.coordinate();
+    }
+    let left = shares_over(&mut world, 0, ms(2000))[&JobId(2)];
+    assert!(left >= 700, "{left} of four fifths");
 }
 
 /// Cards of the soak's machine.

@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::{Signal, kill_process};
 use serde_json::json;
-use sublet_e2e::one_machine::{Calls, Machine, mib, number, until};
+use sublet_e2e::one_machine::{Calls, Machine, Running, mib, number, pid_of, until};
 
 use crate::known_failures::gate::Gate;
 use crate::known_failures::{EXACT, START, TWO};
@@ -214,6 +215,53 @@ fn row_04_ranks_that_wait_for_each_other_end_while_the_gate_opens_and_closes() -
         }
     }
     ranks.calls.end()
+}
+
+/// The same beside jobs that take turns with the ranks, one on each card: the arbiter may close the
+/// gate when one rank has launched and the other has not.
+#[test]
+fn row_04_ranks_that_wait_for_each_other_end_beside_jobs_that_take_turns() -> Result<()> {
+    let Some(machine) = Machine::new(TWO)? else {
+        return Ok(());
+    };
+    let mut neighbours = Vec::new();
+    for card in ["0", "1"] {
+        let flags = format!("--memory 128MiB --name beside-{card}");
+        let mut job = machine.job(&flags, "steady --seconds 120");
+        job.env("CUDA_VISIBLE_DEVICES", card);
+        neighbours.push(Running::start(&mut job)?);
+    }
+    let mut ranks = ranks(&machine)?;
+    until("both neighbours at work", || {
+        for card in ["0", "1"] {
+            let row = machine.tenant(&format!("beside-{card}"))?;
+            ensure!(row["gpus"] == json!([card.parse::<u32>()?]), "{row}");
+            ensure!(row["computeUsedPercent"].as_f64() > Some(50.0), "{row}");
+        }
+        Ok(())
+    })?;
+    let launch = "cuLaunchKernel f 1 1 1 32 1 1 0 s list:a,count,one null";
+    for rank in 0..2 {
+        ranks.tell(
+            rank,
+            &format!("repeat 100 {launch} ; cuStreamSynchronize s"),
+        )?;
+    }
+    for rank in 0..2 {
+        assert_eq!(ranks.hear(rank)?, "100", "rank {rank}");
+    }
+    for neighbour in &mut neighbours {
+        ensure!(!neighbour.has_ended()?, "a neighbour has ended");
+    }
+    ranks.calls.end()?;
+    for card in ["0", "1"] {
+        let row = machine.tenant(&format!("beside-{card}"))?;
+        kill_process(pid_of(&row["pids"][0])?, Signal::KILL)?;
+    }
+    for neighbour in neighbours {
+        assert_ne!(neighbour.end()?.code, Some(0));
+    }
+    Ok(())
 }
 
 /// What ranks give each other is paid once, by whoever made it: memory of one card that the

@@ -1,0 +1,132 @@
+//! Shares of compute time as programs get them: real processes, real turns, cards that are fake
+//! and whose kernels last. What a program got is counted from its own kernels.
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Signal, kill_process};
+use serde_json::Value;
+use sublet_e2e::one_machine::{Machine, Running, pid_of, until};
+
+const ONE: &str = "1x16GiB,context=0MiB";
+
+/// A job of 1 GiB whose program keeps its card busy for so many seconds, as far as it may.
+fn busy(machine: &Machine, flags: &str, seconds: u32, kernels: &str) -> Result<Running> {
+    let flags = format!("--memory 1GiB {flags}");
+    let steady = format!("steady --seconds {seconds} {kernels}");
+    Running::start(&mut machine.job(&flags, &steady))
+}
+
+/// A job's share of the last second, in percent, as `sublet top` shows it.
+fn shown(machine: &Machine, name: &str) -> Result<f64> {
+    let row = machine.tenant(name)?;
+    let used = row["computeUsedPercent"].as_f64();
+    used.with_context(|| format!("{name} has no share: {row}"))
+}
+
+/// Percent of the card that a program filled, second by second, with kernels of 500 µs.
+fn by_second(report: &Value) -> Result<Vec<f64>> {
+    let tenths = report["perTenth"].as_array().context("no counts")?;
+    let tenths: Vec<f64> = tenths.iter().filter_map(Value::as_f64).collect();
+    let second = |tenths: &[f64]| tenths.iter().sum::<f64>() * 500.0 / 1e6 * 100.0;
+    Ok(tenths.chunks_exact(10).map(second).collect())
+}
+
+/// The mean of seconds from the first to before the last.
+fn mean(seconds: &[f64], from: usize, to: usize) -> f64 {
+    let some = &seconds[from..to];
+    some.iter().sum::<f64>() / some.len() as f64
+}
+
+#[test]
+fn programs_get_the_shares_they_ask_eager_and_as_graphs() -> Result<()> {
+    for launch in ["eager", "graph"] {
+        let Some(machine) = Machine::new(ONE)? else {
+            return Ok(());
+        };
+        let kernels = format!("--launch {launch}");
+        let low = busy(&machine, "--name low --compute 25%", 6, &kernels)?;
+        let high = busy(&machine, "--name high --compute 75%", 6, &kernels)?;
+        until("the shares in top", || {
+            let (low, high) = (shown(&machine, "low")?, shown(&machine, "high")?);
+            let are_near = (low - 25.0).abs() <= 3.0 && (high - 75.0).abs() <= 3.0;
+            ensure!(are_near, "{launch}: {low} and {high} %");
+            Ok(())
+        })?;
+        let (low, high) = (low.end()?.report()?, high.end()?.report()?);
+        let (low, high) = (by_second(&low)?, by_second(&high)?);
+        let (low, high) = (mean(&low, 1, 5), mean(&high, 1, 5));
+        assert!((low - 25.0).abs() <= 6.0, "{launch}: {low} and {high}");
+        assert!((high - 75.0).abs() <= 6.0, "{launch}: {low} and {high}");
+    }
+    Ok(())
+}
+
+/// A kernel of many slices: the other has its share all the same, and all of the card as soon as
+/// the holder is gone.
+#[test]
+fn long_kernels_keep_nobody_out_and_a_killed_holder_frees_the_card() -> Result<()> {
+    let Some(machine) = Machine::new(ONE)? else {
+        return Ok(());
+    };
+    let long = "--microseconds 5000000 --kernels 1";
+    let holder = busy(&machine, "--name holder --compute 50%", 60, long)?;
+    until("the holder at work", || {
+        let used = shown(&machine, "holder")?;
+        ensure!(used >= 90.0, "{used} %");
+        Ok(())
+    })?;
+    let other = busy(&machine, "--name other --compute 50%", 60, "")?;
+    until("a share for the other", || {
+        let used = shown(&machine, "other")?;
+        ensure!(used >= 30.0, "{used} %");
+        Ok(())
+    })?;
+    kill_process(pid_of(&machine.tenant("holder")?["pids"][0])?, Signal::KILL)?;
+    assert_ne!(holder.end()?.code, Some(0));
+    until("the whole card for the other", || {
+        let used = shown(&machine, "other")?;
+        ensure!(used >= 95.0, "{used} %");
+        Ok(())
+    })?;
+    kill_process(pid_of(&machine.tenant("other")?["pids"][0])?, Signal::KILL)?;
+    assert_ne!(other.end()?.code, Some(0));
+    Ok(())
+}
+
+/// The arbiter is silent for four seconds: a guaranteed job goes on, an opportunistic one has its
+/// duty. When it is back, both have what they had.
+#[test]
+fn a_silent_arbiter_stops_no_guaranteed_job_and_gives_others_a_duty() -> Result<()> {
+    let Some(machine) = Machine::new(ONE)? else {
+        return Ok(());
+    };
+    // With a limit its gate is closed most of the time.
+    let limited = busy(&machine, "--name limited --compute 0%..20%", 16, "")?;
+    let flags = "--name guest --class opportunistic";
+    let guest = busy(&machine, flags, 16, "")?;
+    // For a whole second.
+    let at_its_limit = || {
+        let row = machine.tenant("limited")?;
+        let used = row["computeUsedPercent"].as_f64().unwrap_or(0.0);
+        let waited = row["waitingPercent"].as_f64().unwrap_or(0.0);
+        ensure!((used - 20.0).abs() <= 5.0 && waited >= 70.0, "{row}");
+        Ok(())
+    };
+    until("the limit", at_its_limit)?;
+    let arbiter = machine.arbiter()?;
+    kill_process(arbiter, Signal::STOP)?;
+    std::thread::sleep(std::time::Duration::from_secs(6));
+    kill_process(arbiter, Signal::CONT)?;
+    until("the limit again", at_its_limit)?;
+    let (limited, guest) = (limited.end()?.report()?, guest.end()?.report()?);
+    let (limited, guest) = (by_second(&limited)?, by_second(&guest)?);
+    // Which seconds those were, the reports do not say: the gate was open in some, the guest
+    // had its duty in some.
+    let most = limited.iter().fold(0.0, |most: f64, one| most.max(*one));
+    let open = limited.iter().position(|one| *one == most).unwrap_or(0);
+    assert!(most >= 60.0, "{limited:?} and {guest:?}");
+    assert!(
+        (2.0..=35.0).contains(&guest[open]),
+        "{limited:?} and {guest:?}"
+    );
+    Ok(())
+}
