@@ -39,7 +39,7 @@ pub(crate) struct JobPages {
     generations: BTreeMap<u32, u32>,
     /// How its gate is, whether or not there are pages yet.
     gate: GateWord,
-    rules: GateTerms,
+    gate_terms: GateTerms,
 }
 
 /// What a job's processes do at their gates of their own accord.
@@ -81,7 +81,7 @@ impl JobPages {
             expects_ledger,
             generations: BTreeMap::new(),
             gate: GateWord::default(),
-            rules: GateTerms::GUARANTEED,
+            gate_terms: GateTerms::GUARANTEED,
         }
     }
 
@@ -159,7 +159,8 @@ impl JobPages {
             now_ms,
         })?;
         let writer = control.writer();
-        writer.set_gate_rules(self.rules.without_arbiter, self.rules.queue_us);
+        let terms = self.gate_terms;
+        writer.set_gate_rules(terms.without_arbiter, terms.queue_us);
         control.set_gate(self.gate);
         self.pages = Some((control, ledger));
         self.expects_ledger = false;
@@ -176,7 +177,7 @@ impl JobPages {
 
     /// Sets what its processes do of their own accord.
     pub(crate) fn set_gate_terms(&mut self, terms: GateTerms) {
-        self.rules = terms;
+        self.gate_terms = terms;
         if let Some(control) = self.control() {
             let writer = control.writer();
             writer.set_gate_rules(terms.without_arbiter, terms.queue_us);

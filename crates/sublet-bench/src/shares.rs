@@ -36,7 +36,7 @@ enum Figure {
 
 /// Measure how exactly compute time is shared, on the fake driver.
 ///
-/// Prints Markdown. About 10 minutes at full size.
+/// Prints Markdown. About 12 minutes at full size.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

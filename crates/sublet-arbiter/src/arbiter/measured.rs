@@ -79,12 +79,7 @@ impl Arbiter {
                 }
             }
         }
-        let held: Vec<(JobId, usize)> = self
-            .machine
-            .jobs()
-            .flat_map(|job| job.parts.into_iter().map(move |part| (job.id, part.card)))
-            .collect();
-        for (job, card) in held {
+        for (job, card) in self.held_cards() {
             if !matches!(cards.get(card), Some(Some(_))) {
                 continue;
             }
@@ -102,6 +97,13 @@ impl Arbiter {
                 self.compare(job, card, span, span * thousandths / 1000);
             }
         }
+    }
+
+    /// Each job with each of its cards.
+    fn held_cards(&self) -> Vec<(JobId, usize)> {
+        let jobs = self.machine.jobs();
+        let held = jobs.flat_map(|job| job.parts.into_iter().map(move |part| (job.id, part.card)));
+        held.collect()
     }
 
     /// Sets what the driver saw against what a job's turns explain.
@@ -204,12 +206,7 @@ impl Arbiter {
         }
         let at = Instant::now();
         let since = self.measures.point_at.replace(at).map(|before| at - before);
-        let held: Vec<(JobId, usize)> = self
-            .machine
-            .jobs()
-            .flat_map(|job| job.parts.into_iter().map(move |part| (job.id, part.card)))
-            .collect();
-        for (job, card) in held {
+        for (job, card) in self.held_cards() {
             let memory = MiB::new(self.memory_of(job, card)).unwrap_or(MiB::MAX);
             let view = self.turns.view(job, card);
             let had = view.map_or(Duration::ZERO, |view| view.had);

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use super::progress;
 use super::tenants::{Tenant, Way, percent_of, soon};
@@ -74,9 +74,14 @@ fn once(bin: &Path) -> Result<(f64, f64)> {
     let tenth = |at: Duration| (at.saturating_sub(from).as_millis() / 100) as usize;
     let (came, left) = (tenth(begin), tenth(left));
     let until = came + 40;
+    // Without this a run that was too short would count as right at once.
+    ensure!(
+        came + SPAN <= until.min(left) && left + SPAN <= per_tenth.len(),
+        "the programs were not there for long enough"
+    );
     Ok((
         settled(&per_tenth[came..until.min(left)], 75.0),
-        settled(&per_tenth[left.min(per_tenth.len())..], 100.0),
+        settled(&per_tenth[left..], 100.0),
     ))
 }
 
