@@ -5,7 +5,7 @@
 
 use std::error::Error;
 use std::fmt::Write as _;
-use std::io::{ErrorKind, Write as _};
+use std::io::{self, BufWriter, ErrorKind, Write as _};
 use std::path::Path;
 
 use clap::ValueEnum;
@@ -45,39 +45,72 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Prints it and returns the exit code. A reader that has gone away (`| head -1`) has read
-    /// what it wanted, and is no error.
+    /// Prints it and returns the exit code.
     ///
     /// # Errors
     /// Standard output cannot be written.
     pub fn print(self) -> anyhow::Result<u8> {
-        let mut stderr = std::io::stderr().lock();
-        for note in &self.notes {
-            let _nobody_listens = writeln!(stderr, "{note}");
-        }
-        let mut stdout = std::io::stdout().lock();
-        let written = stdout
-            .write_all(self.text.as_bytes())
-            .and_then(|()| stdout.flush());
-        match written {
-            Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-                Err(anyhow::Error::new(error).context("cannot write to standard output"))
-            }
-            _ => Ok(self.code),
-        }
+        print_notes(&self.notes);
+        to_stdout(|out| out.write_all(self.text.as_bytes()))?;
+        Ok(self.code)
     }
 }
+
+/// Prints a line each to standard error.
+pub(crate) fn print_notes(notes: &[String]) {
+    let mut stderr = io::stderr().lock();
+    for note in notes {
+        let _nobody_listens = writeln!(stderr, "{note}");
+    }
+}
+
+/// Writes to standard output. A reader that has gone away (`| head -1`) has read what it wanted,
+/// and is no error.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub(crate) fn to_stdout(
+    write: impl FnOnce(&mut dyn io::Write) -> io::Result<()>,
+) -> anyhow::Result<()> {
+    // Standard output alone would be written line by line.
+    let mut out = BufWriter::with_capacity(BUFFER, io::stdout().lock());
+    match write(&mut out).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(anyhow::Error::new(error).context("cannot write to standard output"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Bytes that are written at once: what a pipe takes.
+const BUFFER: usize = 64 * 1024;
 
 /// JSON with two blanks of indentation, or YAML.
 ///
 /// # Errors
 /// A value that cannot be written; those of this crate always can.
 pub(crate) fn document(value: &impl Serialize, yaml: bool) -> anyhow::Result<String> {
+    let mut text = Vec::new();
+    write_document(value, yaml, &mut text)?;
+    Ok(String::from_utf8(text)?)
+}
+
+/// The same, written as it is made: some documents are 100 MB long.
+///
+/// # Errors
+/// What the writer says, and a value that cannot be written; those of this crate always can.
+pub(crate) fn write_document(
+    value: &impl Serialize,
+    yaml: bool,
+    out: &mut dyn io::Write,
+) -> io::Result<()> {
     if yaml {
-        Ok(serde_saphyr::to_string(value)?)
-    } else {
-        Ok(serde_json::to_string_pretty(value)? + "\n")
+        let text = serde_saphyr::to_string(value).map_err(io::Error::other)?;
+        return out.write_all(text.as_bytes());
     }
+    // An error of the writer stays what it was: a reader may have gone.
+    serde_json::to_writer_pretty(&mut *out, value)?;
+    out.write_all(b"\n")
 }
 
 /// An error that comes with advice.
@@ -160,7 +193,7 @@ pub fn error_text(error: &anyhow::Error) -> String {
 
 /// Prints an error to standard error.
 pub fn print_error(error: &anyhow::Error) {
-    let mut stderr = std::io::stderr().lock();
+    let mut stderr = io::stderr().lock();
     let _nobody_listens = stderr.write_all(error_text(error).as_bytes());
 }
 

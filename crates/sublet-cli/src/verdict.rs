@@ -5,7 +5,7 @@
 //! (`sublet_plan::stock`). An object that is only partly readable is counted as far as it can be,
 //! and what is wrong with it is returned.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use sublet_api::dialect::{ClaimError, claim_of};
@@ -35,6 +35,39 @@ pub(crate) struct Cluster {
     classes: BTreeMap<PodRules, Arc<Class>>,
     /// The pods that others keep away.
     kept_away: Vec<(PodKey, PodTerm)>,
+    /// The lowest priority of any pod that has a place.
+    lowest_priority: Option<i32>,
+    refused: Refused,
+}
+
+/// The last refusals, by what was asked. In a full cluster most waiting pods ask what one before
+/// them asked, and a refusal changes nothing.
+#[derive(Default)]
+struct Refused {
+    /// [`sublet_model::Ledger::changes`] when they were worked out.
+    at: u64,
+    answers: VecDeque<(Claim, PodRules, Arc<Refusals>)>,
+}
+
+impl Refused {
+    /// More are seldom asked between two placements.
+    const KEPT: usize = 64;
+
+    fn find(&mut self, at: u64, claim: &Claim, wishes: &PodRules) -> Option<Arc<Refusals>> {
+        if self.at != at {
+            self.at = at;
+            self.answers.clear();
+        }
+        let mut answers = self.answers.iter();
+        let found = answers.find(|(asked, rules, _)| asked == claim && rules == wishes)?;
+        Some(Arc::clone(&found.2))
+    }
+
+    fn keep(&mut self, claim: &Claim, wishes: &PodRules, refusals: &Arc<Refusals>) {
+        self.answers.truncate(Refused::KEPT - 1);
+        let answer = (claim.clone(), wishes.clone(), Arc::clone(refusals));
+        self.answers.push_front(answer);
+    }
 }
 
 /// What wishes decide, whatever is taken: the same for all pods that have them.
@@ -134,6 +167,8 @@ impl Cluster {
             left_out: BTreeSet::new(),
             classes: BTreeMap::new(),
             kept_away: Vec::new(),
+            lowest_priority: None,
+            refused: Refused::default(),
         }
     }
 
@@ -179,6 +214,7 @@ impl Cluster {
             Ok((entry, problem)) => {
                 odd.extend(problem.map(|problem| Odd::of_allocation(&problem)));
                 odd.extend(self.strange_cards(pod, &entry));
+                self.has_place(entry.priority);
                 self.engine.observe(entry);
             }
             Err(error) => odd.push(Odd::new("metadata", &error)),
@@ -236,8 +272,19 @@ impl Cluster {
         if let Some(mut entry) = self.engine.ledger().entry(uid).cloned() {
             entry.standing = Standing::Bound;
             entry.assigned = true;
+            self.has_place(entry.priority);
             self.engine.observe(entry);
         }
+    }
+
+    fn has_place(&mut self, priority: i32) {
+        let lowest = self.lowest_priority.unwrap_or(priority);
+        self.lowest_priority = Some(lowest.min(priority));
+    }
+
+    /// Has any pod of a lower priority a place?
+    pub(crate) fn has_below(&self, priority: i32) -> bool {
+        self.lowest_priority.is_some_and(|lowest| lowest < priority)
     }
 
     /// What a pod's wishes alone decide.
@@ -281,7 +328,22 @@ impl Cluster {
     }
 
     /// Every node that cannot take the pod, and why.
-    pub(crate) fn refusals(&mut self, uid: &PodUid, claim: &Claim, wishes: &PodRules) -> Refusals {
+    pub(crate) fn refusals(
+        &mut self,
+        uid: &PodUid,
+        claim: &Claim,
+        wishes: &PodRules,
+    ) -> Arc<Refusals> {
+        let at = self.engine.ledger().changes();
+        if let Some(known) = self.refused.find(at, claim, wishes) {
+            return known;
+        }
+        let refusals = Arc::new(self.work_out_refusals(uid, claim, wishes));
+        self.refused.keep(claim, wishes, &refusals);
+        refusals
+    }
+
+    fn work_out_refusals(&mut self, uid: &PodUid, claim: &Claim, wishes: &PodRules) -> Refusals {
         let class = self.class(wishes);
         let closed = class.closed.iter().cloned();
         let full = self.engine.refusals(uid, claim, &class.open).into_iter();

@@ -146,7 +146,7 @@ fn perform(command: Command) -> anyhow::Result<u8> {
         Command::VisibleCards(args) => run::visible_cards(&args)?.print(),
         Command::Limit(args) => limit::run(&args)?.print(),
         Command::Inspect(args) => on_one_thread(inspect::run(&args))?.print(),
-        Command::Plan(args) => plan::run(&args)?.print(),
+        Command::Plan(args) => plan::run(&args),
         Command::Simulate(args) => simulate::run(&args)?.print(),
         Command::Explain(args) => on_one_thread(explain::run(&args))?.print(),
         Command::Scheduler(args) => {

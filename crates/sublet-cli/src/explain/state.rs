@@ -84,7 +84,7 @@ pub(super) struct Waiting {
     /// Nodes that can take it now.
     pub(super) fits: Vec<String>,
     /// The others, and why not.
-    pub(super) refusals: Refusals,
+    pub(super) refusals: Arc<Refusals>,
     /// What the scheduler looks at and Sublet does not model.
     pub(super) unmodelled: Vec<Unmodelled>,
 }

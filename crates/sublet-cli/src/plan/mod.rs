@@ -8,20 +8,20 @@ mod schedule;
 #[cfg(test)]
 mod tests;
 
-use std::io::Read;
+use std::io::{self, Read as _};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 
 pub use input::{Input, Located, Origin, Unreadable};
-pub use print::{Printing, print};
-pub use schedule::{Plan, PlanOptions, plan};
+use print::Printing;
+use schedule::{Plan, PlanOptions, plan};
 pub(crate) use schedule::{name_of, settle};
 use sublet_plan::Policy;
 
 use crate::MemoryUnit;
-use crate::answer::{Answer, BAD_INPUT, Format};
+use crate::answer::{BAD_INPUT, Format, print_notes, to_stdout};
 
 /// Arguments of `sublet plan`.
 #[derive(Debug, clap::Args)]
@@ -82,11 +82,11 @@ pub struct Args {
     strict: bool,
 }
 
-/// Answers `sublet plan`.
+/// Answers `sublet plan` and returns the exit code. Files that cannot be read are in the answer.
 ///
 /// # Errors
-/// The clock stands before 1970. Files that cannot be read are in the answer.
-pub fn run(args: &Args) -> anyhow::Result<Answer> {
+/// The clock stands before 1970, or standard output cannot be written.
+pub fn run(args: &Args) -> anyhow::Result<u8> {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .context("this machine's clock stands before 1970")?;
@@ -115,34 +115,60 @@ pub fn run(args: &Args) -> anyhow::Result<Answer> {
         annotations: args.show_annotations,
         strict: args.strict,
     };
-    answer(input, &options, how)
+    let planned = Planned::of(input, &options, how);
+    print_notes(&planned.notes);
+    to_stdout(|out| planned.write(out))?;
+    Ok(planned.code)
 }
 
-/// The plan for what was read, or what is wrong with it.
-///
-/// # Errors
-/// None that can happen: every plan can be written.
-pub fn answer(mut input: Input, options: &PlanOptions, how: Printing) -> anyhow::Result<Answer> {
-    let mut notes = std::mem::take(&mut input.notes);
-    if input.is_hopeless() {
-        let odd = input.unreadable.iter().map(|odd| format!("error: {odd}"));
-        let errors = input.errors.iter().map(|error| format!("error: {error}"));
-        notes.extend(odd.chain(errors));
-        return Ok(Answer {
-            text: String::new(),
+/// The answer. Its text is made while it is written, because a plan for a full cluster has a line
+/// for each pod and node.
+struct Planned {
+    /// None where nothing could be read.
+    plan: Option<Plan>,
+    how: Printing,
+    notes: Vec<String>,
+    code: u8,
+}
+
+impl Planned {
+    /// The plan for what was read, or what is wrong with it.
+    fn of(mut input: Input, options: &PlanOptions, how: Printing) -> Planned {
+        let mut notes = std::mem::take(&mut input.notes);
+        if input.is_hopeless() {
+            let odd = input.unreadable.iter().map(|odd| format!("error: {odd}"));
+            let errors = input.errors.iter().map(|error| format!("error: {error}"));
+            notes.extend(odd.chain(errors));
+            return Planned {
+                plan: None,
+                how,
+                notes,
+                code: BAD_INPUT,
+            };
+        }
+        let plan = plan(input, options);
+        let (more, code) = print::verdict(&plan, how);
+        notes.extend(more);
+        Planned {
+            plan: Some(plan),
+            how,
             notes,
-            code: BAD_INPUT,
-        });
+            code,
+        }
     }
-    let mut answer = print(&plan(input, options), how)?;
-    notes.append(&mut answer.notes);
-    Ok(Answer { notes, ..answer })
+
+    fn write(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        match &self.plan {
+            Some(plan) => print::write(plan, self.how, out),
+            None => Ok(()),
+        }
+    }
 }
 
-fn read(file: &PathBuf) -> std::io::Result<String> {
+fn read(file: &PathBuf) -> io::Result<String> {
     if file.as_os_str() == "-" {
         let mut text = String::new();
-        std::io::stdin().lock().read_to_string(&mut text)?;
+        io::stdin().lock().read_to_string(&mut text)?;
         Ok(text)
     } else {
         std::fs::read_to_string(file)

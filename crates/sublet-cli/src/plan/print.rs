@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::io;
 
 use serde::Serialize;
 use sublet_model::Grant;
@@ -11,7 +12,7 @@ use sublet_model::Grant;
 use super::input::Unreadable;
 use super::schedule::{Outcome, Place, Plan, PlannedPod};
 use crate::align::table;
-use crate::answer::{Answer, BAD_INPUT, DONE, Format, NOT_DONE, document};
+use crate::answer::{BAD_INPUT, DONE, Format, NOT_DONE, write_document};
 use crate::compute::{self, ComputeTime};
 use crate::refusals::Refusals;
 
@@ -20,7 +21,7 @@ const COMPUTE: usize = 6;
 
 /// How to print a plan.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Printing {
+pub(super) struct Printing {
     /// In which form.
     pub format: Format,
     /// With the annotations that each pod would get, in a table too?
@@ -82,16 +83,21 @@ struct DeviceJson {
     compute: Option<ComputeTime>,
 }
 
-/// The plan as text; the exit code says whether every pod that may be scheduled is placed.
+/// Writes the plan.
 ///
 /// # Errors
-/// None that can happen: every plan can be written.
-pub fn print(plan: &Plan, how: Printing) -> anyhow::Result<Answer> {
-    let text = match how.format {
-        Format::Table => as_table(plan, how.annotations),
-        Format::Json => document(&as_json(plan), false)?,
-        Format::Yaml => document(&as_json(plan), true)?,
-    };
+/// What the writer says.
+pub(super) fn write(plan: &Plan, how: Printing, out: &mut dyn io::Write) -> io::Result<()> {
+    match how.format {
+        Format::Table => out.write_all(as_table(plan, how.annotations).as_bytes()),
+        Format::Json => write_document(&as_json(plan), false, out),
+        Format::Yaml => write_document(&as_json(plan), true, out),
+    }
+}
+
+/// What is to be said beside the plan. The exit code says whether every pod that may be scheduled
+/// is placed.
+pub(super) fn verdict(plan: &Plan, how: Printing) -> (Vec<String>, u8) {
     let done = |pod: &PlannedPod| matches!(pod.outcome, Outcome::Placed(_) | Outcome::Gated(_));
     let lost = plan.unreadable.iter().any(|odd| odd.may_wait);
     let (word, code) = match how.strict {
@@ -100,11 +106,7 @@ pub fn print(plan: &Plan, how: Printing) -> anyhow::Result<Answer> {
         _ => ("warning", NOT_DONE),
     };
     let odd = plan.unreadable.iter().map(|odd| format!("{word}: {odd}"));
-    Ok(Answer {
-        text,
-        notes: plan.notes.iter().cloned().chain(odd).collect(),
-        code,
-    })
+    (plan.notes.iter().cloned().chain(odd).collect(), code)
 }
 
 fn word(outcome: &Outcome) -> &'static str {

@@ -25,7 +25,7 @@ const DEFAULT_SCHEDULER: &str = "default-scheduler";
 
 /// How to plan.
 #[derive(Debug, Clone)]
-pub struct PlanOptions {
+pub(super) struct PlanOptions {
     /// How to choose among places that fit.
     pub policy: Policy,
     /// What one `aliyun.com/gpu-mem` is, on nodes that do not say it themselves.
@@ -54,10 +54,10 @@ pub(super) enum Outcome {
     Conditional {
         because: Vec<Unmodelled>,
         place: Option<Place>,
-        refusals: Refusals,
+        refusals: Arc<Refusals>,
     },
     /// It does not, and why, by node.
-    Refused(Refusals),
+    Refused(Arc<Refusals>),
     /// It may not be scheduled before these gates are lifted.
     Gated(Vec<String>),
 }
@@ -70,7 +70,7 @@ pub(super) struct PlannedPod {
 }
 
 /// What becomes of every waiting pod, in the order in which they were taken.
-pub struct Plan {
+pub(super) struct Plan {
     pub(super) pods: Vec<PlannedPod>,
     /// What could not be read, or not all of it.
     pub(super) unreadable: Vec<Unreadable>,
@@ -80,7 +80,7 @@ pub struct Plan {
 
 /// Places the waiting pods.
 #[must_use]
-pub fn plan(mut input: Input, options: &PlanOptions) -> Plan {
+pub(super) fn plan(mut input: Input, options: &PlanOptions) -> Plan {
     settle(&mut input);
     let mut unreadable = input.unreadable;
     let mut cluster = Cluster::new(EngineOptions {
@@ -259,7 +259,7 @@ fn place(cluster: &mut Cluster, waiting: &Waiting<'_>, options: &PlanOptions) ->
     Outcome::Conditional {
         because,
         place: Some(place),
-        refusals: Refusals::NONE,
+        refusals: Arc::new(Refusals::NONE),
     }
 }
 
@@ -301,10 +301,9 @@ fn take(
 /// Might the stock scheduler evict pods of lower priority for a pod that was refused?
 fn may_evict(cluster: &Cluster, waiting: &Waiting<'_>, refusals: &Refusals) -> bool {
     let priority = waiting.pod.spec.priority.unwrap_or(0);
-    let mut others = cluster.engine.ledger().entries();
     waiting.pod.spec.preemption_policy != "Never"
         && refusals.reasons().any(|reason| !reason.is_final())
-        && others.any(|other| other.priority < priority)
+        && cluster.has_below(priority)
 }
 
 /// Leaves out pods that are over and objects of which there are two, fills in what files written

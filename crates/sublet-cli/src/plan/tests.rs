@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use sublet_model::Unit;
 
 use super::*;
-use crate::answer::{DONE, NOT_DONE};
+use crate::answer::{Answer, DONE, NOT_DONE};
 use crate::compute;
 
 const THREE_NODES: &str = include_str!("../../../../examples/plan/three-nodes.yaml");
@@ -36,7 +36,19 @@ fn planned_so(files: &[&str], policy: &str, how: Printing) -> Answer {
         schedulers: vec!["sublet-scheduler".to_owned()],
         now_ns: 1_700_000_000_000_000_000,
     };
-    answer(input, &options, how).unwrap()
+    let planned = Planned::of(input, &options, how);
+    let text = written(|out| planned.write(out));
+    Answer {
+        text,
+        notes: planned.notes,
+        code: planned.code,
+    }
+}
+
+fn written(write: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> String {
+    let mut text = Vec::new();
+    write(&mut text).unwrap();
+    String::from_utf8(text).unwrap()
 }
 
 fn table(text: &str) -> Answer {
@@ -92,7 +104,7 @@ fn compute_time_is_shown_where_a_pod_asks_for_it() {
             format,
             ..Printing::default()
         };
-        print(&plan, how).unwrap().text
+        written(|out| print::write(&plan, how, out))
     };
     let table = shown(Format::Table);
     for line in [
