@@ -19,6 +19,7 @@ mod layout;
 mod registration;
 mod rendezvous;
 mod slots;
+mod users;
 
 #[cfg(test)]
 mod tests;
@@ -223,80 +224,6 @@ impl FakeMachine {
     #[must_use]
     pub fn packing(&self) -> PackingRule {
         self.packing
-    }
-
-    /// How much of a card is in use. What a process had counts as free as soon as the
-    /// process has ended.
-    ///
-    /// # Errors
-    /// The machine's file cannot be locked.
-    pub fn usage(&self, card: usize) -> Result<CardUse, MachineError> {
-        let used: u64 = self
-            .processes()?
-            .iter()
-            .filter(|process| process.card == card)
-            .map(|process| process.bytes)
-            .sum();
-        let total = self.cards.get(card).map_or(0, |card| card.memory);
-        Ok(CardUse {
-            total,
-            used,
-            free: total.saturating_sub(used),
-        })
-    }
-
-    /// Every living process that has something of a card, one entry per card.
-    ///
-    /// # Errors
-    /// The machine's file cannot be locked.
-    pub fn processes(&self) -> Result<Vec<ProcessUse>, MachineError> {
-        let own = Identity::own();
-        let now = now();
-        let mut found = Vec::new();
-        // What one process gives and another one takes is not counted twice.
-        let _one_moment = self.mapped.glance();
-        for index in 0..slots::n_slots(self.mapped) {
-            let owner = slots::owner(self.mapped, index, own).map_err(self.failed("look"))?;
-            let Owner::Alive(pid) = owner else { continue };
-            let slot = &self.mapped.shared().slots[index];
-            for (card, held) in slot.cards.iter().enumerate().take(self.cards.len()) {
-                let process = ProcessUse {
-                    pid,
-                    slot: index,
-                    generation: slot.generation.load(Relaxed),
-                    card,
-                    bytes: held.bytes.load(Relaxed),
-                    context_bytes: held.context_bytes.load(Relaxed),
-                    n_contexts: held.n_contexts.load(Relaxed),
-                    busy: clock::busy(&held.buckets, now),
-                };
-                if process.bytes > 0 || process.n_contexts > 0 {
-                    found.push(process);
-                }
-            }
-        }
-        Ok(found)
-    }
-
-    /// Does the process that came to a place as number `generation` still have it? One that
-    /// cannot be looked at is taken for alive.
-    #[must_use]
-    pub fn has(&self, place: usize, generation: u32) -> bool {
-        let Some(slot) = self.mapped.shared().slots.get(place) else {
-            return false;
-        };
-        let owner = slots::owner(self.mapped, place, Identity::own());
-        slot.generation.load(Relaxed) == generation
-            && !matches!(owner, Ok(Owner::Nobody | Owner::Dead))
-    }
-
-    /// Nanoseconds of the last second in which any kernel had the card.
-    #[must_use]
-    pub fn busy(&self, card: usize) -> u64 {
-        let clocks = &self.mapped.shared().clocks;
-        clocks
-            .get(card)
-            .map_or(0, |time| clock::busy(&time.buckets, now()))
     }
 
     /// The last slices of a card and the places of the processes that had them.

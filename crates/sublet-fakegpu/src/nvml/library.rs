@@ -94,8 +94,9 @@ impl Card {
     /// Who uses it. A process that has no PID in our namespace is left out, as the real
     /// driver does.
     pub(super) fn processes(&self) -> Answer<Vec<ProcessUse>> {
-        let mut processes = self.machine.processes().map_err(of_machine)?;
-        processes.retain(|process| process.card == self.index && process.pid != 0);
+        let users = self.machine.processes_on(self.index);
+        let mut processes = users.map_err(of_machine)?;
+        processes.retain(|process| process.pid != 0);
         Ok(processes)
     }
 
