@@ -203,8 +203,8 @@ impl Arbiter {
 
     /// A process says that its slot has news.
     fn hear_knock(&mut self, key: Key) {
-        self.turns.knock();
         if let Some(connection) = self.connections.get_mut(key) {
+            self.turns.knock(connection.pid);
             connection.n_knocks += 1;
             if connection.n_knocks >= KNOCKS_A_TICK {
                 let socket = &connection.socket;

@@ -1,9 +1,9 @@
 //! Turns on the cards: what processes say in their slots goes to `sublet-share`, and what it
 //! decides goes to the gates of the control pages.
 //!
-//! A knock, the end of a process and the alarm lead to a *round*: all slots of watched jobs are
-//! read, the turns are decided once, gates are set. Rounds are apart from each other, so that
-//! whatever tenants do, turns take no more than a part of the arbiter's time
+//! A knock, the end of a process and the alarm lead to a *round*: the slots of jobs that may have
+//! news are read, the turns are decided once, gates are set. Rounds are apart from each other, so
+//! that whatever tenants do, turns take no more than a part of the arbiter's time
 //! ([`Pace`]). Jobs that are alone on their cards are not looked at, and without others there is
 //! no alarm.
 
@@ -31,8 +31,8 @@ use super::options::ExclusiveSlices;
 use crate::error::ArbiterError;
 use crate::job_pages::GateTerms;
 
-/// While somebody waits, slots are read so often though nobody knocks: a knock can be lost where
-/// a socket is full.
+/// While somebody waits, all slots are read so often though nobody knocks: a knock can be lost
+/// where a socket is full.
 const LOOKS_EVERY: Duration = Duration::from_millis(10);
 
 /// How often a round may need another one at once: a job without a process that follows turns
@@ -76,6 +76,7 @@ pub(super) struct CardTurns {
     /// What has happened to jobs since the last round.
     events: Vec<TurnEvent>,
     pace: Pace,
+    /// When the slots of all watched jobs were last read.
     looked_at: Duration,
     alarm: Alarm,
 }
@@ -139,8 +140,9 @@ impl CardTurns {
     }
 
     /// A process says that its slot has news.
-    pub(super) fn knock(&mut self) {
-        self.is_due = true;
+    pub(super) fn knock(&mut self, pid: Pid) {
+        let mut jobs = self.watched.values_mut();
+        self.is_due |= jobs.any(|watched| watched.knock(pid));
     }
 
     /// The alarm has rung.
@@ -239,7 +241,6 @@ impl CardTurns {
 
     fn round(&mut self, now: Duration, jobs: &mut Jobs) {
         self.is_due = false;
-        self.looked_at = now;
         let mut gates = Vec::new();
         for _ in 0..STEPS_MAX {
             self.look(now, jobs);
@@ -256,10 +257,15 @@ impl CardTurns {
         self.is_due = true;
     }
 
-    /// Reads what the processes of watched jobs say.
+    /// Reads what the processes of watched jobs say: of those that may have news, and of all when
+    /// that is due.
     fn look(&mut self, now: Duration, jobs: &mut Jobs) {
+        let at_all = now >= self.looked_at + LOOKS_EVERY;
+        if at_all {
+            self.looked_at = now;
+        }
         for (job, watched) in &mut self.watched {
-            if watched.is_free() {
+            if watched.is_free() || !(at_all || watched.may_have_news(now)) {
                 continue;
             }
             let ledger = jobs.pages(*job).and_then(|pages| pages.ledger());

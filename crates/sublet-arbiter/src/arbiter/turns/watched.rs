@@ -54,6 +54,8 @@ pub(super) struct Watched {
     opened_at: Duration,
     /// It said nothing of work or waiting since, and that may be too early.
     may_rest: bool,
+    /// Something happened to it since its processes were last heard.
+    has_news: bool,
     n_units: u64,
 }
 
@@ -69,6 +71,7 @@ impl Watched {
             has_drained: false,
             opened_at: Duration::ZERO,
             may_rest: false,
+            has_news: false,
             n_units: 0,
         }
     }
@@ -88,6 +91,19 @@ impl Watched {
     /// A process is gone: what it said last does not count.
     pub(super) fn remove(&mut self, pid: Pid) {
         self.members.retain(|member| member.pid != pid);
+        self.has_news = true;
+    }
+
+    /// That process has news. False if it is none of its processes.
+    pub(super) fn knock(&mut self, pid: Pid) -> bool {
+        let is_member = self.members.iter().any(|member| member.pid == pid);
+        self.has_news |= is_member;
+        is_member
+    }
+
+    /// True if its processes may say something else than when they were last heard.
+    pub(super) fn may_have_news(&self, now: Duration) -> bool {
+        self.has_news || self.look_again_at().is_some_and(|at| at <= now)
     }
 
     /// Its gate was set; `number` is that of its last closing.
@@ -102,6 +118,7 @@ impl Watched {
         }
         self.gate = gate;
         self.number = number;
+        self.has_news = true;
     }
 
     /// The word for its page.
@@ -178,6 +195,7 @@ impl Watched {
         out: &mut Vec<TurnEvent>,
     ) -> bool {
         let is_news = self.has_old != said.has_old;
+        self.has_news = false;
         self.has_old = said.has_old;
         self.has_new = said.has_new;
         if self.has_old {
@@ -293,6 +311,36 @@ mod tests {
             let told: Vec<_> = out.iter().map(word).collect();
             assert_eq!(told, expected, "{gate:?}: {all_said:?}");
         }
+    }
+
+    #[test]
+    fn only_who_may_have_news_is_read_again() {
+        let (mut watched, mut out) = (Watched::new(), Vec::new());
+        watched.add(ms(0), Pid(7), SlotIndex::new(1).unwrap());
+        assert!(watched.may_have_news(ms(0)), "it came");
+        for (what, is_news) in [
+            ("nothing", false),
+            ("a knock", true),
+            ("a knock of another one", false),
+            ("a gate", true),
+            ("an end", true),
+        ] {
+            watched.hear(ms(5), JOB, said("w"), &mut out);
+            match what {
+                "a knock" => assert!(watched.knock(Pid(7))),
+                "a knock of another one" => assert!(!watched.knock(Pid(8))),
+                "a gate" => watched.set(ms(5), LaunchGate::Open, 1),
+                "an end" => watched.remove(Pid(7)),
+                _ => {}
+            }
+            assert_eq!(watched.may_have_news(ms(5)), is_news, "{what}");
+        }
+        // Who may yet launch is read again in time.
+        watched.set(ms(6), LaunchGate::Closed(1), 1);
+        watched.set(ms(6), LaunchGate::Contended, 1);
+        watched.hear(ms(6), JOB, said(""), &mut out);
+        let due = [6, 7].map(|at| watched.may_have_news(ms(at)));
+        assert_eq!(due, [false, true]);
     }
 
     #[test]
