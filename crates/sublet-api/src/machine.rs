@@ -34,10 +34,40 @@ type Read = fn(&str) -> Result<u64, QuantityError>;
 /// # Errors
 /// A wrong amount.
 pub fn host_of(pod: &Pod) -> Result<Host, ClaimError> {
+    host_with(pod, |_| Missing::ZERO)
+}
+
+/// The same, with what containers are taken to ask that do not say.
+fn host_with(pod: &Pod, missing: impl Fn(u64) -> Missing) -> Result<Host, ClaimError> {
     Ok(Host {
-        cpu: MilliCpu::new(asked(pod, "cpu", milli_cpu, 0)?),
-        memory: Bytes::new(asked(pod, "memory", bytes, 0)?),
+        cpu: MilliCpu::new(asked(pod, "cpu", milli_cpu, missing(LITTLE.0))?),
+        memory: Bytes::new(asked(pod, "memory", bytes, missing(LITTLE.1))?),
     })
+}
+
+/// What a container is taken to ask that does not say.
+#[derive(Debug, Clone, Copy)]
+struct Missing {
+    amount: u64,
+    when: When,
+}
+
+/// When that counts, and beside what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum When {
+    /// Always, before the pod's own amounts: of a pod that has a node.
+    Always,
+    /// If no container of a pod with amounts of its own says it.
+    Unsaid,
+    /// Always, and the pod's own amounts do not count.
+    Alone,
+}
+
+impl Missing {
+    const ZERO: Missing = Missing {
+        amount: 0,
+        when: When::Always,
+    };
 }
 
 /// What a pod asks that only the stock scheduler counts.
@@ -45,17 +75,24 @@ pub fn host_of(pod: &Pod) -> Result<Host, ClaimError> {
 /// # Errors
 /// A wrong amount.
 pub fn stock_ask(pod: &Pod) -> Result<StockAsk, ClaimError> {
-    let nonzero = Host {
-        cpu: MilliCpu::new(asked(pod, "cpu", milli_cpu, LITTLE.0)?),
-        memory: Bytes::new(asked(pod, "memory", bytes, LITTLE.1)?),
+    let own = &pod.spec.resources;
+    let when = match own.requests.is_empty() && own.limits.is_empty() {
+        true => When::Always,
+        false => When::Unsaid,
     };
     let mut ask = StockAsk {
-        nonzero,
+        nonzero: host_with(pod, |amount| Missing { amount, when })?,
+        // NodeResourcesFit's scorer is made without the feature gate of pod-level resources
+        // (Kubernetes 1.36, `noderesources/resource_allocation.go`).
+        scored: host_with(pod, |amount| Missing {
+            amount,
+            when: When::Alone,
+        })?,
         ports: ports(pod),
         ..StockAsk::default()
     };
     for name in names(pod) {
-        let amount = asked(pod, name, bytes, 0)?;
+        let amount = asked(pod, name, bytes, Missing::ZERO)?;
         let list = if device_resources().any(|own| own == name) {
             &mut ask.devices
         } else {
@@ -78,9 +115,8 @@ fn names(pod: &Pod) -> BTreeSet<&str> {
         .collect()
 }
 
-/// How much of a resource a pod asks at its worst moment; `missing`: what a container is taken
-/// to ask that does not say.
-fn asked(pod: &Pod, resource: &str, read: Read, missing: u64) -> Result<u64, ClaimError> {
+/// How much of a resource a pod asks at its worst moment.
+fn asked(pod: &Pod, resource: &str, read: Read, missing: Missing) -> Result<u64, ClaimError> {
     let amount = |of: &str, quantity: &Quantity| {
         read(&quantity.0).map_err(|cause| ClaimError::Amount {
             container: of.to_owned(),
@@ -97,11 +133,19 @@ fn asked(pod: &Pod, resource: &str, read: Read, missing: u64) -> Result<u64, Cla
             most = most.max(Some(amount(&container.name, quantity)?));
         }
         named |= most.is_some();
-        each.push((role, most.unwrap_or(missing)));
+        each.push((role, most));
     }
-    let whole = &pod.spec.resources;
+    let unsaid = match missing.when {
+        When::Unsaid if named => 0,
+        _ => missing.amount,
+    };
+    let each = each
+        .into_iter()
+        .map(|(role, most)| (role, most.unwrap_or(unsaid)));
     let mut sum = peak(each);
-    if matches!(resource, "cpu" | "memory") || resource.starts_with("hugepages-") {
+    let whole = &pod.spec.resources;
+    let has_own = matches!(resource, "cpu" | "memory") || resource.starts_with("hugepages-");
+    if has_own && missing.when != When::Alone {
         let own = whole.requests.get(resource);
         // The API server fills in a pod's requests from its limits, and its containers' too.
         let own = own.or_else(|| whole.limits.get(resource).filter(|_| !named));

@@ -204,25 +204,57 @@ pub fn unmodelled(pod: &Pod) -> Vec<Unmodelled> {
 /// # Errors
 /// A comparison that the API server would refuse.
 pub fn kept_away(pod: &Pod) -> Result<Vec<PodTerm>, RuleError> {
-    let required = &pod.spec.affinity.pod_anti_affinity.required;
-    let read = |(at, written): (usize, &PodAffinityTerm)| {
-        let hard = "requiredDuringSchedulingIgnoredDuringExecution";
-        let field = format!("spec.affinity.podAntiAffinity.{hard}[{at}].labelSelector");
-        let own = || vec![Arc::from(pod.metadata.namespace.as_str())];
-        let named = || written.namespaces.iter().map(|name| Arc::from(&**name));
-        Ok(PodTerm {
-            namespaces: match (&written.namespace_selector, &written.namespaces[..]) {
-                (Some(_), _) => None,
-                (None, []) => Some(own()),
-                (None, _) => Some(named().collect()),
-            },
-            labels: match &written.label_selector {
-                Some(selector) => Some(pods_like(selector, &field)?),
-                None => None,
-            },
+    let required = pod.spec.affinity.pod_anti_affinity.required.iter();
+    let terms = required
+        .enumerate()
+        .map(|(at, written)| pod_term(pod, written, &format!("podAntiAffinity.{REQUIRED}[{at}]")));
+    terms.collect()
+}
+
+/// The pods to which some nodes are better than others because of this one, where it is bound:
+/// the stock scheduler weighs its preferences about them, and its required affinity.
+///
+/// # Errors
+/// A comparison that the API server would refuse.
+pub fn swayed(pod: &Pod) -> Result<Vec<PodTerm>, RuleError> {
+    let affinity = &pod.spec.affinity;
+    let hard = affinity.pod_affinity.required.iter().enumerate();
+    let hard = hard.map(|(at, written)| (format!("podAffinity.{REQUIRED}[{at}]"), written));
+    let soft = [
+        ("podAffinity", &affinity.pod_affinity),
+        ("podAntiAffinity", &affinity.pod_anti_affinity),
+    ];
+    let soft = soft.into_iter().flat_map(|(kind, wishes)| {
+        let preferred = wishes.preferred.iter().enumerate();
+        preferred.map(move |(at, preferred)| {
+            let field = format!("{kind}.{PREFERRED}[{at}].podAffinityTerm");
+            (field, &preferred.pod_affinity_term)
         })
-    };
-    required.iter().enumerate().map(read).collect()
+    });
+    let all = hard.chain(soft);
+    all.map(|(field, written)| pod_term(pod, written, &field))
+        .collect()
+}
+
+const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
+
+/// The pods that a term of a pod means; `at` is where it stands in the pod's affinity.
+fn pod_term(pod: &Pod, written: &PodAffinityTerm, at: &str) -> Result<PodTerm, RuleError> {
+    let field = format!("spec.affinity.{at}.labelSelector");
+    let own = || vec![Arc::from(pod.metadata.namespace.as_str())];
+    let named = || written.namespaces.iter().map(|name| Arc::from(&**name));
+    Ok(PodTerm {
+        namespaces: match (&written.namespace_selector, &written.namespaces[..]) {
+            (Some(_), _) => None,
+            (None, []) => Some(own()),
+            (None, _) => Some(named().collect()),
+        },
+        labels: match &written.label_selector {
+            Some(selector) => Some(pods_like(selector, &field)?),
+            None => None,
+        },
+    })
 }
 
 /// The pods that a selector means: what each label must be.

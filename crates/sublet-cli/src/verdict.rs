@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use sublet_api::dialect::{ClaimError, claim_of};
 use sublet_api::object::{Node, Pod};
-use sublet_api::stock::{RuleError, kept_away, node_rules, unmodelled};
+use sublet_api::stock::{RuleError, kept_away, node_rules, swayed, unmodelled};
 use sublet_api::{
     AllocationError, NodeDefaults, NodeError, bound_entry, facts_with_stock, host_of, keys,
     pod_key, stock_ask,
@@ -35,6 +35,8 @@ pub(crate) struct Cluster {
     classes: BTreeMap<PodRules, Arc<Class>>,
     /// The pods that others keep away.
     kept_away: Vec<(PodKey, PodTerm)>,
+    /// The pods that others draw to some nodes, or rather have elsewhere.
+    swayed: Vec<PodTerm>,
     /// The lowest priority of any pod that has a place.
     lowest_priority: Option<i32>,
     refused: Refused,
@@ -167,6 +169,7 @@ impl Cluster {
             left_out: BTreeSet::new(),
             classes: BTreeMap::new(),
             kept_away: Vec::new(),
+            swayed: Vec::new(),
             lowest_priority: None,
             refused: Refused::default(),
         }
@@ -219,7 +222,7 @@ impl Cluster {
             }
             Err(error) => odd.push(Odd::new("metadata", &error)),
         }
-        if let Err(error) = self.keep_away(pod) {
+        if let Err(error) = self.note_wishes(pod) {
             odd.push(Odd::of_rules(&error));
         }
         odd
@@ -245,8 +248,9 @@ impl Cluster {
         Some(Odd::new(&format!("metadata.annotations.{key}"), &what))
     }
 
-    /// Notes which pods a pod keeps away, bound or as if it were.
-    pub(crate) fn keep_away(&mut self, pod: &Pod) -> Result<(), RuleError> {
+    /// Notes what a pod, bound or as if it were, is to others: which it keeps away, which it sways.
+    pub(crate) fn note_wishes(&mut self, pod: &Pod) -> Result<(), RuleError> {
+        self.swayed.extend(swayed(pod)?);
         let terms = kept_away(pod)?;
         if let Ok(key) = pod_key(pod) {
             let terms = terms.into_iter().map(|term| (key.clone(), term));
@@ -264,6 +268,14 @@ impl Cluster {
         let mut found = unmodelled(pod);
         found.extend(of_others.map(|(key, _)| Unmodelled::AntiAffinityOf(key.clone())));
         found
+    }
+
+    /// Do pods that have a place make some nodes better for this one?
+    pub(crate) fn is_swayed(&self, pod: &Pod) -> bool {
+        let meta = &pod.metadata;
+        let label = |key: &str| meta.labels.get(key).map(String::as_str);
+        let mut terms = self.swayed.iter();
+        terms.any(|term| term.means(&meta.namespace, label))
     }
 
     /// Counts a pod as one that has its devices. On paper there is no race of starting

@@ -99,8 +99,12 @@ pub struct StockAsk {
     pub resources: Resources,
     /// Ports of the machine.
     pub ports: Vec<HostPort>,
-    /// CPU and memory as scores count them: containers that ask none are taken to ask a little.
+    /// CPU and memory as scores count them of a pod that has a node: containers that ask none are
+    /// taken to ask a little.
     pub nonzero: Host,
+    /// The same of the pod that is to be placed: what its containers ask, and nothing that the pod
+    /// itself does.
+    pub scored: Host,
 }
 
 /// What pods can have of a node that only the stock scheduler counts.
@@ -207,6 +211,7 @@ mod tests {
                 resources: resources(&[("disk", 10)]),
                 ports: vec![port(90 - number)],
                 nonzero: host(2),
+                scored: Host::ZERO,
             };
             Claim::host_only(host(1)).with_stock(Arc::new(ask))
         };

@@ -54,6 +54,36 @@ fn what_a_pod_asks_as_a_whole_goes_before_its_containers() {
 }
 
 #[test]
+fn scores_count_the_whole_of_pods_that_have_a_node_only() {
+    let counted = |containers: &str, rest: &str| {
+        let text = format!(r#""spec":{{"containers":[{containers}]{rest}}}"#);
+        let ask = stock_ask(&pod(&text)).unwrap();
+        [ask.nonzero, ask.scored].map(|host| (host.cpu.get(), host.memory.get()))
+    };
+    let whole = |list: &str| format!(r#","resources":{{"requests":{{{list}}}}}"#);
+    let two = asks(r#""cpu":"100m""#) + "," + &asks(r#""cpu":"100m","memory":"1Ki""#);
+    let little = 200 << 20;
+    for (whole, expected) in [
+        (String::new(), [(200, little + 1024), (200, little + 1024)]),
+        (
+            whole(r#""cpu":"9","memory":"2Ki""#),
+            [(9000, 2048), (200, little + 1024)],
+        ),
+        // One container says how much memory: the other one is not taken to ask any.
+        (whole(r#""cpu":"9""#), [(9000, 1024), (200, little + 1024)]),
+        (
+            whole(r#""memory":"2Ki""#),
+            [(200, 2048), (200, little + 1024)],
+        ),
+    ] {
+        assert_eq!(counted(&two, &whole), expected, "{whole}");
+    }
+    let one = asks("");
+    let expected = [(9000, little), (100, little)];
+    assert_eq!(counted(&one, &whole(r#""cpu":"9""#)), expected);
+}
+
+#[test]
 fn a_container_that_is_resized_counts_with_the_most() {
     let status = |resources: &str, condition: &str| {
         let text = format!(

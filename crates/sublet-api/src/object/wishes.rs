@@ -132,12 +132,21 @@ pub struct PodAffinity {
         deserialize_with = "or_default"
     )]
     pub required: Vec<PodAffinityTerm>,
-    /// Terms that only order nodes; only whether there are any.
+    /// Terms that only order nodes.
     #[serde(
         rename = "preferredDuringSchedulingIgnoredDuringExecution",
         deserialize_with = "or_default"
     )]
-    pub preferred: Vec<Anything>,
+    pub preferred: Vec<PreferredPodTerm>,
+}
+
+/// A soft wish about other pods; what it weighs is not read.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PreferredPodTerm {
+    /// About which pods.
+    #[serde(deserialize_with = "or_default")]
+    pub pod_affinity_term: PodAffinityTerm,
 }
 
 /// Which pods are meant.

@@ -232,7 +232,7 @@ fn place(cluster: &mut Cluster, waiting: &Waiting<'_>, options: &PlanOptions) ->
         claim,
         rules: &waiting.rules,
         everywhere: pod.spec.has_soft_wishes() || waiting.was_tried(),
-        unweighed: pod.spec.has_unweighed_wishes(),
+        unweighed: pod.spec.has_unweighed_wishes() || cluster.is_swayed(pod),
     };
     let taken = cluster
         .select(now, question)
@@ -252,7 +252,7 @@ fn place(cluster: &mut Cluster, waiting: &Waiting<'_>, options: &PlanOptions) ->
     };
     // Checked when it was read with the pods that run; a pod that waits has none to keep away
     // before it has a place.
-    let _never_fails = cluster.keep_away(pod);
+    let _never_fails = cluster.note_wishes(pod);
     if because.is_empty() {
         return Outcome::Placed(place);
     }

@@ -48,8 +48,8 @@ pub(super) fn weigh<'a>(
 pub fn resources(book: &Book, claim: &Claim) -> u64 {
     let capacity = book.facts().map_or(Host::ZERO, |facts| facts.host);
     let (asked, taken) = (claim.host(), book.machine());
-    let nonzero = claim.stock().map_or(asked, |ask| ask.nonzero);
-    let least = least_allocated(amounts(taken.nonzero.plus(nonzero), capacity));
+    let scored = claim.stock().map_or(asked, |ask| ask.scored);
+    let least = least_allocated(amounts(taken.nonzero.plus(scored), capacity));
     if asked == Host::ZERO {
         // To balance a node with a pod that asks nothing would heap such pods up on it.
         return least;
@@ -143,7 +143,7 @@ mod tests {
         };
         assert_eq!(check(host(1, 1), Host::ZERO, enough), 99 + 74);
         let little = StockAsk {
-            nonzero: host(1, 1),
+            scored: host(1, 1),
             ..StockAsk::default()
         };
         let unset = Claim::host_only(Host::ZERO).with_stock(Arc::new(little));

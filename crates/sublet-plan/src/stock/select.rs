@@ -23,7 +23,8 @@ pub struct Waiting<'a> {
     /// Does the extender let all nodes pass that can take it, and not the best few only? So it
     /// does for a pod that has soft wishes of its own, or was tried before.
     pub everywhere: bool,
-    /// Has it soft wishes that no score here weighs, about other pods or even spreading?
+    /// Are there soft wishes that no score here weighs: its own about other pods or even spreading,
+    /// or those of other pods about it?
     pub unweighed: bool,
 }
 

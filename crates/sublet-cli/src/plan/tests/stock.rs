@@ -343,3 +343,32 @@ fn the_scheduler_s_own_scores_choose_among_equals() {
     let tiling: serde_json::Value = serde_json::from_str(&tiling).unwrap();
     assert_eq!(tiling["pods"][0]["alternatives"], serde_json::Value::Null);
 }
+
+#[test]
+fn what_pods_that_run_wish_of_others_makes_the_choice_open() {
+    let two = node("n1", "", "", "") + &node("n2", "", "", "").replace("cpu: 8", "cpu: 64");
+    let term = "{topologyKey: kubernetes.io/hostname, labelSelector: {matchLabels: {app: web}}}";
+    let soft = format!(
+        "preferredDuringSchedulingIgnoredDuringExecution: [{{weight: 1, podAffinityTerm: {term}}}]"
+    );
+    let hard = format!("requiredDuringSchedulingIgnoredDuringExecution: [{term}]");
+    for (kind, wish, others) in [
+        ("podAffinity", &soft, &["n1"][..]),
+        ("podAntiAffinity", &soft, &["n1"]),
+        ("podAffinity", &hard, &["n1"]),
+        ("podAffinity", &soft.replace("app: web", "app: db"), &[]),
+    ] {
+        let runs = format!("  nodeName: n1\n  affinity: {{{kind}: {{{wish}}}}}\n");
+        let runs = waiting("runs", "0", "", &runs);
+        let plan = json(&(two.clone() + &runs + &pod("p", ", cpu: 4", "")));
+        let planned = &plan["pods"][0];
+        assert_eq!(planned["node"], "n2", "{kind}: {wish}");
+        let said = planned["alternatives"].as_array();
+        let said: Vec<&str> = said
+            .into_iter()
+            .flatten()
+            .filter_map(|node| node.as_str())
+            .collect();
+        assert_eq!(said, others, "{kind}: {wish}");
+    }
+}

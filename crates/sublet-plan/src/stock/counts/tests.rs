@@ -87,6 +87,7 @@ fn asks(devices: &str, others: &str, numbers: &[u16]) -> StockAsk {
         resources: resources(others),
         ports: ports(numbers),
         nonzero: Host::ZERO,
+        scored: Host::ZERO,
     }
 }
 
