@@ -29,7 +29,7 @@ pub use device::{Gpu, GpuIndex, Health, Inventory, InventoryError};
 pub use host::Host;
 pub use ledger::{Book, Card, Checkpoint, Entry, Hold, Ledger, NodeIdx, Outline, Standing};
 pub use name::{ContainerName, GpuUuid, NameError, NodeName, PodKey, PodUid};
-pub use node::{Advertise, Identity, KeptFree, NodeFacts, Sharing, Unit};
+pub use node::{Advertise, Identity, KeptFree, MeasuredUse, NodeFacts, Sharing, Unit};
 pub use part::Part;
 pub use quantity::{Bytes, Count, GiB, MiB, Milli, MilliCpu};
 pub use stock::{HostPort, MachineUse, Resources, StockAllocatable, StockAsk};

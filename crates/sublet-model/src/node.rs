@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{Ask, CardRef, Host, Inventory, MiB, NodeName, Part, PodUid, StockAllocatable};
+use crate::{
+    Ask, CardRef, GpuIndex, Host, Inventory, MiB, Milli, NodeName, Part, PodUid, StockAllocatable,
+};
 
 /// How a node's cards may be handed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -78,6 +80,15 @@ impl fmt::Display for Unit {
     }
 }
 
+/// What a node's agent measured of a card lately.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MeasuredUse {
+    /// How much of its time it was busy.
+    pub busy: Milli,
+    /// Pods that were on it all the while, whose use is in that figure.
+    pub pods: u32,
+}
+
 /// Everything the engine needs to know of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeFacts {
@@ -101,6 +112,8 @@ pub struct NodeFacts {
     pub stock: Option<Arc<StockAllocatable>>,
     /// Cards that its agent has handed to pods which do not say so themselves.
     pub handed: Arc<BTreeMap<PodUid, Vec<CardRef>>>,
+    /// What its agent measured of its cards; nothing of a card whose use nobody knows.
+    pub measured: Arc<BTreeMap<GpuIndex, MeasuredUse>>,
 }
 
 /// What is kept free on every card of a node for a pod that does not say which it has.
@@ -122,6 +135,17 @@ impl fmt::Display for KeptFree {
 }
 
 impl NodeFacts {
+    /// Does the other say the same, but for what was measured?
+    #[must_use]
+    pub fn is_like(&self, other: &NodeFacts) -> bool {
+        let measured = Arc::clone(&other.measured);
+        let as_measured = NodeFacts {
+            measured,
+            ..self.clone()
+        };
+        as_measured == *other
+    }
+
     /// Positions of the cards that the agent has handed to a pod which does not say so itself.
     #[must_use]
     pub fn handed_to(&self, uid: &PodUid) -> Vec<usize> {
@@ -169,6 +193,7 @@ impl NodeFacts {
             model: Arc::from(""),
             stock: None,
             handed: Arc::default(),
+            measured: Arc::default(),
         }
     }
 }

@@ -3,8 +3,9 @@
 //! This is the one place that chooses cards. Whatever looks at several cards at once (such as
 //! their wiring) belongs in [`several`] and [`whole`], and nowhere else.
 
-use sublet_model::{Ask, Book, Card, Claim, Class, Count, Hold, Part, Parts};
+use sublet_model::{Ask, Book, Claim, Class, Count, Hold, Part, Parts};
 
+use crate::CardLoad;
 use crate::score::Cost;
 
 /// The best card for one part.
@@ -12,6 +13,8 @@ use crate::score::Cost;
 pub(crate) struct One {
     /// It is only free if no soft hold comes true.
     pub(crate) contended: bool,
+    /// How busy it probably is, where that counts.
+    pub(crate) load: CardLoad,
     cost: Cost,
     /// Its position on the node.
     pub(crate) position: usize,
@@ -22,6 +25,8 @@ pub(crate) struct One {
 pub(crate) struct Several {
     /// One of them is only free if no soft hold comes true.
     pub(crate) contended: bool,
+    /// How busy the busiest probably is, where that counts: the others wait for it.
+    pub(crate) load: CardLoad,
     /// Their positions on the node.
     pub(crate) positions: Vec<usize>,
 }
@@ -32,9 +37,7 @@ impl<F: Fn(usize, Part) -> Cost> CardCost for F {}
 
 /// The best card for a part of one; `None` where none has room.
 pub(crate) fn one(book: &Book, part: Part, class: Class, cost: impl CardCost) -> Option<One> {
-    let cards = book.cards().iter().enumerate();
-    let able = cards.filter_map(|(at, card)| candidate(at, card, part, class, &cost));
-    able.min()
+    candidates(book, part, class, &cost).min()
 }
 
 /// The best cards for parts of several cards.
@@ -48,9 +51,7 @@ pub(crate) fn several(
     cost: impl CardCost,
 ) -> Result<Several, Count> {
     let able = |part| {
-        let cards = book.cards().iter().enumerate();
-        let able = cards.filter_map(|(at, card)| candidate(at, card, part, class, &cost));
-        let mut able: Vec<One> = able.collect();
+        let mut able: Vec<One> = candidates(book, part, class, &cost).collect();
         able.sort_unstable();
         able
     };
@@ -64,9 +65,13 @@ pub(crate) fn several(
         match_up(&open, book.cards().len())
     };
     let found = |contended| {
-        move |positions| Several {
-            contended,
-            positions,
+        move |positions: Vec<usize>| {
+            let loads = positions.iter().map(|&at| CardLoad::of(book, at, class));
+            Several {
+                contended,
+                load: loads.max().unwrap_or_default(),
+                positions,
+            }
         }
     };
     let free = choose(false).map(found(false));
@@ -95,20 +100,24 @@ pub(crate) fn is_free(book: &Book, claim: &Claim, hold: &Hold) -> bool {
     parts.count().get() as usize == hold.cards.len() && parts.iter().zip(&hold.cards).all(free)
 }
 
-fn candidate(
-    position: usize,
-    card: &Card,
+/// The cards that have room for a part.
+fn candidates(
+    book: &Book,
     part: Part,
     class: Class,
     cost: &impl CardCost,
-) -> Option<One> {
-    let left = card.left_beside(part, class)?;
-    // With holds counted in, or, if only a hold is in the way, without.
-    let uncontended = left.checked_sub(card.held);
-    Some(One {
-        contended: uncontended.is_none(),
-        cost: cost(position, uncontended.unwrap_or(left)),
-        position,
+) -> impl Iterator<Item = One> {
+    let cards = book.cards().iter().enumerate();
+    cards.filter_map(move |(position, card)| {
+        let left = card.left_beside(part, class)?;
+        // With holds counted in, or, if only a hold is in the way, without.
+        let uncontended = left.checked_sub(card.held);
+        Some(One {
+            contended: uncontended.is_none(),
+            load: CardLoad::of(book, position, class),
+            cost: cost(position, uncontended.unwrap_or(left)),
+            position,
+        })
     })
 }
 

@@ -11,7 +11,7 @@ use sublet_model::{Ask, Bytes, Claim, Class, Host, Models, NodeIdx, PodUid, Stoc
 
 use crate::policy::MAX_PARTS;
 use crate::score::{Cost, Prepared, PreparedParts};
-use crate::{Candidate, StockRules};
+use crate::{Candidate, CardLoad, StockRules};
 
 /// Questions that are kept at once. The openb lists have up to 151, memory of the machine counted
 /// in, and 91 without. A question costs a [`CachedCost`] for each node: with 5,000 nodes and all of
@@ -51,6 +51,7 @@ struct CachedCost {
     stamp: Stamp,
     cost: Cost,
     position: u32,
+    load: CardLoad,
     finding: Finding,
 }
 
@@ -248,6 +249,7 @@ impl NodeCosts {
         Some(Candidate {
             position: known.position as usize,
             contended: known.finding == Finding::Contended,
+            load: known.load,
             costs: [known.cost, second, third, fourth],
         })
     }
@@ -294,6 +296,7 @@ impl NodeCosts {
             stamp,
             cost,
             position: candidate.map_or(0, |found| found.position as u32),
+            load: candidate.map_or_else(CardLoad::default, |found| found.load),
             finding,
         };
         if others != OtherCosts::default() && self.others.len() <= at {

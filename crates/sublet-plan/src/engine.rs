@@ -4,6 +4,7 @@
 //! which place it will probably take. Neither mark refuses anything. Correctness rests on
 //! [`Engine::reserve`] alone, which fits again before it takes.
 
+mod options;
 mod search;
 mod trial;
 
@@ -11,9 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sublet_model::{
     Allocation, Ask, Claim, Entry, Hold, Ledger, NodeFacts, NodeIdx, NodeName, PodUid, Standing,
-    Time, Unit,
+    Time,
 };
 
+pub use self::options::{EngineOptions, StockRules, Ties};
 use self::search::{Found, Order};
 pub use self::trial::{Candidacy, Trial};
 use crate::cost_cache::CostCache;
@@ -23,75 +25,12 @@ use crate::policy::Costs;
 use crate::score::Scores;
 use crate::{Candidate, Policy, Reason};
 
-/// Who applies the stock scheduler's own rules that count something (CPU, memory and all else
-/// that a pod takes of the machine), and looks at the GPU models that a pod accepts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StockRules {
-    /// The engine: nobody else looks.
-    Here,
-    /// The stock scheduler, which knows of pods that the engine has not seen yet.
-    Elsewhere,
-}
-
-/// Which of two nodes that cost the same comes first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ties {
-    /// The one whose name does.
-    ByName,
-    /// The first in a fixed scattered order of the names. Names often follow racks and kinds of
-    /// machines, and a policy with coarse steps would fill one kind after the other.
-    Scattered,
-}
-
 /// The best score that an extender can give.
 const BEST: u8 = 10;
 /// The best score of any other node where the order among equals is part of the policy. With
 /// the shipped weight two steps are 200 points: as much as the stock scores of resources
 /// (least allocated, balanced) can differ by together, and less than one strong wish.
 const SECOND: u8 = 8;
-
-/// How the engine is set up.
-#[derive(Debug, Clone)]
-pub struct EngineOptions {
-    /// How to choose among places that fit.
-    pub policy: Policy,
-    /// How many nodes a filter call gives back; 0 for all. The default is 16. The stock
-    /// scheduler's cost grows with the nodes that it must score, and 16 leave it a choice.
-    pub few: usize,
-    /// How long a soft hold lasts, in milliseconds. The default is two seconds: longer than a bind
-    /// takes, and short enough that no pod waits for it in vain.
-    pub hold_ms: u64,
-    /// What one `aliyun.com/gpu-mem` is.
-    pub unit: Unit,
-    /// Who applies the stock scheduler's rules.
-    pub stock: StockRules,
-    /// Which of two nodes that cost the same comes first.
-    pub ties: Ties,
-    /// Are costs kept until a node or a learnt table changes? Off for comparisons only.
-    pub cache_costs: bool,
-}
-
-impl EngineOptions {
-    /// The usual set-up for a policy.
-    #[must_use]
-    pub fn of(policy: Policy) -> EngineOptions {
-        EngineOptions {
-            ties: policy.ties(),
-            policy,
-            few: 16,
-            hold_ms: 2_000,
-            unit: Unit::MiB,
-            stock: StockRules::Elsewhere,
-            cache_costs: true,
-        }
-    }
-}
-
-impl Default for EngineOptions {
-    fn default() -> EngineOptions {
-        EngineOptions::of(Policy::default())
-    }
-}
 
 /// A node that was refused, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -191,7 +130,8 @@ impl Engine {
         &self.options
     }
 
-    /// A node was seen, new or changed.
+    /// A node was seen, new or changed. What was measured changes often and on every node: it makes
+    /// the node's costs stale, and no policy learns anew from it.
     pub fn set_node(&mut self, facts: NodeFacts) -> NodeIdx {
         if let Some(idx) = self.ledger.find(facts.name.as_str())
             && let Some(known) = self.ledger.book(idx).facts()
@@ -199,12 +139,15 @@ impl Engine {
             if *known == facts {
                 return idx;
             }
+            if !known.is_like(&facts) {
+                self.learnt.node_changed();
+            }
             self.drop_holds_beyond(idx, facts.inventory.gpus().len());
         } else {
             self.ranks_stale = true;
+            self.learnt.node_changed();
         }
         let idx = self.ledger.set_node(facts);
-        self.learnt.node_changed();
         debug_assert!(self.ledger.is_conserved_at(idx));
         idx
     }
@@ -439,6 +382,7 @@ impl Engine {
         let candidate = Candidate {
             position: at.position,
             contended: at.order.contended,
+            load: at.order.load,
             costs: Costs::default(),
         };
         let cards = cards_at(&self.rules(), book, uid, claim, &candidate);

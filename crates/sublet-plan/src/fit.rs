@@ -15,7 +15,7 @@ use crate::choice::{self, CardCost};
 use crate::policy::Costs;
 use crate::score::{After, Asked, Cost, Prepared, Scores};
 use crate::stock::counts::{check_devices, check_machine};
-use crate::{EngineOptions, Reason, StockRules};
+use crate::{CardLoad, EngineOptions, Reason, StockRules};
 
 /// A place for the claim on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub struct Candidate {
     pub position: usize,
     /// The place is only free if no soft hold comes true: such nodes come last.
     pub contended: bool,
+    /// How busy the card probably is, the busiest of several. It comes before what the place costs.
+    pub load: CardLoad,
     /// What the node costs to each part of the policy.
     pub(crate) costs: Costs,
 }
@@ -258,6 +260,7 @@ impl<'a> Case<'a> {
         Candidate {
             position: 0,
             contended: false,
+            load: CardLoad::default(),
             costs: self.costs(0, &after),
         }
     }
@@ -269,13 +272,13 @@ impl<'a> Case<'a> {
         if book.unplaced() > Count::ZERO {
             return Err(Count::ZERO);
         }
-        let (position, contended) = if parts.count() == Count::new(1) {
+        let (position, contended, load) = if parts.count() == Count::new(1) {
             let best = choice::one(book, first, self.class, self.card_cost());
-            best.map(|one| (one.position, one.contended))
+            best.map(|one| (one.position, one.contended, one.load))
                 .ok_or(Count::ZERO)?
         } else {
             let best = choice::several(book, parts, self.class, self.card_cost());
-            best.map(|found| (found.positions[0], found.contended))?
+            best.map(|found| (found.positions[0], found.contended, found.load))?
         };
         let held: MiB = book.cards().iter().map(|card| card.held.memory).sum();
         let card = &book.cards()[position];
@@ -288,6 +291,7 @@ impl<'a> Case<'a> {
         Ok(Candidate {
             position,
             contended,
+            load,
             costs: self.costs(position, &after),
         })
     }
@@ -320,6 +324,7 @@ impl<'a> Case<'a> {
         Ok(Candidate {
             position,
             contended: asked > free.saturating_sub(Count::new(holds)),
+            load: CardLoad::default(),
             costs: self.costs(position, &after),
         })
     }

@@ -5,7 +5,7 @@
 //! answer. One implementation serves the extender, `sublet plan`, `sublet explain`, the
 //! simulator and the tests.
 //!
-//! Suggested reading order: reasons, policies, scores, fit, screen, the engine, what the stock
+//! Suggested reading order: reasons, policies, scores, load, fit, screen, the engine, what the stock
 //! scheduler adds, evict, defrag, the binding protocol.
 
 mod binding;
@@ -16,6 +16,7 @@ mod engine;
 mod evict;
 mod fit;
 mod learn;
+mod load;
 mod policy;
 mod reason;
 mod scatter;
@@ -33,6 +34,7 @@ pub use engine::{
 pub use evict::{Evictable, breaking};
 pub use fit::Candidate;
 pub use learn::{PodShape, ShapeCounts};
+pub use load::CardLoad;
 pub use policy::{Policy, PolicyError};
 pub use reason::{Reason, Wire};
 pub use score::Fragmentation;

@@ -8,23 +8,25 @@
 //! `show` writes `?4` where pods that do not say their card may have 4 MiB of it.
 //! A node's words: `memory` or `whole` (sharing), `size` (identity), `gib` (unit), `slots`.
 //! A claim is a number of MiB or of whole cards (`2x`) per container, joined by `+`; `i` and
-//! `s` mark init containers and sidecars: `i8138+s100+4069`; `:slot` at its end is the slot.
+//! `s` mark init containers and sidecars: `i8138+s100+4069`; `:slot` at its end is the slot,
+//! `:low` before that the class opportunistic.
 //! `8138@300` asks 300 thousandths of compute time too, `8138*2` parts of two cards; `show`
 //! writes `8138@300/16276`.
 //! `options policy=NAME …` begins anew with a policy; `ask` and `filter POD CLAIM` say where a pod
 //! fits (`filter … everywhere` on every node, not only the best few), `wire` what is refused, as
 //! the kube-scheduler hears it; `prioritize` scores nodes, `reserve POD NODE CLAIM` places the
-//! pod there, and `observe POD NODE CLAIM CARDS` enters one that is bound already.
+//! pod there, and `observe POD NODE CLAIM CARDS` enters one that is bound already. `measured NODE
+//! 40/2 -` is what the agent says of each card: 40 % busy with two pods, and nothing.
 //! [`check`] replays the commands and compares the whole transcript. Only tests use it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sublet_model::{
-    Advertise, Allocation, CardRef, Claim, ContainerClaim, ContainerName, Count, Demand, Entry,
-    Gpu, GpuIndex, GpuUuid, Grant, Health, Host, Identity, Inventory, MiB, Milli, MilliCpu, Models,
-    NodeFacts, NodeIdx, NodeName, Part, PodKey, PodUid, Portion, Role, Sharing, Standing, Time,
-    Unit,
+    Advertise, Allocation, CardRef, Claim, Class, ContainerClaim, ContainerName, Count, Demand,
+    Entry, Gpu, GpuIndex, GpuUuid, Grant, Health, Host, Identity, Inventory, MeasuredUse, MiB,
+    Milli, MilliCpu, Models, NodeFacts, NodeIdx, NodeName, Part, PodKey, PodUid, Portion, Role,
+    Sharing, Standing, Time, Unit,
 };
 
 use crate::{Engine, EngineOptions, Evictable, FilterAnswer, Policy, Ties, Wire};
@@ -62,11 +64,15 @@ pub(crate) fn uid(name: &str) -> PodUid {
     PodUid::new(name).unwrap()
 }
 
-/// `i8138+s100+2x:slot`, with parts as [`part`] reads them; containers are called `c0`, `c1` and so on.
+/// `i8138+s100+2x:low:slot`, with parts as [`part`] reads them; containers are called `c0`, `c1` and so on.
 pub(crate) fn claim(text: &str) -> Arc<Claim> {
     let (text, has_slot) = match text.strip_suffix(":slot") {
         Some(rest) => (rest, true),
         None => (text, false),
+    };
+    let (text, class) = match text.strip_suffix(":low") {
+        Some(rest) => (rest, Class::Opportunistic),
+        None => (text, Class::Guaranteed),
     };
     let containers = text.split('+').enumerate().map(|(position, word)| {
         let (role, amount) = match word.split_at(1) {
@@ -87,7 +93,8 @@ pub(crate) fn claim(text: &str) -> Arc<Claim> {
         }
     });
     let containers = containers.collect();
-    Arc::new(Claim::new(None, containers, has_slot).unwrap())
+    let claim = Claim::new(None, containers, has_slot).unwrap();
+    Arc::new(claim.with_class(class).unwrap())
 }
 
 /// `8138`, `8138@300` (and 300 thousandths of compute time), `8138*2` (of each of two cards).
@@ -166,6 +173,19 @@ pub(crate) fn node(head: &str, cards: &str) -> (NodeFacts, Vec<Entry>) {
     (facts, entries)
 }
 
+/// What a node's agent says of its cards: `40/2` or `-` for each.
+pub(crate) fn measured(cards: &[&str]) -> BTreeMap<GpuIndex, MeasuredUse> {
+    let card = |(index, text): (u16, &&str)| {
+        let (percent, pods) = text.split_once('/')?;
+        let measured = MeasuredUse {
+            busy: Milli::new(10 * percent.parse::<u16>().unwrap()).unwrap(),
+            pods: pods.parse().unwrap(),
+        };
+        Some((GpuIndex(index), measured))
+    };
+    (0..).zip(cards).filter_map(card).collect()
+}
+
 /// A bound pod whose devices were handed over, without an allocation.
 pub(crate) fn entry(pod: &str, node: &str, claim: &Arc<Claim>) -> Entry {
     Entry {
@@ -241,6 +261,14 @@ impl World {
                 entry.standing = Standing::Bound;
                 entry.assigned = true;
                 self.engine.observe(entry);
+            }
+            ["measured", name, ref cards @ ..] => {
+                let node = self.engine.ledger().find(name).unwrap();
+                let facts = self.engine.ledger().book(node).facts().unwrap().clone();
+                self.engine.set_node(NodeFacts {
+                    measured: Arc::new(measured(cards)),
+                    ..facts
+                });
             }
             ["observe", pod, node, asked, cards] => self.observe(pod, node, asked, cards),
             ["ask", pod, asked] => return self.ask(pod, asked),

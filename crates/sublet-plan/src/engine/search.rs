@@ -6,7 +6,7 @@
 
 use std::collections::BinaryHeap;
 
-use sublet_model::{Claim, NodeIdx, PodUid};
+use sublet_model::{Claim, Class, NodeIdx, PodUid};
 
 use super::{Engine, Ties};
 use crate::cost_cache::Source;
@@ -15,7 +15,7 @@ use crate::policy::MAX_PARTS;
 use crate::scatter::scatter;
 use crate::score::{Cost, Pack, Prepared, PreparedParts, Scores};
 use crate::screen::{Hope, hope, may_fit};
-use crate::{Candidate, Policy, Reason};
+use crate::{Candidate, CardLoad, Policy, Reason};
 
 /// A place that fits. Derived order: best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,11 +25,12 @@ pub(super) struct Found {
     pub(super) position: usize,
 }
 
-/// What puts one place before another: what is in the way, taints, cost, name.
+/// What puts one place before another: what is in the way, taints, load, cost, name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Order {
     pub(super) contended: bool,
     pub(super) untolerated: u32,
+    pub(super) load: CardLoad,
     pub(super) cost: Cost,
     pub(super) rank: u32,
 }
@@ -108,7 +109,10 @@ impl Engine {
         self.rank_names();
         let mut best = Best::new(few, nodes.len());
         match self.scores.pack() {
-            Some(pack) if !self.options.policy.is_relative() => {
+            // An outline knows of no load.
+            Some(pack)
+                if claim.class() == Class::Guaranteed && !self.options.policy.is_relative() =>
+            {
                 self.find_by_outline(pack, uid, claim, nodes, &untolerated, &mut best);
             }
             _ => self.find_by_score(uid, claim, nodes, &untolerated, &mut best),
@@ -134,6 +138,7 @@ impl Engine {
             let hope = Order {
                 contended,
                 untolerated: untolerated(node),
+                load: CardLoad::default(),
                 cost,
                 rank: self.rank(node),
             };
@@ -173,6 +178,7 @@ impl Engine {
         let order = |node, candidate: &Candidate, cost| Order {
             contended: candidate.contended,
             untolerated: untolerated(node),
+            load: candidate.load,
             cost,
             rank: self.rank(node),
         };

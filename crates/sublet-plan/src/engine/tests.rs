@@ -1,7 +1,7 @@
 //! What the engine remembers between calls: holds, tries, reservations. Scripts, each a
-//! short story; chance is in `properties` and
-//! `screening`.
+//! short story; `load` is about opportunistic pods, and chance is in `properties` and `screening`.
 
+mod load;
 mod properties;
 mod screening;
 

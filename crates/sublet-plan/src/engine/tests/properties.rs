@@ -21,7 +21,7 @@ const LOOKS: [(&str, &str); 7] = [
     ("slots", "0/16"),
     ("", ""),
 ];
-const CLAIMS: [&str; 13] = [
+const CLAIMS: [&str; 15] = [
     "4",
     "8",
     "16",
@@ -35,6 +35,8 @@ const CLAIMS: [&str; 13] = [
     "4*2",
     "8@600+2@300*3",
     "5*2+3@500",
+    "4:low",
+    "3*2:low",
 ];
 const PODS: u8 = 12;
 

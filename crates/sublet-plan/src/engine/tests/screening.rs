@@ -1,8 +1,11 @@
 //! What a scan passes over could not have changed its answer: outlines against pages, on
 //! nodes of many sizes, with holds, and with whole cards taken nobody knows where.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use proptest::prelude::*;
-use sublet_model::{Ask, NodeIdx, Time};
+use sublet_model::{Ask, GpuIndex, MeasuredUse, Milli, NodeFacts, NodeIdx, Time};
 
 use crate::score::Scores;
 use crate::screen::hope;
@@ -11,7 +14,7 @@ use crate::{Engine, EngineOptions, Reason, Ties};
 
 const WORDS: [&str; 8] = ["", "", "", "memory", "whole", "size", "slots", "gib"];
 const SIZES: [u32; 4] = [16, 16_276, 24_564, 81_559];
-const CLAIMS: [&str; 14] = [
+const CLAIMS: [&str; 17] = [
     "0",
     "4",
     "2048",
@@ -26,6 +29,9 @@ const CLAIMS: [&str; 14] = [
     "4096@1000",
     "4096*2",
     "8138@500+4000*3",
+    "4:low",
+    "2048:low",
+    "8138*2:low",
 ];
 
 /// A card as the script writes it: `used/capacity`, `!` for sick, `w` for taken whole.
@@ -52,6 +58,17 @@ fn history() -> impl Strategy<Value = Vec<(usize, usize, u8)>> {
     prop::collection::vec((0..CLAIMS.len(), 0..24usize, 0..4u8), 0..16)
 }
 
+/// What the agent of a node says: of some nodes nothing, of some only of a few cards.
+fn measured_on(number: usize, cards: usize) -> BTreeMap<GpuIndex, MeasuredUse> {
+    let said = (0..cards).filter(|card| !(number + card).is_multiple_of(3));
+    let each = said.map(|card| {
+        let busy = Milli::new((37 * number + 170 * card) as u16 % 1000).unwrap();
+        let pods = (number % 2) as u32;
+        (GpuIndex(card as u16), MeasuredUse { busy, pods })
+    });
+    each.collect()
+}
+
 /// Nodes that look so, after pods came: some hold a place, some are still starting, and
 /// some use whole cards without saying which.
 fn engine(
@@ -64,7 +81,8 @@ fn engine(
     for (number, (words, cards)) in looks.iter().enumerate() {
         let head = format!("n{number} {}", WORDS[*words]);
         let (facts, entries) = node(&head, &cards.join(" "));
-        nodes.push(engine.set_node(facts));
+        let measured = Arc::new(measured_on(number, cards.len()));
+        nodes.push(engine.set_node(NodeFacts { measured, ..facts }));
         entries.into_iter().for_each(|entry| engine.observe(entry));
     }
     for (number, &(asked, at, how)) in history.iter().enumerate() {
@@ -192,11 +210,11 @@ proptest! {
         engine.learn(&claim);
         let place = |&node: &NodeIdx| {
             let place = engine.fit(&pod, &claim, node).ok()?;
-            Some((place.contended, place.cost(), engine.ledger().book(node).name(), node))
+            Some((place.contended, place.load, place.cost(), engine.ledger().book(node).name(), node))
         };
         let mut places: Vec<_> = nodes.iter().filter_map(place).collect();
         places.sort_unstable();
-        let expected: Vec<NodeIdx> = places.iter().map(|place| place.3).collect();
+        let expected: Vec<NodeIdx> = places.iter().map(|place| place.4).collect();
         let answer = engine.filter(Time::from_ms(0), &pod, &claim, &nodes, true, |_| 0);
         prop_assert_eq!(answer.passed, expected);
     }
