@@ -94,6 +94,9 @@ keys! {
         /// cards that the agent has handed to pods which do not say so themselves; written by
         /// the agent
         HANDED_OVER = "sublet.dev/handed-over",
+        /// how busy each card was over a minute, in percent, and how many pods were on it;
+        /// written by the agent
+        MEASURED_USE = "sublet.dev/measured-use",
     }
     NodeLabel {
         /// how cards are handed out: `memory`, `whole` or `both`; wins over `--sharing`
@@ -213,7 +216,7 @@ mod tests {
     #[test]
     fn the_shipped_policy_guards_what_the_agent_says_of_a_node() {
         let policy = include_str!("../../../deploy/kubernetes/31-inventory-policy.yaml");
-        for key in [INVENTORY, HANDED_OVER] {
+        for key in [INVENTORY, HANDED_OVER, MEASURED_USE] {
             assert!(policy.contains(&format!("'{key}'")), "{key} can be forged");
         }
     }

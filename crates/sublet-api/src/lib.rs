@@ -14,6 +14,7 @@ mod inventory;
 pub mod inventory_file;
 pub mod keys;
 mod machine;
+mod measured;
 mod models;
 mod node;
 pub mod object;
@@ -26,6 +27,7 @@ pub use budget::{BudgetSpec, BudgetStatus, DisruptionBudget};
 pub use handed::{Handed, HandedTextError, handed_from_json, handed_to_json};
 pub use inventory::{InventoryTextError, NodeReport, report_from_json, report_to_json};
 pub use machine::{host_of, stock_ask};
+pub use measured::{NodeUse, UseTextError, measured_use, use_from_json, use_to_json};
 pub use node::{
     NodeDefaults, NodeError, facts_of, facts_with_stock, facts_without_gpu, unhealthy_gpus,
 };

@@ -16,6 +16,7 @@ use crate::handed::{HandedTextError, handed_from_json};
 use crate::inventory::{InventoryTextError, report_from_json};
 use crate::keys;
 use crate::machine::allocatable;
+use crate::measured::measured_use;
 use crate::object::{ConfigMap, Node};
 use crate::quantity::{QuantityError, bytes, milli_cpu, whole_number};
 
@@ -66,7 +67,8 @@ pub enum NodeError {
     Sharing(String),
 }
 
-/// What the engine needs to know of a node; `None` where it has no GPU.
+/// What the engine needs to know of a node; `None` where it has no GPU. A wrong annotation about
+/// measured use ([`measured_use`]) is as good as none.
 ///
 /// # Errors
 /// A wrong name, annotation, label or amount.
@@ -91,6 +93,7 @@ pub fn facts_of(node: &Node, defaults: NodeDefaults) -> Result<Option<NodeFacts>
             host,
             model,
             handed: Arc::new(handed.unwrap_or_default()),
+            measured: Arc::new(measured_use(node).unwrap_or_default()),
             ..NodeFacts::plain(name, Arc::new(report.inventory))
         }));
     }

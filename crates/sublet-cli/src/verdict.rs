@@ -13,7 +13,7 @@ use sublet_api::object::{Node, Pod};
 use sublet_api::stock::{RuleError, kept_away, node_rules, swayed, unmodelled};
 use sublet_api::{
     AllocationError, NodeDefaults, NodeError, bound_entry, facts_with_stock, host_of, keys,
-    pod_key, stock_ask,
+    measured_use, pod_key, stock_ask,
 };
 use sublet_model::{
     Claim, Entry, GpuIndex, Host, NodeIdx, NodeName, PodKey, PodUid, Standing, StockAsk, Time,
@@ -115,6 +115,12 @@ impl Odd {
             NodeError::Devices(_) => "status.capacity".to_owned(),
         };
         Odd::new(&field, error)
+    }
+
+    /// What is wrong with what was measured on a node, which then counts as not known.
+    pub(crate) fn of_measured_use(node: &Node) -> Option<Odd> {
+        let field = format!("metadata.annotations.{}", keys::MEASURED_USE);
+        Some(Odd::new(&field, &measured_use(node).err()?))
     }
 
     /// What is wrong with what a pod asks.

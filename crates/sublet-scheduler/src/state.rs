@@ -12,8 +12,8 @@ use prometheus_client::registry::Registry;
 use sublet_api::dialect::{self, ClaimError, result_keys};
 use sublet_api::object::{Node, Pod, TolerationSpec};
 use sublet_api::{
-    NodeDefaults, bound_entry, facts_of, facts_without_gpu, host_of, is_over, keys, pod_key,
-    pod_uid, stock,
+    NodeDefaults, bound_entry, facts_of, facts_without_gpu, host_of, is_over, keys, measured_use,
+    pod_key, pod_uid, stock,
 };
 use sublet_client::Client;
 use sublet_model::{
@@ -133,6 +133,10 @@ impl State {
             Ok(None) => facts_without_gpu(node, NodeDefaults { unit }),
             Err(error) => Err(error),
         };
+        if let Err(error) = measured_use(node) {
+            let (node, annotation) = (&node.metadata.name, keys::MEASURED_USE);
+            tracing::warn!(node, annotation, %error, "measured use is not known");
+        }
         match facts {
             Ok(facts) => self.enter_node(facts, node),
             Err(error) => {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};
-use sublet_model::{Standing, Unit};
+use sublet_model::{PodUid, Standing, Unit};
 use sublet_plan::EngineOptions;
 
 use self::world::{Answer, World, pod};
@@ -47,6 +47,44 @@ async fn refusals_have_few_texts_and_tell_never_from_not_now() {
         answer["FailedAndUnresolvableNodes"]["n1"],
         "no GPU is as large as 16277 MiB"
     );
+}
+
+#[tokio::test]
+async fn an_opportunistic_pod_is_offered_the_node_that_was_least_busy() {
+    let world = World::of_none(EngineOptions {
+        few: 1,
+        ..EngineOptions::default()
+    });
+    let measured = |name: &str, text: &str| {
+        let inventory = r#"{"version":1,"unit":"MiB","sharing":"memory","identity":"nri","advertise":"units","gpus":[{"index":0,"memoryMiB":16276}]}"#;
+        let annotations = json!({
+            "sublet.dev/inventory": inventory, "sublet.dev/measured-use": text });
+        let node = json!({ "metadata": { "name": name, "annotations": annotations } });
+        let node = serde_json::from_value(node).unwrap();
+        world.scheduler.state().set_node(&node);
+    };
+    world.ready();
+    let mut low = pod("low", 100);
+    low["metadata"]["labels"] = json!({ "sublet.dev/class": "opportunistic" });
+    let percent = |percent: u8| format!(r#"{{"0":{{"percent":{percent},"pods":0}}}}"#);
+    for (number, (n1, n2, best)) in [
+        (percent(70), percent(20), "n2"),
+        (percent(10), percent(20), "n1"),
+        (percent(10), percent(0), "n2"),
+        // What cannot be read is as good as nothing: no pod is on that card.
+        ("[]".to_owned(), percent(1), "n1"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        measured("n1", &n1);
+        measured("n2", &n2);
+        low["metadata"]["uid"] = json!(format!("low-{number}"));
+        let answer = world.filter(&low, &["n1", "n2"]).await;
+        assert_eq!(answer["NodeNames"], json!([best]), "{n1} {n2}");
+        let uid = PodUid::new(&format!("low-{number}")).unwrap();
+        world.scheduler.state().forget(&uid);
+    }
 }
 
 #[tokio::test]
@@ -133,9 +171,7 @@ async fn a_pod_refused_again_is_looked_at_once_more_when_room_appears_meanwhile(
     let scheduler = world.scheduler.clone();
     let news = tokio::spawn(async move {
         tokio::task::yield_now().await;
-        scheduler
-            .state()
-            .forget(&sublet_model::PodUid::new("n2-1").unwrap());
+        scheduler.state().forget(&PodUid::new("n2-1").unwrap());
         scheduler.freed.send_replace(());
     });
     let answer = world.filter(&late, &["n1", "n2"]).await;

@@ -88,9 +88,12 @@ pub(super) fn plan(mut input: Input, options: &PlanOptions) -> Plan {
         ..EngineOptions::of(options.policy.clone())
     });
     for Located { origin, object } in &input.nodes {
-        if let Err(error) = cluster.enter_node(object, None) {
+        let odd = match cluster.enter_node(object, None) {
+            Ok(_) => Odd::of_measured_use(object),
+            Err(error) => Some(Odd::of_node(&error)),
+        };
+        if let Some(Odd { field, what }) = odd {
             let name = format!("node {}", object.metadata.name);
-            let Odd { field, what } = Odd::of_node(&error);
             unreadable.push(Unreadable::of(origin, name, &field, what));
         }
     }

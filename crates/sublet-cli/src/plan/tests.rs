@@ -266,6 +266,42 @@ fn equal_pods_follow_each_other_on_paper() {
 }
 
 #[test]
+fn an_opportunistic_pod_goes_where_least_use_was_measured() {
+    let node = |name: &str, measured: &str| {
+        let inventory = r#"{"version":1,"unit":"MiB","sharing":"memory","identity":"nri","advertise":"units","gpus":[{"index":0,"memoryMiB":10},{"index":1,"memoryMiB":10}]}"#;
+        format!(
+            "kind: Node\nmetadata:\n  name: {name}\n  annotations:\n    sublet.dev/inventory: '{inventory}'\n    sublet.dev/measured-use: '{measured}'\n---\n"
+        )
+    };
+    let low = ", labels: {sublet.dev/class: opportunistic}";
+    let pods = ["a", "b", "c"].map(|name| waiting(name, "3", low, ""));
+    let nodes = |second: &str| {
+        let first = r#"{"0":{"percent":60,"pods":0},"1":{"percent":40,"pods":0}}"#;
+        node("n1", first) + &node("n2", second)
+    };
+    let second = r#"{"0":{"percent":90,"pods":0},"1":{"percent":20,"pods":0}}"#;
+    let places = |plan: serde_json::Value| {
+        let pods = plan["pods"].as_array().unwrap().clone();
+        let place = |pod: &serde_json::Value| {
+            let node = pod["node"].as_str().unwrap();
+            format!("{node}/{}", pod["devices"][0]["index"])
+        };
+        pods.iter().map(place).collect::<Vec<_>>()
+    };
+    // A pod that was just placed counts for 25 %. The last one is guaranteed, and goes where
+    // least memory is left.
+    let plan = json(&(nodes(second) + &pods.concat() + &waiting("z", "3", "", "")));
+    assert_eq!(places(plan), ["n2/1", "n1/1", "n2/1", "n2/1"]);
+    // What cannot be read is said, and is as good as nothing.
+    let text = nodes(r#"{"0":{"percent":900,"pods":0}}"#) + &pods[0];
+    let answer = planned(&[&text], Format::Json, "binpack");
+    let note = "`metadata.annotations.sublet.dev/measured-use`: GPU 0 is busy for 900 % of its";
+    assert!(answer.notes[0].contains(note), "{:?}", answer.notes);
+    let plan = serde_json::from_str(&answer.text).unwrap();
+    assert_eq!(places(plan), ["n2/0"]);
+}
+
+#[test]
 fn a_node_may_have_no_card_or_a_thousand() {
     let text = "kind: Node\nmetadata: {name: n1}\nstatus: {capacity: {aliyun.com/gpu-mem: 1k, aliyun.com/gpu-count: COUNT}}\n"
         .to_owned()

@@ -146,16 +146,17 @@ impl Reader {
         };
         let mut rows = BTreeMap::new();
         for Located { origin, object } in objects {
-            match cluster.enter_node(object, None) {
+            let wrong = match cluster.enter_node(object, None) {
                 Ok(idx) => {
                     rows.insert(idx, nodes.rows.len() as u32);
                     nodes.rows.push(facts(&cluster, idx));
+                    Odd::of_measured_use(object)
                 }
-                Err(error) => {
-                    let name = format!("node {}", object.metadata.name);
-                    let Odd { field, what } = Odd::of_node(&error);
-                    odd.push(Unreadable::of(origin, name, &field, what));
-                }
+                Err(error) => Some(Odd::of_node(&error)),
+            };
+            if let Some(Odd { field, what }) = wrong {
+                let name = format!("node {}", object.metadata.name);
+                odd.push(Unreadable::of(origin, name, &field, what));
             }
         }
         let reader = Reader {

@@ -198,7 +198,11 @@ fn nobody_forges_a_result() -> Result<()> {
     }
     cluster.kubectl(&["label", "pod", "own", "team=a"])?;
     cluster.kubectl(&["annotate", "pod", "own", "note=mine"])?;
-    for key in ["sublet.dev/inventory", "sublet.dev/handed-over"] {
+    for key in [
+        "sublet.dev/inventory",
+        "sublet.dev/handed-over",
+        "sublet.dev/measured-use",
+    ] {
         let annotation = format!("{key}=x");
         let error = refused(cluster.kubectl(&["annotate", "node", "n1", &annotation]))?;
         assert!(error.contains(key), "{error}");
