@@ -14,7 +14,7 @@ use anyhow::Context;
 use clap::ValueEnum;
 use sublet_api::dialect::DIALECTS;
 use sublet_api::object::Node;
-use sublet_api::{Handed, keys};
+use sublet_api::{Handed, NodeUse, keys};
 use sublet_client::{Client, read_node};
 use sublet_kubelet::deviceplugin::DeviceList;
 use sublet_model::{Inventory, NodeName};
@@ -31,7 +31,7 @@ use crate::hand_over::{HandOut, in_time};
 use crate::isolate::node::Isolation;
 use crate::plugin::{Plugin, PluginSpec};
 use crate::publish::offer::{Offer, OfferError, Settings};
-use crate::publish::{missing, publish};
+use crate::publish::{measured, missing, publish};
 
 /// How often the node object is looked at when all is well. Others change it only when the node is
 /// registered anew. A GET each half minute from each GPU node is a third of what kubelets send for
@@ -60,6 +60,10 @@ pub(crate) struct Agent {
     given: Arc<Mutex<Given>>,
     /// The cards of pods that do not say themselves which they have.
     lost: watch::Sender<Handed>,
+    /// How busy the cards were; nothing before that is known, and no cards without isolation.
+    measured: watch::Sender<Option<NodeUse>>,
+    /// When that was last written, or the agent started.
+    measured_written: Instant,
     offered: Option<Offered>,
     /// The node as containers are to find it; there once kubelet may ask.
     site: Option<watch::Sender<Arc<Site>>>,
@@ -135,6 +139,8 @@ impl Agent {
             labels: Labels::default(),
             inventory,
             metrics,
+            measured: watch::Sender::new(isolation.is_none().then(NodeUse::new)),
+            measured_written: Instant::now(),
             isolation,
             given: Arc::default(),
             lost: watch::Sender::default(),
@@ -158,6 +164,7 @@ impl Agent {
             isolation: self.isolation.clone(),
             unit: self.settings.unit,
             lost: self.lost.clone(),
+            measured: self.measured.clone(),
         };
         let outcome = tokio::select! {
             ended = caretaker.keep() => ended,
@@ -224,8 +231,15 @@ impl Agent {
             self.labels = labels;
         }
         let lost = self.lost.borrow().clone();
-        let missing = missing(&node, self.refresh(inventory)?, &lost);
+        let mut missing = missing(&node, self.refresh(inventory)?, &lost);
+        let since_written = self.measured_written.elapsed();
+        let news = measured::news(&node, self.measured.borrow().as_ref(), since_written);
+        let is_news = news.is_some();
+        missing.annotations.extend(news);
         publish(&self.client, &self.node, &missing).await?;
+        if is_news {
+            self.measured_written = Instant::now();
+        }
         self.settle_plugins().await;
         if !self.complaint.is_empty() {
             info!(node = %self.node, "working again");

@@ -14,6 +14,7 @@ mod loadable;
 pub(crate) mod node;
 pub mod reconcile;
 pub mod record;
+pub(crate) mod tally;
 
 use std::path::PathBuf;
 

@@ -1,6 +1,6 @@
 //! Tells the cluster what the node has: the inventory annotation on the node object, and
 //! those amounts that kubelet does not write into the node's status. What to say is
-//! decided in `offer`; this module compares it with what the node says and writes the
+//! decided in `offer` and `measured`; this module compares it with what the node says and writes the
 //! difference, so that looking often costs one GET and no write.
 
 use std::collections::BTreeMap;
@@ -11,6 +11,7 @@ use sublet_client::{Client, patch_node_annotations, patch_node_capacity};
 use sublet_model::NodeName;
 use tracing::info;
 
+pub mod measured;
 pub mod offer;
 
 use offer::Offer;
@@ -18,8 +19,8 @@ use offer::Offer;
 /// What the node object does not say, or says wrongly.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Missing {
-    /// Annotations to set.
-    pub annotations: BTreeMap<String, String>,
+    /// Annotations to set, or to remove.
+    pub annotations: BTreeMap<String, Option<String>>,
     /// Amounts to set in the status.
     pub amounts: BTreeMap<String, String>,
 }
@@ -31,7 +32,8 @@ pub fn missing(node: &Node, offer: &Offer, lost: &Handed) -> Missing {
     let mut missing = Missing::default();
     if node.metadata.annotations.get(keys::INVENTORY) != Some(&offer.annotation) {
         let text = offer.annotation.clone();
-        missing.annotations.insert(keys::INVENTORY.to_owned(), text);
+        let key = keys::INVENTORY.to_owned();
+        missing.annotations.insert(key, Some(text));
     }
     let (said, lost) = (
         node.metadata.annotations.get(keys::HANDED_OVER),
@@ -40,7 +42,7 @@ pub fn missing(node: &Node, offer: &Offer, lost: &Handed) -> Missing {
     // Absent is as good as empty.
     if said.map_or("{}", String::as_str) != lost {
         let key = keys::HANDED_OVER.to_owned();
-        missing.annotations.insert(key, lost);
+        missing.annotations.insert(key, Some(lost));
     }
     for (&resource, &amount) in &offer.status {
         let said = node.status.capacity.get(resource);
@@ -66,7 +68,8 @@ pub async fn publish(
 ) -> Result<(), kube::Error> {
     if !missing.annotations.is_empty() {
         patch_node_annotations(client, node, &missing.annotations).await?;
-        let bytes: usize = missing.annotations.values().map(String::len).sum();
+        let texts = missing.annotations.values().flatten();
+        let bytes: usize = texts.map(String::len).sum();
         info!(%node, bytes, "annotations published");
     }
     if !missing.amounts.is_empty() {
@@ -83,6 +86,10 @@ mod tests {
 
     use super::*;
 
+    fn said<'a>(missing: &'a Missing, key: &str) -> &'a str {
+        missing.annotations[key].as_deref().unwrap()
+    }
+
     /// The amounts written for a node whose status says `picture`.
     fn check(picture: &str) -> String {
         let mut node = Node::default();
@@ -98,7 +105,7 @@ mod tests {
             status: [(keys::ALIYUN_GPU_COUNT, 0), (keys::ALIYUN_GPU_MEM, 8000)].into(),
         };
         let missing = missing(&node, &offer, &Handed::new());
-        assert_eq!(missing.annotations[keys::INVENTORY], "report");
+        assert_eq!(said(&missing, keys::INVENTORY), "report");
         let amounts = missing.amounts.iter();
         let amounts: Vec<String> = amounts.map(|(k, v)| format!("{k}={v}")).collect();
         amounts.join(" ")
@@ -125,15 +132,17 @@ mod tests {
         };
         let mut node = Node::default();
         assert_eq!(missing(&node, &offer, &Handed::new()).annotations.len(), 1);
-        let said = (keys::INVENTORY.to_owned(), "report".to_owned());
-        node.metadata.annotations.extend([said]);
+        let annotation = (keys::INVENTORY.to_owned(), "report".to_owned());
+        node.metadata.annotations.extend([annotation]);
         assert_eq!(missing(&node, &offer, &Handed::new()), Missing::default());
         let lost: Handed = [(PodUid::new("u").unwrap(), Vec::new())].into();
-        let written = missing(&node, &offer, &lost).annotations;
-        assert_eq!(written[keys::HANDED_OVER], r#"{"u":[]}"#);
-        node.metadata.annotations.extend(written);
+        let written = missing(&node, &offer, &lost);
+        let text = said(&written, keys::HANDED_OVER).to_owned();
+        assert_eq!(text, r#"{"u":[]}"#);
+        let annotation = (keys::HANDED_OVER.to_owned(), text);
+        node.metadata.annotations.extend([annotation]);
         assert_eq!(missing(&node, &offer, &lost), Missing::default());
-        let written = missing(&node, &offer, &Handed::new()).annotations;
-        assert_eq!(written[keys::HANDED_OVER], "{}");
+        let written = missing(&node, &offer, &Handed::new());
+        assert_eq!(said(&written, keys::HANDED_OVER), "{}");
     }
 }

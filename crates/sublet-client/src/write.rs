@@ -90,14 +90,14 @@ pub async fn patch_pod_annotations(
     merge_patch(client, &path, &patch).await
 }
 
-/// Sets annotations of a node.
+/// Sets annotations of a node, and removes those without a text.
 ///
 /// # Errors
 /// The API server's answer, or none.
 pub async fn patch_node_annotations(
     client: &Client,
     node: &NodeName,
-    annotations: &BTreeMap<String, String>,
+    annotations: &BTreeMap<String, Option<String>>,
 ) -> Result<(), kube::Error> {
     let patch = json!({ "metadata": { "annotations": annotations } });
     merge_patch(client, &format!("/api/v1/nodes/{node}"), &patch).await

@@ -1,5 +1,6 @@
 //! The part of the loop that is about isolation. Containers whose pods are gone are forgotten,
-//! those that had to wait get their limits, and what each uses becomes metrics.
+//! those that had to wait get their limits. What each uses becomes metrics, and the node's measured
+//! use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
-use sublet_api::Handed;
+use sublet_api::{Handed, NodeUse};
 use sublet_client::Client;
 use sublet_model::{NodeName, Unit};
 use sublet_telemetry::metrics::AgentMetrics;
@@ -20,6 +21,7 @@ use crate::allocate::Given;
 use crate::hand_over::pods_on;
 use crate::isolate::figures::Figures;
 use crate::isolate::node::Isolation;
+use crate::isolate::tally::Tally;
 
 /// How often the arbiter's numbers become metrics.
 const SHOW_EVERY: Duration = Duration::from_secs(1);
@@ -38,6 +40,8 @@ pub(super) struct Caretaker {
     pub(super) unit: Unit,
     /// Told of the cards of pods that do not say it themselves.
     pub(super) lost: watch::Sender<Handed>,
+    /// Told once a minute how busy the cards were.
+    pub(super) measured: watch::Sender<Option<NodeUse>>,
 }
 
 impl Caretaker {
@@ -62,7 +66,7 @@ impl Caretaker {
         let mut clock = interval(SHOW_EVERY);
         clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let begun = Instant::now();
-        let mut figures = Figures::default();
+        let (mut figures, mut tally) = (Figures::default(), Tally::default());
         loop {
             clock.tick().await;
             let isolation = Arc::clone(isolation);
@@ -70,6 +74,9 @@ impl Caretaker {
             let look = look.context("looking at the containers failed")?;
             let now_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
             figures.update(&self.metrics, &look, now_ms);
+            if let Some(measured) = tally.add(&look, now_ms) {
+                self.measured.send_replace(Some(measured));
+            }
         }
     }
 

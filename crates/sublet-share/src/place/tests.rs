@@ -74,6 +74,29 @@ fn one_card_is_the_engines_choice() {
 }
 
 #[test]
+fn an_opportunistic_job_goes_where_fewest_jobs_are() {
+    let half = Amount::Share(Milli::new(500).unwrap());
+    for (picture, memory, guaranteed, opportunistic) in [
+        ("16 16/8", Amount::Memory(gib("4")), 1, 0),
+        // The same share is asked of cards of other sizes in questions of their own.
+        ("16/8 24", half, 0, 1),
+    ] {
+        let cards = cards(picture, "binpack");
+        for (class, wanted) in [
+            (Class::Guaranteed, guaranteed),
+            (Class::Opportunistic, opportunistic),
+        ] {
+            let asked = JobAsk {
+                class,
+                ..ask(memory, 1)
+            };
+            let found = cards.find(&asked).unwrap();
+            assert_eq!(found[0].card, wanted, "{picture} {class:?}");
+        }
+    }
+}
+
+#[test]
 fn compute_time_is_promised_once() {
     let asks = |compute: u16, class| JobAsk {
         compute: ComputeRange::new(Milli::new(compute).unwrap(), Milli::WHOLE).unwrap(),
