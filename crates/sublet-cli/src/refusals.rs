@@ -3,7 +3,7 @@
 //!
 //! Nothing is hidden without saying how many; JSON and YAML always have every node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -18,31 +18,37 @@ pub(crate) const MANY: usize = 20;
 /// Nodes that cannot take a pod, in the order of their names, and why.
 ///
 /// A plan for a full cluster consists mostly of these (a reason for each pod and node), so neither
-/// names nor texts are copied.
+/// names nor texts are copied, and a reason that many nodes have is kept once.
 #[derive(Debug)]
-pub(crate) struct Refusals(Vec<(Arc<str>, Reason)>);
+pub(crate) struct Refusals {
+    /// With the reason's place in the list.
+    nodes: Vec<(Arc<str>, u32)>,
+    reasons: Vec<Reason>,
+}
 
 impl FromIterator<(Arc<str>, Reason)> for Refusals {
-    fn from_iter<I: IntoIterator<Item = (Arc<str>, Reason)>>(nodes: I) -> Refusals {
-        let mut nodes: Vec<_> = nodes.into_iter().collect();
+    fn from_iter<I: IntoIterator<Item = (Arc<str>, Reason)>>(refused: I) -> Refusals {
+        let mut known = HashMap::new();
+        let place = |(node, reason)| {
+            let next = known.len() as u32;
+            (node, *known.entry(reason).or_insert(next))
+        };
+        let mut nodes: Vec<_> = refused.into_iter().map(place).collect();
         nodes.sort_by(|(a, _), (b, _)| a.cmp(b));
-        Refusals(nodes)
+        let mut reasons: Vec<(Reason, u32)> = known.into_iter().collect();
+        reasons.sort_unstable_by_key(|(_, place)| *place);
+        let reasons = reasons.into_iter().map(|(reason, _)| reason).collect();
+        Refusals { nodes, reasons }
     }
 }
 
 /// As a map from a node's name to the reason in words.
 impl Serialize for Refusals {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let texts: Vec<String> = self.reasons.iter().map(Reason::to_string).collect();
         let mut map = serializer.serialize_map(Some(self.len()))?;
-        // Nodes that are neighbours by name are often alike, and then have the same text.
-        let (mut last, mut text) = (None, String::new());
-        for (node, reason) in &self.0 {
-            if last != Some(reason) {
-                text.clear();
-                let _never_fails = write!(text, "{reason}");
-                last = Some(reason);
-            }
-            map.serialize_entry(&**node, &text)?;
+        for (node, reason) in &self.nodes {
+            map.serialize_entry(&**node, &texts[*reason as usize])?;
         }
         map.end()
     }
@@ -50,38 +56,46 @@ impl Serialize for Refusals {
 
 impl Refusals {
     /// No node at all.
-    pub(crate) const NONE: Refusals = Refusals(Vec::new());
+    pub(crate) const NONE: Refusals = Refusals {
+        nodes: Vec::new(),
+        reasons: Vec::new(),
+    };
 
     /// How many nodes cannot take the pod.
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.nodes.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.nodes.is_empty()
     }
 
     /// Is that node one of them?
     pub(crate) fn has(&self, node: &str) -> bool {
-        self.0
+        self.nodes
             .binary_search_by(|(name, _)| (**name).cmp(node))
             .is_ok()
     }
 
-    /// Why each of them cannot.
+    /// Why they cannot, each reason once.
     pub(crate) fn reasons(&self) -> impl Iterator<Item = &Reason> {
-        self.0.iter().map(|(_, reason)| reason)
+        self.reasons.iter()
+    }
+
+    fn each(&self) -> impl Iterator<Item = (&str, &Reason)> {
+        let nodes = self.nodes.iter();
+        nodes.map(|(node, reason)| (&**node, &self.reasons[*reason as usize]))
     }
 
     /// A line per node, indented by two blanks; kinds of reasons with many nodes last, in one
     /// line each: the node that comes nearest, with its numbers, and how many others there are.
     pub(crate) fn grouped(&self) -> String {
-        let mut kinds: BTreeMap<&str, Vec<&(Arc<str>, Reason)>> = BTreeMap::new();
-        for refused in &self.0 {
+        let mut kinds: BTreeMap<&str, Vec<(&str, &Reason)>> = BTreeMap::new();
+        for refused in self.each() {
             kinds.entry(refused.1.label()).or_default().push(refused);
         }
         let mut lines = String::new();
-        for (node, reason) in &self.0 {
+        for (node, reason) in self.each() {
             if kinds[reason.label()].len() <= MANY {
                 let _never_fails = writeln!(lines, "  {node}\t{reason}");
             }

@@ -17,7 +17,7 @@ use sublet_model::{
 use crate::stock::Taint;
 
 /// Why a node cannot take a claim.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Reason {
     /// Nothing is known of the node.
     Unknown,

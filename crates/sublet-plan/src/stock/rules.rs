@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::Reason;
 
 /// What a taint does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TaintEffect {
     /// Keeps new pods away.
     NoSchedule,
@@ -28,7 +28,7 @@ impl fmt::Display for TaintEffect {
 }
 
 /// A node's mark that keeps pods away.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Taint {
     /// Its key.
     pub key: Arc<str>,
