@@ -58,6 +58,8 @@ pub(crate) struct Wanted {
     pub(crate) runtime_dir: PathBuf,
     /// May people submit jobs of this machine, of which the cluster does not know?
     pub(crate) local_jobs: bool,
+    /// The program of MPS's daemon, where containers run under MPS.
+    pub(crate) mps: Option<PathBuf>,
 }
 
 /// Why containers cannot be held to their parts on this node.
@@ -106,8 +108,9 @@ impl IsolationError {
     }
 
     /// True where waiting or another start can help, so that doing without would be wrong:
-    /// somebody else looks after these cards now.
+    /// somebody else looks after these cards now, or the MPS that was asked for does not serve.
     pub(crate) fn is_passing(&self) -> bool {
-        matches!(self, IsolationError::Arbiter(ArbiterError::Held { .. }))
+        use ArbiterError::{Held, Mps};
+        matches!(self, IsolationError::Arbiter(Held { .. } | Mps { .. }))
     }
 }

@@ -124,14 +124,19 @@ enum UnitWord {
 }
 
 /// Runs until SIGTERM or Ctrl-C, then takes its sockets away. Meant for a runtime of one
-/// thread: the work is a few calls a minute. `carried` are the libraries inside this program,
+/// thread: the work is a few calls a minute. `mps`: the program of MPS's daemon, where containers
+/// run under MPS. `carried` are the libraries inside this program,
 /// if it has any.
 ///
 /// # Errors
 /// A configuration that cannot be used, found before anything is started: no driver, a
 /// wrong inventory file, more devices than can be offered, no way to the API server, a
 /// folder that is not there. A node that is not registered yet is waited for.
-pub async fn run(args: Args, carried: Option<&'static Carried>) -> anyhow::Result<()> {
+pub async fn run(
+    args: Args,
+    mps: Option<PathBuf>,
+    carried: Option<&'static Carried>,
+) -> anyhow::Result<()> {
     let settings = Settings {
         sharing: args.sharing.into(),
         unit: match args.memory_unit {
@@ -149,7 +154,7 @@ pub async fn run(args: Args, carried: Option<&'static Carried>) -> anyhow::Resul
     let client = sublet_client::connect(args.kubeconfig.as_deref()).await?;
     let inventory = devices(&args)?;
     Offer::of(&inventory.borrow(), settings)?;
-    let isolation = isolation(&args, carried, &inventory.borrow())?;
+    let isolation = isolation(&args, mps, carried, &inventory.borrow())?;
     let (metrics, registry) = AgentMetrics::registered();
     if let Some(address) = args.health_listen {
         let listener = TcpListener::bind(address)
@@ -167,11 +172,16 @@ pub async fn run(args: Args, carried: Option<&'static Carried>) -> anyhow::Resul
 /// The node's arbiter, where containers are to be held to their parts.
 fn isolation(
     args: &Args,
+    mps: Option<PathBuf>,
     carried: Option<&'static Carried>,
     inventory: &Inventory,
 ) -> anyhow::Result<Option<Arc<Isolation>>> {
     let word = args.isolation;
     if word == IsolationWord::Off {
+        anyhow::ensure!(
+            mps.is_none(),
+            "--mps needs the node's arbiter, which --isolation off leaves out"
+        );
         info!("isolation is off, as --isolation says: containers can use more than their part");
         return Ok(None);
     }
@@ -186,6 +196,7 @@ fn isolation(
         state_dir: args.state_dir.clone(),
         runtime_dir: args.runtime_dir.clone(),
         local_jobs: args.allow_local_jobs,
+        mps,
     };
     let start = || {
         // A node may have a driver and no card.
@@ -269,7 +280,7 @@ mod tests {
     async fn a_missing_folder_is_told_first() {
         let args = parse("--node-name n1 --device-plugin-dir absent --inventory absent").unwrap();
         assert_eq!(
-            run(args, None).await.unwrap_err().to_string(),
+            run(args, None, None).await.unwrap_err().to_string(),
             "absent is not a folder; give kubelet's with --device-plugin-dir"
         );
     }

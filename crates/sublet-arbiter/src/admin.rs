@@ -12,10 +12,12 @@
 mod amount;
 mod client;
 mod compute;
+mod mps;
 
 pub use amount::{AmountError, parse_amount, parse_size};
 pub use client::{Client, ClientError};
 pub use compute::{ComputeError, parse_compute};
+pub use mps::{MpsRow, PlacedMps};
 pub use sublet_abi::Mode;
 pub use sublet_model::Class;
 
@@ -242,6 +244,9 @@ pub struct Placed {
     /// that shares none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute: Option<String>,
+    /// Where its programs are to be clients of MPS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mps: Option<PlacedMps>,
     /// The folder with its `tenant.sock`, for `SUBLET_DIR`.
     pub dir: String,
 }
@@ -270,6 +275,8 @@ pub struct Snapshot {
     pub gpus: Vec<GpuRow>,
     /// Jobs by number, then processes that use a card without being one.
     pub tenants: Vec<TenantRow>,
+    /// How MPS is; nothing where the operator did not choose it.
+    pub mps: Option<MpsRow>,
     /// What the arbiter has counted since it began.
     pub counters: Counters,
 }
@@ -371,6 +378,8 @@ pub struct TenantRow {
     pub waiting_percent: Option<f64>,
     /// `waiting`, `running`, `over`, `ending` or `unmanaged`.
     pub state: String,
+    /// `serving`, `lost` or `without`; nothing where it began without MPS.
+    pub mps: Option<String>,
     /// Why it waits; why it is over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

@@ -3,7 +3,7 @@
 //!
 //! What changes together is one struct in a file beside this one: `sources` (what is waited
 //! for), `listeners`, `admin_connections`, `process_connections`, `jobs`, `processes`,
-//! `readings` (of the driver), `turns`, `measured`, `identity`,
+//! `readings` (of the driver), `turns`, `measured`, `mps`, `identity`,
 //! `lifetime`. What each kind of news means is in
 //! `admin_requests` and `job_request` (people), `hello` and `resume` (processes), `containers`
 //! (the node agent) and `readings`; what follows is in `actions`; what people see in `status`.
@@ -19,6 +19,7 @@ mod jobs;
 mod lifetime;
 mod listeners;
 mod measured;
+mod mps;
 mod options;
 mod process_connections;
 mod processes;
@@ -46,6 +47,7 @@ use self::jobs::Jobs;
 use self::lifetime::{Lifetime, TICK_MS};
 use self::listeners::Listeners;
 use self::measured::Measures;
+use self::mps::Mps;
 use self::process_connections::ProcessConnections;
 use self::processes::Processes;
 use self::readings::DriverReadings;
@@ -82,6 +84,8 @@ pub struct Arbiter {
     readings: DriverReadings,
     turns: CardTurns,
     measures: Measures,
+    /// Where jobs run under MPS.
+    mps: Option<Mps>,
     opportunistic_duty: Milli,
     counters: Counters,
 }
@@ -94,7 +98,7 @@ impl Arbiter {
     pub fn start(options: Options, mut view: Box<dyn GpuView>) -> Result<Arbiter, ArbiterError> {
         options.folder.create()?;
         let lock = Lock::take(&options.folder)?;
-        let (host_name, inventory) = match prepare(&options, &mut *view) {
+        let (host_name, inventory, mps) = match prepare(&options, &mut *view) {
             Ok(prepared) => prepared,
             Err(error) => {
                 lock.give_up();
@@ -130,10 +134,12 @@ impl Arbiter {
             readings: DriverReadings::new(sampler, inventory, figures, now),
             turns,
             measures: Measures::default(),
+            mps,
             opportunistic_duty: options.opportunistic_duty,
             counters: Counters::default(),
         };
         arbiter.open_sources()?;
+        arbiter.tend_mps();
         arbiter.identity.write();
         info!(folder = %arbiter.folder.path().display(), epoch = arbiter.identity.epoch(),
               gpus = arbiter.machine.inventory().gpus().len(), "arbiter started");
@@ -211,6 +217,7 @@ impl Arbiter {
             Source::Driver => self.take_reading(),
             Source::Commands => self.take_commands(),
             Source::Turns => self.turns.ring(),
+            Source::Mps => self.tend_mps(),
             Source::HostName => {
                 // Whoever connects wants to know who has the name. The kernel has told him.
                 let _ = self.identity.host_name().map(accept);
@@ -223,6 +230,7 @@ impl Arbiter {
         // From this thread and no other: a heartbeat says that the arbiter works, not that it
         // exists. Nothing here waits for the driver.
         self.jobs.beat(now);
+        self.tend_mps();
         self.turns.settle();
         self.coordinate_turns();
         self.keep_record(now);
@@ -265,6 +273,7 @@ impl Arbiter {
         self.folder.remove_sockets();
         self.jobs.remove_sockets();
         let leaves_jobs = !self.machine.is_idle();
+        self.end_mps(leaves_jobs);
         info!(leaves_jobs, "arbiter ends");
         if leaves_jobs {
             self.identity.write();
@@ -282,16 +291,18 @@ impl Arbiter {
     }
 }
 
+/// The name on the host, the cards, and MPS where it was chosen.
+type Prepared = (Option<OwnedFd>, Arc<Inventory>, Option<Mps>);
+
 /// What can fail though the folder's lock was had.
-fn prepare(
-    options: &Options,
-    view: &mut dyn GpuView,
-) -> Result<(Option<OwnedFd>, Arc<Inventory>), ArbiterError> {
+fn prepare(options: &Options, view: &mut dyn GpuView) -> Result<Prepared, ArbiterError> {
     let host_name = options.host_name.as_deref().map(take_name).transpose()?;
     prepare_process()?;
     let inventory = view.inventory()?;
     options.exclusive_slices.check(inventory.gpus().len())?;
-    Ok((host_name, Arc::new(inventory)))
+    let program = options.mps.as_deref();
+    let mps = program.map(|program| Mps::start(program, &options.folder));
+    Ok((host_name, Arc::new(inventory), mps.transpose()?))
 }
 
 /// The machine without a job. A lock file that was not removed says that jobs of before may come

@@ -40,6 +40,14 @@ pub enum ArbiterError {
     /// The cards cannot be seen.
     #[error(transparent)]
     Gpu(#[from] GpuViewError),
+    /// The daemon of MPS does not come to serve.
+    #[error("MPS cannot be used: `{program}` does not serve: {why}")]
+    Mps {
+        /// Its program.
+        program: String,
+        /// What became of it.
+        why: String,
+    },
     /// A setting makes no sense.
     #[error("{0}")]
     Setting(String),

@@ -235,6 +235,13 @@ fn read_card(device: &Device<'_>) -> Result<CardReading, NvmlError> {
     for process in device.running_compute_processes()? {
         processes.push((process.pid, process.used_gpu_memory));
     }
+    // Clients of MPS have a list of their own, where the driver knows MPS; one that is on both
+    // counts once.
+    for process in device.mps_running_compute_processes().unwrap_or_default() {
+        if !processes.iter().any(|(pid, _)| *pid == process.pid) {
+            processes.push((process.pid, process.used_gpu_memory));
+        }
+    }
     // Not every card lists processes that do graphics.
     for process in device.running_graphics_processes().unwrap_or_default() {
         processes.push((process.pid, process.used_gpu_memory));

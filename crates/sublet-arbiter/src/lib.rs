@@ -10,10 +10,10 @@
 //! and who misbehaves loses his own connection.
 //!
 //! Suggested reading order: [`admin`], `runtime`, `lock`, `peer`, `pages`, `job_pages`, `gpu`,
-//! [`gauge`], `arbiter`, `standalone`; `libraries`, `driver` and `visible_cards` by themselves.
+//! [`gauge`], `mps_control`, `arbiter`, `standalone`; `libraries`, `driver` and `visible_cards` by themselves.
 #![expect(
     unsafe_code,
-    reason = "maps shared pages, asks the kernel for a peer's pidfd, and calls the driver's C functions"
+    reason = "maps shared pages, asks the kernel for a peer's pidfd, has children end with it, and calls the driver's C functions"
 )]
 
 pub mod admin;
@@ -25,6 +25,7 @@ mod gpu;
 mod job_pages;
 pub mod libraries;
 mod lock;
+mod mps_control;
 mod pages;
 mod peer;
 mod poller;
@@ -41,6 +42,7 @@ pub use driver::DriverError;
 pub use error::ArbiterError;
 pub use gauge::Gauge;
 pub use gpu::{CUDA_LIBRARY, CardBusy, CardReading, GpuView, GpuViewError, NVML_LIBRARY, NvmlView};
+pub use mps_control::MPS_CONTROL;
 pub use runtime::{Folder, REAL_MACHINE};
 pub use standalone::{HOST_NAME, Standalone, run};
 pub use visible_cards::visible_cards;

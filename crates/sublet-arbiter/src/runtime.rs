@@ -77,6 +77,17 @@ impl Folder {
         self.path.with_file_name(name)
     }
 
+    /// The daemon of MPS has its folders in here.
+    pub(crate) fn mps(&self) -> PathBuf {
+        self.path.join("mps")
+    }
+
+    /// Where it listens; made when it is first started.
+    #[must_use]
+    pub fn mps_pipe(&self) -> PathBuf {
+        self.mps().join("pipe")
+    }
+
     /// Where an arbiter that was started on demand writes its log.
     #[must_use]
     pub fn log_file(&self) -> PathBuf {

@@ -42,6 +42,8 @@ pub struct Standalone {
     pub exclusive_slices: ExclusiveSlices,
     /// How much of the time an opportunistic job launches work while no arbiter is there.
     pub opportunistic_duty: Milli,
+    /// The program of MPS's daemon ([`crate::MPS_CONTROL`]), where jobs are to run under MPS.
+    pub mps: Option<PathBuf>,
     /// End when there has been no job for so long: for an arbiter that was started on demand.
     pub idle_exit: Option<Duration>,
 }
@@ -61,6 +63,7 @@ impl Standalone {
             gauge: None,
             exclusive_slices: ExclusiveSlices::default(),
             opportunistic_duty: OPPORTUNISTIC_DUTY,
+            mps: None,
             idle_exit: None,
         }
     }
@@ -95,6 +98,7 @@ pub fn run(settings: &Standalone) -> Result<(), ArbiterError> {
         gauge: settings.gauge.clone(),
         exclusive_slices: settings.exclusive_slices.clone(),
         opportunistic_duty: settings.opportunistic_duty,
+        mps: settings.mps.clone(),
         idle_exit: settings.idle_exit,
         stop: Some(stop),
         ..Options::new(settings.folder.clone())

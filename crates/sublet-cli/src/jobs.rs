@@ -1,7 +1,7 @@
 //! Jobs and cards as cells of a table, the same for `sublet ps`, `sublet top` and its live
 //! view. Pure.
 
-use sublet_arbiter::admin::{GpuRow, RefusalRow, Snapshot, TenantRow};
+use sublet_arbiter::admin::{GpuRow, MpsRow, RefusalRow, Snapshot, TenantRow};
 
 use crate::compute;
 
@@ -86,6 +86,9 @@ fn plain_cells(job: &TenantRow) -> [String; 11] {
 pub(crate) fn text(snapshot: &Snapshot, with_gpus: bool) -> String {
     let mut text = String::new();
     let with_compute = compute::is_shared(snapshot);
+    if let Some(mps) = &snapshot.mps {
+        text += &format!("mps: {}\n\n", mps_line(mps));
+    }
     if with_gpus {
         let more = with_compute.then_some(compute::GPU_HEADING);
         let heading = with_more(&GPU_HEADING, GPU_COMPUTE, more.iter().flatten());
@@ -108,6 +111,18 @@ pub(crate) fn text(snapshot: &Snapshot, with_gpus: bool) -> String {
         text += &crate::align::table(&job_heading(with_compute), &rows);
     }
     text
+}
+
+/// How MPS is: `gone for 3 s: exit status: 1; started again in 2 s`.
+pub(crate) fn mps_line(mps: &MpsRow) -> String {
+    let mut line = format!("{} for {}", mps.state, duration(mps.for_ms));
+    if let Some(reason) = &mps.reason {
+        line += &format!(": {reason}");
+    }
+    if let Some(again_in_ms) = mps.again_in_ms {
+        line += &format!("; started again in {}", duration(again_in_ms));
+    }
+    line
 }
 
 /// A job's state, with its place if it waits.
@@ -327,6 +342,29 @@ GPU 0 lacks 1 MiB
                  at most 60 %  60 %  40 %    -                 -      uses 176 MiB more than its limit",
             ]
         );
+    }
+
+    #[test]
+    fn mps_has_a_line_where_the_operator_chose_it() {
+        let mut snapshot = Snapshot::default();
+        let check = |snapshot: &Snapshot| text(snapshot, false);
+        assert_eq!(check(&snapshot), "no job\n");
+        let mps = MpsRow {
+            state: "serving".to_owned(),
+            for_ms: 61_000,
+            ..MpsRow::default()
+        };
+        snapshot.mps = Some(mps.clone());
+        assert_eq!(check(&snapshot), "mps: serving for 1 min\n\nno job\n");
+        snapshot.mps = Some(MpsRow {
+            state: "gone".to_owned(),
+            for_ms: 3100,
+            reason: Some("signal: 9 (SIGKILL)".to_owned()),
+            again_in_ms: Some(1900),
+            ..mps
+        });
+        let gone = "mps: gone for 3 s: signal: 9 (SIGKILL); started again in 1 s\n\nno job\n";
+        assert_eq!(check(&snapshot), gone);
     }
 
     #[test]

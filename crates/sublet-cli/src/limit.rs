@@ -242,6 +242,7 @@ mod tests {
             }],
             pinned_limit_mib: None,
             compute: None,
+            mps: None,
             dir: "/r".to_owned(),
         };
         let snapshot = example();
@@ -275,6 +276,7 @@ mod tests {
             gpus: Vec::new(),
             pinned_limit_mib: Some(30),
             compute: None,
+            mps: None,
             dir: "/r".to_owned(),
         };
         let shared = Placed {

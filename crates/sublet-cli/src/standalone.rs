@@ -11,11 +11,13 @@ use anyhow::Context;
 use sublet_arbiter::gauge::measure;
 use sublet_arbiter::libraries::Carried;
 use sublet_arbiter::{
-    CUDA_LIBRARY, ExclusiveSlices, Gauge, NVML_LIBRARY, OPPORTUNISTIC_DUTY, Standalone,
+    ArbiterError, CUDA_LIBRARY, ExclusiveSlices, Gauge, NVML_LIBRARY, OPPORTUNISTIC_DUTY,
+    Standalone,
 };
 use sublet_fakegpu::machine::VARIABLE;
 use sublet_model::Milli;
 
+use crate::answer::Advised;
 use crate::machine::{Machine, MachineArgs};
 use crate::run::libraries;
 
@@ -59,12 +61,17 @@ pub struct Args {
 }
 
 /// Runs until SIGTERM or Ctrl-C, or until nobody needs it; starts the program that does, and
-/// returns, where it is to be detached. `carried` are the libraries inside this program, if it
+/// returns, where it is to be detached. `mps`: the program of MPS's daemon, where jobs run under
+/// MPS. `carried` are the libraries inside this program, if it
 /// has any.
 ///
 /// # Errors
 /// Another arbiter looks after this machine, or there is no driver.
-pub fn run(args: &Args, carried: Option<&'static Carried>) -> anyhow::Result<()> {
+pub fn run(
+    args: &Args,
+    mps: Option<PathBuf>,
+    carried: Option<&'static Carried>,
+) -> anyhow::Result<()> {
     let machine = Machine::of(&args.machine);
     if args.detached {
         return detach();
@@ -111,9 +118,21 @@ pub fn run(args: &Args, carried: Option<&'static Carried>) -> anyhow::Result<()>
     settings.exclusive_slices = args.exclusive_slices.clone().unwrap_or_default();
     settings.opportunistic_duty =
         Milli::new(args.opportunistic_duty * 10).unwrap_or(OPPORTUNISTIC_DUTY);
+    settings.mps = mps;
     settings.idle_exit = args.idle_exit.map(Duration::from_secs);
-    sublet_arbiter::run(&settings)?;
-    Ok(())
+    sublet_arbiter::run(&settings).map_err(advised)
+}
+
+/// Why there is no arbiter, with advice where there is any.
+fn advised(error: ArbiterError) -> anyhow::Error {
+    match &error {
+        ArbiterError::Mps { .. } => {
+            let hint = "the driver's compute utilities bring `nvidia-cuda-mps-control`; --mps=PROGRAM \
+                        names it where it is elsewhere";
+            Advised::new(error.to_string(), hint).into()
+        }
+        _ => error.into(),
+    }
 }
 
 /// Reads `all`, or numbers of GPUs with commas between them.

@@ -4,11 +4,12 @@
 //! [`Machine::apply`], and a simulator can be another.
 //!
 //! Suggested reading order: jobs, refusals, events, placing, readings, the read schedule, the
-//! machine, turns, the record of use.
+//! machine, turns, MPS beside turns, the record of use.
 
 mod event;
 mod job;
 mod machine;
+mod mps;
 mod place;
 mod read_schedule;
 mod reading;
@@ -19,6 +20,9 @@ mod use_record;
 pub use event::{Action, Event};
 pub use job::{Amount, ComputeRange, Holding, JobAsk, JobId, JobState, Pid, Promise};
 pub use machine::{Ancestry, CardView, JobView, Machine, MachineOptions, Mismatch, SLOTS};
+pub use mps::{
+    MpsClient, MpsDaemon, MpsDue, MpsLife, MpsStanding, MpsState, MpsTerms, shares_beside_mps,
+};
 pub use reading::{LedgerUse, Reading, SlotUse};
 pub use refusal::JobRefusal;
 pub use turns::{

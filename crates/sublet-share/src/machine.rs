@@ -207,6 +207,12 @@ impl Machine {
         }
     }
 
+    /// How much that amount is of a card.
+    #[must_use]
+    pub fn amount_on(&self, amount: Amount, card: usize) -> MiB {
+        self.cards.now(amount, card)
+    }
+
     /// One job.
     #[must_use]
     pub fn job(&self, id: JobId) -> Option<JobView<'_>> {

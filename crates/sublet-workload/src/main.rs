@@ -118,6 +118,8 @@ mod tests {
             "regain --size 1GiB --seconds 5",
             "race --processes 8 --path plain --path pool",
             "race --processes 8 --init-only",
+            "mps-control --record r -f",
+            "mps-control --record r",
         ] {
             check(arguments, true);
         }
@@ -143,6 +145,7 @@ mod tests {
             "regain --size 0",
             "race --processes 0",
             "race --path host",
+            "mps-control -f",
             "threads --threads 0",
             "train --seconds -1",
             "spin --batch 0",

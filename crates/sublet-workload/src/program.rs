@@ -6,6 +6,7 @@ mod exec;
 mod fork;
 mod graph;
 mod info;
+mod mps_control;
 mod pair;
 mod race;
 mod regain;
@@ -53,6 +54,8 @@ pub(crate) enum Program {
     Race(race::Arguments),
     /// Looks at a card's memory by NVML's count until standard input is closed
     Watch(watch::Arguments),
+    /// A stand-in for NVIDIA's MPS control program, which writes down what it is told
+    MpsControl(mps_control::Arguments),
     /// One of the processes of `race`
     #[command(hide = true)]
     Racer(race::RacerArguments),
@@ -79,6 +82,7 @@ impl Program {
             Self::Regain(_) => "regain",
             Self::Race(_) => "race",
             Self::Watch(_) => "watch",
+            Self::MpsControl(_) => "mps-control",
             Self::Racer(_) => "racer",
             Self::Lend(_) => "lend",
         }
@@ -95,9 +99,10 @@ impl Program {
         }
     }
 
-    /// Whether it prints a report; the lender talks to its borrower instead.
+    /// Whether it prints a report; the lender talks to its borrower instead, and the stand-in as
+    /// what it stands for.
     pub(crate) fn reports(&self) -> bool {
-        !matches!(self, Self::Lend(_))
+        !matches!(self, Self::Lend(_) | Self::MpsControl(_))
     }
 
     /// Runs it to its end.
@@ -117,6 +122,7 @@ impl Program {
             Self::Regain(arguments) => regain::run(arguments, report),
             Self::Race(arguments) => race::run(arguments, report),
             Self::Watch(arguments) => watch::run(arguments, report),
+            Self::MpsControl(arguments) => mps_control::run(arguments),
             Self::Racer(arguments) => race::run_racer(arguments, report),
             Self::Lend(common) => ipc_lender::serve(common),
         }

@@ -109,6 +109,7 @@ mod tests {
             cards: Vec::new(),
             pinned_limit_mib: None,
             compute: None,
+            mps: false,
             libraries: Vec::new(),
         };
         let snapshot = Snapshot {

@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use sublet_kubelet::deviceplugin::Mount;
+use sublet_model::{MiB, Milli};
+use sublet_share::MpsTerms;
 
 /// Everything of ours in a container is below this. Not in `/run` or `/tmp`, which pods mount
 /// volumes over.
@@ -38,6 +40,8 @@ pub struct Kit {
     pub mode: &'static str,
     /// For cards that a file plays.
     pub fake: Option<FakeKit>,
+    /// The folder of MPS's sockets, where containers run under MPS.
+    pub mps: Option<PathBuf>,
 }
 
 impl Kit {
@@ -79,9 +83,23 @@ pub struct Injection {
     pub mounts: Vec<Mount>,
 }
 
-/// What the container with this folder on the host gets.
+/// Where MPS's clients and server meet in memory. The server is in the agent's container, which
+/// therefore must have the node's own folder here (`hostIPC: true`).
+const SHARED_MEMORY: &str = "/dev/shm";
+
+/// What a container has of its cards, as MPS is told: the most compute time, and a limit of
+/// memory for each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerLimits {
+    /// The most compute time of each card.
+    pub compute: Milli,
+    /// Memory of each card.
+    pub memory: Vec<MiB>,
+}
+
+/// What the container with this folder on the host and these limits gets.
 #[must_use]
-pub fn inject(kit: &Kit, tenant: &Path) -> Injection {
+pub fn inject(kit: &Kit, tenant: &Path, limits: &ContainerLimits) -> Injection {
     let inside = |name: &str| format!("{INSIDE}/{name}");
     let mount = |host: &Path, container_path: String, read_only| Mount {
         container_path,
@@ -110,6 +128,18 @@ pub fn inject(kit: &Kit, tenant: &Path) -> Injection {
         mounts.push(mount(&fake.driver, inside("driver"), true));
         mounts.push(mount(&fake.machine, inside("machine"), false));
     }
+    if let Some(pipe) = &kit.mps {
+        let terms = MpsTerms {
+            pipe: inside("mps"),
+            compute_limit: limits.compute,
+            memory: in_any_order(&limits.memory),
+        };
+        environment.extend(terms.variables());
+        // Its sockets are made anew with each daemon, in the same folder.
+        mounts.push(mount(pipe, inside("mps"), true));
+        let shared = Path::new(SHARED_MEMORY);
+        mounts.push(mount(shared, SHARED_MEMORY.to_owned(), false));
+    }
     let environment = environment.into_iter();
     Injection {
         environment: environment
@@ -119,17 +149,34 @@ pub fn inject(kit: &Kit, tenant: &Path) -> Injection {
     }
 }
 
+/// In which order a container counts its cards is known only inside it. Where their limits are
+/// not one, MPS is told the largest of them for each; our library holds it to the others.
+fn in_any_order(limits: &[MiB]) -> Vec<MiB> {
+    let largest = limits.iter().max().copied().unwrap_or(MiB::ZERO);
+    vec![largest; limits.len()]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn picture(fake: Option<FakeKit>) -> String {
+        picture_of(fake, None, &[])
+    }
+
+    fn picture_of(fake: Option<FakeKit>, mps: Option<&str>, memory: &[u32]) -> String {
         let kit = Kit {
             libraries: "/s/libraries/sublet-1".into(),
             mode: "strict",
             fake,
+            mps: mps.map(PathBuf::from),
         };
-        let injection = inject(&kit, Path::new("/s/containers/u/main-0/tenant"));
+        let limits = ContainerLimits {
+            compute: Milli::new(300).unwrap(),
+            memory: memory.iter().map(|mib| MiB::from(*mib)).collect(),
+        };
+        let tenant = Path::new("/s/containers/u/main-0/tenant");
+        let injection = inject(&kit, tenant, &limits);
         let variables = injection.environment.iter();
         let variables = variables.map(|(name, value)| format!("{name}={value}\n"));
         let mounts = injection.mounts.iter().map(|mount| {
@@ -168,6 +215,27 @@ mod tests {
             "rw /r/machines/sublet-fake-0-1 at /usr/local/sublet/machine\n",
         ] {
             assert!(fake.contains(line), "{line} is not in\n{fake}");
+        }
+    }
+
+    #[test]
+    fn a_client_of_mps_gets_its_limits_and_the_way_to_the_daemon() {
+        for (memory, limits) in [
+            (&[300][..], "0=300M"),
+            // Which is which is not known here.
+            (&[300, 500], "0=500M,1=500M"),
+        ] {
+            let client = picture_of(None, Some("/r/gpu/mps/pipe"), memory);
+            let limits = format!("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={limits}\n");
+            for line in [
+                "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30\n",
+                "CUDA_MPS_PIPE_DIRECTORY=/usr/local/sublet/mps\n",
+                "ro /r/gpu/mps/pipe at /usr/local/sublet/mps\n",
+                "rw /dev/shm at /dev/shm\n",
+                &limits,
+            ] {
+                assert!(client.contains(line), "{line} is not in\n{client}");
+            }
         }
     }
 

@@ -91,10 +91,12 @@ impl Isolation {
             let machine = [OsString::from("--fake-gpu"), fake.machine.clone().into()];
             gauge.arguments.splice(2..2, machine);
         }
+        let mps = wanted.mps.as_ref().map(|_| folder.mps_pipe());
         let options = Options {
             host_name: fake.is_none().then(|| HOST_NAME.to_owned()),
             local_jobs: wanted.local_jobs,
             gauge: Some(gauge),
+            mps: wanted.mps.clone(),
             ..Options::new(folder)
         };
         let arbiter = Arbiter::start(options, view)?;
@@ -114,6 +116,7 @@ impl Isolation {
                 libraries: libraries.cuda.parent().unwrap_or(Path::new("/")).to_owned(),
                 mode: word,
                 fake,
+                mps,
             },
             mode,
             handle,
@@ -161,6 +164,7 @@ impl Isolation {
             return Ok(Injection::default());
         }
         let record = Record {
+            mps: self.kit.mps.is_some(),
             libraries: self.kit.folders(),
             ..Record::of(handed)
         };
@@ -168,7 +172,7 @@ impl Isolation {
         record
             .make_folders(&self.containers)
             .map_err(IsolationError::io("making", &folder))?;
-        let tenant = record.tenant(&self.containers);
+        let (tenant, limits) = (record.tenant(&self.containers), record.limits());
         let mut all = self.lock();
         // The same container again: an earlier answer did not reach kubelet.
         if let Some(old) = all.remove(&folder) {
@@ -183,7 +187,7 @@ impl Isolation {
         let written = tracked.record.write(&self.containers);
         all.insert(folder.clone(), tracked);
         written.map_err(IsolationError::io("writing to", &folder))?;
-        Ok(inject(&self.kit, &tenant))
+        Ok(inject(&self.kit, &tenant, &limits))
     }
 
     /// Compares the containers with the node's pods, freshly listed, and removes what none of
@@ -289,6 +293,7 @@ impl Isolation {
             class,
             mode: self.mode,
             promise: record.promise(),
+            mps: record.mps,
         });
         match begun {
             Ok(id) => {

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use sublet_model::{Class, MiB, Milli, Role};
 use sublet_share::{ComputeRange, Promise};
 
+use super::inject::ContainerLimits;
 use crate::allocate::HandOver;
 
 const FILE: &str = "record.json";
@@ -48,6 +49,9 @@ pub struct Record {
     /// promised none.
     #[serde(default)]
     pub compute: Option<RecordCompute>,
+    /// Were its programs told to be clients of MPS?
+    #[serde(default)]
+    pub mps: bool,
     /// The host's folders of libraries that it mounts, whenever kubelet starts it again; none
     /// where an earlier agent has written this.
     #[serde(default)]
@@ -98,6 +102,16 @@ impl Record {
         kept.unwrap_or((ComputeRange::ANY, Class::Guaranteed))
     }
 
+    /// What it may use of its cards.
+    #[must_use]
+    pub fn limits(&self) -> ContainerLimits {
+        let memory = self.cards.iter().map(|card| MiB::new(card.limit_mib));
+        ContainerLimits {
+            compute: self.compute_time().0.limit(),
+            memory: memory.map(|limit| limit.unwrap_or(MiB::MAX)).collect(),
+        }
+    }
+
     /// What is to be kept of a container whose devices are handed over now.
     #[must_use]
     pub fn of(handed: &HandOver) -> Record {
@@ -125,6 +139,7 @@ impl Record {
                 limit_milli: handed.compute.limit().get(),
                 opportunistic: handed.class == Class::Opportunistic,
             }),
+            mps: false,
             libraries: Vec::new(),
         }
     }
@@ -248,6 +263,7 @@ mod tests {
                 limit_milli: 600,
                 opportunistic: false,
             }),
+            mps: false,
             libraries: vec!["/l/sublet-1".into()],
         }
     }

@@ -135,6 +135,9 @@ impl Arbiter {
             self.tell_job(job, &refused);
             return Some(Event::Left(job));
         }
+        if let Some(mps) = &mut self.mps {
+            mps.place(job, parts);
+        }
         self.counters.placed += 1;
         info!(%job, cards = ?parts.iter().map(|part| part.card).collect::<Vec<_>>(), "job placed");
         self.enter_turns(job, parts);
@@ -161,6 +164,10 @@ impl Arbiter {
             id: job.0,
             gpus: gpus.collect(),
             pinned_limit_mib: pinned_limit.map(MiB::get),
+            mps: self.mps.as_ref().and_then(|mps| {
+                let job = self.machine.job(job)?;
+                mps.placed(&job)
+            }),
             compute: asked.map(|ask| ask.compute.to_string()),
             dir: self.folder.path().display().to_string(),
         }
@@ -299,12 +306,15 @@ impl Arbiter {
 
     /// A process uses a GPU without a job.
     fn report(&mut self, pid: Pid) {
+        if self.is_of_mps(pid) {
+            return;
+        }
         self.counters.unmanaged += 1;
         warn!(%pid, name = peer::name(pid), "a process uses a GPU without a job");
     }
 
     fn evict(&mut self, pid: Pid) {
-        if pid.0 <= 1 || pid.0 == std::process::id() {
+        if pid.0 <= 1 || pid.0 == std::process::id() || self.is_of_mps(pid) {
             return;
         }
         let ended = peer::open(pid)
@@ -331,6 +341,9 @@ impl Arbiter {
     fn forget_job(&mut self, job: JobId) {
         self.turns.remove(job);
         self.measures.forget(job);
+        if let Some(mps) = &mut self.mps {
+            mps.remove_job(job);
+        }
         let root = self.jobs.remove(job);
         if let Some(line) = root.and_then(|root| root.close(&mut self.sources)) {
             self.close_admin(line);

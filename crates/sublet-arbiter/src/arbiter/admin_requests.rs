@@ -113,6 +113,9 @@ impl Arbiter {
                 Err(error) => self.refuse(key, &error.to_string()),
                 Ok(memory) => {
                     let job = JobId(id);
+                    if let Some(why) = self.mps_keeps_memory(job, memory) {
+                        return self.refuse(key, &why);
+                    }
                     self.apply_for(Some(key), Event::LimitAsked { job, memory });
                     // Read after the limit holds: now it is known whether the job is over.
                     self.take_use();
@@ -129,6 +132,9 @@ impl Arbiter {
                 Err(error) => self.refuse(key, &error.to_string()),
                 Ok(compute) => {
                     let job = JobId(id);
+                    if let Some(why) = self.mps_keeps_compute(job, compute) {
+                        return self.refuse(key, &why);
+                    }
                     self.apply_for(Some(key), Event::ComputeAsked { job, compute });
                 }
             },
@@ -170,6 +176,7 @@ impl Arbiter {
                 let job = self.identity.next_job();
                 let pages = JobPages::new(job.0, submit.mode, false);
                 if self.add_root(key, job, pages) {
+                    self.enter_mps(job, true);
                     self.apply(Event::Submitted { job, ask });
                 }
             }
@@ -205,6 +212,7 @@ impl Arbiter {
                 self.identity.write();
                 let pages = JobPages::new(job.0, resume.submit.mode, true);
                 if self.add_root(key, job, pages) {
+                    self.enter_mps(job, resume.placed.mps.is_some());
                     self.apply(Event::Declared {
                         job,
                         ask,

@@ -63,6 +63,8 @@ pub struct ContainerJob {
     pub mode: Mode,
     /// Its pod, and its turn in it.
     pub promise: Promise,
+    /// Were its programs told to be clients of MPS?
+    pub mps: bool,
 }
 
 type Answer<T> = Sender<Result<T, HandleError>>;
@@ -234,6 +236,7 @@ impl Arbiter {
         };
         // A refusal takes the job away again.
         self.jobs.insert(job, pages, root);
+        self.enter_mps(job, container.mps);
         self.apply(Event::Declared {
             job,
             ask,

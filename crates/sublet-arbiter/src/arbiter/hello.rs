@@ -95,6 +95,11 @@ impl Arbiter {
             self.forget_process(pid);
         }
         self.apply_for(Some(key), Event::Joined { job, pid });
+        if self.machine.process(pid).is_some()
+            && let Some(mps) = &mut self.mps
+        {
+            mps.meet(pid);
+        }
     }
 
     /// Looks again at those whose hello came too early.
@@ -118,6 +123,9 @@ impl Arbiter {
     /// The process has its slot no longer.
     pub(super) fn forget_process(&mut self, pid: Pid) {
         self.processes.forget(&mut self.sources, pid);
+        if let Some(mps) = &mut self.mps {
+            mps.forget(pid);
+        }
         self.apply(Event::Exited(pid));
         // Its job may be gone with it, and a waiting one may have got its place.
         self.take_use();

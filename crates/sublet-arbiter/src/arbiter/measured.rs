@@ -150,28 +150,27 @@ impl Arbiter {
     }
 
     /// How a job's compute time on a card is.
-    pub(super) fn compute_use(&self, job: JobId, card: usize) -> Option<ComputeUse> {
-        let view = self.turns.view(job, card)?;
+    pub(super) fn compute_use(&self, job: JobId, card: usize) -> ComputeUse {
+        let view = self.turns.view(job, card);
         let busy = self.measures.by_card.get(&(job, card));
         let busy = busy.and_then(|measured| measured.busy);
         let percent = |part: Duration| f64::from(part_of(part, self.turns.window()).get()) / 10.0;
-        Some(ComputeUse {
+        ComputeUse {
             used_percent: match self.turns.is_watched(job) {
-                true => Some(percent(view.used)),
+                true => view.map(|view| percent(view.used)),
                 false => busy.map(|busy| f64::from(busy.get()) / 10.0),
             },
-            waited_percent: percent(view.waited),
-            is_at_limit: view.is_at_limit,
-        })
+            // A job that runs beside others under MPS waits for no turn.
+            waited_percent: view.map_or(0.0, |view| percent(view.waited)),
+            is_at_limit: view.is_some_and(|view| view.is_at_limit),
+        }
     }
 
     /// What all jobs together used of a card's time lately, in percent; nothing where nobody has
     /// measured it.
     pub(super) fn compute_used_on(&self, card: usize) -> Option<f64> {
-        let uses = self.machine.jobs().filter_map(|job| {
-            let compute = self.compute_use(job.id, card)?;
-            compute.used_percent
-        });
+        let jobs = self.machine.jobs();
+        let uses = jobs.filter_map(|job| self.compute_use(job.id, card).used_percent);
         let sum = uses.reduce(|sum, used| sum + used)?;
         Some(sum.min(100.0))
     }

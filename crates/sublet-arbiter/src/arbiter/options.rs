@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use sublet_model::{MiB, Milli};
@@ -35,6 +36,8 @@ pub struct Options {
     pub exclusive_slices: ExclusiveSlices,
     /// How much of the time an opportunistic job launches work while no arbiter is there.
     pub opportunistic_duty: Milli,
+    /// The program of MPS's daemon, where jobs are to run under MPS.
+    pub mps: Option<PathBuf>,
     /// End when there has been no job for so long.
     pub idle_exit: Option<Duration>,
     /// After a crash: how long the jobs of before may take to come back.
@@ -106,6 +109,7 @@ impl Options {
             local_jobs: true,
             exclusive_slices: ExclusiveSlices::default(),
             opportunistic_duty: OPPORTUNISTIC_DUTY,
+            mps: None,
             idle_exit: None,
             // Interposers look for the arbiter again four times a second, and commands more often.
             settle: Duration::from_secs(2),

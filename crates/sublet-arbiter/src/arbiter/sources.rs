@@ -21,6 +21,8 @@ pub(super) enum Source {
     Process(Pid),
     Root(JobId),
     Driver,
+    /// The end of MPS's daemon.
+    Mps,
     /// A slice or a wait is over.
     Turns,
     Commands,

@@ -2,13 +2,22 @@
 
 use sublet_abi::SlotIndex;
 use sublet_model::{Bytes, MiB, Milli};
-use sublet_share::{Ancestry, Holding, JobId, JobState, JobView, Pid};
+use sublet_share::{Ancestry, Holding, JobId, JobState, JobView, MpsStanding, Pid};
 
 use super::jobs::Root;
+use super::mps::Mps;
 use super::{Arbiter, now_ms};
 use crate::admin::{Counters, GpuRow, RefusalRow, Snapshot, TenantGpuRow, TenantRow};
 use crate::job_pages::JobPages;
 use crate::peer;
+
+/// What to know of a job whose programs have lost their MPS.
+const LOST: &str = "the MPS daemon that its programs began under is gone: they can do no more CUDA \
+                    work; start the job again";
+
+/// What to know of a job that MPS does not hold.
+const WITHOUT: &str = "a program that began while MPS was gone runs without it: no limit of compute \
+                       time holds it";
 
 /// So many MiB as hold that.
 pub(super) fn mib(bytes: Bytes) -> u64 {
@@ -61,6 +70,7 @@ impl Arbiter {
         Snapshot {
             gpus: gpus.map(|card| self.gpu_row(card)).collect(),
             tenants: jobs.chain(strangers).collect(),
+            mps: self.mps.as_ref().map(Mps::row),
             counters: Counters {
                 processes: self.processes.len() as u64,
                 connections: self.connections.len() as u64,
@@ -149,11 +159,18 @@ impl Arbiter {
             compute_used_percent: most(&per_gpu, |row| row.compute_used_percent),
             waiting_percent: most(&per_gpu, |row| row.waiting_percent),
             state: state.word().to_owned(),
+            mps: self
+                .mps_standing(job)
+                .map(|standing| standing.word().to_owned()),
             reason,
             position: job.waits.map(|(position, _)| *position),
             per_gpu,
             unknown_names: self.unknown_names(job),
         }
+    }
+
+    fn mps_standing(&self, job: &JobView<'_>) -> Option<MpsStanding> {
+        self.mps.as_ref()?.standing(job)
     }
 
     fn why_over(&self, job: &JobView<'_>, row: &TenantGpuRow) -> String {
@@ -189,6 +206,11 @@ impl Arbiter {
     fn note_on(&self, job: &JobView<'_>) -> Option<String> {
         if let Some(mismatch) = self.mismatch_on(job) {
             return Some(mismatch);
+        }
+        match self.mps_standing(job) {
+            None | Some(MpsStanding::Serving) => {}
+            Some(MpsStanding::Lost) => return Some(LOST.to_owned()),
+            Some(MpsStanding::Without) => return Some(WITHOUT.to_owned()),
         }
         let mut cards = job.parts.iter().map(|part| part.card);
         let overused = cards.find_map(|card| Some((card, self.overuse(job.id, card)?)));
@@ -238,9 +260,9 @@ impl Arbiter {
             context_mib: mib(self.contexts_of(job, card)),
             compute_request_percent: Some(percent(part.limit.compute)),
             compute_limit_percent: Some(percent(part.compute_limit)),
-            compute_used_percent: compute.and_then(|compute| compute.used_percent),
-            waiting_percent: compute.map(|compute| compute.waited_percent),
-            is_throttled: compute.map(|compute| compute.is_at_limit),
+            compute_used_percent: compute.used_percent,
+            waiting_percent: Some(compute.waited_percent),
+            is_throttled: Some(compute.is_at_limit),
             last_refusal: refusal.map(refusal_row),
         }
     }
@@ -303,7 +325,12 @@ impl Arbiter {
             gpus: rows.iter().map(|row| row.index).collect(),
             memory_used_mib: rows.iter().map(|row| row.used_mib).max().unwrap_or(0),
             state: "unmanaged".to_owned(),
-            reason: job.map(|job| format!("it belongs to job {job} and went past its library")),
+            reason: match job {
+                Some(job) => Some(format!("it belongs to job {job} and went past its library")),
+                None => self
+                    .is_of_mps(pid)
+                    .then(|| "it is the server of MPS".to_owned()),
+            },
             per_gpu: rows,
             ..TenantRow::default()
         }

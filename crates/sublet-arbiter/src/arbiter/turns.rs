@@ -19,7 +19,7 @@ use sublet_abi::SlotIndex;
 use sublet_model::Class;
 use sublet_share::{
     Holding, JobId, LaunchGate, Overlap, Pid, SetGate, TimeShare, TurnEvent, TurnRules, TurnView,
-    Turns,
+    Turns, shares_beside_mps,
 };
 use tracing::trace;
 
@@ -70,6 +70,11 @@ impl Pace {
 pub(super) struct CardTurns {
     turns: Turns,
     watched: BTreeMap<JobId, Watched>,
+    /// What each job has, and the shares of that for which it has turns.
+    placed: BTreeMap<JobId, (Class, Vec<Holding>)>,
+    shared: BTreeMap<JobId, (Class, Vec<TimeShare>)>,
+    /// MPS serves jobs side by side, and turns are only where it keeps no promise.
+    is_beside_mps: bool,
     number_of_first: u32,
     /// Something has happened that a round is due for.
     is_due: bool,
@@ -95,6 +100,9 @@ impl CardTurns {
         Ok(CardTurns {
             turns,
             watched: BTreeMap::new(),
+            placed: BTreeMap::new(),
+            shared: BTreeMap::new(),
+            is_beside_mps: false,
             number_of_first: u32::try_from(apart).unwrap_or(0),
             is_due: false,
             events: Vec::new(),
@@ -107,19 +115,49 @@ impl CardTurns {
     /// A job has its cards, or other limits there.
     pub(super) fn place(&mut self, job: JobId, class: Class, parts: &[Holding]) {
         self.watched.entry(job).or_insert_with(Watched::new);
-        let shares = parts.iter().map(|part| TimeShare {
-            card: part.card,
-            request: part.limit.compute,
-            limit: part.compute_limit,
-        });
-        let shares = shares.collect();
-        self.tell(TurnEvent::Placed { job, class, shares });
+        self.placed.insert(job, (class, parts.to_vec()));
+        self.share_out();
+    }
+
+    /// Whether MPS serves the jobs has changed, or not.
+    pub(super) fn set_beside_mps(&mut self, is_beside_mps: bool) {
+        if self.is_beside_mps != is_beside_mps {
+            self.is_beside_mps = is_beside_mps;
+            self.share_out();
+        }
+    }
+
+    /// Tells the turns whose shares are others now.
+    fn share_out(&mut self) {
+        let all = match self.is_beside_mps {
+            true => shares_beside_mps(&self.placed),
+            false => plain_shares(&self.placed),
+        };
+        for (job, shares) in all {
+            let class = self.placed[&job].0;
+            let before = self.shared.insert(job, (class, shares.clone()));
+            if before.as_ref() == Some(&(class, shares.clone())) {
+                continue;
+            }
+            let is_elsewhere = |(_, before): (Class, Vec<TimeShare>)| {
+                let both = before.iter().zip(&shares);
+                before.len() != shares.len() || both.into_iter().any(|(a, b)| a.card != b.card)
+            };
+            if before.is_some_and(is_elsewhere) {
+                // Its turns are numbered from the first again.
+                self.number_of_first = self.number_of_first.wrapping_add(EPOCHS_APART as u32);
+            }
+            self.tell(TurnEvent::Placed { job, class, shares });
+        }
     }
 
     /// A job is gone.
     pub(super) fn remove(&mut self, job: JobId) {
         if self.watched.remove(&job).is_some() {
+            self.placed.remove(&job);
+            self.shared.remove(&job);
             self.tell(TurnEvent::Left(job));
+            self.share_out();
         }
     }
 
@@ -328,6 +366,20 @@ impl Arbiter {
     pub(super) fn coordinate_turns(&mut self) {
         self.turns.coordinate(&mut self.jobs);
     }
+}
+
+/// The shares of jobs that have turns on all their cards.
+fn plain_shares(
+    placed: &BTreeMap<JobId, (Class, Vec<Holding>)>,
+) -> BTreeMap<JobId, Vec<TimeShare>> {
+    let share = |part: &Holding| TimeShare {
+        card: part.card,
+        request: part.limit.compute,
+        limit: part.compute_limit,
+    };
+    let jobs = placed.iter();
+    jobs.map(|(job, (_, parts))| (*job, parts.iter().map(share).collect()))
+        .collect()
 }
 
 /// A turn's number, as the pages have it: never zero, which a new process has answered.

@@ -28,6 +28,7 @@ pub(crate) fn container(name: &str, dir: &Path, cards: Vec<ContainerCard>) -> Co
         compute: ComputeRange::ANY,
         class: Class::Guaranteed,
         mode: Mode::Strict,
+        mps: false,
         promise: Promise {
             pod: name.into(),
             role: Role::Main,

@@ -5,8 +5,10 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use sublet_arbiter::admin::{Mode, Placed, PlacedGpu, is_name_of};
+use sublet_arbiter::admin::{Mode, Placed, PlacedGpu, PlacedMps, is_name_of};
 use sublet_arbiter::libraries::PRELOAD;
+use sublet_model::{MiB, Milli};
+use sublet_share::MpsTerms;
 
 use super::libraries::Interposer;
 
@@ -41,7 +43,7 @@ pub(super) fn environment(given: &JobEnvironment) -> Vec<(&'static str, OsString
     };
     // Stable: cards that nobody named stay in the order of their numbers.
     gpus.sort_by_key(|gpu| place(gpu));
-    let uuids: Vec<&str> = gpus.into_iter().map(|gpu| &*gpu.uuid).collect();
+    let uuids: Vec<&str> = gpus.iter().map(|gpu| &*gpu.uuid).collect();
     let ours = given.interposer;
     let mut set = vec![
         ("SUBLET_DIR", OsString::from(&given.placed.dir)),
@@ -53,10 +55,24 @@ pub(super) fn environment(given: &JobEnvironment) -> Vec<(&'static str, OsString
         ("LD_PRELOAD", preload(ours, given.preload)),
         ("CUDA_VISIBLE_DEVICES", OsString::from(uuids.join(","))),
     ];
+    if let Some(mps) = &given.placed.mps {
+        let variables = mps_terms(mps, &gpus).variables();
+        set.extend(variables.map(|(name, value)| (name, value.into())));
+    }
     if let Some(machine) = given.fake {
         set.push((sublet_fakegpu::machine::VARIABLE, machine.into()));
     }
     set
+}
+
+/// What MPS is told of the job, whose cards are in this order.
+fn mps_terms(mps: &PlacedMps, gpus: &[&PlacedGpu]) -> MpsTerms {
+    let limits = gpus.iter().map(|gpu| MiB::new(gpu.limit_mib));
+    MpsTerms {
+        pipe: mps.pipe.clone(),
+        compute_limit: Milli::new(mps.compute_limit_milli).unwrap_or(Milli::WHOLE),
+        memory: limits.map(|limit| limit.unwrap_or(MiB::MAX)).collect(),
+    }
 }
 
 /// Our libraries first, so that the driver's names are taken before anybody else can take
@@ -112,11 +128,20 @@ mod tests {
     }
 
     fn check_chosen(fake: Option<&Path>, preload: Option<&str>, chosen: &[&str]) -> String {
+        check_all(fake, preload, chosen, None)
+    }
+
+    fn check_all(
+        fake: Option<&Path>,
+        preload: Option<&str>,
+        chosen: &[&str],
+        mps: Option<PlacedMps>,
+    ) -> String {
         let chosen: Vec<String> = chosen.iter().map(|name| (*name).to_owned()).collect();
         let gpu = |index, uuid: &str| PlacedGpu {
             index,
             uuid: uuid.to_owned(),
-            limit_mib: 4096,
+            limit_mib: 4096 + u64::from(index),
             context_mib: 0,
         };
         let placed = Placed {
@@ -124,6 +149,7 @@ mod tests {
             gpus: vec![gpu(0, "GPU-a"), gpu(2, "GPU-c")],
             pinned_limit_mib: None,
             compute: None,
+            mps,
             dir: "/run/sublet/gpu".to_owned(),
         };
         let interposer = Interposer {
@@ -161,6 +187,29 @@ mod tests {
         );
         let fake = check(Some(Path::new("/dev/shm/sublet-fake-0-1")), None);
         assert!(fake.ends_with("\nSUBLET_FAKE_GPU=/dev/shm/sublet-fake-0-1\n"));
+    }
+
+    #[test]
+    fn a_client_of_mps_has_its_limits_in_the_order_of_its_cards() {
+        let mps = || {
+            Some(PlacedMps {
+                pipe: "/run/sublet/gpu/mps/pipe".to_owned(),
+                compute_limit_milli: 300,
+            })
+        };
+        for (chosen, limits) in [
+            (&[][..], "0=4096M,1=4098M"),
+            (&["2", "0"], "0=4098M,1=4096M"),
+        ] {
+            let all = check_all(None, None, chosen, mps());
+            let told = format!(
+                "\nCUDA_MPS_PIPE_DIRECTORY=/run/sublet/gpu/mps/pipe\n\
+                 CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30\n\
+                 CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={limits}\n"
+            );
+            assert!(all.ends_with(&told), "{chosen:?}: {all}");
+        }
+        assert!(!check(None, None).contains("MPS"));
     }
 
     #[test]

@@ -259,6 +259,7 @@ mod tests {
                 gpus: Vec::new(),
                 pinned_limit_mib: None,
                 compute: None,
+                mps: None,
                 dir: "/r".to_owned(),
             };
             let submit = Submit {
@@ -299,6 +300,7 @@ mod tests {
             gpus: Vec::new(),
             pinned_limit_mib: None,
             compute: None,
+            mps: None,
             dir: dir.to_owned(),
         }
     }

@@ -320,6 +320,7 @@ mod tests {
             gpus: Vec::new(),
             pinned_limit_mib,
             compute: None,
+            mps: None,
             dir: "/r".to_owned(),
         };
         assert!(check(&limited, &placed(Some(1024))).is_ok());
@@ -350,6 +351,7 @@ mod tests {
             }],
             pinned_limit_mib: None,
             compute: None,
+            mps: None,
             dir: "/r".to_owned(),
         };
         let chosen = parse(&["--device", "1,GPU-ab", "--", "a"]).unwrap();

@@ -259,6 +259,7 @@ mod tests {
             gpus: vec![gpu],
             pinned_limit_mib: None,
             compute: None,
+            mps: None,
             dir: "/r".to_owned(),
         }
     }

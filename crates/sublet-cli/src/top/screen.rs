@@ -9,7 +9,7 @@ use ratatui::widgets::{Cell, Paragraph, Row, Table};
 use sublet_arbiter::admin::{GpuRow, Snapshot, TenantRow};
 
 use crate::compute;
-use crate::jobs::{job_cells, job_heading, mib};
+use crate::jobs::{job_cells, job_heading, mib, mps_line};
 
 /// Characters of a card's bar.
 const BAR: usize = 24;
@@ -71,6 +71,9 @@ fn headline(seen: &Seen) -> Paragraph<'static> {
     match count("unmanaged") {
         0 => {}
         n => text += &format!(", {n} unmanaged"),
+    }
+    if let Some(mps) = &seen.snapshot.mps {
+        text += &format!(", MPS {}", mps_line(mps));
     }
     Paragraph::new(text).style(Style::new().add_modifier(Modifier::BOLD))
 }

@@ -4,6 +4,7 @@
 mod cards;
 mod clients;
 mod compute;
+mod mps;
 mod shares;
 mod shortage;
 mod terminal;
