@@ -119,14 +119,10 @@ fn a_silent_arbiter_stops_no_guaranteed_job_and_gives_others_a_duty() -> Result<
     until("the limit again", at_its_limit)?;
     let (limited, guest) = (limited.end()?.report()?, guest.end()?.report()?);
     let (limited, guest) = (by_second(&limited)?, by_second(&guest)?);
-    // Which seconds those were, the reports do not say: the gate was open in some, the guest
-    // had its duty in some.
-    let most = limited.iter().fold(0.0, |most: f64, one| most.max(*one));
-    let open = limited.iter().position(|one| *one == most).unwrap_or(0);
-    assert!(most >= 60.0, "{limited:?} and {guest:?}");
-    assert!(
-        (2.0..=35.0).contains(&guest[open]),
-        "{limited:?} and {guest:?}"
-    );
+    // Which seconds those were, the reports do not say. In the first after the last heartbeat gates
+    // are still as they were; then the limited job's is open, and the guest has its duty.
+    let mut both = limited.iter().zip(&guest);
+    let is_so = |(limited, guest): (&f64, &f64)| *limited >= 60.0 && (2.0..=35.0).contains(guest);
+    assert!(both.any(is_so), "{limited:?} and {guest:?}");
     Ok(())
 }
