@@ -423,6 +423,13 @@ pub struct TenantGpuRow {
     pub waiting_percent: Option<f64>,
     /// True while it waits because it is at its limit; nothing where that is not measured.
     pub is_throttled: Option<bool>,
+    /// The card's time that it used, since it came or the arbiter began; nothing where that is not
+    /// measured now.
+    pub compute_used_seconds: Option<f64>,
+    /// The time since then in which it wanted the card and had no turn.
+    pub waited_seconds: Option<f64>,
+    /// How much of that because it was at its limit.
+    pub throttled_seconds: Option<f64>,
     /// The last request that was refused there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_refusal: Option<RefusalRow>,

@@ -197,6 +197,10 @@ pub struct TurnView {
     pub worked: Duration,
     /// How long it wanted the card within the last window and had no turn.
     pub waited: Duration,
+    /// How long it wanted the card and had no turn, since it came.
+    pub waited_in_all: Duration,
+    /// How much of that because it was at its limit.
+    pub throttled_in_all: Duration,
     /// It waits because it is at its limit.
     pub is_at_limit: bool,
 }

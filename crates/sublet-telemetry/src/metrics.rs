@@ -12,6 +12,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
+/// A count of time.
+pub type Seconds = Counter<f64, AtomicU64>;
+
 /// The label of a count by the extender's verb.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct VerbLabel {
@@ -143,6 +146,12 @@ pub struct AgentMetrics {
     pub tenant_used: Family<ContainerLabels, Gauge>,
     /// How often it was refused more.
     pub tenant_refusals: Family<ContainerLabels, Counter>,
+    /// How long it used the card.
+    pub tenant_gpu_time: Family<ContainerLabels, Seconds>,
+    /// How long its launches waited for their turn.
+    pub tenant_gate_wait: Family<ContainerLabels, Seconds>,
+    /// How much of that because it had had what it may have.
+    pub tenant_throttled: Family<ContainerLabels, Seconds>,
 }
 
 impl AgentMetrics {
@@ -158,6 +167,9 @@ impl AgentMetrics {
             tenant_limit,
             tenant_used,
             tenant_refusals,
+            tenant_gpu_time,
+            tenant_gate_wait,
+            tenant_throttled,
         } = metrics.clone();
         registry.register(
             "allocations",
@@ -186,6 +198,24 @@ impl AgentMetrics {
             "tenant_refusals",
             "Seconds in which a container was refused GPU memory, by card",
             tenant_refusals,
+        );
+        registry.register_with_unit(
+            "tenant_gpu_time",
+            "Time of a card that a container used, by card",
+            Unit::Seconds,
+            tenant_gpu_time,
+        );
+        registry.register_with_unit(
+            "tenant_gate_wait",
+            "Time in which a container wanted a card and had no turn, by card",
+            Unit::Seconds,
+            tenant_gate_wait,
+        );
+        registry.register_with_unit(
+            "tenant_throttled",
+            "Time of that in which a container was at its own limit, by card",
+            Unit::Seconds,
+            tenant_throttled,
         );
         (metrics, registry)
     }

@@ -160,6 +160,9 @@ fn agent_metrics() -> String {
         tenant_limit,
         tenant_used,
         tenant_refusals,
+        tenant_gpu_time,
+        tenant_gate_wait,
+        tenant_throttled,
     } = metrics;
     let resource = ResourceLabel {
         resource: String::new(),
@@ -178,6 +181,9 @@ fn agent_metrics() -> String {
     tenant_limit.get_or_create(&tenant).set(0);
     tenant_used.get_or_create(&tenant).set(0);
     tenant_refusals.get_or_create(&tenant).inc();
+    for seconds in [tenant_gpu_time, tenant_gate_wait, tenant_throttled] {
+        seconds.get_or_create(&tenant).inc();
+    }
     print(&registry)
 }
 

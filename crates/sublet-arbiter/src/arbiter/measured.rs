@@ -24,6 +24,12 @@ pub(super) struct ComputeUse {
     pub(super) waited_percent: f64,
     /// It waits because it is at its limit.
     pub(super) is_at_limit: bool,
+    /// The card's time that it used since it came; nothing where nobody measures it now.
+    pub(super) used_in_all: Option<Duration>,
+    /// The time since it came in which it wanted the card and had no turn.
+    pub(super) waited_in_all: Duration,
+    /// How much of that because it was at its limit.
+    pub(super) throttled_in_all: Duration,
 }
 
 /// So many readings may still be of the time before a job's turns were watched: the driver's
@@ -40,6 +46,9 @@ struct Measured {
     n_watched: u32,
     /// How long it had been at work by its turns when it was last compared.
     worked: Duration,
+    /// What it used of the card beyond its turns, since it came: while it was alone, and what it
+    /// paid for.
+    beyond: Duration,
     /// Since the last point of the record.
     sum: Duration,
     of: Duration,
@@ -116,7 +125,9 @@ impl Arbiter {
         };
         let explained = worked.saturating_sub(own.worked);
         own.worked = worked;
+        let beyond = measured.saturating_sub(explained);
         if !is_watched {
+            own.beyond += beyond;
             // It is alone there and has no limit: its turns explain whatever it does.
             own.overuse = OveruseWatch::default();
             own.n_watched = 0;
@@ -124,6 +135,7 @@ impl Arbiter {
         }
         own.n_watched = own.n_watched.saturating_add(1);
         if own.n_watched <= FIRST_READINGS {
+            own.beyond += beyond;
             return;
         }
         let found = own.overuse.note(BusyReading {
@@ -138,6 +150,7 @@ impl Arbiter {
         }
         if !found.charge.is_zero() {
             let by = found.charge;
+            own.beyond += by;
             self.turns.tell(TurnEvent::Overused { job, card, by });
         }
     }
@@ -152,17 +165,23 @@ impl Arbiter {
     /// How a job's compute time on a card is.
     pub(super) fn compute_use(&self, job: JobId, card: usize) -> ComputeUse {
         let view = self.turns.view(job, card);
-        let busy = self.measures.by_card.get(&(job, card));
-        let busy = busy.and_then(|measured| measured.busy);
+        let measured = self.measures.by_card.get(&(job, card));
+        let busy = measured.and_then(|measured| measured.busy);
+        let beyond = measured.map_or(Duration::ZERO, |measured| measured.beyond);
+        let is_watched = self.turns.is_watched(job);
         let percent = |part: Duration| f64::from(part_of(part, self.turns.window()).get()) / 10.0;
+        let had = view.map_or(Duration::ZERO, |view| view.had);
         ComputeUse {
-            used_percent: match self.turns.is_watched(job) {
+            used_percent: match is_watched {
                 true => view.map(|view| percent(view.used)),
                 false => busy.map(|busy| f64::from(busy.get()) / 10.0),
             },
             // A job that runs beside others under MPS waits for no turn.
             waited_percent: view.map_or(0.0, |view| percent(view.waited)),
             is_at_limit: view.is_some_and(|view| view.is_at_limit),
+            used_in_all: (is_watched || busy.is_some()).then(|| had + beyond),
+            waited_in_all: view.map_or(Duration::ZERO, |view| view.waited_in_all),
+            throttled_in_all: view.map_or(Duration::ZERO, |view| view.throttled_in_all),
         }
     }
 

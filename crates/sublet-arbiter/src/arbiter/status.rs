@@ -1,5 +1,7 @@
 //! Everything there is to see, put together for people.
 
+use std::time::Duration;
+
 use sublet_abi::SlotIndex;
 use sublet_model::{Bytes, MiB, Milli};
 use sublet_share::{Ancestry, Holding, JobId, JobState, JobView, MpsStanding, Pid};
@@ -27,6 +29,11 @@ pub(super) fn mib(bytes: Bytes) -> u64 {
 /// In percent, which is exact for people and in JSON.
 fn percent(share: Milli) -> f64 {
     f64::from(share.get()) / 10.0
+}
+
+/// In seconds, to the microsecond.
+fn seconds(time: Duration) -> f64 {
+    time.as_micros() as f64 / 1e6
 }
 
 /// The largest of what was measured on a job's cards.
@@ -263,6 +270,9 @@ impl Arbiter {
             compute_used_percent: compute.used_percent,
             waiting_percent: Some(compute.waited_percent),
             is_throttled: Some(compute.is_at_limit),
+            compute_used_seconds: compute.used_in_all.map(seconds),
+            waited_seconds: Some(seconds(compute.waited_in_all)),
+            throttled_seconds: Some(seconds(compute.throttled_in_all)),
             last_refusal: refusal.map(refusal_row),
         }
     }

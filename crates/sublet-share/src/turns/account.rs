@@ -41,6 +41,8 @@ pub(super) struct Account {
     pub(super) worked: Duration,
     /// The time in which it wanted the card, was below its limit and had no turn, since it came.
     pub(super) kept_waiting: Duration,
+    /// The time in which it wanted the card and was at its limit, since it came.
+    pub(super) throttled: Duration,
     /// What the coordinator leaves to it.
     pub(super) duty: Milli,
     pub(super) waited: Window,
@@ -55,6 +57,7 @@ impl Account {
             had: Duration::ZERO,
             worked: Duration::ZERO,
             kept_waiting: Duration::ZERO,
+            throttled: Duration::ZERO,
             duty: Milli::WHOLE,
             waited: Window::new(window),
         }
@@ -174,8 +177,9 @@ impl Group {
             }
             if waits {
                 account.waited.add(from, now, step);
-                if !account.room(&rules, from).is_zero() {
-                    account.kept_waiting += step;
+                match account.room(&rules, from) {
+                    Duration::ZERO => account.throttled += step,
+                    _ => account.kept_waiting += step,
                 }
             }
             earliest = Some(earliest.map_or(account.clock, |clock| clock.min(account.clock)));

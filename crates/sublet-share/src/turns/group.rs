@@ -160,6 +160,8 @@ impl Group {
             had: account.had,
             worked: account.worked,
             waited: account.waited.used(self.now),
+            waited_in_all: account.kept_waiting + account.throttled,
+            throttled_in_all: account.throttled,
             is_at_limit: job.is_waiting() && account.room(&self.rules, self.now).is_zero(),
         });
         views.collect()

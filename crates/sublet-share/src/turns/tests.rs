@@ -144,6 +144,40 @@ fn a_limit_holds_also_for_one_that_is_alone() {
     assert_eq!(story.gates(), "O");
 }
 
+/// Used, waited, and throttled of that, in milliseconds since a job came.
+fn in_all(story: &Story, job: u64) -> [u128; 3] {
+    let view = story.view(job);
+    [view.had, view.waited_in_all, view.throttled_in_all].map(|time| time.as_millis())
+}
+
+#[test]
+fn time_is_counted_for_as_long_as_a_job_is_there() {
+    let mut story = Story::new();
+    story.place(0, 1, Guaranteed, &[0], (100, 500));
+    story.tick(100);
+    assert_eq!(in_all(&story, 1), [0, 0, 0], "it wants nothing");
+    story.wants(100, 1);
+    while story.gates() == "O" {
+        let at = story.turns.wake_at().expect("it has a limit");
+        story.tick(at.as_millis() as u64);
+    }
+    story.drained(600, 1, true);
+    story.tick(900);
+    assert_eq!(in_all(&story, 1), [500, 300, 300], "nobody else is there");
+    // Now another one has the card, and the first one's limit leaves it room.
+    story.place(900, 2, Guaranteed, &[0], (900, 1000));
+    story.wants(900, 2);
+    while story.gates() == "CO" {
+        let at = story.turns.wake_at().expect("somebody waits");
+        story.tick(at.as_millis() as u64);
+    }
+    let [used, waited, throttled] = in_all(&story, 1);
+    assert_eq!((used, throttled), (500, 505), "there is room from 1105 on");
+    let other = in_all(&story, 2);
+    assert_eq!(waited - throttled, other[0] - 205, "the other's turn");
+    assert_eq!(other[1..], [0, 0]);
+}
+
 #[test]
 fn an_opportunistic_one_stops_at_once_and_gets_its_least() {
     let mut story = Story::new();
