@@ -64,7 +64,7 @@ impl Block {
     }
 
     /// Where its first byte is, if copies can reach it.
-    fn address(&self) -> Option<CUdeviceptr> {
+    pub(crate) fn address(&self) -> Option<CUdeviceptr> {
         match self.kind {
             Kind::Plain(address)
             | Kind::Ordered(address)

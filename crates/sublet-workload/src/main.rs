@@ -27,6 +27,7 @@ mod ipc_lender;
 mod location;
 mod nvml;
 mod path;
+mod pattern;
 mod program;
 mod raw;
 mod reach;

@@ -145,6 +145,7 @@ functions! {
     fn cuMemHostUnregister(address: *mut c_void);
     fn cuMemcpyHtoD_v2(to: CUdeviceptr, from: *const c_void, size: usize);
     fn cuMemcpyDtoH_v2(to: *mut c_void, from: CUdeviceptr, size: usize);
+    fn cuMemsetD32_v2(address: CUdeviceptr, value: c_uint, words: usize);
     fn cuMemcpyAsync(to: CUdeviceptr, from: CUdeviceptr, size: usize, stream: CUstream);
     fn cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, size: usize, stream: CUstream);
     fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, size: usize, stream: CUstream);

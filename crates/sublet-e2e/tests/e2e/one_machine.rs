@@ -5,6 +5,7 @@ mod cards;
 mod clients;
 mod compute;
 mod mps;
+mod remains;
 mod shares;
 mod shortage;
 mod terminal;

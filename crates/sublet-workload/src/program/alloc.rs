@@ -13,6 +13,7 @@ use crate::allocator::{Allocator, Block};
 use crate::arguments::{Bytes, Common, Hold};
 use crate::driver::{Context, Driver};
 use crate::path::Path;
+use crate::pattern;
 use crate::report::{Failure, Report};
 
 /// What `alloc` is told.
@@ -38,6 +39,13 @@ pub(crate) struct Arguments {
     /// Write to both ends of each block and check them when all blocks are there
     #[arg(long)]
     check: bool,
+    /// Count the words of a pattern that `--fill` of another process may have left, before
+    /// anything is written
+    #[arg(long)]
+    seek: bool,
+    /// Fill all blocks with that pattern, and count it
+    #[arg(long)]
+    fill: bool,
     /// Free everything again and say what the memory looks like then
     #[arg(long)]
     free_all: bool,
@@ -114,6 +122,13 @@ fn finish(
     got: &Got,
     report: &mut Report,
 ) -> Result<(), Failure> {
+    if arguments.seek {
+        report.set("patternFound", pattern::count(context, &got.blocks)?);
+    }
+    if arguments.fill {
+        pattern::fill(context, &got.blocks)?;
+        report.set("patternWritten", pattern::count(context, &got.blocks)?);
+    }
     if arguments.check {
         for (number, block) in (1..).zip(&got.blocks) {
             allocator.mark(block, number)?;
