@@ -145,7 +145,10 @@ impl Group {
             TurnEvent::Wants(job) => self.want(job),
             TurnEvent::Rests(job) => self.rest(job),
             TurnEvent::Drained { job, turn, wants } => self.drained(job, turn, wants),
-            TurnEvent::Overused { job, card, by } => self.charge_more(job, card, by),
+            TurnEvent::Overused { job, card, by } => {
+                self.charge_more(job, card, by);
+                self.hold_to_work(job);
+            }
             TurnEvent::Placed { .. } | TurnEvent::Left(_) | TurnEvent::Tick => {}
         }
     }
@@ -181,6 +184,15 @@ impl Group {
         }
         job.is_at_gate = !matches!(job.phase, Phase::Open { .. });
         job.wants = true;
+    }
+
+    /// A job at work that says that it rests would keep its gate open beside others who work: it
+    /// counts as one that works until its gate was closed.
+    fn hold_to_work(&mut self, id: JobId) {
+        let job = self.jobs.get(&id);
+        if job.is_some_and(|job| matches!(job.phase, Phase::Open { .. }) && !job.wants) {
+            self.want(id);
+        }
     }
 
     fn rest(&mut self, id: JobId) {

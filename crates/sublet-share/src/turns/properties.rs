@@ -200,6 +200,76 @@ proptest! {
     }
 }
 
+/// Thousandths of the card that each of some jobs has over the last sixteen of thirty seconds.
+/// The last one lies: it never says that it works. Once a second the driver's figures of the
+/// second before are set against what their turns explain.
+fn beside_a_liar(overlap: Overlap, requests: &[u16], kernel: u64, is_read: bool) -> Vec<i64> {
+    let mut world = World::new(overlap, 1);
+    for (id, request) in (1..).zip(requests) {
+        let (class, shares) = (Class::Guaranteed, vec![share(0, *request, 1000)]);
+        let is_last = id as usize == requests.len();
+        // Now and then the others pause.
+        let work = Work {
+            kernel: STEP,
+            burst: 400,
+            pause: ms(4),
+        };
+        world.arrive(id, class, shares, if is_last { busy(kernel) } else { work });
+        world.tenants.get_mut(&JobId(id)).unwrap().faults.lies = is_last;
+    }
+    let mut watches: BTreeMap<JobId, (OveruseWatch, Duration)> = BTreeMap::new();
+    let mut last = BTreeMap::new();
+    for second in 0..30 {
+        let had = had_over(&mut world, 0, ms(1000));
+        for (id, measured) in had {
+            if second >= 14 {
+                *last.entry(id).or_default() += measured.as_millis() as i64;
+            }
+            world.turns.settle(world.now);
+            let worked = world.turns.view(id)[0].worked;
+            let (watch, before) = watches.entry(id).or_default();
+            let found = watch.note(BusyReading {
+                span: ms(1000),
+                measured,
+                explained: worked - *before,
+            });
+            *before = worked;
+            if is_read && !found.charge.is_zero() {
+                world.overused(id, found.charge);
+            }
+        }
+    }
+    last.into_values().map(|had: i64| had / 16).collect()
+}
+
+/// What it costs the others, what is done against that, and what that comes to.
+#[test]
+fn who_lies_about_its_turns_has_its_share_and_no_more() {
+    for overlap in [Overlap::Allowed, Overlap::Never] {
+        for (requests, kernel) in [
+            (&[750, 250][..], 100),
+            (&[750, 250], 40),
+            (&[500, 500], 100),
+            (&[400, 350, 250], 100),
+            (&[300, 300, 200, 200], 100),
+        ] {
+            let lied = beside_a_liar(overlap, requests, kernel, false);
+            let paid = beside_a_liar(overlap, requests, kernel, true);
+            for (place, request) in requests.iter().enumerate() {
+                let share = i64::from(*request);
+                let is_liar = place + 1 == requests.len();
+                if is_liar {
+                    let some = share / 3..=share + 30;
+                    assert!(some.contains(&paid[place]), "{requests:?}: {paid:?}");
+                } else {
+                    assert!(paid[place] >= share - 30, "{requests:?}: {paid:?}");
+                    assert!(lied[place] < paid[place], "{requests:?}: {lied:?}");
+                }
+            }
+        }
+    }
+}
+
 /// What a guaranteed job of short bursts gets done beside an opportunistic one with kernels of 20
 /// ms, and what that one has of the card, in thousandths.
 fn beside_long_kernels(is_coordinated: bool, pause: u64) -> (u64, i64) {
@@ -314,7 +384,11 @@ fn soak(overlap: Overlap, seed: u64, n_steps: usize) -> u64 {
                 let late = STEP * if next(4) == 0 { next(200) as u32 } else { 0 };
                 let twice = next(4) == 0;
                 if let Some(tenant) = world.tenants.get_mut(&JobId(ids)) {
-                    tenant.faults = Faults { late, twice };
+                    tenant.faults = Faults {
+                        late,
+                        twice,
+                        ..Faults::default()
+                    };
                 }
                 ids += 1;
             }

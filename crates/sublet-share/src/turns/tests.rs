@@ -351,6 +351,30 @@ fn a_gate_says_whether_others_want_the_card() {
 }
 
 #[test]
+fn who_says_that_it_rests_and_does_not_loses_its_gate_all_the_same() {
+    let mut story = Story::new();
+    story.place(0, 1, Guaranteed, &[0], (750, 1000));
+    story.place(0, 2, Guaranteed, &[0], (250, 1000));
+    story.wants(0, 2);
+    story.drained(0, 1, false);
+    story.wants(1, 1);
+    story.tick(20);
+    assert_eq!(story.gates(), "OC");
+    // It does not answer and stands at the gate, as half of a collective would.
+    story.wants(21, 2);
+    story.tick(40);
+    assert_eq!(story.gates(), "OO");
+    story.rests(41, 2);
+    story.tick(1000);
+    assert_eq!(story.gates(), "OO", "it has nothing to do, it says");
+    let (job, card, by) = (JobId(2), 0, ms(400));
+    story.apply(1000, TurnEvent::Overused { job, card, by });
+    assert_eq!(story.turns.wake_at(), Some(ms(1020)), "the end of its slice");
+    story.tick(1020);
+    assert_eq!(story.gates(), "OC");
+}
+
+#[test]
 fn who_took_more_than_its_turns_pays_for_it() {
     let mut story = Story::new();
     story.place(0, 1, Guaranteed, &[0], (500, 1000));

@@ -35,6 +35,8 @@ pub(super) struct Faults {
     pub(super) late: Duration,
     /// It says so twice.
     pub(super) twice: bool,
+    /// It says that it never works, and that it is drained at once.
+    pub(super) lies: bool,
 }
 
 #[derive(Debug)]
@@ -130,6 +132,11 @@ impl World {
         self.set_gates(out);
     }
 
+    /// By the driver's figures a job was at work on the first card for longer than it said.
+    pub(super) fn overused(&mut self, job: JobId, by: Duration) {
+        self.tell(TurnEvent::Overused { job, card: 0, by });
+    }
+
     fn tell(&mut self, event: TurnEvent) {
         let mut out = Vec::new();
         self.turns.apply(self.now, event, &mut out);
@@ -206,7 +213,11 @@ impl World {
         if tenant.gate != LaunchGate::Free {
             // While its gate closes it tells of threads that come to stand there.
             let stands = !is_open && may_launch;
-            let tells = if is_open { has_work } else { stands };
+            let tells = if is_open {
+                has_work && !tenant.faults.lies
+            } else {
+                stands
+            };
             if tenant.has_said != Some(tells) {
                 let is_first = tenant.has_said.is_none();
                 tenant.has_said = Some(tells);
@@ -219,7 +230,7 @@ impl World {
             }
         }
         if let LaunchGate::Closed(turn) = tenant.gate
-            && tenant.running.is_empty()
+            && (tenant.running.is_empty() || tenant.faults.lies)
             && tenant.answered != Some(turn)
         {
             let since = *tenant.quiet_since.get_or_insert(now);

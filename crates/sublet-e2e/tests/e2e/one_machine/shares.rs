@@ -22,6 +22,17 @@ fn shown(machine: &Machine, name: &str) -> Result<f64> {
     used.with_context(|| format!("{name} has no share: {row}"))
 }
 
+/// Seconds that a job has used, waited, and waited at its limit, as `sublet top` counts them.
+fn counted(machine: &Machine, name: &str) -> Result<[f64; 3]> {
+    let row = machine.tenant(name)?;
+    let keys = ["computeUsedSeconds", "waitedSeconds", "throttledSeconds"];
+    let of = |key| row["perGpu"][0][key].as_f64();
+    let [Some(used), Some(waited), Some(throttled)] = keys.map(of) else {
+        anyhow::bail!("{name} is not counted: {row}");
+    };
+    Ok([used, waited, throttled])
+}
+
 /// Percent of the card that a program filled, second by second, with kernels of 500 µs.
 fn by_second(report: &Value) -> Result<Vec<f64>> {
     let tenths = report["perTenth"].as_array().context("no counts")?;
@@ -51,6 +62,14 @@ fn programs_get_the_shares_they_ask_eager_and_as_graphs() -> Result<()> {
             ensure!(are_near, "{launch}: {low} and {high} %");
             Ok(())
         })?;
+        // Since they came, and one came first.
+        let counts = [counted(&machine, "low")?, counted(&machine, "high")?];
+        let [[used, waited, _], [_, waited_less, _]] = counts;
+        assert!(used > 0.2 && waited > waited_less, "{counts:?}");
+        assert!(
+            counts.iter().all(|[.., limited]| *limited == 0.0),
+            "{counts:?}"
+        );
         let (low, high) = (low.end()?.report()?, high.end()?.report()?);
         let (low, high) = (by_second(&low)?, by_second(&high)?);
         let (low, high) = (mean(&low, 1, 5), mean(&high, 1, 5));
@@ -112,6 +131,9 @@ fn a_silent_arbiter_stops_no_guaranteed_job_and_gives_others_a_duty() -> Result<
         Ok(())
     };
     until("the limit", at_its_limit)?;
+    let [used, waited, throttled] = counted(&machine, "limited")?;
+    assert!(used >= 0.15 && waited >= 0.7, "{used} {waited}");
+    assert!((0.5..=waited).contains(&throttled), "{throttled} {waited}");
     let arbiter = machine.arbiter()?;
     kill_process(arbiter, Signal::STOP)?;
     std::thread::sleep(std::time::Duration::from_secs(6));
@@ -124,5 +146,47 @@ fn a_silent_arbiter_stops_no_guaranteed_job_and_gives_others_a_duty() -> Result<
     let mut both = limited.iter().zip(&guest);
     let is_so = |(limited, guest): (&f64, &f64)| *limited >= 60.0 && (2.0..=35.0).contains(guest);
     assert!(both.any(is_so), "{limited:?} and {guest:?}");
+    Ok(())
+}
+
+/// A job whose processes say that they rest and do not: its long kernels run in the neighbour's
+/// time, and its own turns cost it nothing, until the driver's figures show it. From then on it
+/// pays, and the neighbour has what it was promised.
+#[test]
+fn a_job_that_lies_about_its_turns_is_found_and_its_neighbour_has_its_share() -> Result<()> {
+    let Some(machine) = Machine::new(ONE)? else {
+        return Ok(());
+    };
+    const SECONDS: usize = 24;
+    const LAST: usize = 12;
+    let liar = machine.compile("liar.c", &["-ldl"])?;
+    let flags = "--name honest --compute 75%";
+    let honest = busy(&machine, flags, SECONDS as u32, "")?;
+    let mut lies = machine.run("--memory 1GiB --name liar --compute 25%");
+    lies.arg(liar).arg(machine.built("sublet-workload"));
+    lies.args("steady --seconds 600 --microseconds 50000 --kernels 1".split(' '));
+    let lies = Running::start(&mut lies)?;
+    let found = until("the liar to be found", || {
+        let row = machine.tenant("liar")?;
+        let why = row["reason"].as_str().unwrap_or_default();
+        ensure!(why.contains("its turns explain"), "{row}");
+        Ok(why.to_owned())
+    })?;
+    println!("the liar: {found}");
+    assert_eq!(machine.top()?["counters"]["overused"], 1);
+    assert_eq!(machine.tenant("honest")?["reason"], Value::Null);
+    let log = machine.log();
+    let said = "a job works on a card for longer than its turns explain";
+    assert!(log.contains(said), "{log}");
+    let honest = by_second(&honest.end()?.report()?)?;
+    println!("the honest one, second by second: {honest:?}");
+    // Two programs that nobody holds back have a half each: the lie does harm at first.
+    let worst = honest.iter().fold(100.0, |least: f64, one| least.min(*one));
+    assert!(worst < 55.0, "{honest:?}");
+    // A machine with other things to do loses some of the card's time.
+    let last = mean(&honest, SECONDS - LAST, SECONDS);
+    assert!(last >= 67.0, "{last}: {honest:?}");
+    lies.signal(Signal::TERM)?;
+    lies.end()?;
     Ok(())
 }
