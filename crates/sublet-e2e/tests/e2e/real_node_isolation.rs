@@ -8,12 +8,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::str::FromStr;
 
 use anyhow::{Context, Result, ensure};
+use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 use sublet_e2e::{AGENT, GpuNode, audit, eventually};
 
 const MEMORY: &str = "aliyun.com/gpu-mem";
+const COMPUTE: &str = "aliyun.com/gpu-core.percentage";
 const CARD: u64 = 16_276;
 const MIB: u64 = 1 << 20;
 
@@ -57,7 +60,7 @@ fn stage(node: &GpuNode) -> Result<PathBuf> {
 }
 
 /// A pod whose only container runs a workload.
-fn pod(name: &str, memory: u64, stage: &Path, workload: &str) -> String {
+fn pod(name: &str, limits: &str, stage: &Path, workload: &str) -> String {
     let words: Vec<String> = workload
         .split_whitespace()
         .map(|word| format!("'{word}'"))
@@ -73,7 +76,7 @@ fn pod(name: &str, memory: u64, stage: &Path, workload: &str) -> String {
          securityContext: {{runAsUser: 65534, readOnlyRootFilesystem: true}}\n    \
          volumeMounts:\n    - {{name: stage, mountPath: /lib64, readOnly: true}}\n    \
          - {{name: stage, mountPath: /lib, readOnly: true}}\n    \
-         resources: {{limits: {{{MEMORY}: {memory}}}}}\n",
+         resources: {{limits: {{{limits}}}}}\n",
         words.join(", ")
     )
 }
@@ -84,7 +87,7 @@ fn holder(name: &str, memory: u64, stage: &Path, reach: &str) -> String {
     let workload = format!(
         "/lib64/sublet-workload alloc --reach {reach} --size 10MiB --count 5 --check --hold 100000"
     );
-    pod(name, memory, stage, &workload)
+    pod(name, &format!("{MEMORY}: {memory}"), stage, &workload)
 }
 
 /// The JSON line of the last program in a pod's log.
@@ -142,7 +145,10 @@ fn check_limit(node: &GpuNode, pod: &str, memory: u64) -> Result<()> {
 }
 
 /// What the agent's metrics say of a pod.
-fn shown(node: &GpuNode, metric: &str, pod: &str) -> Result<Option<u64>> {
+fn shown<T>(node: &GpuNode, metric: &str, pod: &str) -> Result<Option<T>>
+where
+    T: FromStr<Err: std::error::Error + Send + Sync + 'static>,
+{
     let page = node.metrics()?;
     let pod = format!("pod=\"{pod}\"");
     let name = format!("sublet_agent_tenant_{metric}{{");
@@ -169,6 +175,7 @@ fn pods_meet_their_own_limits_while_the_agent_restarts() -> Result<()> {
         return Ok(());
     };
     node.until_allocatable(MEMORY, 2 * CARD)?;
+    node.until_allocatable(COMPUTE, 2 * 100)?;
     let stage = stage(&node)?;
     let cluster = &node.world.cluster;
     let pods = [("a", 2_000, "libcuda.so.1"), ("b", 3_000, "libcuda.so")];
@@ -197,6 +204,7 @@ fn pods_meet_their_own_limits_while_the_agent_restarts() -> Result<()> {
         assert_eq!(restarts["restartCount"], 0);
     }
     gone_with_its_pod(&node, &stage)?;
+    shares_of_one_card(&node, &stage)?;
     without_isolation(&node, &stage)?;
     println!("agent: {} MiB resident", cluster.rss_mib(AGENT)?);
     assert_eq!(audit::forbidden(cluster)?, []);
@@ -221,10 +229,84 @@ fn gone_with_its_pod(node: &GpuNode, stage: &Path) -> Result<()> {
     check_limit(node, "c", 14_000)?;
     assert!(!folder.exists());
     eventually(|| {
-        let now = shown(node, "memory_limit_bytes", "b")?;
+        let now = shown::<u64>(node, "memory_limit_bytes", "b")?;
         ensure!(now.is_none(), "still shown: {now:?}");
         Ok(())
     })
+}
+
+/// Two pods that want all of a card, and what each of them is promised.
+const SHARES: [(&str, u32); 2] = [("low", 25), ("high", 75)];
+
+/// Pods get the share of their card's time that they ask for. What they got is counted by their
+/// own programs, from their own kernels, tenth by tenth of a second.
+fn shares_of_one_card(node: &GpuNode, stage: &Path) -> Result<()> {
+    const SECONDS: u64 = 15;
+    // Images are there and nodes are idle, so that both run by then as a rule.
+    let from = clock_gettime(ClockId::Monotonic).tv_sec + 6;
+    let workload = format!(
+        "/lib64/sublet-workload steady --reach libcuda.so.1 --from {from}000000000 \
+         --seconds {SECONDS}"
+    );
+    for (name, percent) in SHARES {
+        let limits = format!("{MEMORY}: 1000, {COMPUTE}: {percent}");
+        let once = pod(name, &limits, stage, &workload);
+        let once = once.replace("spec:\n", "spec:\n  restartPolicy: Never\n");
+        node.world.cluster.apply(&once)?;
+    }
+    for (name, _) in SHARES {
+        let pod = node.until_running(name)?;
+        let card = &pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"];
+        assert_eq!(card, "1", "the other one is full");
+    }
+    shares_are_counted(node)?;
+    let lines = [line_of(node, "low")?, line_of(node, "high")?];
+    let tenths = lines.each_ref().map(|line| {
+        let tenths = line["perTenth"].as_array().into_iter().flatten();
+        tenths.filter_map(Value::as_f64).collect::<Vec<f64>>()
+    });
+    assert_eq!(tenths[0].len() as u64, 10 * SECONDS, "{lines:?}");
+    // The machine has other things to do, so some of the card's time is lost, and one window of
+    // five seconds will do.
+    let in_window = |tenths: &[f64]| tenths.iter().sum::<f64>();
+    let [low, high] = tenths
+        .each_ref()
+        .map(|tenths| tenths.windows(50).map(in_window));
+    let shares = low.zip(high).map(|(low, high)| 100.0 * low / (low + high));
+    let shares: Vec<f64> = shares.collect();
+    let seen: Vec<_> = shares.iter().step_by(10).collect();
+    println!("the low share of each five seconds, one second apart: {seen:.1?}");
+    let asked = f64::from(SHARES[0].1);
+    let is_as_asked = |share: &f64| (share - asked).abs() <= 3.0;
+    assert!(shares.iter().any(is_as_asked), "{seen:.1?}");
+    // Kernels of 500 us.
+    let both: f64 = tenths.iter().flatten().sum::<f64>() * 500e-6;
+    assert!(
+        both >= 0.7 * SECONDS as f64,
+        "of {SECONDS} s both had {both}"
+    );
+    for (name, _) in SHARES {
+        node.world.cluster.kubectl(&["delete", "pod", name])?;
+    }
+    Ok(())
+}
+
+/// While they run, the agent counts what each of them used and waited.
+fn shares_are_counted(node: &GpuNode) -> Result<()> {
+    let of = |metric: &str| -> Result<[f64; 2]> {
+        let [low, high] = SHARES.map(|(name, _)| shown(node, metric, name));
+        Ok([low?, high?].map(|seconds| seconds.unwrap_or(0.0)))
+    };
+    eventually(|| {
+        let [low, high] = of("gpu_time_seconds_total")?;
+        ensure!(low >= 0.5 && high >= 1.5, "used {low} and {high} s");
+        let [low, high] = of("gate_wait_seconds_total")?;
+        ensure!(low >= 1.0 && high < low, "waited {low} and {high} s");
+        Ok(())
+    })?;
+    // They have no limits.
+    assert_eq!(of("throttled_seconds_total")?, [0.0, 0.0]);
+    Ok(())
 }
 
 /// Aliyun's label on the node: containers get their cards and nothing of ours.
@@ -237,7 +319,7 @@ fn without_isolation(node: &GpuNode, stage: &Path) -> Result<()> {
     node.until_allocatable(MEMORY, 2 * CARD)?;
     cluster.apply(&pod(
         "d",
-        700,
+        &format!("{MEMORY}: 700"),
         stage,
         "/lib64/sublet-workload info --reach preloaded",
     ))?;
