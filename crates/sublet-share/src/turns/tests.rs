@@ -369,7 +369,11 @@ fn who_says_that_it_rests_and_does_not_loses_its_gate_all_the_same() {
     assert_eq!(story.gates(), "OO", "it has nothing to do, it says");
     let (job, card, by) = (JobId(2), 0, ms(400));
     story.apply(1000, TurnEvent::Overused { job, card, by });
-    assert_eq!(story.turns.wake_at(), Some(ms(1020)), "the end of its slice");
+    assert_eq!(
+        story.turns.wake_at(),
+        Some(ms(1020)),
+        "the end of its slice"
+    );
     story.tick(1020);
     assert_eq!(story.gates(), "OC");
 }
