@@ -18,6 +18,9 @@ use crate::stats::median;
 /// Nanoseconds (issue 5).
 const LAUNCH_TARGET: f64 = 10.0;
 
+/// The same at a gate that is open while others are about, or the job has a limit (issue 16).
+const CONTENDED_TARGET: f64 = 150.0;
+
 /// What passes the gate.
 const GATED: [&str; 4] = [
     "launch-kernel",
@@ -33,7 +36,13 @@ const FORWARDED: [&str; 1] = ["event-record"];
 pub(super) const MAKERS: [&str; 3] = ["mem-alloc", "mem-alloc-async", "mem-create"];
 
 /// The flags of the jobs in which calls are measured.
-pub(super) const FLAGS: &[&str] = &["--name", "calls", "--memory", "8GiB"];
+pub(super) const FLAGS: &[&str] = &["--name", JOB, "--memory", "8GiB"];
+
+/// Of a job that says whenever it begins and ends to work: nine tenths of each second its gate is
+/// open.
+const LIMITED: &[&str] = &["--name", JOB, "--memory", "8GiB", "--compute", "0%..90%"];
+
+const JOB: &str = "calls";
 
 /// The beginning of a line that measures calls on the driver that does nothing.
 pub(super) fn pair(null: &Path, seconds: f64, calls: &[&str]) -> String {
@@ -48,9 +57,10 @@ pub(super) fn pair(null: &Path, seconds: f64, calls: &[&str]) -> String {
 /// Time added to launches.
 pub(super) fn launches(stage: &Stage, null: &Path, size: Size, report: &mut Report) -> Result<()> {
     let calls = [&GATED[..], &FORWARDED].concat();
-    let seconds = size.call_seconds * (calls.len() * size.launch_runs) as f64;
+    let n_calls = (calls.len() + GATED.len()) * size.launch_runs;
+    let seconds = size.call_seconds * n_calls as f64;
     progress(&format!("time added to launches (about {seconds:.0} s)"));
-    let rows = measured(stage, null, size.launch_runs, size.call_seconds, &calls)?;
+    let rows = measured(stage, null, FLAGS, size, &calls)?;
     report.say("## Launches");
     report.say(&format!(
         "Nanoseconds a call, on a driver whose functions only return. Each figure is the median \
@@ -65,13 +75,29 @@ pub(super) fn launches(stage: &Stage, null: &Path, size: Size, report: &mut Repo
         Verdict::at_most(&what, row.added, LAUNCH_TARGET, "ns")
     });
     report.verdicts(&verdicts.collect::<Vec<_>>());
+    let rows = measured(stage, null, LIMITED, size, &GATED)?;
+    report.say(
+        "The same in a job with a limit of 90 % (`--compute 0%..90%`): its gate is open for nine \
+         tenths of each second, and it tells the arbiter when it works. The median leaves out the \
+         blocks in which the gate was closed.",
+    );
+    report.table(&table(&rows, 1.0));
+    let verdicts = rows.iter().map(|row| {
+        let what = format!("added to {}, contended and open", row.call);
+        Verdict::at_most(&what, row.added, CONTENDED_TARGET, "ns")
+    });
+    report.verdicts(&verdicts.collect::<Vec<_>>());
     Ok(())
 }
 
 /// Time added to allocating and freeing, alone.
 pub(super) fn memory(stage: &Stage, null: &Path, size: Size, report: &mut Report) -> Result<()> {
     progress("time added to memory, one process");
-    let rows = measured(stage, null, 1, size.call_seconds, &MAKERS)?;
+    let once = Size {
+        launch_runs: 1,
+        ..size
+    };
+    let rows = measured(stage, null, FLAGS, once, &MAKERS)?;
     report.say("## Memory");
     report.say(
         "Microseconds for 2 MiB made and given back, on the same driver: reserving in the shared \
@@ -102,15 +128,17 @@ struct Row {
     added_p90: f64,
 }
 
-/// The calls in so many processes, one after another.
+/// The calls in so many processes of a job, one after another.
 fn measured(
     stage: &Stage,
     null: &Path,
-    runs: usize,
-    seconds: f64,
+    flags: &[&str],
+    size: Size,
     calls: &[&str],
 ) -> Result<Vec<Row>> {
-    let mut shell = Shell::start(stage, Some(FLAGS))?;
+    let (runs, seconds) = (size.launch_runs, size.call_seconds);
+    let before = stage.snapshot().map_or(0, |all| all.counters.joined);
+    let mut shell = Shell::start(stage, Some(flags))?;
     let line = pair(null, seconds, calls);
     let patience = PATIENCE + Duration::from_secs_f64(seconds * calls.len() as f64);
     let mut reports = Vec::new();
@@ -118,7 +146,12 @@ fn measured(
         let said = shell.run(&line, patience)?;
         reports.push(said.into_iter().next_back().context("no report")?);
     }
-    ensure_managed(stage, runs)?;
+    ensure_managed(stage, before as usize + runs)?;
+    let waited = stage.tenant(JOB)?.per_gpu[0].waited_seconds;
+    ensure!(
+        flags != LIMITED || waited > Some(0.0),
+        "the gate of the job with a limit was never closed"
+    );
     shell.end()?;
     (0..calls.len()).map(|place| row(&reports, place)).collect()
 }
