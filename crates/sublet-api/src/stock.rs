@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sublet_plan::stock::{
-    NodeRules, Operator, PodRules, PodTerm, Requirement, Taint, TaintEffect, Term, Toleration,
-    Unmodelled,
+    NodeRules, Operator, PodRules, PodTerm, Requirement, Sway, Taint, TaintEffect, Term,
+    Toleration, Unmodelled,
 };
 
 use crate::object::{self, Node, NodeTerm, Pod, PodAffinityTerm, SelectorRequirement};
@@ -211,29 +211,35 @@ pub fn kept_away(pod: &Pod) -> Result<Vec<PodTerm>, RuleError> {
     terms.collect()
 }
 
-/// The pods to which some nodes are better than others because of this one, where it is bound:
-/// the stock scheduler weighs its preferences about them, and its required affinity.
+/// How a pod that has a node makes nodes near it better or worse for others: by its preferences,
+/// and by its required affinity, which weighs 1 (`hardPodAffinityWeight`).
 ///
 /// # Errors
 /// A comparison that the API server would refuse.
-pub fn swayed(pod: &Pod) -> Result<Vec<PodTerm>, RuleError> {
+pub fn sways(pod: &Pod) -> Result<Vec<Sway>, RuleError> {
     let affinity = &pod.spec.affinity;
     let hard = affinity.pod_affinity.required.iter().enumerate();
-    let hard = hard.map(|(at, written)| (format!("podAffinity.{REQUIRED}[{at}]"), written));
+    let hard = hard.map(|(at, written)| (format!("podAffinity.{REQUIRED}[{at}]"), written, 1));
     let soft = [
-        ("podAffinity", &affinity.pod_affinity),
-        ("podAntiAffinity", &affinity.pod_anti_affinity),
+        ("podAffinity", &affinity.pod_affinity, 1),
+        ("podAntiAffinity", &affinity.pod_anti_affinity, -1),
     ];
-    let soft = soft.into_iter().flat_map(|(kind, wishes)| {
+    let soft = soft.into_iter().flat_map(|(kind, wishes, sign)| {
         let preferred = wishes.preferred.iter().enumerate();
         preferred.map(move |(at, preferred)| {
             let field = format!("{kind}.{PREFERRED}[{at}].podAffinityTerm");
-            (field, &preferred.pod_affinity_term)
+            let weight = sign * i64::from(preferred.weight);
+            (field, &preferred.pod_affinity_term, weight)
         })
     });
-    let all = hard.chain(soft);
-    all.map(|(field, written)| pod_term(pod, written, &field))
-        .collect()
+    let all = hard.chain(soft).map(|(field, written, weight)| {
+        Ok(Sway {
+            pods: pod_term(pod, written, &field)?,
+            topology_key: Arc::from(&*written.topology_key),
+            weight,
+        })
+    });
+    all.collect()
 }
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";

@@ -140,10 +140,12 @@ pub struct PodAffinity {
     pub preferred: Vec<PreferredPodTerm>,
 }
 
-/// A soft wish about other pods; what it weighs is not read.
+/// A soft wish about other pods.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PreferredPodTerm {
+    /// What it weighs, 1 to 100.
+    pub weight: i32,
     /// About which pods.
     #[serde(deserialize_with = "or_default")]
     pub pod_affinity_term: PodAffinityTerm,
@@ -153,6 +155,9 @@ pub struct PreferredPodTerm {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodAffinityTerm {
+    /// The label that nodes near each other share.
+    #[serde(deserialize_with = "or_default")]
+    pub topology_key: String,
     /// By their labels; none are meant without it.
     pub label_selector: Option<LabelSelector>,
     /// In these namespaces; in the pod's own where nothing is said of namespaces.

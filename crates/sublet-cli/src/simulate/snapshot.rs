@@ -174,7 +174,12 @@ impl Reader {
             .iter()
             .filter(|pod| !pod.object.spec.node_name.is_empty());
         let read = |Located { origin, object }: &Located<Pod>| {
-            let odd = Odd::of_rules(&self.cluster.note_wishes(object).err()?);
+            let odd = Odd::of_rules(
+                &self
+                    .cluster
+                    .note_wishes(object, &object.spec.node_name)
+                    .err()?,
+            );
             Some(Unreadable::of(
                 origin,
                 name_of(object),

@@ -345,24 +345,34 @@ fn the_scheduler_s_own_scores_choose_among_equals() {
 }
 
 #[test]
-fn what_pods_that_run_wish_of_others_makes_the_choice_open() {
+fn pods_that_run_draw_others_to_their_node_or_away() {
     let two = node("n1", "", "", "") + &node("n2", "", "", "").replace("cpu: 8", "cpu: 64");
-    let term = "{topologyKey: kubernetes.io/hostname, labelSelector: {matchLabels: {app: web}}}";
+    let meant = "labelSelector: {matchLabels: {app: web}}";
+    let term = format!("{{topologyKey: kubernetes.io/hostname, {meant}}}");
     let soft = format!(
         "preferredDuringSchedulingIgnoredDuringExecution: [{{weight: 1, podAffinityTerm: {term}}}]"
     );
     let hard = format!("requiredDuringSchedulingIgnoredDuringExecution: [{term}]");
-    for (kind, wish, others) in [
-        ("podAffinity", &soft, &["n1"][..]),
-        ("podAntiAffinity", &soft, &["n1"]),
-        ("podAffinity", &hard, &["n1"]),
-        ("podAffinity", &soft.replace("app: web", "app: db"), &[]),
+    let anywhere = soft.replace(meant, &format!("{meant}, namespaceSelector: {{}}"));
+    // Without them it goes to `n2`, the emptier machine.
+    for (kind, wish, expected, others) in [
+        ("podAffinity", &soft, "n1", &[][..]),
+        ("podAntiAffinity", &soft, "n2", &[]),
+        ("podAffinity", &hard, "n1", &[]),
+        (
+            "podAffinity",
+            &soft.replace("app: web", "app: db"),
+            "n2",
+            &[],
+        ),
+        ("podAffinity", &soft.replace("hostname", "rack"), "n2", &[]),
+        ("podAffinity", &anywhere, "n1", &["n2"]),
     ] {
-        let runs = format!("  nodeName: n1\n  affinity: {{{kind}: {{{wish}}}}}\n");
-        let runs = waiting("runs", "0", "", &runs);
+        let wishes = format!("  affinity: {{{kind}: {{{wish}}}}}\n");
+        let runs = waiting("runs", "0", "", &format!("  nodeName: n1\n{wishes}"));
         let plan = json(&(two.clone() + &runs + &pod("p", ", cpu: 4", "")));
         let planned = &plan["pods"][0];
-        assert_eq!(planned["node"], "n2", "{kind}: {wish}");
+        assert_eq!(planned["node"], expected, "{kind}: {wish}");
         let said = planned["alternatives"].as_array();
         let said: Vec<&str> = said
             .into_iter()
@@ -371,4 +381,12 @@ fn what_pods_that_run_wish_of_others_makes_the_choice_open() {
             .collect();
         assert_eq!(said, others, "{kind}: {wish}");
     }
+    // One that was just given a place does so too. They ask no GPU: binpack has no say.
+    let wishes = format!("  affinity: {{podAffinity: {{{soft}}}}}\n");
+    let one = |name: &str, wishes: &str| waiting(name, "0", ", labels: {app: web}", wishes);
+    let plan = json(&(two.clone() + &one("first", &wishes) + &one("p", "")));
+    let nodes = [0, 1].map(|at| plan["pods"][at]["node"].as_str());
+    assert_eq!(nodes, [Some("n1"), Some("n1")]);
+    let plan = json(&(two + &one("first", "") + &one("p", "")));
+    assert_eq!(plan["pods"][1]["node"], "n2");
 }

@@ -65,6 +65,7 @@ fn taken(
         uid: &script::uid("p"),
         claim: &claim,
         rules: &PodRules::default(),
+        pulls: &Pulls::default(),
         everywhere: false,
         unweighed: false,
     };
