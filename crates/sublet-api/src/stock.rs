@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sublet_plan::stock::{
-    NodeRules, Operator, PodRules, PodTerm, Requirement, Sway, Taint, TaintEffect, Term,
-    Toleration, Unmodelled,
+    NodeRules, Operator, PodRules, PodTerm, Requirement, Taint, TaintEffect, Term, Toleration,
+    Unmodelled,
 };
 
 use crate::object::{self, Node, NodeTerm, Pod, PodAffinityTerm, SelectorRequirement};
@@ -204,63 +204,25 @@ pub fn unmodelled(pod: &Pod) -> Vec<Unmodelled> {
 /// # Errors
 /// A comparison that the API server would refuse.
 pub fn kept_away(pod: &Pod) -> Result<Vec<PodTerm>, RuleError> {
-    let required = pod.spec.affinity.pod_anti_affinity.required.iter();
-    let terms = required
-        .enumerate()
-        .map(|(at, written)| pod_term(pod, written, &format!("podAntiAffinity.{REQUIRED}[{at}]")));
-    terms.collect()
-}
-
-/// How a pod that has a node makes nodes near it better or worse for others: by its preferences,
-/// and by its required affinity, which weighs 1 (`hardPodAffinityWeight`).
-///
-/// # Errors
-/// A comparison that the API server would refuse.
-pub fn sways(pod: &Pod) -> Result<Vec<Sway>, RuleError> {
-    let affinity = &pod.spec.affinity;
-    let hard = affinity.pod_affinity.required.iter().enumerate();
-    let hard = hard.map(|(at, written)| (format!("podAffinity.{REQUIRED}[{at}]"), written, 1));
-    let soft = [
-        ("podAffinity", &affinity.pod_affinity, 1),
-        ("podAntiAffinity", &affinity.pod_anti_affinity, -1),
-    ];
-    let soft = soft.into_iter().flat_map(|(kind, wishes, sign)| {
-        let preferred = wishes.preferred.iter().enumerate();
-        preferred.map(move |(at, preferred)| {
-            let field = format!("{kind}.{PREFERRED}[{at}].podAffinityTerm");
-            let weight = sign * i64::from(preferred.weight);
-            (field, &preferred.pod_affinity_term, weight)
+    let required = &pod.spec.affinity.pod_anti_affinity.required;
+    let read = |(at, written): (usize, &PodAffinityTerm)| {
+        let hard = "requiredDuringSchedulingIgnoredDuringExecution";
+        let field = format!("spec.affinity.podAntiAffinity.{hard}[{at}].labelSelector");
+        let own = || vec![Arc::from(pod.metadata.namespace.as_str())];
+        let named = || written.namespaces.iter().map(|name| Arc::from(&**name));
+        Ok(PodTerm {
+            namespaces: match (&written.namespace_selector, &written.namespaces[..]) {
+                (Some(_), _) => None,
+                (None, []) => Some(own()),
+                (None, _) => Some(named().collect()),
+            },
+            labels: match &written.label_selector {
+                Some(selector) => Some(pods_like(selector, &field)?),
+                None => None,
+            },
         })
-    });
-    let all = hard.chain(soft).map(|(field, written, weight)| {
-        Ok(Sway {
-            pods: pod_term(pod, written, &field)?,
-            topology_key: Arc::from(&*written.topology_key),
-            weight,
-        })
-    });
-    all.collect()
-}
-
-const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
-const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
-
-/// The pods that a term of a pod means; `at` is where it stands in the pod's affinity.
-fn pod_term(pod: &Pod, written: &PodAffinityTerm, at: &str) -> Result<PodTerm, RuleError> {
-    let field = format!("spec.affinity.{at}.labelSelector");
-    let own = || vec![Arc::from(pod.metadata.namespace.as_str())];
-    let named = || written.namespaces.iter().map(|name| Arc::from(&**name));
-    Ok(PodTerm {
-        namespaces: match (&written.namespace_selector, &written.namespaces[..]) {
-            (Some(_), _) => None,
-            (None, []) => Some(own()),
-            (None, _) => Some(named().collect()),
-        },
-        labels: match &written.label_selector {
-            Some(selector) => Some(pods_like(selector, &field)?),
-            None => None,
-        },
-    })
+    };
+    required.iter().enumerate().map(read).collect()
 }
 
 /// The pods that a selector means: what each label must be.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use sublet_api::dialect::{ClaimError, claim_of};
 use sublet_api::object::{Node, Pod};
-use sublet_api::stock::{RuleError, kept_away, node_rules, sways, unmodelled};
+use sublet_api::stock::{RuleError, kept_away, node_rules, unmodelled};
 use sublet_api::{
     AllocationError, NodeDefaults, NodeError, bound_entry, facts_with_stock, host_of, keys,
     measured_use, pod_key, stock_ask,
@@ -19,9 +19,7 @@ use sublet_model::{
     Claim, Entry, GpuIndex, Host, NodeIdx, NodeName, PodKey, PodUid, Standing, StockAsk, Time,
     Unit, charges_of,
 };
-use sublet_plan::stock::{
-    NodeRules, PodRules, PodTerm, Pulls, Selected, Sway, Unmodelled, Waiting, select,
-};
+use sublet_plan::stock::{NodeRules, PodRules, PodTerm, Selected, Unmodelled, Waiting, select};
 use sublet_plan::{Engine, EngineOptions, Reason, StockRules};
 
 use crate::refusals::Refusals;
@@ -37,8 +35,6 @@ pub(crate) struct Cluster {
     classes: BTreeMap<PodRules, Arc<Class>>,
     /// The pods that others keep away.
     kept_away: Vec<(PodKey, PodTerm)>,
-    /// The pods that others draw to nodes near their own, or rather have elsewhere.
-    sways: Vec<(NodeIdx, Sway)>,
     /// The lowest priority of any pod that has a place.
     lowest_priority: Option<i32>,
     refused: Refused,
@@ -177,7 +173,6 @@ impl Cluster {
             left_out: BTreeSet::new(),
             classes: BTreeMap::new(),
             kept_away: Vec::new(),
-            sways: Vec::new(),
             lowest_priority: None,
             refused: Refused::default(),
         }
@@ -230,7 +225,7 @@ impl Cluster {
             }
             Err(error) => odd.push(Odd::new("metadata", &error)),
         }
-        if let Err(error) = self.note_wishes(pod, &pod.spec.node_name) {
+        if let Err(error) = self.keep_away(pod) {
             odd.push(Odd::of_rules(&error));
         }
         odd
@@ -256,12 +251,8 @@ impl Cluster {
         Some(Odd::new(&format!("metadata.annotations.{key}"), &what))
     }
 
-    /// Notes what a pod on that node is to others: which it keeps away, which it sways.
-    pub(crate) fn note_wishes(&mut self, pod: &Pod, node: &str) -> Result<(), RuleError> {
-        if let Some(node) = self.engine.ledger().find(node) {
-            let sways = sways(pod)?.into_iter().map(|sway| (node, sway));
-            self.sways.extend(sways);
-        }
+    /// Notes which pods a pod keeps away, bound or as if it were.
+    pub(crate) fn keep_away(&mut self, pod: &Pod) -> Result<(), RuleError> {
         let terms = kept_away(pod)?;
         if let Ok(key) = pod_key(pod) {
             let terms = terms.into_iter().map(|term| (key.clone(), term));
@@ -279,24 +270,6 @@ impl Cluster {
         let mut found = unmodelled(pod);
         found.extend(of_others.map(|(key, _)| Unmodelled::AntiAffinityOf(key.clone())));
         found
-    }
-
-    /// How pods that have a place draw this one; and is that sure? Which namespaces a selector
-    /// means is not known.
-    pub(crate) fn pulls(&self, pod: &Pod) -> (Pulls, bool) {
-        let meta = &pod.metadata;
-        let label = |key: &str| meta.labels.get(key).map(String::as_str);
-        let (mut pulls, mut is_sure) = (Pulls::default(), true);
-        for (node, sway) in &self.sways {
-            let rules = self.rules.get(node.0 as usize).and_then(Option::as_ref);
-            if let Some(rules) = rules
-                && sway.pods.means(&meta.namespace, label)
-            {
-                pulls.add(sway, rules);
-                is_sure &= sway.pods.namespaces.is_some();
-            }
-        }
-        (pulls, is_sure)
     }
 
     /// Counts a pod as one that has its devices. On paper there is no race of starting

@@ -8,21 +8,18 @@
 //! - `rules`: NodeUnschedulable, TaintToleration, NodeAffinity (with `nodeSelector`). They
 //!   depend on nothing that pods take, so that an answer can be kept.
 //! - `counts`: NodeResourcesFit, NodePorts. What is taken stands in the ledger.
-//! - `score`: NodeResourcesFit, NodeResourcesBalancedAllocation, TaintToleration, NodeAffinity;
-//!   and with `near` InterPodAffinity, as far as it comes from pods that are there.
+//! - `score`: NodeResourcesFit, NodeResourcesBalancedAllocation, TaintToleration, NodeAffinity.
 //! - `select`: which node it takes, of those that the extender lets pass.
 //! - `unmodelled`: what it looks at and this does not. A pod with such a wish is never promised
 //!   a place.
 
 pub(crate) mod counts;
-mod near;
 mod rules;
 mod score;
 mod select;
 mod unmodelled;
 
 pub use counts::check_machine;
-pub use near::{Pulls, Sway};
 pub use rules::{
     NodeRules, Operator, PodRules, Requirement, Taint, TaintEffect, Term, Toleration, soft_taints,
 };

@@ -132,32 +132,18 @@ pub struct PodAffinity {
         deserialize_with = "or_default"
     )]
     pub required: Vec<PodAffinityTerm>,
-    /// Terms that only order nodes.
+    /// Terms that only order nodes; only whether there are any.
     #[serde(
         rename = "preferredDuringSchedulingIgnoredDuringExecution",
         deserialize_with = "or_default"
     )]
-    pub preferred: Vec<PreferredPodTerm>,
-}
-
-/// A soft wish about other pods.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct PreferredPodTerm {
-    /// What it weighs, 1 to 100.
-    pub weight: i32,
-    /// About which pods.
-    #[serde(deserialize_with = "or_default")]
-    pub pod_affinity_term: PodAffinityTerm,
+    pub preferred: Vec<Anything>,
 }
 
 /// Which pods are meant.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodAffinityTerm {
-    /// The label that nodes near each other share.
-    #[serde(deserialize_with = "or_default")]
-    pub topology_key: String,
     /// By their labels; none are meant without it.
     pub label_selector: Option<LabelSelector>,
     /// In these namespaces; in the pod's own where nothing is said of namespaces.

@@ -230,14 +230,12 @@ fn place(cluster: &mut Cluster, waiting: &Waiting<'_>, options: &PlanOptions) ->
     let stranger = waiting.stranger.map(Arc::from);
     because.extend(stranger.map(Unmodelled::Scheduler));
     let now = Time::from_ms(options.now_ns / 1_000_000);
-    let (pulls, is_sure) = cluster.pulls(pod);
     let question = stock::Waiting {
-        pulls: &pulls,
         uid,
         claim,
         rules: &waiting.rules,
         everywhere: pod.spec.has_soft_wishes() || waiting.was_tried(),
-        unweighed: pod.spec.has_unweighed_wishes() || !is_sure,
+        unweighed: pod.spec.has_unweighed_wishes(),
     };
     let taken = cluster
         .select(now, question)
@@ -257,7 +255,7 @@ fn place(cluster: &mut Cluster, waiting: &Waiting<'_>, options: &PlanOptions) ->
     };
     // Checked when it was read with the pods that run; a pod that waits has none to keep away
     // before it has a place.
-    let _never_fails = cluster.note_wishes(pod, &place.node);
+    let _never_fails = cluster.keep_away(pod);
     if because.is_empty() {
         return Outcome::Placed(place);
     }

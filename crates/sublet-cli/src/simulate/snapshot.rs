@@ -66,7 +66,7 @@ pub(super) fn of(
         pods: PodList::default(),
         notes: Vec::new(),
     };
-    odd.extend(reader.note_wishes(&pods));
+    odd.extend(reader.keep_away(&pods));
     let mut unmodelled = 0;
     for (number, Located { origin, object }) in pods.iter().enumerate() {
         unmodelled += usize::from(!reader.cluster.unmodelled(object).is_empty());
@@ -168,18 +168,13 @@ impl Reader {
         (reader, nodes)
     }
 
-    /// Notes what pods that run wish of others; what is odd about them.
-    fn note_wishes(&mut self, pods: &[Located<Pod>]) -> Vec<Unreadable> {
+    /// Notes which pods those that run keep away; what is odd about them.
+    fn keep_away(&mut self, pods: &[Located<Pod>]) -> Vec<Unreadable> {
         let running = pods
             .iter()
             .filter(|pod| !pod.object.spec.node_name.is_empty());
         let read = |Located { origin, object }: &Located<Pod>| {
-            let odd = Odd::of_rules(
-                &self
-                    .cluster
-                    .note_wishes(object, &object.spec.node_name)
-                    .err()?,
-            );
+            let odd = Odd::of_rules(&self.cluster.keep_away(object).err()?);
             Some(Unreadable::of(
                 origin,
                 name_of(object),

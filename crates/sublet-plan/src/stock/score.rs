@@ -1,12 +1,14 @@
 //! What the stock scheduler finds good: the scores that differ from node to node, in its
 //! default profile and by its whole numbers (Kubernetes 1.36, `pkg/scheduler/framework/plugins`).
 //!
-//! Left out are ImageLocality (files of clusters seldom say which images a node has), and what a
-//! pod itself prefers about other pods or even spreading.
+//! Left out are ImageLocality (files of clusters seldom say which images a node has), and what
+//! pods that only prefer something about other pods or even spreading make of it.
+//! What running pods prefer about others the shipped configuration has it ignore
+//! (`ignorePreferredTermsOfExistingPods`).
 
 use sublet_model::{Book, Claim, Host, Ledger, NodeIdx};
 
-use super::{NodeRules, PodRules, Pulls};
+use super::{NodeRules, PodRules};
 
 /// The best score of a plugin.
 const MOST: u64 = 100;
@@ -14,7 +16,6 @@ const MOST: u64 = 100;
 /// What plugins weigh; all others weigh 1.
 const TAINT_TOLERATION: u64 = 3;
 const NODE_AFFINITY: u64 = 2;
-const INTER_POD_AFFINITY: u64 = 2;
 
 /// What the stock scheduler makes of each of these nodes, the extender aside. Scores of taints
 /// and preferences are relative to the best of the nodes.
@@ -22,7 +23,6 @@ pub(super) fn weigh<'a>(
     nodes: &[NodeIdx],
     claim: &Claim,
     pod: &PodRules,
-    pulls: &Pulls,
     ledger: &Ledger,
     rules: impl Fn(NodeIdx) -> &'a NodeRules,
 ) -> Vec<u64> {
@@ -36,28 +36,12 @@ pub(super) fn weigh<'a>(
     let resources = nodes
         .iter()
         .map(|&node| resources(ledger.book(node), claim));
-    let drawn = drawn(nodes.iter().map(|&node| pulls.of(rules(node))).collect());
     resources
-        .zip(drawn)
         .zip(taints.zip(preferences))
-        .map(|((resources, drawn), (taints, preferences))| {
-            resources
-                + TAINT_TOLERATION * (MOST - taints)
-                + NODE_AFFINITY * preferences
-                + INTER_POD_AFFINITY * drawn
+        .map(|(resources, (taints, preferences))| {
+            resources + TAINT_TOLERATION * (MOST - taints) + NODE_AFFINITY * preferences
         })
         .collect()
-}
-
-/// From nothing for the node that draws the pod least to [`MOST`] for the one that does most.
-fn drawn(pulls: Vec<i64>) -> Vec<u64> {
-    let least = pulls.iter().copied().min().unwrap_or(0);
-    let span = pulls.iter().copied().max().unwrap_or(0) - least;
-    let score = |pull: i64| match span {
-        0 => 0,
-        span => (MOST as f64 * ((pull - least) as f64 / span as f64)) as u64,
-    };
-    pulls.into_iter().map(score).collect()
 }
 
 /// NodeResourcesFit (`LeastAllocated`) and NodeResourcesBalancedAllocation of a node for a pod,

@@ -4,7 +4,7 @@
 use sublet_model::{Claim, NodeIdx, PodUid, Time};
 
 use super::score::weigh;
-use super::{NodeRules, PodRules, Pulls};
+use super::{NodeRules, PodRules};
 use crate::Engine;
 
 /// What one step of the extender's ten is worth: its weight in the shipped configuration, 10,
@@ -20,8 +20,6 @@ pub struct Waiting<'a> {
     pub claim: &'a Claim,
     /// What it wants of its node.
     pub rules: &'a PodRules,
-    /// How other pods draw it.
-    pub pulls: &'a Pulls,
     /// Does the extender let all nodes pass that can take it, and not the best few only? So it
     /// does for a pod that has soft wishes of its own, or was tried before.
     pub everywhere: bool,
@@ -70,7 +68,7 @@ pub fn select<'a>(
         let scores = engine.prioritize(now, uid, claim, &passed, soft);
         scores.iter().map(|(_, score)| u64::from(*score)).collect()
     };
-    let stock = weigh(&passed, claim, pod.rules, pod.pulls, engine.ledger(), rules);
+    let stock = weigh(&passed, claim, pod.rules, engine.ledger(), rules);
     let totals: Vec<u64> = steps
         .iter()
         .zip(stock)

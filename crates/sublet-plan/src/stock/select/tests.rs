@@ -65,7 +65,6 @@ fn taken(
         uid: &script::uid("p"),
         claim: &claim,
         rules: &PodRules::default(),
-        pulls: &Pulls::default(),
         everywhere: false,
         unweighed: false,
     };
