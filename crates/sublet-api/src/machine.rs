@@ -52,14 +52,15 @@ struct Missing {
     when: When,
 }
 
-/// When that counts, and beside what.
+/// When that amount counts, and whether `spec.resources` of the pod counts too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum When {
-    /// Always, before the pod's own amounts: of a pod that has a node.
+    /// For every container that does not say. The pod's own amount, if there is one, replaces the
+    /// sum.
     Always,
-    /// If no container of a pod with amounts of its own says it.
+    /// Only if no container says. The pod's own amount replaces the sum here too.
     Unsaid,
-    /// Always, and the pod's own amounts do not count.
+    /// For every container that does not say. The pod's own amount does not count.
     Alone,
 }
 

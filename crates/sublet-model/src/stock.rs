@@ -102,8 +102,8 @@ pub struct StockAsk {
     /// CPU and memory as scores count them of a pod that has a node: containers that ask none are
     /// taken to ask a little.
     pub nonzero: Host,
-    /// The same of the pod that is to be placed: what its containers ask, and nothing that the pod
-    /// itself does.
+    /// The same of a pod that waits for a node. Only what its containers ask counts, not what
+    /// `spec.resources` asks for the pod as a whole.
     pub scored: Host,
 }
 

@@ -3,8 +3,8 @@
 //!
 //! Left out are ImageLocality (files of clusters seldom say which images a node has), and what
 //! pods that only prefer something about other pods or even spreading make of it.
-//! What running pods prefer about others the shipped configuration has it ignore
-//! (`ignorePreferredTermsOfExistingPods`).
+//! What running pods prefer about others is left out too: the shipped configuration tells the
+//! scheduler to ignore it (`ignorePreferredTermsOfExistingPods`).
 
 use sublet_model::{Book, Claim, Host, Ledger, NodeIdx};
 
