@@ -5,9 +5,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use serde::ser::{Serialize, SerializeMap as _, Serializer};
+use serde::ser::{Serialize, Serializer};
 use sublet_plan::Reason;
 
 use crate::align::align;
@@ -15,89 +15,105 @@ use crate::align::align;
 /// More nodes than this with one kind of reason become one line.
 pub(crate) const MANY: usize = 20;
 
+/// A reason, and its words once somebody has read them.
+#[derive(Debug)]
+pub(crate) struct Worded {
+    reason: Reason,
+    words: OnceLock<String>,
+}
+
+impl Worded {
+    fn words(&self) -> &str {
+        self.words.get_or_init(|| self.reason.to_string())
+    }
+}
+
+/// All reasons that were given, each once: a node's stays the same until the node changes, and
+/// many nodes have the same.
+#[derive(Debug, Default)]
+pub(crate) struct Reasons(HashMap<Reason, Arc<Worded>>);
+
+impl Reasons {
+    /// The one that equals it.
+    pub(crate) fn share(&mut self, reason: Reason) -> Arc<Worded> {
+        let worded = |reason: &Reason| {
+            Arc::new(Worded {
+                reason: reason.clone(),
+                words: OnceLock::new(),
+            })
+        };
+        Arc::clone(self.0.entry(reason).or_insert_with_key(worded))
+    }
+}
+
 /// Nodes that cannot take a pod, in the order of their names, and why.
 ///
 /// A plan for a full cluster consists mostly of these (a reason for each pod and node), so neither
-/// names nor texts are copied, and a reason that many nodes have is kept once.
-#[derive(Debug)]
-pub(crate) struct Refusals {
-    /// With the reason's place in the list.
-    nodes: Vec<(Arc<str>, u32)>,
-    reasons: Vec<Reason>,
-}
-
-impl FromIterator<(Arc<str>, Reason)> for Refusals {
-    fn from_iter<I: IntoIterator<Item = (Arc<str>, Reason)>>(refused: I) -> Refusals {
-        let mut known = HashMap::new();
-        let place = |(node, reason)| {
-            let next = known.len() as u32;
-            (node, *known.entry(reason).or_insert(next))
-        };
-        let mut nodes: Vec<_> = refused.into_iter().map(place).collect();
-        nodes.sort_by(|(a, _), (b, _)| a.cmp(b));
-        let mut reasons: Vec<(Reason, u32)> = known.into_iter().collect();
-        reasons.sort_unstable_by_key(|(_, place)| *place);
-        let reasons = reasons.into_iter().map(|(reason, _)| reason).collect();
-        Refusals { nodes, reasons }
-    }
-}
+/// names nor reasons are copied.
+#[derive(Debug, Clone)]
+pub(crate) struct Refusals(Vec<(Arc<str>, Arc<Worded>)>);
 
 /// As a map from a node's name to the reason in words.
 impl Serialize for Refusals {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let texts: Vec<String> = self.reasons.iter().map(Reason::to_string).collect();
-        let mut map = serializer.serialize_map(Some(self.len()))?;
-        for (node, reason) in &self.nodes {
-            map.serialize_entry(&**node, &texts[*reason as usize])?;
-        }
-        map.end()
+        let nodes = self.0.iter();
+        serializer.collect_map(nodes.map(|(node, reason)| (&**node, reason.words())))
     }
 }
 
 impl Refusals {
     /// No node at all.
-    pub(crate) const NONE: Refusals = Refusals {
-        nodes: Vec::new(),
-        reasons: Vec::new(),
-    };
+    pub(crate) const NONE: Refusals = Refusals(Vec::new());
+
+    /// Takes in what became of some nodes: a reason, or none for one that can take the pod.
+    pub(crate) fn update(&mut self, mut nodes: Vec<(Arc<str>, Option<Arc<Worded>>)>) {
+        nodes.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let is_new = |node: &str| {
+            nodes
+                .binary_search_by(|(name, _)| (**name).cmp(node))
+                .is_ok()
+        };
+        self.0.retain(|(node, _)| !is_new(node));
+        let refused = nodes.into_iter();
+        self.0
+            .extend(refused.filter_map(|(node, reason)| Some((node, reason?))));
+        // Two sorted runs.
+        self.0.sort_by(|(a, _), (b, _)| a.cmp(b));
+    }
 
     /// How many nodes cannot take the pod.
     pub(crate) fn len(&self) -> usize {
-        self.nodes.len()
+        self.0.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
+        self.0.is_empty()
     }
 
     /// Is that node one of them?
     pub(crate) fn has(&self, node: &str) -> bool {
-        self.nodes
+        self.0
             .binary_search_by(|(name, _)| (**name).cmp(node))
             .is_ok()
     }
 
-    /// Why they cannot, each reason once.
+    /// Why they cannot, node by node.
     pub(crate) fn reasons(&self) -> impl Iterator<Item = &Reason> {
-        self.reasons.iter()
-    }
-
-    fn each(&self) -> impl Iterator<Item = (&str, &Reason)> {
-        let nodes = self.nodes.iter();
-        nodes.map(|(node, reason)| (&**node, &self.reasons[*reason as usize]))
+        self.0.iter().map(|(_, worded)| &worded.reason)
     }
 
     /// A line per node, indented by two blanks; kinds of reasons with many nodes last, in one
     /// line each: the node that comes nearest, with its numbers, and how many others there are.
     pub(crate) fn grouped(&self) -> String {
-        let mut kinds: BTreeMap<&str, Vec<(&str, &Reason)>> = BTreeMap::new();
-        for refused in self.each() {
-            kinds.entry(refused.1.label()).or_default().push(refused);
+        let mut kinds: BTreeMap<&str, Vec<(&str, &Worded)>> = BTreeMap::new();
+        for (node, why) in &self.0 {
+            let kind = kinds.entry(why.reason.label()).or_default();
+            kind.push((node, why));
         }
         let mut lines = String::new();
-        for (node, reason) in self.each() {
-            if kinds[reason.label()].len() <= MANY {
-                let _never_fails = writeln!(lines, "  {node}\t{reason}");
+        for (node, why) in &self.0 {
+            if kinds[why.reason.label()].len() <= MANY {
+                let _never_fails = writeln!(lines, "  {node}\t{}", why.words());
             }
         }
         for nodes in kinds.values().filter(|nodes| nodes.len() > MANY) {
@@ -105,10 +121,10 @@ impl Refusals {
             let nearest = nodes
                 .iter()
                 .rev()
-                .max_by_key(|(_, reason)| nearness(reason));
-            if let Some((node, reason)) = nearest {
-                let n = nodes.len();
-                let _never_fails = writeln!(lines, "  {n} nodes\tthe nearest, {node}: {reason}");
+                .max_by_key(|(_, why)| nearness(&why.reason));
+            if let Some((node, why)) = nearest {
+                let (n, words) = (nodes.len(), why.words());
+                let _never_fails = writeln!(lines, "  {n} nodes\tthe nearest, {node}: {words}");
             }
         }
         align(&lines)
@@ -145,19 +161,25 @@ mod tests {
         }
     }
 
+    fn refusals(nodes: impl IntoIterator<Item = (Arc<str>, Reason)>) -> Refusals {
+        let mut reasons = Reasons::default();
+        let mut refusals = Refusals::NONE;
+        let share = |(node, reason)| (node, Some(reasons.share(reason)));
+        refusals.update(nodes.into_iter().map(share).collect());
+        refusals
+    }
+
     #[test]
     fn few_nodes_have_a_line_each_and_many_share_one() {
         let named = |n: u32| (Arc::from(format!("n{n:02}")), no_room(n));
         let mut nodes: Vec<(Arc<str>, Reason)> = (0..20).map(named).collect();
         nodes.insert(0, (Arc::from("z"), Reason::NoGpu));
-        let refusals: Refusals = nodes.iter().cloned().collect();
-        let text = refusals.grouped();
+        let text = refusals(nodes.iter().cloned()).grouped();
         assert_eq!(text.lines().count(), 21);
         assert!(text.starts_with("  n00  GPU 0 lacks 100 MiB"));
         nodes.push((Arc::from("n20"), no_room(19)));
-        let refusals: Refusals = nodes.into_iter().collect();
         assert_eq!(
-            refusals.grouped(),
+            refusals(nodes).grouped(),
             "  z         the node has no GPU\n  \
              21 nodes  the nearest, n19: GPU 0 lacks 81 MiB: 100 MiB asked, and the largest hole \
              on this node is 19 MiB\n"
@@ -166,11 +188,17 @@ mod tests {
 
     #[test]
     fn nodes_are_found_and_written_by_name() {
-        let nodes = ["c", "a", "b"].map(|name| (Arc::from(name), Reason::NoGpu));
-        let refusals: Refusals = nodes.into_iter().collect();
+        let mut refusals = refusals(["c", "a", "b"].map(|name| (Arc::from(name), Reason::NoGpu)));
         assert!(refusals.has("a") && refusals.has("c") && !refusals.has("d"));
         let no = "the node has no GPU";
         let json = format!(r#"{{"a":"{no}","b":"{no}","c":"{no}"}}"#);
         assert_eq!(serde_json::to_string(&refusals).unwrap(), json);
+        // What changes is replaced, and the rest stays where it is.
+        let now = Reasons::default().share(Reason::Unknown);
+        let news = [("d", Some(now)), ("a", None), ("b", None)];
+        refusals.update(news.map(|(name, why)| (Arc::from(name), why)).to_vec());
+        let reasons: Vec<_> = refusals.reasons().cloned().collect();
+        assert_eq!(reasons, [Reason::NoGpu, Reason::Unknown]);
+        assert!(refusals.has("c") && refusals.has("d") && !refusals.has("a"));
     }
 }

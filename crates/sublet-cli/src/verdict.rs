@@ -22,7 +22,7 @@ use sublet_model::{
 use sublet_plan::stock::{NodeRules, PodRules, PodTerm, Selected, Unmodelled, Waiting, select};
 use sublet_plan::{Engine, EngineOptions, Reason, StockRules};
 
-use crate::refusals::Refusals;
+use crate::refusals::{Reasons, Refusals};
 
 /// Nodes and the pods bound to them.
 pub(crate) struct Cluster {
@@ -37,37 +37,19 @@ pub(crate) struct Cluster {
     kept_away: Vec<(PodKey, PodTerm)>,
     /// The lowest priority of any pod that has a place.
     lowest_priority: Option<i32>,
-    refused: Refused,
+    /// Those last asked for first.
+    answers: VecDeque<Answer>,
+    reasons: Reasons,
 }
 
-/// The last refusals, by what was asked. In a full cluster most waiting pods ask what one before
-/// them asked, and a refusal changes nothing.
-#[derive(Default)]
-struct Refused {
-    /// [`sublet_model::Ledger::changes`] when they were worked out.
-    at: u64,
-    answers: VecDeque<(Claim, PodRules, Arc<Refusals>)>,
-}
-
-impl Refused {
-    /// More are seldom asked between two placements.
-    const KEPT: usize = 64;
-
-    fn find(&mut self, at: u64, claim: &Claim, wishes: &PodRules) -> Option<Arc<Refusals>> {
-        if self.at != at {
-            self.at = at;
-            self.answers.clear();
-        }
-        let mut answers = self.answers.iter();
-        let found = answers.find(|(asked, rules, _)| asked == claim && rules == wishes)?;
-        Some(Arc::clone(&found.2))
-    }
-
-    fn keep(&mut self, claim: &Claim, wishes: &PodRules, refusals: &Arc<Refusals>) {
-        self.answers.truncate(Refused::KEPT - 1);
-        let answer = (claim.clone(), wishes.clone(), Arc::clone(refusals));
-        self.answers.push_front(answer);
-    }
+/// Why nodes refuse those who ask the same. In a full cluster most waiting pods ask what one
+/// before them asked, and few nodes have changed since.
+struct Answer {
+    claim: Claim,
+    wishes: PodRules,
+    /// [`sublet_model::Ledger::version`] of each open node when it was asked.
+    asked_at: Vec<Option<u64>>,
+    refusals: Arc<Refusals>,
 }
 
 /// What wishes decide, whatever is taken: the same for all pods that have them.
@@ -146,6 +128,9 @@ impl Odd {
     }
 }
 
+/// Answers that a cluster keeps: about as many kinds of pods as wait in one.
+const ANSWERS_KEPT: usize = 256;
+
 /// What follows from an annotation that cannot be read.
 const UNKNOWN: &str = "which GPU it has is not known";
 
@@ -174,7 +159,8 @@ impl Cluster {
             classes: BTreeMap::new(),
             kept_away: Vec::new(),
             lowest_priority: None,
-            refused: Refused::default(),
+            answers: VecDeque::new(),
+            reasons: Reasons::default(),
         }
     }
 
@@ -340,27 +326,55 @@ impl Cluster {
         claim: &Claim,
         wishes: &PodRules,
     ) -> Arc<Refusals> {
-        let at = self.engine.ledger().changes();
-        if let Some(known) = self.refused.find(at, claim, wishes) {
-            return known;
+        let class = self.class(wishes);
+        let mut answer = self.last_answer(claim, wishes, &class);
+        let ledger = self.engine.ledger();
+        let nodes = class.open.iter().zip(&mut answer.asked_at);
+        let changed = nodes.filter_map(|(node, asked_at)| {
+            let version = ledger.version(*node);
+            (asked_at.replace(version) != Some(version)).then_some(*node)
+        });
+        let changed: Vec<NodeIdx> = changed.collect();
+        if !changed.is_empty() {
+            let refused = self.engine.refusals(uid, claim, &changed);
+            let mut refused = refused.into_iter().peekable();
+            let news = changed.iter().filter_map(|node| {
+                let name = &self.rules[node.0 as usize].as_ref()?.name;
+                let reason = refused.next_if(|refused| refused.node == *node);
+                let reason = reason.map(|refused| self.reasons.share(refused.reason));
+                Some((Arc::clone(name), reason))
+            });
+            Arc::make_mut(&mut answer.refusals).update(news.collect());
         }
-        let refusals = Arc::new(self.work_out_refusals(uid, claim, wishes));
-        self.refused.keep(claim, wishes, &refusals);
+        let refusals = Arc::clone(&answer.refusals);
+        self.answers.truncate(ANSWERS_KEPT - 1);
+        self.answers.push_front(answer);
         refusals
     }
 
-    fn work_out_refusals(&mut self, uid: &PodUid, claim: &Claim, wishes: &PodRules) -> Refusals {
-        let class = self.class(wishes);
-        let closed = class.closed.iter().cloned();
-        let full = self.engine.refusals(uid, claim, &class.open).into_iter();
-        let all = closed.chain(full.map(|refused| (refused.node, refused.reason)));
-        let named = all.filter_map(|(node, reason)| {
-            let rules = self.rules[node.0 as usize].as_ref()?;
-            Some((Arc::clone(&rules.name), reason))
+    /// What was answered to the same question, or what wishes alone decide.
+    fn last_answer(&mut self, claim: &Claim, wishes: &PodRules, class: &Class) -> Answer {
+        let mut answers = self.answers.iter();
+        let same = answers.position(|answer| answer.claim == *claim && answer.wishes == *wishes);
+        if let Some(answer) = same.and_then(|at| self.answers.remove(at)) {
+            return answer;
+        }
+        let closed = class.closed.iter().filter_map(|(node, reason)| {
+            let name = &self.rules[node.0 as usize].as_ref()?.name;
+            Some((Arc::clone(name), reason.clone()))
         });
         let left_out = self.left_out.iter().map(|name| Arc::from(name.as_str()));
         let left_out = left_out.map(|name| (name, Reason::Unknown));
-        named.chain(left_out).collect()
+        let never = closed.chain(left_out);
+        let mut refusals = Refusals::NONE;
+        let share = |(name, reason)| (name, Some(self.reasons.share(reason)));
+        refusals.update(never.map(share).collect());
+        Answer {
+            claim: claim.clone(),
+            wishes: wishes.clone(),
+            asked_at: vec![None; class.open.len()],
+            refusals: Arc::new(refusals),
+        }
     }
 
     pub(crate) fn name(&self, node: NodeIdx) -> &NodeName {

@@ -73,8 +73,6 @@ pub struct Ledger {
     outlines: Vec<Outline>,
     /// The same.
     versions: Vec<u64>,
-    /// How often any page was changed.
-    changes: u64,
     by_name: BTreeMap<NodeName, NodeIdx>,
     vacant: Vec<NodeIdx>,
     entries: BTreeMap<PodUid, Entry>,
@@ -241,12 +239,6 @@ impl Ledger {
         self.versions[idx.0 as usize]
     }
 
-    /// The same for all pages together: while it stays as it is, no answer changes.
-    #[must_use]
-    pub fn changes(&self) -> u64 {
-        self.changes
-    }
-
     /// All nodes that are known or have pods, by name.
     pub fn books(&self) -> impl Iterator<Item = (NodeIdx, &Book)> {
         self.by_name.values().map(|&idx| (idx, self.book(idx)))
@@ -367,7 +359,6 @@ impl Ledger {
         book.note_shares();
         self.outlines[idx.0 as usize] = Outline::of(book);
         self.versions[idx.0 as usize] += 1;
-        self.changes += 1;
     }
 }
 
