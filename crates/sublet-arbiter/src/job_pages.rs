@@ -350,9 +350,15 @@ impl JobPages {
         Bytes::new(total.map_or(0, Units::bytes))
     }
 
-    /// What the accounts of these slots add up to on a device, with the arbiter's own. `None` if
-    /// that was never at rest.
-    pub(crate) fn accounts(&self, device: DeviceIndex, slots: &[SlotIndex]) -> Option<Bytes> {
+    /// The sum on its page for one device, and what the accounts of these slots add up to with the
+    /// arbiter's own: of one moment. `None` for the accounts if they were never at rest.
+    pub(crate) fn sums(&self, device: DeviceIndex, slots: &[SlotIndex]) -> (Bytes, Option<Bytes>) {
+        let at_rest = self.sums_at_rest(device, slots);
+        let (total, accounts) = at_rest.unzip();
+        (total.unwrap_or_else(|| self.total(device)), accounts)
+    }
+
+    fn sums_at_rest(&self, device: DeviceIndex, slots: &[SlotIndex]) -> Option<(Bytes, Bytes)> {
         const TRIES: u32 = 4;
         let page = self.ledger()?.page();
         let all = || slots.iter().chain(&[SlotIndex::ARBITER]);
@@ -366,7 +372,8 @@ impl JobPages {
             let before = operations();
             let held = all().map(|slot| page.held(*slot, device).bytes());
             let sum = held.fold(0_u64, u64::saturating_add);
-            (before == operations()).then_some(Bytes::new(sum))
+            let total = Bytes::new(before.0.bytes());
+            (before == operations()).then_some((total, Bytes::new(sum)))
         })
     }
 

@@ -142,7 +142,7 @@ impl Machine {
                 may_return,
             } => {
                 self.read(now, &cards, &slots, &may_return, out);
-                self.compare(now, &cards, &ledgers, out);
+                self.compare(now, &cards, &slots, &ledgers, out);
             }
             Event::Inventory(inventory) => self.cards.set_inventory(inventory),
             Event::Tick => {}

@@ -69,9 +69,9 @@ pub struct SlotUse {
     pub is_quiet: bool,
 }
 
-/// What a process has on a card beyond its reservations.
+/// What a process, or a job, has on a card by the driver's figures beyond what its ledger says.
 #[derive(Debug, Clone, Copy)]
-struct Excess {
+pub(crate) struct Excess {
     /// As it was last known.
     known: u64,
     /// The least of the readings since then, and their number: in none was it quiet.
@@ -85,8 +85,8 @@ struct Excess {
 const BUSY_READINGS: u32 = 25;
 
 impl Excess {
-    /// Nothing is known of the process.
-    const NONE: Excess = Excess::known(0);
+    /// Nothing is known yet.
+    pub(crate) const NONE: Excess = Excess::known(0);
 
     const fn known(bytes: u64) -> Excess {
         Excess {
@@ -96,8 +96,13 @@ impl Excess {
         }
     }
 
+    /// So much, as far as it is known.
+    pub(crate) const fn bytes(self) -> u64 {
+        self.known
+    }
+
     /// After a reading in which it seemed to be so much.
-    fn next(self, seen: u64, is_quiet: bool) -> Excess {
+    pub(crate) fn next(self, seen: u64, is_quiet: bool) -> Excess {
         let (least, n_busy) = (self.least.min(seen), self.n_busy + 1);
         if is_quiet {
             Excess::known(seen)
@@ -239,7 +244,7 @@ impl Reconciliation {
             // A process whose reservation has not become memory yet does not make up for
             // another one's overhead.
             let sum = sums.entry((slot.job, slot.card)).or_default();
-            *sum = sum.saturating_add(excess.known);
+            *sum = sum.saturating_add(excess.bytes());
             is_new |= real > 0 && self.seen.insert((slot.pid, slot.card));
         }
         // A job whose last process is gone has no slots, and so no overhead.

@@ -167,11 +167,14 @@ impl Arbiter {
         }
         let ledgers = self.jobs.with_pages().flat_map(|(job, pages)| {
             let slots = slots.remove(&job).unwrap_or_default();
-            pages.devices().map(move |(device, card)| LedgerUse {
-                job,
-                card: card.card,
-                accounts: pages.accounts(device, &slots),
-                total: pages.total(device),
+            pages.devices().map(move |(device, card)| {
+                let (total, accounts) = pages.sums(device, &slots);
+                LedgerUse {
+                    job,
+                    card: card.card,
+                    total,
+                    accounts,
+                }
             })
         });
         ledgers.collect()

@@ -12,7 +12,7 @@ use super::Machine;
 use super::job::{HeldCard, mib_for};
 use crate::event::Action;
 use crate::job::JobId;
-use crate::reading::{LedgerUse, Reading};
+use crate::reading::{Excess, LedgerUse, Reading, SlotUse};
 
 /// How long the processes of a job that is ended may take after SIGTERM; as `docker stop`.
 const GRACE_MS: u64 = 10_000;
@@ -22,7 +22,7 @@ const GRACE_MS: u64 = 10_000;
 const READINGS: u8 = 2;
 
 /// What is known of a job's use of one card.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct JobUsage {
     /// By the page's own sum.
     total: u64,
@@ -30,7 +30,10 @@ pub(super) struct JobUsage {
     accounts: Option<u64>,
     /// By the driver: all its processes.
     driver: u64,
-    /// More than the page's sum, in this reading and in the last one.
+    /// What the driver sees beyond the page's sum.
+    beyond: Excess,
+    /// More than the page's sum, by the driver or by the accounts, in the last reading but one and
+    /// in the last.
     hidden: [u64; 2],
     /// In so many readings the page's sum was not that of its accounts.
     unequal: u8,
@@ -47,8 +50,15 @@ impl JobUsage {
     /// Of a job that begins with this limit; `None` for one that may have begun before.
     pub(super) fn begin(limit: Option<MiB>) -> JobUsage {
         JobUsage {
+            total: 0,
+            accounts: None,
+            driver: 0,
+            beyond: Excess::NONE,
+            hidden: [0; 2],
+            unequal: 0,
             allowed: limit.map(|limit| Bytes::from(limit).get()),
-            ..JobUsage::default()
+            over: 0,
+            overhead: 0,
         }
     }
 
@@ -92,15 +102,18 @@ impl JobUsage {
     }
 
     /// The driver was read beside the ledgers. What it showed is charged on the page from now on.
-    fn looked_at(&mut self, driver: u64, overhead: u64) {
+    /// `is_quiet`: the job took and gave nothing meanwhile, so that both figures are of one moment.
+    fn looked_at(&mut self, driver: u64, overhead: u64, is_quiet: bool) {
         self.driver = driver;
         let more = overhead.saturating_sub(self.overhead);
         self.overhead = overhead;
         self.total = self.total.saturating_add(more);
         let accounts = self.accounts;
         self.accounts = accounts.map(|accounts| accounts.saturating_add(more));
-        let most = driver.max(self.accounts.unwrap_or(0));
-        self.hidden = [self.hidden[1], most.saturating_sub(self.total)];
+        let beyond = driver.saturating_sub(self.total);
+        self.beyond = self.beyond.next(beyond, is_quiet);
+        let unsummed = self.accounts.unwrap_or(0).saturating_sub(self.total);
+        self.hidden = [self.hidden[1], self.beyond.bytes().max(unsummed)];
         match self.accounts {
             Some(accounts) if accounts == self.total => self.unequal = 0,
             Some(_) => self.unequal = self.unequal.saturating_add(1),
@@ -161,6 +174,7 @@ impl Machine {
         &mut self,
         now: Time,
         cards: &[Option<Reading>],
+        slots: &[SlotUse],
         ledgers: &[LedgerUse],
         out: &mut Vec<Action>,
     ) {
@@ -182,10 +196,14 @@ impl Machine {
                 context => count.saturating_mul(context),
             };
             let overhead = self.reconciliation.overhead(one.job, one.card).get();
+            let mut own = slots
+                .iter()
+                .filter(|slot| (slot.job, slot.card) == (one.job, one.card));
+            let is_quiet = own.all(|slot| slot.is_quiet);
             let Some(held) = self.held_mut(one.job, one.card) else {
                 continue;
             };
-            held.uses.looked_at(sum, overhead);
+            held.uses.looked_at(sum, overhead, is_quiet);
             held.settle_charge();
             let limit = held.part.limit.memory;
             let exceeds = held.uses.exceeds(limit, sum.saturating_sub(contexts));

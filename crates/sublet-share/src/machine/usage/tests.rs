@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::super::tests::{ask, join, limit, machine, submit, tell, uses};
 use super::super::*;
-use crate::reading::{LedgerUse, Reading};
+use crate::reading::{LedgerUse, Reading, SlotUse};
 
 const M: u64 = 1 << 20;
 
@@ -23,8 +23,17 @@ fn one_job(evict_over: bool) -> Machine {
 /// What the page, its accounts (where they are known) and the driver say, in MiB.
 type Figures = (u64, Option<u64>, u64);
 
-/// A look at the only job: what is to be done, and how it is then.
-fn look(m: &mut Machine, at_ms: u64, (total, accounts, driver): Figures) -> String {
+/// A look at the only job, which takes and gives nothing: what is to be done, and how it is then.
+fn look(m: &mut Machine, at_ms: u64, figures: Figures) -> String {
+    look_at(m, at_ms, figures, true)
+}
+
+fn look_at(
+    m: &mut Machine,
+    at_ms: u64,
+    (total, accounts, driver): Figures,
+    is_quiet: bool,
+) -> String {
     let bytes = |mib: u64| Bytes::new(mib * M);
     let ledger = LedgerUse {
         job: JobId(1),
@@ -35,9 +44,16 @@ fn look(m: &mut Machine, at_ms: u64, (total, accounts, driver): Figures) -> Stri
     let reading = Reading {
         processes: vec![(Pid(11), bytes(driver))],
     };
+    let slot = SlotUse {
+        job: JobId(1),
+        pid: Pid(11),
+        card: 0,
+        used: bytes(driver),
+        is_quiet,
+    };
     let event = Event::Read {
         cards: vec![Some(reading)],
-        slots: vec![],
+        slots: vec![slot],
         ledgers: vec![ledger],
         may_return: BTreeSet::new(),
     };
@@ -87,6 +103,36 @@ fn ledgers_are_compared_three_ways_within_two_readings() {
         look(&mut m, 200, readings[0]);
         assert_eq!(look(&mut m, 400, readings[1]), expected, "{readings:?}");
     }
+}
+
+/// Threads take and give memory between the two readings, so that the driver's figure and the
+/// page's sum are never of one moment.
+#[test]
+fn memory_that_is_gone_when_the_ledger_is_read_is_not_hidden() {
+    let mut m = one_job(false);
+    for at in [200, 400, 600] {
+        let said = look_at(&mut m, at, (22, Some(22), 38), false);
+        assert_eq!(said, "running 22 of 40");
+    }
+    // What the job took since is all that it has.
+    assert_eq!(
+        look_at(&mut m, 800, (40, Some(40), 20), false),
+        "running 40 of 40"
+    );
+    // Somebody who keeps busy to hide memory is found, if later.
+    let mut m = one_job(false);
+    let found = (1..40).find(|n| {
+        let driver = 60 + n % 3;
+        let said = look_at(&mut m, 200 * n, (20, None, driver), false);
+        said.ends_with("mismatch")
+    });
+    assert!(found.is_some_and(|n| n > 5), "{found:?}");
+    assert_eq!(m.used(JobId(1), 0).get() / M, 60);
+    // What the accounts say is of the same moment as the sum.
+    let mut m = one_job(false);
+    look_at(&mut m, 200, (0, Some(38), 38), false);
+    let said = look_at(&mut m, 400, (0, Some(38), 38), false);
+    assert_eq!(said, "running 38 of 40, mismatch");
 }
 
 #[test]
