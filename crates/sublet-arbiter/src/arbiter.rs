@@ -194,7 +194,7 @@ impl Arbiter {
 
     /// How long to wait for news at most.
     fn wait_limit(&self, now: u64) -> Duration {
-        if self.sources.has_unfinished() {
+        if self.sources.has_unfinished() || self.turns.is_due() {
             return Duration::ZERO;
         }
         let early = self.early_reading_ms().unwrap_or(u64::MAX);

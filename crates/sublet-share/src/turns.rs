@@ -15,10 +15,11 @@
 //! kernel was, and pays it by waiting while others want the card.
 //!
 //! # Slices
-//! A turn lasts a slice. Then the gate closes if somebody else waits, and the turn ends when the
-//! job says that nothing of it runs any more: all that until then counts as used. Where a
-//! card's turns may overlap, the next one begins when the last gate was closed, and what both
-//! use meanwhile is split. Where they must not, it begins when the last one has ended.
+//! A turn lasts a slice, give or take a quarter, so that the turns of several cards end at the same
+//! moments ([`TurnRules::common_moment`]). Then the gate closes if somebody else waits, and the
+//! turn ends when the job says that nothing of it runs any more: all that until then counts as
+//! used. Where a card's turns may overlap, the next one begins when the last gate was closed, and
+//! what both use meanwhile is split. Where they must not, it begins when the last one has ended.
 //!
 //! A job whose gate was closed between two halves of something that needs both (rank 0 has
 //! launched a collective, rank 1 waits at the gate) would never end its turn: after a slice its
@@ -102,6 +103,17 @@ pub struct TurnRules {
     pub least: Duration,
     /// A pause as short as that does not end a turn.
     pub linger: Duration,
+}
+
+impl TurnRules {
+    /// The moment nearest to `at` at which turns end: those of several cards at the same ones, so
+    /// that who gives them is woken once for all. At most a quarter of a slice away.
+    #[must_use]
+    pub fn common_moment(&self, at: Duration) -> Duration {
+        let apart = (self.slice / 2).as_nanos().max(1);
+        let nth = (at.as_nanos() + apart / 2) / apart;
+        u64::try_from(nth * apart).map_or(at, Duration::from_nanos)
+    }
 }
 
 impl Default for TurnRules {

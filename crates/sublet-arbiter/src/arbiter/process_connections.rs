@@ -29,9 +29,6 @@ const PER_PROCESS_MAX: usize = 4;
 /// How long a connection may be silent before its hello.
 const SILENT_MS_MAX: u64 = 2_000;
 
-/// How many messages of one connection are looked at in one turn.
-const MESSAGES_A_TURN: usize = 4;
-
 /// How many knocks of one connection are heard between two ticks. Who knocks more often is
 /// listened to again at the next; what it has to say is seen in its slot meanwhile.
 const KNOCKS_A_TICK: u32 = 400;
@@ -163,18 +160,16 @@ impl Arbiter {
         }
     }
 
+    /// Takes one message. The kernel tells of a second one as soon as the others had their turn;
+    /// to look for it now would cost a call for each knock, and there is hardly ever one.
     pub(super) fn serve_process_connection(&mut self, key: Key) {
-        for _ in 0..MESSAGES_A_TURN {
-            let Some(connection) = self.connections.get(key) else {
-                return;
-            };
-            match socket::receive(&connection.socket) {
-                Received::Nothing => return,
-                Received::Closed => return self.drop_process_connection(key),
-                Received::Message(bytes, descriptors) => {
-                    self.take_message(key, &bytes, descriptors);
-                }
-            }
+        let Some(connection) = self.connections.get(key) else {
+            return;
+        };
+        match socket::receive(&connection.socket) {
+            Received::Nothing => {}
+            Received::Closed => self.drop_process_connection(key),
+            Received::Message(bytes, descriptors) => self.take_message(key, &bytes, descriptors),
         }
     }
 

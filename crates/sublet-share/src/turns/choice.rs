@@ -120,7 +120,7 @@ impl Group {
     /// A job that has company, or a limit, must say when it works.
     fn watch_those_in_company(&mut self) {
         let is_alone = self.jobs.len() == 1;
-        let until = self.now + self.rules.slice;
+        let until = self.ends_at(self.rules.slice);
         for job in self.jobs.values_mut() {
             if is_alone && !job.has_limit() {
                 job.phase = Phase::Free;
@@ -149,7 +149,7 @@ impl Group {
                 }
             }
             Phase::Open { until, .. } if until <= now => {
-                let until = now + self.turn_of(job);
+                let until = self.ends_at(self.turn_of(job));
                 self.open(id, until, false);
             }
             // Half of something that needs both halves is not done before the other half is
@@ -214,6 +214,15 @@ impl Group {
         self.rules.slice.min(left)
     }
 
+    /// When a turn ends that begins now and lasts so long.
+    fn ends_at(&self, length: Duration) -> Duration {
+        let at = self.now + length;
+        match length == self.rules.slice {
+            true => self.rules.common_moment(at),
+            false => at,
+        }
+    }
+
     /// True if it waits for nothing but its turn.
     fn could_go(&self, job: &Job) -> bool {
         let mut accounts = job.accounts.iter();
@@ -264,7 +273,9 @@ impl Group {
             } else {
                 self.turn_of(job)
             };
-            let until = (self.now + length).min(claim.copied().unwrap_or(Duration::MAX));
+            let until = self
+                .ends_at(length)
+                .min(claim.copied().unwrap_or(Duration::MAX));
             // Less than the shortest turn only where its own limit leaves no more.
             let is_worth_it = until - self.now >= self.rules.shortest.min(length);
             let stops_at_once = job.drain <= self.rules.slice;

@@ -192,14 +192,39 @@ fn an_opportunistic_one_stops_at_once_and_gets_its_least() {
     assert_eq!(story.gates(), "OC");
     assert_eq!(story.turns.wake_at(), Some(ms(1008)), "a second in vain");
     story.tick(1008);
-    assert_eq!(story.turns.wake_at(), Some(ms(1027)), "the other's slice");
-    story.tick(1027);
+    assert_eq!(story.turns.wake_at(), Some(ms(1030)), "the other's slice");
+    story.tick(1030);
     assert_eq!(story.gates(), "CO");
-    assert_eq!(story.turns.wake_at(), Some(ms(1032)));
-    story.drained(1028, 1, true);
+    assert_eq!(story.turns.wake_at(), Some(ms(1035)));
+    story.drained(1031, 1, true);
     assert_eq!(story.gates(), "CO", "it has five milliseconds");
-    story.tick(1032);
+    story.tick(1035);
     assert_eq!(story.gates(), "OC");
+}
+
+#[test]
+fn turns_of_several_cards_end_at_the_same_moments() {
+    let mut story = Story::new();
+    // They come at any time, and the first turns end 20 ms later, or near that.
+    for (card, came) in [(0, 1), (1, 7), (2, 16)] {
+        let first = 2 * card as u64 + 1;
+        for job in [first, first + 1] {
+            story.place(came, job, Guaranteed, &[card], (500, 1000));
+        }
+        story.wants(came, first);
+        story.wants(came, first + 1);
+    }
+    for (at, gates) in [(20, "COOCOC"), (30, "COCOOC"), (40, "OCCOCO")] {
+        assert_eq!(story.turns.wake_at(), Some(ms(at)), "{}", story.gates());
+        let before = story.gates();
+        story.tick(at);
+        assert_eq!(story.gates(), gates, "{at}");
+        for (job, (was, is)) in (1..).zip(before.chars().zip(gates.chars())) {
+            if (was, is) == ('O', 'C') {
+                story.drained(at, job, true);
+            }
+        }
+    }
 }
 
 #[test]
