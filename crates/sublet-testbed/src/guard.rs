@@ -21,11 +21,11 @@ const SCRIPT: &str = include_str!("guard.sh");
 
 /// What a guard removes besides processes and its directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum Kind<'a> {
     /// Nothing more.
     Cluster,
-    /// A node's containers, mounts, control groups and kubelet folder.
-    Node,
+    /// A node's containers, mounts and control groups, and its kubelet's folder.
+    Node(&'a Path),
 }
 
 /// A running guard. Dropping it makes it act, and waits until it has.
@@ -38,15 +38,15 @@ pub(crate) struct Guard {
 impl Guard {
     /// Starts the guard of `dir`. A `lock` is held until the guard has cleaned up, however this
     /// process ends.
-    pub(crate) fn start(kind: Kind, dir: &Path, lock: Option<File>) -> Result<Guard> {
+    pub(crate) fn start(kind: Kind<'_>, dir: &Path, lock: Option<File>) -> Result<Guard> {
         let (reader, writer) = std::io::pipe().context("make the guard's pipe")?;
-        let kind = match kind {
-            Kind::Cluster => "cluster",
-            Kind::Node => "node",
+        let mut script = Command::new("sh");
+        script.args(["-c", SCRIPT, "guard.sh"]);
+        match kind {
+            Kind::Cluster => script.arg("cluster").arg(dir),
+            Kind::Node(kubelet) => script.arg("node").args([dir, kubelet]),
         };
-        let child = Command::new("sh")
-            .args(["-c", SCRIPT, "guard.sh", kind])
-            .arg(dir)
+        let child = script
             .process_group(0)
             .stdin(reader)
             // A lock belongs to the open file; the guard keeps it open by having it as output.
@@ -92,11 +92,12 @@ impl Drop for Guard {
     }
 }
 
-/// Removes what the node of an earlier run in `dir` left.
-pub(crate) fn clean_node(dir: &Path) -> Result<()> {
+/// Removes what the node of an earlier run in `dir` left, its kubelet's folder too. Where that
+/// cannot be emptied, its mark stays and says whose it is.
+pub(crate) fn clean_node(dir: &Path, kubelet: &Path) -> Result<()> {
     let status = Command::new("sh")
         .args(["-c", SCRIPT, "guard.sh", "clean-node"])
-        .arg(dir)
+        .args([dir, kubelet])
         .stdin(Stdio::null())
         .status()
         .context("clean up an earlier node (sh)")?;
@@ -106,4 +107,56 @@ pub(crate) fn clean_node(dir: &Path) -> Result<()> {
         dir.display()
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// An agent makes its socket anew as soon as it is gone, for as long as the agent runs.
+    #[test]
+    fn a_kubelet_s_folder_that_is_written_to_meanwhile_stays_ours_until_it_is_gone() {
+        let node = tempfile::tempdir().unwrap();
+        let parent = tempfile::tempdir().unwrap();
+        let kubelet = parent.path().join("kubelet");
+        let sockets = kubelet.join("device-plugins");
+        fs::create_dir_all(&sockets).unwrap();
+        let mark = kubelet.join(".sublet-testbed");
+        fs::write(&mark, node.path().to_string_lossy().as_bytes()).unwrap();
+
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    // Other than an agent it makes the folder too, so that no try succeeds.
+                    if mark.exists() {
+                        let _ = fs::create_dir_all(&sockets);
+                        let _ = fs::write(sockets.join("sublet.sock"), "");
+                    }
+                    thread::sleep(Duration::from_micros(200));
+                }
+            });
+            clean_node(node.path(), &kubelet).unwrap();
+            let left = kubelet.exists();
+            assert!(!left || mark.exists(), "a folder that is nobody's is left");
+            stop.store(true, Ordering::Relaxed);
+        });
+        clean_node(node.path(), &kubelet).unwrap();
+        assert!(!kubelet.exists(), "and then it is emptied");
+    }
+
+    #[test]
+    fn another_kubelet_s_folder_is_left_alone() {
+        let node = tempfile::tempdir().unwrap();
+        let kubelet = tempfile::tempdir().unwrap();
+        let pods = kubelet.path().join("pods");
+        fs::create_dir(&pods).unwrap();
+        clean_node(node.path(), kubelet.path()).unwrap();
+        assert!(pods.exists());
+    }
 }

@@ -1,18 +1,20 @@
 # The guard of one directory of processes. It outlives the harness by a second.
 #
-#   guard.sh cluster DIR    guard.sh node DIR    guard.sh clean-node DIR
+#   guard.sh cluster DIR
+#   guard.sh node DIR KUBELET
+#   guard.sh clean-node DIR KUBELET
 #
-# The last only removes what a node of an earlier run left. For the others: on stdin come lines "+ PID" (a process group was started) and "- PID" (it is gone). The end of
-# the input means that the harness is gone, in order or by SIGKILL: then every group left is
-# killed, a node's containers, mounts and control groups are removed, and so is DIR. A line
-# "keep" leaves the files for a look.
-kind=$1 dir=$2
+# KUBELET is the kubelet's folder. The last form only removes what a node of an earlier run
+# left. For the others: on stdin come lines "+ PID" (a process group was started) and "- PID"
+# (it is gone). The end of the input means that the harness is gone, in order or by SIGKILL:
+# then every group left is killed, a node's containers, mounts and control groups are removed,
+# and so is DIR. A line "keep" leaves the files for a look.
+kind=$1 dir=$2 kubelet=$3
 trap '' HUP INT TERM # Ctrl-C ends the harness; the harness's end ends us
-kubelet=/var/lib/kubelet
 
 # What the kubelet and the runtime of the node in DIR left.
 clean_node() {
-  [ "$(cat $kubelet/.sublet-testbed 2>/dev/null)" = "$dir" ] || return
+  [ "$(cat "$kubelet/.sublet-testbed" 2>/dev/null)" = "$dir" ] || return
   # The shims; each leaves a socket outside its bundle.
   for file in $(grep -lsF "$dir/containerd.sock" /proc/[0-9]*/cmdline); do
     pid=${file#/proc/}
@@ -30,8 +32,17 @@ clean_node() {
     umount -l "$mount" 2>/dev/null
   done
   rmdir /run/containerd/s /run/containerd 2>/dev/null
-  # Never through a mount that would not go.
-  rm -rf --one-file-system $kubelet
+  # The mark goes last: a folder that could not be emptied stays ours, for the next try. An
+  # agent may still make its socket anew in there. Never through a mount that would not go.
+  for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+    find "$kubelet" -mindepth 1 -maxdepth 1 ! -name .sublet-testbed \
+      -exec rm -rf --one-file-system {} + 2>/dev/null
+    [ "$(ls -A "$kubelet")" != .sublet-testbed ] || break
+    sleep 0.1
+  done
+  [ "$(ls -A "$kubelet")" = .sublet-testbed ] || return
+  rm -f "$kubelet/.sublet-testbed"
+  rmdir "$kubelet"
 }
 
 if [ "$kind" = clean-node ]; then

@@ -28,8 +28,9 @@ use crate::supervisor::Supervisor;
 /// source (`pluginapi.DevicePluginPath`).
 const KUBELET_DIR: &str = "/var/lib/kubelet";
 
-/// Holds the directory of the node that owns [`KUBELET_DIR`].
-const MARK: &str = "/var/lib/kubelet/.sublet-testbed";
+/// The file in [`KUBELET_DIR`] that holds the directory of the node that owns it: the first that
+/// is made there, and the last that goes.
+const MARK: &str = ".sublet-testbed";
 
 const CONTAINERD: &str = "containerd";
 const KUBELET: &str = "kubelet";
@@ -96,9 +97,11 @@ impl Node {
         if !runc.is_ok_and(|output| output.status.success()) {
             return Err("the built runc does not run: is libseccomp installed?".to_owned());
         }
-        let foreign = fs::read_dir(KUBELET_DIR).is_ok_and(|mut files| files.next().is_some());
-        if foreign && !Path::new(MARK).exists() {
-            return Err(format!("{KUBELET_DIR} belongs to another kubelet"));
+        // One look, since another process's node may be on its way out.
+        let files = files_of_kubelet();
+        if !files.is_empty() && !files.iter().any(|name| name == MARK) {
+            let names = files.join(", ");
+            return Err(format!("{KUBELET_DIR} belongs to another kubelet: {names}"));
         }
         Ok(())
     }
@@ -113,14 +116,21 @@ impl Node {
         let lock = take_turn()?;
         clean_leftovers()?;
         Node::available(binaries).map_err(anyhow::Error::msg)?;
+        let left = files_of_kubelet();
+        ensure!(
+            left.is_empty(),
+            "an earlier node left what cannot be removed from {KUBELET_DIR}: {}",
+            left.join(", ")
+        );
 
         let dir = tempfile::Builder::new()
             .prefix("sublet-node-")
             .tempdir()?
             .keep();
         fs::create_dir_all(KUBELET_DIR).with_context(|| format!("create {KUBELET_DIR}"))?;
-        fs::write(MARK, dir.to_string_lossy().as_bytes())?;
-        let processes = Supervisor::new(Kind::Node, &dir, Some(lock))?;
+        let kubelet = Path::new(KUBELET_DIR);
+        fs::write(kubelet.join(MARK), dir.to_string_lossy().as_bytes())?;
+        let processes = Supervisor::new(Kind::Node(kubelet), &dir, Some(lock))?;
         let node = Node {
             dir,
             kubectl: cluster.kubectl_handle(),
@@ -312,10 +322,19 @@ fn take_turn() -> Result<fs::File> {
 
 /// What a node left whose guard was killed too.
 fn clean_leftovers() -> Result<()> {
-    match fs::read_to_string(MARK) {
-        Ok(dir) => guard::clean_node(Path::new(&dir)),
+    let kubelet = Path::new(KUBELET_DIR);
+    match fs::read_to_string(kubelet.join(MARK)) {
+        Ok(dir) => guard::clean_node(Path::new(&dir), kubelet),
         Err(_) => Ok(()),
     }
+}
+
+/// The names of what is in [`KUBELET_DIR`].
+fn files_of_kubelet() -> Vec<String> {
+    let files = fs::read_dir(KUBELET_DIR).into_iter().flatten().flatten();
+    files
+        .map(|file| file.file_name().to_string_lossy().into_owned())
+        .collect()
 }
 
 fn path_with(first: &Path) -> Result<std::ffi::OsString> {

@@ -65,7 +65,7 @@ struct Recipe {
 
 impl Supervisor {
     /// Takes over `dir`: it is removed in the end.
-    pub(crate) fn new(kind: Kind, dir: &Path, lock: Option<File>) -> Result<Supervisor> {
+    pub(crate) fn new(kind: Kind<'_>, dir: &Path, lock: Option<File>) -> Result<Supervisor> {
         std::fs::create_dir_all(dir.join("log"))
             .with_context(|| format!("create {}/log", dir.display()))?;
         let mut guard = Guard::start(kind, dir, lock)?;
