@@ -32,17 +32,18 @@ clean_node() {
     umount -l "$mount" 2>/dev/null
   done
   rmdir /run/containerd/s /run/containerd 2>/dev/null
-  # The mark goes last: a folder that could not be emptied stays ours, for the next try. An
-  # agent may still make its socket anew in there. Never through a mount that would not go.
+  # The mark goes last, and comes back if the folder could not go: it stays ours, for the next
+  # try. An agent may still make its socket anew in there. Never through a mount that would not go.
   for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
     find "$kubelet" -mindepth 1 -maxdepth 1 ! -name .sublet-testbed \
       -exec rm -rf --one-file-system {} + 2>/dev/null
-    [ "$(ls -A "$kubelet")" != .sublet-testbed ] || break
+    if [ "$(ls -A "$kubelet")" = .sublet-testbed ]; then
+      rm -f "$kubelet/.sublet-testbed"
+      rmdir "$kubelet" 2>/dev/null && break
+      printf %s "$dir" >"$kubelet/.sublet-testbed"
+    fi
     sleep 0.1
   done
-  [ "$(ls -A "$kubelet")" = .sublet-testbed ] || return
-  rm -f "$kubelet/.sublet-testbed"
-  rmdir "$kubelet"
 }
 
 if [ "$kind" = clean-node ]; then
