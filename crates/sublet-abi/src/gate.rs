@@ -138,7 +138,7 @@ pub struct TurnReport {
     gpu_ns: AtomicU64,
     waited_ns: AtomicU64,
     has_knocked: AtomicU32,
-    reserved: AtomicU32,
+    units_a_batch: AtomicU32,
 }
 
 const FOLLOWS: u32 = 1;
@@ -148,7 +148,12 @@ const AT_GATE: u32 = 4;
 impl TurnReport {
     /// The slot has a new process.
     pub(crate) fn clear(&self) {
-        for word in [&self.answer, &self.flags, &self.has_knocked] {
+        for word in [
+            &self.answer,
+            &self.flags,
+            &self.has_knocked,
+            &self.units_a_batch,
+        ] {
             word.store(0, Ordering::Relaxed);
         }
         for word in [&self.n_units, &self.gpu_ns, &self.waited_ns] {
@@ -209,6 +214,21 @@ impl TurnReport {
     #[must_use]
     pub fn n_units(&self) -> u64 {
         self.n_units.load(Ordering::Relaxed)
+    }
+
+    /// Says how many units make a mini-batch; 0 where nobody knows.
+    pub fn set_units_a_batch(&self, units: u32) {
+        // Mostly the same as before: no write to a page that others read.
+        if self.units_a_batch.load(Ordering::Relaxed) != units {
+            self.units_a_batch.store(units, Ordering::Relaxed);
+        }
+    }
+
+    /// How many units make a mini-batch, where that is known.
+    #[must_use]
+    pub fn units_a_batch(&self) -> Option<u32> {
+        let units = self.units_a_batch.load(Ordering::Relaxed);
+        (units != 0).then_some(units)
     }
 
     /// Adds time in which the process had work on a card, in nanoseconds, as the card measured it.
@@ -291,19 +311,21 @@ mod tests {
         assert!(report.must_knock());
         report.answer(GateWord::new(GateState::Closed, 9));
         report.add_units(2);
+        report.set_units_a_batch(5);
         report.add_gpu_ns(3);
         report.add_waited_ns(4);
         let said = || {
             (
                 report.answered(),
                 report.n_units(),
+                report.units_a_batch(),
                 report.gpu_ns(),
                 report.waited_ns(),
             )
         };
-        assert_eq!(said(), (9, 2, 3, 4));
+        assert_eq!(said(), (9, 2, Some(5), 3, 4));
         report.clear();
-        assert_eq!(said(), (0, 0, 0, 0));
+        assert_eq!(said(), (0, 0, None, 0, 0));
         assert!(!report.follows() && !report.is_at_gate() && report.must_knock());
     }
 }

@@ -376,6 +376,9 @@ pub struct TenantRow {
     /// How much of the last second it waited for its turn, on the card where it waited longest;
     /// nothing where that is not measured.
     pub waiting_percent: Option<f64>,
+    /// How long it takes for a mini-batch now, as far as that is seen from outside: the program
+    /// repeats itself, and others want its cards. Nothing where that is not known.
+    pub mini_batch_ms: Option<f64>,
     /// `waiting`, `running`, `over`, `ending` or `unmanaged`.
     pub state: String,
     /// `serving`, `lost` or `without`; nothing where it began without MPS.

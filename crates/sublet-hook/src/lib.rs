@@ -13,7 +13,7 @@
 //! - [`process`], [`guard`]: what is known in one process; forks, nested calls, panics.
 //! - [`link`]: the arbiter, and the two shared pages.
 //! - [`gate`], [`keeper`]: when the process may launch work, and the thread that sees to it.
-//! - [`progress`]: how fast the program gets on.
+//! - [`progress`]: how fast the program gets on; [`rhythm`]: which of its steps make a mini-batch.
 //! - [`report`], [`visible`]: what both libraries answer alike.
 //! - [`bytelock`]: how a process sees that another is there.
 //! - [`cuda`]: the hooks of the CUDA driver; [`pointers`] is its map of addresses.
@@ -36,5 +36,6 @@ pub mod process;
 pub mod progress;
 pub mod real;
 pub mod report;
+pub mod rhythm;
 pub mod trampoline;
 pub mod visible;

@@ -2,29 +2,68 @@
 //!
 //! A program may say so itself, by [`tell`]. For all others a unit is a point at which it waits for
 //! its work, or a launch of a graph ([`found`]). A mini-batch has some number of these, which
-//! nobody knows; but it is the same each time, so units a second rise and fall as mini-batches do,
-//! and to compare a program with itself nothing more is needed. They are counted only while
-//! somebody may want the card, and no more once the program has spoken.
+//! [`Rhythm`] finds where the program repeats itself. Units are counted only while somebody may
+//! want the card, and no more once the program has spoken.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::link::{Link, LinkState};
 use crate::process;
+use crate::rhythm::Rhythm;
 
 /// The program says how far it is. A child of a fork is the same program.
 static IS_TOLD: AtomicBool = AtomicBool::new(false);
+
+/// What was seen of a process's mini-batches.
+#[derive(Debug, Default)]
+pub struct Steps {
+    /// Launches since the last step.
+    n_launches: AtomicU32,
+    rhythm: Mutex<Rhythm>,
+}
+
+impl Steps {
+    /// Something was launched. Of several threads that launch at once, any number may count.
+    pub fn launched(&self) {
+        let n = self.n_launches.load(Ordering::Relaxed);
+        self.n_launches.store(n.wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// The mark of a step of this kind, which ends what was launched.
+    fn mark(&self, step: Step) -> u32 {
+        let n_launches = self.n_launches.swap(0, Ordering::Relaxed);
+        (n_launches.min(0xff_ffff) << 2) | step as u32
+    }
+}
+
+/// What may end a part of a mini-batch.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Step {
+    /// The program waited for its work.
+    Wait,
+    /// It launched a graph.
+    Graph,
+}
 
 /// The program has done so many units more. Nothing where it has no arbiter.
 pub fn tell(units: u64) {
     IS_TOLD.store(true, Ordering::Relaxed);
     if let Some(link) = process::current().known_state().and_then(LinkState::link) {
         link.turns().add_units(units);
+        link.turns().set_units_a_batch(1);
     }
 }
 
 /// A unit, as far as can be seen from outside.
-pub(crate) fn found(link: &Link) {
-    if !IS_TOLD.load(Ordering::Relaxed) {
-        link.turns().add_units(1);
+pub(crate) fn found(link: &Link, steps: &Steps, step: Step) {
+    if IS_TOLD.load(Ordering::Relaxed) {
+        return;
+    }
+    link.turns().add_units(1);
+    let mark = steps.mark(step);
+    // Where threads take their steps at once, one of them is seen: they have no order anyway.
+    if let Ok(mut rhythm) = steps.rhythm.try_lock() {
+        link.turns().set_units_a_batch(rhythm.step(mark));
     }
 }

@@ -27,6 +27,6 @@ pub use reading::{LedgerUse, Reading, SlotUse};
 pub use refusal::JobRefusal;
 pub use turns::{
     BusyReading, LaunchGate, Overlap, Overuse, OveruseWatch, SetGate, TimeShare, TurnEvent,
-    TurnRules, TurnView, Turns,
+    TurnRules, TurnView, Turns, WorkDone,
 };
 pub use use_record::{RECORD_EVERY_MS, UsePoint, UseRecord};

@@ -65,6 +65,7 @@ mod tests;
 #[cfg(test)]
 mod world;
 
+pub use coordinator::WorkDone;
 use group::Group;
 pub use overuse::{BusyReading, Overuse, OveruseWatch};
 
@@ -315,17 +316,17 @@ impl Turns {
     }
 
     /// Opportunistic jobs get more or less, by how the guaranteed ones beside them get on; to be
-    /// called several times a second. `units` is what jobs have done up to now, in units of their
-    /// own, as far as anybody knows it.
+    /// called several times a second. `done` is what jobs have done up to now, as far as anybody
+    /// knows it.
     pub fn coordinate(
         &mut self,
         now: Duration,
-        units: &BTreeMap<JobId, u64>,
+        done: &BTreeMap<JobId, WorkDone>,
         out: &mut Vec<SetGate>,
     ) {
         self.now = self.now.max(now);
         for group in &mut self.groups {
-            if group.coordinate(self.now, units) {
+            if group.coordinate(self.now, done) {
                 group.decide(self.now, out);
             }
         }

@@ -165,6 +165,10 @@ impl Arbiter {
             compute_limit_percent: Some(percent(job.ask.compute.limit())),
             compute_used_percent: most(&per_gpu, |row| row.compute_used_percent),
             waiting_percent: most(&per_gpu, |row| row.waiting_percent),
+            mini_batch_ms: self
+                .turns
+                .batch_time(job.id)
+                .map(|time| seconds(time) * 1000.0),
             state: state.word().to_owned(),
             mps: self
                 .mps_standing(job)

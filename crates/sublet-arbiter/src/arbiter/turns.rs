@@ -200,14 +200,13 @@ impl CardTurns {
             .watched
             .iter_mut()
             .filter(|(_, watched)| !watched.is_free());
-        let units = watched.map(|(job, watched)| {
-            let ledger = jobs.pages(*job).and_then(|pages| pages.ledger());
-            let units = ledger.map_or(0, |ledger| watched.count_units(&ledger.page()));
-            (*job, units)
-        });
-        let units = units.collect();
         let (now, mut gates) = (monotonic(), Vec::new());
-        self.turns.coordinate(now, &units, &mut gates);
+        let done = watched.filter_map(|(job, watched)| {
+            let ledger = jobs.pages(*job).and_then(|pages| pages.ledger())?;
+            Some((*job, watched.count_work(now, &ledger.page())))
+        });
+        let done = done.collect();
+        self.turns.coordinate(now, &done, &mut gates);
         self.is_due |= !gates.is_empty();
         for set in gates {
             self.set_gate(now, set, jobs);
@@ -226,6 +225,11 @@ impl CardTurns {
         let views = self.turns.view(job).into_iter();
         let mut on_card = views.filter(|view| view.share.card == card);
         on_card.next()
+    }
+
+    /// How long a job takes for a mini-batch, where that is known.
+    pub(super) fn batch_time(&self, job: JobId) -> Option<Duration> {
+        self.watched.get(&job)?.batch_time()
     }
 
     /// True if a job's use of its cards is known from its turns.

@@ -70,7 +70,9 @@ pub fn admit(launcher: &Launcher, streams: &[CUstream]) -> Admitted {
 }
 
 fn note(link: &Link, launcher: &Launcher, streams: &[CUstream]) -> bool {
-    let work = &process::current().books.work;
+    let books = &process::current().books;
+    let work = &books.work;
+    books.steps.launched();
     streams.iter().fold(false, |is_counted, &stream| {
         work.note(link, launcher, stream) | is_counted
     })

@@ -66,6 +66,7 @@ pub use self::lookup::Export;
 use crate::gate;
 use crate::link::{self, Link};
 use crate::pointers::Pointers;
+use crate::progress;
 use crate::trampoline::{Targets, settle};
 use real::REAL;
 
@@ -139,6 +140,8 @@ pub struct CudaBooks {
     pub work: work::WorkBook,
     /// How much of it is queued.
     pub queues: queue::Queues,
+    /// What was seen of its mini-batches.
+    pub steps: progress::Steps,
     /// Who waits at the gate.
     pub waiting: gate::ThreadsAtGate,
     /// `cuInit`.

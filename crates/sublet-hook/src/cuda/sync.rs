@@ -11,7 +11,7 @@ use super::work::Looker;
 use super::{pool_account, row};
 use crate::gate;
 use crate::guard::{Inside, catch_panic};
-use crate::progress;
+use crate::progress::{self, Step};
 use crate::real::Like;
 
 fn done(result: CUresult) -> CUresult {
@@ -31,7 +31,7 @@ fn look() {
     };
     let _ = catch_panic(|| {
         if let Some(tenant) = Tenant::current() {
-            progress::found(tenant.link);
+            progress::found(tenant.link, &tenant.books.steps, Step::Wait);
             tenant.books.work.look(tenant.link, Looker::Program);
         }
     });

@@ -375,9 +375,13 @@ fn a_programs_progress_is_counted_until_it_says_itself_how_far_it_is() {
     for round in 1..4 {
         assert_eq!(program.call(&format!("repeat 10 {mini_batch}")), "10");
         assert_eq!(arbiter.report(1).n_units(), 20 * round);
+        // It must have repeated itself for long enough.
+        let known = (round >= 2).then_some(2);
+        assert_eq!(arbiter.report(1).units_a_batch(), known, "{round}");
     }
     program.play(None, "let nothing sublet_progress 3");
     assert_eq!(program.call(&format!("repeat 10 {mini_batch}")), "10");
     program.play(None, "let nothing sublet_progress 4");
     assert_eq!(arbiter.report(1).n_units(), 67);
+    assert_eq!(arbiter.report(1).units_a_batch(), Some(1));
 }

@@ -26,6 +26,9 @@ use crate::job::JobId;
 /// A verdict rests on so many units: fewer say too little.
 const UNITS: u64 = 32;
 
+/// And on so many mini-batches, where it is known how many units one has.
+const BATCHES: u64 = 4;
+
 /// Or on what there was in so long.
 const LONGEST: Duration = Duration::from_secs(5);
 
@@ -46,6 +49,25 @@ const HARDLY_ANY: u32 = 20;
 /// A step up, in thousandths of the time.
 const STEP: u16 = 50;
 
+/// What a job has done up to now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkDone {
+    /// In units of its own: mini-batches, requests, or parts of them.
+    pub units: u64,
+    /// How many of these a mini-batch has; 1 where nobody knows. Its units need not be alike, so
+    /// only whole mini-batches compare.
+    pub units_a_batch: u32,
+}
+
+impl Default for WorkDone {
+    fn default() -> WorkDone {
+        WorkDone {
+            units: 0,
+            units_a_batch: 1,
+        }
+    }
+}
+
 /// What is known of a guaranteed job's progress.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pace {
@@ -58,7 +80,7 @@ pub(super) struct Pace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Mark {
     at: Duration,
-    units: u64,
+    done: WorkDone,
     worked: Duration,
     waited: Duration,
     /// What opportunistic jobs had of its cards.
@@ -82,10 +104,11 @@ impl Pace {
             return Verdict::Open;
         };
         let elapsed = now.at.saturating_sub(before.at);
-        let units = now.units.saturating_sub(before.units);
+        let units = now.done.units.saturating_sub(before.done.units);
+        let batch = u64::from(now.done.units_a_batch);
         let knows_units = units > 0 || self.alone.is_some();
         let wait = if knows_units { LONGEST } else { GATE_TIME };
-        if units < UNITS && elapsed < wait {
+        if units < UNITS.max(BATCHES * batch) && elapsed < wait {
             return Verdict::Open;
         }
         self.mark = Some(now);
@@ -107,7 +130,11 @@ impl Pace {
             (Ok(_), None) => true,
             (Ok(n), Some(alone)) => {
                 let more = (wanted / n).saturating_sub(alone);
-                let doubt = 1000 / units;
+                // The last mini-batch was begun. Of very long ones the units must do.
+                let doubt = match units < BATCHES * batch {
+                    true => 1000 / units,
+                    false => 1000 * batch / units,
+                };
                 exceeds(more * n, elapsed, HARM + doubt) || exceeds(more, alone, SLOWER + doubt)
             }
         };
@@ -130,9 +157,9 @@ fn exceeds(part: Duration, whole: Duration, thousandths: u64) -> bool {
 
 impl Group {
     /// Looks how the guaranteed jobs get on, and gives the opportunistic ones more or less.
-    /// `units` is what jobs have done up to now, as far as that is known.
+    /// `done` is what jobs have done up to now, as far as that is known.
     /// True if somebody's duty is another one.
-    pub(super) fn coordinate(&mut self, now: Duration, units: &BTreeMap<JobId, u64>) -> bool {
+    pub(super) fn coordinate(&mut self, now: Duration, done: &BTreeMap<JobId, WorkDone>) -> bool {
         if self.jobs.values().all(|job| job.class == Class::Guaranteed) {
             return false;
         }
@@ -142,7 +169,10 @@ impl Group {
         let mut verdicts = BTreeMap::new();
         for id in &ids {
             if self.jobs[id].class == Class::Guaranteed {
-                verdicts.insert(*id, self.judge(*id, units.get(id).copied().unwrap_or(0)));
+                verdicts.insert(
+                    *id,
+                    self.judge(*id, done.get(id).copied().unwrap_or_default()),
+                );
             }
         }
         for id in ids {
@@ -162,7 +192,7 @@ impl Group {
         is_changed
     }
 
-    fn judge(&mut self, id: JobId, units: u64) -> Verdict {
+    fn judge(&mut self, id: JobId, done: WorkDone) -> Verdict {
         let others = self.others_of(id);
         let (opportunistic, guaranteed): (Vec<_>, Vec<_>) =
             others.partition(|(_, other)| other.class == Class::Opportunistic);
@@ -181,7 +211,7 @@ impl Group {
         };
         let mark = Mark {
             at: now,
-            units,
+            done,
             worked: most(|account| account.worked),
             waited: most(|account| account.kept_waiting),
             others,
@@ -235,11 +265,14 @@ mod tests {
     }
 
     /// The verdicts on seconds of work: units done, time wanted, time that others had.
-    fn verdicts(seconds: &[(u64, u64, u64)]) -> String {
+    fn verdicts(units_a_batch: u32, seconds: &[(u64, u64, u64)]) -> String {
         let mut pace = Pace::default();
         let mut mark = Mark {
             at: ms(0),
-            units: 0,
+            done: WorkDone {
+                units: 0,
+                units_a_batch,
+            },
             worked: ms(0),
             waited: ms(0),
             others: ms(0),
@@ -247,7 +280,7 @@ mod tests {
         pace.judge(mark, true);
         let each = seconds.iter().map(|(units, wanted, others)| {
             mark.at += ms(1000);
-            mark.units += units;
+            mark.done.units += units;
             mark.worked += ms(*wanted);
             mark.others += ms(*others);
             match pace.judge(mark, true) {
@@ -299,7 +332,46 @@ mod tests {
                 "???+",
             ),
         ] {
-            assert_eq!(verdicts(seconds), expected, "{seconds:?}");
+            assert_eq!(verdicts(1, seconds), expected, "{seconds:?}");
+        }
+    }
+
+    #[test]
+    fn only_whole_mini_batches_compare() {
+        for (units_a_batch, seconds, expected) in [
+            // Two in a second: one that is begun at the wrong moment says nothing yet.
+            (50, &[(100, 500, 0); 4][..], "?+?+"),
+            (
+                50,
+                &[
+                    (100, 500, 0),
+                    (100, 500, 0),
+                    (110, 550, 300),
+                    (90, 550, 300),
+                    (100, 950, 300),
+                    (100, 950, 300),
+                ],
+                "?+?+?-",
+            ),
+            // So long that nobody waits for four of them: then units must do.
+            (
+                60,
+                &[
+                    (10, 500, 0),
+                    (10, 500, 0),
+                    (10, 500, 0),
+                    (10, 500, 0),
+                    (10, 500, 0),
+                    (10, 600, 300),
+                    (10, 600, 300),
+                    (10, 600, 300),
+                    (10, 600, 300),
+                    (10, 600, 300),
+                ],
+                "????+????-",
+            ),
+        ] {
+            assert_eq!(verdicts(units_a_batch, seconds), expected, "{seconds:?}");
         }
     }
 

@@ -126,9 +126,19 @@ impl World {
     /// Looks how the guaranteed jobs get on: each kernel is a unit of their work.
     pub(super) fn coordinate(&mut self) {
         let tenants = self.tenants.iter();
-        let units = tenants.map(|(id, tenant)| (*id, tenant.n_done)).collect();
+        let done = tenants.map(|(id, tenant)| {
+            let units = tenant.n_done;
+            (
+                *id,
+                WorkDone {
+                    units,
+                    ..WorkDone::default()
+                },
+            )
+        });
+        let done = done.collect();
         let mut out = Vec::new();
-        self.turns.coordinate(self.now, &units, &mut out);
+        self.turns.coordinate(self.now, &done, &mut out);
         self.set_gates(out);
     }
 

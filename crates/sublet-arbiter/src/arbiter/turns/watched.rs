@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use sublet_abi::{AnyLedger, GateState, GateWord, SlotIndex};
-use sublet_share::{JobId, LaunchGate, Pid, TurnEvent};
+use sublet_share::{JobId, LaunchGate, Pid, TurnEvent, WorkDone};
 
 /// For so long after its gate was opened a job is not taken to rest: threads that stood at the
 /// gate have left it, and may not have launched yet.
@@ -12,6 +12,9 @@ const WAKES_WITHIN: Duration = Duration::from_millis(1);
 
 /// A process that has not said after so long that it follows its turns has a library of before.
 const FOLLOWS_WITHIN: Duration = Duration::from_secs(1);
+
+/// The time for mini-batches is measured over so long at least.
+const MEASURE_FOR: Duration = Duration::from_secs(1);
 
 /// What all processes of a job that follow their turns say together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -36,6 +39,34 @@ struct Member {
     n_units: u64,
 }
 
+/// How long a job takes for a mini-batch.
+#[derive(Debug, Default)]
+struct BatchTime {
+    /// When the measuring began, and the units that the job had done by then.
+    since: Option<(Duration, u64)>,
+    time: Option<Duration>,
+}
+
+impl BatchTime {
+    fn measure(&mut self, now: Duration, units: u64, units_a_batch: Option<u32>) {
+        let (Some((began, before)), Some(a_batch)) = (self.since, units_a_batch) else {
+            *self = BatchTime {
+                since: Some((now, units)),
+                time: None,
+            };
+            return;
+        };
+        let elapsed = now.saturating_sub(began);
+        let more = units.saturating_sub(before);
+        // Of a long one, until one was done.
+        if elapsed >= MEASURE_FOR && more >= u64::from(a_batch) {
+            let nanos = elapsed.as_nanos() * u128::from(a_batch) / u128::from(more);
+            self.time = u64::try_from(nanos).ok().map(Duration::from_nanos);
+            self.since = Some((now, units));
+        }
+    }
+}
+
 /// A job, its gate, and what it was taken to say last.
 #[derive(Debug)]
 pub(super) struct Watched {
@@ -57,6 +88,7 @@ pub(super) struct Watched {
     /// Something happened to it since its processes were last heard.
     has_news: bool,
     n_units: u64,
+    batch_time: BatchTime,
 }
 
 impl Watched {
@@ -73,6 +105,7 @@ impl Watched {
             may_rest: false,
             has_news: false,
             n_units: 0,
+            batch_time: BatchTime::default(),
         }
     }
 
@@ -115,6 +148,10 @@ impl Watched {
             self.has_drained = false;
             self.may_rest = false;
             self.opened_at = now;
+        }
+        if gate == LaunchGate::Free {
+            // Units are not counted there.
+            self.batch_time = BatchTime::default();
         }
         self.gate = gate;
         self.number = number;
@@ -175,15 +212,31 @@ impl Watched {
         all
     }
 
-    /// How many units of work the job has done, also in processes that are gone.
-    pub(super) fn count_units(&mut self, ledger: &AnyLedger<'_>) -> u64 {
+    /// How long it takes for a mini-batch, by the last second or the last one; nothing where that
+    /// is not known.
+    pub(super) fn batch_time(&self) -> Option<Duration> {
+        self.batch_time.time
+    }
+
+    /// What the job has done, also in processes that are gone. Of its processes each does its part
+    /// of a mini-batch.
+    pub(super) fn count_work(&mut self, now: Duration, ledger: &AnyLedger<'_>) -> WorkDone {
+        let mut units_a_batch: Option<u32> = None;
         for member in &mut self.members {
-            let n_units = ledger.slot(member.slot).turns().n_units();
+            let report = ledger.slot(member.slot).turns();
+            if let Some(units) = report.units_a_batch() {
+                units_a_batch = Some(units_a_batch.unwrap_or(0).saturating_add(units));
+            }
+            let n_units = report.n_units();
             let more = n_units.saturating_sub(member.n_units);
             member.n_units = n_units;
             self.n_units = self.n_units.saturating_add(more);
         }
-        self.n_units
+        self.batch_time.measure(now, self.n_units, units_a_batch);
+        WorkDone {
+            units: self.n_units,
+            units_a_batch: units_a_batch.unwrap_or(1),
+        }
     }
 
     /// Adds what of this is news to the turns. True if its page needs another word.
@@ -310,6 +363,28 @@ mod tests {
             }
             let told: Vec<_> = out.iter().map(word).collect();
             assert_eq!(told, expected, "{gate:?}: {all_said:?}");
+        }
+    }
+
+    #[test]
+    fn a_mini_batch_is_timed_by_its_units() {
+        for (looks, expected) in [
+            // Ten units a second, five a mini-batch.
+            (&[(0, 0, 5), (1000, 10, 5)][..], Some(500)),
+            (&[(0, 0, 5), (500, 5, 5)], None),
+            // One that takes long.
+            (&[(0, 0, 5), (1000, 2, 5), (2000, 4, 5)], None),
+            (&[(0, 0, 5), (1000, 2, 5), (2500, 5, 5)], Some(2500)),
+            // It stands until there is another one, or the program repeats itself no more.
+            (&[(0, 0, 5), (1000, 10, 5), (1500, 10, 5)], Some(500)),
+            (&[(0, 0, 5), (1000, 10, 5), (1500, 20, 0)], None),
+        ] {
+            let mut time = BatchTime::default();
+            for (at, units, a_batch) in looks {
+                let a_batch = Some(*a_batch).filter(|units| *units > 0);
+                time.measure(ms(*at), *units, a_batch);
+            }
+            assert_eq!(time.time, expected.map(ms), "{looks:?}");
         }
     }
 

@@ -60,6 +60,17 @@ fn programs_get_the_shares_they_ask_eager_and_as_graphs() -> Result<()> {
             let (low, high) = (shown(&machine, "low")?, shown(&machine, "high")?);
             let are_near = (low - 25.0).abs() <= 3.0 && (high - 75.0).abs() <= 3.0;
             ensure!(are_near, "{launch}: {low} and {high} %");
+            for (name, share) in [("low", low), ("high", high)] {
+                let row = machine.tenant(name)?;
+                // Eight kernels of half a millisecond: 4 ms of the card.
+                let time = row["miniBatchMs"].as_f64();
+                let time = time.with_context(|| format!("no mini-batches: {row}"))?;
+                let of_card = time * share / 100.0;
+                ensure!(
+                    (of_card - 4.0).abs() <= 1.0,
+                    "{launch}: {of_card} ms: {row}"
+                );
+            }
             Ok(())
         })?;
         // Since they came, and one came first.

@@ -17,7 +17,7 @@ use crate::cuda::{locked, row};
 use crate::gate;
 use crate::gate::threads::Launcher;
 use crate::guard::{Inside, catch_panic};
-use crate::progress;
+use crate::progress::{self, Step};
 use crate::real::Like;
 
 /// All devices of the driver: nobody knows on which of them such a graph is.
@@ -101,7 +101,7 @@ unsafe fn held<R: Like<row::cuGraphLaunch>>(
     if admitted.is_noted()
         && let Some(tenant) = catch_panic(Tenant::current).flatten()
     {
-        progress::found(tenant.link);
+        progress::found(tenant.link, &tenant.books.steps, Step::Graph);
     }
     let is_looked_at = ARE_LOOKED_AT.load(Ordering::Acquire);
     let uploaded = is_looked_at.then(|| upload(exec, streams[0])).flatten();

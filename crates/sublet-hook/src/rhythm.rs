@@ -1,0 +1,142 @@
+//! Finds mini-batches in a program's synchronisations, without the program's help.
+//!
+//! A training program repeats itself: so many launches and a wait, again so many and a wait, and
+//! after a mini-batch the same from the beginning. Each wait, and each launch of a graph, is a
+//! *step*; what kind it was and how many launches came before it are its *mark*. The length of a
+//! mini-batch in steps is the least period that the marks have kept for long enough. (AntMan,
+//! OSDI'20, is told mini-batches by the framework; Gemini, HPDC'21, takes each wait for the end of
+//! a burst.)
+//!
+//! It decides nothing and knows no clock.
+
+/// Longer mini-batches are not found.
+const LONGEST: usize = 64;
+
+/// Marks must have kept a period for at least so many steps: shorter repetitions are part of many
+/// a longer one.
+const ENOUGH: u16 = 32;
+
+/// After so many steps in which no period was kept, the last one that was found is forgotten.
+const FORGET: u16 = 256;
+
+/// What a step looked like.
+pub type Mark = u32;
+
+/// The last steps of a program, and the length of its mini-batches.
+#[derive(Debug)]
+pub struct Rhythm {
+    marks: [Mark; LONGEST],
+    /// Where the next mark goes.
+    next: usize,
+    /// For how many steps in a row each period, from 1 on, was kept.
+    kept: [u16; LONGEST],
+    found: u16,
+    /// Steps since a period was last kept for long enough.
+    without: u16,
+}
+
+impl Default for Rhythm {
+    fn default() -> Rhythm {
+        Rhythm {
+            // No step looks so: the first ones keep no period.
+            marks: [Mark::MAX; LONGEST],
+            next: 0,
+            kept: [0; LONGEST],
+            found: 0,
+            without: 0,
+        }
+    }
+}
+
+impl Rhythm {
+    /// A step was done. Returns how many steps a mini-batch has; 0 where that is not known.
+    /// `mark` is not [`Mark::MAX`].
+    pub fn step(&mut self, mark: Mark) -> u32 {
+        let mut found = None;
+        for (index, kept) in self.kept.iter_mut().enumerate() {
+            let period = index + 1;
+            let then = self.marks[(self.next + LONGEST - period) % LONGEST];
+            *kept = if then == mark {
+                kept.saturating_add(1)
+            } else {
+                0
+            };
+            let enough = ENOUGH.max(2 * period as u16);
+            if found.is_none() && *kept >= enough {
+                found = Some(period as u16);
+            }
+        }
+        self.marks[self.next] = mark;
+        self.next = (self.next + 1) % LONGEST;
+        match found {
+            Some(period) => (self.found, self.without) = (period, 0),
+            None if self.without == FORGET => self.found = 0,
+            None => self.without += 1,
+        }
+        u32::from(self.found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What is known after `times` repetitions of these steps.
+    fn after(rhythm: &mut Rhythm, steps: &str, times: usize) -> u32 {
+        let all = steps.bytes().map(Mark::from).cycle();
+        let known = all.take(steps.len() * times).map(|mark| rhythm.step(mark));
+        known.last().unwrap_or_default()
+    }
+
+    #[test]
+    fn a_mini_batch_is_as_long_as_what_repeats() {
+        for (steps, times, expected) in [
+            ("a", 32, 0),
+            ("a", 33, 1),
+            // Forward, backward, optimizer.
+            ("abc", 11, 0),
+            ("abc", 12, 3),
+            // One that ends with what looks like many of its steps.
+            ("aaaaaaab", 5, 8),
+            ("abab", 20, 2),
+        ] {
+            let known = after(&mut Rhythm::default(), steps, times);
+            assert_eq!(known, expected, "{steps} {times} times");
+        }
+    }
+
+    #[test]
+    fn an_interruption_changes_nothing_and_another_program_does() {
+        let mut rhythm = Rhythm::default();
+        assert_eq!(after(&mut rhythm, "abcd", 20), 4);
+        assert_eq!(after(&mut rhythm, "a checkpoint", 1), 4);
+        assert_eq!(after(&mut rhythm, "abcd", 20), 4);
+        assert_eq!(after(&mut rhythm, "xyz", 20), 3);
+        // Nothing repeats any more.
+        let known = (1000..1300).map(|mark| rhythm.step(mark)).last();
+        assert_eq!(known, Some(0));
+    }
+
+    proptest! {
+        /// Whatever came before, a period is found after it was kept for long enough, and it is
+        /// the least one.
+        #[test]
+        fn the_least_period_is_found(
+            before in prop::collection::vec(0..9_u32, 0..300),
+            batch in prop::collection::vec(0..9_u32, 1..=LONGEST),
+        ) {
+            let mut rhythm = Rhythm::default();
+            before.iter().for_each(|mark| { rhythm.step(*mark); });
+            let n = batch.len();
+            let steps = batch.iter().cycle().take(n * 3 + usize::from(ENOUGH));
+            let known = steps.map(|mark| rhythm.step(*mark)).last();
+            let repeats = |period: &usize| {
+                (0..n).all(|index| batch[index] == batch[(index + period) % n])
+            };
+            let least = (1..=n).find(repeats).unwrap_or(n);
+            prop_assert_eq!(known, Some(least as u32));
+        }
+    }
+}
