@@ -1,4 +1,5 @@
-//! `sublet-bench gpu`: what isolation costs, and how exact limits are, on a real card.
+//! `sublet-bench gpu`: what isolation costs, how exact limits are, and what programs that share a
+//! card get, on a real card.
 //!
 //! It needs no cargo and no repository: the product's files beside it are enough, so that it can
 //! be carried to the machine that has the card. What needs PyTorch says so where there is none;
@@ -8,24 +9,38 @@ mod findings;
 mod limit;
 mod loops;
 mod overshoot;
+mod sharing;
 mod torch;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use crate::machine;
 use crate::stage::{Shell, Stage};
 use findings::Findings;
 
-/// Measure what isolation costs, and how exact limits are, on a real card.
+/// What is measured, each in a document of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Figure {
+    /// What isolation costs, and how exact limits are: gpu.md
+    Isolation,
+    /// What programs that share the card get: gpu-sharing.md
+    Sharing,
+}
+
+/// Measure what isolation costs, how exact limits are, and how a card is shared, on a real card.
 ///
-/// Prints Markdown. With PyTorch about 6 minutes, without 1. Nothing else should use the card.
+/// Prints Markdown. With PyTorch about 6 minutes for each of the two figures, without it 1. Nothing
+/// else should use the card.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cargo xtask bench gpu --write              everything, kept as docs/benchmarks/gpu.md and .json
+  cargo xtask bench gpu --write              everything, kept as gpu.md, gpu.json, gpu-sharing.md
+                                             and gpu-sharing.json in docs/benchmarks/
+  cargo xtask bench gpu --only sharing       how programs share the card
   cargo xtask bench gpu --fake-gpu 1x80GiB   without a card: shows that it works
   sublet-bench gpu --bin-dir . --out .       from files that were copied to a machine")]
 pub(crate) struct Arguments {
@@ -35,6 +50,9 @@ pub(crate) struct Arguments {
     /// Where the product's files are [default: this program's folder]
     #[arg(long, value_name = "DIR")]
     bin_dir: Option<PathBuf>,
+    /// Only these figures
+    #[arg(long, value_delimiter = ',', value_name = "FIGURES")]
+    only: Vec<Figure>,
     /// Short: shows that it works, the figures mean little
     #[arg(long)]
     quick: bool,
@@ -47,10 +65,10 @@ pub(crate) struct Arguments {
     /// The Python that has PyTorch
     #[arg(long, value_name = "FILE", default_value = "python3")]
     python: PathBuf,
-    /// Store gpu.md and gpu.json in this folder
+    /// Store the documents in this folder
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Store gpu.md and gpu.json in docs/benchmarks/
+    /// Store the documents in docs/benchmarks/
     #[arg(long)]
     write: bool,
 }
@@ -87,25 +105,48 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let stage = Stage::new(&bin, arguments.fake_gpu.as_deref())?;
     let card = Card::find(&stage)?;
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut findings = Findings::default();
-    head(arguments, &card, &repository, &mut findings);
-    loops::measure(&stage, arguments.call_seconds(), &mut findings)?;
-    torch::measure(&stage, &card, arguments, &mut findings)?;
-    limit::measure(&stage, &card, arguments, &mut findings)?;
-    overshoot::measure(&stage, &mut findings)?;
-    let report = &mut findings.report;
-    report.say(&format!("Load average at the end: {}", machine::load()));
-    let docs = arguments.write.then(|| repository.join("docs/benchmarks"));
-    for folder in docs.iter().chain(&arguments.out) {
-        findings.write(folder)?;
-        eprintln!("stored gpu.md and gpu.json in {}", folder.display());
+    for figure in Figure::value_variants() {
+        if !arguments.only.is_empty() && !arguments.only.contains(figure) {
+            continue;
+        }
+        let mut findings = Findings::default();
+        head(arguments, *figure, &card, &repository, &mut findings);
+        let name = match figure {
+            Figure::Isolation => {
+                loops::measure(&stage, arguments.call_seconds(), &mut findings)?;
+                torch::measure(&stage, &card, arguments, &mut findings)?;
+                limit::measure(&stage, &card, arguments, &mut findings)?;
+                overshoot::measure(&stage, &mut findings)?;
+                "gpu"
+            }
+            Figure::Sharing => {
+                sharing::measure(&stage, &card, arguments, &mut findings)?;
+                "gpu-sharing"
+            }
+        };
+        let report = &mut findings.report;
+        report.say(&format!("Load average at the end: {}", machine::load()));
+        let docs = arguments.write.then(|| repository.join("docs/benchmarks"));
+        for folder in docs.iter().chain(&arguments.out) {
+            findings.write(folder, name)?;
+            eprintln!("stored {name}.md and {name}.json in {}", folder.display());
+        }
     }
     Ok(())
 }
 
-fn head(arguments: &Arguments, card: &Card, repository: &Path, findings: &mut Findings) {
+fn head(
+    arguments: &Arguments,
+    figure: Figure,
+    card: &Card,
+    repository: &Path,
+    findings: &mut Findings,
+) {
     let report = &mut findings.report;
-    report.say("# Isolation on a real card");
+    report.say(match figure {
+        Figure::Isolation => "# Isolation on a real card",
+        Figure::Sharing => "# Programs that share a real card",
+    });
     report.say(
         "Written by `cargo xtask bench gpu --write`. Each figure stands beside the same program \
          without us, in turns with it, in the same run.",

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::Pid;
+use rustix::time::ClockId;
 use serde_json::Value;
 use sublet_arbiter::admin::{Client, Reply, Request, Snapshot, TenantRow};
 use sublet_testbed::Machine;
@@ -144,6 +145,12 @@ impl Stage {
         let mut client = Client::connect(&socket)?;
         Ok(client.call(request, PATIENCE)?)
     }
+}
+
+/// So long from now, on CLOCK_MONOTONIC.
+pub(crate) fn soon(after: Duration) -> Duration {
+    let now = rustix::time::clock_gettime(ClockId::Monotonic);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32) + after
 }
 
 /// A number in a report, by its path.

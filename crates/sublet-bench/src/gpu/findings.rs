@@ -20,10 +20,10 @@ impl Findings {
         self.values.insert(name.to_owned(), value);
     }
 
-    /// Stores gpu.md and gpu.json.
-    pub(super) fn write(&self, folder: &Path) -> Result<()> {
-        self.report.write(&folder.join("gpu.md"))?;
-        let file = folder.join("gpu.json");
+    /// Stores both under this name, without an ending.
+    pub(super) fn write(&self, folder: &Path, name: &str) -> Result<()> {
+        self.report.write(&folder.join(format!("{name}.md")))?;
+        let file = folder.join(format!("{name}.json"));
         let text = format!("{:#}\n", Value::Object(self.values.clone()));
         fs::write(&file, text).with_context(|| format!("write {}", file.display()))
     }
@@ -39,7 +39,7 @@ mod tests {
         let mut findings = Findings::default();
         findings.report.say("# A card");
         findings.keep("driver", Value::from("580"));
-        findings.write(folder.path()).unwrap();
+        findings.write(folder.path(), "gpu").unwrap();
         let read = |name| fs::read_to_string(folder.path().join(name)).unwrap();
         assert_eq!(read("gpu.md"), "# A card\n");
         assert_eq!(read("gpu.json"), "{\n  \"driver\": \"580\"\n}\n");

@@ -16,7 +16,7 @@ use sublet_arbiter::gauge::Sizes;
 use super::findings::Findings;
 use super::{progress, settled_bytes, used_bytes};
 use crate::report::short;
-use crate::stage::{Shell, Stage, until};
+use crate::stage::{PATIENCE, Shell, Stage, until};
 
 const MIB: f64 = (1 << 20) as f64;
 
@@ -127,7 +127,7 @@ fn cost(bare: &mut Shell, job: Option<&mut Shell>, line: &str) -> Result<f64> {
 
 fn start(shell: &mut Shell, line: &str) -> Result<Pid> {
     shell.tell(line)?;
-    let report = shell.hear_json()?;
+    let report = shell.hear_json(PATIENCE)?;
     let pid = report["pid"]
         .as_i64()
         .and_then(|pid| i32::try_from(pid).ok());

@@ -41,11 +41,34 @@ impl Torch {
         if card.is_fake {
             return Ok(Err("PyTorch's kernels cannot run on a fake card".to_owned()));
         }
+        Torch::probe(stage, python, "torch.cuda.init()", "")
+    }
+
+    /// The same, but on a fake card it works on the processor, with the smallest of batches: it
+    /// shows that what runs it works.
+    pub(super) fn find_any(
+        stage: &Stage,
+        card: &Card,
+        python: &Path,
+    ) -> Result<Result<Torch, String>> {
+        if !card.is_fake {
+            return Torch::find(stage, card, python);
+        }
+        let flags = " --device cpu --batch 2 --image 64 --tokens 16 --together 1 --warm-up 1";
+        Torch::probe(stage, python, "torch.set_num_threads(1)", flags)
+    }
+
+    fn probe(
+        stage: &Stage,
+        python: &Path,
+        line: &str,
+        flags: &str,
+    ) -> Result<Result<Torch, String>> {
         let script = stage.path().join("torch_mix.py");
         fs::write(&script, SCRIPT)?;
         let probe = stage
             .bare(python)
-            .args(["-c", "import torch; torch.cuda.init()"])
+            .args(["-c", &format!("import torch; {line}")])
             .output();
         let output = match probe {
             Ok(output) => output,
@@ -59,8 +82,13 @@ impl Torch {
                 "{python} has no PyTorch that works here: {last}"
             )));
         }
-        let start = format!("'{}' '{}'", python.display(), script.display());
+        let start = format!("'{}' '{}'{flags}", python.display(), script.display());
         Ok(Ok(Torch { start }))
+    }
+
+    /// Begins one of its programs; what it prints is to be heard.
+    pub(super) fn tell(&self, shell: &mut Shell, arguments: &str) -> Result<()> {
+        shell.tell(&format!("{} {arguments}", self.start))
     }
 
     /// Runs one or all of its programs.

@@ -8,7 +8,7 @@ use rustix::process::Pid;
 
 use super::{Size, progress};
 use crate::report::{Report, Verdict, short};
-use crate::stage::{Shell, Stage, cpu_seconds, until};
+use crate::stage::{PATIENCE, Shell, Stage, cpu_seconds, until};
 use crate::world::memory_mib;
 
 /// MiB (issue 5).
@@ -84,7 +84,7 @@ fn print(size: Size, with_one: &Memory, with_all: &Memory, share: f64, report: &
 /// Starts a process that holds memory, and waits until it does.
 fn hold(job: &mut Shell) -> Result<Pid> {
     job.tell(HOLDER)?;
-    let report = job.hear_json()?;
+    let report = job.hear_json(PATIENCE)?;
     let pid = report["pid"]
         .as_i64()
         .and_then(|pid| i32::try_from(pid).ok());

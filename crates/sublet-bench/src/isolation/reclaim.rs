@@ -87,7 +87,7 @@ struct Killed {
 
 fn kill_one(stage: &Stage, job: &mut Shell) -> Result<Killed> {
     job.tell(VICTIM)?;
-    let victim = job.hear_json()?;
+    let victim = job.hear_json(PATIENCE)?;
     let number_of = victim["pid"]
         .as_i64()
         .and_then(|pid| i32::try_from(pid).ok());
@@ -112,7 +112,7 @@ fn kill_one(stage: &Stage, job: &mut Shell) -> Result<Killed> {
         Ok(())
     })?;
     let shown_ns = now_ns();
-    let asker = job.hear_json()?;
+    let asker = job.hear_json(PATIENCE)?;
     ensure!(asker["ok"] == Value::Bool(true), "not regained: {asker}");
     Ok(Killed {
         // Below zero when the other process was quicker than our own look at the pidfd.

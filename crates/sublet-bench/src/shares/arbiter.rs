@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::progress;
-use super::tenants::{Tenant, Way, soon};
+use super::tenants::{Tenant, Way};
 use crate::report::{Report, Verdict, short};
-use crate::stage::{Stage, cpu_seconds};
+use crate::stage::{Stage, cpu_seconds, soon};
 
 /// Percent of a core (issue 16).
 const TARGET: f64 = 4.0;

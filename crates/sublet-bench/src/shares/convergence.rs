@@ -6,9 +6,9 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::progress;
-use super::tenants::{Tenant, Way, percent_of, soon};
+use super::tenants::{Tenant, Way, percent_of};
 use crate::report::{Report, Verdict, short};
-use crate::stage::Stage;
+use crate::stage::{Stage, soon};
 
 /// Seconds (issue 16).
 const TARGET: f64 = 2.0;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::progress;
-use super::tenants::{Running, Tenant, Way, percent_of, soon};
+use super::tenants::{Running, Tenant, Way, percent_of};
 use crate::report::{Report, Verdict};
-use crate::stage::Stage;
+use crate::stage::{Stage, soon};
 
 /// Percentage points (issue 16).
 const TARGET: f64 = 3.0;

@@ -4,7 +4,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use rustix::time::ClockId;
 use serde_json::Value;
 
 use crate::stage::Stage;
@@ -98,12 +97,6 @@ pub(super) fn percent_of(per_tenth: &[f64], microseconds: u32) -> f64 {
     let kernels: f64 = per_tenth.iter().sum();
     let tenths = per_tenth.len().max(1) as f64;
     kernels * f64::from(microseconds) / (tenths * 1e5) * 100.0
-}
-
-/// So long from now, on CLOCK_MONOTONIC.
-pub(super) fn soon(after: Duration) -> Duration {
-    let now = rustix::time::clock_gettime(ClockId::Monotonic);
-    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32) + after
 }
 
 #[cfg(test)]

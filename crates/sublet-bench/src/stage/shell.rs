@@ -76,8 +76,8 @@ impl Shell {
     }
 
     /// The next line, as JSON.
-    pub(crate) fn hear_json(&mut self) -> Result<Value> {
-        let line = self.hear(PATIENCE)?;
+    pub(crate) fn hear_json(&mut self, patience: Duration) -> Result<Value> {
+        let line = self.hear(patience)?;
         serde_json::from_str(&line).with_context(|| format!("not JSON: {line}"))
     }
 
