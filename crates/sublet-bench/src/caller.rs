@@ -1,7 +1,7 @@
-//! The other end of the extender's calls: one kept connection, as cheap as it can be.
+//! The client that calls extenders: one connection that stays open, as cheap as it can be.
 //!
-//! A client that does little measures the server. It reads answers that say their length
-//! and nothing else, and speaks only to loopback.
+//! A client that does little itself measures the server. It reads only answers that give their
+//! length, and connects only to loopback.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// A connection that is kept.
+/// A connection that stays open from call to call.
 pub(crate) struct Caller {
     stream: TcpStream,
     request: Vec<u8>,
@@ -30,8 +30,8 @@ impl Caller {
         })
     }
 
-    /// One call: how long it took, from the first byte out to the last byte in, and the
-    /// answer's body.
+    /// Makes one call. Returns how long it took, from the first byte out to the last byte in, and
+    /// the answer's body.
     pub(crate) fn post(&mut self, path: &str, body: &[u8]) -> Result<(Duration, &[u8])> {
         self.request.clear();
         write!(
@@ -55,7 +55,7 @@ impl Caller {
         Ok((took, body))
     }
 
-    /// Reads until the body is whole; returns where it lies.
+    /// Reads until the whole body is there; returns where the body starts and ends in `answer`.
     fn read_answer(&mut self) -> Result<(usize, usize)> {
         let mut span = None;
         let mut chunk = vec![0; 256 << 10];
@@ -78,7 +78,7 @@ impl Caller {
     }
 }
 
-/// Where an answer's body starts and ends, once its head is there.
+/// Where an answer's body starts and ends; `None` until the whole head has arrived.
 fn body_span(answer: &[u8]) -> Result<Option<(usize, usize)>> {
     let Some(at) = answer.windows(4).position(|four| four == b"\r\n\r\n") else {
         return Ok(None);

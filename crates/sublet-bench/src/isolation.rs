@@ -1,7 +1,7 @@
 //! `sublet-bench isolation`: what isolation on one machine costs, on the fake driver.
 //!
-//! Each figure has a part without us beside it, measured in the same run by the same program:
-//! a machine that is slow or busy is so for both. Nothing here needs a card.
+//! Beside each figure stands the same without Sublet, measured in the same run by the same
+//! program: a slow or busy machine slows both. Nothing here needs a real card.
 
 mod arbiter;
 mod init;
@@ -61,26 +61,26 @@ pub(crate) struct Arguments {
     write: bool,
 }
 
-/// How much is measured.
+/// How much each figure measures.
 #[derive(Debug, Clone, Copy)]
 struct Size {
-    /// Seconds for each call by both ways.
+    /// Seconds for each call, both ways together.
     call_seconds: f64,
-    /// How often the launches are measured, each time in a new process.
+    /// How many processes measure the launches, one after another.
     launch_runs: usize,
-    /// Seconds for each call while processes race.
+    /// Seconds for each call while several processes make it at once.
     race_seconds: f64,
-    /// Single starts, with and without.
+    /// Starts of a single process, as many without us as with us.
     starts: usize,
-    /// Rounds of many starts at once, with and without.
+    /// Rounds of many starts at once, as many without us as with us.
     start_rounds: usize,
-    /// How many start at once.
+    /// How many processes start at once.
     at_once: usize,
-    /// Processes that are killed.
+    /// How many processes are killed.
     kills: usize,
-    /// Jobs that hold memory at a time.
+    /// How many jobs hold memory at the same time.
     jobs: usize,
-    /// Seconds that they are watched.
+    /// Seconds for which the arbiter of these jobs is watched.
     idle_seconds: u64,
 }
 
@@ -117,7 +117,7 @@ impl Arguments {
 /// Measures and prints.
 ///
 /// # Errors
-/// When something could not be measured; a target that is missed is none.
+/// When something could not be measured. A missed target is not an error.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let bin = Stage::bin_dir(arguments.bin_dir.as_deref())?;
     let size = if arguments.quick { QUICK } else { FULL };
@@ -167,7 +167,7 @@ fn calls(arguments: &Arguments, bin: &Path, size: Size, report: &mut Report) -> 
     Ok(())
 }
 
-/// A sign of life for whoever waits.
+/// Tells the person who waits what is being measured.
 fn progress(text: &str) {
     eprintln!("bench: {text}");
 }

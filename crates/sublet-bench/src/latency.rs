@@ -1,8 +1,9 @@
 //! Figure a: how long filter and prioritize take over loopback HTTP, with all names sent.
 //!
-//! Beside ours stand extenders on the same HTTP stack that decide nothing: what is left of
-//! our figure after theirs is our decision. The calls are a kube-scheduler's: one at a time,
-//! a new pod each, names and a whole pod in the body; prioritize gets what filter gave back.
+//! Ours stands beside extenders on the same HTTP stack that decide nothing: the difference
+//! between their figures and ours is the cost of our decision. The calls are like a
+//! kube-scheduler's: one at a time, a new pod each, names and a whole pod in the body, and the
+//! names that filter returned go to prioritize.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -22,14 +23,14 @@ use crate::scheduler::Load;
 use crate::stats::{ms, percentile};
 use crate::world::{NOOP, PODS, World};
 
-/// Calls of one extender before it is the next one's turn, so that a busy second of the
-/// machine meets all of them.
+/// Calls of one extender before the next one's turn: short turns, so that a busy second of the
+/// machine slows all extenders alike.
 const TURN: usize = 100;
 
-/// Changes of pods per second that run alongside: pods that come, start, end.
+/// Changes of pods per second that run beside the calls. Each sets an annotation of a bound pod.
 const EVENTS_PER_SECOND: u64 = 200;
 
-/// More than any card has.
+/// More memory than any card has, in MiB.
 const TOO_MUCH_MIB: u64 = 90_000;
 
 /// The targets of filter and prioritize together, in milliseconds (issue 4).
@@ -50,14 +51,14 @@ pub(crate) struct Peer {
 pub(crate) struct Calls<'a> {
     /// All nodes, a JSON list.
     pub(crate) names: &'a str,
-    /// What pods ask, in turn: resources of their containers.
+    /// What the pods ask, in turn: the resources of a container.
     pub(crate) asked: &'a [Value],
-    /// The UIDs of pods that wait in the API server, in the order of the calls. Without one a call
-    /// has a pod of its own, of which the watch never tells.
+    /// The UIDs of pods that wait in the API server, in the order of the calls. A call beyond their
+    /// number gets a new pod that only the call knows, never the watch.
     pub(crate) uids: &'a [String],
-    /// How many there are for each extender.
+    /// How many calls each extender gets.
     pub(crate) count: usize,
-    /// From one to the next; as fast as it goes if zero.
+    /// The time from one call to the next; zero means as fast as possible.
     pub(crate) pace: Duration,
 }
 
@@ -158,13 +159,13 @@ fn start(world: &World) -> Result<Vec<Peer>> {
     Ok(peers)
 }
 
-/// Calls each extender so often, in turns.
+/// Gives each extender all the calls, in turns.
 pub(crate) fn in_turns(world: &mut World, peers: &[Peer], calls: &Calls<'_>) -> Result<Vec<Times>> {
     let mut times: Vec<Times> = peers.iter().map(|_| Times::default()).collect();
     let mut callers = Vec::new();
     for peer in peers {
         let mut caller = Caller::connect(peer.port)?;
-        // Warm: the first calls meet cold caches and threads that were never used.
+        // A warm-up: the first calls meet cold caches and new threads.
         let warm = calls.count..calls.count + TURN;
         turn(&mut caller, calls, warm, &mut Times::default()).with_context(|| {
             format!("{}\n{}", peer.label, world.cluster.log_tail(&peer.process))
@@ -176,7 +177,7 @@ pub(crate) fn in_turns(world: &mut World, peers: &[Peer], calls: &Calls<'_>) -> 
     while done < calls.count {
         let end = (done + TURN).min(calls.count);
         for ((peer, caller), times) in peers.iter().zip(&mut callers).zip(&mut times) {
-            // Read in steps of 10 ms, which is too rough for one turn and fair over many.
+            // The kernel counts in steps of 10 ms: too coarse for one turn, good enough over many.
             let before = world.cluster.cpu_seconds(&peer.process)?;
             turn(caller, calls, done..end, times)?;
             times.cpu += world.cluster.cpu_seconds(&peer.process)? - before;
@@ -205,14 +206,14 @@ fn turn(
     for number in numbers {
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
         next += calls.pace;
-        // A new pod each time: one that is asked about again gets all nodes back.
+        // A new pod each time: for a pod that asks again, filter returns all nodes.
         let fresh = || format!("{number:08x}-0000-4000-8000-{:012x}", fresh());
         let uid = calls.uids.get(number).cloned().unwrap_or_else(fresh);
         let pod = call_pod(&uid, &calls.asked[number % calls.asked.len()]);
         let (filter, answer) = caller.post("/sublet/filter", &call_body(&pod, calls.names))?;
         let passed: Passed<'_> = serde_json::from_slice(answer)?;
         let mut prioritize = Duration::ZERO;
-        // A kube-scheduler asks no further where one node or none is left.
+        // A kube-scheduler does not call prioritize where at most one node is left.
         if passed.node_names.len() > 1 {
             let body = call_body(&pod, &serde_json::to_string(&passed.node_names)?);
             prioritize = caller.post("/sublet/prioritize", &body)?.0;
@@ -224,7 +225,7 @@ fn turn(
     Ok(())
 }
 
-/// A number that no call had before.
+/// A number that no call has used before.
 fn fresh() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -252,7 +253,7 @@ pub(crate) fn table(peers: &[Peer], times: &[Times]) -> Vec<Vec<String>> {
     rows
 }
 
-/// Whether ours met the targets.
+/// Whether ours meets the targets.
 pub(crate) fn verdicts(ours: &Times, report: &mut Report) {
     let verdicts = TARGETS.map(|(name, share, target)| {
         let value = percentile(&ours.both, share);
@@ -296,7 +297,7 @@ impl Beat {
                 ticks.tick().await;
                 number += 1;
                 let (client, done) = (client.clone(), done.clone());
-                // A prime step: neighbours in time are not neighbours in the ledger.
+                // A large prime step: pods that change in succession are far apart in the ledger.
                 let pod = number * 7919 % pods;
                 tokio::spawn(async move {
                     if change(&client, pod, number).await.is_ok() {
@@ -308,7 +309,7 @@ impl Beat {
         beat
     }
 
-    /// Ends it; returns how many changes a second were made.
+    /// Ends the task; returns how many changes it made per second.
     fn stop(self) -> f64 {
         self.stop.store(true, Ordering::Relaxed);
         self.done.load(Ordering::Relaxed) as f64 / self.started.elapsed().as_secs_f64()

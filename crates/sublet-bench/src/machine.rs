@@ -1,4 +1,5 @@
-//! What the figures were measured on: without it they mean nothing.
+//! Describes the machine and the versions that the figures were measured on. Without them the
+//! figures mean nothing.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +7,7 @@ use std::process::Command;
 
 use sublet_testbed::Binaries;
 
-/// What the scheduler was measured on and with, as a Markdown list.
+/// Describes how the scheduler was measured, as a Markdown list.
 pub(crate) fn description(binaries: &Binaries, repository: &Path) -> String {
     let version = |name: &str| first_line(Command::new(binaries.cluster(name)).arg("--version"));
     let others = ["kube-apiserver", "etcd", "kwok"].map(version);
@@ -63,7 +64,7 @@ fn profile() -> String {
     }
 }
 
-/// The load average of the last one, five and fifteen minutes.
+/// The load averages of the last one, five and fifteen minutes.
 pub(crate) fn load() -> String {
     let text = read("/proc/loadavg");
     text.split(' ').take(3).collect::<Vec<_>>().join(" ")
@@ -80,7 +81,7 @@ fn read(path: &str) -> String {
     text.trim().to_owned()
 }
 
-/// `name : value` of a file of such lines.
+/// The value of `name` in a file with lines `name : value`.
 fn field(path: &str, name: &str) -> String {
     let text = read(path);
     let mut lines = text.lines().filter_map(|line| line.split_once(':'));

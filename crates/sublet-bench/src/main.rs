@@ -1,9 +1,8 @@
-//! `sublet-bench`: our figures beside a peer's or a bound's, measured in the same run.
+//! `sublet-bench`: our figures beside a peer's or a lower bound, measured in the same run.
 //!
-//! It runs the product's binary as it ships, on a real API server, a fake GPU or a real one,
-//! and prints Markdown.
-//! Nothing here is a test: a figure that misses its target is printed as missed, and the
-//! exit status is still 0.
+//! It runs the product's binary as it ships, on a real API server and on a fake or real GPU, and
+//! prints Markdown. Nothing here is a test: a figure that misses its target is printed as
+//! missed, and the exit status is still 0.
 //!
 //! Suggested reading order: scheduler (what is run), latency, rate, startup (the figures),
 //! then world, objects, noop, caller (what they need). One machine's isolation: isolation,
@@ -43,7 +42,7 @@ enum Command {
 }
 
 fn main() -> anyhow::Result<()> {
-    // kube's TLS asks for a provider that the process has chosen.
+    // kube's TLS needs a crypto provider that the process has installed.
     let _chosen_before = rustls::crypto::ring::default_provider().install_default();
     match Command::parse() {
         Command::Scheduler(arguments) => scheduler::run(&arguments),

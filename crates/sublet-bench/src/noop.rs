@@ -1,7 +1,7 @@
-//! An extender that decides nothing: what any extender costs, before it has thought.
+//! An extender that decides nothing. It shows what any extender costs before it decides.
 //!
-//! The same HTTP stack, parser, verbs and Binding as ours, in a process of its own, so that
-//! its CPU time can be read. It keeps no ledger and never refuses a node.
+//! It has the same HTTP stack, parser, verbs and Binding as ours. It is a process of its own, so
+//! that its CPU time can be read. It keeps no ledger and never refuses a node.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use sublet_api::extender::{
 use sublet_client::{Client, bind_pod, connect};
 use sublet_model::{NodeName, PodKey, PodUid};
 
-/// As ours allows.
+/// The largest body that it accepts, in bytes: the same as ours.
 const LARGEST_BODY: usize = 16 << 20;
 
 /// How a body is read.

@@ -1,6 +1,6 @@
 //! Nodes and pods as a GPU cluster has them, as JSON.
 //!
-//! Everything follows from a number, so that two runs load the same cluster.
+//! Everything is computed from an object's number, so that two runs load the same cluster.
 
 use serde_json::{Value, json};
 use sublet_api::{NodeReport, allocation_to_json, keys, report_to_json};
@@ -17,10 +17,10 @@ pub(crate) const CARDS: usize = 8;
 /// Memory of each card: what an 80 GB card has left for programs.
 const CARD_MIB: u64 = 81_559;
 
-/// What pods ask, in turn: small notebooks up to half a card.
+/// MiB that pods ask for, in turn: from small notebooks to half a card.
 pub(crate) const SIZES_MIB: [u64; 5] = [2_048, 8_138, 4_096, 16_384, 40_000];
 
-/// A node's name, as long as names of clouds are.
+/// A node's name, as long as cloud providers' names are.
 pub(crate) fn node_name(number: usize) -> String {
     format!("gpu-pool-a-{number:05}.internal")
 }
@@ -31,7 +31,7 @@ fn uuid(node: usize, card: usize) -> Result<GpuUuid> {
     ))?)
 }
 
-/// What an agent reports of a node.
+/// The inventory that an agent would report for a node.
 fn inventory(node: usize) -> Result<String> {
     let mut gpus = Vec::new();
     for card in 0..CARDS {
@@ -52,8 +52,8 @@ fn inventory(node: usize) -> Result<String> {
     }))
 }
 
-/// A Ready node of eight cards, with an agent's inventory. `played` nodes are KWOK's and have
-/// none: no agent will ever hand anything over there.
+/// A Ready node of eight cards, with an agent's inventory. A `played` node belongs to KWOK and
+/// has no inventory: no agent ever runs there.
 pub(crate) fn node(number: usize, played: bool) -> Result<Value> {
     let amounts = json!({
         "cpu": "128", "memory": "1024Gi", "pods": "500",
@@ -67,7 +67,7 @@ pub(crate) fn node(number: usize, played: bool) -> Result<Value> {
     Ok(node)
 }
 
-/// A Ready node of such amounts that says nothing else of itself; KWOK plays it if asked.
+/// A Ready node with these amounts and nothing else; if `played`, KWOK plays it.
 pub(crate) fn ready_node(name: &str, amounts: &Value, played: bool) -> Result<Value> {
     let now = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second())?.to_string();
     let mut node = json!({
@@ -92,16 +92,16 @@ pub(crate) fn ready_node(name: &str, amounts: &Value, played: bool) -> Result<Va
     Ok(node)
 }
 
-/// A pod that waits for its node. No two batches may share names: KWOK deletes by name, and
-/// somewhat late.
+/// A pod that waits for its node. No two batches may share names: KWOK deletes pods by name, and
+/// after a delay.
 pub(crate) fn waiting_pod(batch: &str, number: usize) -> Value {
     let size = SIZES_MIB[number % SIZES_MIB.len()];
     pod(&format!("pod-{batch}-{number:06}"), &part(size))
 }
 
-/// A pod that has run for long: bound, with its allocation, its devices handed over. Pod
-/// `number` of a cluster of `nodes` nodes; each gets a card of its own until there are more
-/// pods than cards.
+/// A pod that has run for a long time: bound, with its allocation, and with its devices handed
+/// over. It is pod `number` in a cluster of `nodes` nodes. Each pod gets its own card until there
+/// are more pods than cards.
 pub(crate) fn bound_pod(number: usize, nodes: usize) -> Result<Value> {
     let (node, card) = (number % nodes, number / nodes % CARDS);
     let size = SIZES_MIB[number % SIZES_MIB.len()];
@@ -137,7 +137,7 @@ pub(crate) fn part(size_mib: u64) -> Value {
     })
 }
 
-/// A pod that waits, with one container of such resources.
+/// A pod that waits, with one container that has these resources.
 pub(crate) fn pod(name: &str, resources: &Value) -> Value {
     let env: Vec<Value> = (0..12)
         .map(|n| json!({ "name": format!("SETTING_{n:02}"), "value": "a value of a usual length" }))
@@ -161,8 +161,8 @@ pub(crate) fn pod(name: &str, resources: &Value) -> Value {
     })
 }
 
-/// What filter and prioritize are called with, but for the names: a pod as the API server
-/// has it, with the environment, volumes and annotations that real ones carry (14 KB).
+/// The pod of a filter or prioritize call: as the API server has it, with the environment,
+/// volumes and annotations that real pods carry (14 KB).
 pub(crate) fn call_pod(uid: &str, resources: &Value) -> String {
     let mut pod = pod("asking", resources);
     pod["metadata"]["uid"] = json!(uid);
@@ -208,7 +208,7 @@ pub(crate) fn call_pod(uid: &str, resources: &Value) -> String {
     pod.to_string()
 }
 
-/// The body of a call.
+/// The body of a call, from the pod and the names of the nodes.
 pub(crate) fn call_body(pod: &str, names_json: &str) -> Vec<u8> {
     format!("{{\"Pod\":{pod},\"Nodes\":null,\"NodeNames\":{names_json}}}").into_bytes()
 }

@@ -1,7 +1,7 @@
 //! Figure b: pods per second through the stock scheduler, with and without an extender.
 //!
-//! The ways of scheduling take turns, so that a busy minute of the machine meets all of
-//! them. Rates halve on a busy machine; CPU time moves by a tenth, so it stands beside them.
+//! The ways of scheduling take turns, so that a busy minute of the machine slows them all alike.
+//! On a busy machine rates halve, but CPU time changes by a tenth; so CPU time stands beside them.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -24,10 +24,10 @@ use crate::report::{Report, Verdict, short};
 use crate::stats::median;
 use crate::world::{NOOP, PODS, World};
 
-/// No pod bound for so long: something is wrong.
+/// If no pod is bound for so long, something is wrong.
 const STALL: Duration = Duration::from_secs(60);
 
-/// The processes whose CPU time is read; the extender comes last.
+/// The processes whose CPU time is read; the extender must be the last.
 const PROCESSES: [&str; 4] = ["API server", "etcd", "kube-scheduler", "extender"];
 
 /// A way of scheduling.
@@ -60,7 +60,7 @@ impl Way {
         }
     }
 
-    /// What ours must be at least, as a multiple of this (issue 4).
+    /// The least that our rate may be, as a multiple of this way's (issue 4).
     fn target(self) -> Option<f64> {
         match self {
             Way::None | Way::NoopFew => Some(0.95),
@@ -70,21 +70,21 @@ impl Way {
     }
 }
 
-/// What one round found.
+/// The result of one round.
 #[derive(Debug, Clone, Default)]
 struct Found {
     pods_per_second: f64,
-    /// CPU milliseconds a pod, in the order of [`PROCESSES`].
+    /// CPU milliseconds for each pod, in the order of [`PROCESSES`].
     cpu_ms: [f64; PROCESSES.len()],
 }
 
 impl Found {
-    /// CPU milliseconds a pod, all processes together.
+    /// CPU milliseconds for each pod, all processes together.
     fn cpu_ms(&self) -> f64 {
         self.cpu_ms.iter().sum()
     }
 
-    /// So many cores they kept busy.
+    /// How many cores the processes kept busy.
     fn cores(&self) -> f64 {
         self.pods_per_second * self.cpu_ms() / 1000.0
     }
@@ -95,10 +95,10 @@ pub(crate) fn prepare(world: &World, repository: &Path) -> Result<()> {
     deployed::apply(&world.cluster, repository)
 }
 
-/// How long an extender has been up before the scheduler starts.
+/// How long an extender has been running before the scheduler starts.
 const SETTLED: Duration = Duration::from_secs(4);
 
-/// How it is measured, for the report.
+/// How the rates are measured, as text for the report.
 pub(crate) fn method(rounds: usize) -> String {
     format!(
         "KWOK plays the nodes. Pods are made first, then the extender, and four seconds later the scheduler starts; the rate is from \
@@ -112,7 +112,7 @@ pub(crate) fn method(rounds: usize) -> String {
     )
 }
 
-/// Measures one size of cluster and prints it.
+/// Measures and prints the rates on a cluster of one size.
 pub(crate) fn measure(
     world: &mut World,
     repository: &Path,
@@ -127,7 +127,7 @@ pub(crate) fn measure(
     let mut found = vec![Vec::new(); WAYS.len()];
     for number in 0..rounds {
         for turn in 0..WAYS.len() {
-            // Each round starts with another way: none is always the first after a pause.
+            // Each round starts with another way, so that no way always comes first after a pause.
             let at = (turn + number) % WAYS.len();
             let batch = format!("{nodes}-{number}-{turn}");
             let result = round(world, repository, WAYS[at], pods, &batch)
@@ -216,8 +216,8 @@ fn round(
         Way::NoopFew => Some(world.start_noop(NOOP, &user, 16, Parse::Borrowed)?),
         Way::Ours => Some(world.start_ours(&user)?),
     };
-    // Ours binds nothing in its first three seconds, and what had piled up by then would be
-    // bound at once: a rate that nobody has. The others wait as long.
+    // Ours binds nothing in its first three seconds. It would then bind all the waiting pods at
+    // once, at a rate that no cluster has. The other extenders get the same pause.
     std::thread::sleep(SETTLED);
     let kubeconfig = world
         .cluster
@@ -232,7 +232,7 @@ fn round(
                 .runtime
                 .block_on(follow(world, way.process(), pods, watching))
         });
-        // An error means that the watch has failed, which its thread tells below.
+        // An error means that the watch failed. Its thread reports that below.
         if ready.recv().is_ok() {
             world
                 .cluster
@@ -251,7 +251,7 @@ fn round(
     Ok(found)
 }
 
-/// The shipped configuration, with what would hide the difference taken out.
+/// The shipped configuration, without the limits that would hide the difference.
 pub(crate) fn configuration(
     repository: &Path,
     kubeconfig: &Path,
@@ -278,7 +278,7 @@ pub(crate) fn configuration(
     Ok(config)
 }
 
-/// Follows bound pods until all are; tells `watching` when it has begun.
+/// Follows pods until all are bound; tells `watching` when the watch has begun.
 async fn follow(
     world: &World,
     extender: Option<&str>,

@@ -1,4 +1,4 @@
-//! The report: Markdown, printed as it grows and kept word for word for the file.
+//! The report: Markdown that is printed piece by piece and stored word for word in a file.
 
 use std::fs;
 use std::io::Write;
@@ -6,11 +6,11 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// What has been printed so far.
+/// All that has been printed so far.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     text: String,
-    /// Lines of the targets that were not met.
+    /// The lines of the targets that were not met.
     missed: Vec<String>,
 }
 
@@ -67,7 +67,8 @@ impl Report {
 
     fn put(&mut self, text: &str) {
         print!("{text}");
-        // Results must be seen before the next slow step; a closed pipe is told at the end.
+        // A reader must see results before the next slow step. `print!` itself fails on a closed
+        // pipe.
         let _ = std::io::stdout().flush();
         self.text += text;
     }
@@ -83,7 +84,7 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    /// Met when the value is not above the limit.
+    /// Met when the value is at most the limit.
     pub(crate) fn at_most(what: &str, value: f64, limit: f64, unit: &str) -> Verdict {
         Verdict {
             what: what.to_owned(),
@@ -93,7 +94,7 @@ impl Verdict {
         }
     }
 
-    /// Met when the value, a multiple of a peer's figure, is not above the limit.
+    /// Met when the value, a multiple of a peer's figure, is at most the limit.
     pub(crate) fn at_most_times(what: &str, value: f64, limit: f64) -> Verdict {
         Verdict {
             what: what.to_owned(),
@@ -103,7 +104,7 @@ impl Verdict {
         }
     }
 
-    /// Met when the value is not below the bound; both are multiples of a peer's figure.
+    /// Met when the value is at least the bound; both are multiples of a peer's figure.
     pub(crate) fn at_least_times(what: &str, value: f64, bound: f64) -> Verdict {
         Verdict {
             what: what.to_owned(),
@@ -113,9 +114,10 @@ impl Verdict {
         }
     }
 
-    /// Met when so many percent or percentage points, to two decimals, are not above the limit.
+    /// Met when the value, in percent or percentage points and rounded to two decimals, is at most
+    /// the limit.
     pub(crate) fn at_most_hundredths(what: &str, value: f64, limit: f64, unit: &str) -> Verdict {
-        // Adding nothing makes the negative zero a plain one.
+        // Adding zero turns a negative zero into a plain one.
         let value = (value * 100.0).round() / 100.0 + 0.0;
         Verdict {
             what: what.to_owned(),
@@ -151,7 +153,7 @@ impl Verdict {
     }
 }
 
-/// Three digits that count.
+/// Three significant digits.
 pub(crate) fn short(value: f64) -> String {
     match value.abs() {
         large if large >= 100.0 => format!("{value:.0}"),

@@ -1,4 +1,4 @@
-//! `sublet-bench scheduler`: which figures, at which size, in which clusters.
+//! `sublet-bench scheduler`: the figures, their sizes and the clusters that they are measured in.
 //!
 //! Figures a, c and d share one loaded cluster; b has one whose nodes KWOK plays.
 
@@ -104,7 +104,7 @@ impl Arguments {
 /// Measures and prints.
 ///
 /// # Errors
-/// When something could not be measured; a target that is missed is none.
+/// When something could not be measured. A missed target is not an error.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let binaries = Binaries::from_env()?
         .context("SUBLET_CONTROL_PLANE is not set: run `cargo xtask bench scheduler`")?;
@@ -209,7 +209,7 @@ fn played(
     Ok(())
 }
 
-/// The product's binary: `SUBLET_BIN`, or what lies beside this one.
+/// The product's binary: the one that `SUBLET_BIN` names, or the one beside this program.
 pub(crate) fn sublet() -> Result<PathBuf> {
     let path = match std::env::var_os("SUBLET_BIN") {
         Some(path) => PathBuf::from(path),

@@ -1,8 +1,8 @@
 //! `sublet-bench shares`: how exactly compute time is shared, on the fake driver.
 //!
 //! Each row runs the same programs three times: as jobs of ours, straight on the driver (which
-//! gives every process that has work a slice in turn), and with a limiter as HAMi-core's in each
-//! program. What a program got is counted from its own kernels.
+//! gives a slice in turn to each process that has work), and with a limiter like HAMi-core's in
+//! each program. What a program got is counted from its own kernels.
 
 mod arbiter;
 mod convergence;
@@ -67,7 +67,7 @@ impl Arguments {
 /// Measures and prints.
 ///
 /// # Errors
-/// When something could not be measured; a target that is missed is none.
+/// When something could not be measured. A missed target is not an error.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let bin = Stage::bin_dir(arguments.bin_dir.as_deref())?;
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -96,7 +96,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// A sign of life for whoever waits.
+/// Tells the person who waits what is being measured.
 fn progress(what: &str) {
     eprintln!("bench: {what}");
 }

@@ -1,8 +1,8 @@
-//! `sublet-bench simulate`: what the placement policies come to on production traces, and what
-//! the simulator is worth.
+//! `sublet-bench simulate`: how well the placement policies do on production traces, and how far
+//! the simulator can be trusted.
 //!
-//! Most figures need nothing but the traces in `fixtures/`; two need a cluster, and are kept in
-//! a file of their own.
+//! Most figures need only the traces in `fixtures/`. Two figures need a cluster, and have a
+//! report of their own.
 
 mod bank;
 mod deployed;
@@ -109,7 +109,7 @@ impl Arguments {
 
 /// Measures and prints.
 ///
-/// # Errors
+/// When something could not be measured. A missed target is not an error.
 /// When something could not be measured; a target that is missed is none.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     for figure in &arguments.only {
@@ -167,7 +167,7 @@ fn offline(arguments: &Arguments, setting: &Setting, report: &mut Report) -> Res
          on and what was tried: [placement](../placement.md).",
     );
     report.say(&machine::described(&setting.repository, &[], REMARK));
-    // The orders that are reported are left alone while something is tried.
+    // While a policy is being tuned, the orders of arrival that are reported stay unused.
     let (lists, seeds, compared): (&[_], Vec<u64>, Vec<u64>) = if setting.quick {
         report.say("**A quick run: two lists that were tuned on, three orders of arrival.**");
         (&TUNED_ON, (1..=3).collect(), vec![42])
@@ -179,7 +179,7 @@ fn offline(arguments: &Arguments, setting: &Setting, report: &mut Report) -> Res
     drawn.extend(compared.iter().filter(|seed| !seeds.contains(seed)));
     let traces = Traces::read(&setting.repository, lists, &drawn)?;
     let mut bank = Bank::new(&traces, &seeds);
-    // First, while none of these runs is known.
+    // First, before the bank holds any of these runs.
     let together = match arguments.wants(Figure::Speed) {
         true => Some(speed::together(&mut bank)?),
         false => None,
@@ -212,7 +212,7 @@ fn offline(arguments: &Arguments, setting: &Setting, report: &mut Report) -> Res
     Ok(())
 }
 
-/// Draws the curves of the default list, by orders of arrival of our own.
+/// Draws the curves of the default list, for orders of arrival that we drew ourselves.
 fn plot(setting: &Setting, seeds: &[u64]) -> Result<()> {
     progress("the plot");
     let nodes = traces::openb(&setting.repository, "openb_node_list_gpu_node.csv.gz");
@@ -244,13 +244,13 @@ fn head(first: &str) -> Vec<String> {
     [first.to_owned()].into_iter().chain(percents).collect()
 }
 
-/// What runs leave unallocated, by percent of arrival.
+/// The share that the runs leave unallocated, by percent of arrival.
 fn cells(outcomes: &[&Outcome]) -> Vec<String> {
     let cell = |percent: &u32| deviating(&unallocated(outcomes, *percent), false);
     PERCENTS.iter().map(cell).collect()
 }
 
-/// Mean and standard deviation; with a sign where it is a difference.
+/// Mean and standard deviation; the mean has a sign if it is a difference.
 fn deviating(figures: &[f64], signed: bool) -> String {
     let Spread { mean, deviation } = Spread::of(figures);
     match signed {
@@ -259,7 +259,7 @@ fn deviating(figures: &[f64], signed: bool) -> String {
     }
 }
 
-/// A sign of life for whoever waits.
+/// Tells the person who waits what is being measured.
 fn progress(text: &str) {
     eprintln!("bench: {text}");
 }

@@ -1,8 +1,8 @@
-//! One machine to measure on: the product's own files, an arbiter of its own, and programs with
-//! and without us, run as a user runs them.
+//! One machine to measure on: the product's own files, an arbiter of its own, and programs that
+//! run with us and without us. All of them are started as a user starts them.
 //!
-//! The machine is the tests' own ([`sublet_testbed::Machine`]). What is learnt, is learnt from
-//! outside: from the programs' output, the arbiter's snapshot, the kernel.
+//! The machine is the tests' own ([`sublet_testbed::Machine`]). Figures come from outside the
+//! product: from the programs' output, the arbiter's snapshot and the kernel.
 
 mod shell;
 
@@ -20,23 +20,23 @@ use sublet_testbed::Machine;
 
 pub(crate) use shell::Shell;
 
-/// How long anything may take before it counts as broken.
+/// How long a step may take before it counts as broken.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A machine with an arbiter that comes with its first job.
+/// A machine whose arbiter starts with its first job.
 pub(crate) struct Stage {
     machine: Machine,
 }
 
 impl Stage {
-    /// The fake machine of a description, or, without one, this machine.
+    /// The fake machine that `spec` describes, or this machine if there is no `spec`.
     pub(crate) fn new(bin: &Path, spec: Option<&str>) -> Result<Stage> {
         let machine = Machine::new(bin, spec)?;
         Ok(Stage { machine })
     }
 
-    /// Where the executable and the libraries are: what `SUBLET_BIN` names, or this program's
-    /// own folder.
+    /// The folder of the executable and the libraries: the chosen one, or the folder of what
+    /// `SUBLET_BIN` names, or this program's own.
     pub(crate) fn bin_dir(chosen: Option<&Path>) -> Result<PathBuf> {
         if let Some(chosen) = chosen {
             return Ok(chosen.to_owned());
@@ -49,7 +49,7 @@ impl Stage {
         Ok(folder.to_owned())
     }
 
-    /// A place for files that end with the stage.
+    /// A folder for files; it is deleted with the stage.
     pub(crate) fn path(&self) -> &Path {
         self.machine.path()
     }
@@ -59,7 +59,7 @@ impl Stage {
         self.machine.built(name)
     }
 
-    /// A program in a clean environment that is told of the machine.
+    /// A program in a clean environment that describes the machine.
     fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.machine.command(program);
         if let Some(spec) = self.machine.spec() {
@@ -91,7 +91,7 @@ impl Stage {
         command
     }
 
-    /// How a program straight on the driver reaches it, as `sublet-workload` takes it.
+    /// The argument that makes `sublet-workload` load the driver directly.
     pub(crate) fn bare_reach(&self) -> String {
         match self.is_fake() {
             true => format!("linked={}", self.built("libsublet_fakecuda.so").display()),
@@ -112,7 +112,7 @@ impl Stage {
         self.machine.spec().is_some()
     }
 
-    /// Which of the two.
+    /// The program as a job, if there are flags; else straight on the driver.
     pub(crate) fn way(&self, with: Option<&[&str]>, program: impl AsRef<OsStr>) -> Command {
         match with {
             Some(flags) => self.job(flags, program),
@@ -120,7 +120,7 @@ impl Stage {
         }
     }
 
-    /// What the arbiter shows.
+    /// The snapshot that the arbiter reports.
     pub(crate) fn snapshot(&self) -> Result<Snapshot> {
         match self.ask(&Request::List)? {
             Reply::Snapshot(snapshot) => Ok(*snapshot),
@@ -128,7 +128,7 @@ impl Stage {
         }
     }
 
-    /// The row of a job.
+    /// The row of one job in the snapshot.
     pub(crate) fn tenant(&self, name: &str) -> Result<TenantRow> {
         let mut rows = self.snapshot()?.tenants.into_iter();
         let row = rows.find(|row| row.name == name);
@@ -147,19 +147,19 @@ impl Stage {
     }
 }
 
-/// So long from now, on CLOCK_MONOTONIC.
+/// The time `after` from now, on CLOCK_MONOTONIC.
 pub(crate) fn soon(after: Duration) -> Duration {
     let now = rustix::time::clock_gettime(ClockId::Monotonic);
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32) + after
 }
 
-/// A number in a report, by its path.
+/// The number at a path of a report.
 pub(crate) fn number(report: &Value, path: &str) -> Result<f64> {
     let found = report.pointer(path).and_then(Value::as_f64);
     found.with_context(|| format!("no number at {path} of {report}"))
 }
 
-/// Looks again and again until there is an answer; the last error, if there never is.
+/// Calls `look` again and again until it succeeds; returns its last error if it never does.
 pub(crate) fn until<T>(
     what: &str,
     pause: Duration,
@@ -174,8 +174,8 @@ pub(crate) fn until<T>(
     }
 }
 
-/// What the kernel counts a process's time in for every program on x86-64, whatever its own
-/// clock does: USER_HZ.
+/// The unit of CPU times in `/proc`, USER_HZ: on x86-64 the kernel uses it for every program,
+/// whatever the rate of its own clock.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Processor time of all threads of a process, in seconds.

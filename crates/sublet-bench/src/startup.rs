@@ -1,7 +1,7 @@
 //! Figures c and d: restart to ready, and memory.
 //!
-//! The bound beside c is a bare list of the same objects: what no process that learns its
-//! state from the API server can be quicker than.
+//! Beside c stands its lower bound, a bare list of the same objects: no process that learns its
+//! state from the API server can be faster.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ const RESTART_TARGET: f64 = 5.0;
 /// MiB (issue 4).
 const MEMORY_TARGET: f64 = 150.0;
 
-/// What the watch asks for at once; the bare list does the same.
+/// Objects in a page of the watch's list; the bare list uses the same page.
 const PAGE: usize = 1_000;
 
 /// Figure c.
@@ -120,7 +120,7 @@ pub(crate) fn memory(world: &mut World, load: Load, report: &mut Report) -> Resu
     let ours = world.cluster.pid(EXTENDER)?;
     let noop = world.cluster.pid(NOOP)?;
     let at_ready = memory_mib(ours, "VmRSS")?;
-    // What the first lists took is given back, if it is, within seconds.
+    // The process frees the memory of the first lists within seconds, if it frees it at all.
     std::thread::sleep(Duration::from_secs(10));
     let settled = memory_mib(ours, "VmRSS")?;
     let most = memory_mib(ours, "VmHWM")?;

@@ -1,8 +1,8 @@
-//! Medians and percentiles of what was measured.
+//! Medians and percentiles of measured values.
 
 use std::time::Duration;
 
-/// The value that `share` of all are not above (nearest rank); 0 of nothing.
+/// The value that `share` of all values do not exceed (nearest rank); 0 if there are none.
 pub(crate) fn percentile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -11,7 +11,7 @@ pub(crate) fn percentile(values: &[f64], share: f64) -> f64 {
     sorted.get(at).copied().unwrap_or(0.0)
 }
 
-/// The middle value; of an even number the mean of the two in the middle.
+/// The middle value; for an even number of values, the mean of the two in the middle.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -23,7 +23,7 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// Mean, and standard deviation of a sample; 0 of nothing.
+/// Mean and standard deviation of a sample; 0 if it is empty.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Spread {
     pub(crate) mean: f64,
@@ -40,7 +40,7 @@ impl Spread {
     }
 }
 
-/// Milliseconds.
+/// A duration in milliseconds.
 pub(crate) fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }

@@ -1,4 +1,4 @@
-//! A cluster with many objects in it, and the fast ways to put them there and take them away.
+//! A cluster with many objects in it, and fast ways to create and delete them.
 //!
 //! Nothing is measured here.
 
@@ -21,18 +21,18 @@ use crate::noop::Parse;
 /// Requests in flight: enough to keep two cores busy, few enough for the API server.
 const AT_ONCE: usize = 32;
 
-/// How long an extender may take until it is ready.
+/// How long an extender may take to become ready.
 const READY_LIMIT: Duration = Duration::from_secs(120);
 
-/// The name of the no-op extender's process. Several get a number behind it.
+/// The name of the no-op extender's process. If there are several, each gets a number after it.
 pub(crate) const NOOP: &str = "noop";
 
-/// Where pods lie.
+/// The API path of pods.
 pub(crate) const PODS: &str = "/api/v1/namespaces/default/pods";
-/// Where nodes lie.
+/// The API path of nodes.
 pub(crate) const NODES: &str = "/api/v1/nodes";
 
-/// A running cluster, and what fills it.
+/// A running cluster, and the means to fill it.
 pub(crate) struct World {
     pub(crate) cluster: Cluster,
     pub(crate) client: Client,
@@ -42,7 +42,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Starts a control plane; with KWOK, nodes can be played.
+    /// Starts a control plane; with `kwok`, KWOK can play nodes.
     pub(crate) fn start(binaries: &Binaries, sublet: &Path, kwok: bool) -> Result<World> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -66,7 +66,7 @@ impl World {
         })
     }
 
-    /// Posts objects, many at once.
+    /// Posts objects, many at the same time.
     pub(crate) fn create(
         &mut self,
         what: &str,
@@ -94,8 +94,8 @@ impl World {
         Ok(())
     }
 
-    /// Waits until every node may get pods: new ones are tainted until a controller has
-    /// looked at them.
+    /// Waits until every node may get pods. A new node is tainted until a controller has looked at
+    /// it.
     pub(crate) fn wait_untainted(&mut self, nodes: usize) -> Result<()> {
         let deadline = Instant::now() + Duration::from_secs(600);
         self.progress.restart();
@@ -136,12 +136,12 @@ impl World {
         }
     }
 
-    /// Starts our extender with these rights, and waits until it is ready; returns its port.
+    /// Starts our extender as this user, and waits until it is ready; returns its port.
     pub(crate) fn start_ours(&self, user: &str) -> Result<u16> {
         self.start_ours_as(EXTENDER, user, &[])
     }
 
-    /// The same under a name, and with more flags.
+    /// The same under another process name, and with more flags.
     pub(crate) fn start_ours_as(&self, name: &str, user: &str, flags: &[&str]) -> Result<u16> {
         let port = free_port()?;
         let mut command = Command::new(&self.sublet);
@@ -155,7 +155,7 @@ impl World {
         Ok(port)
     }
 
-    /// Starts the extender that decides nothing, under a name; returns its port.
+    /// Starts the extender that decides nothing, under a process name; returns its port.
     pub(crate) fn start_noop(
         &self,
         name: &str,
@@ -188,18 +188,18 @@ pub(crate) async fn post(client: &Client, path: &str, object: &Value) -> Result<
     Ok(())
 }
 
-/// Part of a list.
+/// One page of a list, without its objects.
 #[derive(Debug)]
 pub(crate) struct Page {
-    /// How many objects are in it.
+    /// How many objects the page has.
     pub(crate) objects: usize,
-    /// Its size in JSON.
+    /// Its size as JSON, in bytes.
     pub(crate) bytes: usize,
-    /// What to ask for the next; empty at the end.
+    /// The token that asks for the next page; empty on the last page.
     pub(crate) next: String,
 }
 
-/// Reads a page of a list, and keeps nothing of it.
+/// Reads a page of a list, and drops its objects.
 pub(crate) async fn page(client: &Client, path: &str, limit: usize, from: &str) -> Result<Page> {
     #[derive(Deserialize)]
     struct List {
@@ -223,7 +223,7 @@ pub(crate) async fn page(client: &Client, path: &str, limit: usize, from: &str) 
     })
 }
 
-/// A value in MiB of `/proc/PID/status`, such as `VmRSS`.
+/// A value of `/proc/PID/status` such as `VmRSS`, in MiB.
 pub(crate) fn memory_mib(pid: u32, field: &str) -> Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     for line in status.lines() {

@@ -1,7 +1,7 @@
-//! The API server's audit log, read as a list of requests: who asked what, and the answer.
+//! Reads the API server's audit log as a list of requests: who asked for what, and the answer.
 //!
-//! It says what the product really did to the cluster, whatever the product's own logs say.
-//! Incomplete last lines are left out, since the server may be writing one.
+//! The log shows what the product really did to the cluster, whatever the product's own logs say.
+//! An incomplete last line is left out, since the server may still be writing it.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -12,9 +12,9 @@ use sublet_testbed::Cluster;
 pub struct Request {
     /// The user name.
     pub user: String,
-    /// As RBAC knows it: `get`, `list`, `watch`, `create`, ...
+    /// The verb as RBAC knows it: `get`, `list`, `watch`, `create`, ...
     pub verb: String,
-    /// The API group; empty for the first.
+    /// The API group; empty for the core group.
     pub group: String,
     /// The resource, with its subresource: `pods`, `pods/binding`.
     pub resource: String,
@@ -22,7 +22,7 @@ pub struct Request {
     pub namespace: String,
     /// The object's name; empty for lists.
     pub name: String,
-    /// What the authorizer said.
+    /// Whether the authorizer allowed the request.
     pub is_allowed: bool,
     /// The HTTP status.
     pub code: u64,
@@ -43,7 +43,7 @@ pub fn requests(cluster: &Cluster) -> Result<Vec<Request>> {
         .collect())
 }
 
-/// What was asked about an object; other requests are none of RBAC's resources.
+/// The request of an event about an object; `None` for others, such as a call of `/healthz`.
 fn request_of(event: &Value) -> Option<Request> {
     let object = event["objectRef"].as_object()?;
     let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -64,7 +64,7 @@ fn request_of(event: &Value) -> Option<Request> {
     })
 }
 
-/// What was refused to the product's accounts, by their rights or by a policy.
+/// The requests of the product's accounts that their rights or a policy refused.
 ///
 /// # Errors
 /// There is no log.

@@ -1,9 +1,9 @@
 //! A cluster with the product on it and one real node that plays two GPUs.
 //!
-//! Kubelet, containerd and runc are real, and so is our agent's conversation with them; only
-//! the cards stand in a file. Everything is read where a user could read it: node and pod
-//! objects, a container's environment from inside, kubelet's own checkpoint of who has which
-//! device. Nothing here decides what is right; the tests do.
+//! Kubelet, containerd and runc are real, and so are the calls between them and our agent. Only
+//! the cards are not: a file describes them. Everything is read where a user could read it: node
+//! and pod objects, a container's environment from inside, kubelet's own checkpoint of which
+//! container has which device. Nothing here decides what is right; the tests do.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,7 +26,7 @@ pub type Environment = BTreeMap<String, String>;
 
 /// A cluster with a real node and our agent.
 pub struct GpuNode {
-    // Before the cluster, which it leaves when it is dropped.
+    // Declared before the cluster, because the node leaves the cluster when it is dropped.
     node: Node,
     /// The cluster and the rest of the product.
     pub world: World,
@@ -35,8 +35,8 @@ pub struct GpuNode {
 }
 
 impl GpuNode {
-    /// Starts everything, with two cards of 16,276 MiB and more flags for the agent; `None`,
-    /// and a line that says why, where this machine cannot.
+    /// Starts everything, with two cards of 16,276 MiB and more flags for the agent. Where this
+    /// machine cannot, prints why and returns `None`.
     ///
     /// # Errors
     /// A component does not come up.
@@ -76,7 +76,7 @@ impl GpuNode {
         self.node.dir().join("sublet")
     }
 
-    /// Where the arbiter's own sockets are.
+    /// The folder of the arbiter's own sockets.
     #[must_use]
     pub fn runtime_dir(&self) -> PathBuf {
         self.node.dir().join("run")
@@ -85,13 +85,13 @@ impl GpuNode {
     /// The agent's metrics.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The agent does not answer.
     pub fn metrics(&self) -> Result<String> {
         let (_, page) = http_get(self.health, "/metrics")?;
         Ok(page)
     }
 
-    /// Writes the inventory file anew, as an editor does: another file in its place.
+    /// Replaces the inventory file as an editor does: with a new file in its place.
     ///
     /// # Errors
     /// It cannot be written.
@@ -120,7 +120,7 @@ impl GpuNode {
         self.until_registered(1)
     }
 
-    /// Kills the agent, as a fault does, and starts it again.
+    /// Kills the agent, as a crash would, and starts it again.
     ///
     /// # Errors
     /// It does not come back.
@@ -164,7 +164,7 @@ impl GpuNode {
             .sum()
     }
 
-    /// How much of a resource the node has for pods; 0 where it has none.
+    /// How much of a resource the node offers to pods; 0 if it has none.
     ///
     /// # Errors
     /// The node cannot be read.
@@ -181,7 +181,7 @@ impl GpuNode {
     /// Waits until the node has that much of a resource.
     ///
     /// # Errors
-    /// It has not in time.
+    /// It does not have that much in time.
     pub fn until_allocatable(&self, resource: &str, amount: u64) -> Result<()> {
         eventually(|| {
             let now = self.allocatable(resource)?;
@@ -210,7 +210,7 @@ impl GpuNode {
     /// Waits until all containers of a pod run, and returns the pod.
     ///
     /// # Errors
-    /// It failed, or does not run in time.
+    /// The pod failed, or does not run in time.
     pub fn until_running(&self, pod: &str) -> Result<Value> {
         let outcome = self.until_settled(pod)?;
         let phase = outcome["status"]["phase"].as_str().unwrap_or_default();
@@ -225,7 +225,7 @@ impl GpuNode {
     /// Waits until a pod runs or has failed, and returns it.
     ///
     /// # Errors
-    /// Neither in time.
+    /// The pod does neither in time.
     pub fn until_settled(&self, pod: &str) -> Result<Value> {
         eventually(|| {
             let object = self.world.get(&["pod", pod])?;
@@ -241,10 +241,10 @@ impl GpuNode {
         .with_context(|| self.world.cluster.log_tail(AGENT))
     }
 
-    /// Waits until kubelet has refused a pod, and returns its words.
+    /// Waits until kubelet has refused a pod, and returns kubelet's message.
     ///
     /// # Errors
-    /// It runs.
+    /// The pod runs.
     pub fn until_not_admitted(&self, pod: &str) -> Result<String> {
         let object = self.until_settled(pod)?;
         let status = &object["status"];
@@ -267,7 +267,7 @@ impl GpuNode {
     /// The IDs of the devices that kubelet believes a container has, from its checkpoint.
     ///
     /// # Errors
-    /// It knows of none.
+    /// The checkpoint has no devices of the container.
     pub fn devices_of(&self, pod: &Value, container: &str) -> Result<Vec<String>> {
         let path = self
             .node
@@ -287,7 +287,7 @@ impl GpuNode {
     }
 }
 
-/// What `env` prints.
+/// Reads what `env` prints.
 #[must_use]
 pub fn parse_environment(text: &str) -> Environment {
     let pairs = text.lines().filter_map(|line| line.split_once('='));

@@ -1,10 +1,10 @@
 //! End-to-end tests: the product's one binary beside a stock control plane, with exactly the
 //! rights and the scheduler configuration that `deploy/kubernetes/` ships.
 //!
-//! What needs no cluster is tested on one machine (`one_machine`), which needs no control plane.
+//! Tests that need no cluster run on one machine (`one_machine`), without a control plane.
 //!
-//! The tests are in `tests/`; here is what they share. Nothing in this crate reaches into
-//! the product: it reads what a user could read and runs what a user would run.
+//! The tests are in `tests/`, and this crate has what they share. Nothing in it reaches into the
+//! product: it reads what a user could read and runs what a user would run.
 
 pub mod audit;
 mod gpu_node;

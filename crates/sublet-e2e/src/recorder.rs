@@ -1,8 +1,8 @@
-//! A recorded watch: every version of every pod and node, checked against the first law as
-//! it arrives.
+//! A recorded watch. Every version of every pod and node is checked as soon as it arrives: no card
+//! may be granted beyond its capacity, and no bound pod may move.
 //!
-//! The watch is a reflector's, so a cut connection is made good by a new list; the API
-//! server sends every revision otherwise.
+//! The watch is a reflector's: after a cut connection it lists everything again. Otherwise the API
+//! server sends every revision.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -19,16 +19,16 @@ use sublet_api::{NodeDefaults, bound_entry, facts_of, is_over};
 use sublet_client::{Change, Nodes, Pods, connect, watch};
 use sublet_model::{MiB, NodeFacts, Unit, charges_of};
 
-/// What was seen.
+/// The results of a recording.
 #[derive(Debug, Default, Clone)]
 pub struct Seen {
     /// Versions of pods.
     pub revisions: usize,
     /// Pods that were bound at some time.
     pub bound: BTreeSet<String>,
-    /// Times a new list was necessary.
+    /// How often a new list was necessary.
     pub lists: usize,
-    /// What broke the law.
+    /// What broke these rules, one line for each case.
     pub broken: Vec<String>,
 }
 
@@ -36,7 +36,7 @@ pub struct Seen {
 struct Cluster {
     nodes: BTreeMap<String, NodeFacts>,
     pods: BTreeMap<String, Pod>,
-    /// Node and allocation of each pod as first seen: they never change.
+    /// Node and allocation of each pod when it was first seen bound: they must never change.
     first: BTreeMap<String, (String, String)>,
     seen: Seen,
     listing: bool,
@@ -50,7 +50,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Starts to record, as that kubeconfig's user.
+    /// Starts to record, as this kubeconfig's user.
     ///
     /// # Errors
     /// No thread can be started.
@@ -74,7 +74,7 @@ impl Recorder {
         })
     }
 
-    /// What was seen so far.
+    /// The results so far.
     ///
     /// # Panics
     /// The recording thread panicked.
@@ -82,12 +82,12 @@ impl Recorder {
     pub fn so_far(&self) -> Seen {
         self.cluster
             .lock()
-            .expect("the recorder goes on")
+            .expect("the recorder did not panic")
             .seen
             .clone()
     }
 
-    /// Ends the recording and says what was seen.
+    /// Ends the recording and returns its results.
     ///
     /// # Errors
     /// The watch could not be followed.
@@ -137,7 +137,7 @@ impl Cluster {
 
     fn pods(&mut self, change: Change<Pod>) {
         match change {
-            // What a list has not is gone; a card is only checked with all its pods.
+            // A pod that the new list lacks is gone. Cards are checked when the list is complete.
             Change::ListBegins => {
                 self.seen.lists += 1;
                 self.listing = true;
@@ -163,7 +163,7 @@ impl Cluster {
         }
     }
 
-    /// A bound pod stays where it is, with what it got.
+    /// A bound pod must stay on its node, with the same allocation.
     fn check_same(&mut self, pod: &Pod) {
         if pod.spec.node_name.is_empty() {
             return;
@@ -186,7 +186,7 @@ impl Cluster {
         }
     }
 
-    /// Σ granted ≤ capacity on every card of a node.
+    /// On every card of a node, the sum of the grants must not exceed the capacity.
     fn check_node(&mut self, node: &str) {
         let Some(facts) = self.nodes.get(node) else {
             return;

@@ -32,11 +32,11 @@ pub struct World {
     sublet: PathBuf,
 }
 
-/// The cluster that tests of this process use one after the other. Its guard ends with the
-/// process, and removes it.
+/// The cluster that the tests of this process use one after another. Its guard is a process that
+/// removes it when this process ends.
 static SHARED: Mutex<Option<World>> = Mutex::new(None);
 
-/// A cluster without nodes and pods, for one test alone; `World` says what it can do.
+/// A cluster without nodes and pods, for one test alone; see `World` for what it can do.
 pub struct Lease(MutexGuard<'static, Option<World>>);
 
 impl Deref for Lease {
@@ -47,7 +47,7 @@ impl Deref for Lease {
     }
 }
 
-/// The control plane's programs, or a line that says why the test is skipped.
+/// The control plane's programs. If there are none, prints why the test is skipped.
 ///
 /// # Errors
 /// The programs are not where the environment says.
@@ -59,7 +59,7 @@ pub fn binaries() -> Result<Option<Binaries>> {
     Ok(binaries)
 }
 
-/// Polls until the check passes; its last answer is the error.
+/// Polls until the check passes; if it never does, returns its last error.
 ///
 /// # Errors
 /// The check's last error after two minutes.
@@ -74,15 +74,15 @@ pub fn eventually<T>(mut check: impl FnMut() -> Result<T>) -> Result<T> {
 }
 
 impl World {
-    /// The cluster of this process, empty: the extender starts anew, and what an earlier test
-    /// left is deleted. `None`, and a line that says why, where this machine cannot.
+    /// The cluster of this process, empty: the extender is restarted, and what an earlier test
+    /// left is deleted. If this machine cannot run it, prints why and returns `None`.
     ///
     /// # Errors
     /// A component does not come up.
     pub fn lease() -> Result<Option<Lease>> {
         let mut shared = match SHARED.lock() {
             Ok(shared) => shared,
-            // A test failed in it: nobody knows what it left.
+            // A test failed while it held the cluster, so its state is unknown.
             Err(poisoned) => {
                 SHARED.clear_poison();
                 let mut shared = poisoned.into_inner();
@@ -97,7 +97,7 @@ impl World {
         Ok(shared.is_some().then(|| Lease(shared)))
     }
 
-    /// Deletes all that tests make, and starts the extender anew: it has learnt from their pods.
+    /// Deletes all that tests make, and restarts the extender, which has learnt from their pods.
     fn empty(&self) -> Result<()> {
         const MADE: &str = "deployments,replicasets,poddisruptionbudgets,pods,nodes,events";
         self.cluster.stop(deployed::EXTENDER);
@@ -106,7 +106,7 @@ impl World {
         deployed::start_extender_on(&self.cluster, &self.sublet, self.port, &[])
     }
 
-    /// Starts everything; `None`, and a line that says why, where this machine cannot.
+    /// Starts everything. If this machine cannot, prints why and returns `None`.
     ///
     /// # Errors
     /// A component does not come up.
@@ -122,8 +122,8 @@ impl World {
         World::start_as(flags, |options| options)
     }
 
-    /// The same where pods that are deleted before they are bound, and kept by a finalizer, stay
-    /// as they are.
+    /// The same, but a pod that is deleted before it is bound, and that a finalizer keeps, stays as
+    /// it is.
     ///
     /// # Errors
     /// A component does not come up.
@@ -154,8 +154,8 @@ impl World {
         }))
     }
 
-    /// Runs `sublet` with these arguments as the cluster's administrator: exit code, standard
-    /// output, standard error.
+    /// Runs `sublet` with these arguments as the cluster's administrator. Returns exit code,
+    /// standard output and standard error.
     ///
     /// # Errors
     /// It cannot be started.
@@ -182,7 +182,7 @@ impl World {
     /// An object as JSON.
     ///
     /// # Errors
-    /// kubectl's.
+    /// kubectl failed.
     pub fn get(&self, args: &[&str]) -> Result<Value> {
         let text = self
             .cluster
@@ -193,7 +193,7 @@ impl World {
     /// Where a pod is, once it is bound.
     ///
     /// # Errors
-    /// It is not bound, with what its condition says.
+    /// It is not bound; the error has the message of its condition.
     pub fn placed(&self, pod: &str) -> Result<Placed> {
         let pod = self.get(&["pod", pod])?;
         let Some(node) = pod["spec"]["nodeName"].as_str() else {
@@ -206,7 +206,7 @@ impl World {
         })
     }
 
-    /// Waits until a pod is bound and says where.
+    /// Waits until a pod is bound and returns its place.
     ///
     /// # Errors
     /// It was not bound in time.
@@ -214,13 +214,13 @@ impl World {
         eventually(|| self.placed(pod))
     }
 
-    /// Waits until the scheduler says that a pod cannot be placed, and returns its words.
+    /// Waits until the scheduler says that a pod cannot be placed, and returns its message.
     ///
-    /// What it says while a new node still has its not-ready taint is passed over: it tries
-    /// the pod again when the node controller has taken that away.
+    /// Messages while a new node still has its not-ready taint do not count: the scheduler tries
+    /// the pod again when the node controller has removed that taint.
     ///
     /// # Errors
-    /// It was bound, or nothing was said in time.
+    /// The pod was bound, or there was no message in time.
     pub fn until_refused(&self, pod: &str) -> Result<String> {
         eventually(|| {
             let pod = self.get(&["pod", pod])?;
@@ -239,10 +239,10 @@ impl World {
         })
     }
 
-    /// Waits until an event of ours about a pod has that text in it, and returns its message.
+    /// Waits until an event of ours about a pod contains this text, and returns its message.
     ///
     /// # Errors
-    /// There is none in time.
+    /// There is no such event in time.
     pub fn until_event(&self, pod: &str, text: &str) -> Result<String> {
         eventually(|| {
             let field = format!("involvedObject.name={pod},source=sublet-extender");
@@ -262,7 +262,7 @@ impl World {
     /// Binds a pod by hand, as the extender's account, with these annotations.
     ///
     /// # Errors
-    /// The API server's.
+    /// The API server refused the Binding.
     pub fn bind_by_hand(&self, pod: &str, node: &str, annotations: &Value) -> Result<()> {
         let binding = serde_json::json!({
             "apiVersion": "v1", "kind": "Binding",
@@ -279,10 +279,10 @@ impl World {
         Ok(())
     }
 
-    /// Sets annotations of a pod as the agent's account, with no request but the patch.
+    /// Sets annotations of a pod. As the agent's account it sends only the patch.
     ///
     /// # Errors
-    /// The API server's.
+    /// The API server refused the patch.
     pub fn annotate_as_agent(&self, pod: &str, annotations: &[(&str, &str)]) -> Result<()> {
         let _installed = rustls::crypto::ring::default_provider().install_default();
         let uid = self.get(&["pod", pod])?["metadata"]["uid"].clone();
@@ -303,7 +303,7 @@ impl World {
         })
     }
 
-    /// The extender's page at that path.
+    /// The extender's page at this path.
     ///
     /// # Errors
     /// It does not answer.
@@ -312,7 +312,7 @@ impl World {
     }
 }
 
-/// The checkout.
+/// The root of the checkout.
 fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }

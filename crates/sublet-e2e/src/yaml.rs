@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use sublet_testbed::kwok_node;
 
-/// A node of GPUShare, played by KWOK: so many cards with so much memory together.
+/// A node of GPUShare, played by KWOK. Its cards have `memory_mib` together.
 #[must_use]
 pub fn share_node(name: &str, cards: u32, memory_mib: u64) -> String {
     let (cards, memory) = (cards.to_string(), memory_mib.to_string());
@@ -18,7 +18,7 @@ pub fn share_node(name: &str, cards: u32, memory_mib: u64) -> String {
     )
 }
 
-/// What a pod asks, and where it may go.
+/// What a pod asks for, and where it may go.
 #[derive(Debug, Clone, Default)]
 pub struct Pod<'a> {
     /// Its name, or its Deployment's.
@@ -45,7 +45,7 @@ impl Pod<'_> {
         yaml + &self.template("  ")
     }
 
-    /// A Deployment of so many of it.
+    /// A Deployment of so many of these pods.
     #[must_use]
     pub fn deployment(&self, replicas: u32) -> String {
         let name = self.name;

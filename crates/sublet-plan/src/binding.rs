@@ -15,45 +15,45 @@ use sublet_model::Time;
 pub enum BindingStep {
     /// Send the Binding.
     Post,
-    /// Read the pod, not before that moment.
+    /// Read the pod, at this moment or later.
     Read(Time),
-    /// The pod is bound as it should be.
+    /// The pod is bound to the node and with the allocation that we asked for.
     Bound,
-    /// It is not and will not be: give the place back and say why.
+    /// The pod is not bound as we asked, and will not be: free the place and report the reason.
     Failed(String),
 }
 
-/// What came back.
+/// An answer from the API server, or the lack of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ApiAnswer {
     /// The Binding was accepted.
     Accepted,
-    /// The answer was an error. HTTP 4xx is a refusal: certainly nothing was written by this
-    /// request. 5xx, and 408 from a proxy, say no more than [`ApiAnswer::Unanswered`].
+    /// The answer was an error. With HTTP 4xx this request certainly wrote nothing. HTTP 5xx, and
+    /// 408 from a proxy, tell no more than [`ApiAnswer::Unanswered`].
     Refused {
         /// HTTP status.
         code: u16,
-        /// The API server's words.
+        /// The API server's message.
         message: String,
     },
-    /// A time-out or a broken connection: it may have been written.
+    /// A time-out or a broken connection: the Binding may have been written.
     Unanswered(String),
     /// The pod as it is now.
     Pod(PodState),
-    /// It could not be read.
+    /// The pod could not be read.
     Unreadable(String),
 }
 
 /// How a pod that was read compares with the Binding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodState {
-    /// On the node and with the allocation that the Binding said.
+    /// Bound to the node and with the allocation that the Binding names.
     AsAsked,
-    /// Bound, but not so.
+    /// Bound in another way.
     Elsewhere(String),
     /// Not bound.
     Unbound,
-    /// Deleted, or another pod of the same name.
+    /// Deleted, or replaced by another pod of the same name.
     Gone,
 }
 
@@ -66,8 +66,9 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// Starts a try. After `settle_ms` a request without an answer can take effect no more:
-    /// the API server's own deadline for it, its journey there, and what etcd may have in hand.
+    /// Starts a try. After `settle_ms`, a request without an answer can no longer take effect. The
+    /// time covers its way to the API server, the server's own deadline for it, and what etcd may
+    /// still be writing.
     #[must_use]
     pub fn start(now: Time, settle_ms: u64) -> (Binding, BindingStep) {
         (
@@ -80,12 +81,12 @@ impl Binding {
         )
     }
 
-    /// Takes in what came back and says what to do next. For a pod that was read, `now` is the
-    /// moment when the read began: what it shows may be as old as that.
+    /// Takes an answer and returns the next step. `now` is the moment of the answer; but for a pod
+    /// that was read, it is the moment when the read began, because the pod may be as old as that.
     pub fn apply(&mut self, now: Time, seen: ApiAnswer) -> BindingStep {
         match seen {
             ApiAnswer::Accepted | ApiAnswer::Pod(PodState::AsAsked) => BindingStep::Bound,
-            // "Already bound" may be the echo of our own earlier write.
+            // The server may say "already bound" because an earlier request of ours was written.
             ApiAnswer::Refused { code: 409, message } => {
                 self.trouble = message;
                 self.settled_at = now;

@@ -1,7 +1,7 @@
-//! Which cards of a node serve an ask: candidates, what each costs, the best.
+//! Which cards of a node a claim gets: the candidates, the cost of each, and the best.
 //!
-//! This is the one place that chooses cards. Whatever looks at several cards at once (such as
-//! their wiring) belongs in [`several`] and [`whole`], and nowhere else.
+//! This is the only place that chooses cards. Code that looks at several cards at once (such as
+//! at their wiring) belongs in [`several`] and [`whole`], and nowhere else.
 
 use sublet_model::{Ask, Book, Claim, Class, Count, Hold, Part, Parts};
 
@@ -11,31 +11,31 @@ use crate::score::Cost;
 /// The best card for one part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct One {
-    /// It is only free if no soft hold comes true.
+    /// Some pod's soft hold wants the room, so it is only free if that pod goes elsewhere.
     pub(crate) contended: bool,
-    /// How busy it probably is, where that counts.
+    /// How busy the card probably is, for classes where that counts.
     pub(crate) load: CardLoad,
     cost: Cost,
-    /// Its position on the node.
+    /// The card's position on the node.
     pub(crate) position: usize,
 }
 
-/// The cards for several parts, in their order.
+/// The best cards for several parts, in the order of the parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Several {
-    /// One of them is only free if no soft hold comes true.
+    /// Soft holds want the room on at least one of the cards.
     pub(crate) contended: bool,
-    /// How busy the busiest probably is, where that counts: the others wait for it.
+    /// How busy the busiest of them probably is, where that counts: the other cards wait for it.
     pub(crate) load: CardLoad,
-    /// Their positions on the node.
+    /// The cards' positions on the node.
     pub(crate) positions: Vec<usize>,
 }
 
-/// What a card costs: its position, and what would be left of it.
+/// Computes what a card costs, from its position and from what would be left of it.
 pub(crate) trait CardCost: Fn(usize, Part) -> Cost {}
 impl<F: Fn(usize, Part) -> Cost> CardCost for F {}
 
-/// The best card for a part of one; `None` where none has room.
+/// The best card for a single part; `None` if no card has room.
 pub(crate) fn one(book: &Book, part: Part, class: Class, cost: impl CardCost) -> Option<One> {
     candidates(book, part, class, &cost).min()
 }
@@ -43,7 +43,7 @@ pub(crate) fn one(book: &Book, part: Part, class: Class, cost: impl CardCost) ->
 /// The best cards for parts of several cards.
 ///
 /// # Errors
-/// The number of parts for which there are cards, if that is not all.
+/// The number of parts that can have a card, if that is not all.
 pub(crate) fn several(
     book: &Book,
     parts: &Parts,
@@ -78,8 +78,8 @@ pub(crate) fn several(
     free.or_else(|_| choose(true).map(found(true)))
 }
 
-/// The cards that can be handed out whole: first those that no soft hold wants, each group
-/// in order of the index.
+/// The cards that can be handed out whole. Cards that no soft hold wants come first; each group
+/// is in order of the index.
 pub(crate) fn whole(book: &Book) -> impl Iterator<Item = usize> {
     let cards = book.cards().iter().enumerate();
     let idle = cards.filter(|(_, card)| card.is_idle());
@@ -88,7 +88,7 @@ pub(crate) fn whole(book: &Book) -> impl Iterator<Item = usize> {
     rest.chain(wanted).map(|(at, _)| at)
 }
 
-/// Could the pod have its parts on just the cards that it holds?
+/// True if the pod can have its parts on exactly the cards that its soft hold names.
 pub(crate) fn is_free(book: &Book, claim: &Claim, hold: &Hold) -> bool {
     let Ask::Parts(parts) = claim.ask() else {
         return false;
@@ -110,7 +110,7 @@ fn candidates(
     let cards = book.cards().iter().enumerate();
     cards.filter_map(move |(position, card)| {
         let left = card.left_beside(part, class)?;
-        // With holds counted in, or, if only a hold is in the way, without.
+        // What is left with all holds counted; if only a hold is in the way, what is left without.
         let uncontended = left.checked_sub(card.held);
         Some(One {
             contended: uncontended.is_none(),
@@ -121,9 +121,9 @@ fn candidates(
     })
 }
 
-/// A different card for each part, out of those that can serve it, the best first. Augmenting
-/// paths (Kuhn, *The Hungarian method for the assignment problem*, 1955) find cards for all parts
-/// whenever that is possible.
+/// A different card for each part, from the cards that have room for it. For each part `able`
+/// lists these, the best first. Augmenting paths (Kuhn, *The Hungarian method for the assignment
+/// problem*, 1955) find cards for all parts whenever that is possible.
 ///
 /// # Errors
 /// The number of parts that can have a card, if that is not all.
@@ -146,8 +146,8 @@ fn match_up(able: &[Vec<usize>], cards: usize) -> Result<Vec<usize>, Count> {
     Ok(positions)
 }
 
-/// Gives the part a card: a free one, or that of a part which can have another. No card is
-/// asked for twice.
+/// Gives the part a card: a free one, or the card of a part that can take another. Each card is
+/// asked for at most once.
 fn give(part: usize, able: &[Vec<usize>], owner: &mut [Option<usize>], asked: &mut [bool]) -> bool {
     if let Some(&free) = able[part].iter().find(|card| owner[**card].is_none()) {
         owner[free] = Some(part);

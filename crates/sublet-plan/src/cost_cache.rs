@@ -1,8 +1,8 @@
-//! What the same question found on a node before. It holds until the node's page or a table of the
-//! policy changes.
+//! Keeps the results of earlier questions about each node. A result holds until the node's page
+//! changes, or a table of the policy.
 //!
-//! A placement changes one page. So the next question of that kind works out one node anew and
-//! reads the rest from a vector. Nothing is decided here: a cost is what `fit` said.
+//! A placement changes one page. So the next question of the same kind computes one node and
+//! reads the other nodes from a vector. The cache decides nothing: each cost is what `fit` said.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use crate::policy::MAX_PARTS;
 use crate::score::{Cost, Prepared, PreparedParts};
 use crate::{Candidate, CardLoad, StockRules};
 
-/// Questions that are kept at once. The openb lists have up to 151, memory of the machine counted
-/// in, and 91 without. A question costs a [`CachedCost`] for each node: with 5,000 nodes and all of
-/// them in use 40 MB, which is why no more are kept. A walk over the nodes reads all of them, so two
-/// lie on one cache line.
+/// How many questions are kept at once. The openb lists have up to 151 if the machine's memory is
+/// part of the question, and 91 if not. A question costs a [`CachedCost`] for each node: 256
+/// questions with 5,000 nodes take 40 MB, so no more are kept. A walk over the nodes reads all of
+/// them, so two lie on one cache line.
 const MAX_QUESTIONS: usize = 256;
 const _: () = assert!(size_of::<CachedCost>() == 32);
 
-/// A question that was not among the last so many is not worked out beforehand. The rarest of
-/// openb's 151 shapes has mostly come again by then.
+/// A question that was not among the last so many is not computed in advance. Even the rarest of
+/// openb's 151 shapes has usually come again within that number.
 const RECENT: u64 = 4096;
 
-/// All of a claim that `fit` looks at, look-alikes aside.
+/// Everything in a claim that `fit` looks at, except look-alikes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Question {
     ask: Ask,
@@ -35,17 +35,17 @@ struct Question {
     stock: Option<Arc<StockAsk>>,
 }
 
-/// Costs to the policies of a mix after the first.
+/// Costs to the policies of a mix, without the first one.
 type OtherCosts = [Cost; MAX_PARTS - 1];
 
-/// When something was worked out: versions of the page and of the policy's tables.
+/// What a result was computed from: the versions of the page and of the policy's tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Stamp {
     version: u64,
     epoch: u64,
 }
 
-/// What a question found on a node, to the policy or to the first one of a mix.
+/// The result of a question on a node, for the policy or for the first one of a mix.
 #[derive(Debug, Clone, Copy, Default)]
 struct CachedCost {
     stamp: Stamp,
@@ -57,7 +57,7 @@ struct CachedCost {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Finding {
-    /// Nobody has looked.
+    /// The question has not been asked for this node.
     #[default]
     Unknown,
     NoPlace,
@@ -66,16 +66,16 @@ enum Finding {
     Contended,
 }
 
-/// What a question found, by node.
+/// The results of a question, by node.
 #[derive(Debug, Clone)]
 struct NodeCosts {
-    /// The pod that asked first. All that ask the same get the same costs.
+    /// The first pod that asked. All pods with the same question get the same costs.
     asker: (PodUid, Claim),
     nodes: Vec<CachedCost>,
-    /// What the nodes cost to the other policies of a mix; empty where there are none.
+    /// The costs to the other policies of a mix; empty if there are none.
     others: Vec<OtherCosts>,
     used: u64,
-    /// How far costs were worked out beforehand, for which epoch.
+    /// The epoch for which costs are computed in advance, and for how many nodes that is done.
     refreshed: (u64, usize),
 }
 
@@ -85,10 +85,10 @@ impl NodeCosts {
     }
 }
 
-/// By node, what the policy's parts worked out whatever is asked.
+/// By node, what the policy's parts computed that does not depend on the question.
 type PreparedNodes = Vec<Option<(Stamp, PreparedParts)>>;
 
-/// NodeCosts, by question and node.
+/// [`NodeCosts`] for each question.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CostCache {
     costs: BTreeMap<Question, NodeCosts>,
@@ -96,15 +96,15 @@ pub(crate) struct CostCache {
     questions: u64,
 }
 
-/// What works out costs.
+/// Computes the costs that the cache keeps.
 pub(crate) trait Source {
     /// The version of a node's page.
     fn version(&self, node: NodeIdx) -> u64;
-    /// False where it certainly has no place for the claim.
+    /// False if the node certainly has no place for the claim.
     fn may_fit(&self, claim: &Claim, node: NodeIdx) -> bool;
-    /// What the policy's parts need to know of a node, whatever is asked.
+    /// What the policy's parts need to know of a node, whatever the question.
     fn prepare(&self, node: NodeIdx) -> PreparedParts;
-    /// What a question finds on a node.
+    /// The answer to a question on a node.
     fn look(
         &self,
         uid: &PodUid,
@@ -115,7 +115,7 @@ pub(crate) trait Source {
 }
 
 impl Question {
-    /// What only the stock scheduler looks at is left out: it changes no cost.
+    /// Leaves out what only the stock scheduler looks at, since it changes no cost.
     fn of(claim: &Claim, stock: StockRules) -> Question {
         let here = stock == StockRules::Here;
         let memory = if here {
@@ -142,8 +142,8 @@ impl Question {
 }
 
 impl CostCache {
-    /// Tells `each` of these nodes on which the pod fits what it costs there, worked out by
-    /// `source` where that is not known for this epoch.
+    /// Calls `each` with each of these nodes that the pod fits on, and with its costs there. Where
+    /// these are not known for this epoch, `source` computes them.
     pub(crate) fn look_up(
         &mut self,
         (uid, claim, stock): (&PodUid, &Claim, StockRules),
@@ -163,7 +163,7 @@ impl CostCache {
         }
     }
 
-    /// Works out stale costs again, on so many nodes at most, for the most recent questions first.
+    /// Computes stale costs again, on at most so many nodes, for the most recent questions first.
     /// True if more are stale.
     pub(crate) fn refresh(&mut self, epoch: u64, mut nodes: usize, source: &impl Source) -> bool {
         loop {
@@ -195,7 +195,7 @@ impl CostCache {
     }
 }
 
-/// The costs of a question; the one asked longest ago goes where there are too many.
+/// The costs of a question. If there are too many questions, drops the one not used for longest.
 fn costs_of<'a>(
     all: &'a mut BTreeMap<Question, NodeCosts>,
     nodes: usize,
@@ -210,7 +210,7 @@ fn costs_of<'a>(
     }
     all.entry(question).or_insert_with(|| NodeCosts {
         asker: (uid.clone(), claim.clone()),
-        // As many as there are: growing by steps would take up to twice the room.
+        // The exact capacity: growing by steps could take twice the memory.
         nodes: Vec::with_capacity(nodes),
         others: Vec::new(),
         used: 0,
@@ -219,7 +219,7 @@ fn costs_of<'a>(
 }
 
 impl NodeCosts {
-    /// What was found on the node, or what is found now.
+    /// The stored result for the node, or a new one.
     #[inline]
     fn on(
         &mut self,
@@ -254,7 +254,8 @@ impl NodeCosts {
         })
     }
 
-    /// Apart from [`NodeCosts::on`], which walks over thousands of nodes for each pod.
+    /// A function of its own, so that [`NodeCosts::on`] stays small: it is inlined in a loop over
+    /// thousands of nodes.
     #[inline(never)]
     fn work_out(
         &mut self,
@@ -338,7 +339,7 @@ mod tests {
         }
     }
 
-    /// Asks about ten nodes; how many had to be looked at?
+    /// Asks about ten nodes; returns how many the source had to compute.
     fn ask(cache: &mut CostCache, claim: &Claim, epoch: u64) -> usize {
         let (pod, source) = (uid("p"), Counted::default());
         let nodes: Vec<NodeIdx> = (0..10).map(NodeIdx).collect();
@@ -356,13 +357,13 @@ mod tests {
             (10, 0)
         );
         assert_eq!(ask(&mut cache, &large, 1), 10);
-        // The one asked last comes first: all of it, and four nodes of the other.
+        // The question used last comes first: all of its nodes, then four nodes of the other.
         assert!(cache.refresh(2, 14, &source));
         assert_eq!((source.0.get(), ask(&mut cache, &large, 2)), (14, 0));
         assert_eq!(ask(&mut cache, &small, 2), 6);
         assert!(!cache.refresh(2, 100, &source), "nothing is stale");
         assert_eq!(source.0.get(), 14);
-        // In a new epoch all of it, but no question that nobody asks any more.
+        // In a new epoch all of `small` is refreshed, but not a question that nobody asks any more.
         assert!((0..RECENT).all(|_| ask(&mut cache, &small, 2) == 0));
         assert!(!cache.refresh(3, 100, &source));
         assert_eq!(source.0.get(), 24);

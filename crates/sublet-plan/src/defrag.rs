@@ -1,15 +1,15 @@
-//! Which pods to move, so that whole GPUs come free and larger pods find a place.
+//! Plans which pods to move, so that whole GPUs become free and larger pods find a place.
 //!
-//! The result is an ordered list of moves, and any beginning of it can be carried out. Each pod
-//! fits at its new place, by the scheduler's own fit, while it still has its old one. No move
-//! leaves fewer GPUs free, or less room for the largest pod. Nothing is moved here.
+//! The result is an ordered list of moves; one may carry out any number of them from the start.
+//! Each pod fits at its new place, by the scheduler's own fit, while it still has its old one. No
+//! move leaves fewer GPUs free, or less room for the largest pod. Nothing is moved here.
 //!
-//! There are too many pairs of pods and places to look at all. Something is won only by emptying a
-//! card that is used in parts, or so much of a node that a larger pod fits on it. For each of
-//! those the search asks how many pods would have to go (`offer`). It takes the one that wins most
-//! per move, and looks for places on cards that are used in parts already (`draft`). It ends when
-//! nothing wins any more. This is greedy: the best plan of all is an integer program, and nobody
-//! solves that for thousands of nodes while a user waits.
+//! There are too many pairs of pods and places to look at them all. A move is only useful if it
+//! helps to empty a card that is used in parts, or so much of a node that a larger pod fits on it.
+//! For each such goal the search counts the pods that would have to go (`offer`). It takes the
+//! goal that wins most per move, and looks for places on cards that are used in parts already
+//! (`draft`). It ends when nothing wins any more. The search is greedy: the best plan of all is an
+//! integer program, and nobody can solve that for thousands of nodes while a user waits.
 
 mod draft;
 mod measure;
@@ -26,20 +26,20 @@ pub use self::measure::{ClusterState, Largest};
 use self::offer::{Load, Offer, What};
 use crate::Fragmentation;
 
-/// What to make room in.
+/// The cluster in which to make room, and what may be done.
 #[derive(Clone, Copy)]
 pub struct Defrag<'a> {
     /// The cluster.
     pub ledger: &'a Ledger,
-    /// What one `aliyun.com/gpu-mem` is.
+    /// How much memory one unit of `aliyun.com/gpu-mem` is.
     pub unit: Unit,
-    /// What fragmentation is measured by, for [`ClusterState::fragmented_milli`].
+    /// The measure of fragmentation, for [`ClusterState::fragmented_milli`].
     pub fragmentation: &'a Fragmentation,
     /// May this pod be ended where it is and started elsewhere?
     pub movable: &'a dyn Fn(&PodUid) -> bool,
-    /// Is that node open to it, as far as the engine does not know (taints, selectors)?
+    /// May the pod go to this node, by the rules that the engine does not know (taints, selectors)?
     pub open: &'a dyn Fn(&PodUid, NodeIdx) -> bool,
-    /// So many moves at most.
+    /// The most moves that the list may have.
     pub most: usize,
 }
 
@@ -48,29 +48,29 @@ pub struct Defrag<'a> {
 pub struct Spot {
     /// The node.
     pub node: NodeIdx,
-    /// Numbers of its cards there.
+    /// The indices of its cards there.
     pub cards: Vec<GpuIndex>,
 }
 
-/// One pod that goes elsewhere.
+/// One pod that moves to another place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Move {
     /// The pod.
     pub pod: PodKey,
     /// Its UID.
     pub uid: PodUid,
-    /// What it asks.
+    /// What it asks for.
     pub claim: Arc<Claim>,
     /// Where it is.
     pub from: Spot,
-    /// Where it goes; it fits there while it is still at its old place.
+    /// Where it goes. It fits there while it is still at its old place.
     pub to: Spot,
 }
 
 /// A list of moves.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Defragmented {
-    /// In their order.
+    /// The moves, in their order.
     pub moves: Vec<Move>,
     /// The cluster before the first move, and after each.
     pub states: Vec<ClusterState>,
@@ -85,17 +85,17 @@ pub fn defragment(asked: Defrag<'_>) -> Defragmented {
     search.found
 }
 
-/// A search in the middle.
+/// A search in progress.
 struct Search<'a> {
     asked: Defrag<'a>,
     draft: Draft<'a>,
-    /// What stands on each node, by slot of the ledger.
+    /// What each node holds, by slot of the ledger.
     loads: Vec<Option<Load>>,
     nodes: Vec<NodeIdx>,
     found: Defragmented,
-    /// What found no place, since when nothing has changed on its own node.
+    /// Goals that failed because a pod found no place. Their own nodes have not changed since then.
     failed: BTreeSet<(NodeIdx, What)>,
-    /// Has anything been moved since the first of those failed?
+    /// Has any pod moved since the first of those failed?
     moved: bool,
 }
 
@@ -126,7 +126,7 @@ impl<'a> Search<'a> {
         search
     }
 
-    /// Looks anew at what stands on a node.
+    /// Computes again what a node holds.
     fn weigh(&mut self, node: NodeIdx) {
         let at = node.0 as usize;
         if self.loads.len() <= at {
@@ -141,13 +141,13 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Does the best that wins anything; false if nothing does.
+    /// Carries out the best offer that wins anything; false if there is none.
     fn step(&mut self) -> bool {
         loop {
             if self.take_best() {
                 return true;
             }
-            // What failed is tried again only now: a move elsewhere may have made room.
+            // Offers that failed are tried again only now: a move elsewhere may have made room.
             if !std::mem::take(&mut self.moved) || self.failed.is_empty() {
                 return false;
             }
@@ -189,7 +189,7 @@ impl<'a> Search<'a> {
         self.loads.get(node.0 as usize)?.as_ref()
     }
 
-    /// What could be emptied, best first.
+    /// The offers, best first.
     fn offers(&self) -> Vec<Offer> {
         let largest = self.draft.largest();
         let left = self.asked.most.saturating_sub(self.found.moves.len());
@@ -203,7 +203,7 @@ impl<'a> Search<'a> {
             let known = self.failed.contains(&(offer.node, offer.what));
             offer.moves <= left && offer.win > 0 && !known
         });
-        // The sort is stable: among equals the node whose name comes first.
+        // The sort is stable: among equal offers the node with the first name comes first.
         offers.sort_by(|one, other| {
             let per_move = |a: &Offer, b: &Offer| a.win * b.moves as u64;
             per_move(other, one)
@@ -217,7 +217,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The numbers of the cards that an entry has.
+/// The indices of the cards that an entry has.
 fn cards_of(entry: &Entry) -> Vec<GpuIndex> {
     let grants = entry.allocation.iter().flat_map(|given| &given.grants);
     let cards: BTreeSet<GpuIndex> = grants.map(|grant| grant.card.index).collect();

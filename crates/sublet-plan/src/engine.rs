@@ -1,8 +1,8 @@
 //! The scheduler's decisions as one object: the ledger, the policy, soft holds and tries.
 //!
-//! Filter and prioritize only read, but for two soft marks: that a pod was asked about before, and
+//! Filter and prioritize change nothing but two soft marks: that a pod was asked about before, and
 //! which place it will probably take. Neither mark refuses anything. Correctness rests on
-//! [`Engine::reserve`] alone, which fits again before it takes.
+//! [`Engine::reserve`] alone, which checks the fit again before it takes the place.
 
 mod options;
 mod search;
@@ -27,9 +27,9 @@ use crate::{Candidate, Policy, Reason};
 
 /// The best score that an extender can give.
 const BEST: u8 = 10;
-/// The best score of any other node where the order among equals is part of the policy. With
-/// the shipped weight two steps are 200 points: as much as the stock scores of resources
-/// (least allocated, balanced) can differ by together, and less than one strong wish.
+/// The best score of any other node, for policies where the order among equals matters. With the
+/// shipped weight, two steps are 200 points. That is as much as the stock scores of resources
+/// (least allocated, balanced) can differ by together, and less than one strong wish of a pod.
 const SECOND: u8 = 8;
 
 /// A node that was refused, and why.
@@ -37,7 +37,7 @@ const SECOND: u8 = 8;
 pub struct RefusedNode {
     /// The node.
     pub node: NodeIdx,
-    /// Why not.
+    /// Why it cannot take the pod.
     pub reason: Reason,
 }
 
@@ -46,7 +46,7 @@ pub struct RefusedNode {
 pub struct FilterAnswer {
     /// Nodes that can take the pod, best first.
     pub passed: Vec<NodeIdx>,
-    /// Why the others cannot; filled only where none can.
+    /// Why the other nodes cannot; filled only if no node can.
     pub refused: Vec<RefusedNode>,
 }
 
@@ -57,8 +57,8 @@ pub struct Engine {
     ledger: Ledger,
     holds: BTreeMap<PodUid, (Time, Hold)>,
     tried: BTreeSet<PodUid>,
-    /// By slot, the place of the node's name among all names: ties break by name, and cost
-    /// one comparison of numbers. Counted anew by the first call after a node came.
+    /// By slot, the rank of the node's name among all names. Ties break by name, and so cost only a
+    /// comparison of numbers. The ranks are counted again by the first call after a node came.
     ranks: Vec<u32>,
     ranks_stale: bool,
     learnt: Learnt,
@@ -67,7 +67,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine that knows no node and no pod.
+    /// An engine without nodes and pods.
     #[must_use]
     pub fn new(options: EngineOptions) -> Engine {
         Engine {
@@ -83,7 +83,7 @@ impl Engine {
         }
     }
 
-    /// A pod of that claim has come: policies that learn take it into account.
+    /// A pod with this claim has come: policies that learn count it.
     pub fn learn(&mut self, claim: &Claim) {
         if self.options.policy.learns() {
             self.learnt.came(PodShape::of(claim));
@@ -91,7 +91,7 @@ impl Engine {
         }
     }
 
-    /// A pod that was learnt is gone for good.
+    /// A pod that was learnt is gone for good: policies that learn no longer count it.
     pub fn unlearn(&mut self, claim: &Claim) {
         if self.options.policy.learns() {
             self.learnt.went(&PodShape::of(claim));
@@ -99,21 +99,21 @@ impl Engine {
         }
     }
 
-    /// Lets policies make their tables anew where that is due.
+    /// Lets policies compute their tables again if that is due.
     fn catch_up(&mut self) {
         if let Some(known) = self.learnt.due(&self.ledger) {
             self.scores.rework(&known);
         }
     }
 
-    /// How many pods policies know to have come, and not to be gone.
+    /// How many pods the policies count: those that came and are not gone.
     #[must_use]
     pub fn learnt_pods(&self) -> u64 {
         self.learnt.pods()
     }
 
-    /// The demand that the policy `fgd` knows beforehand. Its paper takes the typical pods
-    /// from the whole list of pods, before the first has come.
+    /// Tells the policy `fgd` the demand in advance. Its paper takes the typical pods from the
+    /// whole list of pods, before the first one has come.
     pub fn foretell(&mut self, demand: &ShapeCounts) {
         self.scores.foretell(demand);
     }
@@ -124,14 +124,14 @@ impl Engine {
         &self.ledger
     }
 
-    /// The set-up.
+    /// The options that the engine was made with.
     #[must_use]
     pub fn options(&self) -> &EngineOptions {
         &self.options
     }
 
-    /// A node was seen, new or changed. What was measured changes often and on every node: it makes
-    /// the node's costs stale, and no policy learns anew from it.
+    /// Enters a new or changed node. Its measured load changes often and on every node: a new load
+    /// makes the node's costs stale, but no policy learns from it again.
     pub fn set_node(&mut self, facts: NodeFacts) -> NodeIdx {
         if let Some(idx) = self.ledger.find(facts.name.as_str())
             && let Some(known) = self.ledger.book(idx).facts()
@@ -152,7 +152,7 @@ impl Engine {
         idx
     }
 
-    /// A node is gone.
+    /// Removes a node.
     pub fn remove_node(&mut self, name: &NodeName) {
         if let Some(node) = self.ledger.find(name.as_str()) {
             self.drop_holds_beyond(node, 0);
@@ -161,7 +161,7 @@ impl Engine {
         self.learnt.node_changed();
     }
 
-    /// A bound pod was seen: what the API server says replaces what was reserved.
+    /// Enters a pod that was seen bound: what the API server says replaces what was reserved.
     pub fn observe(&mut self, entry: Entry) {
         self.end_try(&entry.uid);
         if self.ledger.entry(&entry.uid) != Some(&entry) {
@@ -169,21 +169,21 @@ impl Engine {
         }
     }
 
-    /// A pod is gone, or has ended with all its containers.
+    /// Removes a pod that is gone, or that has ended with all its containers.
     pub fn forget(&mut self, uid: &PodUid) {
         self.end_try(uid);
         self.ledger.remove(uid);
     }
 
-    /// Was filter asked about the pod before, since it was last bound?
+    /// Has filter been asked about the pod since it was last bound?
     #[must_use]
     pub fn was_asked(&self, uid: &PodUid) -> bool {
         self.tried.contains(uid)
     }
 
-    /// Which of these nodes can take the pod, and if none can, why not?
+    /// The nodes among these that can take the pod; if none can, the reason for each.
     ///
-    /// As [`Engine::choose`], with every node's refusal where nothing passes.
+    /// Like [`Engine::choose`], with the refusals of all nodes if no node passes.
     pub fn filter(
         &mut self,
         now: Time,
@@ -204,9 +204,9 @@ impl Engine {
 
     /// The nodes among these that can take the pod, best first.
     ///
-    /// `untolerated` counts a node's PreferNoSchedule taints that the pod does not tolerate:
-    /// fewer come first. With `everywhere` (the pod has soft wishes of its own), and for a pod
-    /// that was asked about before, all nodes come back; else the best few.
+    /// `untolerated` counts a node's PreferNoSchedule taints that the pod does not tolerate: nodes
+    /// with fewer come first. If `everywhere` is set (because the pod has soft wishes of its own),
+    /// or if the pod was asked about before, returns all such nodes; otherwise the best few.
     pub fn choose(
         &mut self,
         now: Time,
@@ -218,8 +218,8 @@ impl Engine {
     ) -> Vec<NodeIdx> {
         self.expire(now);
         self.drop_hold(uid);
-        // While an earlier bind is unsettled its place is the pod's: nothing else is offered,
-        // and nobody is evicted for a pod that is about to run.
+        // While an earlier bind is unsettled, the pod keeps its place: no other node is offered,
+        // and no pod is evicted for a pod that is about to run.
         if let Some(entry) = self.ledger.entry(uid)
             && let Some(node) = self.ledger.find(entry.node.as_str())
             && nodes.contains(&node)
@@ -231,17 +231,17 @@ impl Engine {
         let few = if all { usize::MAX } else { self.options.few };
         let found = self.find(uid, claim, nodes, few, untolerated);
         if let [only] = found[..] {
-            // The scheduler does not ask for priorities when one node is left.
+            // The scheduler does not call prioritize if only one node is left.
             self.hold(now, uid, claim, &only);
         }
         found.iter().map(|found| found.node).collect()
     }
 
-    /// A score of 0 to 10 for each of these nodes, best 10, and a soft hold on the best.
+    /// A score from 0 to 10 (best) for each of these nodes, and a soft hold on the best node.
     ///
-    /// Where ties break by name, nodes of one cost have one score, and the stock scheduler's
-    /// own scores choose among them. Where they are scattered, that order is part of the
-    /// policy: the best node is alone at 10, and no other has more than 8.
+    /// If ties break by name, nodes of equal cost have the same score, and the stock scheduler's
+    /// own scores choose among them. If ties are scattered, that order is part of the policy: only
+    /// the best node has 10, and no other node has more than 8.
     pub fn prioritize(
         &mut self,
         now: Time,
@@ -256,7 +256,7 @@ impl Engine {
         if let Some(best) = found.first() {
             self.hold(now, uid, claim, best);
         }
-        // Steps by order, not by cost: costs of different policies have no common scale.
+        // Scores go down by rank, not by cost: costs of different policies have no common scale.
         let last = found.len().saturating_sub(1).max(1);
         let cost = |found: &Found| Order {
             rank: 0,
@@ -284,15 +284,15 @@ impl Engine {
             .collect()
     }
 
-    /// Takes the best place on that node for the pod: fits again, and enters the allocation
-    /// as reserved. The caller then asks the API server, and reports with [`Engine::observe`]
-    /// or [`Engine::release`].
+    /// Takes the best place on the entry's node for the pod: checks the fit again, and enters the
+    /// allocation as reserved. The caller then asks the API server, and reports the outcome with
+    /// [`Engine::observe`] or [`Engine::release`].
     ///
-    /// `entry` describes the pod; its node, allocation and standing are filled in here.
+    /// `entry` describes the pod and names the node; allocation and standing are filled in here.
     ///
     /// # Errors
-    /// The reason why the node cannot take the pod now; [`Reason::Placed`] for a pod with an
-    /// entry, whose earlier bind may yet take effect.
+    /// The reason why the node cannot take the pod now; [`Reason::Placed`] for a pod that has an
+    /// entry, because its earlier bind may still take effect.
     pub fn reserve(&mut self, now: Time, mut entry: Entry) -> Result<Allocation, Reason> {
         self.expire(now);
         if let Some(earlier) = self.ledger.entry(&entry.uid) {
@@ -300,7 +300,7 @@ impl Engine {
                 node: earlier.node.clone(),
             });
         }
-        // The pod goes where its soft hold is, if that is still free.
+        // The pod gets the cards of its soft hold, if they are still free.
         let held = self.holds.get(&entry.uid).map(|(_, hold)| hold.clone());
         self.drop_hold(&entry.uid);
         let node = self
@@ -319,15 +319,15 @@ impl Engine {
         debug_assert!(allocation.answers(&entry.claim));
         entry.allocation = Some(allocation.clone());
         entry.standing = Standing::Reserved;
-        // The node hands nothing over to a pod of no GPU: nobody need wait for that.
+        // A pod without GPU gets no devices from the node, so nobody has to wait for them.
         entry.assigned = !entry.claim.has_gpu();
         self.ledger.enter(entry);
         debug_assert!(self.ledger.is_conserved_at(node));
         Ok(allocation)
     }
 
-    /// The API server certainly did not and will not bind a reserved pod: its place is free
-    /// again. A pod that was seen bound in the meantime keeps its place.
+    /// Frees the place of a reserved pod that the API server certainly did not and will not bind. A
+    /// pod that was seen bound in the meantime keeps its place.
     pub fn release(&mut self, uid: &PodUid) {
         if self
             .ledger
@@ -338,7 +338,7 @@ impl Engine {
         }
     }
 
-    /// May the pod go on that node?
+    /// Can the pod go on this node?
     ///
     /// # Errors
     /// The reason why not.
@@ -358,10 +358,10 @@ impl Engine {
         }
     }
 
-    /// Why none of these nodes can take the pod; nodes that can are left out.
+    /// Why these nodes cannot take the pod; nodes that can are left out.
     #[must_use]
     pub fn refusals(&self, uid: &PodUid, claim: &Claim, nodes: &[NodeIdx]) -> Vec<RefusedNode> {
-        // What a place costs is not asked.
+        // Only the fit counts, not the cost of a place.
         let scores = Scores::of(&Policy::binpack());
         let rules = Rules {
             scores: &scores,
@@ -410,7 +410,7 @@ impl Engine {
         }
     }
 
-    /// Drops soft holds on cards that the node will no longer have.
+    /// Drops soft holds on cards that the node no longer has.
     fn drop_holds_beyond(&mut self, node: NodeIdx, cards: usize) {
         let ledger = &mut self.ledger;
         self.holds.retain(|_, (_, hold)| {

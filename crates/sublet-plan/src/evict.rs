@@ -1,9 +1,9 @@
-//! Whom to evict from a node so that a claim fits there.
+//! Chooses which pods to evict from a node so that a claim fits there.
 //!
-//! The stock scheduler proposes victims by sums: of a node with two half-full cards it evicts
-//! the two least important pods, which may be on different cards. Here the same rule (spare
-//! whom you can, the most important first) is applied to what really has to come free, a card.
-//! Nobody is evicted here: the stock scheduler compares nodes by their victims, and does it.
+//! The stock scheduler proposes victims by sums. On a node with two half-full cards it evicts the
+//! two least important pods, which may be on different cards. Here the same rule (spare as many
+//! pods as possible, the most important first) counts what must really become free: a card. This
+//! module evicts nothing: the stock scheduler compares nodes by their victims, and evicts them.
 
 use std::collections::BTreeSet;
 
@@ -17,15 +17,16 @@ use crate::{Engine, Policy};
 /// A pod that may have to go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evictable {
-    /// Which one.
+    /// The pod's UID.
     pub uid: PodUid,
-    /// Would evicting it break a disruption budget? By [`breaking`].
+    /// Would its eviction break a disruption budget, according to [`breaking`]?
     pub breaks: bool,
 }
 
-/// Which of these pods, the most important first, would break a disruption budget if all of
-/// them went. `budgets`: for each pod, those that it counts in; `allowed`: how many pods each
-/// of them can do without now. As the stock scheduler counts (`filterPodsWithPDBViolation`).
+/// For each of these pods, the most important first: would it break a disruption budget if all
+/// of them went? `budgets` lists for each pod the budgets that count it. `allowed` is the number
+/// of pods that each budget can spare now. The stock scheduler counts the same way
+/// (`filterPodsWithPDBViolation`).
 #[must_use]
 pub fn breaking(budgets: &[Vec<usize>], allowed: &[i32]) -> Vec<bool> {
     let mut left: Vec<i64> = allowed.iter().copied().map(i64::from).collect();
@@ -41,13 +42,13 @@ pub fn breaking(budgets: &[Vec<usize>], allowed: &[i32]) -> Vec<bool> {
 }
 
 impl Engine {
-    /// Who must go from that node for the claim to fit, in the order of `row`; `None` where
-    /// it would not fit with all of them gone, or fits already.
+    /// The pods that must go from this node for the claim to fit, in the order of `row`; `None` if
+    /// the claim would not fit even without them all, or fits already.
     ///
-    /// `row` are the pods that may go, the most important first; `theirs` those of them that
-    /// the stock scheduler would evict. Spared are first those whose eviction breaks a budget,
-    /// then the most important. One of `theirs` without which the sums that we know would do
-    /// goes all the same: it is in the way of something that we do not see, such as a port.
+    /// `row` lists the pods that may go, the most important first; `theirs` are those of them that
+    /// the stock scheduler would evict. Pods whose eviction breaks a budget are spared first, then
+    /// the most important ones. A pod of `theirs` goes although our sums do not need it: it must be
+    /// in the way of something that we do not see, such as a port.
     #[must_use]
     pub fn victims(
         &self,
@@ -62,8 +63,8 @@ impl Engine {
         if !self.has_room(uid, claim, &book) {
             return None;
         }
-        // Where our count of CPU and memory says no to what the stock scheduler said yes to, we
-        // cannot say whom it needs, and spare nobody whom it would evict.
+        // If our count of CPU and memory refuses what the stock scheduler accepted, we cannot tell
+        // which pods it needs gone. Then no pod is spared that it would evict.
         let counts = check_machine(&book, claim).is_ok();
         let (guarded, others): (Vec<_>, Vec<_>) = row.iter().partition(|pod| pod.breaks);
         for pod in guarded.into_iter().chain(others) {
@@ -85,7 +86,7 @@ impl Engine {
         Some(victims.cloned().collect()).filter(|victims: &Vec<_>| !victims.is_empty())
     }
 
-    /// Would the claim fit on that node without these pods, and only without? For victims
+    /// Would the claim fit on this node without these pods? False if there are none. For victims
     /// that the stock scheduler knows and the ledger does not.
     #[must_use]
     pub fn fits_without(
@@ -100,7 +101,7 @@ impl Engine {
     }
 
     fn has_room(&self, uid: &PodUid, claim: &Claim, book: &Book) -> bool {
-        // What a place costs is not asked.
+        // Only the fit counts, not the cost of a place.
         let rules = Rules {
             scores: &Scores::of(&Policy::binpack()),
             ..self.rules()
@@ -109,7 +110,8 @@ impl Engine {
             && check_look_alikes(self.ledger(), book, uid, claim).is_ok()
     }
 
-    /// Would the sums do without evicting this one of `theirs`? Then something else needs it.
+    /// Does the claim need the eviction of this pod of `theirs` for a reason other than our sums?
+    /// It does if the sums are enough with the pod in place.
     fn is_needed(
         &self,
         claim: &Claim,

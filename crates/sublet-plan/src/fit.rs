@@ -1,8 +1,8 @@
-//! May it go here, and on which cards? The one implementation of fit and choice.
+//! Can a pod go on this node, and on which cards? The only implementation of fit and choice.
 //!
-//! Called for every node that a scan does not pass over (`screen`), so nothing is allocated
-//! on the way to a "yes". A "no" costs one more pass over the node's cards to find its
-//! numbers, for who asks for them ([`fit`]); a scan does not ([`place`]).
+//! Called for every node that a scan does not skip (`screen`), so a "yes" allocates nothing. A
+//! "no" with its numbers ([`fit`]) costs another pass over the node's cards; a scan does without
+//! the numbers ([`place`]).
 
 use std::cell::Cell;
 
@@ -22,23 +22,23 @@ use crate::{CardLoad, EngineOptions, Reason, StockRules};
 pub struct Candidate {
     /// Position of the chosen card, or of the first of several.
     pub position: usize,
-    /// The place is only free if no soft hold comes true: such nodes come last.
+    /// The place is only free if some soft hold is not used: such nodes come last.
     pub contended: bool,
-    /// How busy the card probably is, the busiest of several. It comes before what the place costs.
+    /// How busy the card probably is, or the busiest of several. It counts before the cost.
     pub load: CardLoad,
     /// What the node costs to each part of the policy.
     pub(crate) costs: Costs,
 }
 
 impl Candidate {
-    /// What the place costs to the policy, or to the first of a mix; lower is better.
+    /// What the place costs to the policy, or to the first one of a mix; lower is better.
     #[must_use]
     pub fn cost(&self) -> i64 {
         self.costs[0]
     }
 }
 
-/// By what places are judged.
+/// What a place is judged by.
 #[derive(Clone, Copy)]
 pub(crate) struct Rules<'a> {
     pub(crate) ledger: &'a Ledger,
@@ -56,11 +56,11 @@ struct Case<'a> {
     prepared: &'a [Prepared],
 }
 
-/// May the pod `uid` with this claim go on that node, look-alikes aside? `prepared` is of the
-/// page, by [`Scores::prepare`].
+/// Can the pod `uid` with this claim go on that node, if look-alikes are ignored? `prepared` is
+/// the result of [`Scores::prepare`] for the page.
 ///
 /// # Errors
-/// The reason why not.
+/// The reason why it cannot.
 pub(crate) fn fit(
     rules: &Rules<'_>,
     book: &Book,
@@ -71,7 +71,7 @@ pub(crate) fn fit(
     judge(rules, book, uid, claim, prepared, few_rooms, few_idle)
 }
 
-/// The same for who does not ask why not: on a full node that saves the way to its numbers.
+/// The same without reasons: on a full node that saves the pass that finds the numbers.
 pub(crate) fn place(
     rules: &Rules<'_>,
     book: &Book,
@@ -84,7 +84,7 @@ pub(crate) fn place(
     judge(rules, book, uid, claim, prepared, no_rooms, no_idle).ok()
 }
 
-/// A reason that nobody asked for.
+/// Stands for a reason that nobody needs.
 struct Unexplained;
 
 impl From<Reason> for Unexplained {
@@ -93,8 +93,8 @@ impl From<Reason> for Unexplained {
     }
 }
 
-/// Either of them. `few_rooms` says why there are cards for so many of the parts only, `few_idle`
-/// why so many can be handed out whole.
+/// The common part of [`fit`] and [`place`]. `few_rooms` gives the reason if there are cards for
+/// only so many of the parts, `few_idle` if only so many cards can be handed out whole.
 fn judge<No: From<Reason>>(
     rules: &Rules<'_>,
     book: &Book,
@@ -123,9 +123,9 @@ fn judge<No: From<Reason>>(
     Ok(place)
 }
 
-/// The cards that a claim gets at a place: `candidate` came from [`fit`] on this page.
+/// The cards that a claim gets at a place. `candidate` must come from [`fit`] on this page.
 ///
-/// Whole cards are taken in order of their index, those that a soft hold wants last.
+/// Whole cards are taken in order of their index; cards that a soft hold wants come last.
 pub(crate) fn cards_at(
     rules: &Rules<'_>,
     book: &Book,
@@ -149,7 +149,7 @@ pub(crate) fn cards_at(
     }
 }
 
-/// Writes the allocation for a claim that fits, on these cards ([`cards_at`]).
+/// Makes the allocation for a claim that fits, on these cards (from [`cards_at`]).
 ///
 /// Containers with parts use the first cards of their pod. Init containers use the cards of
 /// the containers after them, as kubelet does.
@@ -199,7 +199,7 @@ fn check_node<'a>(
     if book.cards().is_empty() {
         return Err(Reason::NoGpu);
     }
-    // Whose stock rules are known, of that the node's labels have been looked at.
+    // If the claim's stock rules are known, the node's labels have been checked by now.
     if here && claim.stock().is_none() && !claim.models().accept(&facts.model) {
         return Err(Reason::Model {
             node: facts.model.clone(),
@@ -265,10 +265,10 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// The place for parts, or for how many of them there are cards.
+    /// The place for the parts; or else the number of parts that can have a card.
     fn on_parts(&self, parts: &Parts) -> Result<Candidate, Count> {
         let (book, first) = (self.book, parts.first());
-        // Pods that hold whole cards without saying which may be on any.
+        // Pods that hold whole cards without saying which ones may be on any card.
         if book.unplaced() > Count::ZERO {
             return Err(Count::ZERO);
         }
@@ -296,7 +296,7 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// The place for whole cards, or how many there are.
+    /// The place for whole cards; or else the number of cards that can be handed out.
     fn on_whole(&self, asked: Count) -> Result<Candidate, Count> {
         let book = self.book;
         let gpus = self.facts.inventory.gpus();
@@ -329,8 +329,8 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// What a card costs to the policy that chooses among cards. Most cards of a node are like
-    /// the one before, and a cost is dear.
+    /// The cost of a card to the policy that chooses among cards. A cost is expensive to compute,
+    /// and most cards of a node are like the previous one, so the previous cost is kept.
     fn card_cost(&self) -> impl CardCost {
         let site = (self.book, self.prepared);
         let scores = self.rules.scores;
@@ -359,11 +359,11 @@ impl<'a> Case<'a> {
     }
 }
 
-/// On a node whose agent knows pods only by their sizes, two that look alike must not wait
-/// for their devices at the same time; with slots it sees no size at all.
+/// If a node's agent recognises pods only by their sizes, two pods that look alike must not wait
+/// for their devices at the same time. With slots the agent sees no sizes, so all look alike.
 ///
 /// # Errors
-/// The other pod.
+/// The other pod that looks alike.
 pub(crate) fn check_look_alikes(
     ledger: &Ledger,
     book: &Book,
@@ -392,7 +392,7 @@ pub(crate) fn check_look_alikes(
     Ok(())
 }
 
-/// Why there are not cards for all of several parts.
+/// The reason why there are not enough cards for several parts.
 fn few_rooms(case: &Case<'_>, parts: &Parts, fitting: Count) -> Reason {
     let (facts, book, class) = (case.facts, case.book, case.class);
     let (asked, total) = (parts.count(), Count::new(book.cards().len() as u32));
@@ -409,7 +409,7 @@ fn few_rooms(case: &Case<'_>, parts: &Parts, fitting: Count) -> Reason {
     }
 }
 
-/// Why not so many cards can be handed out whole.
+/// The reason why so many cards cannot be handed out whole.
 fn few_idle(case: &Case<'_>, asked: Count, idle: Count) -> Reason {
     let cards = case.book.cards();
     let total = Count::new(cards.len() as u32);
@@ -427,12 +427,12 @@ fn few_idle(case: &Case<'_>, asked: Count, idle: Count) -> Reason {
     }
 }
 
-/// Why no card has room for the largest of these parts.
+/// The reason why no card has room for the largest of these parts.
 fn no_room(facts: &NodeFacts, book: &Book, parts: &Parts, class: Class) -> Reason {
     let (part, asked) = (parts.first(), parts.first().memory);
     let (gpus, cards) = (facts.inventory.gpus(), book.cards());
     let doubt = book.unplaced() > Count::ZERO;
-    // The first of the largest, so that the answer does not depend on chance.
+    // Of several largest ones the first, so that the answer does not depend on chance.
     let largest = |size: &dyn Fn(&Card) -> MiB| {
         let best = (0..cards.len()).max_by_key(|&at| (size(&cards[at]), usize::MAX - at));
         let at = best.unwrap_or(0);
@@ -468,14 +468,14 @@ fn no_room(facts: &NodeFacts, book: &Book, parts: &Parts, class: Class) -> Reaso
     }
 }
 
-/// Why cards that have the memory cannot take a part; `None` where there are no such cards.
+/// The reason why cards with enough memory cannot take a part; `None` if there are no such cards.
 fn no_compute(facts: &NodeFacts, book: &Book, part: Part, class: Class) -> Option<Reason> {
     let cards = || book.cards().iter().zip(facts.inventory.gpus());
     let roomy = cards().filter(|(card, _)| {
         let memory = Part::of_memory(part.memory);
         card.left_beside(memory, Class::Opportunistic).is_some()
     });
-    // The first of those with most, so that the answer does not depend on chance.
+    // Of several with the most, the first, so that the answer does not depend on chance.
     let Some((card, gpu)) = roomy.rev().max_by_key(|(card, _)| card.free().compute) else {
         let overfull = |(card, _): &(&Card, _)| {
             let taken = card.used.memory.plus(card.unsure.memory);

@@ -1,23 +1,24 @@
-//! How busy a card probably is: what puts opportunistic pods where most time is left.
+//! How busy a card probably is. Opportunistic pods go to the cards with the most time left.
 //!
-//! It is what the node's agent measured, and a guess for each pod that is not in that figure yet.
-//! So a burst of pods spreads before anybody could measure the first of them. It refuses nothing,
-//! and guaranteed pods are not put anywhere by it.
+//! The load is what the node's agent measured, plus a guess for each pod that the measurement does
+//! not include yet. So a burst of pods spreads before the first of them can be measured. The load
+//! refuses nothing, and guaranteed pods ignore it.
 
 use sublet_model::{Book, Card, Class, MeasuredUse};
 
-/// What a pod counts whose use nobody has measured, in thousandths of a card: four fill one.
+/// What a pod counts for while nobody has measured its use, in thousandths of a card: four pods
+/// fill one card.
 const UNMEASURED: u32 = 250;
 
-/// How busy a card probably is; less is better. Nothing for guaranteed pods, which do not ask.
+/// How busy a card probably is; less is better. Zero for guaranteed pods, which ignore it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct CardLoad(
-    /// In thousandths of the card's time. More than a card has, where many pods are new.
+    /// In thousandths of the card's time. It exceeds 1,000 if many pods are new.
     u16,
 );
 
 impl CardLoad {
-    /// What a pod of that class sees of the card at `position`.
+    /// The load of the card at `position`, as a pod of this class sees it.
     pub(crate) fn of(book: &Book, position: usize, class: Class) -> CardLoad {
         match class {
             Class::Guaranteed => CardLoad::default(),
@@ -32,8 +33,8 @@ impl CardLoad {
         }
     }
 
-    /// Soft holds count as pods: these will come in a moment. Where nothing is measured, what was
-    /// promised to pods counts as used, if that is more than a guess for each.
+    /// Soft holds count as pods, because these pods will come in a moment. Without a measurement,
+    /// what was promised to pods counts as used, if that is more than a guess for each.
     fn expected(card: &Card, measured: Option<MeasuredUse>) -> CardLoad {
         let pods = card.tenants.saturating_add(card.holds);
         let guess = |pods: u32| pods.saturating_mul(UNMEASURED);
@@ -56,7 +57,7 @@ mod tests {
 
     #[test]
     fn pods_that_nobody_has_measured_are_guessed() {
-        // Pods, soft holds, what they were promised, (measured, of so many pods); the load.
+        // Pods, soft holds, what they were promised, (measured use, of so many pods); the load.
         for (tenants, holds, promised, measured, expected) in [
             (0, 0, 0, None, 0),
             (1, 0, 0, None, 250),

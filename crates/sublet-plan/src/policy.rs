@@ -1,8 +1,8 @@
 //! Placement policies by name, alone or mixed.
 //!
-//! `binpack` is one policy; `fgd=0.7,best-fit=0.3` is a mix: each score is scaled to 0 to 100
-//! over the nodes that fit, as the stock scheduler does with its plugins, and weighed. Adding
-//! a policy: a file in `score`, and a line in its list.
+//! `binpack` is one policy; `fgd=0.7,best-fit=0.3` is a mix. In a mix each score is scaled to 0 to
+//! 100 over the nodes that fit, as the stock scheduler does with its plugins, and then weighted.
+//! To add a policy, write a file in `score`, and add a line to the list there.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ use crate::score::{ALL, Cost, Kind};
 /// The most policies in one mix.
 pub(crate) const MAX_PARTS: usize = 4;
 
-/// The costs of one place, by the policies of a mix.
+/// The costs of one place, one for each policy of a mix.
 pub(crate) type Costs = [Cost; MAX_PARTS];
 
 /// How to choose among places that fit.
@@ -29,20 +29,20 @@ pub struct Policy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Weighed {
     kind: &'static Kind,
-    /// In thousandths.
+    /// The weight in thousandths.
     weight: u32,
 }
 
-/// Why a text names no policy.
+/// Why a text does not name a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PolicyError {
-    /// There is none of that name.
+    /// There is no policy of that name.
     Unknown(String),
-    /// A weight that is none.
+    /// The text after `=` is not a weight.
     Weight(String),
-    /// One name twice in a mix.
+    /// A name stands twice in a mix.
     Twice(String),
-    /// More than can be mixed.
+    /// More policies than one mix may have.
     TooMany(usize),
 }
 
@@ -74,7 +74,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Packs by memory: what serves one machine, and wherever only the fit is asked, since it
+    /// Packs by memory. It serves a single machine, and any question about the fit alone, since it
     /// needs to know nothing of nodes or pods.
     #[must_use]
     pub fn binpack() -> Policy {
@@ -86,7 +86,7 @@ impl Policy {
         ALL.iter().map(|kind| kind.name)
     }
 
-    /// The names, and how to mix them, for the help of a command: its `what` goes before.
+    /// The help text of a command: `what`, then the names and how to mix them.
     #[must_use]
     pub fn help(what: &str) -> String {
         let names: Vec<&str> = Policy::names().collect();
@@ -101,7 +101,7 @@ impl Policy {
         Policy::mixed(vec![Weighed { kind, weight }])
     }
 
-    /// Works out once what follows from the parts of the mix.
+    /// Computes once what follows from the parts of the mix.
     fn mixed(parts: Vec<Weighed>) -> Policy {
         let made: Vec<_> = parts.iter().map(|part| (part.kind.make)()).collect();
         let mut policy = Policy {
@@ -121,40 +121,40 @@ impl Policy {
         self.parts.iter().map(|part| part.kind)
     }
 
-    /// Which part chooses the card on a node: the one of most weight, the first of those.
+    /// The part that chooses the card on a node: the first one with the greatest weight.
     pub(crate) fn leader(&self) -> usize {
         let parts = self.parts.iter().enumerate();
         let best = parts.rev().max_by_key(|(_, part)| part.weight);
         best.map_or(0, |(at, _)| at)
     }
 
-    /// Are the costs of a place comparable only among the nodes of one question?
+    /// Can the costs of a place only be compared among the nodes of one question?
     pub(crate) fn is_relative(&self) -> bool {
         self.is_relative
     }
 
-    /// How nodes that cost the same are told apart: by name where costs are fine, in a
-    /// scattered order where many nodes cost the same.
+    /// The order of nodes that cost the same: by name where costs are fine, in a scattered order
+    /// where many nodes cost the same.
     #[must_use]
     pub fn ties(&self) -> Ties {
         self.ties
     }
 
-    /// Has it an opinion where pods of no GPU go? The two policies of memory have none: to
+    /// Does the policy also decide where pods without GPU go? The two policies of memory do not: to
     /// them all nodes are alike for such a pod.
     #[must_use]
     pub fn sees_host(&self) -> bool {
         self.sees_host
     }
 
-    /// Does it need to see the pods that arrive?
+    /// Does the policy need to see the pods that arrive?
     #[must_use]
     pub fn learns(&self) -> bool {
         self.learns
     }
 
-    /// One cost out of those of the parts. Where they are relative, `range` has the least and
-    /// the largest of each.
+    /// One cost from the costs of all parts. If they are relative, `range` has the least and the
+    /// largest cost of each part.
     pub(crate) fn total(&self, costs: &Costs, range: &[(Cost, Cost); MAX_PARTS]) -> Cost {
         if !self.is_relative() {
             return costs[0];
@@ -194,7 +194,7 @@ impl FromStr for Policy {
     }
 }
 
-/// `0.7` is 700 thousandths.
+/// Reads a weight in thousandths: `0.7` is 700.
 fn weigh(text: &str) -> Result<u32, PolicyError> {
     let wrong = || PolicyError::Weight(text.to_owned());
     let (whole, decimals) = text.split_once('.').unwrap_or((text, ""));
@@ -261,7 +261,7 @@ mod tests {
     fn costs_of_a_mix_are_scaled_before_they_are_weighed() {
         let policy: Policy = "best-fit=0.25,spread=0.75".parse().unwrap();
         let range = [(-9, 1), (0, 1000), (0, 0), (0, 0)];
-        // 9 of 10 steps up, and the worst; then the worst, and the best.
+        // First: nine of ten steps up, and the worst. Second: the worst, and the best.
         assert_eq!(policy.total(&[-8, 1000, 0, 0], &range), -90 * 250);
         assert_eq!(policy.total(&[1, 0, 0, 0], &range), -100 * 750);
         let alike = [(5, 5), (7, 7), (0, 0), (0, 0)];

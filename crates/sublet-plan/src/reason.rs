@@ -1,9 +1,9 @@
-//! Why a node cannot take a claim: data with the numbers, printed for people at the edge.
+//! Why a node cannot take a claim: data with numbers, which become text only when printed.
 //!
-//! A reason says which limit, on which device, by how much. It exists in two lengths: whole
-//! (`Display`), for events, `sublet explain` and `sublet plan`; and short ([`Wire`]), without
-//! anything that differs from node to node, because the scheduler joins all distinct texts
-//! into the pod's condition.
+//! A reason says which limit, on which device, by how much. It has two texts. The full one
+//! (`Display`) is for events, `sublet explain` and `sublet plan`. The short one ([`Wire`]) has
+//! nothing that differs from node to node, because the scheduler joins all distinct texts into
+//! the pod's condition.
 
 use std::fmt;
 
@@ -19,172 +19,172 @@ use crate::stock::Taint;
 /// Why a node cannot take a claim.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// Nothing is known of the node.
+    /// The node is not known, or its inventory cannot be read.
     Unknown,
-    /// It has no GPU.
+    /// The node has no GPU.
     NoGpu,
-    /// Its GPUs are of a model that the pod does not accept.
+    /// The node's GPUs are of a model that the pod does not accept.
     Model {
         /// The node's model.
         node: Arc<str>,
     },
     /// Too little CPU is left.
     Cpu {
-        /// What the pod asks.
+        /// What the pod asks for.
         asked: MilliCpu,
         /// What is left.
         left: MilliCpu,
     },
     /// Too little memory of the machine is left.
     HostMemory {
-        /// What the pod asks.
+        /// What the pod asks for.
         asked: Bytes,
         /// What is left.
         left: Bytes,
     },
-    /// It takes no new pods.
+    /// The node takes no new pods.
     Unschedulable,
-    /// It has a mark that the pod does not tolerate.
+    /// The node has a taint that the pod does not tolerate.
     Taint {
-        /// The mark.
+        /// The taint.
         taint: Arc<Taint>,
     },
-    /// It lacks a label that the pod selects.
+    /// The node lacks a label that the pod selects.
     NodeSelector {
-        /// What is selected, as `key=value`.
+        /// The selected label, as `key=value`.
         wanted: Arc<str>,
-        /// The value that it has.
+        /// The value that the node's label has; `None` if it has no such label.
         found: Option<Arc<str>>,
     },
-    /// No term of the pod's required node affinity matches it.
+    /// No term of the pod's required node affinity matches the node.
     NodeAffinity {
         /// How many terms there are.
         terms: usize,
-        /// The first wish that does not come true, and the label's value in its place; `None`
-        /// where no term has any wish.
+        /// The first requirement that the node does not meet, and the value that its label has;
+        /// `None` if no term has any requirement.
         unmet: Option<(Arc<str>, Option<Arc<str>>)>,
     },
-    /// It has as many pods as it takes.
+    /// The node has as many pods as it takes.
     Pods {
-        /// How many.
+        /// The most pods that it takes.
         most: u64,
     },
     /// Too little of a resource is left.
     Resource {
         /// Its name.
         name: Arc<str>,
-        /// What the pod asks.
+        /// What the pod asks for.
         asked: u64,
         /// What is left.
         left: u64,
-        /// What pods could have if there were none.
+        /// What a node without pods would have left.
         allocatable: u64,
     },
-    /// A port of the machine is taken.
+    /// A port of the node is taken.
     HostPort {
-        /// The port that the pod asks.
+        /// The port that the pod asks for.
         port: Arc<HostPort>,
     },
-    /// It hands cards out in another way.
+    /// The node hands out whole cards only, or parts only, and the pod asks for the other.
     Sharing {
-        /// How it hands them out.
+        /// How the node hands out cards.
         node: Sharing,
     },
-    /// It counts memory in another unit than the scheduler, so that the pod's number means
-    /// something else there.
+    /// The node counts memory in another unit than the scheduler, so that the pod's number would
+    /// mean something else there.
     Unit {
         /// The node's unit.
         node: Unit,
-        /// The scheduler's.
+        /// The scheduler's unit.
         scheduler: Unit,
     },
-    /// It has more memory than device plugins can count, and the pod lacks the slot resource.
+    /// The node has more memory than device plugins can count, and the pod lacks the slot resource.
     NoSlot,
     /// No card of the node is large enough, even when empty.
     TooSmall {
-        /// What the pod asks of one card.
+        /// What the pod asks for on one card.
         asked: MiB,
-        /// The largest card.
+        /// The memory of the largest card.
         largest: MiB,
-        /// Which that is.
+        /// The largest card.
         gpu: GpuIndex,
     },
-    /// It has fewer cards than the pod asks.
+    /// The node has fewer cards than the pod asks for.
     TooFew {
-        /// What the pod asks.
+        /// How many the pod asks for.
         asked: Count,
-        /// What the node has.
+        /// How many the node has.
         total: Count,
     },
-    /// No card has room.
+    /// No card has enough free memory.
     NoRoom {
-        /// What the pod asks of one card.
+        /// What the pod asks for on one card.
         asked: MiB,
-        /// The largest hole.
+        /// The largest amount that is free on a card.
         hole: MiB,
-        /// The card with that hole.
+        /// The card with that free amount.
         gpu: GpuIndex,
-        /// Cards that are large enough but sick.
+        /// How many cards are large enough but sick.
         sick: Count,
-        /// So much of that card is kept for pods that do not say which they have.
+        /// How much of that card is kept for pods that do not say which card they have.
         unsure: MiB,
     },
-    /// Cards have the memory, and none of them the compute time.
+    /// Some cards have the memory, but none of them has the compute time.
     NoCompute {
-        /// What the pod asks of one card.
+        /// What the pod asks for on one card.
         asked: Milli,
-        /// The most that is left of one.
+        /// The most that is left on one of these cards.
         left: Milli,
-        /// Which that is.
+        /// The card with the most left.
         gpu: GpuIndex,
     },
-    /// A guaranteed pod that asks for all of a card's compute time is the only one of its class
-    /// there.
+    /// A guaranteed pod that asks for all of a card's compute time shares the card with no other
+    /// guaranteed pod. That rules out every card with room.
     Company {
-        /// The card with most room.
+        /// The card with the most room.
         gpu: GpuIndex,
     },
-    /// The card's pods, some of them bound by somebody else, ask more than it has.
+    /// The pods of the card, some of them bound by somebody else, ask for more than it has.
     Overfull {
-        /// The card, whose memory would do.
+        /// The card, which would have enough memory.
         gpu: GpuIndex,
     },
-    /// Fewer cards have room than the pod asks.
+    /// Fewer cards have room than the pod asks for.
     TooFewRooms {
-        /// So many.
+        /// How many cards the pod asks for.
         asked: Count,
-        /// What it asks of the first of them.
+        /// What it asks for on the first of them.
         part: Part,
-        /// Parts for which there is a card.
+        /// How many of its parts can have a card.
         fitting: Count,
     },
     /// Not enough cards are idle.
     NoIdle {
-        /// What the pod asks.
+        /// How many cards the pod asks for.
         asked: Count,
-        /// Idle cards.
+        /// How many cards are idle.
         idle: Count,
-        /// Cards of the node.
+        /// How many cards the node has.
         total: Count,
-        /// Cards that are sick.
+        /// How many cards are sick.
         sick: Count,
-        /// Cards that nobody has for certain, but perhaps a pod that does not say which it has.
+        /// How many cards have no known pod, but perhaps one that does not say which card it has.
         unsure: Count,
     },
-    /// A pod that the node's agent could take for this one has not got its devices yet.
+    /// The node's agent could confuse this pod with another that has not got its devices yet.
     LookAlike {
-        /// That pod.
+        /// The other pod.
         other: PodKey,
     },
-    /// The pod has an allocation already, and gets no second one. Only a bind is refused for this.
+    /// The pod has an allocation already, and gets no second one. Only binds are refused for this.
     Placed {
-        /// Where that is.
+        /// The node of that allocation.
         node: NodeName,
     },
 }
 
 impl Reason {
-    /// True if no eviction and no waiting will help: only other hardware would.
+    /// True if no eviction and no waiting will help: only another node or another pod would.
     #[must_use]
     pub fn is_final(&self) -> bool {
         match self {
@@ -363,7 +363,7 @@ impl fmt::Display for Reason {
 }
 
 impl Reason {
-    /// What the stock scheduler says of a node, wherever it is not there to say so itself.
+    /// The texts of the stock scheduler's rules, for `sublet plan`, `explain` and the simulator.
     fn stock_text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Reason::Unschedulable => write!(f, "the node takes no new pods: it is cordoned"),
@@ -428,7 +428,7 @@ impl Reason {
     }
 }
 
-/// The value that a label has.
+/// Writes the value that a label of the node has.
 fn had(f: &mut fmt::Formatter<'_>, value: Option<&Arc<str>>) -> fmt::Result {
     match value {
         Some(value) if value.is_empty() => write!(f, "it empty"),
@@ -437,7 +437,7 @@ fn had(f: &mut fmt::Formatter<'_>, value: Option<&Arc<str>>) -> fmt::Result {
     }
 }
 
-/// A reason as the extender sends it: a few texts at most for one claim.
+/// A reason in the short text that the extender sends: at most a few different texts for a claim.
 pub struct Wire<'a>(pub &'a Reason, pub &'a Ask);
 
 impl fmt::Display for Wire<'_> {

@@ -1,10 +1,10 @@
-//! Numbers drawn from names: chance without a generator, the same in every process and on
-//! every machine.
+//! Numbers drawn from names. They look random, but are the same in every process and on every
+//! machine.
 
-/// A number of 63 bits, drawn from a text and a number.
+/// A 63-bit number, drawn from a text and a number.
 ///
-/// FNV-1a, then the finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014), because the
-/// high bits of FNV move little.
+/// FNV-1a, then the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), because the high
+/// bits of FNV change little.
 pub(crate) fn scatter(text: impl Iterator<Item = u8>, number: u64) -> u64 {
     let mut hash = text.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

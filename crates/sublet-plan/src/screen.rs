@@ -1,9 +1,9 @@
-//! What a node's place could be at best, from the node's outline alone.
+//! The best place that a node could offer, judged by the node's outline alone.
 //!
 //! A scan over thousands of nodes opens a node's page only if that could change the answer.
-//! Nothing is decided here: whether a claim fits, where, and at what cost is for [`fit`] to say. A
-//! [`Hope`] is never worse than that, and where [`may_fit`] says no, so does `fit` (property tests in
-//! `engine`).
+//! Nothing is decided here: [`fit`] says whether a claim fits, where, and at what cost. A [`Hope`]
+//! is never worse than the place that `fit` finds, and if [`may_fit`] says no, so does `fit`
+//! (property tests in `engine`).
 //!
 //! [`fit`]: crate::fit
 
@@ -11,17 +11,17 @@ use sublet_model::{Ask, Count, MiB, Outline};
 
 use crate::score::{After, Cost, Pack};
 
-/// No place on the node comes before this. Derived order, as for places: contended ones come
-/// last.
+/// A bound: no place on the node is better. The derived order is that of places: contended ones
+/// come last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Hope {
-    /// The place is only free if no soft hold comes true.
+    /// The place is only free if some soft hold is not used.
     pub(crate) contended: bool,
     /// The policy's cost of the node.
     pub(crate) cost: Cost,
 }
 
-/// False where the claim certainly does not fit on a node.
+/// False if the claim certainly does not fit on the node.
 pub(crate) fn may_fit(outline: &Outline, ask: &Ask) -> bool {
     match ask {
         Ask::Nothing => true,
@@ -30,7 +30,7 @@ pub(crate) fn may_fit(outline: &Outline, ask: &Ask) -> bool {
     }
 }
 
-/// The most that can be hoped for on a node; `None` where the claim certainly does not fit.
+/// The best place to hope for on a node; `None` if the claim certainly does not fit.
 pub(crate) fn hope(outline: &Outline, ask: &Ask, policy: &Pack) -> Option<Hope> {
     if !may_fit(outline, ask) {
         return None;
@@ -66,7 +66,7 @@ pub(crate) fn hope(outline: &Outline, ask: &Ask, policy: &Pack) -> Option<Hope> 
 }
 
 impl Hope {
-    /// Such places are rare, and what they cost is not worth a closer look.
+    /// Such places are rare, so a closer bound of their cost is not worth the time.
     const CONTENDED: Hope = Hope {
         contended: true,
         cost: 0,

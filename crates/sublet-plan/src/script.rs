@@ -2,22 +2,27 @@
 //!
 //! ```text
 //! n1 size: 4069/16276 0/16276!w@GPU-b     used/capacity; ! sick; w held whole; @ UUID
-//! ask p 4069                              who would take it, and on which card
+//! ask p 4069                              which node would take the pod, and on which card
 //! -> n1/0
 //! ```
-//! `show` writes `?4` where pods that do not say their card may have 4 MiB of it.
-//! A node's words: `memory` or `whole` (sharing), `size` (identity), `gib` (unit), `slots`.
-//! A claim is a number of MiB or of whole cards (`2x`) per container, joined by `+`; `i` and
-//! `s` mark init containers and sidecars: `i8138+s100+4069`; `:slot` at its end is the slot,
-//! `:low` before that the class opportunistic.
-//! `8138@300` asks 300 thousandths of compute time too, `8138*2` parts of two cards; `show`
-//! writes `8138@300/16276`.
-//! `options policy=NAME …` begins anew with a policy; `ask` and `filter POD CLAIM` say where a pod
-//! fits (`filter … everywhere` on every node, not only the best few), `wire` what is refused, as
-//! the kube-scheduler hears it; `prioritize` scores nodes, `reserve POD NODE CLAIM` places the
-//! pod there, and `observe POD NODE CLAIM CARDS` enters one that is bound already. `measured NODE
-//! 40/2 -` is what the agent says of each card: 40 % busy with two pods, and nothing.
-//! [`check`] replays the commands and compares the whole transcript. Only tests use it.
+//! `show` writes `?4` for a card of which pods that do not say their card may have 4 MiB.
+//!
+//! - After a node's name come words: `memory` or `whole` (sharing), `size` (identity), `gib`
+//!   (unit), `slots`.
+//! - A claim is a number of MiB or of whole cards (`2x`) for each container, joined by `+`. `i` and
+//!   `s` mark init containers and sidecars: `i8138+s100+4069`. `:slot` at the end asks for the
+//!   slot, and `:low` before that sets the class to opportunistic.
+//! - `8138@300` also asks for 300 thousandths of compute time, `8138*2` for parts of two cards;
+//!   `show` writes `8138@300/16276`.
+//! - `options policy=NAME …` starts a new engine with a policy.
+//! - `ask` and `filter POD CLAIM` say where a pod fits (`filter … everywhere` on every node, not
+//!   only on the best few). `wire` gives the refusals as the kube-scheduler gets them.
+//! - `prioritize` scores nodes. `reserve POD NODE CLAIM` places the pod on the node, and `observe
+//!   POD NODE CLAIM CARDS` enters a pod that is bound already.
+//! - `measured NODE 40/2 -` is what the agent says of each card: the first is 40 % busy with two
+//!   pods, and of the second it says nothing.
+//!
+//! [`check`] replays the commands and compares all answers. Only tests use it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,7 +36,7 @@ use sublet_model::{
 
 use crate::{Engine, EngineOptions, Evictable, FilterAnswer, Policy, Ties, Wire};
 
-/// Replays a script, and fails where an answer differs.
+/// Replays a script; fails if an answer differs.
 #[track_caller]
 pub(crate) fn check(script: &str) {
     let mut world = World {
@@ -55,7 +60,7 @@ pub(crate) fn policies() -> usize {
     Policy::names().count()
 }
 
-/// The policies by number, for tests that draw one.
+/// The policy of this number, for tests that draw one.
 pub(crate) fn numbered(policy: usize) -> Policy {
     Policy::names().nth(policy).unwrap().parse().unwrap()
 }
@@ -64,7 +69,8 @@ pub(crate) fn uid(name: &str) -> PodUid {
     PodUid::new(name).unwrap()
 }
 
-/// `i8138+s100+2x:low:slot`, with parts as [`part`] reads them; containers are called `c0`, `c1` and so on.
+/// Reads `i8138+s100+2x:low:slot`, with parts as [`part`] reads them. The containers are called
+/// `c0`, `c1` and so on.
 pub(crate) fn claim(text: &str) -> Arc<Claim> {
     let (text, has_slot) = match text.strip_suffix(":slot") {
         Some(rest) => (rest, true),
@@ -97,7 +103,8 @@ pub(crate) fn claim(text: &str) -> Arc<Claim> {
     Arc::new(claim.with_class(class).unwrap())
 }
 
-/// `8138`, `8138@300` (and 300 thousandths of compute time), `8138*2` (of each of two cards).
+/// Reads `8138`, `8138@300` (with 300 thousandths of compute time) or `8138*2` (on each of two
+/// cards).
 fn part(amount: &str) -> Demand {
     let (amount, gpus) = amount.split_once('*').unwrap_or((amount, "1"));
     let (memory, compute) = amount.split_once('@').unwrap_or((amount, "0"));
@@ -112,8 +119,8 @@ fn part(amount: &str) -> Demand {
     }
 }
 
-/// So many thousandths of a core, and so many cards of 1000 MiB, of each so many thousandths
-/// (1000: all of it), on these models.
+/// A claim to so many thousandths of a core, and to so many cards of 1000 MiB, with these
+/// thousandths of each (1000: whole cards), on these models.
 pub(crate) fn on_host(cpu: u64, cards: u32, milli: u32, models: &[&str]) -> Arc<Claim> {
     let host = Host {
         cpu: MilliCpu::new(cpu),
@@ -128,7 +135,7 @@ pub(crate) fn on_host(cpu: u64, cards: u32, milli: u32, models: &[&str]) -> Arc<
     Arc::new(Claim::clone(&gpu).with_host(host).with_models(models))
 }
 
-/// A node line: what the node says of itself, and the pods that use its cards already.
+/// Reads a node line: the node's facts, and the pods that use its cards already.
 pub(crate) fn node(head: &str, cards: &str) -> (NodeFacts, Vec<Entry>) {
     let mut words = head.split_whitespace();
     let name = words.next().unwrap();
@@ -173,7 +180,7 @@ pub(crate) fn node(head: &str, cards: &str) -> (NodeFacts, Vec<Entry>) {
     (facts, entries)
 }
 
-/// What a node's agent says of its cards: `40/2` or `-` for each.
+/// Reads what a node's agent says of its cards: `40/2` or `-` for each.
 pub(crate) fn measured(cards: &[&str]) -> BTreeMap<GpuIndex, MeasuredUse> {
     let card = |(index, text): (u16, &&str)| {
         let (percent, pods) = text.split_once('/')?;
@@ -200,7 +207,7 @@ pub(crate) fn entry(pod: &str, node: &str, claim: &Arc<Claim>) -> Entry {
     }
 }
 
-/// The claim on those cards (`0,1` or `0@GPU-a`), container by container.
+/// An allocation for the claim on these cards (`0,1` or `0@GPU-a`), container by container.
 pub(crate) fn placed(claim: &Claim, cards: &str, whole: MiB) -> Allocation {
     let cards: Vec<CardRef> = cards
         .split(',')
@@ -319,7 +326,7 @@ impl World {
         self.engine.observe(entry);
     }
 
-    /// `who`: pods that may go, the most important first; `!` marks one whose eviction breaks
+    /// `who` lists pods that may go, the most important first; `!` marks one whose eviction breaks
     /// a budget, `*` one that the stock scheduler would evict.
     fn evict(&self, pod: &str, asked: &str, node: &str, who: &[&str]) -> String {
         let node = self.engine.ledger().find(node).unwrap();
@@ -355,7 +362,7 @@ impl World {
         names.join(" ")
     }
 
-    /// `how`: `everywhere`, and nodes with a taint that the pod does not tolerate.
+    /// `how` may contain `everywhere`, and nodes with a taint that the pod does not tolerate.
     fn filter(&mut self, pod: &str, asked: &str, how: &[&str]) -> FilterAnswer {
         let nodes = self.nodes();
         let tainted: BTreeSet<NodeIdx> = how

@@ -1,17 +1,17 @@
-//! What the stock kube-scheduler would say, for those who decide without one.
+//! What the stock kube-scheduler would decide, for programs that run without one.
 //!
-//! In a cluster it looks at a node before the extender is asked, and adds its own scores to
-//! the extender's. `sublet plan`, `explain` and the simulator have none beside them, and must
-//! still promise only what it does. Here are its filters and scores as they are in Kubernetes
-//! 1.36, by the names of its plugins:
+//! In a cluster the stock scheduler checks a node before it asks the extender, and adds its own
+//! scores to the extender's. `sublet plan`, `explain` and the simulator run without it, but may
+//! promise only what it would do. So its filters and scores are repeated here as they are in
+//! Kubernetes 1.36, with the names of its plugins:
 //!
-//! - `rules`: NodeUnschedulable, TaintToleration, NodeAffinity (with `nodeSelector`). They
-//!   depend on nothing that pods take, so that an answer can be kept.
-//! - `counts`: NodeResourcesFit, NodePorts. What is taken stands in the ledger.
+//! - `rules`: NodeUnschedulable, TaintToleration, NodeAffinity (with `nodeSelector`). They do not
+//!   depend on what pods take, so an answer can be kept.
+//! - `counts`: NodeResourcesFit, NodePorts. The ledger knows what is taken.
 //! - `score`: NodeResourcesFit, NodeResourcesBalancedAllocation, TaintToleration, NodeAffinity.
-//! - `select`: which node it takes, of those that the extender lets pass.
-//! - `unmodelled`: what it looks at and this does not. A pod with such a wish is never promised
-//!   a place.
+//! - `select`: which node it takes, among those that the extender lets pass.
+//! - `unmodelled`: what it checks and this module does not. A pod with such a requirement is never
+//!   promised a place.
 
 pub(crate) mod counts;
 mod rules;

@@ -1,9 +1,9 @@
-//! Builds the stock components from the Go modules in `control-plane/`, once per content.
+//! Builds the stock components from the Go modules in `control-plane/`, once for each content.
 //!
-//! The result lies outside the checkout, in a folder named by a hash of everything that goes
-//! in, so a clean checkout of the same pins finds it and a changed pin never runs an old
-//! binary. A build goes into a folder beside it and is renamed when whole; a lock keeps two
-//! builds apart. It never changes a Go module, and never fetches a toolchain.
+//! The result lies outside the checkout, in a folder named by a hash of everything that the build
+//! reads. So a clean checkout with the same pins finds it, and a changed pin never runs an old
+//! binary. A build writes to a folder beside the result and is renamed when it is complete; a lock
+//! keeps two builds apart. It never changes a Go module, and never fetches a toolchain.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,8 +17,8 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::progress::Progress;
 
-/// Kubernetes and etcd are one program, which acts by the name it is called by: a third of the
-/// disk, and one link instead of six.
+/// Kubernetes and etcd are one program, which acts according to the name it is called by. This
+/// takes a third of the disk space, and one link instead of six.
 const NAMES: [&str; 6] = [
     "etcd",
     "kube-apiserver",
@@ -28,7 +28,7 @@ const NAMES: [&str; 6] = [
     "kubectl",
 ];
 
-/// What KWOK plays: nodes turn Ready, pods run, jobs complete.
+/// What KWOK simulates: nodes become Ready, pods run, jobs complete.
 const STAGES: [&str; 4] = [
     "node/fast/node-initialize",
     "pod/fast/pod-ready",
@@ -45,7 +45,7 @@ pub struct Binaries {
 }
 
 impl Binaries {
-    /// The components that `cargo xtask` built, by `SUBLET_CONTROL_PLANE`; `None` without it.
+    /// The components that `cargo xtask` built, in `SUBLET_CONTROL_PLANE`; `None` if it is not set.
     ///
     /// # Errors
     /// When the variable names a folder without a control plane.
@@ -62,7 +62,7 @@ impl Binaries {
         Ok(Some(binaries))
     }
 
-    /// The folder, for `SUBLET_CONTROL_PLANE`.
+    /// The folder of the components, for `SUBLET_CONTROL_PLANE`.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
@@ -80,17 +80,17 @@ impl Binaries {
         self.root.join("node").join(name)
     }
 
-    /// Whether the real node's half was built.
+    /// Whether the components of the real node were built.
     #[must_use]
     pub fn has_node(&self) -> bool {
         self.node("runc").exists()
     }
 }
 
-/// Where everything built once is kept: `SUBLET_CACHE`, or `sublet` in the user's cache folder.
+/// The folder of everything that is built once: `SUBLET_CACHE`, or `sublet` in the user's cache.
 ///
 /// # Errors
-/// When no variable says where that is.
+/// When no variable names such a folder.
 pub fn default_cache() -> Result<PathBuf> {
     let var = |name| {
         std::env::var_os(name)
@@ -103,10 +103,10 @@ pub fn default_cache() -> Result<PathBuf> {
         .context("no folder for built components: set SUBLET_CACHE")
 }
 
-/// Builds the control plane, and with `node` what a real node needs, unless that was done.
+/// Builds the control plane, and with `node` the components of a real node, if that is not done.
 ///
 /// # Errors
-/// When Go is missing or too old, or does not compile: the end of what it said.
+/// When Go is missing or too old, or a build fails: the end of Go's output.
 pub fn control_plane(repository: &Path, node: bool, progress: &mut Progress) -> Result<Binaries> {
     let source = repository.join("control-plane");
     let root = default_cache()?.join("control-plane").join(key(&source)?);
@@ -133,10 +133,10 @@ pub fn control_plane(repository: &Path, node: bool, progress: &mut Progress) -> 
     Ok(binaries)
 }
 
-/// Makes `root/name` in one step: whole or not at all.
+/// Makes `root/name` in one step: all of it or nothing.
 fn whole(root: &Path, name: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let unfinished = root.join(format!("{name}.unfinished"));
-    // What a build that was killed left; we hold the lock.
+    // Remains of a build that was killed: nobody else uses them, since we hold the lock.
     for old in [&unfinished, &root.join(name)] {
         if old.exists() {
             fs::remove_dir_all(old)?;
@@ -155,8 +155,8 @@ struct Go<'a> {
 
 impl Go<'_> {
     fn build_cluster(&mut self, out: &Path) -> Result<()> {
-        // Unstamped components call themselves v0.0.0-master; the stamp makes them the release
-        // that go.mod pins.
+        // Without a stamp, components report v0.0.0-master. With it, they report the release that
+        // go.mod pins.
         let version = self.list("kube", "Version", "k8s.io/kubernetes")?;
         let minor = version.split('.').nth(1).unwrap_or_default();
         let stamp = "-X k8s.io/component-base/version";
@@ -214,7 +214,7 @@ impl Go<'_> {
             &[],
             &packages,
         )?;
-        // Without seccomp in runc no pod starts: containerd always hands it a profile.
+        // Without seccomp in runc no pod starts: containerd always gives it a seccomp profile.
         let runc = "github.com/opencontainers/runc";
         self.build("runtime", "runc", out, "", &["-tags", "seccomp"], &[runc])?;
         self.build("kube", "pause", out, "", &[], &["./pause"])?;
@@ -254,7 +254,7 @@ impl Go<'_> {
         more: &[&str],
         packages: &[&str],
     ) -> Result<()> {
-        // Downloads what is missing, and says how many packages there will be.
+        // Downloads what is missing, and counts the packages that will be built.
         let args = ["list", "-deps"]
             .into_iter()
             .chain(packages.iter().copied());
@@ -265,10 +265,10 @@ impl Go<'_> {
             .count();
 
         let mut args: Vec<OsString> = ["build", "-v", "-o"].map(OsString::from).into();
-        // The slash at the end makes it a folder: each program keeps its own name.
+        // The slash at the end makes it a folder, in which each program keeps its own name.
         args.extend([
             out.join("").into(),
-            // What `-s -w` strips need not be made: a tenth of the compiler's time.
+            // `-s -w` strips debug information, so do not make it: that saves a tenth of the time.
             "-gcflags=all=-dwarf=false".into(),
             "-ldflags".into(),
             format!("-s -w {stamp}").into(),
@@ -278,7 +278,7 @@ impl Go<'_> {
         Ok(())
     }
 
-    /// Runs go in one of the modules; shows its progress, and on failure the end of its words.
+    /// Runs `go` in one of the modules and shows its progress; an error has the end of its output.
     fn run(
         &mut self,
         module: &str,
@@ -287,7 +287,7 @@ impl Go<'_> {
         total: Option<usize>,
     ) -> Result<String> {
         let dir = self.source.join(module);
-        // Only runc, by its seccomp tag, needs C.
+        // Only runc needs C, because of its seccomp tag.
         let cgo = if args.iter().any(|arg| arg == "seccomp") {
             "1"
         } else {
@@ -298,7 +298,7 @@ impl Go<'_> {
             .current_dir(&dir)
             .env("CGO_ENABLED", cgo)
             .env("GOTOOLCHAIN", "local")
-            // The compilers are short-lived and memory is there: less time for its collection.
+            // The compilers are short-lived and memory is plentiful, so collect garbage less often.
             .env("GOGC", "400")
             .env("GOFLAGS", "-mod=readonly -trimpath -buildvcs=false")
             .stdin(Stdio::null())
@@ -349,7 +349,7 @@ impl Go<'_> {
     }
 }
 
-/// A hash of every file under `control-plane/`, by path and content, and of Go's version.
+/// A hash of the path and content of every file under `control-plane/`, and of Go's version.
 fn key(source: &Path) -> Result<String> {
     let version = Command::new("go")
         .args(["env", "GOVERSION"])
@@ -382,9 +382,9 @@ fn files(dir: &Path) -> Result<Vec<PathBuf>> {
 
 const FNV_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// FNV-1a: it names a cache folder, and must be the same in every Rust release.
+/// FNV-1a. It names a cache folder, so it must give the same in every Rust release.
 fn fnv(hash: u64, bytes: &[u8]) -> u64 {
-    // The length keeps "ab" + "c" from being "a" + "bc".
+    // With the length, "ab" + "c" differs from "a" + "bc".
     let length = bytes.len().to_le_bytes();
     length.iter().chain(bytes).fold(hash, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)

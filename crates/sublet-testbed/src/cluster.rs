@@ -1,11 +1,10 @@
 //! A Kubernetes control plane in a directory.
 //!
-//! etcd, the API server, the controller manager and, if asked, KWOK, with RBAC and the Node
-//! authorizer in force; schedulers and the product's own processes come by name afterwards.
-//! Every cluster stands alone, so tests may run two at once (about 0.7 GiB each). Dropping a
-//! [`Cluster`] ends every process and removes the directory; so does the end of the process
-//! that holds it. A scheduler never starts by itself, because which one decides is what tests
-//! are about.
+//! It has etcd, the API server, the controller manager and, on request, KWOK, with RBAC and the
+//! Node authorizer in force. Schedulers and the product's own processes are started later, by
+//! name. Every cluster is independent, so tests may run two at once (about 0.7 GiB each). When a
+//! [`Cluster`] is dropped, or the process that holds it ends, every process ends and the directory
+//! is removed. No scheduler starts by itself, because tests choose which one decides.
 
 use std::fs;
 use std::io::{Seek, Write};
@@ -27,10 +26,10 @@ use crate::supervisor::Supervisor;
 /// How long a component may take to become healthy. Cold start is 5 s on two idle cores.
 const START_LIMIT: Duration = Duration::from_secs(120);
 
-/// The user that may do everything.
+/// The user with all rights.
 const ADMIN: &str = "admin";
 
-/// Somebody who may talk to the API server, with a token of its own.
+/// A user of the API server, with a token of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
     /// The user name as RBAC sees it, such as `system:serviceaccount:NAMESPACE:NAME`.
@@ -49,7 +48,7 @@ impl User {
         }
     }
 
-    /// What a pod that runs under a service account is to the API server.
+    /// The user that the API server sees for a pod that runs under a service account.
     #[must_use]
     pub fn service_account(namespace: &str, name: &str) -> User {
         User {
@@ -62,7 +61,7 @@ impl User {
     }
 }
 
-/// What a cluster is made of.
+/// The parts of a cluster.
 #[derive(Debug, Clone)]
 pub struct ClusterOptions {
     /// The built components.
@@ -90,8 +89,8 @@ impl ClusterOptions {
         }
     }
 
-    /// The same without the garbage collector of pods, which every 20 s ends those that were
-    /// deleted before they were bound, and which a finalizer keeps.
+    /// The same without the garbage collector of pods. That controller runs every 20 s, and ends
+    /// pods that were deleted before they were bound and that a finalizer keeps.
     #[must_use]
     pub fn keeping_deleted(mut self) -> ClusterOptions {
         let without = "--controllers=*,-pod-garbage-collector-controller";
@@ -115,7 +114,7 @@ impl Cluster {
     /// Starts a control plane and waits until every part is healthy.
     ///
     /// # Errors
-    /// When a component does not come up: its name and the end of its log.
+    /// When a component does not come up: the error has its name and the end of its log.
     pub fn start(options: ClusterOptions) -> Result<Cluster> {
         let dir = tempfile::Builder::new()
             .prefix("sublet-cluster-")
@@ -191,7 +190,7 @@ impl Cluster {
             spawn(KWOK, components::kwok(&self.binaries, &kubeconfig))?;
         }
         self.wait_https(CONTROLLERS, self.ports.controllers, "/healthz")?;
-        // Before this one exists no pod can be made in the namespace.
+        // The API server makes no pod in the namespace before this account exists.
         let account = || {
             self.kubectl(&["get", "serviceaccount", "default"])
                 .map(drop)
@@ -231,7 +230,7 @@ impl Cluster {
         self.pki.path("authority.crt")
     }
 
-    /// One JSON object a line (`audit.k8s.io/v1` Event, level Metadata), if switched on.
+    /// The audit log: one JSON object a line (`audit.k8s.io/v1` Event, level Metadata), if on.
     #[must_use]
     pub fn audit_log(&self) -> PathBuf {
         self.dir.join("audit.log")
@@ -240,7 +239,7 @@ impl Cluster {
     /// Runs kubectl as admin; returns what it printed.
     ///
     /// # Errors
-    /// When kubectl fails: what it said.
+    /// When kubectl fails: the error has what it printed.
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
         self.kubectl.run(args, None)
     }
@@ -265,10 +264,10 @@ impl Cluster {
         self.kubectl_with_input(&["apply", "--filename", "-"], yaml)
     }
 
-    /// Runs kubectl as admin with something to read.
+    /// Runs kubectl as admin with this standard input.
     ///
     /// # Errors
-    /// When kubectl fails: what it said.
+    /// When kubectl fails: the error has what it printed.
     pub fn kubectl_with_input(&self, args: &[&str], input: &str) -> Result<String> {
         self.kubectl.run(args, Some(input))
     }
@@ -277,8 +276,8 @@ impl Cluster {
         self.kubectl.clone()
     }
 
-    /// Starts a stock kube-scheduler under a name, with a `KubeSchedulerConfiguration` that
-    /// names the same kubeconfig and with more flags, and waits until it is ready.
+    /// Starts a stock kube-scheduler under a name, and waits until it is ready. `more` are further
+    /// flags. Its `KubeSchedulerConfiguration` must name the same kubeconfig.
     ///
     /// # Errors
     /// When it does not come up.
@@ -310,15 +309,15 @@ impl Cluster {
         self.processes.spawn(name, &command)
     }
 
-    /// Starts a process again as it was started first. It must have ended.
+    /// Starts a process again, exactly as the first time. It must have ended.
     ///
     /// # Errors
-    /// When there was none of this name, or it runs.
+    /// When no process of this name was started, or it still runs.
     pub fn start_again(&self, name: &str) -> Result<()> {
         self.processes.start(name)
     }
 
-    /// Ends a process: SIGTERM, and SIGKILL after ten seconds. It need not run.
+    /// Ends a process: by SIGTERM, and by SIGKILL after ten seconds. It may have ended already.
     pub fn stop(&self, name: &str) {
         self.processes.stop(name);
     }
@@ -344,7 +343,7 @@ impl Cluster {
     /// Waits until `http://127.0.0.1:PORT/PATH` answers 200.
     ///
     /// # Errors
-    /// When the process ends or the time is over: the end of its log.
+    /// When the process ends or the time is over: the error has the end of its log.
     pub fn wait_http(&self, name: &str, port: u16, path: &str, limit: Duration) -> Result<()> {
         self.processes
             .wait(name, limit, || match http_get(port, path)? {
@@ -396,15 +395,16 @@ impl Cluster {
         })
     }
 
-    /// For components with a certificate of their own making: kubectl asks, since it speaks TLS.
+    /// Waits for a component that made its own certificate; kubectl asks, because it speaks TLS.
     fn wait_https(&self, name: &str, port: u16, path: &str) -> Result<()> {
         let server = format!("--server=https://127.0.0.1:{port}");
         let nobody = Kubectl {
             kubeconfig: PathBuf::from("/dev/null"),
             ..self.kubectl.clone()
         };
-        // Without any credentials kubectl asks for some on stdin. Nobody checks a password: to
-        // the component this is an anonymous request, which its health answers.
+        // Without any credentials kubectl would ask for them on stdin. Nobody checks this password:
+        // to the component this is an anonymous request, and it answers such requests for its
+        // health.
         let nobody_at_all = ["--username=nobody", "--password=none"];
         let health = ["--insecure-skip-tls-verify", "get", "--raw", path];
         let args = [&[server.as_str()], &nobody_at_all[..], &health].concat();
@@ -427,7 +427,8 @@ impl Kubectl {
     pub(crate) fn run(&self, args: &[&str], input: Option<&str>) -> Result<String> {
         let stdin = match input {
             None => Stdio::null(),
-            // A file: kubectl writes while it still reads, and two full pipes wait for ever.
+            // A file instead of a pipe: kubectl writes while it still reads, and two full pipes
+            // would block for ever.
             Some(input) => {
                 let mut file = tempfile::tempfile()?;
                 file.write_all(input.as_bytes())?;

@@ -1,6 +1,6 @@
 //! The command line of each stock component.
 //!
-//! What had to be right, and why, stands beside the flag. Nothing is started here.
+//! The reason for a flag stands beside it. Nothing is started here.
 
 use std::path::Path;
 use std::process::Command;
@@ -36,7 +36,7 @@ pub(crate) fn etcd(binaries: &Binaries, dir: &Path, ports: Ports) -> Command {
             "--log-level=warn",
             "--quota-backend-bytes=4294967296",
         ])
-        // Durability is worth nothing here: a cluster is thrown away with its directory.
+        // No data need survive here: a cluster is deleted with its directory.
         .arg("--unsafe-no-fsync")
         .arg(format!("--data-dir={}", dir.join("etcd").display()))
         .arg(format!("--listen-client-urls={client}"))
@@ -54,7 +54,7 @@ pub(crate) fn apiserver(binaries: &Binaries, pki: &Pki, ports: Ports) -> Command
         .arg(format!("--etcd-servers=http://127.0.0.1:{}", ports.etcd))
         .arg(format!("--secure-port={}", ports.apiserver))
         .args(["--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"])
-        // A loopback address is not a valid endpoint of the service `kubernetes`.
+        // The service `kubernetes` accepts no loopback address as an endpoint.
         .arg("--endpoint-reconciler-type=none")
         .arg(format!("--tls-cert-file={}", file("apiserver.crt")))
         .arg(format!("--tls-private-key-file={}", file("apiserver.key")))
@@ -69,7 +69,7 @@ pub(crate) fn apiserver(binaries: &Binaries, pki: &Pki, ports: Ports) -> Command
             "--kubelet-client-key={}",
             file("kubelet-client.key")
         ))
-        // A node's address may not be loopback, but its name may resolve to it.
+        // A node's address must not be loopback, but its name may resolve to loopback.
         .arg("--kubelet-preferred-address-types=Hostname")
         .arg("--service-account-issuer=https://kubernetes.default.svc")
         .arg(format!(
@@ -90,7 +90,7 @@ pub(crate) fn apiserver(binaries: &Binaries, pki: &Pki, ports: Ports) -> Command
     command
 }
 
-/// The rule of the audit log: who asked for what, one line a request, when it was answered.
+/// The rule of the audit log: each request with its user gets one line when it is answered.
 pub(crate) const AUDIT_POLICY: &str = "apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -132,9 +132,9 @@ pub(crate) fn controllers(
             "--root-ca-file={}",
             pki.path("authority.crt").display()
         ))
-        // KWOK's nodes send no heartbeat (thousands of leases would be the load), so the node
-        // controller must not miss it for a day. It has to run all the same: every new node is
-        // tainted not-ready, and only this controller takes the taint away.
+        // KWOK's nodes send no heartbeat, because thousands of leases would be a load. So the node
+        // controller must not miss a heartbeat for a day. But it must run: every new node has a
+        // not-ready taint, and only this controller removes it.
         .arg("--node-monitor-grace-period=24h")
         .args(["--kube-api-qps=500", "--kube-api-burst=1000"]);
     command
@@ -144,7 +144,7 @@ pub(crate) fn kwok(binaries: &Binaries, kubeconfig: &Path) -> Command {
     let mut command = Command::new(binaries.cluster("kwok"));
     command
         .arg(format!("--kubeconfig={}", kubeconfig.display()))
-        // KWOK plays nothing without stages, and embeds none.
+        // KWOK does nothing without stages, and has none built in.
         .arg(format!(
             "--config={}",
             binaries.cluster("stages.yaml").display()
@@ -172,7 +172,7 @@ pub(crate) fn scheduler(
             kubeconfig.display()
         ))
         .arg(format!("--secure-port={port}"))
-        // Without a folder of its own for certificates it makes one in memory.
+        // Without a folder for certificates, it makes one in memory.
         .args(["--bind-address=127.0.0.1", "--cert-dir="]);
     command
 }

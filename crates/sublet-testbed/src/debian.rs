@@ -1,7 +1,7 @@
-//! The few programs of the distribution that the real node is built from.
+//! The few programs from the distribution that the real node needs.
 //!
-//! Looked for by what they do, not by package, so any distribution will do; named and installed
-//! as Debian's packages. Nothing is installed without saying so, and nothing except by root.
+//! They are found by what they do, not by package, so any distribution will do. They are named and
+//! installed as Debian packages: only by root, and only after a message.
 
 use std::fs;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ pub fn missing() -> Vec<&'static str> {
     missing
 }
 
-/// Installs what is missing where that is possible; `Err` of the reason where it is not.
+/// Installs the missing packages if possible; otherwise the error is the reason.
 ///
 /// # Errors
 /// The text says what is missing and the command that installs it.
@@ -79,14 +79,14 @@ fn install(packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// A busybox that needs no library, for an image that has none.
+/// A static busybox, for an image without libraries.
 ///
 /// # Errors
 /// When there is no busybox, or only a dynamically linked one.
 pub fn busybox() -> Result<PathBuf> {
     let path = find("busybox").context("no busybox: install busybox-static")?;
     let program = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
-    // The loader's name stands within the first page of a program that wants one.
+    // A dynamically linked program names its loader within its first page.
     let head = &program[..program.len().min(4096)];
     let dynamic = head.windows(4).any(|bytes| bytes == b"/ld-");
     ensure!(

@@ -1,9 +1,9 @@
 //! The product as `deploy/kubernetes/` ships it, on a test cluster.
 //!
-//! What the manifests say is what runs: the accounts, their rights, the policies, and the
-//! configuration of the second kube-scheduler come from those files, so a missing right fails
-//! here as it would on a real cluster. Only addresses are put in. The Deployment and the
-//! DaemonSet are not applied: their processes run beside the cluster, not in it.
+//! The accounts, their rights, the policies, and the configuration of the second kube-scheduler
+//! come from the shipped manifests. So a missing right fails here as it would on a real cluster.
+//! Only addresses are replaced. The Deployment and the DaemonSet are not applied: their processes
+//! run beside the cluster, not in it.
 
 use std::fs;
 use std::path::Path;
@@ -25,26 +25,26 @@ pub const KUBE_SCHEDULER: &str = "sublet-kube-scheduler";
 
 const NAMESPACE: &str = "sublet-system";
 
-/// Manifests that describe processes or configure them in a pod.
+/// Manifests that describe processes in pods, or configure them; they are not applied.
 const NOT_APPLIED: [&str; 3] = [
     "40-scheduler-config.yaml",
     "50-scheduler.yaml",
     "60-agent.yaml",
 ];
 
-/// What the agent may do beside what any process of its user may: nothing.
+/// The capabilities that the agent keeps beyond those of any process of its user: none.
 const AGENT_CAPABILITIES: &str = "--bounding-set=-all";
 
-/// How long the extender may take until its ledger is complete.
+/// How long the extender may take to complete its ledger.
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
-/// One of the product's service accounts, to be among [`crate::ClusterOptions::users`].
+/// One of the product's service accounts, for [`crate::ClusterOptions::users`].
 #[must_use]
 pub fn account(name: &str) -> User {
     User::service_account(NAMESPACE, name)
 }
 
-/// All accounts that the manifests know.
+/// All accounts in the manifests.
 #[must_use]
 pub fn accounts() -> Vec<User> {
     ["sublet-scheduler", "sublet-kube-scheduler", "sublet-agent"]
@@ -77,17 +77,17 @@ pub fn apply(cluster: &Cluster, repository: &Path) -> Result<()> {
 /// ready; returns its port.
 ///
 /// # Errors
-/// When it does not come up: the end of its log.
+/// When it does not come up: the error has the end of its log.
 pub fn start_extender(cluster: &Cluster, sublet: &Path, more: &[&str]) -> Result<u16> {
     let port = free_port()?;
     start_extender_on(cluster, sublet, port, more)?;
     Ok(port)
 }
 
-/// The same on a port that is known already, where an earlier one has ended.
+/// The same on the port of an earlier extender, which must have ended.
 ///
 /// # Errors
-/// When it does not come up: the end of its log.
+/// When it does not come up: the error has the end of its log.
 pub fn start_extender_on(cluster: &Cluster, sublet: &Path, port: u16, more: &[&str]) -> Result<()> {
     let mut command = Command::new(sublet);
     command
@@ -103,11 +103,11 @@ pub fn start_extender_on(cluster: &Cluster, sublet: &Path, port: u16, more: &[&s
     cluster.wait_http(EXTENDER, port, "/readyz", READY_LIMIT)
 }
 
-/// Starts a node's agent from the binary `sublet`, as its own account, with cards that stand in
-/// a file, and waits until it answers on `health`, a port. It goes on until kubelet knows it.
+/// Starts a node's agent from the binary `sublet`, as its own account, with cards from a file.
+/// Waits until it answers on the port `health`; kubelet may not know it yet.
 ///
 /// # Errors
-/// When it does not come up: the end of its log.
+/// When it does not come up: the error has the end of its log.
 pub fn start_agent(
     cluster: &Cluster,
     sublet: &Path,
@@ -116,7 +116,7 @@ pub fn start_agent(
     health: u16,
     more: &[&str],
 ) -> Result<()> {
-    // The capabilities of the DaemonSet, which a test below compares with the manifest.
+    // The capabilities of the DaemonSet; a test below compares them with the manifest.
     let mut command = Command::new("setpriv");
     command
         .args(["--no-new-privs", AGENT_CAPABILITIES])
@@ -129,7 +129,7 @@ pub fn start_agent(
         .arg(inventory)
         .arg("--device-plugin-dir")
         .arg(node.device_plugins())
-        // On a real host these are below /var/lib and /run, which are not ours.
+        // On a real host these are below /var/lib and /run, which a test must not use.
         .arg("--state-dir")
         .arg(node.dir().join("sublet"))
         .arg("--runtime-dir")
@@ -139,7 +139,7 @@ pub fn start_agent(
     cluster.wait_http(AGENT, health, "/healthz", READY_LIMIT)
 }
 
-/// Starts the second stock kube-scheduler, as its own account, asking the extender on `port`.
+/// Starts the second stock kube-scheduler, as its own account; it asks the extender on `port`.
 ///
 /// # Errors
 /// When it does not come up: the end of its log.
@@ -150,11 +150,11 @@ pub fn start_kube_scheduler(cluster: &Cluster, repository: &Path, port: u16) -> 
     cluster.start_scheduler(KUBE_SCHEDULER, &kubeconfig, &config, &flags)
 }
 
-/// The flags of the shipped kube-scheduler that say how it works; those that say where it finds
-/// things are the harness's own.
+/// The flags of the shipped kube-scheduler that say how it works. Flags that say where it finds
+/// things are left out, because the harness sets its own.
 ///
 /// # Errors
-/// When the manifest has no such container, or it no longer has any flag.
+/// When the manifest has no such container, or that container has no other flag.
 pub fn scheduler_flags(repository: &Path) -> Result<Vec<String>> {
     const PLACES: [&str; 4] = [
         "--config=",
@@ -182,10 +182,10 @@ pub fn scheduler_flags(repository: &Path) -> Result<Vec<String>> {
     Ok(flags)
 }
 
-/// The shipped `KubeSchedulerConfiguration`, with these addresses put in.
+/// The shipped `KubeSchedulerConfiguration` with this kubeconfig and this port.
 ///
 /// # Errors
-/// When the manifest no longer holds what is replaced.
+/// When the manifest does not contain the text to replace.
 pub fn scheduler_config(repository: &Path, kubeconfig: &Path, port: u16) -> Result<String> {
     let path = repository.join("deploy/kubernetes/40-scheduler-config.yaml");
     let manifest = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;

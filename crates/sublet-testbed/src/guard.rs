@@ -1,13 +1,13 @@
-//! The guard: a small shell process that ends what we started when we no longer can.
+//! The guard: a small shell process that ends what this process started, if this process cannot.
 //!
 //! `Drop` does not run when a test process is killed, and the kernel's parent-death signal is
 //! tied to the *thread* that forked, which in a test run ends long before the process. So each
-//! directory of processes has a guard that reads a pipe. Only this process and children on
-//! their way to `exec` hold the other end; when it closes, the guard kills and removes whatever
-//! it was told of. A child tells of itself before it becomes its program, so there is no moment
-//! in which a kill of the harness leaves a process nobody knows.
+//! directory of processes has a guard that reads a pipe. Only this process, and children that have
+//! not yet called `exec`, hold the other end. When it closes, the guard kills and removes all that
+//! it knows of. A child announces itself before it becomes its program. So at no moment can a kill
+//! of the harness leave a process that the guard does not know.
 //!
-//! It never ends a process in an orderly way; that is `supervisor`'s work.
+//! The guard never ends a process in an orderly way; `supervisor` does that.
 
 use std::fs::File;
 use std::io::{PipeWriter, Write};
@@ -19,7 +19,7 @@ use anyhow::{Context, Result, ensure};
 
 const SCRIPT: &str = include_str!("guard.sh");
 
-/// What a guard removes besides processes and its directory.
+/// What a guard removes besides the processes and their directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind<'a> {
     /// Nothing more.
@@ -28,7 +28,7 @@ pub(crate) enum Kind<'a> {
     Node(&'a Path),
 }
 
-/// A running guard. Dropping it makes it act, and waits until it has.
+/// A running guard. When it is dropped it does its work, and the drop waits until that is done.
 #[derive(Debug)]
 pub(crate) struct Guard {
     child: Child,
@@ -49,7 +49,8 @@ impl Guard {
         let child = script
             .process_group(0)
             .stdin(reader)
-            // A lock belongs to the open file; the guard keeps it open by having it as output.
+            // A lock belongs to the open file. The guard has the file as its output, and so keeps
+            // it open.
             .stdout(lock.map_or_else(Stdio::null, Stdio::from))
             .stderr(Stdio::null())
             .spawn()
@@ -60,26 +61,26 @@ impl Guard {
         })
     }
 
-    /// The end of the pipe that a child announces itself on.
+    /// The end of the pipe on which a child announces itself.
     pub(crate) fn announce(&self) -> Result<Stdio> {
         let pipe = self.pipe.as_ref().context("the guard is gone")?;
         Ok(pipe.try_clone().context("clone the guard's pipe")?.into())
     }
 
-    /// Says that a process group is gone. Must come before its leader is reaped, or the
-    /// number could belong to somebody else by then.
+    /// Tells the guard that a process group is gone. Call this before the leader is reaped, because
+    /// then another process may get the number.
     pub(crate) fn forget(&mut self, pid: u32) {
         self.tell(&format!("- {pid}\n"));
     }
 
-    /// Lets the directory stay.
+    /// Tells the guard to keep the directory.
     pub(crate) fn keep(&mut self) {
         self.tell("keep\n");
     }
 
     fn tell(&mut self, line: &str) {
         if let Some(pipe) = &mut self.pipe {
-            // A guard that somebody killed can no longer be told.
+            // If somebody killed the guard, nobody reads this.
             let _ = pipe.write_all(line.as_bytes());
         }
     }
@@ -92,8 +93,8 @@ impl Drop for Guard {
     }
 }
 
-/// Removes what the node of an earlier run in `dir` left, its kubelet's folder too. Where that
-/// cannot be emptied, its mark stays and says whose it is.
+/// Removes what an earlier run's node in `dir` has left, and its kubelet's folder. If that folder
+/// cannot be emptied, the mark stays in it and says whose it is.
 pub(crate) fn clean_node(dir: &Path, kubelet: &Path) -> Result<()> {
     let status = Command::new("sh")
         .args(["-c", SCRIPT, "guard.sh", "clean-node"])
@@ -117,7 +118,7 @@ mod tests {
 
     use super::*;
 
-    /// An agent makes its socket anew as soon as it is gone, for as long as the agent runs.
+    /// An agent that still runs makes its socket again as soon as it is gone.
     #[test]
     fn a_kubelet_s_folder_that_is_written_to_meanwhile_stays_ours_until_it_is_gone() {
         let node = tempfile::tempdir().unwrap();
@@ -132,7 +133,7 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    // Other than an agent it makes the folder too, so that no try succeeds.
+                    // Unlike an agent, this thread also makes the folder, so that no try succeeds.
                     let _ = fs::create_dir(&sockets);
                     let _ = fs::write(sockets.join("sublet.sock"), "");
                 }
@@ -141,9 +142,9 @@ mod tests {
             stop.store(true, Ordering::Relaxed);
         });
         let is_ours = mark.exists() || !kubelet.exists();
-        assert!(is_ours, "a folder that is nobody's is left");
+        assert!(is_ours, "a folder without our mark is left");
         clean_node(node.path(), &kubelet).unwrap();
-        assert!(!kubelet.exists(), "and then it is emptied");
+        assert!(!kubelet.exists(), "the folder is still there");
     }
 
     #[test]

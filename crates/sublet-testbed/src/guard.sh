@@ -1,18 +1,18 @@
-# The guard of one directory of processes. It outlives the harness by a second.
+# The guard of one directory of processes. It ends about a second after the harness.
 #
 #   guard.sh cluster DIR
 #   guard.sh node DIR KUBELET
 #   guard.sh clean-node DIR KUBELET
 #
-# KUBELET is the kubelet's folder. The last form only removes what a node of an earlier run
-# left. For the others: on stdin come lines "+ PID" (a process group was started) and "- PID"
-# (it is gone). The end of the input means that the harness is gone, in order or by SIGKILL:
-# then every group left is killed, a node's containers, mounts and control groups are removed,
-# and so is DIR. A line "keep" leaves the files for a look.
+# KUBELET is the kubelet's folder. The last form only removes what a node of an earlier run has
+# left. The other forms read lines from stdin: "+ PID" (a process group was started), "- PID" (the
+# group is gone), and "keep" (do not remove DIR). The end of the input means that the harness has
+# ended, by itself or by SIGKILL. Then every group that is left is killed, a node's containers,
+# mounts and control groups are removed, and DIR is removed.
 kind=$1 dir=$2 kubelet=$3
-trap '' HUP INT TERM # Ctrl-C ends the harness; the harness's end ends us
+trap '' HUP INT TERM # Ctrl-C ends the harness, and its end ends this script
 
-# What the kubelet and the runtime of the node in DIR left.
+# Removes what the kubelet and the runtime of the node in DIR have left.
 clean_node() {
   [ "$(cat "$kubelet/.sublet-testbed" 2>/dev/null)" = "$dir" ] || return
   # The shims; each leaves a socket outside its bundle.
@@ -32,8 +32,9 @@ clean_node() {
     umount -l "$mount" 2>/dev/null
   done
   rmdir /run/containerd/s /run/containerd 2>/dev/null
-  # The mark goes last, and comes back if the folder could not go: it stays ours, for the next
-  # try. An agent may still make its socket anew in there. Never through a mount that would not go.
+  # The mark is removed last. If the folder cannot be removed, because an agent still makes its
+  # socket in it, the mark is written again: the folder stays ours, for the next try. Nothing is
+  # removed through a mount that could not be unmounted.
   for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
     find "$kubelet" -mindepth 1 -maxdepth 1 ! -name .sublet-testbed \
       -exec rm -rf --one-file-system {} + 2>/dev/null

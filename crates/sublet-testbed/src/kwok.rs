@@ -1,12 +1,12 @@
 //! Nodes that KWOK plays, as YAML to apply.
 //!
 //! Such a node is Ready within a second and runs any pod at once, without a container. It has
-//! whatever capacity is written here; nothing checks that it makes sense.
+//! the capacity that is written here; nothing checks whether that makes sense.
 
 use std::fmt::Write;
 
-/// A node with these labels, annotations and extended resources, besides plenty of CPU, memory
-/// and pods. One YAML document, its separator first.
+/// A node with these annotations and extended resources, and with plenty of CPU, memory and pods.
+/// Returns one YAML document, which begins with its separator.
 #[must_use]
 pub fn kwok_node(name: &str, annotations: &[(&str, &str)], resources: &[(&str, &str)]) -> String {
     let mut yaml = format!(

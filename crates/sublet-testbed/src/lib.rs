@@ -1,12 +1,12 @@
 //! A real Kubernetes control plane and a real node on loopback, and one machine without them.
 //!
-//! End-to-end tests, benchmarks and the demo all need the same thing: stock components that
-//! start in seconds, live in a directory of their own, and are gone afterwards whatever happens
-//! to the process that started them. This crate builds those components from the Go modules
-//! pinned in `control-plane/` and runs them.
+//! End-to-end tests, benchmarks and the demo all need the same: stock components that start in
+//! seconds, live in a directory of their own, and are gone afterwards, even if the process that
+//! started them is killed. This crate builds these components from the Go modules pinned in
+//! `control-plane/` and runs them.
 //!
-//! It never speaks to the API server in its own name (`kubectl` does), never opens a port beyond
-//! loopback, and links nothing of the product: to it that is one program and some manifests.
+//! It never calls the API server itself (`kubectl` does), never opens a port beyond loopback, and
+//! links nothing of the product, which it only knows as one program and some manifests.
 
 mod build;
 mod cluster;
@@ -33,9 +33,9 @@ pub use node::{Node, NodeOptions};
 pub use progress::Progress;
 pub use rustix::process::Signal;
 
-/// Whether directories of clusters and nodes stay for a look at their logs (`SUBLET_KEEP=1`).
-/// All processes end just the same. Not only those of failed runs: a test that returns an error
-/// looks from here like one that passes.
+/// Whether directories of clusters and nodes are kept, so that their logs can be read
+/// (`SUBLET_KEEP=1`). All processes end all the same. The directories of all runs are kept, not
+/// only those of failed ones: from here, a test that returns an error looks like one that passes.
 #[must_use]
 pub fn keeps_files() -> bool {
     std::env::var_os("SUBLET_KEEP").is_some_and(|value| value == "1")

@@ -1,8 +1,8 @@
 //! Ports and plain HTTP on 127.0.0.1.
 //!
-//! Ports come from below the ephemeral range, so that no outgoing connection of this machine
-//! takes one between our check and the component's own bind. Nothing here leaves loopback, and
-//! nothing here speaks TLS: components that do are asked through `kubectl`.
+//! Ports come from below the ephemeral range. So between our check and the component's own bind,
+//! no outgoing connection of this machine takes the port. Nothing here leaves loopback, and nothing
+//! here speaks TLS: `kubectl` asks components that do.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{Read, Write};
@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-/// Linux hands out 32768 and above by itself (`ip_local_port_range`).
+/// Linux gives ports from 32768 on to outgoing connections (`ip_local_port_range`).
 const PORTS: std::ops::Range<u64> = 20_000..32_000;
 
 /// A port of 127.0.0.1 that nobody listens on now.
 ///
 /// # Errors
-/// When a thousand tries found none.
+/// When a thousand tries find none.
 pub fn free_port() -> Result<u16> {
     for _ in 0..1000 {
         // The keys of a fresh `RandomState` are random: enough to keep two runs apart.
@@ -34,7 +34,7 @@ pub fn free_port() -> Result<u16> {
     )
 }
 
-/// Whether somebody listens: cheaper than a kubectl that finds out.
+/// Whether a process listens on the port. This is cheaper than to let kubectl find out.
 pub(crate) fn is_open(port: u16) -> Result<()> {
     TcpStream::connect((Ipv4Addr::LOCALHOST, port))
         .map(drop)
@@ -50,8 +50,9 @@ pub fn http_get(port: u16, path: &str) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))
         .with_context(|| format!("connect to {address}"))?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-    // HTTP/1.0: the server closes after the answer, and sends no chunks.
-    // In one piece: who answers and closes after the first resets the connection at the second.
+    // HTTP/1.0: the server closes after the answer, and sends no chunks. The request goes out in
+    // one piece: a server that answers after the first piece and closes would reset the connection
+    // at the second piece.
     let request = format!("GET {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n");
     stream.write_all(request.as_bytes())?;
     let mut answer = String::new();

@@ -1,8 +1,8 @@
-//! One machine without a cluster, for tests and benchmarks: the product's files, a folder of its
-//! own for everything that comes into being, and a fake driver or this machine's.
+//! One machine without a cluster, for tests and benchmarks. It has the product's files, a folder of
+//! its own for everything that is made at run time, and a fake driver or this machine's driver.
 //!
-//! No machine meets another's arbiter or cards. At the end every process that carries the
-//! folder's name in its environment is killed, by its number.
+//! No machine meets another's arbiter or cards. At the end, every process with the folder's name
+//! in its environment is killed by its number.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -25,10 +25,10 @@ const FILES: [&str; 5] = [
     "libsublet_preload.so",
 ];
 
-/// And what a fake machine needs beyond that.
+/// The files that a fake machine needs too.
 const FAKE_FILES: [&str; 2] = ["libsublet_fakecuda.so", "libsublet_fakenvml.so"];
 
-/// What an outer job, or a user's shell, may have set.
+/// Variables that an outer job or a user's shell may have set. Programs here must not see them.
 const FOREIGN: [&str; 13] = [
     "SUBLET_DIR",
     "SUBLET_MODE",
@@ -45,7 +45,7 @@ const FOREIGN: [&str; 13] = [
     "CUDA_LAUNCH_BLOCKING",
 ];
 
-/// A machine with an arbiter that comes with its first job.
+/// A machine whose arbiter starts with its first job.
 #[derive(Debug)]
 pub struct Machine {
     base: TempDir,
@@ -54,11 +54,11 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The fake machine of a description, or, without one, this machine. `bin`: the folder of the
-    /// executable and the libraries.
+    /// The fake machine that `spec` describes, or this machine if there is no `spec`. `bin` is the
+    /// folder of the executable and the libraries.
     ///
     /// # Errors
-    /// A file that belongs there is missing, or there is no room for temporary files.
+    /// A file is missing in that folder, or temporary files cannot be made.
     pub fn new(bin: &Path, spec: Option<&str>) -> Result<Machine> {
         let machine = Machine {
             base: tempfile::tempdir()?,
@@ -76,19 +76,19 @@ impl Machine {
         Ok(machine)
     }
 
-    /// What must lie beside the executable, itself included.
+    /// The executable and the files that must lie beside it.
     pub fn files(&self) -> impl Iterator<Item = &'static str> {
         let fake = FAKE_FILES.into_iter().filter(|_| self.spec.is_some());
         FILES.into_iter().chain(fake)
     }
 
-    /// What describes it; this machine has no description.
+    /// The description of the fake machine; `None` for this machine.
     #[must_use]
     pub fn spec(&self) -> Option<&str> {
         self.spec.as_deref()
     }
 
-    /// The folder that everything is in.
+    /// The folder that holds everything.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.base.path()
@@ -114,7 +114,7 @@ impl Machine {
         command
     }
 
-    /// The folder with the arbiter's sockets and log; it is there after the first job.
+    /// The folder with the arbiter's sockets and log; it exists after the first job.
     ///
     /// # Errors
     /// There was no job.
@@ -129,12 +129,12 @@ impl Machine {
     /// The arbiter's process.
     ///
     /// # Errors
-    /// None has written its number.
+    /// There is no file with its process number.
     pub fn arbiter(&self) -> Result<Pid> {
         let text = fs::read_to_string(self.folder()?.join(LOCK))?;
         let lock: serde_json::Value = serde_json::from_str(&text)?;
         let pid = lock["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
-        pid.and_then(Pid::from_raw).context("no number")
+        pid.and_then(Pid::from_raw).context("no process number")
     }
 
     fn runtime(&self) -> PathBuf {
@@ -142,7 +142,7 @@ impl Machine {
     }
 }
 
-/// Says who the arbiter is, beside its sockets.
+/// The file beside the arbiter's sockets that names its process.
 const LOCK: &str = "arbiter.lock";
 
 impl Drop for Machine {
@@ -150,7 +150,7 @@ impl Drop for Machine {
         let mark = format!("{RUNTIME}={}", self.runtime().display());
         let mut pids: Vec<Pid> = self.arbiter().into_iter().collect();
         pids.retain(|pid| name_of(*pid) == "sublet");
-        // Whoever is killed may have been about to start another.
+        // A process that is killed may just have started another, so look again.
         for _ in 0..3 {
             pids.extend(marked(mark.as_bytes()));
             for pid in pids.drain(..) {

@@ -1,10 +1,10 @@
 //! A real node on this machine: containerd, runc and a kubelet that joined a [`Cluster`].
 //!
-//! Containers are real: control groups, namespaces, overlay mounts. So it needs root, and there
-//! is one at a time on a machine, because the kubelet's device-plugin folder is a constant that
-//! no flag moves. It never touches a kubelet that is not its own: a folder without our mark is a
-//! reason to refuse. Images are two, made from one static program each: `sublet.test/busybox:1`
-//! and the pause container's.
+//! Containers are real: control groups, namespaces, overlay mounts. So a node needs root. A machine
+//! can have only one at a time, because the kubelet's device-plugin folder is a constant that no
+//! flag changes. This module never touches a foreign kubelet: it refuses a folder without our mark.
+//! There are two images, each made from one static program: `sublet.test/busybox:1` and the pause
+//! container's.
 
 use std::env;
 use std::fs;
@@ -24,24 +24,24 @@ use crate::loopback::{free_port, http_get};
 use crate::node_config;
 use crate::supervisor::Supervisor;
 
-/// Where the kubelet keeps pods and device-plugin sockets; the latter by a constant in its
-/// source (`pluginapi.DevicePluginPath`).
+/// The folder in which the kubelet keeps pods and device-plugin sockets. The place of the sockets
+/// is a constant in its source (`pluginapi.DevicePluginPath`).
 const KUBELET_DIR: &str = "/var/lib/kubelet";
 
-/// The file in [`KUBELET_DIR`] that holds the directory of the node that owns it: the first that
-/// is made there, and the last that goes.
+/// A file in [`KUBELET_DIR`] with the name of the directory of the node that owns the folder. It is
+/// the first file that is made there, and the last that is removed.
 const MARK: &str = ".sublet-testbed";
 
 const CONTAINERD: &str = "containerd";
 const KUBELET: &str = "kubelet";
 
-/// A node is Ready about 2 s after its start; a loaded machine takes longer.
+/// How long a node may take to become Ready. It usually takes 2 s; a loaded machine takes longer.
 const START_LIMIT: Duration = Duration::from_secs(120);
 
-/// How long to wait for another process's node to go away.
+/// How long to wait until another process's node is gone.
 const TURN_LIMIT: Duration = Duration::from_secs(600);
 
-/// What may differ between nodes.
+/// The options of a node.
 #[derive(Debug, Clone, Default)]
 pub struct NodeOptions {
     /// More lines of the `KubeletConfiguration`.
@@ -63,7 +63,7 @@ impl Node {
     /// Whether this machine can run a node with these components.
     ///
     /// # Errors
-    /// The reason why it cannot, for a test that says it was skipped.
+    /// The reason why it cannot; a test prints it and is skipped.
     pub fn available(binaries: &Binaries) -> Result<(), String> {
         if let Some(reason) = env::var("SUBLET_NODE_SKIP")
             .ok()
@@ -97,7 +97,7 @@ impl Node {
         if !runc.is_ok_and(|output| output.status.success()) {
             return Err("the built runc does not run: is libseccomp installed?".to_owned());
         }
-        // One look, since another process's node may be on its way out.
+        // Look only once, since another process's node may be going away just now.
         let files = files_of_kubelet();
         if !files.is_empty() && !files.iter().any(|name| name == MARK) {
             let names = files.join(", ");
@@ -106,11 +106,12 @@ impl Node {
         Ok(())
     }
 
-    /// Joins this machine to a cluster and waits until the node is Ready. Waits before that
-    /// while another process has a node here.
+    /// Joins this machine to a cluster and waits until the node is Ready. First waits while another
+    /// process has a node here.
     ///
     /// # Errors
-    /// When the machine cannot run a node, or a component does not come up: the end of its log.
+    /// When the machine cannot run a node, or a component does not come up: with the end of its
+    /// log.
     pub fn start(cluster: &Cluster, options: &NodeOptions) -> Result<Node> {
         let binaries = cluster.binaries();
         let lock = take_turn()?;
@@ -150,7 +151,7 @@ impl Node {
         let config = self.dir.join("containerd.toml");
         fs::write(&config, node_config::containerd(binaries, &self.dir))?;
         let mut containerd = Command::new(binaries.node("containerd"));
-        // containerd looks for its shim, and the shim for runc.
+        // containerd looks for its shim in PATH, and the shim looks for runc.
         containerd
             .arg("--config")
             .arg(&config)
@@ -192,19 +193,19 @@ impl Node {
         name()
     }
 
-    /// The directory that holds everything of this node but the kubelet's.
+    /// The directory that holds everything of this node except the kubelet's folder.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Where device plugins have their sockets, `kubelet.sock` among them.
+    /// The folder of the device plugins' sockets and of `kubelet.sock`.
     #[must_use]
     pub fn device_plugins(&self) -> PathBuf {
         Path::new(KUBELET_DIR).join("device-plugins")
     }
 
-    /// Ends the kubelet and starts it again. Pods go on; device plugins must register again.
+    /// Ends the kubelet and starts it again. Pods keep running; device plugins must register again.
     ///
     /// # Errors
     /// When it does not come back.
@@ -232,7 +233,8 @@ impl Node {
         let name = name();
         let ready = r#"jsonpath={.status.conditions[?(@.type=="Ready")].status}"#;
         self.processes.wait(KUBELET, START_LIMIT, || {
-            // After a restart the node is still Ready from before: the kubelet itself must answer.
+            // After a restart the node is still Ready from before, so the kubelet itself must
+            // answer.
             let (status, body) = http_get(self.healthz, "/healthz")?;
             ensure!(status == 200, "the kubelet's health: {body}");
             match self
@@ -269,7 +271,8 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         self.processes.stop(KUBELET);
-        // Else the next node of this name is Ready before it is. The API server may be gone.
+        // Otherwise the next node of this name would count as Ready too early. If the API server is
+        // gone, this may fail.
         let _ = self.kubectl.run(
             &[
                 "delete",
@@ -283,8 +286,8 @@ impl Drop for Node {
     }
 }
 
-/// The name of this machine's node: one that resolves to 127.0.0.1, so that the API server's
-/// calls for logs stay on loopback.
+/// The name of this machine's node. It resolves to 127.0.0.1, so that the API server's calls for
+/// logs stay on loopback.
 pub(crate) fn name() -> String {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = host.trim().to_lowercase();
@@ -299,7 +302,8 @@ pub(crate) fn name() -> String {
     }
 }
 
-/// One node a machine: the lock is the guard's until it has cleaned up.
+/// Waits for the lock that allows one node on a machine. The guard keeps it until it has cleaned
+/// up.
 fn take_turn() -> Result<fs::File> {
     let path = env::temp_dir().join("sublet-node.lock");
     let lock = fs::File::create(&path).with_context(|| format!("open {}", path.display()))?;
@@ -320,7 +324,7 @@ fn take_turn() -> Result<fs::File> {
     Ok(lock)
 }
 
-/// What a node left whose guard was killed too.
+/// Removes what a node has left whose guard was killed too.
 fn clean_leftovers() -> Result<()> {
     let kubelet = Path::new(KUBELET_DIR);
     match fs::read_to_string(kubelet.join(MARK)) {

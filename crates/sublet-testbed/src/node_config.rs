@@ -1,20 +1,20 @@
 //! The configuration files of containerd and the kubelet.
 //!
-//! Everything that can be private to the node's directory is; what cannot is the kubelet's
-//! folder, a constant (`node::KUBELET_DIR`). Nothing is started here.
+//! Everything that can be private to the node's directory is private to it. Only the kubelet's
+//! folder cannot, because it is a constant (`node::KUBELET_DIR`). Nothing is started here.
 
 use std::path::Path;
 
 use crate::build::Binaries;
 
-/// containerd: overlay snapshots, CDI and NRI on, no network, sockets in `dir`.
+/// containerd's configuration: overlay snapshots, CDI and NRI on, no network, sockets in `dir`.
 pub(crate) fn containerd(binaries: &Binaries, dir: &Path) -> String {
     let cni = binaries.node("cni").display().to_string();
     let runc = binaries.node("runc").display().to_string();
     let dir = dir.display();
-    // restrict_oom_score_adj: where CAP_SYS_RESOURCE is missing, runc may not lower the score,
-    // and no container would start. use_internal_loopback: then our plugin that makes no network
-    // is the only one needed.
+    // restrict_oom_score_adj: without CAP_SYS_RESOURCE, runc may not lower the score, and no
+    // container would start. use_internal_loopback: only our plugin, which makes no network, is
+    // needed then.
     format!(
         r#"version = 3
 root = "{dir}/containerd"
@@ -53,11 +53,11 @@ enable = true
     )
 }
 
-/// The network of pods: each has its own loopback and an address on paper.
+/// The network of pods: each pod has its own loopback, and an address that is not used.
 pub(crate) const NETWORK: &str =
     r#"{"cniVersion":"1.0.0","name":"none","plugins":[{"type":"none"}]}"#;
 
-/// The kubelet: evictions and garbage collection out of the way, control group v1 allowed.
+/// The kubelet's configuration: no evictions or garbage collection, control groups v1 allowed.
 pub(crate) fn kubelet(
     dir: &Path,
     authority: &Path,

@@ -1,9 +1,10 @@
 //! Keys, certificates and tokens of one cluster, made in the process.
 //!
-//! One authority signs the API server's certificate and the one it calls kubelets with: a
-//! certificate that is its own authority would do for Go, and is refused by rustls. Users are bearer tokens in the API server's token
-//! file, so each component and each test has its real user name, and RBAC and the Node
-//! authorizer are in force. Nothing here is fit for a cluster that others can reach.
+//! One authority signs the API server's certificate and the one with which it calls kubelets. A
+//! certificate that is its own authority would be enough for Go, but rustls refuses it. Users have
+//! bearer tokens in the API server's token file, so each component and each test has its real user
+//! name, and RBAC and the Node authorizer are in force. None of this is safe for a cluster that
+//! others can reach.
 
 use std::fs;
 use std::io::Read;
@@ -26,7 +27,7 @@ pub(crate) struct Pki {
 }
 
 impl Pki {
-    /// Makes everything in `dir` for these users.
+    /// Makes all files in `dir` for these users.
     pub(crate) fn create(dir: &Path, users: &[User]) -> Result<Pki> {
         fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
         fs::set_permissions(dir, fs::Permissions::from_mode(0o700))?;
@@ -46,12 +47,12 @@ impl Pki {
         Ok(pki)
     }
 
-    /// A file of this folder.
+    /// The path of a file in this folder.
     pub(crate) fn path(&self, file: &str) -> PathBuf {
         self.dir.join(file)
     }
 
-    /// A kubeconfig for a user, made of the API server's address and a token.
+    /// A kubeconfig for a user, with the API server's address and the user's token.
     pub(crate) fn kubeconfig(&self, server: &str, user: &str) -> Result<String> {
         let (_, token) = self
             .tokens
@@ -105,7 +106,7 @@ fn certificates(dir: &Path) -> Result<()> {
     )?;
     fs::write(dir.join("apiserver.key"), server_key.serialize_pem())?;
 
-    // With this one the API server calls a real kubelet, for logs and exec.
+    // The API server calls a real kubelet with this certificate, for logs and exec.
     let mut client = CertificateParams::default();
     client
         .distinguished_name

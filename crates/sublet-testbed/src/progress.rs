@@ -1,16 +1,16 @@
 //! What a person sees while something slow runs.
 //!
-//! On a terminal: one live line, redrawn each second. Anywhere else (CI, a pipe): a plain line
-//! every half minute, so that a log neither stands still nor drowns. Writes to stderr only;
-//! stdout belongs to results. A terminal that is gone ends the work, as its hang-up would: what
-//! was slow for somebody is slow for nobody then.
+//! On a terminal this is one live line, drawn again each second. Elsewhere (CI, a pipe) it is a
+//! plain line every half minute, so that a log shows progress without becoming long. It writes
+//! only to stderr; stdout is for results. If the terminal is gone, the work ends, as with a
+//! hang-up: nobody waits for it any more.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-/// The live line of one slow piece of work.
+/// Shows the progress of slow work.
 #[derive(Debug)]
 pub struct Progress {
     terminal: bool,
@@ -48,7 +48,7 @@ impl Progress {
         self.started.elapsed()
     }
 
-    /// Shows what is going on, if it is time to. Cheap enough to call in a loop.
+    /// Shows the current state if enough time has passed. Cheap enough to call in a loop.
     pub fn tick(&mut self, text: impl FnOnce() -> String) {
         let pause = if self.terminal {
             Duration::from_secs(1)

@@ -1,9 +1,9 @@
-//! Processes by name: started with a log, ended in reverse order.
+//! Processes by name. Each writes a log; they are ended in reverse order.
 //!
-//! Everything runs in a process group of its own, so Ctrl-C reaches only the harness, and the
-//! end of a process takes its children along. A zombie counts as gone: in a container nobody may
-//! reap it. It never restarts anything by itself; a component that died stays dead until a test
-//! says otherwise.
+//! Each process has its own process group, so that Ctrl-C reaches only the harness, and the
+//! process's children end with it. A zombie counts as gone: in a container, perhaps nobody reaps
+//! it. This module never restarts anything by itself; a component that died stays dead until a
+//! test starts it again.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -21,7 +21,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::guard::{Guard, Kind};
 
-/// Time between two looks at something we wait for.
+/// The time between two checks while we wait for something.
 pub(crate) const POLL: Duration = Duration::from_millis(50);
 
 /// How long a process may take to end after SIGTERM.
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// (`USER_HZ`, proc_pid_stat(5)).
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Announces itself to the guard, lets go of its pipe, then becomes the program (see `guard`).
+/// Announces itself to the guard, closes the guard's pipe, then becomes the program (see `guard`).
 const LAUNCH: &str = r#"echo "+ $$" && exec >>"$0" 2>&1 && exec "$@""#;
 
 /// A directory of processes. Dropping it ends them all.
@@ -54,7 +54,7 @@ struct Process {
     child: Child,
 }
 
-/// What it takes to start a process once more.
+/// What is needed to start a process again.
 #[derive(Debug, Clone)]
 struct Recipe {
     program: OsString,
@@ -64,7 +64,7 @@ struct Recipe {
 }
 
 impl Supervisor {
-    /// Takes over `dir`: it is removed in the end.
+    /// Takes over `dir`, which is removed at the end.
     pub(crate) fn new(kind: Kind<'_>, dir: &Path, lock: Option<File>) -> Result<Supervisor> {
         std::fs::create_dir_all(dir.join("log"))
             .with_context(|| format!("create {}/log", dir.display()))?;
@@ -135,8 +135,8 @@ impl Supervisor {
             .with_context(|| format!("start `{name}` ({})", recipe.program.display()))?;
         drop(command); // it has ends of both pipes
         let mut words = String::new();
-        // Ends when the shell has let go of both pipes. Without this wait, a child that a test
-        // stops at once would hold the guard's pipe open after our end.
+        // Ends when the shell has closed both pipes. Without this wait, a child that a test stops
+        // at once would still hold the guard's pipe open after our own end.
         complaint.read_to_string(&mut words)?;
         state.running.push(Process {
             name: name.to_owned(),
@@ -146,9 +146,10 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Ends a process: SIGTERM, and SIGKILL when that took too long. It need not run.
+    /// Ends a process: by SIGTERM, and by SIGKILL if that takes too long. It may have ended
+    /// already.
     pub(crate) fn stop(&self, name: &str) {
-        // Not under the lock while waiting: others may want to read a log meanwhile.
+        // Do not hold the lock while waiting: others may want to read a log in the meantime.
         let Some(process) = self.take(name) else {
             return;
         };
@@ -210,7 +211,7 @@ impl Supervisor {
         all[all.len().saturating_sub(lines)..].join("\n")
     }
 
-    /// Waits until `ready` says yes; fails early when the process dies.
+    /// Waits until `ready` succeeds; fails early if the process ends.
     pub(crate) fn wait(
         &self,
         name: &str,
@@ -263,7 +264,7 @@ impl Supervisor {
     fn reap(&self, mut process: Process) {
         let pid = process.child.id();
         if let Ok(group) = pid_of(pid) {
-            // Children that outlived their parent; there are mostly none.
+            // Kills children that outlived their parent; usually there are none.
             let _ = kill_process_group(group, Signal::KILL);
         }
         self.lock().guard.forget(pid);
@@ -282,10 +283,10 @@ impl Drop for Supervisor {
     }
 }
 
-/// Asks a process to end, and makes it when it takes too long.
+/// Asks a process to end, and kills it if that takes too long.
 fn end(child: &Child, signal: Signal) {
     let Ok(pid) = pid_of(child.id()) else { return };
-    // It may be gone already; a stopped one hears SIGTERM only when it goes on.
+    // The process may be gone already. A stopped process gets SIGTERM only when it continues.
     let _ = kill_process(pid, signal);
     let _ = kill_process(pid, Signal::CONT);
     let deadline = Instant::now() + PATIENCE;
@@ -301,7 +302,7 @@ fn pid_of(pid: u32) -> Result<Pid> {
     Pid::from_raw(i32::try_from(pid)?).context("process id 0")
 }
 
-/// Whether a process runs. Its parent may not have reaped it: a zombie does not.
+/// Whether a process runs. A zombie, which its parent has not reaped yet, does not.
 fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     after_name(&stat)
@@ -309,7 +310,7 @@ fn is_alive(pid: u32) -> bool {
         .starts_with(|state| state != 'Z' && state != 'X')
 }
 
-/// The part of /proc/PID/stat behind the name, which may hold blanks and brackets.
+/// The part of /proc/PID/stat after the name, which may contain blanks and brackets.
 fn after_name(stat: &str) -> &str {
     stat.rsplit_once(')').map_or("", |(_, rest)| rest)
 }

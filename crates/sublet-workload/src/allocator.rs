@@ -1,8 +1,8 @@
-//! Every way to get memory from the driver, behind one pair of calls.
+//! Every way to get memory from the driver, behind a single pair of calls.
 //!
-//! The tests want to meet a limit by each of them, so an [`Allocator`] is told which way to go
-//! and then gives blocks until the driver refuses. A block that is only half made (an address
-//! without memory behind it) is taken back before the refusal is reported.
+//! Tests want to reach a limit by each of these ways. So an [`Allocator`] is told which way to use,
+//! and then returns blocks until the driver refuses. If a block is only half made (an address
+//! without memory behind it), it is undone before the refusal is reported.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -37,9 +37,9 @@ pub(crate) struct Block {
 
 #[derive(Debug)]
 enum Kind {
-    /// For cuMemFree.
+    /// To be freed by cuMemFree.
     Plain(CUdeviceptr),
-    /// For cuMemFreeAsync.
+    /// To be freed by cuMemFreeAsync.
     Ordered(CUdeviceptr),
     Mapped {
         address: CUdeviceptr,
@@ -52,18 +52,18 @@ enum Kind {
         number: usize,
     },
     Host(*mut c_void),
-    /// Memory of ours, which the driver has pinned.
+    /// Memory of this process, which the driver has pinned.
     Registered(Box<[u8]>),
     Held(Holder),
 }
 
 impl Block {
-    /// What the driver gave for it: at least what was asked.
+    /// The size that the driver gave the block: at least what was asked for.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Where its first byte is, if copies can reach it.
+    /// The address of its first byte; `None` if copies cannot reach it.
     pub(crate) fn address(&self) -> Option<CUdeviceptr> {
         match self.kind {
             Kind::Plain(address)
@@ -79,7 +79,7 @@ impl Block {
     }
 }
 
-/// Gets and returns memory in one way.
+/// Allocates and frees memory in one way.
 pub(crate) struct Allocator<'context> {
     context: &'context Context<'context>,
     stream: Stream<'context>,
@@ -194,7 +194,7 @@ impl<'context> Allocator<'context> {
     /// Gives a block back.
     pub(crate) fn free(&mut self, block: &Block) -> Result<(), Failure> {
         let raw = self.context.raw();
-        // SAFETY: an allocator makes each block once, and whoever frees it drops it.
+        // SAFETY: an allocator makes each block once, and the code that frees a block drops it too.
         unsafe {
             match &block.kind {
                 &Kind::Plain(address) => raw.cuMemFree_v2(address),
@@ -254,7 +254,7 @@ impl<'context> Allocator<'context> {
         Ok(())
     }
 
-    /// Whether what [`Self::mark`] wrote is still there.
+    /// Checks that the words that [`Self::mark`] wrote are still there.
     pub(crate) fn verify(&self, block: &Block, word: u32) -> Result<(), Failure> {
         for address in ends(block) {
             let mut found = 0_u32;
@@ -272,15 +272,15 @@ impl<'context> Allocator<'context> {
         Ok(())
     }
 
-    /// Memory of a stream is there for all once the stream has come to it.
+    /// Waits until the stream has made the memory; after that all streams can use it.
     fn ordered(&self, address: CUdeviceptr, bytes: usize) -> Result<Block, Failure> {
         self.stream.synchronize()?;
         let kind = Kind::Ordered(address);
         Ok(Block { kind, bytes })
     }
 
-    /// Reserves addresses, then memory, then puts the one behind the other. What was made before
-    /// a refusal is undone, last first.
+    /// Reserves addresses, makes memory, and maps the memory at the addresses. If a step is
+    /// refused, the earlier steps are undone, the last one first.
     fn mapped(&self, size: usize) -> Result<Block, Failure> {
         let raw = self.context.raw();
         let bytes = size.next_multiple_of(self.granularity);
@@ -343,7 +343,7 @@ impl<'context> Allocator<'context> {
         // SAFETY: the pointers are to live values.
         unsafe {
             let raw = self.context.raw();
-            // A picture of 2^15 points a side has 16 levels.
+            // A picture with sides of 2^15 points has 16 levels.
             let count = bytes.len() as u32;
             raw.cuMipmappedArrayCreate(&raw mut array, &raw const descriptor, count)?;
         }
@@ -406,7 +406,7 @@ impl<'context> Allocator<'context> {
         })
     }
 
-    /// Where memory behind handles and of a pool comes from.
+    /// The place of memory behind handles, and of a pool's memory.
     fn place(&self) -> CUmemLocation_v1 {
         let r#type = match self.path {
             Path::HostVmm | Path::HostPool => CU_MEM_LOCATION_TYPE_HOST,
@@ -424,7 +424,7 @@ impl<'context> Allocator<'context> {
     }
 }
 
-/// Where memory of ours begins, as the driver is told it.
+/// The start of this process's memory, as the driver takes it.
 fn start_of(memory: &[u8]) -> *mut c_void {
     memory.as_ptr().cast_mut().cast()
 }

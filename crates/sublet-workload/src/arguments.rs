@@ -1,6 +1,6 @@
-//! Arguments that all programs take, and the forms that amounts have on the command line.
+//! Arguments that all programs take, and how amounts are written on the command line.
 //!
-//! Only parsing: nothing here touches a driver.
+//! This module only parses: it never calls a driver.
 
 use std::fmt;
 use std::fmt::Display;
@@ -33,7 +33,7 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    /// A line of progress, for whoever asked for it.
+    /// Prints a line of progress, if the user asked for it.
     pub(crate) fn progress(&self, text: impl Display) {
         if self.verbose {
             eprintln!("sublet-workload[{}]: {text}", std::process::id());
@@ -89,7 +89,7 @@ impl Display for Bytes {
     }
 }
 
-/// How long to keep what was got: so many seconds, or until standard input ends.
+/// How long to keep the memory: for so many seconds, or until standard input ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Hold {
     For(Duration),
@@ -112,7 +112,7 @@ impl FromStr for Hold {
 }
 
 impl Hold {
-    /// Waits.
+    /// Waits for that time.
     pub(crate) fn wait(self) -> Result<(), Failure> {
         match self {
             Self::For(time) => thread::sleep(time),

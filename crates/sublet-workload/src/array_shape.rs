@@ -1,17 +1,17 @@
-//! The forms that so many bytes take where the driver counts in rows and points.
+//! Shapes for so many bytes, for calls that count in rows and points.
 //!
-//! Pure arithmetic. A form may be a little larger than what was asked, never smaller unless it is
-//! the largest that cards have.
+//! Pure arithmetic. A shape may be a little larger than asked for. It is smaller only if it is the
+//! largest that cards have.
 
 use sublet_driver_api::cuda::CU_AD_FORMAT_UNSIGNED_INT32;
 use sublet_driver_api::cuda::memory::CUDA_ARRAY3D_DESCRIPTOR_v2;
 
 /// Bytes of an array element: four channels of 32 bits.
 pub(crate) const ELEMENT: usize = 16;
-/// The widest and highest picture that every card since sm_70 takes with levels.
+/// The longest side of a picture with levels that every card since sm_70 accepts.
 const SIDE_MAX: usize = 1 << 15;
 
-/// An array of at least so many bytes, if one can be so large.
+/// An array of at least so many bytes, or the largest array if that is smaller.
 pub(crate) fn descriptor(size: usize) -> CUDA_ARRAY3D_DESCRIPTOR_v2 {
     let (width, height) = picture(size);
     CUDA_ARRAY3D_DESCRIPTOR_v2 {
@@ -30,7 +30,7 @@ fn picture(size: usize) -> (usize, usize) {
     (width, elements.div_ceil(width).min(SIDE_MAX))
 }
 
-/// The bytes of each level of a picture, down to one point.
+/// The bytes of each level of a picture, down to a single point.
 pub(crate) fn levels(width: usize, height: usize) -> Vec<usize> {
     let count = width.max(height).max(1).ilog2();
     (0..=count)

@@ -1,8 +1,8 @@
-//! The driver, behind calls that cannot be made wrongly.
+//! The driver, behind calls that cannot be misused.
 //!
-//! [`Driver`] opens and initialises it, [`Context`] is a device made ready for work. What a
-//! program holds frees itself when dropped; a free that fails in a destructor is not reported,
-//! because the process ends then anyway: programs that test frees call `free` themselves.
+//! [`Driver`] loads and initialises the driver, and [`Context`] is a device that is ready for work.
+//! What a program holds is freed when it is dropped. A destructor does not report an error, because
+//! the process ends then anyway: programs that test frees call `free` themselves.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::time::Instant;
@@ -20,12 +20,12 @@ use crate::statistics::rounded;
 /// Room for a name that the driver writes.
 pub(crate) type Name = [c_char; 256];
 
-/// A driver that is loaded, initialised or not.
+/// A loaded driver; it may not be initialised yet.
 pub(crate) struct Driver {
     raw: Cuda,
 }
 
-/// Memory as `cuMemGetInfo` tells it.
+/// Memory as `cuMemGetInfo` reports it, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Memory {
     pub(crate) free: usize,
@@ -39,14 +39,14 @@ impl Memory {
 }
 
 impl Driver {
-    /// Loads the driver in the way asked for; no function of it is called yet.
+    /// Loads the driver in the way that `--reach` names; calls none of its functions yet.
     pub(crate) fn load(common: &Common) -> Result<Self, Failure> {
         let library = Library::open(&common.reach, &CUDA, common.per_thread)?;
         let raw = Cuda::new(library)?;
         Ok(Self { raw })
     }
 
-    /// Loads and initialises it, and notes in the report what was loaded.
+    /// Loads and initialises the driver, and notes in the report what was loaded.
     pub(crate) fn start(common: &Common, report: &mut Report) -> Result<Self, Failure> {
         report.set("reach", common.reach.to_string());
         let driver = Self::load(common)?;
@@ -78,7 +78,7 @@ impl Driver {
         Ok(count)
     }
 
-    /// The device with an ordinal, as the driver numbers what is visible.
+    /// The device with this ordinal, as the driver numbers the visible devices.
     pub(crate) fn device(&self, ordinal: c_int) -> Result<Device<'_>, Failure> {
         let mut device = 0;
         // SAFETY: the pointer is to a live value; the driver checks the ordinal.
@@ -89,7 +89,7 @@ impl Driver {
         })
     }
 
-    /// A device made ready for work, current for the calling thread.
+    /// A device that is ready for work; its context is current for the calling thread.
     pub(crate) fn context(&self, ordinal: c_int) -> Result<Context<'_>, Failure> {
         let device = self.device(ordinal)?;
         let mut handle = CUcontext::default();
@@ -128,7 +128,7 @@ impl Device<'_> {
         Ok(name_to_string(&name))
     }
 
-    /// In the form that `nvidia-smi` prints: `GPU-8-4-4-4-12`.
+    /// The UUID in the form that `nvidia-smi` prints: `GPU-8-4-4-4-12`.
     pub(crate) fn uuid(&self) -> Result<String, Failure> {
         let mut uuid = CUuuid::default();
         // SAFETY: the pointer is to a live value of 16 bytes.
@@ -191,7 +191,7 @@ impl<'driver> Context<'driver> {
         &self.device.driver.raw
     }
 
-    /// Makes it the calling thread's context.
+    /// Makes this the calling thread's context.
     pub(crate) fn make_current(&self) -> Result<(), Failure> {
         // SAFETY: the context is retained for as long as `self` lives.
         unsafe { self.raw().cuCtxSetCurrent(self.handle) }
@@ -202,7 +202,7 @@ impl<'driver> Context<'driver> {
         unsafe { self.raw().cuCtxSynchronize() }
     }
 
-    /// What `cuMemGetInfo` says.
+    /// The result of `cuMemGetInfo`.
     pub(crate) fn memory(&self) -> Result<Memory, Failure> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: the pointers are to live values.
@@ -241,10 +241,10 @@ fn uuid_text(CUuuid { bytes }: CUuuid) -> String {
     )
 }
 
-/// How many blocks of so many threads a kernel over `count` elements needs.
+/// How many blocks of so many threads a kernel needs for `count` elements.
 pub(crate) fn blocks_for(count: usize, threads: c_uint) -> c_uint {
     let blocks = count.div_ceil(threads as usize).clamp(1, 4096);
-    // The clamp keeps it small; larger arrays are walked in steps of the grid.
+    // The clamp keeps the number small; for larger arrays, threads take several elements.
     c_uint::try_from(blocks).unwrap_or(4096)
 }
 

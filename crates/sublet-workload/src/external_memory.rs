@@ -1,8 +1,9 @@
-//! Memory that another driver made, imported. A file of the system stands for it, so these ways
-//! are for the fake driver: a real one knows its own files.
+//! Memory that another driver made, and that is imported. Here a file of the system takes its
+//! place, so these ways only work with the fake driver: a real driver knows which files are its
+//! own.
 //!
-//! The import is over when what was got from it is there, so that whoever counts imports alone
-//! counts none of it.
+//! The import is destroyed as soon as the memory is mapped. So an interposer that counts only
+//! imports misses all of this memory.
 
 use std::fs::File;
 use std::io;
@@ -35,7 +36,7 @@ pub(crate) fn buffer(context: &Context<'_>, size: usize) -> Result<CUdeviceptr, 
     Ok(address)
 }
 
-/// A picture in such memory, and its bytes.
+/// A picture in such memory, and its size in bytes.
 pub(crate) fn picture(
     context: &Context<'_>,
     size: usize,
@@ -58,7 +59,7 @@ pub(crate) fn picture(
     Ok((array, bytes))
 }
 
-/// Imports new memory, and gets something from it.
+/// Imports new memory, calls `get` with it, and destroys the import.
 fn within(
     context: &Context<'_>,
     size: usize,
@@ -75,7 +76,7 @@ fn within(
     let mut memory = CUexternalMemory::default();
     // SAFETY: the pointers are to live values.
     unsafe { raw.cuImportExternalMemory(&raw mut memory, &raw const given)? };
-    // The driver has it now.
+    // The driver owns the descriptor now.
     let _ = file.into_raw_fd();
     let got = get(memory);
     // SAFETY: the import is ours.

@@ -1,5 +1,6 @@
-//! Memory that a graph allocates and does not free, so that it outlives the graph: by nodes, in
-//! a line, after branches or in a graph within the graph, and recorded from a stream.
+//! Memory that a graph allocates and does not free, so that it outlives the graph. The graph is
+//! made from nodes (in a line, after branches, or in a graph within the graph), or recorded from a
+//! stream.
 
 use std::ptr;
 
@@ -17,7 +18,7 @@ use crate::path::Path;
 use crate::report::Failure;
 use crate::stream::Stream;
 
-/// Memory of a graph that was made in the way that `path` says, and has run.
+/// Makes a graph in the way that `path` names, and runs it; returns the address of its memory.
 pub(crate) fn allocate(
     context: &Context<'_>,
     stream: &Stream<'_>,
@@ -47,7 +48,7 @@ pub(crate) fn allocate(
     }
 }
 
-/// A node that allocates, and the address.
+/// Adds a node that allocates; returns the node and the address.
 fn add_allocation(
     context: &Context<'_>,
     graph: CUgraph,
@@ -69,8 +70,8 @@ fn add_allocation(
     Ok((node, wanted.dptr))
 }
 
-/// Two branches that meet: the first allocates and frees, and what is allocated after both can
-/// use its memory again.
+/// Two branches that meet: the first allocates and frees, and the allocation after both can use
+/// that memory again.
 fn fill_branches(
     context: &Context<'_>,
     graph: CUgraph,
@@ -87,7 +88,7 @@ fn fill_branches(
     add_allocation(context, graph, &[freed, beside], size).map(|(_, late)| late)
 }
 
-/// A graph of its own that becomes a part of this one. One that has memory can only be moved.
+/// Makes a graph and moves it into this one: a graph with memory can only be moved, not copied.
 fn nest(context: &Context<'_>, graph: CUgraph, size: usize) -> Result<CUdeviceptr, Failure> {
     let raw = context.raw();
     let (mut child, mut node) = (CUgraph::default(), CUgraphNode::default());
@@ -112,13 +113,13 @@ fn nest(context: &Context<'_>, graph: CUgraph, size: usize) -> Result<CUdevicept
         Ok(address)
     });
     if moved.is_err() {
-        // SAFETY: it is ours still.
+        // SAFETY: the failed call did not take it, so it is still ours.
         unsafe { raw.cuGraphDestroy(child)? };
     }
     moved
 }
 
-/// What `cuMemAllocAsync` is while the stream is recorded.
+/// Records a `cuMemAllocAsync` from a stream into a graph.
 fn recorded(
     context: &Context<'_>,
     stream: &Stream<'_>,
@@ -126,8 +127,8 @@ fn recorded(
 ) -> Result<(CUgraph, CUdeviceptr), Failure> {
     let raw = context.raw();
     let (mut graph, mut address) = (CUgraph::default(), 0);
-    // SAFETY: the stream is ours and not recorded yet; the pointers are to live values. What is
-    // begun is ended, also after a failure, which may have spoilt it.
+    // SAFETY: the stream is ours and not recorded yet; the pointers are to live values. A recording
+    // that was begun is ended, even if a failure has made it invalid.
     let (taken, ended) = unsafe {
         raw.cuStreamBeginCapture_v2(stream.handle(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
         let taken = raw.cuMemAllocAsync(&raw mut address, size, stream.handle());
@@ -141,7 +142,7 @@ fn recorded(
     taken.and(ended).map(|()| (graph, address))
 }
 
-/// Launches a graph once and destroys it. What it allocated is there.
+/// Launches a graph once and destroys it. The memory that it allocated remains.
 fn run(context: &Context<'_>, stream: &Stream<'_>, graph: CUgraph) -> Result<(), Failure> {
     let raw = context.raw();
     let mut executable = CUgraphExec::default();

@@ -1,8 +1,8 @@
 //! A second process that owns memory and lends it through CUDA's IPC handles.
 //!
 //! A process cannot open its own handles, so the program starts itself again and talks to that
-//! process over pipes: one line asks, one line answers. It ends when its standard input does,
-//! that is, also when its borrower is killed.
+//! process over pipes, one line for a request and one for the answer. The lender ends when its
+//! standard input ends, and so also when its borrower is killed.
 
 use std::env;
 use std::io::{self, BufRead, BufReader, Write};
@@ -44,7 +44,7 @@ impl Lender {
         Ok(lender)
     }
 
-    /// Borrows so many bytes: their number with the lender, and the handle.
+    /// Borrows so many bytes; returns the lender's number for them, and the handle.
     pub(crate) fn lend(&mut self, size: usize) -> Result<(usize, CUipcMemHandle_v1), Failure> {
         let answer = self.ask(&format!("lend {size}"))?;
         answer
@@ -53,7 +53,7 @@ impl Lender {
             .ok_or_else(|| Failure::Wrong(format!("the lender answered `{answer}`")))
     }
 
-    /// Tells the lender to free what it lent under this number.
+    /// Tells the lender to free the memory that it lent under this number.
     pub(crate) fn take_back(&mut self, number: usize) -> Result<(), Failure> {
         self.ask(&format!("free {number}")).map(|_| ())
     }
@@ -81,7 +81,7 @@ impl Drop for Lender {
     }
 }
 
-/// The lender's end: the whole life of that process.
+/// The lender's end: serves until standard input ends.
 pub(crate) fn serve(common: &Common) -> Result<(), Failure> {
     let served = Driver::load(common).and_then(|driver| {
         driver.init()?;
@@ -102,7 +102,7 @@ fn serve_lines(context: &Context<'_>) -> Result<(), Failure> {
         let answer = match line.split_once(' ').map(|(verb, n)| (verb, n.parse())) {
             Some(("lend", Ok(size))) => lend(context, &mut lent, size),
             Some(("free", Ok(number))) => free(context, &lent, number),
-            _ => Err(Failure::Wrong(format!("`{line}` is nothing to ask"))),
+            _ => Err(Failure::Wrong(format!("`{line}` is not a request"))),
         };
         say(&answer)?;
     }
@@ -129,7 +129,7 @@ fn free(context: &Context<'_>, lent: &[CUdeviceptr], number: usize) -> Result<St
     let Some(address) = lent.get(number) else {
         return Err(Failure::Wrong(format!("number {number} was never lent")));
     };
-    // SAFETY: the address is of cuMemAlloc; a second free of it is the driver's to refuse.
+    // SAFETY: the address is of cuMemAlloc; the driver refuses a second free of it.
     unsafe { context.raw().cuMemFree_v2(*address)? };
     Ok("freed".to_owned())
 }
@@ -146,7 +146,7 @@ fn say(answer: &Result<String, Failure>) -> Result<(), Failure> {
         .map_err(Failure::system("answering the borrower"))
 }
 
-/// Turns the lender's line back into what it stands for.
+/// Turns the lender's line back into a text or a failure.
 fn parse_answer(line: &str) -> Result<String, Failure> {
     if let Some(text) = line.strip_prefix("yes ") {
         return Ok(text.to_owned());
@@ -155,7 +155,7 @@ fn parse_answer(line: &str) -> Result<String, Failure> {
         let mut words = rest.splitn(3, ' ');
         let code = words.next()?.parse().ok()?;
         let name = words.next()?.to_owned();
-        // The call's name must live for ever, and a lender makes only these.
+        // A call's name must live for ever, and a lender makes only these calls.
         let call = [
             "cuInit",
             "cuMemAlloc_v2",

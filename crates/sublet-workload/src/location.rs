@@ -1,4 +1,4 @@
-//! What the driver is told of where memory shall be: on the card of a context.
+//! Tells the driver where memory shall be: on the card of a context.
 
 use sublet_driver_api::cuda::memory::{
     CUmemAllocationProp_v1, CUmemLocation_v1, CUmemPoolProps_v1,

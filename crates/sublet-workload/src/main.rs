@@ -1,11 +1,11 @@
 //! `sublet-workload`: small programs for the CUDA driver API, for tests and benchmarks.
 //!
-//! They stand for what people run: a training loop, an inference server, things that take memory
-//! in every way there is. They know nothing of Sublet and run alike on a real card and on the
-//! fake driver. Each prints one JSON line of what it saw.
+//! They stand for programs that people run: a training loop, an inference server, and programs
+//! that take memory in every possible way. They know nothing of Sublet, and run alike on a real
+//! card and on the fake driver. Each prints one JSON line with its results.
 //!
-//! Exit codes: 0 done, 1 the driver (or the system) said no, 2 wrong arguments. Being out of
-//! memory is what some programs look for, and then counts as done.
+//! Exit codes: 0 done, 1 the driver (or the system) refused something, 2 wrong arguments. Some
+//! programs run until memory is out; for them that counts as done.
 //!
 //! Suggested reading order: reach (how a driver is found), raw (its functions), driver, stream,
 //! allocator (safe calls), then any file of `program`.
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
         Ok(line) => line,
         Err(error) => {
             let _nobody_reads = error.print();
-            // clap: 2 for a wrong argument, 0 for help that was asked for.
+            // clap's code is 2 for a wrong argument, and 0 if help was asked for.
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };

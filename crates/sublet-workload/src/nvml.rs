@@ -1,6 +1,6 @@
-//! The machine as NVML tells it: what `nvidia-smi` would show.
+//! The machine as NVML reports it, which is what `nvidia-smi` would show.
 //!
-//! Every program here that asks NVML asks one of these two questions.
+//! Every program here that uses NVML calls a function of this module.
 
 use std::ffi::c_uint;
 
@@ -16,7 +16,7 @@ use crate::raw::Nvml;
 use crate::reach::Library;
 use crate::report::Failure;
 
-/// Asks for this many processes at first; a driver that has more says how many.
+/// Room for so many processes at first; a driver that has more says how many.
 const PROCESSES: usize = 64;
 /// C's NVML_STRUCT_VERSION: the size of the struct and, above it, its number.
 const MEMORY_VERSION: u32 = size_of::<nvmlMemory_v2_t>() as u32 | 2 << 24;
@@ -37,7 +37,7 @@ pub(crate) fn look(library: &str) -> Result<Value, Failure> {
     }))
 }
 
-/// What is in use of the first device, each time that `more` says so.
+/// Calls `more` with the memory in use on the first device, again and again until it says no.
 pub(crate) fn used_again_and_again(
     library: &str,
     mut more: impl FnMut(u64) -> bool,
@@ -81,7 +81,7 @@ impl Utilisation {
         })
     }
 
-    /// Percent of the last sample; an error while there is none.
+    /// The utilisation in the last sample, in percent; an error while there is no sample.
     pub(crate) fn percent(&mut self) -> Result<u32, Failure> {
         let mut samples = [nvmlProcessUtilizationSample_t::default(); PROCESSES];
         let mut count = samples.len() as c_uint;
@@ -150,12 +150,12 @@ fn device(nvml: &Nvml, index: c_uint) -> Result<Value, Failure> {
     }))
 }
 
-/// The processes of a device; asks again with more room while the driver says there are more.
+/// The processes of a device. Asks again with more room while the driver says that there are more.
 fn processes(nvml: &Nvml, device: nvmlDevice_t) -> Result<Vec<nvmlProcessInfo_v2_t>, Failure> {
     let mut list = vec![nvmlProcessInfo_v2_t::default(); PROCESSES];
     loop {
         let mut count = c_uint::try_from(list.len()).unwrap_or(c_uint::MAX);
-        // SAFETY: the count is that of the list.
+        // SAFETY: the count is the length of the list.
         let answer = unsafe {
             nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, &raw mut count, list.as_mut_ptr())
         };

@@ -1,6 +1,6 @@
 //! The ways to get memory, by the names that they have on the command line.
 //!
-//! What each does is in `allocator`.
+//! `allocator` has what each of them does.
 
 use clap::ValueEnum;
 
@@ -60,12 +60,12 @@ pub(crate) enum Path {
 }
 
 impl Path {
-    /// Whether a card's memory bounds it. The others would take the machine's memory instead.
+    /// Whether a card's memory limits this way. The others would take the machine's memory instead.
     pub(crate) fn ends_with_the_card(self) -> bool {
         !matches!(self, Self::Managed) && !self.is_on_the_host()
     }
 
-    /// Whether the driver pins memory of the machine for it, and takes none of the card.
+    /// Whether the driver pins the machine's memory for this way, and takes no memory of the card.
     pub(crate) fn is_on_the_host(self) -> bool {
         match self {
             Self::Host

@@ -1,5 +1,5 @@
-//! A pattern in card memory, and how much of it stands in memory that was just given: what
-//! another process wrote must never be there.
+//! A pattern in card memory. It is counted in memory that was just allocated: data that another
+//! process wrote must never be there.
 
 use sublet_driver_api::cuda::CUdeviceptr;
 
@@ -7,10 +7,10 @@ use crate::allocator::Block;
 use crate::driver::Context;
 use crate::report::Failure;
 
-/// The pattern is this word, again and again: nothing that a driver fills memory with.
+/// The pattern is this word, again and again. No driver fills memory with it.
 const WORD: u32 = 0x5ab1_e7d1;
 
-/// Words that are copied at once.
+/// How many words are copied at once.
 const AT_ONCE: usize = 1 << 18;
 
 /// Writes the pattern into all words of the blocks.
@@ -24,7 +24,7 @@ pub(crate) fn fill(context: &Context<'_>, blocks: &[Block]) -> Result<(), Failur
     unsafe { context.raw().cuCtxSynchronize() }
 }
 
-/// How many words of the blocks are the pattern's.
+/// How many words of the blocks hold the pattern.
 pub(crate) fn count(context: &Context<'_>, blocks: &[Block]) -> Result<usize, Failure> {
     let mut found = 0;
     let mut copy = vec![0_u32; AT_ONCE];
@@ -44,7 +44,7 @@ pub(crate) fn count(context: &Context<'_>, blocks: &[Block]) -> Result<usize, Fa
     Ok(found)
 }
 
-/// Where a block begins, and its whole words.
+/// The address of a block, and the number of its whole words.
 fn words_of(block: &Block) -> Result<(CUdeviceptr, usize), Failure> {
     let start = block.address();
     let start =

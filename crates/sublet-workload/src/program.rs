@@ -23,7 +23,7 @@ use crate::arguments::Common;
 use crate::ipc_lender;
 use crate::report::{Failure, Report};
 
-/// Which program, and what it was told.
+/// The program to run, with its arguments.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Program {
     /// Everything that the API says of the devices
@@ -65,7 +65,7 @@ pub(crate) enum Program {
 }
 
 impl Program {
-    /// The word that starts it.
+    /// The program's name on the command line.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Info(_) => "info",
@@ -88,7 +88,7 @@ impl Program {
         }
     }
 
-    /// What is wrong with arguments that are each right for themselves.
+    /// Finds arguments that are each right but do not fit together.
     pub(crate) fn check(&self) -> Result<(), String> {
         match self {
             Self::Alloc(arguments) => arguments.check(),
@@ -99,8 +99,8 @@ impl Program {
         }
     }
 
-    /// Whether it prints a report; the lender talks to its borrower instead, and the stand-in as
-    /// what it stands for.
+    /// Whether the program prints a report. The lender talks to its borrower instead, and the MPS
+    /// stand-in answers as the real program does.
     pub(crate) fn reports(&self) -> bool {
         !matches!(self, Self::Lend(_) | Self::MpsControl(_))
     }

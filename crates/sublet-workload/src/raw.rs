@@ -1,8 +1,8 @@
-//! The driver's functions as C declares them, each found in the way the user asked for.
+//! The driver's functions as C declares them, each found in the way that the user asked for.
 //!
-//! One list says all names and signatures; a macro makes a method of each that looks its
-//! function up once and turns a code other than success into a [`Failure`]. What the arguments
-//! must be is for the safe wrappers above: nothing is checked here.
+//! One list has all names and signatures. A macro turns each into a method that looks the function
+//! up once, and turns any code but success into a [`Failure`]. Nothing is checked here: the safe
+//! wrappers must pass valid arguments.
 #![expect(
     non_snake_case,
     clippy::too_many_arguments,
@@ -42,7 +42,7 @@ use crate::report::Failure;
 struct Slot(AtomicPtr<c_void>);
 
 impl Slot {
-    /// Finding the same name twice gives the same address, so a race here is harmless.
+    /// A race here is harmless, because a second look-up of a name gives the same address.
     fn address(&self, library: &Library, symbol: &'static str) -> Result<*mut c_void, Failure> {
         let known = self.0.load(Ordering::Acquire);
         if !known.is_null() {
@@ -66,7 +66,7 @@ macro_rules! functions {
         }
 
         impl $owner {
-            /// Takes an open library; a linked one must have every name.
+            /// Takes an open library. With `linked`, every name must exist.
             pub(crate) fn new(library: Library) -> Result<Self, Failure> {
                 let functions = Self {
                     library,
@@ -80,7 +80,7 @@ macro_rules! functions {
 
             $(
                 /// # Safety
-                /// The arguments must be what the header says of this function.
+                /// The arguments must be valid for this function, as its header says.
                 pub(crate) unsafe fn $symbol(&self, $($name: $kind),*) -> Result<(), Failure> {
                     let symbol = stringify!($symbol);
                     let address = self.$symbol.address(&self.library, symbol)?;
@@ -291,7 +291,7 @@ impl Nvml {
     }
 }
 
-/// What the driver calls one of its codes. A driver too broken to say still gets a report.
+/// The driver's name for a code; empty if the driver cannot say.
 fn cuda_name(library: &Library, code: u32) -> String {
     let Ok(address) = library.find("cuGetErrorName") else {
         return String::new();
@@ -324,7 +324,7 @@ fn text(name: *const c_char) -> String {
     if name.is_null() {
         return String::new();
     }
-    // SAFETY: only called with what the driver gave as a static C string.
+    // SAFETY: only called with static C strings that the driver returned.
     unsafe { CStr::from_ptr(name) }
         .to_string_lossy()
         .into_owned()

@@ -1,9 +1,9 @@
-//! The ways by which programs in the field reach a driver, so that each can be tried.
+//! The ways by which real programs reach a driver, so that each of them can be tested.
 //!
-//! A stand-in for libcuda must catch all of them: a linked program, `dlopen` of either name or
-//! of an absolute path, `cuGetProcAddress`, a look-up among what is already loaded. This file
-//! opens the library in the way asked for and finds functions in it. It never falls back to
-//! another way: a way that does not work is what a test wants to see.
+//! A stand-in for libcuda must catch all of them: a linked program, `dlopen` of either name or of
+//! an absolute path, `cuGetProcAddress`, and a look-up among the libraries that are loaded already.
+//! This file opens the library in the given way and finds functions in it. It never falls back to
+//! another way, because a test must see that a way does not work.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fmt;
@@ -20,19 +20,19 @@ use crate::report::Failure;
 /// How functions are found in a library that is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// Every name at once before the first call, as the dynamic linker does with `BIND_NOW`.
+    /// All names before the first call, as the dynamic linker does with `BIND_NOW`.
     Linked,
     /// `dlsym` on the handle, each name when it is first called.
     Handle,
-    /// `dlsym` once, for `cuGetProcAddress`, and that for everything else.
+    /// `dlsym` once for `cuGetProcAddress`, which then finds everything else.
     Lookup,
     /// Opened with `RTLD_GLOBAL`, then looked up with `RTLD_DEFAULT`.
     Global,
-    /// Nothing is opened: `RTLD_DEFAULT` must find what `LD_PRELOAD` brought.
+    /// Nothing is opened: `RTLD_DEFAULT` must find the library that `LD_PRELOAD` loaded.
     Preloaded,
 }
 
-/// What `--reach` says: a way and the name that is opened.
+/// The value of `--reach`: a way, and the name of the library to open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Reach {
     way: Way,
@@ -94,7 +94,7 @@ unsafe impl Send for Library {}
 // SAFETY: as above.
 unsafe impl Sync for Library {}
 
-/// `cuGetProcAddress`, in the newer form or, for a driver before 12.0, the older.
+/// `cuGetProcAddress` in the newer form, or in the older one for a driver before 12.0.
 #[derive(Clone, Copy)]
 enum ProcAddress {
     V2(LookUpV2),
@@ -106,8 +106,8 @@ type LookUpV2 =
 type LookUpV1 = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> c_int;
 
 impl Library {
-    /// Opens what `reach` names. `per_thread` prefers the twins that give each thread a default
-    /// stream of its own, as programs compiled for that do.
+    /// Opens the library that `reach` names. With `per_thread`, prefers the twins with a default
+    /// stream for each thread, as programs compiled for that do.
     pub(crate) fn open(
         reach: &Reach,
         table: &'static Table,
@@ -149,8 +149,8 @@ impl Library {
         })
     }
 
-    /// Opens a file and no other, whatever was put in `dlopen`'s place: `dlmopen` into the base
-    /// namespace is the same call under a name that nobody wraps.
+    /// Opens exactly this file, even if something has replaced `dlopen`. `dlmopen` into the base
+    /// namespace does the same, and nothing wraps it.
     pub(crate) fn open_file(
         file: &std::path::Path,
         table: &'static Table,
@@ -176,7 +176,7 @@ impl Library {
         })
     }
 
-    /// Whether every name must be there before the first call.
+    /// Whether every name must exist before the first call.
     pub(crate) fn is_linked(&self) -> bool {
         self.way == Way::Linked
     }
@@ -191,7 +191,7 @@ impl Library {
         }
     }
 
-    /// The file that a function really came from, as the dynamic linker knows it.
+    /// The file that a function really comes from, according to the dynamic linker.
     pub(crate) fn file_of(&self, symbol: &'static str) -> Option<String> {
         let address = self.find(symbol).ok()?;
         // SAFETY: Dl_info is pointers and may be all zeroes; dladdr takes any address and fills
@@ -206,7 +206,7 @@ impl Library {
         }
     }
 
-    /// The twin of a row for per-thread streams if it is wanted and exists.
+    /// The per-thread twin of a row, if it is wanted and exists.
     fn twin(&self, row: &'static Function) -> &'static Function {
         let twins = self.table.versions(row.base).iter();
         twins
@@ -257,14 +257,14 @@ fn open(name: &CStr, flags: c_int) -> Result<*mut c_void, Failure> {
     Ok(handle)
 }
 
-/// Asks the library itself for one version of a function.
+/// Asks the library itself for one version of a function, by `cuGetProcAddress`.
 fn resolve(lookup: ProcAddress, row: &Function) -> Result<*mut c_void, Failure> {
     let missing = |why| Failure::Load {
         call: "cuGetProcAddress",
         why,
     };
     let name = CString::new(row.base).map_err(|_| missing("zero byte".to_owned()))?;
-    // Versions are small; cuda.h counts them in an int.
+    // Versions are small numbers; cuda.h uses an int for them.
     let version = c_int::try_from(row.version).unwrap_or(c_int::MAX);
     let flags = match row.thread {
         Thread::Legacy => 0,

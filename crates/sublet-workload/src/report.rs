@@ -1,7 +1,7 @@
-//! What a program saw, as one JSON line, and what it says when something refused.
+//! What a program saw, as one JSON line, and the failures that it can report.
 //!
-//! A report is filled while a program runs, so that a failure half-way still shows what came
-//! before it. Nothing here decides whether a run was good: that is for whoever reads the line.
+//! A report is filled while a program runs, so that after a failure it still shows what came
+//! before. Nothing here decides whether a run was good: the reader of the line does.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ use sublet_driver_api::cuda::CUDA_ERROR_OUT_OF_MEMORY;
 pub(crate) enum Failure {
     /// The driver answered with a code other than success.
     Driver {
-        /// The function, as exported.
+        /// The function, by its exported name.
         call: &'static str,
         /// The result code.
         code: u32,
@@ -25,16 +25,16 @@ pub(crate) enum Failure {
     Load {
         /// `dlopen`, `dlsym` or `cuGetProcAddress`.
         call: &'static str,
-        /// What the system said.
+        /// The system's message.
         why: String,
     },
-    /// The driver said yes and did something else, such as other bytes than were written.
+    /// The driver reported success but did something else, such as returning other bytes.
     Wrong(String),
     /// The operating system refused something that has nothing to do with the driver.
     System {
-        /// What was tried.
+        /// What the program tried to do.
         call: &'static str,
-        /// What the system said.
+        /// The system's message.
         why: String,
     },
 }
@@ -53,7 +53,7 @@ impl Failure {
         }
     }
 
-    /// The form in which it stands in a report.
+    /// The failure as it stands in a report.
     pub(crate) fn to_json(&self) -> Value {
         match self {
             Self::Driver { call, code, name } => json!({"call": call, "code": code, "name": name}),
@@ -102,7 +102,7 @@ impl Report {
         self.fields.get(key)
     }
 
-    /// Prints the line now, when what follows is only waiting. Later prints do nothing.
+    /// Prints the line now, before the program only waits. Later calls print nothing.
     pub(crate) fn print(&mut self, outcome: &Result<(), Failure>) -> Result<(), Failure> {
         if self.printed {
             return Ok(());

@@ -1,7 +1,7 @@
 //! Memory that something else holds: a multicast object, a descriptor, a sparse array.
 //!
-//! Its own handle or address is given back at once, so that whoever counts handles and
-//! addresses alone counts none of it, while the card has it.
+//! The handle or address of the memory itself is given back at once. So an interposer that counts
+//! only handles and addresses misses all of it, while the card still has it.
 
 use std::ffi::c_int;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -21,7 +21,7 @@ use crate::location::properties;
 use crate::path::Path;
 use crate::report::Failure;
 
-/// What holds it.
+/// The object that holds the memory.
 #[derive(Debug)]
 pub(crate) enum Holder {
     /// A multicast object, of so many bytes.
@@ -32,15 +32,15 @@ pub(crate) enum Holder {
     Sparse(CUarray),
 }
 
-/// Physical memory is given in these.
+/// Physical memory comes in blocks of this size, in bytes.
 const BLOCK: usize = 2 << 20;
-/// A tile of a sparse array has so many points a side, if one takes four bytes.
+/// The side of a tile of a sparse array, in points of four bytes each.
 const TILE_SIDE: u32 = 128;
-/// As many tiles beside each other as fill a block.
+/// How many tiles beside each other fill a block.
 const TILES_WIDE: u32 = 32;
 
 impl Holder {
-    /// Makes memory, and something that holds it; how many bytes it is.
+    /// Makes memory and an object that holds it; returns also the number of bytes.
     pub(crate) fn make(
         context: &Context<'_>,
         path: Path,
@@ -56,7 +56,7 @@ impl Holder {
         Ok((holder, bytes))
     }
 
-    /// Lets go, for the caller to drop it.
+    /// Destroys the object; the caller must then drop this.
     pub(crate) fn free(&self, context: &Context<'_>) -> Result<(), Failure> {
         let raw = context.raw();
         // SAFETY: each was made by us, and is given back once.
@@ -104,7 +104,7 @@ impl Holder {
         physical(context, bytes, 0, |handle| {
             let kind = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
             let to = (&raw mut fd).cast();
-            // SAFETY: of this kind the driver writes a descriptor.
+            // SAFETY: for this kind of handle, the driver writes a descriptor.
             unsafe {
                 context
                     .raw()
@@ -153,7 +153,7 @@ impl Holder {
             let mut one = CUarrayMapInfo_v1 {
                 resourceType: CU_RESOURCE_TYPE_ARRAY,
                 resource: array.0,
-                // Of level 0 and layer 0 all, from the first point on.
+                // All of level 0 and layer 0, from the first point on.
                 subresource: [0, 0, u64::from(width) << 32, u64::from(height) | 1 << 32],
                 memOperationType: CU_MEM_OPERATION_TYPE_MAP,
                 memHandleType: CU_MEM_HANDLE_TYPE_GENERIC,
@@ -175,7 +175,7 @@ impl Holder {
     }
 }
 
-/// Makes physical memory, passes it on, and gives its handle back.
+/// Makes physical memory, calls `pass` with its handle, and releases the handle.
 fn physical(
     context: &Context<'_>,
     bytes: usize,

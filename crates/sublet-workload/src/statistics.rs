@@ -1,6 +1,6 @@
-//! Numbers out of measurements: percentiles, and the stretches in which a card was ours.
+//! Statistics of measurements: percentiles, and the slices in which the card was ours.
 //!
-//! Pure functions of what was measured; nothing here reads a clock.
+//! Pure functions of measured values; nothing here reads a clock.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ pub(crate) fn percentile(values: &mut [f64], share: f64) -> Option<f64> {
     values.get(rank.max(1) - 1).copied()
 }
 
-/// To three places: nanoseconds of what is given in microseconds.
+/// Rounded to three decimals: to nanoseconds, for a value in microseconds.
 pub(crate) fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
@@ -32,14 +32,14 @@ pub(crate) fn spread(values: &mut [f64]) -> Value {
     })
 }
 
-/// One kernel as events saw it, in microseconds of the card's time since the first event.
+/// One kernel as measured by events, in microseconds of the card's time since the first event.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Stretch {
     pub(crate) start: f64,
     pub(crate) length: f64,
 }
 
-/// A time in which kernels ran one after another without anybody between them.
+/// A time in which kernels ran one after another, and no other program's kernels in between.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Slice {
     pub(crate) start: f64,
@@ -47,10 +47,10 @@ pub(crate) struct Slice {
     pub(crate) launches: usize,
 }
 
-/// Joins kernels into slices. A slice ends where more than `slack` microseconds went to somebody
-/// else: before a kernel that began late, or one that took so much longer than it was asked to
-/// take. Such a kernel is taken to have waited first and then run undisturbed, which is right
-/// for kernels that are shorter than the slices of the card.
+/// Joins kernels into slices. A slice ends where other programs took more than `slack`
+/// microseconds: before a kernel that began late, or before one that took longer than `asked` by
+/// more than that. Such a kernel is assumed to have waited first and then run undisturbed, which is
+/// right for kernels that are shorter than the card's slices.
 pub(crate) fn slices(kernels: &[Stretch], asked: f64, slack: f64) -> Vec<Slice> {
     let mut list: Vec<Slice> = Vec::new();
     for kernel in kernels {
@@ -121,12 +121,12 @@ mod tests {
     fn slices_end_where_somebody_else_ran() {
         check(&[], &[]);
         check(&[(0.0, 100.0), (105.0, 100.0)], &[(0.0, 205.0, 2)]);
-        // A gap.
+        // The second kernel began late.
         check(
             &[(0.0, 100.0), (300.0, 100.0), (400.0, 100.0)],
             &[(0.0, 100.0, 1), (300.0, 200.0, 2)],
         );
-        // The third waited for somebody's 2 ms; the slice before it lost nothing.
+        // The third kernel waited 2 ms for another program; the slice before it is complete.
         check(
             &[
                 (0.0, 100.0),

@@ -17,9 +17,9 @@ use sublet_driver_api::cuda::{
 use crate::driver::{Context, blocks_for};
 use crate::report::Failure;
 
-/// The kernels, as PTX with a zero byte at the end: that is how a driver takes text.
+/// The kernels as PTX, with a zero byte at the end, which the driver needs for text.
 const IMAGE: &str = concat!(include_str!("kernels.ptx"), "\0");
-/// Threads in a block; any multiple of 32 would do.
+/// Threads in a block; any multiple of 32 is possible.
 const THREADS: c_uint = 256;
 
 /// A stream.
@@ -53,7 +53,7 @@ impl<'context> Stream<'context> {
         unsafe { self.context.raw().cuStreamSynchronize(self.handle) }
     }
 
-    /// Copies in and waits, so that the bytes may be changed afterwards.
+    /// Copies words to the card and waits, so that the caller may change them afterwards.
     pub(crate) fn copy_in(&self, to: &Buffer<'_>, words: &[u32]) -> Result<(), Failure> {
         let size = to.checked(words.len())?;
         // SAFETY: both sides have `size` bytes, and the wait below ends the use of `words`.
@@ -66,7 +66,7 @@ impl<'context> Stream<'context> {
         self.synchronize()
     }
 
-    /// Copies out and waits.
+    /// Copies words from the card and waits.
     pub(crate) fn copy_out(&self, words: &mut [u32], from: &Buffer<'_>) -> Result<(), Failure> {
         let size = from.checked(words.len())?;
         // SAFETY: both sides have `size` bytes, and the wait below ends the use of `words`.
@@ -87,7 +87,7 @@ impl Drop for Stream<'_> {
     }
 }
 
-/// A point in a stream's time.
+/// A moment in a stream's work.
 pub(crate) struct Event<'context> {
     context: &'context Context<'context>,
     handle: CUevent,
@@ -115,7 +115,7 @@ impl<'context> Event<'context> {
         unsafe { self.context.raw().cuEventSynchronize(self.handle) }
     }
 
-    /// Microseconds of the card's time since `earlier`. Both must have happened.
+    /// Microseconds of the card's time since `earlier`. Both events must have happened.
     pub(crate) fn since(&self, earlier: &Event<'_>) -> Result<f64, Failure> {
         let mut milliseconds = 0.0;
         // SAFETY: the events are live and so is the value.
@@ -137,7 +137,7 @@ impl Drop for Event<'_> {
     }
 }
 
-/// Device memory of `cuMemAlloc`, counted in words of 32 bits.
+/// Device memory from `cuMemAlloc`, counted in words of 32 bits.
 pub(crate) struct Buffer<'context> {
     context: &'context Context<'context>,
     address: CUdeviceptr,
@@ -167,7 +167,7 @@ impl<'context> Buffer<'context> {
         self.address
     }
 
-    /// So many words in bytes, if the buffer has them.
+    /// The size of so many words in bytes; an error if the buffer is smaller.
     fn checked(&self, words: usize) -> Result<usize, Failure> {
         if words > self.words {
             let has = self.words;
@@ -206,17 +206,17 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
-    /// What is launched.
+    /// The kernel that is launched.
     pub(crate) fn function(&self) -> CUfunction {
         self.function
     }
 
-    /// Puts it into a stream, by the call that most programs use.
+    /// Launches it in a stream, by the call that most programs use.
     pub(crate) fn go(&mut self, stream: &Stream<'_>) -> Result<(), Failure> {
         self.go_by(Call::Kernel, stream)
     }
 
-    /// Puts it into a stream by one of the calls that launch.
+    /// Launches it in a stream by the given call.
     pub(crate) fn go_by(&mut self, call: Call, stream: &Stream<'_>) -> Result<(), Failure> {
         let mut list = pointers(&mut self.parameters);
         let (raw, parameters) = (stream.context.raw(), list.as_mut_ptr());
@@ -250,7 +250,7 @@ impl Launch {
         }
     }
 
-    /// Adds it to a graph, after these nodes.
+    /// Adds it to a graph, after these nodes; returns its node.
     pub(crate) fn add_to(
         &mut self,
         context: &Context<'_>,

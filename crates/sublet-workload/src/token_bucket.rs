@@ -1,12 +1,12 @@
-//! A limiter of launches as HAMi-core's: a bucket of tokens, one for each thread block.
+//! A limiter of launches like HAMi-core's: a bucket of tokens, one token for each thread block.
 //!
-//! Re-implemented from what is known of HAMi-core (and vcuda-controller before it), to be compared
+//! It is written from what is known of HAMi-core (and of vcuda-controller before it), to compare
 //! with. A launch takes as many tokens as it has blocks, and waits while there are none. A thread
-//! refills the bucket eight times a second: by a share that grows while the process's utilisation,
-//! as NVML tells it, is below its limit, and shrinks while it is above. How long a kernel takes
-//! is not looked at, and graphs are not limited.
+//! refills the bucket eight times a second. The amount grows while the process's utilisation, as
+//! NVML reports it, is below the limit, and shrinks while it is above. The length of a kernel does
+//! not matter, and graphs are not limited.
 
-/// Between two refills, in milliseconds.
+/// The time between two refills, in milliseconds.
 pub(crate) const REFILL_MS: u64 = 120;
 /// How long a launch waits before it looks again, in milliseconds.
 pub(crate) const WAIT_MS: u64 = 10;
@@ -14,10 +14,10 @@ pub(crate) const WAIT_MS: u64 = 10;
 /// The bucket.
 #[derive(Debug)]
 pub(crate) struct TokenBucket {
-    /// Percent of the card.
+    /// The limit, in percent of the card.
     limit: i64,
     multiprocessors: i64,
-    /// The most that the bucket, and a share, can be.
+    /// The most that the bucket, and one refill, can hold.
     most: i64,
     threads: i64,
     share: i64,
@@ -25,7 +25,7 @@ pub(crate) struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// For a card with so many multiprocessors of so many threads.
+    /// A bucket for a card with so many multiprocessors of so many threads each.
     pub(crate) fn new(limit: i64, multiprocessors: i64, threads: i64) -> Self {
         Self {
             limit,
@@ -46,7 +46,7 @@ impl TokenBucket {
         is_open
     }
 
-    /// Refills it: the process was so busy, in percent of the card.
+    /// Refills the bucket after a time in which the process was `busy` percent of the card.
     pub(crate) fn refill(&mut self, busy: i64) {
         let distance = (self.limit - busy).abs().max(5);
         let mut step = self.multiprocessors * self.multiprocessors * self.threads * distance / 2560;
@@ -71,7 +71,8 @@ mod tests {
             "an empty bucket lets one go into debt"
         );
         assert!(!bucket.take(1));
-        // 30 below: 100² × 2048 × 30 / 2560 = 240,000, doubled by 30 × 2 / 31.
+        // The utilisation is 30 below the limit: 100² × 2048 × 30 / 2560 = 240,000, times 30 × 2 /
+        // 31.
         bucket.refill(0);
         assert_eq!(
             (bucket.share, bucket.tokens),

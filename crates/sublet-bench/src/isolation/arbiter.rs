@@ -1,4 +1,5 @@
-//! Figure: what the arbiter itself takes while many jobs hold memory and do nothing.
+//! Figure: how much memory and CPU time the arbiter takes while many jobs hold memory and do
+//! nothing.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use crate::report::{Report, Verdict, short};
 use crate::stage::{PATIENCE, Shell, Stage, cpu_seconds, until};
 use crate::world::memory_mib;
 
-/// MiB (issue 5).
+/// MiB of resident memory with all jobs (issue 5).
 const TARGET: f64 = 25.0;
 
 /// Contexts are small here so that the card holds many jobs.
@@ -81,7 +82,7 @@ fn print(size: Size, with_one: &Memory, with_all: &Memory, share: f64, report: &
     )]);
 }
 
-/// Starts a process that holds memory, and waits until it does.
+/// Starts a process that holds memory, and waits until it holds it.
 fn hold(job: &mut Shell) -> Result<Pid> {
     job.tell(HOLDER)?;
     let report = job.hear_json(PATIENCE)?;
@@ -92,7 +93,7 @@ fn hold(job: &mut Shell) -> Result<Pid> {
     pid.and_then(Pid::from_raw).context("no process")
 }
 
-/// Resident memory in MiB, as the kernel divides it.
+/// Resident memory in MiB, as the kernel breaks it down.
 struct Memory {
     all: f64,
     own: f64,

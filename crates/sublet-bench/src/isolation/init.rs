@@ -1,7 +1,7 @@
 //! Figure: how much longer `cuInit` takes, for one process and for many at once.
 //!
-//! A process meets its arbiter there: a socket, two pages of shared memory, a slot. Each start is
-//! a new process, because only the first call of a process does anything.
+//! In `cuInit` a process meets its arbiter: it gets a socket, two pages of shared memory and a
+//! slot. Each start is a new process, because only the first call in a process does any work.
 
 use std::path::Path;
 
@@ -30,7 +30,7 @@ pub(super) fn measure(bin: &Path, size: Size, report: &mut Report) -> Result<()>
     let mut without = Shell::start(&stage, None)?;
     let mut alone = [Vec::new(), Vec::new()];
     let mut added = Vec::new();
-    // The first process of a job and of a machine finds files that nobody has read yet.
+    // The first process on a machine, and the first of a job, reads files that no cache holds yet.
     for shell in [&mut with, &mut without] {
         starts(shell, 1)?;
     }

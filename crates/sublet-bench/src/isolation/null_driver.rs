@@ -1,7 +1,7 @@
-//! The driver that does nothing, compiled where it is needed.
+//! Compiles the driver that does nothing, when a figure needs it.
 //!
-//! It is C because the functions have C's names and nothing else: a C compiler is there wherever
-//! Rust can link.
+//! It is written in C because its functions must have C names, and they hold almost no code. A
+//! machine that can link Rust has a C compiler.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 
 const SOURCE: &str = include_str!("../../c/null_driver.c");
 
-/// Compiles it into a folder.
+/// Compiles the driver into a folder; returns the library's path.
 pub(super) fn build(folder: &Path) -> Result<PathBuf> {
     let (source, library) = (folder.join("null_driver.c"), folder.join("null_driver.so"));
     fs::write(&source, SOURCE)?;

@@ -1,8 +1,8 @@
 //! Figure: allocating and freeing while several processes of one job do the same.
 //!
-//! They meet at one word of the job's ledger. With more processes than cores each waits for its
-//! turn to run too, which is not ours; so the median of short blocks is what counts, and the
-//! same race straight on the driver stands beside it.
+//! The processes contend for one word of the job's ledger. With more processes than cores each
+//! also waits for a core, which is not our cost. So the median of short blocks is what counts,
+//! and the same race straight on the driver stands beside it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -68,7 +68,7 @@ fn head() -> Vec<String> {
     head
 }
 
-/// What one race showed, in nanoseconds: the medians over its processes.
+/// The result of one race, in nanoseconds: medians over its processes.
 struct Raced {
     call: String,
     p50: f64,
@@ -84,7 +84,7 @@ fn race(
     side: &str,
 ) -> Result<Raced> {
     let one = pair(null, size.race_seconds, calls);
-    // Each writes to a file of its own: lines of several writers can mix in a pipe.
+    // Each process writes to its own file: lines of several writers can mix in a pipe.
     let line = format!(
         "for i in $(seq {racers}); do {one} --side {side} >racer.$i & done; wait; \
          for i in $(seq {racers}); do cat racer.$i; done"

@@ -1,8 +1,8 @@
-//! Figure: how soon a killed process's memory can be had again.
+//! Figure: how soon the memory of a killed process is free again.
 //!
-//! The clock begins when a pidfd of the victim, which is ours and not the arbiter's, reads
-//! dead. It ends when another process of the job, which asks all the time, gets memory that
-//! only fits without the victim's; and when the arbiter shows the victim no more.
+//! The clock starts when our own pidfd of the victim, not the arbiter's, says that the victim is
+//! dead. It stops twice: when another process of the job, which asks all the time, gets memory
+//! that only fits without the victim's; and when the arbiter no longer shows the victim.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::stats::percentile;
 /// Milliseconds (issue 5).
 const TARGET: f64 = 50.0;
 
-/// The victim has more than half of this, and so has what is asked for.
+/// The victim holds more than half of this memory, and the other process asks for half of it.
 const FLAGS: &[&str] = &["--name", "reclaim", "--memory", "8GiB"];
 const VICTIM: &str = "\"$BENCH_WORKLOAD\" alloc --reach \"$BENCH_REACH\" --size 6GiB --hold 60 &";
 const ASKER: &str = "\"$BENCH_WORKLOAD\" regain --reach \"$BENCH_REACH\" --size 4GiB &";
@@ -79,7 +79,7 @@ pub(super) fn measure(bin: &Path, size: Size, report: &mut Report) -> Result<()>
     Ok(())
 }
 
-/// What one death showed, in milliseconds.
+/// The result of one kill, in milliseconds.
 struct Killed {
     regained: f64,
     shown: f64,
@@ -108,20 +108,20 @@ fn kill_one(stage: &Stage, job: &mut Shell) -> Result<Killed> {
     until("the arbiter to show the memory free", LOOK_EVERY, || {
         let row = stage.tenant("reclaim")?;
         let is_there = row.pids.contains(&victim_pid) || row.memory_used_mib >= VICTIM_MIB;
-        ensure!(!is_there, "it shows {row:?}");
+        ensure!(!is_there, "the arbiter still shows {row:?}");
         Ok(())
     })?;
     let shown_ns = now_ns();
     let asker = job.hear_json(PATIENCE)?;
     ensure!(asker["ok"] == Value::Bool(true), "not regained: {asker}");
     Ok(Killed {
-        // Below zero when the other process was quicker than our own look at the pidfd.
+        // Negative when the other process got the memory before we looked at the pidfd.
         regained: ((number(&asker, "/gotNs")? - dead_ns) / 1e6).max(0.0),
         shown: (shown_ns - dead_ns) / 1e6,
     })
 }
 
-/// The clock that the workload reads too. A float holds nanoseconds of months exactly.
+/// The clock that the workload also reads. An `f64` holds some months of nanoseconds exactly.
 fn now_ns() -> f64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as f64 * 1e9 + now.tv_nsec as f64

@@ -1,8 +1,8 @@
-//! Figures: what a launch, and what an allocation, takes by way of the interposer, beside the
-//! same call straight into the driver.
+//! Figures: how long a launch and an allocation take through the interposer, beside the same
+//! call straight into the driver.
 //!
-//! The driver does nothing, so that the difference is all ours; the arbiter is alive, and the
-//! process has a slot with it like any other. Both ways are in one process, in turns.
+//! The driver does nothing, so the whole difference is our cost. The arbiter runs, and the
+//! process has a slot with it like any other. One process makes its calls both ways, in turns.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,10 +18,11 @@ use crate::stats::median;
 /// Nanoseconds (issue 5).
 const LAUNCH_TARGET: f64 = 10.0;
 
-/// The same at a gate that is open while others are about, or the job has a limit (issue 16).
+/// Nanoseconds, the same at an open gate while others want the card or the job has a limit
+/// (issue 16).
 const CONTENDED_TARGET: f64 = 150.0;
 
-/// What passes the gate.
+/// Calls that pass the gate.
 const GATED: [&str; 4] = [
     "launch-kernel",
     "launch-kernel-ex",
@@ -29,21 +30,21 @@ const GATED: [&str; 4] = [
     "memcpy-async",
 ];
 
-/// What passes only the table of targets.
+/// Calls that only go through the table of targets.
 const FORWARDED: [&str; 1] = ["event-record"];
 
-/// What makes memory and gives it back.
+/// Calls that allocate memory; each block is freed again.
 pub(super) const MAKERS: [&str; 3] = ["mem-alloc", "mem-alloc-async", "mem-create"];
 
 /// The flags of the jobs in which calls are measured.
 pub(super) const FLAGS: &[&str] = &["--name", JOB, "--memory", "8GiB"];
 
-/// Of a job that says whenever it begins and ends to work.
+/// The flags of a job that tells the arbiter when its work begins and when it ends.
 const LIMITED: &[&str] = &["--name", JOB, "--memory", "8GiB", "--compute", "0%..90%"];
 
 const JOB: &str = "calls";
 
-/// The beginning of a line that measures calls on the driver that does nothing.
+/// The start of a shell line that measures calls on the driver that does nothing.
 pub(super) fn pair(null: &Path, seconds: f64, calls: &[&str]) -> String {
     let null = null.display();
     let calls: String = calls.iter().map(|call| format!(" --call {call}")).collect();
@@ -106,7 +107,7 @@ pub(super) fn memory(stage: &Stage, null: &Path, size: Size, report: &mut Report
     Ok(())
 }
 
-/// A process without a slot is passed through, and would cost nothing.
+/// Without a slot, a process's calls would be passed through and would cost nothing.
 pub(super) fn ensure_managed(stage: &Stage, processes: usize) -> Result<()> {
     let joined = stage.snapshot()?.counters.joined;
     ensure!(
@@ -116,17 +117,17 @@ pub(super) fn ensure_managed(stage: &Stage, processes: usize) -> Result<()> {
     Ok(())
 }
 
-/// A call by both ways, in nanoseconds.
+/// One call both ways, in nanoseconds.
 struct Row {
     call: String,
     direct: f64,
     through: f64,
     added: f64,
-    /// Nine of ten differences are not above.
+    /// Nine of ten differences are at most this.
     added_p90: f64,
 }
 
-/// The calls in so many processes of a job, one after another.
+/// Measures the calls in so many processes of a job, one after another.
 fn measured(
     stage: &Stage,
     null: &Path,
@@ -148,7 +149,7 @@ fn measured(
     let worked = stage.tenant(JOB)?.per_gpu[0].compute_used_seconds;
     ensure!(
         flags != LIMITED || worked > Some(0.0),
-        "the job with a limit never said that it works"
+        "the job with a limit never reported any work"
     );
     shell.end()?;
     (0..calls.len()).map(|place| row(&reports, place)).collect()

@@ -1,4 +1,4 @@
-//! Figure: what the arbiter itself takes while many jobs contend for cards.
+//! Figure: how much CPU time the arbiter takes while many jobs contend for cards.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ pub(super) fn measure(bin: &Path, is_quick: bool, report: &mut Report) -> Result
     let tenant = Tenant {
         percent: 100 / JOBS_PER_CARD,
         is_graph: false,
-        // Long, so that the programs themselves leave the machine some time.
+        // Long kernels, so that the programs leave some CPU time for the rest of the machine.
         microseconds: 5000,
         from: soon(head_start),
         seconds: seconds + 5,

@@ -1,4 +1,4 @@
-//! Figure: how long shares are wrong after somebody came or left.
+//! Figure: how long shares are wrong after a program came or left.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use crate::stage::{Stage, soon};
 const TARGET: f64 = 2.0;
 /// Percentage points within which a share counts as right.
 const NEAR: f64 = 3.0;
-/// Shares are looked at over so many tenths of a second: the second over which they are promised.
-/// In less time one turn more or less would already be more than [`NEAR`].
+/// Shares are measured over so many tenths of a second: the second for which they are promised.
+/// In a shorter time, one turn more or less would exceed [`NEAR`].
 const SPAN: usize = 10;
 
 const MICROSECONDS: u32 = 500;
@@ -48,7 +48,7 @@ pub(super) fn measure(bin: &Path, is_quick: bool, report: &mut Report) -> Result
     Ok(())
 }
 
-/// Seconds until the shares are right after the second came, and after it left.
+/// Seconds until the shares are right after the second program came, and after it left.
 fn once(bin: &Path) -> Result<(f64, f64)> {
     let stage = Stage::new(bin, Some("1x16GiB"))?;
     let from = soon(Duration::from_secs(2));
@@ -61,7 +61,7 @@ fn once(bin: &Path) -> Result<(f64, f64)> {
     };
     let running = first.start(&stage, Way::Ours)?;
     std::thread::sleep(Duration::from_secs(4));
-    // Its window is all of its time: it begins when the program does, and ends with it.
+    // The second program's window is its whole life: it begins and ends with the program.
     let begin = soon(Duration::from_millis(500));
     let second = Tenant {
         percent: 25,
@@ -75,10 +75,10 @@ fn once(bin: &Path) -> Result<(f64, f64)> {
     let tenth = |at: Duration| (at.saturating_sub(from).as_millis() / 100) as usize;
     let (came, left) = (tenth(begin), tenth(left));
     let until = came + 40;
-    // Without this a run that was too short would count as right at once.
+    // Without this check, a run that was too short would count as right at once.
     ensure!(
         came + SPAN <= until.min(left) && left + SPAN <= per_tenth.len(),
-        "the programs were not there for long enough"
+        "the programs did not run for long enough"
     );
     Ok((
         settled(&per_tenth[came..until.min(left)], 75.0),
@@ -86,7 +86,7 @@ fn once(bin: &Path) -> Result<(f64, f64)> {
     ))
 }
 
-/// Seconds from the beginning until every span from then on has that share.
+/// Seconds from the beginning until the first span from which on all spans have that share.
 fn settled(per_tenth: &[f64], share: f64) -> f64 {
     let spans = per_tenth.windows(SPAN);
     let is_near = |span: &[f64]| (percent_of(span, MICROSECONDS) - share).abs() <= NEAR;

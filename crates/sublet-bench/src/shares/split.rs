@@ -1,4 +1,5 @@
-//! Figure: the shares that programs get which all want the whole card, beside those they asked.
+//! Figure: the shares that several programs get when each wants the whole card, beside the shares
+//! that they asked for.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,13 +16,13 @@ const TARGET: f64 = 3.0;
 
 const ASKED: [&[u32]; 4] = [&[10, 90], &[25, 75], &[50, 50], &[20, 30, 50]];
 
-/// Kernels of these lengths: short ones, and ones that a training step is made of.
+/// Lengths of kernels: short ones, and ones that are typical of a training step.
 const MICROSECONDS: [u32; 2] = [100, 500];
 
-/// How long the programs have to start, and to find their pace.
+/// The time that the programs have to start and to reach a steady pace.
 const HEAD_START: Duration = Duration::from_secs(3);
 
-/// What came of one row in one way.
+/// The result of one row in one way.
 struct Outcome {
     shares: Vec<f64>,
     /// The largest distance from what was asked, in points.
@@ -79,7 +80,7 @@ pub(super) fn measure(bin: &Path, is_quick: bool, report: &mut Report) -> Result
     Ok(())
 }
 
-/// The programs together, on a machine of their own.
+/// Runs the programs together, on a machine of their own.
 fn run(
     bin: &Path,
     way: Way,

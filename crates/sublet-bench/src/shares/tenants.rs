@@ -13,9 +13,9 @@ use crate::stage::Stage;
 pub(super) enum Way {
     /// As jobs, by `sublet run --compute`.
     Ours,
-    /// Straight on the driver: slices in turn.
+    /// Straight on the driver, which gives slices in turn.
     Slices,
-    /// Straight on the driver, each with a limiter as HAMi-core's.
+    /// Straight on the driver, each with a limiter like HAMi-core's.
     TokenBucket,
 }
 
@@ -34,7 +34,7 @@ impl Way {
 /// One program.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tenant {
-    /// Percent of the card that it asks.
+    /// The percentage of the card that it asks for.
     pub(super) percent: u32,
     pub(super) is_graph: bool,
     pub(super) microseconds: u32,
@@ -43,7 +43,7 @@ pub(super) struct Tenant {
     pub(super) seconds: u64,
 }
 
-/// One that runs.
+/// A program that runs.
 pub(super) struct Running(Child);
 
 impl Tenant {
@@ -80,7 +80,7 @@ impl Running {
         Ok(Running(child.context("cannot start a program")?))
     }
 
-    /// Kernels that ended in each tenth of a second of its window.
+    /// Kernels that ended in each tenth of a second of the program's window.
     pub(super) fn per_tenth(self) -> Result<Vec<f64>> {
         let output = self.0.wait_with_output()?;
         let text = String::from_utf8_lossy(&output.stdout);
@@ -92,7 +92,7 @@ impl Running {
     }
 }
 
-/// The share of the card that so many kernels in so many tenths of a second were, in percent.
+/// The share of the card, in percent, that these kernels of each tenth of a second took.
 pub(super) fn percent_of(per_tenth: &[f64], microseconds: u32) -> f64 {
     let kernels: f64 = per_tenth.iter().sum();
     let tenths = per_tenth.len().max(1) as f64;

@@ -1,4 +1,4 @@
-//! Runs, each done once however many figures need it.
+//! Keeps the results of runs. Each run is done once, however many figures need it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use sublet_sim::{CpuOnlyPods, Inflation, Outcome, Variant, inflate};
 
 use super::traces::Traces;
 
-/// Runs at a time: the targets are for two cores.
+/// How many runs go on at a time: the targets are for two cores.
 pub(super) const CORES: usize = 2;
 
 /// Percent of arrival at which policies are compared.
@@ -54,7 +54,7 @@ pub(super) struct Case {
     pub(super) seed: u64,
 }
 
-/// What was run.
+/// The results of the runs that are done.
 pub(super) struct Bank<'a> {
     traces: &'a Traces,
     /// The seeds that are reported.
@@ -77,7 +77,8 @@ impl<'a> Bank<'a> {
         super::traces::PUBLISHED.into_iter().filter(known)
     }
 
-    /// Does those runs that were not done yet, on two cores; tells how many and how long.
+    /// Does those runs that are not done yet, on two cores. Returns how many they were and how long
+    /// they took.
     pub(super) fn fill(
         &mut self,
         what: &str,
@@ -92,7 +93,7 @@ impl<'a> Bank<'a> {
         Ok((cases.len(), began.elapsed()))
     }
 
-    /// All seeds of these policies on all lists.
+    /// Does the runs of all seeds, on all lists, with these policies.
     pub(super) fn fill_all(
         &mut self,
         what: &str,
@@ -113,13 +114,13 @@ impl<'a> Bank<'a> {
         self.fill(what, cases)
     }
 
-    /// What came of a run that was done.
+    /// The result of a run that is done.
     pub(super) fn outcome(&self, case: Case) -> Result<&Outcome> {
         let found = self.done.get(&case);
         found.with_context(|| format!("not run: {case:?}"))
     }
 
-    /// What came of all reported seeds.
+    /// The results for all reported seeds.
     pub(super) fn outcomes(
         &self,
         list: &'static str,
@@ -148,14 +149,14 @@ fn perform(traces: &Traces, case: Case) -> Result<Outcome> {
         variant: case.way.variant(),
     };
     let outcome = inflate(run, |_| {});
-    // Thousands of runs are kept; where each pod went is of no interest here.
+    // Thousands of results are kept, and no figure needs the place of each pod.
     Ok(Outcome {
         placements: Vec::new(),
         ..outcome
     })
 }
 
-/// Does all these on two cores, and says how far it is.
+/// Calls `run` for each of these on two cores, and tells the person who waits how far it is.
 pub(super) fn side_by_side<T: Sync, R: Send>(
     what: &str,
     tasks: &[T],
@@ -187,7 +188,7 @@ fn take<'a, T>(next: &AtomicUsize, tasks: &'a [T]) -> Option<(usize, &'a T)> {
     tasks.get(at).map(|task| (at, task))
 }
 
-/// GPU share left unallocated, by run, at that percent of arrival.
+/// The GPU share that each run leaves unallocated, at this percent of arrival.
 pub(super) fn unallocated(outcomes: &[&Outcome], percent: u32) -> Vec<f64> {
     let at = |outcome: &&Outcome| {
         outcome
@@ -199,7 +200,7 @@ pub(super) fn unallocated(outcomes: &[&Outcome], percent: u32) -> Vec<f64> {
     found.map(|allocated| 100.0 - allocated).collect()
 }
 
-/// How much more the first leave unallocated than the second, run by run.
+/// How much more GPU share each of these runs leaves unallocated than its counterpart in `those`.
 pub(super) fn paired(these: &[&Outcome], those: &[&Outcome], percent: u32) -> Vec<f64> {
     let (these, those) = (unallocated(these, percent), unallocated(those, percent));
     these.iter().zip(&those).map(|(a, b)| a - b).collect()

@@ -1,5 +1,5 @@
-//! Figure: what a cluster gets where the stock scheduler places pods without GPU, and what it
-//! gets with the cure.
+//! Figure: what a cluster leaves unallocated when the stock scheduler places pods without GPU,
+//! and when the extender places them (the cure).
 
 use anyhow::Result;
 
@@ -9,9 +9,9 @@ use super::{cells, head};
 use crate::report::{Report, Verdict};
 use crate::stats::Spread;
 
-/// On the default list at 100 % arrived with the cure, percent (issue 6).
+/// Percent unallocated on the default list at 100 % arrived, with the cure (issue 6).
 const DEFAULT_TARGET: f64 = 4.0;
-/// How much more than FGD in its own protocol, in percentage points.
+/// How many percentage points more may stay unallocated than FGD leaves in its own protocol.
 const AS_GOOD: f64 = 0.1;
 
 const ROWS: [(&str, &str, Way); 4] = [

@@ -1,4 +1,4 @@
-//! Figure: do the published policies give the published rows?
+//! Figure: does the simulator reproduce the published rows of the published policies?
 
 use anyhow::{Context, Result};
 
@@ -7,10 +7,10 @@ use super::bank::{Bank, Case, Way};
 use super::traces::{Published, published};
 use crate::report::{Report, Verdict};
 
-/// Percentage points (issue 6).
+/// Percentage points by which a row may differ (issue 6).
 const TARGET: f64 = 0.02;
 
-/// The authors' names and ours. Random is not among them: its draws are not published.
+/// The authors' names and ours. `random` is missing: the authors did not publish its draws.
 const POLICIES: [(&str, &str); 5] = [
     ("02-DotProd", "dot-product"),
     ("03-GpuClustering", "gpu-clustering"),
@@ -28,7 +28,7 @@ struct Worst {
 
 impl Worst {
     fn take(&mut self, points: f64, place: impl FnOnce() -> String) {
-        // Not a number is worse than anything.
+        // A NaN counts as worse than any number.
         if points.is_nan() || points > self.points {
             *self = Worst {
                 points,

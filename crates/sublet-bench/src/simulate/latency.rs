@@ -1,8 +1,9 @@
 //! Figure: how long the extender takes with the policy on, while prices change.
 //!
-//! The moment a table changes, every kept cost is stale, and all nodes are scored anew for each
-//! shape: between the calls, or by the next call. So pods come and go beside the calls, two changes
-//! for each call of an extender, as where every pod that comes is placed and another one ends.
+//! When a price table changes, every kept cost is stale. All nodes must then be scored again for
+//! each shape, either between calls or by the next call. So pods come and go beside the calls,
+//! two changes for each call of an extender. A cluster has the same ratio where every pod that
+//! comes is placed and another one ends.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,13 +28,13 @@ use crate::world::{NODES, PODS, World, post};
 /// Our policy, and the default one beside it.
 const POLICIES: [(&str, &str); 2] = [("**tiling**", "tiling"), ("binpack", "binpack")];
 
-/// Nodes, calls for each extender; and the same of a quick run.
+/// Nodes, and calls for each extender. [`QUICK`] holds the same for a quick run.
 const FULL: (usize, usize) = (5_000, 5_000);
 const QUICK: (usize, usize) = (200, 300);
 
 /// Cards of each node.
 const CARDS: usize = 8;
-/// CPU and memory of each node: as the largest of openb have.
+/// CPU and memory of each node: those of the largest nodes of openb.
 const HOST: Host = Host {
     cpu: MilliCpu::new(128_000),
     memory: Bytes::new(1 << 40),
@@ -42,19 +43,19 @@ const HOST: Host = Host {
 /// How much of the cluster's GPUs is in use, in thousandths.
 const LOAD: u32 = 600;
 
-/// From one call to the next. Two extenders take turns, so each has a call every ten
-/// milliseconds and sees a change every five.
+/// The time from one call to the next, and from one change to the next. Two extenders take turns,
+/// so on average each gets a call every 10 ms, while pods change every 5 ms.
 const PACE: Duration = Duration::from_millis(5);
 
-/// A pod that went comes back after so many changes.
+/// A pod that was taken away comes back after so many changes.
 const AWAY: usize = 100;
 
-/// What lies in the cluster.
+/// The objects in the cluster.
 struct Load {
     nodes: NodeList,
-    /// Pods that run, as they are made.
+    /// Pods that run, as JSON.
     running: Vec<Value>,
-    /// What pods ask that come, in turn.
+    /// The resources that arriving pods ask for, in turn.
     asked: Vec<Value>,
 }
 
@@ -123,8 +124,8 @@ pub(super) fn measure(setting: &Setting, binaries: &Binaries, report: &mut Repor
     Ok(())
 }
 
-/// Makes so many pods that wait; their UIDs, in their order. A pod that an extender is asked about
-/// is always one that its watch tells of, and that policies learn from once.
+/// Makes so many pods that wait; returns their UIDs in the same order. An extender's watch then
+/// knows every pod that the calls ask about, and policies learn from each pod once.
 fn waiting(world: &mut World, asked: &[Value], count: usize) -> Result<Vec<String>> {
     let name = |number: usize| format!("waiting-{number:06}");
     let pods = (0..count).map(|number| Ok(pod(&name(number), &asked[number % asked.len()])));
@@ -139,7 +140,7 @@ fn waiting(world: &mut World, asked: &[Value], count: usize) -> Result<Vec<Strin
 }
 
 impl Load {
-    /// So many nodes, filled by the simulator.
+    /// A load of so many nodes, which the simulator fills.
     fn of(setting: &Setting, nodes: usize) -> Result<Load> {
         let mut traces = Traces::read(&setting.repository, &["default"], &[])?;
         let pods: PodList = traces.lists.remove("default").context("no such list")?;
@@ -219,7 +220,7 @@ impl Churn {
         churn
     }
 
-    /// Ends it; returns how many changes were made, and how many a second.
+    /// Ends the task; returns how many changes it made, and how many per second.
     fn stop(self) -> (usize, f64) {
         self.stop.store(true, Ordering::Relaxed);
         let done = self.done.load(Ordering::Relaxed);
@@ -227,7 +228,7 @@ impl Churn {
     }
 }
 
-/// What one change does to which pod.
+/// What one change does, and to which pod.
 #[derive(Debug, PartialEq, Eq)]
 enum Change {
     Goes(usize),
@@ -235,8 +236,8 @@ enum Change {
     Nothing,
 }
 
-/// Every even change takes a pod away, every odd one brings back one that went before. They
-/// came in no order, so neighbours here are not neighbours in the ledger.
+/// Every even change takes a pod away; every odd one brings back a pod that an earlier change
+/// took. The pods arrived in random order, so neighbours in this list are far apart in the ledger.
 fn change(number: usize, pods: usize) -> Change {
     if number.is_multiple_of(2) {
         return Change::Goes(number / 2 % pods);

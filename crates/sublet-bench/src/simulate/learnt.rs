@@ -1,4 +1,4 @@
-//! Figures: what the policy is worth without what it learns, and after a restart.
+//! Figures: how good the policy is when it may not learn, and after a restart.
 
 use anyhow::Result;
 
@@ -8,15 +8,15 @@ use super::{deviating, head};
 use crate::report::Report;
 use crate::stats::Spread;
 
-/// Ours with nothing known of pods.
+/// Our policy without any knowledge of the pods.
 const STILL: &str = "tiling-still";
-/// What it must not be worse than.
+/// The policy that it must not be worse than.
 const SIMPLE: &str = "best-fit";
 
 /// Percentage points that a restart may cost.
 const RESTART_TARGET: f64 = 0.1;
 
-/// One policy in one way.
+/// One policy, run in one way.
 type Kind = (&'static str, Way);
 
 pub(super) fn still(bank: &mut Bank<'_>, report: &mut Report) -> Result<()> {

@@ -1,5 +1,5 @@
-//! A trace's nodes and pods as Kubernetes has them. What the product reads of them is what
-//! the simulator has (a test compares).
+//! A trace's nodes and pods as Kubernetes objects. The product reads from them exactly what the
+//! simulator has (a test compares).
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use sublet_model::{
 
 use crate::objects;
 
-/// What the cards of a list without memory have, each.
+/// Memory of each card, in MiB, where a list tells nothing of memory.
 const CARD_MIB: u32 = 1000;
 
 /// A node that hands out whole cards and parts; KWOK plays it if asked.
@@ -35,7 +35,7 @@ pub(super) fn node(name: &str, facts: &NodeFacts, played: bool) -> Result<Value>
     Ok(node)
 }
 
-/// The resources of a container that asks what a claim says.
+/// The resources of a container with this claim.
 pub(super) fn resources(claim: &Claim) -> Value {
     let host = claim.host();
     json!({
@@ -51,7 +51,7 @@ pub(super) fn resources(claim: &Claim) -> Value {
     })
 }
 
-/// A pod that waits, and asks what a claim says: models by required node affinity.
+/// A pod that waits, with this claim. Models are a required node affinity.
 pub(super) fn pod(name: &str, claim: &Claim) -> Value {
     let mut pod = objects::pod(name, &resources(claim));
     let models: Vec<&str> = claim.models().iter().map(|model| &**model).collect();
@@ -64,7 +64,7 @@ pub(super) fn pod(name: &str, claim: &Claim) -> Value {
     pod
 }
 
-/// A pod that has run for long on those cards of a node.
+/// A pod that has run for a long time on these cards of a node.
 pub(super) fn bound_pod(name: &str, claim: &Claim, node: &str, cards: &[u16]) -> Result<Value> {
     let memory = match claim.ask() {
         Ask::Parts(parts) => parts.memory(),
@@ -98,7 +98,7 @@ pub(super) fn no_cards() -> Arc<Inventory> {
     Arc::default()
 }
 
-/// So many cards as a list without memory has them.
+/// An inventory of so many cards, as a list without memory has them.
 pub(super) fn cards(count: usize) -> Result<Arc<Inventory>> {
     let cards = Inventory::equal_cards(count, MiB::from(CARD_MIB))?;
     Ok(Arc::new(cards))

@@ -1,5 +1,5 @@
-//! `sublet-bench plan`: what `sublet plan` costs for each pod, beside `sublet simulate`, which
-//! places the same pods on the same nodes out of lists that cost next to nothing to read.
+//! `sublet-bench plan`: what `sublet plan` costs for each pod. Beside it stands `sublet simulate`,
+//! which places the same pods on the same nodes but reads them from lists that are cheap to parse.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -17,13 +17,13 @@ use super::{manifest, progress, trial};
 use crate::machine;
 use crate::report::{Report, Verdict, short};
 
-/// Milliseconds of CPU for each pod (issue 14).
+/// Milliseconds of CPU time for each pod (issue 14).
 const TARGET: f64 = 0.2;
 
 /// Milliseconds for a gang of 64 in a cluster of 1,000 nodes (issue 15).
 const TRIAL_TARGET: f64 = 5.0;
 
-/// Runs of each program, of which the best counts.
+/// Runs of each program; the best one counts.
 const TRIES: usize = 3;
 
 /// Measure what a plan of a large cluster costs.
@@ -47,7 +47,7 @@ pub(crate) struct Arguments {
     write: bool,
 }
 
-/// A cluster, and the pods that come.
+/// A cluster, and the pods that arrive.
 struct Case {
     what: &'static str,
     nodes: Vec<NodeFacts>,
@@ -64,7 +64,7 @@ struct Run {
 /// Measures and prints.
 ///
 /// # Errors
-/// When something could not be measured; a target that is missed is none.
+/// When something could not be measured. A missed target is not an error.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     ensure!(
         arguments.nodes > 0 && arguments.pods > 0,
@@ -216,7 +216,7 @@ impl Case {
                 .arg(file);
             command
         };
-        // A plan that does not place all ends with 1.
+        // A plan that does not place all pods exits with 1.
         Ok([
             best(simulate, &[0], &["runs", "0", "placed"])?,
             best(|| plan(&json), &[0, 1], &["placed"])?,
@@ -224,7 +224,7 @@ impl Case {
         ])
     }
 
-    /// Nodes, pods and their order, as `simulate` reads them.
+    /// Files with the nodes, the pods and their order, in the form that `simulate` reads.
     fn lists(&self, folder: &Path) -> Result<(PathBuf, PathBuf, PathBuf)> {
         let mut nodes = "sn,cpu_milli,memory_mib,gpu,model\n".to_owned();
         for (number, node) in self.nodes.iter().enumerate() {
@@ -241,7 +241,7 @@ impl Case {
         for (number, pod) in self.pods.iter().enumerate() {
             let (count, milli) = match pod.claim.ask() {
                 Ask::Nothing => (0, 0),
-                // Cards of lists without memory have one MiB for each thousandth.
+                // Cards of lists without memory have one MiB for each thousandth of a card.
                 Ask::Parts(parts) => (1, parts.memory().get()),
                 Ask::WholeCards(count) => (count.get(), 1000),
             };
@@ -268,7 +268,7 @@ impl Case {
         ))
     }
 
-    /// The same as Kubernetes has it.
+    /// The same nodes and pods as Kubernetes objects.
     fn objects(&self) -> Result<Value> {
         let mut items = Vec::with_capacity(self.nodes.len() + self.pods.len());
         for (number, node) in self.nodes.iter().enumerate() {
@@ -302,20 +302,20 @@ fn uid(kind: usize, number: usize) -> Value {
     json!(format!("{kind:08x}-5b1e-4c0a-9d3f-{number:012x}"))
 }
 
-/// The least CPU seconds of several runs, and the number at that place of its answer.
+/// The least CPU time of several runs, and the number at the path `placed` in the answer.
 fn best(command: impl Fn() -> Command, codes: &[i32], placed: &[&str]) -> Result<Run> {
     let mut best: Option<Run> = None;
     for _ in 0..TRIES {
         let (seconds, answer) = timed(&command(), codes)?;
         let mut found: Value =
-            serde_json::from_str(&answer).context("an answer that is no JSON")?;
+            serde_json::from_str(&answer).context("an answer that is not JSON")?;
         for step in placed {
             found = match step.parse::<usize>() {
                 Ok(at) => found[at].take(),
                 Err(_) => found[*step].take(),
             };
         }
-        let placed = found.as_u64().context("an answer without what is placed")?;
+        let placed = found.as_u64().context("the answer has no count of pods")?;
         if best.is_none_or(|best| seconds < best.seconds) {
             best = Some(Run { seconds, placed });
         }
@@ -323,8 +323,8 @@ fn best(command: impl Fn() -> Command, codes: &[i32], placed: &[&str]) -> Result
     best.context("nothing was run")
 }
 
-/// Writes a value as kubectl does: maps and lists in lines, lists at their key's own
-/// indentation, quotes where a reader might take a text for something else.
+/// Writes a value in the style of kubectl: block maps and lists, lists at the indentation of
+/// their key, and quotes where a reader might take a string for another type.
 fn write_yaml(value: &Value, indent: usize, text: &mut String) {
     match value {
         Value::Object(map) if !map.is_empty() => {

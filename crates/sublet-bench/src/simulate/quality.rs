@@ -1,4 +1,4 @@
-//! Figure: what each policy leaves unallocated on each list, and what it drops.
+//! Figure: what share each policy leaves unallocated on each list, and which pods it drops.
 
 use anyhow::Result;
 use sublet_plan::Policy;
@@ -12,15 +12,16 @@ use crate::stats::Spread;
 
 /// Sublet's own policy.
 pub(super) const OURS: &str = "tiling";
-/// What it is compared with.
+/// The policy that ours is compared with.
 pub(super) const PEER: &str = "fgd";
 
-/// What any scheduler must leave unallocated on the default list, by [`PERCENTS`], also one
-/// that sees the future, moves pods and refuses what does not tile: a linear program over the
-/// ways to fill a card, means of seeds 42-51. Worked out once, and quoted here.
+/// The percentage that any scheduler must leave unallocated on the default list, by [`PERCENTS`].
+/// The bound even holds for a scheduler that sees the future, moves pods and refuses what does
+/// not tile. It comes from a linear program over the ways to fill a card; means of seeds 42-51.
+/// It was computed once and is quoted here.
 const FLOOR: [f64; 5] = [5.01, 3.10, 1.50, 0.50, 0.11];
 
-/// The same at 100 % arrived on the other lists, with shares of pods that are split at will.
+/// The same at 100 % arrived on all lists. Here shares of pods may be split at will.
 const FLOOR_AT_100: [(&str, f64); 17] = [
     ("default", 3.10),
     ("cpu050", 3.10),
@@ -41,10 +42,10 @@ const FLOOR_AT_100: [(&str, f64); 17] = [
     ("multigpu50", 1.66),
 ];
 
-/// On the default list at so many percent arrived, at most so much may stay unallocated.
+/// Pairs of the percentage arrived on the default list, and the most that may stay unallocated.
 const DEFAULT_TARGETS: [(u32, f64); 2] = [(100, 3.7), (130, 3.6)];
 
-/// How much more than FGD may stay unallocated, in percentage points.
+/// How many percentage points more than FGD may stay unallocated.
 const AS_GOOD: f64 = 0.1;
 /// The same at 95 %, on other lists than the default one.
 const EARLY: f64 = 0.3;
@@ -79,7 +80,7 @@ pub(super) fn measure(bank: &mut Bank<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// A list's name, marked where it was tuned on.
+/// A list's name, with a mark if the policy was tuned on the list.
 pub(super) fn named(list: &str) -> String {
     let mark = if TUNED_ON.contains(&list) { "*" } else { "" };
     format!("{list}{mark}")
@@ -140,7 +141,7 @@ fn difference(bank: &Bank<'_>, list: &'static str, percent: u32) -> Result<Vec<f
     Ok(paired(&ours, &theirs, percent))
 }
 
-/// The mean of the lists that nothing was tuned on.
+/// Prints the mean over the lists that the policy was not tuned on.
 fn unseen(bank: &Bank<'_>, report: &mut Report) -> Result<()> {
     let lists: Vec<_> = bank
         .lists()
@@ -170,7 +171,7 @@ fn unseen(bank: &Bank<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// The targets: on the default list, and against FGD on every list. Every miss has a line.
+/// Prints the targets: on the default list, and against FGD on every list. Every miss has a line.
 fn targets(bank: &Bank<'_>, report: &mut Report) -> Result<()> {
     report.say("### Targets");
     let mut verdicts = Vec::new();
@@ -202,8 +203,8 @@ fn limit(list: &str, percent: u32) -> f64 {
     }
 }
 
-/// One line for the cells of each limit that has the worst of them, and one for each other cell
-/// that misses.
+/// One line for each limit, with the worst of its cells, and one line for each further cell that
+/// misses.
 pub(super) fn worst_and_misses(what: &str, cells: &[(String, f64, f64)]) -> Vec<Verdict> {
     let mut sorted: Vec<_> = cells.iter().collect();
     sorted.sort_by(|a, b| b.1.total_cmp(&a.1));
@@ -253,7 +254,7 @@ fn every(
     Ok(())
 }
 
-/// Mean drops by what was asked.
+/// Mean numbers of dropped pods, by what the pods asked for.
 pub(super) fn dropped(outcomes: &[&Outcome]) -> Vec<String> {
     let of: [fn(&Drops) -> u32; 6] = [
         |drops| drops.share,

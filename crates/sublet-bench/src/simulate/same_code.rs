@@ -1,10 +1,10 @@
 //! Figure: the stock kube-scheduler and the extender on a cluster of the trace's nodes, against
 //! the simulator, pod for pod.
 //!
-//! Pods are made one after another: the next when the last is bound or refused, so the order
-//! is that of the trace and no clock has a say in it. A refused pod is deleted, but a
-//! finalizer keeps it: the scheduler passes over such a pod, and the extender still knows that
-//! it was asked, as the protocol has it.
+//! Pods are made one after another: the next one when the last is bound or refused. So their order
+//! is the trace's, and no clock influences it. A refused pod is deleted, but a finalizer keeps
+//! its object: the scheduler then ignores the pod, and the extender still counts it as a pod that
+//! was asked for, as the protocol does.
 
 use std::path::Path;
 use std::pin::Pin;
@@ -28,26 +28,26 @@ use crate::rate;
 use crate::report::{Report, short};
 use crate::world::{NODES, PODS, World, post};
 
-/// The list that most figures are about, and those in which pods name the models they accept.
+/// The list that most figures are about, and the lists in which pods name the models they accept.
 const LISTS: [&str; 4] = ["default", "gpuspec10", "gpuspec20", "gpuspec33"];
 const SEED: u64 = 42;
 const POLICY: &str = "tiling";
 
-/// A quick run has every so many-th node, and so many arrivals.
+/// For a quick run: one node in so many, and the number of arrivals.
 const QUICK: (usize, usize) = (10, 1_000);
 
-/// Nothing becomes of a pod for so long: something is wrong.
+/// If nothing happens to a pod for so long, something is wrong.
 const STALL: Duration = Duration::from_secs(60);
 
-/// Keeps a deleted pod.
+/// Keeps the object of a deleted pod.
 const FINALIZER: &str = "example.internal/stays";
 
-/// What is run.
+/// The nodes and pods of one list, for the cluster and for the simulator.
 struct Trial {
     nodes: NodeList,
     pods: PodList,
     sequence: Sequence,
-    /// By row of the node list, the node's name in the cluster.
+    /// The names of the nodes in the cluster, by row of the node list.
     names: Vec<String>,
 }
 
@@ -140,14 +140,14 @@ impl Trial {
         &self.pods.rows[self.sequence.arrivals[arrival] as usize].claim
     }
 
-    /// Percent of the cluster's GPUs that are not allocated when all of it has arrived, and at
-    /// the end.
+    /// Percent of the cluster's GPUs that are not allocated: at the last arrival before the pods
+    /// have asked for more than the cluster has, and at the end.
     fn unallocated(&self, placed: &[Option<Place>]) -> (f64, f64) {
         let cards = self.nodes.rows.iter().map(|row| row.inventory.gpus().len());
         let capacity = 1000 * cards.sum::<usize>() as u64;
         let (mut arrived, mut allocated, mut when_full) = (0, 0, None);
         for (number, place) in placed.iter().enumerate() {
-            // Cards of lists without memory have one MiB for each thousandth.
+            // Cards of lists without memory have one MiB for each thousandth of a card.
             let asked = self.claim(number).ask().milli(1000.into());
             arrived += asked;
             if arrived > capacity {
@@ -162,11 +162,12 @@ impl Trial {
     }
 }
 
-/// Row of the node list, and the cards.
+/// The node's row in the node list, and the indices of the cards.
 type Place = (u32, Vec<u16>);
 
-/// The names of the list's nodes in the order in which the extender takes equal ones. The
-/// simulator takes them by the seed's ranks: names are dealt out so that both are the same.
+/// The names of the list's nodes, in the order in which the extender prefers nodes of equal cost.
+/// The simulator orders these by the ranks of the seed. So the caller gives each rank the name at
+/// that place, and both have the same order.
 fn scattered(nodes: &NodeList) -> Result<Vec<String>> {
     let mut engine = Engine::new(EngineOptions {
         few: 0,
@@ -249,7 +250,7 @@ where
     bail!("the watch ended")
 }
 
-/// One pod comes, and is bound or refused.
+/// Makes one pod and waits until it is bound or refused; returns its place.
 async fn arrive<S, E>(
     client: &Client,
     changes: &mut Changes<S>,
@@ -267,7 +268,7 @@ where
     post(client, PODS, &pod).await?;
     loop {
         let change = tokio::time::timeout(STALL, changes.next()).await;
-        let change = change.context("nothing becomes of the pod")?;
+        let change = change.context("nothing happens to the pod")?;
         let Change::Set(pod) = change.context("the watch ended")?? else {
             continue;
         };
@@ -287,7 +288,7 @@ where
     }
 }
 
-/// Where a bound pod is, as the simulator says it.
+/// The place of a bound pod, in the simulator's terms.
 fn place(trial: &Trial, pod: &Pod, claim: &Claim) -> Result<Place> {
     let mut names = trial.names.iter();
     let row = names.position(|name| *name == pod.spec.node_name);
@@ -354,7 +355,7 @@ fn share(count: usize, of: usize) -> f64 {
     count as f64 * 100.0 / of.max(1) as f64
 }
 
-/// What became of the same pods in two places.
+/// The results of the same pods in the cluster and in the simulator.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Compared {
     same_node: usize,
@@ -362,7 +363,7 @@ struct Compared {
     both_refused: usize,
     elsewhere: usize,
     one_alone: usize,
-    /// The number of the arrival, from 0.
+    /// The number of the first arrival with different results, counted from 0.
     first_difference: Option<usize>,
 }
 
@@ -421,7 +422,7 @@ mod tests {
             rows: ["a1", "a2", "b1", "b2", "c1"].map(row).to_vec(),
             ..NodeList::default()
         };
-        // As in the engine's own test of scattered ties.
+        // The same order as in the engine's own test of scattered ties.
         assert_eq!(scattered(&nodes).unwrap(), ["b1", "c1", "b2", "a1", "a2"]);
     }
 }

@@ -1,4 +1,4 @@
-//! Figure: what a run costs, beside the same engine without kept costs, and all runs together.
+//! Figure: what a run costs, with kept costs and without, and how long all runs take together.
 
 use std::path::Path;
 use std::process::Command;
@@ -21,11 +21,11 @@ const RUN_TARGET: f64 = 0.4;
 const MEMORY_TARGET: f64 = 100.0;
 /// Minutes for all published runs.
 const ALL_TARGET: f64 = 3.0;
-/// CPU seconds of the published simulator: the default list, FGD, seed 42, on a machine of this
-/// kind on another day.
+/// CPU seconds of the published simulator: the default list, FGD, seed 42. Measured on another
+/// day, on a machine of this kind.
 const PUBLISHED_CPU: f64 = 2071.0;
 
-/// Runs of the program, of which the best counts.
+/// Runs of the program; the best one counts.
 const TRIES: usize = 5;
 
 /// The policies with published results.
@@ -38,7 +38,7 @@ const PUBLISHED: [&str; 6] = [
     PEER,
 ];
 
-/// How long all published runs took together. Done first, while nothing is in the bank.
+/// How long all published runs took together. They are done first, while the bank is empty.
 pub(super) struct Together {
     runs: usize,
     took: Duration,
@@ -49,13 +49,13 @@ pub(super) fn together(bank: &mut Bank<'_>) -> Result<Together> {
     Ok(Together { runs, took })
 }
 
-/// What one run took.
+/// The cost of one run.
 struct Cost {
     policy: &'static str,
-    /// Of the program, best of several; and its memory at most, in MiB.
+    /// CPU seconds of the whole program, best of several; then its peak memory in MiB.
     program: f64,
     memory: f64,
-    /// Of the run alone, as it is and with every cost worked out anew.
+    /// CPU seconds of the run alone: with kept costs, and with every cost computed again.
     kept: f64,
     naive: f64,
 }
@@ -146,7 +146,7 @@ fn print(costs: &[Cost], seed: u64, together: &Together, report: &mut Report) {
     }
 }
 
-/// CPU seconds and most memory of the program.
+/// CPU seconds and peak memory (MiB) of the program.
 fn run_program(setting: &Setting, order: &Path, policy: &str) -> Result<(f64, f64)> {
     let nodes = openb(&setting.repository, "openb_node_list_gpu_node.csv.gz");
     let mut command = Command::new(&setting.sublet);
@@ -163,9 +163,9 @@ fn run_program(setting: &Setting, order: &Path, policy: &str) -> Result<(f64, f6
     Ok((seconds, memory.context("no peakMemoryMiB")?))
 }
 
-/// CPU seconds of a command that ends with one of these codes, and its answer.
+/// CPU seconds of a command that exits with one of these codes, and its answer.
 pub(super) fn timed(command: &Command, codes: &[i32]) -> Result<(f64, String)> {
-    // The shell's `time` tells what the kernel counted, to the millisecond.
+    // The shell's `time` prints the kernel's figures, to the millisecond.
     let output = Command::new("bash")
         .args(["-c", "TIMEFORMAT='%3U %3S'; time \"$@\"", "bash"])
         .arg(command.get_program())

@@ -1,4 +1,4 @@
-//! Figure: the same pods on the node shapes of another cluster, which nothing was tuned on.
+//! Figure: the same pods on the node shapes of another cluster. No policy was tuned on it.
 
 use anyhow::{Context, Result};
 use sublet_plan::Policy;

@@ -33,11 +33,11 @@ pub(super) const PUBLISHED: [&str; 17] = [
     "multigpu50",
 ];
 
-/// Those of them that Sublet's policy was tuned on too, with other seeds (docs/placement.md).
+/// The lists that Sublet's policy was tuned on, with other seeds (docs/placement.md).
 pub(super) const TUNED_ON: [&str; 2] = ["default", "multigpu30"];
 
-/// What the spot cluster's nodes are given for memory, of which their list says nothing: MiB
-/// for each core. The openb cluster has 4.6 GiB a core; with 8 memory rarely is what lacks.
+/// The memory that we give the spot cluster's nodes, because their list names none: MiB for each
+/// core. The openb cluster has 4.6 GiB a core. With 8 GiB, memory is rarely the limit.
 const SPOT_MIB_A_CORE: u64 = 8192;
 
 /// Nodes, pods and orders of arrival.

@@ -1,4 +1,4 @@
-//! What it costs to try out a gang: all its pods placed by the engine, and all of it undone.
+//! What it costs to try out a gang: the engine places all its pods, and then undoes all of it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,14 +15,14 @@ use sublet_sim::PodRow;
 pub(super) const NODES: usize = 1_000;
 /// Pods of the gang, of one GPU each.
 pub(super) const GANG: usize = 64;
-/// Trials, of which the median counts.
+/// Number of trials; the median counts.
 const TRIES: usize = 101;
 
-/// How long one takes in a cluster of such nodes that such pods have half filled, in
-/// milliseconds: the median, and the longest.
+/// How long one trial takes in a cluster of such nodes, half filled with such pods. Returns the
+/// median and the longest time, in milliseconds.
 ///
 /// # Errors
-/// A cluster in which the gang finds no place.
+/// The gang finds no place in the cluster.
 pub(super) fn measure(node: &NodeFacts, pods: &[PodRow]) -> Result<(f64, f64)> {
     let mut engine = Engine::new(EngineOptions {
         stock: StockRules::Here,
@@ -53,7 +53,7 @@ pub(super) fn measure(node: &NodeFacts, pods: &[PodRow]) -> Result<(f64, f64)> {
             nodes: &nodes,
         }];
         let mut trial = engine.trial(now);
-        trial.place(&one).ok().context("half of it has no room")?;
+        trial.place(&one).ok().context("no room before half full")?;
         trial.keep();
     }
     let claim = ContainerClaim {

@@ -1,7 +1,7 @@
-//! A job that does what it is told, line by line: `/bin/sh` behind two pipes.
+//! A job that runs the lines it is sent: `/bin/sh` behind two pipes.
 //!
-//! One job then runs many programs one after another, so that what is measured is a program's
-//! start and not a job's.
+//! One job can then run many programs one after another, so that a figure contains the start of
+//! a program and not the start of a job.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -13,11 +13,11 @@ use serde_json::Value;
 
 use super::{PATIENCE, Stage};
 
-/// Runs each line and says with which code it ended.
+/// Runs each line, then prints its exit code.
 const SCRIPT: &str =
     r#"while IFS= read -r line; do eval "$line" </dev/null; echo "bench-end $?"; done"#;
 
-/// What it says after each line.
+/// The beginning of the line that the shell prints after each line it ran.
 const END: &str = "bench-end ";
 
 /// A shell that waits for lines.
@@ -28,7 +28,8 @@ pub(crate) struct Shell {
 }
 
 impl Shell {
-    /// As a job with these flags of `sublet run`, or, without flags, straight on the driver.
+    /// Starts a shell as a job with these flags of `sublet run`, or without flags straight on the
+    /// driver.
     pub(crate) fn start(stage: &Stage, with: Option<&[&str]>) -> Result<Shell> {
         let mut command = stage.way(with, "/bin/sh");
         command.args(["-c", SCRIPT]);
@@ -56,14 +57,14 @@ impl Shell {
         })
     }
 
-    /// Runs a line that leaves its work to a process in the background.
+    /// Sends a line that starts a process in the background.
     pub(crate) fn tell(&mut self, line: &str) -> Result<()> {
         let stdin = self.stdin.as_mut().context("the shell has ended")?;
         writeln!(stdin, "{line}").context("the shell has ended")?;
         Ok(stdin.flush()?)
     }
 
-    /// The next line that anything in it prints.
+    /// Waits for the next line that a program prints.
     pub(crate) fn hear(&mut self, patience: Duration) -> Result<String> {
         loop {
             match self.lines.recv_timeout(patience) {
@@ -75,14 +76,14 @@ impl Shell {
         }
     }
 
-    /// The next line, as JSON.
+    /// Waits for the next line, and reads it as JSON.
     pub(crate) fn hear_json(&mut self, patience: Duration) -> Result<Value> {
         let line = self.hear(patience)?;
         serde_json::from_str(&line).with_context(|| format!("not JSON: {line}"))
     }
 
-    /// Runs a line to its end; every line of JSON that it printed. A code other than 0 is an
-    /// error.
+    /// Runs a line to its end; returns every line of JSON that it printed. An exit code other than
+    /// 0 is an error.
     pub(crate) fn run(&mut self, line: &str, patience: Duration) -> Result<Vec<Value>> {
         self.tell(line)?;
         let mut said = Vec::new();
@@ -99,7 +100,7 @@ impl Shell {
         }
     }
 
-    /// The last line of JSON of that.
+    /// Runs a line to its end; returns the last line of JSON that it printed.
     pub(crate) fn ask(&mut self, line: &str) -> Result<Value> {
         let said = self.run(line, PATIENCE)?;
         said.into_iter()
@@ -107,7 +108,7 @@ impl Shell {
             .with_context(|| format!("`{line}` printed no report"))
     }
 
-    /// Lets it end.
+    /// Closes the shell's input and waits for its end.
     pub(crate) fn end(mut self) -> Result<()> {
         self.stdin = None;
         self.child.wait()?;
@@ -117,7 +118,7 @@ impl Shell {
 
 impl Drop for Shell {
     fn drop(&mut self) {
-        // At the end of its input it goes; a program that hangs in it is not waited for.
+        // The shell ends when its input ends. If a program in it hangs, the shell is killed.
         self.stdin = None;
         for _ in 0..200 {
             if !matches!(self.child.try_wait(), Ok(None)) {

@@ -1,10 +1,10 @@
-//! Does a call through the interposer reach the driver as it was made?
+//! Checks that each call through the interposer reaches the driver unchanged.
 //!
-//! NVIDIA's headers decide what a call is, and a C compiler reads them: not the table that the
-//! interposer is built from. From the prototypes that the headers declare this writes two
-//! programs in C, a *recorder* that stands in for the driver and remembers each call, and a
-//! *caller* that makes each call and compares. What they do is in `c/recorder.h` and
-//! `c/caller.h`; here is only how they are written and built.
+//! The prototypes come from NVIDIA's headers, which a C compiler reads, and not from the table
+//! that the interposer is built from. From the prototypes this module writes two programs in C: a
+//! *recorder* that stands in for the driver and stores each call, and a *caller* that makes each
+//! call and compares. `c/recorder.h` and `c/caller.h` say what they do; this module only writes
+//! and builds them.
 
 mod programs;
 mod prototypes;
@@ -25,13 +25,13 @@ pub use prototypes::{Prototype, prototypes};
 pub struct Library {
     /// The name under which programs load it.
     pub soname: &'static str,
-    /// Where the interposer looks for the real one first.
+    /// The variable that tells the interposer where to look for the real library first.
     pub variable: &'static str,
-    /// What names of its functions begin with.
+    /// The prefix of the names of its functions.
     pub prefix: &'static str,
     /// The file of `c/` that includes its headers.
     pub declarations: &'static str,
-    /// The header by which a folder of headers is known to be its.
+    /// A folder with this header is taken for a package with the library's headers.
     header: &'static str,
     /// Our library of that name.
     pub interposer: &'static str,
@@ -64,7 +64,7 @@ pub const NVML: Library = Library {
 /// Folders with NVIDIA's headers.
 #[derive(Debug)]
 pub struct Headers {
-    /// One of them first, and then what it includes and does not hold.
+    /// The package's folder first, then folders with headers that it includes but does not hold.
     folders: Vec<PathBuf>,
 }
 
@@ -76,8 +76,8 @@ impl fmt::Display for Headers {
 }
 
 impl Headers {
-    /// Each package that has a library's headers, from the list of folders in `SUBLET_HEADERS`.
-    /// Empty, after a line that says why, where that is not set.
+    /// The packages that have a library's headers, from the list of folders in `SUBLET_HEADERS`. If
+    /// that is not set, prints why the test is skipped and returns none.
     #[must_use]
     pub fn of(library: &Library) -> Vec<Headers> {
         let Some(list) = env::var_os("SUBLET_HEADERS").filter(|list| !list.is_empty()) else {
@@ -107,7 +107,7 @@ impl Headers {
         .collect()
     }
 
-    /// The C compiler, told where they are.
+    /// The C compiler, with these folders to include from.
     #[must_use]
     pub fn compiler(&self) -> Command {
         let mut compiler = Command::new("cc");
@@ -118,10 +118,10 @@ impl Headers {
         compiler
     }
 
-    /// All functions that they declare of a library.
+    /// All functions of a library that the headers declare.
     ///
     /// # Errors
-    /// The compiler refused them, or they hold a declaration that cannot be taken apart.
+    /// The compiler refuses the headers, or one of their declarations cannot be parsed.
     pub fn prototypes(&self, library: &Library) -> Result<Vec<Prototype>> {
         let source = sources().join(library.declarations);
         let text = output(self.compiler().args(["-E", "-P"]).arg(source))?;
@@ -134,7 +134,7 @@ fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("c")
 }
 
-/// A library that was built beside the product's binary, which `SUBLET_BIN` names.
+/// A library that was built into the folder of the product's binary (`SUBLET_BIN`).
 ///
 /// # Errors
 /// It is not there.
@@ -157,7 +157,7 @@ pub fn exports(path: &Path, library: &Library) -> Result<BTreeSet<String>> {
             .args(["-D", "--defined-only", "-P"])
             .arg(path),
     )?;
-    // Name, kind, address; `T` is code.
+    // A line has name, kind and address. The kind `T` is code.
     let code = listed.lines().filter_map(|line| line.split_once(" T "));
     let names = code.map(|(name, _)| name.to_owned());
     Ok(names
@@ -165,7 +165,7 @@ pub fn exports(path: &Path, library: &Library) -> Result<BTreeSet<String>> {
         .collect())
 }
 
-/// Runs a program; what it printed, or an error with that.
+/// Runs a program; returns what it printed, or an error with that text.
 fn output(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_owned();
     let done = command

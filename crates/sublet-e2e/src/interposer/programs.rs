@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::{Headers, Library, Prototype, output};
 
-/// The two programs, in a folder that goes when this is dropped.
+/// The two programs, in a folder that is deleted when this is dropped.
 #[derive(Debug)]
 pub struct Programs {
     folder: tempfile::TempDir,
@@ -19,27 +19,28 @@ pub struct Programs {
     names: BTreeSet<String>,
 }
 
-/// What the caller expects of a library.
+/// What the caller expects from a library.
 #[derive(Debug, Clone, Copy)]
 pub enum Expect<'a> {
-    /// Every call arrives, and nothing behind a pointer is looked at.
+    /// Every call arrives, and the library must not read what pointers point to.
     Blind,
-    /// The library may follow pointers, and every call arrives but these, which are not made.
+    /// The library may follow pointers. Every call arrives, except these, which are not made.
     Readable {
-        /// By name.
+        /// The functions' names.
         except: &'a [&'a str],
     },
-    /// The library has a tenant: the driver refuses and grants, and is asked other things too.
+    /// The library has a tenant: the driver is told to refuse, then to grant, and the library may
+    /// make calls of its own.
     Tenant {
-        /// Functions whose answers are the library's own.
+        /// Functions that the library answers itself.
         answered: &'a [&'a str],
-        /// Functions that never arrive, because nobody may call them.
+        /// Functions that never reach the driver, because no tenant may call them.
         denied: &'a [&'a str],
     },
 }
 
 impl Programs {
-    /// Builds them.
+    /// Builds the programs.
     ///
     /// # Errors
     /// The C compiler is missing, or finds that a prototype is not the header's.
@@ -51,7 +52,7 @@ impl Programs {
             names: prototypes.iter().map(|one| one.name.clone()).collect(),
         };
         let shared = format!("-Wl,-soname,{}", library.soname);
-        // A driver calls its own functions directly, whoever exports the same names.
+        // A driver calls its own functions directly, even if another library exports the same name.
         let shared = ["-shared", "-fPIC", "-Wl,-Bsymbolic", &shared];
         let recorder = recorder(library, &prototypes)?;
         programs.compile(headers, &shared, library.soname, &recorder)?;
@@ -72,8 +73,8 @@ impl Programs {
         self.folder.path().join(self.library.soname)
     }
 
-    /// The command that calls every function of a library which finds this recorder by its
-    /// variable, and the line that the caller prints if it is content.
+    /// The command of the caller: it calls every function of the library `through`. Also the line
+    /// that the caller prints on success.
     #[must_use]
     pub fn calls(&self, through: &Path, expect: Expect<'_>) -> (Vec<OsString>, String) {
         let mut command: Vec<OsString> = vec![
@@ -102,10 +103,10 @@ impl Programs {
         (command, format!("{n_functions} functions"))
     }
 
-    /// Runs that command. The environment is what is given and nothing else.
+    /// Runs that command. Its environment is exactly `environment` and the recorder's variable.
     ///
     /// # Errors
-    /// What was changed on its way, by function.
+    /// Lists the functions whose calls were changed on their way.
     pub fn call_all(
         &self,
         through: &Path,
@@ -125,8 +126,8 @@ impl Programs {
     fn compile(&self, headers: &Headers, how: &[&str], name: &str, text: &str) -> Result<()> {
         let source = self.folder.path().join(format!("{name}.c"));
         fs::write(&source, text)?;
-        // Without optimisation: a call's arguments then lie where the ABI wants them and nowhere
-        // else. Warnings are about functions that NVIDIA calls deprecated.
+        // Without optimisation, a call's arguments lie where the ABI wants them and nowhere else.
+        // The warnings that `-w` hides are about functions that NVIDIA has deprecated.
         let mut compiler = headers.compiler();
         compiler
             .args(["-O0", "-w", "-o"])

@@ -1,8 +1,8 @@
-//! The functions that a preprocessed C header declares, as far as a test must take them apart to
-//! write C again: the name, what stands before it, and the parameters with their names.
+//! The functions that a preprocessed C header declares. A test needs just enough of each to write
+//! C again: the name, the text before the name, and the parameters with their names.
 //!
-//! What is read here is compiled together with the header it came from, so a prototype that was
-//! read wrongly is an error of the C compiler; and one that was overlooked is found by counting.
+//! The result is compiled together with its header. So if a prototype was read wrongly, the C
+//! compiler reports an error. A prototype that was overlooked is found by counting.
 
 use std::collections::BTreeSet;
 
@@ -26,14 +26,14 @@ impl Prototype {
     }
 }
 
-/// All functions whose names are `prefix` and a capital letter, by name.
+/// All functions whose names are `prefix` plus a word with a capital letter, sorted by name.
 ///
 /// # Errors
-/// Something that looks like such a function could not be taken apart.
+/// A declaration that looks like such a function cannot be parsed.
 pub fn prototypes(text: &str, prefix: &str) -> Result<Vec<Prototype>> {
     let mut found = Vec::new();
     for statement in statements(text) {
-        // The last one: an attribute may have others before.
+        // The last parenthesis: an attribute may have others before it.
         let Some((head, list)) = statement.rsplit_once('(') else {
             continue;
         };
@@ -62,7 +62,7 @@ pub fn prototypes(text: &str, prefix: &str) -> Result<Vec<Prototype>> {
     Ok(found)
 }
 
-/// What ends in `;` outside of braces, with single spaces.
+/// The statements that end in `;` outside of braces, with single spaces.
 fn statements(text: &str) -> Vec<String> {
     let mut depth = 0;
     let mut found = Vec::new();
@@ -86,7 +86,7 @@ fn statements(text: &str) -> Vec<String> {
     found
 }
 
-/// Splits off the last word: an identifier.
+/// Splits off the last word, which is an identifier.
 fn last_word(text: &str) -> (&str, &str) {
     let text = text.trim();
     let before = text.trim_end_matches(|c: char| c.is_ascii_alphanumeric() || c == '_');
@@ -103,15 +103,15 @@ fn params(list: &str) -> Result<Vec<String>> {
     let list = list
         .trim()
         .strip_suffix(')')
-        .context("it does not end there")?;
-    ensure!(!list.contains('['), "a parameter is no plain one");
+        .context("it does not end with `)`")?;
+    ensure!(!list.contains('['), "a parameter is an array");
     if matches!(list.trim(), "" | "void") {
         return Ok(Vec::new());
     }
     Ok(list.split(',').map(|one| one.trim().to_owned()).collect())
 }
 
-/// Every name of ours that stands before a parenthesis, wherever.
+/// Every name with our prefix that stands before a parenthesis, anywhere in the text.
 fn called_names<'a>(text: &'a str, prefix: &str) -> BTreeSet<&'a str> {
     text.split('(')
         .map(|before| last_word(before).1)

@@ -9,7 +9,7 @@ impl Machine {
     /// The program's file, compiled for this machine.
     ///
     /// # Errors
-    /// There is no C compiler, or it refused.
+    /// There is no C compiler, or it fails.
     pub fn caller(&self) -> Result<String> {
         let file = self.path().join("calls-c");
         if !file.is_file() {
@@ -26,7 +26,7 @@ impl Machine {
         Calls::start(self.run(flags).arg(self.caller()?))
     }
 
-    /// Starts it on the fake driver, past the product.
+    /// Starts it directly on the fake driver, without the product.
     ///
     /// # Errors
     /// As [`Machine::calls`].

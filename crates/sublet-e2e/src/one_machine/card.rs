@@ -1,5 +1,5 @@
-//! A card as the fake driver itself counts it, through the twin of NVML that no interposer
-//! stands before. It is the referee: what the arbiter and the interposer count is held to it.
+//! A card as the fake driver itself counts it. The count comes from the twin of NVML that no
+//! interposer stands in front of. The arbiter's and the interposer's counts must agree with it.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ use super::number;
 /// One card.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Card {
-    /// All bytes in use: whole pieces of 2 MiB, contexts included.
+    /// All bytes in use, contexts included, in whole blocks of 2 MiB.
     pub used: u64,
-    /// The same by process.
+    /// The bytes in use by each process.
     pub processes: BTreeMap<u64, u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Signals that whoever started the tests has ignored: `nohup` does, and a shell's `&`.
+//! Signals that the tests ignore because their parent process did: `nohup` does, and a shell's `&`.
 
 use std::fs;
 use std::sync::Arc;
@@ -8,11 +8,12 @@ use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::flag;
 
-/// Has the programs that tests start hear them all the same. A program inherits what is ignored,
-/// and not what is handled: the tests handle these signals by doing nothing.
+/// Makes the programs that tests start receive these signals all the same. A program inherits
+/// which signals are ignored, but not which are handled. So the tests handle these signals, and
+/// the handler does nothing.
 ///
 /// # Errors
-/// The system does not say what is ignored.
+/// The system does not say which signals are ignored.
 pub(super) fn by_programs() -> Result<()> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,7 +1,7 @@
 //! One machine without a cluster: `sublet run` and its arbiter on a fake machine of a test's own.
 //!
-//! No test meets another's arbiter or cards ([`sublet_testbed::Machine`]). What is looked at is
-//! what a user can see: the commands' output, and the fake driver's own count of memory.
+//! No test meets another's arbiter or cards ([`sublet_testbed::Machine`]). Tests look at what a
+//! user can see: the commands' output, and the fake driver's own count of memory.
 
 mod calls;
 mod card;
@@ -23,15 +23,15 @@ pub use card::Card;
 pub use sublet_script::{Calls, Ended, PATIENCE, Running, until};
 pub use terminal::Terminal;
 
-/// The user called nobody, for tests of what one without rights can do.
+/// The user `nobody`, for tests of a user without rights.
 pub const NOBODY: u32 = 65_534;
 
 const MIB: u64 = 1 << 20;
 
-/// A fake machine with an arbiter that comes with its first job.
+/// A fake machine whose arbiter starts with its first job.
 pub struct Machine {
     base: Base,
-    /// The executable and the libraries, where they are not where they were built.
+    /// The folder of the executable and the libraries, if they were copied from the build folder.
     own: Option<PathBuf>,
     /// The product's executable.
     sublet: PathBuf,
@@ -39,7 +39,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine as described; `None`, and a line that says why, where nothing is built.
+    /// The machine that `spec` describes. If nothing is built, prints why and returns `None`.
     ///
     /// # Errors
     /// A file that belongs beside the executable is missing.
@@ -58,8 +58,8 @@ impl Machine {
         }))
     }
 
-    /// The same with the one file that `cargo xtask release` makes, alone in a folder: the
-    /// folder `alone` of this machine's.
+    /// The same with the one file that `cargo xtask release` makes. The file is alone in the folder
+    /// `alone` of this machine.
     ///
     /// # Errors
     /// As [`Machine::new`].
@@ -78,7 +78,7 @@ impl Machine {
         Ok(Some(machine))
     }
 
-    /// The same, all of whose processes are of a user without rights. Needs root.
+    /// The same, but all its processes run as a user without rights. Needs root.
     ///
     /// # Errors
     /// As [`Machine::new`].
@@ -91,7 +91,7 @@ impl Machine {
             return Ok(None);
         };
         machine.user = Some(NOBODY);
-        // The build folder may be in somebody's home.
+        // The user may have no access to the build folder.
         let own = machine.path().join("bin");
         fs::create_dir(&own)?;
         for name in machine.base.files() {
@@ -106,13 +106,13 @@ impl Machine {
         Ok(Some(machine))
     }
 
-    /// What describes it.
+    /// The description of the machine.
     #[must_use]
     pub fn spec(&self) -> &str {
         self.base.spec().unwrap_or_default()
     }
 
-    /// The folder that everything is in.
+    /// The folder that holds everything.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.base.path()
@@ -127,7 +127,7 @@ impl Machine {
         }
     }
 
-    /// The folder with the arbiter's sockets and log; it is there after the first job.
+    /// The folder with the arbiter's sockets and log; it exists after the first job.
     ///
     /// # Errors
     /// There was no job.
@@ -156,7 +156,7 @@ impl Machine {
         command
     }
 
-    /// The product with these words, told of this machine.
+    /// The product with these arguments, in this machine's environment.
     #[must_use]
     pub fn sublet(&self, words: &str) -> Command {
         let mut command = self.command(&self.sublet);
@@ -165,7 +165,7 @@ impl Machine {
         command
     }
 
-    /// `sublet run` with these flags; the program's words follow.
+    /// `sublet run` with these flags; the caller adds the program and its arguments.
     #[must_use]
     pub fn run(&self, flags: &str) -> Command {
         let mut command = self.command(&self.sublet);
@@ -183,7 +183,8 @@ impl Machine {
         command
     }
 
-    /// A workload straight on the fake driver, past the product, unless it says how else.
+    /// A workload straight on the fake driver, without the product, unless its arguments say
+    /// otherwise.
     #[must_use]
     pub fn direct(&self, workload: &str) -> Command {
         let mut command = self.command(self.built("sublet-workload"));
@@ -196,7 +197,7 @@ impl Machine {
         command
     }
 
-    /// Runs a job to its end, and insists on success.
+    /// Runs a job to its end, and requires success.
     ///
     /// # Errors
     /// It failed, or printed no report.
@@ -207,7 +208,7 @@ impl Machine {
             .with_context(|| format!("{flags}: {workload}"))
     }
 
-    /// What `sublet top --once -o json` says.
+    /// The output of `sublet top --once -o json`.
     ///
     /// # Errors
     /// No arbiter answers.
@@ -217,7 +218,7 @@ impl Machine {
             .document()
     }
 
-    /// A job's row in it, by name.
+    /// A job's row in that output, by name.
     ///
     /// # Errors
     /// There is no such row now.
@@ -243,7 +244,7 @@ impl Machine {
     /// The arbiter's process.
     ///
     /// # Errors
-    /// None has written its number.
+    /// There is no file with its process number.
     pub fn arbiter(&self) -> Result<Pid> {
         self.base.arbiter()
     }
@@ -261,7 +262,7 @@ impl Machine {
         })
     }
 
-    /// What the arbiter wrote.
+    /// The arbiter's log.
     #[must_use]
     pub fn log(&self) -> String {
         let file = self.folder().map(|folder| folder.join("arbiter.log"));

@@ -1,5 +1,5 @@
-//! A terminal that a test sits at: a program has one end of a pair, the test types at the other
-//! and looks at what is shown. Nothing reads in between, so that the test can close its end.
+//! A terminal for a test: a program has one end of a pseudo-terminal, the test types at the other
+//! end and reads what is shown. Nothing reads in between, so that the test can close its end.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -12,7 +12,7 @@ use rustix::termios::{Action, Termios, Winsize, tcflow, tcgetattr, tcsetwinsize}
 
 use super::until;
 
-/// The test's end, and everything that was shown there.
+/// The test's end, and all the output that was read from it.
 pub struct Terminal {
     keyboard: File,
     screen: String,
@@ -24,7 +24,7 @@ impl Terminal {
     /// A terminal of 140 columns and 30 lines.
     ///
     /// # Errors
-    /// The kernel has none to give.
+    /// The kernel has no more pseudo-terminals.
     pub fn open() -> Result<Terminal> {
         let keyboard = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
         grantpt(&keyboard)?;
@@ -50,8 +50,8 @@ impl Terminal {
         })
     }
 
-    /// Starts a program there; `setsid --ctty` before it makes the terminal its own, as a login
-    /// does.
+    /// Starts a program there. With `setsid --ctty` before the program, the terminal becomes its
+    /// controlling terminal, as after a login.
     ///
     /// # Errors
     /// It cannot be started.
@@ -59,14 +59,14 @@ impl Terminal {
         let end = || self.other.try_clone();
         command.stdin(end()?).stdout(end()?).stderr(end()?);
         let child = command.spawn();
-        // Its ends are for the program alone.
+        // `command` would keep copies of the program's end open.
         command.stdin(std::process::Stdio::null());
         command.stdout(std::process::Stdio::null());
         command.stderr(std::process::Stdio::null());
         Ok(Sitting(child.with_context(|| format!("{command:?}"))?))
     }
 
-    /// Types.
+    /// Types these keys.
     ///
     /// # Errors
     /// The other end takes no more.
@@ -74,7 +74,7 @@ impl Terminal {
         Ok(self.keyboard.write_all(keys.as_bytes())?)
     }
 
-    /// Waits until these words were shown, and gives all that was.
+    /// Waits until these words were shown, and returns all the output so far.
     ///
     /// # Errors
     /// They do not come in time.
@@ -87,7 +87,7 @@ impl Terminal {
         Ok(&self.screen)
     }
 
-    /// Its settings.
+    /// The terminal's settings.
     ///
     /// # Errors
     /// It is gone.
@@ -95,7 +95,7 @@ impl Terminal {
         Ok(tcgetattr(&self.other)?)
     }
 
-    /// From now on it takes no output.
+    /// Stops the terminal's output from now on.
     ///
     /// # Errors
     /// It is gone.
@@ -115,7 +115,7 @@ impl Terminal {
     }
 }
 
-/// A program at a terminal. It does not outlive the test.
+/// A program at a terminal. It is killed at the end of the test.
 pub struct Sitting(Child);
 
 impl Sitting {
@@ -125,15 +125,15 @@ impl Sitting {
         rustix::process::Pid::from_child(&self.0)
     }
 
-    /// An error while it runs.
+    /// The program's exit status.
     ///
     /// # Errors
-    /// It runs.
+    /// It still runs.
     pub fn has_ended(&mut self) -> Result<ExitStatus> {
         self.0.try_wait()?.context("it still runs")
     }
 
-    /// Waits for its end.
+    /// Waits until the program has ended.
     ///
     /// # Errors
     /// It does not end in time.
@@ -141,7 +141,7 @@ impl Sitting {
         until("its end", || self.has_ended())
     }
 
-    /// The time that processors have worked for it, in hundredths of a second.
+    /// The CPU time of the program, in hundredths of a second.
     ///
     /// # Errors
     /// It is gone.
@@ -149,7 +149,7 @@ impl Sitting {
         let file = format!("/proc/{}/stat", self.0.id());
         let stat = std::fs::read_to_string(file)?;
         let (_, rest) = stat.rsplit_once(") ").context("no name in stat")?;
-        // Fields 14 and 15, counted from the third.
+        // Fields 14 and 15 of proc(5); `rest` begins with the third.
         let times = rest.split(' ').skip(11).take(2);
         times.map(|time| Ok(time.parse::<u64>()?)).sum()
     }

@@ -1,13 +1,14 @@
-//! Who in the job holds memory that another of its processes has made.
+//! Records which processes of a job hold memory that another process of the job has made.
 //!
-//! The process that makes memory pays for it, however many use it. When it lets go, it must know
-//! whether the others have: the driver does not say, and keeps the memory for as long as anybody
-//! refers to it. So whoever opens another's memory locks a byte of the job's ledger file, whose
-//! number both know because it comes from the handle that went from the one to the other. The
-//! kernel takes the lock away with the process.
+//! The process that makes memory pays for it, however many processes use it. When that process
+//! frees the memory, it must know whether the others have freed it too. The driver does not say,
+//! and keeps the memory for as long as anybody refers to it. So a process that opens another's
+//! memory locks a byte of the job's ledger file. Both know the number of the byte, because it
+//! comes from the handle that one gave to the other. The kernel releases the lock when the
+//! process ends.
 //!
-//! A child of a fork has its parent's open files until it calls exec or ends, and its locks for
-//! as long: memory may stay charged too long there, never too short.
+//! After a fork the child shares its parent's open files, and so its locks, until it calls exec
+//! or ends. So memory may stay charged too long, but never too short.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,16 +19,16 @@ use std::sync::{Mutex, PoisonError};
 use super::socket::Watched;
 use crate::bytelock;
 
-/// The name of memory that went to another process: a byte of the ledger file.
+/// The name of memory that another process may open: a byte of the ledger file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key(i64);
 
 impl Key {
-    /// Of the handle that the other process gets. Two that come out the same keep each other's
-    /// memory charged, which with 62 bits nobody will see.
+    /// The key for the handle that the other process gets. If two handles have the same key, each
+    /// keeps the other's memory charged. With 62 bits that is too unlikely to matter.
     #[must_use]
     pub fn of_handle(handle: &[u8]) -> Self {
-        // FNV-1a, and once more mixed, since its upper bits hardly see the last bytes.
+        // FNV-1a, mixed once more, since the last bytes hardly change the upper bits of its sum.
         let start = 0xcbf2_9ce4_8422_2325_u64;
         let sum = handle.iter().fold(start, |sum, &byte| {
             (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -35,7 +36,7 @@ impl Key {
         Self::within(sum ^ (sum >> 32))
     }
 
-    /// One that nobody else has.
+    /// A random key, which no other memory has.
     ///
     /// # Errors
     /// If the system has no random numbers.
@@ -49,13 +50,13 @@ impl Key {
         Ok(Self::within(u64::from_ne_bytes(bytes)))
     }
 
-    /// By its byte.
+    /// The key with the number of this byte.
     #[must_use]
     pub fn of_byte(byte: i64) -> Self {
         Self(byte)
     }
 
-    /// Which byte it is.
+    /// The number of the byte.
     #[must_use]
     pub fn byte(self) -> i64 {
         self.0
@@ -71,15 +72,15 @@ impl Key {
 pub struct Marks {
     /// The ledger's file, opened for this process alone.
     file: Watched,
-    /// How often this process holds what it has marked.
+    /// How many times this process holds the memory of each key.
     own: Mutex<HashMap<Key, usize>>,
 }
 
 impl Marks {
-    /// On the job's ledger.
+    /// The marks of this process on the job's ledger.
     ///
     /// # Errors
-    /// If the file cannot be opened once more.
+    /// If the file cannot be opened again.
     pub fn on(ledger: BorrowedFd<'_>) -> io::Result<Self> {
         let path = format!("/proc/self/fd/{}", ledger.as_raw_fd());
         let file = File::options().read(true).write(true).open(path)?;
@@ -88,7 +89,7 @@ impl Marks {
         Ok(Self { file, own })
     }
 
-    /// This process holds it, once more.
+    /// Notes that this process holds the memory once more.
     pub fn set(&self, key: Key) {
         let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
         let times = own.entry(key).or_default();
@@ -96,12 +97,13 @@ impl Marks {
         if *times == 1
             && let Some(fd) = self.file.get()
         {
-            // Where it fails, the owner thinks that nobody holds its memory, as without us.
+            // If the lock fails, the owner believes that nobody else holds its memory, as without
+            // us.
             let _ = bytelock::take(fd, key.0);
         }
     }
 
-    /// This process holds it once less.
+    /// Notes that this process holds the memory once less.
     pub fn clear(&self, key: Key) {
         let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(times) = own.get_mut(&key) else {
@@ -116,7 +118,7 @@ impl Marks {
         }
     }
 
-    /// True if another process of the job holds it.
+    /// True if another process of the job holds the memory.
     #[must_use]
     pub fn is_held_by_another(&self, key: Key) -> bool {
         let fd = self.file.get();
@@ -138,7 +140,7 @@ mod tests {
         other.set(one);
         other.set(one);
         assert!(owner.is_held_by_another(one) && !owner.is_held_by_another(two));
-        assert!(!other.is_held_by_another(one), "it is its own");
+        assert!(!other.is_held_by_another(one), "its own mark");
         other.clear(one);
         other.clear(two);
         assert!(owner.is_held_by_another(one), "held twice");

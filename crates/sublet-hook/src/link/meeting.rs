@@ -1,8 +1,8 @@
 //! Meeting the arbiter: hello, and what comes back.
 //!
-//! Both of our libraries meet it so, each in its own way afterwards: one keeps the connection and
-//! has an account, the other only looks. Whatever goes wrong on the way has a reason that a
-//! person can read; what is done about it, the caller decides.
+//! Both of our libraries meet the arbiter like this. Afterwards one keeps the connection and has
+//! an account; the other only reads. Each failure has a reason that a person can read. The
+//! caller decides what to do about it.
 
 use std::fmt;
 use std::io;
@@ -16,37 +16,37 @@ use sublet_abi::{AnyControl, ArbiterMessage, Hello, OLDEST, ProcessMessage, VERS
 use super::pages;
 use super::socket::Socket;
 
-/// What the arbiter gave.
+/// What the arbiter gave the process.
 #[derive(Debug)]
 pub struct Met {
     /// The connection.
     pub socket: Socket,
-    /// Its answer.
+    /// The arbiter's answer.
     pub welcome: Welcome,
-    /// What the tenant may have; mapped for ever.
+    /// The page with the tenant's limits; mapped for ever.
     pub control: AnyControl<'static>,
-    /// What it has; not mapped yet.
+    /// The ledger with what the tenant holds; not mapped yet.
     pub ledger: OwnedFd,
 }
 
-/// Why it gave nothing.
+/// Why the arbiter gave nothing.
 #[derive(Debug)]
 pub enum Why {
-    /// The system would not: no such socket, nobody listens, no answer in time.
+    /// A system call failed: there is no such socket, nobody listens, or no answer came in time.
     System {
-        /// What was tried.
+        /// What the process tried to do.
         doing: &'static str,
-        /// The system's answer.
+        /// The system's error.
         cause: io::Error,
     },
-    /// The arbiter would not.
+    /// The arbiter refused.
     Refused {
-        /// Its reason.
+        /// The reason as a code.
         code: RefusedCode,
-        /// In words.
+        /// The reason in words.
         text: String,
     },
-    /// What came was not what the arbiter sends.
+    /// The answer is not one that an arbiter sends.
     Nonsense(String),
 }
 
@@ -63,7 +63,7 @@ impl fmt::Display for Why {
 impl std::error::Error for Why {}
 
 /// Says hello and takes the answer; no step takes longer than `patience`. A process that comes
-/// back says what it held, and shows its ledger.
+/// back to a new arbiter says what it holds, and shows its ledger.
 ///
 /// # Errors
 /// [`Why`].
@@ -111,7 +111,7 @@ pub fn meet(
     })
 }
 
-/// Says what was being done when the system would not.
+/// Adds to a system error what the process tried to do.
 ///
 /// # Errors
 /// [`Why::System`].

@@ -1,13 +1,13 @@
-//! The process's line to the arbiter, and its account with it.
+//! The process's connection to the arbiter, and its account with the arbiter.
 //!
-//! The arbiter is met once, at the first call that needs it; from then on limits and accounts
-//! are words in shared memory, and no call of the program waits for a socket. [`watch`] notices
-//! when the arbiter goes and finds its successor, in a thread of its own; until then the last
-//! limits hold. This module decides nothing: limits come from the arbiter, sums from the page.
+//! A process meets the arbiter once, at the first call that needs it. From then on limits and
+//! accounts are words in shared memory, and no call of the program waits for a socket. In a thread
+//! of its own, [`watch`] notices when the arbiter goes, and finds its successor; until then the
+//! last limits hold. This module decides nothing: limits come from the arbiter, sums from the page.
 //!
 //! - [`socket`]: the connection, and the descriptors that come through it.
-//! - [`pages`]: descriptors become memory, after their seals were looked at.
-//! - [`meeting`]: hello, and what comes back; the other library meets the arbiter so too.
+//! - [`pages`]: maps the descriptors as memory, after it has checked their seals.
+//! - [`meeting`]: hello and the answer to it; both libraries use it.
 //! - [`watch`]: the thread. Beside it runs the [gate keeper](crate::keeper).
 //! - [`marks`]: which process holds memory that another made.
 
@@ -38,39 +38,39 @@ pub(crate) use watch::without_signals;
 /// The folder with the tenant's socket. Without it, nothing is hooked.
 pub const DIRECTORY: &str = "SUBLET_DIR";
 
-/// `strict` or `compat`, for a process that reaches no arbiter to ask.
+/// `strict` or `compat`: what a process does that reaches no arbiter, and so cannot ask for it.
 pub const MODE: &str = "SUBLET_MODE";
 
-/// The socket in that folder.
+/// The name of the socket in that folder.
 pub const SOCKET: &str = "tenant.sock";
 
-/// How long one step of meeting the arbiter may take. With 300 processes at once the last
-/// waits its turn for some hundred milliseconds; an arbiter that is stopped never answers.
+/// How long one step of meeting the arbiter may take. With 300 processes at once the last one
+/// waits some hundred milliseconds for its turn. An arbiter that is stopped never answers.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Where nobody waits for a card, a process knocks no more often.
+/// The least time between two knocks of a process while nobody waits for a card.
 const BETWEEN_KNOCKS_MS: u64 = 5;
 
-/// So long without a heartbeat, and the arbiter counts as gone.
+/// After so long without a heartbeat, the arbiter counts as gone.
 const SILENCE_MS: u64 = 2000;
 
-/// True while the arbiter of a page gives signs of life. In a time namespace its clock is
-/// another one than ours, and the arbiter never looks alive.
+/// True while the heartbeat of the page's arbiter is recent. A process in a time namespace has
+/// another clock than the arbiter, so there the arbiter never looks alive.
 #[must_use]
 pub fn is_arbiter_alive(page: &ControlPage) -> bool {
     now_ms().saturating_sub(page.heartbeat_ms()) <= SILENCE_MS
 }
 
-/// How this process stands with an arbiter.
+/// How this process relates to an arbiter.
 #[derive(Debug)]
 pub enum LinkState {
-    /// It has none, and was not told of one.
+    /// The environment names no arbiter.
     Off,
-    /// It has a slot.
+    /// The process has a slot.
     Managed(&'static Link),
-    /// It was told of one that gave it no slot, and runs without.
+    /// The environment names an arbiter, but it gave no slot. The program runs without one.
     Unmanaged(NoSlot),
-    /// The same, but it may not run without.
+    /// The same, but the program may not run without a slot.
     Forbidden(NoSlot),
 }
 
@@ -101,12 +101,12 @@ impl fmt::Display for NoSlot {
 
 impl std::error::Error for NoSlot {}
 
-/// What memory is taken from.
+/// The account that memory is charged to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Budget {
     /// The tenant's part of a device.
     Device(DeviceIndex),
-    /// What the tenant may pin of the host's memory.
+    /// The host memory that the tenant may pin.
     Host,
 }
 
@@ -122,30 +122,30 @@ pub struct Link {
     ledger: AnyLedger<'static>,
     slot: SlotIndex,
     generation: AtomicU32,
-    /// The newest control page, in a box that is never freed. Older ones stay mapped: a thread
-    /// may be reading one.
+    /// The newest control page, in a box that is never freed. Older pages stay mapped, because a
+    /// thread may still read one.
     control: AtomicPtr<AnyControl<'static>>,
-    /// The page's protocol wants one operation at a time of a process on a budget. The host's
-    /// is the last.
+    /// One lock for each budget; the host's is the last. The page's protocol allows a process only
+    /// one operation at a time on a budget.
     turns: [Mutex<()>; MAX_DEVICES + 1],
-    /// `None` where the system does not let a process open the ledger's file for itself.
+    /// `None` where the system does not let a process open the ledger's file again.
     marks: Option<marks::Marks>,
-    /// The connection of now.
+    /// The current connection.
     socket: Mutex<Arc<Socket>>,
     last_knock_ms: AtomicU64,
-    /// What the thread takes over.
+    /// What the thread needs; it takes this when it starts.
     watch: Mutex<Option<watch::Watch>>,
 }
 
 impl Link {
-    /// What the tenant may have now.
+    /// The page with what the tenant may have now.
     #[must_use]
     pub fn control(&self) -> AnyControl<'static> {
         // SAFETY: only ever set from a box that lives for ever.
         unsafe { *self.control.load(Ordering::Acquire) }
     }
 
-    /// What the tenant has.
+    /// The page with what the tenant has.
     #[must_use]
     pub fn ledger(&self) -> AnyLedger<'static> {
         self.ledger
@@ -157,13 +157,13 @@ impl Link {
         self.slot
     }
 
-    /// What this process says of its turns.
+    /// The words in which this process reports its turns.
     #[must_use]
     pub fn turns(&self) -> &TurnReport {
         self.ledger.slot(self.slot).turns()
     }
 
-    /// Tells the arbiter to look at the slot. Where that fails, it looks by itself, only later.
+    /// Asks the arbiter to look at the slot. If the message is lost, it looks anyway, but later.
     pub fn knock(&self) {
         if self.turns().must_knock() {
             self.last_knock_ms.store(now_ms(), Ordering::Relaxed);
@@ -171,7 +171,7 @@ impl Link {
         }
     }
 
-    /// The same, unless the last time was just now.
+    /// The same, unless the process knocked just before.
     pub fn knock_seldom(&self) {
         let last = self.last_knock_ms.load(Ordering::Relaxed);
         if now_ms().saturating_sub(last) > BETWEEN_KNOCKS_MS {
@@ -179,8 +179,8 @@ impl Link {
         }
     }
 
-    /// Wakes the gate keeper. Those of the job's other processes wait for the same word, and
-    /// sleep again.
+    /// Wakes the gate keeper. The keepers of the job's other processes wait on the same word; they
+    /// wake too, and sleep again.
     pub fn wake_keeper(&self) {
         futex::wake_shared(self.control().page().gate().address());
     }
@@ -190,17 +190,17 @@ impl Link {
         Arc::clone(&socket)
     }
 
-    /// Who holds whose memory; `None` if that cannot be known here.
+    /// The marks that tell who holds whose memory; `None` if they cannot be had here.
     #[must_use]
     pub fn marks(&self) -> Option<&marks::Marks> {
         self.marks.as_ref()
     }
 
-    /// Takes memory before it is allocated. On pages that know of no host, what is pinned
-    /// there is not counted.
+    /// Charges memory before it is allocated. Pages of a version without the host's budget do not
+    /// count pinned memory.
     ///
     /// # Errors
-    /// If that would pass the limit.
+    /// If the charge would pass the limit.
     pub fn reserve(&self, budget: impl Into<Budget>, amount: Units) -> Result<(), NotReserved> {
         let budget = budget.into();
         let _turn = self.turn(budget);
@@ -217,7 +217,7 @@ impl Link {
         }
     }
 
-    /// Notes a refusal for `sublet top`.
+    /// Records a refusal for `sublet top`.
     pub fn note_refusal(&self, budget: impl Into<Budget>, bytes: u64) {
         match (budget.into(), self.ledger.host()) {
             (Budget::Device(device), _) => self.ledger.note_refusal(device, bytes, now_ms()),
@@ -226,7 +226,7 @@ impl Link {
         }
     }
 
-    /// Counts memory that exists already, whatever the limit.
+    /// Charges memory that exists already, whatever the limit.
     pub fn charge(&self, budget: impl Into<Budget>, amount: Units) {
         let budget = budget.into();
         let _turn = self.turn(budget);
@@ -243,7 +243,7 @@ impl Link {
     pub fn release(&self, budget: impl Into<Budget>, amount: Units) {
         let budget = budget.into();
         let _turn = self.turn(budget);
-        // As above: it fails only if somebody wrote into the page.
+        // As in `charge`: it fails only if somebody wrote into the page.
         let _ = match (budget, self.ledger.host()) {
             (Budget::Device(device), _) => self.ledger.release(self.slot, device, amount),
             (Budget::Host, Some(host)) => host.release(self.slot, amount),
@@ -251,7 +251,7 @@ impl Link {
         };
     }
 
-    /// The limit of a budget in bytes; the largest number where there is none.
+    /// The limit of a budget in bytes; the largest number if it has no limit.
     #[must_use]
     pub fn limit_bytes(&self, budget: Budget) -> u64 {
         let control = self.control();
@@ -278,20 +278,20 @@ impl Link {
         self.control.store(leaked(control), Ordering::Release);
         let mut current = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         *current = Arc::new(socket);
-        // A knock that went to the predecessor was perhaps not heard.
+        // The predecessor may not have heard the last knock.
         self.turns().hear();
-        // The keeper waits for the old page's word.
+        // The keeper still waits on the word of the old page.
         futex::wake_shared(before.page().gate().address());
     }
 }
 
-/// A page in a box for ever: a few bytes for each arbiter that the process lives to see.
+/// Leaks a page: a few bytes for each arbiter that the process meets in its life.
 fn leaked(control: AnyControl<'static>) -> *mut AnyControl<'static> {
     ptr::from_mut(Box::leak(Box::new(control)))
 }
 
-/// True if the environment named an arbiter when this was first asked: only then is anything
-/// hooked. Without a lock, which a fork could leave taken for ever.
+/// True if the environment named an arbiter at the first call of this function. Only then is
+/// anything hooked. It takes no lock, because a fork could leave a lock taken for ever.
 #[must_use]
 pub fn is_hooking() -> bool {
     const UNKNOWN: u8 = 0;
@@ -321,8 +321,8 @@ pub fn connect() -> LinkState {
     }
 }
 
-/// What a process without an arbiter does. Only the one word means strict: whoever sets a
-/// variable to nonsense finds its programs running, and reported.
+/// What a process without an arbiter does. Only `strict` means strict: with any other value the
+/// programs run, and are reported.
 fn mode_of(value: Option<&OsStr>) -> Mode {
     if value == Some(OsStr::new("strict")) {
         Mode::Strict
@@ -331,7 +331,7 @@ fn mode_of(value: Option<&OsStr>) -> Mode {
     }
 }
 
-/// Meets the arbiter behind a socket; `mode` says what is done without one.
+/// Meets the arbiter behind a socket; `mode` says what to do if that fails.
 #[must_use]
 pub fn connect_to(socket: &Path, mode: Mode) -> LinkState {
     let no_slot = |why| NoSlot {
@@ -345,7 +345,7 @@ pub fn connect_to(socket: &Path, mode: Mode) -> LinkState {
     }
 }
 
-/// Milliseconds of `CLOCK_MONOTONIC`, as the arbiter's heartbeat counts.
+/// Milliseconds of `CLOCK_MONOTONIC`, the clock of the arbiter's heartbeat.
 #[must_use]
 pub fn now_ms() -> u64 {
     now_ns() / 1_000_000
@@ -385,7 +385,7 @@ mod tests {
     fn without_a_socket_the_mode_decides_and_the_reason_names_the_place() {
         let socket = Path::new("/nowhere/tenant.sock");
         let LinkState::Unmanaged(why) = connect_to(socket, Mode::Compat) else {
-            panic!("compat goes on without");
+            panic!("in compat mode the program runs without a slot");
         };
         assert_eq!(
             why.to_string(),

@@ -1,8 +1,8 @@
-//! Makes memory of the descriptors that the arbiter sends.
+//! Maps the pages whose descriptors the arbiter sends.
 //!
-//! What is mapped here is read for the rest of the process's life, by every launch. A file that
-//! can be made shorter would kill the process at its next look (`SIGBUS`), so nothing is mapped
-//! that is not sealed against it, whoever sent it.
+//! Every launch reads these pages for the rest of the process's life. If somebody made the file
+//! of a page shorter, the next read would kill the process (`SIGBUS`). So a page must be sealed
+//! against that, no matter who sent it.
 
 use std::io;
 use std::mem;
@@ -11,10 +11,10 @@ use std::ptr;
 
 use sublet_abi::{AnyControl, AnyLedger, PageError};
 
-/// Maps the control page, to be read. `version` is what the welcome says.
+/// Maps the control page for reading. `version` is the one in the welcome.
 ///
 /// # Errors
-/// If it is not sealed, too short, or no control page of that version.
+/// If it is not sealed, too short, or not a control page of that version.
 pub fn control(fd: BorrowedFd<'_>, version: u16) -> io::Result<AnyControl<'static>> {
     let bytes = AnyControl::bytes(version).ok_or_else(|| unknown("control", version))?;
     let address = map(fd, bytes, libc::PROT_READ)?;
@@ -27,10 +27,10 @@ pub fn control(fd: BorrowedFd<'_>, version: u16) -> io::Result<AnyControl<'stati
     }
 }
 
-/// Maps the ledger, to be read and written. `version` is what the welcome says.
+/// Maps the ledger for reading and writing. `version` is the one in the welcome.
 ///
 /// # Errors
-/// If it is not sealed, too short, or no ledger of that version.
+/// If it is not sealed, too short, or not a ledger of that version.
 pub fn ledger(fd: BorrowedFd<'_>, version: u16) -> io::Result<AnyLedger<'static>> {
     let bytes = AnyLedger::bytes(version).ok_or_else(|| unknown("ledger", version))?;
     let address = map(fd, bytes, libc::PROT_READ | libc::PROT_WRITE)?;

@@ -1,8 +1,8 @@
-//! The connection to the arbiter: one datagram there, one back, and descriptors beside them.
+//! The connection to the arbiter: one datagram to it, one back, and descriptors with them.
 //!
-//! Programs close descriptors that are not theirs (daemons close all of them), and the number
-//! is then somebody else's. So the socket remembers which file it is and looks before it reads,
-//! waits or closes: better to lose a connection than to read from a stranger's.
+//! Programs close descriptors that are not theirs (daemons close all of them), and then the number
+//! may belong to another file. So the socket remembers its file, and checks it before it reads,
+//! waits or closes. To lose a connection is better than to read from another file.
 
 use std::ffi::CString;
 use std::io;
@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use sublet_abi::message::MESSAGE_BYTES_MAX;
 
-/// No message brings more descriptors; room for a few more tells too many from enough.
+/// No message carries more descriptors than this. The buffer has room for a few more, so that a
+/// message with too many is noticed.
 const DESCRIPTORS_MAX: usize = 4;
 
 /// A descriptor that is checked before it is used.
@@ -29,7 +30,7 @@ impl Watched {
     /// Takes over a descriptor.
     ///
     /// # Errors
-    /// If the system does not say which file it is.
+    /// If the system does not say which file the descriptor refers to.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         let file = file_of(fd.as_raw_fd())?;
         Ok(Self {
@@ -38,19 +39,19 @@ impl Watched {
         })
     }
 
-    /// The descriptor, if it still is the one that was taken over.
+    /// The descriptor, if it still refers to the same file.
     #[must_use]
     pub fn get(&self) -> Option<RawFd> {
         (file_of(self.fd).ok() == Some(self.file)).then_some(self.fd)
     }
 
-    /// True if a descriptor of the program's is of the same file.
+    /// True if `fd`, a descriptor of the program, refers to the same file.
     #[must_use]
     pub fn is_of(&self, fd: RawFd) -> bool {
         file_of(fd).ok() == Some(self.file)
     }
 
-    /// True if both are the same file.
+    /// True if both refer to the same file.
     #[must_use]
     pub fn is_same(&self, other: &Watched) -> bool {
         self.file == other.file
@@ -79,7 +80,7 @@ fn file_of(fd: RawFd) -> io::Result<(u64, u64)> {
 pub struct Received {
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// The descriptors, closed on exec.
+    /// The descriptors, with close-on-exec set.
     pub descriptors: Vec<OwnedFd>,
 }
 
@@ -90,7 +91,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Connects; each later step also takes no longer than `patience`.
+    /// Connects. Each later step takes no longer than `patience` either.
     ///
     /// # Errors
     /// As the system says.
@@ -104,7 +105,8 @@ impl Socket {
         for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
             set_patience(&fd, option, patience)?;
         }
-        // The name must fit in 108 bytes. A longer one is reached through its folder.
+        // A name must fit into 108 bytes. A longer one is reached through a descriptor of its
+        // folder.
         let folder;
         let by_folder;
         let name = path.as_os_str().as_bytes();
@@ -124,7 +126,7 @@ impl Socket {
         })
     }
 
-    /// Sends one datagram, with at most one descriptor beside it.
+    /// Sends one datagram, with at most one descriptor.
     ///
     /// # Errors
     /// As the system says.
@@ -214,8 +216,8 @@ impl Socket {
         Ok(Received { bytes, descriptors })
     }
 
-    /// Waits until the other side closes, and throws away what it says before that. Returns
-    /// too if the descriptor was closed by the program.
+    /// Waits until the other side closes, and drops all datagrams until then. Also returns if the
+    /// program closed the descriptor.
     pub fn wait_for_end(&self) {
         while let Some(fd) = self.fd.get() {
             let mut poll = libc::pollfd {
@@ -223,7 +225,8 @@ impl Socket {
                 events: libc::POLLIN | libc::POLLRDHUP,
                 revents: 0,
             };
-            // A program that closes the descriptor does not wake the poll: look again.
+            // The poll does not wake if the program closes the descriptor, so look again now and
+            // then.
             // SAFETY: one struct, as stated.
             let ready = unsafe { libc::poll(&raw mut poll, 1, LOOK_AGAIN_MS) };
             if ready < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
@@ -252,10 +255,10 @@ impl Socket {
 
 const LOOK_AGAIN_MS: libc::c_int = 5000;
 
-/// `sun_path` has 108 bytes, one of them the terminator.
+/// The size of `sun_path`, with the terminator.
 const NAME_BYTES_MAX: usize = 108;
 
-/// Room for the descriptors, aligned as the headers want it.
+/// Room for the descriptors, aligned as their headers require.
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
@@ -318,7 +321,7 @@ fn descriptors_of(message: &libc::msghdr) -> Vec<OwnedFd> {
                 let bytes = (*header).cmsg_len - libc::CMSG_LEN(0) as usize;
                 let first = libc::CMSG_DATA(header).cast::<RawFd>();
                 for index in 0..bytes / size_of::<RawFd>() {
-                    // The kernel made these for us; nobody else knows them.
+                    // The kernel made these descriptors for us; nobody else knows them.
                     let fd = first.add(index).read_unaligned();
                     descriptors.push(OwnedFd::from_raw_fd(fd));
                 }
@@ -349,11 +352,11 @@ mod tests {
         let watched = Watched::new(open("ours").into()).expect("a file");
         let fd = watched.get().expect("still ours");
         let theirs = open("theirs");
-        // SAFETY: what a program does that reuses a number: replaces the file behind ours.
+        // SAFETY: a program that reuses a number does the same: it replaces the file behind ours.
         assert_eq!(unsafe { libc::dup2(theirs.as_raw_fd(), fd) }, fd);
         assert_eq!(watched.get(), None);
         drop(watched);
-        assert!(file_of(fd).is_ok(), "and it was not closed");
+        assert!(file_of(fd).is_ok(), "the other file was closed");
         // SAFETY: the test's own copy.
         unsafe { libc::close(fd) };
     }

@@ -1,9 +1,9 @@
 //! The first contact with the arbiter, and the thread that finds it again.
 //!
 //! The thread waits for the socket to close and does nothing else while the arbiter lives. When
-//! it goes, the process keeps its limits and its account, and a successor is asked for the
-//! same slot; what it sends is a new control page, to which one pointer is turned. A ledger
-//! other than the one in use is never taken: what this process has is written in that one.
+//! the arbiter goes, the process keeps its limits and its account, and the thread asks a successor
+//! for the same slot. The successor sends a new control page, and one pointer is set to it. The
+//! thread never takes another ledger than the one in use, which holds this process's account.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,9 +23,9 @@ use super::socket::Watched;
 use super::{Link, PATIENCE, leaked, pages};
 use crate::keeper;
 
-/// Between two attempts to find a successor. It starts within milliseconds if it is restarted
-/// at once; later attempts are rarer, since a missing file costs a system call each. Until a
-/// process is back, `sublet top` shows its job without what it uses.
+/// The pause between two attempts to find a successor. An arbiter that is restarted at once is
+/// there within milliseconds. Later attempts are rarer, since a missing file costs a system call
+/// each time. Until the process is back, `sublet top` shows its job without this process's use.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
@@ -63,21 +63,22 @@ pub(super) fn first_contact(path: &Path) -> Result<&'static Link, Why> {
 }
 
 impl Link {
-    /// Starts the thread, and the gate keeper's, if nobody has.
+    /// Starts this thread and the gate keeper's, unless they have been started.
     ///
-    /// Not during the first contact, for which other threads may wait: to start a thread libc
-    /// takes the loader's lock, and one of those who wait may have it, as it is just loading a
-    /// library that uses the driver (HAMi#2903). Without a thread the last limits hold, and no
-    /// successor is found.
+    /// This must not happen during the first contact, for which other threads may wait. To start a
+    /// thread, libc takes the loader's lock. One of the waiting threads may hold that lock, because
+    /// it is loading a library that uses the driver (HAMi#2903). Without the thread the last limits
+    /// hold, and no successor is found.
     pub fn keep(&'static self) {
         let watch = self.watch.lock();
         let Some(watch) = watch.unwrap_or_else(PoisonError::into_inner).take() else {
             return;
         };
-        // A connection that closes would say that this process has left.
+        // If no thread starts, nobody drops this, and the ledger's descriptor stays open.
         let watch = ManuallyDrop::new(watch);
         let _no_thread = without_signals(|| {
-            // By this name the arbiter knows that the program is still the one it welcomed.
+            // By this name the arbiter recognises that the process still runs the program that it
+            // welcomed.
             thread::Builder::new()
                 .name("sublet".into())
                 .stack_size(256 << 10)
@@ -87,7 +88,7 @@ impl Link {
     }
 }
 
-/// The thread's whole life. It ends with the process.
+/// The thread's loop, which ends only with the process.
 fn stay(link: &'static Link, watch: Watch) {
     let Watch { ledger, path } = watch;
     loop {
@@ -145,8 +146,8 @@ fn come_back(link: &'static Link, ledger: &Watched, path: &Path) -> Result<(), W
     Ok(())
 }
 
-/// A thread inherits the mask of signals of the one that starts it. The program's signals are
-/// for the program's threads.
+/// Runs `start` with all signals blocked. A new thread inherits the signal mask of the one that
+/// starts it, and the program's signals are for the program's own threads.
 pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     // SAFETY: an all-zero set is valid, and both are written before they are read.
     let (mut all, mut before): (libc::sigset_t, libc::sigset_t) =
@@ -157,7 +158,7 @@ pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
     }
     let result = start();
-    // SAFETY: the set that was there before.
+    // SAFETY: restores the mask that was read above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
     result
 }

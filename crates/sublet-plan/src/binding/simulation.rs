@@ -1,9 +1,9 @@
 //! Many pods, one engine, and an API server that misbehaves in every way, in virtual time.
 //!
-//! Answers are lost, come late or lie (a 504 for a write that took effect), the server is
-//! down for a while, pods are deleted or bound by somebody else meanwhile, and the watch lags
-//! behind. After each write the server's own objects are added up, without the ledger's help.
-//! A failing seed prints the command that replays it with a trace.
+//! Answers are lost, come late or lie (a 504 for a write that took effect). The server is down
+//! for a while. Meanwhile pods are deleted, or bound by somebody else, and the watch lags behind.
+//! After each write the simulation adds up the server's own objects, without the ledger's help.
+//! If a seed fails, the test prints the command that replays it with a trace.
 
 mod chance;
 mod server;
@@ -20,17 +20,17 @@ use super::{ApiAnswer, Binding, BindingStep};
 use crate::script::{claim, entry, node, uid};
 use crate::{Engine, EngineOptions};
 
-/// Seeds of the ordinary run. One that ever failed stays in here.
+/// Seeds of the ordinary run. A seed that ever failed must stay among them.
 const SEEDS: std::ops::Range<u64> = 0..150;
-/// How long the server may work on a write, and a message may travel.
+/// How long the server may work on a write, and how long a message may travel.
 const DEADLINE_MS: u64 = 5_000;
 const JOURNEY_MS: u64 = 1_000;
-/// No faults, arrivals or deletions after this moment, and the end.
+/// After `CALM_MS` there are no faults, arrivals or deletions. At `END_MS` the run ends.
 const CALM_MS: u64 = 60_000;
 const END_MS: u64 = 120_000;
 const PODS: usize = 40;
 const CLAIMS: [&str; 8] = ["4", "8", "12", "16", "8", "1x", "2x", "i8+3"];
-/// Ours, and one that somebody else binds to.
+/// Our nodes, and one that somebody else binds to.
 const NODES: [(&str, &str); 4] = [
     ("a", "0/16@A 0/16@B"),
     ("b", "0/16 0/24"),
@@ -44,7 +44,7 @@ enum Hands {
     Right,
     /// Rolls back as soon as an answer is missing.
     Hasty,
-    /// Takes the moment of the answer for the moment of the read.
+    /// Uses the moment of the answer instead of the moment of the read.
     LateClock,
 }
 
@@ -54,18 +54,19 @@ enum Event {
     Delete(PodUid),
     /// Somebody else binds the pod.
     Steal(PodUid),
-    /// The node's agent hands the devices over.
+    /// The node's agent hands over the devices.
     Assign(PodUid),
-    /// The scheduler has the pod's turn.
+    /// It is the pod's turn in the scheduler.
     Schedule(PodUid),
-    /// A Binding takes effect, or is refused; with the answer's way home, if it is not lost.
+    /// A Binding takes effect, or is refused. The number is the travel time of the answer, if the
+    /// answer is not lost.
     Write(usize, Option<u64>),
-    /// The answer to try's Post or Read, and the moment that counts for it.
+    /// The answer to a try's Post or Read, and the moment that counts for it.
     Answer(usize, ApiAnswer, Time),
     Read(usize),
-    /// The server looks at the pod, for a read that started then.
+    /// The server reads the pod, for a read that began at this moment.
     Look(usize, Time),
-    /// One change arrives at the watch; `None`: the pod was deleted.
+    /// A change arrives at the watch; `None` means that the pod was deleted.
     Watch(PodUid, Option<Object>),
 }
 
@@ -89,7 +90,7 @@ struct Simulation {
     tries: Vec<Try>,
     /// Pods that the scheduler believes to be waiting.
     waiting: BTreeSet<PodUid>,
-    /// What happened, to see that the faults are really met.
+    /// How often each fault happened. A test checks that all of them happen.
     met: BTreeMap<&'static str, u64>,
     broken: Option<String>,
 }
@@ -219,8 +220,8 @@ impl Simulation {
         }
     }
 
-    /// The scheduler's cycle for one pod. Every waiting pod has one such event under way, even
-    /// while an earlier bind is unsettled: the scheduler has given that one up.
+    /// The scheduler's cycle for one pod. For every waiting pod such an event is in the queue, even
+    /// while an earlier bind is unsettled: the scheduler has given up that bind.
     fn schedule(&mut self, pod: &PodUid) {
         if !self.waiting.contains(pod) {
             return;
@@ -238,7 +239,7 @@ impl Simulation {
         let Some(&(best, _)) = scores.iter().max_by_key(|(_, score)| *score) else {
             return;
         };
-        // The scheduler weighs other things too.
+        // The scheduler also has scores of its own, so it does not always take our best node.
         let other = scores[self.chance.below(scores.len() as u64) as usize].0;
         let chosen = if self.chance.one_in(3) { other } else { best };
         let node = self.engine.ledger().book(chosen).name().clone();
@@ -259,7 +260,7 @@ impl Simulation {
         self.post(self.tries.len() - 1);
     }
 
-    /// Sends the Binding, with faults drawn at random. Whatever takes effect does so within the
+    /// Sends the Binding, with faults drawn at random. A write that takes effect does so within the
     /// journey and the deadline, as the server promises.
     fn post(&mut self, id: usize) {
         let mut arrival = self.chance.below(JOURNEY_MS);
@@ -302,7 +303,7 @@ impl Simulation {
         if let Some(work) = write {
             self.at(self.now + arrival + work, Event::Write(id, None));
         }
-        // The answer, or its absence, may be noticed before the write or long after it.
+        // The scheduler may notice the answer, or its absence, before the write or long after it.
         let at = self.now + self.chance.below(DEADLINE_MS + JOURNEY_MS);
         if let Event::Answer(id, seen, _) = answer {
             self.at(at, Event::Answer(id, seen, Time::from_ms(at)));
@@ -331,7 +332,7 @@ impl Simulation {
         answer
     }
 
-    /// Somebody else binds a waiting pod, to a node that we offer to nobody.
+    /// Somebody else binds a waiting pod, to a node that we never offer.
     fn steal(&mut self, pod: &PodUid) {
         let mut theirs = Engine::new(EngineOptions::default());
         theirs.set_node(self.server.nodes[3].clone());
@@ -384,7 +385,7 @@ impl Simulation {
         }
     }
 
-    /// A change at the server: adds up what its objects say, and sends it to the watch.
+    /// After a change at the server: adds up what its objects say, and sends it to the watch.
     fn wrote(&mut self, pod: &PodUid) {
         self.broken = self.broken.take().or(self.server.check().err());
         let lag = self.now + self.chance.below(3_000);
@@ -405,7 +406,7 @@ impl Simulation {
         self.waiting.remove(pod);
         let mut seen = entry(pod.as_str(), node.as_str(), &self.server.claims[pod]);
         (seen.allocation, seen.assigned) = (Some(allocation), object.assigned);
-        // News of a pod that is gone by now may differ: its next bind can only fail.
+        // If the pod is gone by now, an old message may differ: the pod's next bind can only fail.
         let earlier = self.engine.ledger().entry(pod);
         if let Some(earlier) = earlier
             && node.as_str() != "theirs"
@@ -417,7 +418,7 @@ impl Simulation {
         self.engine.observe(seen);
     }
 
-    /// In the end the ledger agrees with the server, and pods wait for room alone.
+    /// At the end the ledger must agree with the server, and a pod may only wait for lack of room.
     fn check_end(&mut self) -> Result<(), String> {
         let mut differ = String::new();
         for this in self.tries.iter().filter(|this| this.open) {
@@ -478,7 +479,7 @@ fn no_fault_of_the_server_breaks_a_promise() {
             *met.entry(what).or_default() += times;
         }
     }
-    // Each kind of fault must be met often; one that is rarely met would prove little.
+    // Each kind of fault must happen often: a rare one would prove little.
     let rare: Vec<_> = met.iter().filter(|(_, times)| **times < 50).collect();
     assert!(
         one.is_some() || (rare.is_empty() && met.len() == 16),

@@ -1,10 +1,10 @@
-//! The protocol step by step, as a table: what came back when, and what is done then.
+//! The protocol step by step, as a table: each answer with its time, and the step that follows.
 
 use sublet_model::Time;
 
 use super::{ApiAnswer, Binding, BindingStep, PodState};
 
-/// `ms what` per line, for a Binding started at 0 that is settled after 6,000 ms.
+/// Each line is `ms answer -> step`, for a Binding that starts at 0 and is settled after 6,000 ms.
 #[track_caller]
 fn check(table: &str) {
     let (mut binding, first) = Binding::start(Time::from_ms(0), 6_000);

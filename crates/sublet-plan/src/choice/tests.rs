@@ -1,11 +1,11 @@
-//! Several parts find their cards whenever there are such, and the cheapest where they are
+//! Several parts find cards whenever that is possible, and the cheapest cards where the parts are
 //! alike.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// By trying every order of cards: can each part have a card of its own?
+/// Tries every order of cards: can each part have its own card?
 fn can_all(able: &[Vec<usize>], taken: &mut Vec<usize>) -> bool {
     let Some((first, rest)) = able.split_first() else {
         return true;

@@ -1,4 +1,4 @@
-//! Moves tried out on a copy of the ledger, and taken back if they lead nowhere.
+//! Tries moves on a copy of the ledger, and undoes them if they win nothing.
 
 use std::collections::BTreeSet;
 
@@ -17,19 +17,19 @@ pub(super) struct Draft<'a> {
     options: EngineOptions,
     scores: Scores,
     appetite: Appetite,
-    /// By slot of the ledger.
+    /// The measures of each node, by slot of the ledger.
     marks: Vec<Mark>,
-    /// What is free on cards that are used in parts: how much, and where.
+    /// The free memory on each card that is used in parts, with its node and its position.
     holes: BTreeSet<(MiB, NodeIdx, usize)>,
 }
 
-/// Where pods go away from.
+/// The place that pods must leave.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Off {
     pub(super) node: NodeIdx,
-    /// The card; other cards of the node will do. Without it another node must.
+    /// The card to leave; another card of the same node is good enough. `None`: leave the node.
     pub(super) card: Option<usize>,
-    /// Would the largest pod grow? Then parts may go on free cards: one for one.
+    /// Would the largest pod grow? Then a part may take a free card in exchange for its own.
     pub(super) grows: bool,
 }
 
@@ -71,8 +71,8 @@ impl<'a> Draft<'a> {
         all.fold(Largest::default(), Largest::or)
     }
 
-    /// How many GPUs of a node would be free with so many more of them and of CPU, and how many
-    /// more would be fed.
+    /// How many GPUs of a node would be free if so many more cards and so much more CPU were free,
+    /// and how many more of these would have CPU.
     pub(super) fn with(&self, node: NodeIdx, cards: u32, cpu: u64) -> (u32, u32) {
         let mark = self.marks[node.0 as usize];
         let free = mark.free + cards;
@@ -81,8 +81,8 @@ impl<'a> Draft<'a> {
         (free, fed.saturating_sub(mark.fed))
     }
 
-    /// Moves these pods away, one after the other; nothing is changed if one of them finds no
-    /// place, if a measure falls on the way, or if nothing is won.
+    /// Moves these pods away, one after another. Changes nothing if one of them finds no place, if
+    /// a measure becomes worse at any step, or if nothing is won.
     pub(super) fn empty(&mut self, pods: &[PodUid], off: Off) -> Option<Vec<(Move, ClusterState)>> {
         let before = self.state();
         let mut last = before;
@@ -108,7 +108,7 @@ impl<'a> Draft<'a> {
         None
     }
 
-    /// Moves one pod to the best place that is not where it comes from.
+    /// Moves one pod to the best place outside of the one it must leave.
     fn step(&mut self, uid: &PodUid, off: Off) -> Option<Move> {
         let old = self.ledger.entry(uid)?.clone();
         let new = match old.claim.ask() {
@@ -137,8 +137,8 @@ impl<'a> Draft<'a> {
         Some(step)
     }
 
-    /// The hole that a part of a card goes into: one that takes no CPU from a free GPU if there
-    /// is any, then the smallest. Free cards stay free.
+    /// The hole for a part of a card: if possible one that takes no CPU from a free GPU, and among
+    /// those the smallest. Free cards stay free.
     fn hole_for(&self, old: &Entry, memory: MiB, off: Off) -> Option<Entry> {
         let mut best: Option<(u32, Entry)> = None;
         for &(_, at, position) in self.holes.range((memory, NodeIdx(0), 0)..) {
@@ -159,7 +159,7 @@ impl<'a> Draft<'a> {
         best.map(|(_, new)| new)
     }
 
-    /// The node on whose free cards a pod goes: the one with the fewest.
+    /// A place on free cards for a pod: on the node with the fewest free cards that it fits on.
     fn free_for(&self, old: &Entry, count: Count, off: NodeIdx) -> Option<Entry> {
         let mut open: Vec<(u32, u32, NodeIdx)> = Vec::new();
         for (at, _) in self.ledger.books() {
@@ -168,13 +168,13 @@ impl<'a> Draft<'a> {
                 open.push((free, self.starved(at, old), at));
             }
         }
-        // By name among equals: books come in that order, and the sort is stable.
+        // Among equals the first name wins: books come in that order, and the sort is stable.
         open.sort_by_key(|(free, starved, _)| (*free, *starved));
         open.into_iter()
             .find_map(|(_, _, at)| self.placed(old, at, None))
     }
 
-    /// How many free GPUs of a node would lose their CPU to the pod.
+    /// How many free GPUs of a node would lack CPU because of the pod.
     fn starved(&self, node: NodeIdx, old: &Entry) -> u32 {
         let mark = self.marks[node.0 as usize];
         let free = match old.claim.ask() {
@@ -188,7 +188,7 @@ impl<'a> Draft<'a> {
             .saturating_sub(self.appetite.fed(free, left.get()))
     }
 
-    /// The pod at that place, if it fits there beside all that stands there now.
+    /// The pod at this place, if it fits there beside all that is there now.
     fn placed(&self, old: &Entry, node: NodeIdx, position: Option<usize>) -> Option<Entry> {
         if !(self.asked.open)(&old.uid, node) {
             return None;
@@ -199,7 +199,7 @@ impl<'a> Draft<'a> {
             scores: &self.scores,
         };
         let book = self.ledger.book(node);
-        // Where it would go by policy does not matter: a policy of memory needs no more.
+        // Only the fit counts, so no policy needs to prepare anything: `binpack` works without.
         let candidate = fit(&rules, book, &old.uid, &old.claim, &[]).ok()?;
         check_look_alikes(&self.ledger, book, &old.uid, &old.claim).ok()?;
         let cards = match (position, old.claim.ask()) {
@@ -218,7 +218,7 @@ impl<'a> Draft<'a> {
         })
     }
 
-    /// Enters a pod in place of its earlier entry.
+    /// Replaces a pod's entry.
     fn enter(&mut self, new: Entry) {
         let names = [
             self.ledger.entry(&new.uid).map(|old| old.node.clone()),
@@ -232,7 +232,7 @@ impl<'a> Draft<'a> {
         self.update(&nodes, |ledger| ledger.enter(new));
     }
 
-    /// Changes entries on these nodes, and what is known of them with it.
+    /// Changes entries on these nodes, and updates the nodes' holes and measures.
     fn update(&mut self, nodes: &BTreeSet<NodeIdx>, change: impl FnOnce(&mut Ledger)) {
         for &node in nodes {
             for hole in holes(&self.ledger, node) {
@@ -253,7 +253,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// What is free on the cards of a node that are used in parts.
+/// The free memory on the cards of a node that are used in parts.
 fn holes(ledger: &Ledger, node: NodeIdx) -> Vec<(MiB, NodeIdx, usize)> {
     let book: &Book = ledger.book(node);
     let cards = book.cards().iter().enumerate();

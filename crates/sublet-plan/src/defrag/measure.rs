@@ -1,11 +1,11 @@
-//! What a plan of moves is judged by: free GPUs, and the largest pod that finds a place.
+//! The measures of a plan of moves: free GPUs, and the largest pod that finds a place.
 
 use sublet_model::{Ask, Book, Ledger, MiB, NodeIdx};
 
 use crate::Fragmentation;
 
-/// The largest pod that finds a place, CPU left aside. Derived order: more whole GPUs first,
-/// then the larger part of one.
+/// The largest pod that finds a place, if CPU does not count. The derived order compares whole
+/// GPUs before the memory of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Largest {
     /// Whole GPUs on one node.
@@ -14,13 +14,13 @@ pub struct Largest {
     pub memory: MiB,
 }
 
-/// How a cluster stands.
+/// The state of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ClusterState {
     /// Healthy GPUs with nothing on them.
     pub free: u32,
-    /// Those among them that their node has CPU for: as much for each as the pods that run
-    /// have for a GPU, on the mean.
+    /// Those of them that have CPU: their node has as much left for each as running pods have for a
+    /// GPU, on average.
     pub fed: u32,
     /// The largest pod that finds a place.
     pub largest: Largest,
@@ -39,15 +39,15 @@ pub(super) struct Mark {
     pub(super) fragmented: i64,
 }
 
-/// CPU that a GPU needs.
+/// The CPU that a GPU needs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Appetite {
-    /// Thousandths of a core for a GPU; 0 if nobody asks any.
+    /// Thousandths of a core for a GPU; 0 if no pod asks for CPU.
     cpu: u64,
 }
 
 impl Appetite {
-    /// What the pods that run have for a GPU, on the mean.
+    /// The CPU that running pods have for each GPU, on average.
     pub(super) fn of(ledger: &Ledger) -> Appetite {
         let (mut cpu, mut milli) = (0u64, 0u64);
         for entry in ledger.entries() {
@@ -75,7 +75,7 @@ impl Appetite {
         }
     }
 
-    /// How many of so many free GPUs so much CPU can feed.
+    /// How many of these free GPUs have CPU, if so much CPU is left.
     pub(super) fn fed(self, free: u32, cpu: u64) -> u32 {
         let fed = cpu.checked_div(self.cpu);
         fed.map_or(free, |fed| free.min(u32::try_from(fed).unwrap_or(u32::MAX)))
@@ -105,7 +105,7 @@ impl Mark {
 }
 
 impl Largest {
-    /// What fits on one of two nodes.
+    /// The largest pod that fits on either of two nodes.
     pub(super) fn or(self, other: Largest) -> Largest {
         Largest {
             gpus: self.gpus.max(other.gpus),
@@ -137,12 +137,12 @@ impl ClusterState {
         state
     }
 
-    /// Is nothing worse than before?
+    /// True if no measure is worse than before.
     pub(super) fn keeps(&self, before: &ClusterState) -> bool {
         self.free >= before.free && self.largest >= before.largest
     }
 
-    /// Is anything better?
+    /// True if a measure is better than before.
     pub(super) fn wins_over(&self, before: &ClusterState) -> bool {
         self.free > before.free || self.largest > before.largest
     }

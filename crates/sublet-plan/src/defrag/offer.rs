@@ -1,5 +1,5 @@
-//! What could be emptied, how many pods would have to go for it, and what that would win.
-//! Whether they find a place is not asked here.
+//! Offers: what on a node could be emptied, how many pods would have to go, and what that would
+//! win. Whether these pods find a place is not checked here.
 
 use std::collections::BTreeMap;
 
@@ -8,21 +8,21 @@ use sublet_model::{Ask, Ledger, MiB, Milli, NodeIdx, PodUid, Sharing};
 use super::draft::Draft;
 use super::measure::Largest;
 
-/// What of a node's load would go.
+/// The pods of a node's load that would go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum What {
-    /// Of one pile so many pods from that one on.
+    /// From one pile, so many pods, beginning with the pod `first`.
     Of {
         pile: usize,
         first: usize,
         pods: usize,
     },
-    /// So many piles, the cheapest first, with all their pods.
+    /// All pods of so many piles, the cheapest piles first.
     Piles(usize),
 }
 
 impl What {
-    /// Before and after all others.
+    /// Sorts before all others. [`What::LAST`] sorts after all others.
     pub(super) const FIRST: What = What::Of {
         pile: 0,
         first: 0,
@@ -31,49 +31,49 @@ impl What {
     pub(super) const LAST: What = What::Piles(usize::MAX);
 }
 
-/// Something that could be emptied.
+/// A card or a node that could be emptied, in part or in full.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Offer {
     pub(super) node: NodeIdx,
     pub(super) what: What,
-    /// Pods that would have to go.
+    /// How many pods would have to go.
     pub(super) moves: usize,
-    /// Thousandths of GPUs: GPUs that come free, and by how much the largest pod grows.
+    /// Thousandths of GPUs: the GPUs that become free, plus the growth of the largest pod.
     pub(super) win: u64,
-    /// What those pods ask of cards in parts.
+    /// The memory of these pods on cards that are used in parts.
     pub(super) memory: MiB,
-    /// Would the largest pod need more GPUs than before?
+    /// Would the largest pod have more GPUs than before?
     pub(super) grows: bool,
-    /// So many more free GPUs of the node have CPU then.
+    /// How many more free GPUs of the node would have CPU.
     pub(super) fed: u32,
-    /// All that are free on it then.
+    /// How many GPUs would be free on the node.
     pub(super) free: u32,
 }
 
-/// Pods that free cards together: those on one card, or one pod with cards of its own.
+/// Pods that free cards together: all pods on one card, or one pod with cards of its own.
 #[derive(Debug)]
 struct Pile {
-    /// The largest first.
+    /// With their memory, the largest first.
     pods: Vec<(MiB, PodUid)>,
-    /// The card that they share; nothing for a pod with cards of its own.
+    /// The card that the pods share; `None` for a pod with cards of its own.
     card: Option<usize>,
-    /// Healthy cards that are free when all of them are gone.
+    /// How many healthy cards are free when all these pods are gone.
     cards: u32,
-    /// CPU that they give back.
+    /// The CPU that these pods give back.
     cpu: u64,
 }
 
 impl Pile {
-    /// GPUs that come free in the cluster: a pod with cards of its own takes others instead.
+    /// GPUs that become free in the cluster. A pod with cards of its own takes as many elsewhere.
     fn won(&self) -> u32 {
         if self.card.is_some() { self.cards } else { 0 }
     }
 }
 
-/// What stands on a node and could go.
+/// The pods on a node that could go.
 #[derive(Debug)]
 pub(super) struct Load {
-    /// The fewest pods per card first.
+    /// Sorted; the pile with the fewest pods per card comes first.
     piles: Vec<Pile>,
 }
 
@@ -118,11 +118,11 @@ impl Load {
         }
         for (card, mut pile) in shared {
             let own = &book.cards()[card];
-            // Somebody has the card for himself too, or nobody may come.
+            // A pod has the whole card too, or no pod may come to the card.
             if own.whole > 0 || !own.healthy {
                 continue;
             }
-            // Some stay: there can be a larger hole, and no free card.
+            // If some pods stay, a larger hole can be won, but no free card.
             pile.cards = u32::from(own.tenants as usize == pile.pods.len());
             pile.pods.sort_by(|a, b| (b.0, &a.1).cmp(&(a.0, &b.1)));
             piles.push(pile);
@@ -135,7 +135,7 @@ impl Load {
         Load { piles }
     }
 
-    /// The pods that would go, in their order.
+    /// The pods that would go, in the order of their moves.
     pub(super) fn pods(&self, what: What) -> Vec<PodUid> {
         let (piles, from, most) = match what {
             What::Of { pile, first, pods } => (&self.piles[pile..=pile], first, pods),
@@ -146,7 +146,7 @@ impl Load {
         pods.map(|(_, uid)| uid.clone()).collect()
     }
 
-    /// The card that pods leave; nothing if they leave several.
+    /// The card that the pods leave; `None` if they leave several.
     pub(super) fn card(&self, what: What) -> Option<usize> {
         match what {
             What::Of { pile, .. } => self.piles.get(pile)?.card,
@@ -154,7 +154,7 @@ impl Load {
         }
     }
 
-    /// Adds what could be emptied here.
+    /// Adds the offers of this node.
     pub(super) fn offer(
         &self,
         draft: &Draft<'_>,
@@ -194,7 +194,7 @@ impl Load {
         }
     }
 
-    /// Adds what one pile could give: all of it, or of a card a larger hole.
+    /// Adds the offers of one pile: all of it, or a larger hole on its card.
     fn offer_pile(
         &self,
         draft: &Draft<'_>,
@@ -208,7 +208,7 @@ impl Load {
             .card
             .map(|card| draft.ledger().book(node).cards()[card]);
         let n_pods = pile.pods.len();
-        // Each pod alone, and the largest together: the smaller ones may stay.
+        // Each pod alone, and the largest ones together: smaller ones may stay.
         let singles = (0..n_pods).map(|first| (first, 1));
         for (first, pods) in singles.chain((2..=n_pods).map(|pods| (0, pods))) {
             let emptied = pods == n_pods;
@@ -251,7 +251,7 @@ impl Load {
     }
 }
 
-/// By how many thousandths of its card a hole is larger than the largest.
+/// How much larger a hole is than the largest one, in thousandths of its card.
 fn deeper(hole: MiB, largest: MiB, card: MiB) -> u64 {
     match hole.checked_sub(largest) {
         Some(more) if !more.is_zero() => u64::from(Milli::share_up(more, card).get()),

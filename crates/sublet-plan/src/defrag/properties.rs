@@ -1,4 +1,4 @@
-//! What holds for every list of moves, whatever the cluster looks like.
+//! Properties of every list of moves, for random clusters.
 
 use proptest::prelude::*;
 use sublet_model::{Ask, CardRef, Grant, Ledger};
@@ -11,7 +11,7 @@ const CARDS: [&str; 14] = [
     "-", "-", "W", "W*", "P", "P", "2", "3+2", "4*", "6", "5+1*", "1+1+2", "7", "3!",
 ];
 
-/// A cluster as a picture, for a failure that can be read.
+/// A cluster as a picture, so that a failure can be read.
 fn picture() -> impl Strategy<Value = String> {
     let sharing = prop::sample::select(vec!["", "", "", "memory", "whole"]);
     let cards = prop::collection::vec(prop::sample::select(&CARDS[..]), 0..6);
@@ -24,7 +24,7 @@ fn picture() -> impl Strategy<Value = String> {
     })
 }
 
-/// The cluster in an engine of its own, which knows nothing of the search.
+/// The cluster in a separate engine, which knows nothing of the search.
 fn engine(ledger: &Ledger) -> Engine {
     let mut engine = Engine::new(EngineOptions {
         stock: StockRules::Here,
@@ -39,7 +39,7 @@ fn engine(ledger: &Ledger) -> Engine {
     engine
 }
 
-/// The entry after a move, with its cards as the move names them.
+/// The pod's entry after a move, on the cards that the move names.
 fn moved(engine: &Engine, step: &Move) -> Entry {
     let mut entry = engine.ledger().entry(&step.uid).unwrap().clone();
     let book = engine.ledger().book(step.to.node);
@@ -62,7 +62,7 @@ fn moved(engine: &Engine, step: &Move) -> Entry {
     entry
 }
 
-/// Is there room for the pod on just those cards, beside all that is there?
+/// Is there room for the pod on exactly those cards, beside all that is there?
 fn has_room(engine: &Engine, step: &Move) -> bool {
     let cards = engine.ledger().book(step.to.node).cards();
     let cards: Vec<_> = step
@@ -102,7 +102,7 @@ proptest! {
             prop_assert_eq!(engine.ledger().entries().count(), n_pods);
             let (before, after) = (found.states[at], found.states[at + 1]);
             prop_assert!(after.free >= before.free && after.largest >= before.largest);
-            // What is said of the cluster is what it is.
+            // The state that the plan reports is the state that a new search finds.
             let again = Cluster { ledger: engine.ledger().clone(), ..Cluster::default() };
             let seen = again.defragment(0).states[0];
             prop_assert_eq!((seen.free, seen.largest, seen.nodes), (after.free, after.largest, after.nodes));
@@ -114,7 +114,7 @@ proptest! {
         prop_assert_eq!(found, cluster.defragment(most));
     }
 
-    /// At the end no pod that shares a card has a place to go to by which anything is won.
+    /// At the end, no single move of a pod that shares a card wins anything.
     #[test]
     fn it_ends_when_no_move_of_a_part_wins_anything(picture in picture()) {
         let cluster = Cluster::of(&picture);

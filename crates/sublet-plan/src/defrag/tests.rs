@@ -1,12 +1,12 @@
 //! Clusters small enough to plan by hand.
 //!
 //! ```text
-//! a 40: 4+3 - W 2!     a node with 40 of CPU, and cards of 8 MiB: parts, idle, whole, sick
+//! a 40: 4+3 - W 2!     a node with 40 CPU, and cards of 8 MiB: parts, free, whole, sick
 //! b 40: P P 2*         one pod on two cards; a pod that must stay
 //! -> a0b a/0 to b/2    a move: the second pod of a's card 0
-//! => 2 free, 1 fed, 1x8    free GPUs, those with CPU, the largest pod; after each move
+//! => 2 free, 1 fed, 1x8    after each move: free GPUs, those with CPU, the largest pod
 //! ```
-//! A pod asks as much CPU as memory, so that a GPU needs 8 of it.
+//! A pod asks for as much CPU as memory, so that a GPU needs 8 CPU.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use super::*;
 use crate::ShapeCounts;
 use crate::script::{claim, entry, placed};
 
-/// Nodes and pods, and which pods stay.
+/// Nodes and pods, and the pods that must stay.
 #[derive(Debug, Default)]
 pub(super) struct Cluster {
     pub(super) ledger: Ledger,
@@ -41,7 +41,7 @@ fn cpu_of(cpu: u64) -> Host {
 }
 
 impl Cluster {
-    /// Adds the node of one line.
+    /// Adds the node that a line describes.
     fn add(&mut self, line: &str) {
         let (head, cards) = line.split_once(':').unwrap();
         let mut words = head.split_whitespace();
@@ -190,13 +190,13 @@ fn several_pods_leave_a_card_the_largest_first() {
 
 #[test]
 fn nothing_moves_where_nothing_is_won() {
-    // There is room for the 3, but its card is not free then: a pod there stays.
+    // There is room for the 3, but its card would not become free: the other pod there stays.
     check(
         "a 72: 3+2* -
          b 72: 5*
          => 1 free, 1 fed, 1x8",
     );
-    // One of the two pods finds a hole, the other none: the first goes back.
+    // One of the two pods finds a hole, the other does not: so the first stays too.
     check(
         "a 72: 4+4
          b 72: 4*
@@ -207,7 +207,7 @@ fn nothing_moves_where_nothing_is_won() {
 
 #[test]
 fn the_largest_part_grows_where_no_card_comes_free() {
-    // Of b's pods only the small one finds a hole.
+    // Only b's small pod finds a hole.
     check(
         "a 72: 7*
          b 72: 1+3
@@ -228,7 +228,7 @@ fn sick_cards_are_neither_won_nor_used() {
 
 #[test]
 fn a_pod_fits_with_its_cpu_before_it_leaves() {
-    // b has the smaller hole, and less CPU.
+    // b has the smaller hole, but too little CPU.
     check(
         "a 72: 2
          b 7: 6*
@@ -237,7 +237,7 @@ fn a_pod_fits_with_its_cpu_before_it_leaves() {
          -> a0a a/0 to c/0
          => 1 free, 1 fed, 1x8",
     );
-    // On its own node too: while it is at both places, its CPU is there twice.
+    // On its own node too: during the move the pod is at both places, and its CPU counts twice.
     check(
         "a 9: 2 6*
          => 0 free, 0 fed, 0x6",
@@ -252,7 +252,7 @@ fn a_pod_fits_with_its_cpu_before_it_leaves() {
 
 #[test]
 fn a_free_gpu_keeps_its_cpu_if_there_is_another_hole() {
-    // b's hole is smaller, but then b's free GPU would have 6 of CPU left.
+    // b's hole is smaller, but then b would have only 6 CPU left for its free GPU.
     check(
         "a 72: 2
          b 13: 5* -
@@ -280,7 +280,7 @@ fn pods_with_cards_of_their_own_make_room_for_a_larger_one() {
          -> aW a/0 to b/1
          => 4 free, 4 fed, 4x8",
     );
-    // Two cards at once, to the node with the fewest that are enough.
+    // Two cards at once move to the node with the fewest free cards that are enough.
     check(
         "a 72: P P - -
          b 72: W* W* - -
@@ -289,7 +289,7 @@ fn pods_with_cards_of_their_own_make_room_for_a_larger_one() {
          -> aP a/0,1 to b/2,3
          => 7 free, 7 fed, 4x8",
     );
-    // Nothing is won where the largest pod only changes its node.
+    // If the largest pod only fits on another node than before, nothing is won.
     check(
         "a 72: W -
          b 72: W -
@@ -339,7 +339,7 @@ fn no_more_moves_than_asked() {
         assert_eq!(found.moves.len(), most.min(3));
         assert_eq!(found.states.len(), found.moves.len() + 1);
     }
-    // An action of two moves is not begun with one left.
+    // A goal that takes two moves is not begun when only one move is left.
     let cluster = Cluster::of("a 72: 3+2\nb 9: 5*\nc 9: 6*\nd 9: -\n");
     assert_eq!(cluster.defragment(1).moves, []);
     assert_eq!(cluster.defragment(2).moves.len(), 2);

@@ -1,8 +1,8 @@
-//! The best places for a pod, among thousands of nodes.
+//! Finds the best places for a pod among thousands of nodes.
 //!
-//! Policies of memory look at outlines first and open few pages; all others keep what they
-//! found until a page or a learnt table changes. Both give what looking at every node gives
-//! (property tests in `screening`).
+//! Policies of memory read the nodes' outlines first and open few pages. All others keep what they
+//! found until a page or a learnt table changes. Both find the same places as a search through
+//! every node (property tests in `screening`).
 
 use std::collections::BinaryHeap;
 
@@ -17,7 +17,7 @@ use crate::score::{Cost, Pack, Prepared, PreparedParts, Scores};
 use crate::screen::{Hope, hope, may_fit};
 use crate::{Candidate, CardLoad, Policy, Reason};
 
-/// A place that fits. Derived order: best first.
+/// A place that fits. The derived order puts the best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Found {
     pub(super) order: Order,
@@ -25,7 +25,7 @@ pub(super) struct Found {
     pub(super) position: usize,
 }
 
-/// What puts one place before another: what is in the way, taints, load, cost, name.
+/// The order of places: contention first, then taints, load, cost and name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Order {
     pub(super) contended: bool,
@@ -59,7 +59,7 @@ impl Source for Rules<'_> {
     }
 }
 
-/// The best few of the places that were offered.
+/// The best few of the places offered so far.
 struct Best {
     few: usize,
     found: BinaryHeap<Found>,
@@ -73,7 +73,7 @@ impl Best {
         }
     }
 
-    /// Would a place of that order be among them?
+    /// Would a place of this order be among them?
     fn wants(&self, order: &Order) -> bool {
         let worst = self.found.peek().filter(|_| self.found.len() >= self.few);
         worst.is_none_or(|worst| worst.order >= *order)
@@ -97,7 +97,7 @@ impl Best {
 }
 
 impl Engine {
-    /// The best few places for the pod, or all with `usize::MAX`; best first.
+    /// The best few places for the pod, the best first; all of them if `few` is `usize::MAX`.
     pub(super) fn find(
         &mut self,
         uid: &PodUid,
@@ -109,7 +109,7 @@ impl Engine {
         self.rank_names();
         let mut best = Best::new(few, nodes.len());
         match self.scores.pack() {
-            // An outline knows of no load.
+            // An outline does not tell the load.
             Some(pack)
                 if claim.class() == Class::Guaranteed && !self.options.policy.is_relative() =>
             {
@@ -120,7 +120,7 @@ impl Engine {
         best.into_sorted()
     }
 
-    /// A node's page is opened only where its outline leaves hope for a place among the best.
+    /// Opens a node's page only if the node's outline promises a place among the best.
     fn find_by_outline(
         &self,
         pack: &Pack,
@@ -160,7 +160,7 @@ impl Engine {
         }
     }
 
-    /// Costs are worked out where they are not known from an earlier question.
+    /// Computes costs only where no earlier question has computed them.
     fn find_by_score(
         &mut self,
         uid: &PodUid,
@@ -191,7 +191,7 @@ impl Engine {
             node,
             position: candidate.position,
         };
-        // A mix weighs each place by all of them.
+        // A mix can only weigh a place when the costs of all places are known.
         let mut all = Vec::new();
         let mut range = [(Cost::MAX, Cost::MIN); MAX_PARTS];
         let mut offer = |node, candidate: Candidate| {
@@ -223,9 +223,9 @@ impl Engine {
         self.costs = costs;
     }
 
-    /// Works out costs that a learnt table has made stale, before somebody asks: looks at so
-    /// many nodes, and is true if there are more to look at. No answer changes by it, but the
-    /// next one of each shape need not wait for all nodes.
+    /// Computes costs that a learnt table has made stale, before a pod asks for them. Looks at up
+    /// to so many nodes, and returns true if more are left. This changes no answer, but the next
+    /// pod of each shape need not wait for all nodes.
     pub fn refresh_costs(&mut self, nodes: usize) -> bool {
         let mut costs = std::mem::take(&mut self.costs);
         let more = costs.refresh(self.scores.epoch(), nodes, &self.rules());
@@ -233,8 +233,8 @@ impl Engine {
         more
     }
 
-    /// Each of these nodes' answer to such a claim, whatever a place there would cost, and
-    /// look-alikes aside: to ask thousands of nodes what lacks where.
+    /// The answer of each of these nodes to such a claim, without costs and look-alikes. For asking
+    /// thousands of nodes what each of them lacks.
     pub fn answers(
         &self,
         uid: &PodUid,
@@ -251,7 +251,8 @@ impl Engine {
         })
     }
 
-    /// A node that only has pods has no rank, and takes nothing.
+    /// The rank of a node's name. A node without facts, which only has pods, has none and takes
+    /// none.
     fn rank(&self, node: NodeIdx) -> u32 {
         let rank = self.ranks.get(node.0 as usize);
         rank.copied().unwrap_or(u32::MAX)
@@ -263,7 +264,8 @@ impl Engine {
         }
         let mut order: Vec<_> = self.ledger.books().collect();
         if self.options.ties == Ties::Scattered {
-            // The sort is stable: should two names draw alike, they still stand by name.
+            // The sort is stable: if two names draw the same number, they stay in order of the
+            // name.
             order.sort_by_key(|(_, book)| scatter(book.name().as_str().bytes(), 0));
         }
         for (rank, (idx, _)) in (0..).zip(order) {

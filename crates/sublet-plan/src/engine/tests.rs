@@ -1,5 +1,5 @@
-//! What the engine remembers between calls: holds, tries, reservations. Scripts, each a
-//! short story; `load` is about opportunistic pods, and chance is in `properties` and `screening`.
+//! What the engine remembers between calls: holds, tries and reservations. Each test is a short
+//! script. `load` tests opportunistic pods; random tests are in `properties` and `screening`.
 
 mod load;
 mod properties;
@@ -83,7 +83,7 @@ fn ties_break_by_name_whatever_the_order_of_arrival() {
 
 #[test]
 fn scattered_ties_do_not_go_by_name_and_are_always_the_same() {
-    // Drawn from the names alone: a node that comes does not move the others.
+    // The order depends on the names alone: a node that comes does not move the others.
     check(
         "options few=0 ties=scattered
          a1: 0/16
@@ -126,7 +126,7 @@ fn prioritize_scores_ten_steps_and_marks_the_best() {
 
 #[test]
 fn where_the_order_among_equals_is_part_of_the_policy_the_best_is_alone() {
-    // The order is that of the test of scattered ties.
+    // The same order as in the test of scattered ties.
     check(
         "options ties=scattered
          a1: 0/16
@@ -276,7 +276,7 @@ fn reserve_goes_where_its_own_hold_is() {
          reserve p a 8
          -> a/0",
     );
-    // Also where another card has become the better one.
+    // The pod also keeps its held card when another card has become the better one.
     check(
         "a: 8/16 6/16
          filter q 8
@@ -287,7 +287,7 @@ fn reserve_goes_where_its_own_hold_is() {
          reserve p a 8
          -> a/1",
     );
-    // The held card is full meanwhile: another one will do.
+    // If the held card is full by now, the pod gets another one.
     check(
         "a: 8/16 6/16
          filter p 8

@@ -1,30 +1,30 @@
-//! Trying out: pods placed and taken away as if, and then kept or undone.
+//! Trials: pods are placed and removed tentatively, and the result is then kept or undone.
 //!
-//! What asks "would all of these fit, if those went?" (a gang, a quota that wants its share
-//! back) asks it here, of the engine that would place them, so that no plan is refused later.
+//! For questions such as "would all of these fit, if those went?" (a gang, or a quota that wants
+//! its share back). The engine that would place the pods answers, so that no plan fails later.
 
 use sublet_model::{Checkpoint, Entry, Hold, NodeIdx, PodUid, Standing, Time};
 
 use super::Engine;
 
-/// A try on an engine. Unless it is kept, the engine is afterwards what it was before.
+/// A trial on an engine. Unless it is kept, the engine is the same afterwards as before.
 #[derive(Debug)]
 #[must_use = "a trial that is dropped is undone"]
 pub struct Trial<'a> {
     engine: &'a mut Engine,
     now: Time,
-    /// `None` once it is kept.
+    /// `None` when the trial has been kept.
     begin: Option<Checkpoint>,
-    /// Soft holds of pods that were placed.
+    /// The soft holds that the placed pods had before.
     holds: Vec<(PodUid, (Time, Hold))>,
 }
 
 /// A pod that is to be placed.
 #[derive(Debug, Clone)]
 pub struct Candidacy<'a> {
-    /// The pod; its node, allocation and standing are filled in.
+    /// The pod; its node, allocation and standing are filled in by the trial.
     pub entry: Entry,
-    /// The nodes that may take it, as far as rules are concerned that the engine does not know.
+    /// The nodes that may take the pod by the rules that the engine does not know.
     pub nodes: &'a [NodeIdx],
 }
 
@@ -33,8 +33,8 @@ impl Engine {
     pub fn trial(&mut self, now: Time) -> Trial<'_> {
         self.expire(now);
         if self.options.policy.learns() {
-            // Tables are made of the ledger as it is, not as it might be: until the trial ends
-            // no pod comes that would make them anew.
+            // Tables must describe the ledger as it is, not as the trial makes it. Until the trial
+            // ends no pod comes, so they are not computed again.
             self.catch_up();
         }
         Trial {
@@ -47,7 +47,7 @@ impl Engine {
 }
 
 impl Trial<'_> {
-    /// The engine as it would be.
+    /// The engine as it is within the trial.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         self.engine
@@ -58,11 +58,11 @@ impl Trial<'_> {
         self.engine.ledger.remove(uid)
     }
 
-    /// Places these pods, one after the other, each on the best node for it; where one of them
-    /// finds none, none is placed.
+    /// Places these pods one after another, each on the best node for it. If one of them finds no
+    /// node, none is placed.
     ///
     /// # Errors
-    /// The first that finds no place, by its position.
+    /// The position of the first pod that finds no place.
     pub fn place(&mut self, pods: &[Candidacy<'_>]) -> Result<Vec<NodeIdx>, usize> {
         let begin = self.engine.ledger.checkpoint();
         let placed = pods.iter().enumerate();
@@ -76,7 +76,7 @@ impl Trial<'_> {
         placed
     }
 
-    /// Leaves the engine as it would be.
+    /// Keeps the result of the trial.
     pub fn keep(mut self) {
         if let Some(begin) = self.begin.take() {
             self.engine.ledger.keep(begin);

@@ -1,4 +1,4 @@
-//! Victims as stories, and against every set of victims that there is.
+//! Victims in short scripts, and compared with every possible set of victims.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use crate::{Engine, EngineOptions, Evictable, breaking};
 
 #[test]
 fn victims_free_one_card_and_are_the_least_important_that_do() {
-    // p and r, s and q share a card each. The stock scheduler would take r and s, which free
-    // none: the least important of all, one on each card.
+    // p and r share a card, and so do s and q. The stock scheduler would take the two least
+    // important pods, r and s: one from each card, so that no card becomes free.
     check(
         "a: 0/16 0/16
          observe p a 8 0
@@ -34,7 +34,7 @@ fn victims_free_one_card_and_are_the_least_important_that_do() {
          show
          -> a: 16/16 16/16",
     );
-    // Not even where there is room already: then nobody needs to go.
+    // If there is room already, no pod needs to go.
     check(
         "a: 0/16 0/16
          observe p a 8 0
@@ -75,7 +75,7 @@ fn a_look_alike_that_goes_is_no_longer_in_the_way() {
 
 #[test]
 fn who_is_in_the_way_of_something_unseen_goes_too() {
-    // By the sums q would do; the stock scheduler wants p gone for a reason of its own.
+    // By the sums only q must go. The stock scheduler wants p gone for a reason of its own.
     check(
         "a: 0/16
          observe p a 4 0
@@ -116,7 +116,7 @@ fn cpu_that_goes_with_a_card_is_not_given_back() {
     };
     assert_eq!(victims(1_000, &["q"]), "q");
     assert_eq!(victims(8_000, &["p", "q"]), "pq");
-    // More than the node has by our count: the stock scheduler's victims stay its victims.
+    // By our count the node has too little CPU: the stock scheduler's victim remains the victim.
     assert_eq!(victims(9_000, &["p"]), "p");
 }
 
@@ -131,7 +131,7 @@ fn budgets_are_used_up_from_the_most_important_on() {
     assert_eq!(breaking(&[], &[0]), [false; 0]);
 }
 
-/// A node's pods, the most important first: how much of which card, and is it guarded?
+/// The pods of a node, the most important first: memory, card, and whether a budget guards it.
 type Pods = Vec<(u32, u16, bool)>;
 
 fn pods() -> impl Strategy<Value = Pods> {
@@ -139,7 +139,7 @@ fn pods() -> impl Strategy<Value = Pods> {
     prop::collection::vec((amount, 0..3u16, prop::bool::weighted(0.3)), 0..7)
 }
 
-/// Victims as the stock scheduler finds them: it spares whom the sum spares.
+/// The victims that the stock scheduler would find: it spares pods as long as the sum allows it.
 fn by_sums(pods: &Pods, asked: u32, cards: u32) -> Vec<usize> {
     let mut used = 0;
     let (guarded, others): (Vec<_>, Vec<_>) = (0..pods.len()).partition(|&at| pods[at].2);
@@ -155,12 +155,12 @@ fn by_sums(pods: &Pods, asked: u32, cards: u32) -> Vec<usize> {
 }
 
 proptest! {
-    /// Of all sets of pods that could go, the one that spares the guarded and the important
-    /// first: pod by pod in that order, no other set spares one that it does not, unless at
-    /// the price of one before it. So it is irreducible too.
+    /// The victims are the set that spares guarded pods first, then important ones: pod by pod in
+    /// that order, another set can spare a pod that this one does not only if it evicts an earlier
+    /// one. So no victim can be left out either.
     #[test]
     fn no_other_set_of_victims_spares_more(pods in pods(), asked in 1..17u32, cards in 1..4u16) {
-        // Nobody overfills a card, as where Sublet grants.
+        // No card is overfull, as where Sublet grants memory.
         let mut used = [0; 3];
         let pods: Pods = pods
             .into_iter()
@@ -202,7 +202,8 @@ proptest! {
             book.cards().iter().any(|card| card.free().memory >= asked)
         };
         let sets = (0..1u32 << pods.len()).map(|bits| {
-            // The first in the order is the highest bit, so that the smallest number spares most.
+            // The first pod in the order is the highest bit, so that the smallest number spares
+            // most.
             let gone = order.iter().enumerate();
             let gone = gone.filter(|(bit, _)| bits >> (order.len() - 1 - bit) & 1 == 1);
             gone.map(|(_, &at)| name(at)).collect::<BTreeSet<PodUid>>()

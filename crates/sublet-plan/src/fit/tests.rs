@@ -1,5 +1,5 @@
-//! Which node and card a claim gets, and why not: pictures for [`super`]. Nothing here
-//! reserves twice or waits; that is for the engine's tests.
+//! Which node and card a claim gets, and why a node refuses it: pictures for [`super`]. Tests in
+//! which pods reserve twice or wait belong to the engine.
 
 use crate::script::check;
 
@@ -94,7 +94,7 @@ fn spread_takes_the_least_used_node_then_the_emptiest_card() {
          ask q 4
          -> c/0",
     );
-    // Equal shares: the larger hole wins, not the name.
+    // The shares are equal, so the larger hole decides, not the name.
     check(
         "options policy=spread
          a: 4/16 4/16
@@ -184,7 +184,7 @@ fn look_alikes_wait_where_the_agent_knows_sizes_only() {
 
 #[test]
 fn whole_cards_in_use_somewhere_are_kept_out_of_reach() {
-    // Without an agent kubelet keeps whole cards apart, and nobody keeps parts off them.
+    // Without an agent kubelet keeps whole cards apart, but nobody keeps parts away from them.
     check(
         "n1: 0/16 0/16 4/16
          observe x n1 1x ?
@@ -204,7 +204,7 @@ fn whole_cards_in_use_somewhere_are_kept_out_of_reach() {
          reserve s n1 1x
          -> n1/1",
     );
-    // With one, the cards that we name are those that are handed over.
+    // With an agent, exactly the cards that we name are handed over.
     check(
         "n1 size: 0/16 0/16
          observe x n1 1x ?

@@ -1,5 +1,5 @@
-//! Every reason in both lengths. What is here is read by people and joined by the
-//! scheduler, so a changed word is a changed interface.
+//! Every reason with both texts. People read these texts, and the scheduler joins them, so a
+//! changed word is a changed interface.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn part() -> Ask {
     Ask::of_memory(MiB::from(8138))
 }
 
-/// Of two cards, with compute time.
+/// An ask for parts of two cards, with compute time.
 fn parts() -> Ask {
     let part = Part {
         memory: MiB::from(8138),
@@ -26,7 +26,7 @@ fn parts() -> Ask {
     Ask::Parts(Parts::new(vec![part; 2]).unwrap())
 }
 
-/// Every reason, with numbers that depend on `n` as on a node's name.
+/// Every reason, with numbers that depend on `n`, as they would differ from node to node.
 fn all(n: u32) -> Vec<(Ask, Reason)> {
     let (asked, less, gpu) = (MiB::from(8138), MiB::from(n), GpuIndex(n as u16));
     let (cards, few) = (Count::new(2), Count::new(n));
@@ -167,7 +167,7 @@ fn a_claim_gets_at_most_eight_texts_however_many_nodes_there_are() {
     for ask in [part(), parts(), WHOLE] {
         let mut texts = BTreeSet::new();
         for n in 0..100 {
-            // A filter call never answers `Placed`, and no node serves neither kind.
+            // A filter call never answers `Placed`, and no node refuses both parts and whole cards.
             let of_filter = |(for_ask, reason): &(Ask, Reason)| {
                 let any = matches!(
                     reason,
@@ -182,7 +182,8 @@ fn a_claim_gets_at_most_eight_texts_however_many_nodes_there_are() {
     }
 }
 
-/// What the stock scheduler says where it is there: in short it is never needed.
+/// Reasons of the stock scheduler's rules. They have no short text of their own: in a cluster the
+/// stock scheduler itself reports them.
 #[test]
 fn a_rule_of_the_stock_scheduler_is_final_where_no_eviction_helps() {
     let port = HostPort {

@@ -1,13 +1,13 @@
-//! `best-fit`: best fit in two dimensions, the less CPU and GPU is left the better. As the
-//! heuristics that FGD was measured against (Weng et al., USENIX ATC 2023, §6.1) are in their
-//! published simulator: with whole numbers from 0 to 100, whose coarse steps and ties are part
-//! of the policy. Costs are those scores below zero.
+//! `best-fit`: best fit in two dimensions: the less CPU and GPU is left, the better. The heuristics
+//! that FGD was compared with (Weng et al., USENIX ATC 2023, §6.1) are taken from their published
+//! simulator. Its scores are whole numbers from 0 to 100, and these coarse steps and their ties
+//! are part of the policy. A cost is the negative of the score.
 
 use sublet_model::MiB;
 
 use super::{After, Asked, Cost, Kind, Score, Site, signed};
 
-/// The largest node of their cluster, by which scores are normalised: 128 cores, 8 GPUs.
+/// The size of the largest node of their cluster, which scales the scores: 128 cores, 8 GPUs.
 pub(super) const MAX_CPU: f64 = 128_000.0;
 pub(super) const MAX_GPU: i64 = 8_000;
 
@@ -44,7 +44,7 @@ impl Score for BestFit {
     }
 }
 
-/// The cost of a card where the least free that fits is taken, as all these heuristics do.
+/// A cost by which the card with the least free share wins, as in all these heuristics.
 pub(super) fn fullest(site: &Site<'_>, position: usize) -> Cost {
     i64::from(site.book.shares()[position].get())
 }
@@ -53,10 +53,11 @@ pub(super) fn fullest(site: &Site<'_>, position: usize) -> Cost {
 mod tests {
     use crate::script::check;
 
-    /// Nodes have cards of 1000 MiB, so that a MiB is a thousandth; nobody asks CPU.
+    /// The nodes have cards of 1000 MiB, so that a MiB is a thousandth. No pod asks for CPU.
     #[test]
     fn best_fit_leaves_least() {
-        // Left of 8000 afterwards: a 1900, b 900, c does not fit. Halves of that are taken off.
+        // Left of 8000 afterwards: 1900 on a, 900 on b. c has no room. The score falls with half of
+        // it.
         check(
             "options policy=best-fit
          a: 0/1000 0/1000

@@ -1,5 +1,5 @@
-//! `dot-product`: the vector heuristic of Tetris (Grandl et al., SIGCOMM 2014) with its sign
-//! turned, as the FGD paper uses it: the smaller the product of what is left and what is asked,
+//! `dot-product`: the vector heuristic of Tetris (Grandl et al., SIGCOMM 2014) with the opposite
+//! sign, as the FGD paper uses it: the smaller the product of what is left and what is asked for,
 //! the better. Whole numbers as in [`best_fit`](super::best_fit).
 
 use sublet_model::MiB;
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn dot_product_prefers_what_has_little_left() {
-        // 100/8000 times 2000/8000, 1100/8000 and 100/8000: all round to 100, so names decide.
+        // 100/8000 times 2000/8000, 1100/8000 and 100/8000: all round to 100, so the names decide.
         check(
             "options policy=dot-product
          a: 0/1000 0/1000

@@ -1,10 +1,10 @@
-//! Fragmentation gradient descent (Weng et al., *Beware of Fragmentation*, USENIX ATC 2023):
-//! take the place where the GPU share that typical pods could not use grows least.
+//! Fragmentation gradient descent (Weng et al., *Beware of Fragmentation*, USENIX ATC 2023): choose
+//! the place where the GPU share that typical pods cannot use grows least.
 //!
-//! For a typical pod a node's free share is a *fragment* as far as that pod cannot run on it:
-//! all of it if the node cannot take the pod, else what is free on cards too small for it.
-//! A node's fragmentation is the mean over the typical pods, by how often they come. The
-//! score is the paper's, with its steps: 0 to 100, by the logistic function of the growth.
+//! For a typical pod, a *fragment* is the part of a node's free share that the pod cannot use: all
+//! of it if the node cannot take the pod, otherwise the free share of the cards that are too full
+//! for it. A node's fragmentation is the mean over the typical pods, weighted by how often they
+//! come. The score is the paper's, with its steps: 0 to 100, the logistic function of the growth.
 
 use std::sync::{Arc, OnceLock};
 
@@ -18,7 +18,7 @@ pub(super) const FGD: Kind = Kind {
     make: || Box::new(Fgd::default()),
 };
 
-/// The same, which learns what is typical from the pods that come.
+/// The same policy, but it learns the typical pods from those that come.
 pub(super) const FGD_ONLINE: Kind = Kind {
     name: "fgd-online",
     make: || {
@@ -31,7 +31,7 @@ pub(super) const FGD_ONLINE: Kind = Kind {
 
 #[derive(Debug, Clone, Default)]
 struct Fgd {
-    /// Else it knows the typical pods beforehand, as its paper has it.
+    /// If false, it knows the typical pods in advance, as in the paper.
     learns: bool,
     typical: Typical,
 }
@@ -75,22 +75,22 @@ impl Score for Fgd {
     }
 }
 
-/// Pods are typical by falling frequency until so many of a hundred are covered (the paper's
-/// configuration).
+/// The most frequent shapes are typical, until so many percent of the pods are covered (the
+/// paper's configuration).
 const COVERED_PERCENT: u64 = 95;
 
-/// The pods that fragmentation is measured by.
+/// The pods that fragmentation is measured with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Typical {
     shapes: Vec<(PodShape, i64)>,
-    /// Pods of these shapes.
+    /// How many pods have these shapes.
     total: i64,
-    /// Pods of all shapes.
+    /// How many pods there are in all.
     all: i64,
 }
 
 impl Typical {
-    /// The typical pods of a demand: by falling count, then by falling size.
+    /// The typical pods of a demand, sorted by falling count, then by falling size.
     fn of(demand: &ShapeCounts) -> Typical {
         let mut shapes: Vec<_> = demand.shapes().collect();
         shapes.sort_by(|(a, n_a), (b, n_b)| (n_b, b.by_size()).cmp(&(n_a, a.by_size())));
@@ -110,19 +110,19 @@ impl Typical {
     }
 }
 
-/// How fragmented nodes are, measured by the typical pods of a demand.
+/// Measures how fragmented nodes are, with the typical pods of a demand.
 #[derive(Debug, Clone)]
 pub struct Fragmentation(Typical);
 
 impl Fragmentation {
-    /// Measures by the typical pods of that demand.
+    /// Measures with the typical pods of this demand.
     #[must_use]
     pub fn by(demand: &ShapeCounts) -> Fragmentation {
         Fragmentation(Typical::of(demand))
     }
 
-    /// A node's fragmentation, in steps of which a thousandth of a card has as many as there
-    /// are typical pods. Sums of it are exact.
+    /// A node's fragmentation. Its unit is a thousandth of a card divided by the number of typical
+    /// pods, so that sums are exact.
     #[must_use]
     pub fn of(&self, book: &Book) -> i64 {
         let fragments = Fragments::of(book, &self.0);
@@ -131,20 +131,20 @@ impl Fragmentation {
             .sum()
     }
 
-    /// That many steps in thousandths of a card.
+    /// Converts such a number to thousandths of a card.
     #[must_use]
     pub fn milli(&self, steps: i64) -> f64 {
         steps as f64 / self.0.total.max(1) as f64
     }
 }
 
-/// What a node is to each typical pod; whatever is asked is then a small change of it.
+/// What a node offers to each typical pod. Whatever is asked for then changes this only a little.
 #[derive(Debug, Clone, Default)]
 struct Fragments {
     rows: Vec<Row>,
-    /// Capacities of the node's cards, each once.
+    /// The different capacities of the node's cards.
     capacities: Vec<MiB>,
-    /// The share of a card that each typical pod takes: for each capacity all rows.
+    /// The share of a card that each typical pod takes: all rows for the first capacity, and so on.
     needs: Vec<Milli>,
     gpu_left: i64,
     cpu_left: i64,
@@ -153,16 +153,16 @@ struct Fragments {
 #[derive(Debug, Clone, Copy)]
 struct Row {
     cpu: i64,
-    /// Cards asked; none for a pod that no card of the node could serve.
+    /// How many cards the pod asks for; 0 for a pod that no card of the node can serve.
     cards: i64,
     weight: i64,
-    /// Cards that have room.
+    /// How many cards have room for it.
     able: i64,
-    /// What is free on the other cards.
+    /// The free share of the other cards.
     low: i64,
 }
 
-/// So many cards of one capacity change from one free share to another.
+/// So many cards of one capacity change their free share.
 #[derive(Debug, Clone, Copy)]
 struct Change {
     class: usize,
@@ -223,12 +223,12 @@ impl Fragments {
         class.unwrap_or(0)
     }
 
-    /// The share of a card of that capacity that each typical pod takes.
+    /// The share of a card of this capacity that each typical pod takes.
     fn needs_of(&self, class: usize) -> &[Milli] {
         &self.needs[class * self.rows.len()..][..self.rows.len()]
     }
 
-    /// How much less is fragmented after a change, times the number of typical pods.
+    /// How much the fragmentation falls with a change, times the number of typical pods.
     fn gain(&self, change: &Change) -> i64 {
         let cpu_left = self.cpu_left - change.cpu;
         let gpu_left = self.gpu_left - change.cards * (change.from - change.to);
@@ -243,7 +243,7 @@ impl Fragments {
 }
 
 impl Row {
-    /// What the node is to the pod, which takes `need` of a card, after a change.
+    /// The row after a change, for a pod that takes `need` of a card.
     fn after(&self, change: &Change, need: Milli) -> Row {
         let need = i64::from(need.get());
         let low = |left: i64| if left < need { left } else { 0 };
@@ -255,8 +255,8 @@ impl Row {
         }
     }
 
-    /// The published program's class of fragment, without the class of what is usable, and
-    /// how much belongs to it.
+    /// The class of fragment in the published program (except the class of what is usable), and the
+    /// amount that falls into it.
     fn published_class(&self, need: Milli, cpu_left: i64, gpu_left: i64) -> (usize, i64) {
         let has_cpu = cpu_left >= self.cpu;
         match (need == Milli::ZERO, self.cards == 0) {
@@ -271,7 +271,7 @@ impl Row {
         }
     }
 
-    /// Free share of the node that the pod cannot use.
+    /// The free share of the node that the pod cannot use.
     fn unusable(&self, cpu_left: i64, gpu_left: i64) -> i64 {
         if self.cards == 0 || self.able < self.cards || cpu_left < self.cpu {
             gpu_left
@@ -281,7 +281,7 @@ impl Row {
     }
 }
 
-/// The cost of a place: the paper's score, below zero.
+/// The cost of a place: the negative of the paper's score.
 fn cost(site: &Site<'_>, asked: &Asked<'_>, typical: &Typical, position: usize) -> Cost {
     let Some(fragments) = site.prepared::<Fragments>() else {
         return 0;
@@ -321,10 +321,10 @@ fn cost(site: &Site<'_>, asked: &Asked<'_>, typical: &Typical, position: usize) 
     -(thresholds().partition_point(|&threshold| threshold <= gain) as Cost)
 }
 
-/// The cost of a place after which exactly as much is fragmented as before: 50 in exact
-/// arithmetic. In the published program the noise of its floating sums decides whether 49 or
-/// 50 comes out, and later placements hang on it; so the sums are taken in its order here
-/// (`NodeGpuShareFragAmount` and `FragAmountSumExceptQ3` there).
+/// The cost of a place that leaves the fragmentation exactly as it is: -50 in exact arithmetic. In
+/// the published program, rounding errors decide whether the score is 49 or 50, and later
+/// placements depend on it. So the sums here have the same order as there
+/// (`NodeGpuShareFragAmount` and `FragAmountSumExceptQ3`).
 fn published_tie(fragments: &Fragments, change: &Change, typical: &Typical) -> Cost {
     let all = typical.all as f64;
     let covered = typical.total as f64 / all;
@@ -344,7 +344,7 @@ fn published_tie(fragments: &Fragments, change: &Change, typical: &Typical) -> C
     -((1.0 / (1.0 + (-gain).exp()) * 100.0) as Cost)
 }
 
-/// Where 100 times the logistic function reaches 1, 2, … 99.
+/// The values at which 100 times the logistic function reaches 1, 2, … 99.
 fn thresholds() -> &'static [f64; 99] {
     static THRESHOLDS: OnceLock<[f64; 99]> = OnceLock::new();
     THRESHOLDS.get_or_init(|| {

@@ -1,5 +1,5 @@
-//! `gpu-clustering`: pods of one class together, on the fullest node of those that are alike.
-//! Whole numbers as in [`best_fit`](super::best_fit).
+//! `gpu-clustering`: puts pods of one class together; among equal nodes the fullest is best. Whole
+//! numbers as in [`best_fit`](super::best_fit).
 
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ pub(super) const GPU_CLUSTERING: Kind = Kind {
 #[derive(Debug, Clone)]
 struct GpuClustering;
 
-/// How many pods of each class are on a node: parts of a card, and 1, 2, 4 or 8 and more.
+/// How many pods of each class a node has. The classes are: parts of a card, and 1, 2, 4 or 8 and
+/// more cards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Classes([u32; 5]);
 

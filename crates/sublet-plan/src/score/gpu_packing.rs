@@ -1,4 +1,4 @@
-//! `gpu-packing`: shared cards first, then idle cards of used nodes, idle nodes last. Whole
+//! `gpu-packing`: prefers shared cards, then idle cards of used nodes, then idle nodes. Whole
 //! numbers as in [`best_fit`](super::best_fit).
 
 use sublet_model::{Ask, MiB};

@@ -1,11 +1,11 @@
-//! Scores: what makes one place better than another. One file per policy, and one line in
+//! Scores: what makes one place better than another. Each policy has one file, and one line in
 //! [`ALL`].
 //!
-//! A score is a cost, lower is better, of taking a place that fits. It depends on the node's
-//! page, on what is asked, and on tables that the policy makes now and then of the pods that
-//! came ([`Score::rework`]); so it can be kept until one of them changes, and a placement makes
-//! one node's costs stale. All but the two packing policies of memory work in thousandths of a
-//! card, so that cards of different sizes compare.
+//! A score is the cost of taking a place that fits; lower is better. It depends on the node's
+//! page, on what is asked for, and on tables that the policy computes from time to time from the
+//! pods that came ([`Score::rework`]). So it can be kept until one of these changes, and a
+//! placement makes the costs of only one node stale. All policies but the two of memory compute
+//! in thousandths of a card, so that cards of different sizes can be compared.
 
 mod best_fit;
 mod dot_product;
@@ -49,10 +49,10 @@ pub(crate) const ALL: &[&Kind] = &[
 /// A cost: lower is better.
 pub(crate) type Cost = i64;
 
-/// A policy, by its name on the command line.
+/// A policy with its name on the command line.
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
-    /// A policy that has learnt nothing yet.
+    /// Makes a policy that has learnt nothing yet.
     pub(crate) make: fn() -> Box<dyn Score>,
 }
 
@@ -72,63 +72,62 @@ impl fmt::Debug for Kind {
 
 /// A way to score places.
 pub(crate) trait Score: fmt::Debug + Send + Sync {
-    /// Which of the node's cards? The cost of taking a part of the card at `position`, of
-    /// whose memory `left` would be left; ties go to the first card. Cards whose accounts are
-    /// alike cost alike, unless [`Score::is_personal`]: it is not asked about each of them.
+    /// Compares the cards of a node: the cost of taking a part of the card at `position` if `left`
+    /// of its memory remains; ties go to the first card. Cards with equal accounts must cost the
+    /// same, unless [`Score::is_personal`]: this is not called for each of them.
     fn card(&self, site: &Site<'_>, asked: &Asked<'_>, position: usize, left: MiB) -> Cost;
 
-    /// Which node? The cost of the best place on it: the card at `position`, or the idle cards
-    /// for whole ones.
+    /// Compares nodes: the cost of the best place on the node. The place is the card at `position`,
+    /// or the idle cards if whole cards are asked for.
     fn node(&self, site: &Site<'_>, asked: &Asked<'_>, position: usize, after: &After) -> Cost;
 
-    /// Has it an opinion where pods of no GPU go? If so, [`Score::node`] is asked about them too:
-    /// `position` is 0, nothing of a card is taken, and the node may have no cards. Its answer
-    /// then outweighs the stock scheduler's scores; a policy without an opinion leaves such pods
-    /// to those.
+    /// Does the policy also decide where pods without GPU go? If so, [`Score::node`] is called for
+    /// them too: `position` is 0, nothing of a card is taken, and the node may have no cards. Its
+    /// answer then outweighs the stock scheduler's scores. Otherwise these scores alone decide.
     fn sees_host(&self) -> bool;
 
-    /// The same policy with all that it has learnt.
+    /// A copy of the policy with all that it has learnt.
     fn boxed(&self) -> Box<dyn Score>;
 
-    /// A policy of memory alone, which a scan can screen by outlines.
+    /// The functions of a policy of memory alone, so that a scan can use outlines.
     fn pack(&self) -> Option<&'static Pack> {
         None
     }
 
-    /// Are its costs scaled to 0 to 100 over the nodes that fit, even when it is alone?
+    /// Are its costs scaled to 0 to 100 over the nodes that fit, even if it is the only policy?
     fn is_relative(&self) -> bool {
         false
     }
 
-    /// Does the cost depend on who asks, so that it cannot be kept?
+    /// Does the cost depend on the pod that asks, so that it cannot be kept?
     fn is_personal(&self) -> bool {
         false
     }
 
-    /// What the policy needs to know of a node, whatever is asked: worked out once for each
-    /// state of the node, and given back in [`Site::prepared`].
+    /// What the policy needs to know of a node, whatever is asked for. It is computed once for each
+    /// state of the node, and returned by [`Site::prepared`].
     fn prepare(&self, _ledger: &Ledger, _book: &Book) -> Prepared {
         None
     }
 
-    /// Does it make tables of the nodes and of the pods that come?
+    /// Does the policy compute tables from the nodes and from the pods that come?
     fn learns(&self) -> bool {
         false
     }
 
-    /// Makes its tables anew; true if any cost may be another now. It is called when much has
-    /// changed ([`Known`]), and only where [`Score::learns`].
+    /// Computes its tables again; true if any cost may have changed. Called when much has changed
+    /// ([`Known`]), and only if [`Score::learns`].
     fn rework(&mut self, _known: &Known<'_>) -> bool {
         false
     }
 
-    /// The demand that is known beforehand; true if any cost may be another now.
+    /// Takes a demand that is known in advance; true if any cost may have changed.
     fn foretell(&mut self, _demand: &ShapeCounts) -> bool {
         false
     }
 }
 
-/// What is asked, as a score sees it.
+/// What a pod asks for, as a score sees it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked<'a> {
     pub(crate) ask: &'a Ask,
@@ -143,14 +142,14 @@ pub(crate) struct Site<'a> {
     prepared: &'a Prepared,
 }
 
-/// What a policy worked out once for a node ([`Score::prepare`]).
+/// What a policy computed once for a node ([`Score::prepare`]).
 pub(crate) type Prepared = Option<Arc<dyn Any + Send + Sync>>;
 
-/// The same for each part of a policy, in place: it is read for each node that is looked at.
+/// The same for each part of a policy; an array, because it is read for every node in a scan.
 pub(crate) type PreparedParts = [Prepared; MAX_PARTS];
 
 impl Asked<'_> {
-    /// The share of a card of that size that is asked of one card: of parts, that of the first.
+    /// The share that is asked for on one card of this size; of several parts, that of the first.
     pub(crate) fn share_of(&self, capacity: MiB) -> Milli {
         match self.ask {
             Ask::Nothing => Milli::ZERO,
@@ -166,19 +165,20 @@ impl<'a> Site<'a> {
         self.prepared.as_ref()?.downcast_ref()
     }
 
-    /// Free share of all cards together, in thousandths of a card.
+    /// The free share of all cards together, in thousandths of a card.
     pub(crate) fn gpu_left(&self) -> i64 {
         let shares = self.book.shares().iter();
         shares.map(|share| i64::from(share.get())).sum()
     }
 
-    /// CPU that no pod has asked, in thousandths of a core.
+    /// The CPU that no pod has asked for, in thousandths of a core.
     pub(crate) fn cpu_left(&self) -> i64 {
         signed(self.book.host_left().cpu.get())
     }
 
     /// What the claim takes in all, in thousandths of a card; `position` is its first card. The
-    /// cards of a node are alike, or nearly so: parts are counted as if all were on such cards.
+    /// cards of a node are alike, or nearly so, and all parts are counted as if they were on such a
+    /// card.
     pub(crate) fn gpu_taken(&self, asked: &Asked<'_>, position: usize) -> i64 {
         match asked.ask {
             Ask::Nothing => 0,
@@ -193,7 +193,7 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// What it takes of its first card.
+    /// What the claim takes on its first card.
     pub(crate) fn card_taken(&self, asked: &Asked<'_>, position: usize) -> i64 {
         let card = self.book.cards().get(position);
         card.map_or(0, |card| {
@@ -206,7 +206,7 @@ impl<'a> Site<'a> {
 #[derive(Debug)]
 pub(crate) struct Scores {
     parts: Vec<Box<dyn Score>>,
-    /// The one that chooses the card on a node.
+    /// The index of the part that chooses the card on a node.
     leader: usize,
     is_personal: bool,
     /// Raised whenever a table changes.
@@ -234,17 +234,17 @@ impl Scores {
         }
     }
 
-    /// Does a cost depend on who asks?
+    /// Does a cost depend on the pod that asks?
     pub(crate) fn is_personal(&self) -> bool {
         self.is_personal
     }
 
-    /// Another number whenever a cost may be another without any change of a node.
+    /// A number that changes whenever costs may change although no node has changed.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The policy of memory that chooses the card, if it is one.
+    /// The policy that chooses the card, if it is a policy of memory.
     pub(crate) fn pack(&self) -> Option<&'static Pack> {
         self.parts[self.leader].pack()
     }
@@ -258,7 +258,7 @@ impl Scores {
         all
     }
 
-    /// What a card costs to the part that chooses it.
+    /// What a card costs to the part of the policy that chooses cards.
     pub(crate) fn card(
         &self,
         (book, prepared): (&Book, &[Prepared]),
@@ -307,7 +307,7 @@ fn site<'a>(book: &'a Book, prepared: &'a [Prepared], part: usize) -> Site<'a> {
     }
 }
 
-/// Amounts of CPU and of cards are far below 2^63.
+/// Converts an amount; amounts of CPU and of cards are far below 2^63.
 pub(crate) fn signed(amount: u64) -> i64 {
     i64::try_from(amount).unwrap_or(i64::MAX)
 }

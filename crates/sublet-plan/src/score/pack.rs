@@ -1,19 +1,19 @@
-//! `binpack` and `spread`, by memory alone: what a node without further knowledge is best
-//! served by. The node's cost must rise, or fall, all the way with what is left, so that a
-//! scan can tell from the limits of what is left which nodes cannot be among the best.
+//! `binpack` and `spread`, which look at memory alone: the best choice for a node of which nothing
+//! else is known. A node's cost must only rise, or only fall, with what is left. Then a scan can
+//! tell from bounds of what is left which nodes cannot be among the best.
 
 use sublet_model::{MiB, Milli};
 
 use super::{Asked, Cost, Kind, Score, Site, signed};
 
-/// What a node would look like after taking the claim.
+/// The node after it has taken the claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct After {
-    /// Left on the chosen card; for whole cards, nothing.
+    /// Left on the chosen card; zero for whole cards.
     pub(crate) card_left: MiB,
     /// Left on all cards of the node together.
     pub(crate) node_left: MiB,
-    /// What all cards of the node have together.
+    /// The capacity of all cards of the node together.
     pub(crate) node_capacity: MiB,
 }
 
@@ -24,8 +24,8 @@ pub(crate) struct Pack {
     pub(crate) card: fn(left: MiB) -> Cost,
     /// Cost of a node.
     pub(crate) node: fn(&After) -> Cost,
-    /// Which of two amounts left, on a card or on all, makes the node cost less: the lesser
-    /// one throughout, or the greater one throughout.
+    /// The one of two amounts left, on a card or on all cards, that makes the node cost less:
+    /// always the smaller one, or always the larger one.
     pub(crate) cheaper: fn(MiB, MiB) -> MiB,
 }
 
@@ -64,15 +64,15 @@ impl Score for ByMemory {
     }
 }
 
-/// Least free memory that fits, on cards and then on nodes: large holes stay whole for large
-/// requests. Best fit, as the GPUShare extender does within a node.
+/// The least free memory that is enough, on cards and then on nodes: large holes remain for large
+/// requests. This is best fit, as the GPUShare extender does it within a node.
 static PACK: Pack = Pack {
     card: |left| signed(left.get()),
     node: |after| join(after.card_left.get(), after.node_left.get()),
     cheaper: Ord::min,
 };
 
-/// Most free memory, on cards and then, by share, on nodes: neighbours disturb each other
+/// The most free memory, on cards, and then (as a share) on nodes: neighbours disturb each other
 /// least.
 static WIDE: Pack = Pack {
     card: |left| signed(MiB::MAX.get() - left.get()),
@@ -87,8 +87,8 @@ static WIDE: Pack = Pack {
     cheaper: Ord::max,
 };
 
-/// Orders by `first`, then by `second`; they are cut off at 31 and 32 bits, where an amount
-/// of memory (2 PiB) no longer means anything.
+/// Orders by `first`, then by `second`. They are cut off at 31 and 32 bits, since such amounts of
+/// memory (2 PiB) do not occur.
 fn join(first: u64, second: u64) -> Cost {
     let first = first.min(u64::from(u32::MAX >> 1));
     let second = second.min(u64::from(u32::MAX));

@@ -1,4 +1,4 @@
-//! `random`: any place that fits, drawn from who asks.
+//! `random`: any place that fits, drawn from the UID of the pod that asks.
 
 use sublet_model::{MiB, NodeName, PodUid};
 
@@ -35,14 +35,14 @@ impl Score for Random {
     }
 }
 
-/// A node's cost, drawn from who asks and the node's name.
+/// A node's cost, drawn from the pod's UID and the node's name.
 fn draw_node(uid: &PodUid, node: &NodeName) -> Cost {
     let text = uid.as_str().bytes().chain([0]);
     signed(scatter(text.chain(node.as_str().bytes()), 0))
 }
 
-/// A card's cost among those of its node, drawn from who asks: a pod goes to one node, so that
-/// the node's name would add nothing but time.
+/// The cost of a card among those of its node, drawn from the pod's UID. A pod goes to only one
+/// node, so the node's name would cost time and change nothing.
 fn draw_card(uid: &PodUid, position: usize) -> Cost {
     signed(scatter(uid.as_str().bytes(), position as u64))
 }
@@ -63,7 +63,7 @@ mod tests {
             let card = (0..4).min_by_key(|&at| super::draw_card(&uid(&pod), at));
             cards[card.unwrap()] += 1;
         }
-        // 1000 each, with a standard deviation of 27.
+        // 1000 each are expected, with a standard deviation of 27.
         for counts in [firsts, cards] {
             let all_near = counts.iter().all(|count| (850..1150).contains(count));
             assert!(all_near, "{counts:?}");

@@ -1,12 +1,12 @@
-//! Sublet's own policy: keep on every node what its cards can still be tiled with and its CPU
-//! can feed. `docs/placement.md` explains it and has its figures.
+//! Sublet's own policy: it keeps nodes so that the cards' free shares can be tiled, and so that the
+//! free CPU is enough for them. `docs/placement.md` explains it and has its figures.
 //!
-//! A node is worth the least of two amounts: what its free shares can be tiled with, at the
-//! prices of the shares that are asked ([`Prices`]), and what its free CPU can feed, at the
-//! CPU that a card's pods ask or can count on; less a little where pods would not find their
-//! CPU. The cost of a place is the worth that it takes away beyond the price of what is asked,
-//! in coarse steps: within one, nodes are equal, and the order of names spreads pods evenly
-//! over the others.
+//! A node's worth is the lesser of two amounts: the worth of what its free shares can be tiled
+//! with, at the prices of the shares that pods ask for ([`Prices`]); and the worth of the cards
+//! that its free CPU can feed, at the CPU that pods ask for with a card, or can count on. It is
+//! reduced a little where pods would not find their CPU. The cost of a place is the worth that it
+//! takes away, minus the price of what is asked for, in coarse steps. Nodes within one step are
+//! equal, and the order of names spreads pods evenly over them.
 //!
 //! [`Prices`]: prices::Prices
 
@@ -27,7 +27,7 @@ pub(super) const TILING: Kind = Kind {
     make: || Box::new(Tiling::default()),
 };
 
-/// The same with nothing learnt of pods.
+/// The same policy, but it learns nothing from pods.
 pub(super) const TILING_STILL: Kind = Kind {
     name: "tiling-still",
     make: || {
@@ -38,23 +38,23 @@ pub(super) const TILING_STILL: Kind = Kind {
     },
 };
 
-/// The policy, with the tables that it looks up.
+/// The policy and its tables.
 #[derive(Debug, Clone, Default)]
 struct Tiling {
     is_still: bool,
     tables: Tables,
-    /// Pods that came or went since the prices were made.
+    /// How many pods came or went since the prices were computed.
     unpriced: u64,
 }
 
 impl Score for Tiling {
-    /// The loss, and of equal ones the card with least left.
+    /// The loss; if the losses are equal, the card with the least left wins.
     fn card(&self, site: &Site<'_>, asked: &Asked<'_>, position: usize, _: MiB) -> Cost {
         let left = i64::from(site.book.shares()[position].get());
         loss(site, asked, &self.tables, position) * 2 * CARD + left
     }
 
-    /// The loss beyond the price of what is asked, in steps.
+    /// The loss minus the price of what is asked for, in steps.
     fn node(&self, site: &Site<'_>, asked: &Asked<'_>, position: usize, _: &After) -> Cost {
         let tables = &self.tables;
         let price = match asked.ask {
@@ -75,7 +75,8 @@ impl Score for Tiling {
         true
     }
 
-    /// Prices are dear and change slowly: a quarter of the pods must have changed.
+    /// Prices are expensive to compute and change slowly, so they wait until a quarter of the pods
+    /// has changed.
     fn rework(&mut self, known: &Known<'_>) -> bool {
         let before = self.tables.clone();
         let pods = known.demand.total();
@@ -106,42 +107,42 @@ impl Score for Tiling {
     }
 }
 
-/// Worths are in thousandths of a card.
+/// The worth of a card. A worth is in thousandths of a card.
 const CARD: i64 = 1000;
-/// Losses within such a step are equal. Half and double: 3.71 and 3.75 % on default.
+/// Losses within one step are equal. With half and double of it: 3.71 and 3.75 % on `default`.
 const STEP: i64 = 20;
-/// What it costs to break a free card for a part of one.
+/// The cost of using a free card for a part of one.
 const OPEN: i64 = 10;
-/// What it costs to be the first on a node that few others could stand in for: more than
-/// what a pod of four cards may starve elsewhere. With half of it nodes of eight cards and many
-/// cores go to such pods, where nothing is learnt.
+/// The cost of being the first pod on a node that few other nodes could replace. It is more than
+/// the worth that a pod of four cards can starve elsewhere. With half of it, and nothing learnt,
+/// such pods take nodes of eight cards and many cores.
 const RARE: i64 = 2000;
-/// Few: less than one in so many. From 5 to 20 nothing changes; at 2½ large pods starve.
+/// Few means less than one node in so many. From 5 to 20 nothing changes; at 2½ large pods starve.
 const FEW: usize = 10;
-/// Chances are counted in 1024ths.
+/// Chances are in 1024ths.
 const SURE: i64 = 1024;
-/// How much of a node's worth may be doubted because pods would not find their CPU.
+/// How much of a node's worth may be lost to the doubt that pods find their CPU, in 1024ths.
 const DOUBT: i64 = 256;
-/// While nothing is known of pods, those with GPUs get one in so many of the free cores. With
-/// all of them openb's cpu300 is worse than with best-fit, with a quarter default is 0.4 points
-/// worse.
+/// While no pods are known, pods with GPUs can count on one in so many of the free cores. With all
+/// cores openb's cpu300 is worse than with best-fit; with a quarter `default` is 0.4 points worse.
 const UNKNOWN: u128 = 2;
-/// Nodes with more free cores than that can serve any pod of one card.
+/// A node with more free cores than this can serve any pod of one card.
 const CORES: usize = 128;
-/// Pressure is counted in 64ths before its fourth power is taken.
+/// Pressure is in 64ths before it is raised to the fourth power.
 const FULL: i64 = 64;
 
-/// What is learnt: by these tables places are scored.
+/// What the policy has learnt: the tables that score places.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Tables {
     prices: Prices,
-    /// CPU that the pods of one card get, in thousandths of a core.
+    /// The CPU that pods get with each card, in thousandths of a core.
     level: i64,
-    /// By free cores: how many in 1024 pods of one card ask no more, doubts toned down.
+    /// By free cores: how many of 1024 pods of one card ask for no more CPU, with the doubt
+    /// reduced.
     chance: [i64; CORES + 1],
-    /// By model: what a thousandth of a card costs, in 1024ths, because pods name the model.
+    /// By model: the cost of a thousandth of a card, in 1024ths, because pods ask for this model.
     pressure: BTreeMap<Arc<str>, i64>,
-    /// Kinds of nodes (cards, CPU) that few nodes could stand in for.
+    /// Kinds of nodes (cards, CPU) that few other nodes could replace.
     rare: Vec<(usize, u64)>,
 }
 
@@ -158,7 +159,7 @@ impl Default for Tables {
 }
 
 impl Tables {
-    /// What is known of the nodes alone, with nothing learnt of pods.
+    /// Tables from the nodes alone, with nothing learnt from pods.
     fn of_nodes(ledger: &Ledger) -> Tables {
         let mut kinds: BTreeMap<(usize, u64), usize> = BTreeMap::new();
         for facts in ledger.books().filter_map(|(_, book)| book.facts()) {
@@ -182,12 +183,12 @@ impl Tables {
         }
     }
 
-    /// The same for what is free now, with nothing learnt of pods.
+    /// Updates the level for what is free now, with nothing learnt from pods.
     fn follow(&mut self, ledger: &Ledger) {
         self.level = fed(ledger, None);
     }
 
-    /// The same with new prices.
+    /// Computes the prices again.
     fn price(&mut self, demand: &ShapeCounts, sizes: Sizes) {
         let mut asked = [0; PARTS + 1];
         for (shape, count) in demand.shapes() {
@@ -200,7 +201,7 @@ impl Tables {
         self.prices = Prices::of(&asked);
     }
 
-    /// The same with everything but the prices learnt anew.
+    /// Computes everything but the prices again.
     fn refresh(&mut self, demand: &ShapeCounts, sizes: Sizes, ledger: &Ledger) {
         let asked: Vec<_> = demand
             .shapes()
@@ -216,7 +217,7 @@ impl Tables {
             .map(|(shape, count, _)| u128::from(*count) * u128::from(shape.cpu.get()))
             .sum();
         self.level = per_card(cpu, milli).min(fed(ledger, Some(cpu)));
-        // Only pods of one card: the others are few and need whole nodes anyway.
+        // Only pods of one card count: the others are few and need whole nodes anyway.
         let singles = || asked.iter().filter(|(shape, ..)| shape.ask.gpus() == ONE);
         let all: u64 = singles().map(|(_, _, milli)| milli).sum();
         self.chance = std::array::from_fn(|cores| {
@@ -235,9 +236,9 @@ impl Tables {
 
 const ONE: sublet_model::Count = sublet_model::Count::new(1);
 
-/// What each model will lack: the share of demand that names it, against the share of what is
-/// free that accepts that demand. It counts by the fourth power, so that only a model that is
-/// about to run out is spared.
+/// How scarce each model will be: the share of the demand that names it, compared with the share of
+/// free cards that this demand accepts. It counts with its fourth power, so that only a model that
+/// is about to run out is spared.
 fn pressure(
     asked: &[(&PodShape, u64, u64)],
     milli: u64,
@@ -267,8 +268,9 @@ fn pressure(
         .collect()
 }
 
-/// CPU that pods can count on for each free card: of what is free on nodes with GPUs, the part
-/// that pods with GPUs have in what is taken there. `asked` is what these ask, if it is known.
+/// The CPU that pods can count on for each free card. It is a portion of the free CPU on nodes with
+/// GPUs: the same portion that pods with GPUs have of the CPU in use there. `asked` is what these
+/// pods ask for, if it is known.
 fn fed(ledger: &Ledger, asked: Option<u128>) -> i64 {
     let (mut cpu, mut taken, mut free) = (0, 0, 0);
     for (_, book) in ledger.books() {
@@ -288,8 +290,8 @@ fn fed(ledger: &Ledger, asked: Option<u128>) -> i64 {
     per_card(theirs, free)
 }
 
-/// CPU for each card, to whole tenths of a core: a little more or less must not make costs
-/// anew. No bound without cards.
+/// The CPU for each card, rounded to tenths of a core, so that small changes do not make costs
+/// stale. No bound if there are no cards.
 fn per_card(cpu: u128, milli: u64) -> i64 {
     let cores = cpu
         .saturating_mul(CARD as u128)
@@ -305,23 +307,23 @@ fn left_of(book: &Book) -> u64 {
     shares.map(|share| u64::from(share.get())).sum()
 }
 
-/// Hundredths of a card that so many thousandths take.
+/// The hundredths of a card that so many thousandths take.
 fn part(milli: u64) -> usize {
     (milli.div_ceil(10) as usize).clamp(1, PARTS)
 }
 
-/// What a node is, whatever is asked.
+/// What a policy needs to know of a node, whatever is asked for.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tiles {
-    /// Worth of its free shares.
+    /// The worth of its free shares.
     tiles: i64,
-    /// Worth of the node.
+    /// The worth of the node.
     worth: i64,
-    /// CPU that feeds one of its cards; nothing where the node does not say what it has.
+    /// The CPU that one of its cards needs; 0 if the node does not say how much CPU it has.
     level: i64,
-    /// What it costs to be the first pod.
+    /// The cost of being the first pod.
     first: i64,
-    /// What a thousandth of a card costs, in 1024ths.
+    /// The cost of a thousandth of a card, in 1024ths.
     pressure: i64,
 }
 
@@ -355,7 +357,7 @@ impl Tiles {
         tiles
     }
 
-    /// The node's worth with other free shares and other free CPU.
+    /// The node's worth with another worth of its free shares and other free CPU.
     fn with(&self, tiles: i64, cpu_left: i64, tables: &Tables) -> i64 {
         if self.level == 0 {
             return tiles;

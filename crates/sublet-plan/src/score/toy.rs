@@ -1,6 +1,6 @@
-//! A policy as small as one can be, as CONTRIBUTING's recipe says: this file, and its line in
-//! [`ALL`](super::ALL). Being in the list, it is drawn by every property test of the engine; only
-//! tests have it.
+//! The smallest possible policy, made by the recipe in CONTRIBUTING.md: this file, and its line in
+//! [`ALL`](super::ALL). Every property test of the engine draws its policy from that list, and so
+//! also this one. Only tests have it.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(super) const TOY: Kind = Kind {
     make: || Box::new(Toy::default()),
 };
 
-/// Nodes with the fewest pods first; with more than 16 pods in the cluster those with most.
+/// Nodes with the fewest pods first; with more than 16 pods in the cluster, those with the most.
 #[derive(Debug, Clone, Default)]
 struct Toy {
     is_full: bool,

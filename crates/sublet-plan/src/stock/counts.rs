@@ -1,15 +1,16 @@
-//! What a node has too little of: NodeResourcesFit and NodePorts. The ledger counts what is
-//! taken.
+//! What a node has too little of: the plugins NodeResourcesFit and NodePorts. The ledger counts
+//! what is taken.
 
 use sublet_model::{Book, Claim};
 
 use crate::Reason;
 
-/// Has the node room for the pod, as far as the stock scheduler counts it? The resources that
-/// cards are asked by come last, in [`check_devices`]: what a card lacks says more than a sum.
+/// Has the node room for the pod, by the stock scheduler's counts? The resources by which cards are
+/// asked for are checked last, in [`check_devices`]: a reason that names a card tells more than a
+/// sum.
 ///
 /// # Errors
-/// What is too little.
+/// The first resource that is short.
 pub fn check_machine(book: &Book, claim: &Claim) -> Result<(), Reason> {
     let (asked, left) = (claim.host(), book.host_left());
     if let Some(node) = book.facts().and_then(|facts| facts.stock.as_ref())
@@ -42,11 +43,11 @@ pub fn check_machine(book: &Book, claim: &Claim) -> Result<(), Reason> {
     }
 }
 
-/// Does the node have so much of the resources that cards are asked by? Its device plugin says
-/// how much there is, and says nothing while it is away.
+/// Has the node enough of the resources by which cards are asked for? Its device plugin reports the
+/// amount, and reports nothing while it does not run.
 ///
 /// # Errors
-/// What is too little.
+/// The first resource that is short.
 pub(crate) fn check_devices(book: &Book, claim: &Claim) -> Result<(), Reason> {
     match claim.stock() {
         Some(ask) => check(book, ask.devices.iter()),

@@ -1,7 +1,6 @@
-//! Rules between one pod and one node that nothing else has a part in: NodeUnschedulable,
-//! TaintToleration, NodeAffinity.
+//! Rules that concern only one pod and one node: NodeUnschedulable, TaintToleration, NodeAffinity.
 //!
-//! What cannot match (an operator nobody knows, a bound that is no number) is refused where
+//! A rule that can never match (an unknown operator, a bound that is not a number) is refused when
 //! text becomes these types, as the API server refuses it.
 
 use std::collections::BTreeMap;
@@ -15,7 +14,7 @@ use crate::Reason;
 pub enum TaintEffect {
     /// Keeps new pods away.
     NoSchedule,
-    /// Puts the node behind others.
+    /// Makes the node the last choice.
     PreferNoSchedule,
     /// Keeps pods away, and ends those that are there.
     NoExecute,
@@ -27,14 +26,14 @@ impl fmt::Display for TaintEffect {
     }
 }
 
-/// A node's mark that keeps pods away.
+/// A taint of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Taint {
     /// Its key.
     pub key: Arc<str>,
     /// Its value.
     pub value: Arc<str>,
-    /// What it does.
+    /// Its effect.
     pub effect: TaintEffect,
 }
 
@@ -45,19 +44,19 @@ impl fmt::Display for Taint {
     }
 }
 
-/// A mark that a pod does not mind.
+/// A toleration of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Toleration {
     /// The taint's key; empty for any.
     pub key: Arc<str>,
     /// The taint's value; `None` for any.
     pub value: Option<Arc<str>>,
-    /// What it does; `None` for anything.
+    /// The taint's effect; `None` for any.
     pub effect: Option<TaintEffect>,
 }
 
 impl Toleration {
-    /// Does the pod not mind that taint? (`k8s.io/api/core/v1`, ToleratesTaint.)
+    /// Does this toleration cover the taint? (`k8s.io/api/core/v1`, ToleratesTaint.)
     #[must_use]
     pub fn tolerates(&self, taint: &Taint) -> bool {
         self.effect.is_none_or(|effect| effect == taint.effect)
@@ -72,31 +71,31 @@ impl Toleration {
 /// How a label is compared.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operator {
-    /// It is one of these.
+    /// The label is one of these values.
     In(Vec<Arc<str>>),
-    /// It is none of these, or there is no such label.
+    /// The label is none of these values, or is missing.
     NotIn(Vec<Arc<str>>),
-    /// There is such a label.
+    /// The label exists.
     Exists,
-    /// There is none.
+    /// The label is missing.
     DoesNotExist,
-    /// It is a larger number.
+    /// The label is a larger number than this.
     Gt(i64),
-    /// It is a smaller number.
+    /// The label is a smaller number than this.
     Lt(i64),
 }
 
-/// What is wanted of one label.
+/// What is required of one label.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Requirement {
     /// The label's key.
     pub key: Arc<str>,
-    /// What is wanted of it.
+    /// What is required of it.
     pub operator: Operator,
 }
 
 impl Requirement {
-    /// Does a label of that value, or none, fulfil it?
+    /// Does a label with this value (`None`: no such label) meet the requirement?
     #[must_use]
     pub fn accepts(&self, value: Option<&str>) -> bool {
         let one_of = |values: &[Arc<str>]| value.is_some_and(|v| values.iter().any(|w| **w == *v));
@@ -126,17 +125,17 @@ impl fmt::Display for Requirement {
     }
 }
 
-/// Wishes of which all must come true. One without any matches no node.
+/// Requirements that must all be met. A term without any matches no node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Term {
-    /// About labels.
+    /// Requirements for labels.
     pub labels: Vec<Requirement>,
-    /// About the node's name, which is the only field there is.
+    /// Requirements for the node's name, which is the only field that Kubernetes allows.
     pub names: Vec<Requirement>,
 }
 
 impl Term {
-    /// The first wish that does not come true, and what the node has in its place.
+    /// The first requirement that is not met, and the node's value.
     fn unmet<'a>(&'a self, node: &'a NodeRules) -> Option<(&'a Requirement, Option<&'a Arc<str>>)> {
         let labels = self.labels.iter().map(|want| {
             let found = node.labels.get(&want.key);
@@ -156,37 +155,37 @@ impl Term {
     }
 }
 
-/// What a pod wants of its node.
+/// What a pod requires of its node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodRules {
-    /// Marks that it does not mind.
+    /// The taints that it tolerates.
     pub tolerations: Vec<Toleration>,
     /// Labels that the node must have (`nodeSelector`).
     pub selector: BTreeMap<Arc<str>, Arc<str>>,
-    /// Terms of which one must come true; `None` where there is no such wish.
+    /// Terms of which at least one must match; `None` if there is no such requirement.
     pub required: Option<Vec<Term>>,
-    /// Terms that only order nodes, and what each is worth.
+    /// Terms that only order nodes, each with its weight.
     pub preferred: Vec<(u32, Term)>,
 }
 
-/// What of a node decides about pods.
+/// The facts of a node that these rules check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeRules {
     /// Its name.
     pub name: Arc<str>,
     /// Its labels.
     pub labels: BTreeMap<Arc<str>, Arc<str>>,
-    /// Its marks.
+    /// Its taints.
     pub taints: Vec<Taint>,
-    /// Closed to new pods (`kubectl cordon`).
+    /// True if it is closed to new pods (`kubectl cordon`).
     pub unschedulable: bool,
 }
 
 impl PodRules {
-    /// May the pod go on that node, as far as nothing is counted?
+    /// Can the pod go on this node, by the rules that count nothing?
     ///
     /// # Errors
-    /// The first rule against it, in the order of the stock scheduler's plugins.
+    /// The first rule that refuses it, in the order of the stock scheduler's plugins.
     pub fn check(&self, node: &NodeRules) -> Result<(), Reason> {
         if node.unschedulable && !self.tolerates(&cordon()) {
             return Err(Reason::Unschedulable);
@@ -228,13 +227,13 @@ impl PodRules {
         self.tolerations.iter().any(|t| t.tolerates(taint))
     }
 
-    /// Marks of a node that only put it behind others, and which the pod does not tolerate.
+    /// How many of the node's PreferNoSchedule taints the pod does not tolerate.
     #[must_use]
     pub fn soft_taints(&self, node: &NodeRules) -> u32 {
         soft_taints(&node.taints, &self.tolerations)
     }
 
-    /// What a node's labels are worth to the pod.
+    /// How much the pod prefers the node's labels.
     pub(super) fn preference(&self, node: &NodeRules) -> u64 {
         let worth = self.preferred.iter();
         let met = worth.filter(|(_, term)| term.matches(node));
@@ -242,7 +241,7 @@ impl PodRules {
     }
 }
 
-/// Marks among these that only put a node behind others, and that none of these tolerates.
+/// How many of these are PreferNoSchedule taints that no toleration covers.
 #[must_use]
 pub fn soft_taints(taints: &[Taint], tolerations: &[Toleration]) -> u32 {
     let minded = |taint: &&Taint| {
@@ -252,7 +251,7 @@ pub fn soft_taints(taints: &[Taint], tolerations: &[Toleration]) -> u32 {
     taints.iter().filter(minded).count() as u32
 }
 
-/// Who tolerates this goes on a cordoned node too: DaemonSets do.
+/// The taint of a cordoned node: pods that tolerate it, such as DaemonSets' pods, still go there.
 fn cordon() -> Taint {
     Taint {
         key: Arc::from("node.kubernetes.io/unschedulable"),

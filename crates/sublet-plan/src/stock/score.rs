@@ -1,10 +1,10 @@
-//! What the stock scheduler finds good: the scores that differ from node to node, in its
-//! default profile and by its whole numbers (Kubernetes 1.36, `pkg/scheduler/framework/plugins`).
+//! The stock scheduler's scores that differ from node to node, in its default profile and in whole
+//! numbers as there (Kubernetes 1.36, `pkg/scheduler/framework/plugins`).
 //!
-//! Left out are ImageLocality (files of clusters seldom say which images a node has), and what
-//! pods that only prefer something about other pods or even spreading make of it.
-//! What running pods prefer about others is left out too: the shipped configuration tells the
-//! scheduler to ignore it (`ignorePreferredTermsOfExistingPods`).
+//! Some scores are left out: ImageLocality (the files of a cluster seldom say which images a node
+//! has), and the preferences of the pod about other pods or about even spreading. The preferences
+//! of running pods are left out too: the shipped configuration tells the scheduler to ignore them
+//! (`ignorePreferredTermsOfExistingPods`).
 
 use sublet_model::{Book, Claim, Host, Ledger, NodeIdx};
 
@@ -13,12 +13,12 @@ use super::{NodeRules, PodRules};
 /// The best score of a plugin.
 const MOST: u64 = 100;
 
-/// What plugins weigh; all others weigh 1.
+/// The weights of these plugins; all others have weight 1.
 const TAINT_TOLERATION: u64 = 3;
 const NODE_AFFINITY: u64 = 2;
 
-/// What the stock scheduler makes of each of these nodes, the extender aside. Scores of taints
-/// and preferences are relative to the best of the nodes.
+/// The stock scheduler's own score of each of these nodes, without the extender's. Scores of taints
+/// and preferences are relative to the largest value among the nodes.
 pub(super) fn weigh<'a>(
     nodes: &[NodeIdx],
     claim: &Claim,
@@ -53,16 +53,16 @@ pub fn resources(book: &Book, claim: &Claim) -> u64 {
     let scored = claim.stock().map_or(asked, |ask| ask.scored);
     let least = least_allocated(amounts(taken.nonzero.plus(scored), capacity));
     if asked == Host::ZERO {
-        // To balance a node with a pod that asks nothing would heap such pods up on it.
+        // A balance score would collect pods that ask for nothing on the balanced nodes.
         return least;
     }
     let with = amounts(taken.host.plus(asked), capacity);
     let without = amounts(taken.host, capacity);
-    // A node is judged by what the pod does to its balance, brought back to 50 to 100.
+    // The score is what the pod changes in the node's balance, scaled to 50 to 100.
     least + MOST / 2 + (MOST / 2 + balance(with) - balance(without)) / 2
 }
 
-/// Requested and there, of CPU and of memory.
+/// The requested amount and the capacity, of CPU and of memory.
 type Amounts = [(u64, u64); 2];
 
 fn amounts(requested: Host, capacity: Host) -> Amounts {
@@ -72,7 +72,7 @@ fn amounts(requested: Host, capacity: Host) -> Amounts {
     ]
 }
 
-/// The mean of what is left of each, in percent.
+/// The mean of what is left of CPU and memory, in percent.
 fn least_allocated(amounts: Amounts) -> u64 {
     let there = amounts.iter().filter(|(_, capacity)| *capacity > 0);
     let count = there.clone().count() as u64;
@@ -83,8 +83,7 @@ fn least_allocated(amounts: Amounts) -> u64 {
     there.map(left).sum::<u64>() / count.max(1)
 }
 
-/// 100 where CPU and memory are taken to the same share, 50 where one is full and the other
-/// untouched.
+/// 100 if equal shares of CPU and memory are taken, 50 if one of them is full and the other empty.
 fn balance(amounts: Amounts) -> u64 {
     let share = |(requested, capacity): (u64, u64)| {
         (capacity > 0).then(|| (requested as f64 / capacity as f64).min(1.0))
@@ -112,7 +111,7 @@ mod tests {
         }
     }
 
-    /// The score of a node of that size on which so much is taken, for a pod that asks this.
+    /// The score of a node with this capacity, with so much taken, for a pod that asks for this.
     fn score(asked: &Claim, taken: Host, capacity: Host) -> u64 {
         let mut ledger = Ledger::new();
         let plain = NodeFacts::plain(NodeName::new("n").unwrap(), Arc::default());
@@ -128,17 +127,17 @@ mod tests {
     #[test]
     fn scores_of_resources_are_the_stock_scheduler_s() {
         let check = |asked, taken, capacity| score(&Claim::host_only(asked), taken, capacity);
-        // Empty: 90 % and 80 % left; balance from 100 to 95, so (50 + 95 - 100) / 2 + 50.
+        // Empty node: 90 % and 80 % left. Balance falls from 100 to 95: (50 + 95 - 100) / 2 + 50.
         assert_eq!(check(host(1, 2), Host::ZERO, host(10, 10)), 85 + 72);
-        // Half full of CPU: 40 % and 80 % left; balance from 75 to 80.
+        // Half of the CPU taken: 40 % and 80 % left. Balance rises from 75 to 80.
         assert_eq!(check(host(1, 2), host(5, 0), host(10, 10)), 60 + 77);
-        // No memory given: CPU alone, and no balance to speak of.
+        // The node has no memory: only CPU counts, and the balance does not change.
         assert_eq!(check(host(1, 0), host(5, 0), host(10, 0)), 40 + 75);
         assert_eq!(check(host(1, 1), Host::ZERO, Host::ZERO), 75);
-        // Nothing asked: no balance at all. More taken than there is: nothing left.
+        // Nothing asked for: no balance score. More taken than the node has: nothing left.
         assert_eq!(check(Host::ZERO, host(5, 5), host(10, 10)), 50);
         assert_eq!(check(host(1, 0), host(50, 5), host(10, 10)), 25 + 75);
-        // As much as no machine has must not overflow.
+        // Amounts larger than any machine has must not overflow.
         let enough = Host {
             cpu: MilliCpu::new(1_000_000_000),
             memory: Bytes::new(1 << 60),

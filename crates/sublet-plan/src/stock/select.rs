@@ -1,5 +1,5 @@
-//! Which node the stock scheduler takes: the extender's filter and scores, as it is asked in a
-//! cluster, and the stock scheduler's own scores beside them.
+//! Which node the stock scheduler takes. The extender's filter and scores are called as in a
+//! cluster, and the stock scheduler's own scores are added.
 
 use sublet_model::{Claim, NodeIdx, PodUid, Time};
 
@@ -7,8 +7,8 @@ use super::score::weigh;
 use super::{NodeRules, PodRules};
 use crate::Engine;
 
-/// What one step of the extender's ten is worth: its weight in the shipped configuration, 10,
-/// times the stock scheduler's best score over the extender's, 100 / 10.
+/// The value of one of the extender's ten steps: its weight in the shipped configuration, 10,
+/// times the stock scheduler's best score divided by the extender's, 100 / 10.
 const STEP: u64 = 100;
 
 /// A pod that is to be placed.
@@ -16,29 +16,29 @@ const STEP: u64 = 100;
 pub struct Waiting<'a> {
     /// Its UID.
     pub uid: &'a PodUid,
-    /// What it asks.
+    /// What it asks for.
     pub claim: &'a Claim,
-    /// What it wants of its node.
+    /// What it requires of its node.
     pub rules: &'a PodRules,
-    /// Does the extender let all nodes pass that can take it, and not the best few only? So it
-    /// does for a pod that has soft wishes of its own, or was tried before.
+    /// Does the extender let all nodes pass that can take the pod, instead of the best few? It does
+    /// so for a pod that has soft wishes of its own, or that was tried before.
     pub everywhere: bool,
-    /// Has it soft wishes that no score here weighs, about other pods or even spreading?
+    /// Has the pod soft wishes that no score here counts, about other pods or even spreading?
     pub unweighed: bool,
 }
 
-/// A node that was taken.
+/// The node that was taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selected {
     /// The node.
     pub node: NodeIdx,
-    /// Others that may be taken in its place: the stock scheduler draws among those of one
-    /// score, and what is not weighed here may make any of them the best.
+    /// Other nodes that may be taken instead. The stock scheduler draws among nodes of equal score,
+    /// and wishes that are not counted here may make any of these the best.
     pub alternatives: Vec<NodeIdx>,
 }
 
-/// The node that the stock scheduler takes for a pod, among those that its rules leave `open`;
-/// `None` where none can take it.
+/// The node that the stock scheduler takes for a pod, among the `open` nodes, which its rules
+/// allow; `None` if no node can take the pod.
 pub fn select<'a>(
     engine: &mut Engine,
     now: Time,
@@ -48,8 +48,8 @@ pub fn select<'a>(
 ) -> Option<Selected> {
     let Waiting { uid, claim, .. } = pod;
     let soft = |node| pod.rules.soft_taints(rules(node));
-    // To the two policies of memory all nodes are alike for a pod of no GPU: the extender lets
-    // them pass and scores none.
+    // To the two policies of memory all nodes are alike for a pod without GPU: the extender lets
+    // all of them pass and scores none.
     let blind = !claim.has_gpu() && !engine.options().policy.sees_host();
     let passed = if blind {
         let fits = |node: &&NodeIdx| engine.fit(uid, claim, **node).is_ok();

@@ -1,5 +1,5 @@
-//! What the stock scheduler looks at and `stock` does not. A pod with such a wish may get a
-//! place or not: nobody here can say, so it is never promised one.
+//! What the stock scheduler checks and `stock` does not. A pod with such a requirement may or may
+//! not get a place: that cannot be known here, so it is never promised one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,17 +15,17 @@ pub enum Unmodelled {
     PodAffinity,
     /// It must be far from other pods.
     PodAntiAffinity,
-    /// A pod that runs, or comes before it, keeps pods like it away.
+    /// A pod that runs, or comes before it, keeps it away by anti-affinity.
     AntiAffinityOf(PodKey),
     /// It must be spread evenly.
     TopologySpread,
-    /// It mounts a volume that may bind it to some nodes.
+    /// It mounts a volume that may tie it to some nodes.
     Volume(Arc<str>),
     /// It claims devices by ResourceClaims.
     ResourceClaims,
-    /// That scheduler places it, and does not ask Sublet.
+    /// It is placed by this scheduler, which does not ask Sublet.
     Scheduler(Arc<str>),
-    /// Nothing has room for it, but pods of lower priority run.
+    /// No node has room for it, but pods of lower priority run.
     Preemption,
 }
 
@@ -60,14 +60,14 @@ impl fmt::Display for Unmodelled {
 /// One term of a pod's required anti-affinity: the pods that it keeps away.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodTerm {
-    /// The namespaces they are in; `None` where it may be any.
+    /// The namespaces of these pods; `None` for any namespace.
     pub namespaces: Option<Vec<Arc<str>>>,
-    /// What is wanted of their labels; `None` where it means no pod at all.
+    /// What is required of their labels; `None` if the term selects no pod.
     pub labels: Option<Vec<Requirement>>,
 }
 
 impl PodTerm {
-    /// Does it mean a pod of that namespace with these labels?
+    /// Does it select a pod of this namespace with these labels?
     #[must_use]
     pub fn means<'a>(&self, namespace: &str, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         let within = |all: &Vec<Arc<str>>| all.iter().any(|known| **known == *namespace);

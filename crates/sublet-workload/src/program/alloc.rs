@@ -1,8 +1,8 @@
 //! Takes memory in one way: so many blocks, or until the driver says that there is no more.
 //!
-//! What is refused and at how many bytes is the point of it, so running out is a success if it
-//! was asked for. The report is printed when the memory is there and before it is held: whoever
-//! reads the line knows that all of it is taken now.
+//! The purpose is to see what is refused, and at how many bytes. So it is a success to run out of
+//! memory, if the user asked for that. The report is printed when the memory is there and before
+//! it is held: a reader of the line knows that all of it is taken now.
 
 use std::time::{Duration, Instant};
 
@@ -114,7 +114,7 @@ pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Fail
     outcome
 }
 
-/// Checks, looks at the memory, frees if told.
+/// Counts and checks as told, reports the memory, and frees it if told.
 fn finish(
     arguments: &Arguments,
     context: &Context<'_>,
@@ -153,7 +153,7 @@ fn free_all(allocator: &mut Allocator<'_>, blocks: &[Block]) -> Result<(), Failu
     allocator.settle()
 }
 
-/// How much to take.
+/// How much memory to take.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan {
     pub(super) size: usize,
@@ -163,7 +163,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Whether another block is wanted after so many.
+    /// Whether another block is wanted when there are so many.
     fn wants_more(&self, blocks: usize) -> bool {
         let end = self.count.or((!self.until_oom).then_some(1));
         end.is_none_or(|end| blocks < end)
@@ -176,7 +176,7 @@ impl Plan {
     }
 }
 
-/// What was taken, and what ended it.
+/// What was taken, and the refusal that ended it.
 pub(super) struct Got {
     pub(super) blocks: Vec<Block>,
     pub(super) refused: Option<Failure>,
@@ -187,7 +187,7 @@ impl Got {
         self.blocks.iter().map(Block::bytes).sum()
     }
 
-    /// Running out is what was wanted, or a failure like any other.
+    /// If `out_is_fine`, running out of memory is a success; otherwise it is a failure like others.
     pub(super) fn outcome(&self, out_is_fine: bool) -> Result<(), Failure> {
         match &self.refused {
             Some(failure) if !(out_is_fine && failure.is_out_of_memory()) => Err(failure.clone()),
@@ -211,7 +211,7 @@ impl Got {
     }
 }
 
-/// Takes blocks until the plan or the driver says enough.
+/// Takes blocks until the plan is done or the driver refuses.
 pub(super) fn take(
     allocator: &mut Allocator<'_>,
     plan: Plan,

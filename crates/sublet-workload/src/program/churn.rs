@@ -1,6 +1,6 @@
-//! Memory that is taken and given back at random: any size from one byte to a gibibyte, in any of
-//! the ways, by several threads. The same seed makes the same sizes in the same order for each
-//! thread. A refusal for lack of memory is counted, not fatal. In the end nothing is held.
+//! Takes and frees memory at random: sizes from one byte to a gibibyte, by any of the ways, in
+//! several threads. With the same seed, each thread has the same sizes in the same order. If the
+//! driver lacks memory, that is counted and not fatal. At the end nothing is held.
 
 use std::thread;
 
@@ -12,26 +12,26 @@ use crate::driver::Context;
 use crate::path::Path;
 use crate::report::Failure;
 
-/// The largest block.
+/// The largest size, in bytes.
 const SIZE_MAX: u64 = 1 << 30;
 
-/// A thread that holds so many blocks gives some back.
+/// A thread that holds so many blocks frees some.
 const HELD_MAX: usize = 64;
 
-/// What is done.
+/// What the threads do.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan<'a> {
-    /// The ways, which threads take in turn.
+    /// The ways to get memory, which the threads take in turn.
     pub(crate) paths: &'a [Path],
-    /// How often memory is taken or given, by all threads together.
+    /// How often memory is taken or freed, by all threads together.
     pub(crate) steps: u32,
     /// How many threads.
     pub(crate) threads: u32,
-    /// Where the random numbers begin.
+    /// The seed of the random numbers.
     pub(crate) seed: u64,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Churned {
     steps: u64,
@@ -44,7 +44,7 @@ impl Churned {
     }
 }
 
-/// Does it.
+/// Carries out the plan.
 pub(crate) fn run(
     plan: &Plan<'_>,
     context: &Context<'_>,
@@ -119,7 +119,7 @@ fn give_one(
     allocator.free(&block)
 }
 
-/// A stream of numbers that is the same in every run: Sebastiano Vigna's splitmix64.
+/// Random numbers that are the same in every run: SplitMix64, by Sebastiano Vigna.
 struct Chance(u64);
 
 impl Chance {
@@ -138,8 +138,8 @@ impl Chance {
         self.next() % end.max(1)
     }
 
-    /// From one byte to [`SIZE_MAX`], each power of two as often as the next; sometimes exactly a
-    /// power of two, or one byte more or less, where drivers change their ways.
+    /// From one byte to [`SIZE_MAX`], each power of two equally often. Sometimes it is exactly a
+    /// power of two, or one byte more or less, where drivers change to another method.
     fn size(&mut self) -> usize {
         let power = 1_u64 << self.below(u64::from(SIZE_MAX.ilog2()) + 1);
         let size = match self.below(8) {

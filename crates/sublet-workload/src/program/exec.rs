@@ -1,7 +1,7 @@
-//! Takes memory, then replaces itself by itself, and does so again.
+//! Takes memory, then calls exec on itself, and repeats that.
 //!
-//! The process id stays, everything else goes: a driver gives all memory back, and whoever keeps
-//! books by process id must notice. What each life saw is handed to the next on its command line.
+//! The process id stays, and everything else goes: the driver frees all memory, and code that
+//! counts by process id must notice. Each life hands its results to the next on the command line.
 
 use std::env;
 use std::os::unix::process::CommandExt;
@@ -78,7 +78,7 @@ pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Fail
         .common
         .progress(format_args!("{} lives to go", arguments.times));
     let program = env::current_exe().map_err(Failure::system("finding this program"))?;
-    // Nothing is freed: that is left to the driver.
+    // Nothing is freed here: the driver must do that.
     let why = Command::new(program)
         .args(next_life(arguments, &lives))
         .exec();

@@ -1,8 +1,8 @@
 //! Forks at three moments, and lets each child try to get memory.
 //!
-//! A child of a process that has initialised CUDA cannot use it, by CUDA's own rules; one that
-//! was forked before can. What each child was told is reported, not judged. Children keep what
-//! they got until the parent has its own, so that all of it is taken at one time.
+//! By CUDA's own rules, a child of a process that has initialised CUDA cannot use it; a child that
+//! was forked before can. The report has each child's result and does not judge it. Children keep
+//! their memory until the parent has its own, so that all of it is taken at one time.
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 
@@ -49,7 +49,7 @@ enum Moment {
 }
 
 impl Moment {
-    /// The name in the report.
+    /// The moment's name in the report.
     fn key(self) -> &'static str {
         match self {
             Self::Fresh => "fresh",
@@ -94,7 +94,7 @@ pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Fail
     for block in &got.blocks {
         allocator.free(block)?;
     }
-    // The last child holds a copy of every pipe before its own, so they end in reverse order.
+    // The last child has copies of the earlier children's pipes, so the last one must end first.
     while let Some(child) = children.pop() {
         child.end()?;
     }
@@ -112,7 +112,7 @@ impl Arguments {
     }
 }
 
-/// What a child does: everything from the beginning, whatever its parent had done.
+/// The work of a child: it does every step, whatever its parent has done.
 fn use_memory(arguments: &Arguments, loaded: Option<&Driver>) -> Result<Value, Failure> {
     let fresh;
     let driver = match loaded {
@@ -129,13 +129,13 @@ fn use_memory(arguments: &Arguments, loaded: Option<&Driver>) -> Result<Value, F
     let memory = context.memory()?.to_json();
     let mut seen = got.to_json(arguments.path);
     seen["memory"] = memory;
-    // The memory must be there until the parent says so: the process ends without this.
+    // The memory must stay until the parent ends this child, so no destructor may free it.
     std::mem::forget(allocator);
     std::mem::forget(context);
     got.outcome(false).map(|()| seen)
 }
 
-/// A forked process that has told what it saw and waits for its end.
+/// A forked process that has reported and waits for its end.
 struct Child {
     moment: Moment,
     pid: libc::pid_t,
@@ -150,8 +150,8 @@ impl Child {
     ) -> Result<Self, Failure> {
         let (mut hear, tell) = io::pipe().map_err(Failure::system("pipe"))?;
         let (wait, release) = io::pipe().map_err(Failure::system("pipe"))?;
-        // SAFETY: this program has no threads of its own here. A driver may have some; that a
-        // child of it works or not is what is looked at.
+        // SAFETY: this program has no other threads here. A driver may have some; whether its child
+        // works is what this program tests.
         let pid = unsafe { libc::fork() };
         match pid {
             -1 => return Err(Failure::system("fork")(io::Error::last_os_error())),
@@ -174,7 +174,7 @@ impl Child {
         })
     }
 
-    /// Lets it end and waits for that.
+    /// Tells the child to end, and waits until it has.
     fn end(self) -> Result<(), Failure> {
         drop(self.release);
         let mut status = 0;
@@ -186,7 +186,7 @@ impl Child {
     }
 }
 
-/// The rest of a child's life. Nothing of the parent's is cleaned up in it.
+/// Runs a child to its end. It must not clean up anything of the parent's.
 fn live(
     work: impl FnOnce() -> Result<Value, Failure>,
     mut tell: PipeWriter,

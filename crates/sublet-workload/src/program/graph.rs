@@ -1,7 +1,7 @@
 //! Graphs: made once, by capture or node by node, and launched again and again.
 //!
-//! What a graph launches, and the memory that its nodes allocate, passes by the calls that other
-//! programs make; whoever watches those must watch graphs too.
+//! What a graph launches or allocates does not go through the calls that other programs make. An
+//! interposer that watches those calls must watch graphs too.
 
 use std::ptr;
 use std::time::{Duration, Instant};
@@ -90,13 +90,13 @@ pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Fail
     );
     report.set("memory", context.memory()?.to_json());
     drop(executable);
-    // SAFETY: takes a device; the graph that had memory is gone.
+    // SAFETY: takes a device; the graph that had memory is destroyed.
     unsafe { context.raw().cuDeviceGraphMemTrim(device.number())? };
     report.set("memoryTrimmed", context.memory()?.to_json());
     Ok(())
 }
 
-/// Records the kernels and, if there is memory, its whole life around them.
+/// Records the kernels into a graph. If there is memory, it is allocated before and freed after.
 fn captured(
     arguments: &Arguments,
     kernels: &Kernels<'_>,
@@ -109,7 +109,7 @@ fn captured(
     }
     let recorded = record(arguments, kernels, stream);
     let mut graph = CUgraph::default();
-    // SAFETY: ends what was begun above, also after a failure, which made the capture invalid.
+    // SAFETY: ends the capture, also after a failure, which made the capture invalid.
     let ended = unsafe { raw.cuStreamEndCapture(stream.handle(), &raw mut graph) };
     recorded?;
     ended.map(|()| graph)
@@ -138,7 +138,7 @@ fn record(
     Ok(())
 }
 
-/// The same as a chain of nodes.
+/// The same graph as a chain of nodes.
 fn built(
     arguments: &Arguments,
     kernels: &Kernels<'_>,
@@ -176,7 +176,7 @@ fn built(
     Ok(graph)
 }
 
-/// Adds so many kernels of so many microseconds, one after another; the last of them.
+/// Adds so many kernels of so many microseconds, one after another; returns the last node.
 fn spins(
     context: &Context<'_>,
     graph: CUgraph,
@@ -191,7 +191,7 @@ fn spins(
     Ok(after)
 }
 
-/// A graph and what the driver made of it for launching.
+/// A graph, and its executable form.
 pub(super) struct Executable<'context> {
     context: &'context Context<'context>,
     graph: CUgraph,
@@ -213,7 +213,7 @@ impl<'context> Executable<'context> {
         Ok(made)
     }
 
-    /// So many kernels, one after another, that only take time.
+    /// A graph of so many kernels, one after another, that only take time.
     pub(super) fn of_spins(
         context: &'context Context<'context>,
         kernels: &Kernels<'_>,

@@ -1,6 +1,6 @@
-//! Everything that the API says of the devices, through libcuda and, if told, through NVML.
+//! Everything that the API reports of the devices, by libcuda and, if asked, by NVML.
 //!
-//! It makes no context unless told, so that looking costs no memory: `cuMemGetInfo` needs one.
+//! It makes no context unless asked to, because a context costs memory. `cuMemGetInfo` needs one.
 
 use clap::Args;
 use serde_json::{Value, json};

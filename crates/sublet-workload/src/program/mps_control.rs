@@ -1,7 +1,7 @@
-//! A stand-in for `nvidia-cuda-mps-control`, as far as whoever starts it can see: a daemon in the
-//! foreground with a socket in its pipe folder, and a client that carries words from standard
-//! input to it. There is no MPS behind it: it takes no clients of CUDA and limits nothing. It
-//! writes down with what environment it was started and what it was told.
+//! A stand-in for `nvidia-cuda-mps-control`, as far as the program that starts it can tell. It is a
+//! daemon in the foreground with a socket in its pipe folder, and a client that sends commands from
+//! standard input to the daemon. There is no MPS behind it: it takes no CUDA clients and limits
+//! nothing. It records the environment that it was started with and the commands that it gets.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// The daemon, until it is told to quit.
+/// The daemon; it serves until it gets the command `quit`.
 fn serve(socket: &Path, record: &Path) -> Result<(), Failure> {
     let listener = UnixListener::bind(socket).map_err(Failure::system("bind"))?;
     let environment: BTreeMap<String, String> = std::env::vars()
@@ -57,19 +57,19 @@ fn serve(socket: &Path, record: &Path) -> Result<(), Failure> {
             if word == "quit" {
                 return fs::remove_file(socket).map_err(Failure::system("unlink"));
             }
-            // A list of servers, of which there are none.
+            // The answer is a list of servers, and there are none.
             let answer = match word.as_str() {
                 "get_server_list" => "\n",
                 _ => "Unknown command\n",
             };
-            // Whoever asked may be gone.
+            // The client may be gone.
             let _gone = (&stream).write_all(answer.as_bytes());
         }
     }
     Ok(())
 }
 
-/// The client: what it reads goes to the daemon, and the answer to standard output.
+/// The client: sends its standard input to the daemon, and prints the answer.
 fn carry(socket: &Path) -> Result<(), Failure> {
     let mut words = Vec::new();
     let read = io::stdin().read_to_end(&mut words);

@@ -1,10 +1,10 @@
-//! The same calls by two ways to one driver, in turns: what does the first way add?
+//! Makes the same calls to one driver by two ways, in turns: how much does the first way add?
 //!
-//! Everything is set up by the way that `--reach` says; then blocks of calls are timed, one by
-//! that way, one straight into the file that `--direct` names, and so on, each pair in the other
-//! order than the one before it. Both ways share the process, the context and the handles, so
-//! a machine that is slower for a while is slower for both, and differences of a nanosecond
-//! show. It works on any driver; on one that does nothing the calls cost nothing but the way.
+//! Everything is set up by the way that `--reach` names. Then blocks of calls are timed: one block
+//! by that way, and one straight into the file that `--direct` names. Each such pair has the
+//! opposite order of the pair before. Both ways share the process, the context and the handles. So
+//! a machine that is slow for a while slows both, and differences of a nanosecond show. It works
+//! with any driver; with one that does nothing, the ways are the only cost.
 
 use std::ffi::{c_uint, c_void};
 use std::path::PathBuf;
@@ -105,7 +105,7 @@ impl Call {
         }
     }
 
-    /// How many are timed at once.
+    /// How many calls are timed as one block.
     fn block(self, asked: u32) -> u32 {
         match self {
             Self::MemAlloc | Self::MemAllocAsync | Self::MemCreate => asked.div_ceil(10),
@@ -119,7 +119,7 @@ const COPIED: usize = 4096;
 const TAKEN: usize = 2 << 20;
 /// Kernels of the graph.
 const KERNELS: u32 = 10;
-/// So few pairs at least, however slow they are.
+/// The least number of pairs, however slow they are.
 const PAIRS_MIN: usize = 5;
 
 pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Failure> {
@@ -151,22 +151,22 @@ pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Fail
     Ok(())
 }
 
-/// One block of calls: nanoseconds for each.
+/// One block of calls: the nanoseconds for each call.
 #[derive(Debug, Clone, Copy)]
 struct Lap {
-    /// Until the last call came back.
+    /// Until the last call returned.
     call: f64,
-    /// Until the card had done it all.
+    /// Until the card had finished all of it.
     whole: f64,
 }
 
-/// What the calls need, made by the first way and used by both.
+/// What the calls need. The first way makes it, and both ways use it.
 struct Work<'context> {
     context: &'context Context<'context>,
     stream: Stream<'context>,
     event: Event<'context>,
     buffer: Buffer<'context>,
-    /// Kept for the function in it.
+    /// Kept because the function belongs to it.
     _kernels: Kernels<'context>,
     function: CUfunction,
     microseconds: u64,
@@ -216,7 +216,7 @@ impl<'context> Work<'context> {
         })
     }
 
-    /// Both ways in turns.
+    /// Measures both ways in turns.
     fn paired(
         &mut self,
         call: Call,
@@ -226,7 +226,7 @@ impl<'context> Work<'context> {
         direct: &Cuda,
     ) -> Result<Value, Failure> {
         let mut laps: Vec<[Lap; 2]> = Vec::new();
-        // The first calls find their functions and fill caches.
+        // A warm-up: the first calls look up their functions and fill caches.
         self.lap(call, block, through)?;
         self.lap(call, block, direct)?;
         let begin = Instant::now();
@@ -255,7 +255,7 @@ impl<'context> Work<'context> {
         }))
     }
 
-    /// One way.
+    /// Measures one way.
     fn alone(
         &mut self,
         call: Call,
@@ -295,7 +295,7 @@ impl<'context> Work<'context> {
         let mut parameters: [*mut c_void; 1] = [(&raw mut self.microseconds).cast()];
         let (mut address, mut handle) = (0, 0);
         // SAFETY: every handle is live; the kernel has one parameter of 64 bits; the copy stays
-        // in a buffer of twice its size; what is made is given back at once.
+        // in a buffer of twice its size; memory that is made is freed at once.
         unsafe {
             match call {
                 Call::LaunchKernel => cuda.cuLaunchKernel(
@@ -349,7 +349,8 @@ impl Drop for Work<'_> {
     }
 }
 
-/// How many times as long the first way takes until all is done: the median over the pairs.
+/// The ratio of the times until all is done, by the first way and directly: the median of the
+/// pairs.
 fn middle_ratio(laps: &[[Lap; 2]]) -> Option<f64> {
     let ratios = laps.iter().filter(|[_, direct]| direct.whole > 0.0);
     let mut ratios: Vec<f64> = ratios

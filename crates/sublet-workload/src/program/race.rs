@@ -1,10 +1,10 @@
 //! Processes that begin at the same moment: all allocate until there is no more, or all call
-//! `cuInit` at once. If they are told to, they first take and give memory at random ([`churn`]),
-//! and begin to fill the rest when all of them are still.
+//! `cuInit`. If told to, they first take and free memory at random ([`churn`]), and begin to fill
+//! the rest only when all of them have stopped.
 //!
-//! One pipe is the barrier and the end: every racer reads one byte of it to begin, holds what it
-//! got, and ends when the pipe does. So the sum of what all report was held at one time, and no
-//! racer outlives a parent that was killed.
+//! One pipe is both the barrier and the signal to end. Every racer reads one byte of it to begin,
+//! holds its memory, and ends when the pipe is closed. So the memory that all report was held at
+//! the same time, and no racer outlives a parent that was killed.
 
 use std::env;
 use std::fs::File;
@@ -75,11 +75,11 @@ impl Arguments {
         Ok(())
     }
 
-    /// The command line of one racer.
+    /// The command line of a racer.
     fn racer(&self, number: usize) -> Vec<String> {
         let mut list = vec!["racer".to_owned()];
         list.extend(self.common.to_arguments());
-        // Each begins with another way.
+        // Each racer begins with another way.
         let ways = self.path.iter().cycle().skip(number % self.path.len());
         for path in ways.take(self.path.len()) {
             list.push(format!("--path={}", path.name()));
@@ -99,7 +99,7 @@ impl Arguments {
     }
 }
 
-/// What one of its processes is told.
+/// The arguments of a racer, one of the processes.
 #[derive(Debug, Args)]
 pub(crate) struct RacerArguments {
     #[command(flatten)]
@@ -120,7 +120,7 @@ pub(crate) struct RacerArguments {
     seed: u64,
 }
 
-/// The word that a racer says when it stands at the start.
+/// The line that a racer prints when it is ready to start.
 const READY: &str = "ready";
 
 pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Failure> {
@@ -163,8 +163,8 @@ pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Fail
     outcome
 }
 
-/// Waits until all racers stand at the gate, and opens it. What those said that do not stand
-/// there.
+/// Waits until each racer is ready or has ended, and lets the ready ones start. For each racer that
+/// is not ready, returns the line that it printed instead.
 fn open(
     racers: &mut [Racer],
     gate: &mut PipeWriter,
@@ -179,13 +179,13 @@ fn open(
     arguments
         .common
         .progress(format_args!("{ready} at the start"));
-    // One write of at most 1,024 bytes: all of it is there at once.
+    // One write of at most 1,024 bytes is atomic.
     gate.write_all(&vec![b'!'; ready])
         .map_err(Failure::system("opening the gate"))?;
     Ok(lines)
 }
 
-/// What a racer printed, or that it died without a word.
+/// A racer's report, or a failure if it ended without one.
 fn parse_line(line: &str) -> Value {
     serde_json::from_str(line)
         .unwrap_or_else(|_| serde_json::json!({"ok": false, "error": {"why": "it died"}}))
@@ -254,7 +254,7 @@ impl Racer {
         }
     }
 
-    /// Waits until it has stopped itself, or ended.
+    /// Waits until the racer has stopped itself, or has ended.
     fn wait_until_it_stops(&self) -> Result<(), Failure> {
         // SAFETY: an all-zero value of this plain struct, which the call writes.
         let mut about: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -267,7 +267,7 @@ impl Racer {
         Ok(())
     }
 
-    /// Ends that.
+    /// Lets a stopped racer continue.
     fn goes_on(&self) -> Result<(), Failure> {
         let pid = self.child.id().cast_signed();
         // SAFETY: a child of ours that was not waited for, so the number is its own.
@@ -277,7 +277,7 @@ impl Racer {
         Ok(())
     }
 
-    /// Its next line, empty if it has ended.
+    /// The racer's next line; empty if it has ended.
     fn line(&mut self) -> Result<String, Failure> {
         let mut line = String::new();
         self.lines
@@ -287,10 +287,10 @@ impl Racer {
     }
 }
 
-/// One racer's life.
+/// Runs a racer to its end.
 pub(crate) fn run_racer(arguments: &RacerArguments, report: &mut Report) -> Result<(), Failure> {
     let stdin = io::stdin().as_fd().try_clone_to_owned();
-    // Unbuffered: a byte too many would be another racer's start.
+    // Without a buffer: one byte too many would be the start of another racer.
     let mut gate = File::from(stdin.map_err(Failure::system("stdin"))?);
     let driver = Driver::load(&arguments.common)?;
     if arguments.init_only {
@@ -317,8 +317,8 @@ pub(crate) fn run_racer(arguments: &RacerArguments, report: &mut Report) -> Resu
         };
         let churned = churn::run(&plan, &context, &arguments.common)?;
         report.set("churned", churned.to_json());
-        // Until all are still. Another byte of the gate would be a slower racer's start.
-        // SAFETY: stops this process, until its parent lets it go on.
+        // Wait until all have stopped. Another byte of the gate would be the start of a slower
+        // racer. SAFETY: stops this process until its parent continues it.
         unsafe { libc::raise(libc::SIGSTOP) };
     }
     let plan = Plan {
@@ -333,7 +333,7 @@ pub(crate) fn run_racer(arguments: &RacerArguments, report: &mut Report) -> Resu
     hold(&gate, report, got.outcome(true))
 }
 
-/// Says that it is ready and waits for its byte.
+/// Says that this racer is ready, and waits for its byte.
 fn at_the_gate(gate: &mut File) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     writeln!(out, "{READY}")
@@ -348,8 +348,8 @@ fn at_the_gate(gate: &mut File) -> Result<(), Failure> {
     }
 }
 
-/// Reports, then keeps everything until the pipe has no writer any more. It must not read:
-/// what is in the pipe are the starts of racers that are slower.
+/// Reports, then keeps everything until the pipe has no writer left. It must not read, because the
+/// bytes in the pipe are the starts of slower racers.
 fn hold(gate: &File, report: &mut Report, outcome: Result<(), Failure>) -> Result<(), Failure> {
     report.print(&outcome)?;
     let mut poll = libc::pollfd {

@@ -1,8 +1,8 @@
 //! Asks for memory that another process has, again and again, until it gets it.
 //!
-//! It says `ready` after the first refusal: from then on the memory can be set free. The report
-//! has the moment of the answer by the clock that all processes of a machine share, so that
-//! whoever set it free can say how long that took.
+//! It prints `ready` after the first refusal: from then on the other process may free the memory.
+//! The report has the time at which it got the memory, by a clock that all processes share. So the
+//! process that freed it can compute how long that took.
 
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Fail
     unsafe { context.raw().cuMemFree_v2(address) }
 }
 
-/// Nanoseconds of `CLOCK_MONOTONIC`, which is one for all processes.
+/// Nanoseconds of `CLOCK_MONOTONIC`, which is the same clock for all processes.
 fn now_ns() -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,

@@ -1,7 +1,8 @@
-//! An inference server: requests arrive, each is a burst of small launches, then it is quiet.
+//! An inference server: requests arrive, each of them a burst of small launches, with pauses
+//! between.
 //!
-//! Such a program is what a neighbour hurts first, so it measures how long each request took
-//! from its first launch to its end.
+//! Such a program suffers first from a neighbour. So it measures each request from its first launch
+//! to its end.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -45,7 +46,7 @@ pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Fail
     let kept = Buffer::new(&context, (arguments.keep.0 / 4).max(1))?;
     let kernels = Kernels::load(&context)?;
     let stream = Stream::new(&context)?;
-    // Its beginning only: a fake card keeps what is written in the machine's own memory.
+    // Only the beginning: a fake card keeps what is written in the machine's memory.
     kernels.fill_first(&kept, 1024, 1).go(&stream)?;
     stream.synchronize()?;
 

@@ -1,8 +1,8 @@
 //! Kernels of a known length, one after another, and when they really ran.
 //!
-//! Events around each kernel tell the card's own time. Alone, each takes what it was asked to
-//! take; beside somebody else, the rest of the time was theirs, and the runs of undisturbed
-//! kernels are the slices that this process got.
+//! Events around each kernel give the card's own time. If the program is alone, each kernel takes
+//! the time that it was asked to take. Otherwise the rest of the time went to other programs, and
+//! each run of undisturbed kernels is a slice that this process got.
 
 use std::time::{Duration, Instant};
 
@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// How many kernels to launch next: a batch, or what is left; nothing at the end.
+    /// How many kernels to launch next: a batch, or the rest; 0 at the end.
     fn next_batch(&self, ran: usize, time: Duration) -> usize {
         let end = match (self.count, self.seconds) {
             (None, None) => 100,
@@ -87,7 +87,7 @@ pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Fail
     Ok(())
 }
 
-/// Which part of the card's time was this process's own work.
+/// The share of the card's time in which this process's kernels ran.
 fn share(work: f64, span: f64) -> Option<f64> {
     (span > 0.0).then(|| work / span)
 }
@@ -109,7 +109,7 @@ struct Spinner<'context> {
     kernels: Kernels<'context>,
     stream: Stream<'context>,
     origin: Event<'context>,
-    /// Begin and end of each kernel of a batch.
+    /// The start and the end of each kernel of a batch.
     marks: Vec<(Event<'context>, Event<'context>)>,
     microseconds: u64,
     call: Call,

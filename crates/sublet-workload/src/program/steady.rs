@@ -1,9 +1,9 @@
-//! Bursts of kernels of a known length for as long as told, and how many of them ended within a
-//! window of time that several processes have in common.
+//! Bursts of kernels of a known length, for a given time. It counts how many of them ended within
+//! a time window that several processes have in common.
 //!
 //! Two bursts are in the stream at a time, so that the card never waits for this program unless it
-//! is told to pause. By the share of the window that its kernels filled one sees how programs
-//! share a card.
+//! is told to pause. The share of the window that its kernels filled shows how programs share a
+//! card.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -99,8 +99,8 @@ pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Fail
     Ok(())
 }
 
-/// Launches bursts until the window ends; the number of kernels that ended in each tenth of a second
-/// of it.
+/// Launches bursts until the window ends; returns the number of kernels that ended in each tenth of
+/// a second of the window.
 fn run_until(
     arguments: &Arguments,
     burst: &mut Burst<'_>,
@@ -141,7 +141,7 @@ fn run_until(
     Ok(per_tenth)
 }
 
-/// Kernels that are launched together.
+/// Kernels that are launched as one burst.
 enum Burst<'context> {
     Eager(Vec<Launch>, u32),
     Graph(Executable<'context>),
@@ -176,7 +176,7 @@ impl<'context> Burst<'context> {
     }
 }
 
-/// The bucket, and where the process's utilisation is read.
+/// The token bucket, and the source of the process's utilisation.
 struct Limiter {
     bucket: Mutex<TokenBucket>,
     utilisation: Mutex<Utilisation>,

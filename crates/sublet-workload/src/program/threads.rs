@@ -1,8 +1,8 @@
 //! Threads of one process that allocate and free in a race.
 //!
-//! The sum of what they hold is counted by the program itself: added after a block was given,
-//! taken off before it goes back, so that it is never more than what is really held. Its highest
-//! value is what a limit must not be below. A refusal for lack of memory is counted, not fatal.
+//! The program itself counts what the threads hold. It adds a block after it was allocated, and
+//! subtracts it before it is freed, so the count never exceeds what is really held. A limit must
+//! not be lower than the highest count. If the driver lacks memory, that is counted and not fatal.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
     hold: usize,
 }
 
-/// What all threads count together.
+/// The counts of all threads together.
 #[derive(Default)]
 struct Sums {
     bytes: AtomicUsize,
@@ -96,7 +96,7 @@ pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Fail
     outcomes.into_iter().collect()
 }
 
-/// One thread.
+/// The work of one thread.
 fn race(
     arguments: &Arguments,
     number: u32,
@@ -141,7 +141,7 @@ fn give_oldest(
     allocator.free(&block)
 }
 
-/// A stream of numbers that is the same in every run: 64-bit linear congruential, by Knuth.
+/// Random numbers that are the same in every run: 64-bit linear congruential, by Knuth.
 struct Chance(u64);
 
 impl Chance {

@@ -1,8 +1,8 @@
 //! A training loop: every step copies a batch in, runs kernels, and copies the result out.
 //!
 //! Memory that a framework would keep (weights, its cache) is taken before the first step and
-//! held. Every word that comes out is checked, so that a card that does something else than it
-//! was told is noticed, whoever stands between.
+//! held. Every word that comes back is checked. So the program notices if the card does something
+//! else than it was told, whatever stands between them.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Whether a run that has made so many steps in so much time is at its end.
+    /// Whether a run is over that has made so many steps in so much time.
     fn is_over(&self, steps: u64, time: Duration) -> bool {
         match (self.steps, self.seconds) {
             (None, None) => steps >= 100,
@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Fail
     }
     let stream = Stream::new(&context)?;
     let mut run = Training::new(arguments, &context)?;
-    // What is kept has a pattern too: nobody else may write into it.
+    // The kept memory has a pattern too, which shows whether another process writes into it.
     for buffer in &kept {
         let mut fill = run.kernels.fill_first(buffer, KEPT_WORDS, KEPT);
         fill.go(&stream)?;
@@ -95,11 +95,11 @@ pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Fail
     Ok(())
 }
 
-/// What every word of the memory that is kept holds.
+/// The word that fills the kept memory.
 const KEPT: u32 = 0x5ab1_e700;
 
-/// How many of them are written and read: the beginning of a buffer tells enough, and a fake
-/// card keeps what is written in the machine's own memory.
+/// How many words of each kept buffer are written and read. The beginning tells enough, and a fake
+/// card keeps what is written in the machine's memory.
 const KEPT_WORDS: usize = 1024;
 
 /// Reads the beginning of a kept buffer.

@@ -1,5 +1,5 @@
-//! The referee: how much of a card is in use by NVML's count, looked at again and again until
-//! standard input is closed.
+//! Watches how much of a card is in use by NVML's count, until standard input is closed. Tests
+//! compare other counts with it.
 
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Fail
     let (mut looks, mut highest) = (0_u64, 0_u64);
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
-            // However it ends, it is the end.
+            // The end of the input ends the watch, and so does an error.
             let _ = std::io::stdin().read_to_end(&mut Vec::new());
             is_over.store(true, Ordering::Release);
         });

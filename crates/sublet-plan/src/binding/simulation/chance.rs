@@ -1,6 +1,6 @@
-//! Chance from a seed, so that a run can be repeated. Good for tests, never for secrets.
+//! Random numbers from a seed, so that a run can be repeated. For tests, never for secrets.
 
-/// Steele, Lea and Flood's SplitMix64: enough chance for a test, the same everywhere.
+/// SplitMix64, by Steele, Lea and Flood: random enough for a test, and the same on every machine.
 pub(super) struct Chance(pub(super) u64);
 
 impl Chance {

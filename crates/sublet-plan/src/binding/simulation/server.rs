@@ -1,5 +1,5 @@
-//! The simulated API server's objects, and what must be true of them after each write. It
-//! adds up by itself: nothing here asks the ledger.
+//! The objects of the simulated API server, and what must hold for them after each write. The
+//! server adds up by itself and never asks the ledger.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub(super) struct Object {
     pub(super) assigned: bool,
 }
 
-/// All objects, and when the server cannot be reached.
+/// All objects, and the times when the server cannot be reached.
 #[derive(Default)]
 pub(super) struct Server {
     pub(super) nodes: Vec<NodeFacts>,
@@ -30,7 +30,7 @@ impl Server {
         self.down.iter().any(within)
     }
 
-    /// Writes a Binding, as the server does: once, and only on a pod that is there.
+    /// Writes a Binding as the server does: once, and only for a pod that exists.
     pub(super) fn bind(
         &mut self,
         pod: &PodUid,
@@ -51,7 +51,7 @@ impl Server {
         }
     }
 
-    /// The pod, compared with what a Binding asked.
+    /// Compares the pod with what a Binding asked for.
     pub(super) fn look(&self, pod: &PodUid, asked: &(NodeName, Allocation)) -> PodState {
         match self.pods.get(pod).map(|object| &object.bound) {
             None => PodState::Gone,
@@ -61,7 +61,8 @@ impl Server {
         }
     }
 
-    /// Σ ≤ capacity on every card, whole cards alone, and look-alikes apart.
+    /// Checks three rules: no card is granted beyond its capacity, a whole card has one pod, and
+    /// look-alikes never start at the same time on node `c`.
     pub(super) fn check(&self) -> Result<(), String> {
         let mut taken: BTreeMap<(&NodeName, GpuIndex), (MiB, u32)> = BTreeMap::new();
         let mut starting: Vec<&Claim> = Vec::new();

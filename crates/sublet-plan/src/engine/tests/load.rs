@@ -1,5 +1,5 @@
-//! Where opportunistic pods go: to the card with least use, measured or guessed. Guaranteed pods go
-//! where they always went.
+//! Where opportunistic pods go: to the card with the least use, measured or guessed. Guaranteed
+//! pods go where they go without any of this.
 
 use sublet_model::{NodeFacts, Time};
 
@@ -8,7 +8,7 @@ use crate::{Engine, EngineOptions};
 
 #[test]
 fn opportunistic_pods_go_to_the_least_measured_use() {
-    // By memory `b` is the fullest, and its first card.
+    // By memory, `b` is the fullest node, and its first card the fullest card.
     check(
         "a: 4/16 0/16
          b: 8/16 4/16
@@ -111,7 +111,7 @@ fn what_was_measured_makes_no_policy_learn_anew() {
         let facts = node("a", "0/16 0/16").0;
         let idx = engine.set_node(facts.clone());
         (0..40).for_each(|_| engine.learn(&claim("4")));
-        // What has changed before is taken in with the first question.
+        // The first question takes in what has changed before.
         let ask = |engine: &mut Engine, class: &str| {
             let now = Time::from_ms(0);
             let claim = claim(&format!("4{class}"));

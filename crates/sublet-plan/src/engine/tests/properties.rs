@@ -1,5 +1,5 @@
-//! What holds after any sequence of events: nothing leaks, nothing is granted twice, and
-//! the same events give the same answers. Says nothing of which choice is good.
+//! What holds after any sequence of events: nothing leaks, nothing is granted twice, and the same
+//! events give the same answers. These tests do not say which choice is good.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::script::{claim, entry, node, numbered, policies, uid};
 use crate::{Engine, EngineOptions, Reason, Ties};
 
 const NODES: [&str; 4] = ["a", "b", "c", "d"];
-/// What a node may look like; UUIDs move between indices, and cards come, go and fall sick.
+/// Versions of the nodes: UUIDs move between indices, and cards come, go and become sick.
 const LOOKS: [(&str, &str); 7] = [
     ("", "0/16@A 0/16@B"),
     ("", "0/16@B 0/24@C 0/8@D"),
@@ -54,7 +54,7 @@ enum Step {
         node: usize,
         claim: usize,
     },
-    /// Bound by somebody else, on a card or without saying which; or our own, confirmed.
+    /// The pod was bound by somebody else, with or without a card; or our own bind is confirmed.
     Observe {
         pod: u8,
         node: usize,
@@ -109,7 +109,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step(), 0..60)
 }
 
-/// An engine, its clock, and the order in which its caller names the nodes.
+/// An engine, its clock, and the order in which its caller lists the nodes.
 struct World {
     engine: Engine,
     now: Time,
@@ -145,7 +145,7 @@ impl World {
         self.engine.ledger().book(idx).name().to_string()
     }
 
-    /// Performs one step, and tells the answer by names.
+    /// Performs one step, and returns the answer as text with names.
     fn perform(&mut self, step: &Step) -> String {
         let pod = |pod: u8| format!("p{pod}");
         match *step {
@@ -224,7 +224,7 @@ impl World {
     }
 }
 
-/// A pod that somebody else bound; what it says of cards may be nonsense.
+/// A pod that somebody else bound; the card that it names may be nonsense.
 fn bound(pod: &str, on: &str, asked: &str, card: Option<u16>) -> Entry {
     let mut entry = entry(pod, on, &claim(asked));
     entry.allocation = card.map(|index| {
@@ -247,7 +247,7 @@ fn bound(pod: &str, on: &str, asked: &str, card: Option<u16>) -> Entry {
     entry
 }
 
-/// The same entries, entered the other way round into an empty ledger.
+/// The same entries, entered in reverse order into an empty ledger.
 fn rebuilt(ledger: &Ledger) -> Ledger {
     let mut again = Ledger::new();
     let entries: Vec<&Entry> = ledger.entries().collect();
@@ -267,7 +267,7 @@ fn rebuilt(ledger: &Ledger) -> Ledger {
     again
 }
 
-/// All accounts, without the soft holds, which are nobody's truth.
+/// All accounts, without the soft holds, which cannot be rebuilt from entries.
 fn accounts(ledger: &Ledger) -> Vec<String> {
     let book = |(_, book): (NodeIdx, &sublet_model::Book)| {
         let cards: Vec<_> = book
@@ -294,7 +294,7 @@ fn accounts(ledger: &Ledger) -> Vec<String> {
     ledger.books().map(book).collect()
 }
 
-/// Every card of a fresh grant holds what it has, and one whole tenant only if alone.
+/// Every card of a new grant has room for what it holds, and a whole card has only that pod.
 fn check_grant(ledger: &Ledger, pod: u8, before: &Ledger) {
     let entry = ledger.entry(&uid(&format!("p{pod}"))).unwrap();
     let book = ledger.book(ledger.find(entry.node.as_str()).unwrap());
@@ -339,13 +339,13 @@ proptest! {
                 check_grant(ledger, pod, &before);
             }
         }
-        // When every hold has run out, none is left behind on a card.
+        // When every hold has expired, no card has a hold.
         world.now = world.now.plus_ms(10_000);
         world.perform(&Step::Prioritize { pod: PODS, claim: 7 });
         world.engine.forget(&uid(&format!("p{PODS}")));
         let held = |card: &sublet_model::Card| card.holds > 0 || !card.held.is_zero();
         prop_assert!(!world.engine.ledger().books().any(|(_, book)| book.cards().iter().any(held)));
-        // And without pods, everything is free.
+        // Without pods, everything is free.
         for pod in 0..PODS {
             world.engine.forget(&uid(&format!("p{pod}")));
         }
@@ -407,7 +407,7 @@ proptest! {
     }
 }
 
-/// All that decides what an engine answers.
+/// Everything that an engine's answers depend on.
 fn state(engine: &Engine) -> String {
     let books: Vec<_> = engine.ledger.books().collect();
     let entries: Vec<_> = engine.ledger.entries().collect();
@@ -425,7 +425,7 @@ fn state(engine: &Engine) -> String {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// And what one trial would place, the engine places.
+    /// A trial that is kept also places what the dropped trial would have placed.
     #[test]
     fn an_engine_is_after_a_dropped_trial_what_it_was_before(
         policy in 0..policies(),
@@ -438,13 +438,13 @@ proptest! {
             world.perform(step);
         }
         let (nodes, now) = (world.nodes(), world.now);
-        // Some have a place, or hold one.
+        // Some of these pods already have a place, or a soft hold.
         let pod = |&(pod, claim_of): &(u8, usize)| Candidacy {
             entry: entry(&format!("p{pod}"), NODES[0], &claim(CLAIMS[claim_of])),
             nodes: &nodes,
         };
         let pods: Vec<Candidacy<'_>> = asked.iter().map(pod).collect();
-        // What is due when a trial begins is done by any question.
+        // A trial begins with work that any question would do too. So do it before the comparison.
         drop(world.engine.trial(now));
         world.engine.find(&uid("nobody"), &claim("1"), &nodes, 1, |_| 0);
         let before = state(&world.engine);
@@ -461,7 +461,7 @@ proptest! {
         let would = accounts(trial.engine().ledger());
         drop(trial);
         prop_assert_eq!(state(&world.engine), before);
-        // Once more, and kept.
+        // The same trial again, and keep it.
         let mut trial = world.engine.trial(now);
         for pod in &gone {
             trial.evict(&uid(&format!("p{pod}")));

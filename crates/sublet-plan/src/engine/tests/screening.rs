@@ -1,5 +1,5 @@
-//! What a scan passes over could not have changed its answer: outlines against pages, on
-//! nodes of many sizes, with holds, and with whole cards taken nobody knows where.
+//! A scan skips a node only if the node cannot change its answer. Compares outlines with pages, on
+//! nodes of many sizes, with holds, and with pods that took whole cards without saying which.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ const CLAIMS: [&str; 17] = [
     "8138*2:low",
 ];
 
-/// A card as the script writes it: `used/capacity`, `!` for sick, `w` for taken whole.
+/// A card as scripts write it: `used/capacity`, `!` if sick, `w` if taken whole.
 fn card() -> impl Strategy<Value = String> {
     let used = prop_oneof![Just(0), 0..=8u32];
     (0..SIZES.len(), used, 0..8u8).prop_map(|(size, used, mark)| {
@@ -53,12 +53,12 @@ fn looks() -> impl Strategy<Value = Vec<(usize, Vec<String>)>> {
     prop::collection::vec(look, 1..24)
 }
 
-/// Which claims were asked for or bound before, and on which node.
+/// Claims that were asked for or bound before, on which node, and how.
 fn history() -> impl Strategy<Value = Vec<(usize, usize, u8)>> {
     prop::collection::vec((0..CLAIMS.len(), 0..24usize, 0..4u8), 0..16)
 }
 
-/// What the agent of a node says: of some nodes nothing, of some only of a few cards.
+/// What a node's agent has measured: on each node some cards have no figure.
 fn measured_on(number: usize, cards: usize) -> BTreeMap<GpuIndex, MeasuredUse> {
     let said = (0..cards).filter(|card| !(number + card).is_multiple_of(3));
     let each = said.map(|card| {
@@ -69,8 +69,8 @@ fn measured_on(number: usize, cards: usize) -> BTreeMap<GpuIndex, MeasuredUse> {
     each.collect()
 }
 
-/// Nodes that look so, after pods came: some hold a place, some are still starting, and
-/// some use whole cards without saying which.
+/// An engine with these nodes, after pods have come: some hold a place, some are still starting,
+/// and some use whole cards without saying which.
 fn engine(
     options: EngineOptions,
     looks: &[(usize, Vec<String>)],
@@ -93,7 +93,7 @@ fn engine(
             0 => engine.observe(entry),
             1 => drop(engine.reserve(Time::from_ms(0), entry)),
             _ => {
-                // Also of one node alone, so that holds lie on more than the best nodes.
+                // Sometimes only one node is asked for, so that not only the best nodes have holds.
                 let among = if how == 2 {
                     &nodes[at..=at]
                 } else {
@@ -129,7 +129,8 @@ proptest! {
                     let hope = hope.map(|hope| (hope.contended, hope.cost));
                     prop_assert!(hope <= Some((place.contended, place.cost())), "{hope:?} {place:?}");
                 }
-                // What an outline does not know; any other "no" it says for itself.
+                // An outline does not know these reasons. For any other refusal it must have no
+                // hope.
                 Err(
                     Reason::LookAlike { .. }
                     | Reason::Unit { .. }
@@ -200,13 +201,13 @@ proptest! {
         history in history(),
         asked in 0..CLAIMS.len(),
     ) {
-        // What is looked up by hand here breaks ties by name.
+        // The expected list below breaks ties by name.
         let options = EngineOptions { ties: Ties::ByName, ..EngineOptions::of(numbered(policy)) };
-        // Costs of these mean something only beside those of the other nodes.
+        // Costs of a relative policy can only be compared within one question.
         prop_assume!(!options.policy.is_relative());
         let (mut engine, nodes) = engine(options, &looks, &history);
         let (pod, claim) = (uid("new"), claim(CLAIMS[asked]));
-        // What nodes are rare, say, is worked out when a pod is seen.
+        // A policy computes its tables, such as which nodes are rare, when a pod has come.
         engine.learn(&claim);
         let place = |&node: &NodeIdx| {
             let place = engine.fit(&pod, &claim, node).ok()?;
@@ -237,7 +238,7 @@ proptest! {
             fresh.costs = crate::cost_cache::CostCache::default();
             let kept = engine.filter(now, &name, &claim, &nodes, true, |_| 0);
             prop_assert_eq!(kept, fresh.filter(now, &name, &claim, &nodes, true, |_| 0));
-            // Enough of them to make tables anew.
+            // Enough pods that policies compute their tables again.
             (0..20).for_each(|_| engine.learn(&claim));
             engine.refresh_costs(warmed);
             let node = format!("n{}", node % nodes.len());

@@ -1,4 +1,4 @@
-//! Fragmentation and its growth, worked by hand.
+//! Fragmentation and its growth, compared with values computed by hand.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::learn::ShapeCounts;
 use crate::script::{entry, on_host, placed, uid};
 use crate::{Engine, EngineOptions, StockRules};
 
-/// `4000 1x460`: CPU, cards, and the portion of each in thousandths (of cards of 1000 MiB).
+/// `4000 1x460`: CPU, number of cards, and the thousandths of each (cards have 1000 MiB).
 fn claim(text: &str, models: &[&str]) -> Arc<Claim> {
     let (cpu, gpu) = text.split_once(' ').unwrap();
     let (cards, milli) = gpu.split_once('x').unwrap();
@@ -27,7 +27,7 @@ fn demand(shapes: &[(&str, &[&str], u64)]) -> ShapeCounts {
     demand
 }
 
-/// A node of 8 cores and two cards with those free shares, of a model called T4.
+/// A node of 8 cores and two cards of model T4 with these free shares.
 fn engine(free: [u32; 2]) -> Engine {
     let mut engine = Engine::new(EngineOptions {
         stock: StockRules::Here,
@@ -65,7 +65,7 @@ fn fragmentation(engine: &Engine, demand: &ShapeCounts) -> f64 {
 
 #[test]
 fn a_fragment_is_what_typical_pods_cannot_use() {
-    // Free: 600 and 300 of two cards, and 8 cores.
+    // Free: 600 and 300 on the two cards, and 8 cores.
     let engine = engine([600, 300]);
     let of = |shapes: &[(&str, &[&str], u64)]| fragmentation(&engine, &demand(shapes));
     assert!(
@@ -78,7 +78,7 @@ fn a_fragment_is_what_typical_pods_cannot_use() {
     );
     assert!(
         (of(&[("1000 1x700", &[], 1)]) - 900.0).abs() < 1e-9,
-        "no card does"
+        "both cards are too small"
     );
     assert!(
         (of(&[("9000 1x200", &[], 1)]) - 900.0).abs() < 1e-9,
@@ -97,7 +97,7 @@ fn a_fragment_is_what_typical_pods_cannot_use() {
         "another model"
     );
     assert!((of(&[("1000 1x200", &["G2", "T4"], 1)]) - 0.0).abs() < 1e-9);
-    // Three of four pods see 300, one sees all 900.
+    // For three of four pods 300 are fragments, for one all 900.
     let mixed = of(&[("1000 1x500", &[], 3), ("1000 1x700", &[], 1)]);
     assert!(
         (mixed - (3.0 * 300.0 + 900.0) / 4.0).abs() < 1e-9,
@@ -122,21 +122,22 @@ fn pods_are_typical_until_95_percent_are_covered() {
     };
     assert_eq!(typical([95, 3, 2]), (vec![1000], 95));
     assert_eq!(typical([94, 4, 2]), (vec![1000, 2000], 98));
-    // Of equal counts the larger pod comes first.
+    // Of shapes with equal counts the larger one comes first.
     assert_eq!(typical([3, 94, 3]), (vec![2000, 3000], 97));
 }
 
 #[test]
 fn the_card_whose_fragmentation_grows_least_is_taken() {
-    // Pods of half a card are typical. 400 on the card with 900 free would leave 500, which
-    // one can use: 300 are fragments before and after, a gain of nothing. On the one with 700
-    // it would leave 300: 300 more.
+    // Typical pods take half a card. A pod of 400 on the card with 900 free leaves 500, which a
+    // typical pod can use: the fragmentation does not change. On the card with 700 free it would
+    // leave 300, which are fragments.
     let mut on = engine([700, 900]);
     on.foretell(&demand(&[("0 1x500", &[], 1)]));
     let node = on.ledger().find("n").unwrap();
     let place = on.fit(&uid("x"), &claim("0 1x400", &[]), node).unwrap();
     assert_eq!((place.position, place.cost()), (1, -50));
-    // Alone on the first card it costs 300: 100 / (1 + e^0.3) = 42.56, cut to 42.
+    // Only the first card has room, and 300 more become fragments: 100 / (1 + e^0.3) = 42.56,
+    // cut to 42.
     let mut on = engine([700, 300]);
     on.foretell(&demand(&[("0 1x500", &[], 1)]));
     let place = on.fit(&uid("x"), &claim("0 1x400", &[]), node).unwrap();

@@ -1,42 +1,42 @@
-//! What a share of a card is worth: its place in the tiling of cards by the shares that are
-//! asked, not its size. 81 hundredths are worth a whole card where nothing that fits into the
-//! other 19 is asked; 46 and 47 hundredths are worth half a card.
+//! The worth of a share of a card. It depends on how the shares that pods ask for tile a card, not
+//! on the share's size. 81 hundredths are worth a whole card if nothing is asked for that fits into
+//! the other 19; 46 and 47 hundredths are worth half a card.
 //!
 //! The worths are the dual prices of the fluid cutting-stock problem (Gilmore and Gomory,
 //! *A Linear Programming Approach to the Cutting-Stock Problem*, 1961): fill as few cards as
-//! possible with the shares that are asked, where a share of a card is as good as a card.
-//! They are found by multiplicative weights (Young, *Sequential and Parallel Algorithms for
-//! Mixed Packing and Covering*, FOCS 2001): again and again fill one card with what is worth
-//! most at the present prices, and lower the prices of what was used. Floating point with
-//! nothing but + − × ÷, so every machine finds the same prices.
+//! possible with the shares that are asked for, where cards can be counted in fractions. They are
+//! found by multiplicative weights (Young, *Sequential and Parallel Algorithms for Mixed Packing
+//! and Covering*, FOCS 2001): again and again fill one card with what is worth most at the present
+//! prices, and lower the prices of what was used. The floating-point code uses only + − × ÷, so
+//! every machine finds the same prices.
 
 /// Shares are counted in hundredths of a card.
 pub(super) const PARTS: usize = 100;
 
-/// How often a card is filled. Half and double change no result by more than 0.01 points on
-/// openb's default list.
+/// How often a card is filled. Half or double the number changes no result by more than 0.01 points
+/// on openb's default list.
 const ROUNDS: usize = 1500;
 
-/// The first quarter of the rounds is thrown away: prices there come from the start.
+/// The first quarter of the rounds does not count: the prices still depend on the initial ones.
 const WARM_UP: usize = ROUNDS / 4;
 
-/// How much the price of what is used falls in a round.
+/// How much the price of a share that was used falls in a round.
 const RATE: f64 = 0.1;
 
-/// No price falls below this, relative to the largest.
+/// The lowest price, relative to the largest.
 const FLOOR: f64 = 1e-9;
 
-/// Worth in thousandths of a card.
+/// Worths in thousandths of a card.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Prices {
-    /// By what is free on a card: the most that it can still be tiled with.
+    /// By free share of a card: the greatest worth that it can be tiled with.
     pub(super) free: [i64; PARTS + 1],
-    /// By what is asked of a card.
+    /// By share that is asked for.
     pub(super) asked: [i64; PARTS + 1],
 }
 
 impl Prices {
-    /// Every share is worth its size: what is assumed before anything was asked.
+    /// Every share is worth its size. This holds before any pod has asked.
     pub(super) fn by_size() -> Prices {
         let sizes = std::array::from_fn(|part| 10 * part as i64);
         Prices {
@@ -45,7 +45,7 @@ impl Prices {
         }
     }
 
-    /// Worths for a demand: how many ask each share below a whole card.
+    /// The worths for a demand: by share, how many ask for it (whole cards do not count).
     pub(super) fn of(demand: &[u64; PARTS + 1]) -> Prices {
         let sizes: Vec<usize> = (1..PARTS).filter(|&size| demand[size] > 0).collect();
         if sizes.is_empty() {
@@ -79,7 +79,7 @@ fn dual(demand: &[u64; PARTS + 1], sizes: &[usize]) -> [f64; PARTS + 1] {
     for round in 0..ROUNDS {
         knapsack.fill(&weights, sizes);
         let pattern = knapsack.pattern();
-        // As far as the scarcest share of the pattern goes.
+        // The pattern is used until its scarcest share runs out.
         let step = sizes
             .iter()
             .filter(|&&size| pattern[size] > 0)
@@ -105,7 +105,7 @@ fn dual(demand: &[u64; PARTS + 1], sizes: &[usize]) -> [f64; PARTS + 1] {
     sums.map(|sum| sum / length)
 }
 
-/// The most that each free share can be filled with, of any number of each size.
+/// The greatest worth that each free share can be filled with, with any number of each size.
 struct Knapsack {
     value: [f64; PARTS + 1],
     last: [usize; PARTS + 1],
@@ -135,7 +135,7 @@ impl Knapsack {
         }
     }
 
-    /// How many of each size fill a whole card best.
+    /// The number of each size that fills a whole card best.
     fn pattern(&self) -> [u32; PARTS + 1] {
         let mut pattern = [0; PARTS + 1];
         let mut free = PARTS;
@@ -166,7 +166,7 @@ mod tests {
         Prices::of(&demand)
     }
 
-    /// Within three percent: the method is an approximation.
+    /// Equal within three percent, since the method is an approximation.
     #[track_caller]
     fn near(worth: i64, expected: i64) {
         assert!((worth - expected).abs() <= 30, "{worth}, not {expected}");
@@ -174,16 +174,17 @@ mod tests {
 
     #[test]
     fn a_share_is_worth_its_place_in_the_tiling() {
-        // Nothing goes beside 81; two of 46 or 47 fill a card; three of 32.
+        // Nothing fits beside 81; two of 46 or 47 fill a card, and so do three of 32.
         near(prices(&[(81, 10)]).asked[81], 1000);
         let halves = prices(&[(46, 10), (47, 10)]);
         near(halves.asked[46], 500);
         near(halves.asked[47], 500);
         near(prices(&[(32, 7)]).asked[32], 333);
-        // Where 81 and 19 are asked alike, they make a card together.
+        // If 81 and 19 are asked for equally often, they make a card together.
         let both = prices(&[(81, 10), (19, 10)]);
         near(both.asked[81] + both.asked[19], 1000);
-        // Five of 19 make a card by themselves: with many of them, 81 has what is left.
+        // Five of 19 also make a card. If there are many of them, 81 is worth only the rest of a
+        // card.
         near(prices(&[(81, 10), (19, 1000)]).asked[19], 200);
     }
 
@@ -195,7 +196,7 @@ mod tests {
         near(prices.free[59], 333);
         near(prices.free[60], 667);
         assert_eq!((prices.free[0], prices.free[PARTS]), (0, 1000));
-        // What nobody asked so far takes what it covers.
+        // A share that nobody has asked for yet is worth what it covers.
         assert_eq!(prices.asked[45], prices.free[45]);
     }
 

@@ -1,4 +1,4 @@
-//! The policy on clusters small enough to work out by hand.
+//! The policy on clusters small enough to compute by hand.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use sublet_model::{
 use crate::script::{on_host, uid};
 use crate::{Engine, EngineOptions, StockRules, Ties};
 
-/// So many cores, and of one card so many thousandths (1000: whole cards), on these models.
+/// So many cores, and so many cards with these thousandths of each (1000: whole), on these models.
 fn claim(cores: u64, cards: u32, milli: u32, models: &[&str]) -> Arc<Claim> {
     on_host(1000 * cores, cards, milli, models)
 }
@@ -25,7 +25,7 @@ impl Cluster {
         let options = EngineOptions {
             few: 1,
             stock: StockRules::Here,
-            // So that a reader can tell which of equal nodes comes first.
+            // By name, so that a reader can tell which of two equal nodes comes first.
             ties: Ties::ByName,
             ..EngineOptions::of(policy.parse().unwrap())
         };
@@ -48,7 +48,7 @@ impl Cluster {
         });
     }
 
-    /// Places a pod, on that node if one is given, and says where: `node/card`.
+    /// Places a pod, on a given node or on the best one, and returns `node/card`.
     fn place(&mut self, claim: &Arc<Claim>, on: Option<&str>) -> String {
         self.n_pods += 1;
         let pod = format!("p{}", self.n_pods);
@@ -83,14 +83,13 @@ fn cpu_goes_where_no_card_needs_it() {
     let mut cluster = Cluster::new("tiling-still");
     cluster.node("a", 8, 2, "");
     cluster.node("b", 8, 2, "");
-    // Two cores a card: of 16 for four cards, half may go to pods without. On b one card is
-    // taken by a pod that asks no CPU, so that six of its eight cores feed nothing; on a only
-    // four do.
+    // Pods with cards can count on half of 16 cores for four cards: two cores a card. On b one card
+    // is taken by a pod without CPU, so six of b's eight cores feed no card; on a only four do not.
     cluster.place(&claim(0, 1, 1000, &[]), Some("b"));
     assert_eq!(cluster.place(&claim(6, 0, 0, &[]), None), "b/");
-    // A pod of a card and two cores takes what belongs together on either: names decide.
+    // A pod of a card and two cores takes the CPU of its own card on either node: names decide.
     assert_eq!(cluster.place(&claim(2, 1, 1000, &[]), None), "a/0");
-    // With eight cores it would starve the other card of a.
+    // With eight cores, the pod would starve the other card of a.
     let mut cluster = Cluster::new("tiling-still");
     cluster.node("a", 8, 2, "");
     cluster.node("b", 8, 1, "");
@@ -103,17 +102,19 @@ fn a_card_can_count_on_less_when_pods_without_one_take_cpu() {
     cluster.node("a", 8, 2, "");
     cluster.node("b", 32, 2, "");
     let fed = |cluster: &Cluster, asked| super::fed(cluster.engine.ledger(), asked);
-    // 40 cores for four cards; nothing is known: half of them.
+    // 40 free cores for four cards; no pods are known, so pods with cards count on half of the
+    // cores.
     assert_eq!(fed(&cluster, None), 5_000);
-    // Ten cores go to a pod with a card. Who asked all that is taken gets all that is free.
+    // Ten cores go to a pod with a card. Pods with cards have all CPU in use, so all that is free
+    // counts.
     cluster.place(&claim(10, 1, 1000, &[]), Some("b"));
     assert_eq!(fed(&cluster, Some(10_000)), 10_000);
-    // Ten more to a pod without: of the 20 that are free half, for three cards.
+    // Ten more go to a pod without a card. So half of the 20 free cores count, for three cards.
     cluster.place(&claim(10, 0, 0, &[]), Some("b"));
     assert_eq!(fed(&cluster, Some(10_000)), 3_300);
-    // Pods that wait ask too, but nobody gets more than there is.
+    // Waiting pods have asked too, but no more counts than what is free.
     assert_eq!(fed(&cluster, Some(90_000)), 6_700);
-    // A node that does not say what CPU it has says nothing.
+    // A node that does not say how much CPU it has does not count.
     cluster.node("c", 0, 2, "");
     assert_eq!(fed(&cluster, Some(90_000)), 6_700);
     // Without free cards there is no bound.
@@ -129,11 +130,11 @@ fn a_rest_that_nothing_fits_into_is_worth_nothing() {
         cluster.engine.learn(&claim(1, 1, 810, &[]));
         cluster.engine.learn(&claim(1, 1, 300, &[]));
     }
-    // Card 0 of a has 190 left, card 0 of b 700.
+    // On a, card 0 has 190 left; on b, card 0 has 700 left.
     cluster.place(&claim(1, 1, 810, &[]), Some("a"));
     cluster.place(&claim(1, 1, 300, &[]), Some("b"));
-    // Into 190 nothing fits that is asked: what does is welcome. 700 have room for two more
-    // of 300, as a pod of 300 should find.
+    // No known pod fits into 190, so a pod that does fit should go there. 700 have room for two
+    // more pods of 300, so a pod of 300 should go there.
     assert_eq!(cluster.place(&claim(1, 1, 150, &[]), None), "a/0");
     assert_eq!(cluster.place(&claim(1, 1, 300, &[]), None), "b/0");
 }
@@ -172,12 +173,12 @@ fn the_only_large_node_is_opened_last() {
     };
     assert_eq!(place("tiling-still", 8, 1), "b0/0");
     assert_eq!(place("best-fit", 8, 1), "b0/0");
-    // Even by a pod that starves cards elsewhere: 16 cores for four cards are left on b0, and
-    // each could count on six.
+    // This holds even for a pod that starves cards: it leaves 16 cores for four cards on b0, and
+    // each card could count on six.
     assert_eq!(place("tiling-still", 80, 4), "b0/0,1,2,3");
-    // What only the large node has room for goes there.
+    // A pod that only the large node has room for goes there.
     assert_eq!(place("tiling-still", 120, 8), "a-large/0,1,2,3,4,5,6,7");
-    // Where there are as many of them, they are like any other.
+    // Where large nodes are as frequent as others, they are treated like others.
     let mut cluster = Cluster::new("tiling-still");
     for at in 0..5 {
         cluster.node(&format!("a{at}"), 128, 8, "");

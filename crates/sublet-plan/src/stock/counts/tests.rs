@@ -1,4 +1,4 @@
-//! What is too little, with its numbers; and that no node is ever given more than it has.
+//! Which resource is short, with its numbers; and that no node ever gives more than it has.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ fn engine(allocatable: &str) -> (Engine, NodeIdx) {
     (engine, node)
 }
 
-/// A pod that asks so much; `gpu` as in the scripts of other tests, empty for none.
+/// A pod that asks for so much; `gpu` as in scripts, empty for none.
 fn claim(gpu: &str, host: Host, ask: StockAsk) -> Arc<Claim> {
     let claim = match gpu {
         "" => Claim::host_only(host),
@@ -64,7 +64,7 @@ fn claim(gpu: &str, host: Host, ask: StockAsk) -> Arc<Claim> {
     Arc::new(claim.with_stock(Arc::new(ask)))
 }
 
-/// Places pods one after the other; what was said of each, or nothing.
+/// Places pods one after another; returns the reason for each, or an empty text.
 fn placed(allocatable: &str, pods: &[(&str, Host, StockAsk)]) -> Vec<String> {
     let (mut engine, node) = engine(allocatable);
     let mut said = Vec::new();
@@ -105,9 +105,9 @@ fn each_limit_is_named_with_what_is_left() {
             ("", zero, asks("", "disk=5", &[])),
             ("", zero, asks("", "a.b/disk=5", &[])),
             ("", zero, asks("", "", &[81, 80])),
-            // There is a card for it, but the device plugin has less than the cards.
+            // A card has room for it, but the device plugin offers less than the cards have.
             ("90", zero, asks("gpu-mem=90", "", &[])),
-            // What a card lacks is said before what the sum lacks.
+            // A reason that names a card comes before the reason of the sum.
             ("101", zero, asks("gpu-mem=101", "", &[])),
         ],
     );
@@ -143,7 +143,7 @@ fn a_pod_that_asks_nothing_of_a_limit_does_not_mind_that_it_is_exceeded() {
 }
 
 proptest! {
-    /// Pods come and go; nothing is ever given out twice, and what has gone is free again.
+    /// Pods come and go. Nothing is given out twice, and what a pod gives back is free again.
     #[test]
     fn no_limit_is_exceeded(
         steps in proptest::collection::vec((0..6u8, 0..4u64, 0..3u64, 0..3u16, any::<bool>()), 1..40)

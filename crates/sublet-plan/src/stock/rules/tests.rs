@@ -1,4 +1,4 @@
-//! Tables of pods and nodes: who may go where, and what is said of it.
+//! Tables of pods and nodes: which pod may go where, and the reason if it may not.
 
 use proptest::prelude::*;
 
@@ -60,7 +60,7 @@ fn requirement(text: &str) -> Requirement {
     }
 }
 
-/// Requirements joined by `&`.
+/// Reads requirements joined by `&`.
 fn term(text: &str) -> Term {
     let mut term = Term::default();
     for wish in text.split('&').map(str::trim).filter(|t| !t.is_empty()) {
@@ -93,7 +93,7 @@ fn tolerates(key: &str, value: Option<&str>, effect: Option<TaintEffect>) -> Pod
     }
 }
 
-/// Why not, or `yes`.
+/// The reason for a refusal, or `yes`.
 fn check(pod: &PodRules, picture: &str) -> String {
     match pod.check(&node(picture)) {
         Ok(()) => "yes".to_owned(),
@@ -200,7 +200,8 @@ fn one_term_of_the_required_affinity_must_match_whole() {
         (&["name in n1 & zone in a"], "n1 zone=b", false),
         (&["zone in a & disk"], "n zone=a disk=ssd", true),
         (&["zone in a & disk"], "n zone=a", false),
-        // Any of several; an empty one matches nothing, and so does a list without any.
+        // One of several terms is enough. An empty term matches nothing, nor does a list without
+        // terms.
         (&["zone in a", "disk"], "n disk=ssd", true),
         (&["", "disk"], "n disk=ssd", true),
         (&["", "disk"], "n", false),
@@ -244,7 +245,7 @@ fn preferred_terms_are_worth_their_weight() {
 }
 
 proptest! {
-    /// A wish and its opposite never agree where both can be answered.
+    /// A requirement and its opposite never agree if both can be answered.
     #[test]
     fn opposites(value in proptest::option::of("[ab]|-?[0-9]{1,3}"), other in "[ab]", bound in -200..200i64) {
         let accepts = |operator| Requirement { key: Arc::from("k"), operator }.accepts(value.as_deref());

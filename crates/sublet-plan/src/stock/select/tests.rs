@@ -1,4 +1,4 @@
-//! Who is taken where the extender's steps and the stock scheduler's scores pull apart.
+//! Which node is taken when the extender's steps and the stock scheduler's scores disagree.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use super::*;
 use crate::stock::{NodeRules, Taint, TaintEffect};
 use crate::{EngineOptions, StockRules, script};
 
-/// A node: name, cores, MiB in use on its one card of 100, and a soft taint if any.
+/// A node: name, cores, MiB in use on its only card (of 100), and whether it has a soft taint.
 type Picture = (&'static str, u64, u32, bool);
 
-/// Where a pod of so many MiB goes, and which others are as good.
+/// The node that a pod of so many MiB takes, and the other nodes that are as good.
 fn taken(
     policy: &str,
     nodes: &[Picture],
@@ -91,7 +91,7 @@ fn only(name: &str) -> Option<(String, Vec<String>)> {
 
 #[test]
 fn a_step_of_the_extender_outweighs_what_resources_are_worth() {
-    // Binpack: the fuller card, though its node has hardly a core left.
+    // `binpack` takes the fuller card, although its node has hardly a core left.
     let nodes = [("full", 2, 50, false), ("empty", 64, 0, false)];
     assert_eq!(taken("binpack", &nodes, "10", 1), only("full"));
     assert_eq!(taken("spread", &nodes, "10", 1), only("empty"));
@@ -105,15 +105,15 @@ fn of_nodes_that_the_policy_finds_equal_the_emptiest_is_taken_or_one_is_drawn() 
     let nodes = [("a", 8, 0, false), ("b", 64, 0, false), ("c", 64, 0, false)];
     let drawn = Some(("b".to_owned(), vec!["c".to_owned()]));
     assert_eq!(taken("binpack", &nodes, "10", 4), drawn);
-    // A policy of many equal nodes has an order of its own, and leaves nothing to draw.
+    // A policy with many equal nodes has an order of its own, so nothing is left to draw.
     let (_, alternatives) = taken("best-fit", &nodes, "10", 4).unwrap();
     assert_eq!(alternatives, Vec::<String>::new());
 }
 
 #[test]
 fn steps_are_coarse_where_many_nodes_fit() {
-    // Sixteen nodes of different costs and ten steps: the best two share a step, and the stock
-    // scheduler takes the emptier of them.
+    // Sixteen nodes with different costs and ten steps: the best two share a step, and the stock
+    // scheduler takes the emptier of the two.
     let names: Vec<&'static str> = "a b c d e f g h i j k l m n o p".split(' ').collect();
     let node = |(at, name): (usize, &&'static str)| {
         let cores = if at == 1 { 64 } else { 8 };
