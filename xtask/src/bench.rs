@@ -17,7 +17,7 @@ use crate::setup::{Components, cargo, product, program, repository, run as run_c
   cargo xtask bench scheduler           all figures of the scheduler extender
   cargo xtask bench isolation           what isolation costs, on a fake GPU
   cargo xtask bench shares              how exactly compute time is shared, on a fake GPU
-  cargo xtask bench gpu                 isolation on this machine's GPU
+  cargo xtask bench gpu                 isolation and sharing on this machine's GPU
   cargo xtask bench simulate            placement policies on production traces
   cargo xtask bench plan                what a plan of a large cluster costs
   cargo xtask bench scheduler --help    what can be chosen")]

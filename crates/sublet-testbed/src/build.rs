@@ -268,7 +268,7 @@ impl Go<'_> {
         // The slash at the end makes it a folder, in which each program keeps its own name.
         args.extend([
             out.join("").into(),
-            // `-s -w` strips debug information, so do not make it: that saves a tenth of the time.
+            // `-s -w` strips debug information, so do not make it.
             "-gcflags=all=-dwarf=false".into(),
             "-ldflags".into(),
             format!("-s -w {stamp}").into(),
@@ -298,8 +298,6 @@ impl Go<'_> {
             .current_dir(&dir)
             .env("CGO_ENABLED", cgo)
             .env("GOTOOLCHAIN", "local")
-            // The compilers are short-lived and memory is plentiful, so collect garbage less often.
-            .env("GOGC", "400")
             .env("GOFLAGS", "-mod=readonly -trimpath -buildvcs=false")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

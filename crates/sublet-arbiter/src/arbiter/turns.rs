@@ -4,8 +4,8 @@
 //! A knock, the end of a process and the alarm lead to a *round*: the slots of jobs that may have
 //! news are read, the turns are decided once, gates are set. Rounds are apart from each other, so
 //! that whatever tenants do, turns take no more than a part of the arbiter's time
-//! ([`Pace`]); what comes in between wakes nobody. Jobs that are alone on their cards are not looked at, and without others there is
-//! no alarm.
+//! ([`Pace`]). Between two rounds nothing wakes the arbiter. Jobs that are alone on their cards are
+//! not looked at, and without others there is no alarm.
 
 mod alarm;
 mod watched;
