@@ -351,10 +351,10 @@ impl Running {
         registered: mpsc::UnboundedSender<String>,
         folder: PathBuf,
     ) -> Running {
-        let mut dialects = DIALECTS.iter();
-        let (socket_name, prefers) = match dialects.find(|d| d.resources()[0] == hand_out.resource)
-        {
-            Some(dialect) => (dialect.offering().socket, true),
+        let mut offerings = DIALECTS.iter().filter_map(|dialect| dialect.offering());
+        let found = offerings.find(|offering| offering.resource == hand_out.resource);
+        let (socket_name, prefers) = match found {
+            Some(offering) => (offering.socket, true),
             // A slot is as good as any other.
             None => ("sublet-gpu-slot.sock", false),
         };

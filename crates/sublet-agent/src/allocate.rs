@@ -174,7 +174,7 @@ fn limits(
             index: grant.card.index,
             uuid: grant.card.uuid.clone(),
             memory: match container.demand.portion {
-                Portion::Part(part) => part.memory,
+                Portion::Part(part) => part.on(card).memory,
                 Portion::Whole => card,
             },
         }

@@ -159,6 +159,7 @@ pub(crate) mod tests {
         let part = Part {
             memory: MiB::from(memory),
             compute: milli(promised),
+            ..Part::ZERO
         };
         let container = ContainerClaim {
             name: ContainerName::new("main").unwrap(),

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use crate::claim::peak_part;
 use crate::{
-    Ask, Claim, ContainerClaim, ContainerName, GpuIndex, GpuUuid, MiB, Part, Portion, Role,
+    Ask, Claim, ContainerClaim, ContainerName, GpuIndex, GpuUuid, MiB, Milli, Part, Portion, Role,
 };
 
 /// A card as an allocation names it. Where a UUID is given, it wins over the index.
@@ -61,7 +61,7 @@ impl Allocation {
                 amounts.push((container.role, part));
             }
         }
-        peak_part(amounts.into_iter()).ok()
+        peak_part(&amounts).ok()
     }
 
     /// Could this be the answer to that claim? Each container has as many different cards as
@@ -82,7 +82,11 @@ impl Allocation {
             match container.demand.portion {
                 Portion::Part(part) => {
                     let mut grants = self.of(&container.name);
-                    if grants.any(|grant| grant.memory != part.memory) {
+                    let is_wrong = |grant: &Grant| match part.memory_share {
+                        Milli::ZERO => grant.memory != part.memory,
+                        _ => grant.memory < part.memory,
+                    };
+                    if grants.any(is_wrong) {
                         return false;
                     }
                     shared.push(cards);
@@ -112,7 +116,7 @@ impl Allocation {
 pub struct Charge {
     /// The card.
     pub card: CardRef,
-    /// So much; for a whole card all of it, whatever the card has.
+    /// So much, shares among it; for a whole card all of it, whatever the card has.
     pub part: Part,
     /// The card is shared with nobody.
     pub whole: bool,

@@ -22,8 +22,8 @@ impl PartialOrd for Parts {
     }
 }
 
-fn by_memory(part: Part) -> (MiB, Milli) {
-    (part.memory, part.compute)
+fn by_memory(part: Part) -> (MiB, Milli, Milli) {
+    (part.memory, part.memory_share, part.compute)
 }
 
 impl Parts {
@@ -57,10 +57,22 @@ impl Parts {
         self.iter().fold(Part::ZERO, Part::or)
     }
 
-    /// Memory of all of them together.
+    /// The amounts of memory that they ask, shares left out.
     #[must_use]
     pub fn memory(&self) -> MiB {
         self.iter().map(|part| part.memory).sum()
+    }
+
+    /// Memory of all of them together, on cards with so much each.
+    #[must_use]
+    pub fn memory_on(&self, card: MiB) -> MiB {
+        self.iter().map(|part| part.on(card).memory).sum()
+    }
+
+    /// Is any of them a share of its card's memory?
+    #[must_use]
+    pub fn has_shares(&self) -> bool {
+        self.iter().any(|part| part.memory_share > Milli::ZERO)
     }
 
     /// How many there are.

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::{Ask, ContainerName, Count, Host, MiB, Milli, Part, Parts, StockAsk};
+use crate::{Ask, CardWishes, ContainerName, Count, Host, MiB, Milli, Part, Parts, StockAsk};
 
 /// The name of the dialect that a pod's claim and allocation are written in. Dialects themselves
 /// are in `sublet-api`; here their names are only compared.
@@ -139,11 +139,16 @@ pub enum ClaimShapeError {
         "container {0} asks for compute time, but its pod is opportunistic and gets what others leave"
     )]
     Opportunistic(ContainerName),
-    /// More compute time of one card than there is.
+    /// More of one card than there is.
     #[error(
-        "the containers of the pod ask for {0} thousandths of the compute time of one GPU together; there are 1000"
+        "the containers of the pod ask for {asked} thousandths of the {what} of one GPU together; there are 1000"
     )]
-    TooMuchCompute(u64),
+    TooMuch {
+        /// Of what: compute time or memory.
+        what: &'static str,
+        /// Thousandths.
+        asked: u64,
+    },
 }
 
 /// The GPU models that a pod accepts; none named means any. They stay in the order given, so that
@@ -186,6 +191,7 @@ pub struct Claim {
     has_slot: bool,
     host: Host,
     models: Models,
+    wishes: Option<Arc<CardWishes>>,
     stock: Option<Arc<StockAsk>>,
 }
 
@@ -201,6 +207,7 @@ impl Claim {
             has_slot: false,
             host,
             models: Models::default(),
+            wishes: None,
             stock: None,
         }
     }
@@ -229,6 +236,13 @@ impl Claim {
     #[must_use]
     pub fn with_models(self, models: Models) -> Claim {
         Claim { models, ..self }
+    }
+
+    /// The same claim, on such cards only.
+    #[must_use]
+    pub fn with_wishes(self, wishes: CardWishes) -> Claim {
+        let wishes = (!wishes.are_none()).then(|| Arc::new(wishes));
+        Claim { wishes, ..self }
     }
 
     /// The same claim, which also asks that of the machine.
@@ -275,6 +289,7 @@ impl Claim {
             has_slot,
             host: Host::ZERO,
             models: Models::default(),
+            wishes: None,
             stock: None,
         })
     }
@@ -322,6 +337,12 @@ impl Claim {
         &self.models
     }
 
+    /// Which cards it accepts; `None` where it accepts all.
+    #[must_use]
+    pub fn wishes(&self) -> Option<&Arc<CardWishes>> {
+        self.wishes.as_ref()
+    }
+
     /// What else it asks of the machine; `None` where the stock scheduler has looked at that.
     #[must_use]
     pub fn stock(&self) -> Option<&Arc<StockAsk>> {
@@ -340,7 +361,7 @@ impl Claim {
     pub fn looks_like(&self, other: &Claim) -> bool {
         let size = |one: &ContainerClaim| match one.demand.portion {
             Portion::Whole => (one.demand.gpus, None),
-            Portion::Part(part) => (one.demand.gpus, Some(part.memory)),
+            Portion::Part(part) => (one.demand.gpus, Some((part.memory, part.memory_share))),
         };
         let same = |a: &ContainerClaim| other.containers.iter().any(|b| size(a) == size(b));
         self.containers.iter().any(same)
@@ -368,7 +389,7 @@ fn parts_of(containers: &[ContainerClaim]) -> Result<Parts, ClaimShapeError> {
     let cards = containers.iter().map(|c| c.demand.gpus.get() as usize);
     let parts = (0..cards.max().unwrap_or(0)).map(|at| {
         let amounts = containers.iter().map(|c| (c.role, c.demand.part(at)));
-        peak_part(amounts).map_err(ClaimShapeError::TooMuchCompute)
+        peak_part(&amounts.collect::<Vec<_>>())
     });
     let parts: Result<Vec<Part>, ClaimShapeError> = parts.collect();
     Ok(Parts::new(parts?).expect("one part at least, and no more than a container may ask"))
@@ -376,17 +397,24 @@ fn parts_of(containers: &[ContainerClaim]) -> Result<Parts, ClaimShapeError> {
 
 /// What such amounts of one card are at their worst moment.
 ///
+/// Amounts and shares of memory have a worst moment each, so a pod with both may be counted as
+/// more than it ever takes, and never as less.
+///
 /// # Errors
-/// Thousandths of its compute time, if they are more than there are.
-pub(crate) fn peak_part(amounts: impl Iterator<Item = (Role, Part)> + Clone) -> Result<Part, u64> {
-    let memory = amounts
-        .clone()
-        .map(|(role, part)| (role, part.memory.get()));
-    let compute = peak(amounts.map(|(role, part)| (role, u64::from(part.compute.get()))));
-    let milli = u16::try_from(compute).ok().and_then(Milli::new);
+/// More thousandths of something than there are.
+pub(crate) fn peak_part(amounts: &[(Role, Part)]) -> Result<Part, ClaimShapeError> {
+    let peak_of = |amount: fn(&Part) -> u64| {
+        let amounts = amounts.iter();
+        peak(amounts.map(|(role, part)| (*role, amount(part))))
+    };
+    let milli = |what, asked| {
+        let milli = u16::try_from(asked).ok().and_then(Milli::new);
+        milli.ok_or(ClaimShapeError::TooMuch { what, asked })
+    };
     Ok(Part {
-        memory: MiB::new(peak(memory)).unwrap_or(MiB::MAX),
-        compute: milli.ok_or(compute)?,
+        memory: MiB::new(peak_of(|part| part.memory.get())).unwrap_or(MiB::MAX),
+        compute: milli("compute time", peak_of(|part| part.compute.get().into()))?,
+        memory_share: milli("memory", peak_of(|part| part.memory_share.get().into()))?,
     })
 }
 

@@ -61,7 +61,7 @@ pub struct Hold {
     pub uid: PodUid,
     /// Where.
     pub node: NodeIdx,
-    /// Positions of the cards, and how much of each.
+    /// Positions of the cards, and how much of each; no shares.
     pub cards: Vec<(usize, Part)>,
 }
 

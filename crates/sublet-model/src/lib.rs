@@ -19,6 +19,7 @@ mod quantity;
 mod stock;
 mod time;
 mod topology;
+mod wishes;
 
 pub use allocation::{Allocation, CardRef, Charge, Grant, charges_of};
 pub use ask::{Ask, Parts};
@@ -35,3 +36,4 @@ pub use quantity::{Bytes, Count, GiB, MiB, Milli, MilliCpu};
 pub use stock::{HostPort, MachineUse, Resources, StockAllocatable, StockAsk};
 pub use time::Time;
 pub use topology::{Bdf, BdfError, Fabric, Level, Nic, Pair, Partition};
+pub use wishes::CardWishes;

@@ -2,6 +2,10 @@
 //!
 //! All that counts cards adds, subtracts and compares [`Part`]s, so that a further amount is a
 //! field here and nothing else.
+//!
+//! Some users ask for a share of a card's memory, whichever card it is. Such a part becomes an
+//! amount when a card is looked at ([`Part::on`]). Accounts hold amounts only, so a share that
+//! nobody turned into an amount fits nowhere.
 
 use std::fmt;
 
@@ -16,6 +20,8 @@ pub struct Part {
     /// Compute time that is promised, in thousandths of the card. What asks none may still
     /// run: it gets what others leave.
     pub compute: Milli,
+    /// Memory that is asked as a share of the card's, beside [`Part::memory`]; zero in accounts.
+    pub memory_share: Milli,
 }
 
 impl Part {
@@ -28,6 +34,7 @@ impl Part {
         Part {
             memory,
             compute: Milli::ZERO,
+            memory_share: Milli::ZERO,
         }
     }
 
@@ -35,8 +42,19 @@ impl Part {
     #[must_use]
     pub const fn whole(memory: MiB) -> Part {
         Part {
-            memory,
             compute: Milli::WHOLE,
+            ..Part::of_memory(memory)
+        }
+    }
+
+    /// What it is of a card with so much memory, with no share left in it. A share is rounded
+    /// down, so that shares which are a card together fit on it.
+    #[must_use]
+    pub const fn on(self, card: MiB) -> Part {
+        Part {
+            memory: self.memory.plus(card.share_of(self.memory_share)),
+            compute: self.compute,
+            memory_share: Milli::ZERO,
         }
     }
 
@@ -52,6 +70,7 @@ impl Part {
         Part {
             memory: self.memory.plus(other.memory),
             compute: self.compute.plus(other.compute),
+            memory_share: self.memory_share.plus(other.memory_share),
         }
     }
 
@@ -61,13 +80,16 @@ impl Part {
         Part {
             memory: self.memory.saturating_sub(other.memory),
             compute: self.compute.saturating_sub(other.compute),
+            memory_share: self.memory_share.saturating_sub(other.memory_share),
         }
     }
 
     /// Is there as much of everything in `room`?
     #[must_use]
     pub fn fits_in(self, room: Part) -> bool {
-        self.memory <= room.memory && self.compute <= room.compute
+        self.memory <= room.memory
+            && self.compute <= room.compute
+            && self.memory_share <= room.memory_share
     }
 
     /// What is left after taking `other`, or `None` if there is less of anything.
@@ -82,6 +104,7 @@ impl Part {
         Part {
             memory: self.memory.max(other.memory),
             compute: self.compute.max(other.compute),
+            memory_share: self.memory_share.max(other.memory_share),
         }
     }
 
@@ -89,7 +112,8 @@ impl Part {
     /// compute. Rounded up, so that shares never add up to less than they take.
     #[must_use]
     pub fn share_of(self, capacity: MiB) -> Milli {
-        Milli::share_up(self.memory, capacity).max(self.compute)
+        let memory = Milli::share_up(self.memory, capacity).plus(self.memory_share);
+        memory.min(Milli::WHOLE).max(self.compute)
     }
 
     /// The share of a card of that size that can still be asked, if this is left of it: the
@@ -105,7 +129,13 @@ impl Part {
 
 impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.memory.fmt(f)?;
+        if self.memory_share == Milli::ZERO {
+            self.memory.fmt(f)?;
+        } else if self.memory.is_zero() {
+            write!(f, "{} of its memory", self.memory_share)?;
+        } else {
+            write!(f, "{} and {} of its memory", self.memory, self.memory_share)?;
+        }
         if self.compute == Milli::ZERO {
             return Ok(());
         }
@@ -121,9 +151,27 @@ mod tests {
 
     fn part(memory: u32, compute: u16) -> Part {
         Part {
-            memory: MiB::from(memory),
             compute: Milli::new(compute).unwrap(),
+            ..Part::of_memory(MiB::from(memory))
         }
+    }
+
+    fn share(milli: u16) -> Part {
+        Part {
+            memory_share: Milli::new(milli).unwrap(),
+            ..Part::ZERO
+        }
+    }
+
+    #[test]
+    fn a_share_becomes_an_amount_of_the_card_that_is_looked_at() {
+        let half = share(500);
+        assert_eq!(half.on(MiB::from(81)), part(40, 0), "rounded down");
+        assert_eq!(half.share_of(MiB::from(81)).get(), 500);
+        assert_eq!(part(3, 200).plus(half).on(MiB::from(80)), part(43, 200));
+        assert_eq!(half.to_string(), "50 % of its memory");
+        // Nobody has said of which card: it is on none.
+        assert!(!half.fits_in(part(u32::MAX, 1000)));
     }
 
     #[test]
@@ -144,6 +192,19 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn shares_of_a_card_never_add_up_to_more_than_it(
+            card in 0..=u32::MAX, cuts in proptest::collection::vec(1..=1000u16, 1..9),
+        ) {
+            let all: u64 = cuts.iter().map(|cut| u64::from(*cut)).sum();
+            let card = MiB::from(card);
+            let taken: MiB = cuts
+                .iter()
+                .map(|cut| share((u64::from(*cut) * 1000 / all) as u16).on(card).memory)
+                .sum();
+            prop_assert!(taken <= card);
+        }
+
         #[test]
         fn what_fits_can_be_taken_and_given_back(
             room in (0..100u32, 0..=1000u16), asked in (0..100u32, 0..=1000u16),

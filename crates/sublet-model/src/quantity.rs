@@ -51,6 +51,18 @@ impl MiB {
         }
     }
 
+    /// So many thousandths of it, rounded down.
+    #[must_use]
+    pub const fn share_of(self, share: Milli) -> MiB {
+        // Below 2^44 times 2^16.
+        let share = self.0 * share.get() as u64 / 1000;
+        if share <= MiB::MAX.0 {
+            MiB(share)
+        } else {
+            MiB::MAX
+        }
+    }
+
     /// What is left after taking `other`, or `None` if there is less than that.
     #[must_use]
     pub const fn checked_sub(self, other: MiB) -> Option<MiB> {

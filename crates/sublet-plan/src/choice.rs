@@ -3,10 +3,29 @@
 //! This is the only place that chooses cards. Code that looks at several cards at once (such as
 //! at their wiring) belongs in [`several`] and [`whole`], and nowhere else.
 
-use sublet_model::{Ask, Book, Claim, Class, Count, Hold, Part, Parts};
+use sublet_model::{Ask, Book, Card, Claim, Class, Count, Hold, Part, Parts};
 
 use crate::CardLoad;
 use crate::score::Cost;
+
+/// The cards of a node that a claim may have: all of them, or those that the pod accepts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Open<'a> {
+    pub(crate) book: &'a Book,
+    /// By position in ascending order; `None` for all.
+    pub(crate) accepted: Option<&'a [usize]>,
+}
+
+impl<'a> Open<'a> {
+    /// The cards and their positions.
+    pub(crate) fn cards(self) -> impl Iterator<Item = (usize, &'a Card)> + Clone {
+        let cards = self.book.cards().iter().enumerate();
+        cards.filter(move |(at, _)| {
+            let accepted = self.accepted;
+            accepted.is_none_or(|accepted| accepted.binary_search(at).is_ok())
+        })
+    }
+}
 
 /// The best card for one part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,8 +55,8 @@ pub(crate) trait CardCost: Fn(usize, Part) -> Cost {}
 impl<F: Fn(usize, Part) -> Cost> CardCost for F {}
 
 /// The best card for a single part; `None` if no card has room.
-pub(crate) fn one(book: &Book, part: Part, class: Class, cost: impl CardCost) -> Option<One> {
-    candidates(book, part, class, &cost).min()
+pub(crate) fn one(open: Open<'_>, part: Part, class: Class, cost: impl CardCost) -> Option<One> {
+    candidates(open, part, class, &cost).min()
 }
 
 /// The best cards for parts of several cards.
@@ -45,24 +64,25 @@ pub(crate) fn one(book: &Book, part: Part, class: Class, cost: impl CardCost) ->
 /// # Errors
 /// The number of parts that can have a card, if that is not all.
 pub(crate) fn several(
-    book: &Book,
+    open: Open<'_>,
     parts: &Parts,
     class: Class,
     cost: impl CardCost,
 ) -> Result<Several, Count> {
     let able = |part| {
-        let mut able: Vec<One> = candidates(book, part, class, &cost).collect();
+        let mut able: Vec<One> = candidates(open, part, class, &cost).collect();
         able.sort_unstable();
         able
     };
     let able: Vec<Vec<One>> = parts.iter().map(able).collect();
+    let book = open.book;
     let choose = |contended: bool| {
-        let open = able.iter().map(|cards| {
+        let uncontended = able.iter().map(|cards| {
             let cards = cards.iter().filter(|one| contended || !one.contended);
             cards.map(|one| one.position).collect()
         });
-        let open: Vec<Vec<usize>> = open.collect();
-        match_up(&open, book.cards().len())
+        let usable: Vec<Vec<usize>> = uncontended.collect();
+        match_up(&usable, book.cards().len())
     };
     let found = |contended| {
         move |positions: Vec<usize>| {
@@ -80,9 +100,8 @@ pub(crate) fn several(
 
 /// The cards that can be handed out whole. Cards that no soft hold wants come first; each group
 /// is in order of the index.
-pub(crate) fn whole(book: &Book) -> impl Iterator<Item = usize> {
-    let cards = book.cards().iter().enumerate();
-    let idle = cards.filter(|(_, card)| card.is_idle());
+pub(crate) fn whole(open: Open<'_>) -> impl Iterator<Item = usize> {
+    let idle = open.cards().filter(|(_, card)| card.is_idle());
     let wanted = idle.clone().filter(|(_, card)| card.holds > 0);
     let rest = idle.filter(|(_, card)| card.holds == 0);
     rest.chain(wanted).map(|(at, _)| at)
@@ -93,8 +112,13 @@ pub(crate) fn is_free(book: &Book, claim: &Claim, hold: &Hold) -> bool {
     let Ask::Parts(parts) = claim.ask() else {
         return false;
     };
+    let gpus = book.facts().map_or(&[][..], |facts| facts.inventory.gpus());
+    let accepts = |at: usize| match claim.wishes() {
+        Some(wishes) => gpus.get(at).is_some_and(|gpu| wishes.accept(gpu)),
+        None => true,
+    };
     let free = |(part, &(at, _)): (Part, &(usize, Part))| {
-        let card = book.cards().get(at);
+        let card = book.cards().get(at).filter(|_| accepts(at));
         card.is_some_and(|card| card.left_beside(part, claim.class()).is_some())
     };
     parts.count().get() as usize == hold.cards.len() && parts.iter().zip(&hold.cards).all(free)
@@ -102,19 +126,18 @@ pub(crate) fn is_free(book: &Book, claim: &Claim, hold: &Hold) -> bool {
 
 /// The cards that have room for a part.
 fn candidates(
-    book: &Book,
+    open: Open<'_>,
     part: Part,
     class: Class,
     cost: &impl CardCost,
 ) -> impl Iterator<Item = One> {
-    let cards = book.cards().iter().enumerate();
-    cards.filter_map(move |(position, card)| {
+    open.cards().filter_map(move |(position, card)| {
         let left = card.left_beside(part, class)?;
         // What is left with all holds counted; if only a hold is in the way, what is left without.
         let uncontended = left.checked_sub(card.held);
         Some(One {
             contended: uncontended.is_none(),
-            load: CardLoad::of(book, position, class),
+            load: CardLoad::of(open.book, position, class),
             cost: cost(position, uncontended.unwrap_or(left)),
             position,
         })

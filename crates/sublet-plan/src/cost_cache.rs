@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sublet_model::{Ask, Bytes, Claim, Class, Host, Models, NodeIdx, PodUid, StockAsk};
+use sublet_model::{Ask, Bytes, CardWishes, Claim, Class, Host, Models, NodeIdx, PodUid, StockAsk};
 
 use crate::policy::MAX_PARTS;
 use crate::score::{Cost, Prepared, PreparedParts};
@@ -31,6 +31,7 @@ struct Question {
     class: Class,
     host: Host,
     models: Models,
+    wishes: Option<Arc<CardWishes>>,
     has_slot: bool,
     stock: Option<Arc<StockAsk>>,
 }
@@ -135,6 +136,7 @@ impl Question {
             } else {
                 Models::default()
             },
+            wishes: claim.wishes().cloned(),
             has_slot: claim.has_slot(),
             stock: claim.stock().filter(|_| here).cloned(),
         }

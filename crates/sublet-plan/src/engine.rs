@@ -11,8 +11,8 @@ mod trial;
 use std::collections::{BTreeMap, BTreeSet};
 
 use sublet_model::{
-    Allocation, Ask, Claim, Entry, Hold, Ledger, NodeFacts, NodeIdx, NodeName, PodUid, Standing,
-    Time,
+    Allocation, Ask, Claim, Entry, Hold, Ledger, NodeFacts, NodeIdx, NodeName, Part, PodUid,
+    Standing, Time,
 };
 
 pub use self::options::{EngineOptions, StockRules, Ties};
@@ -388,7 +388,12 @@ impl Engine {
         let cards = cards_at(&self.rules(), book, uid, claim, &candidate);
         let cards = match claim.ask() {
             Ask::Nothing => Vec::new(),
-            Ask::Parts(parts) => cards.into_iter().zip(parts.iter()).collect(),
+            Ask::Parts(parts) => {
+                let parts = cards.into_iter().zip(parts.iter());
+                let amount =
+                    |(at, part): (usize, Part)| (at, part.on(book.cards()[at].capacity.memory));
+                parts.map(amount).collect()
+            }
             Ask::WholeCards(_) => cards
                 .into_iter()
                 .map(|at| (at, book.cards()[at].capacity))

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use sublet_model::{Ask, Book, Claim, NodeIdx, PodUid};
+use sublet_model::{Ask, Book, Claim, MiB, NodeIdx, PodUid};
 
 use crate::fit::{Rules, check_look_alikes, fit};
 use crate::score::Scores;
@@ -125,10 +125,12 @@ impl Engine {
         let asks = book.pods().filter_map(|uid| self.ledger().entry(uid));
         let asks = asks.map(|entry| entry.claim.ask()).chain([claim.ask()]);
         let (mut memory, mut cards) = (0, 0);
+        let card = book.cards().iter().map(|card| card.capacity.memory).max();
+        let card = card.unwrap_or(MiB::ZERO);
         for ask in asks {
             match ask {
                 Ask::Nothing => {}
-                Ask::Parts(parts) => memory += parts.memory().get(),
+                Ask::Parts(parts) => memory += parts.memory_on(card).get(),
                 Ask::WholeCards(count) => cards += u64::from(count.get()),
             }
         }

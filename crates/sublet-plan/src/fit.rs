@@ -5,17 +5,20 @@
 //! the numbers ([`place`]).
 
 use std::cell::Cell;
+use std::cmp::Ordering;
 
 use sublet_model::{
-    Advertise, Allocation, Ask, Book, Card, CardRef, Claim, Class, Count, Grant, Identity, Ledger,
-    MiB, NodeFacts, Part, Parts, PodUid, Portion, Role, Sharing,
+    Advertise, Allocation, Ask, Book, CardRef, CardWishes, Claim, Class, Count, Grant, Identity,
+    Ledger, MiB, NodeFacts, Part, Parts, PodUid, Portion, Role, Sharing,
 };
 
-use crate::choice::{self, CardCost};
+use crate::choice::{self, CardCost, Open};
 use crate::policy::Costs;
 use crate::score::{After, Asked, Cost, Prepared, Scores};
 use crate::stock::counts::{check_devices, check_machine};
 use crate::{CardLoad, EngineOptions, Reason, StockRules};
+
+mod why;
 
 /// A place for the claim on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +39,11 @@ impl Candidate {
     pub fn cost(&self) -> i64 {
         self.costs[0]
     }
+
+    /// Better places come first.
+    fn order(&self) -> (bool, CardLoad, Costs, usize) {
+        (self.contended, self.load, self.costs, self.position)
+    }
 }
 
 /// What a place is judged by.
@@ -47,8 +55,10 @@ pub(crate) struct Rules<'a> {
 }
 
 /// One question about one node.
+#[derive(Clone, Copy)]
 struct Case<'a> {
     rules: &'a Rules<'a>,
+    open: Open<'a>,
     book: &'a Book,
     facts: &'a NodeFacts,
     class: Class,
@@ -68,7 +78,7 @@ pub(crate) fn fit(
     claim: &Claim,
     prepared: &[Prepared],
 ) -> Result<Candidate, Reason> {
-    judge(rules, book, uid, claim, prepared, few_rooms, few_idle)
+    judge(rules, book, uid, claim, prepared, why::too_few_cards)
 }
 
 /// The same without reasons: on a full node that saves the pass that finds the numbers.
@@ -79,9 +89,7 @@ pub(crate) fn place(
     claim: &Claim,
     prepared: &[Prepared],
 ) -> Option<Candidate> {
-    let no_rooms = |_: &Case<'_>, _: &Parts, _| Unexplained;
-    let no_idle = |_: &Case<'_>, _, _| Unexplained;
-    judge(rules, book, uid, claim, prepared, no_rooms, no_idle).ok()
+    judge(rules, book, uid, claim, prepared, |_, _| Unexplained).ok()
 }
 
 /// Stands for a reason that nobody needs.
@@ -93,30 +101,34 @@ impl From<Reason> for Unexplained {
     }
 }
 
-/// The common part of [`fit`] and [`place`]. `few_rooms` gives the reason if there are cards for
-/// only so many of the parts, `few_idle` if only so many cards can be handed out whole.
+/// The common part of [`fit`] and [`place`]. `too_few` gives the reason if there are cards for
+/// only so many of the parts, or only so many that can be handed out whole.
 fn judge<No: From<Reason>>(
     rules: &Rules<'_>,
     book: &Book,
     uid: &PodUid,
     claim: &Claim,
     prepared: &[Prepared],
-    few_rooms: impl FnOnce(&Case<'_>, &Parts, Count) -> No,
-    few_idle: impl FnOnce(&Case<'_>, Count, Count) -> No,
+    too_few: impl FnOnce(&Case<'_>, Count) -> No,
 ) -> Result<Candidate, No> {
     let facts = check_node(rules, book, claim)?;
     let case = Case::new(rules, book, facts, uid, claim, prepared);
-    let place = match claim.ask() {
-        Ask::Nothing => return Ok(case.on_host()),
-        Ask::Parts(parts) => {
-            let place = case.on_parts(parts);
-            place.map_err(|fitting| few_rooms(&case, parts, fitting))?
-        }
-        Ask::WholeCards(asked) => {
-            let place = case.on_whole(*asked);
-            place.map_err(|free| few_idle(&case, *asked, free))?
+    if !claim.has_gpu() {
+        return Ok(case.on_host());
+    }
+    let found = match claim.wishes() {
+        None => case.on_cards().map_err(|few| too_few(&case, few)),
+        Some(wishes) => {
+            let groups = groups(wishes, facts)?;
+            let among = groups.iter().map(|group| case.among(group));
+            let tried = among.map(|case| (case, case.on_cards()));
+            match tried.min_by(best_group) {
+                Some((case, found)) => found.map_err(|few| too_few(&case, few)),
+                None => Err(Reason::NoGpu.into()),
+            }
         }
     };
+    let place = found?;
     if rules.options.stock == StockRules::Here {
         check_devices(book, claim)?;
     }
@@ -133,6 +145,15 @@ pub(crate) fn cards_at(
     claim: &Claim,
     candidate: &Candidate,
 ) -> Vec<usize> {
+    let groups = match (claim.wishes(), book.facts()) {
+        (Some(wishes), Some(facts)) => wishes.groups(facts.inventory.gpus()),
+        _ => Vec::new(),
+    };
+    let group = groups.iter().find(|at| at.contains(&candidate.position));
+    let open = Open {
+        book,
+        accepted: group.map(Vec::as_slice),
+    };
     match claim.ask() {
         Ask::Nothing => Vec::new(),
         Ask::Parts(parts) if parts.count() == Count::new(1) => vec![candidate.position],
@@ -142,10 +163,45 @@ pub(crate) fn cards_at(
             };
             let prepared = rules.scores.prepare(rules.ledger, book);
             let case = Case::new(rules, book, facts, uid, claim, &prepared);
-            let found = choice::several(book, parts, claim.class(), case.card_cost());
+            let found = choice::several(open, parts, claim.class(), case.card_cost());
             found.map_or_else(|_| Vec::new(), |found| found.positions)
         }
-        Ask::WholeCards(count) => choice::whole(book).take(count.get() as usize).collect(),
+        Ask::WholeCards(count) => choice::whole(open).take(count.get() as usize).collect(),
+    }
+}
+
+/// The sets of cards that the pod accepts.
+///
+/// # Errors
+/// It accepts none.
+fn groups(wishes: &CardWishes, facts: &NodeFacts) -> Result<Vec<Vec<usize>>, Reason> {
+    let groups = wishes.groups(facts.inventory.gpus());
+    if groups.is_empty() {
+        let one_numa = wishes.one_numa;
+        let accepted = CardWishes {
+            one_numa: false,
+            ..wishes.clone()
+        };
+        let others = accepted.groups(facts.inventory.gpus());
+        return Err(Reason::Unwanted {
+            numa_unknown: one_numa && !others.is_empty(),
+        });
+    }
+    Ok(groups)
+}
+
+/// The set with the best place comes first. If none has any, the largest one does, because it is
+/// the one that may have a place later.
+fn best_group<'a>(
+    (case, one): &(Case<'a>, Result<Candidate, Count>),
+    (other_case, other): &(Case<'a>, Result<Candidate, Count>),
+) -> Ordering {
+    let cards = |case: &Case<'a>| case.open.cards().count();
+    match (one, other) {
+        (Ok(one), Ok(other)) => one.order().cmp(&other.order()),
+        (Ok(_), Err(_)) => Ordering::Less,
+        (Err(_), Ok(_)) => Ordering::Greater,
+        (Err(one), Err(other)) => (cards(other_case), other).cmp(&(cards(case), one)),
     }
 }
 
@@ -173,7 +229,7 @@ pub(crate) fn allocate(book: &Book, claim: &Claim, chosen: &[usize]) -> Allocati
                 uuid: gpus[position].uuid.clone(),
             },
             memory: match container.demand.portion {
-                Portion::Part(part) => part.memory,
+                Portion::Part(part) => part.on(gpus[position].memory).memory,
                 Portion::Whole => gpus[position].memory,
             },
         }));
@@ -239,6 +295,10 @@ impl<'a> Case<'a> {
     ) -> Case<'a> {
         Case {
             rules,
+            open: Open {
+                book,
+                accepted: None,
+            },
             book,
             facts,
             class: claim.class(),
@@ -249,6 +309,15 @@ impl<'a> Case<'a> {
             },
             prepared,
         }
+    }
+
+    /// The same question about these cards only.
+    fn among(self, accepted: &'a [usize]) -> Case<'a> {
+        let open = Open {
+            accepted: Some(accepted),
+            ..self.open
+        };
+        Case { open, ..self }
     }
 
     fn on_host(&self) -> Candidate {
@@ -265,6 +334,15 @@ impl<'a> Case<'a> {
         }
     }
 
+    /// The place on cards; or else the number of parts or of whole cards that can be had.
+    fn on_cards(&self) -> Result<Candidate, Count> {
+        match self.asked.ask {
+            Ask::Nothing => Ok(self.on_host()),
+            Ask::Parts(parts) => self.on_parts(parts),
+            Ask::WholeCards(asked) => self.on_whole(*asked),
+        }
+    }
+
     /// The place for the parts; or else the number of parts that can have a card.
     fn on_parts(&self, parts: &Parts) -> Result<Candidate, Count> {
         let (book, first) = (self.book, parts.first());
@@ -273,19 +351,22 @@ impl<'a> Case<'a> {
             return Err(Count::ZERO);
         }
         let (position, contended, load) = if parts.count() == Count::new(1) {
-            let best = choice::one(book, first, self.class, self.card_cost());
+            let best = choice::one(self.open, first, self.class, self.card_cost());
             best.map(|one| (one.position, one.contended, one.load))
                 .ok_or(Count::ZERO)?
         } else {
-            let best = choice::several(book, parts, self.class, self.card_cost());
+            let best = choice::several(self.open, parts, self.class, self.card_cost());
             best.map(|found| (found.positions[0], found.contended, found.load))?
         };
         let held: MiB = book.cards().iter().map(|card| card.held.memory).sum();
         let card = &book.cards()[position];
         let room = card.free().saturating_sub(card.held);
+        let capacity = card.capacity.memory;
         let after = After {
-            card_left: room.saturating_sub(first).memory,
-            node_left: book.free().saturating_sub(held.plus(parts.memory())),
+            card_left: room.saturating_sub(first.on(capacity)).memory,
+            node_left: book
+                .free()
+                .saturating_sub(held.plus(parts.memory_on(capacity))),
             node_capacity: book.capacity(),
         };
         Ok(Candidate {
@@ -302,7 +383,7 @@ impl<'a> Case<'a> {
         let gpus = self.facts.inventory.gpus();
         let (mut idle, mut holds) = (0, 0);
         let (mut taken, mut first) = (MiB::ZERO, None);
-        for at in choice::whole(book) {
+        for at in choice::whole(self.open) {
             if idle < asked.get() {
                 taken = taken.plus(gpus[at].memory);
             }
@@ -390,110 +471,6 @@ pub(crate) fn check_look_alikes(
         }
     }
     Ok(())
-}
-
-/// The reason why there are not enough cards for several parts.
-fn few_rooms(case: &Case<'_>, parts: &Parts, fitting: Count) -> Reason {
-    let (facts, book, class) = (case.facts, case.book, case.class);
-    let (asked, total) = (parts.count(), Count::new(book.cards().len() as u32));
-    if asked > total {
-        return Reason::TooFew { asked, total };
-    }
-    if fitting == Count::ZERO {
-        return no_room(facts, book, parts, class);
-    }
-    Reason::TooFewRooms {
-        asked,
-        part: parts.first(),
-        fitting,
-    }
-}
-
-/// The reason why so many cards cannot be handed out whole.
-fn few_idle(case: &Case<'_>, asked: Count, idle: Count) -> Reason {
-    let cards = case.book.cards();
-    let total = Count::new(cards.len() as u32);
-    if asked > total {
-        return Reason::TooFew { asked, total };
-    }
-    let count =
-        |is_it: &dyn Fn(&&Card) -> bool| Count::new(cards.iter().filter(is_it).count() as u32);
-    Reason::NoIdle {
-        asked,
-        idle,
-        total,
-        sick: count(&|card| !card.healthy),
-        unsure: count(&|card| card.tenants == 0 && !card.unsure.is_zero()),
-    }
-}
-
-/// The reason why no card has room for the largest of these parts.
-fn no_room(facts: &NodeFacts, book: &Book, parts: &Parts, class: Class) -> Reason {
-    let (part, asked) = (parts.first(), parts.first().memory);
-    let (gpus, cards) = (facts.inventory.gpus(), book.cards());
-    let doubt = book.unplaced() > Count::ZERO;
-    // Of several largest ones the first, so that the answer does not depend on chance.
-    let largest = |size: &dyn Fn(&Card) -> MiB| {
-        let best = (0..cards.len()).max_by_key(|&at| (size(&cards[at]), usize::MAX - at));
-        let at = best.unwrap_or(0);
-        (size(&cards[at]), gpus[at].index)
-    };
-    let (capacity, gpu) = largest(&|card| card.capacity.memory);
-    if capacity < asked {
-        return Reason::TooSmall {
-            asked,
-            largest: capacity,
-            gpu,
-        };
-    }
-    let sick = cards
-        .iter()
-        .filter(|card| !card.healthy && card.capacity.memory >= asked)
-        .count();
-    let (hole, gpu) = largest(&|card| if doubt { MiB::ZERO } else { card.free().memory });
-    if !doubt && let Some(reason) = no_compute(facts, book, part, class) {
-        return reason;
-    }
-    let unsure = gpus.iter().zip(cards).find(|(it, _)| it.index == gpu);
-    Reason::NoRoom {
-        asked,
-        hole,
-        gpu,
-        sick: Count::new(sick as u32),
-        unsure: match unsure {
-            Some((_, card)) if doubt => card.capacity.memory.saturating_sub(card.used.memory),
-            Some((_, card)) => card.unsure.memory,
-            None => MiB::ZERO,
-        },
-    }
-}
-
-/// The reason why cards with enough memory cannot take a part; `None` if there are no such cards.
-fn no_compute(facts: &NodeFacts, book: &Book, part: Part, class: Class) -> Option<Reason> {
-    let cards = || book.cards().iter().zip(facts.inventory.gpus());
-    let roomy = cards().filter(|(card, _)| {
-        let memory = Part::of_memory(part.memory);
-        card.left_beside(memory, Class::Opportunistic).is_some()
-    });
-    // Of several with the most, the first, so that the answer does not depend on chance.
-    let Some((card, gpu)) = roomy.rev().max_by_key(|(card, _)| card.free().compute) else {
-        let overfull = |(card, _): &(&Card, _)| {
-            let taken = card.used.memory.plus(card.unsure.memory);
-            let left = card.capacity.memory.saturating_sub(taken);
-            let is_open = card.healthy && card.whole == 0;
-            is_open && part.memory <= left && !card.used.fits_in(card.capacity)
-        };
-        let (_, gpu) = cards().find(overfull)?;
-        return Some(Reason::Overfull { gpu: gpu.index });
-    };
-    if class == Class::Guaranteed && part.fits_in(card.free()) {
-        return Some(Reason::Company { gpu: gpu.index });
-    }
-    Some(Reason::NoCompute {
-        asked: part.compute,
-        left: card.free().compute,
-        gpu: gpu.index,
-    })
 }
 
 #[cfg(test)]

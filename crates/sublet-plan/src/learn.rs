@@ -39,7 +39,11 @@ impl PodShape {
     pub(crate) fn by_size(&self) -> (MilliCpu, u64, u32, &Models) {
         let (portion, cards) = match &self.ask {
             Ask::Nothing => (0, 0),
-            Ask::Parts(parts) => (parts.first().memory.get(), parts.count().get()),
+            Ask::Parts(parts) => {
+                let part = parts.first();
+                let share = u64::from(part.memory_share.get());
+                (part.memory.get().saturating_add(share), parts.count().get())
+            }
             Ask::WholeCards(count) => (u64::MAX, count.get()),
         };
         (self.cpu, portion, cards, &self.models)

@@ -77,6 +77,7 @@ mod tests {
                 used: Part {
                     memory: MiB::ZERO,
                     compute,
+                    ..Part::ZERO
                 },
                 ..Card::default()
             };

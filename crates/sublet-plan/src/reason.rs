@@ -5,15 +5,16 @@
 //! nothing that differs from node to node, because the scheduler joins all distinct texts into
 //! the pod's condition.
 
-use std::fmt;
+mod wire;
 
+use std::fmt;
 use std::sync::Arc;
 
 use sublet_model::{
-    Ask, Bytes, Count, GpuIndex, HostPort, MiB, Milli, MilliCpu, NodeName, Part, PodKey, Sharing,
-    Unit,
+    Bytes, Count, GpuIndex, HostPort, MiB, Milli, MilliCpu, NodeName, Part, PodKey, Sharing, Unit,
 };
 
+pub use self::wire::Wire;
 use crate::stock::Taint;
 
 /// Why a node cannot take a claim.
@@ -27,6 +28,11 @@ pub enum Reason {
     Model {
         /// The node's model.
         node: Arc<str>,
+    },
+    /// The pod names cards or models, and accepts no card of the node.
+    Unwanted {
+        /// It would accept some, but wants all of one NUMA node, and that is not known of them.
+        numa_unknown: bool,
     },
     /// Too little CPU is left.
     Cpu {
@@ -113,8 +119,10 @@ pub enum Reason {
     TooFew {
         /// How many the pod asks for.
         asked: Count,
-        /// How many the node has.
+        /// How many the node has, or how many of these the pod accepts.
         total: Count,
+        /// Does the pod accept only some of the node's cards?
+        chosen: bool,
     },
     /// No card has enough free memory.
     NoRoom {
@@ -190,6 +198,7 @@ impl Reason {
         match self {
             Reason::NoGpu
             | Reason::Model { .. }
+            | Reason::Unwanted { .. }
             | Reason::Taint { .. }
             | Reason::NodeSelector { .. }
             | Reason::NodeAffinity { .. }
@@ -223,6 +232,7 @@ impl Reason {
             Reason::Unknown => "unknown_node",
             Reason::NoGpu => "no_gpu",
             Reason::Model { .. } => "model",
+            Reason::Unwanted { .. } => "unwanted",
             Reason::Cpu { .. } => "cpu",
             Reason::HostMemory { .. } => "host_memory",
             Reason::Unschedulable => "unschedulable",
@@ -288,8 +298,16 @@ impl fmt::Display for Reason {
                 "{asked} asked of one GPU, but the largest, GPU {gpu}, has {largest} in all ({} too few)",
                 asked.saturating_sub(*largest)
             ),
-            Reason::TooFew { asked, total } => {
-                write!(f, "{asked} asked, but the node has {total}")
+            Reason::TooFew {
+                asked,
+                total,
+                chosen,
+            } => {
+                write!(f, "{asked} asked, but the node has {total}")?;
+                match chosen {
+                    true => write!(f, " that the pod accepts together"),
+                    false => Ok(()),
+                }
             }
             Reason::NoRoom {
                 asked,
@@ -349,6 +367,16 @@ impl fmt::Display for Reason {
                 }
                 sick_note(f, *sick)
             }
+            Reason::Unwanted {
+                numa_unknown: false,
+            } => write!(
+                f,
+                "no GPU of the node is one that the pod accepts by its UUID and model"
+            ),
+            Reason::Unwanted { numa_unknown: true } => write!(
+                f,
+                "the pod wants GPUs of one NUMA node, and the node does not say where its GPUs are"
+            ),
             Reason::LookAlike { other } => write!(
                 f,
                 "pod {other} asks for the same amount and has not started yet; the node tells pods apart by size"
@@ -434,50 +462,6 @@ fn had(f: &mut fmt::Formatter<'_>, value: Option<&Arc<str>>) -> fmt::Result {
         Some(value) if value.is_empty() => write!(f, "it empty"),
         Some(value) => write!(f, "{value}"),
         None => write!(f, "no such label"),
-    }
-}
-
-/// A reason in the short text that the extender sends: at most a few different texts for a claim.
-pub struct Wire<'a>(pub &'a Reason, pub &'a Ask);
-
-impl fmt::Display for Wire<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.0, self.1) {
-            (Reason::TooSmall { .. }, Ask::Parts(parts)) => {
-                write!(f, "no GPU is as large as {}", parts.first().memory)
-            }
-            (Reason::NoRoom { .. }, Ask::Parts(parts)) => {
-                write!(f, "no GPU has {} free", parts.first().memory)
-            }
-            (
-                Reason::NoCompute { .. } | Reason::Company { .. } | Reason::Overfull { .. },
-                Ask::Parts(parts),
-            ) => {
-                write!(f, "no GPU has {} free", parts.first())
-            }
-            (Reason::TooFewRooms { .. }, Ask::Parts(parts)) => {
-                let (asked, part) = (parts.count().get(), parts.first());
-                write!(f, "fewer than {asked} GPUs have {part} free")
-            }
-            (Reason::TooFew { .. }, Ask::Parts(parts)) => {
-                write!(f, "node has fewer than {}", parts.count())
-            }
-            (Reason::TooFew { .. }, Ask::WholeCards(asked)) => {
-                write!(f, "node has fewer than {asked}")
-            }
-            (Reason::NoIdle { .. }, Ask::WholeCards(asked)) => {
-                write!(f, "node has fewer than {} idle GPUs", asked.get())
-            }
-            (Reason::Cpu { .. }, _) => write!(f, "too little CPU is left on the node"),
-            (Reason::HostMemory { .. }, _) => write!(f, "too little memory is left on the node"),
-            (Reason::Model { .. }, _) => write!(f, "the pod does not accept the GPU model"),
-            (Reason::LookAlike { .. }, _) => {
-                write!(f, "a pod that looks the same is still starting on the node")
-            }
-            (Reason::Unit { .. }, _) => write!(f, "node counts GPU memory in another unit"),
-            (Reason::NoSlot, _) => write!(f, "node needs sublet.dev/gpu-slot in the pod"),
-            (reason, _) => write!(f, "{reason}"),
-        }
     }
 }
 

@@ -35,6 +35,10 @@ pub(crate) fn hope(outline: &Outline, ask: &Ask, policy: &Pack) -> Option<Hope> 
     if !may_fit(outline, ask) {
         return None;
     }
+    if matches!(ask, Ask::Parts(parts) if parts.has_shares()) {
+        // An outline does not say how large a share of which card is.
+        return Some(Hope::ANYTHING);
+    }
     let left = outline.left();
     let (card_left, node_left) = match ask {
         Ask::Nothing => (MiB::ZERO, left),
@@ -66,6 +70,12 @@ pub(crate) fn hope(outline: &Outline, ask: &Ask, policy: &Pack) -> Option<Hope> 
 }
 
 impl Hope {
+    /// No place is better.
+    const ANYTHING: Hope = Hope {
+        contended: false,
+        cost: Cost::MIN,
+    };
+
     /// Such places are rare, so a closer bound of their cost is not worth the time.
     const CONTENDED: Hope = Hope {
         contended: true,

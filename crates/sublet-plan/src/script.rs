@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! n1 size: 4069/16276 0/16276!w@GPU-b     used/capacity; ! sick; w held whole; @ UUID
+//! n2: 0/16276@GPU-c@A100@1                @ UUID @ model @ NUMA node
 //! ask p 4069                              which node would take the pod, and on which card
 //! -> n1/0
 //! ```
@@ -12,6 +13,8 @@
 //! - A claim is a number of MiB or of whole cards (`2x`) for each container, joined by `+`. `i` and
 //!   `s` mark init containers and sidecars: `i8138+s100+4069`. `:slot` at the end asks for the
 //!   slot, and `:low` before that sets the class to opportunistic.
+//! - `50%` asks for half of a card's memory. `:on=a100,GPU-b,!v100,numa` at the end of a claim says
+//!   which cards the pod accepts: UUIDs start with `GPU-`, `!` is what it does not want.
 //! - `8138@300` also asks for 300 thousandths of compute time, `8138*2` for parts of two cards;
 //!   `show` writes `8138@300/16276`.
 //! - `options policy=NAME …` starts a new engine with a policy.
@@ -28,10 +31,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sublet_model::{
-    Advertise, Allocation, CardRef, Claim, Class, ContainerClaim, ContainerName, Count, Demand,
-    Entry, Gpu, GpuIndex, GpuUuid, Grant, Health, Host, Identity, Inventory, MeasuredUse, MiB,
-    Milli, MilliCpu, Models, NodeFacts, NodeIdx, NodeName, Part, PodKey, PodUid, Portion, Role,
-    Sharing, Standing, Time, Unit,
+    Advertise, Allocation, CardRef, CardWishes, Claim, Class, ContainerClaim, ContainerName, Count,
+    Demand, Entry, Gpu, GpuIndex, GpuUuid, Grant, Health, Host, Identity, Inventory, MeasuredUse,
+    MiB, Milli, MilliCpu, Models, NodeFacts, NodeIdx, NodeName, Part, PodKey, PodUid, Portion,
+    Role, Sharing, Standing, Time, Unit,
 };
 
 use crate::{Engine, EngineOptions, Evictable, FilterAnswer, Policy, Ties, Wire};
@@ -72,6 +75,7 @@ pub(crate) fn uid(name: &str) -> PodUid {
 /// Reads `i8138+s100+2x:low:slot`, with parts as [`part`] reads them. The containers are called
 /// `c0`, `c1` and so on.
 pub(crate) fn claim(text: &str) -> Arc<Claim> {
+    let (text, wishes) = text.split_once(":on=").unwrap_or((text, ""));
     let (text, has_slot) = match text.strip_suffix(":slot") {
         Some(rest) => (rest, true),
         None => (text, false),
@@ -100,20 +104,46 @@ pub(crate) fn claim(text: &str) -> Arc<Claim> {
     });
     let containers = containers.collect();
     let claim = Claim::new(None, containers, has_slot).unwrap();
-    Arc::new(claim.with_class(class).unwrap())
+    let claim = claim.with_class(class).unwrap();
+    Arc::new(claim.with_wishes(self::wishes(wishes)))
 }
 
-/// Reads `8138`, `8138@300` (with 300 thousandths of compute time) or `8138*2` (on each of two
+/// Reads `a100,GPU-b,!v100,numa`.
+fn wishes(text: &str) -> CardWishes {
+    let mut wishes = CardWishes::default();
+    for word in text.split(',').filter(|word| !word.is_empty()) {
+        let (wanted, name) = word
+            .strip_prefix('!')
+            .map_or((true, word), |no| (false, no));
+        let uuid = GpuUuid::new(name).ok().filter(|_| name.starts_with("GPU-"));
+        match (wanted, uuid) {
+            (true, Some(uuid)) => wishes.uuids.insert(uuid),
+            (false, Some(uuid)) => wishes.not_uuids.insert(uuid),
+            (true, None) if name == "numa" => !std::mem::replace(&mut wishes.one_numa, true),
+            (true, None) => wishes.models.insert(Arc::from(name)),
+            (false, None) => wishes.not_models.insert(Arc::from(name)),
+        };
+    }
+    wishes
+}
+
+/// Reads `8138`, `50%`, `8138@300` (with 300 thousandths of compute time) or `8138*2` (on each of two
 /// cards).
 fn part(amount: &str) -> Demand {
     let (amount, gpus) = amount.split_once('*').unwrap_or((amount, "1"));
     let (memory, compute) = amount.split_once('@').unwrap_or((amount, "0"));
-    let memory: u32 = memory.parse().unwrap();
+    let memory = match memory.strip_suffix('%') {
+        Some(percent) => Part {
+            memory_share: Milli::new(10 * percent.parse::<u16>().unwrap()).unwrap(),
+            ..Part::ZERO
+        },
+        None => Part::of_memory(MiB::from(memory.parse::<u32>().unwrap())),
+    };
     Demand {
         gpus: Count::new(gpus.parse().unwrap()),
         portion: Portion::Part(Part {
-            memory: MiB::from(memory),
             compute: Milli::new(compute.parse().unwrap()).unwrap(),
+            ..memory
         }),
         ..Demand::of_memory(MiB::ZERO)
     }
@@ -156,13 +186,15 @@ pub(crate) fn node(head: &str, cards: &str) -> (NodeFacts, Vec<Entry>) {
     let mut gpus = Vec::new();
     let mut entries = Vec::new();
     for (index, card) in (0..).zip(cards.split_whitespace()) {
-        let (card, uuid) = card.split_once('@').map_or((card, None), |(card, uuid)| {
-            (card, Some(GpuUuid::new(uuid).unwrap()))
-        });
+        let mut words = card.split('@');
+        let card = words.next().unwrap();
+        let uuid = words.next().map(|uuid| GpuUuid::new(uuid).unwrap());
         let (amounts, marks) = card.split_at(card.trim_end_matches(['!', 'w']).len());
         let (used, capacity) = amounts.split_once('/').unwrap();
         let mut gpu = Gpu::plain(GpuIndex(index), MiB::from(capacity.parse::<u32>().unwrap()));
         gpu.uuid = uuid;
+        gpu.model = Arc::from(words.next().unwrap_or(""));
+        gpu.numa = words.next().map(|numa| numa.parse().unwrap());
         if marks.contains('!') {
             gpu.health = Health::Sick(Arc::from("xid 79"));
         }
@@ -224,7 +256,7 @@ pub(crate) fn placed(claim: &Claim, cards: &str, whole: MiB) -> Allocation {
     for container in claim.containers() {
         for at in 0..container.demand.gpus.get() as usize {
             let (card, memory) = match container.demand.portion {
-                Portion::Part(part) => (&cards[at], part.memory),
+                Portion::Part(part) => (&cards[at], part.on(whole).memory),
                 Portion::Whole => (&cards[next], whole),
             };
             next += 1;

@@ -260,6 +260,7 @@ impl Cards {
             let part = Part {
                 memory: amount,
                 compute: ask.compute.request(),
+                ..Part::ZERO
             };
             let Ok(found) = scratch.fit(&uid, &claim(part, ask.class), self.node) else {
                 continue;

@@ -109,9 +109,9 @@ impl Offer {
         let mut lists = BTreeMap::new();
         let mut status = BTreeMap::new();
         let mut advertise = Advertise::Units;
-        for dialect in DIALECTS {
-            let resource = dialect.resources()[0];
-            match dialect.offering().device {
+        for offering in DIALECTS.iter().filter_map(|dialect| dialect.offering()) {
+            let resource = offering.resource;
+            match offering.device {
                 OfferedDevice::Unit { count, compute } if settings.sharing == Sharing::Whole => {
                     status.extend([(count, 0), (compute, 0), (resource, 0)]);
                 }

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 
 use sublet_model::{
     Allocation, Ask, CardRef, Claim, ContainerClaim, Demand, DialectName, GpuIndex, Grant, MiB,
-    Milli, NodeFacts, Part, Portion, Role, Sharing, Unit,
+    NodeFacts, Part, Portion, Role, Sharing, Unit,
 };
 
-use super::{Dialect, EqualCards, OfferedDevice, Offering};
+use super::{Asked, ClaimError, Dialect, EqualCards, OfferedDevice, Offering};
 use crate::allocation::AllocationError;
 use crate::keys;
 use crate::node::{NodeDefaults, NodeError, capacity};
@@ -31,15 +31,21 @@ impl Dialect for Aliyun {
         &[keys::ALIYUN_GPU_COUNT]
     }
 
-    fn demand(&self, amounts: &[u64], unit: Unit) -> Result<Demand, usize> {
-        let memory = unit.times(amounts[0]).ok_or(0_usize)?;
-        let percent = u16::try_from(amounts[1]).ok();
-        let milli = percent.and_then(|percent| Milli::new(percent.checked_mul(10)?));
-        let compute = milli.ok_or(1_usize)?;
-        Ok(Demand {
-            portion: Portion::Part(Part { memory, compute }),
-            ..Demand::of_memory(memory)
-        })
+    fn demand(&self, asked: &Asked<'_>) -> Result<Option<Demand>, ClaimError> {
+        let [memory, compute] = [keys::ALIYUN_GPU_MEM, keys::ALIYUN_GPU_CORE];
+        let Some([units, _]) = asked.amounts([memory, compute])? else {
+            return Ok(None);
+        };
+        let amount = asked.unit.times(units);
+        let amount = amount.ok_or_else(|| asked.too_large(memory))?;
+        let part = Part {
+            compute: asked.percent(compute)?,
+            ..Part::of_memory(amount)
+        };
+        Ok(Some(Demand {
+            portion: Portion::Part(part),
+            ..Demand::of_memory(amount)
+        }))
     }
 
     fn cards(&self, node: &Node, defaults: NodeDefaults) -> Result<Option<EqualCards>, NodeError> {
@@ -57,15 +63,16 @@ impl Dialect for Aliyun {
         }))
     }
 
-    fn offering(&self) -> Offering {
-        Offering {
+    fn offering(&self) -> Option<Offering> {
+        Some(Offering {
+            resource: keys::ALIYUN_GPU_MEM,
             device: OfferedDevice::Unit {
                 count: keys::ALIYUN_GPU_COUNT,
                 compute: keys::ALIYUN_GPU_CORE,
             },
             // The original's name, for users who look into kubelet's folder.
             socket: "aliyungpushare.sock",
-        }
+        })
     }
 
     fn result_keys(&self) -> &'static [&'static str] {

@@ -5,6 +5,7 @@
 //! else is the same for all of them. Adding one: a file here and a line in [`DIALECTS`].
 
 mod aliyun;
+mod asked;
 mod nvidia;
 #[cfg(test)]
 mod toy;
@@ -12,17 +13,16 @@ mod toy;
 use std::collections::BTreeMap;
 
 use sublet_model::{
-    Allocation, Claim, ClaimShapeError, Class, ContainerClaim, ContainerName, Demand, DialectName,
-    Host, MiB, NameError, NodeFacts, Role, Sharing, Unit,
+    Allocation, CardWishes, Claim, Class, ContainerClaim, Demand, DialectName, MiB, NodeFacts,
+    Sharing,
 };
 
+pub(crate) use self::asked::containers;
+pub use self::asked::{Asked, ClaimError, claim_of};
 use crate::allocation::{AllocationError, allocation_from_json, allocation_to_json};
 use crate::keys;
-use crate::machine::host_of;
-use crate::models::models_of;
 use crate::node::{NodeDefaults, NodeError};
-use crate::object::{Container, Node, Pod};
-use crate::quantity::{QuantityError, whole_number};
+use crate::object::{Node, Pod};
 
 /// Every dialect; a new one stands last. For a node that no agent reports, the first that finds cards there counts.
 pub const DIALECTS: &[&dyn Dialect] = &[
@@ -37,31 +37,65 @@ pub trait Dialect: Sync {
     /// Its name, for maps.
     fn name(&self) -> DialectName;
 
-    /// The resources by which a container asks. The others are amounts of what the first asks,
-    /// and are refused without it.
+    /// The resources by which a container asks in this dialect and in no other one.
     fn resources(&self) -> &'static [&'static str];
+
+    /// Annotations and labels by which a pod asks in this dialect and in no other one.
+    fn marks(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// The dialect whose resources mean something else, or something more, beside those of this
+    /// one. A pod that is written in both is read by this one.
+    fn extends(&self) -> Option<DialectName> {
+        None
+    }
 
     /// Resources in a node's status that no container asks by.
     fn node_resources(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// What a container asks that asks for these amounts of the [resources](Self::resources), in
-    /// their order. `unit`: what one unit of memory is.
+    /// What a container asks; `None` where it asks for no GPU.
     ///
     /// # Errors
-    /// The position of an amount that is too large.
-    fn demand(&self, amounts: &[u64], unit: Unit) -> Result<Demand, usize>;
+    /// What it asks cannot be served, with the field that says so.
+    fn demand(&self, asked: &Asked<'_>) -> Result<Option<Demand>, ClaimError>;
+
+    /// Which cards the pod accepts.
+    ///
+    /// # Errors
+    /// A wish that cannot be read, with its field.
+    fn wishes(&self, _pod: &Pod) -> Result<CardWishes, ClaimError> {
+        Ok(CardWishes::default())
+    }
+
+    /// The class of the pod where it has no [`keys::CLASS_LABEL`].
+    ///
+    /// # Errors
+    /// A class that cannot be read, with its field.
+    fn class(&self, _pod: &Pod) -> Result<Class, ClaimError> {
+        Ok(Class::default())
+    }
 
     /// The cards of a node that no agent of ours reports, from its status; `None` where it has
     /// none that this dialect knows.
     ///
     /// # Errors
     /// An amount in the status that cannot be read.
-    fn cards(&self, node: &Node, defaults: NodeDefaults) -> Result<Option<EqualCards>, NodeError>;
+    fn cards(
+        &self,
+        _node: &Node,
+        _defaults: NodeDefaults,
+    ) -> Result<Option<EqualCards>, NodeError> {
+        Ok(None)
+    }
 
-    /// What our agent tells kubelet of the first of the [resources](Self::resources).
-    fn offering(&self) -> Offering;
+    /// What our agent tells kubelet, so that kubelet asks it about the dialect's pods; `None`
+    /// where slots carry Allocate for them.
+    fn offering(&self) -> Option<Offering> {
+        None
+    }
 
     /// Annotations of a pod that only Sublet may write: the policies in `deploy/` guard them.
     fn result_keys(&self) -> &'static [&'static str] {
@@ -128,6 +162,8 @@ pub struct EqualCards {
 /// What our agent tells kubelet of a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offering {
+    /// The resource.
+    pub resource: &'static str,
     /// What one device of it is.
     pub device: OfferedDevice,
     /// The name of the plugin's socket in kubelet's folder.
@@ -138,8 +174,8 @@ pub struct Offering {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OfferedDevice {
     /// One unit of a card's memory, on nodes that hand out parts. It is what the cluster's
-    /// `--memory-unit` says, so [`Dialect::demand`] must count in the unit that it is given. Where kubelet cannot be told
-    /// so many, amounts go into the node's status and slots carry Allocate.
+    /// `--memory-unit` says, so [`Dialect::demand`] must count in [`Asked::unit`]. Where kubelet
+    /// cannot be told so many, amounts go into the node's status and slots carry Allocate.
     Unit {
         /// The resource that says how many cards there are.
         count: &'static str,
@@ -175,147 +211,11 @@ pub(crate) fn shipped() -> impl Iterator<Item = &'static dyn Dialect> {
     all.filter(|dialect| dialect.name() != DialectName("toy"))
 }
 
-/// The resources by which a pod can ask for GPUs, for people.
-fn ways_to_ask() -> String {
-    let first = DIALECTS
-        .iter()
-        .filter_map(|dialect| dialect.resources().first());
-    let quoted: Vec<String> = first.map(|resource| format!("`{resource}`")).collect();
-    quoted.join(" or ")
-}
-
 /// A claim's dialect; a claim of no GPU has none.
 fn dialect_of(claim: &Claim) -> Option<&'static dyn Dialect> {
     let name = claim.dialect()?;
     let found = DIALECTS.iter().find(|dialect| dialect.name() == name);
     found.copied()
-}
-
-/// Why what a pod asks cannot be read.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ClaimError {
-    /// A wrong amount.
-    #[error("container {container}: `{resource}` is `{value}`: {cause}")]
-    Amount {
-        /// The container.
-        container: String,
-        /// The resource.
-        resource: String,
-        /// As written.
-        value: String,
-        /// What is wrong with it.
-        cause: QuantityError,
-    },
-    /// Two dialects in one pod.
-    #[error("the pod asks for `{0}` and for `{1}`; a pod can use one way of asking for GPUs")]
-    Dialects(&'static str, &'static str),
-    /// It asks for the slot resource and for nothing that the slot would carry.
-    #[error(
-        "the pod asks for `{slot}` but for no GPU: add {ways}",
-        slot = keys::GPU_SLOT, ways = ways_to_ask()
-    )]
-    SlotAlone,
-    /// An amount of something that it does not ask for.
-    #[error("container {container} asks for `{resource}` but for no `{first}`: add it")]
-    Lacks {
-        /// The container.
-        container: String,
-        /// What it asks.
-        resource: &'static str,
-        /// What it should ask beside it.
-        first: &'static str,
-    },
-    /// A class that nobody knows.
-    #[error(
-        "label `{key}` is `{0}`; write `{guaranteed}` or `{opportunistic}`",
-        key = keys::CLASS_LABEL,
-        guaranteed = Class::Guaranteed.word(), opportunistic = Class::Opportunistic.word()
-    )]
-    Class(String),
-    /// A container has no valid name.
-    #[error("wrong container name: {0}")]
-    Name(#[from] NameError),
-    /// A mixture that no allocation can serve.
-    #[error(transparent)]
-    Shape(#[from] ClaimShapeError),
-}
-
-/// What a pod asks; `None` where it asks for no GPU. `unit`: what one
-/// [`keys::ALIYUN_GPU_MEM`] is.
-///
-/// # Errors
-/// A wrong amount, two dialects, or a mixture that cannot be served.
-pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
-    let mut used: Option<&dyn Dialect> = None;
-    let mut claims = Vec::new();
-    let mut has_slot = false;
-    for (position, role, container) in containers(pod) {
-        has_slot |= amount(container, keys::GPU_SLOT)?.is_some();
-        for &dialect in DIALECTS {
-            let resource = dialect.resources()[0];
-            let amounts = dialect.resources().iter();
-            let amounts = amounts.map(|resource| Ok(amount(container, resource)?.unwrap_or(0)));
-            let amounts: Vec<u64> = amounts.collect::<Result<_, ClaimError>>()?;
-            if amounts[0] == 0 {
-                let mut others = dialect.resources().iter().zip(&amounts);
-                match others.find(|(_, amount)| **amount > 0) {
-                    None => continue,
-                    Some((other, _)) => {
-                        return Err(ClaimError::Lacks {
-                            container: container.name.clone(),
-                            resource: other,
-                            first: resource,
-                        });
-                    }
-                }
-            }
-            if let Some(first) = used.filter(|first| first.name() != dialect.name()) {
-                return Err(ClaimError::Dialects(first.resources()[0], resource));
-            }
-            used = Some(dialect);
-            let demand = dialect.demand(&amounts, unit);
-            let demand = demand.map_err(|at| ClaimError::Amount {
-                container: container.name.clone(),
-                resource: dialect.resources()[at].to_owned(),
-                value: amounts[at].to_string(),
-                cause: QuantityError::TooLarge,
-            })?;
-            let name = ContainerName::new(&container.name)?;
-            claims.push(ContainerClaim {
-                name,
-                position,
-                role,
-                demand,
-            });
-        }
-    }
-    match used {
-        Some(dialect) => {
-            let claim = Claim::new(Some(dialect.name()), claims, has_slot)?;
-            let classed = class_of(pod).and_then(|class| Ok(claim.clone().with_class(class)?));
-            let claim = match classed {
-                // A label can be changed at any time. What a pod has already counts all the same.
-                Err(_) if !pod.spec.node_name.is_empty() => claim,
-                classed => classed?,
-            };
-            // CPU and memory are for the stock scheduler to check. A pod does not lose its GPU
-            // because we cannot read its CPU.
-            let host = host_of(pod).unwrap_or(Host::ZERO);
-            Ok(Some(claim.with_host(host).with_models(models_of(pod))))
-        }
-        None if has_slot => Err(ClaimError::SlotAlone),
-        None => Ok(None),
-    }
-}
-
-/// Who gives way, as the pod's label says.
-fn class_of(pod: &Pod) -> Result<Class, ClaimError> {
-    let Some(text) = pod.metadata.labels.get(keys::CLASS_LABEL) else {
-        return Ok(Class::default());
-    };
-    let mut classes = [Class::Guaranteed, Class::Opportunistic].into_iter();
-    let class = classes.find(|class| class.word() == text);
-    class.ok_or_else(|| ClaimError::Class(text.clone()))
 }
 
 /// What a bound pod got: from [`keys::ALLOCATION`], else from its dialect's own annotations;
@@ -433,43 +333,11 @@ pub fn environment(
 /// The resource whose devices carry Allocate for a claim; a claim of no GPU has none.
 #[must_use]
 pub fn resource_of(claim: &Claim) -> Option<&'static str> {
-    dialect_of(claim).map(|dialect| dialect.resources()[0])
-}
-
-/// All containers in the order in which they start.
-pub(crate) fn containers(pod: &Pod) -> impl Iterator<Item = (usize, Role, &Container)> {
-    let init = pod
-        .spec
-        .init_containers
-        .iter()
-        .enumerate()
-        .map(|(position, container)| {
-            let sidecar = container.restart_policy.as_deref() == Some("Always");
-            (
-                position,
-                if sidecar { Role::Sidecar } else { Role::Init },
-                container,
-            )
-        });
-    let main = pod.spec.containers.iter().enumerate();
-    init.chain(main.map(|(position, container)| (position, Role::Main, container)))
-}
-
-/// How much of a resource a container asks; nothing and zero are the same.
-fn amount(container: &Container, resource: &'static str) -> Result<Option<u64>, ClaimError> {
-    let Some(text) = container.resources.asked(resource) else {
-        return Ok(None);
-    };
-    match whole_number(text) {
-        Ok(0) => Ok(None),
-        Ok(count) => Ok(Some(count)),
-        Err(cause) => Err(ClaimError::Amount {
-            container: container.name.clone(),
-            resource: resource.to_owned(),
-            value: text.to_owned(),
-            cause,
-        }),
-    }
+    let dialect = dialect_of(claim)?;
+    Some(match dialect.offering() {
+        Some(offering) => offering.resource,
+        None => keys::GPU_SLOT,
+    })
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! NVIDIA: `nvidia.com/gpu`, whole cards. It has no annotations of its own, so what a pod
 //! got stands in `sublet.dev/allocation` alone.
 
-use sublet_model::{Count, Demand, DialectName, MiB, Sharing, Unit};
+use sublet_model::{Count, Demand, DialectName, MiB, Sharing};
 
-use super::{Dialect, EqualCards, OfferedDevice, Offering};
+use super::{Asked, ClaimError, Dialect, EqualCards, OfferedDevice, Offering};
 use crate::keys;
 use crate::node::{NodeDefaults, NodeError, capacity};
 use crate::object::Node;
@@ -19,9 +19,9 @@ impl Dialect for Nvidia {
         &[keys::NVIDIA_GPU]
     }
 
-    fn demand(&self, amounts: &[u64], _unit: Unit) -> Result<Demand, usize> {
-        let gpus = u32::try_from(amounts[0]).map_err(|_| 0_usize)?;
-        Ok(Demand::of_cards(Count::new(gpus)))
+    fn demand(&self, asked: &Asked<'_>) -> Result<Option<Demand>, ClaimError> {
+        let cards = asked.cards(keys::NVIDIA_GPU)?;
+        Ok((cards > Count::ZERO).then(|| Demand::of_cards(cards)))
     }
 
     fn cards(&self, node: &Node, _: NodeDefaults) -> Result<Option<EqualCards>, NodeError> {
@@ -35,10 +35,11 @@ impl Dialect for Nvidia {
         }))
     }
 
-    fn offering(&self) -> Offering {
-        Offering {
+    fn offering(&self) -> Option<Offering> {
+        Some(Offering {
+            resource: keys::NVIDIA_GPU,
             device: OfferedDevice::Card,
             socket: "sublet-gpu.sock",
-        }
+        })
     }
 }

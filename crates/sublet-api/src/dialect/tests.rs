@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use sublet_model::{Ask, Count, Inventory, MiB, NodeName};
+use sublet_model::{Ask, ContainerName, Count, Inventory, MiB, NodeName, Unit};
 
 use super::*;
+use crate::object::Container;
 
 /// `main aliyun.com/gpu-mem=3; init: warm aliyun.com/gpu-mem=8` as a pod.
 fn pod(picture: &str) -> Pod {

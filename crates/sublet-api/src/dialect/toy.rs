@@ -1,9 +1,9 @@
 //! A dialect as small as one can be, as CONTRIBUTING's recipe says: this file, and its line in
 //! [`DIALECTS`](super::DIALECTS). Only the tests of this crate have it.
 
-use sublet_model::{Count, Demand, DialectName, MiB, Milli, Part, Portion, Sharing, Unit};
+use sublet_model::{Demand, DialectName, MiB, Part, Portion, Sharing};
 
-use super::{Dialect, EqualCards, OfferedDevice, Offering};
+use super::{Asked, ClaimError, Dialect, EqualCards, OfferedDevice, Offering};
 use crate::node::{NodeDefaults, NodeError, capacity};
 use crate::object::Node;
 
@@ -19,19 +19,21 @@ impl Dialect for Toy {
         &["toy.dev/gpu", "toy.dev/percent"]
     }
 
-    fn demand(&self, amounts: &[u64], _: Unit) -> Result<Demand, usize> {
-        let gpus = Count::new(u32::try_from(amounts[0]).map_err(|_| 0_usize)?);
-        let percent = u16::try_from(amounts[1]).ok();
-        let milli = percent.and_then(|percent| Milli::new(percent.checked_mul(10)?));
-        let part = Part {
-            memory: MiB::new(amounts[1]).ok_or(1_usize)?,
-            compute: milli.ok_or(1_usize)?,
+    fn demand(&self, asked: &Asked<'_>) -> Result<Option<Demand>, ClaimError> {
+        let Some([_, percent]) = asked.amounts(["toy.dev/gpu", "toy.dev/percent"])? else {
+            return Ok(None);
         };
-        Ok(Demand {
+        let gpus = asked.cards("toy.dev/gpu")?;
+        let part = Part {
+            memory: MiB::new(percent).unwrap_or(MiB::MAX),
+            compute: asked.percent("toy.dev/percent")?,
+            ..Part::ZERO
+        };
+        Ok(Some(Demand {
             gpus,
             portion: Portion::Part(part),
             ..Demand::of_cards(gpus)
-        })
+        }))
     }
 
     fn cards(&self, node: &Node, _: NodeDefaults) -> Result<Option<EqualCards>, NodeError> {
@@ -43,11 +45,12 @@ impl Dialect for Toy {
         }))
     }
 
-    fn offering(&self) -> Offering {
-        Offering {
+    fn offering(&self) -> Option<Offering> {
+        Some(Offering {
+            resource: "toy.dev/gpu",
             device: OfferedDevice::Card,
             socket: "toy.sock",
-        }
+        })
     }
 
     fn result_keys(&self) -> &'static [&'static str] {

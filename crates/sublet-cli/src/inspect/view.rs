@@ -191,7 +191,7 @@ pub(super) fn pod_view(entry: &Entry, pod: &Pod, facts: &NodeFacts) -> PodView {
         (None, ask) if !known.is_empty() && facts.kept_free_for(&entry.uid, ask).is_none() => {
             for gpu in known.into_iter().map(|at| &facts.inventory.gpus()[at]) {
                 let part = match ask {
-                    Ask::Parts(parts) => parts.largest(),
+                    Ask::Parts(parts) => parts.largest().on(gpu.memory),
                     Ask::WholeCards(_) | Ask::Nothing => Part::whole(gpu.memory),
                 };
                 put(Place::Card(i64::from(gpu.index.0)), part);
@@ -204,7 +204,8 @@ pub(super) fn pod_view(entry: &Entry, pod: &Pod, facts: &NodeFacts) -> PodView {
                 let index = gpu.map_or(charge.card.index, |gpu| gpu.index);
                 let part = match gpu {
                     Some(gpu) if charge.whole => Part::whole(gpu.memory),
-                    _ => charge.part,
+                    Some(gpu) => charge.part.on(gpu.memory),
+                    None => charge.part,
                 };
                 put(Place::Card(i64::from(index.0)), part);
             }
@@ -226,8 +227,8 @@ pub(super) fn pod_view(entry: &Entry, pod: &Pod, facts: &NodeFacts) -> PodView {
     }
     let containers = claim.containers().iter().map(|container| {
         let memory = match (&entry.allocation, container.demand.portion) {
-            (_, Portion::Part(part)) => part.memory,
-            (Some(got), Portion::Whole) => got.of(&container.name).map(|g| g.memory).sum(),
+            (Some(got), _) => got.of(&container.name).map(|g| g.memory).sum(),
+            (None, Portion::Part(part)) => part.memory,
             (None, Portion::Whole) => MiB::ZERO,
         };
         ContainerView {

@@ -87,7 +87,7 @@ fn parts(picture: &str) -> Result<Claim, ClaimShapeError> {
         container.demand.gpus = Count::new(gpus.parse().unwrap());
         container.demand.portion = Portion::Part(Part {
             compute: milli(compute.parse().unwrap()),
-            memory: MiB::from(amount[1..].parse::<u32>().unwrap()),
+            ..Part::of_memory(MiB::from(amount[1..].parse::<u32>().unwrap()))
         });
         container
     });

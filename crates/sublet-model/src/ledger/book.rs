@@ -56,7 +56,7 @@ impl Card {
         if !self.healthy || self.whole > 0 || !self.used.fits_in(self.capacity) {
             return None;
         }
-        let left = self.free().checked_sub(asked)?;
+        let left = self.free().checked_sub(asked.on(self.capacity.memory))?;
         self.can_promise(asked.compute, class).then_some(left)
     }
 
@@ -92,7 +92,7 @@ impl Card {
     fn add(&mut self, part: Part, class: Class) {
         self.tenants += 1;
         self.guaranteed += u32::from(class == Class::Guaranteed);
-        self.used = self.used.plus(part);
+        self.used = self.used.plus(part.on(self.capacity.memory));
     }
 
     /// One pod more, which has all of the card.
@@ -279,7 +279,7 @@ impl Book {
             (_, Some(kept)) => {
                 for card in &mut self.cards {
                     card.unsure = card.unsure.plus(match kept {
-                        KeptFree::Part(part) => part,
+                        KeptFree::Part(part) => part.on(card.capacity.memory),
                         KeptFree::All => card.capacity,
                     });
                 }

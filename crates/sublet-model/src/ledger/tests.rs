@@ -185,6 +185,7 @@ fn a_guaranteed_tenant_of_all_compute_time_is_alone_in_its_class() {
     let part = |compute| Part {
         memory: MiB::from(1),
         compute: Milli::new(compute).unwrap(),
+        ..Part::ZERO
     };
     let with = |compute: u16, class| {
         let mut one = entry("p", "a", 0, 1, true);

@@ -205,6 +205,11 @@ impl<'a> Draft<'a> {
         let cards = match (position, old.claim.ask()) {
             (Some(position), Ask::Parts(parts)) => {
                 let card = &book.cards()[position];
+                let gpu = book.facts()?.inventory.gpus().get(position)?;
+                let wishes = old.claim.wishes();
+                if wishes.is_some_and(|wishes| !wishes.accept(gpu)) {
+                    return None;
+                }
                 card.left_beside(parts.first(), old.claim.class())?;
                 vec![position]
             }

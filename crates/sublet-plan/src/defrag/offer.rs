@@ -104,7 +104,8 @@ impl Load {
                         cards: 1,
                         cpu: 0,
                     });
-                    pile.pods.push((parts.memory(), uid.clone()));
+                    let of = book.cards()[card].capacity.memory;
+                    pile.pods.push((parts.memory_on(of), uid.clone()));
                     pile.cpu = pile.cpu.saturating_add(cpu);
                 }
                 (Ask::WholeCards(_), [_, ..]) => piles.push(Pile {

@@ -341,3 +341,75 @@ fn parts_of_several_cards_are_on_different_cards() {
          -> n1: 3 GPUs with 9 MiB and 80 % of compute time of each asked, but 1 of them can be had",
     );
 }
+
+#[test]
+fn a_share_is_of_the_card_that_is_looked_at() {
+    check(
+        "n1: 10000/16276 0/81559
+         ask p 50%
+         -> n1/1
+         reserve p n1 50%
+         -> n1/1
+         reserve q n1 30%
+         -> n1/0
+         reserve r n1 50%@300
+         -> n1/1
+         reserve s n1 10%
+         -> no: GPU 0 lacks 233 MiB: 1627 MiB asked, and the largest hole on this node is 1394 MiB
+         show
+         -> n1: 14882/16276 81558@300/81559",
+    );
+}
+
+#[test]
+fn a_share_that_fits_nowhere_says_what_it_lacks() {
+    check(
+        "n1: 8139/16276 40781/81559
+         wire p 50%
+         -> no GPU has 50 % of its memory free
+         ask q 50%
+         -> n1: GPU 1 lacks 1 MiB: 40779 MiB asked, and the largest hole on this node is 40778 MiB",
+    );
+}
+
+#[test]
+fn a_pod_goes_only_on_cards_that_it_accepts() {
+    check(
+        "n1: 0/100@GPU-a@Tesla-V100@0 0/100@GPU-b@NVIDIA-A100@0 0/100@GPU-c@NVIDIA-A100@1
+         ask p 50:on=a100
+         -> n1/1
+         ask q 50:on=GPU-c
+         -> n1/2
+         ask r 50:on=a100,!GPU-b
+         -> n1/2
+         ask t 3x:on=!v100
+         -> n1: 3 GPUs asked, but the node has 2 GPUs that the pod accepts together (never)
+         ask u 50:on=h100
+         -> n1: no GPU of the node is one that the pod accepts by its UUID and model (never)
+         wire u 50:on=h100
+         -> the pod accepts no GPU of the node
+         ask v 101:on=v100
+         -> n1: 101 MiB asked of one GPU, but the largest, GPU 0, has 100 MiB in all (1 MiB too few) (never)
+         reserve s n1 2x:on=!v100
+         -> n1/1,2
+         ask w 50:on=a100
+         -> n1: GPU 1 lacks 50 MiB: 50 MiB asked, and the largest hole on this node is 0 MiB",
+    );
+}
+
+#[test]
+fn h9_numa_bound_cards_are_of_one_numa_node() {
+    check(
+        "n1: 0/100@GPU-a@A100@1 0/100@GPU-b@A100@1 0/100@GPU-c@A100@0
+         reserve p n1 10*2:on=numa
+         -> n1/0,1
+         reserve q n1 2x:on=numa
+         -> no: 2 GPUs asked, but 0 of 2 GPUs idle
+         reserve r n1 1x:on=numa
+         -> n1/2
+         n2: 0/100@GPU-d@A100
+         ask s 10:on=numa,GPU-d
+         -> n1: no GPU of the node is one that the pod accepts by its UUID and model (never)
+         -> n2: the pod wants GPUs of one NUMA node, and the node does not say where its GPUs are (never)",
+    );
+}

@@ -22,6 +22,7 @@ fn parts() -> Ask {
     let part = Part {
         memory: MiB::from(8138),
         compute: Milli::new(300).unwrap(),
+        ..Part::ZERO
     };
     Ask::Parts(Parts::new(vec![part; 2]).unwrap())
 }
@@ -67,8 +68,24 @@ fn all(n: u32) -> Vec<(Ask, Reason)> {
             Reason::TooFew {
                 asked: cards,
                 total: few,
+                chosen: false,
             },
         ),
+        (
+            parts(),
+            Reason::TooFew {
+                asked: cards,
+                total: few,
+                chosen: true,
+            },
+        ),
+        (
+            parts(),
+            Reason::Unwanted {
+                numa_unknown: false,
+            },
+        ),
+        (parts(), Reason::Unwanted { numa_unknown: true }),
         (
             part(),
             Reason::NoRoom {
@@ -106,6 +123,7 @@ fn all(n: u32) -> Vec<(Ask, Reason)> {
                 part: Part {
                     memory: asked,
                     compute: Milli::new(300).unwrap(),
+                    ..Part::ZERO
                 },
                 fitting: few,
             },
@@ -151,6 +169,9 @@ unit | never | the node counts GPU memory in GiB, the scheduler in MiB: give bot
 no_slot | never | the node has more GPU memory than a device plugin can count, and the pod does not ask for sublet.dev/gpu-slot: 1 | node needs sublet.dev/gpu-slot in the pod
 too_small | never | 8138 MiB asked of one GPU, but the largest, GPU 1, has 1 MiB in all (8137 MiB too few) | no GPU is as large as 8138 MiB
 too_few | never | 2 GPUs asked, but the node has 1 GPU | node has fewer than 2 GPUs
+too_few | never | 2 GPUs asked, but the node has 1 GPU that the pod accepts together | node has fewer than 2 GPUs that the pod accepts together
+unwanted | never | no GPU of the node is one that the pod accepts by its UUID and model | the pod accepts no GPU of the node
+unwanted | never | the pod wants GPUs of one NUMA node, and the node does not say where its GPUs are | the pod accepts no GPU of the node
 no_room | not now | GPU 1 lacks 8137 MiB: 8138 MiB asked, and the largest hole on this node is 1 MiB; 1 MiB more are kept for pods that do not say which GPU they have; 1 GPU is unhealthy | no GPU has 8138 MiB free
 no_idle | not now | 2 GPUs asked, but 1 of 1 GPU idle; 1 GPU may be in use by pods that do not say which they have; 1 GPU is unhealthy | node has fewer than 2 idle GPUs
 no_compute | not now | GPU 1 lacks 20 % of its compute time: 30 % asked, and 10 % is the most that is left of a GPU with enough memory | no GPU has 8138 MiB and 30 % of compute time free

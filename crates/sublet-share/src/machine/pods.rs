@@ -99,6 +99,7 @@ impl Machine {
         Part {
             memory: promised.max(used),
             compute: compute.unwrap_or(Milli::WHOLE),
+            ..Part::ZERO
         }
     }
 

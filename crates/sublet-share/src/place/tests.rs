@@ -107,6 +107,7 @@ fn compute_time_is_promised_once() {
     let half = Part {
         memory: gib("4"),
         compute: Milli::new(600).unwrap(),
+        ..Part::ZERO
     };
     cards.charge(0, JobId(2), half, Class::Guaranteed);
     let found = |cards: &Cards, compute, class| match cards.find(&asks(compute, class)) {

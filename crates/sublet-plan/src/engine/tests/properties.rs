@@ -13,15 +13,15 @@ use crate::{Engine, EngineOptions, Reason, Ties};
 const NODES: [&str; 4] = ["a", "b", "c", "d"];
 /// Versions of the nodes: UUIDs move between indices, and cards come, go and become sick.
 const LOOKS: [(&str, &str); 7] = [
-    ("", "0/16@A 0/16@B"),
-    ("", "0/16@B 0/24@C 0/8@D"),
-    ("", "0/16@A! 0/16@B"),
+    ("", "0/16@GPU-A@A100@0 0/16@GPU-B@A100@1"),
+    ("", "0/16@GPU-B 0/24@GPU-C@A100@1 0/8@GPU-D@A100@1"),
+    ("", "0/16!@GPU-A 0/16@GPU-B"),
     ("size", "0/16 0/16 0/16"),
     ("whole", "0/16 0/16"),
     ("slots", "0/16"),
     ("", ""),
 ];
-const CLAIMS: [&str; 15] = [
+const CLAIMS: [&str; 21] = [
     "4",
     "8",
     "16",
@@ -37,6 +37,12 @@ const CLAIMS: [&str; 15] = [
     "5*2+3@500",
     "4:low",
     "3*2:low",
+    "50%",
+    "i40%+30%@200*2",
+    "4+25%:low",
+    "30%:on=GPU-B,!v100",
+    "2x:on=!GPU-A",
+    "4*2:on=numa",
 ];
 const PODS: u8 = 12;
 
@@ -315,9 +321,16 @@ fn check_grant(ledger: &Ledger, pod: u8, before: &Ledger) {
         touched.insert(at);
     }
     let growth = |at: &usize| book.cards()[*at].used.saturating_sub(was.cards()[*at].used);
-    let taken = sublet_model::Parts::new(touched.iter().map(growth).collect());
     match entry.claim.ask() {
-        Ask::Parts(parts) => assert_eq!(taken.as_ref(), Some(parts)),
+        Ask::Parts(parts) => {
+            let mut asked: Vec<_> = parts.iter().collect();
+            for at in &touched {
+                let card = book.cards()[*at].capacity.memory;
+                let part = asked.iter().position(|part| part.on(card) == growth(at));
+                asked.swap_remove(part.unwrap_or_else(|| panic!("GPU {at}: {entry:?}")));
+            }
+            assert!(asked.is_empty(), "{entry:?}");
+        }
         Ask::WholeCards(count) => assert_eq!(touched.len(), count.get() as usize),
         Ask::Nothing => assert!(touched.is_empty()),
     }

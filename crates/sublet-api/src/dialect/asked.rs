@@ -1,0 +1,311 @@
+//! What a pod asks, in whatever dialect it is written.
+
+use sublet_model::{
+    CardWishes, Claim, ClaimShapeError, Class, ContainerClaim, ContainerName, Count, Host, Milli,
+    NameError, Role, Unit,
+};
+
+use super::{DIALECTS, Dialect};
+use crate::keys;
+use crate::machine::host_of;
+use crate::models::models_of;
+use crate::object::{Container, Pod};
+use crate::quantity::{QuantityError, whole_number};
+
+/// A container as a dialect reads it.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked<'a> {
+    /// Its pod.
+    pub pod: &'a Pod,
+    /// The container.
+    pub container: &'a Container,
+    /// Its place in the pod's list of (init) containers, from 0.
+    pub position: usize,
+    /// When it runs.
+    pub role: Role,
+    /// What one unit of memory is, for dialects without units of their own.
+    pub unit: Unit,
+}
+
+impl<'a> Asked<'a> {
+    /// How much of a resource it asks; 0 where it does not name the resource.
+    ///
+    /// # Errors
+    /// An amount that is not a whole number.
+    pub fn amount(&self, resource: &'static str) -> Result<u64, ClaimError> {
+        Ok(amount(self.container, resource)?.unwrap_or(0))
+    }
+
+    /// The amounts of several resources, of which the first must be asked if any is; `None` where
+    /// none is.
+    ///
+    /// # Errors
+    /// An amount that is not a whole number, or one without the first.
+    pub fn amounts<const N: usize>(
+        &self,
+        resources: [&'static str; N],
+    ) -> Result<Option<[u64; N]>, ClaimError> {
+        let mut amounts = [0; N];
+        for (amount, resource) in amounts.iter_mut().zip(resources) {
+            *amount = self.amount(resource)?;
+        }
+        if amounts[0] > 0 {
+            return Ok(Some(amounts));
+        }
+        match resources
+            .iter()
+            .zip(amounts)
+            .find(|(_, amount)| *amount > 0)
+        {
+            None => Ok(None),
+            Some((&resource, _)) => Err(ClaimError::Lacks {
+                container: self.container.name.clone(),
+                resource,
+                first: resources[0],
+            }),
+        }
+    }
+
+    /// A percentage of a card's compute time or memory, from 0 to 100.
+    ///
+    /// # Errors
+    /// More than 100, or no whole number.
+    pub fn percent(&self, resource: &'static str) -> Result<Milli, ClaimError> {
+        let percent = u16::try_from(self.amount(resource)?).ok();
+        let milli = percent.and_then(|percent| Milli::new(percent.checked_mul(10)?));
+        milli.ok_or_else(|| self.too_large(resource))
+    }
+
+    /// A number of cards.
+    ///
+    /// # Errors
+    /// More than 32 bits hold, or no whole number.
+    pub fn cards(&self, resource: &'static str) -> Result<Count, ClaimError> {
+        let cards = u32::try_from(self.amount(resource)?);
+        Ok(Count::new(cards.map_err(|_| self.too_large(resource))?))
+    }
+
+    /// The error for an amount that is larger than it can be.
+    #[must_use]
+    pub fn too_large(&self, resource: &'static str) -> ClaimError {
+        let text = self.container.resources.asked(resource);
+        ClaimError::Amount {
+            container: self.container.name.clone(),
+            resource: resource.to_owned(),
+            value: text.unwrap_or_default().to_owned(),
+            cause: QuantityError::TooLarge,
+        }
+    }
+}
+
+/// Why what a pod asks cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ClaimError {
+    /// A wrong amount.
+    #[error("container {container}: `{resource}` is `{value}`: {cause}")]
+    Amount {
+        /// The container.
+        container: String,
+        /// The resource.
+        resource: String,
+        /// As written.
+        value: String,
+        /// What is wrong with it.
+        cause: QuantityError,
+    },
+    /// Two dialects in one pod: a field of each.
+    #[error("the pod asks for `{0}` and for `{1}`; a pod can use one way of asking for GPUs")]
+    Dialects(&'static str, &'static str),
+    /// An annotation or label of the pod that cannot be read.
+    #[error("`{field}` is `{value}`: write {wanted}")]
+    Field {
+        /// Its key.
+        field: &'static str,
+        /// As written.
+        value: String,
+        /// What could stand there.
+        wanted: &'static str,
+    },
+    /// Resources of a container that do not go together.
+    #[error("container {container}: {why}")]
+    Together {
+        /// The container.
+        container: String,
+        /// Which ones, and what would go.
+        why: String,
+    },
+    /// It asks for the slot resource and for nothing that the slot would carry.
+    #[error(
+        "the pod asks for `{slot}` but for no GPU: add {ways}",
+        slot = keys::GPU_SLOT, ways = ways_to_ask()
+    )]
+    SlotAlone,
+    /// An amount of something that it does not ask for.
+    #[error("container {container} asks for `{resource}` but for no `{first}`: add it")]
+    Lacks {
+        /// The container.
+        container: String,
+        /// What it asks.
+        resource: &'static str,
+        /// What it should ask beside it.
+        first: &'static str,
+    },
+    /// A class that nobody knows.
+    #[error(
+        "label `{key}` is `{0}`; write `{guaranteed}` or `{opportunistic}`",
+        key = keys::CLASS_LABEL,
+        guaranteed = Class::Guaranteed.word(), opportunistic = Class::Opportunistic.word()
+    )]
+    Class(String),
+    /// A container has no valid name.
+    #[error("wrong container name: {0}")]
+    Name(#[from] NameError),
+    /// A mixture that no allocation can serve.
+    #[error(transparent)]
+    Shape(#[from] ClaimShapeError),
+}
+
+/// What a pod asks; `None` where it asks for no GPU. `unit`: what one
+/// [`keys::ALIYUN_GPU_MEM`] is.
+///
+/// # Errors
+/// A wrong amount, two dialects, or a mixture that cannot be served.
+pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
+    let mut has_slot = false;
+    for (_, _, container) in containers(pod) {
+        has_slot |= amount(container, keys::GPU_SLOT)?.is_some();
+    }
+    let Some(dialect) = dialect_that_reads(pod)? else {
+        return match has_slot {
+            true => Err(ClaimError::SlotAlone),
+            false => Ok(None),
+        };
+    };
+    let mut claims = Vec::new();
+    for (position, role, container) in containers(pod) {
+        let asked = Asked {
+            pod,
+            container,
+            position,
+            role,
+            unit,
+        };
+        if let Some(demand) = dialect.demand(&asked)? {
+            claims.push(ContainerClaim {
+                name: ContainerName::new(&container.name)?,
+                position,
+                role,
+                demand,
+            });
+        }
+    }
+    if claims.is_empty() && !has_slot {
+        return Ok(None);
+    }
+    let claim = Claim::new(Some(dialect.name()), claims, has_slot)?;
+    let classed = class_of(pod, dialect).and_then(|class| Ok(claim.clone().with_class(class)?));
+    let claim = match classed {
+        // A label can be changed at any time. What a pod has already counts all the same.
+        Err(_) if !pod.spec.node_name.is_empty() => claim,
+        classed => classed?,
+    };
+    let wishes = match dialect.wishes(pod) {
+        // The same with annotations.
+        Err(_) if !pod.spec.node_name.is_empty() => CardWishes::default(),
+        wishes => wishes?,
+    };
+    // CPU and memory are for the stock scheduler to check. A pod does not lose its GPU
+    // because we cannot read its CPU.
+    let host = host_of(pod).unwrap_or(Host::ZERO);
+    let claim = claim.with_host(host).with_models(models_of(pod));
+    Ok(Some(claim.with_wishes(wishes)))
+}
+
+/// The dialect in which a pod asks for GPUs; `None` where it asks for none.
+///
+/// # Errors
+/// It is written in several.
+fn dialect_that_reads(pod: &Pod) -> Result<Option<&'static dyn Dialect>, ClaimError> {
+    let used = DIALECTS.iter().copied();
+    let used = used.filter_map(|dialect| Some((dialect, first_mark(pod, dialect)?)));
+    let used: Vec<(&dyn Dialect, &str)> = used.collect();
+    let is_extended = |name| used.iter().any(|(other, _)| other.extends() == Some(name));
+    let mut readers = used.iter().filter(|(one, _)| !is_extended(one.name()));
+    match (readers.next(), readers.next()) {
+        (Some((_, one)), Some((_, other))) => Err(ClaimError::Dialects(one, other)),
+        (reader, _) => Ok(reader.map(|(dialect, _)| *dialect)),
+    }
+}
+
+/// The first resource, annotation or label by which a pod asks in that dialect.
+fn first_mark(pod: &Pod, dialect: &dyn Dialect) -> Option<&'static str> {
+    let is_asked = |resource: &str| {
+        let amounts = containers(pod).filter_map(|(.., one)| one.resources.asked(resource));
+        // What cannot be read is asked for too: the dialect says what is wrong with it.
+        let mut amounts = amounts.map(|text| whole_number(text).unwrap_or(1));
+        amounts.any(|amount| amount > 0)
+    };
+    let metadata = &pod.metadata;
+    let is_there =
+        |key: &str| metadata.annotations.contains_key(key) || metadata.labels.contains_key(key);
+    let resources = dialect.resources().iter().filter(|one| is_asked(one));
+    let marks = dialect.marks().iter().filter(|one| is_there(one));
+    resources.chain(marks).next().copied()
+}
+
+/// Who gives way, as the pod's label says, or else what its dialect has for that.
+fn class_of(pod: &Pod, dialect: &dyn Dialect) -> Result<Class, ClaimError> {
+    let Some(text) = pod.metadata.labels.get(keys::CLASS_LABEL) else {
+        return dialect.class(pod);
+    };
+    let mut classes = [Class::Guaranteed, Class::Opportunistic].into_iter();
+    let class = classes.find(|class| class.word() == text);
+    class.ok_or_else(|| ClaimError::Class(text.clone()))
+}
+
+/// The resources by which a pod can ask for GPUs, for people.
+fn ways_to_ask() -> String {
+    let ways = |dialect: &'static &dyn Dialect| {
+        let resources = dialect.resources().iter();
+        resources.chain(dialect.marks()).next()
+    };
+    let first = DIALECTS.iter().filter_map(ways);
+    let quoted: Vec<String> = first.map(|resource| format!("`{resource}`")).collect();
+    quoted.join(" or ")
+}
+
+/// All containers in the order in which they start.
+pub(crate) fn containers(pod: &Pod) -> impl Iterator<Item = (usize, Role, &Container)> {
+    let init = pod
+        .spec
+        .init_containers
+        .iter()
+        .enumerate()
+        .map(|(position, container)| {
+            let sidecar = container.restart_policy.as_deref() == Some("Always");
+            (
+                position,
+                if sidecar { Role::Sidecar } else { Role::Init },
+                container,
+            )
+        });
+    let main = pod.spec.containers.iter().enumerate();
+    init.chain(main.map(|(position, container)| (position, Role::Main, container)))
+}
+
+/// How much of a resource a container asks; nothing and zero are the same.
+fn amount(container: &Container, resource: &'static str) -> Result<Option<u64>, ClaimError> {
+    let Some(text) = container.resources.asked(resource) else {
+        return Ok(None);
+    };
+    match whole_number(text) {
+        Ok(0) => Ok(None),
+        Ok(count) => Ok(Some(count)),
+        Err(cause) => Err(ClaimError::Amount {
+            container: container.name.clone(),
+            resource: resource.to_owned(),
+            value: text.to_owned(),
+            cause,
+        }),
+    }
+}

@@ -1,0 +1,143 @@
+//! Why a node's cards cannot take a claim, with the numbers: worked out only for who asks.
+
+use sublet_model::{Ask, Card, Class, Count, Gpu, MiB, Milli, Part, Parts};
+
+use super::Case;
+use crate::Reason;
+
+/// The reason why only so many parts or whole cards can be had of those that were asked.
+pub(super) fn too_few_cards(case: &Case<'_>, can_be_had: Count) -> Reason {
+    match case.asked.ask {
+        Ask::Parts(parts) => few_rooms(case, parts, can_be_had),
+        Ask::WholeCards(asked) => few_idle(case, *asked, can_be_had),
+        // It asks for no card, so there is enough of them.
+        Ask::Nothing => Reason::NoGpu,
+    }
+}
+
+/// The reason why there are not enough cards for several parts.
+fn few_rooms(case: &Case<'_>, parts: &Parts, fitting: Count) -> Reason {
+    let (asked, total) = (parts.count(), Count::new(cards(case).count() as u32));
+    if asked > total {
+        return Reason::TooFew {
+            asked,
+            total,
+            chosen: case.open.accepted.is_some(),
+        };
+    }
+    if fitting == Count::ZERO {
+        return no_room(case, parts);
+    }
+    Reason::TooFewRooms {
+        asked,
+        part: parts.first(),
+        fitting,
+    }
+}
+
+/// The reason why so many cards cannot be handed out whole.
+fn few_idle(case: &Case<'_>, asked: Count, idle: Count) -> Reason {
+    let count = |is_it: &dyn Fn(&Card) -> bool| {
+        Count::new(cards(case).filter(|(card, _)| is_it(card)).count() as u32)
+    };
+    let total = count(&|_| true);
+    if asked > total {
+        return Reason::TooFew {
+            asked,
+            total,
+            chosen: case.open.accepted.is_some(),
+        };
+    }
+    Reason::NoIdle {
+        asked,
+        idle,
+        total,
+        sick: count(&|card| !card.healthy),
+        unsure: count(&|card| card.tenants == 0 && !card.unsure.is_zero()),
+    }
+}
+
+/// The cards that the pod accepts.
+fn cards<'a>(case: &Case<'a>) -> impl Iterator<Item = (&'a Card, &'a Gpu)> + Clone {
+    let gpus = case.facts.inventory.gpus();
+    case.open.cards().map(|(at, card)| (card, &gpus[at]))
+}
+
+/// Of the cards the one that is largest by this measure, of several the first, so that the answer
+/// does not depend on chance.
+fn largest<'a>(case: &Case<'a>, size: impl Fn(&Card) -> MiB) -> Option<(MiB, &'a Card, &'a Gpu)> {
+    let sized = cards(case).map(|(card, gpu)| (size(card), card, gpu));
+    sized.reduce(|best, next| if next.0 > best.0 { next } else { best })
+}
+
+/// The reason why no card has room for the largest of these parts.
+fn no_room(case: &Case<'_>, parts: &Parts) -> Reason {
+    let part = parts.first();
+    let doubt = case.book.unplaced() > Count::ZERO;
+    let Some((capacity, _, gpu)) = largest(case, |card| card.capacity.memory) else {
+        return Reason::NoGpu;
+    };
+    let asked = part.on(capacity).memory;
+    if capacity < asked {
+        return Reason::TooSmall {
+            asked,
+            largest: capacity,
+            gpu: gpu.index,
+        };
+    }
+    let is_large = |card: &Card| part.on(card.capacity.memory).memory <= card.capacity.memory;
+    let sick = cards(case).filter(|(card, _)| !card.healthy && is_large(card));
+    let sick = Count::new(sick.count() as u32);
+    if !doubt && let Some(reason) = no_compute(case, part) {
+        return reason;
+    }
+    let room = |card: &Card| if doubt { MiB::ZERO } else { card.free().memory };
+    let Some((hole, card, gpu)) = largest(case, room) else {
+        return Reason::NoGpu;
+    };
+    Reason::NoRoom {
+        asked: part.on(card.capacity.memory).memory,
+        hole,
+        gpu: gpu.index,
+        sick,
+        unsure: match doubt {
+            true => card.capacity.memory.saturating_sub(card.used.memory),
+            false => card.unsure.memory,
+        },
+    }
+}
+
+/// The reason why cards with enough memory cannot take a part; `None` if there are no such cards.
+fn no_compute(case: &Case<'_>, part: Part) -> Option<Reason> {
+    let memory = Part {
+        compute: Milli::ZERO,
+        ..part
+    };
+    let roomy =
+        |(card, _): &(&Card, &Gpu)| card.left_beside(memory, Class::Opportunistic).is_some();
+    let more = |best: (_, _), next: (_, _)| {
+        let of = |(card, _): (&Card, &Gpu)| card.free().compute;
+        if of(next) > of(best) { next } else { best }
+    };
+    // Of several with the most, the first, so that the answer does not depend on chance.
+    let Some((card, gpu)) = cards(case).filter(roomy).reduce(more) else {
+        let overfull = |(card, _): &(&Card, &Gpu)| {
+            let taken = card.used.memory.plus(card.unsure.memory);
+            let left = card.capacity.memory.saturating_sub(taken);
+            let is_open = card.healthy && card.whole == 0;
+            let asked = part.on(card.capacity.memory).memory;
+            is_open && asked <= left && !card.used.fits_in(card.capacity)
+        };
+        let (_, gpu) = cards(case).find(overfull)?;
+        return Some(Reason::Overfull { gpu: gpu.index });
+    };
+    let asked = part.on(card.capacity.memory);
+    if case.class == Class::Guaranteed && asked.fits_in(card.free()) {
+        return Some(Reason::Company { gpu: gpu.index });
+    }
+    Some(Reason::NoCompute {
+        asked: part.compute,
+        left: card.free().compute,
+        gpu: gpu.index,
+    })
+}
