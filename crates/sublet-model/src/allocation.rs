@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::claim::peak_part;
+use crate::peak::peak_part;
 use crate::{
     Ask, Claim, ContainerClaim, ContainerName, GpuIndex, GpuUuid, MiB, Milli, Part, Portion, Role,
 };
@@ -65,8 +65,8 @@ impl Allocation {
     }
 
     /// Could this be the answer to that claim? Each container has as many different cards as
-    /// it asked, with the amount it asked; parts are on the first cards of the pod; whole cards
-    /// that are in use at the same time differ.
+    /// it asked, with the amount it asked; parts are on the first cards of the pod, unless containers
+    /// choose for themselves; whole cards that are in use at the same time differ.
     #[must_use]
     pub fn answers(&self, claim: &Claim) -> bool {
         let mut wanted = 0;
@@ -107,7 +107,8 @@ impl Allocation {
         // A container with fewer cards has some of those of one with more.
         shared.sort_by_key(BTreeSet::len);
         let nested = shared.windows(2).all(|two| two[0].is_subset(&two[1]));
-        self.grants.len() == wanted && nested
+        let own = matches!(claim.ask(), Ask::Parts(parts) if parts.own().is_some());
+        self.grants.len() == wanted && (own || nested)
     }
 }
 

@@ -3,16 +3,37 @@
 use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
 
-use crate::{Count, MiB, Milli, Part};
+use crate::{Count, MiB, Milli, Part, Role, peak_of};
 
-/// Parts of cards, each of another card: one at least, the largest amounts of memory first.
+/// Parts of cards: one at least, the largest amounts of memory first. Each is of another card,
+/// unless containers choose for themselves ([`Parts::own`]).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Parts(Arc<[Part]>);
+pub struct Parts {
+    each: Arc<[Part]>,
+    own: Option<Arc<[OwnParts]>>,
+}
+
+/// What one container asks, where each container of a pod has cards of its own choice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct OwnParts {
+    /// When the container runs.
+    pub role: Role,
+    /// On how many different cards it is.
+    pub gpus: Count,
+    /// What it takes of each.
+    pub part: Part,
+}
 
 /// An order for map keys; it does not say which of two is larger.
 impl Ord for Parts {
     fn cmp(&self, other: &Parts) -> Ordering {
-        self.iter().map(by_memory).cmp(other.iter().map(by_memory))
+        let own = |parts: &Parts| -> Vec<_> {
+            let own = parts.own.iter().flat_map(|own| own.iter());
+            own.map(|own| (own.role, own.gpus, by_memory(own.part)))
+                .collect()
+        };
+        let each = self.iter().map(by_memory).cmp(other.iter().map(by_memory));
+        each.then_with(|| own(self).cmp(&own(other)))
     }
 }
 
@@ -33,28 +54,64 @@ impl Parts {
     /// A part of one card.
     #[must_use]
     pub fn one(part: Part) -> Parts {
-        Parts(Arc::from([part]))
+        Parts {
+            each: Arc::from([part]),
+            own: None,
+        }
     }
 
     /// These parts; `None` for none, and for more than [`Parts::MAX`].
     #[must_use]
     pub fn new(mut parts: Vec<Part>) -> Option<Parts> {
         parts.sort_unstable_by_key(|part| Reverse(by_memory(*part)));
-        (1..=Parts::MAX)
-            .contains(&parts.len())
-            .then(|| Parts(Arc::from(parts)))
+        (1..=Parts::MAX).contains(&parts.len()).then(|| Parts {
+            each: Arc::from(parts),
+            own: None,
+        })
+    }
+
+    /// The parts of containers that choose their cards each for itself, in the order in which they
+    /// start; `None` for none, and for more than [`Parts::MAX`]. The same as other parts if it is
+    /// only one container.
+    #[must_use]
+    pub fn of_containers(containers: &[OwnParts]) -> Option<Parts> {
+        let count = containers.iter().map(|own| u64::from(own.gpus.get()));
+        if count.sum::<u64>() > Parts::MAX as u64 {
+            return None;
+        }
+        let parts = containers.iter();
+        let parts = parts.flat_map(|own| vec![own.part; own.gpus.get() as usize]);
+        let parts = Parts::new(parts.collect())?;
+        Some(Parts {
+            own: (containers.len() > 1).then(|| Arc::from(containers)),
+            ..parts
+        })
+    }
+
+    /// What each container asks, if they choose their cards each for itself: parts of different
+    /// containers may be on one card.
+    #[must_use]
+    pub fn own(&self) -> Option<&[OwnParts]> {
+        self.own.as_deref()
     }
 
     /// The one with most memory.
     #[must_use]
     pub fn first(&self) -> Part {
-        self.0[0]
+        self.each[0]
     }
 
-    /// The largest amount of memory and of compute time that any of them asks.
+    /// The largest amount of memory and of compute time that may be taken from one card.
     #[must_use]
     pub fn largest(&self) -> Part {
-        self.iter().fold(Part::ZERO, Part::or)
+        match &self.own {
+            None => self.iter().fold(Part::ZERO, Part::or),
+            // All containers on one card.
+            Some(own) => {
+                let amounts: Vec<_> = own.iter().map(|own| (own.role, own.part)).collect();
+                peak_of(&amounts)
+            }
+        }
     }
 
     /// The amounts of memory that they ask, shares left out.
@@ -78,12 +135,12 @@ impl Parts {
     /// How many there are.
     #[must_use]
     pub fn count(&self) -> Count {
-        Count::new(self.0.len() as u32)
+        Count::new(self.each.len() as u32)
     }
 
     /// Each of them.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Part> + Clone {
-        self.0.iter().copied()
+        self.each.iter().copied()
     }
 }
 
@@ -92,7 +149,7 @@ impl Parts {
 pub enum Ask {
     /// No card: the pod asks CPU and memory of the machine only.
     Nothing,
-    /// Parts of cards: all containers share them.
+    /// Parts of cards.
     Parts(Parts),
     /// So many cards, each for this pod alone.
     WholeCards(Count),
@@ -118,7 +175,7 @@ impl Ask {
         }
     }
 
-    /// On how many cards it is.
+    /// On how many cards it is, at most.
     #[must_use]
     pub fn gpus(&self) -> Count {
         match self {

@@ -5,7 +5,10 @@
 
 use std::sync::Arc;
 
-use crate::{Ask, CardWishes, ContainerName, Count, Host, MiB, Milli, Part, Parts, StockAsk};
+use crate::peak::{peak, peak_part};
+use crate::{
+    Ask, CardWishes, ContainerName, Count, Host, MiB, Milli, OwnParts, Part, Parts, StockAsk,
+};
 
 /// The name of the dialect that a pod's claim and allocation are written in. Dialects themselves
 /// are in `sublet-api`; here their names are only compared.
@@ -93,6 +96,16 @@ impl Class {
             Class::Opportunistic => "opportunistic",
         }
     }
+}
+
+/// Which cards the containers of one pod have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum ContainerCards {
+    /// They share: each has the first of the pod's cards.
+    #[default]
+    Shared,
+    /// Each has cards of its own choice, which may be those of others.
+    Own,
 }
 
 /// One container of a claim. Containers that ask nothing are not in a claim.
@@ -265,6 +278,20 @@ impl Claim {
         containers: Vec<ContainerClaim>,
         has_slot: bool,
     ) -> Result<Claim, ClaimShapeError> {
+        Claim::on(ContainerCards::Shared, dialect, containers, has_slot)
+    }
+
+    /// The same, where it is said which cards the containers have. Of whole cards each container
+    /// always has its own.
+    ///
+    /// # Errors
+    /// No containers, or a mixture that one allocation cannot serve.
+    pub fn on(
+        cards: ContainerCards,
+        dialect: Option<DialectName>,
+        containers: Vec<ContainerClaim>,
+        has_slot: bool,
+    ) -> Result<Claim, ClaimShapeError> {
         let first = containers.first().ok_or(ClaimShapeError::Empty)?;
         let whole = |c: &ContainerClaim| c.demand.portion == Portion::Whole;
         if let Some(other) = containers.iter().find(|c| whole(c) != whole(first)) {
@@ -279,7 +306,10 @@ impl Claim {
             let peak = peak(gpus);
             Ask::WholeCards(Count::new(u32::try_from(peak).unwrap_or(u32::MAX)))
         } else {
-            Ask::Parts(parts_of(&containers)?)
+            Ask::Parts(match cards {
+                ContainerCards::Shared => parts_of(&containers)?,
+                ContainerCards::Own => own_parts_of(&containers)?,
+            })
         };
         Ok(Claim {
             dialect,
@@ -371,21 +401,7 @@ impl Claim {
 /// The parts of cards that these containers need at their worst moment: each container uses the
 /// first cards of its pod.
 fn parts_of(containers: &[ContainerClaim]) -> Result<Parts, ClaimShapeError> {
-    for container in containers {
-        let demand = &container.demand;
-        if !(1..=Parts::MAX).contains(&(demand.gpus.get() as usize)) {
-            let name = container.name.clone();
-            return Err(ClaimShapeError::TooManyParts(name, demand.gpus));
-        }
-        let asked = demand.part(0).compute;
-        if asked > demand.compute_limit {
-            return Err(ClaimShapeError::AboveLimit {
-                container: container.name.clone(),
-                asked,
-                limit: demand.compute_limit,
-            });
-        }
-    }
+    containers.iter().try_for_each(check_parts)?;
     let cards = containers.iter().map(|c| c.demand.gpus.get() as usize);
     let parts = (0..cards.max().unwrap_or(0)).map(|at| {
         let amounts = containers.iter().map(|c| (c.role, c.demand.part(at)));
@@ -395,46 +411,37 @@ fn parts_of(containers: &[ContainerClaim]) -> Result<Parts, ClaimShapeError> {
     Ok(Parts::new(parts?).expect("one part at least, and no more than a container may ask"))
 }
 
-/// What such amounts of one card are at their worst moment.
-///
-/// Amounts and shares of memory have a worst moment each, so a pod with both may be counted as
-/// more than it ever takes, and never as less.
-///
-/// # Errors
-/// More thousandths of something than there are.
-pub(crate) fn peak_part(amounts: &[(Role, Part)]) -> Result<Part, ClaimShapeError> {
-    let peak_of = |amount: fn(&Part) -> u64| {
-        let amounts = amounts.iter();
-        peak(amounts.map(|(role, part)| (*role, amount(part))))
-    };
-    let milli = |what, asked| {
-        let milli = u16::try_from(asked).ok().and_then(Milli::new);
-        milli.ok_or(ClaimShapeError::TooMuch { what, asked })
-    };
-    Ok(Part {
-        memory: MiB::new(peak_of(|part| part.memory.get())).unwrap_or(MiB::MAX),
-        compute: milli("compute time", peak_of(|part| part.compute.get().into()))?,
-        memory_share: milli("memory", peak_of(|part| part.memory_share.get().into()))?,
-    })
+/// The same where each container chooses for itself.
+fn own_parts_of(containers: &[ContainerClaim]) -> Result<Parts, ClaimShapeError> {
+    containers.iter().try_for_each(check_parts)?;
+    let own = containers.iter().map(|c| OwnParts {
+        role: c.role,
+        gpus: c.demand.gpus,
+        part: c.demand.part(0),
+    });
+    let own: Vec<OwnParts> = own.collect();
+    let last = &containers[containers.len() - 1];
+    let count = own.iter().map(|own| own.gpus.get()).sum();
+    let too_many = ClaimShapeError::TooManyParts(last.name.clone(), Count::new(count));
+    Parts::of_containers(&own).ok_or(too_many)
 }
 
-/// The most that is in use at once, as Kubernetes counts it: the main containers together,
-/// or any init container while it runs, and with either the sidecars started before
-/// (KEP-753, "Resources calculation for scheduling and pod admission"). The amounts of one
-/// pod's containers, in the order in which they start, in any one unit.
-#[must_use]
-pub fn peak(amounts: impl IntoIterator<Item = (Role, u64)>) -> u64 {
-    let mut sidecars = 0u64;
-    let mut main = 0u64;
-    let mut peak = 0u64;
-    for (role, amount) in amounts {
-        match role {
-            Role::Init => peak = peak.max(sidecars.saturating_add(amount)),
-            Role::Sidecar => sidecars = sidecars.saturating_add(amount),
-            Role::Main => main = main.saturating_add(amount),
-        }
+/// Can any card serve the container?
+fn check_parts(container: &ContainerClaim) -> Result<(), ClaimShapeError> {
+    let demand = &container.demand;
+    if !(1..=Parts::MAX).contains(&(demand.gpus.get() as usize)) {
+        let name = container.name.clone();
+        return Err(ClaimShapeError::TooManyParts(name, demand.gpus));
     }
-    peak.max(sidecars.saturating_add(main))
+    let asked = demand.part(0).compute;
+    if asked > demand.compute_limit {
+        return Err(ClaimShapeError::AboveLimit {
+            container: container.name.clone(),
+            asked,
+            limit: demand.compute_limit,
+        });
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod ledger;
 mod name;
 mod node;
 mod part;
+mod peak;
 mod quantity;
 mod stock;
 mod time;
@@ -22,9 +23,10 @@ mod topology;
 mod wishes;
 
 pub use allocation::{Allocation, CardRef, Charge, Grant, charges_of};
-pub use ask::{Ask, Parts};
+pub use ask::{Ask, OwnParts, Parts};
 pub use claim::{
-    Claim, ClaimShapeError, Class, ContainerClaim, Demand, DialectName, Models, Portion, Role, peak,
+    Claim, ClaimShapeError, Class, ContainerCards, ContainerClaim, Demand, DialectName, Models,
+    Portion, Role,
 };
 pub use device::{Gpu, GpuIndex, Health, Inventory, InventoryError};
 pub use host::Host;
@@ -32,6 +34,7 @@ pub use ledger::{Book, Card, Checkpoint, Entry, Hold, Ledger, NodeIdx, Outline, 
 pub use name::{ContainerName, GpuUuid, NameError, NodeName, PodKey, PodUid};
 pub use node::{Advertise, Identity, KeptFree, MeasuredUse, NodeFacts, Sharing, Unit};
 pub use part::Part;
+pub use peak::{peak, peak_of};
 pub use quantity::{Bytes, Count, GiB, MiB, Milli, MilliCpu};
 pub use stock::{HostPort, MachineUse, Resources, StockAllocatable, StockAsk};
 pub use time::Time;

@@ -236,6 +236,12 @@ impl Milli {
         }
     }
 
+    /// A sum of so many thousandths; one that would overflow stays at the most that 16 bits hold.
+    #[must_use]
+    pub fn sum_of(thousandths: u64) -> Milli {
+        Milli(u16::try_from(thousandths).unwrap_or(u16::MAX))
+    }
+
     /// The share that `part` is of `whole`, rounded down; a whole of nothing is in full use.
     #[must_use]
     pub const fn share(part: MiB, whole: MiB) -> Milli {

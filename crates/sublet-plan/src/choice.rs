@@ -3,7 +3,9 @@
 //! This is the only place that chooses cards. Code that looks at several cards at once (such as
 //! at their wiring) belongs in [`several`] and [`whole`], and nowhere else.
 
-use sublet_model::{Ask, Book, Card, Claim, Class, Count, Hold, Part, Parts};
+use sublet_model::{
+    Ask, Book, Card, Claim, Class, Count, Hold, OwnParts, Part, Parts, Role, peak_of,
+};
 
 use crate::CardLoad;
 use crate::score::Cost;
@@ -98,6 +100,136 @@ pub(crate) fn several(
     free.or_else(|_| choose(true).map(found(true)))
 }
 
+/// The best cards for containers that choose each for itself, in the order of the containers.
+///
+/// The first container takes the best cards for it, the next the best of what is then left, and so
+/// on, as HAMi does it. If one finds none, the container before it takes another card. No more
+/// than [`MAX_TRIES`] arrangements are looked at; several cards of one container are not varied.
+/// So whether there is an arrangement is asked with tight cards first, whatever the policy
+/// prefers: an answer that depended on it would not be the same for all who ask.
+///
+/// # Errors
+/// The number of containers that can have their cards, if that is not all.
+pub(crate) fn own(
+    open: Open<'_>,
+    own: &[OwnParts],
+    class: Class,
+    cost: impl CardCost,
+) -> Result<Several, Count> {
+    let tightest = |_, left: Part| Cost::try_from(left.memory.get()).unwrap_or(Cost::MAX);
+    let (any, most) = arrange(open, own, class, true, &tightest);
+    let any = any.ok_or(Count::new(most as u32))?;
+    let preferred = |contended| {
+        let (found, _) = arrange(open, own, class, contended, &cost);
+        Some((contended, found?))
+    };
+    let preferred = preferred(false).or_else(|| preferred(true));
+    let (contended, positions) = preferred.unwrap_or((true, any));
+    let loads = positions
+        .iter()
+        .map(|&at| CardLoad::of(open.book, at, class));
+    Ok(Several {
+        contended,
+        load: loads.max().unwrap_or_default(),
+        positions,
+    })
+}
+
+/// An arrangement of all these containers, and how many found cards at once.
+fn arrange(
+    open: Open<'_>,
+    own: &[OwnParts],
+    class: Class,
+    contended: bool,
+    cost: &impl CardCost,
+) -> (Option<Vec<usize>>, usize) {
+    let mut placing = Placing {
+        open,
+        class,
+        own,
+        cost,
+        contended,
+        taken: Vec::new(),
+        most: 0,
+        tries: 0,
+    };
+    let found = placing.place(0);
+    let positions = placing.taken.iter().map(|(at, ..)| *at);
+    (found.then(|| positions.collect()), placing.most)
+}
+
+/// How many times a container may be put on cards while an arrangement is looked for. Eight
+/// containers on eight cards find one at the eighth; only nodes that are nearly full need more.
+const MAX_TRIES: usize = 2_000;
+
+/// An arrangement of containers that is being made.
+struct Placing<'a, C> {
+    open: Open<'a>,
+    class: Class,
+    own: &'a [OwnParts],
+    cost: &'a C,
+    /// May it use room that a soft hold wants?
+    contended: bool,
+    /// Card by card: its position, and what is taken of it by whom.
+    taken: Vec<(usize, Role, Part)>,
+    /// Containers that had cards at once.
+    most: usize,
+    tries: usize,
+}
+
+impl<C: CardCost> Placing<'_, C> {
+    /// Puts the container and all after it on cards.
+    fn place(&mut self, container: usize) -> bool {
+        self.most = self.most.max(container);
+        let Some(&OwnParts { role, gpus, part }) = self.own.get(container) else {
+            return true;
+        };
+        let mut able: Vec<One> = self.able(role, part).collect();
+        able.sort_unstable();
+        let gpus = gpus.get() as usize;
+        if able.len() < gpus {
+            return false;
+        }
+        let before = self.taken.len();
+        let choices = if gpus == 1 { able.len() } else { 1 };
+        for first in 0..choices {
+            self.tries += 1;
+            let cards = able[first..first + gpus].iter();
+            self.taken
+                .extend(cards.map(|one| (one.position, role, part)));
+            if self.place(container + 1) {
+                return true;
+            }
+            self.taken.truncate(before);
+            if self.tries >= MAX_TRIES {
+                return false;
+            }
+        }
+        false
+    }
+
+    /// The cards that have room for such a container beside those before it.
+    fn able(&self, role: Role, part: Part) -> impl Iterator<Item = One> {
+        self.open.cards().filter_map(move |(position, card)| {
+            let before = self.taken.iter().filter(|(at, ..)| *at == position);
+            let before = before.map(|&(_, role, part)| (role, part));
+            let all: Vec<_> = before.chain([(role, part)]).collect();
+            let all = peak_of(&all);
+            let left = card.left_beside(all, self.class)?;
+            let uncontended = left.checked_sub(card.held);
+            if !self.contended && uncontended.is_none() {
+                return None;
+            }
+            Some(One {
+                contended: uncontended.is_none(),
+                load: CardLoad::of(self.open.book, position, self.class),
+                cost: (self.cost)(position, uncontended.unwrap_or(left)),
+                position,
+            })
+        })
+    }
+}
+
 /// The cards that can be handed out whole. Cards that no soft hold wants come first; each group
 /// is in order of the index.
 pub(crate) fn whole(open: Open<'_>) -> impl Iterator<Item = usize> {
@@ -121,7 +253,10 @@ pub(crate) fn is_free(book: &Book, claim: &Claim, hold: &Hold) -> bool {
         let card = book.cards().get(at).filter(|_| accepts(at));
         card.is_some_and(|card| card.left_beside(part, claim.class()).is_some())
     };
-    parts.count().get() as usize == hold.cards.len() && parts.iter().zip(&hold.cards).all(free)
+    // Containers that choose for themselves may be several on one card; they choose again.
+    parts.own().is_none()
+        && parts.count().get() as usize == hold.cards.len()
+        && parts.iter().zip(&hold.cards).all(free)
 }
 
 /// The cards that have room for a part.

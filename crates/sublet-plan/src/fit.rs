@@ -163,7 +163,10 @@ pub(crate) fn cards_at(
             };
             let prepared = rules.scores.prepare(rules.ledger, book);
             let case = Case::new(rules, book, facts, uid, claim, &prepared);
-            let found = choice::several(open, parts, claim.class(), case.card_cost());
+            let found = match parts.own() {
+                Some(own) => choice::own(open, own, claim.class(), case.card_cost()),
+                None => choice::several(open, parts, claim.class(), case.card_cost()),
+            };
             found.map_or_else(|_| Vec::new(), |found| found.positions)
         }
         Ask::WholeCards(count) => choice::whole(open).take(count.get() as usize).collect(),
@@ -207,19 +210,20 @@ fn best_group<'a>(
 
 /// Makes the allocation for a claim that fits, on these cards (from [`cards_at`]).
 ///
-/// Containers with parts use the first cards of their pod. Init containers use the cards of
+/// Containers with parts use the first cards of their pod, or each those it has chosen. Init containers use the cards of
 /// the containers after them, as kubelet does.
 pub(crate) fn allocate(book: &Book, claim: &Claim, chosen: &[usize]) -> Allocation {
     let gpus = book.facts().map_or(&[][..], |facts| facts.inventory.gpus());
+    let own = matches!(claim.ask(), Ask::Parts(parts) if parts.own().is_some());
     let mut next = 0;
     let mut grants = Vec::new();
     for container in claim.containers() {
         let count = container.demand.gpus.get() as usize;
         let cards = match container.demand.portion {
-            Portion::Part(_) => &chosen[..count],
-            Portion::Whole => &chosen[next..next + count],
+            Portion::Part(_) if !own => &chosen[..count],
+            _ => &chosen[next..next + count],
         };
-        if container.demand.portion == Portion::Whole && container.role != Role::Init {
+        if own || container.role != Role::Init {
             next += count;
         }
         grants.extend(cards.iter().map(|&position| Grant {
@@ -354,6 +358,14 @@ impl<'a> Case<'a> {
             let best = choice::one(self.open, first, self.class, self.card_cost());
             best.map(|one| (one.position, one.contended, one.load))
                 .ok_or(Count::ZERO)?
+        } else if let Some(own) = parts.own() {
+            let found = choice::own(self.open, own, self.class, self.card_cost())?;
+            // The score is told of the card of the largest part.
+            let mut parts = own
+                .iter()
+                .flat_map(|one| vec![one.part; one.gpus.get() as usize]);
+            let at = parts.position(|part| part == first).unwrap_or(0);
+            (found.positions[at], found.contended, found.load)
         } else {
             let best = choice::several(self.open, parts, self.class, self.card_cost());
             best.map(|found| (found.positions[0], found.contended, found.load))?

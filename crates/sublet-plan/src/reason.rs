@@ -166,6 +166,13 @@ pub enum Reason {
         /// How many of its parts can have a card.
         fitting: Count,
     },
+    /// Each container of the pod would find cards, but not all of them beside each other.
+    TooFewForAll {
+        /// How many containers of the pod ask for cards.
+        containers: u32,
+        /// How many of them can have their cards at once.
+        fitting: u32,
+    },
     /// Not enough cards are idle.
     NoIdle {
         /// How many cards the pod asks for.
@@ -219,6 +226,7 @@ impl Reason {
             | Reason::Company { .. }
             | Reason::Overfull { .. }
             | Reason::TooFewRooms { .. }
+            | Reason::TooFewForAll { .. }
             | Reason::NoIdle { .. }
             | Reason::LookAlike { .. }
             | Reason::Placed { .. } => false,
@@ -252,6 +260,7 @@ impl Reason {
             Reason::Company { .. } => "company",
             Reason::Overfull { .. } => "overfull",
             Reason::TooFewRooms { .. } => "too_few_rooms",
+            Reason::TooFewForAll { .. } => "too_few_for_all",
             Reason::NoIdle { .. } => "no_idle",
             Reason::LookAlike { .. } => "look_alike",
             Reason::Placed { .. } => "placed",
@@ -350,6 +359,13 @@ impl fmt::Display for Reason {
                 f,
                 "{asked} with {part} of each asked, but {} of them can be had",
                 fitting.get()
+            ),
+            Reason::TooFewForAll {
+                containers,
+                fitting,
+            } => write!(
+                f,
+                "{containers} containers of the pod ask for GPUs each for itself, and only the first {fitting} of them can have theirs"
             ),
             Reason::NoIdle {
                 asked,

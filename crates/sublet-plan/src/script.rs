@@ -13,6 +13,7 @@
 //! - A claim is a number of MiB or of whole cards (`2x`) for each container, joined by `+`. `i` and
 //!   `s` mark init containers and sidecars: `i8138+s100+4069`. `:slot` at the end asks for the
 //!   slot, and `:low` before that sets the class to opportunistic.
+//! - `own:3000+5000` are containers that choose their cards each for itself.
 //! - `50%` asks for half of a card's memory. `:on=a100,GPU-b,!v100,numa` at the end of a claim says
 //!   which cards the pod accepts: UUIDs start with `GPU-`, `!` is what it does not want.
 //! - `8138@300` also asks for 300 thousandths of compute time, `8138*2` for parts of two cards;
@@ -31,10 +32,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sublet_model::{
-    Advertise, Allocation, CardRef, CardWishes, Claim, Class, ContainerClaim, ContainerName, Count,
-    Demand, Entry, Gpu, GpuIndex, GpuUuid, Grant, Health, Host, Identity, Inventory, MeasuredUse,
-    MiB, Milli, MilliCpu, Models, NodeFacts, NodeIdx, NodeName, Part, PodKey, PodUid, Portion,
-    Role, Sharing, Standing, Time, Unit,
+    Advertise, Allocation, Ask, CardRef, CardWishes, Claim, Class, ContainerCards, ContainerClaim,
+    ContainerName, Count, Demand, Entry, Gpu, GpuIndex, GpuUuid, Grant, Health, Host, Identity,
+    Inventory, MeasuredUse, MiB, Milli, MilliCpu, Models, NodeFacts, NodeIdx, NodeName, Part,
+    PodKey, PodUid, Portion, Role, Sharing, Standing, Time, Unit,
 };
 
 use crate::{Engine, EngineOptions, Evictable, FilterAnswer, Policy, Ties, Wire};
@@ -76,6 +77,10 @@ pub(crate) fn uid(name: &str) -> PodUid {
 /// `c0`, `c1` and so on.
 pub(crate) fn claim(text: &str) -> Arc<Claim> {
     let (text, wishes) = text.split_once(":on=").unwrap_or((text, ""));
+    let (text, cards) = match text.strip_prefix("own:") {
+        Some(rest) => (rest, ContainerCards::Own),
+        None => (text, ContainerCards::Shared),
+    };
     let (text, has_slot) = match text.strip_suffix(":slot") {
         Some(rest) => (rest, true),
         None => (text, false),
@@ -103,7 +108,7 @@ pub(crate) fn claim(text: &str) -> Arc<Claim> {
         }
     });
     let containers = containers.collect();
-    let claim = Claim::new(None, containers, has_slot).unwrap();
+    let claim = Claim::on(cards, None, containers, has_slot).unwrap();
     let claim = claim.with_class(class).unwrap();
     Arc::new(claim.with_wishes(self::wishes(wishes)))
 }
@@ -251,11 +256,13 @@ pub(crate) fn placed(claim: &Claim, cards: &str, whole: MiB) -> Allocation {
             }
         })
         .collect();
+    let own = matches!(claim.ask(), Ask::Parts(parts) if parts.own().is_some());
     let mut next = 0;
     let mut grants = Vec::new();
     for container in claim.containers() {
         for at in 0..container.demand.gpus.get() as usize {
             let (card, memory) = match container.demand.portion {
+                Portion::Part(part) if own => (&cards[next % cards.len()], part.on(whole).memory),
                 Portion::Part(part) => (&cards[at], part.on(whole).memory),
                 Portion::Whole => (&cards[next], whole),
             };

@@ -202,7 +202,12 @@ pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
     if claims.is_empty() && !has_slot {
         return Ok(None);
     }
-    let claim = Claim::new(Some(dialect.name()), claims, has_slot)?;
+    let claim = Claim::on(
+        dialect.container_cards(),
+        Some(dialect.name()),
+        claims,
+        has_slot,
+    )?;
     let classed = class_of(pod, dialect).and_then(|class| Ok(claim.clone().with_class(class)?));
     let claim = match classed {
         // A label can be changed at any time. What a pod has already counts all the same.

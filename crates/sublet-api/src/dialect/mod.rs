@@ -13,8 +13,8 @@ mod toy;
 use std::collections::BTreeMap;
 
 use sublet_model::{
-    Allocation, CardWishes, Claim, Class, ContainerClaim, Demand, DialectName, MiB, NodeFacts,
-    Sharing,
+    Allocation, CardWishes, Claim, Class, ContainerCards, ContainerClaim, Demand, DialectName, MiB,
+    NodeFacts, Sharing,
 };
 
 pub(crate) use self::asked::containers;
@@ -61,6 +61,11 @@ pub trait Dialect: Sync {
     /// # Errors
     /// What it asks cannot be served, with the field that says so.
     fn demand(&self, asked: &Asked<'_>) -> Result<Option<Demand>, ClaimError>;
+
+    /// Which cards the containers of one pod have.
+    fn container_cards(&self) -> ContainerCards {
+        ContainerCards::Shared
+    }
 
     /// Which cards the pod accepts.
     ///

@@ -413,3 +413,46 @@ fn h9_numa_bound_cards_are_of_one_numa_node() {
          -> n2: the pod wants GPUs of one NUMA node, and the node does not say where its GPUs are (never)",
     );
 }
+
+#[test]
+fn containers_that_choose_for_themselves_may_share_a_card_or_not() {
+    check(
+        "n1: 0/8000 0/8000
+         reserve p n1 own:3000+5000
+         -> n1/0+0
+         reserve q n1 own:5000+4000
+         -> no: 2 containers of the pod ask for GPUs each for itself, and only the first 1 of them can have theirs
+         n2: 0/8000 0/8000
+         reserve q n2 own:5000+4000
+         -> n2/0+1
+         reserve r n1 own:9000+1
+         -> no: 9000 MiB asked of one GPU, but the largest, GPU 0, has 8000 MiB in all (1000 MiB too few)
+         n3: 2000/8000 0/8000
+         reserve s n3 own:i7000+2000*2+1000
+         -> n3/1+1,0+1
+         reserve t n3 own:100*3+100
+         -> no: 3 GPUs asked, but the node has 2 GPUs
+         show
+         -> n1: 8000/8000 0/8000
+         -> n2: 5000/8000 4000/8000
+         -> n3: 4000/8000 7000/8000",
+    );
+}
+
+#[test]
+fn containers_that_choose_for_themselves_make_room_for_each_other() {
+    check(
+        "n1: 3000/8000 0/8000
+         reserve p n1 own:4000+8000
+         -> n1/0+1
+         n2: 3000/8000 0/8000
+         reserve q n2 own:4000+5000+3000
+         -> n2/0+1+1
+         n3: 4000/8000 0/9000
+         reserve r n3 own:4000+2000+7000
+         -> n3/0+1+1
+         n4: 4000/8000 0/9000
+         reserve s n4 own:2000+4000+7000
+         -> n4/1+0+1",
+    );
+}

@@ -17,7 +17,11 @@ pub(super) fn too_few_cards(case: &Case<'_>, can_be_had: Count) -> Reason {
 
 /// The reason why there are not enough cards for several parts.
 fn few_rooms(case: &Case<'_>, parts: &Parts, fitting: Count) -> Reason {
-    let (asked, total) = (parts.count(), Count::new(cards(case).count() as u32));
+    let total = Count::new(cards(case).count() as u32);
+    let asked = match parts.own() {
+        Some(own) => own.iter().map(|own| own.gpus).max().unwrap_or_default(),
+        None => parts.count(),
+    };
     if asked > total {
         return Reason::TooFew {
             asked,
@@ -27,6 +31,13 @@ fn few_rooms(case: &Case<'_>, parts: &Parts, fitting: Count) -> Reason {
     }
     if fitting == Count::ZERO {
         return no_room(case, parts);
+    }
+    if let Some(own) = parts.own() {
+        let own = own.len() as u32;
+        return Reason::TooFewForAll {
+            containers: own,
+            fitting: fitting.get(),
+        };
     }
     Reason::TooFewRooms {
         asked,
@@ -72,7 +83,7 @@ fn largest<'a>(case: &Case<'a>, size: impl Fn(&Card) -> MiB) -> Option<(MiB, &'a
 
 /// The reason why no card has room for the largest of these parts.
 fn no_room(case: &Case<'_>, parts: &Parts) -> Reason {
-    let part = parts.first();
+    let part = parts.own().map_or(parts.first(), |own| own[0].part);
     let doubt = case.book.unplaced() > Count::ZERO;
     let Some((capacity, _, gpu)) = largest(case, |card| card.capacity.memory) else {
         return Reason::NoGpu;

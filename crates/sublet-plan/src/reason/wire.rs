@@ -32,6 +32,9 @@ impl fmt::Display for Wire<'_> {
                 let (asked, part) = (parts.count().get(), parts.first());
                 write!(f, "fewer than {asked} GPUs have {part} free")
             }
+            (Reason::TooFewForAll { .. }, _) => {
+                write!(f, "no GPUs are free for all containers of the pod")
+            }
             (Reason::TooFew { chosen, .. }, ask) => {
                 write!(f, "node has fewer than {}", ask.gpus())?;
                 match chosen {

@@ -21,7 +21,7 @@ const LOOKS: [(&str, &str); 7] = [
     ("slots", "0/16"),
     ("", ""),
 ];
-const CLAIMS: [&str; 21] = [
+const CLAIMS: [&str; 23] = [
     "4",
     "8",
     "16",
@@ -43,6 +43,8 @@ const CLAIMS: [&str; 21] = [
     "30%:on=GPU-B,!v100",
     "2x:on=!GPU-A",
     "4*2:on=numa",
+    "own:5+9+i7",
+    "own:30%*2+4@400+s2",
 ];
 const PODS: u8 = 12;
 
@@ -322,6 +324,10 @@ fn check_grant(ledger: &Ledger, pod: u8, before: &Ledger) {
     }
     let growth = |at: &usize| book.cards()[*at].used.saturating_sub(was.cards()[*at].used);
     match entry.claim.ask() {
+        Ask::Parts(parts) if parts.own().is_some() => {
+            let taken: sublet_model::MiB = touched.iter().map(|at| growth(at).memory).sum();
+            assert!(!taken.is_zero(), "{entry:?}");
+        }
         Ask::Parts(parts) => {
             let mut asked: Vec<_> = parts.iter().collect();
             for at in &touched {

@@ -14,7 +14,7 @@ use crate::{Engine, EngineOptions, Reason, Ties};
 
 const WORDS: [&str; 8] = ["", "", "", "memory", "whole", "size", "slots", "gib"];
 const SIZES: [u32; 4] = [16, 16_276, 24_564, 81_559];
-const CLAIMS: [&str; 20] = [
+const CLAIMS: [&str; 22] = [
     "0",
     "4",
     "2048",
@@ -35,6 +35,8 @@ const CLAIMS: [&str; 20] = [
     "50%",
     "30%@400*2",
     "2048+10%:low",
+    "own:8138+2048+i4096",
+    "own:30%*2+16384@300",
 ];
 
 /// A card as scripts write it: `used/capacity`, `!` if sick, `w` if taken whole.
@@ -141,7 +143,8 @@ proptest! {
                     | Reason::NoCompute { .. }
                     | Reason::Company { .. }
                     | Reason::Overfull { .. }
-                    | Reason::TooFewRooms { .. },
+                    | Reason::TooFewRooms { .. }
+                    | Reason::TooFewForAll { .. },
                 ) => {}
                 Err(Reason::TooFew { .. }) if matches!(claim.ask(), Ask::Parts(_)) => {}
                 // Nor how large a share of a card is.
