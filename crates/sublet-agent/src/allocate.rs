@@ -15,8 +15,8 @@ pub use refusal::{AllocateError, Others};
 use sublet_api::object::Pod;
 use sublet_api::{AllocationError, bound_entry, dialect, is_over, keys, whole_number};
 use sublet_model::{
-    Allocation, Bytes, Claim, Class, ContainerClaim, ContainerName, Entry, Gpu, GpuIndex, GpuUuid,
-    Health, Ledger, MiB, Milli, NodeFacts, PodKey, PodUid, Portion, Role,
+    Allocation, Bytes, Carrier, Claim, Class, ContainerClaim, ContainerName, Entry, Gpu, GpuIndex,
+    GpuUuid, Health, Ledger, MiB, Milli, NodeFacts, PodKey, PodUid, Portion, Role,
 };
 
 use sublet_share::ComputeRange;
@@ -34,14 +34,14 @@ pub struct Site {
 
 /// What kubelet asks for one container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct KubeletAsk {
     /// The resource.
     pub resource: &'static str,
     /// The number of device IDs.
     pub count: u64,
 }
 
-impl fmt::Display for Asked {
+impl fmt::Display for KubeletAsk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.count, self.resource)
     }
@@ -119,7 +119,7 @@ pub struct HandOver {
 pub fn decide(
     pods: &[Pod],
     site: &Site,
-    asked: Asked,
+    asked: KubeletAsk,
     given: &Given,
     now_ns: u64,
 ) -> Result<HandOver, AllocateError> {
@@ -213,7 +213,7 @@ fn memory_limit(pod: &Pod, container: &ContainerClaim) -> Option<MiB> {
 pub fn prefer(
     pods: &[Pod],
     facts: &NodeFacts,
-    asked: Asked,
+    asked: KubeletAsk,
     given: &Given,
     available: &[String],
     must: &[String],
@@ -289,7 +289,7 @@ impl<'a> Tenants<'a> {
     /// The one container that waits for what is asked.
     fn meant_by(
         &self,
-        asked: Asked,
+        asked: KubeletAsk,
         facts: &NodeFacts,
         given: &Given,
     ) -> Result<Tenant<'_>, AllocateError> {
@@ -425,26 +425,27 @@ fn is_size(
     pod: &Pod,
     claim: &Claim,
     container: &ContainerClaim,
-    asked: Asked,
+    asked: KubeletAsk,
     facts: &NodeFacts,
 ) -> bool {
     if asked.resource == keys::GPU_SLOT {
         // The slot carries Allocate and no amount: only the number of slots can be compared.
         return slots_of(pod, container) == Some(asked.count);
     }
-    if dialect::resource_of(claim) != Some(asked.resource) {
+    let carrier = claim.carrier_on(facts.advertise);
+    if dialect::resource_of(claim) != Some(asked.resource) || carrier == Carrier::Slots {
         return false;
     }
-    match container.demand.portion {
-        Portion::Part(part) => facts.unit.times(asked.count) == Some(part.memory),
-        Portion::Whole => u64::from(container.demand.gpus.get()) == asked.count,
+    match (carrier, container.demand.portion) {
+        (Carrier::Units, Portion::Part(part)) => facts.unit.times(asked.count) == Some(part.memory),
+        _ => u64::from(container.demand.gpus.get()) == asked.count,
     }
 }
 
 /// Does kubelet ever ask about that container? On a node with slots it does so only where there is
 /// a slot. Without one the container gets nothing; but its pod must not wait for ever, because no
 /// other pod comes to the node while one waits.
-fn is_asked_about(pod: &Pod, container: &ContainerClaim, asked: Asked) -> bool {
+fn is_asked_about(pod: &Pod, container: &ContainerClaim, asked: KubeletAsk) -> bool {
     asked.resource != keys::GPU_SLOT || slots_of(pod, container).is_some()
 }
 

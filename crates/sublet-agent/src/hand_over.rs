@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tonic::Status;
 use tracing::{debug, info, warn};
 
-use crate::allocate::{AllocateError, Asked, Given, HandOver, Site, decide, prefer};
+use crate::allocate::{AllocateError, Given, HandOver, KubeletAsk, Site, decide, prefer};
 use crate::isolate::inject::Injection;
 use crate::isolate::node::Isolation;
 use crate::plugin::{Allocator, DeviceIds};
@@ -106,14 +106,14 @@ impl Allocator for HandOut {
 }
 
 impl HandOut {
-    fn asked(&self, count: usize) -> Asked {
-        Asked {
+    fn asked(&self, count: usize) -> KubeletAsk {
+        KubeletAsk {
             resource: self.resource,
             count: count as u64,
         }
     }
 
-    async fn hand_over(&self, asked: Asked) -> Result<(HandOver, Injection), Status> {
+    async fn hand_over(&self, asked: KubeletAsk) -> Result<(HandOver, Injection), Status> {
         let mut given = self.given.lock().await;
         let started = Instant::now();
         let (handed, pods) = loop {

@@ -14,6 +14,7 @@ pub mod plugin;
 pub mod publish;
 
 use std::net::SocketAddr;
+use std::num::NonZeroU8;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -62,6 +63,13 @@ pub struct Args {
     /// How kubelet is told of the memory
     #[arg(long, value_enum, default_value_t = AdvertiseWish::Auto)]
     advertise: AdvertiseWish,
+    /// Offer each card N times as nvidia.com/gpu, where parts of cards are handed out [default:
+    /// whole cards only]
+    ///
+    /// Pods that are written for HAMi ask for nvidia.com/gpu beside nvidia.com/gpumem: N of them
+    /// can then be on each card.
+    #[arg(long, value_name = "N")]
+    gpu_splits: Option<NonZeroU8>,
     /// Address for /healthz and /metrics [default: none]
     #[arg(long, value_name = "ADDRESS")]
     health_listen: Option<SocketAddr>,
@@ -144,6 +152,7 @@ pub async fn run(
             UnitWord::GiB => Unit::GiB,
         },
         advertise: args.advertise,
+        gpu_splits: args.gpu_splits,
     };
     let folder = args.device_plugin_dir.as_path();
     anyhow::ensure!(

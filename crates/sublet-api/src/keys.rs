@@ -56,8 +56,9 @@ keys! {
         ALIYUN_GPU_COUNT = "aliyun.com/gpu-count",
         /// whole cards (NVIDIA)
         NVIDIA_GPU = "nvidia.com/gpu",
-        /// carries Allocate on nodes with more memory than a device plugin can count: one for
-        /// each container that asks for `aliyun.com/gpu-mem`
+        /// carries Allocate where the agent offers no devices of what is asked: one for each
+        /// container that asks in such a way, and for each that asks for `aliyun.com/gpu-mem` on
+        /// nodes with more memory than a device plugin can count
         GPU_SLOT = "sublet.dev/gpu-slot",
     }
     PodAnnotation {

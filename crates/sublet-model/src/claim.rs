@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use crate::peak::{peak, peak_part};
 use crate::{
-    Ask, CardWishes, ContainerName, Count, Host, MiB, Milli, OwnParts, Part, Parts, StockAsk,
+    Advertise, Ask, CardWishes, ContainerName, Count, Host, MiB, Milli, OwnParts, Part, Parts,
+    StockAsk,
 };
 
 /// The name of the dialect that a pod's claim and allocation are written in. Dialects themselves
@@ -108,6 +109,17 @@ pub enum ContainerCards {
     Own,
 }
 
+/// By which devices kubelet asks a node's agent about the containers of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Carrier {
+    /// One device per unit of memory; slots on nodes that have more units than kubelet can count.
+    Units,
+    /// One device per card.
+    Cards,
+    /// Slots, everywhere.
+    Slots,
+}
+
 /// One container of a claim. Containers that ask nothing are not in a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerClaim {
@@ -201,6 +213,7 @@ pub struct Claim {
     class: Class,
     containers: Vec<ContainerClaim>,
     ask: Ask,
+    carrier: Carrier,
     has_slot: bool,
     host: Host,
     models: Models,
@@ -217,6 +230,7 @@ impl Claim {
             class: Class::default(),
             containers: Vec::new(),
             ask: Ask::Nothing,
+            carrier: Carrier::Units,
             has_slot: false,
             host,
             models: Models::default(),
@@ -243,6 +257,13 @@ impl Claim {
             }
             _ => Ok(Claim { class, ..self }),
         }
+    }
+
+    /// The same claim, about which kubelet asks by those devices. Else whole cards are asked for by
+    /// cards, and parts by units.
+    #[must_use]
+    pub fn with_carrier(self, carrier: Carrier) -> Claim {
+        Claim { carrier, ..self }
     }
 
     /// The same claim, on these models only.
@@ -300,6 +321,10 @@ impl Claim {
                 other.name.clone(),
             ));
         }
+        let carrier = match whole(first) {
+            true => Carrier::Cards,
+            false => Carrier::Units,
+        };
         let ask = if whole(first) {
             let gpus = containers.iter();
             let gpus = gpus.map(|c| (c.role, u64::from(c.demand.gpus.get())));
@@ -316,6 +341,7 @@ impl Claim {
             class: Class::default(),
             containers,
             ask,
+            carrier,
             has_slot,
             host: Host::ZERO,
             models: Models::default(),
@@ -385,16 +411,27 @@ impl Claim {
         self.has_slot
     }
 
-    /// Does a container of one ask for as much as a container of the other, by what a device plugin
-    /// sees: cards, or memory? It cannot tell such pods apart, whatever compute time they ask.
+    /// By which devices kubelet asks about it on a node that advertises memory so.
     #[must_use]
-    pub fn looks_like(&self, other: &Claim) -> bool {
-        let size = |one: &ContainerClaim| match one.demand.portion {
-            Portion::Whole => (one.demand.gpus, None),
-            Portion::Part(part) => (one.demand.gpus, Some((part.memory, part.memory_share))),
+    pub fn carrier_on(&self, advertise: Advertise) -> Carrier {
+        match (self.carrier, advertise) {
+            (Carrier::Units, Advertise::Slots) => Carrier::Slots,
+            (carrier, _) => carrier,
+        }
+    }
+
+    /// Does a container of one ask for as much as a container of the other, by what a device plugin
+    /// sees: slots, cards, or memory? It cannot tell such pods apart, whatever else they ask.
+    #[must_use]
+    pub fn looks_like(&self, other: &Claim, advertise: Advertise) -> bool {
+        let carrier = self.carrier_on(advertise);
+        let size = |one: &ContainerClaim| match (carrier, one.demand.portion) {
+            (Carrier::Slots, _) => None,
+            (Carrier::Units, Portion::Part(part)) => Some((one.demand.gpus, part.memory)),
+            _ => Some((one.demand.gpus, MiB::ZERO)),
         };
         let same = |a: &ContainerClaim| other.containers.iter().any(|b| size(a) == size(b));
-        self.containers.iter().any(same)
+        carrier == other.carrier_on(advertise) && self.containers.iter().any(same)
     }
 }
 

@@ -25,8 +25,8 @@ mod wishes;
 pub use allocation::{Allocation, CardRef, Charge, Grant, charges_of};
 pub use ask::{Ask, OwnParts, Parts};
 pub use claim::{
-    Claim, ClaimShapeError, Class, ContainerCards, ContainerClaim, Demand, DialectName, Models,
-    Portion, Role,
+    Carrier, Claim, ClaimShapeError, Class, ContainerCards, ContainerClaim, Demand, DialectName,
+    Models, Portion, Role,
 };
 pub use device::{Gpu, GpuIndex, Health, Inventory, InventoryError};
 pub use host::Host;

@@ -7,7 +7,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sublet_model::{Ask, Bytes, CardWishes, Claim, Class, Host, Models, NodeIdx, PodUid, StockAsk};
+use sublet_model::{
+    Advertise, Ask, Bytes, CardWishes, Carrier, Claim, Class, Host, Models, NodeIdx, PodUid,
+    StockAsk,
+};
 
 use crate::policy::MAX_PARTS;
 use crate::score::{Cost, Prepared, PreparedParts};
@@ -32,7 +35,7 @@ struct Question {
     host: Host,
     models: Models,
     wishes: Option<Arc<CardWishes>>,
-    has_slot: bool,
+    carrier: (Carrier, bool),
     stock: Option<Arc<StockAsk>>,
 }
 
@@ -137,7 +140,7 @@ impl Question {
                 Models::default()
             },
             wishes: claim.wishes().cloned(),
-            has_slot: claim.has_slot(),
+            carrier: (claim.carrier_on(Advertise::Units), claim.has_slot()),
             stock: claim.stock().filter(|_| here).cloned(),
         }
     }

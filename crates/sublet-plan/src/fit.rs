@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::cmp::Ordering;
 
 use sublet_model::{
-    Advertise, Allocation, Ask, Book, CardRef, CardWishes, Claim, Class, Count, Grant, Identity,
+    Allocation, Ask, Book, CardRef, CardWishes, Carrier, Claim, Class, Count, Grant, Identity,
     Ledger, MiB, NodeFacts, Part, Parts, PodUid, Portion, Role, Sharing,
 };
 
@@ -282,8 +282,13 @@ fn check_node<'a>(
             scheduler: unit,
         });
     }
-    if part && facts.advertise == Advertise::Slots && !claim.has_slot() {
+    let by_slots = claim.carrier_on(facts.advertise) == Carrier::Slots;
+    if by_slots && !claim.has_slot() {
         return Err(Reason::NoSlot);
+    }
+    // Of a claim that is written in no dialect, nobody asks kubelet for anything.
+    if !by_slots && claim.has_slot() && claim.dialect().is_some() {
+        return Err(Reason::SlotBeside);
     }
     Ok(facts)
 }
@@ -453,7 +458,7 @@ impl<'a> Case<'a> {
 }
 
 /// If a node's agent recognises pods only by their sizes, two pods that look alike must not wait
-/// for their devices at the same time. With slots the agent sees no sizes, so all look alike.
+/// for their devices at the same time. Of those with slots it sees no sizes, so all look alike.
 ///
 /// # Errors
 /// The other pod that looks alike.
@@ -472,10 +477,9 @@ pub(crate) fn check_look_alikes(
     if facts.identity != Identity::SizeAndOrder {
         return Ok(());
     }
-    let slots = facts.advertise == Advertise::Slots;
     for other in book.unassigned().iter().filter(|other| *other != uid) {
         if let Some(entry) = ledger.entry(other)
-            && (slots || entry.claim.looks_like(claim))
+            && entry.claim.looks_like(claim, facts.advertise)
         {
             return Err(Reason::LookAlike {
                 other: entry.pod.clone(),

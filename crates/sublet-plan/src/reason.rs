@@ -104,8 +104,11 @@ pub enum Reason {
         /// The scheduler's unit.
         scheduler: Unit,
     },
-    /// The node has more memory than device plugins can count, and the pod lacks the slot resource.
+    /// Kubelet would not ask the node's agent about the pod, which lacks the slot resource: its way
+    /// of asking always needs one, or the node has more memory than device plugins can count.
     NoSlot,
+    /// Kubelet would ask the node's agent twice: by the slot, and by what the pod asks for.
+    SlotBeside,
     /// No card of the node is large enough, even when empty.
     TooSmall {
         /// What the pod asks for on one card.
@@ -212,6 +215,7 @@ impl Reason {
             | Reason::Sharing { .. }
             | Reason::Unit { .. }
             | Reason::NoSlot
+            | Reason::SlotBeside
             | Reason::TooSmall { .. }
             | Reason::TooFew { .. } => true,
             Reason::Unknown
@@ -253,6 +257,7 @@ impl Reason {
             Reason::Sharing { .. } => "sharing",
             Reason::Unit { .. } => "unit",
             Reason::NoSlot => "no_slot",
+            Reason::SlotBeside => "slot_beside",
             Reason::TooSmall { .. } => "too_small",
             Reason::TooFew { .. } => "too_few",
             Reason::NoRoom { .. } => "no_room",
@@ -296,7 +301,11 @@ impl fmt::Display for Reason {
             ),
             Reason::NoSlot => write!(
                 f,
-                "the node has more GPU memory than a device plugin can count, and the pod does not ask for sublet.dev/gpu-slot: 1"
+                "the node hands out what the pod asks for by slots, and the pod does not ask for sublet.dev/gpu-slot: 1"
+            ),
+            Reason::SlotBeside => write!(
+                f,
+                "the node hands out what the pod asks for by devices of its own, and the pod also asks for sublet.dev/gpu-slot"
             ),
             Reason::TooSmall {
                 asked,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sublet_model::{GpuIndex, MiB, Milli, NodeName, PodKey};
 
-use super::Asked;
+use super::KubeletAsk;
 
 /// How many pods a message names before it says "and N more". It ends up in the pod's
 /// status, and a node holds a hundred pods.
@@ -20,7 +20,7 @@ pub enum AllocateError {
         /// The node.
         node: NodeName,
         /// What was asked.
-        asked: Asked,
+        asked: KubeletAsk,
         /// The pods that wait for something else, and those that cannot.
         others: Others,
     },
@@ -33,7 +33,7 @@ pub enum AllocateError {
     )]
     Ambiguous {
         /// What was asked.
-        asked: Asked,
+        asked: KubeletAsk,
         /// The pods.
         pods: Vec<PodKey>,
     },

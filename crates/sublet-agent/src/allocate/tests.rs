@@ -175,7 +175,7 @@ fn check(picture: &str, resource: &'static str, count: u64) -> String {
     } else {
         resource
     };
-    let asked = Asked { resource, count };
+    let asked = KubeletAsk { resource, count };
     say(decide(
         &pods(picture, written),
         &site(),
@@ -190,7 +190,7 @@ fn check(picture: &str, resource: &'static str, count: u64) -> String {
 fn ask_all(pods: &mut [Pod], resource: &'static str, counts: &[u64]) -> Vec<String> {
     let mut answers = Vec::new();
     for &count in counts {
-        let asked = Asked { resource, count };
+        let asked = KubeletAsk { resource, count };
         let answer = decide(pods, &site(), asked, &Given::default(), 7);
         if let Ok(handed) = &answer {
             let uid = handed.uid.as_str();
@@ -276,7 +276,7 @@ fn a_list_that_is_behind_hands_nothing_out_twice() {
         &ContainerName::new("main").unwrap(),
     );
     let ask = |given: &Given| {
-        let asked = Asked {
+        let asked = KubeletAsk {
             resource: MEM,
             count: 3,
         };
@@ -319,7 +319,7 @@ fn a_container_is_held_to_what_its_pod_claims() {
         } else {
             resource
         };
-        let asked = Asked { resource, count };
+        let asked = KubeletAsk { resource, count };
         let pods = pods(picture, written);
         let handed = decide(&pods, site, asked, &Given::default(), 7).unwrap();
         let cards = handed.cards.iter();
@@ -355,7 +355,7 @@ fn whole_cards_are_counted() {
         "ns/a.main -> GPU-0,GPU-1"
     );
     assert!(check(picture, keys::NVIDIA_GPU, 1).starts_with("no pod"));
-    let asked = Asked {
+    let asked = KubeletAsk {
         resource: MEM,
         count: 2,
     };
@@ -375,7 +375,7 @@ fn whose_cards_are_unknown_is_told() {
     let mut odd = pods("a @- main=3", MEM);
     let limits = &mut odd[0].spec.containers[0].resources.limits;
     limits.insert(MEM.to_owned(), Quantity("0.5".to_owned()));
-    let asked = Asked {
+    let asked = KubeletAsk {
         resource: MEM,
         count: 1,
     };
@@ -415,7 +415,7 @@ fn the_last_referee_objects() {
 fn the_environment_is_the_originals_with_uuids() {
     let mut site = site();
     site.no_isolation = true;
-    let asked = Asked {
+    let asked = KubeletAsk {
         resource: MEM,
         count: 3,
     };
@@ -439,7 +439,7 @@ fn the_environment_is_the_originals_with_uuids() {
 #[test]
 fn preferred_ids_are_those_of_the_pods_card() {
     let check = |picture: &str, resource: &'static str, available: &str, must: &str, count| {
-        let asked = Asked { resource, count };
+        let asked = KubeletAsk { resource, count };
         let ids = |text: &str| {
             text.split_whitespace()
                 .map(str::to_owned)

@@ -7,9 +7,10 @@
 //! while slots carry Allocate.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU8;
 use std::sync::Arc;
 
-use sublet_api::dialect::{DIALECTS, OfferedDevice};
+use sublet_api::dialect::{DIALECTS, OfferedCards, OfferedDevice};
 use sublet_api::{NodeReport, keys, report_to_json};
 use sublet_kubelet::deviceplugin::{Device, DeviceList, HEALTHY, UNHEALTHY};
 use sublet_model::{
@@ -60,6 +61,9 @@ pub struct Settings {
     pub unit: Unit,
     /// How memory is advertised.
     pub advertise: AdvertiseWish,
+    /// How many devices of `nvidia.com/gpu` each card is, on nodes that hand out parts of cards;
+    /// `None` where only whole cards are offered by that name.
+    pub gpu_splits: Option<NonZeroU8>,
 }
 
 /// Why a node cannot be offered as wanted.
@@ -109,26 +113,35 @@ impl Offer {
         let mut lists = BTreeMap::new();
         let mut status = BTreeMap::new();
         let mut advertise = Advertise::Units;
+        let cards = OfferedCards {
+            count: inventory.gpus().len() as u64,
+            memory: inventory.memory(),
+            sharing: settings.sharing,
+            containers: slots_per_card(inventory) as u64,
+        };
+        status.extend(DIALECTS.iter().flat_map(|dialect| dialect.amounts(&cards)));
+        lists.insert(keys::GPU_SLOT, slot_list(inventory));
         for offering in DIALECTS.iter().filter_map(|dialect| dialect.offering()) {
             let resource = offering.resource;
             match offering.device {
-                OfferedDevice::Unit { count, compute } if settings.sharing == Sharing::Whole => {
-                    status.extend([(count, 0), (compute, 0), (resource, 0)]);
+                OfferedDevice::Unit if settings.sharing == Sharing::Whole => {
+                    status.insert(resource, 0);
                 }
-                OfferedDevice::Unit { count, compute } => {
-                    let n_cards = inventory.gpus().len() as u64;
-                    status.extend([(count, n_cards), (compute, 100 * n_cards)]);
+                OfferedDevice::Unit => {
                     if let Some(units) = unit_list(inventory, settings)? {
                         lists.insert(resource, units);
                     } else {
                         advertise = Advertise::Slots;
-                        lists.insert(keys::GPU_SLOT, slot_list(inventory));
                         status.insert(resource, n_units(inventory, settings.unit));
                     }
                 }
-                OfferedDevice::Card if settings.sharing == Sharing::Memory => {}
                 OfferedDevice::Card => {
-                    lists.insert(resource, card_list(inventory));
+                    let times = match (settings.sharing, settings.gpu_splits) {
+                        (Sharing::Whole, _) | (Sharing::Both, None) => 1,
+                        (Sharing::Memory, None) => continue,
+                        (_, Some(splits)) => splits.get().into(),
+                    };
+                    lists.insert(resource, card_list(inventory, times));
                 }
             }
         }
@@ -197,9 +210,13 @@ fn unit_list(inventory: &Inventory, settings: Settings) -> Result<Option<DeviceL
     Ok(list)
 }
 
-fn slot_list(inventory: &Inventory) -> DeviceList {
+fn slots_per_card(inventory: &Inventory) -> usize {
     let cards = inventory.gpus().len().max(1);
-    let per_card = (SLOTS_PER_NODE / cards).clamp(1, SLOTS_PER_CARD);
+    (SLOTS_PER_NODE / cards).clamp(1, SLOTS_PER_CARD)
+}
+
+fn slot_list(inventory: &Inventory) -> DeviceList {
+    let per_card = slots_per_card(inventory);
     let slots = named(inventory).flat_map(|(gpu, uuid)| {
         (0..per_card).map(move |n| {
             Device::new(
@@ -212,11 +229,20 @@ fn slot_list(inventory: &Inventory) -> DeviceList {
     slots.collect()
 }
 
-/// One device per card. Here the ID is the card, so kubelet is told its NUMA node.
-fn card_list(inventory: &Inventory) -> DeviceList {
-    let cards = named(inventory)
-        .map(|(gpu, uuid)| Device::new(uuid.to_string(), gpu.health.is_healthy(), gpu.numa));
-    cards.collect()
+/// One device per card, or so many. Where it is one, the ID is the card, and kubelet is told its
+/// NUMA node; of several, the ID does not say which card a pod gets.
+fn card_list(inventory: &Inventory, times: usize) -> DeviceList {
+    let devices = named(inventory).flat_map(|(gpu, uuid)| {
+        let device = move |n: usize| match times {
+            1 => Device::new(uuid.to_string(), gpu.health.is_healthy(), gpu.numa),
+            _ => {
+                let id = format!("{uuid}{ID_SEPARATOR}{n}");
+                Device::new(id, gpu.health.is_healthy(), None)
+            }
+        };
+        (0..times).map(device)
+    });
+    devices.collect()
 }
 
 /// The cards that have a name, with it. One without was lost before the agent started.
@@ -286,11 +312,13 @@ mod tests {
             sharing: Sharing::Memory,
             unit: Unit::MiB,
             advertise: AdvertiseWish::Auto,
+            gpu_splits: None,
         };
         for word in text.split_whitespace() {
             match word {
                 "whole" => settings.sharing = Sharing::Whole,
                 "both" => settings.sharing = Sharing::Both,
+                "splits" => settings.gpu_splits = NonZeroU8::new(10),
                 "GiB" => settings.unit = Unit::GiB,
                 "units" => settings.advertise = AdvertiseWish::Units,
                 "slots" => settings.advertise = AdvertiseWish::Slots,
@@ -325,7 +353,7 @@ mod tests {
         let small = cards("2x16276", &[]);
         assert_eq!(
             check(&small, ""),
-            "aliyun.com/gpu-mem=32552 status:aliyun.com/gpu-core.percentage=200 \
+            "aliyun.com/gpu-mem=32552 sublet.dev/gpu-slot=128 status:aliyun.com/gpu-core.percentage=200 \
              status:aliyun.com/gpu-count=2"
         );
         assert_eq!(
@@ -346,7 +374,7 @@ mod tests {
         );
         assert_eq!(
             check(&large, "GiB"),
-            "aliyun.com/gpu-mem=1120 status:aliyun.com/gpu-core.percentage=800 \
+            "aliyun.com/gpu-mem=1120 sublet.dev/gpu-slot=512 status:aliyun.com/gpu-core.percentage=800 \
              status:aliyun.com/gpu-count=8"
         );
     }
@@ -376,13 +404,16 @@ mod tests {
         let inventory = cards("4x16276", &[2]);
         assert_eq!(
             check(&inventory, "whole"),
-            "nvidia.com/gpu=4 status:aliyun.com/gpu-core.percentage=0 \
+            "nvidia.com/gpu=4 sublet.dev/gpu-slot=256 status:aliyun.com/gpu-core.percentage=0 \
              status:aliyun.com/gpu-count=0 status:aliyun.com/gpu-mem=0"
         );
         assert!(
             check(&inventory, "both")
                 .starts_with("nvidia.com/gpu=4 sublet.dev/gpu-slot=256 status:"),
         );
+        assert!(check(&inventory, "splits").starts_with("nvidia.com/gpu=40 "));
+        assert!(check(&inventory, "both splits").starts_with("nvidia.com/gpu=40 "));
+        assert!(check(&inventory, "whole splits").starts_with("nvidia.com/gpu=4 "));
         let offer = Offer::of(&inventory, settings("whole")).unwrap();
         let list: Vec<Device> = offer.lists[keys::NVIDIA_GPU].iter().collect();
         assert_eq!(list[1].id, "GPU-fef8089b-4820-abfc-e83e-943181900001");

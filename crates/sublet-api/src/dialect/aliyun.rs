@@ -10,7 +10,7 @@ use sublet_model::{
     NodeFacts, Part, Portion, Role, Sharing, Unit,
 };
 
-use super::{Asked, ClaimError, Dialect, EqualCards, OfferedDevice, Offering};
+use super::{Asked, ClaimError, Dialect, EqualCards, OfferedCards, OfferedDevice, Offering};
 use crate::allocation::AllocationError;
 use crate::keys;
 use crate::node::{NodeDefaults, NodeError, capacity};
@@ -66,13 +66,22 @@ impl Dialect for Aliyun {
     fn offering(&self) -> Option<Offering> {
         Some(Offering {
             resource: keys::ALIYUN_GPU_MEM,
-            device: OfferedDevice::Unit {
-                count: keys::ALIYUN_GPU_COUNT,
-                compute: keys::ALIYUN_GPU_CORE,
-            },
+            device: OfferedDevice::Unit,
             // The original's name, for users who look into kubelet's folder.
             socket: "aliyungpushare.sock",
         })
+    }
+
+    fn amounts(&self, cards: &OfferedCards) -> Vec<(&'static str, u64)> {
+        let count = match cards.sharing {
+            Sharing::Whole => 0,
+            Sharing::Memory | Sharing::Both => cards.count,
+        };
+        let compute = count.saturating_mul(100);
+        vec![
+            (keys::ALIYUN_GPU_COUNT, count),
+            (keys::ALIYUN_GPU_CORE, compute),
+        ]
     }
 
     fn result_keys(&self) -> &'static [&'static str] {

@@ -208,6 +208,7 @@ pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
         claims,
         has_slot,
     )?;
+    let claim = claim.with_carrier(dialect.carrier().1);
     let classed = class_of(pod, dialect).and_then(|class| Ok(claim.clone().with_class(class)?));
     let claim = match classed {
         // A label can be changed at any time. What a pod has already counts all the same.

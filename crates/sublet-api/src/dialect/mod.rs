@@ -13,8 +13,8 @@ mod toy;
 use std::collections::BTreeMap;
 
 use sublet_model::{
-    Allocation, CardWishes, Claim, Class, ContainerCards, ContainerClaim, Demand, DialectName, MiB,
-    NodeFacts, Sharing,
+    Allocation, CardWishes, Carrier, Claim, Class, ContainerCards, ContainerClaim, Demand,
+    DialectName, MiB, NodeFacts, Sharing,
 };
 
 pub(crate) use self::asked::containers;
@@ -102,6 +102,23 @@ pub trait Dialect: Sync {
         None
     }
 
+    /// The resource by whose devices kubelet asks about the dialect's pods, and what these are.
+    fn carrier(&self) -> (&'static str, Carrier) {
+        match self.offering() {
+            None => (keys::GPU_SLOT, Carrier::Slots),
+            Some(offering) => match offering.device {
+                OfferedDevice::Unit => (offering.resource, Carrier::Units),
+                OfferedDevice::Card => (offering.resource, Carrier::Cards),
+            },
+        }
+    }
+
+    /// Amounts in the status of a node beside what is offered to kubelet, so that the stock
+    /// scheduler lets pods that ask for them go there. Sublet decides whether they fit.
+    fn amounts(&self, _cards: &OfferedCards) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
     /// Annotations of a pod that only Sublet may write: the policies in `deploy/` guard them.
     fn result_keys(&self) -> &'static [&'static str] {
         &[]
@@ -175,19 +192,26 @@ pub struct Offering {
     pub socket: &'static str,
 }
 
+/// The cards of a node, as amounts in its status count them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OfferedCards {
+    /// How many there are.
+    pub count: u64,
+    /// Memory of all of them together.
+    pub memory: MiB,
+    /// How they are handed out.
+    pub sharing: Sharing,
+    /// How many containers at most can have a part of one of them.
+    pub containers: u64,
+}
+
 /// What one device of a resource is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OfferedDevice {
     /// One unit of a card's memory, on nodes that hand out parts. It is what the cluster's
     /// `--memory-unit` says, so [`Dialect::demand`] must count in [`Asked::unit`]. Where kubelet
     /// cannot be told so many, amounts go into the node's status and slots carry Allocate.
-    Unit {
-        /// The resource that says how many cards there are.
-        count: &'static str,
-        /// The resource by which compute time is asked for, in percent of one card: a node has
-        /// 100 for each.
-        compute: &'static str,
-    },
+    Unit,
     /// A whole card, on nodes that hand those out.
     Card,
 }
@@ -338,11 +362,7 @@ pub fn environment(
 /// The resource whose devices carry Allocate for a claim; a claim of no GPU has none.
 #[must_use]
 pub fn resource_of(claim: &Claim) -> Option<&'static str> {
-    let dialect = dialect_of(claim)?;
-    Some(match dialect.offering() {
-        Some(offering) => offering.resource,
-        None => keys::GPU_SLOT,
-    })
+    dialect_of(claim).map(|dialect| dialect.carrier().0)
 }
 
 #[cfg(test)]

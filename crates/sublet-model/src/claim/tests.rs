@@ -66,7 +66,9 @@ fn compute_time_tells_nobody_apart_who_sees_sizes_only() {
                 part.compute = milli(300);
             }
         }
-        claim(one, whole).unwrap().looks_like(&other)
+        claim(one, whole)
+            .unwrap()
+            .looks_like(&other, Advertise::Units)
     };
     assert!(like("m3", "m3", false) && like("m1 m3", "i3 m5", false));
     assert!(!like("m3", "m4", false));

@@ -55,6 +55,7 @@ fn all(n: u32) -> Vec<(Ask, Reason)> {
             },
         ),
         (part(), Reason::NoSlot),
+        (WHOLE, Reason::SlotBeside),
         (
             part(),
             Reason::TooSmall {
@@ -173,7 +174,8 @@ no_gpu | never | the node has no GPU | the node has no GPU
 sharing | never | the node hands out whole GPUs only | the node hands out whole GPUs only
 sharing | never | the node hands out parts of GPUs only | the node hands out parts of GPUs only
 unit | never | the node counts GPU memory in GiB, the scheduler in MiB: give both the same --memory-unit | node counts GPU memory in another unit
-no_slot | never | the node has more GPU memory than a device plugin can count, and the pod does not ask for sublet.dev/gpu-slot: 1 | node needs sublet.dev/gpu-slot in the pod
+no_slot | never | the node hands out what the pod asks for by slots, and the pod does not ask for sublet.dev/gpu-slot: 1 | node needs sublet.dev/gpu-slot in the pod
+slot_beside | never | the node hands out what the pod asks for by devices of its own, and the pod also asks for sublet.dev/gpu-slot | the node hands out what the pod asks for by devices of its own, and the pod also asks for sublet.dev/gpu-slot
 too_small | never | 8138 MiB asked of one GPU, but the largest, GPU 1, has 1 MiB in all (8137 MiB too few) | no GPU is as large as 8138 MiB
 too_few | never | 2 GPUs asked, but the node has 1 GPU | node has fewer than 2 GPUs
 too_few | never | 2 GPUs asked, but the node has 1 GPU that the pod accepts together | node has fewer than 2 GPUs that the pod accepts together

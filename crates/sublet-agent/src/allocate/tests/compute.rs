@@ -23,7 +23,7 @@ fn asking(picture: &str, percent: &str, class: &str) -> Vec<Pod> {
 #[test]
 fn a_container_has_the_compute_time_and_the_class_of_its_pod() {
     let handed = |picture: &str, percent: &str, class: &str, count| {
-        let asked = Asked {
+        let asked = KubeletAsk {
             resource: MEM,
             count,
         };

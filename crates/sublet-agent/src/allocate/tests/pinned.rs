@@ -15,7 +15,7 @@ fn a_container_may_pin_what_it_may_have_of_the_nodes_memory() {
             limits.insert("memory".to_owned(), Quantity(text.to_owned()));
             limits.retain(|_, quantity| !quantity.0.is_empty());
         }
-        let asked = Asked {
+        let asked = KubeletAsk {
             resource: MEM,
             count: 3,
         };

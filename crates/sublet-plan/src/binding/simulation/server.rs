@@ -83,7 +83,10 @@ impl Server {
                 *account = (account.0.plus(amount), account.1 + 1);
             }
             if node.as_str() == "c" && !object.assigned {
-                if starting.iter().any(|other| other.looks_like(claim)) {
+                if starting
+                    .iter()
+                    .any(|other| other.looks_like(claim, sublet_model::Advertise::Units))
+                {
                     return Err(format!("{pod} looks like another that starts on node c"));
                 }
                 starting.push(claim);
