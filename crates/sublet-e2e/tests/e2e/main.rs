@@ -4,6 +4,7 @@
 mod attacks;
 mod bad_input;
 mod churn;
+mod controller_shell;
 mod first_scheduler;
 mod interposer;
 mod known_failures;
