@@ -15,7 +15,7 @@ use crate::WriteError;
 
 /// Which object.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct ObjectAddress {
     /// Its kind, with group, version and plural.
     pub kind: ApiResource,
     /// `None` for a kind outside of namespaces.
@@ -24,11 +24,11 @@ pub struct Place {
     pub name: String,
 }
 
-impl Place {
-    /// The place of an object of a known type.
+impl ObjectAddress {
+    /// The address of an object of a known type.
     #[must_use]
-    pub fn of<K: Resource<DynamicType = ()>>(namespace: Option<&str>, name: &str) -> Place {
-        Place {
+    pub fn of<K: Resource<DynamicType = ()>>(namespace: Option<&str>, name: &str) -> ObjectAddress {
+        ObjectAddress {
             kind: ApiResource::erase::<K>(&()),
             namespace: namespace.map(str::to_owned),
             name: name.to_owned(),
@@ -55,7 +55,7 @@ pub enum Act {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Write {
     /// Which object.
-    pub place: Place,
+    pub to: ObjectAddress,
     /// How.
     pub act: Act,
 }
@@ -85,11 +85,11 @@ fn request(
     manager: &str,
     limit: Duration,
 ) -> Result<http::Request<Vec<u8>>, WriteError> {
-    let Place {
+    let ObjectAddress {
         kind,
         namespace,
         name,
-    } = &write.place;
+    } = &write.to;
     let to = Request::new(DynamicObject::url_path(kind, namespace.as_deref()));
     let post = PostParams {
         field_manager: Some(manager.to_owned()),
@@ -97,11 +97,11 @@ fn request(
     };
     let apply = PatchParams::apply(manager).force();
     let request = match &write.act {
-        Act::Create(object) => to.create(&post, full(&write.place, object)),
-        Act::Replace(object) => to.replace(name, &post, full(&write.place, object)),
-        Act::Apply(object) => to.patch(name, &apply, &applied(&write.place, object)),
+        Act::Create(object) => to.create(&post, full(&write.to, object)),
+        Act::Replace(object) => to.replace(name, &post, full(&write.to, object)),
+        Act::Apply(object) => to.patch(name, &apply, &applied(&write.to, object)),
         Act::ApplyStatus(object) => {
-            to.patch_subresource("status", name, &apply, &applied(&write.place, object))
+            to.patch_subresource("status", name, &apply, &applied(&write.to, object))
         }
     };
     let unsent = |error: &dyn std::error::Error| WriteError::Refused {
@@ -117,21 +117,21 @@ fn request(
     Ok(request)
 }
 
-fn applied(place: &Place, object: &Value) -> Patch<Value> {
-    Patch::Apply(named(place, object))
+fn applied(address: &ObjectAddress, object: &Value) -> Patch<Value> {
+    Patch::Apply(named(address, object))
 }
 
-fn full(place: &Place, object: &Value) -> Vec<u8> {
-    named(place, object).to_string().into_bytes()
+fn full(address: &ObjectAddress, object: &Value) -> Vec<u8> {
+    named(address, object).to_string().into_bytes()
 }
 
-/// The object with what its place says.
-fn named(place: &Place, object: &Value) -> Value {
+/// The object with what its address says.
+fn named(address: &ObjectAddress, object: &Value) -> Value {
     let mut object = object.clone();
-    object["apiVersion"] = place.kind.api_version.clone().into();
-    object["kind"] = place.kind.kind.clone().into();
-    object["metadata"]["name"] = place.name.clone().into();
-    if let Some(namespace) = &place.namespace {
+    object["apiVersion"] = address.kind.api_version.clone().into();
+    object["kind"] = address.kind.kind.clone().into();
+    object["metadata"]["name"] = address.name.clone().into();
+    if let Some(namespace) = &address.namespace {
         object["metadata"]["namespace"] = namespace.clone().into();
     }
     object
@@ -145,8 +145,8 @@ mod tests {
 
     use super::*;
 
-    fn sent(place: Place, act: Act) -> (String, Value) {
-        let write = Write { place, act };
+    fn sent(to: ObjectAddress, act: Act) -> (String, Value) {
+        let write = Write { to, act };
         let request = request(&write, "tester", Duration::from_millis(2_500)).unwrap();
         let line = format!("{} {}", request.method(), request.uri());
         (line, serde_json::from_slice(request.body()).unwrap())
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn any_group_and_version_gets_its_own_address() {
-        let map = || Place::of::<ConfigMap>(Some("ns"), "a");
+        let map = || ObjectAddress::of::<ConfigMap>(Some("ns"), "a");
         let object = json!({"data": {"k": "v"}});
         let whole = json!({
             "apiVersion": "v1", "kind": "ConfigMap",
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(body, whole);
 
         let kind = GroupVersionKind::gvk("sublet.test", "v1alpha1", "Toy");
-        let toy = Place {
+        let toy = ObjectAddress {
             kind: ApiResource::from_gvk(&kind),
             namespace: None,
             name: "b".to_owned(),

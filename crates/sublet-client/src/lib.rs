@@ -13,7 +13,7 @@ use std::path::Path;
 use anyhow::Context;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
-pub use any::{Act, Place, Write, perform};
+pub use any::{Act, ObjectAddress, Write, perform};
 pub use kube::Client;
 pub use slim::{
     Budgets, Change, ConfigMaps, Namespaces, Nodes, ObjectKind, Pods, list, read_node, read_pod,

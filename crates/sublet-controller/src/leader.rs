@@ -12,7 +12,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::{Api, Client};
 use serde_json::{Value, json};
-use sublet_client::{Act, Place, Write, WriteError, perform};
+use sublet_client::{Act, ObjectAddress, Write, WriteError, perform};
 use sublet_telemetry::metrics::ControllerMetrics;
 use tokio::sync::watch;
 
@@ -243,7 +243,7 @@ pub fn candidacy() -> (watch::Sender<Option<Tenure>>, Leadership) {
 /// process to process.
 pub async fn campaign(
     client: Client,
-    lease: Place,
+    lease: ObjectAddress,
     me: String,
     timing: LeaseTiming,
     tenure: watch::Sender<Option<Tenure>>,
@@ -262,11 +262,15 @@ pub async fn campaign(
             () = round => {}
             () = &mut stop => break,
         }
+        // One that was not renewed in time is over, whatever becomes of the Lease.
+        let current = election
+            .tenure
+            .filter(|tenure| Instant::now() < tenure.until);
+        metrics.leading.set(i64::from(current.is_some()));
         tenure.send_if_modified(|known| {
             let led = known.is_some();
-            let changed = *known != election.tenure;
-            metrics.leading.set(i64::from(election.tenure.is_some()));
-            *known = election.tenure;
+            let changed = *known != current;
+            *known = current;
             match (led, known.is_some()) {
                 (false, true) => tracing::info!(%me, "leads"),
                 (true, false) => tracing::warn!(%me, "leads no more"),
@@ -286,7 +290,7 @@ pub async fn campaign(
         election.read(seen.as_ref(), Instant::now());
     }
     if let Some(act) = election.release() {
-        let write = Write { place: lease, act };
+        let write = Write { to: lease, act };
         let _given_back = perform(&client, &write, MANAGER, timing.retry).await;
     }
 }
@@ -295,9 +299,14 @@ pub async fn campaign(
 const MANAGER: &str = "sublet-leader";
 
 /// Reads the Lease once, and writes it if it is ours or free.
-async fn round(client: &Client, api: &Api<Lease>, place: &Place, election: &mut Election) {
+async fn round(
+    client: &Client,
+    api: &Api<Lease>,
+    address: &ObjectAddress,
+    election: &mut Election,
+) {
     let limit = election.timing.retry.max(Duration::from_secs(1));
-    let seen = match tokio::time::timeout(limit, api.get_opt(&place.name)).await {
+    let seen = match tokio::time::timeout(limit, api.get_opt(&address.name)).await {
         Ok(Ok(seen)) => seen,
         Ok(Err(error)) => return tracing::warn!(%error, "cannot read the Lease"),
         Err(_) => return tracing::warn!("the Lease cannot be read in time"),
@@ -307,7 +316,7 @@ async fn round(client: &Client, api: &Api<Lease>, place: &Place, election: &mut 
         return;
     };
     let write = Write {
-        place: place.clone(),
+        to: address.clone(),
         act,
     };
     let sent = Instant::now();

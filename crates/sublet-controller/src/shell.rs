@@ -185,12 +185,7 @@ impl<C: Control> Office<C> {
 
     /// Sends a write, if this tenure still may, and for as long as it may.
     async fn write(&self, write: &Write) -> Result<(), Undone> {
-        let act = || {
-            format!(
-                "the write of {} {}",
-                write.place.kind.kind, write.place.name
-            )
-        };
+        let act = || format!("the write of {} {}", write.to.kind.kind, write.to.name);
         let left = self.leadership.left(self.tenure).ok_or(Undone::Deposed)?;
         let answer = perform(&self.client, write, C::NAME, left.min(WRITE_LIMIT)).await;
         let outcome = match &answer {
@@ -204,7 +199,7 @@ impl<C: Control> Office<C> {
             outcome,
         };
         self.metrics.writes.get_or_create(&labels).inc();
-        let (kind, name) = (&write.place.kind.kind, &write.place.name);
+        let (kind, name) = (&write.to.kind.kind, &write.to.name);
         tracing::info!(controller, outcome, kind, name, "write");
         answer.map_err(|error| match error {
             WriteError::Refused { code, message } => Undone::Refused {

@@ -18,7 +18,7 @@ use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::runtime::{Controller, watcher};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
-use sublet_client::{Act, Place, Write, connect};
+use sublet_client::{Act, ObjectAddress, Write, connect};
 use sublet_controller::leader::{LeaseTiming, campaign, candidacy};
 use sublet_controller::shell::{Control, Decision, Pauses, govern};
 use sublet_e2e::{audit, binaries, eventually};
@@ -101,18 +101,18 @@ impl Control for ToyControl {
             return Decision::default();
         }
         let name = toy.name_any();
-        let map = Place::of::<ConfigMap>(spec["into"].as_str(), &name);
+        let map = ObjectAddress::of::<ConfigMap>(spec["into"].as_str(), &name);
         let said = json!({
             "metadata": {"labels": {"sublet.test/toy": name}},
             "data": {"text": spec["text"], "by": self.me},
         });
-        let own = Place {
+        let own = ObjectAddress {
             kind: toys(),
             namespace: toy.namespace(),
             name,
         };
         let status = json!({"status": {"text": spec["text"], "by": self.me}});
-        let write = |(place, act)| Write { place, act };
+        let write = |(to, act)| Write { to, act };
         Decision {
             writes: [(map, Act::Apply(said)), (own, Act::ApplyStatus(status))]
                 .map(write)
@@ -145,7 +145,7 @@ impl Replica {
         let life = async move {
             let client = connect(Some(&kubeconfig)).await.expect("a client");
             let (tenure, leadership) = candidacy();
-            let lease = Place::of::<Lease>(Some("default"), "toys");
+            let lease = ObjectAddress::of::<Lease>(Some("default"), "toys");
             let (metrics, _) = ControllerMetrics::registered();
             let pauses = Pauses {
                 first: Duration::from_millis(100),
