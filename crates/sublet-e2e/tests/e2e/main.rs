@@ -19,3 +19,5 @@ mod rights;
 mod scheduling;
 mod tenants;
 mod testbed;
+mod webhook;
+mod webhook_certificates;
