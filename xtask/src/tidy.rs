@@ -27,6 +27,7 @@ const RINGS: [&[&str]; 4] = [
         "sublet-telemetry",
         "sublet-client",
         "sublet-scheduler",
+        "sublet-controller",
         "sublet-hook",
         "sublet-libcuda",
         "sublet-libnvml",

@@ -14,6 +14,8 @@ pub enum KeyKind {
     NodeAnnotation,
     /// On nodes, by operators and by other programs.
     NodeLabel,
+    /// On namespaces, by operators.
+    NamespaceLabel,
     /// In a container's environment.
     Variable,
     /// The beginning of a ConfigMap's name.
@@ -113,7 +115,18 @@ keys! {
         /// the node's own name (Kubernetes)
         HOSTNAME_LABEL = "kubernetes.io/hostname",
     }
+    NamespaceLabel {
+        /// the scheduler that GPU pods get which name none of their own; wins over
+        /// `--assign-scheduler`, and `default-scheduler` turns that off
+        ASSIGN_SCHEDULER_LABEL = "sublet.dev/assign-scheduler",
+        /// `true` or `false`: whether containers with parts of cards get `sublet.dev/gpu-slot`;
+        /// wins over `--add-slots`
+        ADD_SLOTS_LABEL = "sublet.dev/add-slots",
+    }
     Variable {
+        /// what each container of the pod got, as in the pod's annotation `sublet.dev/allocation`;
+        /// put in by the webhook
+        ALLOCATION_VARIABLE = "SUBLET_ALLOCATION",
         /// this container's part, in units (Aliyun GPUShare)
         ALIYUN_CONTAINER = "ALIYUN_COM_GPU_MEM_CONTAINER",
         /// `true` where the node's label turns isolation off (Aliyun cGPU)

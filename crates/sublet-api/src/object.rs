@@ -370,6 +370,14 @@ pub struct ConfigMap {
     pub data: BTreeMap<String, String>,
 }
 
+/// A namespace, of which only the labels count.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Namespace {
+    /// Its metadata.
+    pub metadata: Meta,
+}
+
 /// Go writes an absent list or map as `null`, and people leave keys without a value.
 pub(crate) fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where

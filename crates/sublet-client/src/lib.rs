@@ -1,9 +1,10 @@
 //! The API server as Sublet's processes call it: slim lists and watches, the one write that
-//! binds a pod, patches of annotations, events.
+//! binds a pod, patches of annotations, events, and writes of any object (`any`).
 //!
 //! It moves bytes and decides nothing: what an answer means is for `sublet-plan`. Objects
 //! are read into `sublet_api::object`, so fields nobody uses are never kept.
 
+mod any;
 mod slim;
 mod write;
 
@@ -12,12 +13,14 @@ use std::path::Path;
 use anyhow::Context;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
+pub use any::{Act, ObjectAddress, Write, perform};
 pub use kube::Client;
 pub use slim::{
-    Budgets, Change, ConfigMaps, Nodes, ObjectKind, Pods, list, read_node, read_pod, watch,
+    Budgets, Change, ConfigMaps, Namespaces, Nodes, ObjectKind, Pods, list, read_node, read_pod,
+    watch,
 };
 pub use write::{
-    BindError, EventText, PodEvent, bind_pod, patch_node_annotations, patch_node_capacity,
+    EventText, PodEvent, WriteError, bind_pod, patch_node_annotations, patch_node_capacity,
     patch_pod_annotations, post_pod_event,
 };
 

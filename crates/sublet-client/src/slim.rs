@@ -108,6 +108,11 @@ kind!(
     Budgets, BudgetWire, "policy", "PodDisruptionBudget", "poddisruptionbudgets", sublet_api::DisruptionBudget
 );
 
+kind!(
+    /// Namespaces.
+    Namespaces, NamespaceWire, "", "Namespace", "namespaces", object::Namespace
+);
+
 /// Every object of a kind, as fresh as the API server has it. `fields`: a field selector.
 ///
 /// # Errors

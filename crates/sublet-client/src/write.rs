@@ -7,9 +7,9 @@ use kube::Client;
 use serde_json::json;
 use sublet_model::{NodeName, PodKey, PodUid};
 
-/// Why a Binding was not confirmed.
+/// Why a write was not confirmed.
 #[derive(Debug)]
-pub enum BindError {
+pub enum WriteError {
     /// HTTP 4xx: nothing was written by this request.
     Refused {
         /// HTTP status.
@@ -19,6 +19,18 @@ pub enum BindError {
     },
     /// No answer, or HTTP 5xx: it may have been written.
     Unanswered(String),
+}
+
+impl From<kube::Error> for WriteError {
+    fn from(error: kube::Error) -> WriteError {
+        match error {
+            kube::Error::Api(status) if (400..500).contains(&status.code) => WriteError::Refused {
+                code: status.code,
+                message: status.message.clone(),
+            },
+            error => WriteError::Unanswered(error.to_string()),
+        }
+    }
 }
 
 /// Binds a pod to a node and writes its annotations, in one transaction of the API server
@@ -35,7 +47,7 @@ pub async fn bind_pod(
     node: &NodeName,
     annotations: &BTreeMap<String, String>,
     deadline: Duration,
-) -> Result<(), BindError> {
+) -> Result<(), WriteError> {
     let (namespace, name) = (pod.namespace(), pod.name());
     let body = json!({
         "apiVersion": "v1",
@@ -54,7 +66,7 @@ pub async fn bind_pod(
     );
     let request =
         json_request(http::Method::POST, &path, "application/json", &body).map_err(|error| {
-            BindError::Refused {
+            WriteError::Refused {
                 code: 400,
                 message: error.to_string(),
             }
@@ -62,14 +74,8 @@ pub async fn bind_pod(
     let call = client.request::<serde_json::Value>(request);
     match tokio::time::timeout(deadline + Duration::from_secs(1), call).await {
         Ok(Ok(_)) => Ok(()),
-        Ok(Err(kube::Error::Api(status))) if (400..500).contains(&status.code) => {
-            Err(BindError::Refused {
-                code: status.code,
-                message: status.message.clone(),
-            })
-        }
-        Ok(Err(error)) => Err(BindError::Unanswered(error.to_string())),
-        Err(_) => Err(BindError::Unanswered(format!(
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(WriteError::Unanswered(format!(
             "no answer within {deadline:?}"
         ))),
     }

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use sublet_client::{connect, patch_pod_annotations};
 use sublet_model::{PodKey, PodUid};
+use sublet_testbed::deployed::ControllerPorts;
 use sublet_testbed::{Binaries, Cluster, ClusterOptions, deployed, http_get};
 
 /// Where a pod is.
@@ -152,6 +153,26 @@ impl World {
             port,
             sublet,
         }))
+    }
+
+    /// Starts the controller, has the API server ask it about GPU pods, and waits until it is ready.
+    ///
+    /// # Errors
+    /// It does not come up.
+    pub fn start_controller(&self, flags: &[&str]) -> Result<ControllerPorts> {
+        let name = deployed::CONTROLLER;
+        let ports = deployed::start_controller(&self.cluster, &self.sublet, name, flags)?;
+        self.call_webhook_at(ports.calls)?;
+        deployed::until_controller_ready(&self.cluster, name, ports)?;
+        Ok(ports)
+    }
+
+    /// Has the API server ask about GPU pods at this port.
+    ///
+    /// # Errors
+    /// The webhook configuration is refused.
+    pub fn call_webhook_at(&self, port: u16) -> Result<()> {
+        deployed::apply_webhook(&self.cluster, repository(), port)
     }
 
     /// Runs `sublet` with these arguments as the cluster's administrator. Returns exit code,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sublet_api::{dialect, keys, pod_uid};
-use sublet_client::{BindError, EventText, bind_pod, read_pod};
+use sublet_client::{EventText, WriteError, bind_pod, read_pod};
 use sublet_model::{Allocation, Book, Entry, NodeFacts, NodeName, PodKey, PodUid, Standing, Time};
 use sublet_plan::{ApiAnswer, Binding, BindingStep, PodState, Reason};
 use sublet_telemetry::metrics::OutcomeLabel;
@@ -139,10 +139,10 @@ async fn carry_out(
                     now(),
                     match posted {
                         Ok(()) => ApiAnswer::Accepted,
-                        Err(BindError::Refused { code, message }) => {
+                        Err(WriteError::Refused { code, message }) => {
                             ApiAnswer::Refused { code, message }
                         }
-                        Err(BindError::Unanswered(why)) => ApiAnswer::Unanswered(why),
+                        Err(WriteError::Unanswered(why)) => ApiAnswer::Unanswered(why),
                     },
                 )
             }

@@ -39,7 +39,8 @@ pub struct NodeLabel {
 /// The label of a count of attempts, by how they ended.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct OutcomeLabel {
-    /// `bound`, `refused`, `failed`.
+    /// `bound`, `refused`, `failed`; of the webhook `unchanged`, `changed`, `refused`,
+    /// `unreadable`.
     pub outcome: &'static str,
 }
 
@@ -48,6 +49,22 @@ pub struct OutcomeLabel {
 pub struct ResourceLabel {
     /// Its name.
     pub resource: String,
+}
+
+/// The label of a count by controller.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ControllerLabel {
+    /// Its name.
+    pub controller: &'static str,
+}
+
+/// The labels of a count of a controller's writes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct WriteLabels {
+    /// Its name.
+    pub controller: &'static str,
+    /// `written`, `refused`, `unanswered`.
+    pub outcome: &'static str,
 }
 
 /// The labels of a figure about one container on one of its cards.
@@ -216,6 +233,80 @@ impl AgentMetrics {
             "Time of that in which a container was at its own limit, by card",
             Unit::Seconds,
             tenant_throttled,
+        );
+        (metrics, registry)
+    }
+}
+
+/// The controller's metrics.
+#[derive(Debug, Clone)]
+pub struct ControllerMetrics {
+    /// Whether this replica leads.
+    pub leading: Gauge,
+    /// Decisions, by controller.
+    pub decisions: Family<ControllerLabel, Counter>,
+    /// Writes, by controller and outcome.
+    pub writes: Family<WriteLabels, Counter>,
+    /// How long the webhook takes for a pod.
+    pub admissions: Histogram,
+    /// Pods that the webhook saw, by what became of them.
+    pub admitted: Family<OutcomeLabel, Counter>,
+    /// When the certificate that is served ends.
+    pub certificate_end: Gauge,
+}
+
+impl ControllerMetrics {
+    /// These metrics, and a registry that prints them.
+    #[must_use]
+    pub fn registered() -> (ControllerMetrics, Registry) {
+        let metrics = ControllerMetrics {
+            leading: Gauge::default(),
+            decisions: Family::default(),
+            writes: Family::default(),
+            admissions: seconds(),
+            admitted: Family::default(),
+            certificate_end: Gauge::default(),
+        };
+        let mut registry = Registry::with_prefix("sublet");
+        let ControllerMetrics {
+            leading,
+            decisions,
+            writes,
+            admissions,
+            admitted,
+            certificate_end,
+        } = metrics.clone();
+        registry.register(
+            "controller_leader",
+            "1 on the replica that writes, 0 on the others",
+            leading,
+        );
+        registry.register(
+            "controller_decisions",
+            "Decisions about objects, by controller",
+            decisions,
+        );
+        registry.register(
+            "controller_writes",
+            "Writes to the API server, by controller and outcome",
+            writes,
+        );
+        registry.register_with_unit(
+            "webhook_call",
+            "Time to answer the API server about a pod",
+            Unit::Seconds,
+            admissions,
+        );
+        registry.register(
+            "webhook_pods",
+            "Pods that the webhook was asked about, by outcome",
+            admitted,
+        );
+        registry.register_with_unit(
+            "webhook_certificate_end",
+            "When the certificate that is served ends, since the Unix epoch",
+            Unit::Seconds,
+            certificate_end,
         );
         (metrics, registry)
     }

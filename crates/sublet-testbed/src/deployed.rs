@@ -20,16 +20,21 @@ use crate::node::Node;
 pub const EXTENDER: &str = "sublet-scheduler";
 /// The name of the process that is a node's agent.
 pub const AGENT: &str = "sublet-agent";
+/// The name of the process that is the controller, if there is one.
+pub const CONTROLLER: &str = "sublet-controller";
 /// The name of the process that is the second stock kube-scheduler.
 pub const KUBE_SCHEDULER: &str = "sublet-kube-scheduler";
 
 const NAMESPACE: &str = "sublet-system";
 
-/// Manifests that describe processes in pods, or configure them; they are not applied.
-const NOT_APPLIED: [&str; 3] = [
+/// Manifests that describe processes in pods, or configure them; they are not applied. The webhook
+/// is, by [`apply_webhook`], where a controller is to answer: else each GPU pod would wait for one.
+const NOT_APPLIED: [&str; 5] = [
     "40-scheduler-config.yaml",
     "50-scheduler.yaml",
     "60-agent.yaml",
+    "70-controller.yaml",
+    "71-webhook.yaml",
 ];
 
 /// The capabilities that the agent keeps beyond those of any process of its user: none.
@@ -47,9 +52,14 @@ pub fn account(name: &str) -> User {
 /// All accounts in the manifests.
 #[must_use]
 pub fn accounts() -> Vec<User> {
-    ["sublet-scheduler", "sublet-kube-scheduler", "sublet-agent"]
-        .map(account)
-        .into()
+    [
+        "sublet-scheduler",
+        "sublet-kube-scheduler",
+        "sublet-agent",
+        "sublet-controller",
+    ]
+    .map(account)
+    .into()
 }
 
 /// Applies accounts, rights and policies to a cluster.
@@ -137,6 +147,73 @@ pub fn start_agent(
         .args(more);
     cluster.spawn(AGENT, command)?;
     cluster.wait_http(AGENT, health, "/healthz", READY_LIMIT)
+}
+
+/// Has the API server ask about GPU pods at this port of loopback. The controller may be started
+/// before or after.
+///
+/// # Errors
+/// When the manifest does not contain the text to replace, or is refused.
+pub fn apply_webhook(cluster: &Cluster, repository: &Path, port: u16) -> Result<()> {
+    const SERVICE: &str =
+        "service: {name: sublet-controller, namespace: sublet-system, port: 443, path: /admit}";
+    let path = repository.join("deploy/kubernetes/71-webhook.yaml");
+    let manifest = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    ensure!(
+        manifest.contains(SERVICE),
+        "{}: no `{SERVICE}`",
+        path.display()
+    );
+    let url = format!("url: https://127.0.0.1:{port}/admit");
+    cluster.apply(&manifest.replace(SERVICE, &url)).map(drop)
+}
+
+/// Where a controller listens on loopback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ControllerPorts {
+    /// For the API server's calls.
+    pub calls: u16,
+    /// For health and metrics.
+    pub health: u16,
+}
+
+/// Starts a replica of the controller from the binary `sublet`, as its own account, under this
+/// name, and waits until it answers for its health. It is ready once there is a certificate.
+///
+/// # Errors
+/// When it does not come up: the error has the end of its log.
+pub fn start_controller(
+    cluster: &Cluster,
+    sublet: &Path,
+    name: &str,
+    more: &[&str],
+) -> Result<ControllerPorts> {
+    let ports = ControllerPorts {
+        calls: free_port()?,
+        health: free_port()?,
+    };
+    let mut command = Command::new(sublet);
+    command
+        .args([
+            "controller",
+            "--listen",
+            &format!("127.0.0.1:{}", ports.calls),
+        ])
+        .args(["--health-listen", &format!("127.0.0.1:{}", ports.health)])
+        .arg("--kubeconfig")
+        .arg(cluster.kubeconfig(&account("sublet-controller").name)?)
+        .args(more);
+    cluster.spawn(name, command)?;
+    cluster.wait_http(name, ports.health, "/healthz", READY_LIMIT)?;
+    Ok(ports)
+}
+
+/// Waits until a replica of the controller has a certificate and knows the namespaces.
+///
+/// # Errors
+/// When it does not get ready: the error has the end of its log.
+pub fn until_controller_ready(cluster: &Cluster, name: &str, ports: ControllerPorts) -> Result<()> {
+    cluster.wait_http(name, ports.health, "/readyz", READY_LIMIT)
 }
 
 /// Starts the second stock kube-scheduler, as its own account; it asks the extender on `port`.

@@ -75,6 +75,8 @@ enum Command {
     Explain(explain::Args),
     /// Run the scheduler extender
     Scheduler(sublet_scheduler::Args),
+    /// Run the controller: the webhook for GPU pods, and its certificates
+    Controller(sublet_controller::Args),
     /// Run the agent of this node, or of this machine without a cluster
     #[command(
         mut_arg("node_name", |name| name.required(false).required_unless_present("standalone")),
@@ -159,6 +161,11 @@ fn perform(command: Command) -> anyhow::Result<u8> {
             sublet_telemetry::start_logging()?;
             // It makes its own runtime: how many threads is one of its arguments.
             sublet_scheduler::run(args)?;
+            Ok(DONE)
+        }
+        Command::Controller(args) => {
+            sublet_telemetry::start_logging()?;
+            sublet_controller::run(args)?;
             Ok(DONE)
         }
         Command::Agent(args) => {

@@ -9,8 +9,8 @@ use std::process::Command;
 
 use sublet_api::keys::{self, KeyKind};
 use sublet_telemetry::metrics::{
-    AgentMetrics, ContainerLabels, NodeLabel, OutcomeLabel, ReasonLabel, ResourceLabel,
-    SchedulerMetrics, VerbLabel, print,
+    AgentMetrics, ContainerLabels, ControllerLabel, ControllerMetrics, NodeLabel, OutcomeLabel,
+    ReasonLabel, ResourceLabel, SchedulerMetrics, VerbLabel, WriteLabels, print,
 };
 
 const SUBLET: &str = env!("CARGO_BIN_EXE_sublet");
@@ -100,6 +100,7 @@ fn names(page: &mut String) {
         (KeyKind::PodLabel, "Labels of pods"),
         (KeyKind::NodeAnnotation, "Annotations of nodes"),
         (KeyKind::NodeLabel, "Labels of nodes"),
+        (KeyKind::NamespaceLabel, "Labels of namespaces"),
         (KeyKind::Variable, "Variables of containers"),
         (KeyKind::ConfigMap, "ConfigMaps"),
     ] {
@@ -116,6 +117,7 @@ fn metrics(page: &mut String) {
     for (process, text) in [
         ("sublet scheduler", scheduler_metrics()),
         ("sublet agent", agent_metrics()),
+        ("sublet controller", controller_metrics()),
     ] {
         write!(
             page,
@@ -184,6 +186,33 @@ fn agent_metrics() -> String {
     for seconds in [tenant_gpu_time, tenant_gate_wait, tenant_throttled] {
         seconds.get_or_create(&tenant).inc();
     }
+    print(&registry)
+}
+
+/// The same of the controller.
+fn controller_metrics() -> String {
+    let (metrics, registry) = ControllerMetrics::registered();
+    let ControllerMetrics {
+        leading,
+        decisions,
+        writes,
+        admissions,
+        admitted,
+        certificate_end,
+    } = metrics;
+    let (controller, outcome) = ("", "");
+    leading.set(0);
+    decisions
+        .get_or_create(&ControllerLabel { controller })
+        .inc();
+    let labels = WriteLabels {
+        controller,
+        outcome,
+    };
+    writes.get_or_create(&labels).inc();
+    admissions.observe(0.0);
+    admitted.get_or_create(&OutcomeLabel { outcome }).inc();
+    certificate_end.set(0);
     print(&registry)
 }
 

@@ -4,6 +4,7 @@
 mod attacks;
 mod bad_input;
 mod churn;
+mod controller_shell;
 mod first_scheduler;
 mod interposer;
 mod known_failures;
@@ -18,3 +19,5 @@ mod rights;
 mod scheduling;
 mod tenants;
 mod testbed;
+mod webhook;
+mod webhook_certificates;

@@ -126,6 +126,8 @@ fn use_everything(world: &World, node: &str) -> Result<()> {
         limits: &["aliyun.com/gpu-mem: 20000"],
         ..yaml::Pod::default()
     };
+    // Its certificate is renewed within half a minute.
+    world.start_controller(&["--certificate-validity=30s"])?;
     world.cluster.apply(&(fits.yaml() + &too_large.yaml()))?;
     world.until_placed("fits")?;
     world.until_event("too-large", "20000 MiB asked of one GPU")?;

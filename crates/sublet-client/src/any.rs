@@ -1,0 +1,192 @@
+//! Writes of any object, as data: a decision says what to write, and `perform` sends it.
+//!
+//! Any API group and version, server-side apply and the status among them. Requests are made by
+//! kube; only the server's own time limit is added, so that a writer knows when its write can no
+//! longer happen.
+
+use std::time::Duration;
+
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, DynamicObject, Request};
+use kube::{Client, Resource};
+use serde_json::Value;
+
+use crate::WriteError;
+
+/// Which object.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ObjectAddress {
+    /// Its kind, with group, version and plural.
+    pub kind: ApiResource,
+    /// `None` for a kind outside of namespaces.
+    pub namespace: Option<String>,
+    /// Its name.
+    pub name: String,
+}
+
+impl ObjectAddress {
+    /// The address of an object of a known type.
+    #[must_use]
+    pub fn of<K: Resource<DynamicType = ()>>(namespace: Option<&str>, name: &str) -> ObjectAddress {
+        ObjectAddress {
+            kind: ApiResource::erase::<K>(&()),
+            namespace: namespace.map(str::to_owned),
+            name: name.to_owned(),
+        }
+    }
+}
+
+/// How an object is written.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Act {
+    /// Made, and refused (409) if it is there already.
+    Create(Value),
+    /// Put in place of what is there. With a `resourceVersion` in its metadata it is refused (409)
+    /// if somebody else has written in between.
+    Replace(Value),
+    /// Server-side apply: these fields are ours, whoever had them; the others stay. Made if it is
+    /// not there, unless its metadata has a `resourceVersion`, which must then be the current one.
+    Apply(Value),
+    /// The same for the status.
+    ApplyStatus(Value),
+}
+
+/// One write. `apiVersion`, `kind`, name and namespace are filled in.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Write {
+    /// Which object.
+    pub to: ObjectAddress,
+    /// How.
+    pub act: Act,
+}
+
+/// Sends a write, under this name as field manager. The API server gives up after `limit` (in
+/// whole seconds, at least one), and the caller does at `limit`.
+///
+/// # Errors
+/// Refused, or unanswered: it may have been written then.
+pub async fn perform(
+    client: &Client,
+    write: &Write,
+    manager: &str,
+    limit: Duration,
+) -> Result<(), WriteError> {
+    let request = request(write, manager, limit)?;
+    match tokio::time::timeout(limit, client.request::<Value>(request)).await {
+        Ok(answer) => Ok(answer.map(drop)?),
+        Err(_) => Err(WriteError::Unanswered(format!(
+            "no answer within {limit:?}"
+        ))),
+    }
+}
+
+fn request(
+    write: &Write,
+    manager: &str,
+    limit: Duration,
+) -> Result<http::Request<Vec<u8>>, WriteError> {
+    let ObjectAddress {
+        kind,
+        namespace,
+        name,
+    } = &write.to;
+    let to = Request::new(DynamicObject::url_path(kind, namespace.as_deref()));
+    let post = PostParams {
+        field_manager: Some(manager.to_owned()),
+        ..PostParams::default()
+    };
+    let apply = PatchParams::apply(manager).force();
+    let request = match &write.act {
+        Act::Create(object) => to.create(&post, full(&write.to, object)),
+        Act::Replace(object) => to.replace(name, &post, full(&write.to, object)),
+        Act::Apply(object) => to.patch(name, &apply, &applied(&write.to, object)),
+        Act::ApplyStatus(object) => {
+            to.patch_subresource("status", name, &apply, &applied(&write.to, object))
+        }
+    };
+    let unsent = |error: &dyn std::error::Error| WriteError::Refused {
+        code: 400,
+        message: error.to_string(),
+    };
+    let mut request = request.map_err(|error| unsent(&error))?;
+    let uri = request.uri().to_string();
+    let join = if uri.contains('?') { '&' } else { '?' };
+    let seconds = limit.as_secs().max(1);
+    let uri = format!("{uri}{join}timeout={seconds}s");
+    *request.uri_mut() = uri.parse().map_err(|error| unsent(&error))?;
+    Ok(request)
+}
+
+fn applied(address: &ObjectAddress, object: &Value) -> Patch<Value> {
+    Patch::Apply(named(address, object))
+}
+
+fn full(address: &ObjectAddress, object: &Value) -> Vec<u8> {
+    named(address, object).to_string().into_bytes()
+}
+
+/// The object with what its address says.
+fn named(address: &ObjectAddress, object: &Value) -> Value {
+    let mut object = object.clone();
+    object["apiVersion"] = address.kind.api_version.clone().into();
+    object["kind"] = address.kind.kind.clone().into();
+    object["metadata"]["name"] = address.name.clone().into();
+    if let Some(namespace) = &address.namespace {
+        object["metadata"]["namespace"] = namespace.clone().into();
+    }
+    object
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::core::GroupVersionKind;
+    use serde_json::json;
+
+    use super::*;
+
+    fn sent(to: ObjectAddress, act: Act) -> (String, Value) {
+        let write = Write { to, act };
+        let request = request(&write, "tester", Duration::from_millis(2_500)).unwrap();
+        let line = format!("{} {}", request.method(), request.uri());
+        (line, serde_json::from_slice(request.body()).unwrap())
+    }
+
+    #[test]
+    fn any_group_and_version_gets_its_own_address() {
+        let map = || ObjectAddress::of::<ConfigMap>(Some("ns"), "a");
+        let object = json!({"data": {"k": "v"}});
+        let whole = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "a", "namespace": "ns"}, "data": {"k": "v"},
+        });
+        let (line, body) = sent(map(), Act::Create(object.clone()));
+        let to = "/api/v1/namespaces/ns/configmaps";
+        assert_eq!(line, format!("POST {to}?&fieldManager=tester&timeout=2s"));
+        assert_eq!(body, whole);
+        let (line, body) = sent(map(), Act::Replace(object.clone()));
+        assert_eq!(line, format!("PUT {to}/a?&fieldManager=tester&timeout=2s"));
+        assert_eq!(body, whole);
+
+        let kind = GroupVersionKind::gvk("sublet.test", "v1alpha1", "Toy");
+        let toy = ObjectAddress {
+            kind: ApiResource::from_gvk(&kind),
+            namespace: None,
+            name: "b".to_owned(),
+        };
+        let status = json!({"status": {"n": 1}});
+        let (line, body) = sent(toy, Act::ApplyStatus(status));
+        assert_eq!(
+            line,
+            "PATCH /apis/sublet.test/v1alpha1/toys/b/status?&force=true&fieldManager=tester\
+             &timeout=2s"
+        );
+        assert_eq!(
+            body,
+            json!({
+                "apiVersion": "sublet.test/v1alpha1", "kind": "Toy",
+                "metadata": {"name": "b"}, "status": {"n": 1},
+            })
+        );
+    }
+}

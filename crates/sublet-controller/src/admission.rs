@@ -1,0 +1,192 @@
+//! What becomes of a pod that is created: a pure function from pod, namespace and configuration to
+//! a patch, or to a refusal that names the field.
+//!
+//! It only fills in what a user could have written: the scheduler's name, slots, and a variable
+//! that carries the allocation. What a pod says for itself is never changed, but a variable under
+//! our own name. A pod for a scheduler that does not ask Sublet is left alone. Applied twice, the
+//! second time changes nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use json_patch::jsonptr::PointerBuf;
+use json_patch::{AddOperation, Patch, PatchOperation};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sublet_api::dialect::{ClaimError, claim_of};
+use sublet_api::keys;
+use sublet_api::object::Pod;
+use sublet_api::scheduler_of;
+use sublet_model::{Claim, Portion, Role, Unit};
+
+/// The name by which the API server fills in the cluster's own scheduler.
+const DEFAULT_SCHEDULER: &str = "default-scheduler";
+
+/// Where a container finds its allocation.
+const ALLOCATION_FIELD: &str = "metadata.annotations['sublet.dev/allocation']";
+
+/// What the webhook does, as the operator wants it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AdmissionRules {
+    /// What one `aliyun.com/gpu-mem` is.
+    pub(crate) unit: Unit,
+    /// The schedulers that ask Sublet.
+    pub(crate) schedulers: BTreeSet<String>,
+    /// The scheduler of GPU pods that name none, where their namespace does not say it.
+    pub(crate) assign: Option<String>,
+    /// Whether containers get slots, where their namespace does not say it.
+    pub(crate) slots: bool,
+}
+
+/// The answer for a pod that may be created.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Admitted {
+    /// What is changed; often nothing.
+    pub(crate) patch: Patch,
+    /// What whoever creates it should know.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Why a pod is not admitted.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AdmissionError {
+    /// The object is no pod.
+    #[error("the pod cannot be read: {0}")]
+    Unreadable(#[from] serde_json::Error),
+    /// It asks for GPUs in a way that cannot be served: the words are those of the scheduler.
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+}
+
+/// Decides about a pod; `labels` are its namespace's.
+///
+/// # Errors
+/// It cannot be read, or what it asks cannot be served.
+pub(crate) fn admit(
+    object: &Value,
+    labels: &BTreeMap<String, String>,
+    rules: &AdmissionRules,
+) -> Result<Admitted, AdmissionError> {
+    let pod = &Pod::deserialize(object)?;
+    let mut admitted = Admitted::default();
+    // Its kubelet runs it already, from a file; nothing here would reach it.
+    if pod.metadata.annotations.contains_key(keys::MIRROR) {
+        return Ok(admitted);
+    }
+    let mut patch = Vec::new();
+    let scheduler = scheduler(pod, labels, rules, &mut patch);
+    if !rules.schedulers.contains(&scheduler) {
+        // Some other scheduler's pod, which may mean other things by the same resources.
+        admitted.patch = Patch(patch);
+        return Ok(admitted);
+    }
+    let Some(claim) = claim_of(pod, rules.unit)? else {
+        return Ok(Admitted::default());
+    };
+    let slots = match labels.get(keys::ADD_SLOTS_LABEL).map(String::as_str) {
+        None => rules.slots,
+        Some("true") => true,
+        Some("false") => false,
+        Some(other) => {
+            admitted.warnings.push(format!(
+                "the namespace's label `{}` is `{other}`; write `true` or `false`",
+                keys::ADD_SLOTS_LABEL
+            ));
+            rules.slots
+        }
+    };
+    equip(pod, &object["spec"], &claim, slots, &mut patch);
+    admitted.patch = Patch(patch);
+    Ok(admitted)
+}
+
+/// The scheduler that the pod will have. Only a pod that names none gets one, and only if nobody
+/// has chosen its node already.
+fn scheduler(
+    pod: &Pod,
+    labels: &BTreeMap<String, String>,
+    rules: &AdmissionRules,
+    patch: &mut Vec<PatchOperation>,
+) -> String {
+    let named = scheduler_of(pod);
+    let assign = labels
+        .get(keys::ASSIGN_SCHEDULER_LABEL)
+        .or(rules.assign.as_ref());
+    match assign {
+        Some(assign)
+            if named == DEFAULT_SCHEDULER
+                && assign != DEFAULT_SCHEDULER
+                && pod.spec.node_name.is_empty() =>
+        {
+            patch.push(add(&["spec", "schedulerName"], json!(assign)));
+            assign.clone()
+        }
+        _ => named.to_owned(),
+    }
+}
+
+/// What each container of a claim needs beside its request. `spec`: the pod's, as it was sent.
+fn equip(pod: &Pod, spec: &Value, claim: &Claim, slots: bool, patch: &mut Vec<PatchOperation>) {
+    for part in claim.containers() {
+        let (list, containers) = match part.role {
+            Role::Main => ("containers", &pod.spec.containers),
+            Role::Init | Role::Sidecar => ("initContainers", &pod.spec.init_containers),
+        };
+        let Some(container) = containers.get(part.position) else {
+            continue;
+        };
+        let position = part.position.to_string();
+        let begin = ["spec", list, position.as_str()];
+        if slots
+            && matches!(part.demand.portion, Portion::Part(_))
+            && container.resources.asked(keys::GPU_SLOT).is_none()
+        {
+            // The API server fills in the request.
+            let one = json!("1");
+            patch.push(if container.resources.limits.is_empty() {
+                add(
+                    &[&begin[..], &["resources", "limits"]].concat(),
+                    json!({ keys::GPU_SLOT: one }),
+                )
+            } else {
+                add(
+                    &[&begin[..], &["resources", "limits", keys::GPU_SLOT]].concat(),
+                    one,
+                )
+            });
+        }
+        if let Some((to, value)) = allocation_variable(&spec[list][part.position]["env"]) {
+            patch.push(add(&[&begin[..], &["env"], &to].concat(), value));
+        }
+    }
+}
+
+/// Where below `env` the variable with the allocation is missing, and what to add there. Of several
+/// under one name the last one counts.
+fn allocation_variable(env: &Value) -> Option<(Vec<&'static str>, Value)> {
+    let env = env.as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut named = env.iter().rev();
+    let last = named.find(|variable| variable["name"] == keys::ALLOCATION_VARIABLE);
+    if last.is_some_and(|last| last["valueFrom"]["fieldRef"]["fieldPath"] == ALLOCATION_FIELD) {
+        return None;
+    }
+    let ours = json!({
+        "name": keys::ALLOCATION_VARIABLE,
+        "valueFrom": { "fieldRef": { "fieldPath": ALLOCATION_FIELD } },
+    });
+    Some(if env.is_empty() {
+        (Vec::new(), json!([ours]))
+    } else {
+        (vec!["-"], ours)
+    })
+}
+
+/// Sets a member, whether or not it is there; `-` at the end appends to a list.
+fn add(path: &[&str], value: Value) -> PatchOperation {
+    PatchOperation::Add(AddOperation {
+        path: PointerBuf::from_tokens(path.iter().copied()),
+        value,
+    })
+}
+
+#[cfg(test)]
+mod tests;

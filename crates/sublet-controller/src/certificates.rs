@@ -1,0 +1,270 @@
+//! The webhook's certificates: what is served, what is trusted, and when the next takes over.
+//!
+//! A *credential* is a certificate with its key and the authority that signed it; the authority's
+//! own key is thrown away at once. A renewal has steps, each a write of its own: the next
+//! credential is stored; its authority joins the bundle in the webhook configuration; some time
+//! after that was seen, it is served; the old authority stays in the bundle until the renewal
+//! after. So at no moment does a replica serve what an API server does not trust, though both hear
+//! of every step late. `next_step` decides and knows no clock. It never writes.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, WebhookClientConfig,
+};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, date_time_ymd,
+};
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde::{Deserialize, Serialize};
+
+/// How far the clock of an API server may be behind ours.
+const SKEW: SignedDuration = SignedDuration::from_mins(5);
+
+/// A certificate to serve, its key, and the authority that signed it, as PEM.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Credential {
+    /// The certificate.
+    pub(crate) certificate: String,
+    /// Its private key.
+    pub(crate) key: String,
+    /// What a caller must trust.
+    pub(crate) authority: String,
+    /// The hosts that it stands for.
+    pub(crate) names: BTreeSet<String>,
+    /// When it was made.
+    pub(crate) from: Timestamp,
+    /// When it ends.
+    pub(crate) until: Timestamp,
+}
+
+impl Credential {
+    /// A new one for these hosts, which ends when `validity` is over.
+    ///
+    /// # Errors
+    /// A host that no certificate can stand for.
+    pub(crate) fn make(
+        names: &BTreeSet<String>,
+        now: Timestamp,
+        validity: Duration,
+    ) -> anyhow::Result<Credential> {
+        let until = now
+            .checked_add(validity)
+            .context("the validity is too long")?;
+        let moment = |at: Timestamp| {
+            let seconds = u64::try_from(at.as_second()).unwrap_or(0);
+            date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds)
+        };
+        let for_so_long = |mut params: CertificateParams, name: &str| {
+            params.not_before = moment(now.saturating_sub(SKEW).unwrap_or(now));
+            params.not_after = moment(until);
+            params.distinguished_name.push(DnType::CommonName, name);
+            params
+        };
+        // A certificate that is its own authority would do for Go, but not for rustls.
+        let mut authority = for_so_long(CertificateParams::default(), "sublet-controller");
+        authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let authority_key = KeyPair::generate()?;
+        // Authorities of one name must not be taken for each other.
+        authority.use_authority_key_identifier_extension = true;
+        let authority_pem = authority.self_signed(&authority_key)?.pem();
+        let issuer = Issuer::new(authority, authority_key);
+
+        let hosts: Vec<String> = names.iter().cloned().collect();
+        let mut leaf = for_so_long(CertificateParams::new(hosts)?, "sublet-webhook");
+        leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        leaf.use_authority_key_identifier_extension = true;
+        let key = KeyPair::generate()?;
+        let certificate = leaf.signed_by(&key, &issuer)?.pem();
+        Ok(Credential {
+            certificate,
+            key: key.serialize_pem(),
+            authority: authority_pem,
+            names: names.clone(),
+            from: now,
+            until,
+        })
+    }
+
+    /// How to serve it.
+    ///
+    /// # Errors
+    /// A text that is no certificate or key, or the two do not belong together.
+    pub(crate) fn server_config(&self) -> anyhow::Result<Arc<ServerConfig>> {
+        let chain = CertificateDer::pem_slice_iter(self.certificate.as_bytes())
+            .collect::<Result<Vec<_>, _>>()
+            .context("the certificate cannot be read")?;
+        let key =
+            PrivateKeyDer::from_pem_slice(self.key.as_bytes()).context("the key cannot be read")?;
+        let mut config = ServerConfig::builder()
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .context("certificate and key cannot be used")?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
+    }
+
+    /// Is it time for the next one?
+    fn is_due(&self, names: &BTreeSet<String>, now: Timestamp) -> bool {
+        self.names != *names || now >= self.renewal()
+    }
+
+    /// When the last third of its time begins.
+    fn renewal(&self) -> Timestamp {
+        let whole = self.until.duration_since(self.from);
+        self.until.checked_sub(whole / 3).unwrap_or(self.from)
+    }
+}
+
+/// A credential that is not served yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Successor {
+    /// The credential.
+    pub(crate) credential: Credential,
+    /// Since when its authority is known to be in the webhook configuration.
+    pub(crate) trusted_since: Option<Timestamp>,
+}
+
+/// All that is stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Stored {
+    /// What all replicas serve.
+    pub(crate) served: Credential,
+    /// What they will serve next.
+    pub(crate) next: Option<Successor>,
+    /// The authority of what they served before: some may do so for a moment more.
+    pub(crate) former_authority: Option<String>,
+}
+
+impl Stored {
+    /// Only that credential.
+    #[must_use]
+    pub(crate) fn first(served: Credential) -> Stored {
+        Stored {
+            served,
+            next: None,
+            former_authority: None,
+        }
+    }
+
+    /// What API servers must trust, as PEM.
+    #[must_use]
+    pub(crate) fn bundle(&self) -> String {
+        let next = self.next.as_ref().map(|next| &next.credential.authority);
+        let all = self.former_authority.iter().chain([&self.served.authority]);
+        all.chain(next).map(String::as_str).collect()
+    }
+}
+
+/// What is to be done about certificates.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum CertificateStep {
+    /// Store this.
+    Store(Box<Stored>),
+    /// Put this bundle into the webhook configuration.
+    Trust(String),
+    /// Nothing before so much time has passed.
+    Wait(Duration),
+}
+
+/// The next step. `stored`: what is stored, if it can be read. `trusted`: does every webhook of
+/// the configuration have the bundle of what is stored? `fresh`: a new credential for `names`.
+/// `settle`: how long API servers may take to hear of a new bundle.
+#[must_use]
+pub(crate) fn next_step(
+    stored: Option<&Stored>,
+    trusted: bool,
+    fresh: &Credential,
+    settle: Duration,
+    now: Timestamp,
+) -> CertificateStep {
+    let Some(stored) = stored else {
+        return CertificateStep::Store(Box::new(Stored::first(fresh.clone())));
+    };
+    if !trusted {
+        return CertificateStep::Trust(stored.bundle());
+    }
+    let with = |next| {
+        CertificateStep::Store(Box::new(Stored {
+            next,
+            ..stored.clone()
+        }))
+    };
+    let until = |at: Timestamp| {
+        let left = Duration::try_from(at.duration_since(now)).unwrap_or_default();
+        // Timers end late rather than early, but a clock may have been set.
+        CertificateStep::Wait(left.max(Duration::from_millis(50)))
+    };
+    let succeed = |credential| {
+        with(Some(Successor {
+            credential,
+            trusted_since: None,
+        }))
+    };
+    match &stored.next {
+        None if stored.served.is_due(&fresh.names, now) => succeed(fresh.clone()),
+        None => until(stored.served.renewal()),
+        Some(next) if next.credential.is_due(&fresh.names, now) => succeed(fresh.clone()),
+        Some(next) => match next.trusted_since {
+            None => with(Some(Successor {
+                trusted_since: Some(now),
+                ..next.clone()
+            })),
+            Some(since) => {
+                let ready = since.checked_add(settle).unwrap_or(since);
+                if now < ready {
+                    return until(ready);
+                }
+                CertificateStep::Store(Box::new(Stored {
+                    served: next.credential.clone(),
+                    next: None,
+                    former_authority: Some(stored.served.authority.clone()),
+                }))
+            }
+        },
+    }
+}
+
+/// The hosts under which API servers call the webhooks of a configuration.
+#[must_use]
+pub(crate) fn names_of(configuration: &MutatingWebhookConfiguration) -> BTreeSet<String> {
+    let webhooks = configuration.webhooks.iter().flatten();
+    let hosts = webhooks.filter_map(|webhook| host_of(&webhook.client_config));
+    hosts.collect()
+}
+
+fn host_of(client: &WebhookClientConfig) -> Option<String> {
+    if let Some(service) = &client.service {
+        return Some(format!("{}.{}.svc", service.name, service.namespace));
+    }
+    let (_, rest) = client.url.as_deref()?.split_once("://")?;
+    let authority = rest.split(['/', '?', '#']).next()?;
+    if let Some(v6) = authority.strip_prefix('[') {
+        let (address, _) = v6.split_once(']')?;
+        return address.parse::<IpAddr>().ok().map(|ip| ip.to_string());
+    }
+    let host = authority.split(':').next()?;
+    (!host.is_empty()).then(|| host.to_owned())
+}
+
+/// Does every webhook of a configuration trust exactly this bundle?
+#[must_use]
+pub(crate) fn trusts(configuration: &MutatingWebhookConfiguration, bundle: &str) -> bool {
+    let mut webhooks = configuration.webhooks.iter().flatten();
+    webhooks.all(|webhook| {
+        let ours = webhook.client_config.ca_bundle.as_ref();
+        ours.is_some_and(|ours| ours.0 == bundle.as_bytes())
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,331 @@
+//! Who may write: the one replica that holds the Lease.
+//!
+//! A leader writes for a while after each renewal of its Lease that was confirmed, counted from
+//! the moment the renewal was sent; nobody else takes the Lease until it has stood still, by their
+//! own clock, for longer than that. So clocks need not agree, and a leader that was frozen or cut
+//! off has stopped writing before its successor begins. `Election` decides what to do with the
+//! Lease and does nothing itself; `campaign` does it.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use sublet_client::{Act, ObjectAddress, Write, WriteError, perform};
+use sublet_telemetry::metrics::ControllerMetrics;
+use tokio::sync::watch;
+
+/// The times of an election.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeaseTiming {
+    /// How long a Lease must stand still until somebody else takes it; whole seconds.
+    pub lasts: Duration,
+    /// How long a leader writes after its last renewal. What is left of `lasts` is for a write that
+    /// the API server has begun.
+    pub writes: Duration,
+    /// How often the Lease is read and renewed.
+    pub retry: Duration,
+}
+
+impl Default for LeaseTiming {
+    /// As Kubernetes' own controllers do.
+    fn default() -> LeaseTiming {
+        LeaseTiming {
+            lasts: Duration::from_secs(15),
+            writes: Duration::from_secs(10),
+            retry: Duration::from_secs(2),
+        }
+    }
+}
+
+/// One leadership of this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tenure {
+    /// Tells it from earlier and later ones.
+    pub number: u64,
+    /// When it ends if the Lease is not renewed.
+    pub until: Instant,
+}
+
+/// What this process knows of its leadership.
+#[derive(Debug, Clone)]
+pub struct Leadership(watch::Receiver<Option<Tenure>>);
+
+impl Leadership {
+    /// Waits until this process leads; returns the number of its tenure. Waits for ever if nobody
+    /// campaigns any more.
+    pub async fn won(&mut self) -> u64 {
+        loop {
+            if let Some(tenure) = *self.0.borrow_and_update()
+                && Instant::now() < tenure.until
+            {
+                return tenure.number;
+            }
+            if self.0.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// How long that tenure may write from now on; `None` if it is over.
+    #[must_use]
+    pub fn left(&self, number: u64) -> Option<Duration> {
+        let tenure = (*self.0.borrow()).filter(|tenure| tenure.number == number)?;
+        let left = tenure.until.saturating_duration_since(Instant::now());
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// Waits until that tenure is over.
+    pub async fn lost(&mut self, number: u64) {
+        while let Some(left) = self.left(number) {
+            // Its sender gone means that nobody renews: then the time decides.
+            let changed = tokio::time::timeout(left, self.0.changed());
+            if let Ok(Err(_)) = changed.await {
+                tokio::time::sleep(left).await;
+            }
+        }
+    }
+}
+
+/// What to do with the Lease now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Step {
+    /// There is none.
+    Make,
+    /// It is free, or its holder has let it stand still for too long.
+    Take,
+    /// It is ours.
+    Renew,
+    /// It is somebody else's.
+    Wait,
+}
+
+/// A Lease as it was first seen in this version.
+#[derive(Debug)]
+struct Observed {
+    version: String,
+    holder: String,
+    lasts: Duration,
+    transitions: i32,
+    since: Instant,
+}
+
+/// The state of one candidate.
+#[derive(Debug)]
+struct Election {
+    me: String,
+    timing: LeaseTiming,
+    observed: Option<Observed>,
+    tenure: Option<Tenure>,
+    tenures: u64,
+}
+
+impl Election {
+    fn new(me: String, timing: LeaseTiming) -> Election {
+        Election {
+            me,
+            timing,
+            observed: None,
+            tenure: None,
+            tenures: 0,
+        }
+    }
+
+    /// The Lease was read; returns what to do.
+    fn read(&mut self, lease: Option<&Lease>, now: Instant) -> Step {
+        let Some(lease) = lease else {
+            self.observed = None;
+            return Step::Make;
+        };
+        let version = lease.metadata.resource_version.clone().unwrap_or_default();
+        let spec = lease.spec.clone().unwrap_or_default();
+        let seconds = spec.lease_duration_seconds.unwrap_or(0);
+        let observed = match self.observed.take() {
+            Some(same) if same.version == version => same,
+            _ => Observed {
+                version,
+                holder: spec.holder_identity.unwrap_or_default(),
+                lasts: Duration::from_secs(u64::try_from(seconds).unwrap_or(0)),
+                transitions: spec.lease_transitions.unwrap_or(0),
+                since: now,
+            },
+        };
+        let step = if observed.holder == self.me {
+            Step::Renew
+        } else if observed.holder.is_empty()
+            || now.saturating_duration_since(observed.since) >= observed.lasts
+        {
+            Step::Take
+        } else {
+            Step::Wait
+        };
+        self.observed = Some(observed);
+        if step != Step::Renew {
+            self.tenure = None;
+        }
+        step
+    }
+
+    /// What such a step writes; nothing for [`Step::Wait`].
+    fn act(&self, step: &Step, at: jiff::Timestamp) -> Option<Act> {
+        let at = MicroTime(at);
+        let seen = self.observed.as_ref();
+        let transitions = seen.map_or(0, |seen| seen.transitions);
+        let mut object = json!({
+            "metadata": {},
+            "spec": {
+                "holderIdentity": self.me,
+                "leaseDurationSeconds": self.timing.lasts.as_secs(),
+                "leaseTransitions": transitions,
+                "renewTime": at,
+            },
+        });
+        let spec = &mut object["spec"];
+        match step {
+            Step::Wait => return None,
+            Step::Renew => {}
+            Step::Make => spec["acquireTime"] = json!(at),
+            Step::Take => {
+                spec["acquireTime"] = json!(at);
+                spec["leaseTransitions"] = json!(transitions.saturating_add(1));
+            }
+        }
+        let Some(seen) = seen else {
+            return Some(Act::Create(object));
+        };
+        object["metadata"]["resourceVersion"] = Value::from(seen.version.clone());
+        Some(Act::Replace(object))
+    }
+
+    /// The write that was sent at that time was answered.
+    fn written(&mut self, sent: Instant, answer: &Result<(), WriteError>) {
+        match answer {
+            Ok(()) => {
+                let old = self.tenure.filter(|tenure| sent < tenure.until);
+                if old.is_none() {
+                    self.tenures += 1;
+                }
+                self.tenure = Some(Tenure {
+                    number: old.map_or(self.tenures, |tenure| tenure.number),
+                    until: sent + self.timing.writes,
+                });
+            }
+            // Somebody else has written, or may.
+            Err(WriteError::Refused { .. }) => self.tenure = None,
+            // Until the time is over, nobody else can have taken it.
+            Err(WriteError::Unanswered(_)) => {}
+        }
+    }
+
+    /// Gives the Lease back as it was just read, so that a successor need not wait; nothing if it
+    /// is not ours.
+    fn release(&self) -> Option<Act> {
+        let seen = self.observed.as_ref()?;
+        (seen.holder == self.me).then(|| {
+            Act::Replace(json!({
+                "metadata": { "resourceVersion": seen.version },
+                "spec": { "holderIdentity": "", "leaseDurationSeconds": 1,
+                          "leaseTransitions": seen.transitions },
+            }))
+        })
+    }
+}
+
+/// A handle for those who write, and the campaign that it hears of.
+#[must_use]
+pub fn candidacy() -> (watch::Sender<Option<Tenure>>, Leadership) {
+    let (sender, receiver) = watch::channel(None);
+    (sender, Leadership(receiver))
+}
+
+/// Campaigns for a Lease until `stop` is ready, and gives it back then. `me` must differ from
+/// process to process.
+pub async fn campaign(
+    client: Client,
+    lease: ObjectAddress,
+    me: String,
+    timing: LeaseTiming,
+    tenure: watch::Sender<Option<Tenure>>,
+    metrics: ControllerMetrics,
+    stop: impl Future<Output = ()>,
+) {
+    let api: Api<Lease> = Api::namespaced(
+        client.clone(),
+        lease.namespace.as_deref().unwrap_or_default(),
+    );
+    let mut election = Election::new(me.clone(), timing);
+    let mut stop = std::pin::pin!(stop);
+    loop {
+        let round = round(&client, &api, &lease, &mut election);
+        tokio::select! {
+            () = round => {}
+            () = &mut stop => break,
+        }
+        // One that was not renewed in time is over, whatever becomes of the Lease.
+        let current = election
+            .tenure
+            .filter(|tenure| Instant::now() < tenure.until);
+        metrics.leading.set(i64::from(current.is_some()));
+        tenure.send_if_modified(|known| {
+            let led = known.is_some();
+            let changed = *known != current;
+            *known = current;
+            match (led, known.is_some()) {
+                (false, true) => tracing::info!(%me, "leads"),
+                (true, false) => tracing::warn!(%me, "leads no more"),
+                _ => {}
+            }
+            changed
+        });
+        tokio::select! {
+            () = tokio::time::sleep(timing.retry) => {}
+            () = &mut stop => break,
+        }
+    }
+    tenure.send_replace(None);
+    // If this does not arrive, whoever comes next waits until the Lease has stood still.
+    let seen = tokio::time::timeout(timing.retry, api.get_opt(&lease.name)).await;
+    if let Ok(Ok(seen)) = seen {
+        election.read(seen.as_ref(), Instant::now());
+    }
+    if let Some(act) = election.release() {
+        let write = Write { to: lease, act };
+        let _given_back = perform(&client, &write, MANAGER, timing.retry).await;
+    }
+}
+
+/// The field manager of Leases.
+const MANAGER: &str = "sublet-leader";
+
+/// Reads the Lease once, and writes it if it is ours or free.
+async fn round(
+    client: &Client,
+    api: &Api<Lease>,
+    address: &ObjectAddress,
+    election: &mut Election,
+) {
+    let limit = election.timing.retry.max(Duration::from_secs(1));
+    let seen = match tokio::time::timeout(limit, api.get_opt(&address.name)).await {
+        Ok(Ok(seen)) => seen,
+        Ok(Err(error)) => return tracing::warn!(%error, "cannot read the Lease"),
+        Err(_) => return tracing::warn!("the Lease cannot be read in time"),
+    };
+    let step = election.read(seen.as_ref(), Instant::now());
+    let Some(act) = election.act(&step, jiff::Timestamp::now()) else {
+        return;
+    };
+    let write = Write {
+        to: address.clone(),
+        act,
+    };
+    let sent = Instant::now();
+    let answer = perform(client, &write, MANAGER, limit).await;
+    if let Err(error) = &answer {
+        tracing::debug!(?step, ?error, "the Lease was not written");
+    }
+    election.written(sent, &answer);
+}
+
+#[cfg(test)]
+mod tests;

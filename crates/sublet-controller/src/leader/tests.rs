@@ -1,0 +1,145 @@
+//! Elections without an API server: time is an argument.
+
+use k8s_openapi::api::coordination::v1::LeaseSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use proptest::prelude::*;
+
+use super::*;
+
+const TIMING: LeaseTiming = LeaseTiming {
+    lasts: Duration::from_secs(15),
+    writes: Duration::from_secs(10),
+    retry: Duration::from_secs(2),
+};
+
+fn lease(version: u64, holder: &str) -> Lease {
+    Lease {
+        metadata: ObjectMeta {
+            resource_version: Some(version.to_string()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(LeaseSpec {
+            holder_identity: Some(holder.to_owned()),
+            lease_duration_seconds: Some(15),
+            lease_transitions: Some(4),
+            ..LeaseSpec::default()
+        }),
+    }
+}
+
+fn refused() -> Result<(), WriteError> {
+    Err(WriteError::Refused {
+        code: 409,
+        message: String::new(),
+    })
+}
+
+#[test]
+fn a_lease_of_somebody_else_is_taken_when_it_has_stood_still() {
+    let start = Instant::now();
+    let after = |seconds| start + Duration::from_secs(seconds);
+    let mut election = Election::new("a".to_owned(), TIMING);
+    assert_eq!(election.read(None, start), Step::Make);
+    assert_eq!(election.read(Some(&lease(7, "b")), after(1)), Step::Wait);
+    assert_eq!(election.read(Some(&lease(7, "b")), after(15)), Step::Wait);
+    // It was renewed, whatever its times say.
+    assert_eq!(election.read(Some(&lease(8, "b")), after(15)), Step::Wait);
+    assert_eq!(election.read(Some(&lease(8, "b")), after(29)), Step::Wait);
+    let step = election.read(Some(&lease(8, "b")), after(30));
+    assert_eq!(step, Step::Take);
+    let act = election.act(&step, jiff::Timestamp::UNIX_EPOCH).unwrap();
+    let Act::Replace(object) = act else {
+        panic!("{act:?}")
+    };
+    assert_eq!(object["metadata"]["resourceVersion"], "8");
+    assert_eq!(object["spec"]["holderIdentity"], "a");
+    assert_eq!(object["spec"]["leaseTransitions"], 5);
+    assert_eq!(object["spec"]["renewTime"], "1970-01-01T00:00:00.000000Z");
+    // One that was given back is taken at once.
+    assert_eq!(election.read(Some(&lease(9, "")), after(31)), Step::Take);
+}
+
+#[test]
+fn a_leader_writes_for_a_while_after_each_confirmed_renewal() {
+    let start = Instant::now();
+    let after = |seconds| start + Duration::from_secs(seconds);
+    let mut election = Election::new("a".to_owned(), TIMING);
+    election.read(None, start);
+    election.written(after(0), &Ok(()));
+    let first = election.tenure.unwrap();
+    assert_eq!((first.number, first.until), (1, after(10)));
+    assert_eq!(election.read(Some(&lease(1, "a")), after(2)), Step::Renew);
+    election.written(after(2), &Err(WriteError::Unanswered(String::new())));
+    assert_eq!(election.tenure, Some(first));
+    election.written(after(4), &Ok(()));
+    assert_eq!(election.tenure.unwrap().until, after(14));
+    assert_eq!(election.tenure.unwrap().number, 1);
+    election.written(after(6), &refused());
+    assert_eq!(election.tenure, None);
+    // What began before does not go on in a later tenure.
+    election.written(after(8), &Ok(()));
+    assert_eq!(election.tenure.unwrap().number, 2);
+    // Nor does it after a time in which nothing was renewed.
+    election.written(after(30), &Ok(()));
+    assert_eq!(election.tenure.unwrap().number, 3);
+    assert_eq!(election.read(Some(&lease(9, "b")), after(31)), Step::Wait);
+    assert_eq!(election.tenure, None);
+    assert_eq!(election.release(), None);
+}
+
+/// An API server's one Lease: a version, and who holds it.
+struct Server {
+    version: u64,
+    holder: String,
+}
+
+impl Server {
+    /// Answers a write as the API server would.
+    fn write(&mut self, act: &Act) -> Result<(), WriteError> {
+        let object = match act {
+            Act::Create(object) if self.version == 0 => object,
+            Act::Replace(object)
+                if object["metadata"]["resourceVersion"].as_str()
+                    == Some(self.version.to_string().as_str()) =>
+            {
+                object
+            }
+            _ => return refused(),
+        };
+        self.version += 1;
+        self.holder = object["spec"]["holderIdentity"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        Ok(())
+    }
+}
+
+proptest! {
+    /// Candidates act at any times, see answers late or never, and freeze between the steps.
+    #[test]
+    fn never_do_two_lead(turns in proptest::collection::vec((0..3_usize, 0..9_000_u64, 0..3_u8), 1..120)) {
+        let mut now = Instant::now();
+        let mut server = Server { version: 0, holder: String::new() };
+        let mut all: Vec<Election> = ["a", "b", "c"]
+            .map(|me| Election::new(me.to_owned(), TIMING)).into();
+        for (who, wait, answer) in turns {
+            now += Duration::from_millis(wait);
+            let seen = (server.version > 0).then(|| lease(server.version, &server.holder));
+            let step = all[who].read(seen.as_ref(), now);
+            if let Some(act) = all[who].act(&step, jiff::Timestamp::UNIX_EPOCH) {
+                let sent = now;
+                match answer {
+                    0 => {} // never arrives
+                    1 => { let _lost = server.write(&act); }
+                    _ => {
+                        let answer = server.write(&act);
+                        all[who].written(sent, &answer);
+                    }
+                }
+            }
+            let leads = |one: &&Election| one.tenure.is_some_and(|tenure| now < tenure.until);
+            prop_assert!(all.iter().filter(leads).count() <= 1);
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! `sublet controller`: the webhook for pods that are created, and what looks after objects of the
+//! cluster.
+//!
+//! The webhook answers on every replica; whatever writes runs on the leader alone. All state is in
+//! the API server. It never binds a pod and never speaks to a node.
+//!
+//! Suggested reading order: leader, shell; certificates, keeper; admission, webhook.
+
+mod admission;
+mod certificates;
+mod keeper;
+pub mod leader;
+pub mod shell;
+mod webhook;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use axum_server::tls_rustls::{RustlsConfig, from_tcp_rustls};
+use futures::StreamExt;
+use jiff::SignedDuration;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Client;
+use kube::runtime::WatchStreamExt;
+use rustls::ServerConfig;
+use sublet_client::{Namespaces, ObjectAddress};
+use sublet_model::Unit;
+use sublet_telemetry::metrics::ControllerMetrics;
+use tokio::sync::watch;
+
+use admission::AdmissionRules;
+use keeper::CertificateKeeper;
+use leader::{LeaseTiming, campaign, candidacy};
+use shell::{Pauses, govern};
+use webhook::Desk;
+
+/// The Lease and the Secret, in the namespace of the controller.
+const LEASE: &str = "sublet-controller";
+const SECRET: &str = "sublet-webhook-certificates";
+
+/// How long calls may still take when the process ends.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// Check and complete GPU pods when they are created (a webhook), and look after its certificates.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+EXAMPLES
+  sublet controller                                     in the cluster, two replicas
+  sublet controller --assign-scheduler sublet-scheduler GPU pods need not name a scheduler
+  sublet controller --listen 10.0.0.5:9443 --kubeconfig ~/.kube/config
+                                                        outside of the cluster, for a trial
+
+The API server calls what deploy/kubernetes/71-webhook.yaml names: a Service, or with `url:` any
+host. Certificates for that host are made, trusted and renewed without further help.
+Answers /healthz, /readyz (once there is a certificate) and /metrics.")]
+pub struct Args {
+    /// Address for the API server's calls, over HTTPS
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:9443")]
+    listen: SocketAddr,
+    /// Address for /healthz, /readyz and /metrics
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:39996")]
+    health_listen: SocketAddr,
+    /// How to reach the API server [default: as kubectl does, or the pod's account]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Where its Lease and its Secret are
+    #[arg(long, value_name = "NAMESPACE", default_value = "sublet-system")]
+    namespace: String,
+    /// The MutatingWebhookConfiguration that calls it
+    #[arg(long, value_name = "NAME", default_value = "sublet-pods")]
+    webhook_configuration: String,
+    /// What one aliyun.com/gpu-mem is
+    #[arg(long, default_value = "MiB", value_parser = ["MiB", "GiB"])]
+    memory_unit: String,
+    /// A scheduler that asks Sublet, as the extender's flag; can be given several times. Pods of
+    /// other schedulers are left alone
+    #[arg(long, default_value = "sublet-scheduler", value_name = "NAME")]
+    scheduler_name: Vec<String>,
+    /// The scheduler that GPU pods get which name none. A namespace's label
+    /// sublet.dev/assign-scheduler wins over it [default: pods stay as they are]
+    #[arg(long, value_name = "NAME")]
+    assign_scheduler: Option<String>,
+    /// Give containers that ask for parts of cards the resource sublet.dev/gpu-slot. Only where
+    /// all nodes have slots: others cannot take such a pod. A namespace's label
+    /// sublet.dev/add-slots wins over it
+    #[arg(long)]
+    add_slots: bool,
+    /// How long a certificate is good for; it is renewed when a third of that is left
+    #[arg(long, value_name = "DURATION", default_value = "8760h", value_parser = validity)]
+    certificate_validity: Duration,
+}
+
+/// At least as long as a renewal takes on a slow cluster.
+fn validity(text: &str) -> Result<Duration, String> {
+    let given: SignedDuration = text.parse().map_err(|_| "write it as in `720h` or `90m`")?;
+    match Duration::try_from(given) {
+        Ok(given) if given >= Duration::from_secs(30) => Ok(given),
+        _ => Err("30s is the shortest".to_owned()),
+    }
+}
+
+/// Runs until SIGTERM or Ctrl-C.
+///
+/// # Errors
+/// No usable configuration, or an address that cannot be listened on.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start threads")?
+        .block_on(serve(args))
+}
+
+async fn serve(args: Args) -> anyhow::Result<()> {
+    let client = sublet_client::connect(args.kubeconfig.as_deref()).await?;
+    // Before anything is done: another process may have the port.
+    let calls = std::net::TcpListener::bind(args.listen)
+        .and_then(|calls| calls.set_nonblocking(true).map(|()| calls))
+        .with_context(|| format!("cannot listen on {}", args.listen))?;
+    let health = tokio::net::TcpListener::bind(args.health_listen)
+        .await
+        .with_context(|| format!("cannot listen on {}", args.health_listen))?;
+    let keeper = CertificateKeeper {
+        configuration: args.webhook_configuration.clone(),
+        namespace: args.namespace.clone(),
+        secret: SECRET.to_owned(),
+        validity: args.certificate_validity,
+    };
+    let (metrics, registry) = ControllerMetrics::registered();
+    let (namespaces, namespaces_known) = watch::channel(None);
+    let (certificate, certificate_known) = watch::channel(None);
+    let desk = Arc::new(Desk {
+        rules: rules(args),
+        namespaces: namespaces_known,
+        certificate: certificate_known.clone(),
+        metrics: metrics.clone(),
+        registry,
+    });
+
+    let changes = sublet_client::watch::<Namespaces>(&client, None);
+    tokio::spawn(webhook::follow_namespaces(changes, namespaces));
+    tokio::spawn(follow_certificate(
+        keeper.clone(),
+        client.clone(),
+        certificate,
+        metrics.clone(),
+    ));
+    let page = webhook::health_router(desk.clone());
+    tokio::spawn(async move { axum::serve(health, page).await });
+
+    let (tenure, leadership) = candidacy();
+    let pauses = Pauses::default();
+    let lease = ObjectAddress::of::<Lease>(Some(&keeper.namespace), LEASE);
+    let governing = tokio::spawn(govern(
+        keeper,
+        client.clone(),
+        leadership,
+        pauses,
+        metrics.clone(),
+    ));
+    let (stop, mut stopping) = watch::channel(());
+    let campaigning = tokio::spawn(campaign(
+        client,
+        lease,
+        identity()?,
+        LeaseTiming::default(),
+        tenure,
+        metrics,
+        async move {
+            let _told = stopping.changed().await;
+        },
+    ));
+
+    answer_calls(calls, desk, certificate_known).await?;
+    // In this order: nobody writes any more when the Lease is given back.
+    governing.abort();
+    let _aborted = governing.await;
+    drop(stop);
+    campaigning.await.context("the election failed")?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+fn rules(args: Args) -> AdmissionRules {
+    AdmissionRules {
+        unit: if args.memory_unit == "GiB" {
+            Unit::GiB
+        } else {
+            Unit::MiB
+        },
+        schedulers: args.scheduler_name.into_iter().collect(),
+        assign: args.assign_scheduler,
+        slots: args.add_slots,
+    }
+}
+
+/// The machine's name for people, and a number that no other process has.
+fn identity() -> anyhow::Result<String> {
+    let read = |file: &str| {
+        let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
+        anyhow::Ok(text.trim().to_owned())
+    };
+    let host = read("/proc/sys/kernel/hostname")?;
+    Ok(format!("{host}_{}", read("/proc/sys/kernel/random/uuid")?))
+}
+
+/// Hands on the certificate that is to be served, whenever another one is stored.
+async fn follow_certificate(
+    keeper: CertificateKeeper,
+    client: Client,
+    certificate: watch::Sender<Option<Arc<ServerConfig>>>,
+    metrics: ControllerMetrics,
+) {
+    let secrets = keeper.watch_secret(&client).applied_objects();
+    let mut secrets = std::pin::pin!(secrets);
+    let mut served = None;
+    while let Some(secret) = secrets.next().await {
+        let stored = match secret {
+            Err(error) => {
+                tracing::warn!(%error, "the watch of the Secret is broken");
+                continue;
+            }
+            Ok(secret) => keeper::stored_in(&secret),
+        };
+        let loaded = stored.and_then(|stored| {
+            let config = stored.served.server_config()?;
+            Ok((stored.served, config))
+        });
+        match loaded {
+            Err(error) => tracing::warn!(%error, "the Secret is of no use"),
+            Ok((credential, _)) if served.as_ref() == Some(&credential) => {}
+            Ok((credential, config)) => {
+                tracing::info!(until = %credential.until, "another certificate");
+                metrics.certificate_end.set(credential.until.as_second());
+                served = Some(credential);
+                certificate.send_replace(Some(config));
+            }
+        }
+    }
+}
+
+/// Answers the API server until SIGTERM or Ctrl-C.
+async fn answer_calls(
+    calls: std::net::TcpListener,
+    desk: Arc<Desk>,
+    mut certificate: watch::Receiver<Option<Arc<ServerConfig>>>,
+) -> anyhow::Result<()> {
+    let mut stopped = std::pin::pin!(stopped());
+    let first = tokio::select! {
+        () = &mut stopped => return Ok(()),
+        first = certificate.wait_for(Option::is_some) => first.ok().and_then(|first| first.clone()),
+    };
+    let first = first.context("nobody looks for a certificate")?;
+    let tls = RustlsConfig::from_config(first);
+    let reload = tls.clone();
+    tokio::spawn(async move {
+        while certificate.changed().await.is_ok() {
+            if let Some(next) = certificate.borrow_and_update().clone() {
+                reload.reload_from_config(next);
+            }
+        }
+    });
+    tracing::info!(address = ?calls.local_addr().ok(), "listening");
+    let handle = axum_server::Handle::new();
+    let server = from_tcp_rustls(calls, tls)
+        .context("cannot listen")?
+        .handle(handle.clone())
+        .serve(webhook::router(desk).into_make_service());
+    let mut server = tokio::spawn(server);
+    tokio::select! {
+        () = &mut stopped => {}
+        ended = &mut server => {
+            ended.context("the listener failed")?.context("the listener failed")?;
+        }
+    }
+    if !server.is_finished() {
+        handle.graceful_shutdown(Some(DRAIN));
+        server
+            .await
+            .context("the listener failed")?
+            .context("the listener failed")?;
+    }
+    Ok(())
+}
+
+async fn stopped() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut term) = signal(SignalKind::terminate()) else {
+        return;
+    };
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+}

@@ -1,0 +1,247 @@
+//! The shell of every controller: watches in, decisions by a pure function, writes out.
+//!
+//! A controller says what it watches, what else a decision looks at, and decides; all the rest is
+//! here: it runs on the leader alone, its writes end with the leadership, and what was refused is
+//! tried again with growing pauses. Watches, caches and queues are kube's.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use kube::runtime::Controller;
+use kube::runtime::controller::Action;
+use kube::{Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use sublet_client::{Write, WriteError, perform};
+use sublet_telemetry::metrics::{ControllerLabel, ControllerMetrics, WriteLabels};
+
+use crate::leader::Leadership;
+
+/// What a controller decided about one object.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Decision {
+    /// What to write, in this order; the first that fails ends it, and all is decided anew.
+    pub writes: Vec<Write>,
+    /// When to look again, though nothing has changed.
+    pub again: Option<Duration>,
+}
+
+/// A controller: what one kind of object is kept as it should be.
+pub trait Control: Send + Sync + 'static {
+    /// What it looks after. A decision is about one of them.
+    type Object: Resource<DynamicType: Debug + Eq + Hash + Clone + Unpin>
+        + Clone
+        + Debug
+        + DeserializeOwned
+        + Send
+        + Sync
+        + 'static;
+    /// Caches of other objects that its decisions look at; new for each leadership.
+    type Caches: Send + Sync + 'static;
+    /// What a decision looks at beside its object, at one moment, chance included.
+    type Sight: Send;
+
+    /// Its name in logs and metrics, and as field manager.
+    const NAME: &'static str;
+
+    /// Watches, in kube's own words: the objects, and what else is a reason to decide.
+    fn watch(&self, client: &Client) -> (Controller<Self::Object>, Self::Caches);
+
+    /// What there is to see now. It reads the caches and waits at most for them to be complete.
+    fn see(
+        &self,
+        caches: &Self::Caches,
+        object: &Self::Object,
+    ) -> impl Future<Output = Self::Sight> + Send;
+
+    /// Decides. No clock, I/O or chance of its own: the same arguments give the same decision.
+    fn decide(&self, object: &Self::Object, sight: &Self::Sight, now: Timestamp) -> Decision;
+}
+
+/// The pauses after failures.
+#[derive(Debug, Clone, Copy)]
+pub struct Pauses {
+    /// After the first.
+    pub first: Duration,
+    /// The longest: each is twice the one before.
+    pub longest: Duration,
+}
+
+impl Default for Pauses {
+    fn default() -> Pauses {
+        Pauses {
+            first: Duration::from_millis(200),
+            longest: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Pauses {
+    /// The pause after so many failures, the last included.
+    fn after(self, failures: u32) -> Duration {
+        let factor = 1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(0);
+        match self.first.checked_mul(factor) {
+            Some(pause) if !pause.is_zero() => pause.min(self.longest),
+            _ => self.longest,
+        }
+    }
+}
+
+/// The longest that one write may take.
+const WRITE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Runs a controller for ever: whenever this process leads, its objects are kept as it decides.
+pub async fn govern<C: Control>(
+    control: C,
+    client: Client,
+    mut leadership: Leadership,
+    pauses: Pauses,
+    metrics: ControllerMetrics,
+) {
+    let control = Arc::new(control);
+    loop {
+        let tenure = leadership.won().await;
+        // All caches are new: what an earlier leader wrote is in the lists they begin with.
+        let (watches, caches) = control.watch(&client);
+        let office = Arc::new(Office {
+            control: control.clone(),
+            caches,
+            client: client.clone(),
+            leadership: leadership.clone(),
+            tenure,
+            pauses,
+            failures: Mutex::default(),
+            metrics: metrics.clone(),
+        });
+        let attended = watches
+            .run(Office::attend, Office::pause, office)
+            .for_each(|outcome| {
+                if let Err(error) = outcome {
+                    tracing::debug!(controller = C::NAME, %error, "not done");
+                }
+                std::future::ready(())
+            });
+        tokio::select! {
+            () = attended => {}
+            () = leadership.lost(tenure) => {}
+        }
+    }
+}
+
+/// A controller in one tenure.
+struct Office<C: Control> {
+    control: Arc<C>,
+    caches: C::Caches,
+    client: Client,
+    leadership: Leadership,
+    tenure: u64,
+    pauses: Pauses,
+    /// How often an object failed since it last did not, by namespace and name.
+    failures: Mutex<BTreeMap<(String, String), u32>>,
+    metrics: ControllerMetrics,
+}
+
+/// Why an object is not as it should be.
+#[derive(Debug, thiserror::Error)]
+enum Undone {
+    /// The API server refused a write.
+    #[error("{act} was refused with {code}: {message}")]
+    Refused {
+        act: String,
+        code: u16,
+        message: String,
+    },
+    /// The API server did not answer.
+    #[error("{act} was not answered: {why}")]
+    Unanswered { act: String, why: String },
+    /// Somebody else may write now.
+    #[error("this process leads no more")]
+    Deposed,
+}
+
+impl<C: Control> Office<C> {
+    async fn attend(object: Arc<C::Object>, office: Arc<Office<C>>) -> Result<Action, Undone> {
+        let sight = office.control.see(&office.caches, &object).await;
+        let decision = office.control.decide(&object, &sight, Timestamp::now());
+        office
+            .metrics
+            .decisions
+            .get_or_create(&ControllerLabel {
+                controller: C::NAME,
+            })
+            .inc();
+        for write in &decision.writes {
+            office.write(write).await?;
+        }
+        office.failed().remove(&key(&*object));
+        Ok(decision
+            .again
+            .map_or_else(Action::await_change, Action::requeue))
+    }
+
+    /// Sends a write, if this tenure still may, and for as long as it may.
+    async fn write(&self, write: &Write) -> Result<(), Undone> {
+        let act = || format!("the write of {} {}", write.to.kind.kind, write.to.name);
+        let left = self.leadership.left(self.tenure).ok_or(Undone::Deposed)?;
+        let answer = perform(&self.client, write, C::NAME, left.min(WRITE_LIMIT)).await;
+        let outcome = match &answer {
+            Ok(()) => "written",
+            Err(WriteError::Refused { .. }) => "refused",
+            Err(WriteError::Unanswered(_)) => "unanswered",
+        };
+        let controller = C::NAME;
+        let labels = WriteLabels {
+            controller,
+            outcome,
+        };
+        self.metrics.writes.get_or_create(&labels).inc();
+        let (kind, name) = (&write.to.kind.kind, &write.to.name);
+        tracing::info!(controller, outcome, kind, name, "write");
+        answer.map_err(|error| match error {
+            WriteError::Refused { code, message } => Undone::Refused {
+                act: act(),
+                code,
+                message,
+            },
+            WriteError::Unanswered(why) => Undone::Unanswered { act: act(), why },
+        })
+    }
+
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "kube's controller passes them so"
+    )]
+    fn pause(object: Arc<C::Object>, error: &Undone, office: Arc<Office<C>>) -> Action {
+        let mut failed = office.failed();
+        let failures = failed.entry(key(&*object)).or_default();
+        *failures = failures.saturating_add(1);
+        let pause = office.pauses.after(*failures);
+        tracing::warn!(controller = C::NAME, %error, ?pause, "tried again later");
+        Action::requeue(pause)
+    }
+
+    fn failed(&self) -> std::sync::MutexGuard<'_, BTreeMap<(String, String), u32>> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn key<K: Resource>(object: &K) -> (String, String) {
+    (object.namespace().unwrap_or_default(), object.name_any())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_the_longest() {
+        let pauses = Pauses::default();
+        let seconds = |failures| pauses.after(failures).as_secs_f64();
+        let some = [1, 2, 3, 8, 9, 31, 32, 33, u32::MAX].map(seconds);
+        assert_eq!(some, [0.2, 0.4, 0.8, 25.6, 30.0, 30.0, 30.0, 30.0, 30.0]);
+    }
+}

@@ -1,0 +1,196 @@
+//! Calls of the webhook without a socket, and bodies of any bytes.
+
+use http::Request;
+use proptest::prelude::*;
+use serde_json::json;
+use sublet_model::Unit;
+use tower::ServiceExt;
+
+use super::*;
+
+fn rules() -> AdmissionRules {
+    AdmissionRules {
+        unit: Unit::MiB,
+        schedulers: ["sublet-scheduler".to_owned()].into(),
+        assign: None,
+        slots: false,
+    }
+}
+
+fn desk(
+    namespaces: Option<NamespaceLabels>,
+) -> (watch::Sender<Option<NamespaceLabels>>, Arc<Desk>) {
+    let (sender, namespaces) = watch::channel(namespaces);
+    let (metrics, registry) = ControllerMetrics::registered();
+    let desk = Desk {
+        rules: rules(),
+        namespaces,
+        certificate: watch::channel(None).1,
+        metrics,
+        registry,
+    };
+    (sender, Arc::new(desk))
+}
+
+fn review(scheduler: &str, limits: &Value) -> Value {
+    json!({
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
+            "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "namespace": "ns",
+            "operation": "CREATE",
+            "userInfo": {"username": "eve", "groups": ["system:authenticated"]},
+            "object": {
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": {"name": "p", "namespace": "ns"},
+                "spec": {
+                    "schedulerName": scheduler,
+                    "containers": [{"name": "c0", "resources": {"limits": limits}}],
+                },
+            },
+            "dryRun": false,
+        },
+    })
+}
+
+async fn call(desk: &Arc<Desk>, body: Vec<u8>) -> (StatusCode, Vec<u8>) {
+    let request = Request::post("/admit").header(header::CONTENT_TYPE, "application/json");
+    let request = request.body(axum::body::Body::from(body)).unwrap();
+    let response = router(desk.clone()).oneshot(request).await.unwrap();
+    let status = response.status();
+    let body = axum::body::to_bytes(response.into_body(), BODY_LIMIT).await;
+    (status, body.unwrap().to_vec())
+}
+
+async fn reviewed(desk: &Arc<Desk>, review: &Value) -> Value {
+    let (status, body) = call(desk, review.to_string().into_bytes()).await;
+    assert_eq!(status, StatusCode::OK, "{}", String::from_utf8_lossy(&body));
+    serde_json::from_slice(&body).unwrap()
+}
+
+#[tokio::test]
+async fn a_review_is_answered_with_a_patch_or_a_refusal() {
+    let none = NamespaceLabels::from([("ns".to_owned(), BTreeMap::new())]);
+    let (_sender, desk) = desk(Some(none));
+    let good = review("sublet-scheduler", &json!({"aliyun.com/gpu-mem": "5"}));
+    let answer = reviewed(&desk, &good).await;
+    assert_eq!(answer["apiVersion"], "admission.k8s.io/v1");
+    assert_eq!(answer["kind"], "AdmissionReview");
+    let response = &answer["response"];
+    assert_eq!(response["uid"], good["request"]["uid"]);
+    assert_eq!(response["allowed"], true);
+    assert_eq!(response["patchType"], "JSONPatch");
+
+    let bad = review("sublet-scheduler", &json!({"aliyun.com/gpu-mem": "much"}));
+    let response = &reviewed(&desk, &bad).await["response"];
+    assert_eq!(response["allowed"], false);
+    let message = response["status"]["message"].as_str().unwrap();
+    assert!(
+        message.starts_with("container c0: `aliyun.com/gpu-mem` is `much`: "),
+        "{message}"
+    );
+
+    let others = review("other", &json!({"aliyun.com/gpu-mem": "much"}));
+    let response = &reviewed(&desk, &others).await["response"];
+    assert_eq!(response["allowed"], true);
+    assert_eq!(response["patch"], Value::Null);
+
+    let (status, _) = call(&desk, b"{}".to_vec()).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    let page = print(&desk.registry);
+    for line in [
+        "sublet_webhook_pods_total{outcome=\"changed\"} 1",
+        "sublet_webhook_pods_total{outcome=\"refused\"} 1",
+        "sublet_webhook_pods_total{outcome=\"unchanged\"} 1",
+        "sublet_webhook_pods_total{outcome=\"unreadable\"} 1",
+    ] {
+        assert!(page.contains(line), "{line} is not in\n{page}");
+    }
+}
+
+#[tokio::test]
+async fn a_namespace_that_is_as_new_as_its_pod_is_waited_for() {
+    let (sender, desk) = desk(None);
+    let (changes, watched) = futures::channel::mpsc::unbounded();
+    let follows = tokio::spawn(follow_namespaces(watched, sender));
+    let namespace = |name: &str, labels: &Value| {
+        let object = json!({"metadata": {"name": name, "labels": labels}});
+        Ok::<_, String>(Change::Set(serde_json::from_value(object).unwrap()))
+    };
+    let send = |change| changes.unbounded_send(change).unwrap();
+    send(Ok(Change::ListBegins));
+    send(namespace("old", &json!({})));
+    send(Ok(Change::ListEnds));
+    let review = review("default-scheduler", &json!({"aliyun.com/gpu-mem": "5"}));
+    let calling = tokio::spawn({
+        let desk = desk.clone();
+        async move { reviewed(&desk, &review).await }
+    });
+    tokio::task::yield_now().await;
+    send(namespace(
+        "ns",
+        &json!({"a": "b", keys::ASSIGN_SCHEDULER_LABEL: "sublet-scheduler"}),
+    ));
+    let answer = calling.await.unwrap();
+    assert_ne!(answer["response"]["patch"], Value::Null);
+    let known = desk.namespaces.borrow().clone().unwrap();
+    assert_eq!(known["old"], BTreeMap::new());
+    assert_eq!(known["ns"].len(), 1);
+    // A new list replaces what was known.
+    send(Ok(Change::ListBegins));
+    send(Ok(Change::ListEnds));
+    drop(changes);
+    follows.await.unwrap();
+    assert_eq!(*desk.namespaces.borrow(), Some(NamespaceLabels::new()));
+}
+
+/// Reads a body and answers it, as a call does.
+fn whatever(body: &[u8]) {
+    if let Ok(request) = read(body) {
+        let _answer = decide(&request, &BTreeMap::new(), &rules());
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_answered_or_refused(body in proptest::collection::vec(any::<u8>(), 0..200)) {
+        whatever(&body);
+    }
+
+    /// A review with some bytes overwritten.
+    #[test]
+    fn any_damaged_review_is_answered_or_refused(
+        wrong in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        let review = review("sublet-scheduler", &json!({"aliyun.com/gpu-mem": "5"}));
+        let mut body = review.to_string().into_bytes();
+        for (at, byte) in wrong {
+            let at = at.index(body.len());
+            body[at] = byte;
+        }
+        whatever(&body);
+    }
+
+    /// A review in which a value is another one.
+    #[test]
+    fn any_object_is_answered_or_refused(
+        at in prop::sample::select(vec![
+            "/request/object", "/request/object/metadata", "/request/object/spec",
+            "/request/object/spec/containers", "/request/object/spec/containers/0",
+            "/request/object/spec/containers/0/resources",
+            "/request/object/spec/containers/0/resources/limits",
+            "/request/object/spec/schedulerName", "/request/namespace",
+        ]),
+        value in prop::sample::select(vec![
+            json!(null), json!(-1), json!([]), json!({}), json!("x"), json!([[]]), json!({"a": {}}),
+            json!([{}]), json!({"aliyun.com/gpu-mem": 1e99}), json!({"aliyun.com/gpu-mem": -7}),
+        ]),
+    ) {
+        let mut review = review("sublet-scheduler", &json!({"aliyun.com/gpu-mem": "5"}));
+        *review.pointer_mut(at).unwrap() = value;
+        whatever(review.to_string().as_bytes());
+    }
+}

@@ -1,0 +1,252 @@
+//! The webhook, called by the real API server: what becomes of a pod when it is created, and that
+//! nothing stops when the webhook is away.
+
+use std::fmt::Write;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use sublet_e2e::{World, eventually, yaml};
+use sublet_testbed::{Signal, deployed};
+
+/// A pod of one container, in a namespace.
+fn pod(name: &str, namespace: &str, limits: &Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "automountServiceAccountToken": false,
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{
+                "name": "c0", "image": "sublet.test/busybox:1",
+                "resources": {"limits": limits},
+            }],
+        },
+    })
+}
+
+fn named(mut pod: Value, scheduler: &str) -> Value {
+    pod["spec"]["schedulerName"] = json!(scheduler);
+    pod
+}
+
+/// The pod as the API server would store it, under another name.
+fn tried(world: &World, pod: &Value) -> Result<Value> {
+    let namespace = &pod["metadata"]["namespace"];
+    let mut pod = pod.clone();
+    pod["metadata"] = json!({"generateName": "tried-", "namespace": namespace});
+    let args = [
+        "create",
+        "--filename",
+        "-",
+        "--dry-run=server",
+        "--output=json",
+    ];
+    let made = world.cluster.kubectl_with_input(&args, &pod.to_string())?;
+    Ok(serde_json::from_str(&made)?)
+}
+
+fn make(world: &World, pod: &Value) -> Result<()> {
+    let args = ["create", "--filename", "-"];
+    world
+        .cluster
+        .kubectl_with_input(&args, &pod.to_string())
+        .map(drop)
+}
+
+/// Where the allocation of the first container stands in its environment.
+fn field(pod: &Value) -> Option<&str> {
+    let env = pod["spec"]["containers"][0]["env"].as_array()?;
+    let ours = env
+        .iter()
+        .rev()
+        .find(|one| one["name"] == "SUBLET_ALLOCATION")?;
+    ours["valueFrom"]["fieldRef"]["fieldPath"].as_str()
+}
+
+const PART: &str = "aliyun.com/gpu-mem";
+
+/// Waits until a pod for our scheduler is completed.
+fn until_asked(world: &World) -> Result<()> {
+    let part = named(
+        pod("asked", "default", &json!({PART: "1"})),
+        "sublet-scheduler",
+    );
+    eventually(|| {
+        let made = tried(world, &part)?;
+        field(&made)
+            .context("the webhook is not asked yet")
+            .map(drop)
+    })
+}
+
+fn label(world: &World, namespace: &str, labels: &[&str]) -> Result<()> {
+    let whom = ["label", "namespace", namespace, "--overwrite"];
+    world
+        .cluster
+        .kubectl(&[&whom[..], labels].concat())
+        .map(drop)
+}
+
+fn start() -> Result<Option<World>> {
+    let Some(world) = World::start()? else {
+        return Ok(None);
+    };
+    world.cluster.apply(&yaml::share_node("n1", 2, 32_552))?;
+    world.start_controller(&[])?;
+    until_asked(&world)?;
+    Ok(Some(world))
+}
+
+#[test]
+fn gpu_pods_are_completed_and_bad_ones_refused_at_creation() -> Result<()> {
+    let Some(world) = start()? else {
+        return Ok(());
+    };
+    completes(&world)?;
+    leaves_alone(&world)?;
+    refuses(&world)?;
+    outlives_the_webhook(&world)
+}
+
+fn completes(world: &World) -> Result<()> {
+    let part = pod("part", "default", &json!({PART: "100"}));
+    // It names no scheduler, and nobody has said which it should get.
+    let made = tried(world, &part)?;
+    assert_eq!(made["spec"]["schedulerName"], "default-scheduler");
+    assert_eq!(field(&made), None);
+
+    label(
+        world,
+        "default",
+        &["sublet.dev/assign-scheduler=sublet-scheduler"],
+    )?;
+    let made = eventually(|| {
+        let made = tried(world, &part)?;
+        ensure!(
+            made["spec"]["schedulerName"] == "sublet-scheduler",
+            "{}",
+            made["spec"]
+        );
+        Ok(made)
+    })?;
+    assert_eq!(
+        field(&made),
+        Some("metadata.annotations['sublet.dev/allocation']")
+    );
+    make(world, &part)?;
+    assert_eq!(world.until_placed("part")?.node, "n1");
+    let allocation =
+        world.get(&["pod", "part"])?["metadata"]["annotations"]["sublet.dev/allocation"].clone();
+    ensure!(allocation.is_string(), "no allocation: {allocation}");
+
+    // Written again by somebody who copies it, it stays as it is.
+    assert_eq!(
+        tried(world, &made)?["spec"]["containers"],
+        made["spec"]["containers"]
+    );
+
+    label(world, "default", &["sublet.dev/add-slots=true"])?;
+    eventually(|| {
+        let made = tried(world, &part)?;
+        let asked = &made["spec"]["containers"][0]["resources"];
+        for list in ["limits", "requests"] {
+            ensure!(asked[list]["sublet.dev/gpu-slot"] == "1", "{asked}");
+        }
+        Ok(())
+    })?;
+    label(world, "default", &["sublet.dev/add-slots-"])?;
+
+    // A namespace and its first pod in one go.
+    let mut both = String::new();
+    writeln!(
+        both,
+        "{{apiVersion: v1, kind: Namespace, metadata: {{name: team, labels: \
+         {{sublet.dev/assign-scheduler: sublet-scheduler}}}}}}\n---"
+    )?;
+    writeln!(both, "{}", pod("first", "team", &json!({PART: "100"})))?;
+    world
+        .cluster
+        .kubectl_with_input(&["create", "--filename", "-"], &both)?;
+    let first = world.get(&["pod", "first", "--namespace=team"])?;
+    assert_eq!(first["spec"]["schedulerName"], "sublet-scheduler");
+    Ok(())
+}
+
+fn leaves_alone(world: &World) -> Result<()> {
+    let part = json!({PART: "100"});
+    for namespace in ["kube-system", "sublet-system"] {
+        label(
+            world,
+            namespace,
+            &["sublet.dev/assign-scheduler=sublet-scheduler"],
+        )?;
+        let odd = named(
+            pod(
+                "odd",
+                namespace,
+                &json!({PART: "1k", "nvidia.com/gpu": "1"}),
+            ),
+            "sublet-scheduler",
+        );
+        let made = tried(world, &odd)?;
+        assert_eq!(field(&made), None, "{namespace}");
+    }
+    let plain = tried(world, &pod("plain", "default", &json!({"cpu": "1"})))?;
+    assert_eq!(plain["spec"]["schedulerName"], "default-scheduler");
+    assert_eq!(field(&plain), None);
+    let others = tried(world, &named(pod("others", "default", &part), "other"))?;
+    assert_eq!(others["spec"]["schedulerName"], "other");
+    assert_eq!(field(&others), None);
+    Ok(())
+}
+
+const TWO_WAYS: &str = "the pod asks for `aliyun.com/gpu-mem` and for `nvidia.com/gpu`";
+
+fn refuses(world: &World) -> Result<()> {
+    for (limits, words) in [
+        (json!({PART: "1", "nvidia.com/gpu": "1"}), TWO_WAYS),
+        (
+            json!({"aliyun.com/gpu-core.percentage": "30"}),
+            "container c0 asks for `aliyun.com/gpu-core.percentage` but for no `aliyun.com/gpu-mem`",
+        ),
+    ] {
+        let bad = named(pod("bad", "default", &limits), "sublet-scheduler");
+        let error = make(world, &bad).expect_err("it is refused").to_string();
+        let said = format!("admission webhook \"pods.sublet.dev\" denied the request: {words}");
+        ensure!(error.contains(&said), "{error}");
+    }
+    // Whoever makes pods for others says it where people look.
+    let deployed = yaml::Pod {
+        name: "deployed",
+        limits: &["aliyun.com/gpu-mem: 1, nvidia.com/gpu: 1"],
+        ..yaml::Pod::default()
+    };
+    world.cluster.apply(&deployed.deployment(1))?;
+    eventually(|| {
+        let events = world.get(&["events", "--field-selector=reason=FailedCreate"])?;
+        ensure!(events.to_string().contains(TWO_WAYS), "{events}");
+        Ok(())
+    })
+}
+
+/// Without the webhook all is as it was before there was one.
+fn outlives_the_webhook(world: &World) -> Result<()> {
+    world.cluster.kill(deployed::CONTROLLER, Signal::KILL)?;
+    let part = named(
+        pod("later", "default", &json!({PART: "100"})),
+        "sublet-scheduler",
+    );
+    make(world, &part)?;
+    assert_eq!(field(&world.get(&["pod", "later"])?), None);
+    world.until_placed("later")?;
+    let bad = json!({PART: "1", "nvidia.com/gpu": "1"});
+    make(
+        world,
+        &named(pod("bad", "default", &bad), "sublet-scheduler"),
+    )?;
+    world.until_event("bad", TWO_WAYS)?;
+
+    // And back, with what is stored.
+    world.cluster.start_again(deployed::CONTROLLER)?;
+    until_asked(world)
+}
