@@ -16,7 +16,7 @@ use sublet_api::dialect::{ClaimError, claim_of};
 use sublet_api::keys;
 use sublet_api::object::Pod;
 use sublet_api::scheduler_of;
-use sublet_model::{Claim, Portion, Role, Unit};
+use sublet_model::{Advertise, Carrier, Claim, Role, Unit};
 
 /// The name by which the API server fills in the cluster's own scheduler.
 const DEFAULT_SCHEDULER: &str = "default-scheduler";
@@ -33,7 +33,8 @@ pub(crate) struct AdmissionRules {
     pub(crate) schedulers: BTreeSet<String>,
     /// The scheduler of GPU pods that name none, where their namespace does not say it.
     pub(crate) assign: Option<String>,
-    /// Whether containers get slots, where their namespace does not say it.
+    /// Whether containers that ask by units of memory get slots, where their namespace does not say
+    /// it. Those whose way of asking always needs a slot get one in any case.
     pub(crate) slots: bool,
 }
 
@@ -126,6 +127,11 @@ fn scheduler(
 
 /// What each container of a claim needs beside its request. `spec`: the pod's, as it was sent.
 fn equip(pod: &Pod, spec: &Value, claim: &Claim, slots: bool, patch: &mut Vec<PatchOperation>) {
+    let needs_slot = match claim.carrier_on(Advertise::Units) {
+        Carrier::Slots => true,
+        Carrier::Units => slots,
+        Carrier::Cards => false,
+    };
     for part in claim.containers() {
         let (list, containers) = match part.role {
             Role::Main => ("containers", &pod.spec.containers),
@@ -136,10 +142,7 @@ fn equip(pod: &Pod, spec: &Value, claim: &Claim, slots: bool, patch: &mut Vec<Pa
         };
         let position = part.position.to_string();
         let begin = ["spec", list, position.as_str()];
-        if slots
-            && matches!(part.demand.portion, Portion::Part(_))
-            && container.resources.asked(keys::GPU_SLOT).is_none()
-        {
+        if needs_slot && container.resources.asked(keys::GPU_SLOT).is_none() {
             // The API server fills in the request.
             let one = json!("1");
             patch.push(if container.resources.limits.is_empty() {

@@ -83,9 +83,10 @@ pub struct Args {
     /// sublet.dev/assign-scheduler wins over it [default: pods stay as they are]
     #[arg(long, value_name = "NAME")]
     assign_scheduler: Option<String>,
-    /// Give containers that ask for parts of cards the resource sublet.dev/gpu-slot. Only where
-    /// all nodes have slots: others cannot take such a pod. A namespace's label
-    /// sublet.dev/add-slots wins over it
+    /// Give containers that ask for aliyun.com/gpu-mem the resource sublet.dev/gpu-slot. Only where
+    /// all nodes hand out memory by slots: others cannot take such a pod. A namespace's label
+    /// sublet.dev/add-slots wins over it. Ways of asking that always need a slot get one in any
+    /// case
     #[arg(long)]
     add_slots: bool,
     /// How long a certificate is good for; it is renewed when a third of that is left
