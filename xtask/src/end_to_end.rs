@@ -22,12 +22,13 @@ const AT_ONCE: usize = 2;
 const NODE: [&str; 3] = ["real_node", "real_node_isolation", "testbed"];
 
 /// Those that take longest begin first, so that none is left alone at the end.
-const LONG: [&str; 6] = [
+const LONG: [&str; 7] = [
     "known_failures",
     "real_node",
     "scheduling",
     "one_machine",
     "churn",
+    "webhook_certificates",
     "limits",
 ];
 

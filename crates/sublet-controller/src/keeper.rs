@@ -42,7 +42,7 @@ impl CertificateKeeper {
     /// How long API servers and replicas may take to hear of a change. Their watches take about a
     /// second; certificates that are good for minutes belong to tests.
     fn settle(&self) -> Duration {
-        Duration::from_secs(60).min(self.validity / 15)
+        Duration::from_secs(60).min(self.validity / 6)
     }
 
     /// Watches the Secret alone.

@@ -3,9 +3,12 @@
 //! A leader writes for a while after each renewal of its Lease that was confirmed, counted from
 //! the moment the renewal was sent; nobody else takes the Lease until it has stood still, by their
 //! own clock, for longer than that. So clocks need not agree, and a leader that was frozen or cut
-//! off has stopped writing before its successor begins. `Election` decides what to do with the
-//! Lease and does nothing itself; `campaign` does it.
+//! off has stopped writing before its successor begins. The one clock that can deceive it is that of
+//! a whole machine which was suspended; a version in each write is what is left then. `Election`
+//! decides what to do with the Lease and does nothing itself; `campaign` does it.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::coordination::v1::Lease;
@@ -50,19 +53,22 @@ pub struct Tenure {
 
 /// What this process knows of its leadership.
 #[derive(Debug, Clone)]
-pub struct Leadership(watch::Receiver<Option<Tenure>>);
+pub struct Leadership {
+    tenure: watch::Receiver<Option<Tenure>>,
+    open: Arc<AtomicUsize>,
+}
 
 impl Leadership {
     /// Waits until this process leads; returns the number of its tenure. Waits for ever if nobody
     /// campaigns any more.
     pub async fn won(&mut self) -> u64 {
         loop {
-            if let Some(tenure) = *self.0.borrow_and_update()
+            if let Some(tenure) = *self.tenure.borrow_and_update()
                 && Instant::now() < tenure.until
             {
                 return tenure.number;
             }
-            if self.0.changed().await.is_err() {
+            if self.tenure.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
         }
@@ -71,16 +77,30 @@ impl Leadership {
     /// How long that tenure may write from now on; `None` if it is over.
     #[must_use]
     pub fn left(&self, number: u64) -> Option<Duration> {
-        let tenure = (*self.0.borrow()).filter(|tenure| tenure.number == number)?;
+        let tenure = (*self.tenure.borrow()).filter(|tenure| tenure.number == number)?;
         let left = tenure.until.saturating_duration_since(Instant::now());
         (!left.is_zero()).then_some(left)
+    }
+
+    /// Waits for the answer to a write. While one is open, also because it was given up, the Lease
+    /// is not given back early: a successor could be overtaken by it.
+    pub async fn writing(
+        &self,
+        write: impl Future<Output = Result<(), WriteError>>,
+    ) -> Result<(), WriteError> {
+        self.open.fetch_add(1, Ordering::SeqCst);
+        let answer = write.await;
+        if !matches!(answer, Err(WriteError::Unanswered(_))) {
+            self.open.fetch_sub(1, Ordering::SeqCst);
+        }
+        answer
     }
 
     /// Waits until that tenure is over.
     pub async fn lost(&mut self, number: u64) {
         while let Some(left) = self.left(number) {
             // Its sender gone means that nobody renews: then the time decides.
-            let changed = tokio::time::timeout(left, self.0.changed());
+            let changed = tokio::time::timeout(left, self.tenure.changed());
             if let Ok(Err(_)) = changed.await {
                 tokio::time::sleep(left).await;
             }
@@ -232,21 +252,40 @@ impl Election {
     }
 }
 
-/// A handle for those who write, and the campaign that it hears of.
-#[must_use]
-pub fn candidacy() -> (watch::Sender<Option<Tenure>>, Leadership) {
-    let (sender, receiver) = watch::channel(None);
-    (sender, Leadership(receiver))
+/// The side of a campaign that tells those who write.
+#[derive(Debug)]
+pub struct Campaigner {
+    tenure: watch::Sender<Option<Tenure>>,
+    open: Arc<AtomicUsize>,
 }
 
-/// Campaigns for a Lease until `stop` is ready, and gives it back then. `me` must differ from
-/// process to process.
+impl Campaigner {
+    /// Has every write been answered?
+    fn all_answered(&self) -> bool {
+        self.open.load(Ordering::SeqCst) == 0
+    }
+}
+
+/// The two sides of a campaign: its own, and that of those who write.
+#[must_use]
+pub fn candidacy() -> (Campaigner, Leadership) {
+    let (sender, tenure) = watch::channel(None);
+    let open = Arc::new(AtomicUsize::new(0));
+    let campaigner = Campaigner {
+        tenure: sender,
+        open: open.clone(),
+    };
+    (campaigner, Leadership { tenure, open })
+}
+
+/// Campaigns for a Lease until `stop` is ready, and gives it back then: nobody may begin to write
+/// any more. `me` must differ from process to process.
 pub async fn campaign(
     client: Client,
     lease: ObjectAddress,
     me: String,
     timing: LeaseTiming,
-    tenure: watch::Sender<Option<Tenure>>,
+    campaigner: Campaigner,
     metrics: ControllerMetrics,
     stop: impl Future<Output = ()>,
 ) {
@@ -267,7 +306,7 @@ pub async fn campaign(
             .tenure
             .filter(|tenure| Instant::now() < tenure.until);
         metrics.leading.set(i64::from(current.is_some()));
-        tenure.send_if_modified(|known| {
+        campaigner.tenure.send_if_modified(|known| {
             let led = known.is_some();
             let changed = *known != current;
             *known = current;
@@ -283,7 +322,11 @@ pub async fn campaign(
             () = &mut stop => break,
         }
     }
-    tenure.send_replace(None);
+    campaigner.tenure.send_replace(None);
+    if !campaigner.all_answered() {
+        tracing::info!("a write is open: the Lease is left to end by itself");
+        return;
+    }
     // If this does not arrive, whoever comes next waits until the Lease has stood still.
     let seen = tokio::time::timeout(timing.retry, api.get_opt(&lease.name)).await;
     if let Ok(Ok(seen)) = seen {

@@ -152,7 +152,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let page = webhook::health_router(desk.clone());
     tokio::spawn(async move { axum::serve(health, page).await });
 
-    let (tenure, leadership) = candidacy();
+    let (campaigner, leadership) = candidacy();
     let pauses = Pauses::default();
     let lease = ObjectAddress::of::<Lease>(Some(&keeper.namespace), LEASE);
     let governing = tokio::spawn(govern(
@@ -168,7 +168,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         lease,
         identity()?,
         LeaseTiming::default(),
-        tenure,
+        campaigner,
         metrics,
         async move {
             let _told = stopping.changed().await;

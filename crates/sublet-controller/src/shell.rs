@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use jiff::Timestamp;
 use kube::runtime::Controller;
-use kube::runtime::controller::Action;
+use kube::runtime::controller::{Action, Error};
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use sublet_client::{Write, WriteError, perform};
@@ -118,10 +118,16 @@ pub async fn govern<C: Control>(
             metrics: metrics.clone(),
         });
         let attended = watches
-            .run(Office::attend, Office::pause, office)
+            .run(Office::attend, Office::pause, office.clone())
             .for_each(|outcome| {
-                if let Err(error) = outcome {
-                    tracing::debug!(controller = C::NAME, %error, "not done");
+                match outcome {
+                    // `pause` has said why.
+                    Ok(_) | Err(Error::ReconcilerFailed(..)) => {}
+                    Err(Error::ObjectNotFound(gone)) => {
+                        let namespace = gone.namespace.clone().unwrap_or_default();
+                        office.failed().remove(&(namespace, gone.name.clone()));
+                    }
+                    Err(error) => tracing::warn!(controller = C::NAME, %error, "a watch is broken"),
                 }
                 std::future::ready(())
             });
@@ -187,7 +193,8 @@ impl<C: Control> Office<C> {
     async fn write(&self, write: &Write) -> Result<(), Undone> {
         let act = || format!("the write of {} {}", write.to.kind.kind, write.to.name);
         let left = self.leadership.left(self.tenure).ok_or(Undone::Deposed)?;
-        let answer = perform(&self.client, write, C::NAME, left.min(WRITE_LIMIT)).await;
+        let sending = perform(&self.client, write, C::NAME, left.min(WRITE_LIMIT));
+        let answer = self.leadership.writing(sending).await;
         let outcome = match &answer {
             Ok(()) => "written",
             Err(WriteError::Refused { .. }) => "refused",

@@ -87,6 +87,23 @@ fn a_leader_writes_for_a_while_after_each_confirmed_renewal() {
     assert_eq!(election.release(), None);
 }
 
+#[tokio::test]
+async fn a_write_without_an_answer_keeps_the_lease() {
+    for (answer, is_answered) in [
+        (Ok(()), true),
+        (refused(), true),
+        (Err(WriteError::Unanswered(String::new())), false),
+    ] {
+        let (campaigner, leadership) = candidacy();
+        let _answer = leadership.writing(async { answer }).await;
+        assert_eq!(campaigner.all_answered(), is_answered);
+    }
+    let (campaigner, leadership) = candidacy();
+    let given_up = leadership.writing(std::future::pending());
+    let _late = tokio::time::timeout(Duration::ZERO, given_up).await;
+    assert!(!campaigner.all_answered());
+}
+
 /// An API server's one Lease: a version, and who holds it.
 struct Server {
     version: u64,

@@ -144,7 +144,7 @@ impl Replica {
         };
         let life = async move {
             let client = connect(Some(&kubeconfig)).await.expect("a client");
-            let (tenure, leadership) = candidacy();
+            let (campaigner, leadership) = candidacy();
             let lease = ObjectAddress::of::<Lease>(Some("default"), "toys");
             let (metrics, _) = ControllerMetrics::registered();
             let pauses = Pauses {
@@ -154,7 +154,7 @@ impl Replica {
             let me = control.me.clone();
             let governs = govern(control, client.clone(), leadership, pauses, metrics.clone());
             let (end, ended) = oneshot::channel::<()>();
-            let campaigns = campaign(client, lease, me, TIMING, tenure, metrics, async {
+            let campaigns = campaign(client, lease, me, TIMING, campaigner, metrics, async {
                 let _gone = ended.await;
             });
             let mut campaigns = std::pin::pin!(campaigns);

@@ -446,3 +446,36 @@ fn a_node_of_slots_and_a_node_of_whole_cards() -> Result<()> {
     assert_ne!(of("one")?, of("two")?);
     wind_up(&node)
 }
+
+#[test]
+fn a_container_finds_what_its_pod_got_where_the_webhook_put_it() -> Result<()> {
+    let Some(node) = GpuNode::start(&[])? else {
+        return Ok(());
+    };
+    node.until_allocatable(MEMORY, 2 * CARD)?;
+    node.world.start_controller(&[])?;
+    // The API server asks the webhook from about a second after it was told to.
+    let tried = pod("tried", &["aliyun.com/gpu-mem: 100"]).yaml();
+    let dry = ["apply", "--filename=-", "--dry-run=server", "--output=yaml"];
+    eventually(|| {
+        let made = node.world.cluster.kubectl_with_input(&dry, &tried)?;
+        ensure!(made.contains("SUBLET_ALLOCATION"), "{made}");
+        Ok(())
+    })?;
+    let told = pod(
+        "told",
+        &["aliyun.com/gpu-mem: 100", "aliyun.com/gpu-mem: 200"],
+    );
+    node.world.cluster.apply(&told.yaml())?;
+    let told = node.until_running("told")?;
+    let annotation = told["metadata"]["annotations"]["sublet.dev/allocation"].as_str();
+    for container in ["c0", "c1"] {
+        let inside = node.environment("told", container)?;
+        assert_eq!(
+            inside.get("SUBLET_ALLOCATION").map(String::as_str),
+            annotation
+        );
+        check_inside(&node, &told, container, &inside)?;
+    }
+    Ok(())
+}

@@ -25,8 +25,8 @@ use tokio::sync::watch;
 
 const REPLICAS: [&str; 2] = ["sublet-controller-0", "sublet-controller-1"];
 
-/// Renewed after 20 s, served 2 s later.
-const VALIDITY: &str = "--certificate-validity=30s";
+/// Renewed after 24 s, served 6 s later.
+const VALIDITY: &str = "--certificate-validity=36s";
 
 /// Takes connections to the first replica that accepts them, in turn.
 async fn proxy(listener: TcpListener, replicas: [u16; 2]) {
