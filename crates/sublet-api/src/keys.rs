@@ -58,6 +58,14 @@ keys! {
         ALIYUN_GPU_COUNT = "aliyun.com/gpu-count",
         /// whole cards (NVIDIA)
         NVIDIA_GPU = "nvidia.com/gpu",
+        /// memory of each of the container's cards in MiB, beside `nvidia.com/gpu` (HAMi)
+        HAMI_MEMORY = "nvidia.com/gpumem",
+        /// memory of each card in percent of it; 0 is all of it (HAMi)
+        HAMI_MEMORY_PERCENT = "nvidia.com/gpumem-percentage",
+        /// compute time that is promised and that is the limit, in percent of each card (HAMi)
+        HAMI_CORES = "nvidia.com/gpucores",
+        /// 0 or 1; read, and changes nothing (HAMi)
+        HAMI_PRIORITY = "nvidia.com/priority",
         /// carries Allocate where the agent offers no devices of what is asked: one for each
         /// container that asks in such a way, and for each that asks for `aliyun.com/gpu-mem` on
         /// nodes with more memory than a device plugin can count
@@ -81,6 +89,30 @@ keys! {
         ALIYUN_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED",
         /// `{"<container>":{"<card>":<units>}}` (Aliyun GPUShare, newer form)
         ALIYUN_ALLOCATION = "scheduler.framework.gpushare.allocation",
+        /// parts of model names that the pod accepts, with commas (HAMi)
+        HAMI_USE_MODEL = "nvidia.com/use-gputype",
+        /// parts of model names that it does not accept (HAMi)
+        HAMI_NO_MODEL = "nvidia.com/nouse-gputype",
+        /// UUIDs of cards that it accepts (HAMi)
+        HAMI_USE_UUID = "nvidia.com/use-gpuuuid",
+        /// UUIDs of cards that it does not accept (HAMi)
+        HAMI_NO_UUID = "nvidia.com/nouse-gpuuuid",
+        /// `true` asks that all cards of the pod are of one NUMA node (HAMi)
+        HAMI_NUMA = "nvidia.com/numa-bind",
+        /// `hami-core`; other modes are refused (HAMi)
+        HAMI_MODE = "nvidia.com/vgpu-mode",
+        /// the pod's node; written by the scheduler (HAMi)
+        HAMI_NODE = "hami.io/vgpu-node",
+        /// when the cards were chosen, in seconds since the Unix epoch (HAMi)
+        HAMI_TIME = "hami.io/vgpu-time",
+        /// when the pod was bound, in seconds since the Unix epoch (HAMi)
+        HAMI_BIND_TIME = "hami.io/bind-time",
+        /// `allocating`, and `success` once the node has handed all over (HAMi)
+        HAMI_PHASE = "hami.io/bind-phase",
+        /// the cards of each container that are not handed over yet (HAMi)
+        HAMI_TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate",
+        /// the cards of each container: `UUID,NVIDIA,MiB,percent:` and `;` (HAMi)
+        HAMI_ALLOCATED = "hami.io/vgpu-devices-allocated",
         /// kubelet runs the pod from a file of its own, as a static pod; read only
         MIRROR = "kubernetes.io/config.mirror",
         /// `false` asks that the pod is not evicted to tidy up (cluster autoscaler); read only
@@ -97,6 +129,11 @@ keys! {
         /// cards that the agent has handed to pods which do not say so themselves; written by
         /// the agent
         HANDED_OVER = "sublet.dev/handed-over",
+        /// cards as HAMi's device plugin reports them; read where no agent of ours reports the node
+        /// (HAMi)
+        HAMI_REGISTER = "hami.io/node-nvidia-register",
+        /// UUIDs of cards that get no new work, with commas (HAMi)
+        HAMI_CORDON = "hami.io/device-cordon",
         /// how busy each card was over a minute, in percent, and how many pods were on it;
         /// written by the agent
         MEASURED_USE = "sublet.dev/measured-use",
@@ -129,6 +166,11 @@ keys! {
         ALLOCATION_VARIABLE = "SUBLET_ALLOCATION",
         /// this container's part, in units (Aliyun GPUShare)
         ALIYUN_CONTAINER = "ALIYUN_COM_GPU_MEM_CONTAINER",
+        /// followed by `_0` and so on: memory of each card, as in `3000m`; not read by Sublet
+        /// (HAMi)
+        HAMI_MEMORY_LIMIT = "CUDA_DEVICE_MEMORY_LIMIT",
+        /// percent of each card's compute time; not read by Sublet (HAMi)
+        HAMI_CORE_LIMIT = "CUDA_DEVICE_SM_LIMIT",
         /// `true` where the node's label turns isolation off (Aliyun cGPU)
         CGPU_DISABLE = "CGPU_DISABLE",
         /// the cards that the container may see, as UUIDs (NVIDIA's container runtime)

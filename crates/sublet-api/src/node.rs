@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sublet_model::{
-    Bytes, GpuIndex, Host, Inventory, InventoryError, MilliCpu, NameError, NodeFacts, NodeName,
-    Sharing, Unit,
+    Bytes, Gpu, GpuIndex, Host, Inventory, InventoryError, MilliCpu, NameError, NodeFacts,
+    NodeName, Sharing, Unit,
 };
 
 use crate::dialect::DIALECTS;
@@ -62,6 +62,14 @@ pub enum NodeError {
     /// More cards than a node can have.
     #[error("status.capacity: {0}")]
     Devices(#[from] InventoryError),
+    /// Another device plugin's report that cannot be read.
+    #[error("annotation `{key}`: {why}")]
+    Register {
+        /// The annotation.
+        key: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
     /// A wrong label.
     #[error("label `{key}` is `{0}`, not `memory`, `whole` or `both`", key = keys::SHARING_LABEL)]
     Sharing(String),
@@ -94,24 +102,38 @@ pub fn facts_of(node: &Node, defaults: NodeDefaults) -> Result<Option<NodeFacts>
             model,
             handed: Arc::new(handed.unwrap_or_default()),
             measured: Arc::new(measured_use(node).unwrap_or_default()),
-            ..NodeFacts::plain(name, Arc::new(report.inventory))
+            ..NodeFacts::plain(name, Arc::new(cordoned(report.inventory, node)))
         }));
     }
     for dialect in DIALECTS {
         let Some(cards) = dialect.cards(node, defaults)? else {
             continue;
         };
-        let count = usize::try_from(cards.count).unwrap_or(usize::MAX);
-        let inventory = Inventory::equal_cards(count, cards.memory)?;
         return Ok(Some(NodeFacts {
             sharing: wish.unwrap_or(cards.sharing),
             unit: defaults.unit,
             host,
             model,
-            ..NodeFacts::plain(name, Arc::new(inventory))
+            plugin: cards.plugin,
+            ..NodeFacts::plain(name, Arc::new(cordoned(cards.inventory, node)))
         }));
     }
     Ok(None)
+}
+
+/// The same cards; those that [`keys::HAMI_CORDON`] lists by UUID get no new work.
+fn cordoned(inventory: Inventory, node: &Node) -> Inventory {
+    let Some(list) = node.metadata.annotations.get(keys::HAMI_CORDON) else {
+        return inventory;
+    };
+    let listed: BTreeSet<&str> = list.split(',').map(str::trim).collect();
+    let gpus = inventory.gpus().iter();
+    let is_listed = |gpu: &&Gpu| {
+        let uuid = gpu.uuid.as_ref();
+        uuid.is_some_and(|uuid| listed.contains(uuid.as_str()))
+    };
+    let indices = gpus.filter(is_listed).map(|gpu| gpu.index).collect();
+    inventory.with_sick(&indices, "cordoned by hami.io/device-cordon")
 }
 
 /// What the engine needs to know of a node without a GPU: pods of no GPU can go there and

@@ -219,6 +219,7 @@ pub struct Claim {
     models: Models,
     wishes: Option<Arc<CardWishes>>,
     stock: Option<Arc<StockAsk>>,
+    init_containers: usize,
 }
 
 impl Claim {
@@ -236,6 +237,7 @@ impl Claim {
             models: Models::default(),
             wishes: None,
             stock: None,
+            init_containers: 0,
         }
     }
 
@@ -264,6 +266,15 @@ impl Claim {
     #[must_use]
     pub fn with_carrier(self, carrier: Carrier) -> Claim {
         Claim { carrier, ..self }
+    }
+
+    /// The same claim, of a pod with so many init containers, those counted in that ask for nothing.
+    #[must_use]
+    pub fn with_init_containers(self, init_containers: usize) -> Claim {
+        Claim {
+            init_containers,
+            ..self
+        }
     }
 
     /// The same claim, on these models only.
@@ -347,6 +358,7 @@ impl Claim {
             models: Models::default(),
             wishes: None,
             stock: None,
+            init_containers: 0,
         })
     }
 
@@ -403,6 +415,12 @@ impl Claim {
     #[must_use]
     pub fn stock(&self) -> Option<&Arc<StockAsk>> {
         self.stock.as_ref()
+    }
+
+    /// How many init containers the pod has.
+    #[must_use]
+    pub fn init_containers(&self) -> usize {
+        self.init_containers
     }
 
     /// Does it carry the slot resource?

@@ -108,6 +108,9 @@ pub struct NodeFacts {
     pub host: Host,
     /// The GPU model by which pods choose it; empty where it does not say.
     pub model: Arc<str>,
+    /// Whose device plugin hands out its cards, if it goes by decisions of its own scheduler alone:
+    /// what is bound there counts, and nothing more is.
+    pub plugin: Option<&'static str>,
     /// What else pods can have of it; `None` where the stock scheduler looks at that.
     pub stock: Option<Arc<StockAllocatable>>,
     /// Cards that its agent has handed to pods which do not say so themselves.
@@ -191,6 +194,7 @@ impl NodeFacts {
             unit: Unit::MiB,
             host: Host::ZERO,
             model: Arc::from(""),
+            plugin: None,
             stock: None,
             handed: Arc::default(),
             measured: Arc::default(),

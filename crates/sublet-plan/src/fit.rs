@@ -265,6 +265,9 @@ fn check_node<'a>(
             node: facts.model.clone(),
         });
     }
+    if let Some(plugin) = facts.plugin {
+        return Err(Reason::Plugin { plugin });
+    }
     let served = match facts.sharing {
         Sharing::Both => true,
         Sharing::Memory => part,

@@ -29,6 +29,11 @@ pub enum Reason {
         /// The node's model.
         node: Arc<str>,
     },
+    /// Another device plugin hands out the node's cards, and does not know what we decide.
+    Plugin {
+        /// Whose.
+        plugin: &'static str,
+    },
     /// The pod names cards or models, and accepts no card of the node.
     Unwanted {
         /// It would accept some, but wants all of one NUMA node, and that is not known of them.
@@ -209,6 +214,7 @@ impl Reason {
             Reason::NoGpu
             | Reason::Model { .. }
             | Reason::Unwanted { .. }
+            | Reason::Plugin { .. }
             | Reason::Taint { .. }
             | Reason::NodeSelector { .. }
             | Reason::NodeAffinity { .. }
@@ -244,6 +250,7 @@ impl Reason {
             Reason::Unknown => "unknown_node",
             Reason::NoGpu => "no_gpu",
             Reason::Model { .. } => "model",
+            Reason::Plugin { .. } => "plugin",
             Reason::Unwanted { .. } => "unwanted",
             Reason::Cpu { .. } => "cpu",
             Reason::HostMemory { .. } => "host_memory",
@@ -392,6 +399,10 @@ impl fmt::Display for Reason {
                 }
                 sick_note(f, *sick)
             }
+            Reason::Plugin { plugin } => write!(
+                f,
+                "the device plugin of {plugin} hands out the node's GPUs, and does not know what Sublet decides"
+            ),
             Reason::Unwanted {
                 numa_unknown: false,
             } => write!(

@@ -10,7 +10,7 @@ use sublet_model::{
     NodeFacts, Part, Portion, Role, Sharing, Unit,
 };
 
-use super::{Asked, ClaimError, Dialect, EqualCards, OfferedCards, OfferedDevice, Offering};
+use super::{Asked, ClaimError, Dialect, NodeCards, OfferedCards, OfferedDevice, Offering};
 use crate::allocation::AllocationError;
 use crate::keys;
 use crate::node::{NodeDefaults, NodeError, capacity};
@@ -48,7 +48,7 @@ impl Dialect for Aliyun {
         }))
     }
 
-    fn cards(&self, node: &Node, defaults: NodeDefaults) -> Result<Option<EqualCards>, NodeError> {
+    fn cards(&self, node: &Node, defaults: NodeDefaults) -> Result<Option<NodeCards>, NodeError> {
         let units = capacity(node, keys::ALIYUN_GPU_MEM)?;
         if units == 0 {
             return Ok(None);
@@ -56,11 +56,8 @@ impl Dialect for Aliyun {
         let count = capacity(node, keys::ALIYUN_GPU_COUNT)?;
         // Not a whole number of units per card: the rest is on no card.
         let per_card = defaults.unit.times(units.checked_div(count).unwrap_or(0));
-        Ok(Some(EqualCards {
-            count,
-            memory: per_card.unwrap_or(MiB::MAX),
-            sharing: Sharing::Memory,
-        }))
+        let memory = per_card.unwrap_or(MiB::MAX);
+        NodeCards::equal(count, memory, Sharing::Memory).map(Some)
     }
 
     fn offering(&self) -> Option<Offering> {

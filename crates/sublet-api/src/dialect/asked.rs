@@ -208,7 +208,9 @@ pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
         claims,
         has_slot,
     )?;
-    let claim = claim.with_carrier(dialect.carrier().1);
+    let claim = claim
+        .with_carrier(dialect.carrier().1)
+        .with_init_containers(pod.spec.init_containers.len());
     let classed = class_of(pod, dialect).and_then(|class| Ok(claim.clone().with_class(class)?));
     let claim = match classed {
         // A label can be changed at any time. What a pod has already counts all the same.

@@ -6,6 +6,7 @@
 
 mod aliyun;
 mod asked;
+mod hami;
 mod nvidia;
 #[cfg(test)]
 mod toy;
@@ -14,7 +15,7 @@ use std::collections::BTreeMap;
 
 use sublet_model::{
     Allocation, CardWishes, Carrier, Claim, Class, ContainerCards, ContainerClaim, Demand,
-    DialectName, MiB, NodeFacts, Sharing,
+    DialectName, Inventory, MiB, NodeFacts, Sharing,
 };
 
 pub(crate) use self::asked::containers;
@@ -27,6 +28,8 @@ use crate::object::{Node, Pod};
 /// Every dialect; a new one stands last. For a node that no agent reports, the first that finds cards there counts.
 pub const DIALECTS: &[&dyn Dialect] = &[
     &aliyun::Aliyun,
+    // Before what counts its devices as cards.
+    &hami::Hami,
     &nvidia::Nvidia,
     #[cfg(test)]
     &toy::Toy,
@@ -88,11 +91,7 @@ pub trait Dialect: Sync {
     ///
     /// # Errors
     /// An amount in the status that cannot be read.
-    fn cards(
-        &self,
-        _node: &Node,
-        _defaults: NodeDefaults,
-    ) -> Result<Option<EqualCards>, NodeError> {
+    fn cards(&self, _node: &Node, _defaults: NodeDefaults) -> Result<Option<NodeCards>, NodeError> {
         Ok(None)
     }
 
@@ -170,15 +169,30 @@ pub trait Dialect: Sync {
     }
 }
 
-/// Cards of which a node says only how many there are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EqualCards {
-    /// How many.
-    pub count: u64,
-    /// Memory of each.
-    pub memory: MiB,
+/// The cards of a node that no agent of ours reports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeCards {
+    /// What is known of them.
+    pub inventory: Inventory,
     /// How they are handed out.
     pub sharing: Sharing,
+    /// Whose device plugin hands them out, if it goes by decisions of its own scheduler alone.
+    pub plugin: Option<&'static str>,
+}
+
+impl NodeCards {
+    /// So many cards of that memory, of which nothing else is known.
+    ///
+    /// # Errors
+    /// More than a node can have.
+    pub fn equal(count: u64, memory: MiB, sharing: Sharing) -> Result<NodeCards, NodeError> {
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        Ok(NodeCards {
+            inventory: Inventory::equal_cards(count, memory)?,
+            sharing,
+            plugin: None,
+        })
+    }
 }
 
 /// What our agent tells kubelet of a resource.

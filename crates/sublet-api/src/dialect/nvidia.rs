@@ -3,7 +3,7 @@
 
 use sublet_model::{Count, Demand, DialectName, MiB, Sharing};
 
-use super::{Asked, ClaimError, Dialect, EqualCards, OfferedDevice, Offering};
+use super::{Asked, ClaimError, Dialect, NodeCards, OfferedDevice, Offering};
 use crate::keys;
 use crate::node::{NodeDefaults, NodeError, capacity};
 use crate::object::Node;
@@ -24,15 +24,15 @@ impl Dialect for Nvidia {
         Ok((cards > Count::ZERO).then(|| Demand::of_cards(cards)))
     }
 
-    fn cards(&self, node: &Node, _: NodeDefaults) -> Result<Option<EqualCards>, NodeError> {
+    fn cards(&self, node: &Node, _: NodeDefaults) -> Result<Option<NodeCards>, NodeError> {
         let count = capacity(node, keys::NVIDIA_GPU)?;
         let label = node.metadata.labels.get(keys::NVIDIA_MEMORY_LABEL);
         let memory = label.and_then(|text| MiB::new(text.parse().ok()?));
-        Ok((count > 0).then(|| EqualCards {
-            count,
-            memory: memory.unwrap_or(MiB::ZERO),
-            sharing: Sharing::Whole,
-        }))
+        if count == 0 {
+            return Ok(None);
+        }
+        let memory = memory.unwrap_or(MiB::ZERO);
+        NodeCards::equal(count, memory, Sharing::Whole).map(Some)
     }
 
     fn offering(&self) -> Option<Offering> {

@@ -7,6 +7,8 @@ use sublet_model::{Ask, ContainerName, Count, Inventory, MiB, NodeName, Unit};
 use super::*;
 use crate::object::Container;
 
+mod hami;
+
 /// `main aliyun.com/gpu-mem=3; init: warm aliyun.com/gpu-mem=8` as a pod.
 fn pod(picture: &str) -> Pod {
     let mut pod = Pod::default();

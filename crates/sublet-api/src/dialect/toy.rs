@@ -3,7 +3,7 @@
 
 use sublet_model::{Demand, DialectName, MiB, Part, Portion, Sharing};
 
-use super::{Asked, ClaimError, Dialect, EqualCards, OfferedDevice, Offering};
+use super::{Asked, ClaimError, Dialect, NodeCards, OfferedDevice, Offering};
 use crate::node::{NodeDefaults, NodeError, capacity};
 use crate::object::Node;
 
@@ -36,13 +36,12 @@ impl Dialect for Toy {
         }))
     }
 
-    fn cards(&self, node: &Node, _: NodeDefaults) -> Result<Option<EqualCards>, NodeError> {
+    fn cards(&self, node: &Node, _: NodeDefaults) -> Result<Option<NodeCards>, NodeError> {
         let count = capacity(node, "toy.dev/gpu")?;
-        Ok((count > 0).then_some(EqualCards {
-            count,
-            memory: MiB::from(100),
-            sharing: Sharing::Memory,
-        }))
+        if count == 0 {
+            return Ok(None);
+        }
+        NodeCards::equal(count, MiB::from(100), Sharing::Memory).map(Some)
     }
 
     fn offering(&self) -> Option<Offering> {

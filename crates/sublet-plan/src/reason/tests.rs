@@ -87,6 +87,7 @@ fn all(n: u32) -> Vec<(Ask, Reason)> {
             },
         ),
         (parts(), Reason::Unwanted { numa_unknown: true }),
+        (WHOLE, Reason::Plugin { plugin: "HAMi" }),
         (
             parts(),
             Reason::TooFewForAll {
@@ -181,6 +182,7 @@ too_few | never | 2 GPUs asked, but the node has 1 GPU | node has fewer than 2 G
 too_few | never | 2 GPUs asked, but the node has 1 GPU that the pod accepts together | node has fewer than 2 GPUs that the pod accepts together
 unwanted | never | no GPU of the node is one that the pod accepts by its UUID and model | the pod accepts no GPU of the node
 unwanted | never | the pod wants GPUs of one NUMA node, and the node does not say where its GPUs are | the pod accepts no GPU of the node
+plugin | never | the device plugin of HAMi hands out the node's GPUs, and does not know what Sublet decides | the device plugin of HAMi hands out the node's GPUs, and does not know what Sublet decides
 too_few_for_all | not now | 4 containers of the pod ask for GPUs each for itself, and only the first 2 of them can have theirs | no GPUs are free for all containers of the pod
 no_room | not now | GPU 1 lacks 8137 MiB: 8138 MiB asked, and the largest hole on this node is 1 MiB; 1 MiB more are kept for pods that do not say which GPU they have; 1 GPU is unhealthy | no GPU has 8138 MiB free
 no_idle | not now | 2 GPUs asked, but 1 of 1 GPU idle; 1 GPU may be in use by pods that do not say which they have; 1 GPU is unhealthy | node has fewer than 2 idle GPUs
