@@ -56,8 +56,17 @@ keys! {
         ALIYUN_GPU_COUNT = "aliyun.com/gpu-count",
         /// whole cards (NVIDIA)
         NVIDIA_GPU = "nvidia.com/gpu",
-        /// carries Allocate on nodes with more memory than a device plugin can count: one for
-        /// each container that asks for `aliyun.com/gpu-mem`
+        /// a number of cards; 1 where only parts of one are asked for; alone: whole cards (Sublet)
+        GPU = "sublet.dev/gpu",
+        /// memory of each card, in bytes with the suffixes of Kubernetes (`4Gi`) (Sublet)
+        GPU_MEMORY = "sublet.dev/gpu-memory",
+        /// memory of each card, in percent of it (Sublet)
+        GPU_MEMORY_PERCENT = "sublet.dev/gpu-memory-percent",
+        /// compute time that is promised, in percent of each card (Sublet)
+        GPU_COMPUTE = "sublet.dev/gpu-compute",
+        /// carries Allocate: one for each container that asks for GPUs, unless it does so by
+        /// `aliyun.com/gpu-mem` on a node whose memory a device plugin can count, or by
+        /// `nvidia.com/gpu`
         GPU_SLOT = "sublet.dev/gpu-slot",
     }
     PodAnnotation {
@@ -78,6 +87,9 @@ keys! {
         ALIYUN_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED",
         /// `{"<container>":{"<card>":<units>}}` (Aliyun GPUShare, newer form)
         ALIYUN_ALLOCATION = "scheduler.framework.gpushare.allocation",
+        /// the most compute time that each container may use, in percent of each of its cards
+        /// (Sublet)
+        COMPUTE_LIMIT = "sublet.dev/compute-limit",
         /// kubelet runs the pod from a file of its own, as a static pod; read only
         MIRROR = "kubernetes.io/config.mirror",
         /// `false` asks that the pod is not evicted to tidy up (cluster autoscaler); read only

@@ -1,8 +1,8 @@
 //! What a pod asks, in whatever dialect it is written.
 
 use sublet_model::{
-    CardWishes, Claim, ClaimShapeError, Class, ContainerClaim, ContainerName, Count, Host, Milli,
-    NameError, Role, Unit,
+    CardWishes, Claim, ClaimShapeError, Class, ContainerClaim, ContainerName, Count, Host, MiB,
+    Milli, NameError, Role, Unit,
 };
 
 use super::{DIALECTS, Dialect};
@@ -10,7 +10,7 @@ use crate::keys;
 use crate::machine::host_of;
 use crate::models::models_of;
 use crate::object::{Container, Pod};
-use crate::quantity::{QuantityError, whole_number};
+use crate::quantity::{QuantityError, bytes, whole_number};
 
 /// A container as a dialect reads it.
 #[derive(Debug, Clone, Copy)]
@@ -85,17 +85,52 @@ impl<'a> Asked<'a> {
         Ok(Count::new(cards.map_err(|_| self.too_large(resource))?))
     }
 
+    /// An amount that is written in bytes (`4Gi`); 0 where it does not name the resource.
+    ///
+    /// # Errors
+    /// No quantity, or more than 64 bits hold.
+    pub fn bytes(&self, resource: &'static str) -> Result<u64, ClaimError> {
+        let text = self.container.resources.asked(resource).unwrap_or("0");
+        bytes(text).map_err(|cause| self.wrong(resource, cause))
+    }
+
+    /// The same amount as memory of a card.
+    ///
+    /// # Errors
+    /// No quantity, or more than [`MiB::MAX`].
+    pub fn memory(&self, resource: &'static str) -> Result<MiB, ClaimError> {
+        mib_of(self.bytes(resource)?).ok_or_else(|| self.too_large(resource))
+    }
+
+    /// The error for resources that do not go together.
+    #[must_use]
+    pub fn together(&self, why: String) -> ClaimError {
+        ClaimError::Together {
+            container: self.container.name.clone(),
+            why,
+        }
+    }
+
     /// The error for an amount that is larger than it can be.
     #[must_use]
     pub fn too_large(&self, resource: &'static str) -> ClaimError {
+        self.wrong(resource, QuantityError::TooLarge)
+    }
+
+    fn wrong(&self, resource: &'static str, cause: QuantityError) -> ClaimError {
         let text = self.container.resources.asked(resource);
         ClaimError::Amount {
             container: self.container.name.clone(),
             resource: resource.to_owned(),
             value: text.unwrap_or_default().to_owned(),
-            cause: QuantityError::TooLarge,
+            cause,
         }
     }
+}
+
+/// So many bytes in MiB, a part of one as a whole one; `None` above [`MiB::MAX`].
+pub(super) fn mib_of(bytes: u64) -> Option<MiB> {
+    MiB::new(bytes.div_ceil(1 << 20))
 }
 
 /// Why what a pod asks cannot be read.

@@ -7,6 +7,7 @@
 mod aliyun;
 mod asked;
 mod nvidia;
+mod sublet;
 #[cfg(test)]
 mod toy;
 
@@ -28,6 +29,7 @@ use crate::object::{Node, Pod};
 pub const DIALECTS: &[&dyn Dialect] = &[
     &aliyun::Aliyun,
     &nvidia::Nvidia,
+    &sublet::Sublet,
     #[cfg(test)]
     &toy::Toy,
 ];
