@@ -64,6 +64,21 @@ keys! {
         GPU_MEMORY_PERCENT = "sublet.dev/gpu-memory-percent",
         /// compute time that is promised, in percent of each card (Sublet)
         GPU_COMPUTE = "sublet.dev/gpu-compute",
+        /// percent of cards, of memory and compute time alike; 200 are two cards (Koordinator)
+        KOORDINATOR_GPU = "koordinator.sh/gpu",
+        /// compute time that is promised, in percent of all the container's cards together
+        /// (Koordinator)
+        KOORDINATOR_CORE = "koordinator.sh/gpu-core",
+        /// memory in bytes, of all the container's cards together (Koordinator)
+        KOORDINATOR_MEMORY = "koordinator.sh/gpu-memory",
+        /// memory in percent, of all the container's cards together (Koordinator)
+        KOORDINATOR_RATIO = "koordinator.sh/gpu-memory-ratio",
+        /// how many cards the amounts are divided among (Koordinator)
+        KOORDINATOR_SHARED = "koordinator.sh/gpu.shared",
+        /// network cards; refused (Koordinator)
+        KOORDINATOR_RDMA = "koordinator.sh/rdma",
+        /// FPGAs; refused (Koordinator)
+        KOORDINATOR_FPGA = "koordinator.sh/fpga",
         /// carries Allocate: one for each container that asks for GPUs, unless it does so by
         /// `aliyun.com/gpu-mem` on a node whose memory a device plugin can count, or by
         /// `nvidia.com/gpu`
@@ -90,6 +105,22 @@ keys! {
         /// the most compute time that each container may use, in percent of each of its cards
         /// (Sublet)
         COMPUTE_LIMIT = "sublet.dev/compute-limit",
+        /// the cards, as JSON; written by the scheduler, and read where Koordinator bound the pod
+        /// (Koordinator)
+        KOORDINATOR_ALLOCATED = "scheduling.koordinator.sh/device-allocated",
+        /// the cards as NVML counts them, for `NVIDIA_VISIBLE_DEVICES`; written by the scheduler
+        /// (Koordinator)
+        KOORDINATOR_MINORS = "scheduling.koordinator.sh/gpu-minors",
+        /// when the pod was bound, in nanoseconds since the Unix epoch; written by the scheduler
+        /// (Koordinator)
+        KOORDINATOR_BOUND = "scheduling.koordinator.sh/bind-timestamp",
+        /// which devices the pod accepts; of it, `requiredTopologyScope` `NUMANode` is served, and
+        /// what else it requires is refused (Koordinator)
+        KOORDINATOR_HINT = "scheduling.koordinator.sh/device-allocate-hint",
+        /// devices that should be near each other; refused if that is required (Koordinator)
+        KOORDINATOR_JOINT = "scheduling.koordinator.sh/device-joint-allocate",
+        /// how cards should be wired; refused unless it is `BestEffort` (Koordinator)
+        KOORDINATOR_PARTITION = "scheduling.koordinator.sh/gpu-partition-spec",
         /// kubelet runs the pod from a file of its own, as a static pod; read only
         MIRROR = "kubernetes.io/config.mirror",
         /// `false` asks that the pod is not evicted to tidy up (cluster autoscaler); read only
@@ -99,6 +130,8 @@ keys! {
         /// `guaranteed`, the default, or `opportunistic`: promised no compute time, and gets what
         /// guaranteed pods leave
         CLASS_LABEL = "sublet.dev/class",
+        /// `HAMi-core` makes `koordinator.sh/gpu-core` a limit as well as a promise (Koordinator)
+        KOORDINATOR_ISOLATION = "koordinator.sh/gpu-isolation-provider",
     }
     NodeAnnotation {
         /// the node's devices; written by the agent

@@ -6,6 +6,7 @@
 
 mod aliyun;
 mod asked;
+mod koordinator;
 mod nvidia;
 mod sublet;
 #[cfg(test)]
@@ -30,6 +31,7 @@ pub const DIALECTS: &[&dyn Dialect] = &[
     &aliyun::Aliyun,
     &nvidia::Nvidia,
     &sublet::Sublet,
+    &koordinator::Koordinator,
     #[cfg(test)]
     &toy::Toy,
 ];
@@ -227,10 +229,7 @@ fn dialect_of(claim: &Claim) -> Option<&'static dyn Dialect> {
 /// Annotations that cannot be read, or do not answer the claim.
 pub fn allocation_of(pod: &Pod, claim: &Claim) -> Result<Option<Allocation>, AllocationError> {
     let Some(text) = pod.metadata.annotations.get(keys::ALLOCATION) else {
-        return match dialect_of(claim) {
-            Some(dialect) => dialect.older_allocation(pod, claim),
-            None => Ok(None),
-        };
+        return older_allocation_of(pod, claim);
     };
     let allocation = allocation_from_json(text)?;
     if allocation.answers(claim) {
@@ -240,6 +239,23 @@ pub fn allocation_of(pod: &Pod, claim: &Claim) -> Result<Option<Allocation>, All
             key: keys::ALLOCATION,
         })
     }
+}
+
+/// What a pod got that somebody else bound: as its dialect writes it, or a dialect that extends
+/// that one, since their schedulers bind pods of both.
+fn older_allocation_of(pod: &Pod, claim: &Claim) -> Result<Option<Allocation>, AllocationError> {
+    let Some(own) = dialect_of(claim) else {
+        return Ok(None);
+    };
+    let extending = DIALECTS
+        .iter()
+        .filter(|one| one.extends() == claim.dialect());
+    for dialect in [own].into_iter().chain(extending.copied()) {
+        if let Some(allocation) = dialect.older_allocation(pod, claim)? {
+            return Ok(Some(allocation));
+        }
+    }
+    Ok(None)
 }
 
 /// The annotations of a Binding. Every result key that the pod already carries is among

@@ -7,6 +7,7 @@ use sublet_model::{Ask, ContainerName, Count, Inventory, MiB, Milli, NodeName, P
 use super::*;
 use crate::object::Container;
 
+mod koordinator;
 mod short_form;
 
 /// `main aliyun.com/gpu-mem=3; init: warm aliyun.com/gpu-mem=8` as a pod.
