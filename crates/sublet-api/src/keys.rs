@@ -121,6 +121,13 @@ keys! {
         KOORDINATOR_JOINT = "scheduling.koordinator.sh/device-joint-allocate",
         /// how cards should be wired; refused unless it is `BestEffort` (Koordinator)
         KOORDINATOR_PARTITION = "scheduling.koordinator.sh/gpu-partition-spec",
+        /// the cards' UUIDs; written by the scheduler, and read where KubeShare bound the pod
+        /// (KubeShare 2)
+        KUBESHARE_UUID = "sharedgpu/gpu_uuid",
+        /// a card's place in KubeShare's own tree; never written, and nobody else may (KubeShare 2)
+        KUBESHARE_CELL = "sharedgpu/cell_id",
+        /// a port of KubeShare's own isolation; never written, and nobody else may (KubeShare 2)
+        KUBESHARE_PORT = "sharedgpu/gpu_manager_port",
         /// kubelet runs the pod from a file of its own, as a static pod; read only
         MIRROR = "kubernetes.io/config.mirror",
         /// `false` asks that the pod is not evicted to tidy up (cluster autoscaler); read only
@@ -132,6 +139,26 @@ keys! {
         CLASS_LABEL = "sublet.dev/class",
         /// `HAMi-core` makes `koordinator.sh/gpu-core` a limit as well as a promise (Koordinator)
         KOORDINATOR_ISOLATION = "koordinator.sh/gpu-isolation-provider",
+        /// compute time that is promised, in cards; more than 1 are whole cards (KubeShare 2)
+        KUBESHARE_REQUEST = "sharedgpu/gpu_request",
+        /// the most compute time that the pod may use, in cards (KubeShare 2)
+        KUBESHARE_LIMIT = "sharedgpu/gpu_limit",
+        /// memory in bytes; as large a part of the card's as `sharedgpu/gpu_request` unless it is
+        /// there (KubeShare 2)
+        KUBESHARE_MEMORY = "sharedgpu/gpu_mem",
+        /// a part of the card's model name (KubeShare 2)
+        KUBESHARE_MODEL = "sharedgpu/gpu_model",
+        /// 0 to 100; a pod with 0 and without `sharedgpu/gpu_request` gets what others leave
+        /// (KubeShare 2)
+        KUBESHARE_PRIORITY = "sharedgpu/priority",
+        /// pods that start together; refused (KubeShare 2)
+        KUBESHARE_GROUP_NAME = "sharedgpu/group_name",
+        /// the same, as KubeShare's own page has it; refused (KubeShare 2)
+        KUBESHARE_POD_GROUP_NAME = "sharedgpu/pod_group_name",
+        /// how many pods are in the group; refused (KubeShare 2)
+        KUBESHARE_GROUP_HEADCOUNT = "sharedgpu/group_headcount",
+        /// how large a part of the group must start together; refused (KubeShare 2)
+        KUBESHARE_GROUP_THRESHOLD = "sharedgpu/group_threshold",
     }
     NodeAnnotation {
         /// the node's devices; written by the agent

@@ -38,7 +38,10 @@ impl CardWishes {
             uuid.is_some_and(|uuid| uuids.contains(uuid))
         };
         let model = gpu.model.to_lowercase();
-        let has = |models: &BTreeSet<Arc<str>>| models.iter().any(|part| model.contains(&**part));
+        // A label cannot hold blanks, so whoever makes one of a name writes `nvidia-a100`.
+        let dashed = model.replace(' ', "-");
+        let is_named = |part: &Arc<str>| model.contains(&**part) || dashed.contains(&**part);
+        let has = |models: &BTreeSet<Arc<str>>| models.iter().any(is_named);
         (self.uuids.is_empty() || is_one_of(&self.uuids))
             && !is_one_of(&self.not_uuids)
             && (self.models.is_empty() || has(&self.models))
@@ -126,6 +129,23 @@ mod tests {
             "[]",
             "that card is not there"
         );
+    }
+
+    #[test]
+    fn a_blank_of_a_name_may_be_written_as_a_dash() {
+        let mut gpu = cards("a:x:0").remove(0);
+        gpu.model = Arc::from("NVIDIA A100-SXM4-80GB");
+        for (model, expected) in [
+            ("nvidia a100-sxm4", true),
+            ("nvidia-a100-sxm4", true),
+            ("nvidia a100 sxm4", false),
+        ] {
+            let wishes = CardWishes {
+                models: names(&[model]),
+                ..CardWishes::default()
+            };
+            assert_eq!(wishes.accept(&gpu), expected, "{model}");
+        }
     }
 
     #[test]

@@ -6,7 +6,9 @@
 
 mod aliyun;
 mod asked;
+mod fraction;
 mod koordinator;
+mod kubeshare;
 mod nvidia;
 mod sublet;
 #[cfg(test)]
@@ -32,6 +34,7 @@ pub const DIALECTS: &[&dyn Dialect] = &[
     &nvidia::Nvidia,
     &sublet::Sublet,
     &koordinator::Koordinator,
+    &kubeshare::KubeShare,
     #[cfg(test)]
     &toy::Toy,
 ];

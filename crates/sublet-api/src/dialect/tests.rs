@@ -8,6 +8,7 @@ use super::*;
 use crate::object::Container;
 
 mod koordinator;
+mod kubeshare;
 mod short_form;
 
 /// `main aliyun.com/gpu-mem=3; init: warm aliyun.com/gpu-mem=8` as a pod.
