@@ -128,6 +128,14 @@ keys! {
         KUBESHARE_CELL = "sharedgpu/cell_id",
         /// a port of KubeShare's own isolation; never written, and nobody else may (KubeShare 2)
         KUBESHARE_PORT = "sharedgpu/gpu_manager_port",
+        /// memory of each card as a fraction, rounded up to thousandths (KAI)
+        KAI_FRACTION = "gpu-fraction",
+        /// memory of each card in MiB (KAI)
+        KAI_MEMORY = "gpu-memory",
+        /// how many cards; 1 unless it is there (KAI)
+        KAI_DEVICES = "gpu-fraction-num-devices",
+        /// the container that gets the cards; the first main one unless it is there (KAI)
+        KAI_CONTAINER = "gpu-fraction-container-name",
         /// kubelet runs the pod from a file of its own, as a static pod; read only
         MIRROR = "kubernetes.io/config.mirror",
         /// `false` asks that the pod is not evicted to tidy up (cluster autoscaler); read only

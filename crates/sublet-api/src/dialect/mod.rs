@@ -7,6 +7,7 @@
 mod aliyun;
 mod asked;
 mod fraction;
+mod kai;
 mod koordinator;
 mod kubeshare;
 mod nvidia;
@@ -35,6 +36,7 @@ pub const DIALECTS: &[&dyn Dialect] = &[
     &sublet::Sublet,
     &koordinator::Koordinator,
     &kubeshare::KubeShare,
+    &kai::Kai,
     #[cfg(test)]
     &toy::Toy,
 ];

@@ -7,6 +7,7 @@ use sublet_model::{Ask, ContainerName, Count, Inventory, MiB, Milli, NodeName, P
 use super::*;
 use crate::object::Container;
 
+mod kai;
 mod koordinator;
 mod kubeshare;
 mod short_form;
