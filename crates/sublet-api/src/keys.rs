@@ -90,6 +90,9 @@ keys! {
         /// the containers whose devices the node has handed over, a JSON list; written by the
         /// agent
         ASSIGNED = "sublet.dev/assigned",
+        /// what the pod asked when it was bound, where it asks by labels or annotations, which can be
+        /// changed at any time; written by the scheduler in the Binding
+        ASKED = "sublet.dev/asked",
         /// the card's index; also a variable of the container (Aliyun GPUShare)
         ALIYUN_IDX = "ALIYUN_COM_GPU_MEM_IDX",
         /// the pod's total, in units; also a variable (Aliyun GPUShare)
@@ -237,7 +240,7 @@ mod tests {
     /// Of the toy dialect nothing is shipped.
     fn shipped_results() -> impl Iterator<Item = &'static str> {
         let own = crate::dialect::shipped().flat_map(Dialect::result_keys);
-        own.copied().chain([ALLOCATION, ASSIGNED])
+        own.copied().chain([ALLOCATION, ASSIGNED, ASKED])
     }
 
     const RESULT_POLICY: &str = include_str!("../../../deploy/kubernetes/30-result-policy.yaml");

@@ -5,7 +5,7 @@ use sublet_model::{
     Milli, NameError, Role, Unit,
 };
 
-use super::{DIALECTS, Dialect};
+use super::{DIALECTS, Dialect, kept};
 use crate::keys;
 use crate::machine::host_of;
 use crate::models::models_of;
@@ -210,12 +210,52 @@ pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
     for (_, _, container) in containers(pod) {
         has_slot |= amount(container, keys::GPU_SLOT)?.is_some();
     }
-    let Some(dialect) = dialect_that_reads(pod)? else {
-        return match has_slot {
-            true => Err(ClaimError::SlotAlone),
-            false => Ok(None),
-        };
+    // A label can be changed at any time. What a pod has already counts all the same.
+    let is_bound = !pod.spec.node_name.is_empty();
+    let kept = is_bound.then(|| kept::read(pod)).flatten();
+    let (dialect, claim) = match kept {
+        Some(kept) => {
+            let claim = Claim::new(Some(kept.dialect.name()), kept.containers, has_slot)?;
+            (kept.dialect, claim.with_class(kept.class)?)
+        }
+        None => {
+            let Some(dialect) = dialect_that_reads(pod)? else {
+                return match has_slot {
+                    true => Err(ClaimError::SlotAlone),
+                    false => Ok(None),
+                };
+            };
+            let claims = claims_of(pod, dialect, unit)?;
+            if claims.is_empty() && !has_slot {
+                return Ok(None);
+            }
+            let claim = Claim::new(Some(dialect.name()), claims, has_slot)?;
+            let class = class_of(pod, dialect);
+            let classed = class.and_then(|class| Ok(claim.clone().with_class(class)?));
+            let claim = match classed {
+                Err(_) if is_bound => claim,
+                classed => classed?,
+            };
+            (dialect, claim)
+        }
     };
+    let wishes = match dialect.wishes(pod) {
+        Err(_) if is_bound => CardWishes::default(),
+        wishes => wishes?,
+    };
+    // CPU and memory are for the stock scheduler to check. A pod does not lose its GPU
+    // because we cannot read its CPU.
+    let host = host_of(pod).unwrap_or(Host::ZERO);
+    let claim = claim.with_host(host).with_models(models_of(pod));
+    Ok(Some(claim.with_wishes(wishes)))
+}
+
+/// What each container asks that asks for anything.
+fn claims_of(
+    pod: &Pod,
+    dialect: &dyn Dialect,
+    unit: Unit,
+) -> Result<Vec<ContainerClaim>, ClaimError> {
     let mut claims = Vec::new();
     for (position, role, container) in containers(pod) {
         let asked = Asked {
@@ -234,26 +274,7 @@ pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
             });
         }
     }
-    if claims.is_empty() && !has_slot {
-        return Ok(None);
-    }
-    let claim = Claim::new(Some(dialect.name()), claims, has_slot)?;
-    let classed = class_of(pod, dialect).and_then(|class| Ok(claim.clone().with_class(class)?));
-    let claim = match classed {
-        // A label can be changed at any time. What a pod has already counts all the same.
-        Err(_) if !pod.spec.node_name.is_empty() => claim,
-        classed => classed?,
-    };
-    let wishes = match dialect.wishes(pod) {
-        // The same with annotations.
-        Err(_) if !pod.spec.node_name.is_empty() => CardWishes::default(),
-        wishes => wishes?,
-    };
-    // CPU and memory are for the stock scheduler to check. A pod does not lose its GPU
-    // because we cannot read its CPU.
-    let host = host_of(pod).unwrap_or(Host::ZERO);
-    let claim = claim.with_host(host).with_models(models_of(pod));
-    Ok(Some(claim.with_wishes(wishes)))
+    Ok(claims)
 }
 
 /// The dialect in which a pod asks for GPUs; `None` where it asks for none.
@@ -263,10 +284,19 @@ pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
 fn dialect_that_reads(pod: &Pod) -> Result<Option<&'static dyn Dialect>, ClaimError> {
     let used = DIALECTS.iter().copied();
     let used = used.filter_map(|dialect| Some((dialect, first_mark(pod, dialect)?)));
-    let used: Vec<(&dyn Dialect, &str)> = used.collect();
+    let used: Vec<(&'static dyn Dialect, &str)> = used.collect();
     let is_extended = |name| used.iter().any(|(other, _)| other.extends() == Some(name));
     let mut readers = used.iter().filter(|(one, _)| !is_extended(one.name()));
     match (readers.next(), readers.next()) {
+        // A mark can be added at any time, and must hide nothing of what a pod has already. Its
+        // resources are as it was bound.
+        (Some(_), Some(_)) if !pod.spec.node_name.is_empty() => {
+            let by_resource =
+                |(one, by): &&(&'static dyn Dialect, &str)| one.resources().contains(by);
+            let mut readers = used.iter().filter(|(one, _)| !is_extended(one.name()));
+            let reader = readers.clone().find(by_resource).or_else(|| readers.next());
+            Ok(reader.map(|(dialect, _)| *dialect))
+        }
         (Some((_, one)), Some((_, other))) => Err(ClaimError::Dialects(one, other)),
         (reader, _) => Ok(reader.map(|(dialect, _)| *dialect)),
     }

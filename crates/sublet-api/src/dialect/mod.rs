@@ -8,6 +8,7 @@ mod aliyun;
 mod asked;
 mod fraction;
 mod kai;
+mod kept;
 mod koordinator;
 mod kubeshare;
 mod nvidia;
@@ -208,7 +209,7 @@ pub fn device_resources() -> impl Iterator<Item = &'static str> {
 /// Every annotation that only Sublet may write on a pod.
 pub fn result_keys() -> impl Iterator<Item = &'static str> {
     let own = DIALECTS.iter().flat_map(|dialect| dialect.result_keys());
-    [keys::ALLOCATION, keys::ASSIGNED]
+    [keys::ALLOCATION, keys::ASSIGNED, keys::ASKED]
         .into_iter()
         .chain(own.copied())
 }
@@ -278,6 +279,9 @@ pub fn binding_annotations<'a>(
         annotations = dialect.results(claim, allocation, facts, now_ns);
         annotations.insert(keys::ALLOCATION.to_owned(), allocation_to_json(allocation));
         annotations.insert(keys::ASSIGNED.to_owned(), "[]".to_owned());
+        if !dialect.marks().is_empty() {
+            annotations.insert(keys::ASKED.to_owned(), kept::to_json(claim));
+        }
     }
     for key in present {
         if result_keys().any(|own| own == key) {

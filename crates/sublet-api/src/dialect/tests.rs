@@ -10,6 +10,7 @@ use crate::object::Container;
 mod kai;
 mod koordinator;
 mod kubeshare;
+mod several;
 mod short_form;
 
 /// `main aliyun.com/gpu-mem=3; init: warm aliyun.com/gpu-mem=8` as a pod.
