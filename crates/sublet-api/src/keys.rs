@@ -66,9 +66,32 @@ keys! {
         HAMI_CORES = "nvidia.com/gpucores",
         /// 0 or 1; read, and changes nothing (HAMi)
         HAMI_PRIORITY = "nvidia.com/priority",
-        /// carries Allocate where the agent offers no devices of what is asked: one for each
-        /// container that asks in such a way, and for each that asks for `aliyun.com/gpu-mem` on
-        /// nodes with more memory than a device plugin can count
+        /// a number of cards; 1 where only parts of one are asked for; alone: whole cards (Sublet)
+        GPU = "sublet.dev/gpu",
+        /// memory of each card, in bytes with the suffixes of Kubernetes (`4Gi`) (Sublet)
+        GPU_MEMORY = "sublet.dev/gpu-memory",
+        /// memory of each card, in percent of it (Sublet)
+        GPU_MEMORY_PERCENT = "sublet.dev/gpu-memory-percent",
+        /// compute time that is promised, in percent of each card (Sublet)
+        GPU_COMPUTE = "sublet.dev/gpu-compute",
+        /// percent of cards, of memory and compute time alike; 200 are two cards (Koordinator)
+        KOORDINATOR_GPU = "koordinator.sh/gpu",
+        /// compute time that is promised, in percent of all the container's cards together
+        /// (Koordinator)
+        KOORDINATOR_CORE = "koordinator.sh/gpu-core",
+        /// memory in bytes, of all the container's cards together (Koordinator)
+        KOORDINATOR_MEMORY = "koordinator.sh/gpu-memory",
+        /// memory in percent, of all the container's cards together (Koordinator)
+        KOORDINATOR_RATIO = "koordinator.sh/gpu-memory-ratio",
+        /// how many cards the amounts are divided among (Koordinator)
+        KOORDINATOR_SHARED = "koordinator.sh/gpu.shared",
+        /// network cards; refused (Koordinator)
+        KOORDINATOR_RDMA = "koordinator.sh/rdma",
+        /// FPGAs; refused (Koordinator)
+        KOORDINATOR_FPGA = "koordinator.sh/fpga",
+        /// carries Allocate: one for each container that asks for GPUs, unless it does so by
+        /// `aliyun.com/gpu-mem` on a node whose memory a device plugin can count, or by
+        /// `nvidia.com/gpu`
         GPU_SLOT = "sublet.dev/gpu-slot",
     }
     PodAnnotation {
@@ -77,6 +100,9 @@ keys! {
         /// the containers whose devices the node has handed over, a JSON list; written by the
         /// agent
         ASSIGNED = "sublet.dev/assigned",
+        /// what the pod asked when it was bound, where it asks by labels or annotations, which can be
+        /// changed at any time; written by the scheduler in the Binding
+        ASKED = "sublet.dev/asked",
         /// the card's index; also a variable of the container (Aliyun GPUShare)
         ALIYUN_IDX = "ALIYUN_COM_GPU_MEM_IDX",
         /// the pod's total, in units; also a variable (Aliyun GPUShare)
@@ -113,6 +139,40 @@ keys! {
         HAMI_TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate",
         /// the cards of each container: `UUID,NVIDIA,MiB,percent:` and `;` (HAMi)
         HAMI_ALLOCATED = "hami.io/vgpu-devices-allocated",
+        /// the most compute time that each container may use, in percent of each of its cards
+        /// (Sublet)
+        COMPUTE_LIMIT = "sublet.dev/compute-limit",
+        /// the cards, as JSON; written by the scheduler, and read where Koordinator bound the pod
+        /// (Koordinator)
+        KOORDINATOR_ALLOCATED = "scheduling.koordinator.sh/device-allocated",
+        /// the cards as NVML counts them, for `NVIDIA_VISIBLE_DEVICES`; written by the scheduler
+        /// (Koordinator)
+        KOORDINATOR_MINORS = "scheduling.koordinator.sh/gpu-minors",
+        /// when the pod was bound, in nanoseconds since the Unix epoch; written by the scheduler
+        /// (Koordinator)
+        KOORDINATOR_BOUND = "scheduling.koordinator.sh/bind-timestamp",
+        /// which devices the pod accepts; of it, `requiredTopologyScope` `NUMANode` is served, and
+        /// what else it requires is refused (Koordinator)
+        KOORDINATOR_HINT = "scheduling.koordinator.sh/device-allocate-hint",
+        /// devices that should be near each other; refused if that is required (Koordinator)
+        KOORDINATOR_JOINT = "scheduling.koordinator.sh/device-joint-allocate",
+        /// how cards should be wired; refused unless it is `BestEffort` (Koordinator)
+        KOORDINATOR_PARTITION = "scheduling.koordinator.sh/gpu-partition-spec",
+        /// the cards' UUIDs; written by the scheduler, and read where KubeShare bound the pod
+        /// (KubeShare 2)
+        KUBESHARE_UUID = "sharedgpu/gpu_uuid",
+        /// a card's place in KubeShare's own tree; never written, and nobody else may (KubeShare 2)
+        KUBESHARE_CELL = "sharedgpu/cell_id",
+        /// a port of KubeShare's own isolation; never written, and nobody else may (KubeShare 2)
+        KUBESHARE_PORT = "sharedgpu/gpu_manager_port",
+        /// memory of each card as a fraction, rounded up to thousandths (KAI)
+        KAI_FRACTION = "gpu-fraction",
+        /// memory of each card in MiB (KAI)
+        KAI_MEMORY = "gpu-memory",
+        /// how many cards; 1 unless it is there (KAI)
+        KAI_DEVICES = "gpu-fraction-num-devices",
+        /// the container that gets the cards; the first main one unless it is there (KAI)
+        KAI_CONTAINER = "gpu-fraction-container-name",
         /// kubelet runs the pod from a file of its own, as a static pod; read only
         MIRROR = "kubernetes.io/config.mirror",
         /// `false` asks that the pod is not evicted to tidy up (cluster autoscaler); read only
@@ -122,6 +182,28 @@ keys! {
         /// `guaranteed`, the default, or `opportunistic`: promised no compute time, and gets what
         /// guaranteed pods leave
         CLASS_LABEL = "sublet.dev/class",
+        /// `HAMi-core` makes `koordinator.sh/gpu-core` a limit as well as a promise (Koordinator)
+        KOORDINATOR_ISOLATION = "koordinator.sh/gpu-isolation-provider",
+        /// compute time that is promised, in cards; more than 1 are whole cards (KubeShare 2)
+        KUBESHARE_REQUEST = "sharedgpu/gpu_request",
+        /// the most compute time that the pod may use, in cards (KubeShare 2)
+        KUBESHARE_LIMIT = "sharedgpu/gpu_limit",
+        /// memory in bytes; as large a part of the card's as `sharedgpu/gpu_request` unless it is
+        /// there (KubeShare 2)
+        KUBESHARE_MEMORY = "sharedgpu/gpu_mem",
+        /// a part of the card's model name (KubeShare 2)
+        KUBESHARE_MODEL = "sharedgpu/gpu_model",
+        /// 0 to 100; a pod with 0 and without `sharedgpu/gpu_request` gets what others leave
+        /// (KubeShare 2)
+        KUBESHARE_PRIORITY = "sharedgpu/priority",
+        /// pods that start together; refused (KubeShare 2)
+        KUBESHARE_GROUP_NAME = "sharedgpu/group_name",
+        /// the same, as KubeShare's own page has it; refused (KubeShare 2)
+        KUBESHARE_POD_GROUP_NAME = "sharedgpu/pod_group_name",
+        /// how many pods are in the group; refused (KubeShare 2)
+        KUBESHARE_GROUP_HEADCOUNT = "sharedgpu/group_headcount",
+        /// how large a part of the group must start together; refused (KubeShare 2)
+        KUBESHARE_GROUP_THRESHOLD = "sharedgpu/group_threshold",
     }
     NodeAnnotation {
         /// the node's devices; written by the agent
@@ -213,7 +295,7 @@ mod tests {
     /// Of the toy dialect nothing is shipped.
     fn shipped_results() -> impl Iterator<Item = &'static str> {
         let own = crate::dialect::shipped().flat_map(Dialect::result_keys);
-        own.copied().chain([ALLOCATION, ASSIGNED])
+        own.copied().chain([ALLOCATION, ASSIGNED, ASKED])
     }
 
     const RESULT_POLICY: &str = include_str!("../../../deploy/kubernetes/30-result-policy.yaml");

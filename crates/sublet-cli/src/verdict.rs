@@ -89,6 +89,7 @@ impl Odd {
             NodeError::Name(_) => "metadata.name".to_owned(),
             NodeError::Inventory(_) => format!("metadata.annotations.{}", keys::INVENTORY),
             NodeError::Handed(_) => format!("metadata.annotations.{}", keys::HANDED_OVER),
+            NodeError::Register { key, .. } => format!("metadata.annotations.{key}"),
             NodeError::Sharing(_) => format!("metadata.labels.{}", keys::SHARING_LABEL),
             NodeError::Capacity { resource, .. } => format!("status.capacity.{resource}"),
             NodeError::Allocatable { resource, .. } => format!("status.allocatable.{resource}"),
@@ -105,8 +106,16 @@ impl Odd {
 
     /// What is wrong with what a pod asks.
     pub(crate) fn of_claim(pod: &Pod, error: &ClaimError) -> Odd {
-        let ClaimError::Amount { container, .. } = error else {
-            return Odd::new("spec.containers", error);
+        let container = match error {
+            ClaimError::Amount { container, .. } | ClaimError::Together { container, .. } => {
+                container
+            }
+            ClaimError::Field { field, .. } => {
+                let is_label = pod.metadata.labels.contains_key(*field);
+                let list = if is_label { "labels" } else { "annotations" };
+                return Odd::new(&format!("metadata.{list}.{field}"), error);
+            }
+            _ => return Odd::new("spec.containers", error),
         };
         let lists = [
             ("containers", &pod.spec.containers),

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use crate::peak::{peak, peak_part};
 use crate::{
-    Advertise, Ask, CardWishes, ContainerName, Count, Host, MiB, Milli, OwnParts, Part, Parts,
-    StockAsk,
+    Advertise, Ask, CardWishes, ContainerName, Count, Host, MiB, Milli, Models, OwnParts, Part,
+    Parts, StockAsk,
 };
 
 /// The name of the dialect that a pod's claim and allocation are written in. Dialects themselves
@@ -174,36 +174,6 @@ pub enum ClaimShapeError {
         /// Thousandths.
         asked: u64,
     },
-}
-
-/// The GPU models that a pod accepts; none named means any. They stay in the order given, so that
-/// the same models in another order compare as different.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Models(Vec<Arc<str>>);
-
-impl Models {
-    /// These models; any, if there are none.
-    #[must_use]
-    pub fn new(models: impl IntoIterator<Item = Arc<str>>) -> Models {
-        Models(models.into_iter().collect())
-    }
-
-    /// Does the pod name any model?
-    #[must_use]
-    pub fn is_any(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// May the pod go on that model?
-    #[must_use]
-    pub fn accept(&self, model: &str) -> bool {
-        self.0.is_empty() || self.iter().any(|known| **known == *model)
-    }
-
-    /// The models by name.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.0.iter()
-    }
 }
 
 /// What one pod asks.

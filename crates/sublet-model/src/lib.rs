@@ -26,7 +26,7 @@ pub use allocation::{Allocation, CardRef, Charge, Grant, charges_of};
 pub use ask::{Ask, OwnParts, Parts};
 pub use claim::{
     Carrier, Claim, ClaimShapeError, Class, ContainerCards, ContainerClaim, Demand, DialectName,
-    Models, Portion, Role,
+    Portion, Role,
 };
 pub use device::{Gpu, GpuIndex, Health, Inventory, InventoryError};
 pub use host::Host;
@@ -39,4 +39,4 @@ pub use quantity::{Bytes, Count, GiB, MiB, Milli, MilliCpu};
 pub use stock::{HostPort, MachineUse, Resources, StockAllocatable, StockAsk};
 pub use time::Time;
 pub use topology::{Bdf, BdfError, Fabric, Level, Nic, Pair, Partition};
-pub use wishes::CardWishes;
+pub use wishes::{CardWishes, Models};

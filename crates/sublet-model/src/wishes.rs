@@ -1,9 +1,39 @@
-//! Which cards of a node a pod accepts, whatever room they have.
+//! Which models of nodes a pod accepts, and which of their cards, whatever room they have.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::{Gpu, GpuUuid};
+
+/// The GPU models that a pod accepts; none named means any. They stay in the order given, so that
+/// the same models in another order compare as different.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Models(Vec<Arc<str>>);
+
+impl Models {
+    /// These models; any, if there are none.
+    #[must_use]
+    pub fn new(models: impl IntoIterator<Item = Arc<str>>) -> Models {
+        Models(models.into_iter().collect())
+    }
+
+    /// Does the pod name any model?
+    #[must_use]
+    pub fn is_any(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// May the pod go on that model?
+    #[must_use]
+    pub fn accept(&self, model: &str) -> bool {
+        self.0.is_empty() || self.iter().any(|known| **known == *model)
+    }
+
+    /// The models by name.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.0.iter()
+    }
+}
 
 /// Which cards a pod accepts. Nothing wanted means any card; nothing unwanted means none is.
 ///
@@ -38,7 +68,10 @@ impl CardWishes {
             uuid.is_some_and(|uuid| uuids.contains(uuid))
         };
         let model = gpu.model.to_lowercase();
-        let has = |models: &BTreeSet<Arc<str>>| models.iter().any(|part| model.contains(&**part));
+        // A label cannot hold blanks, so whoever makes one of a name writes `nvidia-a100`.
+        let dashed = model.replace(' ', "-");
+        let is_named = |part: &Arc<str>| model.contains(&**part) || dashed.contains(&**part);
+        let has = |models: &BTreeSet<Arc<str>>| models.iter().any(is_named);
         (self.uuids.is_empty() || is_one_of(&self.uuids))
             && !is_one_of(&self.not_uuids)
             && (self.models.is_empty() || has(&self.models))
@@ -126,6 +159,23 @@ mod tests {
             "[]",
             "that card is not there"
         );
+    }
+
+    #[test]
+    fn a_blank_of_a_name_may_be_written_as_a_dash() {
+        let mut gpu = cards("a:x:0").remove(0);
+        gpu.model = Arc::from("NVIDIA A100-SXM4-80GB");
+        for (model, expected) in [
+            ("nvidia a100-sxm4", true),
+            ("nvidia-a100-sxm4", true),
+            ("nvidia a100 sxm4", false),
+        ] {
+            let wishes = CardWishes {
+                models: names(&[model]),
+                ..CardWishes::default()
+            };
+            assert_eq!(wishes.accept(&gpu), expected, "{model}");
+        }
     }
 
     #[test]

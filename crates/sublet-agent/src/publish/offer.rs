@@ -335,8 +335,7 @@ mod tests {
         };
         // What other dialects offer beside these is theirs to test.
         let about = |name: &str| {
-            let dialects = ["aliyun.com/", "nvidia.com/", "sublet.dev/"];
-            dialects.iter().any(|start| name.starts_with(start))
+            name.starts_with("aliyun.com/") || [keys::NVIDIA_GPU, keys::GPU_SLOT].contains(&name)
         };
         let lists = offer.lists.iter().filter(|(name, _)| about(name));
         let status = offer.status.iter().filter(|(name, _)| about(name));

@@ -1,16 +1,16 @@
 //! What a pod asks, in whatever dialect it is written.
 
 use sublet_model::{
-    CardWishes, Claim, ClaimShapeError, Class, ContainerClaim, ContainerName, Count, Host, Milli,
-    NameError, Role, Unit,
+    CardWishes, Claim, ClaimShapeError, Class, ContainerClaim, ContainerName, Count, Host, MiB,
+    Milli, NameError, Role, Unit,
 };
 
-use super::{DIALECTS, Dialect};
+use super::{DIALECTS, Dialect, kept};
 use crate::keys;
 use crate::machine::host_of;
 use crate::models::models_of;
 use crate::object::{Container, Pod};
-use crate::quantity::{QuantityError, whole_number};
+use crate::quantity::{QuantityError, bytes, whole_number};
 
 /// A container as a dialect reads it.
 #[derive(Debug, Clone, Copy)]
@@ -85,17 +85,52 @@ impl<'a> Asked<'a> {
         Ok(Count::new(cards.map_err(|_| self.too_large(resource))?))
     }
 
+    /// An amount that is written in bytes (`4Gi`); 0 where it does not name the resource.
+    ///
+    /// # Errors
+    /// No quantity, or more than 64 bits hold.
+    pub fn bytes(&self, resource: &'static str) -> Result<u64, ClaimError> {
+        let text = self.container.resources.asked(resource).unwrap_or("0");
+        bytes(text).map_err(|cause| self.wrong(resource, cause))
+    }
+
+    /// The same amount as memory of a card.
+    ///
+    /// # Errors
+    /// No quantity, or more than [`MiB::MAX`].
+    pub fn memory(&self, resource: &'static str) -> Result<MiB, ClaimError> {
+        mib_of(self.bytes(resource)?).ok_or_else(|| self.too_large(resource))
+    }
+
+    /// The error for resources that do not go together.
+    #[must_use]
+    pub fn together(&self, why: String) -> ClaimError {
+        ClaimError::Together {
+            container: self.container.name.clone(),
+            why,
+        }
+    }
+
     /// The error for an amount that is larger than it can be.
     #[must_use]
     pub fn too_large(&self, resource: &'static str) -> ClaimError {
+        self.wrong(resource, QuantityError::TooLarge)
+    }
+
+    fn wrong(&self, resource: &'static str, cause: QuantityError) -> ClaimError {
         let text = self.container.resources.asked(resource);
         ClaimError::Amount {
             container: self.container.name.clone(),
             resource: resource.to_owned(),
             value: text.unwrap_or_default().to_owned(),
-            cause: QuantityError::TooLarge,
+            cause,
         }
     }
+}
+
+/// So many bytes in MiB, a part of one as a whole one; `None` above [`MiB::MAX`].
+pub(super) fn mib_of(bytes: u64) -> Option<MiB> {
+    MiB::new(bytes.div_ceil(1 << 20))
 }
 
 /// Why what a pod asks cannot be read.
@@ -175,12 +210,68 @@ pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
     for (_, _, container) in containers(pod) {
         has_slot |= amount(container, keys::GPU_SLOT)?.is_some();
     }
-    let Some(dialect) = dialect_that_reads(pod)? else {
-        return match has_slot {
-            true => Err(ClaimError::SlotAlone),
-            false => Ok(None),
-        };
+    // A label can be changed at any time. What a pod has already counts all the same.
+    let is_bound = !pod.spec.node_name.is_empty();
+    let kept = is_bound.then(|| kept::read(pod)).flatten();
+    let (dialect, claim) = match kept {
+        Some(kept) => {
+            let claim = shaped(kept.dialect, kept.containers, has_slot)?;
+            (kept.dialect, claim.with_class(kept.class)?)
+        }
+        None => {
+            let Some(dialect) = dialect_that_reads(pod)? else {
+                return match has_slot {
+                    true => Err(ClaimError::SlotAlone),
+                    false => Ok(None),
+                };
+            };
+            let claims = claims_of(pod, dialect, unit)?;
+            if claims.is_empty() && !has_slot {
+                return Ok(None);
+            }
+            let claim = shaped(dialect, claims, has_slot)?;
+            let class = class_of(pod, dialect);
+            let classed = class.and_then(|class| Ok(claim.clone().with_class(class)?));
+            let claim = match classed {
+                Err(_) if is_bound => claim,
+                classed => classed?,
+            };
+            (dialect, claim)
+        }
     };
+    let wishes = match dialect.wishes(pod) {
+        Err(_) if is_bound => CardWishes::default(),
+        wishes => wishes?,
+    };
+    // CPU and memory are for the stock scheduler to check. A pod does not lose its GPU
+    // because we cannot read its CPU.
+    let host = host_of(pod).unwrap_or(Host::ZERO);
+    let claim = claim.with_host(host).with_models(models_of(pod));
+    let init_containers = pod.spec.init_containers.len();
+    Ok(Some(
+        claim
+            .with_wishes(wishes)
+            .with_init_containers(init_containers),
+    ))
+}
+
+/// A claim of these containers, as the dialect has them share cards and ask kubelet.
+fn shaped(
+    dialect: &dyn Dialect,
+    containers: Vec<ContainerClaim>,
+    has_slot: bool,
+) -> Result<Claim, ClaimShapeError> {
+    let (name, cards) = (dialect.name(), dialect.container_cards());
+    let claim = Claim::on(cards, Some(name), containers, has_slot)?;
+    Ok(claim.with_carrier(dialect.carrier().1))
+}
+
+/// What each container asks that asks for anything.
+fn claims_of(
+    pod: &Pod,
+    dialect: &dyn Dialect,
+    unit: Unit,
+) -> Result<Vec<ContainerClaim>, ClaimError> {
     let mut claims = Vec::new();
     for (position, role, container) in containers(pod) {
         let asked = Asked {
@@ -199,34 +290,7 @@ pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
             });
         }
     }
-    if claims.is_empty() && !has_slot {
-        return Ok(None);
-    }
-    let claim = Claim::on(
-        dialect.container_cards(),
-        Some(dialect.name()),
-        claims,
-        has_slot,
-    )?;
-    let claim = claim
-        .with_carrier(dialect.carrier().1)
-        .with_init_containers(pod.spec.init_containers.len());
-    let classed = class_of(pod, dialect).and_then(|class| Ok(claim.clone().with_class(class)?));
-    let claim = match classed {
-        // A label can be changed at any time. What a pod has already counts all the same.
-        Err(_) if !pod.spec.node_name.is_empty() => claim,
-        classed => classed?,
-    };
-    let wishes = match dialect.wishes(pod) {
-        // The same with annotations.
-        Err(_) if !pod.spec.node_name.is_empty() => CardWishes::default(),
-        wishes => wishes?,
-    };
-    // CPU and memory are for the stock scheduler to check. A pod does not lose its GPU
-    // because we cannot read its CPU.
-    let host = host_of(pod).unwrap_or(Host::ZERO);
-    let claim = claim.with_host(host).with_models(models_of(pod));
-    Ok(Some(claim.with_wishes(wishes)))
+    Ok(claims)
 }
 
 /// The dialect in which a pod asks for GPUs; `None` where it asks for none.
@@ -236,12 +300,23 @@ pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
 fn dialect_that_reads(pod: &Pod) -> Result<Option<&'static dyn Dialect>, ClaimError> {
     let used = DIALECTS.iter().copied();
     let used = used.filter_map(|dialect| Some((dialect, first_mark(pod, dialect)?)));
-    let used: Vec<(&dyn Dialect, &str)> = used.collect();
+    let used: Vec<(&'static dyn Dialect, &str)> = used.collect();
     let is_extended = |name| used.iter().any(|(other, _)| other.extends() == Some(name));
-    let mut readers = used.iter().filter(|(one, _)| !is_extended(one.name()));
-    match (readers.next(), readers.next()) {
-        (Some((_, one)), Some((_, other))) => Err(ClaimError::Dialects(one, other)),
-        (reader, _) => Ok(reader.map(|(dialect, _)| *dialect)),
+    let mut readers = used.clone();
+    readers.retain(|(one, _)| !is_extended(one.name()));
+    // A mark can be added at any time, and must hide nothing of what a pod has already. Its
+    // resources are as it was bound.
+    let by_resource = |(one, by): &(&'static dyn Dialect, &str)| one.resources().contains(by);
+    if !pod.spec.node_name.is_empty() {
+        match readers.iter().any(by_resource) {
+            true => readers.retain(by_resource),
+            false => readers.truncate(1),
+        }
+    }
+    match readers[..] {
+        [] => Ok(None),
+        [(reader, _)] => Ok(Some(reader)),
+        [(_, one), (_, other), ..] => Err(ClaimError::Dialects(one, other)),
     }
 }
 

@@ -18,11 +18,11 @@ use sublet_model::{
     Role, Sharing,
 };
 
-use super::{Asked, ClaimError, Dialect, NodeCards, OfferedCards};
+use super::{Asked, ClaimError, Dialect, NodeCards, OfferedCards, containers};
 use crate::allocation::AllocationError;
 use crate::keys;
 use crate::node::{NodeDefaults, NodeError};
-use crate::object::{Node, Pod};
+use crate::object::{Container, Node, Pod};
 
 pub(super) struct Hami;
 
@@ -69,6 +69,10 @@ impl Dialect for Hami {
         let amounts = memory > 0 || percent > Milli::ZERO || cores > Milli::ZERO;
         if gpus == Count::ZERO && !amounts {
             return Ok(None);
+        }
+        // A pod with wishes and no amounts asks for whole cards, as it does without its wishes.
+        if !containers(asked.pod).any(|(.., one)| has_amounts(one)) {
+            return Ok(Some(Demand::of_cards(gpus)));
         }
         // Memory wins over a percentage; neither is all of it.
         let part = match (memory, percent) {
@@ -245,6 +249,14 @@ impl Dialect for Hami {
         let cores = (cores > 0).then(|| (keys::HAMI_CORE_LIMIT.to_owned(), cores.to_string()));
         limits.chain(cores).collect()
     }
+}
+
+/// Does the container name a resource that only HAMi has?
+fn has_amounts(container: &Container) -> bool {
+    let resources = Hami.resources().iter();
+    resources
+        .map(|name| container.resources.asked(name))
+        .any(|asked| asked.is_some())
 }
 
 fn share(memory_share: Milli) -> Part {

@@ -6,8 +6,14 @@
 
 mod aliyun;
 mod asked;
+mod fraction;
 mod hami;
+mod kai;
+mod kept;
+mod koordinator;
+mod kubeshare;
 mod nvidia;
+mod sublet;
 #[cfg(test)]
 mod toy;
 
@@ -31,6 +37,10 @@ pub const DIALECTS: &[&dyn Dialect] = &[
     // Before what counts its devices as cards.
     &hami::Hami,
     &nvidia::Nvidia,
+    &sublet::Sublet,
+    &koordinator::Koordinator,
+    &kubeshare::KubeShare,
+    &kai::Kai,
     #[cfg(test)]
     &toy::Toy,
 ];
@@ -219,6 +229,20 @@ pub struct OfferedCards {
     pub containers: u64,
 }
 
+impl OfferedCards {
+    /// Percent of all cards together.
+    #[must_use]
+    pub fn percent(&self) -> u64 {
+        self.count.saturating_mul(100)
+    }
+
+    /// Memory of all cards together, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.memory.get().saturating_mul(1 << 20)
+    }
+}
+
 /// What one device of a resource is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OfferedDevice {
@@ -242,7 +266,7 @@ pub fn device_resources() -> impl Iterator<Item = &'static str> {
 /// Every annotation that only Sublet may write on a pod.
 pub fn result_keys() -> impl Iterator<Item = &'static str> {
     let own = DIALECTS.iter().flat_map(|dialect| dialect.result_keys());
-    [keys::ALLOCATION, keys::ASSIGNED]
+    [keys::ALLOCATION, keys::ASSIGNED, keys::ASKED]
         .into_iter()
         .chain(own.copied())
 }
@@ -268,10 +292,7 @@ fn dialect_of(claim: &Claim) -> Option<&'static dyn Dialect> {
 /// Annotations that cannot be read, or do not answer the claim.
 pub fn allocation_of(pod: &Pod, claim: &Claim) -> Result<Option<Allocation>, AllocationError> {
     let Some(text) = pod.metadata.annotations.get(keys::ALLOCATION) else {
-        return match dialect_of(claim) {
-            Some(dialect) => dialect.older_allocation(pod, claim),
-            None => Ok(None),
-        };
+        return older_allocation_of(pod, claim);
     };
     let allocation = allocation_from_json(text)?;
     if allocation.answers(claim) {
@@ -281,6 +302,23 @@ pub fn allocation_of(pod: &Pod, claim: &Claim) -> Result<Option<Allocation>, All
             key: keys::ALLOCATION,
         })
     }
+}
+
+/// What a pod got that somebody else bound: as its dialect writes it, or a dialect that extends
+/// that one, since their schedulers bind pods of both.
+fn older_allocation_of(pod: &Pod, claim: &Claim) -> Result<Option<Allocation>, AllocationError> {
+    let Some(own) = dialect_of(claim) else {
+        return Ok(None);
+    };
+    let extending = DIALECTS
+        .iter()
+        .filter(|one| one.extends() == claim.dialect());
+    for dialect in [own].into_iter().chain(extending.copied()) {
+        if let Some(allocation) = dialect.older_allocation(pod, claim)? {
+            return Ok(Some(allocation));
+        }
+    }
+    Ok(None)
 }
 
 /// The annotations of a Binding. Every result key that the pod already carries is among
@@ -298,6 +336,9 @@ pub fn binding_annotations<'a>(
         annotations = dialect.results(claim, allocation, facts, now_ns);
         annotations.insert(keys::ALLOCATION.to_owned(), allocation_to_json(allocation));
         annotations.insert(keys::ASSIGNED.to_owned(), "[]".to_owned());
+        if !dialect.marks().is_empty() {
+            annotations.insert(keys::ASKED.to_owned(), kept::to_json(claim));
+        }
     }
     for key in present {
         if result_keys().any(|own| own == key) {

@@ -2,12 +2,17 @@
 
 use std::sync::Arc;
 
-use sublet_model::{Ask, ContainerName, Count, Inventory, MiB, NodeName, Unit};
+use sublet_model::{Ask, ContainerName, Count, Inventory, MiB, Milli, NodeName, Portion, Unit};
 
 use super::*;
 use crate::object::Container;
 
 mod hami;
+mod kai;
+mod koordinator;
+mod kubeshare;
+mod several;
+mod short_form;
 
 /// `main aliyun.com/gpu-mem=3; init: warm aliyun.com/gpu-mem=8` as a pod.
 fn pod(picture: &str) -> Pod {
@@ -42,6 +47,42 @@ fn pod(picture: &str) -> Pod {
 
 fn claim(picture: &str, unit: Unit) -> Result<Option<Claim>, String> {
     claim_of(&pod(picture), unit).map_err(|error| error.to_string())
+}
+
+/// The pod of a picture, with these annotations.
+fn annotated(picture: &str, annotations: &[(&str, &str)]) -> Pod {
+    let mut pod = pod(picture);
+    let pairs = annotations.iter();
+    let pairs = pairs.map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+    pod.metadata.annotations = pairs.collect();
+    pod
+}
+
+/// What a pod asks, container by container, or why it is refused.
+fn said(pod: &Pod) -> String {
+    let claim = match claim_of(pod, Unit::MiB) {
+        Ok(Some(claim)) => claim,
+        Ok(None) => return "nothing".to_owned(),
+        Err(error) => return error.to_string(),
+    };
+    let container = |one: &ContainerClaim| {
+        let demand = one.demand;
+        let portion = match demand.portion {
+            Portion::Whole => "whole".to_owned(),
+            Portion::Part(part) => part.to_string(),
+        };
+        let limit = match demand.compute_limit {
+            Milli::WHOLE => String::new(),
+            limit => format!(", at most {limit}"),
+        };
+        format!("{}: {} x {portion}{limit}", one.name, demand.gpus.get())
+    };
+    let all: Vec<String> = claim.containers().iter().map(container).collect();
+    let class = match claim.class() {
+        Class::Guaranteed => "",
+        Class::Opportunistic => "opportunistic ",
+    };
+    format!("{class}{}", all.join("; "))
 }
 
 fn facts(unit: Unit) -> NodeFacts {
@@ -393,7 +434,7 @@ proptest::proptest! {
             let part = parts.iter().next().unwrap_or_default();
             proptest::prop_assert_eq!(part.memory, MiB::from(memory));
             proptest::prop_assert_eq!(claim.class().word(), class);
-            let is_promised = part.compute > sublet_model::Milli::ZERO;
+            let is_promised = part.compute > Milli::ZERO;
             proptest::prop_assert!(!is_promised || claim.class() == Class::Guaranteed);
         }
     }

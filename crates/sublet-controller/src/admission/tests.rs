@@ -262,6 +262,14 @@ fn the_shipped_webhook_is_asked_about_every_way_to_ask_for_gpus() {
             "pods that ask for {resource} pass unseen: add it to 71-webhook.yaml"
         );
     }
+    let by_marks = sublet_api::dialect::DIALECTS.iter();
+    let by_marks = by_marks.filter(|dialect| dialect.resources().is_empty());
+    for mark in by_marks.flat_map(|dialect| dialect.marks()) {
+        assert!(
+            CONFIGURATION.contains(&format!("'{mark}'")),
+            "pods that ask by {mark} pass unseen: add it to 71-webhook.yaml"
+        );
+    }
     assert!(CONFIGURATION.contains("failurePolicy: Ignore\n"));
     assert!(CONFIGURATION.contains("values: [kube-system, sublet-system]}"));
 }

@@ -5,15 +5,6 @@ use sublet_model::{Allocation, Ask, CardRef, Gpu, GpuIndex, GpuUuid, Grant, MiB,
 use super::*;
 use crate::{NodeDefaults, facts_of};
 
-fn annotated(picture: &str, annotations: &[(&str, &str)]) -> Pod {
-    let mut pod = pod(picture);
-    let pairs = annotations.iter();
-    pod.metadata.annotations = pairs
-        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-        .collect();
-    pod
-}
-
 /// What a pod asks, part by part, or why not.
 fn asks(picture: &str, annotations: &[(&str, &str)]) -> String {
     match claim_of(&annotated(picture, annotations), Unit::MiB) {

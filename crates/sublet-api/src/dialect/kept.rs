@@ -1,0 +1,117 @@
+//! `sublet.dev/asked`: what a pod asked when it was bound.
+//!
+//! Resources of a container stay as they are; labels and annotations can be changed by whoever may
+//! change the pod. A pod that asks by them could make itself cheaper than what it holds, and its
+//! cards would be given away twice. So the Binding says what it asked, under a key that only Sublet
+//! writes. Pods that others bound have no such record; their labels are believed.
+
+use serde::{Deserialize, Serialize};
+use sublet_model::{
+    Claim, Class, ContainerClaim, ContainerName, Count, Demand, MiB, Milli, Part, Portion,
+};
+
+use super::{DIALECTS, Dialect, containers};
+use crate::keys;
+use crate::object::Pod;
+
+/// What a pod asked.
+pub(super) struct Kept {
+    pub(super) dialect: &'static dyn Dialect,
+    pub(super) class: Class,
+    /// In the order in which they start.
+    pub(super) containers: Vec<ContainerClaim>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct KeptJson {
+    dialect: String,
+    class: String,
+    containers: Vec<DemandJson>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct DemandJson {
+    container: String,
+    gpus: u32,
+    /// Absent for whole cards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    part: Option<PartJson>,
+    limit_milli: u16,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct PartJson {
+    #[serde(rename = "memoryMiB")]
+    memory_mib: u64,
+    memory_milli: u16,
+    compute_milli: u16,
+}
+
+/// The annotation's text.
+pub(super) fn to_json(claim: &Claim) -> String {
+    let demand = |container: &ContainerClaim| {
+        let demand = container.demand;
+        DemandJson {
+            container: container.name.to_string(),
+            gpus: demand.gpus.get(),
+            part: match demand.portion {
+                Portion::Whole => None,
+                Portion::Part(part) => Some(PartJson {
+                    memory_mib: part.memory.get(),
+                    memory_milli: part.memory_share.get(),
+                    compute_milli: part.compute.get(),
+                }),
+            },
+            limit_milli: demand.compute_limit.get(),
+        }
+    };
+    let dialect = claim.dialect().map(|name| name.0);
+    let kept = KeptJson {
+        dialect: dialect.unwrap_or_default().to_owned(),
+        class: claim.class().word().to_owned(),
+        containers: claim.containers().iter().map(demand).collect(),
+    };
+    serde_json::to_string(&kept).expect("strings and numbers are always JSON")
+}
+
+/// What the pod asked, if it says so and all of it can be read.
+pub(super) fn read(pod: &Pod) -> Option<Kept> {
+    let text = pod.metadata.annotations.get(keys::ASKED)?;
+    let kept: KeptJson = serde_json::from_str(text).ok()?;
+    let mut classes = [Class::Guaranteed, Class::Opportunistic].into_iter();
+    let demand = |one: &DemandJson| {
+        let (position, role, container) =
+            containers(pod).find(|(.., c)| c.name == one.container)?;
+        Some(ContainerClaim {
+            name: ContainerName::new(&container.name).ok()?,
+            position,
+            role,
+            demand: demand_of(one)?,
+        })
+    };
+    let demands: Option<Vec<ContainerClaim>> = kept.containers.iter().map(demand).collect();
+    Some(Kept {
+        dialect: *DIALECTS.iter().find(|one| one.name().0 == kept.dialect)?,
+        class: classes.find(|class| class.word() == kept.class)?,
+        containers: demands.filter(|demands| !demands.is_empty())?,
+    })
+}
+
+fn demand_of(one: &DemandJson) -> Option<Demand> {
+    let portion = match &one.part {
+        None => Portion::Whole,
+        Some(part) => Portion::Part(Part {
+            memory: MiB::new(part.memory_mib)?,
+            compute: Milli::new(part.compute_milli)?,
+            memory_share: Milli::new(part.memory_milli)?,
+        }),
+    };
+    Some(Demand {
+        gpus: Count::new(one.gpus),
+        portion,
+        compute_limit: Milli::new(one.limit_milli)?,
+    })
+}
