@@ -1,27 +1,29 @@
 //! `hami.io/node-nvidia-register`: the cards of a node as HAMi's device plugin reports them.
 //!
-//! A JSON list, or in older versions `uuid,split,memory,cores,type,numa,health:` for each card.
+//! A JSON list since HAMi 2.8. Older versions write `uuid,split,memory,cores,type,numa,health:` for
+//! each card, and some of them `,index,mode` after that. HAMi is written in Go, and leaves out of
+//! its JSON what is zero, false or empty: a card without `health` is sick.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use sublet_model::{Gpu, GpuIndex, GpuUuid, Health, Inventory, MiB};
 
 /// A card, as far as placement needs it.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 struct Registered {
     id: String,
-    #[serde(default)]
-    index: Option<u16>,
+    index: u16,
     devmem: u64,
-    #[serde(default, rename = "type")]
+    #[serde(rename = "type")]
     model: String,
-    #[serde(default)]
     numa: i32,
     health: bool,
 }
 
-/// Reads either form.
+/// Reads any of the forms.
 ///
 /// # Errors
 /// What is wrong, for people.
@@ -32,7 +34,16 @@ pub(super) fn read(text: &str) -> Result<Inventory, String> {
         let cards = text.split(':').filter(|card| !card.trim().is_empty());
         cards.map(older).collect::<Result<_, _>>()?
     };
-    let gpus = cards.iter().zip(0..).map(|(card, at)| gpu(card, at));
+    // The oldest form has no indices: there the cards stand in the driver's order.
+    let indices: BTreeSet<u16> = cards.iter().map(|card| card.index).collect();
+    let is_numbered = indices.len() == cards.len();
+    let gpus = cards.iter().enumerate().map(|(at, card)| {
+        let index = match is_numbered {
+            true => Ok(card.index),
+            false => u16::try_from(at),
+        };
+        gpu(card, index.map_err(|_| format!("{} cards", cards.len()))?)
+    });
     let gpus: Vec<Gpu> = gpus.collect::<Result<_, String>>()?;
     Inventory::new(gpus, Vec::new(), Vec::new(), Vec::new()).map_err(|error| error.to_string())
 }
@@ -40,12 +51,16 @@ pub(super) fn read(text: &str) -> Result<Inventory, String> {
 fn older(card: &str) -> Result<Registered, String> {
     let fields: Vec<&str> = card.split(',').map(str::trim).collect();
     let wrong = || format!("`{card}` is not `uuid,split,memory,cores,type,numa,health`");
-    let [id, _split, memory, _cores, model, numa, health] = fields[..] else {
+    let (fields, index) = match fields[..] {
+        [ref fields @ .., index, _mode] if fields.len() == 7 => (fields, index),
+        ref fields => (fields, "0"),
+    };
+    let [id, _split, memory, _cores, model, numa, health] = *fields else {
         return Err(wrong());
     };
     Ok(Registered {
         id: id.to_owned(),
-        index: None,
+        index: index.parse().map_err(|_| wrong())?,
         devmem: memory.parse().map_err(|_| wrong())?,
         model: model.to_owned(),
         numa: numa.parse().map_err(|_| wrong())?,
@@ -53,7 +68,7 @@ fn older(card: &str) -> Result<Registered, String> {
     })
 }
 
-fn gpu(card: &Registered, at: u16) -> Result<Gpu, String> {
+fn gpu(card: &Registered, index: u16) -> Result<Gpu, String> {
     let uuid = GpuUuid::new(&card.id).map_err(|error| format!("`{}`: {error}", card.id))?;
     let memory =
         MiB::new(card.devmem).ok_or_else(|| format!("{} MiB are too many", card.devmem))?;
@@ -65,7 +80,7 @@ fn gpu(card: &Registered, at: u16) -> Result<Gpu, String> {
             false => Health::Sick(Arc::from("HAMi says so")),
         },
         numa: u16::try_from(card.numa).ok(),
-        ..Gpu::plain(GpuIndex(card.index.unwrap_or(at)), memory)
+        ..Gpu::plain(GpuIndex(index), memory)
     })
 }
 
@@ -75,21 +90,36 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn both_forms_are_read() {
-        let json = r#"[{"id":"GPU-a","index":0,"count":10,"devmem":81559,"devcore":100,"type":"NVIDIA-A100","numa":1,"mode":"hami-core","health":true},
-            {"id":"GPU-b","index":1,"count":10,"devmem":81559,"devcore":100,"type":"NVIDIA-A100","numa":0,"health":false}]"#;
-        let older = "GPU-a,10,81559,100,NVIDIA-A100,1,true:GPU-b,10,81559,100,NVIDIA-A100,0,false:";
-        let inventory = read(json).unwrap();
-        assert_eq!(inventory, read(older).unwrap());
-        let [a, b] = inventory.gpus() else {
-            panic!("{inventory:?}");
+    /// Its cards: `index uuid memory model numa`, and `!` where it is sick.
+    fn cards(text: &str) -> String {
+        let inventory = read(text).unwrap();
+        let card = |gpu: &Gpu| {
+            let sick = if gpu.health.is_healthy() { "" } else { "!" };
+            let uuid = gpu.uuid.as_ref().unwrap();
+            let numa = gpu.numa.map_or("-".to_owned(), |numa| numa.to_string());
+            let (index, memory, model) = (gpu.index, gpu.memory.get(), &gpu.model);
+            format!("{index} {uuid} {memory} {model} {numa}{sick}")
         };
-        assert_eq!(
-            (a.numa, a.memory.get(), &*a.model),
-            (Some(1), 81_559, "NVIDIA-A100")
-        );
-        assert!(a.health.is_healthy() && !b.health.is_healthy());
+        let cards: Vec<String> = inventory.gpus().iter().map(card).collect();
+        cards.join("; ")
+    }
+
+    #[test]
+    fn every_form_is_read() {
+        // 2.8 and later; what Go leaves out is index 0, NUMA node 0 and a sick card.
+        let json = r#"[{"id":"GPU-b","index":1,"count":10,"devmem":81559,"devcore":100,"type":"NVIDIA-A100","numa":1,"mode":"hami-core","health":true},
+            {"id":"GPU-a","count":10,"devmem":81559,"devcore":100,"type":"NVIDIA-A100","mode":"hami-core"}]"#;
+        let found = "0 GPU-a 81559 NVIDIA-A100 0!; 1 GPU-b 81559 NVIDIA-A100 1";
+        assert_eq!(cards(json), found);
+        let with_index = "GPU-b,10,81559,100,NVIDIA-A100,1,true,1,hami-core:\
+                          GPU-a,10,81559,100,NVIDIA-A100,0,false,0,hami-core:";
+        assert_eq!(cards(with_index), found);
+        let without =
+            "GPU-a,10,81559,100,NVIDIA-A100,0,false:GPU-b,10,81559,100,NVIDIA-A100,1,true:";
+        assert_eq!(cards(without), found);
+        let far = "GPU-a,10,8,100,NVIDIA-Tesla V100-PCIE-32GB,-1,true:";
+        assert_eq!(cards(far), "0 GPU-a 8 NVIDIA-Tesla V100-PCIE-32GB -");
+        assert_eq!(cards("[]"), "");
     }
 
     #[test]
@@ -110,7 +140,9 @@ mod tests {
         ] {
             assert_eq!(read(text).unwrap_err(), why);
         }
-        assert!(read("[{]").is_err() && read("[]").unwrap().gpus().is_empty());
+        assert!(read("[{]").is_err());
+        let many = "a,1,1,1,T,0,true:".repeat(70_000);
+        assert_eq!(read(&many).unwrap_err(), "70000 cards");
     }
 
     proptest! {
@@ -119,6 +151,33 @@ mod tests {
             if let Ok(inventory) = read(&text) {
                 prop_assert!(inventory.gpus().iter().all(|gpu| gpu.uuid.is_some()));
             }
+        }
+
+        /// The same cards, as each version of HAMi writes them.
+        #[test]
+        fn all_forms_of_the_same_cards_are_read_alike(
+            given in proptest::collection::vec((0..90_000_u32, -1..4_i32, any::<bool>(), "[A-Z0-9 -]{0,12}"), 0..5),
+        ) {
+            let mut json = Vec::new();
+            let mut text = [String::new(), String::new()];
+            for (at, (memory, numa, health, model)) in given.iter().enumerate() {
+                let mut card = serde_json::json!({"id": format!("GPU-{at}"), "count": 10, "devcore": 100, "mode": "hami-core"});
+                let all = [("index", serde_json::json!(at)), ("devmem", serde_json::json!(memory)),
+                    ("numa", serde_json::json!(numa)), ("health", serde_json::json!(health)),
+                    ("type", serde_json::json!(model.trim()))];
+                let zero = [serde_json::json!(0), serde_json::json!(false), serde_json::json!("")];
+                for (key, value) in all.into_iter().filter(|(_, value)| !zero.contains(value)) {
+                    card[key] = value;
+                }
+                json.push(card);
+                let older = format!("GPU-{at},10,{memory},100,{},{numa},{health}", model.trim());
+                text[0] += &format!("{older}:");
+                text[1] += &format!("{older},{at},hami-core:");
+            }
+            let expected = read(&serde_json::to_string(&json).unwrap()).unwrap();
+            prop_assert_eq!(expected.gpus().len(), given.len());
+            prop_assert_eq!(&read(&text[0]).unwrap(), &expected);
+            prop_assert_eq!(&read(&text[1]).unwrap(), &expected);
         }
     }
 }
