@@ -125,8 +125,11 @@ keys! {
         HAMI_NO_UUID = "nvidia.com/nouse-gpuuuid",
         /// `true` asks that all cards of the pod are of one NUMA node (HAMi)
         HAMI_NUMA = "nvidia.com/numa-bind",
-        /// `hami-core`; other modes are refused (HAMi)
+        /// `hami-core`, alone or among others; a pod of other modes only is refused (HAMi)
         HAMI_MODE = "nvidia.com/vgpu-mode",
+        /// a wish about the choice of cards; `mutex` is refused, and for all else the cluster's
+        /// policy decides (HAMi)
+        HAMI_GPU_POLICY = "hami.io/gpu-scheduler-policy",
         /// the pod's node; written by the scheduler (HAMi)
         HAMI_NODE = "hami.io/vgpu-node",
         /// when the cards were chosen, in seconds since the Unix epoch (HAMi)
@@ -135,9 +138,10 @@ keys! {
         HAMI_BIND_TIME = "hami.io/bind-time",
         /// `allocating`, and `success` once the node has handed all over (HAMi)
         HAMI_PHASE = "hami.io/bind-phase",
-        /// the cards of each container that are not handed over yet (HAMi)
+        /// as the next one; the agent leaves `;` for each container when all is handed over (HAMi)
         HAMI_TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate",
-        /// the cards of each container: `UUID,NVIDIA,MiB,percent:` and `;` (HAMi)
+        /// the cards of each container, init containers first: `UUID,NVIDIA,MiB,percent:` for each
+        /// card, and then `;` (HAMi)
         HAMI_ALLOCATED = "hami.io/vgpu-devices-allocated",
         /// the most compute time that each container may use, in percent of each of its cards
         /// (Sublet)
@@ -320,7 +324,9 @@ mod tests {
 
     #[test]
     fn the_shipped_policies_let_the_agent_write_what_it_must() {
-        let says = crate::dialect::shipped().flat_map(|dialect| dialect.handed_over(0).into_keys());
+        let claim = sublet_model::Claim::host_only(sublet_model::Host::ZERO);
+        let says = crate::dialect::shipped()
+            .flat_map(|dialect| dialect.handed_over(&claim, 0).into_keys());
         let marks: Vec<String> = says.chain([ASSIGNED.to_owned()]).collect();
         for (file, list) in [
             (

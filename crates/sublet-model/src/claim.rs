@@ -190,6 +190,7 @@ pub struct Claim {
     wishes: Option<Arc<CardWishes>>,
     stock: Option<Arc<StockAsk>>,
     init_containers: usize,
+    pod_containers: usize,
 }
 
 impl Claim {
@@ -208,6 +209,7 @@ impl Claim {
             wishes: None,
             stock: None,
             init_containers: 0,
+            pod_containers: 0,
         }
     }
 
@@ -238,11 +240,13 @@ impl Claim {
         Claim { carrier, ..self }
     }
 
-    /// The same claim, of a pod with so many init containers, those counted in that ask for nothing.
+    /// The same claim, of a pod with so many init containers and main ones, those counted in that
+    /// ask for nothing.
     #[must_use]
-    pub fn with_init_containers(self, init_containers: usize) -> Claim {
+    pub fn with_pod_containers(self, init: usize, main: usize) -> Claim {
         Claim {
-            init_containers,
+            init_containers: init,
+            pod_containers: init + main,
             ..self
         }
     }
@@ -329,6 +333,7 @@ impl Claim {
             wishes: None,
             stock: None,
             init_containers: 0,
+            pod_containers: 0,
         })
     }
 
@@ -391,6 +396,12 @@ impl Claim {
     #[must_use]
     pub fn init_containers(&self) -> usize {
         self.init_containers
+    }
+
+    /// How many containers the pod has, init containers among them.
+    #[must_use]
+    pub fn pod_containers(&self) -> usize {
+        self.pod_containers
     }
 
     /// Does it carry the slot resource?

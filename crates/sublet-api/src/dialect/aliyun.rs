@@ -145,7 +145,7 @@ impl Dialect for Aliyun {
         ])
     }
 
-    fn handed_over(&self, now_ns: u64) -> BTreeMap<String, String> {
+    fn handed_over(&self, _claim: &Claim, now_ns: u64) -> BTreeMap<String, String> {
         strings([
             (keys::ALIYUN_ASSIGNED, "true".to_owned()),
             (keys::ALIYUN_ASSUME_TIME, now_ns.to_string()),

@@ -247,12 +247,9 @@ pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
     // because we cannot read its CPU.
     let host = host_of(pod).unwrap_or(Host::ZERO);
     let claim = claim.with_host(host).with_models(models_of(pod));
-    let init_containers = pod.spec.init_containers.len();
-    Ok(Some(
-        claim
-            .with_wishes(wishes)
-            .with_init_containers(init_containers),
-    ))
+    let (init, main) = (pod.spec.init_containers.len(), pod.spec.containers.len());
+    let claim = claim.with_wishes(wishes).with_pod_containers(init, main);
+    Ok(Some(claim))
 }
 
 /// A claim of these containers, as the dialect has them share cards and ask kubelet.

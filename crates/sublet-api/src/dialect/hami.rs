@@ -2,10 +2,15 @@
 //! read them.
 //!
 //! Names and rules as HAMi 2.10 (4707fb0) has them. Each container of a pod has cards of its own
-//! choice. What differs, because our laws say so: a request for all of a card's compute time
-//! (`gpucores` 100) keeps other guaranteed pods away and leaves opportunistic ones in; `priority`
-//! is read and changes nothing, since all pods get what they were promised; `gpu-scheduler-policy`
-//! and `node-scheduler-policy` of a pod are not looked at: the cluster has one policy.
+//! choice. What differs, because our laws say so:
+//! - All of a card's compute time (`gpucores` 100) keeps other guaranteed pods away, and leaves in
+//!   opportunistic ones, which HAMi does not have.
+//! - `priority` is read and changes nothing. In HAMi, 1 is what every pod has that says nothing, and
+//!   containers of 0 stop it while they launch work. Here all pods get what they were promised, and
+//!   the label `sublet.dev/class` says who gives way.
+//! - A pod's `gpu-scheduler-policy` and `node-scheduler-policy` are preferences, and the cluster has
+//!   one policy. Only `mutex` is more than that, so it is refused.
+//! - More than 100 `gpucores` are refused. HAMi takes them for 100.
 
 mod register;
 
@@ -84,7 +89,7 @@ impl Dialect for Hami {
             }
         };
         // Whoever has all of the memory and says nothing of cores has the card, as HAMi's webhook
-        // fills it in.
+        // fills it in. Where cores are 0 in so many words, it does not, but nobody else has room.
         let compute = match cores {
             Milli::ZERO if part.memory_share == Milli::WHOLE => Milli::WHOLE,
             cores => cores,
@@ -108,9 +113,12 @@ impl Dialect for Hami {
         let annotations = &pod.metadata.annotations;
         let list = |key| annotations.get(key).map_or("", String::as_str).split(',');
         let words = |key| list(key).map(str::trim).filter(|word| !word.is_empty());
+        // HAMi calls a Tesla V100 `NVIDIA-Tesla V100`, and users copy that.
         let models = |key| {
             let lower = words(key).map(str::to_lowercase);
-            lower.map(Arc::from).collect()
+            lower
+                .map(|word| Arc::from(word.strip_prefix("nvidia-").unwrap_or(&word)))
+                .collect()
         };
         let uuids = |key: &'static str| -> Result<BTreeSet<GpuUuid>, ClaimError> {
             let uuid = |word: &str| {
@@ -118,12 +126,21 @@ impl Dialect for Hami {
             };
             words(key).map(uuid).collect()
         };
-        if let Some(mode) = words(keys::HAMI_MODE).find(|mode| *mode != "hami-core") {
-            return Err(field(keys::HAMI_MODE, mode, "`hami-core`, or nothing"));
+        let mut modes = words(keys::HAMI_MODE).peekable();
+        if let Some(first) = modes.peek().copied()
+            && !modes.any(|mode| mode == "hami-core")
+        {
+            return Err(field(keys::HAMI_MODE, first, "`hami-core`, or nothing"));
         }
+        if words(keys::HAMI_GPU_POLICY).any(|policy| policy == "mutex") {
+            let wanted = "`binpack` or `spread`, and `nvidia.com/gpucores: 100` for a card that no \
+                          other guaranteed pod has";
+            return Err(field(keys::HAMI_GPU_POLICY, "mutex", wanted));
+        }
+        // The words that Go knows for these.
         let one_numa = match words(keys::HAMI_NUMA).next() {
-            None | Some("false") => false,
-            Some("true") => true,
+            None | Some("0" | "f" | "F" | "false" | "False" | "FALSE") => false,
+            Some("1" | "t" | "T" | "true" | "True" | "TRUE") => true,
             Some(other) => return Err(field(keys::HAMI_NUMA, other, "`true` or `false`")),
         };
         Ok(CardWishes {
@@ -224,11 +241,12 @@ impl Dialect for Hami {
         pairs.map(|(key, value)| (key.to_owned(), value)).into()
     }
 
-    fn handed_over(&self, _now_ns: u64) -> BTreeMap<String, String> {
-        let pairs = [(keys::HAMI_PHASE, "success"), (keys::HAMI_TO_ALLOCATE, "")];
-        pairs
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .into()
+    fn handed_over(&self, claim: &Claim, _now_ns: u64) -> BTreeMap<String, String> {
+        let pairs = [
+            (keys::HAMI_PHASE, "success".to_owned()),
+            (keys::HAMI_TO_ALLOCATE, ";".repeat(claim.pod_containers())),
+        ];
+        pairs.map(|(key, value)| (key.to_owned(), value)).into()
     }
 
     /// What HAMi's library reads. Ours reads none of it, so it does no harm, and programs that
@@ -283,31 +301,24 @@ fn cores_of(container: &ContainerClaim) -> u16 {
 }
 
 /// `GPU-a,NVIDIA,3000,30:;` for each container of the pod, init containers first; `;` alone for
-/// those that ask for none. Nothing is written for those after the last that asks.
+/// those that ask for none.
 fn devices_text(claim: &Claim, allocation: &Allocation) -> String {
-    let place = |container: &ContainerClaim| match container.role {
-        Role::Init | Role::Sidecar => container.position,
-        Role::Main => claim.init_containers() + container.position,
-    };
-    let mut text = String::new();
-    let mut next = 0;
+    let mut texts = vec![String::new(); claim.pod_containers()];
     for container in claim.containers() {
-        while next < place(container) {
-            text.push(';');
-            next += 1;
-        }
+        let place = match container.role {
+            Role::Init | Role::Sidecar => container.position,
+            Role::Main => claim.init_containers() + container.position,
+        };
         for grant in allocation.of(&container.name) {
             let card = match &grant.card.uuid {
                 Some(uuid) => uuid.to_string(),
                 None => grant.card.index.to_string(),
             };
             let memory = grant.memory.get();
-            text += &format!("{card},NVIDIA,{memory},{}:", cores_of(container));
+            texts[place] += &format!("{card},NVIDIA,{memory},{}:", cores_of(container));
         }
-        text.push(';');
-        next += 1;
     }
-    text
+    texts.iter().map(|text| format!("{text};")).collect()
 }
 
 /// Reads such a text.

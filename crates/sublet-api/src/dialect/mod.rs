@@ -163,7 +163,7 @@ pub trait Dialect: Sync {
     }
 
     /// Keys to patch when the node has handed over everything.
-    fn handed_over(&self, _now_ns: u64) -> BTreeMap<String, String> {
+    fn handed_over(&self, _claim: &Claim, _now_ns: u64) -> BTreeMap<String, String> {
         BTreeMap::new()
     }
 
@@ -384,7 +384,7 @@ pub fn assigned_annotations(
         .iter()
         .all(|c| containers.iter().any(|n| n == c.name.as_str()));
     let mut patch = match dialect_of(claim) {
-        Some(dialect) if all => dialect.handed_over(now_ns),
+        Some(dialect) if all => dialect.handed_over(claim, now_ns),
         _ => BTreeMap::new(),
     };
     let list = serde_json::to_string(containers).expect("strings are always JSON");

@@ -46,6 +46,30 @@ fn h12_h13_amounts_are_read_as_hami_reads_them() {
             "a nvidia.com/gpu=1 nvidia.com/gpumem=1 nvidia.com/gpumem-percentage=50",
             "1 MiB",
         ),
+        // 0 is as good as nothing, and a pod of nothing else asks for whole cards.
+        (
+            "a nvidia.com/gpu=1 nvidia.com/gpumem=0 nvidia.com/gpucores=0",
+            "WholeCards(Count(1))",
+        ),
+        (
+            "a nvidia.com/gpucores=30 nvidia.com/gpumem-percentage=0",
+            "100 % of its memory and 30 % of compute time",
+        ),
+        // HAMi fills in all cores here. The pod asked for 1 MiB.
+        (
+            "a nvidia.com/gpu=1 nvidia.com/gpumem=1 nvidia.com/gpumem-percentage=100",
+            "1 MiB",
+        ),
+        // HAMi takes it for 100.
+        (
+            "a nvidia.com/gpumem=1 nvidia.com/gpucores=101",
+            "container a: `nvidia.com/gpucores` is `101`: it is too large",
+        ),
+        // Of one pod, the container that names no amount has a card for itself.
+        (
+            "a nvidia.com/gpu=1; b nvidia.com/gpu=1 nvidia.com/gpumem=1",
+            "1 MiB, 100 % of its memory and 100 % of compute time",
+        ),
         (
             "a nvidia.com/gpu=1 nvidia.com/gpumem-percentage=101",
             "container a: `nvidia.com/gpumem-percentage` is `101`: it is too large",
@@ -95,7 +119,7 @@ fn h7_wishes_are_lists_and_an_empty_one_wants_nothing() {
         ..Gpu::plain(GpuIndex(0), MiB::from(1))
     };
     let gpus = [
-        card("GPU-a", "NVIDIA-Tesla V100", Some(0)),
+        card("GPU-a", "Tesla V100-PCIE", Some(0)),
         card("GPU-b", "NVIDIA A100-SXM4", Some(0)),
         card("GPU-c", "NVIDIA A100-SXM4", Some(1)),
     ];
@@ -118,9 +142,19 @@ fn h7_wishes_are_lists_and_an_empty_one_wants_nothing() {
         (&[("nvidia.com/nouse-gputype", "A100")], "[[0]]"),
         (&[("nvidia.com/use-gpuuuid", "GPU-c,GPU-x")], "[[2]]"),
         (&[("nvidia.com/nouse-gpuuuid", "GPU-c")], "[[0, 1]]"),
+        (&[("nvidia.com/use-gputype", "NVIDIA-Tesla V100")], "[[0]]"),
+        (&[("nvidia.com/use-gpuuuid", "GPU-x")], "[]"),
         (&[("nvidia.com/numa-bind", "true")], "[[0, 1], [2]]"),
+        (&[("nvidia.com/numa-bind", "True")], "[[0, 1], [2]]"),
         (&[("nvidia.com/numa-bind", "false")], "any"),
         (&[("nvidia.com/vgpu-mode", "hami-core")], "any"),
+        (&[("nvidia.com/vgpu-mode", "mig,hami-core")], "any"),
+        (&[("hami.io/gpu-scheduler-policy", "binpack,numa")], "any"),
+        (
+            &[("hami.io/gpu-scheduler-policy", "mutex")],
+            "`hami.io/gpu-scheduler-policy` is `mutex`: write `binpack` or `spread`, and \
+             `nvidia.com/gpucores: 100` for a card that no other guaranteed pod has",
+        ),
         (
             &[("nvidia.com/vgpu-mode", "mig")],
             "`nvidia.com/vgpu-mode` is `mig`: write `hami-core`, or nothing",
@@ -148,7 +182,7 @@ fn grant(container: &str, uuid: &str, memory: u32) -> Grant {
 #[test]
 fn results_are_written_and_read_in_hami_s_encoding() {
     let picture = "init: i cpu=1; a nvidia.com/gpu=1 nvidia.com/gpumem=3000; log cpu=1; \
-                   b nvidia.com/gpu=2 nvidia.com/gpumem=5000 nvidia.com/gpucores=30";
+                   b nvidia.com/gpu=2 nvidia.com/gpumem=5000 nvidia.com/gpucores=30; web cpu=1";
     let mut pod = pod(picture);
     let claim = claim_of(&pod, Unit::MiB).unwrap().unwrap();
     let allocation = Allocation {
@@ -159,7 +193,7 @@ fn results_are_written_and_read_in_hami_s_encoding() {
         ],
     };
     let written = binding_annotations(&claim, &allocation, &facts(Unit::MiB), 7_000_000_001, []);
-    let devices = ";GPU-a,NVIDIA,3000,0:;;GPU-a,NVIDIA,5000,30:GPU-b,NVIDIA,5000,30:;";
+    let devices = ";GPU-a,NVIDIA,3000,0:;;GPU-a,NVIDIA,5000,30:GPU-b,NVIDIA,5000,30:;;";
     for (key, value) in [
         ("hami.io/vgpu-node", "n1"),
         ("hami.io/vgpu-time", "7"),
@@ -173,7 +207,7 @@ fn results_are_written_and_read_in_hami_s_encoding() {
     let all = ["a".to_owned(), "b".to_owned()];
     let done = assigned_annotations(&claim, &all, 8);
     assert_eq!(done["hami.io/bind-phase"], "success");
-    assert_eq!(done["hami.io/vgpu-devices-to-allocate"], "");
+    assert_eq!(done["hami.io/vgpu-devices-to-allocate"], ";;;;;");
 
     // Where HAMi bound the pod, its own annotation says what the pod has.
     pod.metadata
