@@ -147,7 +147,8 @@ fn nearness(refusal: &Reason) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use sublet_model::{Count, GpuIndex, MiB};
+    use sublet_model::{GpuIndex, MiB};
+    use sublet_plan::SickCards;
 
     use super::*;
 
@@ -156,7 +157,7 @@ mod tests {
             asked: MiB::from(100),
             hole: MiB::from(hole),
             gpu: GpuIndex(0),
-            sick: Count::ZERO,
+            sick: SickCards::default(),
             unsure: MiB::ZERO,
         }
     }

@@ -36,5 +36,5 @@ pub use fit::Candidate;
 pub use learn::{PodShape, ShapeCounts};
 pub use load::CardLoad;
 pub use policy::{Policy, PolicyError};
-pub use reason::{Reason, Wire};
+pub use reason::{Reason, SickCards, Wire};
 pub use score::Fragmentation;

@@ -12,7 +12,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use sublet_model::{
-    Bytes, Count, GpuIndex, HostPort, MiB, Milli, MilliCpu, NodeName, Part, PodKey, Sharing, Unit,
+    Bytes, Count, GpuIndex, Health, HostPort, MiB, Milli, MilliCpu, NodeName, Part, PodKey,
+    Sharing, Unit,
 };
 
 pub use self::wire::Wire;
@@ -141,8 +142,8 @@ pub enum Reason {
         hole: MiB,
         /// The card with that free amount.
         gpu: GpuIndex,
-        /// How many cards are large enough but sick.
-        sick: Count,
+        /// Cards that are large enough but sick.
+        sick: SickCards,
         /// How much of that card is kept for pods that do not say which card they have.
         unsure: MiB,
     },
@@ -190,8 +191,8 @@ pub enum Reason {
         idle: Count,
         /// How many cards the node has.
         total: Count,
-        /// How many cards are sick.
-        sick: Count,
+        /// Cards that are sick.
+        sick: SickCards,
         /// How many cards have no known pod, but perhaps one that does not say which card it has.
         unsure: Count,
     },
@@ -281,11 +282,36 @@ impl Reason {
     }
 }
 
-fn sick_note(f: &mut fmt::Formatter<'_>, sick: Count) -> fmt::Result {
-    match sick.get() {
-        0 => Ok(()),
-        1 => write!(f, "; 1 GPU is unhealthy"),
-        n => write!(f, "; {n} GPUs are unhealthy"),
+/// Cards that get no new work.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct SickCards {
+    /// How many.
+    pub count: Count,
+    /// Why the first of them gets none; empty where there are none.
+    pub why: Arc<str>,
+}
+
+impl SickCards {
+    /// Those among these cards.
+    pub(crate) fn among<'a>(cards: impl Iterator<Item = &'a Health>) -> SickCards {
+        let why = |health: &'a Health| match health {
+            Health::Sick(why) => Some(Arc::clone(why)),
+            Health::Healthy => None,
+        };
+        let mut sick = cards.filter_map(why);
+        let first = sick.next();
+        SickCards {
+            count: Count::new(u32::from(first.is_some()) + sick.count() as u32),
+            why: first.unwrap_or_default(),
+        }
+    }
+
+    fn note(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.count.get() {
+            0 => Ok(()),
+            1 => write!(f, "; 1 GPU is unhealthy ({})", self.why),
+            n => write!(f, "; {n} GPUs are unhealthy (the first: {})", self.why),
+        }
     }
 }
 
@@ -353,7 +379,7 @@ impl fmt::Display for Reason {
                         "; {unsure} more are kept for pods that do not say which GPU they have"
                     )?;
                 }
-                sick_note(f, *sick)
+                sick.note(f)
             }
             Reason::NoCompute { asked, left, gpu } => write!(
                 f,
@@ -398,7 +424,7 @@ impl fmt::Display for Reason {
                         "; {unsure} may be in use by pods that do not say which they have"
                     )?;
                 }
-                sick_note(f, *sick)
+                sick.note(f)
             }
             Reason::Plugin { plugin } => write!(
                 f,

@@ -231,5 +231,8 @@ fn cards_that_an_operator_listed_are_avoided() {
     let sick = BTreeMap::from([(NodeName::new("n1").unwrap(), gpus)]);
     let objects = NODES.to_owned() + &pod("name: p-0", "3", "");
     let text = explained_with(&objects, Format::Table, sick).text;
-    assert!(text.contains("; 2 GPUs are unhealthy"), "{text}");
+    assert!(
+        text.contains("; 2 GPUs are unhealthy (the first: "),
+        "{text}"
+    );
 }

@@ -111,11 +111,11 @@ fn whole_cards() {
          reserve p n1 2x
          -> n1/1,3
          reserve q n1 2x
-         -> no: 2 GPUs asked, but 1 of 5 GPUs idle; 1 GPU is unhealthy
+         -> no: 2 GPUs asked, but 1 of 5 GPUs idle; 1 GPU is unhealthy (xid 79)
          reserve r n1 13
          -> n1/4
          reserve s n1 13
-         -> no: GPU 0 lacks 1 MiB: 13 MiB asked, and the largest hole on this node is 12 MiB; 1 GPU is unhealthy
+         -> no: GPU 0 lacks 1 MiB: 13 MiB asked, and the largest hole on this node is 12 MiB; 1 GPU is unhealthy (xid 79)
          show
          -> n1: 4/16 16/16w 0/16! 16/16w 13/16",
     );
@@ -275,9 +275,9 @@ fn sick_cards_take_nothing_new_and_stay_charged() {
     check(
         "n1: 4/16! 0/16!
          ask p 8
-         -> n1: GPU 0 lacks 8 MiB: 8 MiB asked, and the largest hole on this node is 0 MiB; 2 GPUs are unhealthy
+         -> n1: GPU 0 lacks 8 MiB: 8 MiB asked, and the largest hole on this node is 0 MiB; 2 GPUs are unhealthy (the first: xid 79)
          ask p 0
-         -> n1: GPU 0 lacks 0 MiB: 0 MiB asked, and the largest hole on this node is 0 MiB; 2 GPUs are unhealthy
+         -> n1: GPU 0 lacks 0 MiB: 0 MiB asked, and the largest hole on this node is 0 MiB; 2 GPUs are unhealthy (the first: xid 79)
          n1: 4/16 0/16!
          ask p 8
          -> n1/0",

@@ -3,7 +3,7 @@
 use sublet_model::{Ask, Card, Class, Count, Gpu, MiB, Milli, Part, Parts};
 
 use super::Case;
-use crate::Reason;
+use crate::{Reason, SickCards};
 
 /// The reason why only so many parts or whole cards can be had of those that were asked.
 pub(super) fn too_few_cards(case: &Case<'_>, can_be_had: Count) -> Reason {
@@ -63,7 +63,7 @@ fn few_idle(case: &Case<'_>, asked: Count, idle: Count) -> Reason {
         asked,
         idle,
         total,
-        sick: count(&|card| !card.healthy),
+        sick: SickCards::among(cards(case).map(|(_, gpu)| &gpu.health)),
         unsure: count(&|card| card.tenants == 0 && !card.unsure.is_zero()),
     }
 }
@@ -97,8 +97,8 @@ fn no_room(case: &Case<'_>, parts: &Parts) -> Reason {
         };
     }
     let is_large = |card: &Card| part.on(card.capacity.memory).memory <= card.capacity.memory;
-    let sick = cards(case).filter(|(card, _)| !card.healthy && is_large(card));
-    let sick = Count::new(sick.count() as u32);
+    let large = cards(case).filter(|(card, _)| is_large(card));
+    let sick = SickCards::among(large.map(|(_, gpu)| &gpu.health));
     if !doubt && let Some(reason) = no_compute(case, part) {
         return reason;
     }

@@ -9,7 +9,7 @@ use sublet_model::{
 };
 
 use crate::stock::{Taint, TaintEffect};
-use crate::{Reason, Wire};
+use crate::{Reason, SickCards, Wire};
 
 const WHOLE: Ask = Ask::WholeCards(Count::new(2));
 
@@ -31,7 +31,10 @@ fn parts() -> Ask {
 fn all(n: u32) -> Vec<(Ask, Reason)> {
     let (asked, less, gpu) = (MiB::from(8138), MiB::from(n), GpuIndex(n as u16));
     let (cards, few) = (Count::new(2), Count::new(n));
-    let sick = Count::new(n);
+    let sick = SickCards {
+        count: Count::new(n),
+        why: Arc::from("xid 79"),
+    };
     vec![
         (part(), Reason::Unknown),
         (part(), Reason::NoGpu),
@@ -101,7 +104,7 @@ fn all(n: u32) -> Vec<(Ask, Reason)> {
                 asked,
                 hole: less,
                 gpu,
-                sick,
+                sick: sick.clone(),
                 unsure: less,
             },
         ),
@@ -184,8 +187,8 @@ unwanted | never | no GPU of the node is one that the pod accepts by its UUID an
 unwanted | never | the pod wants GPUs of one NUMA node, and the node does not say where its GPUs are | the pod accepts no GPU of the node
 plugin | never | the device plugin of HAMi hands out the node's GPUs, and does not know what Sublet decides | the device plugin of HAMi hands out the node's GPUs, and does not know what Sublet decides
 too_few_for_all | not now | 4 containers of the pod ask for GPUs each for itself, and only the first 2 of them can have theirs | no GPUs are free for all containers of the pod
-no_room | not now | GPU 1 lacks 8137 MiB: 8138 MiB asked, and the largest hole on this node is 1 MiB; 1 MiB more are kept for pods that do not say which GPU they have; 1 GPU is unhealthy | no GPU has 8138 MiB free
-no_idle | not now | 2 GPUs asked, but 1 of 1 GPU idle; 1 GPU may be in use by pods that do not say which they have; 1 GPU is unhealthy | node has fewer than 2 idle GPUs
+no_room | not now | GPU 1 lacks 8137 MiB: 8138 MiB asked, and the largest hole on this node is 1 MiB; 1 MiB more are kept for pods that do not say which GPU they have; 1 GPU is unhealthy (xid 79) | no GPU has 8138 MiB free
+no_idle | not now | 2 GPUs asked, but 1 of 1 GPU idle; 1 GPU may be in use by pods that do not say which they have; 1 GPU is unhealthy (xid 79) | node has fewer than 2 idle GPUs
 no_compute | not now | GPU 1 lacks 20 % of its compute time: 30 % asked, and 10 % is the most that is left of a GPU with enough memory | no GPU has 8138 MiB and 30 % of compute time free
 company | not now | GPU 1 has room, but a guaranteed pod that asks for all of a GPU's compute time shares it with no other guaranteed pod | no GPU has 8138 MiB and 30 % of compute time free
 overfull | not now | GPU 1 takes no other pod: those on it together ask more than it has | no GPU has 8138 MiB and 30 % of compute time free
