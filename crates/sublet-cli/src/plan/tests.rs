@@ -1,6 +1,7 @@
 //! Plans of example files, what the stock scheduler has a say in, every kind of odd input, and
 //! text that is no input at all.
 
+mod hami;
 mod odd;
 mod stock;
 
