@@ -1,6 +1,6 @@
 //! HAMi's pods and nodes: rows H of its tests that are about claims, results and codecs.
 
-use sublet_model::{Allocation, Ask, CardRef, Gpu, GpuIndex, GpuUuid, Grant, MiB, Unit};
+use sublet_model::{Allocation, Ask, CardRef, Gpu, GpuIndex, GpuUuid, Grant, Ledger, MiB, Unit};
 
 use super::*;
 use crate::{NodeDefaults, facts_of};
@@ -302,6 +302,56 @@ fn h8_a_node_of_hami_s_plugin_is_known_and_a_cordoned_card_is_sick() {
     assert!(
         error.starts_with("annotation `hami.io/node-nvidia-register`: `GPU-a` is not"),
         "{error}"
+    );
+}
+
+/// H20: HAMi lets a reservation shrink when the init containers have ended. Here the pod keeps what it
+/// needs at its worst moment, since a container that starts anew needs it again.
+#[test]
+fn h20_what_hami_s_pods_hold_counts_on_its_nodes() {
+    let mut node = Node::default();
+    node.metadata.name = "n1".to_owned();
+    let register = "GPU-a,10,16000,100,NVIDIA-V100,0,true:GPU-b,10,16000,100,NVIDIA-V100,0,true:";
+    let register = (keys::HAMI_REGISTER.to_owned(), register.to_owned());
+    node.metadata.annotations = BTreeMap::from([register]);
+    let mut ledger = Ledger::new();
+    let facts = facts_of(&node, NodeDefaults::default()).unwrap().unwrap();
+    let n1 = ledger.set_node(facts);
+    for (name, picture, key, text) in [
+        (
+            "init",
+            "init: i nvidia.com/gpu=1 nvidia.com/gpumem=8000; a nvidia.com/gpu=1 nvidia.com/gpumem=3000",
+            keys::HAMI_ALLOCATED,
+            "GPU-b,NVIDIA,8000,0:;GPU-b,NVIDIA,3000,0:;",
+        ),
+        (
+            "two-cards",
+            "a nvidia.com/gpu=1 nvidia.com/gpumem=5000; b nvidia.com/gpu=1 nvidia.com/gpumem=4000 nvidia.com/gpucores=30",
+            keys::HAMI_TO_ALLOCATE,
+            "GPU-b,NVIDIA,5000,0:;GPU-a,NVIDIA,4000,30:;",
+        ),
+        (
+            "half",
+            "a nvidia.com/gpu=1 nvidia.com/gpumem-percentage=50",
+            keys::HAMI_ALLOCATED,
+            "GPU-a,NVIDIA,8000,0:;",
+        ),
+    ] {
+        let mut pod = annotated(picture, &[(key, text), (keys::HAMI_PHASE, "success")]);
+        pod.metadata.name = name.to_owned();
+        pod.metadata.uid = name.to_owned();
+        pod.spec.node_name = "n1".to_owned();
+        let claim = claim_of(&pod, Unit::MiB).unwrap().unwrap();
+        let (entry, problem) = crate::bound_entry(&pod, Arc::new(claim)).unwrap();
+        assert!(problem.is_none() && entry.assigned, "{name}: {problem:?}");
+        ledger.enter(entry);
+    }
+    let cards = ledger.book(n1).cards().iter();
+    let used: Vec<String> = cards.map(|card| card.used.to_string()).collect();
+    assert_eq!(
+        used,
+        ["12000 MiB and 30 % of compute time", "13000 MiB"],
+        "4000 and half a card; 8000 and 5000"
     );
 }
 
