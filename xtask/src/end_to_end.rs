@@ -19,7 +19,12 @@ const AT_ONCE: usize = 2;
 
 /// Modules that run one after the other: a machine has one real node, and `testbed` looks at all
 /// that one leaves behind.
-const NODE: [&str; 3] = ["real_node", "real_node_isolation", "testbed"];
+const NODE: [&str; 4] = [
+    "real_node",
+    "real_node_dialects",
+    "real_node_isolation",
+    "testbed",
+];
 
 /// Those that take longest begin first, so that none is left alone at the end.
 const LONG: [&str; 7] = [

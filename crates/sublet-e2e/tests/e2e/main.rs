@@ -13,6 +13,7 @@ mod one_file;
 mod one_machine;
 mod published_examples;
 mod real_node;
+mod real_node_dialects;
 mod real_node_isolation;
 mod restart;
 mod rights;
