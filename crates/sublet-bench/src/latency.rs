@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
-use serde_json::Value;
 use sublet_client::Client;
 use sublet_testbed::deployed::EXTENDER;
 
+use crate::asked::{Asked, FORMS};
 use crate::caller::Caller;
 use crate::noop::Parse;
 use crate::objects::{SIZES_MIB, call_body, call_pod, node_name, part};
@@ -33,7 +33,11 @@ const EVENTS_PER_SECOND: u64 = 200;
 /// More memory than any card has, in MiB.
 const TOO_MUCH_MIB: u64 = 90_000;
 
-/// The targets of filter and prioritize together, in milliseconds (issue 4).
+/// The most that filter and prioritize may take, as a multiple of an extender that decides nothing
+/// and gives 16 names back (issue 17). Absolute times differ too much between machines.
+const RATIO_TARGET: f64 = 1.5;
+
+/// The percentiles shown, and targets of filter and prioritize together, in milliseconds (issue 4).
 const TARGETS: [(&str, f64, f64); 3] = [
     ("p50", 0.5, 1.0),
     ("p99", 0.99, 5.0),
@@ -51,8 +55,8 @@ pub(crate) struct Peer {
 pub(crate) struct Calls<'a> {
     /// All nodes, a JSON list.
     pub(crate) names: &'a str,
-    /// What the pods ask, in turn: the resources of a container.
-    pub(crate) asked: &'a [Value],
+    /// What the pods ask, in turn.
+    pub(crate) asked: &'a [Asked],
     /// The UIDs of pods that wait in the API server, in the order of the calls. A call beyond their
     /// number gets a new pod that only the call knows, never the watch.
     pub(crate) uids: &'a [String],
@@ -82,11 +86,14 @@ pub(crate) fn measure(
     let peers = start(world)?;
     let names: Vec<String> = (0..load.nodes).map(node_name).collect();
     let names = serde_json::to_string(&names)?;
-    let pod_bytes = call_pod("u", &part(1)).len();
-    let sizes = SIZES_MIB.map(part);
+    let pod_bytes = call_pod("u", &part(1).into()).len();
+    // Five sizes in six forms, each with each.
+    let every_form = (0..FORMS * SIZES_MIB.len())
+        .map(|number| Asked::part(number, SIZES_MIB[number % SIZES_MIB.len()]));
+    let every_form: Vec<Asked> = every_form.collect();
     let every = Calls {
         names: &names,
-        asked: &sizes,
+        asked: &every_form,
         uids: &[],
         count: calls,
         pace: Duration::ZERO,
@@ -95,7 +102,7 @@ pub(crate) fn measure(
     report.say(&format!(
         "{} nodes × 8 cards, {} bound pods. {calls} pairs of calls for each extender, in turns of \
          {TURN}, one at a time over a kept connection; each call has a pod of {} KB that asks for \
-         one of {} sizes, and filter has all names ({} KB). Milliseconds; `both` is filter plus \
+         one of {} sizes in the form of one of {FORMS} systems, as the bound pods did, and filter has all names ({} KB). Milliseconds; `both` is filter plus \
          prioritize of the same pod, and its CPU time is the mean of the extender's process, which \
          a busy machine changes least. The no-op extenders use the same HTTP stack: what they \
          take is HTTP, JSON and the client that measures.",
@@ -122,10 +129,10 @@ pub(crate) fn measure(
         };
         report.say(&format!("### {title}"));
         report.table(&table(&peers, &times));
-        verdicts(&times[0], report);
+        ratios(&times, report);
     }
     let too_much = Calls {
-        asked: &[part(TOO_MUCH_MIB)],
+        asked: &[part(TOO_MUCH_MIB).into()],
         count: calls / 5,
         ..every
     };
@@ -260,6 +267,16 @@ pub(crate) fn verdicts(ours: &Times, report: &mut Report) {
         Verdict::at_most(&format!("both, {name}"), value, target, "ms")
     });
     report.verdicts(&verdicts);
+}
+
+/// Whether ours takes little more than the second extender, which decides nothing.
+fn ratios(times: &[Times], report: &mut Report) {
+    let verdicts = TARGETS[..2].iter().map(|&(name, share, _)| {
+        let ours = percentile(&times[0].both, share);
+        let ratio = ours / percentile(&times[1].both, share);
+        Verdict::at_most_times(&format!("both, {name}, ours / no-op"), ratio, RATIO_TARGET)
+    });
+    report.verdicts(&verdicts.collect::<Vec<_>>());
 }
 
 /// A pod that fits nowhere costs more: a reason for every node goes back.

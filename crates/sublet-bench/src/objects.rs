@@ -3,13 +3,15 @@
 //! Everything is computed from an object's number, so that two runs load the same cluster.
 
 use serde_json::{Value, json};
-use sublet_api::{NodeReport, allocation_to_json, keys, report_to_json};
+use sublet_api::{NodeDefaults, NodeReport, dialect, facts_of, keys, object, report_to_json};
 use sublet_model::{
     Advertise, Allocation, Bdf, CardRef, ContainerName, Gpu, GpuIndex, GpuUuid, Grant, Identity,
     Inventory, MiB, Sharing, Unit,
 };
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+
+use crate::asked::Asked;
 
 /// Cards of each node.
 pub(crate) const CARDS: usize = 8;
@@ -96,12 +98,12 @@ pub(crate) fn ready_node(name: &str, amounts: &Value, played: bool) -> Result<Va
 /// after a delay.
 pub(crate) fn waiting_pod(batch: &str, number: usize) -> Value {
     let size = SIZES_MIB[number % SIZES_MIB.len()];
-    pod(&format!("pod-{batch}-{number:06}"), &part(size))
+    pod(&format!("pod-{batch}-{number:06}"), &part(size).into())
 }
 
 /// A pod that has run for a long time: bound, with its allocation, and with its devices handed
-/// over. It is pod `number` in a cluster of `nodes` nodes. Each pod gets its own card until there
-/// are more pods than cards.
+/// over. It is pod `number` in a cluster of `nodes` nodes, and asks in the form of a dialect, in
+/// turn. Each pod gets its own card until there are more pods than cards.
 pub(crate) fn bound_pod(number: usize, nodes: usize) -> Result<Value> {
     let (node, card) = (number % nodes, number / nodes % CARDS);
     let size = SIZES_MIB[number % SIZES_MIB.len()];
@@ -115,17 +117,22 @@ pub(crate) fn bound_pod(number: usize, nodes: usize) -> Result<Value> {
             memory: MiB::from(size as u32),
         }],
     };
-    let mut pod = pod(&format!("pod-{number:06}"), &part(size));
-    pod["spec"]["nodeName"] = json!(node_name(node));
-    pod["metadata"]["annotations"] = json!({
-        keys::ALLOCATION: allocation_to_json(&allocation),
-        keys::ASSIGNED: "[\"main\"]",
-        keys::ALIYUN_IDX: card.to_string(),
-        keys::ALIYUN_POD: size.to_string(),
-        keys::ALIYUN_DEV: CARD_MIB.to_string(),
-        keys::ALIYUN_ASSUME_TIME: "1760000000000000000",
-        keys::ALIYUN_ASSIGNED: "true",
-    });
+    let mut pod = pod(&format!("pod-{number:06}"), &Asked::part(number, size));
+    let read: object::Pod = serde_json::from_value(pod.clone())?;
+    let claim = dialect::claim_of(&read, Unit::MiB)?.context("the pod asks no GPU")?;
+    let node: object::Node = serde_json::from_value(self::node(node, false)?)?;
+    let facts = facts_of(&node, NodeDefaults::default())?.context("the node has no GPU")?;
+    let now = 1_760_000_000_000_000_000;
+    let mut results = dialect::binding_annotations(&claim, &allocation, &facts, now, []);
+    results.extend(dialect::assigned_annotations(
+        &claim,
+        &["main".to_owned()],
+        now,
+    ));
+    pod["spec"]["nodeName"] = json!(node.metadata.name);
+    for (key, value) in results {
+        pod["metadata"]["annotations"][key] = json!(value);
+    }
     Ok(pod)
 }
 
@@ -137,12 +144,12 @@ pub(crate) fn part(size_mib: u64) -> Value {
     })
 }
 
-/// A pod that waits, with one container that has these resources.
-pub(crate) fn pod(name: &str, resources: &Value) -> Value {
+/// A pod that waits, with one container. It asks for this.
+pub(crate) fn pod(name: &str, asked: &Asked) -> Value {
     let env: Vec<Value> = (0..12)
         .map(|n| json!({ "name": format!("SETTING_{n:02}"), "value": "a value of a usual length" }))
         .collect();
-    json!({
+    let mut pod = json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {
             "name": name,
@@ -155,22 +162,24 @@ pub(crate) fn pod(name: &str, resources: &Value) -> Value {
             "containers": [{
                 "name": "main", "image": "example.internal/trainer:1.0",
                 "command": ["python", "-m", "train"], "env": env,
-                "resources": resources,
+                "resources": asked.resources(),
             }],
         },
-    })
+    });
+    asked.write_on(&mut pod);
+    pod
 }
 
 /// The pod of a filter or prioritize call: as the API server has it, with the environment,
 /// volumes and annotations that real pods carry (14 KB).
-pub(crate) fn call_pod(uid: &str, resources: &Value) -> String {
-    let mut pod = pod("asking", resources);
+pub(crate) fn call_pod(uid: &str, asked: &Asked) -> String {
+    let mut pod = pod("asking", asked);
     pod["metadata"]["uid"] = json!(uid);
     pod["metadata"]["namespace"] = json!("default");
     pod["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
     let applied = "{\\\"kind\\\":\\\"Pod\\\",\\\"spec\\\":{\\\"containers\\\":[]}}".repeat(90);
-    pod["metadata"]["annotations"] =
-        json!({ "kubectl.kubernetes.io/last-applied-configuration": applied });
+    pod["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"] =
+        json!(applied);
     let env: Vec<Value> = (0..60)
         .map(|n| {
             json!({
@@ -215,14 +224,12 @@ pub(crate) fn call_body(pod: &str, names_json: &str) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use sublet_api::{NodeDefaults, bound_entry, dialect, extender, facts_of, object};
-    use sublet_model::Unit;
-
     use super::*;
+    use sublet_api::{bound_entry, extender};
 
     #[test]
     fn a_call_is_read_and_has_the_size_of_a_real_one() {
-        let pod = call_pod("u1", &part(8_138));
+        let pod = call_pod("u1", &part(8_138).into());
         assert!((13_000..15_000).contains(&pod.len()), "{}", pod.len());
         let body = call_body(&pod, r#"["n1","n2"]"#);
         let args: extender::ExtenderArgs<'_> = serde_json::from_slice(&body).unwrap();
@@ -234,7 +241,7 @@ mod tests {
     #[test]
     fn bound_pods_lie_on_cards_of_their_nodes() {
         let defaults = NodeDefaults { unit: Unit::MiB };
-        for number in [0, 7, 23] {
+        for number in [0, 7, 23, 2, 3, 4, 5, 6] {
             let mut value = bound_pod(number, 3).unwrap();
             value["metadata"]["uid"] = json!(format!("u{number}"));
             let pod: object::Pod = serde_json::from_value(value).unwrap();

@@ -20,6 +20,7 @@ use sublet_testbed::Binaries;
 
 use super::traces::Traces;
 use super::{Setting, manifest};
+use crate::asked::Asked;
 use crate::latency::{Calls, Peer, in_turns, table, verdicts};
 use crate::objects::{call_pod, node_name, pod};
 use crate::report::Report;
@@ -56,7 +57,7 @@ struct Load {
     /// Pods that run, as JSON.
     running: Vec<Value>,
     /// The resources that arriving pods ask for, in turn.
-    asked: Vec<Value>,
+    asked: Vec<Asked>,
 }
 
 /// Measures and prints the figure.
@@ -126,7 +127,7 @@ pub(super) fn measure(setting: &Setting, binaries: &Binaries, report: &mut Repor
 
 /// Makes so many pods that wait; returns their UIDs in the same order. An extender's watch then
 /// knows every pod that the calls ask about, and policies learn from each pod once.
-fn waiting(world: &mut World, asked: &[Value], count: usize) -> Result<Vec<String>> {
+fn waiting(world: &mut World, asked: &[Asked], count: usize) -> Result<Vec<String>> {
     let name = |number: usize| format!("waiting-{number:06}");
     let pods = (0..count).map(|number| Ok(pod(&name(number), &asked[number % asked.len()])));
     world.create("pods that wait", PODS, pods)?;
@@ -177,7 +178,10 @@ impl Load {
                 running.push(manifest::bound_pod(&name, claim, node, cards)?);
             }
         }
-        let asked = pods.rows.iter().map(|row| manifest::resources(&row.claim));
+        let asked = pods
+            .rows
+            .iter()
+            .map(|row| Asked::from(manifest::resources(&row.claim)));
         Ok(Load {
             asked: asked.collect(),
             nodes,

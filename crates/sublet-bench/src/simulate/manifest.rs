@@ -53,7 +53,7 @@ pub(super) fn resources(claim: &Claim) -> Value {
 
 /// A pod that waits, with this claim. Models are a required node affinity.
 pub(super) fn pod(name: &str, claim: &Claim) -> Value {
-    let mut pod = objects::pod(name, &resources(claim));
+    let mut pod = objects::pod(name, &resources(claim).into());
     let models: Vec<&str> = claim.models().iter().map(|model| &**model).collect();
     if !models.is_empty() {
         let wish = json!({ "key": keys::MODEL_LABELS[0], "operator": "In", "values": models });
