@@ -13,8 +13,8 @@ use anyhow::{Context, Result};
 use serde::Deserialize;
 use sublet_client::Client;
 use sublet_testbed::deployed::EXTENDER;
+use sublet_testbed::{FORMS, PodForm};
 
-use crate::asked::{Asked, FORMS};
 use crate::caller::Caller;
 use crate::noop::Parse;
 use crate::objects::{SIZES_MIB, call_body, call_pod, node_name, part};
@@ -56,7 +56,7 @@ pub(crate) struct Calls<'a> {
     /// All nodes, a JSON list.
     pub(crate) names: &'a str,
     /// What the pods ask, in turn.
-    pub(crate) asked: &'a [Asked],
+    pub(crate) asked: &'a [PodForm],
     /// The UIDs of pods that wait in the API server, in the order of the calls. A call beyond their
     /// number gets a new pod that only the call knows, never the watch.
     pub(crate) uids: &'a [String],
@@ -89,8 +89,8 @@ pub(crate) fn measure(
     let pod_bytes = call_pod("u", &part(1).into()).len();
     // Five sizes in six forms, each with each.
     let every_form = (0..FORMS * SIZES_MIB.len())
-        .map(|number| Asked::part(number, SIZES_MIB[number % SIZES_MIB.len()]));
-    let every_form: Vec<Asked> = every_form.collect();
+        .map(|number| PodForm::part(number, SIZES_MIB[number % SIZES_MIB.len()]));
+    let every_form: Vec<PodForm> = every_form.collect();
     let every = Calls {
         names: &names,
         asked: &every_form,

@@ -9,7 +9,6 @@
 //! shares and gpu (what is run), the files of their folders (the figures), stage (what they need).
 //! Placement on traces: simulate and the files of its folder.
 
-mod asked;
 mod caller;
 mod gpu;
 mod isolation;

@@ -10,8 +10,7 @@ use sublet_model::{
 };
 
 use anyhow::{Context, Result};
-
-use crate::asked::Asked;
+use sublet_testbed::PodForm;
 
 /// Cards of each node.
 pub(crate) const CARDS: usize = 8;
@@ -117,7 +116,7 @@ pub(crate) fn bound_pod(number: usize, nodes: usize) -> Result<Value> {
             memory: MiB::from(size as u32),
         }],
     };
-    let mut pod = pod(&format!("pod-{number:06}"), &Asked::part(number, size));
+    let mut pod = pod(&format!("pod-{number:06}"), &PodForm::part(number, size));
     let read: object::Pod = serde_json::from_value(pod.clone())?;
     let claim = dialect::claim_of(&read, Unit::MiB)?.context("the pod asks no GPU")?;
     let node: object::Node = serde_json::from_value(self::node(node, false)?)?;
@@ -145,7 +144,7 @@ pub(crate) fn part(size_mib: u64) -> Value {
 }
 
 /// A pod that waits, with one container. It asks for this.
-pub(crate) fn pod(name: &str, asked: &Asked) -> Value {
+pub(crate) fn pod(name: &str, asked: &PodForm) -> Value {
     let env: Vec<Value> = (0..12)
         .map(|n| json!({ "name": format!("SETTING_{n:02}"), "value": "a value of a usual length" }))
         .collect();
@@ -172,7 +171,7 @@ pub(crate) fn pod(name: &str, asked: &Asked) -> Value {
 
 /// The pod of a filter or prioritize call: as the API server has it, with the environment,
 /// volumes and annotations that real pods carry (14 KB).
-pub(crate) fn call_pod(uid: &str, asked: &Asked) -> String {
+pub(crate) fn call_pod(uid: &str, asked: &PodForm) -> String {
     let mut pod = pod("asking", asked);
     pod["metadata"]["uid"] = json!(uid);
     pod["metadata"]["namespace"] = json!("default");

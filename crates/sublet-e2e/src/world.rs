@@ -300,6 +300,17 @@ impl World {
         Ok(())
     }
 
+    /// Writes an annotation of a node as its agent would: nobody else may.
+    ///
+    /// # Errors
+    /// The API server refuses it.
+    pub fn annotate_node_as_agent(&self, node: &str, key: &str, text: &str) -> Result<()> {
+        let patch = serde_json::json!({ "metadata": { "annotations": { key: text } } }).to_string();
+        let agent = deployed::account("sublet-agent").name;
+        let args = ["patch", "node", node, "--type=merge", "-p", &patch];
+        self.cluster.kubectl_as(&agent, &args).map(drop)
+    }
+
     /// Sets annotations of a pod. As the agent's account it sends only the patch.
     ///
     /// # Errors

@@ -2,7 +2,14 @@
 
 use std::fmt::Write;
 
-use sublet_testbed::kwok_node;
+use anyhow::Result;
+use sublet_api::dialect::{DIALECTS, OfferedCards};
+use sublet_api::{NodeReport, report_to_json};
+use sublet_model::{Advertise, Gpu, GpuIndex, Identity, Inventory, MiB, Sharing, Unit};
+use sublet_testbed::{PodForm, kwok_node};
+
+/// Containers that may share a card of a played node, in the forms that count them.
+const SPLITS: u32 = 100;
 
 /// A node of GPUShare, played by KWOK. Its cards have `memory_mib` together.
 #[must_use]
@@ -16,6 +23,65 @@ pub fn share_node(name: &str, cards: u32, memory_mib: u64) -> String {
             ("aliyun.com/gpu-count", &cards),
         ],
     )
+}
+
+/// A node played by KWOK with the amounts that an agent writes, so that pods of every dialect can
+/// go there; and the inventory that an agent reports. Each card has `memory_mib`.
+///
+/// # Errors
+/// The cards make no inventory.
+pub fn agent_node(name: &str, cards: u16, memory_mib: u32) -> Result<(String, String)> {
+    let gpu = |index| Gpu::plain(GpuIndex(index), MiB::from(memory_mib));
+    let inventory = Inventory::new((0..cards).map(gpu).collect(), vec![], vec![], vec![])?;
+    let offered = OfferedCards {
+        count: cards.into(),
+        memory: inventory.memory(),
+        sharing: Sharing::Memory,
+        containers: SPLITS.into(),
+    };
+    let mut amounts: Vec<(&str, String)> = DIALECTS
+        .iter()
+        .flat_map(|dialect| dialect.amounts(&offered))
+        .map(|(resource, amount)| (resource, amount.to_string()))
+        .collect();
+    // The devices that the agent offers to kubelet.
+    let slots = u32::from(cards) * SPLITS;
+    amounts.push(("aliyun.com/gpu-mem", inventory.memory().get().to_string()));
+    amounts.push(("nvidia.com/gpu", slots.to_string()));
+    amounts.push(("sublet.dev/gpu-slot", slots.to_string()));
+    let amounts: Vec<_> = amounts
+        .iter()
+        .map(|(key, amount)| (*key, amount.as_str()))
+        .collect();
+    let report = report_to_json(&NodeReport {
+        inventory,
+        sharing: Sharing::Memory,
+        identity: Identity::NoAgent,
+        advertise: Advertise::Units,
+        unit: Unit::MiB,
+    });
+    Ok((kwok_node(name, &[], &amounts), report))
+}
+
+/// A pod that waits, in this form.
+#[must_use]
+pub fn pod_of_form(name: &str, form: &PodForm) -> String {
+    let mut pod = serde_json::json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "schedulerName": "sublet-scheduler",
+            "terminationGracePeriodSeconds": 1,
+            "automountServiceAccountToken": false,
+            "containers": [{
+                "name": "c0", "image": "sublet.test/busybox:1",
+                "resources": form.resources(),
+            }],
+        },
+    });
+    form.write_on(&mut pod);
+    // JSON is YAML.
+    format!("---\n{pod}\n")
 }
 
 /// What a pod asks for, and where it may go.

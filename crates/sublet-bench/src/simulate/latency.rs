@@ -20,7 +20,8 @@ use sublet_testbed::Binaries;
 
 use super::traces::Traces;
 use super::{Setting, manifest};
-use crate::asked::Asked;
+use sublet_testbed::PodForm;
+
 use crate::latency::{Calls, Peer, in_turns, table, verdicts};
 use crate::objects::{call_pod, node_name, pod};
 use crate::report::Report;
@@ -57,7 +58,7 @@ struct Load {
     /// Pods that run, as JSON.
     running: Vec<Value>,
     /// The resources that arriving pods ask for, in turn.
-    asked: Vec<Asked>,
+    asked: Vec<PodForm>,
 }
 
 /// Measures and prints the figure.
@@ -127,7 +128,7 @@ pub(super) fn measure(setting: &Setting, binaries: &Binaries, report: &mut Repor
 
 /// Makes so many pods that wait; returns their UIDs in the same order. An extender's watch then
 /// knows every pod that the calls ask about, and policies learn from each pod once.
-fn waiting(world: &mut World, asked: &[Asked], count: usize) -> Result<Vec<String>> {
+fn waiting(world: &mut World, asked: &[PodForm], count: usize) -> Result<Vec<String>> {
     let name = |number: usize| format!("waiting-{number:06}");
     let pods = (0..count).map(|number| Ok(pod(&name(number), &asked[number % asked.len()])));
     world.create("pods that wait", PODS, pods)?;
@@ -181,7 +182,7 @@ impl Load {
         let asked = pods
             .rows
             .iter()
-            .map(|row| Asked::from(manifest::resources(&row.claim)));
+            .map(|row| PodForm::from(manifest::resources(&row.claim)));
         Ok(Load {
             asked: asked.collect(),
             nodes,

@@ -1,4 +1,4 @@
-//! Constant churn on twenty nodes, watched at every revision, with the extender killed and
+//! Constant churn of pods in the forms of six systems on twenty nodes, watched at every revision, with the extender killed and
 //! started again in the middle of it.
 
 use std::collections::BTreeMap;
@@ -8,8 +8,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use sublet_api::keys;
 use sublet_e2e::{Recorder, World, eventually, yaml};
-use sublet_testbed::{Signal, deployed};
+use sublet_testbed::{PodForm, Signal, deployed};
 
 /// Nodes of one to four cards.
 const NODES: u32 = 20;
@@ -25,7 +26,7 @@ struct Churn {
     made: u32,
     /// Pods that should exist, and what they ask.
     alive: BTreeMap<String, u64>,
-    cards: BTreeMap<u32, u32>,
+    cards: BTreeMap<u32, u16>,
 }
 
 impl Churn {
@@ -48,17 +49,19 @@ impl Churn {
     }
 
     fn new_node(&mut self, node: u32) -> Result<()> {
-        let cards = self.chance.u32(2..=4);
+        let cards = self.chance.u16(2..=4);
         self.cards.insert(node, cards);
-        let yaml = yaml::share_node(&format!("n{node}"), cards, u64::from(cards) * 16_276);
+        let name = format!("n{node}");
+        let (yaml, inventory) = yaml::agent_node(&name, cards, 16_276)?;
         self.world.cluster.apply(&yaml)?;
-        Ok(())
+        self.world
+            .annotate_node_as_agent(&name, keys::INVENTORY, &inventory)
     }
 
     /// Memory that pods ask, in thousandths of what the nodes have.
     fn load(&self) -> u64 {
         let asked: u64 = self.alive.values().sum();
-        let cards: u32 = self.cards.values().sum();
+        let cards: u16 = self.cards.values().sum();
         asked * 1000 / (u64::from(cards) * 16_276)
     }
 
@@ -67,15 +70,8 @@ impl Churn {
         for _ in 0..count {
             let memory = SIZES[self.chance.usize(..SIZES.len())];
             let name = format!("p{}", self.made);
+            all += &yaml::pod_of_form(&name, &PodForm::part(self.made as usize, memory));
             self.made += 1;
-            let limits = [format!("aliyun.com/gpu-mem: {memory}")];
-            let limits = [limits[0].as_str()];
-            all += &yaml::Pod {
-                name: &name,
-                limits: &limits,
-                ..yaml::Pod::default()
-            }
-            .yaml();
             self.alive.insert(name, memory);
         }
         if !all.is_empty() {

@@ -7,7 +7,7 @@ mod promises;
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use sublet_e2e::{Placed, Recorder, World, eventually, yaml};
-use sublet_testbed::{deployed, kwok_node};
+use sublet_testbed::kwok_node;
 
 fn pod<'a>(name: &'a str, limits: &'a [&'a str]) -> yaml::Pod<'a> {
     yaml::Pod {
@@ -19,22 +19,7 @@ fn pod<'a>(name: &'a str, limits: &'a [&'a str]) -> yaml::Pod<'a> {
 
 /// Reports a node's devices as its agent would: nobody else may.
 fn report(world: &World, node: &str, inventory: &str) -> Result<()> {
-    say(world, node, "sublet.dev/inventory", inventory)
-}
-
-/// Writes an annotation of a node as its agent would.
-fn say(world: &World, node: &str, key: &str, text: &str) -> Result<()> {
-    let patch = json!({ "metadata": { "annotations": { key: text } } });
-    let agent = deployed::account("sublet-agent").name;
-    let args = [
-        "patch",
-        "node",
-        node,
-        "--type=merge",
-        "-p",
-        &patch.to_string(),
-    ];
-    world.cluster.kubectl_as(&agent, &args).map(drop)
+    world.annotate_node_as_agent(node, "sublet.dev/inventory", inventory)
 }
 
 fn inventory(sharing: &str, identity: &str, cards: &[u64]) -> String {
@@ -363,7 +348,7 @@ fn what_a_pod_without_its_card_may_use_is_given_to_nobody() -> Result<()> {
     let uid = world.get(&["pod", "lost"])?["metadata"]["uid"].clone();
     let uid = uid.as_str().context("no UID")?;
     let handed = json!({ uid: [{ "index": 1, "uuid": "GPU-1" }] }).to_string();
-    say(&world, "n1", "sublet.dev/handed-over", &handed)?;
+    world.annotate_node_as_agent("n1", "sublet.dev/handed-over", &handed)?;
     assert_eq!(world.until_placed("c")?.card, "0");
     let (_, text, _) = world.sublet(&["explain", "pod", "lost"])?;
     assert!(
