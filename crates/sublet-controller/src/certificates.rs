@@ -2,7 +2,7 @@
 //!
 //! A *credential* is a certificate with its key and the authority that signed it; the authority's
 //! own key is thrown away at once. A renewal has steps, each a write of its own: the next
-//! credential is stored; its authority joins the bundle in the webhook configuration; some time
+//! credential is stored; its authority joins the bundle in the webhook configurations; some time
 //! after that was seen, it is served; the old authority stays in the bundle until the renewal
 //! after. So at no moment does a replica serve what an API server does not trust, though both hear
 //! of every step late. `next_step` decides and knows no clock. It never writes.
@@ -14,9 +14,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::admissionregistration::v1::{
-    MutatingWebhookConfiguration, WebhookClientConfig,
-};
+use k8s_openapi::api::admissionregistration::v1::WebhookClientConfig;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, date_time_ymd,
@@ -170,14 +168,14 @@ impl Stored {
 pub(crate) enum CertificateStep {
     /// Store this.
     Store(Box<Stored>),
-    /// Put this bundle into the webhook configuration.
+    /// Put this bundle into the webhook configurations that lack it.
     Trust(String),
     /// Nothing before so much time has passed.
     Wait(Duration),
 }
 
-/// The next step. `stored`: what is stored, if it can be read. `trusted`: does every webhook of
-/// the configuration have the bundle of what is stored? `fresh`: a new credential for `names`.
+/// The next step. `stored`: what is stored, if it can be read. `trusted`: does every webhook have
+/// the bundle of what is stored? `fresh`: a new credential for `names`.
 /// `settle`: how long API servers may take to hear of a new bundle.
 #[must_use]
 pub(crate) fn next_step(
@@ -234,12 +232,12 @@ pub(crate) fn next_step(
     }
 }
 
-/// The hosts under which API servers call the webhooks of a configuration.
+/// The hosts under which API servers call webhooks.
 #[must_use]
-pub(crate) fn names_of(configuration: &MutatingWebhookConfiguration) -> BTreeSet<String> {
-    let webhooks = configuration.webhooks.iter().flatten();
-    let hosts = webhooks.filter_map(|webhook| host_of(&webhook.client_config));
-    hosts.collect()
+pub(crate) fn names_of<'a>(
+    webhooks: impl IntoIterator<Item = &'a WebhookClientConfig>,
+) -> BTreeSet<String> {
+    webhooks.into_iter().filter_map(host_of).collect()
 }
 
 fn host_of(client: &WebhookClientConfig) -> Option<String> {
@@ -256,12 +254,14 @@ fn host_of(client: &WebhookClientConfig) -> Option<String> {
     (!host.is_empty()).then(|| host.to_owned())
 }
 
-/// Does every webhook of a configuration trust exactly this bundle?
+/// Do all these webhooks trust exactly this bundle?
 #[must_use]
-pub(crate) fn trusts(configuration: &MutatingWebhookConfiguration, bundle: &str) -> bool {
-    let mut webhooks = configuration.webhooks.iter().flatten();
-    webhooks.all(|webhook| {
-        let ours = webhook.client_config.ca_bundle.as_ref();
+pub(crate) fn trust<'a>(
+    webhooks: impl IntoIterator<Item = &'a WebhookClientConfig>,
+    bundle: &str,
+) -> bool {
+    webhooks.into_iter().all(|webhook| {
+        let ours = webhook.ca_bundle.as_ref();
         ours.is_some_and(|ours| ours.0 == bundle.as_bytes())
     })
 }

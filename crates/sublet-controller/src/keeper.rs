@@ -1,25 +1,29 @@
 //! The controller of the webhook's certificates: carries out the steps of `certificates`.
 //!
-//! It looks after one object, the webhook configuration, and keeps one Secret. It never makes the
-//! configuration: without it there is nobody to call, and nothing to keep. Every replica reads the
+//! It looks after one object, the webhook configuration for pods, with the one for Bindings beside
+//! it, and keeps one Secret. It never makes a configuration: without the first there is nothing to
+//! keep, and without the second nobody is asked about Bindings. Every replica reads the
 //! Secret; this runs on the leader alone, and two leaders could still not disagree, for a Secret is
 //! made once and replaced only in the version that was seen.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
-use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration, WebhookClientConfig,
+};
 use k8s_openapi::api::core::v1::Secret;
 use kube::runtime::reflector::{ObjectRef, Store, reflector, store};
 use kube::runtime::watcher::{self, watcher};
 use kube::runtime::{Controller, WatchStreamExt};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::{Value, json};
 use sublet_client::{Act, ObjectAddress, Write};
 
-use crate::certificates::{CertificateStep, Credential, Stored, names_of, next_step, trusts};
+use crate::certificates::{CertificateStep, Credential, Stored, names_of, next_step, trust};
 use crate::shell::{Control, Decision};
 
 /// The one text in the Secret.
@@ -28,8 +32,10 @@ const TEXT: &str = "certificates.json";
 /// The controller of the certificates.
 #[derive(Debug, Clone)]
 pub(crate) struct CertificateKeeper {
-    /// The name of the webhook configuration.
+    /// The name of the webhook configuration for pods.
     pub(crate) configuration: String,
+    /// The name of the webhook configuration for Bindings.
+    pub(crate) binding_configuration: String,
     /// The namespace of the Secret.
     pub(crate) namespace: String,
     /// The name of the Secret.
@@ -74,7 +80,9 @@ pub(crate) enum SecretSight {
 pub(crate) struct CertificateSight {
     /// The Secret.
     pub(crate) secret: SecretSight,
-    /// A new credential; `None` where the configuration names no host.
+    /// The configuration for Bindings, if there is one.
+    pub(crate) bindings: Option<Arc<ValidatingWebhookConfiguration>>,
+    /// A new credential; `None` where no configuration names a host.
     pub(crate) fresh: Option<Credential>,
 }
 
@@ -87,38 +95,60 @@ pub(crate) fn stored_in(secret: &Secret) -> anyhow::Result<Stored> {
     Ok(stored)
 }
 
+/// What a decision looks at beside the configuration for pods.
+pub(crate) struct CertificateCaches {
+    secrets: Store<Secret>,
+    bindings: Store<ValidatingWebhookConfiguration>,
+}
+
+/// Each change as a reason to decide again.
+fn reasons<K>(
+    changes: impl futures::Stream<Item = Result<K, watcher::Error>> + Send + 'static,
+    what: &'static str,
+) -> impl futures::Stream<Item = ()> + Send + 'static {
+    changes.filter_map(move |change| {
+        let broken = change.err();
+        if let Some(error) = &broken {
+            tracing::warn!(%error, "the watch of {what} is broken");
+        }
+        std::future::ready(broken.is_none().then_some(()))
+    })
+}
+
 impl Control for CertificateKeeper {
     type Object = MutatingWebhookConfiguration;
-    type Caches = Store<Secret>;
+    type Caches = CertificateCaches;
     type Sight = CertificateSight;
 
     const NAME: &'static str = "sublet-certificates";
 
-    fn watch(&self, client: &Client) -> (Controller<MutatingWebhookConfiguration>, Store<Secret>) {
+    fn watch(
+        &self,
+        client: &Client,
+    ) -> (Controller<MutatingWebhookConfiguration>, CertificateCaches) {
         let (secrets, writer) = store();
-        let changes = reflector(writer, self.watch_secret(client)).touched_objects();
-        let reasons = changes.filter_map(|change| {
-            let reason = match change {
-                Ok(_) => Some(()),
-                Err(error) => {
-                    tracing::warn!(%error, "the watch of the Secret is broken");
-                    None
-                }
-            };
-            std::future::ready(reason)
-        });
+        let secret = reflector(writer, self.watch_secret(client)).touched_objects();
+        let (bindings, writer) = store();
+        let all: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
+        let binding = watcher(all, named(&self.binding_configuration)).default_backoff();
+        let binding = reflector(writer, binding).touched_objects();
         let configurations = Api::all(client.clone());
-        let controller = Controller::new(configurations, named(&self.configuration));
-        (controller.reconcile_all_on(reasons), secrets)
+        let controller = Controller::new(configurations, named(&self.configuration))
+            .reconcile_all_on(reasons(secret, "the Secret"))
+            .reconcile_all_on(reasons(binding, "the webhook configuration for Bindings"));
+        (controller, CertificateCaches { secrets, bindings })
     }
 
     async fn see(
         &self,
-        secrets: &Store<Secret>,
+        caches: &CertificateCaches,
         configuration: &MutatingWebhookConfiguration,
     ) -> CertificateSight {
-        // It fails only if the watch is gone, and then so is this.
+        let CertificateCaches { secrets, bindings } = caches;
+        // They fail only if the watch is gone, and then so is this.
         let _ready = secrets.wait_until_ready().await;
+        let _ready = bindings.wait_until_ready().await;
+        let bindings = bindings.get(&ObjectRef::new(&self.binding_configuration));
         let place = ObjectRef::new(&self.secret).within(&self.namespace);
         let secret = match secrets.get(&place) {
             None => SecretSight::Absent,
@@ -130,11 +160,12 @@ impl Control for CertificateKeeper {
                 SecretSight::Found(version, stored.ok().map(Box::new))
             }
         };
-        let names = names_of(configuration);
+        let names = names_of(called(configuration, bindings.as_deref()));
         let fresh = Credential::make(&names, Timestamp::now(), self.validity);
         let fresh = fresh.inspect_err(|error| tracing::error!(%error, ?names, "no certificate"));
         CertificateSight {
             secret,
+            bindings,
             fresh: fresh.ok().filter(|_| !names.is_empty()),
         }
     }
@@ -152,10 +183,29 @@ impl Control for CertificateKeeper {
             SecretSight::Found(_, Some(stored)) => Some(&**stored),
             _ => None,
         };
-        let trusted = stored.is_some_and(|stored| trusts(configuration, &stored.bundle()));
+        let bindings = sight.bindings.as_deref();
+        let trusted =
+            stored.is_some_and(|stored| trust(called(configuration, bindings), &stored.bundle()));
         let (writes, again) = match next_step(stored, trusted, fresh, self.settle(), now) {
             CertificateStep::Store(new) => (vec![self.store(&sight.secret, &new)], None),
-            CertificateStep::Trust(bundle) => (vec![trust(configuration, &bundle)], None),
+            CertificateStep::Trust(bundle) => {
+                let pods = called(configuration, None);
+                let pods = (!trust(pods, &bundle)).then(|| {
+                    let webhooks = configuration.webhooks.iter().flatten();
+                    believe(
+                        configuration,
+                        webhooks.map(|one| one.name.as_str()),
+                        &bundle,
+                    )
+                });
+                let bindings = bindings.and_then(|bindings| {
+                    let webhooks = || bindings.webhooks.iter().flatten();
+                    let trusting = trust(webhooks().map(|one| &one.client_config), &bundle);
+                    let names = webhooks().map(|one| one.name.as_str());
+                    (!trusting).then(|| believe(bindings, names, &bundle))
+                });
+                (pods.into_iter().chain(bindings).collect(), None)
+            }
             CertificateStep::Wait(time) => (Vec::new(), Some(time)),
         };
         Decision { writes, again }
@@ -185,15 +235,30 @@ impl CertificateKeeper {
     }
 }
 
-/// Puts a bundle into every webhook of a configuration, and changes nothing else of it.
-fn trust(configuration: &MutatingWebhookConfiguration, bundle: &str) -> Write {
+/// How all webhooks of these configurations are called.
+fn called<'a>(
+    configuration: &'a MutatingWebhookConfiguration,
+    bindings: Option<&'a ValidatingWebhookConfiguration>,
+) -> impl Iterator<Item = &'a WebhookClientConfig> {
+    let bindings = bindings.and_then(|bindings| bindings.webhooks.as_ref());
+    let bindings = bindings.into_iter().flatten();
+    let pods = configuration.webhooks.iter().flatten();
+    pods.map(|webhook| &webhook.client_config)
+        .chain(bindings.map(|webhook| &webhook.client_config))
+}
+
+/// Puts a bundle into every webhook of a configuration, by name, and changes nothing else of it.
+fn believe<'a, K: Resource<DynamicType = ()>>(
+    configuration: &K,
+    webhooks: impl Iterator<Item = &'a str>,
+    bundle: &str,
+) -> Write {
     let bundle = ByteString(bundle.as_bytes().to_vec());
-    let webhooks = configuration.webhooks.iter().flatten();
     let webhooks: Vec<Value> = webhooks
-        .map(|webhook| json!({ "name": webhook.name, "clientConfig": { "caBundle": bundle } }))
+        .map(|name| json!({ "name": name, "clientConfig": { "caBundle": bundle } }))
         .collect();
     Write {
-        to: ObjectAddress::of::<MutatingWebhookConfiguration>(None, &configuration.name_any()),
+        to: ObjectAddress::of::<K>(None, &configuration.name_any()),
         act: Act::Apply(json!({
             // Of what was seen: it must not come back if somebody deletes it.
             "metadata": { "resourceVersion": configuration.resource_version() },
@@ -204,13 +269,14 @@ fn trust(configuration: &MutatingWebhookConfiguration, bundle: &str) -> Write {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::admissionregistration::v1::{MutatingWebhook, WebhookClientConfig};
+    use k8s_openapi::api::admissionregistration::v1::{MutatingWebhook, ValidatingWebhook};
 
     use super::*;
 
     fn keeper() -> CertificateKeeper {
         CertificateKeeper {
             configuration: "w".to_owned(),
+            binding_configuration: "b".to_owned(),
             namespace: "ns".to_owned(),
             secret: "s".to_owned(),
             validity: Duration::from_secs(900),
@@ -240,11 +306,16 @@ mod tests {
     fn each_step_is_one_write_in_the_version_that_was_seen() {
         let now = Timestamp::now();
         let keeper = keeper();
-        let fresh = Credential::make(&names_of(&configuration(None)), now, keeper.validity);
+        let fresh = Credential::make(
+            &names_of(called(&configuration(None), None)),
+            now,
+            keeper.validity,
+        );
         let fresh = fresh.unwrap();
         let decide = |secret: SecretSight, bundle: Option<&str>| {
             let sight = CertificateSight {
                 secret,
+                bindings: None,
                 fresh: Some(fresh.clone()),
             };
             keeper.decide(&configuration(bundle), &sight, now)
@@ -299,9 +370,57 @@ mod tests {
     }
 
     #[test]
+    fn the_webhook_for_bindings_is_trusted_with_the_other() {
+        let now = Timestamp::now();
+        let pods = configuration(None)
+            .webhooks
+            .unwrap()
+            .remove(0)
+            .client_config;
+        let hosts = names_of(called(&configuration(None), None));
+        let fresh = Credential::make(&hosts, now, keeper().validity).unwrap();
+        let stored = Stored::first(fresh.clone());
+        let written = |trusted: Option<&str>, bindings: Option<&str>| {
+            let webhook = ValidatingWebhook {
+                name: "bindings.sublet.dev".to_owned(),
+                client_config: WebhookClientConfig {
+                    ca_bundle: bindings.map(|text| ByteString(text.as_bytes().to_vec())),
+                    ..pods.clone()
+                },
+                ..ValidatingWebhook::default()
+            };
+            let mut bindings = ValidatingWebhookConfiguration {
+                webhooks: Some(vec![webhook]),
+                ..ValidatingWebhookConfiguration::default()
+            };
+            bindings.metadata.name = Some("b".to_owned());
+            let sight = CertificateSight {
+                secret: SecretSight::Found("7".to_owned(), Some(Box::new(stored.clone()))),
+                bindings: Some(Arc::new(bindings)),
+                fresh: Some(fresh.clone()),
+            };
+            let decision = keeper().decide(&configuration(trusted), &sight, now);
+            let to = decision.writes.into_iter().map(|write| write.to);
+            to.map(|to| format!("{} {}", to.kind.kind, to.name))
+                .collect::<Vec<_>>()
+        };
+        let (first, second) = (
+            "MutatingWebhookConfiguration w",
+            "ValidatingWebhookConfiguration b",
+        );
+        let bundle = stored.bundle();
+        let bundle = Some(bundle.as_str());
+        assert_eq!(written(None, Some("old")), [first, second]);
+        assert_eq!(written(bundle, None), [second]);
+        assert_eq!(written(Some("old"), bundle), [first]);
+        assert_eq!(written(bundle, bundle), [""; 0]);
+    }
+
+    #[test]
     fn a_configuration_without_a_host_needs_no_certificate() {
         let sight = CertificateSight {
             secret: SecretSight::Absent,
+            bindings: None,
             fresh: None,
         };
         let decision = keeper().decide(&configuration(None), &sight, Timestamp::now());

@@ -1,18 +1,20 @@
-//! `sublet controller`: the webhook for pods that are created, and what looks after objects of the
-//! cluster.
+//! `sublet controller`: the webhooks for pods that are created and for Bindings, and what looks
+//! after objects of the cluster.
 //!
-//! The webhook answers on every replica; whatever writes runs on the leader alone. All state is in
+//! The webhooks answer on every replica; whatever writes runs on the leader alone. All state is in
 //! the API server. It never binds a pod and never speaks to a node.
 //!
-//! Suggested reading order: leader, shell; certificates, keeper; admission, webhook.
+//! Suggested reading order: leader, shell; certificates, keeper; admission, bindings, webhook.
 
 mod admission;
+mod bindings;
 mod certificates;
 mod keeper;
 pub mod leader;
 pub mod shell;
 mod webhook;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,6 +34,7 @@ use sublet_telemetry::metrics::ControllerMetrics;
 use tokio::sync::watch;
 
 use admission::AdmissionRules;
+use bindings::BindingRules;
 use keeper::CertificateKeeper;
 use leader::{LeaseTiming, campaign, candidacy};
 use shell::{Pauses, govern};
@@ -44,7 +47,8 @@ const SECRET: &str = "sublet-webhook-certificates";
 /// How long calls may still take when the process ends.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// Check and complete GPU pods when they are created (a webhook), and look after its certificates.
+/// Check and complete GPU pods when they are created and bound (webhooks), and look after the
+/// webhooks' certificates.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 EXAMPLES
@@ -72,6 +76,17 @@ pub struct Args {
     /// The MutatingWebhookConfiguration that calls it
     #[arg(long, value_name = "NAME", default_value = "sublet-pods")]
     webhook_configuration: String,
+    /// The ValidatingWebhookConfiguration that calls it about Bindings
+    #[arg(long, value_name = "NAME", default_value = "sublet-bindings")]
+    binding_configuration: String,
+    /// The user as which the extender binds. GPU pods that others bind to nodes with Sublet's agent
+    /// are refused
+    #[arg(
+        long,
+        value_name = "USER",
+        default_value = "system:serviceaccount:sublet-system:sublet-scheduler"
+    )]
+    scheduler_account: String,
     /// What one aliyun.com/gpu-mem is
     #[arg(long, default_value = "MiB", value_parser = ["MiB", "GiB"])]
     memory_unit: String,
@@ -126,6 +141,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         .with_context(|| format!("cannot listen on {}", args.health_listen))?;
     let keeper = CertificateKeeper {
         configuration: args.webhook_configuration.clone(),
+        binding_configuration: args.binding_configuration.clone(),
         namespace: args.namespace.clone(),
         secret: SECRET.to_owned(),
         validity: args.certificate_validity,
@@ -133,8 +149,11 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let (metrics, registry) = ControllerMetrics::registered();
     let (namespaces, namespaces_known) = watch::channel(None);
     let (certificate, certificate_known) = watch::channel(None);
+    let (rules, binding_rules) = rules(args);
     let desk = Arc::new(Desk {
-        rules: rules(args),
+        rules,
+        binding_rules,
+        client: client.clone(),
         namespaces: namespaces_known,
         certificate: certificate_known.clone(),
         metrics: metrics.clone(),
@@ -185,17 +204,25 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn rules(args: Args) -> AdmissionRules {
-    AdmissionRules {
-        unit: if args.memory_unit == "GiB" {
-            Unit::GiB
-        } else {
-            Unit::MiB
-        },
-        schedulers: args.scheduler_name.into_iter().collect(),
+fn rules(args: Args) -> (AdmissionRules, BindingRules) {
+    let unit = if args.memory_unit == "GiB" {
+        Unit::GiB
+    } else {
+        Unit::MiB
+    };
+    let schedulers: BTreeSet<String> = args.scheduler_name.into_iter().collect();
+    let binding_rules = BindingRules {
+        unit,
+        schedulers: schedulers.clone(),
+        account: args.scheduler_account,
+    };
+    let rules = AdmissionRules {
+        unit,
+        schedulers,
         assign: args.assign_scheduler,
         slots: args.add_slots,
-    }
+    };
+    (rules, binding_rules)
 }
 
 /// The machine's name for people, and a number that no other process has.

@@ -1,8 +1,9 @@
 //! HTTPS for the API server: an AdmissionReview in, an AdmissionReview out.
 //!
-//! Every replica answers, whether it leads or not. What is answered is decided by `admission`;
-//! here bytes become a request and an answer becomes bytes. A body that cannot be read is HTTP
-//! 400, which the API server takes as no answer.
+//! Every replica answers, whether it leads or not. What is answered is decided by `admission` and
+//! `bindings`; here bytes become a request and an answer becomes bytes, and the pod and the node of
+//! a Binding are looked up. A body that cannot be read is HTTP 400, an object that cannot be looked
+//! up is HTTP 503, and the API server takes both as no answer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,11 +23,12 @@ use rustls::ServerConfig;
 use serde_json::Value;
 use sublet_api::keys;
 use sublet_api::object::Namespace;
-use sublet_client::Change;
+use sublet_client::{Change, Client, read_node, read_pod};
 use sublet_telemetry::metrics::{ControllerMetrics, OutcomeLabel, print};
 use tokio::sync::watch;
 
 use crate::admission::{AdmissionError, AdmissionRules, admit};
+use crate::bindings::{BindingRules, is_ours, judge, strangers_binding};
 
 /// The largest body: etcd takes 1.5 MiB of an object, and a review has little beside it.
 const BODY_LIMIT: usize = 8 << 20;
@@ -34,12 +36,17 @@ const BODY_LIMIT: usize = 8 << 20;
 /// How long a pod waits for its namespace to be seen, which may be as new as the pod.
 const NAMESPACE_LIMIT: Duration = Duration::from_millis(500);
 
+/// How long pod and node of a Binding are looked up, less than the API server waits for the answer.
+const LOOK_UP_LIMIT: Duration = Duration::from_secs(2);
+
 /// The labels of namespaces that count here, by namespace.
 pub(crate) type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
 
 /// What all calls share.
 pub(crate) struct Desk {
     pub(crate) rules: AdmissionRules,
+    pub(crate) binding_rules: BindingRules,
+    pub(crate) client: Client,
     /// `None` until all namespaces are known.
     pub(crate) namespaces: watch::Receiver<Option<NamespaceLabels>>,
     /// `None` until there is a certificate.
@@ -52,6 +59,7 @@ pub(crate) struct Desk {
 pub(crate) fn router(desk: Arc<Desk>) -> Router {
     Router::new()
         .route("/admit", post(answer))
+        .route("/bindings", post(answer_binding))
         .layer(DefaultBodyLimit::max(BODY_LIMIT))
         .with_state(desk)
 }
@@ -109,6 +117,75 @@ async fn answer(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
         .admissions
         .observe(started.elapsed().as_secs_f64());
     response
+}
+
+async fn answer_binding(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
+    let started = Instant::now();
+    let (outcome, response) = match read(&body) {
+        Err(error) => (
+            "unreadable",
+            (StatusCode::BAD_REQUEST, error).into_response(),
+        ),
+        Ok(request) => match decide_binding(&request, &desk).await {
+            Ok((outcome, response)) => {
+                (outcome, axum::Json(response.into_review()).into_response())
+            }
+            Err((outcome, status, error)) => (outcome, (status, error).into_response()),
+        },
+    };
+    desk.metrics
+        .bindings
+        .get_or_create(&OutcomeLabel { outcome })
+        .inc();
+    desk.metrics
+        .admissions
+        .observe(started.elapsed().as_secs_f64());
+    response
+}
+
+/// What became of a Binding, in a word, and the answer; or why there is none.
+async fn decide_binding(
+    request: &AdmissionRequest<DynamicObject>,
+    desk: &Desk,
+) -> Result<(&'static str, AdmissionResponse), (&'static str, StatusCode, String)> {
+    let rules = &desk.binding_rules;
+    let binding = strangers_binding(request, rules)
+        .map_err(|error| ("unreadable", StatusCode::BAD_REQUEST, error))?;
+    let allowed = AdmissionResponse::from(request);
+    let Some(binding) = binding else {
+        return Ok(("allowed", allowed));
+    };
+    let looked_up = async {
+        let Some(pod) = read_pod(&desk.client, &binding.pod).await? else {
+            return Ok(None);
+        };
+        if !is_ours(&pod, rules.unit) {
+            return Ok(None);
+        }
+        let node = read_node(&desk.client, &binding.node).await?;
+        Ok::<_, kube::Error>(node.map(|node| (pod, node)))
+    };
+    let unknown = |error: String| {
+        let (pod, node) = (&binding.pod, &binding.node);
+        tracing::warn!(%pod, %node, error, "a Binding that nobody could look at");
+        ("unknown", StatusCode::SERVICE_UNAVAILABLE, error)
+    };
+    let found = tokio::time::timeout(LOOK_UP_LIMIT, looked_up).await;
+    let found = found
+        .map_err(|_| unknown(format!("no answer within {LOOK_UP_LIMIT:?}")))?
+        .map_err(|error| unknown(error.to_string()))?;
+    // The API server itself refuses what is not there.
+    let Some((pod, node)) = found else {
+        return Ok(("allowed", allowed));
+    };
+    Ok(match judge(&binding, &pod, &node, rules) {
+        Ok(()) => ("allowed", allowed),
+        Err(refusal) => {
+            let (pod, node, user) = (&binding.pod, &binding.node, &binding.user);
+            tracing::info!(%pod, %node, user, "a stranger's Binding is refused");
+            ("refused", allowed.deny(refusal))
+        }
+    })
 }
 
 /// The request in a body.

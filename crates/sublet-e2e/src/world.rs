@@ -285,6 +285,34 @@ impl World {
     /// # Errors
     /// The API server refused the Binding.
     pub fn bind_by_hand(&self, pod: &str, node: &str, annotations: &Value) -> Result<()> {
+        let user = deployed::account("sublet-scheduler").name;
+        self.bind_as(&user, pod, node, annotations)
+    }
+
+    /// The same as that user.
+    ///
+    /// # Errors
+    /// The API server refused the Binding.
+    pub fn bind_as(&self, user: &str, pod: &str, node: &str, annotations: &Value) -> Result<()> {
+        self.send_binding(user, pod, node, annotations, "")
+    }
+
+    /// The same as that user, without annotations and as if: nothing is bound.
+    ///
+    /// # Errors
+    /// The API server would refuse the Binding.
+    pub fn try_binding_as(&self, user: &str, pod: &str, node: &str) -> Result<()> {
+        self.send_binding(user, pod, node, &serde_json::json!({}), "?dryRun=All")
+    }
+
+    fn send_binding(
+        &self,
+        user: &str,
+        pod: &str,
+        node: &str,
+        annotations: &Value,
+        how: &str,
+    ) -> Result<()> {
         let binding = serde_json::json!({
             "apiVersion": "v1", "kind": "Binding",
             "metadata": { "name": pod, "annotations": annotations },
@@ -292,11 +320,10 @@ impl World {
         });
         let file = self.cluster.dir().join(format!("binding-{pod}.json"));
         std::fs::write(&file, binding.to_string())?;
-        let path = format!("/api/v1/namespaces/default/pods/{pod}/binding");
-        let user = deployed::account("sublet-scheduler").name;
+        let path = format!("/api/v1/namespaces/default/pods/{pod}/binding{how}");
         let file = file.display().to_string();
         self.cluster
-            .kubectl_as(&user, &["create", "--raw", &path, "-f", &file])?;
+            .kubectl_as(user, &["create", "--raw", &path, "-f", &file])?;
         Ok(())
     }
 
@@ -309,6 +336,21 @@ impl World {
         let agent = deployed::account("sublet-agent").name;
         let args = ["patch", "node", node, "--type=merge", "-p", &patch];
         self.cluster.kubectl_as(&agent, &args).map(drop)
+    }
+
+    /// Reports cards of that memory (MiB) on a node that only exists on paper, as its agent would.
+    ///
+    /// # Errors
+    /// The API server refused the patch.
+    pub fn report_as_agent(&self, node: &str, identity: &str, cards: &[u64]) -> Result<()> {
+        let gpus = cards.iter().enumerate().map(|(index, memory)| {
+            serde_json::json!({ "index": index, "uuid": format!("GPU-{index}"), "memoryMiB": memory })
+        });
+        let inventory = serde_json::json!({
+            "version": 1, "unit": "MiB", "sharing": "memory", "identity": identity,
+            "advertise": "units", "gpus": gpus.collect::<Vec<_>>(),
+        });
+        self.annotate_node_as_agent(node, "sublet.dev/inventory", &inventory.to_string())
     }
 
     /// Sets annotations of a pod. As the agent's account it sends only the patch.

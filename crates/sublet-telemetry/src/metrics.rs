@@ -247,8 +247,10 @@ pub struct ControllerMetrics {
     pub decisions: Family<ControllerLabel, Counter>,
     /// Writes, by controller and outcome.
     pub writes: Family<WriteLabels, Counter>,
-    /// How long the webhook takes for a pod.
+    /// How long the webhooks take for a pod or a Binding.
     pub admissions: Histogram,
+    /// Bindings that the webhook saw, by what became of them.
+    pub bindings: Family<OutcomeLabel, Counter>,
     /// Pods that the webhook saw, by what became of them.
     pub admitted: Family<OutcomeLabel, Counter>,
     /// When the certificate that is served ends.
@@ -264,6 +266,7 @@ impl ControllerMetrics {
             decisions: Family::default(),
             writes: Family::default(),
             admissions: seconds(),
+            bindings: Family::default(),
             admitted: Family::default(),
             certificate_end: Gauge::default(),
         };
@@ -273,6 +276,7 @@ impl ControllerMetrics {
             decisions,
             writes,
             admissions,
+            bindings,
             admitted,
             certificate_end,
         } = metrics.clone();
@@ -293,9 +297,14 @@ impl ControllerMetrics {
         );
         registry.register_with_unit(
             "webhook_call",
-            "Time to answer the API server about a pod",
+            "Time to answer the API server about a pod or a Binding",
             Unit::Seconds,
             admissions,
+        );
+        registry.register(
+            "webhook_bindings",
+            "Bindings that the webhook was asked about, by outcome",
+            bindings,
         );
         registry.register(
             "webhook_pods",

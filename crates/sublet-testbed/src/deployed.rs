@@ -149,23 +149,28 @@ pub fn start_agent(
     cluster.wait_http(AGENT, health, "/healthz", READY_LIMIT)
 }
 
-/// Has the API server ask about GPU pods at this port of loopback. The controller may be started
-/// before or after.
+/// Has the API server ask about GPU pods and their Bindings at this port of loopback. The controller
+/// may be started before or after.
 ///
 /// # Errors
 /// When the manifest does not contain the text to replace, or is refused.
 pub fn apply_webhook(cluster: &Cluster, repository: &Path, port: u16) -> Result<()> {
-    const SERVICE: &str =
-        "service: {name: sublet-controller, namespace: sublet-system, port: 443, path: /admit}";
     let path = repository.join("deploy/kubernetes/71-webhook.yaml");
-    let manifest = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-    ensure!(
-        manifest.contains(SERVICE),
-        "{}: no `{SERVICE}`",
-        path.display()
-    );
-    let url = format!("url: https://127.0.0.1:{port}/admit");
-    cluster.apply(&manifest.replace(SERVICE, &url)).map(drop)
+    let mut manifest =
+        fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    for called in ["/admit", "/bindings"] {
+        let service = format!(
+            "service: {{name: sublet-controller, namespace: sublet-system, port: 443, path: {called}}}"
+        );
+        ensure!(
+            manifest.contains(&service),
+            "{}: no `{service}`",
+            path.display()
+        );
+        let url = format!("url: https://127.0.0.1:{port}{called}");
+        manifest = manifest.replace(&service, &url);
+    }
+    cluster.apply(&manifest).map(drop)
 }
 
 /// Where a controller listens on loopback.

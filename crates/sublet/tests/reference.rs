@@ -197,6 +197,7 @@ fn controller_metrics() -> String {
         decisions,
         writes,
         admissions,
+        bindings,
         admitted,
         certificate_end,
     } = metrics;
@@ -211,6 +212,7 @@ fn controller_metrics() -> String {
     };
     writes.get_or_create(&labels).inc();
     admissions.observe(0.0);
+    bindings.get_or_create(&OutcomeLabel { outcome }).inc();
     admitted.get_or_create(&OutcomeLabel { outcome }).inc();
     certificate_end.set(0);
     print(&registry)

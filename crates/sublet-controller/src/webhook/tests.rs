@@ -17,6 +17,33 @@ fn rules() -> AdmissionRules {
     }
 }
 
+/// An API server with one GPU pod, `ns/p`, one node with our agent, `n1`, and trouble at `n2`.
+fn api_server() -> Client {
+    let answer = async |request: Request<kube::client::Body>| {
+        let (status, object) = match request.uri().path() {
+            "/api/v1/namespaces/ns/pods/p" => (
+                200,
+                review("other", &json!({"aliyun.com/gpu-mem": "5"}))["request"]["object"].clone(),
+            ),
+            "/api/v1/nodes/n1" => (
+                200,
+                json!({"metadata": {"name": "n1", "annotations": {keys::INVENTORY: "{}"}}}),
+            ),
+            "/api/v1/nodes/n2" => (
+                500,
+                json!({"kind": "Status", "status": "Failure", "code": 500, "message": "ill"}),
+            ),
+            _ => (
+                404,
+                json!({"kind": "Status", "status": "Failure", "code": 404, "message": "gone"}),
+            ),
+        };
+        let body = kube::client::Body::from(object.to_string().into_bytes());
+        http::Response::builder().status(status).body(body)
+    };
+    Client::new(tower::service_fn(answer), "default")
+}
+
 fn desk(
     namespaces: Option<NamespaceLabels>,
 ) -> (watch::Sender<Option<NamespaceLabels>>, Arc<Desk>) {
@@ -24,6 +51,12 @@ fn desk(
     let (metrics, registry) = ControllerMetrics::registered();
     let desk = Desk {
         rules: rules(),
+        binding_rules: BindingRules {
+            unit: Unit::MiB,
+            schedulers: rules().schedulers,
+            account: "ours".to_owned(),
+        },
+        client: api_server(),
         namespaces,
         certificate: watch::channel(None).1,
         metrics,
@@ -57,7 +90,11 @@ fn review(scheduler: &str, limits: &Value) -> Value {
 }
 
 async fn call(desk: &Arc<Desk>, body: Vec<u8>) -> (StatusCode, Vec<u8>) {
-    let request = Request::post("/admit").header(header::CONTENT_TYPE, "application/json");
+    call_at("/admit", desk, body).await
+}
+
+async fn call_at(path: &str, desk: &Arc<Desk>, body: Vec<u8>) -> (StatusCode, Vec<u8>) {
+    let request = Request::post(path).header(header::CONTENT_TYPE, "application/json");
     let request = request.body(axum::body::Body::from(body)).unwrap();
     let response = router(desk.clone()).oneshot(request).await.unwrap();
     let status = response.status();
@@ -145,6 +182,54 @@ async fn a_namespace_that_is_as_new_as_its_pod_is_waited_for() {
     drop(changes);
     follows.await.unwrap();
     assert_eq!(*desk.namespaces.borrow(), Some(NamespaceLabels::new()));
+}
+
+#[tokio::test]
+async fn a_strangers_binding_is_looked_up_and_refused() {
+    let (_sender, desk) = desk(None);
+    let bind = async |user: &str, pod: &str, node: &str| {
+        let mut review = review("other", &json!({}));
+        let request = &mut review["request"];
+        request["name"] = json!(pod);
+        request["subResource"] = json!("binding");
+        request["userInfo"]["username"] = json!(user);
+        request["object"] = json!({
+            "apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod},
+            "target": {"kind": "Node", "name": node},
+        });
+        let (status, body) = call_at("/bindings", &desk, review.to_string().into_bytes()).await;
+        let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let message = answer["response"]["status"]["message"]
+            .as_str()
+            .map(str::to_owned);
+        (
+            status.as_u16(),
+            answer["response"]["allowed"].as_bool(),
+            message,
+        )
+    };
+    assert_eq!(bind("ours", "p", "n2").await, (200, Some(true), None));
+    assert_eq!(bind("eve", "plain", "n1").await, (200, Some(true), None));
+    assert_eq!(bind("eve", "p", "gone").await, (200, Some(true), None));
+    let (status, allowed, message) = bind("eve", "p", "n1").await;
+    assert_eq!((status, allowed), (200, Some(false)));
+    let message = message.unwrap();
+    assert!(
+        message.starts_with("pod ns/p asks for a GPU, and node n1 "),
+        "{message}"
+    );
+    // Nobody knows: the API server takes it as no answer.
+    assert_eq!(bind("eve", "p", "n2").await, (503, None, None));
+    assert_eq!(bind("eve", "", "n1").await, (400, None, None));
+    let page = print(&desk.registry);
+    for line in [
+        "sublet_webhook_bindings_total{outcome=\"allowed\"} 3",
+        "sublet_webhook_bindings_total{outcome=\"refused\"} 1",
+        "sublet_webhook_bindings_total{outcome=\"unknown\"} 1",
+        "sublet_webhook_bindings_total{outcome=\"unreadable\"} 1",
+    ] {
+        assert!(page.contains(line), "{line} is not in\n{page}");
+    }
 }
 
 /// Reads a body and answers it, as a call does.

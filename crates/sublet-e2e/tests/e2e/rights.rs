@@ -131,6 +131,19 @@ fn use_everything(world: &World, node: &str) -> Result<()> {
     world.cluster.apply(&(fits.yaml() + &too_large.yaml()))?;
     world.until_placed("fits")?;
     world.until_event("too-large", "20000 MiB asked of one GPU")?;
+    // A stranger's Binding is looked up once the API server trusts the webhook.
+    eventually(|| {
+        let tried = world.try_binding_as("admin", "too-large", node);
+        let refused = tried
+            .err()
+            .map(|error| error.to_string())
+            .unwrap_or_default();
+        ensure!(
+            refused.contains("bindings.sublet.dev"),
+            "not refused: {refused}"
+        );
+        Ok(())
+    })?;
     bind_unknown_pod(world, node)
 }
 
@@ -187,6 +200,7 @@ fn every_right_is_used_and_none_is_missing() -> Result<()> {
         return Ok(());
     };
     world.cluster.apply(&yaml::share_node("n1", 2, 32_552))?;
+    world.report_as_agent("n1", "size-and-order", &[16_276, 16_276])?;
     use_everything(&world, "n1")?;
     check(&world, |right| !right.user.ends_with(":sublet-agent"))
 }

@@ -1,5 +1,5 @@
-//! The webhook, called by the real API server: what becomes of a pod when it is created, and that
-//! nothing stops when the webhook is away.
+//! The webhooks, called by the real API server: what becomes of a pod when it is created, and of a
+//! Binding by a stranger; and that nothing stops when the webhooks are away.
 
 use std::fmt::Write;
 
@@ -249,4 +249,56 @@ fn outlives_the_webhook(world: &World) -> Result<()> {
     // And back, with what is stored.
     world.cluster.start_again(deployed::CONTROLLER)?;
     until_asked(world)
+}
+
+/// The name of the cluster's own scheduler.
+const STRANGER: &str = "system:kube-scheduler";
+
+#[test]
+fn a_strangers_binding_of_a_gpu_pod_is_refused_at_once() -> Result<()> {
+    let Some(world) = start()? else {
+        return Ok(());
+    };
+    world.cluster.apply(&yaml::share_node("n2", 2, 32_552))?;
+    // n1 has our agent.
+    world.report_as_agent("n1", "size-and-order", &[16_276])?;
+
+    // Nobody schedules these.
+    let part = json!({PART: "100"});
+    for name in ["strange", "elsewhere", "unseen"] {
+        make(&world, &named(pod(name, "default", &part), "nobody"))?;
+    }
+    let plain = pod("plain", "default", &json!({"cpu": "10m"}));
+    make(&world, &named(plain, "nobody"))?;
+    let bind = |name: &str, node: &str| world.bind_as(STRANGER, name, node, &json!({}));
+    // The API server may not trust the webhook yet, and would let a Binding through.
+    let refused = eventually(|| {
+        let tried = world.try_binding_as(STRANGER, "strange", "n1");
+        let refused = tried.err().context("the webhook is not asked yet")?;
+        Ok(refused.to_string())
+    })?;
+    let words = format!(
+        "admission webhook \"bindings.sublet.dev\" denied the request: pod default/strange asks for \
+         a GPU, and node n1 hands out only cards that Sublet has chosen; this Binding by {STRANGER} \
+         chooses none; create it with `schedulerName: sublet-scheduler`, or bind it to a node \
+         without Sublet's agent"
+    );
+    ensure!(refused.contains(&words), "{refused}");
+    let error = bind("strange", "n1")
+        .expect_err("it is refused")
+        .to_string();
+    ensure!(error.contains(&words), "{error}");
+    let pod = world.get(&["pod", "strange"])?;
+    assert_eq!(pod["spec"]["nodeName"], Value::Null);
+
+    // Other pods, other nodes, and our own scheduler.
+    bind("plain", "n1")?;
+    bind("elsewhere", "n2")?;
+    let ours = named(self::pod("ours", "default", &part), "sublet-scheduler");
+    make(&world, &ours)?;
+    world.until_placed("ours")?;
+
+    // Away, it holds nobody up; the agent is the second line (`real_node`).
+    world.cluster.kill(deployed::CONTROLLER, Signal::KILL)?;
+    bind("unseen", "n1")
 }

@@ -1,0 +1,139 @@
+//! Whether a Binding is let through: a GPU pod that a stranger binds to a node with our agent gets
+//! no card there and fails, so whoever binds it is told so at once.
+//!
+//! Pure: who binds, the pod and the node in; a refusal with its cure out. The agent refuses such a
+//! pod in any case, so a Binding that nobody could look at is let through. Pods of no GPU, nodes
+//! without our agent, and Bindings of our own scheduler are never held up.
+
+use std::collections::BTreeSet;
+
+use kube::core::DynamicObject;
+use kube::core::admission::AdmissionRequest;
+use sublet_api::dialect::{ClaimError, claim_of};
+use sublet_api::object::{Node, Pod};
+use sublet_api::{keys, scheduler_of};
+use sublet_model::{NodeName, PodKey, Unit};
+
+/// Who may bind GPU pods, as the operator wants it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct BindingRules {
+    /// What one `aliyun.com/gpu-mem` is.
+    pub(crate) unit: Unit,
+    /// The schedulers that ask Sublet.
+    pub(crate) schedulers: BTreeSet<String>,
+    /// The user as which our extender binds.
+    pub(crate) account: String,
+}
+
+/// A Binding by somebody who is not our extender.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StrangersBinding {
+    /// The pod.
+    pub(crate) pod: PodKey,
+    /// Where it is to go.
+    pub(crate) node: NodeName,
+    /// Who wants that.
+    pub(crate) user: String,
+}
+
+/// Why a Binding is refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BindingRefusal {
+    /// Nobody has chosen a card.
+    #[error(
+        "pod {pod} asks for a GPU, and node {node} hands out only cards that Sublet has chosen; \
+         this Binding by {user} chooses none; {cure}"
+    )]
+    NoCard {
+        pod: PodKey,
+        node: NodeName,
+        user: String,
+        cure: String,
+    },
+    /// Nobody could choose one: the words are those of the scheduler.
+    #[error("pod {pod} would get no GPU on node {node}: {cause}")]
+    Claim {
+        pod: PodKey,
+        node: NodeName,
+        cause: Box<ClaimError>,
+    },
+}
+
+/// The Binding, if it must be looked at.
+///
+/// # Errors
+/// A request that is no Binding of a pod.
+pub(crate) fn strangers_binding(
+    request: &AdmissionRequest<DynamicObject>,
+    rules: &BindingRules,
+) -> Result<Option<StrangersBinding>, String> {
+    let user = request.user_info.username.clone().unwrap_or_default();
+    if user == rules.account {
+        return Ok(None);
+    }
+    let object = request
+        .object
+        .as_ref()
+        .ok_or("a request without an object")?;
+    // `bindings`, the old address of the same thing, has the name in the object alone.
+    let inside = object.metadata.name.as_deref();
+    let name = Some(request.name.as_str()).filter(|name| !name.is_empty());
+    let name = name.or(inside).unwrap_or_default();
+    let namespace = request.namespace.as_deref().unwrap_or_default();
+    let node = object.data["target"]["name"].as_str().unwrap_or_default();
+    Ok(Some(StrangersBinding {
+        pod: PodKey::new(namespace, name).map_err(|error| error.to_string())?,
+        node: NodeName::new(node).map_err(|error| error.to_string())?,
+        user,
+    }))
+}
+
+/// Does it matter to which node that pod goes?
+pub(crate) fn is_ours(pod: &Pod, unit: Unit) -> bool {
+    !matches!(claim_of(pod, unit), Ok(None))
+}
+
+/// Decides about a stranger's Binding of that pod to that node.
+///
+/// # Errors
+/// The pod asks for a GPU, and our agent hands out those of the node.
+pub(crate) fn judge(
+    binding: &StrangersBinding,
+    pod: &Pod,
+    node: &Node,
+    rules: &BindingRules,
+) -> Result<(), BindingRefusal> {
+    if !node.metadata.annotations.contains_key(keys::INVENTORY) {
+        return Ok(());
+    }
+    let StrangersBinding { pod: key, node, .. } = binding;
+    let (key, node) = (key.clone(), node.clone());
+    match claim_of(pod, rules.unit) {
+        Ok(None) => Ok(()),
+        Ok(Some(_)) => Err(BindingRefusal::NoCard {
+            pod: key,
+            node,
+            user: binding.user.clone(),
+            cure: cure(pod, rules),
+        }),
+        Err(cause) => Err(BindingRefusal::Claim {
+            pod: key,
+            node,
+            cause: Box::new(cause),
+        }),
+    }
+}
+
+/// What to do about it. A pod that is there cannot get another scheduler.
+fn cure(pod: &Pod, rules: &BindingRules) -> String {
+    let named = scheduler_of(pod);
+    if rules.schedulers.contains(named) {
+        return format!("leave it to its scheduler, {named}");
+    }
+    let one = rules.schedulers.first();
+    let one = one.map_or("a scheduler that asks Sublet", String::as_str);
+    format!("create it with `schedulerName: {one}`, or bind it to a node without Sublet's agent")
+}
+
+#[cfg(test)]
+mod tests;
