@@ -19,10 +19,11 @@ const AT_ONCE: usize = 2;
 
 /// Modules that run one after the other: a machine has one real node, and `testbed` looks at all
 /// that one leaves behind.
-const NODE: [&str; 4] = [
+const NODE: [&str; 5] = [
     "real_node",
     "real_node_dialects",
     "real_node_isolation",
+    "real_node_twins",
     "testbed",
 ];
 

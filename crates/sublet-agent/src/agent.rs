@@ -4,6 +4,7 @@
 //! does it.
 
 mod isolation;
+mod registrar;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,16 +18,18 @@ use sublet_api::object::Node;
 use sublet_api::{Handed, NodeUse, keys};
 use sublet_client::{Client, read_node};
 use sublet_kubelet::deviceplugin::DeviceList;
-use sublet_model::{Inventory, NodeName};
+use sublet_model::{Inventory, NodeFacts, NodeName};
 use sublet_telemetry::metrics::{AgentMetrics, ResourceLabel};
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::sync::{Mutex, Notify, mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 
 use self::isolation::Caretaker;
+use self::registrar::Registrar;
 use crate::SharingWord;
 use crate::allocate::{Given, Site};
+use crate::books::Books;
 use crate::hand_over::{HandOut, in_time};
 use crate::isolate::node::Isolation;
 use crate::plugin::{Plugin, PluginSpec};
@@ -58,6 +61,8 @@ pub(crate) struct Agent {
     metrics: AgentMetrics,
     isolation: Option<Arc<Isolation>>,
     given: Arc<Mutex<Given>>,
+    /// Told of answers of which only kubelet's books will say for whom they were.
+    doubt: Arc<Notify>,
     /// The cards of pods that do not say themselves which they have.
     lost: watch::Sender<Handed>,
     /// How busy the cards were; nothing before that is known, and no cards without isolation.
@@ -143,6 +148,7 @@ impl Agent {
             measured_written: Instant::now(),
             isolation,
             given: Arc::default(),
+            doubt: Arc::default(),
             lost: watch::Sender::default(),
             offered: None,
             site: None,
@@ -166,8 +172,20 @@ impl Agent {
             lost: self.lost.clone(),
             measured: self.measured.clone(),
         };
+        let registrar = Registrar {
+            client: self.client.clone(),
+            facts: NodeFacts {
+                unit: self.settings.unit,
+                ..NodeFacts::plain(self.node.clone(), Arc::default())
+            },
+            given: Arc::clone(&self.given),
+            isolation: self.isolation.clone(),
+            books: Books::place(&self.folder),
+            doubt: Arc::clone(&self.doubt),
+        };
         let outcome = tokio::select! {
             ended = caretaker.keep() => ended,
+            never = registrar.keep() => match never {},
             ended = self.keep() => ended,
             _ = stop.wait_for(|stop| *stop) => Ok(()),
         };
@@ -250,7 +268,10 @@ impl Agent {
 
     /// The offer for these devices and the settings as they are now.
     fn refresh(&mut self, inventory: &Arc<Inventory>) -> Result<&Offer, OfferError> {
-        let mut settings = self.settings;
+        let mut settings = Settings {
+            has_books: Books::read(&Books::place(&self.folder)).is_some(),
+            ..self.settings
+        };
         if let Some(word) = self.labels.sharing() {
             settings.sharing = word.into();
         }
@@ -307,6 +328,8 @@ impl Agent {
                     given: Arc::clone(&self.given),
                     metrics: self.metrics.clone(),
                     isolation: self.isolation.clone(),
+                    books: Books::place(&self.folder),
+                    doubt: Arc::clone(&self.doubt),
                 };
                 let registered = self.registered.clone();
                 Running::start(hand_out, list.clone(), registered, self.folder.clone())

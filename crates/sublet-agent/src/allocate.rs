@@ -1,13 +1,14 @@
 //! Which pod does kubelet mean? Allocate tells a device plugin how many devices one
 //! container gets and not whose container it is. The answer is found by size and order:
 //! among the pods of this node that have cards and wait for them, the one with a
-//! container of that size. Where two pods qualify nothing is guessed; both are named.
+//! container of that size. Where two pods qualify nothing is guessed; both are named. Only where
+//! they get the same in every respect, one answer serves whichever is meant (`twins`).
 //!
 //! This is also the last referee: what would exceed a card, or lies on a card that is
 //! sick or gone, is refused here whoever bound the pod. Pure: pods and node in, decision
 //! out. It reads no clock and calls no server (see `hand_over`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -21,7 +22,12 @@ use sublet_model::{
 
 use sublet_share::ComputeRange;
 
+mod given;
 mod refusal;
+mod twins;
+
+pub use given::Given;
+pub use twins::Twin;
 
 /// The node as containers are to find it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,29 +50,6 @@ pub struct KubeletAsk {
 impl fmt::Display for KubeletAsk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.count, self.resource)
-    }
-}
-
-/// What this process has handed over. The pods' annotations say the same, but a list may come from
-/// a server that lags behind.
-#[derive(Clone, Debug, Default)]
-pub struct Given(BTreeMap<PodUid, BTreeSet<ContainerName>>);
-
-impl Given {
-    /// Notes that a container has its devices.
-    pub fn note(&mut self, pod: &PodUid, container: &ContainerName) {
-        let containers = self.0.entry(pod.clone()).or_default();
-        containers.insert(container.clone());
-    }
-
-    /// Forgets pods that are not on the node any more.
-    pub fn keep(&mut self, pods: &[Pod]) {
-        self.0
-            .retain(|uid, _| pods.iter().any(|pod| pod.metadata.uid == uid.as_str()));
-    }
-
-    fn has(&self, pod: &PodUid, container: &ContainerName) -> bool {
-        self.0.get(pod).is_some_and(|set| set.contains(container))
     }
 }
 
@@ -109,6 +92,11 @@ pub struct HandOver {
     pub environment: BTreeMap<String, String>,
     /// What is to be written on the pod before kubelet gets its answer.
     pub annotations: BTreeMap<String, String>,
+    /// All pods that kubelet could mean, the one above among them; none where it is certain. Then
+    /// nothing is written before kubelet's books say whom it meant.
+    pub twins: Vec<Twin>,
+    /// The first device that kubelet chose, by which its books are searched then.
+    pub device: Option<String>,
 }
 
 /// Finds the container that kubelet means, and says what it gets. `pods`: all pods bound
@@ -123,9 +111,28 @@ pub fn decide(
     given: &Given,
     now_ns: u64,
 ) -> Result<HandOver, AllocateError> {
+    let tenants = Tenants::read(pods, &site.facts);
+    let meant = tenants.meant_by(asked, &site.facts, given)?;
+    let mut all: Vec<_> = meant
+        .iter()
+        .map(|one| hand_over(&tenants, one, site, asked, given, now_ns))
+        .collect();
+    match all.len() {
+        1 => all.remove(0),
+        _ => twins::one_of(asked, &meant, all),
+    }
+}
+
+/// What that container gets.
+fn hand_over(
+    tenants: &Tenants<'_>,
+    tenant: &Tenant<'_>,
+    site: &Site,
+    asked: KubeletAsk,
+    given: &Given,
+    now_ns: u64,
+) -> Result<HandOver, AllocateError> {
     let facts = &site.facts;
-    let tenants = Tenants::read(pods, facts);
-    let tenant = tenants.meant_by(asked, facts, given)?;
     let allocation = tenants.check(tenant.entry, tenant.allocation, facts)?;
     let claim = &tenant.entry.claim;
     let mut environment = dialect::environment(claim, &allocation, tenant.container, facts);
@@ -157,6 +164,8 @@ pub fn decide(
         isolated: !site.no_isolation,
         environment,
         annotations: dialect::assigned_annotations(claim, &done, now_ns),
+        twins: Vec::new(),
+        device: None,
     })
 }
 
@@ -219,15 +228,19 @@ pub fn prefer(
     must: &[String],
 ) -> Vec<String> {
     let tenants = Tenants::read(pods, facts);
-    let Ok(tenant) = tenants.meant_by(asked, facts, given) else {
+    let Ok(meant) = tenants.meant_by(asked, facts, given) else {
         return Vec::new();
     };
     let gpus = facts.inventory.gpus();
-    let cards: Vec<&GpuUuid> = tenant
-        .allocation
-        .of(&tenant.container.name)
-        .filter_map(|grant| gpus[facts.inventory.position(&grant.card)?].uuid.as_ref())
-        .collect();
+    let cards_of = |tenant: &Tenant<'_>| -> Vec<&GpuUuid> {
+        let own = tenant.allocation.of(&tenant.container.name);
+        own.filter_map(|grant| gpus[facts.inventory.position(&grant.card)?].uuid.as_ref())
+            .collect()
+    };
+    let cards = cards_of(&meant[0]);
+    if meant.iter().any(|other| cards_of(other) != cards) {
+        return Vec::new();
+    }
     let is_on_card = |id: &&String| cards.iter().any(|uuid| card_of(id) == uuid.as_str());
     let count = usize::try_from(asked.count).unwrap_or(usize::MAX);
     let rest = available.iter().filter(|id| !must.contains(id));
@@ -286,13 +299,14 @@ impl<'a> Tenants<'a> {
         tenants
     }
 
-    /// The one container that waits for what is asked.
+    /// The one container that waits for what is asked. Several, each of another pod, only where
+    /// kubelet's books were read; never none.
     fn meant_by(
         &self,
         asked: KubeletAsk,
         facts: &NodeFacts,
         given: &Given,
-    ) -> Result<Tenant<'_>, AllocateError> {
+    ) -> Result<Vec<Tenant<'_>>, AllocateError> {
         let mut fitting = Vec::new();
         let mut others = Others {
             garbled: self.garbled.clone(),
@@ -327,15 +341,19 @@ impl<'a> Tenants<'a> {
                 None => {}
             }
         }
-        if fitting.len() > 1 {
+        if fitting.len() > 1 && !given.has_books() {
             let pods = fitting.iter().map(|one| one.entry.pod.clone()).collect();
             return Err(AllocateError::Ambiguous { asked, pods });
         }
-        fitting.pop().ok_or_else(|| AllocateError::Nobody {
-            node: facts.name.clone(),
-            asked,
-            others,
-        })
+        if fitting.is_empty() {
+            let node = facts.name.clone();
+            return Err(AllocateError::Nobody {
+                node,
+                asked,
+                others,
+            });
+        }
+        Ok(fitting)
     }
 
     /// The last referee. Returns the allocation with each card as the node knows it now:
@@ -400,7 +418,7 @@ impl<'a> Tenants<'a> {
 
 /// The pod as the ledger enters it; `None` where it asks for no GPU. The error is for
 /// people.
-fn read_entry(
+pub(crate) fn read_entry(
     pod: &Pod,
     facts: &NodeFacts,
 ) -> Result<Option<(Entry, Option<AllocationError>)>, String> {

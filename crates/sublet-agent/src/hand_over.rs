@@ -3,6 +3,7 @@
 //! the pod fails its admission; no card is handed out twice. One Allocate at a time, for all
 //! resources of the node.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,13 +14,14 @@ use sublet_kubelet::deviceplugin::{
 };
 use sublet_model::NodeName;
 use sublet_telemetry::metrics::{AgentMetrics, OutcomeLabel};
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, Notify, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Status;
 use tracing::{debug, info, warn};
 
 use crate::allocate::{AllocateError, Given, HandOver, KubeletAsk, Site, decide, prefer};
+use crate::books::Books;
 use crate::isolate::inject::Injection;
 use crate::isolate::node::Isolation;
 use crate::plugin::{Allocator, DeviceIds};
@@ -49,6 +51,10 @@ pub(crate) struct HandOut {
     pub(crate) metrics: AgentMetrics,
     /// Absent where containers are not held to their parts.
     pub(crate) isolation: Option<Arc<Isolation>>,
+    /// Kubelet's books.
+    pub(crate) books: PathBuf,
+    /// Told of answers of which only kubelet's books will say for whom they were.
+    pub(crate) doubt: Arc<Notify>,
 }
 
 #[tonic::async_trait]
@@ -60,7 +66,7 @@ impl Allocator for HandOut {
         let mut answers = Vec::with_capacity(containers.len());
         for ids in containers {
             let asked = self.asked(ids.len());
-            let outcome = self.hand_over(asked).await;
+            let outcome = self.hand_over(asked, ids.first()).await;
             self.count(&outcome);
             match outcome {
                 Ok((handed, injected)) => {
@@ -84,13 +90,15 @@ impl Allocator for HandOut {
         &self,
         containers: Vec<ContainerPreferredAllocationRequest>,
     ) -> Result<Vec<DeviceIds>, Status> {
-        let given = self.given.lock().await;
+        let mut given = self.given.lock().await;
         let site = self.site.borrow().clone();
         // Only advice. Where nothing is known kubelet picks, and Allocate says what is wrong.
         let pods = self.pods(&site).await.unwrap_or_else(|error| {
             debug!(%error, "no preference");
             Vec::new()
         });
+        // Of equal pods the books say who has been served.
+        given.learn(&pods, Books::read(&self.books).as_ref());
         let answer = |one: ContainerPreferredAllocationRequest| {
             prefer(
                 &pods,
@@ -113,7 +121,11 @@ impl HandOut {
         }
     }
 
-    async fn hand_over(&self, asked: KubeletAsk) -> Result<(HandOver, Injection), Status> {
+    async fn hand_over(
+        &self,
+        asked: KubeletAsk,
+        device: Option<&String>,
+    ) -> Result<(HandOver, Injection), Status> {
         let mut given = self.given.lock().await;
         let started = Instant::now();
         let (handed, pods) = loop {
@@ -121,8 +133,11 @@ impl HandOut {
             match self.pods(&site).await {
                 Ok(pods) => {
                     given.keep(&pods);
-                    match decide(&pods, &site, asked, &given, now_ns()) {
-                        Ok(handed) => break (handed, pods),
+                    match self.decide(&pods, &site, asked, &mut given) {
+                        Ok(handed) => {
+                            let device = device.cloned();
+                            break (HandOver { device, ..handed }, pods);
+                        }
                         Err(AllocateError::Nobody { .. })
                             if started.elapsed() < NOBODY_PATIENCE => {}
                         Err(refusal) => {
@@ -139,13 +154,39 @@ impl HandOut {
             sleep(PAUSE).await;
         };
         let injected = self.isolate(&handed, pods).await?;
-        self.write(&handed, started).await?;
-        given.note(&handed.uid, &handed.container);
+        if handed.twins.is_empty() {
+            self.write(&handed, started).await?;
+            given.note(&handed.uid, &handed.container);
+        } else {
+            given.settle(false);
+            self.doubt.notify_one();
+        }
         let gpus: Vec<u16> = handed.cards.iter().map(|card| card.index.0).collect();
         let HandOver { pod, container, .. } = &handed;
         let isolated = !injected.mounts.is_empty();
-        info!(%pod, %container, %asked, ?gpus, isolated, "devices handed over");
+        let twins = handed.twins.len();
+        info!(%pod, %container, %asked, ?gpus, isolated, twins, "devices handed over");
         Ok((handed, injected))
+    }
+
+    /// Decides, with a look into kubelet's books where an earlier answer was for one of several
+    /// pods, or this one would be.
+    fn decide(
+        &self,
+        pods: &[Pod],
+        site: &Site,
+        asked: KubeletAsk,
+        given: &mut Given,
+    ) -> Result<HandOver, AllocateError> {
+        if given.is_settled() {
+            given.learn(pods, None);
+            let decided = decide(pods, site, asked, given, now_ns());
+            if !matches!(decided, Err(AllocateError::Ambiguous { .. })) {
+                return decided;
+            }
+        }
+        given.learn(pods, Books::read(&self.books).as_ref());
+        decide(pods, site, asked, given, now_ns())
     }
 
     /// Tells the arbiter of the container before anybody else hears of it. Containers that are
@@ -248,7 +289,7 @@ fn is_passing(error: &CallError) -> bool {
     }
 }
 
-fn now_ns() -> u64 {
+pub(crate) fn now_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| {
         u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)

@@ -6,6 +6,7 @@
 
 mod agent;
 pub mod allocate;
+mod books;
 pub mod discover;
 mod hand_over;
 mod health;
@@ -153,6 +154,7 @@ pub async fn run(
         },
         advertise: args.advertise,
         gpu_splits: args.gpu_splits,
+        has_books: false,
     };
     let folder = args.device_plugin_dir.as_path();
     anyhow::ensure!(

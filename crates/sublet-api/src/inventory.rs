@@ -103,6 +103,7 @@ names!(
     Identity,
     NoAgent = "none",
     SizeAndOrder = "size-and-order",
+    Checkpoint = "kubelet-checkpoint",
     DownwardApi = "downward-api",
     Nri = "nri"
 );

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use crate::peak::{peak, peak_part};
 use crate::{
-    Advertise, Ask, CardWishes, ContainerName, Count, Host, MiB, Milli, Models, OwnParts, Part,
-    Parts, StockAsk,
+    Advertise, Ask, Bytes, CardWishes, ContainerName, Count, Host, MiB, Milli, Models, OwnParts,
+    Part, Parts, StockAsk,
 };
 
 /// The name of the dialect that a pod's claim and allocation are written in. Dialects themselves
@@ -191,6 +191,7 @@ pub struct Claim {
     stock: Option<Arc<StockAsk>>,
     init_containers: usize,
     pod_containers: usize,
+    memory_limits: Vec<Option<Bytes>>,
 }
 
 impl Claim {
@@ -210,6 +211,7 @@ impl Claim {
             stock: None,
             init_containers: 0,
             pod_containers: 0,
+            memory_limits: Vec::new(),
         }
     }
 
@@ -217,6 +219,15 @@ impl Claim {
     #[must_use]
     pub fn with_host(self, host: Host) -> Claim {
         Claim { host, ..self }
+    }
+
+    /// The same claim, of containers that may use so much of the machine's memory.
+    #[must_use]
+    pub fn with_memory_limits(self, memory_limits: Vec<Option<Bytes>>) -> Claim {
+        Claim {
+            memory_limits,
+            ..self
+        }
     }
 
     /// The same claim, of that class.
@@ -334,6 +345,7 @@ impl Claim {
             stock: None,
             init_containers: 0,
             pod_containers: 0,
+            memory_limits: Vec::new(),
         })
     }
 

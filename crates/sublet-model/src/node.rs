@@ -26,6 +26,9 @@ pub enum Identity {
     NoAgent,
     /// By size and order: two pods that look alike must not wait at the same time.
     SizeAndOrder,
+    /// By size and order, and afterwards by kubelet's checkpoint: pods that get the same of the same
+    /// card may wait at the same time.
+    Checkpoint,
     /// By environment that a webhook put into the pod.
     DownwardApi,
     /// By the container runtime (NRI).

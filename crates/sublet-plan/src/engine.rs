@@ -19,8 +19,9 @@ pub use self::options::{EngineOptions, StockRules, Ties};
 use self::search::{Found, Order};
 pub use self::trial::{Candidacy, Trial};
 use crate::cost_cache::CostCache;
-use crate::fit::{Rules, allocate, cards_at, check_look_alikes, fit};
+use crate::fit::{Rules, allocate, cards_at, fit};
 use crate::learn::{Learnt, PodShape, ShapeCounts};
+use crate::look_alike::check_look_alikes;
 use crate::policy::Costs;
 use crate::score::Scores;
 use crate::{Candidate, Policy, Reason};
@@ -346,7 +347,7 @@ impl Engine {
         let (rules, book) = (self.rules(), self.ledger.book(node));
         let prepared = self.scores.prepare(&self.ledger, book);
         let candidate = fit(&rules, book, uid, claim, &prepared)?;
-        check_look_alikes(&self.ledger, book, uid, claim)?;
+        check_look_alikes(&self.ledger, book, uid, claim, candidate.position)?;
         Ok(candidate)
     }
 
@@ -370,7 +371,8 @@ impl Engine {
         let refuse = |&node| {
             let book = self.ledger.book(node);
             let fits = fit(&rules, book, uid, claim, &[]);
-            let fits = fits.and_then(|_| check_look_alikes(&self.ledger, book, uid, claim));
+            let fits =
+                fits.and_then(|at| check_look_alikes(&self.ledger, book, uid, claim, at.position));
             let reason = fits.err()?;
             Some(RefusedNode { node, reason })
         };

@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 
 use sublet_model::{Ask, Book, Claim, MiB, NodeIdx, PodUid};
 
-use crate::fit::{Rules, check_look_alikes, fit};
+use crate::fit::{Rules, fit};
+use crate::look_alike::check_look_alikes;
 use crate::score::Scores;
 use crate::stock::check_machine;
 use crate::{Engine, Policy};
@@ -106,8 +107,8 @@ impl Engine {
             scores: &Scores::of(&Policy::binpack()),
             ..self.rules()
         };
-        fit(&rules, book, uid, claim, &[]).is_ok()
-            && check_look_alikes(self.ledger(), book, uid, claim).is_ok()
+        fit(&rules, book, uid, claim, &[])
+            .is_ok_and(|at| check_look_alikes(self.ledger(), book, uid, claim, at.position).is_ok())
     }
 
     /// Does the claim need the eviction of this pod of `theirs` for a reason other than our sums?

@@ -8,8 +8,8 @@ use std::cell::Cell;
 use std::cmp::Ordering;
 
 use sublet_model::{
-    Allocation, Ask, Book, CardRef, CardWishes, Carrier, Claim, Class, Count, Grant, Identity,
-    Ledger, MiB, NodeFacts, Part, Parts, PodUid, Portion, Role, Sharing,
+    Allocation, Ask, Book, CardRef, CardWishes, Carrier, Claim, Class, Count, Grant, Ledger, MiB,
+    NodeFacts, Part, Parts, PodUid, Portion, Role, Sharing,
 };
 
 use crate::choice::{self, CardCost, Open};
@@ -458,38 +458,6 @@ impl<'a> Case<'a> {
         let site = (self.book, self.prepared);
         self.rules.scores.node(site, &self.asked, position, after)
     }
-}
-
-/// If a node's agent recognises pods only by their sizes, two pods that look alike must not wait
-/// for their devices at the same time. Of those with slots it sees no sizes, so all look alike.
-///
-/// # Errors
-/// The other pod that looks alike.
-pub(crate) fn check_look_alikes(
-    ledger: &Ledger,
-    book: &Book,
-    uid: &PodUid,
-    claim: &Claim,
-) -> Result<(), Reason> {
-    if book.unassigned().is_empty() || !claim.has_gpu() {
-        return Ok(());
-    }
-    let Some(facts) = book.facts() else {
-        return Ok(());
-    };
-    if facts.identity != Identity::SizeAndOrder {
-        return Ok(());
-    }
-    for other in book.unassigned().iter().filter(|other| *other != uid) {
-        if let Some(entry) = ledger.entry(other)
-            && entry.claim.looks_like(claim, facts.advertise)
-        {
-            return Err(Reason::LookAlike {
-                other: entry.pod.clone(),
-            });
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ mod evict;
 mod fit;
 mod learn;
 mod load;
+mod look_alike;
 mod policy;
 mod reason;
 mod scatter;

@@ -8,7 +8,7 @@
 //! ```
 //! `show` writes `?4` for a card of which pods that do not say their card may have 4 MiB.
 //!
-//! - After a node's name come words: `memory` or `whole` (sharing), `size` (identity), `gib`
+//! - After a node's name come words: `memory` or `whole` (sharing), `size` or `checkpoint` (identity), `gib`
 //!   (unit), `slots`.
 //! - A claim is a number of MiB or of whole cards (`2x`) for each container, joined by `+`. `i` and
 //!   `s` mark init containers and sidecars: `i8138+s100+4069`. `:slot` at the end asks for the
@@ -183,6 +183,7 @@ pub(crate) fn node(head: &str, cards: &str) -> (NodeFacts, Vec<Entry>) {
             "memory" => facts.sharing = Sharing::Memory,
             "whole" => facts.sharing = Sharing::Whole,
             "size" => facts.identity = Identity::SizeAndOrder,
+            "checkpoint" => facts.identity = Identity::Checkpoint,
             "gib" => facts.unit = Unit::GiB,
             "slots" => facts.advertise = Advertise::Slots,
             other => panic!("`{other}` is not a word for a node"),

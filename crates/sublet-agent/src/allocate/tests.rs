@@ -9,6 +9,7 @@ use super::*;
 
 mod compute;
 mod pinned;
+mod twins;
 
 /// Pods, one a line: `name @card init:warm=8 main=3 ; words`. `@-` is bound by somebody
 /// else; a whole-card pod has one card per container, `@0,1`. Amounts are of `resource`.
@@ -170,11 +171,8 @@ fn say(answer: Result<HandOver, AllocateError>) -> String {
 
 fn check(picture: &str, resource: &'static str, count: u64) -> String {
     // Slots carry Allocate for pods that ask for memory.
-    let written = if resource == keys::GPU_SLOT {
-        MEM
-    } else {
-        resource
-    };
+    let slot = resource == keys::GPU_SLOT;
+    let written = if slot { MEM } else { resource };
     let asked = KubeletAsk { resource, count };
     say(decide(
         &pods(picture, written),

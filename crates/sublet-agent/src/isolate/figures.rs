@@ -135,6 +135,7 @@ mod tests {
             compute: None,
             mps: false,
             libraries: Vec::new(),
+            seat: None,
         };
         let snapshot = Snapshot {
             // One that no container is, and one that is no job.

@@ -35,6 +35,7 @@ use super::reconcile::{is_wanted, lost};
 use super::record::{Record, RecordCard, read_all};
 use super::{IsolationError, StrictnessWord, Wanted};
 use crate::allocate::HandOver;
+use crate::books::Books;
 
 /// Where the cards are.
 pub(crate) enum Cards<'a> {
@@ -163,17 +164,20 @@ impl Isolation {
             warn!(%pod, cards, "not isolated: a container on more than {MAX_DEVICES} GPUs");
             return Ok(Injection::default());
         }
-        let record = Record {
+        let mut all = self.lock();
+        let mut record = Record {
             mps: self.kit.mps.is_some(),
             libraries: self.kit.folders(),
             ..Record::of(handed)
         };
+        if !handed.twins.is_empty() {
+            record = record.in_doubt(handed, self.free_seat(&all));
+        }
         let folder = record.folder(&self.containers);
         record
             .make_folders(&self.containers)
             .map_err(IsolationError::io("making", &folder))?;
         let (tenant, limits) = (record.tenant(&self.containers), record.limits());
-        let mut all = self.lock();
         // The same container again: an earlier answer did not reach kubelet.
         if let Some(old) = all.remove(&folder) {
             self.end_job(&old);
@@ -188,6 +192,36 @@ impl Isolation {
         all.insert(folder.clone(), tracked);
         written.map_err(IsolationError::io("writing to", &folder))?;
         Ok(inject(&self.kit, &tenant, &limits))
+    }
+
+    /// A name for a folder that is nobody's.
+    fn free_seat(&self, all: &BTreeMap<PathBuf, Tracked>) -> String {
+        let place = |number: &u64| self.containers.join(format!("seat-{number}"));
+        let taken = |place: &Path| all.keys().any(|folder| folder.starts_with(place));
+        let number = (1..).find(|number| !taken(&place(number)) && !place(number).exists());
+        format!("seat-{}", number.unwrap_or_default())
+    }
+
+    /// Learns from kubelet's books who got what one of several pods was to get. Returns how many
+    /// seats are still in doubt.
+    pub(crate) fn recognise(&self, books: &Books) -> usize {
+        let mut doubts = 0;
+        for tracked in self.lock().values_mut() {
+            let Some(seat) = &tracked.record.seat else {
+                continue;
+            };
+            let twins = seat.twins.iter().map(|[uid, ..]| uid.as_str());
+            let owner = books.owner(&seat.device, twins).map(str::to_owned);
+            if owner.is_some_and(|uid| tracked.record.is_of(&uid)) {
+                let (name, seat) = (tracked.record.name(), tracked.record.folder(Path::new("")));
+                info!(container = name, seat = %seat.display(), "kubelet's books say whose it is");
+                if let Err(error) = tracked.record.write(&self.containers) {
+                    warn!(container = name, %error, "after a restart it is looked for again");
+                }
+            }
+            doubts += usize::from(!tracked.record.twins().is_empty());
+        }
+        doubts
     }
 
     /// Compares the containers with the node's pods, freshly listed, and removes what none of

@@ -18,8 +18,12 @@ use super::record::Record;
 /// Is a container still to be looked after, given all pods of the node, freshly listed?
 #[must_use]
 pub fn is_wanted(record: &Record, pods: &[Pod]) -> bool {
-    let pod = pods.iter().find(|pod| pod.metadata.uid == record.uid);
-    pod.is_some_and(|pod| !is_over(pod))
+    let is_there = |uid: &str| {
+        let pod = pods.iter().find(|pod| pod.metadata.uid == uid);
+        pod.is_some_and(|pod| !is_over(pod))
+    };
+    // Of one of several pods as long as any of them may have it.
+    record.holders().any(is_there)
 }
 
 /// The cards of pods that do not say themselves which they have, as far as we handed them
@@ -63,7 +67,7 @@ mod tests {
     use sublet_api::object::{Anything, ContainerState, ContainerStatus};
 
     use super::*;
-    use crate::isolate::record::RecordCard;
+    use crate::isolate::record::{RecordCard, Seat};
 
     /// A container of pod `a`, whose init container is in that state, in that phase.
     fn check(init: &str, phase: &str) -> bool {
@@ -96,7 +100,45 @@ mod tests {
             compute: None,
             mps: false,
             libraries: Vec::new(),
+            seat: None,
         }
+    }
+
+    #[test]
+    fn a_seat_stays_while_anybody_may_have_it() {
+        let twin = |name: &str| [format!("uid-{name}"), "ns".to_owned(), name.to_owned()];
+        let mut seat = Record {
+            uid: "seat-1".to_owned(),
+            pod: "?".to_owned(),
+            seat: Some(Seat {
+                folder: "seat-1".to_owned(),
+                device: "GPU-a-_-0".to_owned(),
+                twins: vec![twin("a"), twin("b")],
+            }),
+            ..record()
+        };
+        let pods = |names: &[&str]| -> Vec<Pod> {
+            let pod = |name: &&str| {
+                let mut pod = Pod::default();
+                pod.metadata.uid = format!("uid-{name}");
+                pod
+            };
+            names.iter().map(pod).collect()
+        };
+        for (names, wanted) in [(&["a", "c"][..], true), (&["b"], true), (&["c"], false)] {
+            assert_eq!(is_wanted(&seat, &pods(names)), wanted, "{names:?}");
+        }
+        let folder = seat.folder("/s".as_ref());
+        assert!(!seat.is_of("uid-c"));
+        assert!(seat.is_of("uid-b"));
+        assert_eq!(
+            (seat.name(), seat.folder("/s".as_ref())),
+            ("ns/b/i".to_owned(), folder)
+        );
+        // It is the other's no more.
+        assert!(!seat.is_of("uid-a"));
+        assert!(!is_wanted(&seat, &pods(&["a"])));
+        assert!(is_wanted(&seat, &pods(&["b"])));
     }
 
     #[test]

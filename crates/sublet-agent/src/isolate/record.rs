@@ -3,7 +3,7 @@
 //! because its containers look for their arbiter at once. The pod's own allocation is what counts;
 //! this is a copy that can be read before the API server answers.
 //!
-//! Folders: `containers/<pod uid>/<place>/`, in it `record.json` and `tenant/`, the folder that is
+//! Folders: `containers/<pod uid>/<place>/` (or `containers/seat-7/<place>/`, [`Seat`]), in it `record.json` and `tenant/`, the folder that is
 //! mounted. A place is `main-0` or `init-2`, the container's position in the pod. Names will not
 //! do: they may be 63 letters long, and the path of a socket has at most 107.
 
@@ -17,7 +17,7 @@ use sublet_model::{Class, MiB, Milli, Role};
 use sublet_share::{ComputeRange, Promise};
 
 use super::inject::ContainerLimits;
-use crate::allocate::HandOver;
+use crate::allocate::{HandOver, Twin};
 
 const FILE: &str = "record.json";
 const TENANT: &str = "tenant";
@@ -56,6 +56,20 @@ pub struct Record {
     /// where an earlier agent has written this.
     #[serde(default)]
     pub libraries: Vec<PathBuf>,
+    /// Set where the devices were handed over to one of several pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seat: Option<Seat>,
+}
+
+/// What one of several equal pods has, and which of them is not known at first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seat {
+    /// The name of its folder, which cannot be the pod's.
+    pub folder: String,
+    /// The first of its devices in kubelet's books.
+    pub device: String,
+    /// The pods that it may be: UID, namespace and name. None once it is known.
+    pub twins: Vec<[String; 3]>,
 }
 
 /// A card of a container.
@@ -141,7 +155,55 @@ impl Record {
             }),
             mps: false,
             libraries: Vec::new(),
+            seat: None,
         }
+    }
+
+    /// The same of one of several pods, in a folder that none of them will have for itself.
+    #[must_use]
+    pub fn in_doubt(self, handed: &HandOver, folder: String) -> Record {
+        let twin = |one: &Twin| {
+            let (namespace, name) = (one.pod.namespace(), one.pod.name());
+            [one.uid.as_str(), namespace, name].map(str::to_owned)
+        };
+        Record {
+            // Nobody's name until it is known whose it is.
+            pod: "?".to_owned(),
+            uid: folder.clone(),
+            seat: Some(Seat {
+                folder,
+                device: handed.device.clone().unwrap_or_default(),
+                twins: handed.twins.iter().map(twin).collect(),
+            }),
+            ..self
+        }
+    }
+
+    /// Takes note of whose it is; false if that was known, or is none of those that it may be.
+    pub fn is_of(&mut self, uid: &str) -> bool {
+        let Some(seat) = &mut self.seat else {
+            return false;
+        };
+        let Some([uid, namespace, name]) = seat.twins.iter().find(|[own, ..]| own == uid).cloned()
+        else {
+            return false;
+        };
+        seat.twins.clear();
+        (self.uid, self.namespace, self.pod) = (uid, namespace, name);
+        true
+    }
+
+    /// The pods of which one has it.
+    pub fn holders(&self) -> impl Iterator<Item = &str> {
+        let known = self.twins().is_empty().then_some(self.uid.as_str());
+        let twins = self.twins().iter().map(|[uid, ..]| uid.as_str());
+        twins.chain(known)
+    }
+
+    /// The pods that it may be; none where that is known.
+    #[must_use]
+    pub fn twins(&self) -> &[[String; 3]] {
+        self.seat.as_ref().map_or(&[], |seat| &seat.twins)
     }
 
     /// Its pod and its turn in it, for the arbiter's books.
@@ -149,7 +211,8 @@ impl Record {
     pub fn promise(&self) -> Promise {
         let (list, position) = self.place.split_once('-').unwrap_or((&self.place, ""));
         Promise {
-            pod: self.uid.as_str().into(),
+            // Of a seat it stays what it was at first: the pod has no other container of ours.
+            pod: self.own_folder().into(),
             role: match list {
                 "init" if self.ends_first => Role::Init,
                 "init" => Role::Sidecar,
@@ -168,7 +231,11 @@ impl Record {
     /// Its folder below that of all containers.
     #[must_use]
     pub fn folder(&self, containers: &Path) -> PathBuf {
-        containers.join(&self.uid).join(&self.place)
+        containers.join(self.own_folder()).join(&self.place)
+    }
+
+    fn own_folder(&self) -> &str {
+        self.seat.as_ref().map_or(&self.uid, |seat| &seat.folder)
     }
 
     /// The part of it that is mounted.
@@ -210,7 +277,7 @@ impl Record {
             _ => {}
         }
         // It stays while other containers of the pod have theirs in it.
-        let _not_empty = fs::remove_dir(containers.join(&self.uid));
+        let _not_empty = fs::remove_dir(containers.join(self.own_folder()));
         Ok(())
     }
 }
@@ -265,6 +332,7 @@ mod tests {
             }),
             mps: false,
             libraries: vec!["/l/sublet-1".into()],
+            seat: None,
         }
     }
 

@@ -108,6 +108,7 @@ mod tests {
             compute: None,
             mps: false,
             libraries: Vec::new(),
+            seat: None,
         }
     }
 

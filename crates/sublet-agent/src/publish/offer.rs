@@ -64,6 +64,18 @@ pub struct Settings {
     /// How many devices of `nvidia.com/gpu` each card is, on nodes that hand out parts of cards;
     /// `None` where only whole cards are offered by that name.
     pub gpu_splits: Option<NonZeroU8>,
+    /// Can kubelet's books be read, which say afterwards whom it has served?
+    pub has_books: bool,
+}
+
+impl Settings {
+    fn identity(self) -> Identity {
+        if self.has_books {
+            Identity::Checkpoint
+        } else {
+            Identity::SizeAndOrder
+        }
+    }
 }
 
 /// Why a node cannot be offered as wanted.
@@ -151,7 +163,7 @@ impl Offer {
             annotation: annotation(&NodeReport {
                 inventory: inventory.clone(),
                 sharing: settings.sharing,
-                identity: Identity::SizeAndOrder,
+                identity: settings.identity(),
                 advertise,
                 unit: settings.unit,
             })?,
@@ -165,7 +177,7 @@ impl Offer {
     pub fn facts(&self, node: &NodeName, inventory: &Arc<Inventory>, asked: Settings) -> NodeFacts {
         NodeFacts {
             sharing: asked.sharing,
-            identity: Identity::SizeAndOrder,
+            identity: asked.identity(),
             advertise: self.advertise,
             unit: asked.unit,
             ..NodeFacts::plain(node.clone(), Arc::clone(inventory))
@@ -313,6 +325,7 @@ mod tests {
             unit: Unit::MiB,
             advertise: AdvertiseWish::Auto,
             gpu_splits: None,
+            has_books: false,
         };
         for word in text.split_whitespace() {
             match word {

@@ -1,8 +1,8 @@
 //! What a pod asks, in whatever dialect it is written.
 
 use sublet_model::{
-    CardWishes, Claim, ClaimShapeError, Class, ContainerClaim, ContainerName, Count, Host, MiB,
-    Milli, NameError, Role, Unit,
+    Bytes, CardWishes, Claim, ClaimShapeError, Class, ContainerClaim, ContainerName, Count, Host,
+    MiB, Milli, NameError, Role, Unit,
 };
 
 use super::{DIALECTS, Dialect, kept};
@@ -248,8 +248,23 @@ pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
     let host = host_of(pod).unwrap_or(Host::ZERO);
     let claim = claim.with_host(host).with_models(models_of(pod));
     let (init, main) = (pod.spec.init_containers.len(), pod.spec.containers.len());
+    let limits = memory_limits(pod, &claim);
     let claim = claim.with_wishes(wishes).with_pod_containers(init, main);
-    Ok(Some(claim))
+    Ok(Some(claim.with_memory_limits(limits)))
+}
+
+/// The ordinary memory that each container of a claim may use: what it may pin depends on it.
+fn memory_limits(pod: &Pod, claim: &Claim) -> Vec<Option<Bytes>> {
+    let limit = |part: &ContainerClaim| {
+        let list = match part.role {
+            Role::Main => &pod.spec.containers,
+            Role::Init | Role::Sidecar => &pod.spec.init_containers,
+        };
+        let limits = &list.get(part.position)?.resources.limits;
+        // The API server has read it before; what is no number of bytes to us is no limit.
+        Some(Bytes::new(whole_number(&limits.get("memory")?.0).ok()?))
+    };
+    claim.containers().iter().map(limit).collect()
 }
 
 /// A claim of these containers, as the dialect has them share cards and ask kubelet.

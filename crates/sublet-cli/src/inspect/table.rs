@@ -173,6 +173,7 @@ pub(super) fn identity_name(identity: Identity) -> &'static str {
     match identity {
         Identity::NoAgent => "none",
         Identity::SizeAndOrder => "size-and-order",
+        Identity::Checkpoint => "kubelet-checkpoint",
         Identity::DownwardApi => "downward-api",
         Identity::Nri => "nri",
     }

@@ -15,6 +15,7 @@ mod published_examples;
 mod real_node;
 mod real_node_dialects;
 mod real_node_isolation;
+mod real_node_twins;
 mod restart;
 mod rights;
 mod scheduling;

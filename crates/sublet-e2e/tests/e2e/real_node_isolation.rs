@@ -28,7 +28,7 @@ const CONTEXT: u64 = 480;
 const HELD: u64 = 50;
 
 /// A program with all that its loader wants, in one folder.
-fn stage(node: &GpuNode) -> Result<PathBuf> {
+pub(crate) fn stage(node: &GpuNode) -> Result<PathBuf> {
     let built = node.world.sublet_path().parent().context("no folder")?;
     let program = built.join("sublet-workload");
     ensure!(
@@ -60,7 +60,7 @@ fn stage(node: &GpuNode) -> Result<PathBuf> {
 }
 
 /// A pod whose only container runs a workload.
-fn pod(name: &str, limits: &str, stage: &Path, workload: &str) -> String {
+pub(crate) fn pod(name: &str, limits: &str, stage: &Path, workload: &str) -> String {
     let words: Vec<String> = workload
         .split_whitespace()
         .map(|word| format!("'{word}'"))
@@ -100,7 +100,7 @@ fn line_of(node: &GpuNode, pod: &str) -> Result<Value> {
 }
 
 /// Runs one more workload in a pod's container and returns its line.
-fn also(node: &GpuNode, pod: &str, workload: &str) -> Result<Value> {
+pub(crate) fn also(node: &GpuNode, pod: &str, workload: &str) -> Result<Value> {
     let mut args = vec!["exec", pod, "--", "/lib64/sublet-workload"];
     args.extend(workload.split_whitespace());
     let output = node.world.cluster.kubectl(&args)?;
@@ -158,7 +158,7 @@ where
     Ok(value.map(str::parse).transpose()?)
 }
 
-fn until_shown(node: &GpuNode, metric: &str, pod: &str, value: u64) -> Result<()> {
+pub(crate) fn until_shown(node: &GpuNode, metric: &str, pod: &str, value: u64) -> Result<()> {
     eventually(|| {
         let now = shown(node, metric, pod)?;
         ensure!(

@@ -6,7 +6,8 @@ use sublet_model::{Ask, Book, Count, Entry, Ledger, MiB, NodeIdx, PodUid, Standi
 
 use super::measure::{Appetite, ClusterState, Largest, Mark};
 use super::{Defrag, Move, Spot, cards_of};
-use crate::fit::{Rules, allocate, cards_at, check_look_alikes, fit};
+use crate::fit::{Rules, allocate, cards_at, fit};
+use crate::look_alike::check_look_alikes;
 use crate::score::Scores;
 use crate::{EngineOptions, Policy, StockRules};
 
@@ -201,7 +202,8 @@ impl<'a> Draft<'a> {
         let book = self.ledger.book(node);
         // Only the fit counts, so no policy needs to prepare anything: `binpack` works without.
         let candidate = fit(&rules, book, &old.uid, &old.claim, &[]).ok()?;
-        check_look_alikes(&self.ledger, book, &old.uid, &old.claim).ok()?;
+        let at = position.unwrap_or(candidate.position);
+        check_look_alikes(&self.ledger, book, &old.uid, &old.claim, at).ok()?;
         let cards = match (position, old.claim.ask()) {
             (Some(position), Ask::Parts(parts)) => {
                 let card = &book.cards()[position];

@@ -10,7 +10,8 @@ use sublet_model::{Claim, Class, NodeIdx, PodUid};
 
 use super::{Engine, Ties};
 use crate::cost_cache::Source;
-use crate::fit::{Rules, check_look_alikes, fit, place};
+use crate::fit::{Rules, fit, place};
+use crate::look_alike::check_look_alikes;
 use crate::policy::MAX_PARTS;
 use crate::scatter::scatter;
 use crate::score::{Cost, Pack, Prepared, PreparedParts, Scores};
@@ -182,9 +183,9 @@ impl Engine {
             cost,
             rank: self.rank(node),
         };
-        let has_look_alike = |node| {
+        let has_look_alike = |node, at: &Candidate| {
             let book = self.ledger.book(node);
-            check_look_alikes(&self.ledger, book, uid, claim).is_err()
+            check_look_alikes(&self.ledger, book, uid, claim, at.position).is_err()
         };
         let found = |order, node, candidate: &Candidate| Found {
             order,
@@ -197,10 +198,10 @@ impl Engine {
         let mut offer = |node, candidate: Candidate| {
             if !policy.is_relative() {
                 let order = order(node, &candidate, candidate.cost());
-                if best.wants(&order) && !has_look_alike(node) {
+                if best.wants(&order) && !has_look_alike(node, &candidate) {
                     best.offer(found(order, node, &candidate));
                 }
-            } else if !has_look_alike(node) {
+            } else if !has_look_alike(node, &candidate) {
                 for (range, cost) in range.iter_mut().zip(candidate.costs) {
                     *range = (range.0.min(cost), range.1.max(cost));
                 }

@@ -183,6 +183,41 @@ fn look_alikes_wait_where_the_agent_knows_sizes_only() {
 }
 
 #[test]
+fn twins_wait_together_where_the_agent_learns_afterwards_whom_it_served() {
+    check(
+        "n1 checkpoint: 0/16 0/16
+         reserve a n1 4
+         -> n1/0
+         reserve b n1 4
+         -> n1/0
+         reserve c n1 4
+         -> n1/0
+         reserve d n1 5
+         -> n1/1
+         reserve e n1 4
+         -> n1/0
+         reserve f n1 4
+         -> no: pod default/a asks for the same amount and has not started yet; the node tells pods apart by size
+         assign a
+         assign b
+         assign c
+         assign e
+         reserve f n1 4
+         -> n1/1",
+    );
+    // Of two containers, or of whole cards, kubelet asks more than once, or about other cards.
+    check(
+        "n1 checkpoint: 0/16 0/16
+         reserve a n1 4+4
+         -> n1/0+0
+         reserve b n1 4+4
+         -> no: pod default/a asks for the same amount and has not started yet; the node tells pods apart by size
+         reserve c n1 4
+         -> no: pod default/a asks for the same amount and has not started yet; the node tells pods apart by size",
+    );
+}
+
+#[test]
 fn whole_cards_in_use_somewhere_are_kept_out_of_reach() {
     // Without an agent kubelet keeps whole cards apart, but nobody keeps parts away from them.
     check(

@@ -76,6 +76,8 @@ fn handed(pod: &str, container: &str, role: Role, card: u16, memory: u32) -> Han
         isolated: true,
         environment: BTreeMap::new(),
         annotations: BTreeMap::new(),
+        twins: Vec::new(),
+        device: None,
     }
 }
 

@@ -1,0 +1,141 @@
+//! Kubelet's own books of who has which device: the checkpoint that it writes after each answer to
+//! an Allocate, before it asks about another container. They say afterwards what the call itself
+//! does not: whose container it was. Read only; kubelet's alone to write.
+//!
+//! The form is kubelet's internal one (`pkg/kubelet/cm/devicemanager/checkpoint`), the same since
+//! Kubernetes 1.20. What cannot be read is as good as no books: then nothing is concluded.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use sublet_api::dialect::DIALECTS;
+use sublet_api::keys;
+
+/// The file, in the folder of the device plugins' sockets.
+const FILE: &str = "kubelet_internal_checkpoint";
+
+#[derive(Deserialize)]
+struct Checkpoint {
+    #[serde(rename = "Data")]
+    data: Data,
+}
+
+#[derive(Deserialize)]
+struct Data {
+    #[serde(rename = "PodDeviceEntries")]
+    entries: Option<Vec<BookEntry>>,
+}
+
+/// The devices of one resource that one container has.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct BookEntry {
+    /// The pod's UID.
+    #[serde(rename = "PodUID")]
+    uid: String,
+    /// The container.
+    container_name: String,
+    /// The resource.
+    resource_name: String,
+    /// The IDs, by NUMA node.
+    #[serde(rename = "DeviceIDs")]
+    devices: BTreeMap<i64, Vec<String>>,
+}
+
+impl BookEntry {
+    /// Has it that device?
+    fn has(&self, device: &str) -> bool {
+        self.devices.values().flatten().any(|id| id == device)
+    }
+}
+
+/// Who has which device, as kubelet has written it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Books(Vec<BookEntry>);
+
+impl Books {
+    /// Where a kubelet with this folder for device plugins keeps them.
+    pub(crate) fn place(folder: &Path) -> PathBuf {
+        folder.join(FILE)
+    }
+
+    /// Reads them; `None` where there are none that can be read.
+    pub(crate) fn read(place: &Path) -> Option<Books> {
+        let text = std::fs::read(place).ok()?;
+        let read = Books::from_json(&text);
+        if let Err(error) = &read {
+            tracing::debug!(place = %place.display(), %error, "not kubelet's books as we know them");
+        }
+        read.ok()
+    }
+
+    pub(crate) fn from_json(text: &[u8]) -> Result<Books, serde_json::Error> {
+        let checkpoint: Checkpoint = serde_json::from_slice(text)?;
+        Ok(Books(checkpoint.data.entries.unwrap_or_default()))
+    }
+
+    /// Has that container of that pod any of our devices?
+    pub(crate) fn has_served(&self, uid: &str, container: &str) -> bool {
+        let served = |one: &BookEntry| {
+            one.uid == uid && one.container_name == container && is_ours(&one.resource_name)
+        };
+        self.0.iter().any(served)
+    }
+
+    /// Which pod has that device, if it is one of these?
+    pub(crate) fn owner<'a>(
+        &self,
+        device: &str,
+        mut among: impl Iterator<Item = &'a str>,
+    ) -> Option<&'a str> {
+        among.find(|uid| {
+            let own = |one: &&BookEntry| one.uid == *uid && is_ours(&one.resource_name);
+            self.0.iter().filter(own).any(|one| one.has(device))
+        })
+    }
+}
+
+/// Is that one of the resources that agents of ours offer?
+fn is_ours(resource: &str) -> bool {
+    let mut offered = DIALECTS.iter().filter_map(|dialect| dialect.offering());
+    resource == keys::GPU_SLOT || offered.any(|offering| offering.resource == resource)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As kubelet 1.36 writes it, but for the answers and most devices.
+    const WRITTEN: &str = r#"{"Data":{"PodDeviceEntries":[
+        {"PodUID":"u1","ContainerName":"c0","ResourceName":"aliyun.com/gpu-mem",
+         "DeviceIDs":{"-1":["GPU-a-_-7","GPU-a-_-8"]},"AllocResp":"CgA="},
+        {"PodUID":"u2","ContainerName":"c0","ResourceName":"aliyun.com/gpu-mem",
+         "DeviceIDs":{"0":["GPU-a-_-1"],"1":["GPU-b-_-1"]},"AllocResp":null}],
+        "RegisteredDevices":{"aliyun.com/gpu-mem":["GPU-a-_-0"]}},"Checksum":7}"#;
+
+    #[test]
+    fn kubelets_books_say_whose_a_device_is() {
+        let books = Books::from_json(WRITTEN.as_bytes()).unwrap();
+        assert!(books.has_served("u1", "c0") && books.has_served("u2", "c0"));
+        assert!(!books.has_served("u1", "c1") && !books.has_served("u3", "c0"));
+        let owner = |device, among: &[&'static str]| books.owner(device, among.iter().copied());
+        assert_eq!(owner("GPU-a-_-8", &["u2", "u1"]), Some("u1"));
+        assert_eq!(owner("GPU-b-_-1", &["u1", "u2"]), Some("u2"));
+        // Somebody whom we would not have served, and nobody.
+        assert_eq!(owner("GPU-b-_-1", &["u1"]), None);
+        assert_eq!(owner("GPU-a-_-9", &["u1", "u2"]), None);
+    }
+
+    #[test]
+    fn other_texts_are_no_books() {
+        let empty = r#"{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":1}"#;
+        assert_eq!(
+            Books::from_json(empty.as_bytes()).unwrap(),
+            Books::default()
+        );
+        for text in ["", "{}", r#"{"Data":{"PodDeviceEntries":[{"PodUID":7}]}}"#] {
+            assert!(Books::from_json(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+}
