@@ -26,7 +26,7 @@ use sublet_arbiter::{
 use sublet_fakegpu::{FakeMachine, Spec};
 use sublet_model::{Inventory, MiB, Unit};
 use tokio::sync::watch;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::fake::FakeView;
 use super::inject::{FakeKit, Injection, Kit, PRELOAD_NAME, PRELOAD_TEXT, inject};
@@ -212,12 +212,23 @@ impl Isolation {
             };
             let twins = seat.twins.iter().map(|[uid, ..]| uid.as_str());
             let owner = books.owner(&seat.device, twins).map(str::to_owned);
-            if owner.is_some_and(|uid| tracked.record.is_of(&uid)) {
+            let container = tracked.record.container.clone();
+            if let Some(uid) = owner {
+                tracked.record.is_of(&uid);
                 let (name, seat) = (tracked.record.name(), tracked.record.folder(Path::new("")));
                 info!(container = name, seat = %seat.display(), "kubelet's books say whose it is");
                 if let Err(error) = tracked.record.write(&self.containers) {
                     warn!(container = name, %error, "after a restart it is looked for again");
                 }
+            } else if tracked
+                .record
+                .rule_out(|uid| books.has_served(uid, &container))
+            {
+                // It is worked out again after a restart.
+                debug!(
+                    seat = tracked.record.name(),
+                    "some of those that it may be have another"
+                );
             }
             doubts += usize::from(!tracked.record.twins().is_empty());
         }

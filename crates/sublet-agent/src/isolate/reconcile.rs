@@ -128,6 +128,13 @@ mod tests {
         for (names, wanted) in [(&["a", "c"][..], true), (&["b"], true), (&["c"], false)] {
             assert_eq!(is_wanted(&seat, &pods(names)), wanted, "{names:?}");
         }
+        // Who has another seat has not this one. If all have, an answer was lost on its way.
+        let mut lost = seat.clone();
+        assert!(lost.rule_out(|uid| uid == "uid-a"));
+        assert!(!lost.rule_out(|uid| uid == "uid-a"));
+        assert!(!is_wanted(&lost, &pods(&["a"])) && is_wanted(&lost, &pods(&["a", "b"])));
+        assert!(lost.rule_out(|uid| uid == "uid-b"));
+        assert!(!is_wanted(&lost, &pods(&["a", "b"])));
         let folder = seat.folder("/s".as_ref());
         assert!(!seat.is_of("uid-c"));
         assert!(seat.is_of("uid-b"));

@@ -193,6 +193,17 @@ impl Record {
         true
     }
 
+    /// Takes note of pods that have another seat; true if it might have been one of theirs. If it
+    /// can be nobody's any more, it has no holder: kubelet never got the answer.
+    pub fn rule_out(&mut self, has_another: impl Fn(&str) -> bool) -> bool {
+        let Some(seat) = &mut self.seat else {
+            return false;
+        };
+        let before = seat.twins.len();
+        seat.twins.retain(|[uid, ..]| !has_another(uid));
+        seat.twins.len() < before
+    }
+
     /// The pods of which one has it.
     pub fn holders(&self) -> impl Iterator<Item = &str> {
         let known = self.twins().is_empty().then_some(self.uid.as_str());
