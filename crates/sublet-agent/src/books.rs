@@ -104,7 +104,26 @@ fn is_ours(resource: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn damaged_books_give_nobody_anothers_device(
+            at in 0..WRITTEN.len(),
+            byte in any::<u8>(),
+        ) {
+            prop_assert!(Books::from_json(&WRITTEN.as_bytes()[..at]).is_err());
+            let mut damaged = WRITTEN.as_bytes().to_vec();
+            damaged[at] = byte;
+            if let Ok(books) = Books::from_json(&damaged) {
+                prop_assert!(books.0.len() <= 2);
+                let owner = books.owner("GPU-a-_-7", ["u1", "u9"].into_iter());
+                prop_assert!(matches!(owner, None | Some("u1")), "{owner:?}");
+            }
+        }
+    }
 
     /// As kubelet 1.36 writes it, but for the answers and most devices.
     const WRITTEN: &str = r#"{"Data":{"PodDeviceEntries":[
