@@ -127,11 +127,11 @@ fn scheduler(
 
 /// What each container of a claim needs beside its request. `spec`: the pod's, as it was sent.
 fn equip(pod: &Pod, spec: &Value, claim: &Claim, slots: bool, patch: &mut Vec<PatchOperation>) {
-    let needs_slot = match claim.carrier_on(Advertise::Units) {
-        Carrier::Slots => true,
-        Carrier::Units => slots,
-        Carrier::Cards => false,
+    let advertise = match slots {
+        true => Advertise::Slots,
+        false => Advertise::Units,
     };
+    let needs_slot = claim.carrier_on(advertise) == Carrier::Slots;
     for part in claim.containers() {
         let (list, containers) = match part.role {
             Role::Main => ("containers", &pod.spec.containers),

@@ -13,6 +13,7 @@ mod kept;
 mod koordinator;
 mod kubeshare;
 mod nvidia;
+mod slots;
 mod sublet;
 #[cfg(test)]
 mod toy;
@@ -26,6 +27,7 @@ use sublet_model::{
 
 pub(crate) use self::asked::containers;
 pub use self::asked::{Asked, ClaimError, claim_of};
+pub use self::slots::add_slots;
 use crate::allocation::{AllocationError, allocation_from_json, allocation_to_json};
 use crate::keys;
 use crate::node::{NodeDefaults, NodeError};

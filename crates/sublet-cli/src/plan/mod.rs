@@ -43,6 +43,9 @@ pod affinity and anti-affinity (of running pods, too), hard topology spread, vol
 belong to some nodes, resource claims, eviction of pods of lower priority, and a scheduler
 that does not ask Sublet. Its place is kept for it while the pods after it are placed.
 
+A pod without creationTimestamp is not created yet: it is planned with the slot resource
+that the webhook of `sublet controller` adds, and a note says so.
+
 If the scheduler would pick one of several nodes with equal scores at random, plan names one,
 and lists the others under alternatives. A policy that learns (tiling, fgd-online) knows only
 the pods in the files. In a cluster it also remembers pods that have gone, and may prefer

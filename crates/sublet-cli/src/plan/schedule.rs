@@ -8,11 +8,11 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sublet_api::dialect::binding_annotations;
+use sublet_api::dialect::{add_slots, binding_annotations, claim_of};
 use sublet_api::object::Pod;
 use sublet_api::stock::pod_rules;
-use sublet_api::{is_over, pod_key, pod_uid};
-use sublet_model::{Allocation, Claim, Entry, PodKey, PodUid, Standing, Time, Unit};
+use sublet_api::{is_over, pod_key, pod_uid, scheduler_of};
+use sublet_model::{Advertise, Allocation, Claim, Entry, PodKey, PodUid, Standing, Time, Unit};
 use sublet_plan::stock::{self, PodRules, Selected, Unmodelled};
 use sublet_plan::{EngineOptions, Policy};
 
@@ -82,6 +82,7 @@ pub(super) struct Plan {
 #[must_use]
 pub(super) fn plan(mut input: Input, options: &PlanOptions) -> Plan {
     settle(&mut input);
+    let admitted = admit(&mut input.pods, options);
     let mut unreadable = input.unreadable;
     let mut cluster = Cluster::new(EngineOptions {
         unit: options.unit,
@@ -132,18 +133,42 @@ pub(super) fn plan(mut input: Input, options: &PlanOptions) -> Plan {
         outcome: place(&mut cluster, &pod, options),
     });
     let pods = pods.collect();
-    let notes = match passed_over {
-        0 => Vec::new(),
-        n => vec![format!(
-            "note: {n} waiting pods of other schedulers ask for no GPU and are passed over; they \
-             may yet take CPU and memory"
-        )],
-    };
+    let mut notes = Vec::new();
+    if passed_over > 0 {
+        notes.push(format!(
+            "note: {passed_over} waiting pods of other schedulers ask for no GPU and are passed \
+             over; they may yet take CPU and memory"
+        ));
+    }
+    if admitted > 0 {
+        notes.push(format!(
+            "note: {admitted} pods are planned with the sublet.dev/gpu-slot that `sublet controller` \
+             adds when they are created; without it, write it yourself"
+        ));
+    }
     Plan {
         pods,
         unreadable,
         notes,
     }
+}
+
+/// Gives pods that are not created yet the slots that the webhook gives them then. Returns how many
+/// lacked one.
+fn admit(pods: &mut [Located<Pod>], options: &PlanOptions) -> usize {
+    let mut admitted = 0;
+    for Located { object: pod, .. } in pods {
+        let is_new = pod.metadata.creation_timestamp.is_none() && pod.spec.node_name.is_empty();
+        let scheduler = scheduler_of(pod);
+        if !is_new || !options.schedulers.iter().any(|ours| ours == scheduler) {
+            continue;
+        }
+        // What cannot be read is told where the pod is placed.
+        if let Ok(Some(claim)) = claim_of(pod, options.unit) {
+            admitted += usize::from(add_slots(pod, &claim, Advertise::Units));
+        }
+    }
+    admitted
 }
 
 /// Pods in the order in which the scheduler came to know them. A pod without a time was written

@@ -343,3 +343,37 @@ fn the_scheduler_s_own_scores_choose_among_equals() {
     let tiling: serde_json::Value = serde_json::from_str(&tiling).unwrap();
     assert_eq!(tiling["pods"][0]["alternatives"], serde_json::Value::Null);
 }
+
+#[test]
+fn a_pod_is_planned_with_the_slot_that_it_gets_when_it_is_created() {
+    let node = "---\nkind: Node\nmetadata:\n  name: n1\n  annotations:\n    sublet.dev/inventory: \
+                '{\"version\":1,\"unit\":\"MiB\",\"sharing\":\"memory\",\"identity\":\"nri\",\
+                \"advertise\":\"units\",\"gpus\":[{\"index\":0,\"memoryMiB\":16276}]}'\n";
+    let pod = |meta: &str| {
+        format!(
+            "---\nkind: Pod\nmetadata: {{name: p, uid: p{meta}}}\nspec:\n  schedulerName: \
+             sublet-scheduler\n  containers:\n  - {{name: c0, resources: {{limits: \
+             {{sublet.dev/gpu-memory: 4Gi}}}}}}\n"
+        )
+    };
+    let new = table(&format!("{node}{}", pod("")));
+    assert_eq!(new.code, DONE, "{}", new.text);
+    assert_eq!(
+        new.notes,
+        [
+            "note: 1 pods are planned with the sublet.dev/gpu-slot that `sublet controller` adds \
+             when they are created; without it, write it yourself"
+        ]
+    );
+    // The webhook has seen it, or there was none.
+    let created = pod(", creationTimestamp: 2026-01-01T00:00:00Z");
+    let created = table(&format!("{node}{created}"));
+    assert_eq!((created.code, created.notes), (NOT_DONE, Vec::new()));
+    assert!(
+        created
+            .text
+            .contains("does not ask for sublet.dev/gpu-slot"),
+        "{}",
+        created.text
+    );
+}
