@@ -4,13 +4,14 @@
 //! The webhooks answer on every replica; whatever writes runs on the leader alone. All state is in
 //! the API server. It never binds a pod and never speaks to a node.
 //!
-//! Suggested reading order: leader, shell; certificates, keeper; admission, bindings, webhook.
+//! Suggested reading order: leader, shell; certificates, keeper; admission, bindings, webhook, listener.
 
 mod admission;
 mod bindings;
 mod certificates;
 mod keeper;
 pub mod leader;
+mod listener;
 pub mod shell;
 mod webhook;
 
@@ -21,7 +22,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use axum_server::tls_rustls::{RustlsConfig, from_tcp_rustls};
 use futures::StreamExt;
 use jiff::SignedDuration;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -37,15 +37,13 @@ use admission::AdmissionRules;
 use bindings::BindingRules;
 use keeper::CertificateKeeper;
 use leader::{LeaseTiming, campaign, candidacy};
+use listener::{answer_calls, stopped};
 use shell::{Pauses, govern};
 use webhook::Desk;
 
 /// The Lease and the Secret, in the namespace of the controller.
 const LEASE: &str = "sublet-controller";
 const SECRET: &str = "sublet-webhook-certificates";
-
-/// How long calls may still take when the process ends.
-const DRAIN: Duration = Duration::from_secs(10);
 
 /// Check and complete GPU pods when they are created and bound (webhooks), and look after the
 /// webhooks' certificates.
@@ -194,7 +192,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         },
     ));
 
-    answer_calls(calls, desk, certificate_known).await?;
+    answer_calls(calls, webhook::router(desk), certificate_known, stopped()).await?;
     // In this order: nobody writes any more when the Lease is given back.
     governing.abort();
     let _aborted = governing.await;
@@ -267,60 +265,5 @@ async fn follow_certificate(
                 certificate.send_replace(Some(config));
             }
         }
-    }
-}
-
-/// Answers the API server until SIGTERM or Ctrl-C.
-async fn answer_calls(
-    calls: std::net::TcpListener,
-    desk: Arc<Desk>,
-    mut certificate: watch::Receiver<Option<Arc<ServerConfig>>>,
-) -> anyhow::Result<()> {
-    let mut stopped = std::pin::pin!(stopped());
-    let first = tokio::select! {
-        () = &mut stopped => return Ok(()),
-        first = certificate.wait_for(Option::is_some) => first.ok().and_then(|first| first.clone()),
-    };
-    let first = first.context("nobody looks for a certificate")?;
-    let tls = RustlsConfig::from_config(first);
-    let reload = tls.clone();
-    tokio::spawn(async move {
-        while certificate.changed().await.is_ok() {
-            if let Some(next) = certificate.borrow_and_update().clone() {
-                reload.reload_from_config(next);
-            }
-        }
-    });
-    tracing::info!(address = ?calls.local_addr().ok(), "listening");
-    let handle = axum_server::Handle::new();
-    let server = from_tcp_rustls(calls, tls)
-        .context("cannot listen")?
-        .handle(handle.clone())
-        .serve(webhook::router(desk).into_make_service());
-    let mut server = tokio::spawn(server);
-    tokio::select! {
-        () = &mut stopped => {}
-        ended = &mut server => {
-            ended.context("the listener failed")?.context("the listener failed")?;
-        }
-    }
-    if !server.is_finished() {
-        handle.graceful_shutdown(Some(DRAIN));
-        server
-            .await
-            .context("the listener failed")?
-            .context("the listener failed")?;
-    }
-    Ok(())
-}
-
-async fn stopped() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut term) = signal(SignalKind::terminate()) else {
-        return;
-    };
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = tokio::signal::ctrl_c() => {}
     }
 }
