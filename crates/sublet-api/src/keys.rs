@@ -103,6 +103,9 @@ keys! {
         /// what the pod asked when it was bound, where it asks by labels or annotations, which can be
         /// changed at any time; written by the scheduler in the Binding
         ASKED = "sublet.dev/asked",
+        /// for which node and by whose eviction the controller makes room for the pod, which waits;
+        /// written once
+        PREEMPTING = "sublet.dev/preempting",
         /// the card's index; also a variable of the container (Aliyun GPUShare)
         ALIYUN_IDX = "ALIYUN_COM_GPU_MEM_IDX",
         /// the pod's total, in units; also a variable (Aliyun GPUShare)
@@ -299,7 +302,8 @@ mod tests {
     /// Of the toy dialect nothing is shipped.
     fn shipped_results() -> impl Iterator<Item = &'static str> {
         let own = crate::dialect::shipped().flat_map(Dialect::result_keys);
-        own.copied().chain([ALLOCATION, ASSIGNED, ASKED])
+        own.copied()
+            .chain([ALLOCATION, ASSIGNED, ASKED, PREEMPTING])
     }
 
     const RESULT_POLICY: &str = include_str!("../../../deploy/kubernetes/30-result-policy.yaml");

@@ -19,6 +19,7 @@ mod models;
 mod node;
 pub mod object;
 mod pod;
+mod preempting;
 mod quantity;
 pub mod stock;
 
@@ -32,4 +33,7 @@ pub use node::{
     NodeDefaults, NodeError, facts_of, facts_with_stock, facts_without_gpu, unhealthy_gpus,
 };
 pub use pod::{bound_entry, is_over, pod_key, pod_uid, scheduler_of, unsaid};
+pub use preempting::{
+    Preempting, PreemptingTextError, Victim, preempting_from_json, preempting_to_json,
+};
 pub use quantity::{QuantityError, whole_number};

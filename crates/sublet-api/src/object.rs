@@ -248,6 +248,9 @@ pub struct PodStatus {
     /// `Pending`, `Running`, `Succeeded`, `Failed`, `Unknown`.
     #[serde(deserialize_with = "or_default")]
     pub phase: String,
+    /// Where it is to run, if pods were evicted there for it.
+    #[serde(deserialize_with = "or_default")]
+    pub nominated_node_name: String,
     /// When its kubelet first saw it (RFC 3339).
     pub start_time: Option<String>,
     /// Conditions.

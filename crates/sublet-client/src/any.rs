@@ -9,7 +9,7 @@ use std::time::Duration;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject, Request};
 use kube::{Client, Resource};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::WriteError;
 
@@ -49,6 +49,9 @@ pub enum Act {
     Apply(Value),
     /// The same for the status.
     ApplyStatus(Value),
+    /// The Eviction API: the object is a pod, and is asked to go if it is still the one with this
+    /// UID and no disruption budget forbids it (429).
+    Evict(String),
 }
 
 /// One write. `apiVersion`, `kind`, name and namespace are filled in.
@@ -103,6 +106,13 @@ fn request(
         Act::ApplyStatus(object) => {
             to.patch_subresource("status", name, &apply, &applied(&write.to, object))
         }
+        Act::Evict(uid) => {
+            let mut eviction = named(&write.to, &json!({}));
+            eviction["apiVersion"] = "policy/v1".into();
+            eviction["kind"] = "Eviction".into();
+            eviction["deleteOptions"]["preconditions"]["uid"] = uid.clone().into();
+            to.create_subresource("eviction", name, &post, eviction.to_string().into_bytes())
+        }
     };
     let unsent = |error: &dyn std::error::Error| WriteError::Refused {
         code: 400,
@@ -139,9 +149,8 @@ fn named(address: &ObjectAddress, object: &Value) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::ConfigMap;
+    use k8s_openapi::api::core::v1::{ConfigMap, Pod};
     use kube::core::GroupVersionKind;
-    use serde_json::json;
 
     use super::*;
 
@@ -167,6 +176,19 @@ mod tests {
         let (line, body) = sent(map(), Act::Replace(object.clone()));
         assert_eq!(line, format!("PUT {to}/a?&fieldManager=tester&timeout=2s"));
         assert_eq!(body, whole);
+
+        let pod = ObjectAddress::of::<Pod>(Some("ns"), "a");
+        let (line, body) = sent(pod, Act::Evict("u1".to_owned()));
+        let to = "/api/v1/namespaces/ns/pods/a/eviction";
+        assert_eq!(line, format!("POST {to}?&fieldManager=tester&timeout=2s"));
+        assert_eq!(
+            body,
+            json!({
+                "apiVersion": "policy/v1", "kind": "Eviction",
+                "metadata": {"name": "a", "namespace": "ns"},
+                "deleteOptions": {"preconditions": {"uid": "u1"}},
+            })
+        );
 
         let kind = GroupVersionKind::gvk("sublet.test", "v1alpha1", "Toy");
         let toy = ObjectAddress {

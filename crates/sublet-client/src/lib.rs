@@ -16,8 +16,8 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 pub use any::{Act, ObjectAddress, Write, perform};
 pub use kube::Client;
 pub use slim::{
-    Budgets, Change, ConfigMaps, Namespaces, Nodes, ObjectKind, Pods, list, read_node, read_pod,
-    watch,
+    Budgets, Change, ConfigMaps, Namespaces, Nodes, ObjectKind, PodWire, Pods, list, read_node,
+    read_pod, watch,
 };
 pub use write::{
     EventText, PodEvent, WriteError, bind_pod, patch_node_annotations, patch_node_capacity,

@@ -53,14 +53,17 @@ macro_rules! kind {
         pub struct $wire {
             /// What the client itself needs of the metadata, and no more.
             metadata: ObjectMeta,
-            object: $object,
+            /// As Sublet reads it.
+            pub object: $object,
         }
 
         impl<'de> Deserialize<'de> for $wire {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let object = <$object>::deserialize(deserializer)?;
+                let namespace = &object.metadata.namespace;
                 let metadata = ObjectMeta {
                     name: Some(object.metadata.name.clone()),
+                    namespace: (!namespace.is_empty()).then(|| namespace.clone()),
                     resource_version: Some(object.metadata.resource_version.clone()),
                     ..ObjectMeta::default()
                 };

@@ -4,7 +4,7 @@
 //! The webhooks answer on every replica; whatever writes runs on the leader alone. All state is in
 //! the API server. It never binds a pod and never speaks to a node.
 //!
-//! Suggested reading order: leader, shell; certificates, keeper; admission, bindings, webhook, listener.
+//! Suggested reading order: leader, shell; certificates, keeper; admission, bindings, webhook, listener; preemptor.
 
 mod admission;
 mod bindings;
@@ -12,6 +12,7 @@ mod certificates;
 mod keeper;
 pub mod leader;
 mod listener;
+mod preemptor;
 pub mod shell;
 mod webhook;
 
@@ -38,6 +39,7 @@ use bindings::BindingRules;
 use keeper::CertificateKeeper;
 use leader::{LeaseTiming, campaign, candidacy};
 use listener::{answer_calls, stopped};
+use preemptor::Preemptor;
 use shell::{Pauses, govern};
 use webhook::Desk;
 
@@ -148,6 +150,10 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let (namespaces, namespaces_known) = watch::channel(None);
     let (certificate, certificate_known) = watch::channel(None);
     let (rules, binding_rules) = rules(args);
+    let preemptor = Preemptor {
+        schedulers: rules.schedulers.iter().cloned().collect(),
+        unit: rules.unit,
+    };
     let desk = Arc::new(Desk {
         rules,
         binding_rules,
@@ -172,13 +178,16 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let (campaigner, leadership) = candidacy();
     let pauses = Pauses::default();
     let lease = ObjectAddress::of::<Lease>(Some(&keeper.namespace), LEASE);
-    let governing = tokio::spawn(govern(
-        keeper,
-        client.clone(),
-        leadership,
+    let (for_keeper, for_preemptor) = (client.clone(), client.clone());
+    let preempting = govern(
+        preemptor,
+        for_preemptor,
+        leadership.clone(),
         pauses,
         metrics.clone(),
-    ));
+    );
+    let keeping = govern(keeper, for_keeper, leadership, pauses, metrics.clone());
+    let governing = tokio::spawn(async { tokio::join!(keeping, preempting) });
     let (stop, mut stopping) = watch::channel(());
     let campaigning = tokio::spawn(campaign(
         client,

@@ -101,7 +101,7 @@ impl Engine {
         !victims.is_empty() && self.has_room(uid, claim, &book)
     }
 
-    fn has_room(&self, uid: &PodUid, claim: &Claim, book: &Book) -> bool {
+    pub(crate) fn has_room(&self, uid: &PodUid, claim: &Claim, book: &Book) -> bool {
         // Only the fit counts, not the cost of a place.
         let rules = Rules {
             scores: &Scores::of(&Policy::binpack()),

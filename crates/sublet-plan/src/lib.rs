@@ -6,7 +6,7 @@
 //! simulator and the tests.
 //!
 //! Suggested reading order: reasons, policies, scores, load, fit, screen, the engine, what the
-//! stock scheduler adds, evict, defrag, the binding protocol.
+//! stock scheduler adds, evict, rescue, defrag, the binding protocol.
 
 mod binding;
 mod choice;
@@ -20,6 +20,7 @@ mod load;
 mod look_alike;
 mod policy;
 mod reason;
+mod rescue;
 mod scatter;
 mod score;
 mod screen;
@@ -38,4 +39,5 @@ pub use learn::{PodShape, ShapeCounts};
 pub use load::CardLoad;
 pub use policy::{Policy, PolicyError};
 pub use reason::{Reason, SickCards, Wire};
+pub use rescue::{NoRescue, Prospect, Removable, Rescue};
 pub use score::Fragmentation;

@@ -201,6 +201,12 @@ pub enum Reason {
         /// The other pod.
         other: PodKey,
     },
+    /// Pods were evicted here for another pod of higher priority, which would find no place beside
+    /// this one.
+    KeptFor {
+        /// The other pod.
+        other: PodKey,
+    },
     /// The pod has an allocation already, and gets no second one. Only binds are refused for this.
     Placed {
         /// The node of that allocation.
@@ -241,6 +247,7 @@ impl Reason {
             | Reason::TooFewForAll { .. }
             | Reason::NoIdle { .. }
             | Reason::LookAlike { .. }
+            | Reason::KeptFor { .. }
             | Reason::Placed { .. } => false,
         }
     }
@@ -277,6 +284,7 @@ impl Reason {
             Reason::TooFewForAll { .. } => "too_few_for_all",
             Reason::NoIdle { .. } => "no_idle",
             Reason::LookAlike { .. } => "look_alike",
+            Reason::KeptFor { .. } => "kept_for",
             Reason::Placed { .. } => "placed",
         }
     }
@@ -443,6 +451,10 @@ impl fmt::Display for Reason {
             Reason::LookAlike { other } => write!(
                 f,
                 "pod {other} asks for the same amount and has not started yet; the node tells pods apart by size"
+            ),
+            Reason::KeptFor { other } => write!(
+                f,
+                "room was made here for pod {other} of higher priority, which would find none beside this pod"
             ),
             Reason::Placed { node } => write!(
                 f,

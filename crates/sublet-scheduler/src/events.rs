@@ -65,7 +65,7 @@ impl Events {
 
 /// A pod was seen in the watch: posts what there is to say of it.
 pub(crate) fn pod_seen(scheduler: &Arc<Scheduler>, pod: &Pod) {
-    if !scheduler.is_ready() || is_over(pod) {
+    if scheduler.silent || !scheduler.is_ready() || is_over(pod) {
         return;
     }
     if pod.spec.node_name.is_empty() {

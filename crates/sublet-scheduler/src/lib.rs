@@ -4,12 +4,15 @@
 //! and events carry its decisions out. All state is in the API server; a restart loses
 //! nothing. It never talks to kubelets and never writes a pod but by binding it.
 //!
-//! Suggested reading order: state, roster, watches, routes, preempt, bind, events.
+//! Suggested reading order: state, roster, watches, routes, preempt, promises, bind, events;
+//! then onlooker.
 
 mod bind;
 mod events;
 mod gpushare;
+mod onlooker;
 mod preempt;
+mod promises;
 mod roster;
 mod routes;
 mod state;
@@ -26,6 +29,7 @@ use anyhow::Context;
 use sublet_model::Unit;
 use sublet_plan::{EngineOptions, Policy};
 
+pub use onlooker::{Onlooker, Outlook};
 pub use routes::router;
 pub use state::Scheduler;
 

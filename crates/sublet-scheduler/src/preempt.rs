@@ -7,7 +7,7 @@
 //! least.
 //!
 //! It asks us only if by the sums some node needs victims. Where every node has the sum free and
-//! none a card, nobody is evicted.
+//! none a card, it evicts nobody; the controller does (`onlooker`).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,8 +21,8 @@ use sublet_api::DisruptionBudget;
 use sublet_api::extender::{MetaPod, MetaVictims, PreemptArgs, PreemptResult};
 use sublet_api::object::Pod;
 use sublet_client::Change;
-use sublet_model::{Claim, NodeIdx, PodUid, Standing, Time};
-use sublet_plan::{Evictable, RefusedNode, breaking};
+use sublet_model::{Claim, Entry, Ledger, NodeIdx, PodUid, Standing, Time};
+use sublet_plan::{Evictable, RefusedNode, Removable, breaking};
 
 use crate::routes::{json, read, timed};
 use crate::state::{Scheduler, State, claim_of, now};
@@ -50,6 +50,8 @@ struct Traits {
     labels: Arc<Labels>,
     /// RFC 3339 in UTC and whole seconds, so that it sorts as text.
     started: Option<Box<str>>,
+    /// Is it being deleted?
+    going: bool,
 }
 
 /// The last pod that filter refused everywhere.
@@ -69,8 +71,12 @@ impl Evictions {
             None => Arc::new(pod.metadata.labels.clone()),
         };
         self.labels.insert(labels.clone());
-        let started = pod.status.start_time.as_deref().map(Box::from);
-        if let Some(before) = self.pods.insert(uid.clone(), Traits { labels, started }) {
+        let traits = Traits {
+            labels,
+            started: pod.status.start_time.as_deref().map(Box::from),
+            going: pod.metadata.deletion_timestamp.is_some(),
+        };
+        if let Some(before) = self.pods.insert(uid.clone(), traits) {
             self.drop_labels(&before.labels);
         }
     }
@@ -91,6 +97,73 @@ impl Evictions {
             at: now(),
             nodes,
         });
+    }
+
+    /// Is that pod being deleted?
+    pub(crate) fn is_going(&self, uid: &PodUid) -> bool {
+        self.pods.get(uid).is_some_and(|traits| traits.going)
+    }
+
+    /// The pods of a node that may go for one of that priority, the most important first. As
+    /// `MoreImportantPod`: by priority, then the longest running; one that has not started is the
+    /// least important. `theirs` are pods that the stock scheduler proposes.
+    pub(crate) fn removable(
+        &self,
+        ledger: &Ledger,
+        node: NodeIdx,
+        priority: i32,
+        theirs: &BTreeSet<PodUid>,
+    ) -> Vec<Removable> {
+        let entries = ledger.book(node).pods();
+        let entries = entries.filter_map(|uid| ledger.entry(uid));
+        // One that is only reserved may be unknown to the scheduler, which then gives up.
+        let mut entries: Vec<_> = entries
+            .filter(|entry| entry.standing == Standing::Bound || theirs.contains(&entry.uid))
+            .filter(|entry| entry.priority < priority)
+            .map(|entry| (entry, self.started(&entry.uid)))
+            .collect();
+        entries
+            .sort_by_key(|(entry, started)| (Reverse(entry.priority), started.is_none(), *started));
+        let all: Vec<&Entry> = entries.iter().map(|(entry, _)| *entry).collect();
+        let breaks = self.breaking(&all);
+        let removable = entries.into_iter().zip(breaks);
+        removable
+            .map(|((entry, started), breaks)| Removable {
+                pod: Evictable {
+                    uid: entry.uid.clone(),
+                    breaks,
+                },
+                priority: entry.priority,
+                started: started.map(Box::from),
+            })
+            .collect()
+    }
+
+    /// Would the eviction of all these break a disruption budget?
+    pub(crate) fn breaks_budget(&self, entries: &[&Entry]) -> bool {
+        self.breaking(entries).contains(&true)
+    }
+
+    fn started(&self, uid: &PodUid) -> Option<&str> {
+        self.pods.get(uid)?.started.as_deref()
+    }
+
+    fn breaking(&self, entries: &[&Entry]) -> Vec<bool> {
+        let counted = entries.iter().map(|entry| {
+            let Some(traits) = self.pods.get(&entry.uid) else {
+                return Vec::new();
+            };
+            let (namespace, name) = (entry.pod.namespace(), entry.pod.name());
+            let all = self.budgets.values().enumerate();
+            all.filter(|(_, budget)| budget.counts(namespace, name, &traits.labels))
+                .map(|(index, _)| index)
+                .collect()
+        });
+        let allowed = self
+            .budgets
+            .values()
+            .map(|it| it.status.disruptions_allowed);
+        breaking(&counted.collect::<Vec<_>>(), &allowed.collect::<Vec<_>>())
     }
 
     fn drop_labels(&mut self, labels: &Arc<Labels>) {
@@ -211,40 +284,11 @@ fn offers(
     offers
 }
 
-/// The pods of a node that may go for one of that priority, the most important first. As
-/// `MoreImportantPod`: by priority, then the longest running; one that has not started is the
-/// least important.
+/// Who may go from a node.
 fn row(state: &State, node: NodeIdx, priority: i32, theirs: &BTreeSet<PodUid>) -> Vec<Evictable> {
     let ledger = state.engine.ledger();
-    let Evictions { pods, budgets, .. } = &state.evictions;
-    let entries = ledger.book(node).pods();
-    let entries = entries.filter_map(|uid| ledger.entry(uid));
-    // One that is only reserved may be unknown to the scheduler, which then gives up.
-    let mut entries: Vec<_> = entries
-        .filter(|entry| entry.standing == Standing::Bound || theirs.contains(&entry.uid))
-        .filter(|entry| entry.priority < priority)
-        .map(|entry| (entry, pods.get(&entry.uid)))
-        .collect();
-    entries.sort_by_key(|(entry, traits)| {
-        let started = traits.and_then(|traits| traits.started.as_deref());
-        (Reverse(entry.priority), started.is_none(), started)
-    });
-    let counted = entries.iter().map(|(entry, traits)| {
-        let Some(traits) = traits else {
-            return Vec::new();
-        };
-        let (namespace, name) = (entry.pod.namespace(), entry.pod.name());
-        let all = budgets.values().enumerate();
-        all.filter(|(_, budget)| budget.counts(namespace, name, &traits.labels))
-            .map(|(index, _)| index)
-            .collect()
-    });
-    let allowed = budgets.values().map(|it| it.status.disruptions_allowed);
-    let breaks = breaking(&counted.collect::<Vec<_>>(), &allowed.collect::<Vec<_>>());
-    let uids = entries.iter().map(|(entry, _)| entry.uid.clone());
-    uids.zip(breaks)
-        .map(|(uid, breaks)| Evictable { uid, breaks })
-        .collect()
+    let all = state.evictions.removable(ledger, node, priority, theirs);
+    all.into_iter().map(|one| one.pod).collect()
 }
 
 /// The victims as the scheduler reads them: it takes the first for the most important.

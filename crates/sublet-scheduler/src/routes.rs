@@ -166,17 +166,22 @@ fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Filtered {
             ..FilterResult::default()
         }));
     }
-    let (nodes, unknown) = state.resolve(names);
+    let (mut nodes, unknown) = state.resolve(names);
+    let priority = args.pod.spec.priority.unwrap_or(0);
+    let promised = state.leave_promised(now(), &uid, &claim, priority, &mut nodes);
     let ranks: Vec<_> = state.soft_ranks(&nodes, &args.pod.spec.tolerations);
     let everywhere = args.pod.spec.has_soft_wishes();
     let again = state.engine.was_asked(&uid);
-    let answer = state
+    let mut answer = state
         .engine
         .filter(now(), &uid, &claim, &nodes, everywhere, |node| {
             ranks
                 .binary_search_by_key(&node, |rank| rank.0)
                 .map_or(0, |at| ranks[at].1)
         });
+    if answer.passed.is_empty() {
+        answer.refused.extend(promised);
+    }
     state.evictions.filtered(&uid, &answer.refused);
     let name = |&node| state.engine.ledger().book(node).name().as_str();
     let mut passed: Vec<&str> = answer.passed.iter().map(name).collect();

@@ -20,12 +20,13 @@ use sublet_model::{
     Claim, GpuIndex, Host, NameError, NodeFacts, NodeIdx, NodeName, PodKey, PodUid, Standing, Time,
     Unit,
 };
-use sublet_plan::stock::{Taint, TaintEffect, soft_taints};
+use sublet_plan::stock::{NodeRules, Taint, TaintEffect, soft_taints};
 use sublet_plan::{Engine, EngineOptions};
 use sublet_telemetry::metrics::SchedulerMetrics;
 use tokio::sync::{Notify, watch};
 
 use crate::preempt::Evictions;
+use crate::promises::{Promises, promise_of};
 use crate::roster::Roster;
 
 /// What a pod asks: cards, or nothing but CPU and memory of its node.
@@ -118,6 +119,10 @@ pub(crate) struct State {
     /// watch never tells of a pod that was gone by then, so only the last [`EARLY`] are kept.
     early: VecDeque<(PodUid, Arc<Claim>)>,
     pub(crate) evictions: Evictions,
+    /// Room that is made for pods which wait.
+    pub(crate) promises: Promises,
+    /// What the stock scheduler checks of nodes; kept where nobody else checks it.
+    pub(crate) node_rules: Option<BTreeMap<NodeIdx, NodeRules>>,
 }
 
 /// The stock scheduler asks about one pod after the other, and its watch is ahead of ours by
@@ -150,6 +155,9 @@ impl State {
     pub(crate) fn remove_node(&mut self, name: &str) {
         if let Some(idx) = self.roster.remove(name) {
             self.taints.remove(&idx);
+            self.node_rules.iter_mut().for_each(|rules| {
+                rules.remove(&idx);
+            });
         }
         if let Ok(name) = NodeName::new(name) {
             self.reported.remove(&name);
@@ -197,10 +205,14 @@ impl State {
         };
         self.learn(&uid, &waiting.claim);
         if pod.spec.node_name.is_empty() {
+            if let Some(promise) = promise_of(pod) {
+                self.promises.insert(uid.clone(), promise);
+            }
             self.waiting.insert(uid, waiting);
             return;
         }
         self.waiting.remove(&uid);
+        self.promises.remove(&uid);
         self.evictions.set_pod(&uid, pod);
         match bound_entry(pod, waiting.claim) {
             // What is wrong with its annotations is said in an event.
@@ -255,6 +267,7 @@ impl State {
             self.engine.unlearn(&claim);
         }
         self.evictions.forget(uid);
+        self.promises.remove(uid);
         self.engine.forget(uid);
     }
 
@@ -301,6 +314,9 @@ impl State {
         self.reported.insert(name.clone(), facts.clone());
         let idx = self.engine.set_node(self.with_sick(facts));
         self.roster.insert(name.as_str(), idx);
+        if let Some(rules) = &mut self.node_rules {
+            rules.insert(idx, stock::node_rules(node));
+        }
         let mut soft = stock::taints(&node.spec.taints);
         soft.retain(|taint| taint.effect == TaintEffect::PreferNoSchedule);
         if soft.is_empty() {
@@ -363,6 +379,8 @@ pub struct Scheduler {
     /// How Bindings are timed.
     pub(crate) patience: Patience,
     pub(crate) started: Time,
+    /// It only looks on, and posts no events.
+    pub(crate) silent: bool,
     pub(crate) events: crate::events::Events,
     pub(crate) metrics: SchedulerMetrics,
     pub(crate) registry: Registry,
@@ -382,6 +400,8 @@ impl Scheduler {
             waiting: BTreeMap::new(),
             early: VecDeque::new(),
             evictions: Evictions::default(),
+            promises: Promises::default(),
+            node_rules: None,
         };
         Scheduler {
             state: Mutex::new(state),
@@ -394,10 +414,21 @@ impl Scheduler {
             schedulers,
             patience: Patience::default(),
             started: now(),
+            silent: false,
             events: crate::events::Events::default(),
             metrics,
             registry,
         }
+    }
+
+    /// One that looks on: it posts no events, and knows the rules that are else checked by the
+    /// stock scheduler.
+    pub(crate) fn silent(client: Client, options: EngineOptions) -> Scheduler {
+        let mut scheduler = Scheduler::new(client, options, Vec::new());
+        scheduler.silent = true;
+        let state = scheduler.state.get_mut();
+        state.unwrap_or_else(PoisonError::into_inner).node_rules = Some(BTreeMap::new());
+        scheduler
     }
 
     /// The state. A panic while it was locked has not damaged it: each decision ends with its last

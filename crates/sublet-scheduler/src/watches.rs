@@ -131,7 +131,7 @@ pub(crate) fn pods(scheduler: &Arc<Scheduler>, listed: &mut Listing<PodUid>, cha
 /// at that waited, or were bound without a card, before this process started. While they were
 /// listed the ledger was not complete, so nothing was said of them.
 fn list_ended(scheduler: &Arc<Scheduler>, list: Listed) {
-    if !scheduler.mark_listed(list) {
+    if !scheduler.mark_listed(list) || scheduler.silent {
         return;
     }
     let scheduler = scheduler.clone();

@@ -11,6 +11,7 @@ mod known_failures;
 mod limits;
 mod one_file;
 mod one_machine;
+mod preemption;
 mod published_examples;
 mod real_node;
 mod real_node_dialects;

@@ -52,6 +52,9 @@ impl fmt::Display for Wire<'_> {
             (Reason::LookAlike { .. }, _) => {
                 write!(f, "a pod that looks the same is still starting on the node")
             }
+            (Reason::KeptFor { .. }, _) => {
+                write!(f, "room on the node is kept for a pod of higher priority")
+            }
             (Reason::Unit { .. }, _) => write!(f, "node counts GPU memory in another unit"),
             (Reason::NoSlot, _) => write!(f, "node needs sublet.dev/gpu-slot in the pod"),
             (reason, _) => write!(f, "{reason}"),

@@ -1,0 +1,300 @@
+//! The controller that evicts pods where the stock scheduler cannot see that it must.
+//!
+//! The stock scheduler counts sums. A pod that asks 14,000 MiB of one card waits for ever where two
+//! cards have 7,000 MiB free each: the sum is there, so it evicts nobody. For such a pod this
+//! controller looks card by card whose eviction helps (`sublet_plan::Rescue`), and makes room in
+//! steps, each a write that can be done twice: it notes on the pod who goes, asks them to go by the
+//! Eviction API, and nominates the node. The note comes first and is never written again, so a
+//! leader that takes over goes on with the same victims, and one request evicts once. The extender
+//! reads the note too, and keeps the room.
+//!
+//! The stock scheduler has the first try: it says `Unschedulable` after its own preemption, and
+//! nominates in the same write.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, Pod as PodKind};
+use kube::runtime::{Controller, watcher};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use sublet_api::object::Pod;
+use sublet_api::{Preempting, Victim, keys, preempting_to_json, scheduler_of};
+use sublet_client::{Act, ObjectAddress, PodWire, Write};
+use sublet_model::Unit;
+use sublet_plan::{EngineOptions, NoRescue, Policy};
+use sublet_scheduler::{Onlooker, Outlook};
+
+use crate::shell::{Control, Decision};
+
+/// When a pod that nobody helps is looked at again.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// The controller that evicts.
+#[derive(Debug, Clone)]
+pub(crate) struct Preemptor {
+    /// The schedulers that ask Sublet.
+    pub(crate) schedulers: Vec<String>,
+    /// What one aliyun.com/gpu-mem is.
+    pub(crate) unit: Unit,
+}
+
+impl Preemptor {
+    /// Does this pod wait although its scheduler has done what it can?
+    fn concerns(&self, pod: &Pod) -> bool {
+        let unschedulable = pod.status.conditions.iter().any(|condition| {
+            condition.kind == "PodScheduled"
+                && condition.status == "False"
+                && condition.reason == "Unschedulable"
+        });
+        unschedulable
+            && self.schedulers.iter().any(|one| one == scheduler_of(pod))
+            && pod.spec.preemption_policy != "Never"
+            && pod.metadata.deletion_timestamp.is_none()
+            && pod.status.nominated_node_name.is_empty()
+    }
+}
+
+impl Control for Preemptor {
+    type Object = PodWire;
+    type Caches = Onlooker;
+    /// `None`: the pod is none of its business.
+    type Sight = Option<Outlook>;
+
+    const NAME: &'static str = "sublet-preemptor";
+
+    fn watch(&self, client: &Client) -> (Controller<PodWire>, Onlooker) {
+        let pods = Api::all_with(client.clone(), &());
+        let waiting = watcher::Config::default().fields("spec.nodeName=");
+        let options = EngineOptions {
+            unit: self.unit,
+            ..EngineOptions::of(Policy::binpack())
+        };
+        let onlooker = Onlooker::new(client.clone(), options);
+        (Controller::new(pods, waiting), onlooker)
+    }
+
+    async fn see(&self, onlooker: &Onlooker, pod: &PodWire) -> Option<Outlook> {
+        if !self.concerns(&pod.object) {
+            return None;
+        }
+        onlooker.ready().await;
+        Some(onlooker.outlook(&pod.object))
+    }
+
+    fn decide(&self, pod: &PodWire, sight: &Option<Outlook>, now: Timestamp) -> Decision {
+        let pod = &pod.object;
+        match sight {
+            None | Some(Outlook::Unknown) => Decision::default(),
+            Some(Outlook::No(no)) => Decision {
+                writes: match no {
+                    NoRescue::Guarded => vec![blocked(pod, now)],
+                    NoRescue::RoomComes | NoRescue::NobodyHelps => Vec::new(),
+                },
+                again: Some(AGAIN),
+            },
+            Some(Outlook::Possible(decided)) => Decision {
+                writes: vec![noted(pod, decided)],
+                again: None,
+            },
+            Some(Outlook::Decided(_, left)) if left.is_empty() => Decision::default(),
+            Some(Outlook::Decided(decided, left)) => {
+                let told = left
+                    .iter()
+                    .map(|victim| preempted(pod, decided, victim, now));
+                let evicted = left.iter().map(|victim| Write {
+                    to: address(victim.pod.namespace(), victim.pod.name()),
+                    act: Act::Evict(victim.uid.to_string()),
+                });
+                let writes = told.chain(evicted).chain([nominated(pod, decided)]);
+                Decision {
+                    writes: writes.collect(),
+                    again: None,
+                }
+            }
+        }
+    }
+}
+
+fn address(namespace: &str, name: &str) -> ObjectAddress {
+    ObjectAddress::of::<PodKind>(Some(namespace), name)
+}
+
+fn address_of(pod: &Pod) -> ObjectAddress {
+    address(&pod.metadata.namespace, &pod.metadata.name)
+}
+
+/// Notes on the pod, as it was seen, who goes for it.
+fn noted(pod: &Pod, decided: &Preempting) -> Write {
+    Write {
+        to: address_of(pod),
+        act: Act::Apply(json!({"metadata": {
+            "resourceVersion": pod.metadata.resource_version,
+            "annotations": { keys::PREEMPTING: preempting_to_json(decided) },
+        }})),
+    }
+}
+
+fn nominated(pod: &Pod, decided: &Preempting) -> Write {
+    Write {
+        to: address_of(pod),
+        act: Act::ApplyStatus(json!({
+            "metadata": { "uid": pod.metadata.uid },
+            "status": { "nominatedNodeName": decided.node.as_str() },
+        })),
+    }
+}
+
+fn preempted(pod: &Pod, decided: &Preempting, victim: &Victim, now: Timestamp) -> Write {
+    let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
+    let message = format!(
+        "evicted for pod {namespace}/{name} of higher priority, which finds no GPU with enough \
+         room; it is to run on node {}",
+        decided.node
+    );
+    let about = json!({
+        "apiVersion": "v1", "kind": "Pod", "uid": victim.uid.as_str(),
+        "namespace": victim.pod.namespace(), "name": victim.pod.name(),
+    });
+    event(&about, "Normal", "Preempted", &message, now)
+}
+
+fn blocked(pod: &Pod, now: Timestamp) -> Write {
+    let message = "no GPU has enough room; pods of lower priority are in its way, and a \
+                   PodDisruptionBudget forbids to evict as many of them as must go";
+    let Pod { metadata, .. } = pod;
+    let about = json!({
+        "apiVersion": "v1", "kind": "Pod", "uid": metadata.uid,
+        "namespace": metadata.namespace, "name": metadata.name,
+    });
+    event(&about, "Warning", "PreemptionBlocked", message, now)
+}
+
+/// An event about a pod. One of a kind for each pod: the next is in its place.
+fn event(about: &Value, kind: &str, reason: &'static str, message: &str, now: Timestamp) -> Write {
+    let text = |field: &str| about[field].as_str().unwrap_or_default();
+    let name = format!("{}.{}", reason.to_lowercase(), text("uid"));
+    let at = Timestamp::from_second(now.as_second()).unwrap_or(now);
+    Write {
+        to: ObjectAddress::of::<Event>(Some(text("namespace")), &name),
+        act: Act::Apply(json!({
+            "involvedObject": about,
+            "type": kind,
+            "reason": reason,
+            "message": message,
+            "source": { "component": Preemptor::NAME },
+            "reportingComponent": Preemptor::NAME,
+            "firstTimestamp": at.to_string(),
+            "lastTimestamp": at.to_string(),
+            "count": 1,
+        })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sublet_model::{NodeName, PodKey, PodUid, Time};
+
+    use super::*;
+
+    fn waiting(change: impl FnOnce(&mut Value)) -> PodWire {
+        let mut pod = json!({
+            "metadata": {"name": "w", "namespace": "a", "uid": "u", "resourceVersion": "7"},
+            "spec": {"schedulerName": "sublet-scheduler"},
+            "status": {"conditions": [
+                {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"},
+            ]},
+        });
+        change(&mut pod);
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn preemptor() -> Preemptor {
+        Preemptor {
+            schedulers: vec!["sublet-scheduler".to_owned()],
+            unit: Unit::MiB,
+        }
+    }
+
+    fn decided() -> Preempting {
+        let victim = |name: &str| Victim {
+            pod: PodKey::new("b", name).unwrap(),
+            uid: PodUid::new(&format!("u-{name}")).unwrap(),
+        };
+        Preempting {
+            node: NodeName::new("n1").unwrap(),
+            at: Time::from_ms(5_000),
+            victims: vec![victim("p"), victim("q")],
+        }
+    }
+
+    #[test]
+    fn only_pods_for_which_the_scheduler_can_do_no_more_are_looked_at() {
+        let preemptor = preemptor();
+        assert!(preemptor.concerns(&waiting(|_| ()).object));
+        let others: [fn(&mut Value); 6] = [
+            |pod| pod["status"]["conditions"][0]["status"] = "True".into(),
+            |pod| pod["status"]["conditions"][0]["reason"] = "SchedulingGated".into(),
+            |pod| pod["status"]["nominatedNodeName"] = "n1".into(),
+            |pod| pod["spec"]["schedulerName"] = "default-scheduler".into(),
+            |pod| pod["spec"]["preemptionPolicy"] = "Never".into(),
+            |pod| pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into(),
+        ];
+        for (at, change) in others.into_iter().enumerate() {
+            assert!(!preemptor.concerns(&waiting(change).object), "{at}");
+        }
+    }
+
+    #[test]
+    fn it_is_noted_who_goes_before_anybody_does() {
+        let (pod, now) = (waiting(|_| ()), Timestamp::now());
+        let possible = Some(Outlook::Possible(decided()));
+        let decision = preemptor().decide(&pod, &possible, now);
+        let [
+            Write {
+                to,
+                act: Act::Apply(note),
+            },
+        ] = &decision.writes[..]
+        else {
+            panic!("{decision:?}")
+        };
+        assert_eq!(*to, address("a", "w"));
+        assert_eq!(note["metadata"]["resourceVersion"], "7");
+        let text = note["metadata"]["annotations"][keys::PREEMPTING].as_str();
+        assert_eq!(text, Some(preempting_to_json(&decided()).as_str()));
+    }
+
+    #[test]
+    fn who_is_left_is_told_and_evicted_and_then_the_node_is_nominated() {
+        let (pod, now) = (waiting(|_| ()), Timestamp::now());
+        let left = decided().victims[1..].to_vec();
+        let sight = Some(Outlook::Decided(decided(), left));
+        let decision = preemptor().decide(&pod, &sight, now);
+        let [told, evicted, nominated] = &decision.writes[..] else {
+            panic!("{decision:?}")
+        };
+        assert_eq!(told.to.name, "preempted.u-q");
+        assert_eq!(evicted.to, address("b", "q"));
+        assert_eq!(evicted.act, Act::Evict("u-q".to_owned()));
+        assert_eq!(nominated.to, address("a", "w"));
+        let Act::ApplyStatus(status) = &nominated.act else {
+            panic!("{nominated:?}")
+        };
+        assert_eq!(status["status"]["nominatedNodeName"], "n1");
+        let done = Some(Outlook::Decided(decided(), Vec::new()));
+        assert_eq!(preemptor().decide(&pod, &done, now), Decision::default());
+    }
+
+    #[test]
+    fn a_budget_in_the_way_is_told_on_the_pod() {
+        let (pod, now) = (waiting(|_| ()), Timestamp::now());
+        let decide = |no| preemptor().decide(&pod, &Some(Outlook::No(no)), now);
+        let [event] = &decide(NoRescue::Guarded).writes[..] else {
+            panic!("no event")
+        };
+        assert_eq!(event.to.name, "preemptionblocked.u");
+        let nobody = decide(NoRescue::NobodyHelps);
+        assert_eq!((nobody.writes, nobody.again), (Vec::new(), Some(AGAIN)));
+    }
+}

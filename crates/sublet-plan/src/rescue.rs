@@ -1,0 +1,244 @@
+//! Chooses whom to evict for a pod that waits although no node lacks a sum.
+//!
+//! The stock scheduler evicts nobody for such a pod: on two cards with half of each free, the sum
+//! says that there is room. Here each card is looked at by itself, on every node that would take
+//! the pod. The fewest pods go; of equal numbers those of the lowest priority, then the youngest. A
+//! set is proposed only if a trial places the pod where the set was. This module evicts nothing.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use sublet_model::{Ask, Book, Claim, Entry, MiB, NodeIdx, PodUid, Time};
+
+use crate::stock::check_machine;
+use crate::{Candidacy, Engine, Evictable};
+
+/// A pod that may be evicted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Removable {
+    /// The pod, and whether a disruption budget would break if all of the row went.
+    pub pod: Evictable,
+    /// Its priority.
+    pub priority: i32,
+    /// When it started: RFC 3339 in UTC and whole seconds, so that it sorts as text. `None`: not yet.
+    pub started: Option<Box<str>>,
+}
+
+/// A node that would take the pod by all rules that count nothing.
+#[derive(Debug, Clone)]
+pub struct Prospect {
+    /// The node.
+    pub node: NodeIdx,
+    /// Who may go from there, the most important first.
+    pub row: Vec<Removable>,
+    /// Who goes from there anyway, and is not in the row.
+    pub going: BTreeSet<PodUid>,
+}
+
+/// Whom to evict, and where the pod goes then.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rescue {
+    /// The node.
+    pub node: NodeIdx,
+    /// The pods to evict, the most important first; at least one.
+    pub victims: Vec<PodUid>,
+}
+
+/// Why nobody is to be evicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoRescue {
+    /// There is room, or there will be when those have gone who go anyway.
+    RoomComes,
+    /// No eviction of pods of lower priority helps.
+    NobodyHelps,
+    /// Evictions would help, but each would break a disruption budget.
+    Guarded,
+}
+
+/// So many nodes with victims are compared; the stock scheduler also stops at a hundred.
+const ENOUGH: usize = 100;
+
+impl Engine {
+    /// Whom to evict so that this pod finds a place. `waiting`: the pod; its node, allocation and
+    /// standing do not count. `breaks`: would the eviction of all these pods break a budget?
+    ///
+    /// # Errors
+    /// Why nobody is to be evicted.
+    pub fn rescue(
+        &mut self,
+        now: Time,
+        waiting: &Entry,
+        prospects: &[Prospect],
+        breaks: impl Fn(&[&Entry]) -> bool,
+    ) -> Result<Rescue, NoRescue> {
+        let (uid, claim) = (&waiting.uid, &*waiting.claim);
+        for prospect in prospects {
+            let book = self.ledger().book_without(prospect.node, &prospect.going);
+            if self.takes(uid, claim, &book) {
+                return Err(NoRescue::RoomComes);
+            }
+        }
+        let mut guarded = false;
+        let mut found = Vec::new();
+        let mut nodes = 0;
+        for prospect in prospects {
+            let before = found.len();
+            for set in self.sets(uid, claim, prospect) {
+                let uids = set.iter().map(|one| one.pod.uid.clone());
+                let uids: Vec<PodUid> = uids.collect();
+                let entries = uids.iter().filter_map(|uid| self.ledger().entry(uid));
+                if breaks(&entries.collect::<Vec<_>>()) {
+                    guarded = true;
+                } else {
+                    found.push((weight(&set), prospect.node, uids));
+                }
+            }
+            nodes += usize::from(found.len() > before);
+            if nodes == ENOUGH {
+                break;
+            }
+        }
+        // Stable: of equal sets the first node's.
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        let proven = found
+            .into_iter()
+            .find(|(_, node, victims)| self.proves(now, waiting, *node, victims));
+        match proven {
+            Some((_, node, victims)) => Ok(Rescue { node, victims }),
+            None if guarded => Err(NoRescue::Guarded),
+            None => Err(NoRescue::NobodyHelps),
+        }
+    }
+
+    /// Would this pod still find a place on the node if that other one took one there, and those
+    /// had gone? True too if it finds none either way: then the other is not in its way.
+    #[must_use]
+    pub fn leaves_room(
+        &mut self,
+        now: Time,
+        waiting: &Entry,
+        node: NodeIdx,
+        going: &BTreeSet<PodUid>,
+        other: &Entry,
+    ) -> bool {
+        let place = |engine: &mut Engine, first: Option<&Entry>| {
+            let mut trial = engine.trial(now);
+            let nodes = [node];
+            let pod = |entry: &Entry| Candidacy {
+                entry: entry.clone(),
+                nodes: &nodes,
+            };
+            // The other one comes before they have gone.
+            let first = first.is_none_or(|other| trial.place(&[pod(other)]).is_ok());
+            for uid in going {
+                let _entry = trial.evict(uid);
+            }
+            first && trial.place(&[pod(waiting)]).is_ok()
+        };
+        !place(self, None) || place(self, Some(other))
+    }
+
+    fn takes(&self, uid: &PodUid, claim: &Claim, book: &Book) -> bool {
+        check_machine(book, claim).is_ok() && self.has_room(uid, claim, book)
+    }
+
+    /// Sets of pods of a node without which the claim fits, none of which has a pod too many.
+    fn sets(&self, uid: &PodUid, claim: &Claim, prospect: &Prospect) -> Vec<Vec<Removable>> {
+        let Prospect { node, row, .. } = prospect;
+        let all = row.iter().map(|one| one.pod.uid.clone()).collect();
+        if row.is_empty() || !self.takes(uid, claim, &self.ledger().book_without(*node, &all)) {
+            return Vec::new();
+        }
+        let cards = self.ledger().book(*node).cards().len();
+        // Pods of one card first, then any: an ask of several cards needs those of several.
+        let rows = (0..cards).map(|card| {
+            let here = row.iter();
+            let here = here.filter(|one| self.stands_on(&one.pod.uid, *node, card));
+            here.cloned().collect()
+        });
+        let rows: Vec<Vec<Removable>> = rows.chain([row.clone()]).collect();
+        let mut sets = Vec::new();
+        for important_first in rows {
+            // Sparing the small ones leaves few large ones to go.
+            let mut small_first: Vec<Removable> = important_first.clone();
+            small_first.sort_by_key(|one| self.size(&one.pod.uid, *node));
+            for row in [important_first, small_first] {
+                sets.extend(self.set_of(uid, claim, *node, &row));
+            }
+        }
+        sets
+    }
+
+    /// Those of a row that must go if its first ones are spared where that can be.
+    fn set_of(
+        &self,
+        uid: &PodUid,
+        claim: &Claim,
+        node: NodeIdx,
+        row: &[Removable],
+    ) -> Option<Vec<Removable>> {
+        let pods: Vec<Evictable> = row.iter().map(|one| one.pod.clone()).collect();
+        let gone = self.victims(uid, claim, node, &pods, &BTreeSet::new())?;
+        let gone: BTreeSet<PodUid> = gone.into_iter().map(|one| one.uid).collect();
+        let enough = check_machine(&self.ledger().book_without(node, &gone), claim).is_ok();
+        let mut set: Vec<Removable> = row.to_vec();
+        set.retain(|one| gone.contains(&one.pod.uid));
+        set.sort_by(|a, b| importance(a).cmp(&importance(b)));
+        enough.then_some(set)
+    }
+
+    fn stands_on(&self, uid: &PodUid, node: NodeIdx, card: usize) -> bool {
+        let facts = self.ledger().book(node).facts();
+        let entry = self.ledger().entry(uid);
+        match (facts, entry.and_then(|entry| entry.allocation.as_ref())) {
+            (Some(facts), Some(allocation)) => {
+                let mut grants = allocation.grants.iter();
+                grants.any(|grant| facts.inventory.position(&grant.card) == Some(card))
+            }
+            // It does not say where: it may be here.
+            _ => true,
+        }
+    }
+
+    /// How much of a card's memory the pod asks for.
+    fn size(&self, uid: &PodUid, node: NodeIdx) -> u64 {
+        let cards = self.ledger().book(node).cards().iter();
+        let card = cards.map(|card| card.capacity.memory).max();
+        let ask = self.ledger().entry(uid).map(|entry| entry.claim.ask());
+        match ask {
+            None | Some(Ask::Nothing) => 0,
+            Some(Ask::Parts(parts)) => parts.memory_on(card.unwrap_or(MiB::ZERO)).get(),
+            Some(Ask::WholeCards(_)) => u64::MAX,
+        }
+    }
+
+    fn proves(&mut self, now: Time, waiting: &Entry, node: NodeIdx, victims: &[PodUid]) -> bool {
+        let mut trial = self.trial(now);
+        for victim in victims {
+            let _entry = trial.evict(victim);
+        }
+        let nodes = [node];
+        let pod = Candidacy {
+            entry: waiting.clone(),
+            nodes: &nodes,
+        };
+        trial.place(&[pod]).is_ok()
+    }
+}
+
+/// The most important first, as the stock scheduler's `MoreImportantPod`.
+fn importance(one: &Removable) -> (Reverse<i32>, bool, Option<&str>) {
+    let started = one.started.as_deref();
+    (Reverse(one.priority), started.is_none(), started)
+}
+
+/// The fewest first; of equal numbers those whose most important one is the least important.
+fn weight(set: &[Removable]) -> (usize, Option<i32>, Reverse<(bool, Option<Box<str>>)>) {
+    let first = set.first();
+    let priority = first.map(|one| one.priority);
+    let started = first.and_then(|one| one.started.clone());
+    (set.len(), priority, Reverse((started.is_none(), started)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+//! The ledger as a process sees it that binds nothing: whom to evict for a pod that waits.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sublet_api::object::Pod;
+use sublet_api::stock::{pod_rules, unmodelled};
+use sublet_api::{Preempting, Victim};
+use sublet_client::Client;
+use sublet_model::{Entry, NodeIdx, PodKey, PodUid};
+use sublet_plan::{EngineOptions, NoRescue, Prospect};
+use tokio::task::JoinHandle;
+
+use crate::promises::{entry_of, promise_of};
+use crate::state::{Scheduler, State, Waiting, now};
+use crate::watches::follow;
+
+/// How often is looked whether all is known.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Follows the cluster until it is dropped.
+pub struct Onlooker {
+    scheduler: Arc<Scheduler>,
+    following: JoinHandle<()>,
+}
+
+impl Drop for Onlooker {
+    fn drop(&mut self) {
+        self.following.abort();
+    }
+}
+
+/// What is to be said of a pod that waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outlook {
+    /// The pod is none that others are evicted for: it asks for no GPU,
+    /// cannot be read, or has a requirement that only the stock scheduler can check.
+    Unknown,
+    /// Room was decided on for it before. These of the victims are still to be evicted.
+    Decided(Preempting, Vec<Victim>),
+    /// Room can be made like this.
+    Possible(Preempting),
+    /// Nobody is to be evicted.
+    No(NoRescue),
+}
+
+impl Onlooker {
+    /// Begins to follow. Amounts of `aliyun.com/gpu-mem` are in the unit of `options`.
+    #[must_use]
+    pub fn new(client: Client, options: EngineOptions) -> Onlooker {
+        let scheduler = Arc::new(Scheduler::silent(client, options));
+        let following = tokio::spawn(follow(scheduler.clone()));
+        Onlooker {
+            scheduler,
+            following,
+        }
+    }
+
+    /// Waits until all is known.
+    pub async fn ready(&self) {
+        while !self.scheduler.is_ready() {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// What is to be said of this pod. What is found possible counts as decided for other pods.
+    #[must_use]
+    pub fn outlook(&self, pod: &Pod) -> Outlook {
+        let mut state = self.scheduler.state();
+        let unit = state.engine.options().unit;
+        let Ok(waiting) = Waiting::of(pod, unit) else {
+            return Outlook::Unknown;
+        };
+        if !waiting.asks_gpu() || !unmodelled(pod).is_empty() {
+            return Outlook::Unknown;
+        }
+        if pod
+            .metadata
+            .annotations
+            .contains_key(sublet_api::keys::PREEMPTING)
+        {
+            // One that cannot be read was not written by us, and is not followed.
+            return promise_of(pod).map_or(Outlook::Unknown, |decided| {
+                let left = left_of(&state, &waiting, &decided);
+                Outlook::Decided(decided, left)
+            });
+        }
+        let Some(prospects) = prospects(&state, pod, waiting.priority) else {
+            return Outlook::Unknown;
+        };
+        let (now, entry) = (now(), entry_of(&waiting));
+        let State {
+            engine, evictions, ..
+        } = &mut *state;
+        let rescue = engine.rescue(now, &entry, &prospects, |set| evictions.breaks_budget(set));
+        match rescue {
+            Err(no) => Outlook::No(no),
+            Ok(rescue) => {
+                let node = state.engine.ledger().book(rescue.node).name().clone();
+                let victims = rescue.victims.into_iter();
+                let victims = victims.filter_map(|uid| victim(&state, uid)).collect();
+                let at = now;
+                let decided = Preempting { node, at, victims };
+                state.promises.insert(waiting.uid, decided.clone());
+                Outlook::Possible(decided)
+            }
+        }
+    }
+}
+
+/// Of the victims those that are there and do not go yet. Only pods that may be evicted for this one
+/// count, whatever the text says.
+fn left_of(state: &State, waiting: &Waiting, decided: &Preempting) -> Vec<Victim> {
+    let ledger = state.engine.ledger();
+    let left = decided.victims.iter().filter(|victim| {
+        let entry = ledger.entry(&victim.uid);
+        entry.is_some_and(|entry| {
+            entry.pod == victim.pod
+                && entry.node == decided.node
+                && entry.priority < waiting.priority
+                && entry.claim.has_gpu()
+                && !state.evictions.is_going(&victim.uid)
+        })
+    });
+    left.cloned().collect()
+}
+
+fn victim(state: &State, uid: PodUid) -> Option<Victim> {
+    let entry = state.engine.ledger().entry(&uid)?;
+    let pod: PodKey = entry.pod.clone();
+    Some(Victim { pod, uid })
+}
+
+/// The nodes that would take the pod by the rules that count nothing, and who may go from each.
+/// `None` if the pod's own rules cannot be read.
+fn prospects(state: &State, pod: &Pod, priority: i32) -> Option<Vec<Prospect>> {
+    let rules = pod_rules(pod).ok()?;
+    let ledger = state.engine.ledger();
+    let promised: BTreeSet<&PodUid> = state
+        .promises
+        .values()
+        .flat_map(|promise| promise.victims.iter().map(|victim| &victim.uid))
+        .collect();
+    let goes =
+        |entry: &&Entry| promised.contains(&entry.uid) || state.evictions.is_going(&entry.uid);
+    let prospect = |node: NodeIdx| {
+        let entries = ledger.book(node).pods();
+        let going = entries.filter_map(|uid| ledger.entry(uid)).filter(goes);
+        let going: BTreeSet<PodUid> = going.map(|entry| entry.uid.clone()).collect();
+        let row = state
+            .evictions
+            .removable(ledger, node, priority, &BTreeSet::new());
+        let row = row.into_iter().filter(|one| !going.contains(&one.pod.uid));
+        Prospect {
+            node,
+            row: row.collect(),
+            going,
+        }
+    };
+    let open = state.node_rules.iter().flatten();
+    let open = open.filter(|(_, node)| rules.check(node).is_ok());
+    Some(open.map(|(node, _)| prospect(*node)).collect())
+}
