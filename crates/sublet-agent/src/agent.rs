@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::ValueEnum;
+use jiff::Timestamp;
 use sublet_api::dialect::DIALECTS;
 use sublet_api::object::Node;
 use sublet_api::{Handed, NodeUse, keys};
@@ -34,7 +35,7 @@ use crate::hand_over::{HandOut, in_time};
 use crate::isolate::node::Isolation;
 use crate::plugin::{Plugin, PluginSpec};
 use crate::publish::offer::{Offer, OfferError, Settings};
-use crate::publish::{measured, missing, publish};
+use crate::publish::{measured, missing, publish, register};
 
 /// How often the node object is looked at when all is well. Others change it only when the node is
 /// registered anew. A GET each half minute from each GPU node is a third of what kubelets send for
@@ -73,6 +74,8 @@ pub(crate) struct Agent {
     /// The node as containers are to find it; there once kubelet may ask.
     site: Option<watch::Sender<Arc<Site>>>,
     plugins: BTreeMap<&'static str, Running>,
+    /// Does HAMi's device plugin report the node?
+    is_hamis: bool,
     registered: mpsc::UnboundedSender<String>,
     registrations: mpsc::UnboundedReceiver<String>,
     /// What was last logged as wrong, so that a lasting cause is logged once.
@@ -153,6 +156,7 @@ impl Agent {
             offered: None,
             site: None,
             plugins: BTreeMap::new(),
+            is_hamis: false,
             registered,
             registrations,
             complaint: String::new(),
@@ -248,8 +252,15 @@ impl Agent {
             labels.warn_of_garbage();
             self.labels = labels;
         }
+        self.look_for_hami(&node);
         let lost = self.lost.borrow().clone();
-        let mut missing = missing(&node, self.refresh(inventory)?, &lost);
+        let offer = self.refresh(inventory)?;
+        let mut missing = missing(&node, offer, &lost);
+        let hamis = register::news(&node, offer.hami_register.as_deref(), Timestamp::now());
+        if !hamis.is_empty() {
+            missing.annotations.extend(hamis);
+            missing.only_for = Some(node.metadata.resource_version.clone());
+        }
         let since_written = self.measured_written.elapsed();
         let news = measured::news(&node, self.measured.borrow().as_ref(), since_written);
         let is_news = news.is_some();
@@ -264,6 +275,20 @@ impl Agent {
             self.complaint.clear();
         }
         Ok(())
+    }
+
+    /// Says it once when HAMi's device plugin comes to the node, or has left its register there.
+    fn look_for_hami(&mut self, node: &Node) {
+        let is_hamis = register::is_hamis(node);
+        if is_hamis && !self.is_hamis {
+            warn!(
+                node = %self.node,
+                annotation = keys::HAMI_REGISTER,
+                "HAMi's device plugin reports this node, so Sublet binds nothing here; if that plugin \
+                 is gone, remove the annotation"
+            );
+        }
+        self.is_hamis = is_hamis;
     }
 
     /// The offer for these devices and the settings as they are now.

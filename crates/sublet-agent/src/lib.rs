@@ -71,6 +71,13 @@ pub struct Args {
     /// can then be on each card.
     #[arg(long, value_name = "N")]
     gpu_splits: Option<NonZeroU8>,
+    /// Write HAMi's register and handshake on the node, for scripts and dashboards that read them
+    ///
+    /// Not where HAMi's scheduler runs: it would take the node for one of its own, and bind its pods
+    /// here. It refuses nothing that Sublet's pods have. A register that HAMi's device plugin wrote is
+    /// left alone, and Sublet binds nothing on such a node.
+    #[arg(long)]
+    hami_register: bool,
     /// Address for /healthz and /metrics [default: none]
     #[arg(long, value_name = "ADDRESS")]
     health_listen: Option<SocketAddr>,
@@ -154,6 +161,7 @@ pub async fn run(
         },
         advertise: args.advertise,
         gpu_splits: args.gpu_splits,
+        hami_register: args.hami_register,
         has_books: false,
     };
     let folder = args.device_plugin_dir.as_path();

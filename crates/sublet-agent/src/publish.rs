@@ -13,6 +13,7 @@ use tracing::info;
 
 pub mod measured;
 pub mod offer;
+pub mod register;
 
 use offer::Offer;
 
@@ -21,6 +22,9 @@ use offer::Offer;
 pub struct Missing {
     /// Annotations to set, or to remove.
     pub annotations: BTreeMap<String, Option<String>>,
+    /// The node's resource version, if the annotations are only right for that very node: somebody
+    /// else writes some of them too.
+    pub only_for: Option<String>,
     /// Amounts to set in the status.
     pub amounts: BTreeMap<String, String>,
 }
@@ -67,7 +71,8 @@ pub async fn publish(
     missing: &Missing,
 ) -> Result<(), kube::Error> {
     if !missing.annotations.is_empty() {
-        patch_node_annotations(client, node, &missing.annotations).await?;
+        let only_for = missing.only_for.as_deref();
+        patch_node_annotations(client, node, &missing.annotations, only_for).await?;
         let texts = missing.annotations.values().flatten();
         let bytes: usize = texts.map(String::len).sum();
         info!(%node, bytes, "annotations published");
@@ -101,6 +106,7 @@ mod tests {
         let offer = Offer {
             advertise: Advertise::Slots,
             annotation: "report".to_owned(),
+            hami_register: None,
             lists: BTreeMap::new(),
             status: [(keys::ALIYUN_GPU_COUNT, 0), (keys::ALIYUN_GPU_MEM, 8000)].into(),
         };
@@ -127,6 +133,7 @@ mod tests {
         let offer = Offer {
             advertise: Advertise::Units,
             annotation: "report".to_owned(),
+            hami_register: None,
             lists: BTreeMap::new(),
             status: BTreeMap::new(),
         };

@@ -218,9 +218,11 @@ keys! {
         /// cards that the agent has handed to pods which do not say so themselves; written by
         /// the agent
         HANDED_OVER = "sublet.dev/handed-over",
-        /// cards as HAMi's device plugin reports them; read where no agent of ours reports the node
-        /// (HAMi)
+        /// cards as HAMi's device plugin reports them; a node that has it is left to HAMi. Written by
+        /// the agent with `--hami-register`, with a mark by which it is told apart (HAMi)
         HAMI_REGISTER = "hami.io/node-nvidia-register",
+        /// when the register was written; written by the agent with `--hami-register` (HAMi)
+        HAMI_HANDSHAKE = "hami.io/node-handshake",
         /// UUIDs of cards that get no new work, with commas (HAMi)
         HAMI_CORDON = "hami.io/device-cordon",
         /// how busy each card was over a minute, in percent, and how many pods were on it;

@@ -89,6 +89,7 @@ pub fn facts_of(node: &Node, defaults: NodeDefaults) -> Result<Option<NodeFacts>
         .find_map(|label| labels.get(*label));
     let model = Arc::from(model.map_or("", String::as_str));
     let host = host_of(node)?;
+    let plugin = DIALECTS.iter().find_map(|dialect| dialect.plugin(node));
     if let Some(text) = node.metadata.annotations.get(keys::INVENTORY) {
         let report = report_from_json(text)?;
         let handed = node.metadata.annotations.get(keys::HANDED_OVER);
@@ -100,6 +101,7 @@ pub fn facts_of(node: &Node, defaults: NodeDefaults) -> Result<Option<NodeFacts>
             unit: report.unit,
             host,
             model,
+            plugin,
             handed: Arc::new(handed.unwrap_or_default()),
             measured: Arc::new(measured_use(node).unwrap_or_default()),
             ..NodeFacts::plain(name, Arc::new(cordoned(report.inventory, node)))
@@ -114,7 +116,7 @@ pub fn facts_of(node: &Node, defaults: NodeDefaults) -> Result<Option<NodeFacts>
             unit: defaults.unit,
             host,
             model,
-            plugin: cards.plugin,
+            plugin,
             ..NodeFacts::plain(name, Arc::new(cordoned(cards.inventory, node)))
         }));
     }

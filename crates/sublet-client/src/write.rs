@@ -96,16 +96,21 @@ pub async fn patch_pod_annotations(
     merge_patch(client, &path, &patch).await
 }
 
-/// Sets annotations of a node, and removes those without a text.
+/// Sets annotations of a node, and removes those without a text. `only_for`: only if this still is
+/// its resource version.
 ///
 /// # Errors
-/// The API server's answer, or none.
+/// The API server's answer (409 where the version differs), or none.
 pub async fn patch_node_annotations(
     client: &Client,
     node: &NodeName,
     annotations: &BTreeMap<String, Option<String>>,
+    only_for: Option<&str>,
 ) -> Result<(), kube::Error> {
-    let patch = json!({ "metadata": { "annotations": annotations } });
+    let mut patch = json!({ "metadata": { "annotations": annotations } });
+    if let Some(version) = only_for {
+        patch["metadata"]["resourceVersion"] = version.into();
+    }
     merge_patch(client, &format!("/api/v1/nodes/{node}"), &patch).await
 }
 

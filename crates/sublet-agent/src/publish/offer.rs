@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU8;
 use std::sync::Arc;
 
-use sublet_api::dialect::{DIALECTS, OfferedCards, OfferedDevice};
+use sublet_api::dialect::{DIALECTS, OfferedCards, OfferedDevice, hami};
 use sublet_api::{NodeReport, keys, report_to_json};
 use sublet_kubelet::deviceplugin::{Device, DeviceList, HEALTHY, UNHEALTHY};
 use sublet_model::{
@@ -64,6 +64,8 @@ pub struct Settings {
     /// How many devices of `nvidia.com/gpu` each card is, on nodes that hand out parts of cards;
     /// `None` where only whole cards are offered by that name.
     pub gpu_splits: Option<NonZeroU8>,
+    /// Is the node to have HAMi's register too?
+    pub hami_register: bool,
     /// Can kubelet's books be read, which say afterwards whom it has served?
     pub has_books: bool,
 }
@@ -110,6 +112,8 @@ pub struct Offer {
     pub advertise: Advertise,
     /// The text of [`keys::INVENTORY`].
     pub annotation: String,
+    /// The text of [`keys::HAMI_REGISTER`], where the node is to have one.
+    pub hami_register: Option<String>,
     /// Kubelet's devices, by resource. No resource without a device.
     pub lists: BTreeMap<&'static str, DeviceList>,
     /// Amounts in the node's status, by resource; zero where an earlier amount is to go.
@@ -167,6 +171,13 @@ impl Offer {
                 advertise,
                 unit: settings.unit,
             })?,
+            hami_register: settings
+                .hami_register
+                .then(|| {
+                    let count = settings.gpu_splits.map_or(1, NonZeroU8::get);
+                    hami::register::write(inventory, count)
+                })
+                .flatten(),
             lists,
             status,
         })
@@ -325,6 +336,7 @@ mod tests {
             unit: Unit::MiB,
             advertise: AdvertiseWish::Auto,
             gpu_splits: None,
+            hami_register: false,
             has_books: false,
         };
         for word in text.split_whitespace() {

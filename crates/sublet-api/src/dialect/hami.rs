@@ -12,7 +12,7 @@
 //!   one policy. Only `mutex` is more than that, so it is refused.
 //! - More than 100 `gpucores` are refused. HAMi takes them for 100.
 
-mod register;
+pub mod register;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -153,7 +153,8 @@ impl Dialect for Hami {
     }
 
     fn cards(&self, node: &Node, _: NodeDefaults) -> Result<Option<NodeCards>, NodeError> {
-        let Some(text) = node.metadata.annotations.get(keys::HAMI_REGISTER) else {
+        // Without our agent's inventory, what our agent said is not true any more.
+        let Some(text) = register_of_hami(node) else {
             return Ok(None);
         };
         let inventory = register::read(text).map_err(|why| NodeError::Register {
@@ -163,8 +164,11 @@ impl Dialect for Hami {
         Ok(Some(NodeCards {
             inventory,
             sharing: Sharing::Memory,
-            plugin: Some("HAMi"),
         }))
+    }
+
+    fn plugin(&self, node: &Node) -> Option<&'static str> {
+        register_of_hami(node).map(|_| "HAMi")
     }
 
     fn carrier(&self) -> (&'static str, Carrier) {
@@ -267,6 +271,12 @@ impl Dialect for Hami {
         let cores = (cores > 0).then(|| (keys::HAMI_CORE_LIMIT.to_owned(), cores.to_string()));
         limits.chain(cores).collect()
     }
+}
+
+/// The register, if HAMi's device plugin wrote it.
+fn register_of_hami(node: &Node) -> Option<&str> {
+    let text = node.metadata.annotations.get(keys::HAMI_REGISTER)?;
+    (!register::is_ours(text)).then_some(text)
 }
 
 /// Does the container name a resource that only HAMi has?

@@ -7,7 +7,7 @@
 mod aliyun;
 mod asked;
 mod fraction;
-mod hami;
+pub mod hami;
 mod kai;
 mod kept;
 mod koordinator;
@@ -107,6 +107,12 @@ pub trait Dialect: Sync {
         Ok(None)
     }
 
+    /// Whose device plugin hands out the node's cards, if it goes by decisions of its own scheduler
+    /// alone. Asked about nodes with our agent too: such a plugin does not know what ours hands out.
+    fn plugin(&self, _node: &Node) -> Option<&'static str> {
+        None
+    }
+
     /// What our agent tells kubelet, so that kubelet asks it about the dialect's pods; `None`
     /// where slots carry Allocate for them.
     fn offering(&self) -> Option<Offering> {
@@ -188,8 +194,6 @@ pub struct NodeCards {
     pub inventory: Inventory,
     /// How they are handed out.
     pub sharing: Sharing,
-    /// Whose device plugin hands them out, if it goes by decisions of its own scheduler alone.
-    pub plugin: Option<&'static str>,
 }
 
 impl NodeCards {
@@ -202,7 +206,6 @@ impl NodeCards {
         Ok(NodeCards {
             inventory: Inventory::equal_cards(count, memory)?,
             sharing,
-            plugin: None,
         })
     }
 }

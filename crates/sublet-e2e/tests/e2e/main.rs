@@ -12,6 +12,7 @@ mod limits;
 mod one_file;
 mod one_machine;
 mod preemption;
+mod peers_reports;
 mod published_examples;
 mod real_node;
 mod real_node_dialects;

@@ -1,13 +1,18 @@
-//! `hami.io/node-nvidia-register`: the cards of a node as HAMi's device plugin reports them.
+//! `hami.io/node-nvidia-register`: the cards of a node as HAMi's device plugin reports them, and as
+//! our agent does for those who read it.
+//!
+//! HAMi replaces the whole text. A mark of ours in each entry, which HAMi's readers pass over, says
+//! for certain whose text it is: no other annotation has to agree with it.
 //!
 //! A JSON list since HAMi 2.8. Older versions write `uuid,split,memory,cores,type,numa,health:` for
 //! each card, and some of them `,index,mode` after that. HAMi is written in Go, and leaves out of
 //! its JSON what is zero, false or empty: a card without `health` is sick.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use sublet_model::{Gpu, GpuIndex, GpuUuid, Health, Inventory, MiB};
 
 /// A card, as far as placement needs it.
@@ -21,6 +26,69 @@ struct Registered {
     model: String,
     numa: i32,
     health: bool,
+}
+
+/// A card, as our agent writes it: HAMi 2.10's fields, none left out, and the mark.
+#[derive(Serialize)]
+struct Written<'a> {
+    id: &'a str,
+    index: u16,
+    count: u8,
+    devmem: u64,
+    devcore: u8,
+    #[serde(rename = "type")]
+    model: Cow<'a, str>,
+    numa: i32,
+    mode: &'static str,
+    health: bool,
+    writer: &'static str,
+}
+
+/// What our texts have as `writer`.
+const WRITER: &str = "sublet.dev";
+
+/// The longest text: two hundred cards. The API server takes 256 KiB for all annotations of an object
+/// together, and the inventory comes first.
+const LENGTH_MAX: usize = 40 * 1024;
+
+/// The text for these cards, each of which `count` containers can share; `None` where no card has a
+/// UUID, or where there are too many for an annotation.
+#[must_use]
+pub fn write(inventory: &Inventory, count: u8) -> Option<String> {
+    let card = |gpu: &Gpu| -> Option<String> {
+        // HAMi puts its prefix before names that lack it, and users ask for cards by it.
+        let model = match gpu.model.starts_with("NVIDIA") {
+            true => Cow::from(&*gpu.model),
+            false => Cow::from(format!("NVIDIA-{}", gpu.model)),
+        };
+        let card = Written {
+            id: gpu.uuid.as_ref()?.as_str(),
+            index: gpu.index.0,
+            count,
+            devmem: gpu.memory.get(),
+            devcore: 100,
+            model,
+            numa: gpu.numa.map_or(-1, i32::from),
+            mode: "hami-core",
+            health: gpu.health.is_healthy(),
+            writer: WRITER,
+        };
+        Some(serde_json::to_string(&card).expect("strings and numbers are always JSON"))
+    };
+    let cards: Vec<String> = inventory.gpus().iter().filter_map(card).collect();
+    let text = format!("[{}]", cards.join(","));
+    (!cards.is_empty() && text.len() <= LENGTH_MAX).then_some(text)
+}
+
+/// Did our agent write this text?
+#[must_use]
+pub fn is_ours(text: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Mark {
+        writer: String,
+    }
+    let marks: Result<Vec<Mark>, _> = serde_json::from_str(text);
+    marks.is_ok_and(|all| !all.is_empty() && all.iter().all(|mark| mark.writer == WRITER))
 }
 
 /// Reads any of the forms.
@@ -145,7 +213,81 @@ mod tests {
         assert_eq!(read(&many).unwrap_err(), "70000 cards");
     }
 
+    #[test]
+    fn ours_says_so_and_reads_as_hami_s() {
+        let card = |index: u16, model: &str, numa, health| Gpu {
+            uuid: GpuUuid::new(&format!("GPU-{index}")).ok(),
+            model: Arc::from(model),
+            numa,
+            health,
+            ..Gpu::plain(GpuIndex(index), MiB::from(16_276))
+        };
+        let sick = Health::Sick(Arc::from("xid 79"));
+        let gpus = vec![
+            card(0, "NVIDIA A100", Some(1), Health::Healthy),
+            card(1, "Tesla V100", None, sick),
+            // Lost before the agent started: HAMi's names are UUIDs.
+            Gpu::plain(GpuIndex(2), MiB::from(8)),
+        ];
+        let inventory = Inventory::new(gpus, vec![], vec![], vec![]).unwrap();
+        let text = write(&inventory, 10).unwrap();
+        let expected = concat!(
+            r#"[{"id":"GPU-0","index":0,"count":10,"devmem":16276,"devcore":100,"type":"NVIDIA A100","#,
+            r#""numa":1,"mode":"hami-core","health":true,"writer":"sublet.dev"},"#,
+            r#"{"id":"GPU-1","index":1,"count":10,"devmem":16276,"devcore":100,"type":"NVIDIA-Tesla V100","#,
+            r#""numa":-1,"mode":"hami-core","health":false,"writer":"sublet.dev"}]"#
+        );
+        assert_eq!(text, expected);
+        let read_back = "0 GPU-0 16276 NVIDIA A100 1; 1 GPU-1 16276 NVIDIA-Tesla V100 -!";
+        assert_eq!(cards(&text), read_back);
+        assert_eq!(write(&Inventory::default(), 10), None);
+        let many = (0..4096).map(|index| card(index, "", None, Health::Healthy));
+        let many = Inventory::new(many.collect(), vec![], vec![], vec![]).unwrap();
+        assert_eq!(write(&many, 10), None);
+    }
+
+    #[test]
+    fn what_hami_writes_is_never_ours() {
+        let ours = r#"{"id":"GPU-a","writer":"sublet.dev"}"#;
+        for (text, expected) in [
+            (format!("[{ours}]"), true),
+            (format!("[{ours},{ours}]"), true),
+            (format!("[{ours},{{\"id\":\"GPU-b\"}}]"), false),
+            (r#"[{"id":"GPU-a","writer":"somebody"}]"#.to_owned(), false),
+            (r#"[{"id":"GPU-a","type":"sublet.dev"}]"#.to_owned(), false),
+            ("GPU-a,10,8,100,NVIDIA-sublet.dev,0,true:".to_owned(), false),
+            ("[]".to_owned(), false),
+            ("null".to_owned(), false),
+            (String::new(), false),
+        ] {
+            assert_eq!(is_ours(&text), expected, "{text}");
+        }
+    }
+
     proptest! {
+        /// Whatever the cards are, readers of HAMi's form find them, and we know our text again.
+        #[test]
+        fn what_we_write_is_read_as_it_was(
+            given in proptest::collection::vec((0..90_000_u32, proptest::option::of(0..4_u16), any::<bool>(), "NVIDIA[ -~]{0,12}"), 1..9),
+            count in 1..=255_u8,
+        ) {
+            let gpu = |(at, (memory, numa, health, model)): (usize, &(u32, Option<u16>, bool, String))| Gpu {
+                uuid: GpuUuid::new(&format!("GPU-{at}")).ok(),
+                model: Arc::from(model.as_str()),
+                numa: *numa,
+                health: match health {
+                    true => Health::Healthy,
+                    false => Health::Sick(Arc::from("HAMi says so")),
+                },
+                ..Gpu::plain(GpuIndex(u16::try_from(at).unwrap()), MiB::from(*memory))
+            };
+            let gpus = given.iter().enumerate().map(gpu).collect();
+            let inventory = Inventory::new(gpus, vec![], vec![], vec![]).unwrap();
+            let text = write(&inventory, count).unwrap();
+            prop_assert!(is_ours(&text));
+            prop_assert_eq!(read(&text).unwrap(), inventory);
+        }
+
         #[test]
         fn any_text_is_answered(text in r#"[\[\]{}":,a-zA-Z0-9 .-]{0,60}|(GPU-[a-c],[0-9]{1,3},[0-9]{1,6},100,T,-?[0-9],(true|false):){0,3}"#) {
             if let Ok(inventory) = read(&text) {

@@ -1,9 +1,11 @@
 //! HAMi's pods and nodes: rows H of its tests that are about claims, results and codecs.
 
-use sublet_model::{Allocation, Ask, CardRef, Gpu, GpuIndex, GpuUuid, Grant, Ledger, MiB, Unit};
+use sublet_model::{
+    Allocation, Ask, CardRef, Gpu, GpuIndex, GpuUuid, Grant, Inventory, Ledger, MiB, Sharing, Unit,
+};
 
 use super::*;
-use crate::{NodeDefaults, facts_of};
+use crate::{NodeDefaults, NodeReport, facts_of, report_to_json};
 
 /// What a pod asks, part by part, or why not.
 fn asks(picture: &str, annotations: &[(&str, &str)]) -> String {
@@ -303,6 +305,45 @@ fn h8_a_node_of_hami_s_plugin_is_known_and_a_cordoned_card_is_sick() {
         error.starts_with("annotation `hami.io/node-nvidia-register`: `GPU-a` is not"),
         "{error}"
     );
+}
+
+/// HAMi's plugin wins, with our agent there too; what our agent wrote for HAMi's readers is no
+/// plugin of HAMi's, and without the agent's inventory it counts for nothing.
+#[test]
+fn the_register_of_our_agent_is_told_from_hami_s() {
+    let gpu = Gpu {
+        uuid: GpuUuid::new("GPU-a").ok(),
+        ..Gpu::plain(GpuIndex(0), MiB::from(16_276))
+    };
+    let inventory = Inventory::new(vec![gpu], vec![], vec![], vec![]).unwrap();
+    let ours = super::super::hami::register::write(&inventory, 10).unwrap();
+    let hamis = ours.replace("sublet.dev", "hami");
+    let report = report_to_json(&NodeReport {
+        inventory,
+        sharing: Sharing::Memory,
+        identity: sublet_model::Identity::SizeAndOrder,
+        advertise: sublet_model::Advertise::Units,
+        unit: Unit::MiB,
+    });
+    for (register, has_agent, expected) in [
+        (Some(&ours), true, Some((16_276, None))),
+        (Some(&hamis), true, Some((16_276, Some("HAMi")))),
+        (Some(&hamis), false, Some((16_276, Some("HAMi")))),
+        (Some(&ours), false, None),
+        (None, true, Some((16_276, None))),
+    ] {
+        let mut node = Node::default();
+        node.metadata.name = "n1".to_owned();
+        let inventory = has_agent.then_some((keys::INVENTORY, &report));
+        let said = register.map(|text| (keys::HAMI_REGISTER, text));
+        let said = inventory.into_iter().chain(said);
+        node.metadata.annotations = said
+            .map(|(key, text)| (key.to_owned(), text.clone()))
+            .collect();
+        let facts = facts_of(&node, NodeDefaults::default()).unwrap();
+        let found = facts.map(|facts| (facts.inventory.memory().get(), facts.plugin));
+        assert_eq!(found, expected, "{register:?} {has_agent}");
+    }
 }
 
 /// H20: HAMi lets a reservation shrink when the init containers have ended. Here the pod keeps what it
