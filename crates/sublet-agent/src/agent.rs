@@ -34,6 +34,7 @@ use crate::books::Books;
 use crate::hand_over::{HandOut, in_time};
 use crate::isolate::node::Isolation;
 use crate::plugin::{Plugin, PluginSpec};
+use crate::publish::device::DeviceReport;
 use crate::publish::offer::{Offer, OfferError, Settings};
 use crate::publish::{measured, missing, publish, register};
 
@@ -76,6 +77,7 @@ pub(crate) struct Agent {
     plugins: BTreeMap<&'static str, Running>,
     /// Does HAMi's device plugin report the node?
     is_hamis: bool,
+    device: DeviceReport,
     registered: mpsc::UnboundedSender<String>,
     registrations: mpsc::UnboundedReceiver<String>,
     /// What was last logged as wrong, so that a lasting cause is logged once.
@@ -157,6 +159,7 @@ impl Agent {
             site: None,
             plugins: BTreeMap::new(),
             is_hamis: false,
+            device: DeviceReport::new(),
             registered,
             registrations,
             complaint: String::new(),
@@ -268,6 +271,9 @@ impl Agent {
         publish(&self.client, &self.node, &missing).await?;
         if is_news {
             self.measured_written = Instant::now();
+        }
+        if self.settings.koordinator_device {
+            self.device.keep(&self.client, &node, inventory).await;
         }
         self.settle_plugins().await;
         if !self.complaint.is_empty() {

@@ -78,6 +78,12 @@ pub struct Args {
     /// left alone, and Sublet binds nothing on such a node.
     #[arg(long)]
     hami_register: bool,
+    /// Publish Koordinator's Device of the node, for those who read it
+    ///
+    /// Where the cluster has Koordinator's CRD and koordlet does not report the node. Not where
+    /// Koordinator's scheduler runs: it would bind its pods here, past Sublet's account.
+    #[arg(long)]
+    koordinator_device: bool,
     /// Address for /healthz and /metrics [default: none]
     #[arg(long, value_name = "ADDRESS")]
     health_listen: Option<SocketAddr>,
@@ -162,6 +168,7 @@ pub async fn run(
         advertise: args.advertise,
         gpu_splits: args.gpu_splits,
         hami_register: args.hami_register,
+        koordinator_device: args.koordinator_device,
         has_books: false,
     };
     let folder = args.device_plugin_dir.as_path();

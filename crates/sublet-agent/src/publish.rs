@@ -11,6 +11,7 @@ use sublet_client::{Client, patch_node_annotations, patch_node_capacity};
 use sublet_model::NodeName;
 use tracing::info;
 
+pub(crate) mod device;
 pub mod measured;
 pub mod offer;
 pub mod register;

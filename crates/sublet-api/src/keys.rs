@@ -16,6 +16,8 @@ pub enum KeyKind {
     NodeLabel,
     /// On namespaces, by operators.
     NamespaceLabel,
+    /// On Koordinator's Device objects.
+    DeviceLabel,
     /// In a container's environment.
     Variable,
     /// The beginning of a ConfigMap's name.
@@ -250,6 +252,13 @@ keys! {
         /// `true` or `false`: whether containers with parts of cards get `sublet.dev/gpu-slot`;
         /// wins over `--add-slots`
         ADD_SLOTS_LABEL = "sublet.dev/add-slots",
+    }
+    DeviceLabel {
+        /// `nvidia`; written by the agent with `--koordinator-device` (Koordinator)
+        KOORDINATOR_VENDOR = "node.koordinator.sh/gpu-vendor",
+        /// the model of the node's cards, such as `A100-SXM4-80GB`, if all are the same; written by
+        /// the agent with `--koordinator-device` (Koordinator)
+        KOORDINATOR_MODEL = "node.koordinator.sh/gpu-model",
     }
     Variable {
         /// what each container of the pod got, as in the pod's annotation `sublet.dev/allocation`;

@@ -47,7 +47,9 @@ pub enum Act {
     /// Server-side apply: these fields are ours, whoever had them; the others stay. Made if it is
     /// not there, unless its metadata has a `resourceVersion`, which must then be the current one.
     Apply(Value),
-    /// The same for the status.
+    /// The same, but refused (409) if somebody else has one of these fields with another value.
+    ApplyWhereFree(Value),
+    /// As `Apply`, for the status.
     ApplyStatus(Value),
     /// The Eviction API: the object is a pod, and is asked to go if it is still the one with this
     /// UID and no disruption budget forbids it (429).
@@ -98,11 +100,13 @@ fn request(
         field_manager: Some(manager.to_owned()),
         ..PostParams::default()
     };
-    let apply = PatchParams::apply(manager).force();
+    let where_free = PatchParams::apply(manager);
+    let apply = where_free.clone().force();
     let request = match &write.act {
         Act::Create(object) => to.create(&post, full(&write.to, object)),
         Act::Replace(object) => to.replace(name, &post, full(&write.to, object)),
         Act::Apply(object) => to.patch(name, &apply, &applied(&write.to, object)),
+        Act::ApplyWhereFree(object) => to.patch(name, &where_free, &applied(&write.to, object)),
         Act::ApplyStatus(object) => {
             to.patch_subresource("status", name, &apply, &applied(&write.to, object))
         }

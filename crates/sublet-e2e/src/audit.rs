@@ -28,6 +28,14 @@ pub struct Request {
     pub code: u64,
 }
 
+impl Request {
+    /// Has server-side apply made the object? That needs the right to create it too.
+    #[must_use]
+    pub fn is_creating_patch(&self) -> bool {
+        self.verb == "patch" && self.code == 201
+    }
+}
+
 /// All requests answered until now.
 ///
 /// # Errors

@@ -16,4 +16,4 @@ pub mod yaml;
 
 pub use gpu_node::{AGENT, Environment, GpuNode, TWO_CARDS, parse_environment};
 pub use recorder::{Recorder, Seen};
-pub use world::{Placed, World, binaries, eventually};
+pub use world::{Placed, World, binaries, eventually, install_device_crd};

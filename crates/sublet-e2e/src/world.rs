@@ -13,7 +13,7 @@ use serde_json::Value;
 use sublet_client::{connect, patch_pod_annotations};
 use sublet_model::{PodKey, PodUid};
 use sublet_testbed::deployed::ControllerPorts;
-use sublet_testbed::{Binaries, Cluster, ClusterOptions, deployed, http_get};
+use sublet_testbed::{Binaries, Cluster, ClusterOptions, KOORDINATOR, deployed, http_get};
 
 /// Where a pod is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -384,6 +384,21 @@ impl World {
     pub fn page(&self, path: &str) -> Result<String> {
         Ok(http_get(self.port, path)?.1)
     }
+}
+
+/// Installs the CRD of Koordinator's `Device`, from Koordinator's own module, and waits until it is
+/// served.
+///
+/// # Errors
+/// The module cannot be fetched, or the API server refuses the CRD.
+pub fn install_device_crd(world: &World) -> Result<()> {
+    let crd = "config/crd/bases/scheduling.koordinator.sh_devices.yaml";
+    let crd = std::fs::read_to_string(KOORDINATOR.folder()?.join(crd))?;
+    world.cluster.apply(&crd)?;
+    let established = ["wait", "--for=condition=established", "crd"];
+    let name = ["devices.scheduling.koordinator.sh"];
+    let args = [&established[..], &name].concat();
+    world.cluster.kubectl(&args).map(drop)
 }
 
 /// The root of the checkout.

@@ -101,6 +101,7 @@ fn names(page: &mut String) {
         (KeyKind::NodeAnnotation, "Annotations of nodes"),
         (KeyKind::NodeLabel, "Labels of nodes"),
         (KeyKind::NamespaceLabel, "Labels of namespaces"),
+        (KeyKind::DeviceLabel, "Labels of Koordinator's Device"),
         (KeyKind::Variable, "Variables of containers"),
         (KeyKind::ConfigMap, "ConfigMaps"),
     ] {

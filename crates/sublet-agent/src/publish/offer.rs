@@ -66,6 +66,8 @@ pub struct Settings {
     pub gpu_splits: Option<NonZeroU8>,
     /// Is the node to have HAMi's register too?
     pub hami_register: bool,
+    /// Is Koordinator's `Device` to be published?
+    pub koordinator_device: bool,
     /// Can kubelet's books be read, which say afterwards whom it has served?
     pub has_books: bool,
 }
@@ -337,6 +339,7 @@ mod tests {
             advertise: AdvertiseWish::Auto,
             gpu_splits: None,
             hami_register: false,
+            koordinator_device: false,
             has_books: false,
         };
         for word in text.split_whitespace() {

@@ -6,6 +6,7 @@
 //! asks itself. Neither NICs nor FPGAs are handed out, so pods that ask for them are refused.
 
 mod allocated;
+pub mod device;
 
 use std::collections::BTreeMap;
 

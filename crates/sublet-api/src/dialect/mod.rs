@@ -10,7 +10,7 @@ mod fraction;
 pub mod hami;
 mod kai;
 mod kept;
-mod koordinator;
+pub mod koordinator;
 mod kubeshare;
 mod nvidia;
 mod slots;

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use sublet_e2e::{World, eventually, yaml};
+use sublet_e2e::{World, eventually, install_device_crd, yaml};
 use sublet_testbed::{deployed, free_port};
 
 const REGISTER: &str = "hami.io/node-nvidia-register";
@@ -17,7 +17,8 @@ const HANDSHAKE: &str = "hami.io/node-handshake";
 /// Two cards, the second one sick for this reason.
 fn cards(reason: &str) -> String {
     let of_both = "model: NVIDIA A100, memory: 16276MiB, numa: 1";
-    format!("gpus: [{{{of_both}}}, {{{of_both}, health: {reason}}}]\n")
+    let place = "minor: 3, bdf: '0000:4b:00.0', pciPath: ['0000:4a:02.0']";
+    format!("gpus: [{{{of_both}, {place}}}, {{{of_both}, health: {reason}}}]\n")
 }
 
 /// A cluster with the node `n1` on paper, and its agent.
@@ -85,6 +86,13 @@ impl PaperNode {
         })
     }
 
+    /// How often the agent has said this in its log.
+    fn said(&self, words: &str) -> Result<usize> {
+        let log = self.world.cluster.log(deployed::AGENT);
+        let log = fs::read_to_string(log).context("the agent's log")?;
+        Ok(log.matches(words).count())
+    }
+
     fn annotate(&self, text: &str) -> Result<()> {
         let args = ["annotate", "--overwrite", "node", "n1", text];
         self.world.cluster.kubectl(&args).map(drop)
@@ -137,12 +145,7 @@ fn hami_s_readers_find_the_node_and_hami_s_plugin_wins_it() -> Result<()> {
     node.look_again("third")?;
     assert_eq!(node.annotation(REGISTER)?, hamis);
     assert_eq!(node.annotation(HANDSHAKE)?, asked);
-    let log = node.world.cluster.log(deployed::AGENT);
-    let log = fs::read_to_string(log).context("the agent's log")?;
-    let said = log
-        .matches("HAMi's device plugin reports this node")
-        .count();
-    assert_eq!(said, 1, "{log}");
+    assert_eq!(node.said("HAMi's device plugin reports this node")?, 1);
     node.world.cluster.apply(&pod("beside", 2000))?;
     let words = "the device plugin of HAMi hands out the node's GPUs";
     node.world.until_event("beside", words)?;
@@ -158,5 +161,134 @@ fn hami_s_readers_find_the_node_and_hami_s_plugin_wins_it() -> Result<()> {
     node.restart_agent(&[])?;
     assert_eq!(node.annotation(REGISTER)?, "");
     assert_eq!(node.annotation(HANDSHAKE)?, "");
+    Ok(())
+}
+
+const DEVICE: &str = "device.scheduling.koordinator.sh";
+
+impl PaperNode {
+    /// Gives the node one card of that memory in place of what it had.
+    fn set_card(&self, memory: u64) -> Result<()> {
+        let text = format!("gpus: [{{memory: {memory}MiB}}]");
+        Ok(fs::write(self.world.cluster.dir().join("gpus.yaml"), text)?)
+    }
+
+    fn device(&self) -> Result<Value> {
+        self.world.get(&[DEVICE, "n1"])
+    }
+
+    /// Waits until the first card of the `Device` has this memory.
+    fn until_device(&self, memory: &str) -> Result<Value> {
+        eventually(|| {
+            let device = self.device()?;
+            let resources = &device["spec"]["devices"][0]["resources"];
+            ensure!(resources["koordinator.sh/gpu-memory"] == memory, "{device}");
+            Ok(device)
+        })
+    }
+
+    fn until_said(&self, words: &str) -> Result<()> {
+        eventually(|| {
+            let times = self.said(words)?;
+            ensure!(times == 1, "`{words}` is said {times} times");
+            Ok(())
+        })
+    }
+}
+
+/// All that was sent passed Koordinator's schema, and is there.
+fn check_device(node: &PaperNode, device: &Value) -> Result<()> {
+    let resources = json!({
+        "koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory": "16276Mi",
+        "koordinator.sh/gpu-memory-ratio": "100",
+    });
+    let uuids = [0, 1].map(|at| device["spec"]["devices"][at]["id"].clone());
+    let topology = json!({
+        "socketID": -1, "nodeID": 1, "pcieID": "pci0000:4a", "busID": "0000:4b:00.0",
+    });
+    let expected = json!([
+        {
+            "type": "gpu", "id": uuids[0], "minor": 1, "health": false, "resources": resources,
+        },
+        {
+            "type": "gpu", "id": uuids[1], "minor": 3, "health": true, "resources": resources,
+            "topology": topology,
+        },
+    ]);
+    assert_eq!(device["spec"]["devices"], expected);
+    let inventory = node.annotation("sublet.dev/inventory")?;
+    assert!(inventory.contains(uuids[0].as_str().context("no id")?));
+    let labels = json!({
+        "node.koordinator.sh/gpu-vendor": "nvidia", "node.koordinator.sh/gpu-model": "A100",
+    });
+    assert_eq!(device["metadata"]["labels"], labels);
+    let owner = &device["metadata"]["ownerReferences"][0];
+    let uid = &node.world.get(&["node", "n1"])?["metadata"]["uid"];
+    assert_eq!((&owner["kind"], &owner["uid"]), (&json!("Node"), uid));
+    Ok(())
+}
+
+/// The agent's `Device` passes Koordinator's own schema with nothing lost, follows the cards, and
+/// gives way to koordlet's.
+#[test]
+fn koordinator_s_device_is_kept_true_until_koordlet_has_it() -> Result<()> {
+    let flags = &["--koordinator-device"];
+    let Some(node) = PaperNode::start(flags)? else {
+        return Ok(());
+    };
+    let cluster = &node.world.cluster;
+    let no_crd = "no CRD of Koordinator's device";
+    node.until_said(no_crd)?;
+    node.look_again("second")?;
+    node.look_again("third")?;
+    assert_eq!(node.said(no_crd)?, 1, "once, however often it looks");
+    install_device_crd(&node.world)?;
+    node.restart_agent(flags)?;
+    let device = eventually(|| node.device())?;
+    check_device(&node, &device)?;
+
+    // Another reason of the same sickness is no news; other cards are.
+    node.look_again("fourth")?;
+    node.set_card(8000)?;
+    let now = node.until_device("8000Mi")?;
+    let generation = |device: &Value| device["metadata"]["generation"].as_u64();
+    assert_eq!((generation(&device), generation(&now)), (Some(1), Some(2)));
+
+    // Koordlet comes, and writes what it found.
+    let mut found = now["spec"].clone();
+    found["devices"][0]["resources"]["koordinator.sh/gpu-memory"] = json!("7999Mi");
+    let patch = json!({ "spec": found }).to_string();
+    let by = ["--type=merge", "--field-manager=koordlet", "-p", &patch];
+    cluster.kubectl(&[&["patch", DEVICE, "n1"], &by[..]].concat())?;
+    node.set_card(8001)?;
+    let gives_way = "reports the node's device: left alone";
+    node.until_said(gives_way)?;
+    node.until_device("7999Mi")?;
+    node.set_card(8002)?;
+    node.until_reported("8002")?;
+
+    // It goes, and its object with it.
+    cluster.kubectl(&["delete", DEVICE, "n1"])?;
+    node.set_card(8003)?;
+    node.until_device("8003Mi")?;
+    assert_eq!(node.said(gives_way)?, 1, "once, however often it tries");
+
+    // Whoever has the token of this node's agent reports no other node.
+    let other = json!({
+        "apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device",
+        "metadata": {"name": "n2"}, "spec": {},
+    });
+    let args = [
+        "create",
+        "--filename=-",
+        "--as=system:serviceaccount:sublet-system:sublet-agent",
+        "--as-user-extra=authentication.kubernetes.io/node-name=n1",
+    ];
+    let refused = cluster.kubectl_with_input(&args, &other.to_string());
+    let refused = refused.unwrap_err().to_string();
+    assert!(
+        refused.contains("this agent belongs to node n1"),
+        "{refused}"
+    );
     Ok(())
 }

@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, TcpStream};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use sublet_e2e::audit::{Request, forbidden, requests};
-use sublet_e2e::{GpuNode, World, eventually, yaml};
+use sublet_e2e::{GpuNode, World, eventually, install_device_crd, yaml};
 
 /// One thing that one account may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl Right {
     fn is_used_by(&self, request: &Request) -> bool {
         request.is_allowed
             && request.user == self.user
-            && request.verb == self.verb
+            && (request.verb == self.verb || self.verb == "create" && request.is_creating_patch())
             && request.group == self.group
             && request.resource == self.resource
             && (self.namespace.is_empty() || request.namespace == self.namespace)
@@ -189,7 +189,10 @@ fn check(world: &World, is_checked: impl Fn(&Right) -> bool) -> Result<()> {
 
 #[test]
 fn every_right_is_used_and_none_is_missing() -> Result<()> {
-    if let Some(node) = GpuNode::start(&[])? {
+    if let Some(node) = GpuNode::start(&["--koordinator-device"])? {
+        // The agent looks for the CRD when it starts.
+        install_device_crd(&node.world)?;
+        node.restart_agent()?;
         node.until_allocatable("aliyun.com/gpu-mem", 32_552)?;
         use_everything(&node.world, &node.name())?;
         node.until_running("fits")?;

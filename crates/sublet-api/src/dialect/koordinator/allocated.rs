@@ -66,7 +66,7 @@ fn device_of(charge: &Charge, facts: &NodeFacts) -> DeviceJson {
 }
 
 /// As Kubernetes writes it: with the largest suffix that leaves a whole number.
-fn quantity(memory: MiB) -> String {
+pub(super) fn quantity(memory: MiB) -> String {
     let mut amount = memory.get();
     let mut suffixes = ["Mi", "Gi", "Ti", "Pi"].into_iter();
     let mut suffix = suffixes.next().unwrap_or_default();
