@@ -18,6 +18,8 @@ pub enum KeyKind {
     NamespaceLabel,
     /// On Koordinator's Device objects.
     DeviceLabel,
+    /// In ResourceQuotas.
+    QuotaKey,
     /// In a container's environment.
     Variable,
     /// The beginning of a ConfigMap's name.
@@ -259,6 +261,12 @@ keys! {
         /// the model of the node's cards, such as `A100-SXM4-80GB`, if all are the same; written by
         /// the agent with `--koordinator-device` (Koordinator)
         KOORDINATOR_MODEL = "node.koordinator.sh/gpu-model",
+    }
+    QuotaKey {
+        /// the most GPU memory of all the namespace's pods together, in MiB (HAMi)
+        QUOTA_MEMORY = "limits.nvidia.com/gpumem",
+        /// the most compute time that is promised to all of them, in percent of one card (HAMi)
+        QUOTA_CORES = "limits.nvidia.com/gpucores",
     }
     Variable {
         /// what each container of the pod got, as in the pod's annotation `sublet.dev/allocation`;

@@ -21,6 +21,7 @@ pub mod object;
 mod pod;
 mod preempting;
 mod quantity;
+mod quota;
 pub mod stock;
 
 pub use allocation::{AllocationError, allocation_from_json, allocation_to_json};
@@ -37,3 +38,4 @@ pub use preempting::{
     Preempting, PreemptingTextError, Victim, preempting_from_json, preempting_to_json,
 };
 pub use quantity::{QuantityError, whole_number};
+pub use quota::{QuotaSpec, ResourceQuota};

@@ -112,6 +112,11 @@ kind!(
 );
 
 kind!(
+    /// Quotas.
+    Quotas, QuotaWire, "", "ResourceQuota", "resourcequotas", sublet_api::ResourceQuota
+);
+
+kind!(
     /// Namespaces.
     Namespaces, NamespaceWire, "", "Namespace", "namespaces", object::Namespace
 );

@@ -100,7 +100,8 @@ impl World {
 
     /// Deletes all that tests make, and restarts the extender, which has learnt from their pods.
     fn empty(&self) -> Result<()> {
-        const MADE: &str = "deployments,replicasets,poddisruptionbudgets,pods,nodes,events";
+        const MADE: &str =
+            "deployments,replicasets,poddisruptionbudgets,resourcequotas,pods,nodes,events";
         self.cluster.stop(deployed::EXTENDER);
         let delete = ["delete", MADE, "--all", "--all-namespaces", "--now"];
         self.cluster.kubectl(&delete)?;

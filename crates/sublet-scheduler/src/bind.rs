@@ -107,6 +107,13 @@ fn reserve(
         Err(Reason::Unknown) if !waiting.asks_gpu() => Allocation::default(),
         Err(reason) => return Err(format!("{node}: {reason}")),
     };
+    let Waiting {
+        pod, uid, claim, ..
+    } = waiting;
+    if let Err(over) = state.check_quota(pod, uid, claim, Some(&allocation)) {
+        state.engine.release(uid);
+        return Err(over.to_string());
+    }
     let ledger = state.engine.ledger();
     let book = ledger.find(node.as_str()).map(|idx| ledger.book(idx));
     let nothing = NodeFacts::plain(node.clone(), Arc::default());

@@ -195,6 +195,12 @@ pub(crate) fn post(
 
 /// Why no node can take the pod; `None` where some node can, and it waits for other reasons.
 fn why_not(state: &State, waiting: &Waiting) -> Option<String> {
+    let Waiting {
+        pod, uid, claim, ..
+    } = waiting;
+    if let Err(over) = state.check_quota(pod, uid, claim, None) {
+        return Some(over.to_string());
+    }
     let nodes = state.all_nodes();
     let refused = state.engine.refusals(&waiting.uid, &waiting.claim, &nodes);
     if refused.len() < nodes.len() {

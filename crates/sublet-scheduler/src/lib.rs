@@ -13,6 +13,7 @@ mod gpushare;
 mod onlooker;
 mod preempt;
 mod promises;
+mod quotas;
 mod roster;
 mod routes;
 mod state;

@@ -86,6 +86,11 @@ impl Onlooker {
                 Outlook::Decided(decided, left)
             });
         }
+        // One that its namespace's quota keeps waiting is helped by nobody's eviction.
+        let Waiting { pod: key, uid, .. } = &waiting;
+        if state.check_quota(key, uid, &waiting.claim, None).is_err() {
+            return Outlook::No(NoRescue::NobodyHelps);
+        }
         let Some(prospects) = prospects(&state, pod, waiting.priority) else {
             return Outlook::Unknown;
         };

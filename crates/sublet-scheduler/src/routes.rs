@@ -17,6 +17,7 @@ use serde::Serialize;
 use sublet_api::extender::{
     BindArgs, BindResult, ExtenderArgs, FailedNodes, FilterResult, HostPriority, from_str,
 };
+use sublet_api::pod_key;
 use sublet_model::{Claim, NameError, NodeName, PodKey, PodUid};
 use sublet_plan::{EngineOptions, Reason, RefusedNode, Wire};
 use sublet_telemetry::metrics::{ReasonLabel, VerbLabel, print};
@@ -145,14 +146,7 @@ fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Filtered {
     let unit = state.engine.options().unit;
     let claim = match claim_of(&args.pod, unit) {
         Ok(claim) => claim,
-        Err(problem) => {
-            let why = problem.to_string();
-            let refused = FailedNodes(names.iter().map(|name| (*name, why.as_str())).collect());
-            return Filtered::from(json(&FilterResult {
-                failed_and_unresolvable_nodes: refused,
-                ..FilterResult::default()
-            }));
-        }
+        Err(problem) => return Filtered::from(nowhere(names, &problem.to_string())),
     };
     let uid = match PodUid::new(&args.pod.metadata.uid) {
         Ok(uid) => uid,
@@ -165,6 +159,15 @@ fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Filtered {
             node_names: names.clone(),
             ..FilterResult::default()
         }));
+    }
+    // Costs nothing for a namespace without a quota. A Binding asks again.
+    if let Ok(pod) = pod_key(&args.pod)
+        && let Err(over) = state.check_quota(&pod, &uid, &claim, None)
+    {
+        return Filtered {
+            response: nowhere(names, &over.to_string()),
+            refused_again: true,
+        };
     }
     let (mut nodes, unknown) = state.resolve(names);
     let priority = args.pod.spec.priority.unwrap_or(0);
@@ -202,6 +205,14 @@ fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Filtered {
         refused_again: again && !answer.refused.iter().all(lasting),
         response: refuse(scheduler, &state, &claim, &answer.refused, &unknown),
     }
+}
+
+/// The answer that lets no node pass, for a reason that no node and no eviction can change.
+fn nowhere(names: &[&str], why: &str) -> Response {
+    json(&FilterResult {
+        failed_and_unresolvable_nodes: FailedNodes(names.iter().map(|name| (*name, why)).collect()),
+        ..FilterResult::default()
+    })
 }
 
 /// The answer that lets no node pass: each with its reason, *not now* apart from *never*.

@@ -27,6 +27,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::preempt::Evictions;
 use crate::promises::{Promises, promise_of};
+use crate::quotas::Quotas;
 use crate::roster::Roster;
 
 /// What a pod asks: cards, or nothing but CPU and memory of its node.
@@ -123,6 +124,7 @@ pub(crate) struct State {
     pub(crate) promises: Promises,
     /// What the stock scheduler checks of nodes; kept where nobody else checks it.
     pub(crate) node_rules: Option<BTreeMap<NodeIdx, NodeRules>>,
+    pub(crate) quotas: Quotas,
 }
 
 /// The stock scheduler asks about one pod after the other, and its watch is ahead of ours by
@@ -334,12 +336,16 @@ impl State {
     }
 }
 
-/// The lists that must be complete before the ledger is.
+/// The lists that must be complete before anything is decided.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Listed {
     Nodes = 1,
     Pods = 2,
+    Quotas = 4,
 }
+
+/// All of them.
+const ALL_LISTED: u8 = Listed::Nodes as u8 | Listed::Pods as u8 | Listed::Quotas as u8;
 
 /// How long things may take that concern one Binding. The kube-scheduler waits 15 s in all
 /// (deploy/kubernetes/40-scheduler-config.yaml).
@@ -402,6 +408,7 @@ impl Scheduler {
             evictions: Evictions::default(),
             promises: Promises::default(),
             node_rules: None,
+            quotas: Quotas::default(),
         };
         Scheduler {
             state: Mutex::new(state),
@@ -473,7 +480,7 @@ impl Scheduler {
 
     /// Is the ledger complete?
     pub(crate) fn is_ready(&self) -> bool {
-        self.listed.load(Ordering::Acquire) == Listed::Nodes as u8 | Listed::Pods as u8
+        self.listed.load(Ordering::Acquire) == ALL_LISTED
     }
 }
 

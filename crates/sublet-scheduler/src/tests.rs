@@ -3,6 +3,7 @@
 
 mod host_only;
 mod preemption;
+mod quotas;
 mod world;
 
 use std::sync::Arc;

@@ -13,7 +13,7 @@ use futures::{Stream, StreamExt};
 use sublet_api::object::{ConfigMap, Node, Pod};
 use sublet_api::{is_over, pod_uid, unhealthy_gpus};
 use sublet_client::{
-    Budgets, Change, ConfigMaps, Nodes, Pods, list as list_objects, read_pod, watch,
+    Budgets, Change, ConfigMaps, Nodes, Pods, Quotas, list as list_objects, read_pod, watch,
 };
 use sublet_model::{Entry, NodeName, PodKey, PodUid, Standing};
 
@@ -39,7 +39,18 @@ pub(crate) async fn follow(scheduler: Arc<Scheduler>) {
     let budgets = each(watch::<Budgets>(client, None), |change| {
         crate::preempt::budgets(&scheduler, &mut listed, change);
     });
-    futures::join!(nodes, pods, maps, budgets, refresh_costs(&scheduler));
+    let mut listed = None;
+    let quotas = each(watch::<Quotas>(client, None), |change| {
+        crate::quotas::quotas(&scheduler, &mut listed, change);
+    });
+    futures::join!(
+        nodes,
+        pods,
+        maps,
+        budgets,
+        quotas,
+        refresh_costs(&scheduler)
+    );
 }
 
 /// So many nodes are looked at under one lock: a tenth of a millisecond.
@@ -130,7 +141,7 @@ pub(crate) fn pods(scheduler: &Arc<Scheduler>, listed: &mut Listing<PodUid>, cha
 /// One of the lists that the ledger rests on is complete. With the last of them, pods are looked
 /// at that waited, or were bound without a card, before this process started. While they were
 /// listed the ledger was not complete, so nothing was said of them.
-fn list_ended(scheduler: &Arc<Scheduler>, list: Listed) {
+pub(crate) fn list_ended(scheduler: &Arc<Scheduler>, list: Listed) {
     if !scheduler.mark_listed(list) || scheduler.silent {
         return;
     }

@@ -102,6 +102,7 @@ fn names(page: &mut String) {
         (KeyKind::NodeLabel, "Labels of nodes"),
         (KeyKind::NamespaceLabel, "Labels of namespaces"),
         (KeyKind::DeviceLabel, "Labels of Koordinator's Device"),
+        (KeyKind::QuotaKey, "Keys of ResourceQuotas"),
         (KeyKind::Variable, "Variables of containers"),
         (KeyKind::ConfigMap, "ConfigMaps"),
     ] {

@@ -14,6 +14,7 @@ mod one_machine;
 mod preemption;
 mod peers_reports;
 mod published_examples;
+mod quotas;
 mod real_node;
 mod real_node_dialects;
 mod real_node_isolation;

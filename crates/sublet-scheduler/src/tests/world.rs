@@ -167,6 +167,7 @@ impl World {
     pub(super) fn ready(&self) {
         self.scheduler.mark_listed(Listed::Nodes);
         self.scheduler.mark_listed(Listed::Pods);
+        self.scheduler.mark_listed(Listed::Quotas);
     }
 
     pub(super) fn node(&self, name: &str, memory: u64, count: u64) {
