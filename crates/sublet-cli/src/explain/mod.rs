@@ -11,7 +11,7 @@ mod tests;
 use std::path::PathBuf;
 
 use sublet_api::unhealthy_gpus;
-use sublet_client::{ConfigMaps, Nodes, Pods, list};
+use sublet_client::{ConfigMaps, Nodes, Pods, Quotas, list};
 
 use state::{ClusterObjects, ExplainOptions};
 
@@ -81,25 +81,36 @@ pub async fn run(args: &Args) -> anyhow::Result<Answer> {
     let pods = list::<Pods>(&client, None)
         .await
         .map_err(|error| api_error("cannot list pods", error))?;
-    // The scheduler avoids the cards that an operator listed. Without the right to read the
-    // lists there is still an answer.
+    // The scheduler avoids the cards that an operator listed, and counts quotas. Without the right
+    // to read these there is still an answer.
+    let mut unread = Vec::new();
     let maps = list::<ConfigMaps>(&client, Some("metadata.namespace=kube-system")).await;
-    let (maps, note) = match maps {
-        Ok(maps) => (maps, None),
-        Err(error) => {
-            let note = format!("warning: lists of unhealthy GPUs cannot be read: {error}");
-            (Vec::new(), Some(note))
-        }
-    };
+    let maps = maps.unwrap_or_else(|error| {
+        unread.push(format!(
+            "warning: lists of unhealthy GPUs cannot be read: {error}"
+        ));
+        Vec::new()
+    });
+    let of_it = format!("metadata.namespace={namespace}");
+    let quotas = list::<Quotas>(&client, Some(&of_it)).await;
+    let quotas = quotas.unwrap_or_else(|error| {
+        unread.push(format!("warning: quotas cannot be read: {error}"));
+        Vec::new()
+    });
     let sick = maps.iter().filter_map(unhealthy_gpus).collect();
     let options = ExplainOptions {
         schedulers: args.scheduler_name.clone(),
         unit: args.memory_unit.into(),
         policy: Policy::default(),
     };
-    let objects = ClusterObjects { nodes, pods, sick };
+    let objects = ClusterObjects {
+        nodes,
+        pods,
+        sick,
+        quotas,
+    };
     let mut answer = explain_pod(&objects, &namespace, &args.name, &options, args.output)?;
-    answer.notes.extend(note);
+    answer.notes.extend(unread);
     Ok(answer)
 }
 

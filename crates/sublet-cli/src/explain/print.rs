@@ -17,7 +17,7 @@ pub(super) struct ExplainJson<'a> {
     namespace: String,
     name: String,
     /// `notFound`, `over`, `badClaim`, `noGpu`, `bound`, `deleting`, `gated`,
-    /// `otherScheduler`, `waiting`.
+    /// `otherScheduler`, `overQuota`, `waiting`.
     state: &'static str,
     /// One sentence.
     summary: String,
@@ -94,6 +94,7 @@ fn word(state: &State) -> &'static str {
         State::Deleting => "deleting",
         State::Gated { .. } => "gated",
         State::OtherScheduler { .. } => "otherScheduler",
+        State::OverQuota { .. } => "overQuota",
         State::Waiting(_) => "waiting",
     }
 }
@@ -131,6 +132,7 @@ fn summary(state: &State) -> String {
         State::OtherScheduler { name } => {
             format!("it is placed by the scheduler {name}, which does not ask Sublet")
         }
+        State::OverQuota { what } => format!("it waits for its namespace's quota: {what}"),
         State::Waiting(waiting) => waiting_summary(waiting),
     }
 }

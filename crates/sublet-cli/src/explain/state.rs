@@ -8,10 +8,13 @@ use std::sync::Arc;
 use sublet_api::dialect::{claim_of, is_assigned};
 use sublet_api::object::{Node, Pod};
 use sublet_api::stock::pod_rules;
-use sublet_api::{NodeDefaults, bound_entry, facts_of, is_over, pod_uid, scheduler_of, unsaid};
-use sublet_model::{Claim, GpuIndex, Grant, KeptFree, NodeFacts, NodeName, Unit};
+use sublet_api::{
+    NodeDefaults, ResourceQuota, bound_entry, facts_of, is_over, pod_key, pod_uid, scheduler_of,
+    unsaid,
+};
+use sublet_model::{Claim, GpuIndex, Grant, KeptFree, NodeFacts, NodeName, PodUid, Unit};
 use sublet_plan::stock::Unmodelled;
-use sublet_plan::{EngineOptions, Policy, Reason};
+use sublet_plan::{EngineOptions, GpuQuota, OverQuota, Policy, Reason, check_quota};
 
 use crate::refusals::Refusals;
 
@@ -26,6 +29,8 @@ pub(super) struct ClusterObjects {
     pub(super) pods: Vec<Pod>,
     /// The cards that an operator listed as unhealthy, by node.
     pub(super) sick: BTreeMap<NodeName, BTreeSet<GpuIndex>>,
+    /// What namespaces may have.
+    pub(super) quotas: Vec<ResourceQuota>,
 }
 
 /// Whose pods are ours, and how the scheduler is set up.
@@ -63,6 +68,8 @@ pub(super) enum State {
     Gated { gates: Vec<String> },
     /// Another scheduler places it.
     OtherScheduler { name: String },
+    /// Its namespace may have no more.
+    OverQuota { what: String },
     /// It waits.
     Waiting(Waiting),
 }
@@ -227,6 +234,10 @@ fn waiting(objects: &ClusterObjects, pod: &Pod, options: &ExplainOptions) -> (St
         Ok(claim) => claim,
         Err(error) => return (bad(Odd::of_claim(pod, &error)), notes),
     };
+    if let Some(over) = over_quota(objects, &cluster, pod, &uid, &claim) {
+        let what = over.to_string();
+        return (State::OverQuota { what }, notes);
+    }
     let rules = match pod_rules(pod) {
         Ok(rules) => rules,
         Err(error) => return (bad(Odd::of_rules(&error)), notes),
@@ -240,6 +251,23 @@ fn waiting(objects: &ClusterObjects, pod: &Pod, options: &ExplainOptions) -> (St
         unmodelled: cluster.unmodelled(pod),
     };
     (State::Waiting(waiting), notes)
+}
+
+/// What the namespace's quotas refuse, as the scheduler counts them.
+fn over_quota(
+    objects: &ClusterObjects,
+    cluster: &Cluster,
+    pod: &Pod,
+    uid: &PodUid,
+    claim: &Claim,
+) -> Option<OverQuota> {
+    let namespace = &pod.metadata.namespace;
+    let quotas = objects.quotas.iter();
+    let own = quotas.filter(|quota| quota.metadata.namespace == *namespace);
+    let limits = own.filter_map(|quota| quota.of_gpus().ok());
+    let quota = limits.fold(GpuQuota::default(), GpuQuota::and);
+    let ledger = cluster.engine.ledger();
+    check_quota(ledger, quota, (&pod_key(pod).ok()?, uid), claim, None).err()
 }
 
 /// Pods whose names begin alike, or that have the name in another namespace: at most five.

@@ -24,6 +24,13 @@ fn pod(meta: &str, amount: &str, rest: &str) -> String {
     )
 }
 
+/// Of each namespace that a test may use; that of most pods has none.
+fn quotas() -> Vec<sublet_api::ResourceQuota> {
+    let quota = r#"{"metadata": {"namespace": "held", "name": "q"},
+        "spec": {"hard": {"limits.nvidia.com/gpumem": "10"}}}"#;
+    vec![serde_json::from_str(quota).unwrap()]
+}
+
 fn explained(objects: &str, format: Format) -> Answer {
     explained_with(objects, format, BTreeMap::new())
 }
@@ -36,17 +43,21 @@ fn explained_with(
     let mut input = Input::default();
     input.read("test", objects);
     assert!(input.errors.is_empty() && input.unreadable.is_empty());
-    let objects = ClusterObjects {
+    // The only one with a quota.
+    let is_held = objects.contains("namespace: held");
+    let namespace = if is_held { "held" } else { "team" };
+    let parsed = ClusterObjects {
         nodes: input.nodes.into_iter().map(|node| node.object).collect(),
         pods: input.pods.into_iter().map(|pod| pod.object).collect(),
         sick,
+        quotas: quotas(),
     };
     let options = ExplainOptions {
         schedulers: vec!["sublet-scheduler".to_owned()],
         unit: Unit::MiB,
         policy: Policy::default(),
     };
-    explain_pod(&objects, "team", "p-0", &options, format).unwrap()
+    explain_pod(&parsed, namespace, "p-0", &options, format).unwrap()
 }
 
 /// The first line about pod `p-0`.
@@ -235,4 +246,25 @@ fn cards_that_an_operator_listed_are_avoided() {
         text.contains("; 2 GPUs are unhealthy (the first: "),
         "{text}"
     );
+}
+
+#[test]
+fn a_quota_is_counted_as_the_scheduler_counts_it() {
+    let held = |text: String| text.replace("namespace: team", "namespace: held");
+    let placed = pod("name: a", "7", "  nodeName: n1\n").replace("u-1", "u-2");
+    let explain = |amount: &str| {
+        let waiting = pod("name: p-0", amount, "");
+        explained(
+            &(NODES.to_owned() + &held(placed.clone() + &waiting)),
+            Format::Json,
+        )
+    };
+    let over = explain("4").text;
+    let why = "it waits for its namespace's quota: 4 MiB of GPU memory asked, and namespace held has 7 \
+               MiB of the 10 MiB that its quota limits.nvidia.com/gpumem allows";
+    assert!(
+        over.contains(why) && over.contains("\"overQuota\""),
+        "{over}"
+    );
+    assert!(explain("3").text.contains("\"waiting\""));
 }

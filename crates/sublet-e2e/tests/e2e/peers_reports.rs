@@ -3,12 +3,15 @@
 //!
 //! The node is on paper (KWOK); the agent is real, and finds no kubelet there.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
+use sublet_client::{connect, patch_node_annotations};
 use sublet_e2e::{World, eventually, install_device_crd, yaml};
+use sublet_model::NodeName;
 use sublet_testbed::{deployed, free_port};
 
 const REGISTER: &str = "hami.io/node-nvidia-register";
@@ -161,6 +164,54 @@ fn hami_s_readers_find_the_node_and_hami_s_plugin_wins_it() -> Result<()> {
     node.restart_agent(&[])?;
     assert_eq!(node.annotation(REGISTER)?, "");
     assert_eq!(node.annotation(HANDSHAKE)?, "");
+    Ok(())
+}
+
+/// Annotations of a node that are only right for the node as it was read: what somebody else has
+/// written in between stays.
+#[test]
+fn what_was_written_in_between_is_not_lost() -> Result<()> {
+    let Some(world) = World::start()? else {
+        return Ok(());
+    };
+    world.cluster.apply(&yaml::share_node("n1", 2, 32_552))?;
+    let _installed = rustls::crypto::ring::default_provider().install_default();
+    let kubeconfig = deployed::account("sublet-agent").name;
+    let kubeconfig = world.cluster.kubeconfig(&kubeconfig)?;
+    let node = NodeName::new("n1")?;
+    let ours = BTreeMap::from([(REGISTER.to_owned(), Some("ours".to_owned()))]);
+    let version = |world: &World| -> Result<String> {
+        let node = world.get(&["node", "n1"])?;
+        let version = node["metadata"]["resourceVersion"].as_str();
+        Ok(version.context("no version")?.to_owned())
+    };
+    let write = |version: &str| -> Result<Result<(), u16>> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(async {
+            let client = connect(Some(&kubeconfig)).await?;
+            let written = patch_node_annotations(&client, &node, &ours, Some(version)).await;
+            Ok(written.map_err(|error| match error {
+                kube::Error::Api(status) => status.code,
+                _ => 0,
+            }))
+        })
+    };
+    let before = version(&world)?;
+    let hamis = format!("{REGISTER}=hamis");
+    world.cluster.kubectl(&["annotate", "node", "n1", &hamis])?;
+    assert_eq!(write(&before)?, Err(409));
+    let annotation = |world: &World| -> Result<Value> {
+        Ok(world.get(&["node", "n1"])?["metadata"]["annotations"][REGISTER].clone())
+    };
+    assert_eq!(annotation(&world)?, "hamis");
+    eventually(|| {
+        // Kubelet, or who plays it, writes to the node too.
+        ensure!(write(&version(&world)?)? == Ok(()), "changed again");
+        Ok(())
+    })?;
+    assert_eq!(annotation(&world)?, "ours");
     Ok(())
 }
 

@@ -37,6 +37,12 @@ fn a_namespace_has_no_more_gpu_memory_than_its_quota() -> Result<()> {
     world.until_event("too-many", why)?;
     assert!(world.until_refused("too-many")?.contains(why));
 
+    let (code, said, _) = world.sublet(&["explain", "pod", "too-many", "-n", "default"])?;
+    assert!(
+        code == 0 && said.contains(&format!("quota: {why}")),
+        "{said}"
+    );
+
     let sizes = [301, 302, 303, 304, 305];
     let pods = sizes.map(|size| pod(&format!("p{size}"), 1, size)).concat();
     world.cluster.apply(&pods)?;
