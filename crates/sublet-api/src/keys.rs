@@ -153,6 +153,9 @@ keys! {
         /// the most compute time that each container may use, in percent of each of its cards
         /// (Sublet)
         COMPUTE_LIMIT = "sublet.dev/compute-limit",
+        /// the GpuFlavor whose amounts the webhook wrote into the pod; beside it
+        /// `sublet.dev/flavor` asks for nothing more
+        FLAVOR_APPLIED = "sublet.dev/flavor-applied",
         /// the cards, as JSON; written by the scheduler, and read where Koordinator bound the pod
         /// (Koordinator)
         KOORDINATOR_ALLOCATED = "scheduling.koordinator.sh/device-allocated",
@@ -193,6 +196,9 @@ keys! {
         /// `guaranteed`, the default, or `opportunistic`: promised no compute time, and gets what
         /// guaranteed pods leave
         CLASS_LABEL = "sublet.dev/class",
+        /// the GpuFlavor that the pod asks for, or `default`: its namespace's. An annotation of
+        /// this name says the same
+        FLAVOR = "sublet.dev/flavor",
         /// `HAMi-core` makes `koordinator.sh/gpu-core` a limit as well as a promise (Koordinator)
         KOORDINATOR_ISOLATION = "koordinator.sh/gpu-isolation-provider",
         /// compute time that is promised, in cards; more than 1 are whole cards (KubeShare 2)
@@ -254,6 +260,8 @@ keys! {
         /// `true` or `false`: whether containers with parts of cards get `sublet.dev/gpu-slot`;
         /// wins over `--add-slots`
         ADD_SLOTS_LABEL = "sublet.dev/add-slots",
+        /// the GpuFlavor of pods that ask for the flavor `default`, or for a slot and no amount
+        DEFAULT_FLAVOR_LABEL = "sublet.dev/default-flavor",
     }
     DeviceLabel {
         /// `nvidia`; written by the agent with `--koordinator-device` (Koordinator)

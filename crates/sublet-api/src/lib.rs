@@ -8,6 +8,7 @@ mod allocation;
 mod budget;
 pub mod dialect;
 pub mod extender;
+mod flavor;
 mod go_json;
 mod handed;
 mod inventory;
@@ -26,6 +27,7 @@ pub mod stock;
 
 pub use allocation::{AllocationError, allocation_from_json, allocation_to_json};
 pub use budget::{BudgetSpec, BudgetStatus, DisruptionBudget};
+pub use flavor::{FlavorSpec, GpuFlavor, flavor_of};
 pub use handed::{Handed, HandedTextError, handed_from_json, handed_to_json};
 pub use inventory::{InventoryTextError, NodeReport, report_from_json, report_to_json};
 pub use machine::{host_of, stock_ask};

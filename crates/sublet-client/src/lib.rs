@@ -16,8 +16,8 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 pub use any::{Act, ObjectAddress, Write, perform};
 pub use kube::Client;
 pub use slim::{
-    Budgets, Change, ConfigMaps, Namespaces, Nodes, ObjectKind, PodWire, Pods, Quotas, list,
-    read_node,
+    Budgets, Change, ConfigMaps, Flavors, Namespaces, Nodes, ObjectKind, PodWire, Pods, Quotas,
+    list, read_node,
     read_pod, watch,
 };
 pub use write::{

@@ -44,7 +44,7 @@ pub enum Change<T> {
 }
 
 macro_rules! kind {
-    ($(#[$doc:meta])* $kind:ident, $wire:ident, $group:literal, $name:literal, $plural:literal, $object:ty) => {
+    ($(#[$doc:meta])* $kind:ident, $wire:ident, $group:literal, $version:literal, $name:literal, $plural:literal, $object:ty) => {
         $(#[$doc])*
         pub struct $kind;
 
@@ -77,7 +77,7 @@ macro_rules! kind {
 
             fn kind((): &()) -> std::borrow::Cow<'_, str> { $name.into() }
             fn group((): &()) -> std::borrow::Cow<'_, str> { $group.into() }
-            fn version((): &()) -> std::borrow::Cow<'_, str> { "v1".into() }
+            fn version((): &()) -> std::borrow::Cow<'_, str> { $version.into() }
             fn plural((): &()) -> std::borrow::Cow<'_, str> { $plural.into() }
             fn meta(&self) -> &ObjectMeta { &self.metadata }
             fn meta_mut(&mut self) -> &mut ObjectMeta { &mut self.metadata }
@@ -96,19 +96,19 @@ macro_rules! kind {
 
 kind!(
     /// Pods.
-    Pods, PodWire, "", "Pod", "pods", object::Pod
+    Pods, PodWire, "", "v1", "Pod", "pods", object::Pod
 );
 kind!(
     /// Nodes.
-    Nodes, NodeWire, "", "Node", "nodes", object::Node
+    Nodes, NodeWire, "", "v1", "Node", "nodes", object::Node
 );
 kind!(
     /// ConfigMaps.
-    ConfigMaps, ConfigMapWire, "", "ConfigMap", "configmaps", object::ConfigMap
+    ConfigMaps, ConfigMapWire, "", "v1", "ConfigMap", "configmaps", object::ConfigMap
 );
 kind!(
     /// Disruption budgets.
-    Budgets, BudgetWire, "policy", "PodDisruptionBudget", "poddisruptionbudgets", sublet_api::DisruptionBudget
+    Budgets, BudgetWire, "policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", sublet_api::DisruptionBudget
 );
 
 kind!(
@@ -118,7 +118,11 @@ kind!(
 
 kind!(
     /// Namespaces.
-    Namespaces, NamespaceWire, "", "Namespace", "namespaces", object::Namespace
+    Namespaces, NamespaceWire, "", "v1", "Namespace", "namespaces", object::Namespace
+);
+kind!(
+    /// Flavors.
+    Flavors, FlavorWire, "sublet.dev", "v1alpha1", "GpuFlavor", "gpuflavors", sublet_api::GpuFlavor
 );
 
 /// Every object of a kind, as fresh as the API server has it. `fields`: a field selector.

@@ -1,11 +1,12 @@
 //! What becomes of a pod that is created: a pure function from pod, namespace and configuration to
 //! a patch, or to a refusal that names the field.
 //!
-//! It only fills in what a user could have written: the scheduler's name, slots, and a variable
-//! that carries the allocation. What a pod says for itself is never changed, but a variable under
+//! It only fills in what a user could have written: the scheduler's name, slots, the amounts of a
+//! flavor, and a variable that carries the allocation. What a pod says for itself is never changed, but a variable under
 //! our own name. A pod for a scheduler that does not ask Sublet is left alone. Applied twice, the
 //! second time changes nothing.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use json_patch::jsonptr::PointerBuf;
@@ -15,8 +16,10 @@ use serde_json::{Value, json};
 use sublet_api::dialect::{ClaimError, claim_of};
 use sublet_api::keys;
 use sublet_api::object::Pod;
-use sublet_api::scheduler_of;
+use sublet_api::{flavor_of, scheduler_of};
 use sublet_model::{Advertise, Carrier, Claim, Role, Unit};
+
+use crate::flavors::{FlavorError, KnownFlavors, expand};
 
 /// The name by which the API server fills in the cluster's own scheduler.
 const DEFAULT_SCHEDULER: &str = "default-scheduler";
@@ -53,18 +56,26 @@ pub(crate) enum AdmissionError {
     /// The object is no pod.
     #[error("the pod cannot be read: {0}")]
     Unreadable(#[from] serde_json::Error),
+    /// Something between the pod and what is added to it is of another kind than in a pod.
+    #[error("the pod cannot be changed: {0}")]
+    Unfit(#[from] json_patch::PatchError),
     /// It asks for GPUs in a way that cannot be served: the words are those of the scheduler.
     #[error(transparent)]
     Claim(#[from] ClaimError),
+    /// It asks for a flavor in a way that cannot be served.
+    #[error(transparent)]
+    Flavor(#[from] FlavorError),
 }
 
-/// Decides about a pod; `labels` are its namespace's.
+/// Decides about a pod; `labels` are its namespace's, and `flavors` those that there are, if they
+/// are known.
 ///
 /// # Errors
 /// It cannot be read, or what it asks cannot be served.
 pub(crate) fn admit(
     object: &Value,
     labels: &BTreeMap<String, String>,
+    flavors: Option<&KnownFlavors>,
     rules: &AdmissionRules,
 ) -> Result<Admitted, AdmissionError> {
     let pod = &Pod::deserialize(object)?;
@@ -77,9 +88,26 @@ pub(crate) fn admit(
     let scheduler = scheduler(pod, labels, rules, &mut patch);
     if !rules.schedulers.contains(&scheduler) {
         // Some other scheduler's pod, which may mean other things by the same resources.
+        if let Some(flavor) = flavor_of(pod)? {
+            admitted.warnings.push(format!(
+                "`{}` is `{flavor}`, but the scheduler {scheduler} does not ask Sublet: the pod \
+                 gets no GPU by it; set schedulerName: {}",
+                keys::FLAVOR,
+                rules.schedulers.first().map_or("", String::as_str),
+            ));
+        }
         admitted.patch = Patch(patch);
         return Ok(admitted);
     }
+    let amounts = Patch(expand(pod, labels, flavors)?);
+    let mut object = Cow::Borrowed(object);
+    let mut pod = Cow::Borrowed(pod);
+    if !amounts.is_empty() {
+        json_patch::patch(object.to_mut(), &amounts)?;
+        pod = Cow::Owned(Pod::deserialize(&*object)?);
+        patch.extend(amounts.0);
+    }
+    let pod = &*pod;
     let Some(claim) = claim_of(pod, rules.unit)? else {
         return Ok(Admitted::default());
     };
@@ -184,7 +212,7 @@ fn allocation_variable(env: &Value) -> Option<(Vec<&'static str>, Value)> {
 }
 
 /// Sets a member, whether or not it is there; `-` at the end appends to a list.
-fn add(path: &[&str], value: Value) -> PatchOperation {
+pub(crate) fn add(path: &[&str], value: Value) -> PatchOperation {
     PatchOperation::Add(AddOperation {
         path: PointerBuf::from_tokens(path.iter().copied()),
         value,

@@ -4,11 +4,13 @@
 //! The webhooks answer on every replica; whatever writes runs on the leader alone. All state is in
 //! the API server. It never binds a pod and never speaks to a node.
 //!
-//! Suggested reading order: leader, shell; certificates, keeper; admission, bindings, webhook, listener; preemptor.
+//! Suggested reading order: leader, shell; certificates, keeper; admission, flavors, bindings,
+//! webhook, listener; preemptor.
 
 mod admission;
 mod bindings;
 mod certificates;
+mod flavors;
 mod keeper;
 pub mod leader;
 mod listener;
@@ -29,7 +31,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::Client;
 use kube::runtime::WatchStreamExt;
 use rustls::ServerConfig;
-use sublet_client::{Namespaces, ObjectAddress};
+use sublet_client::{Flavors, Namespaces, ObjectAddress};
 use sublet_model::Unit;
 use sublet_telemetry::metrics::ControllerMetrics;
 use tokio::sync::watch;
@@ -148,6 +150,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     };
     let (metrics, registry) = ControllerMetrics::registered();
     let (namespaces, namespaces_known) = watch::channel(None);
+    let (flavors, flavors_known) = watch::channel(None);
     let (certificate, certificate_known) = watch::channel(None);
     let (rules, binding_rules) = rules(args);
     let preemptor = Preemptor {
@@ -159,6 +162,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         binding_rules,
         client: client.clone(),
         namespaces: namespaces_known,
+        flavors: flavors_known,
         certificate: certificate_known.clone(),
         metrics: metrics.clone(),
         registry,
@@ -166,6 +170,8 @@ async fn serve(args: Args) -> anyhow::Result<()> {
 
     let changes = sublet_client::watch::<Namespaces>(&client, None);
     tokio::spawn(webhook::follow_namespaces(changes, namespaces));
+    let changes = sublet_client::watch::<Flavors>(&client, None);
+    tokio::spawn(webhook::follow_flavors(changes, flavors));
     tokio::spawn(follow_certificate(
         keeper.clone(),
         client.clone(),

@@ -21,14 +21,15 @@ use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview
 use prometheus_client::registry::Registry;
 use rustls::ServerConfig;
 use serde_json::Value;
-use sublet_api::keys;
 use sublet_api::object::Namespace;
+use sublet_api::{GpuFlavor, keys};
 use sublet_client::{Change, Client, read_node, read_pod};
 use sublet_telemetry::metrics::{ControllerMetrics, OutcomeLabel, print};
 use tokio::sync::watch;
 
 use crate::admission::{AdmissionError, AdmissionRules, admit};
 use crate::bindings::{BindingRules, is_ours, judge, strangers_binding};
+use crate::flavors::KnownFlavors;
 
 /// The largest body: etcd takes 1.5 MiB of an object, and a review has little beside it.
 const BODY_LIMIT: usize = 8 << 20;
@@ -49,6 +50,8 @@ pub(crate) struct Desk {
     pub(crate) client: Client,
     /// `None` until all namespaces are known.
     pub(crate) namespaces: watch::Receiver<Option<NamespaceLabels>>,
+    /// `None` until all flavors are known.
+    pub(crate) flavors: watch::Receiver<Option<KnownFlavors>>,
     /// `None` until there is a certificate.
     pub(crate) certificate: watch::Receiver<Option<Arc<ServerConfig>>>,
     pub(crate) metrics: ControllerMetrics,
@@ -98,7 +101,14 @@ async fn answer(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
         ),
         Ok(request) => {
             let labels = labels_of(&desk, request.namespace.as_deref().unwrap_or_default()).await;
-            match decide(&request, &labels, &desk.rules) {
+            await_flavor(&desk, &request, &labels).await;
+            let decided = decide(
+                &request,
+                &labels,
+                desk.flavors.borrow().as_ref(),
+                &desk.rules,
+            );
+            match decided {
                 Err(error) => (
                     "unreadable",
                     (StatusCode::BAD_REQUEST, error).into_response(),
@@ -201,6 +211,7 @@ fn read(body: &[u8]) -> Result<AdmissionRequest<DynamicObject>, String> {
 fn decide(
     request: &AdmissionRequest<DynamicObject>,
     labels: &BTreeMap<String, String>,
+    flavors: Option<&KnownFlavors>,
     rules: &AdmissionRules,
 ) -> Result<(&'static str, AdmissionResponse), String> {
     let object = request
@@ -209,8 +220,9 @@ fn decide(
         .ok_or("a request without an object")?;
     let object: Value = serde_json::to_value(object).map_err(|error| error.to_string())?;
     let mut response = AdmissionResponse::from(request);
-    match admit(&object, labels, rules) {
+    match admit(&object, labels, flavors, rules) {
         Err(AdmissionError::Claim(refusal)) => Ok(("refused", response.deny(refusal))),
+        Err(AdmissionError::Flavor(refusal)) => Ok(("refused", response.deny(refusal))),
         Err(error) => Err(error.to_string()),
         Ok(admitted) => {
             response.warnings = (!admitted.warnings.is_empty()).then_some(admitted.warnings);
@@ -237,40 +249,89 @@ async fn labels_of(desk: &Desk, namespace: &str) -> BTreeMap<String, String> {
     }
 }
 
+/// Waits a little for the flavor that a pod asks for, which may be as new as the pod.
+async fn await_flavor(
+    desk: &Desk,
+    request: &AdmissionRequest<DynamicObject>,
+    labels: &BTreeMap<String, String>,
+) {
+    let Some(object) = &request.object else {
+        return;
+    };
+    let metadata = &object.metadata;
+    let marks = [&metadata.labels, &metadata.annotations];
+    let asked = marks
+        .into_iter()
+        .flatten()
+        .find_map(|m| m.get(keys::FLAVOR));
+    let name = match asked {
+        None => return,
+        Some(name) if name == "default" => labels.get(keys::DEFAULT_FLAVOR_LABEL),
+        asked => asked,
+    };
+    let Some(name) = name else { return };
+    let mut flavors = desk.flavors.clone();
+    let known = flavors.wait_for(|known| known.as_ref().is_some_and(|all| all.contains_key(name)));
+    // One that is not there is refused.
+    let _known = tokio::time::timeout(NAMESPACE_LIMIT, known).await.is_ok();
+}
+
 /// Keeps the labels of all namespaces known.
 pub(crate) async fn follow_namespaces<E: std::fmt::Display>(
     changes: impl Stream<Item = Result<Change<Namespace>, E>>,
     known: watch::Sender<Option<NamespaceLabels>>,
 ) {
+    let entry = |namespace: Namespace| {
+        let mut labels = namespace.metadata.labels;
+        labels.retain(|key, _| {
+            matches!(
+                key.as_str(),
+                keys::ASSIGN_SCHEDULER_LABEL | keys::ADD_SLOTS_LABEL | keys::DEFAULT_FLAVOR_LABEL
+            )
+        });
+        (namespace.metadata.name, labels)
+    };
+    follow(changes, known, entry).await;
+}
+
+/// Keeps all flavors known.
+pub(crate) async fn follow_flavors<E: std::fmt::Display>(
+    changes: impl Stream<Item = Result<Change<GpuFlavor>, E>>,
+    known: watch::Sender<Option<KnownFlavors>>,
+) {
+    let entry = |flavor: GpuFlavor| (flavor.metadata.name, flavor.spec);
+    follow(changes, known, entry).await;
+}
+
+/// Keeps something of each object known, by its name. `entry`: the name and what is kept.
+async fn follow<O, T, E: std::fmt::Display>(
+    changes: impl Stream<Item = Result<Change<O>, E>>,
+    known: watch::Sender<Option<BTreeMap<String, T>>>,
+    entry: impl Fn(O) -> (String, T),
+) {
     let mut changes = std::pin::pin!(changes);
     let mut listed = None;
     while let Some(change) = changes.next().await {
         match change {
-            Err(error) => tracing::warn!(%error, "the watch of namespaces is broken"),
-            Ok(Change::ListBegins) => listed = Some(NamespaceLabels::new()),
+            Err(error) => {
+                let kind = std::any::type_name::<O>();
+                tracing::warn!(%error, kind, "a watch is broken");
+            }
+            Ok(Change::ListBegins) => listed = Some(BTreeMap::new()),
             Ok(Change::ListEnds) => {
                 known.send_replace(listed.take());
             }
-            Ok(Change::Set(namespace)) => {
-                let name = namespace.metadata.name;
-                let mut labels = namespace.metadata.labels;
-                labels.retain(|key, _| {
-                    matches!(
-                        key.as_str(),
-                        keys::ASSIGN_SCHEDULER_LABEL | keys::ADD_SLOTS_LABEL
-                    )
-                });
+            Ok(Change::Set(object)) => {
+                let (name, kept) = entry(object);
                 match &mut listed {
-                    Some(listed) => drop(listed.insert(name, labels)),
+                    Some(listed) => drop(listed.insert(name, kept)),
                     None => known.send_modify(|known| {
-                        known.get_or_insert_default().insert(name, labels);
+                        known.get_or_insert_default().insert(name, kept);
                     }),
                 }
             }
-            Ok(Change::Gone(namespace)) => known.send_modify(|known| {
-                known
-                    .get_or_insert_default()
-                    .remove(&namespace.metadata.name);
+            Ok(Change::Gone(object)) => known.send_modify(|known| {
+                known.get_or_insert_default().remove(&entry(object).0);
             }),
         }
     }

@@ -6,6 +6,7 @@ use sublet_model::{
 };
 
 use super::{DIALECTS, Dialect, kept};
+use crate::flavor::must_be_expanded;
 use crate::keys;
 use crate::machine::host_of;
 use crate::models::models_of;
@@ -151,6 +152,14 @@ pub enum ClaimError {
     /// Two dialects in one pod: a field of each.
     #[error("the pod asks for `{0}` and for `{1}`; a pod can use one way of asking for GPUs")]
     Dialects(&'static str, &'static str),
+    /// A flavor that nobody has turned into amounts.
+    #[error(
+        "`{key}` is `{0}`, and nobody has turned this flavor into amounts: the webhook of `sublet \
+         controller` does that when a pod is created. Let it run (71-webhook.yaml) and create the \
+         pod again, or ask by `{way}`",
+        key = keys::FLAVOR, way = keys::GPU_MEMORY_PERCENT
+    )]
+    Flavor(String),
     /// An annotation or label of the pod that cannot be read.
     #[error("`{field}` is `{value}`: write {wanted}")]
     Field {
@@ -219,7 +228,12 @@ pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
             (kept.dialect, claim.with_class(kept.class)?)
         }
         None => {
-            let Some(dialect) = dialect_that_reads(pod)? else {
+            let dialect = dialect_that_reads(pod)?;
+            if !is_bound {
+                let field = dialect.and_then(|dialect| first_mark(pod, dialect));
+                must_be_expanded(pod, field)?;
+            }
+            let Some(dialect) = dialect else {
                 return match has_slot {
                     true => Err(ClaimError::SlotAlone),
                     false => Ok(None),
@@ -251,6 +265,15 @@ pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
     let limits = memory_limits(pod, &claim);
     let claim = claim.with_wishes(wishes).with_pod_containers(init, main);
     Ok(Some(claim.with_memory_limits(limits)))
+}
+
+/// The first field by which a pod asks for amounts of GPUs; a slot alone and a flavor are none.
+///
+/// # Errors
+/// It is written in several dialects.
+pub fn asked_by(pod: &Pod) -> Result<Option<&'static str>, ClaimError> {
+    let dialect = dialect_that_reads(pod)?;
+    Ok(dialect.and_then(|dialect| first_mark(pod, dialect)))
 }
 
 /// The ordinary memory that each container of a claim may use: what it may pin depends on it.

@@ -31,7 +31,7 @@ fn pod(scheduler: &str, limits: &Value) -> Value {
 
 fn after(pod: &Value, labels: &BTreeMap<String, String>, rules: &AdmissionRules) -> Value {
     let mut after = pod.clone();
-    let admitted = admit(pod, labels, rules).unwrap();
+    let admitted = admit(pod, labels, None, rules).unwrap();
     json_patch::patch(&mut after, &admitted.patch).unwrap();
     after
 }
@@ -125,7 +125,13 @@ fn slots_are_filled_in_where_they_are_wanted_and_lacking() {
         let slot = &after["spec"]["containers"][0]["resources"]["limits"][keys::GPU_SLOT];
         assert_eq!(slot.as_str(), wanted, "{limits} {labels:?}");
     }
-    let told = admit(&pod("sublet-scheduler", &part), &label("maybe"), &with).unwrap();
+    let told = admit(
+        &pod("sublet-scheduler", &part),
+        &label("maybe"),
+        None,
+        &with,
+    )
+    .unwrap();
     assert_eq!(
         told.warnings,
         ["the namespace's label `sublet.dev/add-slots` is `maybe`; write `true` or `false`"]
@@ -155,7 +161,11 @@ fn what_cannot_be_served_is_refused_with_the_name_of_the_field() {
         "sublet-scheduler",
         &json!({"aliyun.com/gpu-mem": "1", "nvidia.com/gpu": "1"}),
     );
-    let refusal = |pod: &Value| admit(pod, &labels(&[]), &rules()).unwrap_err().to_string();
+    let refusal = |pod: &Value| {
+        admit(pod, &labels(&[]), None, &rules())
+            .unwrap_err()
+            .to_string()
+    };
     assert_eq!(
         refusal(&two),
         "the pod asks for `aliyun.com/gpu-mem` and for `nvidia.com/gpu`; a pod can use one way of \
@@ -238,10 +248,10 @@ proptest! {
     #[test]
     fn a_second_time_changes_nothing(pod in any_pod(), rules in any_rules()) {
         let none = BTreeMap::new();
-        let Ok(admitted) = admit(&pod, &none, &rules) else { return Ok(()) };
+        let Ok(admitted) = admit(&pod, &none, None, &rules) else { return Ok(()) };
         let mut once = pod.clone();
         json_patch::patch(&mut once, &admitted.patch).unwrap();
-        let again = admit(&once, &none, &rules).unwrap();
+        let again = admit(&once, &none, None, &rules).unwrap();
         prop_assert_eq!(again.patch, Patch(Vec::new()));
         // What it asks of GPUs is what it asked before.
         let claim = |pod: &Value| claim_of(&Pod::deserialize(pod).unwrap(), Unit::MiB);

@@ -58,6 +58,7 @@ fn desk(
         },
         client: api_server(),
         namespaces,
+        flavors: watch::channel(None).1,
         certificate: watch::channel(None).1,
         metrics,
         registry,
@@ -235,7 +236,7 @@ async fn a_strangers_binding_is_looked_up_and_refused() {
 /// Reads a body and answers it, as a call does.
 fn whatever(body: &[u8]) {
     if let Ok(request) = read(body) {
-        let _answer = decide(&request, &BTreeMap::new(), &rules());
+        let _answer = decide(&request, &BTreeMap::new(), None, &rules());
     }
 }
 

@@ -6,6 +6,7 @@ mod bad_input;
 mod churn;
 mod controller_shell;
 mod first_scheduler;
+mod flavors;
 mod interposer;
 mod known_failures;
 mod limits;
