@@ -186,6 +186,41 @@ async fn a_namespace_that_is_as_new_as_its_pod_is_waited_for() {
 }
 
 #[tokio::test]
+async fn a_flavor_that_is_as_new_as_its_pod_is_waited_for() {
+    let none = NamespaceLabels::from([("ns".to_owned(), BTreeMap::new())]);
+    let (_sender, desk) = desk(Some(none));
+    let (sender, flavors) = watch::channel(None);
+    let desk = Arc::into_inner(desk).map(|desk| Desk { flavors, ..desk });
+    let desk = Arc::new(desk.unwrap());
+    let (changes, watched) = futures::channel::mpsc::unbounded();
+    let follows = tokio::spawn(follow_flavors(watched, sender));
+    let mut review = review("sublet-scheduler", &json!({}));
+    review["request"]["object"]["metadata"]["labels"] = json!({keys::FLAVOR: "half"});
+    let calling = tokio::spawn({
+        let (desk, review) = (desk.clone(), review.clone());
+        async move { reviewed(&desk, &review).await }
+    });
+    tokio::task::yield_now().await;
+    let half = json!({"metadata": {"name": "half"}, "spec": {"memoryPercent": 50}});
+    let half = || serde_json::from_value(half.clone()).unwrap();
+    let send = |change: Change<GpuFlavor>| changes.unbounded_send(Ok::<_, String>(change)).unwrap();
+    send(Change::ListBegins);
+    send(Change::ListEnds);
+    send(Change::Set(half()));
+    let answer = calling.await.unwrap();
+    assert_eq!(answer["response"]["allowed"], true);
+    assert_ne!(answer["response"]["patch"], Value::Null);
+    // One that is deleted is refused, after a while.
+    send(Change::Gone(half()));
+    drop(changes);
+    follows.await.unwrap();
+    let response = &reviewed(&desk, &review).await["response"];
+    assert_eq!(response["allowed"], false);
+    let message = response["status"]["message"].as_str().unwrap();
+    assert!(message.ends_with("; there are none"), "{message}");
+}
+
+#[tokio::test]
 async fn a_strangers_binding_is_looked_up_and_refused() {
     let (_sender, desk) = desk(None);
     let bind = async |user: &str, pod: &str, node: &str| {
