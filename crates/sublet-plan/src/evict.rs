@@ -1,9 +1,9 @@
 //! Chooses which pods to evict from a node so that a claim fits there.
 //!
 //! The stock scheduler proposes victims by sums. On a node with two half-full cards it evicts the
-//! two least important pods, which may be on different cards. Here the same rule (spare as many
-//! pods as possible, the most important first) counts what must really become free: a card. This
-//! module evicts nothing: the stock scheduler compares nodes by their victims, and evicts them.
+//! two least important pods, which may be on different cards. Here what counts is what must really
+//! become free: a card. The victims are searched card by card ([`search`]): as few as possible,
+//! then the least important. This module evicts nothing: the stock scheduler compares nodes by their victims, and evicts them.
 
 use std::collections::BTreeSet;
 
@@ -14,6 +14,9 @@ use crate::look_alike::check_look_alikes;
 use crate::score::Scores;
 use crate::stock::check_machine;
 use crate::{Engine, Policy};
+use search::Search;
+
+mod search;
 
 /// A pod that may have to go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,8 +50,8 @@ impl Engine {
     /// the claim would not fit even without them all, or fits already.
     ///
     /// `row` lists the pods that may go, the most important first; `theirs` are those of them that
-    /// the stock scheduler would evict. Pods whose eviction breaks a budget are spared first, then
-    /// the most important ones. A pod of `theirs` goes although our sums do not need it: it must be
+    /// the stock scheduler would evict. As few budgets as possible are broken, then as few pods go
+    /// as possible, then the most important ones are spared. A pod of `theirs` goes although our sums do not need it: it must be
     /// in the way of something that we do not see, such as a port.
     #[must_use]
     pub fn victims(
@@ -59,32 +62,28 @@ impl Engine {
         row: &[Evictable],
         theirs: &BTreeSet<PodUid>,
     ) -> Option<Vec<Evictable>> {
-        let mut gone: BTreeSet<PodUid> = row.iter().map(|pod| pod.uid.clone()).collect();
-        let mut book = self.ledger().book_without(node, &gone);
-        if !self.has_room(uid, claim, &book) {
+        let all: BTreeSet<PodUid> = row.iter().map(|pod| pod.uid.clone()).collect();
+        let bare = self.ledger().book_without(node, &all);
+        if !self.has_room(uid, claim, &bare) {
             return None;
         }
         // If our count of CPU and memory refuses what the stock scheduler accepted, we cannot tell
         // which pods it needs gone. Then no pod is spared that it would evict.
-        let counts = check_machine(&book, claim).is_ok();
-        let (guarded, others): (Vec<_>, Vec<_>) = row.iter().partition(|pod| pod.breaks);
-        for pod in guarded.into_iter().chain(others) {
-            let Some(entry) = self.ledger().entry(&pod.uid) else {
-                continue;
-            };
-            let theirs = theirs.contains(&pod.uid).then_some(theirs);
-            if theirs.is_some_and(|all| !counts || self.is_needed(claim, node, &pod.uid, all)) {
-                continue;
-            }
-            let spared = book.with(entry);
-            let on_host = !counts || check_machine(&spared, claim).is_ok();
-            if on_host && self.has_room(uid, claim, &spared) {
-                book = spared;
-                gone.remove(&pod.uid);
-            }
-        }
-        let victims = row.iter().filter(|pod| gone.contains(&pod.uid));
-        Some(victims.cloned().collect()).filter(|victims: &Vec<_>| !victims.is_empty())
+        let counts = check_machine(&bare, claim).is_ok();
+        let must_go = |pod: &Evictable| {
+            theirs.contains(&pod.uid) && (!counts || self.is_needed(claim, node, &pod.uid, theirs))
+        };
+        let search = Search {
+            row,
+            node,
+            ledger: self.ledger(),
+            fits: &|book| {
+                (!counts || check_machine(book, claim).is_ok()) && self.has_room(uid, claim, book)
+            },
+            may_stay: &|pod| !must_go(pod),
+        };
+        let victims = search.fewest().into_iter().map(|at| row[at].clone());
+        Some(victims.collect()).filter(|victims: &Vec<_>| !victims.is_empty())
     }
 
     /// Would the claim fit on this node without these pods? False if there are none. For victims

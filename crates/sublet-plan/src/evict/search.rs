@@ -1,0 +1,157 @@
+//! The smallest set of victims on one node.
+//!
+//! For each card: every pod elsewhere stays, and then those on the card, the smallest first. In
+//! memory alone this leaves as few victims as that card allows. With the number known, the most
+//! important pods are spared as far as the number stays the same. What more than memory decides
+//! (compute time, several cards, CPU of the machine) may need more victims than the best choice
+//! would; no victim can be left out in any case.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use sublet_model::{Ask, Book, Entry, Ledger, NodeIdx, PodUid, charges_of};
+
+use super::Evictable;
+
+/// A search. Positions are those of `row`, whose first pod is the most important.
+pub(super) struct Search<'a> {
+    pub(super) row: &'a [Evictable],
+    pub(super) node: NodeIdx,
+    pub(super) ledger: &'a Ledger,
+    /// Does the claim fit on such a page?
+    pub(super) fits: &'a dyn Fn(&Book) -> bool,
+    /// May the pod be spared at all?
+    pub(super) may_stay: &'a dyn Fn(&Evictable) -> bool,
+}
+
+/// In which order pods are spared.
+struct Order {
+    /// At once, if all of them can be.
+    first: Vec<usize>,
+    /// One by one.
+    then: Vec<usize>,
+}
+
+/// Broken budgets, then pods.
+type Price = (usize, usize);
+
+impl Search<'_> {
+    /// The victims, in the order of the row.
+    pub(super) fn fewest(&self) -> Vec<usize> {
+        let found = self.orders().into_iter().filter_map(|order| {
+            let gone = self.spare(&order, &[])?;
+            Some((order, gone))
+        });
+        let found: Vec<(Order, Vec<usize>)> = found.collect();
+        let least = found.iter().map(|(_, gone)| self.price(gone)).min();
+        let best = found.into_iter();
+        let best = best.filter(|(_, gone)| Some(self.price(gone)) == least);
+        let best = best.map(|(order, gone)| self.refine(&order, gone));
+        // Positions grow as importance falls.
+        best.min_by_key(|gone| Reverse(gone.clone()))
+            .unwrap_or_else(|| (0..self.row.len()).collect())
+    }
+
+    /// One for each card, and one by importance, for what no single card explains.
+    fn orders(&self) -> Vec<Order> {
+        let pods: Vec<(usize, &Entry)> = (0..self.row.len())
+            .filter(|&at| (self.may_stay)(&self.row[at]))
+            .filter_map(|at| Some((at, self.ledger.entry(&self.row[at].uid)?)))
+            .collect();
+        let guarded_first = |order: &mut Vec<usize>| order.sort_by_key(|&at| !self.row[at].breaks);
+        let mut by_importance = pods.iter().map(|&(at, _)| at).collect();
+        guarded_first(&mut by_importance);
+        let mut orders = vec![Order {
+            first: Vec::new(),
+            then: by_importance,
+        }];
+        let book = self.ledger.book(self.node);
+        for card in 0..book.cards().len() {
+            let sizes = pods.iter().map(|&(at, pod)| (size_on(book, card, pod), at));
+            let (first, mut there): (Vec<_>, Vec<_>) = sizes.partition(|&(size, _)| size == 0);
+            there.sort_unstable();
+            let first = first.into_iter().map(|(_, at)| at).collect();
+            let mut then = there.into_iter().map(|(_, at)| at).collect();
+            guarded_first(&mut then);
+            orders.push(Order { first, then });
+        }
+        orders
+    }
+
+    /// Spares these pods, and then as many as possible in that order; who is left must go. `None`
+    /// if these pods cannot be spared.
+    fn spare(&self, order: &Order, these: &[usize]) -> Option<Vec<usize>> {
+        let with = |spared: &[usize]| {
+            let gone = (0..self.row.len()).filter(|at| !spared.contains(at));
+            let gone: BTreeSet<PodUid> = gone.map(|at| self.row[at].uid.clone()).collect();
+            let book = self.ledger.book_without(self.node, &gone);
+            (self.fits)(&book).then_some(book)
+        };
+        let mut spared = [&order.first[..], these].concat();
+        let (mut book, one_by_one) = if let Some(book) = with(&spared) {
+            (book, order.then.clone())
+        } else {
+            spared = these.to_vec();
+            (with(these)?, [&order.first[..], &order.then].concat())
+        };
+        for at in one_by_one {
+            if spared.contains(&at) {
+                continue;
+            }
+            let entry = self.ledger.entry(&self.row[at].uid);
+            let Some(more) = entry.map(|entry| book.with(entry)) else {
+                continue;
+            };
+            if (self.fits)(&more) {
+                book = more;
+                spared.push(at);
+            }
+        }
+        let gone = (0..self.row.len()).filter(|at| !spared.contains(at));
+        Some(gone.collect())
+    }
+
+    /// Other victims for the same price, of whom the important ones are spared.
+    fn refine(&self, order: &Order, mut gone: Vec<usize>) -> Vec<usize> {
+        let mut spared = Vec::new();
+        for at in 0..self.row.len() {
+            if !gone.contains(&at) {
+                spared.push(at);
+            } else if order.then.contains(&at) || order.first.contains(&at) {
+                spared.push(at);
+                match self.spare(order, &spared) {
+                    Some(others) if self.price(&others) <= self.price(&gone) => gone = others,
+                    _ => drop(spared.pop()),
+                }
+            }
+        }
+        gone
+    }
+
+    fn price(&self, gone: &[usize]) -> Price {
+        let broken = gone.iter().filter(|&&at| self.row[at].breaks).count();
+        (broken, gone.len())
+    }
+}
+
+/// How much memory of a card the pod holds, in MiB. One that does not say its cards may hold it of
+/// any.
+fn size_on(book: &Book, card: usize, pod: &Entry) -> u64 {
+    let whole = book.cards()[card].capacity.memory.get();
+    match (&pod.allocation, pod.claim.ask(), book.facts()) {
+        (Some(allocation), _, Some(facts)) => charges_of(&pod.claim, allocation)
+            .iter()
+            .filter(|charge| facts.inventory.position(&charge.card) == Some(card))
+            .map(|charge| {
+                if charge.whole {
+                    whole
+                } else {
+                    charge.part.memory.get()
+                }
+            })
+            .sum(),
+        (None, Ask::Parts(parts), _) => parts.largest().memory.get(),
+        (None, Ask::WholeCards(_), _) => whole,
+        _ => 0,
+    }
+}
