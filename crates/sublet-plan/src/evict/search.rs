@@ -30,6 +30,8 @@ struct Order {
     first: Vec<usize>,
     /// One by one.
     then: Vec<usize>,
+    /// Does the order go by size, so that important pods may be left?
+    by_size: bool,
 }
 
 /// Broken budgets, then pods.
@@ -46,7 +48,10 @@ impl Search<'_> {
         let least = found.iter().map(|(_, gone)| self.price(gone)).min();
         let best = found.into_iter();
         let best = best.filter(|(_, gone)| Some(self.price(gone)) == least);
-        let best = best.map(|(order, gone)| self.refine(&order, gone));
+        let best = best.map(|(order, gone)| match order.by_size {
+            true => self.refine(&order, gone),
+            false => gone,
+        });
         // Positions grow as importance falls.
         best.min_by_key(|gone| Reverse(gone.clone()))
             .unwrap_or_else(|| (0..self.row.len()).collect())
@@ -64,6 +69,7 @@ impl Search<'_> {
         let mut orders = vec![Order {
             first: Vec::new(),
             then: by_importance,
+            by_size: false,
         }];
         let book = self.ledger.book(self.node);
         for card in 0..book.cards().len() {
@@ -73,7 +79,12 @@ impl Search<'_> {
             let first = first.into_iter().map(|(_, at)| at).collect();
             let mut then = there.into_iter().map(|(_, at)| at).collect();
             guarded_first(&mut then);
-            orders.push(Order { first, then });
+            let by_size = true;
+            orders.push(Order {
+                first,
+                then,
+                by_size,
+            });
         }
         orders
     }
@@ -117,7 +128,12 @@ impl Search<'_> {
         for at in 0..self.row.len() {
             if !gone.contains(&at) {
                 spared.push(at);
-            } else if order.then.contains(&at) || order.first.contains(&at) {
+                continue;
+            }
+            // Somebody less important would have to go in its place. Of pods of one size the least
+            // important go in any case.
+            let in_its_place = |&other: &usize| other > at && !gone.contains(&other);
+            if order.then.contains(&at) && order.then.iter().any(in_its_place) {
                 spared.push(at);
                 match self.spare(order, &spared) {
                     Some(others) if self.price(&others) <= self.price(&gone) => gone = others,
