@@ -17,8 +17,7 @@ pub use any::{Act, ObjectAddress, Write, perform};
 pub use kube::Client;
 pub use slim::{
     Budgets, Change, ConfigMaps, Flavors, Namespaces, Nodes, ObjectKind, PodWire, Pods, Quotas,
-    list, read_node,
-    read_pod, watch,
+    list, read_node, read_pod, watch,
 };
 pub use write::{
     EventText, PodEvent, WriteError, bind_pod, patch_node_annotations, patch_node_capacity,

@@ -113,7 +113,7 @@ kind!(
 
 kind!(
     /// Quotas.
-    Quotas, QuotaWire, "", "ResourceQuota", "resourcequotas", sublet_api::ResourceQuota
+    Quotas, QuotaWire, "", "v1", "ResourceQuota", "resourcequotas", sublet_api::ResourceQuota
 );
 
 kind!(

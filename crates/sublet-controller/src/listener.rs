@@ -149,7 +149,7 @@ mod tests {
         head.to_lowercase()
     }
 
-    #[tokio::test(flavor = "multi_thread")]
+    #[tokio::test]
     async fn a_connection_is_told_that_it_closes_before_it_is_closed() {
         let _installed = rustls::crypto::ring::default_provider().install_default();
         let names = ["127.0.0.1".to_owned()].into();

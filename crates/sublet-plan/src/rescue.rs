@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use sublet_model::{Ask, Book, Claim, Entry, MiB, NodeIdx, PodUid, Time};
+use sublet_model::{Book, Claim, Entry, NodeIdx, PodUid, Time};
 
 use crate::stock::check_machine;
 use crate::{Candidacy, Engine, Evictable};
@@ -80,21 +80,18 @@ impl Engine {
         }
         let mut guarded = false;
         let mut found = Vec::new();
-        let mut nodes = 0;
         for prospect in prospects {
-            let before = found.len();
-            for set in self.sets(uid, claim, prospect) {
-                let uids = set.iter().map(|one| one.pod.uid.clone());
-                let uids: Vec<PodUid> = uids.collect();
-                let entries = uids.iter().filter_map(|uid| self.ledger().entry(uid));
-                if breaks(&entries.collect::<Vec<_>>()) {
-                    guarded = true;
-                } else {
-                    found.push((weight(&set), prospect.node, uids));
-                }
+            let Some(set) = self.set(uid, claim, prospect) else {
+                continue;
+            };
+            let uids: Vec<PodUid> = set.iter().map(|one| one.pod.uid.clone()).collect();
+            let entries = uids.iter().filter_map(|uid| self.ledger().entry(uid));
+            if breaks(&entries.collect::<Vec<_>>()) {
+                guarded = true;
+                continue;
             }
-            nodes += usize::from(found.len() > before);
-            if nodes == ENOUGH {
+            found.push((weight(&set), prospect.node, uids));
+            if found.len() == ENOUGH {
                 break;
             }
         }
@@ -142,74 +139,15 @@ impl Engine {
         check_machine(book, claim).is_ok() && self.has_room(uid, claim, book)
     }
 
-    /// Sets of pods of a node without which the claim fits, none of which has a pod too many.
-    fn sets(&self, uid: &PodUid, claim: &Claim, prospect: &Prospect) -> Vec<Vec<Removable>> {
+    /// The fewest pods of a node that must go for the claim to fit, the most important first.
+    fn set(&self, uid: &PodUid, claim: &Claim, prospect: &Prospect) -> Option<Vec<Removable>> {
         let Prospect { node, row, .. } = prospect;
-        let all = row.iter().map(|one| one.pod.uid.clone()).collect();
-        if row.is_empty() || !self.takes(uid, claim, &self.ledger().book_without(*node, &all)) {
-            return Vec::new();
-        }
-        let cards = self.ledger().book(*node).cards().len();
-        // Pods of one card first, then any: an ask of several cards needs those of several.
-        let rows = (0..cards).map(|card| {
-            let here = row.iter();
-            let here = here.filter(|one| self.stands_on(&one.pod.uid, *node, card));
-            here.cloned().collect()
-        });
-        let rows: Vec<Vec<Removable>> = rows.chain([row.clone()]).collect();
-        let mut sets = Vec::new();
-        for important_first in rows {
-            // Sparing the small ones leaves few large ones to go.
-            let mut small_first: Vec<Removable> = important_first.clone();
-            small_first.sort_by_key(|one| self.size(&one.pod.uid, *node));
-            for row in [important_first, small_first] {
-                sets.extend(self.set_of(uid, claim, *node, &row));
-            }
-        }
-        sets
-    }
-
-    /// Those of a row that must go if its first ones are spared where that can be.
-    fn set_of(
-        &self,
-        uid: &PodUid,
-        claim: &Claim,
-        node: NodeIdx,
-        row: &[Removable],
-    ) -> Option<Vec<Removable>> {
         let pods: Vec<Evictable> = row.iter().map(|one| one.pod.clone()).collect();
-        let gone = self.victims(uid, claim, node, &pods, &BTreeSet::new())?;
+        let gone = self.victims(uid, claim, *node, &pods, &BTreeSet::new())?;
         let gone: BTreeSet<PodUid> = gone.into_iter().map(|one| one.uid).collect();
-        let enough = check_machine(&self.ledger().book_without(node, &gone), claim).is_ok();
-        let mut set: Vec<Removable> = row.to_vec();
-        set.retain(|one| gone.contains(&one.pod.uid));
-        set.sort_by(|a, b| importance(a).cmp(&importance(b)));
-        enough.then_some(set)
-    }
-
-    fn stands_on(&self, uid: &PodUid, node: NodeIdx, card: usize) -> bool {
-        let facts = self.ledger().book(node).facts();
-        let entry = self.ledger().entry(uid);
-        match (facts, entry.and_then(|entry| entry.allocation.as_ref())) {
-            (Some(facts), Some(allocation)) => {
-                let mut grants = allocation.grants.iter();
-                grants.any(|grant| facts.inventory.position(&grant.card) == Some(card))
-            }
-            // It does not say where: it may be here.
-            _ => true,
-        }
-    }
-
-    /// How much of a card's memory the pod asks for.
-    fn size(&self, uid: &PodUid, node: NodeIdx) -> u64 {
-        let cards = self.ledger().book(node).cards().iter();
-        let card = cards.map(|card| card.capacity.memory).max();
-        let ask = self.ledger().entry(uid).map(|entry| entry.claim.ask());
-        match ask {
-            None | Some(Ask::Nothing) => 0,
-            Some(Ask::Parts(parts)) => parts.memory_on(card.unwrap_or(MiB::ZERO)).get(),
-            Some(Ask::WholeCards(_)) => u64::MAX,
-        }
+        check_machine(&self.ledger().book_without(*node, &gone), claim).ok()?;
+        let set = row.iter().filter(|one| gone.contains(&one.pod.uid));
+        Some(set.cloned().collect())
     }
 
     fn proves(&mut self, now: Time, waiting: &Entry, node: NodeIdx, victims: &[PodUid]) -> bool {
@@ -226,14 +164,11 @@ impl Engine {
     }
 }
 
-/// The most important first, as the stock scheduler's `MoreImportantPod`.
-fn importance(one: &Removable) -> (Reverse<i32>, bool, Option<&str>) {
-    let started = one.started.as_deref();
-    (Reverse(one.priority), started.is_none(), started)
-}
+/// How many, the priority of the most important one, and its age.
+type Weight = (usize, Option<i32>, Reverse<(bool, Option<Box<str>>)>);
 
 /// The fewest first; of equal numbers those whose most important one is the least important.
-fn weight(set: &[Removable]) -> (usize, Option<i32>, Reverse<(bool, Option<Box<str>>)>) {
+fn weight(set: &[Removable]) -> Weight {
     let first = set.first();
     let priority = first.map(|one| one.priority);
     let started = first.and_then(|one| one.started.clone());

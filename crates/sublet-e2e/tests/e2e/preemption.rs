@@ -165,7 +165,7 @@ fn goes_on_where_another_leader_stopped(
     cluster.start_again(deployed::CONTROLLER)?;
     deployed::until_controller_ready(cluster, deployed::CONTROLLER, ports)?;
     assert_eq!(world.until_placed("high")?.node, "n1");
-    assert_eq!(evicted(world)?, [victim.0.clone()]);
+    assert_eq!(evicted(world)?, std::slice::from_ref(&victim.0));
     let events = cluster.kubectl(&["get", "events", "--field-selector", "reason=Preempted"])?;
     ensure!(events.contains(&victim.0), "events: {events}");
     Ok(())

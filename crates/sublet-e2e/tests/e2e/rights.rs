@@ -144,7 +144,35 @@ fn use_everything(world: &World, node: &str) -> Result<()> {
         );
         Ok(())
     })?;
-    bind_unknown_pod(world, node)
+    bind_unknown_pod(world, node)?;
+    make_room(world)
+}
+
+/// Has the controller evict one of two pods, each of which takes more than half of a card.
+fn make_room(world: &World) -> Result<()> {
+    let pod = |name, limits, spec| {
+        let node = "spare";
+        yaml::Pod {
+            name,
+            limits,
+            node,
+            spec,
+            ..yaml::Pod::default()
+        }
+        .yaml()
+    };
+    let node = yaml::share_node("spare", 2, 32_552);
+    let half = ["aliyun.com/gpu-mem: 9000"];
+    let low = pod("low-0", &half, "") + &pod("low-1", &half, "");
+    world.cluster.apply(&(node + &low))?;
+    world.until_placed("low-0")?;
+    world.until_placed("low-1")?;
+    let class = "---\n{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, \
+                 metadata: {name: high}, value: 9}\n";
+    let more = ["aliyun.com/gpu-mem: 14000"];
+    let high = pod("high", &more, "priorityClassName: high");
+    world.cluster.apply(&(class.to_owned() + &high))?;
+    world.until_placed("high").map(drop)
 }
 
 /// The rights that no request has used until now.

@@ -28,7 +28,8 @@ fn engine(cards: &str, pods: &[(&str, &str, u32, i32)]) -> (Engine, NodeIdx, Vec
             started: Some(format!("2026-01-01T00:00:{age:02}Z").into()),
         });
     }
-    row.sort_by(|a, b| importance(a).cmp(&importance(b)));
+    // As the scheduler orders pods: by importance, the oldest of a priority first.
+    row.sort_by_key(|one| Reverse(one.priority));
     (engine, at, row)
 }
 
@@ -39,8 +40,12 @@ fn rescued(
     guarded: &[&str],
 ) -> Result<String, NoRescue> {
     let waiting = entry("x", "a", &claim(asked));
+    let mut prospect = prospect.clone();
+    for one in &mut prospect.row {
+        one.pod.breaks = guarded.contains(&one.pod.uid.as_str());
+    }
     let before: Vec<Entry> = engine.ledger().entries().cloned().collect();
-    let prospects = std::slice::from_ref(prospect);
+    let prospects = std::slice::from_ref(&prospect);
     let breaks = |all: &[&Entry]| all.iter().any(|one| guarded.contains(&one.uid.as_str()));
     let rescue = engine.rescue(Time::from_ms(0), &waiting, prospects, breaks);
     assert!(
@@ -116,7 +121,7 @@ fn the_fewest_go_then_the_lowest_then_the_youngest() {
         let found = rescued(&mut engine, &prospect, asked, guarded);
         assert_eq!(
             found.as_deref(),
-            expected.as_ref().copied().map_err(|no| no),
+            expected.as_ref().copied(),
             "{pods:?} {asked}"
         );
     }
