@@ -119,7 +119,8 @@ mod tests {
             damaged[at] = byte;
             if let Ok(books) = Books::from_json(&damaged) {
                 prop_assert!(books.0.len() <= 2);
-                let owner = books.owner("GPU-a-_-7", ["u1", "u9"].into_iter());
+                // One byte makes no `u1` of the other.
+                let owner = books.owner("GPU-a-_-7", ["u1", "other"].into_iter());
                 prop_assert!(matches!(owner, None | Some("u1")), "{owner:?}");
             }
         }
