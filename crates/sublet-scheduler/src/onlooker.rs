@@ -67,7 +67,13 @@ impl Onlooker {
     /// What is to be said of this pod. What is found possible counts as decided for other pods.
     #[must_use]
     pub fn outlook(&self, pod: &Pod) -> Outlook {
-        let mut state = self.scheduler.state();
+        self.scheduler.outlook(pod)
+    }
+}
+
+impl Scheduler {
+    pub(crate) fn outlook(&self, pod: &Pod) -> Outlook {
+        let mut state = self.state();
         let unit = state.engine.options().unit;
         let Ok(waiting) = Waiting::of(pod, unit) else {
             return Outlook::Unknown;
@@ -91,7 +97,7 @@ impl Onlooker {
         if state.check_quota(key, uid, &waiting.claim, None).is_err() {
             return Outlook::No(NoRescue::NobodyHelps);
         }
-        let Some(prospects) = prospects(&state, pod, waiting.priority) else {
+        let Some(prospects) = prospects(&state, pod, &waiting) else {
             return Outlook::Unknown;
         };
         let (now, entry) = (now(), entry_of(&waiting));
@@ -139,14 +145,19 @@ fn victim(state: &State, uid: PodUid) -> Option<Victim> {
 
 /// The nodes that would take the pod by the rules that count nothing, and who may go from each.
 /// `None` if the pod's own rules cannot be read.
-fn prospects(state: &State, pod: &Pod, priority: i32) -> Option<Vec<Prospect>> {
+fn prospects(state: &State, pod: &Pod, waiting: &Waiting) -> Option<Vec<Prospect>> {
     let rules = pod_rules(pod).ok()?;
     let ledger = state.engine.ledger();
-    let promised: BTreeSet<&PodUid> = state
+    // What was found for this very pod before was not noted, and counts no more.
+    let others = state
         .promises
-        .values()
-        .flat_map(|promise| promise.victims.iter().map(|victim| &victim.uid))
+        .iter()
+        .filter(|(uid, _)| **uid != waiting.uid);
+    let promised: BTreeSet<&PodUid> = others
+        .flat_map(|(_, promise)| promise.victims.iter().map(|victim| &victim.uid))
         .collect();
+    // Where somebody without a GPU is in the way, a sum is not free.
+    let has_gpu = |uid: &PodUid| ledger.entry(uid).is_some_and(|entry| entry.claim.has_gpu());
     let goes =
         |entry: &&Entry| promised.contains(&entry.uid) || state.evictions.is_going(&entry.uid);
     let prospect = |node: NodeIdx| {
@@ -155,8 +166,11 @@ fn prospects(state: &State, pod: &Pod, priority: i32) -> Option<Vec<Prospect>> {
         let going: BTreeSet<PodUid> = going.map(|entry| entry.uid.clone()).collect();
         let row = state
             .evictions
-            .removable(ledger, node, priority, &BTreeSet::new());
-        let row = row.into_iter().filter(|one| !going.contains(&one.pod.uid));
+            .removable(ledger, node, waiting.priority, &BTreeSet::new());
+        let row = row.into_iter().filter(|one| {
+            let uid = &one.pod.uid;
+            !going.contains(uid) && has_gpu(uid)
+        });
         Prospect {
             node,
             row: row.collect(),

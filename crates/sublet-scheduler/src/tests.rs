@@ -4,6 +4,7 @@
 mod host_only;
 mod preemption;
 mod quotas;
+mod rescue;
 mod world;
 
 use std::sync::Arc;

@@ -1,0 +1,137 @@
+//! Whom the controller would evict, and who may not take the room.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use sublet_api::{keys, preempting_to_json};
+use sublet_plan::{EngineOptions, NoRescue, Policy};
+
+use super::world::{World, pod};
+use crate::Outlook;
+
+/// A node of two cards, each with a pod of 9,000 MiB and no priority.
+fn world() -> World {
+    let world = World::of_none(EngineOptions::of(Policy::binpack()));
+    world.scheduler.state().node_rules = Some(BTreeMap::new());
+    world.node("n1", 32_552, 2);
+    world.bound("p", "n1", 0, 9_000);
+    world.bound("q", "n1", 1, 9_000);
+    world.ready();
+    world
+}
+
+fn of_priority(name: &str, memory: u64, priority: i32) -> Value {
+    let mut pod = pod(name, memory);
+    pod["spec"]["priority"] = json!(priority);
+    pod
+}
+
+fn outlook(world: &World, pod: &Value) -> Outlook {
+    let pod = serde_json::from_value(pod.clone()).unwrap();
+    world.scheduler.outlook(&pod)
+}
+
+#[tokio::test]
+async fn what_is_decided_for_one_pod_counts_for_the_others() {
+    let world = world();
+    let high = of_priority("high", 14_000, 9);
+    let Outlook::Possible(first) = outlook(&world, &high) else {
+        panic!("nobody would go")
+    };
+    assert_eq!(first.victims.len(), 1);
+    // Nothing was noted yet. It is found once more, and another pod waits for what comes free.
+    assert!(
+        matches!(outlook(&world, &high), Outlook::Possible(again) if again.victims == first.victims)
+    );
+    let other = of_priority("other", 14_000, 9);
+    assert_eq!(outlook(&world, &other), Outlook::No(NoRescue::RoomComes));
+    world
+        .scheduler
+        .state()
+        .forget(&sublet_model::PodUid::new("high").unwrap());
+    assert!(matches!(outlook(&world, &other), Outlook::Possible(_)));
+    let forget = |name| {
+        let uid = sublet_model::PodUid::new(name).unwrap();
+        world.scheduler.state().forget(&uid);
+    };
+    forget("other");
+    // Nobody of the same priority goes, and nobody without a GPU.
+    let equal = of_priority("equal", 14_000, 0);
+    assert_eq!(outlook(&world, &equal), Outlook::No(NoRescue::NobodyHelps));
+    assert_eq!(
+        outlook(
+            &world,
+            &json!({"metadata": {"name": "x", "namespace": "d", "uid": "x"}})
+        ),
+        Outlook::Unknown
+    );
+}
+
+#[tokio::test]
+async fn a_note_is_followed_only_as_far_as_it_may_be() {
+    let world = world();
+    let mut high = of_priority("high", 14_000, 9);
+    let Outlook::Possible(decided) = outlook(&world, &high) else {
+        panic!("nobody would go")
+    };
+    let note = |pod: &mut Value, text: &str| {
+        pod["metadata"]["annotations"] = json!({ keys::PREEMPTING: text });
+    };
+    let text = preempting_to_json(&decided);
+    note(&mut high, &text);
+    let Outlook::Decided(_, left) = outlook(&world, &high) else {
+        panic!("the note is not read")
+    };
+    assert_eq!(left, decided.victims);
+    // Of another node, of no lower priority, or no note at all.
+    for (priority, text) in [
+        (9, text.replace("n1", "n2")),
+        (0, text.clone()),
+        (9, text.replace(decided.victims[0].pod.name(), "somebody")),
+    ] {
+        let mut forged = of_priority("high", 14_000, priority);
+        note(&mut forged, &text);
+        assert!(
+            matches!(outlook(&world, &forged), Outlook::Decided(_, left) if left.is_empty()),
+            "{text}"
+        );
+    }
+    note(&mut high, "{}");
+    assert_eq!(outlook(&world, &high), Outlook::Unknown);
+}
+
+#[tokio::test]
+async fn room_is_kept_from_pods_of_lower_priority() {
+    let world = world();
+    let mut high = of_priority("high", 14_000, 9);
+    let Outlook::Possible(decided) = outlook(&world, &high) else {
+        panic!("nobody would go")
+    };
+    // The victim has gone, and its successor is asked about before the pod that waits.
+    let victim = &decided.victims[0].uid;
+    world.scheduler.state().forget(victim);
+    let low = of_priority("low", 9_000, 0);
+    let refused = world.filter(&low, &["n1"]).await;
+    assert_eq!(
+        refused["NodeNames"],
+        json!(["n1"]),
+        "the note alone counts, on the pod"
+    );
+    high["metadata"]["annotations"] = json!({ keys::PREEMPTING: preempting_to_json(&decided) });
+    let seen = serde_json::from_value(high.clone()).unwrap();
+    world.scheduler.state().set_pod(&seen);
+    let refused = world.filter(&of_priority("low-2", 9_000, 0), &["n1"]).await;
+    assert_eq!(
+        refused["FailedNodes"]["n1"],
+        "room on the node is kept for a pod of higher priority"
+    );
+    // One that leaves the room, one that matters as much, and the pod itself.
+    for pod in [
+        of_priority("small", 2_000, 0),
+        of_priority("equal", 14_000, 9),
+        high,
+    ] {
+        let passed = world.filter(&pod, &["n1"]).await;
+        assert_eq!(passed["NodeNames"], json!(["n1"]), "{pod}");
+    }
+}
