@@ -4,7 +4,7 @@
 //! prints Markdown. Nothing here is a test: a figure that misses its target is printed as
 //! missed, and the exit status is still 0.
 //!
-//! Suggested reading order: scheduler (what is run), latency, rate, startup (the figures),
+//! Suggested reading order: scheduler (what is run), latency, rate, startup, webhook (the figures),
 //! then world, objects, noop, caller (what they need). One machine's isolation: isolation,
 //! shares and gpu (what is run), the files of their folders (the figures), stage (what they need).
 //! Placement on traces: simulate and the files of its folder.
@@ -24,6 +24,7 @@ mod simulate;
 mod stage;
 mod startup;
 mod stats;
+mod webhook;
 mod world;
 
 use clap::Parser;
@@ -39,6 +40,7 @@ enum Command {
     Simulate(simulate::Arguments),
     Plan(simulate::plan::Arguments),
     Noop(noop::Arguments),
+    EmptyWebhook(webhook::EmptyArguments),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -52,5 +54,6 @@ fn main() -> anyhow::Result<()> {
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Plan(arguments) => simulate::plan::run(&arguments),
         Command::Noop(arguments) => noop::run(&arguments),
+        Command::EmptyWebhook(arguments) => webhook::run_empty(&arguments),
     }
 }

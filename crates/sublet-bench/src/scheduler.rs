@@ -1,6 +1,6 @@
 //! `sublet-bench scheduler`: the figures, their sizes and the clusters that they are measured in.
 //!
-//! Figures a, c and d share one loaded cluster; b has one whose nodes KWOK plays.
+//! Figures a, c, d and e share one loaded cluster; b has one whose nodes KWOK plays.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use sublet_testbed::Binaries;
 
 use crate::report::Report;
 use crate::world::{NODES, PODS, World};
-use crate::{latency, machine, objects, rate, startup};
+use crate::{latency, machine, objects, rate, startup, webhook};
 
 /// One figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -23,11 +23,13 @@ enum Figure {
     C,
     /// Memory
     D,
+    /// How long the webhook for pods takes
+    E,
 }
 
 /// Measure the scheduler extender against a real API server.
 ///
-/// Prints Markdown. At full size: a, c and d about 6 minutes together, b about 25.
+/// Prints Markdown. At full size: a, c, d and e about 7 minutes together, b about 25.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -58,7 +60,7 @@ pub(crate) struct Arguments {
     write: bool,
 }
 
-/// How large the loaded cluster of a, c and d is.
+/// How large the loaded cluster of a, c, d and e is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load {
     /// Nodes, of eight cards each.
@@ -124,11 +126,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if arguments.quick {
         report.say("**A quick run: small clusters, one round. The figures mean nothing.**");
     }
-    if [Figure::A, Figure::C, Figure::D]
+    if [Figure::A, Figure::C, Figure::D, Figure::E]
         .iter()
         .any(|&f| arguments.wants(f))
     {
-        loaded(arguments, &binaries, &sublet, &mut report)?;
+        loaded(arguments, &binaries, &sublet, &repository, &mut report)?;
     }
     if arguments.wants(Figure::B) {
         played(arguments, &binaries, &sublet, &repository, &mut report)?;
@@ -141,11 +143,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Figures a, c and d.
+/// Figures a, c, d and e.
 fn loaded(
     arguments: &Arguments,
     binaries: &Binaries,
     sublet: &Path,
+    repository: &Path,
     report: &mut Report,
 ) -> Result<()> {
     let load = arguments.load();
@@ -160,10 +163,10 @@ fn loaded(
         (from..to).map(move |number| objects::bound_pod(number, load.nodes))
     };
     world.create("pods", PODS, pods(0, load.pods))?;
+    let calls = arguments
+        .calls
+        .unwrap_or(if arguments.quick { 300 } else { 5_000 });
     if arguments.wants(Figure::A) {
-        let calls = arguments
-            .calls
-            .unwrap_or(if arguments.quick { 300 } else { 5_000 });
         latency::measure(&mut world, load, calls, report)?;
     }
     if arguments.wants(Figure::C) {
@@ -172,6 +175,15 @@ fn loaded(
     if arguments.wants(Figure::D) {
         world.create("pods", PODS, pods(load.pods, load.most_pods))?;
         startup::memory(&mut world, load, report)?;
+    }
+    if arguments.wants(Figure::E) {
+        let pods = if arguments.wants(Figure::D) {
+            load.most_pods
+        } else {
+            load.pods
+        };
+        // Last: from here on the API server asks about each pod.
+        webhook::measure(&mut world, repository, pods, calls, report)?;
     }
     Ok(())
 }

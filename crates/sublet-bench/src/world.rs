@@ -38,7 +38,7 @@ pub(crate) struct World {
     pub(crate) client: Client,
     pub(crate) runtime: Runtime,
     pub(crate) progress: Progress,
-    sublet: PathBuf,
+    pub(crate) sublet: PathBuf,
 }
 
 impl World {
