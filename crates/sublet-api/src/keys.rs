@@ -187,6 +187,21 @@ keys! {
         KAI_DEVICES = "gpu-fraction-num-devices",
         /// the container that gets the cards; the first main one unless it is there (KAI)
         KAI_CONTAINER = "gpu-fraction-container-name",
+        /// compute time that is promised, as a part of a card (KubeShare 1)
+        SHAREPOD_REQUEST = "kubeshare/gpu_request",
+        /// the most compute time that the pod may use, as a part of a card (KubeShare 1)
+        SHAREPOD_LIMIT = "kubeshare/gpu_limit",
+        /// memory in bytes (KubeShare 1)
+        SHAREPOD_MEMORY = "kubeshare/gpu_mem",
+        /// the UUID of the card that it must be; KubeShare's own names are refused (KubeShare 1)
+        SHAREPOD_GPU = "kubeshare/GPUID",
+        /// the pod goes on a card with a pod of the same affinity, or else on one that nobody is on
+        /// (KubeShare 1)
+        SHAREPOD_AFFINITY = "kubeshare/sched_affinity",
+        /// the pod stays away from cards with a pod of the same anti-affinity (KubeShare 1)
+        SHAREPOD_ANTI_AFFINITY = "kubeshare/sched_anti-affinity",
+        /// all pods on a card have the same exclusion, or none of them has any (KubeShare 1)
+        SHAREPOD_EXCLUSION = "kubeshare/sched_exclusion",
         /// kubelet runs the pod from a file of its own, as a static pod; read only
         MIRROR = "kubernetes.io/config.mirror",
         /// `false` asks that the pod is not evicted to tidy up (cluster autoscaler); read only

@@ -300,6 +300,7 @@ impl Ledger {
             && book.unassigned == again.unassigned
             && book.unplaced == again.unplaced
             && book.free == again.free
+            && book.neighbours == again.neighbours
             && book.machine == again.machine
             && *self.outline(idx) == Outline::of(book)
             && book

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::{Gpu, GpuUuid};
+use crate::{CardTags, Gpu, GpuUuid};
 
 /// The GPU models that a pod accepts; none named means any. They stay in the order given, so that
 /// the same models in another order compare as different.
@@ -51,6 +51,8 @@ pub struct CardWishes {
     pub not_models: BTreeSet<Arc<str>>,
     /// All the pod's cards must be of one NUMA node. Of a card it must be known which that is.
     pub one_numa: bool,
+    /// Whom it wants beside it, and whom not. They say nothing of the card itself.
+    pub tags: CardTags,
 }
 
 impl CardWishes {

@@ -4,10 +4,10 @@
 //! at their wiring) belongs in [`several`] and [`whole`], and nowhere else.
 
 use sublet_model::{
-    Ask, Book, Card, Claim, Class, Count, Hold, OwnParts, Part, Parts, Role, peak_of,
+    Ask, Book, Card, CardTags, Claim, Class, Count, Hold, OwnParts, Part, Parts, Role, peak_of,
 };
 
-use crate::CardLoad;
+use crate::Preference;
 use crate::score::Cost;
 
 /// The cards of a node that a claim may have: all of them, or those that the pod accepts.
@@ -16,15 +16,36 @@ pub(crate) struct Open<'a> {
     pub(crate) book: &'a Book,
     /// By position in ascending order; `None` for all.
     pub(crate) accepted: Option<&'a [usize]>,
+    /// The pod's tags; `None` where neither it nor any pod of the node has some.
+    pub(crate) tags: Option<&'a CardTags>,
+    /// The pod's class.
+    pub(crate) class: Class,
 }
 
 impl<'a> Open<'a> {
+    /// All cards, as far as tags allow.
+    pub(crate) fn of(book: &'a Book, claim: &'a Claim) -> Open<'a> {
+        let tags = claim.tags();
+        Open {
+            book,
+            accepted: None,
+            tags: (book.has_tags() || !tags.are_none()).then_some(tags),
+            class: claim.class(),
+        }
+    }
+
+    fn preference(self, position: usize) -> Preference {
+        let tags = self.tags.unwrap_or(CardTags::NONE);
+        Preference::of(self.book, position, tags, self.class)
+    }
+
     /// The cards and their positions.
     pub(crate) fn cards(self) -> impl Iterator<Item = (usize, &'a Card)> + Clone {
         let cards = self.book.cards().iter().enumerate();
         cards.filter(move |(at, _)| {
-            let accepted = self.accepted;
+            let Open { accepted, tags, .. } = self;
             accepted.is_none_or(|accepted| accepted.binary_search(at).is_ok())
+                && tags.is_none_or(|tags| self.book.suits(tags, *at))
         })
     }
 }
@@ -34,8 +55,8 @@ impl<'a> Open<'a> {
 pub(crate) struct One {
     /// Some pod's soft hold wants the room, so it is only free if that pod goes elsewhere.
     pub(crate) contended: bool,
-    /// How busy the card probably is, for classes where that counts.
-    pub(crate) load: CardLoad,
+    /// What the pod prefers.
+    pub(crate) preference: Preference,
     cost: Cost,
     /// The card's position on the node.
     pub(crate) position: usize,
@@ -46,8 +67,8 @@ pub(crate) struct One {
 pub(crate) struct Several {
     /// Soft holds want the room on at least one of the cards.
     pub(crate) contended: bool,
-    /// How busy the busiest of them probably is, where that counts: the other cards wait for it.
-    pub(crate) load: CardLoad,
+    /// Of the card that it likes least: where that is a busy one, the other cards wait for it.
+    pub(crate) preference: Preference,
     /// The cards' positions on the node.
     pub(crate) positions: Vec<usize>,
 }
@@ -57,8 +78,8 @@ pub(crate) trait CardCost: Fn(usize, Part) -> Cost {}
 impl<F: Fn(usize, Part) -> Cost> CardCost for F {}
 
 /// The best card for a single part; `None` if no card has room.
-pub(crate) fn one(open: Open<'_>, part: Part, class: Class, cost: impl CardCost) -> Option<One> {
-    candidates(open, part, class, &cost).min()
+pub(crate) fn one(open: Open<'_>, part: Part, cost: impl CardCost) -> Option<One> {
+    candidates(open, part, &cost).min()
 }
 
 /// The best cards for parts of several cards.
@@ -68,11 +89,10 @@ pub(crate) fn one(open: Open<'_>, part: Part, class: Class, cost: impl CardCost)
 pub(crate) fn several(
     open: Open<'_>,
     parts: &Parts,
-    class: Class,
     cost: impl CardCost,
 ) -> Result<Several, Count> {
     let able = |part| {
-        let mut able: Vec<One> = candidates(open, part, class, &cost).collect();
+        let mut able: Vec<One> = candidates(open, part, &cost).collect();
         able.sort_unstable();
         able
     };
@@ -88,10 +108,10 @@ pub(crate) fn several(
     };
     let found = |contended| {
         move |positions: Vec<usize>| {
-            let loads = positions.iter().map(|&at| CardLoad::of(book, at, class));
+            let preferences = positions.iter().map(|&at| open.preference(at));
             Several {
                 contended,
-                load: loads.max().unwrap_or_default(),
+                preference: preferences.max().unwrap_or_default(),
                 positions,
             }
         }
@@ -110,27 +130,20 @@ pub(crate) fn several(
 ///
 /// # Errors
 /// The number of containers that can have their cards, if that is not all.
-pub(crate) fn own(
-    open: Open<'_>,
-    own: &[OwnParts],
-    class: Class,
-    cost: impl CardCost,
-) -> Result<Several, Count> {
+pub(crate) fn own(open: Open<'_>, own: &[OwnParts], cost: impl CardCost) -> Result<Several, Count> {
     let tightest = |_, left: Part| Cost::try_from(left.memory.get()).unwrap_or(Cost::MAX);
-    let (any, most) = arrange(open, own, class, true, &tightest);
+    let (any, most) = arrange(open, own, true, &tightest);
     let any = any.ok_or(Count::new(most as u32))?;
     let preferred = |contended| {
-        let (found, _) = arrange(open, own, class, contended, &cost);
+        let (found, _) = arrange(open, own, contended, &cost);
         Some((contended, found?))
     };
     let preferred = preferred(false).or_else(|| preferred(true));
     let (contended, positions) = preferred.unwrap_or((true, any));
-    let loads = positions
-        .iter()
-        .map(|&at| CardLoad::of(open.book, at, class));
+    let preferences = positions.iter().map(|&at| open.preference(at));
     Ok(Several {
         contended,
-        load: loads.max().unwrap_or_default(),
+        preference: preferences.max().unwrap_or_default(),
         positions,
     })
 }
@@ -139,13 +152,11 @@ pub(crate) fn own(
 fn arrange(
     open: Open<'_>,
     own: &[OwnParts],
-    class: Class,
     contended: bool,
     cost: &impl CardCost,
 ) -> (Option<Vec<usize>>, usize) {
     let mut placing = Placing {
         open,
-        class,
         own,
         cost,
         contended,
@@ -165,7 +176,6 @@ const MAX_TRIES: usize = 2_000;
 /// An arrangement of containers that is being made.
 struct Placing<'a, C> {
     open: Open<'a>,
-    class: Class,
     own: &'a [OwnParts],
     cost: &'a C,
     /// May it use room that a soft hold wants?
@@ -215,14 +225,14 @@ impl<C: CardCost> Placing<'_, C> {
             let before = before.map(|&(_, role, part)| (role, part));
             let all: Vec<_> = before.chain([(role, part)]).collect();
             let all = peak_of(&all);
-            let left = card.left_beside(all, self.class)?;
+            let left = card.left_beside(all, self.open.class)?;
             let uncontended = left.checked_sub(card.held);
             if !self.contended && uncontended.is_none() {
                 return None;
             }
             Some(One {
                 contended: uncontended.is_none(),
-                load: CardLoad::of(self.open.book, position, self.class),
+                preference: self.open.preference(position),
                 cost: (self.cost)(position, uncontended.unwrap_or(left)),
                 position,
             })
@@ -244,13 +254,8 @@ pub(crate) fn is_free(book: &Book, claim: &Claim, hold: &Hold) -> bool {
     let Ask::Parts(parts) = claim.ask() else {
         return false;
     };
-    let gpus = book.facts().map_or(&[][..], |facts| facts.inventory.gpus());
-    let accepts = |at: usize| match claim.wishes() {
-        Some(wishes) => gpus.get(at).is_some_and(|gpu| wishes.accept(gpu)),
-        None => true,
-    };
     let free = |(part, &(at, _)): (Part, &(usize, Part))| {
-        let card = book.cards().get(at).filter(|_| accepts(at));
+        let card = book.cards().get(at).filter(|_| accepts(book, claim, at));
         card.is_some_and(|card| card.left_beside(part, claim.class()).is_some())
     };
     // Containers that choose for themselves may be several on one card; they choose again.
@@ -259,20 +264,25 @@ pub(crate) fn is_free(book: &Book, claim: &Claim, hold: &Hold) -> bool {
         && parts.iter().zip(&hold.cards).all(free)
 }
 
+/// Does the pod accept that card and those on it, whatever room there is?
+pub(crate) fn accepts(book: &Book, claim: &Claim, position: usize) -> bool {
+    let gpus = book.facts().map_or(&[][..], |facts| facts.inventory.gpus());
+    let wished = gpus.get(position).is_some_and(|gpu| match claim.wishes() {
+        Some(wishes) => wishes.accept(gpu),
+        None => true,
+    });
+    wished && book.suits(claim.tags(), position)
+}
+
 /// The cards that have room for a part.
-fn candidates(
-    open: Open<'_>,
-    part: Part,
-    class: Class,
-    cost: &impl CardCost,
-) -> impl Iterator<Item = One> {
+fn candidates(open: Open<'_>, part: Part, cost: &impl CardCost) -> impl Iterator<Item = One> {
     open.cards().filter_map(move |(position, card)| {
-        let left = card.left_beside(part, class)?;
+        let left = card.left_beside(part, open.class)?;
         // What is left with all holds counted; if only a hold is in the way, what is left without.
         let uncontended = left.checked_sub(card.held);
         Some(One {
             contended: uncontended.is_none(),
-            load: CardLoad::of(open.book, position, class),
+            preference: open.preference(position),
             cost: cost(position, uncontended.unwrap_or(left)),
             position,
         })

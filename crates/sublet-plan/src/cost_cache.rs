@@ -14,7 +14,7 @@ use sublet_model::{
 
 use crate::policy::MAX_PARTS;
 use crate::score::{Cost, Prepared, PreparedParts};
-use crate::{Candidate, CardLoad, StockRules};
+use crate::{Candidate, Preference, StockRules};
 
 /// How many questions are kept at once. The openb lists have up to 151 if the machine's memory is
 /// part of the question, and 91 if not. A question costs a [`CachedCost`] for each node: 256
@@ -55,7 +55,7 @@ struct CachedCost {
     stamp: Stamp,
     cost: Cost,
     position: u32,
-    load: CardLoad,
+    preference: Preference,
     finding: Finding,
 }
 
@@ -254,7 +254,7 @@ impl NodeCosts {
         Some(Candidate {
             position: known.position as usize,
             contended: known.finding == Finding::Contended,
-            load: known.load,
+            preference: known.preference,
             costs: [known.cost, second, third, fourth],
         })
     }
@@ -302,7 +302,7 @@ impl NodeCosts {
             stamp,
             cost,
             position: candidate.map_or(0, |found| found.position as u32),
-            load: candidate.map_or_else(CardLoad::default, |found| found.load),
+            preference: candidate.map_or_else(Preference::default, |found| found.preference),
             finding,
         };
         if others != OtherCosts::default() && self.others.len() <= at {

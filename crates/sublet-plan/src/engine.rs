@@ -384,7 +384,7 @@ impl Engine {
         let candidate = Candidate {
             position: at.position,
             contended: at.order.contended,
-            load: at.order.load,
+            preference: at.order.preference,
             costs: Costs::default(),
         };
         let cards = cards_at(&self.rules(), book, uid, claim, &candidate);

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::cmp::Ordering;
 
 use sublet_model::{
-    Allocation, Ask, Book, CardRef, CardWishes, Carrier, Claim, Class, Count, Grant, Ledger, MiB,
+    Allocation, Ask, Book, CardRef, CardWishes, Carrier, Claim, Count, Grant, Ledger, MiB,
     NodeFacts, Part, Parts, PodUid, Portion, Role, Sharing,
 };
 
@@ -16,7 +16,7 @@ use crate::choice::{self, CardCost, Open};
 use crate::policy::Costs;
 use crate::score::{After, Asked, Cost, Prepared, Scores};
 use crate::stock::counts::{check_devices, check_machine};
-use crate::{CardLoad, EngineOptions, Reason, StockRules};
+use crate::{EngineOptions, Preference, Reason, StockRules};
 
 mod why;
 
@@ -27,8 +27,9 @@ pub struct Candidate {
     pub position: usize,
     /// The place is only free if some soft hold is not used: such nodes come last.
     pub contended: bool,
-    /// How busy the card probably is, or the busiest of several. It counts before the cost.
-    pub load: CardLoad,
+    /// What the pod prefers, of several cards the one that it likes least. It counts before the
+    /// cost.
+    pub preference: Preference,
     /// What the node costs to each part of the policy.
     pub(crate) costs: Costs,
 }
@@ -41,8 +42,8 @@ impl Candidate {
     }
 
     /// Better places come first.
-    fn order(&self) -> (bool, CardLoad, Costs, usize) {
-        (self.contended, self.load, self.costs, self.position)
+    fn order(&self) -> (bool, Preference, Costs, usize) {
+        (self.contended, self.preference, self.costs, self.position)
     }
 }
 
@@ -61,7 +62,6 @@ struct Case<'a> {
     open: Open<'a>,
     book: &'a Book,
     facts: &'a NodeFacts,
-    class: Class,
     asked: Asked<'a>,
     prepared: &'a [Prepared],
 }
@@ -151,8 +151,8 @@ pub(crate) fn cards_at(
     };
     let group = groups.iter().find(|at| at.contains(&candidate.position));
     let open = Open {
-        book,
         accepted: group.map(Vec::as_slice),
+        ..Open::of(book, claim)
     };
     match claim.ask() {
         Ask::Nothing => Vec::new(),
@@ -164,8 +164,8 @@ pub(crate) fn cards_at(
             let prepared = rules.scores.prepare(rules.ledger, book);
             let case = Case::new(rules, book, facts, uid, claim, &prepared);
             let found = match parts.own() {
-                Some(own) => choice::own(open, own, claim.class(), case.card_cost()),
-                None => choice::several(open, parts, claim.class(), case.card_cost()),
+                Some(own) => choice::own(open, own, case.card_cost()),
+                None => choice::several(open, parts, case.card_cost()),
             };
             found.map_or_else(|_| Vec::new(), |found| found.positions)
         }
@@ -307,13 +307,9 @@ impl<'a> Case<'a> {
     ) -> Case<'a> {
         Case {
             rules,
-            open: Open {
-                book,
-                accepted: None,
-            },
+            open: Open::of(book, claim),
             book,
             facts,
-            class: claim.class(),
             asked: Asked {
                 ask: claim.ask(),
                 host: claim.host(),
@@ -332,6 +328,15 @@ impl<'a> Case<'a> {
         Case { open, ..self }
     }
 
+    /// The same question, whoever is on the cards.
+    fn whatever_tags(self) -> Case<'a> {
+        let open = Open {
+            tags: None,
+            ..self.open
+        };
+        Case { open, ..self }
+    }
+
     fn on_host(&self) -> Candidate {
         let after = After {
             card_left: MiB::ZERO,
@@ -341,7 +346,7 @@ impl<'a> Case<'a> {
         Candidate {
             position: 0,
             contended: false,
-            load: CardLoad::default(),
+            preference: Preference::default(),
             costs: self.costs(0, &after),
         }
     }
@@ -362,21 +367,21 @@ impl<'a> Case<'a> {
         if book.unplaced() > Count::ZERO {
             return Err(Count::ZERO);
         }
-        let (position, contended, load) = if parts.count() == Count::new(1) {
-            let best = choice::one(self.open, first, self.class, self.card_cost());
-            best.map(|one| (one.position, one.contended, one.load))
+        let (position, contended, preference) = if parts.count() == Count::new(1) {
+            let best = choice::one(self.open, first, self.card_cost());
+            best.map(|one| (one.position, one.contended, one.preference))
                 .ok_or(Count::ZERO)?
         } else if let Some(own) = parts.own() {
-            let found = choice::own(self.open, own, self.class, self.card_cost())?;
+            let found = choice::own(self.open, own, self.card_cost())?;
             // The score is told of the card of the largest part.
             let mut parts = own
                 .iter()
                 .flat_map(|one| vec![one.part; one.gpus.get() as usize]);
             let at = parts.position(|part| part == first).unwrap_or(0);
-            (found.positions[at], found.contended, found.load)
+            (found.positions[at], found.contended, found.preference)
         } else {
-            let best = choice::several(self.open, parts, self.class, self.card_cost());
-            best.map(|found| (found.positions[0], found.contended, found.load))?
+            let best = choice::several(self.open, parts, self.card_cost());
+            best.map(|found| (found.positions[0], found.contended, found.preference))?
         };
         let held: MiB = book.cards().iter().map(|card| card.held.memory).sum();
         let card = &book.cards()[position];
@@ -392,7 +397,7 @@ impl<'a> Case<'a> {
         Ok(Candidate {
             position,
             contended,
-            load,
+            preference,
             costs: self.costs(position, &after),
         })
     }
@@ -425,7 +430,7 @@ impl<'a> Case<'a> {
         Ok(Candidate {
             position,
             contended: asked > free.saturating_sub(Count::new(holds)),
-            load: CardLoad::default(),
+            preference: Preference::default(),
             costs: self.costs(position, &after),
         })
     }

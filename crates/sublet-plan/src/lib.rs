@@ -5,7 +5,7 @@
 //! answer. One implementation serves the extender, `sublet plan`, `sublet explain`, the
 //! simulator and the tests.
 //!
-//! Suggested reading order: reasons, policies, scores, load, fit, screen, the engine, what the
+//! Suggested reading order: reasons, policies, scores, preference, fit, screen, the engine, what the
 //! stock scheduler adds, evict, rescue, defrag, the binding protocol.
 
 mod binding;
@@ -16,9 +16,9 @@ mod engine;
 mod evict;
 mod fit;
 mod learn;
-mod load;
 mod look_alike;
 mod policy;
+mod preference;
 mod quota;
 mod reason;
 mod rescue;
@@ -37,8 +37,8 @@ pub use engine::{
 pub use evict::{Evictable, breaking};
 pub use fit::Candidate;
 pub use learn::{PodShape, ShapeCounts};
-pub use load::CardLoad;
 pub use policy::{Policy, PolicyError};
+pub use preference::Preference;
 pub use quota::{GpuQuota, OverQuota, check_quota};
 pub use reason::{Reason, SickCards, Wire};
 pub use rescue::{NoRescue, Prospect, Removable, Rescue};

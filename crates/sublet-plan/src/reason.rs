@@ -41,6 +41,8 @@ pub enum Reason {
         /// It would accept some, but wants all of one NUMA node, and that is not known of them.
         numa_unknown: bool,
     },
+    /// Cards have enough room, but the pod's tags, or those of pods on the cards, keep them apart.
+    Tags,
     /// Too little CPU is left.
     Cpu {
         /// What the pod asks for.
@@ -233,6 +235,7 @@ impl Reason {
             | Reason::TooSmall { .. }
             | Reason::TooFew { .. } => true,
             Reason::Unknown
+            | Reason::Tags
             | Reason::Cpu { .. }
             | Reason::HostMemory { .. }
             | Reason::Unschedulable
@@ -261,6 +264,7 @@ impl Reason {
             Reason::Model { .. } => "model",
             Reason::Plugin { .. } => "plugin",
             Reason::Unwanted { .. } => "unwanted",
+            Reason::Tags => "tags",
             Reason::Cpu { .. } => "cpu",
             Reason::HostMemory { .. } => "host_memory",
             Reason::Unschedulable => "unschedulable",
@@ -447,6 +451,10 @@ impl fmt::Display for Reason {
             Reason::Unwanted { numa_unknown: true } => write!(
                 f,
                 "the pod wants GPUs of one NUMA node, and the node does not say where its GPUs are"
+            ),
+            Reason::Tags => write!(
+                f,
+                "GPUs have enough room, but tags keep the pod and those on them apart"
             ),
             Reason::LookAlike { other } => write!(
                 f,

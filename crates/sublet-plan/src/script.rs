@@ -113,10 +113,20 @@ pub(crate) fn claim(text: &str) -> Arc<Claim> {
     Arc::new(claim.with_wishes(self::wishes(wishes)))
 }
 
-/// Reads `a100,GPU-b,!v100,numa`.
+/// Reads `a100,GPU-b,!v100,numa` and tags: `aff=a,anti=b,only=c`.
 fn wishes(text: &str) -> CardWishes {
     let mut wishes = CardWishes::default();
     for word in text.split(',').filter(|word| !word.is_empty()) {
+        if let Some((kind, tag)) = word.split_once('=') {
+            let tags = &mut wishes.tags;
+            let slot = match kind {
+                "aff" => &mut tags.affinity,
+                "anti" => &mut tags.anti_affinity,
+                _ => &mut tags.exclusion,
+            };
+            *slot = Some(Arc::from(tag));
+            continue;
+        }
         let (wanted, name) = word
             .strip_prefix('!')
             .map_or((true, word), |no| (false, no));

@@ -15,7 +15,7 @@ use sublet_model::{
     GpuIndex, Grant, Identity, Inventory, MiB, Milli, NodeFacts, NodeIdx, NodeName, Part, PodKey,
     PodUid, Portion, Role, Sharing, Standing,
 };
-use sublet_plan::{CardLoad, Engine, EngineOptions, Policy};
+use sublet_plan::{Engine, EngineOptions, Policy, Preference};
 
 use crate::job::{Amount, Holding, JobAsk, JobId};
 use crate::refusal::JobRefusal;
@@ -247,7 +247,7 @@ impl Cards {
                 groups.entry(amount).or_default().insert(card);
             }
         }
-        let mut best: Option<((CardLoad, i64), Holding)> = None;
+        let mut best: Option<((Preference, i64), Holding)> = None;
         for (amount, members) in groups.into_iter().filter(|(amount, _)| !amount.is_zero()) {
             let out = (0..gpus.len()).filter(|card| !members.contains(card));
             let out = out.map(|card| gpus[card].index).collect();
@@ -270,7 +270,7 @@ impl Cards {
                 limit: part,
                 compute_limit: ask.compute.limit(),
             };
-            let cost = (found.load, found.cost());
+            let cost = (found.preference, found.cost());
             if best.is_none_or(|(least, best)| (cost, holding.card) < (least, best.card)) {
                 best = Some((cost, holding));
             }

@@ -222,6 +222,7 @@ pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
     // A label can be changed at any time. What a pod has already counts all the same.
     let is_bound = !pod.spec.node_name.is_empty();
     let kept = is_bound.then(|| kept::read(pod)).flatten();
+    let tags = kept.as_ref().map(|kept| kept.tags.clone());
     let (dialect, claim) = match kept {
         Some(kept) => {
             let claim = shaped(kept.dialect, kept.containers, has_slot)?;
@@ -257,6 +258,8 @@ pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
         Err(_) if is_bound => CardWishes::default(),
         wishes => wishes?,
     };
+    let tags = tags.unwrap_or_else(|| wishes.tags.clone());
+    let wishes = CardWishes { tags, ..wishes };
     // CPU and memory are for the stock scheduler to check. A pod does not lose its GPU
     // because we cannot read its CPU.
     let host = host_of(pod).unwrap_or(Host::ZERO);

@@ -149,6 +149,7 @@ impl Dialect for Hami {
             models: models(keys::HAMI_USE_MODEL),
             not_models: models(keys::HAMI_NO_MODEL),
             one_numa,
+            ..CardWishes::default()
         })
     }
 

@@ -5,9 +5,11 @@
 //! cards would be given away twice. So the Binding says what it asked, under a key that only Sublet
 //! writes. Pods that others bound have no such record; their labels are believed.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use sublet_model::{
-    Claim, Class, ContainerClaim, ContainerName, Count, Demand, MiB, Milli, Part, Portion,
+    CardTags, Claim, Class, ContainerClaim, ContainerName, Count, Demand, MiB, Milli, Part, Portion,
 };
 
 use super::{DIALECTS, Dialect, containers};
@@ -18,6 +20,7 @@ use crate::object::Pod;
 pub(super) struct Kept {
     pub(super) dialect: &'static dyn Dialect,
     pub(super) class: Class,
+    pub(super) tags: CardTags,
     /// In the order in which they start.
     pub(super) containers: Vec<ContainerClaim>,
 }
@@ -28,6 +31,12 @@ struct KeptJson {
     dialect: String,
     class: String,
     containers: Vec<DemandJson>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    affinity: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    anti_affinity: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    exclusion: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -68,11 +77,15 @@ pub(super) fn to_json(claim: &Claim) -> String {
             limit_milli: demand.compute_limit.get(),
         }
     };
+    let text = |tag: &Option<Arc<str>>| tag.as_deref().map(str::to_owned);
     let dialect = claim.dialect().map(|name| name.0);
     let kept = KeptJson {
         dialect: dialect.unwrap_or_default().to_owned(),
         class: claim.class().word().to_owned(),
         containers: claim.containers().iter().map(demand).collect(),
+        affinity: text(&claim.tags().affinity),
+        anti_affinity: text(&claim.tags().anti_affinity),
+        exclusion: text(&claim.tags().exclusion),
     };
     serde_json::to_string(&kept).expect("strings and numbers are always JSON")
 }
@@ -96,6 +109,11 @@ pub(super) fn read(pod: &Pod) -> Option<Kept> {
     Some(Kept {
         dialect: *DIALECTS.iter().find(|one| one.name().0 == kept.dialect)?,
         class: classes.find(|class| class.word() == kept.class)?,
+        tags: CardTags {
+            affinity: kept.affinity.map(Into::into),
+            anti_affinity: kept.anti_affinity.map(Into::into),
+            exclusion: kept.exclusion.map(Into::into),
+        },
         containers: demands.filter(|demands| !demands.is_empty())?,
     })
 }

@@ -13,6 +13,7 @@ mod kept;
 pub mod koordinator;
 mod kubeshare;
 mod nvidia;
+mod share_pod;
 mod slots;
 mod sublet;
 #[cfg(test)]
@@ -43,6 +44,7 @@ pub const DIALECTS: &[&dyn Dialect] = &[
     &koordinator::Koordinator,
     &kubeshare::KubeShare,
     &kai::Kai,
+    &share_pod::SharePod,
     #[cfg(test)]
     &toy::Toy,
 ];

@@ -12,6 +12,7 @@ mod kai;
 mod koordinator;
 mod kubeshare;
 mod several;
+mod share_pod;
 mod short_form;
 
 /// `main aliyun.com/gpu-mem=3; init: warm aliyun.com/gpu-mem=8` as a pod.

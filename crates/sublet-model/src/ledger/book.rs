@@ -3,12 +3,13 @@
 //! A page is changed by the ledger alone; everybody else reads it, or asks for a copy with
 //! one pod more.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Entry;
+use crate::tags::Neighbour;
 use crate::{
-    Ask, Class, Count, Host, Inventory, KeptFree, MachineUse, MiB, Milli, NodeFacts, NodeName,
-    Part, PodUid, charges_of,
+    Ask, CardTags, Class, Count, Host, Inventory, KeptFree, MachineUse, MiB, Milli, NodeFacts,
+    NodeName, Part, PodUid, charges_of,
 };
 
 /// One card's account.
@@ -116,6 +117,8 @@ pub struct Book {
     pub(super) machine: MachineUse,
     /// By card, as the cards: what scores look at.
     pub(super) shares: Vec<Milli>,
+    /// The tags of pods here.
+    pub(super) neighbours: Neighbours,
 }
 
 impl Book {
@@ -132,6 +135,7 @@ impl Book {
             capacity: MiB::ZERO,
             machine: MachineUse::default(),
             shares: Vec::new(),
+            neighbours: Neighbours::new(),
         }
     }
 
@@ -213,6 +217,29 @@ impl Book {
         &self.shares
     }
 
+    /// Does any pod here have tags?
+    #[must_use]
+    pub fn has_tags(&self) -> bool {
+        !self.neighbours.is_empty()
+    }
+
+    /// May a pod with these tags go on the card at `position`, beside the tags of those there?
+    #[must_use]
+    pub fn suits(&self, tags: &CardTags, position: usize) -> bool {
+        tags.accept(&self.cards[position], self.neighbours_at(position))
+    }
+
+    /// Is a pod of the same affinity on the card at `position`? False for pods without one.
+    #[must_use]
+    pub fn has_friend(&self, tags: &CardTags, position: usize) -> bool {
+        let of_same = |one: &Neighbour| one.certain && one.tags.affinity == tags.affinity;
+        tags.affinity.is_some() && self.neighbours_at(position).iter().any(of_same)
+    }
+
+    fn neighbours_at(&self, position: usize) -> &[Neighbour] {
+        self.neighbours.get(&position).map_or(&[], Vec::as_slice)
+    }
+
     /// Empties the page's accounts, keeping its facts and its list of pods.
     pub(super) fn reset(&mut self) {
         let none = Inventory::default();
@@ -226,6 +253,7 @@ impl Book {
                 ..Card::default()
             })
             .collect();
+        self.neighbours.clear();
         self.unassigned.clear();
         self.unplaced = Count::ZERO;
         self.machine = MachineUse::default();
@@ -258,6 +286,7 @@ impl Book {
                         } else {
                             card.add(charge.part, entry.claim.class());
                         }
+                        note_tags(&mut self.neighbours, entry, position, true);
                     }
                 }
             }
@@ -277,11 +306,13 @@ impl Book {
         match (ask, facts.kept_free_for(&entry.uid, ask)) {
             (Ask::Nothing, _) => {}
             (_, Some(kept)) => {
-                for card in &mut self.cards {
+                for at in 0..self.cards.len() {
+                    let card = &mut self.cards[at];
                     card.unsure = card.unsure.plus(match kept {
                         KeptFree::Part(part) => part.on(card.capacity.memory),
                         KeptFree::All => card.capacity,
                     });
+                    note_tags(&mut self.neighbours, entry, at, false);
                 }
             }
             (Ask::Parts(parts), None) => {
@@ -292,6 +323,7 @@ impl Book {
                 let at = if known.is_empty() { all } else { known };
                 for at in at {
                     self.cards[at].add(parts.largest(), entry.claim.class());
+                    note_tags(&mut self.neighbours, entry, at, true);
                 }
             }
             (Ask::WholeCards(count), None) if known.is_empty() => {
@@ -303,5 +335,20 @@ impl Book {
                 }
             }
         }
+    }
+}
+
+/// Who has tags, by the position of the card.
+type Neighbours = BTreeMap<usize, Vec<Neighbour>>;
+
+/// Notes the tags of a pod on a card.
+fn note_tags(neighbours: &mut Neighbours, entry: &Entry, position: usize, certain: bool) {
+    let tags = entry.claim.tags();
+    if !tags.are_none() {
+        let tags = tags.clone();
+        let one = Neighbour { tags, certain };
+        let there = neighbours.entry(position).or_default();
+        // Sorted, so that a recount gives the same list.
+        there.insert(there.partition_point(|other| *other < one), one);
     }
 }

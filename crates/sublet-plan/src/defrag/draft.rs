@@ -6,6 +6,7 @@ use sublet_model::{Ask, Book, Count, Entry, Ledger, MiB, NodeIdx, PodUid, Standi
 
 use super::measure::{Appetite, ClusterState, Largest, Mark};
 use super::{Defrag, Move, Spot, cards_of};
+use crate::choice::accepts;
 use crate::fit::{Rules, allocate, cards_at, fit};
 use crate::look_alike::check_look_alikes;
 use crate::score::Scores;
@@ -207,9 +208,7 @@ impl<'a> Draft<'a> {
         let cards = match (position, old.claim.ask()) {
             (Some(position), Ask::Parts(parts)) => {
                 let card = &book.cards()[position];
-                let gpu = book.facts()?.inventory.gpus().get(position)?;
-                let wishes = old.claim.wishes();
-                if wishes.is_some_and(|wishes| !wishes.accept(gpu)) {
+                if !accepts(book, &old.claim, position) {
                     return None;
                 }
                 card.left_beside(parts.first(), old.claim.class())?;

@@ -16,7 +16,7 @@ use crate::policy::MAX_PARTS;
 use crate::scatter::scatter;
 use crate::score::{Cost, Pack, Prepared, PreparedParts, Scores};
 use crate::screen::{Hope, hope, may_fit};
-use crate::{Candidate, CardLoad, Policy, Reason};
+use crate::{Candidate, Policy, Preference, Reason};
 
 /// A place that fits. The derived order puts the best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,12 +26,12 @@ pub(super) struct Found {
     pub(super) position: usize,
 }
 
-/// The order of places: contention first, then taints, load, cost and name.
+/// The order of places: contention first, then taints, preference, cost and name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Order {
     pub(super) contended: bool,
     pub(super) untolerated: u32,
-    pub(super) load: CardLoad,
+    pub(super) preference: Preference,
     pub(super) cost: Cost,
     pub(super) rank: u32,
 }
@@ -110,9 +110,11 @@ impl Engine {
         self.rank_names();
         let mut best = Best::new(few, nodes.len());
         match self.scores.pack() {
-            // An outline does not tell the load.
+            // An outline tells neither the load nor who is on a card.
             Some(pack)
-                if claim.class() == Class::Guaranteed && !self.options.policy.is_relative() =>
+                if claim.class() == Class::Guaranteed
+                    && claim.tags().affinity.is_none()
+                    && !self.options.policy.is_relative() =>
             {
                 self.find_by_outline(pack, uid, claim, nodes, &untolerated, &mut best);
             }
@@ -139,7 +141,7 @@ impl Engine {
             let hope = Order {
                 contended,
                 untolerated: untolerated(node),
-                load: CardLoad::default(),
+                preference: Preference::default(),
                 cost,
                 rank: self.rank(node),
             };
@@ -179,7 +181,7 @@ impl Engine {
         let order = |node, candidate: &Candidate, cost| Order {
             contended: candidate.contended,
             untolerated: untolerated(node),
-            load: candidate.load,
+            preference: candidate.preference,
             cost,
             rank: self.rank(node),
         };

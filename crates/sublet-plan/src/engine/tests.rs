@@ -4,6 +4,7 @@
 mod load;
 mod properties;
 mod screening;
+mod tags;
 
 use std::sync::Arc;
 

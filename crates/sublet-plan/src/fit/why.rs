@@ -7,6 +7,13 @@ use crate::{Reason, SickCards};
 
 /// The reason why only so many parts or whole cards can be had of those that were asked.
 pub(super) fn too_few_cards(case: &Case<'_>, can_be_had: Count) -> Reason {
+    if case.open.tags.is_some() {
+        let case = case.whatever_tags();
+        return match case.on_cards() {
+            Ok(_) => Reason::Tags,
+            Err(can_be_had) => too_few_cards(&case, can_be_had),
+        };
+    }
     match case.asked.ask {
         Ask::Parts(parts) => few_rooms(case, parts, can_be_had),
         Ask::WholeCards(asked) => few_idle(case, *asked, can_be_had),
@@ -143,7 +150,7 @@ fn no_compute(case: &Case<'_>, part: Part) -> Option<Reason> {
         return Some(Reason::Overfull { gpu: gpu.index });
     };
     let asked = part.on(card.capacity.memory);
-    if case.class == Class::Guaranteed && asked.fits_in(card.free()) {
+    if case.open.class == Class::Guaranteed && asked.fits_in(card.free()) {
         return Some(Reason::Company { gpu: gpu.index });
     }
     Some(Reason::NoCompute {

@@ -1,7 +1,7 @@
 //! What an outline says is what the page says, for pages of any kind, also such as no
 //! cluster can get into.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -57,6 +57,7 @@ fn book() -> impl Strategy<Value = Book> {
                 cards,
                 machine: MachineUse::default(),
                 shares: Vec::new(),
+                neighbours: BTreeMap::new(),
             }
         },
     )

@@ -4,8 +4,11 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use sublet_model::{Ask, CardRef, Entry, GpuIndex, Ledger, NodeIdx, NodeName, Standing, Time};
+use sublet_model::{
+    Ask, CardRef, Entry, GpuIndex, Grant, Ledger, NodeIdx, NodeName, Standing, Time,
+};
 
+use super::tags::check_tags;
 use crate::Candidacy;
 use crate::script::{claim, entry, node, numbered, policies, uid};
 use crate::{Engine, EngineOptions, Reason, Ties};
@@ -21,7 +24,7 @@ const LOOKS: [(&str, &str); 7] = [
     ("slots", "0/16"),
     ("", ""),
 ];
-const CLAIMS: [&str; 23] = [
+const CLAIMS: [&str; 29] = [
     "4",
     "8",
     "16",
@@ -45,6 +48,12 @@ const CLAIMS: [&str; 23] = [
     "4*2:on=numa",
     "own:5+9+i7",
     "own:30%*2+4@400+s2",
+    "4:on=aff=a",
+    "2:on=aff=a,anti=b",
+    "4*2:on=anti=b",
+    "3:on=only=x",
+    "4:on=only=y,aff=a",
+    "1x:on=aff=a,only=x",
 ];
 const PODS: u8 = 12;
 
@@ -236,18 +245,14 @@ impl World {
 fn bound(pod: &str, on: &str, asked: &str, card: Option<u16>) -> Entry {
     let mut entry = entry(pod, on, &claim(asked));
     entry.allocation = card.map(|index| {
-        let grants = entry
-            .claim
-            .containers()
-            .iter()
-            .map(|container| sublet_model::Grant {
-                container: container.name.clone(),
-                card: CardRef {
-                    index: GpuIndex(index),
-                    uuid: None,
-                },
-                memory: sublet_model::MiB::from(1),
-            });
+        let grants = entry.claim.containers().iter().map(|container| Grant {
+            container: container.name.clone(),
+            card: CardRef {
+                index: GpuIndex(index),
+                uuid: None,
+            },
+            memory: sublet_model::MiB::from(1),
+        });
         sublet_model::Allocation {
             grants: grants.collect(),
         }
@@ -302,7 +307,7 @@ fn accounts(ledger: &Ledger) -> Vec<String> {
     ledger.books().map(book).collect()
 }
 
-/// Every card of a new grant has room for what it holds, and a whole card has only that pod.
+/// A grant fits: each card has room, a whole card has only that pod, and tags allow it.
 fn check_grant(ledger: &Ledger, pod: u8, before: &Ledger) {
     let entry = ledger.entry(&uid(&format!("p{pod}"))).unwrap();
     let book = ledger.book(ledger.find(entry.node.as_str()).unwrap());
@@ -311,17 +316,16 @@ fn check_grant(ledger: &Ledger, pod: u8, before: &Ledger) {
     let was = before.book(before.find(entry.node.as_str()).unwrap());
     let mut touched = BTreeSet::new();
     for grant in &allocation.grants {
-        let at = book
-            .facts()
-            .unwrap()
-            .inventory
-            .position(&grant.card)
-            .unwrap();
+        let inventory = &book.facts().unwrap().inventory;
+        let at = inventory.position(&grant.card).unwrap();
         let card = book.cards()[at];
         assert!(card.healthy && card.used.fits_in(card.capacity), "{card:?}");
         assert!(card.whole == 0 || card.tenants == 1, "{card:?}");
         touched.insert(at);
     }
+    touched
+        .iter()
+        .for_each(|&at| check_tags(entry, at, book, before));
     let growth = |at: &usize| book.cards()[*at].used.saturating_sub(was.cards()[*at].used);
     match entry.claim.ask() {
         Ask::Parts(parts) if parts.own().is_some() => {

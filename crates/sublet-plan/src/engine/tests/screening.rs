@@ -14,7 +14,7 @@ use crate::{Engine, EngineOptions, Reason, Ties};
 
 const WORDS: [&str; 8] = ["", "", "", "memory", "whole", "size", "slots", "gib"];
 const SIZES: [u32; 4] = [16, 16_276, 24_564, 81_559];
-const CLAIMS: [&str; 22] = [
+const CLAIMS: [&str; 26] = [
     "0",
     "4",
     "2048",
@@ -37,6 +37,10 @@ const CLAIMS: [&str; 22] = [
     "2048+10%:low",
     "own:8138+2048+i4096",
     "own:30%*2+16384@300",
+    "2048:on=aff=a",
+    "4096*2:on=anti=a",
+    "2048:on=only=a",
+    "4:low:on=aff=a,only=a",
 ];
 
 /// A card as scripts write it: `used/capacity`, `!` if sick, `w` if taken whole.
@@ -138,6 +142,7 @@ proptest! {
                 // hope.
                 Err(
                     Reason::LookAlike { .. }
+                    | Reason::Tags
                     | Reason::Unit { .. }
                     | Reason::NoSlot
                     | Reason::NoCompute { .. }
@@ -220,7 +225,7 @@ proptest! {
         engine.learn(&claim);
         let place = |&node: &NodeIdx| {
             let place = engine.fit(&pod, &claim, node).ok()?;
-            Some((place.contended, place.load, place.cost(), engine.ledger().book(node).name(), node))
+            Some((place.contended, place.preference, place.cost(), engine.ledger().book(node).name(), node))
         };
         let mut places: Vec<_> = nodes.iter().filter_map(place).collect();
         places.sort_unstable();

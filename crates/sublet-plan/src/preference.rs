@@ -1,41 +1,50 @@
-//! How busy a card probably is. Opportunistic pods go to the cards with the most time left.
+//! What a pod prefers among cards, before any policy counts.
+//!
+//! A pod with an affinity goes where a pod of the same affinity is. Opportunistic pods go to the
+//! cards with the most time left.
 //!
 //! The load is what the node's agent measured, plus a guess for each pod that the measurement does
 //! not include yet. So a burst of pods spreads before the first of them can be measured. The load
 //! refuses nothing, and guaranteed pods ignore it.
 
-use sublet_model::{Book, Card, Class, MeasuredUse};
+use sublet_model::{Book, Card, CardTags, Class, MeasuredUse};
 
 /// What a pod counts for while nobody has measured its use, in thousandths of a card: four pods
 /// fill one card.
 const UNMEASURED: u32 = 250;
 
-/// How busy a card probably is; less is better. Zero for guaranteed pods, which ignore it.
+/// What a pod prefers; less is better. Zero where it has no affinity and is guaranteed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct CardLoad(
-    /// In thousandths of the card's time. It exceeds 1,000 if many pods are new.
+pub struct Preference(
+    /// How busy the card probably is, in thousandths of its time: more than 1,000 if many pods are
+    /// new. [`APART`] is added if the pod has an affinity and no pod of it is on the card.
     u16,
 );
 
-impl CardLoad {
-    /// The load of the card at `position`, as a pod of this class sees it.
-    pub(crate) fn of(book: &Book, position: usize, class: Class) -> CardLoad {
-        match class {
-            Class::Guaranteed => CardLoad::default(),
+/// More than any load.
+const APART: u16 = 1 << 15;
+
+impl Preference {
+    /// What a pod with these tags and of this class thinks of the card at `position`.
+    pub(crate) fn of(book: &Book, position: usize, tags: &CardTags, class: Class) -> Preference {
+        let apart = tags.affinity.is_some() && !book.has_friend(tags, position);
+        let load = match class {
+            Class::Guaranteed => 0,
             Class::Opportunistic => {
                 let facts = book.facts();
                 let measured = facts.and_then(|facts| {
                     let gpu = facts.inventory.gpus().get(position)?;
                     facts.measured.get(&gpu.index).copied()
                 });
-                CardLoad::expected(&book.cards()[position], measured)
+                Preference::load(&book.cards()[position], measured)
             }
-        }
+        };
+        Preference(if apart { load + APART } else { load })
     }
 
     /// Soft holds count as pods, because these pods will come in a moment. Without a measurement,
     /// what was promised to pods counts as used, if that is more than a guess for each.
-    fn expected(card: &Card, measured: Option<MeasuredUse>) -> CardLoad {
+    fn load(card: &Card, measured: Option<MeasuredUse>) -> u16 {
         let pods = card.tenants.saturating_add(card.holds);
         let guess = |pods: u32| pods.saturating_mul(UNMEASURED);
         let load = match measured {
@@ -45,7 +54,7 @@ impl CardLoad {
                 new.saturating_add(u32::from(busy.get()))
             }
         };
-        CardLoad(u16::try_from(load).unwrap_or(u16::MAX))
+        u16::try_from(load).unwrap_or(u16::MAX).min(APART - 1)
     }
 }
 
@@ -68,7 +77,7 @@ mod tests {
             (3, 1, 0, Some((350, 2)), 850),
             (1, 0, 0, Some((350, 2)), 350),
             (9, 0, 0, Some((1000, 0)), 3250),
-            (u32::MAX, 9, 0, Some((1000, 0)), u16::MAX),
+            (u32::MAX, 9, 0, Some((1000, 0)), APART - 1),
         ] {
             let compute = Milli::new(promised).unwrap();
             let card = Card {
@@ -85,8 +94,8 @@ mod tests {
                 busy: Milli::new(busy).unwrap(),
                 pods,
             });
-            let load = CardLoad::expected(&card, measured);
-            assert_eq!(load, CardLoad(expected), "{card:?} {measured:?}");
+            let load = Preference::load(&card, measured);
+            assert_eq!(load, expected, "{card:?} {measured:?}");
         }
     }
 }

@@ -1,0 +1,75 @@
+//! Affinity, anti-affinity and exclusion tags: who is with whom on a card.
+
+use sublet_model::{Book, Entry, Grant, Ledger};
+
+use crate::script::check;
+
+/// The tags of a new entry on the card at `at` allow it beside those that were there.
+pub(super) fn check_tags(entry: &Entry, at: usize, book: &Book, before: &Ledger) {
+    let inventory = &book.facts().unwrap().inventory;
+    let is_here = |grant: &Grant| inventory.position(&grant.card) == Some(at);
+    let new = entry.claim.tags();
+    let others = before.entries().filter(|other| {
+        let mut granted = other.allocation.iter().flat_map(|one| &one.grants);
+        other.node == entry.node && other.uid != entry.uid && granted.any(is_here)
+    });
+    let there: Vec<_> = others.map(|other| other.claim.tags()).collect();
+    for one in &there {
+        assert_eq!(new.exclusion, one.exclusion);
+        let apart = new.anti_affinity.is_none() || new.anti_affinity != one.anti_affinity;
+        assert!(apart, "{new:?} {one:?}");
+    }
+    let wanted = new.affinity.is_some() && !there.is_empty();
+    let found = there.iter().any(|one| one.affinity == new.affinity);
+    assert!(!wanted || found, "{new:?} {there:?}");
+}
+
+#[test]
+fn friends_share_a_card_and_the_first_has_one_for_itself() {
+    check(
+        "a: 8/16 0/16
+         b: 2/16 0/16
+         reserve p a 4:on=aff=x
+         -> a/1
+         ask q 4:on=aff=x
+         -> a/1
+         ask r 4:on=aff=y
+         -> b/1
+         ask s 4
+         -> a/0
+         reserve t a 12
+         -> a/1
+         ask u 4:on=aff=x
+         -> b/1",
+    );
+}
+
+#[test]
+fn likes_stay_apart_by_anti_affinity_only() {
+    check(
+        "a: 0/16 0/16
+         reserve p a 4:on=anti=x
+         -> a/0
+         ask q 4:on=anti=x
+         -> a/1
+         ask r 4:on=anti=y
+         -> a/0
+         ask s 4*2:on=anti=x
+         -> a: GPUs have enough room, but tags keep the pod and those on them apart",
+    );
+}
+
+#[test]
+fn an_exclusion_keeps_all_others_away() {
+    check(
+        "a: 0/16
+         reserve p a 4:on=only=x
+         -> a/0
+         ask q 4:on=only=x
+         -> a/0
+         ask r 4
+         -> a: GPUs have enough room, but tags keep the pod and those on them apart
+         ask s 4:on=only=y
+         -> a: GPUs have enough room, but tags keep the pod and those on them apart",
+    );
+}
