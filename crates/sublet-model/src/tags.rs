@@ -17,6 +17,9 @@ pub struct CardTags {
     pub anti_affinity: Option<Arc<str>>,
     /// All pods on a card have the same exclusion, or none of them has any.
     pub exclusion: Option<Arc<str>>,
+    /// A name that pods give their card, a *virtual GPU*. On a node one card has the name: the one
+    /// where such a pod is, or else one that nobody is on.
+    pub virtual_gpu: Option<Arc<str>>,
 }
 
 impl CardTags {
@@ -25,12 +28,19 @@ impl CardTags {
         affinity: None,
         anti_affinity: None,
         exclusion: None,
+        virtual_gpu: None,
     };
 
     /// Has the pod no tags?
     #[must_use]
     pub fn are_none(&self) -> bool {
         self == CardTags::NONE
+    }
+
+    /// Does it matter to the pod on which card others like it are?
+    #[must_use]
+    pub fn seek_friends(&self) -> bool {
+        self.affinity.is_some() || self.virtual_gpu.is_some()
     }
 
     /// May the pod go on that card, its room aside? `there`: the tags of the pods that are or may
@@ -48,6 +58,8 @@ impl CardTags {
             return true;
         }
         let beside = self.affinity.is_none() || same(|tags| &tags.affinity).any(|one| one.certain);
+        let so_called =
+            self.virtual_gpu.is_none() || same(|tags| &tags.virtual_gpu).any(|one| one.certain);
         let apart = same(|tags| &tags.anti_affinity).next().is_none();
         let among_equals = match &self.exclusion {
             None => may_be_empty(|tags| &tags.exclusion),
@@ -56,7 +68,7 @@ impl CardTags {
                 card.unsure.is_zero() && equals.count() == card.tenants as usize
             }
         };
-        beside && apart && among_equals
+        beside && so_called && apart && among_equals
     }
 }
 
@@ -81,7 +93,7 @@ mod tests {
     use super::*;
     use crate::{MiB, Part};
 
-    /// `aff=x anti=y only=z`, with `?` for a pod that may be on another card.
+    /// `aff=x anti=y only=z as=v`, with `?` for a pod that may be on another card.
     fn neighbour(text: &str) -> Neighbour {
         let mut tags = CardTags::default();
         for word in text.split_whitespace().filter(|word| *word != "?") {
@@ -90,6 +102,7 @@ mod tests {
             match kind {
                 "aff" => tags.affinity = tag,
                 "anti" => tags.anti_affinity = tag,
+                "as" => tags.virtual_gpu = tag,
                 _ => tags.exclusion = tag,
             }
         }
@@ -120,6 +133,12 @@ mod tests {
             ("", "only=a", false),
             ("", "? only=a", false),
             ("", "aff=a,anti=b,", true),
+            ("as=a", "", true),
+            ("as=a", "as=a,,", true),
+            ("as=a", "as=b", false),
+            ("as=a", ",", false),
+            ("as=a", "? as=a", false),
+            ("", "as=a", true),
             ("aff=a only=x", "aff=a", false),
             ("aff=a only=x", "aff=a only=x", true),
         ] {

@@ -1,6 +1,7 @@
 //! What a pod prefers among cards, before any policy counts.
 //!
-//! A pod with an affinity goes where a pod of the same affinity is. Opportunistic pods go to the
+//! A pod with an affinity goes where a pod of the same affinity is, and one with a virtual GPU where
+//! a pod of the same is. Opportunistic pods go to the
 //! cards with the most time left.
 //!
 //! The load is what the node's agent measured, plus a guess for each pod that the measurement does
@@ -27,7 +28,7 @@ const APART: u16 = 1 << 15;
 impl Preference {
     /// What a pod with these tags and of this class thinks of the card at `position`.
     pub(crate) fn of(book: &Book, position: usize, tags: &CardTags, class: Class) -> Preference {
-        let apart = tags.affinity.is_some() && !book.has_friend(tags, position);
+        let apart = tags.seek_friends() && !book.has_friend(tags, position);
         let load = match class {
             Class::Guaranteed => 0,
             Class::Opportunistic => {

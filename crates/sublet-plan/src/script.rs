@@ -113,7 +113,7 @@ pub(crate) fn claim(text: &str) -> Arc<Claim> {
     Arc::new(claim.with_wishes(self::wishes(wishes)))
 }
 
-/// Reads `a100,GPU-b,!v100,numa` and tags: `aff=a,anti=b,only=c`.
+/// Reads `a100,GPU-b,!v100,numa` and tags: `aff=a,anti=b,only=c,as=d`.
 fn wishes(text: &str) -> CardWishes {
     let mut wishes = CardWishes::default();
     for word in text.split(',').filter(|word| !word.is_empty()) {
@@ -122,6 +122,7 @@ fn wishes(text: &str) -> CardWishes {
             let slot = match kind {
                 "aff" => &mut tags.affinity,
                 "anti" => &mut tags.anti_affinity,
+                "as" => &mut tags.virtual_gpu,
                 _ => &mut tags.exclusion,
             };
             *slot = Some(Arc::from(tag));

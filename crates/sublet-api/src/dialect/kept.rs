@@ -37,6 +37,8 @@ struct KeptJson {
     anti_affinity: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     exclusion: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    virtual_gpu: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -86,6 +88,7 @@ pub(super) fn to_json(claim: &Claim) -> String {
         affinity: text(&claim.tags().affinity),
         anti_affinity: text(&claim.tags().anti_affinity),
         exclusion: text(&claim.tags().exclusion),
+        virtual_gpu: text(&claim.tags().virtual_gpu),
     };
     serde_json::to_string(&kept).expect("strings and numbers are always JSON")
 }
@@ -113,6 +116,7 @@ pub(super) fn read(pod: &Pod) -> Option<Kept> {
             affinity: kept.affinity.map(Into::into),
             anti_affinity: kept.anti_affinity.map(Into::into),
             exclusion: kept.exclusion.map(Into::into),
+            virtual_gpu: kept.virtual_gpu.map(Into::into),
         },
         containers: demands.filter(|demands| !demands.is_empty())?,
     })

@@ -3,7 +3,6 @@
 //! Annotations and rules as its scheduler and controller (branch release-1.0) read them on a
 //! SharePod. Its controller copies them to the pod that it makes; here they are read on the pod.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sublet_model::{
@@ -62,14 +61,20 @@ impl Dialect for SharePod {
 
     fn wishes(&self, pod: &Pod) -> Result<CardWishes, ClaimError> {
         let tag = |key| annotation(pod, key).map(Arc::from);
-        let uuid = annotation(pod, keys::SHAREPOD_GPU);
-        let uuids = uuids(uuid.unwrap_or_default())?;
+        // The UUID of a card, or a name that pods of one card share.
+        let named = annotation(pod, keys::SHAREPOD_GPU);
+        let uuid = named.filter(|name| name.starts_with("GPU-"));
+        let is_uuid =
+            "the UUID of a card as `nvidia-smi -L` says it, or a name of your own for one";
+        let uuids = uuid
+            .map(|uuid| GpuUuid::new(uuid).map_err(|_| wrong(keys::SHAREPOD_GPU, uuid, is_uuid)));
         Ok(CardWishes {
-            uuids,
+            uuids: uuids.transpose()?.into_iter().collect(),
             tags: CardTags {
                 affinity: tag(keys::SHAREPOD_AFFINITY),
                 anti_affinity: tag(keys::SHAREPOD_ANTI_AFFINITY),
                 exclusion: tag(keys::SHAREPOD_EXCLUSION),
+                virtual_gpu: named.filter(|_| uuid.is_none()).map(Arc::from),
             },
             ..CardWishes::default()
         })
@@ -87,20 +92,6 @@ impl Dialect for SharePod {
 fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     let text = pod.metadata.annotations.get(key)?;
     Some(&**text).filter(|text| !text.is_empty())
-}
-
-/// The card that `kubeshare/GPUID` names. KubeShare has names of its own there for its virtual
-/// GPUs, which nobody else knows.
-fn uuids(text: &str) -> Result<BTreeSet<GpuUuid>, ClaimError> {
-    if text.is_empty() {
-        return Ok(BTreeSet::new());
-    }
-    let uuid = GpuUuid::new(text).ok();
-    let uuid = uuid.filter(|uuid| uuid.as_str().starts_with("GPU-"));
-    let wanted = "the UUID of a card as `nvidia-smi -L` says it, or nothing: for pods that are to \
-                  share a card give all of them the same `kubeshare/sched_affinity`";
-    let uuid = uuid.ok_or_else(|| wrong(keys::SHAREPOD_GPU, text, wanted))?;
-    Ok(BTreeSet::from([uuid]))
 }
 
 /// What the annotations ask of one card.

@@ -4,6 +4,7 @@
 //! one pod more.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::Entry;
 use crate::tags::Neighbour;
@@ -227,13 +228,27 @@ impl Book {
     #[must_use]
     pub fn suits(&self, tags: &CardTags, position: usize) -> bool {
         tags.accept(&self.cards[position], self.neighbours_at(position))
+            && !self.is_called_elsewhere(tags, position)
     }
 
-    /// Is a pod of the same affinity on the card at `position`? False for pods without one.
+    /// Is the pod's virtual GPU another card than the one at `position`?
+    fn is_called_elsewhere(&self, tags: &CardTags, position: usize) -> bool {
+        let of_same = |one: &Neighbour| one.tags.virtual_gpu == tags.virtual_gpu;
+        let mut others = self.neighbours.iter().filter(|(at, _)| **at != position);
+        tags.virtual_gpu.is_some() && others.any(|(_, there)| there.iter().any(of_same))
+    }
+
+    /// Is a pod of the same affinity, or of the same virtual GPU, on the card at `position`? False
+    /// for pods without one.
     #[must_use]
     pub fn has_friend(&self, tags: &CardTags, position: usize) -> bool {
-        let of_same = |one: &Neighbour| one.certain && one.tags.affinity == tags.affinity;
-        tags.affinity.is_some() && self.neighbours_at(position).iter().any(of_same)
+        let same =
+            |mine: &Option<Arc<str>>, other: &Option<Arc<str>>| mine.is_some() && mine == other;
+        self.neighbours_at(position).iter().any(|one| {
+            one.certain
+                && (same(&tags.affinity, &one.tags.affinity)
+                    || same(&tags.virtual_gpu, &one.tags.virtual_gpu))
+        })
     }
 
     fn neighbours_at(&self, position: usize) -> &[Neighbour] {

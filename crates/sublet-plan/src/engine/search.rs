@@ -113,7 +113,7 @@ impl Engine {
             // An outline tells neither the load nor who is on a card.
             Some(pack)
                 if claim.class() == Class::Guaranteed
-                    && claim.tags().affinity.is_none()
+                    && !claim.tags().seek_friends()
                     && !self.options.policy.is_relative() =>
             {
                 self.find_by_outline(pack, uid, claim, nodes, &untolerated, &mut best);

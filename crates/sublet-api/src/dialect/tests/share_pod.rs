@@ -72,11 +72,8 @@ fn s5_what_its_rules_forbid_is_named() {
     ] {
         assert_eq!(asks(annotations), expected, "{annotations}");
     }
-    let named = asks(&format!("{PART} GPUID=abcde"));
-    assert!(
-        named.starts_with("`kubeshare/GPUID` is `abcde`: write the UUID of a card"),
-        "{named}"
-    );
+    let named = asks(&format!("{PART} GPUID=GPU-{}", "0".repeat(99)));
+    assert!(named.ends_with("or a name of your own for one"), "{named}");
     let two = said(&annotated("a; b", PART));
     assert!(
         two.contains("ask for one container, and the pod has 2"),
@@ -96,9 +93,15 @@ fn its_card_and_its_tags_are_wishes() {
         affinity,
         anti_affinity,
         exclusion,
+        virtual_gpu,
     } = claim.tags();
-    let tags = [affinity, anti_affinity, exclusion].map(|tag| tag.as_deref());
-    assert_eq!(tags, [Some("a"), Some("b"), Some("c")]);
+    let tags = [affinity, anti_affinity, exclusion, virtual_gpu].map(|tag| tag.as_deref());
+    assert_eq!(tags, [Some("a"), Some("b"), Some("c"), None]);
+
+    let named = claim_of(&annotated("a", &format!("{PART} GPUID=zxcvb")), Unit::MiB);
+    let named = named.unwrap().unwrap();
+    assert_eq!(named.tags().virtual_gpu.as_deref(), Some("zxcvb"));
+    assert!(named.wishes().unwrap().uuids.is_empty());
 }
 
 #[test]

@@ -24,7 +24,7 @@ const LOOKS: [(&str, &str); 7] = [
     ("slots", "0/16"),
     ("", ""),
 ];
-const CLAIMS: [&str; 29] = [
+const CLAIMS: [&str; 31] = [
     "4",
     "8",
     "16",
@@ -51,6 +51,8 @@ const CLAIMS: [&str; 29] = [
     "4:on=aff=a",
     "2:on=aff=a,anti=b",
     "4*2:on=anti=b",
+    "4:on=as=a",
+    "3:on=as=b,aff=a",
     "3:on=only=x",
     "4:on=only=y,aff=a",
     "1x:on=aff=a,only=x",

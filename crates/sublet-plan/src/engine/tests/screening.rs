@@ -14,7 +14,7 @@ use crate::{Engine, EngineOptions, Reason, Ties};
 
 const WORDS: [&str; 8] = ["", "", "", "memory", "whole", "size", "slots", "gib"];
 const SIZES: [u32; 4] = [16, 16_276, 24_564, 81_559];
-const CLAIMS: [&str; 26] = [
+const CLAIMS: [&str; 27] = [
     "0",
     "4",
     "2048",
@@ -38,6 +38,7 @@ const CLAIMS: [&str; 26] = [
     "own:8138+2048+i4096",
     "own:30%*2+16384@300",
     "2048:on=aff=a",
+    "2048:on=as=a",
     "4096*2:on=anti=a",
     "2048:on=only=a",
     "4:low:on=aff=a,only=a",

@@ -1,6 +1,8 @@
 //! Affinity, anti-affinity and exclusion tags: who is with whom on a card.
 
-use sublet_model::{Book, Entry, Grant, Ledger};
+use std::sync::Arc;
+
+use sublet_model::{Book, CardTags, Entry, Grant, Ledger};
 
 use crate::script::check;
 
@@ -19,9 +21,19 @@ pub(super) fn check_tags(entry: &Entry, at: usize, book: &Book, before: &Ledger)
         let apart = new.anti_affinity.is_none() || new.anti_affinity != one.anti_affinity;
         assert!(apart, "{new:?} {one:?}");
     }
-    let wanted = new.affinity.is_some() && !there.is_empty();
-    let found = there.iter().any(|one| one.affinity == new.affinity);
-    assert!(!wanted || found, "{new:?} {there:?}");
+    let finds = |of: fn(&CardTags) -> &Option<Arc<str>>| {
+        of(new).is_none() || there.is_empty() || there.iter().any(|one| of(one) == of(new))
+    };
+    assert!(finds(|tags| &tags.affinity), "{new:?} {there:?}");
+    assert!(finds(|tags| &tags.virtual_gpu), "{new:?} {there:?}");
+    let mut on_node = before.entries().filter(|other| other.node == entry.node);
+    let elsewhere = on_node.any(|other| {
+        let mut granted = other.allocation.iter().flat_map(|one| &one.grants);
+        new.virtual_gpu.is_some()
+            && other.claim.tags().virtual_gpu == new.virtual_gpu
+            && granted.any(|grant| !is_here(grant))
+    });
+    assert!(!elsewhere, "{new:?} is another card of the node");
 }
 
 #[test]
@@ -70,6 +82,26 @@ fn an_exclusion_keeps_all_others_away() {
          ask r 4
          -> a: GPUs have enough room, but tags keep the pod and those on them apart
          ask s 4:on=only=y
+         -> a: GPUs have enough room, but tags keep the pod and those on them apart",
+    );
+}
+
+#[test]
+fn s6_a_name_means_one_card_of_a_node() {
+    check(
+        "a: 8/16 0/16
+         b: 0/16 0/16
+         reserve p a 4:on=as=x
+         -> a/1
+         ask q 4:on=as=x
+         -> a/1
+         ask r 4:on=as=y
+         -> b/0
+         ask s 14:on=as=x
+         -> b/0
+         reserve t a 10
+         -> a/1
+         reserve u a 4:on=as=x
          -> a: GPUs have enough room, but tags keep the pod and those on them apart",
     );
 }
