@@ -193,7 +193,8 @@ keys! {
         SHAREPOD_LIMIT = "kubeshare/gpu_limit",
         /// memory in bytes (KubeShare 1)
         SHAREPOD_MEMORY = "kubeshare/gpu_mem",
-        /// the UUID of the card that it must be; KubeShare's own names are refused (KubeShare 1)
+        /// the UUID of the card that it must be, or a name for one: on a node, pods of one name are
+        /// on one card, and pods of another name on another (KubeShare 1)
         SHAREPOD_GPU = "kubeshare/GPUID",
         /// the pod goes on a card with a pod of the same affinity, or else on one that nobody is on
         /// (KubeShare 1)
@@ -214,6 +215,8 @@ keys! {
         /// the GpuFlavor that the pod asks for, or `default`: its namespace's. An annotation of
         /// this name says the same
         FLAVOR = "sublet.dev/flavor",
+        /// on a pod that the controller made for the SharePod of its name
+        SHARE_POD_LABEL = "sublet.dev/sharepod",
         /// `HAMi-core` makes `koordinator.sh/gpu-core` a limit as well as a promise (Koordinator)
         KOORDINATOR_ISOLATION = "koordinator.sh/gpu-isolation-provider",
         /// compute time that is promised, in cards; more than 1 are whole cards (KubeShare 2)

@@ -23,6 +23,7 @@ mod pod;
 mod preempting;
 mod quantity;
 mod quota;
+mod share_pod;
 pub mod stock;
 
 pub use allocation::{AllocationError, allocation_from_json, allocation_to_json};
@@ -41,3 +42,4 @@ pub use preempting::{
 };
 pub use quantity::{QuantityError, whole_number};
 pub use quota::{QuotaSpec, ResourceQuota};
+pub use share_pod::SharePod;

@@ -1,4 +1,5 @@
-//! Writes of any object, as data: a decision says what to write, and `perform` sends it.
+//! Any object: writes as data (a decision says what to write, and `perform` sends it), and reading
+//! one whole.
 //!
 //! Any API group and version, server-side apply and the status among them. Requests are made by
 //! kube; only the server's own time limit is added, so that a writer knows when its write can no
@@ -6,7 +7,7 @@
 
 use std::time::Duration;
 
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{GetParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject, Request};
 use kube::{Client, Resource};
 use serde_json::{Value, json};
@@ -82,6 +83,26 @@ pub async fn perform(
         Err(_) => Err(WriteError::Unanswered(format!(
             "no answer within {limit:?}"
         ))),
+    }
+}
+
+/// An object as it is now, all of it; `None` where there is none of that name.
+///
+/// # Errors
+/// The API server's answer, or none.
+pub async fn read_object(
+    client: &Client,
+    address: &ObjectAddress,
+) -> Result<Option<Value>, kube::Error> {
+    let path = DynamicObject::url_path(&address.kind, address.namespace.as_deref());
+    let request = Request::new(path).get(&address.name, &GetParams::default());
+    match client
+        .request(request.map_err(kube::Error::BuildRequest)?)
+        .await
+    {
+        Ok(object) => Ok(Some(object)),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

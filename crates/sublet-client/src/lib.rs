@@ -13,11 +13,11 @@ use std::path::Path;
 use anyhow::Context;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
-pub use any::{Act, ObjectAddress, Write, perform};
+pub use any::{Act, ObjectAddress, Write, perform, read_object};
 pub use kube::Client;
 pub use slim::{
     Budgets, Change, ConfigMaps, Flavors, Namespaces, Nodes, ObjectKind, PodWire, Pods, Quotas,
-    list, read_node, read_pod, watch,
+    SharePodWire, SharePods, list, read_node, read_pod, watch,
 };
 pub use write::{
     EventText, PodEvent, WriteError, bind_pod, patch_node_annotations, patch_node_capacity,

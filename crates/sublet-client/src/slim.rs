@@ -125,6 +125,11 @@ kind!(
     Flavors, FlavorWire, "sublet.dev", "v1alpha1", "GpuFlavor", "gpuflavors", sublet_api::GpuFlavor
 );
 
+kind!(
+    /// SharePods.
+    SharePods, SharePodWire, "kubeshare.nthu", "v1", "SharePod", "sharepods", sublet_api::SharePod
+);
+
 /// Every object of a kind, as fresh as the API server has it. `fields`: a field selector.
 ///
 /// # Errors

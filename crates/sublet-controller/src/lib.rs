@@ -5,16 +5,19 @@
 //! the API server. It never binds a pod and never speaks to a node.
 //!
 //! Suggested reading order: leader, shell; certificates, keeper; admission, flavors, bindings,
-//! webhook, listener; preemptor.
+//! known, webhook, listener; event, preemptor, share_pods.
 
 mod admission;
 mod bindings;
 mod certificates;
+mod event;
 mod flavors;
 mod keeper;
+mod known;
 pub mod leader;
 mod listener;
 mod preemptor;
+mod share_pods;
 pub mod shell;
 mod webhook;
 
@@ -39,9 +42,11 @@ use tokio::sync::watch;
 use admission::AdmissionRules;
 use bindings::BindingRules;
 use keeper::CertificateKeeper;
+use known::Known;
 use leader::{LeaseTiming, campaign, candidacy};
 use listener::{answer_calls, stopped};
 use preemptor::Preemptor;
+use share_pods::SharePodKeeper;
 use shell::{Pauses, govern};
 use webhook::Desk;
 
@@ -157,21 +162,28 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         schedulers: rules.schedulers.iter().cloned().collect(),
         unit: rules.unit,
     };
+    let known = Known {
+        namespaces: namespaces_known,
+        flavors: flavors_known,
+    };
+    let share_pods = SharePodKeeper {
+        rules: rules.clone(),
+        known: known.clone(),
+    };
     let desk = Arc::new(Desk {
         rules,
         binding_rules,
         client: client.clone(),
-        namespaces: namespaces_known,
-        flavors: flavors_known,
+        known,
         certificate: certificate_known.clone(),
         metrics: metrics.clone(),
         registry,
     });
 
     let changes = sublet_client::watch::<Namespaces>(&client, None);
-    tokio::spawn(webhook::follow_namespaces(changes, namespaces));
+    tokio::spawn(known::follow_namespaces(changes, namespaces));
     let changes = sublet_client::watch::<Flavors>(&client, None);
-    tokio::spawn(webhook::follow_flavors(changes, flavors));
+    tokio::spawn(known::follow_flavors(changes, flavors));
     tokio::spawn(follow_certificate(
         keeper.clone(),
         client.clone(),
@@ -185,6 +197,13 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let pauses = Pauses::default();
     let lease = ObjectAddress::of::<Lease>(Some(&keeper.namespace), LEASE);
     let (for_keeper, for_preemptor) = (client.clone(), client.clone());
+    let sharing = govern(
+        share_pods,
+        client.clone(),
+        leadership.clone(),
+        pauses,
+        metrics.clone(),
+    );
     let preempting = govern(
         preemptor,
         for_preemptor,
@@ -193,7 +212,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         metrics.clone(),
     );
     let keeping = govern(keeper, for_keeper, leadership, pauses, metrics.clone());
-    let governing = tokio::spawn(async { tokio::join!(keeping, preempting) });
+    let governing = tokio::spawn(async { tokio::join!(keeping, preempting, sharing) });
     let (stop, mut stopping) = watch::channel(());
     let campaigning = tokio::spawn(campaign(
         client,

@@ -14,10 +14,10 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Event, Pod as PodKind};
+use k8s_openapi::api::core::v1::Pod as PodKind;
 use kube::runtime::{Controller, watcher};
 use kube::{Api, Client};
-use serde_json::{Value, json};
+use serde_json::json;
 use sublet_api::object::Pod;
 use sublet_api::{Preempting, Victim, keys, preempting_to_json, scheduler_of};
 use sublet_client::{Act, ObjectAddress, PodWire, Write};
@@ -25,6 +25,7 @@ use sublet_model::Unit;
 use sublet_plan::{EngineOptions, NoRescue, Policy};
 use sublet_scheduler::{Onlooker, Outlook};
 
+use crate::event::event;
 use crate::shell::{Control, Decision};
 
 /// When a pod that nobody helps is looked at again.
@@ -156,7 +157,14 @@ fn preempted(pod: &Pod, decided: &Preempting, victim: &Victim, now: Timestamp) -
         "apiVersion": "v1", "kind": "Pod", "uid": victim.uid.as_str(),
         "namespace": victim.pod.namespace(), "name": victim.pod.name(),
     });
-    event(&about, "Normal", "Preempted", &message, now)
+    event(
+        Preemptor::NAME,
+        &about,
+        "Normal",
+        "Preempted",
+        &message,
+        now,
+    )
 }
 
 fn blocked(pod: &Pod, now: Timestamp) -> Write {
@@ -167,32 +175,19 @@ fn blocked(pod: &Pod, now: Timestamp) -> Write {
         "apiVersion": "v1", "kind": "Pod", "uid": metadata.uid,
         "namespace": metadata.namespace, "name": metadata.name,
     });
-    event(&about, "Warning", "PreemptionBlocked", message, now)
-}
-
-/// An event about a pod. One of a kind for each pod: the next is in its place.
-fn event(about: &Value, kind: &str, reason: &'static str, message: &str, now: Timestamp) -> Write {
-    let text = |field: &str| about[field].as_str().unwrap_or_default();
-    let name = format!("{}.{}", reason.to_lowercase(), text("uid"));
-    let at = Timestamp::from_second(now.as_second()).unwrap_or(now);
-    Write {
-        to: ObjectAddress::of::<Event>(Some(text("namespace")), &name),
-        act: Act::Apply(json!({
-            "involvedObject": about,
-            "type": kind,
-            "reason": reason,
-            "message": message,
-            "source": { "component": Preemptor::NAME },
-            "reportingComponent": Preemptor::NAME,
-            "firstTimestamp": at.to_string(),
-            "lastTimestamp": at.to_string(),
-            "count": 1,
-        })),
-    }
+    event(
+        Preemptor::NAME,
+        &about,
+        "Warning",
+        "PreemptionBlocked",
+        message,
+        now,
+    )
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
     use sublet_model::{NodeName, PodKey, PodUid, Time};
 
     use super::*;

@@ -60,6 +60,17 @@ pub trait Control: Send + Sync + 'static {
 
     /// Decides. No clock, I/O or chance of its own: the same arguments give the same decision.
     fn decide(&self, object: &Self::Object, sight: &Self::Sight, now: Timestamp) -> Decision;
+
+    /// What to tell people where the API server refused a write, with its words; often nothing.
+    fn refused(
+        &self,
+        _object: &Self::Object,
+        _write: &Write,
+        _why: &str,
+        _now: Timestamp,
+    ) -> Option<Write> {
+        None
+    }
 }
 
 /// The pauses after failures.
@@ -171,8 +182,10 @@ enum Undone {
 
 impl<C: Control> Office<C> {
     async fn attend(object: Arc<C::Object>, office: Arc<Office<C>>) -> Result<Action, Undone> {
-        let sight = office.control.see(&office.caches, &object).await;
-        let decision = office.control.decide(&object, &sight, Timestamp::now());
+        let control = &office.control;
+        let sight = control.see(&office.caches, &object).await;
+        let now = Timestamp::now();
+        let decision = control.decide(&object, &sight, now);
         office
             .metrics
             .decisions
@@ -181,7 +194,15 @@ impl<C: Control> Office<C> {
             })
             .inc();
         for write in &decision.writes {
-            office.write(write).await?;
+            if let Err(undone) = office.write(write).await {
+                if let Undone::Refused { message, .. } = &undone
+                    && let Some(told) = control.refused(&object, write, message, now)
+                {
+                    // Telling is not what was to be done: what counts is the write.
+                    let _told = office.write(&told).await;
+                }
+                return Err(undone);
+            }
         }
         office.failed().remove(&key(&*object));
         Ok(decision

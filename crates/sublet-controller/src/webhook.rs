@@ -15,43 +15,36 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use futures::{Stream, StreamExt};
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview};
 use prometheus_client::registry::Registry;
 use rustls::ServerConfig;
+use serde::Deserialize;
 use serde_json::Value;
-use sublet_api::object::Namespace;
-use sublet_api::{GpuFlavor, keys};
-use sublet_client::{Change, Client, read_node, read_pod};
+use sublet_api::{SharePod, keys};
+use sublet_client::{Client, read_node, read_pod};
 use sublet_telemetry::metrics::{ControllerMetrics, OutcomeLabel, print};
 use tokio::sync::watch;
 
 use crate::admission::{AdmissionError, AdmissionRules, admit};
 use crate::bindings::{BindingRules, is_ours, judge, strangers_binding};
 use crate::flavors::KnownFlavors;
+use crate::known::Known;
+use crate::share_pods::pod_of;
 
 /// The largest body: etcd takes 1.5 MiB of an object, and a review has little beside it.
 const BODY_LIMIT: usize = 8 << 20;
 
-/// How long a pod waits for its namespace to be seen, which may be as new as the pod.
-const NAMESPACE_LIMIT: Duration = Duration::from_millis(500);
-
 /// How long pod and node of a Binding are looked up, less than the API server waits for the answer.
 const LOOK_UP_LIMIT: Duration = Duration::from_secs(2);
-
-/// The labels of namespaces that count here, by namespace.
-pub(crate) type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
 
 /// What all calls share.
 pub(crate) struct Desk {
     pub(crate) rules: AdmissionRules,
     pub(crate) binding_rules: BindingRules,
     pub(crate) client: Client,
-    /// `None` until all namespaces are known.
-    pub(crate) namespaces: watch::Receiver<Option<NamespaceLabels>>,
-    /// `None` until all flavors are known.
-    pub(crate) flavors: watch::Receiver<Option<KnownFlavors>>,
+    /// Namespaces and flavors.
+    pub(crate) known: Known,
     /// `None` until there is a certificate.
     pub(crate) certificate: watch::Receiver<Option<Arc<ServerConfig>>>,
     pub(crate) metrics: ControllerMetrics,
@@ -62,6 +55,7 @@ pub(crate) struct Desk {
 pub(crate) fn router(desk: Arc<Desk>) -> Router {
     Router::new()
         .route("/admit", post(answer))
+        .route("/sharepods", post(answer_share_pod))
         .route("/bindings", post(answer_binding))
         .layer(DefaultBodyLimit::max(BODY_LIMIT))
         .with_state(desk)
@@ -79,7 +73,7 @@ pub(crate) fn health_router(desk: Arc<Desk>) -> Router {
 async fn ready(State(desk): State<Arc<Desk>>) -> Response {
     let missing = if desk.certificate.borrow().is_none() {
         "there is no certificate yet: a leader makes one once the webhook configuration is there"
-    } else if desk.namespaces.borrow().is_none() {
+    } else if desk.known.namespaces.borrow().is_none() {
         "the namespaces are not known yet"
     } else {
         return "ok".into_response();
@@ -100,14 +94,11 @@ async fn answer(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
             (StatusCode::BAD_REQUEST, error).into_response(),
         ),
         Ok(request) => {
-            let labels = labels_of(&desk, request.namespace.as_deref().unwrap_or_default()).await;
-            await_flavor(&desk, &request, &labels).await;
-            let decided = decide(
-                &request,
-                &labels,
-                desk.flavors.borrow().as_ref(),
-                &desk.rules,
-            );
+            let namespace = request.namespace.as_deref().unwrap_or_default();
+            let labels = desk.known.labels_of(namespace).await;
+            desk.known.await_flavor(flavor(&request), &labels).await;
+            let flavors = desk.known.flavors.borrow();
+            let decided = decide(&request, &labels, flavors.as_ref(), &desk.rules);
             match decided {
                 Err(error) => (
                     "unreadable",
@@ -127,6 +118,21 @@ async fn answer(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
         .admissions
         .observe(started.elapsed().as_secs_f64());
     response
+}
+
+async fn answer_share_pod(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
+    let request = match read(&body) {
+        Ok(request) => request,
+        Err(error) => return (StatusCode::BAD_REQUEST, error).into_response(),
+    };
+    let namespace = request.namespace.as_deref().unwrap_or_default();
+    let labels = desk.known.labels_of(namespace).await;
+    desk.known.await_flavor(flavor(&request), &labels).await;
+    let flavors = desk.known.flavors.borrow();
+    match decide_share_pod(&request, &labels, flavors.as_ref(), &desk.rules) {
+        Ok(response) => axum::Json(response.into_review()).into_response(),
+        Err(error) => (StatusCode::BAD_REQUEST, error).into_response(),
+    }
 }
 
 async fn answer_binding(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
@@ -207,6 +213,29 @@ fn read(body: &[u8]) -> Result<AdmissionRequest<DynamicObject>, String> {
         .map_err(|_| "an AdmissionReview without a request".to_owned())
 }
 
+/// The flavor that the object of a request asks for.
+fn flavor(request: &AdmissionRequest<DynamicObject>) -> Option<&str> {
+    let metadata = &request.object.as_ref()?.metadata;
+    let mut marks = [&metadata.labels, &metadata.annotations].into_iter();
+    marks.find_map(|marks| marks.as_ref()?.get(keys::FLAVOR).map(String::as_str))
+}
+
+/// The answer for a SharePod: is there a pod for it? Nothing of it is changed.
+fn decide_share_pod(
+    request: &AdmissionRequest<DynamicObject>,
+    labels: &BTreeMap<String, String>,
+    flavors: Option<&KnownFlavors>,
+    rules: &AdmissionRules,
+) -> Result<AdmissionResponse, String> {
+    let object = serde_json::to_value(&request.object).map_err(|error| error.to_string())?;
+    let share_pod = SharePod::deserialize(&object).map_err(|error| error.to_string())?;
+    let response = AdmissionResponse::from(request);
+    Ok(match pod_of(&share_pod, labels, flavors, rules) {
+        Ok(_) => response,
+        Err(refusal) => response.deny(refusal),
+    })
+}
+
 /// What became of a pod, in a word, and the answer.
 fn decide(
     request: &AdmissionRequest<DynamicObject>,
@@ -231,108 +260,6 @@ fn decide(
             }
             let response = response.with_patch(admitted.patch);
             Ok(("changed", response.map_err(|error| error.to_string())?))
-        }
-    }
-}
-
-/// The labels of a namespace. One that is not known after a while has none that count.
-async fn labels_of(desk: &Desk, namespace: &str) -> BTreeMap<String, String> {
-    let mut namespaces = desk.namespaces.clone();
-    let find = |known: &Option<NamespaceLabels>| known.as_ref()?.get(namespace).cloned();
-    let known = namespaces.wait_for(|known| find(known).is_some());
-    match tokio::time::timeout(NAMESPACE_LIMIT, known).await {
-        Ok(Ok(known)) => find(&known).unwrap_or_default(),
-        _ => {
-            tracing::warn!(namespace, "not seen in time; its labels do not count");
-            BTreeMap::new()
-        }
-    }
-}
-
-/// Waits a little for the flavor that a pod asks for, which may be as new as the pod.
-async fn await_flavor(
-    desk: &Desk,
-    request: &AdmissionRequest<DynamicObject>,
-    labels: &BTreeMap<String, String>,
-) {
-    let Some(object) = &request.object else {
-        return;
-    };
-    let metadata = &object.metadata;
-    let marks = [&metadata.labels, &metadata.annotations];
-    let asked = marks
-        .into_iter()
-        .flatten()
-        .find_map(|m| m.get(keys::FLAVOR));
-    let name = match asked {
-        None => return,
-        Some(name) if name == "default" => labels.get(keys::DEFAULT_FLAVOR_LABEL),
-        asked => asked,
-    };
-    let Some(name) = name else { return };
-    let mut flavors = desk.flavors.clone();
-    let known = flavors.wait_for(|known| known.as_ref().is_some_and(|all| all.contains_key(name)));
-    // One that is not there is refused.
-    let _known = tokio::time::timeout(NAMESPACE_LIMIT, known).await.is_ok();
-}
-
-/// Keeps the labels of all namespaces known.
-pub(crate) async fn follow_namespaces<E: std::fmt::Display>(
-    changes: impl Stream<Item = Result<Change<Namespace>, E>>,
-    known: watch::Sender<Option<NamespaceLabels>>,
-) {
-    let entry = |namespace: Namespace| {
-        let mut labels = namespace.metadata.labels;
-        labels.retain(|key, _| {
-            matches!(
-                key.as_str(),
-                keys::ASSIGN_SCHEDULER_LABEL | keys::ADD_SLOTS_LABEL | keys::DEFAULT_FLAVOR_LABEL
-            )
-        });
-        (namespace.metadata.name, labels)
-    };
-    follow(changes, known, entry).await;
-}
-
-/// Keeps all flavors known.
-pub(crate) async fn follow_flavors<E: std::fmt::Display>(
-    changes: impl Stream<Item = Result<Change<GpuFlavor>, E>>,
-    known: watch::Sender<Option<KnownFlavors>>,
-) {
-    let entry = |flavor: GpuFlavor| (flavor.metadata.name, flavor.spec);
-    follow(changes, known, entry).await;
-}
-
-/// Keeps something of each object known, by its name. `entry`: the name and what is kept.
-async fn follow<O, T, E: std::fmt::Display>(
-    changes: impl Stream<Item = Result<Change<O>, E>>,
-    known: watch::Sender<Option<BTreeMap<String, T>>>,
-    entry: impl Fn(O) -> (String, T),
-) {
-    let mut changes = std::pin::pin!(changes);
-    let mut listed = None;
-    while let Some(change) = changes.next().await {
-        match change {
-            Err(error) => {
-                let kind = std::any::type_name::<O>();
-                tracing::warn!(%error, kind, "a watch is broken");
-            }
-            Ok(Change::ListBegins) => listed = Some(BTreeMap::new()),
-            Ok(Change::ListEnds) => {
-                known.send_replace(listed.take());
-            }
-            Ok(Change::Set(object)) => {
-                let (name, kept) = entry(object);
-                match &mut listed {
-                    Some(listed) => drop(listed.insert(name, kept)),
-                    None => known.send_modify(|known| {
-                        known.get_or_insert_default().insert(name, kept);
-                    }),
-                }
-            }
-            Ok(Change::Gone(object)) => known.send_modify(|known| {
-                known.get_or_insert_default().remove(&entry(object).0);
-            }),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use anyhow::Result;
 use sublet_api::dialect::{DIALECTS, OfferedCards};
 use sublet_api::{NodeReport, report_to_json};
-use sublet_model::{Advertise, Gpu, GpuIndex, Identity, Inventory, MiB, Sharing, Unit};
+use sublet_model::{Advertise, Gpu, GpuIndex, GpuUuid, Identity, Inventory, MiB, Sharing, Unit};
 use sublet_testbed::{PodForm, kwok_node};
 
 /// Containers that may share a card of a played node, in the forms that count them.
@@ -31,8 +31,14 @@ pub fn share_node(name: &str, cards: u32, memory_mib: u64) -> String {
 /// # Errors
 /// The cards make no inventory.
 pub fn agent_node(name: &str, cards: u16, memory_mib: u32) -> Result<(String, String)> {
-    let gpu = |index| Gpu::plain(GpuIndex(index), MiB::from(memory_mib));
-    let inventory = Inventory::new((0..cards).map(gpu).collect(), vec![], vec![], vec![])?;
+    let gpu = |index| {
+        anyhow::Ok(Gpu {
+            uuid: Some(GpuUuid::new(&format!("GPU-{name}-{index}"))?),
+            ..Gpu::plain(GpuIndex(index), MiB::from(memory_mib))
+        })
+    };
+    let gpus = (0..cards).map(gpu).collect::<Result<_>>()?;
+    let inventory = Inventory::new(gpus, vec![], vec![], vec![])?;
     let offered = OfferedCards {
         count: cards.into(),
         memory: inventory.memory(),

@@ -158,7 +158,7 @@ pub fn apply_webhook(cluster: &Cluster, repository: &Path, port: u16) -> Result<
     let path = repository.join("deploy/kubernetes/71-webhook.yaml");
     let mut manifest =
         fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-    for called in ["/admit", "/bindings"] {
+    for called in ["/admit", "/sharepods", "/bindings"] {
         let service = format!(
             "service: {{name: sublet-controller, namespace: sublet-system, port: 443, path: {called}}}"
         );

@@ -3,10 +3,13 @@
 use http::Request;
 use proptest::prelude::*;
 use serde_json::json;
+use sublet_api::GpuFlavor;
+use sublet_client::Change;
 use sublet_model::Unit;
 use tower::ServiceExt;
 
 use super::*;
+use crate::known::{NamespaceLabels, follow_flavors, follow_namespaces};
 
 fn rules() -> AdmissionRules {
     AdmissionRules {
@@ -57,8 +60,10 @@ fn desk(
             account: "ours".to_owned(),
         },
         client: api_server(),
-        namespaces,
-        flavors: watch::channel(None).1,
+        known: Known {
+            namespaces,
+            flavors: watch::channel(None).1,
+        },
         certificate: watch::channel(None).1,
         metrics,
         registry,
@@ -101,6 +106,44 @@ async fn call_at(path: &str, desk: &Arc<Desk>, body: Vec<u8>) -> (StatusCode, Ve
     let status = response.status();
     let body = axum::body::to_bytes(response.into_body(), BODY_LIMIT).await;
     (status, body.unwrap().to_vec())
+}
+
+/// The message of a refused SharePod, or nothing where it is allowed.
+async fn share_pod_refused(desk: &Arc<Desk>, object: &Value) -> String {
+    let mut review = review("", &json!({}));
+    review["request"]["object"] = object.clone();
+    let (status, body) = call_at("/sharepods", desk, review.to_string().into_bytes()).await;
+    assert_eq!(status, StatusCode::OK, "{}", String::from_utf8_lossy(&body));
+    let answer: Value = serde_json::from_slice(&body).unwrap();
+    let response = &answer["response"];
+    assert_eq!(response.get("patch"), None);
+    let message = response["status"]["message"].as_str().unwrap_or_default();
+    assert_eq!(response["allowed"] == true, message.is_empty(), "{answer}");
+    message.to_owned()
+}
+
+#[tokio::test]
+async fn a_share_pod_is_judged_by_the_pod_that_would_come_of_it() {
+    let none = NamespaceLabels::from([("ns".to_owned(), BTreeMap::new())]);
+    let (_sender, desk) = desk(Some(none));
+    let object = |memory: &str| {
+        json!({
+            "apiVersion": "kubeshare.nthu/v1", "kind": "SharePod",
+            "metadata": {"name": "s", "namespace": "ns", "annotations": {
+                "kubeshare/gpu_request": "0.5", "kubeshare/gpu_limit": "1.0",
+                "kubeshare/gpu_mem": memory,
+            }},
+            "spec": {"containers": [{"name": "c0"}]},
+        })
+    };
+    assert_eq!(share_pod_refused(&desk, &object("5")).await, "");
+    let refused = share_pod_refused(&desk, &object("5Gi")).await;
+    assert!(
+        refused.contains("`kubeshare/gpu_mem` is `5Gi`"),
+        "{refused}"
+    );
+    let (status, _) = call_at("/sharepods", &desk, b"{}".to_vec()).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
 }
 
 async fn reviewed(desk: &Arc<Desk>, review: &Value) -> Value {
@@ -174,7 +217,7 @@ async fn a_namespace_that_is_as_new_as_its_pod_is_waited_for() {
     ));
     let answer = calling.await.unwrap();
     assert_ne!(answer["response"]["patch"], Value::Null);
-    let known = desk.namespaces.borrow().clone().unwrap();
+    let known = desk.known.namespaces.borrow().clone().unwrap();
     assert_eq!(known["old"], BTreeMap::new());
     assert_eq!(known["ns"].len(), 1);
     // A new list replaces what was known.
@@ -182,7 +225,10 @@ async fn a_namespace_that_is_as_new_as_its_pod_is_waited_for() {
     send(Ok(Change::ListEnds));
     drop(changes);
     follows.await.unwrap();
-    assert_eq!(*desk.namespaces.borrow(), Some(NamespaceLabels::new()));
+    assert_eq!(
+        *desk.known.namespaces.borrow(),
+        Some(NamespaceLabels::new())
+    );
 }
 
 #[tokio::test]
@@ -190,7 +236,13 @@ async fn a_flavor_that_is_as_new_as_its_pod_is_waited_for() {
     let none = NamespaceLabels::from([("ns".to_owned(), BTreeMap::new())]);
     let (_sender, desk) = desk(Some(none));
     let (sender, flavors) = watch::channel(None);
-    let desk = Arc::into_inner(desk).map(|desk| Desk { flavors, ..desk });
+    let desk = Arc::into_inner(desk).map(|desk| Desk {
+        known: Known {
+            flavors,
+            ..desk.known
+        },
+        ..desk
+    });
     let desk = Arc::new(desk.unwrap());
     let (changes, watched) = futures::channel::mpsc::unbounded();
     let follows = tokio::spawn(follow_flavors(watched, sender));

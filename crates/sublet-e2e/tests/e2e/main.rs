@@ -23,6 +23,7 @@ mod real_node_twins;
 mod restart;
 mod rights;
 mod scheduling;
+mod share_pods;
 mod tenants;
 mod testbed;
 mod webhook;

@@ -145,8 +145,20 @@ fn use_everything(world: &World, node: &str) -> Result<()> {
         Ok(())
     })?;
     bind_unknown_pod(world, node)?;
+    world.cluster.apply(SHARE_POD)?;
+    world.until_placed("shared")?;
     make_room(world)
 }
+
+/// A pod is made of it, and its status is written.
+const SHARE_POD: &str = "
+apiVersion: kubeshare.nthu/v1
+kind: SharePod
+metadata:
+  name: shared
+  annotations: {kubeshare/gpu_request: \"0\", kubeshare/gpu_limit: \"1\", kubeshare/gpu_mem: \"1048576\"}
+spec: {containers: [{name: c0, image: sublet.test/busybox:1}]}
+";
 
 /// Has the controller evict one of two pods, each of which takes more than half of a card.
 fn make_room(world: &World) -> Result<()> {
