@@ -67,8 +67,8 @@ pub struct Args {
     /// Offer each card N times as nvidia.com/gpu, where parts of cards are handed out [default:
     /// whole cards only]
     ///
-    /// Pods that are written for HAMi ask for nvidia.com/gpu beside nvidia.com/gpumem: N of them
-    /// can then be on each card.
+    /// Pods that are written for HAMi ask for nvidia.com/gpu beside nvidia.com/gpumem: they go on
+    /// cards with fewer than N pods.
     #[arg(long, value_name = "N")]
     gpu_splits: Option<NonZeroU8>,
     /// Write HAMi's register and handshake on the node, for scripts and dashboards that read them

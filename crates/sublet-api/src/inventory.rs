@@ -4,6 +4,7 @@
 //! are left out. Unknown fields are an error in a file (a typing mistake) but not in the
 //! annotation, where they come from a newer agent.
 
+use std::num::NonZeroU8;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -26,6 +27,8 @@ pub struct NodeReport {
     pub advertise: Advertise,
     /// The unit memory is advertised in.
     pub unit: Unit,
+    /// How many times each card is offered to kubelet as `nvidia.com/gpu`, where the operator said.
+    pub splits: Option<NonZeroU8>,
 }
 
 /// Why a text is not an inventory.
@@ -60,6 +63,8 @@ struct InventoryFile {
     sharing: SharingName,
     identity: IdentityName,
     advertise: AdvertiseName,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    gpu_splits: Option<NonZeroU8>,
     gpus: Vec<GpuJson>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pairs: Vec<PairJson>,
@@ -212,6 +217,7 @@ pub fn report_to_json(report: &NodeReport) -> String {
         sharing: report.sharing.into(),
         identity: report.identity.into(),
         advertise: report.advertise.into(),
+        gpu_splits: report.splits,
         gpus: inventory.gpus().iter().map(gpu).collect(),
         pairs: inventory
             .pairs()
@@ -293,6 +299,7 @@ pub fn report_from_json(text: &str) -> Result<NodeReport, InventoryTextError> {
         identity: file.identity.into(),
         advertise: file.advertise.into(),
         unit: file.unit.into(),
+        splits: file.gpu_splits,
     })
 }
 

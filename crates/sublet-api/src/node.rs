@@ -99,6 +99,7 @@ pub fn facts_of(node: &Node, defaults: NodeDefaults) -> Result<Option<NodeFacts>
             identity: report.identity,
             advertise: report.advertise,
             unit: report.unit,
+            splits: report.splits,
             host,
             model,
             plugin,

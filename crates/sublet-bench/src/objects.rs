@@ -50,6 +50,7 @@ fn inventory(node: usize) -> Result<String> {
         identity: Identity::SizeAndOrder,
         advertise: Advertise::Units,
         unit: Unit::MiB,
+        splits: None,
     }))
 }
 

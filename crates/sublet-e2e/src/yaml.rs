@@ -65,6 +65,7 @@ pub fn agent_node(name: &str, cards: u16, memory_mib: u32) -> Result<(String, St
         identity: Identity::NoAgent,
         advertise: Advertise::Units,
         unit: Unit::MiB,
+        splits: None,
     });
     Ok((kwok_node(name, &[], &amounts), report))
 }

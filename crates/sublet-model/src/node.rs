@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::num::NonZeroU8;
 use std::sync::Arc;
 
 use crate::{
@@ -107,6 +108,9 @@ pub struct NodeFacts {
     pub advertise: Advertise,
     /// The unit it counts memory in.
     pub unit: Unit,
+    /// How many times it offers each card to kubelet (HAMi's device split count): a pod that kubelet
+    /// counts by cards goes on no card with so many pods. No limit unless it is said.
+    pub splits: Option<NonZeroU8>,
     /// CPU and memory that pods can have of it.
     pub host: Host,
     /// The GPU model by which pods choose it; empty where it does not say.
@@ -195,6 +199,7 @@ impl NodeFacts {
             identity: Identity::NoAgent,
             advertise: Advertise::Units,
             unit: Unit::MiB,
+            splits: None,
             host: Host::ZERO,
             model: Arc::from(""),
             plugin: None,

@@ -4,7 +4,8 @@
 //! at their wiring) belongs in [`several`] and [`whole`], and nowhere else.
 
 use sublet_model::{
-    Ask, Book, Card, CardTags, Claim, Class, Count, Hold, OwnParts, Part, Parts, Role, peak_of,
+    Advertise, Ask, Book, Card, CardTags, Carrier, Claim, Class, Count, Hold, OwnParts, Part,
+    Parts, Role, peak_of,
 };
 
 use crate::Preference;
@@ -18,18 +19,21 @@ pub(crate) struct Open<'a> {
     pub(crate) accepted: Option<&'a [usize]>,
     /// The pod's tags; `None` where neither it nor any pod of the node has some.
     pub(crate) tags: Option<&'a CardTags>,
+    /// A card with so many pods takes no more of this form.
+    pub(crate) splits: Option<u32>,
     /// The pod's class.
     pub(crate) class: Class,
 }
 
 impl<'a> Open<'a> {
-    /// All cards, as far as tags allow.
+    /// All cards, as far as tags and the number of pods allow.
     pub(crate) fn of(book: &'a Book, claim: &'a Claim) -> Open<'a> {
         let tags = claim.tags();
         Open {
             book,
             accepted: None,
             tags: (book.has_tags() || !tags.are_none()).then_some(tags),
+            splits: splits(book, claim),
             class: claim.class(),
         }
     }
@@ -42,10 +46,16 @@ impl<'a> Open<'a> {
     /// The cards and their positions.
     pub(crate) fn cards(self) -> impl Iterator<Item = (usize, &'a Card)> + Clone {
         let cards = self.book.cards().iter().enumerate();
-        cards.filter(move |(at, _)| {
-            let Open { accepted, tags, .. } = self;
+        cards.filter(move |(at, card)| {
+            let Open {
+                accepted,
+                tags,
+                splits,
+                ..
+            } = self;
             accepted.is_none_or(|accepted| accepted.binary_search(at).is_ok())
                 && tags.is_none_or(|tags| self.book.suits(tags, *at))
+                && splits.is_none_or(|splits| card.tenants < splits)
         })
     }
 }
@@ -271,7 +281,16 @@ pub(crate) fn accepts(book: &Book, claim: &Claim, position: usize) -> bool {
         Some(wishes) => wishes.accept(gpu),
         None => true,
     });
-    wished && book.suits(claim.tags(), position)
+    let has_split = |splits| book.cards()[position].tenants < splits;
+    wished && book.suits(claim.tags(), position) && splits(book, claim).is_none_or(has_split)
+}
+
+/// How many pods may be on a card for this one to count among them; `None` for no limit.
+fn splits(book: &Book, claim: &Claim) -> Option<u32> {
+    // Kubelet counts the devices of all cards together, and would let all go on one.
+    let by_cards = claim.carrier_on(Advertise::Units) == Carrier::Cards;
+    let splits = book.facts().filter(|_| by_cards)?.splits?;
+    Some(splits.get().into())
 }
 
 /// The cards that have room for a part.

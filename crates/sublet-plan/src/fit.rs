@@ -328,6 +328,15 @@ impl<'a> Case<'a> {
         Case { open, ..self }
     }
 
+    /// The same question, however many pods are on the cards.
+    fn whatever_splits(self) -> Case<'a> {
+        let open = Open {
+            splits: None,
+            ..self.open
+        };
+        Case { open, ..self }
+    }
+
     /// The same question, whoever is on the cards.
     fn whatever_tags(self) -> Case<'a> {
         let open = Open {

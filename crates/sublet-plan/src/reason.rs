@@ -43,6 +43,11 @@ pub enum Reason {
     },
     /// Cards have enough room, but the pod's tags, or those of pods on the cards, keep them apart.
     Tags,
+    /// Cards have enough room, and as many pods already as the node offers each card to kubelet.
+    Splits {
+        /// How many times.
+        splits: u32,
+    },
     /// Too little CPU is left.
     Cpu {
         /// What the pod asks for.
@@ -236,6 +241,7 @@ impl Reason {
             | Reason::TooFew { .. } => true,
             Reason::Unknown
             | Reason::Tags
+            | Reason::Splits { .. }
             | Reason::Cpu { .. }
             | Reason::HostMemory { .. }
             | Reason::Unschedulable
@@ -265,6 +271,7 @@ impl Reason {
             Reason::Plugin { .. } => "plugin",
             Reason::Unwanted { .. } => "unwanted",
             Reason::Tags => "tags",
+            Reason::Splits { .. } => "splits",
             Reason::Cpu { .. } => "cpu",
             Reason::HostMemory { .. } => "host_memory",
             Reason::Unschedulable => "unschedulable",
@@ -455,6 +462,10 @@ impl fmt::Display for Reason {
             Reason::Tags => write!(
                 f,
                 "GPUs have enough room, but tags keep the pod and those on them apart"
+            ),
+            Reason::Splits { splits } => write!(
+                f,
+                "GPUs have enough room, and {splits} pods each already, as many as `--gpu-splits` of the node's agent allows beside a pod of this form"
             ),
             Reason::LookAlike { other } => write!(
                 f,

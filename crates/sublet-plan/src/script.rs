@@ -32,10 +32,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sublet_model::{
-    Advertise, Allocation, Ask, CardRef, CardWishes, Claim, Class, ContainerCards, ContainerClaim,
-    ContainerName, Count, Demand, Entry, Gpu, GpuIndex, GpuUuid, Grant, Health, Host, Identity,
-    Inventory, MeasuredUse, MiB, Milli, MilliCpu, Models, NodeFacts, NodeIdx, NodeName, Part,
-    PodKey, PodUid, Portion, Role, Sharing, Standing, Time, Unit,
+    Advertise, Allocation, Ask, CardRef, CardWishes, Carrier, Claim, Class, ContainerCards,
+    ContainerClaim, ContainerName, Count, Demand, Entry, Gpu, GpuIndex, GpuUuid, Grant, Health,
+    Host, Identity, Inventory, MeasuredUse, MiB, Milli, MilliCpu, Models, NodeFacts, NodeIdx,
+    NodeName, Part, PodKey, PodUid, Portion, Role, Sharing, Standing, Time, Unit,
 };
 
 use crate::{Engine, EngineOptions, Evictable, FilterAnswer, Policy, Ties, Wire};
@@ -73,13 +73,17 @@ pub(crate) fn uid(name: &str) -> PodUid {
     PodUid::new(name).unwrap()
 }
 
-/// Reads `i8138+s100+2x:low:slot`, with parts as [`part`] reads them. The containers are called
+/// Reads `i8138+s100+2x:low:slot`, or `:cards` for a pod that kubelet counts by cards, with parts as [`part`] reads them. The containers are called
 /// `c0`, `c1` and so on.
 pub(crate) fn claim(text: &str) -> Arc<Claim> {
     let (text, wishes) = text.split_once(":on=").unwrap_or((text, ""));
     let (text, cards) = match text.strip_prefix("own:") {
         Some(rest) => (rest, ContainerCards::Own),
         None => (text, ContainerCards::Shared),
+    };
+    let (text, by_cards) = match text.strip_suffix(":cards") {
+        Some(rest) => (rest, true),
+        None => (text, false),
     };
     let (text, has_slot) = match text.strip_suffix(":slot") {
         Some(rest) => (rest, true),
@@ -110,6 +114,10 @@ pub(crate) fn claim(text: &str) -> Arc<Claim> {
     let containers = containers.collect();
     let claim = Claim::on(cards, None, containers, has_slot).unwrap();
     let claim = claim.with_class(class).unwrap();
+    let claim = match by_cards {
+        true => claim.with_carrier(Carrier::Cards),
+        false => claim,
+    };
     Arc::new(claim.with_wishes(self::wishes(wishes)))
 }
 
@@ -197,6 +205,9 @@ pub(crate) fn node(head: &str, cards: &str) -> (NodeFacts, Vec<Entry>) {
             "checkpoint" => facts.identity = Identity::Checkpoint,
             "gib" => facts.unit = Unit::GiB,
             "slots" => facts.advertise = Advertise::Slots,
+            splits if splits.starts_with("splits=") => {
+                facts.splits = Some(splits["splits=".len()..].parse().unwrap());
+            }
             other => panic!("`{other}` is not a word for a node"),
         }
     }

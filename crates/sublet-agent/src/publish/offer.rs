@@ -172,6 +172,7 @@ impl Offer {
                 identity: settings.identity(),
                 advertise,
                 unit: settings.unit,
+                splits: settings.gpu_splits,
             })?,
             hami_register: settings
                 .hami_register
@@ -193,6 +194,7 @@ impl Offer {
             identity: asked.identity(),
             advertise: self.advertise,
             unit: asked.unit,
+            splits: asked.gpu_splits,
             ..NodeFacts::plain(node.clone(), Arc::clone(inventory))
         }
     }

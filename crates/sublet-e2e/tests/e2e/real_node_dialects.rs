@@ -4,7 +4,13 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use sublet_e2e::{GpuNode, eventually, yaml};
 
+use crate::real_node_isolation::{also, pod_with, stage};
+
 const CARD: u64 = 16_276;
+const MIB: u64 = 1 << 20;
+
+/// What each pod's own program does: it takes a little, and waits.
+const HOLD: &str = "/lib64/sublet-workload alloc --size 10MiB --count 5 --check --hold 100000";
 
 /// The one card's number and the memory that the pod's annotation says its container got.
 fn share_of(pod: &Value) -> Result<(u64, u64)> {
@@ -29,6 +35,20 @@ fn pod<'a>(name: &'a str, limits: &'a [&'a str]) -> yaml::Pod<'a> {
     }
 }
 
+/// Another program in the container sees this much by CUDA and by NVML, and gets no more.
+fn check_limit(node: &GpuNode, pod: &str, memory: u64) -> Result<()> {
+    let seen = also(node, pod, "info --nvml")?;
+    let (cuda, nvml) = (&seen["devices"], &seen["nvml"]["devices"]);
+    assert_eq!(cuda[0]["totalMem"], memory * MIB, "{pod}: {seen}");
+    assert_eq!(nvml[0]["memory"]["total"], memory * MIB, "{pod}: {seen}");
+    assert_eq!(nvml.as_array().map(Vec::len), Some(1), "{pod}: {seen}");
+    let took = also(node, pod, "alloc --size 2MiB --until-oom --down-to 512")?;
+    assert_eq!(took["refused"]["code"], 2, "{pod}: {took}");
+    let bytes = took["bytes"].as_u64().context("no bytes")?;
+    assert!(0 < bytes && bytes < memory * MIB, "{pod}: {took}");
+    Ok(())
+}
+
 /// Pods as six systems have them written, none with a slot: the webhook gives one to those that
 /// need it. All share one card of the node, and none has more than it asked.
 #[test]
@@ -42,22 +62,22 @@ fn pods_of_six_dialects_share_one_card() -> Result<()> {
     node.world.start_controller(&[])?;
     let cluster = &node.world.cluster;
     let labels = "labels: {sharedgpu/gpu_request: \"0.1\", sharedgpu/gpu_limit: \"0.5\", \
-                  sharedgpu/gpu_mem: \"1073741824\"}";
+                  sharedgpu/gpu_mem: \"1258291200\"}";
     let pods = [
-        ("aliyun", "aliyun.com/gpu-mem: 1000", "", 1000),
+        ("aliyun", "aliyun.com/gpu-mem: 1150", "", 1150),
         (
             "hami",
-            "nvidia.com/gpu: 1, nvidia.com/gpumem: 1100",
+            "nvidia.com/gpu: 1, nvidia.com/gpumem: 1250",
             "",
-            1100,
+            1250,
         ),
         (
             "koordinator",
-            "koordinator.sh/gpu-memory: 1200Mi, koordinator.sh/gpu-core: 10",
+            "koordinator.sh/gpu-memory: 1300Mi, koordinator.sh/gpu-core: 10",
             "",
-            1200,
+            1300,
         ),
-        ("kubeshare", "cpu: 10m", labels, 1024),
+        ("kubeshare", "cpu: 10m", labels, 1200),
         (
             "kai",
             "cpu: 10m",
@@ -84,20 +104,27 @@ fn pods_of_six_dialects_share_one_card() -> Result<()> {
         ensure!(made.contains("sublet.dev/gpu-slot"), "{made}");
         Ok(())
     })?;
+    let stage = stage(&node)?;
     for (name, limits, metadata, _) in pods {
-        let limits = [limits];
-        let written = yaml::Pod {
-            metadata,
-            ..pod(name, &limits)
-        };
-        cluster.apply(&written.yaml())?;
+        cluster.apply(&pod_with(name, metadata, limits, &stage, HOLD))?;
         node.until_running(name)?;
     }
-    for (name, _, _, memory) in pods {
+    // KubeShare 1's own kind of object.
+    let metadata = "annotations: {kubeshare/gpu_request: \"0.1\", kubeshare/gpu_limit: \"1.0\", \
+                    kubeshare/gpu_mem: \"1572864000\"}";
+    let share_pod = pod_with("sharepod", metadata, "cpu: 10m", &stage, HOLD);
+    let share_pod = share_pod.replace(
+        "apiVersion: v1\nkind: Pod\n",
+        "apiVersion: kubeshare.nthu/v1\nkind: SharePod\n",
+    );
+    cluster.apply(&share_pod)?;
+    let all = pods.map(|(name, _, _, memory)| (name, memory));
+    for (name, memory) in all.into_iter().chain([("sharepod", 1500)]) {
         let object = node.until_running(name)?;
         assert_eq!(share_of(&object)?, (0, memory), "{name}");
-        let inside = node.environment(name, "c0")?;
+        let inside = node.environment(name, "main")?;
         assert_eq!(inside["NVIDIA_VISIBLE_DEVICES"], node.uuids()[0], "{name}");
+        check_limit(&node, name, memory)?;
     }
     let annotation = |name: &str, key: &str| -> Result<String> {
         let object = node.until_running(name)?;
@@ -107,7 +134,7 @@ fn pods_of_six_dialects_share_one_card() -> Result<()> {
     let uuid = &node.uuids()[0];
     assert_eq!(
         annotation("hami", "hami.io/vgpu-devices-allocated")?,
-        format!("{uuid},NVIDIA,1100,0:;")
+        format!("{uuid},NVIDIA,1250,0:;")
     );
     assert_eq!(annotation("hami", "hami.io/bind-phase")?, "success");
     assert_eq!(
@@ -122,6 +149,6 @@ fn pods_of_six_dialects_share_one_card() -> Result<()> {
         refused.contains("`aliyun.com/gpu-mem` and for `nvidia.com/gpumem`"),
         "{refused}"
     );
-    node.world.cluster.kubectl(&["delete", "pods", "--all"])?;
+    cluster.kubectl(&["delete", "sharepods,pods", "--all"])?;
     Ok(())
 }

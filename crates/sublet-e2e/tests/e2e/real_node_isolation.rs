@@ -61,13 +61,24 @@ pub(crate) fn stage(node: &GpuNode) -> Result<PathBuf> {
 
 /// A pod whose only container runs a workload.
 pub(crate) fn pod(name: &str, limits: &str, stage: &Path, workload: &str) -> String {
+    pod_with(name, "", limits, stage, workload)
+}
+
+/// The same with labels or annotations, such as `labels: {a: b}`.
+pub(crate) fn pod_with(
+    name: &str,
+    metadata: &str,
+    limits: &str,
+    stage: &Path,
+    workload: &str,
+) -> String {
     let words: Vec<String> = workload
         .split_whitespace()
         .map(|word| format!("'{word}'"))
         .collect();
     let stage = stage.display();
     format!(
-        "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  \
+        "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, {metadata}}}\nspec:\n  \
          schedulerName: sublet-scheduler\n  terminationGracePeriodSeconds: 1\n  \
          automountServiceAccountToken: false\n  \
          volumes: [{{name: stage, hostPath: {{path: {stage}, type: Directory}}}}]\n  \

@@ -14,6 +14,13 @@ pub(super) fn too_few_cards(case: &Case<'_>, can_be_had: Count) -> Reason {
             Err(can_be_had) => too_few_cards(&case, can_be_had),
         };
     }
+    if let Some(splits) = case.open.splits {
+        let case = case.whatever_splits();
+        return match case.on_cards() {
+            Ok(_) => Reason::Splits { splits },
+            Err(can_be_had) => too_few_cards(&case, can_be_had),
+        };
+    }
     match case.asked.ask {
         Ask::Parts(parts) => few_rooms(case, parts, can_be_had),
         Ask::WholeCards(asked) => few_idle(case, *asked, can_be_had),

@@ -91,6 +91,7 @@ fn all(n: u32) -> Vec<(Ask, Reason)> {
         ),
         (parts(), Reason::Unwanted { numa_unknown: true }),
         (parts(), Reason::Tags),
+        (part(), Reason::Splits { splits: 10 }),
         (WHOLE, Reason::Plugin { plugin: "HAMi" }),
         (
             parts(),
@@ -187,6 +188,7 @@ too_few | never | 2 GPUs asked, but the node has 1 GPU that the pod accepts toge
 unwanted | never | no GPU of the node is one that the pod accepts by its UUID and model | the pod accepts no GPU of the node
 unwanted | never | the pod wants GPUs of one NUMA node, and the node does not say where its GPUs are | the pod accepts no GPU of the node
 tags | not now | GPUs have enough room, but tags keep the pod and those on them apart | tags keep the pod away from GPUs with enough room
+splits | not now | GPUs have enough room, and 10 pods each already, as many as `--gpu-splits` of the node's agent allows beside a pod of this form | as many pods as the node offers each GPU with enough room (--gpu-splits)
 plugin | never | the device plugin of HAMi hands out the node's GPUs, and does not know what Sublet decides | the device plugin of HAMi hands out the node's GPUs, and does not know what Sublet decides
 too_few_for_all | not now | 4 containers of the pod ask for GPUs each for itself, and only the first 2 of them can have theirs | no GPUs are free for all containers of the pod
 no_room | not now | GPU 1 lacks 8137 MiB: 8138 MiB asked, and the largest hole on this node is 1 MiB; 1 MiB more are kept for pods that do not say which GPU they have; 1 GPU is unhealthy (xid 79) | no GPU has 8138 MiB free

@@ -324,6 +324,7 @@ fn the_register_of_our_agent_is_told_from_hami_s() {
         identity: sublet_model::Identity::SizeAndOrder,
         advertise: sublet_model::Advertise::Units,
         unit: Unit::MiB,
+        splits: None,
     });
     for (register, has_agent, expected) in [
         (Some(&ours), true, Some((16_276, None))),

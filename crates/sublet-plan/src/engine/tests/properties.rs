@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use sublet_model::{
-    Ask, CardRef, Entry, GpuIndex, Grant, Ledger, NodeIdx, NodeName, Standing, Time,
+    Advertise, Ask, CardRef, Carrier, Entry, GpuIndex, Grant, Ledger, NodeIdx, NodeName, Standing,
+    Time,
 };
 
 use super::tags::check_tags;
@@ -15,16 +16,17 @@ use crate::{Engine, EngineOptions, Reason, Ties};
 
 const NODES: [&str; 4] = ["a", "b", "c", "d"];
 /// Versions of the nodes: UUIDs move between indices, and cards come, go and become sick.
-const LOOKS: [(&str, &str); 7] = [
+const LOOKS: [(&str, &str); 8] = [
     ("", "0/16@GPU-A@A100@0 0/16@GPU-B@A100@1"),
     ("", "0/16@GPU-B 0/24@GPU-C@A100@1 0/8@GPU-D@A100@1"),
     ("", "0/16!@GPU-A 0/16@GPU-B"),
     ("size", "0/16 0/16 0/16"),
     ("whole", "0/16 0/16"),
     ("slots", "0/16"),
+    ("splits=2", "0/16 0/16"),
     ("", ""),
 ];
-const CLAIMS: [&str; 31] = [
+const CLAIMS: [&str; 33] = [
     "4",
     "8",
     "16",
@@ -56,6 +58,8 @@ const CLAIMS: [&str; 31] = [
     "3:on=only=x",
     "4:on=only=y,aff=a",
     "1x:on=aff=a,only=x",
+    "2:cards",
+    "own:1+1*2:cards",
 ];
 const PODS: u8 = 12;
 
@@ -309,7 +313,7 @@ fn accounts(ledger: &Ledger) -> Vec<String> {
     ledger.books().map(book).collect()
 }
 
-/// A grant fits: each card has room, a whole card has only that pod, and tags allow it.
+/// A grant fits: each card has room, a whole card has only that pod, and tags and splits allow it.
 fn check_grant(ledger: &Ledger, pod: u8, before: &Ledger) {
     let entry = ledger.entry(&uid(&format!("p{pod}"))).unwrap();
     let book = ledger.book(ledger.find(entry.node.as_str()).unwrap());
@@ -323,6 +327,12 @@ fn check_grant(ledger: &Ledger, pod: u8, before: &Ledger) {
         let card = book.cards()[at];
         assert!(card.healthy && card.used.fits_in(card.capacity), "{card:?}");
         assert!(card.whole == 0 || card.tenants == 1, "{card:?}");
+        let splits = book.facts().unwrap().splits;
+        if entry.claim.carrier_on(Advertise::Units) == Carrier::Cards
+            && let Some(splits) = splits
+        {
+            assert!(card.tenants <= splits.get().into(), "{card:?}");
+        }
         touched.insert(at);
     }
     touched

@@ -12,9 +12,11 @@ use crate::screen::hope;
 use crate::script::{claim, entry, node, numbered, policies, uid};
 use crate::{Engine, EngineOptions, Reason, Ties};
 
-const WORDS: [&str; 8] = ["", "", "", "memory", "whole", "size", "slots", "gib"];
+const WORDS: [&str; 9] = [
+    "", "", "", "memory", "whole", "size", "slots", "gib", "splits=1",
+];
 const SIZES: [u32; 4] = [16, 16_276, 24_564, 81_559];
-const CLAIMS: [&str; 27] = [
+const CLAIMS: [&str; 28] = [
     "0",
     "4",
     "2048",
@@ -41,6 +43,7 @@ const CLAIMS: [&str; 27] = [
     "2048:on=as=a",
     "4096*2:on=anti=a",
     "2048:on=only=a",
+    "2048:cards",
     "4:low:on=aff=a,only=a",
 ];
 
@@ -144,6 +147,7 @@ proptest! {
                 Err(
                     Reason::LookAlike { .. }
                     | Reason::Tags
+                    | Reason::Splits { .. }
                     | Reason::Unit { .. }
                     | Reason::NoSlot
                     | Reason::NoCompute { .. }

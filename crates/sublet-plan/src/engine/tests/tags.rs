@@ -98,10 +98,31 @@ fn s6_a_name_means_one_card_of_a_node() {
          ask r 4:on=as=y
          -> b/0
          ask s 14:on=as=x
-         -> b/0
+         -> b/1
          reserve t a 10
          -> a/1
          reserve u a 4:on=as=x
-         -> a: GPUs have enough room, but tags keep the pod and those on them apart",
+         -> no: GPUs have enough room, but tags keep the pod and those on them apart",
+    );
+}
+
+#[test]
+fn h6_a_card_has_no_more_pods_than_it_is_offered_times() {
+    check(
+        "a splits=2: 1/16 1/16
+         reserve p a 4:cards
+         -> a/0
+         ask q 4:cards
+         -> a/1
+         reserve r a 4
+         -> a/0
+         reserve s a 4:cards
+         -> a/1
+         ask t 1:cards
+         -> a: GPUs have enough room, and 2 pods each already, as many as `--gpu-splits` of the node's agent allows beside a pod of this form
+         ask u 16:cards
+         -> a: GPU 1 lacks 5 MiB: 16 MiB asked, and the largest hole on this node is 11 MiB
+         ask v 1
+         -> a/0",
     );
 }
