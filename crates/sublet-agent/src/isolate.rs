@@ -19,8 +19,8 @@ pub(crate) mod tally;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use sublet_arbiter::ArbiterError;
 use sublet_arbiter::libraries::{Carried, LibraryError};
+use sublet_arbiter::{ArbiterError, TimeSharing};
 
 /// Shall containers be held to their parts?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -58,8 +58,8 @@ pub(crate) struct Wanted {
     pub(crate) runtime_dir: PathBuf,
     /// May people submit jobs of this machine, of which the cluster does not know?
     pub(crate) local_jobs: bool,
-    /// The program of MPS's daemon, where containers run under MPS.
-    pub(crate) mps: Option<PathBuf>,
+    /// How containers on one card share its time.
+    pub(crate) time: TimeSharing,
 }
 
 /// Why containers cannot be held to their parts on this node.
@@ -108,9 +108,13 @@ impl IsolationError {
     }
 
     /// True where waiting or another start can help, so that doing without would be wrong:
-    /// somebody else looks after these cards now, or the MPS that was asked for does not serve.
+    /// somebody else looks after these cards now, the MPS that was asked for does not serve, or a
+    /// flag names a card that is not there.
     pub(crate) fn is_passing(&self) -> bool {
-        use ArbiterError::{Held, Mps};
-        matches!(self, IsolationError::Arbiter(Held { .. } | Mps { .. }))
+        use ArbiterError::{Held, Mps, Setting};
+        matches!(
+            self,
+            IsolationError::Arbiter(Held { .. } | Mps { .. } | Setting(_))
+        )
     }
 }

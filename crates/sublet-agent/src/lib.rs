@@ -22,6 +22,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use clap::ValueEnum;
 use sublet_arbiter::libraries::Carried;
+use sublet_arbiter::{ExclusiveSlices, TimeSharing};
 use sublet_kubelet::deviceplugin::DEFAULT_FOLDER;
 use sublet_model::{Inventory, NodeName, Sharing, Unit};
 use sublet_telemetry::metrics::AgentMetrics;
@@ -146,9 +147,8 @@ enum UnitWord {
 }
 
 /// Runs until SIGTERM or Ctrl-C, then takes its sockets away. Meant for a runtime of one
-/// thread: the work is a few calls a minute. `mps`: the program of MPS's daemon, where containers
-/// run under MPS. `carried` are the libraries inside this program,
-/// if it has any.
+/// thread: the work is a few calls a minute. `time`: how containers on one card share its time.
+/// `carried` are the libraries inside this program, if it has any.
 ///
 /// # Errors
 /// A configuration that cannot be used, found before anything is started: no driver, a
@@ -156,7 +156,7 @@ enum UnitWord {
 /// folder that is not there. A node that is not registered yet is waited for.
 pub async fn run(
     args: Args,
-    mps: Option<PathBuf>,
+    time: TimeSharing,
     carried: Option<&'static Carried>,
 ) -> anyhow::Result<()> {
     let settings = Settings {
@@ -180,7 +180,7 @@ pub async fn run(
     let client = sublet_client::connect(args.kubeconfig.as_deref()).await?;
     let inventory = devices(&args)?;
     Offer::of(&inventory.borrow(), settings)?;
-    let isolation = isolation(&args, mps, carried, &inventory.borrow())?;
+    let isolation = isolation(&args, time, carried, &inventory.borrow())?;
     let (metrics, registry) = AgentMetrics::registered();
     if let Some(address) = args.health_listen {
         let listener = TcpListener::bind(address)
@@ -198,15 +198,19 @@ pub async fn run(
 /// The node's arbiter, where containers are to be held to their parts.
 fn isolation(
     args: &Args,
-    mps: Option<PathBuf>,
+    time: TimeSharing,
     carried: Option<&'static Carried>,
     inventory: &Inventory,
 ) -> anyhow::Result<Option<Arc<Isolation>>> {
     let word = args.isolation;
     if word == IsolationWord::Off {
         anyhow::ensure!(
-            mps.is_none(),
+            time.mps.is_none(),
             "--mps needs the node's arbiter, which --isolation off leaves out"
+        );
+        anyhow::ensure!(
+            time.exclusive_slices == ExclusiveSlices::default(),
+            "--exclusive-slices needs the node's arbiter, which --isolation off leaves out"
         );
         info!("isolation is off, as --isolation says: containers can use more than their part");
         return Ok(None);
@@ -222,7 +226,7 @@ fn isolation(
         state_dir: args.state_dir.clone(),
         runtime_dir: args.runtime_dir.clone(),
         local_jobs: args.allow_local_jobs,
-        mps,
+        time,
     };
     let start = || {
         // A node may have a driver and no card.
@@ -306,7 +310,10 @@ mod tests {
     async fn a_missing_folder_is_told_first() {
         let args = parse("--node-name n1 --device-plugin-dir absent --inventory absent").unwrap();
         assert_eq!(
-            run(args, None, None).await.unwrap_err().to_string(),
+            run(args, TimeSharing::default(), None)
+                .await
+                .unwrap_err()
+                .to_string(),
             "absent is not a folder; give kubelet's with --device-plugin-dir"
         );
     }

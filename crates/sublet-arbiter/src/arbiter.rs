@@ -63,7 +63,7 @@ use crate::runtime::Folder;
 use crate::socket::accept;
 
 pub use self::containers::{ContainerCard, ContainerJob, Handle, HandleError};
-pub use self::options::{ExclusiveSlices, OPPORTUNISTIC_DUTY, Options};
+pub use self::options::{ExclusiveSlices, OPPORTUNISTIC_DUTY, Options, TimeSharing};
 
 /// One machine's arbiter.
 pub struct Arbiter {
@@ -116,7 +116,11 @@ impl Arbiter {
         let listeners = Listeners::open(&options.folder, &mut sources)?;
         let commands = Commands::new().map_err(at("making", "an eventfd"))?;
         let identity = Identity::after(lock, host_name);
-        let turns = CardTurns::new(identity.epoch(), figures.len(), &options.exclusive_slices)?;
+        let turns = CardTurns::new(
+            identity.epoch(),
+            figures.len(),
+            &options.time.exclusive_slices,
+        )?;
         let sampler = Sampler::start(view).map_err(at("starting", "the driver's thread"))?;
         let mut arbiter = Arbiter {
             identity,
@@ -135,7 +139,7 @@ impl Arbiter {
             turns,
             measures: Measures::default(),
             mps,
-            opportunistic_duty: options.opportunistic_duty,
+            opportunistic_duty: options.time.opportunistic_duty,
             counters: Counters::default(),
         };
         arbiter.open_sources()?;
@@ -299,8 +303,11 @@ fn prepare(options: &Options, view: &mut dyn GpuView) -> Result<Prepared, Arbite
     let host_name = options.host_name.as_deref().map(take_name).transpose()?;
     prepare_process()?;
     let inventory = view.inventory()?;
-    options.exclusive_slices.check(inventory.gpus().len())?;
-    let program = options.mps.as_deref();
+    options
+        .time
+        .exclusive_slices
+        .check(inventory.gpus().len())?;
+    let program = options.time.mps.as_deref();
     let mps = program.map(|program| Mps::start(program, &options.folder));
     Ok((host_name, Arc::new(inventory), mps.transpose()?))
 }

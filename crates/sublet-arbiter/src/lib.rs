@@ -36,7 +36,7 @@ mod visible_cards;
 
 pub use arbiter::{
     Arbiter, ContainerCard, ContainerJob, ExclusiveSlices, Handle, HandleError, OPPORTUNISTIC_DUTY,
-    Options,
+    Options, TimeSharing,
 };
 pub use driver::DriverError;
 pub use error::ArbiterError;

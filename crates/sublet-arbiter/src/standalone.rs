@@ -7,10 +7,10 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sublet_model::{MiB, Milli};
+use sublet_model::MiB;
 use sublet_plan::Policy;
 
-use crate::arbiter::{Arbiter, ExclusiveSlices, OPPORTUNISTIC_DUTY, Options};
+use crate::arbiter::{Arbiter, Options, TimeSharing};
 use crate::error::{ArbiterError, at};
 use crate::gauge::Gauge;
 use crate::gpu::{NVML_LIBRARY, NvmlView};
@@ -38,12 +38,8 @@ pub struct Standalone {
     pub evict_over: bool,
     /// How the cards are measured before the first job; nothing where that cannot be done.
     pub gauge: Option<Gauge>,
-    /// The cards on which one job's turn begins when nothing of the last one runs any more.
-    pub exclusive_slices: ExclusiveSlices,
-    /// How much of the time an opportunistic job launches work while no arbiter is there.
-    pub opportunistic_duty: Milli,
-    /// The program of MPS's daemon ([`crate::MPS_CONTROL`]), where jobs are to run under MPS.
-    pub mps: Option<PathBuf>,
+    /// How jobs on one card share its time.
+    pub time: TimeSharing,
     /// End when there has been no job for so long: for an arbiter that was started on demand.
     pub idle_exit: Option<Duration>,
 }
@@ -61,9 +57,7 @@ impl Standalone {
             evict: false,
             evict_over: false,
             gauge: None,
-            exclusive_slices: ExclusiveSlices::default(),
-            opportunistic_duty: OPPORTUNISTIC_DUTY,
-            mps: None,
+            time: TimeSharing::default(),
             idle_exit: None,
         }
     }
@@ -96,9 +90,7 @@ pub fn run(settings: &Standalone) -> Result<(), ArbiterError> {
         evict: settings.evict,
         evict_over: settings.evict_over,
         gauge: settings.gauge.clone(),
-        exclusive_slices: settings.exclusive_slices.clone(),
-        opportunistic_duty: settings.opportunistic_duty,
-        mps: settings.mps.clone(),
+        time: settings.time.clone(),
         idle_exit: settings.idle_exit,
         stop: Some(stop),
         ..Options::new(settings.folder.clone())

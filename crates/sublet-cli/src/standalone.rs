@@ -11,8 +11,8 @@ use anyhow::Context;
 use sublet_arbiter::gauge::measure;
 use sublet_arbiter::libraries::Carried;
 use sublet_arbiter::{
-    ArbiterError, CUDA_LIBRARY, ExclusiveSlices, Gauge, NVML_LIBRARY, OPPORTUNISTIC_DUTY,
-    Standalone,
+    ArbiterError, CUDA_LIBRARY, ExclusiveSlices, Gauge, MPS_CONTROL, NVML_LIBRARY,
+    OPPORTUNISTIC_DUTY, Standalone, TimeSharing,
 };
 use sublet_fakegpu::machine::VARIABLE;
 use sublet_model::Milli;
@@ -41,16 +41,6 @@ pub struct Args {
     /// SIGTERM, and SIGKILL ten seconds later; by default they are only shown as `over`
     #[arg(long, requires = "standalone")]
     evict_over: bool,
-    /// Standalone: begin a job's turn on a GPU only when nothing of the last one runs any more; on
-    /// all GPUs, or on those with these numbers
-    #[arg(long, value_name = "GPUS", num_args = 0..=1, require_equals = true,
-          default_missing_value = "all", value_parser = exclusive_slices, requires = "standalone")]
-    exclusive_slices: Option<ExclusiveSlices>,
-    /// Standalone: how much of the time an opportunistic job launches work while the arbiter is
-    /// away, in percent
-    #[arg(long, value_name = "PERCENT", default_value_t = 10,
-          value_parser = clap::value_parser!(u16).range(1..=100), requires = "standalone")]
-    opportunistic_duty: u16,
     /// Standalone: measure what a context and allocations take on the GPU with this UUID, print
     /// it, and end; the arbiter starts this before its first job
     #[arg(long, value_name = "UUID", hide = true, requires = "standalone")]
@@ -60,16 +50,46 @@ pub struct Args {
     detached: bool,
 }
 
+/// How jobs and containers on one card share its time: of both lives of `sublet agent`.
+#[derive(Debug, clap::Args)]
+pub struct TimeArgs {
+    /// Run programs under NVIDIA's MPS, side by side on a card, and look after its daemon, which
+    /// PROGRAM is; `nvidia-cuda-mps-control` if it is not said
+    #[arg(long, value_name = "PROGRAM", num_args = 0..=1, require_equals = true,
+          default_missing_value = MPS_CONTROL, conflicts_with = "exclusive_slices")]
+    mps: Option<PathBuf>,
+    /// Begin a turn on a GPU only when nothing of the last one runs any more; on all GPUs, or on
+    /// those with these numbers
+    #[arg(long, value_name = "GPUS", num_args = 0..=1, require_equals = true,
+          default_missing_value = "all", value_parser = exclusive_slices)]
+    exclusive_slices: Option<ExclusiveSlices>,
+    /// How much of the time an opportunistic program launches work while the arbiter is away, in
+    /// percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 10,
+          value_parser = clap::value_parser!(u16).range(1..=100))]
+    opportunistic_duty: u16,
+}
+
+impl From<TimeArgs> for TimeSharing {
+    fn from(args: TimeArgs) -> TimeSharing {
+        TimeSharing {
+            exclusive_slices: args.exclusive_slices.unwrap_or_default(),
+            opportunistic_duty: Milli::new(args.opportunistic_duty * 10)
+                .unwrap_or(OPPORTUNISTIC_DUTY),
+            mps: args.mps,
+        }
+    }
+}
+
 /// Runs until SIGTERM or Ctrl-C, or until nobody needs it; starts the program that does, and
-/// returns, where it is to be detached. `mps`: the program of MPS's daemon, where jobs run under
-/// MPS. `carried` are the libraries inside this program, if it
-/// has any.
+/// returns, where it is to be detached. `time`: how jobs on one card share its time. `carried` are
+/// the libraries inside this program, if it has any.
 ///
 /// # Errors
 /// Another arbiter looks after this machine, or there is no driver.
 pub fn run(
     args: &Args,
-    mps: Option<PathBuf>,
+    time: TimeSharing,
     carried: Option<&'static Carried>,
 ) -> anyhow::Result<()> {
     let machine = Machine::of(&args.machine);
@@ -115,10 +135,7 @@ pub fn run(
         program: executable()?,
         arguments: own.chain(["--measure".into()]).collect(),
     });
-    settings.exclusive_slices = args.exclusive_slices.clone().unwrap_or_default();
-    settings.opportunistic_duty =
-        Milli::new(args.opportunistic_duty * 10).unwrap_or(OPPORTUNISTIC_DUTY);
-    settings.mps = mps;
+    settings.time = time;
     settings.idle_exit = args.idle_exit.map(Duration::from_secs);
     sublet_arbiter::run(&settings).map_err(advised)
 }

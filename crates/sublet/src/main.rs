@@ -8,13 +8,12 @@ mod carried;
 
 use std::ffi::OsString;
 use std::future::Future;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use sublet_arbiter::MPS_CONTROL;
 use sublet_cli::{
     Answer, DONE, NOT_DONE, explain, inspect, limit, plan, print_error, ps, run, simulate,
     standalone, top,
@@ -115,11 +114,8 @@ struct AgentArgs {
     standalone: standalone::Args,
     #[command(flatten)]
     node: Option<sublet_agent::Args>,
-    /// Run programs under NVIDIA's MPS, side by side on a card, and look after its daemon, which
-    /// PROGRAM is; `nvidia-cuda-mps-control` if it is not said
-    #[arg(long, value_name = "PROGRAM", num_args = 0..=1, require_equals = true,
-          default_missing_value = MPS_CONTROL, conflicts_with = "exclusive_slices")]
-    mps: Option<PathBuf>,
+    #[command(flatten)]
+    time: standalone::TimeArgs,
 }
 
 fn main() -> ExitCode {
@@ -170,11 +166,12 @@ fn perform(command: Command) -> anyhow::Result<u8> {
         }
         Command::Agent(args) => {
             sublet_telemetry::start_logging()?;
+            let time = args.time.into();
             match args.node.filter(|_| !args.standalone.standalone) {
                 Some(node) => {
-                    on_one_thread(sublet_agent::run(node, args.mps, CARRIED.as_ref()))?;
+                    on_one_thread(sublet_agent::run(node, time, CARRIED.as_ref()))?;
                 }
-                None => standalone::run(&args.standalone, args.mps, CARRIED.as_ref())?,
+                None => standalone::run(&args.standalone, time, CARRIED.as_ref())?,
             }
             Ok(DONE)
         }

@@ -92,12 +92,12 @@ impl Isolation {
             let machine = [OsString::from("--fake-gpu"), fake.machine.clone().into()];
             gauge.arguments.splice(2..2, machine);
         }
-        let mps = wanted.mps.as_ref().map(|_| folder.mps_pipe());
+        let mps = wanted.time.mps.as_ref().map(|_| folder.mps_pipe());
         let options = Options {
             host_name: fake.is_none().then(|| HOST_NAME.to_owned()),
             local_jobs: wanted.local_jobs,
             gauge: Some(gauge),
-            mps: wanted.mps.clone(),
+            time: wanted.time.clone(),
             ..Options::new(folder)
         };
         let arbiter = Arbiter::start(options, view)?;

@@ -32,18 +32,36 @@ pub struct Options {
     pub gauge: Option<Gauge>,
     /// May people submit jobs? Not where a cluster promises these cards' memory.
     pub local_jobs: bool,
-    /// The cards on which one job's turn begins when nothing of the last one runs any more.
-    pub exclusive_slices: ExclusiveSlices,
-    /// How much of the time an opportunistic job launches work while no arbiter is there.
-    pub opportunistic_duty: Milli,
-    /// The program of MPS's daemon, where jobs are to run under MPS.
-    pub mps: Option<PathBuf>,
+    /// How jobs on one card share its time.
+    pub time: TimeSharing,
     /// End when there has been no job for so long.
     pub idle_exit: Option<Duration>,
     /// After a crash: how long the jobs of before may take to come back.
     pub settle: Duration,
     /// The arbiter ends in order when this becomes readable.
     pub stop: Option<OwnedFd>,
+}
+
+/// How jobs on one card share its time.
+#[derive(Debug, Clone)]
+pub struct TimeSharing {
+    /// The cards on which one job's turn begins when nothing of the last one runs any more.
+    pub exclusive_slices: ExclusiveSlices,
+    /// How much of the time an opportunistic job launches work while no arbiter is there.
+    pub opportunistic_duty: Milli,
+    /// The program of MPS's daemon ([`crate::MPS_CONTROL`]), where jobs are to run under MPS.
+    pub mps: Option<PathBuf>,
+}
+
+impl Default for TimeSharing {
+    /// Turns that overlap, and no MPS.
+    fn default() -> TimeSharing {
+        TimeSharing {
+            exclusive_slices: ExclusiveSlices::default(),
+            opportunistic_duty: OPPORTUNISTIC_DUTY,
+            mps: None,
+        }
+    }
 }
 
 /// The usual part of the time in which an opportunistic job works while no arbiter is there: it
@@ -107,9 +125,7 @@ impl Options {
             evict_over: false,
             gauge: None,
             local_jobs: true,
-            exclusive_slices: ExclusiveSlices::default(),
-            opportunistic_duty: OPPORTUNISTIC_DUTY,
-            mps: None,
+            time: TimeSharing::default(),
             idle_exit: None,
             // Interposers look for the arbiter again four times a second, and commands more often.
             settle: Duration::from_secs(2),

@@ -29,7 +29,7 @@ impl Jobs {
 
     /// With classes, promises and limits.
     fn with(asked: Vec<(Class, u16, u16)>, exclusive: ExclusiveSlices) -> Jobs {
-        let world = World::with(&[1024], |options| options.exclusive_slices = exclusive);
+        let world = World::with(&[1024], |options| options.time.exclusive_slices = exclusive);
         let dirs: Vec<_> = asked.iter().map(|_| tempfile::tempdir().unwrap()).collect();
         let mut jobs = Jobs {
             world,
@@ -329,7 +329,7 @@ fn after_a_restart_turns_go_on_and_old_answers_are_none() {
         works_for(worker, 30_000);
     }
     jobs.world
-        .restart(|options| options.exclusive_slices = ExclusiveSlices::All);
+        .restart(|options| options.time.exclusive_slices = ExclusiveSlices::All);
     assert_eq!(jobs.enter(), jobs.ids);
     for worker in &mut workers {
         assert!(worker.tell("again").starts_with("slot"));

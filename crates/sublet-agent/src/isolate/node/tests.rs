@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::MetadataExt;
 
+use sublet_arbiter::{ExclusiveSlices, TimeSharing};
 use sublet_model::{Class, ContainerName, Gpu, GpuIndex, GpuUuid, Milli, PodKey, PodUid, Role};
 use sublet_share::ComputeRange;
 
@@ -35,7 +36,7 @@ impl Node {
             state_dir: self.path("state"),
             runtime_dir: self.path("run"),
             local_jobs: false,
-            mps: None,
+            time: TimeSharing::default(),
         }
     }
 
@@ -143,7 +144,10 @@ fn under_mps_a_container_gets_the_way_to_the_daemon_and_is_known_as_its_client()
     let node = Node::new();
     serves(&node.path("control"));
     let wanted = |program: &str| Wanted {
-        mps: Some(node.path(program)),
+        time: TimeSharing {
+            mps: Some(node.path(program)),
+            ..TimeSharing::default()
+        },
         ..node.wanted()
     };
     let start = |program| Isolation::start(&wanted(program), &Cards::Simulated(&inventory()));
@@ -160,6 +164,29 @@ fn under_mps_a_container_gets_the_way_to_the_daemon_and_is_known_as_its_client()
     isolation.stop();
     // Without the daemon nothing is done as if it had not been asked for.
     let error = start("absent").err().unwrap();
+    assert!(error.is_passing(), "{error}");
+}
+
+#[test]
+fn turns_do_not_overlap_where_the_operator_says_so() {
+    let node = Node::new();
+    let start = |exclusive_slices| {
+        let wanted = Wanted {
+            time: TimeSharing {
+                exclusive_slices,
+                ..TimeSharing::default()
+            },
+            ..node.wanted()
+        };
+        Isolation::start(&wanted, &Cards::Simulated(&inventory()))
+    };
+    let isolation = start(ExclusiveSlices::Of([1].into())).unwrap();
+    let gpus = isolation.snapshot().gpus;
+    let slices: Vec<&str> = gpus.iter().map(|gpu| gpu.slices.as_str()).collect();
+    assert_eq!(slices, ["overlapping", "exclusive"]);
+    isolation.stop();
+    // What cannot be had is not done without.
+    let error = start(ExclusiveSlices::Of([7].into())).err().unwrap();
     assert!(error.is_passing(), "{error}");
 }
 
