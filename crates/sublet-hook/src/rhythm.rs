@@ -14,7 +14,7 @@ const LONGEST: usize = 64;
 
 /// Marks must have kept a period for at least so many steps: shorter repetitions are part of many
 /// a longer one.
-const ENOUGH: u16 = 32;
+const ENOUGH: u32 = 32;
 
 /// After so many steps in which no period was kept, the last one that was found is forgotten.
 const FORGET: u16 = 256;
@@ -23,14 +23,20 @@ const FORGET: u16 = 256;
 pub type Mark = u32;
 
 /// The last steps of a program, and the length of its mini-batches.
+///
+/// It is on the way of each launch of a graph while others want the card, so that what happens at
+/// every step is one pass over two arrays, in which no element depends on another.
 #[derive(Debug)]
 pub struct Rhythm {
-    marks: [Mark; LONGEST],
+    /// The last marks, twice: from `next` on they stand in their order, the oldest first.
+    marks: [Mark; 2 * LONGEST],
     /// Where the next mark goes.
     next: usize,
-    /// For how many steps in a row each period, from 1 on, was kept.
-    kept: [u16; LONGEST],
-    found: u16,
+    /// For how many steps in a row each period was kept, the longest first, as the marks.
+    kept: [u32; LONGEST],
+    /// The least period that has been kept for long enough until now; 0 for none.
+    holds: usize,
+    found: usize,
     /// Steps since a period was last kept for long enough.
     without: u16,
 }
@@ -39,41 +45,57 @@ impl Default for Rhythm {
     fn default() -> Rhythm {
         Rhythm {
             // No step looks so: the first ones keep no period.
-            marks: [Mark::MAX; LONGEST],
+            marks: [Mark::MAX; 2 * LONGEST],
             next: 0,
             kept: [0; LONGEST],
+            holds: 0,
             found: 0,
             without: 0,
         }
     }
 }
 
+/// For how many steps each period must have been kept, the longest first.
+const LONG_ENOUGH: [u32; LONGEST] = {
+    let mut enough = [0; LONGEST];
+    let mut index = 0;
+    while index < LONGEST {
+        let twice = 2 * (LONGEST - index) as u32;
+        enough[index] = if twice > ENOUGH { twice } else { ENOUGH };
+        index += 1;
+    }
+    enough
+};
+
 impl Rhythm {
     /// A step was done. Returns how many steps a mini-batch has; 0 where that is not known.
     /// `mark` is not [`Mark::MAX`].
     pub fn step(&mut self, mark: Mark) -> u32 {
-        let mut found = None;
-        for (index, kept) in self.kept.iter_mut().enumerate() {
-            let period = index + 1;
-            let then = self.marks[(self.next + LONGEST - period) % LONGEST];
-            *kept = if then == mark {
-                kept.saturating_add(1)
+        let before = &self.marks[self.next..][..LONGEST];
+        let mut is_reached = false;
+        for ((kept, then), enough) in self.kept.iter_mut().zip(before).zip(LONG_ENOUGH) {
+            *kept = if *then == mark {
+                kept.wrapping_add(1)
             } else {
                 0
             };
-            let enough = ENOUGH.max(2 * period as u16);
-            if found.is_none() && *kept >= enough {
-                found = Some(period as u16);
-            }
+            is_reached |= *kept == enough;
+        }
+        // A period comes to hold when its number is reached, and ends when a mark differs.
+        if is_reached || self.holds > 0 && self.kept[LONGEST - self.holds] == 0 {
+            let mut all = self.kept.iter().zip(LONG_ENOUGH);
+            let least = all.rposition(|(kept, enough)| *kept >= enough);
+            self.holds = least.map_or(0, |index| LONGEST - index);
         }
         self.marks[self.next] = mark;
+        self.marks[self.next + LONGEST] = mark;
         self.next = (self.next + 1) % LONGEST;
-        match found {
-            Some(period) => (self.found, self.without) = (period, 0),
-            None if self.without == FORGET => self.found = 0,
-            None => self.without += 1,
+        match self.holds {
+            0 if self.without == FORGET => self.found = 0,
+            0 => self.without += 1,
+            period => (self.found, self.without) = (period, 0),
         }
-        u32::from(self.found)
+        self.found as u32
     }
 }
 
@@ -130,7 +152,7 @@ mod tests {
             let mut rhythm = Rhythm::default();
             before.iter().for_each(|mark| { rhythm.step(*mark); });
             let n = batch.len();
-            let steps = batch.iter().cycle().take(n * 3 + usize::from(ENOUGH));
+            let steps = batch.iter().cycle().take(n * 3 + ENOUGH as usize);
             let known = steps.map(|mark| rhythm.step(*mark)).last();
             let repeats = |period: &usize| {
                 (0..n).all(|index| batch[index] == batch[(index + period) % n])
