@@ -7,12 +7,12 @@
 
 use std::collections::BTreeSet;
 
-use kube::core::DynamicObject;
-use kube::core::admission::AdmissionRequest;
 use sublet_api::dialect::{ClaimError, claim_of};
 use sublet_api::object::{Node, Pod};
 use sublet_api::{keys, scheduler_of};
 use sublet_model::{NodeName, PodKey, Unit};
+
+use crate::review::Request;
 
 /// Who may bind GPU pods, as the operator wants it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,27 +64,23 @@ pub(crate) enum BindingRefusal {
 /// # Errors
 /// A request that is no Binding of a pod.
 pub(crate) fn strangers_binding(
-    request: &AdmissionRequest<DynamicObject>,
+    request: &Request,
     rules: &BindingRules,
 ) -> Result<Option<StrangersBinding>, String> {
-    let user = request.user_info.username.clone().unwrap_or_default();
+    let user = request.user();
     if user == rules.account {
         return Ok(None);
     }
-    let object = request
-        .object
-        .as_ref()
-        .ok_or("a request without an object")?;
+    let object = request.object()?;
     // `bindings`, the old address of the same thing, has the name in the object alone.
-    let inside = object.metadata.name.as_deref();
+    let inside = object["metadata"]["name"].as_str();
     let name = Some(request.name.as_str()).filter(|name| !name.is_empty());
     let name = name.or(inside).unwrap_or_default();
-    let namespace = request.namespace.as_deref().unwrap_or_default();
-    let node = object.data["target"]["name"].as_str().unwrap_or_default();
+    let node = object["target"]["name"].as_str().unwrap_or_default();
     Ok(Some(StrangersBinding {
-        pod: PodKey::new(namespace, name).map_err(|error| error.to_string())?,
+        pod: PodKey::new(&request.namespace, name).map_err(|error| error.to_string())?,
         node: NodeName::new(node).map_err(|error| error.to_string())?,
-        user,
+        user: user.to_owned(),
     }))
 }
 

@@ -5,7 +5,7 @@
 //! the API server. It never binds a pod and never speaks to a node.
 //!
 //! Suggested reading order: leader, shell; certificates, keeper; admission, flavors, bindings,
-//! known, webhook, listener; event, preemptor, share_pods.
+//! known, review, webhook, listener; event, preemptor, share_pods.
 
 mod admission;
 mod bindings;
@@ -17,6 +17,7 @@ mod known;
 pub mod leader;
 mod listener;
 mod preemptor;
+mod review;
 mod share_pods;
 pub mod shell;
 mod webhook;

@@ -15,12 +15,10 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use kube::core::DynamicObject;
-use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview};
+use kube::core::admission::AdmissionResponse;
 use prometheus_client::registry::Registry;
 use rustls::ServerConfig;
 use serde::Deserialize;
-use serde_json::Value;
 use sublet_api::{SharePod, keys};
 use sublet_client::{Client, read_node, read_pod};
 use sublet_telemetry::metrics::{ControllerMetrics, OutcomeLabel, print};
@@ -30,6 +28,7 @@ use crate::admission::{AdmissionError, AdmissionRules, admit};
 use crate::bindings::{BindingRules, is_ours, judge, strangers_binding};
 use crate::flavors::KnownFlavors;
 use crate::known::Known;
+use crate::review::Request;
 use crate::share_pods::pod_of;
 
 /// The largest body: etcd takes 1.5 MiB of an object, and a review has little beside it.
@@ -88,14 +87,13 @@ async fn metrics(State(desk): State<Arc<Desk>>) -> Response {
 
 async fn answer(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
     let started = Instant::now();
-    let (outcome, response) = match read(&body) {
+    let (outcome, response) = match Request::read(&body) {
         Err(error) => (
             "unreadable",
             (StatusCode::BAD_REQUEST, error).into_response(),
         ),
         Ok(request) => {
-            let namespace = request.namespace.as_deref().unwrap_or_default();
-            let labels = desk.known.labels_of(namespace).await;
+            let labels = desk.known.labels_of(&request.namespace).await;
             desk.known.await_flavor(flavor(&request), &labels).await;
             let flavors = desk.known.flavors.borrow();
             let decided = decide(&request, &labels, flavors.as_ref(), &desk.rules);
@@ -121,12 +119,11 @@ async fn answer(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
 }
 
 async fn answer_share_pod(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
-    let request = match read(&body) {
+    let request = match Request::read(&body) {
         Ok(request) => request,
         Err(error) => return (StatusCode::BAD_REQUEST, error).into_response(),
     };
-    let namespace = request.namespace.as_deref().unwrap_or_default();
-    let labels = desk.known.labels_of(namespace).await;
+    let labels = desk.known.labels_of(&request.namespace).await;
     desk.known.await_flavor(flavor(&request), &labels).await;
     let flavors = desk.known.flavors.borrow();
     match decide_share_pod(&request, &labels, flavors.as_ref(), &desk.rules) {
@@ -137,7 +134,7 @@ async fn answer_share_pod(State(desk): State<Arc<Desk>>, body: Bytes) -> Respons
 
 async fn answer_binding(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
     let started = Instant::now();
-    let (outcome, response) = match read(&body) {
+    let (outcome, response) = match Request::read(&body) {
         Err(error) => (
             "unreadable",
             (StatusCode::BAD_REQUEST, error).into_response(),
@@ -161,13 +158,13 @@ async fn answer_binding(State(desk): State<Arc<Desk>>, body: Bytes) -> Response 
 
 /// What became of a Binding, in a word, and the answer; or why there is none.
 async fn decide_binding(
-    request: &AdmissionRequest<DynamicObject>,
+    request: &Request,
     desk: &Desk,
 ) -> Result<(&'static str, AdmissionResponse), (&'static str, StatusCode, String)> {
     let rules = &desk.binding_rules;
     let binding = strangers_binding(request, rules)
         .map_err(|error| ("unreadable", StatusCode::BAD_REQUEST, error))?;
-    let allowed = AdmissionResponse::from(request);
+    let allowed = request.allow();
     let Some(binding) = binding else {
         return Ok(("allowed", allowed));
     };
@@ -204,32 +201,22 @@ async fn decide_binding(
     })
 }
 
-/// The request in a body.
-fn read(body: &[u8]) -> Result<AdmissionRequest<DynamicObject>, String> {
-    let review: AdmissionReview<DynamicObject> =
-        serde_json::from_slice(body).map_err(|error| format!("no AdmissionReview: {error}"))?;
-    review
-        .try_into()
-        .map_err(|_| "an AdmissionReview without a request".to_owned())
-}
-
 /// The flavor that the object of a request asks for.
-fn flavor(request: &AdmissionRequest<DynamicObject>) -> Option<&str> {
-    let metadata = &request.object.as_ref()?.metadata;
-    let mut marks = [&metadata.labels, &metadata.annotations].into_iter();
-    marks.find_map(|marks| marks.as_ref()?.get(keys::FLAVOR).map(String::as_str))
+fn flavor(request: &Request) -> Option<&str> {
+    let metadata = &request.object().ok()?["metadata"];
+    let mut marks = [&metadata["labels"], &metadata["annotations"]].into_iter();
+    marks.find_map(|marks| marks[keys::FLAVOR].as_str())
 }
 
 /// The answer for a SharePod: is there a pod for it? Nothing of it is changed.
 fn decide_share_pod(
-    request: &AdmissionRequest<DynamicObject>,
+    request: &Request,
     labels: &BTreeMap<String, String>,
     flavors: Option<&KnownFlavors>,
     rules: &AdmissionRules,
 ) -> Result<AdmissionResponse, String> {
-    let object = serde_json::to_value(&request.object).map_err(|error| error.to_string())?;
-    let share_pod = SharePod::deserialize(&object).map_err(|error| error.to_string())?;
-    let response = AdmissionResponse::from(request);
+    let share_pod = SharePod::deserialize(request.object()?).map_err(|error| error.to_string())?;
+    let response = request.allow();
     Ok(match pod_of(&share_pod, labels, flavors, rules) {
         Ok(_) => response,
         Err(refusal) => response.deny(refusal),
@@ -238,18 +225,13 @@ fn decide_share_pod(
 
 /// What became of a pod, in a word, and the answer.
 fn decide(
-    request: &AdmissionRequest<DynamicObject>,
+    request: &Request,
     labels: &BTreeMap<String, String>,
     flavors: Option<&KnownFlavors>,
     rules: &AdmissionRules,
 ) -> Result<(&'static str, AdmissionResponse), String> {
-    let object = request
-        .object
-        .as_ref()
-        .ok_or("a request without an object")?;
-    let object: Value = serde_json::to_value(object).map_err(|error| error.to_string())?;
-    let mut response = AdmissionResponse::from(request);
-    match admit(&object, labels, flavors, rules) {
+    let mut response = request.allow();
+    match admit(request.object()?, labels, flavors, rules) {
         Err(AdmissionError::Claim(refusal)) => Ok(("refused", response.deny(refusal))),
         Err(AdmissionError::Flavor(refusal)) => Ok(("refused", response.deny(refusal))),
         Err(error) => Err(error.to_string()),

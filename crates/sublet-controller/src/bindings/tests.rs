@@ -1,6 +1,5 @@
 //! Bindings by all sorts of users, and what becomes of them.
 
-use kube::core::admission::AdmissionReview;
 use serde_json::{Value, json};
 
 use super::*;
@@ -13,7 +12,7 @@ fn rules() -> BindingRules {
     }
 }
 
-fn request(user: &str, name: &str, inside: &str, node: &Value) -> AdmissionRequest<DynamicObject> {
+fn request(user: &str, name: &str, inside: &str, node: &Value) -> Request {
     let review = json!({
         "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
         "request": {
@@ -29,8 +28,7 @@ fn request(user: &str, name: &str, inside: &str, node: &Value) -> AdmissionReque
             },
         },
     });
-    let review: AdmissionReview<DynamicObject> = serde_json::from_value(review).unwrap();
-    review.try_into().unwrap()
+    Request::read(review.to_string().as_bytes()).unwrap()
 }
 
 #[test]

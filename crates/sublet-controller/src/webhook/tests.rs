@@ -2,7 +2,7 @@
 
 use http::Request;
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 use sublet_api::GpuFlavor;
 use sublet_client::Change;
 use sublet_model::Unit;
@@ -322,7 +322,7 @@ async fn a_strangers_binding_is_looked_up_and_refused() {
 
 /// Reads a body and answers it, as a call does.
 fn whatever(body: &[u8]) {
-    if let Ok(request) = read(body) {
+    if let Ok(request) = crate::review::Request::read(body) {
         let _answer = decide(&request, &BTreeMap::new(), None, &rules());
     }
 }
