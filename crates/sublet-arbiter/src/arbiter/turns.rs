@@ -56,7 +56,7 @@ impl Pace {
     /// And at most, however long one took: a slice must end.
     const LONGEST: Duration = Duration::from_millis(5);
     /// A round may take one part in so many of the time.
-    const PARTS: u32 = 40;
+    const PARTS: u32 = 64;
 
     /// A round began at `now` and took so much of the processor's time.
     fn note(&mut self, now: Duration, took: Duration) {
