@@ -20,6 +20,7 @@ use crate::setup::{Components, cargo, product, program, repository, run as run_c
   cargo xtask bench gpu                 isolation and sharing on this machine's GPU
   cargo xtask bench simulate            placement policies on production traces
   cargo xtask bench plan                what a plan of a large cluster costs
+  cargo xtask bench agent               how fast a real node starts pods
   cargo xtask bench scheduler --help    what can be chosen")]
 pub(crate) struct Arguments {
     /// What to measure, and options of that benchmark.
@@ -40,7 +41,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     );
     let components = if needs_cluster(&arguments.what) {
         heading("components: the control plane (10 min once, then 1 s)");
-        Some(Components::without_node()?)
+        Some(match needs_node(&arguments.what) {
+            true => Components::with_node()?,
+            false => Components::without_node()?,
+        })
     } else {
         None
     };
@@ -69,6 +73,11 @@ fn needs_cluster(what: &[String]) -> bool {
         Some("simulate") => what.iter().any(|word| word == "--cluster"),
         _ => true,
     }
+}
+
+/// True where pods are started on a real node.
+fn needs_node(what: &[String]) -> bool {
+    what.first().is_some_and(|what| what == "agent")
 }
 
 /// True for the benchmark of a real card, unless it is told of a fake one or only asked.

@@ -19,21 +19,23 @@ const AT_ONCE: usize = 2;
 
 /// Modules that run one after the other: a machine has one real node, and `testbed` looks at all
 /// that one leaves behind.
-const NODE: [&str; 5] = [
+const NODE: [&str; 6] = [
     "real_node",
     "real_node_dialects",
+    "real_node_image",
     "real_node_isolation",
     "real_node_twins",
     "testbed",
 ];
 
 /// Those that take longest begin first, so that none is left alone at the end.
-const LONG: [&str; 7] = [
+const LONG: [&str; 8] = [
     "known_failures",
     "real_node",
     "scheduling",
     "one_machine",
     "churn",
+    "share_pods",
     "webhook_certificates",
     "limits",
 ];

@@ -11,6 +11,7 @@ mod control_plane;
 mod demo;
 mod driver_tables;
 mod end_to_end;
+mod image;
 mod libraries;
 mod linker;
 mod pip;

@@ -16,7 +16,7 @@ use crate::pip;
 use crate::screen::{heading, time};
 use crate::setup::{cargo, product, program, repository, run as run_command};
 use crate::test::Step;
-use crate::{libraries, linker};
+use crate::{image, libraries, linker};
 
 /// The name of the file, built and handed out.
 const SUBLET: &str = "sublet";
@@ -34,8 +34,13 @@ const CARRY: &str = "SUBLET_CARRY";
 It writes
   sublet                          runs on x86-64 Linux with glibc 2.28 or newer; needs no other file
   sublet-VERSION-x86_64.tar.gz    the same with its licence, for sending
-  SHA256SUMS                      of both, for `sha256sum --check SHA256SUMS`
-and deploy/Dockerfile makes an image of the first.")]
+  sublet-VERSION-x86_64.oci.tar   the same as an image, for a registry (an OCI archive)
+  SHA256SUMS                      of all, for `sha256sum --check SHA256SUMS`
+The image has this machine's C library. deploy/Dockerfile makes one on another base.
+
+To put the image into a registry or a node:
+  skopeo copy oci-archive:sublet-VERSION-x86_64.oci.tar docker://REGISTRY/sublet:VERSION
+  ctr --namespace k8s.io images import sublet-VERSION-x86_64.oci.tar")]
 pub(crate) struct Arguments {
     /// The folder to write to [default: target/release-bundle]
     #[arg(long, value_name = "DIR")]
@@ -59,7 +64,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         quick(&place)?;
     } else {
         portable(&place)?;
-        heading("3/3 packing (2 s)");
+    }
+    heading("3/3 packing (3 s)");
+    image::pack(&place, &out.join(image_name()))?;
+    if !arguments.quick {
         pack(&out)?;
     }
     heading(&format!("done in {}", time(started.elapsed())));
@@ -106,11 +114,11 @@ fn portable(place: &Path) -> Result<()> {
 
 /// For this machine.
 fn quick(place: &Path) -> Result<()> {
-    heading("1/2 the libraries, for this machine (1 min cold)");
+    heading("1/3 the libraries, for this machine (1 min cold)");
     run_command(&mut cargo(&[&["build"], product().as_slice()].concat())?)?;
     let built = program("debug", SUBLET)?;
     let folder = built.parent().context("it lies in no folder")?;
-    heading("2/2 sublet around them (15 s)");
+    heading("2/3 sublet around them (15 s)");
     // The same packages as before, so that none of them is compiled with other features.
     let carry = [
         &["build", "--features", "sublet/carry"],
@@ -131,6 +139,11 @@ fn put(built: &Path, place: &Path) -> Result<()> {
     fs::rename(&new, place).with_context(|| format!("write {}", place.display()))
 }
 
+/// The name of the image's archive.
+fn image_name() -> String {
+    format!("sublet-{}-x86_64.oci.tar", env!("CARGO_PKG_VERSION"))
+}
+
 /// The archive and the sums.
 fn pack(out: &Path) -> Result<()> {
     let archive = format!("sublet-{}-x86_64.tar.gz", env!("CARGO_PKG_VERSION"));
@@ -143,7 +156,10 @@ fn pack(out: &Path) -> Result<()> {
         .arg("LICENSE");
     run_command(tar.current_dir(out))?;
     let mut sums = Command::new("sha256sum");
-    let output = sums.args([SUBLET, &archive]).current_dir(out).output();
+    let output = sums
+        .args([SUBLET, &archive, &image_name()])
+        .current_dir(out)
+        .output();
     let output = output.context("run sha256sum")?;
     if !output.status.success() {
         bail!("sha256sum: {}", String::from_utf8_lossy(&output.stderr));

@@ -214,6 +214,7 @@ impl Agent {
         let mut lost = self.lost.subscribe();
         loop {
             let inventory = self.inventory.borrow_and_update().clone();
+            let inventory = self.device.seen_by_koordlet(&inventory);
             let outcome = self.look(&inventory).await;
             failures = match &outcome {
                 Ok(()) => 0,
@@ -300,7 +301,8 @@ impl Agent {
     /// The offer for these devices and the settings as they are now.
     fn refresh(&mut self, inventory: &Arc<Inventory>) -> Result<&Offer, OfferError> {
         let mut settings = Settings {
-            has_books: Books::read(&Books::place(&self.folder)).is_some(),
+            has_books: self.settings.has_books
+                && Books::read(&Books::place(&self.folder)).is_some(),
             ..self.settings
         };
         if let Some(word) = self.labels.sharing() {

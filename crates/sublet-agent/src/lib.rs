@@ -65,6 +65,9 @@ pub struct Args {
     /// How kubelet is told of the memory
     #[arg(long, value_enum, default_value_t = AdvertiseWish::Auto)]
     advertise: AdvertiseWish,
+    /// How pods are told apart that ask for the same amount
+    #[arg(long, value_enum, default_value_t = IdentityWish::Auto)]
+    identity: IdentityWish,
     /// Offer each card N times as nvidia.com/gpu, where parts of cards are handed out [default:
     /// whole cards only]
     ///
@@ -138,6 +141,14 @@ impl From<SharingWord> for Sharing {
 }
 
 /// [`Unit`] as it is written in the flag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum IdentityWish {
+    /// By kubelet's checkpoint where it can be read, else by size and order
+    Auto,
+    /// One after the other, whatever kubelet's checkpoint says
+    SizeAndOrder,
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum UnitWord {
     #[value(name = "MiB")]
@@ -169,7 +180,7 @@ pub async fn run(
         gpu_splits: args.gpu_splits,
         hami_register: args.hami_register,
         koordinator_device: args.koordinator_device,
-        has_books: false,
+        has_books: args.identity == IdentityWish::Auto,
     };
     let folder = args.device_plugin_dir.as_path();
     anyhow::ensure!(

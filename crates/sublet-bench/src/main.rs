@@ -5,10 +5,11 @@
 //! missed, and the exit status is still 0.
 //!
 //! Suggested reading order: scheduler (what is run), latency, rate, startup, webhook (the figures),
-//! then world, objects, noop, caller (what they need). One machine's isolation: isolation,
+//! then world, objects, noop, caller (what they need); agent (on a real node). One machine's isolation: isolation,
 //! shares and gpu (what is run), the files of their folders (the figures), stage (what they need).
 //! Placement on traces: simulate and the files of its folder.
 
+mod agent;
 mod caller;
 mod gpu;
 mod isolation;
@@ -34,6 +35,7 @@ use clap::Parser;
 #[command(name = "sublet-bench", version)]
 enum Command {
     Scheduler(scheduler::Arguments),
+    Agent(agent::Arguments),
     Isolation(isolation::Arguments),
     Gpu(gpu::Arguments),
     Shares(shares::Arguments),
@@ -48,6 +50,7 @@ fn main() -> anyhow::Result<()> {
     let _chosen_before = rustls::crypto::ring::default_provider().install_default();
     match Command::parse() {
         Command::Scheduler(arguments) => scheduler::run(&arguments),
+        Command::Agent(arguments) => agent::run(&arguments),
         Command::Isolation(arguments) => isolation::run(&arguments),
         Command::Gpu(arguments) => gpu::run(&arguments),
         Command::Shares(arguments) => shares::run(&arguments),

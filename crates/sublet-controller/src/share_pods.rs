@@ -286,12 +286,10 @@ impl Control for SharePodKeeper {
                 })
             }
             // Of a SharePod of this name that is no more: it goes in a moment.
-            Ok(Some(pod)) if pod["metadata"]["labels"][keys::SHARE_POD_LABEL].is_string() => {
-                Decision {
-                    writes: Vec::new(),
-                    again: Some(AGAIN),
-                }
-            }
+            Ok(Some(pod)) if is_of_a_share_pod(pod) => Decision {
+                writes: Vec::new(),
+                again: Some(AGAIN),
+            },
             Ok(Some(_)) => later(failed(
                 share_pod,
                 "there is a pod of this name already, which was not made for this SharePod",
@@ -334,9 +332,20 @@ fn pod_address(meta: &Meta) -> ObjectAddress {
 
 /// Was the pod made for this SharePod?
 fn is_of(pod: &Value, share_pod: &SharePod) -> bool {
+    owner(pod)["uid"] == share_pod.metadata.uid
+}
+
+/// Was it made for some SharePod?
+fn is_of_a_share_pod(pod: &Value) -> bool {
+    owner(pod)["kind"] == *SharePodWire::kind(&())
+}
+
+/// Who made the pod, and takes it along; `null` if nobody did.
+fn owner(pod: &Value) -> &Value {
     let owners = pod["metadata"]["ownerReferences"].as_array();
     let mut owners = owners.into_iter().flatten();
-    owners.any(|owner| owner["controller"] == true && owner["uid"] == share_pod.metadata.uid)
+    let made = owners.find(|owner| owner["controller"] == true);
+    made.unwrap_or(&Value::Null)
 }
 
 /// Is a pod to be made where there is none? Not where the last one has ended, as its restart policy

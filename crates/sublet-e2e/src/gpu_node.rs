@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -100,6 +100,15 @@ impl GpuNode {
         fs::write(&new, yaml)?;
         fs::rename(&new, self.world.cluster.dir().join("gpus.yaml"))?;
         Ok(())
+    }
+
+    /// Puts an image archive where kubelet finds it.
+    ///
+    /// # Errors
+    /// containerd does not take it.
+    pub fn import_image(&self, archive: &Path) -> Result<()> {
+        let binaries = self.world.cluster.binaries();
+        self.node.import_image(binaries, archive)
     }
 
     /// Starts the agent, as its own account, with more flags, and waits until kubelet knows it.

@@ -142,6 +142,16 @@ impl Node {
         Ok(node)
     }
 
+    /// Puts an image archive where kubelet finds it.
+    ///
+    /// # Errors
+    /// containerd does not take it.
+    pub fn import_image(&self, binaries: &Binaries, archive: &Path) -> Result<()> {
+        let archive = archive.display().to_string();
+        self.ctr(binaries, &["images", "import", &archive])
+            .map(drop)
+    }
+
     fn bring_up(&self, cluster: &Cluster, options: &NodeOptions) -> Result<()> {
         let binaries = cluster.binaries();
         for folder in ["cni", "cdi"] {
@@ -160,8 +170,7 @@ impl Node {
         self.processes
             .wait(CONTAINERD, START_LIMIT, || self.ctr(binaries, &["version"]))?;
         for image in ["pause.tar", "busybox.tar"] {
-            let archive = binaries.node("images").join(image).display().to_string();
-            self.ctr(binaries, &["images", "import", &archive])?;
+            self.import_image(binaries, &binaries.node("images").join(image))?;
         }
 
         let config = self.dir.join("kubelet.yaml");

@@ -2,22 +2,30 @@
 //!
 //! Server-side apply without force: where koordlet reports the node, the API server refuses what we
 //! say, and the object stays koordlet's. Applying what is there already is no write, so an object that
-//! somebody removed comes back without being watched.
+//! somebody removed comes back without being watched. Where it stays koordlet's it is read: cards that
+//! koordlet calls unhealthy get no new work.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::json;
-use sublet_api::dialect::koordinator::device::{DeviceObject, GROUP, KIND, VERSION};
+use sublet_api::dialect::koordinator::device::{DeviceObject, GROUP, KIND, VERSION, unhealthy_in};
 use sublet_api::object::Node;
-use sublet_client::{Act, Client, ObjectAddress, Write, WriteError, perform};
-use sublet_model::Inventory;
+use sublet_client::{Act, Client, ObjectAddress, Write, WriteError, perform, read_object};
+use sublet_model::{Gpu, GpuUuid, Inventory};
 use tokio::time::Instant;
 use tracing::{info, warn};
+
+use crate::hand_over::in_time;
 
 /// How often it is applied while nothing changes: whether there is a CRD, and whether koordlet has
 /// gone, is seldom another answer.
 const AGAIN_AFTER: Duration = Duration::from_secs(600);
+
+/// Why such a card gets no new work.
+const UNHEALTHY: &str = "unhealthy by koordlet's Device";
 
 /// How long the node's other business waits for an answer.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
@@ -52,7 +60,7 @@ impl Said {
             ),
             Said::OfOthers => warn!(
                 node,
-                "koordlet, or somebody else, reports the node's device: left alone"
+                "koordlet, or somebody else, reports the node's device: left alone, and read"
             ),
             Said::Refused(why) => warn!(node, why, "koordinator's device not published"),
             // The look at the node itself says it.
@@ -71,6 +79,10 @@ pub(crate) struct DeviceReport {
     tried: Option<DeviceObject>,
     at: Instant,
     said: Option<Said>,
+    /// The cards that koordlet calls unhealthy.
+    unhealthy: BTreeSet<GpuUuid>,
+    /// Devices with these cards sick, and the devices that they were made of.
+    seen: Option<(Arc<Inventory>, Arc<Inventory>)>,
 }
 
 impl DeviceReport {
@@ -79,22 +91,59 @@ impl DeviceReport {
             tried: None,
             at: Instant::now(),
             said: None,
+            unhealthy: BTreeSet::new(),
+            seen: None,
         }
     }
 
-    /// Applies it if it is time. Logs what came of it when that is news.
-    pub(crate) async fn keep(&mut self, client: &Client, node: &Node, inventory: &Inventory) {
-        let wanted = DeviceObject::of(node, inventory);
-        if !is_due(self.tried.as_ref(), &wanted, self.at.elapsed()) {
-            return;
+    /// The devices, with the cards sick that koordlet calls unhealthy. The same ones for the same.
+    pub(crate) fn seen_by_koordlet(&mut self, inventory: &Arc<Inventory>) -> Arc<Inventory> {
+        if self.unhealthy.is_empty() {
+            return inventory.clone();
         }
-        let name = &node.metadata.name;
+        if let Some((of, seen)) = &self.seen
+            && Arc::ptr_eq(of, inventory)
+        {
+            return seen.clone();
+        }
+        let gpus = inventory.gpus().iter();
+        let is_unhealthy = |gpu: &&Gpu| {
+            let uuid = gpu.uuid.as_ref();
+            uuid.is_some_and(|uuid| self.unhealthy.contains(uuid))
+        };
+        let indices = gpus.filter(is_unhealthy).map(|gpu| gpu.index).collect();
+        let seen = Arc::new(inventory.with_sick(&indices, UNHEALTHY));
+        self.seen = Some((inventory.clone(), seen.clone()));
+        seen
+    }
+
+    /// Applies it if it is time, and reads it where it is koordlet's. Logs what came of it when that
+    /// is news.
+    pub(crate) async fn keep(&mut self, client: &Client, node: &Node, inventory: &Inventory) {
+        let to = ObjectAddress {
+            kind: ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, VERSION, KIND)),
+            namespace: None,
+            name: node.metadata.name.clone(),
+        };
+        let wanted = DeviceObject::of(node, inventory);
+        if is_due(self.tried.as_ref(), &wanted, self.at.elapsed()) {
+            self.apply(client, &to, wanted).await;
+        }
+        let unhealthy = match self.said {
+            Some(Said::OfOthers) => read(client, &to).await,
+            _ => Some(BTreeSet::new()),
+        };
+        if let Some(unhealthy) = unhealthy.filter(|new| *new != self.unhealthy) {
+            info!(node = %to.name, ?unhealthy, "cards that koordlet calls unhealthy");
+            self.unhealthy = unhealthy;
+            self.seen = None;
+        }
+    }
+
+    async fn apply(&mut self, client: &Client, to: &ObjectAddress, wanted: DeviceObject) {
+        let name = &to.name;
         let write = Write {
-            to: ObjectAddress {
-                kind: ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, VERSION, KIND)),
-                namespace: None,
-                name: name.clone(),
-            },
+            to: to.clone(),
             act: Act::ApplyWhereFree(json!(wanted)),
         };
         let outcome = perform(client, &write, "sublet-agent", ANSWER_TIME).await;
@@ -108,9 +157,44 @@ impl DeviceReport {
     }
 }
 
+/// The cards that are unhealthy there; `None` where that is not known now.
+async fn read(client: &Client, of: &ObjectAddress) -> Option<BTreeSet<GpuUuid>> {
+    let object = in_time(read_object(client, of)).await.ok()?;
+    let found = object.as_ref().map_or(Ok(BTreeSet::new()), unhealthy_in);
+    let node = &of.name;
+    found
+        .inspect_err(|error| warn!(node, %error, "koordinator's device cannot be read"))
+        .ok()
+}
+
 #[cfg(test)]
 mod tests {
+    use sublet_model::{GpuIndex, MiB};
+
     use super::*;
+
+    #[test]
+    fn a_card_that_koordlet_calls_unhealthy_is_sick_and_the_rest_as_before() {
+        let gpu = |index: u16| Gpu {
+            uuid: GpuUuid::new(&format!("GPU-{index}")).ok(),
+            ..Gpu::plain(GpuIndex(index), MiB::from(100))
+        };
+        let inventory = Inventory::new(vec![gpu(0), gpu(1)], vec![], vec![], vec![]);
+        let inventory = Arc::new(inventory.unwrap());
+        let mut report = DeviceReport::new();
+        assert!(Arc::ptr_eq(
+            &report.seen_by_koordlet(&inventory),
+            &inventory
+        ));
+        report.unhealthy = ["GPU-1", "GPU-9"]
+            .map(|uuid| GpuUuid::new(uuid).unwrap())
+            .into();
+        let seen = report.seen_by_koordlet(&inventory);
+        let healthy = seen.gpus().iter().map(|gpu| gpu.health.is_healthy());
+        assert_eq!(healthy.collect::<Vec<_>>(), [true, false]);
+        // What is made of it is made once.
+        assert!(Arc::ptr_eq(&report.seen_by_koordlet(&inventory), &seen));
+    }
 
     #[test]
     fn it_is_applied_when_it_changes_and_now_and_then() {

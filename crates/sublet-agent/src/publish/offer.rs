@@ -68,7 +68,7 @@ pub struct Settings {
     pub hami_register: bool,
     /// Is Koordinator's `Device` to be published?
     pub koordinator_device: bool,
-    /// Can kubelet's books be read, which say afterwards whom it has served?
+    /// May kubelet's books be read, which say afterwards whom it has served, and can they be?
     pub has_books: bool,
 }
 

@@ -265,25 +265,27 @@ fn a_pod_that_is_gone_is_made_again_unless_it_has_ended() {
 #[test]
 fn a_pod_of_its_name_is_its_own_or_in_its_way() {
     let share_pod = share_pod(PART, |_| ());
-    let pod = |owner: &str, label: &str| {
+    let pod = |owner: &str, kind: &str| {
         json!({"metadata": {
-            "name": "s", "labels": {label: "true"},
-            "ownerReferences": [{"uid": owner, "controller": true}],
+            "name": "s", "labels": {keys::SHARE_POD_LABEL: "true"},
+            "ownerReferences": [{"uid": owner, "kind": kind, "controller": true}],
         }})
     };
-    let label = keys::SHARE_POD_LABEL;
     let decide = |pod| decided(&share_pod, Ok(Some(pod)));
-    assert_eq!(written(&decide(pod("u", "x"))), "status");
-    let before = decide(pod("old", label));
+    assert_eq!(written(&decide(pod("u", "SharePod"))), "status");
+    let before = decide(pod("old", "SharePod"));
     assert_eq!(
         (written(&before).as_str(), before.again),
         ("nothing", Some(AGAIN))
     );
-    let foreign = decide(pod("old", "x"));
-    assert_eq!(
-        (written(&foreign).as_str(), foreign.again),
-        ("FailedCreate", Some(AGAIN))
-    );
+    // Whatever its labels say.
+    for foreign in [pod("old", "ReplicaSet"), json!({"metadata": {"name": "s"}})] {
+        let foreign = decide(foreign);
+        assert_eq!(
+            (written(&foreign).as_str(), foreign.again),
+            ("FailedCreate", Some(AGAIN))
+        );
+    }
     let unknown = decided(&share_pod, Err("no answer".to_owned()));
     assert_eq!(
         (written(&unknown).as_str(), unknown.again),

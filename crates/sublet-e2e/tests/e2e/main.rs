@@ -18,6 +18,7 @@ mod published_examples;
 mod quotas;
 mod real_node;
 mod real_node_dialects;
+mod real_node_image;
 mod real_node_isolation;
 mod real_node_twins;
 mod restart;

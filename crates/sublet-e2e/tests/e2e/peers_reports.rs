@@ -318,6 +318,14 @@ fn koordinator_s_device_is_kept_true_until_koordlet_has_it() -> Result<()> {
     node.set_card(8002)?;
     node.until_reported("8002")?;
 
+    // A card that it calls unhealthy gets no new work of ours.
+    found["devices"][0]["health"] = json!(false);
+    let patch = json!({ "spec": found }).to_string();
+    let by = ["--type=merge", "--field-manager=koordlet", "-p", &patch];
+    cluster.kubectl(&[&["patch", DEVICE, "n1"], &by[..]].concat())?;
+    node.set_card(8002)?;
+    node.until_reported("unhealthy by koordlet's Device")?;
+
     // It goes, and its object with it.
     cluster.kubectl(&["delete", DEVICE, "n1"])?;
     node.set_card(8003)?;

@@ -233,6 +233,15 @@ fn every_right_is_used_and_none_is_missing() -> Result<()> {
         // The agent looks for the CRD when it starts.
         install_device_crd(&node.world)?;
         node.restart_agent()?;
+        // Koordlet takes the object that the agent has made, and the next one reads it.
+        let device = "device.scheduling.koordinator.sh";
+        let name = node.name();
+        eventually(|| node.world.get(&[device, &name]))?;
+        let patch = r#"[{"op": "remove", "path": "/spec/devices/0"}]"#;
+        let by = ["--type=json", "--field-manager=koordlet", "-p", patch];
+        let cluster = &node.world.cluster;
+        cluster.kubectl(&[&["patch", device, &name], &by[..]].concat())?;
+        node.restart_agent()?;
         node.until_allocatable("aliyun.com/gpu-mem", 32_552)?;
         use_everything(&node.world, &node.name())?;
         node.until_running("fits")?;

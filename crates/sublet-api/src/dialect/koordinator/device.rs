@@ -5,8 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Serialize;
-use sublet_model::{Gpu, Inventory};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sublet_model::{Gpu, GpuUuid, Inventory};
 
 use super::allocated::quantity;
 use crate::keys;
@@ -98,6 +99,39 @@ impl DeviceObject {
     }
 }
 
+/// The cards that a `Device` of somebody else calls unhealthy. Where it does not say, the CRD says
+/// so: `false` is the default.
+///
+/// # Errors
+/// Not such an object.
+pub fn unhealthy_in(device: &Value) -> Result<BTreeSet<GpuUuid>, serde_json::Error> {
+    #[derive(Deserialize)]
+    struct Device {
+        #[serde(default)]
+        spec: Spec,
+    }
+    #[derive(Default, Deserialize)]
+    struct Spec {
+        #[serde(default)]
+        devices: Vec<One>,
+    }
+    #[derive(Deserialize)]
+    struct One {
+        #[serde(rename = "type")]
+        kind: String,
+        #[serde(default)]
+        id: String,
+        #[serde(default)]
+        health: bool,
+    }
+    let devices = Device::deserialize(device)?.spec.devices;
+    let sick = devices
+        .iter()
+        .filter(|one| one.kind == "gpu" && !one.health);
+    // A name that no card can have is none of ours.
+    Ok(sick.filter_map(|one| GpuUuid::new(&one.id).ok()).collect())
+}
+
 fn device_of(gpu: &Gpu) -> Option<DeviceInfo> {
     let resources = [
         (keys::KOORDINATOR_CORE, "100".to_owned()),
@@ -168,7 +202,7 @@ mod tests {
         }
     }
 
-    fn object(gpus: Vec<Gpu>) -> serde_json::Value {
+    fn object(gpus: Vec<Gpu>) -> Value {
         let mut node = Node::default();
         node.metadata.name = "n1".to_owned();
         node.metadata.uid = "u1".to_owned();
@@ -227,6 +261,26 @@ mod tests {
             ]},
         });
         assert_eq!(object(vec![placed, sick, lost]), expected);
+    }
+
+    #[test]
+    fn cards_are_unhealthy_that_koordlet_calls_so() {
+        let unhealthy = |spec: Value| {
+            let found = unhealthy_in(&json!({"metadata": {"name": "n1"}, "spec": spec}));
+            let found = found.map_err(|error| error.to_string())?;
+            Ok::<_, String>(found.iter().map(GpuUuid::to_string).collect::<Vec<_>>())
+        };
+        let devices = json!({"devices": [
+            {"type": "gpu", "id": "GPU-0", "minor": 0, "health": true},
+            {"type": "gpu", "id": "GPU-1", "minor": 1, "health": false},
+            {"type": "gpu", "id": "GPU-2", "minor": 2},
+            {"type": "gpu", "id": "", "health": false},
+            {"type": "rdma", "id": "0000:09:00.0", "health": false},
+        ]});
+        assert_eq!(unhealthy(devices), Ok(vec!["GPU-1".into(), "GPU-2".into()]));
+        assert_eq!(unhealthy(json!({})), Ok(vec![]));
+        assert!(unhealthy(json!({"devices": {}})).is_err());
+        assert!(unhealthy(json!({"devices": [{"type": 1}]})).is_err());
     }
 
     #[test]

@@ -1,0 +1,220 @@
+//! `sublet-bench agent`: how fast a node starts pods, on a real kubelet, containerd and runc.
+//!
+//! What is measured is how long pods wait for each other because the node has to tell them apart:
+//! pods that look the same, by each way in which the agent can tell them apart, beside pods of which
+//! no two look the same.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use serde_json::json;
+use sublet_e2e::{AGENT, GpuNode};
+use sublet_testbed::Binaries;
+
+use crate::machine;
+use crate::report::{Report, short};
+use crate::stats::median;
+
+/// Pods that are created at once. Ten of them fill a card of the node but for six units.
+const PODS: usize = 20;
+const PART: usize = 1_627;
+
+/// If not all run after so long, something is wrong.
+const STALL: Duration = Duration::from_secs(120);
+
+/// How often it is looked whether they run.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Measure the agent on a real node.
+///
+/// Prints Markdown. It takes about five minutes, and needs root for the node.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask bench agent --write    everything, kept in docs/benchmarks/agent.md
+  cargo xtask bench agent --quick    one round: shows that it works (2 min)")]
+pub(crate) struct Arguments {
+    /// One round: shows that it works, the figures mean little
+    #[arg(long)]
+    quick: bool,
+    /// Store what is printed in docs/benchmarks/agent.md
+    #[arg(long)]
+    write: bool,
+}
+
+/// What is started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// No two pods ask for the same amount.
+    Different,
+    /// All do, and kubelet's checkpoint tells them apart.
+    Checkpoint,
+    /// All do, and each waits until the one before it has its devices.
+    SizeAndOrder,
+}
+
+const WAYS: [Way; 3] = [Way::Different, Way::Checkpoint, Way::SizeAndOrder];
+
+impl Way {
+    fn label(self) -> &'static str {
+        match self {
+            Way::Different => "no two are equal (bound)",
+            Way::Checkpoint => "equal, told apart by `kubelet-checkpoint`",
+            Way::SizeAndOrder => "equal, told apart by `size-and-order`",
+        }
+    }
+
+    /// The agent's `--identity`, and what it reports.
+    fn identity(self) -> (&'static str, &'static str) {
+        match self {
+            Way::Different | Way::Checkpoint => ("auto", "kubelet-checkpoint"),
+            Way::SizeAndOrder => ("size-and-order", "size-and-order"),
+        }
+    }
+
+    /// What the pod of that number asks for.
+    fn units(self, number: usize) -> usize {
+        match self {
+            Way::Different => PART - number,
+            Way::Checkpoint | Way::SizeAndOrder => PART,
+        }
+    }
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// When something could not be measured.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let binaries = Binaries::from_env()?
+        .context("SUBLET_CONTROL_PLANE is not set: run `cargo xtask bench agent`")?;
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut report = Report::default();
+    report.say("# The agent, on a real node");
+    report.say("Written by `cargo xtask bench agent --write`.");
+    report.say(&machine::description(&binaries, &repository));
+    let rounds = if arguments.quick { 1 } else { 5 };
+    let node = GpuNode::start(&[])?.context("this machine cannot have a real node")?;
+    equal_pods(&node, rounds, &mut report)?;
+    report.say(&format!("Load average at the end: {}", machine::load()));
+    if arguments.write {
+        report.write(&repository.join("docs/benchmarks/agent.md"))?;
+        eprintln!("stored in docs/benchmarks/agent.md");
+    }
+    Ok(())
+}
+
+fn equal_pods(node: &GpuNode, rounds: usize, report: &mut Report) -> Result<()> {
+    report.say("## Equal pods");
+    report.say(&format!(
+        "{PODS} pods, each with a part of one of two cards, are created at once. Pods per second \
+         from the first creation until all of their containers are ready, {rounds} rounds in turns: \
+         the median, and the least and the most."
+    ));
+    let runtime = tokio::runtime::Runtime::new().context("start threads")?;
+    let mut found: Vec<Vec<f64>> = vec![Vec::new(); WAYS.len()];
+    for round in 0..rounds {
+        for (way, rates) in WAYS.into_iter().zip(&mut found) {
+            eprintln!("bench: round {}, {}", round + 1, way.label());
+            prepare(node, way)?;
+            let seconds = runtime.block_on(start_all(node, way))?;
+            rates.push(PODS as f64 / seconds);
+        }
+    }
+    let head = [
+        "20 pods that start at once",
+        "pods/s",
+        "least",
+        "most",
+        "of the bound",
+    ];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    let bound = median(&found[0]);
+    for (way, rates) in WAYS.into_iter().zip(&found) {
+        let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = rates.iter().copied().fold(0.0, f64::max);
+        let row = [median(rates), least, most, median(rates) / bound].map(short);
+        rows.push([way.label().to_owned()].into_iter().chain(row).collect());
+    }
+    report.table(&rows);
+    Ok(())
+}
+
+/// An agent that tells pods apart in that way, and says so.
+fn prepare(node: &GpuNode, way: Way) -> Result<()> {
+    let (flag, reported) = way.identity();
+    node.world.cluster.stop(AGENT);
+    node.start_agent(&["--identity", flag])?;
+    sublet_e2e::eventually(|| {
+        let object = node.world.get(&["node", &node.name()])?;
+        let text = &object["metadata"]["annotations"]["sublet.dev/inventory"];
+        let identity = format!("\"identity\":\"{reported}\"");
+        let text = text.as_str().unwrap_or_default();
+        ensure!(text.contains(&identity), "not reported yet: {text}");
+        Ok(())
+    })
+}
+
+/// Creates all pods, and returns the seconds until all run. Afterwards they are gone.
+async fn start_all(node: &GpuNode, way: Way) -> Result<f64> {
+    let kubeconfig = node.world.cluster.kubeconfig("admin")?;
+    let client = sublet_client::connect(Some(&kubeconfig)).await?;
+    let pods: Api<Pod> = Api::namespaced(client, "default");
+    let begun = Instant::now();
+    let creations = (0..PODS).map(|number| {
+        let pods = pods.clone();
+        async move {
+            pods.create(&PostParams::default(), &pod(way, number)?)
+                .await
+                .context("a pod")
+        }
+    });
+    futures::future::try_join_all(creations).await?;
+    let seconds = loop {
+        let list = pods.list(&ListParams::default()).await?;
+        let running = list.items.iter().filter(|pod| is_ready(pod)).count();
+        if running == PODS {
+            break begun.elapsed().as_secs_f64();
+        }
+        ensure!(
+            begun.elapsed() < STALL,
+            "after {STALL:?} {running} of {PODS} pods run"
+        );
+        tokio::time::sleep(LOOK).await;
+    };
+    let now = DeleteParams::default().grace_period(0);
+    pods.delete_collection(&now, &ListParams::default()).await?;
+    while !pods.list(&ListParams::default()).await?.items.is_empty() {
+        tokio::time::sleep(LOOK).await;
+    }
+    Ok(seconds)
+}
+
+fn pod(way: Way, number: usize) -> Result<Pod> {
+    let pod = json!({
+        "metadata": {"name": format!("p{number}")},
+        "spec": {
+            "schedulerName": "sublet-scheduler",
+            "automountServiceAccountToken": false,
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{
+                "name": "main",
+                "image": "sublet.test/busybox:1",
+                "imagePullPolicy": "Never",
+                "command": ["sleep", "1000"],
+                "resources": {"limits": {"aliyun.com/gpu-mem": way.units(number).to_string()}},
+            }],
+        },
+    });
+    Ok(serde_json::from_value(pod)?)
+}
+
+fn is_ready(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    let containers = status.and_then(|status| status.container_statuses.as_ref());
+    containers.is_some_and(|all| !all.is_empty() && all.iter().all(|one| one.ready))
+}
