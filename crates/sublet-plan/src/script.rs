@@ -28,14 +28,16 @@
 //!
 //! [`check`] replays the commands and compares all answers. Only tests use it.
 
+mod wishes;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sublet_model::{
-    Advertise, Allocation, Ask, CardRef, CardWishes, Carrier, Claim, Class, ContainerCards,
-    ContainerClaim, ContainerName, Count, Demand, Entry, Gpu, GpuIndex, GpuUuid, Grant, Health,
-    Host, Identity, Inventory, MeasuredUse, MiB, Milli, MilliCpu, Models, NodeFacts, NodeIdx,
-    NodeName, Part, PodKey, PodUid, Portion, Role, Sharing, Standing, Time, Unit,
+    Advertise, Allocation, Ask, CardRef, Carrier, Claim, Class, ContainerCards, ContainerClaim,
+    ContainerName, Count, Demand, Entry, Gpu, GpuIndex, GpuUuid, Grant, Health, Host, Identity,
+    Inventory, MeasuredUse, MiB, Milli, MilliCpu, Models, NodeFacts, NodeIdx, NodeName, Part,
+    PodKey, PodUid, Portion, Role, Sharing, Standing, Time, Unit,
 };
 
 use crate::{Engine, EngineOptions, Evictable, FilterAnswer, Policy, Ties, Wire};
@@ -118,37 +120,7 @@ pub(crate) fn claim(text: &str) -> Arc<Claim> {
         true => claim.with_carrier(Carrier::Cards),
         false => claim,
     };
-    Arc::new(claim.with_wishes(self::wishes(wishes)))
-}
-
-/// Reads `a100,GPU-b,!v100,numa` and tags: `aff=a,anti=b,only=c,as=d`.
-fn wishes(text: &str) -> CardWishes {
-    let mut wishes = CardWishes::default();
-    for word in text.split(',').filter(|word| !word.is_empty()) {
-        if let Some((kind, tag)) = word.split_once('=') {
-            let tags = &mut wishes.tags;
-            let slot = match kind {
-                "aff" => &mut tags.affinity,
-                "anti" => &mut tags.anti_affinity,
-                "as" => &mut tags.virtual_gpu,
-                _ => &mut tags.exclusion,
-            };
-            *slot = Some(Arc::from(tag));
-            continue;
-        }
-        let (wanted, name) = word
-            .strip_prefix('!')
-            .map_or((true, word), |no| (false, no));
-        let uuid = GpuUuid::new(name).ok().filter(|_| name.starts_with("GPU-"));
-        match (wanted, uuid) {
-            (true, Some(uuid)) => wishes.uuids.insert(uuid),
-            (false, Some(uuid)) => wishes.not_uuids.insert(uuid),
-            (true, None) if name == "numa" => !std::mem::replace(&mut wishes.one_numa, true),
-            (true, None) => wishes.models.insert(Arc::from(name)),
-            (false, None) => wishes.not_models.insert(Arc::from(name)),
-        };
-    }
-    wishes
+    Arc::new(claim.with_wishes(wishes::read(wishes)))
 }
 
 /// Reads `8138`, `50%`, `8138@300` (with 300 thousandths of compute time) or `8138*2` (on each of two

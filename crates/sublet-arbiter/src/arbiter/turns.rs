@@ -445,7 +445,7 @@ mod tests {
     #[test]
     fn rounds_take_no_more_than_a_part_of_the_time() {
         let mut pace = Pace::default();
-        for (took_us, apart_us) in [(1, 500), (12, 500), (50, 2000), (9000, 5000)] {
+        for (took_us, apart_us) in [(1, 500), (12, 768), (50, 3200), (9000, 5000)] {
             pace.note(Duration::from_secs(7), Duration::from_micros(took_us));
             let apart = pace.next - Duration::from_secs(7);
             assert_eq!(apart, Duration::from_micros(apart_us), "{took_us}");

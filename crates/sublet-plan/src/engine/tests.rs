@@ -1,6 +1,7 @@
 //! What the engine remembers between calls: holds, tries and reservations. Each test is a short
 //! script. `load` tests opportunistic pods; random tests are in `properties` and `screening`.
 
+mod grant;
 mod load;
 mod properties;
 mod screening;
