@@ -217,7 +217,15 @@ mod tests {
                 {
                     std::thread::sleep(Duration::from_millis(5));
                 }
-                child => return Ended(child.unwrap()),
+                child => {
+                    let child = Ended(child.unwrap());
+                    // The kernel lets us go on before it has put the environment there.
+                    let environment = format!("/proc/{}/environ", child.0.id());
+                    while fs::read(&environment).unwrap().is_empty() && Instant::now() < deadline {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    return child;
+                }
             }
         }
     }
