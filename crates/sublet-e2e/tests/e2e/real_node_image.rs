@@ -23,6 +23,7 @@ fn its_image_runs_on_a_node() -> Result<()> {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "version"},
         "spec": {
+            "schedulerName": "sublet-scheduler",
             "restartPolicy": "Never",
             "automountServiceAccountToken": false,
             "containers": [{
