@@ -2,12 +2,13 @@
 //!
 //! The API server keeps connections and speaks HTTP/1.1 on them. A connection that is closed while
 //! it sends a call loses that call: it cannot know whether the call was seen, and does not repeat
-//! it. So the end has two parts. First every answer says that its connection closes, and the next
-//! call comes on another one, to another replica. Only then are the connections closed that had no
-//! call meanwhile.
+//! it. And a new connection that nobody has accepted yet is lost when the listener closes. So the end
+//! has two parts. First every answer says that its connection closes, and the next call comes on
+//! another one; the cluster hears that this replica goes, and sends it to another. Only when nobody
+//! has called for a while are the listener and all connections closed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -20,9 +21,11 @@ use axum_server::tls_rustls::{RustlsConfig, from_tcp_rustls};
 use rustls::ServerConfig;
 use tokio::sync::watch;
 
-/// How long connections are still taken, and told to close, when the process is to end.
-const FAREWELL: Duration = Duration::from_secs(3);
-/// How often is looked whether all have left.
+/// How long connections are still taken, and told to close, when the process is to end: at most, and
+/// until nobody has called for so long. Endpoints of a Service change within a second or two.
+const FAREWELL: Duration = Duration::from_secs(5);
+const QUIET: Duration = Duration::from_secs(1);
+/// How often is looked whether anybody calls.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long calls may still take after that.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -54,8 +57,10 @@ pub(crate) async fn answer_calls(
     });
     tracing::info!(address = ?calls.local_addr().ok(), "listening");
     let ending = Arc::new(AtomicBool::new(false));
-    let told = ending.clone();
+    let n_answers = Arc::new(AtomicU64::new(0));
+    let (told, counted) = (ending.clone(), n_answers.clone());
     let router = router.layer(map_response(move |answer: Response| {
+        counted.fetch_add(1, Ordering::Relaxed);
         let last = told.load(Ordering::Relaxed);
         std::future::ready(if last { closing(answer) } else { answer })
     }));
@@ -73,8 +78,17 @@ pub(crate) async fn answer_calls(
     }
     ending.store(true, Ordering::Relaxed);
     let all_gone = async {
-        while handle.connection_count() > 0 {
+        let mut quiet = Duration::ZERO;
+        while quiet < QUIET {
+            let before = n_answers.load(Ordering::Relaxed);
             tokio::time::sleep(LOOK).await;
+            let is_quiet =
+                handle.connection_count() == 0 && n_answers.load(Ordering::Relaxed) == before;
+            quiet = if is_quiet {
+                quiet + LOOK
+            } else {
+                Duration::ZERO
+            };
         }
     };
     // Who has not called by then probably will not call in the next millisecond.

@@ -6,7 +6,7 @@
 //! connection for every call, and trusts what the webhook configuration said a moment ago.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
@@ -28,7 +28,23 @@ const REPLICAS: [&str; 2] = ["sublet-controller-0", "sublet-controller-1"];
 /// Renewed after 24 s, served 6 s later.
 const VALIDITY: &str = "--certificate-validity=36s";
 
-/// Takes connections to the first replica that accepts them, in turn.
+/// When a replica was told to end.
+static ENDS: Mutex<[Option<Instant>; 2]> = Mutex::new([None; 2]);
+
+/// How long a Service goes on to send connections to a pod that ends.
+const ENDPOINTS_CHANGE: Duration = Duration::from_secs(1);
+
+fn ends_since(replica: usize, when: Option<Instant>) {
+    ENDS.lock().unwrap_or_else(PoisonError::into_inner)[replica] = when;
+}
+
+/// Does a Service still send connections there?
+fn is_endpoint(replica: usize) -> bool {
+    let ends = ENDS.lock().unwrap_or_else(PoisonError::into_inner)[replica];
+    ends.is_none_or(|since| since.elapsed() < ENDPOINTS_CHANGE)
+}
+
+/// Takes connections to the first replica that accepts them, in turn, as a Service does.
 async fn proxy(listener: TcpListener, replicas: [u16; 2]) {
     for turn in 0.. {
         let Ok((mut from, _)) = listener.accept().await else {
@@ -36,7 +52,11 @@ async fn proxy(listener: TcpListener, replicas: [u16; 2]) {
         };
         tokio::spawn(async move {
             for at in 0..replicas.len() {
-                let port = replicas[(turn + at) % replicas.len()];
+                let replica = (turn + at) % replicas.len();
+                if !is_endpoint(replica) {
+                    continue;
+                }
+                let port = replicas[replica];
                 if let Ok(mut to) = TcpStream::connect(("127.0.0.1", port)).await {
                     let _ended = tokio::io::copy_bidirectional(&mut from, &mut to).await;
                     return;
@@ -211,10 +231,12 @@ fn events(world: &World, ports: &[ControllerPorts; 2]) -> Result<()> {
     }
     let (leader, other) = ranks(ports)?;
     // It ends in order, and the other renews.
+    ends_since(leader, Some(Instant::now()));
     cluster.stop(REPLICAS[leader]);
     end = until_renewed(&ports[other..=other], end)?;
     cluster.start_again(REPLICAS[leader])?;
     deployed::until_controller_ready(cluster, REPLICAS[leader], ports[leader])?;
+    ends_since(leader, None);
     assert_eq!(ends(ports)?, end);
     Ok(())
 }
