@@ -473,7 +473,7 @@ proptest! {
     /// Pods of different sizes: in whatever order kubelet starts them, each gets its own
     /// card and nobody else's.
     #[test]
-    fn the_order_of_allocates_moves_nobody(
+    fn h22_the_order_of_allocates_moves_nobody(
         order in Just((0..12u64).collect::<Vec<_>>()).prop_shuffle(),
         cards in proptest::collection::vec(0..2u16, 6),
     ) {

@@ -37,7 +37,7 @@ pub(super) fn check_tags(entry: &Entry, at: usize, book: &Book, before: &Ledger)
 }
 
 #[test]
-fn friends_share_a_card_and_the_first_has_one_for_itself() {
+fn s2_friends_share_a_card_and_the_first_has_one_for_itself() {
     check(
         "a: 8/16 0/16
          b: 2/16 0/16
@@ -57,7 +57,7 @@ fn friends_share_a_card_and_the_first_has_one_for_itself() {
 }
 
 #[test]
-fn likes_stay_apart_by_anti_affinity_only() {
+fn s3_likes_stay_apart_by_anti_affinity_only() {
     check(
         "a: 0/16 0/16
          reserve p a 4:on=anti=x
@@ -72,7 +72,7 @@ fn likes_stay_apart_by_anti_affinity_only() {
 }
 
 #[test]
-fn an_exclusion_keeps_all_others_away() {
+fn s4_an_exclusion_keeps_all_others_away() {
     check(
         "a: 0/16
          reserve p a 4:on=only=x
