@@ -273,17 +273,27 @@ impl Control for SharePodKeeper {
                 again: Some(ASK_AGAIN),
             },
             Ok(Some(pod)) if is_of(pod, share_pod) => {
+                // One of KubeShare's own controller has no label by which its end is seen.
+                let is_seen = pod["metadata"]["labels"][keys::SHARE_POD_LABEL].is_string();
+                let again = (!is_seen).then_some(AGAIN);
                 let status = status(pod);
                 if without_nulls(&share_pod.status) == status {
-                    return Decision::default();
+                    return Decision {
+                        writes: Vec::new(),
+                        again,
+                    };
                 }
-                write(Write {
+                let written = Write {
                     to: address(&share_pod.metadata),
                     act: Act::ApplyStatus(json!({
                         "metadata": { "uid": share_pod.metadata.uid },
                         "status": status,
                     })),
-                })
+                };
+                Decision {
+                    writes: vec![written],
+                    again,
+                }
             }
             // Of a SharePod of this name that is no more: it goes in a moment.
             Ok(Some(pod)) if is_of_a_share_pod(pod) => Decision {

@@ -272,7 +272,16 @@ fn a_pod_of_its_name_is_its_own_or_in_its_way() {
         }})
     };
     let decide = |pod| decided(&share_pod, Ok(Some(pod)));
-    assert_eq!(written(&decide(pod("u", "SharePod"))), "status");
+    let own = decide(pod("u", "SharePod"));
+    assert_eq!((written(&own).as_str(), own.again), ("status", None));
+    // As KubeShare's controller made it: nobody is told when it goes.
+    let mut theirs = pod("u", "SharePod");
+    theirs["metadata"]["labels"] = json!({});
+    let theirs = decide(theirs);
+    assert_eq!(
+        (written(&theirs).as_str(), theirs.again),
+        ("status", Some(AGAIN))
+    );
     let before = decide(pod("old", "SharePod"));
     assert_eq!(
         (written(&before).as_str(), before.again),
