@@ -26,6 +26,7 @@ const RINGS: [&[&str]; 4] = [
     &[
         "sublet-telemetry",
         "sublet-client",
+        "sublet-replicas",
         "sublet-scheduler",
         "sublet-controller",
         "sublet-hook",

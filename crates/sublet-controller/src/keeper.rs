@@ -1,4 +1,5 @@
-//! The controller of the webhook's certificates: carries out the steps of `certificates`.
+//! The controller of the webhook's certificates: carries out the steps of
+//! `sublet_replicas::credentials`.
 //!
 //! It looks after one object, the webhook configuration for pods, with the one for Bindings beside
 //! it, and keeps one Secret. It never makes a configuration: without the first there is nothing to
@@ -22,8 +23,9 @@ use kube::runtime::{Controller, WatchStreamExt};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::{Value, json};
 use sublet_client::{Act, ObjectAddress, Write};
+use sublet_replicas::credentials::{CertificateStep, Credential, Stored, next_step};
 
-use crate::certificates::{CertificateStep, Credential, Stored, names_of, next_step, trust};
+use crate::hosts::{names_of, trust};
 use crate::shell::{Control, Decision};
 
 /// The one text in the Secret.

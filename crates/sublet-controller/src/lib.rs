@@ -4,17 +4,16 @@
 //! The webhooks answer on every replica; whatever writes runs on the leader alone. All state is in
 //! the API server. It never binds a pod and never speaks to a node.
 //!
-//! Suggested reading order: leader, shell; certificates, keeper; admission, flavors, bindings,
+//! Suggested reading order: shell; hosts, keeper; admission, flavors, bindings,
 //! known, review, webhook, listener; event, preemptor, share_pods.
 
 mod admission;
 mod bindings;
-mod certificates;
 mod event;
 mod flavors;
+mod hosts;
 mod keeper;
 mod known;
-pub mod leader;
 mod listener;
 mod preemptor;
 mod review;
@@ -37,6 +36,7 @@ use kube::runtime::WatchStreamExt;
 use rustls::ServerConfig;
 use sublet_client::{Flavors, Namespaces, ObjectAddress};
 use sublet_model::Unit;
+use sublet_replicas::leader::{LeaseTiming, campaign, candidacy};
 use sublet_telemetry::metrics::ControllerMetrics;
 use tokio::sync::watch;
 
@@ -44,7 +44,6 @@ use admission::AdmissionRules;
 use bindings::BindingRules;
 use keeper::CertificateKeeper;
 use known::Known;
-use leader::{LeaseTiming, campaign, candidacy};
 use listener::{answer_calls, stopped};
 use preemptor::Preemptor;
 use share_pods::SharePodKeeper;
@@ -221,7 +220,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         identity()?,
         LeaseTiming::default(),
         campaigner,
-        metrics,
+        metrics.leading.clone(),
         async move {
             let _told = stopping.changed().await;
         },

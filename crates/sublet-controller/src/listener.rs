@@ -128,9 +128,9 @@ mod tests {
     use rustls::pki_types::pem::PemObject;
     use rustls::pki_types::{CertificateDer, ServerName};
     use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+    use sublet_replicas::credentials::Credential;
 
     use super::*;
-    use crate::certificates::Credential;
 
     type Caller = BufReader<StreamOwned<ClientConnection, TcpStream>>;
 

@@ -17,9 +17,8 @@ use kube::runtime::controller::{Action, Error};
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use sublet_client::{Write, WriteError, perform};
+use sublet_replicas::leader::Leadership;
 use sublet_telemetry::metrics::{ControllerLabel, ControllerMetrics, WriteLabels};
-
-use crate::leader::Leadership;
 
 /// What a controller decided about one object.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -19,9 +19,9 @@ use kube::runtime::{Controller, watcher};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use sublet_client::{Act, ObjectAddress, Write, connect};
-use sublet_controller::leader::{LeaseTiming, campaign, candidacy};
 use sublet_controller::shell::{Control, Decision, Pauses, govern};
 use sublet_e2e::{audit, binaries, eventually};
+use sublet_replicas::leader::{LeaseTiming, campaign, candidacy};
 use sublet_telemetry::metrics::ControllerMetrics;
 use sublet_testbed::{Cluster, ClusterOptions, User};
 use tokio::sync::oneshot;
@@ -154,7 +154,8 @@ impl Replica {
             let me = control.me.clone();
             let governs = govern(control, client.clone(), leadership, pauses, metrics.clone());
             let (end, ended) = oneshot::channel::<()>();
-            let campaigns = campaign(client, lease, me, TIMING, campaigner, metrics, async {
+            let leading = metrics.leading;
+            let campaigns = campaign(client, lease, me, TIMING, campaigner, leading, async {
                 let _gone = ended.await;
             });
             let mut campaigns = std::pin::pin!(campaigns);

@@ -1,7 +1,5 @@
 //! Renewals without an API server: time is an argument.
 
-use k8s_openapi::ByteString;
-use k8s_openapi::api::admissionregistration::v1::ServiceReference;
 use proptest::prelude::*;
 
 use super::*;
@@ -148,36 +146,4 @@ fn what_is_made_can_be_served_and_stored() {
     };
     let text = serde_json::to_string(&stored).unwrap();
     assert_eq!(serde_json::from_str::<Stored>(&text).unwrap(), stored);
-}
-
-#[test]
-fn hosts_come_from_the_configuration() {
-    let client = |url: Option<&str>, service: Option<(&str, &str)>| WebhookClientConfig {
-        url: url.map(str::to_owned),
-        service: service.map(|(name, namespace)| ServiceReference {
-            name: name.to_owned(),
-            namespace: namespace.to_owned(),
-            ..ServiceReference::default()
-        }),
-        ca_bundle: Some(ByteString(b"ours".to_vec())),
-    };
-    for (client, host) in [
-        (client(None, Some(("s", "ns"))), Some("s.ns.svc")),
-        (
-            client(Some("https://127.0.0.1:9443/admit"), None),
-            Some("127.0.0.1"),
-        ),
-        (client(Some("https://[::1]:9443/admit"), None), Some("::1")),
-        (
-            client(Some("https://gpu.example.org"), None),
-            Some("gpu.example.org"),
-        ),
-        (client(Some("nonsense"), None), None),
-        (client(None, None), None),
-    ] {
-        assert_eq!(host_of(&client).as_deref(), host, "{client:?}");
-        assert_eq!(names_of([&client]).len(), usize::from(host.is_some()));
-        assert!(trust([&client], "ours"));
-        assert!(!trust([&client], "theirs"));
-    }
 }

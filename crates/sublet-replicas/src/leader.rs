@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::{Api, Client};
+use prometheus_client::metrics::gauge::Gauge;
 use serde_json::{Value, json};
 use sublet_client::{Act, ObjectAddress, Write, WriteError, perform};
-use sublet_telemetry::metrics::ControllerMetrics;
 use tokio::sync::watch;
 
 /// The times of an election.
@@ -279,14 +279,14 @@ pub fn candidacy() -> (Campaigner, Leadership) {
 }
 
 /// Campaigns for a Lease until `stop` is ready, and gives it back then: nobody may begin to write
-/// any more. `me` must differ from process to process.
+/// any more. `me` must differ from process to process. `leading` shows it.
 pub async fn campaign(
     client: Client,
     lease: ObjectAddress,
     me: String,
     timing: LeaseTiming,
     campaigner: Campaigner,
-    metrics: ControllerMetrics,
+    leading: Gauge,
     stop: impl Future<Output = ()>,
 ) {
     let api: Api<Lease> = Api::namespaced(
@@ -305,7 +305,7 @@ pub async fn campaign(
         let current = election
             .tenure
             .filter(|tenure| Instant::now() < tenure.until);
-        metrics.leading.set(i64::from(current.is_some()));
+        leading.set(i64::from(current.is_some()));
         campaigner.tenure.send_if_modified(|known| {
             let led = known.is_some();
             let changed = *known != current;

@@ -1,20 +1,18 @@
-//! The webhook's certificates: what is served, what is trusted, and when the next takes over.
+//! Certificates of a process: what is served, what is trusted, and when the next takes over.
 //!
 //! A *credential* is a certificate with its key and the authority that signed it; the authority's
 //! own key is thrown away at once. A renewal has steps, each a write of its own: the next
-//! credential is stored; its authority joins the bundle in the webhook configurations; some time
-//! after that was seen, it is served; the old authority stays in the bundle until the renewal
-//! after. So at no moment does a replica serve what an API server does not trust, though both hear
-//! of every step late. `next_step` decides and knows no clock. It never writes.
+//! credential is stored; its authority joins the bundle that callers trust; some time after that was
+//! seen, it is served; the old authority stays in the bundle until the renewal after. So at no
+//! moment does a replica serve what a caller does not trust, though both hear of every step late.
+//! `next_step` decides and knows no clock. It never writes.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::admissionregistration::v1::WebhookClientConfig;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, date_time_ymd,
@@ -29,19 +27,19 @@ const SKEW: SignedDuration = SignedDuration::from_mins(5);
 
 /// A certificate to serve, its key, and the authority that signed it, as PEM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Credential {
+pub struct Credential {
     /// The certificate.
-    pub(crate) certificate: String,
+    pub certificate: String,
     /// Its private key.
-    pub(crate) key: String,
+    pub key: String,
     /// What a caller must trust.
-    pub(crate) authority: String,
+    pub authority: String,
     /// The hosts that it stands for.
-    pub(crate) names: BTreeSet<String>,
+    pub names: BTreeSet<String>,
     /// When it was made.
-    pub(crate) from: Timestamp,
+    pub from: Timestamp,
     /// When it ends.
-    pub(crate) until: Timestamp,
+    pub until: Timestamp,
 }
 
 impl Credential {
@@ -49,7 +47,7 @@ impl Credential {
     ///
     /// # Errors
     /// A host that no certificate can stand for.
-    pub(crate) fn make(
+    pub fn make(
         names: &BTreeSet<String>,
         now: Timestamp,
         validity: Duration,
@@ -97,7 +95,7 @@ impl Credential {
     ///
     /// # Errors
     /// A text that is no certificate or key, or the two do not belong together.
-    pub(crate) fn server_config(&self) -> anyhow::Result<Arc<ServerConfig>> {
+    pub fn server_config(&self) -> anyhow::Result<Arc<ServerConfig>> {
         let chain = CertificateDer::pem_slice_iter(self.certificate.as_bytes())
             .collect::<Result<Vec<_>, _>>()
             .context("the certificate cannot be read")?;
@@ -125,28 +123,28 @@ impl Credential {
 
 /// A credential that is not served yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Successor {
+pub struct Successor {
     /// The credential.
-    pub(crate) credential: Credential,
+    pub credential: Credential,
     /// Since when its authority is known to be in the webhook configuration.
-    pub(crate) trusted_since: Option<Timestamp>,
+    pub trusted_since: Option<Timestamp>,
 }
 
 /// All that is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Stored {
+pub struct Stored {
     /// What all replicas serve.
-    pub(crate) served: Credential,
+    pub served: Credential,
     /// What they will serve next.
-    pub(crate) next: Option<Successor>,
+    pub next: Option<Successor>,
     /// The authority of what they served before: some may do so for a moment more.
-    pub(crate) former_authority: Option<String>,
+    pub former_authority: Option<String>,
 }
 
 impl Stored {
     /// Only that credential.
     #[must_use]
-    pub(crate) fn first(served: Credential) -> Stored {
+    pub fn first(served: Credential) -> Stored {
         Stored {
             served,
             next: None,
@@ -156,7 +154,7 @@ impl Stored {
 
     /// What API servers must trust, as PEM.
     #[must_use]
-    pub(crate) fn bundle(&self) -> String {
+    pub fn bundle(&self) -> String {
         let next = self.next.as_ref().map(|next| &next.credential.authority);
         let all = self.former_authority.iter().chain([&self.served.authority]);
         all.chain(next).map(String::as_str).collect()
@@ -165,7 +163,7 @@ impl Stored {
 
 /// What is to be done about certificates.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum CertificateStep {
+pub enum CertificateStep {
     /// Store this.
     Store(Box<Stored>),
     /// Put this bundle into the webhook configurations that lack it.
@@ -178,7 +176,7 @@ pub(crate) enum CertificateStep {
 /// the bundle of what is stored? `fresh`: a new credential for `names`.
 /// `settle`: how long API servers may take to hear of a new bundle.
 #[must_use]
-pub(crate) fn next_step(
+pub fn next_step(
     stored: Option<&Stored>,
     trusted: bool,
     fresh: &Credential,
@@ -230,40 +228,6 @@ pub(crate) fn next_step(
             }
         },
     }
-}
-
-/// The hosts under which API servers call webhooks.
-#[must_use]
-pub(crate) fn names_of<'a>(
-    webhooks: impl IntoIterator<Item = &'a WebhookClientConfig>,
-) -> BTreeSet<String> {
-    webhooks.into_iter().filter_map(host_of).collect()
-}
-
-fn host_of(client: &WebhookClientConfig) -> Option<String> {
-    if let Some(service) = &client.service {
-        return Some(format!("{}.{}.svc", service.name, service.namespace));
-    }
-    let (_, rest) = client.url.as_deref()?.split_once("://")?;
-    let authority = rest.split(['/', '?', '#']).next()?;
-    if let Some(v6) = authority.strip_prefix('[') {
-        let (address, _) = v6.split_once(']')?;
-        return address.parse::<IpAddr>().ok().map(|ip| ip.to_string());
-    }
-    let host = authority.split(':').next()?;
-    (!host.is_empty()).then(|| host.to_owned())
-}
-
-/// Do all these webhooks trust exactly this bundle?
-#[must_use]
-pub(crate) fn trust<'a>(
-    webhooks: impl IntoIterator<Item = &'a WebhookClientConfig>,
-    bundle: &str,
-) -> bool {
-    webhooks.into_iter().all(|webhook| {
-        let ours = webhook.ca_bundle.as_ref();
-        ours.is_some_and(|ours| ours.0 == bundle.as_bytes())
-    })
 }
 
 #[cfg(test)]
