@@ -6,6 +6,7 @@
 //! libraries: a broken product must not break this door.
 
 mod bench;
+mod chart;
 mod clients;
 mod control_plane;
 mod demo;
@@ -55,6 +56,8 @@ enum Task {
     Libraries,
     /// Build the one file that is handed out: `sublet` with its libraries inside.
     Release(release::Arguments),
+    /// Render the Helm chart into deploy/kubernetes/, after a template or a default value changed.
+    Chart,
     /// Write the tables of the GPU driver's functions anew, from NVIDIA's headers.
     DriverTables,
     /// A stock Kubernetes control plane on loopback, in the background.
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Libraries => libraries::run(),
         Task::Release(arguments) => release::run(&arguments),
+        Task::Chart => chart::run(),
         Task::DriverTables => driver_tables::run(),
         Task::ControlPlane(action) => control_plane::run(&action),
     };

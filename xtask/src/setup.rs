@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use sublet_testbed::{Binaries, Progress, control_plane, debian};
+use sublet_testbed::{Binaries, Helm, Progress, control_plane, debian};
 
 /// The repository this was compiled in.
 pub(crate) fn repository() -> Result<&'static Path> {
@@ -64,6 +64,8 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
 pub(crate) struct Components {
     pub(crate) binaries: Binaries,
     pub(crate) no_node: Option<String>,
+    /// Where it was asked for.
+    helm: Option<Helm>,
 }
 
 impl Components {
@@ -73,6 +75,7 @@ impl Components {
         Ok(Components {
             binaries,
             no_node: Some("not asked for".to_owned()),
+            helm: None,
         })
     }
 
@@ -85,7 +88,18 @@ impl Components {
         }
         progress.restart();
         let binaries = control_plane(repository()?, no_node.is_none(), &mut progress)?;
-        Ok(Components { binaries, no_node })
+        Ok(Components {
+            binaries,
+            no_node,
+            helm: None,
+        })
+    }
+
+    /// The same with helm.
+    pub(crate) fn with_node_and_helm() -> Result<Components> {
+        let mut components = Components::with_node()?;
+        components.helm = Some(Helm::build(repository()?, &mut Progress::new())?);
+        Ok(components)
     }
 
     /// Tells a program about them, by the variables that `sublet-testbed` reads.
@@ -93,6 +107,9 @@ impl Components {
         command.env("SUBLET_CONTROL_PLANE", self.binaries.root());
         if let Some(reason) = &self.no_node {
             command.env("SUBLET_NODE_SKIP", reason);
+        }
+        if let Some(helm) = &self.helm {
+            command.env("SUBLET_HELM", helm.program());
         }
     }
 }

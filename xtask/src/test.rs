@@ -86,8 +86,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     ];
     let mut last = None;
     if !arguments.fast {
-        heading("components: Debian packages and the control plane (6 min once, then 1 s)");
-        let components = Components::with_node()?;
+        heading("components: Debian packages, the control plane and helm (8 min once, then 1 s)");
+        let components = Components::with_node_and_helm()?;
         if filter.is_empty() {
             steps.push(order_of_published_runs()?);
         }

@@ -134,7 +134,7 @@ pub fn control_plane(repository: &Path, node: bool, progress: &mut Progress) -> 
 }
 
 /// Makes `root/name` in one step: all of it or nothing.
-fn whole(root: &Path, name: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+pub(crate) fn whole(root: &Path, name: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let unfinished = root.join(format!("{name}.unfinished"));
     // Remains of a build that was killed: nobody else uses them, since we hold the lock.
     for old in [&unfinished, &root.join(name)] {
@@ -148,9 +148,10 @@ fn whole(root: &Path, name: &str, make: impl FnOnce(&Path) -> Result<()>) -> Res
     Ok(())
 }
 
-struct Go<'a> {
-    source: PathBuf,
-    progress: &'a mut Progress,
+/// The Go tool, on modules that are folders of `source`.
+pub(crate) struct Go<'a> {
+    pub(crate) source: PathBuf,
+    pub(crate) progress: &'a mut Progress,
 }
 
 impl Go<'_> {
@@ -239,13 +240,13 @@ impl Go<'_> {
     }
 
     /// One field of a pinned module.
-    fn list(&mut self, module: &str, field: &str, of: &str) -> Result<String> {
+    pub(crate) fn list(&mut self, module: &str, field: &str, of: &str) -> Result<String> {
         let args = ["list", "-m", "-f", &format!("{{{{.{field}}}}}"), of].map(OsString::from);
         let out = self.run(module, &format!("look up {of}"), &args, None)?;
         Ok(out.trim().to_owned())
     }
 
-    fn build(
+    pub(crate) fn build(
         &mut self,
         module: &str,
         what: &str,
@@ -347,8 +348,8 @@ impl Go<'_> {
     }
 }
 
-/// A hash of the path and content of every file under `control-plane/`, and of Go's version.
-fn key(source: &Path) -> Result<String> {
+/// A hash of the path and content of every file under a folder, and of Go's version.
+pub(crate) fn key(source: &Path) -> Result<String> {
     let version = Command::new("go")
         .args(["env", "GOVERSION"])
         .env("GOTOOLCHAIN", "local")

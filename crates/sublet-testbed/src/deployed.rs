@@ -27,6 +27,9 @@ pub const KUBE_SCHEDULER: &str = "sublet-kube-scheduler";
 
 const NAMESPACE: &str = "sublet-system";
 
+/// The one file of `deploy/kubernetes/` that is not made by the chart: helm makes namespaces itself.
+pub const NAMESPACE_MANIFEST: &str = "00-namespace.yaml";
+
 /// Manifests that describe processes in pods, or configure them; they are not applied. The webhook
 /// is, by [`apply_webhook`], where a controller is to answer: else each GPU pod would wait for one.
 const NOT_APPLIED: [&str; 5] = [

@@ -3,7 +3,7 @@
 //! End-to-end tests, benchmarks and the demo all need the same: stock components that start in
 //! seconds, live in a directory of their own, and are gone afterwards, even if the process that
 //! started them is killed. This crate builds these components from the Go modules pinned in
-//! `control-plane/` and runs them.
+//! `control-plane/` and `tools/helm` and runs them.
 //!
 //! It never calls the API server itself (`kubectl` does), never opens a port beyond loopback, and
 //! links nothing of the product, which it only knows as one program and some manifests.
@@ -16,6 +16,7 @@ pub mod deployed;
 mod form;
 mod go_module;
 mod guard;
+mod helm;
 mod kwok;
 mod loopback;
 mod machine;
@@ -28,8 +29,10 @@ mod supervisor;
 pub use build::{Binaries, control_plane, default_cache};
 pub use cluster::{Cluster, ClusterOptions, User};
 pub use components::{APISERVER, CONTROLLERS, ETCD, KWOK};
+pub use deployed::NAMESPACE_MANIFEST;
 pub use form::{FORMS, PodForm};
 pub use go_module::{GoModule, KOORDINATOR};
+pub use helm::{Helm, chart_folder};
 pub use kwok::kwok_node;
 pub use loopback::{free_port, http_get};
 pub use machine::Machine;

@@ -3,6 +3,7 @@
 
 mod attacks;
 mod bad_input;
+mod chart;
 mod churn;
 mod controller_shell;
 mod first_scheduler;
