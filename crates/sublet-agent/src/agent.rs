@@ -4,9 +4,9 @@
 //! does it.
 
 mod isolation;
+mod plugins;
 mod registrar;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,26 +14,26 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::ValueEnum;
 use jiff::Timestamp;
-use sublet_api::dialect::DIALECTS;
 use sublet_api::object::Node;
 use sublet_api::{Handed, NodeUse, keys};
 use sublet_client::{Client, read_node};
-use sublet_kubelet::deviceplugin::DeviceList;
 use sublet_model::{Inventory, NodeFacts, NodeName};
 use sublet_telemetry::metrics::{AgentMetrics, ResourceLabel};
 use tokio::sync::{Mutex, Notify, mpsc, watch};
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 
 use self::isolation::Caretaker;
+use self::plugins::Plugins;
 use self::registrar::Registrar;
 use crate::SharingWord;
 use crate::allocate::{Given, Site};
 use crate::books::Books;
 use crate::hand_over::{HandOut, in_time};
 use crate::isolate::node::Isolation;
-use crate::plugin::{Plugin, PluginSpec};
+use crate::kind::cards::Cards;
+use crate::kind::{self, Asked};
 use crate::publish::device::DeviceReport;
 use crate::publish::offer::{Offer, OfferError, Settings};
 use crate::publish::{measured, missing, publish, register};
@@ -72,9 +72,9 @@ pub(crate) struct Agent {
     /// When that was last written, or the agent started.
     measured_written: Instant,
     offered: Option<Offered>,
-    /// The node as containers are to find it; there once kubelet may ask.
-    site: Option<watch::Sender<Arc<Site>>>,
-    plugins: BTreeMap<&'static str, Running>,
+    /// The node as containers are to find it.
+    site: watch::Sender<Arc<Site>>,
+    cards: Arc<Cards>,
     /// Does HAMi's device plugin report the node?
     is_hamis: bool,
     device: DeviceReport,
@@ -124,13 +124,6 @@ impl Labels {
     }
 }
 
-/// A plugin that runs.
-struct Running {
-    devices: watch::Sender<DeviceList>,
-    stop: watch::Sender<bool>,
-    task: JoinHandle<()>,
-}
-
 impl Agent {
     pub(crate) fn new(
         client: Client,
@@ -141,6 +134,22 @@ impl Agent {
         isolation: Option<Arc<Isolation>>,
     ) -> Agent {
         let (registered, registrations) = mpsc::unbounded_channel();
+        let (given, doubt) = <(Arc<Mutex<Given>>, Arc<Notify>)>::default();
+        // Nobody asks for anything before there is an offer, and with it the real one.
+        let facts = NodeFacts::plain(node.clone(), inventory.borrow().clone());
+        let site = watch::Sender::new(Arc::new(Site {
+            facts,
+            no_isolation: false,
+        }));
+        let cards = Cards::new(HandOut {
+            client: client.clone(),
+            site: site.subscribe(),
+            given: Arc::clone(&given),
+            metrics: metrics.clone(),
+            isolation: isolation.clone(),
+            books: Books::place(&folder),
+            doubt: Arc::clone(&doubt),
+        });
         Agent {
             client,
             node,
@@ -152,12 +161,12 @@ impl Agent {
             measured: watch::Sender::new(isolation.is_none().then(NodeUse::new)),
             measured_written: Instant::now(),
             isolation,
-            given: Arc::default(),
-            doubt: Arc::default(),
+            given,
+            doubt,
             lost: watch::Sender::default(),
             offered: None,
-            site: None,
-            plugins: BTreeMap::new(),
+            site,
+            cards: Arc::new(cards),
             is_hamis: false,
             device: DeviceReport::new(),
             registered,
@@ -166,8 +175,13 @@ impl Agent {
         }
     }
 
-    /// Runs until `stop` becomes true, or the devices cannot be followed any more.
-    pub(crate) async fn run(mut self, mut stop: watch::Receiver<bool>) -> anyhow::Result<()> {
+    /// Runs until `stop` becomes true, or the devices cannot be followed any more. `asked`: the kinds
+    /// of device that the operator asked for beside the cards.
+    pub(crate) async fn run(
+        mut self,
+        asked: Vec<Asked>,
+        mut stop: watch::Receiver<bool>,
+    ) -> anyhow::Result<()> {
         info!(node = %self.node, folder = %self.folder.display(), "agent started");
         let caretaker = Caretaker {
             client: self.client.clone(),
@@ -190,15 +204,16 @@ impl Agent {
             books: Books::place(&self.folder),
             doubt: Arc::clone(&self.doubt),
         };
+        let kinds = kind::all(&self.cards, asked);
+        let mut plugins = Plugins::new(kinds, self.folder.clone(), self.registered.clone());
         let outcome = tokio::select! {
             ended = caretaker.keep() => ended,
             never = registrar.keep() => match never {},
             ended = self.keep() => ended,
+            never = plugins.keep() => match never {},
             _ = stop.wait_for(|stop| *stop) => Ok(()),
         };
-        for plugin in std::mem::take(&mut self.plugins).into_values() {
-            plugin.close().await;
-        }
+        plugins.close().await;
         if let Some(isolation) = self.isolation.take() {
             // A task can only fail by a panic, which the thread has printed.
             let _ended = spawn_blocking(move || isolation.stop()).await;
@@ -245,7 +260,7 @@ impl Agent {
     async fn look(&mut self, inventory: &Arc<Inventory>) -> anyhow::Result<()> {
         self.refresh(inventory)?;
         // Kubelet hears of a sick card even while the API server is away.
-        self.feed_plugins();
+        self.feed();
         let node = in_time(read_node(&self.client, &self.node)).await;
         let node = node.context("node not read")?.with_context(|| {
             let name = &self.node;
@@ -276,7 +291,7 @@ impl Agent {
         if self.settings.koordinator_device {
             self.device.keep(&self.client, &node, inventory).await;
         }
-        self.settle_plugins().await;
+        self.settle();
         if !self.complaint.is_empty() {
             info!(node = %self.node, "working again");
             self.complaint.clear();
@@ -329,52 +344,21 @@ impl Agent {
         Ok(&self.offered.insert(offered).offer)
     }
 
-    /// Tells the plugins that run what the offer says now.
-    fn feed_plugins(&mut self) {
-        let (Some(offered), Some(site)) = (&self.offered, &self.site) else {
-            return;
-        };
-        let new = Arc::new(self.site_of(offered));
-        site.send_if_modified(|now| replace(now, &new));
-        for (resource, plugin) in &self.plugins {
-            if let Some(list) = offered.offer.lists.get(resource) {
-                plugin.devices.send_if_modified(|now| replace(now, list));
-            }
+    /// Tells whoever hands out cards what the offer says now, and kubelet how the cards fare of
+    /// which it knows.
+    fn feed(&self) {
+        if let Some(offered) = &self.offered {
+            let site = Arc::new(self.site_of(offered));
+            self.site.send_if_modified(|now| replace(now, &site));
+            self.cards.refresh(&offered.offer.lists);
         }
     }
 
-    /// Has a plugin run for each resource of the offer, and no other.
-    async fn settle_plugins(&mut self) {
-        self.feed_plugins();
-        let Some(offered) = &self.offered else { return };
-        let lists = &offered.offer.lists;
-        let first = self.site_of(offered);
-        let site = self
-            .site
-            .get_or_insert_with(|| watch::Sender::new(Arc::new(first)));
-        for (&resource, list) in lists {
-            self.plugins.entry(resource).or_insert_with(|| {
-                let hand_out = HandOut {
-                    resource,
-                    client: self.client.clone(),
-                    site: site.subscribe(),
-                    given: Arc::clone(&self.given),
-                    metrics: self.metrics.clone(),
-                    isolation: self.isolation.clone(),
-                    books: Books::place(&self.folder),
-                    doubt: Arc::clone(&self.doubt),
-                };
-                let registered = self.registered.clone();
-                Running::start(hand_out, list.clone(), registered, self.folder.clone())
-            });
-        }
-        let gone = |resource: &&'static str| !lists.contains_key(*resource);
-        let gone: Vec<&str> = self.plugins.keys().copied().filter(gone).collect();
-        for resource in gone {
-            if let Some(plugin) = self.plugins.remove(resource) {
-                info!(resource, "withdrawn");
-                plugin.close().await;
-            }
+    /// Has kubelet offered all of the offer, and no more.
+    fn settle(&self) {
+        self.feed();
+        if let Some(offered) = &self.offered {
+            self.cards.offer(&offered.offer.lists);
         }
     }
 
@@ -400,48 +384,6 @@ impl Agent {
     }
 }
 
-impl Running {
-    fn start(
-        hand_out: HandOut,
-        devices: DeviceList,
-        registered: mpsc::UnboundedSender<String>,
-        folder: PathBuf,
-    ) -> Running {
-        let mut offerings = DIALECTS.iter().filter_map(|dialect| dialect.offering());
-        let found = offerings.find(|offering| offering.resource == hand_out.resource);
-        let (socket_name, prefers) = match found {
-            Some(offering) => (offering.socket, true),
-            // A slot is as good as any other.
-            None => ("sublet-gpu-slot.sock", false),
-        };
-        let (devices, offered) = watch::channel(devices);
-        let (stop, stopped) = watch::channel(false);
-        let plugin = Plugin {
-            spec: PluginSpec {
-                resource: hand_out.resource.to_owned(),
-                socket_name: socket_name.to_owned(),
-                prefers,
-            },
-            devices: offered,
-            allocator: Arc::new(hand_out),
-            registered,
-        };
-        Running {
-            devices,
-            stop,
-            task: tokio::spawn(plugin.run(folder, stopped)),
-        }
-    }
-
-    /// Ends the plugin and waits until its socket is gone.
-    async fn close(self) {
-        self.stop.send_replace(true);
-        if let Err(error) = self.task.await {
-            warn!(%error, "a plugin did not end well");
-        }
-    }
-}
-
 /// The pause before the next look. It grows with failures in a row: 3, 6, 12 … 30 seconds,
 /// since the agents of all nodes ask a server that comes back.
 fn pause_after(failures: u32, in_a_hurry: bool) -> Duration {
@@ -453,7 +395,7 @@ fn pause_after(failures: u32, in_a_hurry: bool) -> Duration {
 }
 
 /// Puts `new` in the place of `now`; false if they are the same.
-fn replace<T: Clone + PartialEq>(now: &mut T, new: &T) -> bool {
+pub(crate) fn replace<T: Clone + PartialEq>(now: &mut T, new: &T) -> bool {
     let is_new = now != new;
     if is_new {
         now.clone_from(new);

@@ -24,7 +24,7 @@ use crate::allocate::{AllocateError, Given, HandOver, KubeletAsk, Site, decide, 
 use crate::books::Books;
 use crate::isolate::inject::Injection;
 use crate::isolate::node::Isolation;
-use crate::plugin::{Allocator, DeviceIds};
+use crate::plugin::DeviceIds;
 
 /// How long a pod that nobody finds is looked for. The API server had the pod before kubelet did,
 /// so this is for servers that lag behind.
@@ -41,9 +41,8 @@ const CALL_TIME: Duration = Duration::from_secs(5);
 /// The pause between two tries.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Hands out the devices of one resource.
+/// Hands out the node's cards, by whatever resource kubelet asks for them.
 pub(crate) struct HandOut {
-    pub(crate) resource: &'static str,
     pub(crate) client: Client,
     pub(crate) site: watch::Receiver<Arc<Site>>,
     /// One for all resources of the node: it is also what serialises them.
@@ -57,39 +56,34 @@ pub(crate) struct HandOut {
     pub(crate) doubt: Arc<Notify>,
 }
 
-#[tonic::async_trait]
-impl Allocator for HandOut {
-    async fn allocate(
+impl HandOut {
+    /// What the container gets that kubelet has given these devices.
+    pub(crate) async fn allocate(
         &self,
-        containers: Vec<DeviceIds>,
-    ) -> Result<Vec<ContainerAllocateResponse>, Status> {
-        let mut answers = Vec::with_capacity(containers.len());
-        for ids in containers {
-            let asked = self.asked(ids.len());
-            let outcome = self.hand_over(asked, ids.first()).await;
-            self.count(&outcome);
-            match outcome {
-                Ok((handed, injected)) => {
-                    let own = handed.environment.into_iter();
-                    answers.push(ContainerAllocateResponse {
-                        envs: own.chain(injected.environment).collect(),
-                        mounts: injected.mounts,
-                        ..ContainerAllocateResponse::default()
-                    });
-                }
-                Err(status) => {
-                    warn!(%asked, why = status.message(), "no devices handed over");
-                    return Err(status);
-                }
-            }
-        }
-        Ok(answers)
+        resource: &'static str,
+        devices: &DeviceIds,
+    ) -> Result<ContainerAllocateResponse, Status> {
+        let count = devices.len() as u64;
+        let asked = KubeletAsk { resource, count };
+        let outcome = self.hand_over(asked, devices.first()).await;
+        self.count(&outcome);
+        let (handed, injected) = outcome.inspect_err(|status| {
+            warn!(%asked, why = status.message(), "no devices handed over");
+        })?;
+        let own = handed.environment.into_iter();
+        Ok(ContainerAllocateResponse {
+            envs: own.chain(injected.environment).collect(),
+            mounts: injected.mounts,
+            ..ContainerAllocateResponse::default()
+        })
     }
 
-    async fn preferred(
+    /// The devices that each container had best get.
+    pub(crate) async fn preferred(
         &self,
+        resource: &'static str,
         containers: Vec<ContainerPreferredAllocationRequest>,
-    ) -> Result<Vec<DeviceIds>, Status> {
+    ) -> Vec<DeviceIds> {
         let mut given = self.given.lock().await;
         let site = self.site.borrow().clone();
         // Only advice. Where nothing is known kubelet picks, and Allocate says what is wrong.
@@ -100,25 +94,17 @@ impl Allocator for HandOut {
         // Of equal pods the books say who has been served.
         given.learn(&pods, Books::read(&self.books).as_ref());
         let answer = |one: ContainerPreferredAllocationRequest| {
+            let count = u64::try_from(one.allocation_size).unwrap_or(0);
             prefer(
                 &pods,
                 &site.facts,
-                self.asked(usize::try_from(one.allocation_size).unwrap_or(0)),
+                KubeletAsk { resource, count },
                 &given,
                 &one.available_device_i_ds,
                 &one.must_include_device_i_ds,
             )
         };
-        Ok(containers.into_iter().map(answer).collect())
-    }
-}
-
-impl HandOut {
-    fn asked(&self, count: usize) -> KubeletAsk {
-        KubeletAsk {
-            resource: self.resource,
-            count: count as u64,
-        }
+        containers.into_iter().map(answer).collect()
     }
 
     async fn hand_over(

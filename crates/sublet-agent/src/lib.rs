@@ -2,7 +2,7 @@
 //! hands each container the cards that the scheduler chose for its pod. The decisions
 //! are made elsewhere; this crate only finds out, carries out and reports.
 //!
-//! Suggested reading order: discover, publish, plugin, allocate, isolate, hand_over, agent.
+//! Suggested reading order: discover, publish, plugin, allocate, isolate, hand_over, kind, agent.
 
 mod agent;
 pub mod allocate;
@@ -11,6 +11,7 @@ pub mod discover;
 mod hand_over;
 mod health;
 pub mod isolate;
+mod kind;
 pub mod plugin;
 pub mod publish;
 
@@ -75,6 +76,13 @@ pub struct Args {
     /// cards with fewer than N pods.
     #[arg(long, value_name = "N")]
     gpu_splits: Option<NonZeroU8>,
+    /// Offer devices of another kind too, such as `files:rdma=/dev/infiniband`; may be said again
+    ///
+    /// `files:NAME=DIR[,times=N]` offers each device file in a folder as one device of the resource
+    /// sublet.dev/NAME (or NAME, if it has a domain), or as N of them that share it. A container finds
+    /// its file at the same path. A file that goes away is an unhealthy device.
+    #[arg(long = "device", value_name = "KIND:TEXT", value_parser = kind::asked)]
+    devices: Vec<kind::Asked>,
     /// Write HAMi's register and handshake on the node, for scripts and dashboards that read them
     ///
     /// Not where HAMi's scheduler runs: it would take the node for one of its own, and bind its pods
@@ -202,7 +210,7 @@ pub async fn run(
     let stop = stop_signals()?;
     let place = (args.node_name, args.device_plugin_dir);
     Agent::new(client, place, settings, inventory, metrics, isolation)
-        .run(stop)
+        .run(args.devices, stop)
         .await
 }
 

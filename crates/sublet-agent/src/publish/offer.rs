@@ -12,27 +12,13 @@ use std::sync::Arc;
 
 use sublet_api::dialect::{DIALECTS, OfferedCards, OfferedDevice, hami};
 use sublet_api::{NodeReport, keys, report_to_json};
-use sublet_kubelet::deviceplugin::{Device, DeviceList, HEALTHY, UNHEALTHY};
+use sublet_kubelet::deviceplugin::DeviceList;
 use sublet_model::{
     Advertise, Gpu, GpuUuid, Identity, Inventory, InventoryError, NodeFacts, NodeName, Sharing,
     Unit,
 };
 
-use crate::allocate::ID_SEPARATOR;
-
-/// The longest list of memory units, in bytes: three quarters of kubelet's limit, since
-/// GetPreferredAllocation sends IDs back with more around them.
-const LIST_MAX: usize = 3 * 1024 * 1024;
-
-/// Slots per card, where memory is offered by slots. Each container takes one, so this is
-/// how many containers can share a card; kubelet starts 110 pods a node unless told
-/// otherwise, and a 64th of the largest card is less than a CUDA context with its
-/// libraries can use sensibly.
-const SLOTS_PER_CARD: usize = 64;
-
-/// Slots per node, shared among its cards where those are very many: about a megabyte
-/// of list.
-const SLOTS_PER_NODE: usize = 16_384;
+use crate::kind::{gpu_memory, whole_gpu};
 
 /// The longest annotation. The API server takes 256 KiB for all annotations of an object
 /// together (apimachinery, TotalAnnotationSizeLimitB), and the node has others.
@@ -135,10 +121,10 @@ impl Offer {
             count: inventory.gpus().len() as u64,
             memory: inventory.memory(),
             sharing: settings.sharing,
-            containers: slots_per_card(inventory) as u64,
+            containers: gpu_memory::slots_per_card(inventory) as u64,
         };
         status.extend(DIALECTS.iter().flat_map(|dialect| dialect.amounts(&cards)));
-        lists.insert(keys::GPU_SLOT, slot_list(inventory));
+        lists.insert(keys::GPU_SLOT, gpu_memory::slots(inventory));
         for offering in DIALECTS.iter().filter_map(|dialect| dialect.offering()) {
             let resource = offering.resource;
             match offering.device {
@@ -146,20 +132,15 @@ impl Offer {
                     status.insert(resource, 0);
                 }
                 OfferedDevice::Unit => {
-                    if let Some(units) = unit_list(inventory, settings)? {
+                    if let Some(units) = gpu_memory::units(inventory, settings)? {
                         lists.insert(resource, units);
                     } else {
                         advertise = Advertise::Slots;
-                        status.insert(resource, n_units(inventory, settings.unit));
+                        status.insert(resource, gpu_memory::amount(inventory, settings.unit));
                     }
                 }
                 OfferedDevice::Card => {
-                    let times = match (settings.sharing, settings.gpu_splits) {
-                        (Sharing::Whole, _) | (Sharing::Both, None) => 1,
-                        (Sharing::Memory, None) => continue,
-                        (_, Some(splits)) => splits.get().into(),
-                    };
-                    lists.insert(resource, card_list(inventory, times));
+                    lists.extend(Some(resource).zip(whole_gpu::devices(inventory, settings)));
                 }
             }
         }
@@ -200,80 +181,8 @@ impl Offer {
     }
 }
 
-fn n_units(inventory: &Inventory, unit: Unit) -> u64 {
-    let units = inventory.gpus().iter().map(|gpu| unit.whole_in(gpu.memory));
-    units.sum()
-}
-
-/// One device per unit of memory; `None` where slots are to take their place.
-fn unit_list(inventory: &Inventory, settings: Settings) -> Result<Option<DeviceList>, OfferError> {
-    if settings.advertise == AdvertiseWish::Slots {
-        return Ok(None);
-    }
-    let unit = settings.unit;
-    let devices = named(inventory).flat_map(|(gpu, uuid)| {
-        let count = unit.whole_in(gpu.memory);
-        // No NUMA node: which card a pod gets does not depend on the IDs, and kubelet
-        // would align CPUs with the wrong one.
-        (0..count).map(move |n| {
-            Device::new(
-                format!("{uuid}{ID_SEPARATOR}{n}"),
-                gpu.health.is_healthy(),
-                None,
-            )
-        })
-    });
-    // Sick devices take more bytes. A node must not change its way of advertising when a
-    // card gets sick, so those that still are healthy count as if they were not.
-    let healthy = named(inventory).filter(|(gpu, _)| gpu.health.is_healthy());
-    let n_healthy: u64 = healthy.map(|(gpu, _)| unit.whole_in(gpu.memory)).sum();
-    let growth = (UNHEALTHY.len() - HEALTHY.len()) as u64 * n_healthy;
-    let list = DeviceList::within(LIST_MAX, devices)
-        .filter(|list| list.encoded_size() as u64 + growth <= LIST_MAX as u64);
-    if list.is_none() && settings.advertise == AdvertiseWish::Units {
-        let units = n_units(inventory, unit);
-        return Err(OfferError::Units { units, unit });
-    }
-    Ok(list)
-}
-
-fn slots_per_card(inventory: &Inventory) -> usize {
-    let cards = inventory.gpus().len().max(1);
-    (SLOTS_PER_NODE / cards).clamp(1, SLOTS_PER_CARD)
-}
-
-fn slot_list(inventory: &Inventory) -> DeviceList {
-    let per_card = slots_per_card(inventory);
-    let slots = named(inventory).flat_map(|(gpu, uuid)| {
-        (0..per_card).map(move |n| {
-            Device::new(
-                format!("{uuid}{ID_SEPARATOR}{n}"),
-                gpu.health.is_healthy(),
-                None,
-            )
-        })
-    });
-    slots.collect()
-}
-
-/// One device per card, or so many. Where it is one, the ID is the card, and kubelet is told its
-/// NUMA node; of several, the ID does not say which card a pod gets.
-fn card_list(inventory: &Inventory, times: usize) -> DeviceList {
-    let devices = named(inventory).flat_map(|(gpu, uuid)| {
-        let device = move |n: usize| match times {
-            1 => Device::new(uuid.to_string(), gpu.health.is_healthy(), gpu.numa),
-            _ => {
-                let id = format!("{uuid}{ID_SEPARATOR}{n}");
-                Device::new(id, gpu.health.is_healthy(), None)
-            }
-        };
-        (0..times).map(device)
-    });
-    devices.collect()
-}
-
 /// The cards that have a name, with it. One without was lost before the agent started.
-fn named(inventory: &Inventory) -> impl Iterator<Item = (&Gpu, &GpuUuid)> {
+pub(crate) fn named(inventory: &Inventory) -> impl Iterator<Item = (&Gpu, &GpuUuid)> {
     let gpus = inventory.gpus().iter();
     gpus.filter_map(|gpu| Some((gpu, gpu.uuid.as_ref()?)))
 }
@@ -313,9 +222,11 @@ fn annotation(report: &NodeReport) -> Result<String, OfferError> {
 #[cfg(test)]
 mod tests {
     use sublet_api::report_from_json;
+    use sublet_kubelet::deviceplugin::{Device, HEALTHY, UNHEALTHY};
     use sublet_model::{GpuIndex, Health, Level, MiB, Pair};
 
     use super::*;
+    use crate::kind::gpu_memory::LIST_MAX;
 
     /// `2x16276` → two cards of 16,276 MiB, with UUIDs of the usual length.
     fn cards(picture: &str, sick: &[u16]) -> Inventory {

@@ -1,0 +1,191 @@
+//! Kinds of device: what a node offers to kubelet beside CPU and memory. A kind finds its devices,
+//! says how they fare, and hands them to containers. Each has one file here, and one line in
+//! [`KINDS`]; the loop around them (`agent/plugins`) treats all alike and knows none of them.
+
+pub(crate) mod cards;
+mod files;
+pub(crate) mod gpu_memory;
+#[cfg(test)]
+mod toy;
+pub(crate) mod whole_gpu;
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
+
+use sublet_kubelet::deviceplugin::{
+    ContainerAllocateResponse, ContainerPreferredAllocationRequest, DeviceList,
+};
+use tokio::sync::watch;
+use tonic::Status;
+
+use self::cards::Cards;
+use crate::plugin::{Allocator, DeviceIds};
+
+/// Every kind.
+const KINDS: &[Kind] = &[
+    gpu_memory::KIND,
+    whole_gpu::KIND,
+    files::KIND,
+    #[cfg(test)]
+    toy::KIND,
+];
+
+/// A kind, and how a node comes to have it.
+struct Kind {
+    /// In the flag, in logs and in reasons.
+    name: &'static str,
+    open: Open,
+}
+
+enum Open {
+    /// Each node with GPUs has it.
+    OfCards(fn(&Arc<Cards>) -> Arc<dyn DeviceKind>),
+    /// A node has it if the operator says so, with a text that the kind understands; once for each
+    /// time it is said. The error is for people.
+    Asked(fn(&str) -> Result<Arc<dyn DeviceKind>, String>),
+}
+
+/// What one resource is to kubelet.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Pool {
+    /// The name of the plugin's socket in kubelet's folder.
+    pub(crate) socket: String,
+    /// Is kubelet to ask which devices a container had best get?
+    pub(crate) prefers: bool,
+    /// The devices, each with its health.
+    pub(crate) devices: DeviceList,
+}
+
+/// By resource.
+pub(crate) type Pools = BTreeMap<String, Pool>;
+
+/// One kind on one node.
+#[tonic::async_trait]
+pub(crate) trait DeviceKind: Send + Sync + 'static {
+    /// Finds the devices and how they fare, again and again, and keeps [`DeviceKind::offered`]
+    /// true; never ends. Cards need it not: the node's report is made of them too, so the agent's
+    /// own loop looks at them.
+    async fn discover(&self) -> Infallible {
+        std::future::pending().await
+    }
+
+    /// What is offered, now and whenever that changes. No resource without a device, ever.
+    fn offered(&self) -> watch::Receiver<Pools>;
+
+    /// What a container gets that kubelet has given these devices of one of the resources.
+    ///
+    /// # Errors
+    /// The status fails the pod's admission; people read its message in the pod's status.
+    async fn hand_over(
+        &self,
+        resource: &str,
+        devices: DeviceIds,
+    ) -> Result<ContainerAllocateResponse, Status>;
+
+    /// The devices that a container had best get, of those that it may have. Asked only of pools
+    /// that say so.
+    async fn preferred(
+        &self,
+        resource: &str,
+        asked: Vec<ContainerPreferredAllocationRequest>,
+    ) -> Vec<DeviceIds> {
+        let _any_will_do = resource;
+        asked.iter().map(|_| DeviceIds::new()).collect()
+    }
+}
+
+/// A kind that the operator asks for: `--device KIND:TEXT`.
+#[derive(Clone)]
+pub(crate) struct Asked {
+    text: String,
+    kind: Arc<dyn DeviceKind>,
+}
+
+impl fmt::Debug for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Reads the flag.
+///
+/// # Errors
+/// No such kind, or one that does not understand the text.
+pub(crate) fn asked(text: &str) -> Result<Asked, String> {
+    let named = |kind: &&Kind| matches!(kind.open, Open::Asked(_));
+    let names: Vec<&str> = KINDS.iter().filter(named).map(|kind| kind.name).collect();
+    let (name, rest) = text.split_once(':').unwrap_or((text, ""));
+    let found = KINDS.iter().find(|kind| kind.name == name);
+    let Some(Kind {
+        open: Open::Asked(open),
+        ..
+    }) = found
+    else {
+        let names = names.join(", ");
+        return Err(format!(
+            "there is no kind `{name}` to ask for; there is {names}"
+        ));
+    };
+    Ok(Asked {
+        kind: open(rest)?,
+        text: text.to_owned(),
+    })
+}
+
+/// All kinds of this node.
+pub(crate) fn all(cards: &Arc<Cards>, asked: Vec<Asked>) -> Vec<Arc<dyn DeviceKind>> {
+    let of_cards = KINDS.iter().filter_map(|kind| match kind.open {
+        Open::OfCards(open) => Some(open(cards)),
+        Open::Asked(_) => None,
+    });
+    of_cards
+        .chain(asked.into_iter().map(|one| one.kind))
+        .collect()
+}
+
+/// Answers kubelet for one resource of a kind.
+pub(crate) struct KindAllocator {
+    pub(crate) kind: Arc<dyn DeviceKind>,
+    pub(crate) resource: String,
+}
+
+#[tonic::async_trait]
+impl Allocator for KindAllocator {
+    async fn allocate(
+        &self,
+        containers: Vec<DeviceIds>,
+    ) -> Result<Vec<ContainerAllocateResponse>, Status> {
+        let mut answers = Vec::with_capacity(containers.len());
+        for devices in containers {
+            answers.push(self.kind.hand_over(&self.resource, devices).await?);
+        }
+        Ok(answers)
+    }
+
+    async fn preferred(
+        &self,
+        containers: Vec<ContainerPreferredAllocationRequest>,
+    ) -> Result<Vec<DeviceIds>, Status> {
+        Ok(self.kind.preferred(&self.resource, containers).await)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_is_asked_for_by_its_name() {
+        let refused = |text: &str| asked(text).err().unwrap();
+        assert_eq!(format!("{:?}", asked("toy:3").unwrap()), "toy:3");
+        assert_eq!(
+            refused("tape:/dev"),
+            "there is no kind `tape` to ask for; there is files, toy"
+        );
+        // The node's cards are there without being asked for.
+        assert!(refused("whole-gpu").contains("no kind `whole-gpu` to ask for"));
+        assert_eq!(refused("toy:three"), "`three` is no number of toys");
+    }
+}

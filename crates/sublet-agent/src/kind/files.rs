@@ -1,0 +1,476 @@
+//! Device files in a folder, such as those of a site's network cards: each is a device of its own, or
+//! several that share it. The agent needs the same folder at the same path as the node. A file that
+//! was there and is gone stays as an unhealthy device, so that kubelet, and whoever reads the node,
+//! learns of it; only a new agent forgets it.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::fs;
+use std::num::NonZeroU16;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{major, minor};
+use sublet_api::dialect;
+use sublet_kubelet::deviceplugin::{
+    ContainerAllocateResponse, ContainerPreferredAllocationRequest, Device, DeviceSpec,
+};
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tonic::Status;
+use tracing::{info, warn};
+
+use super::{DeviceKind, Kind, Open, Pool, Pools};
+use crate::agent::replace;
+use crate::allocate::ID_SEPARATOR;
+use crate::plugin::DeviceIds;
+
+pub(super) const KIND: Kind = Kind {
+    name: "files",
+    open: Open::Asked(|text| {
+        let wish = FilesWish::parse(text)?;
+        Ok(Arc::new(Files {
+            wish,
+            pools: watch::Sender::default(),
+        }))
+    }),
+};
+
+/// How often the folder is looked at: a system call for each file.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// The domain of resources whose name has none.
+const DOMAIN: &str = "sublet.dev";
+
+/// The longest name of a resource: kubelet's folder, this and some letters are the path of a socket,
+/// which has at most 107.
+const RESOURCE_MAX: usize = 60;
+
+/// What the operator wants: `NAME=DIR[,times=N]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct FilesWish {
+    resource: String,
+    folder: PathBuf,
+    times: NonZeroU16,
+}
+
+impl FilesWish {
+    fn parse(text: &str) -> Result<FilesWish, String> {
+        let form = "the form is files:NAME=DIR or files:NAME=DIR,times=N";
+        let (name, rest) = text.split_once('=').ok_or(form)?;
+        let (folder, times) = match rest.rsplit_once(",times=") {
+            Some((folder, times)) => {
+                let wrong = |_| format!("times={times} is no number from 1 to 65535");
+                (folder, times.parse().map_err(wrong)?)
+            }
+            None => (rest, NonZeroU16::MIN),
+        };
+        let folder = PathBuf::from(folder);
+        if !folder.is_absolute() {
+            return Err(format!(
+                "`{}` is no absolute path; {form}",
+                folder.display()
+            ));
+        }
+        Ok(FilesWish {
+            resource: resource(name)?,
+            folder,
+            times,
+        })
+    }
+
+    /// The devices of one file.
+    fn devices<'a>(&'a self, name: &'a str, seen: &Seen) -> impl Iterator<Item = Device> + 'a {
+        let (is_there, numa) = (seen.is_there, seen.numa);
+        (0..self.times.get()).map(move |number| match self.times {
+            NonZeroU16::MIN => Device::new(name.to_owned(), is_there, numa),
+            _ => Device::new(format!("{name}{ID_SEPARATOR}{number}"), is_there, numa),
+        })
+    }
+}
+
+/// The resource of that name, checked as the API server would.
+fn resource(name: &str) -> Result<String, String> {
+    let (domain, last) = name.split_once('/').unwrap_or((DOMAIN, name));
+    let is_label = |text: &str, more: &str| {
+        let inner = |c: char| c.is_ascii_alphanumeric() || more.contains(c);
+        let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+        text.chars().all(inner) && ends(text.chars().next()) && ends(text.chars().last())
+    };
+    let is_domain = domain.split('.').all(|part| is_label(part, "-"))
+        && !domain.contains(|c: char| c.is_ascii_uppercase());
+    if !is_domain || !is_label(last, "-_.") || last.contains('/') {
+        return Err(format!(
+            "`{name}` cannot be a resource; write a name such as rdma, or example.com/rdma"
+        ));
+    }
+    let resource = format!("{domain}/{last}");
+    if resource.len() > RESOURCE_MAX {
+        return Err(format!(
+            "`{resource}` is longer than {RESOURCE_MAX} letters"
+        ));
+    }
+    if domain.ends_with("kubernetes.io") {
+        return Err(format!(
+            "`{resource}`: names of kubernetes.io are Kubernetes' own"
+        ));
+    }
+    if dialect::device_resources().any(|known| known == resource) {
+        return Err(format!("`{resource}` means GPUs"));
+    }
+    Ok(resource)
+}
+
+/// What was seen of a file last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    is_there: bool,
+    numa: Option<u16>,
+}
+
+/// By file name.
+type Folder = BTreeMap<String, Seen>;
+
+/// Adds what was found to what was there before.
+fn add(known: &mut Folder, found: Folder) {
+    for (name, seen) in &mut *known {
+        if seen.is_there && !found.contains_key(name) {
+            warn!(name, "a device file is gone");
+        }
+        seen.is_there = false;
+    }
+    known.extend(found);
+}
+
+/// Looks at a folder. Names that are no text cannot be told to kubelet, and links may point
+/// anywhere: both are passed over.
+fn look(folder: &Path) -> std::io::Result<Folder> {
+    let mut found = Folder::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let Ok(name) = entry.file_name().into_string() else {
+            continue;
+        };
+        // It may go between the two looks.
+        let Ok(data) = entry.metadata() else { continue };
+        if is_device(&data) {
+            let numa = numa_of(&data);
+            found.insert(
+                name,
+                Seen {
+                    is_there: true,
+                    numa,
+                },
+            );
+        }
+    }
+    Ok(found)
+}
+
+fn is_device(data: &fs::Metadata) -> bool {
+    data.file_type().is_char_device() || data.file_type().is_block_device()
+}
+
+/// The NUMA node of the hardware behind a device file, where the kernel knows one.
+fn numa_of(data: &fs::Metadata) -> Option<u16> {
+    let kind = if data.file_type().is_block_device() {
+        "block"
+    } else {
+        "char"
+    };
+    let (major, minor) = (major(data.rdev()), minor(data.rdev()));
+    let path = format!("/sys/dev/{kind}/{major}:{minor}/device/numa_node");
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// One folder of device files.
+struct Files {
+    wish: FilesWish,
+    pools: watch::Sender<Pools>,
+}
+
+impl Files {
+    fn offer(&self, known: &Folder) {
+        let files = known.iter();
+        let devices = files.flat_map(|(name, seen)| self.wish.devices(name, seen));
+        let resource = &self.wish.resource;
+        let pool = Pool {
+            socket: format!("sublet-{}.sock", resource.replace('/', "_")),
+            prefers: self.wish.times > NonZeroU16::MIN,
+            devices: devices.collect(),
+        };
+        let pools = Pools::from([(resource.clone(), pool)]);
+        let pools = if known.is_empty() {
+            Pools::new()
+        } else {
+            pools
+        };
+        if self.pools.send_if_modified(|now| replace(now, &pools)) {
+            let healthy = known.values().filter(|seen| seen.is_there).count();
+            info!(
+                resource,
+                files = known.len(),
+                healthy,
+                "device files changed"
+            );
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl DeviceKind for Files {
+    async fn discover(&self) -> Infallible {
+        let mut known = Folder::new();
+        let mut complaint = String::new();
+        loop {
+            let folder = self.wish.folder.clone();
+            let looked = spawn_blocking(move || look(&folder)).await;
+            let looked = looked.unwrap_or_else(|panic| Err(std::io::Error::other(panic)));
+            let found = looked.unwrap_or_else(|error| {
+                let why = error.to_string();
+                if complaint != why {
+                    let folder = self.wish.folder.display();
+                    warn!(%folder, why, "no device files, will look again");
+                    complaint = why;
+                }
+                Folder::new()
+            });
+            add(&mut known, found);
+            self.offer(&known);
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn offered(&self) -> watch::Receiver<Pools> {
+        self.pools.subscribe()
+    }
+
+    async fn hand_over(
+        &self,
+        resource: &str,
+        devices: DeviceIds,
+    ) -> Result<ContainerAllocateResponse, Status> {
+        let mut specs = BTreeMap::new();
+        for id in &devices {
+            let name = match self.wish.times {
+                NonZeroU16::MIN => id.as_str(),
+                _ => file_of(id),
+            };
+            let path = self.wish.folder.join(name);
+            // No name leads out of the folder: kubelet gives back what it was told.
+            let is_there = fs::symlink_metadata(&path).is_ok_and(|data| is_device(&data));
+            let is_known = self.pools.borrow().contains_key(resource) && !name.contains('/');
+            if !is_there || !is_known {
+                let path = path.display();
+                let why = format!("{resource}: {path} is no device file any more");
+                warn!(resource, %path, "no devices handed over");
+                return Err(Status::failed_precondition(why));
+            }
+            let path = path.display().to_string();
+            specs.insert(
+                name,
+                DeviceSpec {
+                    container_path: path.clone(),
+                    host_path: path,
+                    permissions: "rw".to_owned(),
+                },
+            );
+        }
+        let files: Vec<&&str> = specs.keys().collect();
+        info!(resource, ?files, "device files handed over");
+        Ok(ContainerAllocateResponse {
+            devices: specs.into_values().collect(),
+            ..ContainerAllocateResponse::default()
+        })
+    }
+
+    /// Different files first: a container that asks for two is not to get one of them twice.
+    async fn preferred(
+        &self,
+        _resource: &str,
+        asked: Vec<ContainerPreferredAllocationRequest>,
+    ) -> Vec<DeviceIds> {
+        asked.iter().map(apart).collect()
+    }
+}
+
+/// The file of a device ID, where several share it.
+fn file_of(id: &str) -> &str {
+    id.rsplit_once(ID_SEPARATOR).map_or(id, |(name, _)| name)
+}
+
+/// So many devices as asked, of different files as far as there are so many; first the file of which
+/// most is free.
+fn apart(asked: &ContainerPreferredAllocationRequest) -> DeviceIds {
+    let mut left: BTreeMap<&str, Vec<&String>> = BTreeMap::new();
+    for id in &asked.available_device_i_ds {
+        if !asked.must_include_device_i_ds.contains(id) {
+            left.entry(file_of(id)).or_default().push(id);
+        }
+    }
+    let mut chosen = asked.must_include_device_i_ds.clone();
+    let count = usize::try_from(asked.allocation_size).unwrap_or(0);
+    while chosen.len() < count {
+        let times = |name: &str| chosen.iter().filter(|id| file_of(id) == name).count();
+        let best = left
+            .iter()
+            .filter(|(_, ids)| !ids.is_empty())
+            .min_by_key(|(name, ids)| (times(name), usize::MAX - ids.len()))
+            .map(|(name, _)| *name);
+        let Some(id) = best.and_then(|name| left.get_mut(name)?.pop()) else {
+            break;
+        };
+        chosen.push(id.clone());
+    }
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_operator_s_wish_is_checked() {
+        let wish = FilesWish::parse("rdma=/dev/infiniband,times=4").unwrap();
+        assert_eq!(
+            (wish.resource.as_str(), wish.folder, wish.times.get()),
+            ("sublet.dev/rdma", PathBuf::from("/dev/infiniband"), 4)
+        );
+        let wish = FilesWish::parse("example.com/nic=/dev/a=b").unwrap();
+        assert_eq!(
+            (wish.resource.as_str(), wish.times.get()),
+            ("example.com/nic", 1)
+        );
+        let refused = |text: &str| FilesWish::parse(text).unwrap_err();
+        assert!(refused("rdma").starts_with("the form is files:NAME=DIR"));
+        assert!(refused("rdma=dev").starts_with("`dev` is no absolute path"));
+        assert!(refused("rdma=/dev,times=0").starts_with("times=0 is no number"));
+        assert!(refused("a/b/c=/dev").starts_with("`a/b/c` cannot be a resource"));
+        assert!(refused("-a=/dev").starts_with("`-a` cannot be a resource"));
+        assert_eq!(refused("gpu-slot=/dev"), "`sublet.dev/gpu-slot` means GPUs");
+        assert_eq!(
+            refused("nvidia.com/gpu=/dev"),
+            "`nvidia.com/gpu` means GPUs"
+        );
+        assert!(refused("node.kubernetes.io/a=/dev").contains("Kubernetes' own"));
+    }
+
+    /// The devices that kubelet is told of: `a b!` for a healthy and an unhealthy one.
+    fn offered(wish: &str, looks: &[&str]) -> String {
+        let wish = FilesWish::parse(wish).unwrap();
+        let files = Files {
+            wish,
+            pools: watch::Sender::default(),
+        };
+        let mut known = Folder::new();
+        for look in looks {
+            let found = look.split_whitespace().map(|name| {
+                let seen = Seen {
+                    is_there: true,
+                    numa: None,
+                };
+                (name.to_owned(), seen)
+            });
+            add(&mut known, found.collect());
+            files.offer(&known);
+        }
+        let pools = files.pools.borrow();
+        let Some(pool) = pools.values().next() else {
+            return String::new();
+        };
+        let words = pool
+            .devices
+            .iter()
+            .map(|device| match device.health.as_str() {
+                "Healthy" => device.id,
+                _ => format!("{}!", device.id),
+            });
+        words.collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn a_file_that_goes_is_an_unhealthy_device_until_it_comes_back() {
+        let one = "rdma=/dev/infiniband";
+        assert_eq!(offered(one, &[""]), "");
+        assert_eq!(offered(one, &["a b"]), "a b");
+        assert_eq!(offered(one, &["a b", "b"]), "a! b");
+        assert_eq!(offered(one, &["a b", "", "a c"]), "a b! c");
+        let shared = "rdma=/dev/infiniband,times=2";
+        assert_eq!(offered(shared, &["a b", "b"]), "a-_-0! a-_-1! b-_-0 b-_-1");
+    }
+
+    #[tokio::test]
+    async fn only_device_files_are_found_and_handed_over() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("readme"), "no device").unwrap();
+        fs::create_dir(folder.path().join("by-path")).unwrap();
+        std::os::unix::fs::symlink("/dev/null", folder.path().join("link")).unwrap();
+        assert_eq!(look(folder.path()).unwrap(), Folder::new());
+        // Every machine has some.
+        let found = look(Path::new("/dev")).unwrap();
+        assert!(found["null"].is_there && !found.contains_key("shm"));
+
+        let wish = FilesWish::parse("dev=/dev").unwrap();
+        let files = Files {
+            wish,
+            pools: watch::Sender::default(),
+        };
+        files.offer(&found);
+        let ask = |id: &str| files.hand_over("sublet.dev/dev", vec![id.to_owned()]);
+        let answer = ask("null").await.unwrap();
+        let spec = &answer.devices[0];
+        assert_eq!(
+            (
+                spec.host_path.as_str(),
+                spec.container_path.as_str(),
+                spec.permissions.as_str()
+            ),
+            ("/dev/null", "/dev/null", "rw")
+        );
+        let refused = ask("gone").await.unwrap_err();
+        assert_eq!(
+            refused.message(),
+            "sublet.dev/dev: /dev/gone is no device file any more"
+        );
+        assert!(ask("../dev/null").await.is_err());
+    }
+
+    #[test]
+    fn two_devices_are_two_files_where_there_are_two() {
+        let check = |available: &str, must: &str, count| {
+            let ids = |text: &str| text.split_whitespace().map(str::to_owned).collect();
+            let asked = ContainerPreferredAllocationRequest {
+                available_device_i_ds: ids(available),
+                must_include_device_i_ds: ids(must),
+                allocation_size: count,
+            };
+            apart(&asked).join(" ")
+        };
+        assert_eq!(check("a-_-0 a-_-1 b-_-0", "", 2), "a-_-1 b-_-0");
+        assert_eq!(check("a-_-0 a-_-1", "", 2), "a-_-1 a-_-0");
+        assert_eq!(check("a-_-0 b-_-0 b-_-1", "a-_-0", 2), "a-_-0 b-_-1");
+        assert_eq!(check("a-_-0", "", 2), "a-_-0");
+    }
+
+    proptest! {
+        /// What is understood is a name that kubelet and the API server take.
+        #[test]
+        fn whatever_is_written_names_one_folder_or_is_refused(text in ".{0,80}", name in "[a-zA-Z./_-]{1,70}") {
+            for text in [text, format!("{name}=/dev/x,times=3")] {
+                if let Ok(wish) = FilesWish::parse(&text) {
+                    prop_assert!(wish.folder.is_absolute());
+                    prop_assert!(wish.resource.len() <= RESOURCE_MAX);
+                    let (domain, last) = wish.resource.split_once('/').unwrap();
+                    for part in domain.split('.').chain([last]) {
+                        let end = part.trim_matches(|c: char| c.is_ascii_alphanumeric());
+                        prop_assert!(!part.is_empty() && (end.is_empty() || end.len() + 2 <= part.len()));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Memory of GPUs, in parts: one device for each unit of it, as long as kubelet can be told so many,
+//! and slots, which carry Allocate where it cannot. Which card a container gets is decided by the
+//! scheduler; a device's ID only says it to those who ask kubelet.
+
+use sublet_api::dialect::OfferedDevice;
+use sublet_kubelet::deviceplugin::{Device, DeviceList, HEALTHY, UNHEALTHY};
+use sublet_model::{Inventory, Unit};
+
+use super::cards::CardKind;
+use super::{Kind, Open};
+use crate::allocate::ID_SEPARATOR;
+use crate::publish::offer::{AdvertiseWish, OfferError, Settings, named};
+
+pub(super) const KIND: Kind = Kind {
+    name: "gpu-memory",
+    open: Open::OfCards(|cards| CardKind::of(cards, OfferedDevice::Unit)),
+};
+
+/// The longest list of memory units, in bytes: three quarters of kubelet's limit, since
+/// GetPreferredAllocation sends IDs back with more around them.
+pub(crate) const LIST_MAX: usize = 3 * 1024 * 1024;
+
+/// Slots per card, where memory is offered by slots. Each container takes one, so this is
+/// how many containers can share a card; kubelet starts 110 pods a node unless told
+/// otherwise, and a 64th of the largest card is less than a CUDA context with its
+/// libraries can use sensibly.
+const SLOTS_PER_CARD: usize = 64;
+
+/// Slots per node, shared among its cards where those are very many: about a megabyte
+/// of list.
+const SLOTS_PER_NODE: usize = 16_384;
+
+/// All memory of the node, in units.
+pub(crate) fn amount(inventory: &Inventory, unit: Unit) -> u64 {
+    let units = inventory.gpus().iter().map(|gpu| unit.whole_in(gpu.memory));
+    units.sum()
+}
+
+/// One device per unit of memory; `None` where slots are to take their place.
+pub(crate) fn units(
+    inventory: &Inventory,
+    settings: Settings,
+) -> Result<Option<DeviceList>, OfferError> {
+    if settings.advertise == AdvertiseWish::Slots {
+        return Ok(None);
+    }
+    let unit = settings.unit;
+    let devices = named(inventory).flat_map(|(gpu, uuid)| {
+        let count = unit.whole_in(gpu.memory);
+        // No NUMA node: which card a pod gets does not depend on the IDs, and kubelet
+        // would align CPUs with the wrong one.
+        (0..count).map(move |n| {
+            Device::new(
+                format!("{uuid}{ID_SEPARATOR}{n}"),
+                gpu.health.is_healthy(),
+                None,
+            )
+        })
+    });
+    // Sick devices take more bytes. A node must not change its way of advertising when a
+    // card gets sick, so those that still are healthy count as if they were not.
+    let healthy = named(inventory).filter(|(gpu, _)| gpu.health.is_healthy());
+    let n_healthy: u64 = healthy.map(|(gpu, _)| unit.whole_in(gpu.memory)).sum();
+    let growth = (UNHEALTHY.len() - HEALTHY.len()) as u64 * n_healthy;
+    let list = DeviceList::within(LIST_MAX, devices)
+        .filter(|list| list.encoded_size() as u64 + growth <= LIST_MAX as u64);
+    if list.is_none() && settings.advertise == AdvertiseWish::Units {
+        let units = amount(inventory, unit);
+        return Err(OfferError::Units { units, unit });
+    }
+    Ok(list)
+}
+
+/// How many containers each card takes by slots.
+pub(crate) fn slots_per_card(inventory: &Inventory) -> usize {
+    let cards = inventory.gpus().len().max(1);
+    (SLOTS_PER_NODE / cards).clamp(1, SLOTS_PER_CARD)
+}
+
+/// Slots, which carry Allocate where the amounts do not.
+pub(crate) fn slots(inventory: &Inventory) -> DeviceList {
+    let per_card = slots_per_card(inventory);
+    let slots = named(inventory).flat_map(|(gpu, uuid)| {
+        (0..per_card).map(move |n| {
+            Device::new(
+                format!("{uuid}{ID_SEPARATOR}{n}"),
+                gpu.health.is_healthy(),
+                None,
+            )
+        })
+    });
+    slots.collect()
+}

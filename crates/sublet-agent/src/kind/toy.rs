@@ -1,0 +1,68 @@
+//! The smallest possible kind of device, made by the recipe in CONTRIBUTING.md: this file, and its
+//! line in [`KINDS`](super::KINDS). Only tests have it.
+
+use std::sync::Arc;
+
+use sublet_kubelet::deviceplugin::{ContainerAllocateResponse, Device};
+use tokio::sync::watch;
+use tonic::Status;
+
+use super::{DeviceKind, Kind, Open, Pool, Pools};
+use crate::plugin::DeviceIds;
+
+pub(super) const KIND: Kind = Kind {
+    name: "toy",
+    open: Open::Asked(|text| {
+        let wrong = |_| format!("`{text}` is no number of toys");
+        let count: usize = text.parse().map_err(wrong)?;
+        let devices = (0..count).map(|number| Device::new(format!("toy-{number}"), true, None));
+        let pool = Pool {
+            socket: "toy.sock".to_owned(),
+            prefers: false,
+            devices: devices.collect(),
+        };
+        let pools = Pools::from([("example.com/toy".to_owned(), pool)]);
+        Ok(Arc::new(Toys(watch::Sender::new(pools))))
+    }),
+};
+
+struct Toys(watch::Sender<Pools>);
+
+#[tonic::async_trait]
+impl DeviceKind for Toys {
+    fn offered(&self) -> watch::Receiver<Pools> {
+        self.0.subscribe()
+    }
+
+    async fn hand_over(
+        &self,
+        _resource: &str,
+        devices: DeviceIds,
+    ) -> Result<ContainerAllocateResponse, Status> {
+        let envs = [("TOYS".to_owned(), devices.join(","))];
+        Ok(ContainerAllocateResponse {
+            envs: envs.into(),
+            ..ContainerAllocateResponse::default()
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_kind_is_one_file_and_one_line() {
+    use crate::kind::{KindAllocator, asked};
+    use crate::plugin::Allocator;
+
+    let kind = asked("toy:2").unwrap().kind;
+    let pools = kind.offered().borrow().clone();
+    let resource = "example.com/toy".to_owned();
+    assert_eq!(pools[&resource].devices.len(), 2);
+    let allocator = KindAllocator { kind, resource };
+    let container = |id: &str| vec![id.to_owned()];
+    let asked = vec![container("toy-1"), container("toy-0")];
+    let answers = allocator.allocate(asked).await.unwrap();
+    let toys: Vec<&str> = answers
+        .iter()
+        .map(|one| one.envs["TOYS"].as_str())
+        .collect();
+    assert_eq!(toys, ["toy-1", "toy-0"]);
+}

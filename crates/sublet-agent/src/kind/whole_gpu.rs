@@ -1,0 +1,42 @@
+//! Whole GPUs: one device for each card, or several where containers that share a card ask for it by
+//! that name.
+
+use sublet_api::dialect::OfferedDevice;
+use sublet_kubelet::deviceplugin::{Device, DeviceList};
+use sublet_model::{Inventory, Sharing};
+
+use super::cards::CardKind;
+use super::{Kind, Open};
+use crate::allocate::ID_SEPARATOR;
+use crate::publish::offer::{Settings, named};
+
+pub(super) const KIND: Kind = Kind {
+    name: "whole-gpu",
+    open: Open::OfCards(|cards| CardKind::of(cards, OfferedDevice::Card)),
+};
+
+/// The devices; nothing on nodes that hand out parts only.
+pub(crate) fn devices(inventory: &Inventory, settings: Settings) -> Option<DeviceList> {
+    let times = match (settings.sharing, settings.gpu_splits) {
+        (Sharing::Whole, _) | (Sharing::Both, None) => 1,
+        (Sharing::Memory, None) => return None,
+        (_, Some(splits)) => splits.get().into(),
+    };
+    Some(cards(inventory, times))
+}
+
+/// One device per card, or so many. Where it is one, the ID is the card, and kubelet is told its
+/// NUMA node; of several, the ID does not say which card a pod gets.
+fn cards(inventory: &Inventory, times: usize) -> DeviceList {
+    let devices = named(inventory).flat_map(|(gpu, uuid)| {
+        let device = move |n: usize| match times {
+            1 => Device::new(uuid.to_string(), gpu.health.is_healthy(), gpu.numa),
+            _ => {
+                let id = format!("{uuid}{ID_SEPARATOR}{n}");
+                Device::new(id, gpu.health.is_healthy(), None)
+            }
+        };
+        (0..times).map(device)
+    });
+    devices.collect()
+}
