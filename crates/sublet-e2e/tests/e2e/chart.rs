@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use sublet_testbed::{Helm, NAMESPACE_MANIFEST, chart_folder};
 
 /// The root of the checkout.
@@ -52,5 +52,265 @@ fn the_manifests_are_the_chart_with_its_default_values() -> Result<()> {
             "{name} does not say why it is there"
         );
     }
+    Ok(())
+}
+
+/// What a user would see who has mistyped a value: a name of the field, and what it may be.
+#[test]
+fn a_wrong_value_is_refused_by_its_name() -> Result<()> {
+    let Some(helm) = helm() else {
+        return Ok(());
+    };
+    for (wrong, told) in [
+        (
+            "memoryUnit=MB",
+            "'/memoryUnit': value must be one of 'MiB', 'GiB'",
+        ),
+        (
+            "scheduler.policy=best",
+            "'/scheduler/policy': 'best' does not match",
+        ),
+        (
+            "scheduler.ports.health=0",
+            "'/scheduler/ports/health': minimum: got 0, want 1",
+        ),
+        (
+            "agent.sharin=both",
+            "'/agent': additional properties 'sharin' not allowed",
+        ),
+        (
+            "webhook.url=http://10.0.0.5",
+            "'/webhook/url': 'http://10.0.0.5' does not match",
+        ),
+        (
+            "webhook.failurePolicy=fail",
+            "'/webhook/failurePolicy': value must be one of",
+        ),
+        (
+            "isolation.opportunisticDuty=0",
+            "'/isolation/opportunisticDuty': minimum",
+        ),
+        (
+            "isolation.enabled=maybe",
+            "'/isolation/enabled': value must be one of 'auto', true",
+        ),
+        (
+            "isolation.mps.enabled=true,isolation.exclusiveSlices=all",
+            "isolation.exclusiveSlices makes no sense with isolation.mps.enabled",
+        ),
+        (
+            "isolation.mps.enabled=true,isolation.enabled=false",
+            "isolation.mps.enabled needs isolation.enabled",
+        ),
+    ] {
+        let made = helm.manifests(&chart_folder(repository()), &["--set", wrong]);
+        let said = made.map_or_else(|error| format!("{error:#}"), |_| "it was taken".to_owned());
+        ensure!(said.contains(told), "{wrong}: {said}");
+    }
+    Ok(())
+}
+
+/// Each value reaches the process or the object that it is about.
+#[test]
+fn a_value_changes_what_it_says() -> Result<()> {
+    let Some(helm) = helm() else {
+        return Ok(());
+    };
+    for (value, file, made) in [
+        ("image.repository=r/s", "60-agent.yaml", "image: r/s:"),
+        (
+            "imagePullSecrets[0].name=key",
+            "70-controller.yaml",
+            "imagePullSecrets: [{\"name\":\"key\"}]",
+        ),
+        ("memoryUnit=GiB", "50-scheduler.yaml", "- --memory-unit=GiB"),
+        ("memoryUnit=GiB", "60-agent.yaml", "- --memory-unit=GiB"),
+        (
+            "memoryUnit=GiB",
+            "70-controller.yaml",
+            "- --memory-unit=GiB",
+        ),
+        (
+            "moreSchedulers={a}",
+            "33-scheduler-warning.yaml",
+            "names: sublet-scheduler a\n",
+        ),
+        (
+            "moreSchedulers={a}",
+            "50-scheduler.yaml",
+            "- --scheduler-name=a",
+        ),
+        ("hostNetwork=true", "50-scheduler.yaml", "hostNetwork: true"),
+        (
+            "hostNetwork=true",
+            "70-controller.yaml",
+            "maxUnavailable: 1, maxSurge: 0",
+        ),
+        (
+            "apiServer.host=h",
+            "40-scheduler-config.yaml",
+            "server: https://h:443\n",
+        ),
+        (
+            "apiServer.host=h",
+            "60-agent.yaml",
+            "KUBERNETES_SERVICE_HOST, value: \"h\"",
+        ),
+        (
+            "scheduler.policy=binpack",
+            "50-scheduler.yaml",
+            "- --policy=binpack",
+        ),
+        (
+            "scheduler.ports.extender=5",
+            "40-scheduler-config.yaml",
+            "http://127.0.0.1:5/sublet",
+        ),
+        (
+            "scheduler.ports.kubeScheduler=5",
+            "50-scheduler.yaml",
+            "- --secure-port=5",
+        ),
+        (
+            "scheduler.args={--few=0}",
+            "50-scheduler.yaml",
+            "- \"--few=0\"",
+        ),
+        (
+            "controller.assignScheduler=true",
+            "70-controller.yaml",
+            "- --assign-scheduler=sublet-scheduler",
+        ),
+        (
+            "controller.addSlots=true",
+            "70-controller.yaml",
+            "- --add-slots",
+        ),
+        (
+            "webhook.url=https://h:1",
+            "71-webhook.yaml",
+            "url: https://h:1/bindings",
+        ),
+        (
+            "webhook.failurePolicy=Fail",
+            "71-webhook.yaml",
+            "failurePolicy: Fail",
+        ),
+        (
+            "agent.runtimeClassName=nvidia",
+            "60-agent.yaml",
+            "runtimeClassName: nvidia",
+        ),
+        (
+            "agent.kubeletDir=/k",
+            "60-agent.yaml",
+            "path: /k/device-plugins",
+        ),
+        ("agent.stateDir=/s", "60-agent.yaml", "mountPath: /s}"),
+        (
+            "agent.simulated=gpus: []",
+            "60-agent.yaml",
+            "cards.yaml: |\n    gpus: []\n",
+        ),
+        (
+            "isolation.enabled=true",
+            "60-agent.yaml",
+            "- --isolation=on",
+        ),
+        (
+            "isolation.enabled=false",
+            "60-agent.yaml",
+            "- --isolation=off",
+        ),
+        (
+            "isolation.exclusiveSlices=all",
+            "60-agent.yaml",
+            "- --exclusive-slices=all",
+        ),
+        (
+            "isolation.mps.enabled=true",
+            "60-agent.yaml",
+            "hostIPC: true",
+        ),
+        (
+            "isolation.mps.enabled=true",
+            "60-agent.yaml",
+            "add: [SETUID, SETGID, KILL]",
+        ),
+        (
+            "dialects.hami.gpuSplits=4",
+            "60-agent.yaml",
+            "- --gpu-splits=4",
+        ),
+        (
+            "dialects.hami.register=true",
+            "60-agent.yaml",
+            "- --hami-register",
+        ),
+        (
+            "dialects.koordinator.device=true",
+            "60-agent.yaml",
+            "- --koordinator-device",
+        ),
+        (
+            "metrics.podMonitor.enabled=true",
+            "80-monitor.yaml",
+            "kind: PodMonitor",
+        ),
+    ] {
+        let files = helm.manifests(&chart_folder(repository()), &["--set", value])?;
+        let text = files
+            .get(file)
+            .with_context(|| format!("{value}: no {file}"))?;
+        ensure!(
+            text.contains(made),
+            "{value}: no `{made}` in {file}:\n{text}"
+        );
+    }
+    let without = ["--set", "controller.enabled=false,crds.install=false"];
+    let files = helm.manifests(&chart_folder(repository()), &without)?;
+    for absent in [
+        "15-flavors.yaml",
+        "16-sharepods.yaml",
+        "70-controller.yaml",
+        "71-webhook.yaml",
+    ] {
+        assert!(!files.contains_key(absent), "{absent}");
+    }
+    Ok(())
+}
+
+/// In another namespace nothing is left of the usual one: accounts, policies and webhooks know it.
+#[test]
+fn another_namespace_is_named_everywhere() -> Result<()> {
+    let Some(helm) = helm() else {
+        return Ok(());
+    };
+    let files = helm.manifests(&chart_folder(repository()), &["--namespace", "gpus"])?;
+    for (name, text) in files {
+        assert!(!text.contains("sublet-system"), "{name}:\n{text}");
+    }
+    Ok(())
+}
+
+/// Helm's own opinion, and the version: an image of another one would not know its flags.
+#[test]
+fn helm_finds_nothing_wrong_with_the_chart() -> Result<()> {
+    let Some(helm) = helm() else {
+        return Ok(());
+    };
+    let folder = chart_folder(repository());
+    let said = helm.run(&["lint", "--strict", &folder.display().to_string()], None)?;
+    ensure!(said.contains("0 chart(s) failed"), "{said}");
+    let about = fs::read_to_string(folder.join("Chart.yaml"))?;
+    let version = env!("CARGO_PKG_VERSION");
+    ensure!(
+        about.contains(&format!("\nversion: {version}\n")),
+        "{about}"
+    );
+    ensure!(
+        about.contains(&format!("\nappVersion: \"{version}\"\n")),
+        "{about}"
+    );
     Ok(())
 }

@@ -1,9 +1,10 @@
-{{- /* Why: what every object is labelled with, written once.
+{{- /* Why: what several manifests say in the same words, written once.
 
-`sublet.labels` is given a list: the root, and the component if the object belongs to one process.
 Names are fixed, because accounts, policies and the two webhook configurations know each other by
-name, and most are of the whole cluster. Helm refuses a second release, since the objects belong
-to the first. */ -}}
+name, and most are of the whole cluster. Helm refuses a second release: the objects belong to the
+first.
+
+`sublet.labels` is given a list: the root, and the component if the object belongs to one process. */ -}}
 
 {{- define "sublet.labels" -}}
 {{- $root := index . 0 -}}
@@ -12,5 +13,21 @@ to the first. */ -}}
 {{- end }}
 
 {{- define "sublet.image" -}}
-{{ .repository }}:{{ .tag }}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{- define "sublet.schedulerNames" -}}
+- --scheduler-name=sublet-scheduler
+{{- range .Values.moreSchedulers }}
+- --scheduler-name={{ . }}
+{{- end }}
+{{- end }}
+
+{{- define "sublet.apiServer" -}}
+{{- with .Values.apiServer }}
+{{- if .host -}}
+- {name: KUBERNETES_SERVICE_HOST, value: {{ quote .host }}}
+- {name: KUBERNETES_SERVICE_PORT, value: {{ quote .port }}}
+{{- end }}
+{{- end }}
 {{- end }}
