@@ -15,7 +15,12 @@ use crate::setup::repository;
 /// The rings of ARCHITECTURE.md, innermost first. A crate may use crates of its own ring and of
 /// those before it; its tests also those of the last one, which prove.
 const RINGS: [&[&str]; 4] = [
-    &["sublet-model", "sublet-plan", "sublet-share"],
+    &[
+        "sublet-model",
+        "sublet-plan",
+        "sublet-share",
+        "sublet-queue",
+    ],
     &[
         "sublet-api",
         "sublet-kubelet",

@@ -20,6 +20,10 @@ pub enum KeyKind {
     DeviceLabel,
     /// In ResourceQuotas.
     QuotaKey,
+    /// On ElasticQuotas.
+    ElasticQuotaLabel,
+    /// On ElasticQuotas.
+    ElasticQuotaAnnotation,
     /// In a container's environment.
     Variable,
     /// The beginning of a ConfigMap's name.
@@ -209,6 +213,8 @@ keys! {
         SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict",
     }
     PodLabel {
+        /// the ElasticQuota that the pod counts for; its namespace's unless it is there (Koordinator)
+        QUOTA_NAME = "quota.scheduling.koordinator.sh/name",
         /// `guaranteed`, the default, or `opportunistic`: promised no compute time, and gets what
         /// guaranteed pods leave
         CLASS_LABEL = "sublet.dev/class",
@@ -293,6 +299,36 @@ keys! {
         QUOTA_MEMORY = "limits.nvidia.com/gpumem",
         /// the most compute time that is promised to all of them, in percent of one card (HAMi)
         QUOTA_CORES = "limits.nvidia.com/gpucores",
+    }
+    ElasticQuotaLabel {
+        /// the quota above it; none, or `koordinator-root-quota`, for one at the top (Koordinator)
+        QUOTA_PARENT = "quota.scheduling.koordinator.sh/parent",
+        /// `true` on a quota that has others below it (Koordinator)
+        QUOTA_IS_PARENT = "quota.scheduling.koordinator.sh/is-parent",
+        /// `false` keeps its minimum for it even while it asks for less (Koordinator)
+        QUOTA_LENDS = "quota.scheduling.koordinator.sh/allow-lent-resource",
+        /// the tree that the quota belongs to; the cluster's own unless it is there (Koordinator)
+        QUOTA_TREE = "quota.scheduling.koordinator.sh/tree-id",
+        /// `true` on a tree's top: what the tree has is taken from the cluster's own one, and no
+        /// sum of minima is checked (Koordinator)
+        QUOTA_IS_ROOT = "quota.scheduling.koordinator.sh/is-root",
+        /// `true` takes nothing from the cluster's own tree (Koordinator)
+        QUOTA_IGNORE_DEFAULT = "quota.scheduling.koordinator.sh/ignore-default-tree",
+    }
+    ElasticQuotaAnnotation {
+        /// by how much it shares in what is left over, as amounts by resource; as much as its
+        /// maximum unless it is there (Koordinator)
+        QUOTA_WEIGHT = "quota.scheduling.koordinator.sh/shared-weight",
+        /// namespaces whose pods count for the quota, a JSON list (Koordinator)
+        QUOTA_NAMESPACES = "quota.scheduling.koordinator.sh/namespaces",
+        /// what the quota's tree has, as amounts by resource (Koordinator)
+        QUOTA_TOTAL = "quota.scheduling.koordinator.sh/total-resource",
+        /// what of that no pod can have now, as amounts by resource (Koordinator)
+        QUOTA_UNSCHEDULABLE = "quota.scheduling.koordinator.sh/unschedulable-resource",
+        /// what of its minimum the quota keeps where all minima are too much (Koordinator)
+        QUOTA_GUARANTEED = "quota.scheduling.koordinator.sh/guaranteed",
+        /// what its pods ask, as amounts by resource; read where a file holds no pods (Koordinator)
+        QUOTA_REQUEST = "quota.scheduling.koordinator.sh/request",
     }
     Variable {
         /// what each container of the pod got, as in the pod's annotation `sublet.dev/allocation`;

@@ -7,6 +7,7 @@
 mod allocation;
 mod budget;
 pub mod dialect;
+mod elastic_quota;
 pub mod extender;
 mod flavor;
 mod go_json;
@@ -28,10 +29,14 @@ pub mod stock;
 
 pub use allocation::{AllocationError, allocation_from_json, allocation_to_json};
 pub use budget::{BudgetSpec, BudgetStatus, DisruptionBudget};
+pub use elastic_quota::{
+    ElasticQuota, ElasticQuotaError, ElasticQuotaSpec, ElasticQuotaStatus, QuotaFacts, QuotaScope,
+    amount, node_amounts,
+};
 pub use flavor::{FlavorSpec, GpuFlavor, flavor_of};
 pub use handed::{Handed, HandedTextError, handed_from_json, handed_to_json};
 pub use inventory::{InventoryTextError, NodeReport, report_from_json, report_to_json};
-pub use machine::{host_of, stock_ask};
+pub use machine::{amounts_of, host_of, stock_ask};
 pub use measured::{NodeUse, UseTextError, measured_use, use_from_json, use_to_json};
 pub use node::{
     NodeDefaults, NodeError, facts_of, facts_with_stock, facts_without_gpu, unhealthy_gpus,

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use sublet_model::{
     Bytes, Host, HostPort, MilliCpu, Resources, Role, StockAllocatable, StockAsk, peak,
 };
+use sublet_queue::Amounts;
 
 use crate::dialect::device_resources;
 use crate::dialect::{ClaimError, containers};
@@ -102,6 +103,25 @@ pub fn stock_ask(pod: &Pod) -> Result<StockAsk, ClaimError> {
         list.add(&Arc::from(name), amount);
     }
     Ok(ask)
+}
+
+/// Everything that a pod asks of its node, by resource: CPU in thousandths, all else in its base
+/// unit.
+///
+/// # Errors
+/// A wrong amount.
+pub fn amounts_of(pod: &Pod) -> Result<Amounts, ClaimError> {
+    let host = host_of(pod)?;
+    let mut amounts = Amounts::from([
+        (Arc::from("cpu"), host.cpu.get()),
+        (Arc::from("memory"), host.memory.get()),
+    ]);
+    for name in names(pod) {
+        let amount = asked(pod, name, bytes, Missing::ZERO)?;
+        amounts.insert(Arc::from(name), amount);
+    }
+    amounts.insert(Arc::from("pods"), 1);
+    Ok(amounts)
 }
 
 /// Every resource that a pod names, CPU and memory aside.

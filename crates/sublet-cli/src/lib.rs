@@ -16,6 +16,7 @@ pub mod machine;
 mod paste;
 pub mod plan;
 pub mod ps;
+pub mod quota;
 mod refusals;
 pub mod run;
 pub mod simulate;

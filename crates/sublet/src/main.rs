@@ -15,7 +15,7 @@ use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use sublet_cli::{
-    Answer, DONE, NOT_DONE, explain, inspect, limit, plan, print_error, ps, run, simulate,
+    Answer, DONE, NOT_DONE, explain, inspect, limit, plan, print_error, ps, quota, run, simulate,
     standalone, top,
 };
 
@@ -68,6 +68,9 @@ enum Command {
     Inspect(inspect::Args),
     /// Show where pods would go: the scheduler's engine on files, without a cluster
     Plan(plan::Args),
+    /// Show what quotas are entitled to, without a cluster
+    #[command(subcommand)]
+    Quota(quota::QuotaCommand),
     /// Replay a trace of a cluster through the scheduler's engine, without a cluster
     Simulate(simulate::Args),
     /// Explain why a pod waits, or what it got
@@ -151,6 +154,7 @@ fn perform(command: Command) -> anyhow::Result<u8> {
         Command::Limit(args) => limit::run(&args)?.print(),
         Command::Inspect(args) => on_one_thread(inspect::run(&args))?.print(),
         Command::Plan(args) => plan::run(&args),
+        Command::Quota(action) => quota::run(&action)?.print(),
         Command::Simulate(args) => simulate::run(&args)?.print(),
         Command::Explain(args) => on_one_thread(explain::run(&args))?.print(),
         Command::Scheduler(args) => {

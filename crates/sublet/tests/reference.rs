@@ -103,6 +103,11 @@ fn names(page: &mut String) {
         (KeyKind::NamespaceLabel, "Labels of namespaces"),
         (KeyKind::DeviceLabel, "Labels of Koordinator's Device"),
         (KeyKind::QuotaKey, "Keys of ResourceQuotas"),
+        (KeyKind::ElasticQuotaLabel, "Labels of ElasticQuotas"),
+        (
+            KeyKind::ElasticQuotaAnnotation,
+            "Annotations of ElasticQuotas",
+        ),
         (KeyKind::Variable, "Variables of containers"),
         (KeyKind::ConfigMap, "ConfigMaps"),
     ] {

@@ -11,8 +11,11 @@ mod items;
 mod parse;
 
 use std::fmt;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use sublet_api::ElasticQuota;
 use sublet_api::object::{Node, Pod};
 
 use self::documents::documents;
@@ -122,7 +125,9 @@ pub struct Input {
     pub nodes: Vec<Located<Node>>,
     /// Pods, in the order of the files.
     pub pods: Vec<Located<Pod>>,
-    /// A line for each object that a plan has no use for.
+    /// ElasticQuotas, in the order of the files.
+    pub quotas: Vec<Located<ElasticQuota>>,
+    /// A line for each object that no command has a use for.
     pub notes: Vec<String>,
     /// What cannot be read while all else can.
     pub unreadable: Vec<Unreadable>,
@@ -131,6 +136,25 @@ pub struct Input {
 }
 
 impl Input {
+    /// Reads these files; `-` is standard input.
+    #[must_use]
+    pub fn of_files(files: &[PathBuf]) -> Input {
+        let mut input = Input::default();
+        for file in files {
+            let name = match file.as_os_str() == "-" {
+                true => "standard input".to_owned(),
+                false => file.display().to_string(),
+            };
+            match text_of(file) {
+                Ok(text) => input.read(&name, &text),
+                Err(error) => input
+                    .errors
+                    .push(format!("{name}: cannot be read: {error}")),
+            }
+        }
+        input
+    }
+
     /// Reads one file's text; `file` is its name in messages.
     pub fn read(&mut self, file: &str, text: &str) {
         let mut n_documents = 0;
@@ -163,7 +187,7 @@ impl Input {
     /// True if nothing at all was read, so that there is nothing to plan.
     #[must_use]
     pub fn is_hopeless(&self) -> bool {
-        let nothing = self.nodes.is_empty() && self.pods.is_empty();
+        let nothing = self.nodes.is_empty() && self.pods.is_empty() && self.quotas.is_empty();
         !self.errors.is_empty() || (nothing && !self.unreadable.is_empty())
     }
 
@@ -177,6 +201,10 @@ impl Input {
                 let object = *pod;
                 self.pods.push(Located { origin, object });
             }
+            Ok(Object::Quota(quota)) => {
+                let object = *quota;
+                self.quotas.push(Located { origin, object });
+            }
             Ok(Object::Other) => {
                 let kind = if kind.is_empty() { "(none)" } else { &kind };
                 self.notes
@@ -188,5 +216,15 @@ impl Input {
                 self.unreadable.push(odd);
             }
         }
+    }
+}
+
+fn text_of(file: &Path) -> io::Result<String> {
+    if file.as_os_str() == "-" {
+        let mut text = String::new();
+        io::stdin().lock().read_to_string(&mut text)?;
+        Ok(text)
+    } else {
+        std::fs::read_to_string(file)
     }
 }

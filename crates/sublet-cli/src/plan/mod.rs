@@ -8,7 +8,7 @@ mod schedule;
 #[cfg(test)]
 mod tests;
 
-use std::io::{self, Read as _};
+use std::io;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -93,20 +93,10 @@ pub fn run(args: &Args) -> anyhow::Result<u8> {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .context("this machine's clock stands before 1970")?;
-    let mut input = Input::default();
-    for file in &args.file {
-        let name = if file.as_os_str() == "-" {
-            "standard input".to_owned()
-        } else {
-            file.display().to_string()
-        };
-        match read(file) {
-            Ok(text) => input.read(&name, &text),
-            Err(error) => input
-                .errors
-                .push(format!("{name}: cannot be read: {error}")),
-        }
-    }
+    let mut input = Input::of_files(&args.file);
+    let quotas = input.quotas.iter();
+    let passed = quotas.map(|quota| passed_over(&quota.origin));
+    input.notes.extend(passed);
     let options = PlanOptions {
         policy: args.policy.clone(),
         unit: args.memory_unit.into(),
@@ -168,12 +158,7 @@ impl Planned {
     }
 }
 
-fn read(file: &PathBuf) -> io::Result<String> {
-    if file.as_os_str() == "-" {
-        let mut text = String::new();
-        io::stdin().lock().read_to_string(&mut text)?;
-        Ok(text)
-    } else {
-        std::fs::read_to_string(file)
-    }
+/// What is said of a quota by commands that know none.
+pub(crate) fn passed_over(origin: &Origin) -> String {
+    format!("note: {origin}: passed over, its kind is ElasticQuota; `sublet quota plan` reads it")
 }

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_saphyr::{Location, UserMessageFormatter};
+use sublet_api::ElasticQuota;
 use sublet_api::object::{Node, Pod};
 
 use super::block::json_of;
@@ -22,7 +23,8 @@ use super::items::{Item, items};
 pub(super) enum Object {
     Node(Box<Node>),
     Pod(Box<Pod>),
-    /// Of no use for a plan.
+    Quota(Box<ElasticQuota>),
+    /// Of no use for any command.
     Other,
 }
 
@@ -100,6 +102,7 @@ fn quick(text: &str) -> Option<Document> {
             _ if kind.is_empty() => return None,
             Kind::Node => Object::Node(serde_json::from_str(text).ok()?),
             Kind::Pod => Object::Pod(serde_json::from_str(text).ok()?),
+            Kind::Quota => Object::Quota(serde_json::from_str(text).ok()?),
             Kind::Other => Object::Other,
         };
         Some((kind, Ok(object)))
@@ -233,6 +236,7 @@ struct ItemOutline {
 enum Kind {
     Node,
     Pod,
+    Quota,
     Other,
 }
 
@@ -241,6 +245,7 @@ impl Kind {
         match name {
             "Node" => Kind::Node,
             "Pod" => Kind::Pod,
+            "ElasticQuota" => Kind::Quota,
             _ => Kind::Other,
         }
     }
@@ -256,6 +261,7 @@ impl<'de> DeserializeSeed<'de> for Single {
         match self.0 {
             Kind::Node => Box::<Node>::deserialize(deserializer).map(Object::Node),
             Kind::Pod => Box::<Pod>::deserialize(deserializer).map(Object::Pod),
+            Kind::Quota => Box::<ElasticQuota>::deserialize(deserializer).map(Object::Quota),
             Kind::Other => IgnoredAny::deserialize(deserializer).map(|_| Object::Other),
         }
     }

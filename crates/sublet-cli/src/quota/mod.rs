@@ -1,0 +1,72 @@
+//! `sublet quota`: what quotas are entitled to.
+//!
+//! `plan` reads files and nothing else: `books` enters them into trees, `sublet-queue` decides, and
+//! `print` shows it.
+
+mod books;
+mod print;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+
+use crate::answer::{Answer, Format};
+use crate::plan::Input;
+
+/// What to do with quotas.
+#[derive(Debug, Subcommand)]
+pub enum QuotaCommand {
+    /// Show what each quota is entitled to: the queue's own rule on files, without a cluster
+    Plan(QuotaPlanArgs),
+}
+
+/// Arguments of `sublet quota plan`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+EXAMPLES
+  sublet quota plan -f tree.yaml
+  kubectl get elasticquotas,nodes,pods -A -o yaml | sublet quota plan -f - -o json
+
+Input are Kubernetes objects as kubectl prints them, YAML or JSON: ElasticQuotas of
+Koordinator (scheduling.sigs.k8s.io) and of scheduler-plugins (scheduling.x-k8s.io), nodes
+and pods.
+- There is what the nodes have. A quota's annotation total-resource says it for its tree.
+- Pods ask, and those with a node also use: for the quota of their label, for the one called
+  like their namespace, or for one that lists their namespace. If there is no pod at all, the
+  quotas' annotations request and their status say both.
+
+RUNTIME is what a quota may use now: its min, and its part of what others leave. Amounts in
+JSON and YAML are whole numbers: CPU in thousandths of a core, all else in its base unit.
+
+EXIT CODES
+  0  done
+  1  an object cannot be read, or one of several trees is none
+  2  bad arguments, a file that cannot be read, no quota, or nothing says what there is")]
+pub struct QuotaPlanArgs {
+    /// File with Kubernetes objects; - is standard input. Can be given several times
+    #[arg(short, long = "filename", value_name = "FILE", required = true)]
+    file: Vec<PathBuf>,
+    /// How to print it
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+    /// Let minima stay as they are where they are more than there is
+    ///
+    /// As Koordinator does without EnableMinQuotaScale. More is promised then than there is.
+    #[arg(long)]
+    keep_minima: bool,
+}
+
+/// Answers `sublet quota …`.
+///
+/// # Errors
+/// None of the files' making: what is wrong with them is in the answer.
+pub fn run(action: &QuotaCommand) -> anyhow::Result<Answer> {
+    let QuotaCommand::Plan(args) = action;
+    answer(Input::of_files(&args.file), args.keep_minima, args.output)
+}
+
+fn answer(input: Input, keep_minima: bool, format: Format) -> anyhow::Result<Answer> {
+    print::answer(&books::enter(input, keep_minima), format)
+}

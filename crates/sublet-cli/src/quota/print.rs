@@ -1,0 +1,129 @@
+//! Entitlements as a table, JSON or YAML.
+//!
+//! The JSON form is a promise to programs: fields are added, never renamed or taken away.
+
+use serde::Serialize;
+
+use super::books::{Report, Row};
+use crate::align::table;
+use crate::answer::{Answer, BAD_INPUT, DONE, Format, NOT_DONE, document};
+use crate::plan::Unreadable;
+
+#[derive(Serialize)]
+struct ReportJson<'a> {
+    quotas: Vec<RowJson<'a>>,
+    unreadable: &'a [Unreadable],
+}
+
+/// Amounts are whole numbers: CPU in thousandths of a core, all else in its base unit.
+#[derive(Serialize)]
+struct RowJson<'a> {
+    #[serde(skip_serializing_if = "str::is_empty")]
+    tree: &'a str,
+    name: &'a str,
+    /// Null for one at the top.
+    parent: Option<&'a str>,
+    resource: &'a str,
+    min: u64,
+    /// Null where nothing limits it.
+    max: Option<u64>,
+    request: u64,
+    runtime: u64,
+    used: u64,
+}
+
+/// What is found, and what is wrong.
+///
+/// # Errors
+/// None that can be made by files.
+pub(super) fn answer(report: &Report, format: Format) -> anyhow::Result<Answer> {
+    let json = || ReportJson {
+        quotas: report.rows.iter().map(row_json).collect(),
+        unreadable: &report.unreadable,
+    };
+    let code = match () {
+        () if report.rows.is_empty() => BAD_INPUT,
+        () if report.unreadable.is_empty() && report.errors.is_empty() => DONE,
+        () => NOT_DONE,
+    };
+    let text = match format {
+        _ if code == BAD_INPUT => String::new(),
+        Format::Table => as_table(&report.rows),
+        Format::Json => document(&json(), false)?,
+        Format::Yaml => document(&json(), true)?,
+    };
+    let odd = report
+        .unreadable
+        .iter()
+        .map(|odd| format!("warning: {odd}"));
+    let errors = report.errors.iter().map(|error| format!("error: {error}"));
+    Ok(Answer {
+        text,
+        notes: report
+            .notes
+            .iter()
+            .cloned()
+            .chain(odd)
+            .chain(errors)
+            .collect(),
+        code,
+    })
+}
+
+fn row_json(row: &Row) -> RowJson<'_> {
+    RowJson {
+        tree: &row.tree,
+        name: &row.name,
+        parent: row.parent.as_deref(),
+        resource: &row.resource,
+        min: row.min,
+        max: row.max,
+        request: row.request,
+        runtime: row.runtime,
+        used: row.used,
+    }
+}
+
+fn as_table(rows: &[Row]) -> String {
+    let heading = [
+        "NAME", "RESOURCE", "MIN", "MAX", "REQUEST", "RUNTIME", "USED",
+    ];
+    let mut cells = Vec::new();
+    let mut before: Option<&Row> = None;
+    for row in rows {
+        let is_same =
+            before.is_some_and(|before| (&before.tree, &before.name) == (&row.tree, &row.name));
+        let indented = || match &*row.tree {
+            "" => format!("{}{}", "  ".repeat(row.depth), row.name),
+            tree => format!("{}{} ({tree})", "  ".repeat(row.depth), row.name),
+        };
+        let amount = |amount: u64| in_words(&row.resource, amount);
+        cells.push(vec![
+            if is_same { String::new() } else { indented() },
+            row.resource.to_string(),
+            amount(row.min),
+            row.max.map_or("-".to_owned(), amount),
+            amount(row.request),
+            amount(row.runtime),
+            amount(row.used),
+        ]);
+        before = Some(row);
+    }
+    table(&heading, &cells)
+}
+
+/// An amount as Kubernetes writes it: `1500m`, `2`, `3Gi`.
+fn in_words(resource: &str, amount: u64) -> String {
+    const SUFFIXES: [(u32, &str); 4] = [(40, "Ti"), (30, "Gi"), (20, "Mi"), (10, "Ki")];
+    if resource == "cpu" {
+        return match amount.is_multiple_of(1000) {
+            true => (amount / 1000).to_string(),
+            false => format!("{amount}m"),
+        };
+    }
+    let whole = |&&(bits, _): &&(u32, &str)| amount > 0 && amount.trailing_zeros() >= bits;
+    match SUFFIXES.iter().find(whole) {
+        Some((bits, suffix)) => format!("{}{suffix}", amount >> bits),
+        None => amount.to_string(),
+    }
+}

@@ -1,0 +1,12 @@
+//! Decisions of the job queue: what each quota is entitled to now.
+//!
+//! Quotas form a tree. What one does not use others may borrow, and its owner gets it back by
+//! asking. The rule is Koordinator's, so that its manifests mean here what they mean there.
+//!
+//! Suggested reading order: divide, tree.
+
+mod divide;
+mod tree;
+
+pub use divide::{Wish, divide};
+pub use tree::{Amounts, Entitlement, MinScaling, Quota, QuotaProblem, QuotaTree, TreeError};

@@ -1,0 +1,332 @@
+//! Quotas as a tree, and what each is entitled to (Koordinator's *runtime* quota).
+//!
+//! Requests go up: a quota asks what its pods ask and what its children may have of what they ask.
+//! What there is goes down: each quota divides what it got among its children. Every resource is
+//! counted for itself. The entitlement depends on requests, never on what is used, so that evicting
+//! somebody changes nobody's entitlement.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::divide::{Wish, divide};
+
+/// Amounts by the name of the resource: CPU in thousandths of a core, all else in its base unit.
+pub type Amounts = BTreeMap<Arc<str>, u64>;
+
+/// A quota, as somebody has set it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Quota {
+    /// Its name, which no other quota of the tree has.
+    pub name: Arc<str>,
+    /// The quota above it; none at the top of the tree.
+    pub parent: Option<Arc<str>>,
+    /// Others may have what it does not ask for.
+    pub lends: bool,
+    /// What it has if it asks for it.
+    pub min: Amounts,
+    /// The most it may have. What is not in here is not limited.
+    pub max: Amounts,
+    /// Its part of what is left over; by its limit where nothing is said.
+    pub weight: Option<Amounts>,
+    /// What it keeps of its minimum where the minima do not fit.
+    pub guarantee: Amounts,
+}
+
+impl Quota {
+    fn is_about(&self, resource: &str) -> bool {
+        self.max.contains_key(resource) || self.min.contains_key(resource)
+    }
+}
+
+/// What becomes of minima that are together more than there is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum MinScaling {
+    /// They shrink in proportion. Only then is no more promised than there is.
+    #[default]
+    On,
+    /// They stay, as in Koordinator without `EnableMinQuotaScale`.
+    Off,
+}
+
+/// What a quota asks and gets of one resource.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Entitlement {
+    /// What it asks: for its pods, its children, and for its minimum if it lends nothing.
+    pub request: u64,
+    /// What it may use now.
+    pub runtime: u64,
+}
+
+/// Why quotas are no tree.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TreeError {
+    /// Two quotas have one name.
+    #[error("there are two quotas {0}")]
+    TwiceNamed(Arc<str>),
+    /// The quota above is not there.
+    #[error("quota {quota} has the parent {parent}, which is not there")]
+    NoParent {
+        /// Whose parent.
+        quota: Arc<str>,
+        /// The name that nobody has.
+        parent: Arc<str>,
+    },
+    /// A quota is above itself.
+    #[error("quota {0} is its own parent, directly or through others")]
+    Circle(Arc<str>),
+}
+
+/// What a tree does not keep that its operator surely wants. It is computed nevertheless.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum QuotaProblem {
+    /// More is promised than may be had.
+    #[error("quota {quota}: min of {resource} is {min}, above its max of {max}")]
+    MinAboveMax {
+        /// Which quota.
+        quota: Arc<str>,
+        /// Which resource.
+        resource: Arc<str>,
+        /// What is promised.
+        min: u64,
+        /// What may be had.
+        max: u64,
+    },
+    /// Children are promised more than their parent is.
+    #[error(
+        "quota {quota}: min of {resource} is {min}, and its children have {of_children} together"
+    )]
+    ChildrenAboveMin {
+        /// The parent.
+        quota: Arc<str>,
+        /// Which resource.
+        resource: Arc<str>,
+        /// What the parent is promised.
+        min: u64,
+        /// What its children are promised.
+        of_children: u64,
+    },
+}
+
+/// Quotas, each below its parent.
+#[derive(Debug, Clone, Default)]
+pub struct QuotaTree {
+    /// By name.
+    quotas: Vec<Quota>,
+    parents: Vec<Option<usize>>,
+    /// Each parent before its children, siblings by name.
+    order: Vec<usize>,
+}
+
+impl QuotaTree {
+    /// A tree of these quotas.
+    ///
+    /// # Errors
+    /// Names that are there twice or not at all, and circles.
+    pub fn new(mut quotas: Vec<Quota>) -> Result<QuotaTree, TreeError> {
+        quotas.sort_by(|a, b| a.name.cmp(&b.name));
+        if let Some(pair) = quotas.windows(2).find(|pair| pair[0].name == pair[1].name) {
+            return Err(TreeError::TwiceNamed(pair[0].name.clone()));
+        }
+        let parents = quotas.iter().map(|quota| {
+            let Some(parent) = &quota.parent else {
+                return Ok(None);
+            };
+            let at = quotas.binary_search_by(|other| other.name.cmp(parent));
+            at.map(Some).map_err(|_| TreeError::NoParent {
+                quota: quota.name.clone(),
+                parent: parent.clone(),
+            })
+        });
+        let parents = parents.collect::<Result<Vec<_>, _>>()?;
+        let order = parents_first(&parents);
+        if let Some(quota) = (0..quotas.len()).find(|at| !order.contains(at)) {
+            return Err(TreeError::Circle(quotas[quota].name.clone()));
+        }
+        Ok(QuotaTree {
+            quotas,
+            parents,
+            order,
+        })
+    }
+
+    /// The quotas, each parent before its children, and how deep each stands.
+    pub fn quotas(&self) -> impl Iterator<Item = (&Quota, usize)> {
+        let depth = |mut at: usize| {
+            let mut depth = 0;
+            while let Some(parent) = self.parents[at] {
+                (at, depth) = (parent, depth + 1);
+            }
+            depth
+        };
+        self.order
+            .iter()
+            .map(move |&at| (&self.quotas[at], depth(at)))
+    }
+
+    /// Every resource that a quota names.
+    #[must_use]
+    pub fn resources(&self) -> BTreeSet<Arc<str>> {
+        let of = |quota: &Quota| -> Vec<Arc<str>> {
+            let both = quota.max.keys().chain(quota.min.keys());
+            both.cloned().collect()
+        };
+        self.quotas.iter().flat_map(of).collect()
+    }
+
+    /// The name of a quota and of all above it.
+    pub fn path<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a Quota> + use<'a> {
+        let mut next = self.at(name);
+        std::iter::from_fn(move || {
+            let at = next?;
+            next = self.parents[at];
+            Some(&self.quotas[at])
+        })
+    }
+
+    /// What everybody asks and gets of one resource, by name: of those quotas that the resource
+    /// concerns. `asked`: what the pods of a quota ask together.
+    #[must_use]
+    pub fn entitlements(
+        &self,
+        resource: &str,
+        total: u64,
+        asked: impl Fn(&str) -> u64,
+        scaling: MinScaling,
+    ) -> BTreeMap<Arc<str>, Entitlement> {
+        let counts = self.counting(resource);
+        let wishes = self.wishes(resource, total, asked, scaling);
+        let mut runtimes = vec![0; self.quotas.len()];
+        let tops = [None]
+            .into_iter()
+            .chain(self.order.iter().copied().map(Some));
+        for parent in tops {
+            let children = (0..self.quotas.len()).filter(|&at| self.parents[at] == parent);
+            let children: Vec<usize> = children.filter(|&at| counts[at]).collect();
+            let those: Vec<Wish> = children.iter().map(|&at| wishes[at].1).collect();
+            let there_is = parent.map_or(total, |at| runtimes[at]);
+            for (at, runtime) in children.into_iter().zip(divide(there_is, &those)) {
+                runtimes[at] = runtime;
+            }
+        }
+        let those = self.order.iter().filter(|&&at| counts[at]);
+        let entitlement = |at: usize| Entitlement {
+            request: wishes[at].0,
+            runtime: runtimes[at],
+        };
+        those
+            .map(|&at| (self.quotas[at].name.clone(), entitlement(at)))
+            .collect()
+    }
+
+    /// What is promised and cannot be kept.
+    #[must_use]
+    pub fn problems(&self) -> Vec<QuotaProblem> {
+        let mut problems = Vec::new();
+        for (at, quota) in self.quotas.iter().enumerate() {
+            for (resource, &min) in &quota.min {
+                let max = quota.max.get(resource).filter(|&&max| max < min);
+                problems.extend(max.map(|&max| QuotaProblem::MinAboveMax {
+                    quota: quota.name.clone(),
+                    resource: resource.clone(),
+                    min,
+                    max,
+                }));
+            }
+            let children = || (0..self.quotas.len()).filter(|&of| self.parents[of] == Some(at));
+            let named = children().flat_map(|at| self.quotas[at].min.keys());
+            for resource in named.collect::<BTreeSet<_>>() {
+                let min = quota.min.get(resource).copied().unwrap_or(0);
+                let of_children = children().fold(0u64, |sum, at| {
+                    sum.saturating_add(self.quotas[at].min.get(resource).copied().unwrap_or(0))
+                });
+                if of_children > min {
+                    problems.push(QuotaProblem::ChildrenAboveMin {
+                        quota: quota.name.clone(),
+                        resource: resource.clone(),
+                        min,
+                        of_children,
+                    });
+                }
+            }
+        }
+        problems
+    }
+
+    fn at(&self, name: &str) -> Option<usize> {
+        let found = self
+            .quotas
+            .binary_search_by(|quota| (*quota.name).cmp(name));
+        found.ok()
+    }
+
+    /// Which quotas the resource concerns: those that name it, and all above them.
+    fn counting(&self, resource: &str) -> Vec<bool> {
+        let mut counts: Vec<bool> = self.quotas.iter().map(|q| q.is_about(resource)).collect();
+        for &at in self.order.iter().rev() {
+            if let (true, Some(parent)) = (counts[at], self.parents[at]) {
+                counts[parent] = true;
+            }
+        }
+        counts
+    }
+
+    /// For each quota, what it asks without regard to its limit, and its wish.
+    fn wishes(
+        &self,
+        resource: &str,
+        total: u64,
+        asked: impl Fn(&str) -> u64,
+        scaling: MinScaling,
+    ) -> Vec<(u64, Wish)> {
+        let mut requests: Vec<u64> = self.quotas.iter().map(|q| asked(&q.name)).collect();
+        let mut wishes = vec![(0, Wish::default()); self.quotas.len()];
+        for &at in self.order.iter().rev() {
+            let quota = &self.quotas[at];
+            let of = |amounts: &Amounts| amounts.get(resource).copied();
+            let max = of(&quota.max);
+            let min = of(&quota.min).unwrap_or(0).min(max.unwrap_or(u64::MAX));
+            let request = match quota.lends {
+                true => requests[at],
+                false => requests[at].max(min),
+            };
+            let limited = max.map_or(request, |max| request.min(max));
+            if let Some(parent) = self.parents[at] {
+                requests[parent] = requests[parent].saturating_add(limited);
+            }
+            let by_limit = max.unwrap_or(total);
+            let stated = quota.weight.as_ref();
+            // Weights that are all zero are as good as none (Koordinator's `GetSharedWeight`).
+            let stated = stated.filter(|weights| weights.values().any(|&weight| weight > 0));
+            let wish = Wish {
+                request: limited,
+                min,
+                guarantee: of(&quota.guarantee).unwrap_or(0),
+                weight: stated.map_or(by_limit, |weights| of(weights).unwrap_or(0)),
+                lends: quota.lends,
+                shrinks: scaling == MinScaling::On,
+            };
+            wishes[at] = (request, wish);
+        }
+        wishes
+    }
+}
+
+/// Each parent before its children, whole branches together. Who is in a circle, or below one, is
+/// left out.
+fn parents_first(parents: &[Option<usize>]) -> Vec<usize> {
+    let children = |of: Option<usize>| {
+        (0..parents.len())
+            .rev()
+            .filter(move |&at| parents[at] == of)
+    };
+    let mut waiting: Vec<usize> = children(None).collect();
+    let mut order = Vec::with_capacity(parents.len());
+    while let Some(at) = waiting.pop() {
+        order.push(at);
+        waiting.extend(children(Some(at)));
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests;
