@@ -24,12 +24,10 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::{Value, json};
 use sublet_client::{Act, ObjectAddress, Write};
 use sublet_replicas::credentials::{CertificateStep, Credential, Stored, next_step};
+use sublet_replicas::secret::{stored_in, storing};
 
 use crate::hosts::{names_of, trust};
 use crate::shell::{Control, Decision};
-
-/// The one text in the Secret.
-const TEXT: &str = "certificates.json";
 
 /// The controller of the certificates.
 #[derive(Debug, Clone)]
@@ -86,15 +84,6 @@ pub(crate) struct CertificateSight {
     pub(crate) bindings: Option<Arc<ValidatingWebhookConfiguration>>,
     /// A new credential; `None` where no configuration names a host.
     pub(crate) fresh: Option<Credential>,
-}
-
-/// What is stored in a Secret, if it can be read and served.
-pub(crate) fn stored_in(secret: &Secret) -> anyhow::Result<Stored> {
-    let data = secret.data.as_ref().and_then(|data| data.get(TEXT));
-    let text = data.ok_or_else(|| anyhow::anyhow!("the Secret has no `{TEXT}`"))?;
-    let stored: Stored = serde_json::from_slice(&text.0)?;
-    stored.served.server_config()?;
-    Ok(stored)
 }
 
 /// What a decision looks at beside the configuration for pods.
@@ -217,23 +206,11 @@ impl Control for CertificateKeeper {
 impl CertificateKeeper {
     /// Makes the Secret, or replaces it in the version that was seen.
     fn store(&self, seen: &SecretSight, new: &Stored) -> Write {
-        let text = serde_json::to_vec(new).expect("texts and times are always JSON");
-        let mut secret = json!({
-            "metadata": { "labels": { "app.kubernetes.io/name": "sublet" } },
-            "type": "Opaque",
-            "data": { TEXT: ByteString(text) },
-        });
-        let act = match seen {
-            SecretSight::Absent => Act::Create(secret),
-            SecretSight::Found(version, _) => {
-                secret["metadata"]["resourceVersion"] = version.clone().into();
-                Act::Replace(secret)
-            }
+        let version = match seen {
+            SecretSight::Absent => None,
+            SecretSight::Found(version, _) => Some(version.as_str()),
         };
-        Write {
-            to: ObjectAddress::of::<Secret>(Some(&self.namespace), &self.secret),
-            act,
-        }
+        storing(&self.namespace, &self.secret, version, new)
     }
 }
 

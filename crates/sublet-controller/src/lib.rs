@@ -36,7 +36,8 @@ use kube::runtime::WatchStreamExt;
 use rustls::ServerConfig;
 use sublet_client::{Flavors, Namespaces, ObjectAddress};
 use sublet_model::Unit;
-use sublet_replicas::leader::{LeaseTiming, campaign, candidacy};
+use sublet_replicas::leader::{LeaseTiming, campaign, candidacy, process_name};
+use sublet_replicas::secret::stored_in;
 use sublet_telemetry::metrics::ControllerMetrics;
 use tokio::sync::watch;
 
@@ -217,7 +218,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let campaigning = tokio::spawn(campaign(
         client,
         lease,
-        identity()?,
+        process_name()?,
         LeaseTiming::default(),
         campaigner,
         metrics.leading.clone(),
@@ -257,16 +258,6 @@ fn rules(args: Args) -> (AdmissionRules, BindingRules) {
     (rules, binding_rules)
 }
 
-/// The machine's name for people, and a number that no other process has.
-fn identity() -> anyhow::Result<String> {
-    let read = |file: &str| {
-        let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
-        anyhow::Ok(text.trim().to_owned())
-    };
-    let host = read("/proc/sys/kernel/hostname")?;
-    Ok(format!("{host}_{}", read("/proc/sys/kernel/random/uuid")?))
-}
-
 /// Hands on the certificate that is to be served, whenever another one is stored.
 async fn follow_certificate(
     keeper: CertificateKeeper,
@@ -283,7 +274,7 @@ async fn follow_certificate(
                 tracing::warn!(%error, "the watch of the Secret is broken");
                 continue;
             }
-            Ok(secret) => keeper::stored_in(&secret),
+            Ok(secret) => stored_in(&secret),
         };
         let loaded = stored.and_then(|stored| {
             let config = stored.served.server_config()?;

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use sublet_client::{connect, patch_pod_annotations};
 use sublet_model::{PodKey, PodUid};
-use sublet_testbed::deployed::ControllerPorts;
+use sublet_testbed::deployed::{ControllerPorts, SchedulerPod};
 use sublet_testbed::{Binaries, Cluster, ClusterOptions, KOORDINATOR, deployed, http_get};
 
 /// Where a pod is.
@@ -154,6 +154,39 @@ impl World {
             port,
             sublet,
         }))
+    }
+
+    /// Starts a cluster with that many pods of schedulers, as the shipped Deployment makes them.
+    /// If this machine cannot, prints why and returns `None`.
+    ///
+    /// # Errors
+    /// A component does not come up.
+    pub fn start_replicated(count: usize) -> Result<Option<(World, Vec<SchedulerPod>)>> {
+        let Some(binaries) = binaries()? else {
+            return Ok(None);
+        };
+        let sublet = std::env::var_os("SUBLET_BIN").context("SUBLET_BIN is not set")?;
+        let sublet = PathBuf::from(sublet);
+        let mut options = ClusterOptions::new(binaries);
+        options.users = deployed::accounts();
+        let cluster = Cluster::start(options)?;
+        deployed::apply(&cluster, repository())?;
+        let mut world = World {
+            cluster,
+            port: 0,
+            sublet,
+        };
+        let pods = world.start_scheduler_pods(count)?;
+        world.port = pods[0].calls;
+        Ok(Some((world, pods)))
+    }
+
+    /// Starts that many pods of schedulers, as the shipped Deployment makes them.
+    ///
+    /// # Errors
+    /// A component does not come up.
+    pub fn start_scheduler_pods(&self, count: usize) -> Result<Vec<SchedulerPod>> {
+        deployed::start_scheduler_pods(&self.cluster, repository(), &self.sublet, count)
     }
 
     /// Starts the controller, has the API server ask it about GPU pods, and waits until it is ready.

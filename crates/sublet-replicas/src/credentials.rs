@@ -17,9 +17,10 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, date_time_ymd,
 };
-use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use serde::{Deserialize, Serialize};
 
 /// How far the clock of an API server may be behind ours.
@@ -52,6 +53,32 @@ impl Credential {
         now: Timestamp,
         validity: Duration,
     ) -> anyhow::Result<Credential> {
+        Credential::signed(
+            names,
+            vec![ExtendedKeyUsagePurpose::ServerAuth],
+            now,
+            validity,
+        )
+    }
+
+    /// One for replicas that call each other: the same certificate serves and calls.
+    ///
+    /// # Errors
+    /// A name that no certificate can stand for.
+    pub fn for_peers(name: &str, now: Timestamp, validity: Duration) -> anyhow::Result<Credential> {
+        let both = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        Credential::signed(&[name.to_owned()].into(), both, now, validity)
+    }
+
+    fn signed(
+        names: &BTreeSet<String>,
+        uses: Vec<ExtendedKeyUsagePurpose>,
+        now: Timestamp,
+        validity: Duration,
+    ) -> anyhow::Result<Credential> {
         let until = now
             .checked_add(validity)
             .context("the validity is too long")?;
@@ -66,7 +93,7 @@ impl Credential {
             params
         };
         // A certificate that is its own authority would do for Go, but not for rustls.
-        let mut authority = for_so_long(CertificateParams::default(), "sublet-controller");
+        let mut authority = for_so_long(CertificateParams::default(), "sublet-authority");
         authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         let authority_key = KeyPair::generate()?;
@@ -76,8 +103,8 @@ impl Credential {
         let issuer = Issuer::new(authority, authority_key);
 
         let hosts: Vec<String> = names.iter().cloned().collect();
-        let mut leaf = for_so_long(CertificateParams::new(hosts)?, "sublet-webhook");
-        leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let mut leaf = for_so_long(CertificateParams::new(hosts)?, "sublet");
+        leaf.extended_key_usages = uses;
         leaf.use_authority_key_identifier_extension = true;
         let key = KeyPair::generate()?;
         let certificate = leaf.signed_by(&key, &issuer)?.pem();
@@ -96,17 +123,24 @@ impl Credential {
     /// # Errors
     /// A text that is no certificate or key, or the two do not belong together.
     pub fn server_config(&self) -> anyhow::Result<Arc<ServerConfig>> {
-        let chain = CertificateDer::pem_slice_iter(self.certificate.as_bytes())
-            .collect::<Result<Vec<_>, _>>()
-            .context("the certificate cannot be read")?;
-        let key =
-            PrivateKeyDer::from_pem_slice(self.key.as_bytes()).context("the key cannot be read")?;
+        let (chain, key) = self.chain_and_key()?;
         let mut config = ServerConfig::builder()
             .with_no_client_auth()
             .with_single_cert(chain, key)
             .context("certificate and key cannot be used")?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Arc::new(config))
+    }
+
+    fn chain_and_key(
+        &self,
+    ) -> anyhow::Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)> {
+        let chain = CertificateDer::pem_slice_iter(self.certificate.as_bytes())
+            .collect::<Result<Vec<_>, _>>()
+            .context("the certificate cannot be read")?;
+        let key =
+            PrivateKeyDer::from_pem_slice(self.key.as_bytes()).context("the key cannot be read")?;
+        Ok((chain, key))
     }
 
     /// Is it time for the next one?
@@ -158,6 +192,35 @@ impl Stored {
         let next = self.next.as_ref().map(|next| &next.credential.authority);
         let all = self.former_authority.iter().chain([&self.served.authority]);
         all.chain(next).map(String::as_str).collect()
+    }
+
+    /// How to serve callers that have a certificate of the same authorities, and nobody else; and
+    /// how to call such a server. An authority signs nothing else, so who has its certificate is
+    /// known; a caller checks the name in it too.
+    ///
+    /// # Errors
+    /// A text that is no certificate or key, or the two do not belong together.
+    pub fn peer_configs(&self) -> anyhow::Result<(Arc<ServerConfig>, ClientConfig)> {
+        let mut trusted = RootCertStore::empty();
+        for authority in CertificateDer::pem_slice_iter(self.bundle().as_bytes()) {
+            let authority = authority.context("an authority cannot be read")?;
+            trusted.add(authority).context("an authority is none")?;
+        }
+        let trusted = Arc::new(trusted);
+        let callers = WebPkiClientVerifier::builder(trusted.clone())
+            .build()
+            .context("no authority to trust")?;
+        let (chain, key) = self.served.chain_and_key()?;
+        let mut server = ServerConfig::builder()
+            .with_client_cert_verifier(callers)
+            .with_single_cert(chain.clone(), key.clone_key())
+            .context("certificate and key cannot be used")?;
+        server.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let client = ClientConfig::builder()
+            .with_root_certificates(trusted)
+            .with_client_auth_cert(chain, key)
+            .context("certificate and key cannot be used")?;
+        Ok((Arc::new(server), client))
     }
 }
 

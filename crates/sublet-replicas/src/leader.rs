@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::{Api, Client};
@@ -42,6 +43,22 @@ impl Default for LeaseTiming {
     }
 }
 
+/// For those whom others wait for. A successor writes within 6 s of a leader's death: one look to see
+/// its last renewal, `lasts`, and one look more. What is left of `lasts` after `writes` is
+/// [`SWIFT_DEADLINE`] and [`SWIFT_JOURNEY`].
+pub const SWIFT: LeaseTiming = LeaseTiming {
+    lasts: Duration::from_secs(4),
+    writes: Duration::from_millis(1_500),
+    retry: Duration::from_millis(400),
+};
+
+/// How long the API server may work on a write of such a leader.
+pub const SWIFT_DEADLINE: Duration = Duration::from_secs(2);
+
+/// How long such a write may take to reach the API server, if the clocks of two machines drift apart
+/// by no more than one part in a hundred. If not, the node's agent is the second line.
+pub const SWIFT_JOURNEY: Duration = Duration::from_millis(400);
+
 /// One leadership of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tenure {
@@ -49,12 +66,25 @@ pub struct Tenure {
     pub number: u64,
     /// When it ends if the Lease is not renewed.
     pub until: Instant,
+    /// When the Lease was made, if there was none before: then nobody can tell from it whether an
+    /// earlier leader still writes. A Lease that was taken has stood still, or was given back.
+    pub made: Option<Instant>,
+}
+
+impl Tenure {
+    /// When it may begin to write what must not meet writes of an earlier leader: at once, unless
+    /// nothing tells whether there was one.
+    #[must_use]
+    pub fn quiet_at(&self, timing: &LeaseTiming) -> Option<Instant> {
+        self.made.map(|made| made + timing.lasts)
+    }
 }
 
 /// What this process knows of its leadership.
 #[derive(Debug, Clone)]
 pub struct Leadership {
     tenure: watch::Receiver<Option<Tenure>>,
+    holder: watch::Receiver<String>,
     open: Arc<AtomicUsize>,
 }
 
@@ -62,16 +92,27 @@ impl Leadership {
     /// Waits until this process leads; returns the number of its tenure. Waits for ever if nobody
     /// campaigns any more.
     pub async fn won(&mut self) -> u64 {
+        self.inaugurated().await.number
+    }
+
+    /// The same, with all that is known of the tenure.
+    pub async fn inaugurated(&mut self) -> Tenure {
         loop {
             if let Some(tenure) = *self.tenure.borrow_and_update()
                 && Instant::now() < tenure.until
             {
-                return tenure.number;
+                return tenure;
             }
             if self.tenure.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
         }
+    }
+
+    /// Who holds the Lease, as it was last read; empty if nobody does.
+    #[must_use]
+    pub fn holder(&self) -> watch::Receiver<String> {
+        self.holder.clone()
     }
 
     /// How long that tenure may write from now on; `None` if it is over.
@@ -80,6 +121,12 @@ impl Leadership {
         let tenure = (*self.tenure.borrow()).filter(|tenure| tenure.number == number)?;
         let left = tenure.until.saturating_duration_since(Instant::now());
         (!left.is_zero()).then_some(left)
+    }
+
+    /// Is no write open? One that was given up without an answer stays open.
+    #[must_use]
+    pub fn all_answered(&self) -> bool {
+        self.open.load(Ordering::SeqCst) == 0
     }
 
     /// Waits for the answer to a write. While one is open, also because it was given up, the Lease
@@ -139,6 +186,7 @@ struct Election {
     observed: Option<Observed>,
     tenure: Option<Tenure>,
     tenures: u64,
+    made: Option<Instant>,
 }
 
 impl Election {
@@ -149,6 +197,7 @@ impl Election {
             observed: None,
             tenure: None,
             tenures: 0,
+            made: None,
         }
     }
 
@@ -156,6 +205,8 @@ impl Election {
     fn read(&mut self, lease: Option<&Lease>, now: Instant) -> Step {
         let Some(lease) = lease else {
             self.observed = None;
+            self.tenure = None;
+            self.made = Some(now);
             return Step::Make;
         };
         let version = lease.metadata.resource_version.clone().unwrap_or_default();
@@ -183,6 +234,7 @@ impl Election {
         self.observed = Some(observed);
         if step != Step::Renew {
             self.tenure = None;
+            self.made = None;
         }
         step
     }
@@ -229,6 +281,7 @@ impl Election {
                 self.tenure = Some(Tenure {
                     number: old.map_or(self.tenures, |tenure| tenure.number),
                     until: sent + self.timing.writes,
+                    made: self.made,
                 });
             }
             // Somebody else has written, or may.
@@ -256,6 +309,7 @@ impl Election {
 #[derive(Debug)]
 pub struct Campaigner {
     tenure: watch::Sender<Option<Tenure>>,
+    holder: watch::Sender<String>,
     open: Arc<AtomicUsize>,
 }
 
@@ -270,12 +324,19 @@ impl Campaigner {
 #[must_use]
 pub fn candidacy() -> (Campaigner, Leadership) {
     let (sender, tenure) = watch::channel(None);
+    let (names, holder) = watch::channel(String::new());
     let open = Arc::new(AtomicUsize::new(0));
     let campaigner = Campaigner {
         tenure: sender,
+        holder: names,
         open: open.clone(),
     };
-    (campaigner, Leadership { tenure, open })
+    let leadership = Leadership {
+        tenure,
+        holder,
+        open,
+    };
+    (campaigner, leadership)
 }
 
 /// Campaigns for a Lease until `stop` is ready, and gives it back then: nobody may begin to write
@@ -301,6 +362,13 @@ pub async fn campaign(
             () = round => {}
             () = &mut stop => break,
         }
+        let holder = election.observed.as_ref().map(|seen| seen.holder.clone());
+        campaigner.holder.send_if_modified(|known| {
+            let holder = holder.unwrap_or_default();
+            let changed = *known != holder;
+            *known = holder;
+            changed
+        });
         // One that was not renewed in time is over, whatever becomes of the Lease.
         let current = election
             .tenure
@@ -338,6 +406,19 @@ pub async fn campaign(
     }
 }
 
+/// The machine's name for people, and a number that no other process has.
+///
+/// # Errors
+/// The kernel does not say them.
+pub fn process_name() -> anyhow::Result<String> {
+    let read = |file: &str| {
+        let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
+        anyhow::Ok(text.trim().to_owned())
+    };
+    let host = read("/proc/sys/kernel/hostname")?;
+    Ok(format!("{host}_{}", read("/proc/sys/kernel/random/uuid")?))
+}
+
 /// The field manager of Leases.
 const MANAGER: &str = "sublet-leader";
 
@@ -370,5 +451,7 @@ async fn round(
     election.written(sent, &answer);
 }
 
+#[cfg(test)]
+mod simulation;
 #[cfg(test)]
 mod tests;

@@ -6,3 +6,4 @@
 
 pub mod credentials;
 pub mod leader;
+pub mod secret;

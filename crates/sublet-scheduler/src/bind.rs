@@ -5,29 +5,65 @@
 //! other.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use axum::body::Bytes;
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
 use sublet_api::{dialect, keys, pod_uid};
 use sublet_client::{EventText, WriteError, bind_pod, read_pod};
 use sublet_model::{Allocation, Book, Entry, NodeFacts, NodeName, PodKey, PodUid, Standing, Time};
 use sublet_plan::{ApiAnswer, Binding, BindingStep, PodState, Reason};
+use sublet_replicas::leader::Leadership;
 use sublet_telemetry::metrics::OutcomeLabel;
 
-use crate::state::{Patience, Scheduler, Waiting, now, now_ns};
+use crate::state::{Patience, Scheduler, now, now_ns};
+use crate::waiting::Waiting;
 
-/// Binds a pod to a node.
+/// What a Bind asks.
+#[derive(Debug, Clone)]
+pub(crate) struct BindOrder {
+    pub(crate) pod: PodKey,
+    pub(crate) uid: PodUid,
+    pub(crate) node: NodeName,
+}
+
+/// Why a pod is not bound.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum NotBound {
+    /// This process does not lead, and has sent nothing.
+    Deposed,
+    /// For the kube-scheduler to put into the pod's events.
+    Why(String),
+}
+
+impl From<String> for NotBound {
+    fn from(why: String) -> NotBound {
+        NotBound::Why(why)
+    }
+}
+
+/// How a Bind under way will end.
+pub(crate) type Ending = Shared<BoxFuture<'static, Result<(), NotBound>>>;
+
+/// Binds under way. Who asks again gets the answer to the first.
+pub(crate) type UnderWay = Mutex<BTreeMap<PodUid, (NodeName, Ending)>>;
+
+/// Binds a pod to a node, here or where it is up to.
 ///
 /// # Errors
-/// Why it is not bound, for the kube-scheduler to put into the pod's events.
+/// Why it is not bound.
 pub(crate) async fn bind(
     scheduler: &Arc<Scheduler>,
-    pod: PodKey,
-    uid: PodUid,
-    node: NodeName,
+    order: BindOrder,
+    body: Bytes,
 ) -> Result<(), String> {
     if !scheduler.is_ready() {
         return Err("the ledger of GPUs is not complete yet".to_owned());
+    }
+    if let Some(replicas) = &scheduler.replicas {
+        return replicas.bind(scheduler, order, body).await;
     }
     // A Binding that an earlier process sent just before it was killed may still come through,
     // and would not be in the list that this one began with.
@@ -35,33 +71,100 @@ pub(crate) async fn bind(
         .started
         .plus_ms(scheduler.patience.deadline.as_millis() as u64);
     sleep_until(fence).await;
-    let known = scheduler.state().waiting.get(&uid).cloned();
+    match bind_here(scheduler, order, None).await {
+        Err(NotBound::Why(why)) => Err(why),
+        Err(NotBound::Deposed) => Err("this process does not lead".to_owned()),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Binds a pod from this process; `office`: its leadership, where there are several.
+pub(crate) async fn bind_here(
+    scheduler: &Arc<Scheduler>,
+    order: BindOrder,
+    office: Option<(Leadership, u64)>,
+) -> Result<(), NotBound> {
+    let BindOrder { pod, uid, node } = &order;
+    let known = scheduler.state().waiting.get(uid).cloned();
     let waiting = match known {
-        Some(waiting) => waiting,
-        None => read_waiting(scheduler, &pod, &uid).await?,
+        Some(waiting) => Some(waiting),
+        // One that has its place already needs no reading.
+        None if scheduler.state().engine.ledger().entry(uid).is_some() => None,
+        None => Some(read_waiting(scheduler, pod, uid).await?),
     };
-    let task = tokio::spawn(carry_out(scheduler.clone(), waiting.clone(), node.clone()));
-    let outcome = task.await.unwrap_or_else(|error| Err(error.to_string()));
-    let label = if outcome.is_ok() { "bound" } else { "failed" };
+    let ending = {
+        let mut under_way = scheduler.under_way();
+        match under_way.get(uid) {
+            Some((there, ending)) if there == node => ending.clone(),
+            Some((there, _)) => {
+                let why = format!("{node}: the pod is being bound to node {there}");
+                return Err(NotBound::Why(why));
+            }
+            None => {
+                let place = scheduler.state().engine.ledger().entry(uid).cloned();
+                if let Some(place) = place {
+                    // The answer to an earlier Bind was lost, or came from an earlier leader.
+                    return if place.node == *node {
+                        Ok(())
+                    } else {
+                        let why = format!("the pod already has a place on node {}", place.node);
+                        Err(NotBound::Why(why))
+                    };
+                }
+                let Some(waiting) = waiting else {
+                    return Err(NotBound::Why("the pod is gone".to_owned()));
+                };
+                let task = tokio::spawn(see_through(
+                    scheduler.clone(),
+                    waiting,
+                    node.clone(),
+                    office,
+                ));
+                let ending = task.map(|ended| {
+                    ended.unwrap_or_else(|error| Err(NotBound::Why(error.to_string())))
+                });
+                let ending = ending.boxed().shared();
+                under_way.insert(uid.clone(), (node.clone(), ending.clone()));
+                ending
+            }
+        }
+    };
+    ending.await
+}
+
+/// One try, to its end.
+async fn see_through(
+    scheduler: Arc<Scheduler>,
+    waiting: Waiting,
+    node: NodeName,
+    office: Option<(Leadership, u64)>,
+) -> Result<(), NotBound> {
+    let outcome = carry_out(&scheduler, &waiting, &node, office).await;
+    scheduler.under_way().remove(&waiting.uid);
+    let why = match &outcome {
+        Err(NotBound::Deposed) => return outcome,
+        Err(NotBound::Why(why)) => Some(why),
+        Ok(()) => None,
+    };
+    let label = if why.is_none() { "bound" } else { "failed" };
     scheduler
         .metrics
         .binds
         .get_or_create(&OutcomeLabel { outcome: label })
         .inc();
-    match &outcome {
-        Ok(()) => tracing::info!(pod = %waiting.pod, %node, "bound"),
-        Err(why) => {
+    match why {
+        None => tracing::info!(pod = %waiting.pod, %node, "bound"),
+        Some(why) => {
             tracing::warn!(pod = %waiting.pod, %node, why, "not bound");
-            if !waiting.asks_gpu() {
-                // The kube-scheduler's own event says it.
-                return outcome;
+            // For others the kube-scheduler's own event says it.
+            if waiting.asks_gpu() {
+                let message = format!("not bound to {node}: {why}");
+                let text = EventText {
+                    reason: "GpuBindFailed",
+                    message,
+                };
+                crate::events::post(&scheduler, &waiting.pod, &waiting.uid, text);
             }
-            let message = format!("not bound to {node}: {why}");
-            let text = EventText {
-                reason: "GpuBindFailed",
-                message,
-            };
-            crate::events::post(scheduler, &waiting.pod, &waiting.uid, text);
         }
     }
     outcome
@@ -129,19 +232,30 @@ fn reserve(
 }
 
 async fn carry_out(
-    scheduler: Arc<Scheduler>,
-    waiting: Waiting,
-    node: NodeName,
-) -> Result<(), String> {
-    let annotations = reserve(&scheduler, &waiting, &node)?;
+    scheduler: &Arc<Scheduler>,
+    waiting: &Waiting,
+    node: &NodeName,
+    office: Option<(Leadership, u64)>,
+) -> Result<(), NotBound> {
+    let annotations = reserve(scheduler, waiting, node)?;
     let Patience { deadline, settle } = scheduler.patience;
     let (mut binding, mut step) = Binding::start(now(), settle.as_millis() as u64);
     loop {
         let (asked_at, seen) = match step {
             BindingStep::Post => {
-                let Waiting { pod, uid, .. } = &waiting;
-                let posted =
-                    bind_pod(&scheduler.client, pod, uid, &node, &annotations, deadline).await;
+                let Waiting { pod, uid, .. } = waiting;
+                let posting = bind_pod(&scheduler.client, pod, uid, node, &annotations, deadline);
+                // Nothing stands between this look and the write: whoever leads next counts on it.
+                let posted = match &office {
+                    None => posting.await,
+                    Some((leadership, number)) if leadership.left(*number).is_some() => {
+                        leadership.writing(posting).await
+                    }
+                    Some(_) => {
+                        scheduler.state().engine.release(uid);
+                        return Err(NotBound::Deposed);
+                    }
+                };
                 (
                     now(),
                     match posted {
@@ -157,19 +271,13 @@ async fn carry_out(
                 sleep_until(at).await;
                 (
                     now(),
-                    read(
-                        &scheduler,
-                        &waiting,
-                        &node,
-                        annotations.get(keys::ALLOCATION),
-                    )
-                    .await,
+                    read(scheduler, waiting, node, annotations.get(keys::ALLOCATION)).await,
                 )
             }
             BindingStep::Bound => return Ok(()),
             BindingStep::Failed(why) => {
                 scheduler.state().engine.release(&waiting.uid);
-                return Err(why);
+                return Err(NotBound::Why(why));
             }
         };
         step = binding.apply(asked_at, seen);

@@ -15,7 +15,8 @@ use sublet_api::{is_over, pod_key, pod_uid, scheduler_of, unsaid};
 use sublet_client::{EventText, PodEvent, post_pod_event};
 use sublet_model::{Ask, Entry, Identity, NodeFacts, PodKey, PodUid};
 
-use crate::state::{Scheduler, State, Waiting, now, now_ns};
+use crate::state::{Scheduler, State, now, now_ns};
+use crate::waiting::Waiting;
 
 /// How long the same text is not posted again.
 const QUIET_MS: u64 = 5 * 60 * 1000;

@@ -58,7 +58,7 @@ pub(crate) async fn version() -> &'static str {
 }
 
 pub(crate) async fn bind(Shared(scheduler): Shared<Arc<Scheduler>>, body: Bytes) -> Response {
-    let error = bind_outcome(&scheduler, &body)
+    let error = bind_outcome(&scheduler, body)
         .await
         .err()
         .unwrap_or_default();

@@ -4,30 +4,33 @@
 //! and events carry its decisions out. All state is in the API server; a restart loses
 //! nothing. It never talks to kubelets and never writes a pod but by binding it.
 //!
-//! Suggested reading order: state, roster, watches, routes, preempt, promises, bind, events;
-//! then onlooker.
+//! Suggested reading order: waiting, state, roster, watches, routes, preempt, promises, bind, events;
+//! replicas, peers, stand_in, lifetime; then onlooker.
 
 mod bind;
 mod events;
 mod gpushare;
+mod lifetime;
 mod onlooker;
+mod peers;
 mod preempt;
 mod promises;
 mod quotas;
+mod replicas;
 mod roster;
 mod routes;
+mod stand_in;
 mod state;
+mod waiting;
 mod watches;
 
 #[cfg(test)]
 mod tests;
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use anyhow::Context;
-use sublet_model::Unit;
 use sublet_plan::{EngineOptions, Policy};
 
 pub use onlooker::{Onlooker, Outlook};
@@ -41,6 +44,7 @@ EXAMPLES
   sublet scheduler                                  beside a kube-scheduler in one pod
   sublet scheduler --kubeconfig ~/.kube/config      from a terminal, for a trial
   sublet scheduler --policy spread --few 0          other placement, return all nodes
+  sublet scheduler --replica-listen 0.0.0.0:39994   one of several; one binds, all answer
 
 The kube-scheduler's configuration is in deploy/kubernetes/40-scheduler-config.yaml.
 Answers /healthz, /readyz (once the ledger is complete) and /metrics.")]
@@ -73,6 +77,24 @@ pub struct Args {
     /// times, such as for a default-scheduler that asks this extender too
     #[arg(long, default_value = "sublet-scheduler", value_name = "NAME")]
     scheduler_name: Vec<String>,
+    /// Where other extenders hand over Binds, over TLS with certificates on both sides. It makes this
+    /// process one of several: all answer, and the one that holds a Lease binds
+    #[arg(long, value_name = "ADDRESS")]
+    replica_listen: Option<SocketAddr>,
+    /// The IP under which others reach that port [default: that of --replica-listen]
+    #[arg(long, env = "POD_IP", value_name = "IP")]
+    replica_ip: Option<IpAddr>,
+    /// Where the Lease and the Secret of several extenders are
+    #[arg(long, value_name = "NAMESPACE", default_value = "sublet-system")]
+    namespace: String,
+    /// Be no extender, but stand in for the one with this --health-listen: while it does not
+    /// answer, listen in its place and hand calls to a --peer
+    #[arg(long, value_name = "ADDRESS", requires = "peer")]
+    stand_in_for: Option<SocketAddr>,
+    /// Another extender's --replica-listen, or a name that stands for all of them; can be given
+    /// several times
+    #[arg(long, value_name = "HOST:PORT")]
+    peer: Vec<String>,
     /// Worker threads (GPUShare's variable) [default: one per core]
     #[arg(long, env = "THREADNESS", value_name = "N")]
     threads: Option<std::num::NonZeroUsize>,
@@ -91,59 +113,5 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot start threads")?
-        .block_on(serve(args))
-}
-
-async fn serve(args: Args) -> anyhow::Result<()> {
-    let unit = if args.memory_unit == "GiB" {
-        Unit::GiB
-    } else {
-        Unit::MiB
-    };
-    let options = EngineOptions {
-        few: args.few,
-        unit,
-        ..EngineOptions::of(args.policy)
-    };
-    let client = sublet_client::connect(args.kubeconfig.as_deref()).await?;
-    let address = args
-        .listen
-        .unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), args.port));
-    let calls = listen(address).await?;
-    let health = match args.health_listen {
-        Some(address) => Some(listen(address).await?),
-        None => None,
-    };
-
-    let scheduler = Arc::new(Scheduler::new(client, options.clone(), args.scheduler_name));
-    tracing::info!(%address, policy = %options.policy, few = options.few, %unit, "listening");
-    let watching = tokio::spawn(watches::follow(scheduler.clone()));
-    if let Some(health) = health {
-        let page = routes::health_router(scheduler.clone());
-        tokio::spawn(async move { axum::serve(health, page).await });
-    }
-    axum::serve(calls, router(scheduler))
-        .with_graceful_shutdown(stopped())
-        .await
-        .context("the listener failed")?;
-    watching.abort();
-    tracing::info!("stopped");
-    Ok(())
-}
-
-async fn listen(address: SocketAddr) -> anyhow::Result<tokio::net::TcpListener> {
-    tokio::net::TcpListener::bind(address)
-        .await
-        .with_context(|| format!("cannot listen on {address}"))
-}
-
-async fn stopped() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut term) = signal(SignalKind::terminate()) else {
-        return;
-    };
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = tokio::signal::ctrl_c() => {}
-    }
+        .block_on(lifetime::serve(args))
 }

@@ -13,7 +13,8 @@ use sublet_plan::{EngineOptions, NoRescue, Prospect};
 use tokio::task::JoinHandle;
 
 use crate::promises::{entry_of, promise_of};
-use crate::state::{Scheduler, State, Waiting, now};
+use crate::state::{Scheduler, State, now};
+use crate::waiting::Waiting;
 use crate::watches::follow;
 
 /// How often is looked whether all is known.

@@ -25,7 +25,8 @@ use sublet_model::{Claim, Entry, Ledger, NodeIdx, PodUid, Standing, Time};
 use sublet_plan::{Evictable, RefusedNode, Removable, breaking};
 
 use crate::routes::{json, read, timed};
-use crate::state::{Scheduler, State, claim_of, now};
+use crate::state::{Scheduler, State, now};
+use crate::waiting::claim_of;
 use crate::watches::Listing;
 
 /// Preempt follows filter at once. A pod is not tried again within a second

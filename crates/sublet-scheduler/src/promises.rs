@@ -12,7 +12,8 @@ use sublet_api::{Preempting, keys, preempting_from_json};
 use sublet_model::{Claim, Entry, NodeIdx, NodeName, PodUid, Standing, Time};
 use sublet_plan::{Reason, RefusedNode};
 
-use crate::state::{State, Waiting};
+use crate::state::State;
+use crate::waiting::Waiting;
 
 /// How long room is kept. Whoever has not come by then is held up by something else.
 const KEPT_MS: u64 = 5 * 60 * 1_000;

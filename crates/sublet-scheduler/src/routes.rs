@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, State as Shared};
-use axum::http::{StatusCode, header};
+use axum::extract::{DefaultBodyLimit, Request, State as Shared};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::Serialize;
@@ -22,11 +23,14 @@ use sublet_model::{Claim, NameError, NodeName, PodKey, PodUid};
 use sublet_plan::{EngineOptions, Reason, RefusedNode, Wire};
 use sublet_telemetry::metrics::{ReasonLabel, VerbLabel, print};
 
-use crate::state::{Scheduler, State, claim_of, now};
+use crate::bind::{BindOrder, NotBound};
+use crate::peers::FOR_LEADER;
+use crate::state::{Scheduler, State, now};
+use crate::waiting::claim_of;
 
 /// 5,000 names are 250 KB, but as many whole nodes 18 MB, more where they have many images; a
 /// pod is at most 1.5 MiB (etcd's limit).
-const LARGEST_BODY: usize = 64 << 20;
+pub(crate) const LARGEST_BODY: usize = 64 << 20;
 
 /// How far the kube-scheduler's watch may be ahead of ours. Both are streams of one API server,
 /// so it is a matter of which process is woken first: two milliseconds in a run on an idle
@@ -53,6 +57,21 @@ pub fn router(scheduler: Arc<Scheduler>) -> Router {
         .with_state(scheduler)
 }
 
+/// The same for other extenders, which ask somebody else while this one knows not all.
+pub(crate) fn router_for_peers(scheduler: Arc<Scheduler>) -> Router {
+    let ready = scheduler.clone();
+    router(scheduler).layer(from_fn(move |call: Request, next: Next| {
+        let is_ready = ready.is_ready();
+        async move {
+            if is_ready {
+                next.run(call).await
+            } else {
+                StatusCode::SERVICE_UNAVAILABLE.into_response()
+            }
+        }
+    }))
+}
+
 /// Health and metrics alone, for an address that others may reach.
 pub(crate) fn health_router(scheduler: Arc<Scheduler>) -> Router {
     health_routes().with_state(scheduler)
@@ -62,6 +81,7 @@ fn health_routes() -> Router<Arc<Scheduler>> {
     Router::new()
         .route("/healthz", get(async || "ok"))
         .route("/readyz", get(ready))
+        .route("/presence", get(presence))
         .route("/metrics", get(metrics))
 }
 
@@ -75,6 +95,17 @@ async fn ready(Shared(scheduler): Shared<Arc<Scheduler>>) -> Response {
         )
             .into_response()
     }
+}
+
+/// Answers when this process is to end: a stand-in waits for it. If the process dies, the
+/// connection breaks.
+async fn presence(Shared(scheduler): Shared<Arc<Scheduler>>) -> &'static str {
+    if let Some(replicas) = &scheduler.replicas {
+        let mut resigned = replicas.resigned.subscribe();
+        // It fails only if nobody can say it any more.
+        let _told = resigned.wait_for(|resigned| *resigned).await;
+    }
+    "going"
 }
 
 async fn metrics(Shared(scheduler): Shared<Arc<Scheduler>>) -> Response {
@@ -326,10 +357,26 @@ async fn prioritize(Shared(scheduler): Shared<Arc<Scheduler>>, body: Bytes) -> R
     })
 }
 
-async fn bind(Shared(scheduler): Shared<Arc<Scheduler>>, body: Bytes) -> Response {
+async fn bind(
+    Shared(scheduler): Shared<Arc<Scheduler>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let replicas = scheduler.replicas.as_ref();
+    if let Some(replicas) = replicas.filter(|_| headers.contains_key(FOR_LEADER)) {
+        let bound = match order(&body) {
+            Ok(order) => replicas.bind_if_leading(&scheduler, order).await,
+            Err(why) => Err(NotBound::Why(why)),
+        };
+        return match bound {
+            Err(NotBound::Deposed) => StatusCode::MISDIRECTED_REQUEST.into_response(),
+            Err(NotBound::Why(error)) => json(&BindResult { error }),
+            Ok(()) => json(&BindResult::default()),
+        };
+    }
     // An error travels in the answer; with another status its text would not be read.
     json(&BindResult {
-        error: bind_outcome(&scheduler, &body)
+        error: bind_outcome(&scheduler, body)
             .await
             .err()
             .unwrap_or_default(),
@@ -337,16 +384,21 @@ async fn bind(Shared(scheduler): Shared<Arc<Scheduler>>, body: Bytes) -> Respons
 }
 
 /// Binds as asked; also behind GPUShare's route.
-pub(crate) async fn bind_outcome(scheduler: &Arc<Scheduler>, body: &[u8]) -> Result<(), String> {
+pub(crate) async fn bind_outcome(scheduler: &Arc<Scheduler>, body: Bytes) -> Result<(), String> {
     let started = Instant::now();
-    let args = read::<BindArgs>(body)?;
-    let name = |error: NameError| error.to_string();
-    let pod = PodKey::new(&args.pod_namespace, &args.pod_name).map_err(name)?;
-    let uid = PodUid::new(&args.pod_uid).map_err(name)?;
-    let node = NodeName::new(&args.node).map_err(name)?;
-    let outcome = crate::bind::bind(scheduler, pod, uid, node).await;
+    let outcome = crate::bind::bind(scheduler, order(&body)?, body).await;
     observe(scheduler, "bind", started);
     outcome
+}
+
+fn order(body: &[u8]) -> Result<BindOrder, String> {
+    let args = read::<BindArgs>(body)?;
+    let name = |error: NameError| error.to_string();
+    Ok(BindOrder {
+        pod: PodKey::new(&args.pod_namespace, &args.pod_name).map_err(name)?,
+        uid: PodUid::new(&args.pod_uid).map_err(name)?,
+        node: NodeName::new(&args.node).map_err(name)?,
+    })
 }
 
 pub(crate) fn timed(

@@ -9,101 +9,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus_client::registry::Registry;
-use sublet_api::dialect::{self, ClaimError, result_keys};
 use sublet_api::object::{Node, Pod, TolerationSpec};
 use sublet_api::{
-    NodeDefaults, bound_entry, facts_of, facts_without_gpu, host_of, is_over, keys, measured_use,
-    pod_key, pod_uid, stock,
+    NodeDefaults, bound_entry, facts_of, facts_without_gpu, is_over, keys, measured_use, pod_uid,
+    stock,
 };
 use sublet_client::Client;
-use sublet_model::{
-    Claim, GpuIndex, Host, NameError, NodeFacts, NodeIdx, NodeName, PodKey, PodUid, Standing, Time,
-    Unit,
-};
+use sublet_model::{Claim, GpuIndex, NodeFacts, NodeIdx, NodeName, PodUid, Standing, Time};
 use sublet_plan::stock::{NodeRules, Taint, TaintEffect, soft_taints};
 use sublet_plan::{Engine, EngineOptions};
 use sublet_telemetry::metrics::SchedulerMetrics;
 use tokio::sync::{Notify, watch};
 
+use crate::bind::{Ending, UnderWay};
 use crate::preempt::Evictions;
 use crate::promises::{Promises, promise_of};
 use crate::quotas::Quotas;
+use crate::replicas::{PATIENCE, Replicas};
 use crate::roster::Roster;
-
-/// What a pod asks: cards, or nothing but CPU and memory of its node.
-///
-/// # Errors
-/// What it says of cards cannot be read.
-pub(crate) fn claim_of(pod: &Pod, unit: Unit) -> Result<Claim, ClaimError> {
-    Ok(dialect::claim_of(pod, unit)?.unwrap_or_else(|| {
-        // The stock scheduler decides about CPU and memory; here only scores look at them.
-        Claim::host_only(host_of(pod).unwrap_or(Host::ZERO))
-    }))
-}
-
-/// A pod that is not bound yet, as much as a Binding needs.
-#[derive(Debug, Clone)]
-pub(crate) struct Waiting {
-    pub(crate) pod: PodKey,
-    pub(crate) uid: PodUid,
-    pub(crate) claim: Arc<Claim>,
-    pub(crate) priority: i32,
-    /// Result keys that somebody has already written on it; the Binding overwrites them.
-    pub(crate) forged: Vec<String>,
-}
-
-impl Waiting {
-    /// Reads a pod.
-    pub(crate) fn of(pod: &Pod, unit: Unit) -> Result<Waiting, Problem> {
-        let claim = claim_of(pod, unit)?;
-        let present = pod.metadata.annotations.keys().map(String::as_str);
-        let forged = present
-            .filter(|key| result_keys().any(|own| own == *key))
-            .map(str::to_owned);
-        Ok(Waiting {
-            pod: pod_key(pod)?,
-            uid: pod_uid(pod)?,
-            claim: Arc::new(claim),
-            priority: pod.spec.priority.unwrap_or(0),
-            forged: forged.collect(),
-        })
-    }
-
-    /// Does it ask for a GPU?
-    pub(crate) fn asks_gpu(&self) -> bool {
-        self.claim.has_gpu()
-    }
-}
-
-/// Why a pod cannot be understood.
-#[derive(Debug)]
-pub(crate) enum Problem {
-    /// What it asks.
-    Claim(ClaimError),
-    /// How it is called.
-    Name(NameError),
-}
-
-impl From<ClaimError> for Problem {
-    fn from(error: ClaimError) -> Problem {
-        Problem::Claim(error)
-    }
-}
-
-impl From<NameError> for Problem {
-    fn from(error: NameError) -> Problem {
-        Problem::Name(error)
-    }
-}
-
-impl std::fmt::Display for Problem {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Problem::Claim(error) => error.fmt(f),
-            Problem::Name(error) => error.fmt(f),
-        }
-    }
-}
+use crate::waiting::Waiting;
 
 /// What the lock guards.
 pub(crate) struct State {
@@ -119,6 +43,8 @@ pub(crate) struct State {
     /// Pods that the stock scheduler asked about before the watch told of them, oldest first. The
     /// watch never tells of a pod that was gone by then, so only the last [`EARLY`] are kept.
     early: VecDeque<(PodUid, Arc<Claim>)>,
+    /// Pods that went while a list beside the watch was read, which may still have them.
+    gone: Option<BTreeSet<PodUid>>,
     pub(crate) evictions: Evictions,
     /// Room that is made for pods which wait.
     pub(crate) promises: Promises,
@@ -271,6 +197,24 @@ impl State {
         self.evictions.forget(uid);
         self.promises.remove(uid);
         self.engine.forget(uid);
+        if let Some(gone) = &mut self.gone {
+            gone.insert(uid.clone());
+        }
+    }
+
+    /// A list beside the watch is about to be read.
+    pub(crate) fn begin_list(&mut self) {
+        self.gone = Some(BTreeSet::new());
+    }
+
+    /// It has been read. The watch may have told since of pods that went.
+    pub(crate) fn end_list(&mut self, pods: &[Pod]) {
+        let gone = self.gone.take().unwrap_or_default();
+        for pod in pods {
+            if pod_uid(pod).is_ok_and(|uid| !gone.contains(&uid)) {
+                self.set_pod(pod);
+            }
+        }
     }
 
     /// The slots of these nodes, and the names that are not known.
@@ -385,6 +329,9 @@ pub struct Scheduler {
     /// How Bindings are timed.
     pub(crate) patience: Patience,
     pub(crate) started: Time,
+    under_way: UnderWay,
+    /// The others, if there may be any.
+    pub(crate) replicas: Option<Arc<Replicas>>,
     /// It only looks on, and posts no events.
     pub(crate) silent: bool,
     pub(crate) events: crate::events::Events,
@@ -405,6 +352,7 @@ impl Scheduler {
             sick: BTreeMap::new(),
             waiting: BTreeMap::new(),
             early: VecDeque::new(),
+            gone: None,
             evictions: Evictions::default(),
             promises: Promises::default(),
             node_rules: None,
@@ -421,6 +369,8 @@ impl Scheduler {
             schedulers,
             patience: Patience::default(),
             started: now(),
+            under_way: UnderWay::default(),
+            replicas: None,
             silent: false,
             events: crate::events::Events::default(),
             metrics,
@@ -445,6 +395,20 @@ impl Scheduler {
         let state = self.state.lock();
         self.wanted.fetch_sub(1, Ordering::Relaxed);
         state.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One of several.
+    pub(crate) fn among(mut self, replicas: Arc<Replicas>) -> Scheduler {
+        self.replicas = Some(replicas);
+        self.patience = PATIENCE;
+        self
+    }
+
+    /// Binds under way.
+    pub(crate) fn under_way(&self) -> MutexGuard<'_, BTreeMap<PodUid, (NodeName, Ending)>> {
+        self.under_way
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does anybody wait for the state? The lock is not fair, so whoever takes it again and again

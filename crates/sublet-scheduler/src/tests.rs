@@ -265,8 +265,13 @@ async fn a_conflict_that_is_our_own_echo_is_a_success() {
         .push_back(Answer::Status(409));
     assert_eq!(world.bind("a", "n2").await, "");
     // The kube-scheduler hung up before our answer and tries again: the place stays.
-    let again = world.bind("a", "n2").await;
-    assert!(again.contains("already has a place on node n2"), "{again}");
+    assert_eq!(world.bind("a", "n2").await, "");
+    assert_eq!(world.api.bindings.lock().unwrap().len(), 1);
+    let elsewhere = world.bind("a", "n3").await;
+    assert!(
+        elsewhere.contains("already has a place on node n2"),
+        "{elsewhere}"
+    );
     assert!(world.standing("a").is_some());
     // Bound by somebody else, who said nothing of cards.
     world.waiting("b", 4_069);

@@ -40,7 +40,7 @@ pub struct NodeLabel {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct OutcomeLabel {
     /// `bound`, `refused`, `failed`; of the webhook `unchanged`, `changed`, `refused`,
-    /// `unreadable`.
+    /// `unreadable`; of calls to another extender `answered`, `refused`, `lost`.
     pub outcome: &'static str,
 }
 
@@ -89,6 +89,10 @@ pub struct SchedulerMetrics {
     pub refusals: Family<ReasonLabel, Counter>,
     /// Binds, by outcome.
     pub binds: Family<OutcomeLabel, Counter>,
+    /// Whether this replica binds.
+    pub leading: Gauge,
+    /// Binds that were handed over to the leader, by outcome.
+    pub forwarded: Family<OutcomeLabel, Counter>,
     /// GPU memory that can be granted, by node.
     pub free: Family<NodeLabel, Gauge<f64, AtomicU64>>,
     /// GPU memory in use, by node.
@@ -101,6 +105,8 @@ impl Default for SchedulerMetrics {
             calls: Family::new_with_constructor(seconds),
             refusals: Family::default(),
             binds: Family::default(),
+            leading: Gauge::default(),
+            forwarded: Family::default(),
             free: Family::default(),
             used: Family::default(),
         }
@@ -117,6 +123,8 @@ impl SchedulerMetrics {
             calls,
             refusals,
             binds,
+            leading,
+            forwarded,
             free,
             used,
         } = metrics.clone();
@@ -132,6 +140,16 @@ impl SchedulerMetrics {
             refusals,
         );
         registry.register("binds", "Pods to bind, by outcome", binds);
+        registry.register(
+            "extender_leader",
+            "1 on the replica that binds, 0 on the others, and on one that is alone",
+            leading,
+        );
+        registry.register(
+            "forwarded_binds",
+            "Binds that were handed over to the replica that leads, by outcome",
+            forwarded,
+        );
         registry.register_with_unit(
             "gpu_memory_free",
             "GPU memory that can be granted, by node",
@@ -144,6 +162,32 @@ impl SchedulerMetrics {
             Unit::Bytes,
             used,
         );
+        (metrics, registry)
+    }
+}
+
+/// The metrics of a stand-in for an extender.
+#[derive(Debug, Clone, Default)]
+pub struct StandInMetrics {
+    /// Whether it stands in now.
+    pub active: Gauge,
+    /// Calls that it forwarded, by outcome.
+    pub calls: Family<OutcomeLabel, Counter>,
+}
+
+impl StandInMetrics {
+    /// These metrics, and a registry that prints them.
+    #[must_use]
+    pub fn registered() -> (StandInMetrics, Registry) {
+        let metrics = StandInMetrics::default();
+        let mut registry = Registry::with_prefix("sublet_stand_in");
+        let StandInMetrics { active, calls } = metrics.clone();
+        registry.register(
+            "active",
+            "1 while calls go to another extender, because the one beside it does not answer",
+            active,
+        );
+        registry.register("calls", "Calls that went elsewhere, by outcome", calls);
         (metrics, registry)
     }
 }

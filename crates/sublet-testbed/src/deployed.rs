@@ -116,6 +116,99 @@ pub fn start_extender_on(cluster: &Cluster, sublet: &Path, port: u16, more: &[&s
     cluster.wait_http(EXTENDER, port, "/readyz", READY_LIMIT)
 }
 
+/// The processes of one pod of the shipped Deployment of schedulers, side by side, and where they
+/// listen on loopback.
+#[derive(Debug, Clone)]
+pub struct SchedulerPod {
+    /// The name of its extender's process.
+    pub extender: String,
+    /// The name of its stand-in's process.
+    pub stand_in: String,
+    /// The name of its stock kube-scheduler's process.
+    pub kube_scheduler: String,
+    /// Where the kube-scheduler calls the extender, or the stand-in.
+    pub calls: u16,
+    /// Where other extenders hand over Binds.
+    pub replicas: u16,
+    /// The extender's health.
+    pub health: u16,
+    /// The stand-in's health.
+    pub stand_in_health: u16,
+}
+
+impl SchedulerPod {
+    /// Its processes, in the order in which they may start.
+    #[must_use]
+    pub fn processes(&self) -> [&str; 3] {
+        [&self.extender, &self.stand_in, &self.kube_scheduler]
+    }
+
+    /// Waits until its extender has complete knowledge of the cluster.
+    ///
+    /// # Errors
+    /// When it does not get ready: the error has the end of its log.
+    pub fn until_ready(&self, cluster: &Cluster) -> Result<()> {
+        cluster.wait_http(&self.extender, self.health, "/readyz", READY_LIMIT)
+    }
+}
+
+/// Starts that many pods of schedulers, with the arguments of the shipped Deployment but for
+/// addresses, and waits until all extenders are ready.
+///
+/// # Errors
+/// When a process does not come up: the error has the end of its log.
+pub fn start_scheduler_pods(
+    cluster: &Cluster,
+    repository: &Path,
+    sublet: &Path,
+    count: usize,
+) -> Result<Vec<SchedulerPod>> {
+    let pods = (0..count).map(|number| {
+        Ok(SchedulerPod {
+            extender: format!("{EXTENDER}-{number}"),
+            stand_in: format!("sublet-stand-in-{number}"),
+            kube_scheduler: format!("{KUBE_SCHEDULER}-{number}"),
+            calls: free_port()?,
+            replicas: free_port()?,
+            health: free_port()?,
+            stand_in_health: free_port()?,
+        })
+    });
+    let pods = pods.collect::<Result<Vec<_>>>()?;
+    let kubeconfig = cluster.kubeconfig(&account("sublet-scheduler").name)?;
+    let local = |flag: &str, port: u16| format!("--{flag}=127.0.0.1:{port}");
+    for pod in &pods {
+        let scheduler = |health: u16| {
+            let mut command = Command::new(sublet);
+            command
+                .arg("scheduler")
+                .arg(local("listen", pod.calls))
+                .arg(local("health-listen", health))
+                .arg("--kubeconfig")
+                .arg(&kubeconfig);
+            command
+        };
+        let mut extender = scheduler(pod.health);
+        extender.arg(local("replica-listen", pod.replicas));
+        cluster.spawn(&pod.extender, extender)?;
+        let mut stand_in = scheduler(pod.stand_in_health);
+        stand_in.arg(local("stand-in-for", pod.health));
+        let peers = pods.iter().map(|other| local("peer", other.replicas));
+        cluster.spawn(&pod.stand_in, {
+            stand_in.args(peers);
+            stand_in
+        })?;
+    }
+    for pod in &pods {
+        pod.until_ready(cluster)?;
+        let kubeconfig = cluster.kubeconfig(&account("sublet-kube-scheduler").name)?;
+        let config = scheduler_config(repository, &kubeconfig, pod.calls)?;
+        let flags = scheduler_flags(repository)?;
+        cluster.start_scheduler(&pod.kube_scheduler, &kubeconfig, &config, &flags)?;
+    }
+    Ok(pods)
+}
+
 /// Starts a node's agent from the binary `sublet`, as its own account, with cards from a file.
 /// Waits until it answers on the port `health`; kubelet may not know it yet.
 ///

@@ -10,7 +10,7 @@ use std::process::Command;
 use sublet_api::keys::{self, KeyKind};
 use sublet_telemetry::metrics::{
     AgentMetrics, ContainerLabels, ControllerLabel, ControllerMetrics, NodeLabel, OutcomeLabel,
-    ReasonLabel, ResourceLabel, SchedulerMetrics, VerbLabel, WriteLabels, print,
+    ReasonLabel, ResourceLabel, SchedulerMetrics, StandInMetrics, VerbLabel, WriteLabels, print,
 };
 
 const SUBLET: &str = env!("CARGO_BIN_EXE_sublet");
@@ -123,6 +123,7 @@ fn metrics(page: &mut String) {
     *page += "\n## Metrics\n\nA histogram has `_bucket`, `_sum` and `_count` behind its name.\n";
     for (process, text) in [
         ("sublet scheduler", scheduler_metrics()),
+        ("sublet scheduler --stand-in-for", stand_in_metrics()),
         ("sublet agent", agent_metrics()),
         ("sublet controller", controller_metrics()),
     ] {
@@ -132,7 +133,7 @@ fn metrics(page: &mut String) {
         )
         .unwrap();
         let rows = rows(&text);
-        assert!(rows.len() > 3, "{text}");
+        assert!(rows.len() > 1, "{text}");
         rows.iter().for_each(|row| *page += row);
     }
 }
@@ -145,6 +146,8 @@ fn scheduler_metrics() -> String {
         calls,
         refusals,
         binds,
+        leading,
+        forwarded,
         free,
         used,
     } = metrics;
@@ -154,8 +157,19 @@ fn scheduler_metrics() -> String {
     calls.get_or_create(&VerbLabel { verb: "" }).observe(0.0);
     refusals.get_or_create(&ReasonLabel { reason: "" }).inc();
     binds.get_or_create(&OutcomeLabel { outcome: "" }).inc();
+    leading.set(0);
+    forwarded.get_or_create(&OutcomeLabel { outcome: "" }).inc();
     free.get_or_create(&node).set(0.0);
     used.get_or_create(&node).set(0.0);
+    print(&registry)
+}
+
+/// The same of an extender's stand-in.
+fn stand_in_metrics() -> String {
+    let (metrics, registry) = StandInMetrics::registered();
+    let StandInMetrics { active, calls } = metrics;
+    active.set(0);
+    calls.get_or_create(&OutcomeLabel { outcome: "" }).inc();
     print(&registry)
 }
 

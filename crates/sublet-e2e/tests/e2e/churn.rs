@@ -1,7 +1,10 @@
-//! Constant churn of pods in the forms of six systems on twenty nodes, watched at every revision, with the extender killed and
-//! started again in the middle of it.
+//! Constant churn of pods in the forms of six systems on twenty nodes, watched at every revision,
+//! with the extender killed and started again in the middle of it: a single one, and the leader of
+//! three.
 
 use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
@@ -10,7 +13,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use sublet_api::keys;
 use sublet_e2e::{Recorder, World, eventually, yaml};
-use sublet_testbed::{PodForm, Signal, deployed};
+use sublet_testbed::deployed::{self, SchedulerPod};
+use sublet_testbed::{PodForm, Signal, http_get};
 
 /// Nodes of one to four cards.
 const NODES: u32 = 20;
@@ -30,10 +34,7 @@ struct Churn {
 }
 
 impl Churn {
-    fn start(seed: u64) -> Result<Option<Churn>> {
-        let Some(world) = World::start()? else {
-            return Ok(None);
-        };
+    fn start(seed: u64, world: World) -> Result<Churn> {
         println!("seed {seed}");
         let mut churn = Churn {
             world: Arc::new(world),
@@ -45,7 +46,7 @@ impl Churn {
         for node in 0..NODES {
             churn.new_node(node)?;
         }
-        Ok(Some(churn))
+        Ok(churn)
     }
 
     fn new_node(&mut self, node: u32) -> Result<()> {
@@ -226,14 +227,23 @@ fn kill_at_random(world: &World, seed: u64, left: &AtomicU32) -> Result<()> {
     Ok(())
 }
 
+/// Does this to processes that many times, while pods come and go.
+type Trouble = Box<dyn FnOnce(&World, &AtomicU32) -> Result<()> + Send>;
+
 fn churn(seed: u64, kills: u32) -> Result<()> {
-    let Some(mut churn) = Churn::start(seed)? else {
+    let Some(world) = World::start()? else {
         return Ok(());
     };
+    let trouble = move |world: &World, left: &AtomicU32| kill_at_random(world, seed, left);
+    churn_under(seed, world, kills, Box::new(trouble))
+}
+
+fn churn_under(seed: u64, world: World, kills: u32, trouble: Trouble) -> Result<()> {
+    let mut churn = Churn::start(seed, world)?;
     let recorder = Recorder::start(&churn.world.cluster.kubeconfig("admin")?)?;
     let (world, left) = (churn.world.clone(), Arc::new(AtomicU32::new(kills)));
     let shared = left.clone();
-    let killer = std::thread::spawn(move || kill_at_random(&world, seed, &shared));
+    let killer = std::thread::spawn(move || trouble(&world, &shared));
     while churn.made < PODS || (left.load(Ordering::Acquire) > 0 && !killer.is_finished()) {
         churn.step()?;
     }
@@ -278,4 +288,160 @@ fn churn_keeps_every_card_within_its_memory() -> Result<()> {
 #[test]
 fn churn_with_the_extender_killed_at_random_points() -> Result<()> {
     churn(2, 8)
+}
+
+/// What is done to the pod whose extender leads.
+#[derive(Debug, Clone, Copy)]
+enum Blow {
+    KillPod,
+    KillExtender,
+    EndExtender,
+    EndPod,
+    /// It may not write when it comes back to life.
+    FreezeExtender,
+}
+
+/// Bounds that only what is broken exceeds, with pods that come and go on a busy machine. A
+/// kube-scheduler that calls a frozen extender waits for 15 s.
+const LONGEST_TAKEOVER: Duration = Duration::from_secs(60);
+const LONGEST_SILENCE: Duration = Duration::from_secs(10);
+
+/// How many pods an extender has bound.
+fn n_bound(pod: &SchedulerPod) -> Result<u64> {
+    let (_, page) = http_get(pod.health, "/metrics")?;
+    let line = page
+        .lines()
+        .find_map(|line| line.strip_prefix("sublet_binds_total{outcome=\"bound\"} "));
+    line.map_or(Ok(0), |count| Ok(count.parse()?))
+}
+
+/// Asks filter again and again for three seconds; the longest time without a good answer.
+fn longest_silence(port: u16) -> Duration {
+    let body = r#"{"Pod": {"metadata": {"name": "p", "namespace": "default", "uid": "p"}},
+        "NodeNames": ["n0"]}"#;
+    let ask = || -> Result<String> {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        let length = body.len();
+        let head = format!("POST /sublet/filter HTTP/1.0\r\nContent-Length: {length}\r\n\r\n");
+        stream.write_all((head + body).as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        ensure!(answer.contains("\"NodeNames\":[\"n0\"]"), "{answer}");
+        Ok(answer)
+    };
+    let begun = Instant::now();
+    let (mut last, mut longest) = (begun, Duration::ZERO);
+    while begun.elapsed() < Duration::from_secs(3) {
+        if ask().is_ok() {
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
+        }
+        sleep(Duration::from_millis(10));
+    }
+    longest.max(last.elapsed())
+}
+
+/// The pod whose extender holds the Lease.
+fn leading<'a>(world: &World, pods: &'a [SchedulerPod]) -> Result<&'a SchedulerPod> {
+    let lease = world.get(&["lease", "sublet-extender", "-n", "sublet-system"])?;
+    let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
+    let pod = pods
+        .iter()
+        .find(|pod| holder.ends_with(&format!("@127.0.0.1:{}", pod.replicas)));
+    pod.with_context(|| format!("`{holder}` holds the Lease"))
+}
+
+/// One blow to the leader, and another extender leads.
+fn strike(world: &World, pods: &[SchedulerPod], blow: Blow) -> Result<()> {
+    let cluster = &world.cluster;
+    let leader = eventually(|| leading(world, pods))?;
+    let others: Vec<_> = pods
+        .iter()
+        .filter(|pod| pod.calls != leader.calls)
+        .collect();
+    let bound = || others.iter().map(|pod| n_bound(pod)).sum::<Result<u64>>();
+    let before = bound()?;
+    let begun = Instant::now();
+    let port = leader.calls;
+    // Only the extender is gone: its stand-in answers.
+    let asks = matches!(blow, Blow::KillExtender | Blow::EndExtender);
+    let asking = asks.then(|| std::thread::spawn(move || longest_silence(port)));
+    match blow {
+        Blow::KillPod => {
+            for process in leader.processes() {
+                // A kube-scheduler that lost its own Lease has ended.
+                let _gone = cluster.kill(process, Signal::KILL);
+            }
+        }
+        Blow::KillExtender => cluster.kill(&leader.extender, Signal::KILL)?,
+        Blow::EndPod => {
+            for process in leader.processes() {
+                let _gone = cluster.kill(process, Signal::TERM);
+            }
+        }
+        Blow::EndExtender => cluster.kill(&leader.extender, Signal::TERM)?,
+        Blow::FreezeExtender => cluster.kill(&leader.extender, Signal::STOP)?,
+    }
+    while bound()? == before {
+        let waited = begun.elapsed();
+        ensure!(waited < LONGEST_TAKEOVER, "nobody binds for {waited:.1?}");
+        sleep(Duration::from_millis(20));
+    }
+    println!("{blow:?}: first Binding after {:.2?}", begun.elapsed());
+    if let Some(asking) = asking {
+        let silence = asking
+            .join()
+            .map_err(|_| anyhow::anyhow!("the asker panicked"))?;
+        println!("{blow:?}: no answer to filter for {silence:.2?}");
+        ensure!(
+            silence < LONGEST_SILENCE,
+            "no answer to filter for {silence:.1?}"
+        );
+    }
+    match blow {
+        Blow::FreezeExtender => cluster.kill(&leader.extender, Signal::CONT)?,
+        Blow::EndExtender => cluster.stop(&leader.extender),
+        Blow::EndPod => leader
+            .processes()
+            .iter()
+            .for_each(|process| cluster.stop(process)),
+        Blow::KillPod | Blow::KillExtender => {}
+    }
+    for process in pods.iter().flat_map(SchedulerPod::processes) {
+        // Kubelet starts whatever ended; what runs is left alone.
+        eventually(|| match cluster.pid(process) {
+            Ok(_) => Ok(()),
+            Err(_) => cluster.start_again(process),
+        })?;
+    }
+    for pod in pods {
+        pod.until_ready(cluster)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn churn_with_the_leader_of_three_killed_again_and_again() -> Result<()> {
+    let Some((world, pods)) = World::start_replicated(3)? else {
+        return Ok(());
+    };
+    let blows = [
+        Blow::KillPod,
+        Blow::KillExtender,
+        Blow::FreezeExtender,
+        Blow::EndPod,
+        Blow::KillPod,
+        Blow::EndExtender,
+    ];
+    let trouble = move |world: &World, left: &AtomicU32| {
+        for blow in blows {
+            strike(world, &pods, blow)?;
+            left.fetch_sub(1, Ordering::AcqRel);
+            // The successor binds for a while.
+            sleep(Duration::from_secs(2));
+        }
+        Ok(())
+    };
+    churn_under(3, world, blows.len() as u32, Box::new(trouble))
 }

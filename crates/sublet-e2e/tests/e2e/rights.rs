@@ -145,6 +145,16 @@ fn use_everything(world: &World, node: &str) -> Result<()> {
         Ok(())
     })?;
     bind_unknown_pod(world, node)?;
+    // An extender of several; the Secret is repaired by whoever leads.
+    world.start_scheduler_pods(1)?;
+    let junk = "{\"data\": {\"certificates.json\": \"e30=\"}}";
+    eventually(|| {
+        let secret = ["secret", "sublet-extender-certificates"];
+        let patch = ["--namespace=sublet-system", "--type=merge", "--patch", junk];
+        world
+            .cluster
+            .kubectl(&[&["patch"], &secret[..], &patch[..]].concat())
+    })?;
     world.cluster.apply(SHARE_POD)?;
     world.until_placed("shared")?;
     make_room(world)

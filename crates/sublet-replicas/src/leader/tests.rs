@@ -87,6 +87,34 @@ fn a_leader_writes_for_a_while_after_each_confirmed_renewal() {
     assert_eq!(election.release(), None);
 }
 
+#[test]
+fn a_write_of_a_swift_leader_has_ended_when_its_successor_begins() {
+    let LeaseTiming {
+        lasts,
+        writes,
+        retry,
+    } = SWIFT;
+    // Clocks: one part in a hundred of each.
+    assert!((writes + lasts) / 100 + writes + SWIFT_DEADLINE + SWIFT_JOURNEY <= lasts);
+    // Two renewals may fail before a leader must pause.
+    assert!(3 * retry <= writes);
+    assert!(lasts + 2 * retry <= Duration::from_secs(5));
+}
+
+#[test]
+fn who_made_the_lease_does_not_know_of_earlier_leaders() {
+    let start = Instant::now();
+    let mut election = Election::new("a".to_owned(), SWIFT);
+    election.read(None, start);
+    election.written(start, &Ok(()));
+    let made = election.tenure.unwrap();
+    assert_eq!(made.quiet_at(&SWIFT), Some(start + SWIFT.lasts));
+    let mut other = Election::new("b".to_owned(), SWIFT);
+    other.read(Some(&lease(2, "")), start);
+    other.written(start, &Ok(()));
+    assert_eq!(other.tenure.unwrap().quiet_at(&SWIFT), None);
+}
+
 #[tokio::test]
 async fn a_write_without_an_answer_keeps_the_lease() {
     for (answer, is_answered) in [

@@ -1,0 +1,102 @@
+//! The API server's objects in the simulation: one Lease, pods, and the log that watches read.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use sublet_client::Act;
+
+/// How many cards and pods there are.
+pub(super) const CARDS: usize = 6;
+pub(super) const PODS: usize = 90;
+
+/// SplitMix64, by Steele, Lea and Flood: random enough for a test, and the same on every machine.
+pub(super) struct Chance(pub(super) u64);
+
+impl Chance {
+    pub(super) fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+
+    pub(super) fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+pub(super) struct Server {
+    pub(super) lease: Option<Lease>,
+    version: u64,
+    /// Memory of each card, and what each pod asks.
+    pub(super) cards: [u64; CARDS],
+    pub(super) sizes: [u64; PODS],
+    /// Each pod, if it is there, and its card, if it is bound.
+    pub(super) pods: [Option<Option<usize>>; PODS],
+    /// What became of pods, in order: the card of one that was bound, nothing of one that is gone.
+    pub(super) log: Vec<(usize, Option<usize>)>,
+}
+
+impl Server {
+    pub(super) fn new(chance: &mut Chance) -> Server {
+        Server {
+            lease: None,
+            version: 0,
+            cards: [16, 16, 16, 24, 24, 8],
+            sizes: std::array::from_fn(|_| 4 + 4 * chance.below(3)),
+            pods: [None; PODS],
+            log: Vec::new(),
+        }
+    }
+
+    /// Answers a write of the Lease as the API server would.
+    pub(super) fn write_lease(&mut self, act: &Act) -> Result<(), u16> {
+        let seen = self.lease.as_ref();
+        let version = seen.and_then(|lease| lease.metadata.resource_version.as_deref());
+        let object = match (act, version) {
+            (Act::Create(object), None) => object,
+            (Act::Create(_), Some(_)) => return Err(409),
+            (_, None) => return Err(404),
+            (Act::Replace(object), Some(now)) if object["metadata"]["resourceVersion"] == now => {
+                object
+            }
+            _ => return Err(409),
+        };
+        self.version += 1;
+        let mut lease: Lease = serde_json::from_value(object.clone()).map_err(|_| 400_u16)?;
+        lease.metadata.resource_version = Some(self.version.to_string());
+        self.lease = Some(lease);
+        Ok(())
+    }
+
+    pub(super) fn bound(&self) -> BTreeMap<usize, usize> {
+        let pods = self.pods.iter().enumerate();
+        pods.filter_map(|(pod, there)| Some((pod, (*there)??)))
+            .collect()
+    }
+
+    fn used(&self, card: usize) -> u64 {
+        let here = |(pod, there): (usize, &Option<Option<usize>>)| {
+            (*there == Some(Some(card))).then_some(self.sizes[pod])
+        };
+        self.pods.iter().enumerate().filter_map(here).sum()
+    }
+
+    /// A card that is given away twice.
+    pub(super) fn check(&self) -> Option<String> {
+        (0..CARDS).find_map(|card| {
+            let used = self.used(card);
+            let has = self.cards[card];
+            (used > has).then(|| format!("card {card} has {has}, and pods on it {used}"))
+        })
+    }
+
+    /// A pod that waits though some card has room.
+    pub(super) fn waits_in_vain(&self) -> Option<usize> {
+        (0..PODS).find(|pod| {
+            let fits = |card| self.used(card) + self.sizes[*pod] <= self.cards[card];
+            self.pods[*pod] == Some(None) && (0..CARDS).any(fits)
+        })
+    }
+}

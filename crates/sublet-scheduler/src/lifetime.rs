@@ -1,0 +1,247 @@
+//! From the first listener to the last answer of an extender, alone or one of several.
+//!
+//! One of several listens for the kube-scheduler when its ledger is complete, because until then its
+//! stand-in has the port. At its end it first binds no more and gives its Lease back, then tells
+//! the stand-in, and then stops to listen.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use k8s_openapi::api::coordination::v1::Lease;
+use sublet_client::ObjectAddress;
+use sublet_model::Unit;
+use sublet_plan::EngineOptions;
+use sublet_replicas::leader::{SWIFT, campaign, candidacy, process_name};
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::watch;
+
+use crate::replicas::{Holder, Replicas, take_office};
+use crate::routes::{health_router, router, router_for_peers};
+use crate::state::Scheduler;
+use crate::{Args, peers, stand_in, watches};
+
+/// The Lease, in the namespace of the extender.
+const LEASE: &str = "sublet-extender";
+/// How often is looked whether the ledger is complete.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long Bindings under way may take at the end, before the Lease is left to end by itself.
+const LAST_BINDINGS: Duration = Duration::from_millis(500);
+/// How long a stand-in may take to listen in this process's place.
+const STEP_IN: Duration = Duration::from_millis(100);
+/// How long calls under way may take at the end.
+const LAST_CALLS: Duration = Duration::from_secs(10);
+
+/// Runs until SIGTERM or Ctrl-C.
+pub(crate) async fn serve(args: Args) -> anyhow::Result<()> {
+    let address = args
+        .listen
+        .unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), args.port));
+    let client = sublet_client::connect(args.kubeconfig.as_deref()).await?;
+    let health = match args.health_listen {
+        Some(address) => Some(listen(address).await?),
+        None => None,
+    };
+    if let Some(beside) = args.stand_in_for {
+        let stand_in = stand_in::StandIn {
+            beside,
+            address,
+            namespace: args.namespace,
+            peers: args.peer,
+        };
+        return stand_in.run(client, health, stopped()).await;
+    }
+    let unit = if args.memory_unit == "GiB" {
+        Unit::GiB
+    } else {
+        Unit::MiB
+    };
+    let options = EngineOptions {
+        few: args.few,
+        unit,
+        ..EngineOptions::of(args.policy)
+    };
+    let (policy, few) = (options.policy.clone(), options.few);
+    let scheduler = Scheduler::new(client.clone(), options, args.scheduler_name);
+    tracing::info!(%address, %policy, few, %unit, "listening");
+    match args.replica_listen {
+        None => serve_alone(scheduler, listen(address).await?, health).await?,
+        Some(listen) => {
+            let place = Place {
+                calls: address,
+                peers: listen,
+                ip: args.replica_ip.unwrap_or(listen.ip()),
+                namespace: args.namespace,
+            };
+            serve_among_others(scheduler, place, health).await?;
+        }
+    }
+    tracing::info!("stopped");
+    Ok(())
+}
+
+async fn serve_alone(
+    scheduler: Scheduler,
+    calls: TcpListener,
+    health: Option<TcpListener>,
+) -> anyhow::Result<()> {
+    let scheduler = Arc::new(scheduler);
+    let watching = tokio::spawn(watches::follow(scheduler.clone()));
+    answer_for_health(&scheduler, health);
+    axum::serve(calls, router(scheduler))
+        .with_graceful_shutdown(stopped())
+        .await
+        .context("the listener failed")?;
+    watching.abort();
+    Ok(())
+}
+
+fn answer_for_health(scheduler: &Arc<Scheduler>, health: Option<TcpListener>) {
+    if let Some(health) = health {
+        let page = health_router(scheduler.clone());
+        tokio::spawn(async move { axum::serve(health, page).await });
+    }
+}
+
+/// Where one of several listens and is reached.
+struct Place {
+    calls: SocketAddr,
+    peers: SocketAddr,
+    ip: IpAddr,
+    namespace: String,
+}
+
+async fn serve_among_others(
+    scheduler: Scheduler,
+    place: Place,
+    health: Option<TcpListener>,
+) -> anyhow::Result<()> {
+    let Place {
+        calls,
+        peers,
+        ip,
+        namespace,
+    } = place;
+    // Before anything is done: another process may have the port.
+    let others = std::net::TcpListener::bind(peers)
+        .and_then(|others| others.set_nonblocking(true).map(|()| others))
+        .with_context(|| format!("cannot listen on {peers}"))?;
+    let client = scheduler.client.clone();
+    let (campaigner, leadership) = candidacy();
+    let (link, links) = watch::channel(None);
+    let replicas = Arc::new(Replicas {
+        me: Holder {
+            name: process_name()?,
+            address: SocketAddr::new(ip, peers.port()),
+        },
+        leadership: leadership.clone(),
+        office: watch::Sender::new(None),
+        links: links.clone(),
+        resigned: watch::Sender::new(false),
+    });
+    let scheduler = Arc::new(scheduler.among(replicas.clone()));
+    let watching = tokio::spawn(watches::follow(scheduler.clone()));
+    tokio::spawn(peers::follow(client.clone(), namespace.clone(), link));
+    tokio::spawn(peers::keep(
+        client.clone(),
+        namespace.clone(),
+        leadership.clone(),
+    ));
+    answer_for_health(&scheduler, health);
+    let (stop, stopping) = watch::channel(false);
+    let told = |mut stopping: watch::Receiver<bool>| async move {
+        // It fails only if this function has ended.
+        let _told = stopping.wait_for(|stopping| *stopping).await;
+    };
+    let answering = peers::answer(
+        others,
+        router_for_peers(scheduler.clone()),
+        links,
+        told(stopping.clone()),
+    );
+    let answering = tokio::spawn(answering);
+
+    let mut stopped = std::pin::pin!(stopped());
+    tokio::select! {
+        () = &mut stopped => return Ok(()),
+        () = until_ready(&scheduler) => {}
+    }
+    let listener = listen_beside(calls)?;
+    let serving = axum::serve(listener, router(scheduler.clone()))
+        .with_graceful_shutdown(told(stopping.clone()));
+    let serving = tokio::spawn(serving.into_future());
+    tokio::spawn(take_office(scheduler.clone(), replicas.clone()));
+    let give_back = watch::Sender::new(false);
+    let campaigning = tokio::spawn(campaign(
+        client,
+        ObjectAddress::of::<Lease>(Some(&namespace), LEASE),
+        replicas.me.to_string(),
+        SWIFT,
+        campaigner,
+        scheduler.metrics.leading.clone(),
+        told(give_back.subscribe()),
+    ));
+
+    stopped.await;
+    // In this order: nobody binds any more when the Lease is given back, and somebody else listens
+    // when this process stops to.
+    replicas.resign();
+    let answered = async {
+        while !leadership.all_answered() || !scheduler.under_way().is_empty() {
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    let _answered = tokio::time::timeout(LAST_BINDINGS, answered).await;
+    give_back.send_replace(true);
+    campaigning.await.context("the election failed")?;
+    tokio::time::sleep(STEP_IN).await;
+    stop.send_replace(true);
+    let ended = tokio::time::timeout(LAST_CALLS, serving).await;
+    watching.abort();
+    answering.abort();
+    match ended {
+        Ok(ended) => ended
+            .context("the listener failed")?
+            .context("the listener failed"),
+        Err(_) => Ok(()),
+    }
+}
+
+async fn until_ready(scheduler: &Scheduler) {
+    while !scheduler.is_ready() {
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot listen on {address}"))
+}
+
+/// Listens on a port that another process of the same user may listen on too.
+pub(crate) fn listen_beside(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let listening = || {
+        let socket = match address {
+            SocketAddr::V4(_) => TcpSocket::new_v4()?,
+            SocketAddr::V6(_) => TcpSocket::new_v6()?,
+        };
+        socket.set_reuseaddr(true)?;
+        socket.set_reuseport(true)?;
+        socket.bind(address)?;
+        socket.listen(1024)
+    };
+    listening().with_context(|| format!("cannot listen on {address}"))
+}
+
+async fn stopped() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut term) = signal(SignalKind::terminate()) else {
+        return;
+    };
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+}

@@ -1,0 +1,270 @@
+//! How extenders reach each other: one certificate that all of them serve and show, and calls over
+//! it.
+//!
+//! The certificate is in one Secret. The leader makes and renews it by the steps of
+//! `sublet_replicas::credentials`; the Secret itself is the bundle that all trust. A call fails if
+//! either side cannot show a certificate of that bundle with [`NAME`] in it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use axum::Router;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::http::{Method, Request, StatusCode};
+use axum_server::Handle;
+use axum_server::tls_rustls::{RustlsConfig, from_tcp_rustls};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, ResourceExt};
+use rustls::ServerConfig;
+use rustls::pki_types::ServerName;
+use sublet_client::{Client, perform};
+use sublet_replicas::credentials::{CertificateStep, Credential, Stored, next_step};
+use sublet_replicas::leader::Leadership;
+use sublet_replicas::secret::{stored_in, storing};
+use tokio::sync::watch;
+
+/// The Secret, in the namespace of the extender.
+const SECRET: &str = "sublet-extender-certificates";
+/// The name in the certificate; it stands for no host, and all extenders have it.
+const NAME: &str = "extender.sublet.internal";
+/// A header: whoever gets the call shall answer it only if it leads.
+pub(crate) const FOR_LEADER: &str = "sublet-for-leader";
+
+/// How long a certificate is good for, and how long others may take to hear of a new one.
+const VALIDITY: Duration = Duration::from_secs(8760 * 3600);
+const SETTLE: Duration = Duration::from_secs(60);
+/// How often the Secret is read: until it is there, and then. A fraction of [`SETTLE`].
+const LOOK: Duration = Duration::from_millis(200);
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// The longest that a write of it, and a connection to another extender, may take.
+const WRITE_LIMIT: Duration = Duration::from_secs(2);
+const CONNECT_LIMIT: Duration = Duration::from_millis(300);
+/// The largest answer: a list of refused nodes.
+const LARGEST_ANSWER: usize = 64 << 20;
+
+/// A certificate in use: how to serve and how to call.
+pub(crate) struct Link {
+    server: Arc<ServerConfig>,
+    caller: HttpClient<HttpsConnector<HttpConnector>, Body>,
+}
+
+/// The newest one, once there is any.
+pub(crate) type Links = watch::Receiver<Option<Arc<Link>>>;
+
+impl Link {
+    fn of(stored: &Stored) -> anyhow::Result<Link> {
+        let (server, client) = stored.peer_configs()?;
+        let name = ServerName::try_from(NAME).context("no name")?;
+        let mut plain = HttpConnector::new();
+        plain.enforce_http(false);
+        plain.set_nodelay(true);
+        plain.set_connect_timeout(Some(CONNECT_LIMIT));
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(client)
+            .https_only()
+            .with_server_name_resolver(FixedServerNameResolver::new(name))
+            .enable_http1()
+            .wrap_connector(plain);
+        let caller = HttpClient::builder(TokioExecutor::new()).build(connector);
+        Ok(Link { server, caller })
+    }
+
+    /// Sends a call to another extender.
+    ///
+    /// # Errors
+    /// No answer. Whether the call arrived is not known then.
+    pub(crate) async fn call(
+        &self,
+        to: SocketAddr,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        for_leader: bool,
+    ) -> anyhow::Result<(StatusCode, Bytes)> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("https://{to}{path}"));
+        if for_leader {
+            request = request.header(FOR_LEADER, "1");
+        }
+        let request = request.body(Body::from(body))?;
+        let answer = self.caller.request(request).await?;
+        let status = answer.status();
+        let body = to_bytes(Body::new(answer.into_body()), LARGEST_ANSWER).await?;
+        Ok((status, body))
+    }
+}
+
+/// Reads the Secret again and again, and hands on what is in it.
+pub(crate) async fn follow(
+    client: Client,
+    namespace: String,
+    links: watch::Sender<Option<Arc<Link>>>,
+) {
+    let api: Api<Secret> = Api::namespaced(client, &namespace);
+    let mut known: Option<Stored> = None;
+    loop {
+        match api.get_opt(SECRET).await {
+            Err(error) => tracing::warn!(%error, "the Secret cannot be read"),
+            Ok(None) => {}
+            // It was shipped empty, and whoever leads fills it.
+            Ok(Some(secret)) if secret.data.is_none() => {}
+            Ok(Some(secret)) => match stored_in(&secret).and_then(|stored| {
+                let link = Link::of(&stored)?;
+                Ok((stored, link))
+            }) {
+                Err(error) => tracing::warn!(%error, "the Secret is of no use"),
+                Ok((stored, _)) if known.as_ref() == Some(&stored) => {}
+                Ok((stored, link)) => {
+                    tracing::info!(until = %stored.served.until, "another certificate");
+                    links.send_replace(Some(Arc::new(link)));
+                    known = Some(stored);
+                }
+            },
+        }
+        let pause = if known.is_some() { LOOK_AGAIN } else { LOOK };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// Keeps the Secret whenever this process leads.
+pub(crate) async fn keep(client: Client, namespace: String, mut leadership: Leadership) {
+    let api: Api<Secret> = Api::namespaced(client.clone(), &namespace);
+    loop {
+        let tenure = leadership.won().await;
+        while let Some(left) = leadership.left(tenure) {
+            let pause = match look_after(&client, &api, &namespace, left).await {
+                Ok(pause) => pause,
+                Err(error) => {
+                    tracing::warn!(%error, "the certificate is not looked after");
+                    LOOK
+                }
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = leadership.lost(tenure) => {}
+            }
+        }
+    }
+}
+
+/// Takes the next step, and returns when to look again.
+async fn look_after(
+    client: &Client,
+    api: &Api<Secret>,
+    namespace: &str,
+    left: Duration,
+) -> anyhow::Result<Duration> {
+    let secret = api.get_opt(SECRET).await?;
+    let stored = secret.as_ref().and_then(|secret| stored_in(secret).ok());
+    let now = Timestamp::now();
+    let fresh = Credential::for_peers(NAME, now, VALIDITY)?;
+    // Whoever reads the Secret trusts what is in it.
+    let trusted = true;
+    match next_step(stored.as_ref(), trusted, &fresh, SETTLE, now) {
+        CertificateStep::Wait(time) => return Ok(time.min(LOOK_AGAIN)),
+        CertificateStep::Trust(_) => {}
+        CertificateStep::Store(new) => {
+            let version = secret.as_ref().and_then(ResourceExt::resource_version);
+            let write = storing(namespace, SECRET, version.as_deref(), &new);
+            let written = perform(client, &write, "sublet-extender", left.min(WRITE_LIMIT)).await;
+            tracing::info!(?written, "certificate stored");
+        }
+    }
+    Ok(LOOK)
+}
+
+/// Answers other extenders until `stopped`, with the newest certificate.
+///
+/// # Errors
+/// The address cannot be listened on, or the listener failed.
+pub(crate) async fn answer(
+    calls: std::net::TcpListener,
+    router: Router,
+    mut links: Links,
+    stopped: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
+    let first = links.wait_for(Option::is_some).await;
+    let first = first.ok().and_then(|first| first.clone());
+    let first = first.context("nobody looks for a certificate")?;
+    let tls = RustlsConfig::from_config(first.server.clone());
+    let reload = tls.clone();
+    tokio::spawn(async move {
+        while links.changed().await.is_ok() {
+            if let Some(next) = links.borrow_and_update().clone() {
+                reload.reload_from_config(next.server.clone());
+            }
+        }
+    });
+    let handle = Handle::new();
+    let server = from_tcp_rustls(calls, tls)
+        .context("cannot listen")?
+        .handle(handle.clone())
+        .serve(router.into_make_service());
+    tokio::select! {
+        ended = server => ended.context("the listener for other extenders failed"),
+        () = stopped => Ok(()),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::net::TcpListener;
+
+    use axum::routing::post;
+
+    use super::*;
+
+    /// A certificate in use that no other has.
+    pub(crate) fn link() -> Arc<Link> {
+        let _installed = rustls::crypto::ring::default_provider().install_default();
+        let made = Credential::for_peers(NAME, Timestamp::now(), VALIDITY).unwrap();
+        Arc::new(Link::of(&Stored::first(made)).unwrap())
+    }
+
+    /// An extender that answers others with this router; returns where.
+    pub(crate) fn listens(link: &Arc<Link>, router: Router) -> SocketAddr {
+        let calls = TcpListener::bind("127.0.0.1:0").unwrap();
+        calls.set_nonblocking(true).unwrap();
+        let address = calls.local_addr().unwrap();
+        let (_sender, links) = watch::channel(Some(link.clone()));
+        tokio::spawn(answer(calls, router, links, std::future::pending()));
+        address
+    }
+
+    #[tokio::test]
+    async fn only_extenders_are_answered_and_only_extenders_are_asked() {
+        let ours = link();
+        let at = listens(&ours, Router::new().route("/x", post(async || "yes")));
+        let ask = async |link: &Link| link.call(at, Method::POST, "/x", Bytes::new(), false).await;
+        let (status, body) = ask(&ours).await.unwrap();
+        assert_eq!((status, body), (StatusCode::OK, Bytes::from_static(b"yes")));
+
+        // One of another authority trusts nobody here, and is not trusted.
+        let stranger = link();
+        assert!(ask(&stranger).await.is_err());
+        // It would trust ours, but nobody trusts it.
+        let one = Credential::for_peers(NAME, Timestamp::now(), VALIDITY).unwrap();
+        let other = Credential::for_peers(NAME, Timestamp::now(), VALIDITY).unwrap();
+        let server = Arc::new(Link::of(&Stored::first(one.clone())).unwrap());
+        let at = listens(&server, Router::new().route("/x", post(async || "yes")));
+        let mut believer = Stored::first(other);
+        believer.former_authority = Some(one.authority.clone());
+        let believer = Link::of(&believer).unwrap();
+        let refused = believer.call(at, Method::POST, "/x", Bytes::new(), false);
+        assert!(refused.await.is_err());
+        // It is trusted, and has another name.
+        let named = Credential::for_peers("other.sublet.internal", Timestamp::now(), VALIDITY);
+        let named = Arc::new(Link::of(&Stored::first(named.unwrap())).unwrap());
+        let at = listens(&named, Router::new().route("/x", post(async || "yes")));
+        let refused = named.call(at, Method::POST, "/x", Bytes::new(), false);
+        assert!(refused.await.is_err());
+    }
+}

@@ -1,0 +1,83 @@
+//! A pod that is not bound yet, as much of it as a Binding needs.
+
+use std::sync::Arc;
+
+use sublet_api::dialect::{self, ClaimError, result_keys};
+use sublet_api::object::Pod;
+use sublet_api::{host_of, pod_key, pod_uid};
+use sublet_model::{Claim, Host, NameError, PodKey, PodUid, Unit};
+
+/// What a pod asks: cards, or nothing but CPU and memory of its node.
+///
+/// # Errors
+/// What it says of cards cannot be read.
+pub(crate) fn claim_of(pod: &Pod, unit: Unit) -> Result<Claim, ClaimError> {
+    Ok(dialect::claim_of(pod, unit)?.unwrap_or_else(|| {
+        // The stock scheduler decides about CPU and memory; here only scores look at them.
+        Claim::host_only(host_of(pod).unwrap_or(Host::ZERO))
+    }))
+}
+
+/// A pod that is not bound yet, as much as a Binding needs.
+#[derive(Debug, Clone)]
+pub(crate) struct Waiting {
+    pub(crate) pod: PodKey,
+    pub(crate) uid: PodUid,
+    pub(crate) claim: Arc<Claim>,
+    pub(crate) priority: i32,
+    /// Result keys that somebody has already written on it; the Binding overwrites them.
+    pub(crate) forged: Vec<String>,
+}
+
+impl Waiting {
+    /// Reads a pod.
+    pub(crate) fn of(pod: &Pod, unit: Unit) -> Result<Waiting, Problem> {
+        let claim = claim_of(pod, unit)?;
+        let present = pod.metadata.annotations.keys().map(String::as_str);
+        let forged = present
+            .filter(|key| result_keys().any(|own| own == *key))
+            .map(str::to_owned);
+        Ok(Waiting {
+            pod: pod_key(pod)?,
+            uid: pod_uid(pod)?,
+            claim: Arc::new(claim),
+            priority: pod.spec.priority.unwrap_or(0),
+            forged: forged.collect(),
+        })
+    }
+
+    /// Does it ask for a GPU?
+    pub(crate) fn asks_gpu(&self) -> bool {
+        self.claim.has_gpu()
+    }
+}
+
+/// Why a pod cannot be understood.
+#[derive(Debug)]
+pub(crate) enum Problem {
+    /// What it asks.
+    Claim(ClaimError),
+    /// How it is called.
+    Name(NameError),
+}
+
+impl From<ClaimError> for Problem {
+    fn from(error: ClaimError) -> Problem {
+        Problem::Claim(error)
+    }
+}
+
+impl From<NameError> for Problem {
+    fn from(error: NameError) -> Problem {
+        Problem::Name(error)
+    }
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Problem::Claim(error) => error.fmt(f),
+            Problem::Name(error) => error.fmt(f),
+        }
+    }
+}
