@@ -24,6 +24,7 @@ const RINGS: [&[&str]; 4] = [
     &[
         "sublet-api",
         "sublet-kubelet",
+        "sublet-nri",
         "sublet-abi",
         "sublet-driver-api",
         "sublet-library",

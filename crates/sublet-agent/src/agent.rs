@@ -6,6 +6,7 @@
 mod isolation;
 mod plugins;
 mod registrar;
+mod runtime;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use jiff::Timestamp;
 use sublet_api::object::Node;
 use sublet_api::{Handed, NodeUse, keys};
 use sublet_client::{Client, read_node};
-use sublet_model::{Inventory, NodeFacts, NodeName};
+use sublet_model::{Identity, Inventory, NodeFacts, NodeName};
 use sublet_telemetry::metrics::{AgentMetrics, ResourceLabel};
 use tokio::sync::{Mutex, Notify, mpsc, watch};
 use tokio::task::spawn_blocking;
@@ -27,13 +28,16 @@ use tracing::{debug, info, warn};
 use self::isolation::Caretaker;
 use self::plugins::Plugins;
 use self::registrar::Registrar;
+use self::runtime::RuntimeSide;
 use crate::SharingWord;
 use crate::allocate::{Given, Site};
 use crate::books::Books;
+use crate::cdi::Cdi;
 use crate::hand_over::{HandOut, in_time};
 use crate::isolate::node::Isolation;
 use crate::kind::cards::Cards;
 use crate::kind::{self, Asked};
+use crate::pods::PodSource;
 use crate::publish::device::DeviceReport;
 use crate::publish::offer::{Offer, OfferError, Settings};
 use crate::publish::{measured, missing, publish, register};
@@ -62,6 +66,10 @@ pub(crate) struct Agent {
     inventory: watch::Receiver<Arc<Inventory>>,
     metrics: AgentMetrics,
     isolation: Option<Arc<Isolation>>,
+    cdi: Option<Arc<Cdi>>,
+    pods: PodSource,
+    /// There where the runtime is asked.
+    runtime: Option<RuntimeSide>,
     given: Arc<Mutex<Given>>,
     /// Told of answers of which only kubelet's books will say for whom they were.
     doubt: Arc<Notify>,
@@ -132,8 +140,15 @@ impl Agent {
         inventory: watch::Receiver<Arc<Inventory>>,
         metrics: AgentMetrics,
         isolation: Option<Arc<Isolation>>,
+        (cdi, runtime): (Option<Cdi>, Option<PathBuf>),
     ) -> Agent {
         let (registered, registrations) = mpsc::unbounded_channel();
+        let runtime = runtime.map(RuntimeSide::new);
+        let pods = match &runtime {
+            Some(runtime) => runtime.pods(),
+            None => PodSource::Listed(client.clone(), node.clone()),
+        };
+        let cdi = cdi.map(Arc::new);
         let (given, doubt) = <(Arc<Mutex<Given>>, Arc<Notify>)>::default();
         // Nobody asks for anything before there is an offer, and with it the real one.
         let facts = NodeFacts::plain(node.clone(), inventory.borrow().clone());
@@ -143,6 +158,9 @@ impl Agent {
         }));
         let cards = Cards::new(HandOut {
             client: client.clone(),
+            pods: pods.clone(),
+            gated: runtime.is_some(),
+            cdi: cdi.clone(),
             site: site.subscribe(),
             given: Arc::clone(&given),
             metrics: metrics.clone(),
@@ -151,6 +169,9 @@ impl Agent {
             doubt: Arc::clone(&doubt),
         });
         Agent {
+            cdi,
+            pods,
+            runtime,
             client,
             node,
             folder,
@@ -184,7 +205,7 @@ impl Agent {
     ) -> anyhow::Result<()> {
         info!(node = %self.node, folder = %self.folder.display(), "agent started");
         let caretaker = Caretaker {
-            client: self.client.clone(),
+            pods: self.pods.clone(),
             node: self.node.clone(),
             metrics: self.metrics.clone(),
             given: Arc::clone(&self.given),
@@ -195,6 +216,8 @@ impl Agent {
         };
         let registrar = Registrar {
             client: self.client.clone(),
+            pods: self.pods.clone(),
+            created: self.runtime.as_ref().map(RuntimeSide::created),
             facts: NodeFacts {
                 unit: self.settings.unit,
                 ..NodeFacts::plain(self.node.clone(), Arc::default())
@@ -206,8 +229,10 @@ impl Agent {
         };
         let kinds = kind::all(&self.cards, asked);
         let mut plugins = Plugins::new(kinds, self.folder.clone(), self.registered.clone());
+        let runtime = self.serve_runtime();
         let outcome = tokio::select! {
             ended = caretaker.keep() => ended,
+            never = runtime => match never {},
             never = registrar.keep() => match never {},
             ended = self.keep() => ended,
             never = plugins.keep() => match never {},
@@ -259,6 +284,9 @@ impl Agent {
     /// them: with devices alone the node would be taken for one without an agent.
     async fn look(&mut self, inventory: &Arc<Inventory>) -> anyhow::Result<()> {
         self.refresh(inventory)?;
+        if let Some(cdi) = &self.cdi {
+            cdi.keep(inventory);
+        }
         // Kubelet hears of a sick card even while the API server is away.
         self.feed();
         let node = in_time(read_node(&self.client, &self.node)).await;
@@ -315,11 +343,12 @@ impl Agent {
 
     /// The offer for these devices and the settings as they are now.
     fn refresh(&mut self, inventory: &Arc<Inventory>) -> Result<&Offer, OfferError> {
-        let mut settings = Settings {
-            has_books: self.settings.has_books
-                && Books::read(&Books::place(&self.folder)).is_some(),
-            ..self.settings
-        };
+        let mut settings = self.settings;
+        if settings.identity == Identity::Checkpoint
+            && Books::read(&Books::place(&self.folder)).is_none()
+        {
+            settings.identity = Identity::SizeAndOrder;
+        }
         if let Some(word) = self.labels.sharing() {
             settings.sharing = word.into();
         }

@@ -23,10 +23,12 @@ use sublet_model::{
 use sublet_share::ComputeRange;
 
 mod given;
+mod named;
 mod refusal;
 mod twins;
 
 pub use given::Given;
+pub use named::decide_for;
 pub use twins::Twin;
 
 /// The node as containers are to find it.
@@ -115,7 +117,15 @@ pub fn decide(
     let meant = tenants.meant_by(asked, &site.facts, given)?;
     let mut all: Vec<_> = meant
         .iter()
-        .map(|one| hand_over(&tenants, one, site, asked, given, now_ns))
+        .map(|one| {
+            let handed = hand_over(&tenants, one, site)?;
+            let done = done(one, asked, given);
+            let annotations = dialect::assigned_annotations(&one.entry.claim, &done, now_ns);
+            Ok(HandOver {
+                annotations,
+                ..handed
+            })
+        })
         .collect();
     match all.len() {
         1 => all.remove(0),
@@ -128,9 +138,6 @@ fn hand_over(
     tenants: &Tenants<'_>,
     tenant: &Tenant<'_>,
     site: &Site,
-    asked: KubeletAsk,
-    given: &Given,
-    now_ns: u64,
 ) -> Result<HandOver, AllocateError> {
     let facts = &site.facts;
     let allocation = tenants.check(tenant.entry, tenant.allocation, facts)?;
@@ -139,22 +146,10 @@ fn hand_over(
     if site.no_isolation {
         environment.insert(keys::CGPU_DISABLE.to_owned(), "true".to_owned());
     }
-    let name = &tenant.container.name;
-    let is_done = |one: &&ContainerClaim| {
-        one.name == *name
-            || is_given(tenant.pod, &tenant.entry.uid, one, given)
-            || !is_asked_about(tenant.pod, one, asked)
-    };
-    let done: Vec<String> = claim
-        .containers()
-        .iter()
-        .filter(is_done)
-        .map(|one| one.name.to_string())
-        .collect();
     Ok(HandOver {
         pod: tenant.entry.pod.clone(),
         uid: tenant.entry.uid.clone(),
-        container: name.clone(),
+        container: tenant.container.name.clone(),
         role: tenant.container.role,
         position: tenant.container.position,
         cards: limits(&allocation, tenant.container, facts),
@@ -163,10 +158,24 @@ fn hand_over(
         class: claim.class(),
         isolated: !site.no_isolation,
         environment,
-        annotations: dialect::assigned_annotations(claim, &done, now_ns),
+        annotations: BTreeMap::new(),
         twins: Vec::new(),
         device: None,
     })
+}
+
+/// The containers of a pod that have their devices once this one has them.
+fn done(tenant: &Tenant<'_>, asked: KubeletAsk, given: &Given) -> Vec<String> {
+    let is_done = |one: &&ContainerClaim| {
+        one.name == tenant.container.name
+            || is_given(tenant.pod, &tenant.entry.uid, one, given)
+            || !is_asked_about(tenant.pod, one, asked)
+    };
+    let containers = tenant.entry.claim.containers().iter();
+    containers
+        .filter(is_done)
+        .map(|one| one.name.to_string())
+        .collect()
 }
 
 /// What a container may use of each of its cards. The amount is the claim's, as in the

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use sublet_api::object::Pod;
 use sublet_client::{Client, Pods, list, patch_pod_annotations};
 use sublet_kubelet::deviceplugin::{
-    ContainerAllocateResponse, ContainerPreferredAllocationRequest,
+    CdiDevice, ContainerAllocateResponse, ContainerPreferredAllocationRequest,
 };
 use sublet_model::NodeName;
 use sublet_telemetry::metrics::{AgentMetrics, OutcomeLabel};
@@ -22,9 +22,12 @@ use tracing::{debug, info, warn};
 
 use crate::allocate::{AllocateError, Given, HandOver, KubeletAsk, Site, decide, prefer};
 use crate::books::Books;
+use crate::cdi::Cdi;
 use crate::isolate::inject::Injection;
 use crate::isolate::node::Isolation;
+use crate::nri;
 use crate::plugin::DeviceIds;
+use crate::pods::PodSource;
 
 /// How long a pod that nobody finds is looked for. The API server had the pod before kubelet did,
 /// so this is for servers that lag behind.
@@ -44,6 +47,10 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// Hands out the node's cards, by whatever resource kubelet asks for them.
 pub(crate) struct HandOut {
     pub(crate) client: Client,
+    pub(crate) pods: PodSource,
+    /// Does the runtime say later whose the container is?
+    pub(crate) gated: bool,
+    pub(crate) cdi: Option<Arc<Cdi>>,
     pub(crate) site: watch::Receiver<Arc<Site>>,
     /// One for all resources of the node: it is also what serialises them.
     pub(crate) given: Arc<Mutex<Given>>,
@@ -63,6 +70,9 @@ impl HandOut {
         resource: &'static str,
         devices: &DeviceIds,
     ) -> Result<ContainerAllocateResponse, Status> {
+        if self.gated {
+            return Ok(nri::gate());
+        }
         let count = devices.len() as u64;
         let asked = KubeletAsk { resource, count };
         let outcome = self.hand_over(asked, devices.first()).await;
@@ -70,10 +80,13 @@ impl HandOut {
         let (handed, injected) = outcome.inspect_err(|status| {
             warn!(%asked, why = status.message(), "no devices handed over");
         })?;
+        let devices = self.cdi.as_ref().map(|cdi| cdi.devices(&handed.cards));
+        let devices = devices.unwrap_or_default().into_iter();
         let own = handed.environment.into_iter();
         Ok(ContainerAllocateResponse {
             envs: own.chain(injected.environment).collect(),
             mounts: injected.mounts,
+            cdi_devices: devices.map(|name| CdiDevice { name }).collect(),
             ..ContainerAllocateResponse::default()
         })
     }
@@ -87,12 +100,17 @@ impl HandOut {
         let mut given = self.given.lock().await;
         let site = self.site.borrow().clone();
         // Only advice. Where nothing is known kubelet picks, and Allocate says what is wrong.
-        let pods = self.pods(&site).await.unwrap_or_else(|error| {
+        let pods = self.pods.now().await.unwrap_or_else(|error| {
             debug!(%error, "no preference");
             Vec::new()
         });
-        // Of equal pods the books say who has been served.
-        given.learn(&pods, Books::read(&self.books).as_ref());
+        // Of equal pods the books say who has been served. They are long, and where the runtime waits
+        // for the agent the pods say it themselves soon enough.
+        let books = match self.gated {
+            true => Some(Books::default()),
+            false => Books::read(&self.books),
+        };
+        given.learn(&pods, books.as_ref());
         let answer = |one: ContainerPreferredAllocationRequest| {
             let count = u64::try_from(one.allocation_size).unwrap_or(0);
             prefer(
@@ -116,7 +134,7 @@ impl HandOut {
         let started = Instant::now();
         let (handed, pods) = loop {
             let site = self.site.borrow().clone();
-            match self.pods(&site).await {
+            match self.pods.now().await {
                 Ok(pods) => {
                     given.keep(&pods);
                     match self.decide(&pods, &site, asked, &mut given) {
@@ -223,10 +241,6 @@ impl HandOut {
         }
     }
 
-    async fn pods(&self, site: &Site) -> Result<Vec<Pod>, CallError> {
-        pods_on(&self.client, &site.facts.name).await
-    }
-
     fn count<T>(&self, outcome: &Result<T, Status>) {
         let outcome = match outcome {
             Ok(_) => "handed_over",
@@ -248,6 +262,8 @@ pub(crate) enum CallError {
     Server(#[from] kube::Error),
     #[error("no answer within {CALL_TIME:?}")]
     Late,
+    #[error("the watch of pods has not brought a list yet")]
+    NotYet,
 }
 
 /// All pods bound to the node.
@@ -271,7 +287,7 @@ pub(crate) async fn in_time<T>(
 fn is_passing(error: &CallError) -> bool {
     match error {
         CallError::Server(kube::Error::Api(status)) => status.code >= 500 || status.code == 429,
-        CallError::Server(_) | CallError::Late => true,
+        CallError::Server(_) | CallError::Late | CallError::NotYet => true,
     }
 }
 

@@ -2,22 +2,26 @@
 //! hands each container the cards that the scheduler chose for its pod. The decisions
 //! are made elsewhere; this crate only finds out, carries out and reports.
 //!
-//! Suggested reading order: discover, publish, plugin, allocate, isolate, hand_over, kind, agent.
+//! Suggested reading order: discover, publish, plugin, allocate, isolate, cdi, hand_over, nri, kind,
+//! agent.
 
 mod agent;
 pub mod allocate;
 mod books;
+mod cdi;
 pub mod discover;
 mod hand_over;
 mod health;
 pub mod isolate;
 mod kind;
+mod nri;
 pub mod plugin;
+mod pods;
 pub mod publish;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU8;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -25,7 +29,7 @@ use clap::ValueEnum;
 use sublet_arbiter::libraries::Carried;
 use sublet_arbiter::{ExclusiveSlices, TimeSharing};
 use sublet_kubelet::deviceplugin::DEFAULT_FOLDER;
-use sublet_model::{Inventory, NodeName, Sharing, Unit};
+use sublet_model::{Identity, Inventory, NodeName, Sharing, Unit};
 use sublet_telemetry::metrics::AgentMetrics;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -33,6 +37,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use agent::Agent;
+use cdi::{Cdi, Hardware};
 use discover::nvml::{self, NvmlSource};
 use discover::simulated::SimulatedSource;
 use isolate::node::{Cards, Isolation};
@@ -66,9 +71,16 @@ pub struct Args {
     /// How kubelet is told of the memory
     #[arg(long, value_enum, default_value_t = AdvertiseWish::Auto)]
     advertise: AdvertiseWish,
-    /// How pods are told apart that ask for the same amount
+    /// How the agent knows which container kubelet starts
     #[arg(long, value_enum, default_value_t = IdentityWish::Auto)]
     identity: IdentityWish,
+    /// Where the container runtime listens for plugins
+    #[arg(long, default_value = sublet_nri::DEFAULT_SOCKET, value_name = "PATH")]
+    nri_socket: PathBuf,
+    /// The runtime's folder for descriptions of devices (CDI); if it is not there, containers get
+    /// their devices by variables alone
+    #[arg(long, default_value = cdi::DEFAULT_FOLDER, value_name = "DIR")]
+    cdi_dir: PathBuf,
     /// Offer each card N times as nvidia.com/gpu, where parts of cards are handed out [default:
     /// whole cards only]
     ///
@@ -148,15 +160,42 @@ impl From<SharingWord> for Sharing {
     }
 }
 
-/// [`Unit`] as it is written in the flag.
+/// [`Identity`] as it is wished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum IdentityWish {
-    /// By kubelet's checkpoint where it can be read, else by size and order
+    /// The first of the others that this node has
     Auto,
-    /// One after the other, whatever kubelet's checkpoint says
+    /// The container runtime says it (NRI)
+    Nri,
+    /// By size and order; of equal pods kubelet's checkpoint says it afterwards
+    KubeletCheckpoint,
+    /// By size and order; equal pods start one after the other
     SizeAndOrder,
 }
 
+impl IdentityWish {
+    /// The means by which this agent goes, for as long as it lives: the scheduler writes on pods what
+    /// the runtime has to ask.
+    fn choose(self, nri_socket: &Path) -> anyhow::Result<Identity> {
+        let asks = std::os::unix::net::UnixStream::connect(nri_socket);
+        match (self, asks) {
+            (IdentityWish::Auto | IdentityWish::Nri, Ok(_)) => Ok(Identity::Nri),
+            (IdentityWish::Nri, Err(error)) => Err(error).with_context(|| {
+                let socket = nri_socket.display();
+                format!("no container runtime takes plugins at {socket}; enable NRI in its configuration")
+            }),
+            (IdentityWish::Auto, Err(error)) => {
+                let socket = nri_socket.display();
+                info!(%socket, %error, "no NRI, so containers are known by kubelet's checkpoint");
+                Ok(Identity::Checkpoint)
+            }
+            (IdentityWish::KubeletCheckpoint, _) => Ok(Identity::Checkpoint),
+            (IdentityWish::SizeAndOrder, _) => Ok(Identity::SizeAndOrder),
+        }
+    }
+}
+
+/// [`Unit`] as it is written in the flag.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum UnitWord {
     #[value(name = "MiB")]
@@ -188,7 +227,7 @@ pub async fn run(
         gpu_splits: args.gpu_splits,
         hami_register: args.hami_register,
         koordinator_device: args.koordinator_device,
-        has_books: args.identity == IdentityWish::Auto,
+        identity: args.identity.choose(&args.nri_socket)?,
     };
     let folder = args.device_plugin_dir.as_path();
     anyhow::ensure!(
@@ -208,10 +247,18 @@ pub async fn run(
         tokio::spawn(health::serve(listener, registry));
     }
     let stop = stop_signals()?;
-    let place = (args.node_name, args.device_plugin_dir);
-    Agent::new(client, place, settings, inventory, metrics, isolation)
-        .run(args.devices, stop)
-        .await
+    let hardware = match &args.inventory {
+        Some(_) => Hardware::Simulated,
+        None => Hardware::Real(cdi::DEVICE_NUMBERS.into()),
+    };
+    let cdi = Cdi::within(&args.cdi_dir, hardware);
+    let runtime = (settings.identity == Identity::Nri).then_some(args.nri_socket);
+    let (place, runtime) = ((args.node_name, args.device_plugin_dir), (cdi, runtime));
+    Agent::new(
+        client, place, settings, inventory, metrics, isolation, runtime,
+    )
+    .run(args.devices, stop)
+    .await
 }
 
 /// The node's arbiter, where containers are to be held to their parts.

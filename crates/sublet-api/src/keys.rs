@@ -111,6 +111,9 @@ keys! {
         /// what the pod asked when it was bound, where it asks by labels or annotations, which can be
         /// changed at any time; written by the scheduler in the Binding
         ASKED = "sublet.dev/asked",
+        /// the runtime's plugins without which it creates none of the pod's containers (NRI); written
+        /// by the scheduler in the Binding, where the runtime asks the node's agent
+        REQUIRED_PLUGINS = "required-plugins.noderesource.dev",
         /// for which node and by whose eviction the controller makes room for the pod, which waits;
         /// written once
         PREEMPTING = "sublet.dev/preempting",
@@ -355,6 +358,9 @@ keys! {
 
 /// Why a card on an operator's list is sick, in the words of every answer.
 pub const UNHEALTHY_REASON: &str = "listed as unhealthy by an operator";
+
+/// The name of a node's agent among the runtime's plugins.
+pub const NRI_PLUGIN: &str = "sublet";
 
 /// Node labels that say which GPU model a node has, and by which pods choose one: the first
 /// that a node has counts.

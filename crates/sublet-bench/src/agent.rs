@@ -4,6 +4,8 @@
 //! pods that look the same, by each way in which the agent can tell them apart, beside pods of which
 //! no two look the same.
 
+mod asked;
+
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -17,7 +19,7 @@ use sublet_testbed::Binaries;
 
 use crate::machine;
 use crate::report::{Report, short};
-use crate::stats::median;
+use crate::stats::{median, ms, percentile};
 
 /// Pods that are created at once. Ten of them fill a card of the node but for six units.
 const PODS: usize = 20;
@@ -51,28 +53,32 @@ pub(crate) struct Arguments {
 enum Way {
     /// No two pods ask for the same amount.
     Different,
+    /// All do, and the runtime says whose each container is.
+    Nri,
     /// All do, and kubelet's checkpoint tells them apart.
     Checkpoint,
     /// All do, and each waits until the one before it has its devices.
     SizeAndOrder,
 }
 
-const WAYS: [Way; 3] = [Way::Different, Way::Checkpoint, Way::SizeAndOrder];
+const WAYS: [Way; 4] = [Way::Different, Way::Nri, Way::Checkpoint, Way::SizeAndOrder];
 
 impl Way {
     fn label(self) -> &'static str {
         match self {
             Way::Different => "no two are equal (bound)",
+            Way::Nri => "equal, told apart by `nri`",
             Way::Checkpoint => "equal, told apart by `kubelet-checkpoint`",
             Way::SizeAndOrder => "equal, told apart by `size-and-order`",
         }
     }
 
     /// The agent's `--identity`, and what it reports.
-    fn identity(self) -> (&'static str, &'static str) {
+    fn identity(self) -> &'static str {
         match self {
-            Way::Different | Way::Checkpoint => ("auto", "kubelet-checkpoint"),
-            Way::SizeAndOrder => ("size-and-order", "size-and-order"),
+            Way::Nri => "nri",
+            Way::Different | Way::Checkpoint => "kubelet-checkpoint",
+            Way::SizeAndOrder => "size-and-order",
         }
     }
 
@@ -80,7 +86,7 @@ impl Way {
     fn units(self, number: usize) -> usize {
         match self {
             Way::Different => PART - number,
-            Way::Checkpoint | Way::SizeAndOrder => PART,
+            Way::Nri | Way::Checkpoint | Way::SizeAndOrder => PART,
         }
     }
 }
@@ -99,13 +105,28 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     report.say(&machine::description(&binaries, &repository));
     let rounds = if arguments.quick { 1 } else { 5 };
     let node = GpuNode::start(&[])?.context("this machine cannot have a real node")?;
+    let waits = asked::between(&node.nri_socket())?;
     equal_pods(&node, rounds, &mut report)?;
+    waits_of_the_runtime(&waits.try_iter().map(ms).collect::<Vec<_>>(), &mut report);
     report.say(&format!("Load average at the end: {}", machine::load()));
     if arguments.write {
         report.write(&repository.join("docs/benchmarks/agent.md"))?;
         eprintln!("stored in docs/benchmarks/agent.md");
     }
     Ok(())
+}
+
+fn waits_of_the_runtime(waits: &[f64], report: &mut Report) {
+    report.say("## What the runtime waits for");
+    report.say(
+        "Milliseconds from containerd's call to the agent's answer, for each container of the pods \
+         above that go by `nri`: read on the socket between them, with a program that passes on what \
+         both say. The target is 2 ms for 99 of 100.",
+    );
+    let head = ["containers", "p50", "p99", "most"];
+    let shares = [0.5, 0.99, 1.0].map(|share| short(percentile(waits, share)));
+    let row = [waits.len().to_string()].into_iter().chain(shares);
+    report.table(&[head.map(str::to_owned).to_vec(), row.collect()]);
 }
 
 fn equal_pods(node: &GpuNode, rounds: usize, report: &mut Report) -> Result<()> {
@@ -146,17 +167,9 @@ fn equal_pods(node: &GpuNode, rounds: usize, report: &mut Report) -> Result<()> 
 
 /// An agent that tells pods apart in that way, and says so.
 fn prepare(node: &GpuNode, way: Way) -> Result<()> {
-    let (flag, reported) = way.identity();
     node.world.cluster.stop(AGENT);
-    node.start_agent(&["--identity", flag])?;
-    sublet_e2e::eventually(|| {
-        let object = node.world.get(&["node", &node.name()])?;
-        let text = &object["metadata"]["annotations"]["sublet.dev/inventory"];
-        let identity = format!("\"identity\":\"{reported}\"");
-        let text = text.as_str().unwrap_or_default();
-        ensure!(text.contains(&identity), "not reported yet: {text}");
-        Ok(())
-    })
+    node.start_agent(&["--identity", way.identity()])?;
+    node.until_identity(way.identity())
 }
 
 /// Creates all pods, and returns the seconds until all run. Afterwards they are gone.

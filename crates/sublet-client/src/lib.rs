@@ -17,7 +17,7 @@ pub use any::{Act, ObjectAddress, Write, perform, read_object};
 pub use kube::Client;
 pub use slim::{
     Budgets, Change, ConfigMaps, Flavors, Namespaces, Nodes, ObjectKind, PodWire, Pods, Quotas,
-    SharePodWire, SharePods, list, read_node, read_pod, watch,
+    SharePodWire, SharePods, list, read_node, read_pod, watch, watch_some,
 };
 pub use write::{
     EventText, PodEvent, WriteError, bind_pod, patch_node_annotations, patch_node_capacity,

@@ -199,7 +199,24 @@ pub fn watch<K: ObjectKind>(
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &()),
         None => Api::all_with(client.clone(), &()),
     };
-    let events = watcher(api, watcher::Config::default().page_size(1_000)).default_backoff();
+    changes::<K>(api, watcher::Config::default())
+}
+
+/// Watches the objects of a kind in all namespaces of which a field has that value, as in
+/// `spec.nodeName=n1`; as [`watch`] does.
+pub fn watch_some<K: ObjectKind>(
+    client: &Client,
+    fields: &str,
+) -> impl Stream<Item = Result<Change<K::Object>, watcher::Error>> + Send + use<K> {
+    let api: Api<K::Wire> = Api::all_with(client.clone(), &());
+    changes::<K>(api, watcher::Config::default().fields(fields))
+}
+
+fn changes<K: ObjectKind>(
+    api: Api<K::Wire>,
+    config: watcher::Config,
+) -> impl Stream<Item = Result<Change<K::Object>, watcher::Error>> + Send + use<K> {
+    let events = watcher(api, config.page_size(1_000)).default_backoff();
     // Objects of a list are handed on one by one: a list of 40,000 pods would take more
     // memory than everything that is kept of them.
     events.map(|event| {

@@ -76,6 +76,12 @@ impl GpuNode {
         self.node.dir().join("sublet")
     }
 
+    /// Where containerd listens for plugins.
+    #[must_use]
+    pub fn nri_socket(&self) -> PathBuf {
+        self.node.dir().join("nri.sock")
+    }
+
     /// The folder of the arbiter's own sockets.
     #[must_use]
     pub fn runtime_dir(&self) -> PathBuf {
@@ -147,6 +153,45 @@ impl GpuNode {
         let before = self.registrations()?;
         self.node.restart_kubelet()?;
         self.until_registered(before + 1)
+    }
+
+    /// Restarts containerd.
+    ///
+    /// # Errors
+    /// It does not come back.
+    pub fn restart_containerd(&self) -> Result<()> {
+        self.node.restart_containerd(self.world.cluster.binaries())
+    }
+
+    /// What runc was told of a container that runs.
+    ///
+    /// # Errors
+    /// The container does not run.
+    pub fn runc_spec(&self, pod: &Value, container: &str) -> Result<Value> {
+        let all = pod["status"]["containerStatuses"].as_array();
+        let status = all
+            .into_iter()
+            .flatten()
+            .find(|one| one["name"] == container);
+        let id = status.and_then(|one| one["containerID"].as_str()?.strip_prefix("containerd://"));
+        let path = self.node.runc_spec(id.context("no container's ID")?);
+        let text = fs::read_to_string(&path);
+        let text = text.with_context(|| path.display().to_string())?;
+        Ok(serde_json::from_str(&text)?)
+    }
+
+    /// Waits until the agent reports that it recognises containers by these means.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn until_identity(&self, wanted: &str) -> Result<()> {
+        eventually(|| {
+            let object = self.world.get(&["node", &self.name()])?;
+            let report = object["metadata"]["annotations"]["sublet.dev/inventory"].as_str();
+            let report: Value = serde_json::from_str(report.context("no inventory")?)?;
+            ensure!(report["identity"] == wanted, "{}", report["identity"]);
+            Ok(())
+        })
     }
 
     fn until_registered(&self, count: u64) -> Result<()> {

@@ -221,13 +221,13 @@ fn reserve(
     let book = ledger.find(node.as_str()).map(|idx| ledger.book(idx));
     let nothing = NodeFacts::plain(node.clone(), Arc::default());
     let facts = book.and_then(Book::facts).unwrap_or(&nothing);
-    let forged = waiting.forged.iter().map(String::as_str);
+    let present = waiting.present.iter().map(String::as_str);
     Ok(dialect::binding_annotations(
         &waiting.claim,
         &allocation,
         facts,
         now_ns(),
-        forged,
+        present,
     ))
 }
 

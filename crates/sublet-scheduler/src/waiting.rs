@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sublet_api::dialect::{self, ClaimError, result_keys};
 use sublet_api::object::Pod;
-use sublet_api::{host_of, pod_key, pod_uid};
+use sublet_api::{host_of, keys, pod_key, pod_uid};
 use sublet_model::{Claim, Host, NameError, PodKey, PodUid, Unit};
 
 /// What a pod asks: cards, or nothing but CPU and memory of its node.
@@ -25,8 +25,8 @@ pub(crate) struct Waiting {
     pub(crate) uid: PodUid,
     pub(crate) claim: Arc<Claim>,
     pub(crate) priority: i32,
-    /// Result keys that somebody has already written on it; the Binding overwrites them.
-    pub(crate) forged: Vec<String>,
+    /// Keys of a Binding that somebody has already written on it.
+    pub(crate) present: Vec<String>,
 }
 
 impl Waiting {
@@ -34,15 +34,15 @@ impl Waiting {
     pub(crate) fn of(pod: &Pod, unit: Unit) -> Result<Waiting, Problem> {
         let claim = claim_of(pod, unit)?;
         let present = pod.metadata.annotations.keys().map(String::as_str);
-        let forged = present
-            .filter(|key| result_keys().any(|own| own == *key))
-            .map(str::to_owned);
+        let is_written =
+            |key: &&str| *key == keys::REQUIRED_PLUGINS || result_keys().any(|own| own == *key);
+        let present = present.filter(is_written).map(str::to_owned);
         Ok(Waiting {
             pod: pod_key(pod)?,
             uid: pod_uid(pod)?,
             claim: Arc::new(claim),
             priority: pod.spec.priority.unwrap_or(0),
-            forged: forged.collect(),
+            present: present.collect(),
         })
     }
 

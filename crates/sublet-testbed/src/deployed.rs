@@ -240,6 +240,10 @@ pub fn start_agent(
         .arg(node.dir().join("sublet"))
         .arg("--runtime-dir")
         .arg(node.dir().join("run"))
+        .arg("--nri-socket")
+        .arg(node.dir().join("nri.sock"))
+        .arg("--cdi-dir")
+        .arg(node.dir().join("cdi"))
         .args(more);
     cluster.spawn(AGENT, command)?;
     cluster.wait_http(AGENT, health, "/healthz", READY_LIMIT)

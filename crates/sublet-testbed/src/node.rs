@@ -224,6 +224,24 @@ impl Node {
         self.wait_ready()
     }
 
+    /// Ends containerd and starts it again. Containers keep running; NRI plugins must connect again.
+    ///
+    /// # Errors
+    /// When it does not come back.
+    pub fn restart_containerd(&self, binaries: &Binaries) -> Result<()> {
+        self.processes.stop(CONTAINERD);
+        self.processes.start(CONTAINERD)?;
+        self.processes
+            .wait(CONTAINERD, START_LIMIT, || self.ctr(binaries, &["version"]))
+    }
+
+    /// The specification that runc was given for a container.
+    #[must_use]
+    pub fn runc_spec(&self, container: &str) -> PathBuf {
+        let bundles = self.dir.join("state/io.containerd.runtime.v2.task/k8s.io");
+        bundles.join(container).join("config.json")
+    }
+
     /// Sends a signal to the kubelet; SIGKILL also waits until it is gone.
     ///
     /// # Errors

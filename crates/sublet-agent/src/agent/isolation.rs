@@ -11,17 +11,16 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
 use sublet_api::{Handed, NodeUse};
-use sublet_client::Client;
 use sublet_model::{NodeName, Unit};
 use sublet_telemetry::metrics::AgentMetrics;
 use tokio::sync::{Mutex, watch};
 
 use super::{LOOK_EVERY, replace};
 use crate::allocate::Given;
-use crate::hand_over::pods_on;
 use crate::isolate::figures::Figures;
 use crate::isolate::node::Isolation;
 use crate::isolate::tally::Tally;
+use crate::pods::PodSource;
 
 /// How often the arbiter's numbers become metrics.
 const SHOW_EVERY: Duration = Duration::from_secs(1);
@@ -32,7 +31,7 @@ const WAIT_EVERY: Duration = Duration::from_millis(500);
 
 /// What looking after containers needs.
 pub(super) struct Caretaker {
-    pub(super) client: Client,
+    pub(super) pods: PodSource,
     pub(super) node: NodeName,
     pub(super) metrics: AgentMetrics,
     pub(super) given: Arc<Mutex<Given>>,
@@ -85,7 +84,7 @@ impl Caretaker {
     async fn settle(&self, isolation: &Arc<Isolation>) -> anyhow::Result<()> {
         loop {
             let turn = self.given.lock().await;
-            let waits = match pods_on(&self.client, &self.node).await {
+            let waits = match self.pods.now().await {
                 Ok(pods) => {
                     let (isolation, unit) = (Arc::clone(isolation), self.unit);
                     let settled = spawn_blocking(move || {

@@ -1,6 +1,6 @@
-//! The part of the loop that learns from kubelet's books whom it has served, where the answer was
-//! for one of several equal pods. It says so on the pod, which then is in nobody's way, and tells
-//! the isolation whose seat it is. An agent that starts anew does the same for its predecessor.
+//! The part of the loop that learns who has been served after the answer was given: from the runtime,
+//! where it is asked, else from kubelet's books, where the answer was for one of several equal pods. It
+//! says so on the pod, which then is in nobody's way, and tells the isolation whose seat it is. An agent that starts anew does the same for its predecessor.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use sublet_api::dialect;
 use sublet_api::is_over;
 use sublet_api::object::Pod;
 use sublet_client::{Client, patch_pod_annotations};
-use sublet_model::{Entry, NodeFacts};
+use sublet_model::{ContainerName, Entry, NodeFacts};
 use tokio::sync::{Mutex, Notify};
 use tokio::task::spawn_blocking;
 use tracing::{debug, info};
@@ -19,8 +19,10 @@ use tracing::{debug, info};
 use super::LOOK_EVERY;
 use crate::allocate::{Given, read_entry};
 use crate::books::Books;
-use crate::hand_over::{in_time, now_ns, pods_on};
+use crate::hand_over::{in_time, now_ns};
 use crate::isolate::node::Isolation;
+use crate::nri::Created;
+use crate::pods::PodSource;
 
 /// The first pause between two looks while something is open: kubelet writes its books within
 /// milliseconds. Each is twice the one before, for a pod may wait for a kubelet that is away.
@@ -29,6 +31,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// What learning whom kubelet has served needs.
 pub(super) struct Registrar {
     pub(super) client: Client,
+    pub(super) pods: PodSource,
+    /// What the runtime has created, where it is asked.
+    pub(super) created: Option<Created>,
     /// The node's name and unit.
     pub(super) facts: NodeFacts,
     pub(super) given: Arc<Mutex<Given>>,
@@ -55,33 +60,58 @@ impl Registrar {
     /// One look; true if of every answer it is known for whom it was. Allocate takes turns with it.
     async fn look(&self) -> bool {
         let mut given = self.given.lock().await;
-        let pods = match pods_on(&self.client, &self.facts.name).await {
+        let pods = match self.pods.now().await {
             Ok(pods) => pods,
             Err(error) => {
                 debug!(%error, "pods not listed, nothing is learnt");
                 return false;
             }
         };
+        if let Some(created) = &self.created {
+            created.keep(&pods);
+        }
         let waiting = waiting(&pods, &self.facts);
         let (mut open, mut doubts) = (waiting.len(), 0);
-        if let Some(books) = Books::read(&self.books) {
-            for entry in waiting.iter().filter(|entry| is_served(entry, &books)) {
-                open -= usize::from(self.mark(entry, &mut given).await);
+        // They are long, and where the runtime is asked they only have news of an earlier agent's
+        // answers.
+        let isolation = self.isolation.clone();
+        let is_open = isolation.as_ref().is_some_and(|one| one.is_in_doubt());
+        let books = (self.created.is_none() || is_open).then(|| Books::read(&self.books));
+        let books = books.flatten();
+        for (pod, entry) in &waiting {
+            let done = self.done(entry, books.as_ref());
+            let all = done.len() == entry.claim.containers().len();
+            if done.len() > dialect::assigned_containers(pod).len() {
+                let is_marked = self.mark(entry, &done, &mut given).await;
+                open -= usize::from(is_marked && all);
             }
-            if let Some(isolation) = self.isolation.clone() {
-                let look = spawn_blocking(move || isolation.recognise(&books));
-                doubts = look.await.unwrap_or(0);
-            }
+        }
+        if let (Some(books), Some(isolation)) = (books, isolation) {
+            let look = spawn_blocking(move || isolation.recognise(&books));
+            doubts = look.await.unwrap_or(0);
         }
         given.settle(open == 0);
         open == 0 && doubts == 0
     }
 
-    /// Says on a pod that it has its devices.
-    async fn mark(&self, entry: &Entry, given: &mut Given) -> bool {
-        let containers = entry.claim.containers();
-        let done: Vec<String> = containers.iter().map(|one| one.name.to_string()).collect();
-        let annotations = dialect::assigned_annotations(&entry.claim, &done, now_ns());
+    /// The containers of a pod that have their devices. Of kubelet's books only of pods with one
+    /// container, of which kubelet asks once: the others say themselves how far it has got.
+    fn done<'a>(&self, entry: &'a Entry, books: Option<&Books>) -> Vec<&'a ContainerName> {
+        let names = entry.claim.containers().iter().map(|one| &one.name);
+        let served = |name: &&ContainerName| match &self.created {
+            Some(created) => created.has(&entry.uid, name),
+            None => books.is_some_and(|books| {
+                let sole = entry.claim.containers().len() == 1;
+                sole && books.has_served(entry.uid.as_str(), name.as_str())
+            }),
+        };
+        names.filter(served).collect()
+    }
+
+    /// Says on a pod that these of its containers have their devices.
+    async fn mark(&self, entry: &Entry, done: &[&ContainerName], given: &mut Given) -> bool {
+        let names: Vec<String> = done.iter().map(ToString::to_string).collect();
+        let annotations = dialect::assigned_annotations(&entry.claim, &names, now_ns());
         let pod = &entry.pod;
         match in_time(patch_pod_annotations(
             &self.client,
@@ -92,10 +122,10 @@ impl Registrar {
         .await
         {
             Ok(()) => {
-                for container in containers {
-                    given.note(&entry.uid, &container.name);
+                for container in done {
+                    given.note(&entry.uid, container);
                 }
-                info!(%pod, "served, as kubelet's books say");
+                info!(%pod, containers = ?names, "served");
                 true
             }
             Err(error) => {
@@ -107,18 +137,11 @@ impl Registrar {
 }
 
 /// The pods that have cards and do not say that they were handed over.
-fn waiting(pods: &[Pod], facts: &NodeFacts) -> Vec<Entry> {
+fn waiting<'a>(pods: &'a [Pod], facts: &NodeFacts) -> Vec<(&'a Pod, Entry)> {
     let live = pods.iter().filter(|pod| !is_over(pod));
-    let entries = live.filter_map(|pod| read_entry(pod, facts).ok().flatten());
-    let entries = entries.map(|(entry, _problem)| entry);
-    entries.filter(|entry| !entry.assigned).collect()
-}
-
-/// Do the books say that all of a pod was handed over? Only of pods with one container, of which
-/// kubelet asks once: the others say themselves how far it has got.
-fn is_served(entry: &Entry, books: &Books) -> bool {
-    match entry.claim.containers() {
-        [one] => books.has_served(entry.uid.as_str(), one.name.as_str()),
-        _ => false,
-    }
+    let entries = live.filter_map(|pod| {
+        let (entry, _problem) = read_entry(pod, facts).ok().flatten()?;
+        Some((pod, entry))
+    });
+    entries.filter(|(_, entry)| !entry.assigned).collect()
 }

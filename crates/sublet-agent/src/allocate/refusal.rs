@@ -37,6 +37,14 @@ pub enum AllocateError {
         /// The pods.
         pods: Vec<PodKey>,
     },
+    /// A pod that asks for a GPU and does not say which cards it has.
+    #[error("pod {pod} has no card: {why}; delete the pod so that it is placed anew")]
+    Unplaced {
+        /// The pod.
+        pod: PodKey,
+        /// Why not.
+        why: String,
+    },
     /// The allocation names a card that is not here.
     #[error("pod {pod}: {card} is not on node {node}; delete the pod so that it is placed anew")]
     NoCard {

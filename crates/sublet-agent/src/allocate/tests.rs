@@ -8,6 +8,7 @@ use sublet_model::{CardRef, Grant, Identity, Inventory, NodeName, Sharing, Unit}
 use super::*;
 
 mod compute;
+mod named;
 mod pinned;
 mod twins;
 

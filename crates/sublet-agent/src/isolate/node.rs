@@ -178,8 +178,13 @@ impl Isolation {
             .make_folders(&self.containers)
             .map_err(IsolationError::io("making", &folder))?;
         let (tenant, limits) = (record.tenant(&self.containers), record.limits());
-        // The same container again: an earlier answer did not reach kubelet.
         if let Some(old) = all.remove(&folder) {
+            if old.has_job && old.record.is_same(&record) {
+                // The container starts again, and has what it had.
+                all.insert(folder, old);
+                return Ok(inject(&self.kit, &tenant, &limits));
+            }
+            // An earlier answer did not reach kubelet, or something else is to be had now.
             self.end_job(&old);
         }
         let mut tracked = Tracked {
@@ -200,6 +205,12 @@ impl Isolation {
         let taken = |place: &Path| all.keys().any(|folder| folder.starts_with(place));
         let number = (1..).find(|number| !taken(&place(number)) && !place(number).exists());
         format!("seat-{}", number.unwrap_or_default())
+    }
+
+    /// Is there a container of which it is not known whose it is?
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        let all = self.lock();
+        all.values().any(|one| !one.record.twins().is_empty())
     }
 
     /// Learns from kubelet's books who got what one of several pods was to get. Returns how many

@@ -159,6 +159,12 @@ impl Record {
         }
     }
 
+    /// Does it say the same as a new one, but for the number?
+    pub(crate) fn is_same(&self, new: &Record) -> bool {
+        let id = self.id;
+        *self == Record { id, ..new.clone() }
+    }
+
     /// The same of one of several pods, in a folder that none of them will have for itself.
     #[must_use]
     pub fn in_doubt(self, handed: &HandOver, folder: String) -> Record {

@@ -54,18 +54,8 @@ pub struct Settings {
     pub hami_register: bool,
     /// Is Koordinator's `Device` to be published?
     pub koordinator_device: bool,
-    /// May kubelet's books be read, which say afterwards whom it has served, and can they be?
-    pub has_books: bool,
-}
-
-impl Settings {
-    fn identity(self) -> Identity {
-        if self.has_books {
-            Identity::Checkpoint
-        } else {
-            Identity::SizeAndOrder
-        }
-    }
+    /// How containers are recognised.
+    pub identity: Identity,
 }
 
 /// Why a node cannot be offered as wanted.
@@ -150,7 +140,7 @@ impl Offer {
             annotation: annotation(&NodeReport {
                 inventory: inventory.clone(),
                 sharing: settings.sharing,
-                identity: settings.identity(),
+                identity: settings.identity,
                 advertise,
                 unit: settings.unit,
                 splits: settings.gpu_splits,
@@ -172,7 +162,7 @@ impl Offer {
     pub fn facts(&self, node: &NodeName, inventory: &Arc<Inventory>, asked: Settings) -> NodeFacts {
         NodeFacts {
             sharing: asked.sharing,
-            identity: asked.identity(),
+            identity: asked.identity,
             advertise: self.advertise,
             unit: asked.unit,
             splits: asked.gpu_splits,
@@ -253,7 +243,7 @@ mod tests {
             gpu_splits: None,
             hami_register: false,
             koordinator_device: false,
-            has_books: false,
+            identity: Identity::SizeAndOrder,
         };
         for word in text.split_whitespace() {
             match word {

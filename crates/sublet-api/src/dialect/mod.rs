@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 
 use sublet_model::{
     Allocation, CardWishes, Carrier, Claim, Class, ContainerCards, ContainerClaim, Demand,
-    DialectName, Inventory, MiB, NodeFacts, Sharing,
+    DialectName, Identity, Inventory, MiB, NodeFacts, Sharing,
 };
 
 pub(crate) use self::asked::containers;
@@ -329,7 +329,9 @@ fn older_allocation_of(pod: &Pod, claim: &Claim) -> Result<Option<Allocation>, A
 }
 
 /// The annotations of a Binding. Every result key that the pod already carries is among
-/// them, so that nothing written by somebody else survives (`present`: the pod's keys).
+/// them, so that nothing written by somebody else survives (`present`: the pod's keys). Plugins
+/// that the pod's author requires of the runtime stay as they are: without ours the container does
+/// not start either, only the runtime says less well why.
 #[must_use]
 pub fn binding_annotations<'a>(
     claim: &Claim,
@@ -347,8 +349,14 @@ pub fn binding_annotations<'a>(
             annotations.insert(keys::ASKED.to_owned(), kept::to_json(claim));
         }
     }
+    if facts.identity == Identity::Nri && !annotations.is_empty() {
+        let plugins = format!(r#"["{}"]"#, keys::NRI_PLUGIN);
+        annotations.insert(keys::REQUIRED_PLUGINS.to_owned(), plugins);
+    }
     for key in present {
-        if result_keys().any(|own| own == key) {
+        if key == keys::REQUIRED_PLUGINS {
+            annotations.remove(key);
+        } else if result_keys().any(|own| own == key) {
             // A Binding can overwrite an annotation but not remove it.
             annotations.entry(key.to_owned()).or_default();
         }

@@ -417,6 +417,25 @@ fn a_dialect_is_one_file_and_one_line() {
     assert!(device_resources().any(|resource| resource == "toy.dev/percent"));
 }
 
+#[test]
+fn where_the_runtime_asks_a_binding_names_its_plugin() {
+    let claim = claim("a aliyun.com/gpu-mem=3", Unit::GiB).unwrap().unwrap();
+    let check = |identity, present: &[&'static str]| {
+        let facts = NodeFacts {
+            identity,
+            ..facts(Unit::GiB)
+        };
+        let present = present.iter().copied();
+        let written = binding_annotations(&claim, &Allocation::default(), &facts, 7, present);
+        written.get(keys::REQUIRED_PLUGINS).cloned()
+    };
+    let ours = Some(r#"["sublet"]"#.to_owned());
+    assert_eq!(check(Identity::Nri, &[]), ours);
+    assert_eq!(check(Identity::Checkpoint, &[]), None);
+    // Its author requires plugins that nobody else may drop.
+    assert_eq!(check(Identity::Nri, &[keys::REQUIRED_PLUGINS]), None);
+}
+
 proptest::proptest! {
     #[test]
     fn any_amounts_and_any_class_are_answered(

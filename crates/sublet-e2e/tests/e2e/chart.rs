@@ -208,6 +208,17 @@ fn a_value_changes_what_it_says() -> Result<()> {
         ),
         ("agent.stateDir=/s", "60-agent.yaml", "mountPath: /s}"),
         (
+            "agent.identity=size-and-order",
+            "60-agent.yaml",
+            "- --identity=size-and-order",
+        ),
+        (
+            "agent.nriDir=/n",
+            "60-agent.yaml",
+            "- --nri-socket=/n/nri.sock",
+        ),
+        ("agent.cdiDir=/c", "60-agent.yaml", "hostPath: {path: /c,"),
+        (
             "agent.simulated=gpus: []",
             "60-agent.yaml",
             "cards.yaml: |\n    gpus: []\n",

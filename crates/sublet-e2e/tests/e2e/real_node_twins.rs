@@ -13,16 +13,16 @@ use sublet_testbed::Signal;
 
 use crate::real_node_isolation::{also, pod, stage, until_shown};
 
-const MEMORY: &str = "aliyun.com/gpu-mem";
-const CARD: u64 = 16_276;
+pub(crate) const MEMORY: &str = "aliyun.com/gpu-mem";
+pub(crate) const CARD: u64 = 16_276;
 const MIB: u64 = 1 << 20;
 
 /// Ten of them fill a card but for six units.
 const PART: u64 = 1_627;
-const PODS: usize = 20;
+pub(crate) const PODS: usize = 20;
 
 /// Their Deployment: whoever fails is made anew.
-fn deployment(stage: &Path) -> String {
+pub(crate) fn deployment(stage: &Path) -> String {
     let one = pod(
         "x",
         &format!("{MEMORY}: {PART}"),
@@ -40,7 +40,7 @@ fn deployment(stage: &Path) -> String {
 }
 
 /// The pods, but for those that failed.
-fn live(node: &GpuNode) -> Result<Vec<Value>> {
+pub(crate) fn live(node: &GpuNode) -> Result<Vec<Value>> {
     let pods = node.world.get(&["pods", "-l", "app=equal"])?;
     let mut pods = pods["items"].as_array().cloned().unwrap_or_default();
     pods.retain(|pod| {
@@ -49,7 +49,7 @@ fn live(node: &GpuNode) -> Result<Vec<Value>> {
     Ok(pods)
 }
 
-fn until_all_run(node: &GpuNode) -> Result<Vec<Value>> {
+pub(crate) fn until_all_run(node: &GpuNode) -> Result<Vec<Value>> {
     eventually(|| {
         let pods = live(node)?;
         let runs = |pod: &&Value| pod["status"]["containerStatuses"][0]["ready"] == true;
@@ -63,13 +63,40 @@ fn until_all_run(node: &GpuNode) -> Result<Vec<Value>> {
     })
 }
 
-fn name(pod: &Value) -> &str {
+pub(crate) fn name(pod: &Value) -> &str {
     pod["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+/// runc makes the device file of the container's card and of no other, and lets it be used.
+fn check_devices(node: &GpuNode, pod: &Value, card: u64) -> Result<()> {
+    let spec = node.runc_spec(pod, "main")?;
+    let linux = &spec["linux"];
+    let devices = linux["devices"].as_array().into_iter().flatten();
+    let ours: Vec<&Value> = devices
+        .filter(|one| {
+            one["path"]
+                .as_str()
+                .is_some_and(|path| path.starts_with("/dev/sublet-fake"))
+        })
+        .collect();
+    assert_eq!(ours.len(), 1, "{ours:?}");
+    assert_eq!(ours[0]["path"], format!("/dev/sublet-fake{card}"));
+    let rules = linux["resources"]["devices"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    let allowed = rules.filter(|rule| {
+        rule["allow"] == true
+            && rule["major"] == ours[0]["major"]
+            && rule["minor"] == ours[0]["minor"]
+    });
+    assert!(allowed.count() > 0, "{}", linux["resources"]["devices"]);
+    Ok(())
 }
 
 /// What is found inside a container is what its own pod's annotation says, and kubelet's books and
 /// the agent's figures agree.
-fn check(node: &GpuNode, object: &Value) -> Result<u64> {
+pub(crate) fn check(node: &GpuNode, object: &Value) -> Result<u64> {
     let pod = name(object);
     let annotations = &object["metadata"]["annotations"];
     let text = annotations["sublet.dev/allocation"]
@@ -83,6 +110,7 @@ fn check(node: &GpuNode, object: &Value) -> Result<u64> {
     assert_eq!(inside["ALIYUN_COM_GPU_MEM_IDX"], card.to_string(), "{pod}");
     let devices = node.devices_of(object, "main")?;
     assert_eq!(devices.len() as u64, PART, "{pod}");
+    check_devices(node, object, card)?;
     let seen = also(node, pod, "info --nvml")?;
     let cuda = &seen["devices"][0];
     assert_eq!(cuda["totalMem"], PART * MIB, "{pod}: {seen}");
@@ -97,7 +125,7 @@ fn check(node: &GpuNode, object: &Value) -> Result<u64> {
 }
 
 /// The agent's figures have a line for each of these pods, and no line without a pod.
-fn until_accounts_are(node: &GpuNode, pods: &[Value]) -> Result<()> {
+pub(crate) fn until_accounts_are(node: &GpuNode, pods: &[Value]) -> Result<()> {
     let wanted: BTreeSet<&str> = pods.iter().map(name).collect();
     eventually(|| {
         let page = node.metrics()?;
@@ -123,7 +151,7 @@ fn until_accounts_are(node: &GpuNode, pods: &[Value]) -> Result<()> {
 }
 
 /// How many containers were served when kubelet could mean several pods.
-fn seats(node: &GpuNode) -> Result<usize> {
+pub(crate) fn seats(node: &GpuNode) -> Result<usize> {
     let folders = fs::read_dir(node.state_dir().join("containers"))?;
     let names = folders.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
     let names = names.collect::<Result<Vec<String>>>()?;
@@ -134,7 +162,7 @@ fn seats(node: &GpuNode) -> Result<usize> {
 }
 
 /// When each pod was bound, in seconds after the first was made, in order.
-fn bound_after(pods: &[Value]) -> Result<Vec<i64>> {
+pub(crate) fn bound_after(pods: &[Value]) -> Result<Vec<i64>> {
     let time = |value: &Value| -> Result<jiff::Timestamp> {
         Ok(value.as_str().context("no time")?.parse()?)
     };
@@ -158,7 +186,7 @@ fn bound_after(pods: &[Value]) -> Result<Vec<i64>> {
 }
 
 /// Waits until more than one pod is bound that is none of these.
-fn until_bound(node: &GpuNode, but: &[Value]) -> Result<()> {
+pub(crate) fn until_bound(node: &GpuNode, but: &[Value]) -> Result<()> {
     let known: BTreeSet<&str> = but.iter().map(name).collect();
     eventually(|| {
         let all = live(node)?;
@@ -170,23 +198,14 @@ fn until_bound(node: &GpuNode, but: &[Value]) -> Result<()> {
     })
 }
 
-fn until_identity(node: &GpuNode, wanted: &str) -> Result<()> {
-    eventually(|| {
-        let object = node.world.get(&["node", &node.name()])?;
-        let report = object["metadata"]["annotations"]["sublet.dev/inventory"].as_str();
-        let report: Value = serde_json::from_str(report.context("no inventory")?)?;
-        ensure!(report["identity"] == wanted, "{}", report["identity"]);
-        Ok(())
-    })
-}
-
 #[test]
 fn twenty_equal_pods_start_at_once_and_none_has_what_is_anothers() -> Result<()> {
-    let Some(node) = GpuNode::start(&["--isolation", "on"])? else {
+    let Some(node) = GpuNode::start(&["--isolation", "on", "--identity", "kubelet-checkpoint"])?
+    else {
         return Ok(());
     };
     node.until_allocatable(MEMORY, 2 * CARD)?;
-    until_identity(&node, "kubelet-checkpoint")?;
+    node.until_identity("kubelet-checkpoint")?;
     let stage = stage(&node)?;
     let cluster = &node.world.cluster;
     let started = Instant::now();

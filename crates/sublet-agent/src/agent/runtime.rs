@@ -1,0 +1,72 @@
+//! The part of the loop that is the runtime's plugin, where the runtime says whose its containers are.
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::Agent;
+use crate::nri::{Created, RuntimePlugin};
+use crate::pods::{PodSource, WatchedPods};
+
+/// What being the runtime's plugin needs.
+pub(super) struct RuntimeSide {
+    socket: PathBuf,
+    pods: Arc<WatchedPods>,
+    created: Created,
+}
+
+impl RuntimeSide {
+    /// Of the runtime at that socket.
+    pub(super) fn new(socket: PathBuf) -> RuntimeSide {
+        RuntimeSide {
+            socket,
+            pods: Arc::default(),
+            created: Created::default(),
+        }
+    }
+
+    /// The pods of the node, as the watch brings them.
+    pub(super) fn pods(&self) -> PodSource {
+        PodSource::Watched(Arc::clone(&self.pods))
+    }
+
+    /// The containers that the runtime has created.
+    pub(super) fn created(&self) -> Created {
+        self.created.clone()
+    }
+}
+
+impl Agent {
+    /// Watches the node's pods and answers the runtime, for ever; where the runtime is not asked, does
+    /// nothing for ever.
+    pub(super) fn serve_runtime(&self) -> impl Future<Output = Infallible> + use<> {
+        let side = self.runtime.as_ref().map(|runtime| {
+            let plugin = RuntimePlugin {
+                pods: Arc::clone(&runtime.pods),
+                site: self.site.subscribe(),
+                isolation: self.isolation.clone(),
+                cdi: self.cdi.clone(),
+                created: runtime.created.clone(),
+                news: Arc::clone(&self.doubt),
+                metrics: self.metrics.clone(),
+            };
+            let pods = Arc::clone(&runtime.pods);
+            (
+                plugin,
+                runtime.socket.clone(),
+                pods,
+                self.client.clone(),
+                self.node.clone(),
+            )
+        });
+        async move {
+            let Some((plugin, socket, pods, client, node)) = side else {
+                return std::future::pending().await;
+            };
+            tokio::select! {
+                never = pods.keep(client, node) => never,
+                never = plugin.keep(&socket) => never,
+            }
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! The strongest answer to the question whose container it is: the runtime says it. The agent is an
+//! NRI plugin, and is asked about each container that the runtime creates, by its pod's UID and its
+//! name. What the container gets is decided from the pod as the API server has it, which a watch has
+//! brought: no call to anybody is on the way.
+//!
+//! Kubelet's Allocate comes before, and does not say whose the container is. Its answer here is a
+//! [`gate`]: something with which no container can start, until this module takes it away. So a
+//! container that the runtime did not ask about, because the agent was away or too late, is refused by
+//! the runtime, and kubelet tries again. What the sandbox's annotations say decides nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sublet_api::keys;
+use sublet_api::object::Pod;
+use sublet_kubelet::deviceplugin::{ContainerAllocateResponse, Mount};
+use sublet_model::{ContainerName, Identity, PodUid};
+use sublet_nri::{
+    CdiDevice, ConfigureRequest, Container, ContainerAdjustment, ContainerState, KeyValue,
+    PodSandbox,
+};
+use sublet_telemetry::metrics::{AgentMetrics, OutcomeLabel};
+use tokio::net::UnixStream;
+use tokio::sync::{Notify, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep};
+use tracing::{debug, info, warn};
+
+use crate::allocate::{HandOver, Site, decide_for};
+use crate::cdi::Cdi;
+use crate::isolate::inject::Injection;
+use crate::isolate::node::Isolation;
+use crate::pods::WatchedPods;
+
+/// The plugin's name, as the scheduler writes it on pods ([`keys::REQUIRED_PLUGINS`]).
+const NAME: &str = keys::NRI_PLUGIN;
+
+/// Its place among the plugins: late, so that what others add is there.
+const INDEX: &str = "80";
+
+/// How long a pod that the watch has not brought is waited for. The runtime waits two seconds for an
+/// answer, and creates no other container meanwhile.
+const PATIENCE: Duration = Duration::from_millis(1_000);
+
+/// The pause before a new connection, where the last one lived long. A runtime that restarts takes a
+/// second or two, and creates no container before it serves NRI.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// Where Allocate has a container mount what it cannot. Every runtime refuses to make a file here.
+const GATE: &str = "/proc/sublet-agent-was-not-asked";
+
+/// What kubelet gets for a container of which only the runtime will say whose it is: nothing, and no
+/// way to start without our answer to the runtime.
+pub(crate) fn gate() -> ContainerAllocateResponse {
+    let visible = (keys::NVIDIA_VISIBLE_DEVICES.to_owned(), "void".to_owned());
+    ContainerAllocateResponse {
+        envs: [visible].into(),
+        mounts: vec![Mount {
+            container_path: GATE.to_owned(),
+            host_path: "/dev/null".to_owned(),
+            read_only: true,
+        }],
+        ..ContainerAllocateResponse::default()
+    }
+}
+
+/// Which containers the runtime has, as far as it said so.
+#[derive(Clone, Default)]
+pub(crate) struct Created(Arc<Mutex<BTreeMap<PodUid, BTreeSet<ContainerName>>>>);
+
+impl Created {
+    fn note(&self, uid: &str, container: &str) {
+        if let (Ok(uid), Ok(name)) = (PodUid::new(uid), ContainerName::new(container)) {
+            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            all.entry(uid).or_default().insert(name);
+        }
+    }
+
+    /// Was that container created?
+    pub(crate) fn has(&self, uid: &PodUid, container: &ContainerName) -> bool {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(uid).is_some_and(|names| names.contains(container))
+    }
+
+    /// Forgets pods that are not on the node any more.
+    pub(crate) fn keep(&self, pods: &[Pod]) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|uid, _| pods.iter().any(|pod| pod.metadata.uid == uid.as_str()));
+    }
+}
+
+/// The agent as the runtime's plugin.
+pub(crate) struct RuntimePlugin {
+    pub(crate) pods: Arc<WatchedPods>,
+    pub(crate) site: watch::Receiver<Arc<Site>>,
+    pub(crate) isolation: Option<Arc<Isolation>>,
+    pub(crate) cdi: Option<Arc<Cdi>>,
+    pub(crate) created: Created,
+    /// Told of containers that have their devices: it is to be written on their pods.
+    pub(crate) news: Arc<Notify>,
+    pub(crate) metrics: AgentMetrics,
+}
+
+impl RuntimePlugin {
+    /// Serves the runtime for ever, whatever becomes of it.
+    pub(crate) async fn keep(&self, socket: &Path) -> Infallible {
+        let mut pause = PAUSE;
+        loop {
+            let begun = Instant::now();
+            let why = match UnixStream::connect(socket).await {
+                Ok(stream) => match sublet_nri::serve(stream, NAME, INDEX, self).await {
+                    Ok(()) => "the runtime closed the connection".to_owned(),
+                    Err(error) => {
+                        let cause = std::error::Error::source(&error).map(ToString::to_string);
+                        format!("{error} {}", cause.unwrap_or_default())
+                    }
+                },
+                Err(error) => error.to_string(),
+            };
+            if begun.elapsed() > PAUSE_MAX {
+                pause = PAUSE;
+            }
+            warn!(socket = %socket.display(), why, "no containers can start, will connect again");
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// What the container gets; `None` where it asks for no GPU.
+    async fn hand_over(&self, uid: &str, container: &str) -> Result<(HandOver, Injection), String> {
+        let pods = self.pods.with(uid, PATIENCE).await.ok_or(
+            "the API server has not told the agent of this pod yet; kubelet will try again",
+        )?;
+        let site = self.site.borrow().clone();
+        if site.facts.identity != Identity::Nri {
+            return Err("the agent has not read its node yet; kubelet will try again".to_owned());
+        }
+        let handed = decide_for(&pods, &site, uid, container).map_err(|error| error.to_string())?;
+        let handed = handed.ok_or("kubelet was asked for a GPU that the pod does not ask for")?;
+        let Some(isolation) = self.isolation.clone() else {
+            return Ok((handed, Injection::default()));
+        };
+        let held = handed.clone();
+        let admitted = spawn_blocking(move || {
+            // Containers whose pods are gone make room: their memory may be this one's now.
+            isolation.settle(&pods);
+            isolation.admit(&held)
+        });
+        let admitted = admitted.await.map_err(|error| error.to_string())?;
+        let injected = admitted.map_err(|error| {
+            let cause = std::error::Error::source(&error).map(ToString::to_string);
+            let cause = cause.map(|cause| format!(": {cause}")).unwrap_or_default();
+            format!("the container cannot be held to its part: {error}{cause}")
+        })?;
+        Ok((handed, injected))
+    }
+}
+
+impl sublet_nri::NriPlugin for RuntimePlugin {
+    fn configured(&self, runtime: &ConfigureRequest) {
+        let ConfigureRequest {
+            runtime_name,
+            runtime_version,
+        } = runtime;
+        info!(
+            runtime = runtime_name,
+            version = runtime_version,
+            "the runtime asks us"
+        );
+    }
+
+    fn synchronized(&self, pods: Vec<PodSandbox>, containers: Vec<Container>) {
+        let uids: BTreeMap<&str, &str> = pods
+            .iter()
+            .map(|pod| (pod.id.as_str(), pod.uid.as_str()))
+            .collect();
+        let is_there = |one: &&Container| one.state() != ContainerState::ContainerUnknown;
+        for one in containers.iter().filter(is_there) {
+            if let Some(uid) = uids.get(one.pod_sandbox_id.as_str()) {
+                self.created.note(uid, &one.name);
+            }
+        }
+        self.news.notify_one();
+        debug!(
+            pods = pods.len(),
+            containers = containers.len(),
+            "told of what there is"
+        );
+    }
+
+    async fn create(
+        &self,
+        pod: PodSandbox,
+        container: Container,
+    ) -> Result<ContainerAdjustment, String> {
+        let name = container.name.as_str();
+        if !container.mounts.iter().any(|one| one.destination == GATE) {
+            // It asks for no GPU, or kubelet still has the answer of an agent that went by size.
+            self.created.note(&pod.uid, name);
+            return Ok(ContainerAdjustment::default());
+        }
+        let outcome = self.hand_over(&pod.uid, name).await;
+        let label = if outcome.is_ok() {
+            "handed_over"
+        } else {
+            "refused"
+        };
+        let label = OutcomeLabel { outcome: label };
+        self.metrics.allocations.get_or_create(&label).inc();
+        let of = format!("{}/{}/{name}", pod.namespace, pod.name);
+        match outcome {
+            Ok((handed, injected)) => {
+                self.created.note(&pod.uid, name);
+                self.news.notify_one();
+                let gpus: Vec<u16> = handed.cards.iter().map(|card| card.index.0).collect();
+                let isolated = !injected.mounts.is_empty();
+                info!(container = of, ?gpus, isolated, "devices handed over");
+                let devices = self.cdi.as_ref().map(|cdi| cdi.devices(&handed.cards));
+                Ok(adjustment(handed, injected, devices.unwrap_or_default()))
+            }
+            Err(why) => {
+                warn!(container = of, why, "no devices handed over");
+                Err(why)
+            }
+        }
+    }
+}
+
+/// The answer in the runtime's words. It opens the gate.
+fn adjustment(handed: HandOver, injected: Injection, devices: Vec<String>) -> ContainerAdjustment {
+    let environment = handed.environment.into_iter().chain(injected.environment);
+    let open = sublet_nri::Mount {
+        // A minus in front: take it away.
+        destination: format!("-{GATE}"),
+        ..sublet_nri::Mount::default()
+    };
+    let mounts = injected.mounts.into_iter().map(|mount| sublet_nri::Mount {
+        destination: mount.container_path,
+        r#type: "bind".to_owned(),
+        source: mount.host_path,
+        options: [
+            "rbind",
+            "rprivate",
+            if mount.read_only { "ro" } else { "rw" },
+        ]
+        .map(str::to_owned)
+        .into(),
+    });
+    ContainerAdjustment {
+        env: environment
+            .map(|(key, value)| KeyValue { key, value })
+            .collect(),
+        mounts: [open].into_iter().chain(mounts).collect(),
+        cdi_devices: devices.into_iter().map(|name| CdiDevice { name }).collect(),
+    }
+}

@@ -1,0 +1,193 @@
+//! The pods of this node. Where containers are recognised by their names, they come from a watch, so
+//! that no container waits for the API server; otherwise they are listed afresh at each question,
+//! because a list that lags behind could give a pod what is another's.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::StreamExt;
+use sublet_api::object::Pod;
+use sublet_client::{Change, Client, Pods, watch_some};
+use sublet_model::NodeName;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tracing::debug;
+
+use crate::hand_over::{CallError, pods_on};
+
+/// How long the first list is waited for.
+const FIRST_LIST: Duration = Duration::from_secs(5);
+
+/// Where the pods of the node are asked for.
+#[derive(Clone)]
+pub(crate) enum PodSource {
+    /// The API server, each time.
+    Listed(Client, NodeName),
+    /// What a watch of it has brought.
+    Watched(Arc<WatchedPods>),
+}
+
+impl PodSource {
+    /// All pods bound to the node.
+    pub(crate) async fn now(&self) -> Result<Vec<Pod>, CallError> {
+        match self {
+            PodSource::Listed(client, node) => pods_on(client, node).await,
+            PodSource::Watched(pods) => pods.all(FIRST_LIST).await.ok_or(CallError::NotYet),
+        }
+    }
+}
+
+/// The pods of the node as a watch has brought them.
+#[derive(Default)]
+pub(crate) struct WatchedPods {
+    known: Mutex<Known>,
+    /// Told of every change.
+    changed: watch::Sender<()>,
+}
+
+#[derive(Default)]
+struct Known {
+    pods: Arc<Vec<Pod>>,
+    /// Was there a complete list?
+    complete: bool,
+}
+
+impl WatchedPods {
+    /// Watches for ever.
+    pub(crate) async fn keep(&self, client: Client, node: NodeName) -> Infallible {
+        let mut listed = None;
+        loop {
+            let fields = format!("spec.nodeName={node}");
+            let mut changes = Box::pin(watch_some::<Pods>(&client, &fields));
+            while let Some(change) = changes.next().await {
+                match change {
+                    Ok(change) => self.apply(change, &mut listed),
+                    Err(error) => debug!(%error, "the watch of pods broke, will try again"),
+                }
+            }
+        }
+    }
+
+    /// Takes note of a change. `listed`: the pods of a list that has begun and not ended.
+    fn apply(&self, change: Change<Pod>, listed: &mut Option<BTreeSet<String>>) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        // Copied only while somebody still reads the list of before.
+        let pods = Arc::make_mut(&mut known.pods);
+        match change {
+            Change::ListBegins => *listed = Some(BTreeSet::new()),
+            Change::ListEnds => {
+                if let Some(listed) = listed.take() {
+                    pods.retain(|pod| listed.contains(&pod.metadata.uid));
+                    known.complete = true;
+                }
+            }
+            Change::Set(pod) => {
+                if let Some(listed) = listed {
+                    listed.insert(pod.metadata.uid.clone());
+                }
+                match pods
+                    .iter_mut()
+                    .find(|one| one.metadata.uid == pod.metadata.uid)
+                {
+                    Some(one) => *one = pod,
+                    None => pods.push(pod),
+                }
+            }
+            Change::Gone(pod) => pods.retain(|one| one.metadata.uid != pod.metadata.uid),
+        }
+        drop(known);
+        self.changed.send_replace(());
+    }
+
+    /// All of them; `None` if there is no complete list in time.
+    pub(crate) async fn all(&self, patience: Duration) -> Option<Vec<Pod>> {
+        self.until(patience, |_| true)
+            .await
+            .map(|pods| pods.to_vec())
+    }
+
+    /// All of them once that one is among them; `None` if it does not come in time.
+    pub(crate) async fn with(&self, uid: &str, patience: Duration) -> Option<Arc<Vec<Pod>>> {
+        let is_there = |pods: &[Pod]| pods.iter().any(|pod| pod.metadata.uid == uid);
+        self.until(patience, is_there).await
+    }
+
+    async fn until(
+        &self,
+        patience: Duration,
+        wanted: impl Fn(&[Pod]) -> bool,
+    ) -> Option<Arc<Vec<Pod>>> {
+        let mut changed = self.changed.subscribe();
+        let found = || {
+            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            (known.complete && wanted(&known.pods)).then(|| Arc::clone(&known.pods))
+        };
+        let wait = async {
+            loop {
+                if let Some(pods) = found() {
+                    return Some(pods);
+                }
+                changed.changed().await.ok()?;
+            }
+        };
+        timeout(patience, wait).await.ok().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(uid: &str, node: &str) -> Pod {
+        let mut pod = Pod::default();
+        pod.metadata.uid = uid.to_owned();
+        pod.spec.node_name = node.to_owned();
+        pod
+    }
+
+    fn uids(pods: &[Pod]) -> Vec<&str> {
+        pods.iter().map(|pod| pod.metadata.uid.as_str()).collect()
+    }
+
+    #[tokio::test]
+    async fn a_new_list_takes_the_place_of_the_old_one() {
+        let pods = WatchedPods::default();
+        let mut listed = None;
+        let mut apply = |changes: Vec<Change<Pod>>| {
+            for change in changes {
+                pods.apply(change, &mut listed);
+            }
+        };
+        let all = async || pods.all(Duration::ZERO).await;
+        apply(vec![Change::ListBegins, Change::Set(pod("a", "n"))]);
+        assert!(all().await.is_none());
+        apply(vec![Change::Set(pod("b", "n")), Change::ListEnds]);
+        assert_eq!(uids(&all().await.unwrap()), ["a", "b"]);
+        apply(vec![
+            Change::Gone(pod("a", "n")),
+            Change::Set(pod("c", "n")),
+        ]);
+        assert_eq!(uids(&all().await.unwrap()), ["b", "c"]);
+        // The watch broke: what was missed is in the new list.
+        apply(vec![Change::ListBegins, Change::Set(pod("d", "n"))]);
+        assert_eq!(uids(&all().await.unwrap()), ["b", "c", "d"]);
+        apply(vec![Change::ListEnds]);
+        assert_eq!(uids(&all().await.unwrap()), ["d"]);
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_the_runtime_knows_first_is_waited_for() {
+        let pods = Arc::new(WatchedPods::default());
+        let mut listed = None;
+        pods.apply(Change::ListBegins, &mut listed);
+        pods.apply(Change::ListEnds, &mut listed);
+        assert!(pods.with("a", Duration::from_millis(20)).await.is_none());
+        let waits = Arc::clone(&pods);
+        let waits = tokio::spawn(async move { waits.with("a", Duration::from_secs(60)).await });
+        tokio::task::yield_now().await;
+        pods.apply(Change::Set(pod("a", "n")), &mut listed);
+        assert_eq!(uids(&waits.await.unwrap().unwrap()), ["a"]);
+    }
+}

@@ -1,0 +1,196 @@
+//! Containers that the runtime itself names (NRI): equal pods of every shape start at once, whatever
+//! is killed meanwhile, and no container starts that the agent was not asked about. Their devices are
+//! read where nothing of ours can have an opinion: in what runc was given.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use serde_json::Value;
+use sublet_e2e::{AGENT, GpuNode, audit, eventually, yaml};
+use sublet_testbed::Signal;
+
+use crate::real_node_isolation::stage;
+use crate::real_node_twins::{
+    CARD, MEMORY, bound_after, check, deployment, live, name, seats, until_accounts_are,
+    until_all_run, until_bound,
+};
+
+/// All pods have what is theirs.
+fn check_all(node: &GpuNode, pods: &[Value]) -> Result<BTreeMap<u64, usize>> {
+    let mut cards = BTreeMap::new();
+    for pod in pods {
+        *cards.entry(check(node, pod)?).or_insert(0) += 1;
+    }
+    Ok(cards)
+}
+
+fn container_of(pod: &Value) -> &Value {
+    &pod["status"]["containerStatuses"][0]["containerID"]
+}
+
+/// Whose container was not started anew.
+fn stayed(before: &[Value], after: &[Value]) -> usize {
+    let same = |one: &&Value| {
+        let now = after.iter().find(|pod| name(pod) == name(one));
+        now.is_some_and(|now| container_of(now) == container_of(one))
+    };
+    before.iter().filter(same).count()
+}
+
+#[test]
+fn equal_pods_start_at_once_while_everything_is_killed() -> Result<()> {
+    let Some(node) = GpuNode::start(&["--isolation", "on"])? else {
+        return Ok(());
+    };
+    node.until_allocatable(MEMORY, 2 * CARD)?;
+    node.until_identity("nri")?;
+    let (_, table, _) = node.world.sublet(&["inspect", "-o", "wide"])?;
+    ensure!(table.contains(" nri "), "{table}");
+    let stage = stage(&node)?;
+    let cluster = &node.world.cluster;
+    let started = Instant::now();
+    cluster.apply(&deployment(&stage))?;
+    let pods = until_all_run(&node)?;
+    let took = started.elapsed().as_secs_f64();
+    println!("twenty equal pods, by NRI: {took:.1} s");
+    println!("seconds until they were bound: {:?}", bound_after(&pods)?);
+    assert_eq!(check_all(&node, &pods)?, BTreeMap::from([(0, 10), (1, 10)]));
+    // Nobody was ever in doubt.
+    assert_eq!(seats(&node)?, 0);
+    until_accounts_are(&node, &pods)?;
+
+    // The agent dies while kubelet asks about new ones.
+    let gone: Vec<&str> = pods.iter().step_by(2).map(name).collect();
+    let args = ["delete", "pod", "--wait=false"];
+    cluster.kubectl(&[&args[..], &gone].concat())?;
+    cluster.kill(AGENT, Signal::STOP)?;
+    until_bound(&node, &pods)?;
+    node.restart_agent()?;
+    node.until_allocatable(MEMORY, 2 * CARD)?;
+    let now = until_all_run(&node)?;
+    check_all(&node, &now)?;
+    assert_eq!(stayed(&pods, &now), 10);
+
+    // The runtime and kubelet restart, and the next pods find the agent again.
+    node.restart_containerd()?;
+    node.restart_kubelet()?;
+    node.until_allocatable(MEMORY, 2 * CARD)?;
+    let gone: Vec<&str> = now.iter().take(4).map(name).collect();
+    cluster.kubectl(&[&args[..], &gone].concat())?;
+    let last = until_all_run(&node)?;
+    check_all(&node, &last)?;
+    assert_eq!(stayed(&now, &last), 16);
+    until_accounts_are(&node, &last)?;
+    assert_eq!(live(&node)?.len(), 20);
+    assert_eq!(audit::forbidden(cluster)?, []);
+    Ok(())
+}
+
+/// A pod whose containers end when they are told to, and start again.
+fn obedient(name: &str, containers: usize) -> String {
+    let containers = (0..containers).map(|number| {
+        format!(
+            "  - name: c{number}\n    image: sublet.test/busybox:1\n    imagePullPolicy: Never\n    \
+             command: [sh, -c, \"trap 'exit 0' TERM; while true; do sleep 1; done\"]\n    \
+             resources: {{limits: {{{MEMORY}: 100}}}}\n"
+        )
+    });
+    let containers: String = containers.collect();
+    format!(
+        "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  \
+         schedulerName: sublet-scheduler\n  terminationGracePeriodSeconds: 1\n  \
+         automountServiceAccountToken: false\n  containers:\n{containers}"
+    )
+}
+
+/// Waits until a container of the pod does not start, and returns why.
+fn until_refused(node: &GpuNode, pod: &str) -> Result<String> {
+    eventually(|| {
+        let object = node.world.get(&["pod", pod])?;
+        let waiting = &object["status"]["containerStatuses"][0]["state"]["waiting"];
+        ensure!(
+            waiting["reason"] == "CreateContainerError",
+            "{}",
+            object["status"]
+        );
+        Ok(waiting["message"].as_str().unwrap_or_default().to_owned())
+    })
+}
+
+#[test]
+fn a_container_that_the_agent_was_not_asked_about_does_not_start() -> Result<()> {
+    let Some(node) = GpuNode::start(&[])? else {
+        return Ok(());
+    };
+    node.until_allocatable(MEMORY, 2 * CARD)?;
+    node.until_identity("nri")?;
+    let cluster = &node.world.cluster;
+    // Three equal pods with two equal containers each, which no other means can tell apart.
+    let pods = ["a", "b", "c"];
+    let yaml: String = pods.map(|name| obedient(name, 2)).concat();
+    cluster.apply(&yaml)?;
+    for pod in pods {
+        let object = node.until_running(pod)?;
+        let text = &object["metadata"]["annotations"]["required-plugins.noderesource.dev"];
+        assert_eq!(text, r#"["sublet"]"#);
+        for container in ["c0", "c1"] {
+            let inside = node.environment(pod, container)?;
+            assert_eq!(inside["NVIDIA_VISIBLE_DEVICES"], node.uuids()[0]);
+            assert_eq!(inside["ALIYUN_COM_GPU_MEM_CONTAINER"], "100");
+        }
+        eventually(|| {
+            let now = node.world.get(&["pod", pod])?;
+            let text = &now["metadata"]["annotations"]["sublet.dev/assigned"];
+            ensure!(text == r#"["c0","c1"]"#, "{pod}: {text}");
+            Ok(())
+        })?;
+    }
+    // The agent is away, and a container must start again.
+    cluster.kill(AGENT, Signal::KILL)?;
+    cluster.kubectl(&["exec", "a", "-c", "c0", "--", "sh", "-c", "kill 1"])?;
+    let why = until_refused(&node, "a")?;
+    ensure!(
+        why.contains("required plugin \"sublet\" not present"),
+        "{why}"
+    );
+    cluster.start_again(AGENT)?;
+    node.until_identity("nri")?;
+    let object = node.until_running("a")?;
+    let inside = node.environment("a", "c0")?;
+    assert_eq!(inside["NVIDIA_VISIBLE_DEVICES"], node.uuids()[0]);
+
+    // It is there and does not answer: the runtime gives up on it, and its own rule counts the plugin
+    // as asked. The container does not start all the same.
+    assert_eq!(object["status"]["containerStatuses"][1]["restartCount"], 0);
+    cluster.kill(AGENT, Signal::STOP)?;
+    cluster.kubectl(&["exec", "b", "-c", "c0", "--", "sh", "-c", "kill 1"])?;
+    let why = eventually(|| {
+        let object = node.world.get(&["pod", "b"])?;
+        let status = &object["status"]["containerStatuses"][0];
+        let last = ["state", "lastState"]
+            .map(|key| status[key].to_string())
+            .concat();
+        ensure!(last.contains("sublet-agent-was-not-asked"), "{status}");
+        Ok(last)
+    })?;
+    ensure!(why.contains("/proc"), "{why}");
+    cluster.kill(AGENT, Signal::CONT)?;
+    node.until_running("b")?;
+    let inside = node.environment("b", "c0")?;
+    assert_eq!(inside["NVIDIA_VISIBLE_DEVICES"], node.uuids()[0]);
+
+    // A pod that somebody else sent here has no card.
+    let spec = format!("nodeName: {}", node.name());
+    let stray = yaml::Pod {
+        name: "stray",
+        limits: &["aliyun.com/gpu-mem: 50"],
+        spec: &spec,
+        ..yaml::Pod::default()
+    };
+    cluster.apply(&stray.yaml())?;
+    let why = until_refused(&node, "stray")?;
+    ensure!(why.contains("default/stray has no card"), "{why}");
+    assert_eq!(audit::forbidden(cluster)?, []);
+    Ok(())
+}

@@ -1,0 +1,35 @@
+//! Keeps `src/gen` equal to what the proto files say. It compiles them without `protoc` and
+//! compares; with `UPDATE=1` in the environment it rewrites `src/gen` instead. It tests no
+//! behaviour of the generated code.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+#[test]
+fn generated_code_is_what_the_protos_say() -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let made = tempfile::tempdir()?;
+    let protos = ["nri.v1alpha1.proto", "ttrpc.proto"];
+    let descriptors = protox::compile(protos, [root.join("proto")])?;
+    tonic_prost_build::configure()
+        .out_dir(made.path())
+        // Sorted, so that what is decided from them does not depend on chance.
+        .btree_map(".")
+        .compile_fds(descriptors)?;
+
+    for file in ["nri.pkg.api.v1alpha1.rs", "ttrpc.rs"] {
+        let fresh = fs::read_to_string(made.path().join(file)).context("read the fresh code")?;
+        let kept_at = root.join("src/gen").join(file);
+        if std::env::var_os("UPDATE").is_some_and(|value| value == "1") {
+            fs::write(&kept_at, &fresh)?;
+        }
+        let kept = fs::read_to_string(&kept_at).context("read the committed code")?;
+        assert!(
+            kept == fresh,
+            "src/gen/{file} is stale; run: UPDATE=1 cargo test -p sublet-nri --test generated"
+        );
+    }
+    Ok(())
+}
