@@ -321,7 +321,7 @@ fn the_register_of_our_agent_is_told_from_hami_s() {
     let report = report_to_json(&NodeReport {
         inventory,
         sharing: Sharing::Memory,
-        identity: sublet_model::Identity::SizeAndOrder,
+        identity: Identity::SizeAndOrder,
         advertise: sublet_model::Advertise::Units,
         unit: Unit::MiB,
         splits: None,
