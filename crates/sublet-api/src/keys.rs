@@ -212,6 +212,11 @@ keys! {
         SHAREPOD_EXCLUSION = "kubeshare/sched_exclusion",
         /// kubelet runs the pod from a file of its own, as a static pod; read only
         MIRROR = "kubernetes.io/config.mirror",
+        /// on the cluster's own kube-scheduler, where it asks Sublet: names its configuration;
+        /// written by `sublet install --patch-default-scheduler`
+        SCHEDULER_MARK = "sublet.dev/scheduler-configuration",
+        /// the `--config` that it had before, or nothing
+        REPLACED_CONFIG = "sublet.dev/replaced-configuration",
         /// `false` asks that the pod is not evicted to tidy up (cluster autoscaler); read only
         SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict",
     }

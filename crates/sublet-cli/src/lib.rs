@@ -10,6 +10,7 @@ mod answer;
 mod compute;
 pub mod explain;
 pub mod inspect;
+pub mod install;
 mod jobs;
 pub mod limit;
 pub mod machine;

@@ -1,11 +1,13 @@
 //! The API server as Sublet's processes call it: slim lists and watches, the one write that
-//! binds a pod, patches of annotations, events, and writes of any object (`any`).
+//! binds a pod, patches of annotations, events, writes of any object (`any`), and whole objects for
+//! commands that set a cluster up (`whole`).
 //!
 //! It moves bytes and decides nothing: what an answer means is for `sublet-plan`. Objects
 //! are read into `sublet_api::object`, so fields nobody uses are never kept.
 
 mod any;
 mod slim;
+mod whole;
 mod write;
 
 use std::path::Path;
@@ -19,6 +21,7 @@ pub use slim::{
     Budgets, Change, ConfigMaps, Flavors, Namespaces, Nodes, ObjectKind, PodWire, Pods, Quotas,
     SharePodWire, SharePods, list, read_node, read_pod, watch, watch_some,
 };
+pub use whole::{apply_whole, delete_whole, list_whole, may, merge_whole};
 pub use write::{
     EventText, PodEvent, WriteError, bind_pod, patch_node_annotations, patch_node_capacity,
     patch_pod_annotations, post_pod_event,

@@ -396,7 +396,10 @@ impl Cluster {
     }
 
     /// Waits for a component that made its own certificate; kubectl asks, because it speaks TLS.
-    fn wait_https(&self, name: &str, port: u16, path: &str) -> Result<()> {
+    ///
+    /// # Errors
+    /// When it does not answer in time: the end of its log.
+    pub fn wait_https(&self, name: &str, port: u16, path: &str) -> Result<()> {
         let server = format!("--server=https://127.0.0.1:{port}");
         let nobody = Kubectl {
             kubeconfig: PathBuf::from("/dev/null"),

@@ -15,8 +15,8 @@ use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use sublet_cli::{
-    Answer, DONE, NOT_DONE, explain, inspect, limit, plan, print_error, ps, quota, run, simulate,
-    standalone, top,
+    Answer, DONE, NOT_DONE, explain, inspect, install, limit, plan, print_error, ps, quota, run,
+    simulate, standalone, top,
 };
 
 use carried::CARRIED;
@@ -37,6 +37,7 @@ EXAMPLES
   sublet inspect -d                    who uses which GPU of a cluster
   sublet explain pod trainer-0         why does it wait?
   sublet plan -f cluster.yaml          where would these pods go?
+  sublet install --preflight           can this cluster have it?
   source <(sublet completion bash)     completion in this shell
 
 kubectl finds it as a plugin under the names kubectl-sublet (kubectl sublet …) and
@@ -75,6 +76,10 @@ enum Command {
     Simulate(simulate::Args),
     /// Explain why a pod waits, or what it got
     Explain(explain::Args),
+    /// Install Sublet on a cluster, or look whether it can be
+    Install(install::Args),
+    /// Remove Sublet from a cluster
+    Uninstall(install::UninstallArgs),
     /// Run the scheduler extender
     Scheduler(sublet_scheduler::Args),
     /// Run the controller: the webhook for GPU pods, and its certificates
@@ -157,6 +162,8 @@ fn perform(command: Command) -> anyhow::Result<u8> {
         Command::Quota(action) => quota::run(&action)?.print(),
         Command::Simulate(args) => simulate::run(&args)?.print(),
         Command::Explain(args) => on_one_thread(explain::run(&args))?.print(),
+        Command::Install(args) => on_one_thread(install::run(&args))?.print(),
+        Command::Uninstall(args) => on_one_thread(install::uninstall(&args))?.print(),
         Command::Scheduler(args) => {
             sublet_telemetry::start_logging()?;
             // It makes its own runtime: how many threads is one of its arguments.

@@ -1,0 +1,436 @@
+//! May it be installed, and will it work? A list of checks, each with what was found and what to do.
+//!
+//! Pure: [`Facts`] were read before, and are judged here.
+
+#[cfg(test)]
+mod tests;
+
+use serde::Serialize;
+use serde_json::Value;
+use sublet_api::keys;
+
+use super::host::Trouble;
+use super::manifests::NAMESPACE;
+
+/// `ValidatingAdmissionPolicy` is stable since.
+const OLDEST: (u32, u32) = (1, 30);
+/// The tests run this one.
+const NEWEST: (u32, u32) = (1, 36);
+
+/// The label of nodes whose cards are shared.
+const SHARED: (&str, &str) = ("gpushare", "true");
+
+const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
+
+/// How serious it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Severity {
+    Ok,
+    Warning,
+    /// Nothing is installed.
+    Error,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Check {
+    pub(super) name: &'static str,
+    pub(super) severity: Severity,
+    pub(super) found: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) advice: Option<String>,
+}
+
+impl Check {
+    fn ok(name: &'static str, found: impl Into<String>) -> Check {
+        Check {
+            name,
+            severity: Severity::Ok,
+            found: found.into(),
+            advice: None,
+        }
+    }
+
+    fn bad(
+        name: &'static str,
+        severity: Severity,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Check {
+        Check {
+            name,
+            severity,
+            found: found.into(),
+            advice: Some(advice.into()),
+        }
+    }
+}
+
+/// What was read of a cluster.
+#[derive(Debug, Default)]
+pub(super) struct Facts {
+    /// The API server's version, such as `v1.36.3`.
+    pub(super) version: String,
+    /// Which of the needed rights the user lacks, such as `create deployments.apps`.
+    pub(super) lacking: Vec<String>,
+    /// Whether the user may give roles rights that they do not have themselves.
+    pub(super) may_grant: bool,
+    pub(super) nodes: Vec<Value>,
+    pub(super) daemon_sets: Vec<Value>,
+    pub(super) deployments: Vec<Value>,
+    /// Definitions of the names that ours have.
+    pub(super) definitions: Vec<Value>,
+    /// Sublet's image, if it was chosen.
+    pub(super) image: Option<String>,
+    /// The stock scheduler's image, chosen or found in the cluster.
+    pub(super) kube_scheduler_image: Option<String>,
+    /// Whether the manifest of the cluster's own scheduler can be patched, if it shall be.
+    pub(super) patch: Option<Result<String, Trouble>>,
+}
+
+/// All checks, in the order in which a person would make them.
+pub(super) fn checks(facts: &Facts) -> Vec<Check> {
+    let mut checks = vec![version(&facts.version), rights(facts)];
+    if !facts.lacking.is_empty() {
+        // The rest could not be read.
+        return checks;
+    }
+    checks.extend(other_installations(facts));
+    checks.extend(conflicts(facts));
+    checks.extend(facts.definitions.iter().filter_map(definition));
+    checks.push(nodes(facts));
+    checks.push(images(facts));
+    if let Some(patch) = &facts.patch {
+        checks.push(default_scheduler(patch));
+        checks.push(control_planes(facts));
+    }
+    checks
+}
+
+fn version(text: &str) -> Check {
+    const NAME: &str = "API server";
+    let numbers = text.trim_start_matches('v').split(['.', '-', '+']);
+    let mut numbers = numbers.map_while(|number| number.parse().ok());
+    match (numbers.next(), numbers.next()) {
+        (Some(major), Some(minor)) if (major, minor) < OLDEST => Check::bad(
+            NAME,
+            Severity::Error,
+            format!("it is {text}, and has no stable ValidatingAdmissionPolicy"),
+            "upgrade to Kubernetes 1.30 or newer",
+        ),
+        (Some(major), Some(minor)) if (major, minor) > NEWEST => Check::bad(
+            NAME,
+            Severity::Warning,
+            format!("it is {text}, newer than what Sublet was tested with"),
+            format!(
+                "tested up to {}.{}; watch the first pods",
+                NEWEST.0, NEWEST.1
+            ),
+        ),
+        (Some(_), Some(_)) => Check::ok(NAME, format!("it is {text}")),
+        _ => Check::bad(
+            NAME,
+            Severity::Warning,
+            format!("it says that it is {text}, which is no version"),
+            "Kubernetes 1.30 or newer is needed",
+        ),
+    }
+}
+
+fn rights(facts: &Facts) -> Check {
+    const NAME: &str = "your rights";
+    if !facts.lacking.is_empty() {
+        return Check::bad(
+            NAME,
+            Severity::Error,
+            lacking(&facts.lacking),
+            "use a kubeconfig of cluster-admin; on a kubeadm node: \
+             --kubeconfig /etc/kubernetes/admin.conf",
+        );
+    }
+    if !facts.may_grant {
+        return Check::bad(
+            NAME,
+            Severity::Warning,
+            "you may write roles, but give them only rights that you have yourself",
+            "if the API server refuses a role, use a kubeconfig of cluster-admin",
+        );
+    }
+    Check::ok(NAME, "they suffice")
+}
+
+/// A few of them: whoever lacks one right mostly lacks dozens.
+fn lacking(rights: &[String]) -> String {
+    const SAID: usize = 4;
+    let said = rights.get(..SAID).unwrap_or(rights).join(", ");
+    match rights.len().saturating_sub(SAID) {
+        0 => format!("you may not {said}"),
+        more => format!("you may not {said}, and {more} other things"),
+    }
+}
+
+/// A Sublet that somebody else put there.
+fn other_installations(facts: &Facts) -> Vec<Check> {
+    const NAME: &str = "another Sublet";
+    let ours = facts.deployments.iter().filter(|deployment| {
+        let labels = &deployment["metadata"]["labels"];
+        labels["app.kubernetes.io/name"] == "sublet"
+            && labels["app.kubernetes.io/component"] == "scheduler"
+    });
+    let mut checks = Vec::new();
+    for deployment in ours {
+        let namespace = text(&deployment["metadata"]["namespace"]);
+        let release = &deployment["metadata"]["annotations"]["meta.helm.sh/release-name"];
+        if let Some(release) = release.as_str() {
+            checks.push(Check::bad(
+                NAME,
+                Severity::Error,
+                format!("Helm's release {release} in {namespace} has installed it"),
+                format!("helm upgrade {release} …, or helm uninstall {release} -n {namespace}"),
+            ));
+        } else if namespace != NAMESPACE {
+            checks.push(Check::bad(
+                NAME,
+                Severity::Error,
+                format!(
+                    "there is one in namespace {namespace}; both would give out the same memory"
+                ),
+                format!("remove that one first: kubectl delete namespace {namespace}"),
+            ));
+        }
+    }
+    if checks.is_empty() {
+        checks.push(Check::ok(NAME, "there is none"));
+    }
+    checks
+}
+
+/// Somebody else's program that does what ours does.
+struct Rival {
+    /// In the name or an image of its DaemonSet or Deployment.
+    mark: &'static str,
+    what: &'static str,
+    /// Whether it is in the way only on nodes with our label.
+    by_node: bool,
+}
+
+const RIVALS: [Rival; 6] = [
+    Rival {
+        mark: "gpushare-device-plugin",
+        what: "GPUShare's device plugin registers aliyun.com/gpu-mem",
+        by_node: true,
+    },
+    Rival {
+        mark: "gpushare-sch",
+        what: "GPUShare's extender gives out the same memory",
+        by_node: false,
+    },
+    Rival {
+        mark: "hami-device-plugin",
+        what: "HAMi's device plugin gives out cards",
+        by_node: true,
+    },
+    Rival {
+        mark: "nvidia-device-plugin",
+        what: "NVIDIA's device plugin registers nvidia.com/gpu",
+        by_node: true,
+    },
+    Rival {
+        mark: "k8s-device-plugin",
+        what: "NVIDIA's device plugin registers nvidia.com/gpu",
+        by_node: true,
+    },
+    Rival {
+        mark: "kubeshare",
+        what: "KubeShare makes the same pods of SharePods",
+        by_node: false,
+    },
+];
+
+fn conflicts(facts: &Facts) -> Vec<Check> {
+    const NAME: &str = "other GPU software";
+    let shared: Vec<&Value> = shared_nodes(facts).collect();
+    let mut checks = Vec::new();
+    for workload in facts.daemon_sets.iter().chain(&facts.deployments) {
+        let Some(rival) = RIVALS.iter().find(|rival| is_of(workload, rival.mark)) else {
+            continue;
+        };
+        let is_daemon = workload["spec"]["template"]["spec"].is_object()
+            && workload["spec"].get("replicas").is_none();
+        let kind = if is_daemon { "daemonset" } else { "deployment" };
+        let meta = &workload["metadata"];
+        let (namespace, name) = (text(&meta["namespace"]), text(&meta["name"]));
+        let title = format!("{kind} {namespace}/{name}");
+        if !rival.by_node {
+            checks.push(Check::bad(
+                NAME,
+                Severity::Error,
+                format!("{}: {title}", rival.what),
+                format!("kubectl delete {kind} -n {namespace} {name}"),
+            ));
+        } else if is_daemon {
+            checks.push(on_nodes(NAME, rival, workload, &title, &shared));
+        }
+    }
+    if checks.is_empty() {
+        checks.push(Check::ok(NAME, "none is in the way"));
+    }
+    checks
+}
+
+/// A device plugin is in the way where it and our agent are on one node.
+fn on_nodes(
+    name: &'static str,
+    rival: &Rival,
+    workload: &Value,
+    title: &str,
+    shared: &[&Value],
+) -> Check {
+    let pod = &workload["spec"]["template"]["spec"];
+    let selector = pod["nodeSelector"].as_object();
+    let may_run = |node: &&&Value| {
+        let labels = &node["metadata"]["labels"];
+        selector
+            .into_iter()
+            .flatten()
+            .all(|(key, value)| labels[key] == *value)
+    };
+    let mut both = shared
+        .iter()
+        .filter(may_run)
+        .map(|node| text(&node["metadata"]["name"]));
+    let Some(first) = both.next() else {
+        return Check::ok(name, format!("{title} is on other nodes"));
+    };
+    let found = format!(
+        "{} on {first} and {} other nodes: {title}",
+        rival.what,
+        both.count()
+    );
+    let advice = "let it run on other nodes only (its nodeSelector, or an affinity that \
+                  excludes gpushare=true), or delete it";
+    // An affinity is not read here; it may keep it away.
+    let severity = match pod["affinity"].is_object() {
+        true => Severity::Warning,
+        false => Severity::Error,
+    };
+    Check::bad(name, severity, found, advice)
+}
+
+fn is_of(workload: &Value, mark: &str) -> bool {
+    let containers = workload["spec"]["template"]["spec"]["containers"].as_array();
+    let mut images = containers
+        .into_iter()
+        .flatten()
+        .map(|container| text(&container["image"]));
+    text(&workload["metadata"]["name"]).contains(mark) || images.any(|image| image.contains(mark))
+}
+
+/// A definition of one of our names that was made by others.
+fn definition(definition: &Value) -> Option<Check> {
+    const NAME: &str = "definitions";
+    if definition["metadata"]["labels"]["app.kubernetes.io/name"] == "sublet" {
+        return None;
+    }
+    Some(Check::bad(
+        NAME,
+        Severity::Warning,
+        format!(
+            "{} is there already and not Sublet's; objects of it stay, and it becomes Sublet's",
+            text(&definition["metadata"]["name"])
+        ),
+        "remove the programs that serve it first, or both will serve it",
+    ))
+}
+
+fn nodes(facts: &Facts) -> Check {
+    const NAME: &str = "nodes";
+    match shared_nodes(facts).count() {
+        0 => Check::bad(
+            NAME,
+            Severity::Warning,
+            format!("none of {} has the label gpushare=true", facts.nodes.len()),
+            "kubectl label node NODE gpushare=true, for each whose cards are to be shared",
+        ),
+        count => Check::ok(NAME, format!("{count} have the label gpushare=true")),
+    }
+}
+
+fn images(facts: &Facts) -> Check {
+    const NAME: &str = "images";
+    let (Some(image), Some(scheduler)) = (&facts.image, &facts.kube_scheduler_image) else {
+        let flag = match facts.image {
+            None => "--image",
+            Some(_) => "--kube-scheduler-image",
+        };
+        return Check::bad(
+            NAME,
+            Severity::Warning,
+            format!("without {flag} every node must already have the image of the manifests"),
+            format!("{flag} REGISTRY/NAME:TAG"),
+        );
+    };
+    Check::ok(NAME, format!("{image} and {scheduler}"))
+}
+
+fn default_scheduler(patch: &Result<String, Trouble>) -> Check {
+    const NAME: &str = "default scheduler";
+    match patch {
+        Ok(found) => Check::ok(NAME, found.clone()),
+        Err(trouble) => Check::bad(NAME, Severity::Error, trouble.to_string(), trouble.advice()),
+    }
+}
+
+/// The extender is on one node's loopback, so the scheduler that leads must be there too.
+fn control_planes(facts: &Facts) -> Check {
+    const NAME: &str = "control plane";
+    let has_role = |node: &&Value| node["metadata"]["labels"].get(CONTROL_PLANE).is_some();
+    match facts.nodes.iter().filter(has_role).count() {
+        1 => Check::ok(NAME, "it is one node"),
+        0 => Check::bad(
+            NAME,
+            Severity::Error,
+            "no node has the role of a control plane, so there is none for the extender",
+            format!("kubectl label node NODE {CONTROL_PLANE}="),
+        ),
+        count => Check::bad(
+            NAME,
+            Severity::Error,
+            format!(
+                "it is {count} nodes: when another scheduler leads, it cannot reach the extender, \
+                 and GPU pods wait"
+            ),
+            "leave out --patch-default-scheduler; pods with `schedulerName: sublet-scheduler` need \
+             no patch",
+        ),
+    }
+}
+
+fn shared_nodes(facts: &Facts) -> impl Iterator<Item = &Value> {
+    let (key, value) = SHARED;
+    let nodes = facts.nodes.iter();
+    nodes.filter(move |node| node["metadata"]["labels"][key] == value)
+}
+
+/// The image of the cluster's own scheduler, by the pods that mirror static ones: it has the
+/// cluster's version, and its nodes can fetch it.
+pub(super) fn scheduler_image(pods: &[Value]) -> Option<String> {
+    let mut mirrors = pods
+        .iter()
+        .filter(|pod| pod["metadata"]["annotations"].get(keys::MIRROR).is_some());
+    let image = mirrors.find_map(|pod| pod["spec"]["containers"][0]["image"].as_str())?;
+    Some(image.to_owned())
+}
+
+/// `deployments.apps`, as kubectl names a resource.
+pub(super) fn resource_title(group: &str, plural: &str) -> String {
+    match group {
+        "" => plural.to_owned(),
+        group => format!("{plural}.{group}"),
+    }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}

@@ -1,0 +1,141 @@
+//! Whole objects of any kind, for commands that set a cluster up or look at it once: read, listed,
+//! applied and deleted as data. Every call is one request; nothing is tried again and nothing is
+//! decided.
+
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
+use kube::Client;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, DynamicObject};
+use serde_json::Value;
+
+use crate::ObjectAddress;
+
+/// Server-side apply of an object under this name; returns what is stored then. Fields that others
+/// have become ours. With `dry_run` nothing is stored.
+///
+/// # Errors
+/// The API server's answer, or none.
+pub async fn apply_whole(
+    client: &Client,
+    address: &ObjectAddress,
+    object: &Value,
+    manager: &str,
+    dry_run: bool,
+) -> Result<Value, kube::Error> {
+    let mut params = PatchParams::apply(manager).force();
+    params.dry_run = dry_run;
+    let patch = Patch::Apply(object);
+    let stored = api(client, address)
+        .patch(&address.name, &params, &patch)
+        .await?;
+    value(&stored)
+}
+
+/// Deletes an object, and what belongs to it after it; whether there was one.
+///
+/// # Errors
+/// The API server's answer, or none.
+pub async fn delete_whole(client: &Client, address: &ObjectAddress) -> Result<bool, kube::Error> {
+    let params = DeleteParams::background();
+    found(
+        api(client, address)
+            .delete(&address.name, &params)
+            .await
+            .map(drop),
+    )
+    .map(|gone| gone.is_some())
+}
+
+/// A merge patch of an object, or of its subresource `status`; whether there is such an object.
+///
+/// # Errors
+/// The API server's answer, or none.
+pub async fn merge_whole(
+    client: &Client,
+    address: &ObjectAddress,
+    status: bool,
+    patch: &Value,
+) -> Result<bool, kube::Error> {
+    let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+    let api = api(client, address);
+    let answer = match status {
+        true => api.patch_status(&address.name, &params, &patch).await,
+        false => api.patch(&address.name, &params, &patch).await,
+    };
+    Ok(found(answer)?.is_some())
+}
+
+/// All objects of a kind, of all namespaces or of one, with these labels; none where the cluster
+/// does not know the kind.
+///
+/// # Errors
+/// The API server's answer, or none.
+pub async fn list_whole(
+    client: &Client,
+    kind: &ApiResource,
+    namespace: Option<&str>,
+    labels: Option<&str>,
+) -> Result<Vec<Value>, kube::Error> {
+    let api: Api<DynamicObject> = match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, kind),
+        None => Api::all_with(client.clone(), kind),
+    };
+    let params = ListParams {
+        label_selector: labels.map(str::to_owned),
+        ..ListParams::default()
+    };
+    let list = found(api.list(&params).await)?;
+    list.into_iter()
+        .flatten()
+        .map(|object| value(&object))
+        .collect()
+}
+
+/// Whether this client's user may do that. `group` and `resource` as in a role: `*` is any.
+///
+/// # Errors
+/// The API server's answer, or none.
+pub async fn may(
+    client: &Client,
+    verb: &str,
+    group: &str,
+    resource: &str,
+) -> Result<bool, kube::Error> {
+    let text = |text: &str| Some(text.to_owned());
+    let review = SelfSubjectAccessReview {
+        spec: SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(ResourceAttributes {
+                verb: text(verb),
+                group: text(group),
+                resource: text(resource),
+                ..ResourceAttributes::default()
+            }),
+            ..SelfSubjectAccessReviewSpec::default()
+        },
+        ..SelfSubjectAccessReview::default()
+    };
+    let api: Api<SelfSubjectAccessReview> = Api::all(client.clone());
+    let answer = api.create(&PostParams::default(), &review).await?;
+    Ok(answer.status.is_some_and(|status| status.allowed))
+}
+
+fn api(client: &Client, address: &ObjectAddress) -> Api<DynamicObject> {
+    match &address.namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &address.kind),
+        None => Api::all_with(client.clone(), &address.kind),
+    }
+}
+
+fn found<T>(answer: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
+    match answer {
+        Ok(found) => Ok(Some(found)),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn value(object: &DynamicObject) -> Result<Value, kube::Error> {
+    serde_json::to_value(object).map_err(kube::Error::SerdeError)
+}
