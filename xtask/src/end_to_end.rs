@@ -40,6 +40,9 @@ const LONG: [&str; 8] = [
     "limits",
 ];
 
+/// Modules whose names begin so take long, or need what takes long to build: `--all` runs them.
+const ONLY_WITH_ALL: &str = "long_";
+
 /// Tests that run one after the other, in one process.
 #[derive(Debug, PartialEq, Eq)]
 struct Unit {
@@ -54,11 +57,12 @@ struct Ended {
     text: String,
 }
 
-/// Builds the tests, and runs those that `filter` selects; `tell` gives each process its
-/// environment. A test that skips itself is a failure, unless it says why with the words of
+/// Builds the tests, and runs those that `filter` selects, the long ones only with `all`; `tell`
+/// gives each process its environment. A test that skips itself is a failure, unless it says why with the words of
 /// something that the machine lacks.
 pub(crate) fn run(
     filter: &[&str],
+    all: bool,
     lacking: &[String],
     tell: impl Fn(&mut Command) -> Result<()> + Sync,
 ) -> Result<()> {
@@ -73,11 +77,8 @@ pub(crate) fn run(
         "{}",
         String::from_utf8_lossy(&listed.stderr)
     );
-    let units = units(&String::from_utf8(listed.stdout)?);
-    if units.is_empty() {
-        eprintln!("no end-to-end test is selected");
-    }
-    let queue = Mutex::new(VecDeque::from(units));
+    let selected = selected(&String::from_utf8(listed.stdout)?, all);
+    let queue = Mutex::new(VecDeque::from(selected));
     let failed = Mutex::new(Vec::new());
     let skipped = Mutex::new(Vec::new());
     let take = || {
@@ -193,6 +194,32 @@ fn units(listed: &str) -> Vec<Unit> {
     units.into_iter().map(|(_, unit)| unit).collect()
 }
 
+/// What is to run, out of a list of tests; and says what is not.
+fn selected(listed: &str, all: bool) -> Vec<Unit> {
+    let mut units = units(listed);
+    if !all {
+        let left_out = leave_out_long(&mut units);
+        if !left_out.is_empty() {
+            eprintln!("left out without --all: {}", left_out.join(", "));
+        }
+    }
+    if units.is_empty() {
+        eprintln!("no end-to-end test is selected");
+    }
+    units
+}
+
+/// Takes the long ones out, and returns their names.
+fn leave_out_long(units: &mut Vec<Unit>) -> Vec<String> {
+    let is_long = |unit: &mut Unit| {
+        unit.modules
+            .iter()
+            .all(|name| name.starts_with(ONLY_WITH_ALL))
+    };
+    let long = units.extract_if(.., is_long);
+    long.flat_map(|unit| unit.modules).collect()
+}
+
 impl Unit {
     /// Runs its tests and shows what they said, when they have ended.
     fn run(&self, command: &mut Command) -> Result<Ended> {
@@ -235,6 +262,14 @@ mod tests {
         assert_eq!(without_reason(text, &lacking), ["skipped: it is late"]);
         assert_eq!(without_reason(text, &[]).len(), 2);
         assert!(without_reason("test a ... ok", &[]).is_empty());
+    }
+
+    #[test]
+    fn long_ones_are_left_out_by_their_module() {
+        let mut units = units("long_prometheus::a: test\nlonging::b: test\nchurn::long_c: test\n");
+        assert_eq!(leave_out_long(&mut units), ["long_prometheus"]);
+        let names: Vec<String> = units.iter().map(|unit| unit.modules.join("+")).collect();
+        assert_eq!(names, ["churn", "longing"]);
     }
 
     #[test]

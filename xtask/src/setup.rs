@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use sublet_testbed::{Binaries, Helm, Progress, control_plane, debian};
+use sublet_testbed::{Binaries, Helm, Progress, Prometheus, control_plane, debian};
 
 /// The repository this was compiled in.
 pub(crate) fn repository() -> Result<&'static Path> {
@@ -66,6 +66,8 @@ pub(crate) struct Components {
     pub(crate) no_node: Option<String>,
     /// Where it was asked for.
     helm: Option<Helm>,
+    /// Where long tests are to run.
+    prometheus: Option<Prometheus>,
 }
 
 impl Components {
@@ -76,6 +78,7 @@ impl Components {
             binaries,
             no_node: Some("not asked for".to_owned()),
             helm: None,
+            prometheus: None,
         })
     }
 
@@ -92,6 +95,7 @@ impl Components {
             binaries,
             no_node,
             helm: None,
+            prometheus: None,
         })
     }
 
@@ -102,6 +106,12 @@ impl Components {
         Ok(components)
     }
 
+    /// What long tests need besides, each in a cache entry of its own.
+    pub(crate) fn add_long(&mut self) -> Result<()> {
+        self.prometheus = Some(Prometheus::build(repository()?, &mut Progress::new())?);
+        Ok(())
+    }
+
     /// Tells a program about them, by the variables that `sublet-testbed` reads.
     pub(crate) fn tell(&self, command: &mut Command) {
         command.env("SUBLET_CONTROL_PLANE", self.binaries.root());
@@ -110,6 +120,9 @@ impl Components {
         }
         if let Some(helm) = &self.helm {
             command.env("SUBLET_HELM", helm.program());
+        }
+        if let Some(prometheus) = &self.prometheus {
+            command.env("SUBLET_PROMETHEUS", prometheus.folder());
         }
     }
 }

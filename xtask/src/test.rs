@@ -22,12 +22,16 @@ use crate::setup::{Components, cargo, product, program, repository, run as run_c
   cargo xtask test                 everything (about 30 minutes cold on two cores)
   cargo xtask test --fast          no control plane: format, lints and unit tests
   cargo xtask test -- real_node    only tests with `real_node` in their name
+  cargo xtask test --all           long tests too: those of modules called `long_…`
 
 SUBLET_KEEP=1 keeps the directories of all clusters, with every log.")]
 pub(crate) struct Arguments {
     /// Leave out what needs a control plane.
     #[arg(long)]
     fast: bool,
+    /// Run end-to-end tests too that take long, or need what takes long to build.
+    #[arg(long, conflicts_with = "fast")]
+    all: bool,
     /// Passed to the test programs: a part of a test's name, or their options.
     #[arg(last = true)]
     filter: Vec<String>,
@@ -86,8 +90,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     ];
     let mut last = None;
     if !arguments.fast {
-        heading("components: Debian packages, the control plane and helm (8 min once, then 1 s)");
-        let components = Components::with_node_and_helm()?;
+        let components = components(arguments.all)?;
         if filter.is_empty() {
             steps.push(order_of_published_runs()?);
         }
@@ -125,11 +128,25 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             "{count}/{count} end to end, two at once (usually 12 min)"
         ));
         let cost = Cost::begin();
-        end_to_end::run(&filter, &last.lacking(), |command| last.tell(command))?;
+        let lacking = last.lacking();
+        end_to_end::run(&filter, arguments.all, &lacking, |command| {
+            last.tell(command)
+        })?;
         eprintln!("end to end: {cost}");
     }
     heading(&format!("all passed in {whole}"));
     Ok(())
+}
+
+/// Builds or finds the real programs that the end-to-end tests run.
+fn components(all: bool) -> Result<Components> {
+    heading("components: Debian packages, the control plane and helm (8 min once, then 1 s)");
+    let mut components = Components::with_node_and_helm()?;
+    if all {
+        heading("what long tests need: Prometheus (5 to 10 min once, then nothing)");
+        components.add_long()?;
+    }
+    Ok(components)
 }
 
 /// The Go program that writes the order of arrival of published runs.

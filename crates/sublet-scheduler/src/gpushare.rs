@@ -107,6 +107,11 @@ pub(crate) fn set_gauges(scheduler: &Scheduler) {
     let metrics = &scheduler.metrics;
     metrics.free.clear();
     metrics.used.clear();
+    metrics.largest.clear();
+    let waiting = state.waiting.values().filter(|pod| pod.asks_gpu()).count();
+    metrics
+        .waiting
+        .set(i64::try_from(waiting).unwrap_or(i64::MAX));
     for (_, book) in state.engine.ledger().books() {
         if book.cards().is_empty() {
             continue;
@@ -123,6 +128,11 @@ pub(crate) fn set_gauges(scheduler: &Scheduler) {
             .used
             .get_or_create(&node)
             .set(Amount::from(used).get() as f64);
+        let largest = book.cards().iter().map(|card| card.free().memory).max();
+        metrics
+            .largest
+            .get_or_create(&node)
+            .set(Amount::from(largest.unwrap_or(MiB::ZERO)).get() as f64);
     }
 }
 

@@ -10,6 +10,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 /// A count of time.
@@ -97,6 +98,10 @@ pub struct SchedulerMetrics {
     pub free: Family<NodeLabel, Gauge<f64, AtomicU64>>,
     /// GPU memory in use, by node.
     pub used: Family<NodeLabel, Gauge<f64, AtomicU64>>,
+    /// The most that one card of a node can still give, by node.
+    pub largest: Family<NodeLabel, Gauge<f64, AtomicU64>>,
+    /// GPU pods that have no node.
+    pub waiting: Gauge,
 }
 
 impl Default for SchedulerMetrics {
@@ -109,6 +114,8 @@ impl Default for SchedulerMetrics {
             forwarded: Family::default(),
             free: Family::default(),
             used: Family::default(),
+            largest: Family::default(),
+            waiting: Gauge::default(),
         }
     }
 }
@@ -127,7 +134,10 @@ impl SchedulerMetrics {
             forwarded,
             free,
             used,
+            largest,
+            waiting,
         } = metrics.clone();
+        say_version(&mut registry);
         registry.register_with_unit(
             "extender_call",
             "Time to answer the scheduler, by verb",
@@ -162,6 +172,13 @@ impl SchedulerMetrics {
             Unit::Bytes,
             used,
         );
+        registry.register_with_unit(
+            "gpu_memory_largest_free",
+            "GPU memory that the emptiest card can give to one pod, by node",
+            Unit::Bytes,
+            largest,
+        );
+        registry.register("gpu_pods_waiting", "GPU pods that no node has", waiting);
         (metrics, registry)
     }
 }
@@ -232,6 +249,7 @@ impl AgentMetrics {
             tenant_gate_wait,
             tenant_throttled,
         } = metrics.clone();
+        say_version(&mut registry);
         registry.register(
             "allocations",
             "Containers that asked kubelet for devices, by outcome",
@@ -324,6 +342,7 @@ impl ControllerMetrics {
             admitted,
             certificate_end,
         } = metrics.clone();
+        say_version(&mut registry);
         registry.register(
             "controller_leader",
             "1 on the replica that writes, 0 on the others",
@@ -363,6 +382,12 @@ impl ControllerMetrics {
         );
         (metrics, registry)
     }
+}
+
+/// Which version runs: 1, with the version as its label.
+fn say_version(registry: &mut Registry) {
+    let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+    registry.register("build", "The version that runs", version);
 }
 
 /// Prometheus' text form of a registry.

@@ -3,7 +3,7 @@
 //! End-to-end tests, benchmarks and the demo all need the same: stock components that start in
 //! seconds, live in a directory of their own, and are gone afterwards, even if the process that
 //! started them is killed. This crate builds these components from the Go modules pinned in
-//! `control-plane/` and `tools/helm` and runs them.
+//! `control-plane/` and `tools/` and runs them.
 //!
 //! It never calls the API server itself (`kubectl` does), never opens a port beyond loopback, and
 //! links nothing of the product, which it only knows as one program and some manifests.
@@ -24,6 +24,7 @@ mod node;
 mod node_config;
 mod pki;
 mod progress;
+mod prometheus;
 mod supervisor;
 
 pub use build::{Binaries, control_plane, default_cache};
@@ -38,6 +39,7 @@ pub use loopback::{free_port, http_get};
 pub use machine::Machine;
 pub use node::{Node, NodeOptions};
 pub use progress::Progress;
+pub use prometheus::Prometheus;
 pub use rustix::process::Signal;
 
 /// Whether directories of clusters and nodes are kept, so that their logs can be read

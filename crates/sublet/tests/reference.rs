@@ -150,6 +150,8 @@ fn scheduler_metrics() -> String {
         forwarded,
         free,
         used,
+        largest,
+        waiting,
     } = metrics;
     let node = NodeLabel {
         node: String::new(),
@@ -161,6 +163,8 @@ fn scheduler_metrics() -> String {
     forwarded.get_or_create(&OutcomeLabel { outcome: "" }).inc();
     free.get_or_create(&node).set(0.0);
     used.get_or_create(&node).set(0.0);
+    largest.get_or_create(&node).set(0.0);
+    waiting.set(0);
     print(&registry)
 }
 
