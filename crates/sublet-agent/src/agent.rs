@@ -32,6 +32,7 @@ use self::runtime::RuntimeSide;
 use crate::SharingWord;
 use crate::allocate::{Given, Site};
 use crate::books::Books;
+use crate::caring::Caring;
 use crate::cdi::Cdi;
 use crate::hand_over::{HandOut, in_time};
 use crate::isolate::node::Isolation;
@@ -204,7 +205,13 @@ impl Agent {
         mut stop: watch::Receiver<bool>,
     ) -> anyhow::Result<()> {
         info!(node = %self.node, folder = %self.folder.display(), "agent started");
+        let kinds = kind::all(&self.cards, asked);
+        let books = Books::place(&self.folder);
+        let place = (self.client.clone(), self.node.clone());
+        let caring = Caring::new(place, self.pods.clone(), books, kinds);
+        let caring = Arc::new(caring);
         let caretaker = Caretaker {
+            caring: Arc::clone(&caring),
             pods: self.pods.clone(),
             node: self.node.clone(),
             metrics: self.metrics.clone(),
@@ -227,9 +234,8 @@ impl Agent {
             books: Books::place(&self.folder),
             doubt: Arc::clone(&self.doubt),
         };
-        let kinds = kind::all(&self.cards, asked);
-        let mut plugins = Plugins::new(kinds, self.folder.clone(), self.registered.clone());
-        let runtime = self.serve_runtime();
+        let runtime = self.serve_runtime(&caring);
+        let mut plugins = Plugins::new(caring, self.folder.clone(), self.registered.clone());
         let outcome = tokio::select! {
             ended = caretaker.keep() => ended,
             never = runtime => match never {},
@@ -252,9 +258,11 @@ impl Agent {
         let mut hurry_until = Instant::now();
         let mut failures = 0;
         let mut lost = self.lost.subscribe();
+        let mut ailing = self.cards.ailing();
         loop {
             let inventory = self.inventory.borrow_and_update().clone();
             let inventory = self.device.seen_by_koordlet(&inventory);
+            let inventory = self.cards.with_ailing(&inventory);
             let outcome = self.look(&inventory).await;
             failures = match &outcome {
                 Ok(()) => 0,
@@ -275,6 +283,7 @@ impl Agent {
                 }
                 // Never an error: we hold a sender ourselves.
                 _ = lost.changed() => {}
+                _ = ailing.changed() => {}
                 () = sleep(pause) => {}
             }
         }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use sublet_api::dialect::DIALECTS;
 use sublet_api::keys;
+use sublet_model::PodUid;
 
 /// The file, in the folder of the device plugins' sockets.
 const FILE: &str = "kubelet_internal_checkpoint";
@@ -83,6 +84,25 @@ impl Books {
         self.0.iter().any(served)
     }
 
+    /// Has that pod any of our devices?
+    pub(crate) fn has_any(&self, uid: &str) -> bool {
+        let any = |one: &BookEntry| one.uid == uid && is_ours(&one.resource_name);
+        self.0.iter().any(any)
+    }
+
+    /// Who has which devices of a resource, whoever offers it.
+    pub(crate) fn holders(&self, resource: &str) -> impl Iterator<Item = (PodUid, &String)> {
+        let entries = self
+            .0
+            .iter()
+            .filter(move |one| one.resource_name == resource);
+        entries.flat_map(|one| {
+            let uid = PodUid::new(&one.uid).ok();
+            let devices = one.devices.values().flatten();
+            devices.filter_map(move |device| Some((uid.clone()?, device)))
+        })
+    }
+
     /// Which pod has that device, if it is one of these?
     pub(crate) fn owner<'a>(
         &self,
@@ -142,6 +162,9 @@ mod tests {
         let owner = |device, among: &[&'static str]| books.owner(device, among.iter().copied());
         assert_eq!(owner("GPU-a-_-8", &["u2", "u1"]), Some("u1"));
         assert_eq!(owner("GPU-b-_-1", &["u1", "u2"]), Some("u2"));
+        let holders: Vec<_> = books.holders("aliyun.com/gpu-mem").collect();
+        assert_eq!((holders.len(), holders[3].0.as_str()), (4, "u2"));
+        assert_eq!(books.holders("nvidia.com/gpu").count(), 0);
         // Somebody whom we would not have served, and nobody.
         assert_eq!(owner("GPU-b-_-1", &["u1"]), None);
         assert_eq!(owner("GPU-a-_-9", &["u1", "u2"]), None);

@@ -15,13 +15,14 @@ use sublet_kubelet::deviceplugin::{
 use sublet_model::NodeName;
 use sublet_telemetry::metrics::{AgentMetrics, OutcomeLabel};
 use tokio::sync::{Mutex, Notify, watch};
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Status;
 use tracing::{debug, info, warn};
 
 use crate::allocate::{AllocateError, Given, HandOver, KubeletAsk, Site, decide, prefer};
 use crate::books::Books;
+use crate::caring::Caring;
 use crate::cdi::Cdi;
 use crate::isolate::inject::Injection;
 use crate::isolate::node::Isolation;
@@ -69,13 +70,14 @@ impl HandOut {
         &self,
         resource: &'static str,
         devices: &DeviceIds,
+        caring: &Caring,
     ) -> Result<ContainerAllocateResponse, Status> {
         if self.gated {
             return Ok(nri::gate());
         }
         let count = devices.len() as u64;
         let asked = KubeletAsk { resource, count };
-        let outcome = self.hand_over(asked, devices.first()).await;
+        let outcome = self.hand_over(asked, devices.first(), caring).await;
         self.count(&outcome);
         let (handed, injected) = outcome.inspect_err(|status| {
             warn!(%asked, why = status.message(), "no devices handed over");
@@ -129,6 +131,7 @@ impl HandOut {
         &self,
         asked: KubeletAsk,
         device: Option<&String>,
+        caring: &Caring,
     ) -> Result<(HandOver, Injection), Status> {
         let mut given = self.given.lock().await;
         let started = Instant::now();
@@ -157,7 +160,7 @@ impl HandOut {
             }
             sleep(PAUSE).await;
         };
-        let injected = self.isolate(&handed, pods).await?;
+        let injected = self.isolate(&handed, pods, caring).await?;
         if handed.twins.is_empty() {
             self.write(&handed, started).await?;
             given.note(&handed.uid, &handed.container);
@@ -194,19 +197,32 @@ impl HandOut {
     }
 
     /// Tells the arbiter of the container before anybody else hears of it. Containers that are
-    /// gone by the same list of pods make room first: their memory may be this one's now.
-    async fn isolate(&self, handed: &HandOver, pods: Vec<Pod>) -> Result<Injection, Status> {
+    /// gone by the same list of pods make room first: their memory may be this one's now. A card
+    /// that nobody has any more is cleaned before this container gets it.
+    async fn isolate(
+        &self,
+        handed: &HandOver,
+        pods: Vec<Pod>,
+        caring: &Caring,
+    ) -> Result<Injection, Status> {
+        let failed = |error: JoinError| Status::from_error(error.into());
+        let pods = Arc::new(pods);
+        if let Some(isolation) = self.isolation.clone() {
+            let pods = Arc::clone(&pods);
+            let settled = spawn_blocking(move || isolation.settle(&pods));
+            settled.await.map_err(failed)?;
+        }
+        let twins = handed.twins.iter().map(|twin| twin.uid.clone());
+        let who: Vec<_> = twins.chain([handed.uid.clone()]).collect();
+        caring
+            .ready(&handed.card_names(), &who, Some(&pods))
+            .await?;
         let Some(isolation) = self.isolation.clone() else {
             return Ok(Injection::default());
         };
         let container = handed.clone();
-        let admitted = spawn_blocking(move || {
-            isolation.settle(&pods);
-            isolation.admit(&container)
-        });
-        let admitted = admitted
-            .await
-            .map_err(|error| Status::from_error(error.into()))?;
+        let admitted = spawn_blocking(move || isolation.admit(&container));
+        let admitted = admitted.await.map_err(failed)?;
         admitted.map_err(|error| {
             let cause = std::error::Error::source(&error).map(ToString::to_string);
             let cause = cause.map(|cause| format!(": {cause}")).unwrap_or_default();

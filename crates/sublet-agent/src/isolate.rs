@@ -10,6 +10,7 @@
 mod fake;
 pub(crate) mod figures;
 pub mod inject;
+mod leftovers;
 mod loadable;
 pub(crate) mod node;
 pub mod reconcile;

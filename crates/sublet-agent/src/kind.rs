@@ -1,26 +1,34 @@
 //! Kinds of device: what a node offers to kubelet beside CPU and memory. A kind finds its devices,
-//! says how they fare, and hands them to containers. Each has one file here, and one line in
+//! says how they fare, prepares them, hands them to containers, and cleans them. When is decided in
+//! `care`. Each has one file here, and one line in
 //! [`KINDS`]; the loop around them (`agent/plugins`) treats all alike and knows none of them.
 
 pub(crate) mod cards;
 mod files;
 pub(crate) mod gpu_memory;
+mod remains;
 #[cfg(test)]
 mod toy;
 pub(crate) mod whole_gpu;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
 
+use sublet_api::object::Pod;
 use sublet_kubelet::deviceplugin::{
     ContainerAllocateResponse, ContainerPreferredAllocationRequest, DeviceList,
 };
+use sublet_model::PodUid;
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 use tonic::Status;
 
 use self::cards::Cards;
+use crate::books::Books;
+use crate::care::{Ailing, DeviceName, Held};
+use crate::caring::Caring;
 use crate::plugin::{Allocator, DeviceIds};
 
 /// Every kind.
@@ -74,7 +82,60 @@ pub(crate) trait DeviceKind: Send + Sync + 'static {
     /// What is offered, now and whenever that changes. No resource without a device, ever.
     fn offered(&self) -> watch::Receiver<Pools>;
 
-    /// What a container gets that kubelet has given these devices of one of the resources.
+    /// The device behind one of kubelet's IDs, by a name that no other kind gives; several IDs may be
+    /// the same device.
+    fn device_of(&self, id: &str) -> DeviceName {
+        id.to_owned()
+    }
+
+    /// Is it of this kind?
+    fn owns(&self, device: &str) -> bool {
+        let pools = self.offered();
+        let pools = pools.borrow();
+        let mut ids = pools.values().flat_map(|pool| pool.devices.iter());
+        ids.any(|one| self.device_of(&one.id) == device)
+    }
+
+    /// Who has which devices: as kubelet's books say, unless there is something better. Pods that are
+    /// gone may be among them.
+    fn held(&self, pods: &[Pod], books: Option<&Books>) -> Held {
+        let _by_the_books = pods;
+        let mut held = Held::new();
+        for resource in self.offered().borrow().keys() {
+            for (uid, id) in books.into_iter().flat_map(|books| books.holders(resource)) {
+                held.entry(self.device_of(id)).or_default().insert(uid);
+            }
+        }
+        held
+    }
+
+    /// Prepares a device that nobody has.
+    ///
+    /// # Errors
+    /// It cannot be given to anybody, and why.
+    async fn prepare(&self, device: &str) -> Result<(), String> {
+        let _is_as_it_was_left = device;
+        Ok(())
+    }
+
+    /// Cleans a device that nobody has any more. `after`: who had it since it was clean. What stays
+    /// of any device are processes of pods that were deleted by force.
+    ///
+    /// # Errors
+    /// It is not clean, and why. It then is tried again.
+    async fn clean(&self, device: &str, after: &BTreeSet<PodUid>) -> Result<(), String> {
+        let _alike_for_all = device;
+        let after = after.clone();
+        let looked = spawn_blocking(move || remains::none_left(&after)).await;
+        looked.unwrap_or_else(|panic| Err(panic.to_string()))
+    }
+
+    /// Shows these devices as unhealthy, those of them that are of this kind, and no others because
+    /// they cannot be cleaned.
+    fn show(&self, ailing: &Ailing);
+
+    /// What a container gets that kubelet has given these devices of one of the resources. It asks
+    /// [`Caring::ready`] before it answers.
     ///
     /// # Errors
     /// The status fails the pod's admission; people read its message in the pod's status.
@@ -82,6 +143,7 @@ pub(crate) trait DeviceKind: Send + Sync + 'static {
         &self,
         resource: &str,
         devices: DeviceIds,
+        caring: &Caring,
     ) -> Result<ContainerAllocateResponse, Status>;
 
     /// The devices that a container had best get, of those that it may have. Asked only of pools
@@ -149,6 +211,7 @@ pub(crate) fn all(cards: &Arc<Cards>, asked: Vec<Asked>) -> Vec<Arc<dyn DeviceKi
 pub(crate) struct KindAllocator {
     pub(crate) kind: Arc<dyn DeviceKind>,
     pub(crate) resource: String,
+    pub(crate) caring: Arc<Caring>,
 }
 
 #[tonic::async_trait]
@@ -159,7 +222,8 @@ impl Allocator for KindAllocator {
     ) -> Result<Vec<ContainerAllocateResponse>, Status> {
         let mut answers = Vec::with_capacity(containers.len());
         for devices in containers {
-            answers.push(self.kind.hand_over(&self.resource, devices).await?);
+            let (kind, resource) = (&self.kind, &self.resource);
+            answers.push(kind.hand_over(resource, devices, &self.caring).await?);
         }
         Ok(answers)
     }

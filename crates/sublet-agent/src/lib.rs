@@ -3,11 +3,13 @@
 //! are made elsewhere; this crate only finds out, carries out and reports.
 //!
 //! Suggested reading order: discover, publish, plugin, allocate, isolate, cdi, hand_over, nri, kind,
-//! agent.
+//! care, caring, agent.
 
 mod agent;
 pub mod allocate;
 mod books;
+mod care;
+mod caring;
 mod cdi;
 pub mod discover;
 mod hand_over;

@@ -30,6 +30,7 @@ use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 
 use crate::allocate::{HandOver, Site, decide_for};
+use crate::caring::Caring;
 use crate::cdi::Cdi;
 use crate::isolate::inject::Injection;
 use crate::isolate::node::Isolation;
@@ -100,6 +101,7 @@ pub(crate) struct RuntimePlugin {
     pub(crate) pods: Arc<WatchedPods>,
     pub(crate) site: watch::Receiver<Arc<Site>>,
     pub(crate) isolation: Option<Arc<Isolation>>,
+    pub(crate) caring: Arc<Caring>,
     pub(crate) cdi: Option<Arc<Cdi>>,
     pub(crate) created: Created,
     /// Told of containers that have their devices: it is to be written on their pods.
@@ -143,15 +145,21 @@ impl RuntimePlugin {
         }
         let handed = decide_for(&pods, &site, uid, container).map_err(|error| error.to_string())?;
         let handed = handed.ok_or("kubelet was asked for a GPU that the pod does not ask for")?;
+        if let Some(isolation) = self.isolation.clone() {
+            // Containers whose pods are gone make room: their memory may be this one's now.
+            let pods = Arc::clone(&pods);
+            let settled = spawn_blocking(move || isolation.settle(&pods));
+            settled.await.map_err(|error| error.to_string())?;
+        }
+        let who = [handed.uid.clone()];
+        let cards = handed.card_names();
+        let ready = self.caring.ready(&cards, &who, Some(&pods)).await;
+        ready.map_err(|status| status.message().to_owned())?;
         let Some(isolation) = self.isolation.clone() else {
             return Ok((handed, Injection::default()));
         };
         let held = handed.clone();
-        let admitted = spawn_blocking(move || {
-            // Containers whose pods are gone make room: their memory may be this one's now.
-            isolation.settle(&pods);
-            isolation.admit(&held)
-        });
+        let admitted = spawn_blocking(move || isolation.admit(&held));
         let admitted = admitted.await.map_err(|error| error.to_string())?;
         let injected = admitted.map_err(|error| {
             let cause = std::error::Error::source(&error).map(ToString::to_string);

@@ -24,7 +24,7 @@ pub use slim::{
 pub use whole::{apply_whole, delete_whole, list_whole, may, merge_whole};
 pub use write::{
     EventText, PodEvent, WriteError, bind_pod, patch_node_annotations, patch_node_capacity,
-    patch_pod_annotations, post_pod_event,
+    patch_pod_annotations, post_node_event, post_pod_event,
 };
 
 /// Connects by that kubeconfig file, else by `KUBECONFIG`, `~/.kube/config` or the pod's own

@@ -157,24 +157,52 @@ pub struct PodEvent<'a> {
 /// The API server's answer, or none.
 pub async fn post_pod_event(client: &Client, event: &PodEvent<'_>) -> Result<(), kube::Error> {
     let namespace = event.pod.namespace();
+    let about = json!({
+        "apiVersion": "v1", "kind": "Pod", "namespace": namespace,
+        "name": event.pod.name(), "uid": event.uid.as_str(),
+    });
+    let (when, by) = ((event.number, event.at), "sublet-extender");
+    post_event(client, (namespace, &about), when, by, event.text).await
+}
+
+/// Posts a warning about a node, of which the node's own agent knows. `when`: a number that makes the
+/// event's name unique, and the time (RFC 3339).
+///
+/// # Errors
+/// The API server's answer, or none.
+pub async fn post_node_event(
+    client: &Client,
+    node: &NodeName,
+    when: (u64, &str),
+    text: &EventText,
+) -> Result<(), kube::Error> {
+    // As kubelet writes them: `kubectl describe node` looks for the name in place of the UID.
+    let about = json!({
+        "apiVersion": "v1", "kind": "Node", "name": node.as_str(), "uid": node.as_str(),
+    });
+    post_event(client, ("default", &about), when, "sublet-agent", text).await
+}
+
+async fn post_event(
+    client: &Client,
+    (namespace, about): (&str, &serde_json::Value),
+    (number, at): (u64, &str),
+    by: &str,
+    text: &EventText,
+) -> Result<(), kube::Error> {
+    let name = about["name"].as_str().unwrap_or_default();
     let body = json!({
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {
-            "name": format!("{}.{:016x}", event.pod.name(), event.number),
-            "namespace": namespace,
-        },
-        "involvedObject": {
-            "apiVersion": "v1", "kind": "Pod", "namespace": namespace,
-            "name": event.pod.name(), "uid": event.uid.as_str(),
-        },
+        "metadata": { "name": format!("{name}.{number:016x}"), "namespace": namespace },
+        "involvedObject": about,
         "type": "Warning",
-        "reason": event.text.reason,
-        "message": event.text.message,
-        "source": { "component": "sublet-extender" },
-        "reportingComponent": "sublet-extender",
-        "firstTimestamp": event.at,
-        "lastTimestamp": event.at,
+        "reason": text.reason,
+        "message": text.message,
+        "source": { "component": by },
+        "reportingComponent": by,
+        "firstTimestamp": at,
+        "lastTimestamp": at,
         "count": 1,
     });
     let path = format!("/api/v1/namespaces/{namespace}/events");

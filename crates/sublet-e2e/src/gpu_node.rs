@@ -194,6 +194,14 @@ impl GpuNode {
         })
     }
 
+    /// Sends a signal to kubelet.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn signal_kubelet(&self, signal: Signal) -> Result<()> {
+        self.node.kill_kubelet(signal)
+    }
+
     fn until_registered(&self, count: u64) -> Result<()> {
         let limit = Duration::from_secs(30);
         self.world

@@ -10,6 +10,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
+use sublet_api::object::Pod;
 use sublet_api::{Handed, NodeUse};
 use sublet_model::{NodeName, Unit};
 use sublet_telemetry::metrics::AgentMetrics;
@@ -17,6 +18,7 @@ use tokio::sync::{Mutex, watch};
 
 use super::{LOOK_EVERY, replace};
 use crate::allocate::Given;
+use crate::caring::Caring;
 use crate::isolate::figures::Figures;
 use crate::isolate::node::Isolation;
 use crate::isolate::tally::Tally;
@@ -32,6 +34,7 @@ const WAIT_EVERY: Duration = Duration::from_millis(500);
 /// What looking after containers needs.
 pub(super) struct Caretaker {
     pub(super) pods: PodSource,
+    pub(super) caring: Arc<Caring>,
     pub(super) node: NodeName,
     pub(super) metrics: AgentMetrics,
     pub(super) given: Arc<Mutex<Given>>,
@@ -44,16 +47,16 @@ pub(super) struct Caretaker {
 }
 
 impl Caretaker {
-    /// Looks after the containers that are held to their parts; ends with an error when the
-    /// arbiter does, and never where there is none.
+    /// Looks after the containers that are held to their parts, and after what pods leave behind; ends
+    /// with an error when the arbiter does, and never where there is none.
     pub(super) async fn keep(&self) -> anyhow::Result<()> {
         let Some(isolation) = &self.isolation else {
-            return std::future::pending().await;
+            return self.settle().await;
         };
         let mut ended = isolation.ended();
         tokio::select! {
             shown = self.show(isolation) => shown,
-            settled = self.settle(isolation) => settled,
+            settled = self.settle() => settled,
             why = ended.wait_for(Option::is_some) => {
                 let why = why.ok().and_then(|why| why.clone());
                 bail!("the arbiter has ended: {}", why.unwrap_or_default())
@@ -79,33 +82,43 @@ impl Caretaker {
         }
     }
 
-    /// Compares the containers with the pods. Allocate does it too, with a list of its own;
-    /// the two take turns, or a list from before an Allocate could end its container.
-    async fn settle(&self, isolation: &Arc<Isolation>) -> anyhow::Result<()> {
+    /// Compares the containers with the pods, and has devices cleaned that nobody has any more. Allocate
+    /// does it too, with a list of its own; the two take turns, or a list from before an Allocate
+    /// could end its container.
+    async fn settle(&self) -> anyhow::Result<()> {
         loop {
             let turn = self.given.lock().await;
-            let waits = match self.pods.now().await {
+            let (mut waits, mut again) = (false, LOOK_EVERY);
+            match self.pods.now().await {
                 Ok(pods) => {
-                    let (isolation, unit) = (Arc::clone(isolation), self.unit);
-                    let settled = spawn_blocking(move || {
-                        let waits = isolation.settle(&pods);
-                        (waits, isolation.lost(&pods, unit))
-                    });
-                    let settled = settled.await;
-                    let (waits, lost) = settled.context("comparing containers with pods failed")?;
-                    self.lost.send_if_modified(|now| replace(now, &lost));
-                    waits
+                    let pods = Arc::new(pods);
+                    waits = self.settle_containers(&pods).await?;
+                    let next = self.caring.look(&pods).await;
+                    again = next.map_or(again, |next| next.clamp(WAIT_EVERY, again));
                 }
-                Err(error) => {
-                    debug!(%error, "pods not listed, containers stay as they are");
-                    false
-                }
-            };
+                Err(error) => debug!(%error, "pods not listed, containers stay as they are"),
+            }
             drop(turn);
             if waits {
                 warn!(node = %self.node, "a container waits for its limits");
             }
-            tokio::time::sleep(if waits { WAIT_EVERY } else { LOOK_EVERY }).await;
+            tokio::time::sleep(if waits { WAIT_EVERY } else { again }).await;
         }
+    }
+
+    /// True if a container waits for its limits.
+    async fn settle_containers(&self, pods: &Arc<Vec<Pod>>) -> anyhow::Result<bool> {
+        let Some(isolation) = self.isolation.clone() else {
+            return Ok(false);
+        };
+        let (pods, unit) = (Arc::clone(pods), self.unit);
+        let settled = spawn_blocking(move || {
+            let waits = isolation.settle(&pods);
+            (waits, isolation.lost(&pods, unit))
+        });
+        let settled = settled.await;
+        let (waits, lost) = settled.context("comparing containers with pods failed")?;
+        self.lost.send_if_modified(|now| replace(now, &lost));
+        Ok(waits)
     }
 }

@@ -13,12 +13,14 @@ use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use super::replace;
+use crate::caring::Caring;
 use crate::kind::{DeviceKind, KindAllocator, Pool, Pools};
 use crate::plugin::{Plugin, PluginSpec};
 
 /// The plugins of all kinds.
 pub(super) struct Plugins {
     kinds: Vec<(Arc<dyn DeviceKind>, watch::Receiver<Pools>)>,
+    caring: Arc<Caring>,
     running: BTreeMap<String, Running>,
     folder: PathBuf,
     registered: mpsc::UnboundedSender<String>,
@@ -34,16 +36,15 @@ struct Running {
 impl Plugins {
     /// `folder`: kubelet's for sockets. `registered` is told of every registration.
     pub(super) fn new(
-        kinds: Vec<Arc<dyn DeviceKind>>,
+        caring: Arc<Caring>,
         folder: PathBuf,
         registered: mpsc::UnboundedSender<String>,
     ) -> Plugins {
-        let kinds = kinds.into_iter().map(|kind| {
-            let offered = kind.offered();
-            (kind, offered)
-        });
+        let kinds = caring.kinds().iter();
+        let kinds = kinds.map(|kind| (Arc::clone(kind), kind.offered()));
         Plugins {
             kinds: kinds.collect(),
+            caring,
             running: BTreeMap::new(),
             folder,
             registered,
@@ -92,6 +93,7 @@ impl Plugins {
                         let allocator = KindAllocator {
                             kind: Arc::clone(kind),
                             resource: resource.clone(),
+                            caring: Arc::clone(&self.caring),
                         };
                         let folder = self.folder.clone();
                         let running =

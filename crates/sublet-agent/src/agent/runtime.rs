@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Agent;
+use crate::caring::Caring;
 use crate::nri::{Created, RuntimePlugin};
 use crate::pods::{PodSource, WatchedPods};
 
@@ -39,12 +40,16 @@ impl RuntimeSide {
 impl Agent {
     /// Watches the node's pods and answers the runtime, for ever; where the runtime is not asked, does
     /// nothing for ever.
-    pub(super) fn serve_runtime(&self) -> impl Future<Output = Infallible> + use<> {
+    pub(super) fn serve_runtime(
+        &self,
+        caring: &Arc<Caring>,
+    ) -> impl Future<Output = Infallible> + use<> {
         let side = self.runtime.as_ref().map(|runtime| {
             let plugin = RuntimePlugin {
                 pods: Arc::clone(&runtime.pods),
                 site: self.site.subscribe(),
                 isolation: self.isolation.clone(),
+                caring: Arc::clone(caring),
                 cdi: self.cdi.clone(),
                 created: runtime.created.clone(),
                 news: Arc::clone(&self.doubt),

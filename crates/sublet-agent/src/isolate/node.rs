@@ -24,18 +24,20 @@ use sublet_arbiter::{
     NvmlView, Options, REAL_MACHINE,
 };
 use sublet_fakegpu::{FakeMachine, Spec};
-use sublet_model::{Inventory, MiB, Unit};
+use sublet_model::{Inventory, MiB, PodUid, Unit};
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
 use super::fake::FakeView;
 use super::inject::{FakeKit, Injection, Kit, PRELOAD_NAME, PRELOAD_TEXT, inject};
+use super::leftovers::Leftovers;
 use super::loadable::warn_of_needs;
 use super::reconcile::{is_wanted, lost};
 use super::record::{Record, RecordCard, read_all};
 use super::{IsolationError, StrictnessWord, Wanted};
 use crate::allocate::HandOver;
 use crate::books::Books;
+use crate::care::DeviceName;
 
 /// Where the cards are.
 pub(crate) enum Cards<'a> {
@@ -56,6 +58,7 @@ pub(crate) struct Isolation {
     /// The cards as the arbiter names them.
     gpus: Vec<GpuRow>,
     tracked: Mutex<BTreeMap<PathBuf, Tracked>>,
+    leftovers: Leftovers,
     /// Becomes the reason when the arbiter ends.
     ended: watch::Receiver<Option<String>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -122,6 +125,7 @@ impl Isolation {
             mode,
             handle,
             tracked: Mutex::default(),
+            leftovers: Leftovers::default(),
             ended,
             thread: Mutex::new(Some(thread)),
             containers,
@@ -254,11 +258,7 @@ impl Isolation {
             let is_wanted = is_wanted(&tracked.record, pods);
             if !is_wanted {
                 self.end_job(tracked);
-                let name = tracked.record.name();
-                match tracked.record.remove(&self.containers) {
-                    Ok(()) => info!(container = name, "its pod is gone; forgotten"),
-                    Err(error) => warn!(container = name, %error, "its folder stays"),
-                }
+                self.leftovers.remove(&tracked.record, &self.containers);
             }
             is_wanted
         });
@@ -276,6 +276,20 @@ impl Isolation {
             }
         }
         waits
+    }
+
+    /// Who may have which cards: names of cards, each with a pod.
+    pub(crate) fn holders(&self) -> Vec<(DeviceName, PodUid)> {
+        let all = self.lock();
+        all.values().flat_map(|one| one.record.held()).collect()
+    }
+
+    /// Removes what could not be removed before of containers that had that card.
+    ///
+    /// # Errors
+    /// It still cannot be; the text says what and why.
+    pub(crate) fn clear_leftovers(&self, card: &str) -> Result<(), String> {
+        self.leftovers.clear(card, &self.containers)
     }
 
     /// The cards of pods that do not say themselves which they have.

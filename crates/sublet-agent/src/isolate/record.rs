@@ -13,11 +13,13 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use sublet_model::{Class, MiB, Milli, Role};
+use sublet_model::{Class, GpuIndex, GpuUuid, MiB, Milli, PodUid, Role};
 use sublet_share::{ComputeRange, Promise};
 
 use super::inject::ContainerLimits;
 use crate::allocate::{HandOver, Twin};
+use crate::care::DeviceName;
+use crate::kind::cards::card_name;
 
 const FILE: &str = "record.json";
 const TENANT: &str = "tenant";
@@ -215,6 +217,20 @@ impl Record {
         let known = self.twins().is_empty().then_some(self.uid.as_str());
         let twins = self.twins().iter().map(|[uid, ..]| uid.as_str());
         twins.chain(known)
+    }
+
+    /// Who may have its cards, as far as that can be said: the names of its cards, each with a pod.
+    pub(crate) fn held(&self) -> Vec<(DeviceName, PodUid)> {
+        let uids = self.holders().filter_map(|uid| PodUid::new(uid).ok());
+        let cards = || {
+            self.cards.iter().map(|card| {
+                let uuid = card.uuid.as_deref();
+                let uuid = uuid.and_then(|uuid| GpuUuid::new(uuid).ok());
+                card_name(GpuIndex(card.index), uuid.as_ref())
+            })
+        };
+        uids.flat_map(|uid| cards().map(move |card| (card, uid.clone())))
+            .collect()
     }
 
     /// The pods that it may be; none where that is known.

@@ -1,19 +1,26 @@
 //! What the kinds of GPU have in common: the cards of the node, of which one offers memory and the
 //! other whole cards. The agent's loop says what is offered, because the node's report says it too.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use sublet_api::dialect::{DIALECTS, OfferedDevice, Offering};
+use sublet_api::dialect::{self, DIALECTS, OfferedDevice, Offering};
 use sublet_api::keys;
+use sublet_api::object::Pod;
 use sublet_kubelet::deviceplugin::{
     ContainerAllocateResponse, ContainerPreferredAllocationRequest, DeviceList,
 };
+use sublet_model::{GpuIndex, GpuUuid, Inventory, PodUid, Portion};
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 use tonic::Status;
 
-use super::{DeviceKind, Pool, Pools};
+use super::{DeviceKind, Pool, Pools, remains};
 use crate::agent::replace;
+use crate::allocate::{HandOver, read_entry};
+use crate::books::Books;
+use crate::care::{Ailing, DeviceName, Held};
+use crate::caring::Caring;
 use crate::hand_over::HandOut;
 use crate::plugin::DeviceIds;
 
@@ -22,6 +29,30 @@ pub(crate) struct Cards {
     hand_out: HandOut,
     memory: watch::Sender<Pools>,
     whole: watch::Sender<Pools>,
+    ailing: watch::Sender<Ailing>,
+    seen: Mutex<Option<Seen>>,
+}
+
+/// The cards as they are, and with those sick that cannot be cleaned.
+struct Seen {
+    of: Arc<Inventory>,
+    ailing: Ailing,
+    with_sick: Arc<Inventory>,
+}
+
+impl HandOver {
+    /// The names of its cards.
+    pub(crate) fn card_names(&self) -> Vec<DeviceName> {
+        let cards = self.cards.iter();
+        cards
+            .map(|card| card_name(card.index, card.uuid.as_ref()))
+            .collect()
+    }
+}
+
+/// The name of a card among all devices of the node.
+pub(crate) fn card_name(index: GpuIndex, uuid: Option<&GpuUuid>) -> DeviceName {
+    uuid.map_or_else(|| format!("GPU {index}"), ToString::to_string)
 }
 
 impl Cards {
@@ -30,7 +61,79 @@ impl Cards {
             hand_out,
             memory: watch::Sender::default(),
             whole: watch::Sender::default(),
+            ailing: watch::Sender::default(),
+            seen: Mutex::default(),
         }
+    }
+
+    /// Which cannot be cleaned.
+    pub(crate) fn ailing(&self) -> watch::Receiver<Ailing> {
+        self.ailing.subscribe()
+    }
+
+    /// The cards, with those sick that cannot be cleaned. The same ones for the same.
+    pub(crate) fn with_ailing(&self, inventory: &Arc<Inventory>) -> Arc<Inventory> {
+        let ailing = self.ailing.borrow().clone();
+        if ailing.is_empty() {
+            return Arc::clone(inventory);
+        }
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(seen) = &*seen
+            && Arc::ptr_eq(&seen.of, inventory)
+            && seen.ailing == ailing
+        {
+            return Arc::clone(&seen.with_sick);
+        }
+        let mut sick = (**inventory).clone();
+        for gpu in inventory.gpus() {
+            if let Some(why) = ailing.get(&card_name(gpu.index, gpu.uuid.as_ref())) {
+                sick = sick.with_sick(&[gpu.index].into(), why);
+            }
+        }
+        let with_sick = Arc::new(sick);
+        *seen = Some(Seen {
+            of: Arc::clone(inventory),
+            ailing,
+            with_sick: Arc::clone(&with_sick),
+        });
+        with_sick
+    }
+
+    /// Who has which cards in that way, as pods and their allocations say.
+    fn held(&self, device: OfferedDevice, pods: &[Pod], books: Option<&Books>) -> Held {
+        let site = self.hand_out.site.borrow().clone();
+        let gpus = site.facts.inventory.gpus();
+        let mut held = Held::new();
+        for pod in pods {
+            let Ok(Some((entry, _problem))) = read_entry(pod, &site.facts) else {
+                continue;
+            };
+            let has_any = entry.assigned
+                || !dialect::assigned_containers(pod).is_empty()
+                || books.is_some_and(|books| books.has_any(entry.uid.as_str()));
+            let containers = entry.claim.containers().iter();
+            let own = containers.filter(|one| match one.demand.portion {
+                Portion::Part(_) => device == OfferedDevice::Unit,
+                Portion::Whole => device == OfferedDevice::Card,
+            });
+            let Some(allocation) = entry.allocation.as_ref().filter(|_| has_any) else {
+                continue;
+            };
+            for grant in own.flat_map(|one| allocation.of(&one.name)) {
+                if let Some(at) = site.facts.inventory.position(&grant.card) {
+                    let card = card_name(gpus[at].index, gpus[at].uuid.as_ref());
+                    held.entry(card).or_default().insert(entry.uid.clone());
+                }
+            }
+        }
+        if let Some(isolation) = &self.hand_out.isolation
+            && device == OfferedDevice::Unit
+        {
+            for (card, uid) in isolation.holders() {
+                held.entry(card).or_default().insert(uid);
+            }
+        }
+        held
     }
 
     /// Offers this, and nothing else.
@@ -93,13 +196,45 @@ impl DeviceKind for CardKind {
         self.cards.pools(self.device).subscribe()
     }
 
+    fn owns(&self, device: &str) -> bool {
+        let site = self.cards.hand_out.site.borrow();
+        let mut gpus = site.facts.inventory.gpus().iter();
+        gpus.any(|gpu| card_name(gpu.index, gpu.uuid.as_ref()) == device)
+    }
+
+    fn held(&self, pods: &[Pod], books: Option<&Books>) -> Held {
+        self.cards.held(self.device, pods, books)
+    }
+
+    /// What the driver keeps of a process is gone with it. Compute mode and MPS are the operator's,
+    /// and stay as they are. So this is what we made for its containers, and what runs on.
+    async fn clean(&self, device: &str, after: &BTreeSet<PodUid>) -> Result<(), String> {
+        let (card, after) = (device.to_owned(), after.clone());
+        let isolation = self.cards.hand_out.isolation.clone();
+        let looked = spawn_blocking(move || {
+            if let Some(isolation) = isolation {
+                isolation.clear_leftovers(&card)?;
+            }
+            remains::none_left(&after)
+        });
+        looked.await.unwrap_or_else(|panic| Err(panic.to_string()))
+    }
+
+    fn show(&self, ailing: &Ailing) {
+        self.cards
+            .ailing
+            .send_if_modified(|now| replace(now, ailing));
+    }
+
     async fn hand_over(
         &self,
         resource: &str,
         devices: DeviceIds,
+        caring: &Caring,
     ) -> Result<ContainerAllocateResponse, Status> {
         let resource = known(resource)?;
-        self.cards.hand_out.allocate(resource, &devices).await
+        let hand_out = &self.cards.hand_out;
+        hand_out.allocate(resource, &devices, caring).await
     }
 
     async fn preferred(

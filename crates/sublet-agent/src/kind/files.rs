@@ -9,7 +9,7 @@ use std::fs;
 use std::num::NonZeroU16;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::fs::{major, minor};
@@ -25,16 +25,15 @@ use tracing::{info, warn};
 use super::{DeviceKind, Kind, Open, Pool, Pools};
 use crate::agent::replace;
 use crate::allocate::ID_SEPARATOR;
+use crate::care::{Ailing, DeviceName};
+use crate::caring::Caring;
 use crate::plugin::DeviceIds;
 
 pub(super) const KIND: Kind = Kind {
     name: "files",
     open: Open::Asked(|text| {
         let wish = FilesWish::parse(text)?;
-        Ok(Arc::new(Files {
-            wish,
-            pools: watch::Sender::default(),
-        }))
+        Ok(Arc::new(Files::of(wish)))
     }),
 };
 
@@ -189,9 +188,83 @@ fn numa_of(data: &fs::Metadata) -> Option<u16> {
 struct Files {
     wish: FilesWish,
     pools: watch::Sender<Pools>,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    folder: Folder,
+    /// What cannot be cleaned.
+    ailing: Ailing,
 }
 
 impl Files {
+    fn of(wish: FilesWish) -> Files {
+        Files {
+            wish,
+            pools: watch::Sender::default(),
+            known: Mutex::default(),
+        }
+    }
+
+    /// Takes note of something, and offers what then is.
+    fn learn(&self, note: impl FnOnce(&mut Known)) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        note(&mut known);
+        let files: Folder = known
+            .folder
+            .iter()
+            .map(|(name, seen)| {
+                let is_well = !known.ailing.contains_key(&self.path(name));
+                let is_there = seen.is_there && is_well;
+                (name.clone(), Seen { is_there, ..*seen })
+            })
+            .collect();
+        drop(known);
+        self.offer(&files);
+    }
+
+    fn path(&self, name: &str) -> DeviceName {
+        self.wish.folder.join(name).display().to_string()
+    }
+
+    fn file_of<'a>(&self, id: &'a str) -> &'a str {
+        match self.wish.times {
+            NonZeroU16::MIN => id,
+            _ => file_of(id),
+        }
+    }
+
+    /// What a container gets of these devices, by path.
+    ///
+    /// # Errors
+    /// A file is gone.
+    fn specs(
+        &self,
+        resource: &str,
+        devices: &DeviceIds,
+    ) -> Result<BTreeMap<DeviceName, DeviceSpec>, Status> {
+        let mut specs = BTreeMap::new();
+        for id in devices {
+            let name = self.file_of(id);
+            let path = self.path(name);
+            // No name leads out of the folder: kubelet gives back what it was told.
+            let is_there = fs::symlink_metadata(&path).is_ok_and(|data| is_device(&data));
+            if !is_there || name.contains('/') {
+                let why = format!("{resource}: {path} is no device file any more");
+                warn!(resource, path, "no devices handed over");
+                return Err(Status::failed_precondition(why));
+            }
+            let spec = DeviceSpec {
+                container_path: path.clone(),
+                host_path: path.clone(),
+                permissions: "rw".to_owned(),
+            };
+            specs.insert(path, spec);
+        }
+        Ok(specs)
+    }
+
     fn offer(&self, known: &Folder) {
         let files = known.iter();
         let devices = files.flat_map(|(name, seen)| self.wish.devices(name, seen));
@@ -222,7 +295,6 @@ impl Files {
 #[tonic::async_trait]
 impl DeviceKind for Files {
     async fn discover(&self) -> Infallible {
-        let mut known = Folder::new();
         let mut complaint = String::new();
         loop {
             let folder = self.wish.folder.clone();
@@ -237,8 +309,7 @@ impl DeviceKind for Files {
                 }
                 Folder::new()
             });
-            add(&mut known, found);
-            self.offer(&known);
+            self.learn(|known| add(&mut known.folder, found));
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
@@ -247,45 +318,30 @@ impl DeviceKind for Files {
         self.pools.subscribe()
     }
 
+    fn device_of(&self, id: &str) -> DeviceName {
+        self.path(self.file_of(id))
+    }
+
+    fn show(&self, ailing: &Ailing) {
+        self.learn(|known| known.ailing.clone_from(ailing));
+    }
+
     async fn hand_over(
         &self,
         resource: &str,
         devices: DeviceIds,
+        caring: &Caring,
     ) -> Result<ContainerAllocateResponse, Status> {
-        let mut specs = BTreeMap::new();
-        for id in &devices {
-            let name = match self.wish.times {
-                NonZeroU16::MIN => id.as_str(),
-                _ => file_of(id),
-            };
-            let path = self.wish.folder.join(name);
-            // No name leads out of the folder: kubelet gives back what it was told.
-            let is_there = fs::symlink_metadata(&path).is_ok_and(|data| is_device(&data));
-            let is_known = self.pools.borrow().contains_key(resource) && !name.contains('/');
-            if !is_there || !is_known {
-                let path = path.display();
-                let why = format!("{resource}: {path} is no device file any more");
-                warn!(resource, %path, "no devices handed over");
-                return Err(Status::failed_precondition(why));
-            }
-            let path = path.display().to_string();
-            specs.insert(
-                name,
-                DeviceSpec {
-                    container_path: path.clone(),
-                    host_path: path,
-                    permissions: "rw".to_owned(),
-                },
-            );
-        }
-        let files: Vec<&&str> = specs.keys().collect();
-        info!(resource, ?files, "device files handed over");
+        let specs = self.specs(resource, &devices)?;
+        let names: Vec<DeviceName> = specs.keys().cloned().collect();
+        // Kubelet does not say for whom; its books will.
+        caring.ready(&names, &[], None).await?;
+        info!(resource, files = ?names, "device files handed over");
         Ok(ContainerAllocateResponse {
             devices: specs.into_values().collect(),
             ..ContainerAllocateResponse::default()
         })
     }
-
     /// Different files first: a container that asks for two is not to get one of them twice.
     async fn preferred(
         &self,
@@ -328,149 +384,4 @@ fn apart(asked: &ContainerPreferredAllocationRequest) -> DeviceIds {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn the_operator_s_wish_is_checked() {
-        let wish = FilesWish::parse("rdma=/dev/infiniband,times=4").unwrap();
-        assert_eq!(
-            (wish.resource.as_str(), wish.folder, wish.times.get()),
-            ("sublet.dev/rdma", PathBuf::from("/dev/infiniband"), 4)
-        );
-        let wish = FilesWish::parse("example.com/nic=/dev/a=b").unwrap();
-        assert_eq!(
-            (wish.resource.as_str(), wish.times.get()),
-            ("example.com/nic", 1)
-        );
-        let refused = |text: &str| FilesWish::parse(text).unwrap_err();
-        assert!(refused("rdma").starts_with("the form is files:NAME=DIR"));
-        assert!(refused("rdma=dev").starts_with("`dev` is no absolute path"));
-        assert!(refused("rdma=/dev,times=0").starts_with("times=0 is no number"));
-        assert!(refused("a/b/c=/dev").starts_with("`a/b/c` cannot be a resource"));
-        assert!(refused("-a=/dev").starts_with("`-a` cannot be a resource"));
-        assert_eq!(refused("gpu-slot=/dev"), "`sublet.dev/gpu-slot` means GPUs");
-        assert_eq!(
-            refused("nvidia.com/gpu=/dev"),
-            "`nvidia.com/gpu` means GPUs"
-        );
-        assert!(refused("node.kubernetes.io/a=/dev").contains("Kubernetes' own"));
-    }
-
-    /// The devices that kubelet is told of: `a b!` for a healthy and an unhealthy one.
-    fn offered(wish: &str, looks: &[&str]) -> String {
-        let wish = FilesWish::parse(wish).unwrap();
-        let files = Files {
-            wish,
-            pools: watch::Sender::default(),
-        };
-        let mut known = Folder::new();
-        for look in looks {
-            let found = look.split_whitespace().map(|name| {
-                let seen = Seen {
-                    is_there: true,
-                    numa: None,
-                };
-                (name.to_owned(), seen)
-            });
-            add(&mut known, found.collect());
-            files.offer(&known);
-        }
-        let pools = files.pools.borrow();
-        let Some(pool) = pools.values().next() else {
-            return String::new();
-        };
-        let words = pool
-            .devices
-            .iter()
-            .map(|device| match device.health.as_str() {
-                "Healthy" => device.id,
-                _ => format!("{}!", device.id),
-            });
-        words.collect::<Vec<_>>().join(" ")
-    }
-
-    #[test]
-    fn a_file_that_goes_is_an_unhealthy_device_until_it_comes_back() {
-        let one = "rdma=/dev/infiniband";
-        assert_eq!(offered(one, &[""]), "");
-        assert_eq!(offered(one, &["a b"]), "a b");
-        assert_eq!(offered(one, &["a b", "b"]), "a! b");
-        assert_eq!(offered(one, &["a b", "", "a c"]), "a b! c");
-        let shared = "rdma=/dev/infiniband,times=2";
-        assert_eq!(offered(shared, &["a b", "b"]), "a-_-0! a-_-1! b-_-0 b-_-1");
-    }
-
-    #[tokio::test]
-    async fn only_device_files_are_found_and_handed_over() {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("readme"), "no device").unwrap();
-        fs::create_dir(folder.path().join("by-path")).unwrap();
-        std::os::unix::fs::symlink("/dev/null", folder.path().join("link")).unwrap();
-        assert_eq!(look(folder.path()).unwrap(), Folder::new());
-        // Every machine has some.
-        let found = look(Path::new("/dev")).unwrap();
-        assert!(found["null"].is_there && !found.contains_key("shm"));
-
-        let wish = FilesWish::parse("dev=/dev").unwrap();
-        let files = Files {
-            wish,
-            pools: watch::Sender::default(),
-        };
-        files.offer(&found);
-        let ask = |id: &str| files.hand_over("sublet.dev/dev", vec![id.to_owned()]);
-        let answer = ask("null").await.unwrap();
-        let spec = &answer.devices[0];
-        assert_eq!(
-            (
-                spec.host_path.as_str(),
-                spec.container_path.as_str(),
-                spec.permissions.as_str()
-            ),
-            ("/dev/null", "/dev/null", "rw")
-        );
-        let refused = ask("gone").await.unwrap_err();
-        assert_eq!(
-            refused.message(),
-            "sublet.dev/dev: /dev/gone is no device file any more"
-        );
-        assert!(ask("../dev/null").await.is_err());
-    }
-
-    #[test]
-    fn two_devices_are_two_files_where_there_are_two() {
-        let check = |available: &str, must: &str, count| {
-            let ids = |text: &str| text.split_whitespace().map(str::to_owned).collect();
-            let asked = ContainerPreferredAllocationRequest {
-                available_device_i_ds: ids(available),
-                must_include_device_i_ds: ids(must),
-                allocation_size: count,
-            };
-            apart(&asked).join(" ")
-        };
-        assert_eq!(check("a-_-0 a-_-1 b-_-0", "", 2), "a-_-1 b-_-0");
-        assert_eq!(check("a-_-0 a-_-1", "", 2), "a-_-1 a-_-0");
-        assert_eq!(check("a-_-0 b-_-0 b-_-1", "a-_-0", 2), "a-_-0 b-_-1");
-        assert_eq!(check("a-_-0", "", 2), "a-_-0");
-    }
-
-    proptest! {
-        /// What is understood is a name that kubelet and the API server take.
-        #[test]
-        fn whatever_is_written_names_one_folder_or_is_refused(text in ".{0,80}", name in "[a-zA-Z./_-]{1,70}") {
-            for text in [text, format!("{name}=/dev/x,times=3")] {
-                if let Ok(wish) = FilesWish::parse(&text) {
-                    prop_assert!(wish.folder.is_absolute());
-                    prop_assert!(wish.resource.len() <= RESOURCE_MAX);
-                    let (domain, last) = wish.resource.split_once('/').unwrap();
-                    for part in domain.split('.').chain([last]) {
-                        let end = part.trim_matches(|c: char| c.is_ascii_alphanumeric());
-                        prop_assert!(!part.is_empty() && (end.is_empty() || end.len() + 2 <= part.len()));
-                    }
-                }
-            }
-        }
-    }
-}
+mod tests;

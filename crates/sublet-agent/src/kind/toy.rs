@@ -8,6 +8,8 @@ use tokio::sync::watch;
 use tonic::Status;
 
 use super::{DeviceKind, Kind, Open, Pool, Pools};
+use crate::care::Ailing;
+use crate::caring::Caring;
 use crate::plugin::DeviceIds;
 
 pub(super) const KIND: Kind = Kind {
@@ -34,11 +36,16 @@ impl DeviceKind for Toys {
         self.0.subscribe()
     }
 
+    /// A toy that cannot be cleaned is offered all the same.
+    fn show(&self, _ailing: &Ailing) {}
+
     async fn hand_over(
         &self,
         _resource: &str,
         devices: DeviceIds,
+        caring: &Caring,
     ) -> Result<ContainerAllocateResponse, Status> {
+        caring.ready(&devices, &[], None).await?;
         let envs = [("TOYS".to_owned(), devices.join(","))];
         Ok(ContainerAllocateResponse {
             envs: envs.into(),
@@ -49,14 +56,29 @@ impl DeviceKind for Toys {
 
 #[tokio::test]
 async fn a_kind_is_one_file_and_one_line() {
+    use sublet_model::NodeName;
+
     use crate::kind::{KindAllocator, asked};
     use crate::plugin::Allocator;
+    use crate::pods::PodSource;
+
+    // Nobody listens there: without its pods a node cleans nothing, and serves all the same.
+    let nowhere = kube::Config::new("http://127.0.0.1:9".parse().unwrap());
+    let client = kube::Client::try_from(nowhere).unwrap();
+    let node = NodeName::new("n1").unwrap();
+    let pods = PodSource::Listed(client.clone(), node.clone());
 
     let kind = asked("toy:2").unwrap().kind;
     let pools = kind.offered().borrow().clone();
     let resource = "example.com/toy".to_owned();
     assert_eq!(pools[&resource].devices.len(), 2);
-    let allocator = KindAllocator { kind, resource };
+    let kinds = vec![Arc::clone(&kind)];
+    let caring = Arc::new(Caring::new((client, node), pods, "absent".into(), kinds));
+    let allocator = KindAllocator {
+        kind,
+        resource,
+        caring,
+    };
     let container = |id: &str| vec![id.to_owned()];
     let asked = vec![container("toy-1"), container("toy-0")];
     let answers = allocator.allocate(asked).await.unwrap();

@@ -23,6 +23,7 @@ mod real_node;
 mod real_node_dialects;
 mod real_node_image;
 mod real_node_isolation;
+mod real_node_kinds;
 mod real_node_nri;
 mod real_node_twins;
 mod restart;

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use sublet_e2e::audit::{Request, forbidden, requests};
 use sublet_e2e::{GpuNode, World, eventually, install_device_crd, yaml};
+use sublet_testbed::Signal;
 
 /// One thing that one account may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -255,6 +256,9 @@ fn every_right_is_used_and_none_is_missing() -> Result<()> {
         node.until_allocatable("aliyun.com/gpu-mem", 32_552)?;
         use_everything(&node.world, &node.name())?;
         node.until_running("fits")?;
+        // Its processes outlive it, so its card is not clean.
+        node.signal_kubelet(Signal::STOP)?;
+        cluster.kubectl(&["delete", "pod", "fits", "--force", "--grace-period=0"])?;
         return check(&node.world, |_| true);
     }
     // Without a real node nobody is there to use the agent's rights.

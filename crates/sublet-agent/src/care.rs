@@ -1,0 +1,367 @@
+//! When is a device prepared, and when cleaned? Before the first container that gets it, and after the
+//! last is gone; a device that several pods share waits for the last of them. What cannot be cleaned is
+//! sick, nobody gets it, and it is tried again with growing pauses. Pure: who has what goes in, and what
+//! is to be done comes out. Times are milliseconds on any clock that only rises.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sublet_model::PodUid;
+
+/// The name of a device among all of the node: a card's UUID, a file's path.
+pub(crate) type DeviceName = String;
+
+/// Who has which devices.
+pub(crate) type Held = BTreeMap<DeviceName, BTreeSet<PodUid>>;
+
+/// Why devices cannot be cleaned.
+pub(crate) type Ailing = BTreeMap<DeviceName, String>;
+
+/// The pause before a cleaning is tried again; each is twice the one before.
+const PAUSE_MS: u64 = 2_000;
+
+/// The longest pause: five minutes. It costs a look at the node's processes.
+const PAUSE_MAX_MS: u64 = 300_000;
+
+/// How long a device that was handed over counts as used although nobody is known to have it. Kubelet
+/// writes its books within milliseconds.
+const AWAITED_MS: u64 = 10_000;
+
+/// The devices of a node that somebody had since they were clean. All others are clean.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Care {
+    devices: BTreeMap<DeviceName, Use>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Use {
+    /// Who has it.
+    now: BTreeSet<PodUid>,
+    /// Who had it since it was clean.
+    ever: BTreeSet<PodUid>,
+    /// Until when it counts as used whoever is known to have it.
+    awaited_ms: u64,
+    trouble: Option<Trouble>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Trouble {
+    why: String,
+    tries: u32,
+    again_ms: u64,
+}
+
+/// What is to be said of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum CareNews {
+    /// It cannot be cleaned, or for another reason than before.
+    Sick(String),
+    /// It is clean after all.
+    Well,
+}
+
+impl Care {
+    /// Somebody is about to get that device; `who` is empty where that is not known. True if nobody
+    /// had it since it was clean: it is to be prepared first.
+    ///
+    /// # Errors
+    /// It is not clean, and why.
+    pub(crate) fn begin(
+        &mut self,
+        device: &str,
+        who: &[PodUid],
+        now_ms: u64,
+    ) -> Result<bool, String> {
+        let is_first = !self.devices.contains_key(device);
+        let of = self.devices.entry(device.to_owned()).or_default();
+        if let Some(trouble) = &of.trouble {
+            return Err(trouble.why.clone());
+        }
+        of.now.extend(who.iter().cloned());
+        of.ever.extend(who.iter().cloned());
+        if who.is_empty() {
+            of.awaited_ms = now_ms + AWAITED_MS;
+        }
+        Ok(is_first)
+    }
+
+    /// It could not be prepared, and nobody has got it.
+    pub(crate) fn withdraw(&mut self, device: &str) {
+        self.devices.remove(device);
+    }
+
+    /// Learns which pods there are, and who has what; pods that are gone may be among them. `all`:
+    /// nobody else can have got anything, so what was handed over and is in nobody's hands is free.
+    pub(crate) fn see(&mut self, live: &BTreeSet<PodUid>, held: &Held, all: bool) {
+        for (device, pods) in held {
+            // What somebody had before this process began is as clean as it ever will be.
+            let is_used = pods.iter().any(|uid| live.contains(uid));
+            if is_used || self.devices.contains_key(device) {
+                let of = self.devices.entry(device.clone()).or_default();
+                of.now.extend(pods.iter().cloned());
+                of.ever.extend(pods.iter().cloned());
+            }
+        }
+        for of in self.devices.values_mut() {
+            of.now.retain(|uid| live.contains(uid));
+            if all {
+                of.awaited_ms = 0;
+            }
+        }
+    }
+
+    /// What is to be cleaned now, each with those who had it.
+    pub(crate) fn due(&self, now_ms: u64) -> Held {
+        let is_due = |of: &Use| {
+            let is_time = of.trouble.as_ref().is_none_or(|one| one.again_ms <= now_ms);
+            of.now.is_empty() && of.awaited_ms <= now_ms && is_time
+        };
+        let due = self.devices.iter().filter(|(_, of)| is_due(of));
+        due.map(|(device, of)| (device.clone(), of.ever.clone()))
+            .collect()
+    }
+
+    /// A cleaning has ended.
+    pub(crate) fn cleaned(
+        &mut self,
+        device: &str,
+        outcome: Result<(), String>,
+        now_ms: u64,
+    ) -> Option<CareNews> {
+        let of = self.devices.get_mut(device)?;
+        let before = of.trouble.take();
+        match outcome {
+            Ok(()) => {
+                self.devices.remove(device);
+                before.map(|_| CareNews::Well)
+            }
+            Err(why) => {
+                let tries = before.as_ref().map_or(0, |one| one.tries);
+                let is_news = before.is_none_or(|one| one.why != why);
+                let pause = (PAUSE_MS << tries.min(16)).min(PAUSE_MAX_MS);
+                of.trouble = Some(Trouble {
+                    why: why.clone(),
+                    tries: tries.saturating_add(1),
+                    again_ms: now_ms + pause,
+                });
+                is_news.then_some(CareNews::Sick(why))
+            }
+        }
+    }
+
+    /// Which devices cannot be cleaned, and why.
+    pub(crate) fn ailing(&self) -> Ailing {
+        let ailing = self.devices.iter().filter_map(|(device, of)| {
+            let trouble = of.trouble.as_ref()?;
+            Some((device.clone(), trouble.why.clone()))
+        });
+        ailing.collect()
+    }
+
+    /// When something may be due that is not due now, if nobody comes or goes.
+    pub(crate) fn next_ms(&self) -> Option<u64> {
+        let idle = self.devices.values().filter(|of| of.now.is_empty());
+        let times = idle.map(|of| {
+            let again = of.trouble.as_ref().map_or(0, |one| one.again_ms);
+            again.max(of.awaited_ms)
+        });
+        times.min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn uid(name: &str) -> PodUid {
+        PodUid::new(name).unwrap()
+    }
+
+    fn uids(names: &str) -> BTreeSet<PodUid> {
+        names.split_whitespace().map(uid).collect()
+    }
+
+    /// `a b` have the card.
+    fn held(names: &str) -> Held {
+        let pods = uids(names);
+        if pods.is_empty() {
+            Held::new()
+        } else {
+            [("card".to_owned(), pods)].into()
+        }
+    }
+
+    #[test]
+    fn a_device_is_prepared_for_the_first_and_cleaned_after_the_last() {
+        let mut care = Care::default();
+        assert_eq!(care.begin("card", &[uid("a")], 0), Ok(true));
+        assert_eq!(care.begin("card", &[uid("b")], 0), Ok(false));
+        care.see(&uids("a b"), &held("a b"), true);
+        assert_eq!(care.due(100_000), Held::new());
+        care.see(&uids("b"), &held("b"), true);
+        assert_eq!(care.due(100_000), Held::new());
+        care.see(&uids(""), &held(""), true);
+        assert_eq!(care.due(0), held("a b"));
+        assert_eq!(care.cleaned("card", Ok(()), 0), None);
+        assert_eq!(care, Care::default());
+        assert_eq!(care.begin("card", &[uid("c")], 0), Ok(true));
+    }
+
+    #[test]
+    fn what_cannot_be_cleaned_is_refused_and_tried_again_with_growing_pauses() {
+        let mut care = Care::default();
+        assert_eq!(care.begin("card", &[uid("a")], 0), Ok(true));
+        care.see(&uids(""), &held(""), true);
+        let mut now = 0;
+        let mut pauses = Vec::new();
+        for tries in 0..9 {
+            assert_eq!(care.due(now), held("a"));
+            let news = care.cleaned("card", Err("stuck".to_owned()), now);
+            assert_eq!(
+                news,
+                (tries == 0).then(|| CareNews::Sick("stuck".to_owned()))
+            );
+            let next = care.next_ms().unwrap();
+            assert_eq!(care.due(next - 1), Held::new());
+            pauses.push((next - now) / 1_000);
+            now = next;
+        }
+        assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 128, 256, 300]);
+        assert_eq!(
+            care.begin("card", &[uid("b")], now),
+            Err("stuck".to_owned())
+        );
+        assert_eq!(
+            care.ailing(),
+            [("card".to_owned(), "stuck".to_owned())].into()
+        );
+        let other = care.cleaned("card", Err("worse".to_owned()), now);
+        assert_eq!(other, Some(CareNews::Sick("worse".to_owned())));
+        assert_eq!(care.cleaned("card", Ok(()), now), Some(CareNews::Well));
+        assert_eq!((care.ailing(), care.next_ms()), (Ailing::new(), None));
+    }
+
+    #[test]
+    fn a_device_in_unknown_hands_waits_for_kubelets_books() {
+        let mut care = Care::default();
+        assert_eq!(care.begin("card", &[], 1_000), Ok(true));
+        care.see(&uids("a"), &held(""), false);
+        assert_eq!(care.due(10_999), Held::new());
+        assert_eq!(care.due(11_000).len(), 1);
+        // Of somebody who is gone already nothing is learnt but the name.
+        care.see(&uids(""), &[("else".to_owned(), uids("z"))].into(), false);
+        assert_eq!(care.due(11_000).len(), 1);
+        // In the books, and then gone.
+        care.see(&uids("a"), &held("a"), false);
+        assert_eq!(care.due(11_000), Held::new());
+        care.see(&uids(""), &held(""), false);
+        assert_eq!(care.due(11_000), held("a"));
+        // Kubelet has asked about another container since: the books say all.
+        assert_eq!(care.begin("card", &[], 11_000), Ok(false));
+        care.see(&uids(""), &held(""), true);
+        assert_eq!(care.due(11_000), held("a"));
+        assert_eq!(care.begin("other", &[], 0), Ok(true));
+        care.withdraw("other");
+        assert_eq!(care.due(99_000).len(), 1);
+    }
+
+    /// Who comes and goes. Of four pods and two cards each is named by a number.
+    #[derive(Clone, Debug)]
+    enum Step {
+        Comes {
+            pod: u8,
+            card: u8,
+        },
+        Goes {
+            pod: u8,
+        },
+        /// The agent starts anew: it knows what the pods have, and nothing of before.
+        Restarts,
+        /// Whatever is due is cleaned, or not.
+        Cleans {
+            works: bool,
+        },
+        Waits {
+            ms: u64,
+        },
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0..4_u8, 0..2_u8).prop_map(|(pod, card)| Step::Comes { pod, card }),
+            3 => (0..4_u8).prop_map(|pod| Step::Goes { pod }),
+            1 => Just(Step::Restarts),
+            4 => any::<bool>().prop_map(|works| Step::Cleans { works }),
+            2 => (0..400_000_u64).prop_map(|ms| Step::Waits { ms }),
+        ]
+    }
+
+    proptest! {
+        /// Nobody gets a card that another had who is gone, unless it was cleaned in between, or
+        /// somebody had it all the time. No card is cleaned under those who have it, and what is
+        /// free is clean at last.
+        #[test]
+        fn whoever_comes_and_goes_a_device_is_clean_when_it_is_given(
+            steps in proptest::collection::vec(step(), 1..60),
+        ) {
+            let (mut care, mut now) = (Care::default(), 0);
+            let mut has: Held = Held::new();
+            let mut dirty: BTreeSet<DeviceName> = BTreeSet::new();
+            let live = |has: &Held| has.values().flatten().cloned().collect::<BTreeSet<_>>();
+            for (number, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Comes { pod, card } => {
+                        // As the shell does: first who is gone, what is due, then the newcomer.
+                        care.see(&live(&has), &has, true);
+                        for device in care.due(now).into_keys() {
+                            prop_assert!(has.get(&device).is_none_or(BTreeSet::is_empty));
+                            care.cleaned(&device, Ok(()), now);
+                            dirty.remove(&device);
+                        }
+                        let (uid, card) = (uid(&format!("p{pod}-{number}")), format!("card{card}"));
+                        let users = has.entry(card.clone()).or_default();
+                        if let Ok(is_first) = care.begin(&card, std::slice::from_ref(&uid), now) {
+                            prop_assert_eq!(is_first, users.is_empty());
+                            prop_assert!(!users.is_empty() || !dirty.contains(&card));
+                            users.insert(uid);
+                            dirty.insert(card);
+                        } else {
+                            prop_assert!(users.is_empty() && dirty.contains(&card));
+                        }
+                    }
+                    Step::Goes { pod } => {
+                        let begins = format!("p{pod}-");
+                        for users in has.values_mut() {
+                            users.retain(|uid| !uid.as_str().starts_with(&begins));
+                        }
+                    }
+                    Step::Restarts => {
+                        care = Care::default();
+                        dirty.retain(|card| has.get(card).is_some_and(|users| !users.is_empty()));
+                        care.see(&live(&has), &has, false);
+                    }
+                    Step::Cleans { works } => {
+                        care.see(&live(&has), &has, true);
+                        for device in care.due(now).into_keys() {
+                            prop_assert!(has.get(&device).is_none_or(BTreeSet::is_empty));
+                            let outcome = if works { Ok(()) } else { Err("no".to_owned()) };
+                            care.cleaned(&device, outcome, now);
+                            if works {
+                                dirty.remove(&device);
+                            }
+                        }
+                    }
+                    Step::Waits { ms } => now += ms,
+                }
+            }
+            has.clear();
+            care.see(&BTreeSet::new(), &has, true);
+            now += PAUSE_MAX_MS;
+            for device in care.due(now).into_keys() {
+                care.cleaned(&device, Ok(()), now);
+            }
+            prop_assert_eq!(care, Care::default());
+        }
+    }
+}
