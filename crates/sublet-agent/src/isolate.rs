@@ -17,7 +17,9 @@ pub mod reconcile;
 pub mod record;
 pub(crate) mod tally;
 
-use std::path::PathBuf;
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use sublet_arbiter::libraries::{Carried, LibraryError};
@@ -98,7 +100,7 @@ impl IsolationError {
     /// For `map_err`: what was being done, and with what.
     pub(crate) fn io(
         doing: &'static str,
-        place: &std::path::Path,
+        place: &Path,
     ) -> impl FnOnce(std::io::Error) -> IsolationError + use<> {
         let place = place.to_owned();
         move |cause| IsolationError::Io {
@@ -118,4 +120,20 @@ impl IsolationError {
             IsolationError::Arbiter(Held { .. } | Mps { .. } | Setting(_))
         )
     }
+}
+
+/// Makes a folder that is ours alone.
+fn make_private(folder: &Path) -> Result<(), IsolationError> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .and_then(|()| fs::set_permissions(folder, fs::Permissions::from_mode(0o700)))
+        .map_err(IsolationError::io("making", folder))
+}
+
+/// Opens a file or folder to everybody.
+fn open_to_all(path: &Path, mode: u32) -> Result<(), IsolationError> {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+        .map_err(IsolationError::io("opening to containers", path))
 }

@@ -20,6 +20,7 @@ mod nri;
 pub mod plugin;
 mod pods;
 pub mod publish;
+mod top;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU8;
@@ -113,6 +114,9 @@ pub struct Args {
     /// Address for /healthz and /metrics [default: none]
     #[arg(long, value_name = "ADDRESS")]
     health_listen: Option<SocketAddr>,
+    /// Address for `sublet top --node`, on loopback: those come by port-forward [default: none]
+    #[arg(long, value_name = "ADDRESS", value_parser = top::address)]
+    top_listen: Option<SocketAddr>,
     // Not in a struct of their own: `sublet agent` takes these flags or those of a machine
     // without a cluster, and clap cannot tell which it was given if some are nested.
     /// Hold containers to the memory that they were given
@@ -247,6 +251,11 @@ pub async fn run(
             .await
             .with_context(|| format!("cannot listen on {address}"))?;
         tokio::spawn(health::serve(listener, registry));
+    }
+    if let Some(address) = args.top_listen {
+        let listener = TcpListener::bind(address).await;
+        let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
+        tokio::spawn(top::serve(listener, isolation.clone()));
     }
     let stop = stop_signals()?;
     let hardware = match &args.inventory {

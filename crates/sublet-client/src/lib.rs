@@ -5,6 +5,7 @@
 //! It moves bytes and decides nothing: what an answer means is for `sublet-plan`. Objects
 //! are read into `sublet_api::object`, so fields nobody uses are never kept.
 
+mod agent_port;
 mod any;
 mod slim;
 mod whole;
@@ -15,6 +16,7 @@ use std::path::Path;
 use anyhow::Context;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
+pub use agent_port::{AgentConnection, AgentPod, find_agent};
 pub use any::{Act, ObjectAddress, Write, perform, read_object};
 pub use kube::Client;
 pub use slim::{

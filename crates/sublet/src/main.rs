@@ -154,6 +154,7 @@ fn perform(command: Command) -> anyhow::Result<u8> {
     match command {
         Command::Run(args) => run::run(&args, CARRIED.as_ref()),
         Command::Ps(args) => ps::run(&args, CARRIED.as_ref())?.print(),
+        Command::Top(args) if args.node().is_some() => on_one_thread(top::on_node(&args))?.print(),
         Command::Top(args) => top::run(&args, CARRIED.as_ref())?.print(),
         Command::VisibleCards(args) => run::visible_cards(&args)?.print(),
         Command::Limit(args) => limit::run(&args)?.print(),

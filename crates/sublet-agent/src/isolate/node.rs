@@ -9,7 +9,6 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -17,7 +16,7 @@ use std::thread::JoinHandle;
 use sublet_abi::{MAX_DEVICES, Mode};
 use sublet_api::Handed;
 use sublet_api::object::Pod;
-use sublet_arbiter::admin::{GpuRow, Snapshot};
+use sublet_arbiter::admin::{GpuRow, Reply, Request, Snapshot};
 use sublet_arbiter::libraries::{LibrarySource, Store};
 use sublet_arbiter::{
     Arbiter, ContainerCard, ContainerJob, Folder, Gauge, GpuView, HOST_NAME, Handle, HandleError,
@@ -34,7 +33,7 @@ use super::leftovers::Leftovers;
 use super::loadable::warn_of_needs;
 use super::reconcile::{is_wanted, lost};
 use super::record::{Record, RecordCard, read_all};
-use super::{IsolationError, StrictnessWord, Wanted};
+use super::{IsolationError, StrictnessWord, Wanted, make_private, open_to_all};
 use crate::allocate::HandOver;
 use crate::books::Books;
 use crate::care::DeviceName;
@@ -308,6 +307,11 @@ impl Isolation {
         (self.snapshot(), numbered)
     }
 
+    /// What `admin.sock` would answer to a question.
+    pub(crate) fn read(&self, request: Request) -> Result<Reply, HandleError> {
+        self.handle.read(request)
+    }
+
     fn snapshot(&self) -> Snapshot {
         // The arbiter has ended. Then this process ends too, and nobody reads this.
         self.handle.snapshot().unwrap_or_default()
@@ -467,20 +471,6 @@ fn simulated(
     };
     let place = Folder::within(&wanted.runtime_dir, &format!("fake-{}", spec.digest()));
     Ok((place, Box::new(FakeView(machine)), Some(kit)))
-}
-
-fn make_private(folder: &Path) -> Result<(), IsolationError> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(folder)
-        .and_then(|()| fs::set_permissions(folder, fs::Permissions::from_mode(0o700)))
-        .map_err(IsolationError::io("making", folder))
-}
-
-fn open_to_all(path: &Path, mode: u32) -> Result<(), IsolationError> {
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))
-        .map_err(IsolationError::io("opening to containers", path))
 }
 
 type Running = (watch::Receiver<Option<String>>, JoinHandle<()>);

@@ -70,21 +70,13 @@ impl Arbiter {
         };
         connection.has_asked = true;
         let pid = connection.pid;
+        if let Some(reply) = self.read(&request) {
+            return self.tell(key, &reply);
+        }
+        let Some(connection) = self.admins.get_mut(key) else {
+            return;
+        };
         match request {
-            Request::Hello => {
-                let hello = Reply::Hello {
-                    protocol: PROTOCOL,
-                    version: env!("CARGO_PKG_VERSION").to_owned(),
-                    pid: std::process::id(),
-                    epoch: self.identity.epoch(),
-                };
-                self.tell(key, &hello);
-            }
-            Request::List => {
-                self.take_use();
-                let snapshot = Box::new(self.snapshot());
-                self.tell(key, &Reply::Snapshot(snapshot));
-            }
             Request::Watch { interval_ms } => {
                 connection.watch = Some(Watch {
                     interval_ms: interval_ms.max(WATCH_MS_MIN),
@@ -92,15 +84,29 @@ impl Arbiter {
                 });
                 self.send_watches(now_ms());
             }
-            Request::History { id } => {
-                let history = self.history(JobId(id));
-                self.tell(key, &history);
-            }
             // What follows changes something.
             _ => match self.machine.permits_change(pid, self.ancestry(pid)) {
                 Ok(()) => self.take_change(key, request),
                 Err(reason) => self.tell(key, &refused(&reason)),
             },
+        }
+    }
+
+    /// The answer to a question that changes nothing and is asked once; nothing for other requests.
+    pub(super) fn read(&mut self, request: &Request) -> Option<Reply> {
+        match *request {
+            Request::Hello => Some(Reply::Hello {
+                protocol: PROTOCOL,
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                pid: std::process::id(),
+                epoch: self.identity.epoch(),
+            }),
+            Request::List => {
+                self.take_use();
+                Some(Reply::Snapshot(Box::new(self.snapshot())))
+            }
+            Request::History { id } => Some(self.history(JobId(id))),
+            _ => None,
         }
     }
 

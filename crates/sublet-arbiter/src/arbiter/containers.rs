@@ -17,7 +17,7 @@ use sublet_share::{Amount, ComputeRange, Event, Holding, JobAsk, JobId, Promise}
 use super::Arbiter;
 use super::jobs::Root;
 use super::sources::Source;
-use crate::admin::Snapshot;
+use crate::admin::{Reply, Request, Snapshot};
 use crate::job_pages::JobPages;
 use crate::socket;
 
@@ -83,6 +83,10 @@ pub(super) enum Command {
     Snapshot {
         answer: Answer<Snapshot>,
     },
+    Read {
+        request: Box<Request>,
+        answer: Answer<Reply>,
+    },
     Stop,
 }
 
@@ -118,6 +122,15 @@ impl Handle {
     /// The arbiter has ended.
     pub fn snapshot(&self) -> Result<Snapshot, HandleError> {
         self.ask(|answer| Command::Snapshot { answer })
+    }
+
+    /// What `admin.sock` would answer, if the request changes nothing and asks once.
+    ///
+    /// # Errors
+    /// It does, or the arbiter has ended.
+    pub fn read(&self, request: Request) -> Result<Reply, HandleError> {
+        let request = Box::new(request);
+        self.ask(|answer| Command::Read { request, answer })
     }
 
     /// Ends the arbiter in order; [`Arbiter::run`] then returns.
@@ -190,6 +203,10 @@ impl Arbiter {
                 Command::Snapshot { answer } => {
                     self.take_use();
                     let _ = answer.send(Ok(self.snapshot()));
+                }
+                Command::Read { request, answer } => {
+                    let refused = HandleError::Refused("only questions are answered here".into());
+                    let _ = answer.send(self.read(&request).ok_or(refused));
                 }
                 Command::Stop => self.lifetime.stop(),
             }

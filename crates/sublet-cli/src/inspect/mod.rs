@@ -17,6 +17,7 @@ use sublet_model::Unit;
 
 use crate::MemoryUnit;
 use crate::answer::{Advised, Answer, DONE, api_error, connected, document};
+use crate::top;
 
 /// How `sublet inspect` prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -39,6 +40,7 @@ EXAMPLES
   sublet inspect                     a line per node
   sublet inspect -d gpu-node-1       the pods of one node
   sublet inspect -o wide             a line per GPU, whole-GPU nodes too
+  sublet inspect -o wide gpu-node-1  and what each container there uses now, by its agent
   sublet inspect -o json | jq '.nodes[] | {name, free: (.totalMiB - .usedMiB)}'
   kubectl inspect gpushare -d        the same, as a kubectl plugin
 
@@ -92,7 +94,15 @@ pub async fn run(args: &Args) -> anyhow::Result<Answer> {
         .await
         .map_err(|error| api_error("cannot list pods", error))?;
     let unit = args.memory_unit.map(Unit::from);
-    print(&nodes, &pods, unit, args.output, args.details)
+    let mut answer = print(&nodes, &pods, unit, args.output, args.details)?;
+    if let (InspectFormat::Wide, Some(node)) = (args.output, &args.node) {
+        // What the cluster knows is shown without it.
+        match top::look(&client, node).await {
+            Ok(containers) => answer.text += &format!("\nmeasured by the agent:\n{containers}"),
+            Err(error) => answer.notes.push(format!("use is not shown: {error}")),
+        }
+    }
+    Ok(answer)
 }
 
 /// What `sublet inspect` prints of these nodes and pods. `unit`: of nodes that do not say

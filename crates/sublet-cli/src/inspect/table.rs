@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use sublet_model::{Health, Identity, MiB, Sharing};
+use sublet_model::{GpuIndex, Health, Identity, MiB, Sharing};
 
 use super::view::{NodeView, Place, View};
 use crate::align::{align, table};
@@ -197,9 +197,14 @@ pub(super) fn wide(view: &View) -> String {
     if with_compute {
         heading.insert(WIDE_COMPUTE, "COMPUTE");
     }
+    let with_use = view.nodes.iter().any(|node| !node.measured.is_empty());
+    if with_use {
+        heading.insert(heading.len() - 1, "BUSY");
+    }
     let mut rows = Vec::new();
     for node in &view.nodes {
         let facts = &node.facts;
+        let dash = || "-".to_owned();
         let mut row = |place, [gpu, health, total, uuid]: [String; 4]| {
             let pods = node.pods.iter().filter(|pod| pod.on.contains_key(&place));
             let used = node.used(place);
@@ -218,9 +223,17 @@ pub(super) fn wide(view: &View) -> String {
             if with_compute {
                 row.insert(WIDE_COMPUTE, used.compute.to_string());
             }
+            if with_use {
+                let measured = match place {
+                    Place::Card(index) => u16::try_from(index).ok().map(GpuIndex),
+                    Place::Pending => None,
+                };
+                let measured = measured.and_then(|index| node.measured.get(&index));
+                let busy = measured.map_or_else(dash, |measured| measured.busy.to_string());
+                row.insert(row.len() - 1, busy);
+            }
             rows.push(row);
         };
-        let dash = || "-".to_owned();
         for gpu in facts.inventory.gpus() {
             let health = match &gpu.health {
                 Health::Healthy => "healthy".to_owned(),

@@ -327,14 +327,16 @@ const AGENT: &str = concat!(
 #[test]
 fn the_uuid_decides_and_sick_cards_are_named() {
     let wide = shown(AGENT, InspectFormat::Wide, false);
-    assert!(
-        wide.contains("size-and-order  0        healthy             4000 MiB"),
-        "{wide}"
-    );
-    assert!(
-        wide.contains("unhealthy (xid-79)  0 MiB      8138 MiB"),
-        "{wide}"
-    );
+    for expected in [
+        "size-and-order  0        healthy             4000 MiB",
+        "unhealthy (xid-79)  0 MiB      8138 MiB",
+    ] {
+        assert!(wide.contains(expected), "{wide}");
+    }
+    let used = r#"10.0.0.1 sublet.dev/measured-use={"1":{"percent":40,"pods":0}} "#;
+    let busy = AGENT.replacen("10.0.0.1 ", used, 1);
+    let wide = shown(&busy, InspectFormat::Wide, false);
+    assert!(wide.contains("  40 %  GPU-b\n"), "{wide}");
 }
 
 #[test]

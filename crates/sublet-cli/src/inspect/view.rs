@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use sublet_api::dialect::claim_of;
 use sublet_api::object::{Node, Pod};
-use sublet_api::{NodeDefaults, bound_entry, facts_of, is_over, keys, whole_number};
+use sublet_api::{
+    NodeDefaults, NodeUse, bound_entry, facts_of, is_over, keys, measured_use, whole_number,
+};
 use sublet_model::{
     Ask, ContainerName, Entry, Ledger, MiB, NodeFacts, Part, PodKey, PodUid, Portion, Sharing,
     Unit, charges_of,
@@ -46,6 +48,8 @@ pub(super) struct ContainerView {
 pub(super) struct NodeView {
     pub(super) facts: NodeFacts,
     pub(super) address: String,
+    /// How busy its cards were over a minute, as its agent says.
+    pub(super) measured: NodeUse,
     /// What the node has, in its unit: a part of it may be on no card.
     pub(super) total: u64,
     /// By card, what is kept free for pods that do not say which they have.
@@ -147,6 +151,7 @@ pub(super) fn view(nodes: &[Node], pods: &[Pod], unit: Option<Unit>) -> View {
             Some(NodeView {
                 facts: facts.clone(),
                 address: address(node),
+                measured: measured_use(node).unwrap_or_default(),
                 total: total(node, facts),
                 kept: book.cards().iter().map(|card| card.unsure).collect(),
                 pods,

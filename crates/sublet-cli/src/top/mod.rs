@@ -1,11 +1,14 @@
-//! `sublet top`: a machine's cards and jobs, once or live.
+//! `sublet top`: a machine's cards and jobs, once or live; with `--node`, those of a node of a
+//! cluster, through its agent.
 
 mod keys;
 mod live;
+mod node;
 mod screen;
 mod signals;
 
 use std::io::IsTerminal;
+use std::path::PathBuf;
 
 use sublet_arbiter::admin::Snapshot;
 use sublet_arbiter::libraries::Carried;
@@ -22,13 +25,15 @@ EXAMPLES
   sublet top                         live, until q or Ctrl-C
   sublet top --once                  print and end
   sublet top --fake-gpu 2x16GiB      a fake machine
+  sublet top --node gpu-node-1       a node of a cluster, through its agent
+  sublet top --node gpu-node-1 --history -o json    an hour of it, each ten seconds
   sublet top --once -o json | jq '.gpus[] | {index, free: (.memoryMiB - .usedMiB)}'
 
 Without a terminal, and for programs (-o json, -o yaml), it prints once. NO_COLOR is heeded.
 
 EXIT CODES
   0  printed, or ended by the user
-  1  no driver, or no arbiter that this user may ask
+  1  no driver, or no arbiter that this user may ask; no agent on that node, or no right to it
   2  wrong arguments")]
 pub struct Args {
     /// Print and end
@@ -36,10 +41,30 @@ pub struct Args {
     once: bool,
     #[command(flatten)]
     machine: MachineArgs,
+    /// This node of the cluster, as its agent sees it; prints once
+    #[arg(long, value_name = "NAME", conflicts_with = "fake_gpu")]
+    node: Option<String>,
+    /// Also what each container used over the last hour
+    #[arg(long, requires = "node")]
+    history: bool,
+    /// The kubeconfig file; otherwise KUBECONFIG or ~/.kube/config, as kubectl does
+    #[arg(long, value_name = "FILE", requires = "node")]
+    kubeconfig: Option<PathBuf>,
     /// How to print
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }
+
+impl Args {
+    /// The node of a cluster that is asked about, if it is one.
+    #[must_use]
+    pub fn node(&self) -> Option<&str> {
+        self.node.as_deref()
+    }
+}
+
+pub(crate) use node::look;
+pub use node::on_node;
 
 /// Answers `sublet top`, starting the machine's arbiter if none runs; live, the answer is empty
 /// when the user has seen enough. `carried` are the libraries inside this program, if it has any.

@@ -10,7 +10,9 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use sublet_e2e::{AGENT, GpuNode, audit, eventually, yaml};
-use sublet_testbed::Signal;
+use sublet_testbed::{Signal, free_port};
+
+use crate::real_node_isolation::{pod, stage};
 
 const MEMORY: &str = "aliyun.com/gpu-mem";
 const CARD: u64 = 16_276;
@@ -99,11 +101,23 @@ fn kinds_of_device_stand_beside_each_other_and_are_cleaned() -> Result<()> {
     make_cards(&folder)?;
     cluster.stop(AGENT);
     let files = format!("files:nic={},times=2", folder.display());
-    node.start_agent(&["--isolation", "on", "--sharing", "both", "--device", &files])?;
+    let port = free_port()?;
+    let top = format!("127.0.0.1:{port}");
+    node.start_agent(&[
+        "--isolation",
+        "on",
+        "--sharing",
+        "both",
+        "--device",
+        &files,
+        "--top-listen",
+        &top,
+    ])?;
     node.until_allocatable(NIC, 4)?;
     node.until_allocatable(MEMORY, 2 * CARD)?;
     node.until_allocatable("nvidia.com/gpu", 2)?;
 
+    what_is_used_is_seen_from_afar(&node, port)?;
     beside_a_gpu(&node, &folder)?;
     fs::remove_file(folder.join("port1"))?;
     node.until_allocatable(NIC, 2)?;
@@ -200,4 +214,126 @@ fn processes_that_outlive_their_pod(node: &GpuNode) -> Result<()> {
     assert!(why.contains("(sleep)"), "{why}");
     node.signal_kubelet(Signal::CONT)?;
     until_well(node)
+}
+
+/// The agent's pod, for the agent of the test that runs beside it on the node: with the node's own
+/// network, its loopback is the one where that agent listens. `ports`: its container's.
+fn agents_pod(node: &GpuNode, ports: &str) -> String {
+    format!(
+        "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: sublet-agent-x, namespace: sublet-system, \
+         labels: {{app.kubernetes.io/name: sublet, app.kubernetes.io/component: agent}}}}\nspec:\n  \
+         nodeName: {}\n  hostNetwork: true\n  automountServiceAccountToken: false\n  \
+         terminationGracePeriodSeconds: 0\n  tolerations: [{{operator: Exists}}]\n  \
+         containers:\n  - name: agent\n    image: sublet.test/busybox:1\n    \
+         imagePullPolicy: Never\n    args: [sleep, \"100000\"]\n    ports: [{ports}]\n",
+        node.name()
+    )
+}
+
+/// Starts it, and waits until it runs.
+fn replace_agents_pod(node: &GpuNode, ports: &str) -> Result<()> {
+    let cluster = &node.world.cluster;
+    let pod = ["pod", "sublet-agent-x", "-n", "sublet-system"];
+    cluster.kubectl(&[&["delete", "--ignore-not-found"], &pod[..]].concat())?;
+    cluster.apply(&agents_pod(node, ports))?;
+    eventually(|| {
+        let object = node.world.get(&pod)?;
+        let status = &object["status"];
+        ensure!(status["phase"] == "Running", "{status}");
+        Ok(())
+    })
+}
+
+/// `sublet top --node` and `sublet inspect -o wide` show what a container uses, through the API server
+/// and kubelet; where they cannot, they say why.
+fn what_is_used_is_seen_from_afar(node: &GpuNode, port: u16) -> Result<()> {
+    let stage = stage(node)?;
+    let workload = "/lib64/sublet-workload alloc --reach libcuda.so.1 --size 10MiB --count 5 \
+                    --hold 100000";
+    let limits = format!("{MEMORY}: 2000");
+    node.world
+        .cluster
+        .apply(&pod("user", &limits, &stage, workload))?;
+    node.until_running("user")?;
+    let name = node.name();
+    let top = ["top", "--node", &name];
+    let refused = |args: &[&str], expected: &str| -> Result<()> {
+        let (code, said, error) = node.world.sublet(args)?;
+        ensure!(
+            code == 1 && error.contains(expected),
+            "{code} {said} {error}"
+        );
+        Ok(())
+    };
+    refused(&top, "no agent of Sublet runs on node")?;
+    replace_agents_pod(node, "")?;
+    refused(&top, "its pod has no port called `top`")?;
+    let nobody = format!("{{name: top, containerPort: {}}}", free_port()?);
+    replace_agents_pod(node, &nobody)?;
+    refused(&top, "does not answer")?;
+    replace_agents_pod(node, &format!("{{name: top, containerPort: {port}}}"))?;
+    let viewer = viewers_kubeconfig(node)?;
+    refused(
+        &[&top[..], &["--kubeconfig", &viewer]].concat(),
+        "pods/portforward",
+    )?;
+
+    eventually(|| {
+        let (code, said, error) = node
+            .world
+            .sublet(&[&top[..], &["--history", "-o", "json"]].concat())?;
+        ensure!(code == 0, "{error}");
+        let seen: Value = serde_json::from_str(&said)?;
+        let mut jobs = seen["tenants"].as_array().into_iter().flatten();
+        let job = jobs.find(|job| job["name"] == "default/user/main");
+        let used = job.and_then(|job| job["memoryUsedMiB"].as_u64());
+        ensure!(
+            used >= Some(50) && job.is_some_and(|job| job["memoryLimitMiB"] == 2000),
+            "{seen}"
+        );
+        let points = seen["history"][0]["perGpu"][0]["memoryMiB"].as_array();
+        ensure!(
+            points.is_some_and(|points| points.len() >= 2),
+            "{}",
+            seen["history"]
+        );
+        assert_eq!(seen["history"][0]["everyMs"], 10_000);
+        Ok(())
+    })?;
+    for args in [&top[..], &["inspect", "-o", "wide", &name]] {
+        let (code, said, error) = node.world.sublet(args)?;
+        let line = said.lines().find(|line| line.contains("default/user/main"));
+        ensure!(
+            code == 0 && line.is_some_and(|line| line.contains("2000 MiB")),
+            "{said} {error}"
+        );
+    }
+    let cluster = &node.world.cluster;
+    cluster.kubectl(&["delete", "pod", "user"])?;
+    let pod = ["delete", "pod", "sublet-agent-x", "-n", "sublet-system"];
+    cluster.kubectl(&pod).map(drop)
+}
+
+/// Somebody who may look at everything, and reach no pod.
+fn viewers_kubeconfig(node: &GpuNode) -> Result<String> {
+    let cluster = &node.world.cluster;
+    cluster.kubectl(&["create", "serviceaccount", "viewer"])?;
+    let binding = [
+        "create",
+        "clusterrolebinding",
+        "viewer",
+        "--clusterrole=view",
+    ];
+    cluster.kubectl(&[&binding[..], &["--serviceaccount=default:viewer"]].concat())?;
+    let token = cluster.kubectl(&["create", "token", "viewer"])?;
+    let admin = cluster.kubeconfig("admin")?;
+    let text = fs::read_to_string(&admin)?;
+    let old = text.split("token: ").nth(1).and_then(|rest| {
+        let word = rest.split([' ', '\n', '}', ',']).next()?;
+        (!word.is_empty()).then(|| word.to_owned())
+    });
+    let text = text.replace(&old.context(text.clone())?, token.trim());
+    let path = admin.with_file_name("viewer.kubeconfig");
+    fs::write(&path, text)?;
+    Ok(path.display().to_string())
 }

@@ -1,0 +1,280 @@
+//! `sublet top --node`: a node of a cluster, as its agent sees it. The agent says what an arbiter says
+//! to people on its machine, so the tables are the same; jobs are containers, by namespace, pod and
+//! name. It reads only.
+
+use kube::Client;
+use serde::Serialize;
+use sublet_arbiter::admin::{Reply, Request, Snapshot, UseHistory};
+use sublet_client::{AgentConnection, AgentPod, find_agent};
+
+use super::Args;
+use crate::align::table;
+use crate::answer::{Advised, Answer, DONE, Format, api_error, connected, document};
+use crate::jobs;
+
+/// What is known of a node.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeTop<'a> {
+    node: &'a str,
+    #[serde(flatten)]
+    snapshot: &'a Snapshot,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    history: Option<Vec<JobHistory>>,
+}
+
+/// What a container used over the last hour.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct JobHistory {
+    id: u64,
+    name: String,
+    every_ms: u64,
+    per_gpu: Vec<UseHistory>,
+}
+
+/// Answers `sublet top --node`.
+///
+/// # Errors
+/// There is no agent on that node, it is too old, or this account has no right to it.
+pub async fn on_node(args: &Args) -> anyhow::Result<Answer> {
+    let node = args.node().unwrap_or_default();
+    let client = connected(args.kubeconfig.as_deref()).await?;
+    let mut agent = Agent::of(&client, node).await?;
+    let snapshot = agent.snapshot().await?;
+    let mut history = None;
+    if args.history {
+        let mut all = Vec::new();
+        for job in &snapshot.tenants {
+            if let Some(id) = job.id {
+                all.push(agent.history(id, &job.name).await?);
+            }
+        }
+        history = Some(all);
+    }
+    let top = NodeTop {
+        node,
+        snapshot: &snapshot,
+        history,
+    };
+    Ok(Answer {
+        text: print(&top, args.output)?,
+        notes: Vec::new(),
+        code: DONE,
+    })
+}
+
+/// The containers of a node, and what they use: a table.
+///
+/// # Errors
+/// As [`on_node`].
+pub(crate) async fn look(client: &Client, node: &str) -> Result<String, Advised> {
+    let snapshot = Agent::of(client, node).await?.snapshot().await?;
+    Ok(jobs::text(&snapshot, false))
+}
+
+/// A node's agent, connected to.
+struct Agent {
+    connection: AgentConnection,
+    pod: AgentPod,
+}
+
+impl Agent {
+    async fn of(client: &Client, node: &str) -> Result<Agent, Advised> {
+        let found = find_agent(client, node).await;
+        let found = found.map_err(|error| api_error("cannot look for the node's agent", error))?;
+        let labels = "-A -l app.kubernetes.io/component=agent -o wide";
+        let Some(pod) = found else {
+            return Err(Advised::new(
+                format!("no agent of Sublet runs on node {node}"),
+                format!("`kubectl get pods {labels}` shows where there is one"),
+            ));
+        };
+        let (namespace, name) = (&pod.namespace, &pod.name);
+        if !pod.is_running {
+            return Err(Advised::new(
+                format!("the agent of node {node} does not run"),
+                format!("`kubectl describe pod -n {namespace} {name}` says why"),
+            ));
+        }
+        let Some(port) = pod.port else {
+            return Err(Advised::new(
+                format!(
+                    "the agent of node {node} answers nobody: its pod has no port called `top`"
+                ),
+                "it is older than this command, or runs without --top-listen; update the manifests",
+            ));
+        };
+        let opened = AgentConnection::open(client, &pod, port).await;
+        let connection = opened.map_err(|error| {
+            Advised::new(
+                format!("no port-forward to the agent of node {node}"),
+                format!(
+                    "this account needs the rights `get` and `create` for pods/portforward in \
+                     namespace {namespace}"
+                ),
+            )
+            .caused_by(error)
+        })?;
+        Ok(Agent { connection, pod })
+    }
+
+    async fn ask(&mut self, request: &Request) -> Result<Reply, Advised> {
+        let (namespace, name) = (&self.pod.namespace, &self.pod.name);
+        let failed = |cause: Box<dyn std::error::Error + Send + Sync>| {
+            Advised::new(
+                format!("pod {name} does not answer"),
+                format!("`kubectl logs -n {namespace} {name}` may say why"),
+            )
+            .caused_by(cause)
+        };
+        let question = serde_json::to_string(request).map_err(|error| failed(error.into()))?;
+        let answer = self.connection.ask(&question).await;
+        let answer = answer.map_err(|error| failed(error.into()))?;
+        match serde_json::from_str(&answer).map_err(|error| failed(error.into()))? {
+            Reply::Error { reason } => Err(Advised::new(
+                format!("the agent says: {reason}"),
+                format!("`kubectl logs -n {namespace} {name}` may say more"),
+            )),
+            reply => Ok(reply),
+        }
+    }
+
+    async fn snapshot(&mut self) -> Result<Snapshot, Advised> {
+        match self.ask(&Request::List).await? {
+            Reply::Snapshot(snapshot) => Ok(*snapshot),
+            _ => Err(unexpected()),
+        }
+    }
+
+    async fn history(&mut self, id: u64, name: &str) -> Result<JobHistory, Advised> {
+        match self.ask(&Request::History { id }).await? {
+            Reply::History { every_ms, per_gpu } => Ok(JobHistory {
+                id,
+                name: name.to_owned(),
+                every_ms,
+                per_gpu,
+            }),
+            _ => Err(unexpected()),
+        }
+    }
+}
+
+fn unexpected() -> Advised {
+    Advised::new(
+        "the agent did not understand the question",
+        "is it of another version of sublet?",
+    )
+}
+
+fn print(top: &NodeTop<'_>, format: Format) -> anyhow::Result<String> {
+    match format {
+        Format::Table => {
+            let mut text = jobs::text(top.snapshot, true);
+            if let Some(history) = &top.history {
+                text.push('\n');
+                text += &hour(history);
+            }
+            Ok(text)
+        }
+        Format::Json => document(top, false),
+        Format::Yaml => document(top, true),
+    }
+}
+
+/// What each container used of each of its cards: a line.
+fn hour(history: &[JobHistory]) -> String {
+    let mut rows = Vec::new();
+    for job in history {
+        for card in &job.per_gpu {
+            let points = card.memory_mib.len().max(card.compute_percent.len());
+            let minutes = points as u64 * job.every_ms / 60_000;
+            let most = |all: &[u64]| all.iter().copied().max().unwrap_or(0);
+            let mean = |all: &[u64]| all.iter().sum::<u64>() / (all.len() as u64).max(1);
+            rows.push(vec![
+                job.name.clone(),
+                card.index.to_string(),
+                minutes.to_string(),
+                format!("{} MiB", mean(&card.memory_mib)),
+                format!("{} MiB", most(&card.memory_mib)),
+                format!("{} %", mean(&card.compute_percent)),
+                format!("{} %", most(&card.compute_percent)),
+            ]);
+        }
+    }
+    let heading = [
+        "NAME",
+        "GPU",
+        "MINUTES",
+        "MEMORY MEAN",
+        "MEMORY MOST",
+        "COMPUTE MEAN",
+        "COMPUTE MOST",
+    ];
+    table(&heading, &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jobs::tests::example;
+
+    fn history() -> Vec<JobHistory> {
+        vec![JobHistory {
+            id: 1,
+            name: "ns/pod/c0".to_owned(),
+            every_ms: 10_000,
+            per_gpu: vec![UseHistory {
+                index: 1,
+                ago_ms: 5,
+                memory_mib: vec![100, 300, 200, 200, 200, 200],
+                compute_percent: vec![0, 60, 0, 0, 0, 0],
+            }],
+        }]
+    }
+
+    #[test]
+    fn an_hour_is_a_line_for_people() {
+        let text = hour(&history());
+        let line = text.lines().nth(1).unwrap();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(
+            words,
+            [
+                "ns/pod/c0",
+                "1",
+                "1",
+                "200",
+                "MiB",
+                "300",
+                "MiB",
+                "10",
+                "%",
+                "60",
+                "%"
+            ]
+        );
+    }
+
+    /// These names are a promise: scripts read them.
+    #[test]
+    fn programs_find_what_the_machine_says_and_each_point() {
+        let snapshot = example();
+        let top = NodeTop {
+            node: "n1",
+            snapshot: &snapshot,
+            history: Some(history()),
+        };
+        let json = print(&top, Format::Json).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["node"], "n1");
+        assert!(json["gpus"][0]["memoryMiB"].is_u64() && json["tenants"][0]["name"].is_string());
+        let job = &json["history"][0];
+        assert_eq!(
+            (&job["name"], &job["everyMs"]),
+            (&"ns/pod/c0".into(), &10_000.into())
+        );
+        assert_eq!(job["perGpu"][0]["computePercent"][1], 60);
+        assert_eq!(job["perGpu"][0]["memoryMiB"][1], 300);
+    }
+}
