@@ -108,6 +108,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let waits = asked::between(&node.nri_socket())?;
     equal_pods(&node, rounds, &mut report)?;
     waits_of_the_runtime(&waits.try_iter().map(ms).collect::<Vec<_>>(), &mut report);
+    three_kinds(&node, arguments.quick, &mut report)?;
     report.say(&format!("Load average at the end: {}", machine::load()));
     if arguments.write {
         report.write(&repository.join("docs/benchmarks/agent.md"))?;
@@ -165,6 +166,67 @@ fn equal_pods(node: &GpuNode, rounds: usize, report: &mut Report) -> Result<()> 
     Ok(())
 }
 
+/// What the agent's process takes with three kinds of device: memory of GPUs, whole GPUs, and the files
+/// of a folder.
+fn three_kinds(node: &GpuNode, quick: bool, report: &mut Report) -> Result<()> {
+    let cluster = &node.world.cluster;
+    cluster.stop(AGENT);
+    // `/dev` has device files on every machine.
+    let flags = ["--sharing", "both", "--device", "files:dev=/dev,times=4"];
+    node.start_agent(&[&flags[..], &["--isolation", "on"]].concat())?;
+    sublet_e2e::eventually(|| {
+        ensure!(
+            node.allocatable("nvidia.com/gpu")? == 2,
+            "no whole cards yet"
+        );
+        ensure!(
+            node.allocatable("sublet.dev/dev")? > 4,
+            "no device files yet"
+        );
+        Ok(())
+    })?;
+    let idle = if quick { 5 } else { 60 };
+    let cpu_of = |work: &dyn Fn() -> Result<()>| -> Result<f64> {
+        let (begun, before) = (Instant::now(), cluster.cpu_seconds(AGENT)?);
+        work()?;
+        let used = cluster.cpu_seconds(AGENT)? - before;
+        Ok(used / begun.elapsed().as_secs_f64())
+    };
+    let runtime = tokio::runtime::Runtime::new().context("start threads")?;
+    let pods = runtime.block_on(started(node, Way::Checkpoint))?;
+    let with_pods = cpu_of(&|| {
+        std::thread::sleep(Duration::from_secs(idle));
+        Ok(())
+    })?;
+    let memory = cluster.rss_mib(AGENT)?;
+    runtime.block_on(delete_all(&pods))?;
+    let starting = cpu_of(&|| {
+        let pods = runtime.block_on(started(node, Way::Checkpoint))?;
+        runtime.block_on(delete_all(&pods))
+    })?;
+    report.say("## Three kinds of device");
+    report.say(&format!(
+        "One agent offers memory of two GPUs, whole GPUs and the device files of a folder, and holds \
+         {PODS} pods to their parts. From `/proc` of its process; the arbiter is in it."
+    ));
+    report.table(&[
+        ["the agent's process", "CPUs", "resident MiB"]
+            .map(str::to_owned)
+            .to_vec(),
+        vec![
+            format!("{PODS} pods run, {idle} s"),
+            short(with_pods),
+            memory.to_string(),
+        ],
+        vec![
+            format!("{PODS} pods start and are deleted"),
+            short(starting),
+            cluster.rss_mib(AGENT)?.to_string(),
+        ],
+    ]);
+    Ok(())
+}
+
 /// An agent that tells pods apart in that way, and says so.
 fn prepare(node: &GpuNode, way: Way) -> Result<()> {
     node.world.cluster.stop(AGENT);
@@ -174,6 +236,15 @@ fn prepare(node: &GpuNode, way: Way) -> Result<()> {
 
 /// Creates all pods, and returns the seconds until all run. Afterwards they are gone.
 async fn start_all(node: &GpuNode, way: Way) -> Result<f64> {
+    let begun = Instant::now();
+    let pods = started(node, way).await?;
+    let seconds = begun.elapsed().as_secs_f64();
+    delete_all(&pods).await?;
+    Ok(seconds)
+}
+
+/// Creates all pods, and waits until all run.
+async fn started(node: &GpuNode, way: Way) -> Result<Api<Pod>> {
     let kubeconfig = node.world.cluster.kubeconfig("admin")?;
     let client = sublet_client::connect(Some(&kubeconfig)).await?;
     let pods: Api<Pod> = Api::namespaced(client, "default");
@@ -187,24 +258,27 @@ async fn start_all(node: &GpuNode, way: Way) -> Result<f64> {
         }
     });
     futures::future::try_join_all(creations).await?;
-    let seconds = loop {
+    loop {
         let list = pods.list(&ListParams::default()).await?;
         let running = list.items.iter().filter(|pod| is_ready(pod)).count();
         if running == PODS {
-            break begun.elapsed().as_secs_f64();
+            return Ok(pods);
         }
         ensure!(
             begun.elapsed() < STALL,
             "after {STALL:?} {running} of {PODS} pods run"
         );
         tokio::time::sleep(LOOK).await;
-    };
+    }
+}
+
+async fn delete_all(pods: &Api<Pod>) -> Result<()> {
     let now = DeleteParams::default().grace_period(0);
     pods.delete_collection(&now, &ListParams::default()).await?;
     while !pods.list(&ListParams::default()).await?.items.is_empty() {
         tokio::time::sleep(LOOK).await;
     }
-    Ok(seconds)
+    Ok(())
 }
 
 fn pod(way: Way, number: usize) -> Result<Pod> {
