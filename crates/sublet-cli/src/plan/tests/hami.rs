@@ -300,6 +300,7 @@ default/gpu-pod gets the annotations
   hami.io/vgpu-devices-to-allocate: GPU-0,NVIDIA,3000,30:;
   hami.io/vgpu-node: n1
   hami.io/vgpu-time: 1700000000
+  required-plugins.noderesource.dev: [\"sublet\"]
 "
     );
 }
