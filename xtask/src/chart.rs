@@ -1,10 +1,10 @@
 //! `cargo xtask chart`: renders the Helm chart into `deploy/kubernetes/`, for those who use kubectl
-//! alone. A test holds the two equal.
+//! alone, and its values into the guide. Tests hold them equal.
 
 use std::fs;
 
 use anyhow::{Context, Result};
-use sublet_testbed::{Helm, NAMESPACE_MANIFEST, Progress, chart_folder};
+use sublet_testbed::{Helm, NAMESPACE_MANIFEST, Progress, chart_folder, with_table_of_values};
 
 use crate::setup::repository;
 
@@ -12,7 +12,8 @@ use crate::setup::repository;
 pub(crate) fn run() -> Result<()> {
     let repository = repository()?;
     let helm = Helm::build(repository, &mut Progress::new())?;
-    let manifests = helm.manifests(&chart_folder(repository), &[])?;
+    let chart = chart_folder(repository);
+    let manifests = helm.manifests(&chart, &[])?;
     let folder = repository.join("deploy/kubernetes");
     for entry in fs::read_dir(&folder).context("read deploy/kubernetes")? {
         let path = entry?.path();
@@ -25,6 +26,10 @@ pub(crate) fn run() -> Result<()> {
         let path = folder.join(name);
         fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
     }
+    let page = repository.join("docs/guide/install.md");
+    let values = fs::read_to_string(chart.join("values.yaml")).context("read values.yaml")?;
+    let text = fs::read_to_string(&page).context("read docs/guide/install.md")?;
+    fs::write(&page, with_table_of_values(&text, &values)?).context("write the guide")?;
     println!("{} files in {}", manifests.len(), folder.display());
     Ok(())
 }

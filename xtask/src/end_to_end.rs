@@ -22,7 +22,7 @@ const AT_ONCE: usize = 2;
 const NODE: [&str; 6] = [
     "real_node",
     "real_node_dialects",
-    "real_node_image",
+    "real_node_install",
     "real_node_isolation",
     "real_node_twins",
     "testbed",

@@ -7,6 +7,7 @@
 //! Secret; this runs on the leader alone, and two leaders could still not disagree, for a Secret is
 //! made once and replaced only in the version that was seen.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration, WebhookClientConfig,
 };
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::runtime::reflector::{ObjectRef, Store, reflector, store};
 use kube::runtime::watcher::{self, watcher};
 use kube::runtime::{Controller, WatchStreamExt};
@@ -71,8 +73,8 @@ fn named(name: &str) -> watcher::Config {
 pub(crate) enum SecretSight {
     /// There is none.
     Absent,
-    /// There is one, in this version; `None` if it cannot be read or served.
-    Found(String, Option<Box<Stored>>),
+    /// There is one, with this metadata; `None` if it cannot be read or served.
+    Found(Box<ObjectMeta>, Option<Box<Stored>>),
 }
 
 /// What a decision about certificates looks at.
@@ -144,11 +146,15 @@ impl Control for CertificateKeeper {
         let secret = match secrets.get(&place) {
             None => SecretSight::Absent,
             Some(secret) => {
+                // The chart makes it empty.
+                let is_new = secret.data.as_ref().is_none_or(BTreeMap::is_empty);
                 let stored = stored_in(&secret).inspect_err(|error| {
-                    tracing::warn!(%error, "the Secret is of no use, and is made anew");
+                    if !is_new {
+                        tracing::warn!(%error, "the Secret is of no use, and is made anew");
+                    }
                 });
-                let version = secret.resource_version().unwrap_or_default();
-                SecretSight::Found(version, stored.ok().map(Box::new))
+                let seen = Box::new(secret.metadata.clone());
+                SecretSight::Found(seen, stored.ok().map(Box::new))
             }
         };
         let names = names_of(called(configuration, bindings.as_deref()));
@@ -206,11 +212,11 @@ impl Control for CertificateKeeper {
 impl CertificateKeeper {
     /// Makes the Secret, or replaces it in the version that was seen.
     fn store(&self, seen: &SecretSight, new: &Stored) -> Write {
-        let version = match seen {
+        let seen = match seen {
             SecretSight::Absent => None,
-            SecretSight::Found(version, _) => Some(version.as_str()),
+            SecretSight::Found(seen, _) => Some(&**seen),
         };
-        storing(&self.namespace, &self.secret, version, new)
+        storing(&self.namespace, &self.secret, seen, new)
     }
 }
 
@@ -281,6 +287,16 @@ mod tests {
         configuration
     }
 
+    /// A Secret that was made by helm.
+    fn version_7() -> Box<ObjectMeta> {
+        let helm = ("meta.helm.sh/release-name".to_owned(), "a".to_owned());
+        Box::new(ObjectMeta {
+            resource_version: Some("7".to_owned()),
+            annotations: Some(BTreeMap::from([helm])),
+            ..ObjectMeta::default()
+        })
+    }
+
     #[test]
     fn each_step_is_one_write_in_the_version_that_was_seen() {
         let now = Timestamp::now();
@@ -300,7 +316,7 @@ mod tests {
             keeper.decide(&configuration(bundle), &sight, now)
         };
         let stored = Stored::first(fresh.clone());
-        let kept = |stored| SecretSight::Found("7".to_owned(), stored);
+        let kept = |stored| SecretSight::Found(version_7(), stored);
 
         let made = decide(SecretSight::Absent, None);
         assert!(
@@ -323,7 +339,7 @@ mod tests {
         else {
             panic!("{broken:?}")
         };
-        assert_eq!(secret["metadata"]["resourceVersion"], "7");
+        assert_eq!(secret["metadata"], json!(version_7()));
         let secret: Secret = serde_json::from_value(secret.clone()).unwrap();
         let _installed = rustls::crypto::ring::default_provider().install_default();
         assert_eq!(stored_in(&secret).unwrap(), stored);
@@ -374,7 +390,7 @@ mod tests {
             };
             bindings.metadata.name = Some("b".to_owned());
             let sight = CertificateSight {
-                secret: SecretSight::Found("7".to_owned(), Some(Box::new(stored.clone()))),
+                secret: SecretSight::Found(version_7(), Some(Box::new(stored.clone()))),
                 bindings: Some(Arc::new(bindings)),
                 fresh: Some(fresh.clone()),
             };

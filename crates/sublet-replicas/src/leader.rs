@@ -13,12 +13,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::{Api, Client};
 use prometheus_client::metrics::gauge::Gauge;
-use serde_json::{Value, json};
+use serde_json::json;
 use sublet_client::{Act, ObjectAddress, Write, WriteError, perform};
 use tokio::sync::watch;
+
+use crate::secret::kept;
 
 /// The times of an election.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,6 +174,8 @@ enum Step {
 #[derive(Debug)]
 struct Observed {
     version: String,
+    /// What a write keeps: labels and annotations are others', such as helm's.
+    metadata: ObjectMeta,
     holder: String,
     lasts: Duration,
     transitions: i32,
@@ -216,6 +220,7 @@ impl Election {
             Some(same) if same.version == version => same,
             _ => Observed {
                 version,
+                metadata: kept(&lease.metadata),
                 holder: spec.holder_identity.unwrap_or_default(),
                 lasts: Duration::from_secs(u64::try_from(seconds).unwrap_or(0)),
                 transitions: spec.lease_transitions.unwrap_or(0),
@@ -266,7 +271,7 @@ impl Election {
         let Some(seen) = seen else {
             return Some(Act::Create(object));
         };
-        object["metadata"]["resourceVersion"] = Value::from(seen.version.clone());
+        object["metadata"] = json!(seen.metadata);
         Some(Act::Replace(object))
     }
 
@@ -297,7 +302,7 @@ impl Election {
         let seen = self.observed.as_ref()?;
         (seen.holder == self.me).then(|| {
             Act::Replace(json!({
-                "metadata": { "resourceVersion": seen.version },
+                "metadata": seen.metadata,
                 "spec": { "holderIdentity": "", "leaseDurationSeconds": 1,
                           "leaseTransitions": seen.transitions },
             }))

@@ -4,6 +4,7 @@
 use anyhow::Context;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::json;
 use sublet_client::{Act, ObjectAddress, Write};
 
@@ -24,12 +25,21 @@ pub fn stored_in(secret: &Secret) -> anyhow::Result<Stored> {
     Ok(stored)
 }
 
-/// Makes the Secret, or replaces it in the version that was seen.
+/// The metadata of an object that is put in place of one that was seen: its version, and all that
+/// others have written there, such as helm's annotations of who owns it.
+pub(crate) fn kept(seen: &ObjectMeta) -> ObjectMeta {
+    ObjectMeta {
+        managed_fields: None, // The API server keeps them by itself.
+        ..seen.clone()
+    }
+}
+
+/// Makes the Secret, or replaces its data in the version that was seen.
 ///
 /// # Panics
 /// Never: texts and times are always JSON.
 #[must_use]
-pub fn storing(namespace: &str, name: &str, seen: Option<&str>, new: &Stored) -> Write {
+pub fn storing(namespace: &str, name: &str, seen: Option<&ObjectMeta>, new: &Stored) -> Write {
     let text = serde_json::to_vec(new).expect("texts and times are always JSON");
     let mut secret = json!({
         "metadata": { "labels": { "app.kubernetes.io/name": "sublet" } },
@@ -38,8 +48,8 @@ pub fn storing(namespace: &str, name: &str, seen: Option<&str>, new: &Stored) ->
     });
     let act = match seen {
         None => Act::Create(secret),
-        Some(version) => {
-            secret["metadata"]["resourceVersion"] = version.into();
+        Some(seen) => {
+            secret["metadata"] = json!(kept(seen));
             Act::Replace(secret)
         }
     };

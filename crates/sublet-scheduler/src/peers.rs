@@ -21,7 +21,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
-use kube::{Api, ResourceExt};
+use kube::Api;
 use rustls::ServerConfig;
 use rustls::pki_types::ServerName;
 use sublet_client::{Client, perform};
@@ -172,8 +172,8 @@ async fn look_after(
         CertificateStep::Wait(time) => return Ok(time.min(LOOK_AGAIN)),
         CertificateStep::Trust(_) => {}
         CertificateStep::Store(new) => {
-            let version = secret.as_ref().and_then(ResourceExt::resource_version);
-            let write = storing(namespace, SECRET, version.as_deref(), &new);
+            let seen = secret.as_ref().map(|secret| &secret.metadata);
+            let write = storing(namespace, SECRET, seen, &new);
             let written = perform(client, &write, "sublet-extender", left.min(WRITE_LIMIT)).await;
             tracing::info!(?written, "certificate stored");
         }

@@ -338,7 +338,8 @@ pub fn start_kube_scheduler(cluster: &Cluster, repository: &Path, port: u16) -> 
 /// # Errors
 /// When the manifest has no such container, or that container has no other flag.
 pub fn scheduler_flags(repository: &Path) -> Result<Vec<String>> {
-    const PLACES: [&str; 4] = [
+    const PLACES: [&str; 5] = [
+        "--bind-address=",
         "--config=",
         "--authentication-kubeconfig=",
         "--authorization-kubeconfig=",

@@ -29,8 +29,10 @@ impl Helm {
     /// The one that `cargo xtask` built, in `SUBLET_HELM`; `None` if it is not set.
     #[must_use]
     pub fn from_env() -> Option<Helm> {
-        let program = std::env::var_os("SUBLET_HELM")?.into();
-        Some(Helm { program })
+        let program = std::env::var_os("SUBLET_HELM").filter(|path| !path.is_empty())?;
+        Some(Helm {
+            program: program.into(),
+        })
     }
 
     /// Builds it, if that is not done.

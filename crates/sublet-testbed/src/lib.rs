@@ -9,6 +9,7 @@
 //! links nothing of the product, which it only knows as one program and some manifests.
 
 mod build;
+mod chart_values;
 mod cluster;
 mod components;
 pub mod debian;
@@ -28,6 +29,7 @@ mod prometheus;
 mod supervisor;
 
 pub use build::{Binaries, control_plane, default_cache};
+pub use chart_values::{chart_values, with_table_of_values};
 pub use cluster::{Cluster, ClusterOptions, User};
 pub use components::{APISERVER, CONTROLLERS, ETCD, KWOK};
 pub use deployed::NAMESPACE_MANIFEST;

@@ -152,6 +152,14 @@ impl Node {
             .map(drop)
     }
 
+    /// Gives an image that is there another name.
+    ///
+    /// # Errors
+    /// There is no such image.
+    pub fn name_image(&self, binaries: &Binaries, image: &str, name: &str) -> Result<()> {
+        self.ctr(binaries, &["images", "tag", image, name])
+    }
+
     fn bring_up(&self, cluster: &Cluster, options: &NodeOptions) -> Result<()> {
         let binaries = cluster.binaries();
         for folder in ["cni", "cdi"] {

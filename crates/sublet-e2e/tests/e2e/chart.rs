@@ -1,20 +1,21 @@
 //! The Helm chart as a user's `helm` sees it, before any cluster: what it renders, and what it
 //! refuses.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use sublet_testbed::{Helm, NAMESPACE_MANIFEST, chart_folder};
+use serde_json::Value;
+use sublet_testbed::{Helm, NAMESPACE_MANIFEST, chart_folder, chart_values, with_table_of_values};
 
 /// The root of the checkout.
-fn repository() -> &'static Path {
+pub(crate) fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
 /// The real helm. If there is none, prints why the test is skipped.
-fn helm() -> Option<Helm> {
+pub(crate) fn helm() -> Option<Helm> {
     let helm = Helm::from_env();
     if helm.is_none() {
         println!("skipped: SUBLET_HELM is not set; run `cargo xtask test`");
@@ -324,4 +325,37 @@ fn helm_finds_nothing_wrong_with_the_chart() -> Result<()> {
         "{about}"
     );
     Ok(())
+}
+
+/// The guide has each value as the chart has it, and the schema knows no other.
+#[test]
+fn the_guide_and_the_schema_have_the_values_of_the_chart() -> Result<()> {
+    let yaml = fs::read_to_string(chart_folder(repository()).join("values.yaml"))?;
+    let page = fs::read_to_string(repository().join("docs/guide/install.md"))?;
+    assert!(
+        page == with_table_of_values(&page, &yaml)?,
+        "run `cargo xtask chart`"
+    );
+    let schema = fs::read_to_string(chart_folder(repository()).join("values.schema.json"))?;
+    let mut known = BTreeSet::new();
+    leaves("", &serde_json::from_str(&schema)?, &mut known);
+    known.remove("global"); // helm's own
+    let there = chart_values(&yaml)?.into_iter().map(|value| value.path);
+    assert_eq!(known, there.collect());
+    Ok(())
+}
+
+/// The paths of all properties that have none below.
+fn leaves(path: &str, schema: &Value, found: &mut BTreeSet<String>) {
+    match schema["properties"].as_object() {
+        None => {
+            found.insert(path.to_owned());
+        }
+        Some(properties) => {
+            for (name, below) in properties {
+                let dot = if path.is_empty() { "" } else { "." };
+                leaves(&format!("{path}{dot}{name}"), below, found);
+            }
+        }
+    }
 }

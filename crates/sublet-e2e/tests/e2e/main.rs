@@ -21,7 +21,7 @@ mod published_examples;
 mod quotas;
 mod real_node;
 mod real_node_dialects;
-mod real_node_image;
+mod real_node_install;
 mod real_node_isolation;
 mod real_node_kinds;
 mod real_node_nri;

@@ -29,14 +29,19 @@ const HELD: u64 = 50;
 
 /// A program with all that its loader wants, in one folder.
 pub(crate) fn stage(node: &GpuNode) -> Result<PathBuf> {
-    let built = node.world.sublet_path().parent().context("no folder")?;
+    stage_below(&node.state_dir(), node.world.sublet_path())
+}
+
+/// The same below any folder of the node, from what was built beside `sublet`.
+pub(crate) fn stage_below(state: &Path, sublet: &Path) -> Result<PathBuf> {
+    let built = sublet.parent().context("no folder")?;
     let program = built.join("sublet-workload");
     ensure!(
         program.is_file(),
         "{} is missing; `cargo build --workspace` makes it",
         program.display()
     );
-    let folder = node.state_dir().join("stage");
+    let folder = state.join("stage");
     fs::create_dir_all(&folder)?;
     let mut wanted = vec![program.clone()];
     for file in ["libsublet_cuda.so", "libsublet_fakecuda.so"] {

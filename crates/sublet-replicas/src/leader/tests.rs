@@ -1,7 +1,6 @@
 //! Elections without an API server: time is an argument.
 
 use k8s_openapi::api::coordination::v1::LeaseSpec;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use proptest::prelude::*;
 
 use super::*;
@@ -16,6 +15,7 @@ fn lease(version: u64, holder: &str) -> Lease {
     Lease {
         metadata: ObjectMeta {
             resource_version: Some(version.to_string()),
+            annotations: Some([("helm".to_owned(), "a".to_owned())].into()),
             ..ObjectMeta::default()
         },
         spec: Some(LeaseSpec {
@@ -51,7 +51,8 @@ fn a_lease_of_somebody_else_is_taken_when_it_has_stood_still() {
     let Act::Replace(object) = act else {
         panic!("{act:?}")
     };
-    assert_eq!(object["metadata"]["resourceVersion"], "8");
+    // With what others have written beside.
+    assert_eq!(object["metadata"], json!(lease(8, "b").metadata));
     assert_eq!(object["spec"]["holderIdentity"], "a");
     assert_eq!(object["spec"]["leaseTransitions"], 5);
     assert_eq!(object["spec"]["renewTime"], "1970-01-01T00:00:00.000000Z");

@@ -31,3 +31,11 @@ first.
 {{- end }}
 {{- end }}
 {{- end }}
+
+{{- define "sublet.listen" -}}
+{{- if contains ":" .Values.listen }}[{{ .Values.listen }}]{{ else }}{{ .Values.listen }}{{ end }}
+{{- end }}
+
+{{- define "sublet.probeHost" -}}
+{{- if not (has .Values.listen (list "0.0.0.0" "::")) }}, host: {{ quote .Values.listen }}{{ end }}
+{{- end }}
