@@ -68,19 +68,24 @@ impl Caring {
         who: &[PodUid],
         pods: Option<&[Pod]>,
     ) -> Result<(), Status> {
-        let mut care = self.care.lock().await;
-        let listed = match pods {
-            Some(pods) => Ok(pods.to_vec()),
-            None => self.pods.now().await,
-        };
-        match listed {
-            Ok(pods) => {
-                // Where kubelet asks, it does so for one container after the other, and writes its books
-                // in between. The runtime does not wait for anybody's.
-                self.see(&mut care, &pods, who.is_empty());
-                self.clean(&mut care).await;
+        let listed;
+        let pods = match pods {
+            Some(pods) => Some(pods),
+            None => {
+                listed = self.pods.now().await;
+                let unknown = |error| debug!(%error, "pods not listed, nothing is cleaned");
+                listed.as_deref().map_err(unknown).ok()
             }
-            Err(error) => debug!(%error, "pods not listed, nothing is cleaned"),
+        };
+        let mut care = self.care.lock().await;
+        if let Some(pods) = pods {
+            // For whom it is is known of cards. Kubelet's books are long, and the runtime waits. Of other
+            // devices only they say it; kubelet asks about one container after the other, and writes
+            // them in between.
+            let by_books = who.is_empty();
+            let books = by_books.then(|| Books::read(&self.books)).flatten();
+            self.see(&mut care, pods, books.as_ref(), by_books && books.is_some());
+            self.clean(&mut care).await;
         }
         for device in devices {
             let refused = |why: String| {
@@ -102,26 +107,25 @@ impl Caring {
     /// nobody comes or goes.
     pub(crate) async fn look(&self, pods: &[Pod]) -> Option<Duration> {
         let mut care = self.care.lock().await;
-        self.see(&mut care, pods, false);
+        let books = Books::read(&self.books);
+        self.see(&mut care, pods, books.as_ref(), false);
         self.clean(&mut care).await;
         let next = care.next_ms()?;
         Some(Duration::from_millis(next.saturating_sub(self.now_ms())))
     }
 
-    fn see(&self, care: &mut Care, pods: &[Pod], all: bool) {
-        let books = Books::read(&self.books);
+    fn see(&self, care: &mut Care, pods: &[Pod], books: Option<&Books>, all: bool) {
         let there = pods.iter().filter(|pod| !is_over(pod));
         let live: BTreeSet<PodUid> = there
             .filter_map(|pod| PodUid::new(&pod.metadata.uid).ok())
             .collect();
         let mut held = Held::new();
         for kind in &self.kinds {
-            for (device, users) in kind.held(pods, books.as_ref()) {
+            for (device, users) in kind.held(pods, books) {
                 held.entry(device).or_default().extend(users);
             }
         }
-        // What kubelet's books say is only known if they can be read.
-        care.see(&live, &held, all && books.is_some());
+        care.see(&live, &held, all);
     }
 
     async fn clean(&self, care: &mut MutexGuard<'_, Care>) {
