@@ -34,10 +34,10 @@ pub fn chart_values(yaml: &str) -> Result<Vec<ChartValue>> {
             comment.clear();
         } else if let Some(words) = text.strip_prefix("# ") {
             comment.push(words);
-        } else if text.starts_with("- ") {
+        } else if let Some(item) = text.strip_prefix("- ") {
             let list = values.last_mut().context("a list without a key")?;
             list.default += if list.default.is_empty() { "" } else { ", " };
-            list.default += &text[2..];
+            list.default += item;
         } else {
             let (key, value) = text
                 .split_once(':')

@@ -112,6 +112,7 @@ impl Site {
             webhook,
             controller,
             agent,
+            top,
         ] = self.ports[..]
         else {
             unreachable!("there are nine");
