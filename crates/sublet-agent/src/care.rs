@@ -16,6 +16,13 @@ pub(crate) type Held = BTreeMap<DeviceName, BTreeSet<PodUid>>;
 /// Why devices cannot be cleaned.
 pub(crate) type Ailing = BTreeMap<DeviceName, String>;
 
+/// How long a cleaning may fail before the device is called sick: kubelet ends what is left of a pod
+/// that was deleted by force within a second or two.
+const GRACE_MS: u64 = 3_000;
+
+/// The pause until then.
+const GRACE_PAUSE_MS: u64 = 200;
+
 /// The pause before a cleaning is tried again; each is twice the one before.
 const PAUSE_MS: u64 = 2_000;
 
@@ -46,6 +53,8 @@ struct Use {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Trouble {
     why: String,
+    since_ms: u64,
+    /// Since it is called sick.
     tries: u32,
     again_ms: u64,
 }
@@ -132,26 +141,32 @@ impl Care {
         match outcome {
             Ok(()) => {
                 self.devices.remove(device);
-                before.map(|_| CareNews::Well)
+                before.filter(|one| one.tries > 0).map(|_| CareNews::Well)
             }
             Err(why) => {
+                let since_ms = before.as_ref().map_or(now_ms, |one| one.since_ms);
                 let tries = before.as_ref().map_or(0, |one| one.tries);
-                let is_news = before.is_none_or(|one| one.why != why);
-                let pause = (PAUSE_MS << tries.min(16)).min(PAUSE_MAX_MS);
+                let is_sick = now_ms >= since_ms + GRACE_MS;
+                let is_news = before.is_none_or(|one| one.tries == 0 || one.why != why);
+                let pause_ms = match is_sick {
+                    true => (PAUSE_MS << tries.min(16)).min(PAUSE_MAX_MS),
+                    false => GRACE_PAUSE_MS,
+                };
                 of.trouble = Some(Trouble {
                     why: why.clone(),
-                    tries: tries.saturating_add(1),
-                    again_ms: now_ms + pause,
+                    since_ms,
+                    tries: tries.saturating_add(u32::from(is_sick)),
+                    again_ms: now_ms + pause_ms,
                 });
-                is_news.then_some(CareNews::Sick(why))
+                (is_sick && is_news).then_some(CareNews::Sick(why))
             }
         }
     }
 
-    /// Which devices cannot be cleaned, and why.
+    /// Which devices are sick because they cannot be cleaned, and why.
     pub(crate) fn ailing(&self) -> Ailing {
         let ailing = self.devices.iter().filter_map(|(device, of)| {
-            let trouble = of.trouble.as_ref()?;
+            let trouble = of.trouble.as_ref().filter(|one| one.tries > 0)?;
             Some((device.clone(), trouble.why.clone()))
         });
         ailing.collect()
@@ -213,7 +228,11 @@ mod tests {
         let mut care = Care::default();
         assert_eq!(care.begin("card", &[uid("a")], 0), Ok(true));
         care.see(&uids(""), &held(""), true);
-        let mut now = 0;
+        // Kubelet has a moment to end what is left.
+        assert_eq!(care.cleaned("card", Err("late".to_owned()), 0), None);
+        assert_eq!(care.begin("card", &[uid("b")], 0), Err("late".to_owned()));
+        assert_eq!((care.ailing(), care.next_ms()), (Ailing::new(), Some(200)));
+        let mut now = 3_000;
         let mut pauses = Vec::new();
         for tries in 0..9 {
             assert_eq!(care.due(now), held("a"));

@@ -12,7 +12,7 @@ use sublet_api::object::Pod;
 use sublet_client::{Client, EventText, post_node_event};
 use sublet_model::{NodeName, PodUid};
 use tokio::sync::{Mutex, MutexGuard};
-use tokio::time::{Duration, Instant};
+use tokio::time::{Duration, Instant, sleep};
 use tonic::Status;
 use tracing::{debug, info, warn};
 
@@ -21,6 +21,13 @@ use crate::care::{Care, CareNews, DeviceName, Held};
 use crate::hand_over::{in_time, now_ns};
 use crate::kind::DeviceKind;
 use crate::pods::PodSource;
+
+/// How long kubelet waits for a device that is not clean: what it does not get fails the pod for good,
+/// and what is left of a pod that was deleted by force ends within a second or two.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often it is tried meanwhile.
+const TRY_EVERY: Duration = Duration::from_millis(200);
 
 /// The devices of one node, and who had them.
 pub(crate) struct Caring {
@@ -58,7 +65,7 @@ impl Caring {
 
     /// Makes devices ready for a container that is about to get them. `who`: the pods whose container
     /// it may be, none where that is not known. `pods`: those of the node, freshly listed, if the
-    /// caller has them.
+    /// caller has them. `patience`: how long it waits for a device that is not clean.
     ///
     /// # Errors
     /// One of them is not clean, or cannot be prepared; the status says which and why.
@@ -67,6 +74,7 @@ impl Caring {
         devices: &[DeviceName],
         who: &[PodUid],
         pods: Option<&[Pod]>,
+        patience: Duration,
     ) -> Result<(), Status> {
         let listed;
         let pods = match pods {
@@ -77,16 +85,33 @@ impl Caring {
                 listed.as_deref().map_err(unknown).ok()
             }
         };
-        let mut care = self.care.lock().await;
-        if let Some(pods) = pods {
-            // For whom it is is known of cards. Kubelet's books are long, and the runtime waits. Of other
-            // devices only they say it; kubelet asks about one container after the other, and writes
-            // them in between.
-            let by_books = who.is_empty();
-            let books = by_books.then(|| Books::read(&self.books)).flatten();
-            self.see(&mut care, pods, books.as_ref(), by_books && books.is_some());
-            self.clean(&mut care).await;
+        let begun = Instant::now();
+        loop {
+            let mut care = self.care.lock().await;
+            if let Some(pods) = pods {
+                // For whom it is is known of cards. Kubelet's books are long, and the runtime waits. Of
+                // other devices only they say it; kubelet asks about one container after the other, and
+                // writes them in between.
+                let by_books = who.is_empty();
+                let books = by_books.then(|| Books::read(&self.books)).flatten();
+                self.see(&mut care, pods, books.as_ref(), by_books && books.is_some());
+                self.clean(&mut care).await;
+            }
+            let begins = self.begin(&mut care, devices, who).await;
+            if begins.is_ok() || begun.elapsed() > patience {
+                return begins;
+            }
+            drop(care);
+            sleep(TRY_EVERY).await;
         }
+    }
+
+    async fn begin(
+        &self,
+        care: &mut Care,
+        devices: &[DeviceName],
+        who: &[PodUid],
+    ) -> Result<(), Status> {
         for device in devices {
             let refused = |why: String| {
                 Status::failed_precondition(format!("{device} is not ready for another pod: {why}"))

@@ -22,7 +22,7 @@ use tracing::{debug, info, warn};
 
 use crate::allocate::{AllocateError, Given, HandOver, KubeletAsk, Site, decide, prefer};
 use crate::books::Books;
-use crate::caring::Caring;
+use crate::caring::{Caring, PATIENCE};
 use crate::cdi::Cdi;
 use crate::isolate::inject::Injection;
 use crate::isolate::node::Isolation;
@@ -215,7 +215,7 @@ impl HandOut {
         let twins = handed.twins.iter().map(|twin| twin.uid.clone());
         let who: Vec<_> = twins.chain([handed.uid.clone()]).collect();
         caring
-            .ready(&handed.card_names(), &who, Some(&pods))
+            .ready(&handed.card_names(), &who, Some(&pods), PATIENCE)
             .await?;
         let Some(isolation) = self.isolation.clone() else {
             return Ok(Injection::default());

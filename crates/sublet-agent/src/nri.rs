@@ -46,6 +46,10 @@ const INDEX: &str = "80";
 /// answer, and creates no other container meanwhile.
 const PATIENCE: Duration = Duration::from_millis(1_000);
 
+/// How long a card that is not clean is waited for, with what is left of these two seconds. Kubelet
+/// asks again.
+const CLEAN_PATIENCE: Duration = Duration::from_millis(500);
+
 /// The pause before a new connection, where the last one lived long. A runtime that restarts takes a
 /// second or two, and creates no container before it serves NRI.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -153,7 +157,10 @@ impl RuntimePlugin {
         }
         let who = [handed.uid.clone()];
         let cards = handed.card_names();
-        let ready = self.caring.ready(&cards, &who, Some(&pods)).await;
+        let ready = self
+            .caring
+            .ready(&cards, &who, Some(&pods), CLEAN_PATIENCE)
+            .await;
         ready.map_err(|status| status.message().to_owned())?;
         let Some(isolation) = self.isolation.clone() else {
             return Ok((handed, Injection::default()));

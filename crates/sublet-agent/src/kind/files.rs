@@ -26,7 +26,7 @@ use super::{DeviceKind, Kind, Open, Pool, Pools};
 use crate::agent::replace;
 use crate::allocate::ID_SEPARATOR;
 use crate::care::{Ailing, DeviceName};
-use crate::caring::Caring;
+use crate::caring::{Caring, PATIENCE};
 use crate::plugin::DeviceIds;
 
 pub(super) const KIND: Kind = Kind {
@@ -335,7 +335,7 @@ impl DeviceKind for Files {
         let specs = self.specs(resource, &devices)?;
         let names: Vec<DeviceName> = specs.keys().cloned().collect();
         // Kubelet does not say for whom; its books will.
-        caring.ready(&names, &[], None).await?;
+        caring.ready(&names, &[], None, PATIENCE).await?;
         info!(resource, files = ?names, "device files handed over");
         Ok(ContainerAllocateResponse {
             devices: specs.into_values().collect(),

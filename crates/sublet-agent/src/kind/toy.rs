@@ -9,7 +9,7 @@ use tonic::Status;
 
 use super::{DeviceKind, Kind, Open, Pool, Pools};
 use crate::care::Ailing;
-use crate::caring::Caring;
+use crate::caring::{Caring, PATIENCE};
 use crate::plugin::DeviceIds;
 
 pub(super) const KIND: Kind = Kind {
@@ -45,7 +45,7 @@ impl DeviceKind for Toys {
         devices: DeviceIds,
         caring: &Caring,
     ) -> Result<ContainerAllocateResponse, Status> {
-        caring.ready(&devices, &[], None).await?;
+        caring.ready(&devices, &[], None, PATIENCE).await?;
         let envs = [("TOYS".to_owned(), devices.join(","))];
         Ok(ContainerAllocateResponse {
             envs: envs.into(),
