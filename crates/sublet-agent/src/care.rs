@@ -17,8 +17,8 @@ pub(crate) type Held = BTreeMap<DeviceName, BTreeSet<PodUid>>;
 pub(crate) type Ailing = BTreeMap<DeviceName, String>;
 
 /// How long a cleaning may fail before the device is called sick: kubelet ends what is left of a pod
-/// that was deleted by force within a second or two.
-const GRACE_MS: u64 = 3_000;
+/// that was deleted by force within a second or two, of twenty at once within five.
+const GRACE_MS: u64 = 10_000;
 
 /// The pause until then.
 const GRACE_PAUSE_MS: u64 = 200;
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(care.cleaned("card", Err("late".to_owned()), 0), None);
         assert_eq!(care.begin("card", &[uid("b")], 0), Err("late".to_owned()));
         assert_eq!((care.ailing(), care.next_ms()), (Ailing::new(), Some(200)));
-        let mut now = 3_000;
+        let mut now = GRACE_MS;
         let mut pauses = Vec::new();
         for tries in 0..9 {
             assert_eq!(care.due(now), held("a"));

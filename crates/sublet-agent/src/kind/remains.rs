@@ -7,6 +7,9 @@ use std::fs;
 
 use sublet_model::PodUid;
 
+/// The process that keeps a pod's namespaces. It goes last, and has no devices.
+const SANDBOX: &str = "pause";
+
 /// How many are named in a reason.
 const NAMED_MAX: usize = 3;
 
@@ -25,8 +28,8 @@ pub(super) fn none_left(pods: &BTreeSet<PodUid>) -> Result<(), String> {
         let Ok(groups) = fs::read_to_string(entry.path().join("cgroup")) else {
             continue;
         };
-        if pods.iter().any(|uid| is_in(&groups, uid)) {
-            let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+        let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+        if name.trim() != SANDBOX && pods.iter().any(|uid| is_in(&groups, uid)) {
             left.push(format!("{pid} ({})", name.trim()));
         }
     }
