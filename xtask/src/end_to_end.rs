@@ -19,11 +19,13 @@ const AT_ONCE: usize = 2;
 
 /// Modules that run one after the other: a machine has one real node, and `testbed` looks at all
 /// that one leaves behind.
-const NODE: [&str; 6] = [
+const NODE: [&str; 8] = [
     "real_node",
     "real_node_dialects",
     "real_node_install",
     "real_node_isolation",
+    "real_node_kinds",
+    "real_node_nri",
     "real_node_twins",
     "testbed",
 ];
