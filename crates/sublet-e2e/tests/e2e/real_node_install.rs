@@ -235,7 +235,26 @@ impl Site {
     /// Starts a pod with a program that holds a little of its part, and waits for its first line.
     fn start_pod(&self, name: &str, stage: &Path) -> Result<()> {
         let workload = "/lib64/sublet-workload alloc --size 10MiB --hold 100000";
-        self.cluster.apply(&pod(name, ASKED, stage, workload))?;
+        let pod = pod(name, ASKED, stage, workload);
+        // The API server asks a new webhook a moment after that is ready, and a pod that is made
+        // before has no slot for ever.
+        eventually(|| {
+            let dry = [
+                "create",
+                "--dry-run=server",
+                "-o",
+                "json",
+                "--filename",
+                "-",
+            ];
+            let made = self.cluster.kubectl_with_input(&dry, &pod)?;
+            ensure!(
+                made.contains("sublet.dev/gpu-slot"),
+                "not completed: {made}"
+            );
+            Ok(())
+        })?;
+        self.cluster.apply(&pod)?;
         eventually(|| {
             let log = self.cluster.kubectl(&["logs", name])?;
             ensure!(log.starts_with('{'), "{name}: {log}");
