@@ -79,8 +79,6 @@ pub struct QuotaFacts {
     pub tree: Arc<str>,
     /// The top of a tree of its own.
     pub is_root: bool,
-    /// Others may be below it.
-    pub is_parent: bool,
     /// What its tree has is no part of what the cluster's own has.
     pub takes_from_default: bool,
     /// Namespaces whose pods count for it.
@@ -165,7 +163,6 @@ impl ElasticQuota {
             },
             tree: label(keys::QUOTA_TREE).unwrap_or_default().into(),
             is_root: is(keys::QUOTA_IS_ROOT),
-            is_parent: is(keys::QUOTA_IS_PARENT),
             takes_from_default: !is(keys::QUOTA_IGNORE_DEFAULT),
             namespaces,
             total,
@@ -207,10 +204,7 @@ fn without(mut total: Amounts, unschedulable: Option<Amounts>) -> Amounts {
 }
 
 /// Reads an amount of a resource: CPU in thousandths of a core, all else in its base unit.
-///
-/// # Errors
-/// Not a quantity, negative, or beyond 64 bits.
-pub fn amount(resource: &str, text: &str) -> Result<u64, QuantityError> {
+fn amount(resource: &str, text: &str) -> Result<u64, QuantityError> {
     match resource {
         "cpu" => milli_cpu(text),
         _ => bytes(text),
@@ -301,7 +295,6 @@ status:
             scope: QuotaScope::Tree,
             tree: "t1".into(),
             is_root: false,
-            is_parent: false,
             takes_from_default: true,
             namespaces: vec!["a".into(), "b".into()],
             total: Some(amounts_as(&[("cpu", 8500), ("memory", 1 << 30)])),

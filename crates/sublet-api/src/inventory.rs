@@ -109,7 +109,6 @@ names!(
     NoAgent = "none",
     SizeAndOrder = "size-and-order",
     Checkpoint = "kubelet-checkpoint",
-    DownwardApi = "downward-api",
     Nri = "nri"
 );
 names!(

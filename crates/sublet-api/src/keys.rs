@@ -311,8 +311,6 @@ keys! {
     ElasticQuotaLabel {
         /// the quota above it; none, or `koordinator-root-quota`, for one at the top (Koordinator)
         QUOTA_PARENT = "quota.scheduling.koordinator.sh/parent",
-        /// `true` on a quota that has others below it (Koordinator)
-        QUOTA_IS_PARENT = "quota.scheduling.koordinator.sh/is-parent",
         /// `false` keeps its minimum for it even while it asks for less (Koordinator)
         QUOTA_LENDS = "quota.scheduling.koordinator.sh/allow-lent-resource",
         /// the tree that the quota belongs to; the cluster's own unless it is there (Koordinator)

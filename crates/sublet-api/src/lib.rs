@@ -31,7 +31,7 @@ pub use allocation::{AllocationError, allocation_from_json, allocation_to_json};
 pub use budget::{BudgetSpec, BudgetStatus, DisruptionBudget};
 pub use elastic_quota::{
     ElasticQuota, ElasticQuotaError, ElasticQuotaSpec, ElasticQuotaStatus, QuotaFacts, QuotaScope,
-    amount, node_amounts,
+    node_amounts,
 };
 pub use flavor::{FlavorSpec, GpuFlavor, flavor_of};
 pub use handed::{Handed, HandedTextError, handed_from_json, handed_to_json};

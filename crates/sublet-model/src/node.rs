@@ -30,8 +30,6 @@ pub enum Identity {
     /// By size and order, and afterwards by kubelet's checkpoint: pods that get the same of the same
     /// card may wait at the same time.
     Checkpoint,
-    /// By environment that a webhook put into the pod.
-    DownwardApi,
     /// By the container runtime (NRI).
     Nri,
 }

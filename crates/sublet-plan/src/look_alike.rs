@@ -30,7 +30,7 @@ pub(crate) fn check_look_alikes(
     let twins = match facts.identity {
         Identity::SizeAndOrder => false,
         Identity::Checkpoint => true,
-        Identity::NoAgent | Identity::DownwardApi | Identity::Nri => return Ok(()),
+        Identity::NoAgent | Identity::Nri => return Ok(()),
     };
     for other in book.unassigned().iter().filter(|other| *other != uid) {
         if let Some(entry) = ledger.entry(other)

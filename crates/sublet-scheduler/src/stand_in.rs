@@ -263,6 +263,7 @@ mod tests {
 
     use axum::http::Request;
     use axum::routing::post;
+    use tokio::net::TcpSocket;
 
     use super::*;
     use crate::peers::tests::{link, listens};
@@ -318,13 +319,15 @@ mod tests {
         let link = link();
         let echo = async |body: Bytes| [b"other ", &body[..]].concat();
         let other = listens(&link, Router::new().route("/sublet/filter", post(echo)));
-        let free = || {
-            std::net::TcpListener::bind("127.0.0.1:0")
-                .unwrap()
-                .local_addr()
-                .unwrap()
+        // Each port is held, so that no connection of this machine takes it meanwhile.
+        let held = || {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.set_reuseport(true).unwrap();
+            socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+            let address = socket.local_addr().unwrap();
+            (socket, address)
         };
-        let (beside, address, nobody) = (free(), free(), free());
+        let ((health, beside), (_held, address), (_nobody, nobody)) = (held(), held(), held());
         let (_links, links) = watch::channel(Some(link));
         let desk = Arc::new(Desk {
             links,
@@ -348,7 +351,7 @@ mod tests {
         let own = listen_beside(address).unwrap();
         let router = Router::new().route("/sublet/filter", post(async || "own"));
         let own = tokio::spawn(axum::serve(own, router).into_future());
-        let alive = healthy(TcpListener::bind(beside).await.unwrap()).await;
+        let alive = healthy(health.listen(16).unwrap()).await;
         let begun = Instant::now();
         while desk.metrics.active.get() == 1 {
             assert!(begun.elapsed() < Duration::from_secs(20), "it stays");

@@ -174,7 +174,6 @@ pub(super) fn identity_name(identity: Identity) -> &'static str {
         Identity::NoAgent => "none",
         Identity::SizeAndOrder => "size-and-order",
         Identity::Checkpoint => "kubelet-checkpoint",
-        Identity::DownwardApi => "downward-api",
         Identity::Nri => "nri",
     }
 }

@@ -54,9 +54,11 @@ pub(super) fn enter(mut input: Input, keep_minima: bool) -> Report {
     report.unreadable.append(&mut input.unreadable);
     let quotas = facts(&input, &mut report);
     if quotas.is_empty() {
-        report
-            .errors
-            .push("there is no ElasticQuota in it".to_owned());
+        // Where a file is empty or an object is bad, that is the reason.
+        if report.errors.is_empty() && report.unreadable.is_empty() {
+            let nothing = "there is no ElasticQuota in it";
+            report.errors.push(nothing.to_owned());
+        }
         return report;
     }
     let demand = match input.pods.is_empty() {
@@ -238,9 +240,11 @@ impl Demand {
             let namespace = meta.namespace.as_str();
             let named = meta.labels.get(keys::QUOTA_NAME).map(String::as_str);
             if let Some(unknown) = named.filter(|name| !names.contains(name)) {
-                let note = "its label names the quota {}, which is not there; it counts as without";
-                let note = note.replace("{}", unknown);
-                report.notes.push(format!("warning: {}: {note}", what()));
+                report.notes.push(format!(
+                    "warning: {}: its label names the quota {unknown}, which is not there; it counts \
+                     as if it had no label",
+                    what()
+                ));
             }
             // Koordinator's order (`getPodAssociateQuotaName`).
             let quota = named.filter(|name| names.contains(name));
