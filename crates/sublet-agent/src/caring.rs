@@ -64,8 +64,8 @@ impl Caring {
     }
 
     /// Makes devices ready for a container that is about to get them. `who`: the pods whose container
-    /// it may be, none where that is not known. `pods`: those of the node, freshly listed, if the
-    /// caller has them. `patience`: how long it waits for a device that is not clean.
+    /// it may be, none where that is not known. `pods`: those of the node, if the caller has listed them
+    /// in its turn. `patience`: how long it waits for a device that is not clean.
     ///
     /// # Errors
     /// One of them is not clean, or cannot be prepared; the status says which and why.
@@ -73,28 +73,25 @@ impl Caring {
         &self,
         devices: &[DeviceName],
         who: &[PodUid],
-        pods: Option<&[Pod]>,
+        pods: Option<&Arc<Vec<Pod>>>,
         patience: Duration,
     ) -> Result<(), Status> {
-        let listed;
-        let pods = match pods {
-            Some(pods) => Some(pods),
-            None => {
-                listed = self.pods.now().await;
-                let unknown = |error| debug!(%error, "pods not listed, nothing is cleaned");
-                listed.as_deref().map_err(unknown).ok()
-            }
-        };
         let begun = Instant::now();
         loop {
             let mut care = self.care.lock().await;
-            if let Some(pods) = pods {
+            // Under the lock: who has got a device before is among them.
+            if let Some(pods) = self.now(pods).await {
                 // For whom it is is known of cards. Kubelet's books are long, and the runtime waits. Of
                 // other devices only they say it; kubelet asks about one container after the other, and
                 // writes them in between.
                 let by_books = who.is_empty();
                 let books = by_books.then(|| Books::read(&self.books)).flatten();
-                self.see(&mut care, pods, books.as_ref(), by_books && books.is_some());
+                self.see(
+                    &mut care,
+                    &pods,
+                    books.as_ref(),
+                    by_books && books.is_some(),
+                );
                 self.clean(&mut care).await;
             }
             let begins = self.begin(&mut care, devices, who).await;
@@ -130,13 +127,25 @@ impl Caring {
 
     /// Looks who is gone, and cleans what nobody has any more. Says when it is to look again, if
     /// nobody comes or goes.
-    pub(crate) async fn look(&self, pods: &[Pod]) -> Option<Duration> {
+    pub(crate) async fn look(&self, pods: &Arc<Vec<Pod>>) -> Option<Duration> {
         let mut care = self.care.lock().await;
+        let newest = self.pods.newest();
+        let pods = newest.as_ref().unwrap_or(pods);
         let books = Books::read(&self.books);
         self.see(&mut care, pods, books.as_ref(), false);
         self.clean(&mut care).await;
         let next = care.next_ms()?;
         Some(Duration::from_millis(next.saturating_sub(self.now_ms())))
+    }
+
+    /// The pods of the node: the newest, else those that the caller has, else a new list.
+    async fn now(&self, pods: Option<&Arc<Vec<Pod>>>) -> Option<Arc<Vec<Pod>>> {
+        if let Some(pods) = self.pods.newest().or_else(|| pods.cloned()) {
+            return Some(pods);
+        }
+        let unknown = |error| debug!(%error, "pods not listed, nothing is cleaned");
+        let listed = self.pods.now().await.map_err(unknown).ok();
+        listed.map(Arc::new)
     }
 
     fn see(&self, care: &mut Care, pods: &[Pod], books: Option<&Books>, all: bool) {

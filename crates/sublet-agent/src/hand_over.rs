@@ -209,7 +209,7 @@ impl HandOut {
         let pods = Arc::new(pods);
         if let Some(isolation) = self.isolation.clone() {
             let pods = Arc::clone(&pods);
-            let settled = spawn_blocking(move || isolation.settle(&pods));
+            let settled = spawn_blocking(move || isolation.settle(|| pods));
             settled.await.map_err(failed)?;
         }
         let twins = handed.twins.iter().map(|twin| twin.uid.clone());

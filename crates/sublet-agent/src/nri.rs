@@ -151,8 +151,9 @@ impl RuntimePlugin {
         let handed = handed.ok_or("kubelet was asked for a GPU that the pod does not ask for")?;
         if let Some(isolation) = self.isolation.clone() {
             // Containers whose pods are gone make room: their memory may be this one's now.
-            let pods = Arc::clone(&pods);
-            let settled = spawn_blocking(move || isolation.settle(&pods));
+            let (watched, pods) = (Arc::clone(&self.pods), Arc::clone(&pods));
+            let now = move || watched.known(|_| true).unwrap_or(pods);
+            let settled = spawn_blocking(move || isolation.settle(now));
             settled.await.map_err(|error| error.to_string())?;
         }
         let who = [handed.uid.clone()];

@@ -37,6 +37,17 @@ impl PodSource {
             PodSource::Watched(pods) => pods.all(FIRST_LIST).await.ok_or(CallError::NotYet),
         }
     }
+
+    /// What a watch has brought since somebody looked. Whoever compares pods with what was handed over
+    /// asks this under the lock of what was handed over: a list from before it would lack a pod that
+    /// has got something since, and the pod would lose it.
+    pub(crate) fn newest(&self) -> Option<Arc<Vec<Pod>>> {
+        match self {
+            // Who lists takes turns with whoever hands over.
+            PodSource::Listed(..) => None,
+            PodSource::Watched(pods) => pods.known(|_| true),
+        }
+    }
 }
 
 /// The pods of the node as a watch has brought them.
@@ -120,19 +131,21 @@ impl WatchedPods {
         wanted: impl Fn(&[Pod]) -> bool,
     ) -> Option<Arc<Vec<Pod>>> {
         let mut changed = self.changed.subscribe();
-        let found = || {
-            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            (known.complete && wanted(&known.pods)).then(|| Arc::clone(&known.pods))
-        };
         let wait = async {
             loop {
-                if let Some(pods) = found() {
+                if let Some(pods) = self.known(&wanted) {
                     return Some(pods);
                 }
                 changed.changed().await.ok()?;
             }
         };
         timeout(patience, wait).await.ok().flatten()
+    }
+
+    /// All of them as they are known now; `None` without a complete list, or one that is wanted.
+    pub(crate) fn known(&self, wanted: impl Fn(&[Pod]) -> bool) -> Option<Arc<Vec<Pod>>> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        (known.complete && wanted(&known.pods)).then(|| Arc::clone(&known.pods))
     }
 }
 

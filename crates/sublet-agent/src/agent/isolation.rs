@@ -84,7 +84,8 @@ impl Caretaker {
 
     /// Compares the containers with the pods, and has devices cleaned that nobody has any more. Allocate
     /// does it too, with a list of its own; the two take turns, or a list from before an Allocate
-    /// could end its container.
+    /// could end its container. Who is asked by the runtime takes no turns: there a watch says what is
+    /// newest.
     async fn settle(&self) -> anyhow::Result<()> {
         loop {
             let turn = self.given.lock().await;
@@ -111,9 +112,9 @@ impl Caretaker {
         let Some(isolation) = self.isolation.clone() else {
             return Ok(false);
         };
-        let (pods, unit) = (Arc::clone(pods), self.unit);
+        let (pods, unit, source) = (Arc::clone(pods), self.unit, self.pods.clone());
         let settled = spawn_blocking(move || {
-            let waits = isolation.settle(&pods);
+            let waits = isolation.settle(|| source.newest().unwrap_or_else(|| Arc::clone(&pods)));
             (waits, isolation.lost(&pods, unit))
         });
         let settled = settled.await;

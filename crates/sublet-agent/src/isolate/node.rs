@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use sublet_abi::{MAX_DEVICES, Mode};
@@ -249,12 +249,13 @@ impl Isolation {
         doubts
     }
 
-    /// Compares the containers with the node's pods, freshly listed, and removes what none of
-    /// them needs any more. True if one still waits for the arbiter.
-    pub(crate) fn settle(&self, pods: &[Pod]) -> bool {
+    /// Compares the containers with the node's pods, and removes what none of them needs any more.
+    /// True if one still waits for the arbiter. `pods` is asked once nobody can be admitted meanwhile.
+    pub(crate) fn settle(&self, pods: impl FnOnce() -> Arc<Vec<Pod>>) -> bool {
         let mut all = self.lock();
+        let pods = pods();
         all.retain(|_, tracked| {
-            let is_wanted = is_wanted(&tracked.record, pods);
+            let is_wanted = is_wanted(&tracked.record, &pods);
             if !is_wanted {
                 self.end_job(tracked);
                 self.leftovers.remove(&tracked.record, &self.containers);

@@ -159,8 +159,13 @@ fn a_new_agent_finds_its_containers_with_their_numbers_and_limits() {
         let handed = handed(pod, "main", Role::Main, card, 300);
         isolation.admit(&handed).unwrap();
     }
-    // Gone while the agent is there.
-    assert!(!isolation.settle(&[pod("a"), pod("c")]));
+    // Gone while the agent is there. The pods are asked for when nobody can be admitted any more: of
+    // a list from before, a container that was admitted since would lose what it got.
+    let waits = isolation.settle(|| {
+        assert!(isolation.tracked.try_lock().is_err());
+        vec![pod("a"), pod("c")].into()
+    });
+    assert!(!waits);
     assert_eq!(jobs(&isolation), "1:ns/a/main=300 3:ns/c/main=300");
     isolation.stop();
     let socket = node.path("state/containers/uid-a/main-0/tenant/tenant.sock");
@@ -170,7 +175,7 @@ fn a_new_agent_finds_its_containers_with_their_numbers_and_limits() {
     assert!(socket.exists());
     assert_eq!(jobs(&isolation), "1:ns/a/main=300 3:ns/c/main=300");
     // Gone while it was away.
-    assert!(!isolation.settle(&[pod("c")]));
+    assert!(!isolation.settle(|| vec![pod("c")].into()));
     assert_eq!(jobs(&isolation), "3:ns/c/main=300");
     assert!(!node.path("state/containers/uid-a").exists());
     isolation
@@ -271,7 +276,7 @@ fn containers_that_run_one_after_the_other_have_their_limits_at_once() {
         },
         ..Default::default()
     }];
-    assert!(!isolation.settle(std::slice::from_ref(&pod)));
+    assert!(!isolation.settle(|| vec![pod.clone()].into()));
     assert_eq!(jobs(&isolation), all);
     let socket = node.path("state/containers/uid-a/init-0/tenant/tenant.sock");
     assert!(socket.exists());
@@ -282,7 +287,7 @@ fn containers_that_run_one_after_the_other_have_their_limits_at_once() {
         (jobs(&isolation), granted(&isolation)),
         (all.to_owned(), 950)
     );
-    assert!(!isolation.settle(&[]));
+    assert!(!isolation.settle(|| vec![].into()));
     assert_eq!((jobs(&isolation).as_str(), granted(&isolation)), ("", 0));
     isolation.stop();
 }
@@ -365,7 +370,7 @@ fn libraries_stay_while_a_container_can_come_back_to_them() {
     let age = |folder: &PathBuf| fs::File::open(folder).unwrap().set_modified(then).unwrap();
     first.iter().for_each(age);
     let isolation = node.start();
-    assert!(!isolation.settle(&[pod("a")]));
+    assert!(!isolation.settle(|| vec![pod("a")].into()));
     assert_eq!(folders().len(), 4);
     if fs::read_link("/proc/self/ns/pid").unwrap() != Path::new("pid:[4026531836]") {
         println!("skipped: in a PID name space of its own the agent removes nothing");
@@ -375,7 +380,7 @@ fn libraries_stay_while_a_container_can_come_back_to_them() {
     // agent's locks until it runs.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while folders().len() > 2 && std::time::Instant::now() < deadline {
-        assert!(!isolation.settle(&[]));
+        assert!(!isolation.settle(|| vec![].into()));
     }
     let left = folders();
     isolation.stop();
@@ -409,7 +414,7 @@ fn libraries_stay_while_a_record_says_nothing_of_them() {
         .set_modified(then)
         .unwrap();
     let isolation = node.start();
-    assert!(!isolation.settle(&[pod("a")]));
+    assert!(!isolation.settle(|| vec![pod("a")].into()));
     assert!(unknown.exists());
     isolation.stop();
 }
