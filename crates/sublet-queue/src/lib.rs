@@ -3,10 +3,12 @@
 //! Quotas form a tree. What one does not use others may borrow, and its owner gets it back by
 //! asking. The rule is Koordinator's, so that its manifests mean here what they mean there.
 //!
-//! Suggested reading order: divide, tree.
+//! Suggested reading order: divide, tree, group.
 
 mod divide;
+mod group;
 mod tree;
 
 pub use divide::{Wish, divide};
+pub use group::{Gang, GangMode, GangRole, Group, GroupId, MatchPolicy, Member, MemberShape};
 pub use tree::{Amounts, Entitlement, MinScaling, Quota, QuotaProblem, QuotaTree, TreeError};
