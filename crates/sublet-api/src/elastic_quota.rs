@@ -127,6 +127,12 @@ impl ElasticQuotaError {
 }
 
 impl ElasticQuota {
+    /// Is it one of scheduler-plugins, for its namespace alone?
+    #[must_use]
+    pub fn is_of_plugins(&self) -> bool {
+        self.api_version.starts_with(PLUGINS_GROUP)
+    }
+
     /// What it says.
     ///
     /// # Errors
@@ -135,7 +141,7 @@ impl ElasticQuota {
         let label = |key: &str| self.metadata.labels.get(key).map(String::as_str);
         let is = |key: &str| label(key) == Some("true");
         let name: Arc<str> = self.metadata.name.as_str().into();
-        let is_of_plugins = self.api_version.starts_with(PLUGINS_GROUP);
+        let is_of_plugins = self.is_of_plugins();
         let parent = label(keys::QUOTA_PARENT).filter(|&name| !name.is_empty() && name != ROOT);
         let total = match self.listed(keys::QUOTA_TOTAL)? {
             Some(total) => Some(without(total, self.listed(keys::QUOTA_UNSCHEDULABLE)?)),

@@ -320,6 +320,11 @@ keys! {
         QUOTA_IS_ROOT = "quota.scheduling.koordinator.sh/is-root",
         /// `true` takes nothing from the cluster's own tree (Koordinator)
         QUOTA_IGNORE_DEFAULT = "quota.scheduling.koordinator.sh/ignore-default-tree",
+        /// `true` on a quota that has others below it; pods count for those alone (Koordinator)
+        QUOTA_IS_PARENT = "quota.scheduling.koordinator.sh/is-parent",
+        /// `true` lets the quota be created or changed though sums of minima do not fit
+        /// (Koordinator)
+        QUOTA_FORCE = "quota.scheduling.koordinator.sh/allow-force-update",
     }
     ElasticQuotaAnnotation {
         /// by how much it shares in what is left over, as amounts by resource; as much as its

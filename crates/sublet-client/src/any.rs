@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use kube::api::{GetParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::{ApiResource, DynamicObject, Request};
 use kube::{Client, Resource};
 use serde_json::{Value, json};
@@ -52,6 +52,10 @@ pub enum Act {
     ApplyWhereFree(Value),
     /// As `Apply`, for the status.
     ApplyStatus(Value),
+    /// A JSON patch: all of its operations, or none if one fails (422).
+    JsonPatch(Value),
+    /// Deleted, if it is still the one with this UID.
+    Delete(String),
     /// The Eviction API: the object is a pod, and is asked to go if it is still the one with this
     /// UID and no disruption budget forbids it (429).
     Evict(String),
@@ -123,6 +127,10 @@ fn request(
     };
     let where_free = PatchParams::apply(manager);
     let apply = where_free.clone().force();
+    let patched = PatchParams {
+        field_manager: Some(manager.to_owned()),
+        ..PatchParams::default()
+    };
     let request = match &write.act {
         Act::Create(object) => to.create(&post, full(&write.to, object)),
         Act::Replace(object) => to.replace(name, &post, full(&write.to, object)),
@@ -130,6 +138,17 @@ fn request(
         Act::ApplyWhereFree(object) => to.patch(name, &where_free, &applied(&write.to, object)),
         Act::ApplyStatus(object) => {
             to.patch_subresource("status", name, &apply, &applied(&write.to, object))
+        }
+        Act::JsonPatch(operations) => match serde_json::from_value(operations.clone()) {
+            Ok(operations) => to.patch(name, &patched, &Patch::<Value>::Json(operations)),
+            Err(error) => Err(kube::core::request::Error::SerializeBody(error)),
+        },
+        Act::Delete(uid) => {
+            let conditions = Preconditions {
+                uid: Some(uid.clone()),
+                resource_version: None,
+            };
+            to.delete(name, &DeleteParams::default().preconditions(conditions))
         }
         Act::Evict(uid) => {
             let mut eviction = named(&write.to, &json!({}));
@@ -214,6 +233,16 @@ mod tests {
                 "deleteOptions": {"preconditions": {"uid": "u1"}},
             })
         );
+
+        let pod = || ObjectAddress::of::<Pod>(Some("ns"), "a");
+        let operations = json!([{"op": "test", "path": "/metadata/uid", "value": "u1"}]);
+        let (line, body) = sent(pod(), Act::JsonPatch(operations.clone()));
+        let to = "/api/v1/namespaces/ns/pods/a";
+        assert_eq!(line, format!("PATCH {to}?&fieldManager=tester&timeout=2s"));
+        assert_eq!(body, operations);
+        let (line, body) = sent(pod(), Act::Delete("u1".to_owned()));
+        assert_eq!(line, format!("DELETE {to}?&timeout=2s"));
+        assert_eq!(body, json!({"preconditions": {"uid": "u1"}}));
 
         let kind = GroupVersionKind::gvk("sublet.test", "v1alpha1", "Toy");
         let toy = ObjectAddress {

@@ -20,8 +20,9 @@ pub use agent_port::{AgentConnection, AgentPod, find_agent};
 pub use any::{Act, ObjectAddress, Write, perform, read_object};
 pub use kube::Client;
 pub use slim::{
-    Budgets, Change, ConfigMaps, Flavors, Namespaces, Nodes, ObjectKind, PodWire, Pods, Quotas,
-    SharePodWire, SharePods, list, read_node, read_pod, watch, watch_some,
+    Budgets, Change, ConfigMaps, ElasticQuotas, Flavors, Namespaces, Nodes, ObjectKind,
+    PluginQuotas, PodWire, Pods, Quotas, SharePodWire, SharePods, is_unknown_kind, list, read_node,
+    read_pod, watch, watch_any, watch_some,
 };
 pub use whole::{apply_whole, delete_whole, list_whole, may, merge_whole};
 pub use write::{

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use futures::{Stream, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::ListParams;
-use kube::core::DynamicResourceScope;
+use kube::core::{ApiResource, DynamicObject, DynamicResourceScope};
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher::watcher};
 use kube::{Api, Client, Resource};
@@ -41,6 +41,18 @@ pub enum Change<T> {
     Set(T),
     /// An object is gone; this is how it was last seen.
     Gone(T),
+}
+
+impl<T> Change<T> {
+    /// The same with something made of the object.
+    pub fn map<U>(self, make: impl FnOnce(T) -> U) -> Change<U> {
+        match self {
+            Change::ListBegins => Change::ListBegins,
+            Change::ListEnds => Change::ListEnds,
+            Change::Set(object) => Change::Set(make(object)),
+            Change::Gone(object) => Change::Gone(make(object)),
+        }
+    }
 }
 
 macro_rules! kind {
@@ -130,6 +142,16 @@ kind!(
     SharePods, SharePodWire, "kubeshare.nthu", "v1", "SharePod", "sharepods", sublet_api::SharePod
 );
 
+kind!(
+    /// Koordinator's elastic quotas.
+    ElasticQuotas, ElasticQuotaWire, "scheduling.sigs.k8s.io", "v1alpha1", "ElasticQuota", "elasticquotas", sublet_api::ElasticQuota
+);
+
+kind!(
+    /// Those of scheduler-plugins.
+    PluginQuotas, PluginQuotaWire, "scheduling.x-k8s.io", "v1alpha1", "ElasticQuota", "elasticquotas", sublet_api::ElasticQuota
+);
+
 /// Every object of a kind, as fresh as the API server has it. `fields`: a field selector.
 ///
 /// # Errors
@@ -212,6 +234,28 @@ pub fn watch_some<K: ObjectKind>(
     changes::<K>(api, watcher::Config::default().fields(fields))
 }
 
+/// Watches all objects of a kind that is only known by its address, whole. A kind that nobody has
+/// defined is an error that comes again and again, with growing pauses, until somebody does.
+pub fn watch_any(
+    client: &Client,
+    kind: &ApiResource,
+) -> impl Stream<Item = Result<Change<DynamicObject>, watcher::Error>> + Send + use<> {
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), kind);
+    let events = watcher(api, watcher::Config::default().page_size(1_000)).default_backoff();
+    events.map(|event| event.map(change_of))
+}
+
+/// Has nobody defined that kind?
+#[must_use]
+pub fn is_unknown_kind(error: &watcher::Error) -> bool {
+    let (watcher::Error::InitialListFailed(kube::Error::Api(status))
+    | watcher::Error::WatchStartFailed(kube::Error::Api(status))) = error
+    else {
+        return false;
+    };
+    status.code == 404
+}
+
 fn changes<K: ObjectKind>(
     api: Api<K::Wire>,
     config: watcher::Config,
@@ -219,12 +263,14 @@ fn changes<K: ObjectKind>(
     let events = watcher(api, config.page_size(1_000)).default_backoff();
     // Objects of a list are handed on one by one: a list of 40,000 pods would take more
     // memory than everything that is kept of them.
-    events.map(|event| {
-        Ok(match event? {
-            Event::Init => Change::ListBegins,
-            Event::InitDone => Change::ListEnds,
-            Event::InitApply(wire) | Event::Apply(wire) => Change::Set(K::slim(wire)),
-            Event::Delete(wire) => Change::Gone(K::slim(wire)),
-        })
-    })
+    events.map(|event| Ok(change_of(event?).map(K::slim)))
+}
+
+fn change_of<T>(event: Event<T>) -> Change<T> {
+    match event {
+        Event::Init => Change::ListBegins,
+        Event::InitDone => Change::ListEnds,
+        Event::InitApply(object) | Event::Apply(object) => Change::Set(object),
+        Event::Delete(object) => Change::Gone(object),
+    }
 }

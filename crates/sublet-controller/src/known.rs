@@ -1,6 +1,6 @@
-//! What is known of the cluster when a pod is admitted: labels of namespaces, and flavors.
+//! What is known of the cluster when an object is judged: labels of namespaces, flavors, quotas.
 //!
-//! Watches keep both, on every replica. A namespace or a flavor may be as new as the pod that needs
+//! Watches keep all, on every replica. A namespace or a flavor may be as new as the pod that needs
 //! it, so whoever asks waits a little; after that it is taken for absent.
 
 use std::collections::BTreeMap;
@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use sublet_api::object::Namespace;
-use sublet_api::{GpuFlavor, keys};
+use sublet_api::{ElasticQuota, GpuFlavor, keys};
 use sublet_client::Change;
 use tokio::sync::watch;
 
 use crate::flavors::KnownFlavors;
+use crate::quotas::KnownQuotas;
 
 /// How long a pod waits for its namespace to be seen, and for its flavor.
 const LIMIT: Duration = Duration::from_millis(500);
@@ -27,6 +28,8 @@ pub(crate) struct Known {
     pub(crate) namespaces: watch::Receiver<Option<NamespaceLabels>>,
     /// `None` until all flavors are known.
     pub(crate) flavors: watch::Receiver<Option<KnownFlavors>>,
+    /// `None` until all quotas are known, and where there is no queue.
+    pub(crate) quotas: watch::Receiver<Option<KnownQuotas>>,
 }
 
 impl Known {
@@ -93,11 +96,26 @@ pub(crate) async fn follow_flavors<E: std::fmt::Display>(
     follow(changes, known, entry).await;
 }
 
+/// Keeps Koordinator's quotas known.
+pub(crate) async fn follow_quotas<E: std::fmt::Display>(
+    changes: impl Stream<Item = Result<Change<ElasticQuota>, E>>,
+    known: watch::Sender<Option<KnownQuotas>>,
+) {
+    let entry = |quota: ElasticQuota| {
+        let key = (
+            quota.metadata.namespace.clone(),
+            quota.metadata.name.clone(),
+        );
+        (key, quota)
+    };
+    follow(changes, known, entry).await;
+}
+
 /// Keeps something of each object known, by its name. `entry`: the name and what is kept.
-async fn follow<O, T, E: std::fmt::Display>(
+async fn follow<K: Ord, O, T, E: std::fmt::Display>(
     changes: impl Stream<Item = Result<Change<O>, E>>,
-    known: watch::Sender<Option<BTreeMap<String, T>>>,
-    entry: impl Fn(O) -> (String, T),
+    known: watch::Sender<Option<BTreeMap<K, T>>>,
+    entry: impl Fn(O) -> (K, T),
 ) {
     let mut changes = std::pin::pin!(changes);
     let mut listed = None;

@@ -4,7 +4,7 @@
 //! The webhooks answer on every replica; whatever writes runs on the leader alone. All state is in
 //! the API server. It never binds a pod and never speaks to a node.
 //!
-//! Suggested reading order: shell; hosts, keeper; admission, flavors, bindings,
+//! Suggested reading order: shell; hosts, keeper; admission, flavors, bindings, quotas,
 //! known, review, webhook, listener; event, preemptor, share_pods.
 
 mod admission;
@@ -16,6 +16,7 @@ mod keeper;
 mod known;
 mod listener;
 mod preemptor;
+mod quotas;
 mod review;
 mod share_pods;
 pub mod shell;
@@ -34,7 +35,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::Client;
 use kube::runtime::WatchStreamExt;
 use rustls::ServerConfig;
-use sublet_client::{Flavors, Namespaces, ObjectAddress};
+use sublet_client::{ElasticQuotas, Flavors, Namespaces, ObjectAddress};
 use sublet_model::Unit;
 use sublet_replicas::leader::{LeaseTiming, campaign, candidacy, process_name};
 use sublet_replicas::secret::stored_in;
@@ -112,6 +113,11 @@ pub struct Args {
     /// case
     #[arg(long)]
     add_slots: bool,
+    /// Jobs queue, by quotas and in groups that start together: pods that belong to a group, name a
+    /// quota, or are in a namespace with the label sublet.dev/queue=enabled. The extender needs the
+    /// same flag
+    #[arg(long)]
+    queue: bool,
     /// How long a certificate is good for; it is renewed when a third of that is left
     #[arg(long, value_name = "DURATION", default_value = "8760h", value_parser = validity)]
     certificate_validity: Duration,
@@ -157,7 +163,9 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let (metrics, registry) = ControllerMetrics::registered();
     let (namespaces, namespaces_known) = watch::channel(None);
     let (flavors, flavors_known) = watch::channel(None);
+    let (quotas, quotas_known) = watch::channel(None);
     let (certificate, certificate_known) = watch::channel(None);
+    let queue = args.queue;
     let (rules, binding_rules) = rules(args);
     let preemptor = Preemptor {
         schedulers: rules.schedulers.iter().cloned().collect(),
@@ -166,6 +174,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let known = Known {
         namespaces: namespaces_known,
         flavors: flavors_known,
+        quotas: quotas_known,
     };
     let share_pods = SharePodKeeper {
         rules: rules.clone(),
@@ -185,6 +194,10 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     tokio::spawn(known::follow_namespaces(changes, namespaces));
     let changes = sublet_client::watch::<Flavors>(&client, None);
     tokio::spawn(known::follow_flavors(changes, flavors));
+    if queue {
+        let changes = sublet_client::watch::<ElasticQuotas>(&client, None);
+        tokio::spawn(known::follow_quotas(changes, quotas));
+    }
     tokio::spawn(follow_certificate(
         keeper.clone(),
         client.clone(),

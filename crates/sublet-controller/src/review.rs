@@ -22,6 +22,8 @@ pub(crate) struct Request {
     pub(crate) namespace: String,
     user_info: User,
     object: Option<Value>,
+    /// As it was, where something is changed or deleted.
+    old_object: Option<Value>,
 }
 
 /// Who asks.
@@ -54,6 +56,11 @@ impl Request {
     pub(crate) fn object(&self) -> Result<&Value, String> {
         let object = self.object.as_ref();
         object.ok_or_else(|| "a request without an object".to_owned())
+    }
+
+    /// The object that goes; none where one comes or changes.
+    pub(crate) fn deleted(&self) -> Option<&Value> {
+        self.old_object.as_ref().filter(|_| self.object.is_none())
     }
 
     /// The name of who asks.

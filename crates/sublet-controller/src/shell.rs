@@ -2,7 +2,8 @@
 //!
 //! A controller says what it watches, what else a decision looks at, and decides; all the rest is
 //! here: it runs on the leader alone, its writes end with the leadership, and what was refused is
-//! tried again with growing pauses. Watches, caches and queues are kube's.
+//! tried again with growing pauses. Watches, caches and queues are kube's. The queue, whose decision
+//! is about the whole cluster, has a loop of its own and writes by the same [`Pen`].
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -117,15 +118,19 @@ pub async fn govern<C: Control>(
         let tenure = leadership.won().await;
         // All caches are new: what an earlier leader wrote is in the lists they begin with.
         let (watches, caches) = control.watch(&client);
-        let office = Arc::new(Office {
-            control: control.clone(),
-            caches,
+        let pen = Pen {
+            name: C::NAME,
             client: client.clone(),
             leadership: leadership.clone(),
             tenure,
+            metrics: metrics.clone(),
+        };
+        let office = Arc::new(Office {
+            control: control.clone(),
+            caches,
+            pen,
             pauses,
             failures: Mutex::default(),
-            metrics: metrics.clone(),
         });
         let attended = watches
             .run(Office::attend, Office::pause, office.clone())
@@ -152,18 +157,26 @@ pub async fn govern<C: Control>(
 struct Office<C: Control> {
     control: Arc<C>,
     caches: C::Caches,
-    client: Client,
-    leadership: Leadership,
-    tenure: u64,
+    pen: Pen,
     pauses: Pauses,
     /// How often an object failed since it last did not, by namespace and name.
     failures: Mutex<BTreeMap<(String, String), u32>>,
-    metrics: ControllerMetrics,
+}
+
+/// What writes in one tenure, for as long as that lasts.
+#[derive(Clone)]
+pub(crate) struct Pen {
+    /// The controller's name in logs and metrics, and as field manager.
+    pub(crate) name: &'static str,
+    pub(crate) client: Client,
+    pub(crate) leadership: Leadership,
+    pub(crate) tenure: u64,
+    pub(crate) metrics: ControllerMetrics,
 }
 
 /// Why an object is not as it should be.
 #[derive(Debug, thiserror::Error)]
-enum Undone {
+pub(crate) enum Undone {
     /// The API server refused a write.
     #[error("{act} was refused with {code}: {message}")]
     Refused {
@@ -179,48 +192,28 @@ enum Undone {
     Deposed,
 }
 
-impl<C: Control> Office<C> {
-    async fn attend(object: Arc<C::Object>, office: Arc<Office<C>>) -> Result<Action, Undone> {
-        let control = &office.control;
-        let sight = control.see(&office.caches, &object).await;
-        let now = Timestamp::now();
-        let decision = control.decide(&object, &sight, now);
-        office
-            .metrics
-            .decisions
-            .get_or_create(&ControllerLabel {
-                controller: C::NAME,
-            })
+impl Pen {
+    /// Counts a decision.
+    pub(crate) fn decided(&self) {
+        let controller = self.name;
+        let decisions = &self.metrics.decisions;
+        decisions
+            .get_or_create(&ControllerLabel { controller })
             .inc();
-        for write in &decision.writes {
-            if let Err(undone) = office.write(write).await {
-                if let Undone::Refused { message, .. } = &undone
-                    && let Some(told) = control.refused(&object, write, message, now)
-                {
-                    // Telling is not what was to be done: what counts is the write.
-                    let _told = office.write(&told).await;
-                }
-                return Err(undone);
-            }
-        }
-        office.failed().remove(&key(&*object));
-        Ok(decision
-            .again
-            .map_or_else(Action::await_change, Action::requeue))
     }
 
     /// Sends a write, if this tenure still may, and for as long as it may.
-    async fn write(&self, write: &Write) -> Result<(), Undone> {
+    pub(crate) async fn write(&self, write: &Write) -> Result<(), Undone> {
         let act = || format!("the write of {} {}", write.to.kind.kind, write.to.name);
         let left = self.leadership.left(self.tenure).ok_or(Undone::Deposed)?;
-        let sending = perform(&self.client, write, C::NAME, left.min(WRITE_LIMIT));
+        let sending = perform(&self.client, write, self.name, left.min(WRITE_LIMIT));
         let answer = self.leadership.writing(sending).await;
         let outcome = match &answer {
             Ok(()) => "written",
             Err(WriteError::Refused { .. }) => "refused",
             Err(WriteError::Unanswered(_)) => "unanswered",
         };
-        let controller = C::NAME;
+        let controller = self.name;
         let labels = WriteLabels {
             controller,
             outcome,
@@ -236,6 +229,31 @@ impl<C: Control> Office<C> {
             },
             WriteError::Unanswered(why) => Undone::Unanswered { act: act(), why },
         })
+    }
+}
+
+impl<C: Control> Office<C> {
+    async fn attend(object: Arc<C::Object>, office: Arc<Office<C>>) -> Result<Action, Undone> {
+        let control = &office.control;
+        let sight = control.see(&office.caches, &object).await;
+        let now = Timestamp::now();
+        let decision = control.decide(&object, &sight, now);
+        office.pen.decided();
+        for write in &decision.writes {
+            if let Err(undone) = office.pen.write(write).await {
+                if let Undone::Refused { message, .. } = &undone
+                    && let Some(told) = control.refused(&object, write, message, now)
+                {
+                    // Telling is not what was to be done: what counts is the write.
+                    let _told = office.pen.write(&told).await;
+                }
+                return Err(undone);
+            }
+        }
+        office.failed().remove(&key(&*object));
+        Ok(decision
+            .again
+            .map_or_else(Action::await_change, Action::requeue))
     }
 
     #[expect(

@@ -19,7 +19,8 @@ use kube::core::admission::AdmissionResponse;
 use prometheus_client::registry::Registry;
 use rustls::ServerConfig;
 use serde::Deserialize;
-use sublet_api::{SharePod, keys};
+use serde_json::Value;
+use sublet_api::{ElasticQuota, SharePod, keys};
 use sublet_client::{Client, read_node, read_pod};
 use sublet_telemetry::metrics::{ControllerMetrics, OutcomeLabel, print};
 use tokio::sync::watch;
@@ -28,6 +29,7 @@ use crate::admission::{AdmissionError, AdmissionRules, admit};
 use crate::bindings::{BindingRules, is_ours, judge, strangers_binding};
 use crate::flavors::KnownFlavors;
 use crate::known::Known;
+use crate::quotas::{KnownQuotas, QuotaChange, judge_quota};
 use crate::review::Request;
 use crate::share_pods::pod_of;
 
@@ -56,6 +58,7 @@ pub(crate) fn router(desk: Arc<Desk>) -> Router {
         .route("/admit", post(answer))
         .route("/sharepods", post(answer_share_pod))
         .route("/bindings", post(answer_binding))
+        .route("/quotas", post(answer_quota))
         .layer(DefaultBodyLimit::max(BODY_LIMIT))
         .with_state(desk)
 }
@@ -127,6 +130,17 @@ async fn answer_share_pod(State(desk): State<Arc<Desk>>, body: Bytes) -> Respons
     desk.known.await_flavor(flavor(&request), &labels).await;
     let flavors = desk.known.flavors.borrow();
     match decide_share_pod(&request, &labels, flavors.as_ref(), &desk.rules) {
+        Ok(response) => axum::Json(response.into_review()).into_response(),
+        Err(error) => (StatusCode::BAD_REQUEST, error).into_response(),
+    }
+}
+
+async fn answer_quota(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
+    let decided = Request::read(&body).and_then(|request| {
+        let quotas = desk.known.quotas.borrow();
+        decide_quota(&request, quotas.as_ref())
+    });
+    match decided {
         Ok(response) => axum::Json(response.into_review()).into_response(),
         Err(error) => (StatusCode::BAD_REQUEST, error).into_response(),
     }
@@ -220,6 +234,29 @@ fn decide_share_pod(
     Ok(match pod_of(&share_pod, labels, flavors, rules) {
         Ok(_) => response,
         Err(refusal) => response.deny(refusal),
+    })
+}
+
+/// The answer for a quota that comes, changes or goes. One that is judged before the others are
+/// known passes.
+fn decide_quota(
+    request: &Request,
+    quotas: Option<&KnownQuotas>,
+) -> Result<AdmissionResponse, String> {
+    let read =
+        |object: &Value| ElasticQuota::deserialize(object).map_err(|error| error.to_string());
+    let quota = match request.deleted() {
+        Some(gone) => (read(gone)?, true),
+        None => (read(request.object()?)?, false),
+    };
+    let change = match &quota {
+        (gone, true) => QuotaChange::Gone(gone),
+        (set, false) => QuotaChange::Set(set),
+    };
+    let response = request.allow();
+    Ok(match quotas.map(|known| judge_quota(change, known)) {
+        None | Some(Ok(())) => response,
+        Some(Err(refusal)) => response.deny(refusal),
     })
 }
 

@@ -31,6 +31,8 @@ pub struct World {
     /// The extender's port.
     pub port: u16,
     sublet: PathBuf,
+    /// Whether jobs queue.
+    queue: bool,
 }
 
 /// The cluster that the tests of this process use one after another. Its guard is a process that
@@ -133,7 +135,23 @@ impl World {
         World::start_as(&[], ClusterOptions::keeping_deleted)
     }
 
+    /// The same with the queue.
+    ///
+    /// # Errors
+    /// A component does not come up.
+    pub fn start_queueing() -> Result<Option<World>> {
+        World::start_of(true, &["--queue"], |options| options)
+    }
+
     fn start_as(
+        flags: &[&str],
+        change: impl FnOnce(ClusterOptions) -> ClusterOptions,
+    ) -> Result<Option<World>> {
+        World::start_of(false, flags, change)
+    }
+
+    fn start_of(
+        queue: bool,
         flags: &[&str],
         change: impl FnOnce(ClusterOptions) -> ClusterOptions,
     ) -> Result<Option<World>> {
@@ -147,12 +165,16 @@ impl World {
         options.audit = true;
         let cluster = Cluster::start(options)?;
         deployed::apply(&cluster, repository())?;
+        if queue {
+            deployed::apply_queue(&cluster, repository())?;
+        }
         let port = deployed::start_extender(&cluster, &sublet, flags)?;
         deployed::start_kube_scheduler(&cluster, repository(), port)?;
         Ok(Some(World {
             cluster,
             port,
             sublet,
+            queue,
         }))
     }
 
@@ -175,6 +197,7 @@ impl World {
             cluster,
             port: 0,
             sublet,
+            queue: false,
         };
         let pods = world.start_scheduler_pods(count)?;
         world.port = pods[0].calls;
@@ -206,7 +229,10 @@ impl World {
     /// # Errors
     /// The webhook configuration is refused.
     pub fn call_webhook_at(&self, port: u16) -> Result<()> {
-        deployed::apply_webhook(&self.cluster, repository(), port)
+        match self.queue {
+            true => deployed::apply_queue_webhook(&self.cluster, repository(), port),
+            false => deployed::apply_webhook(&self.cluster, repository(), port),
+        }
     }
 
     /// Runs `sublet` with these arguments as the cluster's administrator. Returns exit code,

@@ -33,7 +33,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use sublet_plan::{EngineOptions, Policy};
 
-pub use onlooker::{Onlooker, Outlook};
+pub use onlooker::{Ear, Onlooker, Outlook, Sight};
 pub use routes::router;
 pub use state::Scheduler;
 

@@ -87,7 +87,7 @@ async fn serve_alone(
     health: Option<TcpListener>,
 ) -> anyhow::Result<()> {
     let scheduler = Arc::new(scheduler);
-    let watching = tokio::spawn(watches::follow(scheduler.clone()));
+    let watching = tokio::spawn(watches::follow(scheduler.clone(), None));
     answer_for_health(&scheduler, health);
     axum::serve(calls, router(scheduler))
         .with_graceful_shutdown(stopped())
@@ -141,7 +141,7 @@ async fn serve_among_others(
         resigned: watch::Sender::new(false),
     });
     let scheduler = Arc::new(scheduler.among(replicas.clone()));
-    let watching = tokio::spawn(watches::follow(scheduler.clone()));
+    let watching = tokio::spawn(watches::follow(scheduler.clone(), None));
     tokio::spawn(peers::follow(client.clone(), namespace.clone(), link));
     tokio::spawn(peers::keep(
         client.clone(),

@@ -1,15 +1,17 @@
-//! The ledger as a process sees it that binds nothing: whom to evict for a pod that waits.
+//! The ledger as a process sees it that binds nothing: whom to evict for a pod that waits, and what
+//! the queue decides on.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sublet_api::object::Pod;
+use sublet_api::object::{Node, Pod};
 use sublet_api::stock::{pod_rules, unmodelled};
 use sublet_api::{Preempting, Victim};
-use sublet_client::Client;
+use sublet_client::{Change, Client};
 use sublet_model::{Entry, NodeIdx, PodKey, PodUid};
-use sublet_plan::{EngineOptions, NoRescue, Prospect};
+use sublet_plan::stock::NodeRules;
+use sublet_plan::{Engine, EngineOptions, NoRescue, Prospect};
 use tokio::task::JoinHandle;
 
 use crate::promises::{entry_of, promise_of};
@@ -32,6 +34,24 @@ impl Drop for Onlooker {
     }
 }
 
+/// Is told what the watches tell, once the ledger has it. It must not wait.
+pub trait Ear: Send + Sync {
+    /// Of pods.
+    fn pod(&self, change: Change<Pod>);
+    /// Of nodes.
+    fn node(&self, change: Change<Node>);
+}
+
+/// What a decision about the whole cluster looks at, while nothing changes.
+pub struct Sight<'a> {
+    /// The ledger, to try out on.
+    pub engine: &'a mut Engine,
+    /// What the stock scheduler checks of nodes.
+    pub nodes: Vec<(NodeIdx, NodeRules)>,
+    /// Would a disruption budget be broken if all of these were evicted?
+    pub breaks: &'a dyn Fn(&[&Entry]) -> bool,
+}
+
 /// What is to be said of a pod that waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outlook {
@@ -50,8 +70,18 @@ impl Onlooker {
     /// Begins to follow. Amounts of `aliyun.com/gpu-mem` are in the unit of `options`.
     #[must_use]
     pub fn new(client: Client, options: EngineOptions) -> Onlooker {
+        Onlooker::begin(client, options, None)
+    }
+
+    /// The same for one that is told what the watches tell.
+    #[must_use]
+    pub fn listening(client: Client, options: EngineOptions, ear: Box<dyn Ear>) -> Onlooker {
+        Onlooker::begin(client, options, Some(ear))
+    }
+
+    fn begin(client: Client, options: EngineOptions, ear: Option<Box<dyn Ear>>) -> Onlooker {
         let scheduler = Arc::new(Scheduler::silent(client, options));
-        let following = tokio::spawn(follow(scheduler.clone()));
+        let following = tokio::spawn(follow(scheduler.clone(), ear));
         Onlooker {
             scheduler,
             following,
@@ -63,6 +93,23 @@ impl Onlooker {
         while !self.scheduler.is_ready() {
             tokio::time::sleep(LOOK).await;
         }
+    }
+
+    /// Decides something about the whole cluster. Meanwhile nothing is entered.
+    pub fn decide<T>(&self, decide: impl FnOnce(Sight<'_>) -> T) -> T {
+        let mut state = self.scheduler.state();
+        let State {
+            engine,
+            evictions,
+            node_rules,
+            ..
+        } = &mut *state;
+        let rules = node_rules.iter().flatten();
+        decide(Sight {
+            engine,
+            nodes: rules.map(|(node, rules)| (*node, rules.clone())).collect(),
+            breaks: &|set| evictions.breaks_budget(set),
+        })
     }
 
     /// What is to be said of this pod. What is found possible counts as decided for other pods.

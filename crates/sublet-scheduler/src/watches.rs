@@ -17,18 +17,25 @@ use sublet_client::{
 };
 use sublet_model::{Entry, NodeName, PodKey, PodUid, Standing};
 
+use crate::onlooker::Ear;
 use crate::state::{Listed, Scheduler};
 
-/// Follows everything until it is dropped.
-pub(crate) async fn follow(scheduler: Arc<Scheduler>) {
+/// Follows everything until it is dropped. `ear`: is told of nodes and pods too.
+pub(crate) async fn follow(scheduler: Arc<Scheduler>, ear: Option<Box<dyn Ear>>) {
     let client = &scheduler.client;
     let mut listed = None;
     let nodes = each(watch::<Nodes>(client, None), |change| {
-        nodes(&scheduler, &mut listed, change);
+        nodes(&scheduler, &mut listed, &change);
+        if let Some(ear) = &ear {
+            ear.node(change);
+        }
     });
     let mut listed = None;
     let pods = each(watch::<Pods>(client, None), |change| {
-        pods(&scheduler, &mut listed, change);
+        pods(&scheduler, &mut listed, &change);
+        if let Some(ear) = &ear {
+            ear.pod(change);
+        }
     });
     let mut listed = None;
     let maps = watch::<ConfigMaps>(client, Some("kube-system"));
@@ -89,7 +96,7 @@ async fn each<T, E: std::error::Error>(
 /// What the list that is being read has had so far; nothing between lists.
 pub(crate) type Listing<T> = Option<BTreeSet<T>>;
 
-fn nodes(scheduler: &Arc<Scheduler>, listed: &mut Listing<String>, change: Change<Node>) {
+fn nodes(scheduler: &Arc<Scheduler>, listed: &mut Listing<String>, change: &Change<Node>) {
     match change {
         Change::ListBegins => *listed = Some(BTreeSet::new()),
         Change::ListEnds => {
@@ -99,17 +106,17 @@ fn nodes(scheduler: &Arc<Scheduler>, listed: &mut Listing<String>, change: Chang
             list_ended(scheduler, Listed::Nodes);
         }
         Change::Set(node) => {
-            scheduler.state().set_node(&node);
+            scheduler.state().set_node(node);
             scheduler.freed.send_replace(());
             if let Some(listed) = listed {
-                listed.insert(node.metadata.name);
+                listed.insert(node.metadata.name.clone());
             }
         }
         Change::Gone(node) => scheduler.state().remove_node(&node.metadata.name),
     }
 }
 
-pub(crate) fn pods(scheduler: &Arc<Scheduler>, listed: &mut Listing<PodUid>, change: Change<Pod>) {
+pub(crate) fn pods(scheduler: &Arc<Scheduler>, listed: &mut Listing<PodUid>, change: &Change<Pod>) {
     match change {
         Change::ListBegins => *listed = Some(BTreeSet::new()),
         Change::ListEnds => {
@@ -117,18 +124,18 @@ pub(crate) fn pods(scheduler: &Arc<Scheduler>, listed: &mut Listing<PodUid>, cha
             list_ended(scheduler, Listed::Pods);
         }
         Change::Set(pod) => {
-            scheduler.state().set_pod(&pod);
+            scheduler.state().set_pod(pod);
             scheduler.learnt.notify_one();
-            if is_over(&pod) {
+            if is_over(pod) {
                 scheduler.freed.send_replace(());
             }
-            crate::events::pod_seen(scheduler, &pod);
+            crate::events::pod_seen(scheduler, pod);
             if let Some(listed) = listed {
-                listed.extend(pod_uid(&pod));
+                listed.extend(pod_uid(pod));
             }
         }
         Change::Gone(pod) => {
-            if let Ok(uid) = pod_uid(&pod) {
+            if let Ok(uid) = pod_uid(pod) {
                 scheduler.state().forget(&uid);
                 scheduler.learnt.notify_one();
                 scheduler.freed.send_replace(());

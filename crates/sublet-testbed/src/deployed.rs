@@ -30,6 +30,9 @@ const NAMESPACE: &str = "sublet-system";
 /// The one file of `deploy/kubernetes/` that is not made by the chart: helm makes namespaces itself.
 pub const NAMESPACE_MANIFEST: &str = "00-namespace.yaml";
 
+/// Those that are others with the queue, or are there with it alone.
+const QUEUE_FOLDER: &str = "deploy/kubernetes/queue";
+
 /// Manifests that describe processes in pods, or configure them; they are not applied. The webhook
 /// is, by [`apply_webhook`], where a controller is to answer: else each GPU pod would wait for one.
 const NOT_APPLIED: [&str; 5] = [
@@ -70,9 +73,20 @@ pub fn accounts() -> Vec<User> {
 /// # Errors
 /// When a manifest is refused.
 pub fn apply(cluster: &Cluster, repository: &Path) -> Result<()> {
-    let dir = repository.join("deploy/kubernetes");
+    apply_folder(cluster, &repository.join("deploy/kubernetes"))
+}
+
+/// Applies what the queue needs beside that, or has in another form.
+///
+/// # Errors
+/// When a manifest is refused.
+pub fn apply_queue(cluster: &Cluster, repository: &Path) -> Result<()> {
+    apply_folder(cluster, &repository.join(QUEUE_FOLDER))
+}
+
+fn apply_folder(cluster: &Cluster, dir: &Path) -> Result<()> {
     let mut names = Vec::new();
-    for entry in fs::read_dir(&dir).with_context(|| format!("read {}", dir.display()))? {
+    for entry in fs::read_dir(dir).with_context(|| format!("read {}", dir.display()))? {
         let name = entry?.file_name().to_string_lossy().into_owned();
         if name.ends_with(".yaml") && !NOT_APPLIED.contains(&name.as_str()) {
             names.push(name);
@@ -255,10 +269,29 @@ pub fn start_agent(
 /// # Errors
 /// When the manifest does not contain the text to replace, or is refused.
 pub fn apply_webhook(cluster: &Cluster, repository: &Path, port: u16) -> Result<()> {
-    let path = repository.join("deploy/kubernetes/71-webhook.yaml");
+    let folder = repository.join("deploy/kubernetes");
+    apply_calls(
+        cluster,
+        &folder,
+        &["/admit", "/sharepods", "/bindings"],
+        port,
+    )
+}
+
+/// The same with the queue, for which it asks about more pods, and about quotas.
+///
+/// # Errors
+/// When the manifest does not contain the text to replace, or is refused.
+pub fn apply_queue_webhook(cluster: &Cluster, repository: &Path, port: u16) -> Result<()> {
+    let called = ["/admit", "/sharepods", "/bindings", "/quotas"];
+    apply_calls(cluster, &repository.join(QUEUE_FOLDER), &called, port)
+}
+
+fn apply_calls(cluster: &Cluster, folder: &Path, called: &[&str], port: u16) -> Result<()> {
+    let path = folder.join("71-webhook.yaml");
     let mut manifest =
         fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-    for called in ["/admit", "/sharepods", "/bindings"] {
+    for called in called {
         let service = format!(
             "service: {{name: sublet-controller, namespace: sublet-system, port: 443, path: {called}}}"
         );

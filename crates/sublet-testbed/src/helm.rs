@@ -101,6 +101,21 @@ impl Helm {
         let args = [&["template"], &RELEASE[..1], &[&chart], &RELEASE[1..], more].concat();
         Ok(by_file(&self.run(&args, None)?))
     }
+
+    /// What the repository has for users of kubectl, by folder: the chart with its default values,
+    /// and those files that are others with the queue.
+    ///
+    /// # Errors
+    /// When helm refuses the chart.
+    pub fn shipped(&self, chart: &Path) -> Result<[(&'static str, BTreeMap<String, String>); 2]> {
+        let plain = self.manifests(chart, &[])?;
+        let mut queue = self.manifests(chart, &["--set", "queue.enabled=true"])?;
+        queue.retain(|name, text| plain.get(name) != Some(text));
+        Ok([
+            ("deploy/kubernetes", plain),
+            ("deploy/kubernetes/queue", queue),
+        ])
+    }
 }
 
 /// Where the chart is in the repository.

@@ -186,6 +186,7 @@ fn keeper() -> SharePodKeeper {
         known: Known {
             namespaces: tokio::sync::watch::channel(None).1,
             flavors: tokio::sync::watch::channel(None).1,
+            quotas: tokio::sync::watch::channel(None).1,
         },
     }
 }

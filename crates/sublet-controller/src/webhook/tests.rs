@@ -63,6 +63,7 @@ fn desk(
         known: Known {
             namespaces,
             flavors: watch::channel(None).1,
+            quotas: watch::channel(None).1,
         },
         certificate: watch::channel(None).1,
         metrics,

@@ -30,28 +30,28 @@ fn the_manifests_are_the_chart_with_its_default_values() -> Result<()> {
     let Some(helm) = helm() else {
         return Ok(());
     };
-    let rendered = helm.manifests(&chart_folder(repository()), &[])?;
-    let folder = repository().join("deploy/kubernetes");
-    let mut shipped = BTreeMap::new();
-    for entry in fs::read_dir(&folder)? {
-        let path = entry?.path();
-        let name = path.file_name().context("no name")?.to_string_lossy();
-        if name != NAMESPACE_MANIFEST {
-            shipped.insert(name.into_owned(), fs::read_to_string(&path)?);
+    for (folder, rendered) in helm.shipped(&chart_folder(repository()))? {
+        let mut shipped = BTreeMap::new();
+        for entry in fs::read_dir(repository().join(folder))? {
+            let path = entry?.path();
+            let name = path.file_name().context("no name")?.to_string_lossy();
+            if path.is_file() && name != NAMESPACE_MANIFEST {
+                shipped.insert(name.into_owned(), fs::read_to_string(&path)?);
+            }
         }
-    }
-    let names = |files: &BTreeMap<String, String>| files.keys().cloned().collect::<Vec<_>>();
-    assert_eq!(names(&rendered), names(&shipped), "run `cargo xtask chart`");
-    for (name, text) in rendered {
-        assert!(
-            text == shipped[&name],
-            "{name} is not what the chart makes; change deploy/chart/sublet/templates/{name} and \
-             run `cargo xtask chart`"
-        );
-        assert!(
-            text.starts_with("# Why: "),
-            "{name} does not say why it is there"
-        );
+        let names = |files: &BTreeMap<String, String>| files.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(names(&rendered), names(&shipped), "run `cargo xtask chart`");
+        for (name, text) in rendered {
+            assert!(
+                text == shipped[&name],
+                "{folder}/{name} is not what the chart makes; change \
+                 deploy/chart/sublet/templates/{name} and run `cargo xtask chart`"
+            );
+            assert!(
+                text.starts_with("# Why: "),
+                "{name} does not say why it is there"
+            );
+        }
     }
     Ok(())
 }
@@ -98,6 +98,10 @@ fn a_wrong_value_is_refused_by_its_name() -> Result<()> {
         (
             "isolation.mps.enabled=true,isolation.exclusiveSlices=all",
             "isolation.exclusiveSlices makes no sense with isolation.mps.enabled",
+        ),
+        (
+            "queue.enabled=true,controller.enabled=false",
+            "queue.enabled needs controller.enabled",
         ),
         (
             "isolation.mps.enabled=true,isolation.enabled=false",
@@ -197,6 +201,18 @@ fn a_value_changes_what_it_says() -> Result<()> {
             "71-webhook.yaml",
             "failurePolicy: Fail",
         ),
+        ("queue.enabled=true", "50-scheduler.yaml", "- --queue\n"),
+        ("queue.enabled=true", "70-controller.yaml", "- --queue\n"),
+        (
+            "queue.enabled=true",
+            "71-webhook.yaml",
+            "name: quotas.sublet.dev",
+        ),
+        (
+            "queue.enabled=true",
+            "17-queue-crds.yaml",
+            "name: podgroups.scheduling.x-k8s.io",
+        ),
         (
             "agent.runtimeClassName=nvidia",
             "60-agent.yaml",
@@ -284,6 +300,7 @@ fn a_value_changes_what_it_says() -> Result<()> {
     for absent in [
         "15-flavors.yaml",
         "16-sharepods.yaml",
+        "17-queue-crds.yaml",
         "70-controller.yaml",
         "71-webhook.yaml",
     ] {

@@ -174,7 +174,7 @@ async fn what_was_learnt_is_worked_out_before_the_next_call() {
         let resources = &mut value["spec"]["containers"][0]["resources"];
         resources["limits"] = json!({ "aliyun.com/gpu-mem": "8138" });
         let change = Change::Set(serde_json::from_value(value).unwrap());
-        watches::pods(&world.scheduler, &mut None, change);
+        watches::pods(&world.scheduler, &mut None, &change);
     }
     assert!(stale(), "other tables than before any pod of a GPU came");
     let until_done = async {
@@ -204,7 +204,7 @@ async fn a_pod_is_learnt_once_and_before_it_is_placed() {
     assert_eq!(learnt(), 2);
     let gone = |name: &str| {
         let change = Change::Gone(serde_json::from_value(pod(name)).unwrap());
-        watches::pods(&world.scheduler, &mut None, change);
+        watches::pods(&world.scheduler, &mut None, &change);
     };
     world.filter(&pod("c"), &["gpu", "cpu"]).await;
     gone("c");
