@@ -58,9 +58,10 @@ impl AllocationError {
     }
 }
 
+/// One grant, as the annotation and a plan's slot have it.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct GrantJson {
+pub(crate) struct GrantJson {
     container: String,
     index: u16,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -72,17 +73,18 @@ struct GrantJson {
 /// The annotation's text.
 #[must_use]
 pub fn allocation_to_json(allocation: &Allocation) -> String {
-    let grants: Vec<GrantJson> = allocation
-        .grants
-        .iter()
-        .map(|grant| GrantJson {
-            container: grant.container.to_string(),
-            index: grant.card.index.0,
-            uuid: grant.card.uuid.as_ref().map(GpuUuid::to_string),
-            memory_mib: grant.memory.get(),
-        })
-        .collect();
-    serde_json::to_string(&grants).expect("strings and numbers are always JSON")
+    serde_json::to_string(&grants_of(allocation)).expect("strings and numbers are always JSON")
+}
+
+/// The same as a list.
+pub(crate) fn grants_of(allocation: &Allocation) -> Vec<GrantJson> {
+    let grant = |grant: &Grant| GrantJson {
+        container: grant.container.to_string(),
+        index: grant.card.index.0,
+        uuid: grant.card.uuid.as_ref().map(GpuUuid::to_string),
+        memory_mib: grant.memory.get(),
+    };
+    allocation.grants.iter().map(grant).collect()
 }
 
 /// Reads the annotation's text.
@@ -91,8 +93,14 @@ pub fn allocation_to_json(allocation: &Allocation) -> String {
 /// Not such JSON, a wrong name, too much memory.
 pub fn allocation_from_json(text: &str) -> Result<Allocation, AllocationError> {
     let key = crate::keys::ALLOCATION;
-    let grants: Vec<GrantJson> =
+    let grants =
         serde_json::from_str(text).map_err(|cause| AllocationError::Json { key, cause })?;
+    allocation_of_grants(grants)
+}
+
+/// The same out of a list.
+pub(crate) fn allocation_of_grants(grants: Vec<GrantJson>) -> Result<Allocation, AllocationError> {
+    let key = crate::keys::ALLOCATION;
     let grant = |grant: GrantJson| {
         let name = |cause| AllocationError::Name { key, cause };
         Ok(Grant {

@@ -12,6 +12,8 @@ pub enum KeyKind {
     PodLabel,
     /// On nodes.
     NodeAnnotation,
+    /// Keeps a pod from being scheduled while it stands there.
+    SchedulingGate,
     /// On nodes, by operators and by other programs.
     NodeLabel,
     /// On namespaces, by operators.
@@ -114,6 +116,9 @@ keys! {
         /// the runtime's plugins without which it creates none of the pod's containers (NRI); written
         /// by the scheduler in the Binding, where the runtime asks the node's agent
         REQUIRED_PLUGINS = "required-plugins.noderesource.dev",
+        /// which slot of which GangPlan the pod has, and on which node; written by the controller when
+        /// it lets the pod start
+        SLOT = "sublet.dev/slot",
         /// for which node and by whose eviction the controller makes room for the pod, which waits;
         /// written once
         PREEMPTING = "sublet.dev/preempting",
@@ -254,6 +259,11 @@ keys! {
         /// how large a part of the group must start together; refused (KubeShare 2)
         KUBESHARE_GROUP_THRESHOLD = "sharedgpu/group_threshold",
     }
+    SchedulingGate {
+        /// put on queued pods by the webhook, and taken off by the controller when the pod's whole
+        /// group has its places
+        QUEUE_GATE = "sublet.dev/queue",
+    }
     NodeAnnotation {
         /// the node's devices; written by the agent
         INVENTORY = "sublet.dev/inventory",
@@ -294,6 +304,8 @@ keys! {
         ADD_SLOTS_LABEL = "sublet.dev/add-slots",
         /// the GpuFlavor of pods that ask for the flavor `default`, or for a slot and no amount
         DEFAULT_FLAVOR_LABEL = "sublet.dev/default-flavor",
+        /// `enabled`: the namespace's pods that name Sublet's scheduler are queued
+        QUEUE_LABEL = "sublet.dev/queue",
     }
     DeviceLabel {
         /// `nvidia`; written by the agent with `--koordinator-device` (Koordinator)
@@ -383,7 +395,7 @@ mod tests {
 
     #[test]
     fn every_name_stands_once_and_has_a_meaning() {
-        let names: BTreeSet<_> = ALL.iter().map(|key| key.name).collect();
+        let names: BTreeSet<_> = ALL.iter().map(|key| (key.name, key.kind)).collect();
         assert_eq!(names.len(), ALL.len());
         assert!(ALL.iter().all(|key| !key.meaning.trim().is_empty()));
         for name in shipped_results() {
@@ -398,7 +410,7 @@ mod tests {
     fn shipped_results() -> impl Iterator<Item = &'static str> {
         let own = crate::dialect::shipped().flat_map(Dialect::result_keys);
         own.copied()
-            .chain([ALLOCATION, ASSIGNED, ASKED, PREEMPTING])
+            .chain([ALLOCATION, ASSIGNED, ASKED, PREEMPTING, SLOT])
     }
 
     const RESULT_POLICY: &str = include_str!("../../../deploy/kubernetes/30-result-policy.yaml");

@@ -10,6 +10,7 @@ pub mod dialect;
 mod elastic_quota;
 pub mod extender;
 mod flavor;
+pub mod gang_plan;
 mod go_json;
 mod handed;
 mod inventory;

@@ -20,7 +20,7 @@ pub use agent_port::{AgentConnection, AgentPod, find_agent};
 pub use any::{Act, ObjectAddress, Write, perform, read_object};
 pub use kube::Client;
 pub use slim::{
-    Budgets, Change, ConfigMaps, ElasticQuotas, Flavors, Namespaces, Nodes, ObjectKind,
+    Budgets, Change, ConfigMaps, ElasticQuotas, Flavors, GangPlans, Namespaces, Nodes, ObjectKind,
     PluginQuotas, PodWire, Pods, Quotas, SharePodWire, SharePods, is_unknown_kind, list, read_node,
     read_pod, watch, watch_any, watch_some,
 };

@@ -152,6 +152,11 @@ kind!(
     PluginQuotas, PluginQuotaWire, "scheduling.x-k8s.io", "v1alpha1", "ElasticQuota", "elasticquotas", sublet_api::ElasticQuota
 );
 
+kind!(
+    /// Plans of the queue, unread.
+    GangPlans, GangPlanWire, "sublet.dev", "v1alpha1", "GangPlan", "gangplans", sublet_api::gang_plan::GangPlanObject
+);
+
 /// Every object of a kind, as fresh as the API server has it. `fields`: a field selector.
 ///
 /// # Errors

@@ -98,6 +98,7 @@ fn names(page: &mut String) {
         (KeyKind::Resource, "Resources"),
         (KeyKind::PodAnnotation, "Annotations of pods"),
         (KeyKind::PodLabel, "Labels of pods"),
+        (KeyKind::SchedulingGate, "Scheduling gates of pods"),
         (KeyKind::NodeAnnotation, "Annotations of nodes"),
         (KeyKind::NodeLabel, "Labels of nodes"),
         (KeyKind::NamespaceLabel, "Labels of namespaces"),

@@ -214,6 +214,11 @@ fn a_value_changes_what_it_says() -> Result<()> {
             "name: podgroups.scheduling.x-k8s.io",
         ),
         (
+            "queue.enabled=true",
+            "18-gang-plans.yaml",
+            "name: gangplans.sublet.dev",
+        ),
+        (
             "agent.runtimeClassName=nvidia",
             "60-agent.yaml",
             "runtimeClassName: nvidia",
