@@ -12,6 +12,7 @@ pub mod extender;
 mod flavor;
 pub mod gang_plan;
 mod go_json;
+pub mod group;
 mod handed;
 mod inventory;
 pub mod inventory_file;
@@ -25,6 +26,7 @@ mod pod;
 mod preempting;
 mod quantity;
 mod quota;
+mod quota_index;
 mod share_pod;
 pub mod stock;
 
@@ -37,7 +39,7 @@ pub use elastic_quota::{
 pub use flavor::{FlavorSpec, GpuFlavor, flavor_of};
 pub use handed::{Handed, HandedTextError, handed_from_json, handed_to_json};
 pub use inventory::{InventoryTextError, NodeReport, report_from_json, report_to_json};
-pub use machine::{amounts_of, host_of, stock_ask};
+pub use machine::{amounts_of, gpu_amounts, host_of, stock_ask};
 pub use measured::{NodeUse, UseTextError, measured_use, use_from_json, use_to_json};
 pub use node::{
     NodeDefaults, NodeError, facts_of, facts_with_stock, facts_without_gpu, unhealthy_gpus,
@@ -48,4 +50,5 @@ pub use preempting::{
 };
 pub use quantity::{QuantityError, whole_number};
 pub use quota::{QuotaSpec, ResourceQuota};
+pub use quota_index::{DEFAULT_QUOTA, PodQuota, QuotaIndex, elastic_quotas};
 pub use share_pod::SharePod;

@@ -8,12 +8,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sublet_model::{
-    Bytes, Host, HostPort, MilliCpu, Resources, Role, StockAllocatable, StockAsk, peak,
+    Ask, Bytes, Claim, Host, HostPort, MiB, MilliCpu, Resources, Role, StockAllocatable, StockAsk,
+    peak,
 };
 use sublet_queue::Amounts;
 
 use crate::dialect::device_resources;
 use crate::dialect::{ClaimError, containers};
+use crate::keys;
 use crate::object::{Container, ContainerStatus, Node, Pod, Quantity};
 use crate::quantity::{QuantityError, bytes, milli_cpu, whole_number};
 
@@ -122,6 +124,34 @@ pub fn amounts_of(pod: &Pod) -> Result<Amounts, ClaimError> {
     }
     amounts.insert(Arc::from("pods"), 1);
     Ok(amounts)
+}
+
+/// What a claim asks of GPUs, by the names of our own dialect, whatever the pod's is: cards that it
+/// touches, their memory in bytes, and compute time that is promised, in percent of a card. `card`:
+/// what a whole card, and a share of one, is counted with.
+#[must_use]
+pub fn gpu_amounts(claim: &Claim, card: MiB) -> Amounts {
+    let (cards, memory, compute) = match claim.ask() {
+        Ask::Nothing => return Amounts::new(),
+        Ask::Parts(parts) => {
+            let compute = parts.iter().map(|part| u64::from(part.compute.get()));
+            let compute: u64 = compute.sum();
+            (
+                parts.count(),
+                parts.memory_on(card).get(),
+                compute.div_ceil(10),
+            )
+        }
+        Ask::WholeCards(cards) => {
+            let count = u64::from(cards.get());
+            (*cards, card.get().saturating_mul(count), 100 * count)
+        }
+    };
+    Amounts::from([
+        (Arc::from(keys::GPU), u64::from(cards.get())),
+        (Arc::from(keys::GPU_MEMORY), memory.saturating_mul(1 << 20)),
+        (Arc::from(keys::GPU_COMPUTE), compute),
+    ])
 }
 
 /// Every resource that a pod names, CPU and memory aside.

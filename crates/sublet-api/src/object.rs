@@ -48,11 +48,31 @@ pub struct Meta {
 
 /// Who made an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 pub struct OwnerReference {
+    /// Group and version, such as `apps/v1`.
+    #[serde(deserialize_with = "or_default")]
+    pub api_version: String,
     /// Such as `ReplicaSet`.
     #[serde(deserialize_with = "or_default")]
     pub kind: String,
+    /// Its name, in the namespace of what it made.
+    #[serde(deserialize_with = "or_default")]
+    pub name: String,
+    /// Its UID.
+    #[serde(deserialize_with = "or_default")]
+    pub uid: String,
+    /// Is it the one that looks after the object?
+    #[serde(deserialize_with = "or_default")]
+    pub controller: bool,
+}
+
+impl Meta {
+    /// Who looks after the object.
+    #[must_use]
+    pub fn controller(&self) -> Option<&OwnerReference> {
+        self.owner_references.iter().find(|owner| owner.controller)
+    }
 }
 
 /// A pod.
@@ -81,6 +101,12 @@ pub struct PodSpec {
     pub scheduler_name: String,
     /// Its priority.
     pub priority: Option<i32>,
+    /// The name of its priority. Of a pod that the API server has, `priority` says what it is worth.
+    #[serde(deserialize_with = "or_default")]
+    pub priority_class_name: String,
+    /// Who else starts with it (Kubernetes 1.36).
+    #[serde(deserialize_with = "or_default")]
+    pub scheduling_group: SchedulingGroup,
     /// `Never` where no pod may be evicted for it.
     #[serde(deserialize_with = "or_default")]
     pub preemption_policy: String,
@@ -120,6 +146,15 @@ pub struct PodSpec {
     /// What must be lifted before it may be scheduled.
     #[serde(deserialize_with = "or_default")]
     pub scheduling_gates: Vec<Gate>,
+}
+
+/// Who else starts with a pod (`scheduling.k8s.io`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SchedulingGroup {
+    /// The PodGroup of its namespace; empty for none.
+    #[serde(deserialize_with = "or_default")]
+    pub pod_group_name: String,
 }
 
 /// One container.

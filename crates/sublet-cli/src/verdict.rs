@@ -106,30 +106,7 @@ impl Odd {
 
     /// What is wrong with what a pod asks.
     pub(crate) fn of_claim(pod: &Pod, error: &ClaimError) -> Odd {
-        let container = match error {
-            ClaimError::Amount { container, .. } | ClaimError::Together { container, .. } => {
-                container
-            }
-            ClaimError::Field { field, .. } => {
-                let is_label = pod.metadata.labels.contains_key(*field);
-                let list = if is_label { "labels" } else { "annotations" };
-                return Odd::new(&format!("metadata.{list}.{field}"), error);
-            }
-            _ => return Odd::new("spec.containers", error),
-        };
-        let lists = [
-            ("containers", &pod.spec.containers),
-            ("initContainers", &pod.spec.init_containers),
-        ];
-        let field = lists.iter().find_map(|(name, list)| {
-            let at = list.iter().position(|c| c.name == *container)?;
-            Some(format!("spec.{name}[{at}].resources"))
-        });
-        let whole = match container.as_str() {
-            "(overhead)" => "spec.overhead",
-            _ => "spec.resources",
-        };
-        Odd::new(field.as_deref().unwrap_or(whole), error)
+        Odd::new(&error.field(pod), error)
     }
 
     pub(crate) fn of_rules(error: &RuleError) -> Odd {

@@ -209,6 +209,37 @@ pub enum ClaimError {
     Shape(#[from] ClaimShapeError),
 }
 
+impl ClaimError {
+    /// The field of the pod that cannot be read.
+    #[must_use]
+    pub fn field(&self, pod: &Pod) -> String {
+        let container = match self {
+            ClaimError::Amount { container, .. } | ClaimError::Together { container, .. } => {
+                container
+            }
+            ClaimError::Field { field, .. } => {
+                let is_label = pod.metadata.labels.contains_key(*field);
+                let list = if is_label { "labels" } else { "annotations" };
+                return format!("metadata.{list}.{field}");
+            }
+            _ => return "spec.containers".to_owned(),
+        };
+        let lists = [
+            ("containers", &pod.spec.containers),
+            ("initContainers", &pod.spec.init_containers),
+        ];
+        let field = lists.iter().find_map(|(name, list)| {
+            let at = list.iter().position(|c| c.name == *container)?;
+            Some(format!("spec.{name}[{at}].resources"))
+        });
+        let whole = match container.as_str() {
+            "(overhead)" => "spec.overhead",
+            _ => "spec.resources",
+        };
+        field.unwrap_or_else(|| whole.to_owned())
+    }
+}
+
 /// What a pod asks; `None` where it asks for no GPU. `unit`: what one
 /// [`keys::ALIYUN_GPU_MEM`] is.
 ///

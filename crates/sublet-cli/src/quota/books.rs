@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sublet_api::object::Pod;
-use sublet_api::{QuotaFacts, QuotaScope, amounts_of, keys, node_amounts};
+use sublet_api::{
+    DEFAULT_QUOTA, PodQuota, QuotaFacts, QuotaIndex, QuotaScope, amounts_of, elastic_quotas, keys,
+    node_amounts,
+};
 use sublet_queue::{Amounts, MinScaling, Quota, QuotaProblem, QuotaTree};
 
 use crate::plan::{Input, Located, Unreadable, settle};
@@ -95,34 +98,25 @@ fn no_total(tree: &str) -> String {
     )
 }
 
-/// What the quotas say, by name. Where two have one name, both are called by their namespaces too.
+/// What the quotas say.
 fn facts(input: &Input, report: &mut Report) -> Vec<QuotaFacts> {
-    let mut names: BTreeMap<&str, usize> = BTreeMap::new();
-    for quota in &input.quotas {
-        *names.entry(&quota.object.metadata.name).or_default() += 1;
-    }
+    let read = elastic_quotas(input.quotas.iter().map(|quota| &quota.object));
     let mut all = Vec::new();
-    for Located { origin, object } in &input.quotas {
-        let meta = &object.metadata;
+    for (Located { origin, object }, facts) in input.quotas.iter().zip(read) {
+        let name = &object.metadata.name;
         let odd = |field: &str, problem: String| {
-            let what = match meta.name.is_empty() {
+            let what = match name.is_empty() {
                 true => "an ElasticQuota".to_owned(),
-                false => format!("ElasticQuota {}", meta.name),
+                false => format!("ElasticQuota {name}"),
             };
             Unreadable::of(origin, what, field, problem)
         };
-        if meta.name.is_empty() {
-            let problem = "it is missing".to_owned();
-            report.unreadable.push(odd("metadata.name", problem));
-            continue;
-        }
-        match object.facts() {
-            Ok(mut facts) => {
-                if names[meta.name.as_str()] > 1 {
-                    facts.quota.name = format!("{}/{}", meta.namespace, meta.name).into();
-                }
-                all.push(facts);
+        match facts {
+            _ if name.is_empty() => {
+                let problem = "it is missing".to_owned();
+                report.unreadable.push(odd("metadata.name", problem));
             }
+            Ok(facts) => all.push(facts),
             Err(error) => report
                 .unreadable
                 .push(odd(error.field(), error.to_string())),
@@ -197,8 +191,9 @@ fn total(
         .iter()
         .filter(|quota| quota.scope == QuotaScope::Outside);
     let outside = outside.map(|quota| &*quota.quota.name);
-    // Pods of no quota at all, whose name is empty, are counted against the cluster's own tree.
-    for name in outside.chain(is_own.then_some("")) {
+    // Pods of no quota at all are counted against the cluster's own tree.
+    let outside: BTreeSet<&str> = outside.chain(is_own.then_some(DEFAULT_QUOTA)).collect();
+    for name in outside {
         take(&mut total, &demand.used(name));
     }
     Some(total)
@@ -226,40 +221,23 @@ impl Demand {
 
     fn of_pods(pods: &[Located<Pod>], quotas: &[QuotaFacts], report: &mut Report) -> Demand {
         let mut demand = Demand::default();
-        let names: BTreeSet<&str> = quotas.iter().map(|facts| &*facts.quota.name).collect();
-        let of_namespace: BTreeMap<&str, &str> = quotas
-            .iter()
-            .flat_map(|facts| {
-                let namespaces = facts.namespaces.iter();
-                namespaces.map(|namespace| (namespace.as_str(), &*facts.quota.name))
-            })
-            .collect();
+        let index = QuotaIndex::new(quotas);
         for Located { origin, object } in pods {
             let meta = &object.metadata;
             let what = || format!("pod {}/{}", meta.namespace, meta.name);
-            let namespace = meta.namespace.as_str();
-            let named = meta.labels.get(keys::QUOTA_NAME).map(String::as_str);
-            if let Some(unknown) = named.filter(|name| !names.contains(name)) {
+            let PodQuota { quota, unknown } = index.of_pod(object);
+            if let Some(unknown) = unknown {
                 report.notes.push(format!(
                     "warning: {}: its label names the quota {unknown}, which is not there; it counts \
                      as if it had no label",
                     what()
                 ));
             }
-            // Koordinator's order (`getPodAssociateQuotaName`).
-            let quota = named.filter(|name| names.contains(name));
-            let quota = quota.or_else(|| names.contains(namespace).then_some(namespace));
-            let quota = quota.or_else(|| of_namespace.get(namespace).copied());
-            let name: Arc<str> = match quota {
-                Some(quota) => quota.into(),
-                None if names.contains(DEFAULT) => DEFAULT.into(),
-                None => "".into(),
-            };
             match amounts_of(object) {
                 Ok(amounts) => {
-                    add(demand.asked.entry(name.clone()).or_default(), &amounts);
+                    add(demand.asked.entry(quota.clone()).or_default(), &amounts);
                     if !object.spec.node_name.is_empty() {
-                        add(demand.used.entry(name).or_default(), &amounts);
+                        add(demand.used.entry(quota).or_default(), &amounts);
                     }
                 }
                 Err(error) => report.unreadable.push(Unreadable::of(
@@ -285,9 +263,6 @@ impl Demand {
         self.used.get(quota).cloned().unwrap_or_default()
     }
 }
-
-/// The quota of pods that belong to none (Koordinator).
-const DEFAULT: &str = "koordinator-default-quota";
 
 impl Report {
     fn enter_tree(

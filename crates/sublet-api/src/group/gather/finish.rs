@@ -1,0 +1,169 @@
+//! A group of its parts, with the places that its members have.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use sublet_model::{Class, NodeName, PodUid, Standing, Time};
+use sublet_queue::{Gang, GangRole, Group, GroupId, Member};
+
+use super::build::{Parts, RoleParts, is_bound};
+use super::{MemberPod, PlanSlots, QueuedGroup};
+use crate::gang_plan::SlotKey;
+use crate::group::field::moment;
+use crate::group::gang::namespace_of;
+use crate::group::job::JobProgress;
+use crate::object::Pod;
+use crate::pod::pod_uid;
+
+impl Parts<'_> {
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The group, with the places that its members have.
+    pub(super) fn finish(self, slots: &PlanSlots<'_>, now: Time) -> QueuedGroup {
+        let Parts { id, terms, job, .. } = self;
+        let roles = self.gangs.iter().flat_map(|gang| &gang.roles);
+        let late = roles.clone().filter(|role| role.is_late);
+        let late = late.map(|role| Arc::clone(&role.name)).collect();
+        let is_opportunistic =
+            |role: &RoleParts<'_>| role.shape.claim.class() == Class::Opportunistic;
+        let class = match self
+            .gangs
+            .iter()
+            .all(|gang| gang.roles.iter().all(is_opportunistic))
+        {
+            true => Class::Opportunistic,
+            false => Class::Guaranteed,
+        };
+        let bound = roles
+            .flat_map(|role| &role.pods)
+            .filter(|(pod, _)| is_bound(pod));
+        let start_of = |pod: &Pod| pod.status.start_time.as_deref().and_then(moment);
+        let began = bound.filter_map(|(pod, _)| start_of(pod)).min();
+        let started = began.and(job.and_then(|job| job.shape.started)).or(began);
+        let runs_for = job.and_then(|job| job.shape.runs_for_s);
+        let mut pods = Vec::new();
+        let mut is_satisfied = true;
+        let mut gangs = Vec::new();
+        for gang in self.gangs {
+            let mut n_bound = gang.succeeded;
+            let mut roles = Vec::new();
+            for role in gang.roles {
+                let members = role.members(&id, slots);
+                let is_there = |member: &&Member| member.standing == Standing::Bound;
+                n_bound += members.iter().filter(is_there).count() as u32;
+                pods.extend(
+                    role.pods
+                        .iter()
+                        .filter_map(|(pod, index)| role.member(pod, *index)),
+                );
+                roles.push(GangRole {
+                    name: role.name,
+                    min: role.min,
+                    replicas: role.replicas,
+                    pod: role.shape,
+                    members,
+                });
+            }
+            is_satisfied &= n_bound >= gang.min && n_bound > 0;
+            let min = gang.min.saturating_sub(gang.succeeded);
+            let name = gang.name;
+            gangs.push(Gang { name, min, roles });
+        }
+        QueuedGroup {
+            group: Group {
+                id: GroupId::new(id),
+                quota: self.quota,
+                priority: self.priority,
+                class,
+                preemptible: self.is_preemptible,
+                since: self.since.unwrap_or(now),
+                not_before: None,
+                gangs,
+                mode: terms.mode,
+                matching: terms.matching,
+                satisfied: is_satisfied,
+                ends: started
+                    .zip(runs_for)
+                    .map(|(at, s)| at.plus_ms(s.saturating_mul(1000))),
+                started,
+            },
+            job: job.map(|job| job.job.clone()),
+            gangs: self.named,
+            pods,
+            waits_s: terms.waits_s,
+            late,
+            is_suspended: job.is_some_and(|job| job.state == JobProgress::Suspended),
+        }
+    }
+}
+
+impl RoleParts<'_> {
+    fn member(&self, pod: &Pod, index: Option<u32>) -> Option<MemberPod> {
+        Some(MemberPod {
+            namespace: namespace_of(&pod.metadata).to_owned(),
+            name: pod.metadata.name.clone(),
+            uid: pod_uid(pod).ok()?,
+            role: Arc::clone(&self.name),
+            index: index.filter(|&index| index < self.replicas),
+            is_bound: is_bound(pod),
+        })
+    }
+
+    /// Those that have a place: pods on nodes, and slots of plans that no such pod has.
+    fn members(&self, group: &Arc<str>, slots: &PlanSlots<'_>) -> Vec<Member> {
+        let mut wanted: Vec<(Option<u32>, PodUid, NodeName, Standing)> = Vec::new();
+        let mut on_nodes = BTreeSet::new();
+        for (pod, index) in self.pods.iter().filter(|(pod, _)| is_bound(pod)) {
+            if let (Ok(uid), Ok(node)) = (pod_uid(pod), NodeName::new(&pod.spec.node_name)) {
+                on_nodes.insert(uid.clone());
+                wanted.push((*index, uid, node, Standing::Bound));
+            }
+        }
+        for &(plan, slot) in slots.iter().filter(|(_, slot)| slot.role == self.name) {
+            let key = || SlotKey {
+                plan: Arc::clone(plan),
+                group: Arc::clone(group),
+                role: Arc::clone(&slot.role),
+                index: slot.index,
+            };
+            let uid = slot.pod.clone().map_or_else(|| key().uid(), Ok);
+            let Some(uid) = uid.ok().filter(|uid| !on_nodes.contains(uid)) else {
+                continue;
+            };
+            wanted.push((Some(slot.index), uid, slot.node.clone(), Standing::Reserved));
+        }
+        numbered(wanted)
+    }
+}
+
+/// Gives each the number that it wants, and those that want none, or one that is taken, the lowest
+/// that is left.
+fn numbered(wanted: Vec<(Option<u32>, PodUid, NodeName, Standing)>) -> Vec<Member> {
+    let mut taken = BTreeSet::new();
+    let mut members = Vec::new();
+    let mut others = Vec::new();
+    for (index, uid, node, standing) in wanted {
+        match index.filter(|&index| taken.insert(index)) {
+            Some(index) => members.push(Member {
+                index,
+                uid,
+                node,
+                standing,
+            }),
+            None => others.push((uid, node, standing)),
+        }
+    }
+    let mut free = (0..=u32::MAX).filter(|index| !taken.contains(index));
+    for (uid, node, standing) in others {
+        members.extend(free.next().map(|index| Member {
+            index,
+            uid,
+            node,
+            standing,
+        }));
+    }
+    members.sort_by_key(|member| member.index);
+    members
+}

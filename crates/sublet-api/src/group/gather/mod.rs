@@ -1,0 +1,281 @@
+//! Pods, PodGroups and jobs, made into groups.
+//!
+//! A pod belongs to its job where the queue looks after that, else to its gang, else to itself. Only
+//! what is there is read: the same objects give the same groups, whatever their order.
+
+mod build;
+mod finish;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use sublet_model::{MiB, PodUid, Time, Unit};
+use sublet_queue::{Group, GroupId};
+
+use self::build::Parts;
+use super::field::GroupError;
+use super::gang::{GangName, GangTerms, PodGroupFacts, gang_of};
+use super::job::{JOB_KINDS, JobFacts, JobMember, JobName, JobProgress, job_of};
+use crate::gang_plan::{GangPlan, PlannedSlot};
+use crate::object::Pod;
+use crate::pod::is_over;
+use crate::quota_index::QuotaIndex;
+
+/// What groups are made from.
+#[derive(Clone, Copy)]
+pub struct GroupSources<'a> {
+    /// Every pod.
+    pub pods: &'a [&'a Pod],
+    /// PodGroups of all APIs.
+    pub pod_groups: &'a [PodGroupFacts],
+    /// Jobs of all kinds, what they make through others too.
+    pub jobs: &'a [JobFacts],
+    /// Plans that live.
+    pub plans: &'a [GangPlan],
+    /// Which quota is whose.
+    pub quotas: &'a QuotaIndex,
+    /// The number of a PriorityClass; of that which counts where none is named, for "".
+    pub priority: &'a dyn Fn(&str) -> Option<i32>,
+    /// Does the queue look after such a pod? Asked about the templates of jobs too.
+    pub is_queued: &'a dyn Fn(&Pod) -> bool,
+    /// What one unit of memory is, for dialects without units of their own.
+    pub unit: Unit,
+    /// The memory that a whole card counts with.
+    pub card: MiB,
+    /// For what does not say since when it waits.
+    pub now: Time,
+}
+
+/// A group, and the objects that it is made of.
+#[derive(Debug, Clone)]
+pub struct QueuedGroup {
+    /// As the queue decides about it.
+    pub group: Group,
+    /// The job that makes its pods.
+    pub job: Option<JobName>,
+    /// Its gangs' PodGroups, which may not be there.
+    pub gangs: Vec<GangName>,
+    /// Its pods.
+    pub pods: Vec<MemberPod>,
+    /// How long members with a place wait for the others, in seconds.
+    pub waits_s: Option<u32>,
+    /// Roles whose pods come only when others run: nobody waits for them.
+    pub late: BTreeSet<Arc<str>>,
+    /// It is held back by a field of its job, and makes no pods before that is changed.
+    pub is_suspended: bool,
+}
+
+/// A pod of a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemberPod {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: PodUid,
+    /// The role.
+    pub role: Arc<str>,
+    /// Which one of the role; none where any that is free is as good.
+    pub index: Option<u32>,
+    /// Is it on a node?
+    pub is_bound: bool,
+}
+
+/// Something that cannot be read, and of what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupProblem {
+    /// What it is called: a pod, a PodGroup or a job.
+    pub of: String,
+    /// What is wrong with it.
+    pub error: GroupError,
+}
+
+/// What was made.
+#[derive(Debug, Clone, Default)]
+pub struct Gathered {
+    /// Groups, by name.
+    pub groups: Vec<QueuedGroup>,
+    /// What cannot be read, or not all of it.
+    pub problems: Vec<GroupProblem>,
+}
+
+/// Makes groups of what is there.
+#[must_use]
+pub fn gather(sources: GroupSources<'_>) -> Gathered {
+    let mut gathering = Gathering {
+        sources,
+        jobs: sources.jobs.iter().map(|job| (&job.job, job)).collect(),
+        of_jobs: BTreeMap::new(),
+        of_gangs: BTreeMap::new(),
+        slots: slots_of(sources.plans),
+        groups: BTreeMap::new(),
+        problems: Vec::new(),
+    };
+    gathering.sort_jobs();
+    for &pod in sources.pods {
+        gathering.sort_pod(pod);
+    }
+    gathering.build()
+}
+
+/// The slots that a group has, each with its plan's name.
+type PlanSlots<'a> = Vec<(&'a Arc<str>, &'a PlannedSlot)>;
+
+/// A pod of a job, and which member it is.
+type JobPods<'a> = Vec<(&'a Pod, JobMember)>;
+
+/// The pods of a gang, and what the oldest that says anything says of it.
+#[derive(Default)]
+struct GangPods<'a> {
+    pods: Vec<&'a Pod>,
+    terms: Option<(Option<&'a str>, GangTerms)>,
+}
+
+struct Gathering<'a> {
+    sources: GroupSources<'a>,
+    jobs: BTreeMap<&'a JobName, &'a JobFacts>,
+    /// By the topmost job, and which of its groups.
+    of_jobs: BTreeMap<(&'a JobName, Option<u32>), JobPods<'a>>,
+    of_gangs: BTreeMap<GangName, GangPods<'a>>,
+    /// By group, the slots of plans, each with the plan's name.
+    slots: BTreeMap<&'a str, PlanSlots<'a>>,
+    groups: BTreeMap<GroupId, QueuedGroup>,
+    problems: Vec<GroupProblem>,
+}
+
+/// The slots of all plans, by group.
+fn slots_of(plans: &[GangPlan]) -> BTreeMap<&str, PlanSlots<'_>> {
+    let mut slots: BTreeMap<&str, PlanSlots<'_>> = BTreeMap::new();
+    for plan in plans {
+        for group in &plan.groups {
+            let own = group.slots.iter().map(|slot| (&plan.name, slot));
+            slots.entry(&group.id).or_default().extend(own);
+        }
+    }
+    slots
+}
+
+impl<'a> Gathering<'a> {
+    /// The job above all others that a job was made by.
+    fn top(&self, job: &'a JobFacts) -> &'a JobFacts {
+        let mut top = job;
+        // Owners in a circle can be written, and mean nothing.
+        for _ in 0..JOB_KINDS.len() {
+            match top.owner.as_ref().and_then(|owner| self.jobs.get(owner)) {
+                Some(owner) => top = owner,
+                None => break,
+            }
+        }
+        top
+    }
+
+    /// The object that says which pods a job makes.
+    fn shaped(&self, job: &'a JobFacts) -> Option<&'a JobFacts> {
+        let kind = JOB_KINDS.iter().find(|kind| kind.word() == job.job.word)?;
+        let Some(word) = kind.made_of() else {
+            return Some(job);
+        };
+        let made = JobName {
+            word,
+            ..job.job.clone()
+        };
+        self.jobs.get(&made).copied()
+    }
+
+    /// Does the queue look after a job?
+    fn is_queued(&self, job: &'a JobFacts) -> bool {
+        let shaped = self.shaped(job);
+        let roles = shaped.into_iter().flat_map(|job| &job.shape.roles);
+        let mut templates = roles.map(|role| &role.template);
+        job.state != JobProgress::Over
+            && templates.any(|template| (self.sources.is_queued)(template))
+    }
+
+    /// Enters the topmost jobs, whether or not they have pods.
+    fn sort_jobs(&mut self) {
+        for job in self.sources.jobs {
+            let is_topmost = self.top(job).job == job.job;
+            if !is_topmost || !self.is_queued(job) {
+                continue;
+            }
+            match job.shape.copies {
+                None => _ = self.of_jobs.entry((&job.job, None)).or_default(),
+                Some(copies) => {
+                    for copy in 0..copies.min(build::MOST_COPIES) {
+                        self.of_jobs.entry((&job.job, Some(copy))).or_default();
+                    }
+                }
+            }
+        }
+    }
+
+    fn sort_pod(&mut self, pod: &'a Pod) {
+        let is_bound = !pod.spec.node_name.is_empty();
+        if pod.metadata.deletion_timestamp.is_some() && !is_bound {
+            return;
+        }
+        let found = job_of(pod);
+        let job = found.as_ref().and_then(|(job, _)| self.jobs.get(job));
+        let top = job.map(|job| &self.top(job).job);
+        if let (Some(top), Some((_, member))) = (top, found) {
+            let copy = member.copy;
+            if let Some(pods) = self.of_jobs.get_mut(&(top, copy)) {
+                if !is_over(pod) {
+                    pods.push((pod, member));
+                }
+                return;
+            }
+        }
+        if !(self.sources.is_queued)(pod) {
+            return;
+        }
+        match gang_of(pod) {
+            Ok(None) if is_over(pod) => {}
+            Ok(None) => self.lone_pod(pod),
+            Ok(Some(found)) => {
+                let gang = self.of_gangs.entry(found.gang).or_default();
+                let created = pod.metadata.creation_timestamp.as_deref();
+                let is_older = |terms: &(Option<&str>, GangTerms)| created < terms.0;
+                if let Some(terms) = found
+                    .terms
+                    .filter(|_| gang.terms.as_ref().is_none_or(is_older))
+                {
+                    gang.terms = Some((created, terms));
+                }
+                gang.pods.push(pod);
+            }
+            Err(error) => self.problem(build::pod_name(pod), error),
+        }
+    }
+
+    fn problem(&mut self, of: String, error: GroupError) {
+        self.problems.push(GroupProblem { of, error });
+    }
+
+    fn build(mut self) -> Gathered {
+        for ((job, copy), pods) in std::mem::take(&mut self.of_jobs) {
+            let job = self.jobs[job];
+            self.job(job, copy, &pods);
+        }
+        let mut gangs = std::mem::take(&mut self.of_gangs);
+        for facts in self.sources.pod_groups {
+            // A gang of pods that its operator's job accounts for has none of its own here.
+            let Some(gang) = gangs.get_mut(&facts.gang) else {
+                continue;
+            };
+            gang.terms = Some((None, facts.terms.clone()));
+        }
+        self.gangs(&gangs);
+        Gathered {
+            groups: self.groups.into_values().collect(),
+            problems: self.problems,
+        }
+    }
+
+    fn enter(&mut self, parts: Parts<'_>) {
+        let slots = self.slots.remove(parts.id()).unwrap_or_default();
+        let group = parts.finish(&slots, self.sources.now);
+        self.groups.insert(group.group.id.clone(), group);
+    }
+}

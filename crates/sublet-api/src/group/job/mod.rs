@@ -1,0 +1,360 @@
+//! Jobs: which pods an object of an operator makes, read from its spec.
+//!
+//! Members are counted from the spec, never from pods that are there: a job that is suspended has
+//! none yet. A kind is a file here and a line in [`JOB_KINDS`].
+
+mod batch_job;
+mod job_set;
+mod kubedl;
+mod kubeflow;
+mod leader_worker_set;
+mod mpi_job;
+mod train_job;
+
+use std::fmt;
+
+use serde_json::{Value, json};
+use sublet_model::Time;
+
+use super::field::{Field, GroupError, moment};
+use super::gang::{GangTerms, annotated, namespace_of};
+use super::priority::AskedPriority;
+use crate::keys;
+use crate::object::{Meta, OwnerReference, Pod};
+
+/// Every kind of job.
+pub const JOB_KINDS: &[&dyn JobKind] = &[
+    &batch_job::BatchJob,
+    &job_set::JobSet,
+    &train_job::TrainJob,
+    &mpi_job::MpiJob,
+    &kubeflow::PYTORCH_JOB,
+    &kubeflow::TF_JOB,
+    &kubeflow::XGBOOST_JOB,
+    &kubeflow::PADDLE_JOB,
+    &kubeflow::JAX_JOB,
+    &kubedl::PYTORCH_JOB,
+    &kubedl::TF_JOB,
+    &kubedl::MPI_JOB,
+    &kubedl::XGBOOST_JOB,
+    &kubedl::XDL_JOB,
+    &kubedl::MARS_JOB,
+    &kubedl::ELASTIC_DL_JOB,
+    &leader_worker_set::LeaderWorkerSet,
+];
+
+/// What one kind of job knows.
+pub trait JobKind: Sync {
+    /// Its API.
+    fn api(&self) -> JobApi;
+
+    /// The first word of its groups' names.
+    fn word(&self) -> &'static str;
+
+    /// The field that holds it back, if it has one.
+    fn suspend(&self) -> Option<&'static [&'static str]>;
+
+    /// Which pods it makes, and how far it is.
+    ///
+    /// # Errors
+    /// A field that cannot be read.
+    fn shape(&self, job: &Field<'_>) -> Result<JobShape, GroupError>;
+
+    /// The job of this kind that a pod belongs to, and as which of its members. It need not be the
+    /// topmost one.
+    fn member(&self, pod: &Pod) -> Option<JobMember>;
+
+    /// The word of the kind that it makes one object of, under its own name, whose shape is its own.
+    fn made_of(&self) -> Option<&'static str> {
+        None
+    }
+}
+
+/// The API of a kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JobApi {
+    /// Its group.
+    pub group: &'static str,
+    /// The version that is asked for.
+    pub version: &'static str,
+    /// The kind.
+    pub kind: &'static str,
+    /// Its name in paths.
+    pub plural: &'static str,
+}
+
+/// A job by name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobName {
+    /// [`JobKind::word`].
+    pub word: &'static str,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name there.
+    pub name: String,
+}
+
+impl fmt::Display for JobName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let JobName {
+            word,
+            namespace,
+            name,
+        } = self;
+        write!(f, "{word}/{namespace}/{name}")
+    }
+}
+
+/// Which pods a job makes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JobShape {
+    /// Its roles.
+    pub roles: Vec<JobRole>,
+    /// How many groups of this shape it makes, each for itself; none means one, which is the job.
+    pub copies: Option<u32>,
+    /// How many members must start together; all of them unless it is said.
+    pub min: Option<u32>,
+    /// The queue that it names.
+    pub queue: Option<String>,
+    /// The priority that it asks for, its templates aside.
+    pub priority: AskedPriority,
+    /// How long members with a place wait for the others, in seconds.
+    pub waits_s: Option<u32>,
+    /// It is ended after so many seconds.
+    pub runs_for_s: Option<u64>,
+    /// When it was started.
+    pub started: Option<Time>,
+    /// It has ended, and makes no pods any more.
+    pub is_over: bool,
+}
+
+/// Equal members of a job.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JobRole {
+    /// Its name, which no other role of the job has.
+    pub name: String,
+    /// How many of it must start together with the others, where its job says so.
+    pub min: Option<u32>,
+    /// How many it has that have not ended well.
+    pub replicas: u32,
+    /// How many members have one index of [`JobMember`].
+    pub each: u32,
+    /// Its pods come only when those of other roles run.
+    pub is_late: bool,
+    /// What they are made from.
+    pub template: Pod,
+}
+
+/// Which member of a job a pod is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobMember {
+    /// The job's name, in the namespace of the pod.
+    pub job: String,
+    /// Which of several groups, of a job that makes several.
+    pub copy: Option<u32>,
+    /// The role.
+    pub role: String,
+    /// Which one of the role; none where any is as good.
+    pub index: Option<u32>,
+    /// Which one of those with this index.
+    pub within: u32,
+}
+
+/// How far a job is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobProgress {
+    /// It makes no pods before somebody lets it.
+    Suspended,
+    /// It makes pods.
+    Released,
+    /// It has ended.
+    Over,
+}
+
+/// What a job says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobFacts {
+    /// Its name.
+    pub job: JobName,
+    /// Its API.
+    pub api: JobApi,
+    /// Its UID.
+    pub uid: String,
+    /// When it was made.
+    pub created: Option<Time>,
+    /// The job that made it.
+    pub owner: Option<JobName>,
+    /// How far it is.
+    pub state: JobProgress,
+    /// On what terms it starts. The minimum is that of one group.
+    pub terms: GangTerms,
+    /// The quotas that it may mean, its label's first.
+    pub quotas: Vec<String>,
+    /// May it be evicted for others?
+    pub is_preemptible: bool,
+    /// Which pods it makes.
+    pub shape: JobShape,
+}
+
+/// Finds the kind of an object; any version of it, as the API server converts them.
+#[must_use]
+pub fn job_kind(api_version: &str, kind: &str) -> Option<&'static dyn JobKind> {
+    let (group, _) = api_version.split_once('/')?;
+    let mut kinds = JOB_KINDS.iter().copied();
+    kinds.find(|one| one.api().kind == kind && one.api().group == group)
+}
+
+/// Reads a job.
+///
+/// # Errors
+/// A field that cannot be read.
+pub fn read_job(kind: &dyn JobKind, object: &Value) -> Result<JobFacts, GroupError> {
+    let root = Field::root(object);
+    let meta: Meta = root.get("metadata")?.read()?;
+    let mut shape = kind.shape(&root)?;
+    let namespace = namespace_of(&meta);
+    for role in &mut shape.roles {
+        namespace.clone_into(&mut role.template.metadata.namespace);
+        role.min = minimum(&role.template.metadata)?.or(role.min);
+    }
+    let suspended = match kind.suspend() {
+        Some(path) => root.at(path)?.flag()?,
+        None => false,
+    };
+    let min = minimum(&meta)?.or(shape.min);
+    let min = min.map_or_else(|| shape.all(), |min| min.min(shape.all()));
+    share_minimum(&mut shape.roles, min);
+    let mut terms = annotated(&meta, min, kind.word());
+    terms.with.clear();
+    terms.waits_s = shape.waits_s.or(terms.waits_s);
+    terms.priority = shape.priority.clone().or(|| shape.templates_priority());
+    let label = |meta: &Meta, key: &str| meta.labels.get(key).cloned();
+    let templates = || shape.roles.iter().map(|role| &role.template.metadata);
+    let labelled =
+        |key: &str| label(&meta, key).or_else(|| templates().find_map(|m| label(m, key)));
+    let quotas = [labelled(keys::QUOTA_NAME), shape.queue.clone()];
+    Ok(JobFacts {
+        job: JobName {
+            word: kind.word(),
+            namespace: namespace.to_owned(),
+            name: meta.name.clone(),
+        },
+        api: kind.api(),
+        uid: meta.uid.clone(),
+        created: meta.creation_timestamp.as_deref().and_then(moment),
+        owner: meta.controller().and_then(|owner| owning(owner, namespace)),
+        state: match (shape.is_over, suspended) {
+            (true, _) => JobProgress::Over,
+            (false, true) => JobProgress::Suspended,
+            (false, false) => JobProgress::Released,
+        },
+        is_preemptible: labelled(keys::QUOTA_PREEMPTIBLE).as_deref() != Some("false"),
+        quotas: quotas.into_iter().flatten().collect(),
+        terms,
+        shape,
+    })
+}
+
+/// The job that a pod belongs to, and as which member: that of the kind that knows most of it.
+#[must_use]
+pub fn job_of(pod: &Pod) -> Option<(JobName, JobMember)> {
+    let namespace = namespace_of(&pod.metadata);
+    // What makes pods through other kinds stands after those.
+    let mut kinds = JOB_KINDS.iter().rev();
+    kinds.find_map(|kind| {
+        let member = kind.member(pod)?;
+        let job = JobName {
+            word: kind.word(),
+            namespace: namespace.to_owned(),
+            name: member.job.clone(),
+        };
+        Some((job, member))
+    })
+}
+
+impl JobFacts {
+    /// The JSON patch that lets the job make its pods, or holds it back; none where its kind has no
+    /// such field. It fails where the job is another one of the same name.
+    #[must_use]
+    pub fn switch(&self, suspend: bool) -> Option<Value> {
+        let kind = JOB_KINDS.iter().find(|kind| kind.word() == self.job.word)?;
+        let path = format!("/{}", kind.suspend()?.join("/"));
+        Some(json!([
+            {"op": "test", "path": "/metadata/uid", "value": self.uid},
+            {"op": "add", "path": path, "value": suspend},
+        ]))
+    }
+}
+
+impl JobShape {
+    /// How many members a group has.
+    fn all(&self) -> u32 {
+        let all = self.roles.iter().map(|role| role.replicas);
+        all.fold(0, u32::saturating_add)
+    }
+
+    /// The priority that the templates ask for: that of the first that asks one.
+    fn templates_priority(&self) -> AskedPriority {
+        let specs = self.roles.iter().map(|role| &role.template.spec);
+        specs.fold(AskedPriority::default(), |asked, spec| {
+            asked.or(|| AskedPriority {
+                number: spec.priority,
+                class: Some(spec.priority_class_name.clone()).filter(|name| !name.is_empty()),
+            })
+        })
+    }
+}
+
+/// The job that an owner reference means, if it is one.
+fn owning(owner: &OwnerReference, namespace: &str) -> Option<JobName> {
+    Some(JobName {
+        word: job_kind(&owner.api_version, &owner.kind)?.word(),
+        namespace: namespace.to_owned(),
+        name: owner.name.clone(),
+    })
+}
+
+/// The minimum that an annotation says.
+fn minimum(meta: &Meta) -> Result<Option<u32>, GroupError> {
+    let Some(text) = meta.annotations.get(keys::GANG_MIN) else {
+        return Ok(None);
+    };
+    let wanted = "how many pods must start together, a whole number";
+    let min = text.parse().ok().filter(|&min| min <= i32::MAX as u32);
+    let min = min.ok_or_else(|| GroupError::of_key("annotations", keys::GANG_MIN, text, wanted))?;
+    Ok(Some(min))
+}
+
+/// Gives each role its minimum where it has none of its own: all of it where all must start, else
+/// one member, so that no group starts without its master.
+fn share_minimum(roles: &mut [JobRole], min: u32) {
+    let all = roles.iter().map(|role| role.replicas);
+    let is_whole = min >= all.fold(0, u32::saturating_add);
+    let mut left = min;
+    for role in roles {
+        let own = match role.min {
+            Some(min) => min.min(role.replicas),
+            None if is_whole => role.replicas,
+            None => role.replicas.min(1).min(left),
+        };
+        left = left.saturating_sub(own);
+        role.min = Some(own);
+    }
+}
+
+/// The name of the object of that API that looks after a pod.
+fn made_by(pod: &Pod, api: JobApi) -> Option<&str> {
+    let owner = pod.metadata.controller()?;
+    let (group, _) = owner.api_version.split_once('/')?;
+    (owner.kind == api.kind && group == api.group).then_some(&owner.name)
+}
+
+/// A label that is a number.
+fn numbered(pod: &Pod, label: &str) -> Option<u32> {
+    pod.metadata.labels.get(label)?.parse().ok()
+}
+
+/// What is left of so many, when some have ended well.
+fn left_of(replicas: u32, succeeded: &Field<'_>) -> Result<u32, GroupError> {
+    Ok(replicas.saturating_sub(succeeded.count()?.unwrap_or(0)))
+}

@@ -1,0 +1,323 @@
+//! Groups of many objects: whose pods they are, their roles, and who has a place.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use sublet_model::{MiB, Time, Unit};
+
+use super::{json, pod};
+use crate::gang_plan::{GangPlan, PlanPhase, PlannedGroup, PlannedSlot};
+use crate::group::{
+    Gathered, GroupSources, JobFacts, PodGroupFacts, gather, job_kind, read_job, read_pod_group,
+};
+use crate::keys;
+use crate::object::Pod;
+use crate::quota_index::QuotaIndex;
+
+/// Objects of any kind, as documents.
+#[derive(Default)]
+struct World {
+    pods: Vec<Pod>,
+    pod_groups: Vec<PodGroupFacts>,
+    jobs: Vec<JobFacts>,
+    plans: Vec<GangPlan>,
+}
+
+impl World {
+    fn of(documents: &[String]) -> World {
+        let mut world = World::default();
+        for text in documents {
+            let object = json(text);
+            let field = |name: &str| object[name].as_str().unwrap_or_default();
+            let (api, kind) = (field("apiVersion"), field("kind"));
+            match (job_kind(api, kind), kind) {
+                (Some(kind), _) => world.jobs.push(read_job(kind, &object).unwrap()),
+                (None, "PodGroup") => {
+                    let facts = read_pod_group(api, &object).unwrap();
+                    world.pod_groups.push(facts.unwrap());
+                }
+                _ => world.pods.push(pod(text)),
+            }
+        }
+        world
+    }
+
+    fn gather(&self) -> Gathered {
+        let pods: Vec<&Pod> = self.pods.iter().collect();
+        gather(GroupSources {
+            pods: &pods,
+            pod_groups: &self.pod_groups,
+            jobs: &self.jobs,
+            plans: &self.plans,
+            quotas: &QuotaIndex::default(),
+            priority: &|class| (class == "high").then_some(100),
+            is_queued: &|pod| pod.spec.scheduler_name == "ours",
+            unit: Unit::MiB,
+            card: MiB::from(1000),
+            now: Time::from_ms(9),
+        })
+    }
+
+    /// A line for each group: `ID prio P satisfied: GANG min N: ROLE MIN/REPLICAS [INDEX=NODE…]`.
+    fn outline(&self) -> Vec<String> {
+        let gathered = self.gather();
+        let problems = gathered.problems.iter();
+        let problems = problems.map(|problem| format!("{}: {}", problem.of, problem.error.what));
+        let groups = gathered.groups.iter().map(|queued| {
+            let group = &queued.group;
+            let mut line = format!("{} prio {}", group.id, group.priority);
+            if group.satisfied {
+                line += " satisfied";
+            }
+            for gang in &group.gangs {
+                line += &format!("; {} min {}:", gang.name, gang.min);
+                for role in &gang.roles {
+                    // The name of a role of a gang is a number that says nothing.
+                    let name = role.name.split("pods-").next().unwrap_or_default();
+                    line += &format!(" {name} {}/{}", role.min, role.replicas);
+                    for member in &role.members {
+                        line += &format!(" {}={}", member.index, member.node);
+                    }
+                }
+            }
+            line.replace("  ", " ")
+        });
+        groups.chain(problems).collect()
+    }
+}
+
+/// A pod of ours that asks so many cards; `meta` and `spec` are further fields.
+fn ours(name: &str, cards: u32, meta: &str, spec: &str) -> String {
+    format!(
+        "{{metadata: {{name: {name}, namespace: ns, uid: u-{name}, {meta}}}, spec: {{schedulerName: ours, \
+         containers: [{{name: c, resources: {{limits: {{nvidia.com/gpu: {cards}}}}}}}], {spec}}}}}"
+    )
+}
+
+const IN_GANG: &str = "labels: {scheduling.x-k8s.io/pod-group: g}";
+
+fn pod_group(api: &str, rest: &str) -> String {
+    format!(
+        "{{apiVersion: {api}, kind: PodGroup, metadata: {{name: g, namespace: ns}}, spec: {{{rest}}}}}"
+    )
+}
+
+const PLUGINS: &str = "scheduling.x-k8s.io/v1alpha1";
+
+#[test]
+fn a_pod_alone_is_a_group_of_one() {
+    let world = World::of(&[
+        ours("a", 1, "", "priority: 5"),
+        ours("b", 1, "", "nodeName: n1"),
+        ours("stranger", 1, "", "").replace("ours", "theirs"),
+    ]);
+    assert_eq!(
+        world.outline(),
+        [
+            "pod/ns/a prio 5; pod min 1: pod 1/1",
+            "pod/ns/b prio 0 satisfied; pod min 1: pod 1/1 0=n1",
+        ]
+    );
+    let gathered = world.gather();
+    let role = &gathered.groups[0].group.gangs[0].roles[0];
+    let amount = |name: &str| role.pod.amounts[name];
+    assert_eq!((amount("nvidia.com/gpu"), amount(keys::GPU)), (1, 1));
+    assert_eq!(
+        (amount(keys::GPU_MEMORY), amount(keys::GPU_COMPUTE)),
+        (1000 << 20, 100)
+    );
+    assert_eq!(
+        &*gathered.groups[0].group.quota,
+        "koordinator-default-quota"
+    );
+}
+
+#[test]
+fn pods_of_a_gang_that_ask_the_same_are_a_role() {
+    let world = World::of(&[
+        pod_group(PLUGINS, "minMember: 3"),
+        ours("a", 1, IN_GANG, "nodeName: n1"),
+        ours("b", 1, IN_GANG, ""),
+        ours("c", 1, IN_GANG, "priorityClassName: high"),
+        ours(
+            "done",
+            1,
+            IN_GANG,
+            "nodeName: n1}, status: {phase: Succeeded",
+        ),
+    ]);
+    // Who has ended well counts.
+    let expected = "podgroup/ns/g prio 100; ns/g min 2: 0/3 0=n1";
+    assert_eq!(world.outline(), [expected]);
+    let other = ours("d", 2, IN_GANG, "");
+    let world = World::of(&[
+        pod_group(PLUGINS, "minMember: 2"),
+        other,
+        ours("b", 1, IN_GANG, ""),
+    ]);
+    assert_eq!(world.gather().groups[0].group.gangs[0].roles.len(), 2);
+}
+
+#[test]
+fn a_gang_without_its_pod_group_says_so() {
+    let world = World::of(&[ours("a", 1, IN_GANG, "")]);
+    let said = world.outline();
+    assert_eq!(said.len(), 1);
+    assert!(said[0].starts_with("pod/ns/a: it starts with podgroup/ns/g, which is not there"));
+}
+
+#[test]
+fn gangs_that_name_each_other_are_one_group() {
+    let in_gang = |gang: &str| {
+        format!(
+            "annotations: {{gang.scheduling.koordinator.sh/name: {gang}, \
+             gang.scheduling.koordinator.sh/min-available: '1', \
+             gang.scheduling.koordinator.sh/groups: '[\"ns/h\",\"ns/g\"]'}}"
+        )
+    };
+    let both = [
+        ours("a", 1, &in_gang("g"), ""),
+        ours("b", 1, &in_gang("h"), ""),
+    ];
+    let together = "podgroup/ns/g+ns/h prio 0; ns/g min 1: ns/g/ 0/1; ns/h min 1: ns/h/ 0/1";
+    assert_eq!(World::of(&both).outline(), [together]);
+    // One that has not come yet is waited for.
+    let waiting = "podgroup/ns/g+ns/h prio 0; ns/g min 1: ns/g/ 0/1; ns/h min 1:";
+    assert_eq!(World::of(&both[..1]).outline(), [waiting]);
+}
+
+fn tf_job(suspend: bool) -> String {
+    let role = |n: u32, cards: u32| {
+        format!(
+            "{{replicas: {n}, template: {{spec: {{schedulerName: ours, priorityClassName: high, containers: \
+             [{{name: c, resources: {{limits: {{nvidia.com/gpu: {cards}}}}}}}]}}}}}}"
+        )
+    };
+    format!(
+        "{{apiVersion: kubeflow.org/v1, kind: TFJob, metadata: {{name: t, namespace: ns, uid: t}}, \
+         spec: {{runPolicy: {{suspend: {suspend}}}, tfReplicaSpecs: {{PS: {}, Worker: {}}}}}}}",
+        role(1, 0),
+        role(2, 1)
+    )
+}
+
+fn tf_pod(name: &str, role: &str, index: u32, spec: &str) -> String {
+    let meta = format!(
+        "labels: {{training.kubeflow.org/replica-type: {role}, \
+         training.kubeflow.org/replica-index: '{index}', scheduling.x-k8s.io/pod-group: g}}, \
+         ownerReferences: [{{apiVersion: kubeflow.org/v1, kind: TFJob, name: t, controller: true}}]"
+    );
+    ours(name, 1, &meta, spec)
+}
+
+#[test]
+fn a_job_has_its_members_before_it_has_pods() {
+    let suspended = World::of(&[tf_job(true)]);
+    let group = "tfjob/ns/t prio 100; t min 3: ps 1/1 worker 2/2";
+    assert_eq!(suspended.outline(), [group]);
+    assert!(suspended.gather().groups[0].is_suspended);
+    // The PodGroup that its operator makes of it is the same group.
+    let world = World::of(&[
+        tf_job(false),
+        pod_group(PLUGINS, "minMember: 3"),
+        tf_pod("p", "ps", 0, "nodeName: n1"),
+        tf_pod("w", "worker", 1, "nodeName: n2"),
+    ]);
+    let expected = "tfjob/ns/t prio 100; t min 3: ps 1/1 0=n1 worker 2/2 1=n2";
+    assert_eq!(world.outline(), [expected]);
+}
+
+#[test]
+fn slots_of_plans_are_members_until_a_pod_is_bound() {
+    let mut world = World::of(&[tf_job(false), tf_pod("w", "worker", 1, "nodeName: n2")]);
+    let slot = |index: u32, node: &str, pod: Option<&str>| PlannedSlot {
+        role: "worker".into(),
+        index,
+        node: sublet_model::NodeName::new(node).unwrap(),
+        allocation: sublet_model::Allocation::default(),
+        pod: pod.map(|uid| sublet_model::PodUid::new(uid).unwrap()),
+    };
+    world.plans.push(GangPlan {
+        name: "p1".into(),
+        version: "".into(),
+        epoch: 1,
+        deadline: Time::from_ms(0),
+        groups: vec![PlannedGroup {
+            id: Arc::from("tfjob/ns/t"),
+            quota: "q".into(),
+            roles: Vec::new(),
+            slots: vec![slot(0, "n3", None), slot(1, "n2", Some("u-w"))],
+            victims: Vec::new(),
+        }],
+        phase: PlanPhase::Released,
+    });
+    let expected = "tfjob/ns/t prio 100; t min 3: ps 1/1 worker 2/2 0=n3 1=n2";
+    assert_eq!(world.outline(), [expected]);
+    let gathered = world.gather();
+    let members = &gathered.groups[0].group.gangs[0].roles[1].members;
+    assert_eq!(members[0].uid.as_str(), "slot:p1:tfjob:ns:t:worker:0");
+    assert_eq!(members[1].uid.as_str(), "u-w");
+}
+
+#[test]
+fn a_train_job_has_the_shape_of_its_job_set() {
+    let train = "{apiVersion: trainer.kubeflow.org/v1alpha1, kind: TrainJob, metadata: {name: t, \
+                 namespace: ns, uid: t}, spec: {suspend: true}}";
+    let set = "{apiVersion: jobset.x-k8s.io/v1alpha2, kind: JobSet, metadata: {name: t, namespace: ns, \
+               ownerReferences: [{apiVersion: trainer.kubeflow.org/v1alpha1, kind: TrainJob, name: t, \
+               controller: true}]}, spec: {suspend: true, replicatedJobs: [{name: node, replicas: 1, \
+               template: {spec: {parallelism: 4, template: {spec: {schedulerName: ours}}}}}]}}";
+    let pod = ours(
+        "p",
+        1,
+        "labels: {jobset.sigs.k8s.io/jobset-name: t, jobset.sigs.k8s.io/replicatedjob-name: node, \
+         jobset.sigs.k8s.io/job-index: '0', batch.kubernetes.io/job-completion-index: '3'}",
+        "nodeName: n1",
+    );
+    let all = [train.to_owned(), set.to_owned(), pod];
+    let expected = "trainjob/ns/t prio 0; t min 4: node 4/4 3=n1";
+    assert_eq!(World::of(&all).outline(), [expected]);
+    // Before Trainer has made it, nothing is known.
+    assert_eq!(World::of(&all[..1]).outline(), Vec::<String>::new());
+}
+
+#[test]
+fn each_replica_of_a_leader_worker_set_is_a_group() {
+    let set = "{apiVersion: leaderworkerset.x-k8s.io/v1, kind: LeaderWorkerSet, metadata: {name: l, \
+               namespace: ns}, spec: {replicas: 2, leaderWorkerTemplate: {size: 3, workerTemplate: \
+               {spec: {schedulerName: ours}}}}}";
+    let pod = ours(
+        "p",
+        0,
+        "labels: {leaderworkerset.sigs.k8s.io/name: l, leaderworkerset.sigs.k8s.io/group-index: '1', \
+         leaderworkerset.sigs.k8s.io/worker-index: '2'}",
+        "nodeName: n1",
+    );
+    assert_eq!(
+        World::of(&[set.to_owned(), pod]).outline(),
+        [
+            "leaderworkerset/ns/l/0 prio 0; l min 3: leader 1/1 worker 2/2",
+            "leaderworkerset/ns/l/1 prio 0; l min 3: leader 1/1 worker 2/2 1=n1",
+        ]
+    );
+}
+
+proptest! {
+    /// The same objects give the same groups, whatever their order.
+    #[test]
+    fn order_does_not_matter(order in Just((0..9_usize).collect::<Vec<_>>()).prop_shuffle()) {
+        let documents = [
+            pod_group(PLUGINS, "minMember: 2"),
+            ours("a", 1, IN_GANG, "nodeName: n1"),
+            ours("b", 1, IN_GANG, ""),
+            ours("c", 2, IN_GANG, "nodeName: n2"),
+            tf_job(false),
+            tf_pod("p", "ps", 0, "nodeName: n1"),
+            tf_pod("w", "worker", 0, ""),
+            ours("lone", 1, "", ""),
+            ours("odd", 1, "annotations: {gang.scheduling.koordinator.sh/name: x}", ""),
+        ];
+        let shuffled: Vec<String> = order.iter().map(|&at| documents[at].clone()).collect();
+        prop_assert_eq!(World::of(&shuffled).outline(), World::of(&documents).outline());
+    }
+}

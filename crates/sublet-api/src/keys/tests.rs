@@ -1,0 +1,99 @@
+//! Names stand once, and the shipped policies know those that only Sublet may write.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::dialect::Dialect;
+
+#[test]
+fn every_name_stands_once_and_has_a_meaning() {
+    let names: BTreeSet<_> = ALL.iter().map(|key| (key.name, key.kind)).collect();
+    assert_eq!(names.len(), ALL.len());
+    assert!(ALL.iter().all(|key| !key.meaning.trim().is_empty()));
+    for name in shipped_results() {
+        let key = ALL.iter().find(|key| key.name == name);
+        let kind = key.map(|key| key.kind);
+        let wanted = Some(KeyKind::PodAnnotation);
+        assert_eq!(kind, wanted, "{name} is not in keys.rs under PodAnnotation");
+    }
+}
+
+/// Of the toy dialect nothing is shipped.
+fn shipped_results() -> impl Iterator<Item = &'static str> {
+    let own = crate::dialect::shipped().flat_map(Dialect::result_keys);
+    own.copied()
+        .chain([ALLOCATION, ASSIGNED, ASKED, PREEMPTING, SLOT])
+}
+
+const RESULT_POLICY: &str = include_str!("../../../../deploy/kubernetes/30-result-policy.yaml");
+const AGENT_POLICY: &str = include_str!("../../../../deploy/kubernetes/32-agent-policy.yaml");
+
+/// The text of a variable in a policy.
+fn variable<'a>(policy: &'a str, name: &str) -> &'a str {
+    let (_, rest) = policy.split_once(&format!("  - name: {name}\n")).unwrap();
+    rest.split_once(']').unwrap().0
+}
+
+#[test]
+fn the_shipped_policy_guards_every_result_key() {
+    let guarded = variable(RESULT_POLICY, "keys");
+    for key in shipped_results() {
+        assert!(
+            guarded.contains(&format!("'{key}'")),
+            "{key} can be forged: add it to `keys` of 30-result-policy.yaml"
+        );
+    }
+}
+
+#[test]
+fn the_shipped_policies_let_the_agent_write_what_it_must() {
+    let claim = sublet_model::Claim::host_only(sublet_model::Host::ZERO);
+    let says =
+        crate::dialect::shipped().flat_map(|dialect| dialect.handed_over(&claim, 0).into_keys());
+    let marks: Vec<String> = says.chain([ASSIGNED.to_owned()]).collect();
+    for (file, list) in [
+        (
+            "agentKeys of 30-result-policy.yaml",
+            variable(RESULT_POLICY, "agentKeys"),
+        ),
+        ("own of 32-agent-policy.yaml", variable(AGENT_POLICY, "own")),
+    ] {
+        for key in &marks {
+            let quoted = format!("'{key}'");
+            assert!(
+                list.contains(&quoted),
+                "the agent may not write {key}: add it to {file}"
+            );
+        }
+    }
+    // One amount that is not in the list, and the API server refuses those of all dialects.
+    let amounts = variable(AGENT_POLICY, "resources");
+    let offered = crate::dialect::shipped().flat_map(|dialect| {
+        let asked = dialect.resources().iter();
+        asked.chain(dialect.node_resources()).copied()
+    });
+    for resource in offered.chain([GPU_SLOT]) {
+        assert!(
+            amounts.contains(&format!("'{resource}'")),
+            "the agent may not write {resource}: add it to `resources` of 32-agent-policy.yaml"
+        );
+    }
+}
+
+#[test]
+fn the_shipped_policy_guards_what_the_agent_says_of_a_node() {
+    let policy = include_str!("../../../../deploy/kubernetes/31-inventory-policy.yaml");
+    for key in [INVENTORY, HANDED_OVER, MEASURED_USE] {
+        assert!(policy.contains(&format!("'{key}'")), "{key} can be forged");
+    }
+}
+
+#[test]
+fn the_shipped_scheduler_asks_us_about_every_pod() {
+    // An extender that manages resources is asked only about pods that name one, and is
+    // asked about all if it manages none.
+    let config = include_str!("../../../../deploy/kubernetes/40-scheduler-config.yaml");
+    assert!(config.contains("bindVerb: bind\n"));
+    assert!(!config.contains("managedResources:\n"));
+    assert!(!config.contains("ignoredByScheduler:"));
+}
