@@ -6,6 +6,7 @@
 
 mod role_pod;
 mod slot;
+mod state;
 #[cfg(test)]
 mod tests;
 
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use sublet_model::{Claim, Host, NodeName, PodKey, PodUid, Time, Unit};
+use sublet_model::{Claim, Host, NameError, NodeName, PodKey, PodUid, Time, Unit};
 
 pub use self::slot::{SlotKey, SlotMark, SlotTextError, is_slot_uid, slot_from_json, slot_to_json};
 use crate::allocation::{GrantJson, allocation_of_grants, grants_of};
@@ -123,7 +124,7 @@ pub struct GangPlanError {
 }
 
 impl GangPlanError {
-    fn new(field: impl Into<String>, why: impl ToString) -> GangPlanError {
+    fn new(field: impl Into<String>, why: &impl ToString) -> GangPlanError {
         GangPlanError {
             field: field.into(),
             why: why.to_string(),
@@ -191,19 +192,19 @@ impl GangPlan {
         } = &object.metadata;
         if name.is_empty() || name.len() > LONGEST_NAME {
             let why = format!("it must have 1 to {LONGEST_NAME} characters");
-            return Err(GangPlanError::new("metadata.name", why));
+            return Err(GangPlanError::new("metadata.name", &why));
         }
         let spec = SpecJson::<Value>::deserialize(&object.spec)
-            .map_err(|error| GangPlanError::new("spec", error))?;
+            .map_err(|error| GangPlanError::new("spec", &error))?;
         let status = match &object.status {
             Value::Null => StatusJson::default(),
             status => StatusJson::deserialize(status)
-                .map_err(|error| GangPlanError::new("status", error))?,
+                .map_err(|error| GangPlanError::new("status", &error))?,
         };
         let deadline: Timestamp =
-            (spec.deadline.parse()).map_err(|error| GangPlanError::new("spec.deadline", error))?;
+            (spec.deadline.parse()).map_err(|error| GangPlanError::new("spec.deadline", &error))?;
         let deadline = u64::try_from(deadline.as_millisecond())
-            .map_err(|_| GangPlanError::new("spec.deadline", "it is before 1970"))?;
+            .map_err(|_| GangPlanError::new("spec.deadline", &"it is before 1970"))?;
         let groups = spec.groups.iter().enumerate();
         let groups =
             groups.map(|(at, group)| PlannedGroup::of(group, &format!("spec.groups[{at}]")));
@@ -277,23 +278,23 @@ impl GangPlan {
         let count = self.slots().count();
         if count > MOST_SLOTS {
             let why = format!("{count} slots are too many (at most {MOST_SLOTS})");
-            return Err(GangPlanError::new("spec.groups", why));
+            return Err(GangPlanError::new("spec.groups", &why));
         }
         let mut uids = BTreeSet::new();
         let mut pods = BTreeSet::new();
         for (group, slot) in self.slots() {
             let field = || format!("spec.groups[{}].slots", group.id);
             let uid = self.key_of(group, slot).uid();
-            let uid = uid.map_err(|error| GangPlanError::new(field(), error))?;
+            let uid = uid.map_err(|error| GangPlanError::new(field(), &error))?;
             if !uids.insert(uid) {
                 let why = format!("{}/{} is there twice", slot.role, slot.index);
-                return Err(GangPlanError::new(field(), why));
+                return Err(GangPlanError::new(field(), &why));
             }
             if let Some(pod) = &slot.pod
                 && !pods.insert(pod)
             {
                 let why = format!("the pod {pod} has two slots");
-                return Err(GangPlanError::new(field(), why));
+                return Err(GangPlanError::new(field(), &why));
             }
         }
         Ok(())
@@ -303,9 +304,9 @@ impl GangPlan {
 impl PlannedGroup {
     fn of(group: &Value, field: &str) -> Result<PlannedGroup, GangPlanError> {
         let group =
-            GroupJson::deserialize(group).map_err(|error| GangPlanError::new(field, error))?;
+            GroupJson::deserialize(group).map_err(|error| GangPlanError::new(field, &error))?;
         if group.id.is_empty() {
-            return Err(GangPlanError::new(format!("{field}.id"), "it is empty"));
+            return Err(GangPlanError::new(format!("{field}.id"), &"it is empty"));
         }
         let mut roles: Vec<PlannedRole> = Vec::new();
         for (at, role) in group.roles.iter().enumerate() {
@@ -313,7 +314,7 @@ impl PlannedGroup {
             let role = PlannedRole::of(role, &field)?;
             if roles.iter().any(|known| known.name == role.name) {
                 let why = format!("{} is there twice", role.name);
-                return Err(GangPlanError::new(field, why));
+                return Err(GangPlanError::new(field, &why));
             }
             roles.push(role);
         }
@@ -325,14 +326,14 @@ impl PlannedGroup {
                 Ok(slot)
             } else {
                 let why = format!("there is no role {}", slot.role);
-                Err(GangPlanError::new(format!("{field}.role"), why))
+                Err(GangPlanError::new(format!("{field}.role"), &why))
             }
         });
         let slots = slots.collect::<Result<_, _>>()?;
         let victims = group.victims.iter().enumerate();
         let victims = victims.map(|(at, victim)| {
             let field = format!("{field}.victims[{at}]");
-            let wrong = |error| GangPlanError::new(&*field, error);
+            let wrong = |error: NameError| GangPlanError::new(&*field, &error);
             Ok(Victim {
                 pod: PodKey::new(&victim.namespace, &victim.name).map_err(wrong)?,
                 uid: PodUid::new(&victim.uid).map_err(wrong)?,
@@ -392,10 +393,10 @@ impl PlannedRole {
 
     fn of(role: &RoleJson, field: &str) -> Result<PlannedRole, GangPlanError> {
         if role.name.is_empty() {
-            return Err(GangPlanError::new(format!("{field}.name"), "it is empty"));
+            return Err(GangPlanError::new(format!("{field}.name"), &"it is empty"));
         }
         let pod = Pod::deserialize(&role.pod)
-            .map_err(|error| GangPlanError::new(format!("{field}.pod"), error))?;
+            .map_err(|error| GangPlanError::new(format!("{field}.pod"), &error))?;
         Ok(PlannedRole::new(&role.name, &pod))
     }
 
@@ -418,9 +419,9 @@ impl PlannedSlot {
         Ok(PlannedSlot {
             role: Arc::from(slot.role),
             index: slot.index,
-            node: node.map_err(|error| GangPlanError::new(at("node"), error))?,
-            allocation: allocation.map_err(|error| GangPlanError::new(at("allocation"), error))?,
-            pod: pod.map_err(|error| GangPlanError::new(at("pod"), error))?,
+            node: node.map_err(|error| GangPlanError::new(at("node"), &error))?,
+            allocation: allocation.map_err(|error| GangPlanError::new(at("allocation"), &error))?,
+            pod: pod.map_err(|error| GangPlanError::new(at("pod"), &error))?,
         })
     }
 }

@@ -3,10 +3,11 @@
 //! Quotas form a tree. What one does not use others may borrow, and its owner gets it back by
 //! asking. The rule is Koordinator's, so that its manifests mean here what they mean there.
 //!
-//! Suggested reading order: divide, tree, group.
+//! Suggested reading order: divide, tree, group, protocol.
 
 mod divide;
 mod group;
+pub mod protocol;
 mod tree;
 
 pub use divide::{Wish, divide};

@@ -213,6 +213,24 @@ fn a_plan_keeps_of_a_pod_what_its_claim_is_read_from() {
     );
 }
 
+#[test]
+fn what_the_protocol_wants_of_a_plan_is_written() {
+    let mut text = plan();
+    let slots = text.pointer_mut("/spec/groups/0/slots").unwrap();
+    let second = json!({ "role": "worker", "index": 1, "node": "n2" });
+    slots.as_array_mut().unwrap().push(second);
+    let read = GangPlan::of(&object(text)).unwrap();
+    assert_eq!(read.rewritten(&read.state()), read);
+    let mut wanted = read.state();
+    wanted.epoch = 8;
+    wanted.groups[0].slots.remove(0);
+    wanted.groups[0].slots[0].pod = Some(PodUid::new("p").unwrap());
+    let new = read.rewritten(&wanted);
+    assert_eq!((new.epoch, new.state()), (8, wanted.clone()));
+    wanted.groups.clear();
+    assert_eq!(read.rewritten(&wanted).groups, []);
+}
+
 /// Keys by which pods ask, and one that says nothing.
 const ASKS: [(&str, &str); 7] = [
     ("nvidia.com/gpu", "1"),

@@ -1,0 +1,344 @@
+//! From a decision of the queue to members that run: which writes are due, out of what is seen.
+//!
+//! A pure function of a plan, its pods and its groups. Each write can be made twice, and may be lost:
+//! the next look finds what is left to do. So whoever leads next goes on, and remembers nothing.
+//!
+//! The order: the plan is there (its slots count as used from then on); victims are asked to go; when
+//! they are gone the group is released; each pod that comes is first given a slot in the plan, and then
+//! let go with the slot's name on it; the plan goes when every slot is bound or given up. A write to the
+//! plan names the version that was seen, so a leader that was deposed changes no plan that its successor
+//! has taken over.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use sublet_model::{NodeName, PodUid, Standing, Time};
+
+use crate::group::{Gang, GangMode, Group, GroupId};
+
+#[cfg(test)]
+mod tests;
+
+/// A plan as it is seen, or as it is to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlanState {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The leadership that wrote or took it over.
+    pub epoch: u64,
+    /// Members are bound by then, or what is left is given up.
+    pub deadline: Time,
+    /// What it has for each group.
+    pub groups: Vec<GroupPlan>,
+}
+
+/// A group's part of a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupPlan {
+    /// The group.
+    pub group: GroupId,
+    /// Where its members go.
+    pub slots: Vec<SlotState>,
+    /// Who goes before any of them starts.
+    pub victims: Vec<PodUid>,
+}
+
+/// A member's place, and whose it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotState {
+    /// The role.
+    pub role: Arc<str>,
+    /// Which of its members.
+    pub index: u32,
+    /// Where.
+    pub node: NodeName,
+    /// The pod that it is for, once there is one.
+    pub pod: Option<PodUid>,
+}
+
+/// A pod as it is seen.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PodSight {
+    /// The queue's gate is on it.
+    pub gated: bool,
+    /// The slot that it says it has: plan, group, role and index.
+    pub slot: Option<(Arc<str>, GroupId, Arc<str>, u32)>,
+    /// The node that it is tied to by its own affinity, if it was let go that way.
+    pub pinned: Option<NodeName>,
+    /// The node that it is bound to. The ledger must have it there.
+    pub bound: Option<NodeName>,
+    /// It is being deleted.
+    pub going: bool,
+}
+
+/// A group as it is seen.
+#[derive(Debug, Clone)]
+pub struct GroupSight<'a> {
+    /// What it is.
+    pub group: &'a Group,
+    /// Its owner makes no pods until it is released.
+    pub suspended: bool,
+    /// Its pods that are not bound, each with its role, in the order in which they get slots.
+    pub waiting: Vec<(Arc<str>, PodUid)>,
+    /// The plan that was last given up for it, as noted on the group.
+    pub requeued_by: Option<Arc<str>>,
+}
+
+/// What is seen beside the plan.
+pub struct PlanSight<'a> {
+    /// The leadership that looks.
+    pub epoch: u64,
+    /// When.
+    pub now: Time,
+    /// Every pod that waits or holds something; one that has ended is none.
+    pub pods: &'a BTreeMap<PodUid, PodSight>,
+    /// Every group that there is.
+    pub groups: &'a BTreeMap<GroupId, GroupSight<'a>>,
+    /// Can a node take pods?
+    pub is_usable: &'a dyn Fn(&NodeName) -> bool,
+    /// Is the group in another plan, which goes before this one?
+    pub has_other_plan: &'a dyn Fn(&GroupId) -> bool,
+    /// Do the plan's slots fit beside all else? A plan of an earlier leadership may have come late.
+    pub fits: bool,
+}
+
+/// A write that is due.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PlanStep {
+    /// Put this in place of the plan, if it is still the version that was seen.
+    Rewrite(PlanState),
+    /// Ask a pod to go, by the Eviction API and its UID.
+    Evict(PodUid),
+    /// Let the group's owner make its pods.
+    Release(GroupId),
+    /// Take the gate off the pod and say its slot on it, in one write that names its UID.
+    Ungate(PodUid, GroupId, SlotState),
+    /// Say the slot on a pod that has no gate any more, by a write that names its UID.
+    Steer(PodUid, GroupId, SlotState),
+    /// Delete a pod that is tied to a node where it has no slot: its owner makes it anew.
+    Remove(PodUid),
+    /// Note on the group that this plan was given up for it, and keep its owner from making pods.
+    Requeue(GroupId),
+    /// Delete the plan, if it is still the version that was seen.
+    Delete,
+}
+
+/// What becomes of a group's part of a plan.
+enum Fate {
+    /// It is like this from now on.
+    Stays(GroupPlan),
+    /// It is on its way back, by these steps; if there are none, others have still to end.
+    GoesBack(Vec<PlanStep>),
+    /// Nothing of it is needed any more.
+    Over,
+}
+
+/// The writes that are due for a plan, in any order. Those of pods wait while the plan itself must be
+/// rewritten: what is said on a pod stands in the plan before.
+#[must_use]
+pub fn next_steps(plan: &PlanState, sight: &PlanSight<'_>) -> Vec<PlanStep> {
+    if plan.epoch > sight.epoch {
+        // Somebody else leads.
+        return Vec::new();
+    }
+    if plan.epoch < sight.epoch && !sight.fits {
+        return vec![PlanStep::Delete];
+    }
+    let mut going_back = Vec::new();
+    let mut wanted = PlanState {
+        epoch: sight.epoch,
+        groups: Vec::new(),
+        ..plan.clone()
+    };
+    for part in &plan.groups {
+        match fate(plan, part, sight) {
+            Fate::Stays(part) => wanted.groups.push(part),
+            Fate::Over => {}
+            Fate::GoesBack(steps) => {
+                wanted.groups.push(part.clone());
+                going_back.push((&part.group, steps));
+            }
+        }
+    }
+    if wanted.groups.is_empty() {
+        return vec![PlanStep::Delete];
+    }
+    if wanted != *plan {
+        return vec![PlanStep::Rewrite(wanted)];
+    }
+    let steps = plan.groups.iter().flat_map(|part| {
+        let mut back = going_back.iter();
+        match back.find(|(group, _)| **group == part.group) {
+            Some((_, steps)) => steps.clone(),
+            None => steps_of(plan, part, sight),
+        }
+    });
+    steps.collect()
+}
+
+/// Members of a group that is in no plan, of which too few were bound by one: they go, so that no part
+/// of a gang stays. It happens where a plan went while a Binding was under way.
+#[must_use]
+pub fn stranded(seen: &GroupSight<'_>, pods: &BTreeMap<PodUid, PodSight>) -> Vec<PlanStep> {
+    if !may_roll_back(seen.group) || has_enough(&seen.group.gangs) {
+        return Vec::new();
+    }
+    let by_plan = bound_members(seen.group).filter(|uid| {
+        let pod = pods.get(*uid);
+        pod.is_some_and(|pod| pod.slot.is_some() && !pod.going)
+    });
+    by_plan.cloned().map(PlanStep::Evict).collect()
+}
+
+fn fate(plan: &PlanState, part: &GroupPlan, sight: &PlanSight<'_>) -> Fate {
+    let Some(seen) = sight.groups.get(&part.group) else {
+        return Fate::Over;
+    };
+    if (sight.has_other_plan)(&part.group) {
+        return Fate::Over;
+    }
+    let is_whole = !may_roll_back(seen.group) || has_enough(&seen.group.gangs);
+    let mut left = part.clone();
+    let usable = |slot: &SlotState| is_bound(slot, sight) || (sight.is_usable)(&slot.node);
+    // What was on a node that is lost is planned anew.
+    left.slots.retain(usable);
+    if left.slots.iter().all(|slot| is_bound(slot, sight)) && is_whole {
+        return Fate::Over;
+    }
+    match (sight.now >= plan.deadline, is_whole) {
+        (true, true) => Fate::Over,
+        (true, false) => roll_back(plan, seen, sight),
+        // Nobody has come yet, so the whole group may go elsewhere.
+        (false, false) if left.slots.len() < part.slots.len() && none_bound(seen) => Fate::Over,
+        (false, _) => Fate::Stays(claimed(left, seen, sight)),
+    }
+}
+
+fn may_roll_back(group: &Group) -> bool {
+    group.mode == GangMode::Strict && !group.satisfied
+}
+
+fn bound_members(group: &Group) -> impl Iterator<Item = &PodUid> {
+    let roles = group.gangs.iter().flat_map(|gang| &gang.roles);
+    let members = roles.flat_map(|role| &role.members);
+    let bound = members.filter(|member| member.standing == Standing::Bound);
+    bound.map(|member| &member.uid)
+}
+
+fn none_bound(seen: &GroupSight<'_>) -> bool {
+    bound_members(seen.group).next().is_none()
+}
+
+/// Is the slot's pod bound there?
+fn is_bound(slot: &SlotState, sight: &PlanSight<'_>) -> bool {
+    let pod = slot.pod.as_ref().and_then(|uid| sight.pods.get(uid));
+    pod.is_some_and(|pod| pod.bound.as_ref() == Some(&slot.node))
+}
+
+/// Have enough members of every gang and role been bound?
+fn has_enough(gangs: &[Gang]) -> bool {
+    gangs.iter().all(|gang| {
+        let bound = gang.roles.iter().map(|role| {
+            let members = role.members.iter();
+            let bound = members.filter(|one| one.standing == Standing::Bound);
+            (u32::try_from(bound.count()).unwrap_or(u32::MAX), role.min)
+        });
+        let bound: Vec<(u32, u32)> = bound.collect();
+        let add = |sum: u32, (n, _): &(u32, u32)| sum.saturating_add(*n);
+        bound.iter().fold(0, add) >= gang.min && bound.iter().all(|(n, min)| n >= min)
+    })
+}
+
+/// Everybody of the group goes, then that is noted on the group, and then the plan goes. It goes last
+/// because nothing else says that the group is on its way back.
+fn roll_back(plan: &PlanState, seen: &GroupSight<'_>, sight: &PlanSight<'_>) -> Fate {
+    let mut there = bound_members(seen.group).filter_map(|uid| Some((uid, sight.pods.get(uid)?)));
+    let there: Vec<_> = there.by_ref().collect();
+    if !there.is_empty() {
+        let stay = there.into_iter().filter(|(_, pod)| !pod.going);
+        let evict = stay.map(|(uid, _)| PlanStep::Evict(uid.clone()));
+        return Fate::GoesBack(evict.collect());
+    }
+    match seen.requeued_by.as_ref() == Some(&plan.name) {
+        true => Fate::Over,
+        false => Fate::GoesBack(vec![PlanStep::Requeue(seen.group.id.clone())]),
+    }
+}
+
+/// The part with its pods: each that waits gets a free slot of its role, best on the node that it is
+/// tied to, and a slot whose pod is gone is free again.
+fn claimed(mut part: GroupPlan, seen: &GroupSight<'_>, sight: &PlanSight<'_>) -> GroupPlan {
+    for slot in &mut part.slots {
+        slot.pod = slot.pod.take().filter(|uid| sight.pods.contains_key(uid));
+    }
+    let with_pod = part.slots.iter().filter_map(|slot| slot.pod.clone());
+    let has_slot: BTreeSet<PodUid> = with_pod.collect();
+    for (role, uid) in &seen.waiting {
+        let Some(pod) = sight.pods.get(uid).filter(|pod| !pod.going) else {
+            continue;
+        };
+        if pod.bound.is_some() || has_slot.contains(uid) {
+            continue;
+        }
+        let free = part.slots.iter_mut();
+        let mut free = free.filter(|slot| slot.role == *role && slot.pod.is_none());
+        let mut first = free.next();
+        if first
+            .as_ref()
+            .is_some_and(|slot| Some(&slot.node) != pod.pinned.as_ref())
+        {
+            let there = free.find(|slot| Some(&slot.node) == pod.pinned.as_ref());
+            first = there.or(first);
+        }
+        if let Some(slot) = first {
+            slot.pod = Some(uid.clone());
+        }
+    }
+    part
+}
+
+/// What is due for a group whose part of the plan is as it should be.
+fn steps_of(plan: &PlanState, part: &GroupPlan, sight: &PlanSight<'_>) -> Vec<PlanStep> {
+    let there = part
+        .victims
+        .iter()
+        .filter_map(|uid| Some((uid, sight.pods.get(uid)?)));
+    let there: Vec<_> = there.collect();
+    if !there.is_empty() {
+        let stay = there.into_iter().filter(|(_, pod)| !pod.going);
+        return stay.map(|(uid, _)| PlanStep::Evict(uid.clone())).collect();
+    }
+    let is_suspended = |seen: &GroupSight<'_>| seen.suspended;
+    if sight.groups.get(&part.group).is_some_and(is_suspended) {
+        return vec![PlanStep::Release(part.group.clone())];
+    }
+    let slots = part.slots.iter();
+    let steps = slots.filter_map(|slot| step_of(plan, &part.group, slot, sight));
+    steps.collect()
+}
+
+/// What is due for the pod that has a slot.
+fn step_of(
+    plan: &PlanState,
+    group: &GroupId,
+    slot: &SlotState,
+    sight: &PlanSight<'_>,
+) -> Option<PlanStep> {
+    let uid = slot.pod.clone()?;
+    let pod = sight.pods.get(&uid)?;
+    if pod.bound.is_some() || pod.going {
+        return None;
+    }
+    if pod.gated {
+        return Some(PlanStep::Ungate(uid, group.clone(), slot.clone()));
+    }
+    let said = pod.slot.as_ref();
+    let says_it = said.is_some_and(|(of, its, role, index)| {
+        *of == plan.name && its == group && *role == slot.role && *index == slot.index
+    });
+    match &pod.pinned {
+        Some(node) if *node != slot.node => Some(PlanStep::Remove(uid)),
+        _ if says_it => None,
+        _ => Some(PlanStep::Steer(uid, group.clone(), slot.clone())),
+    }
+}

@@ -1,0 +1,320 @@
+//! One plan of one group of two members, seen at every stage; what is due is a list of words.
+
+use sublet_model::{Claim, Class, Host};
+use sublet_plan::stock::PodRules;
+
+use super::*;
+use crate::group::{GangRole, MatchPolicy, Member, MemberShape};
+use crate::tree::Amounts;
+
+const NOW: Time = Time::from_ms(1_000);
+
+fn uid(name: &str) -> PodUid {
+    PodUid::new(name).unwrap()
+}
+
+fn node(name: &str) -> NodeName {
+    NodeName::new(name).unwrap()
+}
+
+fn id() -> GroupId {
+    GroupId::new("podgroup/a/g")
+}
+
+/// A strict group of `min` workers, of which these are bound.
+fn group(min: u32, bound: &[&str]) -> Group {
+    let claim = Arc::new(Claim::host_only(Host::ZERO));
+    let shape = MemberShape {
+        claim,
+        rules: PodRules::default(),
+        unmodelled: Vec::new(),
+        amounts: Amounts::new(),
+    };
+    let member = |(index, name): (u32, &&str)| Member {
+        index,
+        uid: uid(name),
+        node: node("n1"),
+        standing: Standing::Bound,
+    };
+    let role = GangRole {
+        name: Arc::from("w"),
+        min: 0,
+        replicas: min,
+        pod: Arc::new(shape),
+        members: (0..).zip(bound).map(member).collect(),
+    };
+    Group {
+        id: id(),
+        quota: Arc::from("a"),
+        priority: 0,
+        class: Class::Guaranteed,
+        preemptible: true,
+        since: NOW,
+        not_before: None,
+        gangs: vec![Gang {
+            name: Arc::from("g"),
+            min,
+            roles: vec![role],
+        }],
+        mode: GangMode::Strict,
+        matching: MatchPolicy::OnceSatisfied,
+        satisfied: false,
+        ends: None,
+        started: None,
+    }
+}
+
+/// What is there beside the plan.
+struct World {
+    group: Group,
+    pods: BTreeMap<PodUid, PodSight>,
+    waiting: Vec<&'static str>,
+    suspended: bool,
+    requeued: bool,
+    lost: &'static str,
+    other: bool,
+    fits: bool,
+    epoch: u64,
+    now: Time,
+}
+
+impl World {
+    fn new(waiting: &[&'static str]) -> World {
+        let gated = |name: &&str| {
+            let pod = PodSight {
+                gated: true,
+                ..PodSight::default()
+            };
+            (uid(name), pod)
+        };
+        World {
+            group: group(2, &[]),
+            pods: waiting.iter().map(gated).collect(),
+            waiting: waiting.to_vec(),
+            suspended: false,
+            requeued: false,
+            lost: "none",
+            other: false,
+            fits: true,
+            epoch: 7,
+            now: NOW,
+        }
+    }
+
+    fn pod(&mut self, name: &str) -> &mut PodSight {
+        self.pods.entry(uid(name)).or_default()
+    }
+
+    /// The pod was let go with that slot, and is bound if a node is given.
+    fn let_go(&mut self, name: &str, index: u32, bound: Option<&str>) {
+        let pod = self.pod(name);
+        pod.gated = false;
+        pod.slot = Some((Arc::from("p"), id(), Arc::from("w"), index));
+        pod.bound = bound.map(node);
+    }
+
+    fn steps(&self, plan: &PlanState) -> Vec<PlanStep> {
+        let waiting = self.waiting.iter();
+        let seen = GroupSight {
+            group: &self.group,
+            suspended: self.suspended,
+            waiting: waiting.map(|name| (Arc::from("w"), uid(name))).collect(),
+            requeued_by: self.requeued.then(|| plan.name.clone()),
+        };
+        let groups = BTreeMap::from([(id(), seen)]);
+        next_steps(
+            plan,
+            &PlanSight {
+                epoch: self.epoch,
+                now: self.now,
+                pods: &self.pods,
+                groups: &groups,
+                is_usable: &|node| node.as_str() != self.lost,
+                has_other_plan: &|_| self.other,
+                fits: self.fits,
+            },
+        )
+    }
+
+    /// The steps in words.
+    fn says(&self, plan: &PlanState) -> String {
+        let word = |step: PlanStep| match step {
+            PlanStep::Rewrite(plan) => {
+                let slots = plan.groups.iter().flat_map(|part| &part.slots);
+                let pods = slots.map(|slot| slot.pod.as_ref().map_or("-", PodUid::as_str));
+                format!("{}:{}", plan.epoch, pods.collect::<Vec<_>>().join(","))
+            }
+            PlanStep::Evict(pod) => format!("evict {pod}"),
+            PlanStep::Release(_) => "release".to_owned(),
+            PlanStep::Ungate(pod, _, slot) => format!("ungate {pod} {}", slot.index),
+            PlanStep::Steer(pod, _, slot) => format!("steer {pod} {}", slot.index),
+            PlanStep::Remove(pod) => format!("remove {pod}"),
+            PlanStep::Requeue(_) => "requeue".to_owned(),
+            PlanStep::Delete => "delete".to_owned(),
+        };
+        let words = self.steps(plan).into_iter().map(word);
+        words.collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// A plan with a slot on n1 and one on n2, for these pods.
+fn plan(pods: [&str; 2]) -> PlanState {
+    let slot = |(index, pod): (u32, &str)| SlotState {
+        role: Arc::from("w"),
+        index,
+        node: node(["n1", "n2"][index as usize]),
+        pod: (!pod.is_empty()).then(|| uid(pod)),
+    };
+    PlanState {
+        name: Arc::from("p"),
+        epoch: 7,
+        deadline: NOW.plus_ms(1_000),
+        groups: vec![GroupPlan {
+            group: id(),
+            slots: (0..).zip(pods).map(slot).collect(),
+            victims: Vec::new(),
+        }],
+    }
+}
+
+#[test]
+fn a_group_is_let_go_step_by_step() {
+    let mut world = World::new(&[]);
+    let mut with_victim = plan(["", ""]);
+    with_victim.groups[0].victims = vec![uid("v")];
+    world.suspended = true;
+    world.pod("v");
+    assert_eq!(world.says(&with_victim), "evict v");
+    world.pod("v").going = true;
+    assert_eq!(world.says(&with_victim), "");
+    world.pods.clear();
+    assert_eq!(world.says(&with_victim), "release");
+    world.suspended = false;
+    assert_eq!(world.says(&with_victim), "");
+
+    // Pods come; each has its slot in the plan before it is let go.
+    let mut world = World::new(&["a", "b"]);
+    assert_eq!(world.says(&plan(["", ""])), "7:a,b");
+    assert_eq!(world.says(&plan(["a", "b"])), "ungate a 0; ungate b 1");
+    world.let_go("a", 0, None);
+    assert_eq!(world.says(&plan(["a", "b"])), "ungate b 1");
+    world.let_go("b", 1, Some("n2"));
+    world.group = group(2, &["b"]);
+    assert_eq!(world.says(&plan(["a", "b"])), "");
+    world.let_go("a", 0, Some("n1"));
+    world.group = group(2, &["a", "b"]);
+    assert_eq!(world.says(&plan(["a", "b"])), "delete");
+}
+
+#[test]
+fn who_leads_next_takes_over_or_gives_up() {
+    let mut world = World::new(&["a", "b"]);
+    world.epoch = 8;
+    assert_eq!(world.says(&plan(["a", "b"])), "8:a,b");
+    world.fits = false;
+    assert_eq!(world.says(&plan(["a", "b"])), "delete");
+    // Of its own it knows that they fit.
+    world.epoch = 7;
+    assert_eq!(world.says(&plan(["a", "b"])), "ungate a 0; ungate b 1");
+    world.other = true;
+    assert_eq!(world.says(&plan(["a", "b"])), "delete");
+    world.epoch = 6;
+    assert_eq!(world.says(&plan(["a", "b"])), "");
+}
+
+#[test]
+fn a_slot_of_a_pod_that_went_is_for_the_next_one() {
+    let mut world = World::new(&["c", "b"]);
+    assert_eq!(world.says(&plan(["a", "b"])), "7:c,b");
+    world.pod("c").going = true;
+    assert_eq!(world.says(&plan(["a", "b"])), "7:-,b");
+    assert_eq!(world.says(&plan(["", "b"])), "ungate b 1");
+}
+
+#[test]
+fn a_pod_that_was_let_go_before_is_told_anew_or_made_anew() {
+    let mut world = World::new(&["a", "b"]);
+    for name in ["a", "b"] {
+        world.let_go(name, 9, None);
+    }
+    world.pod("b").pinned = Some(node("n9"));
+    assert_eq!(world.says(&plan(["a", "b"])), "steer a 0; remove b");
+    // A pod that is tied to a node gets the slot there.
+    world.pod("a").pinned = Some(node("n2"));
+    assert_eq!(world.says(&plan(["", ""])), "7:b,a");
+}
+
+#[test]
+fn too_few_at_the_deadline_all_go_back_and_that_is_noted_before_the_plan_goes() {
+    let mut world = World::new(&["b"]);
+    world.let_go("a", 0, Some("n1"));
+    world.group = group(2, &["a"]);
+    world.now = NOW.plus_ms(1_000);
+    assert_eq!(world.says(&plan(["a", "b"])), "evict a");
+    world.pod("a").going = true;
+    assert_eq!(world.says(&plan(["a", "b"])), "");
+    world.pods.remove(&uid("a"));
+    world.group = group(2, &[]);
+    assert_eq!(world.says(&plan(["a", "b"])), "requeue");
+    world.requeued = true;
+    assert_eq!(world.says(&plan(["a", "b"])), "delete");
+
+    // Who keeps what came, or had enough once, loses nothing.
+    for keep in [0, 1] {
+        let mut world = World::new(&["b"]);
+        world.let_go("a", 0, Some("n1"));
+        world.group = group(2, &["a"]);
+        world.now = NOW.plus_ms(1_000);
+        if keep == 0 {
+            world.group.mode = GangMode::NonStrict;
+        } else {
+            world.group.satisfied = true;
+        }
+        assert_eq!(world.says(&plan(["a", "b"])), "delete");
+    }
+}
+
+#[test]
+fn slots_on_a_lost_node_are_planned_anew() {
+    let mut world = World::new(&["a", "b"]);
+    world.lost = "n2";
+    // Nobody has come: all of it.
+    assert_eq!(world.says(&plan(["a", "b"])), "delete");
+    world.let_go("a", 0, Some("n1"));
+    world.group = group(2, &["a"]);
+    assert_eq!(world.says(&plan(["a", "b"])), "7:a");
+    let mut rest = plan(["a", "b"]);
+    rest.groups[0].slots.truncate(1);
+    // The plan stays, and with it the deadline, until there are enough.
+    assert_eq!(world.says(&rest), "");
+    world.now = rest.deadline;
+    assert_eq!(world.says(&rest), "evict a");
+    world.lost = "n1";
+    world.now = NOW;
+    world.group = group(1, &["a"]);
+    assert_eq!(world.says(&rest), "delete");
+}
+
+#[test]
+fn members_without_a_plan_do_not_stay_as_a_part_of_a_gang() {
+    let mut world = World::new(&[]);
+    world.let_go("a", 0, Some("n1"));
+    world.pod("x").bound = Some(node("n1"));
+    let go = |world: &World| {
+        let seen = GroupSight {
+            group: &world.group,
+            suspended: false,
+            waiting: Vec::new(),
+            requeued_by: None,
+        };
+        stranded(&seen, &world.pods)
+    };
+    // Who came by no plan is left alone.
+    world.group = group(3, &["a", "x"]);
+    assert_eq!(go(&world), [PlanStep::Evict(uid("a"))]);
+    world.group = group(2, &["a", "x"]);
+    assert_eq!(go(&world), []);
+    world.group = group(3, &["a", "x"]);
+    world.group.satisfied = true;
+    assert_eq!(go(&world), []);
+}
