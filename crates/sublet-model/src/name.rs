@@ -94,8 +94,9 @@ name!(
     NodeName, "node name", 253
 );
 name!(
-    /// A pod's UID: what tells a pod from a later one of the same name.
-    PodUid, "pod UID", 253
+    /// A pod's UID: what tells a pod from a later one of the same name. Kubernetes makes 36 characters;
+    /// a place in a plan that no pod has yet has a longer one.
+    PodUid, "pod UID", 512
 );
 name!(
     /// A container's name within its pod (a DNS label of at most 63 characters).

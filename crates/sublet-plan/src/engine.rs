@@ -289,7 +289,8 @@ impl Engine {
     /// allocation as reserved. The caller then asks the API server, and reports the outcome with
     /// [`Engine::observe`] or [`Engine::release`].
     ///
-    /// `entry` describes the pod and names the node; allocation and standing are filled in here.
+    /// `entry` describes the pod and names the node; allocation and standing are filled in here. It
+    /// is `assigned` if no other pod has to wait until it has its devices.
     ///
     /// # Errors
     /// The reason why the node cannot take the pod now; [`Reason::Placed`] for a pod that has an
@@ -320,8 +321,9 @@ impl Engine {
         debug_assert!(allocation.answers(&entry.claim));
         entry.allocation = Some(allocation.clone());
         entry.standing = Standing::Reserved;
-        // A pod without GPU gets no devices from the node, so nobody has to wait for them.
-        entry.assigned = !entry.claim.has_gpu();
+        // A pod without GPU gets no devices from the node, so nobody has to wait for them. Nor for
+        // those of a place in a plan, which says so itself.
+        entry.assigned |= !entry.claim.has_gpu();
         self.ledger.enter(entry);
         debug_assert!(self.ledger.is_conserved_at(node));
         Ok(allocation)

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use sublet_model::{Claim, Class, NodeName, PodUid, Standing, Time};
+use sublet_model::{Claim, Class, NameError, NodeName, PodUid, Standing, Time};
 use sublet_plan::stock::{PodRules, Unmodelled};
 
 use crate::tree::Amounts;
@@ -23,6 +23,18 @@ impl GroupId {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The namespace in it; empty where it has none.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        self.0.split('/').nth(1).unwrap_or_default()
+    }
+
+    /// The object's name in it; empty where it has none.
+    #[must_use]
+    pub fn object(&self) -> &str {
+        self.0.splitn(3, '/').nth(2).unwrap_or_default()
     }
 }
 
@@ -79,10 +91,32 @@ pub struct Group {
     pub matching: MatchPolicy,
     /// Enough members have run together before.
     pub satisfied: bool,
-    /// When it ends, where it says so.
+    /// When it ends at the latest, where it says how long it runs: if it began now, for who waits.
     pub ends: Option<Time>,
     /// When it began to run.
     pub started: Option<Time>,
+}
+
+impl Group {
+    /// All its roles, gang by gang.
+    pub fn roles(&self) -> impl Iterator<Item = &GangRole> {
+        self.gangs.iter().flat_map(|gang| &gang.roles)
+    }
+
+    /// Its members that have a place.
+    pub fn members(&self) -> impl Iterator<Item = (&GangRole, &Member)> {
+        self.roles()
+            .flat_map(|role| role.members.iter().map(move |member| (role, member)))
+    }
+
+    /// The UID under which the ledger knows a place that no pod has claimed yet.
+    ///
+    /// # Errors
+    /// A group or role of a name that cannot stand in a UID.
+    pub fn slot_uid(&self, role: &str, index: u32) -> Result<PodUid, NameError> {
+        let group = self.id.as_str().replace('/', "|");
+        PodUid::new(&format!("slot:{group}|{role}|{index}"))
+    }
 }
 
 /// Members of which a number starts together.

@@ -113,6 +113,10 @@ pub struct QuotaTree {
     /// By name.
     quotas: Vec<Quota>,
     parents: Vec<Option<usize>>,
+    /// By quota, the quotas below it, by name.
+    children: Vec<Vec<usize>>,
+    /// Those that have no quota above them.
+    tops: Vec<usize>,
     /// Each parent before its children, siblings by name.
     order: Vec<usize>,
 }
@@ -138,15 +142,48 @@ impl QuotaTree {
             })
         });
         let parents = parents.collect::<Result<Vec<_>, _>>()?;
-        let order = parents_first(&parents);
-        if let Some(quota) = (0..quotas.len()).find(|at| !order.contains(at)) {
-            return Err(TreeError::Circle(quotas[quota].name.clone()));
+        let mut children = vec![Vec::new(); quotas.len()];
+        let mut tops = Vec::new();
+        for (at, parent) in parents.iter().enumerate() {
+            parent.map_or(&mut tops, |of| &mut children[of]).push(at);
+        }
+        let order = parents_first(&tops, &children);
+        if order.len() < quotas.len() {
+            let reached: BTreeSet<usize> = order.into_iter().collect();
+            let lost = (0..quotas.len()).find(|at| !reached.contains(at));
+            let name = lost.map(|at| quotas[at].name.clone());
+            return Err(TreeError::Circle(name.unwrap_or_default()));
         }
         Ok(QuotaTree {
             quotas,
             parents,
+            children,
+            tops,
             order,
         })
+    }
+
+    /// The quotas by name: a quota's position here is its number.
+    pub(crate) fn by_number(&self) -> &[Quota] {
+        &self.quotas
+    }
+
+    /// The number of the quota of that name.
+    pub(crate) fn number(&self, name: &str) -> Option<usize> {
+        let found = self
+            .quotas
+            .binary_search_by(|quota| (*quota.name).cmp(name));
+        found.ok()
+    }
+
+    /// The numbers of a quota and of all above it.
+    pub(crate) fn upwards(&self, from: usize) -> impl Iterator<Item = usize> {
+        std::iter::successors(Some(from), |&at| self.parents[at])
+    }
+
+    /// The numbers of the quotas right below that one; of those at the top for none.
+    pub(crate) fn below(&self, parent: Option<usize>) -> &[usize] {
+        parent.map_or(&self.tops, |at| &self.children[at])
     }
 
     /// The quotas, each parent before its children, and how deep each stands.
@@ -173,14 +210,11 @@ impl QuotaTree {
         self.quotas.iter().flat_map(of).collect()
     }
 
-    /// The name of a quota and of all above it.
+    /// A quota and all above it.
     pub fn path<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a Quota> + use<'a> {
-        let mut next = self.at(name);
-        std::iter::from_fn(move || {
-            let at = next?;
-            next = self.parents[at];
-            Some(&self.quotas[at])
-        })
+        let from = self.number(name);
+        let path = from.into_iter().flat_map(|at| self.upwards(at));
+        path.map(|at| &self.quotas[at])
     }
 
     /// What everybody asks and gets of one resource, by name: of those quotas that the resource
@@ -193,6 +227,22 @@ impl QuotaTree {
         asked: impl Fn(&str) -> u64,
         scaling: MinScaling,
     ) -> BTreeMap<Arc<str>, Entitlement> {
+        let asked = self.quotas.iter().map(|quota| asked(&quota.name)).collect();
+        let all = self.divide_all(resource, total, asked, scaling);
+        let those = self.quotas.iter().zip(all);
+        those
+            .filter_map(|(quota, has)| Some((quota.name.clone(), has?)))
+            .collect()
+    }
+
+    /// The same by number; none for quotas that the resource does not concern.
+    pub(crate) fn divide_all(
+        &self,
+        resource: &str,
+        total: u64,
+        asked: Vec<u64>,
+        scaling: MinScaling,
+    ) -> Vec<Option<Entitlement>> {
         let counts = self.counting(resource);
         let wishes = self.wishes(resource, total, asked, scaling);
         let mut runtimes = vec![0; self.quotas.len()];
@@ -200,7 +250,7 @@ impl QuotaTree {
             .into_iter()
             .chain(self.order.iter().copied().map(Some));
         for parent in tops {
-            let children = (0..self.quotas.len()).filter(|&at| self.parents[at] == parent);
+            let children = self.below(parent).iter().copied();
             let children: Vec<usize> = children.filter(|&at| counts[at]).collect();
             let those: Vec<Wish> = children.iter().map(|&at| wishes[at].1).collect();
             let there_is = parent.map_or(total, |at| runtimes[at]);
@@ -208,14 +258,12 @@ impl QuotaTree {
                 runtimes[at] = runtime;
             }
         }
-        let those = self.order.iter().filter(|&&at| counts[at]);
         let entitlement = |at: usize| Entitlement {
             request: wishes[at].0,
             runtime: runtimes[at],
         };
-        those
-            .map(|&at| (self.quotas[at].name.clone(), entitlement(at)))
-            .collect()
+        let all = 0..self.quotas.len();
+        all.map(|at| counts[at].then(|| entitlement(at))).collect()
     }
 
     /// What is promised and cannot be kept.
@@ -232,11 +280,11 @@ impl QuotaTree {
                     max,
                 }));
             }
-            let children = || (0..self.quotas.len()).filter(|&of| self.parents[of] == Some(at));
-            let named = children().flat_map(|at| self.quotas[at].min.keys());
+            let children = &self.children[at];
+            let named = children.iter().flat_map(|&at| self.quotas[at].min.keys());
             for resource in named.collect::<BTreeSet<_>>() {
                 let min = quota.min.get(resource).copied().unwrap_or(0);
-                let of_children = children().fold(0u64, |sum, at| {
+                let of_children = children.iter().fold(0u64, |sum, &at| {
                     sum.saturating_add(self.quotas[at].min.get(resource).copied().unwrap_or(0))
                 });
                 if of_children > min {
@@ -250,13 +298,6 @@ impl QuotaTree {
             }
         }
         problems
-    }
-
-    fn at(&self, name: &str) -> Option<usize> {
-        let found = self
-            .quotas
-            .binary_search_by(|quota| (*quota.name).cmp(name));
-        found.ok()
     }
 
     /// Which quotas the resource concerns: those that name it, and all above them.
@@ -275,10 +316,9 @@ impl QuotaTree {
         &self,
         resource: &str,
         total: u64,
-        asked: impl Fn(&str) -> u64,
+        mut requests: Vec<u64>,
         scaling: MinScaling,
     ) -> Vec<(u64, Wish)> {
-        let mut requests: Vec<u64> = self.quotas.iter().map(|q| asked(&q.name)).collect();
         let mut wishes = vec![(0, Wish::default()); self.quotas.len()];
         for &at in self.order.iter().rev() {
             let quota = &self.quotas[at];
@@ -313,17 +353,12 @@ impl QuotaTree {
 
 /// Each parent before its children, whole branches together. Who is in a circle, or below one, is
 /// left out.
-fn parents_first(parents: &[Option<usize>]) -> Vec<usize> {
-    let children = |of: Option<usize>| {
-        (0..parents.len())
-            .rev()
-            .filter(move |&at| parents[at] == of)
-    };
-    let mut waiting: Vec<usize> = children(None).collect();
-    let mut order = Vec::with_capacity(parents.len());
+fn parents_first(tops: &[usize], children: &[Vec<usize>]) -> Vec<usize> {
+    let mut waiting: Vec<usize> = tops.iter().rev().copied().collect();
+    let mut order = Vec::with_capacity(children.len());
     while let Some(at) = waiting.pop() {
         order.push(at);
-        waiting.extend(children(Some(at)));
+        waiting.extend(children[at].iter().rev());
     }
     order
 }

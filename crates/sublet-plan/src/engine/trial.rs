@@ -64,22 +64,45 @@ impl Trial<'_> {
     /// # Errors
     /// The position of the first pod that finds no place.
     pub fn place(&mut self, pods: &[Candidacy<'_>]) -> Result<Vec<NodeIdx>, usize> {
+        self.step(|trial| {
+            let placed = pods.iter().enumerate();
+            placed
+                .map(|(at, pod)| trial.place_one(pod).ok_or(at))
+                .collect()
+        })
+    }
+
+    /// Does several things of which all or none are kept: what `step` changed is undone if it
+    /// fails.
+    ///
+    /// # Errors
+    /// As `step` says.
+    pub fn step<T, E>(&mut self, step: impl FnOnce(&mut Self) -> Result<T, E>) -> Result<T, E> {
         let begin = self.engine.ledger.checkpoint();
-        let placed = pods.iter().enumerate();
-        let placed: Result<Vec<NodeIdx>, usize> = placed
-            .map(|(at, pod)| self.place_one(pod).ok_or(at))
-            .collect();
-        match placed {
+        let holds = self.holds.len();
+        let done = step(self);
+        match done {
             Ok(_) => self.engine.ledger.keep(begin),
-            Err(_) => self.engine.ledger.roll_back(begin),
+            Err(_) => {
+                self.engine.ledger.roll_back(begin);
+                self.give_back_holds(holds);
+            }
         }
-        placed
+        done
     }
 
     /// Keeps the result of the trial.
     pub fn keep(mut self) {
         if let Some(begin) = self.begin.take() {
             self.engine.ledger.keep(begin);
+        }
+    }
+
+    /// Takes the soft holds back that were dropped since there were so many.
+    fn give_back_holds(&mut self, since: usize) {
+        for (uid, (until, hold)) in self.holds.drain(since..) {
+            self.engine.ledger.hold(&hold);
+            self.engine.holds.insert(uid, (until, hold));
         }
     }
 
@@ -104,9 +127,6 @@ impl Drop for Trial<'_> {
             return;
         };
         self.engine.ledger.roll_back(begin);
-        for (uid, (until, hold)) in self.holds.drain(..) {
-            self.engine.ledger.hold(&hold);
-            self.engine.holds.insert(uid, (until, hold));
-        }
+        self.give_back_holds(0);
     }
 }

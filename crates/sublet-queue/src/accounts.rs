@@ -1,0 +1,273 @@
+//! What every quota uses, may use and is promised, while decisions are made.
+//!
+//! Amounts are kept by quota and dimension in flat rows, because a tick asks for them tens of
+//! thousands of times. What a group takes is charged to its quota and to every quota above it.
+//! Guaranteed and opportunistic work have accounts of their own: only the first counts against a
+//! runtime, both count against a max.
+
+use std::sync::Arc;
+
+use sublet_model::Class;
+
+use crate::{Amounts, Group, Infeasible, QueueReason, QuotaLimit, QuotaTree, Shortage};
+
+/// Every resource that a quota names, in order of the name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Dimensions(Vec<Arc<str>>);
+
+impl Dimensions {
+    pub(crate) fn of(tree: &QuotaTree) -> Dimensions {
+        Dimensions(tree.resources().into_iter().collect())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn names(&self) -> &[Arc<str>] {
+        &self.0
+    }
+
+    /// Those amounts by dimension.
+    pub(crate) fn row(&self, amounts: &Amounts) -> Vec<u64> {
+        let of = |name| amounts.get(name).copied().unwrap_or(0);
+        self.0.iter().map(of).collect()
+    }
+}
+
+/// To which accounts something is charged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Charge {
+    pub(crate) quota: usize,
+    pub(crate) class: Class,
+    pub(crate) preemptible: bool,
+}
+
+impl Charge {
+    pub(crate) fn of(group: &Group, quota: usize) -> Charge {
+        Charge {
+            quota,
+            class: group.class,
+            // What is left over is given to who can be asked to leave.
+            preemptible: group.preemptible || group.class == Class::Opportunistic,
+        }
+    }
+}
+
+/// No limit.
+const FREE: u64 = u64::MAX;
+
+/// The accounts of all quotas.
+#[derive(Debug, Clone)]
+pub(crate) struct Accounts<'t> {
+    tree: &'t QuotaTree,
+    dimensions: &'t Dimensions,
+    total: Vec<u64>,
+    /// By quota and dimension, as all that follow.
+    min: Vec<u64>,
+    max: Vec<u64>,
+    runtime: Vec<u64>,
+    /// By guaranteed work.
+    used: Vec<u64>,
+    /// By guaranteed work that must not be evicted.
+    firm: Vec<u64>,
+    /// By opportunistic work.
+    spare: Vec<u64>,
+    /// Kept for the group that has waited long.
+    kept: Vec<u64>,
+}
+
+impl<'t> Accounts<'t> {
+    /// Empty accounts, in which nobody is entitled to anything yet.
+    pub(crate) fn new(
+        tree: &'t QuotaTree,
+        dimensions: &'t Dimensions,
+        total: &Amounts,
+    ) -> Accounts<'t> {
+        let cells = || vec![0; tree.by_number().len() * dimensions.len()];
+        let mut accounts = Accounts {
+            tree,
+            dimensions,
+            total: dimensions.row(total),
+            min: Vec::with_capacity(cells().len()),
+            max: Vec::with_capacity(cells().len()),
+            runtime: cells(),
+            used: cells(),
+            firm: cells(),
+            spare: cells(),
+            kept: cells(),
+        };
+        for quota in tree.by_number() {
+            for name in dimensions.names() {
+                let max = quota.max.get(name).copied();
+                // A minimum that is not there is none where the quota has a limit for it.
+                let min = quota.min.get(name).copied().or(max.map(|_| 0));
+                accounts.min.push(min.unwrap_or(FREE));
+                accounts.max.push(max.unwrap_or(FREE));
+            }
+        }
+        accounts
+    }
+
+    pub(crate) fn tree(&self) -> &'t QuotaTree {
+        self.tree
+    }
+
+    fn cells(&self, quota: usize) -> std::ops::Range<usize> {
+        let width = self.dimensions.len();
+        quota * width..(quota + 1) * width
+    }
+
+    /// What a quota is entitled to, by dimension; [`u64::MAX`] where it has no limit.
+    pub(crate) fn runtime(&self, quota: usize) -> &[u64] {
+        &self.runtime[self.cells(quota)]
+    }
+
+    /// What guaranteed work of a quota uses.
+    pub(crate) fn used(&self, quota: usize) -> &[u64] {
+        &self.used[self.cells(quota)]
+    }
+
+    /// What opportunistic work of a quota uses.
+    pub(crate) fn spare(&self, quota: usize) -> &[u64] {
+        &self.spare[self.cells(quota)]
+    }
+
+    /// What a quota is promised.
+    pub(crate) fn min(&self, quota: usize) -> &[u64] {
+        &self.min[self.cells(quota)]
+    }
+
+    /// Divides what there is. `requests`: what guaranteed work of each quota asks, by quota and
+    /// dimension.
+    pub(crate) fn entitle(&mut self, requests: &[u64], scaling: crate::MinScaling) {
+        let width = self.dimensions.len();
+        for (dimension, name) in self.dimensions.names().iter().enumerate() {
+            let asked = requests.iter().skip(dimension).step_by(width).copied();
+            let total = self.total[dimension];
+            let all = self.tree.divide_all(name, total, asked.collect(), scaling);
+            for (quota, entitlement) in all.into_iter().enumerate() {
+                let runtime = entitlement.map_or(FREE, |has| has.runtime);
+                self.runtime[quota * width + dimension] = runtime;
+            }
+        }
+    }
+
+    /// Counts an amount in, at the quota and above it.
+    pub(crate) fn charge(&mut self, to: Charge, amounts: &[u64]) {
+        self.change(to, amounts, u64::saturating_add);
+    }
+
+    fn change(&mut self, to: Charge, amounts: &[u64], by: fn(u64, u64) -> u64) {
+        for quota in self.tree.upwards(to.quota) {
+            let cells = self.cells(quota);
+            let add = |account: &mut Vec<u64>| {
+                for (cell, amount) in account[cells.clone()].iter_mut().zip(amounts) {
+                    *cell = by(*cell, *amount);
+                }
+            };
+            match to.class {
+                Class::Guaranteed => add(&mut self.used),
+                Class::Opportunistic => add(&mut self.spare),
+            }
+            if !to.preemptible {
+                add(&mut self.firm);
+            }
+        }
+    }
+
+    /// May a group with such amounts start, as far as its quota and those above say?
+    ///
+    /// # Errors
+    /// The first limit that it would pass. `kept`: does it have to leave what is kept?
+    pub(crate) fn check(
+        &self,
+        to: Charge,
+        amounts: &[u64],
+        leaves_kept: bool,
+    ) -> Result<(), QueueReason> {
+        for quota in self.tree.upwards(to.quota) {
+            let first = self.cells(quota).start;
+            for (at, &asked) in amounts.iter().enumerate().filter(|(_, ask)| **ask > 0) {
+                let cell = first + at;
+                let kept = if leaves_kept { self.kept[cell] } else { 0 };
+                let (used, spare) = (self.used[cell], self.spare[cell]);
+                let all = used.saturating_add(spare);
+                let over = |limit: QuotaLimit, used: u64, there_is: u64| {
+                    let too_much = used.saturating_add(asked).saturating_add(kept) > there_is;
+                    too_much.then(|| self.over(quota, at, asked, (limit, used, there_is)))
+                };
+                let mut reason = over(QuotaLimit::Max, all, self.max[cell]);
+                if to.class == Class::Guaranteed {
+                    reason = reason.or(over(QuotaLimit::Runtime, used, self.runtime[cell]));
+                }
+                if !to.preemptible && quota == to.quota {
+                    reason = reason.or(over(QuotaLimit::Min, self.firm[cell], self.min[cell]));
+                }
+                if let Some(reason) = reason {
+                    return Err(reason);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn over(
+        &self,
+        quota: usize,
+        dimension: usize,
+        asked: u64,
+        (limit, used, there_is): (QuotaLimit, u64, u64),
+    ) -> QueueReason {
+        QueueReason::OverQuota {
+            short: self.short(Some(quota), dimension, asked, there_is),
+            used,
+            limit,
+        }
+    }
+
+    /// Could a group with such amounts start if nobody used anything?
+    ///
+    /// # Errors
+    /// What is too little for it.
+    pub(crate) fn check_empty(&self, to: Charge, amounts: &[u64]) -> Result<(), Infeasible> {
+        for (at, &asked) in amounts.iter().enumerate().filter(|(_, ask)| **ask > 0) {
+            for quota in self.tree.upwards(to.quota) {
+                let max = self.max[self.cells(quota).start + at];
+                if asked > max {
+                    let short = self.short(Some(quota), at, asked, max);
+                    return Err(Infeasible::Max(short));
+                }
+            }
+            if asked > self.total[at] {
+                let short = self.short(None, at, asked, self.total[at]);
+                return Err(Infeasible::Total(short));
+            }
+            let min = self.min(to.quota)[at];
+            if !to.preemptible && asked > min {
+                let short = self.short(Some(to.quota), at, asked, min);
+                return Err(Infeasible::Min(short));
+            }
+        }
+        Ok(())
+    }
+
+    /// The first quota, from this one upwards, that is entitled to less than so much of something.
+    pub(crate) fn exceeds(&self, quota: usize, amounts: &[u64]) -> Option<Shortage> {
+        self.tree.upwards(quota).find_map(|quota| {
+            let runtime = self.runtime(quota);
+            let at = (0..amounts.len()).find(|&at| amounts[at] > runtime[at])?;
+            Some(self.short(Some(quota), at, amounts[at], runtime[at]))
+        })
+    }
+
+    fn short(&self, quota: Option<usize>, dimension: usize, asked: u64, there_is: u64) -> Shortage {
+        let quota = quota.map(|at| self.tree.by_number()[at].name.clone());
+        Shortage {
+            quota: quota.unwrap_or_default(),
+            resource: self.dimensions.names()[dimension].clone(),
+            asked,
+            there_is,
+        }
+    }
+}

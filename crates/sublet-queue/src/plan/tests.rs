@@ -1,0 +1,98 @@
+//! Ticks in short stories: who starts, who waits and why.
+
+use crate::scene::Scene;
+
+#[test]
+fn of_two_gangs_that_do_not_fit_together_one_runs_and_one_waits() {
+    let mut scene = Scene::new(3, 4, &["a - 0 12", "b - 0 12"]);
+    scene.add(&["x a | w 8 8 1x", "y b | w 8 8 1x"]);
+    assert_eq!(scene.tick(0), ["admit x 8"]);
+    assert_eq!(scene.tick(1), [] as [&str; 0]);
+    assert_eq!(scene.places("y"), "", "never a part of a gang");
+    scene.remove("x");
+    assert_eq!(scene.tick(2), ["admit y 8"]);
+}
+
+#[test]
+fn who_cannot_start_keeps_nobody_behind_it_waiting() {
+    let mut scene = Scene::new(2, 4, &["a - 0 100"]);
+    scene.add(&[
+        "0big a p9 | w 1 1 5x",
+        "1next a p5 | w 1 1 4x",
+        "2last a | w 4 4 1x",
+    ]);
+    assert_eq!(
+        scene.why("0big", 0),
+        "there is a place for 0 of the 1 members that start together; the next one, of role w, \
+         starts it when there is room"
+    );
+    assert_eq!(scene.tick(0), ["admit 1next 1", "admit 2last 4"]);
+}
+
+#[test]
+fn tenants_take_turns_by_share_and_a_tenants_groups_by_priority_and_age() {
+    let mut scene = Scene::new(1, 4, &["a - 0 4", "b - 0 4"]);
+    scene.add(&[
+        "a1 a t1 | w 1 1 1x",
+        "a2 a t2 | w 1 1 1x",
+        "a3 a t3 p1 | w 1 1 1x",
+        "a4 a t0 | w 1 1 1x",
+        "b1 b t9 | w 1 1 1x",
+        "b2 b t8 | w 1 1 1x",
+        "b3 b t7 p-1 | w 1 1 1x",
+    ]);
+    assert_eq!(
+        scene.tick(10),
+        ["admit a3 1", "admit a4 1", "admit b1 1", "admit b2 1"]
+    );
+    assert_eq!(
+        scene.why("a1", 11),
+        "it asks 1 of gpu, and quota a uses 2 of its runtime of 2; it starts when 1 of that is \
+         given back"
+    );
+}
+
+#[test]
+fn what_can_never_start_says_so_with_numbers() {
+    let mut scene = Scene::new(2, 4, &["a - 2 6", "b - 6 8"]);
+    scene.add(&[
+        "beyond-max a | w 7 7 1x",
+        "beyond-min a firm | w 3 3 1x",
+        "beyond-all b | w 9 9 1x",
+        "entitled-to-less a | w 6 6 1x",
+        "other b t1 | w 6 6 1x",
+        "nobodys c | w 1 1 1x",
+        "part b | w 3 2 1x",
+    ]);
+    for (name, why) in [
+        (
+            "beyond-max",
+            "it can never start: it asks 7 of gpu, and quota a has 6 at most (max)",
+        ),
+        (
+            "beyond-min",
+            "it can never start: it must not be evicted and asks 3 of gpu, and quota a has 2 for \
+             such groups (min)",
+        ),
+        (
+            "beyond-all",
+            "it can never start: it asks 9 of gpu, and quota b has 8 at most (max)",
+        ),
+        (
+            "entitled-to-less",
+            "it asks 6 of gpu, and quota a has 2 while others ask for their parts; it starts when \
+             they ask less, or when the quota has a larger min",
+        ),
+        (
+            "nobodys",
+            "there is no quota c; it starts when there is one",
+        ),
+        (
+            "part",
+            "gang g0 has 2 members that wait, and starts when there are 3",
+        ),
+    ] {
+        assert_eq!(scene.why(name, 1), why);
+    }
+    assert_eq!(scene.tick(1), ["admit other 6"]);
+}

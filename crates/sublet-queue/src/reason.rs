@@ -1,0 +1,272 @@
+//! Why a group waits: data with numbers, which become text only when printed. Each reason says
+//! what would start the group.
+
+use std::fmt;
+use std::sync::Arc;
+
+use sublet_model::Time;
+
+use crate::GroupId;
+
+/// Why a group waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum QueueReason {
+    /// Not all members that must start together are there.
+    Incomplete {
+        /// Whose.
+        gang: Arc<str>,
+        /// How many there are.
+        have: u32,
+        /// How many there must be.
+        need: u32,
+    },
+    /// It failed before, and is not tried again yet.
+    BackOff {
+        /// Until when.
+        until: Time,
+    },
+    /// A rule of the site keeps it.
+    Site(Arc<str>),
+    /// Nobody has set its quota up.
+    NoQuota {
+        /// Its name.
+        quota: Arc<str>,
+    },
+    /// The quota has quotas below it, and only those have groups.
+    ParentQuota {
+        /// Its name.
+        quota: Arc<str>,
+    },
+    /// It asks more than its quota can ever have. It never starts as things are set up.
+    Infeasible(Infeasible),
+    /// It asks more than its quota is entitled to while others ask for their parts.
+    ExceedsEntitlement(Shortage),
+    /// Others of its quota, or of one above, use what it asks.
+    OverQuota {
+        /// What is too little. `free` is what is left of `limit`.
+        short: Shortage,
+        /// What of the quota is used now.
+        used: u64,
+        /// Which limit.
+        limit: QuotaLimit,
+    },
+    /// No place was found for all that must start together, nor anybody who may be evicted for it.
+    NoRoom {
+        /// How many members have to start together.
+        need: u32,
+        /// For so many of them there is a place.
+        placed: u32,
+        /// Whose place is missing.
+        role: Arc<str>,
+    },
+    /// Evictions would help, but each would break a disruption budget.
+    Guarded,
+    /// What it needs is kept for a group that has waited long.
+    HeldFor {
+        /// The group.
+        group: GroupId,
+        /// When that one starts at the latest, if it is known.
+        until: Option<Time>,
+    },
+    /// So many others of its quota come first, and were not all tried.
+    Behind {
+        /// How many.
+        ahead: u32,
+    },
+}
+
+/// Why a group can never start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Infeasible {
+    /// Its quota, or one above it, has a limit that is too low.
+    Max(Shortage),
+    /// All that there is is too little.
+    Total(Shortage),
+    /// Of members that must not be evicted, no more may run than the quota's minimum has.
+    Min(Shortage),
+    /// Were all nodes empty, there would be no place for all of them.
+    Nodes {
+        /// How many members have to start together.
+        need: u32,
+        /// For so many of them there would be a place.
+        placed: u32,
+        /// Whose place is missing.
+        role: Arc<str>,
+    },
+    /// A role has a name that no place can have.
+    Name(Arc<str>),
+}
+
+/// An amount of one resource that is too little.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shortage {
+    /// Of which quota; empty for the whole cluster.
+    pub quota: Arc<str>,
+    /// Of what.
+    pub resource: Arc<str>,
+    /// What is asked.
+    pub asked: u64,
+    /// What there is.
+    pub there_is: u64,
+}
+
+/// Which limit of a quota stands in the way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QuotaLimit {
+    /// What it may have at most.
+    Max,
+    /// What it is entitled to now.
+    Runtime,
+    /// What it is promised, for what must not be evicted.
+    Min,
+}
+
+impl QueueReason {
+    /// The word for it in conditions and metrics.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            QueueReason::Incomplete { .. } => "Incomplete",
+            QueueReason::BackOff { .. } => "BackOff",
+            QueueReason::Site(_) => "Site",
+            QueueReason::NoQuota { .. } | QueueReason::ParentQuota { .. } => "NoQuota",
+            QueueReason::Infeasible(_) => "Infeasible",
+            QueueReason::ExceedsEntitlement(_) => "ExceedsEntitlement",
+            QueueReason::OverQuota { .. } => "OverQuota",
+            QueueReason::NoRoom { .. } => "NoRoom",
+            QueueReason::Guarded => "Guarded",
+            QueueReason::HeldFor { .. } => "HeldFor",
+            QueueReason::Behind { .. } => "Behind",
+        }
+    }
+}
+
+impl fmt::Display for QueueReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            QueueReason::Incomplete { gang, have, need } => write!(
+                f,
+                "gang {gang} has {have} members that wait, and starts when there are {need}"
+            ),
+            QueueReason::BackOff { until } => {
+                write!(f, "it failed before, and is tried again at {}", At(*until))
+            }
+            QueueReason::Site(text) => f.write_str(text),
+            QueueReason::NoQuota { quota } => {
+                write!(f, "there is no quota {quota}; it starts when there is one")
+            }
+            QueueReason::ParentQuota { quota } => write!(
+                f,
+                "quota {quota} has quotas below it; it starts when it names one of those"
+            ),
+            QueueReason::Infeasible(why) => write!(f, "it can never start: {why}"),
+            QueueReason::ExceedsEntitlement(short) => write!(
+                f,
+                "it asks {short} while others ask for their parts; it starts when they ask less, \
+                 or when the quota has a larger min"
+            ),
+            QueueReason::OverQuota { short, used, limit } => write!(
+                f,
+                "it asks {} of {}, and {} uses {used} of its {limit} of {}; it starts when {} of \
+                 that is given back",
+                short.asked,
+                short.resource,
+                Named(&short.quota),
+                short.there_is,
+                (used + short.asked).saturating_sub(short.there_is),
+            ),
+            QueueReason::NoRoom { need, placed, role } => write!(
+                f,
+                "there is a place for {placed} of the {need} members that start together; the next \
+                 one, of role {role}, starts it when there is room"
+            ),
+            QueueReason::Guarded => write!(
+                f,
+                "evictions would make room, but disruption budgets forbid them; it starts when \
+                 those pods end"
+            ),
+            QueueReason::HeldFor { group, until } => {
+                write!(
+                    f,
+                    "what it needs is kept for {group}, which has waited long"
+                )?;
+                match until {
+                    Some(until) => write!(f, " and starts at {} at the latest", At(*until)),
+                    None => Ok(()),
+                }
+            }
+            QueueReason::Behind { ahead } => {
+                write!(f, "{ahead} others of its quota come first")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Infeasible {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Infeasible::Max(short) => write!(f, "it asks {short} at most (max)"),
+            Infeasible::Total(short) => write!(f, "it asks {short} in all"),
+            Infeasible::Min(short) => write!(
+                f,
+                "it must not be evicted and asks {short} for such groups (min)"
+            ),
+            Infeasible::Nodes { need, placed, role } => write!(
+                f,
+                "were all nodes empty, there would be a place for {placed} of the {need} members \
+                 that start together; the next one is of role {role}"
+            ),
+            Infeasible::Name(role) => write!(f, "a role must not be named {role:?}"),
+        }
+    }
+}
+
+/// `8 of nvidia.com/gpu, and quota a has 4`.
+impl fmt::Display for Shortage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shortage {
+            quota,
+            resource,
+            asked,
+            there_is,
+        } = self;
+        write!(
+            f,
+            "{asked} of {resource}, and {} has {there_is}",
+            Named(quota)
+        )
+    }
+}
+
+impl fmt::Display for QuotaLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            QuotaLimit::Max => "max",
+            QuotaLimit::Runtime => "runtime",
+            QuotaLimit::Min => "min",
+        })
+    }
+}
+
+/// A quota's name for people; the cluster has none.
+struct Named<'a>(&'a str);
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            "" => f.write_str("the cluster"),
+            name => write!(f, "quota {name}"),
+        }
+    }
+}
+
+/// A moment of a day in UTC: a reason has no clock, and a reader has one.
+struct At(Time);
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.ms() / 1000 % 86_400;
+        let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+        write!(f, "{hours:02}:{minutes:02}:{:02} UTC", seconds % 60)
+    }
+}

@@ -1,0 +1,352 @@
+//! A small cluster for tests of this crate: groups and quotas from lines of text, and a world in
+//! which every decision is carried out at once.
+
+use std::sync::Arc;
+
+use sublet_model::{
+    Claim, Class, ContainerClaim, ContainerName, Count, Demand, Entry, Gpu, GpuIndex, Host,
+    Inventory, MiB, NodeFacts, NodeIdx, NodeName, PodKey, Role, Sharing, Standing, Time,
+};
+use sublet_plan::stock::{NodeRules, PodRules};
+use sublet_plan::{Engine, EngineOptions};
+
+use crate::{
+    Amounts, Gang, GangRole, Group, GroupId, MatchPolicy, Member, MemberShape, QueueDecision,
+    QueueHold, QueueMemo, QueueRules, QueueSnapshot, Quota, QuotaTree, Slot, plan,
+};
+
+pub(crate) const GPU: &str = "gpu";
+
+/// Cards have so many MiB in a scene.
+const CARD: u32 = 1000;
+
+/// Nodes, quotas, groups, and what was decided.
+pub(crate) struct Scene {
+    pub(crate) engine: Engine,
+    pub(crate) nodes: Vec<(NodeIdx, NodeRules)>,
+    pub(crate) tree: QuotaTree,
+    pub(crate) total: Amounts,
+    pub(crate) groups: Vec<Group>,
+    pub(crate) hold: Option<QueueHold>,
+    pub(crate) rules: QueueRules,
+    pub(crate) memo: QueueMemo,
+    /// Pods that a disruption budget guards, by a part of their uid.
+    pub(crate) guarded: Vec<&'static str>,
+}
+
+impl Scene {
+    /// So many nodes with so many cards, and `name parent min max` for each quota: `-` for no
+    /// parent, and a `!` behind the name of one that lends nothing.
+    pub(crate) fn new(nodes: usize, cards: u16, quotas: &[&str]) -> Scene {
+        let mut engine = Engine::new(EngineOptions::default());
+        let gpus = (0..cards).map(|at| Gpu::plain(GpuIndex(at), MiB::from(CARD)));
+        let inventory = Inventory::new(gpus.collect(), vec![], vec![], vec![]).unwrap();
+        let inventory = Arc::new(inventory);
+        let node = |at: usize| {
+            let name = format!("n{at}");
+            let facts = NodeFacts {
+                sharing: Sharing::Both,
+                ..NodeFacts::plain(NodeName::new(&name).unwrap(), inventory.clone())
+            };
+            let rules = NodeRules {
+                name: name.into(),
+                labels: [(Arc::from("number"), Arc::from(at.to_string()))].into(),
+                taints: Vec::new(),
+                unschedulable: false,
+            };
+            (engine.set_node(facts), rules)
+        };
+        let known: Vec<_> = (0..nodes).map(node).collect();
+        Scene {
+            engine,
+            nodes: known,
+            tree: QuotaTree::new(quotas.iter().map(|line| quota(line)).collect()).unwrap(),
+            total: [(Arc::from(GPU), nodes as u64 * u64::from(cards))].into(),
+            groups: Vec::new(),
+            hold: None,
+            rules: QueueRules::default(),
+            memo: QueueMemo::default(),
+            guarded: Vec::new(),
+        }
+    }
+
+    /// Adds what [`group`] reads.
+    pub(crate) fn add(&mut self, lines: &[&str]) -> &mut Scene {
+        self.groups.extend(lines.iter().map(|line| group(line)));
+        self.groups.sort_by(|a, b| a.id.cmp(&b.id));
+        self
+    }
+
+    pub(crate) fn group(&mut self, name: &str) -> &mut Group {
+        let id = GroupId::new(format!("job/t/{name}"));
+        self.groups.iter_mut().find(|group| group.id == id).unwrap()
+    }
+
+    pub(crate) fn remove(&mut self, name: &str) {
+        let id = self.group(name).id.clone();
+        let at = self.groups.iter().position(|group| group.id == id).unwrap();
+        for (_, member) in self.groups.remove(at).members() {
+            self.engine.forget(&member.uid);
+        }
+    }
+
+    pub(crate) fn plan(&mut self, now: u64) -> Vec<QueueDecision> {
+        let before: Vec<Entry> = self.engine.ledger().entries().cloned().collect();
+        let guarded = self.guarded.clone();
+        let decisions = plan(
+            QueueSnapshot {
+                engine: &mut self.engine,
+                nodes: &self.nodes,
+                tree: &self.tree,
+                total: &self.total,
+                groups: &self.groups,
+                hold: self.hold.as_ref(),
+                breaks: &|all| {
+                    let is = |one: &&Entry| guarded.iter().any(|g| one.uid.as_str().contains(g));
+                    all.iter().any(is)
+                },
+                rules: &self.rules,
+                memo: &mut self.memo,
+            },
+            Time::from_ms(now),
+        );
+        let after = self.engine.ledger().entries();
+        assert!(after.eq(&before), "a plan changes nothing");
+        assert!(self.engine.ledger().is_conserved());
+        decisions
+    }
+
+    /// Plans once, carries everything out, and says what it was, but for explanations.
+    pub(crate) fn tick(&mut self, now: u64) -> Vec<String> {
+        let decisions = self.plan(now);
+        self.apply(&decisions, now);
+        let told = decisions.iter().filter_map(tell);
+        told.collect()
+    }
+
+    /// Why a group waits, by the last plan of it.
+    pub(crate) fn why(&mut self, name: &str, now: u64) -> String {
+        let id = self.group(name).id.clone();
+        let reasons = self
+            .plan(now)
+            .into_iter()
+            .find_map(|decision| match decision {
+                QueueDecision::Explain { group, reason, .. } if group == id => {
+                    Some(reason.to_string())
+                }
+                _ => None,
+            });
+        reasons.unwrap_or_default()
+    }
+
+    pub(crate) fn apply(&mut self, decisions: &[QueueDecision], now: u64) {
+        self.hold = None;
+        for decision in decisions {
+            match decision {
+                QueueDecision::Admit { group, slots } => self.start(group, slots, now),
+                QueueDecision::Evict {
+                    group,
+                    slots,
+                    victims,
+                } => {
+                    for victim in victims {
+                        self.engine.forget(&victim.uid);
+                        let id = &victim.group;
+                        let of = self
+                            .groups
+                            .iter_mut()
+                            .find(|group| group.id == *id)
+                            .unwrap();
+                        let roles = of.gangs.iter_mut().flat_map(|gang| &mut gang.roles);
+                        for role in roles {
+                            role.members.retain(|member| member.uid != victim.uid);
+                        }
+                        if of.members().next().is_none() {
+                            of.started = None;
+                        }
+                    }
+                    self.start(group, slots, now);
+                }
+                QueueDecision::Hold(hold) => self.hold = Some(hold.clone()),
+                QueueDecision::Explain { .. } => {}
+            }
+        }
+    }
+
+    fn start(&mut self, id: &GroupId, slots: &[Slot], now: u64) {
+        let of = self
+            .groups
+            .iter_mut()
+            .find(|group| group.id == *id)
+            .unwrap();
+        of.started.get_or_insert(Time::from_ms(now));
+        for slot in slots {
+            let uid = of.slot_uid(&slot.role, slot.index).unwrap();
+            let roles = of.gangs.iter_mut().flat_map(|gang| &mut gang.roles);
+            let role = roles
+                .into_iter()
+                .find(|role| role.name == slot.role)
+                .unwrap();
+            role.members.push(Member {
+                index: slot.index,
+                uid: uid.clone(),
+                node: slot.node.clone(),
+                standing: Standing::Bound,
+            });
+            self.engine.observe(Entry {
+                pod: PodKey::new("t", "p").unwrap(),
+                uid,
+                node: slot.node.clone(),
+                claim: role.pod.claim.clone(),
+                allocation: Some(slot.allocation.clone()),
+                standing: Standing::Bound,
+                assigned: true,
+                priority: of.priority,
+            });
+        }
+    }
+
+    /// What a group has: `role 0@n1 1@n2`.
+    pub(crate) fn places(&mut self, name: &str) -> String {
+        let group = self.group(name);
+        let members = group.members();
+        let words = members.map(|(role, one)| format!("{}{}@{}", role.name, one.index, one.node));
+        words.collect::<Vec<_>>().join(" ")
+    }
+}
+
+fn quota(line: &str) -> Quota {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [name, parent, min, max] = words[..] else {
+        panic!("four words: {line}");
+    };
+    let amounts = |word: &str| [(Arc::from(GPU), word.parse().unwrap())].into();
+    Quota {
+        name: name.trim_end_matches('!').into(),
+        parent: (parent != "-").then(|| parent.into()),
+        lends: !name.ends_with('!'),
+        min: amounts(min),
+        max: amounts(max),
+        ..Quota::default()
+    }
+}
+
+/// Reads `name quota word.. | role min replicas ask | ..`. Words: `p5` (priority), `t9` (since), `low`
+/// (opportunistic), `firm` (must not be evicted), `min=3` (of the gang, instead of the sum of its
+/// roles), `loose` (its roles have no minimum), `next` (a new gang begins with the next role),
+/// `ends=9`. An ask is cards as `2x`, a part of one as `500`, or nothing as `0`.
+pub(crate) fn group(line: &str) -> Group {
+    let mut parts = line.split('|').map(str::trim);
+    let mut head = parts.next().unwrap().split_whitespace();
+    let name = head.next().unwrap();
+    let mut group = Group {
+        id: GroupId::new(format!("job/t/{name}")),
+        quota: head.next().unwrap().into(),
+        priority: 0,
+        class: Class::Guaranteed,
+        preemptible: true,
+        since: Time::from_ms(0),
+        not_before: None,
+        gangs: Vec::new(),
+        mode: crate::GangMode::Strict,
+        matching: MatchPolicy::OnceSatisfied,
+        satisfied: false,
+        ends: None,
+        started: None,
+    };
+    let mut min = None;
+    for word in head {
+        let number = |from: usize| word[from..].parse::<u64>().unwrap();
+        match word {
+            "low" => group.class = Class::Opportunistic,
+            "firm" => group.preemptible = false,
+            "satisfied" => group.satisfied = true,
+            "only-waiting" => group.matching = MatchPolicy::OnlyWaiting,
+            "waiting-and-running" => group.matching = MatchPolicy::WaitingAndRunning,
+            _ if word.starts_with("min=") => min = Some(number(4) as u32),
+            _ if word.starts_with("ends=") => group.ends = Some(Time::from_ms(number(5))),
+            _ if word.starts_with('t') => group.since = Time::from_ms(number(1)),
+            _ if word.starts_with('p') => group.priority = word[1..].parse().unwrap(),
+            other => panic!("`{other}` is not a word for a group"),
+        }
+    }
+    for part in parts {
+        if part == "next" || group.gangs.is_empty() {
+            let name = format!("g{}", group.gangs.len());
+            group.gangs.push(Gang {
+                name: name.into(),
+                min: 0,
+                roles: Vec::new(),
+            });
+        }
+        if part != "next" {
+            let gang = group.gangs.last_mut().unwrap();
+            let role = role(part, group.class);
+            gang.min += role.min;
+            gang.roles.push(role);
+        }
+    }
+    if let Some(min) = min {
+        group.gangs[0].min = min;
+    }
+    group
+}
+
+fn role(text: &str, class: Class) -> GangRole {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let [name, min, replicas, ask] = words[..] else {
+        panic!("four words: {text}");
+    };
+    let cards = match ask.strip_suffix('x') {
+        Some(cards) => cards.parse().unwrap(),
+        None => u64::from(ask != "0"),
+    };
+    let shape = MemberShape {
+        claim: Arc::new(claim(ask).with_class(class).unwrap()),
+        rules: PodRules::default(),
+        unmodelled: Vec::new(),
+        amounts: [(Arc::from(GPU), cards)].into(),
+    };
+    GangRole {
+        name: name.into(),
+        min: min.parse().unwrap(),
+        replicas: replicas.parse().unwrap(),
+        pod: Arc::new(shape),
+        members: Vec::new(),
+    }
+}
+
+fn claim(ask: &str) -> Claim {
+    let demand = match ask.strip_suffix('x') {
+        Some(cards) => Demand::of_cards(Count::new(cards.parse().unwrap())),
+        None if ask == "0" => return Claim::host_only(Host::ZERO),
+        None => Demand::of_memory(MiB::from(ask.parse::<u32>().unwrap())),
+    };
+    let container = ContainerClaim {
+        name: ContainerName::new("c").unwrap(),
+        position: 0,
+        role: Role::Main,
+        demand,
+    };
+    Claim::new(None, vec![container], false).unwrap()
+}
+
+/// A decision in a line; an explanation is none.
+pub(crate) fn tell(decision: &QueueDecision) -> Option<String> {
+    let name = |group: &GroupId| group.object().to_owned();
+    Some(match decision {
+        QueueDecision::Admit { group, slots } => format!("admit {} {}", name(group), slots.len()),
+        QueueDecision::Evict {
+            group,
+            slots,
+            victims,
+        } => {
+            let mut of: Vec<String> = victims.iter().map(|one| name(&one.group)).collect();
+            of.dedup();
+            let of = of.join(" ");
+            format!("evict {of} for {} {}", name(group), slots.len())
+        }
+        QueueDecision::Hold(hold) => format!("hold {} for {}", hold.nodes.len(), name(&hold.group)),
+        QueueDecision::Explain { .. } => return None,
+    })
+}
