@@ -12,11 +12,13 @@
 mod amount;
 mod client;
 mod compute;
+mod counters;
 mod mps;
 
 pub use amount::{AmountError, parse_amount, parse_size};
 pub use client::{Client, ClientError};
 pub use compute::{ComputeError, parse_compute};
+pub use counters::{Counters, UserRow};
 pub use mps::{MpsRow, PlacedMps};
 pub use sublet_abi::Mode;
 pub use sublet_model::Class;
@@ -113,6 +115,9 @@ pub struct Submit {
     pub cards: Option<Vec<String>>,
     /// Wait until there is room, or be refused?
     pub wait: bool,
+    /// Higher goes first among those that wait. An arbiter that knows of none passes over it.
+    #[serde(default, skip_serializing_if = "is_usual")]
+    pub priority: i32,
     /// What the job does when its libraries find no arbiter, or meet a function they do not
     /// know.
     #[serde(default = "strict", with = "ModeText")]
@@ -127,6 +132,11 @@ pub struct Resume {
     pub placed: Placed,
     /// What was asked then.
     pub submit: Submit,
+}
+
+/// What needs not be said of a priority.
+fn is_usual(priority: &i32) -> bool {
+    *priority == 0
 }
 
 fn one() -> u32 {
@@ -275,6 +285,8 @@ pub struct Snapshot {
     pub gpus: Vec<GpuRow>,
     /// Jobs by number, then processes that use a card without being one.
     pub tenants: Vec<TenantRow>,
+    /// What each user's jobs have of the cards together.
+    pub users: Vec<UserRow>,
     /// How MPS is; nothing where the operator did not choose it.
     pub mps: Option<MpsRow>,
     /// What the arbiter has counted since it began.
@@ -334,6 +346,17 @@ pub struct TenantRow {
     pub name: String,
     /// Its processes on the GPUs.
     pub pids: Vec<u32>,
+    /// Whose it is; nothing for a container and for an unmanaged process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<u32>,
+    /// Higher goes first among those that wait.
+    pub priority: i32,
+    /// How long it has waited; nothing where it does not wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waited_ms: Option<u64>,
+    /// What would start it, for people; nothing where it does not wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub starts_when: Option<String>,
     /// The process that submitted it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub root: Option<u32>,
@@ -461,38 +484,4 @@ pub struct RefusalRow {
     pub bytes: u64,
     /// How long ago.
     pub ago_ms: u64,
-}
-
-/// What the arbiter has counted since it began; the node agent's metrics are made of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Counters {
-    /// Jobs placed.
-    pub placed: u64,
-    /// Jobs refused.
-    pub refused: u64,
-    /// Jobs that ended.
-    pub ended: u64,
-    /// Processes that got a slot.
-    pub joined: u64,
-    /// Processes that were sent away.
-    pub sent_away: u64,
-    /// Slots taken back from processes that died.
-    pub reclaimed: u64,
-    /// The longest time from noticing a death to the memory being back, in microseconds.
-    pub reclaim_us_max: u64,
-    /// Connections dropped because what they said made no sense.
-    pub garbage: u64,
-    /// Processes that were found on a card without a slot.
-    pub unmanaged: u64,
-    /// Processes that were ended for it.
-    pub evicted: u64,
-    /// Jobs that were found at work on a card for longer than their turns explain.
-    pub overused: u64,
-    /// Readings of the cards that failed.
-    pub unreadable: u64,
-    /// Processes that have a slot now.
-    pub processes: u64,
-    /// Connections of processes now.
-    pub connections: u64,
 }

@@ -59,7 +59,7 @@ use crate::gauge;
 use crate::gpu::{GpuView, Sampler, uuid_bytes};
 use crate::lock::{Lock, take_name};
 use crate::poller::Key;
-use crate::runtime::Folder;
+use crate::runtime::{Audience, Folder};
 use crate::socket::accept;
 
 pub use self::containers::{ContainerCard, ContainerJob, Handle, HandleError};
@@ -96,7 +96,11 @@ impl Arbiter {
     /// # Errors
     /// [`ArbiterError::Held`] where another arbiter is at work; or why it cannot start.
     pub fn start(options: Options, mut view: Box<dyn GpuView>) -> Result<Arbiter, ArbiterError> {
-        options.folder.create()?;
+        let audience = match options.shared {
+            true => Audience::Everybody,
+            false => Audience::Owner,
+        };
+        options.folder.create(audience)?;
         let lock = Lock::take(&options.folder)?;
         let (host_name, inventory, mps) = match prepare(&options, &mut *view) {
             Ok(prepared) => prepared,
@@ -113,7 +117,7 @@ impl Arbiter {
             machine.set_context(card, figures.context);
         }
         let mut sources = Sources::new()?;
-        let listeners = Listeners::open(&options.folder, &mut sources)?;
+        let listeners = Listeners::open(&options.folder, audience, &mut sources)?;
         let commands = Commands::new().map_err(at("making", "an eventfd"))?;
         let identity = Identity::after(lock, host_name);
         let turns = CardTurns::new(

@@ -43,6 +43,6 @@ pub use error::ArbiterError;
 pub use gauge::Gauge;
 pub use gpu::{CUDA_LIBRARY, CardBusy, CardReading, GpuView, GpuViewError, NVML_LIBRARY, NvmlView};
 pub use mps_control::MPS_CONTROL;
-pub use runtime::{Folder, REAL_MACHINE};
+pub use runtime::{Audience, Folder, REAL_MACHINE};
 pub use standalone::{HOST_NAME, Standalone, run};
 pub use visible_cards::visible_cards;

@@ -165,7 +165,7 @@ mod tests {
     fn folder() -> (tempfile::TempDir, Folder) {
         let base = tempfile::tempdir().unwrap();
         let folder = Folder::within(base.path(), "gpu");
-        folder.create().unwrap();
+        folder.create(crate::runtime::Audience::Owner).unwrap();
         (base, folder)
     }
 

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::PidfdFlags;
-use sublet_share::Pid;
+use sublet_share::{Pid, UserId};
 
 use crate::pages::LEDGER_NAME;
 
@@ -29,6 +29,8 @@ const READ_AGAIN_MAX: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) pid: Pid,
+    /// Whose process it is.
+    pub(crate) user: UserId,
     /// Readable when the process is gone.
     pub(crate) pidfd: OwnedFd,
 }
@@ -54,6 +56,7 @@ impl Peer {
         };
         Ok(Peer {
             pid: Pid(raw),
+            user: UserId(credentials.uid),
             pidfd,
         })
     }

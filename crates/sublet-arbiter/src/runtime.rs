@@ -12,6 +12,18 @@ use crate::error::{ArbiterError, at};
 /// The name of the real cards' folder; a fake machine's is `fake-<hash>`.
 pub const REAL_MACHINE: &str = "gpu";
 
+/// Whom an arbiter serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Audience {
+    /// The user who started it.
+    Owner,
+    /// Every user of the machine.
+    Everybody,
+}
+
+/// Where the machine's own arbiter is, if it has one for everybody.
+const SHARED: &str = "/run/sublet";
+
 /// One machine's folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Folder {
@@ -20,13 +32,17 @@ pub struct Folder {
 
 impl Folder {
     /// The folder of the machine with that name: under `$SUBLET_RUNTIME_DIR`, else
-    /// `/run/sublet` for root, else `$XDG_RUNTIME_DIR/sublet`, else `/tmp/sublet-<uid>`.
+    /// `/run/sublet` for root and where an arbiter there serves everybody, else
+    /// `$XDG_RUNTIME_DIR/sublet`, else `/tmp/sublet-<uid>`.
     #[must_use]
     pub fn of(machine: &str) -> Folder {
         let var = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         let base = match (var("SUBLET_RUNTIME_DIR"), var("XDG_RUNTIME_DIR")) {
             (Some(base), _) => PathBuf::from(base),
-            _ if rustix::process::geteuid().is_root() => PathBuf::from("/run/sublet"),
+            _ if rustix::process::geteuid().is_root() => PathBuf::from(SHARED),
+            _ if Folder::within(Path::new(SHARED), machine).is_for_everybody() => {
+                PathBuf::from(SHARED)
+            }
             (None, Some(base)) => Path::new(&base).join("sublet"),
             (None, None) => {
                 let uid = rustix::process::geteuid().as_raw();
@@ -94,11 +110,25 @@ impl Folder {
         self.path.join("arbiter.log")
     }
 
-    /// Makes the folder, for this user alone.
+    /// Does root's arbiter listen there for everybody?
+    #[must_use]
+    pub fn is_for_everybody(&self) -> bool {
+        let is_open = |path: &Path, wanted: u32| {
+            let about = fs::symlink_metadata(path);
+            about.is_ok_and(|about| about.uid() == 0 && about.mode() & wanted == wanted)
+        };
+        is_open(&self.path, 0o005) && is_open(&self.admin_socket(), 0o006)
+    }
+
+    /// Makes the folder, for this user alone or for all to look into. Where root's arbiter serves
+    /// everybody, it is there already.
     ///
     /// # Errors
     /// It is there and belongs to, or can be written by, somebody else.
-    pub fn create(&self) -> Result<(), ArbiterError> {
+    pub fn create(&self, audience: Audience) -> Result<(), ArbiterError> {
+        if audience == Audience::Owner && self.is_for_everybody() {
+            return check_owner(&self.path);
+        }
         if let Some(base) = self.path.parent() {
             make(base)?;
             check_owner(base)?;
@@ -109,17 +139,28 @@ impl Folder {
             .map_err(at("looking at", self.path.display()))?
             .permissions()
             .mode();
-        if mode & 0o077 != 0 {
-            return Err(ArbiterError::Folder {
+        match audience {
+            Audience::Owner if mode & 0o077 != 0 => Err(ArbiterError::Folder {
                 folder: self.path.clone(),
                 why: format!("others may use it (mode {:o}); it needs 700", mode & 0o777),
-            });
+            }),
+            Audience::Owner => Ok(()),
+            Audience::Everybody => {
+                let both = [self.path.parent(), Some(&*self.path)];
+                for folder in both.into_iter().flatten() {
+                    let open = fs::Permissions::from_mode(0o755);
+                    fs::set_permissions(folder, open)
+                        .map_err(at("setting the mode of", folder.display()))?;
+                }
+                Ok(())
+            }
         }
-        Ok(())
     }
 
-    /// Removes the sockets; a file that is not there is no error.
+    /// Removes the sockets; a file that is not there is no error. The folder is its owner's alone
+    /// again.
     pub(crate) fn remove_sockets(&self) {
+        let _ = fs::set_permissions(&self.path, fs::Permissions::from_mode(0o700));
         for socket in [self.admin_socket(), self.tenant_socket()] {
             let _ = fs::remove_file(socket);
         }
@@ -165,8 +206,8 @@ mod tests {
     fn a_folder_is_made_for_its_owner_alone() {
         let base = tempfile::tempdir().unwrap();
         let folder = Folder::within(&base.path().join("a/b"), "gpu");
-        folder.create().unwrap();
-        folder.create().unwrap();
+        folder.create(Audience::Owner).unwrap();
+        folder.create(Audience::Owner).unwrap();
         let mode = fs::metadata(folder.path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
         assert!(folder.admin_socket().ends_with("a/b/gpu/admin.sock"));
@@ -176,13 +217,13 @@ mod tests {
     fn a_folder_that_others_may_use_is_refused() {
         let base = tempfile::tempdir().unwrap();
         let folder = Folder::within(base.path(), "gpu");
-        folder.create().unwrap();
+        folder.create(Audience::Owner).unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let error = folder.create().unwrap_err().to_string();
+        let error = folder.create(Audience::Owner).unwrap_err().to_string();
         assert!(error.contains("mode 755"), "{error}");
         fs::remove_dir(folder.path()).unwrap();
         std::os::unix::fs::symlink("/tmp", folder.path()).unwrap();
-        let error = folder.create().unwrap_err().to_string();
+        let error = folder.create(Audience::Owner).unwrap_err().to_string();
         assert!(error.contains("is no folder"), "{error}");
     }
 }

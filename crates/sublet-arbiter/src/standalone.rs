@@ -38,6 +38,8 @@ pub struct Standalone {
     pub evict_over: bool,
     /// How the cards are measured before the first job; nothing where that cannot be done.
     pub gauge: Option<Gauge>,
+    /// Serve every user of the machine, and not only this one?
+    pub shared: bool,
     /// How jobs on one card share its time.
     pub time: TimeSharing,
     /// End when there has been no job for so long: for an arbiter that was started on demand.
@@ -57,6 +59,7 @@ impl Standalone {
             evict: false,
             evict_over: false,
             gauge: None,
+            shared: false,
             time: TimeSharing::default(),
             idle_exit: None,
         }
@@ -90,6 +93,7 @@ pub fn run(settings: &Standalone) -> Result<(), ArbiterError> {
         evict: settings.evict,
         evict_over: settings.evict_over,
         gauge: settings.gauge.clone(),
+        shared: settings.shared,
         time: settings.time.clone(),
         idle_exit: settings.idle_exit,
         stop: Some(stop),

@@ -133,7 +133,7 @@ fn state(job: &TenantRow) -> String {
     }
 }
 
-fn asked(job: &TenantRow) -> String {
+pub(crate) fn asked(job: &TenantRow) -> String {
     let asked = match (job.asked.as_str(), job.asked_gpus) {
         ("", _) => return NOTHING.to_owned(),
         (asked, 0 | 1) => asked.to_owned(),

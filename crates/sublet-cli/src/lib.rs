@@ -17,6 +17,7 @@ pub mod machine;
 mod paste;
 pub mod plan;
 pub mod ps;
+pub mod queue;
 pub mod quota;
 mod refusals;
 pub mod run;

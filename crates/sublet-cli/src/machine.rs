@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sublet_arbiter::admin::{Client, ClientError, PROTOCOL, Reply, Request, Snapshot};
-use sublet_arbiter::{Folder, REAL_MACHINE};
+use sublet_arbiter::{Audience, Folder, REAL_MACHINE};
 use sublet_fakegpu::Spec;
 
 use crate::answer::Advised;
@@ -122,7 +122,7 @@ impl Machine {
 
     /// Makes its folder.
     pub(crate) fn prepare(&self) -> Result<(), Advised> {
-        self.folder.create().map_err(|cause| {
+        self.folder.create(Audience::Owner).map_err(|cause| {
             let what = format!("cannot make a folder for the arbiter of {}", self.called());
             Advised::new(
                 what,

@@ -41,6 +41,9 @@ pub struct Args {
     /// SIGTERM, and SIGKILL ten seconds later; by default they are only shown as `over`
     #[arg(long, requires = "standalone")]
     evict_over: bool,
+    /// Standalone: serve every user of this machine, who then wait in one line; needs root
+    #[arg(long, requires = "standalone", conflicts_with = "mps")]
+    shared: bool,
     /// Standalone: measure what a context and allocations take on the GPU with this UUID, print
     /// it, and end; the arbiter starts this before its first job
     #[arg(long, value_name = "UUID", hide = true, requires = "standalone")]
@@ -130,6 +133,12 @@ pub fn run(
     settings.folder = machine.folder;
     settings.evict = args.evict_unmanaged;
     settings.evict_over = args.evict_over;
+    if args.shared && !rustix::process::geteuid().is_root() {
+        let what = "only root's arbiter can serve every user of this machine";
+        let hint = "start it as root; without --shared it serves you alone";
+        return Err(Advised::new(what, hint).into());
+    }
+    settings.shared = args.shared;
     let own = std::env::args_os().skip(1);
     settings.gauge = Some(Gauge {
         program: executable()?,

@@ -31,6 +31,16 @@ impl fmt::Display for Pid {
     }
 }
 
+/// A user of the machine, by the number that the kernel has for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UserId(pub u32);
+
+impl fmt::Display for UserId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
 /// How much of each of its cards a job asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Amount {
@@ -112,6 +122,10 @@ pub struct JobAsk {
     pub gpus: Count,
     /// Which cards it may be on, by their positions in the machine's inventory; nothing for any.
     pub cards: Option<BTreeSet<usize>>,
+    /// Whose it is; nothing for a container, which never waits.
+    pub user: Option<UserId>,
+    /// Higher goes first among those that wait.
+    pub priority: i32,
     /// May it wait until there is room?
     pub may_wait: bool,
 }

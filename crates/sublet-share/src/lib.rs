@@ -18,8 +18,11 @@ mod turns;
 mod use_record;
 
 pub use event::{Action, Event};
-pub use job::{Amount, ComputeRange, Holding, JobAsk, JobId, JobState, Pid, Promise};
-pub use machine::{Ancestry, CardView, JobView, Machine, MachineOptions, Mismatch, SLOTS};
+pub use job::{Amount, ComputeRange, Holding, JobAsk, JobId, JobState, Pid, Promise, UserId};
+pub use machine::{
+    Ancestry, CardView, JobView, Machine, MachineOptions, Mismatch, PATIENCE_MS, SLOTS,
+    StartCondition,
+};
 pub use mps::{
     MpsClient, MpsDaemon, MpsDue, MpsLife, MpsStanding, MpsState, MpsTerms, shares_beside_mps,
 };

@@ -2,16 +2,16 @@
 //! and which process belongs to whom. It knows no clock, socket or page: what happened comes
 //! in as an [`Event`], what is to be done goes out as [`Action`]s.
 //!
-//! Jobs are served strictly in the order in which they came. One that would fit does not
-//! overtake one that does not: a small job could otherwise keep a large one out for ever, and
-//! nobody could say when a job's turn comes. The price is that cards may have room that
-//! nobody uses while the first of the queue waits for more.
+//! Those that wait stand in a line, by priority, their users' shares and age (`line`). One that
+//! would fit does not overtake the first, which does not: a small job could otherwise keep a
+//! large one out for ever, and nobody could say when a job's turn comes. The price is that cards
+//! may have room that nobody uses while the first of the line waits for more.
 //!
 //! A job is charged on each card with its limit, or with what it uses where that is more
 //! (after its limit was lowered): memory that is still in use is not given twice. Containers
 //! that a cluster placed are charged by the pod (`pods`), and never wait.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sublet_model::{Bytes, Class, Count, Inventory, MiB, Milli, Time};
@@ -29,12 +29,14 @@ use crate::refusal::JobRefusal;
 
 mod job;
 mod limits;
+mod line;
 mod pods;
 mod processes;
 mod usage;
 
 pub use self::job::JobView;
 pub use self::limits::Ancestry;
+pub use self::line::{PATIENCE_MS, StartCondition};
 pub use self::usage::Mismatch;
 
 /// How many processes a job can have on GPUs: the slots of a ledger page.
@@ -82,7 +84,8 @@ pub struct CardView {
 pub struct Machine {
     cards: Cards,
     jobs: BTreeMap<JobId, Job>,
-    queue: VecDeque<JobId>,
+    /// Those that wait, the next first.
+    queue: Vec<JobId>,
     pods: Pods,
     processes: BTreeMap<Pid, (JobId, u32)>,
     reconciliation: Reconciliation,
@@ -91,6 +94,8 @@ pub struct Machine {
     evict_over: bool,
     settled_at: Time,
     settled: bool,
+    /// When something last happened.
+    seen: Time,
 }
 
 impl Machine {
@@ -101,7 +106,7 @@ impl Machine {
         Machine {
             cards: Cards::new(options.inventory, options.policy, options.reserved),
             jobs: BTreeMap::new(),
-            queue: VecDeque::new(),
+            queue: Vec::new(),
             pods: Pods::new(),
             processes: BTreeMap::new(),
             reconciliation: Reconciliation::new(n_cards, options.evict),
@@ -110,6 +115,7 @@ impl Machine {
             evict_over: options.evict_over,
             settled_at: options.settled_at,
             settled: false,
+            seen: Time::from_ms(0),
         }
     }
 
@@ -118,14 +124,15 @@ impl Machine {
         if !self.settled && self.settled_at <= now {
             self.settled = true;
         }
+        self.seen = now;
         match event {
-            Event::Submitted { job, ask } => self.submit(job, ask, out),
+            Event::Submitted { job, ask } => self.submit(now, job, ask, out),
             Event::Declared {
                 job,
                 ask,
                 parts,
                 promise,
-            } => self.declare(job, Job::declared(ask, promise), parts, out),
+            } => self.declare(job, Job::declared(ask, now, promise), parts, out),
             Event::Left(job) => self.leave(job, out),
             Event::LimitAsked { job, memory } => self.limit(job, memory, out),
             Event::PinnedLimitAsked { job, memory } => self.limit_pinned(job, memory, out),
@@ -147,14 +154,17 @@ impl Machine {
             Event::Inventory(inventory) => self.cards.set_inventory(inventory),
             Event::Tick => {}
         }
-        self.advance(out);
+        self.advance(now, out);
         debug_assert!(self.is_conserved());
     }
 
     /// When [`Event::Tick`] is due though nothing happens.
     #[must_use]
     pub fn wake_at(&self) -> Option<Time> {
-        (!self.settled).then_some(self.settled_at)
+        match self.settled {
+            false => Some(self.settled_at),
+            true => self.patience_ends(),
+        }
     }
 
     /// When the driver should be read at the latest, besides the regular times: where a
@@ -223,6 +233,7 @@ impl Machine {
             parts: job.held.iter().map(|held| held.part).collect(),
             pids: job.pids.iter().copied().collect(),
             state: job.state(),
+            since: job.since,
             waits: job.last_news.as_ref(),
             is_evicted: job.ends_at.is_some(),
         })
@@ -285,7 +296,7 @@ impl Machine {
                 .all(|(id, job)| self.queue.contains(id) == job.held.is_empty())
     }
 
-    fn submit(&mut self, id: JobId, ask: JobAsk, out: &mut Vec<Action>) {
+    fn submit(&mut self, now: Time, id: JobId, ask: JobAsk, out: &mut Vec<Action>) {
         let refusal = if self.jobs.contains_key(&id) {
             Some(JobRefusal::Known(id))
         } else if !self.local_jobs {
@@ -296,19 +307,19 @@ impl Machine {
             None
         } else if !self.settled {
             Some(JobRefusal::Settling)
-        } else if !self.queue.is_empty() {
-            let waiting = u32::try_from(self.queue.len()).unwrap_or(u32::MAX);
-            Some(JobRefusal::Behind { waiting })
         } else {
-            self.cards.find(&ask).err()
+            match self.ahead_of(now, id, &ask) {
+                0 => self.cards.find(&ask).err(),
+                waiting => Some(JobRefusal::Behind { waiting }),
+            }
         };
         if let Some(reason) = refusal {
             out.push(Action::Refuse { job: id, reason });
             return;
         }
-        self.jobs.insert(id, Job::new(ask));
+        self.jobs.insert(id, Job::new(ask, now));
         // `advance` places it at once if nobody is before it and there is room.
-        self.queue.push_back(id);
+        self.queue.push(id);
     }
 
     fn declare(&mut self, id: JobId, job: Job, mut parts: Vec<Holding>, out: &mut Vec<Action>) {
@@ -396,17 +407,20 @@ impl Machine {
         out.push(Action::Place { job: id, parts });
     }
 
-    /// Places from the head of the queue for as long as it fits, and tells the others where
+    /// Places from the head of the line for as long as it fits, and tells the others where
     /// they stand.
-    fn advance(&mut self, out: &mut Vec<Action>) {
+    fn advance(&mut self, now: Time, out: &mut Vec<Action>) {
         let mut why = JobRefusal::Settling;
+        self.line_up(now);
         while self.settled
-            && let Some(&head) = self.queue.front()
+            && let Some(&head) = self.queue.first()
         {
             match self.cards.find(&self.jobs[&head].ask) {
                 Ok(parts) => {
-                    self.queue.pop_front();
+                    self.queue.remove(0);
                     self.give(head, parts, false, out);
+                    // Its user has more now.
+                    self.line_up(now);
                 }
                 Err(reason) => {
                     why = reason;

@@ -15,8 +15,8 @@ use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use sublet_cli::{
-    Answer, DONE, NOT_DONE, explain, inspect, install, limit, plan, print_error, ps, quota, run,
-    simulate, standalone, top,
+    Answer, DONE, NOT_DONE, explain, inspect, install, limit, plan, print_error, ps, queue, quota,
+    run, simulate, standalone, top,
 };
 
 use carried::CARRIED;
@@ -63,6 +63,8 @@ enum Command {
     /// Print the cards that the driver shows this process, by UUID
     #[command(hide = true)]
     VisibleCards(run::VisibleCardsArgs),
+    /// Show who waits for this machine's GPUs, and what would start them
+    Queue(queue::Args),
     /// Change how much GPU memory a job of this machine may have
     Limit(limit::Args),
     /// Show who uses which GPU
@@ -156,6 +158,7 @@ fn perform(command: Command) -> anyhow::Result<u8> {
         Command::Ps(args) => ps::run(&args, CARRIED.as_ref())?.print(),
         Command::Top(args) if args.node().is_some() => on_one_thread(top::on_node(&args))?.print(),
         Command::Top(args) => top::run(&args, CARRIED.as_ref())?.print(),
+        Command::Queue(args) => queue::run(&args, CARRIED.as_ref())?.print(),
         Command::VisibleCards(args) => run::visible_cards(&args)?.print(),
         Command::Limit(args) => limit::run(&args)?.print(),
         Command::Inspect(args) => on_one_thread(inspect::run(&args))?.print(),

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::Resource;
-use sublet_share::{JobId, Pid};
+use sublet_share::{JobId, Pid, UserId};
 use tracing::debug;
 
 use super::listeners::ACCEPTS_A_TURN;
@@ -44,6 +44,7 @@ const UNREAD_MAX: usize = 1024 * 1024;
 pub(super) struct AdminConnection {
     socket: OwnedFd,
     pub(super) pid: Pid,
+    pub(super) user: UserId,
     /// Taken when the process becomes a job's root.
     pub(super) pidfd: Option<OwnedFd>,
     input: Vec<u8>,
@@ -264,6 +265,7 @@ impl AdminConnection {
         AdminConnection {
             socket,
             pid: peer.pid,
+            user: peer.user,
             pidfd: Some(peer.pidfd),
             input: Vec::new(),
             output: Vec::new(),

@@ -3,10 +3,10 @@
 //! job may not ask is kept from it here, by the word of `sublet-share`.
 
 use sublet_model::MiB;
-use sublet_share::{Ancestry, Event, JobId, JobRefusal, Pid};
+use sublet_share::{Ancestry, Event, JobId, JobRefusal, Pid, UserId};
 
 use super::admin_connections::{Line, Watch};
-use super::job_request::ask_of;
+use super::job_request::{ask_of, is_operator};
 use super::jobs::Root;
 use super::sources::Source;
 use super::{Arbiter, now_ms};
@@ -69,7 +69,7 @@ impl Arbiter {
             return;
         };
         connection.has_asked = true;
-        let pid = connection.pid;
+        let (pid, user) = (connection.pid, connection.user);
         if let Some(reply) = self.read(&request) {
             return self.tell(key, &reply);
         }
@@ -86,8 +86,11 @@ impl Arbiter {
             }
             // What follows changes something.
             _ => match self.machine.permits_change(pid, self.ancestry(pid)) {
-                Ok(()) => self.take_change(key, request),
                 Err(reason) => self.tell(key, &refused(&reason)),
+                Ok(()) => match self.why_not(user, &request) {
+                    Some(why) => self.refuse(key, &why),
+                    None => self.take_change(key, user, request),
+                },
             },
         }
     }
@@ -110,11 +113,32 @@ impl Arbiter {
         }
     }
 
-    fn take_change(&mut self, key: Key, request: Request) {
+    /// Why a user who is not the operator may not have that changed.
+    fn why_not(&self, user: UserId, request: &Request) -> Option<String> {
+        if is_operator(user) {
+            return None;
+        }
+        match *request {
+            Request::Limit { id, .. }
+            | Request::LimitPinned { id, .. }
+            | Request::LimitCompute { id, .. } => {
+                let owner = self.machine.job(JobId(id))?.ask.user;
+                (owner != Some(user)).then(|| format!("job {id} is not yours"))
+            }
+            // Who brings a job back passes the line.
+            Request::Resume(_) if self.lifetime.is_settled() => {
+                Some("the time in which jobs of before come back is over".to_owned())
+            }
+            Request::Shutdown => Some("the arbiter serves others too".to_owned()),
+            _ => None,
+        }
+    }
+
+    fn take_change(&mut self, key: Key, user: UserId, request: Request) {
         match request {
             Request::Hello | Request::List | Request::Watch { .. } | Request::History { .. } => {}
-            Request::Submit(submit) => self.submit(key, &submit),
-            Request::Resume(resume) => self.resume(key, &resume),
+            Request::Submit(submit) => self.submit(key, user, &submit),
+            Request::Resume(resume) => self.resume(key, user, &resume),
             Request::Limit { id, memory } => match parse_amount(&memory) {
                 Err(error) => self.refuse(key, &error.to_string()),
                 Ok(memory) => {
@@ -175,8 +199,8 @@ impl Arbiter {
         self.tell(key, &refused);
     }
 
-    fn submit(&mut self, key: Key, submit: &Submit) {
-        match ask_of(submit, self.machine.inventory()) {
+    fn submit(&mut self, key: Key, user: UserId, submit: &Submit) {
+        match ask_of(submit, user, self.machine.inventory()) {
             Err(reason) => self.refuse_line(key, &reason),
             Ok(ask) => {
                 let job = self.identity.next_job();
@@ -189,7 +213,7 @@ impl Arbiter {
         }
     }
 
-    fn resume(&mut self, key: Key, resume: &Resume) {
+    fn resume(&mut self, key: Key, user: UserId, resume: &Resume) {
         let job = JobId(resume.placed.id);
         let limit = |mib: u64| MiB::new(mib).unwrap_or(MiB::MAX);
         let gpus = resume.placed.gpus.iter();
@@ -203,7 +227,7 @@ impl Arbiter {
             compute: resume.placed.compute.clone(),
             ..resume.submit.clone()
         };
-        let asked = ask_of(&asked, self.machine.inventory());
+        let asked = ask_of(&asked, user, self.machine.inventory());
         match (parts, asked) {
             (Err(reason), _) | (_, Err(reason)) => self.refuse_line(key, &reason),
             _ if self.machine.job(job).is_some() => {

@@ -242,6 +242,8 @@ impl Arbiter {
             class: container.class,
             gpus: Count::new(parts.len() as u32), // at most 16
             cards: None,
+            user: None,
+            priority: 0,
             may_wait: true,
         };
         let comes_back = container.id.is_some() && !self.lifetime.is_settled();

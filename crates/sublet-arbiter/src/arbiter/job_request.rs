@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sublet_abi::MAX_DEVICES;
 use sublet_model::{Count, Gpu, Inventory};
-use sublet_share::{Amount, ComputeRange, JobAsk};
+use sublet_share::{Amount, ComputeRange, JobAsk, UserId};
 
 use crate::admin::{Submit, is_name_of, parse_amount, parse_compute, parse_size};
 
@@ -14,7 +14,7 @@ use crate::admin::{Submit, is_name_of, parse_amount, parse_compute, parse_size};
 const NAME_MAX: usize = 128;
 
 /// A request as a question to the machine, or why it is none.
-pub(super) fn ask_of(submit: &Submit, machine: &Inventory) -> Result<JobAsk, String> {
+pub(super) fn ask_of(submit: &Submit, user: UserId, machine: &Inventory) -> Result<JobAsk, String> {
     let memory = match &submit.memory {
         None => Amount::Whole,
         Some(text) => parse_amount(text).map_err(|error| error.to_string())?,
@@ -26,6 +26,13 @@ pub(super) fn ask_of(submit: &Submit, machine: &Inventory) -> Result<JobAsk, Str
     if submit.name.len() > NAME_MAX || submit.name.contains(bad) {
         return Err(format!(
             "a job's name has at most {NAME_MAX} characters and none that a terminal acts on"
+        ));
+    }
+    if submit.priority > 0 && !is_operator(user) {
+        return Err(format!(
+            "priority {} is above 0, which is for root and the arbiter's own user; below 0 a job \
+             gives way to others",
+            submit.priority
         ));
     }
     let cards = submit.cards.as_ref().map(|names| cards_of(names, machine));
@@ -41,8 +48,15 @@ pub(super) fn ask_of(submit: &Submit, machine: &Inventory) -> Result<JobAsk, Str
         class: submit.class,
         gpus: Count::new(submit.gpus),
         cards,
+        user: Some(user),
+        priority: submit.priority,
         may_wait: submit.wait,
     })
+}
+
+/// Is it a user whose word counts for everybody's jobs: root, and who runs the arbiter?
+pub(super) fn is_operator(user: UserId) -> bool {
+    user.0 == 0 || user.0 == rustix::process::geteuid().as_raw()
 }
 
 /// The positions of the cards of these names, each of which means one.
@@ -131,7 +145,16 @@ mod tests {
     fn asked(more: &str) -> Result<JobAsk, String> {
         let text = format!(r#"{{"name": "a", "memory": "1GiB", "wait": true{more}}}"#);
         let submit: Submit = serde_json::from_str(&text).map_err(|error| error.to_string())?;
-        ask_of(&submit, &machine(&["GPU-aa01"]))
+        ask_of(&submit, UserId(1000), &machine(&["GPU-aa01"]))
+    }
+
+    #[test]
+    fn only_the_operator_goes_before_others() {
+        let priority = |more: &str| asked(more).map(|ask| ask.priority);
+        assert_eq!(priority(r#", "priority": -5"#), Ok(-5));
+        let error = priority(r#", "priority": 1"#).unwrap_err();
+        assert!(error.starts_with("priority 1 is above 0"), "{error}");
+        assert!(is_operator(UserId(0)) && !is_operator(UserId(u32::MAX)));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use rustix::net::SocketType;
 
 use super::sources::{Source, Sources};
 use crate::error::ArbiterError;
-use crate::runtime::Folder;
+use crate::runtime::{Audience, Folder};
 use crate::socket::{Spare, listen};
 
 /// How many connections are accepted in one turn.
@@ -24,9 +24,17 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
-    pub(super) fn open(folder: &Folder, sources: &mut Sources) -> Result<Listeners, ArbiterError> {
-        let admin = listen(&folder.admin_socket(), SocketType::STREAM, 0o600)?;
-        let processes = listen(&folder.tenant_socket(), SocketType::SEQPACKET, 0o600)?;
+    pub(super) fn open(
+        folder: &Folder,
+        audience: Audience,
+        sources: &mut Sources,
+    ) -> Result<Listeners, ArbiterError> {
+        let mode = match audience {
+            Audience::Owner => 0o600,
+            Audience::Everybody => 0o666,
+        };
+        let admin = listen(&folder.admin_socket(), SocketType::STREAM, mode)?;
+        let processes = listen(&folder.tenant_socket(), SocketType::SEQPACKET, mode)?;
         sources.add(&admin, "admin.sock", Source::AdminListener)?;
         sources.add(&processes, "tenant.sock", Source::ProcessListener(None))?;
         Ok(Listeners {

@@ -30,6 +30,8 @@ pub struct Options {
     pub evict_over: bool,
     /// How the cards are measured before the first job; nothing where that cannot be done.
     pub gauge: Option<Gauge>,
+    /// Does it serve every user of the machine, and not only its own?
+    pub shared: bool,
     /// May people submit jobs? Not where a cluster promises these cards' memory.
     pub local_jobs: bool,
     /// How jobs on one card share its time.
@@ -124,6 +126,7 @@ impl Options {
             evict: false,
             evict_over: false,
             gauge: None,
+            shared: false,
             local_jobs: true,
             time: TimeSharing::default(),
             idle_exit: None,

@@ -1,15 +1,16 @@
 //! Everything there is to see, put together for people.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sublet_abi::SlotIndex;
 use sublet_model::{Bytes, MiB, Milli};
-use sublet_share::{Ancestry, Holding, JobId, JobState, JobView, MpsStanding, Pid};
+use sublet_share::{Ancestry, Holding, JobId, JobState, JobView, MpsStanding, Pid, UserId};
 
 use super::jobs::Root;
 use super::mps::Mps;
 use super::{Arbiter, now_ms};
-use crate::admin::{Counters, GpuRow, RefusalRow, Snapshot, TenantGpuRow, TenantRow};
+use crate::admin::{Counters, GpuRow, RefusalRow, Snapshot, TenantGpuRow, TenantRow, UserRow};
 use crate::job_pages::JobPages;
 use crate::peer;
 
@@ -77,6 +78,7 @@ impl Arbiter {
         Snapshot {
             gpus: gpus.map(|card| self.gpu_row(card)).collect(),
             tenants: jobs.chain(strangers).collect(),
+            users: self.user_rows(),
             mps: self.mps.as_ref().map(Mps::row),
             counters: Counters {
                 processes: self.processes.len() as u64,
@@ -84,6 +86,25 @@ impl Arbiter {
                 ..self.counters
             },
         }
+    }
+
+    fn user_rows(&self) -> Vec<UserRow> {
+        let mut users: BTreeMap<UserId, UserRow> = BTreeMap::new();
+        for job in self.machine.jobs() {
+            let Some(user) = job.ask.user else {
+                continue;
+            };
+            let row = users.entry(user).or_insert_with(|| UserRow {
+                user: user.0,
+                cards: self.machine.share_of(user) as f64 / 1000.0,
+                ..UserRow::default()
+            });
+            match job.state {
+                JobState::Waiting => row.waiting += 1,
+                _ => row.running += 1,
+            }
+        }
+        users.into_values().collect()
     }
 
     fn gpu_row(&self, card: usize) -> GpuRow {
@@ -140,6 +161,13 @@ impl Arbiter {
             id: Some(job.id.0),
             name: job.ask.name.to_string(),
             pids: job.pids.iter().map(|pid| pid.0).collect(),
+            user: job.ask.user.map(|user| user.0),
+            priority: job.ask.priority,
+            waited_ms: job.waits.map(|_| now_ms().saturating_sub(job.since.ms())),
+            starts_when: self
+                .machine
+                .starts_when(job.id)
+                .map(|when| when.to_string()),
             root: match self.jobs.root(job.id) {
                 Some(Root::Run { pid, .. }) => Some(pid.0),
                 _ => None,

@@ -244,6 +244,7 @@ pub(crate) fn ask(memory: &str, gpus: u32, wait: bool) -> Submit {
         gpus,
         cards: None,
         wait,
+        priority: 0,
         mode: Mode::Strict,
     }
 }

@@ -24,6 +24,8 @@ EXAMPLES
                                                    no promise, and at most 50 %
   sublet run --memory 4GiB --class opportunistic -- ./batch
                                                    only time that guaranteed jobs leave
+  sublet run --memory 4GiB --priority -5 -- ./sweep
+                                                   after everybody else who waits
   sublet run --fake-gpu 2x16GiB --memory 4GiB -- ./prog
                                                    without a GPU, on a fake driver
 
@@ -32,7 +34,9 @@ Sizes are powers of 1,024: 4G, 4Gi, 4GB and 4GiB are 4096 MiB, as `sublet ps` sa
 CMD sees its cards in the order in which they were named. An empty CUDA_VISIBLE_DEVICES
 leaves no card, so nothing is started.
 
-A job that does not fit waits in order of arrival; standard error says why. The wait ends
+A job that does not fit waits, and standard error says why: higher --priority first, then
+users who have less of the GPUs, then the order of arrival. Nobody passes the first of the
+line, and who has waited ten minutes goes by age alone. `sublet queue` shows it. The wait ends
 when its terminal closes, unless the job was detached from it (nohup, disown). If CMD fails
 after it was refused memory, the last line says how to ask for more. `sublet ps` and `sublet
 top` show all jobs, `sublet limit` changes one.
@@ -82,6 +86,11 @@ pub struct Args {
     /// Fail if there is no room now
     #[arg(long, overrides_with = "wait")]
     pub(super) no_wait: bool,
+    /// Whose turn it is first among jobs that wait: higher goes first. Above 0 is for root and the
+    /// arbiter's own user
+    #[arg(long, value_name = "N", default_value_t = 0, allow_hyphen_values = true,
+          value_hint = ValueHint::Other)]
+    pub(super) priority: i32,
     /// A name for `sublet ps` and `sublet limit` [default: CMD's]
     #[arg(short, long, value_name = "NAME", value_parser = request::name,
           value_hint = ValueHint::Other)]

@@ -271,6 +271,7 @@ mod tests {
                 gpus: 1,
                 cards: None,
                 wait: true,
+                priority: 0,
                 mode: Mode::Strict,
             };
             let job = PlacedJob {

@@ -191,6 +191,7 @@ fn submit(args: &Args) -> Submit {
         gpus: args.gpus,
         cards: args.device.clone().map(|Cards(names)| names),
         wait: !args.no_wait,
+        priority: args.priority,
         mode: if args.compat {
             Mode::Compat
         } else {
@@ -235,7 +236,7 @@ mod tests {
         let last = parse(&["--class", "opportunistic", "a"]).unwrap();
         assert_eq!(last.class, Class::Opportunistic);
         assert_eq!(plain.mode, Mode::Strict);
-        let words = "--memory 4g --pinned-memory 1GB --compute 30%..80% --gpus 2 --device 1,GPU-ab --no-wait --name a-b --compat -- /usr/bin/x";
+        let words = "--memory 4g --pinned-memory 1GB --compute 30%..80% --gpus 2 --device 1,GPU-ab --no-wait --priority -3 --name a-b --compat -- /usr/bin/x";
         let full = parse(&words.split(' ').collect::<Vec<_>>()).unwrap();
         let expected = Submit {
             name: "a-b".to_owned(),
@@ -246,6 +247,7 @@ mod tests {
             gpus: 2,
             cards: Some(vec!["1".to_owned(), "GPU-ab".to_owned()]),
             wait: false,
+            priority: -3,
             mode: Mode::Compat,
         };
         assert_eq!(full, expected);

@@ -243,6 +243,7 @@ mod tests {
             gpus: 1,
             cards: None,
             wait: true,
+            priority: 0,
             mode: Mode::Strict,
         }
     }

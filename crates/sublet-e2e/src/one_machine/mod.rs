@@ -83,6 +83,29 @@ impl Machine {
     /// # Errors
     /// As [`Machine::new`].
     pub fn of_nobody(spec: &str) -> Result<Option<Machine>> {
+        let Some(mut machine) = Machine::with_own_files(spec)? else {
+            return Ok(None);
+        };
+        machine.user = Some(NOBODY);
+        std::os::unix::fs::chown(machine.path(), machine.user, machine.user)?;
+        Ok(Some(machine))
+    }
+
+    /// The same, and every user may use its folder. Needs root, whose the arbiter is.
+    ///
+    /// # Errors
+    /// As [`Machine::new`].
+    pub fn of_everybody(spec: &str) -> Result<Option<Machine>> {
+        let Some(machine) = Machine::with_own_files(spec)? else {
+            return Ok(None);
+        };
+        fs::set_permissions(machine.path(), fs::Permissions::from_mode(0o1777))?;
+        Ok(Some(machine))
+    }
+
+    /// The same with the product's files in its own folder: other users than root may have no
+    /// access to the build folder.
+    fn with_own_files(spec: &str) -> Result<Option<Machine>> {
         if !rustix::process::geteuid().is_root() {
             println!("skipped: only root can become another user");
             return Ok(None);
@@ -90,8 +113,6 @@ impl Machine {
         let Some(mut machine) = Machine::new(spec)? else {
             return Ok(None);
         };
-        machine.user = Some(NOBODY);
-        // The user may have no access to the build folder.
         let own = machine.path().join("bin");
         fs::create_dir(&own)?;
         for name in machine.base.files() {
@@ -102,7 +123,6 @@ impl Machine {
         }
         machine.sublet = own.join("sublet");
         machine.own = Some(own);
-        std::os::unix::fs::chown(machine.path(), machine.user, machine.user)?;
         Ok(Some(machine))
     }
 

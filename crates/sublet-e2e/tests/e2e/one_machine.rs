@@ -9,6 +9,7 @@ mod remains;
 mod shares;
 mod shortage;
 mod terminal;
+mod users;
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};

@@ -21,7 +21,9 @@ pub struct JobView<'a> {
     pub pids: Vec<Pid>,
     /// How it is.
     pub state: JobState,
-    /// Its place in the queue and why it waits.
+    /// When it came.
+    pub since: Time,
+    /// Its place in the line and why it waits.
     pub waits: Option<&'a (u32, JobRefusal)>,
     /// True if it is being ended for what it has beyond its limit.
     pub is_evicted: bool,
@@ -49,6 +51,8 @@ impl HeldCard {
 #[derive(Debug, Clone)]
 pub(super) struct Job {
     pub(super) ask: JobAsk,
+    /// When it came.
+    pub(super) since: Time,
     pub(super) held: Vec<HeldCard>,
     pub(super) pids: BTreeSet<Pid>,
     pub(super) slots: BTreeSet<u32>,
@@ -63,9 +67,10 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub(super) fn new(ask: JobAsk) -> Job {
+    pub(super) fn new(ask: JobAsk, since: Time) -> Job {
         Job {
             ask,
+            since,
             held: Vec::new(),
             pids: BTreeSet::new(),
             slots: BTreeSet::new(),
@@ -78,10 +83,10 @@ impl Job {
     }
 
     /// A job that has its cards already.
-    pub(super) fn declared(ask: JobAsk, promise: Option<Promise>) -> Job {
+    pub(super) fn declared(ask: JobAsk, since: Time, promise: Option<Promise>) -> Job {
         Job {
             promise,
-            ..Job::new(ask)
+            ..Job::new(ask, since)
         }
     }
 

@@ -37,6 +37,8 @@ fn ask(memory: Amount, gpus: u32) -> JobAsk {
         class: Class::Guaranteed,
         gpus: Count::new(gpus),
         cards: None,
+        user: None,
+        priority: 0,
         may_wait: true,
     }
 }

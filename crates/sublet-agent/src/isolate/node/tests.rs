@@ -312,6 +312,7 @@ fn jobs_of_this_machine_are_refused_unless_the_operator_lets_them_in() {
             gpus: 1,
             cards: None,
             wait: false,
+            priority: 0,
             mode: Mode::Strict,
         };
         let patience = std::time::Duration::from_secs(20);

@@ -1,0 +1,51 @@
+//! What an arbiter counts: events since it began, and what each user has.
+
+use serde::{Deserialize, Serialize};
+
+/// What the arbiter has counted since it began; the node agent's metrics are made of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Counters {
+    /// Jobs placed.
+    pub placed: u64,
+    /// Jobs refused.
+    pub refused: u64,
+    /// Jobs that ended.
+    pub ended: u64,
+    /// Processes that got a slot.
+    pub joined: u64,
+    /// Processes that were sent away.
+    pub sent_away: u64,
+    /// Slots taken back from processes that died.
+    pub reclaimed: u64,
+    /// The longest time from noticing a death to the memory being back, in microseconds.
+    pub reclaim_us_max: u64,
+    /// Connections dropped because what they said made no sense.
+    pub garbage: u64,
+    /// Processes that were found on a card without a slot.
+    pub unmanaged: u64,
+    /// Processes that were ended for it.
+    pub evicted: u64,
+    /// Jobs that were found at work on a card for longer than their turns explain.
+    pub overused: u64,
+    /// Readings of the cards that failed.
+    pub unreadable: u64,
+    /// Processes that have a slot now.
+    pub processes: u64,
+    /// Connections of processes now.
+    pub connections: u64,
+}
+
+/// One user of the machine.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct UserRow {
+    /// The kernel's number.
+    pub user: u32,
+    /// Cards, each counted by the larger of memory and promised compute time.
+    pub cards: f64,
+    /// Jobs that have cards.
+    pub running: u64,
+    /// Jobs that wait.
+    pub waiting: u64,
+}

@@ -1,0 +1,103 @@
+//! Several users of one machine: root's arbiter serves all of them, and they wait in one line.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use sublet_e2e::one_machine::{Ended, Machine, Running, until};
+
+/// Two users without rights.
+const ANNE: u32 = 61_001;
+const BERT: u32 = 61_002;
+
+/// The command as that user, with a home of its own.
+fn as_user(machine: &Machine, user: u32, mut command: Command) -> Result<Command> {
+    let home = machine.path().join(format!("home-{user}"));
+    fs::create_dir_all(&home)?;
+    std::os::unix::fs::chown(&home, Some(user), Some(user))?;
+    command.env("HOME", &home).uid(user).gid(user);
+    Ok(command)
+}
+
+/// A job of that user that holds its part until it is told to end.
+fn job(machine: &Machine, user: u32, flags: &str) -> Result<Running> {
+    let mut command = machine.run(flags);
+    command.args(["sh", "-c", "echo '{}'; cat"]);
+    Running::start(&mut as_user(machine, user, command)?)
+}
+
+fn told(machine: &Machine, user: u32, words: &str) -> Result<Ended> {
+    Running::start(&mut as_user(machine, user, machine.sublet(words))?)?.end()
+}
+
+/// The line as `sublet queue` shows it: `USER NAME` of each, in order.
+fn line(machine: &Machine) -> Result<Vec<String>> {
+    let queue: Value = told(machine, BERT, "queue -o json")?.document()?;
+    let waiting = queue["waiting"].as_array().context("no list")?;
+    let one = |job: &Value| {
+        let name = job["name"].as_str().unwrap_or_default();
+        format!("{} {name}", job["user"])
+    };
+    Ok(waiting.iter().map(one).collect())
+}
+
+fn waits_as(machine: &Machine, expected: &[(u32, &str)]) -> Result<()> {
+    let expected: Vec<String> = expected
+        .iter()
+        .map(|(user, name)| format!("{user} {name}"))
+        .collect();
+    until("the line", || {
+        let line = line(machine)?;
+        ensure!(line == expected, "{line:?} in place of {expected:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn who_has_less_of_the_cards_goes_first() -> Result<()> {
+    let Some(machine) = Machine::of_everybody("2x16GiB,context=0MiB")? else {
+        return Ok(());
+    };
+    let arbiter = Running::start(&mut machine.sublet("agent --standalone --shared"))?;
+    until("the arbiter to listen", || machine.top().map(|_| ()))?;
+
+    let mut first = job(&machine, ANNE, "--memory 12GiB --name first")?;
+    first.report()?;
+    let mut second = job(&machine, ANNE, "--memory 12GiB --name second")?;
+    second.report()?;
+    let third = job(&machine, ANNE, "--memory 12GiB --name third")?;
+    waits_as(&machine, &[(ANNE, "third")])?;
+    let mut own = job(&machine, BERT, "--memory 12GiB --name own")?;
+    waits_as(&machine, &[(BERT, "own"), (ANNE, "third")])?;
+    let later = job(&machine, BERT, "--memory 1GiB --priority -1 --name later")?;
+    waits_as(&machine, &[(BERT, "own"), (ANNE, "third"), (BERT, "later")])?;
+    let queue: Value = told(&machine, ANNE, "queue -o json")?.document()?;
+    let when = &queue["waiting"][0]["startsWhen"];
+    assert_eq!(when, "one of the jobs 1, 2 ends", "{queue}");
+    assert_eq!(
+        queue["users"][0],
+        json!({"user": ANNE, "cards": 1.5, "running": 2, "waiting": 1})
+    );
+
+    // Nobody goes before others by saying so, and nobody touches what is another's.
+    let refused = told(&machine, BERT, "run --priority 1 --memory 1GiB -- true")?;
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(
+        refused.errors.contains("priority 1 is above 0"),
+        "{refused:?}"
+    );
+    let refused = told(&machine, BERT, "limit 1 --memory 1GiB")?;
+    assert!(refused.errors.contains("job 1 is not yours"), "{refused:?}");
+
+    assert_eq!(first.end()?.code, Some(0));
+    own.report()?;
+    waits_as(&machine, &[(ANNE, "third"), (BERT, "later")])?;
+    for job in [second, own, third, later] {
+        assert_eq!(job.end()?.code, Some(0));
+    }
+    arbiter.signal(rustix::process::Signal::TERM)?;
+    assert_eq!(arbiter.end()?.code, Some(0));
+    Ok(())
+}
