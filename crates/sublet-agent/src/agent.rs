@@ -3,6 +3,7 @@
 //! compares and carries out. If it is cut off in between nothing is lost, because the next look
 //! does it.
 
+mod away;
 mod isolation;
 mod plugins;
 mod registrar;
@@ -25,6 +26,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 
+use self::away::{Leave, Return};
 use self::isolation::Caretaker;
 use self::plugins::Plugins;
 use self::registrar::Registrar;
@@ -89,6 +91,7 @@ pub(crate) struct Agent {
     device: DeviceReport,
     registered: mpsc::UnboundedSender<String>,
     registrations: mpsc::UnboundedReceiver<String>,
+    back: Return,
     /// What was last logged as wrong, so that a lasting cause is logged once.
     complaint: String,
 }
@@ -193,6 +196,7 @@ impl Agent {
             device: DeviceReport::new(),
             registered,
             registrations,
+            back: Return::default(),
             complaint: String::new(),
         }
     }
@@ -234,15 +238,25 @@ impl Agent {
             books: Books::place(&self.folder),
             doubt: Arc::clone(&self.doubt),
         };
+        let leave = Leave {
+            client: self.client.clone(),
+            node: self.node.clone(),
+            pods: self.pods.clone(),
+            books: Books::place(&self.folder),
+        };
+        let left = async {
+            let _told = stop.wait_for(|stop| *stop).await;
+            leave.take().await;
+        };
         let runtime = self.serve_runtime(&caring);
         let mut plugins = Plugins::new(caring, self.folder.clone(), self.registered.clone());
         let outcome = tokio::select! {
             ended = caretaker.keep() => ended,
-            never = runtime => match never {},
+            ended = runtime => ended.map(|never| match never {}),
             never = registrar.keep() => match never {},
             ended = self.keep() => ended,
             never = plugins.keep() => match never {},
-            _ = stop.wait_for(|stop| *stop) => Ok(()),
+            () = left => Ok(()),
         };
         plugins.close().await;
         if let Some(isolation) = self.isolation.take() {
@@ -272,11 +286,13 @@ impl Agent {
                 self.complain(&format!("{error:#}"));
             }
             let pause = pause_after(failures, Instant::now() < hurry_until);
+            let pause = self.back.sooner(pause);
             tokio::select! {
                 changed = self.inventory.changed() => {
                     changed.context("the thread that watches the devices has ended")?;
                 }
                 Some(resource) = self.registrations.recv() => {
+                    self.back.registered(resource.clone(), Instant::now());
                     let of_resource = ResourceLabel { resource };
                     self.metrics.registrations.get_or_create(&of_resource).inc();
                     hurry_until = Instant::now() + HURRY_TIME;
@@ -312,11 +328,14 @@ impl Agent {
         let lost = self.lost.borrow().clone();
         let offer = self.refresh(inventory)?;
         let mut missing = missing(&node, offer, &lost);
+        let resources = offer.lists.keys().copied().collect::<Vec<_>>();
         let hamis = register::news(&node, offer.hami_register.as_deref(), Timestamp::now());
         if !hamis.is_empty() {
             missing.annotations.extend(hamis);
             missing.only_for = Some(node.metadata.resource_version.clone());
         }
+        let back = self.back.news(&node, resources.into_iter(), Instant::now());
+        missing.annotations.extend(back);
         let since_written = self.measured_written.elapsed();
         let news = measured::news(&node, self.measured.borrow().as_ref(), since_written);
         let is_news = news.is_some();

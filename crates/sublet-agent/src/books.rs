@@ -117,7 +117,7 @@ impl Books {
 }
 
 /// Is that one of the resources that agents of ours offer?
-fn is_ours(resource: &str) -> bool {
+pub(crate) fn is_ours(resource: &str) -> bool {
     let mut offered = DIALECTS.iter().filter_map(|dialect| dialect.offering());
     resource == keys::GPU_SLOT || offered.any(|offering| offering.resource == resource)
 }

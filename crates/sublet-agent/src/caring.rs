@@ -128,10 +128,11 @@ impl Caring {
     /// Looks who is gone, and cleans what nobody has any more. Says when it is to look again, if
     /// nobody comes or goes.
     pub(crate) async fn look(&self, pods: &Arc<Vec<Pod>>) -> Option<Duration> {
+        // They are long, and a container that is about to start waits for the lock.
+        let books = Books::read(&self.books);
         let mut care = self.care.lock().await;
         let newest = self.pods.newest();
         let pods = newest.as_ref().unwrap_or(pods);
-        let books = Books::read(&self.books);
         self.see(&mut care, pods, books.as_ref(), false);
         self.clean(&mut care).await;
         let next = care.next_ms()?;

@@ -310,6 +310,9 @@ keys! {
         /// how busy each card was over a minute, in percent, and how many pods were on it;
         /// written by the agent
         MEASURED_USE = "sublet.dev/measured-use",
+        /// since when no agent hands out devices, so that the cards get no new pods: an agent that
+        /// ends writes it, and the next one removes it
+        AGENT_AWAY = "sublet.dev/agent-away",
     }
     NodeLabel {
         /// how cards are handed out: `memory`, `whole` or `both`; wins over `--sharing`

@@ -105,7 +105,10 @@ pub fn facts_of(node: &Node, defaults: NodeDefaults) -> Result<Option<NodeFacts>
             plugin,
             handed: Arc::new(handed.unwrap_or_default()),
             measured: Arc::new(measured_use(node).unwrap_or_default()),
-            ..NodeFacts::plain(name, Arc::new(cordoned(report.inventory, node)))
+            ..NodeFacts::plain(
+                name,
+                Arc::new(reachable(cordoned(report.inventory, node), node)),
+            )
         }));
     }
     for dialect in DIALECTS {
@@ -137,6 +140,15 @@ fn cordoned(inventory: Inventory, node: &Node) -> Inventory {
     };
     let indices = gpus.filter(is_listed).map(|gpu| gpu.index).collect();
     inventory.with_sick(&indices, "cordoned by hami.io/device-cordon")
+}
+
+/// The same cards; none of them gets new work while nobody hands them out.
+fn reachable(inventory: Inventory, node: &Node) -> Inventory {
+    if !node.metadata.annotations.contains_key(keys::AGENT_AWAY) {
+        return inventory;
+    }
+    let all = inventory.gpus().iter().map(|gpu| gpu.index).collect();
+    inventory.with_sick(&all, "the node's agent ended, and no other has come yet")
 }
 
 /// What the engine needs to know of a node without a GPU: pods of no GPU can go there and

@@ -5,6 +5,8 @@
 //! no two look the same.
 
 mod asked;
+mod takeover;
+mod waits;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,13 +15,13 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
-use serde_json::json;
+use serde_json::{Value, json};
 use sublet_e2e::{AGENT, GpuNode};
 use sublet_testbed::Binaries;
 
 use crate::machine;
-use crate::report::{Report, short};
-use crate::stats::{median, ms, percentile};
+use crate::report::{Report, Verdict, short};
+use crate::stats::median;
 
 /// Pods that are created at once. Ten of them fill a card of the node but for six units.
 const PODS: usize = 20;
@@ -28,17 +30,21 @@ const PART: usize = 1_627;
 /// If not all run after so long, something is wrong.
 const STALL: Duration = Duration::from_secs(120);
 
+/// What the agent may take with all its kinds of device.
+const TARGET_RSS_MIB: f64 = 25.0;
+const TARGET_CPUS: f64 = 0.1;
+
 /// How often it is looked whether they run.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Measure the agent on a real node.
 ///
-/// Prints Markdown. It takes about five minutes, and needs root for the node.
+/// Prints Markdown. It takes about fifteen minutes, and needs root for the node.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   cargo xtask bench agent --write    everything, kept in docs/benchmarks/agent.md
-  cargo xtask bench agent --quick    one round: shows that it works (2 min)")]
+  cargo xtask bench agent --quick    one round: shows that it works (3 min)")]
 pub(crate) struct Arguments {
     /// One round: shows that it works, the figures mean little
     #[arg(long)]
@@ -59,6 +65,8 @@ enum Way {
     Checkpoint,
     /// All do, and each waits until the one before it has its devices.
     SizeAndOrder,
+    /// None asks for a GPU.
+    NoGpu,
 }
 
 const WAYS: [Way; 4] = [Way::Different, Way::Nri, Way::Checkpoint, Way::SizeAndOrder];
@@ -70,24 +78,27 @@ impl Way {
             Way::Nri => "equal, told apart by `nri`",
             Way::Checkpoint => "equal, told apart by `kubelet-checkpoint`",
             Way::SizeAndOrder => "equal, told apart by `size-and-order`",
+            Way::NoGpu => "no GPU",
         }
     }
 
     /// The agent's `--identity`, and what it reports.
     fn identity(self) -> &'static str {
         match self {
-            Way::Nri => "nri",
+            Way::Nri | Way::NoGpu => "nri",
             Way::Different | Way::Checkpoint => "kubelet-checkpoint",
             Way::SizeAndOrder => "size-and-order",
         }
     }
 
     /// What the pod of that number asks for.
-    fn units(self, number: usize) -> usize {
-        match self {
+    fn limits(self, number: usize) -> Value {
+        let units = match self {
             Way::Different => PART - number,
             Way::Nri | Way::Checkpoint | Way::SizeAndOrder => PART,
-        }
+            Way::NoGpu => return json!({}),
+        };
+        json!({"aliyun.com/gpu-mem": units.to_string()})
     }
 }
 
@@ -105,29 +116,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     report.say(&machine::description(&binaries, &repository));
     let rounds = if arguments.quick { 1 } else { 5 };
     let node = GpuNode::start(&[])?.context("this machine cannot have a real node")?;
-    let waits = asked::between(&node.nri_socket())?;
     equal_pods(&node, rounds, &mut report)?;
-    waits_of_the_runtime(&waits.try_iter().map(ms).collect::<Vec<_>>(), &mut report);
+    waits::measure(&node, arguments.quick, &mut report)?;
     three_kinds(&node, arguments.quick, &mut report)?;
+    drop(node);
+    takeover::measure(arguments.quick, &mut report)?;
+    report.misses();
     report.say(&format!("Load average at the end: {}", machine::load()));
     if arguments.write {
         report.write(&repository.join("docs/benchmarks/agent.md"))?;
         eprintln!("stored in docs/benchmarks/agent.md");
     }
     Ok(())
-}
-
-fn waits_of_the_runtime(waits: &[f64], report: &mut Report) {
-    report.say("## What the runtime waits for");
-    report.say(
-        "Milliseconds from containerd's call to the agent's answer, for each container of the pods \
-         above that go by `nri`: read on the socket between them, with a program that passes on what \
-         both say. The target is 2 ms for 99 of 100.",
-    );
-    let head = ["containers", "p50", "p99", "most"];
-    let shares = [0.5, 0.99, 1.0].map(|share| short(percentile(waits, share)));
-    let row = [waits.len().to_string()].into_iter().chain(shares);
-    report.table(&[head.map(str::to_owned).to_vec(), row.collect()]);
 }
 
 fn equal_pods(node: &GpuNode, rounds: usize, report: &mut Report) -> Result<()> {
@@ -198,31 +198,45 @@ fn three_kinds(node: &GpuNode, quick: bool, report: &mut Report) -> Result<()> {
         std::thread::sleep(Duration::from_secs(idle));
         Ok(())
     })?;
-    let memory = cluster.rss_mib(AGENT)?;
+    let memory =
+        || Ok::<_, anyhow::Error>((cluster.rss_mib(AGENT)?, cluster.anonymous_mib(AGENT)?));
+    let (resident, own) = memory()?;
     runtime.block_on(delete_all(&pods))?;
     let starting = cpu_of(&|| {
         let pods = runtime.block_on(started(node, Way::Checkpoint))?;
         runtime.block_on(delete_all(&pods))
     })?;
+    let (resident_after, own_after) = memory()?;
     report.say("## Three kinds of device");
     report.say(&format!(
         "One agent offers memory of two GPUs, whole GPUs and the device files of a folder, and holds \
-         {PODS} pods to their parts. From `/proc` of its process; the arbiter is in it."
+         {PODS} pods to their parts. From `/proc` of its process; the arbiter is in it. What is not its \
+         own are pages of `sublet` and of the C library, which each process of them shares and the \
+         kernel takes back when it needs them."
     ));
+    let row = |what: String, cpus: f64, resident: u64, own: u64| {
+        vec![what, short(cpus), resident.to_string(), own.to_string()]
+    };
     report.table(&[
-        ["the agent's process", "CPUs", "resident MiB"]
+        ["the agent's process", "CPUs", "resident MiB", "its own MiB"]
             .map(str::to_owned)
             .to_vec(),
-        vec![
+        row(
             format!("{PODS} pods run, {idle} s"),
-            short(with_pods),
-            memory.to_string(),
-        ],
-        vec![
+            with_pods,
+            resident,
+            own,
+        ),
+        row(
             format!("{PODS} pods start and are deleted"),
-            short(starting),
-            cluster.rss_mib(AGENT)?.to_string(),
-        ],
+            starting,
+            resident_after,
+            own_after,
+        ),
+    ]);
+    report.verdicts(&[
+        Verdict::at_most("resident", resident as f64, TARGET_RSS_MIB, "MiB"),
+        Verdict::at_most("pods run", with_pods, TARGET_CPUS, "CPUs"),
     ]);
     Ok(())
 }
@@ -243,12 +257,27 @@ async fn start_all(node: &GpuNode, way: Way) -> Result<f64> {
     Ok(seconds)
 }
 
-/// Creates all pods, and waits until all run.
-async fn started(node: &GpuNode, way: Way) -> Result<Api<Pod>> {
+/// Starts so many pods, each when the one before is gone.
+async fn run_alone(node: &GpuNode, count: usize) -> Result<()> {
+    let pods = pods_of(node).await?;
+    for number in 0..count {
+        let pod = pod(Way::Nri, number)?;
+        pods.create(&PostParams::default(), &pod).await?;
+        until_running(&pods, 1).await?;
+        delete_all(&pods).await?;
+    }
+    Ok(())
+}
+
+async fn pods_of(node: &GpuNode) -> Result<Api<Pod>> {
     let kubeconfig = node.world.cluster.kubeconfig("admin")?;
     let client = sublet_client::connect(Some(&kubeconfig)).await?;
-    let pods: Api<Pod> = Api::namespaced(client, "default");
-    let begun = Instant::now();
+    Ok(Api::namespaced(client, "default"))
+}
+
+/// Creates all pods, and waits until all run.
+async fn started(node: &GpuNode, way: Way) -> Result<Api<Pod>> {
+    let pods = pods_of(node).await?;
     let creations = (0..PODS).map(|number| {
         let pods = pods.clone();
         async move {
@@ -258,18 +287,31 @@ async fn started(node: &GpuNode, way: Way) -> Result<Api<Pod>> {
         }
     });
     futures::future::try_join_all(creations).await?;
+    until_running(&pods, PODS).await?;
+    Ok(pods)
+}
+
+async fn until_running(pods: &Api<Pod>, count: usize) -> Result<()> {
+    let begun = Instant::now();
     loop {
         let list = pods.list(&ListParams::default()).await?;
         let running = list.items.iter().filter(|pod| is_ready(pod)).count();
-        if running == PODS {
-            return Ok(pods);
+        if running == count {
+            return Ok(());
         }
         ensure!(
             begun.elapsed() < STALL,
-            "after {STALL:?} {running} of {PODS} pods run"
+            "after {STALL:?} {running} of {count} pods run: {}",
+            states(&list.items)
         );
         tokio::time::sleep(LOOK).await;
     }
+}
+
+/// How each pod is, for an error.
+fn states(pods: &[Pod]) -> String {
+    let state = |pod: &Pod| serde_json::to_string(&pod.status).unwrap_or_default();
+    pods.iter().map(state).collect::<Vec<_>>().join("\n")
 }
 
 async fn delete_all(pods: &Api<Pod>) -> Result<()> {
@@ -293,7 +335,7 @@ fn pod(way: Way, number: usize) -> Result<Pod> {
                 "image": "sublet.test/busybox:1",
                 "imagePullPolicy": "Never",
                 "command": ["sleep", "1000"],
-                "resources": {"limits": {"aliyun.com/gpu-mem": way.units(number).to_string()}},
+                "resources": {"limits": way.limits(number)},
             }],
         },
     });

@@ -5,6 +5,7 @@
 //! each program. What a program got is counted from its own kernels.
 
 mod arbiter;
+mod charged;
 mod convergence;
 mod split;
 mod tenants;
@@ -30,6 +31,8 @@ enum Figure {
     Split,
     /// How soon shares are right after somebody came or left
     Convergence,
+    /// What a job is charged, beside what its kernels took
+    Charged,
     /// The arbiter's CPU time with 64 jobs on 8 cards
     Arbiter,
 }
@@ -83,6 +86,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     if arguments.wants(Figure::Convergence) {
         convergence::measure(&bin, arguments.quick, &mut report)?;
+    }
+    if arguments.wants(Figure::Charged) {
+        charged::measure(&bin, arguments.quick, &mut report)?;
     }
     if arguments.wants(Figure::Arbiter) {
         arbiter::measure(&bin, arguments.quick, &mut report)?;

@@ -139,19 +139,22 @@ impl Advised {
     }
 }
 
-/// Connects, and on failure advises how to find out what is wrong.
-pub(crate) async fn connected(kubeconfig: Option<&Path>) -> Result<Client, Advised> {
-    sublet_client::connect(kubeconfig)
-        .await
-        .map_err(|error| Advised {
-            what: "cannot connect to the cluster".to_owned(),
-            hint: format!(
-                "`kubectl config view` shows what kubectl would use; `{} plan --help` says how \
-                 to do without a cluster",
-                paste::program()
-            ),
-            cause: Some(error.into()),
-        })
+/// Connects, and on failure advises how to find out what is wrong. `without`: the words of a command
+/// that needs no cluster for much the same.
+pub(crate) async fn connected(
+    kubeconfig: Option<&Path>,
+    without: Option<&str>,
+) -> Result<Client, Advised> {
+    let mut hint = "`kubectl config view` shows what kubectl would use".to_owned();
+    if let Some(words) = without {
+        hint += &format!("; `{} {words}` needs no cluster", paste::program());
+    }
+    let connected = sublet_client::connect(kubeconfig).await;
+    connected.map_err(|error| Advised {
+        what: "cannot connect to the cluster".to_owned(),
+        hint,
+        cause: Some(error.into()),
+    })
 }
 
 /// What the API server or the way to it refused, with advice.

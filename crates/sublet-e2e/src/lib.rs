@@ -10,10 +10,14 @@ pub mod audit;
 mod gpu_node;
 pub mod interposer;
 pub mod one_machine;
+mod pod_stream;
 mod recorder;
+mod takeover;
 mod world;
 pub mod yaml;
 
 pub use gpu_node::{AGENT, Environment, GpuNode, TWO_CARDS, parse_environment};
+pub use pod_stream::PodStream;
 pub use recorder::{Recorder, Seen};
+pub use takeover::{Blow, Struck};
 pub use world::{Placed, World, binaries, eventually, install_device_crd};

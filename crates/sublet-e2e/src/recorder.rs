@@ -26,6 +26,8 @@ pub struct Seen {
     pub revisions: usize,
     /// Pods that were bound at some time.
     pub bound: BTreeSet<String>,
+    /// Pods that failed.
+    pub failed: BTreeSet<String>,
     /// How often a new list was necessary.
     pub lists: usize,
     /// What broke these rules, one line for each case.
@@ -152,6 +154,9 @@ impl Cluster {
                 let (uid, node) = (pod.metadata.uid.clone(), pod.spec.node_name.clone());
                 self.seen.revisions += 1;
                 self.check_same(&pod);
+                if pod.status.phase == "Failed" {
+                    self.seen.failed.insert(pod.metadata.name.clone());
+                }
                 self.pods.insert(uid, pod);
                 if !self.listing {
                     self.check_node(&node);

@@ -91,6 +91,23 @@ pub fn pod_of_form(name: &str, form: &PodForm) -> String {
     format!("---\n{pod}\n")
 }
 
+/// The specification of a pod that asks for little, in GPUShare's form.
+#[must_use]
+pub fn small_pod_spec() -> serde_json::Value {
+    serde_json::json!({
+        "schedulerName": "sublet-scheduler",
+        "automountServiceAccountToken": false,
+        "terminationGracePeriodSeconds": 0,
+        "containers": [{
+            "name": "main",
+            "image": "sublet.test/busybox:1",
+            "imagePullPolicy": "Never",
+            "command": ["sleep", "1000"],
+            "resources": {"limits": {"aliyun.com/gpu-mem": "64"}},
+        }],
+    })
+}
+
 /// What a pod asks for, and where it may go.
 #[derive(Debug, Clone, Default)]
 pub struct Pod<'a> {

@@ -11,16 +11,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
-use kube::{Api, Client};
-use prometheus_client::metrics::gauge::Gauge;
 use serde_json::json;
-use sublet_client::{Act, ObjectAddress, Write, WriteError, perform};
+use sublet_client::{Act, WriteError};
 use tokio::sync::watch;
 
+mod campaign;
+
 use crate::secret::kept;
+
+pub use campaign::{campaign, process_name};
 
 /// The times of an election.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -323,6 +324,14 @@ impl Campaigner {
     fn all_answered(&self) -> bool {
         self.open.load(Ordering::SeqCst) == 0
     }
+
+    fn tell_holder(&self, holder: String) {
+        self.holder.send_if_modified(|known| {
+            let changed = *known != holder;
+            *known = holder;
+            changed
+        });
+    }
 }
 
 /// The two sides of a campaign: its own, and that of those who write.
@@ -342,118 +351,6 @@ pub fn candidacy() -> (Campaigner, Leadership) {
         open,
     };
     (campaigner, leadership)
-}
-
-/// Campaigns for a Lease until `stop` is ready, and gives it back then: nobody may begin to write
-/// any more. `me` must differ from process to process. `leading` shows it.
-pub async fn campaign(
-    client: Client,
-    lease: ObjectAddress,
-    me: String,
-    timing: LeaseTiming,
-    campaigner: Campaigner,
-    leading: Gauge,
-    stop: impl Future<Output = ()>,
-) {
-    let api: Api<Lease> = Api::namespaced(
-        client.clone(),
-        lease.namespace.as_deref().unwrap_or_default(),
-    );
-    let mut election = Election::new(me.clone(), timing);
-    let mut stop = std::pin::pin!(stop);
-    loop {
-        let round = round(&client, &api, &lease, &mut election);
-        tokio::select! {
-            () = round => {}
-            () = &mut stop => break,
-        }
-        let holder = election.observed.as_ref().map(|seen| seen.holder.clone());
-        campaigner.holder.send_if_modified(|known| {
-            let holder = holder.unwrap_or_default();
-            let changed = *known != holder;
-            *known = holder;
-            changed
-        });
-        // One that was not renewed in time is over, whatever becomes of the Lease.
-        let current = election
-            .tenure
-            .filter(|tenure| Instant::now() < tenure.until);
-        leading.set(i64::from(current.is_some()));
-        campaigner.tenure.send_if_modified(|known| {
-            let led = known.is_some();
-            let changed = *known != current;
-            *known = current;
-            match (led, known.is_some()) {
-                (false, true) => tracing::info!(%me, "leads"),
-                (true, false) => tracing::warn!(%me, "leads no more"),
-                _ => {}
-            }
-            changed
-        });
-        tokio::select! {
-            () = tokio::time::sleep(timing.retry) => {}
-            () = &mut stop => break,
-        }
-    }
-    campaigner.tenure.send_replace(None);
-    if !campaigner.all_answered() {
-        tracing::info!("a write is open: the Lease is left to end by itself");
-        return;
-    }
-    // If this does not arrive, whoever comes next waits until the Lease has stood still.
-    let seen = tokio::time::timeout(timing.retry, api.get_opt(&lease.name)).await;
-    if let Ok(Ok(seen)) = seen {
-        election.read(seen.as_ref(), Instant::now());
-    }
-    if let Some(act) = election.release() {
-        let write = Write { to: lease, act };
-        let _given_back = perform(&client, &write, MANAGER, timing.retry).await;
-    }
-}
-
-/// The machine's name for people, and a number that no other process has.
-///
-/// # Errors
-/// The kernel does not say them.
-pub fn process_name() -> anyhow::Result<String> {
-    let read = |file: &str| {
-        let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
-        anyhow::Ok(text.trim().to_owned())
-    };
-    let host = read("/proc/sys/kernel/hostname")?;
-    Ok(format!("{host}_{}", read("/proc/sys/kernel/random/uuid")?))
-}
-
-/// The field manager of Leases.
-const MANAGER: &str = "sublet-leader";
-
-/// Reads the Lease once, and writes it if it is ours or free.
-async fn round(
-    client: &Client,
-    api: &Api<Lease>,
-    address: &ObjectAddress,
-    election: &mut Election,
-) {
-    let limit = election.timing.retry.max(Duration::from_secs(1));
-    let seen = match tokio::time::timeout(limit, api.get_opt(&address.name)).await {
-        Ok(Ok(seen)) => seen,
-        Ok(Err(error)) => return tracing::warn!(%error, "cannot read the Lease"),
-        Err(_) => return tracing::warn!("the Lease cannot be read in time"),
-    };
-    let step = election.read(seen.as_ref(), Instant::now());
-    let Some(act) = election.act(&step, jiff::Timestamp::now()) else {
-        return;
-    };
-    let write = Write {
-        to: address.clone(),
-        act,
-    };
-    let sent = Instant::now();
-    let answer = perform(client, &write, MANAGER, limit).await;
-    if let Err(error) = &answer {
-        tracing::debug!(?step, ?error, "the Lease was not written");
-    }
-    election.written(sent, &answer);
 }
 
 #[cfg(test)]

@@ -173,9 +173,10 @@ async fn serve_among_others(
     let serving = tokio::spawn(serving.into_future());
     tokio::spawn(take_office(scheduler.clone(), replicas.clone()));
     let give_back = watch::Sender::new(false);
+    let lease = ObjectAddress::of::<Lease>(Some(&namespace), LEASE);
     let campaigning = tokio::spawn(campaign(
-        client,
-        ObjectAddress::of::<Lease>(Some(&namespace), LEASE),
+        client.clone(),
+        lease.clone(),
         replicas.me.to_string(),
         SWIFT,
         campaigner,
@@ -194,12 +195,15 @@ async fn serve_among_others(
     };
     let _answered = tokio::time::timeout(LAST_BINDINGS, answered).await;
     give_back.send_replace(true);
-    campaigning.await.context("the election failed")?;
+    let campaigner = campaigning.await.context("the election failed")?;
+    // Binds that are still here go to whoever leads next.
+    let observing = tokio::spawn(campaigner.observe(client, lease));
     tokio::time::sleep(STEP_IN).await;
     stop.send_replace(true);
     let ended = tokio::time::timeout(LAST_CALLS, serving).await;
     watching.abort();
     answering.abort();
+    observing.abort();
     match ended {
         Ok(ended) => ended
             .context("the listener failed")?

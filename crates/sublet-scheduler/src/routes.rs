@@ -85,16 +85,17 @@ fn health_routes() -> Router<Arc<Scheduler>> {
         .route("/metrics", get(metrics))
 }
 
+/// One that is to end still answers what it is asked, but its stand-in is to take its place.
 async fn ready(Shared(scheduler): Shared<Arc<Scheduler>>) -> Response {
-    if scheduler.is_ready() {
-        "ok".into_response()
+    let replicas = scheduler.replicas.as_ref();
+    let why = if !scheduler.is_ready() {
+        "the ledger is not complete yet"
+    } else if replicas.is_some_and(|replicas| *replicas.resigned.borrow()) {
+        "it is to end"
     } else {
-        (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "the ledger is not complete yet",
-        )
-            .into_response()
-    }
+        return "ok".into_response();
+    };
+    (StatusCode::SERVICE_UNAVAILABLE, why).into_response()
 }
 
 /// Answers when this process is to end: a stand-in waits for it. If the process dies, the

@@ -8,7 +8,6 @@
 
 use std::fs;
 use std::io::{Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -376,6 +375,14 @@ impl Cluster {
         self.processes.rss_mib(name)
     }
 
+    /// What of it is no file's: neither its program's nor a library's.
+    ///
+    /// # Errors
+    /// When no process of this name runs.
+    pub fn anonymous_mib(&self, name: &str) -> Result<u64> {
+        self.processes.anonymous_mib(name)
+    }
+
     /// The file that a process writes its output to.
     #[must_use]
     pub fn log(&self, name: &str) -> PathBuf {
@@ -464,13 +471,10 @@ fn server(ports: Ports) -> String {
 fn write_kubeconfig(dir: &Path, pki: &Pki, ports: Ports, user: &str) -> Result<PathBuf> {
     let path = dir.join(format!("{}.kubeconfig", user.replace(':', ".")));
     let text = pki.kubeconfig(&server(ports), user)?;
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&path)
-        .with_context(|| format!("write {}", path.display()))?;
+    // Ours alone to read, and never seen half: another thread may use it.
+    let mut file = tempfile::NamedTempFile::new_in(dir)?;
     file.write_all(text.as_bytes())?;
+    file.persist(&path)
+        .with_context(|| format!("write {}", path.display()))?;
     Ok(path)
 }

@@ -192,8 +192,17 @@ impl Supervisor {
 
     /// Resident memory of the running process, in MiB.
     pub(crate) fn rss_mib(&self, name: &str) -> Result<u64> {
+        self.memory_mib(name, "VmRSS:")
+    }
+
+    /// What of it is no file's, in MiB.
+    pub(crate) fn anonymous_mib(&self, name: &str) -> Result<u64> {
+        self.memory_mib(name, "RssAnon:")
+    }
+
+    fn memory_mib(&self, name: &str, line: &str) -> Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid(name)?))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let line = status.lines().find_map(|text| text.strip_prefix(line));
         let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
         Ok(kib.with_context(|| format!("`{name}` has no resident memory"))? / 1024)
     }

@@ -4,6 +4,9 @@ use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use anyhow::Context;
+use tokio::sync::oneshot;
+
 use super::Agent;
 use crate::caring::Caring;
 use crate::nri::{Created, RuntimePlugin};
@@ -39,11 +42,11 @@ impl RuntimeSide {
 
 impl Agent {
     /// Watches the node's pods and answers the runtime, for ever; where the runtime is not asked, does
-    /// nothing for ever.
+    /// nothing for ever. It fails if no thread can be started.
     pub(super) fn serve_runtime(
         &self,
         caring: &Arc<Caring>,
-    ) -> impl Future<Output = Infallible> + use<> {
+    ) -> impl Future<Output = anyhow::Result<Infallible>> + use<> {
         let side = self.runtime.as_ref().map(|runtime| {
             let plugin = RuntimePlugin {
                 pods: Arc::clone(&runtime.pods),
@@ -68,10 +71,34 @@ impl Agent {
             let Some((plugin, socket, pods, client, node)) = side else {
                 return std::future::pending().await;
             };
-            tokio::select! {
-                never = pods.keep(client, node) => never,
-                never = plugin.keep(&socket) => never,
-            }
+            let _answers = on_its_own_thread(plugin, socket)?;
+            Ok(pods.keep(client, node).await)
         }
     }
+}
+
+/// The runtime creates no other container while it waits for an answer, so nothing else that the agent
+/// does stands before one. The thread ends when what is returned is dropped.
+fn on_its_own_thread(
+    plugin: RuntimePlugin,
+    socket: PathBuf,
+) -> anyhow::Result<oneshot::Sender<Infallible>> {
+    let (answers, ended) = oneshot::channel();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start a runtime")?;
+    let body = move || {
+        runtime.block_on(async {
+            tokio::select! {
+                never = plugin.keep(&socket) => match never {},
+                _dropped = ended => {}
+            }
+        });
+    };
+    std::thread::Builder::new()
+        .name("nri".to_owned())
+        .spawn(body)
+        .context("cannot start the thread that answers the runtime")?;
+    Ok(answers)
 }

@@ -72,7 +72,7 @@ struct PodArgs {
 /// The API server cannot be asked.
 pub async fn run(args: &Args) -> anyhow::Result<Answer> {
     let What::Pod(args) = &args.what;
-    let client = connected(args.kubeconfig.as_deref()).await?;
+    let client = connected(args.kubeconfig.as_deref(), Some("plan")).await?;
     let namespace = args.namespace.as_deref();
     let namespace = namespace.unwrap_or(client.default_namespace()).to_owned();
     let nodes = list::<Nodes>(&client, None)

@@ -72,7 +72,7 @@ pub struct Args {
 /// # Errors
 /// The API server cannot be asked, or there is no such node.
 pub async fn run(args: &Args) -> anyhow::Result<Answer> {
-    let client = connected(args.kubeconfig.as_deref()).await?;
+    let client = connected(args.kubeconfig.as_deref(), Some("plan")).await?;
     let (node_field, pod_field) = match &args.node {
         Some(name) => (
             Some(format!("metadata.name={name}")),

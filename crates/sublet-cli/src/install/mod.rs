@@ -74,17 +74,24 @@ pub struct Args {
     /// schedulerName; run it as root on the control plane's node
     #[arg(long, conflicts_with = "dry_run")]
     patch_default_scheduler: bool,
-    /// The folder of static pods
-    #[arg(long, value_name = "FOLDER", default_value = MANIFESTS)]
-    manifests_dir: PathBuf,
     /// The extender's port on the node's loopback, with --patch-default-scheduler
     #[arg(long, value_name = "PORT", default_value_t = static_pod::EXTENDER_PORT)]
     extender_port: u16,
     /// How long the workloads may take to get ready, in seconds; 0 does not wait
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     timeout: u64,
-    /// How long the cluster's own scheduler may take to be healthy again before what it was is put
-    /// back, in seconds
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// What both commands must know of the cluster, and how they print.
+#[derive(Debug, clap::Args)]
+pub struct ClusterArgs {
+    /// The folder of static pods, where the cluster's own scheduler is patched
+    #[arg(long, value_name = "FOLDER", default_value = MANIFESTS)]
+    manifests_dir: PathBuf,
+    /// How long the cluster's own scheduler may take to be healthy again, in seconds; after that,
+    /// what it was before a patch is put back
     #[arg(long, value_name = "SECONDS", default_value_t = SCHEDULER_LIMIT)]
     scheduler_timeout: u64,
     /// How to print
@@ -114,8 +121,12 @@ pub async fn run(args: &Args) -> anyhow::Result<Answer> {
     if args.dry_run == Some(DryRun::Client) {
         return print::manifests(&manifests::objects(&choices));
     }
-    let client = connected(args.kubeconfig.as_deref()).await?;
-    let place = Place::new(&args.manifests_dir);
+    let client = connected(
+        args.cluster.kubeconfig.as_deref(),
+        Some("install --dry-run client"),
+    )
+    .await?;
+    let place = Place::new(&args.cluster.manifests_dir);
     let patched = args
         .patch_default_scheduler
         .then(|| place.patched(args.extender_port));
@@ -142,16 +153,16 @@ pub async fn run(args: &Args) -> anyhow::Result<Answer> {
         ..Report::default()
     };
     if args.preflight || worst(&report.checks) == Severity::Error {
-        return report.answer(args.output);
+        return report.answer(args.cluster.output);
     }
-    if args.output == Format::Table {
+    if args.cluster.output == Format::Table {
         print_notes(&print::warnings(&report.checks));
     }
     let objects = manifests::objects(&choices);
     let dry_run = args.dry_run.is_some();
     report.objects = apply::objects(&client, &objects, dry_run, &mut progress).await?;
     if dry_run {
-        return report.answer(args.output);
+        return report.answer(args.cluster.output);
     }
     let limit = Duration::from_secs(args.timeout);
     report.unready = apply::until_ready(&client, &objects, limit, &mut progress).await?;
@@ -162,16 +173,16 @@ pub async fn run(args: &Args) -> anyhow::Result<Answer> {
                  ready"
                     .to_owned(),
             );
-            return report.answer(args.output);
+            return report.answer(args.cluster.output);
         }
-        let limit = Duration::from_secs(args.scheduler_timeout);
+        let limit = Duration::from_secs(args.cluster.scheduler_timeout);
         patch(&client, &place, &change, limit).await?;
         report.notes.push(format!(
             "the cluster's own scheduler asks Sublet about GPU pods; what its manifest was is in {}",
             place.backup().display()
         ));
     }
-    report.answer(args.output)
+    report.answer(args.cluster.output)
 }
 
 /// Changes the manifest, and puts back what it was if the scheduler does not come up.

@@ -1,7 +1,6 @@
 //! `sublet uninstall`: takes away what `sublet install` has put there, and what Sublet's processes
 //! have written beside pods. What users made stays, and so do the definitions of its kinds.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
@@ -15,8 +14,8 @@ use super::host::Place;
 use super::manifests::{self, Choices, NAMESPACE, Object};
 use super::preflight::resource_title;
 use super::print::{Applied, Outcome, Report};
-use super::{MANAGER, MANIFESTS, SCHEDULER_LIMIT, apply, progress};
-use crate::answer::{Advised, Answer, Format, api_error, connected};
+use super::{ClusterArgs, MANAGER, apply, progress};
+use crate::answer::{Advised, Answer, api_error, connected};
 
 /// Between two looks at what is awaited.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -32,21 +31,11 @@ EXIT CODES
   1  not, or not all of it; what is left is said
   2  wrong arguments")]
 pub struct Args {
-    /// The folder of static pods, where the cluster's own scheduler was patched
-    #[arg(long, value_name = "FOLDER", default_value = MANIFESTS)]
-    manifests_dir: PathBuf,
     /// How long what is deleted may take to be gone, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     timeout: u64,
-    /// How long the cluster's own scheduler may take to be healthy again, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = SCHEDULER_LIMIT)]
-    scheduler_timeout: u64,
-    /// How to print
-    #[arg(short, long, value_enum, default_value_t)]
-    output: Format,
-    /// The kubeconfig file; otherwise KUBECONFIG or ~/.kube/config, as kubectl does
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    cluster: ClusterArgs,
 }
 
 /// Removes it: the patch of the cluster's own scheduler first, then whatever is asked about pods,
@@ -55,7 +44,7 @@ pub struct Args {
 /// # Errors
 /// The cluster cannot be asked or refuses something, or the scheduler's manifest is elsewhere.
 pub async fn run(args: &Args) -> anyhow::Result<Answer> {
-    let client = connected(args.kubeconfig.as_deref()).await?;
+    let client = connected(args.cluster.kubeconfig.as_deref(), None).await?;
     let deadline = Instant::now() + Duration::from_secs(args.timeout);
     let mut report = Report::default();
     let mut objects = manifests::objects(&Choices::default());
@@ -89,7 +78,7 @@ pub async fn run(args: &Args) -> anyhow::Result<Answer> {
             .notes
             .push("nothing is installed that `sublet install` has put there".to_owned());
     }
-    report.answer(args.output)
+    report.answer(args.cluster.output)
 }
 
 /// Puts the cluster's own scheduler back before the extender that it asks goes away.
@@ -99,7 +88,7 @@ async fn restore(
     objects: &[Object],
     report: &mut Report,
 ) -> anyhow::Result<()> {
-    let place = Place::new(&args.manifests_dir);
+    let place = Place::new(&args.cluster.manifests_dir);
     let mut serves = false;
     for object in objects.iter().filter(|object| object.is("Deployment")) {
         let found = read_object(client, &object.address).await;
@@ -127,7 +116,7 @@ async fn restore(
             place.manifest().display()
         ));
         place.make(&change)?;
-        let limit = Duration::from_secs(args.scheduler_timeout);
+        let limit = Duration::from_secs(args.cluster.scheduler_timeout);
         if let Err(lacking) = apply::until_scheduler_back(client, None, limit).await {
             return Err(Advised::new(
                 format!("the cluster's own scheduler has its old manifest, but: {lacking}"),
@@ -237,7 +226,12 @@ async fn clean_nodes(client: &Client, deadline: Instant) -> Result<(), Advised> 
 /// The patches that take off a node what its agent wrote: annotations, and amounts in the status.
 /// `None` for a node that had no agent. What a device plugin has registered kubelet writes again.
 fn traces(node: &Value) -> Option<(Value, Value)> {
-    let written = [keys::INVENTORY, keys::HANDED_OVER, keys::MEASURED_USE];
+    let written = [
+        keys::INVENTORY,
+        keys::HANDED_OVER,
+        keys::MEASURED_USE,
+        keys::AGENT_AWAY,
+    ];
     let annotations = node["metadata"]["annotations"].as_object()?;
     if !written.iter().any(|key| annotations.contains_key(*key)) {
         return None;

@@ -39,7 +39,7 @@ struct JobHistory {
 /// There is no agent on that node, it is too old, or this account has no right to it.
 pub async fn on_node(args: &Args) -> anyhow::Result<Answer> {
     let node = args.node().unwrap_or_default();
-    let client = connected(args.kubeconfig.as_deref()).await?;
+    let client = connected(args.kubeconfig.as_deref(), None).await?;
     let mut agent = Agent::of(&client, node).await?;
     let snapshot = agent.snapshot().await?;
     let mut history = None;

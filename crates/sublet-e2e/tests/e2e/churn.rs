@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use sublet_api::keys;
-use sublet_e2e::{Recorder, World, eventually, yaml};
+use sublet_e2e::{Blow, PodStream, Recorder, World, eventually, yaml};
+use sublet_replicas::leader::SWIFT;
 use sublet_testbed::deployed::{self, SchedulerPod};
-use sublet_testbed::{PodForm, Signal, http_get};
+use sublet_testbed::{PodForm, Signal};
 
 /// Nodes of one to four cards.
 const NODES: u32 = 20;
@@ -290,30 +291,12 @@ fn churn_with_the_extender_killed_at_random_points() -> Result<()> {
     churn(2, 8)
 }
 
-/// What is done to the pod whose extender leads.
-#[derive(Debug, Clone, Copy)]
-enum Blow {
-    KillPod,
-    KillExtender,
-    EndExtender,
-    EndPod,
-    /// It may not write when it comes back to life.
-    FreezeExtender,
-}
-
-/// Bounds that only what is broken exceeds, with pods that come and go on a busy machine. A
-/// kube-scheduler that calls a frozen extender waits for 15 s.
-const LONGEST_TAKEOVER: Duration = Duration::from_secs(60);
+/// Beside the churn pods come at this pace, so that one waits whenever another leads.
+const STEADY: Duration = Duration::from_millis(100);
+/// From one blow to the next.
+const BETWEEN_BLOWS: Duration = Duration::from_secs(10);
+/// A bound that only what is broken exceeds, on a busy machine.
 const LONGEST_SILENCE: Duration = Duration::from_secs(10);
-
-/// How many pods an extender has bound.
-fn n_bound(pod: &SchedulerPod) -> Result<u64> {
-    let (_, page) = http_get(pod.health, "/metrics")?;
-    let line = page
-        .lines()
-        .find_map(|line| line.strip_prefix("sublet_binds_total{outcome=\"bound\"} "));
-    line.map_or(Ok(0), |count| Ok(count.parse()?))
-}
 
 /// Asks filter again and again for three seconds; the longest time without a good answer.
 fn longest_silence(port: u16) -> Duration {
@@ -342,53 +325,20 @@ fn longest_silence(port: u16) -> Duration {
     longest.max(last.elapsed())
 }
 
-/// The pod whose extender holds the Lease.
-fn leading<'a>(world: &World, pods: &'a [SchedulerPod]) -> Result<&'a SchedulerPod> {
-    let lease = world.get(&["lease", "sublet-extender", "-n", "sublet-system"])?;
-    let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
-    let pod = pods
-        .iter()
-        .find(|pod| holder.ends_with(&format!("@127.0.0.1:{}", pod.replicas)));
-    pod.with_context(|| format!("`{holder}` holds the Lease"))
-}
-
 /// One blow to the leader, and another extender leads.
 fn strike(world: &World, pods: &[SchedulerPod], blow: Blow) -> Result<()> {
-    let cluster = &world.cluster;
-    let leader = eventually(|| leading(world, pods))?;
-    let others: Vec<_> = pods
-        .iter()
-        .filter(|pod| pod.calls != leader.calls)
-        .collect();
-    let bound = || others.iter().map(|pod| n_bound(pod)).sum::<Result<u64>>();
-    let before = bound()?;
-    let begun = Instant::now();
-    let port = leader.calls;
+    let struck = blow.strike(world, pods)?;
+    let port = struck.leader.calls;
     // Only the extender is gone: its stand-in answers.
     let asks = matches!(blow, Blow::KillExtender | Blow::EndExtender);
     let asking = asks.then(|| std::thread::spawn(move || longest_silence(port)));
-    match blow {
-        Blow::KillPod => {
-            for process in leader.processes() {
-                // A kube-scheduler that lost its own Lease has ended.
-                let _gone = cluster.kill(process, Signal::KILL);
-            }
-        }
-        Blow::KillExtender => cluster.kill(&leader.extender, Signal::KILL)?,
-        Blow::EndPod => {
-            for process in leader.processes() {
-                let _gone = cluster.kill(process, Signal::TERM);
-            }
-        }
-        Blow::EndExtender => cluster.kill(&leader.extender, Signal::TERM)?,
-        Blow::FreezeExtender => cluster.kill(&leader.extender, Signal::STOP)?,
-    }
-    while bound()? == before {
-        let waited = begun.elapsed();
-        ensure!(waited < LONGEST_TAKEOVER, "nobody binds for {waited:.1?}");
-        sleep(Duration::from_millis(20));
-    }
-    println!("{blow:?}: first Binding after {:.2?}", begun.elapsed());
+    let took = struck.until_another_binds()?;
+    println!("{blow:?}: first Binding after {took:.2?}");
+    let is_end = matches!(blow, Blow::EndExtender | Blow::EndPod);
+    ensure!(
+        !is_end || took < SWIFT.lasts,
+        "{took:.1?}: the Lease was not given back"
+    );
     if let Some(asking) = asking {
         let silence = asking
             .join()
@@ -399,26 +349,7 @@ fn strike(world: &World, pods: &[SchedulerPod], blow: Blow) -> Result<()> {
             "no answer to filter for {silence:.1?}"
         );
     }
-    match blow {
-        Blow::FreezeExtender => cluster.kill(&leader.extender, Signal::CONT)?,
-        Blow::EndExtender => cluster.stop(&leader.extender),
-        Blow::EndPod => leader
-            .processes()
-            .iter()
-            .for_each(|process| cluster.stop(process)),
-        Blow::KillPod | Blow::KillExtender => {}
-    }
-    for process in pods.iter().flat_map(SchedulerPod::processes) {
-        // Kubelet starts whatever ended; what runs is left alone.
-        eventually(|| match cluster.pid(process) {
-            Ok(_) => Ok(()),
-            Err(_) => cluster.start_again(process),
-        })?;
-    }
-    for pod in pods {
-        pod.until_ready(cluster)?;
-    }
-    Ok(())
+    struck.mend(world)
 }
 
 #[test]
@@ -435,12 +366,16 @@ fn churn_with_the_leader_of_three_killed_again_and_again() -> Result<()> {
         Blow::EndExtender,
     ];
     let trouble = move |world: &World, left: &AtomicU32| {
+        let kubeconfig = world.cluster.kubeconfig("admin")?;
+        let waiting = PodStream::start(&kubeconfig, STEADY, yaml::small_pod_spec())?;
         for blow in blows {
+            let next = Instant::now() + BETWEEN_BLOWS;
             strike(world, &pods, blow)?;
             left.fetch_sub(1, Ordering::AcqRel);
-            // The successor binds for a while.
-            sleep(Duration::from_secs(2));
+            sleep(next.saturating_duration_since(Instant::now()));
         }
+        let made = waiting.stop()?;
+        ensure!(made > blows.len() * 10, "only {made} pods came meanwhile");
         Ok(())
     };
     churn_under(3, world, blows.len() as u32, Box::new(trouble))

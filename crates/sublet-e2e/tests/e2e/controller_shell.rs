@@ -161,7 +161,7 @@ impl Replica {
             let mut campaigns = std::pin::pin!(campaigns);
             tokio::select! {
                 () = governs => {}
-                () = &mut campaigns => {}
+                _ = &mut campaigns => {}
                 // Killed: nothing is said to anybody. Else the Lease is given back.
                 gracefully = stopped => if gracefully == Ok(true) {
                     drop(end);

@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use sublet_e2e::{audit, binaries, eventually};
+use sublet_e2e::{PodStream, Recorder, audit, binaries, eventually, yaml};
 use sublet_testbed::{Cluster, ClusterOptions, Helm, Node, NodeOptions, chart_folder, free_port};
 
 use crate::chart::{helm, repository};
@@ -312,6 +312,37 @@ impl Site {
     }
 }
 
+/// Pods that come and go while the scheduler, the controller and the agent are replaced, seen by the
+/// API server's watch.
+struct Flow {
+    pods: PodStream,
+    seen: Recorder,
+}
+
+impl Flow {
+    /// A node of two cores starts a pod in less than a second.
+    const EVERY: Duration = Duration::from_secs(1);
+
+    fn start(site: &Site) -> Result<Flow> {
+        let kubeconfig = site.cluster.kubeconfig("admin")?;
+        Ok(Flow {
+            seen: Recorder::start(&kubeconfig)?,
+            pods: PodStream::start(&kubeconfig, Flow::EVERY, yaml::small_pod_spec())?,
+        })
+    }
+
+    /// Each of them was bound and has run; none failed.
+    fn end(self) -> Result<()> {
+        let made = self.pods.stop()?;
+        let seen = self.seen.stop()?;
+        println!("{made} pods while everything was replaced");
+        assert_eq!(seen.failed, BTreeSet::new());
+        assert_eq!(seen.broken, Vec::<String>::new());
+        ensure!(made >= 5 && seen.bound.len() >= made, "{made}: {seen:?}");
+        Ok(())
+    }
+}
+
 #[test]
 fn the_chart_brings_a_node_from_nothing_to_pods_under_their_limits() -> Result<()> {
     let Some(site) = Site::start()? else {
@@ -355,8 +386,10 @@ fn the_chart_brings_a_node_from_nothing_to_pods_under_their_limits() -> Result<(
         "--set",
         &more,
     ];
+    let flow = Flow::start(&site)?;
     site.helm(&[&upgrade[..], &WAIT].concat())?;
     site.only_image(SECOND)?;
+    flow.end()?;
     site.check_pod("first")?;
     site.start_pod("second", &stage)?;
     site.check_pod("second")?;

@@ -5,6 +5,8 @@
 //! The programs are dynamically linked. Their loader and libraries are this machine's, mounted
 //! from a folder, because the only image there is has none.
 
+mod mps;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -221,6 +223,7 @@ fn pods_meet_their_own_limits_while_the_agent_restarts() -> Result<()> {
     }
     gone_with_its_pod(&node, &stage)?;
     shares_of_one_card(&node, &stage)?;
+    mps::limits_and_a_lost_daemon(&node, &stage)?;
     without_isolation(&node, &stage)?;
     println!("agent: {} MiB resident", cluster.rss_mib(AGENT)?);
     assert_eq!(audit::forbidden(cluster)?, []);

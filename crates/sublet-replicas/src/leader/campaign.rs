@@ -1,0 +1,161 @@
+//! Campaigns for a Lease: reads and writes it as `Election` decides.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, Client};
+use prometheus_client::metrics::gauge::Gauge;
+use sublet_client::{ObjectAddress, Write, WriteError, perform};
+
+use super::{Campaigner, Election, LeaseTiming};
+
+/// How often is looked who holds a Lease by one who does not want it any more.
+const OBSERVE: Duration = Duration::from_millis(50);
+/// How often it is tried to give a Lease back that somebody else writes meanwhile.
+const GIVE_BACK_TRIES: usize = 3;
+
+/// The field manager of Leases.
+const MANAGER: &str = "sublet-leader";
+
+impl Campaigner {
+    /// Tells for ever who holds the Lease, after a campaign that has ended: others may have to be
+    /// asked until this process ends too.
+    pub async fn observe(self, client: Client, lease: ObjectAddress) {
+        let api = api_of(client, &lease);
+        loop {
+            if let Ok(Some(lease)) = api.get_opt(&lease.name).await {
+                let holder = lease.spec.and_then(|spec| spec.holder_identity);
+                self.tell_holder(holder.unwrap_or_default());
+            }
+            tokio::time::sleep(OBSERVE).await;
+        }
+    }
+}
+
+fn api_of(client: Client, lease: &ObjectAddress) -> Api<Lease> {
+    Api::namespaced(client, lease.namespace.as_deref().unwrap_or_default())
+}
+
+/// Campaigns for a Lease until `stop` is ready, and gives it back then: nobody may begin to write
+/// any more. `me` must differ from process to process. `leading` shows it. Returns what can still
+/// tell who holds the Lease.
+pub async fn campaign(
+    client: Client,
+    lease: ObjectAddress,
+    me: String,
+    timing: LeaseTiming,
+    campaigner: Campaigner,
+    leading: Gauge,
+    stop: impl Future<Output = ()>,
+) -> Campaigner {
+    let api = api_of(client.clone(), &lease);
+    let mut election = Election::new(me.clone(), timing);
+    let mut stop = std::pin::pin!(stop);
+    loop {
+        let round = round(&client, &api, &lease, &mut election);
+        tokio::select! {
+            () = round => {}
+            () = &mut stop => break,
+        }
+        let holder = election.observed.as_ref().map(|seen| seen.holder.clone());
+        campaigner.tell_holder(holder.unwrap_or_default());
+        // One that was not renewed in time is over, whatever becomes of the Lease.
+        let current = election
+            .tenure
+            .filter(|tenure| Instant::now() < tenure.until);
+        leading.set(i64::from(current.is_some()));
+        campaigner.tenure.send_if_modified(|known| {
+            let led = known.is_some();
+            let changed = *known != current;
+            *known = current;
+            match (led, known.is_some()) {
+                (false, true) => tracing::info!(%me, "leads"),
+                (true, false) => tracing::warn!(%me, "leads no more"),
+                _ => {}
+            }
+            changed
+        });
+        tokio::select! {
+            () = tokio::time::sleep(timing.retry) => {}
+            () = &mut stop => break,
+        }
+    }
+    campaigner.tenure.send_replace(None);
+    if campaigner.all_answered() {
+        give_back(&client, &api, &lease, &mut election).await;
+    } else {
+        tracing::info!("a write is open: the Lease is left to end by itself");
+    }
+    campaigner
+}
+
+/// Frees the Lease. If this does not arrive, whoever comes next waits until it has stood still.
+async fn give_back(
+    client: &Client,
+    api: &Api<Lease>,
+    lease: &ObjectAddress,
+    election: &mut Election,
+) {
+    let limit = election.timing.retry;
+    // A renewal that was given up may still come between the look and the write.
+    for _ in 0..GIVE_BACK_TRIES {
+        let seen = tokio::time::timeout(limit, api.get_opt(&lease.name)).await;
+        if let Ok(Ok(seen)) = seen {
+            election.read(seen.as_ref(), Instant::now());
+        }
+        let Some(act) = election.release() else {
+            return;
+        };
+        let write = Write {
+            to: lease.clone(),
+            act,
+        };
+        let given_back = perform(client, &write, MANAGER, limit).await;
+        if !matches!(given_back, Err(WriteError::Refused { .. })) {
+            return;
+        }
+    }
+}
+
+/// The machine's name for people, and a number that no other process has.
+///
+/// # Errors
+/// The kernel does not say them.
+pub fn process_name() -> anyhow::Result<String> {
+    let read = |file: &str| {
+        let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
+        anyhow::Ok(text.trim().to_owned())
+    };
+    let host = read("/proc/sys/kernel/hostname")?;
+    Ok(format!("{host}_{}", read("/proc/sys/kernel/random/uuid")?))
+}
+
+/// Reads the Lease once, and writes it if it is ours or free.
+async fn round(
+    client: &Client,
+    api: &Api<Lease>,
+    address: &ObjectAddress,
+    election: &mut Election,
+) {
+    let limit = election.timing.retry.max(Duration::from_secs(1));
+    let seen = match tokio::time::timeout(limit, api.get_opt(&address.name)).await {
+        Ok(Ok(seen)) => seen,
+        Ok(Err(error)) => return tracing::warn!(%error, "cannot read the Lease"),
+        Err(_) => return tracing::warn!("the Lease cannot be read in time"),
+    };
+    let step = election.read(seen.as_ref(), Instant::now());
+    let Some(act) = election.act(&step, jiff::Timestamp::now()) else {
+        return;
+    };
+    let write = Write {
+        to: address.clone(),
+        act,
+    };
+    let sent = Instant::now();
+    let answer = perform(client, &write, MANAGER, limit).await;
+    if let Err(error) = &answer {
+        tracing::debug!(?step, ?error, "the Lease was not written");
+    }
+    election.written(sent, &answer);
+}
