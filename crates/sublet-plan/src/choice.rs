@@ -4,8 +4,8 @@
 //! at their wiring) belongs in [`several`] and [`whole`], and nowhere else.
 
 use sublet_model::{
-    Advertise, Ask, Book, Card, CardTags, Carrier, Claim, Class, Count, Hold, OwnParts, Part,
-    Parts, Role, peak_of,
+    Advertise, Allocation, Ask, Book, Card, CardTags, Carrier, Claim, Class, Count, Hold, OwnParts,
+    Part, Parts, Role, charges_of, peak_of,
 };
 
 use crate::Preference;
@@ -272,6 +272,26 @@ pub(crate) fn is_free(book: &Book, claim: &Claim, hold: &Hold) -> bool {
     parts.own().is_none()
         && parts.count().get() as usize == hold.cards.len()
         && parts.iter().zip(&hold.cards).all(free)
+}
+
+/// The position of the first card, if the pod can have exactly these; 0 for a pod that asks for none.
+pub(crate) fn are_free(book: &Book, claim: &Claim, allocation: &Allocation) -> Option<usize> {
+    let inventory = &book.facts()?.inventory;
+    if !allocation.answers(claim) {
+        return None;
+    }
+    let charges = charges_of(claim, allocation);
+    let mut positions = charges.iter().map(|charge| {
+        let at = inventory.position(&charge.card)?;
+        let card = &book.cards()[at];
+        let has_room = match charge.whole {
+            true => card.is_idle(),
+            false => card.left_beside(charge.part, claim.class()).is_some(),
+        };
+        (has_room && accepts(book, claim, at)).then_some(at)
+    });
+    let first = positions.next().unwrap_or(Some(0))?;
+    positions.all(|at| at.is_some()).then_some(first)
 }
 
 /// Does the pod accept that card and those on it, whatever room there is?

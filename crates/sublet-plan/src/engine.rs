@@ -329,6 +329,38 @@ impl Engine {
         Ok(allocation)
     }
 
+    /// Takes exactly the cards of the entry's allocation, which was decided before: checks again that
+    /// they are free, and enters it as reserved. False if the node can take the pod, but not on these
+    /// cards.
+    ///
+    /// # Errors
+    /// As [`Engine::reserve`].
+    pub fn reserve_at(&mut self, now: Time, mut entry: Entry) -> Result<bool, Reason> {
+        self.expire(now);
+        if let Some(earlier) = self.ledger.entry(&entry.uid) {
+            return Err(Reason::Placed {
+                node: earlier.node.clone(),
+            });
+        }
+        self.drop_hold(&entry.uid);
+        let node = self.ledger.find(entry.node.as_str());
+        let node = node.ok_or(Reason::Unknown)?;
+        // What is refused whatever the cards, and the reason where no card is free.
+        self.fit(&entry.uid, &entry.claim, node)?;
+        let nothing = Allocation::default();
+        let allocation = entry.allocation.as_ref().unwrap_or(&nothing);
+        let book = self.ledger.book(node);
+        let Some(first) = crate::choice::are_free(book, &entry.claim, allocation) else {
+            return Ok(false);
+        };
+        check_look_alikes(&self.ledger, book, &entry.uid, &entry.claim, first)?;
+        entry.standing = Standing::Reserved;
+        entry.assigned = !entry.claim.has_gpu();
+        self.ledger.enter(entry);
+        debug_assert!(self.ledger.is_conserved_at(node));
+        Ok(true)
+    }
+
     /// Frees the place of a reserved pod that the API server certainly did not and will not bind. A
     /// pod that was seen bound in the meantime keeps its place.
     pub fn release(&mut self, uid: &PodUid) {

@@ -18,7 +18,8 @@ use sublet_plan::{ApiAnswer, Binding, BindingStep, PodState, Reason};
 use sublet_replicas::leader::Leadership;
 use sublet_telemetry::metrics::OutcomeLabel;
 
-use crate::state::{Patience, Scheduler, now, now_ns};
+use crate::plans::Membership;
+use crate::state::{Patience, Scheduler, State, now, now_ns};
 use crate::waiting::Waiting;
 
 /// What a Bind asks.
@@ -86,10 +87,12 @@ pub(crate) async fn bind_here(
 ) -> Result<(), NotBound> {
     let BindOrder { pod, uid, node } = &order;
     let known = scheduler.state().waiting.get(uid).cloned();
+    // The scheduler's watch may be ahead of ours, and know that the pod was let go.
+    let known = known.filter(|waiting| !scheduler.is_parked(&waiting.membership));
     let waiting = match known {
         Some(waiting) => Some(waiting),
         // One that has its place already needs no reading.
-        None if scheduler.state().engine.ledger().entry(uid).is_some() => None,
+        None if scheduler.state().own_entry(uid).is_some() => None,
         None => Some(read_waiting(scheduler, pod, uid).await?),
     };
     let ending = {
@@ -101,7 +104,7 @@ pub(crate) async fn bind_here(
                 return Err(NotBound::Why(why));
             }
             None => {
-                let place = scheduler.state().engine.ledger().entry(uid).cloned();
+                let place = scheduler.state().own_entry(uid).cloned();
                 if let Some(place) = place {
                     // The answer to an earlier Bind was lost, or came from an earlier leader.
                     return if place.node == *node {
@@ -193,28 +196,20 @@ fn reserve(
     node: &NodeName,
 ) -> Result<BTreeMap<String, String>, String> {
     let mut state = scheduler.state();
-    let entry = Entry {
-        pod: waiting.pod.clone(),
-        uid: waiting.uid.clone(),
-        node: node.clone(),
-        claim: waiting.claim.clone(),
-        allocation: None,
-        standing: Standing::Reserved,
-        assigned: false,
-        priority: waiting.priority,
-    };
-    let allocation = match state.engine.reserve(now(), entry) {
-        Ok(allocation) => allocation,
-        // The stock scheduler knows a node that we do not know yet or cannot read. A pod that asks
-        // for no GPU need not wait for us.
-        Err(Reason::Unknown) if !waiting.asks_gpu() => Allocation::default(),
-        Err(reason) => return Err(format!("{node}: {reason}")),
+    let allocation = match &waiting.membership {
+        Membership::Slot(mark) if state.plans.on => state.take_slot(now(), waiting, mark, node)?,
+        _ => {
+            let Waiting { uid, claim, .. } = waiting;
+            let place = state.place_of_member(now(), &waiting.membership, uid, claim);
+            place.map_err(|parked| parked.to_string())?;
+            reserve_anywhere(&mut state, waiting, node)?
+        }
     };
     let Waiting {
         pod, uid, claim, ..
     } = waiting;
     if let Err(over) = state.check_quota(pod, uid, claim, Some(&allocation)) {
-        state.engine.release(uid);
+        state.release(uid);
         return Err(over.to_string());
     }
     let ledger = state.engine.ledger();
@@ -229,6 +224,31 @@ fn reserve(
         now_ns(),
         present,
     ))
+}
+
+/// Takes the best place on the node.
+fn reserve_anywhere(
+    state: &mut State,
+    waiting: &Waiting,
+    node: &NodeName,
+) -> Result<Allocation, String> {
+    let entry = Entry {
+        pod: waiting.pod.clone(),
+        uid: waiting.uid.clone(),
+        node: node.clone(),
+        claim: waiting.claim.clone(),
+        allocation: None,
+        standing: Standing::Reserved,
+        assigned: false,
+        priority: waiting.priority,
+    };
+    match state.engine.reserve(now(), entry) {
+        Ok(allocation) => Ok(allocation),
+        // The stock scheduler knows a node that we do not know yet or cannot read. A pod that asks
+        // for no GPU need not wait for us.
+        Err(Reason::Unknown) if !waiting.asks_gpu() => Ok(Allocation::default()),
+        Err(reason) => Err(format!("{node}: {reason}")),
+    }
 }
 
 async fn carry_out(
@@ -252,7 +272,7 @@ async fn carry_out(
                         leadership.writing(posting).await
                     }
                     Some(_) => {
-                        scheduler.state().engine.release(uid);
+                        scheduler.state().release(uid);
                         return Err(NotBound::Deposed);
                     }
                 };
@@ -276,7 +296,7 @@ async fn carry_out(
             }
             BindingStep::Bound => return Ok(()),
             BindingStep::Failed(why) => {
-                scheduler.state().engine.release(&waiting.uid);
+                scheduler.state().release(&waiting.uid);
                 return Err(NotBound::Why(why));
             }
         };

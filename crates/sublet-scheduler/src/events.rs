@@ -15,6 +15,7 @@ use sublet_api::{is_over, pod_key, pod_uid, scheduler_of, unsaid};
 use sublet_client::{EventText, PodEvent, post_pod_event};
 use sublet_model::{Ask, Entry, Identity, NodeFacts, PodKey, PodUid};
 
+use crate::plans::Membership;
 use crate::state::{Scheduler, State, now, now_ns};
 use crate::waiting::Waiting;
 
@@ -140,6 +141,9 @@ fn waiting_seen(scheduler: &Arc<Scheduler>, pod: &Pod) {
     let message = {
         let state = scheduler.state();
         match Waiting::of(pod, state.engine.options().unit) {
+            Ok(waiting) if state.plans.on && waiting.membership != Membership::None => {
+                parked(&state, &waiting)
+            }
             // The stock scheduler knows why a pod of no GPU waits, and says so.
             Ok(waiting) => waiting
                 .asks_gpu()
@@ -192,6 +196,18 @@ pub(crate) fn post(
         }
     });
     true
+}
+
+/// Why a member goes nowhere.
+fn parked(state: &State, waiting: &Waiting) -> Option<String> {
+    let Waiting {
+        uid,
+        claim,
+        membership,
+        ..
+    } = waiting;
+    let place = state.place_of_member(now(), membership, uid, claim);
+    place.err().map(|parked| parked.to_string())
 }
 
 /// Why no node can take the pod; `None` where some node can, and it waits for other reasons.

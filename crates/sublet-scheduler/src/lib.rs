@@ -4,7 +4,7 @@
 //! and events carry its decisions out. All state is in the API server; a restart loses
 //! nothing. It never talks to kubelets and never writes a pod but by binding it.
 //!
-//! Suggested reading order: waiting, state, roster, watches, routes, preempt, promises, bind, events;
+//! Suggested reading order: waiting, state, roster, watches, routes, preempt, promises, plans, bind, events;
 //! replicas, peers, stand_in, lifetime; then onlooker.
 
 mod bind;
@@ -13,6 +13,7 @@ mod gpushare;
 mod lifetime;
 mod onlooker;
 mod peers;
+mod plans;
 mod preempt;
 mod promises;
 mod quotas;
@@ -77,6 +78,10 @@ pub struct Args {
     /// times, such as for a default-scheduler that asks this extender too
     #[arg(long, default_value = "sublet-scheduler", value_name = "NAME")]
     scheduler_name: Vec<String>,
+    /// Obey the plans of the queue: members of groups go where their plan says, and nowhere without
+    /// one; what is planned counts as used. The controller needs the same flag
+    #[arg(long)]
+    queue: bool,
     /// Where other extenders hand over Binds, over TLS with certificates on both sides. It makes this
     /// process one of several: all answer, and the one that holds a Lease binds
     #[arg(long, value_name = "ADDRESS")]

@@ -64,6 +64,10 @@ pub(crate) async fn serve(args: Args) -> anyhow::Result<()> {
     };
     let (policy, few) = (options.policy.clone(), options.few);
     let scheduler = Scheduler::new(client.clone(), options, args.scheduler_name);
+    let scheduler = match args.queue {
+        true => scheduler.queued(),
+        false => scheduler,
+    };
     tracing::info!(%address, %policy, few, %unit, "listening");
     match args.replica_listen {
         None => serve_alone(scheduler, listen(address).await?, health).await?,

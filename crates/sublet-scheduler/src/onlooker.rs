@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sublet_api::gang_plan::GangPlanObject;
 use sublet_api::object::{Node, Pod};
 use sublet_api::stock::{pod_rules, unmodelled};
 use sublet_api::{Preempting, Victim};
@@ -40,6 +41,10 @@ pub trait Ear: Send + Sync {
     fn pod(&self, change: Change<Pod>);
     /// Of nodes.
     fn node(&self, change: Change<Node>);
+    /// Of plans, whose slots the ledger has too.
+    fn plan(&self, change: Change<GangPlanObject>) {
+        drop(change);
+    }
 }
 
 /// What a decision about the whole cluster looks at, while nothing changes.
@@ -80,7 +85,12 @@ impl Onlooker {
     }
 
     fn begin(client: Client, options: EngineOptions, ear: Option<Box<dyn Ear>>) -> Onlooker {
-        let scheduler = Arc::new(Scheduler::silent(client, options));
+        let scheduler = Scheduler::silent(client, options);
+        // Who decides on plans is the one that listens.
+        let scheduler = Arc::new(match &ear {
+            Some(_) => scheduler.queued(),
+            None => scheduler,
+        });
         let following = tokio::spawn(follow(scheduler.clone(), ear));
         Onlooker {
             scheduler,

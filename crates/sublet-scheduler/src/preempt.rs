@@ -24,6 +24,7 @@ use sublet_client::Change;
 use sublet_model::{Claim, Entry, Ledger, NodeIdx, PodUid, Standing, Time};
 use sublet_plan::{Evictable, RefusedNode, Removable, breaking};
 
+use crate::plans::Membership;
 use crate::routes::{json, read, timed};
 use crate::state::{Scheduler, State, now};
 use crate::waiting::claim_of;
@@ -224,6 +225,12 @@ pub(crate) async fn preempt(Shared(scheduler): Shared<Arc<Scheduler>>, body: Byt
         let claim = claim_of(&args.pod, state.engine.options().unit).ok();
         // A pod of no GPU: the stock scheduler has decided already.
         let claim = claim.filter(Claim::has_gpu);
+        // Whoever goes for a member goes before it is let go.
+        if state.plans.on && Membership::of(&args.pod) != Membership::None {
+            return json(&PreemptResult {
+                node_name_to_meta_victims: BTreeMap::new(),
+            });
+        }
         let priority = args.pod.spec.priority.unwrap_or(0);
         let uid = PodUid::new(&args.pod.metadata.uid);
         let theirs = args.victims();

@@ -25,6 +25,7 @@ use sublet_telemetry::metrics::{ReasonLabel, VerbLabel, print};
 
 use crate::bind::{BindOrder, NotBound};
 use crate::peers::FOR_LEADER;
+use crate::plans::Membership;
 use crate::state::{Scheduler, State, now};
 use crate::waiting::claim_of;
 
@@ -123,6 +124,13 @@ async fn filter(Shared(scheduler): Shared<Arc<Scheduler>>, body: Bytes) -> Respo
     let started = Instant::now();
     let mut freed = scheduler.freed.subscribe();
     let mut answer = answer_filter(&scheduler, &body);
+    // Whoever lets a member go has written its plan before, so that is about to come.
+    while answer.awaits_plan
+        && let Some(left) = CATCH_UP.checked_sub(started.elapsed())
+        && tokio::time::timeout(left, freed.changed()).await.is_ok()
+    {
+        answer = answer_filter(&scheduler, &body);
+    }
     // The kube-scheduler asks again about a pod the moment it sees room appear, and a refusal then
     // stands until something else happens in the cluster. Its watch may be a few milliseconds
     // ahead of ours. So a pod that is refused again is looked at once more, if our watch brings
@@ -146,6 +154,8 @@ async fn filter(Shared(scheduler): Shared<Arc<Scheduler>>, body: Bytes) -> Respo
 struct Filtered {
     response: Response,
     refused_again: bool,
+    /// The pod has a slot of a plan that is not known yet.
+    awaits_plan: bool,
 }
 
 impl From<Response> for Filtered {
@@ -153,6 +163,7 @@ impl From<Response> for Filtered {
         Filtered {
             response,
             refused_again: false,
+            awaits_plan: false,
         }
     }
 }
@@ -185,6 +196,16 @@ fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Filtered {
         Err(why) => return error(why.to_string()),
     };
     state.learn_early(&uid, &claim);
+    match state.place_of_member(now(), &Membership::of(&args.pod), &uid, &claim) {
+        Ok(None) => {}
+        Ok(Some(node)) => return Filtered::from(only(&args, names, node)),
+        Err(parked) => {
+            return Filtered {
+                awaits_plan: parked.may_pass(),
+                ..Filtered::from(nowhere(names, &parked.to_string()))
+            };
+        }
+    }
     if !claim.has_gpu() && !state.engine.options().policy.sees_host() {
         return Filtered::from(json(&FilterResult {
             nodes: args.whole(names),
@@ -197,8 +218,8 @@ fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Filtered {
         && let Err(over) = state.check_quota(&pod, &uid, &claim, None)
     {
         return Filtered {
-            response: nowhere(names, &over.to_string()),
             refused_again: true,
+            ..Filtered::from(nowhere(names, &over.to_string()))
         };
     }
     let (mut nodes, unknown) = state.resolve(names);
@@ -235,6 +256,7 @@ fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Filtered {
     let lasting = |refused: &RefusedNode| refused.reason.is_final();
     Filtered {
         refused_again: again && !answer.refused.iter().all(lasting),
+        awaits_plan: false,
         response: refuse(scheduler, &state, &claim, &answer.refused, &unknown),
     }
 }
@@ -243,6 +265,26 @@ fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Filtered {
 fn nowhere(names: &[&str], why: &str) -> Response {
     json(&FilterResult {
         failed_and_unresolvable_nodes: FailedNodes(names.iter().map(|name| (*name, why)).collect()),
+        ..FilterResult::default()
+    })
+}
+
+/// The answer that lets one node pass, if it is among those that are asked about.
+fn only(args: &ExtenderArgs<'_>, names: &[&str], node: &NodeName) -> Response {
+    let passed: Vec<&str> = names
+        .iter()
+        .filter(|name| **name == node.as_str())
+        .copied()
+        .collect();
+    if passed.is_empty() {
+        return nowhere(
+            names,
+            &format!("its place is on node {node}, which refuses it"),
+        );
+    }
+    json(&FilterResult {
+        nodes: args.whole(&passed),
+        node_names: passed,
         ..FilterResult::default()
     })
 }
@@ -340,6 +382,16 @@ async fn prioritize(Shared(scheduler): Shared<Arc<Scheduler>>, body: Bytes) -> R
             let none = names.iter().map(|host| HostPriority { host, score: 0 });
             return json(&none.collect::<Vec<_>>());
         };
+        if let Ok(Some(node)) =
+            state.place_of_member(now(), &Membership::of(&args.pod), &uid, &claim)
+        {
+            let score = |host: &&str| u8::from(**host == *node.as_str()) * 10;
+            let scores = names.iter().map(|host| HostPriority {
+                score: score(host),
+                host,
+            });
+            return json(&scores.collect::<Vec<_>>());
+        }
         let (nodes, _) = state.resolve(&names);
         let ranks = state.soft_ranks(&nodes, &args.pod.spec.tolerations);
         let scores = state

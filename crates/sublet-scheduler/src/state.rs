@@ -22,6 +22,7 @@ use sublet_telemetry::metrics::SchedulerMetrics;
 use tokio::sync::{Notify, watch};
 
 use crate::bind::{Ending, UnderWay};
+use crate::plans::Plans;
 use crate::preempt::Evictions;
 use crate::promises::{Promises, promise_of};
 use crate::quotas::Quotas;
@@ -51,6 +52,7 @@ pub(crate) struct State {
     /// What the stock scheduler checks of nodes; kept where nobody else checks it.
     pub(crate) node_rules: Option<BTreeMap<NodeIdx, NodeRules>>,
     pub(crate) quotas: Quotas,
+    pub(crate) plans: Plans,
 }
 
 /// The stock scheduler asks about one pod after the other, and its watch is ahead of ours by
@@ -144,7 +146,11 @@ impl State {
         self.evictions.set_pod(&uid, pod);
         match bound_entry(pod, waiting.claim) {
             // What is wrong with its annotations is said in an event.
-            Ok((entry, _problem)) => self.engine.observe(entry),
+            Ok((entry, _problem)) => {
+                self.seen_bound(&uid, pod);
+                self.engine.observe(entry);
+                self.settle_pod(&uid);
+            }
             Err(error) => tracing::warn!(pod = %waiting.pod, %error, "bound pod cannot be counted"),
         }
     }
@@ -197,6 +203,7 @@ impl State {
         self.evictions.forget(uid);
         self.promises.remove(uid);
         self.engine.forget(uid);
+        self.give_back(uid);
         if let Some(gone) = &mut self.gone {
             gone.insert(uid.clone());
         }
@@ -286,10 +293,13 @@ pub(crate) enum Listed {
     Nodes = 1,
     Pods = 2,
     Quotas = 4,
+    /// Where there are any; else it counts as complete.
+    Plans = 8,
 }
 
 /// All of them.
-const ALL_LISTED: u8 = Listed::Nodes as u8 | Listed::Pods as u8 | Listed::Quotas as u8;
+const ALL_LISTED: u8 =
+    Listed::Nodes as u8 | Listed::Pods as u8 | Listed::Quotas as u8 | Listed::Plans as u8;
 
 /// How long things may take that concern one Binding. The kube-scheduler waits 15 s in all
 /// (deploy/kubernetes/40-scheduler-config.yaml).
@@ -357,11 +367,12 @@ impl Scheduler {
             promises: Promises::default(),
             node_rules: None,
             quotas: Quotas::default(),
+            plans: Plans::default(),
         };
         Scheduler {
             state: Mutex::new(state),
             wanted: AtomicUsize::new(0),
-            listed: AtomicU8::new(0),
+            listed: AtomicU8::new(Listed::Plans as u8),
             freed: watch::Sender::new(()),
             learnt: Notify::new(),
             patient_after_ms: AtomicU64::new(0),
@@ -376,6 +387,14 @@ impl Scheduler {
             metrics,
             registry,
         }
+    }
+
+    /// One that obeys the plans of the queue.
+    pub(crate) fn queued(mut self) -> Scheduler {
+        let state = self.state.get_mut();
+        state.unwrap_or_else(PoisonError::into_inner).plans.on = true;
+        self.listed = AtomicU8::new(0);
+        self
     }
 
     /// One that looks on: it posts no events, and knows the rules that are else checked by the

@@ -7,6 +7,8 @@ use sublet_api::object::Pod;
 use sublet_api::{host_of, keys, pod_key, pod_uid};
 use sublet_model::{Claim, Host, NameError, PodKey, PodUid, Unit};
 
+use crate::plans::Membership;
+
 /// What a pod asks: cards, or nothing but CPU and memory of its node.
 ///
 /// # Errors
@@ -25,6 +27,8 @@ pub(crate) struct Waiting {
     pub(crate) uid: PodUid,
     pub(crate) claim: Arc<Claim>,
     pub(crate) priority: i32,
+    /// Is it a member of a group, and which slot has it?
+    pub(crate) membership: Membership,
     /// Keys of a Binding that somebody has already written on it.
     pub(crate) present: Vec<String>,
 }
@@ -42,6 +46,7 @@ impl Waiting {
             uid: pod_uid(pod)?,
             claim: Arc::new(claim),
             priority: pod.spec.priority.unwrap_or(0),
+            membership: Membership::of(pod),
             present: present.collect(),
         })
     }

@@ -10,10 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
+use sublet_api::gang_plan::GangPlanObject;
 use sublet_api::object::{ConfigMap, Node, Pod};
 use sublet_api::{is_over, pod_uid, unhealthy_gpus};
 use sublet_client::{
-    Budgets, Change, ConfigMaps, Nodes, Pods, Quotas, list as list_objects, read_pod, watch,
+    Budgets, Change, ConfigMaps, GangPlans, Nodes, Pods, Quotas, is_unknown_kind,
+    list as list_objects, read_pod, watch,
 };
 use sublet_model::{Entry, NodeName, PodKey, PodUid, Standing};
 
@@ -56,8 +58,35 @@ pub(crate) async fn follow(scheduler: Arc<Scheduler>, ear: Option<Box<dyn Ear>>)
         maps,
         budgets,
         quotas,
+        follow_plans(&scheduler, ear.as_deref()),
         refresh_costs(&scheduler)
     );
+}
+
+/// Follows the plans, where this process obeys them. As long as nobody has defined any, there are none.
+async fn follow_plans(scheduler: &Arc<Scheduler>, ear: Option<&dyn Ear>) {
+    if !scheduler.state().plans.on {
+        return;
+    }
+    let mut listed = None;
+    let mut tell = |change: Change<GangPlanObject>| {
+        crate::plans::plans(scheduler, &mut listed, &change);
+        if let Some(ear) = ear {
+            ear.plan(change);
+        }
+    };
+    let mut changes = pin!(watch::<GangPlans>(&scheduler.client, None));
+    while let Some(change) = changes.next().await {
+        match change {
+            Ok(change) => tell(change),
+            Err(error) if is_unknown_kind(&error) => {
+                tracing::debug!("no CRD of GangPlans in the cluster, will look again");
+                tell(Change::ListBegins);
+                tell(Change::ListEnds);
+            }
+            Err(error) => tracing::warn!(error = chain(&error), "watch broken; trying again"),
+        }
+    }
 }
 
 /// So many nodes are looked at under one lock: a tenth of a millisecond.
@@ -186,9 +215,10 @@ fn unsaid(scheduler: &Scheduler) -> Vec<PodKey> {
 fn forget_unlisted(scheduler: &Arc<Scheduler>, listed: &BTreeSet<PodUid>) {
     let mut state = scheduler.state();
     let ledger = state.engine.ledger();
+    // What is kept for a plan is no pod yet.
     let missing = ledger
         .entries()
-        .filter(|entry| !listed.contains(&entry.uid));
+        .filter(|entry| !listed.contains(&entry.uid) && !state.plans.holds(&entry.uid));
     let (doubtful, gone): (Vec<_>, Vec<_>) = missing
         .map(|entry| (entry.uid.clone(), entry.pod.clone(), entry.standing))
         .partition(|(_, _, standing)| *standing == Standing::Reserved);

@@ -215,6 +215,11 @@ fn a_value_changes_what_it_says() -> Result<()> {
         ),
         (
             "queue.enabled=true",
+            "20-rbac-scheduler.yaml",
+            "resources: [gangplans]",
+        ),
+        (
+            "queue.enabled=true",
             "18-gang-plans.yaml",
             "name: gangplans.sublet.dev",
         ),

@@ -149,11 +149,26 @@ impl World {
         world
     }
 
+    /// Two nodes with two cards of 16,276 MiB each, and an extender that obeys plans.
+    pub(super) fn of_queue() -> World {
+        let options = EngineOptions::of(Policy::binpack());
+        let world = World::made(options, Scheduler::queued);
+        world.node("n1", 32_552, 2);
+        world.node("n2", 32_552, 2);
+        world.ready();
+        world.scheduler.mark_listed(Listed::Plans);
+        world
+    }
+
     /// No node and no pod, and the lists not complete yet.
     pub(super) fn of_none(options: EngineOptions) -> World {
+        World::made(options, |scheduler| scheduler)
+    }
+
+    fn made(options: EngineOptions, as_what: impl FnOnce(Scheduler) -> Scheduler) -> World {
         let api = Arc::new(ApiServer::default());
-        let mut scheduler =
-            Scheduler::new(api.clone().client(), options, vec!["sublet".to_owned()]);
+        let scheduler = Scheduler::new(api.clone().client(), options, vec!["sublet".to_owned()]);
+        let mut scheduler = as_what(scheduler);
         scheduler.patience = Patience {
             deadline: Duration::from_millis(20),
             settle: Duration::from_millis(500),

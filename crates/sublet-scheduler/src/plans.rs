@@ -1,0 +1,485 @@
+//! Plans of the queue, and how the extender obeys them.
+//!
+//! The slots of every plan count as used. A slot that nobody took has an entry under the UID of the pod
+//! that it is for, or else under a name of its own; when its pod is bound, that entry becomes the pod's
+//! in one step, and when that fails, the slot's again. A member of a group goes to its slot's node and
+//! gets its slot's cards, if its plan is of the newest epoch; else it goes nowhere.
+//!
+//! All of it comes from the watches, so every extender answers alike. An epoch keeps those away who
+//! were deposed; that no card is given away twice does not rest on it: [`State::take_slot`] looks at the
+//! cards again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use sublet_api::gang_plan::{
+    GangPlan, GangPlanObject, PlannedGroup, PlannedSlot, SlotKey, SlotMark, slot_from_json,
+};
+use sublet_api::group::gang_of;
+use sublet_api::keys;
+use sublet_api::object::Pod;
+use sublet_client::Change;
+use sublet_model::{
+    Allocation, Claim, Entry, NameError, NodeName, PodKey, PodUid, Standing, Time, Unit,
+};
+
+use crate::state::{Listed, Scheduler, State};
+use crate::waiting::Waiting;
+use crate::watches::{Listing, list_ended};
+
+/// What is planned, and who has which slot.
+#[derive(Default)]
+pub(crate) struct Plans {
+    /// Are there any? Else nothing here is looked at.
+    pub(crate) on: bool,
+    /// The slots of each plan, by its name.
+    plans: BTreeMap<Arc<str>, Vec<SlotKey>>,
+    slots: BTreeMap<SlotKey, Slot>,
+    /// The newest epoch of any plan that was seen.
+    epoch: u64,
+    /// Slots that nobody took, by their names in the ledger, and the names.
+    held: BTreeMap<PodUid, SlotKey>,
+    names: BTreeMap<SlotKey, PodUid>,
+    /// Slots by the pods that they are for.
+    for_pods: BTreeMap<PodUid, BTreeSet<SlotKey>>,
+    /// The pods that are bound, or about to be, with a slot's name on them.
+    takers: BTreeMap<SlotKey, PodUid>,
+    taken: BTreeMap<PodUid, BTreeSet<SlotKey>>,
+}
+
+/// One slot of a plan.
+struct Slot {
+    epoch: u64,
+    deadline: Time,
+    /// For people and for its namespace's quotas, as long as no pod has it.
+    pod: PodKey,
+    /// Which pod it is for, where that is known.
+    of: Option<PodUid>,
+    /// Its name in the ledger where it is for no pod, or that pod has another slot too.
+    own: PodUid,
+    node: NodeName,
+    claim: Arc<Claim>,
+    allocation: Allocation,
+    priority: i32,
+}
+
+/// What a pod says of itself that concerns the queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Membership {
+    /// It goes where it likes.
+    None,
+    /// It has this slot.
+    Slot(SlotMark),
+    /// It waits for one; the text says why, where it says something that cannot be read.
+    Waits(Option<String>),
+}
+
+/// Why a member goes nowhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Parked {
+    /// It has no slot.
+    NoSlot,
+    /// What it says of its slot or gang cannot be read.
+    Unreadable(String),
+    /// There is no such plan, or not that slot in it.
+    NoPlan(Arc<str>),
+    /// The plan is of a leadership that is over.
+    OldPlan(Arc<str>),
+    /// It was not bound in time.
+    Late(Arc<str>),
+    /// The slot is for another pod, or for one that asks something else.
+    OfAnother,
+}
+
+impl fmt::Display for Parked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Parked::NoSlot => f.write_str("its group waits in the queue (sublet queue)"),
+            Parked::Unreadable(why) => write!(f, "it is queued, and cannot be read: {why}"),
+            Parked::NoPlan(plan) => {
+                write!(
+                    f,
+                    "its place in plan {plan} is gone; it waits for another one"
+                )
+            }
+            Parked::OldPlan(plan) => {
+                write!(
+                    f,
+                    "plan {plan} waits for the queue's controller to take it over"
+                )
+            }
+            Parked::Late(plan) => write!(f, "its place in plan {plan} has lapsed"),
+            Parked::OfAnother => f.write_str("its place is another pod's"),
+        }
+    }
+}
+
+impl Parked {
+    /// May news of a plan that is on its way say otherwise?
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(self, Parked::NoPlan(_) | Parked::OldPlan(_))
+    }
+}
+
+impl Membership {
+    /// Reads a pod.
+    pub(crate) fn of(pod: &Pod) -> Membership {
+        if let Some(text) = pod.metadata.annotations.get(keys::SLOT) {
+            return match slot_from_json(text) {
+                Ok(mark) => Membership::Slot(mark),
+                Err(error) => {
+                    Membership::Waits(Some(format!("annotation `{}`: {error}", keys::SLOT)))
+                }
+            };
+        }
+        match gang_of(pod) {
+            Ok(None) => Membership::None,
+            Ok(Some(_)) => Membership::Waits(None),
+            Err(error) => Membership::Waits(Some(error.to_string())),
+        }
+    }
+}
+
+impl Scheduler {
+    /// Would a pod that says this of itself go nowhere?
+    pub(crate) fn is_parked(&self, membership: &Membership) -> bool {
+        matches!(membership, Membership::Waits(_)) && self.state().plans.on
+    }
+}
+
+impl State {
+    /// Where a pod must go: nowhere in particular, to its slot's node, or nowhere at all.
+    pub(crate) fn place_of_member(
+        &self,
+        now: Time,
+        membership: &Membership,
+        uid: &PodUid,
+        claim: &Claim,
+    ) -> Result<Option<&NodeName>, Parked> {
+        if !self.plans.on {
+            return Ok(None);
+        }
+        match membership {
+            Membership::None => Ok(None),
+            Membership::Waits(None) => Err(Parked::NoSlot),
+            Membership::Waits(Some(why)) => Err(Parked::Unreadable(why.clone())),
+            Membership::Slot(mark) => self.plans.slot_of(now, mark, uid, claim).map(Some),
+        }
+    }
+
+    /// Gives a member its slot, for the Binding that is about to be sent.
+    pub(crate) fn take_slot(
+        &mut self,
+        now: Time,
+        waiting: &Waiting,
+        mark: &SlotMark,
+        node: &NodeName,
+    ) -> Result<Allocation, String> {
+        let Waiting { uid, claim, .. } = waiting;
+        let there = self.plans.slot_of(now, mark, uid, claim);
+        let there = there.map_err(|parked| parked.to_string())?;
+        if there != node {
+            return Err(format!("its place is on node {there}"));
+        }
+        let allocation = self.plans.slots[&mark.key].allocation.clone();
+        let entry = Entry {
+            pod: waiting.pod.clone(),
+            uid: uid.clone(),
+            node: node.clone(),
+            claim: claim.clone(),
+            allocation: Some(allocation.clone()),
+            standing: Standing::Reserved,
+            assigned: false,
+            priority: waiting.priority,
+        };
+        self.let_go(&mark.key);
+        let why = match self.engine.reserve_at(now, entry) {
+            Ok(true) => {
+                self.plans.take(&mark.key, uid);
+                return Ok(allocation);
+            }
+            Ok(false) => format!("{node}: the cards of its place are not free"),
+            Err(reason) => format!("{node}: {reason}"),
+        };
+        self.settle(&mark.key);
+        Err(why)
+    }
+
+    /// Gives back what a Binding has not come true of: to its slot, if it had one.
+    pub(crate) fn release(&mut self, uid: &PodUid) {
+        self.engine.release(uid);
+        if self.engine.ledger().entry(uid).is_none() {
+            self.give_back(uid);
+        }
+    }
+
+    /// The pod's own entry; that of a slot which is kept for it is none.
+    pub(crate) fn own_entry(&self, uid: &PodUid) -> Option<&Entry> {
+        let entry = self.engine.ledger().entry(uid);
+        entry.filter(|_| !self.plans.holds(uid))
+    }
+
+    /// A pod was seen bound, and is about to be entered.
+    pub(crate) fn seen_bound(&mut self, uid: &PodUid, pod: &Pod) {
+        if !self.plans.on {
+            return;
+        }
+        if let Some(key) = self.plans.held.remove(uid) {
+            self.plans.names.remove(&key);
+        }
+        let said = pod.metadata.annotations.get(keys::SLOT);
+        if let Some(mark) = said.and_then(|text| slot_from_json(text).ok()) {
+            self.plans.take(&mark.key, uid);
+        }
+    }
+
+    /// The pod has an entry of its own, or none any more: its slots go with that.
+    pub(crate) fn settle_pod(&mut self, uid: &PodUid) {
+        for key in self.plans.slots_for(uid) {
+            self.settle(&key);
+        }
+    }
+
+    /// A pod is gone from the ledger: the slot that it had is free again, until its plan says
+    /// otherwise.
+    pub(crate) fn give_back(&mut self, uid: &PodUid) {
+        let keys = self.plans.slots_for(uid);
+        for key in self.plans.taken.remove(uid).unwrap_or_default() {
+            self.plans.takers.remove(&key);
+        }
+        for key in keys {
+            self.settle(&key);
+        }
+    }
+
+    /// Enters a plan in place of what was known of it.
+    pub(crate) fn set_plan(&mut self, object: &GangPlanObject) {
+        let name = &object.metadata.name;
+        let unit = self.engine.options().unit;
+        let read = GangPlan::of(object).map_err(|error| error.to_string());
+        let read = read.and_then(|plan| Ok((slots_of(&plan, unit)?, plan)));
+        let (slots, plan) = match read {
+            Ok(read) => read,
+            Err(why) => {
+                tracing::warn!(plan = name, why, "plan cannot be read and reserves nothing");
+                return self.remove_plan(name);
+            }
+        };
+        self.plans.epoch = self.plans.epoch.max(plan.epoch);
+        let keys: Vec<SlotKey> = slots.iter().map(|(key, _)| key.clone()).collect();
+        let before = self.plans.plans.insert(plan.name, keys.clone());
+        let before = before.unwrap_or_default();
+        for key in &before {
+            self.plans.remove(key);
+        }
+        for (key, slot) in slots {
+            self.plans.insert(key, slot);
+        }
+        let all: BTreeSet<SlotKey> = before.into_iter().chain(keys).collect();
+        all.iter().for_each(|key| self.settle(key));
+    }
+
+    /// A plan is gone.
+    pub(crate) fn remove_plan(&mut self, name: &str) {
+        for key in self.plans.plans.remove(name).unwrap_or_default() {
+            self.plans.remove(&key);
+            self.settle(&key);
+        }
+    }
+
+    /// A complete list has named these plans; all others are gone.
+    fn keep_plans(&mut self, listed: &BTreeSet<String>) {
+        let known = self.plans.plans.keys();
+        let gone = known.filter(|name| !listed.contains(&***name));
+        for name in gone.cloned().collect::<Vec<_>>() {
+            self.remove_plan(&name);
+        }
+    }
+
+    /// Makes the ledger have the slot exactly once: as an entry of its own, or as its pod's.
+    fn settle(&mut self, key: &SlotKey) {
+        self.let_go(key);
+        let Some(slot) = self.plans.slots.get(key) else {
+            return;
+        };
+        // Its pod may be bound without having said which slot it has.
+        let is_its = |uid: &&PodUid| slot.of.is_none() || slot.of.as_ref() == Some(uid);
+        let taker = self.plans.takers.get(key).filter(is_its);
+        let taker = taker.or(slot.of.as_ref());
+        if taker.is_some_and(|uid| self.own_entry(uid).is_some()) {
+            return;
+        }
+        let uid = slot.of.as_ref().filter(|uid| !self.plans.holds(uid));
+        let uid = uid.unwrap_or(&slot.own).clone();
+        let entry = Entry {
+            pod: slot.pod.clone(),
+            uid: uid.clone(),
+            node: slot.node.clone(),
+            claim: slot.claim.clone(),
+            allocation: Some(slot.allocation.clone()),
+            standing: Standing::Reserved,
+            // Nobody waits for its devices yet.
+            assigned: true,
+            priority: slot.priority,
+        };
+        self.engine.observe(entry);
+        self.plans.names.insert(key.clone(), uid.clone());
+        self.plans.held.insert(uid, key.clone());
+    }
+
+    /// Takes a slot's own entry out of the ledger, if it has one.
+    fn let_go(&mut self, key: &SlotKey) {
+        if let Some(name) = self.plans.names.remove(key) {
+            self.plans.held.remove(&name);
+            self.engine.forget(&name);
+        }
+    }
+}
+
+impl Plans {
+    /// Is that the name of a slot which nobody took?
+    pub(crate) fn holds(&self, uid: &PodUid) -> bool {
+        self.held.contains_key(uid)
+    }
+
+    fn insert(&mut self, key: SlotKey, slot: Slot) {
+        if let Some(uid) = &slot.of {
+            let keys = self.for_pods.entry(uid.clone()).or_default();
+            keys.insert(key.clone());
+        }
+        self.slots.insert(key, slot);
+    }
+
+    fn remove(&mut self, key: &SlotKey) {
+        let of = self.slots.remove(key).and_then(|slot| slot.of);
+        if let Some(uid) = of
+            && let Some(keys) = self.for_pods.get_mut(&uid)
+        {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.for_pods.remove(&uid);
+            }
+        }
+    }
+
+    /// The slots that are for a pod, or that it has taken.
+    fn slots_for(&self, uid: &PodUid) -> BTreeSet<SlotKey> {
+        let maps = [&self.for_pods, &self.taken].into_iter();
+        let keys = maps.filter_map(|map| map.get(uid)).flatten();
+        keys.cloned().collect()
+    }
+
+    fn take(&mut self, key: &SlotKey, uid: &PodUid) {
+        self.takers.insert(key.clone(), uid.clone());
+        self.taken
+            .entry(uid.clone())
+            .or_default()
+            .insert(key.clone());
+    }
+
+    /// The node of a pod's slot, if the slot is valid and the pod's.
+    fn slot_of(
+        &self,
+        now: Time,
+        mark: &SlotMark,
+        uid: &PodUid,
+        claim: &Claim,
+    ) -> Result<&NodeName, Parked> {
+        let plan = || mark.key.plan.clone();
+        let slot = self.slots.get(&mark.key);
+        let slot = slot.filter(|slot| slot.node == mark.node);
+        let slot = slot.ok_or_else(|| Parked::NoPlan(plan()))?;
+        if slot.epoch != self.epoch {
+            return Err(Parked::OldPlan(plan()));
+        }
+        if now >= slot.deadline {
+            return Err(Parked::Late(plan()));
+        }
+        let taker = self.takers.get(&mark.key);
+        let is_its = |of: Option<&PodUid>| of.is_none_or(|of| of == uid);
+        if *slot.claim != *claim || !is_its(slot.of.as_ref()) || !is_its(taker) {
+            return Err(Parked::OfAnother);
+        }
+        Ok(&slot.node)
+    }
+}
+
+/// The slots of a plan.
+fn slots_of(plan: &GangPlan, unit: Unit) -> Result<Vec<(SlotKey, Slot)>, String> {
+    let mut slots = Vec::new();
+    for group in &plan.groups {
+        let mut claims: BTreeMap<&str, Arc<Claim>> = BTreeMap::new();
+        for role in &group.roles {
+            let claim = role.claim(unit);
+            let claim =
+                claim.map_err(|error| format!("role {} of {}: {error}", role.name, group.id))?;
+            claims.insert(&role.name, Arc::new(claim));
+        }
+        for slot in &group.slots {
+            let (Some(claim), Some(role)) = (claims.get(&*slot.role), group.role(&slot.role))
+            else {
+                continue;
+            };
+            if !slot.allocation.answers(claim) {
+                let (role, index) = (&slot.role, slot.index);
+                return Err(format!(
+                    "slot {role}/{index} of {} has not what it asks",
+                    group.id
+                ));
+            }
+            let key = plan.key_of(group, slot);
+            let wrong = |error: NameError| error.to_string();
+            let entered = Slot {
+                epoch: plan.epoch,
+                deadline: plan.deadline,
+                pod: pod_of(group, slot, &role.pod).map_err(wrong)?,
+                of: slot.pod.clone(),
+                own: key.uid().map_err(wrong)?,
+                node: slot.node.clone(),
+                claim: claim.clone(),
+                allocation: slot.allocation.clone(),
+                priority: role.pod.spec.priority.unwrap_or(0),
+            };
+            slots.push((key, entered));
+        }
+    }
+    Ok(slots)
+}
+
+/// What a slot is called where a pod's name would stand: `g1.worker.0`.
+fn pod_of(group: &PlannedGroup, slot: &PlannedSlot, pod: &Pod) -> Result<PodKey, NameError> {
+    let group = group.id.rsplit('/').next().unwrap_or_default();
+    let mut name = format!("{group}.{}.{}", slot.role, slot.index);
+    name.truncate(name.floor_char_boundary(253));
+    let namespace = match pod.metadata.namespace.as_str() {
+        "" => "default",
+        namespace => namespace,
+    };
+    PodKey::new(namespace, &name)
+}
+
+/// A plan was listed, new, changed or gone.
+pub(crate) fn plans(
+    scheduler: &Arc<Scheduler>,
+    listed: &mut Listing<String>,
+    change: &Change<GangPlanObject>,
+) {
+    match change {
+        Change::ListBegins => *listed = Some(BTreeSet::new()),
+        Change::ListEnds => {
+            let listed = listed.take().unwrap_or_default();
+            scheduler.state().keep_plans(&listed);
+            list_ended(scheduler, Listed::Plans);
+            return;
+        }
+        Change::Set(plan) => {
+            scheduler.state().set_plan(plan);
+            if let Some(listed) = listed {
+                listed.insert(plan.metadata.name.clone());
+            }
+        }
+        Change::Gone(plan) => scheduler.state().remove_plan(&plan.metadata.name),
+    }
+    scheduler.freed.send_replace(());
+}
