@@ -7,7 +7,7 @@
 //! Suggested reading order: scheduler (what is run), latency, rate, startup, webhook (the figures),
 //! then world, objects, noop, caller (what they need); agent (on a real node). One machine's isolation: isolation,
 //! shares and gpu (what is run), the files of their folders (the figures), stage (what they need).
-//! Placement on traces: simulate and the files of its folder.
+//! Placement on traces: simulate and the files of its folder. The job queue: queue and cluster.
 
 mod agent;
 mod caller;
@@ -17,6 +17,7 @@ mod latency;
 mod machine;
 mod noop;
 mod objects;
+mod queue;
 mod rate;
 mod report;
 mod scheduler;
@@ -41,6 +42,7 @@ enum Command {
     Shares(shares::Arguments),
     Simulate(simulate::Arguments),
     Plan(simulate::plan::Arguments),
+    Queue(queue::Arguments),
     Noop(noop::Arguments),
     EmptyWebhook(webhook::EmptyArguments),
 }
@@ -56,6 +58,7 @@ fn main() -> anyhow::Result<()> {
         Command::Shares(arguments) => shares::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Plan(arguments) => simulate::plan::run(&arguments),
+        Command::Queue(arguments) => queue::run(&arguments),
         Command::Noop(arguments) => noop::run(&arguments),
         Command::EmptyWebhook(arguments) => webhook::run_empty(&arguments),
     }

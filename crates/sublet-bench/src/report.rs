@@ -94,6 +94,16 @@ impl Verdict {
         }
     }
 
+    /// Met when the value is at least the bound.
+    pub(crate) fn at_least(what: &str, value: f64, bound: f64, unit: &str) -> Verdict {
+        Verdict {
+            what: what.to_owned(),
+            value: format!("{} {unit}", short(value)),
+            target: format!("≥ {bound} {unit}"),
+            met: value >= bound,
+        }
+    }
+
     /// Met when the value, a multiple of a peer's figure, is at most the limit.
     pub(crate) fn at_most_times(what: &str, value: f64, limit: f64) -> Verdict {
         Verdict {

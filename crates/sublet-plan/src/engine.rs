@@ -289,13 +289,18 @@ impl Engine {
     /// allocation as reserved. The caller then asks the API server, and reports the outcome with
     /// [`Engine::observe`] or [`Engine::release`].
     ///
-    /// `entry` describes the pod and names the node; allocation and standing are filled in here. It
-    /// is `assigned` if no other pod has to wait until it has its devices.
+    /// `entry` describes the pod and names the node; allocation and standing are filled in here.
     ///
     /// # Errors
     /// The reason why the node cannot take the pod now; [`Reason::Placed`] for a pod that has an
     /// entry, because its earlier bind may still take effect.
     pub fn reserve(&mut self, now: Time, mut entry: Entry) -> Result<Allocation, Reason> {
+        entry.assigned = false;
+        self.take(now, entry)
+    }
+
+    /// The same for an entry that says itself whether others must wait until it has its devices.
+    fn take(&mut self, now: Time, mut entry: Entry) -> Result<Allocation, Reason> {
         self.expire(now);
         if let Some(earlier) = self.ledger.entry(&entry.uid) {
             return Err(Reason::Placed {
@@ -321,8 +326,7 @@ impl Engine {
         debug_assert!(allocation.answers(&entry.claim));
         entry.allocation = Some(allocation.clone());
         entry.standing = Standing::Reserved;
-        // A pod without GPU gets no devices from the node, so nobody has to wait for them. Nor for
-        // those of a place in a plan, which says so itself.
+        // A pod without GPU gets no devices from the node, so nobody has to wait for them.
         entry.assigned |= !entry.claim.has_gpu();
         self.ledger.enter(entry);
         debug_assert!(self.ledger.is_conserved_at(node));

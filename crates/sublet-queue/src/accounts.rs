@@ -158,6 +158,11 @@ impl<'t> Accounts<'t> {
         self.change(to, amounts, u64::saturating_add);
     }
 
+    /// Takes an amount out again.
+    pub(crate) fn discharge(&mut self, to: Charge, amounts: &[u64]) {
+        self.change(to, amounts, u64::saturating_sub);
+    }
+
     fn change(&mut self, to: Charge, amounts: &[u64], by: fn(u64, u64) -> u64) {
         for quota in self.tree.upwards(to.quota) {
             let cells = self.cells(quota);
@@ -174,6 +179,30 @@ impl<'t> Accounts<'t> {
                 add(&mut self.firm);
             }
         }
+    }
+
+    /// Keeps an amount for the group that has waited long: no more at any quota than its leaf has
+    /// left, so that quotas beside it get what they are entitled to.
+    pub(crate) fn keep(&mut self, quota: usize, amounts: &[u64]) {
+        let left = self.runtime(quota).iter().zip(self.used(quota));
+        let left = left.map(|(runtime, used)| runtime.saturating_sub(*used));
+        let kept: Vec<u64> = left
+            .zip(amounts)
+            .map(|(left, ask)| left.min(*ask))
+            .collect();
+        for quota in self.tree.upwards(quota) {
+            let cells = self.cells(quota);
+            self.kept[cells].copy_from_slice(&kept);
+        }
+    }
+
+    /// Is there something of these amounts of which every quota uses more than it is entitled to,
+    /// from this one up to where its branch meets that of the other?
+    pub(crate) fn is_over(&self, quota: usize, other: usize, amounts: &[u64]) -> bool {
+        let met: Vec<usize> = self.tree.upwards(other).collect();
+        let branch = || self.tree.upwards(quota).take_while(|at| !met.contains(at));
+        let over = |at: usize| branch().all(|quota| self.used(quota)[at] > self.runtime(quota)[at]);
+        quota != other && (0..amounts.len()).any(|at| amounts[at] > 0 && over(at))
     }
 
     /// May a group with such amounts start, as far as its quota and those above say?

@@ -7,13 +7,15 @@
 //! together, and nobody is evicted without such a proof.
 //!
 //! Suggested reading order: divide, tree (what a quota may use); group, need (what waits);
-//! decision, reason, rules (what comes out, what can be set); accounts, order, place, memo (the parts of
-//! a tick); plan (the tick); protocol (how it is carried out).
+//! decision, reason, rules (what comes out, what can be set); accounts, order, place,
+//! least, reclaim, empty, memo (the parts of a tick); plan (the tick) with count, start and keep; protocol (how it is carried out).
 
 mod accounts;
 mod decision;
 mod divide;
+mod empty;
 mod group;
+mod least;
 mod memo;
 mod need;
 mod order;
@@ -21,6 +23,7 @@ mod place;
 mod plan;
 pub mod protocol;
 mod reason;
+mod reclaim;
 mod rules;
 #[cfg(test)]
 mod scene;

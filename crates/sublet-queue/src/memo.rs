@@ -2,37 +2,105 @@
 //!
 //! It decides nothing: with an empty memo a tick comes to the same decisions, later.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use sublet_model::NodeIdx;
+use sublet_plan::Engine;
+use sublet_plan::stock::NodeRules;
+
 use crate::accounts::Dimensions;
-use crate::{Group, MemberShape, QuotaTree};
+use crate::empty::EmptyNodes;
+use crate::need::{Wanted, together};
+use crate::{Group, Infeasible, MemberShape, QuotaTree};
 
 /// Kept by whoever calls [`crate::plan`] again and again.
 #[derive(Debug, Default)]
 pub struct QueueMemo {
     dimensions: Dimensions,
-    /// By the address of a shape, which is kept alive here so that no other gets its address: what
-    /// it asks by dimension.
-    rows: BTreeMap<usize, (Arc<MemberShape>, Vec<u64>)>,
+    /// By the address of a shape, which is kept alive here so that no other gets its address.
+    shapes: BTreeMap<usize, KnownShape>,
+    /// So many numbers were given out.
+    numbers: u32,
+    empty: EmptyNodes,
 }
+
+#[derive(Debug)]
+struct KnownShape {
+    shape: Arc<MemberShape>,
+    /// What it asks by dimension.
+    row: Vec<u64>,
+    /// Shapes of one number ask the same of nodes.
+    number: u32,
+}
+
+/// What tells apart which places members need: the number of their shape, and how many they are.
+pub(crate) type Outlook = Vec<(u32, usize)>;
 
 impl QueueMemo {
     /// Learns the shapes of these groups, and forgets shapes that nobody has any more.
     pub(crate) fn learn(&mut self, tree: &QuotaTree, groups: &[Group]) {
         let dimensions = Dimensions::of(tree);
         if dimensions != self.dimensions {
-            self.rows.clear();
+            self.shapes.clear();
             self.dimensions = dimensions;
         }
-        self.rows
-            .retain(|_, (shape, _)| Arc::strong_count(shape) > 1);
+        self.shapes
+            .retain(|_, known| Arc::strong_count(&known.shape) > 1);
         for role in groups.iter().flat_map(Group::roles) {
-            self.rows.entry(address(&role.pod)).or_insert_with(|| {
-                let row = self.dimensions.row(&role.pod.amounts);
-                (role.pod.clone(), row)
+            let address = address(&role.pod);
+            if self.shapes.contains_key(&address) {
+                continue;
+            }
+            let alike = |known: &&KnownShape| {
+                known.shape.claim == role.pod.claim && known.shape.rules == role.pod.rules
+            };
+            let same = self.shapes.values().find(alike).map(|known| known.number);
+            let number = same.unwrap_or_else(|| {
+                self.numbers += 1;
+                self.numbers
             });
+            let known = KnownShape {
+                shape: role.pod.clone(),
+                row: self.dimensions.row(&role.pod.amounts),
+                number,
+            };
+            self.shapes.insert(address, known);
         }
+    }
+
+    pub(crate) fn forget_if_changed(&mut self, engine: &Engine, nodes: &[(NodeIdx, NodeRules)]) {
+        self.empty.forget_if_changed(engine, nodes);
+    }
+
+    /// Why the group can never start, as far as that is known.
+    pub(crate) fn never(&self, group: &Group) -> Option<Infeasible> {
+        if self.empty.knows_nobody() {
+            return None;
+        }
+        let wanted = together(group).ok()?;
+        let lack = self.empty.lack_of(&group.id, &self.outlook(&wanted))?;
+        Some(lack.clone().on_empty_nodes(&wanted))
+    }
+
+    /// Finds out which of these groups, which have no place, could never have one. True if there is
+    /// one that was not known.
+    pub(crate) fn learn_hopeless(
+        &mut self,
+        like: &Engine,
+        groups: &[Group],
+        lacking: &BTreeSet<usize>,
+    ) -> bool {
+        let mut found = false;
+        for group in lacking.iter().map(|&at| &groups[at]) {
+            // Of a group that runs already somebody may be where no other could go.
+            let runs = group.members().next().is_some();
+            if let Some(wanted) = together(group).ok().filter(|_| !runs) {
+                let outlook = self.outlook(&wanted);
+                found |= self.empty.is_hopeless(like, group, (&wanted, outlook));
+            }
+        }
+        found
     }
 
     pub(crate) fn dimensions(&self) -> &Dimensions {
@@ -41,8 +109,17 @@ impl QueueMemo {
 
     /// What a member of that shape asks by dimension.
     pub(crate) fn row(&self, shape: &Arc<MemberShape>) -> &[u64] {
-        let known = self.rows.get(&address(shape));
-        known.map_or(&[], |(_, row)| row)
+        let known = self.shapes.get(&address(shape));
+        known.map_or(&[], |known| &known.row)
+    }
+
+    /// Which places these members need.
+    pub(crate) fn outlook(&self, wanted: &[Wanted<'_>]) -> Outlook {
+        let of = |one: &Wanted<'_>| {
+            let known = self.shapes.get(&address(&one.role.pod));
+            (known.map_or(0, |known| known.number), one.indices.len())
+        };
+        wanted.iter().map(of).collect()
     }
 }
 

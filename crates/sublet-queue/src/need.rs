@@ -20,15 +20,37 @@ impl Wanted<'_> {
     }
 }
 
+/// Must members of the group start together now? Not if every gang has its minimum.
+///
+/// # Errors
+/// Which gang is not complete.
+pub(crate) fn waits(group: &Group) -> Result<bool, QueueReason> {
+    group
+        .gangs
+        .iter()
+        .try_fold(false, |waits, gang| Ok(waits | due(group, gang)?.is_some()))
+}
+
 /// The members that must start together now: none if every gang has its minimum.
 ///
 /// # Errors
 /// Which gang is not complete.
 pub(crate) fn together(group: &Group) -> Result<Vec<Wanted<'_>>, QueueReason> {
-    let gangs = group.gangs.iter().map(|gang| of_gang(group, gang));
-    let all: Result<Vec<_>, _> = gangs.collect();
-    let all = all?.into_iter().flatten();
-    Ok(all.filter(|wanted| !wanted.indices.is_empty()).collect())
+    let mut all = Vec::new();
+    for gang in &group.gangs {
+        let Some(due) = due(group, gang)? else {
+            continue;
+        };
+        let counts = fill(gang, due.need, waiting, |role| due.of_role(role));
+        for (role, count) in gang.roles.iter().zip(counts) {
+            let mut indices = missing_of(role);
+            indices.truncate(usize::try_from(count).unwrap_or(usize::MAX));
+            if !indices.is_empty() {
+                all.push(Wanted { role, indices });
+            }
+        }
+    }
+    Ok(all)
 }
 
 /// Every member that has no place, in the order in which they start if each is for itself.
@@ -48,19 +70,41 @@ pub(crate) fn minimum(group: &Group) -> impl Iterator<Item = (&GangRole, u64)> {
     })
 }
 
-fn of_gang<'a>(group: &Group, gang: &'a Gang) -> Result<Vec<Wanted<'a>>, QueueReason> {
-    let placed = |role: &GangRole| count(role.members.len());
-    let waiting = |role: &GangRole| role.replicas.saturating_sub(placed(role));
+/// What a gang must start together.
+#[derive(Debug, Clone, Copy)]
+struct Due {
+    /// So many of all roles.
+    need: u32,
+    /// Do those that have a place count to the minima of roles?
+    have: bool,
+}
+
+impl Due {
+    fn of_role(self, role: &GangRole) -> u32 {
+        role.min
+            .saturating_sub(if self.have { placed(role) } else { 0 })
+    }
+}
+
+fn placed(role: &GangRole) -> u32 {
+    count(role.members.len())
+}
+
+fn waiting(role: &GangRole) -> u32 {
+    role.replicas.saturating_sub(placed(role))
+}
+
+fn due(group: &Group, gang: &Gang) -> Result<Option<Due>, QueueReason> {
+    let all_placed: u32 = gang.roles.iter().map(placed).sum();
+    let all_waiting: u32 = gang.roles.iter().map(waiting).sum();
     let (have, counted) = match group.matching {
-        MatchPolicy::OnceSatisfied if group.satisfied => return Ok(Vec::new()),
-        MatchPolicy::WaitingAndRunning => (true, gang.roles.iter().map(placed).sum::<u32>()),
+        MatchPolicy::OnceSatisfied if group.satisfied => return Ok(None),
+        MatchPolicy::WaitingAndRunning => (true, all_placed),
         MatchPolicy::OnlyWaiting | MatchPolicy::OnceSatisfied => (false, 0),
     };
     // A gang of which nobody waits needs nothing: all of it has been started.
-    let all_waiting: u32 = gang.roles.iter().map(waiting).sum();
-    let all_placed: u32 = gang.roles.iter().map(placed).sum();
     if all_waiting == 0 && all_placed >= gang.min {
-        return Ok(Vec::new());
+        return Ok(None);
     }
     if counted + all_waiting < gang.min {
         return Err(QueueReason::Incomplete {
@@ -69,41 +113,36 @@ fn of_gang<'a>(group: &Group, gang: &'a Gang) -> Result<Vec<Wanted<'a>>, QueueRe
             need: gang.min,
         });
     }
-    let of_role = |role: &GangRole| role.min.saturating_sub(if have { placed(role) } else { 0 });
-    for role in &gang.roles {
-        if waiting(role) < of_role(role) {
-            return Err(QueueReason::Incomplete {
-                gang: format!("{} (role {})", gang.name, role.name).into(),
-                have: role.min - (of_role(role) - waiting(role)),
-                need: role.min,
-            });
-        }
+    let due = Due {
+        need: gang.min.saturating_sub(counted),
+        have,
+    };
+    let lacks = |role: &&GangRole| waiting(role) < due.of_role(role);
+    if let Some(role) = gang.roles.iter().find(lacks) {
+        return Err(QueueReason::Incomplete {
+            gang: format!("{} (role {})", gang.name, role.name).into(),
+            have: role.min - (due.of_role(role) - waiting(role)),
+            need: role.min,
+        });
     }
-    let need = gang.min.saturating_sub(counted);
-    let counts = fill(gang, need, waiting, of_role);
-    let wanted = gang.roles.iter().zip(counts).map(|(role, count)| {
-        let mut indices = missing_of(role);
-        indices.truncate(usize::try_from(count).unwrap_or(usize::MAX));
-        Wanted { role, indices }
-    });
-    Ok(wanted.collect())
+    let asks = due.need > 0 || gang.roles.iter().any(|role| due.of_role(role) > 0);
+    Ok(asks.then_some(due))
 }
 
 /// How many of each role make up `need`, if there are so many of each and each has a minimum.
-fn fill(
-    gang: &Gang,
+fn fill<'a>(
+    gang: &'a Gang,
     need: u32,
-    there: impl Fn(&GangRole) -> u32,
-    min: impl Fn(&GangRole) -> u32,
-) -> Vec<u64> {
-    let firm = |role: &GangRole| min(role).min(there(role));
+    there: impl Fn(&GangRole) -> u32 + Copy + 'a,
+    min: impl Fn(&GangRole) -> u32 + Copy + 'a,
+) -> impl Iterator<Item = u64> + 'a {
+    let firm = move |role: &GangRole| min(role).min(there(role));
     let mut rest = need.saturating_sub(gang.roles.iter().map(firm).sum());
-    let of = gang.roles.iter().map(|role| {
+    gang.roles.iter().map(move |role| {
         let more = rest.min(there(role) - firm(role));
         rest -= more;
         u64::from(firm(role) + more)
-    });
-    of.collect()
+    })
 }
 
 fn missing_of(role: &GangRole) -> Vec<u32> {

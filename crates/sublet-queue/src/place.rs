@@ -4,9 +4,11 @@
 //! too: selectors, affinity, taints. Whether CPU and memory are looked at, the engine's options
 //! say.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::sync::Arc;
 
-use sublet_model::{Ask, Entry, NodeIdx, NodeName, PodKey, Standing};
+use sublet_model::{Ask, Entry, Ledger, NodeIdx, NodeName, PodKey, PodUid, Standing};
 use sublet_plan::stock::{NodeRules, PodRules};
 use sublet_plan::{Candidacy, Trial};
 
@@ -17,8 +19,55 @@ use crate::{GangRole, Group, Infeasible, MemberShape, QueueReason, Slot};
 pub(crate) struct Places<'a> {
     trial: Trial<'a>,
     nodes: &'a [(NodeIdx, NodeRules)],
-    /// For rules that were asked about before, the nodes that pass them.
-    open: Vec<(PodRules, Rc<[NodeIdx]>)>,
+    /// Nodes that are kept for the group that has waited long.
+    held: BTreeSet<NodeIdx>,
+    /// For rules that were asked about before, the nodes that pass them, without those that are
+    /// held and with them.
+    open: Vec<(PodRules, [Rc<[NodeIdx]>; 2])>,
+}
+
+/// What is missing where members found no place together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Lack {
+    /// So many found one. The next is of the role at that position among those that are wanted.
+    Room { placed: usize, next: usize },
+    /// A role of this name can have none.
+    Name(Arc<str>),
+}
+
+impl Lack {
+    /// The same, if all nodes are empty.
+    pub(crate) fn on_empty_nodes(self, wanted: &[Wanted<'_>]) -> Infeasible {
+        match self {
+            Lack::Room { placed, next } => Infeasible::Nodes {
+                need: total(wanted),
+                placed: u32::try_from(placed).unwrap_or(u32::MAX),
+                role: wanted[next].role.name.clone(),
+            },
+            Lack::Name(role) => Infeasible::Name(role),
+        }
+    }
+
+    /// The same for people.
+    pub(crate) fn reason(self, wanted: &[Wanted<'_>]) -> QueueReason {
+        match self {
+            Lack::Room { placed, next } => QueueReason::NoRoom {
+                need: total(wanted),
+                placed: u32::try_from(placed).unwrap_or(u32::MAX),
+                role: wanted[next].role.name.clone(),
+            },
+            Lack::Name(role) => QueueReason::Infeasible(Infeasible::Name(role)),
+        }
+    }
+}
+
+/// May members go on nodes that are held?
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Ground {
+    /// They may not.
+    Free,
+    /// They may.
+    Held,
 }
 
 impl<'a> Places<'a> {
@@ -26,8 +75,20 @@ impl<'a> Places<'a> {
         Places {
             trial,
             nodes,
+            held: BTreeSet::new(),
             open: Vec::new(),
         }
+    }
+
+    /// Pods as they are now.
+    pub(crate) fn ledger(&self) -> &Ledger {
+        self.trial.engine().ledger()
+    }
+
+    /// Holds these nodes and no others.
+    pub(crate) fn hold(&mut self, nodes: &[NodeIdx]) {
+        self.held = nodes.iter().copied().collect();
+        self.open.clear();
     }
 
     /// Takes a place for each of these members, or for none.
@@ -35,47 +96,96 @@ impl<'a> Places<'a> {
         &mut self,
         group: &Group,
         wanted: &[Wanted<'_>],
-    ) -> Result<Vec<Slot>, QueueReason> {
-        let opens: Vec<Rc<[NodeIdx]>> = wanted
-            .iter()
-            .map(|one| self.open_to(&one.role.pod))
-            .collect();
-        // The largest first: what is small fits beside it.
-        let mut order: Vec<usize> = (0..wanted.len()).collect();
-        order.sort_by_cached_key(|&at| std::cmp::Reverse(size(wanted[at].role)));
+        ground: Ground,
+    ) -> Result<Vec<Slot>, Lack> {
+        let parts = self.parts(wanted, ground);
+        self.trial.step(|trial| take(trial, group, wanted, &parts))
+    }
+
+    /// Takes places as if these pods had gone, and lets them go if it succeeds.
+    pub(crate) fn take_without(
+        &mut self,
+        gone: &BTreeSet<PodUid>,
+        group: &Group,
+        wanted: &[Wanted<'_>],
+        ground: Ground,
+    ) -> Result<Vec<Slot>, Lack> {
+        let parts = self.parts(wanted, ground);
         self.trial.step(|trial| {
-            let mut slots = Vec::new();
-            for at in order {
-                let Wanted { role, indices } = &wanted[at];
-                for &index in indices {
-                    let found = place(trial, (group, role, index), &opens[at])?;
-                    slots.push(found.ok_or_else(|| QueueReason::NoRoom {
-                        need: total(wanted),
-                        placed: u32::try_from(slots.len()).unwrap_or(u32::MAX),
-                        role: role.name.clone(),
-                    })?);
-                }
-            }
-            Ok(slots)
+            evict(trial, gone);
+            take(trial, group, wanted, &parts)
         })
     }
 
+    /// Would there be a place if these pods had gone?
+    pub(crate) fn has_room_without(
+        &mut self,
+        gone: &BTreeSet<PodUid>,
+        group: &Group,
+        wanted: &[Wanted<'_>],
+        ground: Ground,
+    ) -> bool {
+        let parts = self.parts(wanted, ground);
+        let undone = self.trial.step(|trial| {
+            evict(trial, gone);
+            Err::<(), bool>(take(trial, group, wanted, &parts).is_ok())
+        });
+        undone.is_err_and(|has_room| has_room)
+    }
+
+    /// The nodes open to each of these.
+    fn parts(&mut self, wanted: &[Wanted<'_>], ground: Ground) -> Vec<Rc<[NodeIdx]>> {
+        let all = wanted.iter();
+        all.map(|one| self.open_to(&one.role.pod, ground)).collect()
+    }
+
     /// The nodes that such a member may go on by its rules.
-    fn open_to(&mut self, shape: &MemberShape) -> Rc<[NodeIdx]> {
+    fn open_to(&mut self, shape: &MemberShape, ground: Ground) -> Rc<[NodeIdx]> {
+        let of = |open: &[Rc<[NodeIdx]>; 2]| Rc::clone(&open[usize::from(ground == Ground::Held)]);
         let known = self.open.iter().find(|(rules, _)| *rules == shape.rules);
         if let Some((_, open)) = known {
-            return Rc::clone(open);
+            return of(open);
         }
         let passes = |(_, node): &&(NodeIdx, NodeRules)| shape.rules.check(node).is_ok();
-        let open: Rc<[NodeIdx]> = self
-            .nodes
-            .iter()
-            .filter(passes)
-            .map(|(idx, _)| *idx)
-            .collect();
-        self.open.push((shape.rules.clone(), Rc::clone(&open)));
-        open
+        let passing = self.nodes.iter().filter(passes).map(|(idx, _)| *idx);
+        let all: Rc<[NodeIdx]> = passing.collect();
+        let free = all.iter().filter(|node| !self.held.contains(node));
+        let open = [free.copied().collect(), all];
+        let found = of(&open);
+        self.open.push((shape.rules.clone(), open));
+        found
     }
+}
+
+fn evict(trial: &mut Trial<'_>, gone: &BTreeSet<PodUid>) {
+    for uid in gone {
+        // Who has gone already is not there.
+        let _entry = trial.evict(uid);
+    }
+}
+
+/// Takes a place for each of these members; some may have one if it fails.
+fn take(
+    trial: &mut Trial<'_>,
+    group: &Group,
+    wanted: &[Wanted<'_>],
+    opens: &[Rc<[NodeIdx]>],
+) -> Result<Vec<Slot>, Lack> {
+    // The largest first: what is small fits beside it.
+    let mut order: Vec<usize> = (0..wanted.len()).collect();
+    order.sort_by_cached_key(|&at| std::cmp::Reverse(size(wanted[at].role)));
+    let mut slots = Vec::new();
+    for at in order {
+        let Wanted { role, indices } = &wanted[at];
+        for &index in indices {
+            let found = place(trial, (group, role, index), &opens[at])?;
+            slots.push(found.ok_or(Lack::Room {
+                placed: slots.len(),
+                next: at,
+            })?);
+        }
+    }
+    Ok(slots)
 }
 
 /// Takes the best place for a member, if there is one.
@@ -83,8 +193,8 @@ fn place(
     trial: &mut Trial<'_>,
     (group, role, index): (&Group, &GangRole, u32),
     open: &[NodeIdx],
-) -> Result<Option<Slot>, QueueReason> {
-    let unnamed = || QueueReason::Infeasible(Infeasible::Name(role.name.clone()));
+) -> Result<Option<Slot>, Lack> {
+    let unnamed = || Lack::Name(role.name.clone());
     let uid = group.slot_uid(&role.name, index).map_err(|_| unnamed())?;
     let name = format!("{}-{}-{index}", group.id.object(), role.name);
     let pod = PodKey::new(group.id.namespace(), &name).map_err(|_| unnamed())?;

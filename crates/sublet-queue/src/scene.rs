@@ -10,9 +10,11 @@ use sublet_model::{
 use sublet_plan::stock::{NodeRules, PodRules};
 use sublet_plan::{Engine, EngineOptions};
 
+use crate::need::together;
+use crate::place::{Ground, Places};
 use crate::{
     Amounts, Gang, GangRole, Group, GroupId, MatchPolicy, Member, MemberShape, QueueDecision,
-    QueueHold, QueueMemo, QueueRules, QueueSnapshot, Quota, QuotaTree, Slot, plan,
+    QueueHold, QueueMemo, QueueRules, QueueSnapshot, QueueVictim, Quota, QuotaTree, Slot, plan,
 };
 
 pub(crate) const GPU: &str = "gpu";
@@ -32,6 +34,40 @@ pub(crate) struct Scene {
     pub(crate) memo: QueueMemo,
     /// Pods that a disruption budget guards, by a part of their uid.
     pub(crate) guarded: Vec<&'static str>,
+}
+
+impl std::fmt::Debug for Scene {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "{} nodes", self.nodes.len())?;
+        for (quota, _) in self.tree.quotas() {
+            let parent = quota.parent.as_deref().unwrap_or("-");
+            let (min, max) = (quota.min[GPU], quota.max[GPU]);
+            writeln!(f, "{} {parent} {min} {max}", quota.name)?;
+        }
+        for group in &self.groups {
+            let Group {
+                id,
+                quota,
+                priority,
+                since,
+                class,
+                ..
+            } = group;
+            let has = group.members().count();
+            write!(
+                f,
+                "{id} {quota} p{priority} t{} {}",
+                since.ms(),
+                class.word()
+            )?;
+            for role in group.roles() {
+                let each = role.pod.amounts[GPU];
+                write!(f, " | {} {} {} {each}x", role.name, role.min, role.replicas)?;
+            }
+            writeln!(f, ", {has} have a place")?;
+        }
+        Ok(())
+    }
 }
 
 impl Scene {
@@ -170,6 +206,47 @@ impl Scene {
                 QueueDecision::Hold(hold) => self.hold = Some(hold.clone()),
                 QueueDecision::Explain { .. } => {}
             }
+        }
+    }
+
+    pub(crate) fn evict(&mut self, victim: &QueueVictim) {
+        self.engine.forget(&victim.uid);
+        let id = &victim.group;
+        let of = self.groups.iter_mut().find(|group| group.id == *id);
+        let of = of.unwrap();
+        let roles = of.gangs.iter_mut().flat_map(|gang| &mut gang.roles);
+        for role in roles {
+            role.members.retain(|member| member.uid != victim.uid);
+        }
+        if of.members().next().is_none() {
+            of.started = None;
+        }
+    }
+
+    /// Starts a group if the nodes have room, whatever the quotas say.
+    pub(crate) fn force(&mut self, name: &str) {
+        let nodes = self.nodes.clone();
+        let group = self.group(name).clone();
+        let mut places = Places::new(self.engine.trial(Time::from_ms(0)), &nodes);
+        let slots = places.take(&group, &together(&group).unwrap(), Ground::Free);
+        drop(places);
+        if let Ok(slots) = slots {
+            self.start(&group.id, &slots, 0);
+        }
+    }
+
+    /// The same scene once more.
+    pub(crate) fn again(&self) -> Scene {
+        Scene {
+            engine: self.engine.clone(),
+            nodes: self.nodes.clone(),
+            tree: self.tree.clone(),
+            total: self.total.clone(),
+            groups: self.groups.clone(),
+            hold: self.hold.clone(),
+            rules: self.rules.clone(),
+            memo: QueueMemo::default(),
+            guarded: self.guarded.clone(),
         }
     }
 

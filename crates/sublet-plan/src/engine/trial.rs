@@ -22,7 +22,8 @@ pub struct Trial<'a> {
 /// A pod that is to be placed.
 #[derive(Debug, Clone)]
 pub struct Candidacy<'a> {
-    /// The pod; its node, allocation and standing are filled in by the trial.
+    /// The pod; its node, allocation and standing are filled in by the trial. It is `assigned` if no
+    /// pod that looks like it has to wait until it has its devices.
     pub entry: Entry,
     /// The nodes that may take the pod by the rules that the engine does not know.
     pub nodes: &'a [NodeIdx],
@@ -116,7 +117,7 @@ impl Trial<'_> {
         let mut entry = pod.entry.clone();
         entry.node = self.engine.ledger.book(node).name().clone();
         entry.standing = Standing::Reserved;
-        self.engine.reserve(self.now, entry).ok()?;
+        self.engine.take(self.now, entry).ok()?;
         Some(node)
     }
 }

@@ -1,5 +1,10 @@
 //! Ticks in short stories: who starts, who waits and why.
 
+mod gangs;
+mod keep;
+mod properties;
+mod reclaim;
+
 use crate::scene::Scene;
 
 #[test]
@@ -21,12 +26,12 @@ fn who_cannot_start_keeps_nobody_behind_it_waiting() {
         "1next a p5 | w 1 1 4x",
         "2last a | w 4 4 1x",
     ]);
-    assert_eq!(
-        scene.why("0big", 0),
-        "there is a place for 0 of the 1 members that start together; the next one, of role w, \
-         starts it when there is room"
-    );
     assert_eq!(scene.tick(0), ["admit 1next 1", "admit 2last 4"]);
+    assert_eq!(
+        scene.why("0big", 1),
+        "it can never start: were all nodes empty, there would be a place for 0 of the 1 members \
+         that start together; the next one is of role w"
+    );
 }
 
 #[test]

@@ -1,0 +1,175 @@
+//! Who uses what and asks what, what each quota is entitled to, and who may be tried.
+
+use std::collections::VecDeque;
+
+use sublet_model::Class;
+
+use super::Tick;
+use crate::accounts::Charge;
+use crate::need::{Wanted, minimum, together, waits};
+use crate::order::{Lines, Waiting, before};
+use crate::{GangRole, Group, QueueReason};
+
+impl Tick<'_> {
+    /// Charges what everybody has, and works out what each quota is entitled to.
+    pub(super) fn count(&mut self) {
+        let width = self.memo.dimensions().len();
+        let mut requests = vec![0; self.accounts.tree().by_number().len() * width];
+        let mut counted = Vec::with_capacity(self.groups.len());
+        // One row for all groups: this is done for each of them in each tick.
+        let mut row = vec![0; width];
+        for (at, group) in self.groups.iter().enumerate() {
+            let charge = match self.charge_of(group) {
+                Ok(charge) => charge,
+                Err(reason) => {
+                    self.reasons[at] = Some(reason);
+                    self.charges.push(None);
+                    continue;
+                }
+            };
+            self.charges.push(Some(charge));
+            self.sum(has(group), &mut row);
+            self.accounts.charge(charge, &row);
+            let guaranteed = charge.class == Class::Guaranteed;
+            match self.cannot_ask(group, charge) {
+                Some(reason) => self.reasons[at] = Some(reason),
+                None if guaranteed => {
+                    self.sum(all(group), &mut row);
+                    counted.push(at);
+                }
+                None => {}
+            }
+            if guaranteed {
+                let cells = requests[charge.quota * width..].iter_mut();
+                for (cell, amount) in cells.zip(&row) {
+                    *cell += amount;
+                }
+            }
+        }
+        self.accounts.entitle(&requests, self.rules.scaling);
+        self.leave_out(&mut requests, counted);
+    }
+
+    /// Why nothing is asked for the members of the group that wait.
+    fn cannot_ask(&self, group: &Group, charge: Charge) -> Option<QueueReason> {
+        let mut least = vec![0; self.memo.dimensions().len()];
+        self.sum(minimum(group), &mut least);
+        if let Err(why) = self.accounts.check_empty(charge, &least) {
+            return Some(QueueReason::Infeasible(why));
+        }
+        if let Some(why) = self.memo.never(group) {
+            return Some(QueueReason::Infeasible(why));
+        }
+        waits(group).err()
+    }
+
+    /// Who asks more than its quota is entitled to has no part in what is divided: it could not use
+    /// it. The youngest is left out first, and then the rest may have enough.
+    fn leave_out(&mut self, requests: &mut [u64], mut counted: Vec<usize>) {
+        let mut row = vec![0; self.memo.dimensions().len()];
+        loop {
+            counted.retain(|&at| {
+                self.sum(minimum(&self.groups[at]), &mut row);
+                let charge = self.charges[at];
+                charge.is_some_and(|charge| self.accounts.exceeds(charge.quota, &row).is_some())
+            });
+            let youngest = (0..counted.len()).max_by_key(|&place| {
+                let group = &self.groups[counted[place]];
+                (group.since, &group.id)
+            });
+            let Some(youngest) = youngest else { return };
+            let at = counted.swap_remove(youngest);
+            let group = &self.groups[at];
+            let Some(charge) = self.charges[at] else {
+                continue;
+            };
+            self.sum(minimum(group), &mut row);
+            let short = self.accounts.exceeds(charge.quota, &row);
+            self.reasons[at] = short.map(QueueReason::ExceedsEntitlement);
+            self.sum(all(group), &mut row);
+            let cells = requests[charge.quota * row.len()..].iter_mut();
+            for (cell, amount) in cells.zip(&row) {
+                *cell -= amount;
+            }
+            self.accounts.entitle(requests, self.rules.scaling);
+        }
+    }
+
+    fn charge_of(&self, group: &Group) -> Result<Charge, QueueReason> {
+        let tree = self.accounts.tree();
+        let quota = group.quota.clone();
+        match tree.number(&group.quota) {
+            None => Err(QueueReason::NoQuota { quota }),
+            Some(at) if !tree.below(Some(at)).is_empty() => Err(QueueReason::ParentQuota { quota }),
+            Some(at) => Ok(Charge::of(group, at)),
+        }
+    }
+
+    pub(super) fn of_wanted(&self, wanted: &[Wanted<'_>]) -> Vec<u64> {
+        let mut row = vec![0; self.memo.dimensions().len()];
+        self.sum(wanted.iter().map(|one| (one.role, one.count())), &mut row);
+        row
+    }
+
+    /// What so many members of each role ask together, by dimension.
+    fn sum<'r>(&self, roles: impl Iterator<Item = (&'r GangRole, u64)>, row: &mut [u64]) {
+        row.fill(0);
+        for (role, count) in roles.filter(|(_, count)| *count > 0) {
+            for (cell, amount) in row.iter_mut().zip(self.memo.row(&role.pod)) {
+                *cell = cell.saturating_add(amount.saturating_mul(count));
+            }
+        }
+    }
+
+    /// The groups of that class that may be tried, by quota.
+    pub(super) fn lines(&mut self, class: Class) -> Lines {
+        let mut all: Vec<Vec<Waiting>> = vec![Vec::new(); self.accounts.tree().by_number().len()];
+        for (at, group) in self.groups.iter().enumerate() {
+            let Some(charge) = self.charges[at].filter(|_| group.class == class) else {
+                continue;
+            };
+            if self.reasons[at].is_some() || !waits(group).unwrap_or(false) {
+                continue;
+            }
+            let filters = self.rules.filters.iter();
+            let mut refusals = filters.map(|filter| filter.check(group, self.now));
+            self.reasons[at] = refusals.find_map(Result::err);
+            if self.reasons[at].is_none() {
+                all[charge.quota].push(Waiting {
+                    group: at,
+                    score: self.rules.score.score(group, self.now),
+                    since: group.since,
+                    asks: Vec::new(),
+                });
+            }
+        }
+        all.into_iter().map(|line| self.line(line)).collect()
+    }
+
+    /// The first of those, in order; the others are told that they are not among them.
+    fn line(&mut self, mut line: Vec<Waiting>) -> VecDeque<Waiting> {
+        line.sort_unstable_by(before);
+        for (ahead, behind) in (0..).zip(&line) {
+            self.positions[behind.group] = ahead;
+            if ahead as usize >= self.rules.lookahead {
+                self.reasons[behind.group] = Some(QueueReason::Behind { ahead });
+            }
+        }
+        line.truncate(self.rules.lookahead);
+        for waiting in &mut line {
+            let wanted = together(&self.groups[waiting.group]).unwrap_or_default();
+            waiting.asks = self.of_wanted(&wanted);
+        }
+        line.into()
+    }
+}
+
+/// The members that have a place.
+fn has(group: &Group) -> impl Iterator<Item = (&GangRole, u64)> {
+    group.roles().map(|role| (role, role.members.len() as u64))
+}
+
+/// All members.
+fn all(group: &Group) -> impl Iterator<Item = (&GangRole, u64)> {
+    group.roles().map(|role| (role, u64::from(role.replicas)))
+}

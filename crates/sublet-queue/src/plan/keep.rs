@@ -1,0 +1,213 @@
+//! Keeps room for one group that has waited long, so that its wait is bounded.
+//!
+//! For a group that has waited for `reservation_after_ms` and is the first such by score and age,
+//! the nodes are held on which there is least left to wait for. Nobody starts there who could
+//! still be there when the others have ended. What its quota has left is kept for it, too. There is
+//! one such group at a time: no two wait for each other.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use sublet_model::{NodeIdx, PodUid, Time};
+
+use super::start::{Evicts, Leave};
+use super::{Tick, Waiting};
+use crate::least::least;
+use crate::need::together;
+use crate::order::Lines;
+use crate::place::Ground;
+use crate::{Group, QueueHold, QueueReason};
+
+/// What is kept.
+pub(super) struct Kept {
+    group: usize,
+    nodes: Vec<NodeIdx>,
+    /// When all who are on these nodes have ended, if they say so.
+    pub(super) until: Option<Time>,
+}
+
+impl Kept {
+    pub(super) fn hold(self, groups: &[Group]) -> QueueHold {
+        QueueHold {
+            group: groups[self.group].id.clone(),
+            nodes: self.nodes,
+            until: self.until,
+        }
+    }
+}
+
+impl Tick<'_> {
+    /// Starts the group for which room was kept, or keeps on.
+    pub(super) fn keep_on(&mut self, hold: Option<&QueueHold>, lines: &mut Lines) {
+        let Some(hold) = hold else { return };
+        let groups = self.groups;
+        let Ok(at) = groups.binary_search_by(|group| group.id.cmp(&hold.group)) else {
+            return;
+        };
+        let Some(charge) = self.charges[at] else {
+            return;
+        };
+        let line = &mut lines[charge.quota];
+        let Some(place) = line.iter().position(|waiting| waiting.group == at) else {
+            return;
+        };
+        let Some(waiting) = line.remove(place) else {
+            return;
+        };
+        match self.start(&waiting, Leave::NOTHING) {
+            Ok(Evicts(_)) => {}
+            Err(reason) => {
+                self.reasons[at] = Some(reason);
+                self.keep(&waiting, &hold.nodes);
+            }
+        }
+    }
+
+    /// If nothing is kept: keeps room for the first of those that have waited long.
+    pub(super) fn keep_for(&mut self, failed: &[(usize, Waiting)]) {
+        if self.kept.is_some() {
+            return;
+        }
+        let after = self.rules.reservation_after_ms;
+        let waits_long = |(_, waiting): &&(usize, Waiting)| {
+            let waits_for_others = matches!(
+                self.reasons[waiting.group],
+                Some(
+                    QueueReason::NoRoom { .. }
+                        | QueueReason::OverQuota { .. }
+                        | QueueReason::Guarded
+                )
+            );
+            waits_for_others && waiting.since.plus_ms(after) <= self.now
+        };
+        let first = failed.iter().filter(waits_long);
+        let first =
+            first.min_by_key(|(_, waiting)| (Reverse(waiting.score), waiting.since, waiting.group));
+        if let Some((_, waiting)) = first {
+            self.keep(&waiting.clone(), &[]);
+        }
+    }
+
+    /// Keeps these nodes for a group, or better ones if they are not enough.
+    fn keep(&mut self, waiting: &Waiting, nodes: &[NodeIdx]) {
+        let Some(charge) = self.charges[waiting.group] else {
+            return;
+        };
+        // While its quota is in the way, nodes would stand idle.
+        let in_quota = self.accounts.check(charge, &waiting.asks, false).is_ok();
+        let chosen = match in_quota {
+            true => self.nodes_for(waiting, nodes),
+            false => Some((Vec::new(), None)),
+        };
+        let Some((nodes, until)) = chosen else { return };
+        self.accounts.keep(charge.quota, &waiting.asks);
+        self.places.hold(&nodes);
+        self.no_room.clear();
+        self.kept = Some(Kept {
+            group: waiting.group,
+            nodes,
+            until,
+        });
+    }
+
+    /// The nodes with the least left to wait for on which the group has a place once all groups'
+    /// members there have ended, and when that is.
+    fn nodes_for(
+        &mut self,
+        waiting: &Waiting,
+        before: &[NodeIdx],
+    ) -> Option<(Vec<NodeIdx>, Option<Time>)> {
+        let group = &self.groups[waiting.group];
+        let wanted = together(group).ok()?;
+        let busy = self.busy();
+        let gone = |nodes: &[NodeIdx]| -> BTreeSet<PodUid> {
+            let there = nodes.iter().filter_map(|node| busy.get(node));
+            there.flat_map(|node| node.uids.iter().cloned()).collect()
+        };
+        let places = &mut self.places;
+        let mut works =
+            |nodes: &[NodeIdx]| places.has_room_without(&gone(nodes), group, &wanted, Ground::Held);
+        let nodes = match !before.is_empty() && works(before) {
+            true => before.to_vec(),
+            false => {
+                let mut all: Vec<NodeIdx> = busy.keys().copied().collect();
+                all.sort_by_key(|node| (busy[node].ends, busy[node].uids.len(), *node));
+                least(&all, works)?
+            }
+        };
+        let ends = nodes.iter().filter_map(|node| busy.get(node));
+        let last = ends
+            .map(|node| node.ends)
+            .max()
+            .unwrap_or(Some(self.now).into());
+        Some((nodes, last.0))
+    }
+
+    /// The nodes with members of groups.
+    fn busy(&self) -> BTreeMap<NodeIdx, Busy> {
+        let ledger = self.places.ledger();
+        let mut busy: BTreeMap<NodeIdx, Busy> = BTreeMap::new();
+        for (at, group) in self.groups.iter().enumerate() {
+            let ends = End(group.ends);
+            let bound = group.members().map(|(_, member)| member.uid.clone());
+            let slots = self.starts.get(&at).map_or(&[][..], |start| &start.slots);
+            let starting = slots
+                .iter()
+                .filter_map(|slot| group.slot_uid(&slot.role, slot.index).ok());
+            for uid in bound.chain(starting) {
+                let entry = ledger.entry(&uid);
+                let node = entry.and_then(|entry| ledger.find(entry.node.as_str()));
+                if let Some(node) = node {
+                    let there = busy.entry(node).or_default();
+                    there.ends = there.ends.max(ends);
+                    there.uids.push(uid);
+                }
+            }
+        }
+        busy
+    }
+
+    /// Why somebody waits who leaves what is kept.
+    pub(super) fn held_for(&self) -> Option<QueueReason> {
+        let kept = self.kept.as_ref()?;
+        Some(QueueReason::HeldFor {
+            group: self.groups[kept.group].id.clone(),
+            until: kept.until,
+        })
+    }
+}
+
+/// A node with members of groups on it, and when the last of them has ended.
+#[derive(Default)]
+struct Busy {
+    ends: End,
+    uids: Vec<PodUid>,
+}
+
+/// When something ends. What does not say it ends after all that do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct End(Option<Time>);
+
+impl Default for End {
+    fn default() -> End {
+        End(Some(Time::default()))
+    }
+}
+
+impl From<Option<Time>> for End {
+    fn from(at: Option<Time>) -> End {
+        End(at)
+    }
+}
+
+impl Ord for End {
+    fn cmp(&self, other: &End) -> std::cmp::Ordering {
+        (self.0.is_none(), self.0).cmp(&(other.0.is_none(), other.0))
+    }
+}
+
+impl PartialOrd for End {
+    fn partial_cmp(&self, other: &End) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}

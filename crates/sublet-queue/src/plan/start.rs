@@ -1,0 +1,278 @@
+//! Who starts: the first of each quota's line that its quotas and the nodes let start, with
+//! evictions where they are due.
+
+use sublet_model::Class;
+
+use super::Tick;
+use crate::least::least;
+use crate::need::{Wanted, missing, together};
+use crate::order::{Lines, Waiting, before, next};
+use crate::place::Ground;
+use crate::reclaim::{Bundle, Claimant, Going, Running, unguarded, victims};
+use crate::{Group, QueueReason};
+
+/// How a group is tried: may it have what is kept for another?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Leave {
+    pub(super) ground: Ground,
+    pub(super) quota: bool,
+}
+
+impl Leave {
+    /// It leaves what is kept.
+    const ALL: Leave = Leave {
+        ground: Ground::Free,
+        quota: true,
+    };
+    /// It may have it.
+    pub(super) const NOTHING: Leave = Leave {
+        ground: Ground::Held,
+        quota: false,
+    };
+}
+
+impl Tick<'_> {
+    /// Starts whoever can start, and returns who cannot.
+    pub(super) fn start_all(&mut self, lines: &mut Lines, class: Class) -> Vec<(usize, Waiting)> {
+        let mut failed: Vec<(usize, Waiting)> = Vec::new();
+        let (mut started, mut evicted) = (false, false);
+        loop {
+            let Some(quota) = next(&self.accounts, lines, class) else {
+                let again = self.worth_trying(&mut failed, (started, evicted));
+                if again.is_empty() {
+                    return failed;
+                }
+                self.no_room.clear();
+                for (quota, waiting) in again {
+                    lines[quota].push_back(waiting);
+                }
+                (started, evicted) = (false, false);
+                continue;
+            };
+            let Some(first) = lines[quota].pop_front() else {
+                return failed;
+            };
+            let leave = self.leave(&self.groups[first.group]);
+            let result = self.start(&first, leave);
+            self.reasons[first.group] = result.as_ref().err().cloned();
+            match result {
+                Err(_) => failed.push((quota, first)),
+                Ok(Evicts(evicts)) => {
+                    started = true;
+                    evicted |= evicts;
+                }
+            }
+        }
+    }
+
+    /// Takes those out that may be able to start now. Where somebody has gone, anybody may. Where
+    /// others have only started, who found no place may find one: places are not chosen so that
+    /// the rest fits best.
+    fn worth_trying(
+        &self,
+        failed: &mut Vec<(usize, Waiting)>,
+        (started, evicted): (bool, bool),
+    ) -> Vec<(usize, Waiting)> {
+        let may_start = |(_, waiting): &mut (usize, Waiting)| {
+            let reason = self.reasons[waiting.group].as_ref();
+            evicted || started && matches!(reason, Some(QueueReason::NoRoom { .. }))
+        };
+        let mut again: Vec<_> = failed.extract_if(.., may_start).collect();
+        again.sort_by(|(_, one), (_, other)| before(one, other));
+        again
+    }
+
+    /// What a group has to leave of what is kept: nothing if it is gone by then, or goes when told.
+    fn leave(&self, group: &Group) -> Leave {
+        let until = self.kept.as_ref().and_then(|kept| kept.until);
+        let ends = group.ends.zip(until);
+        let is_gone = ends.is_some_and(|(ends, until)| ends <= until);
+        match is_gone || group.class == Class::Opportunistic {
+            true => Leave::NOTHING,
+            false => Leave::ALL,
+        }
+    }
+
+    pub(super) fn start(&mut self, waiting: &Waiting, leave: Leave) -> Result<Evicts, QueueReason> {
+        let group = &self.groups[waiting.group];
+        let Some(charge) = self.charges[waiting.group] else {
+            return Ok(Evicts(false));
+        };
+        let wanted = together(group)?;
+        let claimant = Claimant {
+            charge,
+            priority: group.priority,
+            asks: &waiting.asks,
+        };
+        let Err(reason) = self.start_free(waiting, &wanted, claimant, leave) else {
+            return Ok(Evicts(false));
+        };
+        let about = (charge.quota, group.priority, self.memo.outlook(&wanted));
+        if self.no_reclaim.contains(&about) {
+            return Err(reason);
+        }
+        let result = self.start_evicting(waiting, &wanted, claimant, (leave, reason));
+        match result {
+            Ok(()) => {
+                self.no_reclaim.clear();
+                Ok(Evicts(true))
+            }
+            Err(reason) => {
+                self.no_reclaim.insert(about);
+                Err(reason)
+            }
+        }
+    }
+
+    fn start_free(
+        &mut self,
+        waiting: &Waiting,
+        wanted: &[Wanted<'_>],
+        Claimant { charge, asks, .. }: Claimant<'_>,
+        leave: Leave,
+    ) -> Result<(), QueueReason> {
+        let group = &self.groups[waiting.group];
+        self.accounts
+            .check(charge, asks, leave.quota)
+            .map_err(|reason| match self.accounts.check(charge, asks, false) {
+                Ok(()) => self.held_for().unwrap_or(reason),
+                Err(_) => reason,
+            })?;
+        let about = (self.memo.outlook(wanted), leave.ground);
+        if let Some(lack) = self.no_room.get(&about) {
+            return Err(lack.clone().reason(wanted));
+        }
+        let slots = self.places.take(group, wanted, leave.ground);
+        let slots = slots.map_err(|lack| {
+            self.no_room.insert(about, lack.clone());
+            self.lacking.insert(waiting.group);
+            lack.reason(wanted)
+        })?;
+        self.accounts.charge(charge, asks);
+        self.touched.insert(waiting.group);
+        self.starts.entry(waiting.group).or_default().slots = slots;
+        Ok(())
+    }
+
+    /// Starts a group in the place of others, if it is entitled to that. `reason`: why it cannot
+    /// start as things are.
+    fn start_evicting(
+        &mut self,
+        waiting: &Waiting,
+        wanted: &[Wanted<'_>],
+        claimant: Claimant<'_>,
+        (leave, reason): (Leave, QueueReason),
+    ) -> Result<(), QueueReason> {
+        let group = &self.groups[waiting.group];
+        let touched = &self.touched;
+        let about = Running {
+            groups: self.groups,
+            charges: &self.charges,
+            memo: self.memo,
+            now: self.now,
+        };
+        let evictables = &mut self.evictables;
+        let row = evictables.row(&self.accounts, claimant, &about, |group| {
+            touched.contains(&group)
+        });
+        if row.is_empty() {
+            return Err(reason);
+        }
+        let ledger = self.places.ledger();
+        let free = unguarded(row.clone(), |uid| ledger.entry(uid), self.breaks);
+        let accounts = &self.accounts;
+        let places = &mut self.places;
+        let mut works = |bundles: &[Bundle]| {
+            let going = Going::after(accounts, bundles, claimant);
+            let fits = |going: &Going<'_>| {
+                let check = going
+                    .accounts
+                    .check(claimant.charge, claimant.asks, leave.quota);
+                check.is_ok()
+            };
+            let going = going.filter(fits);
+            going.is_some_and(|going| {
+                places.has_room_without(&going.uids, group, wanted, leave.ground)
+            })
+        };
+        let Some(bundles) = least(&free, &mut works).filter(|bundles| !bundles.is_empty()) else {
+            let is_guarded = free.len() < row.len() && works(&row);
+            return Err(if is_guarded {
+                QueueReason::Guarded
+            } else {
+                reason
+            });
+        };
+        let Some(going) = Going::after(accounts, &bundles, claimant) else {
+            return Err(reason);
+        };
+        let entries = going
+            .uids
+            .iter()
+            .filter_map(|uid| places.ledger().entry(uid));
+        if (self.breaks)(&entries.collect::<Vec<_>>()) {
+            return Err(QueueReason::Guarded);
+        }
+        let slots = places.take_without(&going.uids, group, wanted, leave.ground);
+        let slots = slots.map_err(|lack| lack.reason(wanted))?;
+        self.accounts = going.accounts;
+        self.accounts.charge(claimant.charge, claimant.asks);
+        self.touched.insert(waiting.group);
+        self.touched
+            .extend(bundles.iter().map(|bundle| bundle.group));
+        let start = self.starts.entry(waiting.group).or_default();
+        start.slots = slots;
+        start.victims = victims(self.groups, &bundles);
+        Ok(())
+    }
+
+    /// Starts members beyond the minima one by one, wherever there is room for them.
+    pub(super) fn start_surplus(&mut self, class: Class) {
+        for (at, group) in self.groups.iter().enumerate() {
+            let Some(charge) = self.charges[at].filter(|_| group.class == class) else {
+                continue;
+            };
+            // Of a group that somebody has to leave nobody starts.
+            let is_started = self.starts.contains_key(&at);
+            let is_left = self.touched.contains(&at) && !is_started;
+            if self.reasons[at].is_some() || is_left || !has_missing(group) {
+                continue;
+            }
+            let starting = self.starts.get(&at).map_or(&[][..], |start| &start.slots);
+            let starting = starting.iter().map(|slot| (slot.role.clone(), slot.index));
+            let starting: Vec<_> = starting.collect();
+            let leave = self.leave(group);
+            for Wanted { role, indices } in missing(group) {
+                let is_starting = |index: &u32| {
+                    starting
+                        .iter()
+                        .any(|(of, at)| *of == role.name && at == index)
+                };
+                for index in indices.into_iter().filter(|index| !is_starting(index)) {
+                    let one = [Wanted {
+                        role,
+                        indices: vec![index],
+                    }];
+                    let asks = self.of_wanted(&one);
+                    if self.accounts.check(charge, &asks, leave.quota).is_err() {
+                        break;
+                    }
+                    let Ok(slots) = self.places.take(group, &one, leave.ground) else {
+                        break;
+                    };
+                    self.accounts.charge(charge, &asks);
+                    self.starts.entry(at).or_default().slots.extend(slots);
+                }
+            }
+        }
+    }
+}
+
+fn has_missing(group: &Group) -> bool {
+    let mut roles = group.roles();
+    roles.any(|role| role.members.len() < role.replicas as usize)
+}
+
+/// Somebody goes for the group that starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Evicts(pub(super) bool);

@@ -1,0 +1,110 @@
+//! Gangs: minima, match policies, groups of gangs, surplus.
+
+use crate::scene::Scene;
+
+#[test]
+fn a_gang_starts_when_enough_members_are_there() {
+    for (group, expected) in [
+        (
+            "g a | w 3 2 1x",
+            "gang g0 has 2 members that wait, and starts when there are 3",
+        ),
+        ("g a | w 3 3 1x", "admit g 3"),
+        // Two roles, a gang's own minimum above theirs.
+        ("g a min=3 | ps 1 1 0 | w 1 4 1x", "admit g 5"),
+        (
+            "g a min=6 | ps 1 1 0 | w 1 4 1x",
+            "gang g0 has 5 members that wait, and starts when there are 6",
+        ),
+        (
+            "g a min=3 | ps 2 1 0 | w 1 4 1x",
+            "gang g0 (role ps) has 1 members that wait, and starts when there are 2",
+        ),
+        // All gangs of a group start, or none.
+        (
+            "g a | c 2 2 1x | next | d 2 1 1x",
+            "gang g1 has 1 members that wait, and starts when there are 2",
+        ),
+        ("g a | c 2 2 1x | next | d 2 2 1x", "admit g 4"),
+    ] {
+        let mut scene = Scene::new(2, 4, &["a - 0 8"]);
+        scene.add(&[group]);
+        let why = scene.why("g", 0);
+        let found = if why.is_empty() {
+            scene.tick(0).concat()
+        } else {
+            why
+        };
+        assert_eq!(found, expected, "{group}");
+    }
+}
+
+#[test]
+fn who_counts_to_a_minimum_is_a_matter_of_the_match_policy() {
+    for (policy, expected) in [
+        ("only-waiting", ""),
+        ("waiting-and-running", "admit g 2"),
+        ("satisfied", "admit g 2"),
+        // Once satisfied, which it is not yet.
+        ("t0", ""),
+    ] {
+        let mut scene = Scene::new(2, 4, &["a - 0 8"]);
+        // One runs before the others come.
+        scene.add(&["g a | w 1 1 1x"]);
+        assert_eq!(scene.tick(0), ["admit g 1"]);
+        let mut grown = crate::scene::group(&format!("g a {policy} | w 3 3 1x"));
+        let role = &mut scene.group("g").gangs[0].roles[0];
+        grown.gangs[0].roles[0].members.append(&mut role.members);
+        *scene.group("g") = grown;
+        assert_eq!(scene.tick(1).concat(), expected, "{policy}");
+    }
+}
+
+#[test]
+fn what_is_above_the_minima_starts_where_there_is_room_after_everybody_elses_minima() {
+    let mut scene = Scene::new(1, 4, &["a - 0 4", "b - 0 4"]);
+    scene.add(&["x a | w 1 4 1x", "y b | w 2 2 1x"]);
+    assert_eq!(scene.tick(0), ["admit x 2", "admit y 2"]);
+    scene.remove("y");
+    assert_eq!(scene.tick(1), ["admit x 2"]);
+    assert_eq!(scene.places("x"), "w0@n0 w1@n0 w2@n0 w3@n0");
+}
+
+#[test]
+fn roles_with_parts_of_cards_and_without_cards_are_placed_together() {
+    let mut scene = Scene::new(2, 2, &["a - 0 100"]);
+    scene.total = [(crate::scene::GPU.into(), 100)].into();
+    scene.add(&["g a | ps 2 2 0 | part 6 6 300 | whole 1 1 2x"]);
+    assert_eq!(scene.tick(0), ["admit g 9"]);
+    let whole = scene.places("g").split(' ').next_back().unwrap().to_owned();
+    let node = whole.split('@').next_back().unwrap();
+    let on = scene.places("g").matches(&format!("part0@{node}")).count();
+    assert_eq!(on, 0, "parts are not where the whole cards went: {whole}");
+    scene.add(&["h a | part 1 1 300"]);
+    assert_eq!(
+        scene.tick(1),
+        [] as [&str; 0],
+        "six of 300 fill two cards of 1000"
+    );
+}
+
+#[test]
+fn members_go_only_where_their_rules_let_them() {
+    let mut scene = Scene::new(3, 2, &["a - 0 100"]);
+    scene.add(&["g a | w 2 2 1x"]);
+    let shape = |scene: &mut Scene, number: &str| {
+        let role = &mut scene.group("g").gangs[0].roles[0];
+        let mut shape = crate::MemberShape::clone(&role.pod);
+        shape.rules.selector = [("number".into(), number.into())].into();
+        role.pod = shape.into();
+    };
+    shape(&mut scene, "7");
+    assert!(
+        scene
+            .why("g", 0)
+            .starts_with("it can never start: were all nodes empty")
+    );
+    shape(&mut scene, "2");
+    assert_eq!(scene.tick(0), ["admit g 2"]);
+    assert_eq!(scene.places("g"), "w0@n2 w1@n2");
+}

@@ -1,0 +1,290 @@
+//! Worlds at random, which often begin in a state that the rules forbid.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use sublet_model::{Class, Entry, PodUid, Standing, Time};
+use sublet_plan::Candidacy;
+
+use crate::scene::{GPU, Scene};
+use crate::{GangRole, Group, MinScaling, QueueDecision, QueueReason};
+
+#[derive(Debug, Clone)]
+struct Job {
+    quota: usize,
+    priority: i32,
+    since: u64,
+    min: u32,
+    more: u32,
+    cards: u32,
+    low: bool,
+    /// It runs from the start, whatever its quota says.
+    runs: bool,
+}
+
+fn any_job() -> impl Strategy<Value = Job> {
+    let head = (0..6usize, 0..3i32, 0..9u64, any::<bool>());
+    let rest = (1..4u32, 0..2u32, 1..4u32, prop::bool::weighted(0.2));
+    (head, rest).prop_map(
+        |((quota, priority, since, runs), (min, more, cards, low))| Job {
+            quota,
+            priority,
+            since,
+            min,
+            more,
+            cards,
+            low,
+            runs,
+        },
+    )
+}
+
+fn any_world() -> impl Strategy<Value = Scene> {
+    let quota = (0..3usize, 0..6u64, 0..12u64);
+    let quotas = prop::collection::vec(quota, 6);
+    (1..5usize, quotas, prop::collection::vec(any_job(), 1..14)).prop_map(
+        |(nodes, quotas, jobs)| {
+            let mut lines: Vec<String> = (0..3).map(|top| format!("t{top} - 6 99")).collect();
+            for (at, (parent, min, more)) in quotas.iter().enumerate() {
+                // Two of them stand at the top.
+                let parent = if at < 2 {
+                    "-".into()
+                } else {
+                    format!("t{parent}")
+                };
+                lines.push(format!("q{at} {parent} {min} {}", min + more));
+            }
+            let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+            let mut scene = Scene::new(nodes, 4, &lines);
+            for (at, job) in jobs.iter().enumerate() {
+                let Job {
+                    quota,
+                    priority,
+                    since,
+                    min,
+                    more,
+                    cards,
+                    low,
+                    runs,
+                } = job;
+                let (low, ask) = match low {
+                    true => ("low", "1000".to_owned()),
+                    false => ("", format!("{cards}x")),
+                };
+                let replicas = min + more;
+                let line = format!(
+                    "g{at:02} q{quota} p{priority} t{since} {low} | w {min} {replicas} {ask}"
+                );
+                scene.add(&[&line]);
+                if *runs {
+                    scene.force(&format!("g{at:02}"));
+                }
+            }
+            scene
+        },
+    )
+}
+
+/// What guaranteed groups use, by quota and all above it; and what all use.
+fn used(scene: &Scene) -> BTreeMap<String, (u64, u64)> {
+    let mut used: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for group in &scene.groups {
+        let amount: u64 = group.members().map(|(role, _)| role.pod.amounts[GPU]).sum();
+        for quota in scene.tree.path(&group.quota) {
+            let account = used.entry(quota.name.to_string()).or_default();
+            account.0 += if group.class == Class::Guaranteed {
+                amount
+            } else {
+                0
+            };
+            account.1 += amount;
+        }
+    }
+    used
+}
+
+/// What each quota is entitled to, by those groups that are counted.
+fn runtimes(scene: &Scene, reasons: &BTreeMap<String, QueueReason>) -> BTreeMap<String, u64> {
+    let asks = |group: &Group| -> u64 {
+        let count = |role: &GangRole| match reasons.get(group.id.object()) {
+            Some(QueueReason::Infeasible(_) | QueueReason::ExceedsEntitlement(_)) => 0,
+            Some(QueueReason::Incomplete { .. }) => role.members.len() as u64,
+            _ => u64::from(role.replicas),
+        };
+        let each = group
+            .roles()
+            .map(|role| count(role) * role.pod.amounts[GPU]);
+        each.sum()
+    };
+    let asked = |name: &str| -> u64 {
+        let of = scene.groups.iter();
+        let of = of.filter(|group| *group.quota == *name && group.class == Class::Guaranteed);
+        of.map(asks).sum()
+    };
+    let all = scene
+        .tree
+        .entitlements(GPU, scene.total[GPU], asked, MinScaling::On);
+    let all = all.into_iter();
+    all.map(|(name, has)| (name.to_string(), has.runtime))
+        .collect()
+}
+
+fn reasons(decisions: &[QueueDecision]) -> BTreeMap<String, QueueReason> {
+    let reasons = decisions.iter().filter_map(|decision| match decision {
+        QueueDecision::Explain { group, reason, .. } => {
+            Some((group.object().to_owned(), reason.clone()))
+        }
+        _ => None,
+    });
+    reasons.collect()
+}
+
+/// Is there a place for the least that the group needs, on the nodes as they are?
+fn fits(scene: &mut Scene, name: &str) -> bool {
+    let group = scene.group(name).clone();
+    let role = &group.gangs[0].roles[0];
+    let nodes: Vec<_> = scene.nodes.iter().map(|(node, _)| *node).collect();
+    let pods = (0..role.min).map(|index| Candidacy {
+        entry: Entry {
+            pod: sublet_model::PodKey::new("t", "p").unwrap(),
+            uid: PodUid::new(&format!("try-{index}")).unwrap(),
+            node: scene.engine.ledger().book(nodes[0]).name().clone(),
+            claim: role.pod.claim.clone(),
+            allocation: None,
+            standing: Standing::Reserved,
+            assigned: true,
+            priority: 0,
+        },
+        nodes: &nodes,
+    });
+    let pods: Vec<_> = pods.collect();
+    let mut trial = scene.engine.trial(Time::from_ms(0));
+    trial.place(&pods).is_ok()
+}
+
+/// May the group start, as far as quotas say?
+fn in_quota(scene: &Scene, group: &Group, runtimes: &BTreeMap<String, u64>) -> bool {
+    let role = &group.gangs[0].roles[0];
+    let asks = u64::from(role.min) * role.pod.amounts[GPU];
+    let used = used(scene);
+    scene.tree.path(&group.quota).all(|quota| {
+        let (guaranteed, all) = used.get(&*quota.name).copied().unwrap_or_default();
+        let owes = group.class == Class::Guaranteed;
+        all + asks <= quota.max[GPU] && (!owes || guaranteed + asks <= runtimes[&*quota.name])
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever the state in the beginning: after a few ticks nothing is decided any more, no
+    /// member is reclaimed twice, and nobody waits who could start.
+    #[test]
+    fn chaos_becomes_quiet_and_nobody_is_reclaimed_twice(mut scene in any_world()) {
+        let mut reclaimed: BTreeSet<PodUid> = BTreeSet::new();
+        let mut quiet = false;
+        for now in 10..60 {
+            let decisions = scene.plan(now);
+            let mut starts = 0;
+            for decision in &decisions {
+                let (group, victims) = match decision {
+                    QueueDecision::Admit { group, .. } => (group, &[][..]),
+                    QueueDecision::Evict { group, victims, .. } => (group, &victims[..]),
+                    _ => continue,
+                };
+                starts += 1;
+                let quota = scene.group(group.object()).quota.clone();
+                for victim in victims {
+                    let of = scene.group(victim.group.object());
+                    if of.quota != quota {
+                        prop_assert!(reclaimed.insert(victim.uid.clone()), "{victim:?} again");
+                    }
+                }
+            }
+            scene.apply(&decisions, now);
+            prop_assert!(scene.engine.ledger().is_conserved());
+            if starts == 0 {
+                quiet = true;
+                break;
+            }
+        }
+        prop_assert!(quiet, "it goes on and on");
+        let decisions = scene.plan(99);
+        let reasons = reasons(&decisions);
+        let runtimes = runtimes(&scene, &reasons);
+        for (name, reason) in &reasons {
+            let group = scene.group(name).clone();
+            let waits = group.members().next().is_none();
+            let can_never = matches!(reason, QueueReason::Infeasible(_) | QueueReason::ExceedsEntitlement(_));
+            if waits && !can_never && in_quota(&scene, &group, &runtimes) {
+                prop_assert!(!fits(&mut scene, name), "{name} could start: {reason}");
+            }
+        }
+    }
+
+    /// Who starts is within its quotas then; nobody is ever beyond a max; a gang has its minimum or
+    /// nothing.
+    #[test]
+    fn no_quota_is_passed_and_no_gang_is_started_in_part(mut scene in any_world()) {
+        for now in 10..20 {
+            let before = used(&scene);
+            let decisions = scene.plan(now);
+            let runtimes = runtimes(&scene, &reasons(&decisions));
+            scene.apply(&decisions, now);
+            let after = used(&scene);
+            for (quota, _) in scene.tree.quotas() {
+                let account = |used: &BTreeMap<String, (u64, u64)>| used.get(&*quota.name).copied().unwrap_or_default();
+                let (then, now) = (account(&before), account(&after));
+                if now.0 > then.0 {
+                    prop_assert!(now.0 <= runtimes[&*quota.name], "{} is beyond", quota.name);
+                }
+                if now.1 > then.1 {
+                    prop_assert!(now.1 <= quota.max[GPU], "{} is beyond its max", quota.name);
+                }
+            }
+            for group in &scene.groups {
+                let role = &group.gangs[0].roles[0];
+                let has = role.members.len() as u32;
+                prop_assert!(has == 0 || has >= role.min, "{} has {has}", group.id);
+            }
+        }
+    }
+
+    /// Had one of the victims stayed, the group would have no place or would be beyond its quotas.
+    #[test]
+    fn every_victim_is_needed(mut scene in any_world()) {
+        let decisions = scene.plan(10);
+        let runtimes = runtimes(&scene, &reasons(&decisions));
+        let Some((id, victims)) = decisions.iter().find_map(|decision| match decision {
+            QueueDecision::Evict { group, victims, .. } => Some((group, victims)),
+            _ => None,
+        }) else {
+            return Ok(());
+        };
+        // Alone in its tick, so that nobody else takes what comes free.
+        let starts = decisions.iter().filter(|one| !matches!(one, QueueDecision::Explain { .. }));
+        prop_assume!(starts.count() == 1);
+        let groups: BTreeSet<&str> = victims.iter().map(|one| one.group.object()).collect();
+        for spared in groups {
+            let mut other = scene.again();
+            for victim in victims.iter().filter(|one| one.group.object() != spared) {
+                other.evict(victim);
+            }
+            let group = other.group(id.object()).clone();
+            let starts = in_quota(&other, &group, &runtimes) && fits(&mut other, id.object());
+            prop_assert!(!starts, "{spared} was evicted for nothing");
+        }
+    }
+
+    /// The memo saves time and changes nothing.
+    #[test]
+    fn a_memo_changes_no_decision(mut scene in any_world()) {
+        for now in 10..14 {
+            let decisions = scene.plan(now);
+            let memo = std::mem::take(&mut scene.memo);
+            prop_assert_eq!(&scene.plan(now), &decisions);
+            scene.memo = memo;
+            scene.apply(&decisions, now);
+        }
+    }
+}

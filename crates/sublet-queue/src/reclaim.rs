@@ -1,0 +1,294 @@
+//! Who has to go for a group that is entitled to what others use.
+//!
+//! A member may be evicted for a group if, with all victims gone, the group is within what every
+//! quota above it is entitled to, and one of these holds:
+//!
+//! - its group is opportunistic, and the other one is not;
+//! - it uses something that the other one asks, and every quota from its own up to where the two
+//!   branches meet uses more of that than it is entitled to;
+//! - it is of the same quota, and its priority is lower.
+//!
+//! What a quota is entitled to depends on what is asked, never on what is used. So who was evicted
+//! by the second rule cannot come back before something else changes, and nothing flaps.
+//! Nobody is evicted before there is a proven place for the group, and everybody who is evicted is
+//! needed for it.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use sublet_model::{Ask, Class, Entry, PodUid, Standing, Time};
+
+use crate::accounts::{Accounts, Charge};
+use crate::memo::QueueMemo;
+use crate::{GangRole, Group, QueueVictim};
+
+/// Members that go together: one that is more than its group needs, or all of a group.
+#[derive(Debug, Clone)]
+pub(crate) struct Bundle {
+    pub(crate) group: usize,
+    charge: Charge,
+    priority: i32,
+    rank: Rank,
+    /// Each with what it uses, by dimension.
+    members: Vec<(PodUid, Vec<u64>)>,
+}
+
+/// What a group is, as far as its victims must know.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Claimant<'a> {
+    pub(crate) charge: Charge,
+    pub(crate) priority: i32,
+    pub(crate) asks: &'a [u64],
+}
+
+/// Who may have to go, by quota: opportunistic work by itself.
+#[derive(Default)]
+pub(crate) struct Evictables {
+    spare: Vec<usize>,
+    by_quota: Vec<Theirs>,
+}
+
+/// Groups of a quota that may be evicted.
+#[derive(Default, Clone)]
+struct Theirs {
+    groups: Vec<usize>,
+    lowest: i32,
+    /// Made when somebody asks for the first time.
+    bundles: Option<Vec<Bundle>>,
+}
+
+impl Evictables {
+    /// All groups that run, except those that must not be evicted.
+    pub(crate) fn of(groups: &[Group], charges: &[Option<Charge>], quotas: usize) -> Evictables {
+        let mut evictables = Evictables {
+            spare: Vec::new(),
+            by_quota: vec![Theirs::default(); quotas],
+        };
+        for (at, group) in groups.iter().enumerate() {
+            let Some(charge) = charges[at].filter(|charge| charge.preemptible) else {
+                continue;
+            };
+            // A plan that is being carried out is left alone until it is done.
+            let mut standings = group.members().map(|(_, member)| member.standing);
+            let is_bound = |standing| standing == Standing::Bound;
+            if !standings.next().is_some_and(is_bound) || !standings.all(is_bound) {
+                continue;
+            }
+            if charge.class == Class::Opportunistic {
+                evictables.spare.push(at);
+                continue;
+            }
+            let theirs = &mut evictables.by_quota[charge.quota];
+            theirs.lowest = match theirs.groups.is_empty() {
+                true => group.priority,
+                false => theirs.lowest.min(group.priority),
+            };
+            theirs.groups.push(at);
+        }
+        evictables
+    }
+
+    /// Those that may go for this group, one after another: each is allowed to when those before it
+    /// have gone. `spared`: groups that nobody touches.
+    pub(crate) fn row(
+        &mut self,
+        accounts: &Accounts<'_>,
+        claimant: Claimant<'_>,
+        about: &Running<'_>,
+        spared: impl Fn(usize) -> bool,
+    ) -> Vec<Bundle> {
+        let Claimant { charge, asks, .. } = claimant;
+        if charge.class == Class::Opportunistic {
+            return Vec::new();
+        }
+        let mut all = about.bundles(&self.spare);
+        for (quota, theirs) in self.by_quota.iter_mut().enumerate() {
+            let may_go = match quota == charge.quota {
+                true => theirs.lowest < claimant.priority,
+                false => accounts.is_over(quota, charge.quota, asks),
+            };
+            if may_go && !theirs.groups.is_empty() {
+                let bundles = &mut theirs.bundles;
+                let bundles = bundles.get_or_insert_with(|| about.bundles(&theirs.groups));
+                all.extend(bundles.iter().cloned());
+            }
+        }
+        all.retain(|bundle| !spared(bundle.group));
+        if all.is_empty() {
+            return all;
+        }
+        all.sort_by_key(|bundle| bundle.rank);
+        let mut going = Going::from(accounts);
+        all.retain(|bundle| {
+            let may_go = going.may_go(bundle, claimant);
+            if may_go {
+                going.goes(bundle);
+            }
+            may_go
+        });
+        all
+    }
+}
+
+/// What bundles are made from.
+pub(crate) struct Running<'a> {
+    pub(crate) groups: &'a [Group],
+    pub(crate) charges: &'a [Option<Charge>],
+    pub(crate) memo: &'a QueueMemo,
+    pub(crate) now: Time,
+}
+
+impl Running<'_> {
+    fn bundles(&self, of: &[usize]) -> Vec<Bundle> {
+        let of = of.iter().filter_map(|&at| Some((at, self.charges[at]?)));
+        of.flat_map(|(at, charge)| bundles(at, &self.groups[at], charge, (self.memo, self.now)))
+            .collect()
+    }
+}
+
+/// Accounts as they are when some have gone.
+pub(crate) struct Going<'t> {
+    pub(crate) accounts: Accounts<'t>,
+    pub(crate) uids: BTreeSet<PodUid>,
+}
+
+impl<'t> Going<'t> {
+    pub(crate) fn from(accounts: &Accounts<'t>) -> Going<'t> {
+        Going {
+            accounts: accounts.clone(),
+            uids: BTreeSet::new(),
+        }
+    }
+
+    /// What is left of those bundles when each has gone in turn; none if one of them must not.
+    pub(crate) fn after(
+        accounts: &Accounts<'t>,
+        bundles: &[Bundle],
+        claimant: Claimant<'_>,
+    ) -> Option<Going<'t>> {
+        let mut going = Going::from(accounts);
+        for bundle in bundles {
+            if !going.may_go(bundle, claimant) {
+                return None;
+            }
+            going.goes(bundle);
+        }
+        Some(going)
+    }
+
+    /// What the bundle still has.
+    fn amounts(&self, bundle: &Bundle) -> Vec<u64> {
+        let mut sum = vec![0; bundle.members.first().map_or(0, |(_, row)| row.len())];
+        let there = bundle.members.iter();
+        for (_, row) in there.filter(|(uid, _)| !self.uids.contains(uid)) {
+            for (cell, amount) in sum.iter_mut().zip(row) {
+                *cell += amount;
+            }
+        }
+        sum
+    }
+
+    fn may_go(&self, bundle: &Bundle, claimant: Claimant<'_>) -> bool {
+        let (from, to) = (bundle.charge, claimant.charge);
+        if from.class == Class::Opportunistic {
+            return to.class == Class::Guaranteed;
+        }
+        if from.quota == to.quota {
+            return bundle.priority < claimant.priority;
+        }
+        let both = claimant.asks.iter().zip(self.amounts(bundle));
+        let both: Vec<u64> = both.map(|(ask, has)| has.min(*ask)).collect();
+        self.accounts.is_over(from.quota, to.quota, &both)
+    }
+
+    fn goes(&mut self, bundle: &Bundle) {
+        let amounts = self.amounts(bundle);
+        self.accounts.discharge(bundle.charge, &amounts);
+        let uids = bundle.members.iter().map(|(uid, _)| uid.clone());
+        self.uids.extend(uids);
+    }
+}
+
+/// The order in which bundles go: opportunistic ones first, then surplus, then by priority, then
+/// what loses the least work, the newest, and the last by name.
+type Rank = (bool, bool, i32, u64, Reverse<Option<Time>>, Reverse<usize>);
+
+fn bundles(
+    at: usize,
+    group: &Group,
+    charge: Charge,
+    (memo, now): (&QueueMemo, Time),
+) -> Vec<Bundle> {
+    let began = group.started.unwrap_or(now);
+    let ran = now.ms().saturating_sub(began.ms());
+    let bundle = |members: Vec<(&GangRole, &PodUid)>, is_whole: bool| {
+        let cards: u64 = members.iter().map(|(role, _)| cards(role)).sum();
+        let row = |(role, uid): (&GangRole, &PodUid)| (uid.clone(), memo.row(&role.pod).to_vec());
+        Bundle {
+            group: at,
+            charge,
+            priority: group.priority,
+            rank: (
+                charge.class == Class::Guaranteed,
+                is_whole,
+                group.priority,
+                ran.saturating_mul(cards),
+                Reverse(group.started),
+                Reverse(at),
+            ),
+            members: members.into_iter().map(row).collect(),
+        }
+    };
+    let mut all = Vec::new();
+    for gang in &group.gangs {
+        let placed = gang.roles.iter().map(|role| role.members.len());
+        let mut above = placed.sum::<usize>().saturating_sub(gang.min as usize);
+        for role in gang.roles.iter().rev() {
+            let there = role.members.len();
+            let surplus = there.saturating_sub(role.min as usize).min(above);
+            above -= surplus;
+            // The last one is the first to go.
+            let surplus = role.members[there - surplus..].iter().rev();
+            all.extend(surplus.map(|member| bundle(vec![(role, &member.uid)], false)));
+        }
+    }
+    let members = group.members();
+    let whole = members.map(|(role, member)| (role, &member.uid)).collect();
+    all.push(bundle(whole, true));
+    all
+}
+
+fn cards(role: &GangRole) -> u64 {
+    match role.pod.claim.ask() {
+        Ask::Nothing => 0,
+        Ask::Parts(parts) => u64::from(parts.count().get()),
+        Ask::WholeCards(count) => u64::from(count.get()),
+    }
+}
+
+/// The victims of these bundles, by group.
+pub(crate) fn victims(groups: &[Group], bundles: &[Bundle]) -> Vec<QueueVictim> {
+    let of = |bundle: &Bundle| {
+        let group = groups[bundle.group].id.clone();
+        let members = bundle.members.clone().into_iter();
+        members.map(move |(uid, _)| QueueVictim {
+            group: group.clone(),
+            uid,
+        })
+    };
+    let all: BTreeSet<QueueVictim> = bundles.iter().flat_map(of).collect();
+    all.into_iter().collect()
+}
+
+/// Leaves out bundles that a disruption budget guards by themselves.
+pub(crate) fn unguarded<'e>(
+    row: Vec<Bundle>,
+    entry: impl Fn(&PodUid) -> Option<&'e Entry>,
+    breaks: &dyn Fn(&[&Entry]) -> bool,
+) -> Vec<Bundle> {
+    let free = |bundle: &Bundle| {
+        let entries = bundle.members.iter().filter_map(|(uid, _)| entry(uid));
+        !breaks(&entries.collect::<Vec<_>>())
+    };
+    row.into_iter().filter(free).collect()
+}
