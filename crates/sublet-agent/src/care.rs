@@ -104,6 +104,12 @@ impl Care {
         for (device, pods) in held {
             // What somebody had before this process began is as clean as it ever will be.
             let is_used = pods.iter().any(|uid| live.contains(uid));
+            // Nobody gets one that is not clean. Kubelet's books say all the same that those have it
+            // who wait for it, and nobody would ever clean it.
+            let in_trouble = |of: &Use| of.trouble.is_some();
+            if self.devices.get(device).is_some_and(in_trouble) {
+                continue;
+            }
             if is_used || self.devices.contains_key(device) {
                 let of = self.devices.entry(device.clone()).or_default();
                 of.now.extend(pods.iter().cloned());
@@ -205,6 +211,21 @@ mod tests {
         } else {
             [("card".to_owned(), pods)].into()
         }
+    }
+
+    #[test]
+    fn whoever_waits_for_a_device_does_not_keep_it_from_being_cleaned() {
+        let mut care = Care::default();
+        assert_eq!(care.begin("card", &[uid("a")], 0), Ok(true));
+        care.see(&uids("b"), &held(""), false);
+        assert_eq!(care.due(0), held("a"));
+        care.cleaned("card", Err("a process".to_owned()), 0);
+        assert!(care.begin("card", &[uid("b")], 0).is_err());
+        // Kubelet has allocated it, so that its books have it for `b`.
+        care.see(&uids("b"), &held("b"), false);
+        assert_eq!(care.due(GRACE_PAUSE_MS), held("a"));
+        care.cleaned("card", Ok(()), GRACE_PAUSE_MS);
+        assert_eq!(care.begin("card", &[uid("b")], GRACE_PAUSE_MS), Ok(true));
     }
 
     #[test]
