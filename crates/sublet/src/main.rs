@@ -63,7 +63,7 @@ enum Command {
     /// Print the cards that the driver shows this process, by UUID
     #[command(hide = true)]
     VisibleCards(run::VisibleCardsArgs),
-    /// Show who waits for this machine's GPUs, and what would start them
+    /// Show who waits for GPUs, on this machine or in a cluster, and what would start them
     Queue(queue::Args),
     /// Change how much GPU memory a job of this machine may have
     Limit(limit::Args),
@@ -158,6 +158,9 @@ fn perform(command: Command) -> anyhow::Result<u8> {
         Command::Ps(args) => ps::run(&args, CARRIED.as_ref())?.print(),
         Command::Top(args) if args.node().is_some() => on_one_thread(top::on_node(&args))?.print(),
         Command::Top(args) => top::run(&args, CARRIED.as_ref())?.print(),
+        Command::Queue(args) if args.is_of_cluster() => {
+            on_one_thread(queue::on_cluster(&args))?.print()
+        }
         Command::Queue(args) => queue::run(&args, CARRIED.as_ref())?.print(),
         Command::VisibleCards(args) => run::visible_cards(&args)?.print(),
         Command::Limit(args) => limit::run(&args)?.print(),

@@ -4,6 +4,11 @@
 //! Suggested reading order: gang, job, gather. Two lists say what is known: `gang/` has a file for
 //! each way of naming a gang, `job/` one for each kind of job.
 
+use std::collections::BTreeMap;
+
+use crate::keys;
+use crate::object::Pod;
+
 mod field;
 mod gang;
 mod gather;
@@ -25,3 +30,13 @@ pub use job::{
 };
 pub use member::member_shape;
 pub use priority::AskedPriority;
+
+/// Does such a pod queue, where it names a scheduler that asks Sublet? It says so by a gang or a
+/// quota, or its namespace does. `labels`: the namespace's. A gang that cannot be read is one.
+#[must_use]
+pub fn is_queued(pod: &Pod, labels: &BTreeMap<String, String>) -> bool {
+    let opted_in = labels.get(keys::QUEUE_LABEL);
+    opted_in.is_some_and(|is| is == "enabled")
+        || pod.metadata.labels.contains_key(keys::QUOTA_NAME)
+        || !matches!(gang_of(pod), Ok(None))
+}

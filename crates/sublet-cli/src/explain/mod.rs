@@ -1,4 +1,5 @@
-//! `sublet explain pod NAME`: why does it wait, or what did it get?
+//! `sublet explain pod NAME`: why does it wait, or what did it get? `sublet explain job NAME` asks
+//! the queue.
 //!
 //! Reads nodes and pods of a live cluster once and answers with the scheduler's own engine;
 //! it changes nothing.
@@ -17,6 +18,7 @@ use state::{ClusterObjects, ExplainOptions};
 
 use crate::MemoryUnit;
 use crate::answer::{Answer, DONE, Format, NOT_DONE, api_error, connected, document};
+use crate::queue::{self, ScopeArgs};
 use state::State;
 use sublet_plan::Policy;
 
@@ -26,11 +28,12 @@ use sublet_plan::Policy;
 EXAMPLES
   sublet explain pod trainer-0
   sublet explain pod trainer-0 -n team-a -o json
+  sublet explain job train           a Job or another kind, a PodGroup or a gang
   kubectl sublet explain pod trainer-0
 
 EXIT CODES
   0  explained
-  1  no such pod, or the API server cannot be asked
+  1  no such pod or job, or the API server cannot be asked
   2  wrong arguments")]
 pub struct Args {
     #[command(subcommand)]
@@ -42,6 +45,23 @@ pub struct Args {
 enum What {
     /// Why a pod waits, or what it got
     Pod(PodArgs),
+    /// Why a job or a gang waits in the queue, or where its members are
+    Job(JobArgs),
+}
+
+/// Arguments of `sublet explain job`.
+#[derive(Debug, clap::Args)]
+struct JobArgs {
+    /// The name of the job, PodGroup or gang; or all of it, such as tfjob/team-a/train
+    name: String,
+    /// Its namespace; otherwise the current context's
+    #[arg(short, long)]
+    namespace: Option<String>,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+    #[command(flatten)]
+    scope: ScopeArgs,
 }
 
 /// Arguments of `sublet explain pod`.
@@ -71,7 +91,13 @@ struct PodArgs {
 /// # Errors
 /// The API server cannot be asked.
 pub async fn run(args: &Args) -> anyhow::Result<Answer> {
-    let What::Pod(args) = &args.what;
+    let args = match &args.what {
+        What::Pod(args) => args,
+        What::Job(job) => {
+            let namespace = job.namespace.as_deref();
+            return queue::explain(&job.name, namespace, &job.scope, job.output).await;
+        }
+    };
     let client = connected(args.kubeconfig.as_deref(), Some("plan")).await?;
     let namespace = args.namespace.as_deref();
     let namespace = namespace.unwrap_or(client.default_namespace()).to_owned();

@@ -15,6 +15,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use serde_json::Value;
 use sublet_api::ElasticQuota;
 use sublet_api::object::{Node, Pod};
 
@@ -127,6 +128,8 @@ pub struct Input {
     pub pods: Vec<Located<Pod>>,
     /// ElasticQuotas, in the order of the files.
     pub quotas: Vec<Located<ElasticQuota>>,
+    /// Objects of kinds that only the queue reads, in the order of the files.
+    pub queued: Vec<Located<Value>>,
     /// A line for each object that no command has a use for.
     pub notes: Vec<String>,
     /// What cannot be read while all else can.
@@ -204,6 +207,10 @@ impl Input {
             Ok(Object::Quota(quota)) => {
                 let object = *quota;
                 self.quotas.push(Located { origin, object });
+            }
+            Ok(Object::Queued(value)) => {
+                let object = *value;
+                self.queued.push(Located { origin, object });
             }
             Ok(Object::Other) => {
                 let kind = if kind.is_empty() { "(none)" } else { &kind };

@@ -22,6 +22,7 @@ use sublet_plan::Policy;
 
 use crate::MemoryUnit;
 use crate::answer::{BAD_INPUT, Format, print_notes, to_stdout};
+use crate::queue::{self, ScopeArgs};
 
 /// Arguments of `sublet plan`.
 #[derive(Debug, clap::Args)]
@@ -30,6 +31,7 @@ EXAMPLES
   sublet plan -f cluster.yaml -f new-pods.yaml
   kubectl get nodes,pods -A -o yaml | sublet plan -f - -f new-pods.yaml -o json
   sublet plan -f cluster.yaml --policy spread --show-annotations
+  sublet plan -f cluster.yaml -f job.yaml --queue    jobs, gangs and quotas
 
 Input are Kubernetes objects as kubectl prints them, YAML or JSON, many documents and lists
 too: nodes, pods that run (spec.nodeName, annotations), pods that wait. Waiting pods are
@@ -80,6 +82,10 @@ pub struct Args {
     /// Show the annotations that each pod would get (JSON and YAML always have them)
     #[arg(long)]
     show_annotations: bool,
+    /// Plan as the queue does: quotas, jobs and gangs whose pods start together or not at all. Shows
+    /// who starts where, whom it would evict, and why the others wait, as `sublet queue -f` does
+    #[arg(long, conflicts_with_all = ["policy", "show_annotations", "strict"])]
+    queue: bool,
     /// Exit with 2 if any object cannot be read
     #[arg(long)]
     strict: bool,
@@ -94,8 +100,18 @@ pub fn run(args: &Args) -> anyhow::Result<u8> {
         .duration_since(UNIX_EPOCH)
         .context("this machine's clock stands before 1970")?;
     let mut input = Input::of_files(&args.file);
+    if args.queue {
+        let scope = ScopeArgs {
+            kubeconfig: None,
+            scheduler_name: args.scheduler_name.clone(),
+            memory_unit: args.memory_unit,
+        };
+        return queue::planned(input, &scope, args.output)?.print();
+    }
     let quotas = input.quotas.iter();
     let passed = quotas.map(|quota| passed_over(&quota.origin));
+    input.notes.extend(passed);
+    let passed: Vec<String> = input.queued.iter().map(queue_only).collect();
     input.notes.extend(passed);
     let options = PlanOptions {
         policy: args.policy.clone(),
@@ -161,4 +177,13 @@ impl Planned {
 /// What is said of a quota by commands that know none.
 pub(crate) fn passed_over(origin: &Origin) -> String {
     format!("note: {origin}: passed over, its kind is ElasticQuota; `sublet quota plan` reads it")
+}
+
+/// What is said of an object that only the queue reads.
+pub(crate) fn queue_only(object: &Located<serde_json::Value>) -> String {
+    let kind = object.object["kind"].as_str().unwrap_or("(none)");
+    format!(
+        "note: {}: passed over, its kind is {kind}; `sublet queue -f` reads it",
+        object.origin
+    )
 }

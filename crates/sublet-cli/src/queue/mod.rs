@@ -1,44 +1,162 @@
 //! `sublet queue`: who waits for GPUs, in which order, and what would start them.
+//!
+//! Three doors, one for each place where somebody waits: the jobs of this machine (`line`), a live
+//! cluster, and files. The last two ask the queue's own engine (`outlook`).
 
 mod line;
+mod live;
+mod outlook;
+mod print;
+#[cfg(test)]
+mod tests;
 
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
 use sublet_arbiter::libraries::Carried;
+use sublet_model::Time;
 
+use crate::MemoryUnit;
 use crate::answer::{Answer, Format};
 use crate::machine::{Machine, MachineArgs};
+use crate::plan::Input;
+use outlook::OutlookOptions;
+use print::{Printing, Shown};
 
 /// Arguments of `sublet queue`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 EXAMPLES
   sublet queue                       who waits on this machine, and for what
+  sublet queue --cluster             quotas and groups of the cluster of this kubeconfig
+  kubectl get nodes,pods,jobs,podgroups,elasticquotas -A -o yaml | sublet queue -f -
   sublet queue --fake-gpu 2x16GiB    on a fake machine
   sublet queue -o json | jq '.waiting[] | {position, name, startsWhen}'
 
-Jobs of `sublet run` wait in one line: higher priority first, then users who have less of the
-GPUs, then the order of arrival. Nobody passes the first of the line. Who has waited ten
-minutes goes by age alone, before all others of its priority that have not.
-
-GPUS are what a user's jobs have of all cards together: of each card the larger of memory and
+ON THIS MACHINE jobs of `sublet run` wait in one line: higher priority first, then users who
+have less of the GPUs, then the order of arrival. Nobody passes the first of the line. Who has
+waited ten minutes goes by age alone, before all others of its priority that have not. GPUS
+are what a user's jobs have of all cards together: of each card the larger of memory and
 promised compute time. Several users share a line where root runs
 `sublet agent --standalone --shared`.
 
+IN A CLUSTER (--cluster, or files with -f) it shows what each quota has, and every group of
+pods that starts together: those of Jobs and other kinds, of PodGroups and gangs, and single
+pods. What it says of them is what the queue's engine decides for these objects now: which
+start and where, and why the others wait. Room that is kept, back-off and disruption budgets
+are the controller's and are not looked at. Amounts are whole numbers: CPU in thousandths of
+a core, all else in its base unit. LENT is what of its min a quota does not ask for, BORROWED
+what it uses beyond it.
+
 EXIT CODES
   0  printed
-  1  no driver, or no arbiter that this user may ask
-  2  wrong arguments")]
+  1  no driver, or no arbiter that this user may ask; no cluster; an object cannot be read
+  2  wrong arguments, or files that cannot be read")]
 pub struct Args {
+    /// The cluster's, and not this machine's
+    #[arg(long, conflicts_with_all = ["fake_gpu", "file"])]
+    cluster: bool,
+    /// File with Kubernetes objects; - is standard input. Can be given several times
+    #[arg(
+        short,
+        long = "filename",
+        value_name = "FILE",
+        conflicts_with = "fake_gpu"
+    )]
+    file: Vec<PathBuf>,
     #[command(flatten)]
     machine: MachineArgs,
+    #[command(flatten)]
+    scope: ScopeArgs,
     /// How to print
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }
 
-/// Answers `sublet queue`. `carried` are the libraries inside this program, if it has any.
+/// Which cluster, and what counts in it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ScopeArgs {
+    /// The kubeconfig file; otherwise KUBECONFIG or ~/.kube/config, as kubectl does
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// A scheduler that asks Sublet; can be given several times
+    #[arg(long, value_name = "NAME", default_value = "sublet-scheduler")]
+    pub(crate) scheduler_name: Vec<String>,
+    /// What one aliyun.com/gpu-mem is
+    #[arg(long, value_enum, ignore_case = true, default_value_t)]
+    pub(crate) memory_unit: MemoryUnit,
+}
+
+impl Args {
+    /// Is a live cluster meant?
+    #[must_use]
+    pub fn is_of_cluster(&self) -> bool {
+        self.cluster
+    }
+}
+
+/// Answers `sublet queue` of this machine or of files. `carried` are the libraries inside this
+/// program, if it has any.
 ///
 /// # Errors
 /// There is no arbiter and none can be started, or it cannot be talked to.
 pub fn run(args: &Args, carried: Option<&'static Carried>) -> anyhow::Result<Answer> {
-    line::show(&Machine::of(&args.machine), args.output, carried)
+    if args.file.is_empty() {
+        return line::show(&Machine::of(&args.machine), args.output, carried);
+    }
+    let shown = Shown::All { places: false };
+    answer(Input::of_files(&args.file), &args.scope, args.output, shown)
+}
+
+/// Answers it of a live cluster.
+///
+/// # Errors
+/// The API server cannot be asked.
+pub async fn on_cluster(args: &Args) -> anyhow::Result<Answer> {
+    let (input, _) = live::read(args.scope.kubeconfig.as_deref()).await?;
+    let shown = Shown::All { places: false };
+    answer(input, &args.scope, args.output, shown)
+}
+
+/// Answers `sublet plan --queue`.
+///
+/// # Errors
+/// This machine's clock stands before 1970.
+pub(crate) fn planned(input: Input, scope: &ScopeArgs, format: Format) -> anyhow::Result<Answer> {
+    answer(input, scope, format, Shown::All { places: true })
+}
+
+/// Answers `sublet explain job`.
+///
+/// # Errors
+/// The API server cannot be asked.
+pub(crate) async fn explain(
+    name: &str,
+    namespace: Option<&str>,
+    scope: &ScopeArgs,
+    format: Format,
+) -> anyhow::Result<Answer> {
+    let (input, default) = live::read(scope.kubeconfig.as_deref()).await?;
+    let namespace = namespace.unwrap_or(&default);
+    answer(input, scope, format, Shown::One { namespace, name })
+}
+
+fn answer(
+    input: Input,
+    scope: &ScopeArgs,
+    format: Format,
+    shown: Shown<'_>,
+) -> anyhow::Result<Answer> {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .context("this machine's clock stands before 1970")?;
+    let now = Time::from_ms(u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
+    let options = OutlookOptions {
+        unit: scope.memory_unit.into(),
+        schedulers: scope.scheduler_name.clone(),
+        now,
+    };
+    let outlook = outlook::outlook(input, &options);
+    print::answer(&outlook, Printing { format, now, shown })
 }

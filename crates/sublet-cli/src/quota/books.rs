@@ -14,36 +14,36 @@ use crate::plan::{Input, Located, Unreadable, settle};
 
 /// What one quota has of one resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Row {
+pub(crate) struct Row {
     /// The tree's name; empty for the cluster's own.
-    pub(super) tree: Arc<str>,
+    pub(crate) tree: Arc<str>,
     /// How many quotas are above it.
-    pub(super) depth: usize,
-    pub(super) name: Arc<str>,
-    pub(super) parent: Option<Arc<str>>,
-    pub(super) resource: Arc<str>,
-    pub(super) min: u64,
+    pub(crate) depth: usize,
+    pub(crate) name: Arc<str>,
+    pub(crate) parent: Option<Arc<str>>,
+    pub(crate) resource: Arc<str>,
+    pub(crate) min: u64,
     /// None where nothing limits it.
-    pub(super) max: Option<u64>,
-    pub(super) request: u64,
-    pub(super) runtime: u64,
-    pub(super) used: u64,
+    pub(crate) max: Option<u64>,
+    pub(crate) request: u64,
+    pub(crate) runtime: u64,
+    pub(crate) used: u64,
 }
 
 /// What was found.
 #[derive(Debug, Default)]
-pub(super) struct Report {
-    pub(super) rows: Vec<Row>,
-    pub(super) unreadable: Vec<Unreadable>,
+pub(crate) struct Report {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) unreadable: Vec<Unreadable>,
     /// Lines for people.
-    pub(super) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
     /// What keeps a tree from being computed, a line each.
-    pub(super) errors: Vec<String>,
+    pub(crate) errors: Vec<String>,
 }
 
 /// What pods ask and have, by quota.
 #[derive(Debug, Default)]
-struct Demand {
+pub(crate) struct Demand {
     asked: BTreeMap<Arc<str>, Amounts>,
     used: BTreeMap<Arc<str>, Amounts>,
 }
@@ -73,17 +73,35 @@ pub(super) fn enter(mut input: Input, keep_minima: bool) -> Report {
         true => MinScaling::Off,
         false => MinScaling::On,
     };
+    report.enter_trees(&quotas, nodes.as_ref(), &demand, scaling);
+    report
+}
+
+/// The same for what somebody else has counted; what a quota says wrong is told here.
+pub(crate) fn of_demand(input: &Input, demand: &Demand, nodes: Option<&Amounts>) -> Report {
+    let mut report = Report::default();
+    let quotas = facts(input, &mut report);
+    report.enter_trees(&quotas, nodes, demand, MinScaling::On);
+    report
+}
+
+/// What the cluster's own tree has to divide, where something says it.
+pub(crate) fn cluster_total(
+    quotas: &[QuotaFacts],
+    nodes: Option<&Amounts>,
+    demand: &Demand,
+) -> Option<Amounts> {
+    let trees = by_tree(quotas);
+    trees.contains_key("").then_some(())?;
+    total("", &trees, nodes, demand)
+}
+
+fn by_tree(quotas: &[QuotaFacts]) -> BTreeMap<Arc<str>, Vec<&QuotaFacts>> {
     let mut trees: BTreeMap<Arc<str>, Vec<&QuotaFacts>> = BTreeMap::new();
-    for quota in &quotas {
+    for quota in quotas {
         trees.entry(quota.tree.clone()).or_default().push(quota);
     }
-    for (name, members) in &trees {
-        match total(name, &trees, nodes.as_ref(), &demand) {
-            Some(total) => report.enter_tree(name, members, &total, &demand, scaling),
-            None => report.errors.push(no_total(name)),
-        }
-    }
-    report
+    trees
 }
 
 fn no_total(tree: &str) -> String {
@@ -142,9 +160,13 @@ fn nodes(input: &Input, report: &mut Report) -> Option<Amounts> {
 }
 
 fn add(sum: &mut Amounts, amounts: &Amounts) {
+    add_times(sum, amounts, 1);
+}
+
+fn add_times(sum: &mut Amounts, amounts: &Amounts, times: u64) {
     for (resource, amount) in amounts {
         let sum = sum.entry(resource.clone()).or_default();
-        *sum = sum.saturating_add(*amount);
+        *sum = sum.saturating_add(amount.saturating_mul(times));
     }
 }
 
@@ -200,6 +222,18 @@ fn total(
 }
 
 impl Demand {
+    /// So many members of a quota ask that.
+    pub(crate) fn ask(&mut self, quota: &Arc<str>, amounts: &Amounts, times: u64) {
+        let sum = self.asked.entry(quota.clone()).or_default();
+        add_times(sum, amounts, times);
+    }
+
+    /// So many have it.
+    pub(crate) fn have(&mut self, quota: &Arc<str>, amounts: &Amounts, times: u64) {
+        let sum = self.used.entry(quota.clone()).or_default();
+        add_times(sum, amounts, times);
+    }
+
     /// What the quotas' controller last wrote. What stands on a quota with others below it is
     /// their sum, and would count twice.
     fn of_quotas(quotas: &[QuotaFacts]) -> Demand {
@@ -265,6 +299,22 @@ impl Demand {
 }
 
 impl Report {
+    fn enter_trees(
+        &mut self,
+        quotas: &[QuotaFacts],
+        nodes: Option<&Amounts>,
+        demand: &Demand,
+        scaling: MinScaling,
+    ) {
+        let trees = by_tree(quotas);
+        for (name, members) in &trees {
+            match total(name, &trees, nodes, demand) {
+                Some(total) => self.enter_tree(name, members, &total, demand, scaling),
+                None => self.errors.push(no_total(name)),
+            }
+        }
+    }
+
     fn enter_tree(
         &mut self,
         name: &Arc<str>,

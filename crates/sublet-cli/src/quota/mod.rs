@@ -3,7 +3,7 @@
 //! `plan` reads files and nothing else: `books` enters them into trees, `sublet-queue` decides, and
 //! `print` shows it.
 
-mod books;
+pub(crate) mod books;
 mod print;
 #[cfg(test)]
 mod tests;

@@ -16,7 +16,7 @@ use sublet_plan::stock::PodRules;
 use sublet_sim::{NodeList, PodList, PodRow, Reach, Running};
 
 use super::what_if::{self, Add};
-use crate::plan::{Input, Located, Unreadable, name_of, passed_over, settle};
+use crate::plan::{Input, Located, Unreadable, name_of, passed_over, queue_only, settle};
 use crate::verdict::{Cluster, Odd, asked};
 
 /// Objects that cannot be used, a line for each.
@@ -52,8 +52,10 @@ pub(super) fn of(
         unreadable: mut odd,
         errors,
         quotas,
+        queued,
     } = input;
     notes.extend(quotas.iter().map(|quota| passed_over(&quota.origin)));
+    notes.extend(queued.iter().map(queue_only));
     if !hopeless && (odd.is_empty() || !stop) {
         what_if::add(
             adds,

@@ -10,9 +10,11 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
 use serde_json::value::RawValue;
 use serde_saphyr::{Location, UserMessageFormatter};
 use sublet_api::ElasticQuota;
+use sublet_api::group::JOB_KINDS;
 use sublet_api::object::{Node, Pod};
 
 use super::block::json_of;
@@ -24,6 +26,8 @@ pub(super) enum Object {
     Node(Box<Node>),
     Pod(Box<Pod>),
     Quota(Box<ElasticQuota>),
+    /// Of a kind that only the queue reads.
+    Queued(Box<Value>),
     /// Of no use for any command.
     Other,
 }
@@ -103,6 +107,7 @@ fn quick(text: &str) -> Option<Document> {
             Kind::Node => Object::Node(serde_json::from_str(text).ok()?),
             Kind::Pod => Object::Pod(serde_json::from_str(text).ok()?),
             Kind::Quota => Object::Quota(serde_json::from_str(text).ok()?),
+            Kind::Queued => Object::Queued(serde_json::from_str(text).ok()?),
             Kind::Other => Object::Other,
         };
         Some((kind, Ok(object)))
@@ -237,6 +242,7 @@ enum Kind {
     Node,
     Pod,
     Quota,
+    Queued,
     Other,
 }
 
@@ -246,6 +252,8 @@ impl Kind {
             "Node" => Kind::Node,
             "Pod" => Kind::Pod,
             "ElasticQuota" => Kind::Quota,
+            "PodGroup" | "GangPlan" | "PriorityClass" | "Namespace" => Kind::Queued,
+            name if JOB_KINDS.iter().any(|kind| kind.api().kind == name) => Kind::Queued,
             _ => Kind::Other,
         }
     }
@@ -262,6 +270,7 @@ impl<'de> DeserializeSeed<'de> for Single {
             Kind::Node => Box::<Node>::deserialize(deserializer).map(Object::Node),
             Kind::Pod => Box::<Pod>::deserialize(deserializer).map(Object::Pod),
             Kind::Quota => Box::<ElasticQuota>::deserialize(deserializer).map(Object::Quota),
+            Kind::Queued => Box::<Value>::deserialize(deserializer).map(Object::Queued),
             Kind::Other => IgnoredAny::deserialize(deserializer).map(|_| Object::Other),
         }
     }

@@ -1,0 +1,375 @@
+//! A cluster's queue as tables, JSON or YAML.
+//!
+//! The JSON form is a promise to programs: fields are added, never renamed or taken away.
+
+use serde::Serialize;
+use sublet_model::Time;
+use sublet_queue::{Member, Slot};
+
+use super::outlook::{Fate, Outlook, Standing};
+use crate::align::table;
+use crate::answer::{Answer, BAD_INPUT, DONE, Format, NOT_DONE, document};
+use crate::jobs::duration;
+use crate::quota::books::Row;
+
+/// Amounts are whole numbers: CPU in thousandths of a core, all else in its base unit.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct QuotaJson<'a> {
+    #[serde(skip_serializing_if = "str::is_empty")]
+    tree: &'a str,
+    name: &'a str,
+    /// Null for one at the top.
+    parent: Option<&'a str>,
+    resource: &'a str,
+    min: u64,
+    /// Null where nothing limits it.
+    max: Option<u64>,
+    runtime: u64,
+    used: u64,
+    request: u64,
+    /// Of its minimum, what it does not ask for and others may have.
+    lent: u64,
+    /// What it uses beyond its minimum.
+    borrowed: u64,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct GroupJson<'a> {
+    group: &'a str,
+    quota: &'a str,
+    priority: i32,
+    /// `running`, `starting` or `waiting`.
+    state: &'static str,
+    /// How many members it has, and how many of them have a place.
+    members: u64,
+    placed: u64,
+    /// Its place among those of its quota that wait, from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    position: Option<u32>,
+    waited_ms: u64,
+    /// A word why it waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    /// A sentence why, and what would start it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+    /// Where members would start now.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    slots: Vec<SlotJson<'a>>,
+    /// Pods that would go for it, by UID.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    victims: Vec<&'a str>,
+}
+
+#[derive(Serialize)]
+struct SlotJson<'a> {
+    role: &'a str,
+    index: u32,
+    node: &'a str,
+}
+
+#[derive(Serialize)]
+struct QueueJson<'a> {
+    /// `cluster`: who answers.
+    of: &'static str,
+    quotas: Vec<QuotaJson<'a>>,
+    groups: Vec<GroupJson<'a>>,
+    /// The group for which room is kept.
+    held: Option<&'a str>,
+    unreadable: &'a [crate::plan::Unreadable],
+}
+
+/// How to answer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Printing<'a> {
+    pub(super) format: Format,
+    pub(super) now: Time,
+    pub(super) shown: Shown<'a>,
+}
+
+/// Which groups are shown.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Shown<'a> {
+    /// All, with the places of members below the table or without.
+    All { places: bool },
+    /// Those of that name, which may be the whole one or its last part, with places.
+    One { namespace: &'a str, name: &'a str },
+}
+
+/// The answer.
+///
+/// # Errors
+/// None that can be made by objects of a cluster.
+pub(super) fn answer(outlook: &Outlook, how: Printing<'_>) -> anyhow::Result<Answer> {
+    let shown: Vec<&Standing> = outlook
+        .groups
+        .iter()
+        .filter(|one| is_meant(one, how))
+        .collect();
+    let quotas: Vec<&Row> = outlook.quotas.iter().collect();
+    let quotas: Vec<&Row> = match how.shown {
+        Shown::All { .. } => quotas,
+        Shown::One { .. } => quotas
+            .into_iter()
+            .filter(|row| shown.iter().any(|one| one.queued.group.quota == row.name))
+            .collect(),
+    };
+    let mut notes = outlook.notes.clone();
+    let odd = outlook.unreadable.iter();
+    notes.extend(odd.map(|odd| format!("warning: {odd}")));
+    notes.extend(outlook.errors.iter().map(|error| format!("error: {error}")));
+    let nothing = outlook.groups.is_empty() && outlook.quotas.is_empty();
+    let mut code = match () {
+        () if nothing && !(outlook.errors.is_empty() && outlook.unreadable.is_empty()) => BAD_INPUT,
+        () if outlook.errors.is_empty() && outlook.unreadable.is_empty() => DONE,
+        () => NOT_DONE,
+    };
+    if let (Shown::One { namespace, name }, true) = (how.shown, shown.is_empty()) {
+        notes.push(format!(
+            "error: no job, gang or pod {namespace}/{name} is queued"
+        ));
+        notes.push("hint: `sublet queue` lists all; -n gives the namespace".to_owned());
+        code = code.max(NOT_DONE);
+    }
+    let json = || QueueJson {
+        of: "cluster",
+        quotas: quotas.iter().map(|row| quota_json(row)).collect(),
+        groups: shown.iter().map(|one| group_json(one, how.now)).collect(),
+        held: outlook.held.as_ref().map(|hold| hold.group.as_str()),
+        unreadable: &outlook.unreadable,
+    };
+    let text = match how.format {
+        _ if code == BAD_INPUT => String::new(),
+        Format::Table => tables(outlook, &quotas, &shown, how),
+        Format::Json => document(&json(), false)?,
+        Format::Yaml => document(&json(), true)?,
+    };
+    Ok(Answer { text, notes, code })
+}
+
+fn is_meant(standing: &Standing, how: Printing<'_>) -> bool {
+    let Shown::One { namespace, name } = how.shown else {
+        return true;
+    };
+    let id = standing.queued.group.id.as_str();
+    if id == name {
+        return true;
+    }
+    // KIND/NAMESPACE/NAME, and more where an object makes several.
+    let mut parts = id.splitn(3, '/').skip(1);
+    let own = parts.next() == Some(namespace);
+    let rest = parts.next().unwrap_or_default();
+    let begins = rest.strip_prefix(name);
+    own && begins.is_some_and(|more| more.is_empty() || more.starts_with(['/', '+']))
+}
+
+fn quota_json(row: &Row) -> QuotaJson<'_> {
+    QuotaJson {
+        tree: &row.tree,
+        name: &row.name,
+        parent: row.parent.as_deref(),
+        resource: &row.resource,
+        min: row.min,
+        max: row.max,
+        runtime: row.runtime,
+        used: row.used,
+        request: row.request,
+        lent: lent(row),
+        borrowed: row.used.saturating_sub(row.min),
+    }
+}
+
+fn lent(row: &Row) -> u64 {
+    // One that lends nothing asks for all of its minimum.
+    row.min.saturating_sub(row.request.max(row.used))
+}
+
+fn group_json(standing: &Standing, now: Time) -> GroupJson<'_> {
+    let group = &standing.queued.group;
+    let (mut position, mut reason, mut message) = (None, None, None);
+    let (mut slots, mut victims) = (Vec::new(), Vec::new());
+    match &standing.fate {
+        Fate::Runs => {}
+        Fate::Waits {
+            position: place,
+            reason: why,
+        } => {
+            position = Some(*place);
+            reason = Some(why.word());
+            message = Some(why.to_string());
+        }
+        Fate::Starts {
+            slots: places,
+            victims: gone,
+        } => {
+            slots.extend(places.iter().map(|slot| SlotJson {
+                role: &slot.role,
+                index: slot.index,
+                node: slot.node.as_str(),
+            }));
+            victims.extend(gone.iter().map(|victim| victim.uid.as_str()));
+        }
+    }
+    let (members, placed) = counts(standing);
+    GroupJson {
+        group: group.id.as_str(),
+        quota: &group.quota,
+        priority: group.priority,
+        state: state(standing),
+        members,
+        placed,
+        position,
+        waited_ms: waited(standing, now),
+        reason,
+        message,
+        slots,
+        victims,
+    }
+}
+
+fn state(standing: &Standing) -> &'static str {
+    match standing.fate {
+        Fate::Runs => "running",
+        Fate::Starts { .. } => "starting",
+        Fate::Waits { .. } => "waiting",
+    }
+}
+
+/// How many members a group has, and how many of them have a place.
+fn counts(standing: &Standing) -> (u64, u64) {
+    let roles = standing
+        .queued
+        .group
+        .gangs
+        .iter()
+        .flat_map(|gang| &gang.roles);
+    roles.fold((0, 0), |(all, placed), role| {
+        (
+            all + u64::from(role.replicas),
+            placed + role.members.len() as u64,
+        )
+    })
+}
+
+fn waited(standing: &Standing, now: Time) -> u64 {
+    match standing.fate {
+        Fate::Runs => 0,
+        _ => now.ms().saturating_sub(standing.queued.group.since.ms()),
+    }
+}
+
+fn tables(outlook: &Outlook, quotas: &[&Row], shown: &[&Standing], how: Printing<'_>) -> String {
+    let mut text = String::new();
+    if !quotas.is_empty() {
+        let row = |row: &&Row| {
+            let indent = "  ".repeat(row.depth);
+            let max = row
+                .max
+                .map_or_else(|| "-".to_owned(), |max| max.to_string());
+            let json = quota_json(row);
+            vec![
+                format!("{indent}{}", row.name),
+                row.resource.to_string(),
+                row.min.to_string(),
+                max,
+                row.runtime.to_string(),
+                row.used.to_string(),
+                row.request.to_string(),
+                json.lent.to_string(),
+                json.borrowed.to_string(),
+            ]
+        };
+        let heading = [
+            "QUOTA",
+            "RESOURCE",
+            "MIN",
+            "MAX",
+            "RUNTIME",
+            "USED",
+            "REQUESTED",
+            "LENT",
+            "BORROWED",
+        ];
+        let rows: Vec<Vec<String>> = quotas.iter().map(row).collect();
+        text += &table(&heading, &rows);
+        text.push('\n');
+    }
+    if shown.is_empty() {
+        return text + "nothing is queued\n";
+    }
+    let row = |standing: &&Standing| {
+        let group = &standing.queued.group;
+        let (members, placed) = counts(standing);
+        let (place, why) = match &standing.fate {
+            Fate::Runs => ("-".to_owned(), String::new()),
+            Fate::Waits { position, reason } => (position.to_string(), reason.to_string()),
+            Fate::Starts { slots, victims } => ("-".to_owned(), starts(slots.len(), victims.len())),
+        };
+        let waited = match waited(standing, how.now) {
+            0 => "-".to_owned(),
+            ms => duration(ms),
+        };
+        vec![
+            group.quota.to_string(),
+            place,
+            group.id.to_string(),
+            state(standing).to_owned(),
+            group.priority.to_string(),
+            format!("{placed}/{members}"),
+            waited,
+            why.replace(['\t', '\n'], " "),
+        ]
+    };
+    let heading = [
+        "QUOTA", "PLACE", "GROUP", "STATE", "PRIORITY", "PLACED", "WAITED", "WHY",
+    ];
+    let rows: Vec<Vec<String>> = shown.iter().map(row).collect();
+    text += &table(&heading, &rows);
+    let is_all = matches!(how.shown, Shown::All { .. });
+    if let Some(hold) = outlook.held.as_ref().filter(|_| is_all) {
+        text += &format!("\nroom is kept for {}, which has waited long\n", hold.group);
+    }
+    if !matches!(how.shown, Shown::All { places: false }) {
+        let places: Vec<Vec<String>> = shown.iter().flat_map(|one| places(one)).collect();
+        if !places.is_empty() {
+            let heading = ["GROUP", "ROLE", "INDEX", "NODE", "PLACE"];
+            text += &format!("\n{}", table(&heading, &places));
+        }
+    }
+    text
+}
+
+/// `4 members start now`, and for whom others go.
+fn starts(slots: usize, victims: usize) -> String {
+    let members = if slots == 1 {
+        "member starts"
+    } else {
+        "members start"
+    };
+    match victims {
+        0 => format!("{slots} {members} now"),
+        1 => format!("{slots} {members} when 1 pod is evicted"),
+        n => format!("{slots} {members} when {n} pods are evicted"),
+    }
+}
+
+/// Where members are, and where they would start.
+fn places(standing: &Standing) -> Vec<Vec<String>> {
+    let group = &standing.queued.group;
+    let row = |role: &str, index: u32, node: &str, place: &str| {
+        let cells = [group.id.as_str(), role, &index.to_string(), node, place];
+        cells.map(str::to_owned).to_vec()
+    };
+    let mut rows = Vec::new();
+    for role in group.gangs.iter().flat_map(|gang| &gang.roles) {
+        let has = |member: &Member| row(&role.name, member.index, member.node.as_str(), "has it");
+        rows.extend(role.members.iter().map(has));
+    }
+    if let Fate::Starts { slots, .. } = &standing.fate {
+        let gets = |slot: &Slot| row(&slot.role, slot.index, slot.node.as_str(), "gets it");
+        rows.extend(slots.iter().map(gets));
+    }
+    rows
+}

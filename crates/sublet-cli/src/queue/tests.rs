@@ -1,0 +1,219 @@
+//! A cluster's queue from files: what starts, what waits and why, and bad input.
+
+use proptest::prelude::*;
+use serde_json::Value;
+use sublet_model::{Time, Unit};
+
+use super::outlook::{OutlookOptions, outlook};
+use super::print::{Printing, Shown, answer};
+use crate::answer::{Answer, BAD_INPUT, DONE, Format, NOT_DONE};
+use crate::plan::Input;
+
+fn asked(text: &str, format: Format, only: Option<(&str, &str)>) -> Answer {
+    let shown = match only {
+        None => Shown::All { places: true },
+        Some((namespace, name)) => Shown::One { namespace, name },
+    };
+    let mut input = Input::default();
+    input.read("f", text);
+    // An hour after the objects were made.
+    let now = Time::from_ms(1_795_604_400_000);
+    let options = OutlookOptions {
+        unit: Unit::MiB,
+        schedulers: vec!["ours".to_owned()],
+        now,
+    };
+    let outlook = outlook(input, &options);
+    answer(&outlook, Printing { format, now, shown }).unwrap()
+}
+
+const NODE: &str = "
+---
+kind: Node
+metadata: {name: node-1, uid: n1}
+status: {allocatable: {nvidia.com/gpu: 8, cpu: 64, memory: 512Gi, pods: 110}, capacity: {nvidia.com/gpu: 8}}
+";
+
+/// A Job of so many pods with one card each, that waits for the queue.
+fn job(name: &str, pods: u32, priority: &str) -> String {
+    format!(
+        "
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {{name: {name}, namespace: team, uid: {name}, creationTimestamp: '2026-11-25T10:00:00Z'}}
+spec:
+  suspend: true
+  parallelism: {pods}
+  template:
+    metadata: {{labels: {{quota.scheduling.koordinator.sh/name: team}}}}
+    spec:
+      schedulerName: ours
+      priorityClassName: {priority}
+      containers: [{{name: c, resources: {{limits: {{nvidia.com/gpu: 1}}}}}}]
+"
+    )
+}
+
+fn quota(name: &str, min: u32, max: u32) -> String {
+    format!(
+        "
+---
+apiVersion: scheduling.sigs.k8s.io/v1alpha1
+kind: ElasticQuota
+metadata: {{name: {name}, namespace: kube-system}}
+spec: {{min: {{nvidia.com/gpu: {min}}}, max: {{nvidia.com/gpu: {max}}}}}
+"
+    )
+}
+
+const CLASSES: &str = "
+---
+apiVersion: scheduling.k8s.io/v1
+kind: PriorityClass
+metadata: {name: high}
+value: 100
+---
+apiVersion: scheduling.k8s.io/v1
+kind: PriorityClass
+metadata: {name: low}
+value: 1
+";
+
+fn cluster() -> String {
+    let jobs = [
+        job("first", 6, "high"),
+        job("second", 6, "low"),
+        job("vast", 60, "low"),
+    ];
+    [NODE, CLASSES, &quota("team", 4, 16), &jobs.concat()].concat()
+}
+
+#[test]
+fn one_job_starts_whole_and_the_others_say_why_they_wait() {
+    let answer = asked(&cluster(), Format::Json, None);
+    assert_eq!((answer.code, &answer.notes[..]), (DONE, &[][..]));
+    let json: Value = serde_json::from_str(&answer.text).unwrap();
+    let group = |name: &str| {
+        let groups = json["groups"].as_array().unwrap();
+        let id = format!("job/team/{name}");
+        groups
+            .iter()
+            .find(|group| group["group"] == *id)
+            .unwrap()
+            .clone()
+    };
+    let first = group("first");
+    assert_eq!(
+        (&first["state"], &first["priority"]),
+        (&"starting".into(), &100.into())
+    );
+    let slots = first["slots"].as_array().unwrap();
+    assert!(slots.len() == 6 && slots.iter().all(|slot| slot["node"] == "node-1"));
+    let second = group("second");
+    assert_eq!(
+        (&second["state"], &second["position"]),
+        (&"waiting".into(), &1.into())
+    );
+    assert_eq!(second["waitedMs"], 3_600_000);
+    assert!(second["slots"].is_null(), "{second}");
+    let vast = group("vast");
+    assert_eq!(vast["reason"], "Infeasible");
+    let message = vast["message"].as_str().unwrap();
+    assert!(
+        message.contains("60 of nvidia.com/gpu, and quota team has 16"),
+        "{message}"
+    );
+}
+
+/// These names are a promise: scripts read them.
+#[test]
+fn the_json_form_is_as_promised() {
+    let answer = asked(&cluster(), Format::Json, None);
+    let json: Value = serde_json::from_str(&answer.text).unwrap();
+    let fields = |value: &Value| {
+        let fields = value.as_object().unwrap().keys().cloned();
+        fields.collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(fields(&json), "groups held of quotas unreadable");
+    assert_eq!(
+        fields(&json["quotas"][0]),
+        "borrowed lent max min name parent request resource runtime used"
+    );
+    assert_eq!(
+        fields(&json["groups"][1]),
+        "group members message placed position priority quota reason state waitedMs"
+    );
+    assert_eq!(fields(&json["groups"][0]["slots"][0]), "index node role");
+}
+
+#[test]
+fn people_see_quotas_then_groups_and_one_job_with_its_places() {
+    let all = asked(&cluster(), Format::Table, None).text;
+    let lines: Vec<&str> = all.lines().collect();
+    assert!(lines[0].starts_with("QUOTA  RESOURCE"), "{all}");
+    assert!(
+        lines[1].starts_with("team   nvidia.com/gpu  4    16"),
+        "{all}"
+    );
+    assert!(all.contains("6 members start now"), "{all}");
+    let one = asked(&cluster(), Format::Table, Some(("team", "first")));
+    assert_eq!(one.code, DONE);
+    let row = "job/team/first  worker  0      node-1  gets it";
+    assert!(one.text.contains(row), "{}", one.text);
+    assert!(!one.text.contains("second"), "{}", one.text);
+    let none = asked(&cluster(), Format::Table, Some(("team", "fir")));
+    assert_eq!(none.code, NOT_DONE);
+    assert!(
+        none.notes[0].contains("no job, gang or pod team/fir is queued"),
+        "{:?}",
+        none.notes
+    );
+}
+
+#[test]
+fn a_bad_object_costs_only_itself() {
+    for (odd, words) in [
+        (
+            job("odd", 1, "low").replace("parallelism: 1", "parallelism: many"),
+            "field `spec.parallelism`: it is no whole number",
+        ),
+        (
+            "\n---\napiVersion: scheduling.x-k8s.io/v1alpha1\nkind: PodGroup\nmetadata: {name: g}\n\
+             spec: {minMember: -1}\n"
+                .to_owned(),
+            "field `spec.minMember`",
+        ),
+        (
+            quota("odd", 1, 2).replace("gpu: 1", "gpu: x"),
+            "field `spec.min[nvidia.com/gpu]`",
+        ),
+    ] {
+        let answer = asked(&[cluster(), odd].concat(), Format::Json, None);
+        assert_eq!(answer.code, NOT_DONE, "{words}");
+        let notes = answer.notes.join("\n");
+        assert!(notes.contains(words), "{notes}");
+        assert!(answer.text.contains("job/team/first"), "{}", answer.text);
+    }
+    assert_eq!(asked("", Format::Table, None).code, BAD_INPUT);
+    let nothing = asked(NODE, Format::Table, None);
+    assert_eq!(
+        (nothing.code, &*nothing.text),
+        (DONE, "nothing is queued\n")
+    );
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_answered(kind in 0..4_usize, text in "[a-z:{}\\[\\]'\" \\n0-9-]{0,80}") {
+        let (api, kind) = [
+            ("batch/v1", "Job"),
+            ("scheduling.x-k8s.io/v1alpha1", "PodGroup"),
+            ("sublet.dev/v1alpha1", "GangPlan"),
+            ("kubeflow.org/v1", "TFJob"),
+        ][kind];
+        let text = format!("apiVersion: {api}\nkind: {kind}\nmetadata: {{name: a}}\nspec: {text}");
+        let answer = asked(&text, Format::Json, None);
+        prop_assert!(answer.code == DONE || !answer.notes.is_empty());
+    }
+}
