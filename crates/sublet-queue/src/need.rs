@@ -97,8 +97,11 @@ fn waiting(role: &GangRole) -> u32 {
 fn due(group: &Group, gang: &Gang) -> Result<Option<Due>, QueueReason> {
     let all_placed: u32 = gang.roles.iter().map(placed).sum();
     let all_waiting: u32 = gang.roles.iter().map(waiting).sum();
+    // Once a plan has the minimum, what is above it may start for itself. So what a group asks is the
+    // same before it starts, while it runs, and after it was evicted.
+    let has_minimum = all_placed >= gang.min && gang.roles.iter().all(|r| placed(r) >= r.min);
     let (have, counted) = match group.matching {
-        MatchPolicy::OnceSatisfied if group.satisfied => return Ok(None),
+        MatchPolicy::OnceSatisfied if group.satisfied || has_minimum => return Ok(None),
         MatchPolicy::WaitingAndRunning => (true, all_placed),
         MatchPolicy::OnlyWaiting | MatchPolicy::OnceSatisfied => (false, 0),
     };

@@ -88,6 +88,22 @@ impl Evictables {
         evictables
     }
 
+    /// Does any quota with somebody who may go use more than it is entitled to?
+    pub(crate) fn is_anybody_over(&self, accounts: &Accounts<'_>) -> bool {
+        let theirs = self.by_quota.iter().enumerate();
+        let mut theirs = theirs.filter(|(_, theirs)| !theirs.groups.is_empty());
+        theirs.any(|(quota, _)| {
+            let mut both = accounts.used(quota).iter().zip(accounts.runtime(quota));
+            both.any(|(used, runtime)| used > runtime)
+        })
+    }
+
+    /// Might somebody go for a group of that quota and priority while no quota uses too much?
+    pub(crate) fn may_yield(&self, quota: usize, priority: i32) -> bool {
+        let own = &self.by_quota[quota];
+        !self.spare.is_empty() || !own.groups.is_empty() && own.lowest < priority
+    }
+
     /// Those that may go for this group, one after another: each is allowed to when those before it
     /// have gone. `spared`: groups that nobody touches.
     pub(crate) fn row(
@@ -104,7 +120,7 @@ impl Evictables {
         let mut all = about.bundles(&self.spare);
         for (quota, theirs) in self.by_quota.iter_mut().enumerate() {
             let may_go = match quota == charge.quota {
-                true => theirs.lowest < claimant.priority,
+                true => !theirs.groups.is_empty() && theirs.lowest < claimant.priority,
                 false => accounts.is_over(quota, charge.quota, asks),
             };
             if may_go && !theirs.groups.is_empty() {

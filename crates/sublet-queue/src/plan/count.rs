@@ -32,7 +32,13 @@ impl Tick<'_> {
             self.accounts.charge(charge, &row);
             let guaranteed = charge.class == Class::Guaranteed;
             match self.cannot_ask(group, charge) {
-                Some(reason) => self.reasons[at] = Some(reason),
+                Some(reason) => {
+                    // Who can never start asks nothing, though it may run from before.
+                    if matches!(reason, QueueReason::Infeasible(_)) {
+                        row.fill(0);
+                    }
+                    self.reasons[at] = Some(reason);
+                }
                 None if guaranteed => {
                     self.sum(all(group), &mut row);
                     counted.push(at);

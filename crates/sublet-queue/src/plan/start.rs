@@ -1,6 +1,8 @@
 //! Who starts: the first of each quota's line that its quotas and the nodes let start, with
 //! evictions where they are due.
 
+use std::collections::VecDeque;
+
 use sublet_model::Class;
 
 use super::Tick;
@@ -34,7 +36,7 @@ impl Leave {
 impl Tick<'_> {
     /// Starts whoever can start, and returns who cannot.
     pub(super) fn start_all(&mut self, lines: &mut Lines, class: Class) -> Vec<(usize, Waiting)> {
-        let mut failed: Vec<(usize, Waiting)> = Vec::new();
+        let mut failed = self.set_aside(lines);
         let (mut started, mut evicted) = (false, false);
         loop {
             let Some(quota) = next(&self.accounts, lines, class) else {
@@ -63,6 +65,37 @@ impl Tick<'_> {
                 }
             }
         }
+    }
+
+    /// Takes those out that their quotas refuse and no eviction can help, which most ticks are full
+    /// of: then the order need not be asked about each of them.
+    fn set_aside(&mut self, lines: &mut Lines) -> Vec<(usize, Waiting)> {
+        let mut aside = Vec::new();
+        let somebody_is_over = self.evictables.is_anybody_over(&self.accounts);
+        for (quota, line) in lines.iter_mut().enumerate() {
+            let all = std::mem::take(line).into_iter();
+            let (tried, refused): (VecDeque<_>, VecDeque<_>) = all.partition(|waiting| {
+                let group = &self.groups[waiting.group];
+                let Some(charge) = self.charges[waiting.group] else {
+                    return true;
+                };
+                let leave = self.leave(group);
+                let check = self.accounts.check(charge, &waiting.asks, leave.quota);
+                let may_evict = charge.class == Class::Guaranteed
+                    && (somebody_is_over || self.evictables.may_yield(quota, group.priority));
+                let held_up = check.err().filter(|_| !may_evict);
+                let is_tried = held_up.is_none();
+                if let Some(reason) = held_up {
+                    let free = self.accounts.check(charge, &waiting.asks, false);
+                    let held_for = free.ok().and_then(|()| self.held_for());
+                    self.reasons[waiting.group] = Some(held_for.unwrap_or(reason));
+                }
+                is_tried
+            });
+            *line = tried;
+            aside.extend(refused.into_iter().map(|waiting| (quota, waiting)));
+        }
+        aside
     }
 
     /// Takes those out that may be able to start now. Where somebody has gone, anybody may. Where
