@@ -385,6 +385,8 @@ keys! {
         QUOTA_GUARANTEED = "quota.scheduling.koordinator.sh/guaranteed",
         /// what its pods ask, as amounts by resource; read where a file holds no pods (Koordinator)
         QUOTA_REQUEST = "quota.scheduling.koordinator.sh/request",
+        /// what it may use now, as amounts by resource; written by the controller (Koordinator)
+        QUOTA_RUNTIME = "quota.scheduling.koordinator.sh/runtime",
     }
     Variable {
         /// what each container of the pod got, as in the pod's annotation `sublet.dev/allocation`;

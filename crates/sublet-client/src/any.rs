@@ -54,8 +54,13 @@ pub enum Act {
     ApplyStatus(Value),
     /// A JSON patch: all of its operations, or none if one fails (422).
     JsonPatch(Value),
-    /// Deleted, if it is still the one with this UID.
-    Delete(String),
+    /// Deleted, if it is still the one with this UID, and in this version where one is given.
+    Delete {
+        /// Its UID.
+        uid: String,
+        /// Its version.
+        version: Option<String>,
+    },
     /// The Eviction API: the object is a pod, and is asked to go if it is still the one with this
     /// UID and no disruption budget forbids it (429).
     Evict(String),
@@ -143,10 +148,10 @@ fn request(
             Ok(operations) => to.patch(name, &patched, &Patch::<Value>::Json(operations)),
             Err(error) => Err(kube::core::request::Error::SerializeBody(error)),
         },
-        Act::Delete(uid) => {
+        Act::Delete { uid, version } => {
             let conditions = Preconditions {
                 uid: Some(uid.clone()),
-                resource_version: None,
+                resource_version: version.clone(),
             };
             to.delete(name, &DeleteParams::default().preconditions(conditions))
         }
@@ -240,9 +245,18 @@ mod tests {
         let to = "/api/v1/namespaces/ns/pods/a";
         assert_eq!(line, format!("PATCH {to}?&fieldManager=tester&timeout=2s"));
         assert_eq!(body, operations);
-        let (line, body) = sent(pod(), Act::Delete("u1".to_owned()));
+        let (line, body) = sent(
+            pod(),
+            Act::Delete {
+                uid: "u1".to_owned(),
+                version: Some("7".to_owned()),
+            },
+        );
         assert_eq!(line, format!("DELETE {to}?&timeout=2s"));
-        assert_eq!(body, json!({"preconditions": {"uid": "u1"}}));
+        assert_eq!(
+            body,
+            json!({"preconditions": {"uid": "u1", "resourceVersion": "7"}})
+        );
 
         let kind = GroupVersionKind::gvk("sublet.test", "v1alpha1", "Toy");
         let toy = ObjectAddress {

@@ -2,7 +2,7 @@
 //! a patch, or to a refusal that names the field.
 //!
 //! It only fills in what a user could have written: the scheduler's name, slots, the amounts of a
-//! flavor, and a variable that carries the allocation. What a pod says for itself is never changed, but a variable under
+//! flavor, the queue's gate, and a variable that carries the allocation. What a pod says for itself is never changed, but a variable under
 //! our own name. A pod for a scheduler that does not ask Sublet is left alone. Applied twice, the
 //! second time changes nothing.
 
@@ -14,6 +14,7 @@ use json_patch::{AddOperation, Patch, PatchOperation};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sublet_api::dialect::{ClaimError, claim_of};
+use sublet_api::group::gang_of;
 use sublet_api::keys;
 use sublet_api::object::Pod;
 use sublet_api::{flavor_of, scheduler_of};
@@ -39,6 +40,8 @@ pub(crate) struct AdmissionRules {
     /// Whether containers that ask by units of memory get slots, where their namespace does not say
     /// it. Those whose way of asking always needs a slot get one in any case.
     pub(crate) slots: bool,
+    /// Whether jobs queue.
+    pub(crate) queue: bool,
 }
 
 /// The answer for a pod that may be created.
@@ -108,8 +111,14 @@ pub(crate) fn admit(
         patch.extend(amounts.0);
     }
     let pod = &*pod;
+    let queues = rules.queue && pod.spec.node_name.is_empty() && is_queued(pod, labels);
+    if queues && !has_gate(pod) {
+        patch.push(gate(&object["spec"]));
+    }
     let Some(claim) = claim_of(pod, rules.unit)? else {
-        return Ok(Admitted::default());
+        // One without a GPU is none of ours, unless it starts together with others.
+        admitted.patch = Patch(if queues { patch } else { Vec::new() });
+        return Ok(admitted);
     };
     let slots = match labels.get(keys::ADD_SLOTS_LABEL).map(String::as_str) {
         None => rules.slots,
@@ -150,6 +159,33 @@ fn scheduler(
             assign.clone()
         }
         _ => named.to_owned(),
+    }
+}
+
+/// Does such a pod queue, for a scheduler that asks Sublet? It says so itself, by a gang or a quota, or
+/// its namespace does.
+pub(crate) fn is_queued(pod: &Pod, labels: &BTreeMap<String, String>) -> bool {
+    let opted_in = labels
+        .get(keys::QUEUE_LABEL)
+        .is_some_and(|is| is == "enabled");
+    // A gang that cannot be read is told of by whoever keeps the queue.
+    opted_in
+        || pod.metadata.labels.contains_key(keys::QUOTA_NAME)
+        || !matches!(gang_of(pod), Ok(None))
+}
+
+/// Is the queue's gate on it?
+pub(crate) fn has_gate(pod: &Pod) -> bool {
+    let mut gates = pod.spec.scheduling_gates.iter();
+    gates.any(|gate| gate.name == keys::QUEUE_GATE)
+}
+
+/// What puts the queue's gate on a pod. `spec`: the pod's, as it was sent.
+fn gate(spec: &Value) -> PatchOperation {
+    let gate = json!({ "name": keys::QUEUE_GATE });
+    match spec["schedulingGates"].is_array() {
+        true => add(&["spec", "schedulingGates", "-"], gate),
+        false => add(&["spec", "schedulingGates"], json!([gate])),
     }
 }
 

@@ -79,7 +79,10 @@ pub(crate) async fn follow_namespaces<E: std::fmt::Display>(
         labels.retain(|key, _| {
             matches!(
                 key.as_str(),
-                keys::ASSIGN_SCHEDULER_LABEL | keys::ADD_SLOTS_LABEL | keys::DEFAULT_FLAVOR_LABEL
+                keys::ASSIGN_SCHEDULER_LABEL
+                    | keys::ADD_SLOTS_LABEL
+                    | keys::DEFAULT_FLAVOR_LABEL
+                    | keys::QUEUE_LABEL
             )
         });
         (namespace.metadata.name, labels)

@@ -5,7 +5,7 @@
 //! the API server. It never binds a pod and never speaks to a node.
 //!
 //! Suggested reading order: shell; hosts, keeper; admission, flavors, bindings, quotas,
-//! known, review, webhook, listener; event, preemptor, share_pods.
+//! known, review, webhook, listener; event, preemptor, share_pods, queue.
 
 mod admission;
 mod bindings;
@@ -16,6 +16,7 @@ mod keeper;
 mod known;
 mod listener;
 mod preemptor;
+mod queue;
 mod quotas;
 mod review;
 mod share_pods;
@@ -48,6 +49,7 @@ use keeper::CertificateKeeper;
 use known::Known;
 use listener::{answer_calls, stopped};
 use preemptor::Preemptor;
+use queue::{QueueKeeper, QueueScope, keep_queue};
 use share_pods::SharePodKeeper;
 use shell::{Pauses, govern};
 use webhook::Desk;
@@ -176,6 +178,14 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         flavors: flavors_known,
         quotas: quotas_known,
     };
+    let queue_keeper = queue.then(|| QueueKeeper {
+        scope: QueueScope {
+            schedulers: rules.schedulers.clone(),
+            unit: rules.unit,
+        },
+        known: known.clone(),
+        lease: ObjectAddress::of::<Lease>(Some(&keeper.namespace), LEASE),
+    });
     let share_pods = SharePodKeeper {
         rules: rules.clone(),
         known: known.clone(),
@@ -225,8 +235,15 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         pauses,
         metrics.clone(),
     );
+    let (for_queue, leads) = (client.clone(), leadership.clone());
+    let queue_metrics = metrics.clone();
+    let queueing = async move {
+        if let Some(keeper) = queue_keeper {
+            keep_queue(keeper, for_queue, leads, queue_metrics).await;
+        }
+    };
     let keeping = govern(keeper, for_keeper, leadership, pauses, metrics.clone());
-    let governing = tokio::spawn(async { tokio::join!(keeping, preempting, sharing) });
+    let governing = tokio::spawn(async { tokio::join!(keeping, preempting, sharing, queueing) });
     let (stop, mut stopping) = watch::channel(());
     let campaigning = tokio::spawn(campaign(
         client,
@@ -267,6 +284,7 @@ fn rules(args: Args) -> (AdmissionRules, BindingRules) {
         schedulers,
         assign: args.assign_scheduler,
         slots: args.add_slots,
+        queue: args.queue,
     };
     (rules, binding_rules)
 }

@@ -28,10 +28,23 @@ pub struct Seen {
     pub bound: BTreeSet<String>,
     /// Pods that failed.
     pub failed: BTreeSet<String>,
+    /// What became of pods, in that order, by namespace and name; each once for each pod.
+    pub log: Vec<(String, Happened)>,
     /// How often a new list was necessary.
     pub lists: usize,
     /// What broke these rules, one line for each case.
     pub broken: Vec<String>,
+}
+
+/// What became of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Happened {
+    /// It got a node.
+    Bound,
+    /// It was asked to go while it had one.
+    Goes,
+    /// It ended.
+    Over,
 }
 
 #[derive(Default)]
@@ -41,6 +54,8 @@ struct Cluster {
     /// Node and allocation of each pod when it was first seen bound: they must never change.
     first: BTreeMap<String, (String, String)>,
     seen: Seen,
+    /// What stands in the log, by UID.
+    logged: BTreeSet<(String, Happened)>,
     listing: bool,
 }
 
@@ -157,6 +172,7 @@ impl Cluster {
                 if pod.status.phase == "Failed" {
                     self.seen.failed.insert(pod.metadata.name.clone());
                 }
+                self.log(&pod);
                 self.pods.insert(uid, pod);
                 if !self.listing {
                     self.check_node(&node);
@@ -164,6 +180,25 @@ impl Cluster {
             }
             Change::Gone(pod) => {
                 self.pods.remove(&pod.metadata.uid);
+            }
+        }
+    }
+
+    fn log(&mut self, pod: &Pod) {
+        let meta = &pod.metadata;
+        let is_bound = !pod.spec.node_name.is_empty();
+        let happened = [
+            (is_bound, Happened::Bound),
+            (
+                is_bound && meta.deletion_timestamp.is_some(),
+                Happened::Goes,
+            ),
+            (is_over(pod), Happened::Over),
+        ];
+        for (_, what) in happened.into_iter().filter(|(is_so, _)| *is_so) {
+            if self.logged.insert((meta.uid.clone(), what)) {
+                let name = format!("{}/{}", meta.namespace, meta.name);
+                self.seen.log.push((name, what));
             }
         }
     }

@@ -1,10 +1,10 @@
 //! A cluster with the product on it: control plane, extender, second stock scheduler.
 
+mod lease;
+
 use std::collections::BTreeMap;
-use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -35,21 +35,6 @@ pub struct World {
     queue: bool,
 }
 
-/// The cluster that the tests of this process use one after another. Its guard is a process that
-/// removes it when this process ends.
-static SHARED: Mutex<Option<World>> = Mutex::new(None);
-
-/// A cluster without nodes and pods, for one test alone; see `World` for what it can do.
-pub struct Lease(MutexGuard<'static, Option<World>>);
-
-impl Deref for Lease {
-    type Target = World;
-
-    fn deref(&self) -> &World {
-        self.0.as_ref().expect("a lease is made with its cluster")
-    }
-}
-
 /// The control plane's programs. If there are none, prints why the test is skipped.
 ///
 /// # Errors
@@ -77,39 +62,6 @@ pub fn eventually<T>(mut check: impl FnMut() -> Result<T>) -> Result<T> {
 }
 
 impl World {
-    /// The cluster of this process, empty: the extender is restarted, and what an earlier test
-    /// left is deleted. If this machine cannot run it, prints why and returns `None`.
-    ///
-    /// # Errors
-    /// A component does not come up.
-    pub fn lease() -> Result<Option<Lease>> {
-        let mut shared = match SHARED.lock() {
-            Ok(shared) => shared,
-            // A test failed while it held the cluster, so its state is unknown.
-            Err(poisoned) => {
-                SHARED.clear_poison();
-                let mut shared = poisoned.into_inner();
-                *shared = None;
-                shared
-            }
-        };
-        match shared.as_ref() {
-            Some(world) => world.empty()?,
-            None => *shared = World::start()?,
-        }
-        Ok(shared.is_some().then(|| Lease(shared)))
-    }
-
-    /// Deletes all that tests make, and restarts the extender, which has learnt from their pods.
-    fn empty(&self) -> Result<()> {
-        const MADE: &str =
-            "deployments,replicasets,poddisruptionbudgets,resourcequotas,pods,nodes,events";
-        self.cluster.stop(deployed::EXTENDER);
-        let delete = ["delete", MADE, "--all", "--all-namespaces", "--now"];
-        self.cluster.kubectl(&delete)?;
-        deployed::start_extender_on(&self.cluster, &self.sublet, self.port, &[])
-    }
-
     /// Starts everything. If this machine cannot, prints why and returns `None`.
     ///
     /// # Errors
@@ -133,14 +85,6 @@ impl World {
     /// A component does not come up.
     pub fn start_keeping_deleted() -> Result<Option<World>> {
         World::start_as(&[], ClusterOptions::keeping_deleted)
-    }
-
-    /// The same with the queue.
-    ///
-    /// # Errors
-    /// A component does not come up.
-    pub fn start_queueing() -> Result<Option<World>> {
-        World::start_of(true, &["--queue"], |options| options)
     }
 
     fn start_as(

@@ -11,13 +11,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use prometheus_client::registry::Registry;
 use sublet_api::object::{Node, Pod, TolerationSpec};
 use sublet_api::{
-    NodeDefaults, bound_entry, facts_of, facts_without_gpu, is_over, keys, measured_use, pod_uid,
-    stock,
+    NodeDefaults, bound_entry, facts_of, facts_with_stock, facts_without_gpu, is_over, keys,
+    measured_use, pod_uid, stock,
 };
 use sublet_client::Client;
 use sublet_model::{Claim, GpuIndex, NodeFacts, NodeIdx, NodeName, PodUid, Standing, Time};
 use sublet_plan::stock::{NodeRules, Taint, TaintEffect, soft_taints};
-use sublet_plan::{Engine, EngineOptions};
+use sublet_plan::{Engine, EngineOptions, StockRules};
 use sublet_telemetry::metrics::SchedulerMetrics;
 use tokio::sync::{Notify, watch};
 
@@ -63,10 +63,14 @@ impl State {
     /// A node was seen.
     pub(crate) fn set_node(&mut self, node: &Node) {
         let unit = self.engine.options().unit;
-        let facts = match facts_of(node, NodeDefaults { unit }) {
-            Ok(Some(facts)) => Ok(facts),
-            Ok(None) => facts_without_gpu(node, NodeDefaults { unit }),
-            Err(error) => Err(error),
+        let defaults = NodeDefaults { unit };
+        let facts = match self.engine.options().stock {
+            StockRules::Here => facts_with_stock(node, defaults),
+            StockRules::Elsewhere => match facts_of(node, defaults) {
+                Ok(Some(facts)) => Ok(facts),
+                Ok(None) => facts_without_gpu(node, defaults),
+                Err(error) => Err(error),
+            },
         };
         if let Err(error) = measured_use(node) {
             let (node, annotation) = (&node.metadata.name, keys::MEASURED_USE);
@@ -124,7 +128,7 @@ impl State {
         }
         let unit = self.engine.options().unit;
         let waiting = match Waiting::of(pod, unit) {
-            Ok(waiting) => waiting,
+            Ok(waiting) => waiting.counted(pod, self.engine.options().stock),
             Err(problem) => {
                 if !pod.spec.node_name.is_empty() {
                     let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use sublet_api::dialect::{self, ClaimError, result_keys};
 use sublet_api::object::Pod;
-use sublet_api::{host_of, keys, pod_key, pod_uid};
+use sublet_api::{host_of, keys, pod_key, pod_uid, stock_ask};
 use sublet_model::{Claim, Host, NameError, PodKey, PodUid, Unit};
+use sublet_plan::StockRules;
 
 use crate::plans::Membership;
 
@@ -49,6 +50,18 @@ impl Waiting {
             membership: Membership::of(pod),
             present: present.collect(),
         })
+    }
+
+    /// The same with all that the stock scheduler counts, where nobody else counts it. What cannot be
+    /// read of that is nothing.
+    pub(crate) fn counted(mut self, pod: &Pod, rules: StockRules) -> Waiting {
+        if rules == StockRules::Here
+            && let (Ok(host), Ok(stock)) = (host_of(pod), stock_ask(pod))
+        {
+            let claim = Claim::clone(&self.claim).with_host(host);
+            self.claim = Arc::new(claim.with_stock(Arc::new(stock)));
+        }
+        self
     }
 
     /// Does it ask for a GPU?

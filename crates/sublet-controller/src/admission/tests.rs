@@ -10,6 +10,7 @@ fn rules() -> AdmissionRules {
         schedulers: ["sublet-scheduler".to_owned()].into(),
         assign: None,
         slots: false,
+        queue: false,
     }
 }
 
@@ -51,6 +52,58 @@ fn a_gpu_pod_gets_the_variable_and_nothing_else() {
     let mut wanted = pod.clone();
     wanted["spec"]["containers"][0]["env"] = json!([ours()]);
     assert_eq!(after(&pod, &labels(&[]), &rules()), wanted);
+}
+
+/// Whoever queues has the gate, GPU or not; nobody else has.
+#[test]
+fn a_pod_that_queues_gets_the_gate_once() {
+    let queue = AdmissionRules {
+        queue: true,
+        ..rules()
+    };
+    let opted_in = labels(&[(keys::QUEUE_LABEL, "enabled")]);
+    let gpu = json!({"aliyun.com/gpu-mem": "100"});
+    let gates = |pod: &Value| pod["spec"]["schedulingGates"].clone();
+    let ours = json!([{ "name": keys::QUEUE_GATE }]);
+    let marked = |mark: &str, key: &str| {
+        let mut pod = pod("sublet-scheduler", &json!({"cpu": "1"}));
+        pod["metadata"][mark][key] = "x".into();
+        pod
+    };
+    for (pod, labels) in [
+        (marked("labels", keys::PLUGINS_POD_GROUP), labels(&[])),
+        (marked("labels", keys::KOORDINATOR_POD_GROUP), labels(&[])),
+        (marked("annotations", keys::GANG_NAME), labels(&[])),
+        (marked("labels", keys::QUOTA_NAME), labels(&[])),
+        (pod("sublet-scheduler", &gpu), opted_in.clone()),
+        (
+            pod("sublet-scheduler", &json!({"cpu": "1"})),
+            opted_in.clone(),
+        ),
+    ] {
+        assert_eq!(gates(&after(&pod, &labels, &rules())), Value::Null, "{pod}");
+        let queued = after(&pod, &labels, &queue);
+        assert_eq!(gates(&queued), ours, "{pod}");
+        assert_eq!(after(&queued, &labels, &queue), queued);
+    }
+    let mut gated = marked("labels", keys::QUOTA_NAME);
+    gated["spec"]["schedulingGates"] = json!([{ "name": "other" }]);
+    let both = json!([{ "name": "other" }, { "name": keys::QUEUE_GATE }]);
+    assert_eq!(gates(&after(&gated, &labels(&[]), &queue)), both);
+
+    let mut placed = marked("labels", keys::QUOTA_NAME);
+    placed["spec"]["nodeName"] = "n1".into();
+    for (pod, labels) in [
+        (pod("sublet-scheduler", &gpu), labels(&[])),
+        (
+            pod("sublet-scheduler", &gpu),
+            labels(&[(keys::QUEUE_LABEL, "no")]),
+        ),
+        (pod("default-scheduler", &gpu), opted_in),
+        (placed, labels(&[])),
+    ] {
+        assert_eq!(gates(&after(&pod, &labels, &queue)), Value::Null, "{pod}");
+    }
 }
 
 #[test]

@@ -12,6 +12,7 @@ fn rules() -> AdmissionRules {
         schedulers: ["other-of-ours".to_owned(), "sublet-scheduler".to_owned()].into(),
         assign: Some("sublet-scheduler".to_owned()),
         slots: false,
+        queue: false,
     }
 }
 

@@ -17,6 +17,7 @@ fn rules() -> AdmissionRules {
         schedulers: ["sublet-scheduler".to_owned()].into(),
         assign: None,
         slots: false,
+        queue: false,
     }
 }
 

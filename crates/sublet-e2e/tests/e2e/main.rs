@@ -18,6 +18,7 @@ mod one_machine;
 mod peers_reports;
 mod preemption;
 mod published_examples;
+mod queue;
 mod quotas;
 mod real_node;
 mod real_node_dialects;

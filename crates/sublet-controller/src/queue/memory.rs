@@ -1,0 +1,234 @@
+//! What one leadership remembers between two looks. A successor does without it: at worst something is
+//! asked or told once more.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+use sublet_model::Time;
+use sublet_queue::{QueueHold, QueueMemo};
+
+/// A victim that was asked to go and is still there is asked again after this time: a disruption
+/// budget may have been in the way.
+const ASK_AGAIN_MS: u64 = 2_000;
+
+/// How long a plan that was written may take to be told of by the watch.
+const AWAIT_MS: u64 = 5_000;
+
+/// The first pause of a group that did not start in time, and the longest: each is twice the last.
+const BACK_OFF_MS: u64 = 10_000;
+const LONGEST_BACK_OFF_MS: u64 = 300_000;
+
+/// The same reason is told with other numbers after this time.
+const TELL_AGAIN_MS: u64 = 30_000;
+
+/// The figures of a quota are written once in this time.
+const FIGURES_MS: u64 = 1_000;
+
+/// What is remembered.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    /// Plans that were written and not seen yet: since when, and the version that they had before.
+    awaited: BTreeMap<String, (Option<String>, Time)>,
+    /// What the engine has worked out.
+    pub(crate) engine: QueueMemo,
+    /// Victims that were asked, by UID.
+    asked: BTreeMap<String, Time>,
+    /// Groups that did not start in time.
+    given_up: BTreeMap<String, GivenUp>,
+    /// What was last told, by what it is about.
+    told: BTreeMap<String, (String, Time)>,
+    /// What is kept for a group that has waited long.
+    pub(crate) hold: Option<QueueHold>,
+    /// What was last written, by where, and when.
+    written: BTreeMap<String, (Value, Time)>,
+}
+
+/// A group that did not start in time.
+#[derive(Debug)]
+struct GivenUp {
+    /// The last plan.
+    plan: Arc<str>,
+    /// How many plans.
+    times: u32,
+    /// Until when it waits.
+    until: Time,
+}
+
+impl Memory {
+    /// A plan was written, in place of that version; until it is seen, nothing is decided.
+    pub(crate) fn await_plan(&mut self, name: String, before: Option<String>, now: Time) {
+        self.awaited.insert(name, (before, now));
+    }
+
+    /// Is the plan of that name as it was last written? `version`: in which it is seen.
+    pub(crate) fn is_fresh(&self, name: &str, version: &str) -> bool {
+        let awaited = self.awaited.get(name);
+        awaited.is_none_or(|(before, _)| before.as_deref() != Some(version))
+    }
+
+    /// Is every plan seen that was written? `seen`: in which version.
+    pub(crate) fn has_all(&mut self, seen: impl Fn(&str) -> Option<String>, now: Time) -> bool {
+        self.awaited.retain(|name, (before, at)| {
+            let found = seen(name);
+            let is_seen = match before {
+                None => found.is_some(),
+                Some(before) => found.as_ref() != Some(before),
+            };
+            !is_seen && now.ms() < at.plus_ms(AWAIT_MS).ms()
+        });
+        self.awaited.is_empty()
+    }
+
+    /// The pod of this UID was asked to go.
+    pub(crate) fn ask(&mut self, uid: String, now: Time) {
+        self.asked
+            .retain(|_, at| now.ms() < at.plus_ms(ASK_AGAIN_MS).ms());
+        self.asked.insert(uid, now);
+    }
+
+    /// Was the pod asked a moment ago?
+    pub(crate) fn was_asked(&self, uid: &str, now: Time) -> bool {
+        let asked = self.asked.get(uid);
+        asked.is_some_and(|at| now.ms() < at.plus_ms(ASK_AGAIN_MS).ms())
+    }
+
+    /// The plan of that name was given up for the group, which did not start in time.
+    pub(crate) fn give_up(&mut self, group: &str, plan: &Arc<str>, now: Time) {
+        let given_up = self.given_up.entry(group.to_owned());
+        let given_up = given_up.or_insert_with(|| GivenUp {
+            plan: Arc::from(""),
+            times: 0,
+            until: now,
+        });
+        if given_up.plan == *plan {
+            return;
+        }
+        let pause = BACK_OFF_MS << given_up.times.min(10);
+        given_up.plan = plan.clone();
+        given_up.times += 1;
+        given_up.until = now.plus_ms(pause.min(LONGEST_BACK_OFF_MS));
+    }
+
+    /// The plan that was last given up for the group.
+    pub(crate) fn given_up(&self, group: &str) -> Option<Arc<str>> {
+        Some(self.given_up.get(group)?.plan.clone())
+    }
+
+    /// Until when the group waits.
+    pub(crate) fn not_before(&self, group: &str) -> Option<Time> {
+        self.given_up.get(group).map(|given_up| given_up.until)
+    }
+
+    /// Only these groups are there.
+    pub(crate) fn keep(&mut self, is_there: impl Fn(&str) -> bool) {
+        self.given_up.retain(|group, _| is_there(group));
+        // What is told of anything else has another form of name.
+        self.told
+            .retain(|about, _| about.contains(' ') || is_there(about));
+    }
+
+    /// Is this to be told now? `kind`: another kind is told at once, another text of one kind after a
+    /// while.
+    pub(crate) fn tells(&mut self, about: &str, kind: &str, text: &str, now: Time) -> bool {
+        let all = format!("{kind}\n{text}");
+        match self.told.get(about) {
+            Some((last, _)) if *last == all => false,
+            Some((last, at))
+                if last.split('\n').next() == Some(kind)
+                    && now.ms() < at.plus_ms(TELL_AGAIN_MS).ms() =>
+            {
+                false
+            }
+            _ => {
+                self.told.insert(about.to_owned(), (all, now));
+                true
+            }
+        }
+    }
+
+    /// Is this to be written there? `seen`: what stands there, as far as that is known.
+    pub(crate) fn writes(&mut self, at: &str, value: &Value, seen: &Value, now: Time) -> bool {
+        match self.written.get(at) {
+            Some((last, _)) if last == value => false,
+            Some((_, when)) if now.ms() < when.plus_ms(FIGURES_MS).ms() => false,
+            None if value == seen => false,
+            _ => {
+                self.written.insert(at.to_owned(), (value.clone(), now));
+                true
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn at(ms: u64) -> Time {
+        Time::from_ms(ms)
+    }
+
+    #[test]
+    fn pauses_grow_and_one_plan_is_given_up_once() {
+        let mut memory = Memory::default();
+        let plan = |at: u64| -> Arc<str> { format!("p{at}").into() };
+        assert_eq!((memory.not_before("g"), memory.given_up("g")), (None, None));
+        memory.give_up("g", &plan(1), at(1_000));
+        memory.give_up("g", &plan(1), at(2_000));
+        assert_eq!(memory.not_before("g"), Some(at(11_000)));
+        assert_eq!(memory.given_up("g"), Some(plan(1)));
+        memory.give_up("g", &plan(2), at(11_000));
+        assert_eq!(memory.not_before("g"), Some(at(31_000)));
+        for next in 3..30 {
+            memory.give_up("g", &plan(next), at(0));
+            assert!(memory.not_before("g").unwrap().ms() <= LONGEST_BACK_OFF_MS);
+        }
+        memory.keep(|group| group != "g");
+        assert_eq!(memory.not_before("g"), None);
+    }
+
+    #[test]
+    fn another_reason_is_told_at_once_and_other_numbers_later() {
+        let mut memory = Memory::default();
+        assert!(memory.tells("g", "NoRoom", "3 of 8", at(0)));
+        assert!(!memory.tells("g", "NoRoom", "3 of 8", at(60_000)));
+        assert!(!memory.tells("g", "NoRoom", "4 of 8", at(1_000)));
+        assert!(memory.tells("g", "NoRoom", "4 of 8", at(31_000)));
+        assert!(memory.tells("g", "OverQuota", "2", at(31_001)));
+        memory.keep(|_| false);
+        assert!(memory.tells("g", "OverQuota", "2", at(31_002)));
+    }
+
+    #[test]
+    fn what_stands_there_is_not_written_again() {
+        let mut memory = Memory::default();
+        let (one, two) = (json!({"used": 1}), json!({"used": 2}));
+        assert!(!memory.writes("q", &one, &one, at(0)));
+        assert!(memory.writes("q", &two, &one, at(0)));
+        // The watch may tell late of it.
+        assert!(!memory.writes("q", &two, &one, at(5_000)));
+        assert!(!memory.writes("q", &one, &two, at(500)));
+        assert!(memory.writes("q", &one, &two, at(1_000)));
+    }
+
+    #[test]
+    fn a_plan_is_awaited_and_a_victim_asked_for_a_while() {
+        let mut memory = Memory::default();
+        let version = |text: &'static str| move |_: &str| Some(text.to_owned());
+        memory.await_plan("p".to_owned(), None, at(0));
+        assert!(!memory.has_all(|_| None, at(10)));
+        assert!(memory.has_all(version("1"), at(20)));
+        memory.await_plan("p".to_owned(), Some("1".to_owned()), at(20));
+        assert!(!memory.is_fresh("p", "1") && memory.is_fresh("p", "2"));
+        assert!(!memory.has_all(version("1"), at(30)));
+        assert!(memory.has_all(version("2"), at(40)));
+        memory.await_plan("p".to_owned(), None, at(0));
+        assert!(memory.has_all(|_| None, at(AWAIT_MS)));
+        memory.ask("u".to_owned(), at(0));
+        assert!(memory.was_asked("u", at(1_999)));
+        assert!(!memory.was_asked("u", at(2_000)));
+    }
+}

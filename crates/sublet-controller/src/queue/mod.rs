@@ -1,0 +1,212 @@
+//! The job queue of the cluster: who starts, where, and who goes for it.
+//!
+//! A decision is about the whole cluster, so this controller has a loop of its own: watches in, one
+//! look at everything after each change, writes out by the shell's pen. Nothing is in memory that the
+//! API server does not have: plans say what was decided, pods what they have, and groups since when
+//! they wait.
+//!
+//! Suggested reading order: seen, watching; amounts, steps, memory, round, told.
+
+mod amounts;
+mod memory;
+mod round;
+mod seen;
+mod steps;
+#[cfg(test)]
+mod tests;
+mod told;
+mod watching;
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use kube::Client;
+use sublet_client::{ObjectAddress, Write, read_object};
+use sublet_model::Time;
+use sublet_replicas::leader::Leadership;
+use sublet_telemetry::metrics::ControllerMetrics;
+
+use crate::known::Known;
+use crate::shell::{Pen, Undone};
+use memory::Memory;
+use round::{QueueLook, Round};
+use steps::{Step, Then};
+use watching::Watching;
+
+pub(crate) use round::QueueScope;
+
+/// Its name in logs and metrics, and as field manager.
+pub(crate) const QUEUE: &str = "sublet-queue";
+
+/// So many writes are under way at a time.
+const AT_ONCE: usize = 16;
+
+/// Changes that come together are looked at together.
+const TOGETHER: Duration = Duration::from_millis(20);
+
+/// Without a change everything is looked at again after this time: deadlines pass by themselves.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// How long is waited after a failure.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// What the queue needs.
+pub(crate) struct QueueKeeper {
+    pub(crate) scope: QueueScope,
+    /// The labels of namespaces.
+    pub(crate) known: Known,
+    /// The Lease whose holder writes.
+    pub(crate) lease: ObjectAddress,
+}
+
+/// Keeps the queue for ever, whenever this process leads.
+pub(crate) async fn keep_queue(
+    keeper: QueueKeeper,
+    client: Client,
+    mut leadership: Leadership,
+    metrics: ControllerMetrics,
+) {
+    // Names of plans are never used again, whatever leadership of this process made them.
+    let mut names = 0;
+    loop {
+        let tenure = leadership.won().await;
+        let pen = Pen {
+            name: QUEUE,
+            client: client.clone(),
+            leadership: leadership.clone(),
+            tenure,
+            metrics: metrics.clone(),
+        };
+        tokio::select! {
+            never = keeper.in_office(&pen, &mut names) => match never {},
+            () = leadership.lost(tenure) => {}
+        }
+    }
+}
+
+impl QueueKeeper {
+    async fn in_office(&self, pen: &Pen, names: &mut u64) -> std::convert::Infallible {
+        let epoch = self.epoch(&pen.client).await;
+        // All is watched anew: what an earlier leader wrote is in the lists that begin it.
+        let watching = Watching::begin(&pen.client, self.scope.unit);
+        watching.ready().await;
+        tracing::info!(epoch, "the queue is kept");
+        let mut memory = Memory::default();
+        loop {
+            let round = self.look(&watching, epoch, &mut memory, names);
+            let is_done = self.carry_out(round, pen, &watching, &mut memory).await;
+            if !is_done {
+                tokio::time::sleep(PAUSE).await;
+            }
+            let news = watching.board.news.notified();
+            let _news = tokio::time::timeout(AGAIN, news).await;
+            tokio::time::sleep(TOGETHER).await;
+        }
+    }
+
+    /// The number of this leadership, which the Lease has counted.
+    async fn epoch(&self, client: &Client) -> u64 {
+        loop {
+            match read_object(client, &self.lease).await {
+                Ok(Some(lease)) => return lease["spec"]["leaseTransitions"].as_u64().unwrap_or(0),
+                Ok(None) => tracing::warn!("the Lease is gone"),
+                Err(error) => tracing::warn!(%error, "the Lease cannot be read"),
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    fn look(&self, watching: &Watching, epoch: u64, memory: &mut Memory, names: &mut u64) -> Round {
+        let namespaces = self.known.namespaces.borrow().clone().unwrap_or_default();
+        let now = Time::from_ms(u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0));
+        watching.onlooker.decide(|sight| {
+            let seen = watching.board.seen();
+            let outlook = QueueLook {
+                seen: &seen,
+                namespaces: &namespaces,
+                scope: &self.scope,
+                epoch,
+                now,
+            };
+            outlook.round(sight, memory, names)
+        })
+    }
+
+    /// Writes what was decided. True: nothing failed that must be tried again.
+    async fn carry_out(
+        &self,
+        round: Round,
+        pen: &Pen,
+        watching: &Watching,
+        memory: &mut Memory,
+    ) -> bool {
+        pen.decided();
+        let mut is_done = true;
+        let steps = round.steps.into_iter().map(|step| async move {
+            let written = pen.write(&step.write).await;
+            (step, written)
+        });
+        let mut steps = futures::stream::iter(steps).buffer_unordered(AT_ONCE);
+        while let Some((step, written)) = steps.next().await {
+            match written {
+                Ok(()) => self.enter(step, watching, memory),
+                Err(undone) => {
+                    is_done &= self.failed(&step, &undone, memory);
+                }
+            }
+        }
+        let told = round.told.into_iter();
+        let told = told.map(|write: Write| async move { pen.write(&write).await });
+        let mut told = futures::stream::iter(told).buffer_unordered(AT_ONCE);
+        while let Some(told) = told.next().await {
+            if let Err(undone) = told {
+                tracing::debug!(%undone, "something is not told");
+            }
+        }
+        is_done
+    }
+
+    /// What was written is so.
+    fn enter(&self, step: Step, watching: &Watching, memory: &mut Memory) {
+        let now = Timestamp::now();
+        let mut seen = watching.board.seen();
+        match step.then {
+            Then::Nothing => {}
+            Then::Planned(name) => memory.await_plan(name, None, moment(now)),
+            Then::Rewritten(name, version) => memory.await_plan(name, Some(version), moment(now)),
+            Then::Released(uid, mark) => seen.released(&uid, &mark),
+            Then::Evicted(uid) => {
+                seen.evicted(&uid, &now.to_string());
+                memory.ask(uid, moment(now));
+            }
+            Then::Switched(job, suspended) => seen.switched(&job, suspended),
+        }
+    }
+
+    /// A write failed. True: a watch will tell why, or it is tried again in its own time.
+    fn failed(&self, step: &Step, undone: &Undone, memory: &mut Memory) -> bool {
+        let refused = matches!(
+            undone,
+            Undone::Refused {
+                code: 404 | 409 | 422 | 429,
+                ..
+            }
+        );
+        match &step.then {
+            // A disruption budget may be in the way.
+            Then::Evicted(uid) => memory.ask(uid.clone(), moment(Timestamp::now())),
+            // It may have been written.
+            Then::Planned(name) => {
+                memory.await_plan(name.clone(), None, moment(Timestamp::now()));
+            }
+            _ => {}
+        }
+        tracing::warn!(error = %undone, "tried again later");
+        refused
+    }
+}
+
+fn moment(now: Timestamp) -> Time {
+    Time::from_ms(u64::try_from(now.as_millisecond()).unwrap_or(0))
+}

@@ -1,0 +1,430 @@
+//! One look at everything, and what comes of it. Pure: the engine decides, and here its decisions
+//! become plans, and plans become steps.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use sublet_api::gang_plan::{
+    GangPlan, MOST_SLOTS, PlanPhase, PlannedGroup, PlannedRole, PlannedSlot,
+};
+use sublet_api::group::{Gathered, GroupSources, QueuedGroup, gather};
+use sublet_api::object::Pod;
+use sublet_api::{QuotaIndex, Victim, host_of, pod_uid, scheduler_of, stock_ask};
+use sublet_client::{Act, Write};
+use sublet_model::{Entry, MiB, PodKey, PodUid, Standing, Time, Unit};
+use sublet_plan::Engine;
+use sublet_queue::{Group, QueueDecision, QueueRules, QueueSnapshot, QueueVictim, Slot, plan};
+use sublet_scheduler::Sight;
+
+use super::amounts::{Books, largest_card};
+use super::memory::Memory;
+use super::seen::{Seen, SeenPlan, counts, is_in_queue};
+use super::steps::{Scene, Step, Then, plan_address};
+use super::told::{Tellings, tell};
+use crate::admission::{has_gate, is_queued};
+use crate::known::NamespaceLabels;
+
+/// How long members with a place wait for the others where nothing is said, as in Koordinator.
+const WAITS_S: u32 = 600;
+
+/// How much longer a plan lasts whose victims go first: their grace, and some more.
+const VICTIMS_S: u32 = 120;
+
+/// A pod that may have a slot, and which one if it is to be a certain one.
+type Candidate<'a> = (Option<u32>, &'a Arc<Pod>);
+
+/// Who queues.
+#[derive(Debug, Clone)]
+pub(crate) struct QueueScope {
+    /// The schedulers that ask Sublet.
+    pub(crate) schedulers: BTreeSet<String>,
+    /// What one `aliyun.com/gpu-mem` is.
+    pub(crate) unit: Unit,
+}
+
+/// What is looked at.
+pub(crate) struct QueueLook<'a> {
+    pub(crate) seen: &'a Seen,
+    pub(crate) namespaces: &'a NamespaceLabels,
+    pub(crate) scope: &'a QueueScope,
+    /// The leadership that writes.
+    pub(crate) epoch: u64,
+    pub(crate) now: Time,
+}
+
+/// What is to be written.
+#[derive(Debug, Default)]
+pub(crate) struct Round {
+    /// What the protocol needs, in any order.
+    pub(crate) steps: Vec<Step>,
+    /// What people are told.
+    pub(crate) told: Vec<Write>,
+}
+
+impl QueueScope {
+    /// Is the pod one that queues? `labels`: its namespace's.
+    pub(crate) fn queues(&self, pod: &Pod, labels: Option<&BTreeMap<String, String>>) -> bool {
+        let none = BTreeMap::new();
+        self.schedulers.contains(scheduler_of(pod)) && is_queued(pod, labels.unwrap_or(&none))
+    }
+}
+
+impl QueueLook<'_> {
+    /// Looks at everything once.
+    pub(crate) fn round(
+        &self,
+        mut sight: Sight<'_>,
+        memory: &mut Memory,
+        names: &mut u64,
+    ) -> Round {
+        let mut round = Round::default();
+        let card = largest_card(sight.engine);
+        let books = Books::of(self.seen, sight.engine, self.scope.unit);
+        let gathered = self.gather(&books.index, card);
+        let groups: BTreeMap<&str, &QueuedGroup> = gathered
+            .groups
+            .iter()
+            .map(|group| (group.group.id.as_str(), group))
+            .collect();
+        memory.keep(|group| groups.contains_key(group));
+        let is_settled = self.follow_plans(&groups, memory, &mut round);
+        let mut decisions = Vec::new();
+        let version = |name: &str| match &self.seen.plans.get(name)?.plan {
+            Ok(plan) => Some(plan.version.to_string()),
+            Err(_) => Some(String::new()),
+        };
+        let seen_all = memory.has_all(version, self.now);
+        if is_settled && seen_all {
+            decisions = self.decide(&mut sight, &gathered, &books, memory);
+            memory.hold = decisions.iter().find_map(|decision| match decision {
+                QueueDecision::Hold(hold) => Some(hold.clone()),
+                _ => None,
+            });
+            self.write_plans(&decisions, &groups, names, &mut round);
+        }
+        let tellings = Tellings {
+            look: self,
+            books: &books,
+            gathered: &gathered,
+            decisions: &decisions,
+            decided: is_settled && seen_all,
+        };
+        round.told = tell(&tellings, memory);
+        round
+    }
+
+    fn gather(&self, index: &QuotaIndex, card: MiB) -> Gathered {
+        // Who was asked to go is no member any more, and its group waits again.
+        let stays = |pod: &&Pod| pod.metadata.deletion_timestamp.is_none();
+        let pods = self.seen.pods.values().map(|pod| &**pod);
+        let pods: Vec<&Pod> = pods.filter(stays).collect();
+        let groups = self.seen.pod_groups.values();
+        let plans = self
+            .seen
+            .plans
+            .values()
+            .filter_map(|seen| seen.plan.as_ref().ok());
+        let class = |name: &str| match name {
+            "" => self.seen.default_class,
+            name => self.seen.classes.get(name).copied(),
+        };
+        let is_queued = |pod: &Pod| {
+            is_in_queue(pod)
+                || self
+                    .scope
+                    .queues(pod, self.namespaces.get(&pod.metadata.namespace))
+        };
+        gather(GroupSources {
+            pods: &pods,
+            pod_groups: &groups.map(|group| group.facts.clone()).collect::<Vec<_>>(),
+            jobs: &self.seen.jobs.values().cloned().collect::<Vec<_>>(),
+            plans: &plans.map(|plan| GangPlan::clone(plan)).collect::<Vec<_>>(),
+            quotas: index,
+            priority: &class,
+            is_queued: &is_queued,
+            unit: self.scope.unit,
+            card,
+            now: self.now,
+        })
+    }
+
+    /// What is due for all plans. False: one is not as it should be yet, so nothing new is decided.
+    fn follow_plans(
+        &self,
+        groups: &BTreeMap<&str, &QueuedGroup>,
+        memory: &mut Memory,
+        round: &mut Round,
+    ) -> bool {
+        let scene = Scene::new(self.seen, groups, memory, (self.epoch, self.now));
+        let mut is_settled = true;
+        for (name, SeenPlan { uid, plan }) in &self.seen.plans {
+            match plan {
+                Err(error) => {
+                    tracing::warn!(plan = name, %error, "a plan that cannot be read goes");
+                    round.steps.push(deletion(name, uid));
+                }
+                Ok(plan) => {
+                    is_settled &= plan.epoch == self.epoch;
+                    if memory.is_fresh(name, &plan.version) {
+                        round.steps.extend(scene.steps(plan, uid, memory));
+                    }
+                }
+            }
+        }
+        if is_settled {
+            round.steps.extend(scene.stranded(memory));
+        }
+        is_settled
+    }
+
+    fn decide(
+        &self,
+        sight: &mut Sight<'_>,
+        gathered: &Gathered,
+        books: &Books,
+        memory: &mut Memory,
+    ) -> Vec<QueueDecision> {
+        let group = |queued: &QueuedGroup| {
+            let pods = queued.pods.iter();
+            let mut pods = pods.filter_map(|pod| self.seen.pods.get(pod.uid.as_str()));
+            // Who never queued is nobody's victim.
+            let queued_once = pods.any(|pod| is_in_queue(pod)) || queued.job.is_some();
+            Group {
+                not_before: memory.not_before(queued.group.id.as_str()),
+                preemptible: queued.group.preemptible && queued_once,
+                ..queued.group.clone()
+            }
+        };
+        let groups: Vec<Group> = gathered.groups.iter().map(group).collect();
+        let slots = self.enter_slots(sight.engine);
+        let decisions = plan(
+            QueueSnapshot {
+                engine: sight.engine,
+                nodes: &sight.nodes,
+                tree: &books.tree,
+                total: &books.total,
+                groups: &groups,
+                hold: memory.hold.as_ref(),
+                breaks: sight.breaks,
+                rules: &QueueRules::default(),
+                memo: &mut memory.engine,
+            },
+            self.now,
+        );
+        slots.iter().for_each(|slot| sight.engine.forget(slot));
+        decisions
+    }
+
+    /// Enters the slots of all plans that nobody has reached, under the names by which groups have
+    /// them; returns those that were not there.
+    fn enter_slots(&self, engine: &mut Engine) -> Vec<PodUid> {
+        let mut entered = Vec::new();
+        let plans = self
+            .seen
+            .plans
+            .values()
+            .filter_map(|seen| seen.plan.as_ref().ok());
+        for plan in plans {
+            for (group, slot) in plan.slots() {
+                let uid = slot
+                    .pod
+                    .clone()
+                    .map_or_else(|| plan.key_of(group, slot).uid(), Ok);
+                let claim = group.role(&slot.role).and_then(|role| {
+                    let claim = role.claim(self.scope.unit).ok()?;
+                    let claim = claim.with_host(host_of(&role.pod).ok()?);
+                    Some(claim.with_stock(Arc::new(stock_ask(&role.pod).ok()?)))
+                });
+                let (Ok(uid), Some(claim), Ok(pod)) = (uid, claim, PodKey::new("slot", "slot"))
+                else {
+                    continue;
+                };
+                // Who has reached its node counts there, if it still does.
+                let there = self.seen.pods.get(uid.as_str());
+                let is_bound = there.is_some_and(|pod| !pod.spec.node_name.is_empty());
+                if is_bound || engine.ledger().entry(&uid).is_some() {
+                    continue;
+                }
+                let has_cards = !slot.allocation.grants.is_empty();
+                engine.observe(Entry {
+                    pod,
+                    uid: uid.clone(),
+                    node: slot.node.clone(),
+                    claim: Arc::new(claim),
+                    allocation: has_cards.then(|| slot.allocation.clone()),
+                    standing: Standing::Reserved,
+                    assigned: true,
+                    priority: 0,
+                });
+                entered.push(uid);
+            }
+        }
+        entered
+    }
+
+    /// Admissions go into plans of as many groups as fit; each eviction has a plan of its own, so that
+    /// nobody else waits for its victims.
+    fn write_plans(
+        &self,
+        decisions: &[QueueDecision],
+        groups: &BTreeMap<&str, &QueuedGroup>,
+        names: &mut u64,
+        round: &mut Round,
+    ) {
+        let mut plans: Vec<(Vec<PlannedGroup>, u32)> = Vec::new();
+        let mut open: Vec<PlannedGroup> = Vec::new();
+        let (mut slots_in, mut waits) = (0, WAITS_S);
+        for decision in decisions {
+            let (id, slots, victims) = match decision {
+                QueueDecision::Admit { group, slots } => (group, slots, Vec::new()),
+                QueueDecision::Evict {
+                    group,
+                    slots,
+                    victims,
+                } => (group, slots, self.victims(victims)),
+                _ => continue,
+            };
+            let Some(queued) = groups.get(id.as_str()) else {
+                continue;
+            };
+            if slots.is_empty() || slots.len() > MOST_SLOTS {
+                continue;
+            }
+            let planned = self.planned(queued, slots, victims);
+            let waits_s = queued.waits_s.unwrap_or(WAITS_S);
+            if !planned.victims.is_empty() {
+                plans.push((vec![planned], waits_s.saturating_add(VICTIMS_S)));
+                continue;
+            }
+            if slots_in + slots.len() > MOST_SLOTS {
+                plans.push((std::mem::take(&mut open), waits));
+                (slots_in, waits) = (0, WAITS_S);
+            }
+            slots_in += slots.len();
+            waits = match open.is_empty() {
+                true => waits_s,
+                false => waits.max(waits_s),
+            };
+            open.push(planned);
+        }
+        if !open.is_empty() {
+            plans.push((open, waits));
+        }
+        for (groups, waits_s) in plans {
+            *names += 1;
+            let name = format!("plan-{}-{names}", self.epoch);
+            round.steps.push(self.creation(name, groups, waits_s));
+        }
+    }
+
+    fn creation(&self, name: String, groups: Vec<PlannedGroup>, waits_s: u32) -> Step {
+        let plan = GangPlan {
+            name: name.as_str().into(),
+            version: "".into(),
+            epoch: self.epoch,
+            deadline: self.now.plus_ms(u64::from(waits_s) * 1_000),
+            groups,
+            phase: PlanPhase::Reserved,
+        };
+        Step {
+            write: Write {
+                to: plan_address(&name),
+                act: Act::Create(plan.to_object()),
+            },
+            then: Then::Planned(name),
+        }
+    }
+
+    fn victims(&self, victims: &[QueueVictim]) -> Vec<Victim> {
+        let pods = victims.iter().filter_map(|victim| {
+            let pod = self.seen.pods.get(victim.uid.as_str())?;
+            Some(Victim {
+                pod: sublet_api::pod_key(pod).ok()?,
+                uid: victim.uid.clone(),
+            })
+        });
+        pods.collect()
+    }
+
+    /// A group's part of a plan. Pods that are there get their slots at once.
+    fn planned(&self, queued: &QueuedGroup, slots: &[Slot], victims: Vec<Victim>) -> PlannedGroup {
+        let mut roles: BTreeMap<&Arc<str>, PlannedRole> = BTreeMap::new();
+        let mut free: BTreeMap<&Arc<str>, Vec<Candidate<'_>>> = BTreeMap::new();
+        for member in queued.pods.iter().filter(|member| !member.is_bound) {
+            let pod = self.seen.pods.get(member.uid.as_str());
+            let Some(pod) = pod.filter(|pod| counts(pod)) else {
+                continue;
+            };
+            free.entry(&member.role)
+                .or_default()
+                .push((member.index, pod));
+        }
+        for pods in free.values_mut() {
+            // Whoever was made first has the first slot.
+            pods.sort_by_key(|(_, pod)| {
+                let meta = &pod.metadata;
+                (
+                    !has_gate(pod),
+                    meta.creation_timestamp.clone(),
+                    meta.name.clone(),
+                )
+            });
+        }
+        let mut planned = Vec::new();
+        for slot in slots {
+            let pods = free.entry(&slot.role).or_default();
+            let own = pods
+                .iter()
+                .position(|(index, _)| *index == Some(slot.index));
+            let any = || pods.iter().position(|(index, _)| index.is_none());
+            let pod = own.or_else(any).map(|at| pods.remove(at).1);
+            if !roles.contains_key(&slot.role) {
+                let sample = pod
+                    .map(|pod| &**pod)
+                    .or_else(|| self.template(queued, &slot.role));
+                let role = PlannedRole::new(&slot.role, sample.unwrap_or(&Pod::default()));
+                roles.insert(&slot.role, role);
+            }
+            planned.push(PlannedSlot {
+                role: slot.role.clone(),
+                index: slot.index,
+                node: slot.node.clone(),
+                allocation: slot.allocation.clone(),
+                pod: pod.and_then(|pod| pod_uid(pod).ok()),
+            });
+        }
+        PlannedGroup {
+            id: queued.group.id.as_str().into(),
+            quota: queued.group.quota.clone(),
+            roles: roles.into_values().collect(),
+            slots: planned,
+            victims,
+        }
+    }
+
+    /// What the pods of a role are made from: the template of the job, or of what it makes.
+    fn template(&self, queued: &QueuedGroup, role: &str) -> Option<&Pod> {
+        let job = queued.job.as_ref()?;
+        let own = self.seen.jobs.get(job);
+        let made = self
+            .seen
+            .jobs
+            .values()
+            .filter(|one| one.owner.as_ref() == Some(job));
+        let mut roles = own.into_iter().chain(made).flat_map(|job| &job.shape.roles);
+        roles.find(|one| one.name == role).map(|one| &one.template)
+    }
+}
+
+fn deletion(name: &str, uid: &str) -> Step {
+    Step {
+        write: Write {
+            to: plan_address(name),
+            act: Act::Delete {
+                uid: uid.to_owned(),
+                version: None,
+            },
+        },
+        then: Then::Nothing,
+    }
+}

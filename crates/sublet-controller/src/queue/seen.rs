@@ -1,0 +1,296 @@
+//! What the queue decides on, as the watches have last told it: pods, groups, jobs, quotas, plans.
+//!
+//! It decides nothing. What the queue has written itself is entered as if a watch had told it, so that
+//! the next decision does not write it again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use serde_json::Value;
+use sublet_api::gang_plan::{GangPlan, GangPlanObject, SlotMark, slot_to_json};
+use sublet_api::group::{
+    JobFacts, JobName, JobProgress, PodGroupFacts, job_kind, read_job, read_pod_group,
+};
+use sublet_api::object::{Node, Pod};
+use sublet_api::{ElasticQuota, is_over, keys, node_amounts};
+use sublet_client::Change;
+use sublet_queue::Amounts;
+
+use crate::admission::has_gate;
+
+/// Everything that is seen.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    /// By UID.
+    pub(crate) pods: BTreeMap<String, Arc<Pod>>,
+    /// What pods can have of each node.
+    pub(crate) nodes: BTreeMap<String, Amounts>,
+    /// PodGroups, by API group, namespace and name.
+    pub(crate) pod_groups: BTreeMap<Address, SeenPodGroup>,
+    /// Quotas, in the same way.
+    pub(crate) quotas: BTreeMap<Address, ElasticQuota>,
+    /// Jobs, by name.
+    pub(crate) jobs: BTreeMap<JobName, JobFacts>,
+    /// Plans, by name; none where one cannot be read.
+    pub(crate) plans: BTreeMap<String, SeenPlan>,
+    /// The numbers of PriorityClasses.
+    pub(crate) classes: BTreeMap<String, i32>,
+    /// The number that counts where none is named.
+    pub(crate) default_class: Option<i32>,
+    /// What could not be read, by kind, namespace and name.
+    pub(crate) unreadable: BTreeMap<Address, String>,
+    /// Which lists are being read, and what they have had so far.
+    listed: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// API group or kind, namespace, name.
+pub(crate) type Address = (String, String, String);
+
+/// A PodGroup.
+#[derive(Debug, Clone)]
+pub(crate) struct SeenPodGroup {
+    pub(crate) facts: PodGroupFacts,
+    /// What stands in its status.
+    pub(crate) status: Value,
+}
+
+/// A plan.
+#[derive(Debug, Clone)]
+pub(crate) struct SeenPlan {
+    pub(crate) uid: String,
+    /// As it is read, or why it cannot be.
+    pub(crate) plan: Result<Arc<GangPlan>, String>,
+}
+
+impl Seen {
+    /// Pods changed.
+    pub(crate) fn pod(&mut self, change: Change<Pod>) {
+        match change {
+            Change::ListBegins => self.begin("pods"),
+            Change::ListEnds => {
+                let listed = self.listed.remove("pods").unwrap_or_default();
+                self.pods.retain(|uid, _| listed.contains(uid));
+            }
+            Change::Set(pod) => {
+                let uid = pod.metadata.uid.clone();
+                self.list("pods", || uid.clone());
+                self.pods.insert(uid, Arc::new(pod));
+            }
+            Change::Gone(pod) => drop(self.pods.remove(&pod.metadata.uid)),
+        }
+    }
+
+    /// Nodes changed.
+    pub(crate) fn node(&mut self, change: Change<Node>) {
+        match change {
+            Change::ListBegins => self.begin("nodes"),
+            Change::ListEnds => {
+                let listed = self.listed.remove("nodes").unwrap_or_default();
+                self.nodes.retain(|name, _| listed.contains(name));
+            }
+            Change::Set(node) => {
+                let name = node.metadata.name.clone();
+                self.list("nodes", || name.clone());
+                match node_amounts(&node) {
+                    Ok(amounts) => drop(self.nodes.insert(name, amounts)),
+                    Err(error) => {
+                        tracing::warn!(node = name, %error, "a node that no quota counts");
+                    }
+                }
+            }
+            Change::Gone(node) => drop(self.nodes.remove(&node.metadata.name)),
+        }
+    }
+
+    /// Quotas of one API group changed.
+    pub(crate) fn quota(&mut self, group: &str, change: Change<ElasticQuota>) {
+        let address = |quota: &ElasticQuota| {
+            let meta = &quota.metadata;
+            (group.to_owned(), meta.namespace.clone(), meta.name.clone())
+        };
+        let kind = format!("quotas {group}");
+        match change {
+            Change::ListBegins => self.begin(&kind),
+            Change::ListEnds => {
+                let listed = self.listed.remove(&kind).unwrap_or_default();
+                self.quotas
+                    .retain(|at, _| at.0 != group || listed.contains(&text(at)));
+            }
+            Change::Set(quota) => {
+                let at = address(&quota);
+                self.list(&kind, || text(&at));
+                self.quotas.insert(at, quota);
+            }
+            Change::Gone(quota) => drop(self.quotas.remove(&address(&quota))),
+        }
+    }
+
+    /// Plans changed.
+    pub(crate) fn plan(&mut self, change: Change<GangPlanObject>) {
+        match change {
+            Change::ListBegins => self.begin("plans"),
+            Change::ListEnds => {
+                let listed = self.listed.remove("plans").unwrap_or_default();
+                self.plans.retain(|name, _| listed.contains(name));
+            }
+            Change::Set(object) => {
+                let name = object.metadata.name.clone();
+                self.list("plans", || name.clone());
+                let plan = GangPlan::of(&object);
+                let seen = SeenPlan {
+                    uid: object.metadata.uid.clone(),
+                    plan: plan.map(Arc::new).map_err(|error| error.to_string()),
+                };
+                self.plans.insert(name, seen);
+            }
+            Change::Gone(object) => drop(self.plans.remove(&object.metadata.name)),
+        }
+    }
+
+    /// Objects of a kind changed that is read as data: PodGroups, jobs, PriorityClasses.
+    pub(crate) fn object(&mut self, api_version: &str, kind: &str, change: Change<DynamicObject>) {
+        let word = format!("{api_version} {kind}");
+        match change {
+            Change::ListBegins => self.begin(&word),
+            Change::ListEnds => {
+                let listed = self.listed.remove(&word).unwrap_or_default();
+                let stays = |at: &Address| at.0 != word || listed.contains(&text(at));
+                self.unreadable.retain(|at, _| stays(at));
+                self.pod_groups.retain(|at, _| stays(at));
+                if let Some(job) = job_kind(api_version, kind) {
+                    let at =
+                        |job: &JobName| (word.clone(), job.namespace.clone(), job.name.clone());
+                    self.jobs
+                        .retain(|name, _| name.word != job.word() || stays(&at(name)));
+                }
+                if kind == "PriorityClass" {
+                    let at = |name: &String| (word.clone(), String::new(), name.clone());
+                    self.classes.retain(|name, _| stays(&at(name)));
+                }
+            }
+            Change::Set(object) => {
+                let at = address(&word, &object);
+                self.list(&word, || text(&at));
+                self.enter(api_version, kind, at, object);
+            }
+            Change::Gone(object) => {
+                let at = address(&word, &object);
+                self.unreadable.remove(&at);
+                self.pod_groups.remove(&at);
+                if kind == "PriorityClass" {
+                    self.classes.remove(&at.2);
+                }
+                if let Some(job) = job_kind(api_version, kind) {
+                    self.jobs.remove(&JobName {
+                        word: job.word(),
+                        namespace: at.1,
+                        name: at.2,
+                    });
+                }
+            }
+        }
+    }
+
+    fn enter(&mut self, api_version: &str, kind: &str, at: Address, object: DynamicObject) {
+        let status = object.data["status"].clone();
+        let mut object = match serde_json::to_value(object) {
+            Ok(object) => object,
+            Err(error) => return drop(self.unreadable.insert(at, error.to_string())),
+        };
+        self.unreadable.remove(&at);
+        if kind == "PriorityClass" {
+            let value = object["value"]
+                .as_i64()
+                .and_then(|value| i32::try_from(value).ok());
+            if let Some(value) = value {
+                if object["globalDefault"] == Value::Bool(true) {
+                    self.default_class = Some(value);
+                }
+                self.classes.insert(at.2, value);
+            }
+            return;
+        }
+        object["apiVersion"] = api_version.into();
+        let wrong = match job_kind(api_version, kind) {
+            Some(job) => match read_job(job, &object) {
+                Ok(facts) => {
+                    self.jobs.insert(facts.job.clone(), facts);
+                    return;
+                }
+                Err(error) => error,
+            },
+            None => match read_pod_group(api_version, &object) {
+                Ok(Some(facts)) => {
+                    self.pod_groups.insert(at, SeenPodGroup { facts, status });
+                    return;
+                }
+                Ok(None) => return,
+                Err(error) => error,
+            },
+        };
+        tracing::warn!(object = text(&at), error = %wrong, "it cannot be read");
+        self.unreadable.insert(at, wrong.to_string());
+    }
+
+    /// A pod was let go to its slot, by a write of ours.
+    pub(crate) fn released(&mut self, uid: &str, mark: &SlotMark) {
+        let Some(pod) = self.pods.get_mut(uid) else {
+            return;
+        };
+        let pod = Arc::make_mut(pod);
+        pod.spec
+            .scheduling_gates
+            .retain(|gate| gate.name != keys::QUEUE_GATE);
+        let text = slot_to_json(mark);
+        pod.metadata.annotations.insert(keys::SLOT.to_owned(), text);
+    }
+
+    /// A pod was asked to go, by a write of ours.
+    pub(crate) fn evicted(&mut self, uid: &str, when: &str) {
+        if let Some(pod) = self.pods.get_mut(uid) {
+            let deletion = &mut Arc::make_mut(pod).metadata.deletion_timestamp;
+            deletion.get_or_insert_with(|| when.to_owned());
+        }
+    }
+
+    /// A job was let make its pods, or held back again, by a write of ours.
+    pub(crate) fn switched(&mut self, job: &JobName, suspended: bool) {
+        if let Some(job) = self.jobs.get_mut(job) {
+            job.state = match suspended {
+                true => JobProgress::Suspended,
+                false => JobProgress::Released,
+            };
+        }
+    }
+
+    fn begin(&mut self, kind: &str) {
+        self.listed.insert(kind.to_owned(), BTreeSet::new());
+    }
+
+    fn list(&mut self, kind: &str, name: impl FnOnce() -> String) {
+        if let Some(listed) = self.listed.get_mut(kind) {
+            listed.insert(name());
+        }
+    }
+}
+
+fn address(kind: &str, object: &DynamicObject) -> Address {
+    let namespace = object.namespace().unwrap_or_default();
+    (kind.to_owned(), namespace, object.name_any())
+}
+
+fn text(at: &Address) -> String {
+    format!("{} {}/{}", at.0, at.1, at.2)
+}
+
+/// Has the pod a part in the queue already?
+pub(crate) fn is_in_queue(pod: &Pod) -> bool {
+    has_gate(pod) || pod.metadata.annotations.contains_key(keys::SLOT)
+}
+
+/// Does the pod still hold what it has, or may it come to hold something?
+pub(crate) fn counts(pod: &Pod) -> bool {
+    !is_over(pod) && (pod.metadata.deletion_timestamp.is_none() || !pod.spec.node_name.is_empty())
+}

@@ -1,0 +1,353 @@
+//! What is due for a plan, as writes: the protocol decides (`sublet_queue::protocol`), and here its
+//! words become what the API server understands. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod as PodKind;
+use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::{Value, json};
+use sublet_api::gang_plan::{
+    GangPlan, PlannedGroup, SlotKey, SlotMark, slot_from_json, slot_to_json,
+};
+use sublet_api::group::{JobFacts, JobName, QueuedGroup};
+use sublet_api::object::Pod;
+use sublet_api::{is_over, keys, pod_uid};
+use sublet_client::{Act, ObjectAddress, Write};
+use sublet_model::{NodeName, PodUid, Time};
+use sublet_queue::GroupId;
+use sublet_queue::protocol::{
+    GroupPlan, GroupSight, PlanSight, PlanState, PlanStep, PodSight, SlotState, next_steps,
+    stranded,
+};
+
+use super::memory::Memory;
+use super::seen::Seen;
+use crate::admission::has_gate;
+
+/// One write, and what is so once it is done.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Step {
+    pub(crate) write: Write,
+    pub(crate) then: Then,
+}
+
+/// What a write has made true.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Then {
+    /// Nothing that a decision looks at.
+    Nothing,
+    /// The plan of that name is there; it counts once a watch tells of it.
+    Planned(String),
+    /// The plan of that name is another than in this version.
+    Rewritten(String, String),
+    /// The pod of this UID may go to its slot.
+    Released(String, SlotMark),
+    /// The pod of this UID was asked to go.
+    Evicted(String),
+    /// The job is held back, or not.
+    Switched(JobName, bool),
+}
+
+/// All that the protocol looks at.
+pub(crate) struct Scene<'a> {
+    seen: &'a Seen,
+    groups: &'a BTreeMap<&'a str, &'a QueuedGroup>,
+    pods: BTreeMap<PodUid, PodSight>,
+    sights: BTreeMap<GroupId, GroupSight<'a>>,
+    /// Which plan of each group goes before others of it.
+    first: BTreeMap<Arc<str>, Arc<str>>,
+    epoch: u64,
+    now: Time,
+}
+
+impl<'a> Scene<'a> {
+    pub(crate) fn new(
+        seen: &'a Seen,
+        groups: &'a BTreeMap<&'a str, &'a QueuedGroup>,
+        memory: &Memory,
+        (epoch, now): (u64, Time),
+    ) -> Scene<'a> {
+        let plans = || {
+            seen.plans
+                .values()
+                .filter_map(|seen| seen.plan.as_ref().ok())
+        };
+        let mut first: BTreeMap<Arc<str>, Arc<str>> = BTreeMap::new();
+        let victims = plans()
+            .flat_map(|plan| &plan.groups)
+            .flat_map(|group| &group.victims);
+        let victims: BTreeSet<&str> = victims.map(|victim| victim.uid.as_str()).collect();
+        for plan in plans() {
+            for group in &plan.groups {
+                first
+                    .entry(group.id.clone())
+                    .or_insert_with(|| plan.name.clone());
+            }
+        }
+        let pods = seen.pods.values().filter_map(|pod| {
+            // Who has ended has had its place; a victim that has ended is gone.
+            let counts = !is_over(pod) || !victims.contains(&*pod.metadata.uid);
+            counts.then(|| Some((pod_uid(pod).ok()?, sight_of(pod))))?
+        });
+        let sights = groups.values().map(|queued| {
+            let sight = GroupSight {
+                group: &queued.group,
+                suspended: queued.is_suspended,
+                waiting: waiting(seen, queued),
+                requeued_by: memory.given_up(queued.group.id.as_str()),
+            };
+            (queued.group.id.clone(), sight)
+        });
+        Scene {
+            seen,
+            groups,
+            pods: pods.collect(),
+            sights: sights.collect(),
+            first,
+            epoch,
+            now,
+        }
+    }
+
+    /// What is due for a plan.
+    pub(crate) fn steps(&self, plan: &GangPlan, uid: &str, memory: &mut Memory) -> Vec<Step> {
+        let is_usable = |node: &NodeName| self.seen.nodes.contains_key(node.as_str());
+        let other = |group: &GroupId| {
+            let first = self.first.get(group.as_str());
+            first.is_some_and(|first| *first != plan.name)
+        };
+        let sight = PlanSight {
+            epoch: self.epoch,
+            now: self.now,
+            pods: &self.pods,
+            groups: &self.sights,
+            is_usable: &is_usable,
+            has_other_plan: &other,
+            fits: plan.slots().all(|(_, slot)| is_usable(&slot.node)),
+        };
+        let due = next_steps(&state_of(plan), &sight).into_iter();
+        due.filter_map(|step| self.written(step, plan, uid, memory))
+            .collect()
+    }
+
+    /// What is due for groups in no plan of which too few have places.
+    pub(crate) fn stranded(&self, memory: &Memory) -> Vec<Step> {
+        let free = self
+            .sights
+            .values()
+            .filter(|sight| !self.first.contains_key(sight.group.id.as_str()));
+        let steps = free.flat_map(|sight| stranded(sight, &self.pods));
+        let evicted = steps.filter_map(|step| match step {
+            PlanStep::Evict(uid) => self.eviction(&uid, memory),
+            _ => None,
+        });
+        evicted.collect()
+    }
+
+    fn written(
+        &self,
+        step: PlanStep,
+        plan: &GangPlan,
+        plan_uid: &str,
+        memory: &mut Memory,
+    ) -> Option<Step> {
+        match step {
+            PlanStep::Rewrite(state) => Some(rewriting(plan, &state)),
+            PlanStep::Delete => Some(Step {
+                write: Write {
+                    to: plan_address(&plan.name),
+                    act: Act::Delete {
+                        uid: plan_uid.to_owned(),
+                        version: Some(plan.version.to_string()),
+                    },
+                },
+                then: Then::Nothing,
+            }),
+            PlanStep::Evict(uid) | PlanStep::Remove(uid) => self.eviction(&uid, memory),
+            PlanStep::Release(group) => switch(self.job(&group)?, false),
+            PlanStep::Requeue(group) => {
+                memory.give_up(group.as_str(), &plan.name, self.now);
+                switch(self.job(&group)?, true)
+            }
+            PlanStep::Ungate(uid, group, slot) | PlanStep::Steer(uid, group, slot) => {
+                let pod = self.seen.pods.get(uid.as_str())?;
+                let key = SlotKey {
+                    plan: plan.name.clone(),
+                    group: group.as_str().into(),
+                    role: slot.role,
+                    index: slot.index,
+                };
+                Some(release(
+                    pod,
+                    SlotMark {
+                        key,
+                        node: slot.node,
+                    },
+                ))
+            }
+        }
+    }
+
+    fn eviction(&self, uid: &PodUid, memory: &Memory) -> Option<Step> {
+        let pod = self.seen.pods.get(uid.as_str())?;
+        if memory.was_asked(uid.as_str(), self.now) {
+            return None;
+        }
+        Some(Step {
+            write: Write {
+                to: pod_address(pod),
+                act: Act::Evict(uid.to_string()),
+            },
+            then: Then::Evicted(uid.to_string()),
+        })
+    }
+
+    fn job(&self, group: &GroupId) -> Option<&JobFacts> {
+        let queued = self.groups.get(group.as_str())?;
+        self.seen.jobs.get(queued.job.as_ref()?)
+    }
+}
+
+/// Its pods that have no node, first those that were made first.
+fn waiting(seen: &Seen, queued: &QueuedGroup) -> Vec<(Arc<str>, PodUid)> {
+    let free = queued.pods.iter().filter(|member| !member.is_bound);
+    let mut free: Vec<_> = free
+        .filter_map(|member| {
+            let meta = &seen.pods.get(member.uid.as_str())?.metadata;
+            Some(((member.index, &meta.creation_timestamp, &meta.name), member))
+        })
+        .collect();
+    free.sort_by_key(|(order, _)| *order);
+    let named = free
+        .into_iter()
+        .map(|(_, member)| (member.role.clone(), member.uid.clone()));
+    named.collect()
+}
+
+fn sight_of(pod: &Pod) -> PodSight {
+    let slot = mark_of(pod)
+        .map(|SlotMark { key, .. }| (key.plan, GroupId::new(key.group), key.role, key.index));
+    PodSight {
+        gated: has_gate(pod),
+        slot,
+        pinned: None,
+        bound: NodeName::new(&pod.spec.node_name).ok(),
+        going: pod.metadata.deletion_timestamp.is_some(),
+    }
+}
+
+/// The slot that a pod says it has.
+pub(crate) fn mark_of(pod: &Pod) -> Option<SlotMark> {
+    let text = pod.metadata.annotations.get(keys::SLOT)?;
+    slot_from_json(text).ok()
+}
+
+fn state_of(plan: &GangPlan) -> PlanState {
+    let slot = |slot: &sublet_api::gang_plan::PlannedSlot| SlotState {
+        role: slot.role.clone(),
+        index: slot.index,
+        node: slot.node.clone(),
+        pod: slot.pod.clone(),
+    };
+    let group = |group: &PlannedGroup| GroupPlan {
+        group: GroupId::new(group.id.clone()),
+        slots: group.slots.iter().map(slot).collect(),
+        victims: group
+            .victims
+            .iter()
+            .map(|victim| victim.uid.clone())
+            .collect(),
+    };
+    PlanState {
+        name: plan.name.clone(),
+        epoch: plan.epoch,
+        deadline: plan.deadline,
+        groups: plan.groups.iter().map(group).collect(),
+    }
+}
+
+/// Puts the plan as it is to be in place of the version that was seen.
+fn rewriting(plan: &GangPlan, state: &PlanState) -> Step {
+    let mut wanted = GangPlan::clone(plan);
+    wanted.epoch = state.epoch;
+    wanted.groups.retain_mut(|group| {
+        let mut parts = state.groups.iter();
+        let Some(part) = parts.find(|part| part.group.as_str() == &*group.id) else {
+            return false;
+        };
+        group.slots.retain_mut(|slot| {
+            let mut slots = part.slots.iter();
+            let same = |one: &&SlotState| one.role == slot.role && one.index == slot.index;
+            let found = slots.find(same);
+            found.map(|one| slot.pod.clone_from(&one.pod)).is_some()
+        });
+        true
+    });
+    let mut object = wanted.to_object();
+    object["metadata"] = json!({ "resourceVersion": &*plan.version });
+    Step {
+        write: Write {
+            to: plan_address(&plan.name),
+            act: Act::Replace(object),
+        },
+        then: Then::Rewritten(plan.name.to_string(), plan.version.to_string()),
+    }
+}
+
+/// Where a plan is.
+pub(crate) fn plan_address(name: &str) -> ObjectAddress {
+    let kind = GroupVersionKind::gvk("sublet.dev", "v1alpha1", "GangPlan");
+    ObjectAddress {
+        kind: ApiResource::from_gvk_with_plural(&kind, "gangplans"),
+        namespace: None,
+        name: name.to_owned(),
+    }
+}
+
+fn pod_address(pod: &Pod) -> ObjectAddress {
+    ObjectAddress::of::<PodKind>(Some(&pod.metadata.namespace), &pod.metadata.name)
+}
+
+/// Gives a pod its slot and takes its gate, if it still is that pod.
+fn release(pod: &Pod, mark: SlotMark) -> Step {
+    let meta = &pod.metadata;
+    let mut operations = vec![json!({"op": "test", "path": "/metadata/uid", "value": meta.uid})];
+    let mut gates = pod.spec.scheduling_gates.iter();
+    if let Some(at) = gates.position(|gate| gate.name == keys::QUEUE_GATE) {
+        let path = format!("/spec/schedulingGates/{at}");
+        let name = format!("{path}/name");
+        operations.push(json!({"op": "test", "path": name, "value": keys::QUEUE_GATE}));
+        operations.push(json!({"op": "remove", "path": path}));
+    }
+    if meta.annotations.is_empty() {
+        operations.push(json!({"op": "add", "path": "/metadata/annotations", "value": {}}));
+    }
+    let path = format!("/metadata/annotations/{}", keys::SLOT.replace('/', "~1"));
+    operations.push(json!({"op": "add", "path": path, "value": slot_to_json(&mark)}));
+    Step {
+        write: Write {
+            to: pod_address(pod),
+            act: Act::JsonPatch(Value::Array(operations)),
+        },
+        then: Then::Released(meta.uid.clone(), mark),
+    }
+}
+
+/// Lets a job make its pods, or holds it back.
+fn switch(job: &JobFacts, suspend: bool) -> Option<Step> {
+    let api = job.api;
+    let kind = GroupVersionKind::gvk(api.group, api.version, api.kind);
+    let to = ObjectAddress {
+        kind: ApiResource::from_gvk_with_plural(&kind, api.plural),
+        namespace: Some(job.job.namespace.clone()),
+        name: job.job.name.clone(),
+    };
+    Some(Step {
+        write: Write {
+            to,
+            act: Act::JsonPatch(job.switch(suspend)?),
+        },
+        then: Then::Switched(job.job.clone(), suspend),
+    })
+}

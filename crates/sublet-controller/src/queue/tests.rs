@@ -1,0 +1,285 @@
+//! A cluster without an API server: what is written comes back as a watch would tell it.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use sublet_api::gang_plan::GangPlanObject;
+use sublet_api::object::{Node, Pod};
+use sublet_api::stock::node_rules;
+use sublet_api::{NodeDefaults, facts_with_stock, keys};
+use sublet_client::{Act, Change, Write};
+use sublet_model::{NodeIdx, Time, Unit};
+use sublet_plan::stock::NodeRules;
+use sublet_plan::{Engine, EngineOptions, Policy, StockRules};
+use sublet_scheduler::Sight;
+
+use super::memory::Memory;
+use super::round::{QueueLook, QueueScope, Round};
+use super::seen::Seen;
+use super::steps::{Step, Then, mark_of};
+
+/// What is there, and who looks at it.
+struct World {
+    seen: Seen,
+    engine: Engine,
+    nodes: Vec<(NodeIdx, NodeRules)>,
+    memory: Memory,
+    names: u64,
+    epoch: u64,
+    now: u64,
+    version: u64,
+}
+
+impl World {
+    /// One node with so many cards of 1,000 MiB.
+    fn new(cards: u32) -> World {
+        let amounts = json!({
+            "cpu": "8", "memory": "64Gi", "pods": "100",
+            "aliyun.com/gpu-mem": (cards * 1_000).to_string(),
+            "aliyun.com/gpu-count": cards.to_string(),
+        });
+        let node: Node = serde_json::from_value(json!({
+            "metadata": {"name": "n1"},
+            "status": {"allocatable": amounts, "capacity": amounts},
+        }))
+        .unwrap();
+        let mut engine = Engine::new(EngineOptions {
+            stock: StockRules::Here,
+            ..EngineOptions::of(Policy::binpack())
+        });
+        let facts = facts_with_stock(&node, NodeDefaults { unit: Unit::MiB }).unwrap();
+        let idx = engine.set_node(facts);
+        let nodes = vec![(idx, node_rules(&node))];
+        let mut seen = Seen::default();
+        seen.node(Change::Set(node));
+        World {
+            seen,
+            engine,
+            nodes,
+            memory: Memory::default(),
+            names: 0,
+            epoch: 3,
+            now: 1_000,
+            version: 0,
+        }
+    }
+
+    /// A pod of a gang, at its gate.
+    fn pod(&mut self, name: &str, gang: &str) {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {
+                "name": name, "namespace": "a", "uid": format!("u-{name}"),
+                "labels": {keys::PLUGINS_POD_GROUP: gang},
+            },
+            "spec": {
+                "schedulerName": "sublet-scheduler",
+                "schedulingGates": [{"name": "other"}, {"name": keys::QUEUE_GATE}],
+                "containers": [{"name": "c", "resources": {"limits": {"aliyun.com/gpu-mem": "1000"}}}],
+            },
+        }))
+        .unwrap();
+        self.seen.pod(Change::Set(pod));
+    }
+
+    fn pod_group(&mut self, name: &str, min: u32) {
+        let group = serde_json::from_value(json!({
+            "apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup",
+            "metadata": {"name": name, "namespace": "a", "uid": format!("u-{name}")},
+            "spec": {"minMember": min},
+        }));
+        let change = Change::Set(group.unwrap());
+        self.seen
+            .object("scheduling.x-k8s.io/v1alpha1", "PodGroup", change);
+    }
+
+    fn look(&mut self) -> Round {
+        let scope = QueueScope {
+            schedulers: ["sublet-scheduler".to_owned()].into(),
+            unit: Unit::MiB,
+        };
+        let sight = Sight {
+            engine: &mut self.engine,
+            nodes: self.nodes.clone(),
+            breaks: &|_| false,
+        };
+        let look = QueueLook {
+            seen: &self.seen,
+            namespaces: &BTreeMap::new(),
+            scope: &scope,
+            epoch: self.epoch,
+            now: Time::from_ms(self.now),
+        };
+        look.round(sight, &mut self.memory, &mut self.names)
+    }
+
+    /// Does what was decided, as the API server would.
+    fn carry_out(&mut self, steps: Vec<Step>) {
+        for Step { write, then } in steps {
+            let plan = |version: u64, object: &Value| -> GangPlanObject {
+                let mut object = object.clone();
+                object["metadata"] = json!({
+                    "name": write.to.name, "uid": "u-plan", "resourceVersion": version.to_string(),
+                });
+                serde_json::from_value(object).unwrap()
+            };
+            self.version += 1;
+            match &write.act {
+                Act::Create(object) | Act::Replace(object) => {
+                    self.seen.plan(Change::Set(plan(self.version, object)));
+                }
+                Act::Delete { .. } => self.seen.plan(Change::Gone(plan(0, &json!({"spec": {}})))),
+                Act::JsonPatch(_) | Act::Evict(_) => {}
+                other => panic!("{other:?}"),
+            }
+            match then {
+                Then::Released(uid, mark) => self.seen.released(&uid, &mark),
+                Then::Evicted(uid) => self.seen.evicted(&uid, "2026-01-01T00:00:00Z"),
+                _ => {}
+            }
+        }
+    }
+
+    /// The kube-scheduler and the extender bind every pod that was let go.
+    fn bind(&mut self) {
+        let pods: Vec<Pod> = self.seen.pods.values().map(|pod| Pod::clone(pod)).collect();
+        for mut pod in pods {
+            let mark = mark_of(&pod);
+            if let Some(mark) = mark.filter(|_| pod.spec.node_name.is_empty()) {
+                pod.spec.node_name = mark.node.to_string();
+                self.seen.pod(Change::Set(pod));
+            }
+        }
+    }
+
+    fn plans(&self) -> Vec<&str> {
+        self.seen.plans.keys().map(String::as_str).collect()
+    }
+}
+
+fn acts(steps: &[Step]) -> Vec<&'static str> {
+    let act = |step: &Step| match step.write.act {
+        Act::Create(_) => "create",
+        Act::Replace(_) => "replace",
+        Act::Delete { .. } => "delete",
+        Act::JsonPatch(_) => "patch",
+        Act::Evict(_) => "evict",
+        _ => "other",
+    };
+    steps.iter().map(act).collect()
+}
+
+fn events(told: &[Write]) -> Vec<String> {
+    let text = |write: &Write| match &write.act {
+        Act::Apply(object) => object["message"].as_str().map(str::to_owned),
+        _ => None,
+    };
+    told.iter().filter_map(text).collect()
+}
+
+#[test]
+fn a_gang_goes_from_its_gate_to_its_places_and_leaves_no_plan() {
+    let mut world = World::new(4);
+    world.pod_group("g", 2);
+    world.pod("p0", "g");
+    let round = world.look();
+    assert_eq!(acts(&round.steps), [""; 0]);
+    let told = events(&round.told);
+    assert!(
+        told.iter()
+            .any(|text| text.contains("starts when there are 2")),
+        "{told:?}"
+    );
+
+    world.pod("p1", "g");
+    let round = world.look();
+    assert_eq!(acts(&round.steps), ["create"], "{:?}", events(&round.told));
+    assert_eq!(round.steps[0].then, Then::Planned("plan-3-1".to_owned()));
+    world.carry_out(round.steps);
+    assert_eq!(world.plans(), ["plan-3-1"]);
+
+    let round = world.look();
+    assert_eq!(acts(&round.steps), ["patch", "patch"]);
+    let Act::JsonPatch(patch) = &round.steps[0].write.act else {
+        panic!("{round:?}")
+    };
+    assert_eq!(
+        patch[0],
+        json!({"op": "test", "path": "/metadata/uid", "value": "u-p0"})
+    );
+    let gate = json!({"op": "remove", "path": "/spec/schedulingGates/1"});
+    assert_eq!(patch[2], gate);
+    world.carry_out(round.steps);
+    assert_eq!(acts(&world.look().steps), [""; 0]);
+    world.bind();
+    let round = world.look();
+    assert_eq!(acts(&round.steps), ["delete"]);
+    world.carry_out(round.steps);
+    assert_eq!(acts(&world.look().steps), [""; 0]);
+}
+
+/// Until the watch tells of what was written, nothing is decided on what was there before.
+#[test]
+fn nothing_is_planned_twice_while_a_plan_is_on_its_way() {
+    let mut world = World::new(4);
+    world.pod_group("g", 1);
+    world.pod("p0", "g");
+    let round = world.look();
+    assert_eq!(acts(&round.steps), ["create"], "{:?}", events(&round.told));
+    world
+        .memory
+        .await_plan("plan-3-1".to_owned(), None, Time::from_ms(world.now));
+    assert_eq!(acts(&world.look().steps), [""; 0]);
+    world.carry_out(round.steps);
+    assert_eq!(acts(&world.look().steps), ["patch"]);
+}
+
+/// Who takes over finds the plans, makes them its own, and goes on.
+#[test]
+fn a_successor_goes_on_with_the_plans_that_it_finds() {
+    let mut world = World::new(4);
+    world.pod_group("g", 2);
+    world.pod("p0", "g");
+    world.pod("p1", "g");
+    let round = world.look();
+    world.carry_out(round.steps);
+    world.epoch = 4;
+    world.memory = Memory::default();
+    let round = world.look();
+    assert_eq!(acts(&round.steps), ["replace"]);
+    let Act::Replace(plan) = &round.steps[0].write.act else {
+        panic!("{round:?}")
+    };
+    assert_eq!(
+        (&plan["spec"]["epoch"], &plan["metadata"]["resourceVersion"]),
+        (&json!(4), &json!("1"))
+    );
+    world.carry_out(round.steps);
+    assert_eq!(acts(&world.look().steps), ["patch", "patch"]);
+    assert_eq!(world.names, 1);
+}
+
+/// Of two gangs of three on four cards one starts, and the other says why it waits.
+#[test]
+fn what_is_planned_is_used() {
+    let mut world = World::new(4);
+    for gang in ["g", "h"] {
+        world.pod_group(gang, 3);
+        for at in 0..3 {
+            world.pod(&format!("{gang}{at}"), gang);
+        }
+    }
+    let round = world.look();
+    assert_eq!(acts(&round.steps), ["create"], "{:?}", events(&round.told));
+    let told = events(&round.told);
+    assert!(
+        told.iter()
+            .any(|text| text.starts_with("position 1 in its quota: ")),
+        "{told:?}"
+    );
+    world.carry_out(round.steps);
+    for _ in 0..3 {
+        let round = world.look();
+        assert!(!acts(&round.steps).contains(&"create"), "{round:?}");
+        world.carry_out(round.steps);
+    }
+}

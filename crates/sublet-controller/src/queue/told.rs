@@ -1,0 +1,379 @@
+//! What people are told: the status of groups and quotas, and why somebody waits. Pure.
+//!
+//! A reason is an event on the group's own object, and on some of its pods, because that is where
+//! people look. Figures change with every pod, so they are written once a second at most.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::{Map, Value, json};
+use sublet_api::group::{GangName, Gathered, QueuedGroup, gang_of};
+use sublet_api::object::Pod;
+use sublet_api::{ElasticQuota, keys};
+use sublet_client::{Act, ObjectAddress, Write};
+use sublet_model::Standing;
+use sublet_queue::{Amounts, QueueDecision, QueueVictim};
+
+use super::QUEUE;
+use super::amounts::{Books, Figures};
+use super::memory::Memory;
+use super::round::QueueLook;
+use super::seen::{SeenPodGroup, counts};
+use super::watching::PLUGINS;
+use crate::event::event;
+
+/// So many pods of a group say why it waits.
+const TELLING_PODS: usize = 8;
+
+/// What is to be told of.
+pub(crate) struct Tellings<'a> {
+    pub(crate) look: &'a QueueLook<'a>,
+    pub(crate) books: &'a Books,
+    pub(crate) gathered: &'a Gathered,
+    pub(crate) decisions: &'a [QueueDecision],
+    /// Was anything decided this time? If not, earlier reasons still hold.
+    pub(crate) decided: bool,
+}
+
+/// Everything that is to be told now and was not told yet.
+pub(crate) fn tell(tellings: &Tellings<'_>, memory: &mut Memory) -> Vec<Write> {
+    let mut told = Vec::new();
+    if tellings.decided {
+        tellings.reasons(memory, &mut told);
+    }
+    tellings.problems(memory, &mut told);
+    tellings.pod_groups(memory, &mut told);
+    tellings.quotas(memory, &mut told);
+    told
+}
+
+impl Tellings<'_> {
+    /// Why somebody waits, who was let start, and who goes for whom.
+    fn reasons(&self, memory: &mut Memory, told: &mut Vec<Write>) {
+        let groups: BTreeMap<&str, &QueuedGroup> = self
+            .gathered
+            .groups
+            .iter()
+            .map(|queued| (queued.group.id.as_str(), queued))
+            .collect();
+        for decision in self.decisions {
+            let (id, kind, reason, text) = match decision {
+                QueueDecision::Explain {
+                    group,
+                    position,
+                    reason,
+                } => {
+                    let place = format!("position {} in its quota: {reason}", position + 1);
+                    (group, "Warning", reason.word(), place)
+                }
+                QueueDecision::Admit { group, slots } => {
+                    let text = format!("{} pods have their places and may start", slots.len());
+                    (group, "Normal", "Admitted", text)
+                }
+                QueueDecision::Evict { group, victims, .. } => {
+                    self.victims(group.as_str(), victims, told);
+                    let text = format!("{} pods are evicted to make room for it", victims.len());
+                    (group, "Normal", "MakingRoom", text)
+                }
+                QueueDecision::Hold(hold) => {
+                    let text = format!("{} nodes are kept free for it", hold.nodes.len());
+                    (&hold.group, "Normal", "NodesHeld", text)
+                }
+            };
+            let Some(queued) = groups.get(id.as_str()) else {
+                continue;
+            };
+            if memory.tells(id.as_str(), reason, &text, self.look.now) {
+                told.extend(
+                    self.about(queued)
+                        .map(|about| self.event(&about, kind, reason, &text)),
+                );
+            }
+        }
+    }
+
+    /// The objects that tell of a group: its own, and some of its pods.
+    fn about(&self, queued: &QueuedGroup) -> impl Iterator<Item = Value> {
+        let groups = self.look.seen.pod_groups.values();
+        let groups = groups.filter(|group| queued.gangs.contains(&group.facts.gang));
+        let groups = groups.map(|SeenPodGroup { facts, .. }| {
+            let (group, version) = facts.api;
+            reference(
+                &format!("{group}/{version}"),
+                "PodGroup",
+                &facts.gang.namespace,
+                &facts.gang.name,
+                &facts.uid,
+            )
+        });
+        let job = queued
+            .job
+            .as_ref()
+            .and_then(|job| self.look.seen.jobs.get(job));
+        let job = job.map(|facts| {
+            let (api, name) = (facts.api, &facts.job);
+            let version = format!("{}/{}", api.group, api.version);
+            reference(&version, api.kind, &name.namespace, &name.name, &facts.uid)
+        });
+        let waiting = queued
+            .pods
+            .iter()
+            .filter(|pod| !pod.is_bound)
+            .take(TELLING_PODS);
+        let pods =
+            waiting.map(|pod| reference("v1", "Pod", &pod.namespace, &pod.name, pod.uid.as_str()));
+        let all: Vec<Value> = groups.chain(job).chain(pods).collect();
+        all.into_iter()
+    }
+
+    fn victims(&self, group: &str, victims: &[QueueVictim], told: &mut Vec<Write>) {
+        for victim in victims {
+            let Some(pod) = self.look.seen.pods.get(victim.uid.as_str()) else {
+                continue;
+            };
+            let text = format!("evicted to make room for {group}, whose quota is entitled to it");
+            told.push(self.event(&pod_reference(pod), "Normal", "Reclaimed", &text));
+        }
+    }
+
+    /// What cannot be read, on the pods that wait because of it.
+    fn problems(&self, memory: &mut Memory, told: &mut Vec<Write>) {
+        for problem in &self.gathered.problems {
+            let text = format!("{}: {}", problem.of, problem.error);
+            let pod = problem
+                .of
+                .strip_prefix("pod/")
+                .and_then(|of| of.split_once('/'));
+            let about = format!("problem {}", problem.of);
+            let Some((namespace, name)) = pod else {
+                if memory.tells(&about, "Unreadable", &text, self.look.now) {
+                    tracing::warn!(of = problem.of, error = %problem.error, "it cannot be queued");
+                }
+                continue;
+            };
+            let mut pods = self.look.seen.pods.values();
+            let found = pods.find(|pod| {
+                pod.metadata.namespace == namespace && pod.metadata.name == name && counts(pod)
+            });
+            let Some(pod) = found else { continue };
+            if memory.tells(&about, "CannotQueue", &text, self.look.now) {
+                told.push(self.event(&pod_reference(pod), "Warning", "CannotQueue", &text));
+            }
+        }
+    }
+
+    /// The status of each PodGroup of Koordinator and scheduler-plugins.
+    fn pod_groups(&self, memory: &mut Memory, told: &mut Vec<Write>) {
+        let mut pods: BTreeMap<GangName, Vec<&Pod>> = BTreeMap::new();
+        for pod in self.look.seen.pods.values() {
+            if let Ok(Some(found)) = gang_of(pod) {
+                pods.entry(found.gang).or_default().push(pod);
+            }
+        }
+        for (at, group) in &self.look.seen.pod_groups {
+            let facts = &group.facts;
+            let (api, _) = facts.api;
+            if !api.ends_with("sigs.k8s.io") && api != PLUGINS {
+                continue;
+            }
+            let of_group = pods.get(&facts.gang).map_or(&[][..], Vec::as_slice);
+            let planned = self.gathered.groups.iter().any(|queued| {
+                let roles = queued.group.gangs.iter().flat_map(|gang| &gang.roles);
+                let mut members = roles.flat_map(|role| &role.members);
+                queued.gangs.contains(&facts.gang)
+                    && members.any(|member| member.standing != Standing::Bound)
+            });
+            let status = self.status(group, of_group, planned);
+            let place = format!("{} {}/{}", at.0, at.1, at.2);
+            if memory.writes(&place, &status, &group.status, self.look.now) {
+                let to = address(
+                    api,
+                    "PodGroup",
+                    "podgroups",
+                    &facts.gang.namespace,
+                    &facts.gang.name,
+                );
+                told.push(status_of(to, api, &json!({ "uid": facts.uid }), &status));
+            }
+        }
+    }
+
+    fn status(&self, group: &SeenPodGroup, pods: &[&Pod], planned: bool) -> Value {
+        let is_there = |pod: &&&Pod| pod.metadata.deletion_timestamp.is_none();
+        let number =
+            |is: &dyn Fn(&Pod) -> bool| pods.iter().filter(is_there).filter(|pod| is(pod)).count();
+        let in_phase = |phase: &'static str| number(&move |pod: &Pod| pod.status.phase == phase);
+        let (running, succeeded, failed) = (
+            in_phase("Running"),
+            in_phase("Succeeded"),
+            in_phase("Failed"),
+        );
+        let bound = number(&|pod| !pod.spec.node_name.is_empty());
+        let (all, min) = (number(&|_| true), group.facts.terms.min as usize);
+        let min = min.max(1);
+        let phase = match () {
+            () if succeeded >= min => "Finished",
+            () if failed > 0 && running + succeeded + failed >= min && running == 0 => "Failed",
+            () if running + succeeded >= min => "Running",
+            () if bound >= min => "Scheduled",
+            () if planned => "Scheduling",
+            () if all >= min => "PreScheduling",
+            () => "Pending",
+        };
+        let mut status = group.status.as_object().cloned().unwrap_or_default();
+        let mut set = |key: &str, value: Value| drop(status.insert(key.to_owned(), value));
+        set("phase", phase.into());
+        set("running", running.into());
+        set("succeeded", succeeded.into());
+        set("failed", failed.into());
+        if group.facts.api.0 != PLUGINS {
+            set("scheduled", bound.into());
+        }
+        if planned && group.status["scheduleStartTime"].is_null() {
+            set(
+                "scheduleStartTime",
+                seconds(self.look.now.ms()).to_string().into(),
+            );
+        }
+        Value::Object(status)
+    }
+
+    /// What quotas have, and what they are entitled to.
+    fn quotas(&self, memory: &mut Memory, told: &mut Vec<Write>) {
+        let figures = self.books.figures(self.gathered);
+        for (at, quota) in &self.look.seen.quotas {
+            let (group, namespace, name) = at;
+            let Some(of_quota) = figures.get(name.as_str()) else {
+                continue;
+            };
+            let figures = written(quota, of_quota, group == PLUGINS);
+            let seen = as_seen(quota, group == PLUGINS);
+            let place = format!("{group} quota {namespace}/{name}");
+            if memory.writes(&place, &figures, &seen, self.look.now) {
+                let to = address(group, "ElasticQuota", "elasticquotas", namespace, name);
+                let metadata = match group == PLUGINS {
+                    true => json!({ "uid": quota.metadata.uid }),
+                    false => json!({
+                        "uid": quota.metadata.uid, "annotations": figures["annotations"],
+                    }),
+                };
+                told.push(status_of(
+                    to,
+                    group,
+                    &metadata,
+                    &json!({ "used": figures["used"] }),
+                ));
+            }
+            let problem = self.books.problems.get(name.as_str());
+            if let Some(problem) = problem
+                && memory.tells(&place, "NotInTree", problem, self.look.now)
+            {
+                let version = format!("{group}/v1alpha1");
+                let about = reference(
+                    &version,
+                    "ElasticQuota",
+                    namespace,
+                    name,
+                    &quota.metadata.uid,
+                );
+                told.push(self.event(&about, "Warning", "NotInTree", problem));
+            }
+        }
+    }
+
+    fn event(&self, about: &Value, kind: &'static str, reason: &'static str, text: &str) -> Write {
+        event(
+            QUEUE,
+            about,
+            kind,
+            reason,
+            text,
+            seconds(self.look.now.ms()),
+        )
+    }
+}
+
+fn seconds(ms: u64) -> Timestamp {
+    let seconds = i64::try_from(ms / 1_000).unwrap_or(i64::MAX);
+    Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX)
+}
+
+/// A status of ours. Koordinator's kinds have no subresource for it.
+fn status_of(to: ObjectAddress, group: &str, metadata: &Value, status: &Value) -> Write {
+    let object = json!({ "metadata": metadata, "status": status });
+    let act = match group == PLUGINS {
+        true => Act::ApplyStatus(object),
+        false => Act::Apply(object),
+    };
+    Write { to, act }
+}
+
+fn address(group: &str, kind: &str, plural: &str, namespace: &str, name: &str) -> ObjectAddress {
+    let kind = GroupVersionKind::gvk(group, "v1alpha1", kind);
+    ObjectAddress {
+        kind: ApiResource::from_gvk_with_plural(&kind, plural),
+        namespace: Some(namespace.to_owned()),
+        name: name.to_owned(),
+    }
+}
+
+fn reference(api_version: &str, kind: &str, namespace: &str, name: &str, uid: &str) -> Value {
+    json!({
+        "apiVersion": api_version, "kind": kind, "namespace": namespace, "name": name, "uid": uid,
+    })
+}
+
+fn pod_reference(pod: &Pod) -> Value {
+    let meta = &pod.metadata;
+    reference("v1", "Pod", &meta.namespace, &meta.name, &meta.uid)
+}
+
+/// The figures of a quota as they are written: of the resources that it names.
+fn written(quota: &ElasticQuota, figures: &Figures, is_of_plugins: bool) -> Value {
+    let named = quota.spec.max.keys().chain(quota.spec.min.keys());
+    let named: std::collections::BTreeSet<&String> = named.collect();
+    let list = |amounts: &Amounts| -> Map<String, Value> {
+        let amount = |key: &&String| amounts.get(key.as_str()).copied().unwrap_or(0);
+        let pair = |key: &String| (key.clone(), Value::from(quantity(key, amount(&key))));
+        named.iter().map(|key| pair(key)).collect()
+    };
+    let used = Value::Object(list(&figures.used));
+    if is_of_plugins {
+        return json!({ "used": used });
+    }
+    let text = |amounts: &Amounts| Value::Object(list(amounts)).to_string();
+    json!({
+        "used": used,
+        "annotations": {
+            keys::QUOTA_RUNTIME: text(&figures.runtime),
+            keys::QUOTA_REQUEST: text(&figures.request),
+        },
+    })
+}
+
+/// The same as it stands there now.
+fn as_seen(quota: &ElasticQuota, is_of_plugins: bool) -> Value {
+    let used = quota.status.used.iter();
+    let used: BTreeMap<&String, &String> = used.map(|(key, amount)| (key, &amount.0)).collect();
+    if is_of_plugins {
+        return json!({ "used": used });
+    }
+    let annotation = |key: &str| quota.metadata.annotations.get(key);
+    json!({
+        "used": used,
+        "annotations": {
+            keys::QUOTA_RUNTIME: annotation(keys::QUOTA_RUNTIME),
+            keys::QUOTA_REQUEST: annotation(keys::QUOTA_REQUEST),
+        },
+    })
+}
+
+/// An amount as Kubernetes writes it: CPU in thousandths where it is no whole number.
+fn quantity(resource: &str, amount: u64) -> String {
+    match resource {
+        "cpu" if !amount.is_multiple_of(1_000) => format!("{amount}m"),
+        "cpu" => (amount / 1_000).to_string(),
+        _ => amount.to_string(),
+    }
+}
