@@ -16,6 +16,9 @@ enum Part {
     /// Jobs that come, go, and answer late or twice; a card that must not have two has one owner,
     /// and nobody starves.
     Turns,
+    /// Leaders of the queue die and are late, writes are lost and come twice; no card is given away
+    /// twice, and no part of a gang stays.
+    Plans,
 }
 
 /// Play at random, and look whether what must hold does.
@@ -23,9 +26,10 @@ enum Part {
 #[command(after_help = "Examples:
   cargo xtask soak                      a million steps (about two minutes on two idle cores)
   cargo xtask soak turns                a million steps of turns (a minute)
+  cargo xtask soak plans                a million steps of plans (seconds)
   cargo xtask soak --steps 50000 --seed 7")]
 pub(crate) struct Arguments {
-    /// What is played; both, one after the other, if nothing is said.
+    /// What is played; all, one after the other, if nothing is said.
     part: Option<Part>,
     /// How often memory is taken or given, over all drivers and crowds together; how many steps of
     /// half a millisecond jobs take turns.
@@ -42,22 +46,40 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         now.map_or(0, |now| now.as_secs())
     });
-    if arguments.part != Some(Part::Memory) {
-        heading(&format!("turns: {} steps, seed {seed}", arguments.steps));
-        let mut test = cargo(&[
+    let simulations = [
+        (
+            Part::Turns,
+            "turns",
+            "sublet-share",
+            "turns::properties::whatever_goes_wrong",
+        ),
+        (
+            Part::Plans,
+            "plans",
+            "sublet-queue",
+            "protocol::simulation::whatever_is_lost",
+        ),
+    ];
+    for (part, name, package, test) in simulations {
+        if arguments.part.is_some_and(|only| only != part) {
+            continue;
+        }
+        heading(&format!("{name}: {} steps, seed {seed}", arguments.steps));
+        let words = [
             "test",
             "--package",
-            "sublet-share",
+            package,
             "--lib",
             "--",
             "--nocapture",
-            "turns::properties::whatever_goes_wrong",
-        ])?;
+            test,
+        ];
+        let mut test = cargo(&words)?;
         test.env("SUBLET_STEPS", arguments.steps.to_string())
             .env("SUBLET_SEED", seed.to_string());
         run_command(&mut test)?;
     }
-    if arguments.part == Some(Part::Turns) {
+    if arguments.part.is_some_and(|only| only != Part::Memory) {
         return Ok(());
     }
     heading("the product and its libraries (20 s cold)");

@@ -17,6 +17,8 @@ use sublet_model::{NodeName, PodUid, Standing, Time};
 use crate::group::{Gang, GangMode, Group, GroupId};
 
 #[cfg(test)]
+mod simulation;
+#[cfg(test)]
 mod tests;
 
 /// A plan as it is seen, or as it is to be.

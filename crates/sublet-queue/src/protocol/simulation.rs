@@ -1,0 +1,474 @@
+//! The protocol's own code against an API server that is late, drops and repeats, with two leaders of
+//! which one is deposed or dies at any moment, nodes that come and go, and budgets that refuse.
+//!
+//! Each node has room for one pod. After every step no node has two; whoever is evicted was named by a
+//! plan, or was let go by one; and whenever the faults end, what is left becomes quiet without a part of
+//! a gang. `SUBLET_STEPS` and `SUBLET_SEED` say how long, and where the random numbers begin.
+
+mod objects;
+
+use self::objects::{Chance, Objects, Owner, group_of, node};
+use super::*;
+
+const NODES: u64 = 5;
+const GROUPS: u64 = 4;
+/// How long a plan's members have, in steps.
+const PATIENCE: u64 = 600;
+/// So many steps with faults, then quiet is waited for.
+const ROUND: u64 = 400;
+/// It is quiet when nothing has changed for so many.
+const QUIET: u64 = 1_000;
+
+#[derive(Clone)]
+enum Sent {
+    Create(PlanState),
+    Plan(Arc<str>, u64, PlanStep),
+    Pod(Arc<str>, PlanStep),
+    Satisfied(GroupId),
+}
+
+/// One process that leads, or believes that it does.
+#[derive(Clone, Default)]
+struct Leader {
+    epoch: u64,
+    sees: Objects,
+}
+
+struct Play {
+    chance: Chance,
+    now: u64,
+    version: u64,
+    objects: Objects,
+    epoch: u64,
+    leaders: [Leader; 2],
+    /// The binder: what it sees, and what it has bound itself.
+    sees: Objects,
+    own: BTreeMap<PodUid, NodeName>,
+    under_way: Vec<(usize, Sent)>,
+    victims: BTreeSet<PodUid>,
+    faults: bool,
+    changed_at: u64,
+    bound: u64,
+    rolled_back: u64,
+}
+
+impl Play {
+    fn new(seed: u64) -> Play {
+        let mut play = Play {
+            chance: Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            now: 0,
+            version: 0,
+            objects: Objects::default(),
+            epoch: 1,
+            leaders: Default::default(),
+            sees: Objects::default(),
+            own: BTreeMap::new(),
+            under_way: Vec::new(),
+            victims: BTreeSet::new(),
+            faults: true,
+            changed_at: 0,
+            bound: 0,
+            rolled_back: 0,
+        };
+        play.leaders[0].epoch = 1;
+        play
+    }
+
+    fn step(&mut self) {
+        self.now += 1;
+        match self.chance.below(10) {
+            0 | 1 => {
+                let who = self.chance.below(2) as usize;
+                self.leaders[who].sees = self.objects.clone();
+            }
+            2 | 3 => {
+                let who = self.chance.below(2) as usize;
+                self.lead(who);
+            }
+            4 | 5 => self.deliver(),
+            6 => self.sees = self.objects.clone(),
+            7 => self.bind(),
+            8 => self.owners(),
+            _ if self.faults => self.fault(),
+            _ => {}
+        }
+        let mut nodes = BTreeSet::new();
+        for (_, pod) in self.objects.pods.values() {
+            if let Some(node) = &pod.bound {
+                assert!(nodes.insert(node), "two pods on {node}");
+            }
+        }
+    }
+
+    /// A leader looks, and sends what is due.
+    fn lead(&mut self, who: usize) {
+        let leader = self.leaders[who].clone();
+        // It waits for the answers to what it has sent.
+        if leader.epoch == 0 || self.under_way.iter().any(|(of, _)| *of == who) {
+            return;
+        }
+        let (sees, now) = (&leader.sees, Time::from_ms(self.now));
+        let groups: BTreeMap<GroupId, Group> = sees
+            .groups
+            .iter()
+            .map(|(id, owner)| (id.clone(), group_of(id, owner, sees)))
+            .collect();
+        let sights: BTreeMap<GroupId, GroupSight<'_>> = groups
+            .iter()
+            .map(|(id, group)| {
+                let owner = &sees.groups[id];
+                let waiting = sees
+                    .pods
+                    .iter()
+                    .filter(|(_, (of, pod))| of == id && pod.bound.is_none());
+                let sight = GroupSight {
+                    group,
+                    suspended: owner.suspended,
+                    waiting: waiting
+                        .map(|(uid, _)| (Arc::from("w"), uid.clone()))
+                        .collect(),
+                    requeued_by: owner.requeued_by.clone(),
+                };
+                (id.clone(), sight)
+            })
+            .collect();
+        let pods: BTreeMap<PodUid, PodSight> = sees
+            .pods
+            .iter()
+            .map(|(uid, (_, pod))| (uid.clone(), pod.clone()))
+            .collect();
+        let mut planned: BTreeSet<&GroupId> = BTreeSet::new();
+        for (name, (version, plan)) in &sees.plans {
+            let steps = next_steps(
+                plan,
+                &PlanSight {
+                    epoch: leader.epoch,
+                    now,
+                    pods: &pods,
+                    groups: &sights,
+                    is_usable: &|node| !sees.lost.contains(node),
+                    has_other_plan: &|group| {
+                        sees.plans.range(..name.clone()).any(|(_, (_, other))| {
+                            other.groups.iter().any(|part| part.group == *group)
+                        })
+                    },
+                    fits: true,
+                },
+            );
+            planned.extend(plan.groups.iter().map(|part| &part.group));
+            for step in steps {
+                let sent = match &step {
+                    PlanStep::Rewrite(_) | PlanStep::Delete => {
+                        Sent::Plan(name.clone(), *version, step)
+                    }
+                    _ => Sent::Pod(name.clone(), step),
+                };
+                self.under_way.push((who, sent));
+            }
+        }
+        for (id, sight) in &sights {
+            let enough = has_enough(&sight.group.gangs);
+            if enough && !sight.group.satisfied {
+                self.under_way.push((who, Sent::Satisfied(id.clone())));
+            }
+            if planned.contains(id) || enough {
+                continue;
+            }
+            let stranded = stranded(sight, &pods);
+            if stranded.is_empty() {
+                self.plan(who, &leader, sight);
+            }
+            let name: Arc<str> = Arc::from("none");
+            let sent = stranded.into_iter();
+            let sent = sent.map(|step| (who, Sent::Pod(name.clone(), step)));
+            self.under_way.extend(sent);
+        }
+    }
+
+    /// Places all that are missing, if need be where a group of a later name is.
+    fn plan(&mut self, who: usize, leader: &Leader, sight: &GroupSight<'_>) {
+        let sees = &leader.sees;
+        let missing = sight.group.gangs[0].min as usize - bound_members(sight.group).count();
+        let taken = sees.taken();
+        let mut nodes: Vec<NodeName> = (0..NODES).map(node).collect();
+        nodes.retain(|node| !taken.contains(node) && !sees.lost.contains(node));
+        let mut victims = Vec::new();
+        for (uid, (group, pod)) in &sees.pods {
+            if nodes.len() >= missing {
+                break;
+            }
+            // Whole groups of a later name would go; one pod of each is enough here.
+            if *group > sight.group.id
+                && let Some(node) = pod.bound.clone()
+                && !sees.lost.contains(&node)
+            {
+                victims.push(uid.clone());
+                nodes.push(node);
+            }
+        }
+        if nodes.len() < missing {
+            return;
+        }
+        self.version += 1;
+        let slots = (0..).zip(nodes.into_iter().take(missing));
+        let slot = |(index, node)| SlotState {
+            role: Arc::from("w"),
+            index,
+            node,
+            pod: None,
+        };
+        let part = GroupPlan {
+            group: sight.group.id.clone(),
+            slots: slots.map(slot).collect(),
+            victims,
+        };
+        let plan = PlanState {
+            name: Arc::from(format!("p{:08}", self.version)),
+            epoch: leader.epoch,
+            deadline: Time::from_ms(self.now + PATIENCE),
+            groups: vec![part],
+        };
+        self.under_way.push((who, Sent::Create(plan)));
+    }
+
+    /// One of the writes that are under way arrives, is lost, or arrives and comes again.
+    fn deliver(&mut self) {
+        if self.under_way.is_empty() {
+            return;
+        }
+        let at = self.chance.below(self.under_way.len() as u64) as usize;
+        let fate = if self.faults { self.chance.below(8) } else { 7 };
+        let (_, sent) = self.under_way[at].clone();
+        if fate != 0 {
+            self.under_way.swap_remove(at);
+        }
+        if fate != 1 {
+            self.write(sent);
+        }
+    }
+
+    fn write(&mut self, sent: Sent) {
+        let objects = &mut self.objects;
+        self.version += 1;
+        let version = self.version;
+        match sent {
+            Sent::Create(plan) => {
+                self.victims.extend(
+                    plan.groups
+                        .iter()
+                        .flat_map(|part| part.victims.iter().cloned()),
+                );
+                objects
+                    .plans
+                    .entry(plan.name.clone())
+                    .or_insert((version, plan));
+            }
+            Sent::Plan(name, seen, step) => {
+                if objects.plans.get(&name).is_none_or(|(is, _)| *is != seen) {
+                    return;
+                }
+                match step {
+                    PlanStep::Rewrite(plan) => drop(objects.plans.insert(name, (version, plan))),
+                    _ => drop(objects.plans.remove(&name)),
+                }
+            }
+            Sent::Satisfied(group) => {
+                if let Some(owner) = objects.groups.get_mut(&group) {
+                    owner.satisfied = true;
+                }
+            }
+            Sent::Pod(plan, step) => match step {
+                PlanStep::Evict(uid) => {
+                    if let Some((_, pod)) = objects.pods.get_mut(&uid) {
+                        let known = self.victims.contains(&uid) || pod.slot.is_some();
+                        assert!(known, "nobody has decided that {uid} goes");
+                        // A budget may refuse.
+                        pod.going |= !self.faults || self.chance.below(3) > 0;
+                    }
+                }
+                PlanStep::Ungate(uid, group, slot) | PlanStep::Steer(uid, group, slot) => {
+                    if let Some((_, pod)) = objects.pods.get_mut(&uid) {
+                        pod.gated = false;
+                        pod.slot = Some((plan, group, slot.role, slot.index));
+                    }
+                }
+                PlanStep::Release(group) => {
+                    if let Some(owner) = objects.groups.get_mut(&group) {
+                        owner.suspended = false;
+                    }
+                }
+                PlanStep::Requeue(group) => {
+                    if let Some(owner) = objects.groups.get_mut(&group) {
+                        self.rolled_back += 1;
+                        owner.requeued_by = Some(plan);
+                    }
+                }
+                PlanStep::Remove(uid) => drop(objects.pods.remove(&uid)),
+                PlanStep::Rewrite(_) | PlanStep::Delete => {}
+            },
+        }
+        self.changed_at = self.now;
+    }
+
+    /// The extender binds one pod to its slot, as `State::take_slot` does: by what it sees and what it
+    /// has bound itself.
+    fn bind(&mut self) {
+        self.own
+            .retain(|uid, _| self.objects.pods.contains_key(uid));
+        let newest = self.sees.plans.values().map(|(_, plan)| plan.epoch).max();
+        let waiting = self.sees.pods.iter().filter(|(uid, (_, pod))| {
+            !pod.gated && pod.bound.is_none() && !pod.going && !self.own.contains_key(*uid)
+        });
+        for (uid, (_, pod)) in waiting {
+            let Some((plan, group, role, index)) = &pod.slot else {
+                continue;
+            };
+            let Some((_, plan)) = self.sees.plans.get(plan) else {
+                continue;
+            };
+            let parts = plan.groups.iter().filter(|part| part.group == *group);
+            let mut slots = parts.flat_map(|part| &part.slots);
+            let slot = slots.find(|slot| slot.role == *role && slot.index == *index);
+            let Some(slot) = slot.filter(|slot| slot.pod.as_ref().is_none_or(|of| of == uid))
+            else {
+                continue;
+            };
+            if Some(plan.epoch) != newest || self.now >= plan.deadline.ms() {
+                continue;
+            }
+            let seen = self.sees.pods.iter();
+            let mut seen = seen.filter_map(|(_, (_, pod))| pod.bound.as_ref());
+            let is_free = seen.all(|there| *there != slot.node)
+                && self.own.values().all(|there| *there != slot.node)
+                && !self.sees.lost.contains(&slot.node);
+            let truly = self.objects.pods.get_mut(uid);
+            if let Some((_, truly)) = truly.filter(|(_, pod)| is_free && pod.bound.is_none()) {
+                truly.bound = Some(slot.node.clone());
+                self.own.insert(uid.clone(), slot.node.clone());
+                self.bound += 1;
+                self.changed_at = self.now;
+                return;
+            }
+        }
+    }
+
+    /// Pods that were asked to go have gone, owners make theirs, and groups come and end.
+    fn owners(&mut self) {
+        let going = self.objects.pods.iter().find(|(_, (_, pod))| pod.going);
+        if let Some(uid) = going.map(|(uid, _)| uid.clone()) {
+            self.objects.pods.remove(&uid);
+            self.changed_at = self.now;
+            return;
+        }
+        let id = GroupId::new(format!("job/a/g{}", self.chance.below(GROUPS)));
+        let Some(owner) = self.objects.groups.get(&id).cloned() else {
+            if self.faults {
+                let owner = Owner {
+                    size: 1 + self.chance.below(3) as u32,
+                    suspended: self.chance.below(2) == 0,
+                    satisfied: false,
+                    requeued_by: None,
+                };
+                self.objects.groups.insert(id, owner);
+            }
+            return;
+        };
+        let own = self.objects.pods.values().filter(|(group, _)| *group == id);
+        if !owner.suspended && own.count() < owner.size as usize {
+            self.version += 1;
+            let uid = PodUid::new(&format!("u{:08}", self.version)).unwrap();
+            let pod = PodSight {
+                gated: true,
+                ..PodSight::default()
+            };
+            self.objects.pods.insert(uid, (id, pod));
+            self.changed_at = self.now;
+        } else if self.faults && owner.satisfied && self.chance.below(4) == 0 {
+            self.objects.groups.remove(&id);
+            self.objects.pods.retain(|_, (group, _)| *group != id);
+        }
+    }
+
+    fn fault(&mut self) {
+        match self.chance.below(4) {
+            // Another process leads; the one before does not know it yet, or is gone with its writes.
+            0 => {
+                self.epoch += 1;
+                let who = self.chance.below(2) as usize;
+                self.leaders[who].epoch = self.epoch;
+                self.leaders[who].sees = self.objects.clone();
+            }
+            1 => {
+                let who = self.chance.below(2) as usize;
+                self.leaders[who].epoch = 0;
+                self.under_way.truncate(self.under_way.len() / 2);
+            }
+            2 => {
+                let at = node(self.chance.below(NODES));
+                if !self.objects.lost.remove(&at) {
+                    self.objects
+                        .pods
+                        .retain(|_, (_, pod)| pod.bound.as_ref() != Some(&at));
+                    self.objects.lost.insert(at);
+                }
+            }
+            _ => {
+                let uid = self.objects.pods.keys().next().cloned();
+                uid.map(|uid| self.objects.pods.remove(&uid));
+            }
+        }
+    }
+
+    /// Without faults it becomes quiet, and no gang is there in part.
+    fn calm(&mut self) {
+        self.faults = false;
+        self.epoch += 1;
+        self.leaders[0].epoch = self.epoch;
+        self.leaders[1].epoch = 0;
+        self.objects.lost.clear();
+        self.changed_at = self.now;
+        let begun = self.now;
+        while self.now < self.changed_at + QUIET {
+            assert!(
+                self.now < begun + 100 * QUIET,
+                "it does not become quiet: {:?}",
+                self.objects
+            );
+            self.step();
+        }
+        for (id, owner) in &self.objects.groups {
+            let own = self.objects.pods.values().filter(|(group, _)| group == id);
+            let bound = own.filter(|(_, pod)| pod.bound.is_some()).count();
+            let whole = bound == 0 || bound >= owner.size as usize || owner.satisfied;
+            assert!(whole, "{bound} of {} of {id} run", owner.size);
+        }
+        self.faults = true;
+    }
+}
+
+#[test]
+fn whatever_is_lost_no_card_is_given_twice_and_no_part_of_a_gang_stays() {
+    let number = |name: &str, or: u64| {
+        let text = std::env::var_os(name).and_then(|text| text.into_string().ok());
+        text.and_then(|text| text.parse().ok()).unwrap_or(or)
+    };
+    let (steps, seed) = (number("SUBLET_STEPS", 1_000_000), number("SUBLET_SEED", 1));
+    let (mut done, mut bound, mut rolled_back) = (0, 0, 0);
+    let mut at = seed;
+    while done < steps {
+        println!("seed {at}");
+        let mut play = Play::new(at);
+        for _ in 0..10 {
+            for _ in 0..ROUND {
+                play.step();
+            }
+            play.calm();
+        }
+        done += play.now;
+        bound += play.bound;
+        rolled_back += play.rolled_back;
+        at += 1;
+    }
+    println!("{done} steps, {bound} pods bound, {rolled_back} groups rolled back");
+    assert!(bound > steps / 10_000 && rolled_back > 0);
+}

@@ -1,0 +1,97 @@
+//! What the API server of the simulation has, what a leader makes of it, and where chance comes from.
+
+use sublet_model::{Claim, Class, Host};
+use sublet_plan::stock::PodRules;
+
+use super::super::*;
+use crate::group::{GangRole, MatchPolicy, Member, MemberShape};
+use crate::tree::Amounts;
+
+/// A small generator (xorshift), the same on every machine.
+pub(super) struct Chance(pub(super) u64);
+
+impl Chance {
+    pub(super) fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Owner {
+    pub(super) size: u32,
+    pub(super) suspended: bool,
+    pub(super) satisfied: bool,
+    pub(super) requeued_by: Option<Arc<str>>,
+}
+
+/// What the API server has.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Objects {
+    pub(super) plans: BTreeMap<Arc<str>, (u64, PlanState)>,
+    pub(super) pods: BTreeMap<PodUid, (GroupId, PodSight)>,
+    pub(super) groups: BTreeMap<GroupId, Owner>,
+    pub(super) lost: BTreeSet<NodeName>,
+}
+
+impl Objects {
+    pub(super) fn taken(&self) -> BTreeSet<NodeName> {
+        let slots = self.plans.values().flat_map(|(_, plan)| &plan.groups);
+        let slots = slots
+            .flat_map(|part| &part.slots)
+            .map(|slot| slot.node.clone());
+        let bound = self.pods.values().filter_map(|(_, pod)| pod.bound.clone());
+        slots.chain(bound).collect()
+    }
+}
+
+pub(super) fn node(at: u64) -> NodeName {
+    NodeName::new(&format!("n{at}")).unwrap()
+}
+
+/// The group as a leader sees it: its bound pods are its members.
+pub(super) fn group_of(id: &GroupId, owner: &Owner, sees: &Objects) -> Group {
+    let own = sees.pods.iter().filter(|(_, (group, _))| group == id);
+    let bound = own.filter_map(|(uid, (_, pod))| {
+        Some(Member {
+            index: pod.slot.as_ref().map_or(0, |slot| slot.3),
+            uid: uid.clone(),
+            node: pod.bound.clone()?,
+            standing: Standing::Bound,
+        })
+    });
+    let shape = MemberShape {
+        claim: Arc::new(Claim::host_only(Host::ZERO)),
+        rules: PodRules::default(),
+        unmodelled: Vec::new(),
+        amounts: Amounts::new(),
+    };
+    let role = GangRole {
+        name: Arc::from("w"),
+        min: 0,
+        replicas: owner.size,
+        pod: Arc::new(shape),
+        members: bound.collect(),
+    };
+    Group {
+        id: id.clone(),
+        quota: Arc::from("q"),
+        priority: 0,
+        class: Class::Guaranteed,
+        preemptible: true,
+        since: Time::from_ms(0),
+        not_before: None,
+        gangs: vec![Gang {
+            name: Arc::from("g"),
+            min: owner.size,
+            roles: vec![role],
+        }],
+        mode: GangMode::Strict,
+        matching: MatchPolicy::OnceSatisfied,
+        satisfied: owner.satisfied,
+        ends: None,
+        started: None,
+    }
+}
