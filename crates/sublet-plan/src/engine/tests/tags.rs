@@ -29,9 +29,14 @@ pub(super) fn check_tags(entry: &Entry, at: usize, book: &Book, before: &Ledger)
     let mut on_node = before.entries().filter(|other| other.node == entry.node);
     let elsewhere = on_node.any(|other| {
         let mut granted = other.allocation.iter().flat_map(|one| &one.grants);
+        // A card that is gone is no card of the node, and nobody can join who had it.
+        let is_elsewhere = |grant: &Grant| {
+            let position = inventory.position(&grant.card);
+            position.is_some_and(|position| position != at)
+        };
         new.virtual_gpu.is_some()
             && other.claim.tags().virtual_gpu == new.virtual_gpu
-            && granted.any(|grant| !is_here(grant))
+            && granted.any(is_elsewhere)
     });
     assert!(!elsewhere, "{new:?} is another card of the node");
 }
