@@ -14,7 +14,7 @@ use json_patch::{AddOperation, Patch, PatchOperation};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sublet_api::dialect::{ClaimError, claim_of};
-use sublet_api::group::gang_of;
+use sublet_api::group::is_queued;
 use sublet_api::keys;
 use sublet_api::object::Pod;
 use sublet_api::{flavor_of, scheduler_of};
@@ -160,18 +160,6 @@ fn scheduler(
         }
         _ => named.to_owned(),
     }
-}
-
-/// Does such a pod queue, for a scheduler that asks Sublet? It says so itself, by a gang or a quota, or
-/// its namespace does.
-pub(crate) fn is_queued(pod: &Pod, labels: &BTreeMap<String, String>) -> bool {
-    let opted_in = labels
-        .get(keys::QUEUE_LABEL)
-        .is_some_and(|is| is == "enabled");
-    // A gang that cannot be read is told of by whoever keeps the queue.
-    opted_in
-        || pod.metadata.labels.contains_key(keys::QUOTA_NAME)
-        || !matches!(gang_of(pod), Ok(None))
 }
 
 /// Is the queue's gate on it?

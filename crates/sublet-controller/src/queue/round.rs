@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sublet_api::gang_plan::{
     GangPlan, MOST_SLOTS, PlanPhase, PlannedGroup, PlannedRole, PlannedSlot,
 };
-use sublet_api::group::{Gathered, GroupSources, QueuedGroup, gather};
+use sublet_api::group::{Gathered, GroupSources, QueuedGroup, gather, is_queued};
 use sublet_api::object::Pod;
 use sublet_api::{QuotaIndex, Victim, host_of, pod_uid, scheduler_of, stock_ask};
 use sublet_client::{Act, Write};
@@ -21,7 +21,7 @@ use super::memory::Memory;
 use super::seen::{Seen, SeenPlan, counts, is_in_queue};
 use super::steps::{Scene, Step, Then, plan_address};
 use super::told::{Tellings, tell};
-use crate::admission::{has_gate, is_queued};
+use crate::admission::has_gate;
 use crate::known::NamespaceLabels;
 
 /// How long members with a place wait for the others where nothing is said, as in Koordinator.
