@@ -4,6 +4,7 @@
 //! An object comes over the wire unread ([`GangPlanObject`]) and is read by [`GangPlan::of`], so that
 //! a bad one costs only itself. `deploy/kubernetes/queue/18-gang-plans.yaml` has its schema.
 
+mod entries;
 mod role_pod;
 mod slot;
 mod state;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sublet_model::{Claim, Host, NameError, NodeName, PodKey, PodUid, Time, Unit};
 
+pub use self::entries::{SlotEntry, SlotError};
 pub use self::slot::{SlotKey, SlotMark, SlotTextError, is_slot_uid, slot_from_json, slot_to_json};
 use crate::allocation::{GrantJson, allocation_of_grants, grants_of};
 use crate::dialect::{self, ClaimError};

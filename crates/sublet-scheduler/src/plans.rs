@@ -14,15 +14,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use sublet_api::gang_plan::{
-    GangPlan, GangPlanObject, PlannedGroup, PlannedSlot, SlotKey, SlotMark, slot_from_json,
+    GangPlan, GangPlanObject, SlotEntry, SlotKey, SlotMark, slot_from_json,
 };
 use sublet_api::group::gang_of;
 use sublet_api::keys;
 use sublet_api::object::Pod;
 use sublet_client::Change;
-use sublet_model::{
-    Allocation, Claim, Entry, NameError, NodeName, PodKey, PodUid, Standing, Time, Unit,
-};
+use sublet_model::{Allocation, Claim, Entry, NodeName, PodUid, Standing, Time};
 
 use crate::state::{Listed, Scheduler, State};
 use crate::waiting::Waiting;
@@ -52,16 +50,10 @@ pub(crate) struct Plans {
 struct Slot {
     epoch: u64,
     deadline: Time,
-    /// For people and for its namespace's quotas, as long as no pod has it.
-    pod: PodKey,
     /// Which pod it is for, where that is known.
     of: Option<PodUid>,
-    /// Its name in the ledger where it is for no pod, or that pod has another slot too.
-    own: PodUid,
-    node: NodeName,
-    claim: Arc<Claim>,
-    allocation: Allocation,
-    priority: i32,
+    /// As the ledger has it where it is for no pod, or that pod has another slot too.
+    own: Entry,
 }
 
 /// What a pod says of itself that concerns the queue.
@@ -182,7 +174,8 @@ impl State {
         if there != node {
             return Err(format!("its place is on node {there}"));
         }
-        let allocation = self.plans.slots[&mark.key].allocation.clone();
+        let slot = &self.plans.slots[&mark.key];
+        let allocation = slot.own.allocation.clone().unwrap_or_default();
         let entry = Entry {
             pod: waiting.pod.clone(),
             uid: uid.clone(),
@@ -258,7 +251,10 @@ impl State {
         let name = &object.metadata.name;
         let unit = self.engine.options().unit;
         let read = GangPlan::of(object).map_err(|error| error.to_string());
-        let read = read.and_then(|plan| Ok((slots_of(&plan, unit)?, plan)));
+        let read = read.and_then(|plan| {
+            let entries = plan.entries(|role| role.claim(unit));
+            Ok((entries.map_err(|error| error.to_string())?, plan))
+        });
         let (slots, plan) = match read {
             Ok(read) => read,
             Err(why) => {
@@ -267,13 +263,19 @@ impl State {
             }
         };
         self.plans.epoch = self.plans.epoch.max(plan.epoch);
-        let keys: Vec<SlotKey> = slots.iter().map(|(key, _)| key.clone()).collect();
+        let keys: Vec<SlotKey> = slots.iter().map(|slot| slot.key.clone()).collect();
         let before = self.plans.plans.insert(plan.name, keys.clone());
         let before = before.unwrap_or_default();
         for key in &before {
             self.plans.remove(key);
         }
-        for (key, slot) in slots {
+        for SlotEntry { key, of, own } in slots {
+            let slot = Slot {
+                epoch: plan.epoch,
+                deadline: plan.deadline,
+                of,
+                own,
+            };
             self.plans.insert(key, slot);
         }
         let all: BTreeSet<SlotKey> = before.into_iter().chain(keys).collect();
@@ -311,17 +313,10 @@ impl State {
             return;
         }
         let uid = slot.of.as_ref().filter(|uid| !self.plans.holds(uid));
-        let uid = uid.unwrap_or(&slot.own).clone();
+        let uid = uid.unwrap_or(&slot.own.uid).clone();
         let entry = Entry {
-            pod: slot.pod.clone(),
             uid: uid.clone(),
-            node: slot.node.clone(),
-            claim: slot.claim.clone(),
-            allocation: Some(slot.allocation.clone()),
-            standing: Standing::Reserved,
-            // Nobody waits for its devices yet.
-            assigned: true,
-            priority: slot.priority,
+            ..slot.own.clone()
         };
         self.engine.observe(entry);
         self.plans.names.insert(key.clone(), uid.clone());
@@ -388,7 +383,7 @@ impl Plans {
     ) -> Result<&NodeName, Parked> {
         let plan = || mark.key.plan.clone();
         let slot = self.slots.get(&mark.key);
-        let slot = slot.filter(|slot| slot.node == mark.node);
+        let slot = slot.filter(|slot| slot.own.node == mark.node);
         let slot = slot.ok_or_else(|| Parked::NoPlan(plan()))?;
         if slot.epoch != self.epoch {
             return Err(Parked::OldPlan(plan()));
@@ -398,65 +393,11 @@ impl Plans {
         }
         let taker = self.takers.get(&mark.key);
         let is_its = |of: Option<&PodUid>| of.is_none_or(|of| of == uid);
-        if *slot.claim != *claim || !is_its(slot.of.as_ref()) || !is_its(taker) {
+        if *slot.own.claim != *claim || !is_its(slot.of.as_ref()) || !is_its(taker) {
             return Err(Parked::OfAnother);
         }
-        Ok(&slot.node)
+        Ok(&slot.own.node)
     }
-}
-
-/// The slots of a plan.
-fn slots_of(plan: &GangPlan, unit: Unit) -> Result<Vec<(SlotKey, Slot)>, String> {
-    let mut slots = Vec::new();
-    for group in &plan.groups {
-        let mut claims: BTreeMap<&str, Arc<Claim>> = BTreeMap::new();
-        for role in &group.roles {
-            let claim = role.claim(unit);
-            let claim =
-                claim.map_err(|error| format!("role {} of {}: {error}", role.name, group.id))?;
-            claims.insert(&role.name, Arc::new(claim));
-        }
-        for slot in &group.slots {
-            let (Some(claim), Some(role)) = (claims.get(&*slot.role), group.role(&slot.role))
-            else {
-                continue;
-            };
-            if !slot.allocation.answers(claim) {
-                let (role, index) = (&slot.role, slot.index);
-                return Err(format!(
-                    "slot {role}/{index} of {} has not what it asks",
-                    group.id
-                ));
-            }
-            let key = plan.key_of(group, slot);
-            let wrong = |error: NameError| error.to_string();
-            let entered = Slot {
-                epoch: plan.epoch,
-                deadline: plan.deadline,
-                pod: pod_of(group, slot, &role.pod).map_err(wrong)?,
-                of: slot.pod.clone(),
-                own: key.uid().map_err(wrong)?,
-                node: slot.node.clone(),
-                claim: claim.clone(),
-                allocation: slot.allocation.clone(),
-                priority: role.pod.spec.priority.unwrap_or(0),
-            };
-            slots.push((key, entered));
-        }
-    }
-    Ok(slots)
-}
-
-/// What a slot is called where a pod's name would stand: `g1.worker.0`.
-fn pod_of(group: &PlannedGroup, slot: &PlannedSlot, pod: &Pod) -> Result<PodKey, NameError> {
-    let group = group.id.rsplit('/').next().unwrap_or_default();
-    let mut name = format!("{group}.{}.{}", slot.role, slot.index);
-    name.truncate(name.floor_char_boundary(253));
-    let namespace = match pod.metadata.namespace.as_str() {
-        "" => "default",
-        namespace => namespace,
-    };
-    PodKey::new(namespace, &name)
 }
 
 /// A plan was listed, new, changed or gone.

@@ -25,6 +25,7 @@ use sublet_queue::{
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::promised;
 use crate::plan::{Input, Located, Unreadable, name_of, settle};
 use crate::quota::books::{Demand, Report, Row, cluster_total, of_demand};
 use crate::verdict::{Cluster, Odd, asked};
@@ -115,6 +116,7 @@ pub(crate) fn outlook(mut input: Input, options: &OutlookOptions) -> Outlook {
     let facts = elastic_quotas(input.quotas.iter().map(|quota| &quota.object));
     let facts: Vec<QuotaFacts> = facts.into_iter().flatten().collect();
     let (mut cluster, nodes) = enter(&input, options, &mut outlook);
+    objects.promise(&mut cluster, &input.pods, options.unit, &mut outlook);
     let queued = objects.groups(
         &input,
         &facts,
@@ -329,6 +331,25 @@ impl Objects {
             }
         }
         Ok(())
+    }
+
+    /// What plans have promised is taken.
+    fn promise(
+        &self,
+        cluster: &mut Cluster,
+        pods: &[Located<Pod>],
+        unit: Unit,
+        outlook: &mut Outlook,
+    ) {
+        let taken = promised::taken(cluster, pods.iter().map(|pod| &pod.object));
+        for plan in &self.plans {
+            if let Err(error) = promised::enter(cluster, plan, &taken, unit) {
+                let name = &plan.name;
+                outlook
+                    .notes
+                    .push(format!("warning: plan {name} reserves nothing: {error}"));
+            }
+        }
     }
 
     fn groups(

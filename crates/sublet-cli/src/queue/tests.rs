@@ -126,6 +126,79 @@ fn one_job_starts_whole_and_the_others_say_why_they_wait() {
     );
 }
 
+/// A plan for a gang of four on four cards. `first`: the pod that its first slot is for.
+fn promised(first: Option<&str>) -> String {
+    let slot = |at: u32| {
+        let pod = first.filter(|_| at == 0);
+        let pod = pod.map_or_else(String::new, |uid| format!(", pod: {uid}"));
+        format!(
+            "    - {{role: w, index: {at}, node: node-1, \
+             allocation: [{{container: c, index: {at}, memoryMiB: 0}}]{pod}}}\n"
+        )
+    };
+    let slots: String = (0..4).map(slot).collect();
+    format!(
+        "
+---
+apiVersion: sublet.dev/v1alpha1
+kind: GangPlan
+metadata: {{name: p1}}
+spec:
+  epoch: 1
+  deadline: '2026-11-25T11:30:00Z'
+  groups:
+  - id: podgroup/team/other
+    quota: team
+    roles:
+    - name: w
+      pod: {{spec: {{containers: [{{name: c, resources: {{limits: {{nvidia.com/gpu: 1}}}}}}]}}}}
+    slots:
+{slots}"
+    )
+}
+
+/// A pod on the node with the first card, which has the first slot of that plan.
+const TAKER: &str = r#"
+---
+kind: Pod
+metadata:
+  name: taker
+  namespace: team
+  uid: u1
+  annotations:
+    sublet.dev/allocation: '[{"container": "c", "index": 0, "memoryMiB": 0}]'
+    sublet.dev/slot: '{"plan": "p1", "group": "podgroup/team/other", "role": "w", "index": 0, "node": "node-1"}'
+spec:
+  nodeName: node-1
+  schedulerName: ours
+  containers: [{name: c, resources: {limits: {nvidia.com/gpu: 1}}}]
+"#;
+
+#[test]
+fn what_a_plan_has_promised_to_another_is_taken_once() {
+    let state = |pods: u32, promised: &str| {
+        let job = job("first", pods, "high");
+        let all = [NODE, CLASSES, &quota("team", 16, 16), &job, promised].concat();
+        let answer = asked(&all, Format::Json, None);
+        assert_eq!((answer.code, &answer.notes[..]), (DONE, &[][..]));
+        let json: Value = serde_json::from_str(&answer.text).unwrap();
+        let mut groups = json["groups"].as_array().unwrap().iter();
+        let first = groups.find(|group| group["group"] == "job/team/first");
+        first.unwrap()["state"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(state(8, ""), "starting");
+    for first in [None, Some("u1"), Some("u2")] {
+        assert_eq!(state(5, &promised(first)), "waiting", "{first:?}");
+        assert_eq!(state(4, &promised(first)), "starting", "{first:?}");
+    }
+    // The plan may not say yet which pod has the slot.
+    for first in [None, Some("u1")] {
+        let both = [&promised(first), TAKER].concat();
+        assert_eq!(state(5, &both), "waiting", "{first:?}");
+        assert_eq!(state(4, &both), "starting", "{first:?}");
+    }
+}
+
 /// These names are a promise: scripts read them.
 #[test]
 fn the_json_form_is_as_promised() {
