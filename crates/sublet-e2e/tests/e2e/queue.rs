@@ -1,14 +1,17 @@
-//! Jobs that queue, on a real control plane. What happened is read from the API server's watch.
+//! Jobs that queue, on a real control plane: pods start together or not at all, quotas are lent and
+//! taken back, and who waits is told why. What happened is read from the API server's watch.
 
 mod objects;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use sublet_e2e::{Happened, Recorder, World, eventually};
+use serde_json::Value;
+use sublet_e2e::{Happened, Recorder, Seen, World, eventually};
 use sublet_testbed::{Signal, deployed};
 
-use objects::{card_node, elastic_quota, job, namespace};
+use objects::{Gang, card_node, elastic_quota, job, namespace, pod_group};
 
 /// Nodes with so many cards, reported as their agents would.
 fn nodes(world: &World, cards: &[(&str, u16)]) -> Result<()> {
@@ -24,10 +27,201 @@ fn record(world: &World) -> Result<Recorder> {
     Recorder::start(&world.cluster.kubeconfig("admin")?)
 }
 
+/// How many pods of each gang have a node and have not ended, by the beginning of their names.
+fn running(world: &World) -> Result<BTreeMap<String, usize>> {
+    let list = world.get(&["pods", "-A"])?;
+    let mut running = BTreeMap::new();
+    for pod in list["items"].as_array().context("no list")? {
+        let there = pod["spec"]["nodeName"].is_string()
+            && pod["metadata"]["deletionTimestamp"].is_null()
+            && pod["status"]["phase"] != "Succeeded";
+        if there {
+            *running
+                .entry(gang_of(
+                    pod["metadata"]["name"].as_str().unwrap_or_default(),
+                ))
+                .or_default() += 1;
+        }
+    }
+    Ok(running)
+}
+
 /// The gang of a pod, which begins its name.
 fn gang_of(pod: &str) -> String {
     let name = pod.rsplit('/').next().unwrap_or(pod);
     name.split('-').next().unwrap_or(name).to_owned()
+}
+
+fn until_running(world: &World, wanted: &[(&str, usize)]) -> Result<()> {
+    let wanted: BTreeMap<String, usize> = wanted
+        .iter()
+        .map(|(gang, count)| ((*gang).to_owned(), *count))
+        .collect();
+    eventually(|| {
+        let found = running(world)?;
+        ensure!(found == wanted, "running: {found:?}, not {wanted:?}");
+        Ok(())
+    })
+}
+
+/// The events about an object: reason and message.
+fn events(world: &World, namespace: &str, name: &str) -> Result<Vec<(String, String)>> {
+    let field = format!("involvedObject.name={name}");
+    let list = world.get(&["events", "-n", namespace, "--field-selector", &field])?;
+    let text = |event: &Value, field: &str| event[field].as_str().unwrap_or_default().to_owned();
+    let events = list["items"].as_array().into_iter().flatten();
+    Ok(events
+        .map(|event| (text(event, "reason"), text(event, "message")))
+        .collect())
+}
+
+/// Whoever has a place at any moment does not have it beside one of another gang.
+fn never_two_at_a_time(seen: &Seen, gangs: [&str; 2]) -> Result<()> {
+    let mut there: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+    for (pod, happened) in &seen.log {
+        let pods = there.entry(gang_of(pod)).or_default();
+        match happened {
+            Happened::Bound => drop(pods.insert(pod)),
+            Happened::Goes | Happened::Over => drop(pods.remove(&**pod)),
+        }
+        let both = gangs
+            .iter()
+            .all(|gang| there.get(*gang).is_some_and(|pods| !pods.is_empty()));
+        ensure!(!both, "both have places: {:?}", seen.log);
+    }
+    Ok(())
+}
+
+/// Two gangs of eight on twelve cards: the stock scheduler would give each of them some.
+#[test]
+fn of_two_gangs_that_do_not_fit_together_one_runs_and_none_in_part() -> Result<()> {
+    let Some(world) = World::lease_queueing()? else {
+        return Ok(());
+    };
+    nodes(&world, &[("n1", 8), ("n2", 4)])?;
+    let recorder = record(&world)?;
+    world
+        .cluster
+        .apply(&(pod_group("one", 8, "") + &pod_group("two", 8, "")))?;
+    let pods: String = (0..8)
+        .flat_map(|at| ["one", "two"].map(|gang| Gang::new(gang).pod(&format!("{gang}-{at}"))))
+        .collect();
+    world.cluster.apply(&pods)?;
+    let first = eventually(|| {
+        let running = running(&world)?;
+        let full = running.iter().find(|(_, count)| **count == 8);
+        full.map(|(gang, _)| gang.clone())
+            .with_context(|| format!("{running:?}"))
+    })?;
+    let other = if first == "one" { "two" } else { "one" };
+    // Who waits says so on its group and on its pods.
+    for name in [other.to_owned(), format!("{other}-0")] {
+        eventually(|| {
+            let events = events(&world, "default", &name)?;
+            ensure!(
+                events.iter().any(|(_, text)| text.contains("position 1")),
+                "{events:?}"
+            );
+            Ok(())
+        })?;
+    }
+    let phase = |name: &str| -> Result<String> {
+        let group = world.get(&["podgroups.scheduling.x-k8s.io", name])?;
+        Ok(group["status"]["phase"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned())
+    };
+    eventually(|| {
+        let phases = (phase(&first)?, phase(other)?);
+        ensure!(
+            phases == ("Running".to_owned(), "PreScheduling".to_owned()),
+            "{phases:?}"
+        );
+        Ok(())
+    })?;
+    until_running(&world, &[(&first, 8)])?;
+
+    let label = format!("scheduling.x-k8s.io/pod-group={first}");
+    world
+        .cluster
+        .kubectl(&["delete", "pods", "--selector", &label, "--now"])?;
+    until_running(&world, &[(other, 8)])?;
+    // No plan is left behind.
+    eventually(|| {
+        let plans = world.cluster.kubectl(&["get", "gangplans", "-o", "name"])?;
+        ensure!(plans.is_empty(), "{plans}");
+        Ok(())
+    })?;
+    let seen = recorder.stop()?;
+    assert_eq!(seen.broken, [""; 0]);
+    never_two_at_a_time(&seen, ["one", "two"])
+}
+
+/// What one team does not use the other borrows, until its owner asks. Then whole gangs go, each once.
+#[test]
+fn lent_quota_is_taken_back_in_whole_gangs_and_once() -> Result<()> {
+    let Some(world) = World::lease_queueing()? else {
+        return Ok(());
+    };
+    nodes(&world, &[("n1", 8), ("n2", 4)])?;
+    let quotas = [("lender", 8), ("taker", 4)];
+    for (name, min) in quotas {
+        world.cluster.apply(&namespace(name))?;
+        world.cluster.apply(&elastic_quota(name, name, min, 12))?;
+    }
+    let recorder = record(&world)?;
+    for name in ["a", "b", "c"] {
+        let gang = Gang {
+            namespace: "taker",
+            ..Gang::new(name)
+        };
+        world
+            .cluster
+            .apply(&(pod_group(name, 4, "taker") + &gang.deployment(4)))?;
+    }
+    until_running(&world, &[("a", 4), ("b", 4), ("c", 4)])?;
+    let gang = Gang {
+        namespace: "lender",
+        ..Gang::new("owner")
+    };
+    world
+        .cluster
+        .apply(&(pod_group("owner", 8, "lender") + &gang.deployment(8)))?;
+    let left = eventually(|| {
+        let running = running(&world)?;
+        ensure!(
+            running.get("owner") == Some(&8) && running.len() == 2,
+            "{running:?}"
+        );
+        Ok(running)
+    })?;
+    // For a while nobody else goes.
+    let quiet = Instant::now() + Duration::from_secs(15);
+    eventually(|| {
+        ensure!(
+            running(&world)? == left,
+            "{:?}, and before {left:?}",
+            running(&world)?
+        );
+        ensure!(Instant::now() >= quiet, "not long enough yet");
+        Ok(())
+    })?;
+    let used = world.get(&[
+        "elasticquotas.scheduling.sigs.k8s.io",
+        "lender",
+        "-n",
+        "lender",
+    ])?;
+    assert_eq!(used["status"]["used"]["sublet.dev/gpu"], "8", "{used}");
+    let seen = recorder.stop()?;
+    assert_eq!(seen.broken, [""; 0]);
+    let gone = seen.log.iter().filter(|(_, what)| *what == Happened::Goes);
+    let mut gone: Vec<String> = gone.map(|(pod, _)| gang_of(pod)).collect();
+    gone.sort();
+    let gangs: BTreeSet<&String> = gone.iter().collect();
+    ensure!(gone.len() == 8 && gangs.len() == 2, "who went: {gone:?}");
+    Ok(())
 }
 
 /// Jobs that are held back, and jobs that are not, are let go by plans; and whoever keeps the queue
