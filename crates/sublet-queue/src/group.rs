@@ -114,8 +114,9 @@ impl Group {
     /// # Errors
     /// A group or role of a name that cannot stand in a UID.
     pub fn slot_uid(&self, role: &str, index: u32) -> Result<PodUid, NameError> {
-        let group = self.id.as_str().replace('/', "|");
-        PodUid::new(&format!("slot:{group}|{role}|{index}"))
+        // A role of a group of gangs has the gang's namespace and name in its own.
+        let text = format!("slot:{}|{role}|{index}", self.id);
+        PodUid::new(&text.replace('/', "|"))
     }
 }
 

@@ -62,10 +62,13 @@ pub(crate) fn missing(group: &Group) -> Vec<Wanted<'_>> {
     all.filter(|wanted| !wanted.indices.is_empty()).collect()
 }
 
-/// So many members of each role the group must have at least, wherever they are now.
+/// So many members of each role the group must have at least, wherever they are now. Where all are of
+/// one role, those that are not there yet count too: they will be like the others.
 pub(crate) fn minimum(group: &Group) -> impl Iterator<Item = (&GangRole, u64)> {
     group.gangs.iter().flat_map(|gang| {
-        let counts = fill(gang, gang.min, |role| role.replicas, |role| role.min);
+        let awaited = if gang.roles.len() == 1 { gang.min } else { 0 };
+        let there = move |role: &GangRole| role.replicas.max(awaited);
+        let counts = fill(gang, gang.min, there, |role| role.min);
         gang.roles.iter().zip(counts)
     })
 }

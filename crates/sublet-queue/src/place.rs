@@ -194,10 +194,10 @@ fn place(
     (group, role, index): (&Group, &GangRole, u32),
     open: &[NodeIdx],
 ) -> Result<Option<Slot>, Lack> {
-    let unnamed = || Lack::Name(role.name.clone());
-    let uid = group.slot_uid(&role.name, index).map_err(|_| unnamed())?;
-    let name = format!("{}-{}-{index}", group.id.object(), role.name);
-    let pod = PodKey::new(group.id.namespace(), &name).map_err(|_| unnamed())?;
+    let uid = group.slot_uid(&role.name, index);
+    let uid = uid.map_err(|_| Lack::Name(role.name.clone()))?;
+    // Nobody is told of it by this name.
+    let pod = PodKey::new("slot", "slot").expect("a name");
     let Some(anywhere) = open.first() else {
         return Ok(None);
     };

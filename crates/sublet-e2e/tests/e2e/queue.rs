@@ -158,6 +158,48 @@ fn of_two_gangs_that_do_not_fit_together_one_runs_and_none_in_part() -> Result<(
     never_two_at_a_time(&seen, ["one", "two"])
 }
 
+/// A gang that needs more than any quota grants is told so at once.
+#[test]
+fn what_can_never_start_says_why_within_a_second() -> Result<()> {
+    let Some(world) = World::lease_queueing()? else {
+        return Ok(());
+    };
+    nodes(&world, &[("n1", 8)])?;
+    world.cluster.apply(&namespace("small"))?;
+    world
+        .cluster
+        .apply(&elastic_quota("small", "small", 2, 4))?;
+    let gang = Gang {
+        namespace: "small",
+        ..Gang::new("huge")
+    };
+    let all: String = (0..6).map(|at| gang.pod(&format!("huge-{at}"))).collect();
+    world
+        .cluster
+        .apply(&(pod_group("huge", 6, "small") + &all))?;
+    let created = Instant::now();
+    let told = loop {
+        let events = events(&world, "small", "huge")?;
+        let told = events
+            .iter()
+            .find(|(_, text)| text.contains("sublet.dev/gpu"));
+        if let Some((reason, text)) = told {
+            break format!("{reason}: {text}");
+        }
+        ensure!(
+            created.elapsed() < Duration::from_secs(1),
+            "told in a second: {events:?}"
+        );
+    };
+    println!("after {:?}: {told}", created.elapsed());
+    ensure!(
+        told.contains('6') && told.contains('4'),
+        "no numbers: {told}"
+    );
+    assert_eq!(running(&world)?, BTreeMap::new());
+    Ok(())
+}
+
 /// What one team does not use the other borrows, until its owner asks. Then whole gangs go, each once.
 #[test]
 fn lent_quota_is_taken_back_in_whole_gangs_and_once() -> Result<()> {

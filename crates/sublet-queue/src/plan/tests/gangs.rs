@@ -26,6 +26,8 @@ fn a_gang_starts_when_enough_members_are_there() {
             "gang g1 has 1 members that wait, and starts when there are 2",
         ),
         ("g a | c 2 2 1x | next | d 2 2 1x", "admit g 4"),
+        // Their roles have the gangs' names in theirs, and servers ask for no card.
+        ("g a | t/ps/p 2 2 0 | next | t/w/p 3 4 1x", "admit g 6"),
     ] {
         let mut scene = Scene::new(2, 4, &["a - 0 8"]);
         scene.add(&[group]);
