@@ -2,6 +2,7 @@
 //! taken back, and who waits is told why. What happened is read from the API server's watch.
 
 mod objects;
+mod shown;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
