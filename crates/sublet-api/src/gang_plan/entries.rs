@@ -109,14 +109,15 @@ fn entry_of(
 }
 
 /// What a slot is called where a pod's name would stand, for people and for its namespace's quotas:
-/// `g1.worker.0`.
+/// `g1.worker.0`. A role of a group of gangs has slashes in its name, which a pod's has not.
 fn stand_in(
     group: &PlannedGroup,
     role: &PlannedRole,
     slot: &PlannedSlot,
 ) -> Result<PodKey, NameError> {
     let group = group.id.rsplit('/').next().unwrap_or_default();
-    let mut name = format!("{group}.{}.{}", slot.role, slot.index);
+    let name = format!("{group}.{}.{}", slot.role, slot.index);
+    let mut name = name.replace('/', ".");
     name.truncate(name.floor_char_boundary(253));
     let namespace = match role.pod.metadata.namespace.as_str() {
         "" => "default",

@@ -40,6 +40,21 @@ fn plan() -> Value {
 }
 
 #[test]
+fn a_role_of_a_group_of_gangs_has_a_place_in_the_ledger_too() {
+    let mut text = plan();
+    let group = &mut text["spec"]["groups"][0];
+    group["id"] = "podgroup/a/ps+a/worker".into();
+    group["roles"][0]["name"] = "a/worker/pods-1".into();
+    group["slots"][0]["role"] = "a/worker/pods-1".into();
+    let read = GangPlan::of(&object(text)).unwrap();
+    let entries = read.entries(|role| role.claim(Unit::MiB)).unwrap();
+    assert_eq!(
+        entries[0].own.pod.to_string(),
+        "team-a/worker.a.worker.pods-1.0"
+    );
+}
+
+#[test]
 fn a_plan_is_read_and_written_as_it_was() {
     let text = plan();
     let read = GangPlan::of(&object(text.clone())).unwrap();

@@ -60,7 +60,15 @@ fn until_running(world: &World, wanted: &[(&str, usize)]) -> Result<()> {
         .collect();
     eventually(|| {
         let found = running(world)?;
-        ensure!(found == wanted, "running: {found:?}, not {wanted:?}");
+        let why = || {
+            let first = wanted.keys().next();
+            first.map(|gang| events(world, "default", gang))
+        };
+        ensure!(
+            found == wanted,
+            "running: {found:?}, not {wanted:?}: {:?}",
+            why()
+        );
         Ok(())
     })
 }
@@ -239,8 +247,8 @@ fn lent_quota_is_taken_back_in_whole_gangs_and_once() -> Result<()> {
         );
         Ok(running)
     })?;
-    // For a while nobody else goes.
-    let quiet = Instant::now() + Duration::from_secs(15);
+    // For half a minute nobody else goes.
+    let quiet = Instant::now() + Duration::from_secs(30);
     eventually(|| {
         ensure!(
             running(&world)? == left,
@@ -264,6 +272,51 @@ fn lent_quota_is_taken_back_in_whole_gangs_and_once() -> Result<()> {
     gone.sort();
     let gangs: BTreeSet<&String> = gone.iter().collect();
     ensure!(gone.len() == 8 && gangs.len() == 2, "who went: {gone:?}");
+    Ok(())
+}
+
+/// Parameter servers ask for no GPU, and start with their workers or not at all.
+#[test]
+fn two_roles_with_minima_of_their_own_start_together() -> Result<()> {
+    let Some(world) = World::lease_queueing()? else {
+        return Ok(());
+    };
+    nodes(&world, &[("n1", 2)])?;
+    let recorder = record(&world)?;
+    let together = "[\"default/ps\", \"default/worker\"]";
+    let group = |name: &str, min: u32| {
+        pod_group(name, min, "").replace(
+            "metadata:",
+            &format!(
+                "metadata:\n  annotations: {{gang.scheduling.koordinator.sh/groups: '{together}'}}"
+            ),
+        )
+    };
+    world
+        .cluster
+        .apply(&(group("ps", 2) + &group("worker", 3)))?;
+    let servers = Gang {
+        limits: "cpu: 1",
+        ..Gang::new("ps")
+    };
+    let workers = Gang::new("worker");
+    let all: String = (0..2).map(|at| servers.pod(&format!("ps-{at}"))).collect();
+    let all = (0..4).fold(all, |all, at| all + &workers.pod(&format!("worker-{at}")));
+    world.cluster.apply(&all)?;
+    eventually(|| {
+        let events = events(&world, "default", "worker")?;
+        ensure!(
+            events.iter().any(|(_, text)| text.contains("position 1")),
+            "{events:?}"
+        );
+        Ok(())
+    })?;
+    assert_eq!(running(&world)?, BTreeMap::new());
+    nodes(&world, &[("n2", 1)])?;
+    // Three workers are enough; the fourth waits for a card.
+    until_running(&world, &[("ps", 2), ("worker", 3)])?;
+    let seen = recorder.stop()?;
+    assert_eq!(seen.broken, [""; 0]);
     Ok(())
 }
 
