@@ -76,7 +76,7 @@ pub fn plan(snapshot: QueueSnapshot<'_>, now: Time) -> Vec<QueueDecision> {
             places: Places::new(engine.trial(now), nodes),
             charges: Vec::with_capacity(groups.len()),
             reasons: vec![None; groups.len()],
-            positions: vec![0; groups.len()],
+            positions: vec![None; groups.len()],
             accounts: Accounts::new(tree, memo.dimensions(), total),
             evictables: Evictables::default(),
             starts: BTreeMap::new(),
@@ -110,8 +110,8 @@ struct Tick<'a> {
     charges: Vec<Option<Charge>>,
     /// By group, why it waits; none where nobody of it waits, or it starts.
     reasons: Vec<Option<QueueReason>>,
-    /// By group, how many others of its quota come first.
-    positions: Vec<u32>,
+    /// By group, how many others of its quota come first; none where it stands in no line.
+    positions: Vec<Option<u32>>,
     evictables: Evictables,
     /// What starts, by group.
     starts: BTreeMap<usize, Start>,
@@ -148,7 +148,8 @@ impl Tick<'_> {
         self.start_surplus(Class::Opportunistic);
     }
 
-    fn decisions(self) -> Vec<QueueDecision> {
+    fn decisions(mut self) -> Vec<QueueDecision> {
+        self.move_up();
         let mut decisions = Vec::new();
         for (at, Start { slots, victims }) in self.starts {
             let group = self.groups[at].id.clone();
@@ -167,11 +168,28 @@ impl Tick<'_> {
         decisions.extend(explained.filter_map(|(at, reason)| {
             Some(QueueDecision::Explain {
                 group: self.groups[at].id.clone(),
-                position: self.positions[at],
+                position: self.positions[at].unwrap_or(0),
                 reason: reason?,
             })
         }));
         decisions
+    }
+
+    /// Who starts stands in nobody's way any more: whoever is behind moves up.
+    fn move_up(&mut self) {
+        let groups = self.groups;
+        let line = |at: usize| (groups[at].class, &groups[at].quota);
+        let mut gone: BTreeMap<_, Vec<u32>> = BTreeMap::new();
+        for &at in self.starts.keys() {
+            gone.entry(line(at)).or_default().extend(self.positions[at]);
+        }
+        gone.values_mut().for_each(|all| all.sort_unstable());
+        for (at, position) in self.positions.iter_mut().enumerate() {
+            if let (Some(position), Some(gone)) = (position, gone.get(&line(at))) {
+                let ahead = gone.partition_point(|other| *other < *position);
+                *position -= u32::try_from(ahead).unwrap_or(0);
+            }
+        }
     }
 }
 

@@ -41,8 +41,9 @@ pub(crate) struct Plans {
     names: BTreeMap<SlotKey, PodUid>,
     /// Slots by the pods that they are for.
     for_pods: BTreeMap<PodUid, BTreeSet<SlotKey>>,
-    /// The pods that are bound, or about to be, with a slot's name on them.
-    takers: BTreeMap<SlotKey, PodUid>,
+    /// The pods that are bound, or about to be, with a slot's name on them. More than one has it where
+    /// somebody wrote it on a pod.
+    takers: BTreeMap<SlotKey, BTreeSet<PodUid>>,
     taken: BTreeMap<PodUid, BTreeSet<SlotKey>>,
 }
 
@@ -239,7 +240,12 @@ impl State {
     pub(crate) fn give_back(&mut self, uid: &PodUid) {
         let keys = self.plans.slots_for(uid);
         for key in self.plans.taken.remove(uid).unwrap_or_default() {
-            self.plans.takers.remove(&key);
+            if let Some(takers) = self.plans.takers.get_mut(&key) {
+                takers.remove(uid);
+                if takers.is_empty() {
+                    self.plans.takers.remove(&key);
+                }
+            }
         }
         for key in keys {
             self.settle(&key);
@@ -307,9 +313,9 @@ impl State {
         };
         // Its pod may be bound without having said which slot it has.
         let is_its = |uid: &&PodUid| slot.of.is_none() || slot.of.as_ref() == Some(uid);
-        let taker = self.plans.takers.get(key).filter(is_its);
-        let taker = taker.or(slot.of.as_ref());
-        if taker.is_some_and(|uid| self.own_entry(uid).is_some()) {
+        let takers = self.plans.takers.get(key).into_iter().flatten();
+        let mut takers = takers.filter(is_its).chain(&slot.of);
+        if takers.any(|uid| self.own_entry(uid).is_some()) {
             return;
         }
         let uid = slot.of.as_ref().filter(|uid| !self.plans.holds(uid));
@@ -366,7 +372,8 @@ impl Plans {
     }
 
     fn take(&mut self, key: &SlotKey, uid: &PodUid) {
-        self.takers.insert(key.clone(), uid.clone());
+        let takers = self.takers.entry(key.clone()).or_default();
+        takers.insert(uid.clone());
         self.taken
             .entry(uid.clone())
             .or_default()
@@ -391,9 +398,9 @@ impl Plans {
         if now >= slot.deadline {
             return Err(Parked::Late(plan()));
         }
-        let taker = self.takers.get(&mark.key);
-        let is_its = |of: Option<&PodUid>| of.is_none_or(|of| of == uid);
-        if *slot.own.claim != *claim || !is_its(slot.of.as_ref()) || !is_its(taker) {
+        let takers = self.takers.get(&mark.key).into_iter().flatten();
+        let is_its = takers.chain(&slot.of).all(|of| of == uid);
+        if *slot.own.claim != *claim || !is_its {
             return Err(Parked::OfAnother);
         }
         Ok(&slot.own.node)

@@ -156,7 +156,7 @@ impl Tick<'_> {
     fn line(&mut self, mut line: Vec<Waiting>) -> VecDeque<Waiting> {
         line.sort_unstable_by(before);
         for (ahead, behind) in (0..).zip(&line) {
-            self.positions[behind.group] = ahead;
+            self.positions[behind.group] = Some(ahead);
             if ahead as usize >= self.rules.lookahead {
                 self.reasons[behind.group] = Some(QueueReason::Behind { ahead });
             }

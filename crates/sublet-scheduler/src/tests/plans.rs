@@ -260,6 +260,28 @@ async fn cards_that_somebody_has_are_not_given_to_a_slot() {
     assert_eq!(world.bind("p", "n1").await, "");
 }
 
+#[tokio::test]
+async fn a_slot_that_two_pods_have_is_free_when_both_are_gone() {
+    let world = World::of_queue();
+    for name in ["p", "q"] {
+        let mut bound = member(name, "a", 0, "n1");
+        bound["spec"]["nodeName"] = "n1".into();
+        world.sees(&bound);
+    }
+    world.plan(plan("a", 1, &[(0, "n1", 0, "")]));
+    let slots = || {
+        world
+            .entries()
+            .keys()
+            .filter(|name| name.starts_with("slot:"))
+            .count()
+    };
+    for (gone, left) in [("q", 0), ("p", 1)] {
+        world.scheduler.state().forget(&PodUid::new(gone).unwrap());
+        assert_eq!(slots(), left, "{gone} is gone");
+    }
+}
+
 /// What may happen, in any order: each stream has its own.
 #[derive(Debug, Clone)]
 enum Event {
