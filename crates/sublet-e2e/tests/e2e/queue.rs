@@ -14,6 +14,9 @@ use sublet_testbed::{Signal, deployed};
 
 use objects::{Gang, card_node, elastic_quota, job, namespace, pod_group};
 
+const QUOTAS: &str = include_str!("../../../../examples/queue/quotas.yaml");
+const GANG: &str = include_str!("../../../../examples/queue/gang.yaml");
+
 /// Nodes with so many cards, reported as their agents would.
 fn nodes(world: &World, cards: &[(&str, u16)]) -> Result<()> {
     for (name, count) in cards {
@@ -317,6 +320,38 @@ fn two_roles_with_minima_of_their_own_start_together() -> Result<()> {
     until_running(&world, &[("ps", 2), ("worker", 3)])?;
     let seen = recorder.stop()?;
     assert_eq!(seen.broken, [""; 0]);
+    Ok(())
+}
+
+/// The files that users begin with, as they are.
+#[test]
+fn the_examples_start_a_gang_in_its_teams_quota() -> Result<()> {
+    let Some(world) = World::lease_queueing()? else {
+        return Ok(());
+    };
+    nodes(&world, &[("n1", 3)])?;
+    let recorder = record(&world)?;
+    world.cluster.apply(QUOTAS)?;
+    world.cluster.apply(GANG)?;
+    eventually(|| {
+        let events = events(&world, "research", "train")?;
+        ensure!(!events.is_empty(), "nobody says why it waits");
+        Ok(())
+    })?;
+    // Three cards are too few for four workers.
+    assert_eq!(running(&world)?, BTreeMap::new());
+    nodes(&world, &[("n2", 1)])?;
+    // The played kubelet ends pods of Jobs soon.
+    eventually(|| {
+        let job = world.get(&["job", "train", "-n", "research"])?;
+        let told = events(&world, "research", "train");
+        ensure!(job["status"]["completionTime"].is_string(), "{told:?}");
+        Ok(())
+    })?;
+    let seen = recorder.stop()?;
+    assert_eq!(seen.broken, [""; 0]);
+    let bound = seen.log.iter().filter(|(_, what)| *what == Happened::Bound);
+    assert_eq!(bound.count(), 4);
     Ok(())
 }
 
