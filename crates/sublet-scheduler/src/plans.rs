@@ -14,7 +14,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use sublet_api::gang_plan::{
-    GangPlan, GangPlanObject, SlotEntry, SlotKey, SlotMark, slot_from_json,
+    GangPlan, GangPlanObject, PlannedRole, SlotEntry, SlotKey, SlotMark, slot_from_json,
 };
 use sublet_api::group::gang_of;
 use sublet_api::keys;
@@ -23,7 +23,7 @@ use sublet_client::Change;
 use sublet_model::{Allocation, Claim, Entry, NodeName, PodUid, Standing, Time};
 
 use crate::state::{Listed, Scheduler, State};
-use crate::waiting::Waiting;
+use crate::waiting::{Waiting, counted};
 use crate::watches::{Listing, list_ended};
 
 /// What is planned, and who has which slot.
@@ -255,10 +255,14 @@ impl State {
     /// Enters a plan in place of what was known of it.
     pub(crate) fn set_plan(&mut self, object: &GangPlanObject) {
         let name = &object.metadata.name;
-        let unit = self.engine.options().unit;
+        let (unit, rules) = (self.engine.options().unit, self.engine.options().stock);
+        let claim = |role: &PlannedRole| {
+            let claim = role.claim(unit)?;
+            Ok(counted(claim, &role.pod, rules))
+        };
         let read = GangPlan::of(object).map_err(|error| error.to_string());
         let read = read.and_then(|plan| {
-            let entries = plan.entries(|role| role.claim(unit));
+            let entries = plan.entries(claim);
             Ok((entries.map_err(|error| error.to_string())?, plan))
         });
         let (slots, plan) = match read {

@@ -21,6 +21,17 @@ pub(crate) fn claim_of(pod: &Pod, unit: Unit) -> Result<Claim, ClaimError> {
     }))
 }
 
+/// What a pod asks, with all that the stock scheduler counts, where nobody else counts it. What cannot
+/// be read of that is nothing.
+pub(crate) fn counted(claim: Claim, pod: &Pod, rules: StockRules) -> Claim {
+    match (rules, host_of(pod), stock_ask(pod)) {
+        (StockRules::Here, Ok(host), Ok(stock)) => {
+            claim.with_host(host).with_stock(Arc::new(stock))
+        }
+        _ => claim,
+    }
+}
+
 /// A pod that is not bound yet, as much as a Binding needs.
 #[derive(Debug, Clone)]
 pub(crate) struct Waiting {
@@ -52,15 +63,10 @@ impl Waiting {
         })
     }
 
-    /// The same with all that the stock scheduler counts, where nobody else counts it. What cannot be
-    /// read of that is nothing.
+    /// The same with all that the stock scheduler counts, where nobody else counts it.
     pub(crate) fn counted(mut self, pod: &Pod, rules: StockRules) -> Waiting {
-        if rules == StockRules::Here
-            && let (Ok(host), Ok(stock)) = (host_of(pod), stock_ask(pod))
-        {
-            let claim = Claim::clone(&self.claim).with_host(host);
-            self.claim = Arc::new(claim.with_stock(Arc::new(stock)));
-        }
+        let claim = Arc::unwrap_or_clone(self.claim);
+        self.claim = Arc::new(counted(claim, pod, rules));
         self
     }
 

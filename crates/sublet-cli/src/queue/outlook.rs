@@ -373,9 +373,9 @@ impl Objects {
         let pods: Vec<&Pod> = input.pods.iter().map(|pod| &pod.object).collect();
         let gathered = gather(GroupSources {
             pods: &pods,
-            pod_groups: &self.pod_groups,
-            jobs: &self.jobs,
-            plans: &self.plans,
+            pod_groups: &self.pod_groups.iter().collect::<Vec<_>>(),
+            jobs: &self.jobs.iter().collect::<Vec<_>>(),
+            plans: &self.plans.iter().collect::<Vec<_>>(),
             quotas: &index,
             priority: &|class| self.priorities.get(class).copied(),
             is_queued: &is_queued,

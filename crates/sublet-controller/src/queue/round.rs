@@ -9,11 +9,13 @@ use sublet_api::gang_plan::{
 };
 use sublet_api::group::{Gathered, GroupSources, QueuedGroup, gather, is_queued};
 use sublet_api::object::Pod;
-use sublet_api::{QuotaIndex, Victim, host_of, pod_uid, scheduler_of, stock_ask};
+use sublet_api::{QuotaIndex, Victim, pod_uid, scheduler_of};
 use sublet_client::{Act, Write};
-use sublet_model::{Entry, MiB, PodKey, PodUid, Standing, Time, Unit};
-use sublet_plan::Engine;
-use sublet_queue::{Group, QueueDecision, QueueRules, QueueSnapshot, QueueVictim, Slot, plan};
+use sublet_model::{MiB, Time, Unit};
+use sublet_queue::{
+    Group, GroupFilter, QueueDecision, QueueReason, QueueRules, QueueSnapshot, QueueVictim, Slot,
+    plan,
+};
 use sublet_scheduler::Sight;
 
 use super::amounts::{Books, largest_card};
@@ -40,6 +42,22 @@ pub(crate) struct QueueScope {
     pub(crate) schedulers: BTreeSet<String>,
     /// What one `aliyun.com/gpu-mem` is.
     pub(crate) unit: Unit,
+}
+
+/// Who is not tried because no plan is large enough: a group is never divided among plans.
+struct FitsAPlan;
+
+impl GroupFilter for FitsAPlan {
+    fn check(&self, group: &Group, _now: Time) -> Result<(), QueueReason> {
+        let members: u64 = group.roles().map(|role| u64::from(role.replicas)).sum();
+        if members <= MOST_SLOTS as u64 {
+            return Ok(());
+        }
+        let why = format!(
+            "it has {members} members, and at most {MOST_SLOTS} can start together; divide it"
+        );
+        Err(QueueReason::Site(why.into()))
+    }
 }
 
 /// What is looked at.
@@ -119,14 +137,12 @@ impl QueueLook<'_> {
         let pods = self.seen.pods.values().map(|pod| &**pod);
         let pods: Vec<&Pod> = pods.filter(stays).collect();
         let groups = self.seen.pod_groups.values();
-        let plans = self
-            .seen
-            .plans
-            .values()
-            .filter_map(|seen| seen.plan.as_ref().ok());
+        let plans = self.seen.plans.values();
+        let plans = plans.filter_map(|seen| seen.plan.as_deref().ok());
+        let default = self.seen.default_priority();
         let class = |name: &str| match name {
-            "" => self.seen.default_class,
-            name => self.seen.classes.get(name).copied(),
+            "" => default,
+            name => self.seen.classes.get(name).map(|class| class.value),
         };
         let is_queued = |pod: &Pod| {
             is_in_queue(pod)
@@ -136,9 +152,9 @@ impl QueueLook<'_> {
         };
         gather(GroupSources {
             pods: &pods,
-            pod_groups: &groups.map(|group| group.facts.clone()).collect::<Vec<_>>(),
-            jobs: &self.seen.jobs.values().cloned().collect::<Vec<_>>(),
-            plans: &plans.map(|plan| GangPlan::clone(plan)).collect::<Vec<_>>(),
+            pod_groups: &groups.map(|group| &group.facts).collect::<Vec<_>>(),
+            jobs: &self.seen.jobs.values().collect::<Vec<_>>(),
+            plans: &plans.collect::<Vec<_>>(),
             quotas: index,
             priority: &class,
             is_queued: &is_queued,
@@ -196,8 +212,9 @@ impl QueueLook<'_> {
             }
         };
         let groups: Vec<Group> = gathered.groups.iter().map(group).collect();
-        let slots = self.enter_slots(sight.engine);
-        let decisions = plan(
+        let mut rules = QueueRules::default();
+        rules.filters.push(Arc::new(FitsAPlan));
+        plan(
             QueueSnapshot {
                 engine: sight.engine,
                 nodes: &sight.nodes,
@@ -206,60 +223,11 @@ impl QueueLook<'_> {
                 groups: &groups,
                 hold: memory.hold.as_ref(),
                 breaks: sight.breaks,
-                rules: &QueueRules::default(),
+                rules: &rules,
                 memo: &mut memory.engine,
             },
             self.now,
-        );
-        slots.iter().for_each(|slot| sight.engine.forget(slot));
-        decisions
-    }
-
-    /// Enters the slots of all plans that nobody has reached, under the names by which groups have
-    /// them; returns those that were not there.
-    fn enter_slots(&self, engine: &mut Engine) -> Vec<PodUid> {
-        let mut entered = Vec::new();
-        let plans = self
-            .seen
-            .plans
-            .values()
-            .filter_map(|seen| seen.plan.as_ref().ok());
-        for plan in plans {
-            for (group, slot) in plan.slots() {
-                let uid = slot
-                    .pod
-                    .clone()
-                    .map_or_else(|| plan.key_of(group, slot).uid(), Ok);
-                let claim = group.role(&slot.role).and_then(|role| {
-                    let claim = role.claim(self.scope.unit).ok()?;
-                    let claim = claim.with_host(host_of(&role.pod).ok()?);
-                    Some(claim.with_stock(Arc::new(stock_ask(&role.pod).ok()?)))
-                });
-                let (Ok(uid), Some(claim), Ok(pod)) = (uid, claim, PodKey::new("slot", "slot"))
-                else {
-                    continue;
-                };
-                // Who has reached its node counts there, if it still does.
-                let there = self.seen.pods.get(uid.as_str());
-                let is_bound = there.is_some_and(|pod| !pod.spec.node_name.is_empty());
-                if is_bound || engine.ledger().entry(&uid).is_some() {
-                    continue;
-                }
-                let has_cards = !slot.allocation.grants.is_empty();
-                engine.observe(Entry {
-                    pod,
-                    uid: uid.clone(),
-                    node: slot.node.clone(),
-                    claim: Arc::new(claim),
-                    allocation: has_cards.then(|| slot.allocation.clone()),
-                    standing: Standing::Reserved,
-                    assigned: true,
-                    priority: 0,
-                });
-                entered.push(uid);
-            }
-        }
-        entered
+        )
     }
 
     /// Admissions go into plans of as many groups as fit; each eviction has a plan of its own, so that
@@ -287,7 +255,7 @@ impl QueueLook<'_> {
             let Some(queued) = groups.get(id.as_str()) else {
                 continue;
             };
-            if slots.is_empty() || slots.len() > MOST_SLOTS {
+            if slots.is_empty() {
                 continue;
             }
             let planned = self.planned(queued, slots, victims);

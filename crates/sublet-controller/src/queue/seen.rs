@@ -35,18 +35,22 @@ pub(crate) struct Seen {
     pub(crate) jobs: BTreeMap<JobName, JobFacts>,
     /// Plans, by name; none where one cannot be read.
     pub(crate) plans: BTreeMap<String, SeenPlan>,
-    /// The numbers of PriorityClasses.
-    pub(crate) classes: BTreeMap<String, i32>,
-    /// The number that counts where none is named.
-    pub(crate) default_class: Option<i32>,
-    /// What could not be read, by kind, namespace and name.
-    pub(crate) unreadable: BTreeMap<Address, String>,
+    /// PriorityClasses, by name.
+    pub(crate) classes: BTreeMap<String, SeenClass>,
     /// Which lists are being read, and what they have had so far.
     listed: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// API group or kind, namespace, name.
 pub(crate) type Address = (String, String, String);
+
+/// A PriorityClass.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SeenClass {
+    pub(crate) value: i32,
+    /// It counts where none is named.
+    is_default: bool,
+}
 
 /// A PodGroup.
 #[derive(Debug, Clone)]
@@ -157,7 +161,6 @@ impl Seen {
             Change::ListEnds => {
                 let listed = self.listed.remove(&word).unwrap_or_default();
                 let stays = |at: &Address| at.0 != word || listed.contains(&text(at));
-                self.unreadable.retain(|at, _| stays(at));
                 self.pod_groups.retain(|at, _| stays(at));
                 if let Some(job) = job_kind(api_version, kind) {
                     let at =
@@ -176,20 +179,22 @@ impl Seen {
                 self.enter(api_version, kind, at, object);
             }
             Change::Gone(object) => {
-                let at = address(&word, &object);
-                self.unreadable.remove(&at);
-                self.pod_groups.remove(&at);
-                if kind == "PriorityClass" {
-                    self.classes.remove(&at.2);
-                }
-                if let Some(job) = job_kind(api_version, kind) {
-                    self.jobs.remove(&JobName {
-                        word: job.word(),
-                        namespace: at.1,
-                        name: at.2,
-                    });
-                }
+                self.forget(api_version, kind, &address(&word, &object));
             }
+        }
+    }
+
+    fn forget(&mut self, api_version: &str, kind: &str, at: &Address) {
+        self.pod_groups.remove(at);
+        if kind == "PriorityClass" {
+            self.classes.remove(&at.2);
+        }
+        if let Some(job) = job_kind(api_version, kind) {
+            self.jobs.remove(&JobName {
+                word: job.word(),
+                namespace: at.1.clone(),
+                name: at.2.clone(),
+            });
         }
     }
 
@@ -197,18 +202,18 @@ impl Seen {
         let status = object.data["status"].clone();
         let mut object = match serde_json::to_value(object) {
             Ok(object) => object,
-            Err(error) => return drop(self.unreadable.insert(at, error.to_string())),
+            Err(error) => {
+                tracing::warn!(object = text(&at), %error, "it cannot be read");
+                return self.forget(api_version, kind, &at);
+            }
         };
-        self.unreadable.remove(&at);
         if kind == "PriorityClass" {
             let value = object["value"]
                 .as_i64()
                 .and_then(|value| i32::try_from(value).ok());
             if let Some(value) = value {
-                if object["globalDefault"] == Value::Bool(true) {
-                    self.default_class = Some(value);
-                }
-                self.classes.insert(at.2, value);
+                let is_default = object["globalDefault"] == Value::Bool(true);
+                self.classes.insert(at.2, SeenClass { value, is_default });
             }
             return;
         }
@@ -231,7 +236,15 @@ impl Seen {
             },
         };
         tracing::warn!(object = text(&at), error = %wrong, "it cannot be read");
-        self.unreadable.insert(at, wrong.to_string());
+        // What it said before holds no more.
+        self.forget(api_version, kind, &at);
+    }
+
+    /// The priority of those who name no class. Of several defaults the lowest counts, as the API
+    /// server's own admission has it.
+    pub(crate) fn default_priority(&self) -> Option<i32> {
+        let classes = self.classes.values().filter(|class| class.is_default);
+        classes.map(|class| class.value).min()
     }
 
     /// A pod was let go to its slot, by a write of ours.

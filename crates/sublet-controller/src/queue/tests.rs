@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use sublet_api::gang_plan::GangPlanObject;
+use sublet_api::gang_plan::{GangPlanObject, MOST_SLOTS};
 use sublet_api::object::{Node, Pod};
 use sublet_api::stock::node_rules;
 use sublet_api::{NodeDefaults, facts_with_stock, keys};
 use sublet_client::{Act, Change, Write};
-use sublet_model::{NodeIdx, Time, Unit};
+use sublet_model::{Entry, NodeIdx, Time, Unit};
 use sublet_plan::stock::NodeRules;
 use sublet_plan::{Engine, EngineOptions, Policy, StockRules};
 use sublet_scheduler::Sight;
@@ -97,6 +97,18 @@ impl World {
             schedulers: ["sublet-scheduler".to_owned()].into(),
             unit: Unit::MiB,
         };
+        // The ledger has the slots of plans, as an onlooker's has.
+        let plans = self.seen.plans.values();
+        let plans = plans.filter_map(|seen| seen.plan.as_deref().ok());
+        let slots = plans.flat_map(|plan| plan.entries(|role| role.claim(Unit::MiB)).unwrap());
+        let slots = slots.map(|slot| Entry {
+            uid: slot.of.unwrap_or(slot.own.uid.clone()),
+            ..slot.own
+        });
+        let slots: Vec<Entry> = slots.collect();
+        slots
+            .iter()
+            .for_each(|slot| self.engine.observe(slot.clone()));
         let sight = Sight {
             engine: &mut self.engine,
             nodes: self.nodes.clone(),
@@ -109,7 +121,9 @@ impl World {
             epoch: self.epoch,
             now: Time::from_ms(self.now),
         };
-        look.round(sight, &mut self.memory, &mut self.names)
+        let round = look.round(sight, &mut self.memory, &mut self.names);
+        slots.iter().for_each(|slot| self.engine.forget(&slot.uid));
+        round
     }
 
     /// Does what was decided, as the API server would.
@@ -282,4 +296,51 @@ fn what_is_planned_is_used() {
         assert!(!acts(&round.steps).contains(&"create"), "{round:?}");
         world.carry_out(round.steps);
     }
+}
+
+/// A gang that no plan can hold is told so, and is in nobody's way.
+#[test]
+fn a_gang_larger_than_a_plan_is_told_so_and_others_start() {
+    let mut world = World::new(4);
+    world.pod_group("big", 1);
+    for at in 0..=MOST_SLOTS {
+        world.pod(&format!("big{at}"), "big");
+    }
+    world.pod_group("small", 4);
+    for at in 0..4 {
+        world.pod(&format!("small{at}"), "small");
+    }
+    let round = world.look();
+    assert_eq!(acts(&round.steps), ["create"]);
+    let told = events(&round.told);
+    let why = "it has 2001 members, and at most 2000 can start together; divide it";
+    assert!(told.iter().any(|text| text.ends_with(why)), "{told:?}");
+    assert!(
+        told.iter()
+            .any(|text| text.starts_with("4 pods have their places")),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn a_default_priority_counts_as_long_as_its_class_is_there() {
+    let mut seen = Seen::default();
+    let mut class = |name: &str, value: i32, is_default: bool, gone: bool| {
+        let object = serde_json::from_value(json!({
+            "metadata": {"name": name}, "value": value, "globalDefault": is_default,
+        }));
+        let object = object.unwrap();
+        let change = if gone {
+            Change::Gone(object)
+        } else {
+            Change::Set(object)
+        };
+        seen.object("scheduling.k8s.io/v1", "PriorityClass", change);
+        seen.default_priority()
+    };
+    assert_eq!(class("high", 9, false, false), None);
+    assert_eq!(class("usual", 5, true, false), Some(5));
+    assert_eq!(class("least", 3, true, false), Some(3));
+    assert_eq!(class("least", 3, false, false), Some(5));
+    assert_eq!(class("usual", 5, true, true), None);
 }

@@ -3,7 +3,8 @@
 //! A reason is an event on the group's own object, and on some of its pods, because that is where
 //! people look. Figures change with every pod, so they are written once a second at most.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::core::{ApiResource, GroupVersionKind};
@@ -57,6 +58,7 @@ impl Tellings<'_> {
             .iter()
             .map(|queued| (queued.group.id.as_str(), queued))
             .collect();
+        let objects = self.pod_groups_by_gang();
         for decision in self.decisions {
             let (id, kind, reason, text) = match decision {
                 QueueDecision::Explain {
@@ -86,18 +88,30 @@ impl Tellings<'_> {
             };
             if memory.tells(id.as_str(), reason, &text, self.look.now) {
                 told.extend(
-                    self.about(queued)
+                    self.about(queued, &objects)
                         .map(|about| self.event(&about, kind, reason, &text)),
                 );
             }
         }
     }
 
-    /// The objects that tell of a group: its own, and some of its pods.
-    fn about(&self, queued: &QueuedGroup) -> impl Iterator<Item = Value> {
-        let groups = self.look.seen.pod_groups.values();
-        let groups = groups.filter(|group| queued.gangs.contains(&group.facts.gang));
-        let groups = groups.map(|SeenPodGroup { facts, .. }| {
+    /// PodGroups by the gangs that they are about.
+    fn pod_groups_by_gang(&self) -> BTreeMap<&GangName, Vec<&SeenPodGroup>> {
+        let mut by_gang: BTreeMap<&GangName, Vec<&SeenPodGroup>> = BTreeMap::new();
+        for group in self.look.seen.pod_groups.values() {
+            by_gang.entry(&group.facts.gang).or_default().push(group);
+        }
+        by_gang
+    }
+
+    /// The objects that tell of a group: its own, and some of its pods. `objects`: PodGroups.
+    fn about(
+        &self,
+        queued: &QueuedGroup,
+        objects: &BTreeMap<&GangName, Vec<&SeenPodGroup>>,
+    ) -> impl Iterator<Item = Value> {
+        let groups = queued.gangs.iter().filter_map(|gang| objects.get(gang));
+        let groups = groups.flatten().map(|SeenPodGroup { facts, .. }| {
             let (group, version) = facts.api;
             reference(
                 &format!("{group}/{version}"),
@@ -139,6 +153,15 @@ impl Tellings<'_> {
 
     /// What cannot be read, on the pods that wait because of it.
     fn problems(&self, memory: &mut Memory, told: &mut Vec<Write>) {
+        if self.gathered.problems.is_empty() {
+            return;
+        }
+        let pods = self.look.seen.pods.values().filter(|pod| counts(pod));
+        let pods = pods.map(|pod| {
+            let meta = &pod.metadata;
+            ((meta.namespace.as_str(), meta.name.as_str()), pod)
+        });
+        let pods: BTreeMap<(&str, &str), &Arc<Pod>> = pods.collect();
         for problem in &self.gathered.problems {
             let text = format!("{}: {}", problem.of, problem.error);
             let pod = problem
@@ -152,11 +175,9 @@ impl Tellings<'_> {
                 }
                 continue;
             };
-            let mut pods = self.look.seen.pods.values();
-            let found = pods.find(|pod| {
-                pod.metadata.namespace == namespace && pod.metadata.name == name && counts(pod)
-            });
-            let Some(pod) = found else { continue };
+            let Some(pod) = pods.get(&(namespace, name)) else {
+                continue;
+            };
             if memory.tells(&about, "CannotQueue", &text, self.look.now) {
                 told.push(self.event(&pod_reference(pod), "Warning", "CannotQueue", &text));
             }
@@ -171,6 +192,12 @@ impl Tellings<'_> {
                 pods.entry(found.gang).or_default().push(pod);
             }
         }
+        let planned = self.gathered.groups.iter().filter(|queued| {
+            let roles = queued.group.roles();
+            let mut members = roles.flat_map(|role| &role.members);
+            members.any(|member| member.standing != Standing::Bound)
+        });
+        let planned: BTreeSet<&GangName> = planned.flat_map(|queued| &queued.gangs).collect();
         for (at, group) in &self.look.seen.pod_groups {
             let facts = &group.facts;
             let (api, _) = facts.api;
@@ -178,13 +205,7 @@ impl Tellings<'_> {
                 continue;
             }
             let of_group = pods.get(&facts.gang).map_or(&[][..], Vec::as_slice);
-            let planned = self.gathered.groups.iter().any(|queued| {
-                let roles = queued.group.gangs.iter().flat_map(|gang| &gang.roles);
-                let mut members = roles.flat_map(|role| &role.members);
-                queued.gangs.contains(&facts.gang)
-                    && members.any(|member| member.standing != Standing::Bound)
-            });
-            let status = self.status(group, of_group, planned);
+            let status = self.status(group, of_group, planned.contains(&facts.gang));
             let place = format!("{} {}/{}", at.0, at.1, at.2);
             if memory.writes(&place, &status, &group.status, self.look.now) {
                 let to = address(
@@ -332,7 +353,7 @@ fn pod_reference(pod: &Pod) -> Value {
 /// The figures of a quota as they are written: of the resources that it names.
 fn written(quota: &ElasticQuota, figures: &Figures, is_of_plugins: bool) -> Value {
     let named = quota.spec.max.keys().chain(quota.spec.min.keys());
-    let named: std::collections::BTreeSet<&String> = named.collect();
+    let named: BTreeSet<&String> = named.collect();
     let list = |amounts: &Amounts| -> Map<String, Value> {
         let amount = |key: &&String| amounts.get(key.as_str()).copied().unwrap_or(0);
         let pair = |key: &String| (key.clone(), Value::from(quantity(key, amount(&key))));

@@ -162,9 +162,8 @@ impl<'a> Gathering<'a> {
         if all.is_empty() {
             return;
         }
-        let of = |facts: &&crate::group::PodGroupFacts| names.contains(&&facts.gang);
-        let objects = self.sources.pod_groups.iter().filter(of);
-        let objects: Vec<_> = objects.collect();
+        let objects = names.iter().filter_map(|name| self.pod_groups.get(name));
+        let objects: Vec<_> = objects.flatten().copied().collect();
         let labels = all
             .iter()
             .filter_map(|pod| pod.metadata.labels.get(keys::QUOTA_NAME));

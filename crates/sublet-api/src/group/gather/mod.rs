@@ -27,11 +27,11 @@ pub struct GroupSources<'a> {
     /// Every pod.
     pub pods: &'a [&'a Pod],
     /// PodGroups of all APIs.
-    pub pod_groups: &'a [PodGroupFacts],
+    pub pod_groups: &'a [&'a PodGroupFacts],
     /// Jobs of all kinds, what they make through others too.
-    pub jobs: &'a [JobFacts],
+    pub jobs: &'a [&'a JobFacts],
     /// Plans that live.
-    pub plans: &'a [GangPlan],
+    pub plans: &'a [&'a GangPlan],
     /// Which quota is whose.
     pub quotas: &'a QuotaIndex,
     /// The number of a PriorityClass; of that which counts where none is named, for "".
@@ -105,7 +105,8 @@ pub struct Gathered {
 pub fn gather(sources: GroupSources<'_>) -> Gathered {
     let mut gathering = Gathering {
         sources,
-        jobs: sources.jobs.iter().map(|job| (&job.job, job)).collect(),
+        jobs: sources.jobs.iter().map(|job| (&job.job, *job)).collect(),
+        pod_groups: BTreeMap::new(),
         of_jobs: BTreeMap::new(),
         of_gangs: BTreeMap::new(),
         slots: slots_of(sources.plans),
@@ -135,6 +136,8 @@ struct GangPods<'a> {
 struct Gathering<'a> {
     sources: GroupSources<'a>,
     jobs: BTreeMap<&'a JobName, &'a JobFacts>,
+    /// By the gang that they are about.
+    pod_groups: BTreeMap<&'a GangName, Vec<&'a PodGroupFacts>>,
     /// By the topmost job, and which of its groups.
     of_jobs: BTreeMap<(&'a JobName, Option<u32>), JobPods<'a>>,
     of_gangs: BTreeMap<GangName, GangPods<'a>>,
@@ -145,7 +148,7 @@ struct Gathering<'a> {
 }
 
 /// The slots of all plans, by group.
-fn slots_of(plans: &[GangPlan]) -> BTreeMap<&str, PlanSlots<'_>> {
+fn slots_of<'a>(plans: &[&'a GangPlan]) -> BTreeMap<&'a str, PlanSlots<'a>> {
     let mut slots: BTreeMap<&str, PlanSlots<'_>> = BTreeMap::new();
     for plan in plans {
         for group in &plan.groups {
@@ -194,7 +197,7 @@ impl<'a> Gathering<'a> {
 
     /// Enters the topmost jobs, whether or not they have pods.
     fn sort_jobs(&mut self) {
-        for job in self.sources.jobs {
+        for &job in self.sources.jobs {
             let is_topmost = self.top(job).job == job.job;
             if !is_topmost || !self.is_queued(job) {
                 continue;
@@ -259,7 +262,8 @@ impl<'a> Gathering<'a> {
             self.job(job, copy, &pods);
         }
         let mut gangs = std::mem::take(&mut self.of_gangs);
-        for facts in self.sources.pod_groups {
+        for &facts in self.sources.pod_groups {
+            self.pod_groups.entry(&facts.gang).or_default().push(facts);
             // A gang of pods that its operator's job accounts for has none of its own here.
             let Some(gang) = gangs.get_mut(&facts.gang) else {
                 continue;

@@ -46,9 +46,9 @@ impl World {
         let pods: Vec<&Pod> = self.pods.iter().collect();
         gather(GroupSources {
             pods: &pods,
-            pod_groups: &self.pod_groups,
-            jobs: &self.jobs,
-            plans: &self.plans,
+            pod_groups: &self.pod_groups.iter().collect::<Vec<_>>(),
+            jobs: &self.jobs.iter().collect::<Vec<_>>(),
+            plans: &self.plans.iter().collect::<Vec<_>>(),
             quotas: &QuotaIndex::default(),
             priority: &|class| (class == "high").then_some(100),
             is_queued: &|pod| pod.spec.scheduler_name == "ours",
