@@ -135,24 +135,19 @@ impl Folder {
         }
         make(&self.path)?;
         check_owner(&self.path)?;
-        let mode = fs::symlink_metadata(&self.path)
-            .map_err(at("looking at", self.path.display()))?
-            .permissions()
-            .mode();
         match audience {
-            Audience::Owner if mode & 0o077 != 0 => Err(ArbiterError::Folder {
-                folder: self.path.clone(),
-                why: format!("others may use it (mode {:o}); it needs 700", mode & 0o777),
-            }),
-            Audience::Owner => Ok(()),
+            Audience::Owner => {
+                let mode = mode_of(&self.path)?;
+                let why = format!("others may use it (mode {:o}); it needs 700", mode & 0o777);
+                let folder = self.path.clone();
+                let is_private = mode & 0o077 == 0;
+                is_private
+                    .then_some(())
+                    .ok_or(ArbiterError::Folder { folder, why })
+            }
             Audience::Everybody => {
                 let both = [self.path.parent(), Some(&*self.path)];
-                for folder in both.into_iter().flatten() {
-                    let open = fs::Permissions::from_mode(0o755);
-                    fs::set_permissions(folder, open)
-                        .map_err(at("setting the mode of", folder.display()))?;
-                }
-                Ok(())
+                both.into_iter().flatten().try_for_each(open_to_look)
             }
         }
     }
@@ -165,6 +160,17 @@ impl Folder {
             let _ = fs::remove_file(socket);
         }
     }
+}
+
+fn mode_of(folder: &Path) -> Result<u32, ArbiterError> {
+    let about = fs::symlink_metadata(folder).map_err(at("looking at", folder.display()))?;
+    Ok(about.permissions().mode() & 0o7777)
+}
+
+/// Lets everybody look into a folder. What they may do there already stays: it may be /tmp.
+fn open_to_look(folder: &Path) -> Result<(), ArbiterError> {
+    let open = fs::Permissions::from_mode(mode_of(folder)? | 0o055);
+    fs::set_permissions(folder, open).map_err(at("setting the mode of", folder.display()))
 }
 
 fn make(folder: &Path) -> Result<(), ArbiterError> {
@@ -211,6 +217,17 @@ mod tests {
         let mode = fs::metadata(folder.path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
         assert!(folder.admin_socket().ends_with("a/b/gpu/admin.sock"));
+    }
+
+    #[test]
+    fn a_folder_for_everybody_leaves_the_one_above_as_it_is() {
+        let base = tempfile::tempdir().unwrap();
+        let open = fs::Permissions::from_mode(0o1777);
+        fs::set_permissions(base.path(), open).unwrap();
+        let folder = Folder::within(base.path(), "gpu");
+        folder.create(Audience::Everybody).unwrap();
+        assert_eq!(mode_of(base.path()).unwrap(), 0o1777);
+        assert_eq!(mode_of(folder.path()).unwrap(), 0o755);
     }
 
     #[test]
