@@ -36,12 +36,25 @@ pub(crate) struct Memory {
     asked: BTreeMap<String, Time>,
     /// Groups that did not start in time.
     given_up: BTreeMap<String, GivenUp>,
+    /// Groups with members on nodes, and whether they ran as a whole.
+    whole: BTreeMap<String, bool>,
     /// What was last told, by what it is about.
     told: BTreeMap<String, (String, Time)>,
     /// What is kept for a group that has waited long.
     pub(crate) hold: Option<QueueHold>,
     /// What was last written, by where, and when.
     written: BTreeMap<String, (Value, Time)>,
+}
+
+/// What is seen of a group that may have run as a whole.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WholeSight {
+    /// It has its minimum on nodes now.
+    pub(crate) is_whole: bool,
+    /// Somebody of it is on a node and does not go.
+    pub(crate) stays: bool,
+    /// A plan has slots for all of its minimum.
+    pub(crate) is_starting: bool,
 }
 
 /// A group that did not start in time.
@@ -120,9 +133,24 @@ impl Memory {
         self.given_up.get(group).map(|given_up| given_up.until)
     }
 
+    /// Did the group run as a whole since somebody of it is there? A leader that takes over does not
+    /// know it: who has members on nodes and is not about to start did, as in Koordinator, because
+    /// nobody who runs may be taken for somebody who came too early.
+    pub(crate) fn ran_whole(&mut self, group: &str, sight: WholeSight) -> bool {
+        if !sight.stays {
+            self.whole.insert(group.to_owned(), false);
+            return sight.is_whole;
+        }
+        let known = self.whole.entry(group.to_owned());
+        let ran = known.or_insert(!sight.is_starting);
+        *ran |= sight.is_whole;
+        *ran
+    }
+
     /// Only these groups are there.
     pub(crate) fn keep(&mut self, is_there: impl Fn(&str) -> bool) {
         self.given_up.retain(|group, _| is_there(group));
+        self.whole.retain(|group, _| is_there(group));
         // What is told of anything else has another form of name.
         self.told
             .retain(|about, _| about.contains(' ') || is_there(about));
@@ -212,6 +240,26 @@ mod tests {
         assert!(!memory.writes("q", &two, &one, at(5_000)));
         assert!(!memory.writes("q", &one, &two, at(500)));
         assert!(memory.writes("q", &one, &two, at(1_000)));
+    }
+
+    #[test]
+    fn who_ran_as_a_whole_is_remembered_until_nobody_of_it_is_left() {
+        let sight = |is_whole, stays, is_starting| WholeSight {
+            is_whole,
+            stays,
+            is_starting,
+        };
+        let mut memory = Memory::default();
+        assert!(!memory.ran_whole("g", sight(false, false, false)));
+        assert!(!memory.ran_whole("g", sight(false, true, true)));
+        assert!(memory.ran_whole("g", sight(true, true, true)));
+        assert!(memory.ran_whole("g", sight(false, true, false)), "one left");
+        assert!(!memory.ran_whole("g", sight(false, false, false)));
+        assert!(!memory.ran_whole("g", sight(false, true, false)), "anew");
+        // Of a successor.
+        let mut memory = Memory::default();
+        assert!(memory.ran_whole("runs", sight(false, true, false)));
+        assert!(!memory.ran_whole("starts", sight(false, true, true)));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use sublet_api::group::{Gathered, GroupSources, QueuedGroup, gather, is_queued};
 use sublet_api::object::Pod;
 use sublet_api::{QuotaIndex, Victim, pod_uid, scheduler_of};
 use sublet_client::{Act, Write};
-use sublet_model::{MiB, Time, Unit};
+use sublet_model::{MiB, PodUid, Standing, Time, Unit};
 use sublet_queue::{
     Group, GroupFilter, QueueDecision, QueueReason, QueueRules, QueueSnapshot, QueueVictim, Slot,
     plan,
@@ -19,7 +19,7 @@ use sublet_queue::{
 use sublet_scheduler::Sight;
 
 use super::amounts::{Books, largest_card};
-use super::memory::Memory;
+use super::memory::{Memory, WholeSight};
 use super::seen::{Seen, SeenPlan, counts, is_in_queue};
 use super::steps::{Scene, Step, Then, plan_address};
 use super::told::{Tellings, tell};
@@ -98,7 +98,8 @@ impl QueueLook<'_> {
         let mut round = Round::default();
         let card = largest_card(sight.engine);
         let books = Books::of(self.seen, sight.engine, self.scope.unit);
-        let gathered = self.gather(&books.index, card);
+        let mut gathered = self.gather(&books.index, card);
+        self.remember(&mut gathered, memory);
         let groups: BTreeMap<&str, &QueuedGroup> = gathered
             .groups
             .iter()
@@ -162,6 +163,34 @@ impl QueueLook<'_> {
             card,
             now: self.now,
         })
+    }
+
+    /// Says of each group whether it ran as a whole, which its pods do not say once one is gone.
+    fn remember(&self, gathered: &mut Gathered, memory: &mut Memory) {
+        let plans = self.seen.plans.values();
+        let plans = plans.filter_map(|seen| seen.plan.as_deref().ok());
+        let parts: Vec<&PlannedGroup> = plans.flat_map(|plan| &plan.groups).collect();
+        let victims = parts.iter().flat_map(|part| &part.victims);
+        let victims: BTreeSet<&PodUid> = victims.map(|victim| &victim.uid).collect();
+        let mut planned: BTreeMap<&str, usize> = BTreeMap::new();
+        for part in &parts {
+            *planned.entry(&part.id).or_default() += part.slots.len();
+        }
+        for queued in &mut gathered.groups {
+            let group = &mut queued.group;
+            // Who goes for others begins anew.
+            let stays = group.members().any(|(_, member)| {
+                member.standing == Standing::Bound && !victims.contains(&member.uid)
+            });
+            let min: u64 = group.gangs.iter().map(|gang| u64::from(gang.min)).sum();
+            let planned = planned.get(group.id.as_str()).copied().unwrap_or(0);
+            let sight = WholeSight {
+                is_whole: group.satisfied,
+                stays,
+                is_starting: planned as u64 >= min,
+            };
+            group.satisfied = memory.ran_whole(group.id.as_str(), sight);
+        }
     }
 
     /// What is due for all plans. False: one is not as it should be yet, so nothing new is decided.

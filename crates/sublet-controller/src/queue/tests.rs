@@ -1,6 +1,7 @@
 //! A cluster without an API server: what is written comes back as a watch would tell it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use sublet_api::gang_plan::{GangPlanObject, MOST_SLOTS};
@@ -343,4 +344,56 @@ fn a_default_priority_counts_as_long_as_its_class_is_there() {
     assert_eq!(class("least", 3, true, false), Some(3));
     assert_eq!(class("least", 3, false, false), Some(5));
     assert_eq!(class("usual", 5, true, true), None);
+}
+
+/// A gang that runs loses a member: the others stay, and who comes instead gets a place for itself.
+/// Who takes over in the meantime does not know that it ran, and touches nobody either.
+#[test]
+fn a_gang_that_ran_as_a_whole_is_mended_and_not_taken_apart() {
+    for is_successor in [false, true] {
+        let mut world = World::new(4);
+        world.pod_group("g", 3);
+        for name in ["p0", "p1", "p2"] {
+            world.pod(name, "g");
+        }
+        for _ in 0..4 {
+            let round = world.look();
+            world.carry_out(round.steps);
+            world.bind();
+        }
+        assert_eq!(world.plans(), [""; 0]);
+        world.seen.pods.remove("u-p1");
+        if is_successor {
+            world.memory = Memory::default();
+        }
+        assert_eq!(acts(&world.look().steps), [""; 0]);
+        world.pod("p3", "g");
+        let round = world.look();
+        assert_eq!(acts(&round.steps), ["create"], "{:?}", events(&round.told));
+        world.carry_out(round.steps);
+        assert_eq!(acts(&world.look().steps), ["patch"]);
+        // It has no place in time: still nobody goes.
+        world.now += 3_600_000;
+        assert_eq!(acts(&world.look().steps), ["delete"]);
+    }
+}
+
+/// A gang of which nobody ran yet is no gang that ran: what was bound of it without the others goes.
+#[test]
+fn a_part_of_a_gang_that_never_ran_goes() {
+    let mut world = World::new(4);
+    world.pod_group("g", 3);
+    for name in ["p0", "p1", "p2"] {
+        world.pod(name, "g");
+    }
+    for _ in 0..2 {
+        let round = world.look();
+        world.carry_out(round.steps);
+    }
+    world.bind();
+    let unbound = Arc::make_mut(world.seen.pods.get_mut("u-p2").unwrap());
+    unbound.spec.node_name.clear();
+    assert_eq!(acts(&world.look().steps), [""; 0]);
+    world.now += 3_600_000;
+    assert_eq!(acts(&world.look().steps), ["evict", "evict"]);
 }
