@@ -18,6 +18,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sublet_model::{Claim, Host, NameError, NodeName, PodKey, PodUid, Time, Unit};
+use sublet_queue::MOST_MEMBERS;
 
 pub use self::entries::{SlotEntry, SlotError};
 pub use self::slot::{SlotKey, SlotMark, SlotTextError, is_slot_uid, slot_from_json, slot_to_json};
@@ -28,7 +29,7 @@ use crate::object::{Meta, Pod};
 use crate::preempting::Victim;
 
 /// A plan has at most so many slots: with 300 bytes each it stays below what etcd takes.
-pub const MOST_SLOTS: usize = 2_000;
+pub const MOST_SLOTS: usize = MOST_MEMBERS;
 
 /// A plan's name has at most so many characters, so that the names of its slots are short enough.
 const LONGEST_NAME: usize = 63;

@@ -66,6 +66,10 @@ pub enum MatchPolicy {
     OnceSatisfied,
 }
 
+/// The most members that start together: the slots of one start stand in one plan, which is one object
+/// of the API server.
+pub const MOST_MEMBERS: usize = 2_000;
+
 /// What is admitted together.
 #[derive(Debug, Clone)]
 pub struct Group {

@@ -31,7 +31,9 @@ mod tree;
 
 pub use decision::{QueueDecision, QueueHold, QueueVictim, Slot};
 pub use divide::{Wish, divide};
-pub use group::{Gang, GangMode, GangRole, Group, GroupId, MatchPolicy, Member, MemberShape};
+pub use group::{
+    Gang, GangMode, GangRole, Group, GroupId, MOST_MEMBERS, MatchPolicy, Member, MemberShape,
+};
 pub use memo::QueueMemo;
 pub use plan::{QueueSnapshot, plan};
 pub use reason::{Infeasible, QueueReason, QuotaLimit, Shortage};

@@ -43,23 +43,14 @@ pub(crate) fn together(group: &Group) -> Result<Vec<Wanted<'_>>, QueueReason> {
         };
         let counts = fill(gang, due.need, waiting, |role| due.of_role(role));
         for (role, count) in gang.roles.iter().zip(counts) {
-            let mut indices = missing_of(role);
-            indices.truncate(usize::try_from(count).unwrap_or(usize::MAX));
+            let most = usize::try_from(count).unwrap_or(usize::MAX);
+            let indices: Vec<u32> = missing_of(role).take(most).collect();
             if !indices.is_empty() {
                 all.push(Wanted { role, indices });
             }
         }
     }
     Ok(all)
-}
-
-/// Every member that has no place, in the order in which they start if each is for itself.
-pub(crate) fn missing(group: &Group) -> Vec<Wanted<'_>> {
-    let all = group.roles().map(|role| Wanted {
-        role,
-        indices: missing_of(role),
-    });
-    all.filter(|wanted| !wanted.indices.is_empty()).collect()
 }
 
 /// So many members of each role the group must have at least, wherever they are now. Where all are of
@@ -98,8 +89,8 @@ fn waiting(role: &GangRole) -> u32 {
 }
 
 fn due(group: &Group, gang: &Gang) -> Result<Option<Due>, QueueReason> {
-    let all_placed: u32 = gang.roles.iter().map(placed).sum();
-    let all_waiting: u32 = gang.roles.iter().map(waiting).sum();
+    let all_placed = sum(gang.roles.iter().map(placed));
+    let all_waiting = sum(gang.roles.iter().map(waiting));
     // Once a plan has the minimum, what is above it may start for itself. So what a group asks is the
     // same before it starts, while it runs, and after it was evicted.
     let has_minimum = all_placed >= gang.min && gang.roles.iter().all(|r| placed(r) >= r.min);
@@ -112,10 +103,11 @@ fn due(group: &Group, gang: &Gang) -> Result<Option<Due>, QueueReason> {
     if all_waiting == 0 && all_placed >= gang.min {
         return Ok(None);
     }
-    if counted + all_waiting < gang.min {
+    let have_all = counted.saturating_add(all_waiting);
+    if have_all < gang.min {
         return Err(QueueReason::Incomplete {
             gang: gang.name.clone(),
-            have: counted + all_waiting,
+            have: have_all,
             need: gang.min,
         });
     }
@@ -143,7 +135,7 @@ fn fill<'a>(
     min: impl Fn(&GangRole) -> u32 + Copy + 'a,
 ) -> impl Iterator<Item = u64> + 'a {
     let firm = move |role: &GangRole| min(role).min(there(role));
-    let mut rest = need.saturating_sub(gang.roles.iter().map(firm).sum());
+    let mut rest = need.saturating_sub(sum(gang.roles.iter().map(firm)));
     gang.roles.iter().map(move |role| {
         let more = rest.min(there(role) - firm(role));
         rest -= more;
@@ -151,13 +143,16 @@ fn fill<'a>(
     })
 }
 
-fn missing_of(role: &GangRole) -> Vec<u32> {
-    if role.members.is_empty() {
-        return (0..role.replicas).collect();
-    }
+/// Which of the role have no place, lowest first. Somebody may have written a number of replicas for
+/// which there is no memory, so nobody collects them all.
+pub(crate) fn missing_of(role: &GangRole) -> impl Iterator<Item = u32> + use<> {
     let placed: BTreeSet<u32> = role.members.iter().map(|member| member.index).collect();
-    let open = (0..role.replicas).filter(|index| !placed.contains(index));
-    open.collect()
+    (0..role.replicas).filter(move |index| !placed.contains(index))
+}
+
+/// A sum of numbers that somebody wrote.
+fn sum(numbers: impl Iterator<Item = u32>) -> u32 {
+    numbers.fold(0, u32::saturating_add)
 }
 
 fn count(of: usize) -> u32 {
@@ -166,5 +161,5 @@ fn count(of: usize) -> u32 {
 
 /// How many they are.
 pub(crate) fn total(wanted: &[Wanted<'_>]) -> u32 {
-    wanted.iter().map(|one| count(one.indices.len())).sum()
+    sum(wanted.iter().map(|one| count(one.indices.len())))
 }

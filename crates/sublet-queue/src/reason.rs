@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sublet_model::Time;
 
-use crate::GroupId;
+use crate::{GroupId, MOST_MEMBERS};
 
 /// Why a group waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,6 +95,11 @@ pub enum Infeasible {
     },
     /// A role has a name that no place can have.
     Name(Arc<str>),
+    /// More than [`MOST_MEMBERS`] would have to start together.
+    Members {
+        /// How many.
+        need: u64,
+    },
 }
 
 /// An amount of one resource that is too little.
@@ -217,6 +222,10 @@ impl fmt::Display for Infeasible {
                  that start together; the next one is of role {role}"
             ),
             Infeasible::Name(role) => write!(f, "a role must not be named {role:?}"),
+            Infeasible::Members { need } => write!(
+                f,
+                "{need} members have to start together, and at most {MOST_MEMBERS} can"
+            ),
         }
     }
 }

@@ -12,10 +12,7 @@ use sublet_api::object::Pod;
 use sublet_api::{QuotaIndex, Victim, pod_uid, scheduler_of};
 use sublet_client::{Act, Write};
 use sublet_model::{MiB, PodUid, Standing, Time, Unit};
-use sublet_queue::{
-    Group, GroupFilter, QueueDecision, QueueReason, QueueRules, QueueSnapshot, QueueVictim, Slot,
-    plan,
-};
+use sublet_queue::{Group, QueueDecision, QueueRules, QueueSnapshot, QueueVictim, Slot, plan};
 use sublet_scheduler::Sight;
 
 use super::amounts::{Books, largest_card};
@@ -42,22 +39,6 @@ pub(crate) struct QueueScope {
     pub(crate) schedulers: BTreeSet<String>,
     /// What one `aliyun.com/gpu-mem` is.
     pub(crate) unit: Unit,
-}
-
-/// Who is not tried because no plan is large enough: a group is never divided among plans.
-struct FitsAPlan;
-
-impl GroupFilter for FitsAPlan {
-    fn check(&self, group: &Group, _now: Time) -> Result<(), QueueReason> {
-        let members: u64 = group.roles().map(|role| u64::from(role.replicas)).sum();
-        if members <= MOST_SLOTS as u64 {
-            return Ok(());
-        }
-        let why = format!(
-            "it has {members} members, and at most {MOST_SLOTS} can start together; divide it"
-        );
-        Err(QueueReason::Site(why.into()))
-    }
 }
 
 /// What is looked at.
@@ -241,8 +222,6 @@ impl QueueLook<'_> {
             }
         };
         let groups: Vec<Group> = gathered.groups.iter().map(group).collect();
-        let mut rules = QueueRules::default();
-        rules.filters.push(Arc::new(FitsAPlan));
         plan(
             QueueSnapshot {
                 engine: sight.engine,
@@ -252,7 +231,7 @@ impl QueueLook<'_> {
                 groups: &groups,
                 hold: memory.hold.as_ref(),
                 breaks: sight.breaks,
-                rules: &rules,
+                rules: &QueueRules::default(),
                 memo: &mut memory.engine,
             },
             self.now,

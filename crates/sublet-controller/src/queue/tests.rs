@@ -303,7 +303,7 @@ fn what_is_planned_is_used() {
 #[test]
 fn a_gang_larger_than_a_plan_is_told_so_and_others_start() {
     let mut world = World::new(4);
-    world.pod_group("big", 1);
+    world.pod_group("big", 2_001);
     for at in 0..=MOST_SLOTS {
         world.pod(&format!("big{at}"), "big");
     }
@@ -314,7 +314,7 @@ fn a_gang_larger_than_a_plan_is_told_so_and_others_start() {
     let round = world.look();
     assert_eq!(acts(&round.steps), ["create"]);
     let told = events(&round.told);
-    let why = "it has 2001 members, and at most 2000 can start together; divide it";
+    let why = "2001 members have to start together, and at most 2000 can";
     assert!(told.iter().any(|text| text.ends_with(why)), "{told:?}");
     assert!(
         told.iter()

@@ -278,6 +278,38 @@ fn lent_quota_is_taken_back_in_whole_gangs_and_once() -> Result<()> {
     Ok(())
 }
 
+/// A gang that runs loses a pod: its Deployment makes another, which joins the others.
+#[test]
+fn a_running_gang_is_mended_when_it_loses_a_pod() -> Result<()> {
+    let Some(world) = World::lease_queueing()? else {
+        return Ok(());
+    };
+    nodes(&world, &[("n1", 4)])?;
+    world.cluster.apply(&pod_group("whole", 3, ""))?;
+    world.cluster.apply(&Gang::new("whole").deployment(3))?;
+    until_running(&world, &[("whole", 3)])?;
+    let recorder = record(&world)?;
+    let pods = world
+        .cluster
+        .kubectl(&["get", "pods", "-l", "app=whole", "-o", "name"])?;
+    let lost = pods.lines().next().context("no pod")?;
+    world.cluster.kubectl(&["delete", lost, "--wait=false"])?;
+    eventually(|| {
+        let now = world
+            .cluster
+            .kubectl(&["get", "pods", "-l", "app=whole", "-o", "name"])?;
+        ensure!(!now.lines().any(|pod| pod == lost), "{lost} is still there");
+        Ok(())
+    })?;
+    until_running(&world, &[("whole", 3)])?;
+    let seen = recorder.stop()?;
+    assert_eq!(seen.broken, [""; 0]);
+    let gone = seen.log.iter().filter(|(_, what)| *what == Happened::Goes);
+    let gone: BTreeSet<&String> = gone.map(|(pod, _)| pod).collect();
+    assert_eq!(gone.len(), 1, "only {lost} was to go: {gone:?}");
+    Ok(())
+}
+
 /// Parameter servers ask for no GPU, and start with their workers or not at all.
 #[test]
 fn two_roles_with_minima_of_their_own_start_together() -> Result<()> {

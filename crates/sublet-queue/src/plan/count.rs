@@ -8,13 +8,13 @@ use super::Tick;
 use crate::accounts::Charge;
 use crate::need::{Wanted, minimum, together, waits};
 use crate::order::{Lines, Waiting, before};
-use crate::{GangRole, Group, QueueReason};
+use crate::{GangRole, Group, Infeasible, MOST_MEMBERS, QueueReason};
 
 impl Tick<'_> {
     /// Charges what everybody has, and works out what each quota is entitled to.
     pub(super) fn count(&mut self) {
         let width = self.memo.dimensions().len();
-        let mut requests = vec![0; self.accounts.tree().by_number().len() * width];
+        let mut requests = vec![0_u64; self.accounts.tree().by_number().len() * width];
         let mut counted = Vec::with_capacity(self.groups.len());
         // One row for all groups: this is done for each of them in each tick.
         let mut row = vec![0; width];
@@ -48,7 +48,7 @@ impl Tick<'_> {
             if guaranteed {
                 let cells = requests[charge.quota * width..].iter_mut();
                 for (cell, amount) in cells.zip(&row) {
-                    *cell += amount;
+                    *cell = cell.saturating_add(*amount);
                 }
             }
         }
@@ -58,6 +58,10 @@ impl Tick<'_> {
 
     /// Why nothing is asked for the members of the group that wait.
     fn cannot_ask(&self, group: &Group, charge: Charge) -> Option<QueueReason> {
+        let need: u64 = minimum(group).map(|(_, count)| count).sum();
+        if need > MOST_MEMBERS as u64 {
+            return Some(QueueReason::Infeasible(Infeasible::Members { need }));
+        }
         let mut least = vec![0; self.memo.dimensions().len()];
         self.sum(minimum(group), &mut least);
         if let Err(why) = self.accounts.check_empty(charge, &least) {
@@ -95,7 +99,7 @@ impl Tick<'_> {
             self.sum(all(group), &mut row);
             let cells = requests[charge.quota * row.len()..].iter_mut();
             for (cell, amount) in cells.zip(&row) {
-                *cell -= amount;
+                *cell = cell.saturating_sub(*amount);
             }
             self.accounts.entitle(requests, self.rules.scaling);
         }

@@ -1,17 +1,17 @@
 //! Who starts: the first of each quota's line that its quotas and the nodes let start, with
 //! evictions where they are due.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use sublet_model::Class;
 
 use super::Tick;
 use crate::least::least;
-use crate::need::{Wanted, missing, together};
+use crate::need::{Wanted, missing_of, together};
 use crate::order::{Lines, Waiting, before, next};
 use crate::place::Ground;
 use crate::reclaim::{Bundle, Claimant, Going, Running, unguarded, victims};
-use crate::{Group, QueueReason};
+use crate::{Group, MOST_MEMBERS, QueueReason};
 
 /// How a group is tried: may it have what is kept for another?
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -273,15 +273,18 @@ impl Tick<'_> {
             }
             let starting = self.starts.get(&at).map_or(&[][..], |start| &start.slots);
             let starting = starting.iter().map(|slot| (slot.role.clone(), slot.index));
-            let starting: Vec<_> = starting.collect();
+            let starting: BTreeSet<_> = starting.collect();
+            // What does not go into this plan goes into the next.
+            let mut left = MOST_MEMBERS.saturating_sub(starting.len());
             let leave = self.leave(group);
-            for Wanted { role, indices } in missing(group) {
-                let is_starting = |index: &u32| {
-                    starting
-                        .iter()
-                        .any(|(of, at)| *of == role.name && at == index)
-                };
-                for index in indices.into_iter().filter(|index| !is_starting(index)) {
+            for role in group.roles() {
+                let open = missing_of(role);
+                let open = open.filter(|index| !starting.contains(&(role.name.clone(), *index)));
+                for index in open {
+                    if left == 0 {
+                        break;
+                    }
+                    left -= 1;
                     let one = [Wanted {
                         role,
                         indices: vec![index],

@@ -42,6 +42,22 @@ fn a_gang_starts_when_enough_members_are_there() {
 }
 
 #[test]
+fn numbers_that_nobody_means_cost_neither_memory_nor_others() {
+    let mut scene = Scene::new(2, 4, &["a - 0 100"]);
+    scene.add(&[
+        "0wide a | w 1 2000000000 1x",
+        "1huge a | w 2000000000 2000000000 0",
+        "2roles a min=3 | x 1 4000000000 5x | y 1 4000000000 5x | z 1 4000000000 5x",
+        "3usual a | w 2 2 1x",
+    ]);
+    assert_eq!(
+        scene.why("1huge", 0),
+        "it can never start: 2000000000 members have to start together, and at most 2000 can"
+    );
+    assert_eq!(scene.tick(0), ["admit 0wide 6", "admit 3usual 2"]);
+}
+
+#[test]
 fn who_counts_to_a_minimum_is_a_matter_of_the_match_policy() {
     for (policy, expected) in [
         ("only-waiting", ""),
