@@ -93,10 +93,13 @@ impl Created {
         all.get(uid).is_some_and(|names| names.contains(container))
     }
 
-    /// Forgets pods that are not on the node any more.
-    pub(crate) fn keep(&self, pods: &[Pod]) {
+    /// Forgets pods that are not on the node any more. `newest` is asked only while nothing can be
+    /// noted: a list from before a container was created may lack its pod.
+    pub(crate) fn keep(&self, newest: impl FnOnce() -> Option<Arc<Vec<Pod>>>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|uid, _| pods.iter().any(|pod| pod.metadata.uid == uid.as_str()));
+        if let Some(pods) = newest() {
+            all.retain(|uid, _| pods.iter().any(|pod| pod.metadata.uid == uid.as_str()));
+        }
     }
 }
 
@@ -274,5 +277,25 @@ fn adjustment(handed: HandOver, injected: Injection, devices: Vec<String>) -> Co
             .collect(),
         mounts: [open].into_iter().chain(mounts).collect(),
         cdi_devices: devices.into_iter().map(|name| CdiDevice { name }).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_created_while_the_pods_are_compared_is_not_forgotten() {
+        let created = Created::default();
+        created.note("a", "c0");
+        let newest = || {
+            assert!(created.0.try_lock().is_err(), "noted in between");
+            Some(Arc::default())
+        };
+        created.keep(|| None);
+        let (uid, name) = (PodUid::new("a").unwrap(), ContainerName::new("c0").unwrap());
+        assert!(created.has(&uid, &name), "without a list nothing is known");
+        created.keep(newest);
+        assert!(!created.has(&uid, &name));
     }
 }

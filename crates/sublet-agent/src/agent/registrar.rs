@@ -68,7 +68,7 @@ impl Registrar {
             }
         };
         if let Some(created) = &self.created {
-            created.keep(&pods);
+            created.keep(|| self.pods.newest());
         }
         let waiting = waiting(&pods, &self.facts);
         let (mut open, mut doubts) = (waiting.len(), 0);

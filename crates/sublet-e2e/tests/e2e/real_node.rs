@@ -62,11 +62,7 @@ fn check_inside(
     let uuid = node.uuids()[share.card].as_str();
     let index = share.card.to_string();
     assert_eq!(annotated("ALIYUN_COM_GPU_MEM_IDX"), index, "{annotations}");
-    assert_eq!(
-        annotated("ALIYUN_COM_GPU_MEM_ASSIGNED"),
-        "true",
-        "{annotations}"
-    );
+    until_marked(node, pod)?;
     assert_eq!(found("NVIDIA_VISIBLE_DEVICES"), uuid, "{inside:?}");
     assert_eq!(found("ALIYUN_COM_GPU_MEM_IDX"), index, "{inside:?}");
     assert_eq!(
@@ -81,6 +77,18 @@ fn check_inside(
     let devices = node.devices_of(pod, container)?;
     assert_eq!(devices.len() as u64, share.memory);
     Ok(share)
+}
+
+/// Waits until the pod says that it has its devices. Where the runtime says whose a container is, the
+/// agent writes this after its answer, and nobody waits for it.
+fn until_marked(node: &GpuNode, pod: &Value) -> Result<()> {
+    let name = pod["metadata"]["name"].as_str().context("no name")?;
+    eventually(|| {
+        let now = node.world.get(&["pod", name])?;
+        let mark = &now["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_ASSIGNED"];
+        ensure!(mark == "true", "{name} is not marked: {now}");
+        Ok(())
+    })
 }
 
 /// Kubelet's books name the container's card. Not if several equal pods were admitted before any of
