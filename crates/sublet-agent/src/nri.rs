@@ -25,7 +25,6 @@ use sublet_nri::{
 use sublet_telemetry::metrics::{AgentMetrics, OutcomeLabel};
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, watch};
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 
@@ -141,7 +140,8 @@ impl RuntimePlugin {
         }
     }
 
-    /// What the container gets; `None` where it asks for no GPU.
+    /// What the container gets. The isolation blocks the thread: it has nothing else to do, and on a busy
+    /// machine each change of threads is a wait for a core.
     async fn hand_over(&self, uid: &str, container: &str) -> Result<(HandOver, Injection), String> {
         let pods = self.pods.with(uid, PATIENCE).await.ok_or(
             "the API server has not told the agent of this pod yet; kubelet will try again",
@@ -152,12 +152,9 @@ impl RuntimePlugin {
         }
         let handed = decide_for(&pods, &site, uid, container).map_err(|error| error.to_string())?;
         let handed = handed.ok_or("kubelet was asked for a GPU that the pod does not ask for")?;
-        if let Some(isolation) = self.isolation.clone() {
+        if let Some(isolation) = &self.isolation {
             // Containers whose pods are gone make room: their memory may be this one's now.
-            let (watched, pods) = (Arc::clone(&self.pods), Arc::clone(&pods));
-            let now = move || watched.known(|_| true).unwrap_or(pods);
-            let settled = spawn_blocking(move || isolation.settle(now));
-            settled.await.map_err(|error| error.to_string())?;
+            isolation.settle(|| self.pods.known(|_| true).unwrap_or(Arc::clone(&pods)));
         }
         let who = [handed.uid.clone()];
         let cards = handed.card_names();
@@ -166,13 +163,10 @@ impl RuntimePlugin {
             .ready(&cards, &who, Some(&pods), CLEAN_PATIENCE)
             .await;
         ready.map_err(|status| status.message().to_owned())?;
-        let Some(isolation) = self.isolation.clone() else {
+        let Some(isolation) = &self.isolation else {
             return Ok((handed, Injection::default()));
         };
-        let held = handed.clone();
-        let admitted = spawn_blocking(move || isolation.admit(&held));
-        let admitted = admitted.await.map_err(|error| error.to_string())?;
-        let injected = admitted.map_err(|error| {
+        let injected = isolation.admit(&handed).map_err(|error| {
             let cause = std::error::Error::source(&error).map(ToString::to_string);
             let cause = cause.map(|cause| format!(": {cause}")).unwrap_or_default();
             format!("the container cannot be held to its part: {error}{cause}")
