@@ -1,5 +1,8 @@
 //! A big gang's wait is bounded, whatever comes after it.
 
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
 use sublet_model::Time;
 
 use crate::scene::Scene;
@@ -72,4 +75,103 @@ fn while_nodes_are_held_only_who_is_gone_by_then_starts_there() {
     scene.remove("x");
     // The other one has waited long, too, and its turn is next.
     assert_eq!(scene.tick(50), ["admit big 1", "hold 1 for 2long"]);
+}
+
+/// A group of the property below: when it comes, who of it starts together, the cards of each, how long
+/// it runs, and whether it says so.
+#[derive(Debug, Clone)]
+struct Come {
+    at: u64,
+    quota: &'static str,
+    min: u64,
+    cards: u64,
+    runs: u64,
+    tells: bool,
+}
+
+/// Groups come so long, and the longest of them runs so long.
+const COMING: u64 = 120;
+const LONGEST: u64 = 20;
+const RESERVATION: u64 = 30;
+
+fn any_group() -> impl Strategy<Value = Come> {
+    let size = (1..=4u64).prop_flat_map(|cards| (1..=8 / cards, Just(cards)));
+    let when = (0..COMING, 1..=LONGEST, any::<bool>(), any::<bool>());
+    (size, when).prop_map(|((min, cards), (at, runs, tells, is_a))| Come {
+        at,
+        quota: if is_a { "a" } else { "b" },
+        min,
+        cards,
+        runs,
+        tells,
+    })
+}
+
+/// Plays them on four nodes of four cards, and says when each started.
+fn play(coming: &[Come]) -> Vec<Option<u64>> {
+    // Each quota is entitled to half, whatever the other one asks.
+    let mut scene = Scene::new(4, 4, &["a! - 8 8", "b! - 8 8"]);
+    scene.rules.reservation_after_ms = RESERVATION;
+    let name = |number: usize| format!("g{number:03}");
+    let mut started = vec![None; coming.len()];
+    let mut running: BTreeMap<usize, u64> = BTreeMap::new();
+    for now in 0..COMING * 20 {
+        for (number, _) in running.extract_if(.., |_, ends| *ends <= now) {
+            scene.remove(&name(number));
+        }
+        for (number, come) in coming.iter().enumerate() {
+            let Come {
+                at,
+                quota,
+                min,
+                cards,
+                ..
+            } = come;
+            if *at == now {
+                scene.add(&[&format!(
+                    "{} {quota} t{at} | w {min} {min} {cards}x",
+                    name(number)
+                )]);
+            }
+            let waits = *at <= now && started[number].is_none();
+            if waits && come.tells {
+                scene.group(&name(number)).ends = Some(Time::from_ms(now + come.runs));
+            }
+        }
+        scene.tick(now);
+        for (number, come) in coming.iter().enumerate() {
+            let is_new = come.at <= now && started[number].is_none();
+            if is_new && scene.group(&name(number)).started.is_some() {
+                started[number] = Some(now);
+                running.insert(number, now + come.runs);
+            }
+        }
+        if started.iter().all(Option::is_some) {
+            break;
+        }
+    }
+    started
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A group that is entitled to start gets room kept when it has waited long and those before it
+    /// have started. Then it waits for those who run in its quota, and for those on the nodes that are
+    /// kept for it.
+    #[test]
+    fn who_is_entitled_to_start_does_within_the_bound(
+        mut coming in prop::collection::vec(any_group(), 30..80)
+    ) {
+        coming.sort_by_key(|come| come.at);
+        let started = play(&coming);
+        let mut before = 0;
+        for (come, started) in coming.iter().zip(started) {
+            prop_assert!(started.is_some(), "{come:?} never starts");
+            let started = started.unwrap_or(u64::MAX);
+            let kept = before.max(come.at + RESERVATION);
+            prop_assert!(started <= kept + 2 * LONGEST, "{come:?} at {started}, {kept}");
+            before = before.max(started);
+        }
+    }
 }
