@@ -289,6 +289,23 @@ impl Site {
         Ok(())
     }
 
+    /// `sublet top` reaches the agent's pod through the API server and kubelet.
+    fn check_seen_from_afar(&self, name: &str, sublet: &Path) -> Result<()> {
+        let mut top = Command::new(sublet);
+        top.args(["top", "--node", &self.node.name(), "--output", "json"]);
+        let kubeconfig = self.cluster.kubeconfig("admin")?;
+        let told = top.arg("--kubeconfig").arg(kubeconfig).output()?;
+        let error = String::from_utf8_lossy(&told.stderr);
+        ensure!(told.status.success(), "{}: {error}", told.status);
+        let seen: Value = serde_json::from_slice(&told.stdout)?;
+        let name = format!("default/{name}/main");
+        let mut tenants = seen["tenants"].as_array().into_iter().flatten();
+        let tenant = tenants.find(|one| one["name"] == *name);
+        let limit = tenant.map(|one| &one["memoryLimitMiB"]);
+        ensure!(limit == Some(&json!(ASKED_BYTES >> 20)), "{seen}");
+        Ok(())
+    }
+
     /// Helm's own check of who owns an object keeps two releases apart.
     fn check_no_second_release(&self, chart: &str) -> Result<()> {
         let kubeconfig = self.cluster.kubeconfig("admin")?;
@@ -375,6 +392,7 @@ fn the_chart_brings_a_node_from_nothing_to_pods_under_their_limits() -> Result<(
     println!("helm install --wait: {installed:.1} s; install to first pod: {first:.1} s");
     site.only_image(FIRST)?;
     site.check_pod("first")?;
+    site.check_seen_from_afar("first", &sublet)?;
 
     site.check_no_second_release(&chart)?;
     let more = format!("image.tag={SECOND},scheduler.policy=binpack");
