@@ -65,8 +65,6 @@ pub struct PodSight {
     pub gated: bool,
     /// The slot that it says it has: plan, group, role and index.
     pub slot: Option<(Arc<str>, GroupId, Arc<str>, u32)>,
-    /// The node that it is tied to by its own affinity, if it was let go that way.
-    pub pinned: Option<NodeName>,
     /// The node that it is bound to. The ledger must have it there.
     pub bound: Option<NodeName>,
     /// It is being deleted.
@@ -117,8 +115,6 @@ pub enum PlanStep {
     Ungate(PodUid, GroupId, SlotState),
     /// Say the slot on a pod that has no gate any more, by a write that names its UID.
     Steer(PodUid, GroupId, SlotState),
-    /// Delete a pod that is tied to a node where it has no slot: its owner makes it anew.
-    Remove(PodUid),
     /// Note on the group that this plan was given up for it, and keep its owner from making pods.
     Requeue(GroupId),
     /// Delete the plan, if it is still the version that was seen.
@@ -267,8 +263,8 @@ fn roll_back(plan: &PlanState, seen: &GroupSight<'_>, sight: &PlanSight<'_>) -> 
     }
 }
 
-/// The part with its pods: each that waits gets a free slot of its role, best on the node that it is
-/// tied to, and a slot whose pod is gone is free again.
+/// The part with its pods: each that waits gets a free slot of its role, and a slot whose pod is gone is
+/// free again.
 fn claimed(mut part: GroupPlan, seen: &GroupSight<'_>, sight: &PlanSight<'_>) -> GroupPlan {
     for slot in &mut part.slots {
         slot.pod = slot.pod.take().filter(|uid| sight.pods.contains_key(uid));
@@ -282,17 +278,9 @@ fn claimed(mut part: GroupPlan, seen: &GroupSight<'_>, sight: &PlanSight<'_>) ->
         if pod.bound.is_some() || has_slot.contains(uid) {
             continue;
         }
-        let free = part.slots.iter_mut();
-        let mut free = free.filter(|slot| slot.role == *role && slot.pod.is_none());
-        let mut first = free.next();
-        if first
-            .as_ref()
-            .is_some_and(|slot| Some(&slot.node) != pod.pinned.as_ref())
-        {
-            let there = free.find(|slot| Some(&slot.node) == pod.pinned.as_ref());
-            first = there.or(first);
-        }
-        if let Some(slot) = first {
+        let mut slots = part.slots.iter_mut();
+        let free = slots.find(|slot| slot.role == *role && slot.pod.is_none());
+        if let Some(slot) = free {
             slot.pod = Some(uid.clone());
         }
     }
@@ -338,9 +326,5 @@ fn step_of(
     let says_it = said.is_some_and(|(of, its, role, index)| {
         *of == plan.name && its == group && *role == slot.role && *index == slot.index
     });
-    match &pod.pinned {
-        Some(node) if *node != slot.node => Some(PlanStep::Remove(uid)),
-        _ if says_it => None,
-        _ => Some(PlanStep::Steer(uid, group.clone(), slot.clone())),
-    }
+    (!says_it).then(|| PlanStep::Steer(uid, group.clone(), slot.clone()))
 }

@@ -164,7 +164,7 @@ impl<'a> Scene<'a> {
                 },
                 then: Then::Nothing,
             }),
-            PlanStep::Evict(uid) | PlanStep::Remove(uid) => self.eviction(&uid, memory),
+            PlanStep::Evict(uid) => self.eviction(&uid, memory),
             PlanStep::Release(group) => switch(self.job(&group)?, false),
             PlanStep::Requeue(group) => {
                 memory.give_up(group.as_str(), &plan.name, self.now);
@@ -231,7 +231,6 @@ fn sight_of(pod: &Pod) -> PodSight {
     PodSight {
         gated: has_gate(pod),
         slot,
-        pinned: None,
         bound: NodeName::new(&pod.spec.node_name).ok(),
         going: pod.metadata.deletion_timestamp.is_some(),
     }
