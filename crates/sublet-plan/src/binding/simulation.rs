@@ -5,16 +5,15 @@
 //! After each write the simulation adds up the server's own objects, without the ledger's help.
 //! If a seed fails, the test prints the command that replays it with a trace.
 
-mod chance;
 mod server;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use fastrand::Rng;
 use sublet_model::{Allocation, Entry, NodeFacts, NodeName, PodUid, Standing, Time};
 
-use self::chance::Chance;
 use self::server::{Object, Server};
 use super::{ApiAnswer, Binding, BindingStep};
 use crate::script::{claim, entry, node, uid};
@@ -80,7 +79,7 @@ struct Try {
 struct Simulation {
     hands: Hands,
     traced: bool,
-    chance: Chance,
+    chance: Rng,
     now: u64,
     queue: BTreeMap<(u64, u64), Event>,
     events: u64,
@@ -123,7 +122,7 @@ impl Simulation {
         let mut sim = Simulation {
             hands,
             traced,
-            chance: Chance(seed),
+            chance: Rng::with_seed(seed),
             now: 0,
             queue: BTreeMap::new(),
             events: 0,
@@ -138,22 +137,22 @@ impl Simulation {
             met: BTreeMap::new(),
             broken: None,
         };
-        for _ in 0..sim.chance.below(3) {
-            let from = sim.chance.below(CALM_MS);
-            let until = from + sim.chance.below(8_000);
+        for _ in 0..sim.chance.u64(..3) {
+            let from = sim.chance.u64(..CALM_MS);
+            let until = from + sim.chance.u64(..8_000);
             sim.server.down.push((from, until));
         }
         for n in 0..PODS {
             let pod = uid(&format!("p{n}"));
-            let kind = sim.chance.below(CLAIMS.len() as u64) as usize;
+            let kind = sim.chance.u64(..CLAIMS.len() as u64) as usize;
             sim.server.claims.insert(pod.clone(), claim(CLAIMS[kind]));
-            let born = sim.chance.below(CALM_MS * 2 / 3);
-            if sim.chance.one_in(8) {
-                let at = born + sim.chance.below(5_000);
+            let born = sim.chance.u64(..CALM_MS * 2 / 3);
+            if sim.chance.u64(..8) == 0 {
+                let at = born + sim.chance.u64(..5_000);
                 sim.at(at, Event::Steal(pod.clone()));
             }
-            if !sim.chance.one_in(3) {
-                let at = born + sim.chance.below(CALM_MS - born);
+            if sim.chance.u64(..3) != 0 {
+                let at = born + sim.chance.u64(..CALM_MS - born);
                 sim.at(at, Event::Delete(pod.clone()));
             }
             sim.at(born, Event::Create(pod));
@@ -167,7 +166,7 @@ impl Simulation {
     }
 
     fn after(&mut self, up_to_ms: u64, event: Event) {
-        let at = self.now + self.chance.below(up_to_ms);
+        let at = self.now + self.chance.u64(..up_to_ms);
         self.at(at, event);
     }
 
@@ -227,7 +226,7 @@ impl Simulation {
             return;
         }
         let (at, turn) = (self.now + 500, Event::Schedule(pod.clone()));
-        let patience = self.chance.below(8_000);
+        let patience = self.chance.u64(..8_000);
         self.at(at + patience, turn);
         let now = Time::from_ms(self.now);
         let claim = Arc::clone(&self.server.claims[pod]);
@@ -240,8 +239,12 @@ impl Simulation {
             return;
         };
         // The scheduler also has scores of its own, so it does not always take our best node.
-        let other = scores[self.chance.below(scores.len() as u64) as usize].0;
-        let chosen = if self.chance.one_in(3) { other } else { best };
+        let other = scores[self.chance.u64(..scores.len() as u64) as usize].0;
+        let chosen = if self.chance.u64(..3) == 0 {
+            other
+        } else {
+            best
+        };
         let node = self.engine.ledger().book(chosen).name().clone();
         let mut wanted = entry(pod.as_str(), node.as_str(), &claim);
         wanted.assigned = false;
@@ -263,13 +266,13 @@ impl Simulation {
     /// Sends the Binding, with faults drawn at random. A write that takes effect does so within the
     /// journey and the deadline, as the server promises.
     fn post(&mut self, id: usize) {
-        let mut arrival = self.chance.below(JOURNEY_MS);
+        let mut arrival = self.chance.u64(..JOURNEY_MS);
         let kind = if self.now < CALM_MS {
-            self.chance.below(16)
+            self.chance.u64(..16)
         } else {
             15
         };
-        let work = self.chance.below(DEADLINE_MS);
+        let work = self.chance.u64(..DEADLINE_MS);
         let lost = Event::Answer(
             id,
             ApiAnswer::Unanswered("timed out".to_owned()),
@@ -293,7 +296,7 @@ impl Simulation {
             7 => ("429", None, refuse(429)),
             8 => ("409 for nothing", None, refuse(409)),
             _ => {
-                let journey = self.chance.below(JOURNEY_MS);
+                let journey = self.chance.u64(..JOURNEY_MS);
                 let at = self.now + arrival;
                 self.at(at, Event::Write(id, Some(journey)));
                 return;
@@ -304,7 +307,7 @@ impl Simulation {
             self.at(self.now + arrival + work, Event::Write(id, None));
         }
         // The scheduler may notice the answer, or its absence, before the write or long after it.
-        let at = self.now + self.chance.below(DEADLINE_MS + JOURNEY_MS);
+        let at = self.now + self.chance.u64(..DEADLINE_MS + JOURNEY_MS);
         if let Event::Answer(id, seen, _) = answer {
             self.at(at, Event::Answer(id, seen, Time::from_ms(at)));
         }
@@ -347,7 +350,7 @@ impl Simulation {
     }
 
     fn look(&mut self, id: usize) -> ApiAnswer {
-        let garbled = self.now < CALM_MS && self.chance.one_in(6);
+        let garbled = self.now < CALM_MS && self.chance.u64(..6) == 0;
         if garbled || self.server.is_down(self.now) {
             self.meet("unreadable");
             return ApiAnswer::Unreadable("connection refused".to_owned());
@@ -388,7 +391,7 @@ impl Simulation {
     /// After a change at the server: adds up what its objects say, and sends it to the watch.
     fn wrote(&mut self, pod: &PodUid) {
         self.broken = self.broken.take().or(self.server.check().err());
-        let lag = self.now + self.chance.below(3_000);
+        let lag = self.now + self.chance.u64(..3_000);
         self.watched_until = self.watched_until.max(lag);
         let object = self.server.pods.get(pod).cloned();
         self.at(self.watched_until, Event::Watch(pod.clone(), object));

@@ -7,7 +7,9 @@
 
 mod objects;
 
-use self::objects::{Chance, Objects, Owner, group_of, node};
+use fastrand::Rng;
+
+use self::objects::{Objects, Owner, group_of, node};
 use super::*;
 
 const NODES: u64 = 5;
@@ -35,7 +37,7 @@ struct Leader {
 }
 
 struct Play {
-    chance: Chance,
+    chance: Rng,
     now: u64,
     version: u64,
     objects: Objects,
@@ -55,7 +57,7 @@ struct Play {
 impl Play {
     fn new(seed: u64) -> Play {
         let mut play = Play {
-            chance: Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            chance: Rng::with_seed(seed),
             now: 0,
             version: 0,
             objects: Objects::default(),
@@ -76,13 +78,13 @@ impl Play {
 
     fn step(&mut self) {
         self.now += 1;
-        match self.chance.below(10) {
+        match self.chance.u64(..10) {
             0 | 1 => {
-                let who = self.chance.below(2) as usize;
+                let who = self.chance.u64(..2) as usize;
                 self.leaders[who].sees = self.objects.clone();
             }
             2 | 3 => {
-                let who = self.chance.below(2) as usize;
+                let who = self.chance.u64(..2) as usize;
                 self.lead(who);
             }
             4 | 5 => self.deliver(),
@@ -236,8 +238,8 @@ impl Play {
         if self.under_way.is_empty() {
             return;
         }
-        let at = self.chance.below(self.under_way.len() as u64) as usize;
-        let fate = if self.faults { self.chance.below(8) } else { 7 };
+        let at = self.chance.u64(..self.under_way.len() as u64) as usize;
+        let fate = if self.faults { self.chance.u64(..8) } else { 7 };
         let (_, sent) = self.under_way[at].clone();
         if fate != 0 {
             self.under_way.swap_remove(at);
@@ -283,7 +285,7 @@ impl Play {
                         let known = self.victims.contains(&uid) || pod.slot.is_some();
                         assert!(known, "nobody has decided that {uid} goes");
                         // A budget may refuse.
-                        pod.going |= !self.faults || self.chance.below(3) > 0;
+                        pod.going |= !self.faults || self.chance.u64(..3) > 0;
                     }
                 }
                 PlanStep::Ungate(uid, group, slot) | PlanStep::Steer(uid, group, slot) => {
@@ -303,7 +305,6 @@ impl Play {
                         owner.requeued_by = Some(plan);
                     }
                 }
-                PlanStep::Remove(uid) => drop(objects.pods.remove(&uid)),
                 PlanStep::Rewrite(_) | PlanStep::Delete => {}
             },
         }
@@ -360,12 +361,12 @@ impl Play {
             self.changed_at = self.now;
             return;
         }
-        let id = GroupId::new(format!("job/a/g{}", self.chance.below(GROUPS)));
+        let id = GroupId::new(format!("job/a/g{}", self.chance.u64(..GROUPS)));
         let Some(owner) = self.objects.groups.get(&id).cloned() else {
             if self.faults {
                 let owner = Owner {
-                    size: 1 + self.chance.below(3) as u32,
-                    suspended: self.chance.below(2) == 0,
+                    size: 1 + self.chance.u64(..3) as u32,
+                    suspended: self.chance.u64(..2) == 0,
                     satisfied: false,
                     requeued_by: None,
                 };
@@ -383,28 +384,28 @@ impl Play {
             };
             self.objects.pods.insert(uid, (id, pod));
             self.changed_at = self.now;
-        } else if self.faults && owner.satisfied && self.chance.below(4) == 0 {
+        } else if self.faults && owner.satisfied && self.chance.u64(..4) == 0 {
             self.objects.groups.remove(&id);
             self.objects.pods.retain(|_, (group, _)| *group != id);
         }
     }
 
     fn fault(&mut self) {
-        match self.chance.below(4) {
+        match self.chance.u64(..4) {
             // Another process leads; the one before does not know it yet, or is gone with its writes.
             0 => {
                 self.epoch += 1;
-                let who = self.chance.below(2) as usize;
+                let who = self.chance.u64(..2) as usize;
                 self.leaders[who].epoch = self.epoch;
                 self.leaders[who].sees = self.objects.clone();
             }
             1 => {
-                let who = self.chance.below(2) as usize;
+                let who = self.chance.u64(..2) as usize;
                 self.leaders[who].epoch = 0;
                 self.under_way.truncate(self.under_way.len() / 2);
             }
             2 => {
-                let at = node(self.chance.below(NODES));
+                let at = node(self.chance.u64(..NODES));
                 if !self.objects.lost.remove(&at) {
                     self.objects
                         .pods

@@ -13,9 +13,10 @@ mod server;
 
 use std::collections::BTreeMap;
 
+use fastrand::Rng;
 use sublet_plan::{ApiAnswer, Binding, PodState};
 
-use self::server::{Chance, PODS, Server};
+use self::server::{PODS, Server};
 use super::*;
 
 /// Seeds of the ordinary run: a million steps. A seed that ever failed must stay among them.
@@ -115,7 +116,7 @@ struct Try {
 
 struct Simulation {
     hands: Hands,
-    chance: Chance,
+    chance: Rng,
     now: u64,
     queue: BTreeMap<(u64, u64), Fate>,
     steps: u64,
@@ -152,7 +153,7 @@ fn run(seed: u64, hands: Hands) -> Result<(u64, BTreeMap<&'static str, u64>), St
 
 impl Simulation {
     fn new(seed: u64, hands: Hands) -> Simulation {
-        let mut chance = Chance(seed);
+        let mut chance = Rng::with_seed(seed);
         let server = Server::new(&mut chance);
         let mut sim = Simulation {
             hands,
@@ -168,8 +169,8 @@ impl Simulation {
             broken: None,
         };
         for number in 0..3 {
-            let begins = epoch() + Duration::from_secs(sim.chance.below(1_000_000));
-            let rate = i64::try_from(sim.chance.below(11)).unwrap_or(0) - 5;
+            let begins = epoch() + Duration::from_secs(sim.chance.u64(..1_000_000));
+            let rate = i64::try_from(sim.chance.u64(..11)).unwrap_or(0) - 5;
             sim.processes.push(Process {
                 life: 0,
                 lives: false,
@@ -185,32 +186,32 @@ impl Simulation {
                 gone: Vec::new(),
                 open: 0,
             });
-            let at = sim.chance.below(1_000);
+            let at = sim.chance.u64(..1_000);
             sim.at(at, Fate::Start(number));
             let mut at = 0;
             loop {
-                at += 2_000 + sim.chance.below(30_000);
+                at += 2_000 + sim.chance.u64(..30_000);
                 if at > CALM_MS {
                     break;
                 }
-                let fate = match sim.chance.below(4) {
+                let fate = match sim.chance.u64(..4) {
                     0 | 1 => Fate::Kill(number),
-                    2 => Fate::Pause(number, sim.chance.below(9_000)),
+                    2 => Fate::Pause(number, sim.chance.u64(..9_000)),
                     _ => Fate::End(number),
                 };
                 sim.at(at, fate);
             }
         }
         for pod in 0..PODS {
-            let born = sim.chance.below(CALM_MS - 20_000);
+            let born = sim.chance.u64(..CALM_MS - 20_000);
             sim.at(born, Fate::Create(pod));
-            if !sim.chance.one_in(4) {
-                let at = born + 500 + sim.chance.below(30_000);
+            if sim.chance.u64(..4) != 0 {
+                let at = born + 500 + sim.chance.u64(..30_000);
                 sim.at(at, Fate::Delete(pod));
             }
         }
-        for _ in 0..sim.chance.below(3) {
-            let at = sim.chance.below(CALM_MS);
+        for _ in 0..sim.chance.u64(..3) {
+            let at = sim.chance.u64(..CALM_MS);
             sim.at(at, Fate::Vanish);
         }
         sim
@@ -222,7 +223,7 @@ impl Simulation {
     }
 
     fn after(&mut self, up_to_ms: u64, fate: Fate) {
-        let at = self.now + self.chance.below(up_to_ms.max(1));
+        let at = self.now + self.chance.u64(..up_to_ms.max(1));
         self.at(at, fate);
     }
 
@@ -236,7 +237,7 @@ impl Simulation {
 
     /// Loses one message in eight, while it is not calm.
     fn loses(&mut self, what: &'static str) -> bool {
-        let lost = !self.calm() && self.chance.one_in(8);
+        let lost = !self.calm() && self.chance.u64(..8) == 0;
         if lost {
             self.meet(what);
         }

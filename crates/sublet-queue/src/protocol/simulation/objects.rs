@@ -1,4 +1,4 @@
-//! What the API server of the simulation has, what a leader makes of it, and where chance comes from.
+//! What the API server of the simulation has and what a leader makes of it.
 
 use sublet_model::{Claim, Class, Host};
 use sublet_plan::stock::PodRules;
@@ -6,18 +6,6 @@ use sublet_plan::stock::PodRules;
 use super::super::*;
 use crate::group::{GangRole, MatchPolicy, Member, MemberShape};
 use crate::tree::Amounts;
-
-/// A small generator (xorshift), the same on every machine.
-pub(super) struct Chance(pub(super) u64);
-
-impl Chance {
-    pub(super) fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
-    }
-}
 
 #[derive(Debug, Clone)]
 pub(super) struct Owner {

@@ -15,10 +15,10 @@ impl Simulation {
         self.after(2_000, Fate::Schedule(pod));
         let leads = self.processes.iter().position(|one| one.office.is_some());
         let asked = match leads {
-            Some(leader) if !self.chance.one_in(4) => leader,
-            _ => self.chance.below(3) as usize,
+            Some(leader) if self.chance.u64(..4) != 0 => leader,
+            _ => self.chance.u64(..3) as usize,
         };
-        let card = self.chance.below(CARDS as u64) as usize;
+        let card = self.chance.u64(..CARDS as u64) as usize;
         if !self.loses("Bind lost") {
             self.tell(asked, 300, Event::Bind(pod, card));
         }
@@ -68,10 +68,10 @@ impl Simulation {
         let kind = if self.calm() {
             9
         } else {
-            self.chance.below(10)
+            self.chance.u64(..10)
         };
-        let torn = self.hands == Hands::Torn && self.chance.one_in(10);
-        let stop = if torn { self.chance.below(20_000) } else { 0 };
+        let torn = self.hands == Hands::Torn && self.chance.u64(..10) == 0;
+        let stop = if torn { self.chance.u64(..20_000) } else { 0 };
         let at = match kind {
             0 => {
                 self.meet("Binding lost");
@@ -79,8 +79,8 @@ impl Simulation {
             }
             // At the last moment.
             1 => Some(self.now + SETTLE_MS - 1),
-            2 | 3 => Some(self.now + self.chance.below(SETTLE_MS)),
-            _ => Some(self.now + self.chance.below(journey / 4)),
+            2 | 3 => Some(self.now + self.chance.u64(..SETTLE_MS)),
+            _ => Some(self.now + self.chance.u64(..journey / 4)),
         };
         let answered = kind > 4;
         if let Some(at) = at {

@@ -93,7 +93,7 @@ impl Simulation {
             && !self.loses("write of the Lease lost")
         {
             // One that is late may be very late.
-            let late = if !self.calm() && self.chance.one_in(20) {
+            let late = if !self.calm() && self.chance.u64(..20) == 0 {
                 8_000
             } else {
                 60

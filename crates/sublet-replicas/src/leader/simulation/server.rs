@@ -2,29 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use fastrand::Rng;
 use k8s_openapi::api::coordination::v1::Lease;
 use sublet_client::Act;
 
 /// How many cards and pods there are.
 pub(super) const CARDS: usize = 6;
 pub(super) const PODS: usize = 90;
-
-/// SplitMix64, by Steele, Lea and Flood: random enough for a test, and the same on every machine.
-pub(super) struct Chance(pub(super) u64);
-
-impl Chance {
-    pub(super) fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
-    }
-
-    pub(super) fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}
 
 pub(super) struct Server {
     pub(super) lease: Option<Lease>,
@@ -39,12 +23,12 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn new(chance: &mut Chance) -> Server {
+    pub(super) fn new(chance: &mut Rng) -> Server {
         Server {
             lease: None,
             version: 0,
             cards: [16, 16, 16, 24, 24, 8],
-            sizes: std::array::from_fn(|_| 4 + 4 * chance.below(3)),
+            sizes: std::array::from_fn(|_| 4 + 4 * chance.u64(..3)),
             pods: [None; PODS],
             log: Vec::new(),
         }
