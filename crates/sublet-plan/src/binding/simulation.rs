@@ -144,7 +144,7 @@ impl Simulation {
         }
         for n in 0..PODS {
             let pod = uid(&format!("p{n}"));
-            let kind = sim.chance.u64(..CLAIMS.len() as u64) as usize;
+            let kind = sim.chance.usize(..CLAIMS.len());
             sim.server.claims.insert(pod.clone(), claim(CLAIMS[kind]));
             let born = sim.chance.u64(..CALM_MS * 2 / 3);
             if sim.chance.u64(..8) == 0 {
@@ -239,12 +239,9 @@ impl Simulation {
             return;
         };
         // The scheduler also has scores of its own, so it does not always take our best node.
-        let other = scores[self.chance.u64(..scores.len() as u64) as usize].0;
-        let chosen = if self.chance.u64(..3) == 0 {
-            other
-        } else {
-            best
-        };
+        let other = scores[self.chance.usize(..scores.len())].0;
+        let astray = self.chance.u64(..3) == 0;
+        let chosen = if astray { other } else { best };
         let node = self.engine.ledger().book(chosen).name().clone();
         let mut wanted = entry(pod.as_str(), node.as_str(), &claim);
         wanted.assigned = false;

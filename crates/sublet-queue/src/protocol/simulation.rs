@@ -80,11 +80,11 @@ impl Play {
         self.now += 1;
         match self.chance.u64(..10) {
             0 | 1 => {
-                let who = self.chance.u64(..2) as usize;
+                let who = self.chance.usize(..2);
                 self.leaders[who].sees = self.objects.clone();
             }
             2 | 3 => {
-                let who = self.chance.u64(..2) as usize;
+                let who = self.chance.usize(..2);
                 self.lead(who);
             }
             4 | 5 => self.deliver(),
@@ -238,7 +238,7 @@ impl Play {
         if self.under_way.is_empty() {
             return;
         }
-        let at = self.chance.u64(..self.under_way.len() as u64) as usize;
+        let at = self.chance.usize(..self.under_way.len());
         let fate = if self.faults { self.chance.u64(..8) } else { 7 };
         let (_, sent) = self.under_way[at].clone();
         if fate != 0 {
@@ -395,12 +395,12 @@ impl Play {
             // Another process leads; the one before does not know it yet, or is gone with its writes.
             0 => {
                 self.epoch += 1;
-                let who = self.chance.u64(..2) as usize;
+                let who = self.chance.usize(..2);
                 self.leaders[who].epoch = self.epoch;
                 self.leaders[who].sees = self.objects.clone();
             }
             1 => {
-                let who = self.chance.u64(..2) as usize;
+                let who = self.chance.usize(..2);
                 self.leaders[who].epoch = 0;
                 self.under_way.truncate(self.under_way.len() / 2);
             }

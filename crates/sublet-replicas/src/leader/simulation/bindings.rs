@@ -16,9 +16,9 @@ impl Simulation {
         let leads = self.processes.iter().position(|one| one.office.is_some());
         let asked = match leads {
             Some(leader) if self.chance.u64(..4) != 0 => leader,
-            _ => self.chance.u64(..3) as usize,
+            _ => self.chance.usize(..3),
         };
-        let card = self.chance.u64(..CARDS as u64) as usize;
+        let card = self.chance.usize(..CARDS);
         if !self.loses("Bind lost") {
             self.tell(asked, 300, Event::Bind(pod, card));
         }
