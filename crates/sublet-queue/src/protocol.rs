@@ -131,8 +131,9 @@ enum Fate {
     Over,
 }
 
-/// The writes that are due for a plan, in any order. Those of pods wait while the plan itself must be
-/// rewritten: what is said on a pod stands in the plan before.
+/// The writes that are due for a plan, in any order. Where the plan itself must be rewritten, those of
+/// the groups whose part changes wait for that: what is said on a pod stands in the plan before. The
+/// others do not wait, or nobody of a plan of many groups would start while pods of it still come.
 #[must_use]
 pub fn next_steps(plan: &PlanState, sight: &PlanSight<'_>) -> Vec<PlanStep> {
     if plan.epoch > sight.epoch {
@@ -143,6 +144,7 @@ pub fn next_steps(plan: &PlanState, sight: &PlanSight<'_>) -> Vec<PlanStep> {
         return vec![PlanStep::Delete];
     }
     let mut going_back = Vec::new();
+    let mut staying = Vec::new();
     let mut wanted = PlanState {
         epoch: sight.epoch,
         groups: Vec::new(),
@@ -150,28 +152,35 @@ pub fn next_steps(plan: &PlanState, sight: &PlanSight<'_>) -> Vec<PlanStep> {
     };
     for part in &plan.groups {
         match fate(plan, part, sight) {
-            Fate::Stays(part) => wanted.groups.push(part),
+            Fate::Stays(left) => {
+                if left == *part {
+                    staying.push(part);
+                }
+                wanted.groups.push(left);
+            }
             Fate::Over => {}
             Fate::GoesBack(steps) => {
                 wanted.groups.push(part.clone());
-                going_back.push((&part.group, steps));
+                going_back.extend(steps);
             }
         }
     }
     if wanted.groups.is_empty() {
         return vec![PlanStep::Delete];
     }
-    if wanted != *plan {
+    if plan.epoch != sight.epoch {
+        // Nothing is done for it before it is ours.
         return vec![PlanStep::Rewrite(wanted)];
     }
-    let steps = plan.groups.iter().flat_map(|part| {
-        let mut back = going_back.iter();
-        match back.find(|(group, _)| **group == part.group) {
-            Some((_, steps)) => steps.clone(),
-            None => steps_of(plan, part, sight),
-        }
-    });
-    steps.collect()
+    let rewritten = (wanted != *plan).then_some(PlanStep::Rewrite(wanted));
+    let steps = staying
+        .into_iter()
+        .flat_map(|part| steps_of(plan, part, sight));
+    rewritten
+        .into_iter()
+        .chain(going_back)
+        .chain(steps)
+        .collect()
 }
 
 /// Members of a group that is in no plan, of which too few were bound by one: they go, so that no part

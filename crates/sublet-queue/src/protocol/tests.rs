@@ -205,6 +205,32 @@ fn a_group_is_let_go_step_by_step() {
     assert_eq!(world.says(&plan(["a", "b"])), "delete");
 }
 
+/// A plan of many groups is rewritten whenever one of them ends, or a pod of one comes.
+#[test]
+fn a_group_that_stays_as_it_is_does_not_wait_for_the_rewriting_of_others() {
+    let with_gone = |pods: [&str; 2]| {
+        let mut plan = plan(pods);
+        let mut gone = plan.groups[0].clone();
+        gone.group = GroupId::new("podgroup/a/gone");
+        plan.groups.push(gone);
+        plan
+    };
+    let mut world = World::new(&["a", "b"]);
+    assert_eq!(
+        world.says(&with_gone(["a", "b"])),
+        "7:a,b; ungate a 0; ungate b 1"
+    );
+    // What is said on a pod stands in the plan before.
+    assert_eq!(world.says(&with_gone(["", "b"])), "7:a,b");
+    world.suspended = true;
+    world.waiting.clear();
+    world.pods.clear();
+    assert_eq!(world.says(&with_gone(["", ""])), "7:-,-; release");
+    // Of another leadership nothing is done before it is taken over.
+    world.epoch = 8;
+    assert_eq!(world.says(&with_gone(["", ""])), "8:-,-");
+}
+
 #[test]
 fn who_leads_next_takes_over_or_gives_up() {
     let mut world = World::new(&["a", "b"]);
