@@ -5,7 +5,7 @@
 //! the API server. It never binds a pod and never speaks to a node.
 //!
 //! Suggested reading order: shell; hosts, keeper; admission, flavors, bindings, quotas,
-//! known, review, webhook, listener; event, preemptor, share_pods, queue.
+//! known, review, webhook, listener; event, pace, preemptor, share_pods, queue.
 
 mod admission;
 mod bindings;
@@ -15,6 +15,7 @@ mod hosts;
 mod keeper;
 mod known;
 mod listener;
+mod pace;
 mod preemptor;
 mod queue;
 mod quotas;
@@ -25,6 +26,7 @@ mod webhook;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -120,6 +122,10 @@ pub struct Args {
     /// same flag
     #[arg(long)]
     queue: bool,
+    /// How many requests a second the queue writes with at most, events among them [default: as many
+    /// as the API server answers]
+    #[arg(long, value_name = "N", requires = "queue")]
+    writes_per_second: Option<NonZeroU32>,
     /// How long a certificate is good for; it is renewed when a third of that is left
     #[arg(long, value_name = "DURATION", default_value = "8760h", value_parser = validity)]
     certificate_validity: Duration,
@@ -167,7 +173,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let (flavors, flavors_known) = watch::channel(None);
     let (quotas, quotas_known) = watch::channel(None);
     let (certificate, certificate_known) = watch::channel(None);
-    let queue = args.queue;
+    let (queue, writes_a_second) = (args.queue, args.writes_per_second);
     let (rules, binding_rules) = rules(args);
     let preemptor = Preemptor {
         schedulers: rules.schedulers.iter().cloned().collect(),
@@ -185,6 +191,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         },
         known: known.clone(),
         lease: ObjectAddress::of::<Lease>(Some(&keeper.namespace), LEASE),
+        writes_a_second,
     });
     let share_pods = SharePodKeeper {
         rules: rules.clone(),

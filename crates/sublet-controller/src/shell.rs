@@ -21,6 +21,8 @@ use sublet_client::{Write, WriteError, perform};
 use sublet_replicas::leader::Leadership;
 use sublet_telemetry::metrics::{ControllerLabel, ControllerMetrics, WriteLabels};
 
+use crate::pace::Pace;
+
 /// What a controller decided about one object.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Decision {
@@ -124,6 +126,7 @@ pub async fn govern<C: Control>(
             leadership: leadership.clone(),
             tenure,
             metrics: metrics.clone(),
+            pace: None,
         };
         let office = Arc::new(Office {
             control: control.clone(),
@@ -172,6 +175,8 @@ pub(crate) struct Pen {
     pub(crate) leadership: Leadership,
     pub(crate) tenure: u64,
     pub(crate) metrics: ControllerMetrics,
+    /// How fast it writes at most.
+    pub(crate) pace: Option<Arc<Pace>>,
 }
 
 /// Why an object is not as it should be.
@@ -204,6 +209,21 @@ impl Pen {
 
     /// Sends a write, if this tenure still may, and for as long as it may.
     pub(crate) async fn write(&self, write: &Write) -> Result<(), Undone> {
+        if let Some(pace) = &self.pace {
+            pace.turn().await;
+        }
+        self.send(write).await
+    }
+
+    /// The same for what only tells people something: others go first.
+    pub(crate) async fn tell(&self, write: &Write) -> Result<(), Undone> {
+        if let Some(pace) = &self.pace {
+            pace.idle_turn().await;
+        }
+        self.send(write).await
+    }
+
+    async fn send(&self, write: &Write) -> Result<(), Undone> {
         let act = || format!("the write of {} {}", write.to.kind.kind, write.to.name);
         let left = self.leadership.left(self.tenure).ok_or(Undone::Deposed)?;
         let sending = perform(&self.client, write, self.name, left.min(WRITE_LIMIT));

@@ -1,5 +1,6 @@
 //! What one pod asks, in every way in which the queue counts.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
@@ -40,9 +41,79 @@ pub fn member_shape(pod: &Pod, unit: Unit, card: MiB) -> Result<MemberShape, Gro
     })
 }
 
+/// What was read before of pods and templates. A queue is looked at many times a second, and most of
+/// what waits has not changed.
+#[derive(Debug, Default)]
+pub struct ShapeMemo {
+    known: BTreeMap<String, KnownShape>,
+    /// The number of this look.
+    look: u64,
+}
+
+#[derive(Debug)]
+struct KnownShape {
+    /// The version of the object that it was read from.
+    version: String,
+    terms: (Unit, MiB),
+    shape: Arc<MemberShape>,
+    role: Option<Arc<str>>,
+    /// When it was last asked for.
+    look: u64,
+}
+
+impl ShapeMemo {
+    /// Another look begins. What the last one did not ask for is gone.
+    pub(super) fn begin(&mut self) {
+        let last = self.look;
+        self.known.retain(|_, known| known.look == last);
+        self.look += 1;
+    }
+
+    /// The shape of what has this name, in this version of its object. Without a version it is read
+    /// anew each time.
+    pub(super) fn shape(
+        &mut self,
+        of: &str,
+        version: &str,
+        (unit, card): (Unit, MiB),
+        pod: &Pod,
+    ) -> Result<Arc<MemberShape>, GroupError> {
+        let is_same =
+            |known: &&mut KnownShape| known.version == version && known.terms == (unit, card);
+        if let Some(known) = self.known.get_mut(of).filter(is_same) {
+            known.look = self.look;
+            return Ok(Arc::clone(&known.shape));
+        }
+        let shape = Arc::new(member_shape(pod, unit, card)?);
+        if !version.is_empty() {
+            let known = KnownShape {
+                version: version.to_owned(),
+                terms: (unit, card),
+                shape: Arc::clone(&shape),
+                role: None,
+                look: self.look,
+            };
+            self.known.insert(of.to_owned(), known);
+        }
+        Ok(shape)
+    }
+
+    /// The name of its role in a gang. `shape`: what it has.
+    pub(super) fn role(&mut self, of: &str, shape: &Arc<MemberShape>) -> Arc<str> {
+        let is_same = |known: &&mut KnownShape| Arc::ptr_eq(&known.shape, shape);
+        match self.known.get_mut(of).filter(is_same) {
+            Some(known) => known
+                .role
+                .get_or_insert_with(|| role_of(shape).into())
+                .clone(),
+            None => role_of(shape).into(),
+        }
+    }
+}
+
 /// The name of the role of those pods of a gang that ask the same. It is the same in every process,
 /// because plans that outlive one name it.
-pub(super) fn role_of(shape: &MemberShape) -> String {
+fn role_of(shape: &MemberShape) -> String {
     let mut hash = Fnv(0xcbf2_9ce4_8422_2325);
     let MemberShape {
         claim,
@@ -63,5 +134,43 @@ impl fmt::Write for Fnv {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(cpu: &str) -> Pod {
+        let text = format!(
+            "{{spec: {{containers: [{{name: c, resources: {{requests: {{cpu: {cpu}}}}}}}]}}}}"
+        );
+        serde_saphyr::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn a_shape_is_read_again_when_its_object_or_its_terms_change() {
+        let mut memo = ShapeMemo::default();
+        let terms = (Unit::MiB, MiB::from(1000));
+        memo.begin();
+        let cpu = |memo: &mut ShapeMemo, version: &str, terms, of: &str| {
+            let shape = memo.shape("pod/a/b", version, terms, &pod(of)).unwrap();
+            (shape.amounts["cpu"], memo.role("pod/a/b", &shape))
+        };
+        let (first, role) = cpu(&mut memo, "1", terms, "1");
+        assert_eq!(first, 1_000);
+        // The object cannot be another in the same version; so this is not read.
+        assert_eq!(cpu(&mut memo, "1", terms, "2"), (1_000, role.clone()));
+        let (second, other) = cpu(&mut memo, "2", terms, "2");
+        assert_eq!(second, 2_000);
+        assert_ne!(role, other);
+        assert_eq!(cpu(&mut memo, "2", (Unit::GiB, terms.1), "3").0, 3_000);
+        assert_eq!(cpu(&mut memo, "2", terms, "4").0, 4_000);
+        assert_eq!(cpu(&mut memo, "", terms, "5").0, 5_000);
+        assert_eq!(cpu(&mut memo, "", terms, "6").0, 6_000);
+        assert_eq!(memo.known.len(), 1);
+        memo.begin();
+        memo.begin();
+        assert!(memo.known.is_empty());
     }
 }

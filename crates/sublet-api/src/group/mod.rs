@@ -28,7 +28,7 @@ pub use job::{
     JOB_KINDS, JobApi, JobFacts, JobKind, JobMember, JobName, JobProgress, JobRole, JobShape,
     job_kind, job_of, read_job,
 };
-pub use member::member_shape;
+pub use member::{ShapeMemo, member_shape};
 pub use priority::AskedPriority;
 
 /// Does such a pod queue, where it names a scheduler that asks Sublet? It says so by a gang or a

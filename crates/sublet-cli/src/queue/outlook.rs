@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use sublet_api::gang_plan::{GangPlan, GangPlanObject};
 use sublet_api::group::{
-    GroupSources, JobFacts, PodGroupFacts, QueuedGroup, gather, is_queued, job_kind, read_job,
-    read_pod_group,
+    GroupSources, JobFacts, PodGroupFacts, QueuedGroup, ShapeMemo, gather, is_queued, job_kind,
+    read_job, read_pod_group,
 };
 use sublet_api::object::Pod;
 use sublet_api::{
@@ -371,7 +371,7 @@ impl Objects {
         };
         let index = QuotaIndex::new(facts);
         let pods: Vec<&Pod> = input.pods.iter().map(|pod| &pod.object).collect();
-        let gathered = gather(GroupSources {
+        let sources = GroupSources {
             pods: &pods,
             pod_groups: &self.pod_groups.iter().collect::<Vec<_>>(),
             jobs: &self.jobs.iter().collect::<Vec<_>>(),
@@ -382,7 +382,8 @@ impl Objects {
             unit: options.unit,
             card,
             now: options.now,
-        });
+        };
+        let gathered = gather(sources, &mut ShapeMemo::default());
         let said = gathered.problems.iter().map(|problem| {
             let sublet_api::group::GroupProblem { of, error } = problem;
             format!("warning: {of}: {error}")

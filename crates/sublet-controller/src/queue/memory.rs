@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
+use sublet_api::group::ShapeMemo;
 use sublet_model::Time;
 use sublet_queue::{QueueHold, QueueMemo};
 
@@ -15,12 +16,17 @@ const ASK_AGAIN_MS: u64 = 2_000;
 /// How long a plan that was written may take to be told of by the watch.
 const AWAIT_MS: u64 = 5_000;
 
+/// What is over stays in a plan beside others for so long, so that more of it goes with one write.
+const TIDY_MS: u64 = 1_000;
+
 /// The first pause of a group that did not start in time, and the longest: each is twice the last.
 const BACK_OFF_MS: u64 = 10_000;
 const LONGEST_BACK_OFF_MS: u64 = 300_000;
 
-/// The same reason is told with other numbers after this time.
+/// The same reason is told with other numbers after this time, then after twice that, and so on up to
+/// the longest: thousands that wait for hours would be a load by their places in the line alone.
 const TELL_AGAIN_MS: u64 = 30_000;
+const LONGEST_SILENCE_MS: u64 = 16 * TELL_AGAIN_MS;
 
 /// The figures of a quota are written once in this time.
 const FIGURES_MS: u64 = 1_000;
@@ -30,6 +36,10 @@ const FIGURES_MS: u64 = 1_000;
 pub(crate) struct Memory {
     /// Plans that were written and not seen yet: since when, and the version that they had before.
     awaited: BTreeMap<String, (Option<String>, Time)>,
+    /// What was read of pods and jobs.
+    pub(crate) shapes: ShapeMemo,
+    /// Plans that have something in them that is over, and since when.
+    untidy: BTreeMap<String, Time>,
     /// What the engine has worked out.
     pub(crate) engine: QueueMemo,
     /// Victims that were asked, by UID.
@@ -39,7 +49,7 @@ pub(crate) struct Memory {
     /// Groups with members on nodes, and whether they ran as a whole.
     whole: BTreeMap<String, bool>,
     /// What was last told, by what it is about.
-    told: BTreeMap<String, (String, Time)>,
+    told: BTreeMap<String, ToldLast>,
     /// What is kept for a group that has waited long.
     pub(crate) hold: Option<QueueHold>,
     /// What was last written, by where, and when.
@@ -55,6 +65,17 @@ pub(crate) struct WholeSight {
     pub(crate) stays: bool,
     /// A plan has slots for all of its minimum.
     pub(crate) is_starting: bool,
+}
+
+/// What was told last of something.
+#[derive(Debug)]
+struct ToldLast {
+    kind: String,
+    text: String,
+    /// Nothing else of this kind is told before.
+    not_before: Time,
+    /// How long the pause was.
+    pause_ms: u64,
 }
 
 /// A group that did not start in time.
@@ -91,6 +112,21 @@ impl Memory {
             !is_seen && now.ms() < at.plus_ms(AWAIT_MS).ms()
         });
         self.awaited.is_empty()
+    }
+
+    /// Has something that is over been in that plan for long enough?
+    pub(crate) fn tidies(&mut self, plan: &str, now: Time) -> bool {
+        let since = *self.untidy.entry(plan.to_owned()).or_insert(now);
+        let is_due = now >= since.plus_ms(TIDY_MS);
+        if is_due {
+            self.untidy.remove(plan);
+        }
+        is_due
+    }
+
+    /// Only these plans are there.
+    pub(crate) fn keep_plans(&mut self, is_there: impl Fn(&str) -> bool) {
+        self.untidy.retain(|plan, _| is_there(plan));
     }
 
     /// The pod of this UID was asked to go.
@@ -159,20 +195,21 @@ impl Memory {
     /// Is this to be told now? `kind`: another kind is told at once, another text of one kind after a
     /// while.
     pub(crate) fn tells(&mut self, about: &str, kind: &str, text: &str, now: Time) -> bool {
-        let all = format!("{kind}\n{text}");
-        match self.told.get(about) {
-            Some((last, _)) if *last == all => false,
-            Some((last, at))
-                if last.split('\n').next() == Some(kind)
-                    && now.ms() < at.plus_ms(TELL_AGAIN_MS).ms() =>
-            {
-                false
-            }
-            _ => {
-                self.told.insert(about.to_owned(), (all, now));
-                true
-            }
+        let last = self.told.get(about).filter(|last| last.kind == kind);
+        if last.is_some_and(|last| last.text == text || now < last.not_before) {
+            return false;
         }
+        let pause_ms = last.map_or(TELL_AGAIN_MS, |last| {
+            (2 * last.pause_ms).min(LONGEST_SILENCE_MS)
+        });
+        let told = ToldLast {
+            kind: kind.to_owned(),
+            text: text.to_owned(),
+            not_before: now.plus_ms(pause_ms),
+            pause_ms,
+        };
+        self.told.insert(about.to_owned(), told);
+        true
     }
 
     /// Is this to be written there? `seen`: what stands there, as far as that is known.
@@ -224,10 +261,19 @@ mod tests {
         assert!(memory.tells("g", "NoRoom", "3 of 8", at(0)));
         assert!(!memory.tells("g", "NoRoom", "3 of 8", at(60_000)));
         assert!(!memory.tells("g", "NoRoom", "4 of 8", at(1_000)));
-        assert!(memory.tells("g", "NoRoom", "4 of 8", at(31_000)));
-        assert!(memory.tells("g", "OverQuota", "2", at(31_001)));
+        assert!(memory.tells("g", "NoRoom", "4 of 8", at(30_000)));
+        // The longer it waits the less often its numbers are news.
+        assert!(!memory.tells("g", "NoRoom", "5 of 8", at(89_999)));
+        assert!(memory.tells("g", "NoRoom", "5 of 8", at(90_000)));
+        let mut now = 90_000;
+        for turn in 0..20 {
+            let text = format!("{turn} of 8");
+            now += LONGEST_SILENCE_MS;
+            assert!(memory.tells("g", "NoRoom", &text, at(now)));
+        }
+        assert!(memory.tells("g", "OverQuota", "2", at(now + 1)));
         memory.keep(|_| false);
-        assert!(memory.tells("g", "OverQuota", "2", at(31_002)));
+        assert!(memory.tells("g", "OverQuota", "2", at(now + 2)));
     }
 
     #[test]
@@ -260,6 +306,20 @@ mod tests {
         let mut memory = Memory::default();
         assert!(memory.ran_whole("runs", sight(false, true, false)));
         assert!(!memory.ran_whole("starts", sight(false, true, true)));
+    }
+
+    #[test]
+    fn a_plan_is_tidied_after_a_moment() {
+        let mut memory = Memory::default();
+        assert!(!memory.tidies("p", at(5_000)));
+        assert!(!memory.tidies("p", at(5_999)));
+        assert!(memory.tidies("p", at(6_000)));
+        assert!(
+            !memory.tidies("p", at(6_000)),
+            "what comes later waits for itself"
+        );
+        memory.keep_plans(|plan| plan != "p");
+        assert!(!memory.tidies("p", at(60_000)));
     }
 
     #[test]

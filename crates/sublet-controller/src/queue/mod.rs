@@ -5,33 +5,38 @@
 //! API server does not have: plans say what was decided, pods what they have, and groups since when
 //! they wait.
 //!
-//! Suggested reading order: seen, watching; amounts, steps, memory, round, told.
+//! Suggested reading order: seen, watching; amounts, steps, memory, round, told, teller.
 
 mod amounts;
 mod memory;
 mod round;
 mod seen;
 mod steps;
+mod teller;
 #[cfg(test)]
 mod tests;
 mod told;
 mod watching;
 
-use std::time::Duration;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use jiff::Timestamp;
 use kube::Client;
-use sublet_client::{ObjectAddress, Write, read_object};
+use sublet_client::{ObjectAddress, read_object};
 use sublet_model::Time;
 use sublet_replicas::leader::Leadership;
 use sublet_telemetry::metrics::ControllerMetrics;
 
 use crate::known::Known;
+use crate::pace::Pace;
 use crate::shell::{Pen, Undone};
 use memory::Memory;
 use round::{QueueLook, Round};
 use steps::{Step, Then};
+use teller::{Room, Teller};
 use watching::Watching;
 
 pub(crate) use round::QueueScope;
@@ -44,6 +49,10 @@ const AT_ONCE: usize = 16;
 
 /// Changes that come together are looked at together.
 const TOGETHER: Duration = Duration::from_millis(20);
+
+/// After a look at everything there is a pause of so many times as long: where thousands wait, more is
+/// decided at once, and one look in a hundred milliseconds does not take a whole core.
+const RESTS: u32 = 3;
 
 /// Without a change everything is looked at again after this time: deadlines pass by themselves.
 const AGAIN: Duration = Duration::from_secs(2);
@@ -58,6 +67,8 @@ pub(crate) struct QueueKeeper {
     pub(crate) known: Known,
     /// The Lease whose holder writes.
     pub(crate) lease: ObjectAddress,
+    /// At most so many writes a second.
+    pub(crate) writes_a_second: Option<NonZeroU32>,
 }
 
 /// Keeps the queue for ever, whenever this process leads.
@@ -69,6 +80,7 @@ pub(crate) async fn keep_queue(
 ) {
     // Names of plans are never used again, whatever leadership of this process made them.
     let mut names = 0;
+    let pace = keeper.writes_a_second.map(|most| Arc::new(Pace::new(most)));
     loop {
         let tenure = leadership.won().await;
         let pen = Pen {
@@ -77,6 +89,7 @@ pub(crate) async fn keep_queue(
             leadership: leadership.clone(),
             tenure,
             metrics: metrics.clone(),
+            pace: pace.clone(),
         };
         tokio::select! {
             never = keeper.in_office(&pen, &mut names) => match never {},
@@ -91,17 +104,24 @@ impl QueueKeeper {
         // All is watched anew: what an earlier leader wrote is in the lists that begin it.
         let watching = Watching::begin(&pen.client, self.scope.unit);
         watching.ready().await;
+        let teller = Teller::begin(pen);
         tracing::info!(epoch, "the queue is kept");
         let mut memory = Memory::default();
         loop {
-            let round = self.look(&watching, epoch, &mut memory, names);
-            let is_done = self.carry_out(round, pen, &watching, &mut memory).await;
+            let began = Instant::now();
+            let round = self.look(&watching, epoch, teller.room(), &mut memory, names);
+            let rest = TOGETHER.max(RESTS * began.elapsed());
+            teller.tell(round.told);
+            pen.decided();
+            let is_done = self
+                .carry_out(round.steps, pen, &watching, &mut memory)
+                .await;
             if !is_done {
                 tokio::time::sleep(PAUSE).await;
             }
             let news = watching.board.news.notified();
             let _news = tokio::time::timeout(AGAIN, news).await;
-            tokio::time::sleep(TOGETHER).await;
+            tokio::time::sleep(rest).await;
         }
     }
 
@@ -117,7 +137,14 @@ impl QueueKeeper {
         }
     }
 
-    fn look(&self, watching: &Watching, epoch: u64, memory: &mut Memory, names: &mut u64) -> Round {
+    fn look(
+        &self,
+        watching: &Watching,
+        epoch: u64,
+        room: Room,
+        memory: &mut Memory,
+        names: &mut u64,
+    ) -> Round {
         let namespaces = self.known.namespaces.borrow().clone().unwrap_or_default();
         let now = Time::from_ms(u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0));
         watching.onlooker.decide(|sight| {
@@ -128,6 +155,7 @@ impl QueueKeeper {
                 scope: &self.scope,
                 epoch,
                 now,
+                room,
             };
             outlook.round(sight, memory, names)
         })
@@ -136,14 +164,13 @@ impl QueueKeeper {
     /// Writes what was decided. True: nothing failed that must be tried again.
     async fn carry_out(
         &self,
-        round: Round,
+        steps: Vec<Step>,
         pen: &Pen,
         watching: &Watching,
         memory: &mut Memory,
     ) -> bool {
-        pen.decided();
         let mut is_done = true;
-        let steps = round.steps.into_iter().map(|step| async move {
+        let steps = steps.into_iter().map(|step| async move {
             let written = pen.write(&step.write).await;
             (step, written)
         });
@@ -154,14 +181,6 @@ impl QueueKeeper {
                 Err(undone) => {
                     is_done &= self.failed(&step, &undone, memory);
                 }
-            }
-        }
-        let told = round.told.into_iter();
-        let told = told.map(|write: Write| async move { pen.write(&write).await });
-        let mut told = futures::stream::iter(told).buffer_unordered(AT_ONCE);
-        while let Some(told) = told.next().await {
-            if let Err(undone) = told {
-                tracing::debug!(%undone, "something is not told");
             }
         }
         is_done

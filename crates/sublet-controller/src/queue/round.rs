@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sublet_api::gang_plan::{
     GangPlan, MOST_SLOTS, PlanPhase, PlannedGroup, PlannedRole, PlannedSlot,
 };
-use sublet_api::group::{Gathered, GroupSources, QueuedGroup, gather, is_queued};
+use sublet_api::group::{Gathered, GroupSources, QueuedGroup, ShapeMemo, gather, is_queued};
 use sublet_api::object::Pod;
 use sublet_api::{QuotaIndex, Victim, pod_uid, scheduler_of};
 use sublet_client::{Act, Write};
@@ -19,7 +19,8 @@ use super::amounts::{Books, largest_card};
 use super::memory::{Memory, WholeSight};
 use super::seen::{Seen, SeenPlan, counts, is_in_queue};
 use super::steps::{Scene, Step, Then, plan_address};
-use super::told::{Tellings, tell};
+use super::teller::Room;
+use super::told::{Tellings, Told, tell};
 use crate::admission::has_gate;
 use crate::known::NamespaceLabels;
 
@@ -49,6 +50,8 @@ pub(crate) struct QueueLook<'a> {
     /// The leadership that writes.
     pub(crate) epoch: u64,
     pub(crate) now: Time,
+    /// What may be told.
+    pub(crate) room: Room,
 }
 
 /// What is to be written.
@@ -57,7 +60,7 @@ pub(crate) struct Round {
     /// What the protocol needs, in any order.
     pub(crate) steps: Vec<Step>,
     /// What people are told.
-    pub(crate) told: Vec<Write>,
+    pub(crate) told: Told,
 }
 
 impl QueueScope {
@@ -79,7 +82,7 @@ impl QueueLook<'_> {
         let mut round = Round::default();
         let card = largest_card(sight.engine);
         let books = Books::of(self.seen, sight.engine, self.scope.unit);
-        let mut gathered = self.gather(&books.index, card);
+        let mut gathered = self.gather(&books.index, card, &mut memory.shapes);
         self.remember(&mut gathered, memory);
         let groups: BTreeMap<&str, &QueuedGroup> = gathered
             .groups
@@ -87,6 +90,7 @@ impl QueueLook<'_> {
             .map(|group| (group.group.id.as_str(), group))
             .collect();
         memory.keep(|group| groups.contains_key(group));
+        memory.keep_plans(|plan| self.seen.plans.contains_key(plan));
         let is_settled = self.follow_plans(&groups, memory, &mut round);
         let mut decisions = Vec::new();
         let version = |name: &str| match &self.seen.plans.get(name)?.plan {
@@ -113,7 +117,7 @@ impl QueueLook<'_> {
         round
     }
 
-    fn gather(&self, index: &QuotaIndex, card: MiB) -> Gathered {
+    fn gather(&self, index: &QuotaIndex, card: MiB, shapes: &mut ShapeMemo) -> Gathered {
         // Who was asked to go is no member any more, and its group waits again.
         let stays = |pod: &&Pod| pod.metadata.deletion_timestamp.is_none();
         let pods = self.seen.pods.values().map(|pod| &**pod);
@@ -132,7 +136,7 @@ impl QueueLook<'_> {
                     .scope
                     .queues(pod, self.namespaces.get(&pod.metadata.namespace))
         };
-        gather(GroupSources {
+        let sources = GroupSources {
             pods: &pods,
             pod_groups: &groups.map(|group| &group.facts).collect::<Vec<_>>(),
             jobs: &self.seen.jobs.values().collect::<Vec<_>>(),
@@ -143,7 +147,8 @@ impl QueueLook<'_> {
             unit: self.scope.unit,
             card,
             now: self.now,
-        })
+        };
+        gather(sources, shapes)
     }
 
     /// Says of each group whether it ran as a whole, which its pods do not say once one is gone.

@@ -153,7 +153,10 @@ impl<'a> Scene<'a> {
         memory: &mut Memory,
     ) -> Option<Step> {
         match step {
-            PlanStep::Rewrite(state) => Some(rewriting(plan, &state)),
+            PlanStep::Rewrite(state) => {
+                let is_due = !only_removes(plan, &state) || memory.tidies(&plan.name, self.now);
+                is_due.then(|| rewriting(plan, &state))
+            }
             PlanStep::Delete => Some(Step {
                 write: Write {
                     to: plan_address(&plan.name),
@@ -266,19 +269,31 @@ fn state_of(plan: &GangPlan) -> PlanState {
     }
 }
 
+/// Is nothing in the plan to be another but groups that are over? Their slots are in nobody's way for a
+/// moment, and a plan of many groups would be written anew for each of them.
+fn only_removes(plan: &GangPlan, state: &PlanState) -> bool {
+    let before = state_of(plan);
+    let mut left = state.groups.iter().peekable();
+    for part in &before.groups {
+        let _same = left.next_if(|one| *one == part);
+    }
+    before.epoch == state.epoch && left.peek().is_none()
+}
+
 /// Puts the plan as it is to be in place of the version that was seen.
 fn rewriting(plan: &GangPlan, state: &PlanState) -> Step {
     let mut wanted = GangPlan::clone(plan);
     wanted.epoch = state.epoch;
+    // Groups and slots are taken away from a plan, and stay in their order.
+    let mut parts = state.groups.iter().peekable();
     wanted.groups.retain_mut(|group| {
-        let mut parts = state.groups.iter();
-        let Some(part) = parts.find(|part| part.group.as_str() == &*group.id) else {
+        let part = parts.next_if(|part| part.group.as_str() == &*group.id);
+        let Some(part) = part else {
             return false;
         };
+        let mut slots = part.slots.iter().peekable();
         group.slots.retain_mut(|slot| {
-            let mut slots = part.slots.iter();
-            let same = |one: &&SlotState| one.role == slot.role && one.index == slot.index;
-            let found = slots.find(same);
+            let found = slots.next_if(|one| one.role == slot.role && one.index == slot.index);
             found.map(|one| slot.pod.clone_from(&one.pod)).is_some()
         });
         true

@@ -18,6 +18,8 @@ use super::memory::Memory;
 use super::round::{QueueLook, QueueScope, Round};
 use super::seen::Seen;
 use super::steps::{Step, Then, mark_of};
+use super::teller::Room;
+use super::told::Told;
 
 /// What is there, and who looks at it.
 struct World {
@@ -29,6 +31,7 @@ struct World {
     epoch: u64,
     now: u64,
     version: u64,
+    room: Room,
 }
 
 impl World {
@@ -62,6 +65,11 @@ impl World {
             epoch: 3,
             now: 1_000,
             version: 0,
+            room: Room {
+                news: true,
+                reasons: true,
+                status: true,
+            },
         }
     }
 
@@ -121,6 +129,7 @@ impl World {
             scope: &scope,
             epoch: self.epoch,
             now: Time::from_ms(self.now),
+            room: self.room,
         };
         let round = look.round(sight, &mut self.memory, &mut self.names);
         slots.iter().for_each(|slot| self.engine.forget(&slot.uid));
@@ -171,6 +180,37 @@ impl World {
     }
 }
 
+/// Reasons wait for room and are told then; who has a place does not wait for them.
+#[test]
+fn what_there_is_no_room_to_tell_is_told_later() {
+    let mut world = World::new(4);
+    world.pod_group("g", 2);
+    world.pod("p0", "g");
+    world.room = Room {
+        news: true,
+        reasons: false,
+        status: false,
+    };
+    assert_eq!(world.look().told, Told::default());
+    world.room.status = true;
+    let told = world.look().told;
+    assert_eq!((told.events.len(), told.status.len()), (0, 1));
+    world.room.reasons = true;
+    let told = world.look().told;
+    assert!(!events(&told.events).is_empty() && told.status.is_empty());
+
+    world.room.reasons = false;
+    world.pod("p1", "g");
+    let round = world.look();
+    assert_eq!(acts(&round.steps), ["create"]);
+    let told = events(&round.told.events);
+    assert!(
+        told.iter().all(|text| text.contains("may start")),
+        "{told:?}"
+    );
+    assert!(!told.is_empty());
+}
+
 fn acts(steps: &[Step]) -> Vec<&'static str> {
     let act = |step: &Step| match step.write.act {
         Act::Create(_) => "create",
@@ -198,7 +238,7 @@ fn a_gang_goes_from_its_gate_to_its_places_and_leaves_no_plan() {
     world.pod("p0", "g");
     let round = world.look();
     assert_eq!(acts(&round.steps), [""; 0]);
-    let told = events(&round.told);
+    let told = events(&round.told.events);
     assert!(
         told.iter()
             .any(|text| text.contains("starts when there are 2")),
@@ -207,7 +247,12 @@ fn a_gang_goes_from_its_gate_to_its_places_and_leaves_no_plan() {
 
     world.pod("p1", "g");
     let round = world.look();
-    assert_eq!(acts(&round.steps), ["create"], "{:?}", events(&round.told));
+    assert_eq!(
+        acts(&round.steps),
+        ["create"],
+        "{:?}",
+        events(&round.told.events)
+    );
     assert_eq!(round.steps[0].then, Then::Planned("plan-3-1".to_owned()));
     world.carry_out(round.steps);
     assert_eq!(world.plans(), ["plan-3-1"]);
@@ -239,7 +284,12 @@ fn nothing_is_planned_twice_while_a_plan_is_on_its_way() {
     world.pod_group("g", 1);
     world.pod("p0", "g");
     let round = world.look();
-    assert_eq!(acts(&round.steps), ["create"], "{:?}", events(&round.told));
+    assert_eq!(
+        acts(&round.steps),
+        ["create"],
+        "{:?}",
+        events(&round.told.events)
+    );
     world
         .memory
         .await_plan("plan-3-1".to_owned(), None, Time::from_ms(world.now));
@@ -284,8 +334,13 @@ fn what_is_planned_is_used() {
         }
     }
     let round = world.look();
-    assert_eq!(acts(&round.steps), ["create"], "{:?}", events(&round.told));
-    let told = events(&round.told);
+    assert_eq!(
+        acts(&round.steps),
+        ["create"],
+        "{:?}",
+        events(&round.told.events)
+    );
+    let told = events(&round.told.events);
     assert!(
         told.iter()
             .any(|text| text.starts_with("position 1 in its quota: ")),
@@ -313,7 +368,7 @@ fn a_gang_larger_than_a_plan_is_told_so_and_others_start() {
     }
     let round = world.look();
     assert_eq!(acts(&round.steps), ["create"]);
-    let told = events(&round.told);
+    let told = events(&round.told.events);
     let why = "2001 members have to start together, and at most 2000 can";
     assert!(told.iter().any(|text| text.ends_with(why)), "{told:?}");
     assert!(
@@ -369,7 +424,12 @@ fn a_gang_that_ran_as_a_whole_is_mended_and_not_taken_apart() {
         assert_eq!(acts(&world.look().steps), [""; 0]);
         world.pod("p3", "g");
         let round = world.look();
-        assert_eq!(acts(&round.steps), ["create"], "{:?}", events(&round.told));
+        assert_eq!(
+            acts(&round.steps),
+            ["create"],
+            "{:?}",
+            events(&round.told.events)
+        );
         world.carry_out(round.steps);
         assert_eq!(acts(&world.look().steps), ["patch"]);
         // It has no place in time: still nobody goes.

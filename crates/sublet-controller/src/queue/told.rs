@@ -37,15 +37,30 @@ pub(crate) struct Tellings<'a> {
     pub(crate) decided: bool,
 }
 
-/// Everything that is to be told now and was not told yet.
-pub(crate) fn tell(tellings: &Tellings<'_>, memory: &mut Memory) -> Vec<Write> {
-    let mut told = Vec::new();
+/// What is written for people.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Told {
+    /// Events.
+    pub(crate) events: Vec<Write>,
+    /// The status of groups and quotas.
+    pub(crate) status: Vec<Write>,
+}
+
+/// What is to be told now and was not told yet, as far as there is room. What there is no room for is
+/// found again later, but for what has happened once.
+pub(crate) fn tell(tellings: &Tellings<'_>, memory: &mut Memory) -> Told {
+    let mut told = Told::default();
+    let room = tellings.look.room;
     if tellings.decided {
-        tellings.reasons(memory, &mut told);
+        tellings.reasons(memory, &mut told.events);
     }
-    tellings.problems(memory, &mut told);
-    tellings.pod_groups(memory, &mut told);
-    tellings.quotas(memory, &mut told);
+    if room.reasons {
+        tellings.problems(memory, &mut told.events);
+    }
+    if room.status {
+        tellings.pod_groups(memory, &mut told.status);
+        tellings.quotas(memory, &mut told);
+    }
     told
 }
 
@@ -60,6 +75,14 @@ impl Tellings<'_> {
             .collect();
         let objects = self.pod_groups_by_gang();
         for decision in self.decisions {
+            let room = self.look.room;
+            let has_room = match decision {
+                QueueDecision::Explain { .. } => room.reasons,
+                _ => room.news,
+            };
+            if !has_room {
+                continue;
+            }
             let (id, kind, reason, text) = match decision {
                 QueueDecision::Explain {
                     group,
@@ -261,7 +284,7 @@ impl Tellings<'_> {
     }
 
     /// What quotas have, and what they are entitled to.
-    fn quotas(&self, memory: &mut Memory, told: &mut Vec<Write>) {
+    fn quotas(&self, memory: &mut Memory, told: &mut Told) {
         let figures = self.books.figures(self.gathered);
         for (at, quota) in &self.look.seen.quotas {
             let (group, namespace, name) = at;
@@ -279,7 +302,7 @@ impl Tellings<'_> {
                         "uid": quota.metadata.uid, "annotations": figures["annotations"],
                     }),
                 };
-                told.push(status_of(
+                told.status.push(status_of(
                     to,
                     group,
                     &metadata,
@@ -298,7 +321,8 @@ impl Tellings<'_> {
                     name,
                     &quota.metadata.uid,
                 );
-                told.push(self.event(&about, "Warning", "NotInTree", problem));
+                told.events
+                    .push(self.event(&about, "Warning", "NotInTree", problem));
             }
         }
     }

@@ -11,7 +11,6 @@ use crate::gang_plan::{SlotMark, slot_from_json};
 use crate::group::field::{GroupError, moment};
 use crate::group::gang::{GangName, GangTerms, namespace_of};
 use crate::group::job::JobFacts;
-use crate::group::member::{member_shape, role_of};
 use crate::group::priority::AskedPriority;
 use crate::keys;
 use crate::object::Pod;
@@ -66,7 +65,7 @@ impl<'a> Gathering<'a> {
     /// A pod that starts for itself.
     pub(super) fn lone_pod(&mut self, pod: &'a Pod) {
         let id = pod_name(pod);
-        let Some(shape) = self.shape(&id, pod) else {
+        let Some(shape) = self.shape(&id, &pod.metadata.resource_version, pod) else {
             return;
         };
         let quota = self.quota_of(&id, pod.metadata.labels.get(keys::QUOTA_NAME), pod);
@@ -192,12 +191,13 @@ impl<'a> Gathering<'a> {
         let (slotted, free): (Vec<&&Pod>, Vec<&&Pod>) =
             pods.iter().filter(|pod| !is_over(pod)).partition(with_slot);
         for &pod in free.into_iter().chain(slotted) {
-            let Some(shape) = self.shape(&pod_name(pod), pod) else {
+            let of = pod_name(pod);
+            let Some(shape) = self.shape(&of, &pod.metadata.resource_version, pod) else {
                 continue;
             };
             let (name, index) = match slot_of(pod) {
                 Some(slot) => (slot.key.role.to_string(), Some(slot.key.index)),
-                None => (format!("{prefix}{}", role_of(&shape)), None),
+                None => (format!("{prefix}{}", self.memo.role(&of, &shape)), None),
             };
             let name: Arc<str> = name.into();
             let role = roles.entry(Arc::clone(&name)).or_insert_with(|| RoleParts {
@@ -228,8 +228,8 @@ impl<'a> Gathering<'a> {
         }
         let mut roles = Vec::new();
         for role in &shaped.shape.roles {
-            let Some(shape) = self.shape(&format!("{id}, role {}", role.name), &role.template)
-            else {
+            let of = format!("{}, role {}", shaped.job, role.name);
+            let Some(shape) = self.shape(&of, &shaped.version, &role.template) else {
                 return;
             };
             let own = pods.iter().filter(|(_, member)| member.role == role.name);
@@ -278,9 +278,10 @@ impl<'a> Gathering<'a> {
         self.enter(parts);
     }
 
-    fn shape(&mut self, of: &str, pod: &Pod) -> Option<Arc<MemberShape>> {
+    fn shape(&mut self, of: &str, version: &str, pod: &Pod) -> Option<Arc<MemberShape>> {
         let GroupSources { unit, card, .. } = self.sources;
-        let shape = member_shape(pod, unit, card).and_then(|shape| {
+        let shape = self.memo.shape(of, version, (unit, card), pod);
+        let shape = shape.and_then(|shape| {
             // What has a place is known by its UID.
             let is_template = pod.metadata.name.is_empty();
             let uid = pod_uid(pod).map_err(|error| GroupError {
@@ -292,7 +293,7 @@ impl<'a> Gathering<'a> {
                 .ok_or_else(|| uid.unwrap_err())
         });
         match shape {
-            Ok(shape) => Some(Arc::new(shape)),
+            Ok(shape) => Some(shape),
             Err(error) => {
                 self.problem(of.to_owned(), error);
                 None

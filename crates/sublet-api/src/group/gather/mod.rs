@@ -16,6 +16,7 @@ use self::build::Parts;
 use super::field::GroupError;
 use super::gang::{GangName, GangTerms, PodGroupFacts, gang_of};
 use super::job::{JOB_KINDS, JobFacts, JobMember, JobName, JobProgress, job_of};
+use super::member::ShapeMemo;
 use crate::gang_plan::{GangPlan, PlannedSlot};
 use crate::object::Pod;
 use crate::pod::is_over;
@@ -100,11 +101,13 @@ pub struct Gathered {
     pub problems: Vec<GroupProblem>,
 }
 
-/// Makes groups of what is there.
+/// Makes groups of what is there. `memo`: what was read at earlier looks.
 #[must_use]
-pub fn gather(sources: GroupSources<'_>) -> Gathered {
+pub fn gather<'a>(sources: GroupSources<'a>, memo: &'a mut ShapeMemo) -> Gathered {
+    memo.begin();
     let mut gathering = Gathering {
         sources,
+        memo,
         jobs: sources.jobs.iter().map(|job| (&job.job, *job)).collect(),
         pod_groups: BTreeMap::new(),
         of_jobs: BTreeMap::new(),
@@ -135,6 +138,7 @@ struct GangPods<'a> {
 
 struct Gathering<'a> {
     sources: GroupSources<'a>,
+    memo: &'a mut ShapeMemo,
     jobs: BTreeMap<&'a JobName, &'a JobFacts>,
     /// By the gang that they are about.
     pod_groups: BTreeMap<&'a GangName, Vec<&'a PodGroupFacts>>,

@@ -180,6 +180,8 @@ pub struct JobFacts {
     pub api: JobApi,
     /// Its UID.
     pub uid: String,
+    /// Its version; empty for one that no API server has.
+    pub version: String,
     /// When it was made.
     pub created: Option<Time>,
     /// The job that made it.
@@ -241,6 +243,7 @@ pub fn read_job(kind: &dyn JobKind, object: &Value) -> Result<JobFacts, GroupErr
         },
         api: kind.api(),
         uid: meta.uid.clone(),
+        version: meta.resource_version.clone(),
         created: meta.creation_timestamp.as_deref().and_then(moment),
         owner: meta.controller().and_then(|owner| owning(owner, namespace)),
         state: match (shape.is_over, suspended) {

@@ -8,7 +8,8 @@ use sublet_model::{MiB, Time, Unit};
 use super::{json, pod};
 use crate::gang_plan::{GangPlan, PlanPhase, PlannedGroup, PlannedSlot};
 use crate::group::{
-    Gathered, GroupSources, JobFacts, PodGroupFacts, gather, job_kind, read_job, read_pod_group,
+    Gathered, GroupSources, JobFacts, PodGroupFacts, ShapeMemo, gather, job_kind, read_job,
+    read_pod_group,
 };
 use crate::keys;
 use crate::object::Pod;
@@ -44,7 +45,7 @@ impl World {
 
     fn gather(&self) -> Gathered {
         let pods: Vec<&Pod> = self.pods.iter().collect();
-        gather(GroupSources {
+        let sources = GroupSources {
             pods: &pods,
             pod_groups: &self.pod_groups.iter().collect::<Vec<_>>(),
             jobs: &self.jobs.iter().collect::<Vec<_>>(),
@@ -55,7 +56,8 @@ impl World {
             unit: Unit::MiB,
             card: MiB::from(1000),
             now: Time::from_ms(9),
-        })
+        };
+        gather(sources, &mut ShapeMemo::default())
     }
 
     /// A line for each group: `ID prio P satisfied: GANG min N: ROLE MIN/REPLICAS [INDEX=NODE…]`.

@@ -1,0 +1,94 @@
+//! Writes what people are told, beside the decisions: no group waits for an event about another.
+//!
+//! Each of the two lanes sends one write after the other. Whoever decides asks whether a lane has
+//! anything left, and adds to one that has only what is said once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use sublet_client::Write;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinSet;
+
+use super::told::Told;
+use crate::shell::Pen;
+
+/// What happened is told of as long as no more than so many wait to be told of.
+const MOST_LEFT: usize = 2_000;
+
+/// The lanes of one tenure; they end with it.
+pub(crate) struct Teller {
+    events: Lane,
+    status: Lane,
+    _tasks: JoinSet<()>,
+}
+
+struct Lane {
+    send: UnboundedSender<Write>,
+    left: Arc<AtomicUsize>,
+}
+
+/// What may be told now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// That something happened.
+    pub(crate) news: bool,
+    /// Why somebody waits, and what cannot be read.
+    pub(crate) reasons: bool,
+    /// The status of groups and quotas.
+    pub(crate) status: bool,
+}
+
+impl Teller {
+    /// Begins.
+    pub(crate) fn begin(pen: &Pen) -> Teller {
+        let mut tasks = JoinSet::new();
+        Teller {
+            events: Lane::begin(pen, &mut tasks),
+            status: Lane::begin(pen, &mut tasks),
+            _tasks: tasks,
+        }
+    }
+
+    /// What may be told now.
+    pub(crate) fn room(&self) -> Room {
+        let events = self.events.left.load(Ordering::Relaxed);
+        Room {
+            news: events < MOST_LEFT,
+            reasons: events == 0,
+            status: self.status.left.load(Ordering::Relaxed) == 0,
+        }
+    }
+
+    /// Tells all of it, in its own time.
+    pub(crate) fn tell(&self, told: Told) {
+        self.events.add(told.events);
+        self.status.add(told.status);
+    }
+}
+
+impl Lane {
+    fn begin(pen: &Pen, tasks: &mut JoinSet<()>) -> Lane {
+        let (send, writes) = unbounded_channel();
+        let left = Arc::new(AtomicUsize::new(0));
+        tasks.spawn(write_all(pen.clone(), writes, left.clone()));
+        Lane { send, left }
+    }
+
+    fn add(&self, writes: Vec<Write>) {
+        for write in writes {
+            self.left.fetch_add(1, Ordering::Relaxed);
+            // The receiver is there as long as we are.
+            let _sent = self.send.send(write);
+        }
+    }
+}
+
+async fn write_all(pen: Pen, mut writes: UnboundedReceiver<Write>, left: Arc<AtomicUsize>) {
+    while let Some(write) = writes.recv().await {
+        if let Err(undone) = pen.tell(&write).await {
+            tracing::debug!(%undone, "something is not told");
+        }
+        left.fetch_sub(1, Ordering::Relaxed);
+    }
+}
