@@ -1,71 +1,123 @@
-//! `sublet-bench queue`: what the pure engine of the job queue costs, without an API server.
+//! `sublet-bench queue`: what the job queue costs.
 //!
-//! A thousand nodes, a hundred quotas, fifty thousand groups of the sizes of Philly's jobs, every
-//! one of them known to every tick. `cluster` makes them and carries decisions out; here they are
-//! measured.
+//! Four parts: the pure engine (engine, with its cluster of memory); admissions on the real API
+//! server beside Kueue's (api, on the shape of work, with account for what it cost); suspended Jobs
+//! with the stock Job controller (jobs); gangs from end to end (gangs).
 
+mod account;
+mod api;
 mod cluster;
+mod engine;
+mod gangs;
+mod jobs;
+mod shape;
+mod work;
 
-use std::fs::File;
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use flate2::read::GzDecoder;
+use clap::ValueEnum;
+use sublet_testbed::{Binaries, Kueue, Progress};
 
-use self::cluster::{Cluster, Scale};
+use self::api::Stand;
+use self::cluster::Scale;
+use self::shape::WorkShape;
 use crate::machine;
-use crate::report::{Report, Verdict, short};
-use crate::stats::{ms, percentile};
+use crate::report::Report;
+use crate::scheduler::sublet;
 
-/// Milliseconds of one tick after one event, of a hundred the slowest (issue 19).
-const TICK_TARGET: f64 = 50.0;
+/// One part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// The pure engine: no API server
+    Engine,
+    /// Admissions on the real API server, beside Kueue
+    Api,
+    /// Suspended Jobs with the stock Job controller
+    Jobs,
+    /// Gangs from end to end, with KWOK
+    Kwok,
+}
 
-/// Admissions in a second (issue 19).
-const RATE_TARGET: f64 = 5_000.0;
-
-/// Rounds in which all that runs ends at once.
-const ROUNDS: usize = 5;
-
-/// Measure the decisions of the job queue, without a cluster.
+/// Measure the job queue: its decisions alone, and on a real API server beside Kueue.
 ///
-/// Prints Markdown. About two minutes.
+/// Prints Markdown. All of it about 14 minutes: engine 2, api 7, jobs 1, kwok 4. Kueue is built
+/// from its Go module the first time (3 to 8 minutes more).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cargo xtask bench queue                          1,000 nodes, 100 quotas, 50,000 groups
-  cargo xtask bench queue --write                  kept in docs/benchmarks/queue.md
-  cargo xtask bench queue --groups 500 --nodes 20 --ticks 20
-                                                   a small run to see that it works")]
+  cargo xtask bench queue --write                everything, kept in docs/benchmarks/queue.md
+  cargo xtask bench queue --only engine          without a cluster
+  cargo xtask bench queue --only api --fraction 1
+                                                 all 15,000 workloads of Kueue's test (45 min)
+  cargo xtask bench queue --only api --shape my.yaml
+                                                 other work, in the form of Kueue's generator")]
 pub(crate) struct Arguments {
-    /// Nodes, of 8 GPUs each
+    /// Only these parts
+    #[arg(long, value_delimiter = ',', value_name = "PARTS")]
+    only: Vec<Part>,
+    /// engine: nodes, of 8 GPUs each
     #[arg(long, default_value_t = 1_000)]
     nodes: usize,
-    /// Groups that wait or run
+    /// engine: groups that wait or run
     #[arg(long, default_value_t = 50_000)]
     groups: usize,
-    /// Quotas that have groups
+    /// engine: quotas that have groups
     #[arg(long, default_value_t = 100)]
     quotas: usize,
-    /// Ticks, each after one event
+    /// engine: ticks, each after one event
     #[arg(long, default_value_t = 1_000)]
     ticks: usize,
+    /// api: what work comes, in the form that Kueue's generator reads [default: that of Kueue's own
+    /// performance test]
+    #[arg(long, value_name = "FILE")]
+    shape: Option<PathBuf>,
+    /// api: one part in so many of each set of the file's workloads
+    #[arg(long, default_value_t = 5, value_name = "N")]
+    fraction: usize,
+    /// jobs: how many
+    #[arg(long, default_value_t = 1_000)]
+    jobs: usize,
+    /// kwok: sizes of the cluster, growing
+    #[arg(long, value_delimiter = ',', default_values_t = [100, 500], value_name = "NODES")]
+    played: Vec<usize>,
+    /// kwok: pods of a gang
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 8, 64, 512], value_name = "PODS")]
+    gangs: Vec<usize>,
+    /// kwok: pods of each round
+    #[arg(long, default_value_t = 512)]
+    pods: usize,
     /// Store what is printed in docs/benchmarks/
     #[arg(long)]
     write: bool,
 }
 
-/// What starting groups cost.
-#[derive(Debug, Default, Clone, Copy)]
-struct Rate {
-    groups: u64,
-    slots: u64,
-    seconds: f64,
-}
+impl Arguments {
+    fn wants(&self, part: Part) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
+    }
 
-impl Rate {
-    fn a_second(self, count: u64) -> f64 {
-        count as f64 / self.seconds.max(1e-9)
+    fn check(&self) -> Result<()> {
+        let engine = [self.nodes, self.groups, self.quotas, self.ticks];
+        ensure!(
+            engine.iter().all(|count| *count > 0),
+            "the queue wants at least one node, one group, one quota and one tick"
+        );
+        ensure!(self.fraction > 0, "--fraction must be at least 1");
+        ensure!(
+            (2..=20_000).contains(&self.jobs),
+            "--jobs must be 2 to 20000"
+        );
+        ensure!(
+            self.played.is_sorted() && self.played.first().is_some_and(|nodes| *nodes > 0),
+            "--played must grow: nodes are added to those that are there"
+        );
+        let fit = |gang: &usize| *gang > 0 && self.pods.is_multiple_of(*gang);
+        ensure!(
+            self.pods > 1 && self.gangs.iter().all(fit),
+            "--pods must be a multiple of the size of every gang, and more than one"
+        );
+        Ok(())
     }
 }
 
@@ -74,124 +126,71 @@ impl Rate {
 /// # Errors
 /// When something could not be measured. A missed target is not an error.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    arguments.check()?;
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut report = Report::default();
+    report.say("# What the job queue costs");
+    report.say(
+        "Written by `cargo xtask bench queue --write`. Compare ratios, not absolute figures: peers \
+         and bounds were measured in the same run.",
+    );
+    let on_cluster = [Part::Api, Part::Jobs, Part::Kwok]
+        .iter()
+        .any(|part| arguments.wants(*part));
+    match on_cluster {
+        true => on_clusters(arguments, &repository, &mut report)?,
+        false => {
+            report.say(&machine::described(&repository, &[], "One thread."));
+            engine(arguments, &repository, &mut report)?;
+        }
+    }
+    report.misses();
+    report.say(&format!("Load average at the end: {}", machine::load()));
+    if arguments.write {
+        report.write(&repository.join("docs/benchmarks/queue.md"))?;
+        eprintln!("stored in docs/benchmarks/queue.md");
+    }
+    Ok(())
+}
+
+fn engine(arguments: &Arguments, repository: &Path, report: &mut Report) -> Result<()> {
     let scale = Scale {
         nodes: arguments.nodes,
         groups: arguments.groups,
         quotas: arguments.quotas,
     };
-    ensure!(
-        scale.nodes > 0 && scale.groups > 0 && scale.quotas > 0 && arguments.ticks > 0,
-        "the queue wants at least one node, one group, one quota and one tick"
-    );
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut report = Report::default();
-    report.say("# What the job queue's decisions cost");
-    report.say("Written by `cargo xtask bench queue --write`.");
-    let remark = "One thread. Only `plan` is timed, not what carries its decisions out.";
-    report.say(&machine::described(&repository, &[], remark));
-    let sizes = sizes(&repository)?;
-    report.say(&format!(
-        "{} nodes of 8 GPUs, {} quotas in ten branches, {} groups of the sizes of Philly's {} jobs \
-         (a job of more than 8 GPUs is a gang of pods of 8). Every group is handed to every tick, \
-         and every place is proven down to the card, with CPU and memory. Each quota is promised \
-         its part of the cluster and may borrow four times as much.",
-        scale.nodes,
-        scale.quotas,
-        scale.groups,
-        sizes.len()
-    ));
-    let ticks = ticks(scale, &sizes, arguments.ticks)?;
-    report.say("## One tick after one event");
-    let tail = percentile(&ticks, 0.99);
-    report.say(&format!(
-        "A group ends, another one comes, and one tick decides who starts: p50 {} ms, p99 {} ms, at \
-         most {} ms ({} ticks).",
-        short(percentile(&ticks, 0.5)),
-        short(tail),
-        short(percentile(&ticks, 1.0)),
-        ticks.len()
-    ));
-    report.verdicts(&[Verdict::at_most("a tick, p99", tail, TICK_TARGET, "ms")]);
-    report.say("## Admissions");
-    report.say(&format!(
-        "All that runs ends at once, {ROUNDS} times, and ticks fill the cluster again."
-    ));
-    let mut rows = vec![["", "groups/s", "slots/s"].map(str::to_owned).to_vec()];
-    let mixed = rate(scale, &sizes)?;
-    let mut add = |what: &str, rate: Rate| {
-        let numbers = [rate.groups, rate.slots].map(|count| short(rate.a_second(count)));
-        rows.push([&[what.to_owned()][..], &numbers[..]].concat());
+    engine::measure(repository, scale, arguments.ticks, report)
+}
+
+fn on_clusters(arguments: &Arguments, repository: &Path, report: &mut Report) -> Result<()> {
+    let binaries = Binaries::from_env()?
+        .context("SUBLET_CONTROL_PLANE is not set: run `cargo xtask bench queue`")?;
+    let sublet = sublet()?;
+    // Before anything is measured: a build would share the cores.
+    let kueue = match arguments.wants(Part::Api) {
+        true => Some(Kueue::build(repository, &mut Progress::new())?),
+        false => None,
     };
-    add("Philly's sizes", mixed);
-    for size in [1, 2, 4, 8, 16, 32, 64, 128] {
-        add(&format!("all of {size} GPUs"), rate(scale, &[size])?);
+    report.say(&machine::description(&binaries, repository));
+    if arguments.wants(Part::Engine) {
+        engine(arguments, repository, report)?;
     }
-    report.table(&rows);
-    let admissions = mixed.a_second(mixed.groups);
-    report.verdicts(&[Verdict::at_least(
-        "admissions, Philly's sizes",
-        admissions,
-        RATE_TARGET,
-        "a second",
-    )]);
-    report.misses();
-    report.say(&format!("Load average at the end: {}", machine::load()));
-    if arguments.write {
-        report.write(&repository.join("docs/benchmarks/queue.md"))?;
+    let stand = Stand {
+        binaries: &binaries,
+        sublet: &sublet,
+        repository,
+    };
+    if let Some(kueue) = &kueue {
+        let file = arguments.shape.clone().unwrap_or_else(|| kueue.shape());
+        let shape = WorkShape::read(&file, arguments.fraction)?;
+        api::measure(&stand, kueue, &shape, report)?;
+    }
+    if arguments.wants(Part::Jobs) {
+        jobs::measure(&stand, arguments.jobs, report)?;
+    }
+    if arguments.wants(Part::Kwok) {
+        let (played, gangs) = (&arguments.played, &arguments.gangs);
+        gangs::measure(&stand, played, gangs, arguments.pods, report)?;
     }
     Ok(())
-}
-
-/// Milliseconds of each tick in a cluster that is full, after one event.
-fn ticks(scale: Scale, sizes: &[u32], count: usize) -> Result<Vec<f64>> {
-    eprintln!("bench: one tick after one event");
-    let mut cluster = Cluster::new(scale, sizes)?;
-    cluster.fill()?;
-    let mut ticks = Vec::with_capacity(count);
-    for _ in 0..count {
-        cluster.end_one();
-        let (_, time) = cluster.tick()?;
-        ticks.push(ms(time));
-    }
-    Ok(ticks)
-}
-
-/// How fast groups are admitted into a cluster in which all has ended at once.
-fn rate(scale: Scale, sizes: &[u32]) -> Result<Rate> {
-    eprintln!("bench: admissions of {} sizes", sizes.len());
-    let mut cluster = Cluster::new(scale, sizes)?;
-    cluster.fill()?;
-    let mut rate = Rate::default();
-    for _ in 0..ROUNDS {
-        cluster.end_all();
-        let filled = cluster.fill()?;
-        rate.groups += filled.groups;
-        rate.slots += filled.slots;
-        rate.seconds += filled.time.as_secs_f64();
-    }
-    Ok(rate)
-}
-
-/// What a row of ticks has started.
-#[derive(Debug, Default)]
-struct Filled {
-    groups: u64,
-    slots: u64,
-    time: Duration,
-}
-
-/// The numbers of GPUs of Philly's jobs, in the order of the list.
-fn sizes(repository: &Path) -> Result<Vec<u32>> {
-    let path = repository.join("fixtures/traces/philly/philly.csv.gz");
-    let file = File::open(&path).with_context(|| format!("open {}", path.display()))?;
-    let mut rows = csv::Reader::from_reader(GzDecoder::new(file));
-    let column = rows.headers()?.iter().position(|name| name == "num_gpus");
-    let column = column.context("philly.csv.gz has no column num_gpus")?;
-    let sizes = rows.records().map(|row| {
-        let row = row?;
-        let text = row.get(column).unwrap_or_default();
-        text.parse()
-            .with_context(|| format!("{text:?} is no number of GPUs"))
-    });
-    sizes.collect()
 }

@@ -96,7 +96,7 @@ pub(crate) fn prepare(world: &World, repository: &Path) -> Result<()> {
 }
 
 /// How long an extender has been running before the scheduler starts.
-const SETTLED: Duration = Duration::from_secs(4);
+pub(crate) const SETTLED: Duration = Duration::from_secs(4);
 
 /// How the rates are measured, as text for the report.
 pub(crate) fn method(rounds: usize) -> String {
@@ -228,9 +228,8 @@ fn round(
         let (watching, ready) = mpsc::channel();
         let world = &*world;
         let watch = scope.spawn(move || {
-            world
-                .runtime
-                .block_on(follow(world, way.process(), pods, watching))
+            let cpu = || cpu(world, way.process());
+            world.runtime.block_on(follow(world, pods, watching, &cpu))
         });
         // An error means that the watch failed. Its thread reports that below.
         if ready.recv().is_ok() {
@@ -246,8 +245,16 @@ fn round(
     if let Some(process) = way.process() {
         world.cluster.stop(process);
     }
-    let found = result?;
+    let (seconds, before, after) = result?;
     world.delete_pods()?;
+    let counted = pods.saturating_sub(1) as f64;
+    let mut found = Found {
+        pods_per_second: counted / seconds,
+        ..Found::default()
+    };
+    for (at, cpu_ms) in found.cpu_ms.iter_mut().enumerate() {
+        *cpu_ms = (after[at] - before[at]) * 1e3 / counted;
+    }
     Ok(found)
 }
 
@@ -278,13 +285,14 @@ pub(crate) fn configuration(
     Ok(config)
 }
 
-/// Follows pods until all are bound; tells `watching` when the watch has begun.
-async fn follow(
+/// Follows pods until all are bound; tells `watching` when the watch has begun. Returns the seconds
+/// from the first bound pod to the last, and what `count` said at both.
+pub(crate) async fn follow<T>(
     world: &World,
-    extender: Option<&str>,
     pods: usize,
     watching: mpsc::Sender<()>,
-) -> Result<Found> {
+    count: &impl Fn() -> Result<T>,
+) -> Result<(f64, T, T)> {
     let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(world.client.clone(), "default");
     let mut events = pin!(watcher(api, Config::default().fields("spec.nodeName!=")));
     let mut bound = HashSet::new();
@@ -306,24 +314,14 @@ async fn follow(
             Event::Apply(pod) | Event::InitApply(pod) => {
                 bound.insert(pod.metadata.name.unwrap_or_default());
                 if first.is_none() {
-                    first = Some((Instant::now(), cpu(world, extender)?));
+                    first = Some((Instant::now(), count()?));
                 }
             }
             Event::Init | Event::Delete(_) => {}
         }
     }
     let (started, before) = first.context("no pod was bound")?;
-    let seconds = started.elapsed().as_secs_f64();
-    let after = cpu(world, extender)?;
-    let counted = pods.saturating_sub(1) as f64;
-    let mut found = Found {
-        pods_per_second: counted / seconds,
-        ..Found::default()
-    };
-    for (at, cpu_ms) in found.cpu_ms.iter_mut().enumerate() {
-        *cpu_ms = (after[at] - before[at]) * 1e3 / counted;
-    }
-    Ok(found)
+    Ok((started.elapsed().as_secs_f64(), before, count()?))
 }
 
 fn cpu(world: &World, extender: Option<&str>) -> Result<[f64; PROCESSES.len()]> {

@@ -23,6 +23,11 @@ pub const KOORDINATOR: GoModule = GoModule {
 };
 
 impl GoModule {
+    /// The module of this path and version, with this content.
+    pub(crate) const fn pinned(name: &'static str, sum: &'static str) -> GoModule {
+        GoModule { name, sum }
+    }
+
     /// The folder of the module's files, fetched the first time (Koordinator: a second).
     ///
     /// # Errors

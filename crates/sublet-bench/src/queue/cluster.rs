@@ -16,7 +16,7 @@ use sublet_queue::{
     QueueDecision, QueueMemo, QueueRules, QueueSnapshot, Quota, QuotaTree, Slot, plan,
 };
 
-use super::Filled;
+use super::engine::Filled;
 
 /// GPUs of a node, and cores and memory for each of them.
 const GPUS: u16 = 8;
