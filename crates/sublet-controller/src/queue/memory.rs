@@ -28,8 +28,12 @@ const LONGEST_BACK_OFF_MS: u64 = 300_000;
 const TELL_AGAIN_MS: u64 = 30_000;
 const LONGEST_SILENCE_MS: u64 = 16 * TELL_AGAIN_MS;
 
-/// The figures of a quota are written once in this time.
-const FIGURES_MS: u64 = 1_000;
+/// The status of a group is written once in this time.
+pub(crate) const STATUS_MS: u64 = 1_000;
+
+/// The figures of a quota are written once in this time: one such write costs the API server as much as
+/// the release of two Jobs, and the figures of a hundred busy quotas change all the time.
+pub(crate) const FIGURES_MS: u64 = 3_000;
 
 /// What is remembered.
 #[derive(Debug, Default)]
@@ -212,11 +216,18 @@ impl Memory {
         true
     }
 
-    /// Is this to be written there? `seen`: what stands there, as far as that is known.
-    pub(crate) fn writes(&mut self, at: &str, value: &Value, seen: &Value, now: Time) -> bool {
+    /// Is this to be written there? `seen`: what stands there, as far as that is known. `pause_ms`: it
+    /// is written no sooner than so long after the last.
+    pub(crate) fn writes(
+        &mut self,
+        at: &str,
+        (value, seen): (&Value, &Value),
+        pause_ms: u64,
+        now: Time,
+    ) -> bool {
         match self.written.get(at) {
             Some((last, _)) if last == value => false,
-            Some((_, when)) if now.ms() < when.plus_ms(FIGURES_MS).ms() => false,
+            Some((_, when)) if now.ms() < when.plus_ms(pause_ms).ms() => false,
             None if value == seen => false,
             _ => {
                 self.written.insert(at.to_owned(), (value.clone(), now));
@@ -280,12 +291,14 @@ mod tests {
     fn what_stands_there_is_not_written_again() {
         let mut memory = Memory::default();
         let (one, two) = (json!({"used": 1}), json!({"used": 2}));
-        assert!(!memory.writes("q", &one, &one, at(0)));
-        assert!(memory.writes("q", &two, &one, at(0)));
+        let mut writes =
+            |value, seen, ms| memory.writes("q", (value, seen), STATUS_MS, Time::from_ms(ms));
+        assert!(!writes(&one, &one, 0));
+        assert!(writes(&two, &one, 0));
         // The watch may tell late of it.
-        assert!(!memory.writes("q", &two, &one, at(5_000)));
-        assert!(!memory.writes("q", &one, &two, at(500)));
-        assert!(memory.writes("q", &one, &two, at(1_000)));
+        assert!(!writes(&two, &one, 5_000));
+        assert!(!writes(&one, &two, STATUS_MS - 1));
+        assert!(writes(&one, &two, STATUS_MS));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What people are told: the status of groups and quotas, and why somebody waits. Pure.
 //!
 //! A reason is an event on the group's own object, and on some of its pods, because that is where
-//! people look. Figures change with every pod, so they are written once a second at most.
+//! people look. Figures change with every pod, so they are written every few seconds at most.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use sublet_queue::{Amounts, QueueDecision, QueueVictim};
 
 use super::QUEUE;
 use super::amounts::{Books, Figures};
-use super::memory::Memory;
+use super::memory::{FIGURES_MS, Memory, STATUS_MS};
 use super::round::QueueLook;
 use super::seen::{SeenPodGroup, counts};
 use super::watching::PLUGINS;
@@ -110,8 +110,13 @@ impl Tellings<'_> {
                 continue;
             };
             if memory.tells(id.as_str(), reason, &text, self.look.now) {
+                // The stock scheduler says on each pod where it goes.
+                let pods = match decision {
+                    QueueDecision::Admit { .. } => 1,
+                    _ => TELLING_PODS,
+                };
                 told.extend(
-                    self.about(queued, &objects)
+                    self.about(queued, &objects, pods)
                         .map(|about| self.event(&about, kind, reason, &text)),
                 );
             }
@@ -127,11 +132,12 @@ impl Tellings<'_> {
         by_gang
     }
 
-    /// The objects that tell of a group: its own, and some of its pods. `objects`: PodGroups.
+    /// The objects that tell of a group: its own, and so many of its pods. `objects`: PodGroups.
     fn about(
         &self,
         queued: &QueuedGroup,
         objects: &BTreeMap<&GangName, Vec<&SeenPodGroup>>,
+        pods: usize,
     ) -> impl Iterator<Item = Value> {
         let groups = queued.gangs.iter().filter_map(|gang| objects.get(gang));
         let groups = groups.flatten().map(|SeenPodGroup { facts, .. }| {
@@ -153,11 +159,7 @@ impl Tellings<'_> {
             let version = format!("{}/{}", api.group, api.version);
             reference(&version, api.kind, &name.namespace, &name.name, &facts.uid)
         });
-        let waiting = queued
-            .pods
-            .iter()
-            .filter(|pod| !pod.is_bound)
-            .take(TELLING_PODS);
+        let waiting = queued.pods.iter().filter(|pod| !pod.is_bound).take(pods);
         let pods =
             waiting.map(|pod| reference("v1", "Pod", &pod.namespace, &pod.name, pod.uid.as_str()));
         let all: Vec<Value> = groups.chain(job).chain(pods).collect();
@@ -230,7 +232,7 @@ impl Tellings<'_> {
             let of_group = pods.get(&facts.gang).map_or(&[][..], Vec::as_slice);
             let status = self.status(group, of_group, planned.contains(&facts.gang));
             let place = format!("{} {}/{}", at.0, at.1, at.2);
-            if memory.writes(&place, &status, &group.status, self.look.now) {
+            if memory.writes(&place, (&status, &group.status), STATUS_MS, self.look.now) {
                 let to = address(
                     api,
                     "PodGroup",
@@ -294,7 +296,7 @@ impl Tellings<'_> {
             let figures = written(quota, of_quota, group == PLUGINS);
             let seen = as_seen(quota, group == PLUGINS);
             let place = format!("{group} quota {namespace}/{name}");
-            if memory.writes(&place, &figures, &seen, self.look.now) {
+            if memory.writes(&place, (&figures, &seen), FIGURES_MS, self.look.now) {
                 let to = address(group, "ElasticQuota", "elasticquotas", namespace, name);
                 let metadata = match group == PLUGINS {
                     true => json!({ "uid": quota.metadata.uid }),
