@@ -75,8 +75,6 @@ pub struct QuotaFacts {
     pub quota: Quota,
     /// Is it in a tree?
     pub scope: QuotaScope,
-    /// The tree's name; empty for the cluster's own.
-    pub tree: Arc<str>,
     /// The top of a tree of its own.
     pub is_root: bool,
     /// What its tree has is no part of what the cluster's own has.
@@ -143,6 +141,7 @@ impl ElasticQuota {
         let name: Arc<str> = self.metadata.name.as_str().into();
         let is_of_plugins = self.is_of_plugins();
         let parent = label(keys::QUOTA_PARENT).filter(|&name| !name.is_empty() && name != ROOT);
+        let tree = label(keys::QUOTA_TREE).filter(|_| !is_of_plugins);
         let total = match self.listed(keys::QUOTA_TOTAL)? {
             Some(total) => Some(without(total, self.listed(keys::QUOTA_UNSCHEDULABLE)?)),
             None => None,
@@ -159,6 +158,7 @@ impl ElasticQuota {
                 max: amounts("spec.max", &self.spec.max)?,
                 weight: self.listed(keys::QUOTA_WEIGHT)?,
                 guarantee: self.listed(keys::QUOTA_GUARANTEED)?.unwrap_or_default(),
+                tree: tree.unwrap_or_default().into(),
                 name: name.clone(),
             },
             scope: match &*name {
@@ -167,7 +167,6 @@ impl ElasticQuota {
                 }
                 _ => QuotaScope::Tree,
             },
-            tree: label(keys::QUOTA_TREE).unwrap_or_default().into(),
             is_root: is(keys::QUOTA_IS_ROOT),
             takes_from_default: !is(keys::QUOTA_IGNORE_DEFAULT),
             namespaces,
@@ -291,6 +290,7 @@ status:
         let expected = QuotaFacts {
             quota: Quota {
                 name: "team".into(),
+                tree: "t1".into(),
                 parent: Some("company".into()),
                 lends: false,
                 min: amounts_as(&[("cpu", 500), ("memory", 1 << 30)]),
@@ -299,7 +299,6 @@ status:
                 guarantee: Amounts::new(),
             },
             scope: QuotaScope::Tree,
-            tree: "t1".into(),
             is_root: false,
             takes_from_default: true,
             namespaces: vec!["a".into(), "b".into()],

@@ -27,6 +27,7 @@ mod preempting;
 mod quantity;
 mod quota;
 mod quota_index;
+mod quota_totals;
 mod share_pod;
 pub mod stock;
 
@@ -51,4 +52,5 @@ pub use preempting::{
 pub use quantity::{QuantityError, whole_number};
 pub use quota::{QuotaSpec, ResourceQuota};
 pub use quota_index::{DEFAULT_QUOTA, PodQuota, QuotaIndex, elastic_quotas};
+pub use quota_totals::{NoTotal, tree_totals};
 pub use share_pod::SharePod;

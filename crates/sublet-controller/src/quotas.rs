@@ -125,12 +125,12 @@ fn fits_below(
         }
         next = others.get(at).and_then(|one| one.quota.parent.as_deref());
     }
-    if above.tree != facts.tree {
+    if above.quota.tree != facts.quota.tree {
         return Err(format!(
             "{}: it is `{}`, and that of the parent {parent} is `{}`",
             label(keys::QUOTA_TREE),
-            facts.tree,
-            above.tree
+            facts.quota.tree,
+            above.quota.tree
         ));
     }
     let names = |facts: &QuotaFacts| facts.quota.max.keys().cloned().collect::<BTreeSet<_>>();
@@ -175,14 +175,17 @@ fn minima_fit(parent: &QuotaFacts, children: &[&QuotaFacts]) -> Result<(), Strin
 }
 
 fn same_tree(facts: &QuotaFacts, children: &[&QuotaFacts]) -> Result<(), String> {
-    match children.iter().find(|child| child.tree != facts.tree) {
+    match children
+        .iter()
+        .find(|child| child.quota.tree != facts.quota.tree)
+    {
         None => Ok(()),
         Some(child) => Err(format!(
             "{}: it is `{}`, and that of the child {} is `{}`",
             label(keys::QUOTA_TREE),
-            facts.tree,
+            facts.quota.tree,
             child.quota.name,
-            child.tree
+            child.quota.tree
         )),
     }
 }

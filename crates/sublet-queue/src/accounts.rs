@@ -5,11 +5,12 @@
 //! Guaranteed and opportunistic work have accounts of their own: only the first counts against a
 //! runtime, both count against a max.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sublet_model::Class;
 
-use crate::{Amounts, Group, Infeasible, QueueReason, QuotaLimit, QuotaTree, Shortage};
+use crate::{Amounts, Group, Infeasible, QueueReason, QuotaLimit, QuotaTree, Shortage, TreeTotals};
 
 /// Every resource that a quota names, in order of the name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -62,7 +63,9 @@ const FREE: u64 = u64::MAX;
 pub(crate) struct Accounts<'t> {
     tree: &'t QuotaTree,
     dimensions: &'t Dimensions,
-    total: Vec<u64>,
+    totals: &'t TreeTotals,
+    /// The same by tree and dimension.
+    there_is: BTreeMap<&'t str, Vec<u64>>,
     /// By quota and dimension, as all that follow.
     min: Vec<u64>,
     max: Vec<u64>,
@@ -82,13 +85,17 @@ impl<'t> Accounts<'t> {
     pub(crate) fn new(
         tree: &'t QuotaTree,
         dimensions: &'t Dimensions,
-        total: &Amounts,
+        totals: &'t TreeTotals,
     ) -> Accounts<'t> {
         let cells = || vec![0; tree.by_number().len() * dimensions.len()];
         let mut accounts = Accounts {
             tree,
             dimensions,
-            total: dimensions.row(total),
+            totals,
+            there_is: totals
+                .iter()
+                .map(|(tree, total)| (&**tree, dimensions.row(total)))
+                .collect(),
             min: Vec::with_capacity(cells().len()),
             max: Vec::with_capacity(cells().len()),
             runtime: cells(),
@@ -144,8 +151,9 @@ impl<'t> Accounts<'t> {
         let width = self.dimensions.len();
         for (dimension, name) in self.dimensions.names().iter().enumerate() {
             let asked = requests.iter().skip(dimension).step_by(width).copied();
-            let total = self.total[dimension];
-            let all = self.tree.divide_all(name, total, asked.collect(), scaling);
+            let all = self
+                .tree
+                .divide_all(name, self.totals, asked.collect(), scaling);
             for (quota, entitlement) in all.into_iter().enumerate() {
                 let runtime = entitlement.map_or(FREE, |has| has.runtime);
                 self.runtime[quota * width + dimension] = runtime;
@@ -260,6 +268,8 @@ impl<'t> Accounts<'t> {
     /// # Errors
     /// What is too little for it.
     pub(crate) fn check_empty(&self, to: Charge, amounts: &[u64]) -> Result<(), Infeasible> {
+        let tree = &self.tree.by_number()[to.quota].tree;
+        let totals = self.there_is.get(&**tree);
         for (at, &asked) in amounts.iter().enumerate().filter(|(_, ask)| **ask > 0) {
             for quota in self.tree.upwards(to.quota) {
                 let max = self.max[self.cells(quota).start + at];
@@ -268,9 +278,11 @@ impl<'t> Accounts<'t> {
                     return Err(Infeasible::Max(short));
                 }
             }
-            if asked > self.total[at] {
-                let short = self.short(None, at, asked, self.total[at]);
-                return Err(Infeasible::Total(short));
+            let total = totals.map_or(0, |totals| totals[at]);
+            if asked > total {
+                let tree = tree.clone();
+                let short = self.short(None, at, asked, total);
+                return Err(Infeasible::Total { tree, short });
             }
             let min = self.min(to.quota)[at];
             if !to.preemptible && asked > min {

@@ -38,4 +38,6 @@ pub use memo::QueueMemo;
 pub use plan::{QueueSnapshot, plan};
 pub use reason::{Infeasible, QueueReason, QuotaLimit, Shortage};
 pub use rules::{BackOff, ByPriority, GroupFilter, GroupScore, QueueRules};
-pub use tree::{Amounts, Entitlement, MinScaling, Quota, QuotaProblem, QuotaTree, TreeError};
+pub use tree::{
+    Amounts, Entitlement, MinScaling, Quota, QuotaProblem, QuotaTree, TreeError, TreeTotals,
+};

@@ -22,8 +22,8 @@ use crate::order::Waiting;
 use crate::place::{Ground, Lack, Places};
 use crate::reclaim::Evictables;
 use crate::{
-    Amounts, Group, QueueDecision, QueueHold, QueueMemo, QueueReason, QueueRules, QueueVictim,
-    QuotaTree, Slot,
+    Group, QueueDecision, QueueHold, QueueMemo, QueueReason, QueueRules, QueueVictim, QuotaTree,
+    Slot, TreeTotals,
 };
 
 /// What is, as far as the queue has to know.
@@ -35,8 +35,8 @@ pub struct QueueSnapshot<'a> {
     pub nodes: &'a [(NodeIdx, NodeRules)],
     /// The quotas.
     pub tree: &'a QuotaTree,
-    /// What there is, for the quotas at the top.
-    pub total: &'a Amounts,
+    /// What there is, for the quotas at the top of each tree.
+    pub totals: &'a TreeTotals,
     /// Every group that waits or runs, in the order of their ids. A member that is being evicted is
     /// none any more: its group waits again.
     pub groups: &'a [Group],
@@ -57,7 +57,7 @@ pub fn plan(snapshot: QueueSnapshot<'_>, now: Time) -> Vec<QueueDecision> {
         engine,
         nodes,
         tree,
-        total,
+        totals,
         groups,
         hold,
         breaks,
@@ -77,7 +77,7 @@ pub fn plan(snapshot: QueueSnapshot<'_>, now: Time) -> Vec<QueueDecision> {
             charges: Vec::with_capacity(groups.len()),
             reasons: vec![None; groups.len()],
             positions: vec![None; groups.len()],
-            accounts: Accounts::new(tree, memo.dimensions(), total),
+            accounts: Accounts::new(tree, memo.dimensions(), totals),
             evictables: Evictables::default(),
             starts: BTreeMap::new(),
             touched: BTreeSet::new(),

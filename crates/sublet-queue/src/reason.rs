@@ -80,8 +80,13 @@ pub enum QueueReason {
 pub enum Infeasible {
     /// Its quota, or one above it, has a limit that is too low.
     Max(Shortage),
-    /// All that there is is too little.
-    Total(Shortage),
+    /// All that there is for its tree of quotas is too little.
+    Total {
+        /// The tree; empty for the cluster's own.
+        tree: Arc<str>,
+        /// Of what.
+        short: Shortage,
+    },
     /// Of members that must not be evicted, no more may run than the quota's minimum has.
     Min(Shortage),
     /// Were all nodes empty, there would be no place for all of them.
@@ -211,7 +216,17 @@ impl fmt::Display for Infeasible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Infeasible::Max(short) => write!(f, "it asks {short} at most (max)"),
-            Infeasible::Total(short) => write!(f, "it asks {short} in all"),
+            Infeasible::Total { tree, short } => match &**tree {
+                "" => write!(f, "it asks {short} in all"),
+                tree => {
+                    let Shortage { resource, .. } = short;
+                    let (asked, there_is) = (short.asked, short.there_is);
+                    write!(
+                        f,
+                        "it asks {asked} of {resource}, and tree {tree} has {there_is} in all"
+                    )
+                }
+            },
             Infeasible::Min(short) => write!(
                 f,
                 "it must not be evicted and asks {short} for such groups (min)"

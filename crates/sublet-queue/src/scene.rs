@@ -13,8 +13,8 @@ use sublet_plan::{Engine, EngineOptions};
 use crate::need::together;
 use crate::place::{Ground, Places};
 use crate::{
-    Amounts, Gang, GangRole, Group, GroupId, MatchPolicy, Member, MemberShape, QueueDecision,
-    QueueHold, QueueMemo, QueueRules, QueueSnapshot, QueueVictim, Quota, QuotaTree, Slot, plan,
+    Gang, GangRole, Group, GroupId, MatchPolicy, Member, MemberShape, QueueDecision, QueueHold,
+    QueueMemo, QueueRules, QueueSnapshot, QueueVictim, Quota, QuotaTree, Slot, TreeTotals, plan,
 };
 
 pub(crate) const GPU: &str = "gpu";
@@ -27,7 +27,7 @@ pub(crate) struct Scene {
     pub(crate) engine: Engine,
     pub(crate) nodes: Vec<(NodeIdx, NodeRules)>,
     pub(crate) tree: QuotaTree,
-    pub(crate) total: Amounts,
+    pub(crate) totals: TreeTotals,
     pub(crate) groups: Vec<Group>,
     pub(crate) hold: Option<QueueHold>,
     pub(crate) rules: QueueRules,
@@ -71,8 +71,9 @@ impl std::fmt::Debug for Scene {
 }
 
 impl Scene {
-    /// So many nodes with so many cards, and `name parent min max` for each quota: `-` for no
-    /// parent, and a `!` behind the name of one that lends nothing.
+    /// So many nodes with so many cards, all of which the cluster's own tree has, and
+    /// `name parent min max` for each quota: `-` for no parent, a `!` behind the name of one that
+    /// lends nothing, and `@tree` behind that of one in another tree.
     pub(crate) fn new(nodes: usize, cards: u16, quotas: &[&str]) -> Scene {
         let mut engine = Engine::new(EngineOptions::default());
         let gpus = (0..cards).map(|at| Gpu::plain(GpuIndex(at), MiB::from(CARD)));
@@ -93,17 +94,25 @@ impl Scene {
             (engine.set_node(facts), rules)
         };
         let known: Vec<_> = (0..nodes).map(node).collect();
-        Scene {
+        let mut scene = Scene {
             engine,
             nodes: known,
             tree: QuotaTree::new(quotas.iter().map(|line| quota(line)).collect()).unwrap(),
-            total: [(Arc::from(GPU), nodes as u64 * u64::from(cards))].into(),
+            totals: TreeTotals::new(),
             groups: Vec::new(),
             hold: None,
             rules: QueueRules::default(),
             memo: QueueMemo::default(),
             guarded: Vec::new(),
-        }
+        };
+        scene.there_is("", nodes as u64 * u64::from(cards));
+        scene
+    }
+
+    /// A tree has so many cards to divide.
+    pub(crate) fn there_is(&mut self, tree: &str, cards: u64) {
+        let total = [(Arc::from(GPU), cards)].into();
+        self.totals.insert(tree.into(), total);
     }
 
     /// Adds what [`group`] reads.
@@ -134,7 +143,7 @@ impl Scene {
                 engine: &mut self.engine,
                 nodes: &self.nodes,
                 tree: &self.tree,
-                total: &self.total,
+                totals: &self.totals,
                 groups: &self.groups,
                 hold: self.hold.as_ref(),
                 breaks: &|all| {
@@ -241,7 +250,7 @@ impl Scene {
             engine: self.engine.clone(),
             nodes: self.nodes.clone(),
             tree: self.tree.clone(),
-            total: self.total.clone(),
+            totals: self.totals.clone(),
             groups: self.groups.clone(),
             hold: self.hold.clone(),
             rules: self.rules.clone(),
@@ -298,7 +307,9 @@ fn quota(line: &str) -> Quota {
         panic!("four words: {line}");
     };
     let amounts = |word: &str| [(Arc::from(GPU), word.parse().unwrap())].into();
+    let (name, tree) = name.split_once('@').unwrap_or((name, ""));
     Quota {
+        tree: tree.into(),
         name: name.trim_end_matches('!').into(),
         parent: (parent != "-").then(|| parent.into()),
         lends: !name.ends_with('!'),

@@ -1,4 +1,7 @@
-//! Quotas as a tree, and what each is entitled to (Koordinator's *runtime* quota).
+//! Quotas as trees, and what each is entitled to (Koordinator's *runtime* quota).
+//!
+//! A cluster has a tree of its own, and may have more, each with a part of the cluster to divide.
+//! Nothing goes from one tree to another.
 //!
 //! Requests go up: a quota asks what its pods ask and what its children may have of what they ask.
 //! What there is goes down: each quota divides what it got among its children. Every resource is
@@ -13,11 +16,16 @@ use crate::divide::{Wish, divide};
 /// Amounts by the name of the resource: CPU in thousandths of a core, all else in its base unit.
 pub type Amounts = BTreeMap<Arc<str>, u64>;
 
+/// What there is to divide, by the name of the tree. A tree that is not in here has nothing.
+pub type TreeTotals = BTreeMap<Arc<str>, Amounts>;
+
 /// A quota, as somebody has set it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Quota {
-    /// Its name, which no other quota of the tree has.
+    /// Its name, which no other quota of any tree has.
     pub name: Arc<str>,
+    /// The tree that it is in; empty for the cluster's own.
+    pub tree: Arc<str>,
     /// The quota above it; none at the top of the tree.
     pub parent: Option<Arc<str>>,
     /// Others may have what it does not ask for.
@@ -71,6 +79,14 @@ pub enum TreeError {
         /// The name that nobody has.
         parent: Arc<str>,
     },
+    /// The quota above it is of another tree.
+    #[error("quota {quota} is not of the tree of its parent {parent}")]
+    OtherTree {
+        /// Whose parent.
+        quota: Arc<str>,
+        /// The parent.
+        parent: Arc<str>,
+    },
     /// A quota is above itself.
     #[error("quota {0} is its own parent, directly or through others")]
     Circle(Arc<str>),
@@ -107,11 +123,13 @@ pub enum QuotaProblem {
     },
 }
 
-/// Quotas, each below its parent.
+/// Quotas, each below its parent, of one tree or several.
 #[derive(Debug, Clone, Default)]
 pub struct QuotaTree {
     /// By name.
     quotas: Vec<Quota>,
+    /// Those that have no quota above them, by their tree.
+    trees: BTreeMap<Arc<str>, Vec<usize>>,
     parents: Vec<Option<usize>>,
     /// By quota, the quotas below it, by name.
     children: Vec<Vec<usize>>,
@@ -122,10 +140,10 @@ pub struct QuotaTree {
 }
 
 impl QuotaTree {
-    /// A tree of these quotas.
+    /// Trees of these quotas.
     ///
     /// # Errors
-    /// Names that are there twice or not at all, and circles.
+    /// Names that are there twice or not at all, parents of another tree, and circles.
     pub fn new(mut quotas: Vec<Quota>) -> Result<QuotaTree, TreeError> {
         quotas.sort_by(|a, b| a.name.cmp(&b.name));
         if let Some(pair) = quotas.windows(2).find(|pair| pair[0].name == pair[1].name) {
@@ -135,11 +153,18 @@ impl QuotaTree {
             let Some(parent) = &quota.parent else {
                 return Ok(None);
             };
-            let at = quotas.binary_search_by(|other| other.name.cmp(parent));
-            at.map(Some).map_err(|_| TreeError::NoParent {
-                quota: quota.name.clone(),
-                parent: parent.clone(),
-            })
+            let (name, parent) = (quota.name.clone(), parent.clone());
+            match quotas.binary_search_by(|other| other.name.cmp(&parent)) {
+                Err(_) => Err(TreeError::NoParent {
+                    quota: name,
+                    parent,
+                }),
+                Ok(at) if quotas[at].tree != quota.tree => Err(TreeError::OtherTree {
+                    quota: name,
+                    parent,
+                }),
+                Ok(at) => Ok(Some(at)),
+            }
         });
         let parents = parents.collect::<Result<Vec<_>, _>>()?;
         let mut children = vec![Vec::new(); quotas.len()];
@@ -154,8 +179,13 @@ impl QuotaTree {
             let name = lost.map(|at| quotas[at].name.clone());
             return Err(TreeError::Circle(name.unwrap_or_default()));
         }
+        let mut trees: BTreeMap<Arc<str>, Vec<usize>> = BTreeMap::new();
+        for &top in &tops {
+            trees.entry(quotas[top].tree.clone()).or_default().push(top);
+        }
         Ok(QuotaTree {
             quotas,
+            trees,
             parents,
             children,
             tops,
@@ -223,12 +253,12 @@ impl QuotaTree {
     pub fn entitlements(
         &self,
         resource: &str,
-        total: u64,
+        totals: &TreeTotals,
         asked: impl Fn(&str) -> u64,
         scaling: MinScaling,
     ) -> BTreeMap<Arc<str>, Entitlement> {
         let asked = self.quotas.iter().map(|quota| asked(&quota.name)).collect();
-        let all = self.divide_all(resource, total, asked, scaling);
+        let all = self.divide_all(resource, totals, asked, scaling);
         let those = self.quotas.iter().zip(all);
         those
             .filter_map(|(quota, has)| Some((quota.name.clone(), has?)))
@@ -239,24 +269,30 @@ impl QuotaTree {
     pub(crate) fn divide_all(
         &self,
         resource: &str,
-        total: u64,
+        totals: &TreeTotals,
         asked: Vec<u64>,
         scaling: MinScaling,
     ) -> Vec<Option<Entitlement>> {
+        let total = |tree: &str| {
+            let total = totals.get(tree).and_then(|total| total.get(resource));
+            total.copied().unwrap_or(0)
+        };
         let counts = self.counting(resource);
         let wishes = self.wishes(resource, total, asked, scaling);
         let mut runtimes = vec![0; self.quotas.len()];
-        let tops = [None]
-            .into_iter()
-            .chain(self.order.iter().copied().map(Some));
-        for parent in tops {
-            let children = self.below(parent).iter().copied();
-            let children: Vec<usize> = children.filter(|&at| counts[at]).collect();
-            let those: Vec<Wish> = children.iter().map(|&at| wishes[at].1).collect();
-            let there_is = parent.map_or(total, |at| runtimes[at]);
-            for (at, runtime) in children.into_iter().zip(divide(there_is, &those)) {
+        let share = |runtimes: &mut Vec<u64>, there_is: u64, among: &[usize]| {
+            let among: Vec<usize> = among.iter().copied().filter(|&at| counts[at]).collect();
+            let those: Vec<Wish> = among.iter().map(|&at| wishes[at].1).collect();
+            for (at, runtime) in among.into_iter().zip(divide(there_is, &those)) {
                 runtimes[at] = runtime;
             }
+        };
+        for (tree, tops) in &self.trees {
+            share(&mut runtimes, total(tree), tops);
+        }
+        for &parent in &self.order {
+            let there_is = runtimes[parent];
+            share(&mut runtimes, there_is, &self.children[parent]);
         }
         let entitlement = |at: usize| Entitlement {
             request: wishes[at].0,
@@ -315,7 +351,7 @@ impl QuotaTree {
     fn wishes(
         &self,
         resource: &str,
-        total: u64,
+        total: impl Fn(&str) -> u64,
         mut requests: Vec<u64>,
         scaling: MinScaling,
     ) -> Vec<(u64, Wish)> {
@@ -333,7 +369,7 @@ impl QuotaTree {
             if let Some(parent) = self.parents[at] {
                 requests[parent] = requests[parent].saturating_add(limited);
             }
-            let by_limit = max.unwrap_or(total);
+            let by_limit = max.unwrap_or_else(|| total(&quota.tree));
             let stated = quota.weight.as_ref();
             // Weights that are all zero are as good as none (Koordinator's `GetSharedWeight`).
             let stated = stated.filter(|weights| weights.values().any(|&weight| weight > 0));

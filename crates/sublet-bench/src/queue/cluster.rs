@@ -13,7 +13,7 @@ use sublet_plan::stock::{NodeRules, PodRules};
 use sublet_plan::{Engine, EngineOptions, StockRules};
 use sublet_queue::{
     Amounts, Gang, GangMode, GangRole, Group, GroupId, MatchPolicy, Member, MemberShape,
-    QueueDecision, QueueMemo, QueueRules, QueueSnapshot, Quota, QuotaTree, Slot, plan,
+    QueueDecision, QueueMemo, QueueRules, QueueSnapshot, Quota, QuotaTree, Slot, TreeTotals, plan,
 };
 
 use super::engine::Filled;
@@ -36,7 +36,7 @@ pub(super) struct Cluster {
     engine: Engine,
     nodes: Vec<(NodeIdx, NodeRules)>,
     tree: QuotaTree,
-    total: Amounts,
+    totals: TreeTotals,
     groups: Vec<Group>,
     rules: QueueRules,
     memo: QueueMemo,
@@ -80,7 +80,7 @@ impl Cluster {
             engine,
             nodes,
             tree: tree(scale.quotas, gpus)?,
-            total: amounts(gpus),
+            totals: [("".into(), amounts(gpus))].into(),
             groups: Vec::new(),
             rules: QueueRules::default(),
             memo: QueueMemo::default(),
@@ -175,7 +175,7 @@ impl Cluster {
                 engine: &mut self.engine,
                 nodes: &self.nodes,
                 tree: &self.tree,
-                total: &self.total,
+                totals: &self.totals,
                 groups: &self.groups,
                 hold: None,
                 breaks: &|_| false,

@@ -46,11 +46,10 @@ IN A CLUSTER (--cluster, or files with -f) it shows what each quota has, and eve
 pods that starts together: those of Jobs and other kinds, of PodGroups and gangs, and single
 pods. What it says of them is what the queue's engine decides for these objects now: which
 start and where, and why the others wait. Room that is kept, back-off and disruption budgets
-are the controller's and are not looked at. Places of a
-GangPlan count as taken. Only the cluster's own tree of quotas is planned: of quotas with a
-tree-id it shows the amounts, and does not say when their groups start (NoQuota). Amounts are
-whole numbers: CPU in thousandths of a core, all else in its base unit. LENT is what of its
-min a quota does not ask for, BORROWED what it uses beyond it.
+are the controller's and are not looked at. Places of a GangPlan count as taken. Quotas with a
+tree-id have their tree behind their name, and share what that has. Amounts are whole numbers:
+CPU in thousandths of a core, all else in its base unit. LENT is what of its min a quota does
+not ask for, BORROWED what it uses beyond it.
 
 EXIT CODES
   0  printed

@@ -13,13 +13,13 @@ use sublet_api::group::{
 use sublet_api::object::Pod;
 use sublet_api::{
     DEFAULT_QUOTA, QuotaFacts, QuotaIndex, QuotaScope, amounts_of, elastic_quotas, gpu_amounts,
-    is_over, pod_uid, scheduler_of,
+    is_over, pod_uid, scheduler_of, tree_totals,
 };
 use sublet_model::{MiB, PodUid, Time, Unit};
 use sublet_plan::{EngineOptions, Policy};
 use sublet_queue::{
     Amounts, Group, QueueDecision, QueueHold, QueueMemo, QueueReason, QueueRules, QueueSnapshot,
-    QueueVictim, Quota, QuotaTree, Slot, plan,
+    QueueVictim, Quota, QuotaTree, Slot, TreeTotals, plan,
 };
 
 use serde::Deserialize;
@@ -27,7 +27,7 @@ use serde_json::Value;
 
 use super::promised;
 use crate::plan::{Input, Located, Unreadable, name_of, settle};
-use crate::quota::books::{Demand, Report, Row, cluster_total, of_demand};
+use crate::quota::books::{Demand, Report, Row, of_demand};
 use crate::verdict::{Cluster, Odd, asked};
 
 /// How to look.
@@ -127,10 +127,9 @@ pub(crate) fn outlook(mut input: Input, options: &OutlookOptions) -> Outlook {
     let card = largest_card(&cluster);
     let all = queued.iter().map(|queued| (queued, true));
     let demand = demand_of(&input.pods, all, &facts, card, options);
-    let total = cluster_total(&facts, nodes.as_ref(), &demand);
-    let total = total.or_else(|| nodes.clone()).unwrap_or_default();
+    let totals = tree_totals(&facts, nodes.as_ref(), |quota| demand.used(quota));
     match tree_of(&facts) {
-        Ok(tree) => outlook.decide(&mut cluster, &tree, &total, queued, options.now),
+        Ok(tree) => outlook.decide(&mut cluster, &tree, &totals, queued, options.now),
         Err(error) => outlook.errors.push(error.to_string()),
     }
     if !facts.is_empty() {
@@ -152,11 +151,10 @@ pub(crate) fn outlook(mut input: Input, options: &OutlookOptions) -> Outlook {
     outlook
 }
 
-/// The cluster's own tree, with the quota of those that belong to none.
+/// All trees, with the quota of those that belong to none.
 fn tree_of(facts: &[QuotaFacts]) -> Result<QuotaTree, sublet_queue::TreeError> {
-    let own = facts
-        .iter()
-        .filter(|facts| facts.tree.is_empty() && facts.scope == QuotaScope::Tree);
+    let members = facts.iter();
+    let members = members.filter(|facts| facts.scope == QuotaScope::Tree);
     let default = facts
         .iter()
         .find(|facts| &*facts.quota.name == DEFAULT_QUOTA);
@@ -169,7 +167,8 @@ fn tree_of(facts: &[QuotaFacts]) -> Result<QuotaTree, sublet_queue::TreeError> {
         |facts| facts.quota.clone(),
     );
     QuotaTree::new(
-        own.map(|facts| facts.quota.clone())
+        members
+            .map(|facts| facts.quota.clone())
             .chain([default])
             .collect(),
     )
@@ -399,7 +398,7 @@ impl Outlook {
         &mut self,
         cluster: &mut Cluster,
         tree: &QuotaTree,
-        total: &Amounts,
+        totals: &TreeTotals,
         queued: Vec<QueuedGroup>,
         now: Time,
     ) {
@@ -410,7 +409,7 @@ impl Outlook {
                 engine: &mut cluster.engine,
                 nodes: &nodes,
                 tree,
-                total,
+                totals,
                 groups: &groups,
                 hold: None,
                 breaks: &|_| false,

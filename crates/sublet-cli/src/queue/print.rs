@@ -264,13 +264,12 @@ fn tables(outlook: &Outlook, quotas: &[&Row], shown: &[&Standing], how: Printing
     let mut text = String::new();
     if !quotas.is_empty() {
         let row = |row: &&Row| {
-            let indent = "  ".repeat(row.depth);
             let max = row
                 .max
                 .map_or_else(|| "-".to_owned(), |max| max.to_string());
             let json = quota_json(row);
             vec![
-                format!("{indent}{}", row.name),
+                row.title(),
                 row.resource.to_string(),
                 row.min.to_string(),
                 max,

@@ -6,6 +6,7 @@ use sublet_model::{Time, Unit};
 
 use super::outlook::{OutlookOptions, outlook};
 use super::print::{Printing, Shown, answer};
+use super::{MemoryUnit, ScopeArgs, planned};
 use crate::answer::{Answer, BAD_INPUT, DONE, Format, NOT_DONE};
 use crate::plan::Input;
 
@@ -25,6 +26,18 @@ fn asked(text: &str, format: Format, only: Option<(&str, &str)>) -> Answer {
     };
     let outlook = outlook(input, &options);
     answer(&outlook, Printing { format, now, shown }).unwrap()
+}
+
+/// The same by `sublet plan --queue`.
+fn planned_by_queue(text: &str, format: Format) -> Answer {
+    let mut input = Input::default();
+    input.read("f", text);
+    let scope = ScopeArgs {
+        kubeconfig: None,
+        scheduler_name: vec!["ours".to_owned()],
+        memory_unit: MemoryUnit::default(),
+    };
+    planned(input, &scope, format).unwrap()
 }
 
 const NODE: &str = "
@@ -197,6 +210,81 @@ fn what_a_plan_has_promised_to_another_is_taken_once() {
         assert_eq!(state(5, &both), "waiting", "{first:?}");
         assert_eq!(state(4, &both), "starting", "{first:?}");
     }
+}
+
+/// The annotation says what tree `t1` has, and the cluster's own tree has the other five.
+#[test]
+fn groups_of_a_tree_share_what_that_has() {
+    let of_tree = |name: &str, parent: &str, total: &str| {
+        let labels = format!(
+            "labels: {{quota.scheduling.koordinator.sh/tree-id: t1, \
+             quota.scheduling.koordinator.sh/parent: '{parent}'}}{total}, namespace: kube-system"
+        );
+        quota(name, 0, 9).replace("namespace: kube-system", &labels)
+    };
+    let total = ", annotations: {quota.scheduling.koordinator.sh/total-resource: \
+                 '{\"nvidia.com/gpu\": 3}'}";
+    let side = |name: &str, pods: u32| job(name, pods, "low").replace("name: team}", "name: side}");
+    let jobs = [
+        job("own", 5, "low"),
+        job("vast", 6, "low"),
+        side("in", 2),
+        side("later", 2),
+        side("never", 4),
+    ];
+    let quotas = [
+        quota("team", 0, 16),
+        of_tree("pool", "", total),
+        of_tree("side", "pool", ""),
+    ];
+    let all = [NODE, CLASSES, &quotas.concat(), &jobs.concat()].concat();
+    let answers = [
+        asked(&all, Format::Json, None),
+        planned_by_queue(&all, Format::Json),
+    ];
+    for answer in answers {
+        assert_eq!((answer.code, &answer.notes[..]), (DONE, &[][..]));
+        let json: Value = serde_json::from_str(&answer.text).unwrap();
+        for (name, state, why) in [
+            ("own", "starting", ""),
+            (
+                "vast",
+                "waiting",
+                "asks 6 of nvidia.com/gpu, and the cluster has 5 in all",
+            ),
+            ("in", "starting", ""),
+            (
+                "later",
+                "waiting",
+                "quota side uses 2 of its runtime of 3",
+            ),
+            (
+                "never",
+                "waiting",
+                "asks 4 of nvidia.com/gpu, and tree t1 has 3 in all",
+            ),
+        ] {
+            let id = format!("job/team/{name}");
+            let mut groups = json["groups"].as_array().unwrap().iter();
+            let group = groups.find(|group| group["group"] == *id).unwrap();
+            assert_eq!(group["state"], state, "{group}");
+            let message = group["message"].as_str().unwrap_or_default();
+            assert!(message.contains(why), "{name}: {message}");
+        }
+        let mut quotas = json["quotas"].as_array().unwrap().iter();
+        let side = quotas.find(|quota| quota["name"] == "side").unwrap();
+        assert_eq!((&side["tree"], &side["runtime"]), (&"t1".into(), &3.into()));
+    }
+    let table = asked(&all, Format::Table, None).text;
+    assert!(table.contains("\n  side (t1)"), "{table}");
+    let silent = all.replace("total-resource", "something-else");
+    let answer = asked(&silent, Format::Json, None);
+    assert_eq!(answer.code, NOT_DONE);
+    assert!(
+        answer.notes[0].contains("tree t1: nothing says"),
+        "{:?}",
+        answer.notes
+    );
 }
 
 /// These names are a promise: scripts read them.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use sublet_api::object::Pod;
 use sublet_api::{
-    DEFAULT_QUOTA, PodQuota, QuotaFacts, QuotaIndex, QuotaScope, amounts_of, elastic_quotas, keys,
-    node_amounts,
+    NoTotal, PodQuota, QuotaFacts, QuotaIndex, QuotaScope, amounts_of, elastic_quotas, keys,
+    node_amounts, tree_totals,
 };
-use sublet_queue::{Amounts, MinScaling, Quota, QuotaProblem, QuotaTree};
+use sublet_queue::{Amounts, MinScaling, Quota, QuotaProblem, QuotaTree, TreeTotals};
 
 use crate::plan::{Input, Located, Unreadable, settle};
 
@@ -28,6 +28,18 @@ pub(crate) struct Row {
     pub(crate) request: u64,
     pub(crate) runtime: u64,
     pub(crate) used: u64,
+}
+
+impl Row {
+    /// The quota's name for a table: moved in below its parent, with its tree where that is not the
+    /// cluster's own.
+    pub(crate) fn title(&self) -> String {
+        let indent = "  ".repeat(self.depth);
+        match &*self.tree {
+            "" => format!("{indent}{}", self.name),
+            tree => format!("{indent}{} ({tree})", self.name),
+        }
+    }
 }
 
 /// What was found.
@@ -85,35 +97,26 @@ pub(crate) fn of_demand(input: &Input, demand: &Demand, nodes: Option<&Amounts>)
     report
 }
 
-/// What the cluster's own tree has to divide, where something says it.
-pub(crate) fn cluster_total(
-    quotas: &[QuotaFacts],
-    nodes: Option<&Amounts>,
-    demand: &Demand,
-) -> Option<Amounts> {
-    let trees = by_tree(quotas);
-    trees.contains_key("").then_some(())?;
-    total("", &trees, nodes, demand)
-}
-
 fn by_tree(quotas: &[QuotaFacts]) -> BTreeMap<Arc<str>, Vec<&QuotaFacts>> {
     let mut trees: BTreeMap<Arc<str>, Vec<&QuotaFacts>> = BTreeMap::new();
     for quota in quotas {
-        trees.entry(quota.tree.clone()).or_default().push(quota);
+        trees
+            .entry(quota.quota.tree.clone())
+            .or_default()
+            .push(quota);
     }
     trees
 }
 
-fn no_total(tree: &str) -> String {
-    let which = match tree {
-        "" => String::new(),
-        tree => format!("tree {tree}: "),
-    };
+fn no_total(tree: &Arc<str>) -> String {
     let key = keys::QUOTA_TOTAL;
-    format!(
-        "{which}nothing says what there is to divide: add the nodes, or the annotation {key} to the \
-         quota at the top"
-    )
+    match &**tree {
+        "" => format!(
+            "nothing says what there is to divide: add the nodes, or the annotation {key} to the quota \
+             at the top"
+        ),
+        _ => NoTotal(tree.clone()).to_string(),
+    }
 }
 
 /// What the quotas say.
@@ -168,57 +171,6 @@ fn add_times(sum: &mut Amounts, amounts: &Amounts, times: u64) {
         let sum = sum.entry(resource.clone()).or_default();
         *sum = sum.saturating_add(amount.saturating_mul(times));
     }
-}
-
-fn take(from: &mut Amounts, amounts: &Amounts) {
-    for (resource, amount) in amounts {
-        if let Some(left) = from.get_mut(resource) {
-            *left = left.saturating_sub(*amount);
-        }
-    }
-}
-
-/// What a tree has to divide. None where nothing says it.
-///
-/// The cluster's own tree has what is left of the nodes when other trees have theirs, and when
-/// the pods that no tree counts have what they use.
-fn total(
-    tree: &str,
-    trees: &BTreeMap<Arc<str>, Vec<&QuotaFacts>>,
-    nodes: Option<&Amounts>,
-    demand: &Demand,
-) -> Option<Amounts> {
-    let stated = |of: &str| {
-        let members = trees.get(of)?;
-        let mut totals = members.iter().filter_map(|quota| quota.total.as_ref());
-        let mut sum = totals.next()?.clone();
-        totals.for_each(|total| add(&mut sum, total));
-        Some(sum)
-    };
-    let is_own = tree.is_empty();
-    let mut total = match (stated(tree), nodes) {
-        (Some(total), _) => total,
-        (None, Some(nodes)) if is_own => {
-            let mut total = nodes.clone();
-            for (other, members) in trees.iter().filter(|(name, _)| !name.is_empty()) {
-                if members.iter().all(|quota| quota.takes_from_default) {
-                    take(&mut total, &stated(other).unwrap_or_default());
-                }
-            }
-            total
-        }
-        _ => return None,
-    };
-    let outside = trees[tree]
-        .iter()
-        .filter(|quota| quota.scope == QuotaScope::Outside);
-    let outside = outside.map(|quota| &*quota.quota.name);
-    // Pods of no quota at all are counted against the cluster's own tree.
-    let outside: BTreeSet<&str> = outside.chain(is_own.then_some(DEFAULT_QUOTA)).collect();
-    for name in outside {
-        take(&mut total, &demand.used(name));
-    }
-    Some(total)
 }
 
 impl Demand {
@@ -293,7 +245,8 @@ impl Demand {
             .unwrap_or(0)
     }
 
-    fn used(&self, quota: &str) -> Amounts {
+    /// What a quota's pods have.
+    pub(crate) fn used(&self, quota: &str) -> Amounts {
         self.used.get(quota).cloned().unwrap_or_default()
     }
 }
@@ -306,20 +259,19 @@ impl Report {
         demand: &Demand,
         scaling: MinScaling,
     ) {
-        let trees = by_tree(quotas);
-        for (name, members) in &trees {
-            match total(name, &trees, nodes, demand) {
-                Some(total) => self.enter_tree(name, members, &total, demand, scaling),
-                None => self.errors.push(no_total(name)),
+        let totals = tree_totals(quotas, nodes, |quota| demand.used(quota));
+        for (name, members) in by_tree(quotas) {
+            match totals.contains_key(&name) {
+                true => self.enter_tree(&members, &totals, demand, scaling),
+                false => self.errors.push(no_total(&name)),
             }
         }
     }
 
     fn enter_tree(
         &mut self,
-        name: &Arc<str>,
         members: &[&QuotaFacts],
-        total: &Amounts,
+        totals: &TreeTotals,
         demand: &Demand,
         scaling: MinScaling,
     ) {
@@ -356,9 +308,11 @@ impl Report {
         let entitled: BTreeMap<&Arc<str>, _> = resources
             .iter()
             .map(|resource| {
-                let total = total.get(resource).copied().unwrap_or(0);
                 let asked = |quota: &str| demand.asked(quota, resource);
-                (resource, tree.entitlements(resource, total, asked, scaling))
+                (
+                    resource,
+                    tree.entitlements(resource, totals, asked, scaling),
+                )
             })
             .collect();
         for (quota, depth) in tree.quotas() {
@@ -368,7 +322,7 @@ impl Report {
                 };
                 let of = |amounts: &Amounts| amounts.get(resource).copied();
                 self.rows.push(Row {
-                    tree: name.clone(),
+                    tree: quota.tree.clone(),
                     depth,
                     name: quota.name.clone(),
                     parent: quota.parent.clone(),

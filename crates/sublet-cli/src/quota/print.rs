@@ -93,13 +93,9 @@ fn as_table(rows: &[Row]) -> String {
     for row in rows {
         let is_same =
             before.is_some_and(|before| (&before.tree, &before.name) == (&row.tree, &row.name));
-        let indented = || match &*row.tree {
-            "" => format!("{}{}", "  ".repeat(row.depth), row.name),
-            tree => format!("{}{} ({tree})", "  ".repeat(row.depth), row.name),
-        };
         let amount = |amount: u64| in_words(&row.resource, amount);
         cells.push(vec![
-            if is_same { String::new() } else { indented() },
+            if is_same { String::new() } else { row.title() },
             row.resource.to_string(),
             amount(row.min),
             row.max.map_or("-".to_owned(), amount),

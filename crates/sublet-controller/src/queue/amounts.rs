@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use sublet_api::group::{Gathered, member_shape};
 use sublet_api::object::Pod;
-use sublet_api::{DEFAULT_QUOTA, QuotaFacts, QuotaIndex, QuotaScope, elastic_quotas, keys};
+use sublet_api::{
+    DEFAULT_QUOTA, NoTotal, QuotaFacts, QuotaIndex, QuotaScope, elastic_quotas, keys, tree_totals,
+};
 use sublet_model::{MiB, Unit};
 use sublet_plan::Engine;
-use sublet_queue::{Amounts, Entitlement, MinScaling, Quota, QuotaTree, TreeError};
+use sublet_queue::{Amounts, Entitlement, MinScaling, Quota, QuotaTree, TreeError, TreeTotals};
 
 use super::seen::{Seen, counts};
 
@@ -17,7 +19,7 @@ use super::seen::{Seen, counts};
 pub(crate) struct Books {
     pub(crate) index: QuotaIndex,
     pub(crate) tree: QuotaTree,
-    pub(crate) total: Amounts,
+    pub(crate) totals: TreeTotals,
     /// Quotas that are not as they should be, and what is done about it.
     pub(crate) problems: BTreeMap<Arc<str>, String>,
 }
@@ -53,6 +55,15 @@ impl Books {
             }
         }
         let index = QuotaIndex::new(&facts);
+        let totals = totals(seen, engine, (&facts[..], &index), unit);
+        for facts in facts.iter().filter(|facts| facts.scope == QuotaScope::Tree) {
+            let Quota {
+                name, tree, parent, ..
+            } = &facts.quota;
+            if parent.is_none() && !totals.contains_key(tree) {
+                problems.insert(name.clone(), NoTotal(tree.clone()).to_string());
+            }
+        }
         let members = facts
             .into_iter()
             .filter(|facts| facts.scope == QuotaScope::Tree);
@@ -64,11 +75,10 @@ impl Books {
         };
         let quotas = members.map(|facts| facts.quota).chain([nobodys]).collect();
         let tree = sound_tree(quotas, &mut problems);
-        let total = total(seen, engine, &index, unit);
         Books {
             index,
             tree,
-            total,
+            totals,
             problems,
         }
     }
@@ -98,7 +108,7 @@ impl Books {
             let asks = |quota: &str| asked.get(quota).map_or(0, of);
             let entitled = self
                 .tree
-                .entitlements(&resource, of(&self.total), asks, MinScaling::On);
+                .entitlements(&resource, &self.totals, asks, MinScaling::On);
             for (quota, Entitlement { request, runtime }) in entitled {
                 let figures = figures.entry(quota).or_default();
                 figures.request.insert(resource.clone(), request);
@@ -119,7 +129,8 @@ fn sound_tree(mut quotas: Vec<Quota>, problems: &mut BTreeMap<Arc<str>, String>)
         };
         let (TreeError::TwiceNamed(name)
         | TreeError::Circle(name)
-        | TreeError::NoParent { quota: name, .. }) = &error;
+        | TreeError::NoParent { quota: name, .. }
+        | TreeError::OtherTree { quota: name, .. }) = &error;
         problems.insert(
             name.clone(),
             format!("{error}; it stands at the top meanwhile"),
@@ -137,11 +148,17 @@ fn sound_tree(mut quotas: Vec<Quota>, problems: &mut BTreeMap<Arc<str>, String>)
     }
 }
 
-/// What all nodes have, less what pods have that belong to no quota.
-fn total(seen: &Seen, engine: &Engine, index: &QuotaIndex, unit: Unit) -> Amounts {
-    let mut total = Amounts::new();
+/// What each tree has: what its quotas say, and for the cluster's own what all nodes have, less what
+/// others have.
+fn totals(
+    seen: &Seen,
+    engine: &Engine,
+    (facts, index): (&[QuotaFacts], &QuotaIndex),
+    unit: Unit,
+) -> TreeTotals {
+    let mut nodes = Amounts::new();
     for amounts in seen.nodes.values() {
-        add(&mut total, amounts, 1);
+        add(&mut nodes, amounts, 1);
     }
     let (mut cards, mut memory) = (0u64, 0u64);
     for (_, book) in engine.ledger().books() {
@@ -152,24 +169,29 @@ fn total(seen: &Seen, engine: &Engine, index: &QuotaIndex, unit: Unit) -> Amount
         }
     }
     // Whatever a node's status says of them by the same names: devices there are counted in parts.
-    total.insert(keys::GPU.into(), cards);
-    total.insert(keys::GPU_MEMORY.into(), memory);
-    total.insert(keys::GPU_COMPUTE.into(), 100 * cards);
+    nodes.insert(keys::GPU.into(), cards);
+    nodes.insert(keys::GPU_MEMORY.into(), memory);
+    nodes.insert(keys::GPU_COMPUTE.into(), 100 * cards);
     let card = largest_card(engine);
-    for pod in seen.pods.values().filter(|pod| is_nobodys(pod, index)) {
-        for (resource, amount) in amounts(pod, unit, card) {
-            if let Some(total) = total.get_mut(&resource) {
-                *total = total.saturating_sub(amount);
-            }
+    let outside = facts
+        .iter()
+        .filter(|facts| facts.scope == QuotaScope::Outside);
+    let outside = outside.map(|facts| &*facts.quota.name);
+    let mut used: BTreeMap<&str, Amounts> = outside
+        .chain([DEFAULT_QUOTA])
+        .map(|name| (name, Amounts::new()))
+        .collect();
+    for pod in seen.pods.values() {
+        if pod.spec.node_name.is_empty() || !counts(pod) {
+            continue;
+        }
+        if let Some(used) = used.get_mut(&*index.of_pod(pod).quota) {
+            add(used, &amounts(pod, unit, card), 1);
         }
     }
-    total
-}
-
-/// Does it have a place, and belong to no quota?
-fn is_nobodys(pod: &Pod, index: &QuotaIndex) -> bool {
-    let runs = !pod.spec.node_name.is_empty() && counts(pod);
-    runs && *index.of_pod(pod).quota == *DEFAULT_QUOTA
+    tree_totals(facts, Some(&nodes), |quota| {
+        used.get(quota).cloned().unwrap_or_default()
+    })
 }
 
 /// What a pod takes; nothing where that cannot be read.

@@ -232,7 +232,7 @@ impl QueueLook<'_> {
                 engine: sight.engine,
                 nodes: &sight.nodes,
                 tree: &books.tree,
-                total: &books.total,
+                totals: &books.totals,
                 groups: &groups,
                 hold: memory.hold.as_ref(),
                 breaks: sight.breaks,

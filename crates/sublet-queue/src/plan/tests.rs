@@ -4,6 +4,7 @@ mod gangs;
 mod keep;
 mod properties;
 mod reclaim;
+mod trees;
 
 use crate::scene::Scene;
 

@@ -10,14 +10,22 @@ fn amounts(amount: u64) -> Amounts {
     [(Arc::from(CPU), amount)].into()
 }
 
-/// `name parent min max lends`: with `-` for no parent.
+/// What the cluster's own tree has.
+fn own(total: u64) -> TreeTotals {
+    [(Arc::from(""), amounts(total))].into()
+}
+
+/// `name parent min max lends`: with `-` for no parent, and `@tree` behind the name of one that is
+/// in another tree.
 fn quota(line: &str) -> Quota {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [name, parent, min, max, lends] = words[..] else {
         panic!("five words: {line}");
     };
+    let (name, tree) = name.split_once('@').unwrap_or((name, ""));
     Quota {
         name: name.into(),
+        tree: tree.into(),
         parent: (parent != "-").then(|| parent.into()),
         lends: lends == "lends",
         min: amounts(min.parse().unwrap()),
@@ -36,7 +44,7 @@ fn runtimes(tree: &QuotaTree, total: u64, requests: &[(&str, u64)]) -> Vec<u64> 
         let its = requests.iter().find(|(of, _)| *of == name);
         its.map_or(0, |(_, request)| *request)
     };
-    let all = tree.entitlements(CPU, total, asked, MinScaling::On);
+    let all = tree.entitlements(CPU, &own(total), asked, MinScaling::On);
     all.into_values().map(|has| has.runtime).collect()
 }
 
@@ -76,7 +84,7 @@ fn q11_who_is_above_hears_no_more_than_the_limit() {
     let chain = tree(&["a - 0 500 lends", "b a 0 30 lends", "c b 0 30 lends"]);
     let all = chain.entitlements(
         CPU,
-        500,
+        &own(500),
         |name| if name == "c" { 55 } else { 0 },
         MinScaling::On,
     );
@@ -90,7 +98,7 @@ fn a_resource_that_nobody_names_concerns_nobody() {
     plain.min = [(Arc::from("memory"), 1)].into();
     let tree = QuotaTree::new(vec![plain, quota("b a 0 9 lends"), quota("c - 0 9 lends")]).unwrap();
     let names = |resource| {
-        let all = tree.entitlements(resource, 9, |_| 9, MinScaling::On);
+        let all = tree.entitlements(resource, &own(9), |_| 9, MinScaling::On);
         all.into_keys().collect::<Vec<_>>()
     };
     assert_eq!(names("memory"), ["a".into()]);
@@ -133,6 +141,10 @@ fn what_is_no_tree_is_named() {
         wrong(&["a b 0 1 lends"]),
         "quota a has the parent b, which is not there"
     );
+    assert_eq!(
+        wrong(&["a@x - 0 1 lends", "b a 0 1 lends"]),
+        "quota b is not of the tree of its parent a"
+    );
     let circle = wrong(&["a b 0 1 lends", "b a 0 1 lends", "c - 0 1 lends"]);
     assert_eq!(
         circle,
@@ -156,6 +168,36 @@ fn promises_that_cannot_be_kept_are_named() {
             "quota a: min of cpu is 10, and its children have 13 together",
         ]
     );
+}
+
+#[test]
+fn each_tree_divides_what_it_has_itself() {
+    let trees = tree(&[
+        "a - 2 9 lends",
+        "b - 2 9 lends",
+        "x@t - 2 9 lends",
+        "y@t x 1 9 lends",
+        "z@u - 5 9 lends",
+    ]);
+    let totals: TreeTotals = [("", 8), ("t", 6)]
+        .map(|(tree, total)| (Arc::from(tree), amounts(total)))
+        .into();
+    let of = |asked: &[(&str, u64)]| -> Vec<u64> {
+        let asked = |name: &str| {
+            let its = asked.iter().find(|(of, _)| *of == name);
+            its.map_or(0, |(_, request)| *request)
+        };
+        let all = trees.entitlements(CPU, &totals, asked, MinScaling::On);
+        all.into_values().map(|has| has.runtime).collect()
+    };
+    // Of tree u nobody knows what it has.
+    assert_eq!(
+        of(&[("a", 9), ("b", 9), ("y", 9), ("z", 9)]),
+        [4, 4, 6, 6, 0]
+    );
+    // What one tree does not ask for stays in it.
+    assert_eq!(of(&[("a", 9), ("z", 9)]), [8, 0, 0, 0, 0]);
+    assert_eq!(of(&[("a", 1), ("y", 9)]), [1, 0, 6, 6, 0]);
 }
 
 /// Trees of up to 12 quotas. Whose parent is at or after itself stands at the top.
@@ -186,7 +228,7 @@ fn index(name: &str) -> usize {
 proptest! {
     #[test]
     fn no_level_gives_out_more_than_it_has((tree, requests, total) in any_tree()) {
-        let all = tree.entitlements(CPU, total, |name| requests[index(name)], MinScaling::On);
+        let all = tree.entitlements(CPU, &own(total), |name| requests[index(name)], MinScaling::On);
         let mut sums: BTreeMap<Option<Arc<str>>, u64> = BTreeMap::new();
         for (quota, _) in tree.quotas() {
             let has = all[&quota.name];
@@ -208,7 +250,7 @@ proptest! {
         let at = at.index(requests.len());
         let name: Arc<str> = format!("q{at:02}").into();
         let runtime = |requests: &[u64]| {
-            let all = tree.entitlements(CPU, total, |name| requests[index(name)], MinScaling::On);
+            let all = tree.entitlements(CPU, &own(total), |name| requests[index(name)], MinScaling::On);
             all[&name].runtime
         };
         let before = runtime(&requests);
@@ -227,8 +269,34 @@ proptest! {
         let other = QuotaTree::new(quotas).unwrap();
         let asked = |name: &str| requests[index(name)];
         prop_assert_eq!(
-            tree.entitlements(CPU, total, asked, MinScaling::On),
-            other.entitlements(CPU, total, asked, MinScaling::On)
+            tree.entitlements(CPU, &own(total), asked, MinScaling::On),
+            other.entitlements(CPU, &own(total), asked, MinScaling::On)
         );
+    }
+
+    #[test]
+    fn another_tree_changes_nothing(
+        (tree, requests, total) in any_tree(),
+        (other, asks, more) in any_tree(),
+    ) {
+        let asked = |name: &str| match name.strip_prefix('x') {
+            Some(name) => asks[index(name)],
+            None => requests[index(name)],
+        };
+        let moved = |name: &Arc<str>| -> Arc<str> { format!("x{name}").into() };
+        let those = tree.quotas().map(|(quota, _)| quota.clone());
+        let others = other.quotas().map(|(quota, _)| Quota {
+            name: moved(&quota.name),
+            tree: "x".into(),
+            parent: quota.parent.as_ref().map(moved),
+            ..quota.clone()
+        });
+        let both = QuotaTree::new(those.chain(others).collect()).unwrap();
+        let mut totals = own(total);
+        totals.insert("x".into(), amounts(more));
+        let mut expected = tree.entitlements(CPU, &own(total), asked, MinScaling::On);
+        let alone = other.entitlements(CPU, &own(more), |name| asks[index(name)], MinScaling::On);
+        expected.extend(alone.into_iter().map(|(name, has)| (moved(&name), has)));
+        prop_assert_eq!(both.entitlements(CPU, &totals, asked, MinScaling::On), expected);
     }
 }

@@ -91,7 +91,7 @@ fn what_is_above_the_minima_starts_where_there_is_room_after_everybody_elses_min
 #[test]
 fn roles_with_parts_of_cards_and_without_cards_are_placed_together() {
     let mut scene = Scene::new(2, 2, &["a - 0 100"]);
-    scene.total = [(crate::scene::GPU.into(), 100)].into();
+    scene.there_is("", 100);
     scene.add(&["g a | ps 2 2 0 | part 6 6 300 | whole 1 1 2x"]);
     assert_eq!(scene.tick(0), ["admit g 9"]);
     let whole = scene.places("g").split(' ').next_back().unwrap().to_owned();

@@ -60,7 +60,7 @@ fn while_nodes_are_held_only_who_is_gone_by_then_starts_there() {
     let mut scene = Scene::new(2, 2, &["a - 0 8", "b - 0 8"]);
     scene.rules.reservation_after_ms = 10;
     // Quotas are generous here: it is room that is missing.
-    scene.total = [(crate::scene::GPU.into(), 8)].into();
+    scene.there_is("", 8);
     scene.add(&["x a ends=50 | w 1 1 1x", "y a | w 1 1 2x"]);
     assert_eq!(scene.tick(0), ["admit x 1", "admit y 1"]);
     scene.add(&["big b t0 | w 1 1 2x"]);

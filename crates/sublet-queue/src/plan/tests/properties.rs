@@ -42,47 +42,55 @@ fn any_job() -> impl Strategy<Value = Job> {
 fn any_world() -> impl Strategy<Value = Scene> {
     let quota = (0..3usize, 0..6u64, 0..12u64);
     let quotas = prop::collection::vec(quota, 6);
-    (1..5usize, quotas, prop::collection::vec(any_job(), 1..14)).prop_map(
-        |(nodes, quotas, jobs)| {
-            let mut lines: Vec<String> = (0..3).map(|top| format!("t{top} - 6 99")).collect();
-            for (at, (parent, min, more)) in quotas.iter().enumerate() {
-                // Two of them stand at the top.
-                let parent = if at < 2 {
-                    "-".into()
-                } else {
-                    format!("t{parent}")
-                };
-                lines.push(format!("q{at} {parent} {min} {}", min + more));
+    // The third branch may be a tree of its own, which has so many cards.
+    let other = prop::option::of(0..12u64);
+    let jobs = prop::collection::vec(any_job(), 1..14);
+    (1..5usize, quotas, jobs, other).prop_map(|(nodes, quotas, jobs, other)| {
+        let tree = |top: usize| {
+            if top == 2 && other.is_some() {
+                "@x"
+            } else {
+                ""
             }
-            let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-            let mut scene = Scene::new(nodes, 4, &lines);
-            for (at, job) in jobs.iter().enumerate() {
-                let Job {
-                    quota,
-                    priority,
-                    since,
-                    min,
-                    more,
-                    cards,
-                    low,
-                    runs,
-                } = job;
-                let (low, ask) = match low {
-                    true => ("low", "1000".to_owned()),
-                    false => ("", format!("{cards}x")),
-                };
-                let replicas = min + more;
-                let line = format!(
-                    "g{at:02} q{quota} p{priority} t{since} {low} | w {min} {replicas} {ask}"
-                );
-                scene.add(&[&line]);
-                if *runs {
-                    scene.force(&format!("g{at:02}"));
-                }
+        };
+        let top = |top: usize| format!("t{top}{} - 6 99", tree(top));
+        let mut lines: Vec<String> = (0..3).map(top).collect();
+        for (at, (parent, min, more)) in quotas.iter().enumerate() {
+            // Two of them stand at the top.
+            let (tree, parent) = match at {
+                0 | 1 => ("", "-".to_owned()),
+                _ => (tree(*parent), format!("t{parent}")),
+            };
+            lines.push(format!("q{at}{tree} {parent} {min} {}", min + more));
+        }
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let mut scene = Scene::new(nodes, 4, &lines);
+        scene.there_is("x", other.unwrap_or(0));
+        for (at, job) in jobs.iter().enumerate() {
+            let Job {
+                quota,
+                priority,
+                since,
+                min,
+                more,
+                cards,
+                low,
+                runs,
+            } = job;
+            let (low, ask) = match low {
+                true => ("low", "1000".to_owned()),
+                false => ("", format!("{cards}x")),
+            };
+            let replicas = min + more;
+            let line =
+                format!("g{at:02} q{quota} p{priority} t{since} {low} | w {min} {replicas} {ask}");
+            scene.add(&[&line]);
+            if *runs {
+                scene.force(&format!("g{at:02}"));
             }
-            scene
-        },
-    )
+        }
+        scene
+    })
 }
 
 /// What guaranteed groups use, by quota and all above it; and what all use.
@@ -123,7 +131,7 @@ fn runtimes(scene: &Scene, reasons: &BTreeMap<String, QueueReason>) -> BTreeMap<
     };
     let all = scene
         .tree
-        .entitlements(GPU, scene.total[GPU], asked, MinScaling::On);
+        .entitlements(GPU, &scene.totals, asked, MinScaling::On);
     let all = all.into_iter();
     all.map(|(name, has)| (name.to_string(), has.runtime))
         .collect()
