@@ -47,8 +47,11 @@ fn others() -> Vec<(String, &'static str, &'static str)> {
         kinds.push((format!("{group}/v1alpha1"), "ElasticQuota", "elasticquotas"));
     }
     for dialect in GANG_DIALECTS {
-        let (group, version) = dialect.pod_groups();
-        kinds.push((format!("{group}/{version}"), "PodGroup", "podgroups"));
+        let group = dialect.api_group();
+        let versions = dialect.versions().iter();
+        kinds.extend(
+            versions.map(|version| (format!("{group}/{version}"), "PodGroup", "podgroups")),
+        );
     }
     for kind in JOB_KINDS {
         let api = kind.api();

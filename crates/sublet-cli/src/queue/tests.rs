@@ -253,11 +253,7 @@ fn groups_of_a_tree_share_what_that_has() {
                 "asks 6 of nvidia.com/gpu, and the cluster has 5 in all",
             ),
             ("in", "starting", ""),
-            (
-                "later",
-                "waiting",
-                "quota side uses 2 of its runtime of 3",
-            ),
+            ("later", "waiting", "quota side uses 2 of its runtime of 3"),
             (
                 "never",
                 "waiting",

@@ -27,9 +27,9 @@ pub(crate) struct Seen {
     pub(crate) pods: BTreeMap<String, Arc<Pod>>,
     /// What pods can have of each node.
     pub(crate) nodes: BTreeMap<String, Amounts>,
-    /// PodGroups, by API group, namespace and name.
+    /// PodGroups, by kind and API group, namespace and name.
     pub(crate) pod_groups: BTreeMap<Address, SeenPodGroup>,
-    /// Quotas, in the same way.
+    /// Quotas, by API group, namespace and name.
     pub(crate) quotas: BTreeMap<Address, ElasticQuota>,
     /// Jobs, by name.
     pub(crate) jobs: BTreeMap<JobName, JobFacts>,
@@ -155,11 +155,14 @@ impl Seen {
 
     /// Objects of a kind changed that is read as data: PodGroups, jobs, PriorityClasses.
     pub(crate) fn object(&mut self, api_version: &str, kind: &str, change: Change<DynamicObject>) {
-        let word = format!("{api_version} {kind}");
+        // An object is the same one in whatever version of its API it is read: a control plane that
+        // is being upgraded serves one in the morning and another one at night.
+        let group = api_version.split_once('/').map_or("", |(group, _)| group);
+        let (word, list) = (format!("{kind} {group}"), format!("{kind} {api_version}"));
         match change {
-            Change::ListBegins => self.begin(&word),
+            Change::ListBegins => self.begin(&list),
             Change::ListEnds => {
-                let listed = self.listed.remove(&word).unwrap_or_default();
+                let listed = self.listed.remove(&list).unwrap_or_default();
                 let stays = |at: &Address| at.0 != word || listed.contains(&text(at));
                 self.pod_groups.retain(|at, _| stays(at));
                 if let Some(job) = job_kind(api_version, kind) {
@@ -175,7 +178,7 @@ impl Seen {
             }
             Change::Set(object) => {
                 let at = address(&word, &object);
-                self.list(&word, || text(&at));
+                self.list(&list, || text(&at));
                 self.enter(api_version, kind, at, object);
             }
             Change::Gone(object) => {

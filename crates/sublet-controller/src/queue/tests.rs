@@ -434,6 +434,27 @@ fn a_gang_larger_than_a_plan_is_told_so_and_others_start() {
     );
 }
 
+/// While a control plane is upgraded, a PodGroup is seen in one version of its API and in another.
+#[test]
+fn a_pod_group_is_one_whatever_the_version() {
+    let mut seen = Seen::default();
+    let group = || {
+        let group = serde_json::from_value(json!({
+            "metadata": {"name": "g", "namespace": "a", "uid": "u-g"},
+            "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}},
+        }));
+        Change::Set(group.unwrap())
+    };
+    for version in ["scheduling.k8s.io/v1alpha2", "scheduling.k8s.io/v1beta1"] {
+        for change in [Change::ListBegins, group(), Change::ListEnds] {
+            seen.object(version, "PodGroup", change);
+        }
+        let facts: Vec<_> = seen.pod_groups.values().map(|group| &group.facts).collect();
+        assert_eq!(facts.len(), 1, "{facts:?}");
+        assert_eq!((&*facts[0].api_version, facts[0].terms.min), (version, 2));
+    }
+}
+
 #[test]
 fn a_default_priority_counts_as_long_as_its_class_is_there() {
     let mut seen = Seen::default();

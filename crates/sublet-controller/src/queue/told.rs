@@ -141,9 +141,8 @@ impl Tellings<'_> {
     ) -> impl Iterator<Item = Value> {
         let groups = queued.gangs.iter().filter_map(|gang| objects.get(gang));
         let groups = groups.flatten().map(|SeenPodGroup { facts, .. }| {
-            let (group, version) = facts.api;
             reference(
-                &format!("{group}/{version}"),
+                &facts.api_version,
                 "PodGroup",
                 &facts.gang.namespace,
                 &facts.gang.name,
@@ -225,7 +224,7 @@ impl Tellings<'_> {
         let planned: BTreeSet<&GangName> = planned.flat_map(|queued| &queued.gangs).collect();
         for (at, group) in &self.look.seen.pod_groups {
             let facts = &group.facts;
-            let (api, _) = facts.api;
+            let api = facts.api_group;
             if !api.ends_with("sigs.k8s.io") && api != PLUGINS {
                 continue;
             }
@@ -273,7 +272,7 @@ impl Tellings<'_> {
         set("running", running.into());
         set("succeeded", succeeded.into());
         set("failed", failed.into());
-        if group.facts.api.0 != PLUGINS {
+        if group.facts.api_group != PLUGINS {
             set("scheduled", bound.into());
         }
         if planned && group.status["scheduleStartTime"].is_null() {

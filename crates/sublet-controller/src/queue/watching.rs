@@ -136,9 +136,9 @@ fn kinds() -> Vec<ApiResource> {
     let kind = |group: &str, version: &str, kind: &str, plural: &str| {
         ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
     };
-    let groups = GANG_DIALECTS.iter().map(|dialect| {
-        let (group, version) = dialect.pod_groups();
-        kind(group, version, "PodGroup", "podgroups")
+    let groups = GANG_DIALECTS.iter().flat_map(|dialect| {
+        let versions = dialect.versions().iter();
+        versions.map(|version| kind(dialect.api_group(), version, "PodGroup", "podgroups"))
     });
     let jobs = JOB_KINDS.iter().map(|job| {
         let api = job.api();

@@ -12,8 +12,8 @@ use crate::object::{Meta, Pod};
 pub(super) struct Koordinator;
 
 impl GangDialect for Koordinator {
-    fn pod_groups(&self) -> (&'static str, &'static str) {
-        ("scheduling.sigs.k8s.io", "v1alpha1")
+    fn api_group(&self) -> &'static str {
+        "scheduling.sigs.k8s.io"
     }
 
     fn named<'a>(&self, pod: &'a Pod) -> Option<&'a str> {

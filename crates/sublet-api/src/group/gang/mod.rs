@@ -27,8 +27,13 @@ pub const GANG_DIALECTS: &[&dyn GangDialect] = &[
 
 /// What one dialect of gangs knows.
 pub trait GangDialect: Sync {
-    /// The API group and version of its PodGroups.
-    fn pod_groups(&self) -> (&'static str, &'static str);
+    /// The API group of its PodGroups.
+    fn api_group(&self) -> &'static str;
+
+    /// The versions of that group in which its PodGroups can be read.
+    fn versions(&self) -> &'static [&'static str] {
+        &["v1alpha1"]
+    }
 
     /// The first word of the names of its gangs. Dialects with one word mean one gang by one name.
     fn word(&self) -> &'static str {
@@ -111,8 +116,10 @@ pub struct GangOfPod {
 pub struct PodGroupFacts {
     /// Whose.
     pub gang: GangName,
-    /// Its API group and version.
-    pub api: (&'static str, &'static str),
+    /// Its API group.
+    pub api_group: &'static str,
+    /// Group and version in which it was read.
+    pub api_version: String,
     /// Its UID.
     pub uid: String,
     /// When it was made.
@@ -184,7 +191,8 @@ pub fn read_pod_group(
             namespace: namespace_of(&meta).to_owned(),
             name: meta.name.clone(),
         },
-        api: dialect.pod_groups(),
+        api_group: dialect.api_group(),
+        api_version: api_version.to_owned(),
         uid: meta.uid.clone(),
         created: meta.creation_timestamp.as_deref().and_then(moment),
         owner: meta.controller().cloned(),
@@ -197,7 +205,7 @@ pub fn read_pod_group(
 fn dialect_of(api_version: &str) -> Option<&'static dyn GangDialect> {
     let group = api_version.split_once('/').map(|(group, _)| group);
     let mut dialects = GANG_DIALECTS.iter().copied();
-    dialects.find(|dialect| Some(dialect.pod_groups().0) == group)
+    dialects.find(|dialect| Some(dialect.api_group()) == group)
 }
 
 /// The namespace of an object; files written by hand often leave it out.

@@ -1,7 +1,9 @@
 //! Kubernetes' own gangs: a field of the pod, and a PodGroup of `scheduling.k8s.io`.
 //!
-//! Source: `k8s.io/api` v0.36.3, `scheduling/v1alpha2` and `core/v1`. A PodGroup says all of its
-//! terms itself; the Workload that it was made from is not read.
+//! Sources: `k8s.io/api` v0.36.3 (`scheduling/v1alpha2`) and v0.37.2 (`scheduling/v1beta1`), and
+//! `core/v1` of both. What is read here stands in the same fields in both versions. A PodGroup says
+//! all of its terms itself: the Workload that it was made from is not read, nor are the composite
+//! groups of 1.37, which name PodGroups.
 
 use super::{GangDialect, GangTerms, annotated};
 use crate::group::field::{Field, GroupError};
@@ -11,8 +13,12 @@ use crate::object::{Meta, Pod};
 pub(super) struct Native;
 
 impl GangDialect for Native {
-    fn pod_groups(&self) -> (&'static str, &'static str) {
-        ("scheduling.k8s.io", "v1alpha2")
+    fn api_group(&self) -> &'static str {
+        "scheduling.k8s.io"
+    }
+
+    fn versions(&self) -> &'static [&'static str] {
+        &["v1alpha2", "v1beta1"]
     }
 
     fn word(&self) -> &'static str {
@@ -31,12 +37,18 @@ impl GangDialect for Native {
             true => gang.get("minCount")?.count()?.unwrap_or(1),
             false => 0,
         };
+        let mut terms = annotated(meta, min, self.word());
+        let topology = spec.at(&["schedulingConstraints", "topology"])?;
+        if !topology.list()?.is_empty() {
+            let what = "the queue does not look at it: its pods may get places apart";
+            terms.odd.push(topology.wrong(what));
+        }
         Ok(GangTerms {
             priority: AskedPriority {
                 number: spec.get("priority")?.number()?,
                 class: spec.get("priorityClassName")?.text()?.map(str::to_owned),
             },
-            ..annotated(meta, min, self.word())
+            ..terms
         })
     }
 }

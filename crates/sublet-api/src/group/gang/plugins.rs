@@ -10,8 +10,8 @@ use crate::object::{Meta, Pod};
 pub(super) struct Plugins;
 
 impl GangDialect for Plugins {
-    fn pod_groups(&self) -> (&'static str, &'static str) {
-        ("scheduling.x-k8s.io", "v1alpha1")
+    fn api_group(&self) -> &'static str {
+        "scheduling.x-k8s.io"
     }
 
     fn named<'a>(&self, pod: &'a Pod) -> Option<&'a str> {

@@ -390,11 +390,22 @@ fn pod_groups_of_all_apis_are_read() {
     assert_eq!(facts.gang.to_string(), "podgroup/default/nginx");
     let native = "spec: {schedulingPolicy: {gang: {minCount: 4}}, priorityClassName: high}";
     for version in ["v1alpha2", "v1beta1"] {
-        let facts = read(&format!("scheduling.k8s.io/{version}"), native);
-        let facts = facts.unwrap().unwrap();
-        assert_eq!(facts.terms.min, 4);
+        let api = format!("scheduling.k8s.io/{version}");
+        let facts = read(&api, native).unwrap().unwrap();
+        assert_eq!(facts.api_version, api);
+        assert_eq!((facts.terms.min, &facts.terms.odd[..]), (4, &[][..]));
         assert_eq!(facts.terms.priority.class.as_deref(), Some("high"));
     }
+    let apart = native.replace(
+        "}},",
+        "}}, schedulingConstraints: {topology: [{key: rack}]},",
+    );
+    let facts = read("scheduling.k8s.io/v1alpha2", &apart).unwrap().unwrap();
+    assert_eq!(
+        facts.terms.odd[0].to_string(),
+        "field `spec.schedulingConstraints.topology`: the queue does not look at it: its pods may get \
+         places apart"
+    );
     assert_eq!(read("scheduling.volcano.sh/v1beta1", "spec: {}"), Ok(None));
     for (rest, expected) in [
         (
