@@ -113,13 +113,35 @@ impl World {
             deployed::apply_queue(&cluster, repository())?;
         }
         let port = deployed::start_extender(&cluster, &sublet, flags)?;
-        deployed::start_kube_scheduler(&cluster, repository(), port)?;
+        deployed::start_kube_scheduler(&cluster, repository(), port, &[])?;
         Ok(Some(World {
             cluster,
             port,
             sublet,
             queue,
         }))
+    }
+
+    /// The same with the queue, in a cluster that has Kubernetes' own gang API. Its kube-scheduler
+    /// knows nothing of it until it is restarted with [`sublet_testbed::GANG_GATES`].
+    ///
+    /// # Errors
+    /// A component does not come up.
+    pub fn start_with_gangs() -> Result<Option<World>> {
+        let world = World::start_of(true, &["--queue"], ClusterOptions::with_gangs)?;
+        if let Some(world) = &world {
+            world.start_controller(&["--queue"])?;
+        }
+        Ok(world)
+    }
+
+    /// Ends our kube-scheduler, and starts it with these flags beside its own.
+    ///
+    /// # Errors
+    /// It does not come up.
+    pub fn restart_kube_scheduler(&self, flags: &[&str]) -> Result<()> {
+        self.cluster.stop(deployed::KUBE_SCHEDULER);
+        deployed::start_kube_scheduler(&self.cluster, repository(), self.port, flags)
     }
 
     /// Starts a cluster with that many pods of schedulers, as the shipped Deployment makes them.

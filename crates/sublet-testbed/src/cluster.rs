@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 
 use crate::build::Binaries;
-use crate::components::{self, APISERVER, CONTROLLERS, ETCD, KWOK, Ports};
+use crate::components::{self, APISERVER, CONTROLLERS, ETCD, GANG_GATES, KWOK, Ports};
 use crate::guard::Kind;
 use crate::loopback::{free_port, http_get, is_open};
 use crate::pki::Pki;
@@ -94,6 +94,16 @@ impl ClusterOptions {
     pub fn keeping_deleted(mut self) -> ClusterOptions {
         let without = "--controllers=*,-pod-garbage-collector-controller";
         self.flags.push((CONTROLLERS, without.to_owned()));
+        self
+    }
+
+    /// The same with Kubernetes' own gang API, which is off by default.
+    #[must_use]
+    pub fn with_gangs(mut self) -> ClusterOptions {
+        let gates = [APISERVER, CONTROLLERS].map(|to| (to, GANG_GATES.to_owned()));
+        self.flags.extend(gates);
+        let served = "--runtime-config=scheduling.k8s.io/v1alpha2=true";
+        self.flags.push((APISERVER, served.to_owned()));
         self
     }
 }

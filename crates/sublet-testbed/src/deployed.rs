@@ -355,13 +355,20 @@ pub fn until_controller_ready(cluster: &Cluster, name: &str, ports: ControllerPo
 }
 
 /// Starts the second stock kube-scheduler, as its own account; it asks the extender on `port`.
+/// `more` are further flags.
 ///
 /// # Errors
 /// When it does not come up: the end of its log.
-pub fn start_kube_scheduler(cluster: &Cluster, repository: &Path, port: u16) -> Result<()> {
+pub fn start_kube_scheduler(
+    cluster: &Cluster,
+    repository: &Path,
+    port: u16,
+    more: &[&str],
+) -> Result<()> {
     let kubeconfig = cluster.kubeconfig(&account("sublet-kube-scheduler").name)?;
     let config = scheduler_config(repository, &kubeconfig, port)?;
-    let flags = scheduler_flags(repository)?;
+    let mut flags = scheduler_flags(repository)?;
+    flags.extend(more.iter().map(ToString::to_string));
     cluster.start_scheduler(KUBE_SCHEDULER, &kubeconfig, &config, &flags)
 }
 

@@ -85,7 +85,7 @@ pub(crate) fn run(keep: bool) -> Result<()> {
     heading("Sublet's extender, and a second stock kube-scheduler that asks it (5 s)");
     deployed::apply(&cluster, repository()?)?;
     let port = deployed::start_extender(&cluster, &sublet, &[])?;
-    deployed::start_kube_scheduler(&cluster, repository()?, port)?;
+    deployed::start_kube_scheduler(&cluster, repository()?, port, &[])?;
 
     heading("three Deployments");
     for asked in &ASKED {

@@ -1,8 +1,10 @@
 //! Jobs that queue, on a real control plane: pods start together or not at all, quotas are lent and
 //! taken back, and who waits is told why. What happened is read from the API server's watch.
 
+mod native;
 mod objects;
 mod shown;
+mod trees;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

@@ -197,7 +197,7 @@ fn the_shipped_manifests_are_accepted_and_start_a_scheduler() -> Result<()> {
     deployed::apply(&cluster, &repository)?;
     let sublet = std::env::var_os("SUBLET_BIN").context("SUBLET_BIN is not set")?;
     let port = deployed::start_extender(&cluster, Path::new(&sublet), &[])?;
-    deployed::start_kube_scheduler(&cluster, &repository, port)?;
+    deployed::start_kube_scheduler(&cluster, &repository, port, &[])?;
     cluster.apply(&kwok_node("paper", &[], &[]))?;
     let plain = pod("plain", "paper").replace("spec:", "spec:\n  schedulerName: sublet-scheduler");
     cluster.apply(&plain)?;
