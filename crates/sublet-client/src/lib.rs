@@ -22,7 +22,7 @@ pub use kube::Client;
 pub use slim::{
     Budgets, Change, ConfigMaps, ElasticQuotas, Flavors, GangPlans, Namespaces, Nodes, ObjectKind,
     PluginQuotas, PodWire, Pods, Quotas, SharePodWire, SharePods, is_unknown_kind, list, read_node,
-    read_pod, watch, watch_any, watch_some,
+    read_pod, watch, watch_any, watch_definitions, watch_some,
 };
 pub use whole::{apply_whole, delete_whole, list_whole, may, merge_whole};
 pub use write::{

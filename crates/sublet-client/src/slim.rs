@@ -3,12 +3,13 @@
 use std::fmt::Debug;
 
 use futures::{Stream, StreamExt};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::ListParams;
-use kube::core::{ApiResource, DynamicObject, DynamicResourceScope};
+use kube::core::{ApiResource, DynamicObject, DynamicResourceScope, PartialObjectMeta};
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher::watcher};
-use kube::{Api, Client, Resource};
+use kube::{Api, Client, Resource, ResourceExt};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
@@ -248,6 +249,24 @@ pub fn watch_any(
     let api: Api<DynamicObject> = Api::all_with(client.clone(), kind);
     let events = watcher(api, watcher::Config::default().page_size(1_000)).default_backoff();
     events.map(|event| event.map(change_of))
+}
+
+/// The names of kinds that somebody defines, as `PLURAL.GROUP`: all that there are, and then each
+/// whose definition changes.
+pub fn watch_definitions(
+    client: &Client,
+) -> impl Stream<Item = Result<String, watcher::Error>> + Send + use<> {
+    // Their schemas are large, and nobody here reads them.
+    let api: Api<PartialObjectMeta<CustomResourceDefinition>> = Api::all(client.clone());
+    let config = watcher::Config::default().page_size(1_000);
+    let events = watcher(api, config).default_backoff();
+    events.filter_map(|event| async move {
+        match event {
+            Ok(Event::Apply(object) | Event::InitApply(object)) => Some(Ok(object.name_any())),
+            Ok(Event::Init | Event::InitDone | Event::Delete(_)) => None,
+            Err(error) => Some(Err(error)),
+        }
+    })
 }
 
 /// Has nobody defined that kind?

@@ -137,28 +137,35 @@ pub(crate) fn admit(
     Ok(admitted)
 }
 
-/// The scheduler that the pod will have. Only a pod that names none gets one, and only if nobody
-/// has chosen its node already.
+/// The scheduler that the pod will have.
 fn scheduler(
     pod: &Pod,
     labels: &BTreeMap<String, String>,
     rules: &AdmissionRules,
     patch: &mut Vec<PatchOperation>,
 ) -> String {
+    let scheduler = scheduler_for(pod, labels, rules.assign.as_deref());
+    if scheduler != scheduler_of(pod) {
+        patch.push(add(&["spec", "schedulerName"], json!(scheduler)));
+    }
+    scheduler.to_owned()
+}
+
+/// The scheduler of a pod that is created in a namespace with these labels. Only a pod that names
+/// none gets another, and only if nobody has chosen its node already.
+pub(crate) fn scheduler_for<'a>(
+    pod: &'a Pod,
+    labels: &'a BTreeMap<String, String>,
+    assign: Option<&'a str>,
+) -> &'a str {
     let named = scheduler_of(pod);
     let assign = labels
         .get(keys::ASSIGN_SCHEDULER_LABEL)
-        .or(rules.assign.as_ref());
+        .map(String::as_str)
+        .or(assign);
     match assign {
-        Some(assign)
-            if named == DEFAULT_SCHEDULER
-                && assign != DEFAULT_SCHEDULER
-                && pod.spec.node_name.is_empty() =>
-        {
-            patch.push(add(&["spec", "schedulerName"], json!(assign)));
-            assign.clone()
-        }
-        _ => named.to_owned(),
+        Some(assign) if named == DEFAULT_SCHEDULER && pod.spec.node_name.is_empty() => assign,
+        _ => named,
     }
 }
 

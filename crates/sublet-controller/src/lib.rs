@@ -187,6 +187,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let queue_keeper = queue.then(|| QueueKeeper {
         scope: QueueScope {
             schedulers: rules.schedulers.clone(),
+            assign: rules.assign.clone(),
             unit: rules.unit,
         },
         known: known.clone(),

@@ -404,11 +404,22 @@ impl Plans {
         }
         let takers = self.takers.get(&mark.key).into_iter().flatten();
         let is_its = takers.chain(&slot.of).all(|of| of == uid);
-        if *slot.own.claim != *claim || !is_its {
+        if !ask_the_same(&slot.own.claim, claim) || !is_its {
             return Err(Parked::OfAnother);
         }
         Ok(&slot.own.node)
     }
+}
+
+/// Do both ask the same of cards? A plan may be made of templates before there are pods, and what
+/// operators and webhooks add to pods is not in those: init containers, slots, CPU and memory. The
+/// stock scheduler holds the pod to its node's CPU and memory.
+fn ask_the_same(planned: &Claim, pod: &Claim) -> bool {
+    planned.dialect() == pod.dialect()
+        && planned.class() == pod.class()
+        && planned.containers() == pod.containers()
+        && planned.models() == pod.models()
+        && planned.wishes() == pod.wishes()
 }
 
 /// A plan was listed, new, changed or gone.

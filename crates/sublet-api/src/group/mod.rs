@@ -26,7 +26,7 @@ pub use gang::{
 pub use gather::{Gathered, GroupProblem, GroupSources, MemberPod, QueuedGroup, gather};
 pub use job::{
     JOB_KINDS, JobApi, JobFacts, JobKind, JobMember, JobName, JobProgress, JobRole, JobShape,
-    job_kind, job_of, read_job,
+    apis_of, job_kind, job_of, read_job,
 };
 pub use member::{ShapeMemo, member_shape};
 pub use priority::AskedPriority;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
-use sublet_api::group::{GANG_DIALECTS, JOB_KINDS};
+use sublet_api::group::{GANG_DIALECTS, JOB_KINDS, apis_of};
 use sublet_client::{Client, list_whole};
 
 use crate::answer::{api_error, connected};
@@ -53,8 +53,7 @@ fn others() -> Vec<(String, &'static str, &'static str)> {
             versions.map(|version| (format!("{group}/{version}"), "PodGroup", "podgroups")),
         );
     }
-    for kind in JOB_KINDS {
-        let api = kind.api();
+    for api in JOB_KINDS.iter().flat_map(|kind| apis_of(*kind)) {
         kinds.push((
             format!("{}/{}", api.group, api.version),
             api.kind,

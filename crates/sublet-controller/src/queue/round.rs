@@ -21,7 +21,7 @@ use super::seen::{Seen, SeenPlan, counts, is_in_queue};
 use super::steps::{Scene, Step, Then, plan_address};
 use super::teller::Room;
 use super::told::{Tellings, Told, tell};
-use crate::admission::has_gate;
+use crate::admission::{has_gate, scheduler_for};
 use crate::known::NamespaceLabels;
 
 /// How long members with a place wait for the others where nothing is said, as in Koordinator.
@@ -38,6 +38,8 @@ type Candidate<'a> = (Option<u32>, &'a Arc<Pod>);
 pub(crate) struct QueueScope {
     /// The schedulers that ask Sublet.
     pub(crate) schedulers: BTreeSet<String>,
+    /// The scheduler of pods that name none, where their namespace does not say it.
+    pub(crate) assign: Option<String>,
     /// What one `aliyun.com/gpu-mem` is.
     pub(crate) unit: Unit,
 }
@@ -64,10 +66,16 @@ pub(crate) struct Round {
 }
 
 impl QueueScope {
-    /// Is the pod one that queues? `labels`: its namespace's.
+    /// Is the pod, or the template of one, such that it queues? `labels`: its namespace's.
     pub(crate) fn queues(&self, pod: &Pod, labels: Option<&BTreeMap<String, String>>) -> bool {
         let none = BTreeMap::new();
-        self.schedulers.contains(scheduler_of(pod)) && is_queued(pod, labels.unwrap_or(&none))
+        let labels = labels.unwrap_or(&none);
+        // A template has no name, and its pods get their scheduler when they are created.
+        let scheduler = match pod.metadata.name.is_empty() {
+            true => scheduler_for(pod, labels, self.assign.as_deref()),
+            false => scheduler_of(pod),
+        };
+        self.schedulers.contains(scheduler) && is_queued(pod, labels)
     }
 }
 

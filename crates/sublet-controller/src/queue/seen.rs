@@ -168,8 +168,11 @@ impl Seen {
                 if let Some(job) = job_kind(api_version, kind) {
                     let at =
                         |job: &JobName| (word.clone(), job.namespace.clone(), job.name.clone());
-                    self.jobs
-                        .retain(|name, _| name.word != job.word() || stays(&at(name)));
+                    // A list in one version says nothing of objects that were read in another.
+                    let version = api_version.rsplit('/').next().unwrap_or(api_version);
+                    self.jobs.retain(|name, facts| {
+                        name.word != job.word() || facts.api.version != version || stays(&at(name))
+                    });
                 }
                 if kind == "PriorityClass" {
                     let at = |name: &String| (word.clone(), String::new(), name.clone());

@@ -123,6 +123,7 @@ impl World {
     fn look(&mut self) -> Round {
         let scope = QueueScope {
             schedulers: ["sublet-scheduler".to_owned()].into(),
+            assign: None,
             unit: Unit::MiB,
         };
         // The ledger has the slots of plans, as an onlooker's has.
@@ -533,4 +534,31 @@ fn a_part_of_a_gang_that_never_ran_goes() {
     assert_eq!(acts(&world.look().steps), [""; 0]);
     world.now += 3_600_000;
     assert_eq!(acts(&world.look().steps), ["evict", "evict"]);
+}
+
+/// Jobs whose pods get their scheduler from their namespace queue before they have pods.
+#[test]
+fn a_template_has_the_scheduler_that_its_pods_get() {
+    let scope = QueueScope {
+        schedulers: ["sublet-scheduler".to_owned()].into(),
+        assign: None,
+        unit: Unit::MiB,
+    };
+    let assigned: BTreeMap<String, String> = [
+        (keys::QUEUE_LABEL.to_owned(), "enabled".to_owned()),
+        (
+            keys::ASSIGN_SCHEDULER_LABEL.to_owned(),
+            "sublet-scheduler".to_owned(),
+        ),
+    ]
+    .into();
+    let template = Pod::default();
+    assert!(scope.queues(&template, Some(&assigned)));
+    // A pod that is there has what it has.
+    let mut pod = template.clone();
+    pod.metadata.name = "p".to_owned();
+    assert!(!scope.queues(&pod, Some(&assigned)));
+    let mut elsewhere = template;
+    elsewhere.spec.scheduler_name = "theirs".to_owned();
+    assert!(!scope.queues(&elsewhere, Some(&assigned)));
 }

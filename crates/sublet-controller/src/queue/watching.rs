@@ -1,21 +1,24 @@
 //! The queue's watches: all that is seen goes into one place, and whoever decides is woken.
 //!
-//! Kinds that nobody has defined count as a list without objects; they are asked for again now and
-//! then, so an operator that comes later is noticed.
+//! Kinds that nobody has defined count as a list without objects. Definitions are watched, so an
+//! operator that comes later is noticed before its first job.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use futures::{Stream, StreamExt};
 use kube::Client;
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::watcher;
 use sublet_api::gang_plan::GangPlanObject;
-use sublet_api::group::{GANG_DIALECTS, JOB_KINDS};
+use sublet_api::group::{GANG_DIALECTS, JOB_KINDS, apis_of};
 use sublet_api::object::{Node, Pod};
-use sublet_client::{Change, ElasticQuotas, PluginQuotas, is_unknown_kind, watch, watch_any};
+use sublet_client::{
+    Change, ElasticQuotas, PluginQuotas, is_unknown_kind, watch, watch_any, watch_definitions,
+};
 use sublet_model::Unit;
 use sublet_plan::{EngineOptions, Policy, StockRules};
 use sublet_scheduler::{Ear, Onlooker};
@@ -27,6 +30,15 @@ use super::seen::Seen;
 /// API groups of quotas.
 pub(crate) const KOORDINATOR: &str = "scheduling.sigs.k8s.io";
 pub(crate) const PLUGINS: &str = "scheduling.x-k8s.io";
+
+/// A kind is served at most so long after its definition has changed.
+const SERVED_AFTER: Duration = Duration::from_secs(30);
+
+/// How often one that was just defined is tried.
+const SOON: Duration = Duration::from_millis(500);
+
+/// How often one is tried that nobody has defined.
+const UNDEFINED: Duration = Duration::from_secs(60);
 
 /// What is seen, and who waits for news.
 #[derive(Debug, Default)]
@@ -100,18 +112,36 @@ impl Watching {
         let ear = Box::new(BoardEar(board.clone()));
         let onlooker = Onlooker::listening(client.clone(), options, ear);
 
-        let quotas = watch::<ElasticQuotas>(client, None);
-        follow(&mut tasks, &board, KOORDINATOR, quotas, |seen, change| {
+        let defined = follow_definitions(&mut tasks, client);
+        let quotas = |client: &Client| watch::<ElasticQuotas>(client, None);
+        let list = List {
+            client: client.clone(),
+            board: board.clone(),
+            definition: format!("elasticquotas.{KOORDINATOR}"),
+            name: KOORDINATOR.to_owned(),
+            defined: defined.clone(),
+        };
+        let plugins = List {
+            definition: format!("elasticquotas.{PLUGINS}"),
+            name: PLUGINS.to_owned(),
+            ..list.clone()
+        };
+        list.follow(&mut tasks, quotas, |seen, change| {
             seen.quota(KOORDINATOR, change);
         });
-        let quotas = watch::<PluginQuotas>(client, None);
-        follow(&mut tasks, &board, PLUGINS, quotas, |seen, change| {
+        let quotas = |client: &Client| watch::<PluginQuotas>(client, None);
+        plugins.clone().follow(&mut tasks, quotas, |seen, change| {
             seen.quota(PLUGINS, change);
         });
         for kind in kinds() {
-            let objects = watch_any(client, &kind);
-            let name = kind.plural.clone() + &kind.api_version;
-            follow(&mut tasks, &board, &name, objects, move |seen, change| {
+            let list = List {
+                definition: format!("{}.{}", kind.plural, kind.group),
+                name: format!("{}.{}", kind.plural, kind.api_version),
+                ..plugins.clone()
+            };
+            let watched = kind.clone();
+            let objects = move |client: &Client| watch_any(client, &watched);
+            list.follow(&mut tasks, objects, move |seen, change| {
                 seen.object(&kind.api_version, &kind.kind, change);
             });
         }
@@ -140,10 +170,8 @@ fn kinds() -> Vec<ApiResource> {
         let versions = dialect.versions().iter();
         versions.map(|version| kind(dialect.api_group(), version, "PodGroup", "podgroups"))
     });
-    let jobs = JOB_KINDS.iter().map(|job| {
-        let api = job.api();
-        kind(api.group, api.version, api.kind, api.plural)
-    });
+    let jobs = JOB_KINDS.iter().flat_map(|job| apis_of(*job));
+    let jobs = jobs.map(|api| kind(api.group, api.version, api.kind, api.plural));
     let classes = kind(
         "scheduling.k8s.io",
         "v1",
@@ -153,33 +181,92 @@ fn kinds() -> Vec<ApiResource> {
     groups.chain(jobs).chain([classes]).collect()
 }
 
-fn follow<T: Debug + Send + 'static>(
-    tasks: &mut JoinSet<()>,
-    board: &Arc<Board>,
-    list: &str,
-    changes: impl Stream<Item = Result<Change<T>, watcher::Error>> + Send + 'static,
-    mut enter: impl FnMut(&mut Seen, Change<T>) + Send + 'static,
-) {
-    let (board, list) = (board.clone(), list.to_owned());
-    board.awaited().insert(list.clone());
-    tasks.spawn(async move {
+/// A list that is followed.
+#[derive(Clone)]
+struct List {
+    client: Client,
+    board: Arc<Board>,
+    /// The name of its kind's definition.
+    definition: String,
+    /// What the list is called.
+    name: String,
+    defined: Definitions,
+}
+
+impl List {
+    /// Enters all that is told of it, from now on. `watch` begins to watch it.
+    fn follow<T: Debug + Send + 'static, S>(
+        self,
+        tasks: &mut JoinSet<()>,
+        watch: impl Fn(&Client) -> S + Send + 'static,
+        mut enter: impl FnMut(&mut Seen, Change<T>) + Send + 'static,
+    ) where
+        S: Stream<Item = Result<Change<T>, watcher::Error>> + Send + 'static,
+    {
+        self.board.awaited().insert(self.name.clone());
+        tasks.spawn(async move {
+            loop {
+                self.until_undefined(watch(&self.client), &mut enter).await;
+                // Nothing is left of what nobody defines any more.
+                enter(&mut self.board.seen(), Change::ListBegins);
+                enter(&mut self.board.seen(), Change::ListEnds);
+                self.board.complete(&self.name);
+                self.until_defined().await;
+            }
+        });
+    }
+
+    async fn until_undefined<T>(
+        &self,
+        changes: impl Stream<Item = Result<Change<T>, watcher::Error>>,
+        enter: &mut impl FnMut(&mut Seen, Change<T>),
+    ) {
         let mut changes = pin!(changes);
         while let Some(change) = changes.next().await {
             match change {
                 Ok(change) => {
                     let is_whole = matches!(change, Change::ListEnds);
-                    enter(&mut board.seen(), change);
+                    enter(&mut self.board.seen(), change);
                     match is_whole {
-                        true => board.complete(&list),
-                        false => board.news.notify_one(),
+                        true => self.board.complete(&self.name),
+                        false => self.board.news.notify_one(),
                     }
                 }
-                Err(error) if is_unknown_kind(&error) => {
-                    tracing::debug!(list, "nobody has defined it");
-                    board.complete(&list);
-                }
-                Err(error) => tracing::warn!(list, %error, "a watch is broken"),
+                Err(error) if is_unknown_kind(&error) => return,
+                Err(error) => tracing::warn!(list = self.name, %error, "a watch is broken"),
+            }
+        }
+    }
+
+    /// Waits until it is worth another try. What was just defined is served a moment later.
+    async fn until_defined(&self) {
+        let mut defined = self.defined.clone();
+        let at = defined.borrow_and_update().get(&self.definition).copied();
+        if at.is_some_and(|at| at.elapsed() < SERVED_AFTER) {
+            return tokio::time::sleep(SOON).await;
+        }
+        let changed = defined.wait_for(|now| now.get(&self.definition).copied() != at);
+        // No matter which: without the right to see definitions, time tells.
+        let _either = tokio::time::timeout(UNDEFINED, changed).await;
+    }
+}
+
+/// When each definition last changed.
+type Definitions = tokio::sync::watch::Receiver<BTreeMap<String, Instant>>;
+
+fn follow_definitions(tasks: &mut JoinSet<()>, client: &Client) -> Definitions {
+    let (tell, defined) = tokio::sync::watch::channel(BTreeMap::new());
+    let changes = watch_definitions(client);
+    tasks.spawn(async move {
+        let mut changes = pin!(changes);
+        while let Some(change) = changes.next().await {
+            match change {
+                Ok(name) => tell.send_modify(|all| {
+                    all.insert(name, Instant::now());
+                }),
+                Err(error) => tracing::warn!(%error, "definitions cannot be watched"),
             }
         }
     });
+    defined
 }

@@ -165,6 +165,13 @@ async fn a_member_goes_to_its_slot_and_else_nowhere() {
         filtered(&world, &greedy).await,
         "its place is another pod's"
     );
+    // What its operator or a webhook gave it is not in the plan: the training operator adds an init
+    // container to the workers of a PyTorchJob.
+    let mut grown = second.clone();
+    let amounts = json!({"limits": {"cpu": "100m", "memory": "20Mi"}});
+    grown["spec"]["initContainers"] = json!([{"name": "init", "resources": amounts}]);
+    grown["spec"]["containers"][0]["resources"]["limits"]["sublet.dev/gpu-slot"] = json!("1");
+    assert_eq!(filtered(&world, &grown).await, "n1");
     let mut odd = first.clone();
     odd["metadata"]["annotations"]["sublet.dev/slot"] = json!("{");
     assert!(

@@ -134,18 +134,18 @@ impl RoleParts<'_> {
             };
             wanted.push((Some(slot.index), uid, slot.node.clone(), Standing::Reserved));
         }
-        numbered(wanted)
+        numbered(wanted, self.replicas)
     }
 }
 
 /// Gives each the number that it wants, and those that want none, or one that is taken, the lowest
-/// that is left.
-fn numbered(wanted: Vec<(Option<u32>, PodUid, NodeName, Standing)>) -> Vec<Member> {
+/// that is left. A number beyond the replicas is wanted where members before it have ended.
+fn numbered(wanted: Vec<(Option<u32>, PodUid, NodeName, Standing)>, replicas: u32) -> Vec<Member> {
     let mut taken = BTreeSet::new();
     let mut members = Vec::new();
     let mut others = Vec::new();
     for (index, uid, node, standing) in wanted {
-        match index.filter(|&index| taken.insert(index)) {
+        match index.filter(|&index| index < replicas && taken.insert(index)) {
             Some(index) => members.push(Member {
                 index,
                 uid,

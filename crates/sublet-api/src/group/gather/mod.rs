@@ -164,17 +164,17 @@ fn slots_of<'a>(plans: &[&'a GangPlan]) -> BTreeMap<&'a str, PlanSlots<'a>> {
 }
 
 impl<'a> Gathering<'a> {
-    /// The job above all others that a job was made by.
-    fn top(&self, job: &'a JobFacts) -> &'a JobFacts {
+    /// The job above all others that a job was made by; none while one on the way is not there.
+    fn top(&self, job: &'a JobFacts) -> Option<&'a JobFacts> {
         let mut top = job;
         // Owners in a circle can be written, and mean nothing.
         for _ in 0..JOB_KINDS.len() {
-            match top.owner.as_ref().and_then(|owner| self.jobs.get(owner)) {
-                Some(owner) => top = owner,
+            match &top.owner {
+                Some(owner) => top = self.jobs.get(owner)?,
                 None => break,
             }
         }
-        top
+        Some(top)
     }
 
     /// The object that says which pods a job makes.
@@ -202,7 +202,7 @@ impl<'a> Gathering<'a> {
     /// Enters the topmost jobs, whether or not they have pods.
     fn sort_jobs(&mut self) {
         for &job in self.sources.jobs {
-            let is_topmost = self.top(job).job == job.job;
+            let is_topmost = self.top(job).is_some_and(|top| top.job == job.job);
             if !is_topmost || !self.is_queued(job) {
                 continue;
             }
@@ -224,18 +224,27 @@ impl<'a> Gathering<'a> {
         }
         let found = job_of(pod);
         let job = found.as_ref().and_then(|(job, _)| self.jobs.get(job));
-        let top = job.map(|job| &self.top(job).job);
-        if let (Some(top), Some((_, member))) = (top, found) {
-            let copy = member.copy;
-            if let Some(pods) = self.of_jobs.get_mut(&(top, copy)) {
-                if !is_over(pod) {
-                    pods.push((pod, member));
-                }
-                return;
+        let top = job.and_then(|job| self.top(job)).map(|top| &top.job);
+        if let (Some(top), Some((_, member))) = (top, &found)
+            && let Some(pods) = self.of_jobs.get_mut(&(top, member.copy))
+        {
+            if !is_over(pod) {
+                pods.push((pod, member.clone()));
             }
+            return;
         }
         if !(self.sources.is_queued)(pod) {
             return;
+        }
+        // Its job may be told of later than the pod, or a job above it. Alone it would start too soon.
+        if let (None, Some((job, _))) = (top, found)
+            && !is_bound
+            && !is_over(pod)
+            && pod.metadata.controller().is_some()
+        {
+            let what = format!("it belongs to {job}, which is not there, or what made that is not");
+            let field = "metadata.ownerReferences".to_owned();
+            return self.problem(build::pod_name(pod), GroupError { field, what });
         }
         match gang_of(pod) {
             Ok(None) if is_over(pod) => {}

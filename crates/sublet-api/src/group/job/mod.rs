@@ -48,6 +48,12 @@ pub trait JobKind: Sync {
     /// Its API.
     fn api(&self) -> JobApi;
 
+    /// Other versions of it, for clusters that do not have the one that is asked for. They have the
+    /// fields that are read here.
+    fn other_versions(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// The first word of its groups' names.
     fn word(&self) -> &'static str;
 
@@ -206,6 +212,21 @@ pub fn job_kind(api_version: &str, kind: &str) -> Option<&'static dyn JobKind> {
     kinds.find(|one| one.api().kind == kind && one.api().group == group)
 }
 
+/// Every API of a kind, the one that is asked for first.
+pub fn apis_of(kind: &dyn JobKind) -> impl Iterator<Item = JobApi> {
+    let api = kind.api();
+    let others = kind.other_versions().iter();
+    std::iter::once(api).chain(others.map(move |&version| JobApi { version, ..api }))
+}
+
+/// The API of a kind in the version that an object has.
+fn served(kind: &dyn JobKind, api_version: Option<&str>) -> JobApi {
+    let version = api_version.and_then(|text| text.split_once('/'));
+    let version = version.map(|(_, version)| version);
+    let found = apis_of(kind).find(|api| Some(api.version) == version);
+    found.unwrap_or_else(|| kind.api())
+}
+
 /// Reads a job.
 ///
 /// # Errors
@@ -217,6 +238,8 @@ pub fn read_job(kind: &dyn JobKind, object: &Value) -> Result<JobFacts, GroupErr
     let namespace = namespace_of(&meta);
     for role in &mut shape.roles {
         namespace.clone_into(&mut role.template.metadata.namespace);
+        // Operators name pods themselves, whatever a template says.
+        role.template.metadata.name.clear();
         role.min = minimum(&role.template.metadata)?.or(role.min);
     }
     let suspended = match kind.suspend() {
@@ -241,7 +264,7 @@ pub fn read_job(kind: &dyn JobKind, object: &Value) -> Result<JobFacts, GroupErr
             namespace: namespace.to_owned(),
             name: meta.name.clone(),
         },
-        api: kind.api(),
+        api: served(kind, root.get("apiVersion")?.text()?),
         uid: meta.uid.clone(),
         version: meta.resource_version.clone(),
         created: meta.creation_timestamp.as_deref().and_then(moment),

@@ -24,6 +24,10 @@ impl JobKind for MpiJob {
         }
     }
 
+    fn other_versions(&self) -> &'static [&'static str] {
+        &["v1"]
+    }
+
     fn word(&self) -> &'static str {
         "mpijob"
     }

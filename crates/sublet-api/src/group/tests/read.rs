@@ -201,6 +201,18 @@ fn a_job_is_let_go_by_one_patch_that_names_it() {
     assert_eq!(job(fixture!("leaderworkerset")).switch(false), None);
 }
 
+/// The training operator has MPIJobs too, in a version of its own.
+#[test]
+fn a_job_is_written_in_the_version_in_which_it_was_read() {
+    let versions = |version: &str| {
+        let yaml = fixture!("mpijob").replace("kubeflow.org/v2beta1", version);
+        job(&yaml).api.version
+    };
+    assert_eq!(versions("kubeflow.org/v2beta1"), "v2beta1");
+    assert_eq!(versions("kubeflow.org/v1"), "v1");
+    assert_eq!(versions("kubeflow.org/v9"), "v2beta1");
+}
+
 #[test]
 fn pods_are_the_members_that_their_operators_say() {
     let owned = |api: &str, kind: &str, labels: &str, annotations: &str| {

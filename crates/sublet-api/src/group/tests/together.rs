@@ -283,6 +283,61 @@ fn a_train_job_has_the_shape_of_its_job_set() {
     assert_eq!(World::of(&all[..1]).outline(), Vec::<String>::new());
 }
 
+/// Watches tell of pods, jobs and what made those in any order.
+#[test]
+fn a_pod_whose_job_is_not_there_yet_does_not_start_alone() {
+    let owned_by = |api: &str, kind: &str, name: &str| {
+        format!(
+            "ownerReferences: [{{apiVersion: {api}, kind: {kind}, name: {name}, controller: true}}]"
+        )
+    };
+    let job = |owner: &str| {
+        format!(
+            "{{apiVersion: batch/v1, kind: Job, metadata: {{name: s-r-0, namespace: ns, {owner}}}, \
+             spec: {{template: {{spec: {{schedulerName: ours}}}}}}}}"
+        )
+    };
+    let of_job = owned_by("batch/v1", "Job", "s-r-0");
+    let pod = ours("p", 1, &of_job, "");
+    let alone = World::of(std::slice::from_ref(&pod)).outline();
+    assert_eq!(alone.len(), 1);
+    let wanted = "pod/ns/p: it belongs to job/ns/s-r-0, which is not there";
+    assert!(alone[0].starts_with(wanted), "{alone:?}");
+    // One that has a place counts as before.
+    let bound = World::of(&[ours("p", 1, &of_job, "nodeName: n1")]).outline();
+    assert_eq!(
+        bound,
+        ["pod/ns/p prio 0 satisfied; pod min 1: pod 1/1 0=n1"]
+    );
+    let both = World::of(&[job(""), pod]).outline();
+    assert_eq!(both, ["job/ns/s-r-0 prio 0; s-r-0 min 1: worker 1/1"]);
+
+    // A Job of a JobSet is no group of its own, nor are its pods, before the JobSet is there.
+    let owner = owned_by("jobset.x-k8s.io/v1alpha2", "JobSet", "s");
+    let labels = "labels: {jobset.sigs.k8s.io/jobset-name: s, \
+                  jobset.sigs.k8s.io/replicatedjob-name: r, jobset.sigs.k8s.io/job-index: '0'}";
+    let pod = ours("p", 1, &format!("{labels}, {of_job}"), "");
+    let early = World::of(&[job(&owner), pod.clone()]).outline();
+    assert_eq!(early.len(), 1);
+    assert!(
+        early[0].starts_with("pod/ns/p: it belongs to jobset/ns/s, "),
+        "{early:?}"
+    );
+    let set = "{apiVersion: jobset.x-k8s.io/v1alpha2, kind: JobSet, metadata: {name: s, namespace: ns}, \
+               spec: {replicatedJobs: [{name: r, replicas: 2, template: {spec: {template: {spec: \
+               {schedulerName: ours}}}}}]}}";
+    let all = World::of(&[job(&owner), pod, set.to_owned()]).outline();
+    assert_eq!(all, ["jobset/ns/s prio 0; s min 2: r 2/2"]);
+}
+
+#[test]
+fn a_name_in_the_template_of_a_job_means_nothing() {
+    let job = "{apiVersion: batch/v1, kind: Job, metadata: {name: j, namespace: ns}, spec: {template: \
+               {metadata: {name: pi}, spec: {schedulerName: ours}}}}";
+    let world = World::of(&[job.to_owned()]);
+    assert_eq!(world.outline(), ["job/ns/j prio 0; j min 1: worker 1/1"]);
+}
+
 #[test]
 fn each_replica_of_a_leader_worker_set_is_a_group() {
     let set = "{apiVersion: leaderworkerset.x-k8s.io/v1, kind: LeaderWorkerSet, metadata: {name: l, \
