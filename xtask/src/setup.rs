@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use sublet_testbed::{Binaries, Helm, Progress, Prometheus, control_plane, debian};
+use sublet_testbed::{Binaries, Helm, Operators, Progress, Prometheus, control_plane, debian};
 
 /// The repository this was compiled in.
 pub(crate) fn repository() -> Result<&'static Path> {
@@ -68,6 +68,7 @@ pub(crate) struct Components {
     helm: Option<Helm>,
     /// Where long tests are to run.
     prometheus: Option<Prometheus>,
+    operators: Option<Operators>,
 }
 
 impl Components {
@@ -79,6 +80,7 @@ impl Components {
             no_node: Some("not asked for".to_owned()),
             helm: None,
             prometheus: None,
+            operators: None,
         })
     }
 
@@ -96,19 +98,23 @@ impl Components {
             no_node,
             helm: None,
             prometheus: None,
+            operators: None,
         })
     }
 
-    /// The same with helm.
-    pub(crate) fn with_node_and_helm() -> Result<Components> {
+    /// The same with helm, and the operators that cost little.
+    pub(crate) fn for_tests() -> Result<Components> {
         let mut components = Components::with_node()?;
         components.helm = Some(Helm::build(repository()?, &mut Progress::new())?);
+        let operators = Operators::build(repository()?, false, &mut Progress::new())?;
+        components.operators = Some(operators);
         Ok(components)
     }
 
     /// What long tests need besides, each in a cache entry of its own.
     pub(crate) fn add_long(&mut self) -> Result<()> {
         self.prometheus = Some(Prometheus::build(repository()?, &mut Progress::new())?);
+        self.operators = Some(Operators::build(repository()?, true, &mut Progress::new())?);
         Ok(())
     }
 
@@ -123,6 +129,9 @@ impl Components {
         }
         if let Some(prometheus) = &self.prometheus {
             command.env("SUBLET_PROMETHEUS", prometheus.folder());
+        }
+        if let Some(operators) = &self.operators {
+            command.env("SUBLET_OPERATORS", operators.folder());
         }
     }
 }

@@ -140,10 +140,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
 /// Builds or finds the real programs that the end-to-end tests run.
 fn components(all: bool) -> Result<Components> {
-    heading("components: Debian packages, the control plane and helm (8 min once, then 1 s)");
-    let mut components = Components::with_node_and_helm()?;
+    heading(
+        "components: Debian packages, the control plane, helm and two operators (8 min once, then 1 s)",
+    );
+    let mut components = Components::for_tests()?;
     if all {
-        heading("what long tests need: Prometheus (5 to 10 min once, then nothing)");
+        heading("what long tests need: Prometheus and operators (10 to 15 min once, then nothing)");
         components.add_long()?;
     }
     Ok(components)

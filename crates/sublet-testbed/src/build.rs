@@ -246,6 +246,13 @@ impl Go<'_> {
         Ok(out.trim().to_owned())
     }
 
+    /// The folder of a pinned module, which is fetched if it is not there.
+    pub(crate) fn folder(&mut self, module: &str, of: &str) -> Result<PathBuf> {
+        let args = ["mod", "download", of].map(OsString::from);
+        self.run(module, &format!("download {of}"), &args, None)?;
+        Ok(self.list(module, "Dir", of)?.into())
+    }
+
     pub(crate) fn build(
         &mut self,
         module: &str,
@@ -362,6 +369,11 @@ pub(crate) fn key(source: &Path) -> Result<String> {
         hash = fnv(fnv(hash, name.as_bytes()), &fs::read(&path)?);
     }
     Ok(format!("{hash:016x}"))
+}
+
+/// A name for a text: as good as the text to tell one from another.
+pub(crate) fn name_of(text: &str) -> String {
+    format!("{:016x}", fnv(FNV_BASIS, text.as_bytes()))
 }
 
 /// All files below a folder, in the order of their paths.

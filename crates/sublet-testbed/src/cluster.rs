@@ -239,6 +239,15 @@ impl Cluster {
         self.pki.path("authority.crt")
     }
 
+    /// Puts the API server's certificate and its key into a folder, for another server on loopback.
+    pub(crate) fn lend_certificate(&self, folder: &Path) -> Result<()> {
+        for (from, to) in [("apiserver.crt", "tls.crt"), ("apiserver.key", "tls.key")] {
+            fs::copy(self.pki.path(from), folder.join(to))
+                .with_context(|| format!("copy {from} to {}", folder.display()))?;
+        }
+        Ok(())
+    }
+
     /// The audit log: one JSON object a line (`audit.k8s.io/v1` Event, level Metadata), if on.
     #[must_use]
     pub fn audit_log(&self) -> PathBuf {
@@ -359,6 +368,16 @@ impl Cluster {
                 (200, _) => Ok(()),
                 (status, body) => bail!("{path} answers {status}: {body}"),
             })
+    }
+
+    /// Waits for something that a process does; fails at once when that process ends.
+    pub(crate) fn wait(
+        &self,
+        name: &str,
+        limit: Duration,
+        ready: impl FnMut() -> Result<()>,
+    ) -> Result<()> {
+        self.processes.wait(name, limit, ready)
     }
 
     /// The process id of a running process.

@@ -24,6 +24,7 @@ mod loopback;
 mod machine;
 mod node;
 mod node_config;
+mod operators;
 mod pki;
 mod progress;
 mod prometheus;
@@ -42,6 +43,10 @@ pub use kwok::kwok_node;
 pub use loopback::{free_port, http_get};
 pub use machine::Machine;
 pub use node::{Node, NodeOptions};
+pub use operators::{
+    JOB_SET, KUBEDL, LEADER_WORKER_SET, MPI_OPERATOR, Operator, Operators, TRAINER,
+    TRAINING_OPERATOR,
+};
 pub use progress::Progress;
 pub use prometheus::Prometheus;
 pub use rustix::process::Signal;
