@@ -2,7 +2,7 @@
 //! taken back, and who waits is told why. What happened is read from the API server's watch.
 
 mod native;
-mod objects;
+pub(crate) mod objects;
 mod shown;
 mod trees;
 
@@ -20,7 +20,7 @@ const QUOTAS: &str = include_str!("../../../../examples/queue/quotas.yaml");
 const GANG: &str = include_str!("../../../../examples/queue/gang.yaml");
 
 /// Nodes with so many cards, reported as their agents would.
-fn nodes(world: &World, cards: &[(&str, u16)]) -> Result<()> {
+pub(crate) fn nodes(world: &World, cards: &[(&str, u16)]) -> Result<()> {
     for (name, count) in cards {
         let (node, report) = card_node(name, *count)?;
         world.cluster.apply(&node)?;
@@ -53,7 +53,7 @@ fn running(world: &World) -> Result<BTreeMap<String, usize>> {
 }
 
 /// The gang of a pod, which begins its name.
-fn gang_of(pod: &str) -> String {
+pub(crate) fn gang_of(pod: &str) -> String {
     let name = pod.rsplit('/').next().unwrap_or(pod);
     name.split('-').next().unwrap_or(name).to_owned()
 }
@@ -79,7 +79,7 @@ fn until_running(world: &World, wanted: &[(&str, usize)]) -> Result<()> {
 }
 
 /// The events about an object: reason and message.
-fn events(world: &World, namespace: &str, name: &str) -> Result<Vec<(String, String)>> {
+pub(crate) fn events(world: &World, namespace: &str, name: &str) -> Result<Vec<(String, String)>> {
     let field = format!("involvedObject.name={name}");
     let list = world.get(&["events", "-n", namespace, "--field-selector", &field])?;
     let text = |event: &Value, field: &str| event[field].as_str().unwrap_or_default().to_owned();

@@ -93,7 +93,7 @@ pub(super) fn pod_group(name: &str, min: u32, namespace: &str) -> String {
 }
 
 /// A namespace whose pods queue.
-pub(super) fn namespace(name: &str) -> String {
+pub(crate) fn namespace(name: &str) -> String {
     format!(
         "---\napiVersion: v1\nkind: Namespace\nmetadata:\n  name: {name}\n  \
          labels: {{sublet.dev/queue: enabled}}\n"
