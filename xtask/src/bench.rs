@@ -21,6 +21,7 @@ use crate::setup::{Components, cargo, product, program, repository, run as run_c
   cargo xtask bench simulate            placement policies on production traces
   cargo xtask bench plan                what a plan of a large cluster costs
   cargo xtask bench queue               what the job queue costs, beside Kueue
+  cargo xtask bench replay              how long jobs of a trace wait in the queue
   cargo xtask bench agent               how fast a real node starts pods
   cargo xtask bench scheduler --help    what can be chosen")]
 pub(crate) struct Arguments {
@@ -70,7 +71,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 /// True where a Kubernetes control plane is measured with.
 fn needs_cluster(what: &[String]) -> bool {
     match what.first().map(String::as_str) {
-        Some("isolation" | "shares" | "gpu" | "plan") => false,
+        Some("isolation" | "shares" | "gpu" | "plan" | "replay") => false,
         Some("queue") => !what.join(" ").replace('=', " ").contains("--only engine"),
         Some("simulate") => what.iter().any(|word| word == "--cluster"),
         _ => true,

@@ -7,7 +7,8 @@
 //! Suggested reading order: scheduler (what is run), latency, rate, startup, webhook (the figures),
 //! then world, objects, noop, caller (what they need); agent (on a real node). One machine's isolation: isolation,
 //! shares and gpu (what is run), the files of their folders (the figures), stage (what they need).
-//! Placement on traces: simulate and the files of its folder. The job queue: queue and cluster.
+//! Placement on traces: simulate and the files of its folder. The job queue: queue and cluster,
+//! and replay.
 
 mod agent;
 mod caller;
@@ -19,6 +20,7 @@ mod noop;
 mod objects;
 mod queue;
 mod rate;
+mod replay;
 mod report;
 mod scheduler;
 mod shares;
@@ -43,6 +45,7 @@ enum Command {
     Simulate(simulate::Arguments),
     Plan(simulate::plan::Arguments),
     Queue(queue::Arguments),
+    Replay(replay::Arguments),
     Noop(noop::Arguments),
     EmptyWebhook(webhook::EmptyArguments),
 }
@@ -59,6 +62,7 @@ fn main() -> anyhow::Result<()> {
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Plan(arguments) => simulate::plan::run(&arguments),
         Command::Queue(arguments) => queue::run(&arguments),
+        Command::Replay(arguments) => replay::run(&arguments),
         Command::Noop(arguments) => noop::run(&arguments),
         Command::EmptyWebhook(arguments) => webhook::run_empty(&arguments),
     }

@@ -10,6 +10,9 @@
 mod curve;
 mod defrag;
 mod inflation;
+mod line;
+mod load;
+mod replay;
 mod sequence;
 mod snapshot;
 mod stock;
@@ -20,9 +23,16 @@ mod world;
 pub use curve::{Curve, CurvePoint};
 pub use defrag::{Location, Relocation, Relocations, relocate};
 pub use inflation::{Drops, Inflation, Outcome, Placement, Variant, inflate};
+pub use replay::{
+    DISCIPLINES, Discipline, Replay, ReplayError, ReplayEvent, ReplayOutcome, ReplayStep,
+    SizeClass, WaitGroup, replay,
+};
 pub use sequence::{Sequence, SequenceError};
 pub use snapshot::{Reach, Running};
 pub use stock::CpuOnlyPods;
 pub use timed::{Timed, TimedError, TimedOutcome, Usage, timed};
-pub use trace::{At, Bad, BadLines, NodeList, PodList, PodRow, TraceError, read_nodes, read_pods};
+pub use trace::{
+    At, Bad, BadLines, NodeList, PodList, PodRow, QuotaRow, TraceError, read_nodes, read_pods,
+    read_quotas,
+};
 pub use world::{Reasons, World};

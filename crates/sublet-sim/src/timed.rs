@@ -5,7 +5,6 @@
 //! line: a pod behind may start first, as beside the stock scheduler. Pods that no node could
 //! ever take, the cluster being empty, are set aside when they come.
 
-mod line;
 mod usage;
 
 use std::cmp::Reverse;
@@ -15,8 +14,9 @@ use std::sync::Arc;
 use sublet_model::{Ask, Claim, NodeIdx};
 use sublet_plan::Policy;
 
-use self::line::Line;
 pub use self::usage::Usage;
+use crate::line::Line;
+use crate::load::Press;
 use crate::snapshot::Reach;
 use crate::stock::CpuOnlyPods;
 use crate::trace::{NodeList, PodList, PodRow};
@@ -207,15 +207,10 @@ fn arrivals(run: &Timed<'_>, world: &World, kinds: &mut Kinds) -> Result<Vec<Arr
     }
     arrivals.sort_unstable_by_key(|arrival| (arrival.at, arrival.row));
     if let (Some(load), Some(first), Some(last)) = (run.load, arrivals.first(), arrivals.last()) {
-        let (begin, span) = (first.at, u128::from(last.at - first.at));
-        let offered = u128::from(world.capacity_milli()) * span * u128::from(load);
-        if asked == 0 || offered == 0 {
-            return Err(TimedError::NoLoad);
-        }
+        let capacity = world.capacity_milli();
+        let press = Press::new((first.at, last.at), asked, (capacity, load))?;
         for arrival in &mut arrivals {
-            let after = u128::from(arrival.at - begin);
-            let after = after.saturating_mul(asked.saturating_mul(1_000_000)) / offered;
-            arrival.at = begin.saturating_add(u64::try_from(after).unwrap_or(u64::MAX));
+            arrival.at = press.at(arrival.at);
         }
     }
     Ok(arrivals)

@@ -1,4 +1,4 @@
-//! Lists of nodes and of pods: CSV with a header line, or JSON with the same names.
+//! Lists of nodes, of pods and of quotas: CSV with a header line, or JSON with the same names.
 //!
 //! The columns are those of Alibaba's openb trace and of the Philly jobs; more can be given,
 //! unknown ones are passed over. What a list says of a node is in `nodes`, of a pod in `pods`.
@@ -13,6 +13,7 @@ mod csv;
 mod json;
 mod nodes;
 mod pods;
+mod quotas;
 mod row;
 
 use std::fmt;
@@ -25,7 +26,9 @@ use self::row::{Layout, Row};
 use crate::snapshot::{Reach, Running};
 
 pub use self::nodes::read_nodes;
+pub(crate) use self::pods::claim;
 pub use self::pods::read_pods;
+pub use self::quotas::{QuotaRow, read_quotas};
 
 /// What a card has whose memory is not given.
 const CARD: u32 = 1000;
@@ -43,6 +46,8 @@ pub struct PodRow {
     pub comes: Option<u64>,
     /// How long it runs, in seconds.
     pub lasts: Option<u64>,
+    /// Whose it is. Pods of one tenant share the name.
+    pub tenant: Option<Arc<str>>,
     /// The nodes that are open to it; `None` for all.
     pub reach: Option<Reach>,
 }

@@ -66,6 +66,32 @@ pub(crate) fn running_milli_of(nodes: &NodeList) -> u64 {
     nodes.running.iter().map(milli).sum()
 }
 
+/// An engine with these nodes, and by row of the list where each stands. `ranks` as for
+/// [`World::new`]; `demand`: the pods that `fgd` knows.
+pub(crate) fn entered(
+    nodes: &NodeList,
+    ranks: Option<&[u32]>,
+    demand: &ShapeCounts,
+    policy: &Policy,
+) -> (Engine, Vec<NodeIdx>) {
+    let mut options = EngineOptions {
+        few: 1,
+        stock: StockRules::Here,
+        unit: nodes.unit,
+        ..EngineOptions::of(policy.clone())
+    };
+    if ranks.is_some() {
+        options.ties = Ties::ByName;
+    }
+    let mut engine = Engine::new(options);
+    engine.foretell(demand);
+    let rows = nodes.rows.iter().enumerate();
+    let entered = rows
+        .map(|(at, row)| engine.set_node(facts(row, ranks.map(|ranks| ranks[at]))))
+        .collect();
+    (engine, entered)
+}
+
 /// Counts what is asked in thousandths of the card that most nodes have: by it a pod's share
 /// is known before the pod has a place.
 #[derive(Debug, Clone, Copy)]
@@ -100,27 +126,11 @@ impl World {
         foretold: &PodList,
         policy: &Policy,
     ) -> World {
-        let mut options = EngineOptions {
-            few: 1,
-            stock: StockRules::Here,
-            unit: nodes.unit,
-            ..EngineOptions::of(policy.clone())
-        };
-        if ranks.is_some() {
-            options.ties = Ties::ByName;
-        }
-        let mut engine = Engine::new(options);
         let mut demand = ShapeCounts::default();
         for row in &foretold.rows {
             demand.add(PodShape::of(&row.claim));
         }
-        engine.foretell(&demand);
-        let entered: Vec<NodeIdx> = nodes
-            .rows
-            .iter()
-            .enumerate()
-            .map(|(at, row)| engine.set_node(facts(row, ranks.map(|ranks| ranks[at]))))
-            .collect();
+        let (mut engine, entered) = entered(nodes, ranks, &demand, policy);
         let mut rows = vec![0; entered.len()];
         for (row, node) in (0..).zip(&entered) {
             rows[node.0 as usize] = row;

@@ -318,6 +318,7 @@ mod tests {
             nodes,
             pods: PodList::default(),
             sequence: None,
+            quotas: None,
             notes: Vec::new(),
         };
         for (compute, asks, milli) in [

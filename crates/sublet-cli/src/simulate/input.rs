@@ -5,7 +5,8 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use sublet_sim::{
-    Bad, BadLines, NodeList, PodList, Sequence, SequenceError, TraceError, read_nodes, read_pods,
+    Bad, BadLines, NodeList, PodList, QuotaRow, Sequence, SequenceError, TraceError, read_nodes,
+    read_pods, read_quotas,
 };
 
 use super::snapshot::{self, Snapshot};
@@ -46,6 +47,7 @@ pub(super) struct Input {
     pub(super) nodes: NodeList,
     pub(super) pods: PodList,
     pub(super) sequence: Option<Sequence>,
+    pub(super) quotas: Option<Vec<QuotaRow>>,
     pub(super) notes: Vec<String>,
 }
 
@@ -103,7 +105,13 @@ impl Input {
                 Ok(Sequence::read(&text, &nodes, &pods)?)
             })
         });
+        let quotas = args.quotas.as_deref().map(|file| {
+            let (quotas, lines) = at(file, |text| Ok(read_quotas(text, bad)?))?;
+            notes.extend(left_out(file, &lines));
+            Ok::<_, BadInput>(quotas)
+        });
         Ok(Input {
+            quotas: quotas.transpose()?,
             sequence: sequence.transpose()?,
             nodes,
             pods,

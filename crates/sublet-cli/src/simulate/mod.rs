@@ -1,7 +1,7 @@
 //! `sublet simulate`: a trace through the scheduler's engine, no cluster.
 //!
-//! Runs of several policies and seeds go side by side. Each is `sublet_sim::inflate` or
-//! `sublet_sim::timed`, which leave all decisions to the engine. This module reads files, shows
+//! Runs of several policies and seeds go side by side. Each is `sublet_sim::inflate`,
+//! `sublet_sim::timed` or `sublet_sim::replay`, which leave all decisions to the engine. This module reads files, shows
 //! progress and prints.
 
 mod compare;
@@ -9,6 +9,7 @@ mod defrag;
 mod input;
 mod plot;
 mod print;
+mod queue;
 mod runs;
 mod seeds;
 mod snapshot;
@@ -23,6 +24,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::ValueEnum;
 use sublet_plan::Policy;
+use sublet_sim::Discipline;
 
 use crate::MemoryUnit;
 use crate::answer::{Answer, BAD_INPUT};
@@ -40,7 +42,8 @@ pub enum Output {
     Table,
     /// For programs, whole.
     Json,
-    /// For spreadsheets: a line for each run and percent of arrival, or part of the time.
+    /// For spreadsheets: a line for each run and percent of arrival, part of the time, or group of
+    /// jobs that waited.
     Csv,
 }
 
@@ -52,6 +55,20 @@ pub enum Protocol {
     Inflation,
     /// At the times of the list; those that find no place wait.
     Timed,
+    /// The same as jobs of tenants with quotas, which may need several nodes, by each discipline of
+    /// a queue.
+    Queue,
+}
+
+impl Protocol {
+    /// Its name on the command line.
+    fn word(self) -> &'static str {
+        match self {
+            Protocol::Inflation => "inflation",
+            Protocol::Timed => "timed",
+            Protocol::Queue => "queue",
+        }
+    }
 }
 
 /// [`sublet_sim::BadLines`] on the command line.
@@ -74,6 +91,26 @@ enum CpuOnlyPodsArg {
     Stock,
 }
 
+/// Flags that go with some protocols: with which, and why not with the others.
+#[rustfmt::skip]
+const PICKY: [(&str, &[Protocol], &str); 12] = {
+    use Protocol::{Inflation, Queue, Timed};
+    [
+        ("--load", &[Timed, Queue], "no pod leaves, so that no time passes"),
+        ("--sequence", &[Inflation], "pods come in the order of their times"),
+        ("--seed", &[Inflation], "nothing is drawn"),
+        ("--arrive", &[Inflation], "all pods of the list come once; --load sets how densely"),
+        ("--defrag", &[Inflation], "pods are moved at the end, and then none runs"),
+        ("--placements", &[Inflation], "a pod's place is only for a time"),
+        ("--plot", &[Inflation, Timed], "waits are no curve"),
+        ("--snapshot", &[Inflation, Timed], "what runs has no tenant and no end"),
+        ("--discipline", &[Queue], "only a queue has it"),
+        ("--quotas", &[Queue], "only a queue has it"),
+        ("--interval", &[Queue], "only a queue has it"),
+        ("--cpu-only-pods stock", &[Inflation, Timed], "the queue places all pods"),
+    ]
+};
+
 /// Arguments of `sublet simulate`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -83,6 +120,9 @@ EXAMPLES
   sublet simulate --nodes nodes.csv --pods pods.csv --policy fgd=0.7,best-fit=0.3 --plot curves.svg
   sublet simulate --nodes nodes.csv --pods pods.csv --sequence order.gz --placements placed.txt
   sublet simulate --nodes nodes.csv --pods jobs.ndjson --protocol timed --load 0.9
+  sublet simulate --nodes nodes.csv --pods jobs.csv --protocol queue
+  sublet simulate --nodes nodes.csv --pods jobs.csv --protocol queue --quotas quotas.csv \
+      --discipline sublet --discipline backfill --interval 60 -o json
   kubectl get nodes,pods -A -o yaml | sublet simulate --snapshot - --policy tiling --policy fgd
   sublet simulate --snapshot cluster.yaml --add 10xgpu-node-3
   sublet simulate --snapshot cluster.yaml --defrag 20
@@ -93,6 +133,13 @@ never leaves (Weng et al., USENIX ATC 2023). With --protocol timed all come once
 times, and leave when they have run. Pods that find no place wait; whenever a pod leaves they
 are tried again, by priority, then by arrival. Nothing is random: nodes of equal cost are taken
 in the order in which a cluster's scheduler takes them.
+
+With --protocol queue each row is a job. One of more GPUs than any node has is a gang: members as
+large as the largest node and one for the rest, which start together. Each tenant has a quota.
+Only `sublet` evicts, for quotas that others have borrowed; an evicted job loses its work, and
+starts again from the beginning. A wait lasts until the start of the run in which the job ended.
+No discipline knows how long a job runs. All place by the same policy; the rules of other
+projects are implemented again here, and say so.
 
 With --snapshot running pods stay where they are and count as arrived: with --arrive 130, they
 and new ones together ask for 130 % of the GPUs. Taints and node selectors close nodes to pods.
@@ -114,6 +161,8 @@ FILES (plain or gzip; other columns are ignored)
          gpu_memory_mib in both lists, parts of GPUs are asked in MiB
          for --protocol timed: creation_time or timestamp (seconds, or YYYY-MM-DD hh:mm:ss),
          and duration (seconds) or deletion_time
+         for --protocol queue also: tenant or cluster (without it, `default`)
+  quotas tenant or cluster, gpus (GPUs that are the tenant's own); every tenant of the jobs
 
 EXIT CODES
   0  done        1  the accounts did not add up: a bug        2  bad arguments or input")]
@@ -158,9 +207,20 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t)]
     protocol: Protocol,
     /// Scale the times of arrival until pods ask for this share of the cluster's GPU time between
-    /// the first arrival and the last, such as 0.9; goes with --protocol timed
+    /// the first arrival and the last, such as 0.9; goes with --protocol timed and queue
     #[arg(long, value_name = "SHARE")]
     load: Option<Load>,
+    /// With --protocol queue, who starts next; can be given several times [default: all]
+    #[arg(long, value_name = "DISCIPLINE", value_parser = queue::discipline())]
+    discipline: Vec<&'static dyn Discipline>,
+    /// With --protocol queue, the quotas of tenants. Without it each tenant has that part of the
+    /// cluster which it has of all GPU time that the jobs ask
+    #[arg(long, value_name = "FILE")]
+    quotas: Option<PathBuf>,
+    /// With --protocol queue, decide at most once in so many seconds of the trace; at each arrival
+    /// and each end for 0 [default: 300]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    interval: Option<u64>,
     /// Seeds of the order of arrival, such as 42-51 or 1,2,5 [default: 42]
     #[arg(long, value_name = "SEEDS")]
     seed: Option<Seeds>,
@@ -225,42 +285,34 @@ pub fn run(args: &Args) -> anyhow::Result<Answer> {
 impl Args {
     /// Refuses what has no meaning with the protocol.
     fn check_protocol(&self) -> Result<(), runs::BadRequest> {
-        let timed = self.protocol == Protocol::Timed;
-        let wrong = [
-            (
-                !timed && self.load.is_some(),
-                "--load",
-                "no pod leaves, so that no time passes",
-            ),
-            (
-                timed && self.sequence.is_some(),
-                "--sequence",
-                "pods come in the order of their times",
-            ),
-            (timed && self.seed.is_some(), "--seed", "nothing is drawn"),
-            (
-                timed && self.arrive.is_some(),
-                "--arrive",
-                "all pods of the list come once; --load sets how densely",
-            ),
-            (
-                timed && self.defrag.is_some(),
-                "--defrag",
-                "pods are moved at the end, and then none runs",
-            ),
-            (
-                timed && self.placements.is_some(),
-                "--placements",
-                "a pod's place is only for a time",
-            ),
-        ];
-        match wrong.into_iter().find(|(wrong, ..)| *wrong) {
-            Some((_, flag, why)) => Err(runs::BadRequest::Protocol {
+        let wrong = |(flag, good, _): &&(&'static str, &[Protocol], &str)| {
+            self.is_given(flag) && !good.contains(&self.protocol)
+        };
+        match PICKY.iter().find(wrong) {
+            Some(&(flag, _, why)) => Err(runs::BadRequest::Protocol {
                 flag,
-                protocol: if timed { "timed" } else { "inflation" },
+                protocol: self.protocol.word(),
                 why,
             }),
             None => Ok(()),
+        }
+    }
+
+    /// Is one of the flags of [`PICKY`] there?
+    fn is_given(&self, flag: &str) -> bool {
+        match flag {
+            "--load" => self.load.is_some(),
+            "--sequence" => self.sequence.is_some(),
+            "--seed" => self.seed.is_some(),
+            "--arrive" => self.arrive.is_some(),
+            "--defrag" => self.defrag.is_some(),
+            "--placements" => self.placements.is_some(),
+            "--plot" => self.plot.is_some(),
+            "--snapshot" => self.snapshot.is_some(),
+            "--discipline" => !self.discipline.is_empty(),
+            "--quotas" => self.quotas.is_some(),
+            "--interval" => self.interval.is_some(),
+            _ => self.cpu_only_pods == CpuOnlyPodsArg::Stock,
         }
     }
 }
@@ -268,6 +320,9 @@ impl Args {
 fn simulate(args: &Args) -> anyhow::Result<Answer> {
     args.check_protocol()?;
     let input = Input::read(args)?;
+    if args.protocol == Protocol::Queue {
+        return queue::answer(args, input);
+    }
     let plan = runs::plan(args)?;
     if args.placements.is_some() && plan.len() != 1 {
         let (flag, runs) = ("--placements", plan.len());

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 use sublet_plan::Policy;
-use sublet_sim::{CpuOnlyPods, Inflation, Outcome, Sequence, TimedError, Variant, inflate};
+use sublet_sim::{
+    CpuOnlyPods, Inflation, Outcome, ReplayError, Sequence, TimedError, Variant, inflate,
+};
 
 use super::input::Input;
 use super::{Args, CpuOnlyPodsArg, Protocol};
@@ -32,6 +34,12 @@ pub(super) enum BadRequest {
     },
     #[error("--protocol timed: {0}")]
     Timed(#[from] TimedError),
+    #[error("--protocol queue: {0}")]
+    Replay(#[from] ReplayError),
+    #[error("discipline {0} is given twice")]
+    DisciplineTwice(&'static str),
+    #[error("--protocol queue compares disciplines, which all place by one policy; {0} are given")]
+    Policies(usize),
 }
 
 /// How much arrives, in percent of the cluster, as in the experiments of FGD's paper.
@@ -62,7 +70,7 @@ pub(super) fn plan(args: &Args) -> Result<Vec<Planned>, BadRequest> {
         if plan.iter().any(|earlier| earlier.policy == *policy) {
             return Err(BadRequest::Twice(policy.to_string()));
         }
-        let seeds = if args.sequence.is_some() || args.protocol == Protocol::Timed {
+        let seeds = if args.sequence.is_some() || args.protocol != Protocol::Inflation {
             vec![None]
         } else {
             let seeds = args.seed.clone().unwrap_or_default();
@@ -85,10 +93,10 @@ pub(super) fn perform(args: &Args, input: &Input, plan: &[Planned]) -> Vec<Run> 
 
 /// Does all runs, as many at once as there are cores; the answer is in the order of the plan,
 /// whoever was faster.
-pub(super) fn side_by_side<R: Send>(
+pub(super) fn side_by_side<P: Sync, R: Send>(
     args: &Args,
-    plan: &[Planned],
-    one: impl Fn(&Planned, &Progress) -> R + Sync,
+    plan: &[P],
+    one: impl Fn(&P, &Progress) -> R + Sync,
 ) -> Vec<R> {
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let threads = args.jobs.map_or(cores, NonZeroUsize::get).min(plan.len());
@@ -112,7 +120,7 @@ pub(super) fn side_by_side<R: Send>(
     done.into_iter().flatten().collect()
 }
 
-fn take<'a>(next: &AtomicUsize, plan: &'a [Planned]) -> Option<(usize, &'a Planned)> {
+fn take<'a, P>(next: &AtomicUsize, plan: &'a [P]) -> Option<(usize, &'a P)> {
     let at = next.fetch_add(1, Ordering::Relaxed);
     plan.get(at).map(|planned| (at, planned))
 }

@@ -215,6 +215,7 @@ impl Reader {
                 priority: pod.spec.priority.unwrap_or(0),
                 comes: None,
                 lasts: None,
+                tenant: None,
                 reach: reach.clone(),
             });
         }

@@ -1,5 +1,6 @@
 //! What people read: small clusters, wrong files, and the forms of the answer.
 
+mod queue;
 mod timed;
 
 use std::path::Path;

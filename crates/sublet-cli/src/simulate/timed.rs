@@ -3,7 +3,7 @@
 //! `sublet_sim::timed` does the runs; this module starts them, checks them and shows what came of
 //! them.
 
-mod print;
+pub(super) mod print;
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,7 +20,7 @@ use crate::answer::{Answer, NOT_DONE};
 
 /// How much of the cluster's GPU time is asked, in millionths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Load(u64);
+pub(super) struct Load(pub(super) u64);
 
 /// Why a text is no load.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

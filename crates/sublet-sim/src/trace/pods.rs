@@ -1,11 +1,11 @@
 //! Pods of a list: `name`, `cpu_milli`, `memory_mib`, `num_gpu` (or `num_gpus`), `gpu_milli` or
 //! `gpu_memory_mib` (of each GPU), `gpu_spec` (`A|B`: models accepted), `priority`,
-//! `creation_time` (or `timestamp`), and `duration` or `deletion_time`.
+//! `creation_time` (or `timestamp`), `duration` or `deletion_time`, and `tenant` (or `cluster`).
 //!
 //! Only the number of GPUs is needed. Without a name a pod is called by its row, without CPU
 //! and memory it asks none, and without a portion it asks whole GPUs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::sync::Arc;
 
@@ -27,6 +27,7 @@ const PRIORITY: usize = 7;
 const COMES: usize = 8;
 const ENDS: usize = 9;
 const LASTS: usize = 10;
+const TENANT: usize = 11;
 
 static LAYOUT: Layout = Layout {
     fields: &[
@@ -41,6 +42,7 @@ static LAYOUT: Layout = Layout {
         &["creation_time", "timestamp"],
         &["deletion_time"],
         &["duration"],
+        &["tenant", "cluster"],
     ],
     required: &[GPUS],
     together: &[CPU, MEMORY],
@@ -55,21 +57,39 @@ pub fn read_pods(
     nodes: &NodeList,
     bad: BadLines,
 ) -> Result<(PodList, Vec<Bad>), TraceError> {
-    let mut claims = BTreeMap::new();
+    let mut shared = Shared::default();
     let (rows, left_out) = rows(text, &LAYOUT, bad, |row| {
-        pod(row, nodes.by_memory, &mut claims)
+        pod(row, nodes.by_memory, &mut shared)
     })?;
     Ok((PodList { rows }, left_out))
 }
 
 /// What makes two claims equal.
-type ClaimKey = (Host, Ask, Models);
+pub(crate) type ClaimKey = (Host, Ask, Models);
 
-fn pod(
-    row: &Row,
-    by_memory: bool,
-    claims: &mut BTreeMap<ClaimKey, Arc<Claim>>,
-) -> Result<PodRow, TraceError> {
+/// What many rows have in common.
+#[derive(Default)]
+struct Shared {
+    claims: BTreeMap<ClaimKey, Arc<Claim>>,
+    tenants: BTreeSet<Arc<str>>,
+}
+
+impl Shared {
+    fn tenant(&mut self, row: &Row) -> Result<Option<Arc<str>>, TraceError> {
+        if row.text(TENANT).is_empty() {
+            return Ok(None);
+        }
+        let known = self.tenants.get(row.text(TENANT));
+        if let Some(known) = known {
+            return Ok(Some(Arc::clone(known)));
+        }
+        let name = row.name(TENANT)?;
+        self.tenants.insert(Arc::clone(&name));
+        Ok(Some(name))
+    }
+}
+
+fn pod(row: &Row, by_memory: bool, shared: &mut Shared) -> Result<PodRow, TraceError> {
     let name = if row.is_given(NAME) {
         row.name(NAME)?
     } else {
@@ -84,7 +104,8 @@ fn pod(
         Models::new(words.filter(|word| !word.is_empty()).map(Arc::from))
     };
     let key = (host, ask, models);
-    let claim = claims
+    let claim = shared
+        .claims
         .entry(key)
         .or_insert_with_key(|key| Arc::new(claim(key)));
     let priority = match row.text(PRIORITY) {
@@ -109,6 +130,7 @@ fn pod(
         priority,
         comes,
         lasts,
+        tenant: shared.tenant(row)?,
         reach: None,
     })
 }
@@ -157,7 +179,8 @@ fn ask(row: &Row, by_memory: bool) -> Result<Ask, TraceError> {
     }
 }
 
-fn claim((host, ask, models): &ClaimKey) -> Claim {
+/// What a pod of one container asks.
+pub(crate) fn claim((host, ask, models): &ClaimKey) -> Claim {
     let demand = match ask {
         Ask::Nothing => return Claim::host_only(*host),
         Ask::Parts(parts) => Demand::of_memory(parts.first().memory),

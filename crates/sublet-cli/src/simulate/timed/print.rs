@@ -15,16 +15,16 @@ const PARTS: usize = 20;
 /// How long pods waited, in seconds. Each figure is that of a pod: of ten waits the ninth is
 /// what 90 % did not exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-struct Waits {
-    p50: u64,
-    p90: u64,
-    p99: u64,
-    max: u64,
+pub(in crate::simulate) struct Waits {
+    pub(in crate::simulate) p50: u64,
+    pub(in crate::simulate) p90: u64,
+    pub(in crate::simulate) p99: u64,
+    pub(in crate::simulate) max: u64,
 }
 
 impl Waits {
     /// Of waits in order; nothing where nobody was placed.
-    fn of(waits: &[u64]) -> Option<Waits> {
+    pub(in crate::simulate) fn of(waits: &[u64]) -> Option<Waits> {
         let max = *waits.last()?;
         let at = |percent: usize| waits[(waits.len() * percent).div_ceil(100) - 1];
         Some(Waits {
@@ -37,7 +37,7 @@ impl Waits {
 }
 
 /// A span of time as people say it.
-fn span(seconds: u64) -> String {
+pub(in crate::simulate) fn span(seconds: u64) -> String {
     let of = |unit: f64| seconds as f64 / unit;
     match seconds {
         0..120 => format!("{seconds} s"),

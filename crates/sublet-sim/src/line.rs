@@ -12,7 +12,7 @@ type Turn = (Reverse<i32>, usize);
 
 /// Pods that wait, in the order in which they are tried.
 #[derive(Debug, Default)]
-pub(super) struct Line {
+pub(crate) struct Line {
     /// By kind, who waits.
     waiting: Vec<BTreeSet<Turn>>,
     /// Kinds that have come since the last moment.
@@ -25,23 +25,23 @@ pub(super) struct Line {
 
 /// The pod whose turn it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Head {
+pub(crate) struct Head {
     turn: Turn,
     kind: usize,
     /// Its number in order of arrival.
-    pub(super) number: usize,
+    pub(crate) number: usize,
     /// Did all nodes refuse its kind at an earlier moment? Then only those have room that
     /// something has left at this one.
-    pub(super) was_refused: bool,
+    pub(crate) was_refused: bool,
 }
 
 impl Line {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.waiting.iter().all(BTreeSet::is_empty)
     }
 
     /// A pod joins.
-    pub(super) fn join(&mut self, kind: usize, priority: i32, number: usize) {
+    pub(crate) fn join(&mut self, kind: usize, priority: i32, number: usize) {
         if self.waiting.len() <= kind {
             self.waiting.resize_with(kind + 1, BTreeSet::new);
         }
@@ -53,7 +53,7 @@ impl Line {
 
     /// All that come at a moment have joined; `freed`: something has left, so that those who
     /// were refused may try again.
-    pub(super) fn open(&mut self, freed: bool) {
+    pub(crate) fn open(&mut self, freed: bool) {
         let fresh = std::mem::take(&mut self.fresh);
         let again = self.refused.iter().filter(|_| freed);
         for &kind in fresh.iter().chain(again) {
@@ -63,7 +63,7 @@ impl Line {
     }
 
     /// Whose turn it is; nobody's, if nobody is worth a try.
-    pub(super) fn first(&self) -> Option<Head> {
+    pub(crate) fn first(&self) -> Option<Head> {
         let &(turn, kind) = self.heads.first()?;
         Some(Head {
             turn,
@@ -74,7 +74,7 @@ impl Line {
     }
 
     /// What came of the try.
-    pub(super) fn tried(&mut self, head: Head, placed: bool) {
+    pub(crate) fn tried(&mut self, head: Head, placed: bool) {
         self.heads.remove(&(head.turn, head.kind));
         if !placed {
             self.refused.insert(head.kind);

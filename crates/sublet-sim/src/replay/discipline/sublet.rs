@@ -1,0 +1,289 @@
+//! Sublet's own queue: the engine that decides in a cluster (`sublet_queue::plan`), with its rules
+//! as shipped.
+//!
+//! Each tenant is a quota without limit, which lends what it does not ask for. Every job may be
+//! evicted. A decision is carried out at once: there are no pods that take time to end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use sublet_model::{Class, Standing};
+use sublet_plan::stock::PodRules;
+use sublet_queue::{
+    Amounts, Gang, GangMode, GangRole, Group, GroupId, MatchPolicy, Member, MemberShape,
+    QueueDecision, QueueHold, QueueMemo, QueueReason, QueueRules, QueueSnapshot, Quota, QuotaTree,
+    Slot, plan,
+};
+
+use super::{Discipline, JobLine};
+use crate::replay::floor::{Floor, ROLES, moment, uid};
+use crate::replay::jobs::{Jobs, SizeClass};
+
+/// What quotas are about: thousandths of cards.
+const RESOURCE: &str = "gpu-milli";
+
+pub(super) struct Sublet;
+
+impl Discipline for Sublet {
+    fn name(&self) -> &'static str {
+        "sublet"
+    }
+
+    fn about(&self) -> &'static str {
+        "this queue: quotas lent and taken back, many heads, room kept for who has waited long"
+    }
+
+    fn line<'a>(&self, jobs: &'a Jobs) -> Box<dyn JobLine + 'a> {
+        Box::new(SubletLine::new(jobs))
+    }
+}
+
+struct SubletLine<'a> {
+    jobs: &'a Jobs,
+    tree: QuotaTree,
+    total: Amounts,
+    /// By kind, the shape of each of its members.
+    shapes: Vec<Vec<Arc<MemberShape>>>,
+    roles: [Arc<str>; 2],
+    /// Those that wait or run, by number, and their numbers.
+    groups: Vec<Group>,
+    numbers: Vec<usize>,
+    hold: Option<QueueHold>,
+    rules: QueueRules,
+    memo: QueueMemo,
+    why: Why,
+}
+
+/// What gangs wait for.
+#[derive(Debug, Default)]
+struct Why {
+    /// Since when.
+    since: u64,
+    /// Of each that waits, its reason.
+    now: Vec<&'static str>,
+    /// Seconds until then.
+    before: BTreeMap<&'static str, u64>,
+}
+
+impl Why {
+    /// What they wait for is told anew.
+    fn anew(&mut self, now: u64) {
+        for reason in self.now.drain(..) {
+            *self.before.entry(reason).or_default() += now - self.since;
+        }
+        self.since = now;
+    }
+}
+
+fn amounts(milli: u64) -> Amounts {
+    [(Arc::from(RESOURCE), milli)].into()
+}
+
+impl<'a> SubletLine<'a> {
+    fn new(jobs: &'a Jobs) -> SubletLine<'a> {
+        let quota = |(name, min): (&Arc<str>, &u64)| Quota {
+            name: Arc::clone(name),
+            lends: true,
+            min: amounts(*min),
+            ..Quota::default()
+        };
+        let quotas = jobs.tenants().iter().zip(jobs.minima());
+        let shapes = jobs.kinds().iter().map(|kind| {
+            let members = kind.members.iter().map(|members| MemberShape {
+                claim: Arc::clone(&members.claim),
+                rules: PodRules::default(),
+                unmodelled: Vec::new(),
+                amounts: amounts(members.milli),
+            });
+            members.map(Arc::new).collect()
+        });
+        SubletLine {
+            jobs,
+            tree: QuotaTree::new(quotas.map(quota).collect())
+                .expect("names that differ, no parents"),
+            total: amounts(jobs.capacity()),
+            shapes: shapes.collect(),
+            roles: ROLES.map(Arc::from),
+            groups: Vec::new(),
+            numbers: Vec::new(),
+            hold: None,
+            rules: QueueRules::default(),
+            memo: QueueMemo::default(),
+            why: Why::default(),
+        }
+    }
+
+    fn group(&self, number: usize) -> Group {
+        let (job, kind) = (self.jobs.all()[number], self.jobs.kind(number));
+        let shapes = self.shapes[job.kind].iter().zip(&self.roles);
+        let roles = kind.members.iter().zip(shapes);
+        let roles = roles.map(|(members, (shape, role))| GangRole {
+            name: Arc::clone(role),
+            min: members.count,
+            replicas: members.count,
+            pod: Arc::clone(shape),
+            members: Vec::new(),
+        });
+        Group {
+            id: id(number),
+            quota: Arc::clone(&self.jobs.tenants()[job.tenant]),
+            priority: job.priority,
+            class: Class::Guaranteed,
+            preemptible: true,
+            since: moment(job.at),
+            not_before: None,
+            gangs: vec![Gang {
+                name: Arc::from("job"),
+                min: kind.members.iter().map(|members| members.count).sum(),
+                roles: roles.collect(),
+            }],
+            mode: GangMode::Strict,
+            matching: MatchPolicy::OnceSatisfied,
+            satisfied: false,
+            ends: None,
+            started: None,
+        }
+    }
+
+    /// Its position among those that wait or run.
+    fn position(&self, id: &GroupId) -> Option<usize> {
+        self.groups.binary_search_by(|group| group.id.cmp(id)).ok()
+    }
+
+    fn start(&mut self, id: &GroupId, slots: &[Slot], floor: &mut Floor<'_>, now: u64) {
+        let Some(at) = self.position(id) else { return };
+        let (group, number) = (&mut self.groups[at], self.numbers[at]);
+        floor.start(number, slots);
+        group.started = Some(moment(now));
+        let roles = group.gangs.iter_mut().flat_map(|gang| &mut gang.roles);
+        for role in roles {
+            let of_role = slots.iter().filter(|slot| slot.role == role.name);
+            role.members = of_role
+                .map(|slot| Member {
+                    index: slot.index,
+                    uid: uid(number, &slot.role, slot.index),
+                    node: slot.node.clone(),
+                    standing: Standing::Bound,
+                })
+                .collect();
+        }
+    }
+
+    /// A gang goes whole: none of these has members that it could miss.
+    fn evict(&mut self, id: &GroupId, floor: &mut Floor<'_>) {
+        let Some(at) = self.position(id) else { return };
+        floor.evict(self.numbers[at]);
+        let group = &mut self.groups[at];
+        group.started = None;
+        let roles = group.gangs.iter_mut().flat_map(|gang| &mut gang.roles);
+        roles.for_each(|role| role.members.clear());
+    }
+}
+
+/// A name whose order is that of the numbers.
+fn id(number: usize) -> GroupId {
+    GroupId::new(format!("job/trace/{number:020}"))
+}
+
+impl JobLine for SubletLine<'_> {
+    fn join(&mut self, job: usize) {
+        // Jobs come in the order of their numbers.
+        self.groups.push(self.group(job));
+        self.numbers.push(job);
+    }
+
+    fn left(&mut self, job: usize) {
+        if let Ok(at) = self.numbers.binary_search(&job) {
+            self.groups.remove(at);
+            self.numbers.remove(at);
+        }
+    }
+
+    fn tick(&mut self, floor: &mut Floor<'_>, now: u64) -> bool {
+        loop {
+            let Tick {
+                starts,
+                evicts,
+                behind,
+            } = self.once(floor, now);
+            // Who was not looked at, for so many were before it, may be looked at now.
+            if evicts || !(starts && behind) {
+                return evicts;
+            }
+        }
+    }
+
+    fn gangs_waited_for(&self) -> BTreeMap<&'static str, u64> {
+        self.why.before.clone()
+    }
+}
+
+/// What was in one decision.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tick {
+    /// Somebody starts.
+    starts: bool,
+    /// Somebody goes.
+    evicts: bool,
+    /// Somebody was not looked at.
+    behind: bool,
+}
+
+impl SubletLine<'_> {
+    /// Lets the engine decide once, and carries it out.
+    fn once(&mut self, floor: &mut Floor<'_>, now: u64) -> Tick {
+        let (engine, nodes) = floor.ground();
+        let snapshot = QueueSnapshot {
+            engine,
+            nodes,
+            tree: &self.tree,
+            total: &self.total,
+            groups: &self.groups,
+            hold: self.hold.as_ref(),
+            breaks: &|_| false,
+            rules: &self.rules,
+            memo: &mut self.memo,
+        };
+        let decisions = plan(snapshot, moment(now));
+        self.hold = None;
+        self.why.anew(now);
+        let mut tick = Tick::default();
+        let mut starts = Vec::new();
+        for decision in decisions {
+            match decision {
+                QueueDecision::Admit { group, slots } => starts.push((group, slots)),
+                QueueDecision::Evict {
+                    group,
+                    slots,
+                    victims,
+                } => {
+                    let of = victims.into_iter().map(|victim| victim.group);
+                    for victim in of.collect::<BTreeSet<GroupId>>() {
+                        self.evict(&victim, floor);
+                    }
+                    starts.push((group, slots));
+                    tick.evicts = true;
+                }
+                QueueDecision::Hold(hold) => self.hold = Some(hold),
+                QueueDecision::Explain { group, reason, .. } => {
+                    // Of a group that runs it may be said, too, that it exceeds what it is entitled to.
+                    let waits = |at: &usize| {
+                        let gang = self.jobs.kind(self.numbers[*at]).size == SizeClass::Gang;
+                        gang && self.groups[*at].started.is_none()
+                    };
+                    if self.position(&group).filter(waits).is_some() {
+                        self.why.now.push(reason.word());
+                    }
+                    tick.behind |= matches!(reason, QueueReason::Behind { .. });
+                }
+            }
+        }
+        // Last: what one group does not need of the room that its victims leave, another may have
+        // got in the same plan.
+        tick.starts = !starts.is_empty();
+        for (group, slots) in starts {
+            self.start(&group, &slots, floor, now);
+        }
+        tick
+    }
+}

@@ -1,0 +1,230 @@
+//! Traces at random, by every discipline: what must hold at every moment of each.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use sublet_model::GpuIndex;
+
+use super::*;
+
+/// A job of a list, as text says it.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    gpus: u32,
+    at: u64,
+    lasts: u64,
+    tenant: u32,
+    priority: i32,
+    /// Of a job of one GPU.
+    milli: u32,
+}
+
+fn any_job() -> impl Strategy<Value = Asked> {
+    let milli = prop::sample::select(vec![1000, 1000, 300]);
+    (0..8u32, 0..40u64, 0..30u64, 0..3u32, 0..3i32, milli).prop_map(
+        |(gpus, at, lasts, tenant, priority, milli)| Asked {
+            gpus,
+            at,
+            lasts,
+            tenant,
+            priority,
+            milli,
+        },
+    )
+}
+
+fn story(cards: &[u16], jobs: &[Asked], interval: u64) -> Story {
+    let line = |job: &Asked| {
+        let Asked {
+            gpus,
+            at,
+            lasts,
+            tenant,
+            priority,
+            milli,
+        } = job;
+        let milli = if *gpus == 1 {
+            milli.to_string()
+        } else {
+            String::new()
+        };
+        format!("{gpus},{at},{lasts},t{tenant},{priority},1,1,{milli}")
+    };
+    let lines: Vec<String> = jobs.iter().map(line).collect();
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    Story {
+        interval,
+        ..Story::new(cards, &lines)
+    }
+}
+
+/// Card by card, what is taken of it, in MiB of 1000.
+type Taken = BTreeMap<(String, GpuIndex), u32>;
+
+/// What is known of a replay while it goes on.
+#[derive(Default)]
+struct Watch {
+    taken: Taken,
+    /// By row, the slots of what runs, and since when.
+    running: BTreeMap<u32, (Vec<Slot>, u64)>,
+    /// Who has come and has no place.
+    waiting: BTreeSet<u32>,
+    ended: BTreeSet<u32>,
+    evictions: u64,
+}
+
+impl Watch {
+    fn see(&mut self, jobs: &[Asked], event: &ReplayEvent<'_>) {
+        let job = jobs[event.row as usize];
+        match event.step {
+            ReplayStep::Comes => {
+                assert_eq!(event.at, job.at);
+                assert!(self.waiting.insert(event.row));
+            }
+            ReplayStep::Starts(slots) => {
+                assert!(self.waiting.remove(&event.row), "it has come, and waits");
+                assert!(event.at >= job.at, "before it came");
+                let cards = slots.iter().map(|slot| slot.allocation.grants.len());
+                assert_eq!(cards.sum::<usize>(), job.gpus as usize, "all of it starts");
+                self.change(slots, true);
+                self.running.insert(event.row, (slots.to_vec(), event.at));
+            }
+            ReplayStep::Ends | ReplayStep::Evicted => {
+                let (slots, since) = self.running.remove(&event.row).expect("it runs");
+                self.change(&slots, false);
+                if event.step == ReplayStep::Ends {
+                    assert_eq!(event.at - since, job.lasts, "it ran as long as it had to");
+                    assert!(self.ended.insert(event.row), "it ends once");
+                } else {
+                    self.waiting.insert(event.row);
+                    self.evictions += 1;
+                }
+            }
+        }
+    }
+
+    fn change(&mut self, slots: &[Slot], taken: bool) {
+        for slot in slots {
+            for grant in &slot.allocation.grants {
+                let card = (slot.node.to_string(), grant.card.index);
+                let of = self.taken.entry(card).or_default();
+                let memory = grant.memory.get() as u32;
+                *of = if taken { *of + memory } else { *of - memory };
+                assert!(*of <= 1000, "a card is over-used: {slot:?}");
+            }
+        }
+    }
+
+    /// Whole cards that are free on each node.
+    fn free(&self, cards: &[u16]) -> Vec<u32> {
+        let of = |(at, cards): (usize, &u16)| {
+            let name = format!("n{at}");
+            let taken = self.taken.iter();
+            let taken = taken.filter(|((node, _), milli)| *node == name && **milli > 0);
+            u32::from(*cards) - taken.count() as u32
+        };
+        cards.iter().enumerate().map(of).collect()
+    }
+}
+
+/// Would a job of so many whole GPUs have a place?
+fn fits(free: &[u32], largest: u32, gpus: u32) -> bool {
+    let (whole, rest) = match gpus > largest {
+        true => (gpus / largest, gpus % largest),
+        false => (0, gpus),
+    };
+    let full = free.iter().filter(|free| **free >= largest).count() as u32;
+    let below = free.iter().any(|free| *free < largest && *free >= rest);
+    full > whole || full == whole && (rest == 0 || below)
+}
+
+fn any_world() -> impl Strategy<Value = (Vec<u16>, Vec<Asked>)> {
+    let cards = prop::collection::vec(1..5u16, 1..4);
+    (cards, prop::collection::vec(any_job(), 1..30))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn every_job_that_fits_ends_and_no_card_is_over_used(
+        (cards, jobs) in any_world(),
+        interval in prop::sample::select(vec![0, 7]),
+        discipline in 0..DISCIPLINES.len(),
+    ) {
+        let story = story(&cards, &jobs, interval);
+        let mut watch = Watch::default();
+        let largest = u32::from(*cards.iter().max().unwrap());
+        let empty: Vec<u32> = cards.iter().copied().map(u32::from).collect();
+        let possible = |job: &&Asked| fits(&empty, largest, job.gpus);
+        let possible = jobs.iter().filter(possible).count();
+        let name = DISCIPLINES[discipline].name();
+        let outcome = story.play(name, &mut |event| watch.see(&jobs, &event));
+        if possible == 0 {
+            prop_assert_eq!(outcome, Err(ReplayError::NoJobs));
+            return Ok(());
+        }
+        let outcome = outcome.unwrap();
+        prop_assert_eq!((outcome.ended, outcome.left), (possible, 0));
+        prop_assert_eq!(outcome.impossible.0 as usize, jobs.len() - possible);
+        prop_assert_eq!(watch.ended.len(), possible);
+        prop_assert_eq!(watch.evictions, outcome.evictions);
+        prop_assert!(outcome.ends_empty && watch.running.is_empty());
+        prop_assert!(outcome.evictions == 0 || name == "sublet");
+        let waits: usize = outcome.sizes.iter().map(|size| size.waits.len()).sum();
+        prop_assert_eq!(waits, possible);
+        prop_assert!(outcome.useful_percent + outcome.lost_percent <= 100.0 + 1e-9);
+    }
+
+    #[test]
+    fn nobody_passes_the_first_where_the_rule_says_so((cards, jobs) in any_world()) {
+        let story = story(&cards, &jobs, 0);
+        let key = |row: u32| {
+            let job = jobs[row as usize];
+            (Reverse(job.priority), job.at, row)
+        };
+        for (name, one_line) in [("fifo", true), ("heads-strict", false)] {
+            let mut watch = Watch::default();
+            let mut passed = Vec::new();
+            let played = story.play(name, &mut |event| {
+                watch.see(&jobs, &event);
+                if matches!(event.step, ReplayStep::Starts(_)) {
+                    let alike = |other: &&u32| {
+                        let tenant = |row: u32| jobs[row as usize].tenant;
+                        one_line || tenant(**other) == tenant(event.row)
+                    };
+                    let before = |other: &&u32| key(**other) < key(event.row);
+                    let first = watch.waiting.iter().filter(alike).find(before);
+                    passed.extend(first.map(|first| (*first, event.row)));
+                }
+            });
+            prop_assert!(played.is_ok() || played == Err(ReplayError::NoJobs));
+            prop_assert_eq!(passed, vec![], "{}", name);
+        }
+    }
+
+    #[test]
+    fn nothing_stands_idle_that_somebody_could_use((cards, jobs) in any_world()) {
+        // Whole cards: how parts of them fit is the engine's own matter.
+        let whole = |job: &Asked| Asked { milli: 1000, ..*job };
+        let jobs: Vec<Asked> = jobs.iter().map(whole).collect();
+        let largest = u32::from(*cards.iter().max().unwrap());
+        let story = story(&cards, &jobs, 0);
+        for name in ["backfill", "heads"] {
+            let mut watch = Watch::default();
+            let (mut now, mut idle) = (0, Vec::new());
+            let played = story.play(name, &mut |event| {
+                if event.at > now {
+                    let free = watch.free(&cards);
+                    let could = |row: &&u32| fits(&free, largest, jobs[**row as usize].gpus);
+                    idle.extend(watch.waiting.iter().find(could).map(|row| (now, *row)));
+                    now = event.at;
+                }
+                watch.see(&jobs, &event);
+            });
+            prop_assert!(played.is_ok() || played == Err(ReplayError::NoJobs));
+            prop_assert_eq!(idle, vec![], "{}", name);
+        }
+    }
+}
