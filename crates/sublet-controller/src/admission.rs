@@ -7,7 +7,7 @@
 //! second time changes nothing.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, Patch, PatchOperation};
@@ -33,8 +33,8 @@ const ALLOCATION_FIELD: &str = "metadata.annotations['sublet.dev/allocation']";
 pub(crate) struct AdmissionRules {
     /// What one `aliyun.com/gpu-mem` is.
     pub(crate) unit: Unit,
-    /// The schedulers that ask Sublet.
-    pub(crate) schedulers: BTreeSet<String>,
+    /// The schedulers that ask Sublet. The first is the one that people are told of.
+    pub(crate) schedulers: Vec<String>,
     /// The scheduler of GPU pods that name none, where their namespace does not say it.
     pub(crate) assign: Option<String>,
     /// Whether containers that ask by units of memory get slots, where their namespace does not say

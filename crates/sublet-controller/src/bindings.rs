@@ -5,8 +5,6 @@
 //! pod in any case, so a Binding that nobody could look at is let through. Pods of no GPU, nodes
 //! without our agent, and Bindings of our own scheduler are never held up.
 
-use std::collections::BTreeSet;
-
 use sublet_api::dialect::{ClaimError, claim_of};
 use sublet_api::object::{Node, Pod};
 use sublet_api::{keys, scheduler_of};
@@ -19,8 +17,8 @@ use crate::review::Request;
 pub(crate) struct BindingRules {
     /// What one `aliyun.com/gpu-mem` is.
     pub(crate) unit: Unit,
-    /// The schedulers that ask Sublet.
-    pub(crate) schedulers: BTreeSet<String>,
+    /// The schedulers that ask Sublet. The first is the one that people are told of.
+    pub(crate) schedulers: Vec<String>,
     /// The user as which our extender binds.
     pub(crate) account: String,
 }
@@ -123,7 +121,7 @@ pub(crate) fn judge(
 /// What to do about it. A pod that is there cannot get another scheduler.
 fn cure(pod: &Pod, rules: &BindingRules) -> String {
     let named = scheduler_of(pod);
-    if rules.schedulers.contains(named) {
+    if rules.schedulers.iter().any(|one| one == named) {
         return format!("leave it to its scheduler, {named}");
     }
     let one = rules.schedulers.first();

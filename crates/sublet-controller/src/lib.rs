@@ -24,7 +24,6 @@ mod share_pods;
 pub mod shell;
 mod webhook;
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -176,7 +175,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let (queue, writes_a_second) = (args.queue, args.writes_per_second);
     let (rules, binding_rules) = rules(args);
     let preemptor = Preemptor {
-        schedulers: rules.schedulers.iter().cloned().collect(),
+        schedulers: rules.schedulers.clone(),
         unit: rules.unit,
     };
     let known = Known {
@@ -186,7 +185,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     };
     let queue_keeper = queue.then(|| QueueKeeper {
         scope: QueueScope {
-            schedulers: rules.schedulers.clone(),
+            schedulers: rules.schedulers.iter().cloned().collect(),
             assign: rules.assign.clone(),
             unit: rules.unit,
         },
@@ -281,7 +280,7 @@ fn rules(args: Args) -> (AdmissionRules, BindingRules) {
     } else {
         Unit::MiB
     };
-    let schedulers: BTreeSet<String> = args.scheduler_name.into_iter().collect();
+    let schedulers = args.scheduler_name;
     let binding_rules = BindingRules {
         unit,
         schedulers: schedulers.clone(),

@@ -117,7 +117,9 @@ pub(crate) fn pod_of(
     let read = Pod::deserialize(&pod).map_err(AdmissionError::from)?;
     let asks = asked_by(&read)?;
     let scheduler = scheduler_of(&read);
-    if (asks.is_some() || flavor_of(&read)?.is_some()) && !rules.schedulers.contains(scheduler) {
+    if (asks.is_some() || flavor_of(&read)?.is_some())
+        && !rules.schedulers.iter().any(|one| one == scheduler)
+    {
         let ours = rules.schedulers.first().cloned();
         let scheduler = scheduler.to_owned();
         return Err(SharePodError::Scheduler(

@@ -15,6 +15,11 @@ use anyhow::{Context, Result, ensure};
 use crate::cluster::{Cluster, User};
 use crate::loopback::free_port;
 use crate::node::Node;
+use stock::{scheduler_config_of, scheduler_manifest};
+
+mod stock;
+
+pub use stock::{scheduler_config, scheduler_flags};
 
 /// The name of the process that is our extender.
 pub const EXTENDER: &str = "sublet-scheduler";
@@ -365,100 +370,32 @@ pub fn start_kube_scheduler(
     port: u16,
     more: &[&str],
 ) -> Result<()> {
+    let manifest = scheduler_manifest(repository)?;
+    start_kube_scheduler_of(cluster, repository, &manifest, port, more)
+}
+
+/// The same by another configuration than the shipped one: `manifest` is what the chart makes of
+/// `40-scheduler-config.yaml` with other values.
+///
+/// # Errors
+/// When it does not come up: the end of its log.
+pub fn start_kube_scheduler_of(
+    cluster: &Cluster,
+    repository: &Path,
+    manifest: &str,
+    port: u16,
+    more: &[&str],
+) -> Result<()> {
     let kubeconfig = cluster.kubeconfig(&account("sublet-kube-scheduler").name)?;
-    let config = scheduler_config(repository, &kubeconfig, port)?;
+    let config = scheduler_config_of(manifest, &kubeconfig, port)?;
     let mut flags = scheduler_flags(repository)?;
     flags.extend(more.iter().map(ToString::to_string));
     cluster.start_scheduler(KUBE_SCHEDULER, &kubeconfig, &config, &flags)
 }
 
-/// The flags of the shipped kube-scheduler that say how it works. Flags that say where it finds
-/// things are left out, because the harness sets its own.
-///
-/// # Errors
-/// When the manifest has no such container, or that container has no other flag.
-pub fn scheduler_flags(repository: &Path) -> Result<Vec<String>> {
-    const PLACES: [&str; 5] = [
-        "--bind-address=",
-        "--config=",
-        "--authentication-kubeconfig=",
-        "--authorization-kubeconfig=",
-        "--secure-port=",
-    ];
-    let path = repository.join("deploy/kubernetes/50-scheduler.yaml");
-    let manifest = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-    let (_, rest) = manifest
-        .split_once("command: [kube-scheduler]\n        args:\n")
-        .with_context(|| format!("{}: no kube-scheduler with args", path.display()))?;
-    let lines = rest.lines().map(str::trim);
-    let flags: Vec<String> = lines
-        .take_while(|line| line.starts_with('#') || line.starts_with("- --"))
-        .filter_map(|line| line.strip_prefix("- "))
-        .filter(|flag| !PLACES.iter().any(|place| flag.starts_with(place)))
-        .map(str::to_owned)
-        .collect();
-    ensure!(
-        !flags.is_empty(),
-        "{}: the kube-scheduler has no flag of its own",
-        path.display()
-    );
-    Ok(flags)
-}
-
-/// The shipped `KubeSchedulerConfiguration` with this kubeconfig and this port.
-///
-/// # Errors
-/// When the manifest does not contain the text to replace.
-pub fn scheduler_config(repository: &Path, kubeconfig: &Path, port: u16) -> Result<String> {
-    let path = repository.join("deploy/kubernetes/40-scheduler-config.yaml");
-    let manifest = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-    let mut config = block(&manifest, "scheduler.yaml")
-        .with_context(|| format!("{}: no `scheduler.yaml: |`", path.display()))?;
-    for (from, to) in [
-        (
-            "/etc/sublet/config/kubeconfig",
-            kubeconfig.display().to_string(),
-        ),
-        (
-            "http://127.0.0.1:39999/",
-            format!("http://127.0.0.1:{port}/"),
-        ),
-    ] {
-        let found = config
-            .find(from)
-            .with_context(|| format!("{}: no `{from}`", path.display()))?;
-        config.replace_range(found..found + from.len(), &to);
-    }
-    Ok(config)
-}
-
-/// The text under `key: |` of a ConfigMap.
-fn block(manifest: &str, key: &str) -> Option<String> {
-    let (_, rest) = manifest.split_once(&format!("\n  {key}: |\n"))?;
-    let lines = rest
-        .lines()
-        .take_while(|line| line.is_empty() || line.starts_with("    "));
-    Some(
-        lines
-            .map(|line| format!("{}\n", line.get(4..).unwrap_or_default()))
-            .collect(),
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_block_ends_where_its_indentation_ends() {
-        let manifest = "data:\n  a: |\n    one: 1\n\n    two:\n      three: 3\n  b: |\n    four\n";
-        assert_eq!(
-            block(manifest, "a").unwrap(),
-            "one: 1\n\ntwo:\n  three: 3\n"
-        );
-        assert_eq!(block(manifest, "b").unwrap(), "four\n");
-        assert_eq!(block(manifest, "c"), None);
-    }
 
     #[test]
     fn the_agent_runs_with_the_capabilities_of_its_manifest() {
@@ -467,24 +404,5 @@ mod tests {
         assert!(!manifest.contains("add: ["));
         assert!(AGENT_CAPABILITIES.ends_with("=-all"));
         assert!(manifest.contains("allowPrivilegeEscalation: false\n"));
-    }
-
-    #[test]
-    fn the_shipped_configuration_takes_our_addresses() {
-        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let config = scheduler_config(&repository, Path::new("/k/c"), 1234).unwrap();
-        assert!(
-            config.starts_with("apiVersion: kubescheduler.config.k8s.io/"),
-            "{config}"
-        );
-        assert!(config.contains("kubeconfig: /k/c\n"), "{config}");
-        assert!(
-            config.contains("urlPrefix: http://127.0.0.1:1234/"),
-            "{config}"
-        );
-        assert_eq!(
-            scheduler_flags(&repository).unwrap(),
-            ["--pod-max-in-unschedulable-pods-duration=30s"]
-        );
     }
 }

@@ -22,6 +22,24 @@ pub const KOORDINATOR: GoModule = GoModule {
     sum: "h1:G4O5uwqre+gMFjnm72xoA9nCtRdCyd9YfRe65jP7A3A=",
 };
 
+/// scheduler-plugins, whose documentation is in the module.
+pub const SCHEDULER_PLUGINS: GoModule = GoModule {
+    name: "sigs.k8s.io/scheduler-plugins@v0.34.7",
+    sum: "h1:GENSA4rKpCKBrPvNSo2AV2QHU7j3a6LT14kNlHhXfeg=",
+};
+
+/// Kubeflow's MPI operator, whose CRD is in the module.
+pub const MPI_OPERATOR: GoModule = GoModule {
+    name: "github.com/kubeflow/mpi-operator@v0.7.0",
+    sum: "h1:ID1eyzAFOMofgynEvfy4//S3q7Ra1OSexrggb1VcC1o=",
+};
+
+/// Kubeflow's training operator, whose CRDs are in the module.
+pub const TRAINING_OPERATOR: GoModule = GoModule {
+    name: "github.com/kubeflow/training-operator@v1.9.3",
+    sum: "h1:aaSHqskOtCY8Dn8sVd+l9p5XAczW6O0nYMPjVLAw/lc=",
+};
+
 impl GoModule {
     /// The module of this path and version, with this content.
     pub(crate) const fn pinned(name: &'static str, sum: &'static str) -> GoModule {

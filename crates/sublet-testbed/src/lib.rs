@@ -36,7 +36,7 @@ pub use cluster::{Cluster, ClusterOptions, User};
 pub use components::{APISERVER, CONTROLLERS, ETCD, GANG_GATES, KWOK};
 pub use deployed::NAMESPACE_MANIFEST;
 pub use form::{FORMS, PodForm};
-pub use go_module::{GoModule, KOORDINATOR};
+pub use go_module::{GoModule, KOORDINATOR, MPI_OPERATOR, SCHEDULER_PLUGINS, TRAINING_OPERATOR};
 pub use helm::{Helm, chart_folder};
 pub use kueue::Kueue;
 pub use kwok::kwok_node;

@@ -100,6 +100,18 @@ fn a_wrong_value_is_refused_by_its_name() -> Result<()> {
             "isolation.exclusiveSlices makes no sense with isolation.mps.enabled",
         ),
         (
+            "scheduler.moreNames={Koord}",
+            "'/scheduler/moreNames/0': 'Koord' does not match",
+        ),
+        (
+            "scheduler.moreNames={default-scheduler}",
+            "default-scheduler in scheduler.moreNames is the name of a scheduler that is there",
+        ),
+        (
+            "scheduler.moreNames={a},moreSchedulers={a}",
+            "a stands in scheduler.moreNames and in moreSchedulers",
+        ),
+        (
             "queue.enabled=true,controller.enabled=false",
             "queue.enabled needs controller.enabled",
         ),
@@ -144,6 +156,26 @@ fn a_value_changes_what_it_says() -> Result<()> {
             "moreSchedulers={a}",
             "50-scheduler.yaml",
             "- --scheduler-name=a",
+        ),
+        (
+            "scheduler.moreNames={koord-scheduler}",
+            "40-scheduler-config.yaml",
+            "    - schedulerName: koord-scheduler\n      pluginConfig:\n",
+        ),
+        (
+            "scheduler.moreNames={koord-scheduler}",
+            "50-scheduler.yaml",
+            "- --scheduler-name=koord-scheduler",
+        ),
+        (
+            "scheduler.moreNames={koord-scheduler}",
+            "70-controller.yaml",
+            "- --scheduler-name=koord-scheduler",
+        ),
+        (
+            "scheduler.moreNames={koord-scheduler}",
+            "33-scheduler-warning.yaml",
+            "names: sublet-scheduler koord-scheduler\n",
         ),
         ("hostNetwork=true", "50-scheduler.yaml", "hostNetwork: true"),
         (

@@ -18,7 +18,7 @@ first.
 
 {{- define "sublet.schedulerNames" -}}
 - --scheduler-name=sublet-scheduler
-{{- range .Values.moreSchedulers }}
+{{- range concat .Values.scheduler.moreNames .Values.moreSchedulers }}
 - --scheduler-name={{ . }}
 {{- end }}
 {{- end }}
