@@ -64,6 +64,16 @@ pub(crate) fn minimum(group: &Group) -> impl Iterator<Item = (&GangRole, u64)> {
     })
 }
 
+/// So many members of each role the group cannot do without: its minimum, or what it has of that where
+/// it runs. It may have been made larger since, and nobody who runs is asked to start anew for that.
+pub(crate) fn firm(group: &Group) -> impl Iterator<Item = (&GangRole, u64)> {
+    let runs = group.members().next().is_some() && matches!(waits(group), Ok(false));
+    minimum(group).map(move |(role, count)| match runs {
+        true => (role, count.min(u64::from(placed(role)))),
+        false => (role, count),
+    })
+}
+
 /// What a gang must start together.
 #[derive(Debug, Clone, Copy)]
 struct Due {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use sublet_model::{NodeName, PodUid, Standing, Time};
 
-use crate::group::{Gang, GangMode, Group, GroupId};
+use crate::group::{GangMode, GangRole, Group, GroupId};
 
 #[cfg(test)]
 mod simulation;
@@ -82,6 +82,11 @@ pub struct GroupSight<'a> {
     pub waiting: Vec<(Arc<str>, PodUid)>,
     /// The plan that was last given up for it, as noted on the group.
     pub requeued_by: Option<Arc<str>>,
+    /// Roles whose members come only when those of the others run: nobody waits for them.
+    pub late: &'a BTreeSet<Arc<str>>,
+    /// Its owner says how many members each role has, whether or not they are there yet. What it has
+    /// no member for any more is given back.
+    pub is_sized: bool,
 }
 
 /// What is seen beside the plan.
@@ -187,7 +192,7 @@ pub fn next_steps(plan: &PlanState, sight: &PlanSight<'_>) -> Vec<PlanStep> {
 /// of a gang stays. It happens where a plan went while a Binding was under way.
 #[must_use]
 pub fn stranded(seen: &GroupSight<'_>, pods: &BTreeMap<PodUid, PodSight>) -> Vec<PlanStep> {
-    if !may_roll_back(seen.group) || has_enough(&seen.group.gangs) {
+    if !may_roll_back(seen.group) || has_enough(seen) {
         return Vec::new();
     }
     let by_plan = bound_members(seen.group).filter(|uid| {
@@ -204,16 +209,27 @@ fn fate(plan: &PlanState, part: &GroupPlan, sight: &PlanSight<'_>) -> Fate {
     if (sight.has_other_plan)(&part.group) {
         return Fate::Over;
     }
-    let is_whole = !may_roll_back(seen.group) || has_enough(&seen.group.gangs);
+    let is_whole = !may_roll_back(seen.group) || has_enough(seen);
     let mut left = part.clone();
     let usable = |slot: &SlotState| is_bound(slot, sight) || (sight.is_usable)(&slot.node);
     // What was on a node that is lost is planned anew.
     left.slots.retain(usable);
+    if seen.is_sized {
+        give_back(&mut left, seen.group, sight);
+    }
     if left.slots.iter().all(|slot| is_bound(slot, sight)) && is_whole {
         return Fate::Over;
     }
     match (sight.now >= plan.deadline, is_whole) {
-        (true, true) => Fate::Over,
+        // Whoever comes later has its place for as long as the others run.
+        (true, true) => {
+            left.slots
+                .retain(|slot| seen.late.contains(&slot.role) && !is_bound(slot, sight));
+            match left.slots.is_empty() {
+                true => Fate::Over,
+                false => Fate::Stays(claimed(left, seen, sight)),
+            }
+        }
         (true, false) => roll_back(plan, seen, sight),
         // Nobody has come yet, so the whole group may go elsewhere.
         (false, false) if left.slots.len() < part.slots.len() && none_bound(seen) => Fate::Over,
@@ -242,18 +258,49 @@ fn is_bound(slot: &SlotState, sight: &PlanSight<'_>) -> bool {
     pod.is_some_and(|pod| pod.bound.as_ref() == Some(&slot.node))
 }
 
-/// Have enough members of every gang and role been bound?
-fn has_enough(gangs: &[Gang]) -> bool {
-    gangs.iter().all(|gang| {
-        let bound = gang.roles.iter().map(|role| {
-            let members = role.members.iter();
-            let bound = members.filter(|one| one.standing == Standing::Bound);
-            (u32::try_from(bound.count()).unwrap_or(u32::MAX), role.min)
-        });
-        let bound: Vec<(u32, u32)> = bound.collect();
-        let add = |sum: u32, (n, _): &(u32, u32)| sum.saturating_add(*n);
-        bound.iter().fold(0, add) >= gang.min && bound.iter().all(|(n, min)| n >= min)
+/// Have enough members of every gang and role been bound, those aside that come later?
+fn has_enough(seen: &GroupSight<'_>) -> bool {
+    seen.group.gangs.iter().all(|gang| {
+        let (later, now): (Vec<&GangRole>, Vec<&GangRole>) = gang
+            .roles
+            .iter()
+            .partition(|role| seen.late.contains(&role.name));
+        let sum = |numbers: &mut dyn Iterator<Item = u32>| numbers.fold(0, u32::saturating_add);
+        let min = gang
+            .min
+            .saturating_sub(sum(&mut later.iter().map(|role| role.min)));
+        sum(&mut now.iter().map(|role| bound_of(role))) >= min
+            && now.iter().all(|role| bound_of(role) >= role.min)
     })
+}
+
+/// How many of the role are bound.
+fn bound_of(role: &GangRole) -> u32 {
+    let members = role.members.iter();
+    let bound = members.filter(|one| one.standing == Standing::Bound);
+    u32::try_from(bound.count()).unwrap_or(u32::MAX)
+}
+
+/// Takes the slots out that no member of the group can come for any more, the last ones first. What a
+/// pod has stays as long as the pod.
+fn give_back(part: &mut GroupPlan, group: &Group, sight: &PlanSight<'_>) {
+    let pod = |slot: &SlotState| slot.pod.as_ref().and_then(|uid| sight.pods.get(uid));
+    let has_pod = |slot: &SlotState| pod(slot).is_some_and(|pod| !pod.going);
+    let mut open: BTreeMap<Arc<str>, u32> = BTreeMap::new();
+    for role in group.gangs.iter().flat_map(|gang| &gang.roles) {
+        let slots = part.slots.iter().filter(|slot| slot.role == role.name);
+        let held = slots.filter(|slot| has_pod(slot) && !is_bound(slot, sight));
+        let held = u32::try_from(held.count()).unwrap_or(u32::MAX);
+        let taken = bound_of(role).saturating_add(held);
+        open.insert(role.name.clone(), role.replicas.saturating_sub(taken));
+    }
+    part.slots.retain(|slot| {
+        if has_pod(slot) {
+            return true;
+        }
+        let left = open.get_mut(&slot.role).filter(|left| **left > 0);
+        left.map(|left| *left -= 1).is_some()
+    });
 }
 
 /// Everybody of the group goes, then that is noted on the group, and then the plan goes. It goes last

@@ -35,6 +35,10 @@ pub(crate) const STATUS_MS: u64 = 1_000;
 /// the release of two Jobs, and the figures of a hundred busy quotas change all the time.
 pub(crate) const FIGURES_MS: u64 = 3_000;
 
+/// What is known of objects that no group is made of is forgotten after this time: they may be gone.
+/// The API server forgets events by then, so what still holds is told again.
+const REMEMBER_MS: u64 = 3_600_000;
+
 /// What is remembered.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
@@ -187,13 +191,17 @@ impl Memory {
         *ran
     }
 
-    /// Only these groups are there.
-    pub(crate) fn keep(&mut self, is_there: impl Fn(&str) -> bool) {
+    /// Only these groups are there. What is known of other objects is forgotten after a while.
+    pub(crate) fn keep(&mut self, is_there: impl Fn(&str) -> bool, now: Time) {
         self.given_up.retain(|group, _| is_there(group));
         self.whole.retain(|group, _| is_there(group));
-        // What is told of anything else has another form of name.
-        self.told
-            .retain(|about, _| about.contains(' ') || is_there(about));
+        let is_new = |at: &Time| now.ms() < at.plus_ms(REMEMBER_MS).ms();
+        // What is told of anything but a group has another form of name.
+        self.told.retain(|about, last| match about.contains(' ') {
+            true => is_new(&last.not_before),
+            false => is_there(about),
+        });
+        self.written.retain(|_, (_, at)| is_new(at));
     }
 
     /// Is this to be told now? `kind`: another kind is told at once, another text of one kind after a
@@ -262,7 +270,7 @@ mod tests {
             memory.give_up("g", &plan(next), at(0));
             assert!(memory.not_before("g").unwrap().ms() <= LONGEST_BACK_OFF_MS);
         }
-        memory.keep(|group| group != "g");
+        memory.keep(|group| group != "g", at(0));
         assert_eq!(memory.not_before("g"), None);
     }
 
@@ -283,8 +291,15 @@ mod tests {
             assert!(memory.tells("g", "NoRoom", &text, at(now)));
         }
         assert!(memory.tells("g", "OverQuota", "2", at(now + 1)));
-        memory.keep(|_| false);
+        memory.keep(|_| false, at(now + 2));
         assert!(memory.tells("g", "OverQuota", "2", at(now + 2)));
+        // What no group is made of may be gone.
+        let after = TELL_AGAIN_MS + REMEMBER_MS;
+        assert!(memory.tells("quota q", "NotInTree", "?", at(0)));
+        memory.keep(|_| false, at(after - 1));
+        assert!(!memory.tells("quota q", "NotInTree", "?", at(after - 1)));
+        memory.keep(|_| false, at(after));
+        assert!(memory.tells("quota q", "NotInTree", "?", at(after)));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use sublet_scheduler::Sight;
 use super::amounts::{Books, largest_card};
 use super::memory::{Memory, WholeSight};
 use super::seen::{Seen, SeenPlan, counts, is_in_queue};
-use super::steps::{Scene, Step, Then, plan_address};
+use super::steps::{Scene, Step, Then, plan_address, replacement};
 use super::teller::Room;
 use super::told::{Tellings, Told, tell};
 use crate::admission::{has_gate, scheduler_for};
@@ -97,7 +97,7 @@ impl QueueLook<'_> {
             .iter()
             .map(|group| (group.group.id.as_str(), group))
             .collect();
-        memory.keep(|group| groups.contains_key(group));
+        memory.keep(|group| groups.contains_key(group), self.now);
         memory.keep_plans(|plan| self.seen.plans.contains_key(plan));
         let is_settled = self.follow_plans(&groups, memory, &mut round);
         let mut decisions = Vec::new();
@@ -262,6 +262,10 @@ impl QueueLook<'_> {
     ) {
         let mut plans: Vec<(Vec<PlannedGroup>, u32)> = Vec::new();
         let mut open: Vec<PlannedGroup> = Vec::new();
+        let live = self.seen.plans.values();
+        let live = live.filter_map(|seen| seen.plan.as_deref().ok());
+        let live = live.flat_map(|plan| plan.groups.iter().map(move |part| (&*part.id, plan)));
+        let live: BTreeMap<&str, &GangPlan> = live.collect();
         let (mut slots_in, mut waits) = (0, WAITS_S);
         for decision in decisions {
             let (id, slots, victims) = match decision {
@@ -281,6 +285,16 @@ impl QueueLook<'_> {
             }
             let planned = self.planned(queued, slots, victims);
             let waits_s = queued.waits_s.unwrap_or(WAITS_S);
+            // A group is in one plan: a second would be given up again at once.
+            if let Some(plan) = live.get(id.as_str()) {
+                let until = self.now.plus_ms(u64::from(waits_s) * 1_000);
+                let grown = grown(plan, queued, planned, until);
+                let is_due = |step: &Step| step.write.to == plan_address(&plan.name);
+                if !round.steps.iter().any(is_due) {
+                    round.steps.extend(grown.map(|plan| replacement(&plan)));
+                }
+                continue;
+            }
             if !planned.victims.is_empty() {
                 plans.push((vec![planned], waits_s.saturating_add(VICTIMS_S)));
                 continue;
@@ -403,6 +417,41 @@ impl QueueLook<'_> {
         let mut roles = own.into_iter().chain(made).flat_map(|job| &job.shape.roles);
         roles.find(|one| one.name == role).map(|one| &one.template)
     }
+}
+
+/// The plan with more slots for a group that runs as a whole; none where the plan has to come to its
+/// end first, because somebody has not started by it.
+fn grown(
+    plan: &GangPlan,
+    queued: &QueuedGroup,
+    more: PlannedGroup,
+    until: Time,
+) -> Option<GangPlan> {
+    let mut plan = GangPlan::clone(plan);
+    let [part] = &mut plan.groups[..] else {
+        return None;
+    };
+    let is_there = |slot: &PlannedSlot| {
+        let mut slots = part.slots.iter();
+        slots.any(|one| one.role == slot.role && one.index == slot.index)
+    };
+    let fits = part.slots.len() + more.slots.len() <= MOST_SLOTS;
+    if !queued.group.satisfied || !fits || more.slots.iter().any(is_there) {
+        return None;
+    }
+    if !part.victims.is_empty() || !more.victims.is_empty() {
+        return None;
+    }
+    let roles = more.roles.into_iter();
+    let new = roles.filter(|role| part.roles.iter().all(|one| one.name != role.name));
+    let new: Vec<PlannedRole> = new.collect();
+    part.roles.extend(new);
+    // Whose they are is said when pods come that have none of the plan's.
+    let slots = more.slots.into_iter();
+    part.slots
+        .extend(slots.map(|slot| PlannedSlot { pod: None, ..slot }));
+    plan.deadline = plan.deadline.max(until);
+    Some(plan)
 }
 
 fn deletion(name: &str, uid: &str) -> Step {

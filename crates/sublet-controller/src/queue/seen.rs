@@ -29,6 +29,8 @@ pub(crate) struct Seen {
     pub(crate) nodes: BTreeMap<String, Amounts>,
     /// PodGroups, by kind and API group, namespace and name.
     pub(crate) pod_groups: BTreeMap<Address, SeenPodGroup>,
+    /// PodGroups and jobs that cannot be read, by kind and API group, namespace and name.
+    pub(crate) unreadable: BTreeMap<Address, Unread>,
     /// Quotas, by API group, namespace and name.
     pub(crate) quotas: BTreeMap<Address, ElasticQuota>,
     /// Jobs, by name.
@@ -58,6 +60,16 @@ pub(crate) struct SeenPodGroup {
     pub(crate) facts: PodGroupFacts,
     /// What stands in its status.
     pub(crate) status: Value,
+}
+
+/// Something that cannot be read.
+#[derive(Debug, Clone)]
+pub(crate) struct Unread {
+    /// Group and version, and kind.
+    pub(crate) api: (String, String),
+    pub(crate) uid: String,
+    /// The field and what is wrong with it.
+    pub(crate) why: String,
 }
 
 /// A plan.
@@ -165,6 +177,7 @@ impl Seen {
                 let listed = self.listed.remove(&list).unwrap_or_default();
                 let stays = |at: &Address| at.0 != word || listed.contains(&text(at));
                 self.pod_groups.retain(|at, _| stays(at));
+                self.unreadable.retain(|at, _| stays(at));
                 if let Some(job) = job_kind(api_version, kind) {
                     let at =
                         |job: &JobName| (word.clone(), job.namespace.clone(), job.name.clone());
@@ -192,6 +205,7 @@ impl Seen {
 
     fn forget(&mut self, api_version: &str, kind: &str, at: &Address) {
         self.pod_groups.remove(at);
+        self.unreadable.remove(at);
         if kind == "PriorityClass" {
             self.classes.remove(&at.2);
         }
@@ -224,6 +238,7 @@ impl Seen {
             return;
         }
         object["apiVersion"] = api_version.into();
+        self.unreadable.remove(&at);
         let wrong = match job_kind(api_version, kind) {
             Some(job) => match read_job(job, &object) {
                 Ok(facts) => {
@@ -244,6 +259,15 @@ impl Seen {
         tracing::warn!(object = text(&at), error = %wrong, "it cannot be read");
         // What it said before holds no more.
         self.forget(api_version, kind, &at);
+        let unread = Unread {
+            api: (api_version.to_owned(), kind.to_owned()),
+            uid: object["metadata"]["uid"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned(),
+            why: wrong.to_string(),
+        };
+        self.unreadable.insert(at, unread);
     }
 
     /// The priority of those who name no class. Of several defaults the lowest counts, as the API

@@ -96,6 +96,8 @@ impl<'a> Scene<'a> {
                 suspended: queued.is_suspended,
                 waiting: waiting(seen, queued),
                 requeued_by: memory.given_up(queued.group.id.as_str()),
+                late: &queued.late,
+                is_sized: queued.job.is_some(),
             };
             (queued.group.id.clone(), sight)
         });
@@ -298,7 +300,12 @@ fn rewriting(plan: &GangPlan, state: &PlanState) -> Step {
         });
         true
     });
-    let mut object = wanted.to_object();
+    replacement(&wanted)
+}
+
+/// Puts a plan in place of the version that it was made from.
+pub(crate) fn replacement(plan: &GangPlan) -> Step {
+    let mut object = plan.to_object();
     object["metadata"] = json!({ "resourceVersion": &*plan.version });
     Step {
         write: Write {

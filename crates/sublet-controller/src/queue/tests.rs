@@ -1,5 +1,8 @@
 //! A cluster without an API server: what is written comes back as a watch would tell it.
 
+mod resize;
+mod unread;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -33,6 +36,8 @@ struct World {
     now: u64,
     version: u64,
     room: Room,
+    /// What pods on nodes have, by UID.
+    bound: BTreeMap<String, Entry>,
 }
 
 impl World {
@@ -71,6 +76,7 @@ impl World {
                 reasons: true,
                 status: true,
             },
+            bound: BTreeMap::new(),
         }
     }
 
@@ -120,13 +126,8 @@ impl World {
         self.seen.quota(KOORDINATOR, Change::Set(quota));
     }
 
-    fn look(&mut self) -> Round {
-        let scope = QueueScope {
-            schedulers: ["sublet-scheduler".to_owned()].into(),
-            assign: None,
-            unit: Unit::MiB,
-        };
-        // The ledger has the slots of plans, as an onlooker's has.
+    /// What the slots of plans take, under the UIDs of the pods that they are for.
+    fn slots(&self) -> Vec<Entry> {
         let plans = self.seen.plans.values();
         let plans = plans.filter_map(|seen| seen.plan.as_deref().ok());
         let slots = plans.flat_map(|plan| plan.entries(|role| role.claim(Unit::MiB)).unwrap());
@@ -134,7 +135,21 @@ impl World {
             uid: slot.of.unwrap_or(slot.own.uid.clone()),
             ..slot.own
         });
-        let slots: Vec<Entry> = slots.collect();
+        slots.collect()
+    }
+
+    fn look(&mut self) -> Round {
+        let scope = QueueScope {
+            schedulers: ["sublet-scheduler".to_owned()].into(),
+            assign: None,
+            unit: Unit::MiB,
+        };
+        // The ledger has pods on nodes, and the slots of plans, as an onlooker's has.
+        let seen = &self.seen;
+        self.bound.retain(|uid, _| seen.pods.contains_key(uid));
+        let mut slots = self.slots();
+        slots.retain(|slot| !self.bound.contains_key(slot.uid.as_str()));
+        slots.extend(self.bound.values().cloned());
         slots
             .iter()
             .for_each(|slot| self.engine.observe(slot.clone()));
@@ -185,11 +200,17 @@ impl World {
 
     /// The kube-scheduler and the extender bind every pod that was let go.
     fn bind(&mut self) {
+        let slots = self.slots();
         let pods: Vec<Pod> = self.seen.pods.values().map(|pod| Pod::clone(pod)).collect();
         for mut pod in pods {
             let mark = mark_of(&pod);
             if let Some(mark) = mark.filter(|_| pod.spec.node_name.is_empty()) {
                 pod.spec.node_name = mark.node.to_string();
+                let of = slots
+                    .iter()
+                    .find(|slot| slot.uid.as_str() == pod.metadata.uid);
+                let entry = of.map(|slot| (pod.metadata.uid.clone(), slot.clone()));
+                self.bound.extend(entry);
                 self.seen.pod(Change::Set(pod));
             }
         }

@@ -3,24 +3,25 @@
 //! A reason is an event on the group's own object, and on some of its pods, because that is where
 //! people look. Figures change with every pod, so they are written every few seconds at most.
 
+mod problems;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Map, Value, json};
-use sublet_api::group::{GangName, Gathered, QueuedGroup, gang_of};
+use sublet_api::group::{GangName, Gathered, JobFacts, PodGroupFacts, QueuedGroup, gang_of};
 use sublet_api::object::Pod;
 use sublet_api::{ElasticQuota, keys};
 use sublet_client::{Act, ObjectAddress, Write};
 use sublet_model::Standing;
-use sublet_queue::{Amounts, QueueDecision, QueueVictim};
+use sublet_queue::{Amounts, QueueDecision, QueueReason, QueueVictim};
 
 use super::QUEUE;
 use super::amounts::{Books, Figures};
 use super::memory::{FIGURES_MS, Memory, STATUS_MS};
 use super::round::QueueLook;
-use super::seen::{SeenPodGroup, counts};
+use super::seen::{Address, SeenPodGroup};
 use super::watching::PLUGINS;
 use crate::event::event;
 
@@ -89,8 +90,12 @@ impl Tellings<'_> {
                     position,
                     reason,
                 } => {
-                    let place = format!("position {} in its quota: {reason}", position + 1);
-                    (group, "Warning", reason.word(), place)
+                    let queued = groups.get(group.as_str());
+                    let told = queued.and_then(|queued| explained(queued, *position, reason));
+                    let Some((kind, text)) = told else {
+                        continue;
+                    };
+                    (group, kind, reason.word(), text)
                 }
                 QueueDecision::Admit { group, slots } => {
                     let text = format!("{} pods have their places and may start", slots.len());
@@ -140,24 +145,14 @@ impl Tellings<'_> {
         pods: usize,
     ) -> impl Iterator<Item = Value> {
         let groups = queued.gangs.iter().filter_map(|gang| objects.get(gang));
-        let groups = groups.flatten().map(|SeenPodGroup { facts, .. }| {
-            reference(
-                &facts.api_version,
-                "PodGroup",
-                &facts.gang.namespace,
-                &facts.gang.name,
-                &facts.uid,
-            )
-        });
+        let groups = groups
+            .flatten()
+            .map(|group| pod_group_reference(&group.facts));
         let job = queued
             .job
             .as_ref()
             .and_then(|job| self.look.seen.jobs.get(job));
-        let job = job.map(|facts| {
-            let (api, name) = (facts.api, &facts.job);
-            let version = format!("{}/{}", api.group, api.version);
-            reference(&version, api.kind, &name.namespace, &name.name, &facts.uid)
-        });
+        let job = job.map(job_reference);
         let waiting = queued.pods.iter().filter(|pod| !pod.is_bound).take(pods);
         let pods =
             waiting.map(|pod| reference("v1", "Pod", &pod.namespace, &pod.name, pod.uid.as_str()));
@@ -172,39 +167,6 @@ impl Tellings<'_> {
             };
             let text = format!("evicted to make room for {group}, whose quota is entitled to it");
             told.push(self.event(&pod_reference(pod), "Normal", "Reclaimed", &text));
-        }
-    }
-
-    /// What cannot be read, on the pods that wait because of it.
-    fn problems(&self, memory: &mut Memory, told: &mut Vec<Write>) {
-        if self.gathered.problems.is_empty() {
-            return;
-        }
-        let pods = self.look.seen.pods.values().filter(|pod| counts(pod));
-        let pods = pods.map(|pod| {
-            let meta = &pod.metadata;
-            ((meta.namespace.as_str(), meta.name.as_str()), pod)
-        });
-        let pods: BTreeMap<(&str, &str), &Arc<Pod>> = pods.collect();
-        for problem in &self.gathered.problems {
-            let text = format!("{}: {}", problem.of, problem.error);
-            let pod = problem
-                .of
-                .strip_prefix("pod/")
-                .and_then(|of| of.split_once('/'));
-            let about = format!("problem {}", problem.of);
-            let Some((namespace, name)) = pod else {
-                if memory.tells(&about, "Unreadable", &text, self.look.now) {
-                    tracing::warn!(of = problem.of, error = %problem.error, "it cannot be queued");
-                }
-                continue;
-            };
-            let Some(pod) = pods.get(&(namespace, name)) else {
-                continue;
-            };
-            if memory.tells(&about, "CannotQueue", &text, self.look.now) {
-                told.push(self.event(&pod_reference(pod), "Warning", "CannotQueue", &text));
-            }
         }
     }
 
@@ -289,12 +251,16 @@ impl Tellings<'_> {
         let figures = self.books.figures(self.gathered);
         for (at, quota) in &self.look.seen.quotas {
             let (group, namespace, name) = at;
-            let Some(of_quota) = figures.get(name.as_str()) else {
+            let place = format!("{group} quota {namespace}/{name}");
+            self.quota_problem((&place, at, quota), memory, &mut told.events);
+            // Where two have one name, both are called by their namespaces too.
+            let both = format!("{namespace}/{name}");
+            let own = figures.get(name.as_str()).or_else(|| figures.get(&*both));
+            let Some(of_quota) = own else {
                 continue;
             };
             let figures = written(quota, of_quota, group == PLUGINS);
             let seen = as_seen(quota, group == PLUGINS);
-            let place = format!("{group} quota {namespace}/{name}");
             if memory.writes(&place, (&figures, &seen), FIGURES_MS, self.look.now) {
                 let to = address(group, "ElasticQuota", "elasticquotas", namespace, name);
                 let metadata = match group == PLUGINS {
@@ -310,22 +276,27 @@ impl Tellings<'_> {
                     &json!({ "used": figures["used"] }),
                 ));
             }
-            let problem = self.books.problems.get(name.as_str());
-            if let Some(problem) = problem
-                && memory.tells(&place, "NotInTree", problem, self.look.now)
-            {
-                let version = format!("{group}/v1alpha1");
-                let about = reference(
-                    &version,
-                    "ElasticQuota",
-                    namespace,
-                    name,
-                    &quota.metadata.uid,
-                );
-                told.events
-                    .push(self.event(&about, "Warning", "NotInTree", problem));
-            }
         }
+    }
+
+    /// What is wrong with a quota. `place`: what it is called in memory.
+    fn quota_problem(
+        &self,
+        (place, at, quota): (&str, &Address, &ElasticQuota),
+        memory: &mut Memory,
+        told: &mut Vec<Write>,
+    ) {
+        let (group, namespace, name) = at;
+        let problem = self.books.problems.get(name.as_str());
+        let place = format!("{place} problem");
+        let Some(problem) =
+            problem.filter(|problem| memory.tells(&place, "NotInTree", problem, self.look.now))
+        else {
+            return;
+        };
+        let (version, uid) = (format!("{group}/v1alpha1"), &quota.metadata.uid);
+        let about = reference(&version, "ElasticQuota", namespace, name, uid);
+        told.push(self.event(&about, "Warning", "NotInTree", problem));
     }
 
     fn event(&self, about: &Value, kind: &'static str, reason: &'static str, text: &str) -> Write {
@@ -338,6 +309,21 @@ impl Tellings<'_> {
             seconds(self.look.now.ms()),
         )
     }
+}
+
+/// Why somebody of the group waits, and what kind of event that is; none where nobody does.
+fn explained(
+    queued: &QueuedGroup,
+    position: u32,
+    reason: &QueueReason,
+) -> Option<(&'static str, String)> {
+    if !queued.group.satisfied {
+        let text = format!("position {} in its quota: {reason}", position + 1);
+        return Some(("Warning", text));
+    }
+    let mut roles = queued.group.roles();
+    let waits = roles.any(|role| role.members.len() < role.replicas as usize);
+    waits.then(|| ("Normal", format!("it runs, and more of it wait: {reason}")))
 }
 
 fn seconds(ms: u64) -> Timestamp {
@@ -368,6 +354,23 @@ fn reference(api_version: &str, kind: &str, namespace: &str, name: &str, uid: &s
     json!({
         "apiVersion": api_version, "kind": kind, "namespace": namespace, "name": name, "uid": uid,
     })
+}
+
+fn pod_group_reference(facts: &PodGroupFacts) -> Value {
+    let gang = &facts.gang;
+    reference(
+        &facts.api_version,
+        "PodGroup",
+        &gang.namespace,
+        &gang.name,
+        &facts.uid,
+    )
+}
+
+fn job_reference(facts: &JobFacts) -> Value {
+    let (api, name) = (facts.api, &facts.job);
+    let version = format!("{}/{}", api.group, api.version);
+    reference(&version, api.kind, &name.namespace, &name.name, &facts.uid)
 }
 
 fn pod_reference(pod: &Pod) -> Value {

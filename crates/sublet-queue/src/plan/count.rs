@@ -6,7 +6,7 @@ use sublet_model::Class;
 
 use super::Tick;
 use crate::accounts::Charge;
-use crate::need::{Wanted, minimum, together, waits};
+use crate::need::{Wanted, firm, together, waits};
 use crate::order::{Lines, Waiting, before};
 use crate::{GangRole, Group, Infeasible, MOST_MEMBERS, QueueReason};
 
@@ -58,12 +58,12 @@ impl Tick<'_> {
 
     /// Why nothing is asked for the members of the group that wait.
     fn cannot_ask(&self, group: &Group, charge: Charge) -> Option<QueueReason> {
-        let need: u64 = minimum(group).map(|(_, count)| count).sum();
+        let need: u64 = firm(group).map(|(_, count)| count).sum();
         if need > MOST_MEMBERS as u64 {
             return Some(QueueReason::Infeasible(Infeasible::Members { need }));
         }
         let mut least = vec![0; self.memo.dimensions().len()];
-        self.sum(minimum(group), &mut least);
+        self.sum(firm(group), &mut least);
         if let Err(why) = self.accounts.check_empty(charge, &least) {
             return Some(QueueReason::Infeasible(why));
         }
@@ -79,7 +79,7 @@ impl Tick<'_> {
         let mut row = vec![0; self.memo.dimensions().len()];
         loop {
             counted.retain(|&at| {
-                self.sum(minimum(&self.groups[at]), &mut row);
+                self.sum(firm(&self.groups[at]), &mut row);
                 let charge = self.charges[at];
                 charge.is_some_and(|charge| self.accounts.exceeds(charge.quota, &row).is_some())
             });
@@ -93,7 +93,7 @@ impl Tick<'_> {
             let Some(charge) = self.charges[at] else {
                 continue;
             };
-            self.sum(minimum(group), &mut row);
+            self.sum(firm(group), &mut row);
             let short = self.accounts.exceeds(charge.quota, &row);
             self.reasons[at] = short.map(QueueReason::ExceedsEntitlement);
             self.sum(all(group), &mut row);

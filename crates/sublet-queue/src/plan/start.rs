@@ -259,7 +259,8 @@ impl Tick<'_> {
         Ok(())
     }
 
-    /// Starts members beyond the minima one by one, wherever there is room for them.
+    /// Starts members beyond the minima one by one, wherever there is room for them. Who finds none
+    /// is told why, as far as nothing is said of the group yet.
     pub(super) fn start_surplus(&mut self, class: Class) {
         for (at, group) in self.groups.iter().enumerate() {
             let Some(charge) = self.charges[at].filter(|_| group.class == class) else {
@@ -290,11 +291,16 @@ impl Tick<'_> {
                         indices: vec![index],
                     }];
                     let asks = self.of_wanted(&one);
-                    if self.accounts.check(charge, &asks, leave.quota).is_err() {
+                    if let Err(reason) = self.accounts.check(charge, &asks, leave.quota) {
+                        self.reasons[at].get_or_insert(reason);
                         break;
                     }
-                    let Ok(slots) = self.places.take(group, &one, leave.ground) else {
-                        break;
+                    let slots = match self.places.take(group, &one, leave.ground) {
+                        Ok(slots) => slots,
+                        Err(lack) => {
+                            self.reasons[at].get_or_insert(lack.reason(&one));
+                            break;
+                        }
                     };
                     self.accounts.charge(charge, &asks);
                     self.starts.entry(at).or_default().slots.extend(slots);

@@ -115,6 +115,7 @@ impl Play {
             .iter()
             .map(|(id, owner)| (id.clone(), group_of(id, owner, sees)))
             .collect();
+        let nobody = BTreeSet::new();
         let sights: BTreeMap<GroupId, GroupSight<'_>> = groups
             .iter()
             .map(|(id, group)| {
@@ -130,6 +131,8 @@ impl Play {
                         .map(|(uid, _)| (Arc::from("w"), uid.clone()))
                         .collect(),
                     requeued_by: owner.requeued_by.clone(),
+                    late: &nobody,
+                    is_sized: true,
                 };
                 (id.clone(), sight)
             })
@@ -169,7 +172,7 @@ impl Play {
             }
         }
         for (id, sight) in &sights {
-            let enough = has_enough(&sight.group.gangs);
+            let enough = has_enough(sight);
             if enough && !sight.group.satisfied {
                 self.under_way.push((who, Sent::Satisfied(id.clone())));
             }

@@ -4,7 +4,7 @@ use sublet_model::{Claim, Class, Host};
 use sublet_plan::stock::PodRules;
 
 use super::*;
-use crate::group::{GangRole, MatchPolicy, Member, MemberShape};
+use crate::group::{Gang, GangRole, MatchPolicy, Member, MemberShape};
 use crate::tree::Amounts;
 
 const NOW: Time = Time::from_ms(1_000);
@@ -64,6 +64,11 @@ fn group(min: u32, bound: &[&str]) -> Group {
     }
 }
 
+/// The launcher is of a role of its own.
+fn role_of(pod: &str) -> Arc<str> {
+    Arc::from(if pod == "launcher" { "l" } else { "w" })
+}
+
 /// What is there beside the plan.
 struct World {
     group: Group,
@@ -71,6 +76,8 @@ struct World {
     waiting: Vec<&'static str>,
     suspended: bool,
     requeued: bool,
+    late: BTreeSet<Arc<str>>,
+    sized: bool,
     lost: &'static str,
     other: bool,
     fits: bool,
@@ -93,6 +100,8 @@ impl World {
             waiting: waiting.to_vec(),
             suspended: false,
             requeued: false,
+            late: BTreeSet::new(),
+            sized: false,
             lost: "none",
             other: false,
             fits: true,
@@ -118,8 +127,10 @@ impl World {
         let seen = GroupSight {
             group: &self.group,
             suspended: self.suspended,
-            waiting: waiting.map(|name| (Arc::from("w"), uid(name))).collect(),
+            waiting: waiting.map(|name| (role_of(name), uid(name))).collect(),
             requeued_by: self.requeued.then(|| plan.name.clone()),
+            late: &self.late,
+            is_sized: self.sized,
         };
         let groups = BTreeMap::from([(id(), seen)]);
         next_steps(
@@ -327,6 +338,8 @@ fn members_without_a_plan_do_not_stay_as_a_part_of_a_gang() {
             suspended: false,
             waiting: Vec::new(),
             requeued_by: None,
+            late: &world.late,
+            is_sized: false,
         };
         stranded(&seen, &world.pods)
     };
@@ -338,4 +351,90 @@ fn members_without_a_plan_do_not_stay_as_a_part_of_a_gang() {
     world.group = group(3, &["a", "x"]);
     world.group.satisfied = true;
     assert_eq!(go(&world), []);
+}
+
+/// A launcher that comes when the workers run: they are not taken for a part of a gang meanwhile, and
+/// it finds its place whenever it comes.
+#[test]
+fn who_comes_later_is_not_waited_for_and_has_its_place_for_as_long_as_it_takes() {
+    let mut world = World::new(&[]);
+    world.late.insert(Arc::from("l"));
+    let with_launcher = |bound: &[&str]| {
+        let mut group = group(2, bound);
+        let mut launcher = group.gangs[0].roles[0].clone();
+        launcher.name = Arc::from("l");
+        (launcher.min, launcher.replicas) = (1, 1);
+        launcher.members.clear();
+        group.gangs[0].roles.push(launcher);
+        group.gangs[0].min = 3;
+        group
+    };
+    let mut whole = plan(["a", "b"]);
+    let mut launcher = whole.groups[0].slots[0].clone();
+    (launcher.role, launcher.pod) = (Arc::from("l"), None);
+    whole.groups[0].slots.push(launcher);
+    let mut rest = whole.clone();
+    rest.groups[0].slots.drain(..2);
+
+    world.let_go("a", 0, Some("n1"));
+    world.group = with_launcher(&["a"]);
+    world.now = whole.deadline;
+    assert_eq!(world.says(&whole), "evict a", "a worker is missing");
+    world.let_go("b", 1, Some("n2"));
+    world.group = with_launcher(&["a", "b"]);
+    assert_eq!(world.says(&whole), "7:-");
+    assert_eq!(world.says(&rest), "");
+    let seen = GroupSight {
+        group: &world.group,
+        suspended: false,
+        waiting: Vec::new(),
+        requeued_by: None,
+        late: &world.late,
+        is_sized: true,
+    };
+    assert_eq!(stranded(&seen, &world.pods), [], "without its plan, too");
+
+    world.now = whole.deadline.plus_ms(1_000_000);
+    world.waiting = vec!["launcher"];
+    world.pod("launcher").gated = true;
+    assert_eq!(world.says(&rest), "7:launcher");
+    rest.groups[0].slots[0].pod = Some(uid("launcher"));
+    assert_eq!(world.says(&rest), "ungate launcher 0");
+    world.pod("launcher").bound = Some(node("n1"));
+    assert_eq!(world.says(&rest), "delete");
+    // Nobody else has a place for ever.
+    world.late.clear();
+    world.pods.remove(&uid("launcher"));
+    world.waiting.clear();
+    rest.groups[0].slots[0].pod = None;
+    assert_eq!(world.says(&rest), "evict a; evict b");
+}
+
+/// A job that is made smaller gives back what nobody comes for any more, and no more than that.
+#[test]
+fn what_a_smaller_job_has_no_member_for_is_given_back() {
+    let mut world = World::new(&[]);
+    world.let_go("a", 0, Some("n1"));
+    for (sized, replicas, waiting, expected) in [
+        (true, 2, "", ""),
+        (true, 1, "", "delete"),
+        // How many pods a gang has is known when they are there.
+        (false, 1, "", ""),
+        // A pod that is there has its slot until it goes.
+        (true, 1, "b", "ungate b 1"),
+    ] {
+        world.group = group(1, &["a"]);
+        world.group.gangs[0].roles[0].replicas = replicas;
+        world.sized = sized;
+        world.pods.remove(&uid("b"));
+        if waiting == "b" {
+            world.pod("b").gated = true;
+        }
+        let said = world.says(&plan(["a", waiting]));
+        assert_eq!(said, expected, "{sized} {replicas} {waiting}");
+    }
+    // Where nobody has come yet, all of it is planned anew.
+    world.pods.clear();
+    world.group = group(1, &[]);
+    assert_eq!(world.says(&plan(["", ""])), "delete");
 }

@@ -47,12 +47,16 @@ impl Parts<'_> {
         let mut is_satisfied = true;
         let mut gangs = Vec::new();
         for gang in self.gangs {
-            let mut n_bound = gang.succeeded;
+            let (mut n_bound, mut n_later) = (gang.succeeded, 0u32);
             let mut roles = Vec::new();
             for role in gang.roles {
                 let members = role.members(&id, slots);
                 let is_there = |member: &&Member| member.standing == Standing::Bound;
-                n_bound += members.iter().filter(is_there).count() as u32;
+                // Who comes when the others run is not waited for.
+                match role.is_late {
+                    true => n_later = n_later.saturating_add(role.min),
+                    false => n_bound += members.iter().filter(is_there).count() as u32,
+                }
                 pods.extend(
                     role.pods
                         .iter()
@@ -66,7 +70,7 @@ impl Parts<'_> {
                     members,
                 });
             }
-            is_satisfied &= n_bound >= gang.min && n_bound > 0;
+            is_satisfied &= n_bound >= gang.min.saturating_sub(n_later) && n_bound > 0;
             let min = gang.min.saturating_sub(gang.succeeded);
             let name = gang.name;
             gangs.push(Gang { name, min, roles });

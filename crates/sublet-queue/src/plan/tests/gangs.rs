@@ -126,3 +126,28 @@ fn members_go_only_where_their_rules_let_them() {
     assert_eq!(scene.tick(0), ["admit g 2"]);
     assert_eq!(scene.places("g"), "w0@n2 w1@n2");
 }
+
+/// A job that runs is made larger than its quota allows: more of it starts as far as it may, it is told
+/// what is in the way, and what it has stays entitled to its place.
+#[test]
+fn a_job_that_is_made_too_large_keeps_what_it_has_and_asks_for_more() {
+    for grown in ["w 8 8 1x", "w 3000 3000 1x", "w 2 8 1x"] {
+        let mut scene = Scene::new(1, 4, &["q - 2 3", "r - 0 4"]);
+        scene.add(&["g q | w 2 2 1x"]);
+        assert_eq!(scene.tick(0), ["admit g 2"]);
+        let mut larger = crate::scene::group(&format!("g q satisfied | {grown}"));
+        let role = &mut scene.group("g").gangs[0].roles[0];
+        larger.gangs[0].roles[0].members.append(&mut role.members);
+        *scene.group("g") = larger;
+        // Another one asks for what the quota would give up if it asked for nothing.
+        scene.add(&["other r | w 3 3 1x"]);
+        assert_eq!(scene.tick(1), ["admit g 1"], "{grown}");
+        assert_eq!(scene.tick(2), [""; 0], "{grown}");
+        assert_eq!(
+            scene.why("g", 2),
+            "it asks 1 of gpu, and quota q uses 3 of its max of 3; it starts when 1 of that is \
+             given back"
+        );
+        assert_eq!(scene.places("g"), "w0@n0 w1@n0 w2@n0");
+    }
+}

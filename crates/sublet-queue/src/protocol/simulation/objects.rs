@@ -4,7 +4,7 @@ use sublet_model::{Claim, Class, Host};
 use sublet_plan::stock::PodRules;
 
 use super::super::*;
-use crate::group::{GangRole, MatchPolicy, Member, MemberShape};
+use crate::group::{Gang, GangRole, MatchPolicy, Member, MemberShape};
 use crate::tree::Amounts;
 
 #[derive(Debug, Clone)]
