@@ -51,6 +51,6 @@ pub use preempting::{
 };
 pub use quantity::{QuantityError, whole_number};
 pub use quota::{QuotaSpec, ResourceQuota};
-pub use quota_index::{DEFAULT_QUOTA, PodQuota, QuotaIndex, elastic_quotas};
+pub use quota_index::{DEFAULT_QUOTA, PodQuota, QuotaIndex, elastic_quotas, tree_of};
 pub use quota_totals::{NoTotal, tree_totals};
 pub use share_pod::SharePod;

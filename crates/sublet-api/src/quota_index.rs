@@ -30,7 +30,43 @@ pub fn elastic_quotas<'a>(
         }
         Ok(facts)
     };
-    quotas.map(read).collect()
+    let mut facts: Vec<_> = quotas.map(read).collect();
+    inherit_trees(&mut facts);
+    facts
+}
+
+/// A quota that names no tree is in that of the quota above it. Koordinator's webhook writes it into
+/// the quota.
+fn inherit_trees(facts: &mut [Result<QuotaFacts, ElasticQuotaError>]) {
+    let all = facts.iter().flatten();
+    let all: BTreeMap<&str, &QuotaFacts> = all.map(|one| (&*one.quota.name, one)).collect();
+    let trees = facts.iter().map(|one| {
+        let one = one.as_ref().ok()?;
+        Some(tree_of(one, |name| all.get(name).copied()))
+    });
+    let trees: Vec<Option<Arc<str>>> = trees.collect();
+    for (one, tree) in facts.iter_mut().zip(trees) {
+        if let (Ok(one), Some(tree)) = (one, tree) {
+            one.quota.tree = tree;
+        }
+    }
+}
+
+/// The tree that a quota is in: its own word, or that of the next quota above that says one.
+pub fn tree_of<'a>(
+    quota: &'a QuotaFacts,
+    by_name: impl Fn(&str) -> Option<&'a QuotaFacts>,
+) -> Arc<str> {
+    let mut seen = BTreeSet::new();
+    let mut next = Some(quota);
+    // Quotas in a circle can be written, and have no tree.
+    while let Some(at) = next.filter(|at| seen.insert(&at.quota.name)) {
+        if !at.quota.tree.is_empty() {
+            return Arc::clone(&at.quota.tree);
+        }
+        next = at.quota.parent.as_deref().and_then(&by_name);
+    }
+    Arc::from("")
 }
 
 /// Quotas by name, and by the namespaces that they list.
@@ -127,6 +163,29 @@ mod tests {
             let found = index.of_pod(&pod);
             assert_eq!((&*found.quota, found.unknown.as_deref()), (quota, unknown));
         }
+    }
+
+    #[test]
+    fn a_quota_without_a_tree_is_in_that_of_the_quota_above() {
+        let of = |name: &str, parent: &str, tree: &str| {
+            format!(
+                "{{metadata: {{name: {name}, labels: {{\"{}\": \"{parent}\", \"{}\": \"{tree}\"}}}}}}",
+                keys::QUOTA_PARENT,
+                keys::QUOTA_TREE
+            )
+        };
+        let quotas = [
+            of("root", "koordinator-root-quota", "t1"),
+            of("mid", "root", ""),
+            of("leaf", "mid", ""),
+            of("other", "mid", "t2"),
+            of("own", "", ""),
+            of("x", "y", ""),
+            of("y", "x", ""),
+        ];
+        let facts = read(&format!("[{}]", quotas.join(", ")));
+        let trees: Vec<&str> = facts.iter().map(|facts| &*facts.quota.tree).collect();
+        assert_eq!(trees, ["t1", "t1", "t1", "t2", "", "", ""]);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sublet_api::{ElasticQuota, QuotaFacts, QuotaScope, keys};
+use sublet_api::{ElasticQuota, QuotaFacts, QuotaScope, keys, tree_of};
 
 /// The top of every tree.
 const ROOT: &str = "koordinator-root-quota";
@@ -49,13 +49,13 @@ pub(crate) fn judge_quota(change: QuotaChange, known: &KnownQuotas) -> Result<()
         names.join(", ")
     };
     if let QuotaChange::Gone(_) = change {
-        return match children.is_empty() {
-            true => Ok(()),
-            false => Err(format!(
+        if !children.is_empty() {
+            return Err(format!(
                 "quota {name} has children: {}; delete them, or give them another parent, first",
                 of_children()
-            )),
-        };
+            ));
+        }
+        return has_nobody(quota);
     }
     let facts = quota
         .facts()
@@ -84,7 +84,29 @@ pub(crate) fn judge_quota(change: QuotaChange, known: &KnownQuotas) -> Result<()
     if !is_forced(quota) && !facts.is_root {
         minima_fit(&facts, &children)?;
     }
-    same_tree(&facts, &children)
+    let tree = tree_of(&facts, |name| others.get(name));
+    same_tree(&facts.quota.name, &tree, &children)
+}
+
+/// Do no pods count for it, as far as the controller has written that on it?
+fn has_nobody(quota: &ElasticQuota) -> Result<(), String> {
+    // What cannot be read was not written by the controller.
+    let Ok(QuotaFacts { used, request, .. }) = quota.facts() else {
+        return Ok(());
+    };
+    let amounts = [("status.used", used), ("request", request)];
+    let amounts = amounts
+        .iter()
+        .flat_map(|(field, amounts)| amounts.iter().map(move |amount| (field, amount)));
+    let mut there = amounts.filter(|(_, (_, amount))| **amount > 0);
+    match there.next() {
+        None => Ok(()),
+        Some((field, (resource, amount))) => Err(format!(
+            "quota {} has pods: {field} has {amount} of {resource}; delete them, or give them \
+             another quota, first",
+            quota.metadata.name
+        )),
+    }
 }
 
 /// Its place in the tree: the parent is there, is a parent, has the same tree and the same limits
@@ -125,12 +147,12 @@ fn fits_below(
         }
         next = others.get(at).and_then(|one| one.quota.parent.as_deref());
     }
-    if above.quota.tree != facts.quota.tree {
+    let tree = tree_of(above, |name| others.get(name));
+    if !facts.quota.tree.is_empty() && facts.quota.tree != tree {
         return Err(format!(
-            "{}: it is `{}`, and that of the parent {parent} is `{}`",
+            "{}: it is `{}`, and that of the parent {parent} is `{tree}`",
             label(keys::QUOTA_TREE),
             facts.quota.tree,
-            above.quota.tree
         ));
     }
     let names = |facts: &QuotaFacts| facts.quota.max.keys().cloned().collect::<BTreeSet<_>>();
@@ -174,16 +196,14 @@ fn minima_fit(parent: &QuotaFacts, children: &[&QuotaFacts]) -> Result<(), Strin
     Ok(())
 }
 
-fn same_tree(facts: &QuotaFacts, children: &[&QuotaFacts]) -> Result<(), String> {
-    match children
-        .iter()
-        .find(|child| child.quota.tree != facts.quota.tree)
-    {
+/// Children that name no tree are in that of the quota.
+fn same_tree(name: &str, tree: &str, children: &[&QuotaFacts]) -> Result<(), String> {
+    let mut named = children.iter().filter(|child| !child.quota.tree.is_empty());
+    match named.find(|child| &*child.quota.tree != tree) {
         None => Ok(()),
         Some(child) => Err(format!(
-            "{}: it is `{}`, and that of the child {} is `{}`",
+            "{}: that of {name} is `{tree}`, and that of its child {} is `{}`",
             label(keys::QUOTA_TREE),
-            facts.quota.tree,
             child.quota.name,
             child.quota.tree
         )),
@@ -269,6 +289,8 @@ mod tests {
             "c top - cpu=2 cpu=90",
             "c koordinator-root-quota - cpu=90 gpu=1",
             "c mid f cpu=9 cpu=20",
+            // Who names no tree is in that of the quota above.
+            "top koordinator-root-quota pt cpu=10 cpu=20",
         ] {
             assert_eq!(
                 judge_quota(QuotaChange::Set(&quota(fine)), &tree),
@@ -314,10 +336,6 @@ mod tests {
                 "c mid t cpu=1 cpu=20",
                 "tree-id]: it is `t1`, and that of the parent mid is ``",
             ),
-            (
-                "top koordinator-root-quota pt cpu=10 cpu=20",
-                "tree-id]: it is `t1`, and that of the child mid is ``",
-            ),
         ] {
             let said = judge_quota(QuotaChange::Set(&quota(wrong)), &tree).unwrap_err();
             assert!(said.contains(told), "{wrong}: {said}");
@@ -344,6 +362,66 @@ mod tests {
         assert_eq!(gone(TREE[3]), Ok(()));
         let said = gone(TREE[1]).unwrap_err();
         assert!(said.starts_with("quota mid has children: a, b;"), "{said}");
+    }
+
+    #[test]
+    fn a_quota_goes_after_its_pods() {
+        let tree = known(&TREE);
+        for (used, request, told) in [
+            ("0", "0", ""),
+            (
+                "2",
+                "{}",
+                "quota b has pods: status.used has 2000 of cpu; delete",
+            ),
+            (
+                "0",
+                "1500m",
+                "quota b has pods: request has 1500 of cpu; delete",
+            ),
+            // Not by the controller.
+            ("lots", "1", ""),
+        ] {
+            let mut gone = quota(TREE[3]);
+            let amount = serde_json::from_value(json!(used)).unwrap();
+            gone.status.used.insert("cpu".to_owned(), amount);
+            let request = match request {
+                "{}" => request.to_owned(),
+                request => json!({ "cpu": request }).to_string(),
+            };
+            let annotations = &mut gone.metadata.annotations;
+            annotations.insert(keys::QUOTA_REQUEST.to_owned(), request);
+            let said = judge_quota(QuotaChange::Gone(&gone), &tree);
+            let said = said.err().unwrap_or_default();
+            assert!(
+                said.starts_with(told) && said.is_empty() == told.is_empty(),
+                "{said}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_tree_goes_on_below_its_root() {
+        let tree = known(&[
+            "top koordinator-root-quota pt cpu=10 cpu=20",
+            "mid top p cpu=8 cpu=20",
+            "own koordinator-root-quota p cpu=8 cpu=20",
+        ]);
+        for (child, told) in [
+            ("c mid - cpu=1 cpu=20", ""),
+            ("c mid t cpu=1 cpu=20", ""),
+            (
+                "c own t cpu=1 cpu=20",
+                "tree-id]: it is `t1`, and that of the parent own is ``",
+            ),
+        ] {
+            let said = judge_quota(QuotaChange::Set(&quota(child)), &tree);
+            let said = said.err().unwrap_or_default();
+            assert!(
+                said.contains(told) && said.is_empty() == told.is_empty(),
+                "{said}"
+            );
+        }
     }
 
     #[test]
