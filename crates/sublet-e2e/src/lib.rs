@@ -20,4 +20,4 @@ pub use gpu_node::{AGENT, Environment, GpuNode, TWO_CARDS, parse_environment};
 pub use pod_stream::PodStream;
 pub use recorder::{Happened, Recorder, Seen};
 pub use takeover::{Blow, Struck};
-pub use world::{Placed, World, binaries, eventually, install_device_crd};
+pub use world::{Lease, Placed, World, binaries, eventually, install_device_crd};

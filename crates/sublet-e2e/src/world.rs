@@ -2,6 +2,8 @@
 
 mod lease;
 
+pub use lease::Lease;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +15,9 @@ use serde_json::Value;
 use sublet_client::{connect, patch_pod_annotations};
 use sublet_model::{PodKey, PodUid};
 use sublet_testbed::deployed::{ControllerPorts, SchedulerPod};
-use sublet_testbed::{Binaries, Cluster, ClusterOptions, KOORDINATOR, deployed, http_get};
+use sublet_testbed::{
+    Binaries, Cluster, ClusterOptions, Helm, KOORDINATOR, chart_folder, deployed, http_get,
+};
 
 /// Where a pod is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,11 +95,12 @@ impl World {
         flags: &[&str],
         change: impl FnOnce(ClusterOptions) -> ClusterOptions,
     ) -> Result<Option<World>> {
-        World::start_of(false, flags, change)
+        World::start_of(None, flags, change)
     }
 
+    /// `queue`: the further names of the kube-scheduler, where jobs queue.
     fn start_of(
-        queue: bool,
+        queue: Option<&[&str]>,
         flags: &[&str],
         change: impl FnOnce(ClusterOptions) -> ClusterOptions,
     ) -> Result<Option<World>> {
@@ -109,16 +114,26 @@ impl World {
         options.audit = true;
         let cluster = Cluster::start(options)?;
         deployed::apply(&cluster, repository())?;
-        if queue {
+        if queue.is_some() {
             deployed::apply_queue(&cluster, repository())?;
         }
         let port = deployed::start_extender(&cluster, &sublet, flags)?;
-        deployed::start_kube_scheduler(&cluster, repository(), port, &[])?;
+        match queue.and_then(|names| Some((names, Helm::from_env()?))) {
+            Some((names, helm)) => {
+                let names = format!("scheduler.moreNames={{{}}}", names.join(","));
+                let chart = chart_folder(repository());
+                let made = helm.manifests(&chart, &["--set", &names])?;
+                let manifest = made.get("40-scheduler-config.yaml");
+                let manifest = manifest.context("the chart makes no configuration")?;
+                deployed::start_kube_scheduler_of(&cluster, repository(), manifest, port, &[])?;
+            }
+            None => deployed::start_kube_scheduler(&cluster, repository(), port, &[])?,
+        }
         Ok(Some(World {
             cluster,
             port,
             sublet,
-            queue,
+            queue: queue.is_some(),
         }))
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 use anyhow::Result;
 use sublet_testbed::deployed;
 
-use super::World;
+use super::{World, eventually};
 
 /// The cluster that the tests of this process use one after another. Its guard is a process that
 /// removes it when this process ends.
@@ -14,6 +14,9 @@ static SHARED: Mutex<Option<World>> = Mutex::new(None);
 
 /// The same for those about the queue.
 static QUEUEING: Mutex<Option<World>> = Mutex::new(None);
+
+/// The names by which users of Koordinator and of scheduler-plugins ask for those schedulers.
+const PEERS_SCHEDULERS: [&str; 2] = ["koord-scheduler", "scheduler-plugins-scheduler"];
 
 /// A cluster without nodes and pods, for one test alone; see `World` for what it can do.
 pub struct Lease(MutexGuard<'static, Option<World>>);
@@ -37,15 +40,20 @@ impl World {
     }
 
     /// The same with the queue: its extender, and its controller with the webhooks. They are not
-    /// restarted.
+    /// restarted. Where there is helm, the kube-scheduler answers to the names of
+    /// the peers' schedulers too.
     ///
     /// # Errors
     /// A component does not come up.
     pub fn lease_queueing() -> Result<Option<Lease>> {
+        let names = ["sublet-scheduler"].into_iter().chain(PEERS_SCHEDULERS);
+        let names = names.map(|name| format!("--scheduler-name={name}"));
+        let flags: Vec<String> = [String::from("--queue")].into_iter().chain(names).collect();
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let start = || {
-            let world = World::start_of(true, &["--queue"], |options| options)?;
+            let world = World::start_of(Some(&PEERS_SCHEDULERS), &flags, |options| options)?;
             if let Some(world) = &world {
-                world.start_controller(&["--queue"])?;
+                world.start_controller(&flags)?;
             }
             Ok(world)
         };
@@ -89,8 +97,20 @@ impl World {
     fn empty_queue(&self) -> Result<()> {
         const MADE: &str = "deployments,replicasets,jobs,pods,nodes,poddisruptionbudgets,\
              podgroups.scheduling.x-k8s.io,podgroups.scheduling.sigs.k8s.io,\
-             elasticquotas.scheduling.x-k8s.io,elasticquotas.scheduling.sigs.k8s.io";
-        let delete = ["delete", MADE, "--all", "--all-namespaces", "--now"];
-        self.cluster.kubectl(&delete).map(drop)
+             elasticquotas.scheduling.x-k8s.io";
+        const QUOTAS: &str = "elasticquotas.scheduling.sigs.k8s.io";
+        let delete = |kinds: &str| {
+            let delete = ["delete", kinds, "--all", "--all-namespaces", "--now"];
+            self.cluster.kubectl(&delete).map(drop)
+        };
+        let group = ["api-resources", "--api-group=kubeflow.org", "-o", "name"];
+        let jobs = self.cluster.kubectl(&group)?;
+        let jobs = jobs.split_whitespace().collect::<Vec<_>>().join(",");
+        if !jobs.is_empty() {
+            delete(&jobs)?;
+        }
+        delete(MADE)?;
+        // A quota goes after its pods and its children.
+        eventually(|| delete(QUOTAS))
     }
 }

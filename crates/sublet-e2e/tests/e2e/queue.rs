@@ -3,6 +3,9 @@
 
 mod native;
 pub(crate) mod objects;
+mod peers;
+mod refusals;
+mod resize;
 mod shown;
 mod trees;
 
