@@ -118,7 +118,8 @@ impl World {
             deployed::apply_queue(&cluster, repository())?;
         }
         let port = deployed::start_extender(&cluster, &sublet, flags)?;
-        match queue.and_then(|names| Some((names, Helm::from_env()?))) {
+        let more_names = queue.filter(|names| !names.is_empty());
+        match more_names.and_then(|names| Some((names, Helm::from_env()?))) {
             Some((names, helm)) => {
                 let names = format!("scheduler.moreNames={{{}}}", names.join(","));
                 let chart = chart_folder(repository());
@@ -143,7 +144,7 @@ impl World {
     /// # Errors
     /// A component does not come up.
     pub fn start_with_gangs() -> Result<Option<World>> {
-        let world = World::start_of(true, &["--queue"], ClusterOptions::with_gangs)?;
+        let world = World::start_of(Some(&[]), &["--queue"], ClusterOptions::with_gangs)?;
         if let Some(world) = &world {
             world.start_controller(&["--queue"])?;
         }

@@ -7,17 +7,18 @@
 //! is removed. No scheduler starts by itself, because tests choose which one decides.
 
 use std::fs;
-use std::io::{Seek, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 
 use crate::build::Binaries;
 use crate::components::{self, APISERVER, CONTROLLERS, ETCD, GANG_GATES, KWOK, Ports};
 use crate::guard::Kind;
+use crate::kubectl::Kubectl;
 use crate::loopback::{free_port, http_get, is_open};
 use crate::pki::Pki;
 use crate::supervisor::Supervisor;
@@ -451,45 +452,6 @@ impl Cluster {
             is_open(port)?;
             nobody.run(&args, None).map(drop)
         })
-    }
-}
-
-/// kubectl as one user of one cluster.
-#[derive(Debug, Clone)]
-pub(crate) struct Kubectl {
-    binary: PathBuf,
-    kubeconfig: PathBuf,
-    cache: PathBuf,
-}
-
-impl Kubectl {
-    pub(crate) fn run(&self, args: &[&str], input: Option<&str>) -> Result<String> {
-        let stdin = match input {
-            None => Stdio::null(),
-            // A file instead of a pipe: kubectl writes while it still reads, and two full pipes
-            // would block for ever.
-            Some(input) => {
-                let mut file = tempfile::tempfile()?;
-                file.write_all(input.as_bytes())?;
-                file.rewind()?;
-                file.into()
-            }
-        };
-        let output = Command::new(&self.binary)
-            .args(args)
-            .env("KUBECONFIG", &self.kubeconfig)
-            .env("KUBECACHEDIR", &self.cache)
-            .stdin(stdin)
-            .output()
-            .with_context(|| format!("run {}", self.binary.display()))?;
-        let errors = String::from_utf8_lossy(&output.stderr);
-        ensure!(
-            output.status.success(),
-            "kubectl {}: {}",
-            args.join(" "),
-            errors.trim()
-        );
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 }
 

@@ -29,13 +29,13 @@ pub const SCHEDULER_PLUGINS: GoModule = GoModule {
 };
 
 /// Kubeflow's MPI operator, whose CRD is in the module.
-pub const MPI_OPERATOR: GoModule = GoModule {
+pub const MPI_JOB_FILES: GoModule = GoModule {
     name: "github.com/kubeflow/mpi-operator@v0.7.0",
     sum: "h1:ID1eyzAFOMofgynEvfy4//S3q7Ra1OSexrggb1VcC1o=",
 };
 
 /// Kubeflow's training operator, whose CRDs are in the module.
-pub const TRAINING_OPERATOR: GoModule = GoModule {
+pub const TRAINING_JOB_FILES: GoModule = GoModule {
     name: "github.com/kubeflow/training-operator@v1.9.3",
     sum: "h1:aaSHqskOtCY8Dn8sVd+l9p5XAczW6O0nYMPjVLAw/lc=",
 };

@@ -18,8 +18,9 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 
 use crate::build::Binaries;
-use crate::cluster::{Cluster, Kubectl};
+use crate::cluster::Cluster;
 use crate::guard::{self, Kind};
+use crate::kubectl::Kubectl;
 use crate::loopback::{free_port, http_get};
 use crate::node_config;
 use crate::supervisor::Supervisor;

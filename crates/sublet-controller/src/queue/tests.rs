@@ -1,6 +1,8 @@
 //! A cluster without an API server: what is written comes back as a watch would tell it.
 
 mod resize;
+mod seen;
+mod trees;
 mod unread;
 
 use std::collections::BTreeMap;
@@ -106,24 +108,6 @@ impl World {
         let change = Change::Set(group.unwrap());
         self.seen
             .object("scheduling.x-k8s.io/v1alpha1", "PodGroup", change);
-    }
-
-    /// A quota of a tree, which has so many cards where the quota says it.
-    fn quota(&mut self, name: &str, tree: &str, total: Option<u64>) {
-        let mut quota = json!({
-            "apiVersion": "scheduling.sigs.k8s.io/v1alpha1",
-            "metadata": {
-                "name": name, "namespace": "a", "uid": format!("u-{name}"),
-                "labels": {keys::QUOTA_TREE: tree},
-            },
-            "spec": {"max": {keys::GPU: 9}},
-        });
-        if let Some(total) = total {
-            let text = format!("{{\"{}\": {total}}}", keys::GPU);
-            quota["metadata"]["annotations"][keys::QUOTA_TOTAL] = text.into();
-        }
-        let quota = serde_json::from_value(quota).unwrap();
-        self.seen.quota(KOORDINATOR, Change::Set(quota));
     }
 
     /// What the slots of plans take, under the UIDs of the pods that they are for.
@@ -395,43 +379,6 @@ fn what_is_planned_is_used() {
     }
 }
 
-/// A tree of quotas divides what it says that it has, and the cluster's own has what is left.
-#[test]
-fn no_tree_of_quotas_has_the_cards_of_another() {
-    let mut world = World::new(4);
-    world.quota("team", "", None);
-    world.quota("pool", "t", Some(1));
-    world.quota("lost", "u", None);
-    for (gang, quota, count) in [
-        ("in", "pool", 1),
-        ("out", "pool", 2),
-        ("own", "team", 3),
-        ("vast", "team", 4),
-    ] {
-        world.pod_group(gang, count);
-        for at in 0..count {
-            let name = format!("{gang}{at}");
-            world.pod(&name, gang);
-            let pod = world.seen.pods.get_mut(&format!("u-{name}")).unwrap();
-            let labels = &mut Arc::make_mut(pod).metadata.labels;
-            labels.insert(keys::QUOTA_NAME.to_owned(), quota.to_owned());
-        }
-    }
-    let told = events(&world.look().told.events);
-    for wanted in [
-        "1 pods have their places and may start",
-        "3 pods have their places and may start",
-        "it asks 2 of sublet.dev/gpu, and tree t has 1 in all",
-        "it asks 4 of sublet.dev/gpu, and the cluster has 3 in all",
-        "to its quota at the top",
-    ] {
-        assert!(
-            told.iter().any(|text| text.ends_with(wanted)),
-            "{wanted}: {told:?}"
-        );
-    }
-}
-
 /// A gang that no plan can hold is told so, and is in nobody's way.
 #[test]
 fn a_gang_larger_than_a_plan_is_told_so_and_others_start() {
@@ -454,50 +401,6 @@ fn a_gang_larger_than_a_plan_is_told_so_and_others_start() {
             .any(|text| text.starts_with("4 pods have their places")),
         "{told:?}"
     );
-}
-
-/// While a control plane is upgraded, a PodGroup is seen in one version of its API and in another.
-#[test]
-fn a_pod_group_is_one_whatever_the_version() {
-    let mut seen = Seen::default();
-    let group = || {
-        let group = serde_json::from_value(json!({
-            "metadata": {"name": "g", "namespace": "a", "uid": "u-g"},
-            "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}},
-        }));
-        Change::Set(group.unwrap())
-    };
-    for version in ["scheduling.k8s.io/v1alpha2", "scheduling.k8s.io/v1beta1"] {
-        for change in [Change::ListBegins, group(), Change::ListEnds] {
-            seen.object(version, "PodGroup", change);
-        }
-        let facts: Vec<_> = seen.pod_groups.values().map(|group| &group.facts).collect();
-        assert_eq!(facts.len(), 1, "{facts:?}");
-        assert_eq!((&*facts[0].api_version, facts[0].terms.min), (version, 2));
-    }
-}
-
-#[test]
-fn a_default_priority_counts_as_long_as_its_class_is_there() {
-    let mut seen = Seen::default();
-    let mut class = |name: &str, value: i32, is_default: bool, gone: bool| {
-        let object = serde_json::from_value(json!({
-            "metadata": {"name": name}, "value": value, "globalDefault": is_default,
-        }));
-        let object = object.unwrap();
-        let change = if gone {
-            Change::Gone(object)
-        } else {
-            Change::Set(object)
-        };
-        seen.object("scheduling.k8s.io/v1", "PriorityClass", change);
-        seen.default_priority()
-    };
-    assert_eq!(class("high", 9, false, false), None);
-    assert_eq!(class("usual", 5, true, false), Some(5));
-    assert_eq!(class("least", 3, true, false), Some(3));
-    assert_eq!(class("least", 3, false, false), Some(5));
-    assert_eq!(class("usual", 5, true, true), None);
 }
 
 /// A gang that runs loses a member: the others stay, and who comes instead gets a place for itself.

@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use sublet_e2e::{Happened, Lease, Recorder, World, eventually};
-use sublet_testbed::{GoModule, KWOK, MPI_OPERATOR, TRAINING_OPERATOR, deployed};
+use sublet_testbed::{GoModule, KWOK, MPI_JOB_FILES, TRAINING_JOB_FILES, deployed};
 
 use super::objects::{Gang, elastic_quota, job, namespace, pod_group};
 use super::{events, nodes, record, running, until_running};
@@ -83,7 +83,7 @@ impl Operated<'_> {
     }
 
     /// Makes an object that the job looks after, with these labels on its pods.
-    fn make(&self, api: (&str, &str), name: &str, labels: &Value, spec: Value) -> Result<()> {
+    fn make(&self, api: (&str, &str), name: &str, labels: &Value, spec: &Value) -> Result<()> {
         let (version, kind) = api;
         let job = self.get()?;
         let owner = json!({
@@ -145,7 +145,7 @@ fn until_told(world: &World, namespace: &str, name: &str, word: &str) -> Result<
 #[test]
 fn a_launcher_that_comes_after_its_workers_finds_its_place() -> Result<()> {
     let file = "manifests/base/kubeflow.org_mpijobs.yaml";
-    let Some(world) = world_with(MPI_OPERATOR, file, "mpijobs.kubeflow.org")? else {
+    let Some(world) = world_with(MPI_JOB_FILES, file, "mpijobs.kubeflow.org")? else {
         return Ok(());
     };
     nodes(&world, &[("n1", 3)])?;
@@ -190,7 +190,7 @@ fn a_launcher_that_comes_after_its_workers_finds_its_place() -> Result<()> {
         let mut labels = labels("worker");
         labels["training.kubeflow.org/replica-index"] = at.to_string().into();
         let name = format!("pi-worker-{at}");
-        job.make(("v1", "Pod"), &name, &labels, template()["spec"].clone())?;
+        job.make(("v1", "Pod"), &name, &labels, &template()["spec"])?;
     }
     until_running(&world, &[("pi", 2)])?;
     // Its place is written down, and stays so.
@@ -205,7 +205,7 @@ fn a_launcher_that_comes_after_its_workers_finds_its_place() -> Result<()> {
     launcher["metadata"] = json!({ "labels": labels("launcher") });
     launcher["spec"]["restartPolicy"] = "Never".into();
     let spec = json!({ "template": launcher });
-    job.make(("batch/v1", "Job"), "pi-launcher", &json!({}), spec)?;
+    job.make(("batch/v1", "Job"), "pi-launcher", &json!({}), &spec)?;
     eventually(|| {
         let launcher = world.get(&["job", "pi-launcher", "-n", "mpi"])?;
         ensure!(
@@ -239,7 +239,7 @@ fn a_launcher_that_comes_after_its_workers_finds_its_place() -> Result<()> {
 #[test]
 fn a_job_that_gets_more_workers_queues_for_them() -> Result<()> {
     let file = "manifests/base/crds/kubeflow.org_pytorchjobs.yaml";
-    let Some(world) = world_with(TRAINING_OPERATOR, file, "pytorchjobs.kubeflow.org")? else {
+    let Some(world) = world_with(TRAINING_JOB_FILES, file, "pytorchjobs.kubeflow.org")? else {
         return Ok(());
     };
     nodes(&world, &[("n1", 3)])?;
@@ -273,7 +273,7 @@ fn a_job_that_gets_more_workers_queues_for_them() -> Result<()> {
             "training.kubeflow.org/replica-index": at.to_string(),
         });
         let name = format!("train-{role}-{at}");
-        job.make(("v1", "Pod"), &name, &labels, template()["spec"].clone())
+        job.make(("v1", "Pod"), &name, &labels, &template()["spec"])
     };
     let workers = |count: u32| {
         let specs = json!({ "Worker": {"replicas": count} });

@@ -12,7 +12,7 @@ use sublet_plan::stock::PodRules;
 use sublet_queue::{
     Amounts, Gang, GangMode, GangRole, Group, GroupId, MatchPolicy, Member, MemberShape,
     QueueDecision, QueueHold, QueueMemo, QueueReason, QueueRules, QueueSnapshot, Quota, QuotaTree,
-    Slot, plan,
+    Slot, TreeTotals, plan,
 };
 
 use super::{Discipline, JobLine};
@@ -41,7 +41,7 @@ impl Discipline for Sublet {
 struct SubletLine<'a> {
     jobs: &'a Jobs,
     tree: QuotaTree,
-    total: Amounts,
+    totals: TreeTotals,
     /// By kind, the shape of each of its members.
     shapes: Vec<Vec<Arc<MemberShape>>>,
     roles: [Arc<str>; 2],
@@ -101,7 +101,7 @@ impl<'a> SubletLine<'a> {
             jobs,
             tree: QuotaTree::new(quotas.map(quota).collect())
                 .expect("names that differ, no parents"),
-            total: amounts(jobs.capacity()),
+            totals: [("".into(), amounts(jobs.capacity()))].into(),
             shapes: shapes.collect(),
             roles: ROLES.map(Arc::from),
             groups: Vec::new(),
@@ -237,7 +237,7 @@ impl SubletLine<'_> {
             engine,
             nodes,
             tree: &self.tree,
-            total: &self.total,
+            totals: &self.totals,
             groups: &self.groups,
             hold: self.hold.as_ref(),
             breaks: &|_| false,
