@@ -3,6 +3,8 @@
 //! This is the only place that chooses cards. Code that looks at several cards at once (such as
 //! at their wiring) belongs in [`several`] and [`whole`], and nowhere else.
 
+use std::collections::BTreeSet;
+
 use sublet_model::{
     Advertise, Allocation, Ask, Book, Card, CardTags, Carrier, Claim, Class, Count, Hold, OwnParts,
     Part, Parts, Role, charges_of, peak_of,
@@ -259,7 +261,8 @@ pub(crate) fn whole(open: Open<'_>) -> impl Iterator<Item = usize> {
     rest.chain(wanted).map(|(at, _)| at)
 }
 
-/// True if the pod can have its parts on exactly the cards that its soft hold names.
+/// True if the pod can have its parts on exactly the cards that its soft hold names. The hold may be of
+/// another claim of the same pod.
 pub(crate) fn is_free(book: &Book, claim: &Claim, hold: &Hold) -> bool {
     let Ask::Parts(parts) = claim.ask() else {
         return false;
@@ -268,9 +271,11 @@ pub(crate) fn is_free(book: &Book, claim: &Claim, hold: &Hold) -> bool {
         let card = book.cards().get(at).filter(|_| accepts(book, claim, at));
         card.is_some_and(|card| card.left_beside(part, claim.class()).is_some())
     };
+    let cards = || hold.cards.iter().map(|(at, _)| at);
     // Containers that choose for themselves may be several on one card; they choose again.
     parts.own().is_none()
         && parts.count().get() as usize == hold.cards.len()
+        && cards().collect::<BTreeSet<_>>().len() == hold.cards.len()
         && parts.iter().zip(&hold.cards).all(free)
 }
 

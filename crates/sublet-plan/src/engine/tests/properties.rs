@@ -394,6 +394,36 @@ proptest! {
     }
 }
 
+/// The containers chose one card twice; a pod that asks as a whole must not get it twice.
+#[test]
+fn a_hold_of_containers_that_choose_for_themselves_is_no_hold_of_their_pods() {
+    let claim = |text: &str| CLAIMS.iter().position(|one| *one == text).unwrap();
+    let mut world = World::new(0, &[0, 1, 2, 3], false);
+    for step in [
+        Step::Reserve {
+            pod: 2,
+            node: 3,
+            claim: claim("3:on=only=x"),
+        },
+        Step::Remove { node: 0 },
+        Step::Node { node: 1, look: 4 },
+        Step::Node { node: 2, look: 1 },
+        Step::Filter {
+            pod: 1,
+            claim: claim("own:1+1*2:cards"),
+            everywhere: false,
+        },
+        Step::Reserve {
+            pod: 1,
+            node: 2,
+            claim: claim("8@600+2@300*3"),
+        },
+    ] {
+        world.perform(&step);
+    }
+    assert!(world.engine.ledger().is_conserved());
+}
+
 /// Everything that an engine's answers depend on.
 fn state(engine: &Engine) -> String {
     let books: Vec<_> = engine.ledger.books().collect();
