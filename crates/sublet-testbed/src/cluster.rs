@@ -10,7 +10,8 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
@@ -289,6 +290,27 @@ impl Cluster {
     /// When kubectl fails: the error has what it printed.
     pub fn kubectl_with_input(&self, args: &[&str], input: &str) -> Result<String> {
         self.kubectl.run(args, Some(input))
+    }
+
+    /// Waits until the API server serves these definitions, named as for `kubectl wait`. That ends at
+    /// once where one is so new that it has no status yet.
+    ///
+    /// # Errors
+    /// One is not served in time, or is not there.
+    pub fn until_defined(&self, which: &[&str]) -> Result<()> {
+        let wait = [&["wait", "--for=condition=Established"][..], which].concat();
+        let deadline = Instant::now() + START_LIMIT;
+        loop {
+            match self.kubectl(&wait) {
+                Err(error)
+                    if Instant::now() < deadline
+                        && error.to_string().contains("accessor error") =>
+                {
+                    sleep(Duration::from_millis(100));
+                }
+                last => return last.map(drop),
+            }
+        }
     }
 
     pub(crate) fn kubectl_handle(&self) -> Kubectl {

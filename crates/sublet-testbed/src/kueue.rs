@@ -115,8 +115,7 @@ impl Kueue {
         let folder = folder.display().to_string();
         // They are too large for the annotation of a client-side apply.
         cluster.kubectl(&["create", "--filename", &folder])?;
-        let all = ["--for=condition=Established", "crd", "--all"];
-        cluster.kubectl(&[&["wait"], &all[..]].concat()).map(drop)
+        cluster.until_defined(&["crd", "--all"])
     }
 
     /// Kueue's scheduler and core controllers, with at most so many requests a second, or as many as
@@ -142,7 +141,9 @@ impl Kueue {
             .arg(results)
             .arg("-generatorConfig")
             .arg(shape)
-            .args(["-qps", "1000", "-burst", "2000", "-zap-log-level=error"]);
+            // Whoever starts it watches over the time.
+            .args(["-timeout", "24h", "-qps", "1000", "-burst", "2000"])
+            .arg("-zap-log-level=error");
         command
     }
 }

@@ -141,8 +141,7 @@ impl Operators {
         }
         // They are too large for the annotation of a client-side apply.
         cluster.kubectl(&["create", "--filename", &folder])?;
-        let defined = ["wait", "--for=condition=Established", "--filename", &folder];
-        cluster.kubectl(&defined).map(drop)
+        cluster.until_defined(&["--filename", &folder])
     }
 
     /// Defines an operator's kinds in a cluster, and starts it; nothing if it runs there. `sample`: an

@@ -33,7 +33,7 @@ const GENERATOR: &str = "kueue-generator";
 
 /// How long Kueue has been running before work comes, and the longest that a run may take.
 const SETTLED: Duration = Duration::from_secs(4);
-const LONGEST: Duration = Duration::from_secs(900);
+const LONGEST: Duration = Duration::from_secs(2_400);
 
 /// What is needed for every run.
 pub(super) struct Stand<'a> {

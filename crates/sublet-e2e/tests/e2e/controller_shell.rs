@@ -218,8 +218,7 @@ fn start_cluster() -> Result<Option<Cluster>> {
         .into();
     let cluster = Cluster::start(options)?;
     cluster.apply(CRD)?;
-    let crd = ["--for=condition=Established", "crd/toys.sublet.test"];
-    cluster.kubectl(&[&["wait"], &crd[..]].concat())?;
+    cluster.until_defined(&["crd/toys.sublet.test"])?;
     Ok(Some(cluster))
 }
 

@@ -20,8 +20,7 @@ fn world_with(module: GoModule, file: &str, crd: &str) -> Result<Option<Lease>> 
         // It is too large for the annotation that a plain apply writes.
         let apply = ["apply", "--server-side", "--filename", &file];
         world.cluster.kubectl(&apply)?;
-        let wait = ["wait", "--for=condition=established", "crd", crd];
-        eventually(|| world.cluster.kubectl(&wait).map(drop))?;
+        world.cluster.until_defined(&["crd", crd])?;
         // It would notice within half a minute.
         world.cluster.stop(deployed::CONTROLLER);
         world.cluster.start_again(deployed::CONTROLLER)?;
@@ -266,6 +265,7 @@ fn a_job_that_gets_more_workers_queues_for_them() -> Result<()> {
         namespace: "torch",
     };
     job.until_released()?;
+    let spec = role(1)["template"]["spec"].clone();
     let pod = |role: &str, at: u32| {
         let labels = json!({
             "training.kubeflow.org/job-name": "train",
@@ -273,7 +273,7 @@ fn a_job_that_gets_more_workers_queues_for_them() -> Result<()> {
             "training.kubeflow.org/replica-index": at.to_string(),
         });
         let name = format!("train-{role}-{at}");
-        job.make(("v1", "Pod"), &name, &labels, &template()["spec"])
+        job.make(("v1", "Pod"), &name, &labels, &spec)
     };
     let workers = |count: u32| {
         let specs = json!({ "Worker": {"replicas": count} });
