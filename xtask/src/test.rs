@@ -125,7 +125,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     if let Some(last) = last {
         heading(&format!(
-            "{count}/{count} end to end, two at once (usually 12 min)"
+            "{count}/{count} end to end, two at once (usually 18 min)"
         ));
         let cost = Cost::begin();
         let lacking = last.lacking();
