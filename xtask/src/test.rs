@@ -19,7 +19,7 @@ use crate::setup::{Components, cargo, product, program, repository, run as run_c
 /// Run every test, cheapest first; stops at the first failure.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  cargo xtask test                 everything (about 30 minutes cold on two cores)
+  cargo xtask test                 everything (about 40 minutes cold on two cores)
   cargo xtask test --fast          no control plane: format, lints and unit tests
   cargo xtask test -- real_node    only tests with `real_node` in their name
   cargo xtask test --all           long tests too: those of modules called `long_…`
