@@ -48,7 +48,7 @@ const LINTS: [&str; 6] = [
 
 /// 130 runs of the simulator, and two with 82,247 jobs: too slow for a build that is not
 /// optimised.
-const FIDELITY: [&str; 9] = [
+const FIDELITY: [&str; 8] = [
     "test",
     "--release",
     "-p",
@@ -57,8 +57,10 @@ const FIDELITY: [&str; 9] = [
     "fidelity",
     "--test",
     "philly",
-    "--",
 ];
+
+/// The same jobs in a queue, which takes another minute: only with `--all`.
+const REPLAY: [&str; 2] = ["--test", "replay"];
 
 /// One step: what it is for, how long it takes on two idle cores, and how it is done.
 pub(crate) struct Step {
@@ -71,6 +73,7 @@ pub(crate) struct Step {
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let whole = Cost::begin();
     let filter: Vec<&str> = arguments.filter.iter().map(String::as_str).collect();
+    let replay = if arguments.all { &REPLAY[..] } else { &[] };
     // All steps select the whole workspace, so that each dependency is compiled once. The
     // end-to-end tests skip themselves in the first run, which also builds the product.
     let tests = ["test", "--workspace", "--"];
@@ -85,7 +88,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         step(
             "placement against published results",
             "1 min, cold 2",
-            &[&FIDELITY, filter.as_slice()].concat(),
+            &[&FIDELITY, replay, &["--"], filter.as_slice()].concat(),
         )?,
     ];
     let mut last = None;

@@ -1,5 +1,5 @@
 //! Three months of jobs through the queue, by every rule: each job ends, gangs among them, and every
-//! account is right at the end. Optimised builds only (`cargo xtask test` makes one).
+//! account is right at the end. Optimised builds only, and a minute: `cargo xtask test --all` runs it.
 #![cfg(not(debug_assertions))]
 
 use std::collections::BTreeMap;
