@@ -1,17 +1,17 @@
 //! Could a group start if nothing ran on any node? Who could not never starts, and is told so at
 //! once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sublet_model::{NodeFacts, NodeIdx, Time};
 use sublet_plan::Engine;
 use sublet_plan::stock::NodeRules;
 
+use crate::Group;
 use crate::memo::Outlook;
 use crate::need::Wanted;
 use crate::place::{Ground, Lack, Places};
-use crate::{Group, GroupId};
 
 /// The nodes as they would be without pods, and what was asked about them.
 #[derive(Debug, Default)]
@@ -19,15 +19,17 @@ pub(crate) struct EmptyNodes {
     engine: Option<Engine>,
     facts: Vec<NodeFacts>,
     nodes: Vec<(NodeIdx, NodeRules)>,
-    /// Members that have a place together.
-    possible: BTreeSet<Outlook>,
-    /// Groups that have none.
-    hopeless: BTreeMap<GroupId, (Outlook, Lack)>,
+    /// What members lack, by what tells apart which places they need; none if they have a place
+    /// together. Of this tick.
+    known: BTreeMap<Outlook, Option<Lack>>,
+    /// The same of the tick before, as far as nobody has asked for it in this one.
+    earlier: BTreeMap<Outlook, Option<Lack>>,
 }
 
 impl EmptyNodes {
-    /// Forgets everything if the nodes are others than before.
-    pub(crate) fn forget_if_changed(&mut self, engine: &Engine, nodes: &[(NodeIdx, NodeRules)]) {
+    /// Forgets everything if the nodes are others than before, and otherwise what nobody asked for in
+    /// the last tick.
+    pub(crate) fn begin_tick(&mut self, engine: &Engine, nodes: &[(NodeIdx, NodeRules)]) {
         let facts = || {
             nodes
                 .iter()
@@ -38,36 +40,39 @@ impl EmptyNodes {
             && facts()
                 .zip(&self.facts)
                 .all(|(now, then)| is_like(now, then));
-        if !same {
-            *self = EmptyNodes {
-                facts: facts().cloned().collect(),
-                nodes: nodes.to_vec(),
-                ..EmptyNodes::default()
-            };
+        if same {
+            self.earlier = std::mem::take(&mut self.known);
+            return;
         }
+        *self = EmptyNodes {
+            facts: facts().cloned().collect(),
+            nodes: nodes.to_vec(),
+            ..EmptyNodes::default()
+        };
     }
 
-    /// What the group lacks on empty nodes, if that is known and it has not changed.
-    pub(crate) fn lack_of(&self, group: &GroupId, outlook: &Outlook) -> Option<&Lack> {
-        let (then, lack) = self.hopeless.get(group)?;
-        (then == outlook).then_some(lack)
-    }
-
-    /// Does nothing stand in the list of those that lack something?
-    pub(crate) fn knows_nobody(&self) -> bool {
-        self.hopeless.is_empty()
-    }
-
-    /// Finds out whether the group could start on empty nodes. True if it could not.
-    pub(crate) fn is_hopeless(
+    /// What the group lacks on empty nodes; none if it could start there.
+    pub(crate) fn lack_of(
         &mut self,
         like: &Engine,
         group: &Group,
         (wanted, outlook): (&[Wanted<'_>], Outlook),
-    ) -> bool {
-        if self.possible.contains(&outlook) {
-            return false;
+    ) -> Option<Lack> {
+        if let Some(lack) = self.known.get(&outlook) {
+            return lack.clone();
         }
+        let lack = match self.earlier.remove(&outlook) {
+            Some(lack) => lack,
+            None => self.find_lack(like, group, wanted),
+        };
+        // A name is that of one group only.
+        if !matches!(lack, Some(Lack::Name(_))) {
+            self.known.insert(outlook, lack.clone());
+        }
+        lack
+    }
+
+    fn find_lack(&mut self, like: &Engine, group: &Group, wanted: &[Wanted<'_>]) -> Option<Lack> {
         let engine = self.engine.get_or_insert_with(|| {
             let mut engine = Engine::new(like.options().clone());
             for facts in &self.facts {
@@ -86,17 +91,7 @@ impl EmptyNodes {
         });
         let nodes: Vec<(NodeIdx, NodeRules)> = there.collect();
         let mut places = Places::new(engine.trial(Time::default()), &nodes);
-        let result = places.take(group, wanted, Ground::Held);
-        match result {
-            Ok(_) => {
-                self.possible.insert(outlook);
-                false
-            }
-            Err(lack) => {
-                self.hopeless.insert(group.id.clone(), (outlook, lack));
-                true
-            }
-        }
+        places.take(group, wanted, Ground::Held).err()
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! It decides nothing: with an empty memo a tick comes to the same decisions, later.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sublet_model::NodeIdx;
@@ -11,8 +11,8 @@ use sublet_plan::stock::NodeRules;
 
 use crate::accounts::Dimensions;
 use crate::empty::EmptyNodes;
-use crate::need::{Wanted, together};
-use crate::{Group, Infeasible, MemberShape, QuotaTree};
+use crate::need::{Wanted, firm, together};
+use crate::{Group, Infeasible, MOST_MEMBERS, MemberShape, QuotaTree};
 
 /// Kept by whoever calls [`crate::plan`] again and again.
 #[derive(Debug, Default)]
@@ -23,6 +23,8 @@ pub struct QueueMemo {
     /// So many numbers were given out.
     numbers: u32,
     empty: EmptyNodes,
+    /// By group, by its place among all, why it can never start; none where it might.
+    hopeless: Vec<Option<Infeasible>>,
 }
 
 #[derive(Debug)]
@@ -69,38 +71,37 @@ impl QueueMemo {
         }
     }
 
-    pub(crate) fn forget_if_changed(&mut self, engine: &Engine, nodes: &[(NodeIdx, NodeRules)]) {
-        self.empty.forget_if_changed(engine, nodes);
+    /// Finds out which groups could not even start on empty nodes. This must not depend on who was
+    /// tried before: such a group does not count as asking.
+    pub(crate) fn learn_hopeless(
+        &mut self,
+        engine: &Engine,
+        nodes: &[(NodeIdx, NodeRules)],
+        groups: &[Group],
+    ) {
+        self.empty.begin_tick(engine, nodes);
+        let mut hopeless = std::mem::take(&mut self.hopeless);
+        hopeless.clear();
+        hopeless.extend(groups.iter().map(|group| self.find_never(engine, group)));
+        self.hopeless = hopeless;
     }
 
-    /// Why the group can never start, as far as that is known.
-    pub(crate) fn never(&self, group: &Group) -> Option<Infeasible> {
-        if self.empty.knows_nobody() {
+    fn find_never(&mut self, engine: &Engine, group: &Group) -> Option<Infeasible> {
+        // Of a group that runs already somebody may be where no other could go.
+        let runs = group.members().next().is_some();
+        let need: u64 = firm(group).map(|(_, count)| count).sum();
+        if runs || need > MOST_MEMBERS as u64 {
             return None;
         }
         let wanted = together(group).ok()?;
-        let lack = self.empty.lack_of(&group.id, &self.outlook(&wanted))?;
-        Some(lack.clone().on_empty_nodes(&wanted))
+        let outlook = self.outlook(&wanted);
+        let lack = self.empty.lack_of(engine, group, (&wanted, outlook))?;
+        Some(lack.on_empty_nodes(&wanted))
     }
 
-    /// Finds out which of these groups, which have no place, could never have one. True if there is
-    /// one that was not known.
-    pub(crate) fn learn_hopeless(
-        &mut self,
-        like: &Engine,
-        groups: &[Group],
-        lacking: &BTreeSet<usize>,
-    ) -> bool {
-        let mut found = false;
-        for group in lacking.iter().map(|&at| &groups[at]) {
-            // Of a group that runs already somebody may be where no other could go.
-            let runs = group.members().next().is_some();
-            if let Some(wanted) = together(group).ok().filter(|_| !runs) {
-                let outlook = self.outlook(&wanted);
-                found |= self.empty.is_hopeless(like, group, (&wanted, outlook));
-            }
-        }
-        found
+    /// Why that group can never start, if it cannot.
+    pub(crate) fn never(&self, group: usize) -> Option<Infeasible> {
+        self.hopeless.get(group).cloned().flatten()
     }
 
     pub(crate) fn dimensions(&self) -> &Dimensions {

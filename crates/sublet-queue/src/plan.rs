@@ -65,36 +65,28 @@ pub fn plan(snapshot: QueueSnapshot<'_>, now: Time) -> Vec<QueueDecision> {
         memo,
     } = snapshot;
     memo.learn(tree, groups);
-    memo.forget_if_changed(engine, nodes);
-    loop {
-        let mut tick = Tick {
-            groups,
-            rules,
-            memo: &*memo,
-            breaks,
-            now,
-            places: Places::new(engine.trial(now), nodes),
-            charges: Vec::with_capacity(groups.len()),
-            reasons: vec![None; groups.len()],
-            positions: vec![None; groups.len()],
-            accounts: Accounts::new(tree, memo.dimensions(), totals),
-            evictables: Evictables::default(),
-            starts: BTreeMap::new(),
-            touched: BTreeSet::new(),
-            no_room: BTreeMap::new(),
-            no_reclaim: BTreeSet::new(),
-            lacking: BTreeSet::new(),
-            kept: None,
-        };
-        tick.count();
-        tick.run(hold);
-        let lacking = std::mem::take(&mut tick.lacking);
-        let decisions = tick.decisions();
-        // Who could not start on empty nodes either must not be counted as asking.
-        if !memo.learn_hopeless(engine, groups, &lacking) {
-            return decisions;
-        }
-    }
+    memo.learn_hopeless(engine, nodes, groups);
+    let mut tick = Tick {
+        groups,
+        rules,
+        memo: &*memo,
+        breaks,
+        now,
+        places: Places::new(engine.trial(now), nodes),
+        charges: Vec::with_capacity(groups.len()),
+        reasons: vec![None; groups.len()],
+        positions: vec![None; groups.len()],
+        accounts: Accounts::new(tree, memo.dimensions(), totals),
+        evictables: Evictables::default(),
+        starts: BTreeMap::new(),
+        touched: BTreeSet::new(),
+        no_room: BTreeMap::new(),
+        no_reclaim: BTreeSet::new(),
+        kept: None,
+    };
+    tick.count();
+    tick.run(hold);
+    tick.decisions()
 }
 
 /// The work of one call.
@@ -121,8 +113,6 @@ struct Tick<'a> {
     no_room: BTreeMap<(Outlook, Ground), Lack>,
     /// For whom no eviction helps.
     no_reclaim: BTreeSet<(usize, i32, Outlook)>,
-    /// Groups that found no place at some time.
-    lacking: BTreeSet<usize>,
     /// What is kept, and for whom.
     kept: Option<Kept>,
 }

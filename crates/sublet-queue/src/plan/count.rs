@@ -31,7 +31,7 @@ impl Tick<'_> {
             self.sum(has(group), &mut row);
             self.accounts.charge(charge, &row);
             let guaranteed = charge.class == Class::Guaranteed;
-            match self.cannot_ask(group, charge) {
+            match self.cannot_ask(at, charge) {
                 Some(reason) => {
                     // Who can never start asks nothing, though it may run from before.
                     if matches!(reason, QueueReason::Infeasible(_)) {
@@ -57,7 +57,8 @@ impl Tick<'_> {
     }
 
     /// Why nothing is asked for the members of the group that wait.
-    fn cannot_ask(&self, group: &Group, charge: Charge) -> Option<QueueReason> {
+    fn cannot_ask(&self, at: usize, charge: Charge) -> Option<QueueReason> {
+        let group = &self.groups[at];
         let need: u64 = firm(group).map(|(_, count)| count).sum();
         if need > MOST_MEMBERS as u64 {
             return Some(QueueReason::Infeasible(Infeasible::Members { need }));
@@ -67,7 +68,7 @@ impl Tick<'_> {
         if let Err(why) = self.accounts.check_empty(charge, &least) {
             return Some(QueueReason::Infeasible(why));
         }
-        if let Some(why) = self.memo.never(group) {
+        if let Some(why) = self.memo.never(at) {
             return Some(QueueReason::Infeasible(why));
         }
         waits(group).err()

@@ -178,7 +178,6 @@ impl Tick<'_> {
         let slots = self.places.take(group, wanted, leave.ground);
         let slots = slots.map_err(|lack| {
             self.no_room.insert(about, lack.clone());
-            self.lacking.insert(waiting.group);
             lack.reason(wanted)
         })?;
         self.accounts.charge(charge, asks);

@@ -36,6 +36,19 @@ fn who_cannot_start_keeps_nobody_behind_it_waiting() {
 }
 
 #[test]
+fn what_no_nodes_could_hold_is_known_though_its_quota_is_in_the_way() {
+    let mut scene = Scene::new(3, 4, &["a - 0 12"]);
+    scene.add(&["small a | w 1 1 1x"]);
+    assert_eq!(scene.tick(0), ["admit small 1"]);
+    scene.add(&["wide a t1 | w 4 4 3x"]);
+    assert_eq!(
+        scene.why("wide", 1),
+        "it can never start: were all nodes empty, there would be a place for 3 of the 4 members \
+         that start together; the next one is of role w"
+    );
+}
+
+#[test]
 fn tenants_take_turns_by_share_and_a_tenants_groups_by_priority_and_age() {
     let mut scene = Scene::new(1, 4, &["a - 0 4", "b - 0 4"]);
     scene.add(&[
