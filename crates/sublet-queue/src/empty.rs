@@ -8,10 +8,10 @@ use sublet_model::{NodeFacts, NodeIdx, Time};
 use sublet_plan::Engine;
 use sublet_plan::stock::NodeRules;
 
-use crate::Group;
-use crate::memo::Outlook;
-use crate::need::Wanted;
+use crate::memo::Looks;
+use crate::need::{firm, together};
 use crate::place::{Ground, Lack, Places};
+use crate::{Group, MOST_MEMBERS};
 
 /// The nodes as they would be without pods, and what was asked about them.
 #[derive(Debug, Default)]
@@ -19,11 +19,10 @@ pub(crate) struct EmptyNodes {
     engine: Option<Engine>,
     facts: Vec<NodeFacts>,
     nodes: Vec<(NodeIdx, NodeRules)>,
-    /// What members lack, by what tells apart which places they need; none if they have a place
-    /// together. Of this tick.
-    known: BTreeMap<Outlook, Option<Lack>>,
+    /// What groups lack, by how they look; none if they could start. Of this tick.
+    known: BTreeMap<Looks, Option<Lack>>,
     /// The same of the tick before, as far as nobody has asked for it in this one.
-    earlier: BTreeMap<Outlook, Option<Lack>>,
+    earlier: BTreeMap<Looks, Option<Lack>>,
 }
 
 impl EmptyNodes {
@@ -51,28 +50,29 @@ impl EmptyNodes {
         };
     }
 
-    /// What the group lacks on empty nodes; none if it could start there.
-    pub(crate) fn lack_of(
-        &mut self,
-        like: &Engine,
-        group: &Group,
-        (wanted, outlook): (&[Wanted<'_>], Outlook),
-    ) -> Option<Lack> {
-        if let Some(lack) = self.known.get(&outlook) {
+    /// What the group, of which nobody runs, lacks on empty nodes; none if it could start there.
+    pub(crate) fn lack_of(&mut self, like: &Engine, group: &Group, looks: &Looks) -> Option<Lack> {
+        if let Some(lack) = self.known.get(looks) {
             return lack.clone();
         }
-        let lack = match self.earlier.remove(&outlook) {
-            Some(lack) => lack,
-            None => self.find_lack(like, group, wanted),
+        let (looks, lack) = match self.earlier.remove_entry(looks) {
+            Some(known) => known,
+            None => (looks.clone(), self.find_lack(like, group)),
         };
         // A name is that of one group only.
         if !matches!(lack, Some(Lack::Name(_))) {
-            self.known.insert(outlook, lack.clone());
+            self.known.insert(looks, lack.clone());
         }
         lack
     }
 
-    fn find_lack(&mut self, like: &Engine, group: &Group, wanted: &[Wanted<'_>]) -> Option<Lack> {
+    fn find_lack(&mut self, like: &Engine, group: &Group) -> Option<Lack> {
+        let need: u64 = firm(group).map(|(_, count)| count).sum();
+        if need > MOST_MEMBERS as u64 {
+            // Its number says that it can never start.
+            return None;
+        }
+        let wanted = together(group).ok()?;
         let engine = self.engine.get_or_insert_with(|| {
             let mut engine = Engine::new(like.options().clone());
             for facts in &self.facts {
@@ -91,7 +91,7 @@ impl EmptyNodes {
         });
         let nodes: Vec<(NodeIdx, NodeRules)> = there.collect();
         let mut places = Places::new(engine.trial(Time::default()), &nodes);
-        places.take(group, wanted, Ground::Held).err()
+        places.take(group, &wanted, Ground::Held).err()
     }
 }
 

@@ -11,8 +11,8 @@ use sublet_plan::stock::NodeRules;
 
 use crate::accounts::Dimensions;
 use crate::empty::EmptyNodes;
-use crate::need::{Wanted, firm, together};
-use crate::{Group, Infeasible, MOST_MEMBERS, MemberShape, QuotaTree};
+use crate::need::{Wanted, count, together};
+use crate::{Group, Infeasible, MemberShape, QuotaTree};
 
 /// Kept by whoever calls [`crate::plan`] again and again.
 #[derive(Debug, Default)]
@@ -23,8 +23,8 @@ pub struct QueueMemo {
     /// So many numbers were given out.
     numbers: u32,
     empty: EmptyNodes,
-    /// By group, by its place among all, why it can never start; none where it might.
-    hopeless: Vec<Option<Infeasible>>,
+    /// By the place of a group among all, why it can never start.
+    hopeless: BTreeMap<usize, Infeasible>,
 }
 
 #[derive(Debug)]
@@ -35,6 +35,10 @@ struct KnownShape {
     /// Shapes of one number ask the same of nodes.
     number: u32,
 }
+
+/// What tells apart which places a group needs of which nobody runs: of each gang its minimum and how
+/// many roles it has, and of each role the number of its shape, its minimum and all its members.
+pub(crate) type Looks = Vec<(u32, u32, u32)>;
 
 /// What tells apart which places members need: the number of their shape, and how many they are.
 pub(crate) type Outlook = Vec<(u32, usize)>;
@@ -80,28 +84,33 @@ impl QueueMemo {
         groups: &[Group],
     ) {
         self.empty.begin_tick(engine, nodes);
-        let mut hopeless = std::mem::take(&mut self.hopeless);
-        hopeless.clear();
-        hopeless.extend(groups.iter().map(|group| self.find_never(engine, group)));
-        self.hopeless = hopeless;
+        self.hopeless.clear();
+        // One for all groups: most ticks have nothing new to find out.
+        let mut looks = Looks::new();
+        for (at, group) in groups.iter().enumerate() {
+            // Of a group that runs already somebody may be where no other could go.
+            if group.members().next().is_some() {
+                continue;
+            }
+            self.look_at(group, &mut looks);
+            let lack = self.empty.lack_of(engine, group, &looks);
+            let why = lack.and_then(|lack| Some(lack.on_empty_nodes(&together(group).ok()?)));
+            self.hopeless.extend(why.map(|why| (at, why)));
+        }
     }
 
-    fn find_never(&mut self, engine: &Engine, group: &Group) -> Option<Infeasible> {
-        // Of a group that runs already somebody may be where no other could go.
-        let runs = group.members().next().is_some();
-        let need: u64 = firm(group).map(|(_, count)| count).sum();
-        if runs || need > MOST_MEMBERS as u64 {
-            return None;
+    fn look_at(&self, group: &Group, looks: &mut Looks) {
+        looks.clear();
+        for gang in &group.gangs {
+            looks.push((gang.min, count(gang.roles.len()), 0));
+            let roles = gang.roles.iter();
+            looks.extend(roles.map(|role| (self.number(&role.pod), role.min, role.replicas)));
         }
-        let wanted = together(group).ok()?;
-        let outlook = self.outlook(&wanted);
-        let lack = self.empty.lack_of(engine, group, (&wanted, outlook))?;
-        Some(lack.on_empty_nodes(&wanted))
     }
 
     /// Why that group can never start, if it cannot.
     pub(crate) fn never(&self, group: usize) -> Option<Infeasible> {
-        self.hopeless.get(group).cloned().flatten()
+        self.hopeless.get(&group).cloned()
     }
 
     pub(crate) fn dimensions(&self) -> &Dimensions {
@@ -114,12 +123,14 @@ impl QueueMemo {
         known.map_or(&[], |known| &known.row)
     }
 
+    fn number(&self, shape: &Arc<MemberShape>) -> u32 {
+        let known = self.shapes.get(&address(shape));
+        known.map_or(0, |known| known.number)
+    }
+
     /// Which places these members need.
     pub(crate) fn outlook(&self, wanted: &[Wanted<'_>]) -> Outlook {
-        let of = |one: &Wanted<'_>| {
-            let known = self.shapes.get(&address(&one.role.pod));
-            (known.map_or(0, |known| known.number), one.indices.len())
-        };
+        let of = |one: &Wanted<'_>| (self.number(&one.role.pod), one.indices.len());
         wanted.iter().map(of).collect()
     }
 }
