@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt;
+use sublet_api::is_over;
 use sublet_api::object::Pod;
 use sublet_client::{Change, Client, Pods, watch_some};
 use sublet_model::NodeName;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 use tracing::debug;
 
@@ -38,6 +39,15 @@ impl PodSource {
         }
     }
 
+    /// Returns when a pod has left the node or is over, as far as a watch says it: not before there was
+    /// one that nobody was told of. One caller at a time.
+    pub(crate) async fn left(&self) {
+        match self {
+            PodSource::Listed(..) => std::future::pending().await,
+            PodSource::Watched(pods) => pods.left.notified().await,
+        }
+    }
+
     /// What a watch has brought since somebody looked. Whoever compares pods with what was handed over
     /// asks this under the lock of what was handed over: a list from before it would lack a pod that
     /// has got something since, and the pod would lose it.
@@ -56,6 +66,8 @@ pub(crate) struct WatchedPods {
     known: Mutex<Known>,
     /// Told of every change.
     changed: watch::Sender<()>,
+    /// Told of every pod that has left or is over.
+    left: Notify,
 }
 
 #[derive(Default)]
@@ -84,6 +96,8 @@ impl WatchedPods {
     /// Takes note of a change. `listed`: the pods of a list that has begun and not ended.
     fn apply(&self, change: Change<Pod>, listed: &mut Option<BTreeSet<String>>) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let there = |pods: &[Pod]| pods.iter().filter(|pod| !is_over(pod)).count();
+        let before = there(&known.pods);
         // Copied only while somebody still reads the list of before.
         let pods = Arc::make_mut(&mut known.pods);
         match change {
@@ -108,8 +122,12 @@ impl WatchedPods {
             }
             Change::Gone(pod) => pods.retain(|one| one.metadata.uid != pod.metadata.uid),
         }
+        let has_left = there(&known.pods) < before;
         drop(known);
         self.changed.send_replace(());
+        if has_left {
+            self.left.notify_one();
+        }
     }
 
     /// All of them; `None` if there is no complete list in time.
@@ -188,6 +206,33 @@ mod tests {
         assert_eq!(uids(&all().await.unwrap()), ["b", "c", "d"]);
         apply(vec![Change::ListEnds]);
         assert_eq!(uids(&all().await.unwrap()), ["d"]);
+    }
+
+    #[tokio::test]
+    async fn who_leaves_or_is_over_is_told_of_once_and_nobody_else() {
+        let pods = Arc::new(WatchedPods::default());
+        let source = PodSource::Watched(Arc::clone(&pods));
+        let mut listed = None;
+        let mut over = pod("b", "n");
+        over.status.phase = "Succeeded".to_owned();
+        for (change, has_left) in [
+            (Change::ListBegins, false),
+            (Change::Set(pod("a", "n")), false),
+            (Change::Set(pod("b", "n")), false),
+            (Change::ListEnds, false),
+            (Change::Set(pod("a", "n")), false),
+            (Change::Set(over.clone()), true),
+            (Change::Gone(over), false),
+            (Change::Gone(pod("a", "n")), true),
+            (Change::Set(pod("c", "n")), false),
+            // It went while the watch was broken.
+            (Change::ListBegins, false),
+            (Change::ListEnds, true),
+        ] {
+            pods.apply(change, &mut listed);
+            let told = timeout(Duration::from_millis(1), source.left()).await;
+            assert_eq!(told.is_ok(), has_left);
+        }
     }
 
     #[tokio::test]

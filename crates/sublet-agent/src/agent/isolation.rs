@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tracing::{debug, warn};
 
 use sublet_api::object::Pod;
@@ -30,6 +30,9 @@ const SHOW_EVERY: Duration = Duration::from_secs(1);
 /// How often the pods are listed while a container waits for its limits: its programs may be
 /// starting.
 const WAIT_EVERY: Duration = Duration::from_millis(500);
+
+/// For so long after a pod has left others are waited for: many leave together.
+const LEFT_TOGETHER: Duration = Duration::from_millis(50);
 
 /// What looking after containers needs.
 pub(super) struct Caretaker {
@@ -103,7 +106,11 @@ impl Caretaker {
             if waits {
                 warn!(node = %self.node, "a container waits for its limits");
             }
-            tokio::time::sleep(if waits { WAIT_EVERY } else { again }).await;
+            tokio::select! {
+                () = sleep(if waits { WAIT_EVERY } else { again }) => {}
+                // Its devices are clean before the next one comes, which does not wait then.
+                () = self.pods.left() => sleep(LEFT_TOGETHER).await,
+            }
         }
     }
 
@@ -115,6 +122,7 @@ impl Caretaker {
         let (pods, unit, source) = (Arc::clone(pods), self.unit, self.pods.clone());
         let settled = spawn_blocking(move || {
             let waits = isolation.settle(|| source.newest().unwrap_or_else(|| Arc::clone(&pods)));
+            isolation.clear_libraries();
             (waits, isolation.lost(&pods, unit))
         });
         let settled = settled.await;

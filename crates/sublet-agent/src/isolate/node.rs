@@ -131,7 +131,7 @@ impl Isolation {
         };
         isolation.gpus = isolation.snapshot().gpus;
         isolation.restore()?;
-        isolation.clear_libraries(&isolation.lock());
+        isolation.clear_libraries();
         let gpus = isolation.gpus.len();
         let containers = isolation.lock().len();
         info!(gpus, containers, mode = word, "isolation is on");
@@ -262,7 +262,6 @@ impl Isolation {
             }
             is_wanted
         });
-        self.clear_libraries(&all);
         let mut waits = false;
         for tracked in all.values_mut() {
             if !tracked.has_job {
@@ -339,14 +338,16 @@ impl Isolation {
         Ok(())
     }
 
-    /// Removes libraries of earlier versions that no container can come back to.
-    fn clear_libraries(&self, all: &BTreeMap<PathBuf, Tracked>) {
-        let records = || all.values().map(|tracked| &tracked.record);
+    /// Removes libraries of earlier versions that no container can come back to. New containers get
+    /// those of this version, so they may come meanwhile.
+    pub(crate) fn clear_libraries(&self) {
+        let of = |one: &Tracked| one.record.libraries.clone();
+        let records: Vec<_> = self.lock().values().map(of).collect();
         // An earlier agent did not record what its containers mount; it may be any folder.
-        if records().any(|record| record.libraries.is_empty()) {
+        if records.iter().any(Vec::is_empty) {
             return;
         }
-        let needed: Vec<_> = records().flat_map(|r| r.libraries.clone()).collect();
+        let needed = records.concat();
         for folder in self.store.remove_unused(&needed) {
             info!(folder = %folder.display(), "libraries that nobody uses are removed");
         }

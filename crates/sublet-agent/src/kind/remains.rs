@@ -28,8 +28,11 @@ pub(super) fn none_left(pods: &BTreeSet<PodUid>) -> Result<(), String> {
         let Ok(groups) = fs::read_to_string(entry.path().join("cgroup")) else {
             continue;
         };
+        if !pods.iter().any(|uid| is_in(&groups, uid)) {
+            continue;
+        }
         let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-        if name.trim() != SANDBOX && pods.iter().any(|uid| is_in(&groups, uid)) {
+        if name.trim() != SANDBOX {
             left.push(format!("{pid} ({})", name.trim()));
         }
     }

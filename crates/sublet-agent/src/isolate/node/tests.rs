@@ -372,6 +372,7 @@ fn libraries_stay_while_a_container_can_come_back_to_them() {
     first.iter().for_each(age);
     let isolation = node.start();
     assert!(!isolation.settle(|| vec![pod("a")].into()));
+    isolation.clear_libraries();
     assert_eq!(folders().len(), 4);
     if fs::read_link("/proc/self/ns/pid").unwrap() != Path::new("pid:[4026531836]") {
         println!("skipped: in a PID name space of its own the agent removes nothing");
@@ -382,6 +383,7 @@ fn libraries_stay_while_a_container_can_come_back_to_them() {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while folders().len() > 2 && std::time::Instant::now() < deadline {
         assert!(!isolation.settle(|| vec![].into()));
+        isolation.clear_libraries();
     }
     let left = folders();
     isolation.stop();
@@ -416,6 +418,7 @@ fn libraries_stay_while_a_record_says_nothing_of_them() {
         .unwrap();
     let isolation = node.start();
     assert!(!isolation.settle(|| vec![pod("a")].into()));
+    isolation.clear_libraries();
     assert!(unknown.exists());
     isolation.stop();
 }
