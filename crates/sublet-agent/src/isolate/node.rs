@@ -1,6 +1,5 @@
 //! The node's arbiter, run in a thread of this process, and the containers that it looks after. A
-//! call here blocks for one turn of the arbiter, about a millisecond, and touches the disk: async
-//! code calls from a blocking thread.
+//! call here blocks for a turn of the arbiter and for the disk, about a millisecond.
 //!
 //! No container has to ask the arbiter for room: the cluster has given it. Where something else is
 //! wrong (a card that is gone), it is tried again at the next look. Until then the container's
