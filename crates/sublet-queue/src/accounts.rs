@@ -140,6 +140,13 @@ impl<'t> Accounts<'t> {
         &self.spare[self.cells(quota)]
     }
 
+    /// So much of these amounts as the quota's maximum lets it have.
+    pub(crate) fn within_max(&self, quota: usize, amounts: &[u64]) -> Vec<u64> {
+        let max = &self.max[self.cells(quota)];
+        let both = amounts.iter().zip(max);
+        both.map(|(amount, max)| *amount.min(max)).collect()
+    }
+
     /// What a quota is promised.
     pub(crate) fn min(&self, quota: usize) -> &[u64] {
         &self.min[self.cells(quota)]

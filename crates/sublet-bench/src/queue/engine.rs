@@ -111,7 +111,10 @@ fn ticks(scale: Scale, sizes: &[u32], count: usize) -> Result<Vec<f64>> {
 
 /// How fast groups are admitted into a cluster in which all has ended at once.
 fn rate(scale: Scale, sizes: &[u32]) -> Result<Rate> {
-    eprintln!("bench: admissions of {} sizes", sizes.len());
+    match sizes {
+        [size] => eprintln!("bench: admissions, all of {size} GPUs"),
+        sizes => eprintln!("bench: admissions, the sizes of {} jobs", sizes.len()),
+    }
     let mut cluster = Cluster::new(scale, sizes)?;
     cluster.fill()?;
     let mut rate = Rate::default();

@@ -1,6 +1,6 @@
 //! Who uses what and asks what, what each quota is entitled to, and who may be tried.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use sublet_model::Class;
 
@@ -76,34 +76,59 @@ impl Tick<'_> {
 
     /// Who asks more than its quota is entitled to has no part in what is divided: it could not use
     /// it. The youngest is left out first, and then the rest may have enough.
-    fn leave_out(&mut self, requests: &mut [u64], mut counted: Vec<usize>) {
+    fn leave_out(&mut self, requests: &mut [u64], counted: Vec<usize>) {
+        let groups = self.groups;
+        let by_age = |&one: &usize, &other: &usize| {
+            let age = |at: usize| (groups[at].since, &groups[at].id);
+            age(one).cmp(&age(other))
+        };
+        let mut beyond = self.beyond(counted);
+        for alike in beyond.values_mut() {
+            alike.sort_unstable_by(by_age);
+        }
         let mut row = vec![0; self.memo.dimensions().len()];
         loop {
-            counted.retain(|&at| {
-                self.sum(firm(&self.groups[at]), &mut row);
-                let charge = self.charges[at];
-                charge.is_some_and(|charge| self.accounts.exceeds(charge.quota, &row).is_some())
-            });
-            let youngest = (0..counted.len()).max_by_key(|&place| {
-                let group = &self.groups[counted[place]];
-                (group.since, &group.id)
-            });
-            let Some(youngest) = youngest else { return };
-            let at = counted.swap_remove(youngest);
-            let group = &self.groups[at];
+            let youngest = beyond
+                .iter_mut()
+                .filter_map(|(asks, alike)| Some((*alike.last()?, asks, alike)))
+                .max_by(|(one, ..), (other, ..)| by_age(one, other));
+            let Some((at, (quota, least), alike)) = youngest else {
+                return;
+            };
+            alike.pop();
+            let short = self.accounts.exceeds(*quota, least);
+            self.reasons[at] = short.map(QueueReason::ExceedsEntitlement);
+            let quota = *quota;
+            self.sum(all(&groups[at]), &mut row);
+            let cells = &mut requests[quota * row.len()..][..row.len()];
+            let before = self.accounts.within_max(quota, cells);
+            for (cell, amount) in cells.iter_mut().zip(&row) {
+                *cell = cell.saturating_sub(*amount);
+            }
+            // Of what is asked above a max nothing would come anyway.
+            if self.accounts.within_max(quota, cells) != before {
+                self.accounts.entitle(requests, self.rules.scaling);
+                beyond.retain(|(quota, least), _| self.accounts.exceeds(*quota, least).is_some());
+            }
+        }
+    }
+
+    /// Those of these groups that ask more than their quotas are entitled to, by quota and by the least
+    /// that they ask.
+    fn beyond(&self, groups: Vec<usize>) -> BTreeMap<(usize, Vec<u64>), Vec<usize>> {
+        let mut beyond: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+        let mut row = vec![0; self.memo.dimensions().len()];
+        for at in groups {
             let Some(charge) = self.charges[at] else {
                 continue;
             };
-            self.sum(firm(group), &mut row);
-            let short = self.accounts.exceeds(charge.quota, &row);
-            self.reasons[at] = short.map(QueueReason::ExceedsEntitlement);
-            self.sum(all(group), &mut row);
-            let cells = requests[charge.quota * row.len()..].iter_mut();
-            for (cell, amount) in cells.zip(&row) {
-                *cell = cell.saturating_sub(*amount);
+            self.sum(firm(&self.groups[at]), &mut row);
+            if self.accounts.exceeds(charge.quota, &row).is_some() {
+                let alike = beyond.entry((charge.quota, row.clone())).or_default();
+                alike.push(at);
             }
-            self.accounts.entitle(requests, self.rules.scaling);
         }
+        beyond
     }
 
     fn charge_of(&self, group: &Group) -> Result<Charge, QueueReason> {
