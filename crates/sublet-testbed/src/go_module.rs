@@ -74,3 +74,18 @@ impl GoModule {
         Ok(folder.into())
     }
 }
+
+/// A module's source with these lines changed: what stands there, and what is to stand there. It must
+/// stand in exactly one place.
+pub(crate) fn with_changes(source: String, changes: &[(&str, &str)]) -> Result<String> {
+    changes.iter().try_fold(source, |source, (from, to)| {
+        let places = source.matches(from).count();
+        ensure!(
+            places == 1,
+            "`{}` stands there {places} times, not once: look at what the project has changed, and \
+             change what Sublet changes of it accordingly",
+            from.trim()
+        );
+        Ok(source.replace(from, to))
+    })
+}

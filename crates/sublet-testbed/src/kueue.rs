@@ -10,11 +10,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use crate::build::{Go, default_cache, key, whole};
 use crate::cluster::Cluster;
-use crate::go_module::GoModule;
+use crate::go_module::{GoModule, with_changes};
 use crate::progress::Progress;
 
 /// Kueue, with its CRDs and the generator's file.
@@ -76,7 +76,7 @@ impl Kueue {
         }
         let path = module.join(TEST).join("minimalkueue/main.go");
         let main = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-        let main = changed(&main).with_context(|| path.display().to_string())?;
+        let main = with_changes(main, &CHANGES).with_context(|| path.display().to_string())?;
         fs::create_dir(source.path().join("minimalkueue"))?;
         fs::write(source.path().join("minimalkueue/main.go"), main)?;
 
@@ -148,23 +148,6 @@ impl Kueue {
     }
 }
 
-/// The source with the changes, each of which must apply in exactly one place.
-fn changed(source: &str) -> Result<String> {
-    let mut source = source.to_owned();
-    for (from, to) in CHANGES {
-        let places = source.matches(from).count();
-        ensure!(
-            places == 1,
-            "`{}` stands there {places} times, not once: look at what Kueue has changed, and \
-             change {} accordingly",
-            from.trim(),
-            file!()
-        );
-        source = source.replace(from, to);
-    }
-    Ok(source)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,6 +155,7 @@ mod tests {
     #[test]
     fn a_source_that_is_not_as_it_was_is_an_error() {
         let as_it_was: String = CHANGES.iter().map(|(from, _)| *from).collect();
+        let changed = |source: &str| with_changes(source.to_owned(), &CHANGES);
         let new = changed(&as_it_was).unwrap();
         assert!(new.contains("flowcontrol.NewTokenBucketRateLimiter"));
         assert!(!new.contains("kubeConfig.QPS = 50"));

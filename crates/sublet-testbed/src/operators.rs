@@ -20,6 +20,7 @@ pub use known::{JOB_SET, KUBEDL, LEADER_WORKER_SET, MPI_OPERATOR, TRAINER, TRAIN
 use crate::build::{Go, default_cache, key, name_of, whole};
 use crate::cluster::Cluster;
 use crate::components::APISERVER;
+use crate::go_module::with_changes;
 use crate::loopback::{free_port, is_open};
 use crate::progress::Progress;
 
@@ -289,25 +290,8 @@ impl Changed {
         let source = source.with_context(|| format!("read {}", path.display()))?;
         let to = folder.join(self.to);
         fs::create_dir_all(to.parent().context("a file without a folder")?)?;
-        let new = self
-            .apply(source)
-            .with_context(|| path.display().to_string())?;
+        let new = with_changes(source, self.lines).with_context(|| path.display().to_string())?;
         fs::write(&to, new).with_context(|| format!("write {}", to.display()))
-    }
-
-    /// The source with the changes, each of which must apply in exactly one place.
-    fn apply(&self, source: String) -> Result<String> {
-        self.lines.iter().try_fold(source, |source, (from, to)| {
-            let places = source.matches(from).count();
-            ensure!(
-                places == 1,
-                "`{}` stands there {places} times, not once: look at what the operator has \
-                 changed, and change {} accordingly",
-                from.trim(),
-                file!()
-            );
-            Ok(source.replace(from, to))
-        })
     }
 }
 
@@ -338,12 +322,12 @@ mod tests {
         for operator in OPERATORS {
             for file in operator.changed {
                 let as_it_was: String = file.lines.iter().map(|(from, _)| *from).collect();
-                let new = file.apply(as_it_was.clone()).unwrap();
+                let new = with_changes(as_it_was.clone(), file.lines).unwrap();
                 assert!(file.lines.iter().all(|(_, to)| new.contains(to)), "{new}");
                 for (from, _) in file.lines {
-                    let error = file.apply(as_it_was.replace(from, "")).unwrap_err();
+                    let error = with_changes(as_it_was.replace(from, ""), file.lines).unwrap_err();
                     assert!(error.to_string().contains("0 times"), "{error}");
-                    file.apply(as_it_was.clone() + from).unwrap_err();
+                    with_changes(as_it_was.clone() + from, file.lines).unwrap_err();
                 }
             }
         }

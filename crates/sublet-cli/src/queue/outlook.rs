@@ -132,7 +132,7 @@ pub(crate) fn outlook(mut input: Input, options: &OutlookOptions) -> Outlook {
         Ok(tree) => outlook.decide(&mut cluster, &tree, &totals, queued, options.now),
         Err(error) => outlook.errors.push(error.to_string()),
     }
-    if !facts.is_empty() {
+    if !input.quotas.is_empty() {
         // As the engine divides: who cannot start as things are has no part in it.
         let groups = outlook.groups.iter();
         let groups = groups.map(|one| (&one.queued, one.fate.counts()));
@@ -299,6 +299,9 @@ impl Objects {
         let odd = |error: sublet_api::group::GroupError| (error.field, error.what);
         let meta = &object["metadata"];
         let name = meta["name"].as_str().unwrap_or_default();
+        if name.is_empty() {
+            return Err(("metadata.name".to_owned(), "it is missing".to_owned()));
+        }
         match kind {
             "PodGroup" => self
                 .pod_groups

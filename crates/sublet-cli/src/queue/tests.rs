@@ -353,6 +353,29 @@ fn a_bad_object_costs_only_itself() {
         assert!(answer.text.contains("job/team/first"), "{}", answer.text);
     }
     assert_eq!(asked("", Format::Table, None).code, BAD_INPUT);
+    // A quota that is the only one, and a job without a name.
+    for (all, words, code) in [
+        (
+            [
+                NODE,
+                &quota("team", 1, 2).replace("gpu: 1", "gpu: -6"),
+                &job("first", 1, ""),
+            ]
+            .concat(),
+            "field `spec.min[nvidia.com/gpu]`: \"-6\": it is negative",
+            NOT_DONE,
+        ),
+        (
+            [NODE, &job("first", 1, "").replace("name: first, ", "")].concat(),
+            "field `metadata.name`: it is missing",
+            BAD_INPUT,
+        ),
+    ] {
+        let answer = asked(&all, Format::Table, None);
+        assert_eq!(answer.code, code, "{words}");
+        let notes = answer.notes.join("\n");
+        assert!(notes.contains(words), "{notes}");
+    }
     let nothing = asked(NODE, Format::Table, None);
     assert_eq!(
         (nothing.code, &*nothing.text),
