@@ -41,7 +41,7 @@ enum Part {
 
 /// Measure the job queue: its decisions alone, and on a real API server beside Kueue.
 ///
-/// Prints Markdown. All of it about 14 minutes: engine 2, api 7, jobs 1, kwok 4. Kueue is built
+/// Prints Markdown. All of it about 15 minutes: engine 2, api 7, jobs 1, kwok 4. Kueue is built
 /// from its Go module the first time (3 to 8 minutes more).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
