@@ -50,7 +50,7 @@ impl EmptyNodes {
         };
     }
 
-    /// What the group, of which nobody runs, lacks on empty nodes; none if it could start there.
+    /// What the group, which has not run yet, lacks on empty nodes; none if it could start there.
     pub(crate) fn lack_of(&mut self, like: &Engine, group: &Group, looks: &Looks) -> Option<Lack> {
         if let Some(lack) = self.known.get(looks) {
             return lack.clone();

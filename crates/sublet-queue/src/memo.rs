@@ -12,7 +12,7 @@ use sublet_plan::stock::NodeRules;
 use crate::accounts::Dimensions;
 use crate::empty::EmptyNodes;
 use crate::need::{Wanted, count, together};
-use crate::{Group, Infeasible, MemberShape, QuotaTree};
+use crate::{Group, Infeasible, MatchPolicy, MemberShape, QuotaTree};
 
 /// Kept by whoever calls [`crate::plan`] again and again.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ struct KnownShape {
     number: u32,
 }
 
-/// What tells apart which places a group needs of which nobody runs: of each gang its minimum and how
+/// What tells apart which places a group needs that has not run yet: of each gang its minimum and how
 /// many roles it has, and of each role the number of its shape, its minimum and all its members.
 pub(crate) type Looks = Vec<(u32, u32, u32)>;
 
@@ -88,8 +88,10 @@ impl QueueMemo {
         // One for all groups: most ticks have nothing new to find out.
         let mut looks = Looks::new();
         for (at, group) in groups.iter().enumerate() {
-            // Of a group that runs already somebody may be where no other could go.
-            if group.members().next().is_some() {
+            // Of a group that runs already somebody may be where no other could go. One that has had
+            // enough starts one by one.
+            let has_had_enough = group.matching == MatchPolicy::OnceSatisfied && group.satisfied;
+            if has_had_enough || group.members().next().is_some() {
                 continue;
             }
             self.look_at(group, &mut looks);

@@ -49,6 +49,21 @@ fn what_no_nodes_could_hold_is_known_though_its_quota_is_in_the_way() {
 }
 
 #[test]
+fn who_has_run_is_not_taken_for_one_that_looks_like_it() {
+    for names in [["a-new", "b-old"], ["b-new", "a-old"]] {
+        let [new, old] = names;
+        let mut scene = Scene::new(3, 4, &["a - 0 99"]);
+        let lines = [
+            format!("{new} a | w 4 4 3x"),
+            format!("{old} a satisfied | w 4 4 3x"),
+        ];
+        scene.add(&[&lines[0], &lines[1]]);
+        assert!(scene.why(new, 0).starts_with("it can never start"));
+        assert_eq!(scene.tick(0), [format!("admit {old} 3")]);
+    }
+}
+
+#[test]
 fn tenants_take_turns_by_share_and_a_tenants_groups_by_priority_and_age() {
     let mut scene = Scene::new(1, 4, &["a - 0 4", "b - 0 4"]);
     scene.add(&[
