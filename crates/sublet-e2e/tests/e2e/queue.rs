@@ -92,6 +92,18 @@ pub(crate) fn events(world: &World, namespace: &str, name: &str) -> Result<Vec<(
         .collect())
 }
 
+/// Waits until an event about an object has this word in its message.
+fn until_told(world: &World, namespace: &str, name: &str, word: &str) -> Result<()> {
+    eventually(|| {
+        let events = events(world, namespace, name)?;
+        ensure!(
+            events.iter().any(|(_, text)| text.contains(word)),
+            "{events:?}"
+        );
+        Ok(())
+    })
+}
+
 /// Whoever has a place at any moment does not have it beside one of another gang.
 fn never_two_at_a_time(seen: &Seen, gangs: [&str; 2]) -> Result<()> {
     let mut there: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();

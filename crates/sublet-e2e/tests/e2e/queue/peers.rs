@@ -9,7 +9,7 @@ use serde_json::Value;
 use sublet_e2e::{Lease, World, eventually};
 use sublet_testbed::{GoModule, Helm, KOORDINATOR, SCHEDULER_PLUGINS, kwok_node};
 
-use super::{events, running, until_running};
+use super::{running, until_running, until_told};
 
 const GANG: &str = include_str!("../../../../../fixtures/peers/koordinator-gang.yaml");
 const ANNOTATED: &str =
@@ -81,17 +81,6 @@ fn applied(block: &str) -> String {
     documents
         .map(|(document, _)| format!("---\n{document}\n"))
         .collect()
-}
-
-fn until_told(world: &World, namespace: &str, name: &str, word: &str) -> Result<()> {
-    eventually(|| {
-        let events = events(world, namespace, name)?;
-        ensure!(
-            events.iter().any(|(_, text)| text.contains(word)),
-            "{events:?}"
-        );
-        Ok(())
-    })
 }
 
 fn until_status(

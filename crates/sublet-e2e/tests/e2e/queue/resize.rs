@@ -7,7 +7,7 @@ use sublet_e2e::{Happened, Lease, Recorder, World, eventually};
 use sublet_testbed::{GoModule, KWOK, MPI_JOB_FILES, TRAINING_JOB_FILES, deployed};
 
 use super::objects::{Gang, elastic_quota, job, namespace, pod_group};
-use super::{events, nodes, record, running, until_running};
+use super::{nodes, record, running, until_running, until_told};
 
 /// The cluster with a definition of an operator's, and a controller that knows of it.
 fn world_with(module: GoModule, file: &str, crd: &str) -> Result<Option<Lease>> {
@@ -126,17 +126,6 @@ fn nobody_went(recorder: Recorder, name: &str) -> Result<Vec<(String, Happened)>
     let went: Vec<_> = went.collect();
     ensure!(went.is_empty(), "{went:?} of {:?}", seen.log);
     Ok(seen.log)
-}
-
-fn until_told(world: &World, namespace: &str, name: &str, word: &str) -> Result<()> {
-    eventually(|| {
-        let events = events(world, namespace, name)?;
-        ensure!(
-            events.iter().any(|(_, text)| text.contains(word)),
-            "{events:?}"
-        );
-        Ok(())
-    })
 }
 
 /// The launcher of an MPIJob is made when all its workers run, as mpi-operator does it for
