@@ -314,13 +314,20 @@ impl Engine {
             .ledger
             .find(entry.node.as_str())
             .ok_or(Reason::Unknown)?;
-        let candidate = self.fit(&entry.uid, &entry.claim, node)?;
-        let book = self.ledger.book(node);
-        let held = held
-            .filter(|hold| hold.node == node && crate::choice::is_free(book, &entry.claim, hold));
-        let cards = match held {
+        let (uid, claim) = (&entry.uid, &entry.claim);
+        let (candidate, book) = (self.best_on(uid, claim, node)?, self.ledger.book(node));
+        // Since the hold was made, another pod may have got a card and wait for it.
+        let alike = |first| check_look_alikes(&self.ledger, book, uid, claim, first);
+        let is_open = |hold: &Hold| {
+            let first = hold.cards.first().map(|(position, _)| *position);
+            crate::choice::is_free(book, claim, hold) && first.is_some_and(|at| alike(at).is_ok())
+        };
+        let cards = match held.filter(|hold| hold.node == node && is_open(hold)) {
             Some(hold) => hold.cards.iter().map(|(position, _)| *position).collect(),
-            None => cards_at(&self.rules(), book, &entry.uid, &entry.claim, &candidate),
+            None => {
+                alike(candidate.position)?;
+                cards_at(&self.rules(), book, uid, claim, &candidate)
+            }
         };
         let allocation = allocate(book, &entry.claim, &cards);
         debug_assert!(allocation.answers(&entry.claim));
@@ -382,11 +389,17 @@ impl Engine {
     /// # Errors
     /// The reason why not.
     pub fn fit(&self, uid: &PodUid, claim: &Claim, node: NodeIdx) -> Result<Candidate, Reason> {
-        let (rules, book) = (self.rules(), self.ledger.book(node));
-        let prepared = self.scores.prepare(&self.ledger, book);
-        let candidate = fit(&rules, book, uid, claim, &prepared)?;
+        let candidate = self.best_on(uid, claim, node)?;
+        let book = self.ledger.book(node);
         check_look_alikes(&self.ledger, book, uid, claim, candidate.position)?;
         Ok(candidate)
+    }
+
+    /// The best place on the node, whoever waits there for devices.
+    fn best_on(&self, uid: &PodUid, claim: &Claim, node: NodeIdx) -> Result<Candidate, Reason> {
+        let book = self.ledger.book(node);
+        let prepared = self.scores.prepare(&self.ledger, book);
+        fit(&self.rules(), book, uid, claim, &prepared)
     }
 
     pub(crate) fn rules(&self) -> Rules<'_> {

@@ -182,6 +182,27 @@ fn holds_order_and_never_refuse() {
 }
 
 #[test]
+fn a_held_card_is_not_taken_beside_a_look_alike_that_waits_for_another() {
+    // All three were filtered before the first was bound. Bound at the same time, they must get the
+    // same card: kubelet does not say which of them it means.
+    check(
+        "a checkpoint: 0/16 0/16
+         ask p 8
+         -> a/0
+         ask q 8
+         -> a/0
+         ask r 8
+         -> a/1
+         reserve r a 8
+         -> a/1
+         reserve p a 8
+         -> no: pod default/r asks for the same amount and has not started yet; the node tells pods apart by size
+         reserve q a 8
+         -> a/1",
+    );
+}
+
+#[test]
 fn holds_expire_are_replaced_and_end_with_the_pod() {
     check(
         "a: 0/16
