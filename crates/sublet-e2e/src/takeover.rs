@@ -24,9 +24,13 @@ pub enum Blow {
     FreezeExtender,
 }
 
-/// A bound that only what is broken exceeds, on a busy machine. A kube-scheduler that calls a frozen
-/// extender waits for 15 s.
+/// A bound that only what is broken exceeds, on a busy machine.
 const LONGEST: Duration = Duration::from_secs(60);
+
+/// When kubelet kills a container that answers nothing: after three liveness probes, ten seconds
+/// apart. Nothing else helps where the kube-scheduler that leads is in the same pod: it calls that
+/// extender again and again, and waits 15 s each time.
+const PROBED: Duration = Duration::from_secs(30);
 
 /// A blow that was struck.
 #[derive(Debug)]
@@ -75,14 +79,20 @@ impl Blow {
 }
 
 impl Struck<'_> {
-    /// Waits until another extender binds a pod; returns how long that took from the blow.
+    /// Waits until another extender binds a pod; returns how long that took from the blow. Kills a
+    /// frozen one when kubelet would.
     ///
     /// # Errors
     /// Nobody binds.
-    pub fn until_another_binds(&self) -> Result<Duration> {
+    pub fn until_another_binds(&self, world: &World) -> Result<Duration> {
+        let mut is_frozen = self.blow == Blow::FreezeExtender;
         while bound_by_others(self.pods, self.leader)? == self.before {
             let waited = self.begun.elapsed();
             ensure!(waited < LONGEST, "nobody binds for {waited:.1?}");
+            if is_frozen && waited > PROBED {
+                world.cluster.kill(&self.leader.extender, Signal::KILL)?;
+                is_frozen = false;
+            }
             sleep(Duration::from_millis(10));
         }
         Ok(self.begun.elapsed())
@@ -95,7 +105,10 @@ impl Struck<'_> {
     pub fn mend(self, world: &World) -> Result<()> {
         let cluster = &world.cluster;
         match self.blow {
-            Blow::FreezeExtender => cluster.kill(&self.leader.extender, Signal::CONT)?,
+            Blow::FreezeExtender => {
+                // It may have been killed.
+                let _gone = cluster.kill(&self.leader.extender, Signal::CONT);
+            }
             Blow::EndExtender => cluster.stop(&self.leader.extender),
             Blow::EndPod => {
                 let processes = self.leader.processes();

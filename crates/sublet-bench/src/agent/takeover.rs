@@ -40,7 +40,7 @@ pub(super) fn measure(quick: bool, report: &mut Report) -> Result<()> {
         let mut took = Vec::new();
         for number in 0..times {
             let struck = blow.strike(&world, &pods)?;
-            let seconds = struck.until_another_binds()?.as_secs_f64();
+            let seconds = struck.until_another_binds(&world)?.as_secs_f64();
             eprintln!("bench: {blow:?} {}: {seconds:.2} s", number + 1);
             took.push(seconds);
             struck.mend(&world)?;

@@ -332,7 +332,7 @@ fn strike(world: &World, pods: &[SchedulerPod], blow: Blow) -> Result<()> {
     // Only the extender is gone: its stand-in answers.
     let asks = matches!(blow, Blow::KillExtender | Blow::EndExtender);
     let asking = asks.then(|| std::thread::spawn(move || longest_silence(port)));
-    let took = struck.until_another_binds()?;
+    let took = struck.until_another_binds(world)?;
     println!("{blow:?}: first Binding after {took:.2?}");
     let is_end = matches!(blow, Blow::EndExtender | Blow::EndPod);
     ensure!(
