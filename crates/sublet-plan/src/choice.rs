@@ -261,22 +261,23 @@ pub(crate) fn whole(open: Open<'_>) -> impl Iterator<Item = usize> {
     rest.chain(wanted).map(|(at, _)| at)
 }
 
-/// True if the pod can have its parts on exactly the cards that its soft hold names. The hold may be of
-/// another claim of the same pod.
-pub(crate) fn is_free(book: &Book, claim: &Claim, hold: &Hold) -> bool {
+/// The cards that a soft hold names, one at least, if the pod can have its parts on exactly these. The
+/// hold may be of another claim of the same pod.
+pub(crate) fn held_cards(book: &Book, claim: &Claim, hold: &Hold) -> Option<Vec<usize>> {
     let Ask::Parts(parts) = claim.ask() else {
-        return false;
+        return None;
     };
     let free = |(part, &(at, _)): (Part, &(usize, Part))| {
         let card = book.cards().get(at).filter(|_| accepts(book, claim, at));
         card.is_some_and(|card| card.left_beside(part, claim.class()).is_some())
     };
-    let cards = || hold.cards.iter().map(|(at, _)| at);
+    let cards: Vec<usize> = hold.cards.iter().map(|(at, _)| *at).collect();
     // Containers that choose for themselves may be several on one card; they choose again.
-    parts.own().is_none()
-        && parts.count().get() as usize == hold.cards.len()
-        && cards().collect::<BTreeSet<_>>().len() == hold.cards.len()
-        && parts.iter().zip(&hold.cards).all(free)
+    let are_free = parts.own().is_none()
+        && parts.count().get() as usize == cards.len()
+        && cards.iter().collect::<BTreeSet<_>>().len() == cards.len()
+        && parts.iter().zip(&hold.cards).all(free);
+    are_free.then_some(cards)
 }
 
 /// The position of the first card, if the pod can have exactly these; 0 for a pod that asks for none.

@@ -318,12 +318,10 @@ impl Engine {
         let (candidate, book) = (self.best_on(uid, claim, node)?, self.ledger.book(node));
         // Since the hold was made, another pod may have got a card and wait for it.
         let alike = |first| check_look_alikes(&self.ledger, book, uid, claim, first);
-        let is_open = |hold: &Hold| {
-            let first = hold.cards.first().map(|(position, _)| *position);
-            crate::choice::is_free(book, claim, hold) && first.is_some_and(|at| alike(at).is_ok())
-        };
-        let cards = match held.filter(|hold| hold.node == node && is_open(hold)) {
-            Some(hold) => hold.cards.iter().map(|(position, _)| *position).collect(),
+        let held = held.filter(|hold| hold.node == node);
+        let held = held.and_then(|hold| crate::choice::held_cards(book, claim, &hold));
+        let cards = match held.filter(|cards| alike(cards[0]).is_ok()) {
+            Some(cards) => cards,
             None => {
                 alike(candidate.position)?;
                 cards_at(&self.rules(), book, uid, claim, &candidate)

@@ -20,9 +20,18 @@ pub(crate) struct EmptyNodes {
     facts: Vec<NodeFacts>,
     nodes: Vec<(NodeIdx, NodeRules)>,
     /// What groups lack, by how they look; none if they could start. Of this tick.
-    known: BTreeMap<Looks, Option<Lack>>,
+    known: BTreeMap<Looks, Known>,
     /// The same of the tick before, as far as nobody has asked for it in this one.
-    earlier: BTreeMap<Looks, Option<Lack>>,
+    earlier: BTreeMap<Looks, Known>,
+}
+
+/// What is known of groups that look alike.
+#[derive(Debug, Clone)]
+pub(crate) struct Known {
+    /// A number of these looks in this tick; none where a name is what the group lacks, which is that
+    /// of one group only.
+    pub(crate) number: Option<u32>,
+    pub(crate) lack: Option<Lack>,
 }
 
 impl EmptyNodes {
@@ -51,19 +60,21 @@ impl EmptyNodes {
     }
 
     /// What the group, which has not run yet, lacks on empty nodes; none if it could start there.
-    pub(crate) fn lack_of(&mut self, like: &Engine, group: &Group, looks: &Looks) -> Option<Lack> {
-        if let Some(lack) = self.known.get(looks) {
-            return lack.clone();
+    pub(crate) fn look_up(&mut self, like: &Engine, group: &Group, looks: &Looks) -> Known {
+        if let Some(known) = self.known.get(looks) {
+            return known.clone();
         }
         let (looks, lack) = match self.earlier.remove_entry(looks) {
-            Some(known) => known,
+            Some((looks, known)) => (looks, known.lack),
             None => (looks.clone(), self.find_lack(like, group)),
         };
-        // A name is that of one group only.
-        if !matches!(lack, Some(Lack::Name(_))) {
-            self.known.insert(looks, lack.clone());
+        if matches!(lack, Some(Lack::Name(_))) {
+            return Known { number: None, lack };
         }
-        lack
+        let number = u32::try_from(self.known.len()).ok();
+        let known = Known { number, lack };
+        self.known.insert(looks, known.clone());
+        known
     }
 
     fn find_lack(&mut self, like: &Engine, group: &Group) -> Option<Lack> {

@@ -25,6 +25,11 @@ pub struct QueueMemo {
     empty: EmptyNodes,
     /// By the place of a group among all, why it can never start.
     hopeless: BTreeMap<usize, Infeasible>,
+    /// By the same, a number of how it looks; none for one that has run already.
+    looks: Vec<Option<u32>>,
+    /// No group is taken to look like another.
+    #[cfg(test)]
+    pub(crate) tells_apart: bool,
 }
 
 #[derive(Debug)]
@@ -32,7 +37,7 @@ struct KnownShape {
     shape: Arc<MemberShape>,
     /// What it asks by dimension.
     row: Vec<u64>,
-    /// Shapes of one number ask the same of nodes.
+    /// Shapes of one number ask the same of nodes and of quotas.
     number: u32,
 }
 
@@ -58,8 +63,11 @@ impl QueueMemo {
             if self.shapes.contains_key(&address) {
                 continue;
             }
+            let row = self.dimensions.row(&role.pod.amounts);
             let alike = |known: &&KnownShape| {
-                known.shape.claim == role.pod.claim && known.shape.rules == role.pod.rules
+                known.shape.claim == role.pod.claim
+                    && known.shape.rules == role.pod.rules
+                    && known.row == row
             };
             let same = self.shapes.values().find(alike).map(|known| known.number);
             let number = same.unwrap_or_else(|| {
@@ -68,16 +76,16 @@ impl QueueMemo {
             });
             let known = KnownShape {
                 shape: role.pod.clone(),
-                row: self.dimensions.row(&role.pod.amounts),
+                row,
                 number,
             };
             self.shapes.insert(address, known);
         }
     }
 
-    /// Finds out which groups could not even start on empty nodes. This must not depend on who was
-    /// tried before: such a group does not count as asking.
-    pub(crate) fn learn_hopeless(
+    /// Finds out which groups look alike, and which could not even start on empty nodes. This must not
+    /// depend on who was tried before: such a group does not count as asking.
+    pub(crate) fn learn_looks(
         &mut self,
         engine: &Engine,
         nodes: &[(NodeIdx, NodeRules)],
@@ -85,6 +93,8 @@ impl QueueMemo {
     ) {
         self.empty.begin_tick(engine, nodes);
         self.hopeless.clear();
+        self.looks.clear();
+        self.looks.resize(groups.len(), None);
         // One for all groups: most ticks have nothing new to find out.
         let mut looks = Looks::new();
         for (at, group) in groups.iter().enumerate() {
@@ -95,9 +105,15 @@ impl QueueMemo {
                 continue;
             }
             self.look_at(group, &mut looks);
-            let lack = self.empty.lack_of(engine, group, &looks);
-            let why = lack.and_then(|lack| Some(lack.on_empty_nodes(&together(group).ok()?)));
+            let known = self.empty.look_up(engine, group, &looks);
+            self.looks[at] = known.number;
+            let why = known.lack;
+            let why = why.and_then(|lack| Some(lack.on_empty_nodes(&together(group).ok()?)));
             self.hopeless.extend(why.map(|why| (at, why)));
+        }
+        #[cfg(test)]
+        if self.tells_apart {
+            self.looks.fill(None);
         }
     }
 
@@ -113,6 +129,11 @@ impl QueueMemo {
     /// Why that group can never start, if it cannot.
     pub(crate) fn never(&self, group: usize) -> Option<Infeasible> {
         self.hopeless.get(&group).cloned()
+    }
+
+    /// How that group looks: groups of one number ask the same of nodes and of their quotas.
+    pub(crate) fn looks(&self, group: usize) -> Option<u32> {
+        self.looks.get(group).copied().flatten()
     }
 
     pub(crate) fn dimensions(&self) -> &Dimensions {

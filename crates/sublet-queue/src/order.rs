@@ -3,6 +3,7 @@
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use sublet_model::{Class, Time};
 
@@ -16,7 +17,9 @@ pub(crate) struct Waiting {
     pub(crate) score: i64,
     pub(crate) since: Time,
     /// What its members that start together ask, by dimension.
-    pub(crate) asks: Vec<u64>,
+    pub(crate) asks: Rc<[u64]>,
+    /// How it looks, as far as others may look like it.
+    pub(crate) looks: Option<u32>,
 }
 
 /// The groups of each quota that may be tried, the first of its order first.

@@ -65,7 +65,7 @@ pub fn plan(snapshot: QueueSnapshot<'_>, now: Time) -> Vec<QueueDecision> {
         memo,
     } = snapshot;
     memo.learn(tree, groups);
-    memo.learn_hopeless(engine, nodes, groups);
+    memo.learn_looks(engine, nodes, groups);
     let mut tick = Tick {
         groups,
         rules,

@@ -68,7 +68,7 @@ pub enum QueueReason {
         /// When that one starts at the latest, if it is known.
         until: Option<Time>,
     },
-    /// So many others of its quota come first, and were not all tried.
+    /// So many others of its quota come first, and it was not tried: enough others have started.
     Behind {
         /// How many.
         ahead: u32,

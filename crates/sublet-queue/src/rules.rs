@@ -48,9 +48,8 @@ impl GroupFilter for BackOff {
 /// What a site can set.
 #[derive(Clone)]
 pub struct QueueRules {
-    /// So many groups of each quota are tried, the first of its order. A group that cannot start
-    /// keeps nobody behind it from starting.
-    pub lookahead: usize,
+    /// So many groups start at one tick at most: whoever comes meanwhile waits for the next.
+    pub most_starts: usize,
     /// When a group has waited so long, in milliseconds, room is kept for it.
     pub reservation_after_ms: u64,
     /// What becomes of minima that are together more than there is.
@@ -64,8 +63,8 @@ pub struct QueueRules {
 impl Default for QueueRules {
     fn default() -> QueueRules {
         QueueRules {
-            // Deep enough to pass a row of big groups, and a tick still tries few thousand.
-            lookahead: 32,
+            // A fraction of a second.
+            most_starts: 4_000,
             // Long enough that room usually comes by itself; Slurm's and Volcano's users set
             // minutes to hours.
             reservation_after_ms: 10 * 60 * 1000,

@@ -1,6 +1,7 @@
 //! Who uses what and asks what, what each quota is entitled to, and who may be tried.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
 
 use sublet_model::Class;
 
@@ -160,6 +161,7 @@ impl Tick<'_> {
     /// The groups of that class that may be tried, by quota.
     pub(super) fn lines(&mut self, class: Class) -> Lines {
         let mut all: Vec<Vec<Waiting>> = vec![Vec::new(); self.accounts.tree().by_number().len()];
+        let mut known = BTreeMap::new();
         for (at, group) in self.groups.iter().enumerate() {
             let Some(charge) = self.charges[at].filter(|_| group.class == class) else {
                 continue;
@@ -175,26 +177,31 @@ impl Tick<'_> {
                     group: at,
                     score: self.rules.score.score(group, self.now),
                     since: group.since,
-                    asks: Vec::new(),
+                    asks: self.asks(at, &mut known),
+                    looks: self.memo.looks(at),
                 });
             }
         }
         all.into_iter().map(|line| self.line(line)).collect()
     }
 
-    /// The first of those, in order; the others are told that they are not among them.
+    /// What those of a group that start together ask, which those that look like it ask too.
+    fn asks(&self, at: usize, known: &mut BTreeMap<u32, Rc<[u64]>>) -> Rc<[u64]> {
+        let asks = || {
+            let wanted = together(&self.groups[at]).unwrap_or_default();
+            self.of_wanted(&wanted).into()
+        };
+        match self.memo.looks(at) {
+            Some(looks) => Rc::clone(known.entry(looks).or_insert_with(asks)),
+            None => asks(),
+        }
+    }
+
+    /// Puts them in order.
     fn line(&mut self, mut line: Vec<Waiting>) -> VecDeque<Waiting> {
         line.sort_unstable_by(before);
-        for (ahead, behind) in (0..).zip(&line) {
-            self.positions[behind.group] = Some(ahead);
-            if ahead as usize >= self.rules.lookahead {
-                self.reasons[behind.group] = Some(QueueReason::Behind { ahead });
-            }
-        }
-        line.truncate(self.rules.lookahead);
-        for waiting in &mut line {
-            let wanted = together(&self.groups[waiting.group]).unwrap_or_default();
-            waiting.asks = self.of_wanted(&wanted);
+        for (ahead, waiting) in (0..).zip(&line) {
+            self.positions[waiting.group] = Some(ahead);
         }
         line.into()
     }

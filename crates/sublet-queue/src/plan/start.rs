@@ -1,7 +1,7 @@
 //! Who starts: the first of each quota's line that its quotas and the nodes let start, with
 //! evictions where they are due.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 use sublet_model::Class;
 
@@ -33,38 +33,90 @@ impl Leave {
     };
 }
 
+/// What tells apart how groups of one quota fare: what they look like, their priority, whether they
+/// can be asked to leave, and what they have to leave.
+type Fare = (u32, i32, bool, Leave);
+
+/// Why groups of one quota cannot start now: none that looks like one of them can.
+#[derive(Default, Clone)]
+struct Refused(Vec<(Fare, QueueReason)>);
+
+impl Refused {
+    fn get(&self, fare: Option<Fare>) -> Option<&QueueReason> {
+        let mut all = self.0.iter();
+        let found = all.find(|(of, _)| Some(*of) == fare);
+        found.map(|(_, why)| why)
+    }
+
+    fn note(&mut self, fare: Option<Fare>, why: &QueueReason) {
+        self.0.extend(fare.map(|fare| (fare, why.clone())));
+    }
+}
+
 impl Tick<'_> {
     /// Starts whoever can start, and returns who cannot.
     pub(super) fn start_all(&mut self, lines: &mut Lines, class: Class) -> Vec<(usize, Waiting)> {
         let mut failed = self.set_aside(lines);
+        let mut refused = vec![Refused::default(); lines.len()];
         let (mut started, mut evicted) = (false, false);
-        loop {
+        while self.starts.len() < self.rules.most_starts {
             let Some(quota) = next(&self.accounts, lines, class) else {
                 let again = self.worth_trying(&mut failed, (started, evicted));
                 if again.is_empty() {
                     return failed;
                 }
                 self.no_room.clear();
+                refused.fill(Refused::default());
                 for (quota, waiting) in again {
                     lines[quota].push_back(waiting);
                 }
                 (started, evicted) = (false, false);
                 continue;
             };
-            let Some(first) = lines[quota].pop_front() else {
+            let line = &mut lines[quota];
+            let Some(first) = line.pop_front() else {
                 return failed;
             };
-            let leave = self.leave(&self.groups[first.group]);
+            let (fare, leave) = (self.fare(&first), self.leave(&self.groups[first.group]));
             let result = self.start(&first, leave);
             self.reasons[first.group] = result.as_ref().err().cloned();
             match result {
-                Err(_) => failed.push((quota, first)),
+                Err(why) => {
+                    refused[quota].note(fare, &why);
+                    failed.push((quota, first));
+                }
                 Ok(Evicts(evicts)) => {
                     started = true;
                     evicted |= evicts;
+                    if evicts {
+                        refused.fill(Refused::default());
+                    }
+                }
+            }
+            while let Some(why) = line
+                .front()
+                .and_then(|it| refused[quota].get(self.fare(it)))
+            {
+                let why = why.clone();
+                if let Some(alike) = line.pop_front() {
+                    self.reasons[alike.group] = Some(why);
+                    failed.push((quota, alike));
                 }
             }
         }
+        for Waiting { group, .. } in lines.iter().flatten() {
+            let ahead = self.positions[*group].unwrap_or(0);
+            self.reasons[*group] = Some(QueueReason::Behind { ahead });
+        }
+        failed
+    }
+
+    /// How those fare that look like this one; none where none does.
+    fn fare(&self, waiting: &Waiting) -> Option<Fare> {
+        let group = &self.groups[waiting.group];
+        let preemptible = self.charges[waiting.group]?.preemptible;
+        let leave = self.leave(group);
+        Some((waiting.looks?, group.priority, preemptible, leave))
     }
 
     /// Takes those out that their quotas refuse and no eviction can help, which most ticks are full
@@ -73,29 +125,54 @@ impl Tick<'_> {
         let mut aside = Vec::new();
         let somebody_is_over = self.evictables.is_anybody_over(&self.accounts);
         for (quota, line) in lines.iter_mut().enumerate() {
-            let all = std::mem::take(line).into_iter();
-            let (tried, refused): (VecDeque<_>, VecDeque<_>) = all.partition(|waiting| {
-                let group = &self.groups[waiting.group];
-                let Some(charge) = self.charges[waiting.group] else {
-                    return true;
-                };
-                let leave = self.leave(group);
-                let check = self.accounts.check(charge, &waiting.asks, leave.quota);
-                let may_evict = charge.class == Class::Guaranteed
-                    && (somebody_is_over || self.evictables.may_yield(quota, group.priority));
-                let held_up = check.err().filter(|_| !may_evict);
-                let is_tried = held_up.is_none();
-                if let Some(reason) = held_up {
-                    let free = self.accounts.check(charge, &waiting.asks, false);
-                    let held_for = free.ok().and_then(|()| self.held_for());
-                    self.reasons[waiting.group] = Some(held_for.unwrap_or(reason));
+            let (mut refused, mut tried) = (Refused::default(), Vec::new());
+            for waiting in std::mem::take(line) {
+                let fare = self.fare(&waiting);
+                if fare.is_some() && tried.contains(&fare) {
+                    line.push_back(waiting);
+                    continue;
                 }
-                is_tried
-            });
-            *line = tried;
-            aside.extend(refused.into_iter().map(|waiting| (quota, waiting)));
+                let known = refused.get(fare).cloned();
+                let may_evict = (somebody_is_over, quota);
+                match known.or_else(|| self.held_up(&waiting, may_evict)) {
+                    Some(why) => {
+                        if refused.get(fare).is_none() {
+                            refused.note(fare, &why);
+                        }
+                        self.reasons[waiting.group] = Some(why);
+                        aside.push((quota, waiting));
+                    }
+                    None => {
+                        tried.push(fare);
+                        line.push_back(waiting);
+                    }
+                }
+            }
         }
         aside
+    }
+
+    /// Why its quotas refuse a group, if no eviction can help.
+    fn held_up(
+        &self,
+        waiting: &Waiting,
+        (somebody_is_over, quota): (bool, usize),
+    ) -> Option<QueueReason> {
+        let group = &self.groups[waiting.group];
+        let charge = self.charges[waiting.group]?;
+        let may_evict = charge.class == Class::Guaranteed
+            && (somebody_is_over || self.evictables.may_yield(quota, group.priority));
+        if may_evict {
+            return None;
+        }
+        let leave = self.leave(group);
+        let reason = self
+            .accounts
+            .check(charge, &waiting.asks, leave.quota)
+            .err()?;
+        let free = self.accounts.check(charge, &waiting.asks, false);
+        let held_for = free.ok().and_then(|()| self.held_for());
+        Some(held_for.unwrap_or(reason))
     }
 
     /// Takes those out that may be able to start now. Where somebody has gone, anybody may. Where

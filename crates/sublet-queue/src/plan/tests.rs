@@ -36,6 +36,36 @@ fn who_cannot_start_keeps_nobody_behind_it_waiting() {
 }
 
 #[test]
+fn whoever_looks_alike_waits_for_the_same_and_all_others_are_tried() {
+    let mut scene = Scene::new(2, 4, &["a - 0 100"]);
+    scene.add(&["0busy a | w 2 2 3x"]);
+    assert_eq!(scene.tick(0), ["admit 0busy 2"]);
+    // A hundred that find no room, and behind them one that does.
+    let wide: Vec<String> = (0..100)
+        .map(|at| format!("w{at:03} a t1 | w 1 1 2x"))
+        .collect();
+    scene.add(&wide.iter().map(String::as_str).collect::<Vec<_>>());
+    scene.add(&["x a t2 | w 2 2 1x"]);
+    assert_eq!(scene.tick(3), ["admit x 2"]);
+    for name in ["w000", "w099"] {
+        assert_eq!(
+            scene.why(name, 4),
+            "it asks 2 of gpu, and quota a uses 8 of its runtime of 8; it starts when 2 of that is \
+             given back"
+        );
+    }
+}
+
+#[test]
+fn one_tick_starts_so_many_and_the_next_goes_on() {
+    let mut scene = Scene::new(1, 4, &["a - 0 4"]);
+    scene.rules.most_starts = 2;
+    scene.add(&["0 a | w 1 1 1x", "1 a | w 1 1 1x", "2 a | w 1 1 1x"]);
+    assert_eq!(scene.tick(0), ["admit 0 1", "admit 1 1"]);
+    assert_eq!(scene.tick(1), ["admit 2 1"]);
+}
+
+#[test]
 fn what_no_nodes_could_hold_is_known_though_its_quota_is_in_the_way() {
     let mut scene = Scene::new(3, 4, &["a - 0 12"]);
     scene.add(&["small a | w 1 1 1x"]);

@@ -12,7 +12,6 @@ use crate::scene::Scene;
 fn gang_starts(reservation_after: u64) -> Option<u64> {
     let mut scene = Scene::new(4, 4, &["a - 0 16", "b - 0 16"]);
     scene.rules.reservation_after_ms = reservation_after;
-    scene.rules.lookahead = 64;
     let mut ends: Vec<(u64, String)> = Vec::new();
     for now in 0..240u64 {
         for (_, name) in ends.extract_if(.., |(at, _)| *at <= now) {
