@@ -1,10 +1,12 @@
 //! `sublet-bench replay`: Microsoft's Philly jobs, whole, through the queue and through the rules of
 //! others, by the command that users run.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use flate2::read::GzDecoder;
 use serde::Deserialize;
 
 use crate::machine;
@@ -22,7 +24,8 @@ const GANGS: &str = "gangs";
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cargo xtask bench replay                as the jobs came, and at nine tenths of the cluster
+  cargo xtask bench replay                as the jobs came, at nine tenths of the cluster, and as
+                                          one tenant's
   cargo xtask bench replay --write        kept in docs/benchmarks/replay.md
   cargo xtask bench replay --load 1.0     another load alone")]
 pub(crate) struct Arguments {
@@ -117,17 +120,26 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
          clusters are not in the list. All rules place by the same engine and know no run times. An \
          evicted job loses its work.",
     );
+    let philly = repository.join("fixtures/traces/philly");
+    let pods = philly.join("philly.csv.gz");
     let loads: Vec<Option<&str>> = match &arguments.load[..] {
         [] => vec![None, Some("0.9")],
         given => given.iter().map(|load| Some(load.as_str())).collect(),
     };
     for load in loads {
-        let runs = play(&sublet, &repository, load)?;
+        let runs = play(&sublet, &philly, &pods, load)?;
         match load {
             None => report.say("## As they came"),
             Some(load) => report.say(&format!("## At a load of {load}")),
         }
         show(&runs, &mut report)?;
+    }
+    if arguments.load.is_empty() {
+        report.say("## As they came, all of one tenant");
+        report.say("The same jobs without quotas: what the order and the holds do by themselves.");
+        let folder = tempfile::tempdir()?;
+        let pods = of_one_tenant(&pods, folder.path())?;
+        show(&play(&sublet, &philly, &pods, None)?, &mut report)?;
     }
     report.misses();
     report.say(&format!("Load average at the end: {}", machine::load()));
@@ -137,17 +149,33 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
+/// The same list without its tenants.
+fn of_one_tenant(pods: &Path, folder: &Path) -> Result<PathBuf> {
+    let mut rows = csv::Reader::from_reader(GzDecoder::new(File::open(pods)?));
+    let tenant = rows.headers()?.iter().position(|name| name == "cluster");
+    let without = |row: &csv::StringRecord| -> csv::StringRecord {
+        let cells = row.iter().enumerate();
+        let cells = cells.filter(|(at, _)| Some(*at) != tenant);
+        cells.map(|(_, cell)| cell).collect()
+    };
+    let path = folder.join("pods.csv");
+    let mut list = csv::Writer::from_path(&path)?;
+    list.write_record(&without(&rows.headers()?.clone()))?;
+    for row in rows.records() {
+        list.write_record(&without(&row?))?;
+    }
+    list.flush()?;
+    Ok(path)
+}
+
 /// Runs the command.
-fn play(sublet: &Path, repository: &Path, load: Option<&str>) -> Result<Vec<Run>> {
-    eprintln!(
-        "bench: Philly's jobs, load {}",
-        load.unwrap_or("as they came")
-    );
-    let trace = |name: &str| -> PathBuf { repository.join("fixtures/traces/philly").join(name) };
+fn play(sublet: &Path, philly: &Path, pods: &Path, load: Option<&str>) -> Result<Vec<Run>> {
+    let load_word = load.unwrap_or("as they came");
+    eprintln!("bench: {}, load {load_word}", pods.display());
     let mut command = Command::new(sublet);
     command.args(["simulate", "--protocol", "queue", "-o", "json", "--nodes"]);
-    command.arg(trace("nodes_60x8.csv")).arg("--pods");
-    command.arg(trace("philly.csv.gz"));
+    command.arg(philly.join("nodes_60x8.csv")).arg("--pods");
+    command.arg(pods);
     command.args(load.iter().flat_map(|load| ["--load", load]));
     let output = command.output()?;
     let error = String::from_utf8_lossy(&output.stderr);

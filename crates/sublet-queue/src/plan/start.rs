@@ -1,7 +1,7 @@
 //! Who starts: the first of each quota's line that its quotas and the nodes let start, with
 //! evictions where they are due.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sublet_model::Class;
 
@@ -14,7 +14,7 @@ use crate::reclaim::{Bundle, Claimant, Going, Running, unguarded, victims};
 use crate::{Group, MOST_MEMBERS, QueueReason};
 
 /// How a group is tried: may it have what is kept for another?
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Leave {
     pub(super) ground: Ground,
     pub(super) quota: bool,
@@ -38,20 +38,7 @@ impl Leave {
 type Fare = (u32, i32, bool, Leave);
 
 /// Why groups of one quota cannot start now: none that looks like one of them can.
-#[derive(Default, Clone)]
-struct Refused(Vec<(Fare, QueueReason)>);
-
-impl Refused {
-    fn get(&self, fare: Option<Fare>) -> Option<&QueueReason> {
-        let mut all = self.0.iter();
-        let found = all.find(|(of, _)| Some(*of) == fare);
-        found.map(|(_, why)| why)
-    }
-
-    fn note(&mut self, fare: Option<Fare>, why: &QueueReason) {
-        self.0.extend(fare.map(|fare| (fare, why.clone())));
-    }
-}
+type Refused = BTreeMap<Fare, QueueReason>;
 
 impl Tick<'_> {
     /// Starts whoever can start, and returns who cannot.
@@ -82,7 +69,7 @@ impl Tick<'_> {
             self.reasons[first.group] = result.as_ref().err().cloned();
             match result {
                 Err(why) => {
-                    refused[quota].note(fare, &why);
+                    refused[quota].extend(fare.map(|fare| (fare, why)));
                     failed.push((quota, first));
                 }
                 Ok(Evicts(evicts)) => {
@@ -93,15 +80,11 @@ impl Tick<'_> {
                     }
                 }
             }
-            while let Some(why) = line
-                .front()
-                .and_then(|it| refused[quota].get(self.fare(it)))
+            while let Some(alike) = line.front()
+                && let Some(why) = self.fare(alike).and_then(|fare| refused[quota].get(&fare))
             {
-                let why = why.clone();
-                if let Some(alike) = line.pop_front() {
-                    self.reasons[alike.group] = Some(why);
-                    failed.push((quota, alike));
-                }
+                self.reasons[alike.group] = Some(why.clone());
+                failed.extend(line.pop_front().map(|alike| (quota, alike)));
             }
         }
         for Waiting { group, .. } in lines.iter().flatten() {
@@ -125,43 +108,37 @@ impl Tick<'_> {
         let mut aside = Vec::new();
         let somebody_is_over = self.evictables.is_anybody_over(&self.accounts);
         for (quota, line) in lines.iter_mut().enumerate() {
-            let (mut refused, mut tried) = (Refused::default(), Vec::new());
+            let (mut refused, mut tried) = (Refused::default(), BTreeSet::new());
             for waiting in std::mem::take(line) {
                 let fare = self.fare(&waiting);
-                if fare.is_some() && tried.contains(&fare) {
+                if fare.is_some_and(|fare| tried.contains(&fare)) {
                     line.push_back(waiting);
                     continue;
                 }
-                let known = refused.get(fare).cloned();
-                let may_evict = (somebody_is_over, quota);
-                match known.or_else(|| self.held_up(&waiting, may_evict)) {
-                    Some(why) => {
-                        if refused.get(fare).is_none() {
-                            refused.note(fare, &why);
-                        }
-                        self.reasons[waiting.group] = Some(why);
-                        aside.push((quota, waiting));
-                    }
-                    None => {
-                        tried.push(fare);
-                        line.push_back(waiting);
-                    }
+                let known = fare.and_then(|fare| refused.get(&fare).cloned());
+                let is_known = known.is_some();
+                let why = known.or_else(|| self.held_up(&waiting, somebody_is_over));
+                let Some(why) = why else {
+                    tried.extend(fare);
+                    line.push_back(waiting);
+                    continue;
+                };
+                if !is_known {
+                    refused.extend(fare.map(|fare| (fare, why.clone())));
                 }
+                self.reasons[waiting.group] = Some(why);
+                aside.push((quota, waiting));
             }
         }
         aside
     }
 
     /// Why its quotas refuse a group, if no eviction can help.
-    fn held_up(
-        &self,
-        waiting: &Waiting,
-        (somebody_is_over, quota): (bool, usize),
-    ) -> Option<QueueReason> {
+    fn held_up(&self, waiting: &Waiting, somebody_is_over: bool) -> Option<QueueReason> {
         let group = &self.groups[waiting.group];
         let charge = self.charges[waiting.group]?;
         let may_evict = charge.class == Class::Guaranteed
-            && (somebody_is_over || self.evictables.may_yield(quota, group.priority));
+            && (somebody_is_over || self.evictables.may_yield(charge.quota, group.priority));
         if may_evict {
             return None;
         }
