@@ -68,7 +68,7 @@ pub enum QueueReason {
         /// When that one starts at the latest, if it is known.
         until: Option<Time>,
     },
-    /// So many others of its quota come first, and it was not tried: enough others have started.
+    /// It was not tried, because enough others have started. So many of its quota come first.
     Behind {
         /// How many.
         ahead: u32,

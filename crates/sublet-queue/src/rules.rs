@@ -1,4 +1,4 @@
-//! What a site can set: how far the queue looks, when it keeps room for whom, and two rules of its
+//! What a site can set: how many start at once, when it keeps room for whom, and two rules of its
 //! own, one that keeps a group waiting and one that orders the groups of a quota.
 
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl GroupFilter for BackOff {
 /// What a site can set.
 #[derive(Clone)]
 pub struct QueueRules {
-    /// So many groups start at one tick at most: whoever comes meanwhile waits for the next.
+    /// So many groups start in one tick at most; the next goes on.
     pub most_starts: usize,
     /// When a group has waited so long, in milliseconds, room is kept for it.
     pub reservation_after_ms: u64,
@@ -63,7 +63,7 @@ pub struct QueueRules {
 impl Default for QueueRules {
     fn default() -> QueueRules {
         QueueRules {
-            // A fraction of a second.
+            // A fraction of a second of work, so that who comes meanwhile does not wait long.
             most_starts: 4_000,
             // Long enough that room usually comes by itself; Slurm's and Volcano's users set
             // minutes to hours.
