@@ -79,6 +79,7 @@ pub fn plan(snapshot: QueueSnapshot<'_>, now: Time) -> Vec<QueueDecision> {
         accounts: Accounts::new(tree, memo.dimensions(), totals),
         evictables: Evictables::default(),
         starts: BTreeMap::new(),
+        work: 0,
         touched: BTreeSet::new(),
         no_room: BTreeMap::new(),
         no_reclaim: BTreeSet::new(),
@@ -107,6 +108,8 @@ struct Tick<'a> {
     evictables: Evictables,
     /// What starts, by group.
     starts: BTreeMap<usize, Start>,
+    /// How many have started; one for which others go counts for many.
+    work: usize,
     /// Groups that start, and those of which somebody goes: nobody else of them goes.
     touched: BTreeSet<usize>,
     /// What found no place. It finds none until somebody goes.

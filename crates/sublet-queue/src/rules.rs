@@ -48,7 +48,8 @@ impl GroupFilter for BackOff {
 /// What a site can set.
 #[derive(Clone)]
 pub struct QueueRules {
-    /// So many groups start in one tick at most; the next goes on.
+    /// So many groups start in one tick at most; the next goes on. One for which others have to go
+    /// counts as 125, because it is as much work.
     pub most_starts: usize,
     /// When a group has waited so long, in milliseconds, room is kept for it.
     pub reservation_after_ms: u64,

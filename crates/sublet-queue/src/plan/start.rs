@@ -40,13 +40,16 @@ type Fare = (u32, i32, bool, Leave);
 /// Why groups of one quota cannot start now: none that looks like one of them can.
 type Refused = BTreeMap<Fare, QueueReason>;
 
+/// A group for which others go is so many times as much work.
+const EVICTING: usize = 125;
+
 impl Tick<'_> {
     /// Starts whoever can start, and returns who cannot.
     pub(super) fn start_all(&mut self, lines: &mut Lines, class: Class) -> Vec<(usize, Waiting)> {
         let mut failed = self.set_aside(lines);
         let mut refused = vec![Refused::default(); lines.len()];
         let (mut started, mut evicted) = (false, false);
-        while self.starts.len() < self.rules.most_starts {
+        while self.work < self.rules.most_starts {
             let Some(quota) = next(&self.accounts, lines, class) else {
                 let again = self.worth_trying(&mut failed, (started, evicted));
                 if again.is_empty() {
@@ -75,6 +78,7 @@ impl Tick<'_> {
                 Ok(Evicts(evicts)) => {
                     started = true;
                     evicted |= evicts;
+                    self.work += if evicts { EVICTING } else { 1 };
                     if evicts {
                         refused.fill(Refused::default());
                     }

@@ -43,6 +43,18 @@ fn what_was_lent_comes_back_to_who_asks_for_it() {
 }
 
 #[test]
+fn who_needs_evictions_uses_up_a_tick_sooner() {
+    let mut scene = Scene::new(1, 4, &["a - 2 4", "b - 2 4"]);
+    scene.rules.most_starts = 100;
+    scene.add(&["a0 a | w 1 1 1x", "a1 a | w 1 1 1x"]);
+    scene.add(&["a2 a | w 1 1 1x", "a3 a | w 1 1 1x"]);
+    assert_eq!(scene.tick(0).len(), 4);
+    scene.add(&["b0 b t1 | w 1 1 1x", "b1 b t1 | w 1 1 1x"]);
+    assert_eq!(scene.tick(1), ["evict a3 for b0 1"]);
+    assert_eq!(scene.tick(2), ["evict a2 for b1 1"]);
+}
+
+#[test]
 fn a_gang_goes_whole_and_its_surplus_goes_first() {
     let mut scene = Scene::new(2, 4, &["a - 4 8", "b - 4 8"]);
     scene.add(&["x a | w 2 4 1x", "y a | w 4 4 1x"]);
