@@ -274,6 +274,7 @@ pub(crate) fn held_cards(book: &Book, claim: &Claim, hold: &Hold) -> Option<Vec<
     let cards: Vec<usize> = hold.cards.iter().map(|(at, _)| *at).collect();
     // Containers that choose for themselves may be several on one card; they choose again.
     let are_free = parts.own().is_none()
+        && !cards.is_empty()
         && parts.count().get() as usize == cards.len()
         && cards.iter().collect::<BTreeSet<_>>().len() == cards.len()
         && parts.iter().zip(&hold.cards).all(free);
