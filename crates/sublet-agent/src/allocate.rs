@@ -227,7 +227,9 @@ fn memory_limit(pod: &Pod, container: &ContainerClaim) -> Option<MiB> {
 /// Of the IDs that kubelet could take, those on the cards of the container it probably
 /// means, so that whoever asks kubelet who has which device is told the truth. Empty, and
 /// then kubelet picks by itself, where that is in doubt: the IDs decide nothing.
-#[must_use]
+///
+/// # Errors
+/// Nobody or several wait for that.
 pub fn prefer(
     pods: &[Pod],
     facts: &NodeFacts,
@@ -235,11 +237,9 @@ pub fn prefer(
     given: &Given,
     available: &[String],
     must: &[String],
-) -> Vec<String> {
+) -> Result<Vec<String>, AllocateError> {
     let tenants = Tenants::read(pods, facts);
-    let Ok(meant) = tenants.meant_by(asked, facts, given) else {
-        return Vec::new();
-    };
+    let meant = tenants.meant_by(asked, facts, given)?;
     let gpus = facts.inventory.gpus();
     let cards_of = |tenant: &Tenant<'_>| -> Vec<&GpuUuid> {
         let own = tenant.allocation.of(&tenant.container.name);
@@ -248,16 +248,13 @@ pub fn prefer(
     };
     let cards = cards_of(&meant[0]);
     if meant.iter().any(|other| cards_of(other) != cards) {
-        return Vec::new();
+        return Ok(Vec::new());
     }
     let is_on_card = |id: &&String| cards.iter().any(|uuid| card_of(id) == uuid.as_str());
     let count = usize::try_from(asked.count).unwrap_or(usize::MAX);
     let rest = available.iter().filter(|id| !must.contains(id));
-    must.iter()
-        .chain(rest.filter(is_on_card))
-        .take(count)
-        .cloned()
-        .collect()
+    let preferred = must.iter().chain(rest.filter(is_on_card)).take(count);
+    Ok(preferred.cloned().collect())
 }
 
 /// What stands between a card's UUID and a number in a device ID, as in the original.

@@ -93,12 +93,37 @@ impl HandOut {
         })
     }
 
-    /// The devices that each container had best get.
+    /// The devices that each container had best get. Kubelet may know of a pod before the agent's
+    /// watch does; then the watch is waited for.
     pub(crate) async fn preferred(
         &self,
         resource: &'static str,
-        containers: Vec<ContainerPreferredAllocationRequest>,
+        containers: &[ContainerPreferredAllocationRequest],
     ) -> Vec<DeviceIds> {
+        let started = Instant::now();
+        loop {
+            let advice = self.advice(resource, containers).await;
+            // What was listed just now is newer than what kubelet knows.
+            let may_wait = self.gated && started.elapsed() < NOBODY_PATIENCE;
+            let is_unknown = |one: &Result<_, _>| matches!(one, Err(AllocateError::Nobody { .. }));
+            if !may_wait || !advice.iter().any(is_unknown) {
+                let kubelets_choice = |error: AllocateError| {
+                    debug!(%error, "no preference");
+                    DeviceIds::new()
+                };
+                let ids = advice.into_iter();
+                return ids.map(|one| one.unwrap_or_else(kubelets_choice)).collect();
+            }
+            self.pods.changed(PAUSE).await;
+        }
+    }
+
+    /// The devices that each container had best get, by what is known of pods now.
+    async fn advice(
+        &self,
+        resource: &'static str,
+        containers: &[ContainerPreferredAllocationRequest],
+    ) -> Vec<Result<DeviceIds, AllocateError>> {
         let mut given = self.given.lock().await;
         let site = self.site.borrow().clone();
         // Only advice. Where nothing is known kubelet picks, and Allocate says what is wrong.
@@ -113,7 +138,7 @@ impl HandOut {
             false => Books::read(&self.books),
         };
         given.learn(&pods, books.as_ref());
-        let answer = |one: ContainerPreferredAllocationRequest| {
+        let answer = |one: &ContainerPreferredAllocationRequest| {
             let count = u64::try_from(one.allocation_size).unwrap_or(0);
             prefer(
                 &pods,
@@ -124,7 +149,7 @@ impl HandOut {
                 &one.must_include_device_i_ds,
             )
         };
-        containers.into_iter().map(answer).collect()
+        containers.iter().map(answer).collect()
     }
 
     async fn hand_over(

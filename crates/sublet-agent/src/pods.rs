@@ -39,6 +39,18 @@ impl PodSource {
         }
     }
 
+    /// Returns when other pods may be known than now: at the next change that a watch brings, and at
+    /// the latest after this time.
+    pub(crate) async fn changed(&self, at_most: Duration) {
+        let next = async {
+            match self {
+                PodSource::Listed(..) => std::future::pending().await,
+                PodSource::Watched(pods) => pods.changed.subscribe().changed().await,
+            }
+        };
+        let _late = timeout(at_most, next).await;
+    }
+
     /// Returns when a pod has left the node or is over, as far as a watch says it: not before there was
     /// one that nobody was told of. One caller at a time.
     pub(crate) async fn left(&self) {

@@ -243,7 +243,7 @@ impl DeviceKind for CardKind {
         asked: Vec<ContainerPreferredAllocationRequest>,
     ) -> Vec<DeviceIds> {
         match known(resource) {
-            Ok(resource) => self.cards.hand_out.preferred(resource, asked).await,
+            Ok(resource) => self.cards.hand_out.preferred(resource, &asked).await,
             Err(_) => Vec::new(),
         }
     }
