@@ -177,6 +177,27 @@ impl Churn {
         })
     }
 
+    /// Deletes pods on cards that are gone. Where a node was replaced by one with fewer cards, a
+    /// Binding that was decided before the drain may have come after it.
+    fn delete_strays(&mut self) -> Result<()> {
+        let pods = self.world.get(&["pods"])?;
+        let mut strays = Vec::new();
+        for pod in pods["items"].as_array().context("no list")? {
+            let name = pod["metadata"]["name"].as_str().context("no name")?;
+            let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
+            let node: u32 = node.trim_start_matches('n').parse()?;
+            let cards = pod["metadata"]["annotations"][keys::ALLOCATION].as_str();
+            let cards: serde_json::Value = serde_json::from_str(cards.context("no cards")?)?;
+            let card = cards[0]["index"].as_u64().context("no card")?;
+            if card >= u64::from(self.cards[&node]) {
+                self.alive.remove(name);
+                strays.push(name.to_owned());
+            }
+        }
+        println!("on cards that are gone: {strays:?}");
+        self.kubectl_pods("delete", &strays)
+    }
+
     /// What the extender counts is what the pods ask, to the MiB.
     fn until_nothing_leaks(&self) -> Result<()> {
         eventually(|| {
@@ -253,6 +274,7 @@ fn churn_under(seed: u64, world: World, kills: u32, trouble: Trouble) -> Result<
         .map_err(|_| anyhow::anyhow!("the killer panicked"))??;
     let settled = Instant::now();
     churn.until_all_placed()?;
+    churn.delete_strays()?;
     churn.until_nothing_leaks()?;
     let waited = settled.elapsed();
     let left: Vec<String> = churn.alive.keys().cloned().collect();
