@@ -468,8 +468,7 @@ fn preferred_ids_are_those_of_the_pods_card() {
     let whole = "a @1,0 main=2";
     let cards = "GPU-2 GPU-1 GPU-0";
     assert_eq!(check(whole, keys::NVIDIA_GPU, cards, "", 2), "GPU-1 GPU-0");
-    let one_of_two = check(whole, keys::NVIDIA_GPU, cards, "", 1);
-    assert!(one_of_two.starts_with("no pod on node"), "{one_of_two}");
+    assert!(check(whole, keys::NVIDIA_GPU, cards, "", 1).starts_with("no pod on node"));
 }
 
 proptest! {
