@@ -1,7 +1,8 @@
 //! The strongest answer to the question whose container it is: the runtime says it. The agent is an
 //! NRI plugin, and is asked about each container that the runtime creates, by its pod's UID and its
 //! name. What the container gets is decided from the pod as the API server has it, which a watch has
-//! brought: no call to anybody is on the way.
+//! brought: no call to anybody is on the way. What its containers need is made when the watch brings
+//! the pod, some tenths of a second before; the runtime waits for a look at it.
 //!
 //! Kubelet's Allocate comes before, and does not say whose the container is. Its answer here is a
 //! [`gate`]: something with which no container can start, until this module takes it away. So a
@@ -24,7 +25,9 @@ use sublet_nri::{
 };
 use sublet_telemetry::metrics::{AgentMetrics, OutcomeLabel};
 use tokio::net::UnixStream;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 
@@ -140,28 +143,72 @@ impl RuntimePlugin {
         }
     }
 
-    /// What the container gets. The isolation blocks the thread: it has nothing else to do, and on a busy
-    /// machine each change of threads is a wait for a core.
-    async fn hand_over(&self, uid: &str, container: &str) -> Result<(HandOver, Injection), String> {
-        let pods = self.pods.with(uid, PATIENCE).await.ok_or(
-            "the API server has not told the agent of this pod yet; kubelet will try again",
-        )?;
-        let site = self.site.borrow().clone();
-        if site.facts.identity != Identity::Nri {
+    /// Makes what the containers of each pod need as soon as the watch brings it, for ever. What is in
+    /// the way now is said when the runtime asks.
+    pub(crate) async fn keep_ahead(self: Arc<Self>) -> Infallible {
+        let mut changes = self.pods.changes();
+        let mut done = BTreeSet::new();
+        loop {
+            let pods = self.pods.known(|_| true).filter(|_| self.knows_its_node());
+            let pods = pods.unwrap_or_default();
+            done.retain(|uid| pods.iter().any(|pod| pod.metadata.uid == *uid));
+            for pod in pods.iter().filter(|pod| pod.status.phase == "Pending") {
+                let (uid, spec) = (&pod.metadata.uid, &pod.spec);
+                if done.insert(uid.clone()) {
+                    for container in spec.init_containers.iter().chain(&spec.containers) {
+                        self.prepare(uid, &container.name).await;
+                    }
+                }
+            }
+            // Never an error: the sender is ours.
+            let _changed = changes.changed().await;
+        }
+    }
+
+    /// Makes what that container needs, on a thread that may block.
+    async fn prepare(self: &Arc<Self>, uid: &str, container: &str) {
+        let is_there = |pods: &[Pod]| pods.iter().any(|pod| pod.metadata.uid == uid);
+        let Some(pods) = self.pods.known(is_there) else {
+            return;
+        };
+        let (own, runtime) = (Arc::clone(self), Handle::current());
+        let (uid, name) = (uid.to_owned(), container.to_owned());
+        let prepared = spawn_blocking(move || {
+            let handed = own.hand_over(&pods, &uid, &name, Duration::ZERO);
+            runtime.block_on(handed).map(|_| ())
+        });
+        if let Ok(Err(why)) = prepared.await {
+            debug!(container, why, "not prepared");
+        }
+    }
+
+    fn knows_its_node(&self) -> bool {
+        self.site.borrow().facts.identity == Identity::Nri
+    }
+
+    /// What the container gets. `patience`: how long it waits for a card that is not clean. The isolation
+    /// blocks the thread: it has nothing else to do, and on a busy machine each change of threads is a
+    /// wait for a core.
+    async fn hand_over(
+        &self,
+        pods: &Arc<Vec<Pod>>,
+        uid: &str,
+        container: &str,
+        patience: Duration,
+    ) -> Result<(HandOver, Injection), String> {
+        if !self.knows_its_node() {
             return Err("the agent has not read its node yet; kubelet will try again".to_owned());
         }
-        let handed = decide_for(&pods, &site, uid, container).map_err(|error| error.to_string())?;
+        let site = self.site.borrow().clone();
+        let handed = decide_for(pods, &site, uid, container).map_err(|error| error.to_string())?;
         let handed = handed.ok_or("kubelet was asked for a GPU that the pod does not ask for")?;
         if let Some(isolation) = &self.isolation {
             // Containers whose pods are gone make room: their memory may be this one's now.
-            isolation.settle(|| self.pods.known(|_| true).unwrap_or(Arc::clone(&pods)));
+            isolation.settle(|| self.pods.known(|_| true).unwrap_or(Arc::clone(pods)));
         }
         let who = [handed.uid.clone()];
         let cards = handed.card_names();
-        let ready = self
-            .caring
-            .ready(&cards, &who, Some(&pods), CLEAN_PATIENCE)
-            .await;
+        let ready = self.caring.ready(&cards, &who, Some(pods), patience).await;
         ready.map_err(|status| status.message().to_owned())?;
         let Some(isolation) = &self.isolation else {
             return Ok((handed, Injection::default()));
@@ -218,7 +265,14 @@ impl sublet_nri::NriPlugin for RuntimePlugin {
             self.created.note(&pod.uid, name);
             return Ok(ContainerAdjustment::default());
         }
-        let outcome = self.hand_over(&pod.uid, name).await;
+        let outcome = match self.pods.with(&pod.uid, PATIENCE).await {
+            Some(pods) => self.hand_over(&pods, &pod.uid, name, CLEAN_PATIENCE).await,
+            None => {
+                let why =
+                    "the API server has not told the agent of this pod yet; kubelet will try again";
+                Err(why.to_owned())
+            }
+        };
         let label = if outcome.is_ok() {
             "handed_over"
         } else {

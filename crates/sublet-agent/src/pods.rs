@@ -45,7 +45,7 @@ impl PodSource {
         let next = async {
             match self {
                 PodSource::Listed(..) => std::future::pending().await,
-                PodSource::Watched(pods) => pods.changed.subscribe().changed().await,
+                PodSource::Watched(pods) => pods.changes().changed().await,
             }
         };
         let _late = timeout(at_most, next).await;
@@ -142,6 +142,11 @@ impl WatchedPods {
         }
     }
 
+    /// Told of every change from now on.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+
     /// All of them; `None` if there is no complete list in time.
     pub(crate) async fn all(&self, patience: Duration) -> Option<Vec<Pod>> {
         self.until(patience, |_| true)
@@ -160,7 +165,7 @@ impl WatchedPods {
         patience: Duration,
         wanted: impl Fn(&[Pod]) -> bool,
     ) -> Option<Arc<Vec<Pod>>> {
-        let mut changed = self.changed.subscribe();
+        let mut changed = self.changes();
         let wait = async {
             loop {
                 if let Some(pods) = self.known(&wanted) {

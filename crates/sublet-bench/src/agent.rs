@@ -39,7 +39,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Measure the agent on a real node.
 ///
-/// Prints Markdown. It takes about ten minutes, and needs root for the node.
+/// Prints Markdown. It takes about a quarter of an hour, and needs root for the node.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

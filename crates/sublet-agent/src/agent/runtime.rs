@@ -41,14 +41,14 @@ impl RuntimeSide {
 }
 
 impl Agent {
-    /// Watches the node's pods and answers the runtime, for ever; where the runtime is not asked, does
-    /// nothing for ever. It fails if no thread can be started.
+    /// Watches the node's pods, makes what they need and answers the runtime, for ever; where the
+    /// runtime is not asked, does nothing for ever. It fails if no thread can be started.
     pub(super) fn serve_runtime(
         &self,
         caring: &Arc<Caring>,
     ) -> impl Future<Output = anyhow::Result<Infallible>> + use<> {
         let side = self.runtime.as_ref().map(|runtime| {
-            let plugin = RuntimePlugin {
+            let plugin = Arc::new(RuntimePlugin {
                 pods: Arc::clone(&runtime.pods),
                 site: self.site.subscribe(),
                 isolation: self.isolation.clone(),
@@ -57,7 +57,7 @@ impl Agent {
                 created: runtime.created.clone(),
                 news: Arc::clone(&self.doubt),
                 metrics: self.metrics.clone(),
-            };
+            });
             let pods = Arc::clone(&runtime.pods);
             (
                 plugin,
@@ -71,8 +71,11 @@ impl Agent {
             let Some((plugin, socket, pods, client, node)) = side else {
                 return std::future::pending().await;
             };
-            let _answers = on_its_own_thread(plugin, socket)?;
-            Ok(pods.keep(client, node).await)
+            let _answers = on_its_own_thread(Arc::clone(&plugin), socket)?;
+            tokio::select! {
+                never = pods.keep(client, node) => match never {},
+                never = plugin.keep_ahead() => match never {},
+            }
         }
     }
 }
@@ -80,7 +83,7 @@ impl Agent {
 /// The runtime creates no other container while it waits for an answer, so nothing else that the agent
 /// does stands before one. The thread ends when what is returned is dropped.
 fn on_its_own_thread(
-    plugin: RuntimePlugin,
+    plugin: Arc<RuntimePlugin>,
     socket: PathBuf,
 ) -> anyhow::Result<oneshot::Sender<Infallible>> {
     let (answers, ended) = oneshot::channel();

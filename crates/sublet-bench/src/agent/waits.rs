@@ -23,7 +23,7 @@ pub(super) fn measure(node: &GpuNode, quick: bool, report: &mut Report) -> Resul
     node.start_agent(&["--identity", "nri", "--isolation", "on"])?;
     node.until_identity("nri")?;
     let runtime = tokio::runtime::Runtime::new().context("start threads")?;
-    let (alone, rounds) = if quick { (10, 1) } else { (50, 5) };
+    let (alone, rounds) = if quick { (10, 1) } else { (100, 5) };
     let together = |way: Way| -> Result<Vec<f64>> {
         for _ in 0..rounds {
             let pods = runtime.block_on(started(node, way))?;

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use sublet_e2e::{AGENT, GpuNode, audit, eventually, yaml};
 use sublet_testbed::Signal;
@@ -109,6 +109,26 @@ fn equal_pods_start_at_once_while_everything_is_killed() -> Result<()> {
     Ok(())
 }
 
+/// Kubelet never has the runtime create this container, because there is no such image.
+fn what_a_pod_needs_is_there_before_the_runtime_asks(node: &GpuNode) -> Result<()> {
+    let cluster = &node.world.cluster;
+    cluster.apply(&obedient("early", 1).replace("busybox", "nothing"))?;
+    let folder = eventually(|| {
+        let pod = node.world.get(&["pod", "early"])?;
+        let uid = pod["metadata"]["uid"].as_str().context("no UID")?;
+        let folder = node.state_dir().join("containers").join(uid);
+        ensure!(folder.join("main-0/record.json").is_file(), "not yet");
+        Ok(folder)
+    })?;
+    let pod = node.world.get(&["pod", "early"])?;
+    assert_eq!(pod["metadata"]["annotations"]["sublet.dev/assigned"], "[]");
+    cluster.kubectl(&["delete", "pod", "early"])?;
+    eventually(|| {
+        ensure!(!folder.exists(), "its folder stays");
+        Ok(())
+    })
+}
+
 /// A pod whose containers end when they are told to, and start again.
 fn obedient(name: &str, containers: usize) -> String {
     let containers = (0..containers).map(|number| {
@@ -168,6 +188,7 @@ fn a_container_that_the_agent_was_not_asked_about_does_not_start() -> Result<()>
             Ok(())
         })?;
     }
+    what_a_pod_needs_is_there_before_the_runtime_asks(&node)?;
     // The agent is away, and a container must start again.
     cluster.kill(AGENT, Signal::KILL)?;
     cluster.kubectl(&["exec", "a", "-c", "c0", "--", "sh", "-c", "kill 1"])?;

@@ -1,5 +1,7 @@
 //! Lists as they come: Alibaba's, our own, and such as nobody should send.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 use sublet_model::{Ask, Bytes, Count, MiB, MilliCpu};
 
@@ -323,6 +325,21 @@ proptest! {
             let _answered = read_pods(whole.as_bytes(), &nodes, bad);
             let _answered = read_nodes(&raw[..], bad);
             let _answered = read_pods(&[head.as_bytes(), &raw].concat()[..], &nodes, bad);
+        }
+    }
+
+    #[test]
+    fn any_list_of_quotas_names_each_tenant_once(
+        lines in prop::collection::vec("[ab]?,[0-9]{0,3}|[ab\",\n-]{0,6}|1000000001", 0..12),
+        raw in any::<Vec<u8>>(),
+    ) {
+        for text in [format!("tenant,gpus\n{}", lines.join("\n")).into_bytes(), raw] {
+            for bad in [BadLines::Stop, BadLines::Count] {
+                let Ok((quotas, _)) = read_quotas(&text[..], bad) else { continue };
+                let names: BTreeSet<_> = quotas.iter().map(|row| &row.tenant).collect();
+                prop_assert_eq!(names.len(), quotas.len());
+                prop_assert!(quotas.iter().all(|row| row.gpus <= 1_000_000_000));
+            }
         }
     }
 
