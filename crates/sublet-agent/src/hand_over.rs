@@ -105,7 +105,11 @@ impl HandOut {
             let advice = self.advice(resource, containers).await;
             // What was listed just now is newer than what kubelet knows.
             let may_wait = self.gated && started.elapsed() < NOBODY_PATIENCE;
-            let is_unknown = |one: &Result<_, _>| matches!(one, Err(AllocateError::Nobody { .. }));
+            // Kubelet admits no other pod meanwhile, so pods without cards must not make it wait.
+            let is_unknown = |one: &Result<_, AllocateError>| match one {
+                Err(AllocateError::Nobody { others, .. }) => !others.has_strays(),
+                _ => false,
+            };
             if !may_wait || !advice.iter().any(is_unknown) {
                 let kubelets_choice = |error: AllocateError| {
                     debug!(%error, "no preference");

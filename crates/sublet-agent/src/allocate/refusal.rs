@@ -110,6 +110,13 @@ pub struct Others {
     pub garbled: Vec<(PodKey, String)>,
 }
 
+impl Others {
+    /// Is there a pod that has no cards? Kubelet may mean that one.
+    pub(crate) fn has_strays(&self) -> bool {
+        !self.without_cards.is_empty() || !self.garbled.is_empty()
+    }
+}
+
 impl fmt::Display for Others {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
