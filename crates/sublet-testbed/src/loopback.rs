@@ -7,6 +7,8 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -14,15 +16,18 @@ use anyhow::{Context, Result, bail};
 /// Linux gives ports from 32768 on to outgoing connections (`ip_local_port_range`).
 const PORTS: std::ops::Range<u64> = 20_000..32_000;
 
-/// A port of 127.0.0.1 that nobody listens on now.
+/// A port of 127.0.0.1 that nobody listens on now, and that was not given out lately: whoever gets it
+/// binds it some seconds later.
 ///
 /// # Errors
 /// When a thousand tries find none.
 pub fn free_port() -> Result<u16> {
+    static GIVEN: AtomicU64 = AtomicU64::new(0);
+    // Two processes begin at different places: the keys of a `RandomState` are random.
+    static BEGIN: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish() >> 1);
     for _ in 0..1000 {
-        // The keys of a fresh `RandomState` are random: enough to keep two runs apart.
-        let random = RandomState::new().build_hasher().finish();
-        let port = u16::try_from(PORTS.start + random % (PORTS.end - PORTS.start))?;
+        let place = *BEGIN + GIVEN.fetch_add(1, Ordering::Relaxed);
+        let port = u16::try_from(PORTS.start + place % (PORTS.end - PORTS.start))?;
         if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
             return Ok(port);
         }
@@ -76,6 +81,13 @@ fn parse(answer: &str) -> Option<(u16, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_port_is_given_out_twice_before_it_is_bound() {
+        let ports: Vec<u16> = (0..1_000).map(|_| free_port().unwrap()).collect();
+        let different: std::collections::BTreeSet<&u16> = ports.iter().collect();
+        assert_eq!(different.len(), ports.len());
+    }
 
     #[test]
     fn a_free_port_can_be_bound() {
