@@ -2,7 +2,7 @@
 //! components.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -48,7 +48,23 @@ pub(crate) fn product() -> Vec<&'static str> {
 pub(crate) fn cargo(args: &[&str]) -> Result<Command> {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
     command.args(args).current_dir(repository()?);
+    // A build script that watches one of these (ring's does) would be built anew each time.
+    for (name, _) in env::vars_os().filter(|(name, _)| describes_this_package(name)) {
+        command.env_remove(name);
+    }
     Ok(command)
+}
+
+/// True for a variable that the outer `cargo run` sets to describe xtask, and no user sets.
+/// Source: "Environment variables Cargo sets for crates" in the Cargo book.
+fn describes_this_package(name: &OsStr) -> bool {
+    let Some(name) = name.to_str() else {
+        return false;
+    };
+    matches!(name, "CARGO_MANIFEST_DIR" | "CARGO_MANIFEST_PATH" | "CARGO_PRIMARY_PACKAGE")
+        || ["CARGO_PKG_", "CARGO_BIN_", "CARGO_CRATE_"]
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
 }
 
 /// Runs a command to its end, its output going where ours goes.
