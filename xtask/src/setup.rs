@@ -61,15 +61,19 @@ fn describes_this_package(name: &OsStr) -> bool {
     let Some(name) = name.to_str() else {
         return false;
     };
-    matches!(name, "CARGO_MANIFEST_DIR" | "CARGO_MANIFEST_PATH" | "CARGO_PRIMARY_PACKAGE")
-        || ["CARGO_PKG_", "CARGO_BIN_", "CARGO_CRATE_"]
-            .iter()
-            .any(|prefix| name.starts_with(prefix))
+    matches!(
+        name,
+        "CARGO_MANIFEST_DIR" | "CARGO_MANIFEST_PATH" | "CARGO_PRIMARY_PACKAGE"
+    ) || ["CARGO_PKG_", "CARGO_BIN_", "CARGO_CRATE_"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
 }
 
 /// Runs a command to its end, its output going where ours goes.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
-    let what = format!("{command:?}").replace('"', "");
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let what: Vec<_> = words.map(OsStr::to_string_lossy).collect();
+    let what = what.join(" ");
     let status = command.status().with_context(|| format!("run {what}"))?;
     ensure!(status.success(), "failed ({status}): {what}");
     Ok(())

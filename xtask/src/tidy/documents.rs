@@ -43,14 +43,27 @@ fn named(text: &str) -> Vec<&str> {
     quoted.filter(|name| name.contains('_')).collect()
 }
 
-/// The tests that SECURITY.md names for its promises; a promise without one is the error.
+/// The last cell of a row of the threat model that nothing holds.
+const NOT_PREVENTED: &str = "not prevented";
+
+/// The tests that SECURITY.md names in the last column of its tables. A row without a test is the
+/// error, unless it says that nothing prevents what it describes.
 fn tests_of_promises(security: &str) -> Result<Vec<&str>, String> {
-    let rows = security.lines().filter(|line| line.starts_with("| "));
+    let lines: Vec<&str> = security.lines().collect();
+    let is_heading = |at: usize| {
+        lines
+            .get(at + 1)
+            .is_some_and(|next| next.starts_with("|---"))
+    };
     let mut names = Vec::new();
-    for row in rows.skip(1) {
+    for (at, row) in lines.iter().enumerate() {
+        if !row.starts_with("| ") || is_heading(at) {
+            continue;
+        }
         let tried_by = row.trim_end_matches('|').rsplit('|').next();
-        let found = named(tried_by.unwrap_or_default());
-        if found.is_empty() {
+        let tried_by = tried_by.unwrap_or_default();
+        let found = named(tried_by);
+        if found.is_empty() && tried_by.trim() != NOT_PREVENTED {
             return Err(format!("SECURITY.md names no test in: {row}"));
         }
         names.extend(found);
@@ -107,6 +120,10 @@ fn a_promise_without_a_test_is_found() {
     let named = table("`a_b`, in `crate`: `c_d`");
     assert_eq!(tests_of_promises(&named), Ok(vec!["a_b", "c_d"]));
     assert!(tests_of_promises(&table("-")).is_err());
+    assert_eq!(tests_of_promises(&table("not prevented")), Ok(vec![]));
+    assert!(tests_of_promises(&table("not prevented, mostly")).is_err());
+    let two = format!("{}\n\n{}", table("not prevented"), table("-"));
+    assert!(tests_of_promises(&two).is_err(), "each table has a heading");
     let with = "**Architecture Invariant:** `x_y` holds. Checked by `a_b`, `c_d`.\n";
     assert_eq!(tests_of_invariants(with), Ok(vec!["a_b", "c_d"]));
     assert!(tests_of_invariants("**Architecture Invariant:** `x_y` holds.").is_err());
