@@ -37,7 +37,7 @@ use crate::books::Books;
 use crate::caring::Caring;
 use crate::cdi::Cdi;
 use crate::hand_over::{HandOut, in_time};
-use crate::isolate::node::Isolation;
+use crate::isolate::supervisor::{IsolationSupervisor, IsolationWatch};
 use crate::kind::cards::Cards;
 use crate::kind::{self, Asked};
 use crate::pods::PodSource;
@@ -48,7 +48,7 @@ use crate::publish::{measured, missing, publish, register};
 /// How often the node object is looked at when all is well. Others change it only when the node is
 /// registered anew. A GET each half minute from each GPU node is a third of what kubelets send for
 /// their leases.
-const LOOK_EVERY: Duration = Duration::from_secs(30);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(30);
 
 /// How often just after something failed, or kubelet started: it writes the node's status
 /// within ten seconds then, and may set our amounts to zero.
@@ -68,7 +68,7 @@ pub(crate) struct Agent {
     labels: Labels,
     inventory: watch::Receiver<Arc<Inventory>>,
     metrics: AgentMetrics,
-    isolation: Option<Arc<Isolation>>,
+    isolation: IsolationWatch,
     cdi: Option<Arc<Cdi>>,
     pods: PodSource,
     /// There where the runtime is asked.
@@ -143,7 +143,7 @@ impl Agent {
         settings: Settings,
         inventory: watch::Receiver<Arc<Inventory>>,
         metrics: AgentMetrics,
-        isolation: Option<Arc<Isolation>>,
+        isolation: IsolationWatch,
         (cdi, runtime): (Option<Cdi>, Option<PathBuf>),
     ) -> Agent {
         let (registered, registrations) = mpsc::unbounded_channel();
@@ -153,6 +153,7 @@ impl Agent {
             None => PodSource::Listed(client.clone(), node.clone()),
         };
         let cdi = cdi.map(Arc::new);
+        let is_off = isolation.borrow().is_off();
         let (given, doubt) = <(Arc<Mutex<Given>>, Arc<Notify>)>::default();
         // Nobody asks for anything before there is an offer, and with it the real one.
         let facts = NodeFacts::plain(node.clone(), inventory.borrow().clone());
@@ -183,7 +184,7 @@ impl Agent {
             labels: Labels::default(),
             inventory,
             metrics,
-            measured: watch::Sender::new(isolation.is_none().then(NodeUse::new)),
+            measured: watch::Sender::new(is_off.then(NodeUse::new)),
             measured_written: Instant::now(),
             isolation,
             given,
@@ -202,10 +203,11 @@ impl Agent {
     }
 
     /// Runs until `stop` becomes true, or the devices cannot be followed any more. `asked`: the kinds
-    /// of device that the operator asked for beside the cards.
+    /// of device that the operator asked for beside the cards. `supervisor`: of isolation.
     pub(crate) async fn run(
         mut self,
         asked: Vec<Asked>,
+        supervisor: IsolationSupervisor,
         mut stop: watch::Receiver<bool>,
     ) -> anyhow::Result<()> {
         info!(node = %self.node, folder = %self.folder.display(), "agent started");
@@ -252,6 +254,7 @@ impl Agent {
         let mut plugins = Plugins::new(caring, self.folder.clone(), self.registered.clone());
         let outcome = tokio::select! {
             ended = caretaker.keep() => ended,
+            ended = supervisor.keep() => ended.map(|never| match never {}),
             ended = runtime => ended.map(|never| match never {}),
             never = registrar.keep() => match never {},
             ended = self.keep() => ended,
@@ -259,7 +262,8 @@ impl Agent {
             () = left => Ok(()),
         };
         plugins.close().await;
-        if let Some(isolation) = self.isolation.take() {
+        let isolation = self.isolation.borrow().on().cloned();
+        if let Some(isolation) = isolation {
             // A task can only fail by a panic, which the thread has printed.
             let _ended = spawn_blocking(move || isolation.stop()).await;
         }
@@ -300,6 +304,8 @@ impl Agent {
                 // Never an error: we hold a sender ourselves.
                 _ = lost.changed() => {}
                 _ = ailing.changed() => {}
+                // Never an error: the supervisor outlives this.
+                _ = self.isolation.changed() => {}
                 () = sleep(pause) => {}
             }
         }
@@ -336,6 +342,9 @@ impl Agent {
         }
         let back = self.back.news(&node, resources.into_iter(), Instant::now());
         missing.annotations.extend(back);
+        let limits_parts = !inventory.gpus().is_empty() && !self.labels.no_isolation;
+        let isolation = self.isolation.borrow_and_update().news(&node, limits_parts);
+        missing.annotations.extend(isolation);
         let since_written = self.measured_written.elapsed();
         let news = measured::news(&node, self.measured.borrow().as_ref(), since_written);
         let is_news = news.is_some();
@@ -443,7 +452,7 @@ impl Agent {
 
 /// The pause before the next look. It grows with failures in a row: 3, 6, 12 … 30 seconds,
 /// since the agents of all nodes ask a server that comes back.
-fn pause_after(failures: u32, in_a_hurry: bool) -> Duration {
+pub(crate) fn pause_after(failures: u32, in_a_hurry: bool) -> Duration {
     match failures {
         0 if in_a_hurry => HURRY_EVERY,
         0 => LOOK_EVERY,

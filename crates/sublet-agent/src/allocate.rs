@@ -81,6 +81,8 @@ pub struct HandOver {
     pub position: usize,
     /// Its cards, and how much of each it may use.
     pub cards: Vec<CardLimit>,
+    /// Is each of them all its own?
+    pub whole: bool,
     /// How much memory of the node it may pin for its cards: no more than it may have of it at
     /// all. Nothing where the pod sets no limit.
     pub pinned: Option<MiB>,
@@ -99,6 +101,14 @@ pub struct HandOver {
     pub twins: Vec<Twin>,
     /// The first device that kubelet chose, by which its books are searched then.
     pub device: Option<String>,
+}
+
+impl HandOver {
+    /// Must something hold it to its part? Nobody else is on a card that is all its own.
+    #[must_use]
+    pub fn needs_limit(&self) -> bool {
+        self.isolated && !self.whole
+    }
 }
 
 /// Finds the container that kubelet means, and says what it gets. `pods`: all pods bound
@@ -153,6 +163,7 @@ fn hand_over(
         role: tenant.container.role,
         position: tenant.container.position,
         cards: limits(&allocation, tenant.container, facts),
+        whole: matches!(tenant.container.demand.portion, Portion::Whole),
         pinned: memory_limit(tenant.pod, tenant.container),
         compute: compute_time(tenant.container),
         class: claim.class(),

@@ -24,8 +24,9 @@ use crate::allocate::{AllocateError, Given, HandOver, KubeletAsk, Site, decide, 
 use crate::books::Books;
 use crate::caring::{Caring, PATIENCE};
 use crate::cdi::Cdi;
+use crate::isolate::IsolationError;
 use crate::isolate::inject::Injection;
-use crate::isolate::node::Isolation;
+use crate::isolate::supervisor::{IsolationWatch, state_for};
 use crate::nri;
 use crate::plugin::DeviceIds;
 use crate::pods::PodSource;
@@ -56,8 +57,8 @@ pub(crate) struct HandOut {
     /// One for all resources of the node: it is also what serialises them.
     pub(crate) given: Arc<Mutex<Given>>,
     pub(crate) metrics: AgentMetrics,
-    /// Absent where containers are not held to their parts.
-    pub(crate) isolation: Option<Arc<Isolation>>,
+    /// Are containers held to their parts?
+    pub(crate) isolation: IsolationWatch,
     /// Kubelet's books.
     pub(crate) books: PathBuf,
     /// Told of answers of which only kubelet's books will say for whom they were.
@@ -236,7 +237,14 @@ impl HandOut {
     ) -> Result<Injection, Status> {
         let failed = |error: JoinError| Status::from_error(error.into());
         let pods = Arc::new(pods);
-        if let Some(isolation) = self.isolation.clone() {
+        let cannot = |error: &IsolationError| {
+            let (pod, why) = (&handed.pod, error.with_cause());
+            Status::unavailable(format!("pod {pod} cannot be held to its part: {why}"))
+        };
+        // What kubelet does not get fails the pod for good, and an arbiter is back within seconds.
+        let state = state_for(handed, &self.isolation, PATIENCE).await;
+        let state = state.map_err(|error| cannot(&error))?;
+        if let Some(isolation) = state.on().cloned() {
             let pods = Arc::clone(&pods);
             let settled = spawn_blocking(move || isolation.settle(|| pods));
             settled.await.map_err(failed)?;
@@ -246,20 +254,10 @@ impl HandOut {
         caring
             .ready(&handed.card_names(), &who, Some(&pods), PATIENCE)
             .await?;
-        let Some(isolation) = self.isolation.clone() else {
-            return Ok(Injection::default());
-        };
         let container = handed.clone();
-        let admitted = spawn_blocking(move || isolation.admit(&container));
+        let admitted = spawn_blocking(move || state.admit(&container));
         let admitted = admitted.await.map_err(failed)?;
-        admitted.map_err(|error| {
-            let cause = std::error::Error::source(&error).map(ToString::to_string);
-            let cause = cause.map(|cause| format!(": {cause}")).unwrap_or_default();
-            let pod = &handed.pod;
-            Status::unavailable(format!(
-                "pod {pod} cannot be held to its part: {error}{cause}"
-            ))
-        })
+        admitted.map_err(|error| cannot(&error))
     }
 
     /// Writes the decision on the pod. Only the same write is tried again, never a new

@@ -4,7 +4,8 @@
 //!
 //! `inject` and `reconcile` decide and touch nothing; `record` is what stays on disk, so that
 //! an agent that was killed finds its containers again before it has asked anybody; `node`
-//! does it all; `loadable` says which images cannot load the libraries; `fake` is the
+//! does it all, `thread` is where the arbiter runs, and `supervisor` starts it whenever it is not
+//! there; `loadable` says which images cannot load the libraries; `fake` is the
 //! arbiter's view of cards that a file plays.
 
 mod fake;
@@ -15,22 +16,29 @@ mod loadable;
 pub(crate) mod node;
 pub mod reconcile;
 pub mod record;
+pub(crate) mod supervisor;
 pub(crate) mod tally;
+mod thread;
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::ValueEnum;
+use sublet_abi::MAX_DEVICES;
 use sublet_arbiter::libraries::{Carried, LibraryError};
-use sublet_arbiter::{ArbiterError, TimeSharing};
+use sublet_arbiter::{ArbiterError, HandleError, TimeSharing};
+use sublet_fakegpu::MachineError;
+use sublet_model::PodKey;
 
 /// Shall containers be held to their parts?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum IsolationWord {
-    /// Where this node can do it
+    /// Where this node can do it; parts of cards wait while something is in the way
     Auto,
-    /// Yes, and the agent does not start where it cannot
+    /// Yes, and the agent does not start where this node can never do it
     On,
     /// No
     Off,
@@ -76,13 +84,29 @@ pub(crate) enum IsolationError {
     Library(#[from] LibraryError),
     /// The simulated cards are none that a program could use.
     #[error("the cards of the inventory file cannot be simulated: {0}")]
-    Fake(#[from] sublet_fakegpu::MachineError),
+    Fake(#[from] MachineError),
     /// The same, before there was a machine.
     #[error("the cards of the inventory file cannot be simulated: {0}")]
     Spec(#[from] sublet_fakegpu::SpecError),
     /// The arbiter.
     #[error(transparent)]
     Arbiter(#[from] ArbiterError),
+    /// It has ended, or does not look after the container.
+    #[error("the arbiter does not look after it: {0}")]
+    Untended(#[from] HandleError),
+    /// It is to be started again.
+    #[error("{0}; the agent tries again")]
+    Pending(Arc<str>),
+    /// More cards than a job's pages have room for.
+    #[error(
+        "a container can have parts of at most {MAX_DEVICES} GPUs, and pod {pod} asks for {cards}"
+    )]
+    TooMany {
+        /// The container's pod.
+        pod: PodKey,
+        /// What it asks.
+        cards: usize,
+    },
     /// A folder of ours.
     #[error("{doing} {} failed", place.display())]
     Io {
@@ -92,7 +116,7 @@ pub(crate) enum IsolationError {
         place: PathBuf,
         /// What the system said.
         #[source]
-        cause: std::io::Error,
+        cause: io::Error,
     },
 }
 
@@ -101,7 +125,7 @@ impl IsolationError {
     pub(crate) fn io(
         doing: &'static str,
         place: &Path,
-    ) -> impl FnOnce(std::io::Error) -> IsolationError + use<> {
+    ) -> impl FnOnce(io::Error) -> IsolationError + use<> {
         let place = place.to_owned();
         move |cause| IsolationError::Io {
             doing,
@@ -110,16 +134,48 @@ impl IsolationError {
         }
     }
 
-    /// True where waiting or another start can help, so that doing without would be wrong:
-    /// somebody else looks after these cards now, the MPS that was asked for does not serve, or a
-    /// flag names a card that is not there.
-    pub(crate) fn is_passing(&self) -> bool {
-        use ArbiterError::{Held, Mps, Setting};
-        matches!(
-            self,
-            IsolationError::Arbiter(Held { .. } | Mps { .. } | Setting(_))
-        )
+    /// The prospects of another start. Doing without is right only where there are none: an error of
+    /// which that is not certain is [`FailureKind::Transient`].
+    pub(crate) fn kind(&self) -> FailureKind {
+        use ArbiterError::Setting;
+        let is_permanent = match self {
+            IsolationError::Arbiter(Setting(_)) => return FailureKind::Setting,
+            IsolationError::Arbiter(error) => error.is_permanent(),
+            IsolationError::Library(LibraryError::Missing { .. })
+            | IsolationError::Fake(MachineError::Spec(_))
+            | IsolationError::Spec(_) => true,
+            IsolationError::Io { cause, .. } => cause.kind() == io::ErrorKind::Unsupported,
+            IsolationError::NoCards
+            | IsolationError::Library(_)
+            | IsolationError::Fake(_)
+            | IsolationError::Untended(_)
+            | IsolationError::Pending(_)
+            | IsolationError::TooMany { .. } => false,
+        };
+        match is_permanent {
+            true => FailureKind::Permanent,
+            false => FailureKind::Transient,
+        }
     }
+
+    /// The error and its cause, where only a line can be said.
+    pub(crate) fn with_cause(&self) -> String {
+        match std::error::Error::source(self) {
+            Some(cause) => format!("{self}: {cause}"),
+            None => self.to_string(),
+        }
+    }
+}
+
+/// The prospects of another start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FailureKind {
+    /// It may succeed: a disk has room again, a driver answers, another arbiter ends.
+    Transient,
+    /// It cannot: this machine lacks the libraries, or a function of the kernel or the driver.
+    Permanent,
+    /// It can once the operator has set a flag right.
+    Setting,
 }
 
 /// Makes a folder that is ours alone.

@@ -37,13 +37,14 @@ use sublet_telemetry::metrics::AgentMetrics;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tracing::{info, warn};
+use tracing::info;
 
 use agent::Agent;
 use cdi::{Cdi, Hardware};
 use discover::nvml::{self, NvmlSource};
 use discover::simulated::SimulatedSource;
 use isolate::node::{Cards, Isolation};
+use isolate::supervisor::{IsolationSupervisor, StartIsolation};
 use isolate::{IsolationError, IsolationWord, StrictnessWord, Wanted};
 use publish::offer::{AdvertiseWish, Offer, Settings};
 
@@ -244,8 +245,9 @@ pub async fn run(
     let client = sublet_client::connect(args.kubeconfig.as_deref()).await?;
     let inventory = devices(&args)?;
     Offer::of(&inventory.borrow(), settings)?;
-    let isolation = isolation(&args, time, carried, &inventory.borrow())?;
     let (metrics, registry) = AgentMetrics::registered();
+    let supervisor = supervisor(&args, time, carried, inventory.clone(), metrics.clone())?;
+    let isolation = supervisor.state();
     if let Some(address) = args.health_listen {
         let listener = TcpListener::bind(address)
             .await
@@ -268,17 +270,18 @@ pub async fn run(
     Agent::new(
         client, place, settings, inventory, metrics, isolation, runtime,
     )
-    .run(args.devices, stop)
+    .run(args.devices, supervisor, stop)
     .await
 }
 
-/// The node's arbiter, where containers are to be held to their parts.
-fn isolation(
+/// Starts the node's arbiter, where containers are to be held to their parts.
+fn supervisor(
     args: &Args,
     time: TimeSharing,
     carried: Option<&'static Carried>,
-    inventory: &Inventory,
-) -> anyhow::Result<Option<Arc<Isolation>>> {
+    inventory: watch::Receiver<Arc<Inventory>>,
+    metrics: AgentMetrics,
+) -> anyhow::Result<IsolationSupervisor> {
     let word = args.isolation;
     if word == IsolationWord::Off {
         anyhow::ensure!(
@@ -290,12 +293,9 @@ fn isolation(
             "--exclusive-slices needs the node's arbiter, which --isolation off leaves out"
         );
         info!("isolation is off, as --isolation says: containers can use more than their part");
-        return Ok(None);
     }
-    let cards = match &args.inventory {
-        Some(_) => Cards::Simulated(inventory),
-        None => Cards::Real(&args.nvml_library),
-    };
+    let simulated = args.inventory.is_some();
+    let nvml = args.nvml_library.clone();
     let wanted = Wanted {
         mode: args.isolation_mode,
         library_dir: args.library_dir.clone(),
@@ -305,26 +305,21 @@ fn isolation(
         local_jobs: args.allow_local_jobs,
         time,
     };
-    let start = || {
+    let start = move |inventory: &Inventory| {
+        let cards = match simulated {
+            true => Cards::Simulated(inventory),
+            false => Cards::Real(&nvml),
+        };
         // A node may have a driver and no card.
         if inventory.gpus().is_empty() {
             return Err(IsolationError::NoCards);
         }
         Isolation::start(&wanted, &cards)
     };
-    match start() {
-        Ok(isolation) => Ok(Some(Arc::new(isolation))),
-        Err(error) if word == IsolationWord::Auto && !error.is_passing() => {
-            let cause = std::error::Error::source(&error).map(ToString::to_string);
-            warn!(
-                %error, cause,
-                "isolation is off: containers can use more than their part; \
-                 --isolation=on makes this an error"
-            );
-            Ok(None)
-        }
-        Err(error) => Err(error).context("containers cannot be held to their limits"),
-    }
+    let start = (word != IsolationWord::Off).then(|| Arc::new(start) as Arc<StartIsolation>);
+    let must = word == IsolationWord::On;
+    IsolationSupervisor::begin(start, must, inventory, metrics)
+        .context("containers cannot be held to their limits")
 }
 
 /// The node's devices, from the file or the driver.

@@ -34,8 +34,9 @@ use tracing::{debug, info, warn};
 use crate::allocate::{HandOver, Site, decide_for};
 use crate::caring::Caring;
 use crate::cdi::Cdi;
+use crate::isolate::IsolationError;
 use crate::isolate::inject::Injection;
-use crate::isolate::node::Isolation;
+use crate::isolate::supervisor::{IsolationWatch, state_for};
 use crate::pods::WatchedPods;
 
 /// The plugin's name, as the scheduler writes it on pods ([`keys::REQUIRED_PLUGINS`]).
@@ -109,7 +110,7 @@ impl Created {
 pub(crate) struct RuntimePlugin {
     pub(crate) pods: Arc<WatchedPods>,
     pub(crate) site: watch::Receiver<Arc<Site>>,
-    pub(crate) isolation: Option<Arc<Isolation>>,
+    pub(crate) isolation: IsolationWatch,
     pub(crate) caring: Arc<Caring>,
     pub(crate) cdi: Option<Arc<Cdi>>,
     pub(crate) created: Created,
@@ -202,7 +203,13 @@ impl RuntimePlugin {
         let site = self.site.borrow().clone();
         let handed = decide_for(pods, &site, uid, container).map_err(|error| error.to_string())?;
         let handed = handed.ok_or("kubelet was asked for a GPU that the pod does not ask for")?;
-        if let Some(isolation) = &self.isolation {
+        let cannot = |error: IsolationError| {
+            let why = error.with_cause();
+            format!("the container cannot be held to its part: {why}")
+        };
+        let state = state_for(&handed, &self.isolation, Duration::ZERO).await;
+        let state = state.map_err(cannot)?;
+        if let Some(isolation) = state.on() {
             // Containers whose pods are gone make room: their memory may be this one's now.
             isolation.settle(|| self.pods.known(|_| true).unwrap_or(Arc::clone(pods)));
         }
@@ -210,14 +217,7 @@ impl RuntimePlugin {
         let cards = handed.card_names();
         let ready = self.caring.ready(&cards, &who, Some(pods), patience).await;
         ready.map_err(|status| status.message().to_owned())?;
-        let Some(isolation) = &self.isolation else {
-            return Ok((handed, Injection::default()));
-        };
-        let injected = isolation.admit(&handed).map_err(|error| {
-            let cause = std::error::Error::source(&error).map(ToString::to_string);
-            let cause = cause.map(|cause| format!(": {cause}")).unwrap_or_default();
-            format!("the container cannot be held to its part: {error}{cause}")
-        })?;
+        let injected = state.admit(&handed).map_err(cannot)?;
         Ok((handed, injected))
     }
 }

@@ -14,7 +14,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
-use crate::isolate::node::Isolation;
+use crate::isolate::supervisor::{IsolationState, IsolationWatch};
 
 /// How many are served at a time; others wait.
 const CONNECTIONS: usize = 4;
@@ -42,7 +42,7 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
 }
 
 /// Answers for as long as the process lives.
-pub(crate) async fn serve(listener: TcpListener, isolation: Option<Arc<Isolation>>) {
+pub(crate) async fn serve(listener: TcpListener, isolation: IsolationWatch) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         // Never an error: it is never closed.
@@ -68,7 +68,7 @@ pub(crate) async fn serve(listener: TcpListener, isolation: Option<Arc<Isolation
 }
 
 /// Answers one question after the other.
-async fn converse(stream: TcpStream, isolation: Option<Arc<Isolation>>) -> std::io::Result<()> {
+async fn converse(stream: TcpStream, isolation: IsolationWatch) -> std::io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut read = BufReader::new(read);
     loop {
@@ -81,8 +81,8 @@ async fn converse(stream: TcpStream, isolation: Option<Arc<Isolation>>) -> std::
         if line.is_empty() {
             return Ok(());
         }
-        let isolation = isolation.clone();
-        let reply = spawn_blocking(move || answer(&line, isolation.as_deref())).await?;
+        let isolation = isolation.borrow().clone();
+        let reply = spawn_blocking(move || answer(&line, &isolation)).await?;
         let mut text = serde_json::to_vec(&reply)?;
         text.push(b'\n');
         timeout(PATIENCE, write.write_all(&text)).await??;
@@ -92,14 +92,22 @@ async fn converse(stream: TcpStream, isolation: Option<Arc<Isolation>>) -> std::
     }
 }
 
-fn answer(line: &str, isolation: Option<&Isolation>) -> Reply {
+fn answer(line: &str, isolation: &IsolationState) -> Reply {
     let error = |reason: String| Reply::Error { reason };
     let request: Request = match serde_json::from_str(line) {
         Ok(request) => request,
         Err(why) => return error(format!("this is no request: {why}")),
     };
-    let Some(isolation) = isolation else {
-        return error("the agent runs without isolation, so it measures nothing".to_owned());
+    let isolation = match isolation {
+        IsolationState::On(isolation) => isolation,
+        IsolationState::Pending(why) => {
+            return error(format!(
+                "nothing holds containers to their parts now: {why}"
+            ));
+        }
+        IsolationState::Unsupported(_) | IsolationState::Disabled => {
+            return error("the agent runs without isolation, so it measures nothing".to_owned());
+        }
     };
     let answered = isolation.read(request);
     answered.unwrap_or_else(|why| error(why.to_string()))
@@ -107,6 +115,8 @@ fn answer(line: &str, isolation: Option<&Isolation>) -> Reply {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::watch;
+
     use super::*;
 
     #[test]
@@ -128,7 +138,8 @@ mod tests {
     async fn a_line_is_answered_whatever_it_is() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(serve(listener, None));
+        let (_supervisor, isolation) = watch::channel(IsolationState::Disabled);
+        tokio::spawn(serve(listener, isolation));
         // More than are served at a time: each is given up after its answer.
         for (line, expected) in [
             ("garbage\n".to_owned(), "this is no request"),

@@ -313,6 +313,9 @@ keys! {
         /// since when no agent hands out devices, so that the cards get no new pods: an agent that
         /// ends writes it, and the next one removes it
         AGENT_AWAY = "sublet.dev/agent-away",
+        /// why containers are not held to their parts: `pending: …`, and no part of a card is handed
+        /// out, or `unsupported: …`, and nothing limits them; written by the agent
+        NOT_ISOLATED = "sublet.dev/not-isolated",
     }
     NodeLabel {
         /// how cards are handed out: `memory`, `whole` or `both`; wins over `--sharing`

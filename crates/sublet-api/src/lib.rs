@@ -21,6 +21,7 @@ mod machine;
 mod measured;
 mod models;
 mod node;
+mod not_isolated;
 pub mod object;
 mod pod;
 mod preempting;
@@ -45,6 +46,7 @@ pub use measured::{NodeUse, UseTextError, measured_use, use_from_json, use_to_js
 pub use node::{
     NodeDefaults, NodeError, facts_of, facts_with_stock, facts_without_gpu, unhealthy_gpus,
 };
+pub use not_isolated::NotIsolated;
 pub use pod::{bound_entry, is_over, pod_key, pod_uid, scheduler_of, unsaid};
 pub use preempting::{
     Preempting, PreemptingTextError, Victim, preempting_from_json, preempting_to_json,

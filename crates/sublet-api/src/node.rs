@@ -17,6 +17,7 @@ use crate::inventory::{InventoryTextError, report_from_json};
 use crate::keys;
 use crate::machine::allocatable;
 use crate::measured::measured_use;
+use crate::not_isolated::NotIsolated;
 use crate::object::{ConfigMap, Node};
 use crate::quantity::{QuantityError, bytes, milli_cpu, whole_number};
 
@@ -94,8 +95,9 @@ pub fn facts_of(node: &Node, defaults: NodeDefaults) -> Result<Option<NodeFacts>
         let report = report_from_json(text)?;
         let handed = node.metadata.annotations.get(keys::HANDED_OVER);
         let handed = handed.map(|text| handed_from_json(text)).transpose()?;
+        let sharing = wish.unwrap_or(report.sharing);
         return Ok(Some(NodeFacts {
-            sharing: wish.unwrap_or(report.sharing),
+            sharing,
             identity: report.identity,
             advertise: report.advertise,
             unit: report.unit,
@@ -107,7 +109,7 @@ pub fn facts_of(node: &Node, defaults: NodeDefaults) -> Result<Option<NodeFacts>
             measured: Arc::new(measured_use(node).unwrap_or_default()),
             ..NodeFacts::plain(
                 name,
-                Arc::new(reachable(cordoned(report.inventory, node), node)),
+                Arc::new(reachable(cordoned(report.inventory, node), sharing, node)),
             )
         }));
     }
@@ -142,13 +144,21 @@ fn cordoned(inventory: Inventory, node: &Node) -> Inventory {
     inventory.with_sick(&indices, "cordoned by hami.io/device-cordon")
 }
 
-/// The same cards; none of them gets new work while nobody hands them out.
-fn reachable(inventory: Inventory, node: &Node) -> Inventory {
-    if !node.metadata.annotations.contains_key(keys::AGENT_AWAY) {
-        return inventory;
-    }
+/// The same cards; none of them gets new work while nobody hands them out, or nothing would hold
+/// those to their parts who share one. A whole card needs no limit.
+fn reachable(inventory: Inventory, sharing: Sharing, node: &Node) -> Inventory {
+    let why = if node.metadata.annotations.contains_key(keys::AGENT_AWAY) {
+        "the node's agent ended, and no other has come yet".to_owned()
+    } else {
+        match NotIsolated::of(node) {
+            Some(NotIsolated::Pending(why)) if sharing != Sharing::Whole => {
+                format!("nothing holds containers to their parts now: {why}")
+            }
+            _ => return inventory,
+        }
+    };
     let all = inventory.gpus().iter().map(|gpu| gpu.index).collect();
-    inventory.with_sick(&all, "the node's agent ended, and no other has come yet")
+    inventory.with_sick(&all, &why)
 }
 
 /// What the engine needs to know of a node without a GPU: pods of no GPU can go there and
@@ -333,6 +343,36 @@ mod tests {
         assert!(
             check("note:sublet.dev/inventory={}").starts_with("annotation `sublet.dev/inventory`")
         );
+    }
+
+    #[test]
+    fn cards_that_nobody_limits_get_no_new_parts() {
+        let inventory = concat!(
+            r#"{"version":1,"unit":"MiB","sharing":"memory","identity":"nri","advertise":"units","#,
+            r#""gpus":[{"index":0,"memoryMiB":8}]}"#
+        );
+        let health = |sharing: &str, note: &str| {
+            let mut node = Node::default();
+            node.metadata.name = "n1".to_owned();
+            let notes = [(keys::INVENTORY, inventory), (keys::NOT_ISOLATED, note)];
+            let notes = notes.iter().filter(|(_, text)| !text.is_empty());
+            let notes = notes.map(|(key, text)| ((*key).to_owned(), (*text).to_owned()));
+            node.metadata.annotations.extend(notes);
+            let labels = &mut node.metadata.labels;
+            labels.insert(keys::SHARING_LABEL.to_owned(), sharing.to_owned());
+            let facts = facts_of(&node, NodeDefaults::default()).unwrap().unwrap();
+            format!("{:?}", facts.inventory.gpus()[0].health)
+        };
+        let sick = "Sick(\"nothing holds containers to their parts now: the disk is full\")";
+        for (sharing, note, expected) in [
+            ("memory", "", "Healthy"),
+            ("memory", "pending: the disk is full", sick),
+            ("both", "pending: the disk is full", sick),
+            ("whole", "pending: the disk is full", "Healthy"),
+            ("memory", "unsupported: no libraries", "Healthy"),
+        ] {
+            assert_eq!(health(sharing, note), expected, "{sharing} {note}");
+        }
     }
 
     #[test]

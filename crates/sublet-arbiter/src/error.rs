@@ -53,6 +53,22 @@ pub enum ArbiterError {
     Setting(String),
 }
 
+impl ArbiterError {
+    /// True where no later start on this machine can do better: its kernel or driver lacks what the
+    /// arbiter is made of.
+    #[must_use]
+    pub fn is_permanent(&self) -> bool {
+        match self {
+            ArbiterError::System { cause, .. } => cause.kind() == io::ErrorKind::Unsupported,
+            ArbiterError::Gpu(error) => error.is_permanent(),
+            ArbiterError::Held { .. }
+            | ArbiterError::Folder { .. }
+            | ArbiterError::Mps { .. }
+            | ArbiterError::Setting(_) => false,
+        }
+    }
+}
+
 fn holder(pid: u32, uid: u32) -> String {
     match pid {
         0 => "a process that cannot be seen from here".to_owned(),

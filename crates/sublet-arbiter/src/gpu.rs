@@ -59,6 +59,22 @@ pub enum GpuViewError {
     Other(String),
 }
 
+impl GpuViewError {
+    /// True where a driver answers and lacks a function that is needed: another one must be installed.
+    /// One that does not load now may be there a moment later, while it is installed.
+    #[must_use]
+    pub fn is_permanent(&self) -> bool {
+        use NvmlError::{FailedToLoadSymbol, FunctionNotFound, NotSupported};
+        let GpuViewError::Driver { cause, .. } = self else {
+            return false;
+        };
+        matches!(
+            cause,
+            FailedToLoadSymbol(_) | FunctionNotFound | NotSupported
+        )
+    }
+}
+
 fn where_looked(library: &Path) -> &'static str {
     if library.components().count() > 1 {
         "at that path"

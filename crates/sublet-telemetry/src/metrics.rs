@@ -45,6 +45,14 @@ pub struct OutcomeLabel {
     pub outcome: &'static str,
 }
 
+/// The label of a node's isolation: 1 is the state that it is in.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct IsolationLabel {
+    /// `on`, `pending` (no part of a card is handed out), `unsupported` (nothing limits containers),
+    /// `disabled` by the operator, `no-gpus`.
+    pub state: &'static str,
+}
+
 /// The label of a count by a device plugin's resource.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ResourceLabel {
@@ -218,6 +226,8 @@ pub struct AgentMetrics {
     pub registrations: Family<ResourceLabel, Counter>,
     /// GPUs that are unhealthy.
     pub unhealthy: Gauge,
+    /// Are containers held to their parts?
+    pub isolation: Family<IsolationLabel, Gauge>,
     /// What each container may use of a card.
     pub tenant_limit: Family<ContainerLabels, Gauge>,
     /// What it uses.
@@ -242,6 +252,7 @@ impl AgentMetrics {
             allocations,
             registrations,
             unhealthy,
+            isolation,
             tenant_limit,
             tenant_used,
             tenant_refusals,
@@ -261,6 +272,12 @@ impl AgentMetrics {
             registrations,
         );
         registry.register("unhealthy_gpus", "GPUs that get no new work", unhealthy);
+        registry.register(
+            "isolation",
+            "1 for the state that the limits of containers are in: on, pending (no part of a card is \
+             handed out), unsupported (nothing limits containers), disabled, no-gpus",
+            isolation,
+        );
         registry.register_with_unit(
             "tenant_memory_limit",
             "GPU memory that a container may use, by card",

@@ -9,8 +9,9 @@ use std::process::Command;
 
 use sublet_api::keys::{self, KeyKind};
 use sublet_telemetry::metrics::{
-    AgentMetrics, ContainerLabels, ControllerLabel, ControllerMetrics, NodeLabel, OutcomeLabel,
-    ReasonLabel, ResourceLabel, SchedulerMetrics, StandInMetrics, VerbLabel, WriteLabels, print,
+    AgentMetrics, ContainerLabels, ControllerLabel, ControllerMetrics, IsolationLabel, NodeLabel,
+    OutcomeLabel, ReasonLabel, ResourceLabel, SchedulerMetrics, StandInMetrics, VerbLabel,
+    WriteLabels, print,
 };
 
 const SUBLET: &str = env!("CARGO_BIN_EXE_sublet");
@@ -185,6 +186,7 @@ fn agent_metrics() -> String {
         allocations,
         registrations,
         unhealthy,
+        isolation,
         tenant_limit,
         tenant_used,
         tenant_refusals,
@@ -206,6 +208,8 @@ fn agent_metrics() -> String {
         .inc();
     registrations.get_or_create(&resource).inc();
     unhealthy.set(0);
+    let state = IsolationLabel { state: "" };
+    isolation.get_or_create(&state).set(0);
     tenant_limit.get_or_create(&tenant).set(0);
     tenant_used.get_or_create(&tenant).set(0);
     tenant_refusals.get_or_create(&tenant).inc();

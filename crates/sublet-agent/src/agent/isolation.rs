@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tracing::{debug, warn};
@@ -21,6 +21,7 @@ use crate::allocate::Given;
 use crate::caring::Caring;
 use crate::isolate::figures::Figures;
 use crate::isolate::node::Isolation;
+use crate::isolate::supervisor::IsolationWatch;
 use crate::isolate::tally::Tally;
 use crate::pods::PodSource;
 
@@ -41,7 +42,7 @@ pub(super) struct Caretaker {
     pub(super) node: NodeName,
     pub(super) metrics: AgentMetrics,
     pub(super) given: Arc<Mutex<Given>>,
-    pub(super) isolation: Option<Arc<Isolation>>,
+    pub(super) isolation: IsolationWatch,
     pub(super) unit: Unit,
     /// Told of the cards of pods that do not say it themselves.
     pub(super) lost: watch::Sender<Handed>,
@@ -51,27 +52,44 @@ pub(super) struct Caretaker {
 
 impl Caretaker {
     /// Looks after the containers that are held to their parts, and after what pods leave behind; ends
-    /// with an error when the arbiter does, and never where there is none.
+    /// only with an error.
     pub(super) async fn keep(&self) -> anyhow::Result<()> {
-        let Some(isolation) = &self.isolation else {
-            return self.settle().await;
-        };
-        let mut ended = isolation.ended();
         tokio::select! {
-            shown = self.show(isolation) => shown,
+            shown = self.show_each() => shown,
             settled = self.settle() => settled,
-            why = ended.wait_for(Option::is_some) => {
-                let why = why.ok().and_then(|why| why.clone());
-                bail!("the arbiter has ended: {}", why.unwrap_or_default())
-            }
         }
     }
 
-    async fn show(&self, isolation: &Arc<Isolation>) -> anyhow::Result<()> {
+    /// Shows what each arbiter says, one after the other.
+    async fn show_each(&self) -> anyhow::Result<()> {
+        let mut states = self.isolation.clone();
+        loop {
+            let state = states.borrow_and_update().clone();
+            if state.is_off() {
+                self.measured.send_replace(Some(NodeUse::new()));
+            }
+            let mut figures = Figures::default();
+            let shown = async {
+                match state.on() {
+                    Some(isolation) => self.show(isolation, &mut figures).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                shown = shown => return shown,
+                // Never an error: the supervisor outlives this.
+                _ = states.changed() => {}
+            }
+            // The next one counts from zero.
+            figures.forget(&self.metrics);
+        }
+    }
+
+    async fn show(&self, isolation: &Arc<Isolation>, figures: &mut Figures) -> anyhow::Result<()> {
         let mut clock = interval(SHOW_EVERY);
         clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let begun = Instant::now();
-        let (mut figures, mut tally) = (Figures::default(), Tally::default());
+        let mut tally = Tally::default();
         loop {
             clock.tick().await;
             let isolation = Arc::clone(isolation);
@@ -116,7 +134,7 @@ impl Caretaker {
 
     /// True if a container waits for its limits.
     async fn settle_containers(&self, pods: &Arc<Vec<Pod>>) -> anyhow::Result<bool> {
-        let Some(isolation) = self.isolation.clone() else {
+        let Some(isolation) = self.isolation.borrow().on().cloned() else {
             return Ok(false);
         };
         let (pods, unit, source) = (Arc::clone(pods), self.unit, self.pods.clone());

@@ -20,7 +20,7 @@ use super::LOOK_EVERY;
 use crate::allocate::{Given, read_entry};
 use crate::books::Books;
 use crate::hand_over::{in_time, now_ns};
-use crate::isolate::node::Isolation;
+use crate::isolate::supervisor::IsolationWatch;
 use crate::nri::Created;
 use crate::pods::PodSource;
 
@@ -37,7 +37,7 @@ pub(super) struct Registrar {
     /// The node's name and unit.
     pub(super) facts: NodeFacts,
     pub(super) given: Arc<Mutex<Given>>,
-    pub(super) isolation: Option<Arc<Isolation>>,
+    pub(super) isolation: IsolationWatch,
     pub(super) books: PathBuf,
     pub(super) doubt: Arc<Notify>,
 }
@@ -74,7 +74,7 @@ impl Registrar {
         let (mut open, mut doubts) = (waiting.len(), 0);
         // They are long, and where the runtime is asked they only have news of an earlier agent's
         // answers.
-        let isolation = self.isolation.clone();
+        let isolation = self.isolation.borrow().on().cloned();
         let is_open = isolation.as_ref().is_some_and(|one| one.is_in_doubt());
         let books = (self.created.is_none() || is_open).then(|| Books::read(&self.books));
         let books = books.flatten();

@@ -59,6 +59,11 @@ impl Figures {
         }
     }
 
+    /// Shows no container any longer.
+    pub(crate) fn forget(&mut self, metrics: &AgentMetrics) {
+        self.update(metrics, &<(Snapshot, BTreeMap<u64, Record>)>::default(), 0);
+    }
+
     fn write(
         &mut self,
         metrics: &AgentMetrics,

@@ -2,8 +2,9 @@
 //! call here blocks for a turn of the arbiter and for the disk, about a millisecond.
 //!
 //! No container has to ask the arbiter for room: the cluster has given it. Where something else is
-//! wrong (a card that is gone), it is tried again at the next look. Until then the container's
-//! socket is not there, and its programs are refused or run without a limit, as the mode says.
+//! wrong (a card that is gone), a container that is about to start is refused. One that runs already
+//! gets its limits at a later look. Until then its socket is not there, and its programs are refused or
+//! run without a limit, as the mode says.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -23,7 +24,6 @@ use sublet_arbiter::{
 };
 use sublet_fakegpu::{FakeMachine, Spec};
 use sublet_model::{Inventory, MiB, PodUid, Unit};
-use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
 use super::fake::FakeView;
@@ -32,6 +32,7 @@ use super::leftovers::Leftovers;
 use super::loadable::warn_of_needs;
 use super::reconcile::{is_wanted, lost};
 use super::record::{Record, RecordCard, read_all};
+use super::thread::{Ended, run};
 use super::{IsolationError, StrictnessWord, Wanted, make_private, open_to_all};
 use crate::allocate::HandOver;
 use crate::books::Books;
@@ -57,8 +58,7 @@ pub(crate) struct Isolation {
     gpus: Vec<GpuRow>,
     tracked: Mutex<BTreeMap<PathBuf, Tracked>>,
     leftovers: Leftovers,
-    /// Becomes the reason when the arbiter ends.
-    ended: watch::Receiver<Option<String>>,
+    ended: Ended,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -102,6 +102,9 @@ impl Isolation {
             ..Options::new(folder)
         };
         let arbiter = Arbiter::start(options, view)?;
+        // Nobody else writes there now. An arbiter that does not run yet can be given up again, and
+        // leaves what the next one must know.
+        let records = read_all(&containers).map_err(IsolationError::io("reading", &containers))?;
         let handle = arbiter.handle();
         let (ended, thread) = run(arbiter)?;
         let (mode, word) = match wanted.mode {
@@ -129,7 +132,7 @@ impl Isolation {
             containers,
         };
         isolation.gpus = isolation.snapshot().gpus;
-        isolation.restore()?;
+        isolation.restore(records);
         isolation.clear_libraries();
         let gpus = isolation.gpus.len();
         let containers = isolation.lock().len();
@@ -137,9 +140,11 @@ impl Isolation {
         Ok(isolation)
     }
 
-    /// Becomes true with a reason when the arbiter has ended.
-    pub(crate) fn ended(&self) -> watch::Receiver<Option<String>> {
-        self.ended.clone()
+    /// Returns when the arbiter has ended, and says of what.
+    pub(crate) async fn until_ended(&self) -> String {
+        let mut ended = self.ended.clone();
+        let why = ended.wait_for(Option::is_some).await;
+        why.ok().and_then(|why| why.clone()).unwrap_or_default()
     }
 
     /// Ends the arbiter in order. Containers go on with their limits, and wait for the next.
@@ -162,11 +167,18 @@ impl Isolation {
             return Ok(Injection::default());
         }
         if handed.cards.len() > MAX_DEVICES {
-            let (pod, cards) = (&handed.pod, handed.cards.len());
-            warn!(%pod, cards, "not isolated: a container on more than {MAX_DEVICES} GPUs");
-            return Ok(Injection::default());
+            let (pod, cards) = (handed.pod.clone(), handed.cards.len());
+            // Nobody else is on whole cards: they need no limit, and have no figures either.
+            return match handed.needs_limit() {
+                true => Err(IsolationError::TooMany { pod, cards }),
+                false => Ok(Injection::default()),
+            };
         }
         let mut all = self.lock();
+        // What a container of before has is nobody's to hold it to now.
+        if self.ended.borrow().is_some() {
+            return Err(HandleError::Ended.into());
+        }
         let mut record = Record {
             mps: self.kit.mps.is_some(),
             libraries: self.kit.folders(),
@@ -196,9 +208,14 @@ impl Isolation {
         };
         self.begin_job(&mut tracked);
         let written = tracked.record.write(&self.containers);
+        let refused = tracked.complaint.clone();
         all.insert(folder.clone(), tracked);
         written.map_err(IsolationError::io("writing to", &folder))?;
-        Ok(inject(&self.kit, &tenant, &limits))
+        match refused {
+            // It is tried again at each look, and whoever asks next finds it done.
+            Some(why) => Err(HandleError::Refused(why).into()),
+            None => Ok(inject(&self.kit, &tenant, &limits)),
+        }
     }
 
     /// A name for a folder that is nobody's.
@@ -312,14 +329,12 @@ impl Isolation {
     }
 
     fn snapshot(&self) -> Snapshot {
-        // The arbiter has ended. Then this process ends too, and nobody reads this.
+        // The arbiter has ended, and another one is about to start.
         self.handle.snapshot().unwrap_or_default()
     }
 
     /// Takes back the containers of an earlier agent, before their processes stop waiting.
-    fn restore(&self) -> Result<(), IsolationError> {
-        let records =
-            read_all(&self.containers).map_err(IsolationError::io("reading", &self.containers))?;
+    fn restore(&self, records: Vec<Record>) {
         let mut all = self.lock();
         for record in records {
             let folder = record.folder(&self.containers);
@@ -334,7 +349,6 @@ impl Isolation {
             }
             all.insert(folder, tracked);
         }
-        Ok(())
     }
 
     /// Removes libraries of earlier versions that no container can come back to. New containers get
@@ -472,28 +486,6 @@ fn simulated(
     };
     let place = Folder::within(&wanted.runtime_dir, &format!("fake-{}", spec.digest()));
     Ok((place, Box::new(FakeView(machine)), Some(kit)))
-}
-
-type Running = (watch::Receiver<Option<String>>, JoinHandle<()>);
-
-/// Runs the arbiter in a thread of its own.
-fn run(arbiter: Arbiter) -> Result<Running, IsolationError> {
-    let (tell, ended) = watch::channel(None);
-    let body = move || {
-        let why = match arbiter.run() {
-            Ok(()) => "it was told to".to_owned(),
-            Err(error) => error.to_string(),
-        };
-        tell.send_replace(Some(why));
-    };
-    let thread = std::thread::Builder::new()
-        .name("arbiter".to_owned())
-        .spawn(body)
-        .map_err(IsolationError::io(
-            "starting",
-            Path::new("the arbiter's thread"),
-        ))?;
-    Ok((ended, thread))
 }
 
 #[cfg(test)]

@@ -126,7 +126,7 @@ impl Cards {
                 }
             }
         }
-        if let Some(isolation) = &self.hand_out.isolation
+        if let Some(isolation) = self.hand_out.isolation.borrow().on().cloned()
             && device == OfferedDevice::Unit
         {
             for (card, uid) in isolation.holders() {
@@ -210,7 +210,7 @@ impl DeviceKind for CardKind {
     /// and stay as they are. So this is what we made for its containers, and what runs on.
     async fn clean(&self, device: &str, after: &BTreeSet<PodUid>) -> Result<(), String> {
         let (card, after) = (device.to_owned(), after.clone());
-        let isolation = self.cards.hand_out.isolation.clone();
+        let isolation = self.cards.hand_out.isolation.borrow().on().cloned();
         let looked = spawn_blocking(move || {
             if let Some(isolation) = isolation {
                 isolation.clear_leftovers(&card)?;

@@ -83,7 +83,13 @@ fn the_shipped_policies_let_the_agent_write_what_it_must() {
 #[test]
 fn the_shipped_policy_guards_what_the_agent_says_of_a_node() {
     let policy = include_str!("../../../../deploy/kubernetes/31-inventory-policy.yaml");
-    for key in [INVENTORY, HANDED_OVER, MEASURED_USE, AGENT_AWAY] {
+    for key in [
+        INVENTORY,
+        HANDED_OVER,
+        MEASURED_USE,
+        AGENT_AWAY,
+        NOT_ISOLATED,
+    ] {
         assert!(policy.contains(&format!("'{key}'")), "{key} can be forged");
     }
 }

@@ -5,6 +5,7 @@
 //! are in the node's `usedMiB` and in no card's.
 
 use serde::Serialize;
+use sublet_api::NotIsolated;
 use sublet_model::{Health, MiB};
 
 use super::table::{identity_name, sharing_name};
@@ -33,8 +34,19 @@ struct NodeJson {
     total: u64,
     #[serde(rename = "usedMiB")]
     used: u64,
+    /// Only where containers are not held to their parts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_isolated: Option<NotIsolatedJson>,
     gpus: Vec<GpuJson>,
     pending: Vec<PodJson>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NotIsolatedJson {
+    /// Are parts of cards handed out all the same?
+    hands_out_parts: bool,
+    problem: String,
 }
 
 #[derive(Serialize)]
@@ -121,6 +133,16 @@ fn node_json(node: &NodeView, with_compute: bool) -> NodeJson {
         unit: facts.unit.to_string(),
         total: facts.inventory.memory().get(),
         used: used.map(|part| part.memory).sum::<MiB>().get(),
+        not_isolated: node.not_isolated.as_ref().map(|why| match why {
+            NotIsolated::Pending(why) => NotIsolatedJson {
+                hands_out_parts: false,
+                problem: why.clone(),
+            },
+            NotIsolated::Unsupported(why) => NotIsolatedJson {
+                hands_out_parts: true,
+                problem: why.clone(),
+            },
+        }),
         gpus: gpus
             .zip(&node.kept)
             .map(|(gpu, kept)| {
@@ -170,4 +192,42 @@ fn pods_at(node: &NodeView, place: Place, with_compute: bool) -> Vec<PodJson> {
         })
     };
     node.pods.iter().filter_map(pod_json).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use sublet_api::keys;
+    use sublet_api::object::{Node, Quantity};
+
+    use super::super::{InspectFormat, print};
+
+    #[test]
+    fn a_node_that_does_not_limit_its_containers_is_named_with_the_reason() {
+        let check = |note: &str| {
+            let mut node = Node::default();
+            node.metadata.name = "n1".to_owned();
+            let amounts = [(keys::ALIYUN_GPU_MEM, "30"), (keys::ALIYUN_GPU_COUNT, "2")];
+            let amounts =
+                amounts.map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned())));
+            node.status.capacity.extend(amounts);
+            let note = (!note.is_empty()).then(|| (keys::NOT_ISOLATED.to_owned(), note.to_owned()));
+            node.metadata.annotations.extend(note);
+            let answer = print(&[node], &[], None, InspectFormat::Json, false).unwrap();
+            let document: serde_json::Value = serde_json::from_str(&answer.text).unwrap();
+            let said = document["nodes"][0]["notIsolated"].to_string();
+            (said, answer.notes.join("\n"))
+        };
+        assert_eq!(check(""), ("null".to_owned(), String::new()));
+        let (said, note) = check("pending: the disk is full");
+        assert_eq!(
+            said,
+            r#"{"handsOutParts":false,"problem":"the disk is full"}"#
+        );
+        let words = "warning: node n1 hands out no part of a card until its agent can limit it: the disk is full";
+        assert_eq!(note, words);
+        let (said, note) = check("unsupported: no libraries");
+        assert_eq!(said, r#"{"handsOutParts":true,"problem":"no libraries"}"#);
+        let words = "warning: containers on node n1 can use more than their part: no libraries";
+        assert_eq!(note, words);
+    }
 }

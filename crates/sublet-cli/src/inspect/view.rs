@@ -10,7 +10,8 @@ use std::sync::Arc;
 use sublet_api::dialect::claim_of;
 use sublet_api::object::{Node, Pod};
 use sublet_api::{
-    NodeDefaults, NodeUse, bound_entry, facts_of, is_over, keys, measured_use, whole_number,
+    NodeDefaults, NodeUse, NotIsolated, bound_entry, facts_of, is_over, keys, measured_use,
+    whole_number,
 };
 use sublet_model::{
     Ask, ContainerName, Entry, Ledger, MiB, NodeFacts, Part, PodKey, PodUid, Portion, Sharing,
@@ -50,6 +51,8 @@ pub(super) struct NodeView {
     pub(super) address: String,
     /// How busy its cards were over a minute, as its agent says.
     pub(super) measured: NodeUse,
+    /// Why its containers are not held to their parts.
+    pub(super) not_isolated: Option<NotIsolated>,
     /// What the node has, in its unit: a part of it may be on no card.
     pub(super) total: u64,
     /// By card, what is kept free for pods that do not say which they have.
@@ -97,6 +100,20 @@ impl View {
     }
 }
 
+/// What is to be said of a node whose containers are not held to their parts.
+fn not_isolated(node: &str, why: &NotIsolated) -> String {
+    match why {
+        NotIsolated::Pending(why) => {
+            format!(
+                "warning: node {node} hands out no part of a card until its agent can limit it: {why}"
+            )
+        }
+        NotIsolated::Unsupported(why) => {
+            format!("warning: containers on node {node} can use more than their part: {why}")
+        }
+    }
+}
+
 /// Builds the view. `unit`: what one `aliyun.com/gpu-mem` is on nodes that do not say it
 /// themselves; without it, it is guessed as the original guesses.
 pub(super) fn view(nodes: &[Node], pods: &[Pod], unit: Option<Unit>) -> View {
@@ -109,6 +126,7 @@ pub(super) fn view(nodes: &[Node], pods: &[Pod], unit: Option<Unit>) -> View {
         match facts_of(node, NodeDefaults { unit }) {
             Ok(None) => {}
             Ok(Some(facts)) => {
+                notes.extend(NotIsolated::of(node).map(|why| not_isolated(name, &why)));
                 ledger.set_node(facts);
                 by_name.insert(name, node);
             }
@@ -152,6 +170,7 @@ pub(super) fn view(nodes: &[Node], pods: &[Pod], unit: Option<Unit>) -> View {
                 facts: facts.clone(),
                 address: address(node),
                 measured: measured_use(node).unwrap_or_default(),
+                not_isolated: NotIsolated::of(node),
                 total: total(node, facts),
                 kept: book.cards().iter().map(|card| card.unsure).collect(),
                 pods,

@@ -7,7 +7,7 @@ mod tests;
 
 use serde::Serialize;
 use serde_json::Value;
-use sublet_api::keys;
+use sublet_api::{NotIsolated, keys};
 
 use super::host::Trouble;
 use super::manifests::NAMESPACE;
@@ -100,6 +100,7 @@ pub(super) fn checks(facts: &Facts) -> Vec<Check> {
     checks.extend(conflicts(facts));
     checks.extend(facts.definitions.iter().filter_map(definition));
     checks.push(nodes(facts));
+    checks.extend(isolation(facts));
     checks.push(images(facts));
     if let Some(patch) = &facts.patch {
         checks.push(default_scheduler(patch));
@@ -355,6 +356,40 @@ fn nodes(facts: &Facts) -> Check {
         ),
         count => Check::ok(NAME, format!("{count} have the label gpushare=true")),
     }
+}
+
+/// What agents that are there already say of their nodes.
+fn isolation(facts: &Facts) -> Vec<Check> {
+    const NAME: &str = "isolation";
+    let note = |node: &Value| {
+        let text = node["metadata"]["annotations"][keys::NOT_ISOLATED].as_str()?;
+        Some(NotIsolated::from_text(text))
+    };
+    let said = facts.nodes.iter().filter_map(|node| {
+        let name = text(&node["metadata"]["name"]);
+        let (found, advice) = match note(node)? {
+            NotIsolated::Pending(why) => (
+                format!(
+                    "node {name} hands out no part of a card until its agent can limit it: {why}"
+                ),
+                "mend that on the node; the agent tries again by itself",
+            ),
+            NotIsolated::Unsupported(why) => (
+                format!("containers on node {name} can use more than their part: {why}"),
+                "give the node what it lacks and restart its agent; if it is meant so, \
+                 --isolation off says it",
+            ),
+        };
+        Some(Check::bad(NAME, Severity::Warning, found, advice))
+    });
+    let mut checks: Vec<Check> = said.collect();
+    if checks.is_empty() {
+        checks.push(Check::ok(
+            NAME,
+            "no agent says that it cannot limit containers",
+        ));
+    }
+    checks
 }
 
 fn images(facts: &Facts) -> Check {

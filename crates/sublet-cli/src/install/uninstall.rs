@@ -231,6 +231,7 @@ fn traces(node: &Value) -> Option<(Value, Value)> {
         keys::HANDED_OVER,
         keys::MEASURED_USE,
         keys::AGENT_AWAY,
+        keys::NOT_ISOLATED,
     ];
     let annotations = node["metadata"]["annotations"].as_object()?;
     if !written.iter().any(|key| annotations.contains_key(*key)) {

@@ -202,6 +202,8 @@ fn nobody_forges_a_result() -> Result<()> {
         "sublet.dev/inventory",
         "sublet.dev/handed-over",
         "sublet.dev/measured-use",
+        "sublet.dev/agent-away",
+        "sublet.dev/not-isolated",
     ] {
         let annotation = format!("{key}=x");
         let error = refused(cluster.kubectl(&["annotate", "node", "n1", &annotation]))?;

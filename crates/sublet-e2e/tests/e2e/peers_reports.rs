@@ -16,6 +16,7 @@ use sublet_testbed::{deployed, free_port};
 
 const REGISTER: &str = "hami.io/node-nvidia-register";
 const HANDSHAKE: &str = "hami.io/node-handshake";
+const NOT_ISOLATED: &str = "sublet.dev/not-isolated";
 
 /// Two cards, the second one sick for this reason.
 fn cards(reason: &str) -> String {
@@ -42,12 +43,17 @@ impl PaperNode {
     }
 
     fn start_agent(&self, flags: &[&str]) -> Result<()> {
+        self.start_agent_with(&[&["--isolation", "off"], flags].concat())
+    }
+
+    /// Starts it, and waits until it has reported the node.
+    fn start_agent_with(&self, flags: &[&str]) -> Result<()> {
         let cluster = &self.world.cluster;
         let dir = cluster.dir();
         fs::write(dir.join("gpus.yaml"), cards("first"))?;
         let mut command = Command::new(self.world.sublet_path());
         command
-            .args(["agent", "--node-name", "n1", "--isolation", "off"])
+            .args(["agent", "--node-name", "n1"])
             .args(["--health-listen", &format!("127.0.0.1:{}", free_port()?)])
             .arg("--kubeconfig")
             .arg(cluster.kubeconfig(&deployed::account("sublet-agent").name)?)
@@ -61,11 +67,15 @@ impl PaperNode {
     }
 
     fn restart_agent(&self, flags: &[&str]) -> Result<()> {
+        self.restart_agent_with(&[&["--isolation", "off"], flags].concat())
+    }
+
+    fn restart_agent_with(&self, flags: &[&str]) -> Result<()> {
         self.world.cluster.stop(deployed::AGENT);
         // So that the new agent's own report is told from that of the last one.
         self.world
             .annotate_node_as_agent("n1", "sublet.dev/inventory", "")?;
-        self.start_agent(flags)
+        self.start_agent_with(flags)
     }
 
     fn annotation(&self, key: &str) -> Result<String> {
@@ -164,6 +174,34 @@ fn hami_s_readers_find_the_node_and_hami_s_plugin_wins_it() -> Result<()> {
     node.restart_agent(&[])?;
     assert_eq!(node.annotation(REGISTER)?, "");
     assert_eq!(node.annotation(HANDSHAKE)?, "");
+    parts_wait_until_the_agent_can_limit_them(&node)
+}
+
+/// An agent that cannot start its arbiter says so, and nobody sends it parts of cards meanwhile.
+fn parts_wait_until_the_agent_can_limit_them(node: &PaperNode) -> Result<()> {
+    let dir = node.world.cluster.dir();
+    let (state, runtime) = (dir.join("state"), dir.join("run"));
+    fs::create_dir(&state)?;
+    fs::write(state.join("containers"), "no folder")?;
+    let (state_dir, runtime_dir) = (state.display().to_string(), runtime.display().to_string());
+    let dirs = ["--state-dir", &state_dir, "--runtime-dir", &runtime_dir];
+    node.restart_agent_with(&[&["--isolation", "auto"], &dirs[..]].concat())?;
+    // There is no kubelet to know its plugins, so the word of the one before stays.
+    let back = r#"{"metadata": {"annotations": {"sublet.dev/agent-away": null}}}"#;
+    let agent = deployed::account("sublet-agent").name;
+    let patch = ["patch", "node", "n1", "--type=merge", "-p", back];
+    node.world.cluster.kubectl_as(&agent, &patch)?;
+    let note = node.annotation(NOT_ISOLATED)?;
+    assert!(note.starts_with("pending: making "), "{note}");
+    let (_, _, notes) = node.world.sublet(&["inspect"])?;
+    let words = "node n1 hands out no part of a card until its agent can limit it: making ";
+    assert!(notes.contains(words), "{notes}");
+    node.world.cluster.apply(&pod("limited", 3000))?;
+    let words = "nothing holds containers to their parts now: making ";
+    node.world.until_event("limited", words)?;
+    fs::remove_file(state.join("containers"))?;
+    assert_eq!(node.world.until_placed("limited")?.node, "n1");
+    assert_eq!(node.annotation(NOT_ISOLATED)?, "");
     Ok(())
 }
 

@@ -221,12 +221,54 @@ fn pods_meet_their_own_limits_while_the_agent_restarts() -> Result<()> {
         let restarts = &node.world.get(&["pod", name])?["status"]["containerStatuses"][0];
         assert_eq!(restarts["restartCount"], 0);
     }
+    parts_wait_for_the_arbiter(&node, &stage)?;
     gone_with_its_pod(&node, &stage)?;
     shares_of_one_card(&node, &stage)?;
     mps::limits_and_a_lost_daemon(&node, &stage)?;
     without_isolation(&node, &stage)?;
     println!("agent: {} MiB resident", cluster.rss_mib(AGENT)?);
     assert_eq!(audit::forbidden(cluster)?, []);
+    Ok(())
+}
+
+/// An agent whose arbiter does not start hands out no part of a card, whoever has bound the pod. When it
+/// starts, the container does, and those of before have their limits.
+fn parts_wait_for_the_arbiter(node: &GpuNode, stage: &Path) -> Result<()> {
+    let cluster = &node.world.cluster;
+    // It is bound while all is well, and cannot start before it has another image.
+    let memory = 2_500;
+    let early = holder("e", memory, stage, "libcuda.so.1").replace("busybox", "nothing");
+    cluster.apply(&early)?;
+    let folder = node.state_dir().join("containers");
+    eventually(|| {
+        let pod = node.world.get(&["pod", "e"])?;
+        let uid = pod["metadata"]["uid"].as_str().context("no UID")?;
+        ensure!(folder.join(uid).exists(), "not prepared");
+        Ok(())
+    })?;
+    let uid = node.world.get(&["pod", "a"])?["metadata"]["uid"].clone();
+    let junk = folder.join(uid.as_str().context("no UID")?).join("junk");
+    fs::write(&junk, "no folder")?;
+    node.restart_agent()?;
+    let image = r#"[{"op": "replace", "path": "/spec/containers/0/image", "value": "sublet.test/busybox:1"}]"#;
+    cluster.kubectl(&["patch", "pod", "e", "--type=json", "-p", image])?;
+    eventually(|| {
+        let pod = node.world.get(&["pod", "e"])?;
+        let waiting = &pod["status"]["containerStatuses"][0]["state"]["waiting"];
+        let message = waiting["message"].as_str().unwrap_or_default();
+        let words = "cannot be held to its part: reading ";
+        ensure!(message.contains(words), "{}", pod["status"]);
+        Ok(())
+    })?;
+    let object = node.world.get(&["node", &node.name()])?;
+    let note = &object["metadata"]["annotations"]["sublet.dev/not-isolated"];
+    let note = note.as_str().unwrap_or_default();
+    assert!(note.starts_with("pending: reading "), "{note}");
+    fs::remove_file(&junk)?;
+    node.until_running("e")?;
+    check_limit(node, "e", memory)?;
+    check_limit(node, "a", 2_000)?;
+    cluster.kubectl(&["delete", "pod", "e"])?;
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! The real arbiter on a fake machine, with containers that are only folders.
 
+mod supervisor;
 mod time;
 
 use std::os::unix::fs::MetadataExt;
@@ -10,6 +11,7 @@ use sublet_share::ComputeRange;
 
 use super::*;
 use crate::allocate::CardLimit;
+use crate::isolate::FailureKind;
 
 struct Node {
     base: tempfile::TempDir,
@@ -73,6 +75,7 @@ fn handed(pod: &str, container: &str, role: Role, card: u16, memory: u32) -> Han
             uuid,
             memory: MiB::from(memory),
         }],
+        whole: false,
         pinned: None,
         compute: ComputeRange::ANY,
         class: Class::Guaranteed,
@@ -128,7 +131,7 @@ fn a_container_gets_mounts_that_are_there_and_a_socket() {
     let text = fs::read_to_string(host("/usr/local/sublet/driver").join("libcuda.so.1"));
     assert_eq!(text.unwrap(), "fakecuda");
     isolation.stop();
-    assert!(isolation.ended().borrow().is_some());
+    assert!(isolation.ended.borrow().is_some());
 }
 
 #[test]
@@ -142,6 +145,11 @@ fn a_container_that_is_not_to_be_isolated_gets_nothing() {
     assert_eq!(isolation.admit(&free).unwrap(), Injection::default());
     let mut many = handed("b", "main", Role::Main, 0, 300);
     many.cards = vec![many.cards[0].clone(); MAX_DEVICES + 1];
+    let why = isolation.admit(&many).unwrap_err().to_string();
+    let words = "a container can have parts of at most 16 GPUs, and pod ns/b asks for 17";
+    assert_eq!(why, words);
+    // Nobody else is on those.
+    many.whole = true;
     assert_eq!(isolation.admit(&many).unwrap(), Injection::default());
     assert_eq!(jobs(&isolation), "");
     assert_eq!(
@@ -428,9 +436,7 @@ fn what_is_missing_is_told() {
     let node = Node::new();
     let start = |wanted: &Wanted, inventory: &Inventory| {
         let started = Isolation::start(wanted, &Cards::Simulated(inventory));
-        started
-            .err()
-            .map(|error| (error.to_string(), error.is_passing()))
+        started.err().map(|error| (error.to_string(), error.kind()))
     };
     let none = Inventory::new(vec![], vec![], vec![], vec![]).unwrap();
     let (why, _) = start(&node.wanted(), &none).unwrap();
@@ -439,27 +445,40 @@ fn what_is_missing_is_told() {
         library_dir: Some(node.path("elsewhere")),
         ..node.wanted()
     };
-    let (why, passes) = start(&elsewhere, &inventory()).unwrap();
+    let (why, kind) = start(&elsewhere, &inventory()).unwrap();
     assert!(why.starts_with("libsublet_cuda.so is in none of "), "{why}");
-    assert!(!passes);
+    assert_eq!(kind, FailureKind::Permanent);
     // The kernel's own folder, where not even root may write.
     let closed = Wanted {
         state_dir: PathBuf::from("/sys/sublet"),
         ..node.wanted()
     };
-    let (why, passes) = start(&closed, &inventory()).unwrap();
+    let (why, kind) = start(&closed, &inventory()).unwrap();
     let words = "there is no folder for our libraries: /sys/sublet/libraries: ";
     assert!(
         why.starts_with(words) && why.contains("(os error "),
         "{why}"
     );
-    assert!(!passes);
+    assert_eq!(kind, FailureKind::Transient);
     let isolation = node.start();
-    let (why, passes) = start(&node.wanted(), &inventory()).unwrap();
+    let (why, kind) = start(&node.wanted(), &inventory()).unwrap();
     assert!(
         why.starts_with("an arbiter looks after these GPUs already"),
         "{why}"
     );
-    assert!(passes, "the other one may be about to end");
+    assert_eq!(kind, FailureKind::Transient, "it may be about to end");
     isolation.stop();
+}
+
+#[test]
+fn nothing_is_handed_out_after_the_arbiter_has_ended() {
+    let node = Node::new();
+    let isolation = node.start();
+    let a = handed("a", "main", Role::Main, 0, 300);
+    isolation.admit(&a).unwrap();
+    isolation.stop();
+    // Neither a container that had its limits nor a new one.
+    assert!(isolation.admit(&a).is_err());
+    let b = handed("b", "main", Role::Main, 0, 300);
+    assert!(isolation.admit(&b).is_err());
 }

@@ -61,7 +61,7 @@ fn bad(facts: &Facts) -> Vec<String> {
 fn where_all_is_well_each_check_says_so() {
     let facts = facts();
     assert_eq!(bad(&facts), Vec::<String>::new());
-    assert_eq!(checks(&facts).len(), 8);
+    assert_eq!(checks(&facts).len(), 9);
 }
 
 /// Makes one thing of a cluster different.
@@ -73,6 +73,21 @@ fn what_is_wrong_is_named_with_its_severity() {
         (
             |f| f.version = "v1.29.4".into(),
             "Error API server: it is v1.29.4, and has no stable",
+        ),
+        (
+            |f| {
+                let note = "pending: making /var/lib/sublet failed: No space left on device";
+                f.nodes[1]["metadata"]["annotations"] = json!({keys::NOT_ISOLATED: note});
+            },
+            "Warning isolation: node g1 hands out no part of a card until its agent can limit it: \
+             making /var/lib/sublet failed",
+        ),
+        (
+            |f| {
+                let note = json!({keys::NOT_ISOLATED: "unsupported: no libraries"});
+                f.nodes[1]["metadata"]["annotations"] = note;
+            },
+            "Warning isolation: containers on node g1 can use more than their part: no libraries",
         ),
         (
             |f| f.version = "v1.40.0-rc.1".into(),

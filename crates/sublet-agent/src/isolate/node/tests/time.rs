@@ -39,7 +39,7 @@ fn under_mps_a_container_gets_the_way_to_the_daemon_and_is_known_as_its_client()
     isolation.stop();
     // Without the daemon nothing is done as if it had not been asked for.
     let error = start("absent").err().unwrap();
-    assert!(error.is_passing(), "{error}");
+    assert_eq!(error.kind(), FailureKind::Transient, "{error}");
 }
 
 #[test]
@@ -62,5 +62,5 @@ fn turns_do_not_overlap_where_the_operator_says_so() {
     isolation.stop();
     // What cannot be had is not done without.
     let error = start(ExclusiveSlices::Of([7].into())).err().unwrap();
-    assert!(error.is_passing(), "{error}");
+    assert_eq!(error.kind(), FailureKind::Setting, "{error}");
 }
