@@ -155,3 +155,91 @@ impl Components {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::os::unix::ffi::OsStringExt as _;
+
+    use super::*;
+
+    /// What the process that started us has in its environment; that is cargo.
+    fn cargos_own() -> BTreeMap<OsString, OsString> {
+        let path = format!("/proc/{}/environ", std::os::unix::process::parent_id());
+        let text = std::fs::read(path).unwrap();
+        let variables = text.split(|byte| *byte == 0).filter_map(|variable| {
+            let at = variable.iter().position(|byte| *byte == b'=')?;
+            let text = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+            Some((text(&variable[..at]), text(&variable[at + 1..])))
+        });
+        variables.collect()
+    }
+
+    /// Ring's build script watches `CARGO_MANIFEST_DIR`, and so 17 crates were compiled anew whenever
+    /// `cargo xtask` followed a plain `cargo build`, and the other way round.
+    #[test]
+    fn what_cargo_tells_this_program_it_does_not_tell_the_cargo_that_it_starts() {
+        // Which cargo it is, and where libraries are: no build script asks for these.
+        const MAY_STAY: [&str; 2] = ["CARGO", "LD_LIBRARY_PATH"];
+        if env::var_os("CARGO_MANIFEST_DIR").is_none() {
+            println!("skipped: cargo did not start this test");
+            return;
+        }
+        let before = cargos_own();
+        let command = cargo(&["build"]).unwrap();
+        let removed: BTreeSet<&OsStr> = command
+            .get_envs()
+            .filter_map(|(name, value)| value.is_none().then_some(name))
+            .collect();
+        let told: Vec<OsString> = env::vars_os()
+            .filter(|(name, value)| before.get(name) != Some(value))
+            .map(|(name, _)| name)
+            .collect();
+        assert!(told.contains(&"CARGO_MANIFEST_DIR".into()), "{told:?}");
+        for name in told {
+            let stays = MAY_STAY.iter().any(|stays| name == *stays);
+            assert!(
+                stays || removed.contains(name.as_os_str()),
+                "{name:?} reaches the builds that xtask starts"
+            );
+        }
+        for users in ["CARGO_HOME", "CARGO_TARGET_DIR", "CARGO_BUILD_JOBS", "PATH"] {
+            assert!(
+                !describes_this_package(users.as_ref()),
+                "{users} is the user's"
+            );
+        }
+    }
+
+    /// Each package with its features, as cargo would compile it for these.
+    fn compiled_for(selection: &[&str], edges: &str) -> BTreeSet<String> {
+        let tree = ["tree", "--offline", "--prefix", "none", "--edges", edges];
+        let format = ["--format", "{p} {f}"];
+        let mut command = cargo(&[&tree[..], &format, selection].concat()).unwrap();
+        let listed = command.output().unwrap();
+        assert!(
+            listed.status.success(),
+            "{}",
+            String::from_utf8_lossy(&listed.stderr)
+        );
+        let text = String::from_utf8(listed.stdout).unwrap();
+        let lines = text.lines().filter(|line| !line.is_empty());
+        lines
+            .map(|line| line.trim_end_matches(" (*)").to_owned())
+            .collect()
+    }
+
+    /// One feature that only a test's crate wanted of rustix had 18 crates compiled twice, `sublet`
+    /// and the arbiter among them: a minute of each `cargo xtask test`.
+    #[test]
+    fn the_product_is_made_of_what_the_tests_have_built() {
+        let tests = compiled_for(&["--workspace"], "normal,build,dev");
+        let product = compiled_for(&product(), "normal,build");
+        assert!(product.len() > 100, "{product:?}");
+        let twice: Vec<&String> = product.difference(&tests).collect();
+        assert!(
+            twice.is_empty(),
+            "compiled again, because the tests want other features of them: {twice:?}"
+        );
+    }
+}
