@@ -3,11 +3,11 @@
 //!
 //! It looks after one object, the webhook configuration for pods, with the one for Bindings beside
 //! it, and keeps one Secret. It never makes a configuration: without the first there is nothing to
-//! keep, and without the second nobody is asked about Bindings. Every replica reads the
+//! keep, and without the second nobody is asked about Bindings. Nor does it make the Secret: without
+//! one it says what to apply, and the replicas serve what they have. Every replica reads the
 //! Secret; this runs on the leader alone, and two leaders could still not disagree, for a Secret is
-//! made once and replaced only in the version that was seen.
+//! replaced only in the version that was seen.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::{Value, json};
 use sublet_client::{Act, ObjectAddress, Write};
 use sublet_replicas::credentials::{CertificateStep, Credential, Stored, next_step};
-use sublet_replicas::secret::{stored_in, storing};
+use sublet_replicas::secret::{NoRoom, is_empty, room_in, stored_in, storing};
 
 use crate::hosts::{names_of, trust};
 use crate::shell::{Control, Decision};
@@ -68,14 +68,37 @@ fn named(name: &str) -> watcher::Config {
     watcher::Config::default().fields(&format!("metadata.name={name}"))
 }
 
-/// What there is in the Secret.
+/// What there is of the Secret.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum SecretSight {
-    /// There is none.
-    Absent,
-    /// There is one, with this metadata; `None` if it cannot be read or served.
-    Found(Box<ObjectMeta>, Option<Box<Stored>>),
+pub(crate) struct SecretSight {
+    /// What to write to, or why nothing can be written.
+    pub(crate) room: Result<Box<ObjectMeta>, NoRoom>,
+    /// What is in it, if that can be read and served.
+    pub(crate) stored: Option<Box<Stored>>,
 }
+
+impl SecretSight {
+    fn of(secret: Option<&Secret>) -> SecretSight {
+        let room = room_in(secret);
+        let room = room.inspect_err(|error| tracing::error!(%error, "no certificate is stored"));
+        let filled = secret.filter(|secret| !is_empty(secret));
+        let stored = filled.and_then(|secret| {
+            let stored = stored_in(secret);
+            let stored = stored.inspect_err(
+                |error| tracing::warn!(%error, "the Secret is of no use, and is made anew"),
+            );
+            stored.ok()
+        });
+        SecretSight {
+            room: room.cloned().map(Box::new),
+            stored: stored.map(Box::new),
+        }
+    }
+}
+
+/// When to look again at a Secret that cannot be written, though nothing has changed: the log then
+/// says again what is to be done.
+const NO_ROOM_AGAIN: Duration = Duration::from_secs(60);
 
 /// What a decision about certificates looks at.
 #[derive(Debug)]
@@ -143,20 +166,7 @@ impl Control for CertificateKeeper {
         let _ready = bindings.wait_until_ready().await;
         let bindings = bindings.get(&ObjectRef::new(&self.binding_configuration));
         let place = ObjectRef::new(&self.secret).within(&self.namespace);
-        let secret = match secrets.get(&place) {
-            None => SecretSight::Absent,
-            Some(secret) => {
-                // The chart makes it empty.
-                let is_new = secret.data.as_ref().is_none_or(BTreeMap::is_empty);
-                let stored = stored_in(&secret).inspect_err(|error| {
-                    if !is_new {
-                        tracing::warn!(%error, "the Secret is of no use, and is made anew");
-                    }
-                });
-                let seen = Box::new(secret.metadata.clone());
-                SecretSight::Found(seen, stored.ok().map(Box::new))
-            }
-        };
+        let secret = SecretSight::of(secrets.get(&place).as_deref());
         let names = names_of(called(configuration, bindings.as_deref()));
         let fresh = Credential::make(&names, Timestamp::now(), self.validity);
         let fresh = fresh.inspect_err(|error| tracing::error!(%error, ?names, "no certificate"));
@@ -176,15 +186,19 @@ impl Control for CertificateKeeper {
         let Some(fresh) = &sight.fresh else {
             return Decision::default();
         };
-        let stored = match &sight.secret {
-            SecretSight::Found(_, Some(stored)) => Some(&**stored),
-            _ => None,
-        };
+        let SecretSight { room, stored } = &sight.secret;
+        let stored = stored.as_deref();
         let bindings = sight.bindings.as_deref();
         let trusted =
             stored.is_some_and(|stored| trust(called(configuration, bindings), &stored.bundle()));
         let (writes, again) = match next_step(stored, trusted, fresh, self.settle(), now) {
-            CertificateStep::Store(new) => (vec![self.store(&sight.secret, &new)], None),
+            CertificateStep::Store(new) => match room {
+                Ok(seen) => (
+                    vec![storing(&self.namespace, &self.secret, seen, &new)],
+                    None,
+                ),
+                Err(_) => (Vec::new(), Some(NO_ROOM_AGAIN)),
+            },
             CertificateStep::Trust(bundle) => {
                 let pods = called(configuration, None);
                 let pods = (!trust(pods, &bundle)).then(|| {
@@ -206,17 +220,6 @@ impl Control for CertificateKeeper {
             CertificateStep::Wait(time) => (Vec::new(), Some(time)),
         };
         Decision { writes, again }
-    }
-}
-
-impl CertificateKeeper {
-    /// Makes the Secret, or replaces it in the version that was seen.
-    fn store(&self, seen: &SecretSight, new: &Stored) -> Write {
-        let seen = match seen {
-            SecretSight::Absent => None,
-            SecretSight::Found(seen, _) => Some(&**seen),
-        };
-        storing(&self.namespace, &self.secret, seen, new)
     }
 }
 
@@ -254,6 +257,8 @@ fn believe<'a, K: Resource<DynamicType = ()>>(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use k8s_openapi::api::admissionregistration::v1::{MutatingWebhook, ValidatingWebhook};
 
     use super::*;
@@ -316,19 +321,11 @@ mod tests {
             keeper.decide(&configuration(bundle), &sight, now)
         };
         let stored = Stored::first(fresh.clone());
-        let kept = |stored| SecretSight::Found(version_7(), stored);
+        let kept = |stored| SecretSight {
+            room: Ok(version_7()),
+            stored,
+        };
 
-        let made = decide(SecretSight::Absent, None);
-        assert!(
-            matches!(
-                made.writes[..],
-                [Write {
-                    act: Act::Create(_),
-                    ..
-                }]
-            ),
-            "{made:?}"
-        );
         let broken = decide(kept(None), None);
         let [
             Write {
@@ -364,6 +361,51 @@ mod tests {
         assert_eq!(done.again, Some(Duration::from_secs(600)));
     }
 
+    /// It can be deleted, or replaced by one that cannot be written. What is in it is trusted all
+    /// the same, for it is served.
+    #[test]
+    fn a_secret_without_room_is_said_again_and_never_made() {
+        let now = Timestamp::now();
+        let keeper = keeper();
+        let names = names_of(called(&configuration(None), None));
+        let fresh = Credential::make(&names, now, keeper.validity).unwrap();
+        let due = Stored::first(Credential {
+            until: now,
+            ..fresh.clone()
+        });
+        let stored = Stored::first(fresh.clone());
+        let _installed = rustls::crypto::ring::default_provider().install_default();
+        let holding = |stored: &Stored, immutable| Secret {
+            immutable,
+            ..match storing("ns", "s", &version_7(), stored).act {
+                Act::Replace(secret) => serde_json::from_value(secret).unwrap(),
+                other => panic!("{other:?}"),
+            }
+        };
+        let decide = |secret: Option<&Secret>, trusted: Option<&str>| {
+            let sight = CertificateSight {
+                secret: SecretSight::of(secret),
+                bindings: None,
+                fresh: Some(fresh.clone()),
+            };
+            let decision = keeper.decide(&configuration(trusted), &sight, now);
+            let kinds = decision.writes.iter().map(|write| &*write.to.kind.kind);
+            (kinds.map(str::to_owned).collect::<Vec<_>>(), decision.again)
+        };
+        let nothing = (Vec::new(), Some(NO_ROOM_AGAIN));
+        let fixed = Some(true);
+        assert_eq!(decide(None, None), nothing);
+        assert_eq!(decide(None, Some(&stored.bundle())), nothing);
+        let secret = holding(&due, fixed);
+        assert_eq!(decide(Some(&secret), Some(&due.bundle())), nothing);
+        let told = (vec!["MutatingWebhookConfiguration".to_owned()], None);
+        assert_eq!(decide(Some(&holding(&due, fixed)), None), told);
+        // As soon as it can be written, it is.
+        let stores = (vec!["Secret".to_owned()], None);
+        let secret = holding(&due, None);
+        assert_eq!(decide(Some(&secret), Some(&due.bundle())), stores);
+    }
+
     #[test]
     fn the_webhook_for_bindings_is_trusted_with_the_other() {
         let now = Timestamp::now();
@@ -390,7 +432,10 @@ mod tests {
             };
             bindings.metadata.name = Some("b".to_owned());
             let sight = CertificateSight {
-                secret: SecretSight::Found(version_7(), Some(Box::new(stored.clone()))),
+                secret: SecretSight {
+                    room: Ok(version_7()),
+                    stored: Some(Box::new(stored.clone())),
+                },
                 bindings: Some(Arc::new(bindings)),
                 fresh: Some(fresh.clone()),
             };
@@ -414,7 +459,7 @@ mod tests {
     #[test]
     fn a_configuration_without_a_host_needs_no_certificate() {
         let sight = CertificateSight {
-            secret: SecretSight::Absent,
+            secret: SecretSight::of(None),
             bindings: None,
             fresh: None,
         };

@@ -40,7 +40,7 @@ use rustls::ServerConfig;
 use sublet_client::{ElasticQuotas, Flavors, Namespaces, ObjectAddress};
 use sublet_model::Unit;
 use sublet_replicas::leader::{LeaseTiming, campaign, candidacy, process_name};
-use sublet_replicas::secret::stored_in;
+use sublet_replicas::secret::{is_empty, stored_in};
 use sublet_telemetry::metrics::ControllerMetrics;
 use tokio::sync::watch;
 
@@ -312,6 +312,8 @@ async fn follow_certificate(
                 tracing::warn!(%error, "the watch of the Secret is broken");
                 continue;
             }
+            // The leader fills it.
+            Ok(secret) if is_empty(&secret) => continue,
             Ok(secret) => stored_in(&secret),
         };
         let loaded = stored.and_then(|stored| {

@@ -1,5 +1,10 @@
 //! Credentials in a Secret: one text, read by all replicas, and replaced only in the version that
 //! was seen.
+//!
+//! It never makes a Secret: a process that may make one may make one of any name, and of the type
+//! that Kubernetes fills with an account's token. The manifests make it, empty.
+
+use std::collections::BTreeMap;
 
 use anyhow::Context;
 use k8s_openapi::ByteString;
@@ -12,6 +17,47 @@ use crate::credentials::Stored;
 
 /// The one text in the Secret.
 const TEXT: &str = "certificates.json";
+
+/// The manifest that makes the Secrets.
+const MANIFEST: &str = "19-secrets.yaml";
+
+/// The type of Secret that the manifest makes; that of one that says none.
+const TYPE: &str = "Opaque";
+
+/// Why nothing can be stored.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoRoom {
+    /// Somebody has deleted it, or it was never made.
+    #[error("there is no such Secret; apply {MANIFEST} again (also: helm upgrade, sublet install)")]
+    Absent,
+    /// It is not what the manifest makes, and the API server lets nobody change that.
+    #[error(
+        "the Secret {0}; delete it and apply {MANIFEST} again (also: helm upgrade, sublet install)"
+    )]
+    Fixed(String),
+}
+
+/// Where something can be stored: the metadata of the Secret, if there is one that can be written.
+///
+/// # Errors
+/// There is none, or not such a one.
+pub fn room_in(secret: Option<&Secret>) -> Result<&ObjectMeta, NoRoom> {
+    let secret = secret.ok_or(NoRoom::Absent)?;
+    if secret.immutable == Some(true) {
+        return Err(NoRoom::Fixed("is immutable".to_owned()));
+    }
+    match secret.type_.as_deref().unwrap_or(TYPE) {
+        TYPE => Ok(&secret.metadata),
+        other => Err(NoRoom::Fixed(format!("is of type {other}, not {TYPE}"))),
+    }
+}
+
+/// True for a Secret as the manifest makes it, and as somebody leaves it who wants another
+/// certificate.
+#[must_use]
+pub fn is_empty(secret: &Secret) -> bool {
+    secret.data.as_ref().is_none_or(BTreeMap::is_empty)
+}
 
 /// What is stored in a Secret.
 ///
@@ -34,27 +80,90 @@ pub(crate) fn kept(seen: &ObjectMeta) -> ObjectMeta {
     }
 }
 
-/// Makes the Secret, or replaces its data in the version that was seen.
+/// Replaces the data of the Secret in the version that was seen.
 ///
 /// # Panics
 /// Never: texts and times are always JSON.
 #[must_use]
-pub fn storing(namespace: &str, name: &str, seen: Option<&ObjectMeta>, new: &Stored) -> Write {
+pub fn storing(namespace: &str, name: &str, seen: &ObjectMeta, new: &Stored) -> Write {
     let text = serde_json::to_vec(new).expect("texts and times are always JSON");
-    let mut secret = json!({
-        "metadata": { "labels": { "app.kubernetes.io/name": "sublet" } },
-        "type": "Opaque",
-        "data": { TEXT: ByteString(text) },
-    });
-    let act = match seen {
-        None => Act::Create(secret),
-        Some(seen) => {
-            secret["metadata"] = json!(kept(seen));
-            Act::Replace(secret)
-        }
-    };
     Write {
         to: ObjectAddress::of::<Secret>(Some(namespace), name),
-        act,
+        act: Act::Replace(json!({
+            "metadata": kept(seen),
+            "type": TYPE,
+            "data": { TEXT: ByteString(text) },
+        })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::credentials::Credential;
+
+    fn secret(more: &serde_json::Value) -> Secret {
+        let mut secret = json!({ "metadata": { "name": "s", "resourceVersion": "7" } });
+        for (key, value) in more.as_object().into_iter().flatten() {
+            secret[key] = value.clone();
+        }
+        serde_json::from_value(secret).unwrap()
+    }
+
+    #[test]
+    fn only_what_the_manifest_makes_has_room() {
+        for (more, room) in [
+            (json!({}), "ok"),
+            (json!({ "type": "Opaque", "immutable": false }), "ok"),
+            (json!({ "type": "Opaque", "data": { TEXT: "e30=" } }), "ok"),
+            (
+                json!({ "type": "kubernetes.io/service-account-token" }),
+                "the Secret is of type kubernetes.io/service-account-token, not Opaque; delete it \
+                 and apply 19-secrets.yaml again (also: helm upgrade, sublet install)",
+            ),
+            (
+                json!({ "immutable": true }),
+                "the Secret is immutable; delete it and apply 19-secrets.yaml again (also: helm \
+                 upgrade, sublet install)",
+            ),
+        ] {
+            let secret = secret(&more);
+            match room_in(Some(&secret)) {
+                Ok(seen) => assert_eq!((room, seen), ("ok", &secret.metadata)),
+                Err(error) => assert_eq!(room, error.to_string()),
+            }
+        }
+        assert_eq!(room_in(None), Err(NoRoom::Absent));
+    }
+
+    #[test]
+    fn emptied_and_new_are_the_same_and_garbage_is_neither() {
+        assert!(is_empty(&secret(&json!({}))));
+        assert!(is_empty(&secret(&json!({ "data": null }))));
+        assert!(is_empty(&secret(&json!({ "data": {} }))));
+        for garbage in ["", "e30=", "AAEC"] {
+            let secret = secret(&json!({ "data": { TEXT: garbage } }));
+            assert!(!is_empty(&secret));
+            assert!(stored_in(&secret).is_err(), "{garbage}");
+        }
+    }
+
+    /// No write of ours asks for the right to make one, whatever was there.
+    #[test]
+    fn a_secret_is_replaced_in_its_version_and_never_made() {
+        let now = jiff::Timestamp::now();
+        let hour = std::time::Duration::from_secs(3600);
+        let credential = Credential::for_peers("a.internal", now, hour).unwrap();
+        let stored = Stored::first(credential);
+        let emptied = secret(&json!({ "type": "Opaque" }));
+        let write = storing("ns", "s", room_in(Some(&emptied)).unwrap(), &stored);
+        let Act::Replace(text) = &write.act else {
+            panic!("{write:?}")
+        };
+        assert_eq!(text["metadata"]["resourceVersion"], "7");
+        let _installed = rustls::crypto::ring::default_provider().install_default();
+        let after: Secret = serde_json::from_value(text.clone()).unwrap();
+        assert_eq!(stored_in(&after).unwrap(), stored);
+        assert!(room_in(Some(&after)).is_ok(), "it is written a second time");
     }
 }

@@ -1,15 +1,16 @@
 //! How extenders reach each other: one certificate that all of them serve and show, and calls over
 //! it.
 //!
-//! The certificate is in one Secret. The leader makes and renews it by the steps of
-//! `sublet_replicas::credentials`; the Secret itself is the bundle that all trust. A call fails if
+//! The certificate is in one Secret, which the manifests make. The leader fills and renews it by the
+//! steps of `sublet_replicas::credentials`; the Secret itself is the bundle that all trust. Without
+//! the Secret all go on with the certificate that they have. A call fails if
 //! either side cannot show a certificate of that bundle with [`NAME`] in it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{Method, Request, StatusCode};
@@ -27,7 +28,7 @@ use rustls::pki_types::ServerName;
 use sublet_client::{Client, perform};
 use sublet_replicas::credentials::{CertificateStep, Credential, Stored, next_step};
 use sublet_replicas::leader::Leadership;
-use sublet_replicas::secret::{stored_in, storing};
+use sublet_replicas::secret::{NoRoom, is_empty, room_in, stored_in, storing};
 use tokio::sync::watch;
 
 /// The Secret, in the namespace of the extender.
@@ -110,28 +111,39 @@ pub(crate) async fn follow(
 ) {
     let api: Api<Secret> = Api::namespaced(client, &namespace);
     let mut known: Option<Stored> = None;
+    let mut told = None;
     loop {
-        match api.get_opt(SECRET).await {
-            Err(error) => tracing::warn!(%error, "the Secret cannot be read"),
-            Ok(None) => {}
-            // It was shipped empty, and whoever leads fills it.
-            Ok(Some(secret)) if secret.data.is_none() => {}
-            Ok(Some(secret)) => match stored_in(&secret).and_then(|stored| {
-                let link = Link::of(&stored)?;
-                Ok((stored, link))
-            }) {
-                Err(error) => tracing::warn!(%error, "the Secret is of no use"),
-                Ok((stored, _)) if known.as_ref() == Some(&stored) => {}
-                Ok((stored, link)) => {
-                    tracing::info!(until = %stored.served.until, "another certificate");
-                    links.send_replace(Some(Arc::new(link)));
-                    known = Some(stored);
-                }
-            },
+        let trouble = match read(&api).await {
+            // It is empty, and whoever leads fills it.
+            Ok(None) => None,
+            Ok(Some((stored, _))) if known.as_ref() == Some(&stored) => None,
+            Ok(Some((stored, link))) => {
+                tracing::info!(until = %stored.served.until, "another certificate");
+                links.send_replace(Some(Arc::new(link)));
+                known = Some(stored);
+                None
+            }
+            Err(error) => Some(format!("{error:#}")),
+        };
+        // It is looked at five times a second.
+        if let Some(error) = trouble.as_ref().filter(|_| trouble != told) {
+            tracing::warn!(error, "no certificate is read from the Secret");
         }
+        told = trouble;
         let pause = if known.is_some() { LOOK_AGAIN } else { LOOK };
         tokio::time::sleep(pause).await;
     }
+}
+
+/// What is in the Secret, and how to use it; `None` while that is empty.
+async fn read(api: &Api<Secret>) -> anyhow::Result<Option<(Stored, Link)>> {
+    let secret = api.get_opt(SECRET).await?.ok_or(NoRoom::Absent)?;
+    if is_empty(&secret) {
+        return Ok(None);
+    }
+    let stored = stored_in(&secret)?;
+    let link = Link::of(&stored)?;
+    Ok(Some((stored, link)))
 }
 
 /// Keeps the Secret whenever this process leads.
@@ -139,12 +151,20 @@ pub(crate) async fn keep(client: Client, namespace: String, mut leadership: Lead
     let api: Api<Secret> = Api::namespaced(client.clone(), &namespace);
     loop {
         let tenure = leadership.won().await;
+        let mut failed = LOOK;
         while let Some(left) = leadership.left(tenure) {
             let pause = match look_after(&client, &api, &namespace, left).await {
-                Ok(pause) => pause,
+                Ok(pause) => {
+                    failed = LOOK;
+                    pause
+                }
                 Err(error) => {
-                    tracing::warn!(%error, "the certificate is not looked after");
-                    LOOK
+                    tracing::error!(
+                        error = format!("{error:#}"),
+                        "the certificate is not looked after"
+                    );
+                    failed = LOOK_AGAIN.min(failed * 2);
+                    failed
                 }
             };
             tokio::select! {
@@ -172,10 +192,10 @@ async fn look_after(
         CertificateStep::Wait(time) => return Ok(time.min(LOOK_AGAIN)),
         CertificateStep::Trust(_) => {}
         CertificateStep::Store(new) => {
-            let seen = secret.as_ref().map(|secret| &secret.metadata);
-            let write = storing(namespace, SECRET, seen, &new);
+            let write = storing(namespace, SECRET, room_in(secret.as_ref())?, &new);
             let written = perform(client, &write, "sublet-extender", left.min(WRITE_LIMIT)).await;
-            tracing::info!(?written, "certificate stored");
+            written.map_err(|error| anyhow!("it cannot be stored: {error:?}"))?;
+            tracing::info!("certificate stored");
         }
     }
     Ok(LOOK)
@@ -217,8 +237,11 @@ pub(crate) async fn answer(
 #[cfg(test)]
 pub(crate) mod tests {
     use std::net::TcpListener;
+    use std::sync::Mutex;
 
+    use axum::http::Response;
     use axum::routing::post;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -266,5 +289,72 @@ pub(crate) mod tests {
         let at = listens(&named, Router::new().route("/x", post(async || "yes")));
         let refused = named.call(at, Method::POST, "/x", Bytes::new(), false);
         assert!(refused.await.is_err());
+    }
+
+    /// What `look_after` says, and the writes that it sends, where the API server has this Secret.
+    async fn looked_after(secret: Option<Value>) -> (anyhow::Result<Duration>, Vec<String>) {
+        let _installed = rustls::crypto::ring::default_provider().install_default();
+        let writes = Arc::new(Mutex::new(Vec::new()));
+        let noted = writes.clone();
+        let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+            let read = request.method() == Method::GET;
+            if !read {
+                let write = format!("{} {}", request.method(), request.uri().path());
+                noted.lock().unwrap().push(write);
+            }
+            let (code, body) = match &secret {
+                Some(secret) if read => (200, secret.clone()),
+                None if read => (404, json!({ "code": 404, "reason": "NotFound" })),
+                _ => (200, json!({})),
+            };
+            let answer = Response::builder().status(code);
+            let answer = answer.body(Body::from(body.to_string()));
+            std::future::ready(Ok::<_, std::io::Error>(answer.unwrap()))
+        });
+        let client = Client::new(service, "default");
+        let api: Api<Secret> = Api::namespaced(client.clone(), "ns");
+        let outcome = look_after(&client, &api, "ns", WRITE_LIMIT).await;
+        let writes = writes.lock().unwrap().clone();
+        (outcome, writes)
+    }
+
+    #[tokio::test]
+    async fn the_secret_is_filled_and_never_made() {
+        let secret = |more: Value| {
+            let meta = json!({ "name": SECRET, "namespace": "ns", "resourceVersion": "7" });
+            let mut secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": meta });
+            secret
+                .as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            Some(secret)
+        };
+        let put = format!("PUT /api/v1/namespaces/ns/secrets/{SECRET}");
+        for (there, writes, told) in [
+            (secret(json!({})), vec![put.clone()], ""),
+            (
+                secret(json!({ "data": { "certificates.json": "e30=" } })),
+                vec![put],
+                "",
+            ),
+            (None, vec![], "apply 19-secrets.yaml again"),
+            (
+                secret(json!({ "type": "kubernetes.io/tls" })),
+                vec![],
+                "is of type kubernetes.io/tls",
+            ),
+            (secret(json!({ "immutable": true })), vec![], "is immutable"),
+        ] {
+            let (outcome, sent) = looked_after(there.clone()).await;
+            assert_eq!(sent, writes, "{there:?}");
+            let said = outcome
+                .err()
+                .map(|error| error.to_string())
+                .unwrap_or_default();
+            assert!(
+                said.contains(told) && said.is_empty() == told.is_empty(),
+                "{said}"
+            );
+        }
     }
 }

@@ -21,11 +21,12 @@ macro_rules! file {
 }
 
 /// In the order in which they are applied; the numbers are the order.
-const FILES: [(&str, &str); 17] = [
+const FILES: [(&str, &str); 18] = [
     file!("00-namespace.yaml"),
     file!("10-accounts.yaml"),
     file!("15-flavors.yaml"),
     file!("16-sharepods.yaml"),
+    file!("19-secrets.yaml"),
     file!("20-rbac-scheduler.yaml"),
     file!("21-rbac-kube-scheduler.yaml"),
     file!("22-rbac-agent.yaml"),

@@ -257,6 +257,11 @@ fn one_command_installs_it_and_one_removes_it_and_users_objects_stay() -> Result
         for image in ["r.test/sublet:1", "registry.test/kube-scheduler:v1.36.3"] {
             assert!(pods.contains(image), "no {image}");
         }
+        // A second time leaves in the Secrets what our processes have put there.
+        for name in ["sublet-extender-certificates", "sublet-webhook-certificates"] {
+            let fill = ["patch", "secret", name, "-n", "sublet-system", "-p", r#"{"data": {"a": "eA=="}}"#];
+            site.cluster.kubectl(&fill)?;
+        }
         let before = site.objects()?;
         let again: Value = serde_json::from_str(&site.sublet(&[&install[..], &["-o", "json"]].concat())?)?;
         let outcomes = again["objects"].as_array().context("no objects")?;

@@ -319,6 +319,21 @@ impl Site {
         Ok(())
     }
 
+    /// What is in the Secrets that our processes fill.
+    fn certificates(&self) -> Result<Vec<Value>> {
+        let names = [
+            "sublet-extender-certificates",
+            "sublet-webhook-certificates",
+        ];
+        let secrets = [&["--namespace", NAMESPACE, "secrets"][..], &names].concat();
+        let secrets = self.get(&secrets)?;
+        let data = secrets["items"].as_array().into_iter().flatten();
+        let data: Vec<Value> = data.map(|secret| secret["data"].clone()).collect();
+        let is_filled = |data: &Value| data["certificates.json"].is_string();
+        ensure!(data.len() == 2 && data.iter().all(is_filled), "{data:?}");
+        Ok(data)
+    }
+
     fn only_image(&self, tag: &str) -> Result<()> {
         let image = format!("sublet.dev/sublet:{tag}");
         eventually(|| {
@@ -404,6 +419,7 @@ fn the_chart_brings_a_node_from_nothing_to_pods_under_their_limits() -> Result<(
         "--set",
         &more,
     ];
+    let certificates = site.certificates()?;
     let flow = Flow::start(&site)?;
     site.helm(&[&upgrade[..], &WAIT].concat())?;
     site.only_image(SECOND)?;
@@ -411,8 +427,16 @@ fn the_chart_brings_a_node_from_nothing_to_pods_under_their_limits() -> Result<(
     site.check_pod("first")?;
     site.start_pod("second", &stage)?;
     site.check_pod("second")?;
+    ensure!(
+        site.certificates()? == certificates,
+        "the upgrade emptied it"
+    );
     site.helm(&[&["rollback", "sublet"][..], &WAIT].concat())?;
     site.only_image(FIRST)?;
+    ensure!(
+        site.certificates()? == certificates,
+        "the rollback emptied it"
+    );
     site.check_pod("first")?;
     site.check_pod("second")?;
     site.cluster.kubectl(&["delete", "pod", "second"])?;

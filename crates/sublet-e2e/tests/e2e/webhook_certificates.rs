@@ -23,6 +23,8 @@ use sublet_testbed::{Signal, http_get};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
+use crate::chart;
+
 const REPLICAS: [&str; 2] = ["sublet-controller-0", "sublet-controller-1"];
 
 /// Renewed after 24 s, served 6 s later.
@@ -211,15 +213,74 @@ fn ranks(ports: &[ControllerPorts; 2]) -> Result<(usize, usize)> {
     })
 }
 
-fn made_secrets(world: &World) -> Result<usize> {
+/// How often a controller has asked for this to be done to a Secret, and it was done.
+fn done_to_secrets(world: &World, verb: &str) -> Result<usize> {
     let requests = audit::requests(&world.cluster)?;
-    let made = requests.iter().filter(|request| {
-        (request.verb.as_str(), request.resource.as_str()) == ("create", "secrets")
+    let done = requests.iter().filter(|request| {
+        (request.verb.as_str(), request.resource.as_str()) == (verb, "secrets")
             && request.namespace == "sublet-system"
             && request.user.ends_with(":sublet-controller")
-            && request.code == 201
+            && matches!(request.code, 200 | 201)
     });
-    Ok(made.count())
+    Ok(done.count())
+}
+
+/// The Secret, as `kubectl --namespace=sublet-system VERB …` is told of it.
+fn kubectl(world: &World, words: &[&str]) -> Result<String> {
+    let namespace = "--namespace=sublet-system";
+    world.cluster.kubectl(&[&[namespace], words].concat())
+}
+
+/// What is in it.
+fn stored(world: &World) -> Result<String> {
+    let secret = ["get", "secret", "sublet-webhook-certificates"];
+    kubectl(
+        world,
+        &[&secret[..], &["--output=jsonpath={.data}"]].concat(),
+    )
+}
+
+/// Does what people do to the Secret, while this replica leads: they apply its manifest again,
+/// empty it for another certificate, and delete it.
+fn handle_secret(world: &World, replica: usize, ports: ControllerPorts) -> Result<()> {
+    let manifest = chart::repository().join("deploy/kubernetes/19-secrets.yaml");
+    let apply = ["apply", "--filename", &manifest.display().to_string()];
+    let ours = std::slice::from_ref(&ports);
+    let secret = ["secret", "sublet-webhook-certificates"];
+
+    let told = kubectl(world, &apply)?;
+    ensure!(
+        told.contains("sublet-webhook-certificates unchanged"),
+        "{told}"
+    );
+    ensure!(
+        stored(world)?.contains("certificates.json"),
+        "it was emptied"
+    );
+
+    let end = ends(ours)?;
+    let empty = ["--type=merge", "--patch", r#"{"data": null}"#];
+    kubectl(world, &[&["patch"], &secret[..], &empty].concat())?;
+    let end = until_renewed(ours, end)?;
+    ensure!(
+        stored(world)?.contains("certificates.json"),
+        "it stayed empty"
+    );
+
+    kubectl(world, &[&["delete"], &secret[..]].concat())?;
+    let log = world.cluster.log(REPLICAS[replica]);
+    eventually(|| {
+        let log = std::fs::read_to_string(&log)?;
+        ensure!(
+            log.contains("no certificate is stored") && log.contains("apply 19-secrets.yaml again"),
+            "nobody says what to do"
+        );
+        Ok(())
+    })?;
+    assert_eq!(ends(ours)?, end, "it serves what it has");
+    kubectl(world, &apply)?;
+    until_renewed(ours, end)?;
+    Ok(())
 }
 
 /// What befalls two replicas while they are called. No call may be lost.
@@ -260,7 +321,7 @@ fn no_call_is_lost_while_certificates_and_replicas_change() -> Result<()> {
         deployed::until_controller_ready(cluster, name, ports)?;
     }
     ends(&ports)?;
-    assert_eq!(made_secrets(&world)?, 1);
+    assert_eq!(done_to_secrets(&world, "update")?, 1);
     let kubeconfig = cluster.kubeconfig("admin")?;
     let client = runtime.block_on(connect(Some(&kubeconfig)))?;
     eventually(|| runtime.block_on(by_api_server(&client)))?;
@@ -276,7 +337,6 @@ fn no_call_is_lost_while_certificates_and_replicas_change() -> Result<()> {
     println!("{} calls, {} lost", calls.answered, calls.lost.len());
     assert_eq!(calls.lost, [""; 0]);
     ensure!(calls.answered > 100, "only {} calls", calls.answered);
-    assert_eq!(made_secrets(&world)?, 1);
 
     // Killed in the middle of anything, its calls are lost and pods are made all the same; the next
     // are completed by the other, which renews when it has taken over.
@@ -285,5 +345,10 @@ fn no_call_is_lost_while_certificates_and_replicas_change() -> Result<()> {
     cluster.kill(REPLICAS[leader], Signal::KILL)?;
     eventually(|| runtime.block_on(by_api_server(&client)))?;
     until_renewed(&ports[other..=other], end)?;
-    runtime.block_on(by_api_server(&client))
+    runtime.block_on(by_api_server(&client))?;
+    handle_secret(&world, other, ports[other])?;
+    eventually(|| runtime.block_on(by_api_server(&client)))?;
+    assert_eq!(done_to_secrets(&world, "create")?, 0);
+    assert_eq!(audit::forbidden(&world.cluster)?, []);
+    Ok(())
 }

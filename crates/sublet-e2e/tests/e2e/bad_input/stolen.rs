@@ -118,6 +118,49 @@ fn a_stolen_agent_token_is_good_for_its_own_node_s_gpus_and_nothing_else() -> Re
     Ok(())
 }
 
+/// A Secret of this type is filled by Kubernetes with a token of the account that it names.
+fn token_of_the_controller(name: &str) -> String {
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
+        "metadata": {
+            "name": name, "namespace": "sublet-system",
+            "annotations": { "kubernetes.io/service-account.name": "sublet-controller" },
+        },
+    })
+    .to_string()
+}
+
+/// Extender and controller may each read one Secret by its name. Could they make one, they could
+/// make that of another account's token, whenever the name is free.
+#[test]
+fn a_stolen_token_makes_no_secret_and_no_token_of_the_one_it_may_write() -> Result<()> {
+    let Some(world) = World::lease()? else {
+        return Ok(());
+    };
+    for (account, own) in [
+        ("sublet-scheduler", "sublet-extender-certificates"),
+        ("sublet-controller", "sublet-webhook-certificates"),
+    ] {
+        let whom = format!("--as=system:serviceaccount:sublet-system:{account}");
+        let tried = |verb: &[&str], name| {
+            let args = [verb, &["--dry-run=server", "--filename", "-", &whom]].concat();
+            let manifest = token_of_the_controller(name);
+            refused(world.cluster.kubectl_with_input(&args, &manifest))
+        };
+        for (verb, name, why) in [
+            (&["create"][..], "grabbed", "is forbidden"),
+            (&["replace"], "grabbed", "is forbidden"),
+            (&["apply", "--server-side"], "grabbed", "is forbidden"),
+            (&["apply", "--server-side"], own, "is forbidden"),
+            (&["replace"], own, "field is immutable"),
+        ] {
+            let error = tried(verb, name).with_context(|| format!("{account} {verb:?} {name}"))?;
+            ensure!(error.contains(why), "{account} {verb:?} {name}: {error}");
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn only_its_own_pod_reaches_the_extender() -> Result<()> {
     let Some(world) = World::lease()? else {
