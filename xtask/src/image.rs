@@ -25,6 +25,10 @@ const MAY_BE_ABSENT: [&str; 7] = [
     "libm.so.6",
 ];
 
+/// Whom a container runs as that asks for nobody: no user of this number is anybody. The manifests
+/// ask for it too, and for root where the agent needs it.
+const USER: &str = "65532:65532";
+
 /// The name under which containerd has it after an import.
 fn reference() -> String {
     format!("sublet.dev/sublet:{}", env!("CARGO_PKG_VERSION"))
@@ -158,6 +162,7 @@ fn configuration(layers: &[Blob]) -> Value {
         "architecture": "amd64",
         "os": "linux",
         "config": {
+            "User": USER,
             "Entrypoint": ["/usr/local/bin/sublet"],
             "Env": ["PATH=/usr/local/bin:/usr/bin:/bin"],
             "Labels": {
@@ -232,9 +237,39 @@ mod tests {
             assert_eq!(layer["digest"], *diff);
             assert_eq!(layer["size"], read(diff).len());
         }
+        assert_eq!(config["config"]["User"], USER, "a container of it is root");
         let own = String::from_utf8_lossy(&read(&layers[1]["digest"])).into_owned();
         assert!(own.contains("./usr/local/bin/sublet"));
         let base = String::from_utf8_lossy(&read(&layers[0]["digest"])).into_owned();
         assert!(base.contains("/libc.so.6") && base.contains("/ld-linux-x86-64.so.2"));
+    }
+
+    /// The image that Docker makes of the same file runs as the same user, and the manifests say it
+    /// too, for an image that somebody else has made.
+    #[test]
+    fn no_container_is_root_unless_its_manifest_says_so() {
+        let dockerfile = include_str!("../../deploy/Dockerfile");
+        let users: Vec<&str> = dockerfile
+            .lines()
+            .filter_map(|line| line.strip_prefix("USER "))
+            .collect();
+        assert_eq!(users, [USER]);
+        let after = dockerfile.split("\nUSER ").nth(1).unwrap();
+        assert!(!after.contains("\nFROM "), "a later stage is root again");
+
+        let (user, group) = USER.split_once(':').unwrap();
+        let nobody =
+            format!("runAsNonRoot: true\n        runAsUser: {user}\n        runAsGroup: {group}\n");
+        let scheduler = include_str!("../../deploy/kubernetes/50-scheduler.yaml");
+        let controller = include_str!("../../deploy/kubernetes/70-controller.yaml");
+        for manifest in [scheduler, controller] {
+            assert_eq!(manifest.matches("runAsUser: ").count(), 1);
+            assert!(manifest.contains(&nobody), "{manifest}");
+        }
+        let agent = include_str!("../../deploy/kubernetes/60-agent.yaml");
+        assert!(
+            agent.contains("runAsUser: 0\n          runAsGroup: 0\n"),
+            "{agent}"
+        );
     }
 }

@@ -68,6 +68,14 @@ fn a_wrong_value_is_refused_by_its_name() -> Result<()> {
             "'/memoryUnit': value must be one of 'MiB', 'GiB'",
         ),
         (
+            "image.digest=sha256:0",
+            "'/image/digest': 'sha256:0' does not match",
+        ),
+        (
+            "scheduler.image.digest=v1.36.3",
+            "'/scheduler/image/digest': 'v1.36.3' does not match",
+        ),
+        (
             "scheduler.policy=best",
             "'/scheduler/policy': 'best' does not match",
         ),
@@ -348,6 +356,30 @@ fn a_value_changes_what_it_says() -> Result<()> {
     ] {
         assert!(!files.contains_key(absent), "{absent}");
     }
+    Ok(())
+}
+
+/// A digest names one image for ever, where somebody may move a tag: it counts, for each container.
+#[test]
+fn a_digest_counts_in_place_of_the_tag_for_every_container() -> Result<()> {
+    let Some(helm) = helm() else {
+        return Ok(());
+    };
+    let (ours, stock) = ("a".repeat(64), "b".repeat(64));
+    let values = format!(
+        "image.repository=r/s,image.tag=moved,image.digest=sha256:{ours},\
+         scheduler.image.repository=r/k,scheduler.image.digest=sha256:{stock}"
+    );
+    let files = helm.manifests(&chart_folder(repository()), &["--set", &values])?;
+    let mut images: BTreeMap<&str, usize> = BTreeMap::new();
+    for line in files.values().flat_map(|text| text.lines()) {
+        if let Some((_, image)) = line.split_once(" image: ") {
+            let image = image.split_whitespace().next().context("no image")?;
+            *images.entry(image).or_default() += 1;
+        }
+    }
+    let (ours, stock) = (format!("r/s@sha256:{ours}"), format!("r/k@sha256:{stock}"));
+    assert_eq!(images, BTreeMap::from([(&*ours, 4), (&*stock, 1)]));
     Ok(())
 }
 

@@ -13,7 +13,14 @@ first.
 {{- end }}
 
 {{- define "sublet.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ .Values.image.repository }}
+{{- with .Values.image.digest }}@{{ . }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{- define "sublet.kubeSchedulerImage" -}}
+{{- with .Values.scheduler.image -}}
+{{ .repository }}{{ with .digest }}@{{ . }}{{ else }}:{{ .tag }}{{ end }}
+{{- end }}
 {{- end }}
 
 {{- define "sublet.schedulerNames" -}}
