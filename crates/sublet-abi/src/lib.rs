@@ -3,8 +3,9 @@
 //! An arbiter and a tenant's processes are built at different times: the interposer sits in
 //! a container for weeks while the arbiter on the node is replaced. So what both touch is
 //! here, alone, and has a version: two pages of shared memory, the protocol by which memory
-//! is taken from a limit, and the five messages on the tenant's socket. This crate opens no
-//! file, maps no memory and knows no clock; it is given addresses, bytes and times.
+//! is taken from a limit, the five messages on the tenant's socket, and the file that says where
+//! that is. This crate opens no file, maps no memory and knows no clock; it is given addresses,
+//! bytes and times.
 //!
 //! Read in this order:
 //! - [`units`]: the unit of accounting, and the checked numbers of slots and devices.
@@ -16,6 +17,7 @@
 //! - `reserve`: how it is done, without locks, so that a process may die at any instruction.
 //! - [`message`]: hello, welcome, refused, knock, bye.
 //! - [`header`]: the first bytes of either page, the same in every version.
+//! - [`settings`]: the file by which root tells a process of its arbiter.
 //!
 //! # How a next version is added
 //! 1. What a page's [`header`] and a message's first eight bytes say never changes.
@@ -49,6 +51,7 @@ mod memory;
 pub mod message;
 pub mod packing;
 mod reserve;
+pub mod settings;
 pub mod units;
 pub mod versioned;
 

@@ -27,7 +27,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::ValueEnum;
-use sublet_abi::MAX_DEVICES;
+use sublet_abi::settings::SettingsError;
+use sublet_abi::{MAX_DEVICES, Mode};
 use sublet_arbiter::libraries::{Carried, LibraryError};
 use sublet_arbiter::{ArbiterError, HandleError, TimeSharing};
 use sublet_fakegpu::MachineError;
@@ -52,6 +53,15 @@ pub(crate) enum StrictnessWord {
     Strict,
     /// They run without a limit, and are reported
     Compat,
+}
+
+impl StrictnessWord {
+    fn mode(self) -> Mode {
+        match self {
+            StrictnessWord::Strict => Mode::Strict,
+            StrictnessWord::Compat => Mode::Compat,
+        }
+    }
 }
 
 /// How containers are held to their parts.
@@ -82,6 +92,9 @@ pub(crate) enum IsolationError {
     /// What containers are to load is not here.
     #[error(transparent)]
     Library(#[from] LibraryError),
+    /// What containers are to go by cannot be written.
+    #[error("the settings of containers cannot be written: {0}")]
+    Settings(#[from] SettingsError),
     /// The simulated cards are none that a program could use.
     #[error("the cards of the inventory file cannot be simulated: {0}")]
     Fake(#[from] MachineError),
@@ -148,6 +161,7 @@ impl IsolationError {
             IsolationError::NoCards
             | IsolationError::Library(_)
             | IsolationError::Fake(_)
+            | IsolationError::Settings(_)
             | IsolationError::Untended(_)
             | IsolationError::Pending(_)
             | IsolationError::TooMany { .. } => false,

@@ -204,7 +204,7 @@ impl Store {
     /// As [`Store::interposer`].
     pub fn interposer_with(
         &self,
-        more: &[(&'static str, &str)],
+        more: &[(&'static str, Vec<u8>)],
     ) -> Result<Interposer, LibraryError> {
         let folder = self.publish("sublet", &INTERPOSER, more)?;
         let [cuda, nvml, preload] = INTERPOSER.map(|part| folder.join(part.loaded));
@@ -243,14 +243,14 @@ impl Store {
         &self,
         name: &str,
         parts: &[Part],
-        more: &[(&'static str, &str)],
+        more: &[(&'static str, Vec<u8>)],
     ) -> Result<PathBuf, LibraryError> {
         let mut contents = Vec::new();
         for part in parts {
             contents.push((part.loaded, self.source.read(part)?));
         }
-        for (file, text) in more {
-            contents.push((*file, text.as_bytes().into()));
+        for (file, bytes) in more {
+            contents.push((*file, bytes.into()));
         }
         let name = format!("{name}-{:016x}", digest(&contents));
         let mut refused = Vec::new();

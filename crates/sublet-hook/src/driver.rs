@@ -1,8 +1,8 @@
 //! Finds NVIDIA's own library behind ours.
 //!
 //! The interposer has the driver's name, so asking the loader for that name gives the
-//! interposer back. This looks for files instead: in the place it was told, else where drivers
-//! are known to be. It never takes Sublet's own library for the driver, whatever it is called
+//! interposer back. This looks for files instead: in the place it was told ([`crate::settings`]),
+//! else where drivers are known to be. It never takes Sublet's own library for the driver, whatever it is called
 //! there, and when it finds nothing it can say what it looked for and where.
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_void};
@@ -12,6 +12,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
+
+use sublet_abi::settings::{DRIVER_CUDA, DRIVER_NVML};
+
+use crate::settings::{self, Told, is_privileged};
 
 /// Where drivers put their libraries, beside what `LD_LIBRARY_PATH` says.
 ///
@@ -44,33 +48,37 @@ pub struct Wanted {
 
 /// The CUDA driver.
 pub const CUDA: Wanted = Wanted {
-    variable: "SUBLET_DRIVER_CUDA",
+    variable: DRIVER_CUDA,
     soname: "libcuda.so.1",
 };
 
 /// The management library.
 pub const NVML: Wanted = Wanted {
-    variable: "SUBLET_DRIVER_NVML",
+    variable: DRIVER_NVML,
     soname: "libnvidia-ml.so.1",
 };
 
-/// What the environment says about places.
+/// What a process is told about places.
 #[derive(Debug, Clone, Default)]
 pub struct Places {
-    /// The value of [`Wanted::variable`]; then nothing else is tried.
+    /// The file; then nothing else is tried.
     pub told: Option<OsString>,
     /// `LD_LIBRARY_PATH`.
     pub library_path: Option<OsString>,
+    /// Can [`Wanted::variable`] name the file?
+    pub by_variable: bool,
 }
 
 impl Places {
-    /// As this process's environment has it.
+    /// What this process is told. The loader's own variable counts in every program but those in
+    /// which the loader does not go by it either.
     #[must_use]
     pub fn of_process(wanted: Wanted) -> Self {
-        let value = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        let listed = || std::env::var_os("LD_LIBRARY_PATH").filter(|value| !value.is_empty());
         Self {
-            told: value(wanted.variable),
-            library_path: value("LD_LIBRARY_PATH"),
+            told: settings::told().driver(wanted.variable),
+            library_path: (!is_privileged()).then(listed).flatten(),
+            by_variable: matches!(settings::told(), Told::ByEnvironment),
         }
     }
 }
@@ -121,8 +129,8 @@ pub enum Because {
 pub struct NotFound {
     /// The name that was looked for.
     pub soname: &'static str,
-    /// The variable that can name another place.
-    pub variable: &'static str,
+    /// The variable that can name another place, if one can.
+    pub variable: Option<&'static str>,
     /// Each file that was tried.
     pub tried: Vec<(PathBuf, Because)>,
 }
@@ -144,7 +152,10 @@ impl fmt::Display for NotFound {
                 Because::Relative => write!(out, " (is not an absolute path)")?,
             }
         }
-        write!(out, "; {} can name the file", self.variable)
+        match self.variable {
+            Some(variable) => write!(out, "; {variable} can name the file"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -165,7 +176,7 @@ pub fn open(wanted: Wanted, places: &Places) -> Result<Library, NotFound> {
     }
     Err(NotFound {
         soname: wanted.soname,
-        variable: wanted.variable,
+        variable: places.by_variable.then_some(wanted.variable),
         tried,
     })
 }
@@ -294,6 +305,7 @@ mod tests {
         Places {
             told: Some(path.into()),
             library_path: Some("/lists/this".into()),
+            by_variable: true,
         }
     }
 
@@ -320,6 +332,7 @@ mod tests {
         let places = Places {
             told: None,
             library_path: Some(format!("relative:{}", folder.path().display()).into()),
+            by_variable: true,
         };
         let files = candidates(CUDA, &places);
         let expected = ["libcuda.so.1", "libcuda.so.550.1", "libcuda.so.580.65.06"];
@@ -348,6 +361,16 @@ mod tests {
         );
         assert!(why("libcuda.so.1").contains("libcuda.so.1 (is not an absolute path)"));
         assert!(why(text.to_str().expect("text")).contains("(cannot be loaded: "));
+        let unnamed = Places {
+            by_variable: false,
+            ..told("/nowhere/libcuda.so.1")
+        };
+        let why_not = open(CUDA, &unnamed).expect_err("there is no driver");
+        assert!(
+            why_not
+                .to_string()
+                .ends_with("looked at /nowhere/libcuda.so.1")
+        );
         let own = std::env::current_exe().expect("this test");
         assert!(why(own.to_str().expect("text")).contains("(is Sublet's own)"));
     }
@@ -356,7 +379,7 @@ mod tests {
     fn a_library_gives_its_symbols() {
         let libc = Places {
             told: Some("/lib/x86_64-linux-gnu/libc.so.6".into()),
-            library_path: None,
+            ..Places::default()
         };
         let library = open(CUDA, &libc).expect("libc is there");
         assert!(library.symbol(c"malloc").is_some());

@@ -8,6 +8,7 @@
 //! decides what the account may have: that is the arbiter's.
 //!
 //! Read in this order:
+//! - [`settings`]: who tells a process of its arbiter and its driver.
 //! - [`driver`]: finds the real library behind ours; [`real`] its functions.
 //! - [`trampoline`]: how an exported name leads to code.
 //! - [`process`], [`guard`]: what is known in one process; forks, nested calls, panics.
@@ -37,5 +38,6 @@ pub mod progress;
 pub mod real;
 pub mod report;
 pub mod rhythm;
+pub mod settings;
 pub mod trampoline;
 pub mod visible;

@@ -22,10 +22,11 @@ pub extern "C" fn sublet_progress(units: u64) {
 }
 
 /// The loader calls this before anybody can call the rest.
-extern "C" fn tell_addresses() {
+extern "C" fn at_loading() {
     register(&EXPORTS);
+    sublet_hook::settings::look();
 }
 
 #[used]
 #[unsafe(link_section = ".init_array")]
-static AT_LOADING: extern "C" fn() = tell_addresses;
+static AT_LOADING: extern "C" fn() = at_loading;

@@ -13,3 +13,12 @@ include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 /// By this name the search for the real library knows a copy of ours.
 #[unsafe(no_mangle)]
 pub static sublet_interposer: u8 = 1;
+
+/// The loader calls this before anybody can call the rest.
+extern "C" fn at_loading() {
+    sublet_hook::settings::look();
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOADING: extern "C" fn() = at_loading;

@@ -2,9 +2,10 @@
 //!
 //! A program that opens `libcuda.so.1` by that name finds ours by itself: it is preloaded under
 //! that SONAME. But numba tries `libcuda.so`, and some take the driver's whole path. Where our
-//! file cannot be mounted over the real one, this is preloaded too, and changes those names and
-//! no others. It ends in a jump, not in a call: the loader looks at the return address to see
-//! who asks, for `$ORIGIN` and for search paths, and must go on to see the program.
+//! file cannot be mounted over the real one, this is preloaded too, and changes those names to that
+//! one and no others. No variable says where ours is: a setuid program has this library too, and
+//! would load its caller's code. It ends in a jump, not in a call: the loader looks at the return
+//! address to see who asks, for `$ORIGIN` and for search paths, and must go on to see the program.
 //!
 //! It is in every process of a job, so it does nothing else: no memory, no output, no thread.
 #![expect(unsafe_code, reason = "takes the place of a function of libc")]
@@ -17,21 +18,10 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A driver's library: its names, and the variable that says where ours is.
-struct Driver {
-    names: [&'static CStr; 2],
-    variable: &'static CStr,
-}
-
-static DRIVERS: [Driver; 2] = [
-    Driver {
-        names: [c"libcuda.so", c"libcuda.so.1"],
-        variable: c"SUBLET_LIB_CUDA",
-    },
-    Driver {
-        names: [c"libnvidia-ml.so", c"libnvidia-ml.so.1"],
-        variable: c"SUBLET_LIB_NVML",
-    },
+/// The names of a driver's libraries. Ours are loaded under the second, their SONAME.
+static DRIVERS: [[&CStr; 2]; 2] = [
+    [c"libcuda.so", c"libcuda.so.1"],
+    [c"libnvidia-ml.so", c"libnvidia-ml.so.1"],
 ];
 
 /// The `dlopen` that would have been called without us; set before it is jumped to.
@@ -73,13 +63,9 @@ unsafe extern "C" fn choose(name: *const c_char) -> *const c_char {
     }
     // SAFETY: not null, and the caller says it is terminated.
     let asked = unsafe { CStr::from_ptr(name) };
-    for driver in &DRIVERS {
-        if driver.names.iter().any(|known| is_meant(asked, known)) {
-            // SAFETY: a terminated name. The answer is used before the program can change it.
-            let ours = unsafe { libc::getenv(driver.variable.as_ptr()) };
-            // SAFETY: not null, so a terminated string.
-            let is_told = !ours.is_null() && unsafe { *ours } != 0;
-            return if is_told { ours } else { name };
+    for names in &DRIVERS {
+        if names.iter().any(|known| is_meant(asked, known)) {
+            return names[1].as_ptr();
         }
     }
     name

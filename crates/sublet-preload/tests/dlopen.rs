@@ -3,6 +3,8 @@
 
 use std::env;
 use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -46,6 +48,13 @@ int main(int argc, char **argv) {
 }
 "#;
 
+/// A library under another name than its file's.
+fn named(file: &Path, says: &str, soname: &str) -> PathBuf {
+    let soname = format!("-Wl,-soname,{soname}");
+    compile(&saying(says), file, &["-shared", "-fPIC", &soname]);
+    file.to_owned()
+}
+
 fn saying(text: &str) -> String {
     format!("const char *who(void) {{ return \"{text}\"; }}\n")
 }
@@ -57,8 +66,6 @@ fn only_the_drivers_names_are_changed() {
     let shared = ["-shared", "-fPIC"];
     fs::create_dir(at("real")).expect("a folder");
     for (name, says) in [
-        ("ours-cuda.so", "our cuda"),
-        ("ours-nvml.so", "our nvml"),
         ("real/libcuda.so.1", "real cuda"),
         ("real/libcuda.so.580.65", "versioned cuda"),
         ("real/xlibcuda.so.1", "another library"),
@@ -66,6 +73,14 @@ fn only_the_drivers_names_are_changed() {
     ] {
         compile(&saying(says), &at(name), &shared);
     }
+    let [cuda, nvml] =
+        [("cuda", "libcuda.so.1"), ("nvml", "libnvidia-ml.so.1")].map(|(name, soname)| {
+            named(
+                &at(&format!("ours-{name}.so")),
+                &format!("our {name}"),
+                soname,
+            )
+        });
     compile(OPENER, &at("opener"), &[]);
     let real = at("real");
     let path = |name: &str| real.join(name).display().to_string();
@@ -80,22 +95,19 @@ fn only_the_drivers_names_are_changed() {
         (path("libnvidia-ml.so"), "our nvml"),
         ("libm.so.6".into(), "opened"),
         ("libnothing.so".into(), "nothing"),
-        (String::new(), "opened"),
+        // The program itself, with what is preloaded.
+        (String::new(), "our cuda"),
     ];
-    let opener = |told: bool| {
-        let mut command = Command::new(at("opener"));
-        command
+    let opener = |preloads: &[&Path]| {
+        let preloads = preloads.iter().map(|file| file.display().to_string());
+        let output = Command::new(at("opener"))
             .args(names.iter().map(|(name, _)| name))
             .current_dir(folder.path())
-            .env("LD_PRELOAD", preload())
-            .env_remove("SUBLET_LIB_CUDA")
-            .env_remove("SUBLET_LIB_NVML");
-        if told {
-            command
-                .env("SUBLET_LIB_CUDA", at("ours-cuda.so"))
-                .env("SUBLET_LIB_NVML", at("ours-nvml.so"));
-        }
-        let output = command.output().expect("the opener runs");
+            .env("LD_PRELOAD", preloads.collect::<Vec<_>>().join(" "))
+            .env("SUBLET_LIB_CUDA", at("real/xlibcuda.so.1"))
+            .env("SUBLET_LIB_NVML", at("real/xlibcuda.so.1"))
+            .output()
+            .expect("the opener runs");
         assert_eq!(
             String::from_utf8_lossy(&output.stderr),
             "",
@@ -108,12 +120,59 @@ fn only_the_drivers_names_are_changed() {
         .map(|(name, says)| format!("{name}: {says}\n"))
         .collect();
     expected.push_str("null: opened\n");
-    assert_eq!(opener(true), expected);
+    assert_eq!(opener(&[&cuda, &nvml, &preload()]), expected);
 
-    let untold = opener(false);
+    let alone = opener(&[&preload()]);
     assert!(
-        untold.contains(&format!("{}: real cuda\n", path("libcuda.so.1"))),
-        "without the variables nothing is changed:\n{untold}"
+        alone.contains(&format!("{}: versioned cuda\n", path("libcuda.so.580.65")))
+            && !alone.contains("our"),
+        "without ours it leads nowhere:\n{alone}"
+    );
+}
+
+/// A setuid program has this library too, by the loader's own file of preloads: it is led to ours,
+/// and to nothing that its caller names.
+#[test]
+fn a_setuid_program_loads_nothing_of_its_caller_s() {
+    if fs::metadata("/proc/self").map_or(1, |own| own.uid()) != 0 {
+        println!("skipped: only root can make a program root's");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let open = |path: &Path, mode: u32| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("own file");
+    };
+    open(folder.path(), 0o755);
+    let ours = named(&at("libcuda.so.1"), "ours", "libcuda.so.1");
+    let own = at("preload.so");
+    fs::copy(preload(), &own).expect("a copy");
+    compile(
+        &saying("the caller's"),
+        &at("evil.so"),
+        &["-shared", "-fPIC"],
+    );
+    // Linked in place of preloaded: that file is the machine's.
+    let linked = [own, ours].map(|file| file.display().to_string());
+    let linked: Vec<&str> = ["-Wl,--no-as-needed"]
+        .into_iter()
+        .chain(linked.iter().map(|file| &**file))
+        .collect();
+    let rpath = format!("-Wl,-rpath,{}", folder.path().display());
+    compile(OPENER, &at("opener"), &[&linked[..], &[&rpath]].concat());
+    open(&at("opener"), 0o4755);
+    let output = Command::new(at("opener"))
+        .args(["libcuda.so", "/x/libcuda.so.1"])
+        .env("SUBLET_LIB_CUDA", at("evil.so"))
+        .uid(65_534)
+        .gid(65_534)
+        .output()
+        .expect("the opener runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(
+        text, "libcuda.so: ours\n/x/libcuda.so.1: ours\nnull: opened\n",
+        "{errors}"
     );
 }
 
@@ -166,26 +225,25 @@ void *dlopen(const char *name, int flags) {
 }
 "#;
     compile(other, &at("other.so"), &["-shared", "-fPIC"]);
-    compile(&saying("ours"), &at("ours.so"), &["-shared", "-fPIC"]);
+    let ours = named(&at("ours.so"), "ours", "libcuda.so.1");
     compile(OPENER, &at("opener"), &[]);
     let run = |first: &Path, second: &Path| {
-        let preloads = format!("{} {}", first.display(), second.display());
+        let preloads = [&ours, first, second].map(|file| file.display().to_string());
         let output = Command::new(at("opener"))
-            .arg("libcuda.so.1")
-            .env("LD_PRELOAD", preloads)
-            .env("SUBLET_LIB_CUDA", at("ours.so"))
+            .arg("libcuda.so")
+            .env("LD_PRELOAD", preloads.join(" "))
             .output()
             .expect("the opener runs");
         assert!(output.status.success());
         String::from_utf8(output.stdout).expect("text")
     };
-    let changed = format!("other sees {}\n", at("ours.so").display());
+    let changed = "other sees libcuda.so.1\n";
     let first = run(&preload(), &at("other.so"));
     assert!(
-        first.starts_with(&changed) && first.contains("libcuda.so.1: ours\n"),
+        first.starts_with(changed) && first.contains("libcuda.so: ours\n"),
         "{first}"
     );
     let second = run(&at("other.so"), &preload());
-    assert!(second.starts_with("other sees libcuda.so.1\n"), "{second}");
-    assert!(second.contains("libcuda.so.1: ours\n"), "{second}");
+    assert!(second.starts_with("other sees libcuda.so\n"), "{second}");
+    assert!(second.contains("libcuda.so: ours\n"), "{second}");
 }

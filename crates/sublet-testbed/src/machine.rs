@@ -29,13 +29,11 @@ const FILES: [&str; 5] = [
 const FAKE_FILES: [&str; 2] = ["libsublet_fakecuda.so", "libsublet_fakenvml.so"];
 
 /// Variables that an outer job or a user's shell may have set. Programs here must not see them.
-const FOREIGN: [&str; 13] = [
+const FOREIGN: [&str; 11] = [
     "SUBLET_DIR",
     "SUBLET_MODE",
     "SUBLET_DRIVER_CUDA",
     "SUBLET_DRIVER_NVML",
-    "SUBLET_LIB_CUDA",
-    "SUBLET_LIB_NVML",
     "SUBLET_FAKE_GPU",
     "SUBLET_FAKE_FAULT",
     "LD_PRELOAD",

@@ -121,15 +121,19 @@ fn the_command_finds_its_part_in_its_environment() {
         machine.starts_with(stage.path().to_str().unwrap()),
         "{machine}"
     );
-    for name in ["SUBLET_DRIVER_CUDA", "SUBLET_LIB_CUDA"] {
-        assert!(value(name).ends_with("/libcuda.so.1"), "{output}");
-        assert!(std::path::Path::new(&value(name)).is_file(), "{output}");
-    }
-    assert_ne!(value("SUBLET_DRIVER_NVML"), value("SUBLET_LIB_NVML"));
     let preload = value("LD_PRELOAD");
     let preloads: Vec<&str> = preload.split(':').collect();
-    assert_eq!(preloads[0], value("SUBLET_LIB_CUDA"));
-    assert_eq!(preloads[1], value("SUBLET_LIB_NVML"));
+    for (ours, variable, name) in [
+        (preloads[0], "SUBLET_DRIVER_CUDA", "/libcuda.so.1"),
+        (preloads[1], "SUBLET_DRIVER_NVML", "/libnvidia-ml.so.1"),
+    ] {
+        let driver = value(variable);
+        assert_ne!(driver, ours);
+        for file in [&*driver, ours] {
+            assert!(file.ends_with(name), "{output}");
+            assert!(std::path::Path::new(file).is_file(), "{output}");
+        }
+    }
     assert!(preloads[2].ends_with("/libsublet_preload.so"), "{preload}");
     assert_eq!(preloads[3], "/nonexistent/users-own.so");
 }

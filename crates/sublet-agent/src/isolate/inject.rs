@@ -3,12 +3,16 @@
 //!
 //! The libraries come in by `/etc/ld.so.preload`, which the loader reads for every dynamically
 //! linked program whatever its environment is, so a program that clears `LD_PRELOAD` meets
-//! them too. The container's own folder is mounted, never the socket in it: a restarted agent
-//! makes a new socket in the same folder, and a mounted file would still be the old one.
+//! them too. Beside them lies the file of settings by which they find their arbiter, for the same
+//! reason: no variable of ours is needed. The container's own folder is mounted, never the socket
+//! in it: a restarted agent makes a new socket in the same folder, and a mounted file would still
+//! be the old one.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use sublet_abi::Mode;
+use sublet_abi::settings::{FILE, ProcessSettings, SettingsError};
 use sublet_kubelet::deviceplugin::Mount;
 use sublet_model::{MiB, Milli};
 use sublet_share::MpsTerms;
@@ -18,26 +22,58 @@ use sublet_share::MpsTerms;
 pub const INSIDE: &str = "/usr/local/sublet";
 
 /// The file whose libraries the loader puts before all others.
-pub const PRELOAD_FILE: &str = "/etc/ld.so.preload";
+const PRELOAD_FILE: &str = "/etc/ld.so.preload";
 
 /// The file of the library folder that is mounted there.
-pub const PRELOAD_NAME: &str = "ld.so.preload";
+const PRELOAD_NAME: &str = "ld.so.preload";
 
 /// Its text: the names are those in the container. No preload answers to `libcuda.so` or to
 /// absolute paths; the third library is for these.
-pub const PRELOAD_TEXT: &str = "\
+const PRELOAD_TEXT: &str = "\
 /usr/local/sublet/lib/libcuda.so.1
 /usr/local/sublet/lib/libnvidia-ml.so.1
 /usr/local/sublet/lib/libsublet_preload.so
 ";
 
+/// The files that lie in the folder of our libraries: what the loader reads, and the settings. All
+/// containers of one version and node have the same, and a container keeps those that it was started
+/// with, as it does the libraries.
+///
+/// # Errors
+/// The settings cannot be written; their paths are constants.
+pub fn beside_libraries(
+    mode: Mode,
+    has_fake_cards: bool,
+) -> Result<[(&'static str, Vec<u8>); 2], SettingsError> {
+    let settings = settings(mode, has_fake_cards)?;
+    Ok([(PRELOAD_NAME, PRELOAD_TEXT.into()), (FILE, settings)])
+}
+
+/// Where a container's arbiter is.
+fn settings(mode: Mode, has_fake_cards: bool) -> Result<Vec<u8>, SettingsError> {
+    let inside = |name: &str| format!("{INSIDE}/{name}").into_bytes();
+    let [tenant, cuda, nvml] = ["tenant", DRIVER[0], DRIVER[1]].map(inside);
+    let settings = ProcessSettings {
+        directory: &tenant,
+        mode,
+        // The real driver is where NVIDIA's container toolkit puts it, and the interposer looks
+        // there: the place is known only inside the container.
+        cuda: has_fake_cards.then_some(&*cuda),
+        nvml: has_fake_cards.then_some(&*nvml),
+    };
+    let mut text = Vec::new();
+    settings.write(|piece| text.extend_from_slice(piece))?;
+    Ok(text)
+}
+
+/// The two libraries of a driver that a container mounts.
+const DRIVER: [&str; 2] = ["driver/libcuda.so.1", "driver/libnvidia-ml.so.1"];
+
 /// What all containers of this node have in common. Paths are the host's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kit {
-    /// The folder with our libraries under the names that programs load.
+    /// The folder with our libraries under the names that programs load, and the settings.
     pub libraries: PathBuf,
-    /// `strict` or `compat`.
-    pub mode: &'static str,
     /// For cards that a file plays.
     pub fake: Option<FakeKit>,
     /// The folder of MPS's sockets, where containers run under MPS.
@@ -106,12 +142,7 @@ pub fn inject(kit: &Kit, tenant: &Path, limits: &ContainerLimits) -> Injection {
         host_path: host.display().to_string(),
         read_only,
     };
-    let mut environment: BTreeMap<&str, String> = BTreeMap::from([
-        ("SUBLET_DIR", inside("tenant")),
-        ("SUBLET_MODE", kit.mode.to_owned()),
-        ("SUBLET_LIB_CUDA", inside("lib/libcuda.so.1")),
-        ("SUBLET_LIB_NVML", inside("lib/libnvidia-ml.so.1")),
-    ]);
+    let mut environment: BTreeMap<&str, String> = BTreeMap::new();
     let preload = kit.libraries.join(PRELOAD_NAME);
     let mut mounts = vec![
         // Read-only: a socket can be connected to, and not be removed or replaced.
@@ -119,11 +150,8 @@ pub fn inject(kit: &Kit, tenant: &Path, limits: &ContainerLimits) -> Injection {
         mount(&kit.libraries, inside("lib"), true),
         mount(&preload, PRELOAD_FILE.to_owned(), true),
     ];
-    // The real driver needs no mount: NVIDIA's container toolkit puts it where the interposer
-    // looks, at a place that is known only inside the container.
+    // The real driver needs no mount, see `settings`.
     if let Some(fake) = &kit.fake {
-        environment.insert("SUBLET_DRIVER_CUDA", inside("driver/libcuda.so.1"));
-        environment.insert("SUBLET_DRIVER_NVML", inside("driver/libnvidia-ml.so.1"));
         environment.insert("SUBLET_FAKE_GPU", inside("machine"));
         mounts.push(mount(&fake.driver, inside("driver"), true));
         mounts.push(mount(&fake.machine, inside("machine"), false));
@@ -167,7 +195,6 @@ mod tests {
     fn picture_of(fake: Option<FakeKit>, mps: Option<&str>, memory: &[u32]) -> String {
         let kit = Kit {
             libraries: "/s/libraries/sublet-1".into(),
-            mode: "strict",
             fake,
             mps: mps.map(PathBuf::from),
         };
@@ -190,11 +217,7 @@ mod tests {
     fn a_container_gets_its_folder_and_the_libraries() {
         assert_eq!(
             picture(None),
-            "SUBLET_DIR=/usr/local/sublet/tenant\n\
-             SUBLET_LIB_CUDA=/usr/local/sublet/lib/libcuda.so.1\n\
-             SUBLET_LIB_NVML=/usr/local/sublet/lib/libnvidia-ml.so.1\n\
-             SUBLET_MODE=strict\n\
-             ro /s/containers/u/main-0/tenant at /usr/local/sublet/tenant\n\
+            "ro /s/containers/u/main-0/tenant at /usr/local/sublet/tenant\n\
              ro /s/libraries/sublet-1 at /usr/local/sublet/lib\n\
              ro /s/libraries/sublet-1/ld.so.preload at /etc/ld.so.preload\n"
         );
@@ -207,14 +230,35 @@ mod tests {
             machine: "/r/machines/sublet-fake-0-1".into(),
         }));
         for line in [
-            "SUBLET_DRIVER_CUDA=/usr/local/sublet/driver/libcuda.so.1\n",
-            "SUBLET_DRIVER_NVML=/usr/local/sublet/driver/libnvidia-ml.so.1\n",
             "SUBLET_FAKE_GPU=/usr/local/sublet/machine\n",
             "ro /s/libraries/fake-1 at /usr/local/sublet/driver\n",
             // Its processes write their use of memory there, as into a card.
             "rw /r/machines/sublet-fake-0-1 at /usr/local/sublet/machine\n",
         ] {
             assert!(fake.contains(line), "{line} is not in\n{fake}");
+        }
+    }
+
+    #[test]
+    fn the_settings_lie_where_they_are_looked_for_and_name_what_is_mounted() {
+        let place = sublet_abi::settings::PLACES[0].to_str().unwrap();
+        assert_eq!(place, format!("{INSIDE}/lib/{FILE}"));
+        for (mode, has_fake_cards, text) in [
+            (
+                Mode::Strict,
+                false,
+                "sublet settings 1\nSUBLET_DIR=/usr/local/sublet/tenant\nSUBLET_MODE=strict\n",
+            ),
+            (
+                Mode::Compat,
+                true,
+                "sublet settings 1\nSUBLET_DIR=/usr/local/sublet/tenant\nSUBLET_MODE=compat\n\
+                 SUBLET_DRIVER_CUDA=/usr/local/sublet/driver/libcuda.so.1\n\
+                 SUBLET_DRIVER_NVML=/usr/local/sublet/driver/libnvidia-ml.so.1\n",
+            ),
+        ] {
+            let [_, settings] = beside_libraries(mode, has_fake_cards).unwrap();
+            assert_eq!(settings, (FILE, text.into()));
         }
     }
 

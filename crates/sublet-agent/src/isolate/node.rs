@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use sublet_abi::settings::word_of;
 use sublet_abi::{MAX_DEVICES, Mode};
 use sublet_api::Handed;
 use sublet_api::object::Pod;
@@ -27,13 +28,13 @@ use sublet_model::{Inventory, MiB, PodUid, Unit};
 use tracing::{debug, info, warn};
 
 use super::fake::FakeView;
-use super::inject::{FakeKit, Injection, Kit, PRELOAD_NAME, PRELOAD_TEXT, inject};
+use super::inject::{FakeKit, Injection, Kit, beside_libraries, inject};
 use super::leftovers::Leftovers;
 use super::loadable::warn_of_needs;
 use super::reconcile::{is_wanted, lost};
 use super::record::{Record, RecordCard, read_all};
 use super::thread::{Ended, run};
-use super::{IsolationError, StrictnessWord, Wanted, make_private, open_to_all};
+use super::{IsolationError, Wanted, make_private, open_to_all};
 use crate::allocate::HandOver;
 use crate::books::Books;
 use crate::care::DeviceName;
@@ -76,7 +77,9 @@ impl Isolation {
     /// containers of before back.
     pub(crate) fn start(wanted: &Wanted, cards: &Cards<'_>) -> Result<Isolation, IsolationError> {
         let store = store(wanted)?;
-        let libraries = store.interposer_with(&[(PRELOAD_NAME, PRELOAD_TEXT)])?;
+        let mode = wanted.mode.mode();
+        let beside = beside_libraries(mode, matches!(cards, Cards::Simulated(_)))?;
+        let libraries = store.interposer_with(&beside)?;
         let containers = wanted.state_dir.join("containers");
         make_private(&containers)?;
         let mut gauge = gauge()?;
@@ -107,10 +110,6 @@ impl Isolation {
         let records = read_all(&containers).map_err(IsolationError::io("reading", &containers))?;
         let handle = arbiter.handle();
         let (ended, thread) = run(arbiter)?;
-        let (mode, word) = match wanted.mode {
-            StrictnessWord::Strict => (Mode::Strict, "strict"),
-            StrictnessWord::Compat => (Mode::Compat, "compat"),
-        };
         let mut files = vec![libraries.cuda.clone(), libraries.nvml, libraries.preload];
         files.extend(fake.iter().flat_map(FakeKit::files));
         warn_of_needs(&files);
@@ -119,7 +118,6 @@ impl Isolation {
             store,
             kit: Kit {
                 libraries: libraries.cuda.parent().unwrap_or(Path::new("/")).to_owned(),
-                mode: word,
                 fake,
                 mps,
             },
@@ -136,7 +134,7 @@ impl Isolation {
         isolation.clear_libraries();
         let gpus = isolation.gpus.len();
         let containers = isolation.lock().len();
-        info!(gpus, containers, mode = word, "isolation is on");
+        info!(gpus, containers, mode = word_of(mode), "isolation is on");
         Ok(isolation)
     }
 

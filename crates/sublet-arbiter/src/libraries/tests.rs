@@ -70,7 +70,7 @@ fn an_executable_that_carries_its_libraries_uses_those() {
         }
         let source = LibrarySource::of(&bin.join("sublet"), Some(&CARRIED));
         let store = Store::new(source, vec![run.join("libraries")]);
-        let found = store.interposer_with(&[("list", "names")]).unwrap();
+        let found = store.interposer_with(&[("list", "names".into())]).unwrap();
         assert_eq!(text(&found.cuda), "inside cuda", "{round}");
         assert_eq!(text(&found.nvml), "inside nvml");
         assert_eq!(text(&found.preload), "inside preload");

@@ -44,13 +44,14 @@ const LIMITED: &[&str] = &["--name", JOB, "--memory", "8GiB", "--compute", "0%..
 
 const JOB: &str = "calls";
 
-/// The start of a shell line that measures calls on the driver that does nothing.
+/// The start of a shell line that measures calls on the driver that does nothing. Root's file of
+/// settings, which names another one, is taken away where there is one.
 pub(super) fn pair(null: &Path, seconds: f64, calls: &[&str]) -> String {
     let null = null.display();
     let calls: String = calls.iter().map(|call| format!(" --call {call}")).collect();
     format!(
-        "SUBLET_DRIVER_CUDA={null} \"$BENCH_WORKLOAD\" pair --reach \"$BENCH_REACH\" \
-         --direct {null} --seconds {seconds}{calls}"
+        "umount /run/sublet-job 2>/dev/null; SUBLET_DRIVER_CUDA={null} \"$BENCH_WORKLOAD\" pair \
+         --reach \"$BENCH_REACH\" --direct {null} --seconds {seconds}{calls}"
     )
 }
 

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FlockOperation;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use sublet_abi::settings;
 use sublet_arbiter::admin::Client;
 
 use super::environment::without_ours;
@@ -267,12 +268,10 @@ fn launch(machine: &Machine, options: &LaunchOptions, log: File) -> std::io::Res
         .stderr(log);
     // It serves all jobs and is part of none.
     for name in [
-        "SUBLET_DIR",
-        "SUBLET_MODE",
-        "SUBLET_DRIVER_CUDA",
-        "SUBLET_DRIVER_NVML",
-        "SUBLET_LIB_CUDA",
-        "SUBLET_LIB_NVML",
+        settings::DIRECTORY,
+        settings::MODE,
+        settings::DRIVER_CUDA,
+        settings::DRIVER_NVML,
         "SUBLET_FAKE_GPU",
         "LD_PRELOAD",
     ] {
@@ -282,8 +281,8 @@ fn launch(machine: &Machine, options: &LaunchOptions, log: File) -> std::io::Res
         command.env("LD_PRELOAD", preload);
     }
     if let Some((cuda, nvml)) = &options.driver {
-        command.env("SUBLET_DRIVER_CUDA", cuda);
-        command.env("SUBLET_DRIVER_NVML", nvml);
+        command.env(settings::DRIVER_CUDA, cuda);
+        command.env(settings::DRIVER_NVML, nvml);
     }
     let mut launcher = command.spawn()?;
     let mut said = String::new();

@@ -8,6 +8,8 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use sublet_abi::settings::{DRIVER_CUDA, DRIVER_NVML};
+
 use crate::answer::Advised;
 
 /// Folders that a driver may be in, the likeliest first.
@@ -53,8 +55,8 @@ impl DriverLibrary {
     /// The variable that says where the real one is.
     pub(super) fn variable(self) -> &'static str {
         match self {
-            DriverLibrary::Cuda => "SUBLET_DRIVER_CUDA",
-            DriverLibrary::Nvml => "SUBLET_DRIVER_NVML",
+            DriverLibrary::Cuda => DRIVER_CUDA,
+            DriverLibrary::Nvml => DRIVER_NVML,
         }
     }
 }

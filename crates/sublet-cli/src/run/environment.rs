@@ -1,10 +1,12 @@
 //! What CMD finds in its environment: where its arbiter is, which libraries stand before the
-//! driver, which cards it sees. A function of its inputs; it reads no variable itself.
+//! driver, which cards it sees. Where we may mount, the same stands in a file, so that it holds for
+//! programs with another environment too. A function of its inputs; it reads no variable itself.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
+use sublet_abi::settings::{self, ProcessSettings, SettingsError};
 use sublet_arbiter::admin::{Mode, Placed, PlacedGpu, PlacedMps, is_name_of};
 use sublet_arbiter::libraries::PRELOAD;
 use sublet_model::{MiB, Milli};
@@ -32,10 +34,6 @@ pub(super) struct JobEnvironment<'a> {
 
 /// The variables to set, on top of everything the user has set.
 pub(super) fn environment(given: &JobEnvironment) -> Vec<(&'static str, OsString)> {
-    let mode = match given.mode {
-        Mode::Strict => "strict",
-        Mode::Compat => "compat",
-    };
     let mut gpus: Vec<&PlacedGpu> = given.placed.gpus.iter().collect();
     let place = |gpu: &PlacedGpu| {
         let mut names = given.chosen.iter();
@@ -46,12 +44,10 @@ pub(super) fn environment(given: &JobEnvironment) -> Vec<(&'static str, OsString
     let uuids: Vec<&str> = gpus.iter().map(|gpu| &*gpu.uuid).collect();
     let ours = given.interposer;
     let mut set = vec![
-        ("SUBLET_DIR", OsString::from(&given.placed.dir)),
-        ("SUBLET_MODE", OsString::from(mode)),
-        ("SUBLET_DRIVER_CUDA", given.driver.0.into()),
-        ("SUBLET_DRIVER_NVML", given.driver.1.into()),
-        ("SUBLET_LIB_CUDA", ours.cuda.clone().into()),
-        ("SUBLET_LIB_NVML", ours.nvml.clone().into()),
+        (settings::DIRECTORY, OsString::from(&given.placed.dir)),
+        (settings::MODE, settings::word_of(given.mode).into()),
+        (settings::DRIVER_CUDA, given.driver.0.into()),
+        (settings::DRIVER_NVML, given.driver.1.into()),
         ("LD_PRELOAD", preload(ours, given.preload)),
         ("CUDA_VISIBLE_DEVICES", OsString::from(uuids.join(","))),
     ];
@@ -63,6 +59,19 @@ pub(super) fn environment(given: &JobEnvironment) -> Vec<(&'static str, OsString
         set.push((sublet_fakegpu::machine::VARIABLE, machine.into()));
     }
     set
+}
+
+/// What the first four of them say, as the file that goes before all variables.
+pub(super) fn settings(given: &JobEnvironment) -> Result<Vec<u8>, SettingsError> {
+    let settings = ProcessSettings {
+        directory: given.placed.dir.as_bytes(),
+        mode: given.mode,
+        cuda: Some(given.driver.0.as_os_str().as_bytes()),
+        nvml: Some(given.driver.1.as_os_str().as_bytes()),
+    };
+    let mut bytes = Vec::new();
+    settings.write(|piece| bytes.extend_from_slice(piece))?;
+    Ok(bytes)
 }
 
 /// What MPS is told of the job, whose cards are in this order.
@@ -157,7 +166,7 @@ mod tests {
             nvml: "/l/libnvidia-ml.so.1".into(),
             preload: "/l/libsublet_preload.so".into(),
         };
-        let set = environment(&JobEnvironment {
+        let given = JobEnvironment {
             placed: &placed,
             chosen: &chosen,
             mode: Mode::Strict,
@@ -165,11 +174,18 @@ mod tests {
             driver: (Path::new("/d/libcuda.so.1"), Path::new("/d/nvml")),
             fake,
             preload: preload.map(OsStr::new),
-        });
+        };
+        let set = environment(&given);
         let lines = set
             .iter()
             .map(|(name, value)| format!("{name}={}\n", value.to_string_lossy()));
-        lines.collect()
+        let all: String = lines.collect();
+        // The file says what the variables say, in as many words.
+        let file = String::from_utf8(settings(&given).unwrap()).unwrap();
+        let (_version, file) = file.split_once('\n').unwrap();
+        assert!(all.starts_with(file), "{file} is not the start of {all}");
+        assert_eq!(file.lines().count(), 4);
+        all
     }
 
     #[test]
@@ -180,8 +196,6 @@ mod tests {
              SUBLET_MODE=strict\n\
              SUBLET_DRIVER_CUDA=/d/libcuda.so.1\n\
              SUBLET_DRIVER_NVML=/d/nvml\n\
-             SUBLET_LIB_CUDA=/l/libcuda.so.1\n\
-             SUBLET_LIB_NVML=/l/libnvidia-ml.so.1\n\
              LD_PRELOAD=/l/libcuda.so.1:/l/libnvidia-ml.so.1:/l/libsublet_preload.so\n\
              CUDA_VISIBLE_DEVICES=GPU-a,GPU-c\n"
         );

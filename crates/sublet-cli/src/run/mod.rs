@@ -77,6 +77,9 @@ fn run_job(args: &Args, carried: Option<&'static Carried>) -> Result<Ending, Fai
     let program = program::of(&args.command)?;
     let machine = Machine::of(&args.machine);
     let setup = Setup::find(&machine, carried)?;
+    setup
+        .refuse_if_told_otherwise()
+        .map_err(anyhow::Error::from)?;
     let submit = request::complete(args, &setup, say)?;
     // Before signals are caught: until there is a place to leave, Ctrl-C may simply end us.
     drop(arbiter::open(&machine, &setup.launch)?);

@@ -1,17 +1,24 @@
 //! Our libraries in place of the driver's files, for one job. Programs that open the driver by
-//! an absolute path, or by a name that no preload answers to, then find ours too. Only root
-//! may mount; the mounts are in a name space of their own, which ends with the job's last
-//! process, and nobody else sees them.
+//! an absolute path, or by a name that no preload answers to, then find ours too. So do programs
+//! without the job's environment, such as setuid ones: for them a file says what the variables
+//! say. Only root may mount; the mounts are in a name space of their own, which ends with the job's
+//! last process, and nobody else sees them.
 
-use std::fs::File;
+use std::ffi::OsStr;
+use std::fs::{DirBuilder, File, Permissions};
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, mount, mount_bind, mount_change, mount_remount,
+};
 use rustix::thread::{
     CapabilitySet, LinkNameSpaceType, UnshareFlags, capabilities, move_into_link_name_space,
 };
+use sublet_abi::settings::PLACES;
 
 use super::driver::{DriverFiles, DriverLibrary};
 use super::libraries::Interposer;
@@ -73,9 +80,18 @@ pub(super) fn plan(
     MountPlan { binds, real: kept }
 }
 
-/// May this process mount?
+/// May this process mount? What it mounts is believed for being root's.
 pub(super) fn is_allowed() -> bool {
-    capabilities(None).is_ok_and(|own| own.effective.contains(CapabilitySet::SYS_ADMIN))
+    let may_mount = || {
+        let own = capabilities(None);
+        own.is_ok_and(|own| own.effective.contains(CapabilitySet::SYS_ADMIN))
+    };
+    rustix::process::geteuid().is_root() && may_mount()
+}
+
+/// Where the programs of a job look for their settings.
+pub(super) fn settings_file() -> &'static Path {
+    Path::new(OsStr::from_bytes(PLACES[1].to_bytes()))
 }
 
 /// This process in a mount name space of its own. What it starts inherits that; dropping
@@ -87,11 +103,11 @@ pub(super) struct Mounted {
 }
 
 impl Mounted {
-    /// Enters a new name space and mounts.
+    /// Enters a new name space and mounts; `settings` are what is to be in that file there.
     ///
     /// # Errors
     /// What the kernel refused; the process is then where it was.
-    pub(super) fn apply(plan: &MountPlan) -> io::Result<Mounted> {
+    pub(super) fn apply(plan: &MountPlan, settings: (&Path, &[u8])) -> io::Result<Mounted> {
         if let Some((cuda, nvml)) = &plan.real {
             // A file can only be mounted over a file.
             for file in [cuda, nvml] {
@@ -115,6 +131,7 @@ impl Mounted {
         for bind in &plan.binds {
             mount_bind(&bind.source, &bind.target)?;
         }
+        mount_settings(settings)?;
         Ok(mounted)
     }
 }
@@ -126,6 +143,24 @@ impl Drop for Mounted {
         let _back = move_into_link_name_space(self.outside.as_fd(), Some(LinkNameSpaceType::Mount));
         let _back = rustix::process::fchdir(&self.folder);
     }
+}
+
+/// A file system with nothing but this file, which nobody can change. The folder that it is mounted
+/// on stays, empty and open to all: to remove it would take it from other jobs too.
+fn mount_settings((file, text): (&Path, &[u8])) -> io::Result<()> {
+    let folder = file.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    let all = |mode| Permissions::from_mode(mode);
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(folder)?;
+    // Whatever the mask of new files is. A job inside a job finds the outer one's, for reading only.
+    let _as_it_is = std::fs::set_permissions(folder, all(0o755));
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("sublet", folder, "tmpfs", flags, c"mode=755,size=64k")?;
+    std::fs::write(file, text)?;
+    std::fs::set_permissions(file, all(0o644))?;
+    Ok(mount_remount(folder, flags | MountFlags::RDONLY, "")?)
 }
 
 #[expect(
@@ -214,12 +249,18 @@ mod tests {
             binds: vec![bind(&real, &kept), bind(&ours, &real)],
             real: Some((kept.clone(), base.path().join("driver/nvml"))),
         };
+        let settings = base.path().join("job/settings");
         let reads = |file: &Path| std::fs::read_to_string(file).unwrap();
         let inside = std::thread::scope(|scope| {
             let inside = scope.spawn(|| {
-                let mounted = Mounted::apply(&plan);
+                let mounted = Mounted::apply(&plan, (&settings, b"told"));
                 mounted.map(|mounted| {
-                    let seen = (reads(&kept), reads(&real));
+                    let seen = (reads(&kept), reads(&real), reads(&settings));
+                    let written = std::fs::write(&settings, "other");
+                    assert_eq!(
+                        written.unwrap_err().kind(),
+                        io::ErrorKind::ReadOnlyFilesystem
+                    );
                     let child = std::process::Command::new("cat").arg(&real).output();
                     drop(mounted);
                     (seen, String::from_utf8(child.unwrap().stdout).unwrap())
@@ -229,7 +270,8 @@ mod tests {
         });
         // A sandbox may give the capability and refuse the call.
         let Ok((seen, child)) = inside else { return };
-        assert_eq!(seen, ("real".to_owned(), "ours".to_owned()));
+        assert_eq!(seen, ["real", "ours", "told"].map(str::to_owned).into());
+        assert!(!settings.exists(), "nobody else sees it");
         assert_eq!(child, "ours");
         assert_eq!(
             (reads(&real), reads(&kept)),

@@ -1,12 +1,16 @@
 //! What a job needs on a machine: our libraries, the driver behind them, and what is mounted. Found
 //! before the job is queued, so that nobody waits for a place and then fails.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
+use sublet_abi::settings::PLACES;
 use sublet_arbiter::libraries::{Carried, Store};
 
 use super::arbiter::LaunchOptions;
 use super::driver::{self, DriverFiles, DriverLibrary, Search};
+use super::environment::{self, JobEnvironment};
 use super::libraries::{self, Interposer};
 use super::mounts::{self, MountPlan, Mounted};
 use crate::answer::Advised;
@@ -82,14 +86,43 @@ impl Setup {
         })
     }
 
+    fn may_mount(&self) -> bool {
+        !self.mounts.binds.is_empty() && mounts::is_allowed()
+    }
+
     /// The mounts, where they are allowed and there is something to mount over. Without them
-    /// preloading reaches all programs but those that load the driver past the C library,
-    /// and the arbiter reports these.
-    pub(super) fn mount(&self) -> Option<Mounted> {
-        if self.mounts.binds.is_empty() || !mounts::is_allowed() {
+    /// preloading reaches all programs but those that load the driver past the C library or have
+    /// lost the job's environment, and the arbiter reports these.
+    pub(super) fn mount(&self, given: &JobEnvironment) -> Option<Mounted> {
+        if !self.may_mount() {
             return None;
         }
-        Mounted::apply(&self.mounts).ok()
+        let settings = environment::settings(given).ok()?;
+        Mounted::apply(&self.mounts, (mounts::settings_file(), &settings)).ok()
+    }
+
+    /// The job's programs would go by a file that is there already, and not by what we tell them.
+    ///
+    /// # Errors
+    /// There is one, and we cannot mount another.
+    pub(super) fn refuse_if_told_otherwise(&self) -> Result<(), Advised> {
+        let places = PLACES.map(|place| Path::new(OsStr::from_bytes(place.to_bytes())));
+        refuse_if_told(&places, self.may_mount())
+    }
+}
+
+/// `places` are those of settings, the last one that which we can mount over.
+fn refuse_if_told(places: &[&Path], may_mount: bool) -> Result<(), Advised> {
+    let decisive = &places[..places.len() - usize::from(may_mount)];
+    match decisive.iter().find(|place| place.exists()) {
+        None => Ok(()),
+        Some(place) => Err(Advised::new(
+            format!(
+                "programs here have a part of a GPU already: {} says which",
+                place.display()
+            ),
+            "start the program itself, without `sublet run`",
+        )),
     }
 }
 
@@ -103,4 +136,28 @@ fn refuse_unloadable(interposer: &Interposer) -> Result<(), Advised> {
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_refused_where_its_programs_would_go_by_another_s_settings() {
+        let base = tempfile::tempdir().unwrap();
+        let places = ["container", "job"].map(|name| base.path().join(name));
+        let check = |may_mount| refuse_if_told(&[&places[0], &places[1]], may_mount);
+        assert!(check(false).is_ok() && check(true).is_ok());
+        // A job inside root's job: root's own inner job has settings of its own.
+        std::fs::write(&places[1], "").unwrap();
+        assert!(check(true).is_ok());
+        let why = crate::error_text(&check(false).unwrap_err().into());
+        let start = format!(
+            "error: programs here have a part of a GPU already: {} says which\nhint: start",
+            places[1].display()
+        );
+        assert!(why.starts_with(&start), "{why}");
+        std::fs::write(&places[0], "").unwrap();
+        assert!(check(true).is_err() && check(false).is_err());
+    }
 }

@@ -24,21 +24,24 @@ pub(super) fn start(
     // Whatever the command starts stays below us, by which the arbiter knows the job.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .context("cannot become the subreaper of the command")?;
-    let mounted = setup.mount();
-    let driver = match (&mounted, &setup.mounts.real) {
-        (Some(_), Some((cuda, nvml))) => (cuda, nvml),
-        _ => (&setup.driver.0, &setup.driver.1),
-    };
     let preload = std::env::var_os("LD_PRELOAD");
-    let environment = environment(&JobEnvironment {
+    let given = |cuda, nvml| JobEnvironment {
         placed: &job.placed,
         chosen: job.submit.cards.as_deref().unwrap_or_default(),
         mode: job.submit.mode,
         interposer: &setup.interposer,
-        driver: (driver.0, driver.1),
+        driver: (cuda, nvml),
         fake: setup.fake.as_deref(),
         preload: preload.as_deref(),
-    });
+    };
+    let kept = setup.mounts.real.as_ref().unwrap_or(&setup.driver);
+    let mounted = setup.mount(&given(&kept.0, &kept.1));
+    let driver = if mounted.is_some() {
+        kept
+    } else {
+        &setup.driver
+    };
+    let environment = environment(&given(&driver.0, &driver.1));
     let child = spawn(program, &args.command, environment);
     // The command has the mounts now; we must not.
     drop(mounted);

@@ -5,6 +5,7 @@
 //! The programs are dynamically linked. Their loader and libraries are this machine's, mounted
 //! from a folder, because the only image there is has none.
 
+mod environment;
 mod mps;
 
 use std::fs;
@@ -110,20 +111,14 @@ fn holder(name: &str, memory: u64, stage: &Path, reach: &str) -> String {
 
 /// The JSON line of the last program in a pod's log.
 fn line_of(node: &GpuNode, pod: &str) -> Result<Value> {
-    eventually(|| {
-        let log = node.world.cluster.kubectl(&["logs", pod])?;
-        let line = log.lines().find(|line| line.starts_with('{'));
-        Ok(serde_json::from_str(line.context(log.clone())?)?)
-    })
+    eventually(|| line_in(&node.world.cluster.kubectl(&["logs", pod])?))
 }
 
 /// Runs one more workload in a pod's container and returns its line.
 pub(crate) fn also(node: &GpuNode, pod: &str, workload: &str) -> Result<Value> {
     let mut args = vec!["exec", pod, "--", "/lib64/sublet-workload"];
     args.extend(workload.split_whitespace());
-    let output = node.world.cluster.kubectl(&args)?;
-    let line = output.lines().find(|line| line.starts_with('{'));
-    Ok(serde_json::from_str(line.context(output.clone())?)?)
+    line_in(&node.world.cluster.kubectl(&args)?)
 }
 
 /// The processes that NVML has shown to a workload.
@@ -139,13 +134,13 @@ fn pids(seen: &Value) -> Vec<u64> {
 fn check_limit(node: &GpuNode, pod: &str, memory: u64) -> Result<()> {
     // The context is counted when the driver has been read twice.
     until_shown(node, "memory_used_bytes", pod, (HELD + CONTEXT) * MIB)?;
-    let took = also(node, pod, "alloc --size 2MiB --until-oom --down-to 512")?;
-    assert_eq!(took["refused"]["code"], 2, "{took}");
-    assert_eq!(took["totalMem"], memory * MIB, "{took}");
-    let left = (memory - HELD - 2 * CONTEXT) * MIB;
-    assert_eq!(took["memoryBefore"]["free"], left, "{took}");
-    assert_eq!(took["bytes"], left, "{took}");
-    assert_eq!(took["memory"]["free"], 0, "{took}");
+    check_taken(
+        node,
+        pod,
+        memory,
+        &["/lib64/sublet-workload"],
+        "libcuda.so.1",
+    )?;
 
     let seen = also(node, pod, "info --nvml")?;
     let cuda = seen["devices"].as_array().context("no devices")?;
@@ -160,6 +155,37 @@ fn check_limit(node: &GpuNode, pod: &str, memory: u64) -> Result<()> {
     // memory on the same card.
     assert_eq!(pids(&seen), [1], "{seen}");
     Ok(())
+}
+
+/// Runs a program beside the first one, which takes what that has left and not a byte more. Returns
+/// all that it said.
+fn check_taken(
+    node: &GpuNode,
+    pod: &str,
+    memory: u64,
+    command: &[&str],
+    reach: &str,
+) -> Result<String> {
+    let words = "alloc --size 2MiB --until-oom --down-to 512 --reach";
+    let words = words.split_whitespace().chain([reach]);
+    let command = command.iter().copied();
+    let args = ["exec", pod, "--"].into_iter().chain(command).chain(words);
+    let args: Vec<&str> = args.collect();
+    let said = node.world.cluster.kubectl(&args)?;
+    let took = line_in(&said)?;
+    assert_eq!(took["refused"]["code"], 2, "{args:?}: {took}");
+    assert_eq!(took["totalMem"], memory * MIB, "{args:?}: {took}");
+    let left = (memory - HELD - 2 * CONTEXT) * MIB;
+    assert_eq!(took["memoryBefore"]["free"], left, "{args:?}: {took}");
+    assert_eq!(took["bytes"], left, "{args:?}: {took}");
+    assert_eq!(took["memory"]["free"], 0, "{args:?}: {took}");
+    Ok(said)
+}
+
+/// The JSON line of what a program said.
+fn line_in(said: &str) -> Result<Value> {
+    let line = said.lines().find(|line| line.starts_with('{'));
+    Ok(serde_json::from_str(line.context(said.to_owned())?)?)
 }
 
 /// What the agent's metrics say of a pod.
@@ -195,6 +221,7 @@ fn pods_meet_their_own_limits_while_the_agent_restarts() -> Result<()> {
     node.until_allocatable(MEMORY, 2 * CARD)?;
     node.until_allocatable(COMPUTE, 2 * 100)?;
     let stage = stage(&node)?;
+    environment::stage_evil(&stage)?;
     let cluster = &node.world.cluster;
     let pods = [("a", 2_000, "libcuda.so.1"), ("b", 3_000, "libcuda.so")];
     for (name, memory, reach) in pods {
@@ -211,6 +238,7 @@ fn pods_meet_their_own_limits_while_the_agent_restarts() -> Result<()> {
         until_shown(&node, "memory_limit_bytes", name, memory * MIB)?;
         until_shown(&node, "refusals_total", name, 1)?;
     }
+    environment::does_not_decide(&node, "a", 2_000)?;
 
     // The programs that hold memory go on, and what they hold still counts.
     node.restart_agent()?;

@@ -66,8 +66,27 @@ fn driver(machine: &Machine) -> Result<PathBuf> {
     Ok(folder)
 }
 
+/// The same command with a `/run` of its own, where `sublet run` leaves an empty folder.
+fn with_own_run(command: &Command) -> Command {
+    let script = r#"mount -t tmpfs tmpfs /run && exec "$0" "$@""#;
+    let mut own = Command::new("unshare");
+    own.args(["--mount", "sh", "-c", script])
+        .arg(command.get_program())
+        .args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => own.env(name, value),
+            None => own.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        own.current_dir(folder);
+    }
+    own
+}
+
 /// Our libraries are mounted over the driver's files, for the job alone: neither `LD_PRELOAD`
-/// nor any name is needed.
+/// nor any name is needed, nor any variable at all.
 #[test]
 fn mounts_reach_a_program_without_any_preload() -> Result<()> {
     let Some(machine) = Machine::new(EXACT)? else {
@@ -80,21 +99,44 @@ fn mounts_reach_a_program_without_any_preload() -> Result<()> {
     }
     let folder = driver(&machine)?;
     let workload = machine.built("sublet-workload").display().to_string();
-    for name in ["libcuda.so.1", "libcuda.so", "libcuda.so.580.95.05"] {
+    let check = |name: &str, environment: &[&str]| -> Result<()> {
         let reach = folder.join(name).display().to_string();
         let words = ["alloc", "--until-oom", "--reach", &reach];
         let mut run = machine.run("--memory 256MiB");
         run.env("LD_LIBRARY_PATH", &folder)
-            .args(["env", "-u", "LD_PRELOAD", &workload])
+            .arg("env")
+            .args(environment)
+            .arg(&workload)
             .args(words);
-        let report = end(&mut run)?.report()?;
-        assert_eq!(report["bytes"], mib(256), "{name}: {report}");
+        let report = end(&mut with_own_run(&run))?.report()?;
+        assert_eq!(
+            report["bytes"],
+            mib(256),
+            "{name}, {environment:?}: {report}"
+        );
         let library = report["library"].as_str().context("no library")?;
         assert!(
             library.starts_with(folder.to_str().context("path")?),
             "{report}"
         );
+        Ok(())
+    };
+    for name in ["libcuda.so.1", "libcuda.so", "libcuda.so.580.95.05"] {
+        check(name, &["-u", "LD_PRELOAD"])?;
     }
+    // As sudo and cron start programs, and as a program could wish it. A file that only the job
+    // sees says what counts; the fake driver alone goes by its variable.
+    let cards = format!("SUBLET_FAKE_GPU={}", machine.state()?.display());
+    check("libcuda.so.1", &["-i", &cards])?;
+    let empty = machine.path().join("empty");
+    std::fs::create_dir(&empty)?;
+    let empty = format!("SUBLET_DIR={}", empty.display());
+    let elsewhere = [
+        "SUBLET_MODE=compat",
+        "SUBLET_DRIVER_CUDA=/nowhere/libcuda.so.1",
+    ];
+    let elsewhere = [&["-u", "LD_PRELOAD", &empty][..], &elsewhere].concat();
+    check("libcuda.so.1", &elsewhere)?;
     // Outside of the job nothing has changed.
     let reach = folder.join("libcuda.so.1").display().to_string();
     let report = end(&mut machine.direct(&format!("info --reach {reach}")))?.report()?;

@@ -17,7 +17,6 @@ pub mod pages;
 pub mod socket;
 mod watch;
 
-use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::ptr;
@@ -31,17 +30,12 @@ use sublet_abi::{
 };
 
 use crate::gate::futex;
+use crate::settings::{self, Told, Unclear};
 use meeting::Why;
 use socket::Socket;
 pub(crate) use watch::without_signals;
 
-/// The folder with the tenant's socket. Without it, nothing is hooked.
-pub const DIRECTORY: &str = "SUBLET_DIR";
-
-/// `strict` or `compat`: what a process does that reaches no arbiter, and so cannot ask for it.
-pub const MODE: &str = "SUBLET_MODE";
-
-/// The name of the socket in that folder.
+/// The name of the socket in the folder of which the process is [told](settings).
 pub const SOCKET: &str = "tenant.sock";
 
 /// How long one step of meeting the arbiter may take. With 300 processes at once the last one
@@ -64,11 +58,11 @@ pub fn is_arbiter_alive(page: &ControlPage) -> bool {
 /// How this process relates to an arbiter.
 #[derive(Debug)]
 pub enum LinkState {
-    /// The environment names no arbiter.
+    /// The process is told of no arbiter.
     Off,
     /// The process has a slot.
     Managed(&'static Link),
-    /// The environment names an arbiter, but it gave no slot. The program runs without one.
+    /// There is an arbiter, but it gave no slot. The program runs without one.
     Unmanaged(NoSlot),
     /// The same, but the program may not run without a slot.
     Forbidden(NoSlot),
@@ -87,15 +81,22 @@ impl LinkState {
 
 /// Why there is no slot.
 #[derive(Debug)]
-pub struct NoSlot {
-    socket: PathBuf,
-    why: Why,
+pub enum NoSlot {
+    /// The arbiter behind this socket gave none.
+    From(PathBuf, Why),
+    /// It is not clear which arbiter to ask.
+    Unclear(&'static Unclear),
 }
 
 impl fmt::Display for NoSlot {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (socket, why) = (self.socket.display(), &self.why);
-        write!(out, "no slot from the arbiter at {socket}: {why}")
+        match self {
+            NoSlot::From(socket, why) => {
+                let socket = socket.display();
+                write!(out, "no slot from the arbiter at {socket}: {why}")
+            }
+            NoSlot::Unclear(why) => write!(out, "no slot: {why}"),
+        }
     }
 }
 
@@ -290,8 +291,8 @@ fn leaked(control: AnyControl<'static>) -> *mut AnyControl<'static> {
     ptr::from_mut(Box::leak(Box::new(control)))
 }
 
-/// True if the environment named an arbiter at the first call of this function. Only then is
-/// anything hooked. It takes no lock, because a fork could leave a lock taken for ever.
+/// True if the process was told of an arbiter at the first call of this function, or could have been.
+/// Only then is anything hooked. It takes no lock, because a fork could leave a lock taken for ever.
 #[must_use]
 pub fn is_hooking() -> bool {
     const UNKNOWN: u8 = 0;
@@ -299,45 +300,29 @@ pub fn is_hooking() -> bool {
     const YES: u8 = 2;
     static HOOKING: AtomicU8 = AtomicU8::new(UNKNOWN);
     if HOOKING.load(Ordering::Relaxed) == UNKNOWN {
-        let found = if directory().is_some() { YES } else { NO };
+        let told = settings::told();
+        let is_told = told.directory().is_some() || matches!(told, Told::Unclear(_));
+        let found = if is_told { YES } else { NO };
         HOOKING.store(found, Ordering::Relaxed);
     }
     HOOKING.load(Ordering::Relaxed) == YES
 }
 
-fn directory() -> Option<OsString> {
-    std::env::var_os(DIRECTORY).filter(|folder| !folder.is_empty())
-}
-
-/// Meets the arbiter that the environment names.
+/// Meets the arbiter that the process is told of.
 #[must_use]
 pub fn connect() -> LinkState {
-    match directory() {
-        None => LinkState::Off,
-        Some(folder) => {
-            let mode = mode_of(std::env::var_os(MODE).as_deref());
-            connect_to(&Path::new(&folder).join(SOCKET), mode)
-        }
-    }
-}
-
-/// What a process without an arbiter does. Only `strict` means strict: with any other value the
-/// programs run, and are reported.
-fn mode_of(value: Option<&OsStr>) -> Mode {
-    if value == Some(OsStr::new("strict")) {
-        Mode::Strict
-    } else {
-        Mode::Compat
+    let told = settings::told();
+    match (told, told.directory()) {
+        (Told::Unclear(why), _) => LinkState::Forbidden(NoSlot::Unclear(why)),
+        (_, None) => LinkState::Off,
+        (_, Some(folder)) => connect_to(&folder.join(SOCKET), told.mode()),
     }
 }
 
 /// Meets the arbiter behind a socket; `mode` says what to do if that fails.
 #[must_use]
 pub fn connect_to(socket: &Path, mode: Mode) -> LinkState {
-    let no_slot = |why| NoSlot {
-        socket: socket.to_path_buf(),
-        why,
-    };
+    let no_slot = |why| NoSlot::From(socket.to_path_buf(), why);
     match watch::first_contact(socket) {
         Ok(link) => LinkState::Managed(link),
         Err(why) if mode == Mode::Strict => LinkState::Forbidden(no_slot(why)),
@@ -367,19 +352,6 @@ pub fn now_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_the_word_strict_is_strict() {
-        for (value, expected) in [
-            (None, Mode::Compat),
-            (Some("compat"), Mode::Compat),
-            (Some(""), Mode::Compat),
-            (Some("Strict"), Mode::Compat),
-            (Some("strict"), Mode::Strict),
-        ] {
-            assert_eq!(mode_of(value.map(OsStr::new)), expected, "{value:?}");
-        }
-    }
 
     #[test]
     fn without_a_socket_the_mode_decides_and_the_reason_names_the_place() {

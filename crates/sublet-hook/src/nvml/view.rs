@@ -18,12 +18,13 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use sublet_abi::{AnyControl, AnyLedger, ControlPage, DeviceIndex, LedgerPage};
+use sublet_abi::{AnyControl, AnyLedger, ControlPage, DeviceIndex, LedgerPage, Mode};
 
 use super::pids::Numbering;
 use crate::link::meeting::{Why, meet, system};
 use crate::link::{self, PATIENCE, now_ms, pages};
 use crate::report::{self, Memory};
+use crate::settings::{self, Told};
 
 /// Between two attempts, also to reach an arbiter that answers and has no heartbeat.
 const PAUSE_MS: u64 = 1000;
@@ -160,8 +161,11 @@ fn known() -> Option<&'static View> {
 
 /// One attempt. Threads that try at the same time get a view each, and the last one stays.
 fn look_again(is_first: bool, known: Option<&'static View>) -> Option<&'static View> {
-    let folder = std::env::var_os(link::DIRECTORY)?;
-    let socket = Path::new(&folder).join(link::SOCKET);
+    let told = settings::told();
+    if let Told::Unclear(why) = told {
+        remember(&format!("no view: {why}"));
+    }
+    let socket = told.directory()?.join(link::SOCKET);
     let patience = if is_first { PATIENCE } else { LATER_PATIENCE };
     let view = match look(&socket, patience) {
         Ok(view) if known.is_some_and(|known| known.is_same(&view)) => {
@@ -174,7 +178,8 @@ fn look_again(is_first: bool, known: Option<&'static View>) -> Option<&'static V
             Some(view)
         }
         Err(why) => {
-            remember(&socket, &why);
+            let socket = socket.display();
+            remember(&format!("no view from the arbiter at {socket}: {why}"));
             None
         }
     };
@@ -185,16 +190,15 @@ fn look_again(is_first: bool, known: Option<&'static View>) -> Option<&'static V
 
 /// Keeps the first reason: each one stays in memory for ever, and the first is what a person
 /// looks for who starts a program.
-fn remember(socket: &Path, why: &Why) {
+fn remember(text: &str) {
     if REASON.load(Ordering::Acquire).is_null() {
-        let text = format!("no view from the arbiter at {}: {why}", socket.display());
         let text = CString::new(text).unwrap_or_default();
         REASON.store(Box::into_raw(Box::new(text)), Ordering::Release);
     }
 }
 
 fn is_strict() -> bool {
-    std::env::var_os(link::MODE).is_some_and(|mode| mode == "strict")
+    settings::told().mode() == Mode::Strict
 }
 
 /// Says hello, maps the pages, and hangs up.

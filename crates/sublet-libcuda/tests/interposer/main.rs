@@ -5,7 +5,7 @@
 //! - [`reports`]: what the program is told, and what it reaches.
 //! - [`gate`]: who may launch, and when nothing runs any more.
 //! - [`lives`]: forks, and an arbiter that comes and goes.
-//! - [`reach`]: every way to the driver's functions.
+//! - [`reach`]: every way to the driver's functions. [`settings`]: who says where they are.
 
 mod contexts;
 mod gate;
@@ -17,6 +17,7 @@ mod pinned;
 mod races;
 mod reach;
 mod reports;
+mod settings;
 mod support;
 
 // Named so that the library is built for these tests; they load it as a program does.

@@ -51,7 +51,7 @@ fn the_library_exports_every_function_and_nothing_else() {
     assert!(flags.is_some_and(|flags| flags & 8 != 0), "{headers}");
 }
 
-const CALLS: &str = r#"
+pub(crate) const CALLS: &str = r#"
 #include <stdint.h>
 #include <stdio.h>
 int cuInit(unsigned);
@@ -74,9 +74,9 @@ int main(void) {
 "#;
 
 /// Contexts of 8 MiB, pools in blocks of 4: with 40 asked, 52 of 64 are taken.
-const ANSWER: &str = "0 0 0 0 2 0 0 0 0 12 of 64\n";
+pub(crate) const ANSWER: &str = "0 0 0 0 2 0 0 0 0 12 of 64\n";
 
-fn with_contexts() -> TenantGrant {
+pub(crate) fn with_contexts() -> TenantGrant {
     let mut grant = grant(&[(0, 64 << 20)]);
     grant.context_bytes = 8 << 20;
     grant

@@ -11,7 +11,7 @@ use sublet_share::ComputeRange;
 
 use super::*;
 use crate::allocate::CardLimit;
-use crate::isolate::FailureKind;
+use crate::isolate::{FailureKind, StrictnessWord};
 
 struct Node {
     base: tempfile::TempDir,

@@ -221,8 +221,8 @@ fn row_07_utilisation_in_the_machine_s_numbers_is_read_as_such() -> Result<()> {
             "-ldl",
         ],
     )?;
-    let mut run = machine.run("--memory 1GiB --name job");
-    run.args(["env", &format!("SUBLET_DRIVER_NVML={}", nvml.display())]);
+    let nvml = format!("SUBLET_DRIVER_NVML={}", nvml.display());
+    let mut run = machine.run_told("--memory 1GiB --name job", &nvml);
     let mut calls = Calls::start(run.args(CONTAINER).arg(machine.caller()?))?;
     calls.play(START)?;
     calls.play("cuMemAlloc_v2 &a 2M\nnvmlInit_v2\nnvmlDeviceGetHandleByIndex_v2 0 &device")?;

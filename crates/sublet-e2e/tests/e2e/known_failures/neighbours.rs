@@ -110,8 +110,8 @@ fn row_12_a_management_library_that_fails_ends_no_program() -> Result<()> {
             "0",
         ),
     ] {
-        let mut run = machine.run("--memory 64MiB --name job");
-        let mut calls = Calls::start(run.args(["env", what]).arg(machine.caller()?))?;
+        let mut run = machine.run_told("--memory 64MiB --name job", what);
+        let mut calls = Calls::start(run.arg(machine.caller()?))?;
         assert_eq!(calls.call("nvmlInit_v2")?, init, "{what}");
         calls.play(START).context(what)?;
         calls.play("cuMemAlloc_v2 &a 64M\ncuMemAlloc_v2 &b 2M -> 2")?;

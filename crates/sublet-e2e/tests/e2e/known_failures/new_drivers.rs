@@ -57,9 +57,7 @@ fn newer_driver(machine: &Machine, version: u32) -> Result<PathBuf> {
 
 /// A job whose programs find another driver.
 fn job(machine: &Machine, flags: &str, driver: &Path) -> std::process::Command {
-    let mut run = machine.run(flags);
-    run.args(["env", &format!("SUBLET_DRIVER_CUDA={}", driver.display())]);
-    run
+    machine.run_told(flags, &format!("SUBLET_DRIVER_CUDA={}", driver.display()))
 }
 
 /// R570 made initialisation hang, R590 with CUDA 13.1 made it crash: the hooks expected the
@@ -195,8 +193,8 @@ fn row_01_a_management_library_whose_functions_call_each_other_starts() -> Resul
     older.push("nvmlDeviceGetCount_v2");
     for (name, functions) in [("newer.so", &newer), ("older.so", &older)] {
         let nvml = driver(&machine, &format!("nvml-{name}"), functions, &[])?;
-        let mut run = machine.run("--memory 256MiB --name job");
-        run.args(["env", &format!("SUBLET_DRIVER_NVML={}", nvml.display())]);
+        let nvml = format!("SUBLET_DRIVER_NVML={}", nvml.display());
+        let mut run = machine.run_told("--memory 256MiB --name job", &nvml);
         let mut calls = Calls::start(run.arg(machine.caller()?))?;
         calls.play(START)?;
         calls.play(
