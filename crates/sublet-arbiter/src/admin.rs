@@ -40,8 +40,12 @@ pub enum Request {
     /// Place a new job. Replies: `placed`; or `waiting` (again at each change), then `placed`;
     /// or `refused`. Later, while the job runs: `limited` when somebody changes its limits.
     Submit(Submit),
-    /// The same job again, after the arbiter was restarted. Replies: `placed` or `refused`.
-    Resume(Resume),
+    /// A job that had its cards before the arbiter was restarted. It gets what the arbiter has
+    /// recorded of it, if the process that asks is its root. Replies: `placed` or `refused`.
+    Resume {
+        /// The job.
+        id: u64,
+    },
     /// Everything there is to see, once. Reply: `snapshot`.
     List,
     /// The same every so often, until the connection is closed.
@@ -122,16 +126,6 @@ pub struct Submit {
     /// know.
     #[serde(default = "strict", with = "ModeText")]
     pub mode: Mode,
-}
-
-/// A job that was placed before the arbiter was restarted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Resume {
-    /// What `placed` or the last `limited` said.
-    pub placed: Placed,
-    /// What was asked then.
-    pub submit: Submit,
 }
 
 /// What needs not be said of a priority.

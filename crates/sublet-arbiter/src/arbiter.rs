@@ -5,7 +5,7 @@
 //! for), `listeners`, `admin_connections`, `process_connections`, `jobs`, `processes`,
 //! `readings` (of the driver), `turns`, `measured`, `mps`, `identity`,
 //! `lifetime`. What each kind of news means is in
-//! `admin_requests` and `job_request` (people), `hello` and `resume` (processes), `containers`
+//! `admin_requests`, `job_request` and `recorded` (people), `hello` and `resume` (processes), `containers`
 //! (the node agent) and `readings`; what follows is in `actions`; what people see in `status`.
 
 mod actions;
@@ -24,6 +24,7 @@ mod options;
 mod process_connections;
 mod processes;
 mod readings;
+mod recorded;
 mod resume;
 mod sources;
 mod status;
@@ -57,6 +58,7 @@ use crate::admin::Counters;
 use crate::error::{ArbiterError, at};
 use crate::gauge;
 use crate::gpu::{GpuView, Sampler, uuid_bytes};
+use crate::job_record::JobRecords;
 use crate::lock::{Lock, take_name};
 use crate::poller::Key;
 use crate::runtime::{Audience, Folder};
@@ -80,6 +82,7 @@ pub struct Arbiter {
     /// What is decided.
     machine: Machine,
     jobs: Jobs,
+    records: JobRecords,
     processes: Processes,
     readings: DriverReadings,
     turns: CardTurns,
@@ -102,7 +105,12 @@ impl Arbiter {
         };
         options.folder.create(audience)?;
         let lock = Lock::take(&options.folder)?;
-        let (host_name, inventory, mps) = match prepare(&options, &mut *view) {
+        let Prepared {
+            records,
+            host_name,
+            inventory,
+            mps,
+        } = match prepare(&options, &mut *view) {
             Ok(prepared) => prepared,
             Err(error) => {
                 lock.give_up();
@@ -110,7 +118,8 @@ impl Arbiter {
             }
         };
         let now = now_ms();
-        let mut machine = machine(&options, &inventory, &lock, now);
+        let may_come_back = lock.before.is_some() || records.expect_somebody();
+        let mut machine = machine(&options, &inventory, may_come_back, now);
         let (gauge, driver) = (options.gauge.as_ref(), view.driver());
         let figures = gauge::figures(gauge, &options.folder, &inventory, &driver);
         for (card, figures) in figures.iter().enumerate() {
@@ -119,7 +128,7 @@ impl Arbiter {
         let mut sources = Sources::new()?;
         let listeners = Listeners::open(&options.folder, audience, &mut sources)?;
         let commands = Commands::new().map_err(at("making", "an eventfd"))?;
-        let identity = Identity::after(lock, host_name);
+        let identity = Identity::after(lock, host_name, records.last());
         let turns = CardTurns::new(
             identity.epoch(),
             figures.len(),
@@ -138,6 +147,7 @@ impl Arbiter {
             connections: ProcessConnections::default(),
             machine,
             jobs: Jobs::default(),
+            records,
             processes: Processes::default(),
             readings: DriverReadings::new(sampler, inventory, figures, now),
             turns,
@@ -242,6 +252,7 @@ impl Arbiter {
         self.turns.settle();
         self.coordinate_turns();
         self.keep_record(now);
+        self.record_those_behind();
         self.hear_knocks_again();
         self.take_use();
         if !self.lifetime.is_settled() && self.machine.wake_at().is_none() {
@@ -280,12 +291,14 @@ impl Arbiter {
     fn shut_down(mut self) {
         self.folder.remove_sockets();
         self.jobs.remove_sockets();
-        let leaves_jobs = !self.machine.is_idle();
+        let leaves_jobs = !self.machine.is_idle() || self.records.expect_somebody();
         self.end_mps(leaves_jobs);
         info!(leaves_jobs, "arbiter ends");
         if leaves_jobs {
+            self.record_those_behind();
             self.identity.write();
         } else {
+            self.records.remove_all();
             self.identity.remove();
             // Only if nothing else, such as a log, is in it.
             let _ = std::fs::remove_dir(self.folder.path());
@@ -299,11 +312,18 @@ impl Arbiter {
     }
 }
 
-/// The name on the host, the cards, and MPS where it was chosen.
-type Prepared = (Option<OwnedFd>, Arc<Inventory>, Option<Mps>);
+/// What an arbiter begins with, once it has the folder's lock.
+struct Prepared {
+    records: JobRecords,
+    host_name: Option<OwnedFd>,
+    inventory: Arc<Inventory>,
+    /// Where it was chosen.
+    mps: Option<Mps>,
+}
 
 /// What can fail though the folder's lock was had.
 fn prepare(options: &Options, view: &mut dyn GpuView) -> Result<Prepared, ArbiterError> {
+    let records = JobRecords::read(&options.folder)?;
     let host_name = options.host_name.as_deref().map(take_name).transpose()?;
     prepare_process()?;
     let inventory = view.inventory()?;
@@ -313,15 +333,25 @@ fn prepare(options: &Options, view: &mut dyn GpuView) -> Result<Prepared, Arbite
         .check(inventory.gpus().len())?;
     let program = options.time.mps.as_deref();
     let mps = program.map(|program| Mps::start(program, &options.folder));
-    Ok((host_name, Arc::new(inventory), mps.transpose()?))
+    Ok(Prepared {
+        records,
+        host_name,
+        inventory: Arc::new(inventory),
+        mps: mps.transpose()?,
+    })
 }
 
-/// The machine without a job. A lock file that was not removed says that jobs of before may come
-/// back.
-fn machine(options: &Options, inventory: &Arc<Inventory>, lock: &Lock, now: u64) -> Machine {
-    let settle = match lock.before {
-        Some(_) => u64::try_from(options.settle.as_millis()).unwrap_or(u64::MAX),
-        None => 0,
+/// The machine without a job. Jobs of before may come back where a lock file was not removed, or
+/// the record of a job that goes on.
+fn machine(
+    options: &Options,
+    inventory: &Arc<Inventory>,
+    may_come_back: bool,
+    now: u64,
+) -> Machine {
+    let settle = match may_come_back {
+        true => u64::try_from(options.settle.as_millis()).unwrap_or(u64::MAX),
+        false => 0,
     };
     Machine::new(MachineOptions {
         inventory: Arc::clone(inventory),

@@ -9,7 +9,7 @@
 //! Nothing that a tenant sends may end or stall it: sockets never block, queues are bounded,
 //! and who misbehaves loses his own connection.
 //!
-//! Suggested reading order: [`admin`], `runtime`, `lock`, `peer`, `pages`, `job_pages`, `gpu`,
+//! Suggested reading order: [`admin`], `runtime`, `lock`, `peer`, `stamp`, `job_record`, `pages`, `job_pages`, `gpu`,
 //! [`gauge`], `mps_control`, `arbiter`, `standalone`; `libraries`, `driver` and `visible_cards` by themselves.
 #![expect(
     unsafe_code,
@@ -23,6 +23,7 @@ mod error;
 pub mod gauge;
 mod gpu;
 mod job_pages;
+mod job_record;
 pub mod libraries;
 mod lock;
 mod mps_control;
@@ -31,6 +32,7 @@ mod peer;
 mod poller;
 mod runtime;
 mod socket;
+mod stamp;
 mod standalone;
 mod visible_cards;
 

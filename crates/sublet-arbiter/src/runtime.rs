@@ -84,6 +84,11 @@ impl Folder {
         self.path.join("arbiter.lock")
     }
 
+    /// A file for each job of `sublet run` that has its cards.
+    pub(crate) fn jobs(&self) -> PathBuf {
+        self.path.join("jobs")
+    }
+
     /// What was measured of the machine's cards: beside the folder, because it stays when the
     /// arbiter ends.
     #[must_use]
@@ -136,18 +141,11 @@ impl Folder {
         make(&self.path)?;
         check_owner(&self.path)?;
         match audience {
-            Audience::Owner => {
-                let mode = mode_of(&self.path)?;
-                let why = format!("others may use it (mode {:o}); it needs 700", mode & 0o777);
-                let folder = self.path.clone();
-                let is_private = mode & 0o077 == 0;
-                is_private
-                    .then_some(())
-                    .ok_or(ArbiterError::Folder { folder, why })
-            }
+            Audience::Owner => check_private(&self.path),
             Audience::Everybody => {
                 let both = [self.path.parent(), Some(&*self.path)];
-                both.into_iter().flatten().try_for_each(open_to_look)
+                both.into_iter().flatten().try_for_each(open_to_look)?;
+                check_unwritable(&self.path)
             }
         }
     }
@@ -186,22 +184,39 @@ fn make(folder: &Path) -> Result<(), ArbiterError> {
     }
 }
 
+/// The folder is this user's or root's, and nobody else may use it.
+pub(crate) fn check_private(folder: &Path) -> Result<(), ArbiterError> {
+    check_owner(folder)?;
+    let mode = mode_of(folder)?;
+    let why = format!("others may use it (mode {:o}); it needs 700", mode & 0o777);
+    check(mode & 0o077 == 0, folder, why)
+}
+
+/// Nobody but its owner can put something into the folder.
+fn check_unwritable(folder: &Path) -> Result<(), ArbiterError> {
+    let mode = mode_of(folder)?;
+    let why = format!(
+        "others may write to it (mode {:o}); it needs 755",
+        mode & 0o777
+    );
+    check(mode & 0o022 == 0, folder, why)
+}
+
+fn check(is_right: bool, folder: &Path, why: String) -> Result<(), ArbiterError> {
+    let folder = folder.to_owned();
+    is_right
+        .then_some(())
+        .ok_or(ArbiterError::Folder { folder, why })
+}
+
 /// The folder is one, no link, and root's or this user's. With neither, its owner could put
 /// another one in its place.
 fn check_owner(folder: &Path) -> Result<(), ArbiterError> {
     let about = fs::symlink_metadata(folder).map_err(at("looking at", folder.display()))?;
     let me = rustix::process::geteuid().as_raw();
-    let why = if !about.is_dir() {
-        "it is no folder".to_owned()
-    } else if about.uid() != me && about.uid() != 0 {
-        format!("it belongs to user {}, not {me}", about.uid())
-    } else {
-        return Ok(());
-    };
-    Err(ArbiterError::Folder {
-        folder: folder.to_owned(),
-        why,
-    })
+    check(about.is_dir(), folder, "it is no folder".to_owned())?;
+    let why = format!("it belongs to user {}, not {me}", about.uid());
+    check(about.uid() == me || about.uid() == 0, folder, why)
 }
 
 #[cfg(test)]
@@ -228,6 +243,14 @@ mod tests {
         folder.create(Audience::Everybody).unwrap();
         assert_eq!(mode_of(base.path()).unwrap(), 0o1777);
         assert_eq!(mode_of(folder.path()).unwrap(), 0o755);
+        // What is kept there is believed after a restart.
+        let open = fs::Permissions::from_mode(0o777);
+        fs::set_permissions(folder.path(), open).unwrap();
+        let error = folder.create(Audience::Everybody).unwrap_err().to_string();
+        assert!(
+            error.contains("others may write to it (mode 777)"),
+            "{error}"
+        );
     }
 
     #[test]

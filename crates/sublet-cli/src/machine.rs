@@ -154,8 +154,7 @@ impl Machine {
     /// # Errors
     /// Nobody listens, or an arbiter of another protocol.
     pub(crate) fn connect(&self) -> Result<Client, ConnectError> {
-        let socket = self.folder.admin_socket();
-        let mut asked = Client::connect(&socket)?;
+        let mut asked = self.client()?;
         match asked.call(&Request::Hello, ANSWER_MAX)? {
             Reply::Hello { protocol, .. } if protocol == PROTOCOL => {}
             Reply::Hello { version, pid, .. } => {
@@ -165,7 +164,12 @@ impl Machine {
             _ => return Err(ConnectError::Nonsense),
         }
         // A connection carries one request.
-        Ok(Client::connect(&socket)?)
+        self.client()
+    }
+
+    /// A connection to whoever listens in the folder.
+    pub(crate) fn client(&self) -> Result<Client, ConnectError> {
+        Ok(Client::connect(&self.folder.admin_socket())?)
     }
 
     /// A connection to an arbiter that runs already, or advice how to get one.

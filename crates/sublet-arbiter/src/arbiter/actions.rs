@@ -141,6 +141,7 @@ impl Arbiter {
         self.counters.placed += 1;
         info!(%job, cards = ?parts.iter().map(|part| part.card).collect::<Vec<_>>(), "job placed");
         self.enter_turns(job, parts);
+        self.record_job(job);
         let placed = self.placed(job, parts);
         self.tell_job(job, &Reply::Placed(placed));
         None
@@ -184,6 +185,7 @@ impl Arbiter {
     /// Tells the job, and whoever asked for it, what its limits are now.
     fn tell_limits(&mut self, job: JobId, parts: &[Holding], asker: Option<Key>) {
         info!(%job, "limits changed");
+        self.record_job(job);
         let news = Reply::Limited(self.placed(job, parts));
         let line = self.jobs.line(job);
         let asker = asker.filter(|asker| Some(*asker) != line);
@@ -341,6 +343,7 @@ impl Arbiter {
     fn forget_job(&mut self, job: JobId) {
         self.turns.remove(job);
         self.measures.forget(job);
+        self.records.remove(job);
         if let Some(mps) = &mut self.mps {
             mps.remove_job(job);
         }

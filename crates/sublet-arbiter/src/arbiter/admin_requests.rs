@@ -2,7 +2,6 @@
 //! one connection as a job's life line. The folder keeps other users out; what a program inside a
 //! job may not ask is kept from it here, by the word of `sublet-share`.
 
-use sublet_model::MiB;
 use sublet_share::{Ancestry, Event, JobId, JobRefusal, Pid, UserId};
 
 use super::admin_connections::{Line, Watch};
@@ -10,15 +9,17 @@ use super::job_request::{ask_of, is_operator};
 use super::jobs::Root;
 use super::sources::Source;
 use super::{Arbiter, now_ms};
-use crate::admin::{
-    PROTOCOL, Reply, Request, Resume, Submit, parse_amount, parse_compute, parse_size,
-};
+use crate::admin::{PROTOCOL, Reply, Request, Submit, parse_amount, parse_compute, parse_size};
 use crate::job_pages::JobPages;
 use crate::peer;
 use crate::poller::Key;
 
 /// How many requests of one connection are looked at in one turn.
 const REQUESTS_A_TURN: usize = 4;
+
+/// Nobody has lived long enough to read it.
+pub(super) const NO_NUMBER_LEFT: &str =
+    "every number that a job can have is used up; the arbiter needs a folder of its own anew";
 
 /// The shortest interval of `watch`.
 const WATCH_MS_MIN: u64 = 100;
@@ -126,7 +127,7 @@ impl Arbiter {
                 (owner != Some(user)).then(|| format!("job {id} is not yours"))
             }
             // Who brings a job back passes the line.
-            Request::Resume(_) if self.lifetime.is_settled() => {
+            Request::Resume { .. } if self.lifetime.is_settled() => {
                 Some("the time in which jobs of before come back is over".to_owned())
             }
             Request::Shutdown => Some("the arbiter serves others too".to_owned()),
@@ -138,7 +139,7 @@ impl Arbiter {
         match request {
             Request::Hello | Request::List | Request::Watch { .. } | Request::History { .. } => {}
             Request::Submit(submit) => self.submit(key, user, &submit),
-            Request::Resume(resume) => self.resume(key, user, &resume),
+            Request::Resume { id } => self.resume(key, user, JobId(id)),
             Request::Limit { id, memory } => match parse_amount(&memory) {
                 Err(error) => self.refuse(key, &error.to_string()),
                 Ok(memory) => {
@@ -200,63 +201,23 @@ impl Arbiter {
     }
 
     fn submit(&mut self, key: Key, user: UserId, submit: &Submit) {
-        match ask_of(submit, user, self.machine.inventory()) {
-            Err(reason) => self.refuse_line(key, &reason),
-            Ok(ask) => {
-                let job = self.identity.next_job();
-                let pages = JobPages::new(job.0, submit.mode, false);
-                if self.add_root(key, job, pages) {
-                    self.enter_mps(job, true);
-                    self.apply(Event::Submitted { job, ask });
-                }
-            }
-        }
-    }
-
-    fn resume(&mut self, key: Key, user: UserId, resume: &Resume) {
-        let job = JobId(resume.placed.id);
-        let limit = |mib: u64| MiB::new(mib).unwrap_or(MiB::MAX);
-        let gpus = resume.placed.gpus.iter();
-        let parts = self.parts_of(gpus.map(|gpu| (gpu.uuid.as_str(), limit(gpu.limit_mib))));
-        // It has its cards and its limits, and gets no others: what was asked of these decides
-        // nothing any more.
-        let asked = Submit {
-            cards: None,
-            pinned_memory: None,
-            // What it has now, by a change or as it was asked.
-            compute: resume.placed.compute.clone(),
-            ..resume.submit.clone()
+        let ask = match ask_of(submit, user, self.machine.inventory()) {
+            Ok(ask) => ask,
+            Err(reason) => return self.refuse_line(key, &reason),
         };
-        let asked = ask_of(&asked, user, self.machine.inventory());
-        match (parts, asked) {
-            (Err(reason), _) | (_, Err(reason)) => self.refuse_line(key, &reason),
-            _ if self.machine.job(job).is_some() => {
-                self.refuse_line(key, &format!("there is a job {job} already"));
-            }
-            (Ok(parts), Ok(mut ask)) => {
-                let cards = || parts.iter().map(|part| part.card);
-                ask.cards = resume.submit.cards.as_ref().map(|_| cards().collect());
-                // What it was changed to since then; what was asked is in `submit`.
-                ask.pinned = resume.placed.pinned_limit_mib.map(limit);
-                self.identity.skip_job(job);
-                self.identity.write();
-                let pages = JobPages::new(job.0, resume.submit.mode, true);
-                if self.add_root(key, job, pages) {
-                    self.enter_mps(job, resume.placed.mps.is_some());
-                    self.apply(Event::Declared {
-                        job,
-                        ask,
-                        parts,
-                        promise: None,
-                    });
-                    self.greet_again();
-                }
-            }
+        let Some(job) = self.identity.next_job() else {
+            return self.refuse_line(key, NO_NUMBER_LEFT);
+        };
+        let pages = JobPages::new(job.0, submit.mode, false);
+        if self.add_root(key, job, pages) {
+            self.enter_mps(job, true);
+            self.apply(Event::Submitted { job, ask });
         }
     }
 
     /// Makes the connection a job's life line, and its process the job's root.
-    fn add_root(&mut self, key: Key, job: JobId, pages: JobPages) -> bool {
+    pub(super) fn add_root(&mut self, key: Key, job: JobId, pages: JobPages) -> bool {
+        let stamp = self.stamp_of(key);
         let Some(connection) = self.admins.get_mut(key) else {
             return false;
         };
@@ -264,23 +225,34 @@ impl Arbiter {
             self.refuse_line(key, "a connection is one job's life line");
             return false;
         };
+        let Some(stamp) = stamp else {
+            self.refuse_line(key, "the arbiter cannot see the process that asks");
+            return false;
+        };
         let source = Source::Root(job);
         let Ok(root_key) = self.sources.add(&pidfd, "a job's root", source) else {
             self.refuse_line(key, "the arbiter cannot look after one more job");
             return false;
         };
-        connection.job = Some(job);
         let root = Root::Run {
             pid: connection.pid,
+            stamp,
             pidfd,
             key: root_key,
             line: Some(key),
         };
-        self.jobs.insert(job, pages, root);
+        if let Err(root) = self.jobs.insert(job, pages, root) {
+            root.unwatch_process(&mut self.sources);
+            self.refuse_line(key, &format!("there is a job {job} already"));
+            return false;
+        }
+        if let Some(connection) = self.admins.get_mut(key) {
+            connection.job = Some(job);
+        }
         true
     }
 
-    fn refuse_line(&mut self, key: Key, reason: &str) {
+    pub(super) fn refuse_line(&mut self, key: Key, reason: &str) {
         self.counters.refused += 1;
         self.refuse(key, reason);
         self.close_admin(key);

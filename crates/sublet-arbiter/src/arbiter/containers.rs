@@ -15,6 +15,7 @@ use sublet_model::{Class, Count, MiB};
 use sublet_share::{Amount, ComputeRange, Event, Holding, JobAsk, JobId, Promise};
 
 use super::Arbiter;
+use super::admin_requests::NO_NUMBER_LEFT;
 use super::jobs::Root;
 use super::sources::Source;
 use crate::admin::{Reply, Request, Snapshot};
@@ -221,7 +222,10 @@ impl Arbiter {
                 self.identity.skip_job(JobId(id));
                 JobId(id)
             }
-            None => self.identity.next_job(),
+            None => {
+                let next = self.identity.next_job();
+                next.ok_or_else(|| NO_NUMBER_LEFT.to_owned())?
+            }
         };
         if self.machine.job(job).is_some() {
             return Err(format!("there is a job {job} already"));
@@ -254,7 +258,10 @@ impl Arbiter {
             socket: path,
         };
         // A refusal takes the job away again.
-        self.jobs.insert(job, pages, root);
+        if let Err(root) = self.jobs.insert(job, pages, root) {
+            root.close(&mut self.sources);
+            return Err(format!("there is a job {job} already"));
+        }
         self.enter_mps(job, container.mps);
         self.apply(Event::Declared {
             job,

@@ -19,13 +19,14 @@ pub(super) struct Identity {
 
 impl Identity {
     /// The next one after whoever left this lock's file.
-    pub(super) fn after(lock: Lock, host_name: Option<OwnedFd>) -> Identity {
+    /// `last_recorded` is the highest number of a job that was recorded, should the file not say.
+    pub(super) fn after(lock: Lock, host_name: Option<OwnedFd>, last_recorded: u64) -> Identity {
         let before = lock.before.clone().unwrap_or_default();
         Identity {
             lock,
             host_name,
-            epoch: before.epoch + 1,
-            last_job: before.last_job,
+            epoch: before.epoch.saturating_add(1),
+            last_job: before.last_job.max(last_recorded),
         }
     }
 
@@ -39,11 +40,11 @@ impl Identity {
         self.host_name.as_ref()
     }
 
-    /// A number that no job had before.
-    pub(super) fn next_job(&mut self) -> JobId {
-        self.last_job += 1;
+    /// A number that no job had before; `None` when there is none left.
+    pub(super) fn next_job(&mut self) -> Option<JobId> {
+        self.last_job = self.last_job.checked_add(1)?;
         self.write();
-        JobId(self.last_job)
+        Some(JobId(self.last_job))
     }
 
     /// A job has that number from before a restart.

@@ -2,6 +2,7 @@
 //! is known to `sublet-share`; here is what the kernel has of it.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
@@ -11,6 +12,7 @@ use super::sources::Sources;
 use crate::job_pages::JobPages;
 use crate::peer;
 use crate::poller::Key;
+use crate::stamp::ProcessStamp;
 
 /// Where a job comes from, and so who its processes are.
 #[derive(Debug)]
@@ -18,6 +20,8 @@ pub(super) enum Root {
     /// Everybody below this process; its connection is the job's life line.
     Run {
         pid: Pid,
+        /// The same as its record names it.
+        stamp: ProcessStamp,
         pidfd: OwnedFd,
         key: Key,
         line: Option<Key>,
@@ -42,8 +46,15 @@ struct Job {
 pub(super) struct Jobs(BTreeMap<JobId, Job>);
 
 impl Jobs {
-    pub(super) fn insert(&mut self, job: JobId, pages: JobPages, root: Root) {
-        self.0.insert(job, Job { pages, root });
+    /// Takes a new job in. One that is there stays as it is, and the new one's root is given back.
+    pub(super) fn insert(&mut self, job: JobId, pages: JobPages, root: Root) -> Result<(), Root> {
+        match self.0.entry(job) {
+            Entry::Occupied(_) => Err(root),
+            Entry::Vacant(place) => {
+                place.insert(Job { pages, root });
+                Ok(())
+            }
+        }
     }
 
     /// Takes a job out, and its root with it.

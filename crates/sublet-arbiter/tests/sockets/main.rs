@@ -15,6 +15,7 @@ mod crowd;
 mod hostile;
 mod jobs;
 mod pinned;
+mod records;
 mod restart;
 mod strangers;
 mod turns;

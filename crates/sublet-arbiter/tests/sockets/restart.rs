@@ -4,11 +4,11 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use sublet_arbiter::admin::{Client, Placed, Reply, Request, Resume, Snapshot};
+use sublet_arbiter::admin::{Client, Placed, Reply, Request, Snapshot};
 use sublet_arbiter::{Arbiter, Folder, Options};
 
 use crate::child::Process;
-use crate::world::{PATIENCE, View, ask, reason, submit, until, uuid};
+use crate::world::{PATIENCE, View, reason, submit, until};
 
 const BASE: &str = "SUBLET_TEST_ARBITER";
 
@@ -91,11 +91,9 @@ impl Killable {
         }
     }
 
-    pub(crate) fn resume(&self, placed: &Placed, memory: &str) -> (Client, Reply) {
+    pub(crate) fn resume(&self, id: u64) -> (Client, Reply) {
         let mut line = self.admin();
-        let (placed, submit) = (placed.clone(), ask(memory, 1, true));
-        let request = Request::Resume(Resume { placed, submit });
-        let reply = line.call(&request, PATIENCE).unwrap();
+        let reply = line.call(&Request::Resume { id }, PATIENCE).unwrap();
         (line, reply)
     }
 }
@@ -145,7 +143,7 @@ fn limits_hold_and_jobs_go_on() {
     drop(line);
     let after = Killable::start(base.path());
     let id = placed.id;
-    let (_line, reply) = after.resume(&placed, "100MiB");
+    let (_line, reply) = after.resume(placed.id);
     assert_eq!(reply, Reply::Placed(placed.clone()));
     assert_eq!(one.tell("again"), slots[0]);
     // What the dead one had is back; what the other has is known, though it is not back.
@@ -185,7 +183,7 @@ fn what_is_pinned_and_its_limit_are_known_to_the_next() {
     dead.kill();
     drop(line);
     let after = Killable::start(base.path());
-    let (_line, reply) = after.resume(&placed, "100MiB");
+    let (_line, reply) = after.resume(placed.id);
     assert_eq!(reply, Reply::Placed(placed.clone()));
     assert_eq!(one.tell("again"), slot);
     let row = after.snapshot().tenants.remove(0);
@@ -207,24 +205,13 @@ fn nobody_takes_the_place_of_a_job_that_may_come_back() {
     let after = Killable::start(base.path());
     let (_waits, reply) = submit(after.admin(), "1MiB", 1, true);
     assert!(reason(&reply).contains("was just restarted"), "{reply:?}");
-    let (_line, reply) = after.resume(&placed, "1GiB");
+    let (_line, reply) = after.resume(placed.id);
     assert_eq!(reply, Reply::Placed(placed.clone()));
-    let (_, reply) = after.resume(&placed, "1GiB");
+    let (_, reply) = after.resume(placed.id);
     assert_eq!(
         reason(&reply),
         format!("there is a job {} already", placed.id)
     );
-    let mut elsewhere = placed.clone();
-    elsewhere.id = 99;
-    elsewhere.gpus[0].uuid = uuid(7);
-    let (_, reply) = after.resume(&elsewhere, "1GiB");
-    assert!(
-        reason(&reply).contains("this machine has no GPU"),
-        "{reply:?}"
-    );
-    elsewhere.gpus[0] = placed.gpus[0].clone();
-    let (_, reply) = after.resume(&elsewhere, "1GiB");
-    assert!(reason(&reply).contains("GPU 0 lacks 1024 MiB"), "{reply:?}");
 }
 
 #[test]
@@ -239,7 +226,7 @@ fn one_that_comes_back_too_late_is_charged_with_what_it_has() {
     before.kill();
     drop(line);
     let after = Killable::start(base.path());
-    let (_line, reply) = after.resume(&placed, "100MiB");
+    let (_line, reply) = after.resume(placed.id);
     assert!(matches!(reply, Reply::Placed(_)));
     let row = after.snapshot().tenants[0].clone();
     let why = row.reason.unwrap_or_default();

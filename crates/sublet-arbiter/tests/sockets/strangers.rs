@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use sublet_arbiter::admin::{Reply, Request, Resume, Snapshot};
+use sublet_arbiter::admin::{Reply, Request, Snapshot};
 
 use crate::child::Process;
-use crate::world::{PATIENCE, World, ask, reason, until};
+use crate::world::{PATIENCE, World, reason, until};
 
 #[test]
 fn a_process_without_a_slot_is_reported_within_a_second() {
@@ -56,11 +56,9 @@ fn after_a_restart_only_those_who_had_a_slot_are_waited_for() {
         "{seen:?}"
     );
     assert_eq!(seen.len(), 2);
-    let (placed, submit) = (placed, ask("100MiB", 1, true));
     let id = placed.id;
-    let resume = Request::Resume(Resume { placed, submit });
     let mut line = world.admin();
-    let reply = line.call(&resume, PATIENCE).unwrap();
+    let reply = line.call(&Request::Resume { id }, PATIENCE).unwrap();
     assert!(matches!(reply, Reply::Placed(_)), "{reply:?}");
     assert_eq!(back.tell("again"), slot);
     assert_eq!(world.job(id).unwrap().pids, [back.pid()]);

@@ -164,7 +164,7 @@ fn a_successor_takes_over_a_ledger_of_version_1() {
     dead.kill();
     drop(line);
     let after = Killable::start(base.path());
-    let (_line, reply) = after.resume(&placed, "100MiB");
+    let (_line, reply) = after.resume(placed.id);
     assert_eq!(reply, Reply::Placed(placed.clone()));
     assert_eq!(one.tell("again"), welcome(1, 1, id));
     assert_eq!(after.used(id), Some(40), "what the dead one had is back");

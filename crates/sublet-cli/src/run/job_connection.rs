@@ -1,15 +1,16 @@
 //! A running job's connection to its arbiter. It survives the arbiter: a job goes on while
-//! none runs, a new one is told what the job has, and if nobody else starts one, this does.
+//! none runs, a new one gives back what the last one has recorded, and if nobody else starts one,
+//! this does.
 //! It never waits: signals are passed on in the meantime.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use sublet_arbiter::admin::{Client, ClientError, Reply, Request, Resume, Snapshot};
+use sublet_arbiter::admin::{Client, Reply, Request, Snapshot};
 
 use super::arbiter::{self, LaunchOptions, Starting};
 use super::wait::PlacedJob;
-use crate::machine::Machine;
+use crate::machine::{ConnectError, Machine};
 
 /// How often an arbiter that was lost is tried.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -26,7 +27,8 @@ const AFTER_FAILURE: Duration = Duration::from_secs(10);
 pub(super) struct JobConnection<'a> {
     machine: &'a Machine,
     launch: &'a LaunchOptions,
-    resume: Resume,
+    /// The job's number.
+    id: u64,
     state: State,
     /// A failed start was reported; the ones after it are not.
     complained: bool,
@@ -58,10 +60,7 @@ impl<'a> JobConnection<'a> {
         JobConnection {
             machine,
             launch,
-            resume: Resume {
-                placed: job.placed,
-                submit: job.submit,
-            },
+            id: job.placed.id,
             state: State::Connected(job.client),
             complained: false,
         }
@@ -95,7 +94,7 @@ impl<'a> JobConnection<'a> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             match client.receive(Some(left)).ok()? {
-                Reply::Snapshot(snapshot) => return Some((self.resume.placed.id, *snapshot)),
+                Reply::Snapshot(snapshot) => return Some((self.id, *snapshot)),
                 // News that nobody has listened to.
                 _ if left.is_zero() => return None,
                 _ => {}
@@ -131,20 +130,19 @@ impl<'a> JobConnection<'a> {
         let mut until = until;
         loop {
             match client.try_receive() {
-                Ok(Some(Reply::Placed(placed))) => {
-                    self.resume.placed = placed;
+                Ok(Some(Reply::Placed(_))) => {
                     self.complained = false;
                     until = None;
                 }
-                Ok(Some(Reply::Limited(placed))) => self.resume.placed = placed,
                 Ok(Some(Reply::Refused { reason, .. } | Reply::Error { reason })) => {
                     return Some(format!(
                         "the arbiter no longer counts job {}: {reason}; it runs on with the \
                          limits it has",
-                        self.resume.placed.id
+                        self.id
                     ));
                 }
-                // From a newer arbiter; nothing that an older command must know.
+                // New limits, which the arbiter records; or from a newer arbiter, and nothing that
+                // an older command must know.
                 Ok(Some(_)) => {}
                 Ok(None) => {
                     self.state = match until {
@@ -176,10 +174,8 @@ impl<'a> JobConnection<'a> {
                 self.state = State::Asked(client, now + ANSWER_MAX);
                 return None;
             }
-            Err(error) if !error.is_absent() => {
-                // Somebody listens, so that nothing is to be started.
-                search.since = now;
-            }
+            // Somebody listens, so that nothing is to be started.
+            Err(ConnectError::Client(error)) if !error.is_absent() => search.since = now,
             Err(_) => {}
         }
         let failure = match &mut search.starting {
@@ -204,13 +200,13 @@ impl<'a> JobConnection<'a> {
         let error = failure.filter(|_| !std::mem::replace(&mut self.complained, true))?;
         Some(format!(
             "{error}; job {} runs on, and this is tried again",
-            self.resume.placed.id
+            self.id
         ))
     }
 
-    fn ask_again(&self) -> Result<Client, ClientError> {
-        let mut client = Client::connect(&self.machine.folder.admin_socket())?;
-        client.send(&Request::Resume(self.resume.clone()))?;
+    fn ask_again(&self) -> Result<Client, ConnectError> {
+        let mut client = self.machine.client()?;
+        client.send(&Request::Resume { id: self.id })?;
         Ok(client)
     }
 }
@@ -307,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_arbiter_hears_what_the_job_has_now() {
+    fn a_new_arbiter_hears_which_job_it_is() {
         let world = World::new();
         let listener = world.listen();
         let (mut connection, stream) = world.connection(&listener);
@@ -327,13 +323,7 @@ mod tests {
         let look = connection.wake_at().unwrap();
         assert_eq!(connection.serve(look), None);
         let (stream, _) = listener.accept().unwrap();
-        let Request::Resume(resume) = asked(&stream) else {
-            panic!("it should resume")
-        };
-        assert_eq!(
-            (resume.placed.dir.as_str(), resume.submit.gpus),
-            ("/new", 1)
-        );
+        assert_eq!(asked(&stream), Request::Resume { id: 7 });
         assert_eq!(connection.wake_at(), Some(look + ANSWER_MAX));
         say(&stream, &Reply::Placed(limited("/newer")));
         assert_eq!(connection.serve(look), None);

@@ -1,0 +1,109 @@
+//! Jobs of `sublet run` over a restart: each is recorded before it is told what it has, and comes
+//! back with what is recorded, for the process that is recorded as its root. The client says
+//! nothing but the job's number.
+
+use sublet_model::MiB;
+use sublet_share::{Event, Holding, JobAsk, JobId, UserId};
+
+use super::Arbiter;
+use super::job_request::ask_of;
+use super::jobs::Root;
+use crate::job_pages::JobPages;
+use crate::job_record::JobRecord;
+use crate::peer;
+use crate::poller::Key;
+use crate::stamp::ProcessStamp;
+
+impl Arbiter {
+    /// Writes down what a job has now. Containers are their agent's to record.
+    pub(super) fn record_job(&mut self, job: JobId) {
+        if let Some(record) = self.record_of(job) {
+            self.records.write(&record);
+        }
+    }
+
+    /// Tries again what could not be written.
+    pub(super) fn record_those_behind(&mut self) {
+        for job in self.records.behind() {
+            self.record_job(job);
+        }
+    }
+
+    fn record_of(&self, job: JobId) -> Option<JobRecord> {
+        let Root::Run { stamp, .. } = self.jobs.root(job)? else {
+            return None;
+        };
+        let view = self.machine.job(job)?;
+        let gpus = self.machine.inventory().gpus();
+        let uuid = |part: &Holding| Some(gpus.get(part.card)?.uuid.as_ref()?.to_string());
+        let uuids: Vec<String> = view.parts.iter().map(uuid).collect::<Option<_>>()?;
+        let mps = self.mps.as_ref().and_then(|mps| mps.placed(&view));
+        let mode = self.jobs.pages(job)?.mode();
+        JobRecord::of(&view, stamp.clone(), mode, &uuids, mps.is_some())
+    }
+
+    /// A job of before a restart is wanted back by that process.
+    pub(super) fn resume(&mut self, key: Key, user: UserId, job: JobId) {
+        let found = self.recorded(key, user, job).and_then(|record| {
+            let (ask, parts) = self.had(&record)?;
+            Ok((record, ask, parts))
+        });
+        let (record, ask, parts) = match found {
+            Ok(found) => found,
+            Err(reason) => return self.refuse_line(key, &reason),
+        };
+        let pages = JobPages::new(job.0, record.ask.mode, true);
+        if self.add_root(key, job, pages) {
+            self.enter_mps(job, record.mps);
+            self.apply(Event::Declared {
+                job,
+                ask,
+                parts,
+                promise: None,
+            });
+            self.greet_again();
+        }
+    }
+
+    /// The record of a job, for the process that it names and for no other.
+    fn recorded(&mut self, key: Key, user: UserId, job: JobId) -> Result<JobRecord, String> {
+        if self.jobs.root(job).is_some() {
+            return Err(format!("there is a job {job} already"));
+        }
+        let asks = self.stamp_of(key);
+        let Some(record) = self.records.before(job) else {
+            return Err(format!(
+                "the arbiter has no record of job {job} from before its restart"
+            ));
+        };
+        if asks.as_ref() != Some(&record.root) || user != UserId(record.user) {
+            return Err(format!("job {job} is another process's"));
+        }
+        Ok(record.clone())
+    }
+
+    /// What a recorded job asked, and has.
+    fn had(&self, record: &JobRecord) -> Result<(JobAsk, Vec<Holding>), String> {
+        let limits = record
+            .gpus
+            .iter()
+            .map(|gpu| (gpu.uuid.as_str(), gpu.limit()));
+        let limits: Vec<(&str, MiB)> = limits.collect();
+        let parts = self.parts_of(limits.into_iter())?;
+        let ask = ask_of(&record.ask, UserId(record.user), self.machine.inventory())?;
+        Ok((ask, parts))
+    }
+
+    /// The process at the other end of a command's connection, as a record names it. `None` where
+    /// it is gone, or its connection is a job's already.
+    pub(super) fn stamp_of(&mut self, key: Key) -> Option<ProcessStamp> {
+        let connection = self.admins.get_mut(key)?;
+        let stamp = ProcessStamp::of(connection.pid)?;
+        // It lives after the look at its number: the number was its own.
+        let is_its = !peer::is_gone(connection.pidfd.as_ref()?);
+        is_its.then_some(stamp)
+    }
+}
+
+#[cfg(test)]
+mod tests;
