@@ -22,7 +22,7 @@ pub enum Audience {
 }
 
 /// Where the machine's own arbiter is, if it has one for everybody.
-const SHARED: &str = "/run/sublet";
+pub(crate) const SHARED: &str = "/run/sublet";
 
 /// One machine's folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -132,21 +132,38 @@ impl Folder {
     /// It is there and belongs to, or can be written by, somebody else.
     pub fn create(&self, audience: Audience) -> Result<(), ArbiterError> {
         if audience == Audience::Owner && self.is_for_everybody() {
-            return check_owner(&self.path);
+            return self.check();
         }
         if let Some(base) = self.path.parent() {
             make(base)?;
             check_owner(base)?;
         }
         make(&self.path)?;
-        check_owner(&self.path)?;
         match audience {
-            Audience::Owner => check_private(&self.path),
+            Audience::Owner => self.check(),
             Audience::Everybody => {
+                check_owner(&self.path)?;
                 let both = [self.path.parent(), Some(&*self.path)];
                 both.into_iter().flatten().try_for_each(open_to_look)?;
                 check_unwritable(&self.path)
             }
+        }
+    }
+
+    /// Who listens in the folder may be believed: it is this user's alone, or root's for everybody,
+    /// and nobody else can have put it, or a socket, there. One that is not there is no error.
+    ///
+    /// # Errors
+    /// It belongs to, or can be written by, somebody else.
+    pub fn check(&self) -> Result<(), ArbiterError> {
+        let is_there = |folder: &&Path| fs::symlink_metadata(folder).is_ok();
+        if let Some(base) = self.path.parent().filter(is_there) {
+            check_owner(base)?;
+        }
+        match is_there(&&*self.path) {
+            true if self.is_for_everybody() => check_unwritable(&self.path),
+            true => check_private(&self.path),
+            false => Ok(()),
         }
     }
 
@@ -193,7 +210,7 @@ pub(crate) fn check_private(folder: &Path) -> Result<(), ArbiterError> {
 }
 
 /// Nobody but its owner can put something into the folder.
-fn check_unwritable(folder: &Path) -> Result<(), ArbiterError> {
+pub(crate) fn check_unwritable(folder: &Path) -> Result<(), ArbiterError> {
     let mode = mode_of(folder)?;
     let why = format!(
         "others may write to it (mode {:o}); it needs 755",

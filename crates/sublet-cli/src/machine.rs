@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sublet_arbiter::admin::{Client, ClientError, PROTOCOL, Reply, Request, Snapshot};
-use sublet_arbiter::{Audience, Folder, REAL_MACHINE};
+use sublet_arbiter::{ArbiterError, Audience, Folder, REAL_MACHINE};
 use sublet_fakegpu::Spec;
 
 use crate::answer::Advised;
@@ -16,6 +16,9 @@ use crate::paste;
 /// How long the arbiter may take to answer a question. It answers within a millisecond; one
 /// that takes longer than this is stopped or has lost its driver.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// What helps where the folder is somebody else's.
+const OWN_FOLDER: &str = "SUBLET_RUNTIME_DIR can name another folder; it must belong to you";
 
 /// The argument that chooses the machine.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -124,11 +127,7 @@ impl Machine {
     pub(crate) fn prepare(&self) -> Result<(), Advised> {
         self.folder.create(Audience::Owner).map_err(|cause| {
             let what = format!("cannot make a folder for the arbiter of {}", self.called());
-            Advised::new(
-                what,
-                "SUBLET_RUNTIME_DIR can name another folder; it must belong to you",
-            )
-            .caused_by(cause)
+            Advised::new(what, OWN_FOLDER).caused_by(cause)
         })
     }
 
@@ -169,6 +168,7 @@ impl Machine {
 
     /// A connection to whoever listens in the folder.
     pub(crate) fn client(&self) -> Result<Client, ConnectError> {
+        self.folder.check()?;
         Ok(Client::connect(&self.folder.admin_socket())?)
     }
 
@@ -193,6 +193,7 @@ impl Machine {
                 "it was started by another version of sublet: use that one, or end its jobs and \
                  then process {pid}"
             ),
+            ConnectError::Folder(_) => OWN_FOLDER.to_owned(),
             ConnectError::Full(_) => "try again when one of the jobs has ended".to_owned(),
             ConnectError::Client(ClientError::Io { cause, .. })
                 if cause.kind() == ErrorKind::InvalidInput =>
@@ -247,6 +248,9 @@ pub(crate) enum ConnectError {
     /// The connection itself.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// Whoever listens there may be anybody.
+    #[error(transparent)]
+    Folder(#[from] ArbiterError),
     /// Its messages may mean something else.
     #[error("the arbiter is version {version} and speaks another protocol than this command")]
     Version {
@@ -282,6 +286,9 @@ fn machine_name(fake: Option<&FakeGpu>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixListener;
+
     use super::*;
 
     #[test]
@@ -321,6 +328,48 @@ mod tests {
         let text = crate::error_text(&machine.unusable(machine.connect().unwrap_err()).into());
         assert!(text.contains("at most 107 characters"), "{text}");
         assert!(text.contains("SUBLET_RUNTIME_DIR"), "{text}");
+    }
+
+    #[test]
+    fn a_folder_that_somebody_else_has_made_is_not_believed() {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: only root can make another user's folder");
+            return;
+        }
+        let base = tempfile::tempdir().unwrap();
+        let theirs = base.path().join("sublet-1000");
+        let machine = Machine::below(&theirs, None);
+        machine.prepare().unwrap();
+        let listener = UnixListener::bind(machine.folder.admin_socket()).unwrap();
+        for folder in [&theirs, machine.folder.path()] {
+            std::os::unix::fs::chown(folder, Some(65_534), None).unwrap();
+        }
+        // What is said there sounds like an arbiter.
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let line = format!(
+                    r#"{{"kind": "hello", "protocol": {PROTOCOL}, "version": "1", "pid": 1, "epoch": 1}}"#
+                );
+                let _ = writeln!(&stream, "{line}");
+            }
+        });
+        let check = |machine: &Machine| {
+            let error = machine.connect_to_running().unwrap_err();
+            crate::error_text(&error.into())
+        };
+        let text = check(&machine);
+        assert!(text.contains("it belongs to user 65534, not 0"), "{text}");
+        assert!(text.contains("SUBLET_RUNTIME_DIR"), "{text}");
+        // The folder above decides who can put another one in its place.
+        std::os::unix::fs::chown(machine.folder.path(), Some(0), None).unwrap();
+        assert_eq!(check(&machine), text.replace("/gpu cannot", " cannot"));
+        std::os::unix::fs::chown(&theirs, Some(0), None).unwrap();
+        machine.connect_to_running().unwrap();
+        // A link is nobody's folder.
+        let link = base.path().join("link");
+        std::os::unix::fs::symlink(&theirs, &link).unwrap();
+        let text = check(&Machine::below(&link, None));
+        assert!(text.contains("it is no folder"), "{text}");
     }
 
     #[test]
