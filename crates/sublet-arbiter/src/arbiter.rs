@@ -58,8 +58,9 @@ use crate::admin::Counters;
 use crate::error::{ArbiterError, at};
 use crate::gauge;
 use crate::gpu::{GpuView, Sampler, uuid_bytes};
+use crate::host_lock::{HostLock, is_root};
 use crate::job_record::JobRecords;
-use crate::lock::{Lock, take_name};
+use crate::lock::Lock;
 use crate::poller::Key;
 use crate::runtime::{Audience, Folder};
 use crate::socket::accept;
@@ -107,7 +108,7 @@ impl Arbiter {
         let lock = Lock::take(&options.folder)?;
         let Prepared {
             records,
-            host_name,
+            host,
             inventory,
             mps,
         } = match prepare(&options, &mut *view) {
@@ -128,7 +129,7 @@ impl Arbiter {
         let mut sources = Sources::new()?;
         let listeners = Listeners::open(&options.folder, audience, &mut sources)?;
         let commands = Commands::new().map_err(at("making", "an eventfd"))?;
-        let identity = Identity::after(lock, host_name, records.last());
+        let identity = Identity::after(lock, host, records.last());
         let turns = CardTurns::new(
             identity.epoch(),
             figures.len(),
@@ -253,6 +254,7 @@ impl Arbiter {
         self.coordinate_turns();
         self.keep_record(now);
         self.record_those_behind();
+        self.yield_to_root();
         self.hear_knocks_again();
         self.take_use();
         if !self.lifetime.is_settled() && self.machine.wake_at().is_none() {
@@ -315,7 +317,7 @@ impl Arbiter {
 /// What an arbiter begins with, once it has the folder's lock.
 struct Prepared {
     records: JobRecords,
-    host_name: Option<OwnedFd>,
+    host: Option<HostLock>,
     inventory: Arc<Inventory>,
     /// Where it was chosen.
     mps: Option<Mps>,
@@ -324,7 +326,9 @@ struct Prepared {
 /// What can fail though the folder's lock was had.
 fn prepare(options: &Options, view: &mut dyn GpuView) -> Result<Prepared, ArbiterError> {
     let records = JobRecords::read(&options.folder)?;
-    let host_name = options.host_name.as_deref().map(take_name).transpose()?;
+    let host = options.host.as_ref();
+    let host = host.map(|place| HostLock::take(place, is_root()));
+    let host = host.transpose()?;
     prepare_process()?;
     let inventory = view.inventory()?;
     options
@@ -335,7 +339,7 @@ fn prepare(options: &Options, view: &mut dyn GpuView) -> Result<Prepared, Arbite
     let mps = program.map(|program| Mps::start(program, &options.folder));
     Ok(Prepared {
         records,
-        host_name,
+        host,
         inventory: Arc::new(inventory),
         mps: mps.transpose()?,
     })

@@ -24,8 +24,8 @@ pub enum ArbiterError {
     Held {
         /// Its process; 0 where that is not known.
         pid: u32,
-        /// Its user.
-        uid: u32,
+        /// Its user, where that is known.
+        uid: Option<u32>,
         /// The folder, or the name, that it holds.
         folder: PathBuf,
     },
@@ -69,10 +69,11 @@ impl ArbiterError {
     }
 }
 
-fn holder(pid: u32, uid: u32) -> String {
+fn holder(pid: u32, uid: Option<u32>) -> String {
+    let of = uid.map_or_else(String::new, |uid| format!(" of user {uid}"));
     match pid {
-        0 => "a process that cannot be seen from here".to_owned(),
-        pid => format!("process {pid} of user {uid}"),
+        0 => format!("a process{of} that cannot be seen from here"),
+        pid => format!("process {pid}{of}"),
     }
 }
 

@@ -9,7 +9,7 @@
 //! Nothing that a tenant sends may end or stall it: sockets never block, queues are bounded,
 //! and who misbehaves loses his own connection.
 //!
-//! Suggested reading order: [`admin`], `runtime`, `lock`, `peer`, `stamp`, `job_record`, `pages`, `job_pages`, `gpu`,
+//! Suggested reading order: [`admin`], `runtime`, `lock`, `peer`, `stamp`, `host_lock`, `job_record`, `pages`, `job_pages`, `gpu`,
 //! [`gauge`], `mps_control`, `arbiter`, `standalone`; `libraries`, `driver` and `visible_cards` by themselves.
 #![expect(
     unsafe_code,
@@ -22,6 +22,7 @@ mod driver;
 mod error;
 pub mod gauge;
 mod gpu;
+mod host_lock;
 mod job_pages;
 mod job_record;
 pub mod libraries;
@@ -44,7 +45,8 @@ pub use driver::DriverError;
 pub use error::ArbiterError;
 pub use gauge::Gauge;
 pub use gpu::{CUDA_LIBRARY, CardBusy, CardReading, GpuView, GpuViewError, NVML_LIBRARY, NvmlView};
+pub use host_lock::HostPlace;
 pub use mps_control::MPS_CONTROL;
 pub use runtime::{Audience, Folder, REAL_MACHINE};
-pub use standalone::{HOST_NAME, Standalone, run};
+pub use standalone::{Standalone, run};
 pub use visible_cards::visible_cards;

@@ -1,15 +1,12 @@
-//! One arbiter a machine: a file that is locked for as long as the arbiter lives, and a name
-//! that only one process on the host can have. The file also holds the little that a
-//! successor must know: the last epoch and the last job's number.
+//! One arbiter a folder: a file that is locked for as long as the arbiter lives. It also holds the
+//! little that a successor must know: the last epoch and the last job's number.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{ArbiterError, at};
@@ -42,42 +39,22 @@ impl Lock {
     /// Takes the lock of a folder that exists.
     pub(crate) fn take(folder: &Folder) -> Result<Lock, ArbiterError> {
         let path = folder.lock_file();
-        loop {
-            let mut file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
-                .open(&path)
-                .map_err(at("opening", path.display()))?;
-            if let Err(error) = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                if error == rustix::io::Errno::WOULDBLOCK {
-                    let holder = read(&mut file).unwrap_or_default();
-                    return Err(ArbiterError::Held {
-                        pid: holder.pid,
-                        uid: holder.uid,
-                        folder: folder.path().to_owned(),
-                    });
-                }
-                return Err(at("locking", path.display())(error));
-            }
-            // The one before may have removed the file after it was opened here: then this
-            // locks a file that nobody else will ever open.
-            let own = file.metadata().map_err(at("looking at", path.display()))?;
-            let same = fs::metadata(&path)
-                .is_ok_and(|named| (named.dev(), named.ino()) == (own.dev(), own.ino()));
-            if same {
-                let before = read(&mut file);
-                return Ok(Lock {
-                    file,
-                    path,
-                    written: LockRecord::default(),
-                    before,
-                });
-            }
-        }
+        let locked = lock_file(&path)?;
+        let Some(mut file) = locked else {
+            let holder = File::open(&path).ok().and_then(|mut file| read(&mut file));
+            return Err(ArbiterError::Held {
+                pid: holder.as_ref().map_or(0, |holder| holder.pid),
+                uid: holder.map(|holder| holder.uid),
+                folder: folder.path().to_owned(),
+            });
+        };
+        let before = read(&mut file);
+        Ok(Lock {
+            file,
+            path,
+            written: LockRecord::default(),
+            before,
+        })
     }
 
     /// Writes what a successor must know, if it changed.
@@ -111,51 +88,40 @@ impl Lock {
     }
 }
 
+/// The file at that path, made if need be, for this user alone, and locked; `None` where somebody
+/// else has it.
+pub(crate) fn lock_file(path: &Path) -> Result<Option<File>, ArbiterError> {
+    loop {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
+            .open(path)
+            .map_err(at("opening", path.display()))?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+            Err(error) => return Err(at("locking", path.display())(error)),
+        }
+        // The one before may have removed the file after it was opened here: then this locks a
+        // file that nobody else will ever open.
+        let own = file.metadata().map_err(at("looking at", path.display()))?;
+        let same = fs::metadata(path)
+            .is_ok_and(|named| (named.dev(), named.ino()) == (own.dev(), own.ino()));
+        if same {
+            return Ok(Some(file));
+        }
+    }
+}
+
 fn read(file: &mut File) -> Option<LockRecord> {
     let mut text = String::new();
     file.seek(SeekFrom::Start(0)).ok()?;
     file.take(RECORD_MAX).read_to_string(&mut text).ok()?;
     serde_json::from_str(&text).ok()
-}
-
-/// Takes a name that one process of the host's network namespace can have: users have
-/// folders of their own, and two arbiters would both grant the same cards. The kernel gives
-/// it back when the descriptor is closed. Those who connect only want to know who has it:
-/// accept them and close.
-pub(crate) fn take_name(name: &str) -> Result<OwnedFd, ArbiterError> {
-    let place = format!("@{name}");
-    let address =
-        SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(at("naming", &place))?;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = || {
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-            .map_err(at("making a socket for", &place))
-    };
-    let own = socket()?;
-    match rustix::net::bind(&own, &address) {
-        Ok(()) => {
-            rustix::net::listen(&own, 16).map_err(at("listening on", &place))?;
-            Ok(own)
-        }
-        Err(rustix::io::Errno::ADDRINUSE) => {
-            // Who has it is in the credentials of its listening socket.
-            let asking = socket()?;
-            let holder = rustix::net::connect(&asking, &address)
-                .and_then(|()| rustix::net::sockopt::socket_peercred(&asking));
-            let (pid, uid) = holder.map_or((0, 0), |holder| {
-                (
-                    holder.pid.as_raw_nonzero().get() as u32,
-                    holder.uid.as_raw(),
-                )
-            });
-            Err(ArbiterError::Held {
-                pid,
-                uid,
-                folder: PathBuf::from(place),
-            })
-        }
-        Err(error) => Err(at("taking the name", &place)(error)),
-    }
 }
 
 #[cfg(test)]
@@ -201,16 +167,5 @@ mod tests {
         lock.remove();
         assert!(!folder.lock_file().exists());
         assert_eq!(Lock::take(&folder).unwrap().before, None);
-    }
-
-    #[test]
-    fn a_name_is_held_by_one() {
-        let name = format!("sublet-test-{}", std::process::id());
-        let held = take_name(&name).unwrap();
-        let error = take_name(&name).unwrap_err().to_string();
-        let me = format!("process {} of user", std::process::id());
-        assert!(error.contains(&me), "{error}");
-        drop(held);
-        take_name(&name).unwrap();
     }
 }

@@ -87,6 +87,13 @@ pub(crate) fn is_gone(pidfd: &OwnedFd) -> bool {
     matches!(rustix::event::poll(&mut one, Some(&now)), Ok(n) if n > 0)
 }
 
+/// Process and user at the other end of a socket; process 0 where that has no number here.
+pub(crate) fn holder_of(socket: &impl AsFd) -> io::Result<(u32, u32)> {
+    let credentials = raw_credentials(socket)?;
+    let pid = u32::try_from(credentials.pid).unwrap_or(0);
+    Ok((pid, credentials.uid))
+}
+
 /// The credentials as numbers: the PID is 0 for a process in a PID namespace that is not
 /// below ours, which the crates' type for them cannot hold.
 fn raw_credentials(socket: &impl AsFd) -> io::Result<libc::ucred> {

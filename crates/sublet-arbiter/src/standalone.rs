@@ -14,10 +14,8 @@ use crate::arbiter::{Arbiter, Options, TimeSharing};
 use crate::error::{ArbiterError, at};
 use crate::gauge::Gauge;
 use crate::gpu::{NVML_LIBRARY, NvmlView};
+use crate::host_lock::HostPlace;
 use crate::runtime::{Folder, REAL_MACHINE};
-
-/// The name on the host that one arbiter of the real cards has.
-pub const HOST_NAME: &str = "sublet-arbiter-gpu";
 
 /// How an arbiter of its own is set up.
 #[derive(Debug, Clone)]
@@ -88,7 +86,7 @@ pub fn run(settings: &Standalone) -> Result<(), ArbiterError> {
     let view = NvmlView::open(&settings.nvml)?;
     let options = Options {
         policy: settings.policy.clone(),
-        host_name: settings.is_real.then(|| HOST_NAME.to_owned()),
+        host: settings.is_real.then(HostPlace::real),
         reserved: settings.reserved,
         evict: settings.evict,
         evict_over: settings.evict_over,

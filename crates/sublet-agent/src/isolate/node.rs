@@ -20,7 +20,7 @@ use sublet_api::object::Pod;
 use sublet_arbiter::admin::{GpuRow, Reply, Request, Snapshot};
 use sublet_arbiter::libraries::{LibrarySource, Store};
 use sublet_arbiter::{
-    Arbiter, ContainerCard, ContainerJob, Folder, Gauge, GpuView, HOST_NAME, Handle, HandleError,
+    Arbiter, ContainerCard, ContainerJob, Folder, Gauge, GpuView, Handle, HandleError, HostPlace,
     NvmlView, Options, REAL_MACHINE,
 };
 use sublet_fakegpu::{FakeMachine, Spec};
@@ -98,7 +98,7 @@ impl Isolation {
         }
         let mps = wanted.time.mps.as_ref().map(|_| folder.mps_pipe());
         let options = Options {
-            host_name: fake.is_none().then(|| HOST_NAME.to_owned()),
+            host: fake.is_none().then(HostPlace::real),
             local_jobs: wanted.local_jobs,
             gauge: Some(gauge),
             time: wanted.time.clone(),

@@ -353,6 +353,17 @@ impl Arbiter {
         }
     }
 
+    /// Tells one that waits that it will get nothing.
+    pub(super) fn refuse_waiting(&mut self, job: JobId, reason: &str) {
+        self.counters.refused += 1;
+        let refused = Reply::Refused {
+            reason: reason.to_owned(),
+            is_final: true,
+            hint: None,
+        };
+        self.tell_job(job, &refused);
+    }
+
     fn tell_job(&mut self, job: JobId, news: &Reply) {
         if let Some(key) = self.jobs.line(job) {
             self.tell(key, news);

@@ -201,6 +201,9 @@ impl Arbiter {
     }
 
     fn submit(&mut self, key: Key, user: UserId, submit: &Submit) {
+        if let Some(why) = self.identity.outranked() {
+            return self.refuse_line(key, &why);
+        }
         let ask = match ask_of(submit, user, self.machine.inventory()) {
             Ok(ask) => ask,
             Err(reason) => return self.refuse_line(key, &reason),

@@ -1,18 +1,20 @@
-//! Which arbiter of this machine it is: the lock of its folder, the name that it alone has on the
-//! host, its epoch, and the numbers of jobs that were given out. A successor goes on from there.
+//! Which arbiter of this machine it is: the lock of its folder, that of the host, its epoch, and
+//! the numbers of jobs that were given out. A successor goes on from there.
 
 use std::os::fd::OwnedFd;
 
-use sublet_share::JobId;
+use sublet_share::{Event, JobId, JobView};
 use tracing::warn;
 
+use super::Arbiter;
+use crate::host_lock::HostLock;
 use crate::lock::{Lock, LockRecord};
 
 /// What makes it the only arbiter, and one in a row.
 #[derive(Debug)]
 pub(super) struct Identity {
     lock: Lock,
-    host_name: Option<OwnedFd>,
+    host: Option<HostLock>,
     epoch: u64,
     last_job: u64,
 }
@@ -20,11 +22,11 @@ pub(super) struct Identity {
 impl Identity {
     /// The next one after whoever left this lock's file.
     /// `last_recorded` is the highest number of a job that was recorded, should the file not say.
-    pub(super) fn after(lock: Lock, host_name: Option<OwnedFd>, last_recorded: u64) -> Identity {
+    pub(super) fn after(lock: Lock, host: Option<HostLock>, last_recorded: u64) -> Identity {
         let before = lock.before.clone().unwrap_or_default();
         Identity {
             lock,
-            host_name,
+            host,
             epoch: before.epoch.saturating_add(1),
             last_job: before.last_job.max(last_recorded),
         }
@@ -37,7 +39,12 @@ impl Identity {
 
     /// The socket that has the name on the host.
     pub(super) fn host_name(&self) -> Option<&OwnedFd> {
-        self.host_name.as_ref()
+        self.host.as_ref()?.name()
+    }
+
+    /// Why nothing more may be promised here: root's arbiter came to look after these cards.
+    pub(super) fn outranked(&self) -> Option<String> {
+        self.host.as_ref()?.outranked()
     }
 
     /// A number that no job had before; `None` when there is none left.
@@ -68,5 +75,26 @@ impl Identity {
     /// Ends without a job: a successor need not know that there was an arbiter.
     pub(super) fn remove(self) {
         self.lock.remove();
+    }
+}
+
+impl Arbiter {
+    /// Where root's arbiter came later, those that wait here are refused: the cards are its to
+    /// promise. Jobs that run go on, and end as they would.
+    pub(super) fn yield_to_root(&mut self) {
+        let place = |job: &JobView<'_>| job.waits.map(|(place, _)| (*place, job.id));
+        let mut waiting: Vec<_> = self.machine.jobs().filter_map(|job| place(&job)).collect();
+        if waiting.is_empty() {
+            return;
+        }
+        let Some(why) = self.identity.outranked() else {
+            return;
+        };
+        // The last one first, so that none gets the place of the one before it.
+        waiting.sort_unstable_by(|one, other| other.cmp(one));
+        for (_, job) in waiting {
+            self.refuse_waiting(job, &why);
+            self.apply(Event::Left(job));
+        }
     }
 }

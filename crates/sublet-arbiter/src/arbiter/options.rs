@@ -10,6 +10,7 @@ use sublet_plan::Policy;
 
 use crate::error::ArbiterError;
 use crate::gauge::Gauge;
+use crate::host_lock::HostPlace;
 use crate::runtime::Folder;
 
 /// How an arbiter is set up.
@@ -17,9 +18,9 @@ use crate::runtime::Folder;
 pub struct Options {
     /// Where its sockets are.
     pub folder: Folder,
-    /// A name that only one arbiter of the host can have: users have folders of their own,
-    /// and the cards are one. Nothing for fake machines.
-    pub host_name: Option<String>,
+    /// Where the arbiters of these cards find each other: users have folders of their own, and
+    /// the cards are one. Nothing for fake machines.
+    pub host: Option<HostPlace>,
     /// How to choose among cards that have room.
     pub policy: Policy,
     /// Memory of each card that no job gets.
@@ -120,7 +121,7 @@ impl Options {
     pub fn new(folder: Folder) -> Options {
         Options {
             folder,
-            host_name: None,
+            host: None,
             policy: Policy::binpack(),
             reserved: MiB::ZERO,
             evict: false,

@@ -1,0 +1,260 @@
+//! One arbiter a machine, whatever folder it has and whoever started it: two would promise the
+//! same cards.
+//!
+//! Root's arbiters decide it among themselves, by a lock that nobody else can open. The one that
+//! has it leaves a record that all can read. Another user's arbiter goes by that record first, then
+//! by a name that one process of the network namespace can have. Anybody can take that name: it
+//! keeps users' arbiters from each other, and never root's from being the one.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use tracing::warn;
+
+use crate::error::{ArbiterError, at};
+use crate::lock::lock_file;
+use crate::peer;
+use crate::runtime::{SHARED, check_unwritable};
+use crate::stamp::ProcessStamp;
+
+/// The most that is read of a record, which has a hundred bytes.
+const RECORD_MAX: u64 = 4096;
+
+/// Where the arbiters of one machine's cards find each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostPlace {
+    /// The name that one process of the network namespace can have. Lock and record are called
+    /// after it.
+    pub name: String,
+    /// The folder of lock and record: root's, and nobody else can write to it.
+    pub folder: PathBuf,
+}
+
+impl HostPlace {
+    /// That of this machine's real cards.
+    #[must_use]
+    pub fn real() -> HostPlace {
+        HostPlace {
+            name: "sublet-arbiter-gpu".to_owned(),
+            folder: PathBuf::from(SHARED),
+        }
+    }
+
+    fn lock(&self) -> PathBuf {
+        self.folder.join(format!("{}.lock", self.name))
+    }
+
+    fn record(&self) -> PathBuf {
+        self.folder.join(format!("{}.json", self.name))
+    }
+}
+
+/// Is this process root's, so that it can have the lock? In a user namespace it may be called root
+/// and be anybody.
+pub(crate) fn is_root() -> bool {
+    let map = fs::read_to_string("/proc/self/uid_map");
+    rustix::process::geteuid().is_root() && map.is_ok_and(|map| is_whole(&map))
+}
+
+/// Does each user have his own number?
+fn is_whole(uid_map: &str) -> bool {
+    let numbers = uid_map.split_whitespace().map(str::parse);
+    let numbers: Vec<Result<u32, _>> = numbers.collect();
+    numbers == [Ok(0), Ok(0), Ok(u32::MAX)]
+}
+
+/// What makes an arbiter the only one of its machine, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct HostLock {
+    place: HostPlace,
+    name: Option<OwnedFd>,
+    root: Option<RootLock>,
+}
+
+impl HostLock {
+    /// Becomes the machine's arbiter, as root or as another user.
+    ///
+    /// # Errors
+    /// [`ArbiterError::Held`] where another one is; or what the kernel refused.
+    pub(crate) fn take(place: &HostPlace, is_root: bool) -> Result<HostLock, ArbiterError> {
+        let root = match is_root.then(|| RootLock::take(place)) {
+            Some(Ok(lock)) => Some(lock),
+            Some(Err(held @ ArbiterError::Held { .. })) => return Err(held),
+            Some(Err(error)) => {
+                warn!(%error, "this arbiter cannot leave word that it looks after the machine's GPUs; another user's may start");
+                None
+            }
+            None => None,
+        };
+        if let Some(holder) = roots_arbiter(place).filter(|_| root.is_none()) {
+            return Err(ArbiterError::Held {
+                pid: holder.pid,
+                uid: Some(0),
+                folder: place.record(),
+            });
+        }
+        let name = match take_name(&place.name) {
+            Ok(name) => Some(name),
+            Err(error) if root.is_some() => {
+                warn!(%error, "root's arbiter starts all the same; what that one starts is unmanaged");
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(HostLock {
+            place: place.clone(),
+            name,
+            root,
+        })
+    }
+
+    /// The socket that has the name.
+    pub(crate) fn name(&self) -> Option<&OwnedFd> {
+        self.name.as_ref()
+    }
+
+    /// Why this arbiter, which is not root's, may promise nothing more: root's came later.
+    pub(crate) fn outranked(&self) -> Option<String> {
+        let holder = roots_arbiter(&self.place).filter(|_| self.root.is_none())?;
+        Some(format!(
+            "root's arbiter (process {}) looks after these GPUs now, and this one starts nothing \
+             more",
+            holder.pid
+        ))
+    }
+}
+
+/// The lock, and the record beside it.
+#[derive(Debug)]
+struct RootLock {
+    _file: File,
+    place: HostPlace,
+}
+
+impl RootLock {
+    fn take(place: &HostPlace) -> Result<RootLock, ArbiterError> {
+        make_folder(&place.folder)?;
+        let Some(file) = lock_file(&place.lock())? else {
+            return Err(ArbiterError::Held {
+                pid: read(&place.record()).map_or(0, |holder| holder.pid),
+                uid: Some(0),
+                folder: place.lock(),
+            });
+        };
+        let lock = RootLock {
+            _file: file,
+            place: place.clone(),
+        };
+        let own = ProcessStamp::of(sublet_share::Pid(std::process::id()));
+        let own = own.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotFound));
+        let own = own.map_err(at("looking at", "this process"))?;
+        write(&place.record(), &own).map_err(at("writing", place.record().display()))?;
+        Ok(lock)
+    }
+}
+
+impl Drop for RootLock {
+    fn drop(&mut self) {
+        // The lock is still held: nobody has written another record.
+        let _ = fs::remove_file(self.place.record());
+        let _ = fs::remove_file(self.place.lock());
+    }
+}
+
+/// Everybody passes through it to the record; what else is in it has modes of its own.
+fn make_folder(folder: &Path) -> Result<(), ArbiterError> {
+    let mut make = fs::DirBuilder::new();
+    make.recursive(true).mode(0o755);
+    make.create(folder)
+        .map_err(at("making", folder.display()))?;
+    check_roots(folder)?;
+    let about = fs::metadata(folder).map_err(at("looking at", folder.display()))?;
+    let open = fs::Permissions::from_mode((about.mode() & 0o7777) | 0o011);
+    fs::set_permissions(folder, open).map_err(at("setting the mode of", folder.display()))
+}
+
+/// The folder is root's, and only root can put something into it.
+fn check_roots(folder: &Path) -> Result<(), ArbiterError> {
+    let about = fs::symlink_metadata(folder).map_err(at("looking at", folder.display()))?;
+    if about.is_dir() && about.uid() == 0 {
+        return check_unwritable(folder);
+    }
+    Err(ArbiterError::Folder {
+        folder: folder.to_owned(),
+        why: "it is not root's".to_owned(),
+    })
+}
+
+/// Root's arbiter, if there is one by its record and it lives.
+fn roots_arbiter(place: &HostPlace) -> Option<ProcessStamp> {
+    check_roots(&place.folder).ok()?;
+    read(&place.record()).filter(ProcessStamp::lives)
+}
+
+fn read(path: &Path) -> Option<ProcessStamp> {
+    let mut text = String::new();
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32)
+        .open(path)
+        .ok()?;
+    file.take(RECORD_MAX).read_to_string(&mut text).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
+/// Whole or not at all: somebody may be reading.
+fn write(path: &Path, stamp: &ProcessStamp) -> std::io::Result<()> {
+    let draft = path.with_extension("new");
+    let _absent = fs::remove_file(&draft);
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o644)
+        .open(&draft)?;
+    file.write_all(&serde_json::to_vec(stamp)?)?;
+    // Whatever this process's umask is.
+    file.set_permissions(fs::Permissions::from_mode(0o644))?;
+    fs::rename(&draft, path)
+}
+
+/// Takes a name that one process of the network namespace can have. The kernel gives it back when
+/// the descriptor is closed. Those who connect only want to know who has it: accept them and close.
+fn take_name(name: &str) -> Result<OwnedFd, ArbiterError> {
+    let place = format!("@{name}");
+    let address =
+        SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(at("naming", &place))?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = || {
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+            .map_err(at("making a socket for", &place))
+    };
+    let own = socket()?;
+    match rustix::net::bind(&own, &address) {
+        Ok(()) => {
+            rustix::net::listen(&own, 16).map_err(at("listening on", &place))?;
+            Ok(own)
+        }
+        Err(rustix::io::Errno::ADDRINUSE) => {
+            // Who has it is in the credentials of its listening socket.
+            let asking = socket()?;
+            let holder = rustix::net::connect(&asking, &address)
+                .map_err(std::io::Error::from)
+                .and_then(|()| peer::holder_of(&asking));
+            let holder = holder.ok();
+            Err(ArbiterError::Held {
+                pid: holder.map_or(0, |(pid, _)| pid),
+                uid: holder.map(|(_, uid)| uid),
+                folder: PathBuf::from(place),
+            })
+        }
+        Err(error) => Err(at("taking the name", &place)(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

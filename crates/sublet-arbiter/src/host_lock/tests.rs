@@ -1,0 +1,199 @@
+//! Root's arbiters and other users', in every order; and files that are not what they should be.
+
+use std::process::Command;
+
+use rustix::process::Uid;
+
+use super::*;
+
+/// A user without rights.
+const NOBODY: u32 = 65_534;
+
+/// A folder as root would have it, or nothing where these tests are another user's.
+fn place(test: &str) -> Option<(tempfile::TempDir, HostPlace)> {
+    if !is_root() {
+        println!("skipped: it takes root");
+        return None;
+    }
+    let base = tempfile::tempdir().unwrap();
+    // As /run is.
+    fs::set_permissions(base.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let place = HostPlace {
+        name: format!("sublet-test-{test}-{}", std::process::id()),
+        folder: base.path().join("sublet"),
+    };
+    Some((base, place))
+}
+
+/// Runs something as another user: as one, the thread is all that the kernel looks at.
+fn as_nobody<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> T {
+    let user = Uid::from_raw(NOBODY);
+    let thread = std::thread::spawn(move || {
+        rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+        what()
+    });
+    thread.join().unwrap()
+}
+
+fn take_as_nobody(place: &HostPlace) -> Result<HostLock, String> {
+    let place = place.clone();
+    let taken = as_nobody(move || HostLock::take(&place, false));
+    taken.map_err(|error| error.to_string())
+}
+
+fn me() -> String {
+    format!("process {} of user", std::process::id())
+}
+
+#[test]
+fn root_is_the_one_whoever_has_the_name_and_its_record_keeps_others_out() {
+    let Some((_base, place)) = place("order") else {
+        return;
+    };
+    let user = take_as_nobody(&place).unwrap();
+    assert_eq!(user.outranked(), None);
+    let second = take_as_nobody(&place).unwrap_err();
+    assert!(second.contains(&format!("{} {NOBODY}", me())), "{second}");
+    // Root starts though the name is gone, and the user's learns of it.
+    let root = HostLock::take(&place, true).unwrap();
+    assert!(root.name().is_none() && root.outranked().is_none());
+    let why = user.outranked().unwrap();
+    assert!(
+        why.contains(&format!("process {}", std::process::id())),
+        "{why}"
+    );
+    // Another one of root's does not, and is told who it is.
+    let error = HostLock::take(&place, true).unwrap_err().to_string();
+    assert!(error.contains(&format!("{} 0", me())), "{error}");
+    // With the name free again, the record alone keeps users' arbiters out.
+    drop(user);
+    let error = take_as_nobody(&place).unwrap_err();
+    assert!(error.contains(&format!("{} 0", me())), "{error}");
+    drop(root);
+    assert_eq!(fs::read_dir(&place.folder).unwrap().count(), 0);
+    take_as_nobody(&place).unwrap();
+}
+
+#[test]
+fn nobody_else_can_hold_the_lock_or_write_the_record() {
+    let Some((_base, place)) = place("modes") else {
+        return;
+    };
+    let root = HostLock::take(&place, true).unwrap();
+    let (lock, record) = (place.lock(), place.record());
+    as_nobody(move || {
+        assert!(File::open(&lock).is_err(), "who opens it can lock it");
+        assert!(read(&record).is_some_and(|holder| holder.lives()));
+        assert!(OpenOptions::new().write(true).open(&record).is_err());
+        assert!(fs::remove_file(&record).is_err());
+    });
+    // Where a folder is that only root looks into, it lets others pass.
+    drop(root);
+    fs::set_permissions(&place.folder, fs::Permissions::from_mode(0o700)).unwrap();
+    let _root = HostLock::take(&place, true).unwrap();
+    assert!(take_as_nobody(&place).is_err());
+}
+
+#[test]
+fn a_record_that_is_old_or_is_not_root_s_counts_for_nothing() {
+    let Some((_base, place)) = place("records") else {
+        return;
+    };
+    drop(HostLock::take(&place, true).unwrap());
+    let own = ProcessStamp::of(sublet_share::Pid(std::process::id())).unwrap();
+    let may_start = |place: &HostPlace| take_as_nobody(place).is_ok();
+    write(&place.record(), &own).unwrap();
+    assert!(!may_start(&place));
+    // Its process is dead: it was killed.
+    let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+    let dead = ProcessStamp::of(sublet_share::Pid(child.id())).unwrap();
+    write(&place.record(), &dead).unwrap();
+    assert!(!may_start(&place));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(may_start(&place));
+    // Its number was given to a process that began at another time.
+    let text = serde_json::to_string(&own).unwrap();
+    let began = text.find("\"began\":").unwrap() + "\"began\":".len();
+    let reused = format!("{}1{}", &text[..began], &text[began..]);
+    for text in [reused.as_str(), "", "{", "null", "{\"pid\": 1}"] {
+        fs::write(place.record(), text).unwrap();
+        assert!(may_start(&place), "{text}");
+        HostLock::take(&place, true).unwrap();
+    }
+    // A folder that others can write to says nothing, and root goes by the name there.
+    fs::write(place.record(), &text).unwrap();
+    assert!(!may_start(&place));
+    fs::set_permissions(&place.folder, fs::Permissions::from_mode(0o777)).unwrap();
+    assert!(may_start(&place));
+    let user = take_as_nobody(&place).unwrap();
+    let error = HostLock::take(&place, true).unwrap_err().to_string();
+    assert!(error.contains(&format!("{} {NOBODY}", me())), "{error}");
+    drop(user);
+    HostLock::take(&place, true).unwrap();
+    std::os::unix::fs::chown(&place.folder, Some(NOBODY), None).unwrap();
+    fs::set_permissions(&place.folder, fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(may_start(&place));
+    // Nothing there at all, and no place to make it.
+    let nowhere = HostPlace {
+        folder: PathBuf::from("/proc/sublet"),
+        ..place.clone()
+    };
+    assert!(may_start(&nowhere));
+    HostLock::take(&nowhere, true).unwrap();
+}
+
+#[test]
+fn who_is_called_root_in_a_namespace_of_users_is_not() {
+    assert!(is_whole("         0          0 4294967295\n"));
+    for map in [
+        "",
+        "0 1000 1\n",
+        "0 0 1\n",
+        "0 0 65536\n",
+        "0 0 4294967295\n1 1 1\n",
+        "x",
+    ] {
+        assert!(!is_whole(map), "{map}");
+    }
+}
+
+#[test]
+fn a_name_is_held_by_one() {
+    let name = format!("sublet-test-{}", std::process::id());
+    let held = take_name(&name).unwrap();
+    let error = take_name(&name).unwrap_err().to_string();
+    assert!(error.contains(&me()), "{error}");
+    drop(held);
+    take_name(&name).unwrap();
+}
+
+const HELD: &str = "SUBLET_TEST_NAME";
+
+/// The holder is outside of the PID namespace of the one that asks: it has no number there.
+#[test]
+fn a_holder_that_cannot_be_seen_has_a_user_and_no_number() {
+    if let Some(name) = std::env::var_os(HELD) {
+        let error = take_name(name.to_str().unwrap()).unwrap_err();
+        let ArbiterError::Held { pid, uid, .. } = &error else {
+            panic!("{error}")
+        };
+        return println!("holder: {pid} {uid:?}; {error}");
+    }
+    if !is_root() {
+        return println!("skipped: it takes root");
+    }
+    let name = format!("sublet-test-unseen-{}", std::process::id());
+    let held = name.clone();
+    let holder = as_nobody(move || take_name(&held));
+    let asks = Command::new("unshare")
+        .args(["--pid", "--fork"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--nocapture", "a_holder_that_cannot_be_seen"])
+        .env(HELD, &name)
+        .output();
+    let (_holder, asks) = (holder.unwrap(), asks.unwrap());
+    let said = String::from_utf8_lossy(&asks.stdout).into_owned();
+    assert!(said.contains("holder: 0 Some(65534);"), "{said} {asks:?}");
+    assert!(said.contains("a process of user 65534"), "{said}");
+}
