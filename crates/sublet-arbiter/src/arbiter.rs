@@ -314,12 +314,12 @@ impl Arbiter {
     }
 }
 
-/// What an arbiter begins with, once it has the folder's lock.
+/// The things an arbiter begins with, once it has the folder's lock.
 struct Prepared {
     records: JobRecords,
     host: Option<HostLock>,
     inventory: Arc<Inventory>,
-    /// Where it was chosen.
+    /// Present if it was chosen.
     mps: Option<Mps>,
 }
 

@@ -25,7 +25,7 @@ use crate::stamp::ProcessStamp;
 /// The most that is read of a record, which has a hundred bytes.
 const RECORD_MAX: u64 = 4096;
 
-/// Where the arbiters of one machine's cards find each other.
+/// The place at which the arbiters of one machine's cards find each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPlace {
     /// The name that one process of the network namespace can have. Lock and record are called
@@ -68,7 +68,7 @@ fn is_whole(uid_map: &str) -> bool {
     numbers == [Ok(0), Ok(0), Ok(u32::MAX)]
 }
 
-/// What makes an arbiter the only one of its machine, until it is dropped.
+/// Holds its arbiter to be the only one of its machine, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct HostLock {
     place: HostPlace,
@@ -120,7 +120,10 @@ impl HostLock {
 
     /// Why this arbiter, which is not root's, may promise nothing more: root's came later.
     pub(crate) fn outranked(&self) -> Option<String> {
-        let holder = roots_arbiter(&self.place).filter(|_| self.root.is_none())?;
+        if self.root.is_some() {
+            return None;
+        }
+        let holder = roots_arbiter(&self.place)?;
         Some(format!(
             "root's arbiter (process {}) looks after these GPUs now, and this one starts nothing \
              more",
@@ -207,7 +210,7 @@ fn read(path: &Path) -> Option<ProcessStamp> {
     serde_json::from_str(&text).ok()
 }
 
-/// Whole or not at all: somebody may be reading.
+/// Writes it whole or not at all: somebody may be reading.
 fn write(path: &Path, stamp: &ProcessStamp) -> std::io::Result<()> {
     let draft = path.with_extension("new");
     let _absent = fs::remove_file(&draft);

@@ -1,5 +1,5 @@
-//! What an arbiter keeps on disk of each job of `sublet run`: whose it is, the process that is its
-//! root, and what it may have. Its successor gives back that, and nothing that a client says.
+//! Records on disk of the jobs of `sublet run`: for each its user, the process that is its root,
+//! and what it may have. The arbiter's successor gives back that, and nothing that a client says.
 //!
 //! A file for each job, `jobs/<number>.json` in the arbiter's folder, which nobody else can write:
 //! a new job costs one small file, however many there are. It is written whole or not at all, and
@@ -43,9 +43,9 @@ pub(crate) struct JobRecord {
     pub(crate) user: u32,
     /// The process that may bring it back.
     pub(crate) root: ProcessStamp,
-    /// What it asks, as it was changed since it came.
+    /// Its request, as it was changed since it came.
     pub(crate) ask: Submit,
-    /// What it has.
+    /// Its cards, with their limits.
     pub(crate) gpus: Vec<RecordedGpu>,
     /// Were its programs told to be clients of MPS?
     pub(crate) mps: bool,
@@ -67,7 +67,7 @@ impl RecordedGpu {
 }
 
 impl JobRecord {
-    /// What is to be kept of a job now; `None` for one that has no cards, or is no user's.
+    /// The record of a job as it is now; `None` for one that has no cards, or is no user's.
     /// `uuids` are the names of its cards, in the order of its parts.
     pub(crate) fn of(
         job: &JobView<'_>,
@@ -160,7 +160,7 @@ fn file(folder: &Path, job: JobId) -> PathBuf {
 #[derive(Debug)]
 pub(crate) struct JobRecords {
     folder: PathBuf,
-    /// Of before a restart: jobs that have not come back, and whose root lived when this began.
+    /// Jobs of before a restart that have not come back, and whose root lived when this began.
     before: BTreeMap<JobId, JobRecord>,
     /// The highest number of any that was there.
     last: u64,
@@ -212,7 +212,7 @@ impl JobRecords {
         self.last
     }
 
-    /// What is known of a job of before that has not come back.
+    /// The record of a job of before that has not come back.
     pub(crate) fn before(&self, job: JobId) -> Option<&JobRecord> {
         self.before.get(&job)
     }

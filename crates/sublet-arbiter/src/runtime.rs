@@ -150,8 +150,9 @@ impl Folder {
         }
     }
 
-    /// Who listens in the folder may be believed: it is this user's alone, or root's for everybody,
-    /// and nobody else can have put it, or a socket, there. One that is not there is no error.
+    /// Checks that whoever listens in the folder may be believed: it is this user's alone, or root's
+    /// for everybody, and nobody else can have put it, or a socket, there. One that is not there is
+    /// no error.
     ///
     /// # Errors
     /// It belongs to, or can be written by, somebody else.

@@ -17,7 +17,7 @@ use crate::paste;
 /// that takes longer than this is stopped or has lost its driver.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// What helps where the folder is somebody else's.
+/// A way out for those whose folder is somebody else's.
 const OWN_FOLDER: &str = "SUBLET_RUNTIME_DIR can name another folder; it must belong to you";
 
 /// The argument that chooses the machine.
@@ -248,7 +248,7 @@ pub(crate) enum ConnectError {
     /// The connection itself.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// Whoever listens there may be anybody.
+    /// Others can write to the folder, and may be the ones that listen there.
     #[error(transparent)]
     Folder(#[from] ArbiterError),
     /// Its messages may mean something else.

@@ -79,17 +79,14 @@ impl Identity {
 }
 
 impl Arbiter {
-    /// Where root's arbiter came later, those that wait here are refused: the cards are its to
-    /// promise. Jobs that run go on, and end as they would.
+    /// Refuses those that wait here if root's arbiter came later: the cards are its to promise.
+    /// Jobs that run go on, and end as they would.
     pub(super) fn yield_to_root(&mut self) {
-        let place = |job: &JobView<'_>| job.waits.map(|(place, _)| (*place, job.id));
-        let mut waiting: Vec<_> = self.machine.jobs().filter_map(|job| place(&job)).collect();
-        if waiting.is_empty() {
-            return;
-        }
         let Some(why) = self.identity.outranked() else {
             return;
         };
+        let place = |job: &JobView<'_>| job.waits.map(|(place, _)| (*place, job.id));
+        let mut waiting: Vec<_> = self.machine.jobs().filter_map(|job| place(&job)).collect();
         // The last one first, so that none gets the place of the one before it.
         waiting.sort_unstable_by(|one, other| other.cmp(one));
         for (_, job) in waiting {

@@ -18,7 +18,7 @@ use crate::runtime::Folder;
 pub struct Options {
     /// Where its sockets are.
     pub folder: Folder,
-    /// Where the arbiters of these cards find each other: users have folders of their own, and
+    /// The place at which the arbiters of these cards find each other: users have folders of their own, and
     /// the cards are one. Nothing for fake machines.
     pub host: Option<HostPlace>,
     /// How to choose among cards that have room.

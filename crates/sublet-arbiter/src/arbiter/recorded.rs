@@ -82,7 +82,7 @@ impl Arbiter {
         Ok(record.clone())
     }
 
-    /// What a recorded job asked, and has.
+    /// Reads from a record what the job asked, and has.
     fn had(&self, record: &JobRecord) -> Result<(JobAsk, Vec<Holding>), String> {
         let limits = record
             .gpus

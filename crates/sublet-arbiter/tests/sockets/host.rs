@@ -55,7 +55,7 @@ fn who_takes_the_name_first_does_not_keep_root_out() {
     assert_eq!(files(), 0);
 }
 
-/// What an arbiter of root's leaves in a place, for one that is started as another user's.
+/// The file that an arbiter of root's leaves in a place.
 fn record(place: &HostPlace) -> std::path::PathBuf {
     place.folder.join(format!("{}.json", place.name))
 }

@@ -13,7 +13,7 @@ use sublet_arbiter::admin::{Class, Client, Placed, Reply, Request, Submit};
 
 use crate::world::{PATIENCE, World, ask, reason, submit, until, uuid};
 
-/// Where a client of its own finds the socket.
+/// Tells a client of its own the socket.
 const SOCKET: &str = "SUBLET_TEST_CLIENT";
 const SAID: &str = "client: ";
 

@@ -221,6 +221,28 @@ fn what_a_job_uses_beyond_its_limit_is_not_made_its_own() {
 }
 
 #[test]
+fn a_number_that_is_taken_changes_nothing_for_whose_it_is() {
+    let mut machine = machine(&[1024]);
+    assert_eq!(submit(&mut machine, 1, ask(100, 1, false)), "place 1 0:100");
+    assert!(submit(&mut machine, u64::MAX, ask(1024, 1, true)).starts_with("wait "));
+    let before = format!("{machine:?}");
+    for id in [1, u64::MAX] {
+        let (job, ask) = (JobId(id), ask(200, 1, true));
+        let declared = Event::Declared {
+            job,
+            ask: ask.clone(),
+            parts: vec![Holding::of_memory(0, MiB::from(200))],
+            promise: None,
+        };
+        for event in [Event::Submitted { job, ask }, declared] {
+            let said = tell(&mut machine, 0, event);
+            assert_eq!(said, format!("refuse {id}: there is a job {id} already"));
+            assert_eq!(format!("{machine:?}"), before);
+        }
+    }
+}
+
+#[test]
 fn a_job_ends_when_its_root_and_all_its_processes_are_gone() {
     let mut m = machine(&[100]);
     submit(&mut m, 1, ask(60, 1, true));

@@ -1,4 +1,4 @@
-//! What a job asked and has, through its record.
+//! Jobs go through their records unchanged.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ fn asks() -> impl Strategy<Value = JobAsk> {
 }
 
 proptest! {
-    /// Whatever a job asked and has is read back as it was.
+    /// Every request and every limit is read back as it was.
     #[test]
     fn a_job_is_read_back_as_it_was(ask in asks(), limit in 1..=1_u32 << 20) {
         let (inventory, mut machine) = machine();
