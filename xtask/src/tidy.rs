@@ -32,6 +32,7 @@ const RINGS: [&[&str]; 4] = [
     &[
         "sublet-telemetry",
         "sublet-client",
+        "sublet-listener",
         "sublet-replicas",
         "sublet-scheduler",
         "sublet-controller",

@@ -2,21 +2,21 @@
 //! configured there is no listener.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
 use prometheus_client::registry::Registry;
+use sublet_listener::{Door, Ending};
 use sublet_telemetry::metrics::print;
-use tokio::net::TcpListener;
-use tracing::warn;
 
 /// The media type of Prometheus' text form as `prometheus-client` writes it.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Answers for as long as the process lives: an agent that cannot reach the API server
 /// is not helped by a restart, so health says only that it is not stuck.
-pub(crate) async fn serve(listener: TcpListener, registry: Registry) {
+pub(crate) async fn serve(door: Door, registry: Registry) -> anyhow::Result<()> {
     let registry = Arc::new(registry);
     let metrics = move || {
         let page = print(&registry);
@@ -25,7 +25,9 @@ pub(crate) async fn serve(listener: TcpListener, registry: Registry) {
     let router = Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/metrics", get(metrics));
-    if let Err(error) = axum::serve(listener, router).await {
-        warn!(%error, "no more answers on /healthz and /metrics");
-    }
+    let never = Ending {
+        farewell: Duration::ZERO,
+        drain: Duration::ZERO,
+    };
+    door.serve(router, never, std::future::pending()).await
 }

@@ -32,9 +32,9 @@ use clap::ValueEnum;
 use sublet_arbiter::libraries::Carried;
 use sublet_arbiter::{ExclusiveSlices, TimeSharing};
 use sublet_kubelet::deviceplugin::DEFAULT_FOLDER;
+use sublet_listener::{Callers, Door, Limits, listen};
 use sublet_model::{Identity, Inventory, NodeName, Sharing, Unit};
 use sublet_telemetry::metrics::AgentMetrics;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tracing::info;
@@ -249,15 +249,14 @@ pub async fn run(
     let supervisor = supervisor(&args, time, carried, inventory.clone(), metrics.clone())?;
     let isolation = supervisor.state();
     if let Some(address) = args.health_listen {
-        let listener = TcpListener::bind(address)
-            .await
-            .with_context(|| format!("cannot listen on {address}"))?;
-        tokio::spawn(health::serve(listener, registry));
+        let door = Door::new(listen(address)?, Limits::PAGES, &metrics.refused);
+        tokio::spawn(health::serve(door, registry));
     }
     if let Some(address) = args.top_listen {
-        let listener = TcpListener::bind(address).await;
-        let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
-        tokio::spawn(top::serve(listener, isolation.clone()));
+        let door = Door::new(listen(address)?, top::CALLS, &metrics.refused);
+        // Who comes by a port-forward comes from the container runtime, which is root's.
+        let door = door.for_callers(Callers::root_and_own(&[])).await?;
+        tokio::spawn(top::serve(door, isolation.clone()));
     }
     let stop = stop_signals()?;
     let hardware = match &args.inventory {

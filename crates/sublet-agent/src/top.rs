@@ -3,27 +3,27 @@
 //! port-forward, and the API server has asked for that right.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use sublet_arbiter::admin::{Reply, Request};
+use sublet_listener::{Door, Limits, Watched};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
-use tokio::time::{sleep, timeout};
-use tracing::{debug, warn};
+use tracing::debug;
 
 use crate::isolate::supervisor::{IsolationState, IsolationWatch};
 
-/// How many are served at a time; others wait.
-const CONNECTIONS: usize = 4;
+/// What is taken from those who ask: questions are short, and a few people look at a node at a time.
+pub(crate) const CALLS: Limits = Limits {
+    name: "top",
+    connections: 16,
+    idle: Duration::from_secs(10),
+    ..Limits::PAGES
+};
 
 /// The longest line that is read. Questions are short.
 const QUESTION_MAX: u64 = 4096;
-
-/// How long somebody may take for a question, or to read the answer.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Reads the flag.
 ///
@@ -42,42 +42,30 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
 }
 
 /// Answers for as long as the process lives.
-pub(crate) async fn serve(listener: TcpListener, isolation: IsolationWatch) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
-    loop {
-        // Never an error: it is never closed.
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
-            return;
-        };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let isolation = isolation.clone();
-                tokio::spawn(async move {
-                    if let Err(error) = converse(stream, isolation).await {
-                        debug!(%error, "a question was not answered");
-                    }
-                    drop(place);
-                });
-            }
-            Err(error) => {
-                warn!(%error, "no connection for `sublet top --node`");
-                sleep(Duration::from_secs(1)).await;
+pub(crate) async fn serve(door: Door, isolation: IsolationWatch) {
+    door.converse(|caller| {
+        let isolation = isolation.clone();
+        async move {
+            if let Err(error) = converse(caller, isolation).await {
+                debug!(%error, "a question was not answered");
             }
         }
-    }
+    })
+    .await;
 }
 
 /// Answers one question after the other.
-async fn converse(stream: TcpStream, isolation: IsolationWatch) -> std::io::Result<()> {
-    let (read, mut write) = stream.into_split();
-    let mut read = BufReader::new(read);
+async fn converse(
+    caller: Watched<TcpStream>,
+    isolation: IsolationWatch,
+) -> std::io::Result<()> {
+    let mut caller = BufReader::new(caller);
     loop {
         let mut line = String::new();
-        timeout(
-            PATIENCE,
-            (&mut read).take(QUESTION_MAX).read_line(&mut line),
-        )
-        .await??;
+        (&mut caller)
+            .take(QUESTION_MAX)
+            .read_line(&mut line)
+            .await?;
         if line.is_empty() {
             return Ok(());
         }
@@ -85,10 +73,11 @@ async fn converse(stream: TcpStream, isolation: IsolationWatch) -> std::io::Resu
         let reply = spawn_blocking(move || answer(&line, &isolation)).await?;
         let mut text = serde_json::to_vec(&reply)?;
         text.push(b'\n');
-        timeout(PATIENCE, write.write_all(&text)).await??;
+        caller.write_all(&text).await?;
         if matches!(reply, Reply::Error { .. }) {
             return Ok(());
         }
+        caller.get_ref().is_answered();
     }
 }
 
@@ -115,6 +104,11 @@ fn answer(line: &str, isolation: &IsolationState) -> Reply {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+
+    use sublet_listener::{Callers, listen};
+    use sublet_telemetry::metrics::Refused;
     use tokio::sync::watch;
 
     use super::*;
@@ -136,10 +130,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_line_is_answered_whatever_it_is() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.local_addr().unwrap();
         let (_supervisor, isolation) = watch::channel(IsolationState::Disabled);
-        tokio::spawn(serve(listener, isolation));
+        let door = Door::new(listener, CALLS, &Refused::default());
+        let door = door.for_callers(Callers::root_and_own(&[])).await;
+        tokio::spawn(serve(door.unwrap(), isolation));
         // More than are served at a time: each is given up after its answer.
         for (line, expected) in [
             ("garbage\n".to_owned(), "this is no request"),
@@ -161,5 +157,29 @@ mod tests {
             };
             assert!(reason.contains(expected), "{reason}");
         }
+    }
+
+    #[tokio::test]
+    async fn another_user_of_the_node_learns_nothing() {
+        if !rustix::process::geteuid().is_root() {
+            return println!("skipped: only root can be somebody else");
+        }
+        let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let door = Door::new(listener, CALLS, &Refused::default());
+        let door = door.for_callers(Callers::root_and_own(&[])).await;
+        let (_supervisor, isolation) = watch::channel(IsolationState::Disabled);
+        tokio::spawn(serve(door.unwrap(), isolation));
+        let ask = async |user: u32| {
+            let script = format!(
+                "exec 3<>/dev/tcp/127.0.0.1/{port}; echo '{{\"kind\":\"list\"}}' >&3; head -1 <&3"
+            );
+            let mut other = Command::new("bash");
+            other.args(["-c", &script]).uid(user).gid(user);
+            let said = spawn_blocking(move || other.output()).await.unwrap();
+            String::from_utf8(said.unwrap().stdout).unwrap()
+        };
+        assert_eq!(ask(65_533).await, "");
+        assert!(ask(0).await.contains("without isolation"));
     }
 }

@@ -15,15 +15,17 @@ use axum::body::Bytes;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use axum_server::tls_rustls::{RustlsConfig, from_tcp_rustls};
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::Deserialize;
+use sublet_listener::{Door, Ending, Limits, listen};
+use sublet_telemetry::metrics::Refused;
 use sublet_testbed::deployed::{self, CONTROLLER, ControllerPorts};
 use sublet_testbed::{FORMS, PodForm, free_port};
+use tokio::sync::watch;
 
 use crate::caller::Caller;
 use crate::objects::{SIZES_MIB, call_pod};
@@ -84,19 +86,24 @@ pub(crate) fn run_empty(arguments: &EmptyArguments) -> Result<()> {
         .with_no_client_auth()
         .with_single_cert(chain?, PrivateKeyDer::from_pem_slice(key.as_bytes())?)?;
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
-    let calls = std::net::TcpListener::bind(arguments.listen)
-        .with_context(|| format!("cannot listen on {}", arguments.listen))?;
-    calls.set_nonblocking(true)?;
+    let limits = Limits {
+        body_size: 8 << 20,
+        ..Limits::PAGES
+    };
+    let never = Ending {
+        farewell: Duration::ZERO,
+        drain: Duration::ZERO,
+    };
+    let (_stored, certificates) = watch::channel(Some(Arc::new(tls)));
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("cannot start threads")?
         .block_on(async {
             let router = Router::new().route("/admit", post(allow));
-            from_tcp_rustls(calls, RustlsConfig::from_config(Arc::new(tls)))?
-                .serve(router.into_make_service())
-                .await
-                .context("the listener broke")
+            let door = Door::new(listen(arguments.listen)?, limits, &Refused::default());
+            let door = door.with_tls(certificates);
+            door.serve(router, never, std::future::pending()).await
         })
 }
 

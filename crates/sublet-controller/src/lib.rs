@@ -37,7 +37,9 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::Client;
 use kube::runtime::WatchStreamExt;
 use rustls::ServerConfig;
+use rustls::server::danger::ClientCertVerifier;
 use sublet_client::{ElasticQuotas, Flavors, Namespaces, ObjectAddress};
+use sublet_listener::{Door, Limits, listen, stopped};
 use sublet_model::Unit;
 use sublet_replicas::leader::{LeaseTiming, campaign, candidacy, process_name};
 use sublet_replicas::secret::{is_empty, stored_in};
@@ -48,7 +50,7 @@ use admission::AdmissionRules;
 use bindings::BindingRules;
 use keeper::CertificateKeeper;
 use known::Known;
-use listener::{answer_calls, stopped};
+use listener::{CALLS, ENDING};
 use preemptor::Preemptor;
 use queue::{QueueKeeper, QueueScope, keep_queue};
 use share_pods::SharePodKeeper;
@@ -76,6 +78,11 @@ pub struct Args {
     /// Address for the API server's calls, over HTTPS
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:9443")]
     listen: SocketAddr,
+    /// Authorities, as PEM, one of which must have signed the certificate that a caller of --listen
+    /// shows; for API servers that show one (a kubeconfig of --admission-control-config-file). Not
+    /// the cluster's own authority, which signs for its users too [default: everybody is answered]
+    #[arg(long, value_name = "FILE")]
+    client_ca: Option<PathBuf>,
     /// Address for /healthz, /readyz and /metrics
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:39996")]
     health_listen: SocketAddr,
@@ -154,12 +161,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 async fn serve(args: Args) -> anyhow::Result<()> {
     let client = sublet_client::connect(args.kubeconfig.as_deref()).await?;
     // Before anything is done: another process may have the port.
-    let calls = std::net::TcpListener::bind(args.listen)
-        .and_then(|calls| calls.set_nonblocking(true).map(|()| calls))
-        .with_context(|| format!("cannot listen on {}", args.listen))?;
-    let health = tokio::net::TcpListener::bind(args.health_listen)
-        .await
-        .with_context(|| format!("cannot listen on {}", args.health_listen))?;
+    let calls = listen(args.listen)?;
+    let health = listen(args.health_listen)?;
+    let clients = args.client_ca.as_deref().map(listener::clients);
+    let clients = clients.transpose()?;
     let keeper = CertificateKeeper {
         configuration: args.webhook_configuration.clone(),
         binding_configuration: args.binding_configuration.clone(),
@@ -173,6 +178,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let (quotas, quotas_known) = watch::channel(None);
     let (certificate, certificate_known) = watch::channel(None);
     let (queue, writes_a_second) = (args.queue, args.writes_per_second);
+    let address = args.listen;
     let (rules, binding_rules) = rules(args);
     let preemptor = Preemptor {
         schedulers: rules.schedulers.clone(),
@@ -219,10 +225,12 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         keeper.clone(),
         client.clone(),
         certificate,
+        clients,
         metrics.clone(),
     ));
+    let door = Door::new(health, Limits::PAGES, &metrics.refused);
     let page = webhook::health_router(desk.clone());
-    tokio::spawn(async move { axum::serve(health, page).await });
+    tokio::spawn(door.serve(page, ENDING, std::future::pending()));
 
     let (campaigner, leadership) = candidacy();
     let pauses = Pauses::default();
@@ -264,7 +272,9 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         },
     ));
 
-    answer_calls(calls, webhook::router(desk), certificate_known, stopped()).await?;
+    let door = Door::new(calls, CALLS, &metrics.refused).with_tls(certificate_known);
+    tracing::info!(%address, "listening");
+    door.serve(webhook::router(desk), ENDING, stopped()).await?;
     // In this order: nobody writes any more when the Lease is given back.
     governing.abort();
     let _aborted = governing.await;
@@ -301,6 +311,7 @@ async fn follow_certificate(
     keeper: CertificateKeeper,
     client: Client,
     certificate: watch::Sender<Option<Arc<ServerConfig>>>,
+    clients: Option<Arc<dyn ClientCertVerifier>>,
     metrics: ControllerMetrics,
 ) {
     let secrets = keeper.watch_secret(&client).applied_objects();
@@ -317,7 +328,7 @@ async fn follow_certificate(
             Ok(secret) => stored_in(&secret),
         };
         let loaded = stored.and_then(|stored| {
-            let config = stored.served.server_config()?;
+            let config = stored.served.server_config(clients.clone())?;
             Ok((stored.served, config))
         });
         match loaded {

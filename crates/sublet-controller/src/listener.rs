@@ -1,121 +1,61 @@
-//! HTTPS for the API server, from the first certificate to the last call.
-//!
-//! The API server keeps connections and speaks HTTP/1.1 on them. A connection that is closed while
-//! it sends a call loses that call: it cannot know whether the call was seen, and does not repeat
-//! it. And a new connection that nobody has accepted yet is lost when the listener closes. So the end
-//! has two parts. First every answer says that its connection closes, and the next call comes on
-//! another one; the cluster hears that this replica goes, and sends it to another. Only when nobody
-//! has called for a while are the listener and all connections closed.
+//! HTTPS for the API server: what is taken from it, and whom else the webhooks answer.
 
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
-use axum::Router;
-use axum::http::{HeaderValue, header};
-use axum::middleware::map_response;
-use axum::response::Response;
-use axum_server::Handle;
-use axum_server::tls_rustls::{RustlsConfig, from_tcp_rustls};
-use rustls::ServerConfig;
-use tokio::sync::watch;
+use rustls::server::danger::ClientCertVerifier;
+use sublet_listener::{Ending, Limits};
+use sublet_replicas::credentials::verifier;
 
-/// How long connections are still taken, and told to close, when the process is to end: at most, and
-/// until nobody has called for so long. Endpoints of a Service change within a second or two.
-const FAREWELL: Duration = Duration::from_secs(5);
-const QUIET: Duration = Duration::from_secs(1);
-/// How often is looked whether anybody calls.
-const LOOK: Duration = Duration::from_millis(50);
-/// How long calls may still take after that.
-const DRAIN: Duration = Duration::from_secs(10);
+/// What is taken from API servers.
+///
+/// An API server speaks HTTP/1.1 to webhooks, so each call under way has a connection; it has at most
+/// 600 calls of all kinds under way (400 and 200, its flags' defaults), keeps 25 connections for its
+/// next calls, and closes the others at once. So a burst beyond the limit waits in the kernel for some
+/// milliseconds, and is not refused. What is held are bodies and what they become: the controller's
+/// memory is limited, and another 64 MiB must fit beside what a leader of a large cluster knows.
+pub(crate) const CALLS: Limits = Limits {
+    name: "webhook",
+    connections: 512,
+    head_size: 32 << 10,
+    body_size: BODY_LIMIT,
+    held: 64 << 20,
+    weigh,
+    ..Limits::PAGES
+};
 
-/// Answers calls with the newest certificate until `stopped`, and then those under way.
+/// The largest body: etcd takes 1.5 MiB of an object, an API server 3 MiB of a request, and a review
+/// may have the object twice.
+const BODY_LIMIT: usize = 8 << 20;
+
+/// How the controller ends: endpoints of a Service change within a second or two.
+pub(crate) const ENDING: Ending = Ending {
+    farewell: Duration::from_secs(5),
+    drain: Duration::from_secs(10),
+};
+
+/// What a body takes as `serde_json::Value`: an object of one field 632 bytes and its share of a
+/// larger one, an element of a list up to 64, and each key and text is an allocation. Counted by
+/// punctuation, also of texts, so it is rather too much: 8 MiB of `{"":0},` would be more than 700 MiB,
+/// and a review of a usual pod counts half of one.
+pub(crate) fn weigh(body: &[u8]) -> usize {
+    let parts = body.iter().map(|byte| match byte {
+        b'{' => 700,
+        b'[' | b',' | b':' => 160,
+        _ => 1,
+    });
+    parts.sum()
+}
+
+/// Whom the webhooks answer: who shows a certificate of these authorities.
 ///
 /// # Errors
-/// The listener failed.
-pub(crate) async fn answer_calls(
-    calls: std::net::TcpListener,
-    router: Router,
-    mut certificate: watch::Receiver<Option<Arc<ServerConfig>>>,
-    stopped: impl Future<Output = ()>,
-) -> anyhow::Result<()> {
-    let mut stopped = std::pin::pin!(stopped);
-    let first = tokio::select! {
-        () = &mut stopped => return Ok(()),
-        first = certificate.wait_for(Option::is_some) => first.ok().and_then(|first| first.clone()),
-    };
-    let first = first.context("nobody looks for a certificate")?;
-    let tls = RustlsConfig::from_config(first);
-    let reload = tls.clone();
-    tokio::spawn(async move {
-        while certificate.changed().await.is_ok() {
-            if let Some(next) = certificate.borrow_and_update().clone() {
-                reload.reload_from_config(next);
-            }
-        }
-    });
-    tracing::info!(address = ?calls.local_addr().ok(), "listening");
-    let ending = Arc::new(AtomicBool::new(false));
-    let n_answers = Arc::new(AtomicU64::new(0));
-    let (told, counted) = (ending.clone(), n_answers.clone());
-    let router = router.layer(map_response(move |answer: Response| {
-        counted.fetch_add(1, Ordering::Relaxed);
-        let last = told.load(Ordering::Relaxed);
-        std::future::ready(if last { closing(answer) } else { answer })
-    }));
-    let handle = Handle::new();
-    let server = from_tcp_rustls(calls, tls)
-        .context("cannot listen")?
-        .handle(handle.clone())
-        .serve(router.into_make_service());
-    let mut server = tokio::spawn(server);
-    tokio::select! {
-        () = &mut stopped => {}
-        ended = &mut server => {
-            return ended.context("the listener failed")?.context("the listener failed");
-        }
-    }
-    ending.store(true, Ordering::Relaxed);
-    let all_gone = async {
-        let mut quiet = Duration::ZERO;
-        while quiet < QUIET {
-            let before = n_answers.load(Ordering::Relaxed);
-            tokio::time::sleep(LOOK).await;
-            let is_quiet =
-                handle.connection_count() == 0 && n_answers.load(Ordering::Relaxed) == before;
-            quiet = if is_quiet {
-                quiet + LOOK
-            } else {
-                Duration::ZERO
-            };
-        }
-    };
-    // Who has not called by then probably will not call in the next millisecond.
-    let _gone = tokio::time::timeout(FAREWELL, all_gone).await;
-    handle.graceful_shutdown(Some(DRAIN));
-    server
-        .await
-        .context("the listener failed")?
-        .context("the listener failed")
-}
-
-fn closing(mut answer: Response) -> Response {
-    let headers = answer.headers_mut();
-    headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
-    answer
-}
-
-/// Until SIGTERM or Ctrl-C.
-pub(crate) async fn stopped() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut term) = signal(SignalKind::terminate()) else {
-        return;
-    };
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = tokio::signal::ctrl_c() => {}
-    }
+/// No such file, or one without a certificate.
+pub(crate) fn clients(file: &Path) -> anyhow::Result<Arc<dyn ClientCertVerifier>> {
+    let read = || verifier(&std::fs::read_to_string(file)?);
+    read().with_context(|| format!("no authorities in {}", file.display()))
 }
 
 #[cfg(test)]
@@ -123,25 +63,36 @@ mod tests {
     use std::io::{BufRead, BufReader, Read, Write};
     use std::net::TcpStream;
 
+    use axum::Router;
     use axum::routing::post;
     use jiff::Timestamp;
     use rustls::pki_types::pem::PemObject;
-    use rustls::pki_types::{CertificateDer, ServerName};
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
     use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+    use sublet_listener::{Certificates, Door, listen};
     use sublet_replicas::credentials::Credential;
+    use sublet_telemetry::metrics::Refused;
+    use tokio::sync::watch;
 
     use super::*;
 
     type Caller = BufReader<StreamOwned<ClientConnection, TcpStream>>;
 
-    fn caller(port: u16, credential: &Credential) -> Caller {
+    fn caller(port: u16, credential: &Credential, shown: Option<&Credential>) -> Caller {
         let mut trusted = RootCertStore::empty();
         for authority in CertificateDer::pem_slice_iter(credential.authority.as_bytes()) {
             trusted.add(authority.unwrap()).unwrap();
         }
-        let config = ClientConfig::builder()
-            .with_root_certificates(trusted)
-            .with_no_client_auth();
+        let config = ClientConfig::builder().with_root_certificates(trusted);
+        let config = match shown {
+            None => config.with_no_client_auth(),
+            Some(shown) => {
+                let chain = CertificateDer::pem_slice_iter(shown.certificate.as_bytes());
+                let key = PrivateKeyDer::from_pem_slice(shown.key.as_bytes()).unwrap();
+                let chain = chain.collect::<Result<_, _>>().unwrap();
+                config.with_client_auth_cert(chain, key).unwrap()
+            }
+        };
         let name = ServerName::try_from("127.0.0.1").unwrap();
         let session = ClientConnection::new(Arc::new(config), name).unwrap();
         let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -149,6 +100,15 @@ mod tests {
             .set_read_timeout(Some(Duration::from_secs(20)))
             .unwrap();
         BufReader::new(StreamOwned::new(session, stream))
+    }
+
+    fn door(known: Certificates) -> (Door, u16) {
+        let calls = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let port = calls.local_addr().unwrap().port();
+        (
+            Door::new(calls, CALLS, &Refused::default()).with_tls(known),
+            port,
+        )
     }
 
     /// The head of the answer to one call, in small letters.
@@ -169,17 +129,15 @@ mod tests {
         let names = ["127.0.0.1".to_owned()].into();
         let hour = Duration::from_secs(3600);
         let credential = Credential::make(&names, Timestamp::now(), hour).unwrap();
-        let (_certificates, known) = watch::channel(Some(credential.server_config().unwrap()));
-        let calls = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        calls.set_nonblocking(true).unwrap();
-        let port = calls.local_addr().unwrap().port();
+        let (_certificates, known) = watch::channel(Some(credential.server_config(None).unwrap()));
+        let (door, port) = door(known);
         let (stop, stopping) = tokio::sync::oneshot::channel::<()>();
         let router = Router::new().route("/", post(async || ()));
-        let serving = tokio::spawn(answer_calls(calls, router, known, async {
+        let serving = tokio::spawn(door.serve(router, ENDING, async {
             let _told = stopping.await;
         }));
         let called = tokio::task::spawn_blocking(move || {
-            let mut lasting = caller(port, &credential);
+            let mut lasting = caller(port, &credential, None);
             let before = call(&mut lasting);
             assert!(!before.contains("connection: close"), "{before}");
             stop.send(()).unwrap();
@@ -197,5 +155,61 @@ mod tests {
         });
         called.await.unwrap();
         serving.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn with_authorities_only_who_shows_their_certificate_is_answered() {
+        let _installed = rustls::crypto::ring::default_provider().install_default();
+        let hour = Duration::from_secs(3600);
+        let names = ["127.0.0.1".to_owned()].into();
+        let credential = Credential::make(&names, Timestamp::now(), hour).unwrap();
+        let peer = || Credential::for_peers("api-server", Timestamp::now(), hour).unwrap();
+        let (server, stranger) = (peer(), peer());
+        let file = std::env::temp_dir().join(format!("sublet-client-ca-{}", std::process::id()));
+        std::fs::write(&file, &server.authority).unwrap();
+        let callers = clients(&file);
+        std::fs::remove_file(&file).unwrap();
+        let config = credential.server_config(Some(callers.unwrap())).unwrap();
+        let (_certificates, known) = watch::channel(Some(config));
+        let (door, port) = door(known);
+        let router = Router::new().route("/", post(async || ()));
+        tokio::spawn(door.serve(router, ENDING, std::future::pending()));
+        let asked = tokio::task::spawn_blocking(move || {
+            let ask =
+                |shown| std::panic::catch_unwind(|| call(&mut caller(port, &credential, shown)));
+            assert!(ask(Some(&server)).unwrap().starts_with("http/1.1 200"));
+            assert!(ask(None).is_err());
+            assert!(ask(Some(&stranger)).is_err());
+        });
+        asked.await.unwrap();
+        assert!(clients(Path::new("/nowhere")).is_err());
+        assert!(verifier("no certificate").is_err());
+    }
+
+    #[test]
+    fn a_body_counts_with_what_it_becomes() {
+        let mib = |body: &str| weigh(body.as_bytes()) >> 20;
+        let filled = |piece: &str| format!("[{}0]", piece.repeat((8 << 20) / piece.len()));
+        assert!(mib(&filled("{\"\":0},")) > 700);
+        assert!(mib(&filled("[],")) > 500);
+        assert!(mib(&filled("0,")) > 500);
+        // Never less than it really becomes.
+        for piece in ["{\"\":0},", "[0],", "0,", "\"x\",", "{\"a\":{},\"b\":[\"c\"]},"] {
+            let body = format!("[{}0]", piece.repeat((2 << 20) / piece.len()));
+            let before = resident();
+            let value: serde_json::Value = serde_json::from_str(&body).unwrap();
+            let grown = resident().saturating_sub(before);
+            drop(value);
+            assert!(grown < weigh(body.as_bytes()), "{piece}: {grown}");
+        }
+        // A large annotation is as large as it is.
+        assert_eq!(mib(&"x".repeat(1 << 20)), 1);
+    }
+
+    /// The bytes of this process in memory.
+    fn resident() -> usize {
+        let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let pages: usize = text.split(' ').nth(1).unwrap().parse().unwrap();
+        pages * 4096
     }
 }

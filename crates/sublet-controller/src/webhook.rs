@@ -33,9 +33,6 @@ use crate::quotas::{KnownQuotas, QuotaChange, judge_quota};
 use crate::review::Request;
 use crate::share_pods::pod_of;
 
-/// The largest body: etcd takes 1.5 MiB of an object, and a review has little beside it.
-const BODY_LIMIT: usize = 8 << 20;
-
 /// How long pod and node of a Binding are looked up, less than the API server waits for the answer.
 const LOOK_UP_LIMIT: Duration = Duration::from_secs(2);
 
@@ -59,7 +56,8 @@ pub(crate) fn router(desk: Arc<Desk>) -> Router {
         .route("/sharepods", post(answer_share_pod))
         .route("/bindings", post(answer_binding))
         .route("/quotas", post(answer_quota))
-        .layer(DefaultBodyLimit::max(BODY_LIMIT))
+        // The listener has read the body, and holds it to its limit.
+        .layer(DefaultBodyLimit::disable())
         .with_state(desk)
 }
 

@@ -20,6 +20,7 @@ use rcgen::{
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use serde::{Deserialize, Serialize};
 
@@ -118,14 +119,17 @@ impl Credential {
         })
     }
 
-    /// How to serve it.
+    /// How to serve it: to everybody, or to whom `clients` believes.
     ///
     /// # Errors
     /// A text that is no certificate or key, or the two do not belong together.
-    pub fn server_config(&self) -> anyhow::Result<Arc<ServerConfig>> {
+    pub fn server_config(
+        &self,
+        clients: Option<Arc<dyn ClientCertVerifier>>,
+    ) -> anyhow::Result<Arc<ServerConfig>> {
         let (chain, key) = self.chain_and_key()?;
         let mut config = ServerConfig::builder()
-            .with_no_client_auth()
+            .with_client_cert_verifier(clients.unwrap_or_else(WebPkiClientVerifier::no_client_auth))
             .with_single_cert(chain, key)
             .context("certificate and key cannot be used")?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -201,27 +205,34 @@ impl Stored {
     /// # Errors
     /// A text that is no certificate or key, or the two do not belong together.
     pub fn peer_configs(&self) -> anyhow::Result<(Arc<ServerConfig>, ClientConfig)> {
-        let mut trusted = RootCertStore::empty();
-        for authority in CertificateDer::pem_slice_iter(self.bundle().as_bytes()) {
-            let authority = authority.context("an authority cannot be read")?;
-            trusted.add(authority).context("an authority is none")?;
-        }
-        let trusted = Arc::new(trusted);
-        let callers = WebPkiClientVerifier::builder(trusted.clone())
-            .build()
-            .context("no authority to trust")?;
+        let bundle = self.bundle();
+        let server = self.served.server_config(Some(verifier(&bundle)?))?;
         let (chain, key) = self.served.chain_and_key()?;
-        let mut server = ServerConfig::builder()
-            .with_client_cert_verifier(callers)
-            .with_single_cert(chain.clone(), key.clone_key())
-            .context("certificate and key cannot be used")?;
-        server.alpn_protocols = vec![b"http/1.1".to_vec()];
         let client = ClientConfig::builder()
-            .with_root_certificates(trusted)
+            .with_root_certificates(authorities(&bundle)?)
             .with_client_auth_cert(chain, key)
             .context("certificate and key cannot be used")?;
-        Ok((Arc::new(server), client))
+        Ok((server, client))
     }
+}
+
+/// What believes callers that show a certificate of these authorities, as PEM.
+///
+/// # Errors
+/// There is no authority in the text, or one that cannot be read.
+pub fn verifier(authorities_pem: &str) -> anyhow::Result<Arc<dyn ClientCertVerifier>> {
+    WebPkiClientVerifier::builder(authorities(authorities_pem)?.into())
+        .build()
+        .context("no authority to trust")
+}
+
+fn authorities(pem: &str) -> anyhow::Result<RootCertStore> {
+    let mut trusted = RootCertStore::empty();
+    for authority in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+        let authority = authority.context("an authority cannot be read")?;
+        trusted.add(authority).context("an authority is none")?;
+    }
+    Ok(trusted)
 }
 
 /// What is to be done about certificates.

@@ -67,7 +67,7 @@ pub fn stored_in(secret: &Secret) -> anyhow::Result<Stored> {
     let data = secret.data.as_ref().and_then(|data| data.get(TEXT));
     let text = data.with_context(|| format!("the Secret has no `{TEXT}`"))?;
     let stored: Stored = serde_json::from_slice(&text.0)?;
-    stored.served.server_config()?;
+    stored.served.server_config(None)?;
     Ok(stored)
 }
 

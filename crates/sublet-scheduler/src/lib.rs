@@ -50,13 +50,17 @@ EXAMPLES
 The kube-scheduler's configuration is in deploy/kubernetes/40-scheduler-config.yaml.
 Answers /healthz, /readyz (once the ledger is complete) and /metrics.")]
 pub struct Args {
-    /// Address for the kube-scheduler's calls. Keep it on loopback, because whoever reaches it
-    /// can have pods bound [default: 127.0.0.1:$PORT]
+    /// Address for the kube-scheduler's calls. Keep it on loopback, where processes of other users
+    /// are refused. Whoever reaches another address can have pods bound [default: 127.0.0.1:$PORT]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
     /// Port on loopback, if --listen is not given (GPUShare's variable)
     #[arg(long, env = "PORT", default_value_t = 39999, value_name = "PORT")]
     port: u16,
+    /// A user, as a number, whose processes may call on loopback, beside root and the user of this
+    /// process; can be given several times
+    #[arg(long, value_name = "UID")]
+    caller_uid: Vec<u32>,
     /// A second address for /healthz, /readyz and /metrics only
     #[arg(long, value_name = "ADDRESS")]
     health_listen: Option<SocketAddr>,

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use k8s_openapi::api::coordination::v1::Lease;
 use sublet_client::ObjectAddress;
+use sublet_listener::{Callers, Door, Ending, Limits, listen, stopped};
 use sublet_model::Unit;
 use sublet_plan::EngineOptions;
 use sublet_replicas::leader::{SWIFT, campaign, candidacy, process_name};
@@ -18,7 +19,7 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 
 use crate::replicas::{Holder, Replicas, take_office};
-use crate::routes::{health_router, router, router_for_peers};
+use crate::routes::{CALLS, PEERS, health_router, router, router_for_peers};
 use crate::state::Scheduler;
 use crate::{Args, peers, stand_in, watches};
 
@@ -31,7 +32,10 @@ const LAST_BINDINGS: Duration = Duration::from_millis(500);
 /// How long a stand-in may take to listen in this process's place.
 const STEP_IN: Duration = Duration::from_millis(100);
 /// How long calls under way may take at the end.
-const LAST_CALLS: Duration = Duration::from_secs(10);
+const LAST_CALLS: Ending = Ending {
+    farewell: Duration::ZERO,
+    drain: Duration::from_secs(10),
+};
 
 /// Runs until SIGTERM or Ctrl-C.
 pub(crate) async fn serve(args: Args) -> anyhow::Result<()> {
@@ -40,13 +44,15 @@ pub(crate) async fn serve(args: Args) -> anyhow::Result<()> {
         .unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), args.port));
     let client = sublet_client::connect(args.kubeconfig.as_deref()).await?;
     let health = match args.health_listen {
-        Some(address) => Some(listen(address).await?),
+        Some(address) => Some(listen(address)?),
         None => None,
     };
+    let callers = Callers::root_and_own(&args.caller_uid);
     if let Some(beside) = args.stand_in_for {
         let stand_in = stand_in::StandIn {
             beside,
             address,
+            callers,
             namespace: args.namespace,
             peers: args.peer,
         };
@@ -70,10 +76,11 @@ pub(crate) async fn serve(args: Args) -> anyhow::Result<()> {
     };
     tracing::info!(%address, %policy, few, %unit, "listening");
     match args.replica_listen {
-        None => serve_alone(scheduler, listen(address).await?, health).await?,
+        None => serve_alone(scheduler, listen(address)?, callers, health).await?,
         Some(listen) => {
             let place = Place {
                 calls: address,
+                callers,
                 peers: listen,
                 ip: args.replica_ip.unwrap_or(listen.ip()),
                 namespace: args.namespace,
@@ -88,29 +95,36 @@ pub(crate) async fn serve(args: Args) -> anyhow::Result<()> {
 async fn serve_alone(
     scheduler: Scheduler,
     calls: TcpListener,
+    callers: Callers,
     health: Option<TcpListener>,
 ) -> anyhow::Result<()> {
     let scheduler = Arc::new(scheduler);
+    let door = door(&scheduler, calls, callers).await?;
     let watching = tokio::spawn(watches::follow(scheduler.clone(), None));
     answer_for_health(&scheduler, health);
-    axum::serve(calls, router(scheduler))
-        .with_graceful_shutdown(stopped())
-        .await
-        .context("the listener failed")?;
+    door.serve(router(scheduler), LAST_CALLS, stopped()).await?;
     watching.abort();
     Ok(())
+}
+
+/// What the kube-scheduler calls.
+async fn door(scheduler: &Scheduler, calls: TcpListener, callers: Callers) -> anyhow::Result<Door> {
+    let door = Door::new(calls, CALLS, &scheduler.metrics.refused);
+    door.for_callers(callers).await
 }
 
 fn answer_for_health(scheduler: &Arc<Scheduler>, health: Option<TcpListener>) {
     if let Some(health) = health {
         let page = health_router(scheduler.clone());
-        tokio::spawn(async move { axum::serve(health, page).await });
+        let door = Door::new(health, Limits::PAGES, &scheduler.metrics.refused);
+        tokio::spawn(door.serve(page, LAST_CALLS, std::future::pending()));
     }
 }
 
 /// Where one of several listens and is reached.
 struct Place {
     calls: SocketAddr,
+    callers: Callers,
     peers: SocketAddr,
     ip: IpAddr,
     namespace: String,
@@ -123,14 +137,13 @@ async fn serve_among_others(
 ) -> anyhow::Result<()> {
     let Place {
         calls,
+        callers,
         peers,
         ip,
         namespace,
     } = place;
     // Before anything is done: another process may have the port.
-    let others = std::net::TcpListener::bind(peers)
-        .and_then(|others| others.set_nonblocking(true).map(|()| others))
-        .with_context(|| format!("cannot listen on {peers}"))?;
+    let others = listen(peers)?;
     let client = scheduler.client.clone();
     let (campaigner, leadership) = candidacy();
     let (link, links) = watch::channel(None);
@@ -159,7 +172,7 @@ async fn serve_among_others(
         let _told = stopping.wait_for(|stopping| *stopping).await;
     };
     let answering = peers::answer(
-        others,
+        Door::new(others, PEERS, &scheduler.metrics.refused),
         router_for_peers(scheduler.clone()),
         links,
         told(stopping.clone()),
@@ -172,9 +185,9 @@ async fn serve_among_others(
         () = until_ready(&scheduler) => {}
     }
     let listener = listen_beside(calls)?;
-    let serving = axum::serve(listener, router(scheduler.clone()))
-        .with_graceful_shutdown(told(stopping.clone()));
-    let serving = tokio::spawn(serving.into_future());
+    let door = door(&scheduler, listener, callers).await?;
+    let routes = router(scheduler.clone());
+    let serving = tokio::spawn(door.serve(routes, LAST_CALLS, told(stopping.clone())));
     tokio::spawn(take_office(scheduler.clone(), replicas.clone()));
     let give_back = watch::Sender::new(false);
     let lease = ObjectAddress::of::<Lease>(Some(&namespace), LEASE);
@@ -204,28 +217,17 @@ async fn serve_among_others(
     let observing = tokio::spawn(campaigner.observe(client, lease));
     tokio::time::sleep(STEP_IN).await;
     stop.send_replace(true);
-    let ended = tokio::time::timeout(LAST_CALLS, serving).await;
+    let ended = serving.await;
     watching.abort();
     answering.abort();
     observing.abort();
-    match ended {
-        Ok(ended) => ended
-            .context("the listener failed")?
-            .context("the listener failed"),
-        Err(_) => Ok(()),
-    }
+    ended.context("the listener failed")?
 }
 
 async fn until_ready(scheduler: &Scheduler) {
     while !scheduler.is_ready() {
         tokio::time::sleep(LOOK).await;
     }
-}
-
-async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address)
-        .await
-        .with_context(|| format!("cannot listen on {address}"))
 }
 
 /// Listens on a port that another process of the same user may listen on too.
@@ -241,15 +243,4 @@ pub(crate) fn listen_beside(address: SocketAddr) -> anyhow::Result<TcpListener> 
         socket.listen(1024)
     };
     listening().with_context(|| format!("cannot listen on {address}"))
-}
-
-async fn stopped() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut term) = signal(SignalKind::terminate()) else {
-        return;
-    };
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = tokio::signal::ctrl_c() => {}
-    }
 }

@@ -14,8 +14,6 @@ use anyhow::{Context, anyhow};
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{Method, Request, StatusCode};
-use axum_server::Handle;
-use axum_server::tls_rustls::{RustlsConfig, from_tcp_rustls};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -26,6 +24,7 @@ use kube::Api;
 use rustls::ServerConfig;
 use rustls::pki_types::ServerName;
 use sublet_client::{Client, perform};
+use sublet_listener::{Certificates, Door, Ending};
 use sublet_replicas::credentials::{CertificateStep, Credential, Stored, next_step};
 use sublet_replicas::leader::Leadership;
 use sublet_replicas::secret::{NoRoom, is_empty, room_in, stored_in, storing};
@@ -204,44 +203,47 @@ async fn look_after(
 /// Answers other extenders until `stopped`, with the newest certificate.
 ///
 /// # Errors
-/// The address cannot be listened on, or the listener failed.
+/// Nobody looks for a certificate.
 pub(crate) async fn answer(
-    calls: std::net::TcpListener,
+    door: Door,
     router: Router,
-    mut links: Links,
+    links: Links,
     stopped: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
-    let first = links.wait_for(Option::is_some).await;
-    let first = first.ok().and_then(|first| first.clone());
-    let first = first.context("nobody looks for a certificate")?;
-    let tls = RustlsConfig::from_config(first.server.clone());
-    let reload = tls.clone();
+    // Who called last calls somebody else.
+    let at_once = Ending {
+        farewell: Duration::ZERO,
+        drain: Duration::ZERO,
+    };
+    let door = door.with_tls(certificates(links));
+    door.serve(router, at_once, stopped).await
+}
+
+/// How to serve what is newest.
+fn certificates(mut links: Links) -> Certificates {
+    let (served, certificates) = watch::channel(None);
     tokio::spawn(async move {
-        while links.changed().await.is_ok() {
-            if let Some(next) = links.borrow_and_update().clone() {
-                reload.reload_from_config(next.server.clone());
+        loop {
+            let newest = links.borrow_and_update().clone();
+            served.send_replace(newest.map(|link| link.server.clone()));
+            if links.changed().await.is_err() {
+                return;
             }
         }
     });
-    let handle = Handle::new();
-    let server = from_tcp_rustls(calls, tls)
-        .context("cannot listen")?
-        .handle(handle.clone())
-        .serve(router.into_make_service());
-    tokio::select! {
-        ended = server => ended.context("the listener for other extenders failed"),
-        () = stopped => Ok(()),
-    }
+    certificates
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::net::TcpListener;
+    use std::net::Ipv4Addr;
     use std::sync::Mutex;
 
     use axum::http::Response;
     use axum::routing::post;
     use serde_json::{Value, json};
+    use sublet_listener::listen;
+    use sublet_telemetry::metrics::Refused;
 
     use super::*;
 
@@ -254,11 +256,11 @@ pub(crate) mod tests {
 
     /// An extender that answers others with this router; returns where.
     pub(crate) fn listens(link: &Arc<Link>, router: Router) -> SocketAddr {
-        let calls = TcpListener::bind("127.0.0.1:0").unwrap();
-        calls.set_nonblocking(true).unwrap();
+        let calls = listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
         let address = calls.local_addr().unwrap();
         let (_sender, links) = watch::channel(Some(link.clone()));
-        tokio::spawn(answer(calls, router, links, std::future::pending()));
+        let door = Door::new(calls, crate::routes::PEERS, &Refused::default());
+        tokio::spawn(answer(door, router, links, std::future::pending()));
         address
     }
 

@@ -15,7 +15,7 @@ use anyhow::{Context, ensure};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, State as Shared};
-use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use hyper_util::client::legacy::Client as HttpClient;
@@ -23,13 +23,14 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use prometheus_client::registry::Registry;
 use sublet_client::Client;
+use sublet_listener::{Callers, Door, Ending, Limits};
 use sublet_telemetry::metrics::{OutcomeLabel, StandInMetrics, print};
 use tokio::net::{TcpListener, lookup_host};
 use tokio::sync::watch;
 
 use crate::lifetime::listen_beside;
 use crate::peers::{self, Links};
-use crate::routes::LARGEST_BODY;
+use crate::routes::CALLS;
 
 /// How often is looked whether the extender is there again, and who else is there.
 const LOOK: Duration = Duration::from_millis(50);
@@ -41,7 +42,10 @@ const READY_LIMIT: Duration = Duration::from_secs(1);
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 const BIND_LIMIT: Duration = Duration::from_secs(14);
 /// How long calls under way may take when it steps back or ends.
-const LAST_CALLS: Duration = Duration::from_secs(15);
+const LAST_CALLS: Ending = Ending {
+    farewell: Duration::ZERO,
+    drain: Duration::from_secs(15),
+};
 
 /// What it stands in for.
 pub(crate) struct StandIn {
@@ -49,6 +53,8 @@ pub(crate) struct StandIn {
     pub(crate) beside: SocketAddr,
     /// Where the extender takes calls.
     pub(crate) address: SocketAddr,
+    /// Who may call there.
+    pub(crate) callers: Callers,
     /// Where the Secret of the extenders is.
     pub(crate) namespace: String,
     /// Where others are: addresses, and names that stand for several.
@@ -90,7 +96,8 @@ impl StandIn {
                 .route("/healthz", get(async || "ok"))
                 .route("/metrics", get(metrics_page))
                 .with_state(Arc::new(registry));
-            tokio::spawn(async move { axum::serve(health, page).await });
+            let door = Door::new(health, Limits::PAGES, &desk.metrics.refused);
+            tokio::spawn(door.serve(page, LAST_CALLS, std::future::pending()));
         }
         tokio::select! {
             ended = self.take_turns(&desk) => ended,
@@ -116,22 +123,22 @@ impl StandIn {
         let (back, stepping_back) = watch::channel(false);
         let router = Router::new()
             .fallback(forward)
-            .layer(DefaultBodyLimit::max(LARGEST_BODY))
-            .with_state((desk.clone(), stepping_back.clone()));
+            .layer(DefaultBodyLimit::disable())
+            .with_state(desk.clone());
+        let door = Door::new(calls, CALLS, &desk.metrics.refused);
+        let door = door.for_callers(self.callers.clone()).await?;
         let mut told = stepping_back;
-        let serving = axum::serve(calls, router).with_graceful_shutdown(async move {
+        // What is under way may end while the extender already answers.
+        tokio::spawn(door.serve(router, LAST_CALLS, async move {
             // It fails only if this function was given up.
             let _told = told.wait_for(|back| *back).await;
-        });
-        let serving = tokio::spawn(serving.into_future());
+        }));
         while !self.is_ready().await {
             tokio::time::sleep(LOOK).await;
         }
         back.send_replace(true);
         desk.metrics.active.set(0);
         tracing::info!("steps back");
-        // What is under way may end while the extender already answers.
-        tokio::spawn(tokio::time::timeout(LAST_CALLS, serving));
         Ok(())
     }
 
@@ -230,7 +237,7 @@ async fn metrics_page(Shared(registry): Shared<Arc<Registry>>) -> Response {
 }
 
 async fn forward(
-    Shared((desk, back)): Shared<(Arc<Desk>, watch::Receiver<bool>)>,
+    Shared(desk): Shared<Arc<Desk>>,
     method: Method,
     uri: Uri,
     body: Bytes,
@@ -240,7 +247,7 @@ async fn forward(
     let outcome = if handed.is_ok() { "answered" } else { "lost" };
     let label = OutcomeLabel { outcome };
     desk.metrics.calls.get_or_create(&label).inc();
-    let mut answer = match handed {
+    match handed {
         Ok((status, body)) => {
             (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
         }
@@ -249,12 +256,7 @@ async fn forward(
             tracing::warn!(why, path, "a call is lost");
             (StatusCode::SERVICE_UNAVAILABLE, why).into_response()
         }
-    };
-    if *back.borrow() {
-        let close = HeaderValue::from_static("close");
-        answer.headers_mut().insert(header::CONNECTION, close);
     }
-    answer
 }
 
 #[cfg(test)]
@@ -339,6 +341,7 @@ mod tests {
         let stand_in = StandIn {
             beside,
             address,
+            callers: Callers::root_and_own(&[]),
             namespace: String::new(),
             peers: Vec::new(),
         };

@@ -30,6 +30,29 @@ pub struct ReasonLabel {
     pub reason: &'static str,
 }
 
+/// The labels of a count of connections and calls that a listener refused.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct RefusedLabels {
+    /// `extender`, `peers`, `webhook`, `pages`, `top`.
+    pub listener: &'static str,
+    /// `handshake_time`, `head_time`, `body_time`, `answer_time`: the caller took too long. `crowd`,
+    /// `memory`: it was waited for, and another needed its place. `size`: too large. `handshake`: no
+    /// TLS, or a certificate that is not trusted. `stranger`: a process of a user who may not call.
+    pub reason: &'static str,
+}
+
+/// How many connections and calls a process refused, at all of its listeners.
+pub type Refused = Family<RefusedLabels, Counter>;
+
+/// Has a registry print it.
+fn say_refused(registry: &mut Registry, refused: Refused) {
+    registry.register(
+        "refused_calls",
+        "Connections and calls that a listener cut or refused, by listener and reason",
+        refused,
+    );
+}
+
 /// The label of a count by node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct NodeLabel {
@@ -110,6 +133,8 @@ pub struct SchedulerMetrics {
     pub largest: Family<NodeLabel, Gauge<f64, AtomicU64>>,
     /// GPU pods that have no node.
     pub waiting: Gauge,
+    /// Calls that were refused before anybody looked at them.
+    pub refused: Refused,
 }
 
 impl Default for SchedulerMetrics {
@@ -124,6 +149,7 @@ impl Default for SchedulerMetrics {
             used: Family::default(),
             largest: Family::default(),
             waiting: Gauge::default(),
+            refused: Family::default(),
         }
     }
 }
@@ -144,7 +170,9 @@ impl SchedulerMetrics {
             used,
             largest,
             waiting,
+            refused,
         } = metrics.clone();
+        say_refused(&mut registry, refused);
         say_version(&mut registry);
         registry.register_with_unit(
             "extender_call",
@@ -198,6 +226,8 @@ pub struct StandInMetrics {
     pub active: Gauge,
     /// Calls that it forwarded, by outcome.
     pub calls: Family<OutcomeLabel, Counter>,
+    /// Calls that were refused before anybody looked at them.
+    pub refused: Refused,
 }
 
 impl StandInMetrics {
@@ -206,7 +236,12 @@ impl StandInMetrics {
     pub fn registered() -> (StandInMetrics, Registry) {
         let metrics = StandInMetrics::default();
         let mut registry = Registry::with_prefix("sublet_stand_in");
-        let StandInMetrics { active, calls } = metrics.clone();
+        let StandInMetrics {
+            active,
+            calls,
+            refused,
+        } = metrics.clone();
+        say_refused(&mut registry, refused);
         registry.register(
             "active",
             "1 while calls go to another extender, because the one beside it does not answer",
@@ -240,6 +275,8 @@ pub struct AgentMetrics {
     pub tenant_gate_wait: Family<ContainerLabels, Seconds>,
     /// How much of that because it had had what it may have.
     pub tenant_throttled: Family<ContainerLabels, Seconds>,
+    /// Calls that were refused before anybody looked at them.
+    pub refused: Refused,
 }
 
 impl AgentMetrics {
@@ -259,7 +296,9 @@ impl AgentMetrics {
             tenant_gpu_time,
             tenant_gate_wait,
             tenant_throttled,
+            refused,
         } = metrics.clone();
+        say_refused(&mut registry, refused);
         say_version(&mut registry);
         registry.register(
             "allocations",
@@ -334,6 +373,8 @@ pub struct ControllerMetrics {
     pub admitted: Family<OutcomeLabel, Counter>,
     /// When the certificate that is served ends.
     pub certificate_end: Gauge,
+    /// Calls that were refused before anybody looked at them.
+    pub refused: Refused,
 }
 
 impl ControllerMetrics {
@@ -348,6 +389,7 @@ impl ControllerMetrics {
             bindings: Family::default(),
             admitted: Family::default(),
             certificate_end: Gauge::default(),
+            refused: Family::default(),
         };
         let mut registry = Registry::with_prefix("sublet");
         let ControllerMetrics {
@@ -358,7 +400,9 @@ impl ControllerMetrics {
             bindings,
             admitted,
             certificate_end,
+            refused,
         } = metrics.clone();
+        say_refused(&mut registry, refused);
         say_version(&mut registry);
         registry.register(
             "controller_leader",

@@ -10,8 +10,8 @@ use std::process::Command;
 use sublet_api::keys::{self, KeyKind};
 use sublet_telemetry::metrics::{
     AgentMetrics, ContainerLabels, ControllerLabel, ControllerMetrics, IsolationLabel, NodeLabel,
-    OutcomeLabel, ReasonLabel, ResourceLabel, SchedulerMetrics, StandInMetrics, VerbLabel,
-    WriteLabels, print,
+    OutcomeLabel, ReasonLabel, Refused, RefusedLabels, ResourceLabel, SchedulerMetrics,
+    StandInMetrics, VerbLabel, WriteLabels, print,
 };
 
 const SUBLET: &str = env!("CARGO_BIN_EXE_sublet");
@@ -154,7 +154,9 @@ fn scheduler_metrics() -> String {
         used,
         largest,
         waiting,
+        refused,
     } = metrics;
+    refuse_one(&refused);
     let node = NodeLabel {
         node: String::new(),
     };
@@ -170,10 +172,21 @@ fn scheduler_metrics() -> String {
     print(&registry)
 }
 
+fn refuse_one(refused: &Refused) {
+    let (listener, reason) = ("", "");
+    let labels = RefusedLabels { listener, reason };
+    refused.get_or_create(&labels).inc();
+}
+
 /// The same of an extender's stand-in.
 fn stand_in_metrics() -> String {
     let (metrics, registry) = StandInMetrics::registered();
-    let StandInMetrics { active, calls } = metrics;
+    let StandInMetrics {
+        active,
+        calls,
+        refused,
+    } = metrics;
+    refuse_one(&refused);
     active.set(0);
     calls.get_or_create(&OutcomeLabel { outcome: "" }).inc();
     print(&registry)
@@ -193,7 +206,9 @@ fn agent_metrics() -> String {
         tenant_gpu_time,
         tenant_gate_wait,
         tenant_throttled,
+        refused,
     } = metrics;
+    refuse_one(&refused);
     let resource = ResourceLabel {
         resource: String::new(),
     };
@@ -230,7 +245,9 @@ fn controller_metrics() -> String {
         bindings,
         admitted,
         certificate_end,
+        refused,
     } = metrics;
+    refuse_one(&refused);
     let (controller, outcome) = ("", "");
     leading.set(0);
     decisions

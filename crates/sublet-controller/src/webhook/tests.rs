@@ -106,7 +106,7 @@ async fn call_at(path: &str, desk: &Arc<Desk>, body: Vec<u8>) -> (StatusCode, Ve
     let request = request.body(axum::body::Body::from(body)).unwrap();
     let response = router(desk.clone()).oneshot(request).await.unwrap();
     let status = response.status();
-    let body = axum::body::to_bytes(response.into_body(), BODY_LIMIT).await;
+    let body = axum::body::to_bytes(response.into_body(), crate::listener::CALLS.body_size).await;
     (status, body.unwrap().to_vec())
 }
 

@@ -117,7 +117,7 @@ proptest! {
     #[test]
     fn any_text_is_a_credential_or_an_error(certificate in ".{0,80}", key in ".{0,80}") {
         let wrong = Credential { certificate, key, ..credential(1, START, VALIDITY) };
-        prop_assert!(wrong.server_config().is_err());
+        prop_assert!(wrong.server_config(None).is_err());
     }
 }
 
@@ -127,7 +127,7 @@ fn what_is_made_can_be_served_and_stored() {
     let hosts = names(&["127.0.0.1", "sublet-controller.sublet-system.svc"]);
     let now = Timestamp::now();
     let made = Credential::make(&hosts, now, VALIDITY).unwrap();
-    made.server_config().unwrap();
+    made.server_config(None).unwrap();
     let other = Credential::make(&hosts, now, VALIDITY).unwrap();
     assert_ne!(made.authority, other.authority);
     // A key of another certificate is found.
@@ -135,7 +135,7 @@ fn what_is_made_can_be_served_and_stored() {
         key: other.key.clone(),
         ..made.clone()
     };
-    assert!(mixed.server_config().is_err());
+    assert!(mixed.server_config(None).is_err());
     let stored = Stored {
         next: Some(Successor {
             credential: other,
