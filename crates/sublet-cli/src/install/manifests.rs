@@ -40,6 +40,7 @@ const FILES: [(&str, &str); 18] = [
     file!("60-agent.yaml"),
     file!("70-controller.yaml"),
     file!("71-webhook.yaml"),
+    file!("72-network.yaml"),
 ];
 
 /// Where Sublet's own processes run.

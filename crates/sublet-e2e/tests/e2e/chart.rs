@@ -96,6 +96,10 @@ fn a_wrong_value_is_refused_by_its_name() -> Result<()> {
             "'/webhook/failurePolicy': value must be one of",
         ),
         (
+            "webhook.clientCA=/etc/ca.crt",
+            "'/webhook/clientCA': '/etc/ca.crt' does not match",
+        ),
+        (
             "isolation.opportunisticDuty=0",
             "'/isolation/opportunisticDuty': minimum",
         ),
@@ -147,6 +151,21 @@ fn a_value_changes_what_it_says() -> Result<()> {
             "imagePullSecrets[0].name=key",
             "70-controller.yaml",
             "imagePullSecrets: [{\"name\":\"key\"}]",
+        ),
+        (
+            "webhook.clientCA=-----BEGIN CERTIFICATE-----",
+            "70-controller.yaml",
+            "- --client-ca=/etc/sublet/clients/ca.crt",
+        ),
+        (
+            "networkPolicy.webhookFrom[0].ipBlock.cidr=10.0.0.0/28",
+            "72-network.yaml",
+            "  - ports: [{port: 9443}]\n    from:\n    - ipBlock:\n        cidr: 10.0.0.0/28\n",
+        ),
+        (
+            "networkPolicy.metricsFrom[0].podSelector.matchLabels.app=prometheus",
+            "72-network.yaml",
+            "  - ports: [{port: 39997}]\n    from:\n    - podSelector:\n        matchLabels:\n          app: prometheus\n",
         ),
         ("memoryUnit=GiB", "50-scheduler.yaml", "- --memory-unit=GiB"),
         ("memoryUnit=GiB", "60-agent.yaml", "- --memory-unit=GiB"),
