@@ -34,6 +34,11 @@ pub(crate) enum Refusal {
         "hostNetwork is not true, so this scheduler cannot reach the extender on the node's loopback"
     )]
     NoHostNetwork,
+    #[error(
+        "it runs as user {0}, and on the node's loopback the extender answers root alone; give it \
+         --caller-uid={0} and name it in the configuration by hand"
+    )]
+    User(u64),
     #[error("the scheduler has neither --kubeconfig nor --config, so it is not kubeadm's")]
     NoKubeconfig,
     #[error("--config={0} lies in no hostPath volume of the pod, so it cannot be read here")]
@@ -118,6 +123,9 @@ pub(crate) fn patch(manifest: &str, own: Option<&str>, wish: &Wish) -> Result<Pa
     let position = scheduler(&pod)?;
     if pod["spec"]["hostNetwork"] != true {
         return Err(Refusal::NoHostNetwork);
+    }
+    if let Some(user) = user(&pod, position).filter(|user| *user != 0) {
+        return Err(Refusal::User(user));
     }
     let flags = flags(&pod, position);
     let configuration = configuration::configuration(&flags, own, wish.port)?;
@@ -215,6 +223,14 @@ fn scheduler(pod: &Value) -> Result<usize, Refusal> {
     };
     let found = containers.iter().position(is_scheduler);
     found.ok_or(Refusal::NoScheduler)
+}
+
+/// As which user it runs, if the manifest says so: with kubeadm's `RootlessControlPlane` it does.
+fn user(pod: &Value, position: usize) -> Option<u64> {
+    let spec = &pod["spec"];
+    let own = &spec["containers"][position]["securityContext"]["runAsUser"];
+    let all = &spec["securityContext"]["runAsUser"];
+    own.as_u64().or(all.as_u64())
 }
 
 /// The flags of a container, from `command` and `args`.

@@ -178,6 +178,14 @@ fn what_cannot_be_kept_is_refused_with_its_reason() {
             None,
             "hostNetwork",
         ),
+        (
+            PLAIN.replace(
+                "    - kube-scheduler\n",
+                "    - kube-scheduler\n    securityContext: {runAsUser: 990}\n",
+            ),
+            None,
+            "it runs as user 990",
+        ),
         (PLAIN.replace("kind: Pod", "kind: Job"), None, "kind: Pod"),
         (
             PLAIN.replace("    - kube-scheduler\n", "    - kube-proxy\n"),

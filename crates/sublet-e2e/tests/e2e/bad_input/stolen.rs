@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -170,6 +172,30 @@ fn only_its_own_pod_reaches_the_extender() -> Result<()> {
     TcpStream::connect((Ipv4Addr::LOCALHOST, world.port))?;
     let elsewhere = TcpStream::connect((Ipv4Addr::new(127, 0, 0, 2), world.port));
     ensure!(elsewhere.is_err(), "{elsewhere:?}");
+    // On the node's own network every process of the node reaches the port too.
+    let ask = |user: u32, path: &str| -> Result<String> {
+        let script = format!(
+            "exec 3<>/dev/tcp/127.0.0.1/{}; printf 'POST {path} HTTP/1.1\\r\\nHost: x\\r\\n\
+             Content-Length: 2\\r\\nConnection: close\\r\\n\\r\\n{{}}' >&3; cat <&3",
+            world.port
+        );
+        let said = Command::new("bash")
+            .args(["-c", &script])
+            .uid(user)
+            .gid(user)
+            .output()?;
+        Ok(String::from_utf8(said.stdout)?)
+    };
+    for path in ["/sublet/bind", "/sublet/filter", "/gpushare-scheduler/bind"] {
+        let served = ask(0, path)?;
+        let is_read = served.starts_with("HTTP/1.1 ") && !served.starts_with("HTTP/1.1 403 ");
+        ensure!(is_read, "{path}: {served}");
+        let refused = ask(65_533, path)?;
+        ensure!(
+            refused.is_empty() || refused.starts_with("HTTP/1.1 403 "),
+            "{path}: {refused}"
+        );
+    }
     // And the manifest has it and its stand-in listen as the testbed does.
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let manifest = fs::read_to_string(root.join("deploy/kubernetes/50-scheduler.yaml"))?;
